@@ -251,19 +251,62 @@ def test_choice_by_call_and_by_environment() -> None:
     assert "libcudriver_sim.so" in second
 
 
-def test_a_driver_that_finds_no_gpu_can_be_replaced(tmp_path: Path) -> None:
-    """`cu.is_available() or cu.use_driver("sim")`, on a machine with a driver and no GPU."""
+def test_the_driver_in_use_may_be_chosen_again(tmp_path: Path) -> None:
+    program = f"""
+        import os, cudriver as cu
+        cu.use_driver("sim")
+        cu.init()
+        os.symlink(cu.driver_path(), {str(tmp_path / "same")!r})
+        for choice in ("sim", cu.driver_path(), {str(tmp_path / "same")!r}, "auto"):
+            cu.use_driver(choice)
+        for choice in ("/not/there", os.__file__, ""):
+            try:
+                cu.use_driver(choice)
+                print("replaced by", choice)
+            except cu.CudaError:
+                pass
+        print(cu.driver_is_simulated(), cu.to_device(bytes(10)).nbytes)
+    """
+    assert lines(program) == ["True 10"]
+
+
+def test_auto_takes_the_simulated_driver_where_there_is_no_other() -> None:
+    program = """
+        import cudriver as cu
+        cu.use_driver("auto")
+        print(cu.is_available(), cu.driver_is_simulated())
+    """
+    assert lines(program, CUDRIVER_LIBRARY="/not/there") == ["True True"]
+
+
+def test_auto_keeps_a_driver_that_shows_a_device(tmp_path: Path) -> None:
+    import cudriver
+
+    if not cudriver.driver_is_simulated():
+        pytest.skip("needs a driver library that works from any folder; the system's may not")
+    library = tmp_path / "with a GPU"
+    shutil.copy(cudriver.driver_path(), library)
+    program = """
+        import cudriver as cu
+        cu.use_driver("auto")
+        print(cu.is_available(), cu.driver_path())
+    """
+    assert lines(program, CUDRIVER_LIBRARY=str(library)) == [f"True {library}"]
+
+
+@pytest.mark.parametrize("choice", ["sim", "auto"])
+def test_a_driver_that_finds_no_gpu_can_be_replaced(tmp_path: Path, choice: str) -> None:
     import cudriver
 
     if not cudriver.driver_is_simulated():
         pytest.skip("needs a driver library that works from any folder; the system's may not")
     library = tmp_path / "without a GPU"
     shutil.copy(cudriver.driver_path(), library)
-    program = """
+    program = f"""
         import os, cudriver as cu
         print(cu.driver_version(), cu.is_available(), cu.driver_path())
         del os.environ["CUDRIVER_SIM_PROFILE"]
-        cu.use_driver("sim")
+        cu.use_driver({choice!r})
         print(cu.is_available(), cu.driver_path().endswith("libcudriver_sim.so"))
         print(cu.to_device(bytes(10)).nbytes)
     """

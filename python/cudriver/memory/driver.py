@@ -135,30 +135,38 @@ def use_driver(choice: str | os.PathLike[str], /) -> None:
     Parameters
     ----------
     choice : str or path-like
-        ``"sim"`` for the simulated driver, or the path of a library.
+        ``"sim"`` for the simulated driver, ``"auto"`` for the system's, or the simulated one
+        where that shows no device; or the path of a library.
 
     Raises
     ------
     CudaError
-        A driver has been initialised: a process has one.
+        Another driver has been initialised: a process has one.
 
     Notes
     -----
-    Calls no CUDA function. A driver that was loaded but finds no GPU can still be
-    replaced: ``cu.is_available() or cu.use_driver("sim")``. The environment variable
-    ``CUDRIVER_LIBRARY`` makes the same choice.
+    Calls no CUDA function, but ``"auto"`` asks `is_available`. A driver that was loaded but
+    finds no GPU can still be replaced. To choose the driver in use again changes nothing. The
+    environment variable ``CUDRIVER_LIBRARY`` also chooses.
 
     Examples
     --------
     >>> cu.init()
-    >>> cu.use_driver("sim")
+    >>> cu.use_driver("/opt/other/libcuda.so.1")
     Traceback (most recent call last):
         ...
-    cudriver.errors.CudaError: use_driver('sim'): the driver ... is in use already...
+    cudriver.errors.CudaError: use_driver('/opt/other/libcuda.so.1'): the driver ... is in use...
     """
     global _choice
     path = os.fspath(choice)
+    if path == "auto":
+        if is_available():
+            return
+        path = "sim"
     if not _core._drop_driver():
+        wanted = simulated_driver_path() if path == "sim" else path
+        if os.path.exists(wanted) and os.path.samefile(wanted, driver_path()):
+            return
         raise CudaError(
             f"use_driver({choice!r}): the driver {driver_path()} is in use already, and a process "
             "has one; choose before the first call, or with CUDRIVER_LIBRARY"

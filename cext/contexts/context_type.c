@@ -175,9 +175,10 @@ static PyType_Spec context_spec = {
     .slots = context_slots,
 };
 
-static PyObject *module_for_use(PyObject *module, PyObject *Py_UNUSED(ignored))
+/* _context_for_use(device or None) */
+static PyObject *module_for_use(PyObject *module, PyObject *device)
 {
-    return (PyObject *)cudriver_context_for_use(cudriver_state_of_module(module));
+    return (PyObject *)cudriver_context_for_device(cudriver_state_of_module(module), device);
 }
 
 /* _primary_context(ordinal, flags or None) */
@@ -208,7 +209,7 @@ static PyObject *module_reset_primary(PyObject *module, PyObject *ordinal)
 static PyMethodDef functions[] = {
     {"_primary_context", module_primary_context, METH_VARARGS, NULL},
     {"_reset_primary_context", module_reset_primary, METH_O, NULL},
-    {"_context_for_use", module_for_use, METH_NOARGS, NULL},
+    {"_context_for_use", module_for_use, METH_O, NULL},
     {NULL},
 };
 

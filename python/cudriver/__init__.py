@@ -51,7 +51,12 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
     )
     from cudriver.flags import ContextFlags
     from cudriver.memory.arrays import ArrayFlags
-    from cudriver.memory.contexts import MemoryInfo, StreamPriorityRange, memory_info
+    from cudriver.memory.contexts import (
+        MemoryInfo,
+        StreamPriorityRange,
+        memory_info,
+        synchronize,
+    )
     from cudriver.memory.copies import CopyPlan, copy_threads, explain_copy, set_copy_threads
     from cudriver.memory.devices import Device, device_count, devices
     from cudriver.memory.driver import (
@@ -129,6 +134,7 @@ __all__ = [
     "set_copy_threads",
     "set_host_memory_limit",
     "stack",
+    "synchronize",
     "to_device",
     "trace_allocations",
     "trim_host_memory",
@@ -141,7 +147,7 @@ _MODULES = frozenset({"errors", "fleet", "stack"})
 _HOMES = {
     "flags": ("ContextFlags",),
     "memory.arrays": ("ArrayFlags",),
-    "memory.contexts": ("MemoryInfo", "StreamPriorityRange", "memory_info"),
+    "memory.contexts": ("MemoryInfo", "StreamPriorityRange", "memory_info", "synchronize"),
     "memory.copies": ("CopyPlan", "copy_threads", "explain_copy", "set_copy_threads"),
     "memory.devices": ("Device", "device_count", "devices"),
     "memory.driver": (

@@ -83,6 +83,40 @@ def test_done_and_synchronize(cu, sim, stream) -> None:
     assert stream.done is True
 
 
+def test_synchronize_waits_for_all_streams_of_the_device_it_names(cu, sim) -> None:
+    streams = [cu.Stream(device=d) for d in (0, 0, *[1] * (cu.device_count() > 1))]
+    arrays = [cu.device_empty(100, "u1", device=stream.device) for stream in streams]
+    sim.hold()
+    for array, stream in zip(arrays, streams, strict=True):
+        array.fill(3, stream)
+    assert [stream.done for stream in streams] == [False] * len(streams)
+    threading.Timer(0.05, sim.release).start()
+    for device in (None, *{stream.device for stream in streams}):
+        cu.synchronize(device)
+        mine = [s for s in streams if s.device == (cu.Device(0) if device is None else device)]
+        assert [stream.done for stream in mine] == [True] * len(mine)
+    for stream in streams:
+        stream.close()
+
+
+def test_synchronize_and_memory_info_take_the_current_context_of_their_device(
+    cu, sim, two_devices
+) -> None:
+    with cu.Context(1) as context:
+        before = sim.live("contexts")
+        cu.synchronize(1)
+        free, total = cu.Device(1).memory_info()
+        assert 0 < free <= total == context.memory_info().total
+        assert sim.live("contexts") == before
+    context.close()
+
+
+@pytest.mark.parametrize("device", [-1, 99, "cuda:99", "x", 1.5])
+def test_synchronize_refuses_what_is_no_device(cu, device) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        cu.synchronize(device)
+
+
 def test_a_stream_waits_for_another(cu, sim) -> None:
     first, second = cu.Stream(), cu.Stream()
     array, seen = cu.device_zeros(100, "u1"), cu.pinned_zeros(100, "u1")

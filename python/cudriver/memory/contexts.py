@@ -11,7 +11,7 @@ from cudriver.errors import CudaError
 from cudriver.memory.named import public
 
 if TYPE_CHECKING:
-    from cudriver._core import Context, _CacheConfig
+    from cudriver._core import Context, _CacheConfig, _DeviceLike
 
 
 @public
@@ -49,7 +49,34 @@ def memory_info() -> MemoryInfo:
     >>> 0 < free <= total
     True
     """
-    return memory_info_of(_core._context_for_use())
+    return memory_info_of(_core._context_for_use(None))
+
+
+def synchronize(device: _DeviceLike | None = None) -> None:
+    """Wait until all work of a device is over.
+
+    Parameters
+    ----------
+    device : int, str or Device, optional
+        As everywhere; by default the current context's.
+
+    Raises
+    ------
+    ValueError
+        There is no such device.
+    CudaError
+        Work before it failed, or the wait did.
+
+    Notes
+    -----
+    Uses ``cuCtxSynchronize`` in the current context if it is the device's, otherwise in the
+    device's primary context. Other threads run meanwhile.
+
+    Examples
+    --------
+    >>> cu.synchronize()
+    """
+    _core._context_for_use(device).synchronize()
 
 
 def memory_info_of(context: Context) -> MemoryInfo:

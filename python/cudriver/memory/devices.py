@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, final
 from cudriver import _core
 from cudriver.errors import CudaError
 from cudriver.memory.attributes import NUMBERS
+from cudriver.memory.contexts import MemoryInfo, memory_info_of
 from cudriver.memory.failures import INVALID_VALUE, NO_DEVICE, failure
 
 if TYPE_CHECKING:
@@ -180,6 +181,26 @@ class Device:
         True
         """
         return _core._primary_context(self._ordinal, flags)
+
+    def memory_info(self) -> MemoryInfo:
+        """Return the free and total memory of the device.
+
+        Returns
+        -------
+        MemoryInfo
+            A named tuple ``(free, total)`` in bytes.
+
+        Notes
+        -----
+        Uses ``cuMemGetInfo`` in the current context if it is this device's, otherwise in the
+        primary context, which is created if nobody holds it yet.
+
+        Examples
+        --------
+        >>> cu.Device(0).memory_info().total > 0
+        True
+        """
+        return memory_info_of(_core._context_for_use(self))
 
     def reset_primary_context(self) -> None:
         """Destroy everything in the primary context, for all libraries of the process.

@@ -29,25 +29,30 @@ static CUresult may_go_on(const struct cudriver_copy_call *call, unsigned long l
     return CUDA_SUCCESS;
 }
 
-/* Copies bytes [begin, end) of the walk through `slot`. *waited: whether the device no longer uses
- * it. */
-static CUresult slot_part(const struct cudriver_copy_plan *copy, CUstream stream, char *slot,
-                          size_t begin, size_t end, CUresult *waited)
+/* Copies a part through `slot`. *waited: whether the device no longer uses it. */
+static CUresult slot_part(const struct cudriver_copy_plan *copy, const struct staging_boxes *parts,
+                          size_t part, CUstream stream, char *slot, CUresult *waited)
 {
     const struct staging_plan *plan = &copy->staged;
-    const struct cudriver_layout *walk = &plan->walk;
-    struct cudriver_layout rows;
+    const struct cudriver_copy_end block = {.host = slot},
+                                   device = {.on_device = true, .device = copy->device};
+    struct cudriver_layout layout;
+    const char *function;
+    size_t begin, end;
     CUresult result;
 
+    staging_box_range(parts, part, &begin, &end);
+    staging_box_layout(plan, parts, part, &layout);
     if (plan->up) {
-        cudriver_layout_copy_part(walk, slot, true, copy->host, false, begin, end);
+        cudriver_layout_copy_part(&plan->walk, slot, true, copy->host, false, begin, end);
+        result = staging_rows_issue(&layout, &device, &block, stream, &function);
+    } else {
+        result = staging_rows_issue(&layout, &block, &device, stream, &function);
     }
-    staging_rows_make(walk, plan->up, &rows);
-    result = staging_device_copy(&rows, plan->up, copy->device, slot, begin, end, stream);
     *waited = cuda.cuStreamSynchronize(stream); /* after a failure earlier rows may be under way */
     result = result != CUDA_SUCCESS ? result : *waited;
     if (!plan->up && result == CUDA_SUCCESS) {
-        cudriver_layout_copy_part(walk, copy->host, false, slot, true, begin, end);
+        cudriver_layout_copy_part(&plan->walk, copy->host, false, slot, true, begin, end);
     }
     return result;
 }
@@ -55,23 +60,22 @@ static CUresult slot_part(const struct cudriver_copy_plan *copy, CUstream stream
 CUresult staging_slot_copy(const struct cudriver_copy_plan *copy,
                            const struct cudriver_copy_call *call)
 {
-    size_t bytes = cudriver_layout_bytes(&copy->staged.walk);
-    size_t part = bytes < TUNING_ALONE ? bytes : TUNING_ALONE;
-    unsigned long long asked = part < bytes ? platform_nanoseconds() : 0;
+    const struct staging_boxes parts = staging_boxes_make(&copy->staged, TUNING_ALONE);
+    unsigned long long asked = parts.count > 1 ? platform_nanoseconds() : 0;
     CUresult result = CUDA_SUCCESS, waited = CUDA_SUCCESS;
     void *locked, *slot;
 
-    slot = staging_slot_get(part, &locked) == CUDA_SUCCESS ? locked : malloc(part);
+    slot =
+        staging_slot_get(parts.largest, &locked) == CUDA_SUCCESS ? locked : malloc(parts.largest);
     if (slot == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    for (size_t at = 0; at < bytes && result == CUDA_SUCCESS; at += part) {
-        if (at > 0) {
+    for (size_t part = 0; part < parts.count && result == CUDA_SUCCESS; part++) {
+        if (part > 0) {
             result = may_go_on(call, &asked);
         }
         if (result == CUDA_SUCCESS) {
-            result = slot_part(copy, call->stream, slot, at, bytes - at < part ? bytes : at + part,
-                               &waited);
+            result = slot_part(copy, &parts, part, call->stream, slot, &waited);
         }
     }
     if (waited != CUDA_SUCCESS) {

@@ -153,7 +153,7 @@ CUresult staging_lane_get(struct cudriver_staging_transfer *transfer, size_t byt
         transfer->memory = found->block + STAGING_WORDS + lane_turn(found, up, bytes);
         transfer->stream = own ? found->own : transfer->stream;
         transfer->base = found->issued;
-        transfer->steps = transfer->parts + !up;
+        transfer->steps = transfer->parts.count + !up;
         found->issued += transfer->words ? (uint32_t)transfer->steps : 0;
     }
     staging_unlock();

@@ -69,10 +69,9 @@ struct staging_plan {
     bool host_dense;             /* the walk reads or writes the host's memory in one run */
     bool device_dense;           /* the same for the device; true for PERMUTED */
     bool streaming;              /* blocks are written past the CPU's caches */
-    /* PERMUTED: the walk's device side is dense scratch memory, and the kernel copies between that
-     * and the device by `spread`. The first `repeats` dimensions of `spread` are not in the walk
-     * (the host's stride is 0); the others are the walk's. The scratch memory is the source if
-     * `up`, else the destination. */
+    /* Between the bytes as they travel, dense, and the device. PERMUTED: the walk's device side is
+     * dense scratch memory, and the kernel copies between that and the device by `spread`, whose
+     * first `repeats` dimensions are not in the walk: the host's stride is 0. */
     struct cudriver_layout spread;
     int repeats;
 };
@@ -177,13 +176,6 @@ CUresult cudriver_staging_wait(struct cudriver_staging_transfer *transfer,
 /* Drops the handle. A copy that is not over goes on, and both memories must outlive it. NULL is
  * fine. Calls no driver function. */
 void cudriver_staging_release(struct cudriver_staging_transfer *transfer);
-
-/* ---- between device memory ---- */
-
-/* Whether the kernel can copy this layout between these addresses, as far as is known. Calls no
- * driver function. */
-bool cudriver_staging_has_kernel(CUcontext context, const struct cudriver_layout *layout,
-                                 CUdeviceptr dst, CUdeviceptr src);
 
 /* ---- waiting ---- */
 

@@ -2,8 +2,6 @@
  */
 #include "private.h"
 
-#include <string.h>
-
 #include "driver/driver.h"
 #include "hostmem/hostmem.h"
 
@@ -15,90 +13,16 @@ static CUresult issue_direct(const struct cudriver_copy_plan *plan, CUstream str
                              const char **function)
 {
     const struct cudriver_copy_end *dst = &plan->dst, *src = &plan->src;
-    CUdeviceptr to = dst->device + (CUdeviceptr)plan->layout.dst_offset;
-    CUdeviceptr from = src->device + (CUdeviceptr)plan->layout.src_offset;
-
-    if (plan->kind == CUDRIVER_COPY_PEER) {
-        *function = "cuMemcpyPeerAsync";
-        return cuda.cuMemcpyPeerAsync(to, dst->context, from, src->context, plan->bytes, stream);
-    }
-    if (plan->to_device && plan->from_device) {
-        *function = "cuMemcpyDtoDAsync_v2";
-        return cuda.cuMemcpyDtoDAsync_v2(to, from, plan->bytes, stream);
-    }
-    const char *host_from = plan->to_device ? src->host + plan->layout.src_offset : NULL;
-    char *host_to = plan->to_device ? NULL : dst->host + plan->layout.dst_offset;
+    int64_t to = plan->layout.dst_offset, from = plan->layout.src_offset;
+    const char *host = dst->on_device ? src->host + from : dst->host + to;
+    bool whole = plan->one_run || (dst->on_device && src->on_device);
     CUresult result = CUDA_SUCCESS;
 
-    *function = plan->to_device ? "cuMemcpyHtoDAsync_v2" : "cuMemcpyDtoHAsync_v2";
-    for (size_t at = 0; at < plan->bytes && result == CUDA_SUCCESS;) {
-        const char *host = plan->to_device ? host_from : host_to;
-        size_t bytes = plan->bytes - at;
-        bytes = plan->one_run ? bytes : cudriver_hostmem_run(host + at, bytes);
-        result = plan->to_device
-                     ? cuda.cuMemcpyHtoDAsync_v2(to + at, host_from + at, bytes, stream)
-                     : cuda.cuMemcpyDtoHAsync_v2(host_to + at, from + at, bytes, stream);
-        at += bytes;
-    }
-    return result;
-}
-
-/* The 2D or 3D copy at `dst_at` and `src_at`, in bytes from the ends' addresses. */
-static CUresult issue_rows(const struct cudriver_copy_plan *plan, int64_t dst_at, int64_t src_at,
-                           CUstream stream, const char **function)
-{
-    const struct cudriver_copy_end *dst = &plan->dst, *src = &plan->src;
-    const struct cudriver_layout *layout = &plan->layout;
-    int rows = layout->ndim - 1;
-    CUDA_MEMCPY3D copy;
-
-    memset(&copy, 0, sizeof copy);
-    copy.dstMemoryType = plan->to_device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
-    copy.srcMemoryType = plan->from_device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
-    copy.dstDevice = plan->to_device ? dst->device + (CUdeviceptr)dst_at : 0;
-    copy.srcDevice = plan->from_device ? src->device + (CUdeviceptr)src_at : 0;
-    copy.dstHost = plan->to_device ? NULL : dst->host + dst_at;
-    copy.srcHost = plan->from_device ? NULL : src->host + src_at;
-    copy.dstPitch = (size_t)layout->dst_strides[rows];
-    copy.srcPitch = (size_t)layout->src_strides[rows];
-    copy.WidthInBytes = layout->itemsize;
-    copy.Height = (size_t)layout->shape[rows];
-    if (plan->kind == CUDRIVER_COPY_3D) {
-        *function = "cuMemcpy3DAsync_v2";
-        copy.Depth = (size_t)layout->shape[rows - 1];
-        copy.dstHeight = (size_t)(layout->dst_strides[rows - 1] / layout->dst_strides[rows]);
-        copy.srcHeight = (size_t)(layout->src_strides[rows - 1] / layout->src_strides[rows]);
-        return cuda.cuMemcpy3DAsync_v2(&copy, stream);
-    }
-    CUDA_MEMCPY2D flat = {
-        .srcMemoryType = copy.srcMemoryType,
-        .srcHost = copy.srcHost,
-        .srcDevice = copy.srcDevice,
-        .srcPitch = copy.srcPitch,
-        .dstMemoryType = copy.dstMemoryType,
-        .dstHost = copy.dstHost,
-        .dstDevice = copy.dstDevice,
-        .dstPitch = copy.dstPitch,
-        .WidthInBytes = copy.WidthInBytes,
-        .Height = copy.Height,
-    };
-    *function = "cuMemcpy2DAsync_v2";
-    return cuda.cuMemcpy2DAsync_v2(&flat, stream);
-}
-
-/* Loops over the dimensions outside those of one driver call. */
-static CUresult issue_outer(const struct cudriver_copy_plan *plan, int axis, int64_t dst_at,
-                            int64_t src_at, CUstream stream, const char **function)
-{
-    const struct cudriver_layout *layout = &plan->layout;
-    CUresult result = CUDA_SUCCESS;
-
-    if (axis == layout->ndim - (plan->kind == CUDRIVER_COPY_3D ? 2 : 1)) {
-        return issue_rows(plan, dst_at, src_at, stream, function);
-    }
-    for (int64_t i = 0; i < layout->shape[axis] && result == CUDA_SUCCESS; i++) {
-        result = issue_outer(plan, axis + 1, dst_at + i * layout->dst_strides[axis],
-                             src_at + i * layout->src_strides[axis], stream, function);
+    for (size_t at = 0, bytes; at < plan->bytes && result == CUDA_SUCCESS; at += bytes) {
+        bytes = plan->bytes - at;
+        bytes = whole ? bytes : cudriver_hostmem_run(host + at, bytes);
+        result = staging_bytes_issue(dst, to + (int64_t)at, src, from + (int64_t)at, bytes, stream,
+                                     function);
     }
     return result;
 }
@@ -115,7 +39,11 @@ static CUresult issue_peer(const struct cudriver_copy_plan *plan, struct cudrive
 
     call->function = "cuStreamWaitEvent";
     if (result == CUDA_SUCCESS) {
-        result = issue_direct(plan, call->stream, &call->function);
+        call->function = "cuMemcpyPeerAsync";
+        result = cuda.cuMemcpyPeerAsync(plan->dst.device + (CUdeviceptr)plan->layout.dst_offset,
+                                        plan->dst.context,
+                                        plan->src.device + (CUdeviceptr)plan->layout.src_offset,
+                                        plan->src.context, plan->bytes, call->stream);
     }
     if (result == CUDA_SUCCESS && both) {
         call->function = "cuStreamWaitEvent";
@@ -138,8 +66,8 @@ static CUresult plan_issue(const struct cudriver_copy_plan *plan, struct cudrive
     case CUDRIVER_COPY_FILL:
         return staging_fill(plan, call->stream, &call->function);
     default:
-        return issue_outer(plan, 0, plan->layout.dst_offset, plan->layout.src_offset, call->stream,
-                           &call->function);
+        return staging_rows_issue(&plan->layout, &plan->dst, &plan->src, call->stream,
+                                  &call->function);
     }
 }
 

@@ -7,22 +7,27 @@
 CUresult staging_part_issue(struct cudriver_staging_transfer *transfer, size_t part)
 {
     bool up = transfer->plan.up;
-    char *block = staging_block(transfer, part);
     CUdeviceptr scratch = transfer->lane->scratch, device = transfer->device;
     CUstream stream = transfer->stream;
-    struct cudriver_layout spread;
+    struct cudriver_copy_end block = {.host = staging_block(transfer, part)};
+    struct cudriver_copy_end there = {.on_device = true, .device = scratch};
+    struct cudriver_layout layout;
     CUresult result = CUDA_SUCCESS;
+    const char *function;
     size_t begin, end;
 
-    staging_part_find(transfer, part, &begin, &end, &spread);
+    staging_box_range(&transfer->parts, part, &begin, &end);
+    staging_box_layout(&transfer->plan, &transfer->parts, part, &layout);
     if (transfer->kernels == NULL) {
-        return staging_device_copy(&transfer->rows, up, device, block, begin, end, stream);
+        there.device = device;
+        return staging_rows_issue(&layout, up ? &there : &block, up ? &block : &there, stream,
+                                  &function);
     }
     if (up) {
-        result = cuda.cuMemcpyHtoDAsync_v2(scratch, block, end - begin, stream);
+        result = staging_bytes_issue(&there, 0, &block, 0, end - begin, stream, &function);
     }
     if (result == CUDA_SUCCESS) {
-        result = staging_kernels_launch(transfer->kernels, &spread, up ? device : scratch,
+        result = staging_kernels_launch(transfer->kernels, &layout, up ? device : scratch,
                                         up ? scratch : device, stream);
         if (result == CUDA_ERROR_NOT_SUPPORTED) {
             staging_lock();
@@ -31,7 +36,7 @@ CUresult staging_part_issue(struct cudriver_staging_transfer *transfer, size_t p
         }
     }
     if (!up && result == CUDA_SUCCESS) {
-        result = cuda.cuMemcpyDtoHAsync_v2(block, scratch, end - begin, stream);
+        result = staging_bytes_issue(&block, 0, &there, 0, end - begin, stream, &function);
     }
     return result;
 }
@@ -106,7 +111,7 @@ CUresult staging_words_queue(struct cudriver_staging_transfer *transfer)
     bool up = transfer->plan.up;
     CUresult result = CUDA_SUCCESS;
 
-    for (size_t part = 0; part < transfer->parts && result == CUDA_SUCCESS; part++) {
+    for (size_t part = 0; part < transfer->parts.count && result == CUDA_SUCCESS; part++) {
         if (up) {
             ready_await(&queue, part + 1);
         } else if (part >= transfer->blocks) {
@@ -119,7 +124,7 @@ CUresult staging_words_queue(struct cudriver_staging_transfer *transfer)
         passed_write(&queue, part + 1);
     }
     if (!up && result == CUDA_SUCCESS) {
-        ready_await(&queue, transfer->parts);
+        ready_await(&queue, transfer->parts.count);
         result = values_queue(&queue);
         passed_write(&queue, transfer->steps); /* only then may the blocks be others' */
     }

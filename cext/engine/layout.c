@@ -460,15 +460,15 @@ static void part_copy(const struct cudriver_layout *layout, char *dst, const cha
     }
 }
 
-/* Strides of a dense array in the order of the walk. */
-static void pack_strides(const struct cudriver_layout *layout, int64_t *strides)
+void cudriver_layout_pack(struct cudriver_layout *layout, bool dst)
 {
     int64_t stride = (int64_t)layout->itemsize;
 
     for (int d = layout->ndim - 1; d >= 0; d--) {
-        strides[d] = stride;
+        (dst ? layout->dst_strides : layout->src_strides)[d] = stride;
         stride = times(stride, layout->shape[d]);
     }
+    *(dst ? &layout->dst_offset : &layout->src_offset) = 0;
 }
 
 void cudriver_layout_copy_part(const struct cudriver_layout *layout, char *dst, bool packed_dst,
@@ -487,10 +487,10 @@ void cudriver_layout_copy_part(const struct cudriver_layout *layout, char *dst, 
         walk.src_strides[d] = layout->src_strides[d];
     }
     if (packed_dst) {
-        pack_strides(layout, walk.dst_strides);
+        cudriver_layout_pack(&walk, true);
     }
     if (packed_src) {
-        pack_strides(layout, walk.src_strides);
+        cudriver_layout_pack(&walk, false);
     }
     layout_merge(&walk);
     dst += packed_dst ? -(int64_t)begin : layout->dst_offset;

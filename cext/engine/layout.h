@@ -34,6 +34,9 @@ struct cudriver_layout {
  */
 size_t cudriver_layout_simplify(struct cudriver_layout *layout, bool by_dst);
 
+/* Makes one side dense, from its pointer on, in the order of the walk. */
+void cudriver_layout_pack(struct cudriver_layout *layout, bool dst);
+
 /* The number of bytes that a layout moves: 0 if it is empty, SIZE_MAX if it overflows size_t. */
 size_t cudriver_layout_bytes(const struct cudriver_layout *layout);
 

@@ -23,7 +23,7 @@ void staging_words_publish(struct cudriver_staging_transfer *transfer, size_t pa
 
 void staging_words_close(struct cudriver_staging_transfer *transfer)
 {
-    staging_words_publish(transfer, transfer->parts);
+    staging_words_publish(transfer, transfer->parts.count);
     atomic_store(transfer->lane->passed, transfer->base + (uint32_t)transfer->steps);
 }
 
@@ -37,27 +37,14 @@ struct piece {
 
 char *staging_block(const struct cudriver_staging_transfer *transfer, size_t part)
 {
-    return transfer->memory + part % transfer->blocks * transfer->part;
-}
-
-void staging_part_find(const struct cudriver_staging_transfer *transfer, size_t part, size_t *begin,
-                       size_t *end, struct cudriver_layout *spread)
-{
-    if (transfer->plan.path == CUDRIVER_STAGING_PERMUTED) {
-        staging_box_find(&transfer->plan, &transfer->boxes, part, begin, end, spread);
-        return;
-    }
-    *begin = part * transfer->part;
-    *end = transfer->bytes - *begin > transfer->part ? *begin + transfer->part : transfer->bytes;
+    return transfer->memory + part % transfer->blocks * transfer->parts.largest;
 }
 
 /* Locked. Begins to give out the pieces of the next part. */
 static void part_begin(struct cudriver_staging_transfer *transfer)
 {
-    struct cudriver_layout spread;
-
-    if (transfer->taking < transfer->parts) {
-        staging_part_find(transfer, transfer->taking, &transfer->taken, &transfer->until, &spread);
+    if (transfer->taking < transfer->parts.count) {
+        staging_box_range(&transfer->parts, transfer->taking, &transfer->taken, &transfer->until);
         transfer->share = ((transfer->until - transfer->taken) / 8 + 4095) / 4096 * 4096;
         transfer->share = transfer->share < TUNING_SHARE_LEAST  ? TUNING_SHARE_LEAST
                           : transfer->share > TUNING_SHARE_MOST ? TUNING_SHARE_MOST
@@ -128,7 +115,7 @@ void staging_transfer_end(struct cudriver_staging_transfer *transfer, CUresult r
     if (transfer->over) {
         return;
     }
-    if (transfer->moved < transfer->parts) {
+    if (transfer->moved < transfer->parts.count) {
         staging_pack_stop(transfer);
     }
     transfer->over = true;
@@ -154,7 +141,7 @@ static bool words_ended(struct cudriver_staging_transfer *transfer)
     /* One that is over and still listed is lost: its stream will not pass anything any more. */
     transfer->stopped |= staging.stopping || transfer->over;
     if (transfer->stopped && transfer->moving == 0 && (passed >= 0 || transfer->over)) {
-        staging_words_publish(transfer, transfer->parts);
+        staging_words_publish(transfer, transfer->parts.count);
         transfer->published = true;
     }
     if (!(transfer->lane->lost && transfer->published) && passed < (int32_t)transfer->steps) {
@@ -172,7 +159,7 @@ static bool piece_take(struct cudriver_staging_transfer *transfer, struct piece 
 {
     size_t part = transfer->taking;
 
-    if (part == transfer->parts || transfer->stopped || staging.stopping ||
+    if (part == transfer->parts.count || transfer->stopped || staging.stopping ||
         part >= parts_released(transfer)) {
         return false;
     }
@@ -189,7 +176,7 @@ static bool piece_take(struct cudriver_staging_transfer *transfer, struct piece 
     transfer->taken = piece->end;
     if (piece->end == transfer->until) {
         transfer->taking++;
-        if (transfer->taking == transfer->parts && !transfer->words) {
+        if (transfer->taking == transfer->parts.count && !transfer->words) {
             transfer_unlist(transfer);
         }
     }
@@ -204,9 +191,8 @@ static void piece_move(const struct piece *piece)
     const struct cudriver_staging_transfer *transfer = piece->transfer;
     const struct staging_plan *plan = &transfer->plan;
     size_t bytes = piece->end - piece->begin, begin, end;
-    struct cudriver_layout spread;
 
-    staging_part_find(transfer, piece->part, &begin, &end, &spread);
+    staging_box_range(&transfer->parts, piece->part, &begin, &end);
     char *block = staging_block(transfer, piece->part) + (piece->begin - begin);
     if (!plan->host_dense) {
         cudriver_layout_copy_part(&plan->walk, plan->up ? block : transfer->host, plan->up,
@@ -433,7 +419,7 @@ void staging_pack_release(struct cudriver_staging_transfer *transfer, size_t par
 {
     staging_pack_list(transfer);
     if (parts > transfer->released) {
-        transfer->released = parts < transfer->parts ? parts : transfer->parts;
+        transfer->released = parts < transfer->parts.count ? parts : transfer->parts.count;
         if (transfer->plan.threads > 1) {
             atomic_fetch_add_explicit(&staging.news, 1, memory_order_release);
             threads_wake(TUNING_CALLED);

@@ -6,10 +6,6 @@
 #include "driver/driver.h"
 #include "hostmem/hostmem.h"
 
-/* The largest pitch (bytes between rows) of the driver's 2D copies:
- * CU_DEVICE_ATTRIBUTE_MAX_PITCH. */
-#define MAX_PITCH 0x7fffffff
-
 #define LOCKED_AND_DENSE "dense on both sides and page-locked: one copy at the bus's own speed"
 
 const char *cudriver_copy_kind_name(enum cudriver_copy_kind kind)
@@ -87,48 +83,23 @@ static bool ranges_meet(CUdeviceptr dst, CUdeviceptr src, const struct cudriver_
            src + (CUdeviceptr)src_low < dst + (CUdeviceptr)dst_high;
 }
 
-/* Whether the driver's 2D copy can take dimension `axis` as its rows. */
-static bool is_rows(const struct cudriver_layout *layout, int axis)
-{
-    int64_t run = (int64_t)layout->itemsize;
-
-    return layout->dst_strides[axis] >= run && layout->src_strides[axis] >= run &&
-           layout->dst_strides[axis] <= MAX_PITCH && layout->src_strides[axis] <= MAX_PITCH;
-}
-
-/* Whether `axis` stacks the rows of axis + 1 as the 3D copy needs it. */
-static bool is_stack(const struct cudriver_layout *layout, int axis)
-{
-    int64_t height = layout->shape[axis + 1];
-    int64_t dst = layout->dst_strides[axis + 1], src = layout->src_strides[axis + 1];
-
-    return layout->dst_strides[axis] % dst == 0 && layout->src_strides[axis] % src == 0 &&
-           layout->dst_strides[axis] / dst >= height && layout->src_strides[axis] / src >= height;
-}
-
 /* DIRECT, 2D or 3D if at most TUNING_MOST_CALLS driver calls copy the layout; else BOUNCED. *count:
  * how many calls. */
 static enum cudriver_copy_kind shape_kind(const struct cudriver_layout *layout, int64_t *count)
 {
-    int64_t calls = 1;
-    int rows = layout->ndim - 1, outer;
+    int dims = staging_rows_dims(layout);
 
     *count = 1;
     if (layout->ndim == 0) {
         return CUDRIVER_COPY_DIRECT;
     }
-    if (!is_rows(layout, rows)) {
+    for (int i = 0; i < layout->ndim - dims && *count <= TUNING_MOST_CALLS; i++) {
+        *count *= layout->shape[i];
+    }
+    if (dims == 0 || *count > TUNING_MOST_CALLS) {
         return CUDRIVER_COPY_BOUNCED;
     }
-    outer = rows > 0 && is_stack(layout, rows - 1) ? rows - 1 : rows;
-    for (int i = 0; i < outer && calls <= TUNING_MOST_CALLS; i++) {
-        calls *= layout->shape[i];
-    }
-    *count = calls;
-    if (calls > TUNING_MOST_CALLS) {
-        return CUDRIVER_COPY_BOUNCED;
-    }
-    return outer < rows ? CUDRIVER_COPY_3D : CUDRIVER_COPY_2D;
+    return dims == 2 ? CUDRIVER_COPY_3D : CUDRIVER_COPY_2D;
 }
 
 /* Whether driver copies would send host bytes more than once; slots do not. */
@@ -231,8 +202,8 @@ static bool can_stay(struct cudriver_copy_plan *plan)
         plan->pool = plan->pool_of(dst->ordinal);
     }
     return (!plan->overlap || plan->pool != NULL) &&
-           (layout->ndim == 0 ||
-            cudriver_staging_has_kernel(dst->context, layout, dst->device, src->device));
+           (layout->ndim == 0 || (staging_kernels_unit(layout, dst->device, src->device) >= 0 &&
+                                  staging_context_has_kernels(dst->context)));
 }
 
 /* Both ends are in device memory: not the same memory, and not dense on both sides. */

@@ -13,12 +13,13 @@
  *   pack.c        the packing threads; how far a transfer is     no CUDA
  *   bytes.c       memcpy past the CPU's caches                   no CUDA
  *   small.c       dense copies too small for threads
- *   permute.c     permuted copies: boxes, the kernel of a place
- *   kernels.c     the permuting kernel: PTX, loading, launching
+ *   boxes.c       how the bytes of a staged copy are cut into parts
+ *   kernels.c     the permuting kernels: loading, launching
+ *   ptx.c         their PTX                                      no CUDA
  *   between.c     copies between device memory
  *   place.c       places: creation, trim, closing, exit
  *   stream.c      waiting for a stream or an event; the order of streams
- *   rows.c        copies between a block and strided device memory
+ *   rows.c        the driver's own copies: dense, in rows, in stacks of rows
  *   layout.c      strided memory on the host: see layout.h       no CUDA
  *
  * The terms:
@@ -33,7 +34,7 @@
  *   part       what the stream copies at a time; the blocks take turns
  *   piece      what one thread packs at a time
  *   walk       a layout, in the order in which its bytes travel
- *   box        the part of a permuted copy
+ *   box        the shape of a part on the device
  *   Locked.    the caller holds the lock
  *
  * Three numbers tell how far a transfer is. Threads may move the parts below `released`: up, those
@@ -66,6 +67,8 @@
 #define STAGING_WORDS 4096 /* bytes of a lane before its blocks; hold the words */
 #define STAGING_WORD 64    /* bytes from one word to the other: a cache line each */
 #define STAGING_KERNEL_DIMS 6
+#define STAGING_KERNEL_TILE 32 /* items, and rows of them that a tile's threads make at a time */
+#define STAGING_KERNEL_TILE_ROWS 8
 #define STAGING_KERNEL_UNITS 5 /* item sizes: 1, 2, 4, 8, 16 bytes */
 #define STAGING_POLL_NS 50000000ull
 
@@ -242,14 +245,14 @@ CUresult staging_stream_follow(struct staging_point first, struct staging_point 
 
 /* ---- transfers ---- */
 
-/* How a permuted walk is cut into boxes: each covers up to `rows` entries of dimension `split`, all
- * dimensions inside it, and one entry of each dimension outside it. */
+/* How the bytes of a copy are cut into boxes: each covers up to `rows` entries of dimension `split`
+ * of plan->spread, all dimensions inside it, and one entry of each dimension outside it. */
 struct staging_boxes {
-    int split; /* -1: the walk has no dimensions */
-    int64_t rows;
-    size_t per_split; /* boxes along the split dimension */
-    size_t row_bytes; /* of one entry of dimension `split` */
-    size_t largest;   /* bytes of the largest box */
+    int split; /* its number of dimensions: the run itself is cut, and an entry is a byte */
+    int64_t length, rows; /* entries of that dimension; of a box */
+    size_t row_bytes;     /* of an entry */
+    size_t per_split;     /* boxes along the split dimension */
+    size_t largest;       /* bytes of the largest box */
     size_t count;
 };
 
@@ -263,11 +266,8 @@ struct cudriver_staging_transfer {
     struct staging_plan plan;
     char *host;
     CUdeviceptr device;
-    size_t bytes; /* of the walk */
-    size_t part;  /* bytes of a part; of a box, at most */
-    size_t parts, blocks;
-    struct cudriver_layout rows;     /* between a block and the device */
-    struct staging_boxes boxes;      /* permuted */
+    struct staging_boxes parts;
+    size_t blocks;
     struct staging_kernels *kernels; /* borrowed from the place; NULL: not permuted */
     struct staging_lane *lane;       /* borrowed */
     char *memory;                    /* of the lane, for the blocks */
@@ -332,11 +332,8 @@ void staging_words_publish(struct cudriver_staging_transfer *transfer, size_t pa
 /* The stream was waited for, and may have lacked some of the commands. */
 void staging_words_close(struct cudriver_staging_transfer *transfer);
 
-/* The block of a part; the bytes [begin, end) of the walk that are a part, and if permuted the
- * layout that the kernel copies. */
+/* The block of a part. */
 char *staging_block(const struct cudriver_staging_transfer *transfer, size_t part);
-void staging_part_find(const struct cudriver_staging_transfer *transfer, size_t part, size_t *begin,
-                       size_t *end, struct cudriver_layout *spread);
 
 /* Announces a copy for so many threads, which wake meanwhile. */
 void staging_pack_expect(int threads);
@@ -360,48 +357,48 @@ bool staging_pack_help(struct cudriver_staging_transfer *transfer);
 void staging_pack_wait(struct cudriver_staging_transfer *transfer, size_t parts);
 void staging_pack_stop(struct cudriver_staging_transfer *transfer);
 
-/* ---- permute.c ---- */
+/* ---- boxes.c ---- */
 
-/* Boxes of at most `most` bytes, but of at least one row. */
+/* Cuts a plan's bytes into boxes of at most `most` bytes. */
 struct staging_boxes staging_boxes_make(const struct staging_plan *plan, size_t most);
 
-/* Box number `index`: bytes [begin, end) of the walk, and the layout that the kernel copies. */
-void staging_box_find(const struct staging_plan *plan, const struct staging_boxes *boxes,
-                      size_t index, size_t *begin, size_t *end, struct cudriver_layout *spread);
-
-/* Loads the kernel for items of 1 << unit bytes if the place has none. NOT_SUPPORTED: not possible
- * in this context. The place's context is current; *kernels is borrowed from the place. */
-CUresult staging_place_kernel(struct staging_place *place, int unit,
-                              struct staging_kernels **kernels);
-
-/* The same for a plan. */
-CUresult staging_place_kernels(struct staging_place *place, const struct staging_plan *plan,
-                               CUdeviceptr device, struct staging_kernels **kernels);
+/* Box number `index`: bytes [begin, end) of the walk; and the layout between the box, dense, and
+ * the device. */
+void staging_box_range(const struct staging_boxes *boxes, size_t index, size_t *begin, size_t *end);
+void staging_box_layout(const struct staging_plan *plan, const struct staging_boxes *boxes,
+                        size_t index, struct cudriver_layout *layout);
 
 /* ---- rows.c ---- */
 
-/* Copies bytes [begin, end) of a walk between the device and `slot`, which holds only those bytes.
- * `rows` comes from staging_rows_make. */
-CUresult staging_device_copy(const struct cudriver_layout *rows, bool up, CUdeviceptr device,
-                             char *slot, size_t begin, size_t end, CUstream stream);
+/* How many of the innermost dimensions one driver call copies: 2 (3D copies), 1 (2D copies), or 0:
+ * a call for each run. */
+int staging_rows_dims(const struct cudriver_layout *layout);
 
-/* The layout between a dense slot and the device's side of a walk, with the longest runs. */
-void staging_rows_make(const struct cudriver_layout *walk, bool up, struct cudriver_layout *rows);
+/* Queues a copy by the driver's own copies, or only one of `bytes` bytes at these offsets. At least
+ * one end is on a device, and both on the same. *function: the call made last. */
+CUresult staging_rows_issue(const struct cudriver_layout *layout,
+                            const struct cudriver_copy_end *dst,
+                            const struct cudriver_copy_end *src, CUstream stream,
+                            const char **function);
+CUresult staging_bytes_issue(const struct cudriver_copy_end *dst, int64_t dst_at,
+                             const struct cudriver_copy_end *src, int64_t src_at, size_t bytes,
+                             CUstream stream, const char **function);
+
+/* ---- ptx.c ---- */
+
+/* The module's text for items of 1 << unit bytes, from malloc; NULL: no memory. */
+char *staging_ptx_make(int unit);
 
 /* ---- kernels.c ---- */
 
-/* log2 of the item size with which the kernel can do this layout between these addresses; -1: it
- * cannot. */
+/* log2 of the largest item size that divides a layout and its addresses; -1: it has too many
+ * dimensions for the kernels. */
 int staging_kernels_unit(const struct cudriver_layout *layout, CUdeviceptr dst, CUdeviceptr src);
 
-/* size: log2 of the largest item size, at most 1 << most bytes, that divides a layout and its
- * addresses. fit: whether the kernel has enough dimensions for the layout in such items. */
-int staging_kernels_size(const struct cudriver_layout *layout, CUdeviceptr dst, CUdeviceptr src,
-                         int most);
-bool staging_kernels_fit(const struct cudriver_layout *layout, int unit);
-
-/* Loads the module for one item size into the current context. The caller owns *kernels. */
-CUresult staging_kernels_load(int unit, struct staging_kernels **kernels);
+/* The kernels for such items; loads them if the place has none. NOT_SUPPORTED: there are none in
+ * this context. The place's context is current; *kernels is borrowed from the place. */
+CUresult staging_place_kernels(struct staging_place *place, const struct cudriver_layout *layout,
+                               CUdeviceptr dst, CUdeviceptr src, struct staging_kernels **kernels);
 void staging_kernels_unload(struct staging_kernels *kernels);
 
 /* Queues dst[layout] = src[layout] between device memory. The kernels' item size must divide the

@@ -1,146 +1,126 @@
-/* Copies between a slot and strided device memory. See private.h. */
+/* The driver's own copies: dense, in rows, or in stacks of rows. See private.h. */
 #include "private.h"
-
-#include <string.h>
 
 #include "driver/driver.h"
 
-/* Bytes; every driver takes a 2D copy's pitch up to here. */
+/* Bytes; every driver takes a pitch (bytes between rows) up to here. */
 #define PITCH_MOST 0x7fffffff
 
-void staging_rows_make(const struct cudriver_layout *walk, bool up, struct cudriver_layout *rows)
+CUresult staging_bytes_issue(const struct cudriver_copy_end *dst, int64_t dst_at,
+                             const struct cudriver_copy_end *src, int64_t src_at, size_t bytes,
+                             CUstream stream, const char **function)
 {
-    int64_t stride = (int64_t)walk->itemsize;
+    CUdeviceptr to = dst->device + (CUdeviceptr)dst_at, from = src->device + (CUdeviceptr)src_at;
 
-    *rows = *walk;
-    for (int d = walk->ndim - 1; d >= 0; d--) {
-        *(up ? &rows->src_strides[d] : &rows->dst_strides[d]) = stride;
-        stride *= walk->shape[d];
+    if (!src->on_device) {
+        *function = "cuMemcpyHtoDAsync_v2";
+        return cuda.cuMemcpyHtoDAsync_v2(to, src->host + src_at, bytes, stream);
     }
-    *(up ? &rows->src_offset : &rows->dst_offset) = 0;
-    cudriver_layout_simplify(rows, !up); /* merges; the dense side is in order already */
+    if (!dst->on_device) {
+        *function = "cuMemcpyDtoHAsync_v2";
+        return cuda.cuMemcpyDtoHAsync_v2(dst->host + dst_at, from, bytes, stream);
+    }
+    *function = "cuMemcpyDtoDAsync_v2";
+    return cuda.cuMemcpyDtoDAsync_v2(to, from, bytes, stream);
 }
 
-/* What all parts of one copy share. */
+int staging_rows_dims(const struct cudriver_layout *layout)
+{
+    int rows = layout->ndim - 1;
+    int64_t run = (int64_t)layout->itemsize;
+
+    if (rows < 0) {
+        return 0;
+    }
+    int64_t dst = layout->dst_strides[rows], src = layout->src_strides[rows];
+    if (dst < run || src < run || dst > PITCH_MOST || src > PITCH_MOST) {
+        return 0;
+    }
+    if (rows == 0) {
+        return 1;
+    }
+    int64_t height = layout->shape[rows];
+    int64_t dst_plane = layout->dst_strides[rows - 1], src_plane = layout->src_strides[rows - 1];
+    bool stacked = dst_plane % dst == 0 && src_plane % src == 0 && dst_plane / dst >= height &&
+                   src_plane / src >= height;
+    return stacked ? 2 : 1;
+}
+
+/* What all calls of one copy share. */
 struct rows_copy {
-    const struct cudriver_layout *rows;
-    const int64_t *strides; /* the device's */
-    bool up;
+    const struct cudriver_layout *layout;
+    const struct cudriver_copy_end *dst, *src;
+    int dims; /* that one call takes */
     CUstream stream;
+    const char **function;
 };
 
-static CUresult bytes_copy(const struct rows_copy *copy, CUdeviceptr device, char *slot,
-                           size_t bytes)
+/* The 2D or 3D copy at `dst_at` and `src_at`, in bytes from the ends' addresses. */
+static CUresult rows_issue(const struct rows_copy *copy, int64_t dst_at, int64_t src_at)
 {
-    return copy->up ? cuda.cuMemcpyHtoDAsync_v2(device, slot, bytes, copy->stream)
-                    : cuda.cuMemcpyDtoHAsync_v2(slot, device, bytes, copy->stream);
+    const struct cudriver_copy_end *dst = copy->dst, *src = copy->src;
+    const struct cudriver_layout *layout = copy->layout;
+    int rows = layout->ndim - 1;
+
+    if (copy->dims == 2) {
+        CUDA_MEMCPY3D stack = {
+            .srcMemoryType = src->on_device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST,
+            .srcHost = src->on_device ? NULL : src->host + src_at,
+            .srcDevice = src->on_device ? src->device + (CUdeviceptr)src_at : 0,
+            .srcPitch = (size_t)layout->src_strides[rows],
+            .srcHeight = (size_t)(layout->src_strides[rows - 1] / layout->src_strides[rows]),
+            .dstMemoryType = dst->on_device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST,
+            .dstHost = dst->on_device ? NULL : dst->host + dst_at,
+            .dstDevice = dst->on_device ? dst->device + (CUdeviceptr)dst_at : 0,
+            .dstPitch = (size_t)layout->dst_strides[rows],
+            .dstHeight = (size_t)(layout->dst_strides[rows - 1] / layout->dst_strides[rows]),
+            .WidthInBytes = layout->itemsize,
+            .Height = (size_t)layout->shape[rows],
+            .Depth = (size_t)layout->shape[rows - 1],
+        };
+        *copy->function = "cuMemcpy3DAsync_v2";
+        return cuda.cuMemcpy3DAsync_v2(&stack, copy->stream);
+    }
+    CUDA_MEMCPY2D plane = {
+        .srcMemoryType = src->on_device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST,
+        .srcHost = src->on_device ? NULL : src->host + src_at,
+        .srcDevice = src->on_device ? src->device + (CUdeviceptr)src_at : 0,
+        .srcPitch = (size_t)layout->src_strides[rows],
+        .dstMemoryType = dst->on_device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST,
+        .dstHost = dst->on_device ? NULL : dst->host + dst_at,
+        .dstDevice = dst->on_device ? dst->device + (CUdeviceptr)dst_at : 0,
+        .dstPitch = (size_t)layout->dst_strides[rows],
+        .WidthInBytes = layout->itemsize,
+        .Height = (size_t)layout->shape[rows],
+    };
+    *copy->function = "cuMemcpy2DAsync_v2";
+    return cuda.cuMemcpy2DAsync_v2(&plane, copy->stream);
 }
 
-/* `count` runs along the innermost dimension: one 2D copy if possible. */
-static CUresult lines_copy(const struct rows_copy *copy, CUdeviceptr device, char *slot,
-                           size_t count)
+/* Loops over the dimensions outside those of one driver call. */
+static CUresult outer_issue(const struct rows_copy *copy, int axis, int64_t dst_at, int64_t src_at)
 {
-    size_t run = copy->rows->itemsize;
-    int64_t pitch = copy->strides[copy->rows->ndim - 1];
-    CUDA_MEMCPY2D plane;
-
-    if (count > 1 && pitch >= (int64_t)run && pitch <= PITCH_MOST) {
-        memset(&plane, 0, sizeof plane);
-        plane.WidthInBytes = run;
-        plane.Height = count;
-        if (copy->up) {
-            plane.srcMemoryType = CU_MEMORYTYPE_HOST;
-            plane.srcHost = slot;
-            plane.srcPitch = run;
-            plane.dstMemoryType = CU_MEMORYTYPE_DEVICE;
-            plane.dstDevice = device;
-            plane.dstPitch = (size_t)pitch;
-        } else {
-            plane.srcMemoryType = CU_MEMORYTYPE_DEVICE;
-            plane.srcDevice = device;
-            plane.srcPitch = (size_t)pitch;
-            plane.dstMemoryType = CU_MEMORYTYPE_HOST;
-            plane.dstHost = slot;
-            plane.dstPitch = run;
-        }
-        return cuda.cuMemcpy2DAsync_v2(&plane, copy->stream);
-    }
-    for (size_t i = 0; i < count; i++) {
-        CUresult result =
-            bytes_copy(copy, device + (CUdeviceptr)((int64_t)i * pitch), slot + i * run, run);
-        if (result != CUDA_SUCCESS) {
-            return result;
-        }
-    }
-    return CUDA_SUCCESS;
-}
-
-/* Runs [first, last) of the dimensions from `d` inwards; run `first` is at `slot`. */
-static CUresult range_copy(const struct rows_copy *copy, int d, CUdeviceptr device, char *slot,
-                           size_t first, size_t last)
-{
-    const struct cudriver_layout *rows = copy->rows;
-    size_t below = 1;
-
-    if (d == rows->ndim - 1) {
-        return lines_copy(copy, device + (CUdeviceptr)((int64_t)first * copy->strides[d]), slot,
-                          last - first);
-    }
-    for (int e = d + 1; e < rows->ndim; e++) {
-        below *= (size_t)rows->shape[e];
-    }
-    while (first < last) {
-        size_t index = first / below, from = first % below;
-        size_t to = last / below == index ? last % below : below;
-        CUresult result = range_copy(
-            copy, d + 1, device + (CUdeviceptr)((int64_t)index * copy->strides[d]), slot, from, to);
-        if (result != CUDA_SUCCESS) {
-            return result;
-        }
-        slot += (to - from) * rows->itemsize;
-        first += to - from;
-    }
-    return CUDA_SUCCESS;
-}
-
-/* The device address of run number `run`. */
-static CUdeviceptr run_find(const struct rows_copy *copy, CUdeviceptr device, size_t run)
-{
-    for (int d = copy->rows->ndim - 1; d >= 0; d--) {
-        size_t length = (size_t)copy->rows->shape[d];
-        device += (CUdeviceptr)((int64_t)(run % length) * copy->strides[d]);
-        run /= length;
-    }
-    return device;
-}
-
-CUresult staging_device_copy(const struct cudriver_layout *rows, bool up, CUdeviceptr device,
-                             char *slot, size_t begin, size_t end, CUstream stream)
-{
-    const struct rows_copy copy = {rows, up ? rows->dst_strides : rows->src_strides, up, stream};
-    size_t run = rows->itemsize, first = begin / run, last = end / run;
+    const struct cudriver_layout *layout = copy->layout;
     CUresult result = CUDA_SUCCESS;
 
-    device += (CUdeviceptr)(up ? rows->dst_offset : rows->src_offset);
-    if (rows->ndim == 0) { /* one run */
-        return bytes_copy(&copy, device + begin, slot, end - begin);
+    if (axis == layout->ndim - copy->dims) {
+        return copy->dims > 0 ? rows_issue(copy, dst_at, src_at)
+                              : staging_bytes_issue(copy->dst, dst_at, copy->src, src_at,
+                                                    layout->itemsize, copy->stream, copy->function);
     }
-    if (begin % run != 0) {
-        size_t stop = first == last ? end % run : run;
-        result = bytes_copy(&copy, run_find(&copy, device, first) + begin % run, slot,
-                            stop - begin % run);
-        slot += stop - begin % run;
-        if (first == last) {
-            return result;
-        }
-        first++;
-    }
-    if (result == CUDA_SUCCESS && last > first) {
-        result = range_copy(&copy, 0, device, slot, first, last);
-        slot += (last - first) * run;
-    }
-    if (result == CUDA_SUCCESS && end % run != 0) {
-        result = bytes_copy(&copy, run_find(&copy, device, last), slot, end % run);
+    for (int64_t i = 0; i < layout->shape[axis] && result == CUDA_SUCCESS; i++) {
+        result = outer_issue(copy, axis + 1, dst_at + i * layout->dst_strides[axis],
+                             src_at + i * layout->src_strides[axis]);
     }
     return result;
+}
+
+CUresult staging_rows_issue(const struct cudriver_layout *layout,
+                            const struct cudriver_copy_end *dst,
+                            const struct cudriver_copy_end *src, CUstream stream,
+                            const char **function)
+{
+    const struct rows_copy copy = {layout, dst, src, staging_rows_dims(layout), stream, function};
+
+    return outer_issue(&copy, 0, layout->dst_offset, layout->src_offset);
 }

@@ -21,7 +21,7 @@
 static void transfer_cut(struct cudriver_staging_transfer *transfer)
 {
     const struct staging_plan *plan = &transfer->plan;
-    size_t part = plan->chunk > 0 ? plan->chunk : transfer->bytes;
+    size_t part = plan->chunk > 0 ? plan->chunk : SIZE_MAX;
     int users;
 
     staging_lock();
@@ -30,17 +30,9 @@ static void transfer_cut(struct cudriver_staging_transfer *transfer)
     for (; users > 1 && part > TUNING_PART_LEAST; users /= 2) {
         part /= 2; /* many copies at once: less memory for each */
     }
-    if (plan->path == CUDRIVER_STAGING_PERMUTED) {
-        transfer->boxes = staging_boxes_make(plan, part);
-        transfer->part = transfer->boxes.largest;
-        transfer->parts = transfer->boxes.count;
-    } else {
-        part -= transfer->rows.itemsize < part ? part % transfer->rows.itemsize : 0; /* rows */
-        transfer->part = part < transfer->bytes ? part : transfer->bytes;
-        transfer->parts = (transfer->bytes + transfer->part - 1) / transfer->part;
-    }
+    transfer->parts = staging_boxes_make(plan, part);
     transfer->blocks =
-        (size_t)plan->blocks < transfer->parts ? (size_t)plan->blocks : transfer->parts;
+        (size_t)plan->blocks < transfer->parts.count ? (size_t)plan->blocks : transfer->parts.count;
 }
 
 /* A transfer with its lane; the caller owns *made. `stream`: NULL, `own`: blocking, on the lane's
@@ -65,15 +57,15 @@ static CUresult transfer_make(const struct cudriver_copy_plan *copy, CUstream st
     transfer->plan = copy->staged;
     transfer->host = copy->host;
     transfer->device = copy->device;
-    transfer->bytes = cudriver_layout_bytes(&transfer->plan.walk);
-    staging_rows_make(&transfer->plan.walk, transfer->plan.up, &transfer->rows);
     if (permuted) {
-        result = staging_place_kernels(place, &transfer->plan, copy->device, &transfer->kernels);
+        bool up = transfer->plan.up;
+        result = staging_place_kernels(place, &transfer->plan.spread, up ? copy->device : 0,
+                                       up ? 0 : copy->device, &transfer->kernels);
     }
     transfer_cut(transfer);
     if (result == CUDA_SUCCESS) {
-        result = staging_lane_get(transfer, transfer->blocks * transfer->part,
-                                  permuted ? transfer->part : 0);
+        result = staging_lane_get(transfer, transfer->blocks * transfer->parts.largest,
+                                  permuted ? transfer->parts.largest : 0);
     }
     if (result != CUDA_SUCCESS) {
         staging_transfer_drop(transfer);
@@ -124,7 +116,7 @@ static CUresult step_issue(struct cudriver_staging_transfer *transfer, struct pr
     size_t moved = atomic_load_explicit(&transfer->moved, memory_order_acquire);
     CUresult result;
 
-    if (at->issued == transfer->parts ||
+    if (at->issued == transfer->parts.count ||
         (transfer->plan.up ? moved <= at->issued : at->issued >= moved + transfer->blocks)) {
         return CUDA_ERROR_NOT_READY;
     }
@@ -194,8 +186,8 @@ static CUresult blocking_run(struct cudriver_staging_transfer *transfer,
     staging_pack_release(transfer, transfer->plan.up ? transfer->blocks : 0);
     staging_unlock();
     while (result == CUDA_SUCCESS &&
-           (at.copied < transfer->parts ||
-            atomic_load_explicit(&transfer->moved, memory_order_acquire) < transfer->parts)) {
+           (at.copied < transfer->parts.count ||
+            atomic_load_explicit(&transfer->moved, memory_order_acquire) < transfer->parts.count)) {
         result = step_issue(transfer, &at);
         if (result == CUDA_ERROR_NOT_READY) {
             result = step_copied(transfer, &at);

@@ -101,41 +101,24 @@ static bool host_repeats(const struct cudriver_layout *walk, bool up)
 static void plan_permute(struct staging_plan *plan, const struct cudriver_layout *by_host)
 {
     bool up = plan->up;
-    struct cudriver_layout *walk = &plan->walk, *spread = &plan->spread;
-    const int64_t *host = host_strides(by_host, up), *device = device_strides(by_host, up);
-    int kept = 0, repeats = 0;
+    struct cudriver_layout *walk = &plan->walk, *spread = &plan->spread, dense;
+    int kept = by_host->ndim;
 
-    memset(walk, 0, sizeof *walk);
-    memset(spread, 0, sizeof *spread);
-    walk->itemsize = spread->itemsize = by_host->itemsize;
-    walk->dst_offset = up ? 0 : by_host->dst_offset;
-    walk->src_offset = up ? by_host->src_offset : 0;
-    spread->dst_offset = up ? by_host->dst_offset : 0;
-    spread->src_offset = up ? 0 : by_host->src_offset;
-    for (int d = 0; d < by_host->ndim; d++) {
-        repeats += up && host[d] == 0;
+    while (up && kept > 0 && by_host->src_strides[kept - 1] == 0) { /* the smallest are the last */
+        kept--;
     }
-    plan->repeats = repeats;
+    plan->repeats = by_host->ndim - kept;
+    dense = *walk = *by_host;
+    dense.ndim = walk->ndim = kept;
+    cudriver_layout_pack(walk, up);
+    cudriver_layout_pack(&dense, !up);
+    *spread = dense;
     spread->ndim = by_host->ndim;
-    walk->ndim = by_host->ndim - repeats;
-    repeats = 0;
-    for (int d = 0; d < by_host->ndim; d++) {
-        bool repeat = up && host[d] == 0;
-        int to = repeat ? repeats++ : plan->repeats + kept;
-        spread->shape[to] = by_host->shape[d];
-        *(up ? &spread->dst_strides[to] : &spread->src_strides[to]) = device[d];
-        if (!repeat) {
-            walk->shape[kept] = by_host->shape[d];
-            *(up ? &walk->src_strides[kept] : &walk->dst_strides[kept]) = host[d];
-            kept++;
-        }
-    }
-    int64_t stride = (int64_t)walk->itemsize;
-    for (int d = walk->ndim - 1; d >= 0; d--) {
-        *(up ? &walk->dst_strides[d] : &walk->src_strides[d]) = stride;
-        *(up ? &spread->src_strides[plan->repeats + d] : &spread->dst_strides[plan->repeats + d]) =
-            stride;
-        stride *= walk->shape[d];
+    for (int d = 0; d < spread->ndim; d++) { /* the repeated ones come first */
+        int from = (d + kept) % spread->ndim;
+        spread->shape[d] = dense.shape[from];
+        spread->dst_strides[d] = dense.dst_strides[from];
+        spread->src_strides[d] = dense.src_strides[from];
     }
     plan->path = CUDRIVER_STAGING_PERMUTED;
     plan->host_dense = is_dense(walk, host_strides(walk, up));
@@ -186,7 +169,7 @@ static bool should_permute(const struct staging_plan *plan, const struct cudrive
 /* Chooses the walk of strided memory. `kernels`: the kernel may be used. Whether it is to put the
  * bytes in place: then the path is chosen, too. */
 static bool plan_strided(struct staging_plan *plan, const struct cudriver_copy_plan *copy,
-                         bool kernels, const struct staging_settings *settings)
+                         bool kernels)
 {
     bool up = plan->up, small = plan->bytes < plan->crossover;
     struct cudriver_layout by_host = copy->layout, by_device;
@@ -197,7 +180,7 @@ static bool plan_strided(struct staging_plan *plan, const struct cudriver_copy_p
     cudriver_layout_simplify(&by_device, up);
     plan->host_dense = is_dense(&by_device, host_strides(&by_device, up));
     plan->device_dense = is_dense(&by_device, device_strides(&by_device, up));
-    if (kernels && by_host.itemsize <= settings->part &&
+    if (kernels &&
         staging_kernels_unit(&by_host, up ? copy->device : 0, up ? 0 : copy->device) >= 0 &&
         should_permute(plan, &by_host, &by_device, device_run(&by_device, up), small)) {
         plan_permute(plan, &by_host);
@@ -209,16 +192,20 @@ static bool plan_strided(struct staging_plan *plan, const struct cudriver_copy_p
 
 /* Chooses the path, and with it the walk. */
 static void plan_path(struct staging_plan *plan, const struct cudriver_copy_plan *copy,
-                      bool kernels, const struct staging_settings *settings)
+                      bool kernels)
 {
     bool small = plan->bytes < plan->crossover;
 
+    plan->repeats = 0;
     if (copy->layout.ndim == 0) { /* one run */
         plan->walk = copy->layout;
         plan->host_dense = plan->device_dense = true;
-    } else if (plan_strided(plan, copy, kernels, settings)) {
+    } else if (plan_strided(plan, copy, kernels)) {
         return;
     }
+    plan->spread = plan->walk;
+    cudriver_layout_pack(&plan->spread, !plan->up);
+    cudriver_layout_simplify(&plan->spread, !plan->up); /* merges: the dense side is in order */
     if (small) {
         plan->path = CUDRIVER_STAGING_SMALL;
     } else if (!plan->device_dense) {
@@ -255,7 +242,6 @@ void staging_plan_make(struct cudriver_copy_plan *copy, bool blocking, bool kern
 
     staging_settings_get(&settings);
     plan->up = up;
-    plan->repeats = 0;
     plan->chunk = 0;
     plan->threads = 1;
     plan->streaming = false;
@@ -269,7 +255,7 @@ void staging_plan_make(struct cudriver_copy_plan *copy, bool blocking, bool kern
         plan->walk.ndim = 0;
         return;
     }
-    plan_path(plan, copy, kernels && staging_context_has_kernels(copy->context), &settings);
+    plan_path(plan, copy, kernels && staging_context_has_kernels(copy->context));
     plan_parts(plan, blocking, &settings);
 }
 

@@ -271,6 +271,15 @@ static int consumer_follow(CoreState *state, DeviceArrayObject *array, uintptr_t
     return failed;
 }
 
+/* Says that a tensor is a copy, where its kind can: NumPy does not know that ours is one. */
+static void mark_copied(PyObject *capsule)
+{
+    if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
+        struct cudriver_dl_managed *tensor = PyCapsule_GetPointer(capsule, "dltensor_versioned");
+        tensor->flags |= CUDRIVER_DL_IS_COPIED;
+    }
+}
+
 /* New reference: what a copy in host memory exports itself. */
 static PyObject *host_capsule(DeviceArrayObject *array, bool old)
 {
@@ -290,6 +299,9 @@ static PyObject *host_capsule(DeviceArrayObject *array, bool old)
             PyErr_Clear(); /* NumPy before 2.1 knows only the older kind */
             capsule = PyObject_Call(method, none, NULL);
         }
+    }
+    if (capsule != NULL) {
+        mark_copied(capsule);
     }
     Py_XDECREF(method);
     Py_XDECREF(none);

@@ -156,7 +156,7 @@ static int refuse_negated(CoreState *state, PyObject *object)
 static int ask_device(CoreState *state, PyObject *object, struct cudriver_dl_device *device)
 {
     PyObject *pair = PyObject_CallMethodNoArgs(object, word(state, WORD_DEVICE));
-    long type, id;
+    int read;
 
     if (pair == NULL) {
         return -1;
@@ -167,15 +167,9 @@ static int ask_device(CoreState *state, PyObject *object, struct cudriver_dl_dev
         Py_DECREF(pair);
         return -1;
     }
-    type = PyLong_AsLong(PyTuple_GET_ITEM(pair, 0));
-    id = type == -1 && PyErr_Occurred() ? -1 : PyLong_AsLong(PyTuple_GET_ITEM(pair, 1));
+    read = PyArg_ParseTuple(pair, "ii", &device->type, &device->id);
     Py_DECREF(pair);
-    if (PyErr_Occurred()) {
-        return -1;
-    }
-    device->type = (int32_t)type;
-    device->id = (int32_t)id;
-    return 0;
+    return read ? 0 : -1;
 }
 
 /* New reference: what __dlpack__ returns. First with the arguments of DLPack 1; a library that does

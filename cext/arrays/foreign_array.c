@@ -230,7 +230,8 @@ static int read_place(CoreState *state, PyObject *interface, const struct cudriv
     int captured;
     bool pushed;
 
-    CUstream handle = stream != NULL ? (CUstream)PyLong_AsVoidPtr(stream) : NULL;
+    CUstream handle =
+        stream != NULL ? (CUstream)(uintptr_t)PyLong_AsUnsignedLongLong(stream) : NULL;
     if (PyErr_Occurred()) {
         PyErr_Format(PyExc_TypeError, "__cuda_array_interface__: %R is no stream", stream);
         return -1;

@@ -46,6 +46,27 @@ def test_the_workflow_builds_and_tests_the_supported_pythons() -> None:
     assert f"CPython {CLASSIFIED[0]} to {CLASSIFIED[-1]}" in readme
 
 
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_workflow_is_yaml_and_names_actions_by_their_hash(path: Path) -> None:
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
+    jobs = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"].values()
+    used = [step["uses"] for job in jobs for step in job["steps"] if "uses" in step]
+    assert [name for name in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", name)] == []
+
+
+def test_the_workflow_for_changes_runs_steps_that_exist() -> None:
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+    named = re.search(r"^ +step: \[(.*)\]$", workflow, re.MULTILINE)
+    assert named is not None
+    known = re.findall(
+        r"^ *step (\w[\w-]*) \d", (ROOT / ".ci" / "run").read_text("utf-8"), re.MULTILINE
+    )
+    assert set(named[1].split(", ")) <= set(known)
+
+
 def test_links_of_the_metadata_are_absolute(tmp_path: Path) -> None:
     pytest.importorskip("setuptools", minversion="77", reason="needs setuptools 77 to build")
     url = "https://example.org/cudriver"

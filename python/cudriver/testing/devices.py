@@ -43,14 +43,14 @@ def _wish(
     if args or unknown:
         what = f"argument {args[0]!r}" if args else f"keyword {unknown[0]!r}"
         pytest.fail(f"{usage} takes devices= and memory= only, not {what}", pytrace=False)
-    devices, memory = kwargs.get("devices", 1), kwargs.get("memory") or 0
-    if not isinstance(devices, int) or devices < 1:
+    devices, memory = kwargs.get("devices", 1), kwargs.get("memory")
+    if type(devices) is not int or devices < 1:
         pytest.fail(f"{usage}: devices is a number from 1 on, not {devices!r}", pytrace=False)
-    return devices, _bytes(memory, usage)
+    return devices, 0 if memory is None else _bytes(memory, usage)
 
 
 def _bytes(memory: object, usage: str) -> int:
-    if isinstance(memory, int) and memory >= 0:
+    if type(memory) is int and memory >= 0:
         return memory
     text = memory.lower() if isinstance(memory, str) else ""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", text)

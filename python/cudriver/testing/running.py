@@ -85,11 +85,11 @@ def _rows(facts: Facts, torch: ModuleType) -> Iterator[Row]:
     if known.variant in ("cuda", "cpu"):
         yield Row("torch.version.cuda", known.cuda or "(CPU only)", built or "(CPU only)")
     if built:
-        number = _get(torch.backends.cudnn.version)
+        number = _get(lambda: torch.backends.cudnn.version())
         yield Row("torch.backends.cudnn.version()", known.cudnn, cudnn(number))
         nccl = _get(lambda: dotted(list(torch.cuda.nccl.version())))
         yield Row("torch.cuda.nccl.version()", known.nccl, nccl)
-        flags = _get(native._cuda_getArchFlags)
+        flags = _get(lambda: native._cuda_getArchFlags())
         seen = " ".join(sorted(flags.split())) if flags else None
         yield Row("architectures", " ".join(sorted(known.archs)) or None, seen)
     yield from compare(facts, {"imports": {}, "values": {}, "mapped": _mapped()})

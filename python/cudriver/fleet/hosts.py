@@ -70,8 +70,8 @@ def parse(text: str) -> list[str]:
         plain, *rest = re.split(r"\[([^\[\]]*)\]", word)
         numbers = [_spans(inside) for inside in rest[::2]]
         several = 1
-        for spans in numbers:
-            several *= sum(len(span) for _, span in spans)
+        for many in (1, *(sum(len(span) for _, span in spans) for spans in numbers)):
+            several *= many
             if count + several > MOST:
                 raise ValueError(f"{word[:SHOWN]!r}: more than {MOST:,} names in a list of hosts")
         count += several

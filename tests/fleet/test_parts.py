@@ -1,0 +1,616 @@
+"""The parts of a comparison at their edges: lists of hosts, lines, nodes, values, engines."""
+
+from __future__ import annotations
+
+import builtins
+import importlib.util
+import io
+import json
+import sys
+import zlib
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from made import PREFIX, fleet_of, report
+from test_compare import nccl
+
+import cudriver.fleet
+from cudriver.fleet import compare, engines, here, read
+from cudriver.fleet.comparison import _gaps, to_baseline
+from cudriver.fleet.engines import answers, dask, preflight, ray
+from cudriver.fleet.engines import mpi as engine
+from cudriver.fleet.engines.answers import Answers
+from cudriver.fleet.hosts import fold, parse
+from cudriver.fleet.node import node
+from cudriver.fleet.stacks import LONGEST, MOST_PARTS, Reducer, Unusable, _relative, check, said
+
+# ---- lists of hosts ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ([], []),
+        (["d1", "d3"], ["d[1,3]"]),
+        (["d1"], ["d1"]),
+        (["d1", "d1"], ["d1"]),
+        (["d1", "e1"], ["d1", "e1"]),
+        (["d9", "d10", "d11"], ["d[9-11]"]),
+        (["d09", "d10", "d9"], ["d9", "d[09-10]"]),
+        (["d00", "d01"], ["d[00-01]"]),
+        (["d0", "d1"], ["d[0-1]"]),
+        (["r1n1", "r1n2", "r2n1"], ["r1n[1-2]", "r2n1"]),
+        (["1a", "2a", "a"], ["[1-2]a", "a"]),
+        (["d1.x9", "d2.x9", "d1.x8"], ["d1.x8", "d[1-2].x9"]),
+        (["d" + "1" * 15, "d" + "1" * 14 + "2"], ["d[111111111111111-111111111111112]"]),
+    ],
+)
+def test_names_are_folded(names, words):
+    assert fold(names) == words
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("a,,b,", ["a", "b"]),
+        (" a\tb\n", ["a", "b"]),
+        ("[1-2]", ["1", "2"]),
+        ("[1]x[08-09]y", ["1x08y", "1x09y"]),
+        ("d[08-08]", ["d08"]),
+        ("d[8-10]", ["d8", "d9", "d10"]),
+        ("d[" + "0" * 14 + "1]", ["d000000000000001"]),
+    ],
+)
+def test_a_list_stands_for_its_names(text, names):
+    assert parse(text) == names
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("d]", "a ']' without its other half is no list of hosts: d[0-3,7]"),
+        ("d[0-3", "a '[' without its other half is no list of hosts: d[0-3,7]"),
+        ("d[0-999999],e", "'e': more than 1,000,000 names in a list of hosts"),
+        ("d[0-1000000]", "'d[0-1000000]': more than 1,000,000 names in a list of hosts"),
+        (
+            "d[x]",
+            "'x' in the brackets of a list of hosts is no number, and no span of numbers like 0-3",
+        ),
+    ],
+)
+def test_what_is_no_list_is_told(text, error):
+    with pytest.raises(ValueError) as caught:
+        parse(text)
+    assert str(caught.value) == error
+
+
+# ---- lines ---------------------------------------------------------------------------------------
+
+
+def lines(*texts, place="p.txt"):
+    found = []
+    for item in read.lines(io.BytesIO("\n".join(texts).encode()), place):
+        if isinstance(item, read.Told):
+            found.append(("told", item.name, item.value))
+        elif isinstance(item, read.Broken):
+            found.append(("broken", item.place, item.why))
+        else:
+            found.append("other")
+    return found
+
+
+ONE = '{"schema":1}'
+
+
+@pytest.mark.parametrize(
+    ("texts", "found"),
+    [
+        ([], []),
+        (["", "  ", ONE], [("told", "p.txt:3", {"schema": 1})]),
+        ([f"pod/x:  {ONE}"], [("told", "pod/x", {"schema": 1})]),
+        ([f": {ONE}"], [("told", "p.txt:1", {"schema": 1})]),
+        ([f"a {ONE} b {ONE} {{"], [("told", "a", {"schema": 1}), ("told", "a", {"schema": 1}),
+                                   "other"]),
+        (["{", '"schema": 1', "}"], [("told", "p", {"schema": 1})]),
+        (["[", ONE, ",", ONE, "]"], ["told"]),
+        (['{"schema":1,'], [("broken", "p.txt:1", "broken off or damaged after 12 characters")]),
+        (['a: {"sch'], [("broken", "p.txt:1", "broken off or damaged after 1 characters")]),
+        (["x {", ONE], ["other", ("told", "p.txt:2", {"schema": 1})]),
+        (["{x"], ["other"]),
+        (['{"x'], ["other"]),
+        (['{"'], [("broken", "p.txt:1", "broken off or damaged after 1 characters")]),
+        (['{ "schema" : 1'], [("broken", "p.txt:1", "broken off or damaged after 14 characters")]),
+        ([ONE[:-1] + ONE], ["broken", ("told", "p.txt:1", {"schema": 1})]),
+        (['{"reports":[1,{"a":2}]}'], [("told", "p.txt:1", 1), ("told", "p.txt:1", {"a": 2})]),
+        (['{"reports":3}'], [("told", "p.txt:1", {"reports": 3})]),
+        (["3: {\"schema\":1,", "3: \"a\":2}"], [("told", "3", {"schema": 1, "a": 2})]),
+        (["3: {\"schema\":1,", "4: \"a\":2}"], ["other", "broken"]),
+        (["3: {\"schema\":1,", "3: {\"schema\":2}"], ["broken", ("told", "3", {"schema": 2})]),
+    ],
+)  # fmt: skip
+def test_what_lines_tell(texts, found):
+    def alike(seen, wanted):
+        return seen[0] == wanted if isinstance(wanted, str) and seen != "other" else seen == wanted
+
+    if texts[:1] == ["["]:
+        assert [item[0] for item in lines(*texts)] == ["told", "told"]
+        return
+    seen = lines(*texts)
+    assert len(seen) == len(found), seen
+    assert all(map(alike, seen, found)), seen
+
+
+def test_a_document_of_many_lines_is_kept_to_a_limit(monkeypatch):
+    monkeypatch.setattr(read, "LINE_LIMIT", 40)
+    text = '{\n"schema":1,\n"a":"' + "x" * 10 + '"\n}'
+    assert len(text) < 40
+    assert lines(text) == [("told", "p", {"schema": 1, "a": "x" * 10})]
+    ((kind, place, _),) = lines('{\n"schema":1,\n"a":"' + "x" * 40 + '"\n}')
+    assert (kind, place) == ("broken", "p.txt:1")
+
+
+def test_a_folder_is_read_in_the_order_of_its_names(tmp_path):
+    for name in ("b/2", "b/1", "a/3", "c", ".d/4", "b/.5"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(ONE)
+    names = [item.name.removeprefix(f"{tmp_path}/") for item in read.named(str(tmp_path))]
+    assert names == ["c:1", ".d/4:1", "a/3:1", "b/1:1", "b/2:1"]
+    with pytest.raises(FileNotFoundError):
+        [*read.named(str(tmp_path / "none"))]
+
+
+# ---- nodes and values ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("variables", "found"),
+    [
+        ({"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "x"}, (None, 3, None)),
+        ({"RANK": "1", "WORLD_SIZE": "x", "PMI_RANK": "2"}, (None, 2, None)),
+        ({"PMI_RANK": "2", "PMI_SIZE": "4", "FLUX_TASK_RANK": "1"}, (None, 2, 4)),
+        ({"FLUX_TASK_RANK": "1", "FLUX_JOB_SIZE": "2", "SLURM_PROCID": "0"}, (None, 1, 2)),
+        ({"RANK": "999999999", "WORLD_SIZE": "999999999"}, (None, 999999999, 999999999)),
+        ({"RANK": "1234567890", "WORLD_SIZE": "4"}, (None, None, None)),
+        ({"RANK": "-1", "WORLD_SIZE": "4"}, (None, None, None)),
+        ({"RANK": "²", "WORLD_SIZE": "4"}, (None, None, None)),
+        ({"PBS_JOBID": "7.pbs", "TORCHELASTIC_RUN_ID": "x"}, ("7.pbs", None, None)),
+        ({"TORCHELASTIC_RUN_ID": "none"}, (None, None, None)),
+        ({"SLURM_JOB_ID": "none", "LSB_JOBID": "9"}, ("9", None, None)),
+        ({"SLURM_JOB_ID": "1", "FLUX_JOB_ID": "2"}, ("1", None, None)),
+    ],
+)
+def test_job_and_rank_by_the_launchers_variables(variables, found):
+    seen = node(variables)
+    assert (seen["job"], seen["rank"], seen["ranks"]) == found
+
+
+def test_what_a_node_tells(monkeypatch, tmp_path):
+    seen = node(
+        {"NCCL_B": "1", "CUDA_A": "2", "XCUDA_A": "3", "PATH": "4", "UCX_TLS": "5", "CUDA": "6",
+         "SLURM_NODEID": "7", "POD_NAME": "p", "KUBERNETES_SERVICE_HOST": "h"},
+        ranks=None, extra=3,
+    )  # fmt: skip
+    assert [*seen] == [
+        "host", "time", "boot_id", "cudriver", "job", "rank", "ranks", "scheduler", "variables",
+    ]  # fmt: skip
+    assert list(seen["variables"].items()) == [("CUDA_A", "2"), ("NCCL_B", "1"), ("UCX_TLS", "5")]
+    assert seen["scheduler"] == {"SLURM_NODEID": "7", "POD_NAME": "p", "extra": "3"}
+    monkeypatch.setattr("cudriver.fleet.node.BOOT_ID", str(tmp_path / "none"))
+    assert node({})["boot_id"] is None
+    (tmp_path / "none").write_bytes(b"\xff")
+    assert node({})["boot_id"] is None
+
+
+def test_the_libraries_that_a_process_has_mapped(monkeypatch, tmp_path):
+    monkeypatch.setattr(here, "MAPS", str(tmp_path / "maps"))
+    assert here.loaded() == []
+    row = "7f-7f r-xp 00 08:01 12 "
+    (tmp_path / "maps").write_text("".join(row + path + "\n" for path in (
+        "/b/libnccl.so.2", "/a/libcudart.so.12", "/b/libnccl.so.2", "/b/libm.so.6", "[heap]", "",
+        "/a b/libcudnn.so.9", "libcublas.so.12",
+    )))  # fmt: skip
+    assert [each["path"] for each in here.loaded()] == [
+        "/a b/libcudnn.so.9", "/a/libcudart.so.12", "/b/libnccl.so.2",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("x" * LONGEST, "x" * LONGEST), (None, ""), (3, "3"), (True, "True"), (1.5, "1.5"),
+        (10**100, "1" + "0" * 79), ([], "<list>"), ({}, "<dict>"),
+    ],
+)  # fmt: skip
+def test_a_value_of_a_report_is_text(value, text):
+    assert said(value) == text
+
+
+def test_a_value_that_is_too_long_is_told_apart():
+    one, other = said("x" * LONGEST + "1"), said("x" * LONGEST + "2")
+    assert one != other
+    assert one[:LONGEST] == "x" * LONGEST
+    assert len(one) == LONGEST + len("... 12345678")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("/opt/env", "PREFIX"), ("/opt/env/lib", "PREFIX/lib"), ("a=/opt/env", "a=PREFIX"),
+        ("/opt/env:/opt/env/", "PREFIX:PREFIX/"), ("(/opt/env)", "(PREFIX)"),
+        ("/opt/env2", "/opt/env2"), ("/mnt/opt/env", "/mnt/opt/env"), ("x/opt/env", "x/opt/env"),
+        ("/opt/env.x", "/opt/env.x"), ("none", "none"), ("", ""),
+    ],
+)  # fmt: skip
+def test_the_environments_folder_is_named(text, found):
+    assert _relative(text, "/opt/env") == found
+    assert _relative(text, "/") == text
+    assert _relative("/a/b /a", "/a") == "PREFIX/b PREFIX"
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (3, "a JSON int, no report"),
+        ([], "a JSON list, no report"),
+        ({}, "JSON without 'schema', no report of cudriver check"),
+        ({"schema": "9" * 50}, f"schema {'9' * 40}: this cudriver reads schema 1"),
+        ({**report(), "driver": []}, "a report whose 'driver' is no object"),
+        ({**report(), "environment": None}, "a report whose 'environment' is no object"),
+        ({**report(), "findings": {}}, "a report whose 'findings' is no list"),
+        ({**report(), "toolkits": None}, "a report whose 'toolkits' is no list"),
+    ],
+)
+def test_what_is_no_report_is_told(value, why):
+    with pytest.raises(Unusable) as caught:
+        check(value)
+    assert str(caught.value) == why
+    (lost,) = [f for f in compare([value]).findings if f.rule == "FL604"]
+    assert [(s.value, s.nodes) for s in lost.evidence] == [(why, "report 1")]
+
+
+def test_a_report_has_as_many_parts_as_it_may_have():
+    told = report()
+    parts = len(Reducer().node(told, "x").stack.parts)
+    told["node"]["variables"] |= {f"CUDA_{n}": "1" for n in range(MOST_PARTS - parts)}
+    assert len(Reducer().node(told, "x").stack.parts) == MOST_PARTS
+    told["node"]["variables"]["CUDA_X"] = "1"
+    with pytest.raises(Unusable, match=f"{MOST_PARTS + 1} components: no machine has so many"):
+        Reducer().node(told, "x")
+
+
+def parts(change=None):
+    told = report()
+    if change is not None:
+        change(told)
+    return Reducer().node(told, "x").stack.parts
+
+
+def test_the_components_of_a_node():
+    assert parts() == {
+        ("driver", ""): ("580.65.06", ""),
+        ("kernel module", ""): ("580.65.06",),
+        ("offers CUDA", ""): ("13.0",),
+        ("libcuda", ""): ("/usr/lib64/libcuda.so.*",),
+        ("GPUs", ""): ("8 x NVIDIA H200", "compute capability 9.0"),
+        ("Python", ""): ("3.12.4",),
+        ("system toolkit", ""): ("12.8", "/usr/local/cuda"),
+        ("environment's toolkit", ""): ("12.8",),
+        ("framework", "torch"): ("2.8.0+cu128", "CUDA 12.8", "cuDNN 9.10.2", "NCCL 2.27.3"),
+        ("built for", "torch"): ("sm_80 sm_90 sm_100 sm_120",),
+        ("library", "libcudart.so.12"): ("12.8.90", "nvidia-cuda-runtime-cu12 12.8.90"),
+        ("library", "libcublas.so.12"): ("12.8.4.1", "nvidia-cublas-cu12 12.8.4.1"),
+        ("library", "libcudnn.so.9"): ("9.10.2", "nvidia-cudnn-cu12 9.10.2.21"),
+        ("library", "libnccl.so.2"): ("2.27.3", "nvidia-nccl-cu12 2.27.3"),
+        ("variable", "NCCL_ALGO"): ("Ring",),
+        ("variable", "LD_LIBRARY_PATH"): ("PREFIX/lib",),
+        ("verdict", ""): ("consistent",),
+    }
+
+
+def test_the_components_of_a_node_that_has_other_things():
+    def change(told):
+        del told["driver"]["devices"][3:]
+        first, second, _ = told["driver"]["devices"]
+        first.update(name=None, compute_capability=None)
+        second.update(visible=False, compute_capability="8.0")
+        told["driver"].update(release=None, error="no answer")
+        told["toolkits"] += [
+            {"origin": "system", "version": None, "path": "/a"},
+            {"origin": "environment", "version": "12.9", "path": "/b"},
+        ]
+        told["libraries"] = [
+            {"soname": "l.so", "version": None, "path": f"{PREFIX}/x/l.so", "provided_by": None},
+            {"soname": "l.so", "version": "1", "path": "/y/l.so", "provided_by": None},
+        ]
+        told["findings"] = [
+            {"severity": "note", "rule": "CU1", "title": "t"},
+            {"severity": "warning", "rule": "CU2", "subject": None, "title": f"{PREFIX}/a"},
+            {"severity": "error", "rule": "CU2", "subject": None, "title": "b"},
+        ]
+        told["node"]["loaded"] = [{"soname": "m.so", "version": "2", "path": "/m.so"}]
+        told["verdict"] = "strange"
+
+    found = parts(change)
+    assert {key: found[key] for key in (
+        ("driver", ""), ("libcuda", ""), ("GPUs", ""), ("system toolkit", ""),
+        ("environment's toolkit", ""), ("library", "l.so"), ("loaded", "m.so"), ("finding", "CU2"),
+        ("verdict", ""),
+    )} == {
+        ("driver", ""): ("none", "no answer"),
+        ("libcuda", ""): ("/usr/lib64/libcuda.so.580.65.06",),
+        ("GPUs", ""): ("1 x GPU; 2 x NVIDIA H200", "compute capability  8.0 9.0", "2 visible"),
+        ("system toolkit", ""): ("12.8, unknown version", "/a", "/usr/local/cuda"),
+        ("environment's toolkit", ""): ("12.8, 12.9",),
+        ("library", "l.so"): ("unknown version + 1", "PREFIX/x/l.so", "/y/l.so"),
+        ("loaded", "m.so"): ("2", "/m.so"),
+        ("finding", "CU2"): ("PREFIX/a; b", "error"),
+        ("verdict", ""): ("unknown",),
+    }  # fmt: skip
+    assert ("finding", "CU1") not in found
+
+
+@pytest.mark.parametrize(
+    ("seen", "size", "gaps"),
+    [([], 0, []), ([], 2, [(0, 1)]), ([0], 1, []), ([1], 2, [(0, 0)]), ([0], 3, [(1, 2)]),
+     ([0, 1, 3], 5, [(2, 2), (4, 4)])],
+)  # fmt: skip
+def test_ranks_that_are_not_seen(seen, size, gaps):
+    assert _gaps(seen, size) == gaps
+
+
+def test_ranks_of_a_size_of_none_are_not_missed():
+    for ranks in (None, 0):
+        assert compare([report("d0", rank=1, ranks=ranks)]).missing == ""
+    bare = report("d0", rank=1, ranks=2)
+    bare["node"]["job"] = None
+    assert compare([bare]).missing == "rank 0"
+
+
+@pytest.mark.parametrize(
+    ("rank", "ranks", "known"),
+    [(0, 1, (0, 1)), (True, 2, (None, 2)), (-1, 2, (None, 2)), (1 << 31, 1, (None, 1)),
+     ((1 << 31) - 1, None, ((1 << 31) - 1, None)), ("1", 2.0, (None, None))],
+)  # fmt: skip
+def test_a_rank_is_a_number(rank, ranks, known):
+    told = report()
+    told["node"].update(rank=rank, ranks=ranks)
+    found = Reducer().node(told, "x")
+    assert (found.rank, found.ranks) == known
+
+
+def test_who_is_expected_counts_beside_who_is_named():
+    reports = [report("d0"), report("d1")]
+    for asked, count in (({"expect": 2}, None), ({"expect": 1}, None), ({"expect": 5}, 3),
+                         ({"expect": 4, "nodes": "d[0-9]"}, 8),
+                         ({"expect": 9, "nodes": "d[0-2]"}, 7)):  # fmt: skip
+        titles = [f.title for f in compare(reports, **asked).findings]
+        assert titles == ([f"{count} did not answer"] if count else []), asked
+
+
+def test_a_baseline_is_written_by_its_components():
+    saved = to_baseline(compare([report()]).golden)
+    assert saved["schema"] == 1
+    assert saved["baseline"][:2] == [["driver", "", "580.65.06", ""],
+                                     ["kernel module", "", "580.65.06"]]  # fmt: skip
+    assert saved["baseline"][-1] == ["verdict", "", "consistent"]
+    for row in (["driver", ""], ["strange", "", "1"], "driver", None):
+        with pytest.raises(ValueError, match="a baseline that --save-baseline did not write"):
+            compare([report()], baseline={"baseline": [*saved["baseline"], row]})
+    assert compare([report()], baseline=saved).reference == "the baseline"
+
+
+def test_of_what_is_broken_twenty_are_named():
+    found = compare([f'x{number}: {{"schema":' for number in range(21)])
+    (lost,) = [f for f in found.findings if f.rule == "FL604"]
+    assert lost.title == "21 processes without a usable report"
+    assert (len(lost.evidence), found.counts["broken"]) == (20, 21)
+    (one,) = [f for f in compare(['{"schema":']).findings if f.rule == "FL604"]
+    assert one.title == "1 process without a usable report"
+
+
+# ---- engines -------------------------------------------------------------------------------------
+
+
+def test_the_public_names_are_found_where_they_live():
+    for name in cudriver.fleet.__all__:
+        assert getattr(cudriver.fleet, name).__name__ == name
+    with pytest.raises(AttributeError, match=r"'cudriver\.fleet' has no attribute 'nothing'"):
+        cudriver.fleet.nothing
+
+
+def test_a_rank_waits_twice_as_long_as_rank_0_and_a_little_more():
+    assert engines.patience(30) == 70
+    assert engines.seconds(0.5) == 0.5
+
+
+def test_a_package_that_an_engine_lacks_itself_is_its_own_error(tmp_path, monkeypatch):
+    (tmp_path / "broken_engine.py").write_text("import missing_inside")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="No module named 'missing_inside'") as caught:
+        engines.engine("broken_engine", "x")
+    assert caught.value.name == "missing_inside"
+    with pytest.raises(ImportError, match="needs the package no_engine,") as missing:
+        engines.engine("no_engine.part", "x")
+    assert missing.value.name == "no_engine"
+
+
+def packed(value):
+    return zlib.compress(json.dumps(value).encode())
+
+
+def test_answers_are_reports_or_reasons():
+    found = Answers()
+    found.add("a", packed(report("d0")), "unused")
+    found.add("b", None, "late")
+    found.add("c", answers.failed("it failed"))
+    assert found.silent == {"b": "late", "c": "it failed"}
+    fleet = found.fleet()
+    assert (fleet.status, fleet.counts["broken"], fleet.counts["reports"]) == ("unknown", 2, 1)
+
+
+def test_what_a_check_raises_is_its_answer(monkeypatch):
+    def fails(**identifiers):
+        raise OSError(5, identifiers["rank"])
+
+    monkeypatch.setattr(answers, "report", fails)
+    found = Answers()
+    found.add("rank 3", answers.answer(rank="x"))
+    assert found.silent == {"rank 3": "the check failed: OSError: [Errno 5] x"}
+    assert answers.judged(lambda _: 1 / 0, found) == (
+        b"the comparison failed: ZeroDivisionError: division by zero"
+    )
+
+
+def test_a_preflight_names_what_is_wrong_and_who_is_silent():
+    found = Answers()
+    found.reports = fleet_of(2, nccl, at=1)
+    found.silent["rank 2"] = "no answer\x1b[2J"
+    lines = preflight.judge(found).decode().splitlines()
+    assert lines == [
+        "the CUDA stacks of 3 processes do not fit together, or are not known:",
+        "FL301  NCCL of 2 versions in job 71",
+        "    2.26.2: d1",
+        "    2.27.3: d0",
+        "    fix: Install one version of NCCL on all nodes, the one that the framework pins.",
+        lines[-1],
+    ]
+    assert lines[-1].startswith("rank 2: no answer")
+    assert "\x1b" not in lines[-1]
+
+
+@pytest.mark.parametrize("count", ["1", None])
+def test_one_process_alone_needs_no_group(monkeypatch, count):
+    for name in preflight.COUNTS:
+        monkeypatch.delenv(name, raising=False)
+        if count:
+            monkeypatch.setenv(name, count)
+    monkeypatch.setattr(preflight, "answer", lambda: packed(report()))
+    preflight.preflight()
+    monkeypatch.setattr(preflight, "answer", lambda: answers.failed("odd"))
+    with pytest.raises(preflight.PreflightError, match="this process: odd"):
+        preflight.preflight()
+    monkeypatch.setenv("PMI_SIZE", "2")
+    with pytest.raises(RuntimeError, match=r"one of 2 \(PMI_SIZE\)"):
+        preflight.preflight()
+
+
+@pytest.mark.parametrize(
+    ("up", "called"),
+    [
+        ("torch mpi dask ray", "torch"),
+        ("mpi dask ray", "mpi"),
+        ("dask ray", "dask"),
+        ("ray", "ray"),
+    ],
+)
+def test_the_engines_are_asked_in_an_order(monkeypatch, up, called):
+    asked = []
+    for name in ("torch", "mpi"):
+        each = getattr(preflight, name)
+        monkeypatch.setattr(each, "running", lambda name=name: name in up.split())
+        monkeypatch.setattr(
+            each, "exchange", lambda judge, timeout, name=name: asked.append((name, timeout)) or b""
+        )
+    for name in ("dask", "ray"):
+        each = getattr(preflight, name)
+        monkeypatch.setattr(each, "running", lambda name=name: name in up.split())
+        monkeypatch.setattr(
+            each, "gather", lambda timeout, name=name: asked.append((name, timeout)) or Answers()
+        )
+    preflight.preflight(timeout=7)
+    assert asked == [(called, 7)]
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("a\nb"), "ValueError: a\nb"),
+        (ModuleNotFoundError("x", name="cudriver.fleet"), "cudriver is not installed there"),
+        (ModuleNotFoundError("x", name="numpy"), "ModuleNotFoundError: x"),
+        (ModuleNotFoundError("x"), "ModuleNotFoundError: x"),
+    ],
+)
+def test_why_a_dask_worker_failed(error, text):
+    assert dask._failure(error) == text
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("\na\nb"), "ValueError: a"),
+        (ValueError(""), "ValueError: "),
+        (ValueError("x\nNo module named 'cudriver'"), "cudriver is not installed there"),
+    ],
+)
+def test_why_a_ray_task_failed(error, text):
+    assert ray._failure(error) == text
+    found = {"NodeManagerHostname": "h", "NodeID": "0123456789"}
+    assert ray._name(found) == "h (01234567)"
+
+
+@pytest.mark.parametrize(
+    ("initialized", "finalized", "size", "runs"),
+    [(True, False, 2, True), (True, False, 1, False), (False, False, 2, False),
+     (True, True, 2, False)],
+)  # fmt: skip
+def test_whether_mpi_is_up(monkeypatch, initialized, finalized, size, runs):
+    module = SimpleNamespace(
+        Is_initialized=lambda: initialized,
+        Is_finalized=lambda: finalized,
+        COMM_WORLD=SimpleNamespace(Get_size=lambda: size),
+    )
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", module)
+    assert engine.running() is runs
+    monkeypatch.delitem(sys.modules, "mpi4py.MPI")
+    assert engine.running() is False
+
+
+def test_each_call_of_mpi_has_tags_of_its_own(monkeypatch):
+    monkeypatch.setattr(engine, "_key", [])
+    kept = {}
+    comm = SimpleNamespace(
+        Create_keyval=lambda: "key", Get_attr=kept.get, Set_attr=lambda k, v: kept.update({k: v})
+    )
+    assert [engine._tags(comm) for _ in range(2)] == [(27100, 27101), (27102, 27103)]
+    kept["key"] = 1999
+    assert [engine._tags(comm) for _ in range(2)] == [(31098, 31099), (27100, 27101)]
+
+
+def test_the_mpi_programs_output_and_status(monkeypatch, capsys):
+    # Imported by its name it would be what `fleet.mpi` is from then on.
+    path = Path(cudriver.fleet.__path__[0], "mpi.py")
+    spec = importlib.util.spec_from_file_location("the_mpi_program", path)
+    program = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(program)
+    ended = []
+    comm = SimpleNamespace(Abort=ended.append)
+    monkeypatch.setattr(program, "engine", lambda *_: SimpleNamespace(COMM_WORLD=comm))
+    given = []
+    fleets = {
+        "other rank": None,
+        "good": compare([report()]),
+        "bad": compare(fleet_of(2, nccl, at=1)),
+        "broken": compare([report(), '{"schema":']),
+    }
+    for name, (status, abort) in {
+        "other rank": (0, []), "good": (0, []), "bad": (1, []), "broken": (3, [3]),
+    }.items():  # fmt: skip
+        ended.clear()
+        monkeypatch.setattr(
+            program, "mpi", lambda comm, timeout, name=name: given.append(timeout) or fleets[name]
+        )
+        assert (program.main(["--timeout", "2.5"]), ended) == (status, abort)
+        fleet = fleets[name]
+        assert capsys.readouterr().out == (f"{fleet}\n" if fleet else "")
+    assert program.main(["--json"]) == 3
+    assert json.loads(capsys.readouterr().out)["status"] == "unknown"
+    assert given == [2.5] * 4 + [120.0]
+
+
+def test_a_file_of_maps_that_cannot_be_read_is_none(monkeypatch):
+    def fails(*_, **__):
+        raise PermissionError
+
+    monkeypatch.setattr(builtins, "open", fails)
+    assert here._mapped_files() == set()

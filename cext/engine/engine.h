@@ -49,7 +49,6 @@ enum cudriver_copy_kind {
 
 /* How a staged copy travels. */
 enum cudriver_staging_path {
-    CUDRIVER_STAGING_EMPTY = 0,
     CUDRIVER_STAGING_SMALL,    /* one part, packed by one thread */
     CUDRIVER_STAGING_DENSE,    /* staged; dense on both sides */
     CUDRIVER_STAGING_PACKED,   /* staged; strided on the host, dense on the device */
@@ -157,7 +156,8 @@ struct cudriver_copy_call {
  * memories must outlive the copy. Of a STAGED copy the caller owns *transfer, and passes it to
  * cudriver_staging_release; if it fails later, the stream goes on and the transfer holds the error.
  * A STAGED copy blocks until it is over if no thread or page-locked memory can be had, or if stream
- * memory operations are missing and it is not small; call->interrupted is called only in that case.
+ * memory operations are missing and it is not small; *transfer is then NULL, and call->interrupted
+ * is called only in that case.
  *
  * The plan is for the same kind of call, blocking or not. May block.
  */
@@ -169,7 +169,7 @@ CUresult cudriver_copy_follow(const struct cudriver_copy_plan *plan,
 
 /* Waits until the copy is over and returns its result: the host's memory is no longer in use, and
  * the stream has passed the copy. INTERRUPTED: the wait ended early, the copy goes on. If the
- * context is broken, the copy is given up, with that error. May block. */
+ * context is broken, the copy is given up, with that error. NULL is over. May block. */
 CUresult cudriver_staging_wait(struct cudriver_staging_transfer *transfer,
                                bool (*interrupted)(void *data), void *data);
 

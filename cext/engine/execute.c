@@ -71,67 +71,6 @@ static CUresult plan_issue(const struct cudriver_copy_plan *plan, struct cudrive
     }
 }
 
-/* ---- blocking ---- */
-
-/* A part of a dense copy between host and device, and waits. */
-static CUresult part_copy(const struct cudriver_copy_plan *plan, CUdeviceptr device, char *host,
-                          size_t bytes, struct cudriver_copy_call *call)
-{
-    bool up = plan->to_device;
-    CUresult result;
-
-    if (call->stream != NULL) {
-        call->function = up ? "cuMemcpyHtoDAsync_v2" : "cuMemcpyDtoHAsync_v2";
-        result = up ? cuda.cuMemcpyHtoDAsync_v2(device, host, bytes, call->stream)
-                    : cuda.cuMemcpyDtoHAsync_v2(host, device, bytes, call->stream);
-    } else {
-        call->function = up ? "cuMemcpyHtoD_v2" : "cuMemcpyDtoH_v2";
-        result = up ? cuda.cuMemcpyHtoD_v2(device, host, bytes)
-                    : cuda.cuMemcpyDtoH_v2(host, device, bytes);
-        if (!up || plan->page_locked) {
-            return result;
-        }
-        /* A pageable upload may return before the device has the bytes. */
-    }
-    if (result == CUDA_SUCCESS) {
-        call->function = "cuStreamSynchronize";
-        result = up && bytes <= TUNING_SMALL_MOST ? cudriver_staging_ask_soon(call->stream)
-                                                  : cuda.cuStreamSynchronize(call->stream);
-    }
-    return result;
-}
-
-/* A dense copy between host and device in parts, waiting for each. */
-static CUresult follow_dense(const struct cudriver_copy_plan *plan, struct cudriver_copy_call *call)
-{
-    bool up = plan->to_device, cut = !plan->one_run && !plan->unlooked;
-    const struct cudriver_layout *layout = &plan->layout;
-    CUdeviceptr device = plan->device + (CUdeviceptr)(up ? layout->dst_offset : layout->src_offset);
-    char *host = plan->host + (up ? layout->src_offset : layout->dst_offset);
-    CUresult result = CUDA_SUCCESS;
-
-    if (plan->bytes <= TUNING_SMALL_MOST && (plan->one_run || (!up && !plan->page_locked)) &&
-        staging_small_copy(plan, call, device, host, &result)) {
-        return result;
-    }
-    for (size_t at = 0, bytes; at < plan->bytes && result == CUDA_SUCCESS; at += bytes) {
-        bytes = plan->bytes - at < TUNING_CUT ? plan->bytes - at : TUNING_CUT;
-        if (cut) {
-            bytes = cudriver_hostmem_run(host + at, bytes); /* split at a registration's end too */
-        }
-        result = part_copy(plan, device + at, host + at, bytes, call);
-        if (result == CUDA_ERROR_INVALID_VALUE && plan->unlooked && !cut) {
-            cut = true; /* somebody's registration may end within the range */
-            bytes = 0;
-            result = CUDA_SUCCESS;
-        } else if (result == CUDA_SUCCESS && at + bytes < plan->bytes &&
-                   call->interrupted(call->data)) {
-            result = CUDRIVER_STAGING_INTERRUPTED;
-        }
-    }
-    return result;
-}
-
 CUresult cudriver_copy_follow(const struct cudriver_copy_plan *plan,
                               struct cudriver_copy_call *call,
                               struct cudriver_staging_transfer **transfer)
@@ -152,7 +91,7 @@ CUresult cudriver_copy_follow(const struct cudriver_copy_plan *plan,
     }
     if (transfer == NULL && plan->kind == CUDRIVER_COPY_DIRECT &&
         plan->to_device != plan->from_device) {
-        return follow_dense(plan, call);
+        return staging_dense_copy(plan, call);
     }
     result = plan_issue(plan, call);
     if (transfer != NULL) {
@@ -165,7 +104,7 @@ CUresult cudriver_copy_follow(const struct cudriver_copy_plan *plan,
     waited =
         result == CUDA_SUCCESS && plan->kind == CUDRIVER_COPY_DIRECT &&
                 plan->bytes <= TUNING_SOON_MOST
-            ? cudriver_staging_wait_soon(plan->context, call->stream)
+            ? staging_wait_soon(plan->context, call->stream)
             : cuda.cuStreamSynchronize(call->stream); /* after a failure a part may be queued */
     if (result == CUDA_SUCCESS && waited != CUDA_SUCCESS) {
         result = waited;

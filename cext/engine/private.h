@@ -7,12 +7,11 @@
  *   execute.c     follows a plan: the driver's own copies, or one of the files below
  *   fill.c        the driver's fills
  *   staged.c      copies that are staged, blocking or in stream order; waits for one
- *   alone.c       staged copies by the calling thread alone
+ *   alone.c       copies by the calling thread alone; waits of microseconds
  *   blocks.c      lanes: which transfer gets which
  *   issue.c       what a stream does for a transfer
  *   pack.c        the packing threads; how far a transfer is     no CUDA
  *   bytes.c       memcpy past the CPU's caches                   no CUDA
- *   small.c       dense copies too small for threads
  *   boxes.c       how the bytes of a staged copy are cut into parts
  *   kernels.c     the permuting kernels: loading, launching
  *   ptx.c         their PTX                                      no CUDA
@@ -142,8 +141,8 @@ struct staging_engine {
     pthread_cond_t changed; /* signalled when a part was moved or something ended */
     struct staging_place *places;
     struct staging_settings settings;
-    bool ready; /* the first staging_lock sets it */
-    bool stopping;
+    bool ready;                                /* the first staging_lock sets it */
+    _Atomic bool stopping;                     /* written under the lock */
     struct cudriver_staging_transfer *packing; /* transfers with pieces to take */
     int wanted;                                /* sum of their threads */
     int moving;                                /* pieces being moved */
@@ -176,10 +175,26 @@ CUresult staging_copy(const struct cudriver_copy_plan *copy, const struct cudriv
 
 /* ---- alone.c ---- */
 
-/* A small copy, or one for which no threads, lane or kernel can be had: through one slot, on the
- * caller's stream, and waits. The slot is page-locked if possible. */
+/* A block of the page-locked pool, which may have to grow: owned by the caller until
+ * cudriver_hostmem_free. NULL in *slot on failure. */
+CUresult staging_slot_get(size_t bytes, void **slot);
+
+/* cuStreamSynchronize with less latency: polls a word that the stream writes. For work of
+ * microseconds, and copies on a device of up to TUNING_SOON_MOST bytes. */
+CUresult staging_wait_soon(CUcontext context, CUstream stream);
+
+/* A dense blocking copy between host and device, in parts of TUNING_CUT bytes at most. */
+CUresult staging_dense_copy(const struct cudriver_copy_plan *plan, struct cudriver_copy_call *call);
+
+/* A staged copy that is small, or for which no threads, lane or kernel can be had: through one
+ * slot, on the caller's stream, and waits. The slot is page-locked if possible. */
 CUresult staging_slot_copy(const struct cudriver_copy_plan *copy,
                            const struct cudriver_copy_call *call);
+
+/* SUCCESS, or why a blocking copy ends here: asked between two steps. Times in ns; *asked: when
+ * `interrupted` was last called or the copy began. */
+CUresult staging_may_go_on(const struct cudriver_copy_call *call, unsigned long long now,
+                           unsigned long long *asked);
 
 /* ---- between.c ---- */
 
@@ -406,23 +421,5 @@ void staging_kernels_unload(struct staging_kernels *kernels);
 CUresult staging_kernels_launch(const struct staging_kernels *kernels,
                                 const struct cudriver_layout *layout, CUdeviceptr dst,
                                 CUdeviceptr src, CUstream stream);
-
-/* ---- small.c ---- */
-
-/* A dense blocking copy between `device` and `host`, at most TUNING_SMALL_MOST bytes, faster than
- * the driver's blocking calls. Not for pageable memory up: only the driver's own call waits for the
- * stream before it reads the host. False: no page-locked memory can be had, nothing was done. */
-bool staging_small_copy(const struct cudriver_copy_plan *plan, struct cudriver_copy_call *call,
-                        CUdeviceptr device, char *host, CUresult *result);
-
-/* cuStreamSynchronize with less latency, for work of microseconds. wait_soon polls a word that the
- * stream writes: for copies on a device, up to TUNING_SOON_MOST bytes. ask_soon polls
- * cuStreamQuery: for small copies to the device. */
-CUresult cudriver_staging_wait_soon(CUcontext context, CUstream stream);
-CUresult cudriver_staging_ask_soon(CUstream stream);
-
-/* A block of the page-locked pool, which may have to grow: owned by the caller until
- * cudriver_hostmem_free. NULL in *slot on failure. */
-CUresult staging_slot_get(size_t bytes, void **slot);
 
 #endif

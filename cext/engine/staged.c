@@ -153,17 +153,14 @@ static CUresult step_help(struct cudriver_staging_transfer *transfer,
                           const struct cudriver_copy_call *call, struct progress *at)
 {
     unsigned long long now = platform_nanoseconds();
-    bool helped, stopping;
+    CUresult result = staging_may_go_on(call, now, &at->asked);
+    bool helped;
 
-    if (now - at->asked > STAGING_POLL_NS) {
-        if (call->interrupted != NULL && call->interrupted(call->data)) {
-            return CUDRIVER_STAGING_INTERRUPTED;
-        }
-        now = at->asked = platform_nanoseconds();
+    if (result != CUDA_SUCCESS) {
+        return result;
     }
     staging_lock();
-    stopping = staging.stopping;
-    helped = !stopping && staging_pack_help(transfer);
+    helped = staging_pack_help(transfer);
     staging_unlock();
     if (helped) {
         at->idle = platform_nanoseconds();
@@ -172,7 +169,7 @@ static CUresult step_help(struct cudriver_staging_transfer *transfer,
     } else {
         platform_relax();
     }
-    return stopping ? CUDA_ERROR_DEINITIALIZED : CUDA_SUCCESS;
+    return CUDA_SUCCESS;
 }
 
 /* The calling thread works on a transfer until it is over. */
@@ -199,60 +196,6 @@ static CUresult blocking_run(struct cudriver_staging_transfer *transfer,
         }
     }
     return result;
-}
-
-static CUresult blocking_copy(const struct cudriver_copy_plan *copy,
-                              const struct cudriver_copy_call *call, struct staging_place *place)
-{
-    struct cudriver_staging_transfer *transfer;
-    CUresult result = transfer_make(copy, NULL, place, true, &transfer);
-
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    result = blocking_run(transfer, call);
-    if (result != CUDA_SUCCESS) {
-        result = transfer_undo(transfer, result);
-    } else {
-        staging_lock();
-        staging_transfer_end(transfer, CUDA_SUCCESS, false);
-        transfer->lane->issuing = false;
-        staging_unlock();
-    }
-    staging_transfer_drop(transfer);
-    return result;
-}
-
-static CUresult copy_now(const struct cudriver_copy_plan *copy,
-                         const struct cudriver_copy_call *call, struct staging_place *place)
-{
-    const struct staging_plan *plan = &copy->staged;
-    struct cudriver_copy_plan again;
-    CUresult result;
-
-    if (plan->path == CUDRIVER_STAGING_EMPTY) {
-        return CUDA_SUCCESS;
-    }
-    if (plan->path == CUDRIVER_STAGING_SMALL) {
-        result = cudriver_staging_stream_settle(call->stream, call->interrupted, call->data);
-        return result == CUDA_SUCCESS ? staging_slot_copy(copy, call) : result;
-    }
-    staging_pack_expect(plan->threads - 1);
-    /* The lane's stream is not the caller's: nothing before may be missed. */
-    result = cudriver_staging_stream_wait(call->stream, call->interrupted, call->data);
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    result = blocking_copy(copy, call, place);
-    if (staging_must_do_without(result) && plan->path == CUDRIVER_STAGING_PERMUTED) {
-        again = *copy;
-        staging_plan_make(&again, true, false);
-        copy = &again;
-        if (again.staged.path != CUDRIVER_STAGING_SMALL) {
-            result = blocking_copy(copy, call, place);
-        }
-    }
-    return staging_must_do_without(result) ? staging_slot_copy(copy, call) : result;
 }
 
 /* ---- in the order of the caller's stream ---- */
@@ -337,73 +280,89 @@ static CUresult transfer_queue(struct cudriver_staging_transfer *transfer, bool 
     return result == CUDA_SUCCESS ? function_queue(transfer, small_done) : result;
 }
 
-static CUresult async_copy(const struct cudriver_copy_plan *copy,
-                           const struct cudriver_copy_call *call, struct staging_place *place,
-                           struct cudriver_staging_transfer **made)
+/* ---- any plan ---- */
+
+/* A copy by a transfer. `later`: asynchronous; *made: the transfer then. */
+static CUresult transfer_copy(const struct cudriver_copy_plan *copy,
+                              const struct cudriver_copy_call *call, struct staging_place *place,
+                              bool later, struct cudriver_staging_transfer **made)
 {
     struct cudriver_staging_transfer *transfer;
     /* Query before anything is queued: if the query fails, so would the wait that undoes it. */
-    CUresult result, state = staging_stream_query(call->stream);
+    CUresult result, state = later ? staging_stream_query(call->stream) : CUDA_SUCCESS;
 
     if (state != CUDA_SUCCESS && state != CUDA_ERROR_NOT_READY) {
         return state;
     }
-    if (copy->staged.path != CUDRIVER_STAGING_SMALL &&
+    if (later && copy->staged.path != CUDRIVER_STAGING_SMALL &&
         !(staging_place_has_words(place) && staging_pack_ensure())) {
         return CUDA_ERROR_NOT_SUPPORTED;
     }
-    result = transfer_make(copy, call->stream, place, false, &transfer);
+    result = transfer_make(copy, later ? call->stream : NULL, place, !later, &transfer);
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    result = transfer_queue(transfer, state == CUDA_SUCCESS);
+    result = later ? transfer_queue(transfer, state == CUDA_SUCCESS) : blocking_run(transfer, call);
     if (result != CUDA_SUCCESS) {
         result = transfer_undo(transfer, result);
+    } else {
+        staging_lock();
+        if (!later) {
+            staging_transfer_end(transfer, CUDA_SUCCESS, false);
+        }
+        transfer->lane->issuing = false;
+        staging_unlock();
+    }
+    if (result == CUDA_SUCCESS && later) {
+        *made = transfer;
+    } else {
         staging_transfer_drop(transfer);
-        return result;
-    }
-    staging_lock();
-    transfer->lane->issuing = false;
-    staging_unlock();
-    *made = transfer;
-    return CUDA_SUCCESS;
-}
-
-/* A transfer that is over. */
-static CUresult transfer_empty(struct cudriver_staging_transfer **made)
-{
-    struct cudriver_staging_transfer *transfer = calloc(1, sizeof *transfer);
-
-    if (transfer == NULL) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    atomic_init(&transfer->references, 1);
-    transfer->over = true;
-    *made = transfer;
-    return CUDA_SUCCESS;
-}
-
-static CUresult copy_later(const struct cudriver_copy_plan *copy,
-                           const struct cudriver_copy_call *call, struct staging_place *place,
-                           struct cudriver_staging_transfer **made)
-{
-    struct cudriver_copy_plan again = *copy;
-    CUresult result;
-
-    if (copy->staged.path == CUDRIVER_STAGING_EMPTY) {
-        return transfer_empty(made);
-    }
-    result = async_copy(copy, call, place, made);
-    if (copy->staged.path == CUDRIVER_STAGING_PERMUTED && staging_must_do_without(result)) {
-        staging_plan_make(&again, false, false);
-        result = async_copy(&again, call, place, made);
-    }
-    if (staging_must_do_without(result)) { /* no page-locked memory, words or threads */
-        staging_plan_make(&again, true, true);
-        result = copy_now(&again, call, place);
-        return result == CUDA_SUCCESS ? transfer_empty(made) : result;
     }
     return result;
+}
+
+/* A copy as planned, which waits. */
+static CUresult copy_now(const struct cudriver_copy_plan *copy,
+                         const struct cudriver_copy_call *call, struct staging_place *place)
+{
+    CUresult result;
+
+    if (copy->staged.path == CUDRIVER_STAGING_SMALL) {
+        result = cudriver_staging_stream_settle(call->stream, call->interrupted, call->data);
+        return result == CUDA_SUCCESS ? staging_slot_copy(copy, call) : result;
+    }
+    staging_pack_expect(copy->staged.threads - 1);
+    /* The lane's stream is not the caller's: nothing before may be missed. */
+    result = cudriver_staging_stream_wait(call->stream, call->interrupted, call->data);
+    return result == CUDA_SUCCESS ? transfer_copy(copy, call, place, false, NULL) : result;
+}
+
+/* Copies as planned, and in other ways where something cannot be had: no kernel, then no words or
+ * threads, then no lane. */
+static CUresult copy_somehow(const struct cudriver_copy_plan *copy,
+                             const struct cudriver_copy_call *call, struct staging_place *place,
+                             struct cudriver_staging_transfer **made)
+{
+    bool later = made != NULL;
+    struct cudriver_copy_plan again;
+
+    for (;;) {
+        enum cudriver_staging_path path = copy->staged.path;
+        CUresult result =
+            later ? transfer_copy(copy, call, place, true, made) : copy_now(copy, call, place);
+        if (!staging_must_do_without(result) || (!later && path == CUDRIVER_STAGING_SMALL)) {
+            return result;
+        }
+        if (!later && path != CUDRIVER_STAGING_PERMUTED) {
+            return staging_slot_copy(copy, call);
+        }
+        if (copy != &again) {
+            again = *copy;
+            copy = &again;
+        }
+        later = later && path == CUDRIVER_STAGING_PERMUTED;
+        staging_plan_make(&again, !later, path != CUDRIVER_STAGING_PERMUTED);
+    }
 }
 
 CUresult staging_copy(const struct cudriver_copy_plan *copy, const struct cudriver_copy_call *call,
@@ -412,9 +371,11 @@ CUresult staging_copy(const struct cudriver_copy_plan *copy, const struct cudriv
     struct staging_place *place;
     CUresult result = staging_place_enter(copy->context, &place);
 
+    if (transfer != NULL) {
+        *transfer = NULL;
+    }
     if (result == CUDA_SUCCESS) {
-        result = transfer == NULL ? copy_now(copy, call, place)
-                                  : copy_later(copy, call, place, transfer);
+        result = copy_somehow(copy, call, place, transfer);
         staging_place_leave(place);
     }
     return result;
@@ -443,6 +404,9 @@ CUresult cudriver_staging_wait(struct cudriver_staging_transfer *transfer,
 
     if (cudriver_driver_is_forked()) {
         return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    if (transfer == NULL) {
+        return CUDA_SUCCESS;
     }
     staging_lock();
     while (!transfer->over) {

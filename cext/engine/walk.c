@@ -7,12 +7,14 @@
 const char *cudriver_staging_path_name(enum cudriver_staging_path path)
 {
     static const char *const names[] = {
-        [CUDRIVER_STAGING_EMPTY] = "empty",       [CUDRIVER_STAGING_SMALL] = "small",
-        [CUDRIVER_STAGING_DENSE] = "staged",      [CUDRIVER_STAGING_PACKED] = "staged, packed",
-        [CUDRIVER_STAGING_ROWS] = "staged, rows", [CUDRIVER_STAGING_PERMUTED] = "staged, permuted",
+        [CUDRIVER_STAGING_SMALL] = "small",
+        [CUDRIVER_STAGING_DENSE] = "staged",
+        [CUDRIVER_STAGING_PACKED] = "staged, packed",
+        [CUDRIVER_STAGING_ROWS] = "staged, rows",
+        [CUDRIVER_STAGING_PERMUTED] = "staged, permuted",
     };
 
-    return (size_t)path < sizeof names / sizeof names[0] ? names[path] : "unknown";
+    return names[path];
 }
 
 static const int64_t *host_strides(const struct cudriver_layout *layout, bool up)
@@ -249,11 +251,6 @@ void staging_plan_make(struct cudriver_copy_plan *copy, bool blocking, bool kern
     plan->crossover = up ? settings.crossover_up : settings.crossover_down;
     if (!blocking) {
         plan->crossover /= 2; /* below it a host function packs, in one thread */
-    }
-    if (plan->bytes == 0) {
-        plan->path = CUDRIVER_STAGING_EMPTY;
-        plan->walk.ndim = 0;
-        return;
     }
     plan_path(plan, copy, kernels && staging_context_has_kernels(copy->context));
     plan_parts(plan, blocking, &settings);

@@ -1074,10 +1074,13 @@ static void wait_fails(struct random *random)
     const struct cudriver_layout turned = transposed(32);
     struct ends ends = ends_make(random, 4096);
     struct job job = {false, context, ends.stream, ends.device, ends.host, &dense, NULL, NULL};
-    const struct cudriver_copy_plan small = {.context = context, .bytes = 4096};
+    const struct cudriver_copy_plan small = {.context = context,
+                                             .bytes = 4096,
+                                             .device = ends.device,
+                                             .host = (char *)ends.host,
+                                             .layout = dense};
     struct cudriver_copy_call call = {.stream = ends.stream};
     struct cudriver_staging_transfer *transfer;
-    CUresult result;
 
     /* A small asynchronous copy that is refused when its bytes are on their way already. */
     check_path(&dense, false, false, CUDRIVER_STAGING_SMALL);
@@ -1095,13 +1098,12 @@ static void wait_fails(struct random *random)
     /* Without threads. */
     sim.hold();
     CHECK(sim.fail("cuStreamSynchronize:1:719") == 0);
-    CHECK(staging_small_copy(&small, &call, ends.device, (char *)ends.host, &result));
-    CHECK(result == CUDA_ERROR_LAUNCH_FAILED);
+    CHECK(staging_dense_copy(&small, &call) == CUDA_ERROR_LAUNCH_FAILED);
     check_slot_is_kept(ends.stream, 4096);
     /* A word that the stream writes. */
     sim.hold();
     CHECK(sim.fail("cuStreamSynchronize:1:719") == 0);
-    CHECK(cudriver_staging_wait_soon(context, ends.stream) == CUDA_ERROR_LAUNCH_FAILED);
+    CHECK(staging_wait_soon(context, ends.stream) == CUDA_ERROR_LAUNCH_FAILED);
     check_slot_is_kept(ends.stream, sizeof(uint32_t));
     ends_free(&ends);
 }

@@ -37,7 +37,9 @@ static PyObject *module_copy_async(PyObject *module, PyObject *const *args, Py_s
     return cudriver_copy_async(state, args[0], args[1], args[2]);
 }
 
-/* New reference: the fields of a CopyPlan. */
+/* New reference: the fields of a CopyPlan but `why`, and what that is made of: whether the plan is
+ * for dense memory, for ends that overlap, that are both
+ * on a device, that are not on the same. */
 static PyObject *module_explain_copy(PyObject *module, PyObject *args)
 {
     struct cudriver_copy_plan plan;
@@ -53,9 +55,12 @@ static PyObject *module_explain_copy(PyObject *module, PyObject *args)
         staged = plan.staged;
         path = cudriver_staging_path_name(staged.path);
     }
-    return Py_BuildValue("(ssnNznin)", cudriver_copy_kind_name(plan.kind), plan.why,
+    return Py_BuildValue("(snNzninNNNN)", cudriver_copy_kind_name(plan.kind),
                          (Py_ssize_t)plan.bytes, PyBool_FromLong(plan.page_locked), path,
-                         (Py_ssize_t)staged.chunk, staged.threads, (Py_ssize_t)staged.crossover);
+                         (Py_ssize_t)staged.chunk, staged.threads, (Py_ssize_t)staged.crossover,
+                         PyBool_FromLong(plan.layout.ndim == 0), PyBool_FromLong(plan.overlap),
+                         PyBool_FromLong(plan.dst.on_device && plan.src.on_device),
+                         PyBool_FromLong(plan.dst.ordinal != plan.src.ordinal));
 }
 
 static PyMethodDef functions[] = {

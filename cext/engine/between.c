@@ -77,7 +77,7 @@ CUresult staging_copy_between(const struct cudriver_copy_plan *plan,
     CUresult result = staging_place_enter(plan->context, &copy.place);
 
     call->refused = false;
-    call->function = "cuCtxPushCurrent_v2";
+    call->function = "cuCtxGetId";
     if (result != CUDA_SUCCESS) {
         return result;
     }

@@ -95,7 +95,6 @@ struct cudriver_copy_plan {
     bool ask;   /* ask the driver whether host memory is page-locked, however small the copy */
     /* Set by the planner. */
     enum cudriver_copy_kind kind;
-    const char *why; /* a sentence (string literal) */
     size_t bytes;
     CUcontext context; /* the context of the stream; NULL: host to host */
     bool to_device;    /* dst is in device memory */
@@ -106,7 +105,6 @@ struct cudriver_copy_plan {
     bool one_run;               /* the host end is known to lie in one registration */
     bool unlooked;              /* a small dense copy: the driver was not asked */
     bool overlap;               /* the device ends share memory but are not the same */
-    bool two_devices;           /* device to device */
     CUmemoryPool pool;          /* of the device, for a temporary; NULL: none is needed or had */
     struct staging_plan staged; /* STAGED */
 };

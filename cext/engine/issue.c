@@ -51,24 +51,13 @@ struct queue {
 /* Queues them. Notes a refusal, for later copies in this context. */
 static CUresult values_queue(struct queue *queue)
 {
-    CUstream stream = queue->transfer->stream;
-    unsigned count = queue->count;
     CUresult result = CUDA_SUCCESS;
 
-    queue->count = 0;
-    if (count > 1 && cuda.cuStreamBatchMemOp_v2 != NULL) {
-        result = cuda.cuStreamBatchMemOp_v2(stream, count, queue->values, 0);
-        count = 0;
-    }
-    for (unsigned i = 0; i < count && result == CUDA_SUCCESS; i++) {
-        const CUstreamBatchMemOpParams *value = &queue->values[i];
+    if (queue->count > 0) {
         result =
-            value->operation == CU_STREAM_MEM_OP_WAIT_VALUE_32
-                ? cuda.cuStreamWaitValue32_v2(stream, value->waitValue.address,
-                                              value->waitValue.value, value->waitValue.flags)
-                : cuda.cuStreamWriteValue32_v2(stream, value->writeValue.address,
-                                               value->writeValue.value, value->writeValue.flags);
+            cuda.cuStreamBatchMemOp_v2(queue->transfer->stream, queue->count, queue->values, 0);
     }
+    queue->count = 0;
     if (result == CUDA_ERROR_NOT_SUPPORTED) {
         staging_lock();
         queue->transfer->place->no_words = true;

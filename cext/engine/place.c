@@ -32,33 +32,28 @@ static bool place_is_used(const struct staging_place *place, bool calls)
     return used;
 }
 
-/* Frees a place that is unlinked and unused, with what it owns; blocks in use are given up. `gone`:
- * the context is, and the driver's objects with it. `all`: device memory and kernels too, which
- * waits for the device. */
-static void place_free(struct staging_place *place, bool gone, bool all)
+/* Frees lanes and kernels, which are in no place any more. `current`: their context is; else it is
+ * gone, and the driver's objects with it. `all`: device memory and kernels too, which waits for the
+ * device. */
+static void things_free(struct staging_lane *lanes,
+                        struct staging_kernels *kernels[STAGING_KERNEL_UNITS], bool current,
+                        bool all)
 {
     for (int i = 0; i < STAGING_KERNEL_UNITS; i++) {
-        if (all && !gone) {
-            staging_kernels_unload(place->kernels[i]);
+        if (current && all) {
+            staging_kernels_unload(kernels[i]);
         } else {
-            free(place->kernels[i]);
+            free(kernels[i]);
         }
     }
-    staging_lanes_free(place->lanes, !gone, all && !gone);
-    free(place);
+    staging_lanes_free(lanes, current, current && all);
 }
 
-CUresult staging_context_id(CUcontext context, unsigned long long *id)
+/* The same of a place that is unlinked and unused; blocks in use are given up. */
+static void place_free(struct staging_place *place, bool current, bool all)
 {
-    unsigned flags;
-    /* cuCtxGetId may crash in a destroyed context: a call that checks the context comes first. */
-    CUresult result = cuda.cuMemHostGetFlags(&flags, &flags);
-
-    *id = 0;
-    if (result != CUDA_SUCCESS && result != CUDA_ERROR_INVALID_VALUE) {
-        return result;
-    }
-    return cuda.cuCtxGetId == NULL ? CUDA_SUCCESS : cuda.cuCtxGetId(context, id);
+    things_free(place->lanes, place->kernels, current, all);
+    free(place);
 }
 
 /* Locked. The place of the current context, made if there is none. One of a context that had the
@@ -76,7 +71,7 @@ static CUresult place_find(CUcontext context, unsigned long long id, struct stag
         }
         if (place->context == context && !place->closing && place->users == 0) {
             place_unlink(place);
-            place_free(place, true, false);
+            place_free(place, false, false);
         }
     }
     place = calloc(1, sizeof *place);
@@ -94,17 +89,14 @@ static CUresult place_find(CUcontext context, unsigned long long id, struct stag
 CUresult staging_place_enter(CUcontext context, struct staging_place **found)
 {
     unsigned long long id = 0;
-    CUcontext popped;
-    CUresult result;
+    CUresult result = CUDA_SUCCESS;
 
     if (cudriver_driver_is_forked() || !cudriver_driver_is_initialised()) {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
-    result = cuda.cuCtxPushCurrent_v2(context);
-    if (result != CUDA_SUCCESS) {
-        return result;
+    if (cuda.cuCtxGetId != NULL) {
+        result = cuda.cuCtxGetId(context, &id);
     }
-    result = staging_context_id(context, &id);
     staging_lock();
     if (result == CUDA_SUCCESS) {
         result = staging.stopping ? CUDA_ERROR_DEINITIALIZED : place_find(context, id, found);
@@ -113,17 +105,11 @@ CUresult staging_place_enter(CUcontext context, struct staging_place **found)
         (*found)->users++;
     }
     staging_unlock();
-    if (result != CUDA_SUCCESS) {
-        cuda.cuCtxPopCurrent_v2(&popped);
-    }
     return result;
 }
 
 void staging_place_leave(struct staging_place *place)
 {
-    CUcontext popped;
-
-    cuda.cuCtxPopCurrent_v2(&popped);
     staging_lock();
     place->users--;
     pthread_cond_broadcast(&staging.changed);
@@ -144,7 +130,7 @@ bool staging_context_has_kernels(CUcontext context)
 
 bool staging_place_has_words(const struct staging_place *place)
 {
-    bool has = cuda.cuStreamWaitValue32_v2 != NULL && cuda.cuStreamWriteValue32_v2 != NULL;
+    bool has = cuda.cuStreamBatchMemOp_v2 != NULL;
 
     staging_lock();
     has &= !place->no_words;
@@ -205,7 +191,7 @@ static void place_end(struct staging_place *place, bool all)
         }
         staging_unlock();
     }
-    place_free(place, !open, all);
+    place_free(place, open, all);
     if (open) {
         cuda.cuCtxPopCurrent_v2(&popped);
     }
@@ -234,14 +220,7 @@ void cudriver_staging_trim(bool idle)
         place->users++; /* keeps the place */
         staging_unlock();
         open = place_open(place);
-        staging_lanes_free(lanes, open, open && all);
-        for (int i = 0; i < STAGING_KERNEL_UNITS; i++) {
-            if (open) {
-                staging_kernels_unload(kernels[i]);
-            } else {
-                free(kernels[i]);
-            }
-        }
+        things_free(lanes, kernels, open, all);
         if (open) {
             cuda.cuCtxPopCurrent_v2(&popped);
         }

@@ -1,12 +1,10 @@
-/* How a copy is done: one plan, which explain_copy prints and execute.c follows. See engine.h. */
+/* How a copy is done: one plan, which explain_copy tells and execute.c follows. See engine.h. */
 #include "private.h"
 
 #include <string.h>
 
 #include "driver/driver.h"
 #include "hostmem/hostmem.h"
-
-#define LOCKED_AND_DENSE "dense on both sides and page-locked: one copy at the bus's own speed"
 
 const char *cudriver_copy_kind_name(enum cudriver_copy_kind kind)
 {
@@ -128,18 +126,10 @@ static void plan_dense(struct cudriver_copy_plan *plan, const char *low, const c
                      (plan->to_device || plan->bytes <= TUNING_LOOKED_FROM);
     plan->page_locked =
         plan->one_run || (!plan->unlooked && cudriver_copy_is_page_locked(low, high));
-    if (plan->page_locked) {
-        plan->kind = CUDRIVER_COPY_DIRECT;
-        plan->why = LOCKED_AND_DENSE;
-    } else if (small && plan->blocking) {
-        plan->kind = CUDRIVER_COPY_DIRECT;
-        plan->why = "dense and small: one driver copy, from this thread";
-    } else {
-        /* Asynchronous, the driver would read or write pageable memory now, not in the stream's
-         * order. */
-        plan->kind = CUDRIVER_COPY_STAGED;
-        plan->why = "dense but pageable: worker threads move it through page-locked slots";
-    }
+    /* Asynchronous, the driver would read or write pageable memory now, not in the stream's order.
+     */
+    plan->kind = plan->page_locked || (small && plan->blocking) ? CUDRIVER_COPY_DIRECT
+                                                                : CUDRIVER_COPY_STAGED;
 }
 
 /* One end is in host memory. */
@@ -152,7 +142,6 @@ static void plan_host(struct cudriver_copy_plan *plan)
 
     if (plan->fixed && staging_fill_fits(plan)) {
         plan->kind = CUDRIVER_COPY_FILL;
-        plan->why = "one item again and again: the driver sets the memory";
         return;
     }
     cudriver_layout_extent(&plan->layout, !plan->to_device, &low, &high);
@@ -162,18 +151,11 @@ static void plan_host(struct cudriver_copy_plan *plan)
         plan_dense(plan, host + low, host + high);
     } else {
         plan->page_locked = plan->one_run || cudriver_copy_is_page_locked(host + low, host + high);
-        if (kind != CUDRIVER_COPY_BOUNCED && plan->page_locked && !host_repeats(plan) &&
-            plan->layout.itemsize >= TUNING_SHORTEST_ROW &&
-            (plan->one_run || cudriver_hostmem_run(host + low, span) == span)) {
-            plan->kind = kind;
-            plan->why = "page-locked rows: the driver copies them as they lie";
-        } else {
-            plan->kind = CUDRIVER_COPY_STAGED;
-            plan->why = plan->page_locked
-                            ? "strided in a way that the driver does not copy fast: packed into "
-                              "slots"
-                            : "strided and pageable: worker threads pack it into page-locked slots";
-        }
+        plan->kind = kind != CUDRIVER_COPY_BOUNCED && plan->page_locked && !host_repeats(plan) &&
+                             plan->layout.itemsize >= TUNING_SHORTEST_ROW &&
+                             (plan->one_run || cudriver_hostmem_run(host + low, span) == span)
+                         ? kind
+                         : CUDRIVER_COPY_STAGED;
     }
     if (plan->kind == CUDRIVER_COPY_STAGED) {
         staging_plan_make(plan, plan->blocking, true);
@@ -214,47 +196,24 @@ static void plan_strided(struct cudriver_copy_plan *plan)
     bool good_rows =
         plan->layout.itemsize >= TUNING_SHORTEST_ROW || plan->bytes <= TUNING_DEVICE_KERNEL_LEAST;
 
-    if (kind != CUDRIVER_COPY_BOUNCED && calls == 1 && good_rows) {
-        plan->kind = kind;
-        plan->why = "rows on one device: the driver copies them";
-    } else if (can_stay(plan)) {
-        plan->kind = CUDRIVER_COPY_KERNEL;
-        plan->why = kind != CUDRIVER_COPY_BOUNCED
-                        ? "rows on one device, short ones or in many planes: a kernel is faster "
-                          "than the driver's copies"
-                        : "the two sides are strided too differently for the driver's copies: a "
-                          "kernel on the device puts the items in place";
-    } else {
-        plan->kind = kind;
-        plan->why = kind != CUDRIVER_COPY_BOUNCED
-                        ? "rows on one device: the driver copies them"
-                        : "the two sides are strided too differently for the driver's copies, and "
-                          "the kernel cannot be had: through host memory";
-    }
+    bool few = kind != CUDRIVER_COPY_BOUNCED && calls == 1 && good_rows;
+
+    plan->kind = !few && can_stay(plan) ? CUDRIVER_COPY_KERNEL : kind;
 }
 
 /* Both ends are in device memory. */
 static void plan_device(struct cudriver_copy_plan *plan)
 {
+    bool two = plan->dst.ordinal != plan->src.ordinal;
+
     plan->overlap = ranges_meet(plan->dst.device, plan->src.device, &plan->layout) &&
                     !are_interleaved(plan->dst.device, plan->src.device, &plan->layout);
-    plan->two_devices = plan->dst.ordinal != plan->src.ordinal;
     if (plan->overlap) {
-        bool stays = can_stay(plan);
-        plan->kind = stays ? CUDRIVER_COPY_TEMPORARY : CUDRIVER_COPY_BOUNCED;
-        plan->why = stays ? "the ends may overlap: through a temporary on the device"
-                          : "the ends may overlap, and no temporary can be had on the device: "
-                            "through host memory";
-    } else if (plan->two_devices && plan->layout.ndim == 0) {
-        plan->kind = CUDRIVER_COPY_PEER;
-        plan->why = "dense, on two devices: a peer copy (the driver goes through the host where "
-                    "the devices cannot reach each other)";
-    } else if (plan->two_devices) {
-        plan->kind = CUDRIVER_COPY_BOUNCED;
-        plan->why = "strided, on two devices: three copies, through dense memory on both";
+        plan->kind = can_stay(plan) ? CUDRIVER_COPY_TEMPORARY : CUDRIVER_COPY_BOUNCED;
     } else if (plan->layout.ndim == 0) {
-        plan->kind = CUDRIVER_COPY_DIRECT;
-        plan->why = "dense on both sides of one device";
+        plan->kind = two ? CUDRIVER_COPY_PEER : CUDRIVER_COPY_DIRECT;
+    } else if (two) {
+        plan->kind = CUDRIVER_COPY_BOUNCED;
     } else {
         plan_strided(plan);
     }
@@ -270,7 +229,7 @@ void cudriver_copy_plan_make(struct cudriver_copy_plan *plan)
     plan->context = plan->to_device ? plan->dst.context : plan->src.context;
     plan->host = plan->to_device ? plan->src.host : plan->dst.host;
     plan->device = plan->to_device ? plan->dst.device : plan->src.device;
-    plan->page_locked = plan->one_run = plan->unlooked = plan->overlap = plan->two_devices = false;
+    plan->page_locked = plan->one_run = plan->unlooked = plan->overlap = false;
     plan->pool = NULL;
     same = plan->to_device && plan->from_device && plan->dst.device == plan->src.device &&
            memcmp(layout->dst_strides, layout->src_strides,
@@ -278,13 +237,10 @@ void cudriver_copy_plan_make(struct cudriver_copy_plan *plan)
     plan->bytes = cudriver_layout_simplify(&plan->layout, true);
     if (plan->bytes == 0) {
         plan->kind = CUDRIVER_COPY_EMPTY;
-        plan->why = "there is nothing to copy";
     } else if (!plan->to_device && !plan->from_device) {
         plan->kind = CUDRIVER_COPY_HOST;
-        plan->why = "both ends are in host memory: NumPy copies";
     } else if (same) {
         plan->kind = CUDRIVER_COPY_SAME;
-        plan->why = "both ends are the same memory: nothing to do";
     } else if (plan->to_device && plan->from_device) {
         plan_device(plan);
     } else {

@@ -220,7 +220,7 @@ CUresult staging_fill(const struct cudriver_copy_plan *plan, CUstream stream,
 
 /* ---- place.c ---- */
 
-/* Finds or makes the place of `context`, adds a user and pushes the context; end it with
+/* Finds or makes the place of the current context, and adds a user; end it with
  * staging_place_leave. NOT_INITIALIZED in a forked child, DEINITIALIZED after shutdown,
  * CONTEXT_IS_DESTROYED while the place is being closed. */
 CUresult staging_place_enter(CUcontext context, struct staging_place **place);
@@ -232,10 +232,6 @@ bool staging_context_has_kernels(CUcontext context);
 /* Whether asynchronous copies may go by words: the driver has stream memory operations and has not
  * refused them in this place. */
 bool staging_place_has_words(const struct staging_place *place);
-
-/* What tells the current context from others that have had its handle; 0: the driver has no such
- * ids. Fails in a context that is broken or gone. */
-CUresult staging_context_id(CUcontext context, unsigned long long *id);
 
 /* ---- stream.c ---- */
 

@@ -386,15 +386,16 @@ CUresult staging_copy(const struct cudriver_copy_plan *copy, const struct cudriv
 /* Whether the transfer's context is broken or gone: then its host functions never run. */
 static CUresult context_probe(CUcontext context)
 {
-    unsigned long long id;
+    unsigned flags;
     CUcontext popped;
     CUresult result = cuda.cuCtxPushCurrent_v2(context);
 
     if (result == CUDA_SUCCESS) {
-        result = staging_context_id(context, &id);
+        result = cuda.cuMemHostGetFlags(&flags, &flags); /* no page-locked memory: INVALID_VALUE */
         cuda.cuCtxPopCurrent_v2(&popped);
     }
-    return cudriver_driver_is_capturing(result) ? CUDA_SUCCESS : result;
+    return result == CUDA_ERROR_INVALID_VALUE || cudriver_driver_is_capturing(result) ? CUDA_SUCCESS
+                                                                                      : result;
 }
 
 CUresult cudriver_staging_wait(struct cudriver_staging_transfer *transfer,

@@ -1329,7 +1329,7 @@ static void shutdown(struct random *random, int rounds)
 /* A driver without stream memory operations: the calling thread copies, and waits. */
 static void old(struct random *random, int rounds)
 {
-    cuda.cuStreamWaitValue32_v2 = NULL;
+    cuda.cuStreamBatchMemOp_v2 = NULL;
     async(random, rounds);
     blocking(random, rounds);
 }

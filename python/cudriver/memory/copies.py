@@ -53,6 +53,41 @@ class CopyPlan(NamedTuple):
     crossover: int
 
 
+_ROWS = {
+    "strided locked": "page-locked rows: the driver copies them as they lie",
+    "device": "rows on one device: the driver copies them",
+}
+_WHY: dict[str, str | dict[str, str]] = {
+    "empty": "there is nothing to copy",
+    "same": "both ends are the same memory: nothing to do",
+    "host": "both ends are in host memory: NumPy copies",
+    "direct": {
+        "dense locked": "dense on both sides and page-locked: one copy at the bus's own speed",
+        "dense pageable": "dense and small: one driver copy, from this thread",
+        "device": "dense on both sides of one device",
+    },
+    "2D": _ROWS,
+    "3D": _ROWS,
+    "staged": {
+        "dense pageable": "dense but pageable: worker threads move it through page-locked slots",
+        "strided locked": "strided in a way that the driver does not copy fast: packed into slots",
+        "strided pageable": "strided and pageable: worker threads pack it into page-locked slots",
+    },
+    "kernel": "strided in a way that the driver does not copy fast: a kernel on the device puts "
+    "the items in place",
+    "temporary": "the ends may overlap: through a temporary on the device",
+    "peer": "dense, on two devices: a peer copy (the driver goes through the host where the "
+    "devices cannot reach each other)",
+    "bounced": {
+        "overlap": "the ends may overlap, and no temporary can be had on the device: through host "
+        "memory",
+        "apart": "strided, on two devices: three copies, through dense memory on both",
+        "no kernel": "the two sides are strided too differently for the driver's copies, and the "
+        "kernel cannot be had: through host memory",
+    },
+}
+
+
 def explain_copy(dst: _Array, src: _Array, /) -> CopyPlan:
     """Return which path a copy would take, and why. Copies nothing.
 
@@ -84,7 +119,16 @@ def explain_copy(dst: _Array, src: _Array, /) -> CopyPlan:
     >>> cu.explain_copy(there, cu.pinned_zeros(1000)).path
     'direct'
     """
-    return CopyPlan(*_core._explain_copy(dst, src))
+    path, *numbers, dense, overlap, on_device, apart = _core._explain_copy(dst, src)
+    page_locked = numbers[1]
+    if path == "bounced":
+        case = "overlap" if overlap else "apart" if apart else "no kernel"
+    elif on_device:
+        case = "device"
+    else:
+        case = ("dense " if dense else "strided ") + ("locked" if page_locked else "pageable")
+    why = _WHY[path]
+    return CopyPlan(path, why if isinstance(why, str) else why[case], *numbers)
 
 
 def copy_threads() -> int:

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from corpus import document
+from corpus import document, proven
 from corpus.one import examine
 from corpus.plan import DeclarationError, Environment, read_all, read_notes, select
 from corpus.workshop import InstallError, Workshop
@@ -44,7 +44,8 @@ def main() -> int:
     given = arguments()
     try:
         every = read_all()
-        chosen = select([e for e in every if e.ci] if given.ci else every, given.name)
+        named = every + proven.declared()
+        chosen = select([e for e in every if e.ci] if given.ci else named, given.name)
     except DeclarationError as error:
         print(error, file=sys.stderr)
         return 2
@@ -78,6 +79,8 @@ def main() -> int:
     rows = [done[e.name] for e in chosen if e.name in done]
     if not given.ci and not given.name:
         given.document.write_text(document.write(every, done, read_notes()))
+    if not given.ci:
+        proven.write(every, done)
     print(document.Totals(rows).line())
     unknown = document.unexplained(rows, read_notes().get("cause", {}))
     for name in unknown:

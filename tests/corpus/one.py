@@ -14,6 +14,7 @@ from pathlib import Path
 from corpus import ask
 from corpus.compare import Comparison, Said, Truth, compare, is_cuda_library
 from corpus.plan import Environment, Fault, truth_key
+from corpus.proven import architectures
 from corpus.workshop import InstallError, Workshop, call, distributions, interpreter
 
 MEND_LIMIT = 1200  # seconds
@@ -29,6 +30,7 @@ def examine(wanted: Environment, shop: Workshop, check: str, driver: Path | None
     except InstallError as error:
         return {**result, "state": "not installed", "reason": str(error)}
     result["installed"] = distributions(prefix)
+    result["archs"] = architectures(prefix)
     result["install_s"] = round(time.monotonic() - started, 1)
     driver = driver if wanted.driver == "simulated" else None
     try:
@@ -78,6 +80,9 @@ def _look(
         "mapped": [path for path in sorted(happened.mapped) if is_cuda_library(path)],
         "status": said.status,
         "verdict": said.verdict,
+        "frameworks": [
+            {k: f.get(k) for k in ("name", "version", "cuda", "archs")} for f in said.frameworks
+        ],
         "findings": [
             {k: f.get(k) for k in ("rule", "severity", "title", "predicts", "fix")}
             for f in said.findings

@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "check": ("cudriver.cli.check", "does this environment's CUDA fit together, and what mends it"),
     "fleet": ("cudriver.cli.fleet", "do all nodes carry the same stack, and what differs"),
     "explain": ("cudriver.cli.explain", "what a rule means, or which rule an error belongs to"),
+    "plan": ("cudriver.cli.plan", "what to install so that it fits this machine, or that one"),
     "which": ("cudriver.cli.which", "the file each CUDA library resolves to, and why"),
     "devices": ("cudriver.cli.devices", "the GPUs that the driver shows"),
     "demo": ("cudriver.cli.demo", "the memory round trip, verified byte for byte"),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 
 from cudriver.cli import USAGE_ERROR, terminal
+from cudriver.stack.text import CLOSING, fold
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 COULD_NOT_TELL = 3
 TEXT_LIMIT = 4 << 20  # bytes of pasted text that are looked at, the last ones
 LANGUAGES = ("en", "zh")  # those of the pages; English has them all
-# What stays in one line: a word or a Chinese character, and the marks that belong to it.
-HAN = "\u4e00-\u9fff"
-OPENING, CLOSING = "（《“", "，。、：；！？）》”…"
-PIECE = re.compile(rf"\s*[{OPENING}]*(?:[{HAN}]|[^\s{HAN}{OPENING}{CLOSING}]+)?[{CLOSING}]*")
 
 
 def parser() -> ArgumentParser:
@@ -116,21 +112,6 @@ def rule_names() -> list[str]:
     from cudriver.stack import explain
 
     return explain.rule_names() + explain.rule_names(folder("FL"))
-
-
-def fold(text: str, width: int, indent: str = "") -> list[str]:
-    """Lines of at most `width` columns, all but the first indented: broken at blanks, and between
-    Chinese characters, but not before a closing mark nor after an opening one.
-    """
-    from cudriver.stack.text import columns
-
-    lines = [""]
-    for piece in PIECE.findall(text):
-        if lines[-1].strip() and columns(lines[-1] + piece) > width:
-            lines.append(indent + piece.lstrip())
-        else:
-            lines[-1] += piece
-    return lines
 
 
 def render_page(markdown: str, style: Style) -> list[str]:

@@ -73,7 +73,7 @@ def run(arguments: Namespace) -> int:
         if arguments.save_baseline:
             _save_baseline(fleet, arguments.save_baseline)
         if arguments.html:
-            _write(fleet.to_html(), arguments.html)
+            terminal.write_file(fleet.to_html(), arguments.html)
     except OSError as error:
         if error.filename is None and error.errno is not None:
             raise
@@ -162,16 +162,7 @@ def _save_baseline(fleet: Fleet, path: str) -> None:
 
     if fleet.golden is None:
         raise ValueError("no report to save as a baseline")
-    _write(json.dumps(to_baseline(fleet.golden), indent=1) + "\n", path)
-
-
-def _write(text: str, path: str) -> None:
-    if path == "-":
-        encoding = sys.stdout.encoding or "ascii"
-        sys.stdout.write(text.encode(encoding, "xmlcharrefreplace").decode(encoding))
-        return
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
+    terminal.write_file(json.dumps(to_baseline(fleet.golden), indent=1) + "\n", path)
 
 
 def _count(text: str) -> int:

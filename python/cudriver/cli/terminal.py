@@ -103,6 +103,18 @@ def write(text: str) -> None:
     sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
+def write_file(text: str, path: str) -> None:
+    """To a file, or ("-") to standard output, where what its encoding lacks is a reference of HTML.
+    Raises OSError.
+    """
+    if path == "-":
+        encoding = sys.stdout.encoding or "ascii"
+        sys.stdout.write(text.encode(encoding, "xmlcharrefreplace").decode(encoding))
+        return
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
 def progress(
     items: Iterable[T], total: int, label: str, name: Callable[[T], str] | None = None
 ) -> Iterable[T]:

@@ -92,12 +92,16 @@ body{margin:0;padding:2rem 1.2rem}
 def page(reports: Sequence[Outcome]) -> str:
     """A whole document, one section a report."""
     title = "CUDA stack of " + ", ".join(report.prefix for report in reports)
+    return document(title, "\n".join(_section(report, "cudriver page") for report in reports))
+
+
+def document(title: str, body: str, lang: str = "en") -> str:
+    """A page around what it shows."""
     return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<!DOCTYPE html>\n<html lang="{lang}"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{_text(title)}</title><style>{STYLE}{PAGE_STYLE}</style></head>\n<body>"
-        + "\n".join(_section(report, "cudriver page") for report in reports)
-        + "</body></html>\n"
+        f"{body}</body></html>\n"
     )
 
 

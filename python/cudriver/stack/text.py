@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+# What stays in one line: a word or a Chinese character, and the marks that belong to it.
+HAN = "\u4e00-\u9fff"
+OPENING, CLOSING = "（《“", "，。、：；！？）》”…"
+
 
 def quote(word: str) -> str:
     """The word as a shell takes it. A check without findings does without importing shlex."""
@@ -91,6 +95,22 @@ def wrap(text: str, width: int, rest: int | None = None) -> list[str]:
         else:
             lines.append(word)
     return lines or [""]
+
+
+def fold(text: str, width: int, indent: str = "") -> list[str]:
+    """Lines of at most `width` columns, all but the first indented: broken at blanks, and between
+    Chinese characters, but not before a closing mark nor after an opening one.
+    """
+    import re
+
+    piece = rf"\s*[{OPENING}]*(?:[{HAN}]|[^\s{HAN}{OPENING}{CLOSING}]+)?[{CLOSING}]*"
+    lines = [""]
+    for part in re.findall(piece, text):
+        if lines[-1].strip() and columns(lines[-1] + part) > width:
+            lines.append(indent + part.lstrip())
+        else:
+            lines[-1] += part
+    return lines
 
 
 def wrap_clauses(text: str, width: int) -> list[str]:

@@ -51,7 +51,7 @@ def cu103(facts: Facts) -> Iterator[Finding]:
         return
     for framework in using(facts):
         floor = driver_floor(framework.cuda)
-        if floor is None or not _too_old(driver, framework.cuda or "", floor):
+        if floor is None or not too_old(driver, framework.cuda or "", floor):
             continue
         version = f"{framework.name} {framework.version}"
         title = (
@@ -76,7 +76,7 @@ def cu103(facts: Facts) -> Iterator[Finding]:
         yield Finding("CU103", ERROR, title, evidence, predicts, mend)
 
 
-def _too_old(driver: Driver, cuda: str, floor: str) -> bool:
+def too_old(driver: Driver, cuda: str, floor: str) -> bool:
     """By release where that is a Linux driver's; by CUDA major for WSL, Tegra and compat."""
     if driver.kind == "native" and driver.release and not driver.wsl:
         return compare(driver.release, floor) < 0

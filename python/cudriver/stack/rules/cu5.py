@@ -5,7 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from cudriver.stack.model import ERROR, NOTE, WARNING, Device, Evidence, Facts, Finding, Framework
+from cudriver.stack.model import (
+    ERROR,
+    NOTE,
+    WARNING,
+    Device,
+    Driver,
+    Evidence,
+    Facts,
+    Finding,
+    Framework,
+)
 from cudriver.stack.rules import fix
 from cudriver.stack.tables import table
 from cudriver.stack.text import quote
@@ -105,7 +115,8 @@ def _builds(platform: str) -> list[dict[str, str]]:
     return [r for r in table("architectures")["torch"] if f"linux {platform}" in r["platform"]]
 
 
-def _archs_of(row: dict[str, str]) -> list[str]:
+def archs_of(row: dict[str, str]) -> list[str]:
+    """The list of one of PyTorch's builds, as its binary would tell it."""
     archs = [f"sm_{a.replace('.', '')}" for a in row["archs"].replace("+PTX", "").split(";")]
     return [*archs, f"compute_{_newest(row['archs'])}"] if "+PTX" in row["archs"] else archs
 
@@ -120,7 +131,7 @@ def _other_build(facts: Facts, framework: Framework, capability: str) -> list[st
         return []
     env, offered = facts.environment, facts.driver.cuda
     tool = fix.installer(env, facts.distribution("torch"))
-    builds = [row for row in _builds(env.platform) if fits(capability, _archs_of(row))]
+    builds = [row for row in _builds(env.platform) if fits(capability, archs_of(row))]
     runs = [
         r for r in builds if offered is None or (major(r["cuda"]) or 0) <= (major(offered) or 0)
     ]
@@ -146,26 +157,34 @@ def _other_build(facts: Facts, framework: Framework, capability: str) -> list[st
     return [fix.install(env, f"torch=={best['torch']}.*", by=tool, index=index, again=True)]
 
 
+def out_of_range(driver: Driver, device: Device) -> tuple[int, str] | None:
+    """The "first" or the "last" branch of drivers that knows a GPU which this driver's does not."""
+    branch = major(driver.release)
+    rows = table("driver")["architectures"]
+    row = next((r for r in rows if r["capability"] == device.compute_capability), None)
+    if branch is None or row is None or not device.assumed or driver.kind == "tegra":
+        return None
+    first, last = row["first_branch"], row["last_branch"]
+    if last is not None and branch > last:
+        return last, "last"
+    return (first, "first") if first is not None and branch < first else None
+
+
 def _unknown(facts: Facts) -> Iterator[Finding]:
     """A GPU that the driver's branch does not know yet, or no more. Seen where one is stated."""
-    branch = major(facts.driver.release)
-    rows = {row["capability"]: row for row in table("driver")["architectures"]}
+    names = {row["capability"]: row["name"] for row in table("driver")["architectures"]}
     for device in facts.driver.devices:
-        row = rows.get(device.compute_capability or "")
-        if branch is None or row is None or not device.assumed or facts.driver.kind == "tegra":
+        wrong = out_of_range(facts.driver, device)
+        if wrong is None:
             continue
-        first, last = row["first_branch"], row["last_branch"]
-        if last is not None and branch > last:
-            wanted, said = last, f"R{last} was the last"
-        elif first is not None and branch < first:
-            wanted, said = first, f"R{first} is the first"
-        else:
-            continue
+        wanted, which = wrong
+        said = f"R{wanted} {'was' if which == 'last' else 'is'} the {which}"
+        capability = device.compute_capability or ""
         yield Finding(
             "CU501",
             ERROR,
             f"driver {facts.driver.release} does not support compute capability "
-            f"{device.compute_capability} ({row['name']}); {said}",
+            f"{capability} ({names[capability]}); {said}",
             [_device(device), *([e] if (e := facts.driver.release_evidence) else [])],
             None,
             [fix.driver_package(None, wanted)],

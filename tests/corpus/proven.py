@@ -1,0 +1,162 @@
+"""The sets that `cudriver plan` names: what was installed and imported cleanly, and nothing else.
+
+`make corpus` writes them from its results; `python -m corpus.proven [SET ...]` then runs the plan
+of each and finds the set again.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import re
+import struct
+from pathlib import Path
+
+from corpus.plan import Environment, tomllib
+from corpus.workshop import site_packages
+
+ROOT = Path(__file__).parents[2]
+DATA = ROOT / "python" / "cudriver" / "stack" / "data" / "proven.json"
+SETS = Path(__file__).with_name("sets.toml")
+
+# What a plan can be asked for, and the files that hold its own machine code.
+CODE = {
+    "torch": (),  # the check reads its list
+    "jax": ("jax_plugins/*/*.so", "jax_cuda*_plugin/*.so"),
+    "tensorflow": ("tensorflow/libtensorflow_cc.so.2",),
+    "cupy": ("cupy/**/*.so",),
+    "onnxruntime": ("onnxruntime/capi/libonnxruntime_providers_cuda.so",),
+    "vllm": ("vllm/*.so",),
+}
+FATBIN = struct.pack("<IH", 0xBA55ED50, 1)
+PTX, ELF = 1, 2
+FAMILIES = 90  # from this architecture on code may be for one only: "sm_90a"
+
+
+def declared() -> list[Environment]:
+    """The sets of sets.toml, one for each of their Pythons."""
+    found = []
+    for row in tomllib.loads(SETS.read_text(encoding="utf-8"))["set"]:
+        told = {n: tuple(v) if isinstance(v, list) else v for n, v in row.items()}
+        for python in told.pop("pythons"):
+            named = {**told, "name": f"set-{row['name']}-py{python}", "python": python}
+            found.append(Environment(**named))
+    return found
+
+
+def architectures(prefix: Path) -> dict[str, list[str]]:
+    """The architectures that each framework's own files have code for, from their fat binaries."""
+    site = site_packages(prefix)
+    found = {}
+    for name, patterns in CODE.items():
+        archs = {a for p in patterns for path in site.glob(p) for a in _fat_binaries(path)}
+        if archs:
+            found[name] = sorted(archs, key=lambda a: (a[0] == "c", int(re.sub(r"\D", "", a))))
+    return found
+
+
+def _fat_binaries(path: Path) -> set[str]:
+    """The heads of fat binaries in a file: their payload may be compressed, they are not."""
+    found = set()
+    if not path.is_file() or path.is_symlink():
+        return found
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        start = data.find(FATBIN)
+        while start >= 0:
+            head, size = struct.unpack_from("<HQ", data, start + 6)
+            at, end = start + head, min(start + head + size, len(data))
+            while at + 32 <= end:
+                kind, _, inner, length = struct.unpack_from("<HHIQ", data, at)
+                (arch,) = struct.unpack_from("<I", data, at + 28)
+                if kind not in (PTX, ELF) or not 20 <= arch < 200 or inner + length == 0:
+                    break
+                # That sm_100 may be sm_100a cannot be seen here: it is held to be.
+                letter = "a" if kind == ELF and arch >= FAMILIES else ""
+                found.add(f"{'sm' if kind == ELF else 'compute'}_{arch}{letter}")
+                at += inner + length
+            start = data.find(FATBIN, start + 8)
+    return found
+
+
+def is_clean(row: dict, wanted: Environment) -> bool:
+    """Whether an environment is a set: nothing failed, and the check found the same."""
+    if row["state"] != "done" or wanted.override or wanted.no_deps or wanted.environ:
+        return False
+    failures = [
+        f for f in row["failures"] if not any(text in f["text"] for text in wanted.unrelated)
+    ]
+    wrong = [*failures, *row["false_alarms"], *row["misses"], *row["differences"]]
+    asked = [f for f in row.get("frameworks", ()) if f["name"] in CODE and f["cuda"]]
+    loads = row["libraries"] > 0 and row["libraries"] == row["libraries_right"]
+    return bool(asked) and loads and not wrong and row["verdict"] == "consistent"
+
+
+def write(every: list[Environment], done: dict[str, dict], path: Path = DATA) -> None:
+    """The data of the plan. Runs of one set with several Pythons become one; what was declared as
+    a set and failed with every Python is written down too.
+    """
+    own = declared()
+    names = {_short(e) for e in own}
+    known = [*own, *(e for e in every if e.name not in names)]
+    sets: dict[str, dict] = {}
+    failed: dict[str, dict] = {}
+    for wanted in known:
+        row = done.get(wanted.name)
+        if row is None or row["key"] != wanted.key():
+            continue
+        if not is_clean(row, wanted):
+            if wanted in own:
+                failed[_short(wanted)] = _failure(row, wanted)
+            continue
+        made = sets.setdefault(
+            _short(wanted), {"name": _short(wanted), "packages": [*wanted.packages]}
+        )
+        made["frameworks"] = _frameworks(row)
+        run = {"python": wanted.python, "date": row["date"], "installed": row["installed"]}
+        made.setdefault("runs", []).append(run)
+    for made in sets.values():
+        _share(made)
+    about = "Written by make corpus: sets of packages that were installed and imported cleanly."
+    rows = ",\n".join(json.dumps(sets[name]) for name in sorted(sets))
+    bad = ",\n".join(json.dumps(failed[name]) for name in sorted(failed) if name not in sets)
+    text = f'{{"about": {json.dumps(about)}, "sets": [\n{rows}\n], "failed": [\n{bad}\n]}}\n'
+    path.write_text(text)
+
+
+def _short(wanted: Environment) -> str:
+    """A set's name, whatever Python it is for."""
+    return wanted.name.removeprefix("set-").removesuffix(f"-py{wanted.python}")
+
+
+def _frameworks(row: dict) -> dict[str, dict]:
+    codes = row.get("archs", {})
+    return {
+        f["name"]: {
+            "version": f["version"],
+            "cuda": f["cuda"],
+            "archs": f["archs"] or codes.get(f["name"], []),
+        }
+        for f in row["frameworks"]
+        if f["name"] in CODE and f["cuda"]
+    }
+
+
+def _failure(row: dict, wanted: Environment) -> dict:
+    """What was tried, and the first that went wrong."""
+    told = [row.get("reason"), *(f["text"] for f in row.get("failures", ()))]
+    reason = next(filter(None, told), row.get("verdict", ""))
+    words = {re.split(r"[\[=<>~]", package)[0] for package in wanted.packages}
+    names = sorted({name for name in CODE for word in words if word.startswith(name)})
+    reason = " ".join(reason.split())[:300]
+    return {"frameworks": names, "date": row["date"], "reason": reason}
+
+
+def _share(made: dict) -> None:
+    """Versions that are the same with every Python stand once."""
+    runs = [run["installed"] for run in made["runs"]]
+    skipped = ("pip", "setuptools", "wheel")
+    same = {n: v for n, v in runs[0].items() if all(run.get(n) == v for run in runs)}
+    made["installed"] = {n: same[n] for n in sorted(same) if n not in skipped}
+    for run in made["runs"]:
+        own = run["installed"]
+        run["installed"] = {n: own[n] for n in sorted(own) if n not in same and n not in skipped}

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import struct
+import sys
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -551,3 +552,108 @@ def test_a_member_may_end_where_the_next_one_begins_and_no_later(tmp_path: Path)
     assert said(tmp_path / "x.npz", bytes(data)) == (
         f"'a.npy' in FILE ends at byte {second + 1}, and at byte {second} something else begins"
     )
+
+
+def test_a_member_may_lie_behind_the_directory(tmp_path: Path) -> None:
+    """In the archive's comment, where zipfile finds it too."""
+    data = archive(tmp_path / "x.npz", "a.npy")
+    directory = data.find(b"PK\1\2")
+    member, rest = bytes(data[:directory]), bytearray(data[directory:])
+    rest[42:46] = struct.pack("<I", len(rest))  # where the comment begins
+    end = rest.find(b"PK\5\6")
+    rest[end + 16 : end + 22] = struct.pack("<IH", 0, len(member))
+    (tmp_path / "x.npz").write_bytes(rest + member)
+    assert zipfile.ZipFile(tmp_path / "x.npz").read("a.npy").endswith(b"}\n\0")
+    assert cu.load_npz(tmp_path / "x.npz")["a"].to_numpy().tolist() == [0]
+
+
+@pytest.mark.parametrize("bit", [1, 2, 3, 11, 15])
+def test_each_flag_is_that_of_the_directory(tmp_path: Path, bit: int) -> None:
+    data = archive(tmp_path / "x.npz", "a.npy")
+    at = data.find(b"PK\3\4") + 6
+    data[at : at + 2] = struct.pack("<H", 1 << bit)
+    assert said(tmp_path / "x.npz", bytes(data)).startswith("'a.npy' in FILE has another flags")
+
+
+@pytest.mark.parametrize("which", [18, 22])
+def test_both_sizes_stand_in_the_extra_field_or_none(tmp_path: Path, which: int) -> None:
+    data = archive(tmp_path / "x.npz", "a.npy")
+    data[which : which + 4] = b"\xff" * 4
+    assert said(tmp_path / "x.npz", bytes(data)).startswith("'a.npy' in FILE has another size")
+
+
+def test_each_file_of_a_checkpoint_is_looked_at_for_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "xy":
+        (tmp_path / name).write_bytes(raw({name: entry("U8", [1], 0, 1)}, b"a"))
+    index(tmp_path / "a.index.json", x="x", y="y")
+    seen: list[str] = []
+    monkeypatch.setattr(
+        reading.Source, "check_unchanged", lambda source: seen.append(source.path[-1])
+    )
+    cu.load_safetensors(tmp_path / "a.index.json")
+    assert sorted(seen) == ["x", "y"]
+
+
+def test_progress_counts_all_that_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "SLOT", 10)
+    readers = []
+
+    class Reader(reading.Reader):
+        def __init__(self, *words: Any) -> None:
+            super().__init__(*words)
+            readers.append(self)
+
+    monkeypatch.setattr(reading, "Reader", Reader)
+    (tmp_path / "x").write_bytes(raw({"x": entry("U8", [95], 0, 95)}, bytes(95)))
+    cu.load_safetensors(tmp_path / "x")
+    assert [reader.done for reader in readers] == [95]
+
+
+def test_the_index_is_kept_to_the_headers_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "x").write_bytes(raw({"x": entry("U8", [1], 0, 1)}, b"a"))
+    path = tmp_path / "a.index.json"
+    path.write_text(json.dumps({"weight_map": {"x": "x"}, "more": "than the file's header" * 9}))
+    size = path.stat().st_size
+    monkeypatch.setattr("cudriver.weights.safetensors.HEADER_MOST", size)
+    assert [*cu.load_safetensors(path)] == ["x"]
+    monkeypatch.setattr("cudriver.weights.safetensors.HEADER_MOST", size - 1)
+    assert said(path, path.read_bytes()).startswith("FILE: the header is no JSON: ")
+
+
+def test_types_are_looked_at_in_all_files_before_memory_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "x").write_bytes(raw({"x": entry("U8", [1], 0, 1)}, b"a"))
+    (tmp_path / "y").write_bytes(raw({"y": entry("BF16", [1], 0, 2)}, b"ab"))
+    index(tmp_path / "a.index.json", x="x", y="y")
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    monkeypatch.setattr("cudriver.weights.safetensors.device_empty", pytest.fail)
+    with pytest.raises(ImportError, match="NumPy has no bfloat16; the package ml_dtypes has it"):
+        cu.load_safetensors(tmp_path / "a.index.json")
+
+
+def test_the_allocation_is_in_the_streams_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.save(tmp_path / "x.npy", np.arange(3))
+    (tmp_path / "x").write_bytes(raw({"x": entry("U8", [1], 0, 1)}, b"a"))
+    asked: list[Any] = []
+
+    def empty(*words: Any, **options: Any) -> cu.DeviceArray:
+        asked.append(options)
+        return cu.device_empty(*words, **options)
+
+    monkeypatch.setattr("cudriver.weights.numpy_files.device_empty", empty)
+    monkeypatch.setattr("cudriver.weights.safetensors.device_empty", empty)
+    stream = cu.Stream()
+    cu.load_npy(tmp_path / "x.npy", stream=stream)
+    cu.load_safetensors(tmp_path / "x", stream=stream, device=0)
+    cu.load_safetensors(tmp_path / "x", stream=stream, names=["x"])
+    assert [(each["device"], each["stream"]) for each in asked] == [
+        (None, stream), (0, stream), (None, stream),
+    ]  # fmt: skip
+    stream.synchronize()

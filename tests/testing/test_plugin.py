@@ -292,14 +292,19 @@ def test_this_process_takes_the_simulated_driver_where_there_is_none(
     session(USED, CUDRIVER_LIBRARY=None).assert_outcomes(passed=2)
 
 
-def test_a_real_device_is_left_to_the_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("library", ["", None])  # both mean the system's driver
+def test_a_real_device_is_left_to_the_other_tests(
+    monkeypatch: pytest.MonkeyPatch, library: str | None
+) -> None:
     monkeypatch.delenv("CUDRIVER_LIBRARY", raising=False)
+    if library is not None:
+        monkeypatch.setenv("CUDRIVER_LIBRARY", library)
     monkeypatch.setattr(devices, "shown", lambda: ([1 << 30], "libcuda.so.1 shows 1 (1 GiB)"))
     with pytest.raises(pytest.skip.Exception, match="stays for the other tests: libcuda"):
         SimulatedCuda().use()
 
 
-@pytest.mark.parametrize("library", ["/opt/libcuda.so.1", None])
+@pytest.mark.parametrize("library", ["/opt/libcuda.so.1", "", None])
 def test_another_driver_in_use_is_named(
     cu: Any, monkeypatch: pytest.MonkeyPatch, library: str | None
 ) -> None:

@@ -100,7 +100,7 @@ class SimulatedCuda:
         """
         import cudriver as cu
 
-        if os.environ.get("CUDRIVER_LIBRARY") is None:
+        if not os.environ.get("CUDRIVER_LIBRARY"):
             from cudriver.testing.devices import shown
 
             memories, reason = shown()

@@ -171,8 +171,13 @@ def test_a_timing_is_of_one_copy(monkeypatch: pytest.MonkeyPatch, simulated: boo
         def elapsed_time(self, end: Event) -> float:
             return (end.at - self.at) * 1e3
 
+    copies = 0
+
     def copy() -> None:
-        now[0] += 2.0
+        """The first takes longer: it is timed by nobody."""
+        nonlocal copies
+        now[0] += 2.0 if copies else 100.0
+        copies += 1
 
     monkeypatch.setattr(bench, "perf_counter", lambda: now[0])
     monkeypatch.setattr(cu, "Event", Event)
@@ -180,8 +185,10 @@ def test_a_timing_is_of_one_copy(monkeypatch: pytest.MonkeyPatch, simulated: boo
     stream: Any = SimpleNamespace(device=timed.device)
     array: Any = SimpleNamespace(nbytes=MIB)
     assert timed.blocking(copy, MIB) == [2.0] * 3
+    assert copies == 1 + 3 * (1 if simulated else 16)
+    at_once, copies = 1 if simulated else 256, 0
     assert timed.issued(copy, stream, array) == [2.0] * 3
-    at_once = 1 if simulated else 256
+    assert copies == 1 + 3 * at_once
     # A time that the events do not resolve is not taken for nothing.
     assert timed.issued(lambda: None, stream, array) == [bench.RESOLUTION / at_once] * 3
 
@@ -364,3 +371,34 @@ def test_two_devices_that_do_not_reach_each_other_are_noted(
         rows = [row for row in climbed(("peer",))["rungs"] if row["devices"] in ([0, 1], [1, 0])]
         assert [row["devices"] for row in rows] == [[0, 1], [1, 0]]
         assert [row["notes"] for row in rows] == [notes, notes]
+
+
+@pytest.mark.usefixtures("two_devices")
+def test_a_peer_copy_that_finds_less_memory_is_of_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed, devices = bench.Bench(cu.Device(0), 1, True), []
+    arrays, stream = bench.Arrays(2 * SMALLEST, cu.Device(0)), cu.Stream
+    monkeypatch.setattr(bench, "shrinking", lambda size, make: (make(size // 2), "less"))
+
+    def made(**options: Any) -> cu.Stream:
+        devices.append(options["device"].ordinal)
+        return stream(**options)
+
+    monkeypatch.setattr(cu, "Stream", made)
+    found = timed.peer(arrays, cu.Device(1), cu.Device(0))
+    assert (found.size, found.devices, found.notes[0]) == (SMALLEST, (1, 0), "less")
+    assert (found.verified, devices) == (True, [1])  # in the order of the source
+
+
+def test_a_size_s_arrays_go_before_the_next_ones_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed, seen, arrays = bench.Bench(cu.Device(0), 1, True), [], bench.Arrays
+
+    def made(size: int, device: cu.Device) -> bench.Arrays:
+        seen.append((size, timed.arrays))
+        return arrays(size, device)
+
+    monkeypatch.setattr(bench, "Arrays", made)
+    for step in timed.steps([SMALLEST, 2 * SMALLEST]):
+        if step.name.endswith("page-locked"):
+            step.run()
+            step.run()
+    assert seen == [(SMALLEST, None), (2 * SMALLEST, None)]

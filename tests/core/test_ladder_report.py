@@ -189,6 +189,17 @@ def test_a_sweep_of_all_rungs_fits_its_width(width: int) -> None:
     assert " ".join(head.split()) == "size pageable staged locked mapped peer device global"
 
 
+def test_a_rung_that_is_skipped_at_some_sizes_is_told() -> None:
+    for skipped in (MIB, 4 * MIB):
+        told = made(MIB, 4 * MIB)
+        told["rungs"] = [
+            each if each["rung"] != "device" or each["size"] == skipped
+            else row("device", "copy", each["size"], 1)
+            for each in told["rungs"]
+        ]  # fmt: skip
+        assert shown(told).count("device to device: no memory") == 1
+
+
 # ---- the plot ------------------------------------------------------------------------------------
 
 
@@ -247,6 +258,9 @@ def test_bars_have_their_rates_whiskers_and_names() -> None:
     assert [text.get_text() for text in legend.get_texts()] == [
         "to the device, or read", "from the device, or write", "within the device",
     ]  # fmt: skip
+    low = made(MIB)
+    low["rungs"][0].update(gb_per_s=1.4, lowest=1.4)  # its bar keeps a length
+    assert plot.bars(low).axes[0].get_xlim()[0] == pytest.approx(0.1)
     colours = {patch.get_facecolor() for patch in axes.patches}
     assert len(colours) == 3
 

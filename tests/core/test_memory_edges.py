@@ -217,6 +217,32 @@ def test_a_device_that_is_not_there_is_told(three: Driver, named: Any, text: str
     assert str(caught.value) == text
 
 
+@pytest.mark.parametrize(
+    "named",
+    [
+        SimpleNamespace(device_id="x", type="cuda", index=0), SimpleNamespace(type="cuda"),
+        SimpleNamespace(type=3, index=0), SimpleNamespace(), True, 1.0, b"GPU",
+    ],
+    ids=range(7),
+)  # fmt: skip
+def test_what_names_no_device_has_its_type_told(three: Driver, named: Any) -> None:
+    with pytest.raises(TypeError) as caught:
+        devices.ordinal_of(named)
+    assert str(caught.value) == (
+        'a device is an ordinal, a Device, a uuid or a PCI bus id, "cuda:0", a torch.device or a '
+        f"cuda.core.Device, not {type(named).__name__}"
+    )
+
+
+def test_each_name_initialises_the_driver(three: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = []
+    monkeypatch.setattr(_core, "init", lambda: begun.append(1))
+    for named in (cu.Device(1), "cuda", "GPU-2abc"):
+        begun.clear()
+        devices.ordinal_of(named)
+        assert begun
+
+
 def test_one_device_and_none(three: Driver) -> None:
     three.count = 1
     with pytest.raises(ValueError, match=r"^device 1 does not exist: there is 1, numbered from 0$"):
@@ -427,6 +453,25 @@ def test_what_a_group_has_left(tmp_path: Path, files: dict[str, str], found: int
 )
 def test_the_folders_of_a_group(group: str, top: str, point: str, folders: list[str]) -> None:
     assert [str(folder) for folder in room.visible(group, top, point)] == folders
+
+
+def test_of_a_controller_that_is_told_twice_the_first_line_counts(tmp_path: Path) -> None:
+    mounts = "1 1 0:1 / /m rw - cgroup cgroup rw,memory\n2 1 0:2 / /n rw - cgroup2 cgroup2 rw\n"
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/mountinfo").write_text(mounts + "short\n3 1 0:3 / - cgroup2 x\n")
+    found = room.groups(str(tmp_path), "4:cpu,memory:/a\n3:memory:/b\n0::/c\n1:x\n")
+    assert [folder.removeprefix(str(tmp_path)) for folder, _ in found] == [
+        "/m/a",
+        "/m",
+        "/n/c",
+        "/n",
+    ]
+    assert [version is room.VERSIONS["cgroup"] for _, version in found] == [
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_the_systems_files_are_read_as_far_as_they_go(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import importlib.util
 import io
 import json
@@ -125,6 +126,8 @@ ONE = '{"schema":1}'
         (['{"reports":[1,{"a":2}]}'], [("told", "p.txt:1", 1), ("told", "p.txt:1", {"a": 2})]),
         (['{"reports":3}'], [("told", "p.txt:1", {"reports": 3})]),
         (["3: {\"schema\":1,", "3: \"a\":2}"], [("told", "3", {"schema": 1, "a": 2})]),
+        (["x", "{", '"schema":1}'], ["other"] * 3),
+        (["3: {\"schema\":1,\r", "3: \"a\":2}\r"], [("told", "3", {"schema": 1, "a": 2})]),
         (["3: {\"schema\":1,", "4: \"a\":2}"], ["other", "broken"]),
         (["3: {\"schema\":1,", "3: {\"schema\":2}"], ["broken", ("told", "3", {"schema": 2})]),
     ],
@@ -614,3 +617,91 @@ def test_a_file_of_maps_that_cannot_be_read_is_none(monkeypatch):
 
     monkeypatch.setattr(builtins, "open", fails)
     assert here._mapped_files() == set()
+
+
+# ---- engines that are stood in -------------------------------------------------------------------
+
+
+class Ranks:
+    """A communicator of two ranks, whose reports lie ready."""
+
+    def __init__(self, *ready):
+        self.ready = list(ready)  # the rank, and what it sends
+
+    def Get_size(self):
+        return 2
+
+    def improbe(self, tag, status):
+        if not self.ready:
+            return None
+        status.rank, packed = self.ready.pop(0)
+        return SimpleNamespace(recv=lambda: packed)
+
+
+def test_of_a_rank_that_has_given_up_its_second_word_counts(monkeypatch):
+    class Status:
+        def Get_source(self):
+            return self.rank
+
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", SimpleNamespace(Status=Status))
+    own, late = packed(report("d0")), answers.failed("rank 0 came late")
+    found = engine._gather(Ranks((1, packed(report("d1"))), (1, late)), 7, own, 60)
+    assert (len(found.reports), found.silent) == (1, {"rank 1": "rank 0 came late"})
+    found = engine._gather(Ranks(), 7, own, 0.0)
+    assert found.silent == {"rank 1": "no answer within 0 s"}
+
+
+class Client:
+    """Of Dask: workers a, b and c; a's task is done, b ends, c hangs."""
+
+    def __init__(self):
+        self.looks = 0
+
+    def as_current(self):
+        return contextlib.nullcontext()
+
+    def nthreads(self):
+        self.looks += 1
+        return {"a": 1, "c": 1}
+
+
+def test_a_worker_that_has_ended_is_told_from_one_that_hangs(monkeypatch):
+    def wait(tasks, timeout):
+        raise TimeoutError
+
+    module = SimpleNamespace(wait=wait, TimeoutError=TimeoutError)
+    monkeypatch.setitem(sys.modules, "distributed", module)
+    monkeypatch.setattr(dask, "LOOK", 0.01)
+    tasks = {name: SimpleNamespace(done=lambda name=name: name == "a") for name in "abc"}
+    assert dask._wait(Client(), tasks, 0.05) == {
+        "b": "the worker ended", "c": "no answer within 0.05 s",
+    }  # fmt: skip
+
+
+def test_rays_nodes_that_are_alive_are_asked_and_those_that_are_late_are_let_go(monkeypatch):
+    nodes = [
+        {"NodeID": f"{name}" * 9, "NodeManagerHostname": f"host-{name}", "Alive": name != "d"}
+        for name in "abcd"
+    ]
+    ended = []
+
+    def get(task):
+        if task[0] == "b":
+            raise ValueError("odd\nand more")
+        return packed(report("d0"))
+
+    module = SimpleNamespace(
+        get_runtime_context=lambda: SimpleNamespace(get_job_id=lambda: "7"),
+        nodes=lambda: nodes,
+        wait=lambda tasks, num_returns, timeout: (tasks[:2], tasks[2:]),
+        get=get,
+        cancel=lambda task, force: ended.append((task, force)),
+    )
+    monkeypatch.setitem(sys.modules, "ray", module)
+    monkeypatch.setattr(ray, "_task", lambda module, node, job, env: (node[0], job, env))
+    found = ray.gather(timeout=3, runtime_env={"x": 1})
+    assert ended == [(("c", "7", {"x": 1}), True)]
+    assert len(found.reports) == 1
+    assert found.silent == {
+        "host-b (bbbbbbbb)": "ValueError: odd", "host-c (cccccccc)": "no answer within 3 s",
+    }  # fmt: skip

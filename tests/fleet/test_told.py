@@ -664,3 +664,47 @@ def test_what_brought_a_library(origins, name):
 def test_nothing_to_compare_finds_nothing():
     assert judge(Comparison()) == []
     assert json.loads(compare([]).to_json())["groups"] == []
+
+
+@pytest.mark.parametrize("kind", ["newest", "older"])
+def test_groups_of_one_size_stand_in_the_order_of_their_first_names(kind):
+    reports = [report(name) for name in ("d3", "d1", "d2", "d0")]
+    for told in reports[1:3]:
+        driver("580.1")(told)
+    reports = reports if kind == "newest" else reports[::-1]
+    assert [group.nodes for group in compare(reports).groups] == ["d[0,3]", "d[1-2]"]
+
+
+def test_values_of_a_difference_stand_with_the_most_nodes_first():
+    reports = [report(f"d{number}") for number in range(6)]
+    for number, told in enumerate(reports):
+        driver("580." + "cabbba"[number])(told)
+    (found,) = [each for each in compare(reports).differences if each.component == "driver"]
+    assert [(s.value, s.count) for s in found.values] == [("580.b", 3), ("580.a", 2), ("580.c", 1)]
+
+
+def mapped(*names):
+    return lambda told: told["node"].update(
+        loaded=[{"soname": name, "version": "2.26.2", "path": f"/x/{name}"} for name in names]
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "rule", "values"),
+    [
+        ("libnccl.so.2", "FL301", {"2.26.2": "d1", "2.27.3": "d[0,2]"}),
+        ("libcudnn.so.9", "FL302", {"2.26.2": "d1", "9.10.2": "d[0,2]"}),
+        ("libcudart.so.13", "FL204", {"13": "d1", "12": "d[0,2]"}),
+    ],
+)
+def test_what_a_process_has_mapped_goes_before_what_it_would_find(name, rule, values):
+    found = rules(fleet_of(3, mapped(name), at=1))[rule]
+    assert {share.value: share.nodes for share in found.evidence} == values
+
+
+def test_a_build_that_covers_a_gpu_on_one_platform_is_none_without_code(monkeypatch):
+    monkeypatch.setattr(
+        "cudriver.fleet.rules.machines.with_ptx",
+        lambda build, platform: ["sm_90"] if platform == "x86_64" else ["sm_90", "sm_70"],
+    )
+    assert "FL103" not in rules(fleet_of(2, gpus("7.0"), at=1))

@@ -248,6 +248,9 @@ def test_the_settings_are_those_that_the_driver_reads(monkeypatch: pytest.Monkey
             "FAIL",
         )),
     }  # fmt: skip
+    number = "import os; print(os.environ['CUDRIVER_SIM_DEVICES'])"
+    environ = {"CUDRIVER_SIM_DEVICES": "9"}  # beside what is given for all goes before it
+    assert SimulatedCuda().run(number, environ=environ, devices=5).stdout == "9\n"
     with pytest.raises(TypeError) as caught:
         SimulatedCuda().run("", zeta=1, gpus=1, devices=2)
     assert str(caught.value) == (
@@ -343,6 +346,19 @@ def test_what_is_asked_of_a_pytorch_that_has_less(
         ("torch.cuda.nccl.version()", "2.1", None),
         ("architectures", "sm_80 sm_90", None),
     ]
+
+
+def test_a_pytorch_that_is_reached_by_a_link_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, link = tmp_path / "real", tmp_path / "link"
+    (real / "torch").mkdir(parents=True)
+    link.symlink_to("real")
+    facts = Facts(Environment("/srv", "venv"))
+    path = str(real / "torch")
+    for known, seen in ((link, real), (real, link)):
+        facts.frameworks = [Framework("torch", "2", path=str(known / "torch"), variant="rocm")]
+        assert rows(facts, torch(seen), monkeypatch) == [("torch", path, path)]
 
 
 def test_a_pytorch_that_does_not_import_is_an_error(

@@ -156,9 +156,9 @@ def sweep(report: dict[str, Any], style: Style) -> Iterator[str]:
         if not rung.sized and rows:
             ways = ", ".join(f"{row['direction']} {show_rate(row, style)}" for row in rows)
             yield from style.wrap(f"{rung.title}, at any size: {ways} (GB/s)", hang="  ")
-    for row in report["rungs"]:
-        if row["size"] == report["sizes"][0] and row["skipped"]:
-            yield from style.wrap(f"{row['title']}: {row['skipped']}", hang="  ")
+    skipped = (f"{r['title']}: {r['skipped']}" for r in report["rungs"] if r["skipped"])
+    for text in dict.fromkeys(skipped):  # once, not for each size
+        yield from style.wrap(text, hang="  ")
     notes: dict[tuple[str, str], dict[str, None]] = {}
     for row in report["rungs"]:
         for note in row["notes"]:

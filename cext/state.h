@@ -37,11 +37,11 @@ typedef struct {
     PyTypeObject *host_memory_type;
     PyTypeObject *pin_type;
 
-    PyObject *errors;        /* cudriver.errors, imported at the first raise */
-    PyObject *dlpack_words;  /* names of the protocol; see dlpack_lent.c */
-    PyObject *dlpack_dtypes; /* a tuple, filled as they are met; see dlpack_types.c */
-    PyObject *thread_key;    /* this module's key in thread state dictionaries */
-    PyObject *stream_scope;  /* the context variable of `with stream:` */
+    PyObject *errors;       /* cudriver.errors, imported at the first raise */
+    PyObject *dlpack_words; /* names of the protocol; see dlpack_lent.c */
+    PyObject *dlpack_types; /* a dict, filled as they are met; see dlpack_types.c */
+    PyObject *thread_key;   /* this module's key in thread state dictionaries */
+    PyObject *stream_scope; /* the context variable of `with stream:` */
 
     bool stream_scope_used; /* whether it was ever set */
 

@@ -92,5 +92,6 @@ PyObject *cudriver_device_array_dlpack(PyObject *object, PyObject *const *args, 
 PyObject *cudriver_device_array_dlpack_device(PyObject *object, PyObject *ignored);
 
 int cudriver_dlpack_from_setup(PyObject *module);
+int cudriver_dlpack_export_setup(PyObject *module);
 
 #endif

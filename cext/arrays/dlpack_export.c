@@ -4,9 +4,11 @@
 #include "contexts/work.h"
 #include "driver/driver.h"
 #include "python/arguments.h"
+#include "python/call.h"
 #include "python/dlpack_types.h"
 #include "python/error.h"
 #include "python/numpy_bridge.h"
+#include "docstrings.h"
 
 /* A tensor of ours. Its manager is the array: an owned reference. */
 struct export {
@@ -91,9 +93,10 @@ static struct export *export_of(CoreState *state, const struct cudriver_endpoint
     struct export *self;
 
     cudriver_numpy_flags(array->array, &c_contiguous, &f_contiguous, &writable);
-    if (cudriver_dlpack_type(state, end->dtype, &type, &padded) < 0 || !strides_fit(end)) {
+    if (cudriver_dlpack_type(state, end->dtype, &type) < 0 || !strides_fit(end)) {
         return NULL;
     }
+    padded = type.bits < 8;
     if (old && (!writable || padded)) {
         PyErr_Format(PyExc_BufferError,
                      "%R is %s, which only DLPack 1.0 can say: the other library asked for an "
@@ -167,82 +170,6 @@ static PyObject *capsule_new(CoreState *state, DeviceArrayObject *array, bool ol
     return capsule;
 }
 
-/* Reads max_version: whether the consumer knows only the older kind. 0 or -1. */
-static int parse_version(PyObject *argument, bool *old)
-{
-    long major = 0;
-
-    if (argument != NULL && argument != Py_None) {
-        if (!PyTuple_Check(argument) || PyTuple_GET_SIZE(argument) != 2) {
-            PyErr_Format(PyExc_TypeError, "max_version is None or a pair (major, minor), not %R",
-                         argument);
-            return -1;
-        }
-        major = PyLong_AsLong(PyTuple_GET_ITEM(argument, 0));
-        if (major == -1 && PyErr_Occurred()) {
-            return -1;
-        }
-    }
-    *old = major < 1;
-    return 0;
-}
-
-/* Reads dl_device. *host: it is the CPU, and not this array's device. 0 or -1. */
-static int parse_device(DeviceArrayObject *array, PyObject *argument, bool *host)
-{
-    long type, id;
-
-    *host = false;
-    if (argument == NULL || argument == Py_None) {
-        return 0;
-    }
-    if (!PyTuple_Check(argument) || PyTuple_GET_SIZE(argument) != 2) {
-        PyErr_Format(PyExc_TypeError, "dl_device is None or a pair (type, id), not %R", argument);
-        return -1;
-    }
-    type = PyLong_AsLong(PyTuple_GET_ITEM(argument, 0));
-    id = type == -1 && PyErr_Occurred() ? -1 : PyLong_AsLong(PyTuple_GET_ITEM(argument, 1));
-    if (PyErr_Occurred()) {
-        return -1;
-    }
-    *host = type == CUDRIVER_DL_CPU;
-    if (!*host && (type != CUDRIVER_DL_CUDA || id != array->memory->context->ordinal)) {
-        PyErr_Format(PyExc_BufferError,
-                     "%R cannot be exported to dl_device (%ld, %ld): only to its own device, "
-                     "(2, %d), or copied to the CPU, (1, 0)",
-                     array, type, id, array->memory->context->ordinal);
-        return -1;
-    }
-    return 0;
-}
-
-/* Reads `stream`. *sync: whether a stream must wait, and *number which. 0 or -1. */
-static int parse_stream(PyObject *argument, bool *sync, uintptr_t *number)
-{
-    long long value = 1; /* None: the default stream */
-
-    if (argument != NULL && argument != Py_None) {
-        value = PyLong_AsLongLong(argument);
-        if (value == -1 && PyErr_Occurred()) {
-            if (PyErr_ExceptionMatches(PyExc_TypeError)) {
-                PyErr_Format(PyExc_TypeError, "stream is None or an integer, not %.100s",
-                             Py_TYPE(argument)->tp_name);
-            }
-            return -1;
-        }
-    }
-    if (value == 0 || value < -1) {
-        PyErr_Format(PyExc_ValueError,
-                     "stream=%lld: DLPack has -1 (no stream waits), 1 (the legacy default stream), "
-                     "2 (the default stream of the thread) or a stream's handle%s",
-                     value, value == 0 ? "; 0 could be either of the default streams" : "");
-        return -1;
-    }
-    *sync = value != -1;
-    *number = (uintptr_t)value;
-    return 0;
-}
-
 /* Lets the consumer's stream wait for our work in flight on the array's memory. `number`: 1, 2 or a
  * handle, as the standard has it. 0 or -1. */
 static int consumer_follow(CoreState *state, DeviceArrayObject *array, uintptr_t number)
@@ -271,43 +198,48 @@ static int consumer_follow(CoreState *state, DeviceArrayObject *array, uintptr_t
     return failed;
 }
 
-/* Says that a tensor is a copy, where its kind can: NumPy does not know that ours is one. */
-static void mark_copied(PyObject *capsule)
+/* Whether an argument was given. */
+static bool is_given(PyObject *argument)
 {
-    if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
-        struct cudriver_dl_managed *tensor = PyCapsule_GetPointer(capsule, "dltensor_versioned");
-        tensor->flags |= CUDRIVER_DL_IS_COPIED;
-    }
+    return argument != NULL && argument != Py_None;
 }
 
-/* New reference: what a copy in host memory exports itself. */
-static PyObject *host_capsule(DeviceArrayObject *array, bool old)
+/* Reads what consumers usually give: a version and a stream, of plain ints, and no more. False if
+ * it is anything else, which memory/dlpack.py reads. */
+static bool arguments_usual(PyObject *const *values, long long *number, bool *old)
 {
-    PyObject *copy = PyObject_CallMethod((PyObject *)array, "to_numpy", NULL);
-    PyObject *capsule = NULL, *method, *names, *none;
+    PyObject *stream = values[0], *version = values[1];
+    int over = 0;
 
-    if (copy == NULL) {
+    *number = 1;
+    *old = true;
+    if (is_given(stream)) {
+        if (!PyLong_CheckExact(stream)) {
+            return false;
+        }
+        *number = PyLong_AsLongLongAndOverflow(stream, &over);
+    }
+    if (is_given(version)) {
+        if (!PyTuple_CheckExact(version) || PyTuple_GET_SIZE(version) != 2 ||
+            !PyLong_CheckExact(PyTuple_GET_ITEM(version, 0))) {
+            return false;
+        }
+        *old = PyLong_AsLongAndOverflow(PyTuple_GET_ITEM(version, 0), &over) < 1;
+    }
+    return over == 0 && (*number == -1 || *number > 0) && !is_given(values[2]) &&
+           !is_given(values[3]);
+}
+
+/* New reference: the array's capsule, behind whose making the stream of that number waits for our
+ * work, unless that is -1. */
+static PyObject *exported(CoreState *state, DeviceArrayObject *array, long long number, bool old,
+                          uint64_t flags)
+{
+    if (cudriver_device_array_check(state, array) < 0 ||
+        (number != -1 && consumer_follow(state, array, (uintptr_t)number) < 0)) {
         return NULL;
     }
-    method = PyObject_GetAttrString(copy, "__dlpack__");
-    none = PyTuple_New(0);
-    names = old ? PyDict_New()
-                : Py_BuildValue("{s(ii)}", "max_version", CUDRIVER_DL_MAJOR, CUDRIVER_DL_MINOR);
-    if (method != NULL && none != NULL && names != NULL) {
-        capsule = PyObject_Call(method, none, names);
-        if (capsule == NULL && !old && PyErr_ExceptionMatches(PyExc_TypeError)) {
-            PyErr_Clear(); /* NumPy before 2.1 knows only the older kind */
-            capsule = PyObject_Call(method, none, NULL);
-        }
-    }
-    if (capsule != NULL) {
-        mark_copied(capsule);
-    }
-    Py_XDECREF(method);
-    Py_XDECREF(none);
-    Py_XDECREF(names);
-    Py_DECREF(copy);
-    return capsule;
+    return capsule_new(state, array, old, flags);
 }
 
 PyObject *cudriver_device_array_dlpack(PyObject *object, PyObject *const *args, Py_ssize_t count,
@@ -315,46 +247,62 @@ PyObject *cudriver_device_array_dlpack(PyObject *object, PyObject *const *args, 
 {
     static const char *const names[] = {"stream", "max_version", "dl_device", "copy", NULL};
     static const struct cudriver_signature signature = {"__dlpack__", 0, 0, names};
-    DeviceArrayObject *self = (DeviceArrayObject *)object;
-    CoreState *state = cudriver_state_of(object);
-    PyObject *values[4], *copy, *capsule;
-    uintptr_t number;
-    bool old, host, sync;
-    int copied;
+    PyObject *values[4];
+    long long number;
+    bool old;
 
-    if (cudriver_arguments(&signature, args, count, keywords, values) < 0 ||
-        parse_version(values[1], &old) < 0 || parse_device(self, values[2], &host) < 0 ||
-        parse_stream(host ? NULL : values[0], &sync, &number) < 0) {
+    if (cudriver_arguments(&signature, args, count, keywords, values) < 0) {
         return NULL;
     }
-    copied = values[3] == NULL || values[3] == Py_None ? -1 : PyObject_IsTrue(values[3]);
-    if (PyErr_Occurred() || cudriver_device_array_check(state, self) < 0) {
-        return NULL;
+    if (arguments_usual(values, &number, &old)) {
+        return exported(cudriver_state_of(object), (DeviceArrayObject *)object, number, old, 0);
     }
-    if (host) {
-        if (copied == 0) {
-            return PyErr_Format(PyExc_BufferError,
-                                "%R is in device memory: the CPU gets it by a copy, and copy=False",
-                                object);
-        }
-        return host_capsule(self, old);
+    for (int i = 0; i < 4; i++) {
+        values[i] = values[i] != NULL ? values[i] : Py_None;
     }
-    if (copied > 0) { /* waits, so no stream has to */
-        copy = cudriver_device_array_copy(state, self, NULL);
-        capsule = copy != NULL
-                      ? capsule_new(state, (DeviceArrayObject *)copy, old, CUDRIVER_DL_IS_COPIED)
-                      : NULL;
-        Py_XDECREF(copy);
-        return capsule;
-    }
-    if (sync && consumer_follow(state, self, number) < 0) {
-        return NULL;
-    }
-    return capsule_new(state, self, old, 0);
+    return cudriver_call("dlpack", "export", "(OOOOO)", object, values[0], values[1], values[2],
+                         values[3]);
 }
 
 PyObject *cudriver_device_array_dlpack_device(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     return Py_BuildValue("(ii)", CUDRIVER_DL_CUDA,
                          ((DeviceArrayObject *)object)->memory->context->ordinal);
+}
+
+/* _export(array, stream, old, copied), of arguments that memory/dlpack.py has read. */
+static PyObject *module_export(PyObject *module, PyObject *args)
+{
+    CoreState *state = cudriver_state_of_module(module);
+    PyObject *array;
+    long long number;
+    int old, copied;
+
+    if (!PyArg_ParseTuple(args, "O!Lpp", state->device_array_type, &array, &number, &old,
+                          &copied)) {
+        return NULL;
+    }
+    return exported(state, (DeviceArrayObject *)array, number, old != 0,
+                    copied ? CUDRIVER_DL_IS_COPIED : 0);
+}
+
+/* _mark_copied(capsule): says that a host tensor is a copy, where its kind can. */
+static PyObject *module_mark_copied(PyObject *Py_UNUSED(module), PyObject *capsule)
+{
+    if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
+        struct cudriver_dl_managed *tensor = PyCapsule_GetPointer(capsule, "dltensor_versioned");
+        tensor->flags |= CUDRIVER_DL_IS_COPIED;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    {"_mark_copied", module_mark_copied, METH_O, DOC__mark_copied},
+    {"_export", module_export, METH_VARARGS, DOC__export},
+    {NULL},
+};
+
+int cudriver_dlpack_export_setup(PyObject *module)
+{
+    return PyModule_AddFunctions(module, functions);
 }

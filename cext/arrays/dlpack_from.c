@@ -2,56 +2,9 @@
 #include "dlpack.h"
 
 #include "python/arguments.h"
-#include "python/devices.h"
+#include "python/call.h"
 #include "python/numpy_bridge.h"
 #include "docstrings.h"
-
-/* Where an array is or is to be: a device's ordinal, or: */
-#define HOST (-1)
-
-/* Reads a device argument. 0 or -1. */
-static int parse_place(PyObject *argument, int here, int *place)
-{
-    *place = here;
-    if (argument == NULL || argument == Py_None) {
-        return 0;
-    }
-    if (PyUnicode_Check(argument) && PyUnicode_CompareWithASCIIString(argument, "cpu") == 0) {
-        *place = HOST;
-        return 0;
-    }
-    *place = cudriver_device_parse(argument);
-    return *place < 0 ? -1 : 0;
-}
-
-/* New reference: a copy in another place, or in the same one. */
-static PyObject *copy_to(CoreState *state, PyObject *array, PyObject *device, int place)
-{
-    ContextObject *context = NULL;
-    struct cudriver_endpoint end;
-    PyObject *copy = NULL;
-
-    if (cudriver_endpoint_parse(state, array, false, "array", NULL, &end) < 0) {
-        return NULL;
-    }
-    if (place == HOST) {
-        copy = cudriver_numpy_empty(end.dtype, end.ndim, end.shape, false);
-    } else {
-        context = end.context != NULL && end.context->ordinal == place
-                      ? (ContextObject *)Py_NewRef((PyObject *)end.context)
-                      : cudriver_context_for_device(state, device);
-        if (context != NULL) {
-            copy = cudriver_device_array_new(state, context, NULL, end.dtype,
-                                             (Py_ssize_t)end.itemsize, end.ndim, end.shape);
-        }
-        Py_XDECREF(context);
-    }
-    cudriver_endpoint_done(&end);
-    if (copy != NULL && cudriver_copy_blocking(state, copy, array) < 0) {
-        Py_CLEAR(copy);
-    }
-    return copy;
-}
 
 /* New reference: an object's array where it is, without a copy of ours. */
 static PyObject *array_over(CoreState *state, PyObject *object, bool never_copied)
@@ -110,37 +63,17 @@ static PyObject *module_from_dlpack(PyObject *module, PyObject *const *args, Py_
 {
     static const char *const names[] = {"x", "device", "copy", NULL};
     static const struct cudriver_signature signature = {"from_dlpack", 1, 1, names};
-    CoreState *state = cudriver_state_of_module(module);
-    PyObject *values[3], *array;
-    int copy = -1, here, place;
+    PyObject *values[3], *device, *copy;
 
     if (cudriver_arguments(&signature, args, count, keywords, values) < 0) {
         return NULL;
     }
-    if (values[2] != NULL && values[2] != Py_None) {
-        copy = PyObject_IsTrue(values[2]);
-        if (copy < 0) {
-            return NULL;
-        }
+    device = values[1] != NULL ? values[1] : Py_None;
+    copy = values[2] != NULL ? values[2] : Py_None;
+    if (device != Py_None || (copy != Py_None && copy != Py_False)) {
+        return cudriver_call("dlpack", "take", "(OOO)", values[0], device, copy);
     }
-    array = array_over(state, values[0], copy == 0);
-    if (array == NULL) {
-        return NULL;
-    }
-    here = Py_IS_TYPE(array, state->device_array_type)
-               ? ((DeviceArrayObject *)array)->memory->context->ordinal
-               : HOST;
-    if (parse_place(values[1], here, &place) < 0) {
-        Py_CLEAR(array);
-    } else if (place != here && copy == 0) {
-        PyErr_Format(PyExc_ValueError,
-                     "the %.100s is not on the device asked for (%R), and copy=False",
-                     Py_TYPE(values[0])->tp_name, values[1]);
-        Py_CLEAR(array);
-    } else if (place != here || copy > 0) {
-        Py_SETREF(array, copy_to(state, array, values[1], place));
-    }
-    return array;
+    return array_over(cudriver_state_of_module(module), values[0], copy == Py_False);
 }
 
 static PyMethodDef functions[] = {

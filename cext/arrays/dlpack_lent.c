@@ -5,6 +5,7 @@
 #include "contexts/stream.h"
 #include "contexts/stream_order.h"
 #include "driver/driver.h"
+#include "python/call.h"
 #include "python/error.h"
 
 /* ---- the stream ---- */
@@ -16,25 +17,42 @@ StreamObject *cudriver_dlpack_stream(CoreState *state, int ordinal)
     return stream != NULL && !stream->closed && stream->context->ordinal == ordinal ? stream : NULL;
 }
 
-/* The stream that a device's lent memory is made ready for. `on` as in cudriver_dlpack_borrow. If
- * it is NULL, *entered is the Stream, borrowed; otherwise NULL. */
-static uintptr_t stream_number(CoreState *state, const struct cudriver_stream *on, int ordinal,
-                               StreamObject **entered)
+/* What lent memory is made ready for. */
+struct order {
+    StreamObject *entered; /* held: the `with stream:` whose stream it is; or NULL */
+    long long number;      /* a stream as DLPack has it: 1 is the default one, -1 none */
+    int ordinal;           /* of its device; -1: any. On another it is the default stream */
+};
+
+/* `on` as in cudriver_dlpack_borrow. Release with order_done. */
+static struct order order_read(CoreState *state, const struct cudriver_stream *on)
 {
-    *entered = on == NULL ? cudriver_dlpack_stream(state, ordinal) : NULL;
-    if (on == NULL) {
-        return *entered != NULL && (*entered)->handle != NULL ? (uintptr_t)(*entered)->handle : 1;
+    StreamObject *entered = on == NULL ? cudriver_stream_entered(state) : NULL;
+    struct order order = {NULL, 1, -1};
+    CUstream handle = NULL;
+
+    if (on == CUDRIVER_UNORDERED) {
+        order.number = -1;
+        return order;
     }
-    if (on->handle == NULL || (on->context != NULL && on->context->ordinal != ordinal)) {
-        return 1;
+    if (on != NULL) {
+        handle = on->handle;
+        order.ordinal = on->context != NULL ? on->context->ordinal : -1;
+    } else if (entered != NULL && !entered->closed) {
+        handle = entered->handle;
+        order.ordinal = entered->context->ordinal;
+        order.entered = entered;
+        cudriver_stream_hold(entered); /* another library's code, or another thread, may close it */
     }
-    return (uintptr_t)on->handle;
+    if (handle != NULL) {
+        order.number = (long long)(uintptr_t)handle;
+    }
+    return order;
 }
 
-/* Whether a stream, which is no default stream, is being captured. */
-static bool is_captured(uintptr_t number)
+static void order_done(struct order *order)
 {
-    return number > 2 && cudriver_capture_forbids((CUstream)number);
+    cudriver_stream_let_go(order->entered);
 }
 
 /* Lets our stream wait for another library's; both may be default streams, which are those of
@@ -67,31 +85,17 @@ static bool put_behind(CoreState *state, ContextObject *context, CUstream theirs
 
 /* ---- the protocol's names, made once ---- */
 
-enum word {
-    WORD_TABLE,
-    WORD_DLPACK,
-    WORD_DEVICE,
-    WORD_GRAD,
-    WORD_CONJ,
-    WORD_NEG,
-    WORD_VERSION,  /* the pair that is max_version */
-    WORD_KEYWORDS, /* four tuples of keywords: with `stream` the second, with `copy` the last two */
-    WORD_OLD = WORD_KEYWORDS + 4, /* the tuple of keywords of an older library's `stream` */
-    WORDS,
-};
+enum word { WORD_TABLE, WORD_DLPACK, WORD_GRAD, WORD_CONJ, WORD_NEG, WORDS };
 
 static int words_make(CoreState *state)
 {
-    PyObject *words =
-        Py_BuildValue("(ssssss(ii)(s)(ss)(ss)(sss)(s))", "__dlpack_c_exchange_api__", "__dlpack__",
-                      "__dlpack_device__", "requires_grad", "is_conj", "is_neg", CUDRIVER_DL_MAJOR,
-                      CUDRIVER_DL_MINOR, "max_version", "max_version", "stream", "max_version",
-                      "copy", "max_version", "stream", "copy", "stream");
+    PyObject *words = Py_BuildValue("(sssss)", "__dlpack_c_exchange_api__", "__dlpack__",
+                                    "requires_grad", "is_conj", "is_neg");
 
     if (words == NULL) {
         return -1;
     }
-    for (int i = 0; i < WORD_VERSION; i++) {
+    for (int i = 0; i < WORDS; i++) {
         PyUnicode_InternInPlace(&PyTuple_GET_ITEM(words, i));
     }
     Py_XSETREF(state->dlpack_words, words);
@@ -152,75 +156,6 @@ static int refuse_negated(CoreState *state, PyObject *object)
 
 /* ---- asking: the method __dlpack__ ---- */
 
-/* Calls __dlpack_device__. 0 or -1. */
-static int ask_device(CoreState *state, PyObject *object, struct cudriver_dl_device *device)
-{
-    PyObject *pair = PyObject_CallMethodNoArgs(object, word(state, WORD_DEVICE));
-    int read;
-
-    if (pair == NULL) {
-        return -1;
-    }
-    if (!PyTuple_Check(pair) || PyTuple_GET_SIZE(pair) != 2) {
-        PyErr_Format(PyExc_TypeError, "%.100s.__dlpack_device__() returned %R, no pair of integers",
-                     Py_TYPE(object)->tp_name, pair);
-        Py_DECREF(pair);
-        return -1;
-    }
-    read = PyArg_ParseTuple(pair, "ii", &device->type, &device->id);
-    Py_DECREF(pair);
-    return read ? 0 : -1;
-}
-
-/* New reference: what __dlpack__ returns. First with the arguments of DLPack 1; a library that does
- * not know them raises TypeError, and is asked as before. `stream` may be NULL. */
-static PyObject *ask_capsule(CoreState *state, PyObject *method, PyObject *stream,
-                             bool never_copied)
-{
-    int keywords = WORD_KEYWORDS + (stream != NULL ? 1 : 0) + (never_copied ? 2 : 0), count = 0;
-    PyObject *values[3], *capsule;
-
-    values[count++] = word(state, WORD_VERSION);
-    if (stream != NULL) {
-        values[count++] = stream;
-    }
-    if (never_copied) {
-        values[count++] = Py_False;
-    }
-    capsule = PyObject_Vectorcall(method, values, 0, word(state, keywords));
-    if (capsule == NULL && PyErr_ExceptionMatches(PyExc_TypeError)) {
-        PyErr_Clear();
-        values[0] = stream;
-        capsule =
-            PyObject_Vectorcall(method, values, 0, stream != NULL ? word(state, WORD_OLD) : NULL);
-    }
-    return capsule;
-}
-
-/* The same for memory of a device, which is to be made ready for a stream. */
-static PyObject *ask_device_capsule(CoreState *state, PyObject *method, bool never_copied,
-                                    const struct cudriver_stream *on, int ordinal)
-{
-    StreamObject *entered;
-    PyObject *stream, *capsule;
-    uintptr_t number;
-
-    if (cudriver_require(state) < 0) {
-        return NULL;
-    }
-    number = stream_number(state, on, ordinal, &entered);
-    stream = on == CUDRIVER_UNORDERED || is_captured(number) ? PyLong_FromLong(-1)
-                                                             : PyLong_FromUnsignedLongLong(number);
-    if (stream == NULL) {
-        return NULL;
-    }
-    cudriver_stream_hold(entered); /* the method, or another thread, may close it */
-    capsule = ask_capsule(state, method, stream, never_copied);
-    cudriver_stream_let_go(entered);
-    Py_DECREF(stream);
-    return capsule;
-}
-
 /* Reads a tensor of `object` that was taken, and gives it back if that fails. 0 or -1. */
 static int lent_read(CoreState *state, PyObject *object, bool never_copied,
                      struct cudriver_dl_lent *lent, struct cudriver_endpoint *end)
@@ -242,24 +177,34 @@ static int lent_read(CoreState *state, PyObject *object, bool never_copied,
     return failed;
 }
 
+/* New reference: the capsule that the method gives; memory/dlpack.py asks for it. */
+static PyObject *ask_capsule(CoreState *state, PyObject *object, PyObject *method,
+                             bool never_copied, const struct order *order)
+{
+    long long number = order->number;
+
+    if (number > 2 && cudriver_require(state) < 0) {
+        return NULL;
+    }
+    if (number > 2 && cudriver_capture_forbids((CUstream)(uintptr_t)number)) {
+        number = -1; /* it can wait for no work outside its graph */
+    }
+    return cudriver_call("dlpack", "ask", "(OOLiO)", object, method, number, order->ordinal,
+                         never_copied ? Py_True : Py_False);
+}
+
 /* 1 done, 0 no such method, -1 an exception. */
 static int ask_method(CoreState *state, PyObject *object, bool never_copied,
-                      const struct cudriver_stream *on, struct cudriver_dl_lent *lent,
+                      const struct order *order, struct cudriver_dl_lent *lent,
                       struct cudriver_endpoint *end)
 {
-    PyObject *method, *capsule = NULL;
-    struct cudriver_dl_device device;
+    PyObject *method, *capsule;
     int found = PyObject_GetOptionalAttr(object, word(state, WORD_DLPACK), &method), failed = -1;
 
     if (found <= 0) {
         return found;
     }
-    if (ask_device(state, object, &device) == 0) {
-        /* Memory of the host has no stream, and is asked for without one. */
-        capsule = device.type == CUDRIVER_DL_CUDA || device.type == CUDRIVER_DL_CUDA_MANAGED
-                      ? ask_device_capsule(state, method, never_copied, on, device.id)
-                      : ask_capsule(state, method, NULL, never_copied);
-    }
+    capsule = ask_capsule(state, object, method, never_copied, order);
     if (capsule != NULL) {
         failed = cudriver_dlpack_take_capsule(capsule, lent);
     }
@@ -300,15 +245,14 @@ int cudriver_dlpack_has_table(CoreState *state, PyObject *object)
 /* Makes a tensor's memory, in `context`, ready for our stream, if need be: the table orders
  * nothing. Whether it is. */
 static bool make_ready(CoreState *state, const struct cudriver_dl_exchange *table,
-                       const struct cudriver_stream *on, const struct cudriver_dl_device *device,
+                       const struct order *order, const struct cudriver_dl_device *device,
                        ContextObject *context)
 {
-    StreamObject *entered;
-    uintptr_t ours, theirs;
+    bool here = order->ordinal == -1 || order->ordinal == device->id;
+    uintptr_t ours = here ? (uintptr_t)order->number : 1, theirs;
     void *stream = NULL;
-    bool ready;
 
-    if (on == CUDRIVER_UNORDERED) {
+    if (order->number == -1) {
         return true;
     }
     if (table->current_stream == NULL ||
@@ -316,12 +260,8 @@ static bool make_ready(CoreState *state, const struct cudriver_dl_exchange *tabl
         PyErr_Clear();
         return false;
     }
-    ours = stream_number(state, on, device->id, &entered);
     theirs = stream == NULL ? 1 : (uintptr_t)stream; /* 0 and 1 are the default stream */
-    cudriver_stream_hold(entered);
-    ready = ours == theirs || put_behind(state, context, stream, (CUstream)ours);
-    cudriver_stream_let_go(entered);
-    return ready;
+    return ours == theirs || put_behind(state, context, stream, (CUstream)ours);
 }
 
 /* Whether a table's tensor is one that we can read, and is what its memory says: PyTorch's table
@@ -351,7 +291,7 @@ static int is_plain(CoreState *state, PyObject *object, int kind,
 
 /* 1 done, 0 it cannot be had this way (no exception), -1 an exception. */
 static int ask_table(CoreState *state, PyObject *object, int kind, bool never_copied,
-                     const struct cudriver_stream *on, struct cudriver_dl_lent *lent,
+                     const struct order *order, struct cudriver_dl_lent *lent,
                      struct cudriver_endpoint *end)
 {
     const struct cudriver_dl_exchange *table = exchange_of(state, object);
@@ -377,7 +317,7 @@ static int ask_table(CoreState *state, PyObject *object, int kind, bool never_co
         return -1;
     }
     if (cudriver_endpoint_is_device(end) &&
-        !make_ready(state, table, on, &tensor->tensor.device, end->context)) {
+        !make_ready(state, table, order, &tensor->tensor.device, end->context)) {
         cudriver_endpoint_done(end);
         Py_CLEAR(lent->keeper);
         return 0;
@@ -389,19 +329,22 @@ int cudriver_dlpack_borrow(CoreState *state, PyObject *object, int kind, bool ne
                            const struct cudriver_stream *on, struct cudriver_dl_lent *lent,
                            struct cudriver_endpoint *end)
 {
+    struct order order;
     int found = 0;
 
     if (kind < 0) {
         return -1;
     }
+    order = order_read(state, on);
     if (kind != CUDRIVER_DL_GRAD) { /* else __dlpack__ says why not */
-        found = ask_table(state, object, kind, never_copied, on, lent, end);
+        found = ask_table(state, object, kind, never_copied, &order, lent, end);
     }
-    if (found != 0) {
-        return found;
+    if (found == 0 && kind != CUDRIVER_DL_OTHER) {
+        found = refuse_negated(state, object);
     }
-    if (kind != CUDRIVER_DL_OTHER && refuse_negated(state, object) < 0) {
-        return -1;
+    if (found == 0) {
+        found = ask_method(state, object, never_copied, &order, lent, end);
     }
-    return ask_method(state, object, never_copied, on, lent, end);
+    order_done(&order);
+    return found;
 }

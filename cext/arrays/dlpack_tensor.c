@@ -69,7 +69,6 @@ static int read_tensor(CoreState *state, const struct cudriver_dl_lent *lent,
                        struct cudriver_endpoint *end, uintptr_t *address, bool *empty)
 {
     const struct cudriver_dl_tensor *tensor = lent->tensor;
-    Py_ssize_t itemsize;
     int64_t dense = 1;
 
     if (tensor->ndim < 0 || tensor->ndim > CUDRIVER_MAX_DIMS ||
@@ -80,12 +79,12 @@ static int read_tensor(CoreState *state, const struct cudriver_dl_lent *lent,
                      (int)tensor->ndim);
         return -1;
     }
-    end->dtype = cudriver_dlpack_dtype(state, tensor->dtype,
-                                       (lent->flags & CUDRIVER_DL_PADDED) != 0, &itemsize);
+    end->dtype =
+        cudriver_dlpack_dtype(state, tensor->dtype, (lent->flags & CUDRIVER_DL_PADDED) != 0);
     if (end->dtype == NULL) {
         return -1;
     }
-    end->itemsize = (size_t)itemsize;
+    end->itemsize = (tensor->dtype.bits + 7) / 8; /* a padded item has a byte */
     end->ndim = tensor->ndim;
     *empty = false;
     for (int i = end->ndim - 1; i >= 0; i--) {
@@ -97,7 +96,7 @@ static int read_tensor(CoreState *state, const struct cudriver_dl_lent *lent,
             dense = INT64_MAX; /* cudriver_shape_bytes refuses it */
         }
     }
-    if (cudriver_shape_bytes(end->ndim, end->shape, itemsize) < 0) {
+    if (cudriver_shape_bytes(end->ndim, end->shape, (Py_ssize_t)end->itemsize) < 0) {
         return -1;
     }
     if (__builtin_add_overflow((uintptr_t)tensor->data, tensor->byte_offset, address)) {

@@ -4,7 +4,9 @@
 PyObject *cudriver_call(const char *module, const char *function, const char *format, ...)
 {
     PyObject *path = PyUnicode_FromFormat("cudriver.memory.%s", module);
-    PyObject *imported = path != NULL ? PyImport_Import(path) : NULL;
+    /* With names to import from it, whichever they are, it is the module that is returned. */
+    PyObject *imported =
+        path != NULL ? PyImport_ImportModuleLevelObject(path, NULL, NULL, path, 0) : NULL;
     PyObject *callable = imported != NULL ? PyObject_GetAttrString(imported, function) : NULL;
     PyObject *arguments, *result = NULL;
     va_list values;

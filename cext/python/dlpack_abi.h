@@ -16,25 +16,10 @@ enum {
     CUDRIVER_DL_CUDA_MANAGED = 13,
 };
 
-/* Kinds of numbers. */
+/* Kinds of numbers that C tells apart; memory/dlpack.py has them all. */
 enum {
-    CUDRIVER_DL_INT = 0,
-    CUDRIVER_DL_UINT = 1,
     CUDRIVER_DL_FLOAT = 2,
-    CUDRIVER_DL_BFLOAT = 4,
     CUDRIVER_DL_COMPLEX = 5,
-    CUDRIVER_DL_BOOL = 6,
-    CUDRIVER_DL_FLOAT8_E3M4 = 7,
-    CUDRIVER_DL_FLOAT8_E4M3 = 8,
-    CUDRIVER_DL_FLOAT8_E4M3B11FNUZ = 9,
-    CUDRIVER_DL_FLOAT8_E4M3FN = 10,
-    CUDRIVER_DL_FLOAT8_E4M3FNUZ = 11,
-    CUDRIVER_DL_FLOAT8_E5M2 = 12,
-    CUDRIVER_DL_FLOAT8_E5M2FNUZ = 13,
-    CUDRIVER_DL_FLOAT8_E8M0FNU = 14,
-    CUDRIVER_DL_FLOAT6_E2M3FN = 15,
-    CUDRIVER_DL_FLOAT6_E3M2FN = 16,
-    CUDRIVER_DL_FLOAT4_E2M1FN = 17,
 };
 
 /* Flags of a versioned tensor. */

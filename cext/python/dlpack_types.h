@@ -1,4 +1,4 @@
-/* DLPack's data types and NumPy's dtypes. Those of ml_dtypes are looked up when they are met. */
+/* DLPack's data types as NumPy's, with those of ml_dtypes, such as bfloat16. */
 #ifndef CUDRIVER_DLPACK_TYPES_H
 #define CUDRIVER_DLPACK_TYPES_H
 
@@ -6,14 +6,11 @@
 
 #include "dlpack_abi.h"
 
-/* The data type of a dtype. *padded: its items have less than 8 bits, and take a byte each. 0, or
- * -1 with BufferError if DLPack has none. */
-int cudriver_dlpack_type(CoreState *state, PyObject *dtype, struct cudriver_dl_type *type,
-                         bool *padded);
+/* Finds the data type of a dtype. 0, or -1 with BufferError if there is none. */
+int cudriver_dlpack_type(CoreState *state, PyObject *dtype, struct cudriver_dl_type *type);
 
-/* New reference: the dtype of a data type, and its size in bytes. NULL with BufferError if NumPy
- * has none, or with ImportError if that needs ml_dtypes, which is not installed. */
-PyObject *cudriver_dlpack_dtype(CoreState *state, struct cudriver_dl_type type, bool padded,
-                                Py_ssize_t *itemsize);
+/* New reference: the dtype of a data type. NULL with BufferError if there is none, or ImportError
+ * if it needs an ml_dtypes that is not installed. `padded`: each item has bytes of its own. */
+PyObject *cudriver_dlpack_dtype(CoreState *state, struct cudriver_dl_type type, bool padded);
 
 #endif

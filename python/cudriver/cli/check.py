@@ -160,12 +160,14 @@ def _report(prefix: str, machine: Machine, arguments: Namespace) -> Report:
 
 
 def _checked(prefix: str, machine: Machine, arguments: Namespace) -> Report:
+    from cudriver.stack.collect import recollect
     from cudriver.stack.report import Report
     from cudriver.stack.rules import judge
 
     facts = target.facts(prefix, machine)
     facts.match, facts.match_level = arguments.match, arguments.match_level or "minor"
-    report = Report(facts, judge(facts), strict=arguments.strict)
+    findings = judge(facts, None, lambda changes: recollect(facts, machine, changes))
+    report = Report(facts, findings, strict=arguments.strict)
     if arguments.observe:
         from cudriver.stack.observe import observe
 

@@ -74,20 +74,14 @@ def inspect(
     >>> report.verdict in ("consistent", "mismatch", "unknown")
     True
     """
-    from cudriver.stack.collect import collect
+    from cudriver.stack.collect import collect, machine_for, recollect
     from cudriver.stack.report import Report
     from cudriver.stack.rules import judge
 
-    facts = collect(
-        prefix,
-        root=root,
-        environ=environ,
-        probe_driver=probe_driver,
-        assume_driver=assume_driver,
-        assume_gpus=assume_gpus,
-    )
+    machine = machine_for(prefix, root, environ, probe_driver, assume_driver, assume_gpus)
+    facts = collect(prefix, machine=machine)
     facts.match, facts.match_level = match, match_level
-    return Report(facts, judge(facts))
+    return Report(facts, judge(facts, None, lambda changes: recollect(facts, machine, changes)))
 
 
 def __getattr__(name: str) -> Any:

@@ -49,6 +49,7 @@ class Finding(Record):
     fix: list[str] = fresh(list)
     subject: str = ""  # the framework, or else the file, that it is about
     because: str | None = None  # the file or package that caused it, where that is another
+    proven: bool = False  # `fix` takes it away on a copy of the facts, and brings nothing worse
     crashed: bool = False  # the rule failed or gave up: its silence means nothing
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cudriver.stack.components import ABSENT, OK, RANK, components
 from cudriver.stack.model import CONSISTENT, ERROR, NOTE, UNKNOWN, WARNING
-from cudriver.stack.report_text import short_path
+from cudriver.stack.report_text import PROVEN, short_path
 from cudriver.stack.text import html as _text
 from cudriver.stack.text import is_command
 
@@ -160,7 +160,8 @@ def _finding(finding: Finding, facts: Facts) -> str:
     if finding.evidence:
         rows.append(("seen", "".join(_evidence(item, facts) for item in finding.evidence)))
     if finding.fix:
-        rows.append(("mend", "".join(map(_fix, finding.fix))))
+        proven = f"<p>{_text(PROVEN)}</p>" if finding.proven else ""
+        rows.append(("mend", "".join(map(_fix, finding.fix)) + proven))
     body = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in rows)
     return (
         f'<article class="{style}"><h3><span class="tag {style}">{_text(finding.rule)} '

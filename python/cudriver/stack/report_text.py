@@ -29,6 +29,7 @@ MARKS = {OK: "✓", ABSENT: "-", WARNING: "!", ERROR: "✗", UNKNOWN: "?"}
 PLAIN_MARKS = {OK: "+", ABSENT: "-", WARNING: "!", ERROR: "x", UNKNOWN: "?"}
 MARK_COLOUR = {OK: "green", ABSENT: "dim", WARNING: "yellow", ERROR: "red", UNKNOWN: "yellow"}
 ELLIPSIS, PLAIN_ELLIPSIS = "…", "..."
+PROVEN = "# tried on a copy of these facts: it mends this, and breaks nothing"
 LABEL = 12  # columns of the left-hand names
 EVIDENCE_SHOWN = 6
 PREFIX_LEAST = 24  # columns of a prefix in a line for --all before its frameworks are shortened
@@ -223,6 +224,8 @@ def _finding(finding: Finding, facts: Facts, style: Style) -> list[str]:
         fixes += wrap_command(fix, room) if is_command(fix) else wrap(fix, room)
     if fixes:
         lines += _labelled("mend", fixes, indent, style)
+    if finding.proven:
+        lines.append(" " * indent + style.paint(PROVEN, "dim"))
     return lines
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
 from collections import Counter
@@ -157,6 +158,20 @@ def _look_around(machine: Machine, probe_driver: bool, prefixes: Sequence[str]) 
     machine.toolkits = toolkits.system(tree, machine.variables, machine.problems)
 
 
+def machine_for(
+    prefix: str | None,
+    root: str,
+    environ: Mapping[str, str] | None,
+    probe_driver: bool,
+    assume_driver: str | None,
+    assume_gpus: Sequence[str] | None,
+) -> Machine:
+    """`collect_machine` for one environment, which is looked for first."""
+    check_arguments(root, assume_driver, assume_gpus)
+    where = place(Root(root), prefix)
+    return collect_machine(root, environ, probe_driver, assume_driver, assume_gpus, [where])
+
+
 def collect(
     prefix: str | None = None,
     *,
@@ -169,9 +184,7 @@ def collect(
 ) -> Facts:
     """The facts of the environment at `prefix`. A `machine` stands in for the other arguments."""
     if machine is None:
-        check_arguments(root, assume_driver, assume_gpus)
-        prefix = place(Root(root), prefix)
-        machine = collect_machine(root, environ, probe_driver, assume_driver, assume_gpus, [prefix])
+        machine = machine_for(prefix, root, environ, probe_driver, assume_driver, assume_gpus)
     where = place(machine.root, prefix)
     machine.root.budget = Budget()
     try:
@@ -187,6 +200,23 @@ def collect(
         return facts
     finally:
         machine.root.budget = None
+
+
+def recollect(facts: Facts, machine: Machine, changes: dict[str, str | None]) -> Facts:
+    """The same environment's facts with other variables (None: unset). The driver is not asked
+    again.
+    """
+    variables = {name: v for name, v in {**machine.variables, **changes}.items() if v is not None}
+    other = Machine(machine.root, variables)
+    other.assumed, other.gpus, other.too_much = machine.assumed, machine.gpus, machine.too_much
+    _look_around(other, False, [])
+    known, new = machine.driver(), other.driver()
+    if machine.assumed is None:
+        new.devices = [copy.copy(device) for device in known.devices]
+        new.probed, new.cuda = known.probed, new.cuda or known.cuda
+    made = collect(facts.environment.prefix, machine=other)
+    made.match, made.match_level = facts.match, facts.match_level
+    return made
 
 
 def _collect(machine: Machine, where: str) -> Facts:

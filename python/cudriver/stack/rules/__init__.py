@@ -16,6 +16,10 @@ from cudriver.stack.model import (
     Finding,
 )
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cudriver.stack.rules.after import Recollect
+
 Rule = Callable[[Facts], Iterable[Finding]]
 
 _ORDER = {ERROR: 0, WARNING: 1, NOTE: 2}
@@ -31,8 +35,23 @@ def registry() -> dict[str, Rule]:
     return dict(sorted(rules.items()))
 
 
-def judge(facts: Facts, rules: dict[str, Rule] | None = None) -> list[Finding]:
-    """What all rules find, the worst first. A rule that fails is a finding, and the others run."""
+def judge(
+    facts: Facts, rules: dict[str, Rule] | None = None, recollect: Recollect | None = None
+) -> list[Finding]:
+    """What all rules find, the worst first, with the mends that heal it.
+
+    recollect: gives the facts as they are with other environment variables.
+    """
+    findings = run(facts, rules)
+    if any(finding.fix and finding.severity != NOTE for finding in findings):
+        from cudriver.stack.rules.tried import try_mends
+
+        try_mends(facts, findings, lambda changed: run(changed, rules), recollect)
+    return findings
+
+
+def run(facts: Facts, rules: dict[str, Rule] | None = None) -> list[Finding]:
+    """What all rules find. A rule that fails is a finding, and the others run."""
     findings: list[Finding] = []
     for number, rule in (registry() if rules is None else rules).items():
         try:

@@ -263,7 +263,7 @@ def _nowhere(facts: Facts, faults: list[LoadFault], mend: list[str]) -> Finding:
         + _searched(facts, names)
         + proof(facts, first),
         first.text,
-        [line.replace(first.name, ", ".join(names)) for line in mend],
+        mend if len(names) == 1 else [line.replace(first.name, ", ".join(names)) for line in mend],
         first.framework or first.library,
     )
 

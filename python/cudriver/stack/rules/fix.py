@@ -9,8 +9,28 @@ from cudriver.stack.tables import table
 from cudriver.stack.text import quote
 from cudriver.stack.versions import compare, cut, major, minor
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 CONDA = ("conda", "mamba", "micromamba", "pixi")
 INDEX = "https://download.pytorch.org/whl"
+
+
+class Command(str):
+    """A command, with what it does: see `after`."""
+
+    installs: tuple[str, ...] = ()
+    removes = ""  # a distribution
+    sets: tuple[str, str | None] | None = None  # a variable; None: unsets it
+    again = alone = upgrade = False
+    source: str | None = None  # a package index
+
+    @classmethod
+    def of(cls, text: str, **does: Any) -> Command:
+        made = cls(text)
+        made.__dict__.update(does)
+        return made
 
 
 def installer(env: Environment, dist: Distribution | None) -> str:
@@ -39,8 +59,9 @@ def install(
     environment's own.
     """
     tool = by or env.installer
+    does = {"installs": specifiers, "again": again, "alone": alone, "upgrade": upgrade}
     if tool in CONDA:
-        return _conda(env, tool, specifiers, again)
+        return Command.of(_conda(env, tool, specifiers, again), **does)
     words = [quote(s) for s in specifiers]
     if tool == "uv":
         command = ["uv", "pip", "install", "--python", quote(env.executable or env.prefix)]
@@ -62,7 +83,7 @@ def install(
     command += words
     if index:
         command += ["--index-url", quote(index)]
-    return " ".join(command)
+    return Command.of(" ".join(command), source=index, **does)
 
 
 def _conda(env: Environment, tool: str, specifiers: tuple[str, ...], again: bool) -> str:
@@ -88,6 +109,10 @@ def name_of(dist: Distribution, tool: str) -> str:
 
 def uninstall(env: Environment, dist: Distribution) -> str:
     """The command that removes one distribution."""
+    return Command.of(_uninstall(env, dist), removes=dist.name)
+
+
+def _uninstall(env: Environment, dist: Distribution) -> str:
     tool = installer(env, dist)
     name = quote(name_of(dist, tool))
     if tool == "pixi":
@@ -232,5 +257,6 @@ def without(variable: str, value: str, unwanted: list[str]) -> str:
     """The variable set to its own value less some folders, or unset where nothing is left."""
     kept = [p for p in value.replace(" ", ":").split(":") if p and p.rstrip("/") not in unwanted]
     if not kept:
-        return f"unset {variable}"
-    return f"export {variable}={quote(':'.join(kept))}"
+        return Command.of(f"unset {variable}", sets=(variable, None))
+    left = ":".join(kept)
+    return Command.of(f"export {variable}={quote(left)}", sets=(variable, left))

@@ -142,7 +142,7 @@ def symbol_mend(facts: Facts, fault: LoadFault, provider: Library | None) -> lis
         mend = back_to_pin(facts, os.path.basename(cuda[0]))
         if mend:
             return mend
-    guess = _family_of_symbol(fault.name)
+    guess = family_of_symbol(fault.name)
     if guess:
         leaks = (leak(facts, x) for x in facts.libraries if x.soname.startswith(guess))
         mend = next(filter(None, leaks), []) or back_to_pin(facts, guess)
@@ -178,7 +178,7 @@ def _newer(facts: Facts, fault: LoadFault, provider: Library) -> list[str]:
     return [fix.install(facts.environment, name, by=tool, upgrade=True, alone=True)]
 
 
-def _family_of_symbol(symbol: str) -> str | None:
+def family_of_symbol(symbol: str) -> str | None:
     """The library that a function's name belongs to, by its prefix."""
     prefixes = (
         ("__nvJitLink", "libnvJitLink.so"),
@@ -253,7 +253,7 @@ def _owner_mend(facts: Facts, fault: LoadFault) -> list[str]:
             wanted = f"{owner.name}[{extra}]=={owner.version}"
             return [fix.install(facts.environment, wanted, by=tool)]
         wheel = _wheel_with(fault.name)
-        if wheel and _looks_into_wheels(facts, fault):
+        if wheel and looks_into_wheels(facts, fault):
             return [fix.install(facts.environment, wheel, by=tool)]
         if describe(split(fault.name)[0]):  # its package brings no such library: again is in vain
             return [
@@ -294,7 +294,19 @@ def _requires(owner: Distribution, soname: str, extras: bool = False) -> str | N
     return None
 
 
-def _looks_into_wheels(facts: Facts, fault: LoadFault) -> bool:
+def wheel_brings(wheel: str, version: str, soname: str) -> bool:
+    """Whether a wheel of NVIDIA's of that release has a library of that SONAME."""
+    row = describe(split(soname)[0])
+    stem, _, cuda = wheel.partition("-cu")
+    if stem not in (row.get("wheel"), row.get("conda")):
+        return False
+    listed = (row.get("sonames") or {}).get(cuda or "13")
+    if listed is not None:
+        return bool(listed == soname)
+    return row["family"] != "cudnn" or split(soname)[1] == cut(version, 1)
+
+
+def looks_into_wheels(facts: Facts, fault: LoadFault) -> bool:
     """Whether what needs a library looks for it among NVIDIA's wheels."""
     if any(f.name == fault.framework and f.finds_wheels for f in facts.frameworks):
         return True

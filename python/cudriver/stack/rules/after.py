@@ -1,0 +1,243 @@
+"""The facts as they will be after a command: what it installs, removes or sets, on a copy.
+
+Of a release is known here what it requires while it is the one that is installed, the libraries of
+NVIDIA's wheels, PyTorch's builds and the pairs of the table. An installer is taken at its word: it
+brings a distribution's files whole, and releases that fit each other where they state it.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+
+from cudriver.stack.model import IMPORT, Distribution, Facts, FileFault, LoadFault
+from cudriver.stack.rules import fix
+from cudriver.stack.rules.faults import caused_by
+from cudriver.stack.rules.mends import family_of_symbol, looks_into_wheels, owner_of, wheel_brings
+from cudriver.stack.rules.pairs import goes_with
+from cudriver.stack.versions import compare, cut, satisfies
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, TypeVar
+
+    T = TypeVar("T")
+    Recollect = Callable[[dict[str, str | None]], Facts]
+
+_SPECIFIER = re.compile(r"([A-Za-z0-9._-]+)(?:\[([^]]*)\])?\s*(.*)\Z")
+EXEC_STACK = "cannot enable executable stack"  # which its package built so
+
+
+def but(record: T, **changes: Any) -> T:
+    """A copy of a record with other values in some fields."""
+    made = copy.copy(record)
+    made.__dict__.update(changes)
+    return made
+
+
+def after(facts: Facts, lines: list[str], recollect: Recollect | None) -> Facts | None:
+    """The facts after these commands; None where one does what is not known here."""
+    trial = _Copy(facts)
+    for line in lines:
+        if not isinstance(line, fix.Command) or (line.sets and recollect is None):
+            return None
+        if line.sets and recollect is not None:
+            trial = _Copy(recollect(dict([line.sets])))
+        elif line.removes:
+            trial.remove(line.removes)
+        else:
+            trial.install(line)
+    return trial.facts
+
+
+def _of(text: str | None) -> str:
+    """The distribution in "nvidia-cudnn-cu12 9.10.2.21"."""
+    return (text or "").split(" ")[0]
+
+
+class _Copy:
+    """A copy of the facts that commands change."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = but(facts)
+        for name in ("distributions", "frameworks", "libraries", "load_faults", "file_faults"):
+            setattr(self.facts, name, list(getattr(facts, name)))
+
+    def _drop(self, cured: Callable[[LoadFault], bool]) -> None:
+        self.facts.load_faults = [f for f in self.facts.load_faults if not cured(f)]
+
+    def install(self, command: fix.Command) -> None:
+        """What is asked for, and what that requires. A bare name that is there stays as it is,
+        unless its own requirements are not met: then its release is one that fits.
+        """
+        asked = [match for each in command.installs if (match := _SPECIFIER.match(each))]
+        done = {_name(match[1]) for match in asked}
+        for name, extras, wanted in [(_name(m[1]), (m[2] or "").split(","), m[3]) for m in asked]:
+            old = self.facts.distribution(name)
+            unmet = old is not None and any(
+                not self._met(r.name, r.specifier) for r in old.active(())
+            )
+            fits = unmet and not wanted and not command.alone
+            self._put(name, wanted, command, fits)
+            if not command.alone:
+                self._required(name, extras, command, done)
+
+    def _met(self, name: str, specifier: str) -> bool:
+        here = self.facts.distribution(name)
+        return here is not None and satisfies(here.version, specifier) is not False
+
+    def _required(self, name: str, extras: list[str], command: fix.Command, done: set[str]) -> None:
+        dist = self.facts.distribution(name)
+        for needed in dist.active(extras) if dist else ():
+            there = self._met(needed.name, needed.specifier)
+            if needed.name in done or (there and not needed.extras and not command.again):
+                continue
+            done.add(needed.name)
+            self._put(needed.name, needed.specifier, command, False)
+            self._required(needed.name, needed.extras, command, done)
+
+    def _put(self, name: str, wanted: str, command: fix.Command, fits: bool) -> None:
+        """One distribution in a release that is wanted. fits: one that goes with the others."""
+        facts = self.facts
+        old = facts.distribution(name)
+        version = "" if fits else _release(wanted, old)
+        tag = re.search(r"/cu(\d+)(\d)\Z", command.source or "")
+        cuda = f"{tag[1]}.{tag[2]}" if tag else None
+        kind = next((f for f in facts.frameworks if f.distribution == name), None)
+        rebuilt = command.source is not None and kind is not None and kind.cuda != cuda
+        changed = old is None or cut(version, 4) != cut(old.version, 4) or rebuilt
+        if not changed and not command.again:
+            return
+        new = but(old, version=version, requires=[]) if old and changed else old
+        new = new or Distribution(
+            name, version, "wheel", "", next(iter(facts.environment.site_packages), "")
+        )
+        facts.distributions = [d for d in facts.distributions if d.name != name] + [new]
+        fits = fits or (changed and goes_with(facts, name, version))
+        healed = self._restore(name)
+        self._drop(lambda fault: any(caused_by(fault, file) for file in healed))
+        self._drop(lambda fault: self._cured(fault, new, old, changed, fits))
+        if changed:
+            cuda = cuda or (None if rebuilt or kind is None else kind.cuda)
+            self._renew(name, version, cuda)
+
+    def _restore(self, name: str) -> list[FileFault]:
+        """Puts a distribution's own files in place, and with them those that it shares."""
+        healed = [
+            f for f in self.facts.file_faults if f.distribution == name and f.what != "shared"
+        ]
+        kept = [f for f in self.facts.file_faults if f not in healed]
+        for fault in healed:
+            others = [_of(o) for o in fault.owners if _of(o) != name]
+            if fault.what == "owners" and others:
+                kept.append(but(fault, distribution=others[0]))
+        self.facts.file_faults = kept
+        return healed
+
+    def _cured(
+        self,
+        fault: LoadFault,
+        new: Distribution,
+        old: Distribution | None,
+        changed: bool,
+        fits: bool,
+    ) -> bool:
+        """Whether a fault goes with that release in place."""
+        facts, name = self.facts, new.name
+        framework, owner = facts.framework(fault.framework or ""), owner_of(facts, fault.library)
+        mine = name in (owner and owner.name, framework and framework.distribution)
+        if fault.kind in ("rejected", "damaged"):
+            holder = owner_of(facts, fault.file)
+            return (
+                name == (fault.owner or (holder and holder.name))
+                and EXEC_STACK not in fault.message
+            )
+        if mine and changed:
+            return fits or name == "torch"
+        if fault.kind == "not found":
+            sought = facts.environment.kind == "conda" or looks_into_wheels(facts, fault)
+            return sought and wheel_brings(name, new.version, fault.name)
+        provider = owner_of(facts, os.path.normpath(fault.provider or ""))
+        family = family_of_symbol(fault.name)
+        brought = (
+            provider.name == name
+            if provider
+            else family and wheel_brings(name, new.version, family)
+        )
+        return bool(old and changed and brought and (self._pinned(new) or _newer(new, old)))
+
+    def _pinned(self, dist: Distribution) -> bool:
+        """Whether a requirement says exactly that release."""
+        every = (r for d in self.facts.distributions for r in d.requires if r.name == dist.name)
+        return any("=" in r.specifier and satisfies(dist.version, r.specifier) for r in every)
+
+    def _renew(self, name: str, version: str, cuda: str | None) -> None:
+        """The libraries and the framework of a distribution that is of another release now."""
+        facts, renewed = self.facts, {}
+        for at, library in enumerate(facts.libraries):
+            if _of(library.provided_by) == name and library.version:
+                own = cut(version, library.version.count(".") + 1)
+                changes = {"version": own, "provided_by": f"{name} {version}", "cuda": None}
+                facts.libraries[at] = renewed[library.path] = but(library, **changes)
+        for at, framework in enumerate(facts.frameworks):
+            used = {
+                x.family: cut(x.version, 3) for x in renewed.values() if x.path in framework.loads
+            }
+            made: dict[str, Any] = {key: used[key] for key in ("cudnn", "nccl") if key in used}
+            if framework.distribution == name:
+                made.update(version=version, cuda=cuda)
+                if name == "torch":
+                    made.update(_torch(version, cuda, facts.environment.platform))
+            facts.frameworks[at] = but(framework, **made)
+
+    def remove(self, name: str) -> None:
+        """Takes a distribution away. What another loads of it, that one finds elsewhere or not."""
+        facts = self.facts
+        gone = {f.name for f in facts.frameworks if f.distribution == name}
+        facts.distributions = [d for d in facts.distributions if d.name != name]
+        facts.frameworks = [f for f in facts.frameworks if f.name not in gone]
+        self._drop(lambda fault: fault.framework in gone or fault.owner == name)
+        files = [f for f in facts.file_faults if name in map(_of, [f.distribution, *f.owners])]
+        facts.file_faults = [f for f in facts.file_faults if f not in files]
+        for fault in files:
+            for other in {_of(o) for o in [fault.distribution, *fault.owners]} - {name}:
+                facts.file_faults.append(but(fault, distribution=other, what="missing", owners=[]))
+        lost = [x for x in facts.libraries if _of(x.provided_by) == name]
+        facts.libraries = [x for x in facts.libraries if x not in lost]
+        for library in lost:
+            for user in facts.frameworks if library.needed_by and not library.shadowed else ():
+                if library.path in user.loads:
+                    said = f"{library.soname}: cannot open shared object file"
+                    missing = LoadFault("not found", user.path, said, library.soname)
+                    facts.load_faults.append(but(missing, framework=user.name, means=IMPORT))
+
+
+def _name(text: str) -> str:
+    plain = re.sub(r"[-_.]+", "-", text).lower()
+    return "torch" if plain in ("pytorch", "pytorch-gpu") else plain
+
+
+def _release(wanted: str, old: Distribution | None) -> str:
+    """The release that an installer takes; where nothing tells, the one that is there."""
+    have = old.version if old else ""
+    stated = re.search(r"(?:==?|>=|~=)\s*([0-9][0-9.]*?)(\.\*)?(?:[,=]|\Z)", wanted)
+    if stated is None or (old is not None and satisfies(have, wanted)):
+        return have
+    return stated[1] + (".0" if stated[2] else "")
+
+
+def _torch(version: str, cuda: str | None, platform: str) -> dict[str, Any]:
+    """A build of PyTorch with the libraries that it pins."""
+    from cudriver.stack.rules.cu5 import torch_archs
+
+    built = {"archs": torch_archs(version, cuda, platform), "variant": "cuda" if cuda else "cpu"}
+    return {**built, "cudnn": None, "cudnn_built": None, "nccl": None, "loads": [], "fails": False}
+
+
+def _newer(one: Distribution, than: Distribution) -> bool:
+    try:
+        return compare(one.version, than.version) > 0
+    except ValueError:
+        return False

@@ -1,0 +1,103 @@
+"""Mends are tried on a copy of the facts before they are told: one that does not take its finding
+away, or that brings an error or a warning, is left out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from cudriver.stack.model import ERROR, NOTE, Facts, Finding
+from cudriver.stack.rules.after import after
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cudriver.stack.rules.after import Recollect
+
+    Lines = tuple[str, ...]
+    Seen = dict[str, Counter[tuple[str, str]]]
+
+TRIALS = 24  # different commands; those of further findings are told untried
+NONE = "no command that is known here mends this and breaks nothing else."
+
+
+def try_mends(
+    facts: Facts,
+    findings: list[Finding],
+    run: Callable[[Facts], list[Finding]],
+    recollect: Recollect | None,
+) -> None:
+    """Keeps of each finding's mends those that heal it. Of several that one cause has, each of its
+    findings gets the one that takes most away. run: all rules.
+    """
+    told = [f for f in findings if f.severity != NOTE and f.fix and not f.crashed]
+    trials = _Trials(facts, findings, run, recollect)
+    parts = {id(f): _parts(f.fix) for f in told}
+    pool = [part for f in told for part in parts[id(f)] if trials.heals(f, part)]
+    pool = [part for part in dict.fromkeys(pool) if not trials.removes(part)]
+    for finding in told:
+        kept = [p for p in parts[id(finding)] if trials.heals(finding, p) is not False]
+        proven = [p for p in kept if trials.heals(finding, p)]
+        if not kept:
+            finding.fix = [NONE]
+        elif proven or len(kept) < len(parts[id(finding)]):
+            finding.fix = [line for part in kept for line in part]
+        healing = [p for p in pool if trials.heals(finding, p)] or proven
+        finding.proven = bool(healing)
+        best = max(healing, key=lambda p: sum(bool(trials.heals(f, p)) for f in told), default=())
+        if best not in kept:
+            finding.fix = [*best] or finding.fix
+
+
+def _parts(fix: list[str]) -> list[Lines]:
+    """What is tried by itself: every line, but a list that begins by taking something away."""
+    words = fix[0].split()
+    whole = "uninstall" in words or "remove" in words
+    return [tuple(fix)] if whole else [(line,) for line in fix]
+
+
+class _Trials:
+    """What the rules find after each command."""
+
+    def __init__(
+        self,
+        facts: Facts,
+        findings: list[Finding],
+        run: Callable[[Facts], list[Finding]],
+        recollect: Recollect | None,
+    ) -> None:
+        self.facts, self.run, self.recollect = facts, run, recollect
+        self.before = _seen(findings)
+        self._after: dict[Lines, Seen | None] = {}
+        self._removing: set[Lines] = set()
+
+    def heals(self, finding: Finding, lines: Lines) -> bool | None:
+        """Whether these lines take a finding away and bring none; None where it is not known."""
+        if lines not in self._after:
+            self._after[lines] = self._try(lines) if len(self._after) < TRIALS else None
+        seen = self._after[lines]
+        if seen is None:
+            return None
+        key = finding.rule, finding.subject
+        worse = any(seen[level] - self.before[level] for level in seen)
+        return not worse and seen["all"][key] < self.before["all"][key]
+
+    def removes(self, lines: Lines) -> bool:
+        """Whether these lines take a framework away, so that nothing can be wrong with it."""
+        return lines in self._removing
+
+    def _try(self, lines: Lines) -> Seen | None:
+        changed = after(self.facts, [*lines], self.recollect)
+        if changed is None:
+            return None
+        if len(changed.frameworks) < len(self.facts.frameworks):
+            self._removing.add(lines)
+        return _seen(self.run(changed))
+
+
+def _seen(findings: list[Finding]) -> Seen:
+    """How often each rule speaks of each subject: in errors and warnings, and in errors alone."""
+    told = [f for f in findings if f.severity != NOTE]
+    errors = [f for f in told if f.severity == ERROR]
+    return {k: Counter((f.rule, f.subject) for f in v) for k, v in (("all", told), ("bad", errors))}

@@ -1,0 +1,258 @@
+"""Mends are tried on a copy of the facts: what cannot heal is not told."""
+
+import pytest
+from facts import (
+    PINS,
+    SITE,
+    environment,
+    facts,
+    fault,
+    gpu,
+    library,
+    pip,
+    torch,
+    wheel,
+)
+from facts import driver as a_driver
+from synth import Prefix
+
+from cudriver.stack import inspect
+from cudriver.stack.model import Evidence, FileFault, Framework, Requirement
+from cudriver.stack.rules import judge, tried
+
+CUDNN = f"{SITE}/nvidia/cudnn/lib/libcudnn.so.9"
+
+
+def mends(of, rule, recollect=None):
+    """The mends of a rule's only error or warning, and whether they are proven."""
+    (found,) = [f for f in judge(of, None, recollect) if f.rule == rule and f.severity != "note"]
+    return found.fix, found.proven
+
+
+def missing(name, library, framework, **more):
+    said = f"{name}: cannot open shared object file: No such file or directory"
+    return fault("not found", name, library, said, framework=framework, **more)
+
+
+class TestWhatCannotHealIsNotTold:
+    def test_the_same_release_of_cudnn_again(self):
+        """cuDNN 8.9.7 is there, whole; to install 8.9.7 once more changes nothing."""
+        lib = library("libcudnn.so.8", "8.9.7", "cudnn", provided_by="nvidia-cudnn-cu12 8.9.7.29")
+        of = facts(
+            distributions=[wheel("torch", "2.8.0"), wheel("nvidia-cudnn-cu12", "8.9.7.29")],
+            libraries=[lib],
+            frameworks=[torch(cudnn_built="9.10.2", cudnn="8.9.7", loads=[lib.path])],
+        )
+        assert mends(of, "CU301") == ([tried.NONE], False)
+
+    @pytest.mark.parametrize(
+        ("package", "name", "beside"),
+        [
+            ("torchcodec", "libavutil.so.59", []),  # FFmpeg, which it does not bring
+            ("pynvvideocodec", "libnccl.so.2", []),
+            ("onnxruntime-gpu", "libcusolver.so.11", [wheel("nvidia-cusolver", "12.0.3.29")]),
+            ("onnxruntime-gpu", "libcudnn.so.8", [wheel("nvidia-cudnn-cu12", "9.10.2.21")]),
+        ],
+    )
+    def test_a_package_that_does_not_bring_the_library(self, package, name, beside):
+        path = f"{SITE}/{package}"
+        kind = Framework(package, "1.0", path=path, distribution=package, module=package)
+        of = facts(
+            distributions=[wheel(package, "1.0"), *beside],
+            frameworks=[kind],
+            load_faults=[missing(name, f"{path}/_core.so", package)],
+        )
+        fix, proven = mends(of, "CU305")
+        assert not proven
+        assert fix == [tried.NONE] or fix[0].endswith(" before.")
+
+    @pytest.mark.parametrize("installer", ["uv", "conda"])
+    def test_the_newest_extension_whatever_pytorch(self, installer):
+        kind = Framework("xformers", "0.0.32", path=f"{SITE}/xformers", distribution="xformers")
+        name = "_ZNK3c106SymInt6sym_neERKS0_"
+        of = facts(
+            environment=environment("uv", installer),
+            distributions=[
+                wheel("torch", "2.9.1"),
+                wheel("xformers", "0.0.31", installer=installer),
+            ],
+            frameworks=[torch("2.9.1+cu128"), kind],
+            load_faults=[
+                fault("symbol", name, f"{SITE}/xformers/_C.so", "x", framework="xformers")
+            ],
+        )
+        assert mends(of, "CU303") == ([tried.NONE], False)
+
+    def test_another_pytorch_than_the_one_that_vllm_pins(self):
+        kinds = [torch("2.6.0+cu124", "12.4", archs=["sm_90"])]
+        parts = [wheel("torch", "2.6.0"), wheel("vllm", "0.8.5", "torch==2.6.0")]
+        new = a_driver(devices=[gpu(capability="12.0", name="NVIDIA B200")])
+        of = facts(distributions=parts[:1], frameworks=kinds, driver=new)
+        assert mends(of, "CU501")[1]
+        of = facts(distributions=parts, frameworks=kinds, driver=new)
+        assert mends(of, "CU501") == ([tried.NONE], False)
+
+    def test_an_environment_for_torchvision_alone(self):
+        of = facts(
+            distributions=[
+                wheel("torch", "2.9.1"),
+                wheel("vllm", "0.13.0", "torch==2.9.1"),
+                wheel("torchvision", "0.23.0", "torch==2.8.0"),
+            ],
+            frameworks=[torch("2.9.1+cu128")],
+        )
+        told = [f for f in judge(of) if "torchvision" in f.title and f.severity != "note"]
+        assert told
+        for found in told:
+            assert not any("env" in line.split("/")[0] for line in found.fix)
+            assert found.proven
+            assert "torchvision==0.24.*" in found.fix[0]
+
+    def test_what_an_overlay_pins_into_the_environment(self):
+        over = wheel("accelerate", "1.0", "nvidia-cublas-cu12==12.1.3.1", location="/overlay")
+        parts = [wheel("torch", "2.8.0"), wheel("nvidia-cublas-cu12", "12.8.4.1")]
+        of = facts(environment=environment(PYTHONPATH="/overlay"), distributions=[over, *parts])
+        asked = []
+
+        def recollect(changes):
+            asked.append(changes)
+            return facts(distributions=parts)
+
+        assert mends(of, "CU402", recollect) == (["unset PYTHONPATH"], True)
+        assert asked == [{"PYTHONPATH": None}]
+
+
+def file_fault(name, path, what="missing", *owners):
+    return FileFault(name, path, what, Evidence(f"{SITE}/{name}/RECORD", 7, path), list(owners))
+
+
+class TestWhatHealsIsProven:
+    def test_a_file_that_its_package_brings(self):
+        of = facts(
+            distributions=[PINS, wheel("nvidia-cudnn-cu12", "9.10.2.21")],
+            file_faults=[file_fault("nvidia-cudnn-cu12", CUDNN)],
+            load_faults=[missing("libcudnn.so.9", f"{SITE}/torch/lib/libtorch.so", "torch")],
+        )
+        assert mends(of, "CU404") == ([pip("nvidia-cudnn-cu12==9.10.2.21")], True)
+
+    def test_the_pins_of_the_framework(self):
+        """CU301 and CU402 have one cause, and get the mend that takes both away."""
+        pins = wheel("torch", "2.8.0", "nvidia-cudnn-cu12==9.10.2.21", "nvidia-nccl-cu12==2.27.3")
+        lib = library("libcudnn.so.9", "9.1.0", "cudnn", provided_by="nvidia-cudnn-cu12 9.1.0.70")
+        of = facts(
+            distributions=[
+                pins,
+                wheel("nvidia-cudnn-cu12", "9.1.0.70"),
+                wheel("nvidia-nccl-cu12", "2.18.1"),
+            ],
+            libraries=[lib],
+            frameworks=[torch(cudnn="9.1.0", loads=[lib.path])],
+        )
+        (older, proven), (unmet, both) = mends(of, "CU301"), mends(of, "CU402")
+        assert proven
+        assert both
+        assert older == unmet
+        assert unmet[0].endswith("install nvidia-cudnn-cu12==9.10.2.21 nvidia-nccl-cu12==2.27.3")
+
+    def test_two_that_brought_one_file(self):
+        """Either step alone leaves the other's package with a file that is not its own."""
+        path = f"{SITE}/nvidia/nccl/lib/libnccl.so.2"
+        names = "nvidia-nccl-cu12 2.27.3", "nvidia-nccl-cu13 2.28.9"
+        of = facts(
+            distributions=[PINS, *(wheel(*name.split(" ")) for name in names)],
+            file_faults=[file_fault("nvidia-nccl-cu12", path, "owners", *names)],
+        )
+        fix, proven = mends(of, "CU404")
+        assert proven
+        assert [line.split()[3] for line in fix] == ["uninstall", "install"]
+
+    def test_another_cuda_of_pytorch_but_not_beside_its_old_torchvision(self):
+        kinds = [torch("2.8.0+cu128")]
+        old = a_driver("470.1", "11.4")
+        of = facts(frameworks=kinds, driver=old)
+        fix, proven = mends(of, "CU103")
+        assert proven == any("torch==" in line for line in fix)
+        assert any("nvidia-driver" in line for line in fix)
+
+    def test_a_pair_of_the_table(self):
+        of = facts(
+            distributions=[wheel("jax", "0.4.35"), wheel("nvidia-cuda-nvcc-cu12", "12.9.86")],
+            frameworks=[],
+        )
+        fix, proven = mends(of, "CU402")
+        assert proven
+        assert fix[0].endswith("install 'nvidia-cuda-nvcc-cu12==12.8.*'")
+        of.distributions[0] = wheel("jax", "0.4.36")
+        assert [f for f in judge(of) if f.rule == "CU402"] == []
+
+    @pytest.mark.parametrize(
+        ("package", "version", "torch", "says"),
+        [
+            ("torchvision", "0.23.0", "2.9.1", "Segmentation fault"),
+            ("xformers", "0.0.32.post2", "2.9.1", "undefined symbol"),
+            ("torchao", "0.18.0", "2.9.1", "ScalingType"),
+        ],
+    )
+    def test_pairs_with_pytorch(self, package, version, torch, says):
+        requires = [] if package == "torchao" else ["torch==2.8.0"]
+        parts = [wheel("torch", torch), wheel(package, version, *requires)]
+        (found,) = [f for f in judge(facts(distributions=parts)) if f.rule == "CU402"]
+        assert found.severity == "error"
+        assert says in found.predicts
+        assert found.proven
+        parts[0] = wheel("torch", "2.10.0" if package == "torchao" else "2.8.0")
+        assert [f for f in judge(facts(distributions=parts)) if f.rule == "CU402"] == []
+
+    def test_jax_without_its_plugin(self):
+        of = facts(distributions=[wheel("jax-cuda12-pjrt", "0.6.2")], frameworks=[])
+        fix, proven = mends(of, "CU402")
+        assert proven
+        assert fix[0].endswith("install jax-cuda12-plugin==0.6.2")
+
+
+class TestBounds:
+    def test_no_more_than_so_many_are_tried(self, monkeypatch):
+        monkeypatch.setattr(tried, "TRIALS", 0)
+        of = facts(distributions=[wheel("jax-cuda12-pjrt", "0.6.2")], frameworks=[])
+        fix, proven = mends(of, "CU402")
+        assert fix
+        assert not proven
+
+    def test_the_facts_stay_as_they_are(self):
+        of = facts(
+            distributions=[PINS, wheel("nvidia-cudnn-cu12", "9.10.2.21")],
+            file_faults=[file_fault("nvidia-cudnn-cu12", CUDNN)],
+        )
+        before = of.to_dict()
+        assert mends(of, "CU404")[1]
+        assert of.to_dict() == before
+
+    def test_a_requirement_of_what_is_installed_comes_with_it(self):
+        one = wheel("jax-cuda12-pjrt", "0.6.2")
+        plugin = wheel("jax-cuda12-plugin", "0.6.1", "jax-cuda12-pjrt==0.6.2")
+        assert plugin.requires == [
+            Requirement("jax-cuda12-pjrt", "==0.6.2", plugin.requires[0].evidence)
+        ]
+        assert [f for f in judge(facts(distributions=[one, plugin], frameworks=[])) if f.fix] == []
+
+
+def test_a_variable_is_tried_by_looking_again(tmp_path):
+    """The oracle is the check itself, asked with that variable."""
+    venv = Prefix(tmp_path / "venv").venv()
+    venv.wheels({"nvidia-cublas-cu12": "12.8.4.1"})
+    over = tmp_path / "overlay"
+    over.mkdir()
+    venv.dist("accelerate", "1.0", ["nvidia-cublas-cu12==12.1.3.1"], site=over)
+    report = inspect(str(venv.path), environ={"PYTHONPATH": str(over)}, probe_driver=False)
+    (found,) = [f for f in report.findings if f.rule == "CU402"]
+    assert (found.fix, found.proven) == (["unset PYTHONPATH"], True)
+    assert tried_on_a_copy(report)
+    healed = inspect(str(venv.path), environ={}, probe_driver=False)
+    assert [f for f in healed.findings if f.rule == "CU402"] == []
+
+
+def tried_on_a_copy(report):
+    """The text, the page and the data all say so."""
+    told = "tried on a copy of these facts"
+    data = report.to_dict()["findings"]
+    return told in str(report) and told in report.to_html() and any(f["proven"] for f in data)

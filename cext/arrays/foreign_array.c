@@ -3,141 +3,9 @@
 
 #include "contexts/capture.h"
 #include "driver/driver.h"
+#include "python/call.h"
 #include "python/error.h"
 #include "python/numpy_bridge.h"
-#include "python/shape.h"
-
-/* Borrowed: an entry of the interface; NULL if it is missing or None. */
-static PyObject *entry(PyObject *interface, const char *name)
-{
-    PyObject *value = PyDict_GetItemString(interface, name);
-
-    return value == Py_None ? NULL : value;
-}
-
-/* Reads the address; refuses read-only memory if it is to be written. 0 or -1. */
-static int read_data(PyObject *interface, bool write, struct cudriver_endpoint *end)
-{
-    PyObject *data = entry(interface, "data");
-    int read_only;
-
-    if (data == NULL || !PyTuple_Check(data) || PyTuple_GET_SIZE(data) != 2) {
-        PyErr_SetString(PyExc_TypeError,
-                        "__cuda_array_interface__: 'data' is (address, read-only)");
-        return -1;
-    }
-    end->device = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(data, 0));
-    if (end->device == (CUdeviceptr)-1 && PyErr_Occurred()) {
-        PyErr_Format(PyExc_TypeError, "__cuda_array_interface__: %R is no address",
-                     PyTuple_GET_ITEM(data, 0));
-        return -1;
-    }
-    read_only = PyObject_IsTrue(PyTuple_GET_ITEM(data, 1));
-    if (read_only > 0 && write) {
-        PyErr_SetString(PyExc_ValueError, "the destination is read-only");
-    }
-    return read_only < 0 || PyErr_Occurred() ? -1 : 0;
-}
-
-static int read_geometry(PyObject *interface, struct cudriver_endpoint *end)
-{
-    PyObject *shape = entry(interface, "shape"), *strides = entry(interface, "strides");
-    Py_ssize_t stride = (Py_ssize_t)end->itemsize;
-    bool empty = end->itemsize == 0;
-
-    if (shape == NULL || !PyTuple_Check(shape) ||
-        (strides != NULL &&
-         (!PyTuple_Check(strides) || PyTuple_GET_SIZE(strides) != PyTuple_GET_SIZE(shape)))) {
-        PyErr_SetString(PyExc_TypeError,
-                        "__cuda_array_interface__: 'shape' and 'strides' are tuples of one length");
-        return -1;
-    }
-    if (cudriver_shape_parse(shape, &end->ndim, end->shape) < 0) {
-        return -1;
-    }
-    for (int i = end->ndim - 1; i >= 0; i--) {
-        end->strides[i] = stride;
-        if (strides != NULL) {
-            end->strides[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(strides, i));
-            if (PyErr_Occurred()) {
-                PyErr_Format(PyExc_TypeError, "__cuda_array_interface__: %R is no stride",
-                             PyTuple_GET_ITEM(strides, i));
-                return -1;
-            }
-        } else if (__builtin_mul_overflow(stride, end->shape[i] > 0 ? end->shape[i] : 1, &stride)) {
-            PyErr_Format(PyExc_ValueError,
-                         "__cuda_array_interface__: an array of shape %R and items of %zu bytes is "
-                         "larger than the address space",
-                         shape, end->itemsize);
-            return -1;
-        }
-        empty |= end->shape[i] == 0;
-    }
-    if (empty) { /* an empty array's address does not matter */
-        end->device = 0;
-    } else if (end->device == 0) {
-        PyErr_Format(PyExc_ValueError,
-                     "__cuda_array_interface__: an array of shape %R lies at address 0", shape);
-        return -1;
-    }
-    return 0;
-}
-
-/* Whether a description has fields; [('', '|V8')] says no more than the typestr. */
-static bool has_fields(PyObject *descr)
-{
-    PyObject *field, *name;
-
-    if (!PyList_Check(descr) || PyList_GET_SIZE(descr) != 1) {
-        return true;
-    }
-    field = PyList_GET_ITEM(descr, 0);
-    if (!PyTuple_Check(field) || PyTuple_GET_SIZE(field) != 2) {
-        return true;
-    }
-    name = PyTuple_GET_ITEM(field, 0);
-    return !PyUnicode_Check(name) || PyUnicode_GET_LENGTH(name) > 0;
-}
-
-/* Checks that typestr and description give the same size. `read`: the one already read. 0 or -1. */
-static int sizes_match(PyObject *typestr, PyObject *descr, PyObject *read, Py_ssize_t itemsize)
-{
-    PyObject *dtype;
-    Py_ssize_t other;
-
-    if (cudriver_numpy_dtype(read == descr ? typestr : descr, &dtype, &other) < 0) {
-        return -1;
-    }
-    Py_DECREF(dtype);
-    if (other != itemsize) {
-        PyErr_Format(PyExc_ValueError,
-                     "__cuda_array_interface__: 'typestr' %R says items of %zd bytes, 'descr' %R "
-                     "items of %zd",
-                     typestr, read == descr ? other : itemsize, descr,
-                     read == descr ? itemsize : other);
-        return -1;
-    }
-    return 0;
-}
-
-static int read_dtype(PyObject *interface, struct cudriver_endpoint *end)
-{
-    PyObject *typestr = entry(interface, "typestr"), *descr = entry(interface, "descr"), *read;
-    Py_ssize_t itemsize;
-    bool described = typestr != NULL && PyUnicode_Check(typestr) && descr != NULL &&
-                     PyUnicode_GET_LENGTH(typestr) > 1 && PyUnicode_READ_CHAR(typestr, 1) == 'V';
-
-    if (typestr == NULL) {
-        PyErr_SetString(PyExc_TypeError, "__cuda_array_interface__ has no 'typestr'");
-        return -1;
-    }
-    read = described && has_fields(descr) ? descr : typestr;
-    if (cudriver_numpy_dtype(read, &end->dtype, &itemsize) < 0) {
-        return -1;
-    }
-    end->itemsize = (size_t)itemsize;
-    return described ? sizes_match(typestr, descr, read, itemsize) : 0;
-}
 
 /* What the driver knows about an address. */
 struct place {
@@ -220,20 +88,55 @@ ContextObject *cudriver_foreign_context(CoreState *state, const struct cudriver_
     return cudriver_context_for_ordinal(state, first.ordinal);
 }
 
-/* Finds the memory's context and waits for the producer's stream. `on` as in the header. 0 or -1.
- */
-static int read_place(CoreState *state, PyObject *interface, const struct cudriver_stream *on,
-                      struct cudriver_endpoint *end)
+/* Waits for the producer's stream, in the memory's context. 0 or -1. */
+static int producer_wait(CoreState *state, ContextObject *context, CUstream stream)
 {
-    PyObject *stream = entry(interface, "stream");
     CUresult result;
     int captured;
     bool pushed;
 
-    CUstream handle =
-        stream != NULL ? (CUstream)(uintptr_t)PyLong_AsUnsignedLongLong(stream) : NULL;
-    if (PyErr_Occurred()) {
-        PyErr_Format(PyExc_TypeError, "__cuda_array_interface__: %R is no stream", stream);
+    if (cudriver_context_begin(state, context, &pushed) < 0) {
+        return -1;
+    }
+    captured = cudriver_capture_check(state, stream);
+    if (captured != 0) { /* captured work does not run now: there is nothing to wait for */
+        cudriver_context_end(context, pushed);
+        return captured < 0 ? -1 : 0;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    result = cuda.cuStreamSynchronize(stream);
+    Py_END_ALLOW_THREADS
+    return cudriver_context_finish(state, context, pushed, result, "cuStreamSynchronize",
+                                   "the producer's stream %p", (void *)stream);
+}
+
+/* Fills an endpoint with what memory/foreign.py has read. *stream: borrowed. 0 or -1. */
+static int read_geometry(PyObject *read, struct cudriver_endpoint *end, PyObject **stream)
+{
+    PyObject *dtype, *shape, *strides;
+    Py_ssize_t itemsize;
+
+    if (!PyArg_ParseTuple(read, "KOO!O!O", &end->device, &dtype, &PyList_Type, &shape, &PyList_Type,
+                          &strides, stream) ||
+        cudriver_numpy_dtype(dtype, &end->dtype, &itemsize) < 0) {
+        return -1;
+    }
+    end->itemsize = (size_t)itemsize;
+    end->ndim = (int)PyList_GET_SIZE(shape);
+    for (int i = 0; i < end->ndim; i++) {
+        end->shape[i] = PyLong_AsSsize_t(PyList_GET_ITEM(shape, i));
+        end->strides[i] = PyLong_AsSsize_t(PyList_GET_ITEM(strides, i));
+    }
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* Fills an endpoint, finds its memory's context and waits for the producer. 0 or -1. */
+static int endpoint_read(CoreState *state, PyObject *read, const struct cudriver_stream *on,
+                         struct cudriver_endpoint *end)
+{
+    PyObject *stream;
+
+    if (read_geometry(read, end, &stream) < 0) {
         return -1;
     }
     if (end->device == 0) { /* an empty array has no memory and no work */
@@ -243,35 +146,17 @@ static int read_place(CoreState *state, PyObject *interface, const struct cudriv
         return -1;
     }
     end->context = cudriver_foreign_context(state, end, "__cuda_array_interface__");
-    if (end->context == NULL || stream == NULL || on == CUDRIVER_UNORDERED) {
+    if (end->context == NULL || stream == Py_None || on == CUDRIVER_UNORDERED) {
         return end->context == NULL ? -1 : 0;
     }
-    if (cudriver_context_begin(state, end->context, &pushed) < 0) {
-        return -1;
-    }
-    captured = cudriver_capture_check(state, handle);
-    if (captured != 0) { /* captured work does not run now: there is nothing to wait for */
-        cudriver_context_end(end->context, pushed);
-        return captured < 0 ? -1 : 0;
-    }
-    Py_BEGIN_ALLOW_THREADS
-    result = cuda.cuStreamSynchronize(handle);
-    Py_END_ALLOW_THREADS
-    return cudriver_context_finish(state, end->context, pushed, result, "cuStreamSynchronize",
-                                   "the producer's stream %p", (void *)handle);
+    return producer_wait(state, end->context,
+                         (CUstream)(uintptr_t)PyLong_AsUnsignedLongLong(stream));
 }
 
 /* Whether an object lends its memory by DLPack, too. No exception. */
 static bool has_dlpack(PyObject *object)
 {
     return !PyType_Check(object) && PyObject_HasAttrString(object, "__dlpack__");
-}
-
-/* Whether the memory is to be had by DLPack: the interface, in version 2, has no entry for a
- * stream. With the entry None, the producer says that there is nothing to wait for. */
-static bool names_no_stream(PyObject *interface, PyObject *object)
-{
-    return PyDict_GetItemString(interface, "stream") == NULL && has_dlpack(object);
 }
 
 /* Reading the interface has raised. 0, without an exception, if the object has none, or DLPack may
@@ -296,38 +181,24 @@ static int interface_is_missing(PyObject *object)
 int cudriver_foreign_endpoint(CoreState *state, PyObject *object, bool write,
                               const struct cudriver_stream *on, struct cudriver_endpoint *end)
 {
-    PyObject *interface = PyObject_GetAttrString(object, "__cuda_array_interface__");
-    int failed;
+    PyObject *interface = PyObject_GetAttrString(object, "__cuda_array_interface__"), *read;
+    int found = 1;
 
     if (interface == NULL) {
         return interface_is_missing(object);
     }
-    if (PyDict_Check(interface)) {
-        /* Reading a number may run code that changes the dict: the copy owns what is read. */
-        Py_SETREF(interface, PyDict_Copy(interface));
-        if (interface == NULL) {
-            return -1;
+    read = cudriver_call("foreign", "interface", "(OOO)", object, interface,
+                         write ? Py_True : Py_False);
+    Py_DECREF(interface);
+    if (read == NULL || read == Py_None) { /* None: DLPack is to be asked */
+        found = read == NULL ? -1 : 0;
+    } else {
+        end->owner = Py_NewRef(object);
+        if (endpoint_read(state, read, on, end) < 0) {
+            cudriver_endpoint_done(end);
+            found = -1;
         }
     }
-    if (!PyDict_Check(interface) || entry(interface, "mask") != NULL) {
-        PyErr_Format(PyExc_TypeError, "%.100s.__cuda_array_interface__ is %s",
-                     Py_TYPE(object)->tp_name,
-                     PyDict_Check(interface) ? "masked, which is not supported" : "no dict");
-        Py_DECREF(interface);
-        return -1;
-    }
-    failed = read_data(interface, write, end);
-    if (failed == 0 && names_no_stream(interface, object)) {
-        Py_DECREF(interface);
-        return 0;
-    }
-    end->owner = Py_NewRef(object);
-    failed = failed < 0 || read_dtype(interface, end) < 0 || read_geometry(interface, end) < 0 ||
-             read_place(state, interface, on, end) < 0;
-    Py_DECREF(interface);
-    if (failed) {
-        cudriver_endpoint_done(end);
-        return -1;
-    }
-    return 1;
+    Py_XDECREF(read);
+    return found;
 }

@@ -1,0 +1,160 @@
+"""What other libraries' arrays, streams and events say of themselves, for the core."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import numpy as np
+
+INTERFACE = "__cuda_array_interface__"
+MISSING = object()
+
+
+# ---- arrays --------------------------------------------------------------------------------------
+
+
+def interface(
+    array: Any, shown: Any, write: bool
+) -> tuple[int, np.dtype[Any], list[int], list[int], int | None] | None:
+    """What `__cuda_array_interface__` shows: address (0: there are no items), dtype, shape,
+    strides, and the stream to wait for.
+
+    None if DLPack is to be asked, which orders streams: version 2 has no entry for a stream.
+    """
+    if not isinstance(shown, dict) or shown.get("mask") is not None:
+        wrong = "masked, which is not supported" if isinstance(shown, dict) else "no dict"
+        raise TypeError(f"{type(array).__name__}.{INTERFACE} is {wrong}")
+    shown = shown.copy()  # to read a number may run code that changes it
+    data = shown.get("data")
+    if not isinstance(data, tuple) or len(data) != 2:
+        raise TypeError(f"{INTERFACE}: 'data' is (address, read-only)")
+    address = _unsigned(data[0], "address")
+    if bool(data[1]) and write:
+        raise ValueError("the destination is read-only")
+    if "stream" not in shown and not isinstance(array, type) and hasattr(array, "__dlpack__"):
+        return None
+    dtype = _dtype(shown.get("typestr"), shown.get("descr"))
+    shape, strides = _geometry(shown.get("shape"), shown.get("strides"), dtype.itemsize)
+    if math.prod(shape) * dtype.itemsize == 0:
+        address = 0
+    elif address == 0:
+        raise ValueError(f"{INTERFACE}: an array of shape {tuple(shape)} lies at address 0")
+    stream = shown.get("stream")
+    return address, dtype, shape, strides, stream if stream is None else _unsigned(stream, "stream")
+
+
+def _unsigned(value: Any, what: str) -> int:
+    if not isinstance(value, int) or not 0 <= value < 1 << 64:
+        raise TypeError(f"{INTERFACE}: {value!r} is no {what}")
+    return value
+
+
+def _dtype(typestr: Any, descr: Any) -> np.dtype[Any]:
+    if typestr is None:
+        raise TypeError(f"{INTERFACE} has no 'typestr'")
+    dtype: np.dtype[Any] = np.dtype(typestr)
+    if descr is None or not isinstance(typestr, str) or typestr[1:2] != "V":
+        return dtype
+    fields: np.dtype[Any] = np.dtype(descr)
+    if fields.itemsize != dtype.itemsize:
+        raise ValueError(
+            f"{INTERFACE}: 'typestr' {typestr!r} says items of {dtype.itemsize} bytes, 'descr' "
+            f"{descr!r} items of {fields.itemsize}"
+        )
+    # [("", "|V8")] says no more than the typestr.
+    return dtype if len(descr) == 1 and len(descr[0]) == 2 and not descr[0][0] else fields
+
+
+def _geometry(shape: Any, strides: Any, itemsize: int) -> tuple[list[int], list[int]]:
+    if not isinstance(shape, tuple) or not (
+        strides is None or (isinstance(strides, tuple) and len(strides) == len(shape))
+    ):
+        raise TypeError(f"{INTERFACE}: 'shape' and 'strides' are tuples of one length")
+    lengths = [operator.index(length) for length in shape]
+    if len(lengths) > 64 or not all(0 <= length < 1 << 63 for length in lengths):
+        raise ValueError(f"{INTERFACE}: {shape!r} is no shape of at most 64 dimensions")
+    if strides is None:
+        steps = [itemsize]
+        for length in lengths[:0:-1]:
+            steps.insert(0, steps[0] * max(length, 1))
+        if steps[0] * max([1, *lengths[:1]]) >= 1 << 63:
+            raise ValueError(
+                f"{INTERFACE}: an array of shape {shape!r} and items of {itemsize} bytes is larger "
+                "than the address space"
+            )
+        return lengths, steps[: len(lengths)]
+    steps = [operator.index(step) for step in strides]
+    if not all(-(1 << 63) <= step < 1 << 63 for step in steps):
+        raise TypeError(f"{INTERFACE}: {strides!r} are no strides")
+    return lengths, steps
+
+
+# ---- streams and events --------------------------------------------------------------------------
+
+
+def handle(x: Any, kind: str) -> int | None:
+    """The handle of another library's "stream" or "event". None if it is no such thing.
+
+    From `cuda_stream` (PyTorch), from `__cuda_stream__`, or, if its class is called Stream, from
+    `ptr` (CuPy) or `handle`; accordingly of an event. 0 for one that PyTorch never recorded.
+    """
+    value = named = getattr(x, f"cuda_{kind}", MISSING)
+    if value is MISSING and kind == "stream" and hasattr(x, "__cuda_stream__"):
+        pair = x.__cuda_stream__()
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise TypeError(f"{type(x).__name__}.__cuda_stream__() must give (version, handle)")
+        value = pair[1]
+    if value is MISSING and _is_called(x, kind.capitalize()):  # memory has these attributes, too
+        value = getattr(x, "ptr", MISSING)
+        value = getattr(x, "handle", MISSING) if value is MISSING else value
+    if value is MISSING:
+        return None
+    try:
+        number = _number(value)
+    except TypeError:
+        number = -1
+    if not 0 <= number < 1 << 64:
+        raise TypeError(f"{type(x).__name__} says that its {kind} is {value!r}, which is no handle")
+    if number == 0 and kind == "event" and named is MISSING:
+        raise ValueError(f"{type(x).__name__} says that its event is 0: is it closed?")
+    return number
+
+
+def stream_argument(x: Any) -> int:
+    """The handle that Stream.from_handle() is given."""
+    plain = hasattr(type(x), "__index__") and not isinstance(x, bool)
+    number = None if plain else handle(x, "stream")
+    if number is None:
+        if not plain and not (_has_int(x) and _is_called(x, "CUstream", "cudaStream_t")):
+            name = type(x).__name__
+            raise TypeError(
+                f"a stream's handle is an int, or an object that is a stream, not {name}"
+            )
+        number = _number(x)
+    if not 0 <= number < 1 << 64:
+        raise ValueError(f"{number} is no stream's handle")
+    return number
+
+
+def _is_called(x: Any, *endings: str) -> bool:
+    """Whether the class, or one that it derives from, has a name that ends so."""
+    return any(kind.__name__.endswith(endings) for kind in type(x).__mro__)
+
+
+def _has_int(value: Any) -> bool:
+    """Whether int() takes what is no ordinary number, such as cuda.bindings' CUstream."""
+    return hasattr(type(value), "__int__") and not hasattr(type(value), "__float__")
+
+
+def _number(value: Any) -> int:
+    """A handle: an int, what int() takes, or a ctypes pointer, whose value is None for 0."""
+    if hasattr(type(value), "__index__") and not isinstance(value, bool):
+        return operator.index(value)
+    if _has_int(value):
+        return int(value)
+    number = getattr(value, "value", MISSING)
+    if number is not None and not isinstance(number, int):
+        raise TypeError("no number")
+    return number or 0

@@ -122,6 +122,10 @@ test-peers: install ## other libraries' tests, under `cudriver simulate`
 corpus: install $(VENV)/.dev ## how right the check is on real environments: docs/accuracy.md
 	PYTHONPATH=tests $(PY) -m corpus $(ARGS)
 
+.PHONY: chaos
+chaos: install $(VENV)/.dev ## random faults in real environments: ARGS="-j 4 --seeds 0-99 jax-0.12-cuda12"
+	PYTHONPATH=tests $(PY) -m chaos $(ARGS)
+
 .PHONY: check-newest
 check-newest: install ## our declarations against the newest cuda.h of NVIDIA's wheels
 	CUDRIVER_TEST_HEADERS=newest $(PYTEST) tests/project/test_abi.py $(ARGS)

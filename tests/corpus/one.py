@@ -110,7 +110,7 @@ def _fault(
         commands = mends(said, known)
         row["mend"] = {"commands": commands, "state": "none"}
         if fault.mend == "run" and commands and (happened.failures or fault.expect):
-            row["mend"].update(_mend(wanted, fault, broken, environ, cwd, check, shop, commands))
+            row["mend"].update(heal(wanted, fault, broken, environ, cwd, check, shop, commands))
     finally:
         shop.remove(broken)
     return row
@@ -130,7 +130,7 @@ def mends(said: Said, known: set[tuple[str, str]]) -> list[str]:
     return commands
 
 
-def _mend(
+def heal(
     wanted: Environment,
     fault: Fault,
     prefix: Path,

@@ -1,0 +1,1 @@
+"""Random faults in real environments, and what the check says of them: `make chaos`."""

@@ -1,0 +1,185 @@
+"""Plants random faults in real environments: imports, checks, runs the printed commands, scores."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+
+from chaos import faults
+from chaos.score import HARMLESS, one_line, score, summary
+from corpus import ask
+from corpus.__main__ import CACHE, ROOT, fingerprint, simulated_driver
+from corpus.compare import Said
+from corpus.one import heal, mends
+from corpus.plan import DeclarationError, Environment, Fault, read_all, select
+from corpus.workshop import InstallError, Workshop, call
+
+RESULTS = ROOT / "build" / "chaos" / "results.jsonl"
+SMALL = ("cuda-core-13", "cpu-onnxruntime", "numba-cuda12")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
+    add = parser.add_argument
+    add("name", nargs="*", default=SMALL, help="environments of the corpus (three small ones)")
+    add("--seeds", default="0-9", help="of each environment: 0-9")
+    add("-j", type=int, default=1, dest="jobs", help="faults side by side (1)")
+    add("--run-commands", action="store_true", help="also run what the check prints as mends")
+    add("--again", action="store_true", help="also what is done already")
+    add("--least", type=float, help="fail where fewer (a share) of those that break are found")
+    add("--check", default=str(Path(sys.executable).with_name("cudriver")), help="cudriver itself")
+    add("--results", type=Path, default=RESULTS, help="the JSON lines to read and to add to")
+    add("--only-summary", action="store_true", help="of the results there are")
+    return parser.parse_args()
+
+
+class Healthy:
+    """An environment as it should be: made once, kept, and never changed."""
+
+    def __init__(self, wanted: Environment, shop: Workshop, check: str, driver: Path | None):
+        self.wanted, self.shop, self.check = wanted, shop, check
+        self.driver = driver if wanted.driver == "simulated" else None
+        self.prefix = shop.prefix(wanted)
+        stamp = self.prefix / f"made-{wanted.key()}"
+        if not stamp.exists():
+            shop.make(wanted)
+            stamp.touch()
+        truth, said = self.look(self.prefix, {})
+        errors = [f["title"] for f in said.findings if f["severity"] == "error"]
+        wrong = [each["text"] for each in truth] + errors
+        if wrong:
+            raise InstallError(f"{wanted.name} is not healthy: {wrong[0]}")
+        self.said = {(f["rule"], f["title"]) for f in said.findings}
+        self.known = faults.survey(self.prefix, self._opened())
+
+    def _opened(self) -> list[str]:
+        """What imports and first uses open."""
+        environ, found = ask.variables(self.wanted.environ, self.driver), set()
+        for group in self.wanted.modules:
+            out = self.prefix / "opened.json"
+            answer = self.prefix / "answer.json"
+            learn = Path(__file__).with_name("learn.py")
+            words = [self.prefix / "bin" / "python", learn, out, answer, *group.split("+")]
+            call(words, environ, self.prefix, ask.IMPORT_LIMIT)
+            found |= set(json.loads(out.read_text()))
+            out.unlink()
+            answer.unlink()
+        return sorted(found)
+
+    def look(self, prefix: Path, extra: Mapping[str, str]) -> tuple[list[dict], Said]:
+        """The failures of a copy, and what the check says of it."""
+        environ = ask.variables({**self.wanted.environ, **extra}, self.driver)
+        happened = ask.truth(prefix, self.wanted.modules, environ, prefix)
+        said = ask.said(self.check, prefix, environ, prefix)
+        ignored = self.wanted.unrelated
+        failures = [f for f in happened.failures if not any(t in f["text"] for t in ignored)]
+        return failures, said
+
+    def examine(self, seed: int, run_commands: bool) -> dict:
+        """One fault from its seed to its result. Nothing of it is raised."""
+        fault = faults.draw(self.wanted.name, seed, self.known)
+        row: dict = {"environment": self.wanted.name, "seed": seed, "fault": asdict(fault)}
+        prefix = self.prefix.with_name(f"{self.prefix.name}@{seed}")
+        try:
+            planted = faults.plant(self.shop, self.prefix, self.known, fault)
+            failures, said = self.look(planted.prefix, planted.environ)
+            fresh = [f for f in said.findings if (f["rule"], f["title"]) not in self.said]
+            scored = score(fault.words, failures, fresh)
+            row.update(state="done", failures=failures, findings=fresh, score=asdict(scored))
+            commands = mends(said, self.said)
+            if run_commands and commands and scored.outcome != HARMLESS:
+                environ = ask.variables({**self.wanted.environ, **planted.environ}, self.driver)
+                calm = Fault(name=str(seed))
+                row["mend"] = heal(
+                    self.wanted, calm, prefix, environ, prefix, self.check, self.shop, commands
+                )
+                row["mend"]["commands"] = commands
+        except (ask.CheckError, InstallError, OSError, ValueError) as error:
+            row.update(state="failed", reason=f"{type(error).__name__}: {error}")
+        finally:
+            self.shop.remove(prefix)
+        return row
+
+
+def main() -> int:
+    given = arguments()
+    try:
+        chosen = select(read_all(), list(given.name))
+    except DeclarationError as error:
+        print(error, file=sys.stderr)
+        return 2
+    first, _, last = given.seeds.partition("-")
+    seeds = range(int(first), int(last or first) + 1)
+    given.results.parent.mkdir(parents=True, exist_ok=True)
+    done = read_results(given.results)
+    if not given.only_summary:
+        try:
+            shop = Workshop(CACHE / "chaos", 0, CACHE / "corpus" / "uv")
+        except InstallError as error:
+            print(f"skipped: {error}", file=sys.stderr)
+            return 77
+        for row in run(given, chosen, seeds, shop, set() if given.again else set(done)):
+            done[row["environment"], row["seed"]] = row
+    names = {wanted.name for wanted in chosen}
+    rows = [row for (name, seed), row in done.items() if name in names and seed in seeds]
+    if not rows:
+        print("skipped: none of the environments can be had")
+        return 77
+    print(summary(rows))
+    broken = [row for row in rows if row["state"] == "done"]
+    broken = [row for row in broken if row["score"]["outcome"] != HARMLESS]
+    found = sum(row["score"]["outcome"] == "right" for row in broken)
+    return 1 if given.least is not None and found < given.least * len(broken) else 0
+
+
+def run(
+    given: argparse.Namespace,
+    chosen: list[Environment],
+    seeds: range,
+    shop: Workshop,
+    done: set[tuple[str, int]],
+) -> Iterator[dict]:
+    """Every fault that is not done, written down as soon as it is."""
+    driver, version = simulated_driver(given.check, shop.folder), fingerprint(given.check)
+    lock = threading.Lock()
+    for wanted in chosen:
+        left = [seed for seed in seeds if (wanted.name, seed) not in done]
+        if not left:
+            continue
+        try:
+            healthy = Healthy(wanted, shop, given.check, driver)
+        except (InstallError, ask.CheckError, OSError, ValueError) as error:
+            print(f"{wanted.name}: {error}", flush=True)
+            continue
+
+        def one(seed: int, healthy: Healthy = healthy) -> dict:
+            row = {**healthy.examine(seed, given.run_commands), "check": version}
+            with lock, open(given.results, "a") as file:
+                file.write(json.dumps(row) + "\n")
+                print(one_line(row), flush=True)
+            return row
+
+        with ThreadPoolExecutor(given.jobs) as pool:
+            yield from pool.map(one, left)
+
+
+def read_results(path: Path) -> dict[tuple[str, int], dict]:
+    """The last line of each fault."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    done = {}
+    for row in map(json.loads, lines):
+        if row["state"] == "done":  # scored as it is scored today
+            words = faults.Fault(**row["fault"]).words
+            row["score"] = asdict(score(words, row["failures"], row["findings"]))
+        done[row["environment"], row["seed"]] = row
+    return done
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,199 @@
+"""The parts of `make chaos`, without network: what it plants, what it counts."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from chaos import faults
+from chaos.score import HARMLESS, OTHER, RIGHT, SILENT, WEAK, score, summary, wilson
+
+DISTRIBUTIONS = {"alpha": "1.0", "beta": "2.0"}
+
+
+class Shop:
+    """Runs what is a program here; installers are only written down."""
+
+    uv = "uv"
+
+    def __init__(self):
+        self.asked = []
+
+    def run(self, *words):
+        self.asked.append(words)
+        if words[0] != "uv":
+            subprocess.run([str(word) for word in words], check=True)
+
+    def install(self, prefix, packages):
+        self.asked.append(("install", prefix, *packages))
+
+    def remove(self, prefix):
+        shutil.rmtree(prefix, ignore_errors=True)
+        shutil.rmtree(f"{prefix}.side", ignore_errors=True)
+
+
+@pytest.fixture
+def healthy(tmp_path):
+    """An environment of two small distributions, with a cache that shares its files."""
+    prefix, cache = tmp_path / "healthy", tmp_path / "cache"
+    site = prefix / "lib" / "python3.12" / "site-packages"
+    cache.mkdir()
+    for name, version in DISTRIBUTIONS.items():
+        files = {
+            f"{name}/__init__.py": b"import os\n" * 900,
+            f"{name}/core.py": b"x = 1\n",
+            f"{name}/fast.so": b"\x7fELF" + bytes(range(256)) * 64,
+            f"{name}/data.json": b"{}",
+            f"{name}-{version}.dist-info/METADATA": b"Requires-Dist: beta>1\n\n",
+            "../../../bin/" + name: b"#!/bin/sh\n",
+        }
+        record = f"{name}-{version}.dist-info/RECORD"
+        files[record] = "\n".join(f"{path},," for path in [*files, record]).encode()
+        for path, content in files.items():
+            file = Path(os.path.normpath(site / path))
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+            os.link(file, cache / path.replace("/", "!"))
+    opened = [str(p.relative_to(prefix)) for p in site.rglob("*") if p.is_file()]
+    return prefix, cache, faults.survey(prefix, opened)
+
+
+def contents(folder):
+    """Every file below a folder: its bytes and its mode."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {p: (hashlib.sha256(p.read_bytes()).digest(), p.stat().st_mode) for p in files}
+
+
+def test_a_seed_draws_one_fault_and_seeds_draw_every_kind(healthy):
+    _, _, known = healthy
+    drawn = [faults.draw("env", seed, known) for seed in range(600)]
+    assert drawn == [faults.draw("env", seed, known) for seed in range(600)]
+    assert drawn[0] != faults.draw("another", 0, known)
+    kinds = {fault.kind for fault in drawn}
+    assert kinds == {*faults.FILE, *faults.LIBRARY, *faults.DISTRIBUTION}
+
+
+def test_no_fault_reaches_the_environment_or_the_cache(healthy):
+    prefix, cache, known = healthy
+    before, shared = contents(prefix), contents(cache)
+    met = Counter()
+    for seed in range(250):
+        fault = faults.draw("env", seed, known)
+        if fault.kind in ("uninstall", "other version"):
+            continue  # uv's
+        planted = faults.plant(Shop(), prefix, known, fault)
+        changed = {
+            path.relative_to(planted.prefix): content
+            for path, content in contents(planted.prefix).items()
+        } != {path.relative_to(prefix): content for path, content in before.items()}
+        trivial = fault.kind.startswith("zero") or fault.kind in ("truncate", "other machine")
+        assert changed or planted.environ or trivial, fault
+        met[fault.kind] += changed or bool(planted.environ)
+        Shop().remove(planted.prefix)
+    assert contents(prefix) == before
+    assert contents(cache) == shared
+    assert set(met) == {*faults.LIBRARY, *faults.DISTRIBUTION} - {"uninstall", "other version"}
+
+
+def test_other_versions_are_asked_without_what_they_require(healthy):
+    prefix, _, known = healthy
+    shop = Shop()
+    faults.plant(shop, prefix, known, faults.Fault(1, "other version", "beta", "", 0))
+    assert shop.asked[-1] == ("install", prefix.with_name("healthy@1"), "beta<2.0")
+    faults.plant(shop, prefix, known, faults.Fault(1, "uninstall", "beta", "", 0))
+    assert shop.asked[-1][-1] == "beta"
+
+
+@pytest.mark.parametrize(
+    ("kind", "number", "expected"),
+    [
+        ("empty", 7, b""),
+        ("truncate", 5003, b"a" * 5003),
+        ("zero head", 0, bytes(4096) + b"a" * 5904),
+        ("zero tail", 9000, b"a" * 9000 + bytes(1000)),
+        ("zero page", 9000, b"a" * 8192 + bytes(1808)),
+        ("zero page", 5000, b"a" * 4096 + bytes(4096) + b"a" * 1808),
+        ("other machine", 0, b"a" * 18 + b"\xb7\0" + b"a" * 9980),
+    ],
+)
+def test_damage_keeps_what_it_says(kind, number, expected):
+    assert faults.damaged(faults.Fault(0, kind, "x", "", number), b"a" * 10000) == expected
+
+
+# --- the score ---------------------------------------------------------------------------------
+
+WORDS = ("_core.so", "cupy-cuda12x")
+IMPORT = {"module": "cupy", "step": "import cupy", "text": "ImportError: _core.so: file too short"}
+USE = {**IMPORT, "step": "cupy.show_config()"}
+
+
+def finding(severity, title="_core.so is empty", predicts="file too short"):
+    rule = {"rule": "CU404", "severity": severity, "title": title, "predicts": predicts}
+    return {**rule, "subject": "cupy", "evidence": [], "fix": []}
+
+
+@pytest.mark.parametrize(
+    ("failures", "findings", "outcome"),
+    [
+        ([IMPORT], [finding("error")], RIGHT),
+        ([IMPORT], [finding("warning")], WEAK),
+        ([IMPORT], [finding("note")], SILENT),
+        ([IMPORT], [], SILENT),
+        ([IMPORT], [finding("error", predicts="another text")], RIGHT),
+        ([IMPORT], [finding("error", "libcudart is missing", "file too short")], OTHER),
+        ([IMPORT], [finding("error", "libcudart is missing", "'nothing'")], SILENT),
+        ([USE], [finding("warning")], RIGHT),
+        ([], [], HARMLESS),
+    ],
+)
+def test_an_outcome_is_by_severity_and_cause(failures, findings, outcome):
+    assert score(WORDS, failures, findings).outcome == outcome
+
+
+def test_what_is_said_besides_counts():
+    false = score(WORDS, [], [finding("error")])
+    assert false.outcome == HARMLESS
+    assert false.false_errors == ["CU404 _core.so is empty"]
+    told = score(WORDS, [], [finding("warning")])
+    assert not told.false_warnings  # it is so, though nothing needs the file
+    other = score(WORDS, [], [finding("warning", "libcudart is missing", None)])
+    assert other.false_warnings == ["CU404 libcudart is missing"]
+
+
+@pytest.mark.parametrize(
+    ("right", "of", "low", "high"),  # SciPy: binomtest(right, of).proportion_ci(method="wilson")
+    [(24, 34, 0.53831, 0.83165), (0, 10, 0.0, 0.27753), (10, 10, 0.72247, 1.0)],
+)
+def test_intervals_are_those_of_scipy(right, of, low, high):
+    assert wilson(right, of) == pytest.approx((low, high), abs=1e-4)
+
+
+def test_the_summary_counts_what_breaks(healthy):
+    _, _, known = healthy
+    rows = []
+    for seed, severity in enumerate(["error", "error", "warning", None]):
+        told = score(WORDS, [IMPORT], [finding(severity)] if severity else [])
+        fault = faults.draw("env", seed, known).__dict__
+        rows.append({"environment": "env", "seed": seed, "state": "done", "fault": fault})
+        rows[-1]["score"] = told.__dict__
+    rows[0]["mend"] = {"state": "works"}
+    lines = summary(rows).splitlines()
+    assert lines[0].startswith("4 faults in 1 environments, 4 of them break")
+    assert "2 of 4     0.50 (0.15 to 0.85)" in lines[1]
+    assert "1 of 1" in lines[3]
+
+
+def test_learning_writes_down_what_an_import_opens(tmp_path):
+    """In this Python: what it opens lies in its own prefix."""
+    learn = Path(__file__).with_name("learn.py")
+    out, answer = tmp_path / "opened.json", tmp_path / "answer.json"
+    subprocess.run([sys.executable, learn, out, answer, "numpy"], check=True, timeout=120)
+    text = out.read_text()
+    assert "numpy/__init__.py" in text
+    assert "_multiarray_umath" in text
+    assert '"/' not in text

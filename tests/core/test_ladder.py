@@ -402,3 +402,25 @@ def test_a_size_s_arrays_go_before_the_next_ones_come(monkeypatch: pytest.Monkey
             step.run()
             step.run()
     assert seen == [(SMALLEST, None), (2 * SMALLEST, None)]
+
+
+def test_a_driver_too_old_to_tell_of_threads_and_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = dict(cu.Device(0).attributes)
+    known |= {"max_threads_per_multiprocessor": None, "l2_cache_size": None}
+    monkeypatch.setattr(cu.Device, "attributes", property(lambda self: known))
+    told = climbed(("global, in a kernel",))
+    assert wrong(told) == set()
+    assert [row["notes"] for row in told["rungs"]] == [[], []]
+    assert told["device"]["l2_cache_bytes"] is None
+
+
+def test_what_cu_copy_moves_has_its_path_and_nothing_else_has() -> None:
+    paths: dict[str, set[str | None]] = {}
+    for row in climbed()["rungs"]:
+        paths.setdefault(row["rung"], set()).add(row["path"])
+    paths.pop("peer")
+    # 4 KiB: so small an array is left to the driver.
+    assert paths == {
+        "pageable": {None}, "staged": {"direct"}, "page_locked": {"direct"}, "mapped": {None},
+        "device": {"direct"}, "global": {None}, "shared": {None},
+    }  # fmt: skip

@@ -156,7 +156,7 @@ class Driver:
             return given[0] + 10
         if function == "cuDeviceGetUuid":
             return UUIDS[given[0] - 10]
-        if function == "cuDeviceGetName":
+        if function in ("cuDeviceGetName", "cuDeviceTotalMem_v2"):
             raise failure(999, function, arguments)
         if function == "cuCtxGetDevice":
             if self.current is None:
@@ -268,9 +268,9 @@ def test_a_device_whose_driver_fails_is_shown_by_its_ordinal(three: Driver) -> N
     three.calls.clear()
     with pytest.raises(cu.CudaError, match=r"\(999\)"):  # not "an older driver"
         _ = device.attributes
-    with pytest.raises(cu.CudaError) as caught:
-        _ = device.name
-    assert "device 2" in str(caught.value)
+    for name in ("name", "total_memory", "multiprocessor_count", "compute_capability"):
+        with pytest.raises(cu.CudaError, match=r"\((\w+, )?device 2\): "):
+            getattr(device, name)
     assert {device: 1}[cu.Device(2)] == 1
     assert cu.Device(1) != device
     assert device.__eq__(2) is NotImplemented
@@ -329,9 +329,40 @@ def test_limits_are_those_that_the_device_has(monkeypatch: pytest.MonkeyPatch) -
             limits["stack_size"] = value  # type: ignore[assignment]
         assert str(caught.value) == text
     assert len(asked) == 2
+    for name, error in (("nothing", KeyError), ("stack_size", TypeError)):
+        with pytest.raises(error):
+            del limits[name]
     monkeypatch.setattr(_core, "_query", lambda *_: (_ for _ in ()).throw(failure(4, "f", "")))
     with pytest.raises(cu.NotInitializedError):
         len(limits)
+
+
+def test_what_a_context_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: dict[str, Any] = {
+        "cuDevicePrimaryCtxGetState": (8, 0), "cuCtxGetFlags": 4, "cuCtxGetApiVersion": 3020,
+        "cuCtxGetStreamPriorityRange": (1, -5), "cuMemGetInfo_v2": (10, 20),
+    }  # fmt: skip
+    asked = []
+
+    def query(context: Any, function: str, arguments: str, *given: int) -> Any:
+        asked.append((context is not None, function, *given))
+        return answers[function]
+
+    monkeypatch.setattr(_core, "_query", query)
+    device = SimpleNamespace(ordinal=1, _handle=11)
+    primary: Any = SimpleNamespace(is_primary=True, closed=False, device=device)
+    own: Any = SimpleNamespace(is_primary=False, closed=False, device=device)
+    assert (contexts.flags(primary), contexts.flags(own)) == (8, 4)
+    assert asked == [(False, "cuDevicePrimaryCtxGetState", 11), (True, "cuCtxGetFlags")]
+    assert (contexts.active(primary), contexts.active(own)) == (False, True)
+    own.closed = True
+    answers["cuDevicePrimaryCtxGetState"] = (0, 1)
+    assert (contexts.active(primary), contexts.active(own)) == (True, False)
+    assert contexts.stream_priority_range(own) == (1, -5)
+    assert contexts.stream_priority_range(own).greatest == -5
+    assert contexts.memory_info_of(own) == (10, 20)
+    assert contexts.memory_info_of(own).total == 20
+    assert contexts.api_version(own) == 3020
 
 
 # ---- what is alive -------------------------------------------------------------------------------

@@ -75,6 +75,7 @@ class Bytes:
         (["a 0 3", "a 3 0", "a 3 2"], ["a0+5 a[0:3]@0 a[0:2]@3"]),
         (["a 0 8", "a 8 13"], ["a0+10 a[0:8]@0 a[0:2]@8", "a10+10 a[2:12]@0", "a20+1 a[12:13]@0"]),
         (["b 3 2", "a 0 3"], ["a0+3 a[0:3]@0", "b3+2 b[0:2]@0"]),
+        (["b 0 3", "a 3 3", "b 3 2"], ["a3+3 a[0:3]@0", "b0+5 b[0:3]@0 b[0:2]@3"]),
         (["a 0 3", "a 2 3"], ["a0+3 a[0:3]@0", "a2+3 a[0:3]@0"]),  # they overlap
     ],
 )
@@ -135,6 +136,25 @@ def test_as_many_threads_as_there_are_reads_and_no_more_than_copies_have(
     (tmp_path / "x").write_bytes(raw({"x": entry("U8", [nbytes], 0, nbytes)}, bytes(nbytes)))
     cu.load_safetensors(tmp_path / "x")
     assert asked == [threads]
+
+
+def test_a_read_in_two_parts_has_no_byte_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system gives less at first, then all that is asked for."""
+    (tmp_path / "x").write_bytes(bytes(range(100)))
+    pread, asked = os.pread, []
+
+    def first_little(fd: int, count: int, at: int) -> bytes:
+        asked.append((count, at))
+        return pread(fd, 3 if len(asked) == 1 else count, at)
+
+    monkeypatch.setattr(os, "pread", first_little)
+    with reading.Source(tmp_path / "x") as source:
+        assert source.read(10, 20) == bytes(range(10, 30))
+        assert asked == [(20, 10), (17, 13)]
+        assert source.read(90, 20) == bytes(range(90, 100))
+        assert source.read(100, 5) == b""
 
 
 def test_after_an_error_the_other_threads_begin_no_read(
@@ -202,6 +222,7 @@ def test_progress_is_for_large_files_on_a_terminal(
 ) -> None:
     monkeypatch.setattr("sys.stderr", stream)
     with reading.progress(total) as show:
+        show(total // 4)
         show(total // 2)
     assert bool(stream and stream.getvalue()) is shows
     if shows:
@@ -209,6 +230,14 @@ def test_progress_is_for_large_files_on_a_terminal(
 
 
 # ---- messages ------------------------------------------------------------------------------------
+
+
+def test_a_value_that_python_cannot_show_is_told_so() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    for value in (deep, 10**10_000):
+        assert reading.shown(value) == "a value that Python cannot show"
 
 
 @pytest.mark.parametrize(
@@ -434,6 +463,10 @@ def test_names_of_a_checkpoint_are_those_of_all_its_files(tmp_path: Path) -> Non
         assert {name: a.to_numpy().tobytes() for name, a in found.items()} == {
             name: name.encode() for name in names
         }
+    with pytest.raises(
+        ValueError, match=r"^.*/a\.index\.json has no array 'z'; it has 2: 'x', 'y'$"
+    ):
+        cu.load_safetensors(tmp_path / "a.index.json", names=["z"])
     assert said(tmp_path / "x", raw({}), names=["x"]) == "FILE has no array 'x'; it has 0"
 
 
@@ -657,3 +690,11 @@ def test_the_allocation_is_in_the_streams_order(
         (None, stream), (0, stream), (None, stream),
     ]  # fmt: skip
     stream.synchronize()
+
+
+def test_an_archive_whose_front_is_missing(tmp_path: Path) -> None:
+    """Its members then begin before the file does."""
+    data = archive(tmp_path / "x.npz", "a.npy", "b.npy")
+    told = said(tmp_path / "x.npz", bytes(data[1:]))
+    assert told == "'a.npy' in FILE is not where the file's directory says"
+    assert [*cu.load_npz(tmp_path / "x.npz", names=["b"])] == ["b"]

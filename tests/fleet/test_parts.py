@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from made import PREFIX, fleet_of, report
+from made import PREFIX, finding, fleet_of, report
 from test_compare import nccl
 
 import cudriver.fleet
@@ -270,6 +270,54 @@ def test_what_is_no_report_is_told(value, why):
     assert str(caught.value) == why
     (lost,) = [f for f in compare([value]).findings if f.rule == "FL604"]
     assert [(s.value, s.nodes) for s in lost.evidence] == [(why, "report 1")]
+
+
+def test_processes_of_one_machine_are_told_apart_by_job_worker_or_rank():
+    for change in ({"job": "72"}, {"rank": 1}, {"scheduler": {"worker": "w"}}):
+        other = report("d0")
+        other["node"].update(change)
+        found = compare([report("d0"), other])
+        assert (found.counts["nodes"], found.counts["older"]) == (1, 0), change
+    both = [report("d0"), report("d0")]
+    for number, told in enumerate(both):
+        told["node"]["scheduler"] = {"worker": f"w{number}", "POD_NAME": f"p{number}"}
+    nccl(both[1])
+    assert [group.nodes for group in compare(both).groups] == ["d0 w0", "d0 w1"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda told: told["findings"][0].update(subject="jax"),
+        lambda told: told["findings"][0].update(title="another"),
+        lambda told: told["findings"][0].update(severity="warning"),
+        lambda told: told["findings"][0].update(rule="CU1"),
+        lambda told: told["node"].update(loaded=[{"soname": "l", "version": "1", "path": "/l"}]),
+        lambda told: told["node"]["variables"].update(CUDA_X="1"),
+        lambda told: told["driver"]["devices"][0].update(visible=False),
+        lambda told: told["driver"]["devices"][0].update(name="other"),
+        lambda told: told["driver"]["devices"][0].update(compute_capability="8.0"),
+        lambda told: told["driver"].update(error="odd"),
+        lambda told: told["environment"].update(python="3.12.5"),
+        lambda told: told["toolkits"][0].update(path="/other"),
+        lambda told: told["frameworks"][0].update(archs=["sm_90"]),
+        lambda told: told["libraries"][0].update(provided_by="x 1"),
+        lambda told: told.update(verdict="mismatch"),
+    ],
+    ids=range(15),
+)
+def test_what_the_reducer_keeps_apart(change):
+    """A stack is looked up by what a report says: all of that counts."""
+    reports = [report("d0"), report("d1")]
+    for told in reports:
+        told["findings"] = [finding("error")]
+    change(reports[1])
+    assert len(compare(reports).groups) == 2
+
+
+def test_reports_may_be_objects():
+    found = compare([SimpleNamespace(to_dict=report), report("d1")])
+    assert found.groups[0].nodes == "d[0-1]"
 
 
 def test_a_report_has_as_many_parts_as_it_may_have():
@@ -705,3 +753,71 @@ def test_rays_nodes_that_are_alive_are_asked_and_those_that_are_late_are_let_go(
     assert found.silent == {
         "host-b (bbbbbbbb)": "ValueError: odd", "host-c (cccccccc)": "no answer within 3 s",
     }  # fmt: skip
+
+
+class Scheduler:
+    """A cluster of Dask: worker a answers, b has ended with its result, c's task raises."""
+
+    asynchronous = False
+    scheduler = SimpleNamespace(address="tcp://s")
+
+    def __init__(self):
+        self.cancelled = []
+        self.looks = iter(["abc", "ac"])
+        self.asked = {}
+
+    def as_current(self):
+        return contextlib.nullcontext()
+
+    def nthreads(self):
+        return dict.fromkeys(next(self.looks), 1)
+
+    def submit(self, call, program, names, *, workers, **options):
+        (name,) = workers
+        self.asked[name] = names["identifiers"]
+
+        def result(timeout):
+            if name != "a":
+                raise ValueError(f"lost {name}")
+            return packed(report("d0"))
+
+        return SimpleNamespace(name=name, done=lambda: True, result=result)
+
+    def cancel(self, tasks):
+        self.cancelled += [task.name for task in tasks]
+
+
+def test_a_result_that_went_with_its_worker(monkeypatch):
+    module = SimpleNamespace(wait=lambda tasks, timeout: None, TimeoutError=TimeoutError)
+    monkeypatch.setitem(sys.modules, "distributed", module)
+    client = Scheduler()
+    found = dask._ask(client, 5)
+    assert found.silent == {"b": "the worker ended", "c": "ValueError: lost c"}
+    assert len(found.reports) == 1
+    assert client.asked["a"] == {"job": "tcp://s", "rank": None, "ranks": None, "worker": "a"}
+    assert sorted(client.cancelled) == ["b", "c"]
+    client.looks = iter([""])
+    with pytest.raises(ValueError, match=r"has no worker: wait for one, client\.wait_for_workers"):
+        dask._ask(client, 5)
+    client.asynchronous = True
+    with pytest.raises(ValueError, match="is asynchronous: give a client made with"):
+        dask._ask(client, 5)
+
+
+@pytest.mark.parametrize(
+    ("client", "worker", "up"),
+    [(True, False, True), (False, True, True), (False, False, False), (True, True, True)],
+)
+def test_whether_dask_is_up(monkeypatch, client, worker, up):
+    def given(there):
+        def ask():
+            if not there:
+                raise ValueError("none")
+
+        return ask
+
+    module = SimpleNamespace(default_client=given(client), get_worker=given(worker))
+    monkeypatch.setitem(sys.modules, "distributed", module)
+    assert dask.running() is up
+    monkeypatch.delitem(sys.modules, "distributed")
+    assert dask.running() is False

@@ -708,3 +708,51 @@ def test_a_build_that_covers_a_gpu_on_one_platform_is_none_without_code(monkeypa
         lambda build, platform: ["sm_90"] if platform == "x86_64" else ["sm_90", "sm_70"],
     )
     assert "FL103" not in rules(fleet_of(2, gpus("7.0"), at=1))
+
+
+def test_what_a_group_lacks_or_has_alone_is_told_by_its_version():
+    found = compare(fleet_of(3, lambda told: told["libraries"].pop(), at=1))
+    assert found.groups[1].differs == [Change("libnccl.so.2", "none", "2.27.3")]
+    reports = [report(f"d{number}") for number in range(3)]
+    for told in reports[:2]:
+        told["libraries"].pop()
+    assert compare(reports).groups[1].differs == [Change("libnccl.so.2", "2.27.3", "none")]
+
+
+def test_what_the_baseline_alone_has_is_missing_everywhere():
+    for count in (1, 2):
+        reports = [report(f"d{number}") for number in range(count)]
+        for told in reports:
+            told["libraries"].pop()
+        found = rules(reports, baseline=report())["FL305"]
+        who = {1: "d0", 2: "d[0-1]"}[count]
+        assert [(s.value, s.nodes) for s in found.evidence] == [
+            ("libnccl.so.2", "the baseline"), ("no libnccl.so.2", who),
+        ]  # fmt: skip
+
+
+def test_jobs_that_each_have_one_kind_of_gpu_need_no_code_for_the_others():
+    reports = [report("d0"), report("d1")]
+    gpus("7.0")(reports[1])
+    assert "FL103" in rules(reports)
+    reports[1]["node"]["job"] = "72"
+    assert "FL103" not in rules(reports)
+
+
+def test_who_is_missing_without_a_name_is_only_counted():
+    assert rules([report()], expect=3)["FL603"].evidence == []
+    assert rules([report()], nodes="d[0-2]")["FL603"].evidence == [Share("no report", 2, "d[1-2]")]
+
+
+def test_a_page_has_fifty_groups_and_counts_what_it_leaves_out():
+    for count, more in ((50, None), (51, "<p>and 1 more groups</p>")):
+        page = fleet(groups=groups(*[1] * count)).to_html()
+        assert page.count("<h3>Group ") == 50
+        assert ("more groups" in page) is (more is not None)
+        assert more is None or more in page
+    reports = [report("d0"), report("d1")]
+    names = {f"CUDA_{number}": "1" for number in range(1234)}
+    reports[0]["node"]["variables"].update(dict([*names.items()][:900]))
+    page = compare(reports).to_html()
+    assert "<summary>900 components that differ</summary>" in page
+    assert "and 800 more components" in page

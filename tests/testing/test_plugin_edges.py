@@ -147,6 +147,22 @@ def test_what_the_child_answers(
     assert stdout == "" or found[1] == words
 
 
+def test_the_driver_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def run(*_: Any, **__: Any) -> Any:
+        asked.append(1)
+        return types.SimpleNamespace(stdout=answered(), returncode=0)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    before = devices.shown.cache_info().currsize
+    first = devices.shown()
+    assert devices.shown() is first
+    assert len(asked) == 1 - before
+    if not before:
+        devices.shown.cache_clear()
+
+
 @pytest.mark.parametrize(
     ("error", "words"),
     [
@@ -218,6 +234,21 @@ def test_what_goes_while_the_test_runs_is_no_leak_and_contexts_are_kept() -> Non
         del kept, other
     finally:
         cu.trace_allocations(enabled=False)
+
+
+def test_a_context_that_cannot_be_waited_for_hides_no_leak(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waited = []
+
+    def context(device: cu.Device) -> Any:
+        waited.append(device.ordinal)
+        raise cu.CudaError("broken")
+
+    monkeypatch.setattr(cu.Device, "primary_context", context)
+    rows = [cu.Allocation("stream", 0, 1, ordinal, None) for ordinal in (0, 1, None)]
+    leaks._finish_work(Counter(rows))
+    assert {0, 1} <= {*waited}
 
 
 # ---- simulated_cuda ------------------------------------------------------------------------------
@@ -324,6 +355,9 @@ def test_what_is_asked_of_a_pytorch_that_has_less(
     facts = Facts(Environment("/srv", "venv"))
     path = str(tmp_path / "torch")
     assert rows(facts, torch(tmp_path), monkeypatch) == [("torch", "(not found)", path)]
+    nowhere = torch(tmp_path)
+    nowhere.__file__ = None  # a folder of that name without a file
+    assert [name for name, *_ in rows(facts, nowhere, monkeypatch)] == ["torch"]
     facts.frameworks.append(Framework("torch", "2", path=path, variant="cpu"))
     same = ("torch", path, path)
     plain = ("torch.version.cuda", "(CPU only)", "(CPU only)")

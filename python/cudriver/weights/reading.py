@@ -203,21 +203,17 @@ class Reader:
         slots = [pinned_empty(SLOT, np.uint8) for _ in range(2)]
         copies: list[list[Transfer]] = [[], []]
         turn = finished = 0
-        try:
-            while (job := self.take(finished)) is not None:
-                for transfer in copies[turn]:
-                    transfer.wait()
-                slot = slots[turn]
-                job.source.read_into(slot.data[: job.nbytes], job.offset)
-                copies[turn] = [
-                    copy_async(target, slot[start : start + target.nbytes], self.stream)
-                    for start, target in job.parts
-                ]
-                finished = job.nbytes
-                turn = 1 - turn
-        except BaseException:
-            self.stop()
-            raise
+        while (job := self.take(finished)) is not None:
+            for transfer in copies[turn]:
+                transfer.wait()
+            slot = slots[turn]
+            job.source.read_into(slot.data[: job.nbytes], job.offset)
+            copies[turn] = [
+                copy_async(target, slot[start : start + target.nbytes], self.stream)
+                for start, target in job.parts
+            ]
+            finished = job.nbytes
+            turn = 1 - turn
 
 
 @contextmanager

@@ -15,7 +15,6 @@
 #include "engine/engine.h"
 #include "state.h"
 #include "contexts/stream.h"
-#include "contexts/thread.h"
 #include "contexts/transfer.h"
 #include "docstrings.h"
 
@@ -156,13 +155,16 @@ static int gil_check(void)
 static int module_exec(PyObject *module)
 {
     static int (*const setups[])(PyObject *) = {
-        cudriver_query_setup,         cudriver_thread_setup,         cudriver_context_setup,
-        cudriver_context_stack_setup, cudriver_stream_setup,         cudriver_event_setup,
-        cudriver_transfer_setup,      cudriver_copy_setup,           cudriver_copy_settings_setup,
-        cudriver_ladder_setup,        cudriver_device_array_setup,   cudriver_device_make_setup,
-        cudriver_dlpack_from_setup,   cudriver_dlpack_export_setup,  cudriver_host_memory_setup,
-        cudriver_pinned_arrays_setup, cudriver_host_functions_setup, cudriver_pin_setup,
-        cudriver_pinned_numpy_setup,  cudriver_live_setup,           exit_setup,
+        cudriver_query_setup,         cudriver_context_setup,
+        cudriver_context_stack_setup, cudriver_stream_setup,
+        cudriver_event_setup,         cudriver_transfer_setup,
+        cudriver_copy_setup,          cudriver_copy_settings_setup,
+        cudriver_ladder_setup,        cudriver_device_array_setup,
+        cudriver_device_make_setup,   cudriver_dlpack_from_setup,
+        cudriver_dlpack_export_setup, cudriver_host_memory_setup,
+        cudriver_pinned_arrays_setup, cudriver_host_functions_setup,
+        cudriver_pin_setup,           cudriver_pinned_numpy_setup,
+        cudriver_live_setup,          exit_setup,
     };
 
     if (interpreter_check() < 0 || gil_check() < 0) {

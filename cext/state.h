@@ -10,7 +10,6 @@
 #include "driver/cuda_abi.h"
 
 struct ContextObject;
-struct ThreadObject;
 struct cudriver_work;
 
 /* An entry in the list of what is alive, embedded in the object it describes. See live.h. */
@@ -29,7 +28,6 @@ struct cudriver_live {
 typedef struct {
     /* First the owned references, which module.c visits and clears: see CUDRIVER_STATE_OWNED. */
     PyTypeObject *context_type;
-    PyTypeObject *thread_type;
     PyTypeObject *stream_type;
     PyTypeObject *event_type;
     PyTypeObject *device_array_type;
@@ -40,19 +38,14 @@ typedef struct {
     PyObject *errors;       /* cudriver.errors, imported at the first raise */
     PyObject *dlpack_words; /* names of the protocol; see dlpack_lent.c */
     PyObject *dlpack_types; /* a dict, filled as they are met; see dlpack_types.c */
-    PyObject *thread_key;   /* this module's key in thread state dictionaries */
     PyObject *stream_scope; /* the context variable of `with stream:` */
 
     bool stream_scope_used; /* whether it was ever set */
 
-    /* The id of the thread state that last asked for its record (0: none; ids are never reused),
-     * and that record. Borrowed; NULL if it has none. */
-    uint64_t thread_seen_id;
-    struct ThreadObject *thread_seen;
-
     struct ContextObject *contexts; /* borrowed: every live Context, newest first */
     unsigned long long serial;      /* the last number given to a context */
-    int resetting; /* 1 + the device whose primary context is reset without the GIL; or 0 */
+    CUcontext implicit; /* device 0's primary context, as it was last made current by default */
+    int resetting;      /* 1 + the device whose primary context is reset without the GIL; or 0 */
 
     struct cudriver_live *live; /* borrowed: all that is alive, newest first */
     bool tracing;

@@ -72,7 +72,8 @@ def the_attributes(cu: Any) -> None:
     "Context", "Context.push", "Context.pop", "Context.close", "Context.__enter__",
     "Context.__exit__", "Context.synchronize", "Context.memory_info", "Context.device",
     "Context.closed", "Context.is_primary", "Context.handle", "Context.active", "Context.flags",
-    "ContextFlags", "current_context", "context_stack", "memory_info", "MemoryInfo",
+    "ContextFlags", "current_context", "context_stack", "memory_info", "MemoryInfo", "synchronize",
+    "Device.memory_info",
 )  # fmt: skip
 def a_manual_context(cu: Any) -> None:
     context = cu.Context(0, flags=cu.ContextFlags.SCHED_YIELD)
@@ -86,6 +87,8 @@ def a_manual_context(cu: Any) -> None:
             context.pop()
     context.synchronize()
     context.memory_info()
+    cu.synchronize(0)
+    assert cu.Device(0).memory_info().free > 0
     context.device, context.closed, context.is_primary, context.handle, context.active
     context.flags
     context.close()

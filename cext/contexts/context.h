@@ -28,10 +28,10 @@ typedef struct ContextObject {
     CUdevice device;
     enum cudriver_context_kind kind;
     enum cudriver_context_state state;
-    Py_ssize_t pushes;       /* how often we pushed it on threads' stacks */
-    unsigned long pushed_by; /* the last thread that pushed it */
-    Py_ssize_t children;     /* live arrays, streams and events in it */
-    Py_ssize_t in_use;       /* calls that use it now, perhaps without the GIL */
+    unsigned long *pushed_by; /* owned: for each of our pushes the thread; each owns a reference */
+    int pushes, push_room;    /* how many, and how many there is room for */
+    Py_ssize_t children;      /* live arrays, streams and events in it */
+    Py_ssize_t in_use;        /* calls that use it now, perhaps without the GIL */
     struct cudriver_keeper
         *keeper;           /* owned: protects a foreign handle; NULL: not foreign, or no thread */
     CUstream alloc_stream; /* owned: orders allocations only; NULL until first used */

@@ -90,18 +90,14 @@ static int context_close(CoreState *state, ContextObject *self, const char *call
     if (self->state == CUDRIVER_CONTEXT_CLOSED) {
         return 0;
     }
-    if (self->pushes > 0) {
-        cudriver_context_walk_stack(state, NULL); /* another library may have popped it */
-        PyErr_Clear();
-    }
-    if (self->pushes > 0) {
+    if (cudriver_context_is_pushed(state, self)) {
         ContextObject *current = NULL;
         cudriver_context_find_current(state, &current);
         PyErr_Clear();
         cudriver_raise_plain(state, "InvalidContextError",
                              "cannot %s %R: it is on the stack of thread %lu (here %S is current); "
                              "pop it there first",
-                             call, self, self->pushed_by,
+                             call, self, self->pushed_by[self->pushes - 1],
                              current != NULL ? (PyObject *)current : Py_None);
         Py_XDECREF(current);
         return -1;
@@ -142,6 +138,7 @@ void cudriver_context_dealloc(PyObject *object)
         PyObject_ClearWeakRefs(object);
     }
     cudriver_context_unregister(state, self);
+    PyMem_Free(self->pushed_by);
     if (self->state != CUDRIVER_CONTEXT_CLOSED) {
         CUresult result = context_end(state, self, &function);
         cudriver_report(state, result, function, NULL);

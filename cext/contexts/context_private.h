@@ -59,9 +59,9 @@ static inline void cudriver_context_unmake_current(bool pushed)
  * exception set. Returns the driver's code if the current context was destroyed. */
 CUresult cudriver_context_find_current(CoreState *state, ContextObject **found);
 
-/* Walks this thread's driver stack, restores it, and corrects our record of it. Adds a Context for
- * each entry to `list`, bottom first, unless `list` is NULL. 0 or -1. */
-int cudriver_context_walk_stack(CoreState *state, PyObject *list);
+/* Whether a thread has the context on its stack. Corrects what was noted: another library may have
+ * popped it, and threads end. Needs a reference of its own: it may drop others. */
+bool cudriver_context_is_pushed(CoreState *state, ContextObject *self);
 
 /* Methods of Context. */
 PyObject *cudriver_context_push(PyObject *object, PyObject *ignored);

@@ -1,100 +1,135 @@
 /* A thread's stack of contexts: push, pop, and looking at the driver's own. */
 #include "context_private.h"
 #include "driver/driver.h"
-#include "driver/keeper.h"
 #include "python/error.h"
-#include "thread.h"
 #include "docstrings.h"
 
-/* What a walk has popped. `keepers`: for contexts that have no ContextObject. */
-struct walk {
-    CUcontext *stack; /* the topmost first */
-    struct cudriver_keeper **keepers;
-    Py_ssize_t count, room;
-};
-
-/* Makes room for one more entry. 0 or -1. */
-static int walk_grow(struct walk *walk)
+/* Notes that this thread pushed the context, which lives on until that is undone. 0 or -1. */
+static int push_note(ContextObject *self)
 {
-    size_t room = walk->room == 0 ? 16 : (size_t)walk->room * 2;
-    struct cudriver_keeper **keepers;
-    CUcontext *stack;
+    int room = self->push_room == 0 ? 4 : self->push_room * 2;
+    unsigned long *grown;
 
-    if (walk->count < walk->room) {
-        return 0;
+    if (self->pushes == self->push_room) {
+        grown = PyMem_Realloc(self->pushed_by, (size_t)room * sizeof *grown);
+        if (grown == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        self->pushed_by = grown;
+        self->push_room = room;
     }
-    stack = PyMem_Realloc(walk->stack, room * sizeof *stack);
-    walk->stack = stack != NULL ? stack : walk->stack;
-    keepers = PyMem_Realloc(walk->keepers, room * sizeof(struct cudriver_keeper *));
-    walk->keepers = keepers != NULL ? keepers : walk->keepers;
-    if (stack == NULL || keepers == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    walk->room = (Py_ssize_t)room;
+    self->pushed_by[self->pushes++] = PyThread_get_thread_ident();
+    Py_INCREF(self);
     return 0;
 }
 
-/* Pops the topmost context and makes sure that it can be pushed again, whatever its owner does in
- * between. Its Context, if any, goes into `list`. 1, 0 at the bottom of the stack, or -1. */
-static int walk_step(CoreState *state, struct walk *walk, PyObject *list)
+/* The index of this thread's last push of the context, or -1. */
+static int push_find(const ContextObject *self)
 {
-    struct cudriver_keeper *keeper = NULL;
-    ContextObject *context = NULL;
-    CUcontext current = NULL, popped;
-    CUresult result = cudriver_context_find_current(state, &context);
+    unsigned long thread = PyThread_get_thread_ident();
+    int i = self->pushes - 1;
 
-    if (context == NULL && !PyErr_Occurred() && cuda.cuCtxGetCurrent(&current) == CUDA_SUCCESS) {
-        if (current == NULL && result == CUDA_SUCCESS) {
-            return 0;
-        }
-        if (current != NULL) {
-            Py_BEGIN_ALLOW_THREADS
-            keeper = cudriver_keeper_start(current);
-            Py_END_ALLOW_THREADS
-        }
+    while (i >= 0 && self->pushed_by[i] != thread) {
+        i--;
     }
-    if (context == NULL && current != NULL && !PyErr_Occurred()) { /* a context that was reset */
-        context = cudriver_thread_pushed(state, current);
-        Py_XINCREF(context);
-    }
-    if (context != NULL) {
-        PyList_Insert(list, 0, (PyObject *)context);
-        Py_DECREF(context);
-    }
-    if (!PyErr_Occurred() && walk_grow(walk) == 0) {
-        result = cuda.cuCtxPopCurrent_v2(&popped);
-        if (result == CUDA_SUCCESS) {
-            walk->keepers[walk->count] = keeper;
-            walk->stack[walk->count++] = popped;
-            return 1;
-        }
-        cudriver_raise(state, result, "cuCtxPopCurrent_v2", "looking at this thread's stack");
-    }
-    cudriver_keeper_end(keeper);
-    return -1;
+    return i;
 }
 
-int cudriver_context_walk_stack(CoreState *state, PyObject *list)
+/* Undoes a note; it may hold the last reference. */
+static void push_forget(ContextObject *self, int index)
 {
-    PyObject *seen = list != NULL ? Py_NewRef(list) : PyList_New(0); /* keeps the contexts alive */
-    struct walk walk = {.stack = NULL};
-    int step = seen != NULL ? 1 : -1;
+    self->pushes--;
+    for (int i = index; i < self->pushes; i++) {
+        self->pushed_by[i] = self->pushed_by[i + 1];
+    }
+    Py_DECREF(self);
+}
 
-    while (step > 0) {
-        step = walk_step(state, &walk, seen);
+/* Whether a thread of this interpreter has not ended. */
+static bool thread_lives(unsigned long thread)
+{
+    PyObject *call = PySys_GetObject("_current_frames"); /* borrowed */
+    PyObject *frames = call != NULL ? PyObject_CallNoArgs(call) : NULL;
+    PyObject *key = PyLong_FromUnsignedLong(thread);
+    bool lives = frames == NULL || key == NULL || PyDict_Contains(frames, key) != 0;
+
+    PyErr_Clear();
+    Py_XDECREF(key);
+    Py_XDECREF(frames);
+    return lives;
+}
+
+/* Forgets one push of this thread of a context that is not on its stack any more: another library
+ * popped it. Whether there was one. */
+static bool push_forget_gone(CoreState *state, PyObject *stack)
+{
+    unsigned long thread = PyThread_get_thread_ident();
+
+    for (ContextObject *context = state->contexts; context != NULL; context = context->next) {
+        Py_ssize_t gone = 0;
+        for (int i = 0; i < context->pushes; i++) {
+            gone += context->pushed_by[i] == thread;
+        }
+        for (Py_ssize_t i = 0; gone > 0 && i < PyList_GET_SIZE(stack); i++) {
+            gone -= PyList_GET_ITEM(stack, i) == (PyObject *)context;
+        }
+        if (gone > 0) {
+            push_forget(context, push_find(context));
+            return true;
+        }
     }
-    for (Py_ssize_t i = walk.count - 1; i >= 0; i--) {
-        cuda.cuCtxPushCurrent_v2(walk.stack[i]);
-        cudriver_keeper_end(walk.keepers[i]);
+    return false;
+}
+
+/* A list of the contexts on this thread's stack, bottom first, down to one that was destroyed. The
+ * driver shows only the topmost, so all are popped, and pushed again. */
+static PyObject *stack_list(CoreState *state)
+{
+    PyObject *list = PyList_New(0);
+    ContextObject *context = NULL;
+    Py_ssize_t popped = 0;
+    CUcontext handle;
+    CUresult result = CUDA_SUCCESS;
+
+    while (list != NULL && !PyErr_Occurred()) {
+        result = cudriver_context_find_current(state, &context);
+        if (context == NULL) {
+            break;
+        }
+        if (PyList_Append(list, (PyObject *)context) == 0 &&
+            cudriver_check(state, cuda.cuCtxPopCurrent_v2(&handle), "cuCtxPopCurrent_v2",
+                           "looking at this thread's stack") == 0) {
+            popped++;
+        }
+        Py_DECREF(context);
     }
-    if (step == 0) {
-        cudriver_thread_reconcile(state, walk.stack, walk.count);
+    for (Py_ssize_t i = popped; i > 0; i--) {
+        cuda.cuCtxPushCurrent_v2(((ContextObject *)PyList_GET_ITEM(list, i - 1))->handle);
     }
-    PyMem_Free(walk.stack);
-    PyMem_Free(walk.keepers);
-    Py_XDECREF(seen);
-    return step;
+    if (list != NULL && !PyErr_Occurred() && result != CUDA_ERROR_CONTEXT_IS_DESTROYED) {
+        cudriver_check(state, result, "cuCtxGetCurrent", "looking at this thread's stack");
+    }
+    if (list != NULL && (PyErr_Occurred() || PyList_Reverse(list) < 0)) {
+        Py_CLEAR(list);
+    }
+    while (list != NULL && result == CUDA_SUCCESS && push_forget_gone(state, list)) {
+    }
+    return list;
+}
+
+bool cudriver_context_is_pushed(CoreState *state, ContextObject *self)
+{
+    PyObject *list = self->pushes > 0 ? stack_list(state) : NULL;
+
+    for (int i = self->pushes - 1; i >= 0; i--) {
+        if (!thread_lives(self->pushed_by[i])) {
+            push_forget(self, i);
+        }
+    }
+    PyErr_Clear();
+    Py_XDECREF(list);
+    return self->pushes > 0;
 }
 
 /* New reference: this thread's current context for a message, or None. */
@@ -115,12 +150,12 @@ static int context_push(CoreState *state, ContextObject *self)
     CUresult result;
 
     if (cudriver_require(state) < 0 || cudriver_context_check(state, self) < 0 ||
-        cudriver_thread_push(state, self) < 0) {
+        push_note(self) < 0) {
         return -1;
     }
     result = cuda.cuCtxPushCurrent_v2(self->handle);
     if (result != CUDA_SUCCESS) {
-        cudriver_thread_pop(state, self->handle);
+        push_forget(self, self->pushes - 1);
         cudriver_raise(state, result, "cuCtxPushCurrent_v2", "context %llu of device %d",
                        self->number, self->ordinal);
         return -1;
@@ -132,49 +167,37 @@ static int context_push(CoreState *state, ContextObject *self)
 static int refuse_pop(CoreState *state, ContextObject *self)
 {
     CUcontext current = NULL;
-    ContextObject *pushed;
     PyObject *other;
 
     cuda.cuCtxGetCurrent(&current);
-    pushed = current != NULL ? cudriver_thread_pushed(state, current) : NULL;
     other = current_or_none(state);
-    if (other == Py_None && pushed != NULL) { /* reset, but still current and may be popped */
-        Py_SETREF(other, Py_NewRef((PyObject *)pushed));
-    }
     if (current == NULL) {
-        cudriver_context_walk_stack(state, NULL); /* drop what has gone from the record */
-        PyErr_Clear();
         cudriver_raise_plain(state, "InvalidContextError",
                              "cannot pop %R: nothing is current in this thread, so there is "
                              "nothing left to pop",
                              self);
     } else if (other == Py_None) {
         cudriver_raise_plain(state, "InvalidContextError",
-                             "cannot pop %R: it was not pushed here, and current in this thread is "
-                             "a context that another library has destroyed",
+                             "cannot pop %R: current in this thread is a context that was "
+                             "destroyed, by another library or by a reset",
                              self);
     } else {
         cudriver_raise_plain(state, "InvalidContextError",
                              "cannot pop %R: current in this thread is %R%s", self, other,
-                             cudriver_thread_pushed(state, self->handle) != NULL
-                                 ? "; pop that first"
-                                 : ", and the first was not pushed here");
+                             push_find(self) >= 0 ? "; pop that first"
+                                                  : ", and the first was not pushed here");
     }
     Py_DECREF(other);
     return -1;
 }
 
 /* Pops destroyed contexts of other libraries that are above ours: nobody else can pop them. */
-static CUresult pop_destroyed(CoreState *state, CUcontext *current)
+static CUresult pop_destroyed(ContextObject *self, CUcontext *current)
 {
-    CUresult result = CUDA_SUCCESS;
+    CUresult result = CUDA_SUCCESS, found;
 
-    while (result == CUDA_SUCCESS && *current != NULL &&
-           cudriver_thread_pushed(state, *current) == NULL) {
-        ContextObject *alive = NULL;
-        CUresult found = cudriver_context_find_current(state, &alive);
-        Py_XDECREF(alive);
-        PyErr_Clear();
+    while (result == CUDA_SUCCESS && *current != NULL && *current != self->handle) {
+        found = cudriver_context_current_check();
         if (found != CUDA_ERROR_CONTEXT_IS_DESTROYED && found != CUDA_ERROR_INVALID_CONTEXT) {
             break;
         }
@@ -189,24 +212,20 @@ static CUresult pop_destroyed(CoreState *state, CUcontext *current)
 static int context_pop(CoreState *state, ContextObject *self)
 {
     const char *function = "cuCtxGetCurrent";
+    int pushed = push_find(self);
     CUcontext current = NULL;
-    ContextObject *pushed;
     CUresult result;
-    bool replaced;
 
     if (cudriver_require(state) < 0) {
         return -1;
     }
     result = cuda.cuCtxGetCurrent(&current);
-    if (result == CUDA_SUCCESS && current != self->handle &&
-        cudriver_thread_pushed(state, self->handle) != NULL) {
-        result = pop_destroyed(state, &current);
+    if (result == CUDA_SUCCESS && pushed >= 0) {
+        result = pop_destroyed(self, &current);
     }
-    /* The driver may have reused the handle of a context that was reset. */
-    pushed = cudriver_thread_pushed(state, self->handle);
-    replaced = self->state != CUDRIVER_CONTEXT_OPEN && pushed != NULL &&
-               pushed->state == CUDRIVER_CONTEXT_OPEN;
-    if (result == CUDA_SUCCESS && (current != self->handle || replaced)) {
+    /* The driver may have given the handle of a context that is gone to a new one. */
+    if (result == CUDA_SUCCESS &&
+        (current != self->handle || (pushed < 0 && self->state != CUDRIVER_CONTEXT_OPEN))) {
         return refuse_pop(state, self);
     }
     if (result == CUDA_SUCCESS) {
@@ -218,7 +237,9 @@ static int context_pop(CoreState *state, ContextObject *self)
                        self->ordinal);
         return -1;
     }
-    cudriver_thread_pop(state, self->handle);
+    if (pushed >= 0) {
+        push_forget(self, pushed);
+    }
     return 0;
 }
 
@@ -290,12 +311,8 @@ static PyObject *module_context_stack(PyObject *module, PyObject *Py_UNUSED(igno
 {
     CoreState *state = cudriver_state_of_module(module);
     int in_use = driver_in_use(state);
-    PyObject *list = in_use < 0 ? NULL : PyList_New(0);
 
-    if (list != NULL && in_use > 0 && cudriver_context_walk_stack(state, list) < 0) {
-        Py_CLEAR(list);
-    }
-    return list;
+    return in_use < 0 ? NULL : in_use == 0 ? PyList_New(0) : stack_list(state);
 }
 
 static PyMethodDef functions[] = {

@@ -4,7 +4,6 @@
 #include "driver/keeper.h"
 #include "python/devices.h"
 #include "python/error.h"
-#include "thread.h"
 
 /* Whether a foreign context was destroyed by its owner. */
 static bool is_destroyed(ContextObject *self)
@@ -174,6 +173,7 @@ static ContextObject *context_implicit(CoreState *state)
         return NULL;
     }
     result = cuda.cuCtxSetCurrent(self->handle);
+    state->implicit = self->handle;
     if (result != CUDA_SUCCESS) {
         Py_DECREF(self);
         return (ContextObject *)cudriver_raise(state, result, "cuCtxSetCurrent",
@@ -195,9 +195,9 @@ ContextObject *cudriver_context_for_use(CoreState *state)
         return self;
     }
     if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED || result == CUDA_ERROR_INVALID_CONTEXT) {
-        ThreadObject *thread = cudriver_thread_find(state);
+        CUcontext current = NULL;
         /* A primary context that was made current implicitly and then reset: start again. */
-        if (thread == NULL || thread->context_count == 0) {
+        if (cuda.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == state->implicit) {
             cuda.cuCtxSetCurrent(NULL);
             result = CUDA_SUCCESS;
         }

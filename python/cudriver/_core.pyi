@@ -1028,7 +1028,8 @@ def context_stack() -> list[Context]:
     Returns
     -------
     list of Context
-        The bottom first, those of other libraries included.
+        The bottom first, those of other libraries included. It ends at a context that was
+        destroyed: what lies below that cannot be read.
 
     Notes
     -----

@@ -23,7 +23,7 @@ def linked(page: str, own: str, pages: dict[str, str]) -> str:
         fence = line.startswith("```")
         code ^= fence
         plain = not (code or fence or line.startswith("#"))
-        lines.append(re.sub(r"(?a:\b)(?:CU|FL)\d{3}(?a:\b)", link, line) if plain else line)
+        lines.append(re.sub(r"(?a:\b)(?:CU|EX|FL)\d{3}(?a:\b)", link, line) if plain else line)
     return "\n".join(lines) + "\n"
 
 

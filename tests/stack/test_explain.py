@@ -19,6 +19,8 @@ from cudriver.stack.report_text import Style
 from cudriver.stack.rules import registry
 from cudriver.stack.text import columns
 
+TEXTS = ["EX101", "EX102", "EX103", "EX104"]  # that are no rule's
+
 # Texts as people posted them, and the rule they belong to.
 MESSAGES = {
     "CU101": [
@@ -87,11 +89,29 @@ MESSAGES = {
         "NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the current "
         "PyTorch installation.",
     ],
+    "EX101": [
+        "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with "
+        "multiprocessing, you must use the 'spawn' start method"
+    ],
+    "EX102": [
+        "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1970, unhandled "
+        "system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.20.5",
+        "ncclInternalError: Internal check failed.",
+    ],
+    "EX103": [
+        "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling "
+        "`cublasCreate(handle)`",
+        "RuntimeError: CUDA error: device-side assert triggered",
+    ],
+    "EX104": [
+        "E0000 00:00:1 cuda_dnn.cc:8310] Unable to register cuDNN factory: Attempting to register "
+        "factory for plugin cuDNN when one has already been registered"
+    ],
 }
 
 
 def test_pages_and_rules_are_the_same_set():
-    assert set(explain.rule_names()) == set(registry())
+    assert explain.rule_names() == [*registry(), *TEXTS]
 
 
 @pytest.mark.parametrize("rule", explain.rule_names())
@@ -144,7 +164,7 @@ def test_a_page_is_laid_out_for_the_terminal():
 
 # A title, then headings and blocks of code.
 SKELETON = re.compile(r"^#+ |^```.*?^```$", re.MULTILINE | re.DOTALL)
-LITERAL = re.compile(r"`[^`]+`|(?:CU|FL)\d{3}")
+LITERAL = re.compile(r"`[^`]+`|(?:CU|EX|FL)\d{3}")
 SECTIONS = {
     "What it means": "含义",
     "How it is seen": "怎样发现",
@@ -213,6 +233,31 @@ def test_a_posted_error_finds_its_rule(rule, message):
     assert rule in [found.rule for found in explain.match(message)][:2]
 
 
+def said():
+    """What recipes, pairs and rules say that a user reads, with the rule where one says it."""
+    data = Path(explain.FOLDER).parent
+    for file in [*(data / "loading").glob("*.json"), data / "pairs.json"]:
+        for text in re.findall(r'"says": ("(?:[^"\\]|\\.)*")', file.read_text()):
+            yield file.stem, json.loads(text)
+    for file in Path(__file__).with_name("golden").glob("CU*.txt"):
+        yield from (
+            (file.stem, text) for text in re.findall(r"(?m)^  says (.+)$", file.read_text())
+        )
+
+
+MADE_UP = re.compile(r"x|a|(x: )?undefined symbol|.*: no|.*'plain.*|No such file or directory")
+SHARED = {"CU108": "CU101", "CU404": "CU30[35]", "CU408": "CU305"}  # with others' words
+
+
+@pytest.mark.parametrize(("by", "text"), sorted({*said()}))
+def test_what_the_check_says_leads_back_to_its_rule(by, text):
+    if not MADE_UP.fullmatch(text):
+        found = [match.rule for match in explain.match(text)]
+        assert found
+        if by.startswith("CU"):
+            assert by in found or re.fullmatch(SHARED.get(by, by), found[0])
+
+
 def test_a_traceback_on_standard_input():
     text = (
         "Traceback (most recent call last):\n"
@@ -268,7 +313,7 @@ def test_lower_case_is_fine():
 
 
 def test_list_names_every_rule():
-    names = [*registry(), *fleet_rules()]
+    names = [*registry(), *TEXTS, *fleet_rules()]
     assert [line.split()[0] for line in run("explain", "--list").stdout.splitlines()] == names
     assert [*json.loads(run("explain", "--list", "--json").stdout)] == names
     assert "# FL301" in json.loads(run("explain", "fl301", "--json").stdout)["rules"][0]["page"]
@@ -336,7 +381,10 @@ def test_what_is_found_is_what_the_expressions_say_of_each_line(lines):
                    if any(re.search(pattern, line, re.IGNORECASE) for pattern in group)), default=0)
         for rule, group in PATTERNS.items()
     }  # fmt: skip
-    wanted = sorted(((n, rule) for rule, n in last.items() if n), key=lambda each: -each[0])
+    wanted = sorted(
+        ((n, rule) for rule, n in last.items() if n),
+        key=lambda each: (each[1].startswith("EX"), -each[0]),
+    )
     found = explain.match("\n".join(lines))
     assert [(match.line, match.rule) for match in found] == wanted
     assert [match.text for match in found] == [lines[n - 1].strip() for n, _ in wanted]

@@ -108,7 +108,7 @@ def folder(rule: str, lang: str = "en") -> str:
 
 
 def rule_names() -> list[str]:
-    """Every rule that has a page, in order: those of `check`, then those of `fleet`."""
+    """Every page, in order: `check`'s rules, texts that are no rule's, `fleet`'s rules."""
     from cudriver.stack import explain
 
     return explain.rule_names() + explain.rule_names(folder("FL"))
@@ -163,7 +163,7 @@ def _standard_input() -> tuple[int, str]:
 
 
 def _looks_like_rule(word: str) -> bool:
-    return word.startswith(("CU", "FL")) and word[2:].isdigit()
+    return word.startswith(("CU", "EX", "FL")) and word[2:].isdigit()
 
 
 def _nothing(why: str, arguments: Namespace) -> int:

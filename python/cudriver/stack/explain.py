@@ -24,7 +24,7 @@ class Match(Record):
 
 
 def rule_names(folder: str = FOLDER) -> list[str]:
-    """Every rule that has a page, in order."""
+    """Every rule that has a page, in order, and the texts that are no rule's (EX101)."""
     return sorted(name[:-3] for name in os.listdir(folder) if name.endswith(".md"))
 
 
@@ -45,7 +45,8 @@ def title(rule: str, folder: str = FOLDER) -> str:
 def match(text: str) -> list[Match]:
     """The rules that know a line of `text`, each once with its last line.
 
-    The end of a traceback is what the user saw, so the last line comes first. Of a line the first
+    The end of a traceback is what the user saw, so the last line comes first; what is no rule's
+    (EX101) comes after what is. Of a line the first
     4,096 characters count. The time is that of the text's length, whatever is in it.
     """
     import json
@@ -61,7 +62,7 @@ def match(text: str) -> list[Match]:
             last = max(_last_line(pattern, lowered, ends) for pattern in group)
             if last >= 0:
                 found.append((last, rule))
-    found.sort(key=lambda each: -each[0])
+    found.sort(key=lambda each: (each[1].startswith("EX"), -each[0]))
     return [Match(rule, number + 1, lines[number].strip()) for number, rule in found]
 
 

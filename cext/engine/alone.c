@@ -102,7 +102,7 @@ static CUresult ask_soon(CUstream stream)
 static CUresult part_wait(const struct cudriver_copy_plan *plan, size_t bytes, CUstream stream,
                           char *slot)
 {
-    if (plan->to_device && bytes <= (plan->one_run ? TUNING_ASK_MOST : TUNING_SMALL_MOST)) {
+    if (plan->dst.on_device && bytes <= (plan->one_run ? TUNING_ASK_MOST : TUNING_SMALL_MOST)) {
         return ask_soon(stream);
     }
     if (slot != NULL) {
@@ -117,10 +117,10 @@ static CUresult part_wait(const struct cudriver_copy_plan *plan, size_t bytes, C
 static CUresult part_block(const struct cudriver_copy_plan *plan, CUdeviceptr device, char *host,
                            size_t bytes, const char **function, bool *over)
 {
-    *over = !plan->to_device || plan->page_locked;
-    *function = plan->to_device ? "cuMemcpyHtoD_v2" : "cuMemcpyDtoH_v2";
-    return plan->to_device ? cuda.cuMemcpyHtoD_v2(device, host, bytes)
-                           : cuda.cuMemcpyDtoH_v2(host, device, bytes);
+    *over = !plan->dst.on_device || plan->page_locked;
+    *function = plan->dst.on_device ? "cuMemcpyHtoD_v2" : "cuMemcpyDtoH_v2";
+    return plan->dst.on_device ? cuda.cuMemcpyHtoD_v2(device, host, bytes)
+                               : cuda.cuMemcpyDtoH_v2(host, device, bytes);
 }
 
 /* Copies `bytes` bytes and waits. Down to little pageable memory it goes through a page-locked
@@ -129,7 +129,7 @@ static CUresult part_block(const struct cudriver_copy_plan *plan, CUdeviceptr de
 static CUresult part_copy(const struct cudriver_copy_plan *plan, CUdeviceptr device, char *host,
                           size_t bytes, struct cudriver_copy_call *call)
 {
-    bool up = plan->to_device, little = bytes <= TUNING_SMALL_MOST, over = false;
+    bool up = plan->dst.on_device, little = bytes <= TUNING_SMALL_MOST, over = false;
     void *slot = NULL;
     CUresult result;
 
@@ -159,7 +159,7 @@ static CUresult part_copy(const struct cudriver_copy_plan *plan, CUdeviceptr dev
 
 CUresult staging_dense_copy(const struct cudriver_copy_plan *plan, struct cudriver_copy_call *call)
 {
-    bool up = plan->to_device, cut = !plan->one_run && !plan->unlooked;
+    bool up = plan->dst.on_device, cut = !plan->one_run && !plan->unlooked;
     const struct cudriver_layout *layout = &plan->layout;
     CUdeviceptr device = plan->device + (CUdeviceptr)(up ? layout->dst_offset : layout->src_offset);
     char *host = plan->host + (up ? layout->src_offset : layout->dst_offset);
@@ -213,8 +213,7 @@ static CUresult slot_part(const struct cudriver_copy_plan *copy, const struct st
     size_t begin, end;
     CUresult result;
 
-    staging_box_range(parts, part, &begin, &end);
-    staging_box_layout(plan, parts, part, &layout);
+    staging_box_find(plan, parts, part, &begin, &end, &layout);
     if (plan->up) {
         cudriver_layout_copy_part(&plan->walk, slot, true, copy->host, false, begin, end);
         result = staging_rows_issue(&layout, &device, &block, stream, &function);

@@ -11,7 +11,7 @@ void staging_lanes_free(struct staging_lane *lanes, bool current, bool all)
 {
     while (lanes != NULL) {
         struct staging_lane *next = lanes->next;
-        if (staging_lane_is_used(lanes)) { /* a stream may still use it: given up */
+        if (lanes->users > 0) { /* a stream may still use it: given up */
             lanes->lost = true;
             lanes->next = NULL;
             lanes = next;
@@ -95,7 +95,7 @@ static struct staging_lane *lane_find(const struct staging_place *place, unsigne
     for (struct staging_lane *lane = place->lanes; lane != NULL; lane = lane->next) {
         bool same = lane->users > 0 && !lane->issuing && lane->stream == stream &&
                     stream != STAGING_NO_ID && !own;
-        if ((same || !staging_lane_is_used(lane)) && !lane->lost && lane->bytes >= bytes &&
+        if ((same || lane->users == 0) && !lane->lost && lane->bytes >= bytes &&
             lane->scratch_bytes >= scratch && own == (lane->own != NULL)) {
             if (same) {
                 return lane;
@@ -104,19 +104,6 @@ static struct staging_lane *lane_find(const struct staging_place *place, unsigne
         }
     }
     return found;
-}
-
-/* Locked. Where a copy begins in its lane. Down, each begins after the one before: TUNING_TURNED
- * says why. Up, the memory that was used last is the fastest. */
-static size_t lane_turn(struct staging_lane *lane, bool up, size_t bytes)
-{
-    size_t at = lane->bytes - lane->turn < bytes ? 0 : lane->turn;
-
-    if (up || lane->users > 1) { /* others use it in the order of their stream */
-        return 0;
-    }
-    lane->turn = at + bytes;
-    return at;
 }
 
 CUresult staging_lane_get(struct cudriver_staging_transfer *transfer, size_t bytes, size_t scratch)
@@ -145,12 +132,19 @@ CUresult staging_lane_get(struct cudriver_staging_transfer *transfer, size_t byt
         }
     }
     if (found != NULL) {
-        found->users++;
+        size_t at = 0;
+        if (!up && found->users == 0) { /* others use it in the order of their stream */
+            /* Each begins after the one before: TUNING_TURNED says why. Up, the memory that was
+             * used last is the fastest. */
+            at = found->bytes - found->turn < bytes ? 0 : found->turn;
+            found->turn = at + bytes;
+        }
+        found->users += 2; /* the copy, and the call */
         found->issuing = true;
         found->stream = stream;
         staging.users++;
         transfer->lane = found;
-        transfer->memory = found->block + STAGING_WORDS + lane_turn(found, up, bytes);
+        transfer->memory = found->block + STAGING_WORDS + at;
         transfer->stream = own ? found->own : transfer->stream;
         transfer->base = found->issued;
         transfer->steps = transfer->parts.count + !up;
@@ -158,4 +152,10 @@ CUresult staging_lane_get(struct cudriver_staging_transfer *transfer, size_t byt
     }
     staging_unlock();
     return result;
+}
+
+void staging_lane_issued(struct staging_lane *lane)
+{
+    lane->issuing = false;
+    lane->users--;
 }

@@ -1,12 +1,6 @@
 /* How the bytes of a staged copy are cut into parts. No CUDA. See private.h. */
 #include "private.h"
 
-/* Entries of a dimension of the device's layout; the last one is the bytes of a run. */
-static int64_t entries(const struct cudriver_layout *layout, int d)
-{
-    return d == layout->ndim ? (int64_t)layout->itemsize : layout->shape[d];
-}
-
 struct staging_boxes staging_boxes_make(const struct staging_plan *plan, size_t most)
 {
     const struct cudriver_layout *spread = &plan->spread;
@@ -15,7 +9,8 @@ struct staging_boxes staging_boxes_make(const struct staging_plan *plan, size_t 
     for (int d = spread->ndim;; d--) {
         size_t rows = boxes.row_bytes >= most ? 1 : most / boxes.row_bytes;
         boxes.split = d;
-        boxes.length = boxes.rows = entries(spread, d);
+        boxes.length = boxes.rows =
+            d == spread->ndim ? (int64_t)spread->itemsize : spread->shape[d];
         if (rows < (size_t)boxes.length) {
             size_t parts = ((size_t)boxes.length + rows - 1) / rows;
             /* Boxes of whole rows are alike; of bytes, they begin as aligned as can be. */
@@ -37,33 +32,22 @@ struct staging_boxes staging_boxes_make(const struct staging_plan *plan, size_t 
     return boxes;
 }
 
-/* The first entry of a box in the split dimension, and how many it has. */
-static int64_t first_entry(const struct staging_boxes *boxes, size_t index, int64_t *count)
-{
-    int64_t from = (int64_t)(index % boxes->per_split) * boxes->rows;
-
-    *count = boxes->length - from < boxes->rows ? boxes->length - from : boxes->rows;
-    return from;
-}
-
-void staging_box_range(const struct staging_boxes *boxes, size_t index, size_t *begin, size_t *end)
-{
-    int64_t count, from = first_entry(boxes, index, &count);
-
-    *begin = (index / boxes->per_split * (size_t)boxes->length + (size_t)from) * boxes->row_bytes;
-    *end = *begin + (size_t)count * boxes->row_bytes;
-}
-
-void staging_box_layout(const struct staging_plan *plan, const struct staging_boxes *boxes,
-                        size_t index, struct cudriver_layout *layout)
+void staging_box_find(const struct staging_plan *plan, const struct staging_boxes *boxes,
+                      size_t index, size_t *begin, size_t *end, struct cudriver_layout *layout)
 {
     const struct cudriver_layout *spread = &plan->spread;
     const int64_t *device = plan->up ? spread->dst_strides : spread->src_strides;
     int split = boxes->split, to = plan->repeats;
-    int64_t count, from = first_entry(boxes, index, &count);
-    int64_t at = from * (split == spread->ndim ? 1 : device[split]);
     size_t above = index / boxes->per_split;
+    int64_t from = (int64_t)(index % boxes->per_split) * boxes->rows;
+    int64_t count = boxes->length - from < boxes->rows ? boxes->length - from : boxes->rows;
 
+    *begin = (above * (size_t)boxes->length + (size_t)from) * boxes->row_bytes;
+    *end = *begin + (size_t)count * boxes->row_bytes;
+    if (layout == NULL) {
+        return;
+    }
+    int64_t at = from * (split == spread->ndim ? 1 : device[split]);
     for (int d = split - 1; d >= plan->repeats; d--) {
         at += (int64_t)(above % (size_t)spread->shape[d]) * device[d];
         above /= (size_t)spread->shape[d];

@@ -59,14 +59,12 @@ enum cudriver_staging_path {
 struct staging_plan {
     enum cudriver_staging_path path;
     bool up;
-    size_t bytes;                /* of the whole copy */
     size_t chunk;                /* bytes of a part; 0: small */
     int blocks;                  /* at most */
     int threads;                 /* at most, the caller's included */
     size_t crossover;            /* bytes; smaller copies are not staged, unless permuted */
     struct cudriver_layout walk; /* simplified; for PERMUTED in the host's order */
     bool host_dense;             /* the walk reads or writes the host's memory in one run */
-    bool device_dense;           /* the same for the device; true for PERMUTED */
     bool streaming;              /* blocks are written past the CPU's caches */
     /* Between the bytes as they travel, dense, and the device. PERMUTED: the walk's device side is
      * dense scratch memory, and the kernel copies between that and the device by `spread`, whose
@@ -97,8 +95,6 @@ struct cudriver_copy_plan {
     enum cudriver_copy_kind kind;
     size_t bytes;
     CUcontext context; /* the context of the stream; NULL: host to host */
-    bool to_device;    /* dst is in device memory */
-    bool from_device;  /* src is in device memory */
     char *host;        /* between host and device: the host end, and the device end */
     CUdeviceptr device;
     bool page_locked;           /* the host end; false if the driver was not asked */

@@ -90,7 +90,7 @@ CUresult cudriver_copy_follow(const struct cudriver_copy_plan *plan,
         }
     }
     if (transfer == NULL && plan->kind == CUDRIVER_COPY_DIRECT &&
-        plan->to_device != plan->from_device) {
+        plan->dst.on_device != plan->src.on_device) {
         return staging_dense_copy(plan, call);
     }
     result = plan_issue(plan, call);

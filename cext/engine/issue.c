@@ -16,8 +16,7 @@ CUresult staging_part_issue(struct cudriver_staging_transfer *transfer, size_t p
     const char *function;
     size_t begin, end;
 
-    staging_box_range(&transfer->parts, part, &begin, &end);
-    staging_box_layout(&transfer->plan, &transfer->parts, part, &layout);
+    staging_box_find(&transfer->plan, &transfer->parts, part, &begin, &end, &layout);
     if (transfer->kernels == NULL) {
         there.device = device;
         return staging_rows_issue(&layout, up ? &there : &block, up ? &block : &there, stream,

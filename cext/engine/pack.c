@@ -40,18 +40,6 @@ char *staging_block(const struct cudriver_staging_transfer *transfer, size_t par
     return transfer->memory + part % transfer->blocks * transfer->parts.largest;
 }
 
-/* Locked. Begins to give out the pieces of the next part. */
-static void part_begin(struct cudriver_staging_transfer *transfer)
-{
-    if (transfer->taking < transfer->parts.count) {
-        staging_box_range(&transfer->parts, transfer->taking, &transfer->taken, &transfer->until);
-        transfer->share = ((transfer->until - transfer->taken) / 8 + 4095) / 4096 * 4096;
-        transfer->share = transfer->share < TUNING_SHARE_LEAST  ? TUNING_SHARE_LEAST
-                          : transfer->share > TUNING_SHARE_MOST ? TUNING_SHARE_MOST
-                                                                : transfer->share;
-    }
-}
-
 /* Packing threads that a transfer wants: the caller of a blocking copy packs too. */
 static int threads_wanted(const struct cudriver_staging_transfer *transfer)
 {
@@ -165,9 +153,13 @@ static bool piece_take(struct cudriver_staging_transfer *transfer, struct piece 
     }
     *piece = (struct piece){transfer, part, transfer->taken, transfer->until};
     if (piece->begin == piece->end) { /* not begun */
-        part_begin(transfer);
-        piece->begin = transfer->taken;
-        piece->end = transfer->until;
+        size_t share;
+        staging_box_find(&transfer->plan, &transfer->parts, part, &piece->begin, &piece->end, NULL);
+        share = ((piece->end - piece->begin) / 8 + 4095) / 4096 * 4096;
+        transfer->share = share < TUNING_SHARE_LEAST  ? TUNING_SHARE_LEAST
+                          : share > TUNING_SHARE_MOST ? TUNING_SHARE_MOST
+                                                      : share;
+        transfer->until = piece->end;
         transfer->left[part % transfer->blocks] = piece->end - piece->begin;
     }
     if (piece->end - piece->begin > transfer->share) {
@@ -192,7 +184,7 @@ static void piece_move(const struct piece *piece)
     const struct staging_plan *plan = &transfer->plan;
     size_t bytes = piece->end - piece->begin, begin, end;
 
-    staging_box_range(&transfer->parts, piece->part, &begin, &end);
+    staging_box_find(plan, &transfer->parts, piece->part, &begin, &end, NULL);
     char *block = staging_block(transfer, piece->part) + (piece->begin - begin);
     if (!plan->host_dense) {
         cudriver_layout_copy_part(&plan->walk, plan->up ? block : transfer->host, plan->up,

@@ -27,7 +27,7 @@ static bool place_is_used(const struct staging_place *place, bool calls)
     bool used = calls && place->users > 0;
 
     for (const struct staging_lane *lane = place->lanes; lane != NULL; lane = lane->next) {
-        used |= staging_lane_is_used(lane) && !lane->lost;
+        used |= lane->users > 0 && !lane->lost;
     }
     return used;
 }
@@ -145,7 +145,7 @@ static struct staging_lane *lanes_take(struct staging_place *place, bool all)
 
     while (*link != NULL) {
         struct staging_lane *lane = *link;
-        if (staging_lane_is_used(lane) || (lane->scratch != 0 && !all)) {
+        if (lane->users > 0 || (lane->scratch != 0 && !all)) {
             link = &lane->next;
         } else {
             *link = lane->next;

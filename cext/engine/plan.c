@@ -100,17 +100,6 @@ static enum cudriver_copy_kind shape_kind(const struct cudriver_layout *layout, 
     return dims == 2 ? CUDRIVER_COPY_3D : CUDRIVER_COPY_2D;
 }
 
-/* Whether driver copies would send host bytes more than once; slots do not. */
-static bool host_repeats(const struct cudriver_copy_plan *plan)
-{
-    bool repeats = false;
-
-    for (int i = 0; i < plan->layout.ndim; i++) {
-        repeats |= plan->to_device && plan->layout.src_strides[i] == 0;
-    }
-    return repeats;
-}
-
 /* Dense between host and device. Asking the driver about small memory costs as much as the copy
  * call. */
 static void plan_dense(struct cudriver_copy_plan *plan, const char *low, const char *high)
@@ -121,9 +110,9 @@ static void plan_dense(struct cudriver_copy_plan *plan, const char *low, const c
     staging_settings_get(&settings);
     small = !plan->one_run &&
             (settings.packers == 1 ||
-             plan->bytes < (plan->to_device ? settings.crossover_up : settings.crossover_down));
+             plan->bytes < (plan->dst.on_device ? settings.crossover_up : settings.crossover_down));
     plan->unlooked = small && plan->blocking && !plan->ask &&
-                     (plan->to_device || plan->bytes <= TUNING_LOOKED_FROM);
+                     (plan->dst.on_device || plan->bytes <= TUNING_LOOKED_FROM);
     plan->page_locked =
         plan->one_run || (!plan->unlooked && cudriver_copy_is_page_locked(low, high));
     /* Asynchronous, the driver would read or write pageable memory now, not in the stream's order.
@@ -144,14 +133,15 @@ static void plan_host(struct cudriver_copy_plan *plan)
         plan->kind = CUDRIVER_COPY_FILL;
         return;
     }
-    cudriver_layout_extent(&plan->layout, !plan->to_device, &low, &high);
+    cudriver_layout_extent(&plan->layout, !plan->dst.on_device, &low, &high);
     span = (size_t)(high - low);
     plan->one_run = cudriver_hostmem_is_registered(host + low, span);
     if (kind == CUDRIVER_COPY_DIRECT) {
         plan_dense(plan, host + low, host + high);
     } else {
         plan->page_locked = plan->one_run || cudriver_copy_is_page_locked(host + low, host + high);
-        plan->kind = kind != CUDRIVER_COPY_BOUNCED && plan->page_locked && !host_repeats(plan) &&
+        plan->kind = kind != CUDRIVER_COPY_BOUNCED && plan->page_locked &&
+                             !staging_host_repeats(&plan->layout, plan->dst.on_device) &&
                              plan->layout.itemsize >= TUNING_SHORTEST_ROW &&
                              (plan->one_run || cudriver_hostmem_run(host + low, span) == span)
                          ? kind
@@ -224,24 +214,22 @@ void cudriver_copy_plan_make(struct cudriver_copy_plan *plan)
     const struct cudriver_layout *layout = &plan->layout;
     bool same; /* asked before the layout is simplified */
 
-    plan->to_device = plan->dst.on_device;
-    plan->from_device = plan->src.on_device;
-    plan->context = plan->to_device ? plan->dst.context : plan->src.context;
-    plan->host = plan->to_device ? plan->src.host : plan->dst.host;
-    plan->device = plan->to_device ? plan->dst.device : plan->src.device;
+    plan->context = plan->dst.on_device ? plan->dst.context : plan->src.context;
+    plan->host = plan->dst.on_device ? plan->src.host : plan->dst.host;
+    plan->device = plan->dst.on_device ? plan->dst.device : plan->src.device;
     plan->page_locked = plan->one_run = plan->unlooked = plan->overlap = false;
     plan->pool = NULL;
-    same = plan->to_device && plan->from_device && plan->dst.device == plan->src.device &&
+    same = plan->dst.on_device && plan->src.on_device && plan->dst.device == plan->src.device &&
            memcmp(layout->dst_strides, layout->src_strides,
                   (size_t)layout->ndim * sizeof layout->dst_strides[0]) == 0;
     plan->bytes = cudriver_layout_simplify(&plan->layout, true);
     if (plan->bytes == 0) {
         plan->kind = CUDRIVER_COPY_EMPTY;
-    } else if (!plan->to_device && !plan->from_device) {
+    } else if (!plan->dst.on_device && !plan->src.on_device) {
         plan->kind = CUDRIVER_COPY_HOST;
     } else if (same) {
         plan->kind = CUDRIVER_COPY_SAME;
-    } else if (plan->to_device && plan->from_device) {
+    } else if (plan->dst.on_device && plan->src.on_device) {
         plan_device(plan);
     } else {
         plan_host(plan);

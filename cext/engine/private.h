@@ -92,6 +92,9 @@ void staging_settings_get(struct staging_settings *settings);
  * may be used. */
 void staging_plan_make(struct cudriver_copy_plan *copy, bool blocking, bool kernels);
 
+/* Whether a copy up reads host memory more than once; driver copies would send it as often. */
+bool staging_host_repeats(const struct cudriver_layout *walk, bool up);
+
 /* Whether a copy failed because no kernel, page-locked or device memory or the like could be had:
  * another way may work. */
 bool staging_must_do_without(CUresult result);
@@ -103,8 +106,8 @@ struct staging_kernels; /* kernels.c */
 struct staging_lane {
     struct staging_lane *next; /* in the place's list */
     unsigned long long stream; /* the id of the stream of the asynchronous copies under way */
-    int users;                 /* copies that are not over, or were given up */
-    bool issuing;              /* a call queues its copies: no other copy joins */
+    int users;                 /* copies that are not over or were given up, and the call */
+    bool issuing;              /* by a call that queues a copy: no other copy joins */
     bool lost;                 /* given up: no other copy takes it, ever */
     char *block;               /* owned: the words, then the blocks */
     size_t bytes;              /* of the blocks */
@@ -118,11 +121,6 @@ struct staging_lane {
     CUstream own;                        /* owned; NULL unless made for blocking copies */
     CUevent copied[STAGING_BLOCKS_MOST]; /* owned; the same */
 };
-
-static inline bool staging_lane_is_used(const struct staging_lane *lane)
-{
-    return lane->users > 0 || lane->issuing;
-}
 
 struct staging_place {
     struct staging_place *next;
@@ -311,9 +309,10 @@ CUresult staging_words_queue(struct cudriver_staging_transfer *transfer);
 
 /* ---- blocks.c ---- */
 
-/* Gives the transfer a lane with so many bytes of blocks and of device memory, and makes it its
- * user. */
+/* Gives the transfer a lane with so many bytes of blocks and of device memory, and makes it and the
+ * call its users. Locked: the call ends. */
 CUresult staging_lane_get(struct cudriver_staging_transfer *transfer, size_t bytes, size_t scratch);
+void staging_lane_issued(struct staging_lane *lane);
 
 /* Frees a list of lanes; those in use are given up. `current`: their context is current, so that
  * their streams are destroyed. `all`: frees device memory too, which waits for the device. */
@@ -374,10 +373,9 @@ void staging_pack_stop(struct cudriver_staging_transfer *transfer);
 struct staging_boxes staging_boxes_make(const struct staging_plan *plan, size_t most);
 
 /* Box number `index`: bytes [begin, end) of the walk; and the layout between the box, dense, and
- * the device. */
-void staging_box_range(const struct staging_boxes *boxes, size_t index, size_t *begin, size_t *end);
-void staging_box_layout(const struct staging_plan *plan, const struct staging_boxes *boxes,
-                        size_t index, struct cudriver_layout *layout);
+ * the device, unless that is NULL. */
+void staging_box_find(const struct staging_plan *plan, const struct staging_boxes *boxes,
+                      size_t index, size_t *begin, size_t *end, struct cudriver_layout *layout);
 
 /* ---- rows.c ---- */
 

@@ -120,7 +120,10 @@ CUresult staging_rows_issue(const struct cudriver_layout *layout,
                             const struct cudriver_copy_end *src, CUstream stream,
                             const char **function)
 {
+    if (layout->ndim == 0) {
+        return staging_bytes_issue(dst, layout->dst_offset, src, layout->src_offset,
+                                   layout->itemsize, stream, function);
+    }
     const struct rows_copy copy = {layout, dst, src, staging_rows_dims(layout), stream, function};
-
     return outer_issue(&copy, 0, layout->dst_offset, layout->src_offset);
 }

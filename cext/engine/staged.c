@@ -17,24 +17,6 @@
 
 /* ---- transfers ---- */
 
-/* The bytes of a part, and how many parts there are. */
-static void transfer_cut(struct cudriver_staging_transfer *transfer)
-{
-    const struct staging_plan *plan = &transfer->plan;
-    size_t part = plan->chunk > 0 ? plan->chunk : SIZE_MAX;
-    int users;
-
-    staging_lock();
-    users = staging.users;
-    staging_unlock();
-    for (; users > 1 && part > TUNING_PART_LEAST; users /= 2) {
-        part /= 2; /* many copies at once: less memory for each */
-    }
-    transfer->parts = staging_boxes_make(plan, part);
-    transfer->blocks =
-        (size_t)plan->blocks < transfer->parts.count ? (size_t)plan->blocks : transfer->parts.count;
-}
-
 /* A transfer with its lane; the caller owns *made. `stream`: NULL, `own`: blocking, on the lane's
  * own stream. */
 static CUresult transfer_make(const struct cudriver_copy_plan *copy, CUstream stream,
@@ -42,8 +24,11 @@ static CUresult transfer_make(const struct cudriver_copy_plan *copy, CUstream st
                               struct cudriver_staging_transfer **made)
 {
     struct cudriver_staging_transfer *transfer = calloc(1, sizeof *transfer);
-    bool permuted = copy->staged.path == CUDRIVER_STAGING_PERMUTED;
+    const struct staging_plan *plan = &copy->staged;
+    bool permuted = plan->path == CUDRIVER_STAGING_PERMUTED;
+    size_t part = plan->chunk > 0 ? plan->chunk : SIZE_MAX, blocks = (size_t)plan->blocks;
     CUresult result = CUDA_SUCCESS;
+    int users;
 
     if (transfer == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -53,16 +38,22 @@ static CUresult transfer_make(const struct cudriver_copy_plan *copy, CUstream st
     transfer->context = copy->context;
     transfer->stream = stream;
     transfer->own = own;
-    transfer->words = !own && copy->staged.path != CUDRIVER_STAGING_SMALL;
-    transfer->plan = copy->staged;
+    transfer->words = !own && plan->path != CUDRIVER_STAGING_SMALL;
+    transfer->plan = *plan;
     transfer->host = copy->host;
     transfer->device = copy->device;
     if (permuted) {
-        bool up = transfer->plan.up;
-        result = staging_place_kernels(place, &transfer->plan.spread, up ? copy->device : 0,
-                                       up ? 0 : copy->device, &transfer->kernels);
+        result = staging_place_kernels(place, &plan->spread, plan->up ? copy->device : 0,
+                                       plan->up ? 0 : copy->device, &transfer->kernels);
     }
-    transfer_cut(transfer);
+    staging_lock();
+    users = staging.users;
+    staging_unlock();
+    for (; users > 1 && part > TUNING_PART_LEAST; users /= 2) {
+        part /= 2; /* many copies at once: less memory for each */
+    }
+    transfer->parts = staging_boxes_make(plan, part);
+    transfer->blocks = blocks < transfer->parts.count ? blocks : transfer->parts.count;
     if (result == CUDA_SUCCESS) {
         result = staging_lane_get(transfer, transfer->blocks * transfer->parts.largest,
                                   permuted ? transfer->parts.largest : 0);
@@ -97,7 +88,7 @@ static CUresult transfer_undo(struct cudriver_staging_transfer *transfer, CUresu
         staging_pack_close(transfer);
     }
     staging_transfer_end(transfer, result, false);
-    transfer->lane->issuing = false;
+    staging_lane_issued(transfer->lane);
     staging_unlock();
     return waited != CUDA_SUCCESS && staging_must_do_without(result) ? CUDA_ERROR_UNKNOWN : result;
 }
@@ -258,7 +249,7 @@ static CUresult transfer_queue(struct cudriver_staging_transfer *transfer, bool 
 
     if (idle && (up || transfer->words)) {
         staging_lock();
-        idle = transfer->lane->users == 1;
+        idle = transfer->lane->users == 2; /* this copy and this call */
         if (idle && transfer->words) {
             staging_pack_list(transfer);
         } else if (idle) {
@@ -310,7 +301,7 @@ static CUresult transfer_copy(const struct cudriver_copy_plan *copy,
         if (!later) {
             staging_transfer_end(transfer, CUDA_SUCCESS, false);
         }
-        transfer->lane->issuing = false;
+        staging_lane_issued(transfer->lane);
         staging_unlock();
     }
     if (result == CUDA_SUCCESS && later) {
@@ -337,47 +328,38 @@ static CUresult copy_now(const struct cudriver_copy_plan *copy,
     return result == CUDA_SUCCESS ? transfer_copy(copy, call, place, false, NULL) : result;
 }
 
-/* Copies as planned, and in other ways where something cannot be had: no kernel, then no words or
- * threads, then no lane. */
-static CUresult copy_somehow(const struct cudriver_copy_plan *copy,
-                             const struct cudriver_copy_call *call, struct staging_place *place,
-                             struct cudriver_staging_transfer **made)
-{
-    bool later = made != NULL;
-    struct cudriver_copy_plan again;
-
-    for (;;) {
-        enum cudriver_staging_path path = copy->staged.path;
-        CUresult result =
-            later ? transfer_copy(copy, call, place, true, made) : copy_now(copy, call, place);
-        if (!staging_must_do_without(result) || (!later && path == CUDRIVER_STAGING_SMALL)) {
-            return result;
-        }
-        if (!later && path != CUDRIVER_STAGING_PERMUTED) {
-            return staging_slot_copy(copy, call);
-        }
-        if (copy != &again) {
-            again = *copy;
-            copy = &again;
-        }
-        later = later && path == CUDRIVER_STAGING_PERMUTED;
-        staging_plan_make(&again, !later, path != CUDRIVER_STAGING_PERMUTED);
-    }
-}
-
 CUresult staging_copy(const struct cudriver_copy_plan *copy, const struct cudriver_copy_call *call,
                       struct cudriver_staging_transfer **transfer)
 {
+    bool later = transfer != NULL, more;
+    struct cudriver_copy_plan again;
     struct staging_place *place;
     CUresult result = staging_place_enter(copy->context, &place);
 
-    if (transfer != NULL) {
+    if (later) {
         *transfer = NULL;
     }
-    if (result == CUDA_SUCCESS) {
-        result = copy_somehow(copy, call, place, transfer);
-        staging_place_leave(place);
+    if (result != CUDA_SUCCESS) {
+        return result;
     }
+    /* Something may be lacking: a kernel, then words or threads, then a lane. */
+    do {
+        enum cudriver_staging_path path = copy->staged.path;
+        result =
+            later ? transfer_copy(copy, call, place, true, transfer) : copy_now(copy, call, place);
+        more = staging_must_do_without(result) && (later || path == CUDRIVER_STAGING_PERMUTED);
+        if (more) {
+            if (copy != &again) {
+                again = *copy;
+                copy = &again;
+            }
+            later = later && path == CUDRIVER_STAGING_PERMUTED;
+            staging_plan_make(&again, !later, path != CUDRIVER_STAGING_PERMUTED);
+        } else if (staging_must_do_without(result) && path != CUDRIVER_STAGING_SMALL) {
+            result = staging_slot_copy(copy, call);
+        }
+    } while (more);
+    staging_place_leave(place);
     return result;
 }
 

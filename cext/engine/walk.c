@@ -86,7 +86,7 @@ static bool host_in_order(const struct cudriver_layout *walk, bool up)
     return true;
 }
 
-static bool host_repeats(const struct cudriver_layout *walk, bool up)
+bool staging_host_repeats(const struct cudriver_layout *walk, bool up)
 {
     for (int d = 0; d < walk->ndim; d++) {
         if (host_strides(walk, up)[d] == 0) {
@@ -124,48 +124,20 @@ static void plan_permute(struct staging_plan *plan, const struct cudriver_layout
     }
     plan->path = CUDRIVER_STAGING_PERMUTED;
     plan->host_dense = is_dense(walk, host_strides(walk, up));
-    plan->device_dense = true;
-}
-
-/* Sets the bytes of a part, and the number of blocks. Blocking copies up have few, which stay in
- * the CPU's caches; parts grow with the root of the size, as does their number. Others have room
- * for what arrives, or is wanted, before the threads are awake. */
-static void parts_cut(struct staging_plan *plan, size_t bytes, bool blocking, size_t most)
-{
-    bool few = plan->up && blocking;
-    size_t part = bytes > TUNING_PART_LEAST ? TUNING_PART_LEAST : TUNING_PART_LEAST / 2, blocks;
-    size_t parts = plan->up ? TUNING_PARTS_UP : TUNING_PARTS_DOWN;
-
-    while (part < most && (few ? part / TUNING_PART_STEP * (part / TUNING_PART_STEP) < bytes
-                               : part * parts < bytes)) {
-        part *= 2;
-    }
-    plan->chunk = part < most ? part : most;
-    blocks = few ? 0 : TUNING_ROOM / plan->chunk;
-    plan->blocks = blocks < 4                     ? 4
-                   : blocks < STAGING_BLOCKS_MOST ? (int)blocks
-                                                  : STAGING_BLOCKS_MOST;
-}
-
-/* How many threads should work on a copy, the caller's included. Long runs move like dense memory.
- */
-static int threads_wanted(const struct staging_plan *plan, const struct staging_settings *settings)
-{
-    if (!plan->host_dense && plan->walk.itemsize < TUNING_LONG_RUN) {
-        return settings->threads > settings->packers ? settings->threads : settings->packers;
-    }
-    return settings->packers;
 }
 
 /* Whether a kernel should put the bytes in place. `run`: bytes of a run on the device. */
-static bool should_permute(const struct staging_plan *plan, const struct cudriver_layout *by_host,
-                           const struct cudriver_layout *by_device, size_t run, bool small)
+static bool should_permute(const struct cudriver_copy_plan *copy,
+                           const struct cudriver_layout *by_host,
+                           const struct cudriver_layout *by_device, size_t run)
 {
-    if (small) {
-        return run < TUNING_GOOD_ROW / 8 && plan->bytes > TUNING_PERMUTED_LEAST;
+    bool up = copy->dst.on_device, dense = is_dense(by_device, device_strides(by_device, up));
+
+    if (copy->bytes < copy->staged.crossover) {
+        return run < TUNING_GOOD_ROW / 8 && copy->bytes > TUNING_PERMUTED_LEAST;
     }
-    return host_repeats(by_host, plan->up) || !host_in_order(by_device, plan->up) ||
-           (!plan->device_dense && run < TUNING_GOOD_ROW);
+    return staging_host_repeats(by_host, up) || !host_in_order(by_device, up) ||
+           (!dense && run < TUNING_GOOD_ROW);
 }
 
 /* Chooses the walk of strided memory. `kernels`: the kernel may be used. Whether it is to put the
@@ -173,7 +145,7 @@ static bool should_permute(const struct staging_plan *plan, const struct cudrive
 static bool plan_strided(struct staging_plan *plan, const struct cudriver_copy_plan *copy,
                          bool kernels)
 {
-    bool up = plan->up, small = plan->bytes < plan->crossover;
+    bool up = plan->up;
     struct cudriver_layout by_host = copy->layout, by_device;
 
     device_forward(&by_host, up); /* simplifying turns no side backwards */
@@ -181,10 +153,9 @@ static bool plan_strided(struct staging_plan *plan, const struct cudriver_copy_p
     cudriver_layout_simplify(&by_host, !up);
     cudriver_layout_simplify(&by_device, up);
     plan->host_dense = is_dense(&by_device, host_strides(&by_device, up));
-    plan->device_dense = is_dense(&by_device, device_strides(&by_device, up));
-    if (kernels &&
+    if (kernels && staging_context_has_kernels(copy->context) &&
         staging_kernels_unit(&by_host, up ? copy->device : 0, up ? 0 : copy->device) >= 0 &&
-        should_permute(plan, &by_host, &by_device, device_run(&by_device, up), small)) {
+        should_permute(copy, &by_host, &by_device, device_run(&by_device, up))) {
         plan_permute(plan, &by_host);
         return true;
     }
@@ -196,64 +167,76 @@ static bool plan_strided(struct staging_plan *plan, const struct cudriver_copy_p
 static void plan_path(struct staging_plan *plan, const struct cudriver_copy_plan *copy,
                       bool kernels)
 {
-    bool small = plan->bytes < plan->crossover;
-
     plan->repeats = 0;
     if (copy->layout.ndim == 0) { /* one run */
         plan->walk = copy->layout;
-        plan->host_dense = plan->device_dense = true;
+        plan->host_dense = true;
     } else if (plan_strided(plan, copy, kernels)) {
         return;
     }
     plan->spread = plan->walk;
     cudriver_layout_pack(&plan->spread, !plan->up);
     cudriver_layout_simplify(&plan->spread, !plan->up); /* merges: the dense side is in order */
-    if (small) {
+    if (copy->bytes < plan->crossover) {
         plan->path = CUDRIVER_STAGING_SMALL;
-    } else if (!plan->device_dense) {
+    } else if (plan->spread.ndim > 0) {
         plan->path = CUDRIVER_STAGING_ROWS;
     } else {
         plan->path = plan->host_dense ? CUDRIVER_STAGING_DENSE : CUDRIVER_STAGING_PACKED;
     }
 }
 
-/* The parts and threads of a copy. */
-static void plan_parts(struct staging_plan *plan, bool blocking,
+/* The parts, blocks and threads of a copy. Blocking copies up have few blocks, which stay in the
+ * CPU's caches; parts grow with the root of the size, as does their number. Others have room for
+ * what arrives, or is wanted, before the threads are awake. */
+static void plan_parts(struct staging_plan *plan, size_t bytes, bool blocking,
                        const struct staging_settings *settings)
 {
     size_t travels = cudriver_layout_bytes(&plan->walk); /* less if the host's side repeats */
+    size_t part = travels > TUNING_PART_LEAST ? TUNING_PART_LEAST : TUNING_PART_LEAST / 2, blocks;
+    size_t parts = plan->up ? TUNING_PARTS_UP : TUNING_PARTS_DOWN, most = settings->part;
+    bool few = plan->up && blocking;
 
-    if (plan->path == CUDRIVER_STAGING_SMALL) {
-        plan->blocks = 1;
-        return;
+    while (part < most && (few ? part / TUNING_PART_STEP * (part / TUNING_PART_STEP) < travels
+                               : part * parts < travels)) {
+        part *= 2;
     }
-    parts_cut(plan, travels, blocking, settings->part);
-    plan->threads = threads_wanted(plan, settings);
+    plan->chunk = part < most ? part : most;
+    blocks = few ? 0 : TUNING_ROOM / plan->chunk;
+    plan->blocks = blocks < 4                     ? 4
+                   : blocks < STAGING_BLOCKS_MOST ? (int)blocks
+                                                  : STAGING_BLOCKS_MOST;
+    plan->threads = settings->packers;
+    if (!plan->host_dense && plan->walk.itemsize < TUNING_LONG_RUN && /* others move like dense */
+        settings->threads > settings->packers) {
+        plan->threads = settings->threads;
+    }
     /* Asynchronous copies cycle through many blocks, so a block is rarely cached; bypass the cache.
      */
     plan->streaming =
         settings->streaming > 0 &&
-        (!plan->up || plan->bytes <= settings->streaming * (blocking ? 1 : TUNING_STREAMING_ASYNC));
+        (!plan->up || bytes <= settings->streaming * (blocking ? 1 : TUNING_STREAMING_ASYNC));
 }
 
 void staging_plan_make(struct cudriver_copy_plan *copy, bool blocking, bool kernels)
 {
     struct staging_plan *plan = &copy->staged;
     struct staging_settings settings;
-    bool up = copy->to_device;
 
     staging_settings_get(&settings);
-    plan->up = up;
-    plan->chunk = 0;
-    plan->threads = 1;
-    plan->streaming = false;
-    plan->bytes = copy->bytes;
-    plan->crossover = up ? settings.crossover_up : settings.crossover_down;
+    plan->up = copy->dst.on_device;
+    plan->crossover = plan->up ? settings.crossover_up : settings.crossover_down;
     if (!blocking) {
         plan->crossover /= 2; /* below it a host function packs, in one thread */
     }
-    plan_path(plan, copy, kernels && staging_context_has_kernels(copy->context));
-    plan_parts(plan, blocking, &settings);
+    plan_path(plan, copy, kernels);
+    if (plan->path != CUDRIVER_STAGING_SMALL) {
+        plan_parts(plan, copy->bytes, blocking, &settings);
+        return;
+    }
+    plan->chunk = 0;
+    plan->blocks = plan->threads = 1;
+    plan->streaming = false;
 }
 
 bool staging_must_do_without(CUresult result)

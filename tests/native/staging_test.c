@@ -250,8 +250,8 @@ static struct job copy_job(const struct copy *copy)
 static void job_plan(const struct job *job, bool waits, struct cudriver_copy_plan *plan)
 {
     *plan = (struct cudriver_copy_plan){
-        .to_device = job->to_device,
-        .from_device = !job->to_device,
+        .dst.on_device = job->to_device,
+        .src.on_device = !job->to_device,
         .context = job->context,
         .device = job->device,
         .host = job->host,
@@ -1074,7 +1074,8 @@ static void wait_fails(struct random *random)
     const struct cudriver_layout turned = transposed(32);
     struct ends ends = ends_make(random, 4096);
     struct job job = {false, context, ends.stream, ends.device, ends.host, &dense, NULL, NULL};
-    const struct cudriver_copy_plan small = {.context = context,
+    const struct cudriver_copy_plan small = {.src.on_device = true,
+                                             .context = context,
                                              .bytes = 4096,
                                              .device = ends.device,
                                              .host = (char *)ends.host,

@@ -797,6 +797,7 @@ def test_a_reset_by_others_is_told_by_every_call(again: bool, two_devices) -> No
         driver, handle = ctypes.CDLL(cu.driver_path()), ctypes.c_void_p()
         array, stream, event = cu.device_zeros(8), cu.Stream(), cu.Event(timing=True)
         cu.copy(array, cu.pinned_zeros(8)), event.record(stream)
+        far = cu.Stream(device=1)
         other = cu.device_zeros(3, device=1)
         context = array.context
         assert driver.cuDevicePrimaryCtxReset_v2(0) == 0
@@ -807,7 +808,8 @@ def test_a_reset_by_others_is_told_by_every_call(again: bool, two_devices) -> No
             array.to_numpy, lambda: array.fill(1), lambda: cu.copy(array, np.zeros(8)),
             lambda: cu.copy_async(array, np.zeros(8), stream), stream.synchronize,
             lambda: stream.done, lambda: event.done, lambda: event.record(stream),
-            lambda: stream.wait(event), context.synchronize, context.memory_info, context.push,
+            lambda: stream.wait(event), lambda: far.wait(event), lambda: event.wait(far),
+            lambda: far.wait(stream), context.synchronize, context.memory_info, context.push,
             cu.Device(0).primary_context, lambda: cu.device_empty(3), cu.memory_info,
             cu.Stream, lambda: cu.pinned_empty(9 << 20), lambda: cu.Event(device=0),
         ]

@@ -590,3 +590,24 @@ def test_a_stream_whose_kernels_cannot_use_the_memory() -> None:
     environ = {"CUDRIVER_LIBRARY": "sim", "CUDRIVER_SIM_FAIL": "cuMemPoolCreate:*:801"}
     done = run(program, *folders, CUDRIVER_SIM_LATENCY_US="500", **environ)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_copy_that_waits_is_cut_as_a_blocking_one() -> None:
+    """Also where it was planned for a stream, whose kernels then cannot use the memory."""
+    program = """
+        import ctypes, numpy as np, cudriver as cu
+        sim = ctypes.CDLL(cu.driver_path())
+        there, host = cu.device_empty((8, 500, 480), "i4"), np.zeros((500, 480, 8), "i4")
+        with cu.Context():
+            stream = cu.Stream()
+        for use in (None, stream):
+            sim.cudriver_sim_reset_counts()
+            if use is None:
+                cu.copy(there, host.transpose(2, 0, 1))
+            else:
+                cu.copy_async(there, host.transpose(2, 0, 1), use)
+            print(sim.cudriver_sim_call_count(b"cuMemcpyHtoDAsync_v2"))
+    """
+    environ = {"CUDRIVER_LIBRARY": "sim", "CUDRIVER_SIM_FAIL": "cuMemPoolCreate:*:801"}
+    blocking, waiting = map(int, output(program, **environ).split())
+    assert blocking == waiting > 1

@@ -378,6 +378,12 @@ def test_copy_async_wants_one_stream(more: tuple[Any, ...]) -> None:
         cu.copy_async(there, source, *more)
     with pytest.raises(TypeError, match="two arrays and a stream"):
         cu.copy_async(there, source, steam=cu.Stream())  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="two arrays and a stream"):
+        cu.copy_async(there, stream=None, src=source)  # type: ignore[call-arg]
+    for named in ({"src": source}, {"dst": there, "src": source}, {"stream": None}):
+        given = (there,) if "stream" not in named else (there, source)
+        with pytest.raises(TypeError, match="takes two positional arguments"):
+            cu.copy(*given, **named)  # type: ignore[call-overload]
     assert not there.to_numpy().any()
 
 

@@ -477,6 +477,20 @@ def test_what_the_devices_cannot_do_goes_through_the_host(
     context.close()
 
 
+@pytest.mark.parametrize("first", [1, 2])
+def test_where_one_device_has_no_memory_the_host_serves(
+    sim: Any, two_devices: Any, first: int
+) -> None:
+    """For the dense array on the source's device, or on the other's."""
+    model = random_bytes((50, 60), np.dtype("i4"), 1)
+    source, to = cu.to_device(model), cu.device_zeros((50, 60), "i4", device=two_devices[1])
+    assert cu.explain_copy(to[:, ::-1], source[::-1]).path == "bounced"
+    sim.fail(f"cuMemAllocFromPoolAsync:{first}:2,cuMemAllocFromPoolAsync:{first + 1}:2")
+    cu.copy(to[:, ::-1], source[::-1])
+    sim.clear_faults()
+    assert raw(to.to_numpy()[:, ::-1]) == raw(model[::-1])
+
+
 def test_memory_of_another_context_of_the_device_is_none_of_the_kernels(sim: Any) -> None:
     program = """
         import numpy as np, cudriver as cu

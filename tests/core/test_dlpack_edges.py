@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import gc
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
@@ -102,6 +104,7 @@ def test_no_items_lie_anywhere(shape: tuple[int, ...], strides: Any) -> None:
     strides = strides and [strides if length else 1 << 62 for length in shape]
     made = cu.from_dlpack(host(shape, strides, data=None))
     assert made.shape == shape
+    assert not made.flags.owndata
     array = placed()
     there = cu.from_dlpack(kit.Lender(array.pointer, shape, strides, owner=array))
     assert (there.shape, there.pointer, there.device.ordinal) == (shape, 0, 0)
@@ -131,6 +134,13 @@ def test_as_many_dimensions_as_there_may_be() -> None:
 def test_the_last_item_must_not_wrap_around(data: int) -> None:
     with pytest.raises(ValueError, match="larger than the address space"):
         cu.from_dlpack(host((24,) if data % 4 == 0 else (1,), data=data))
+
+
+@pytest.mark.parametrize("items", [1 << 60, -(1 << 60), 1 << 59])
+def test_a_span_must_not_wrap_around_to_the_beginning(items: int) -> None:
+    """Four steps of 2**62 bytes are none in 64 bits."""
+    with pytest.raises(ValueError, match="larger than the address space"):
+        cu.from_dlpack(host((5,), (items,)))
 
 
 def test_backwards_down_to_address_0() -> None:
@@ -345,6 +355,47 @@ def test_a_wait_for_the_lender_that_fails(sim: Any, code: int) -> None:
     assert not out.any()
 
 
+REFUSED: dict[str, Callable[[Any], object]] = {
+    "a copy": lambda a: cu.from_dlpack(lend(a, flags=kit.IS_COPIED), copy=False),
+    "read-only": lambda a: cu.copy(lend(a, flags=kit.READ_ONLY), MODEL),
+    "another shape": lambda a: cu.copy(lend(a), MODEL[:2]),
+    "another type": lambda a: cu.copy(MODEL.astype("f8"), lend(a)),
+    "no array": lambda a: cu.copy(lend(a), 3),  # type: ignore[call-overload]
+    "no device": lambda a: cu.from_dlpack(lend(a), device="gpu"),
+    "not there": lambda a: cu.from_dlpack(lend(a), device="cpu", copy=False),
+    "the host's": lambda a: cu.pin(lend(a)),
+    "lanes": lambda a: cu.from_dlpack(lend(a, dtype=(kit.FLOAT, 32, 2))),
+    "beyond the memory": lambda a: cu.from_dlpack(kit.Lender(a.pointer, (1 << 40,), owner=a)),
+    "at address 0": lambda a: cu.from_dlpack(kit.Lender(None, (4, 6))),
+    "another kind": lambda a: cu.from_dlpack(lend(a, device=(kit.ROCM, 0))),
+    "a stream of another device": lambda a: cu.copy_async(MODEL, lend(a), cu.Stream(device=1)),
+    "an old consumer": lambda a: cu.from_dlpack(lend(a, flags=kit.READ_ONLY)).__dlpack__(),
+    "odd strides": lambda a: (
+        a.view("u1").reshape(-1)[:95].reshape(19, 5)[:, :4].view("f4").__dlpack__()
+    ),
+    "a consumer's device": lambda a: a.__dlpack__(dl_device=(kit.CUDA, 1)),
+    "a consumer's stream": lambda a: a.__dlpack__(stream=0),
+    "no copy": lambda a: a.__dlpack__(dl_device=(kit.CPU, 0), copy=False),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_no_reference_stays_behind(two_devices: Any, name: str) -> None:
+    """To the context, the data type or the array, whatever was read before the failure."""
+    array = placed()
+    shared = [array, array.context, array.dtype, np.dtype("f8"), MODEL]
+
+    def count() -> list[int]:
+        for _ in range(3):
+            with pytest.raises((BufferError, ValueError, TypeError)):
+                REFUSED[name](array)
+            gc.collect()
+        return [sys.getrefcount(thing) for thing in shared]
+
+    count()  # what is kept from the first time
+    assert count() == count()
+
+
 # ---- the exchange table -----------------------------------------------------------------------
 
 
@@ -521,6 +572,22 @@ def test_questions_that_go_wrong_are_passed_on(
     kit.alive.discard(lender)
 
 
+def test_a_tensor_that_requires_grad_is_for_the_method(table: Any) -> None:
+    """Which says why it is not lent; the table would lend it."""
+
+    class Grad(Torch):
+        requires_grad = True
+
+        def __dlpack__(self, **asked: Any) -> Any:
+            raise BufferError("use tensor.detach()")
+
+    lender = Grad(MODEL.ctypes.data, MODEL.shape, device=(kit.CPU, 0))
+    with pytest.raises(BufferError, match="detach"):
+        cu.from_dlpack(lender)
+    assert used(lender) == (0, 0)
+    kit.alive.discard(lender)
+
+
 def test_a_negated_tensor_is_refused_by_the_method_too() -> None:
     lender = Torch(MODEL.ctypes.data, MODEL.shape, device=(kit.CPU, 0))
     vars(lender)["is_neg"] = lambda: True
@@ -627,6 +694,13 @@ def test_a_copy_of_read_only_memory_may_be_written(asked: Any) -> None:
     taken.give_back()
 
 
+def test_a_copy_of_padded_items_is_padded_too() -> None:
+    int4 = pytest.importorskip("ml_dtypes", reason="NumPy has no int4 of its own").int4
+    taken = kit.Taken(cu.device_zeros(3, int4).__dlpack__(copy=True, **NEW))
+    assert taken.managed.flags == kit.IS_COPIED | kit.PADDED
+    taken.give_back()
+
+
 def test_the_version_is_that_of_the_header() -> None:
     taken = kit.Taken(placed().__dlpack__(max_version=(1, 0)))
     assert (taken.managed.major, taken.managed.minor) == (1, 3)
@@ -647,6 +721,8 @@ def test_strides_that_are_no_whole_items() -> None:
     for asked in ({}, NEW):
         with pytest.raises(BufferError, match="that of axis 0 is 5 bytes, and an item has 2"):
             array.__dlpack__(**asked)
+    with pytest.raises(BufferError, match="that of axis 1 is 5 bytes"):
+        array.T.__dlpack__()
     taken = kit.Taken(array.T[:, ::2].__dlpack__())
     assert taken.strides == (1, 5)
     taken.give_back()
@@ -663,6 +739,25 @@ def test_every_default_stream_is_of_the_consumers_context(driver: Any, stream: A
             assert not theirs.done
     transfer.wait()
     context.close()
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+@pytest.mark.parametrize("first", [False, True])
+def test_a_consumer_waits_for_all_work_on_the_memory(
+    driver: Any, in_order: bool, first: bool
+) -> None:
+    """On each stream, whether or not the memory was made in the order of another."""
+    array = cu.device_empty(100, stream=cu.Stream() if in_order else None)
+    theirs, streams, running = cu.Stream(), [cu.Stream(), cu.Stream()], [ExitStack(), ExitStack()]
+    for stream, work in zip(streams, running, strict=True):
+        work.enter_context(busy(driver, stream))
+        cu.copy_async(array, cu.pinned_zeros(100), stream)
+    array.__dlpack__(stream=theirs.handle)
+    for at in (0, 1) if first else (1, 0):
+        assert not theirs.done
+        running[at].close()
+        streams[at].synchronize()
+    theirs.synchronize()
 
 
 def test_a_consumer_in_a_context_of_its_own(driver: Any, two_devices: Any) -> None:

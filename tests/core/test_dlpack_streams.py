@@ -130,7 +130,10 @@ def test_a_stream_of_another_device_has_to_wait_for_a_tensor(driver: Any, two_de
     assert not there.to_numpy().any()
 
 
-def test_the_default_stream_of_another_context_has_to_wait_for_a_tensor(driver: Any) -> None:
+@pytest.mark.parametrize("write", [False, True])
+def test_the_default_stream_of_another_context_has_to_wait_for_a_tensor(
+    driver: Any, write: bool
+) -> None:
     """The lender orders its work against the default stream of the memory's context."""
     address, back = ctypes.c_uint64(), cu.pinned_zeros(SIZE, "f4")
     primary = cu.current_context()
@@ -138,7 +141,8 @@ def test_the_default_stream_of_another_context_has_to_wait_for_a_tensor(driver: 
     array = SimpleNamespace(pointer=address.value, shape=(SIZE,), context=primary)
     tensor = Late(array, cu.Stream(), driver)
     with cu.Context(0):
-        transfer = cu.copy_async(back, tensor, cu.Stream.from_handle(1))
+        ends = (tensor, back) if write else (back, tensor)
+        transfer = cu.copy_async(*ends, cu.Stream.from_handle(1))
         assert tensor.is_over()
         transfer.wait()
     assert driver.cuMemFree_v2(address) == 0

@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -205,7 +206,13 @@ def test_reading_their_event_closes_our_stream(cu) -> None:
         stream.wait(Closing())
 
 
-@pytest.mark.parametrize("bad", [True, 1.5, "1", b"1", -1, 1 << 64, object(), None, [1]])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        True, 1.5, "1", b"1", -1, 1 << 64, object(), None, [1],
+        SimpleNamespace(value="1"), SimpleNamespace(value=1.0), SimpleNamespace(value=-1),
+    ],
+)  # fmt: skip
 def test_a_handle_that_is_none(cu, bad: object) -> None:
     with pytest.raises(TypeError, match=r"Stream says that its stream is .* which is no handle"):
         cu.device_empty(3, stream=STREAMS["pycuda"](bad))  # type: ignore[arg-type]

@@ -40,6 +40,8 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception]]] = {
     "typestr": ({"typestr": Foreign}, TypeError),
     "shape": ({"shape": (4, 6.0)}, TypeError),
     "strides": ({"strides": (24, 4, 1)}, TypeError),
+    "strides in a list": ({"strides": [24, 4]}, TypeError),
+    "a shape in a list": ({"shape": [4, 6]}, TypeError),
     "an address of none": ({"data": (16, False)}, ValueError),
     "the extent": ({"shape": (4, 1 << 40), "strides": None}, ValueError),
     "a negative stream": ({"stream": -1}, TypeError),
@@ -105,6 +107,11 @@ def test_an_interface_that_raises(error: Any, lends: bool) -> None:
         cu.copy(np.zeros(3), (Lending if lends else Raising)())
 
 
+def test_no_mask_and_none_are_one() -> None:
+    array = cu.to_device(np.arange(6, dtype="f4"))
+    assert (cu.to_device(Foreign(array, mask=None)).to_numpy() == np.arange(6)).all()
+
+
 def test_a_description_is_that_of_fields_alone() -> None:
     """For a plain type the typestr counts."""
     array = cu.to_device(np.arange(6, dtype="f4"))
@@ -116,6 +123,13 @@ def test_a_description_is_that_of_fields_alone() -> None:
     pair = cu.to_device(Foreign(array, **items, descr=[("x", "<f4"), ("y", "<f4")]))
     assert pair.dtype.names == ("x", "y")
     assert pair.to_numpy()["y"].tolist() == [1, 3, 5]
+    for descr in (
+        [("x", "<f8")],
+        [(("a title", "x"), "<f8")],
+        [("x", "<f4", (2,))],
+        [("", "|V4"), ("x", "<f4")],
+    ):
+        assert cu.to_device(Foreign(array, **items, descr=descr)).dtype == np.dtype(descr)
     for descr in ([("", "|V8")], None, Foreign):
         plain = cu.to_device(Foreign(array, **items, descr=descr))
         assert plain.dtype == np.dtype("V8")
@@ -165,8 +179,10 @@ def test_the_stream_is_of_the_memorys_context(
 
 def test_a_captured_producer_is_not_waited_for(driver: Any) -> None:
     array, theirs, out = cu.to_device(np.arange(9.0)), cu.Stream(), np.zeros(9)
+    stack = cu.context_stack()
     with Capture(driver, theirs) as graph:
         cu.copy(out, Foreign(array, stream=theirs.handle))
+        assert cu.context_stack() == stack
         assert graph.status() == ACTIVE
         out[:] = 0
         cu.copy_async(out, Foreign(array, stream=theirs.handle), cu.Stream()).wait()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -161,6 +163,22 @@ def test_a_kernel_that_fails_on_the_way_leaves_nothing(sim: Any, function: str, 
     sums.close()
 
 
+def test_a_signal_ends_it_between_rounds(sim: Any) -> None:
+    memory, sums, rounds = words(TILE), words(BLOCK), 3000
+    thread, main = threading.get_ident(), threading.main_thread()
+    assert main.ident == thread
+    kernel("read", memory, sums)
+    sim.reset_counts()
+    sim.set_latency(1000)
+    timer = threading.Timer(0.05, signal.pthread_kill, (thread, signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        kernel("read", memory, sums, 0, rounds)
+    assert 1 < sim.call_count("cuLaunchKernel") < rounds
+    sim.set_latency(0)
+    timer.join()
+
+
 def test_memory_that_is_only_read_may_be_read_only() -> None:
     array, sums = cu.pinned_full(TILE, 3, np.uint32), words(BLOCK)
     array.flags.writeable = False
@@ -196,8 +214,9 @@ def test_sizes_at_their_edges() -> None:
     for bad in (sums[:0], sums[: BLOCK - 1], sums[: BLOCK + 1], np.zeros(BLOCK, np.uint32)):
         with pytest.raises(ValueError, match="sums must be a DeviceArray with 256 words"):
             kernel("read", memory, bad)
-    with pytest.raises(ValueError, match="vectors of 16 bytes"):
-        kernel("read", cu.device_zeros(64, "u1")[8:40], sums)
+    for bytes_ in (cu.device_zeros(64, "u1"), cu.pinned_zeros(64, "u1")):
+        with pytest.raises(ValueError, match="vectors of 16 bytes"):
+            kernel("read", bytes_[8:40], sums)
     for rounds, count in ((0, 1), (-1, 1), (1, 0), (1, -1), (1, 2**31)):
         with pytest.raises(ValueError, match=f"{rounds} rounds of {count} launches"):
             kernel("read", memory, sums, 0, rounds, count)

@@ -9,6 +9,7 @@ import ctypes
 import gc
 import inspect
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
 from types import SimpleNamespace
@@ -102,7 +103,8 @@ CALLS: dict[str, tuple[str, Callable[[Any], object]]] = {
 def test_what_the_driver_refuses_is_told_and_leaves_nothing(sim: Any, home: Any, name: str) -> None:
     function, call = CALLS[name]
     made, stack = used(home), cu.context_stack()
-    events, references = sim.live("events"), sys.getrefcount(made.stream)
+    events = sim.live("events")
+    references = sys.getrefcount(made.stream), sys.getrefcount(home)
     sim.fail_next(function, 719)
     with pytest.raises(cu.CudaError) as refused:
         call(made)
@@ -111,7 +113,7 @@ def test_what_the_driver_refuses_is_told_and_leaves_nothing(sim: Any, home: Any,
     assert sim.live("events") == events
     del refused
     gc.collect()
-    after = sys.getrefcount(made.stream)
+    after = sys.getrefcount(made.stream), sys.getrefcount(home)
     assert after == references
     for thing in (made.stream, made.first, made.second):
         thing.close()  # no call counts as running
@@ -266,7 +268,7 @@ def test_a_stream_waits_for_work_anywhere(driver: Any, home: Any, way: str) -> N
 
 def test_a_context_waits_for_the_streams_that_are_its_own(driver: Any, home: Any) -> None:
     """`synchronize` refuses while one of these is captured, and only then."""
-    mine, side = stream_of(home), cu.Stream()
+    older, mine, side = stream_of(home), stream_of(home), cu.Stream()
     other = cu.Context(home.device.ordinal)
     theirs = stream_of(other)
     with Capture(driver, theirs, 2) as graph:
@@ -286,7 +288,7 @@ def test_a_context_waits_for_the_streams_that_are_its_own(driver: Any, home: Any
     graph.close()
     assert graph.ended == 0
     event.close()
-    for stream in (theirs, mine, side):
+    for stream in (theirs, older, mine, side):
         stream.close()
     other.close()
 
@@ -401,6 +403,127 @@ def test_memory_is_waited_for_on_the_streams_that_made_some(sim: Any, home: Any)
     other.close()
 
 
+def test_a_captured_stream_that_made_memory_is_not_waited_for(driver: Any, sim: Any) -> None:
+    """Where more is needed, by an allocation that has nothing to do with the capture."""
+    stream = cu.Stream()
+    cu.device_empty(10, stream=stream).close()
+    with Capture(driver, stream, 2) as graph:
+        sim.fail_next("cuMemAllocFromPoolAsync", 2)
+        cu.device_empty(10).close()
+        assert graph.status() == ACTIVE
+    graph.close()
+    assert graph.ended == 0
+
+
+def test_the_event_behind_a_closed_stream_goes_with_what_it_is_for(sim: Any) -> None:
+    cu.live_allocations()
+    cu.trim_host_memory()  # no event is kept from earlier work
+    events = sim.live("events")
+    sim.hold()
+    stream = cu.Stream()
+    array = cu.device_empty(1000, stream=stream)
+    stream.close()
+    assert sim.live("events") == events + 1
+    sim.release()
+    assert array.to_numpy().size == 1000
+    del stream, array
+    gc.collect()
+    cu.trim_host_memory()
+    assert sim.live("events") == events
+
+
+@pytest.mark.parametrize("refused", ["cuEventCreate", "cuEventRecord"])
+def test_a_stream_that_is_closed_at_work_keeps_no_event_that_tells_nothing(
+    sim: Any, refused: str
+) -> None:
+    """Its memory is then waited for at once."""
+    stream = cu.Stream()
+    array = cu.device_empty(1000, stream=stream)
+    array.fill(3, stream)
+    stream.synchronize()
+    cu.live_allocations()
+    cu.trim_host_memory()  # no event is kept from earlier work
+    sim.set_latency(2000)
+    other = cu.device_empty(1000, stream=stream)
+    events = sim.live("events")
+    sim.fail_next(refused, 719)
+    stream.close()
+    sim.clear_faults()
+    assert sim.live("events") == events
+    sim.set_latency(0)
+    assert (array.to_numpy().view("u1") >= 0).all()
+    other.fill(1)
+    assert (other.to_numpy() == 1).all()
+
+
+def test_memory_made_while_another_thread_waits_is_not_there_yet(sim: Any) -> None:
+    """That thread has waited for what was queued before."""
+    stream = cu.Stream()
+    sim.hold()
+    first = cu.device_empty(1000, stream=stream)
+    asked = sim.call_count("cuEventQuery")
+    thread = threading.Thread(target=stream.synchronize)
+    thread.start()
+    while thread.is_alive() and sim.call_count("cuEventQuery") < asked + 2:
+        pass
+    second = cu.device_empty(1000, stream=stream)
+    sim.step(2)  # the first allocation, and the event behind it
+    thread.join()
+    sim.reset_counts()
+    first.__dlpack__(stream=1)
+    assert sim.call_count("cuStreamWaitEvent") == 0
+    second.__dlpack__(stream=1)
+    assert sim.call_count("cuStreamWaitEvent") == 1
+    sim.release()
+    stream.synchronize()
+
+
+@pytest.mark.parametrize("function", ["cuEventCreate", "cuEventRecord", "cuStreamWaitEvent"])
+def test_an_order_that_is_refused_leaves_no_event(sim: Any, function: str) -> None:
+    """Of memory that is lent before its allocation is complete."""
+    ours, theirs = cu.Stream(), cu.Stream()
+    sim.hold()
+    array = cu.device_empty(1000, stream=ours)
+    events = sim.live("events")
+    sim.fail_next(function, 719)
+    with pytest.raises(cu.CudaError, match=f"{function}.*for the consumer's stream"):
+        array.__dlpack__(stream=theirs.handle)
+    assert sim.live("events") == events
+    sim.release()
+    ours.synchronize()
+    array.close()
+
+
+@pytest.mark.parametrize("call", [cu.Stream, cu.Event, lambda **how: cu.device_empty(3, **how)])
+def test_a_call_on_another_device_keeps_no_context(two_devices: Any, call: Any) -> None:
+    cu.Stream(device=1).close()
+    for device in (0, 1):
+        with cu.Context(0) as context:
+            call(device=device).close()
+            before = sys.getrefcount(context)
+            for _ in range(5):
+                call(device=device).close()
+            after = sys.getrefcount(context)
+        assert after == before
+        context.close()
+
+
+@pytest.mark.parametrize(
+    "call", [lambda array: array.copy(), lambda array: cu.device_empty(10, device=0)]
+)
+def test_a_with_of_another_device_is_no_home_of_memory(
+    driver: Any, two_devices: Any, call: Any
+) -> None:
+    """Else its first use would wait for work that has nothing to do with it."""
+    array, far = cu.device_zeros(10, device=0), cu.Stream(device=1)
+    with busy(driver, far), far:
+        made = call(array)
+        assert made.device.ordinal == 0
+        made.fill(3)
+        assert (made.to_numpy() == 3).all()
+        assert not far.done
+
+
 # ---- copies on streams -------------------------------------------------------------------------
 
 
@@ -439,6 +562,26 @@ def test_an_asynchronous_copy_that_is_refused(sim: Any, home: Any, function: str
     stream.synchronize()
     there.close()
     stream.close()
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_copy_that_cannot_be_captured_changes_no_stack(
+    driver: Any, home: Any, pinned: bool
+) -> None:
+    with home:
+        there, stream = cu.device_zeros(1000, "u1"), cu.Stream()
+    host = (cu.pinned_zeros if pinned else np.zeros)(1000, "u1")
+    stack = cu.context_stack()
+    with Capture(driver, stream) as graph:
+        for ends in ((there, host), (host, there), (host, host.copy())):
+            with pytest.raises(cu.CudaError, match="cannot be captured"):
+                cu.copy_async(*ends, stream)
+            with stream, pytest.raises(cu.CudaError, match="cannot be captured"):
+                cu.copy(there, host)
+            assert cu.context_stack() == stack
+            assert graph.status() == ACTIVE
+    graph.close()
+    assert graph.ended == 0
 
 
 def test_a_copy_whose_stream_is_on_neither_device(two_devices: Any) -> None:

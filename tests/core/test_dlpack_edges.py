@@ -535,6 +535,29 @@ def test_nothing_waits_for_a_default_stream_that_a_capture_forbids(
     assert driver.cuStreamDestroy_v2(blocking) == 0
 
 
+@pytest.mark.parametrize("call", ["cuEventCreate", "cuEventRecord", "cuStreamWaitEvent"])
+def test_an_order_that_is_refused_keeps_nothing(
+    table: Any, sim: Any, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """The method is asked instead."""
+    array, theirs = placed(), cu.Stream()
+    shared = [array, array.context, array.dtype]
+    monkeypatch.setattr(Tabled, "stream", theirs.handle)
+
+    def count() -> list[int]:
+        lender = again(array)
+        sim.fail_next(call, 719)
+        cu.from_dlpack(lender)
+        assert used(lender) == (1, 1)
+        assert lender.given_back == 2
+        del lender
+        gc.collect()
+        return [sys.getrefcount(thing) for thing in shared] + [sim.live("events")]
+
+    count()  # what is kept from the first time
+    assert count() == count()
+
+
 # ---- PyTorch's tensors ------------------------------------------------------------------------
 
 

@@ -93,6 +93,22 @@ def test_a_copy_to_a_new_array_waits_for_the_stream_of_a_tensor(driver: Any) -> 
     assert tensor.asked[-1]["stream"] == stream.handle
 
 
+def test_a_stream_of_another_context_of_the_device_need_not_wait(driver: Any) -> None:
+    """A lender takes it as any other; the default stream has nothing to do with it."""
+    tensor, default = placed(), cu.Stream.from_handle(1)
+    back, running = cu.pinned_full(SIZE, 7, "f4"), ExitStack()
+    running.enter_context(busy(driver, default))
+    with cu.Context(0) as context:
+        stream = cu.Stream()
+    with running:
+        cu.copy_async(back, tensor, stream).wait()
+        assert not default.done
+    assert tensor.asked[-1]["stream"] == stream.handle
+    assert not back.any()
+    stream.close()
+    context.close()
+
+
 class Late(Tensor):
     """Its work is over 50 ms after another stream was made to wait for it, and not before."""
 

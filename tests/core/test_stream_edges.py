@@ -229,6 +229,12 @@ def test_an_event_and_the_stream_it_is_recorded_on(home: Any) -> None:
     event.synchronize()
 
 
+def test_no_device_is_that_of_the_stream(home: Any) -> None:
+    with stream_of(home):
+        assert cu.Event(device=None).context is home
+        assert cu.device_empty(3, device=None).context is home
+
+
 def test_the_default_stream_of_an_event_is_that_of_its_context(driver: Any, home: Any) -> None:
     """And not of the current one."""
     event, stream, work = event_of(home), stream_of(home), ExitStack()
@@ -454,6 +460,30 @@ def test_a_stream_that_is_closed_at_work_keeps_no_event_that_tells_nothing(
     assert (array.to_numpy().view("u1") >= 0).all()
     other.fill(1)
     assert (other.to_numpy() == 1).all()
+    destroyed = sim.call_count("cuEventDestroy_v2")
+    del stream, array, other
+    gc.collect()
+    assert sim.call_count("cuEventDestroy_v2") == destroyed, "once"
+
+
+def test_a_stream_that_an_allocation_waits_for_cannot_be_closed(sim: Any) -> None:
+    """For the memory that its work may free."""
+    stream, made = cu.Stream(), []
+    sim.hold()
+    held = cu.device_empty(1000, stream=stream)
+    sim.reset_counts()
+    sim.fail_next("cuMemAllocFromPoolAsync", 2)
+    thread = threading.Thread(target=lambda: made.append(cu.device_empty(10)))
+    thread.start()
+    while thread.is_alive() and sim.call_count("cuStreamSynchronize") == 0:
+        pass
+    with pytest.raises(ValueError, match="a running call uses it"):
+        stream.close()
+    sim.release()
+    thread.join()
+    assert len(made) == 1
+    stream.close()
+    assert held.to_numpy().size == 1000
 
 
 def test_memory_made_while_another_thread_waits_is_not_there_yet(sim: Any) -> None:

@@ -10,10 +10,6 @@
 #error "cudriver needs CPython 3.10 or newer"
 #endif
 
-#if PY_VERSION_HEX < 0x030B0000
-#include <frameobject.h> /* PyFrame_GetBack, which Python.h declares since 3.11 */
-#endif
-
 #if PY_VERSION_HEX < 0x030D0000
 /* Public since 3.13. */
 #define Py_IsFinalizing _Py_IsFinalizing

@@ -35,7 +35,6 @@ typedef struct {
     PyTypeObject *host_memory_type;
     PyTypeObject *pin_type;
 
-    PyObject *errors;       /* cudriver.errors, imported at the first raise */
     PyObject *dlpack_words; /* names of the protocol; see dlpack_lent.c */
     PyObject *dlpack_types; /* a dict, filled as they are met; see dlpack_types.c */
     PyObject *stream_scope; /* the context variable of `with stream:` */

@@ -1,8 +1,6 @@
 /* DeviceArray: the type. See device_array.h. */
 #include "device_array.h"
 
-#include <string.h>
-
 #include "dlpack.h"
 
 #include "python/arguments.h"
@@ -47,12 +45,14 @@ static PyObject *get_geometry(PyObject *object, void *name)
     return PyObject_GetAttrString(array_of(object)->array, name);
 }
 
-static PyObject *get_flags(PyObject *object, void *Py_UNUSED(closure))
+/* What is written in Python: memory/arrays.py has a function of the property's name, which takes
+ * the array, the ndarray of its geometry, and whether it owns the memory. */
+static PyObject *get_python(PyObject *object, void *name)
 {
     DeviceArrayObject *self = array_of(object);
     const bool owns = !self->is_view && self->memory->lender == NULL;
 
-    return cudriver_call("arrays", "array_flags", "(OO)", self->array, owns ? Py_True : Py_False);
+    return cudriver_call("arrays", name, "(OOO)", object, self->array, owns ? Py_True : Py_False);
 }
 
 static PyObject *get_closed(PyObject *object, void *Py_UNUSED(closure))
@@ -85,29 +85,6 @@ static PyObject *get_pointer(PyObject *object, void *Py_UNUSED(closure))
     }
     cudriver_endpoint_done(&end);
     return PyLong_FromUnsignedLongLong(items > 0 && end.itemsize > 0 ? end.device : 0);
-}
-
-static PyObject *get_interface(PyObject *object, void *closure)
-{
-    PyObject *interface = PyObject_GetAttrString(array_of(object)->array, "__array_interface__");
-    PyObject *pointer = get_pointer(object, closure), *strides = get_geometry(object, "strides");
-    bool c_contiguous, f_contiguous, writable;
-    PyObject *data = NULL;
-
-    cudriver_numpy_flags(array_of(object)->array, &c_contiguous, &f_contiguous, &writable);
-    if (pointer != NULL) {
-        data = Py_BuildValue("(OO)", pointer, writable ? Py_False : Py_True);
-    }
-    if (interface == NULL || strides == NULL || data == NULL ||
-        PyDict_SetItemString(interface, "data", data) < 0 ||
-        PyDict_SetItemString(interface, "strides", strides) < 0 ||
-        PyDict_SetItemString(interface, "stream", Py_None) < 0) {
-        Py_CLEAR(interface);
-    }
-    Py_XDECREF(pointer);
-    Py_XDECREF(strides);
-    Py_XDECREF(data);
-    return interface;
 }
 
 /* ---- views ---- */
@@ -145,58 +122,16 @@ static PyObject *method_view(PyObject *object, PyObject *const *args, Py_ssize_t
     return cudriver_device_array_view(array_of(object), view);
 }
 
-/* Reads `order`, the only keyword. 0 or -1. */
-static int order_read(PyObject *keywords, bool *fortran)
-{
-    static char *names[] = {"order", NULL};
-    PyObject *order = NULL, *none = PyTuple_New(0);
-    int failed =
-        none == NULL || !PyArg_ParseTupleAndKeywords(none, keywords, "|$O:reshape", names, &order)
-            ? -1
-            : cudriver_order_parse(order, fortran);
-
-    Py_XDECREF(none);
-    return failed;
-}
-
-/* After a ValueError of NumPy's: says what to do where the shape needs a copy. NULL. */
-static PyObject *reshape_refuse(PyObject *object, PyObject *to)
-{
-    PyObject *shape, *strides, *type, *value, *traceback, *text;
-
-    PyErr_Fetch(&type, &value, &traceback);
-    text = value != NULL ? PyObject_Str(value) : NULL;
-    shape = get_geometry(object, "shape");
-    strides = get_geometry(object, "strides");
-    if (text != NULL && shape != NULL && strides != NULL &&
-        strstr(PyUnicode_AsUTF8(text), "copy") != NULL) {
-        PyErr_Format(PyExc_ValueError,
-                     "an array of shape %R with strides %R has no view of shape %R (%U): call "
-                     "copy() first, then reshape()",
-                     shape, strides, to, text);
-        Py_CLEAR(type);
-        Py_CLEAR(value);
-        Py_CLEAR(traceback);
-    } else {
-        PyErr_Restore(type, value, traceback);
-    }
-    Py_XDECREF(text);
-    Py_XDECREF(shape);
-    Py_XDECREF(strides);
-    return NULL;
-}
-
 static PyObject *method_reshape(PyObject *object, PyObject *args, PyObject *keywords)
 {
-    PyObject *shape = PyTuple_GET_SIZE(args) == 1 ? PyTuple_GET_ITEM(args, 0) : args, *view;
-    bool fortran = false;
+    PyObject *shape = PyTuple_GET_SIZE(args) == 1 ? PyTuple_GET_ITEM(args, 0) : args;
+    PyObject *array = array_of(object)->array, *view;
 
-    if (keywords != NULL && order_read(keywords, &fortran) < 0) {
-        return NULL;
-    }
-    view = cudriver_numpy_reshape(array_of(object)->array, shape, fortran);
-    if (view == NULL && PyErr_ExceptionMatches(PyExc_ValueError)) {
-        return reshape_refuse(object, shape);
+    if (keywords == NULL && cudriver_numpy_is_c_contiguous(array)) {
+        view = PyObject_CallMethod(array, "reshape", "(O)", shape);
+    } else { /* NumPy might copy */
+        view = cudriver_call("arrays", "reshape", "(OOO)", array, shape,
+                             keywords != NULL ? keywords : Py_None);
     }
     return cudriver_device_array_view(array_of(object), view);
 }
@@ -375,13 +310,13 @@ static PyGetSetDef array_getset[] = {
     {"itemsize", get_geometry, NULL, DOC_DeviceArray_itemsize, "itemsize"},
     {"nbytes", get_geometry, NULL, DOC_DeviceArray_nbytes, "nbytes"},
     {"T", get_reversed, NULL, DOC_DeviceArray_T, NULL},
-    {"flags", get_flags, NULL, DOC_DeviceArray_flags, NULL},
+    {"flags", get_python, NULL, DOC_DeviceArray_flags, "flags"},
     {"pointer", get_pointer, NULL, DOC_DeviceArray_pointer, NULL},
     {"device", get_device, NULL, DOC_DeviceArray_device, NULL},
     {"context", get_context, NULL, DOC_DeviceArray_context, NULL},
     {"closed", get_closed, NULL, DOC_DeviceArray_closed, NULL},
-    {"__cuda_array_interface__", get_interface, NULL, DOC_DeviceArray___cuda_array_interface__,
-     NULL},
+    {"__cuda_array_interface__", get_python, NULL, DOC_DeviceArray___cuda_array_interface__,
+     "interface"},
     {NULL},
 };
 

@@ -59,10 +59,8 @@ int cudriver_dlpack_borrow(CoreState *state, PyObject *object, int kind, bool ne
 /* Whether an object's type has a table of C functions that we know. 1, 0, or -1. */
 int cudriver_dlpack_has_table(CoreState *state, PyObject *object);
 
-/* Takes a tensor over, also if this fails. 0, or -1 with an exception set. */
+/* Takes a tensor over, or out of its capsule, unless this fails. 0, or -1 with an exception set. */
 int cudriver_dlpack_take(struct cudriver_dl_managed *tensor, struct cudriver_dl_lent *lent);
-
-/* Takes the tensor out of a capsule. If this fails, the capsule still owns it. 0 or -1. */
 int cudriver_dlpack_take_capsule(PyObject *capsule, struct cudriver_dl_lent *lent);
 
 /* New reference: a NumPy array over lent host memory, or a DeviceArray over lent device memory. */

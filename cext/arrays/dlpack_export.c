@@ -84,15 +84,14 @@ static bool strides_fit(const struct cudriver_endpoint *end)
 
 /* New: a tensor in one of both kinds, which owns the array that `end` is. NULL with an exception
  * set. */
-static struct export *export_of(CoreState *state, const struct cudriver_endpoint *end, bool old,
-                                uint64_t flags)
+static struct export *export_new(CoreState *state, const struct cudriver_endpoint *end, bool old,
+                                 uint64_t flags)
 {
     DeviceArrayObject *array = (DeviceArrayObject *)end->owner;
-    bool c_contiguous, f_contiguous, writable, padded;
+    bool writable = cudriver_numpy_is_writable(array->array), padded;
     struct cudriver_dl_type type;
     struct export *self;
 
-    cudriver_numpy_flags(array->array, &c_contiguous, &f_contiguous, &writable);
     if (cudriver_dlpack_type(state, end->dtype, &type) < 0 || !strides_fit(end)) {
         return NULL;
     }
@@ -127,21 +126,6 @@ static struct export *export_of(CoreState *state, const struct cudriver_endpoint
     return self;
 }
 
-/* The same of an array. */
-static struct export *export_new(CoreState *state, DeviceArrayObject *array, bool old,
-                                 uint64_t flags)
-{
-    struct cudriver_endpoint end;
-    struct export *self;
-
-    if (cudriver_device_array_endpoint(state, (PyObject *)array, false, &end) < 0) {
-        return NULL;
-    }
-    self = export_of(state, &end, old, flags);
-    cudriver_endpoint_done(&end);
-    return self;
-}
-
 /* ---- __dlpack__ ---- */
 
 /* A capsule that nobody took gives its tensor back. */
@@ -156,9 +140,15 @@ static void capsule_end(PyObject *capsule)
 
 static PyObject *capsule_new(CoreState *state, DeviceArrayObject *array, bool old, uint64_t flags)
 {
-    struct export *self = export_new(state, array, old, flags);
+    struct cudriver_endpoint end;
+    struct export *self;
     PyObject *capsule;
 
+    if (cudriver_device_array_endpoint(state, (PyObject *)array, false, &end) < 0) {
+        return NULL;
+    }
+    self = export_new(state, &end, old, flags);
+    cudriver_endpoint_done(&end);
     if (self == NULL) {
         return NULL;
     }

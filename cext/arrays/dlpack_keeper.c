@@ -6,31 +6,23 @@
 #define KEEPER "cudriver dlpack keeper"
 #define KEEPER_OLD "cudriver old dlpack keeper"
 
-/* Keeps the exception: the deleter may run Python code. */
-static void tensor_give_back(struct cudriver_dl_managed *tensor)
-{
-    PyObject *type, *value, *traceback;
-
-    PyErr_Fetch(&type, &value, &traceback);
-    if (tensor->deleter != NULL) {
-        tensor->deleter(tensor);
-    }
-    PyErr_Restore(type, value, traceback);
-}
-
+/* The end of a keeper: gives the tensor back, and keeps the exception, because the deleter may run
+ * Python code. */
 static void keeper_end(PyObject *capsule)
 {
-    tensor_give_back(PyCapsule_GetPointer(capsule, KEEPER));
-}
-
-static void keeper_end_old(PyObject *capsule)
-{
-    struct cudriver_dl_old *tensor = PyCapsule_GetPointer(capsule, KEEPER_OLD);
     PyObject *type, *value, *traceback;
 
     PyErr_Fetch(&type, &value, &traceback);
-    if (tensor->deleter != NULL) {
-        tensor->deleter(tensor);
+    if (PyCapsule_IsValid(capsule, KEEPER)) {
+        struct cudriver_dl_managed *tensor = PyCapsule_GetPointer(capsule, KEEPER);
+        if (tensor->deleter != NULL) {
+            tensor->deleter(tensor);
+        }
+    } else {
+        struct cudriver_dl_old *tensor = PyCapsule_GetPointer(capsule, KEEPER_OLD);
+        if (tensor->deleter != NULL) {
+            tensor->deleter(tensor);
+        }
     }
     PyErr_Restore(type, value, traceback);
 }
@@ -40,11 +32,7 @@ int cudriver_dlpack_take(struct cudriver_dl_managed *tensor, struct cudriver_dl_
     lent->keeper = PyCapsule_New(tensor, KEEPER, keeper_end);
     lent->tensor = &tensor->tensor;
     lent->flags = tensor->flags;
-    if (lent->keeper == NULL) {
-        tensor_give_back(tensor);
-        return -1;
-    }
-    return 0;
+    return lent->keeper != NULL ? 0 : -1;
 }
 
 /* 0 if we know the layout of a tensor, of which the version and the deleter are always where they
@@ -85,25 +73,16 @@ int cudriver_dlpack_take_capsule(PyObject *capsule, struct cudriver_dl_lent *len
 {
     if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
         struct cudriver_dl_managed *tensor = PyCapsule_GetPointer(capsule, "dltensor_versioned");
-        if (version_check(tensor) < 0) {
-            return -1;
-        }
-        lent->keeper = PyCapsule_New(tensor, KEEPER, keeper_end);
-        lent->tensor = &tensor->tensor;
-        lent->flags = tensor->flags;
-        if (lent->keeper != NULL) {
-            PyCapsule_SetName(capsule, "used_dltensor_versioned");
-        }
-    } else if (PyCapsule_IsValid(capsule, "dltensor")) {
+        return version_check(tensor) < 0 || cudriver_dlpack_take(tensor, lent) < 0
+                   ? -1
+                   : PyCapsule_SetName(capsule, "used_dltensor_versioned");
+    }
+    if (PyCapsule_IsValid(capsule, "dltensor")) {
         struct cudriver_dl_old *tensor = PyCapsule_GetPointer(capsule, "dltensor");
-        lent->keeper = PyCapsule_New(tensor, KEEPER_OLD, keeper_end_old);
+        lent->keeper = PyCapsule_New(tensor, KEEPER_OLD, keeper_end);
         lent->tensor = &tensor->tensor;
         lent->flags = 0;
-        if (lent->keeper != NULL) {
-            PyCapsule_SetName(capsule, "used_dltensor");
-        }
-    } else {
-        return capsule_refuse(capsule);
+        return lent->keeper == NULL ? -1 : PyCapsule_SetName(capsule, "used_dltensor");
     }
-    return lent->keeper == NULL ? -1 : 0;
+    return capsule_refuse(capsule);
 }

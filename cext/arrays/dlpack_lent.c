@@ -306,6 +306,11 @@ static int ask_table(CoreState *state, PyObject *object, int kind, bool never_co
         return 0;
     }
     if (cudriver_dlpack_take(tensor, lent) < 0) {
+        PyErr_Clear(); /* the deleter may run Python code */
+        if (tensor->deleter != NULL) {
+            tensor->deleter(tensor);
+        }
+        PyErr_NoMemory();
         return -1;
     }
     found = is_plain(state, object, kind, tensor);

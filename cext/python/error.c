@@ -28,18 +28,6 @@ static const char *error_meaning(CUresult code)
                : "";
 }
 
-/* New reference: the class cudriver.errors.<name>. */
-static PyObject *class_get(CoreState *state, const char *name)
-{
-    if (state->errors == NULL) {
-        state->errors = PyImport_ImportModule("cudriver.errors");
-        if (state->errors == NULL) {
-            return NULL;
-        }
-    }
-    return PyObject_GetAttrString(state->errors, name);
-}
-
 int cudriver_check_va(CoreState *state, CUresult code, const char *function, const char *format,
                       va_list args)
 {
@@ -88,9 +76,12 @@ PyObject *cudriver_raise(CoreState *state, CUresult code, const char *function, 
 
 PyObject *cudriver_raise_plain(CoreState *state, const char *class_name, const char *format, ...)
 {
-    PyObject *class = class_get(state, class_name);
+    PyObject *errors = PyImport_ImportModule("cudriver.errors");
+    PyObject *class = errors != NULL ? PyObject_GetAttrString(errors, class_name) : NULL;
     va_list args;
 
+    (void)state;
+    Py_XDECREF(errors);
     if (class != NULL) {
         va_start(args, format);
         PyErr_FormatV(class, format, args);

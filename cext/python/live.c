@@ -1,40 +1,15 @@
 /* The list of what is alive. See live.h. */
 #include "live.h"
 
-#include <string.h>
-
+#include "call.h"
 #include "docstrings.h"
-
-/* Whether a frame runs code of this package. */
-static bool is_ours(PyFrameObject *frame)
-{
-    PyObject *globals = PyObject_GetAttrString((PyObject *)frame, "f_globals");
-    PyObject *name = globals != NULL ? PyDict_GetItemString(globals, "__name__") : NULL;
-    const char *text = name != NULL && PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
-    bool ours = text != NULL && strncmp(text, "cudriver.", sizeof "cudriver." - 1) == 0;
-
-    Py_XDECREF(globals);
-    return ours;
-}
 
 /* New reference: "file:line" of the Python code that called this package, or NULL without an
  * exception. */
 static PyObject *line_running(void)
 {
-    PyFrameObject *frame = (PyFrameObject *)Py_XNewRef((PyObject *)PyEval_GetFrame());
-    PyObject *where = NULL;
+    PyObject *where = cudriver_call("live", "line_running", "()");
 
-    while (frame != NULL && is_ours(frame)) {
-        PyFrameObject *caller = PyFrame_GetBack(frame);
-        Py_DECREF(frame);
-        frame = caller;
-    }
-    if (frame != NULL) {
-        PyCodeObject *code = PyFrame_GetCode(frame);
-        where = PyUnicode_FromFormat("%U:%d", code->co_filename, PyFrame_GetLineNumber(frame));
-        Py_DECREF(code);
-        Py_DECREF(frame);
-    }
     PyErr_Clear();
     return where;
 }

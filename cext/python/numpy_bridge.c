@@ -165,40 +165,14 @@ PyObject *cudriver_numpy_over(PyObject *owner, void *address, PyObject *dtype, i
     return array;
 }
 
-/* The version of NumPy's C API that has `copy` in reshape(); the headers of NumPy 2.0 lack it. */
-#define NUMPY_2_1 0x13
-
-PyObject *cudriver_numpy_reshape(PyObject *array, PyObject *shape, bool fortran)
+bool cudriver_numpy_is_c_contiguous(PyObject *array)
 {
-    bool plain = fortran ? PyArray_IS_F_CONTIGUOUS((PyArrayObject *)array)
-                         : PyArray_IS_C_CONTIGUOUS((PyArrayObject *)array);
-    PyObject *reshape, *arguments, *names, *view = NULL;
-
-    if (plain && !fortran) { /* faster */
-        return PyArray_Reshape((PyArrayObject *)array, shape);
-    }
-    if (!plain && PyArray_RUNTIME_VERSION < NUMPY_2_1) {
-        PyErr_SetString(PyExc_ValueError, "NumPy before 2.1 cannot tell whether this is a copy");
-        return NULL;
-    }
-    reshape = PyObject_GetAttrString(array, "reshape");
-    arguments = PyTuple_Pack(1, shape);
-    names = Py_BuildValue("{s:s}", "order", fortran ? "F" : "C");
-    if (reshape != NULL && arguments != NULL && names != NULL &&
-        (plain || PyDict_SetItemString(names, "copy", Py_False) == 0)) {
-        view = PyObject_Call(reshape, arguments, names);
-    }
-    Py_XDECREF(reshape);
-    Py_XDECREF(arguments);
-    Py_XDECREF(names);
-    return view;
+    return PyArray_IS_C_CONTIGUOUS((PyArrayObject *)array);
 }
 
-void cudriver_numpy_flags(PyObject *array, bool *c_contiguous, bool *f_contiguous, bool *writable)
+bool cudriver_numpy_is_writable(PyObject *array)
 {
-    *c_contiguous = PyArray_IS_C_CONTIGUOUS((PyArrayObject *)array);
-    *f_contiguous = PyArray_IS_F_CONTIGUOUS((PyArrayObject *)array);
-    *writable = PyArray_ISWRITEABLE((PyArrayObject *)array);
+    return PyArray_ISWRITEABLE((PyArrayObject *)array);
 }
 
 /* New reference: an ndarray over a buffer. NumPy would copy the items of a buffer whose format it

@@ -32,11 +32,9 @@ PyObject *cudriver_numpy_over(PyObject *owner, void *address, PyObject *dtype, i
                               const Py_ssize_t *shape, const Py_ssize_t *strides, bool fortran,
                               bool writable);
 
-/* New reference: a view of another shape. Raises where NumPy would have to copy. */
-PyObject *cudriver_numpy_reshape(PyObject *array, PyObject *shape, bool fortran);
-
 /* How an ndarray lies in memory. */
-void cudriver_numpy_flags(PyObject *array, bool *c_contiguous, bool *f_contiguous, bool *writable);
+bool cudriver_numpy_is_c_contiguous(PyObject *array);
+bool cudriver_numpy_is_writable(PyObject *array);
 
 /* Makes an ndarray over the memory of a buffer, or of what has __array_interface__ or
  * __array_struct__; the array keeps the object alive, and a buffer exported. 1 and a new reference;

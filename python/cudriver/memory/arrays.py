@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from cudriver.memory.named import public
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from cudriver._core import DeviceArray
 
 
 @public
@@ -30,7 +34,42 @@ class ArrayFlags(NamedTuple):
     writeable: bool
 
 
-def array_flags(geometry: NDArray[Any], owndata: bool) -> ArrayFlags:
-    """The flags of a DeviceArray, for the core, by the ndarray that has its geometry."""
-    flags = geometry.flags
-    return ArrayFlags(flags.c_contiguous, flags.f_contiguous, owndata, flags.writeable)
+def flags(array: DeviceArray, geometry: NDArray[Any], owns: bool) -> ArrayFlags:
+    """For the core, as what follows. geometry: an ndarray at the device's address."""
+    dense = geometry.flags
+    return ArrayFlags(dense.c_contiguous, dense.f_contiguous, owns, dense.writeable)
+
+
+def interface(array: DeviceArray, geometry: NDArray[Any], owns: bool) -> dict[str, Any]:
+    """`__cuda_array_interface__`."""
+    return {
+        **geometry.__array_interface__,
+        "data": (array.pointer, not geometry.flags.writeable),
+        "strides": geometry.strides,
+        "stream": None,
+    }
+
+
+def reshape(geometry: Any, shape: Any, keywords: dict[str, Any] | None) -> Any:
+    """A view of another shape. Where NumPy would copy, ValueError."""
+    order = (keywords or {}).get("order")
+    unknown = [name for name in keywords or () if name != "order"]
+    if unknown:
+        raise TypeError(f"reshape() got an unexpected keyword argument {unknown[0]!r}")
+    order = "C" if order is None else order
+    if not isinstance(order, str) or order not in ("C", "F", "c", "f"):
+        raise ValueError(f"order is 'C' or 'F', not {order!r}")
+    fortran = order in ("F", "f")
+    try:
+        if geometry.flags.f_contiguous if fortran else geometry.flags.c_contiguous:
+            return geometry.reshape(shape, order=order)
+        if np.lib.NumpyVersion(np.__version__) < "2.1.0":
+            raise ValueError("NumPy before 2.1 cannot tell whether this is a copy")
+        return geometry.reshape(shape, order=order, copy=False)
+    except ValueError as error:
+        if "copy" not in str(error):
+            raise
+        raise ValueError(
+            f"an array of shape {geometry.shape} with strides {geometry.strides} has no view of "
+            f"shape {shape} ({error}): call copy() first, then reshape()"
+        ) from None

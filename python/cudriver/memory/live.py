@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import FrameType
 from typing import NamedTuple
 
 from cudriver import _core
@@ -57,6 +58,14 @@ def live_allocations() -> list[Allocation]:
     ('device array', 1000)
     """
     return [Allocation(*entry) for entry, _ in _core._live()]
+
+
+def line_running() -> str | None:
+    """'file:line' of the code that called this package, for the core."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith("cudriver."):
+        frame = frame.f_back
+    return None if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def report() -> None:

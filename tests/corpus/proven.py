@@ -8,12 +8,26 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
 import re
 import struct
+import sys
 from pathlib import Path
+from typing import Any
 
+from corpus import ask
 from corpus.plan import Environment, tomllib
-from corpus.workshop import site_packages
+from corpus.workshop import (
+    INSTALL_LIMIT,
+    Workshop,
+    call,
+    distributions,
+    interpreter,
+    site_packages,
+)
+from cudriver.stack.plan.candidates import proven
+from cudriver.stack.plan.commands import environment
+from cudriver.stack.plan.question import Question
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "python" / "cudriver" / "stack" / "data" / "proven.json"
@@ -30,6 +44,7 @@ CODE = {
 }
 FATBIN = struct.pack("<IH", 0xBA55ED50, 1)
 PTX, ELF = 1, 2
+SKIPPED = ("pip", "setuptools", "wheel")  # that came with the environment
 FAMILIES = 90  # from this architecture on code may be for one only: "sm_90a"
 
 
@@ -154,9 +169,61 @@ def _failure(row: dict, wanted: Environment) -> dict:
 def _share(made: dict) -> None:
     """Versions that are the same with every Python stand once."""
     runs = [run["installed"] for run in made["runs"]]
-    skipped = ("pip", "setuptools", "wheel")
     same = {n: v for n, v in runs[0].items() if all(run.get(n) == v for run in runs)}
-    made["installed"] = {n: same[n] for n in sorted(same) if n not in skipped}
+    made["installed"] = {n: same[n] for n in sorted(same) if n not in SKIPPED}
     for run in made["runs"]:
         own = run["installed"]
-        run["installed"] = {n: own[n] for n in sorted(own) if n not in same and n not in skipped}
+        run["installed"] = {n: own[n] for n in sorted(own) if n not in same and n not in SKIPPED}
+
+
+def again(candidate: Any, python: str, shop: Workshop, check: str) -> str:
+    """Runs the plan of a set as it is printed. "" where the same packages are there and import,
+    else what is not as it was.
+    """
+    asked = Question(list(candidate.builds), python=python)
+    folder = shop.folder / "plans"
+    shop.remove(folder)
+    folder.mkdir(parents=True)
+    environ = shop.environ({"PIP_NO_INPUT": "1"})
+    base = Path(interpreter(python)).parent
+    environ["PATH"] = f"{Path(check).parent}:{base}:{environ['PATH']}"
+    steps = environment(candidate, asked)
+    script = "\n".join(["set -e", *(c for step in steps[:-1] for c in step.commands)])
+    try:
+        done = call(["bash", "-c", script], environ, folder, INSTALL_LIMIT)
+        if done.returncode != 0:
+            return f"status {done.returncode}: {done.stderr.strip()[-300:]}"
+        found = distributions(folder / "env")
+        wanted = candidate.installed[python]
+        changed = {n for n in {*found, *wanted} if found.get(n) != wanted.get(n)}
+        # Packaging may have come with wheel, which older Pythons' environments begin with.
+        changed -= {*SKIPPED, *({"packaging"} - found.keys())}
+        if changed:
+            return f"other versions: {', '.join(sorted(changed))}"
+        modules = tuple(name for name in candidate.builds if name != "vllm")
+        failed = ask.truth(folder / "env", modules, ask.variables({}, None), folder).failures
+        failed = [f["text"] for f in failed if f["step"].startswith("import ")]
+        return "; ".join(failed)
+    finally:
+        shop.remove(folder)
+
+
+def main() -> int:
+    """`python -m corpus.proven [SET ...]`: runs the plans of these sets, or of all."""
+    check = str(Path(sys.executable).with_name("cudriver"))
+    cache = Path(os.environ.get("CUDRIVER_TEST_CACHE", "~/.cache/cudriver-tests")).expanduser()
+    shop = Workshop(cache / "corpus", int(24e9))
+    wrong = 0
+    for candidate in proven():
+        if sys.argv[1:] and candidate.name not in sys.argv[1:]:
+            continue
+        for python in candidate.pythons:
+            told = again(candidate, python, shop, check)
+            wrong += bool(told)
+            print(f"{candidate.name}, Python {python}: {told or 'found again'}", flush=True)
+        shop.prune()
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -13,11 +13,11 @@ from cudriver.stack.plan.candidates import (
     newness,
     number,
     proven,
-    together,
 )
 from cudriver.stack.plan.question import Line, Question
 from cudriver.stack.record import Record, fresh
 from cudriver.stack.rules import fix
+from cudriver.stack.rules.cu5 import out_of_range
 from cudriver.stack.tables import table
 from cudriver.stack.versions import major
 
@@ -65,15 +65,19 @@ def _one(question: Question, env: Environment | None = None, folder: str = "env"
 
 
 def best(question: Question) -> Candidate | None:
-    """The set with the fewest frameworks beside those wanted, then the newest; without one, or for
-    an environment that is there and no set, what the tables allow.
+    """The set with the fewest frameworks beside those wanted, then the newest. Without one, or for
+    an environment that is there and no set, what the tables allow: they know one framework each.
     """
     names = question.packages
     sets = [] if question.adding else _with(names, proven())
-    fitting = [each for each in sets if not each.obstacles(question)] or list(together(question))
+    fitting = [each for each in sets if not each.obstacles(question)]
+    if not fitting:
+        known = _with(names, derived())
+        fitting = [each for each in known if not each.obstacles(question)]
 
     def rank(each: Candidate) -> tuple[object, ...]:
-        return (-len(each.builds), newness(each, names), -len(each.packages), each.name)
+        versions, usual = newness(each, names), each.index is None
+        return (-len(each.builds), versions[:-1], usual, versions, -len(each.packages), each.name)
 
     return max(fitting, key=rank, default=None)
 
@@ -122,13 +126,22 @@ def _needs(question: Question, wanted: Candidate | None) -> list[Line]:
     if wanted is None:
         return []
     floor, driver = wanted.floor(question.gpus), question.driver
-    names = _names(wanted, question.packages)
+    branch = branch_for(question.gpus, floor)
     text = "{names} needs driver {floor} or newer; this is {driver}. To install one:"
-    lines = [Line(text, names=names, floor=floor, driver=driver.release or driver.cuda)]
-    lines.append(Line("{it}", it=fix.driver_package(None, branch_for(question.gpus, floor))))
+    if _past(question):
+        text = "{names} needs driver R{branch}, the last that knows this GPU. To install it:"
+    values = {"names": _names(wanted, question.packages), "branch": branch, "floor": floor}
+    lines = [Line(text, **values, driver=driver.release or driver.cuda)]
+    lines.append(Line("{it}", it=fix.driver_package(None, branch)))
     if driver.container:
         lines.append(Line("This is a container: its driver is the host's, and changed there."))
     return lines
+
+
+def _past(question: Question) -> bool:
+    """Whether the driver is too new for a GPU."""
+    found = [out_of_range(question.driver, device) for device in question.driver.devices]
+    return any(wrong is not None and wrong[1] == "last" for wrong in found)
 
 
 def _apart(question: Question) -> Line:
@@ -146,15 +159,18 @@ def _nothing(question: Question, wanted: Candidate | None) -> Part:
     part = Part(question.packages, NOTHING, wanted)
     every = _with(question.packages, [*proven(), *derived()])
     kinds = [each.obstacles(question) for each in every]
-    pythons = sorted({python for each in every for python in each.pythons}, key=number)
+    others = [each for each in every if each.obstacles(question) == {PYTHON}]
+    pythons = sorted({python for each in others for python in each.pythons}, key=number)
     text = "No {names} fits this driver, GPU and Python together."
     floors = [e.floor(question.gpus) for e in every if e.obstacles(question) == {DRIVER}]
     if wanted is not None:
         text = "No {names} works with driver {driver} here; from {first} on there is one."
+        if _past(question):
+            text = "No {names} works here: driver {driver} knows this GPU no more."
         part.steps = commands.environment(wanted, question)
     elif every and all(GPU in found for found in kinds):
         text = "No {names} that is known here is sure to have code for compute capability {gpus}."
-    elif any(found == {PYTHON} for found in kinds):
+    elif others:
         text = "No {names} for this GPU and driver is for Python {python}; known are {pythons}."
     values = {
         "names": " + ".join(map(title, question.packages)),
@@ -165,6 +181,8 @@ def _nothing(question: Question, wanted: Candidate | None) -> Part:
         "first": min(floors, key=number, default=""),
     }
     part.says = [Line(text, **values), *_needs(question, wanted)]
+    if part.steps:
+        part.says.append(Line("With that driver:"))
     return part
 
 
@@ -176,13 +194,13 @@ def add(question: Question, facts: Facts) -> list[Part]:
         values = {"name": title(name), "version": there[name].version}
         says = [Line("{name} {version} is there already.", **values)]
         parts.append(Part([name], PROVEN, None, says))
-    missing = [name for name in question.packages if name not in there]
-    if missing:
-        majors = {major(framework.cuda) or 0 for framework in there.values()}
-        asked = question.change(packages=missing, majors=majors, adding=True)
-        parts.append(_one(asked, facts.environment))
-        if parts[-1].status == NOTHING:
-            parts += answer(question.change(packages=missing))
+    majors = {major(framework.cuda) or 0 for framework in there.values()}
+    for name in question.packages:
+        if name not in there:
+            asked = question.change(packages=[name], majors=majors, adding=True)
+            parts.append(_one(asked, facts.environment))
+            if parts[-1].status == NOTHING:
+                parts.append(_one(question.change(packages=[name]), folder=f"env-{name}"))
     return parts
 
 

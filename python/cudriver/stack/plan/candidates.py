@@ -14,7 +14,7 @@ from cudriver.stack.versions import at_least, compare, cut, major, plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from cudriver.stack.plan.question import Question
 
@@ -155,26 +155,3 @@ def derived() -> list[Candidate]:
             made.index = f"{fix.INDEX}/{fix.tag(cuda)}"
         found.append(made)
     return found
-
-
-def together(question: Question) -> Iterator[Candidate]:
-    """What the tables allow for all packages at once: one CUDA major, a Python for all, PyPI."""
-    from itertools import product
-
-    fitting = [each for each in derived() if not each.obstacles(question)]
-    lists = [[each for each in fitting if name in each.builds] for name in question.packages]
-    for several in product(*lists):
-        group = [each for at, each in enumerate(several) if each not in several[:at]]
-        first, *others = group
-        if not others:
-            yield first
-            continue
-        names = [name for each in group for name in each.builds]
-        pythons = [p for p in first.pythons if all(p in each.pythons for each in others)]
-        alike = len({major(each.cuda) for each in group}) == 1 and len({*names}) == len(names)
-        if alike and pythons and all(each.index is None for each in group):
-            builds = {name: build for each in group for name, build in each.builds.items()}
-            packages = [package for each in group for package in each.packages]
-            toolkit = min((each.toolkit for each in group), key=number)
-            cudnn = newest(each.cudnn or "0" for each in group)
-            yield Candidate(packages, builds, pythons, toolkit, cudnn)

@@ -126,6 +126,10 @@ corpus: install $(VENV)/.dev ## how right the check is on real environments: doc
 chaos: install $(VENV)/.dev ## random faults in real environments: ARGS="-j 4 --seeds 0-99 jax-0.12-cuda12"
 	PYTHONPATH=tests $(PY) -m chaos $(ARGS)
 
+.PHONY: corpus-plans
+corpus-plans: install $(VENV)/.dev ## run the plan of each proven set, and find the set again
+	PYTHONPATH=tests $(PY) -m corpus.proven $(ARGS)
+
 .PHONY: check-newest
 check-newest: install ## our declarations against the newest cuda.h of NVIDIA's wheels
 	CUDRIVER_TEST_HEADERS=newest $(PYTEST) tests/project/test_abi.py $(ARGS)

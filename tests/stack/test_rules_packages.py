@@ -463,7 +463,8 @@ class TestTogether:
         mend = "mamba create -n tensorflow python=3.11 tensorflow"
         assert one(of, "CU407", "warning").fix[0] == mend
         of.environment = environment("uv", "uv")
-        mend = "uv venv tensorflow-env && uv pip install --python tensorflow-env tensorflow"
+        mend = "uv venv tensorflow-env && uv pip install --python tensorflow-env "
+        mend += "'tensorflow[and-cuda]==2.21.0'"
         assert one(of, "CU407", "warning").fix[0] == mend
         assert fired(of, "CU402") == []  # one finding for one clash
         of.environment = environment()

@@ -14,12 +14,12 @@ from cudriver.stack.plan.candidates import (
     number,
     proven,
 )
-from cudriver.stack.plan.question import Line, Question
+from cudriver.stack.plan.question import Line, Question, framework
 from cudriver.stack.record import Record, fresh
 from cudriver.stack.rules import fix
 from cudriver.stack.rules.cu5 import out_of_range
 from cudriver.stack.tables import table
-from cudriver.stack.versions import major
+from cudriver.stack.versions import cut, major
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -202,6 +202,19 @@ def add(question: Question, facts: Facts) -> list[Part]:
             if parts[-1].status == NOTHING:
                 parts.append(_one(question.change(packages=[name]), folder=f"env-{name}"))
     return parts
+
+
+def packages(facts: Facts, name: str) -> list[str]:
+    """What an environment of its own for a framework begins with; where no plan is, its name."""
+    try:
+        wanted = Question([framework(name)], facts.driver, cut(facts.environment.python, 2))
+        wanted = wanted.change(adding=True)
+    except ValueError:
+        return [name]
+    chosen = best(wanted)
+    if chosen is None:
+        return [name]
+    return [*chosen.packages, *(["--index-url", chosen.index] if chosen.index else [])]
 
 
 def before(question: Question, parts: list[Part], family: str, containers: bool) -> list[Step]:

@@ -37,7 +37,7 @@ def test_names_are_words(tmp_path, tool, managed):
         fix.uninstall(env, dist),
         fix.reinstall(of, dist),
         fix.without("LD_LIBRARY_PATH", f"/a:/{NAME}", ["/a"]),
-        *cu4_pins._separate(of, NAME).split(" && "),
+        *(c for line in cu4_pins._separate(of, NAME) for c in line.split(" && ")),
     ]
     for command in commands:
         assert words(command, tmp_path) == shlex.split(command)

@@ -8,6 +8,8 @@ Nothing is run: a plan is only printed.
 
 from __future__ import annotations
 
+import os
+
 from cudriver.stack.versions import cut
 
 TYPE_CHECKING = False
@@ -48,6 +50,8 @@ def make(
         raise ValueError(f"{server!r} is no family of distributions; known are {known}")
     if server is not None and at is not None:
         raise ValueError("a new server has no environment yet: state server or at")
+    if driver is None and server is None and os.uname().machine != "x86_64":
+        raise ValueError(f"plans are known for x86_64 only; this machine is {os.uname().machine}")
     asked = ask(packages, driver, gpus, python, installer)
     facts = _facts(asked, at) if at is not None else None
     if facts is not None:

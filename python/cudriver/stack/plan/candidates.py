@@ -138,8 +138,12 @@ def _wheel(installed: dict[str, str], stem: str) -> str | None:
 def derived() -> list[Candidate]:
     """One framework each, as the tables have it: nobody has run these."""
     known, found = table("plan"), []
+    seen = {(n, b.version, major(b.cuda)): b.archs for e in proven() for n, b in e.builds.items()}
     for row in known["releases"]:
-        builds = {n: Framework(n, version, row["cuda"]) for n, version in row["frameworks"].items()}
+        builds = {}
+        for name, version in row["frameworks"].items():
+            archs = seen.get((name, version, major(row["cuda"])), [])
+            builds[name] = Framework(name, version, row["cuda"], archs=archs)
         made = Candidate(row["packages"], builds, row["pythons"], row["toolkit"], row["cudnn"])
         found.append(made)
     patches = {row["torch"]: row for row in known["torch"]}

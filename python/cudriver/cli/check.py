@@ -9,7 +9,7 @@ from cudriver.cli import USAGE_ERROR, target, terminal
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from typing import TypeVar
 
     from cudriver.stack.collect import Machine
@@ -69,6 +69,7 @@ def parser() -> ArgumentParser:
         action="store_true",
         help="import the framework with the environment's own Python and compare",
     )
+    add("--verify", action="store_true", help="read every file and compare it with RECORD's hash")
     add("--timeout", metavar="SECONDS", type=_seconds, default=120.0, help="of --observe (120)")
     target.add_options(result)
     return result
@@ -81,7 +82,7 @@ def plain(words: list[str]) -> Namespace:
     from types import SimpleNamespace
 
     given = SimpleNamespace(prefix=words, select=[], ignore=[], timeout=120.0, root="/")
-    for name in ("all", "json", "compact", "verbose", "strict", "observe", "no_probe"):
+    for name in ("all", "json", "compact", "verbose", "strict", "observe", "verify", "no_probe"):
         setattr(given, name, False)
     for name in ("html", "match", "match_level", "assume_driver", "assume_gpu"):
         setattr(given, name, None)
@@ -133,7 +134,14 @@ def _reports(arguments: Namespace) -> list[Report]:
     else:
         prefixes = target.places(arguments.prefix or [None], arguments)
     machine = target.machine(arguments, prefixes)
-    if len(prefixes) < MANY or arguments.observe:
+    if arguments.verify:
+        from cudriver.stack.collect.verify import verify
+
+        def track(done: Iterable[T], total: int) -> Iterable[T]:
+            return terminal.progress(done, total, "comparing hashes")
+
+        machine.verify = lambda facts: verify(machine.root, facts, track)
+    if len(prefixes) < MANY or arguments.observe or arguments.verify:
         one = (_report(prefix, machine, arguments) for prefix in prefixes)
         return list(terminal.progress(one, len(prefixes), "checking"))
     reports = _side_by_side(prefixes, machine, arguments)

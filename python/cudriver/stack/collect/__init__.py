@@ -6,7 +6,7 @@ import copy
 import os
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from cudriver.stack.model import (
     Driver,
@@ -45,6 +45,7 @@ class Machine:
         self._loader: Loader | None = None
         self._debian: DebianOwners | None = None
         self._driver: Driver | None = None
+        self.verify: Callable[[Facts], list[FileFault]] | None = None  # reads files whole
         self.too_much: TooMuch | None = None  # what it needs was more than a check may read
 
     @property
@@ -209,6 +210,9 @@ def recollect(facts: Facts, machine: Machine, changes: dict[str, str | None]) ->
     variables = {name: v for name, v in {**machine.variables, **changes}.items() if v is not None}
     other = Machine(machine.root, variables)
     other.assumed, other.gpus, other.too_much = machine.assumed, machine.gpus, machine.too_much
+    other.verify = machine.verify and (
+        lambda _: [fault for fault in facts.file_faults if fault.what == "hash"]
+    )
     _look_around(other, False, [])
     known, new = machine.driver(), other.driver()
     if machine.assumed is None:
@@ -235,6 +239,10 @@ def _collect(machine: Machine, where: str) -> Facts:
     facts.distributions = distributions.collect(tree, env, problems)
     owners = _owners(tree, facts, problems)
     facts.file_faults = owners.faults()
+    if machine.verify is not None:
+        budget, tree.budget = tree.budget, None
+        facts.file_faults += machine.verify(facts)
+        tree.budget = budget
     facts.file_faults += _shared(owners, {fault.file for fault in facts.file_faults})
     lost = _look_for_modules(tree, facts, owners)
     facts.toolkits = machine.toolkits + toolkits.environment(

@@ -97,6 +97,19 @@ def read(root: Root, dist: Distribution, problems: list[Problem]) -> bytes:
     return raw
 
 
+def parsed(dist: Distribution, text: str) -> Entry | None:
+    """A line of RECORD; None where it is none."""
+    match = _LINE.match(text)
+    if match is None:
+        return None
+    name = match[1] or match[2] or ""
+    path = f"{dist.location}/{name}"
+    if name.startswith("/") or "/." in path or "//" in path:
+        path = os.path.normpath(os.path.join(dist.location, name))
+    size = int(match[4]) if match[4] and len(match[4]) < 19 else None
+    return Entry(dist, path, match[3], size, Lines(b""), 0, text)
+
+
 def libraries(dist: Distribution, raw: bytes, problems: list[Problem]) -> list[Entry]:
     """The shared libraries that a wheel's RECORD lists."""
     file = f"{dist.path}/RECORD"
@@ -112,18 +125,14 @@ def libraries(dist: Distribution, raw: bytes, problems: list[Problem]) -> list[E
         start, end = raw.rfind(b"\n", 0, at) + 1, raw.find(b"\n", at)
         end = len(raw) if end < 0 else end
         text = raw[start:end].decode("utf-8", "replace").strip() if end - start < 8192 else ""
-        match = _LINE.match(text)
-        name = (match[1] or match[2] or "") if match else ""
-        if match and is_library(name):
+        entry = parsed(dist, text)
+        if entry is not None and is_library(entry.path):
             if len(found) == LIBRARIES:
                 why = f"lists more than {LIBRARIES} shared libraries; the rest was not read"
                 problems.append(Problem(file, why))
                 break
-            path = f"{dist.location}/{name}"
-            if name.startswith("/") or "/." in path or "//" in path:
-                path = os.path.normpath(os.path.join(dist.location, name))
-            size = int(match[4]) if match[4] and len(match[4]) < 19 else None
-            found.append(Entry(dist, path, match[3], size, lines, start, text))
+            entry.lines, entry.at = lines, start
+            found.append(entry)
         at = raw.find(b".so", end)
     return found
 
@@ -192,6 +201,25 @@ def _lost(root: Root, dist: Distribution, absent: list[tuple[int, str]]) -> list
             if len(found) == LOST:
                 return found
     return found
+
+
+def differs(root: Root, path: str, digest: str) -> bool:
+    """Whether a file has another content than its RECORD's hash says. (False: unknown.)"""
+    import base64
+    import hashlib
+
+    kind, _, wanted = digest.partition("=")
+    if kind != "sha256":
+        return False
+    made, buffer = hashlib.sha256(), bytearray(1 << 20)
+    try:
+        with os.fdopen(root.open(path), "rb", buffering=0) as file:
+            while size := file.readinto(buffer):
+                root.take(size, 0)
+                made.update(memoryview(buffer)[:size])
+    except (OSError, ValueError):
+        return False
+    return base64.urlsafe_b64encode(made.digest()).rstrip(b"=").decode() != wanted.rstrip("=")
 
 
 def listed(root: Root, dist: Distribution) -> set[str]:
@@ -274,7 +302,7 @@ class Owners:
                     what = (
                         "owners" if len(claims) > 1 else "edited" if self._whole(path) else "size"
                     )
-                elif in_doubt and self._wrong_hash(claim, size):
+                elif in_doubt and size <= HASH_LIMIT and differs(self.root, path, claim.digest):
                     what = "owners"
                 else:
                     continue
@@ -295,21 +323,3 @@ class Owners:
                 return file.whole
         except (OSError, ValueError):
             return False
-
-    def _wrong_hash(self, claim: Entry, size: int) -> bool:
-        kind, _, wanted = claim.digest.partition("=")
-        if kind != "sha256" or size > HASH_LIMIT:
-            return False
-        import base64
-        import hashlib
-
-        digest = hashlib.sha256()
-        try:
-            descriptor = self.root.open(claim.path)
-        except (OSError, ValueError):
-            return False
-        with os.fdopen(descriptor, "rb") as file:
-            while piece := file.read(1 << 20):
-                self.root.take(len(piece), 0)
-                digest.update(piece)
-        return base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode() != wanted.rstrip("=")

@@ -1,0 +1,93 @@
+"""`cudriver check --verify`: what keeps its size. The oracle is the hash that the test writes."""
+
+import json
+
+import pytest
+from synth import Prefix
+from test_cli import run
+
+from cudriver.stack.collect import collect, machine_for
+from cudriver.stack.collect.verify import UNIT, _Job, verify
+
+NAMES = ("cupy/__init__.py", "cupy/data.bin", "cupy/lib/libx.so.1")
+
+
+def faults(prefix, told=None):
+    """The files that a check with --verify finds, by the end of their paths."""
+    machine = machine_for(str(prefix), "/", {}, False, None, None)
+
+    def track(done, total):
+        pieces = [*done]
+        if told is not None:
+            told.append((len(pieces), total))
+        return pieces
+
+    machine.verify = lambda facts: verify(machine.root, facts, track)
+    found = collect(str(prefix), machine=machine).file_faults
+    return {f.file.partition("site-packages/")[2]: f for f in found if f.what == "hash"}
+
+
+@pytest.fixture
+def venv(tmp_path):
+    made = Prefix(tmp_path / "venv").venv()
+    made.dist("cupy-cuda12x", "13.0", files=dict.fromkeys(NAMES, b"as it was" * 9))
+    return made
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def test_whole_files_are_no_faults(venv):
+    told = []
+    assert faults(venv.path, told) == {}
+    assert told == [(3, 3)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_bit_is_found_in_any_file(venv, name):
+    flip(venv.site / name)
+    found = faults(venv.path)
+    assert [*found] == [name]
+    assert found[name].distribution == "cupy-cuda12x"
+    line = found[name].evidence.line
+    assert (
+        (venv.site / "cupy_cuda12x-13.0.dist-info/RECORD")
+        .read_text()
+        .split("\n")[line - 1]
+        .startswith(name)
+    )
+
+
+def test_what_another_package_wrote_is_its_own(venv):
+    """Two that bring google/__init__.py, each with another content of one size."""
+    venv.dist("one", "1.0", files={"google/__init__.py": b"# one"})
+    venv.dist("two", "1.0", files={"google/__init__.py": b"# two"})
+    assert faults(venv.path) == {}
+    flip(venv.site / "google/__init__.py")
+    assert [*faults(venv.path)] == ["google/__init__.py"]
+
+
+def test_what_conda_patched_is_no_fault(tmp_path):
+    venv = Prefix(tmp_path / "env").venv()
+    venv.dist("cupy-cuda12x", "13.0", files={NAMES[0]: b"prefix"}, installer="conda")
+    flip(venv.site / NAMES[0])
+    assert faults(venv.path) == {}
+
+
+def test_the_command_tells_it_with_a_mend_that_heals(venv):
+    name = NAMES[2]
+    flip(venv.site / name)
+    data = json.loads(run("check", str(venv.path), "--json", "--verify", "--no-probe").stdout)
+    (found,) = [f for f in data["findings"] if f["rule"] == "CU404"]
+    assert "libx.so.1 is not as cupy-cuda12x 13.0 brought it" in found["title"]
+    assert found["proven"]
+    assert found["fix"][0].endswith("--force-reinstall --no-deps cupy-cuda12x==13.0")
+    data = json.loads(run("check", str(venv.path), "--json", "--no-probe").stdout)
+    assert [f for f in data["findings"] if f["rule"] == "CU404"] == []
+
+
+def test_the_bar_counts_bytes():
+    assert [_Job("/x", size).units for size in (0, UNIT - 1, UNIT, 5 * UNIT)] == [1, 1, 2, 6]

@@ -539,7 +539,15 @@ def test_a_call_on_another_device_keeps_no_context(two_devices: Any, call: Any) 
 
 
 @pytest.mark.parametrize(
-    "call", [lambda array: array.copy(), lambda array: cu.device_empty(10, device=0)]
+    "call",
+    [
+        lambda array: array.copy(),
+        lambda array: array.copy(None),
+        lambda array: cu.device_empty(10, device=0),
+        lambda array: cu.device_empty(10, device=0, stream=None),
+        lambda array: cu.device_zeros(10, device=0, stream=None),
+        lambda array: cu.from_dlpack(array, copy=True),
+    ],
 )
 def test_a_with_of_another_device_is_no_home_of_memory(
     driver: Any, two_devices: Any, call: Any
@@ -612,6 +620,39 @@ def test_a_copy_that_cannot_be_captured_changes_no_stack(
             assert graph.status() == ACTIVE
     graph.close()
     assert graph.ended == 0
+
+
+def test_a_copy_into_a_new_array_without_a_stream_waits(sim: Any) -> None:
+    """The source may be changed as soon as the call is over."""
+    source = cu.pinned_full(1000, 7, "u1")
+    for asked in ({}, {"stream": None}):
+        sim.set_latency(20_000)
+        there = cu.to_device(source, **asked)
+        source[:] = 9
+        sim.set_latency(0)
+        assert (there.to_numpy() == 7).all()
+        source[:] = 7
+    first = cu.to_device(source)
+    sim.set_latency(20_000)
+    copied = first.copy(None)
+    first.fill(9, cu.Stream())
+    sim.set_latency(0)
+    assert (copied.to_numpy() == 7).all()
+
+
+@pytest.mark.parametrize(
+    ("to", "source"), [((4,), (4, 6)), ((4, 6), (4,)), ((), (4,)), ((4,), ()), ((4, 1), (4,))]
+)
+def test_shapes_of_which_one_begins_as_the_other(to: Any, source: Any) -> None:
+    arrays = cu.device_zeros(to), cu.device_zeros(source)
+    hosts = np.ones(to), np.ones(source)
+    for ends in ((arrays[0], hosts[1]), (hosts[0], arrays[1]), arrays):
+        with pytest.raises(ValueError, match="the shapes differ"):
+            cu.copy(*ends)
+        with pytest.raises(ValueError, match="the shapes differ"):
+            cu.copy_async(*ends, None)
+    assert not arrays[0].to_numpy().any()
+    assert hosts[0].all()
 
 
 def test_a_copy_whose_stream_is_on_neither_device(two_devices: Any) -> None:

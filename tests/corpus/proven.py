@@ -19,6 +19,7 @@ from corpus import ask
 from corpus.plan import Environment, tomllib
 from corpus.workshop import (
     INSTALL_LIMIT,
+    InstallError,
     Workshop,
     call,
     distributions,
@@ -219,7 +220,11 @@ def main() -> int:
         if sys.argv[1:] and candidate.name not in sys.argv[1:]:
             continue
         for python in candidate.pythons:
-            told = again(candidate, python, shop, check)
+            try:
+                told = again(candidate, python, shop, check)
+            except InstallError as error:  # this Python is not here
+                print(f"{candidate.name}: not run: {error}")
+                continue
             wrong += bool(told)
             print(f"{candidate.name}, Python {python}: {told or 'found again'}", flush=True)
         shop.prune()

@@ -13,7 +13,7 @@ import pytest
 from cudriver.cli import main
 from cudriver.stack import plan
 from cudriver.stack.collect import driver as drivers
-from cudriver.stack.model import Environment, Facts
+from cudriver.stack.model import Environment, Facts, Framework
 from cudriver.stack.plan import answer, candidates, question
 from cudriver.stack.rules.cu1_releases import cu103
 from cudriver.stack.rules.cu5 import cu501
@@ -192,3 +192,29 @@ def test_the_versions_of_a_set_are_a_constraints_file(capsys):
     lines = capsys.readouterr().out.splitlines()
     installed = candidate.installed[candidate.pythons[-1]]
     assert lines == [f"{name}=={version}" for name, version in installed.items()]
+
+
+@pytest.mark.parametrize(("cuda", "packages"), [("12.8", "cupy-cuda12x"), ("13.0", "cupy-cuda13x")])
+def test_what_is_added_is_of_the_environment_s_cuda_and_moves_nothing(cuda, packages):
+    env = Environment("/srv/a b", "uv", "3.11.7", "/srv/a b/bin/python", installer="uv")
+    facts = Facts(env, driver=drivers.assumed("580.95.05", ["9.0"]))
+    facts.frameworks = [Framework("torch", "2.8.0", cuda)]
+    asked = question.Question(["torch", "cupy"], facts.driver, "3.11")
+    there, added = answer.add(asked, facts)
+    assert there.says[0].text() == "PyTorch 2.8.0 is there already."
+    assert added.status == "derived"
+    listed, install = (step.commands[0] for step in added.steps)
+    assert listed == "uv pip list --python '/srv/a b/bin/python' --format freeze > constraints.txt"
+    assert "--constraint constraints.txt" in install
+    assert packages in install
+
+
+def test_what_cannot_be_added_gets_an_environment_of_its_own():
+    env = Environment("/srv/old", "venv", "3.10.4", "/srv/old/bin/python")
+    facts = Facts(env, driver=drivers.assumed("535.104.05", ["8.0"]))
+    facts.frameworks = [Framework("torch", "2.0.1", "11.7")]
+    asked = question.Question(["cupy"], facts.driver, "3.10")
+    refused, instead = answer.add(asked, facts)
+    assert refused.status == "nothing"
+    assert instead.status == "proven"
+    assert instead.steps[0].commands == ["uv venv --python 3.10 env-cupy"]

@@ -85,6 +85,19 @@ static CUresult lane_make(size_t bytes, size_t scratch, bool own, struct staging
     return CUDA_SUCCESS;
 }
 
+/* What tells a stream from all others, also from those that have its handle before or after it;
+ * else, as before CUDA 12.0, NO_ID. */
+#define NO_ID (~0ull)
+static unsigned long long stream_id(CUstream stream)
+{
+    unsigned long long id;
+
+    return stream != CUDRIVER_STREAM_PER_THREAD && cuda.cuStreamGetId != NULL &&
+                   cuda.cuStreamGetId(stream, &id) == CUDA_SUCCESS
+               ? id
+               : NO_ID;
+}
+
 /* Locked. A lane that fits: the one that earlier copies on the stream use, else a free one; NULL:
  * none. */
 static struct staging_lane *lane_find(const struct staging_place *place, unsigned long long stream,
@@ -93,8 +106,8 @@ static struct staging_lane *lane_find(const struct staging_place *place, unsigne
     struct staging_lane *found = NULL;
 
     for (struct staging_lane *lane = place->lanes; lane != NULL; lane = lane->next) {
-        bool same = lane->users > 0 && !lane->issuing && lane->stream == stream &&
-                    stream != STAGING_NO_ID && !own;
+        bool same =
+            lane->users > 0 && !lane->issuing && lane->stream == stream && stream != NO_ID && !own;
         if ((same || lane->users == 0) && !lane->lost && lane->bytes >= bytes &&
             lane->scratch_bytes >= scratch && own == (lane->own != NULL)) {
             if (same) {
@@ -111,7 +124,7 @@ CUresult staging_lane_get(struct cudriver_staging_transfer *transfer, size_t byt
     struct staging_place *place = transfer->place;
     bool own = transfer->own, up = transfer->plan.up;
     size_t wanted = bytes < TUNING_LANE_LEAST ? TUNING_LANE_LEAST : bytes;
-    unsigned long long stream = own ? STAGING_NO_ID : staging_stream_id(transfer->stream);
+    unsigned long long stream = own ? NO_ID : stream_id(transfer->stream);
     struct staging_lane *found;
     CUresult result = CUDA_SUCCESS;
 

@@ -10,21 +10,17 @@
 
 /* ---- the two words of a lane ---- */
 
-int32_t staging_words_passed(const struct cudriver_staging_transfer *transfer)
+/* Steps that the stream has done; negative while the lane serves an earlier copy. */
+static int32_t words_passed(const struct cudriver_staging_transfer *transfer)
 {
     return (int32_t)(atomic_load_explicit(transfer->lane->passed, memory_order_acquire) -
                      transfer->base);
 }
 
-void staging_words_publish(struct cudriver_staging_transfer *transfer, size_t parts)
+/* Tells the stream that so many parts are moved. */
+static void words_publish(struct cudriver_staging_transfer *transfer, size_t parts)
 {
     atomic_store(transfer->lane->ready, transfer->base + (uint32_t)parts);
-}
-
-void staging_words_close(struct cudriver_staging_transfer *transfer)
-{
-    staging_words_publish(transfer, transfer->parts.count);
-    atomic_store(transfer->lane->passed, transfer->base + (uint32_t)transfer->steps);
 }
 
 /* ---- parts and pieces ---- */
@@ -55,7 +51,7 @@ static size_t parts_released(const struct cudriver_staging_transfer *transfer)
     if (!transfer->words) {
         return transfer->released;
     }
-    passed = staging_words_passed(transfer);
+    passed = words_passed(transfer);
     return passed < 0 ? 0 : transfer->plan.up ? (size_t)passed + transfer->blocks : (size_t)passed;
 }
 
@@ -124,12 +120,12 @@ void staging_transfer_end(struct cudriver_staging_transfer *transfer, CUresult r
  * from the list. */
 static bool words_ended(struct cudriver_staging_transfer *transfer)
 {
-    int32_t passed = staging_words_passed(transfer);
+    int32_t passed = words_passed(transfer);
 
     /* One that is over and still listed is lost: its stream will not pass anything any more. */
     transfer->stopped |= staging.stopping || transfer->over;
     if (transfer->stopped && transfer->moving == 0 && (passed >= 0 || transfer->over)) {
-        staging_words_publish(transfer, transfer->parts.count);
+        words_publish(transfer, transfer->parts.count);
         transfer->published = true;
     }
     if (!(transfer->lane->lost && transfer->published) && passed < (int32_t)transfer->steps) {
@@ -220,7 +216,7 @@ static void piece_do(const struct piece *piece)
     transfer->moving--;
     staging.moving--;
     if (transfer->words && moved != transfer->moved) {
-        staging_words_publish(transfer, moved);
+        words_publish(transfer, moved);
     }
     if (moved != transfer->moved || transfer->moving == 0) {
         atomic_store_explicit(&transfer->moved, moved, memory_order_release);
@@ -452,6 +448,8 @@ void staging_pack_close(struct cudriver_staging_transfer *transfer)
 {
     struct cudriver_staging_transfer *listed = staging.packing;
 
+    words_publish(transfer, transfer->parts.count);
+    atomic_store(transfer->lane->passed, transfer->base + (uint32_t)transfer->steps);
     while (listed != NULL && listed != transfer) {
         listed = listed->next;
     }

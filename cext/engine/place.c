@@ -128,16 +128,6 @@ bool staging_context_has_kernels(CUcontext context)
     return has;
 }
 
-bool staging_place_has_words(const struct staging_place *place)
-{
-    bool has = cuda.cuStreamBatchMemOp_v2 != NULL;
-
-    staging_lock();
-    has &= !place->no_words;
-    staging_unlock();
-    return has;
-}
-
 /* Locked. Takes out the lanes that nothing uses; those with device memory only if `all`. */
 static struct staging_lane *lanes_take(struct staging_place *place, bool all)
 {

@@ -238,26 +238,16 @@ void cudriver_copy_plan_make(struct cudriver_copy_plan *plan)
 
 bool cudriver_copy_plan_move(struct cudriver_copy_plan *plan, CUcontext context)
 {
-    CUcontext home = plan->context;
+    bool between = plan->kind == CUDRIVER_COPY_KERNEL || plan->kind == CUDRIVER_COPY_TEMPORARY;
+    bool permuted =
+        plan->kind == CUDRIVER_COPY_STAGED && plan->staged.path == CUDRIVER_STAGING_PERMUTED;
 
-    if (context == home) {
-        return true;
-    }
-    if (plan->kind == CUDRIVER_COPY_KERNEL || plan->kind == CUDRIVER_COPY_TEMPORARY) {
-        if (!cudriver_copy_is_usable(plan->dst.device, context) ||
-            !cudriver_copy_is_usable(plan->src.device, context)) {
-            return false;
-        }
+    if (context != plan->context &&
+        ((between && !(cudriver_copy_is_usable(plan->dst.device, context) &&
+                       cudriver_copy_is_usable(plan->src.device, context))) ||
+         (permuted && !cudriver_copy_is_usable(plan->device, context)))) {
+        return false;
     }
     plan->context = context;
-    if (plan->kind == CUDRIVER_COPY_STAGED) {
-        staging_plan_make(plan, plan->blocking, true);
-        if (plan->staged.path == CUDRIVER_STAGING_PERMUTED &&
-            !cudriver_copy_is_usable(plan->device, context)) {
-            plan->context = home;
-            staging_plan_make(plan, plan->blocking, true);
-            return false;
-        }
-    }
     return true;
 }

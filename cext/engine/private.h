@@ -17,7 +17,7 @@
  *   ptx.c         their PTX                                      no CUDA
  *   between.c     copies between device memory
  *   place.c       places: creation, trim, closing, exit
- *   stream.c      waiting for a stream or an event; the order of streams
+ *   stream.c      waiting for a stream or an event
  *   rows.c        the driver's own copies: dense, in rows, in stacks of rows
  *   layout.c      strided memory on the host: see layout.h       no CUDA
  *
@@ -227,30 +227,12 @@ void staging_place_leave(struct staging_place *place);
 /* Whether the permuting kernel may be used in a context, as far as is known. */
 bool staging_context_has_kernels(CUcontext context);
 
-/* Whether asynchronous copies may go by words: the driver has stream memory operations and has not
- * refused them in this place. */
-bool staging_place_has_words(const struct staging_place *place);
-
 /* ---- stream.c ---- */
 
 void staging_nap(long nanoseconds); /* less than a second */
 
 /* SUCCESS if the stream is idle, else NOT_READY or an error. */
 CUresult staging_stream_query(CUstream stream);
-
-/* What tells a stream from all others, also from those that have its handle before or after it;
- * else, as before CUDA 12.0, STAGING_NO_ID. */
-#define STAGING_NO_ID (~0ull)
-unsigned long long staging_stream_id(CUstream stream);
-
-/* One stream in its context. */
-struct staging_point {
-    CUcontext context;
-    CUstream stream;
-};
-
-/* Makes what is queued on `second` from now on wait for what is queued on `first`. */
-CUresult staging_stream_follow(struct staging_point first, struct staging_point second);
 
 /* ---- transfers ---- */
 
@@ -333,15 +315,6 @@ void staging_transfer_drop(struct cudriver_staging_transfer *transfer);
  * the blocks, unless they are `lost`: given up, because nobody knows. */
 void staging_transfer_end(struct cudriver_staging_transfer *transfer, CUresult result, bool lost);
 
-/* Steps that the stream has done; negative while the lane serves an earlier copy. */
-int32_t staging_words_passed(const struct cudriver_staging_transfer *transfer);
-
-/* Tells the stream that so many parts are moved. */
-void staging_words_publish(struct cudriver_staging_transfer *transfer, size_t parts);
-
-/* The stream was waited for, and may have lacked some of the commands. */
-void staging_words_close(struct cudriver_staging_transfer *transfer);
-
 /* The block of a part. */
 char *staging_block(const struct cudriver_staging_transfer *transfer, size_t part);
 
@@ -354,7 +327,8 @@ bool staging_pack_ensure(void);
 /* Locked. Gives a transfer to the packing threads; only the first call does something. */
 void staging_pack_list(struct cudriver_staging_transfer *transfer);
 
-/* Locked. Takes it back if it is listed. */
+/* Locked. Takes an asynchronous copy back whose stream was waited for, and may have lacked some of
+ * its commands. */
 void staging_pack_close(struct cudriver_staging_transfer *transfer);
 
 /* Locked. The same as list, and lets threads move all parts below `parts`. */

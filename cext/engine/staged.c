@@ -84,7 +84,6 @@ static CUresult transfer_undo(struct cudriver_staging_transfer *transfer, CUresu
     if (waited != CUDA_SUCCESS) {
         staging_transfer_end(transfer, result, true);
     } else if (transfer->words && !transfer->over) {
-        staging_words_close(transfer);
         staging_pack_close(transfer);
     }
     staging_transfer_end(transfer, result, false);
@@ -273,6 +272,18 @@ static CUresult transfer_queue(struct cudriver_staging_transfer *transfer, bool 
 
 /* ---- any plan ---- */
 
+/* Whether asynchronous copies may go by words: the driver has stream memory operations and has not
+ * refused them in this place. */
+static bool place_has_words(const struct staging_place *place)
+{
+    bool has = cuda.cuStreamBatchMemOp_v2 != NULL;
+
+    staging_lock();
+    has &= !place->no_words;
+    staging_unlock();
+    return has;
+}
+
 /* A copy by a transfer. `later`: asynchronous; *made: the transfer then. */
 static CUresult transfer_copy(const struct cudriver_copy_plan *copy,
                               const struct cudriver_copy_call *call, struct staging_place *place,
@@ -286,7 +297,7 @@ static CUresult transfer_copy(const struct cudriver_copy_plan *copy,
         return state;
     }
     if (later && copy->staged.path != CUDRIVER_STAGING_SMALL &&
-        !(staging_place_has_words(place) && staging_pack_ensure())) {
+        !(place_has_words(place) && staging_pack_ensure())) {
         return CUDA_ERROR_NOT_SUPPORTED;
     }
     result = transfer_make(copy, later ? call->stream : NULL, place, !later, &transfer);

@@ -1,4 +1,4 @@
-/* Waiting for a stream or an event, and the order of streams. See private.h. */
+/* Waiting for a stream or an event. See private.h. */
 #define _GNU_SOURCE
 #include "private.h"
 
@@ -6,8 +6,6 @@
 
 #include "driver/driver.h"
 #include "driver/platform.h"
-
-/* ---- waiting ---- */
 
 void staging_nap(long nanoseconds)
 {
@@ -105,43 +103,4 @@ CUresult cudriver_staging_stream_settle(CUstream stream, bool (*interrupted)(voi
     return cuda.cuStreamQuery(stream) == CUDA_SUCCESS
                ? CUDA_SUCCESS
                : cudriver_staging_stream_wait(stream, interrupted, data);
-}
-
-/* ---- the order of streams ---- */
-
-unsigned long long staging_stream_id(CUstream stream)
-{
-    unsigned long long id;
-
-    return stream != CUDRIVER_STREAM_PER_THREAD && cuda.cuStreamGetId != NULL &&
-                   cuda.cuStreamGetId(stream, &id) == CUDA_SUCCESS
-               ? id
-               : STAGING_NO_ID;
-}
-
-CUresult staging_stream_follow(struct staging_point first, struct staging_point second)
-{
-    CUcontext popped;
-    CUevent event;
-    CUresult result = cuda.cuCtxPushCurrent_v2(first.context);
-
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    result = cuda.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
-    if (result == CUDA_SUCCESS) {
-        result = cuda.cuEventRecord(event, first.stream);
-        if (result == CUDA_SUCCESS && second.context == first.context) {
-            result = cuda.cuStreamWaitEvent(second.stream, event, 0);
-        } else if (result == CUDA_SUCCESS) {
-            result = cuda.cuCtxPushCurrent_v2(second.context); /* a default stream is this one's */
-            if (result == CUDA_SUCCESS) {
-                result = cuda.cuStreamWaitEvent(second.stream, event, 0);
-                cuda.cuCtxPopCurrent_v2(&popped);
-            }
-        }
-        cuda.cuEventDestroy_v2(event); /* the driver frees it after the wait */
-    }
-    cuda.cuCtxPopCurrent_v2(&popped);
-    return result;
 }

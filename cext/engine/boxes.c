@@ -1,6 +1,8 @@
 /* How the bytes of a staged copy are cut into parts. No CUDA. See private.h. */
 #include "private.h"
 
+#define ALIGNED ((size_t)4096) /* bytes; `most` is a multiple of it */
+
 struct staging_boxes staging_boxes_make(const struct staging_plan *plan, size_t most)
 {
     const struct cudriver_layout *spread = &plan->spread;
@@ -13,9 +15,11 @@ struct staging_boxes staging_boxes_make(const struct staging_plan *plan, size_t 
             d == spread->ndim ? (int64_t)spread->itemsize : spread->shape[d];
         if (rows < (size_t)boxes.length) {
             size_t parts = ((size_t)boxes.length + rows - 1) / rows;
-            /* Boxes of whole rows are alike; of bytes, they begin as aligned as can be. */
-            boxes.rows = d == spread->ndim ? (int64_t)rows
-                                           : (int64_t)(((size_t)boxes.length + parts - 1) / parts);
+            size_t even = ((size_t)boxes.length + parts - 1) / parts;
+            if (d == spread->ndim) { /* boxes of bytes begin aligned */
+                even = d == plan->repeats ? rows : (even + ALIGNED - 1) / ALIGNED * ALIGNED;
+            }
+            boxes.rows = (int64_t)even;
             break;
         }
         if (d == plan->repeats) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from cudriver.cli import USAGE_ERROR, target, terminal
@@ -23,7 +24,7 @@ def parser() -> ArgumentParser:
         description="The file that each CUDA library resolves to in an environment, the dynamic "
         "loader's rule that found it, and the files which that rule hides.",
         epilog="exit status: 0 all found, 1 a library is nowhere, 2 usage, "
-        "3 no CUDA library in use here, or could not tell",
+        "3 no CUDA library in use here, or could not tell; --pid: 1 another file is mapped",
     )
     add = result.add_argument
     add("library", metavar="LIBRARY", nargs="*", help="libcudnn.so.9, libcudnn or cudnn")
@@ -33,6 +34,7 @@ def parser() -> ArgumentParser:
         metavar="DIRS",
         help="what if LD_LIBRARY_PATH were this; only what would change is shown",
     )
+    add("--pid", metavar="PID", type=int, help="what this process has mapped, beside these files")
     add("--json", action="store_true", help="as JSON")
     target.add_options(result)
     return result
@@ -40,6 +42,8 @@ def parser() -> ArgumentParser:
 
 def run(arguments: Namespace) -> int:
     """Prints the libraries and returns the exit code."""
+    if arguments.pid is not None:
+        return _of_process(arguments)
     try:
         arguments.no_probe = True  # no file depends on what the driver says
         (prefix,) = target.places([arguments.prefix], arguments)
@@ -71,11 +75,44 @@ def run(arguments: Namespace) -> int:
     return 0 if shown.libraries else NOTHING
 
 
+def _of_process(arguments: Namespace) -> int:
+    """What a process has mapped. 0: the files found, 1: another one, 3: no CUDA library."""
+    from cudriver.cli.which_pid import Running, compare
+    from cudriver.stack.text import clean
+
+    try:
+        process = Running(arguments.pid)
+        arguments.no_probe = True
+        (prefix,) = target.places([arguments.prefix or process.prefix], arguments)
+    except (OSError, target.BadOption) as error:
+        terminal.complain(f"--pid {arguments.pid}: {error}")
+        return USAGE_ERROR
+    facts = target.facts(prefix, target.machine(arguments, [prefix], process.variables))
+    rows = compare(process.mapped, facts.libraries)
+    names = arguments.library
+    rows = [row for row in rows if _wanted(os.path.basename(row[0]), "", names)]
+    if arguments.json:
+        import json
+
+        made = [{"mapped": p, "is": what, "found": x and x.path} for p, what, x in rows]
+        print(json.dumps({"prefix": prefix, "libraries": made}, indent=2))
+    else:
+        style = terminal.style(sys.stdout)
+        lines = [f"{style.paint(clean(prefix), 'bold')}"]
+        for path, what, library in rows:
+            lines.append(f"{what:<13} {clean(path)}")
+            if what == "another" and library is not None:
+                lines.append(f"{'instead of':>13} {clean(library.path)} (by {library.found_by})")
+        lines += ["the process has mapped no CUDA library"] * (not rows)
+        terminal.write("\n".join(lines) + "\n")
+    if any(what == "another" for _, what, _ in rows):
+        return NOT_FOUND
+    return 0 if rows else NOTHING
+
+
 def _what_if(prefix: str, arguments: Namespace) -> Facts | None:
     if arguments.ld_library_path is None:
         return None
-    import os
-
     environ = dict(os.environ) if arguments.root == "/" else {}
     environ["LD_LIBRARY_PATH"] = arguments.ld_library_path
     return target.facts(prefix, target.machine(arguments, [prefix], environ))

@@ -109,15 +109,25 @@ def is_clean(row: dict, wanted: Environment) -> bool:
 
 def write(every: list[Environment], done: dict[str, dict], path: Path = DATA) -> None:
     """The data of the plan. Runs of one set with several Pythons become one; what was declared as
-    a set and failed with every Python is written down too.
+    a set and failed with every Python is written down too. What was not run now stays as it is.
     """
     own = declared()
     names = {_short(e) for e in own}
     known = [*own, *(e for e in every if e.name not in names)]
     sets: dict[str, dict] = {}
-    failed: dict[str, dict] = {}
+    kept = json.loads(path.read_text()) if path.exists() else {"sets": [], "failed": []}
+    failed = {row["name"]: row for row in kept["failed"] if row["name"] in names}
+    before = {
+        (made["name"], run["python"]): (made, run) for made in kept["sets"] for run in made["runs"]
+    }
     for wanted in known:
         row = done.get(wanted.name)
+        told = before.get((_short(wanted), wanted.python))
+        if row is None and told is not None and told[0]["packages"] == [*wanted.packages]:
+            made, run = told
+            whole = {**made["installed"], **run["installed"]}
+            runs = sets.setdefault(_short(wanted), {**made, "runs": []})["runs"]
+            runs.append({**run, "installed": whole})
         bare = Environment(**{**wanted.__dict__, "faults": ()})  # as --no-faults has it
         if row is None or row["key"] not in (wanted.key(), bare.key()):
             continue
@@ -165,7 +175,7 @@ def _failure(row: dict, wanted: Environment) -> dict:
     words = {re.split(r"[\[=<>~]", package)[0] for package in wanted.packages}
     names = sorted({name for name in CODE for word in words if word.startswith(name)})
     reason = " ".join(reason.split())[:300]
-    return {"frameworks": names, "date": row["date"], "reason": reason}
+    return {"name": _short(wanted), "frameworks": names, "date": row["date"], "reason": reason}
 
 
 def _share(made: dict) -> None:

@@ -1,0 +1,67 @@
+"""What becomes a proven set, without network."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from corpus import plan, proven
+
+(FIRST, SECOND) = (e for e in proven.declared() if e.name.startswith("set-torch-2.0-"))
+
+
+def row(wanted, **changes):
+    made = {
+        "name": wanted.name,
+        "key": wanted.key(),
+        "state": "done",
+        "verdict": "consistent",
+        "date": "2026-11-24",
+        "failures": [],
+        "false_alarms": [],
+        "misses": [],
+        "differences": [],
+        "libraries": 8,
+        "libraries_right": 8,
+        "installed": {"torch": "2.0.1", "numpy": "1.26.4", "pip": "26", "only": wanted.python},
+        "frameworks": [
+            {"name": "torch", "version": "2.0.1+cu117", "cuda": "11.7", "archs": ["sm_80"]}
+        ],
+    }
+    return {**made, **changes}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"state": "not installed", "reason": "no"},
+        {"verdict": "mismatch"},
+        {"failures": [{"text": "ImportError"}]},
+        {"false_alarms": ["CU303"]},
+        {"libraries_right": 7},
+        {"libraries": 0, "libraries_right": 0},
+        {"frameworks": [{"name": "torch", "version": "2.0.1+cpu", "cuda": None, "archs": []}]},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_what_did_not_import_cleanly_on_cuda_is_no_set(changes):
+    assert proven.is_clean(row(FIRST), FIRST)
+    assert not proven.is_clean(row(FIRST, **changes), FIRST)
+
+
+def test_runs_are_joined_and_those_of_earlier_kept(tmp_path):
+    path = tmp_path / "proven.json"
+    proven.write(plan.read_all(), {FIRST.name: row(FIRST)}, path)
+    proven.write(plan.read_all(), {SECOND.name: row(SECOND)}, path)
+    (made,) = json.loads(path.read_text())["sets"]
+    assert made["name"] == "torch-2.0"
+    assert made["installed"] == {"numpy": "1.26.4", "torch": "2.0.1"}
+    assert [(run["python"], run["installed"]) for run in made["runs"]] == [
+        (FIRST.python, {"only": FIRST.python}),
+        (SECOND.python, {"only": SECOND.python}),
+    ]
+    failed = row(FIRST, state="not installed", reason="no solution")
+    proven.write(plan.read_all(), {FIRST.name: failed}, path)
+    (made,) = json.loads(path.read_text())["sets"]
+    assert [run["python"] for run in made["runs"]] == [SECOND.python]

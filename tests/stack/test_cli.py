@@ -274,6 +274,43 @@ def test_colour_only_on_a_terminal(cpu_torch):
     assert "\x1b" not in on_terminal(*words, NO_COLOR="1")
     assert "\x1b[" in on_terminal(*words, NO_COLOR="")  # https://no-color.org: when not empty
     assert "\x1b" not in on_terminal(*words, TERM="dumb")
+    assert "\x1b" not in on_terminal(*words, "--color", "never", FORCE_COLOR="1")
+
+
+@pytest.mark.parametrize("name", ["FORCE_COLOR", "CLICOLOR_FORCE"])
+def test_colour_can_be_forced(cpu_torch, name):
+    words = ["check", "--root", str(cpu_torch), "/envs/plain"]
+    assert "\x1b[" in run(*words, **{name: "1"}).stdout
+    assert "\x1b[" in run(*words, **{name: "1", "TERM": "dumb"}).stdout
+    assert "\x1b" not in run(*words, **{name: "0"}).stdout
+    assert "\x1b" not in run(*words, **{name: "1", "NO_COLOR": "1"}).stdout
+    assert "\x1b[" in run(*words, "--color=always", NO_COLOR="1").stdout
+    assert "\x1b" not in run(*words, "--color=auto", **{name: "1"}).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["check", "--jsn"], "--json"),
+        (["check", "--asume-driver=470.1"], "--assume-driver"),
+        (["explain", "x", "--lst"], "--list"),
+        (["which", "libcudart", "--quux"], None),
+    ],
+)
+def test_a_mistyped_option_gets_a_suggestion(words, meant):
+    done = run(*words)
+    assert done.returncode == 2
+    if meant is None:
+        assert "did you mean" not in done.stderr
+        assert done.stderr.startswith("usage: ")
+    else:
+        assert done.stderr.endswith(f"; did you mean {meant}?\n")
+        assert "usage" not in done.stderr
+
+
+def test_explain_takes_a_rules_number(cpu_torch):
+    assert run("explain", "303").stdout == run("explain", "CU303").stdout != ""
+    assert run("explain", "999").returncode == 3
 
 
 def test_terminal_width_is_respected(cpu_torch):

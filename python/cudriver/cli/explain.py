@@ -50,7 +50,8 @@ def run(arguments: Namespace) -> int:
     if arguments.list or (not arguments.rule and sys.stdin.isatty()):
         return _list(arguments.json, arguments.lang)
     known = rule_names()
-    names = [word.upper() for word in arguments.rule]
+    numbers = {name[2:]: name for name in reversed(known)}  # CU's before those of others
+    names = [numbers.get(word, word.upper()) for word in arguments.rule]
     matches: list[Match] = []
     if not names or not all(_looks_like_rule(name) for name in names):
         before, text = (0, " ".join(arguments.rule)) if names else _standard_input()

@@ -25,10 +25,16 @@ PATIENCE = 1.0  # seconds before a progress bar shows
 
 
 def wants_colour(stream: TextIO) -> bool:
-    """True on a terminal that shows colour, unless NO_COLOR is set (https://no-color.org)."""
-    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+    """True on a terminal that shows colour, unless NO_COLOR is set (https://no-color.org), and
+    everywhere if FORCE_COLOR or CLICOLOR_FORCE is.
+    """
+    if os.environ.get("NO_COLOR"):
         return False
-    return stream.isatty()
+    if any(
+        os.environ.get(name, "0") not in ("", "0") for name in ("FORCE_COLOR", "CLICOLOR_FORCE")
+    ):
+        return True
+    return os.environ.get("TERM") != "dumb" and stream.isatty()
 
 
 def columns(stream: TextIO) -> int | None:
@@ -173,11 +179,21 @@ def parser(
     raw: the lines of the description and the epilog stay as they are where they fit. verbose:
     what -v shows besides the traceback of what fails in cudriver.
     """
-    from argparse import ArgumentParser
+    from argparse import SUPPRESS, Action, ArgumentParser
+
+    class Colour(Action):
+        def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
+            os.environ["NO_COLOR"] = "1" if values == "never" else ""
+            if values != "never":
+                os.environ["FORCE_COLOR"] = "1" if values == "always" else ""
+                os.environ["CLICOLOR_FORCE"] = ""
 
     class Parser(ArgumentParser):
         def error(self, message: str) -> NoReturn:
-            _say(self.format_usage().rstrip("\n"))
+            near = _nearest_option(self, message)
+            message += f"; did you mean {near}?" if near else ""
+            if not near:
+                _say(self.format_usage().rstrip("\n"))
             _say(fit(clean(f"{self.prog}: error: {message}"), sys.stderr, 4))
             raise SystemExit(2)
 
@@ -186,7 +202,25 @@ def parser(
     shown = f"{verbose}; " if verbose else ""
     shown += "the traceback if cudriver itself fails"
     result.add_argument("-v", "--verbose", action="store_true", help=shown)
+    result.add_argument(
+        "--color",
+        choices=("auto", "always", "never"),
+        action=Colour,
+        default=SUPPRESS,
+        help="colours: on a terminal (auto), always or never; without it NO_COLOR, FORCE_COLOR and "
+        "CLICOLOR_FORCE decide",
+    )
     return result
+
+
+def _nearest_option(parser: ArgumentParser, message: str) -> str:
+    """The option that was meant, if argparse complains of one that is none."""
+    from difflib import get_close_matches
+
+    unknown = message.partition("unrecognized arguments: ")[2].split()
+    options = [name for action in parser._actions for name in action.option_strings]
+    wrong = next((word.partition("=")[0] for word in unknown if word.startswith("-")), "")
+    return next(iter(get_close_matches(wrong, options, n=1)), "")
 
 
 def formatter(raw: bool = False) -> Callable[[str], HelpFormatter]:

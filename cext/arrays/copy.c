@@ -17,23 +17,13 @@
 #include "contexts/stream.h"
 #include "contexts/transfer.h"
 
-/* New reference: an end's shape, for messages. */
-static PyObject *end_shape(const struct cudriver_endpoint *end)
-{
-    Py_ssize_t shape[CUDRIVER_MAX_DIMS];
-
-    for (int i = 0; i < end->ndim; i++) {
-        shape[i] = (Py_ssize_t)end->shape[i];
-    }
-    return cudriver_shape_tuple(end->ndim, shape);
-}
-
 /* Checks that both ends have the same shape and dtype. 0, or -1 with ValueError or TypeError. */
 static int ends_match(const struct cudriver_endpoint *dst, const struct cudriver_endpoint *src)
 {
     if (dst->ndim != src->ndim ||
         memcmp(dst->shape, src->shape, (size_t)dst->ndim * sizeof dst->shape[0]) != 0) {
-        PyObject *to = end_shape(dst), *from = end_shape(src);
+        PyObject *to = cudriver_shape_tuple(dst->ndim, dst->shape);
+        PyObject *from = cudriver_shape_tuple(src->ndim, src->shape);
         if (to != NULL && from != NULL) {
             PyErr_Format(PyExc_ValueError,
                          "the shapes differ: %R cannot be copied into %R (nothing was copied)",
@@ -223,15 +213,11 @@ static int bounced_devices(CoreState *state, const struct ends *ends)
 /* Device to device through a dense array in host memory, if no other path works. 0 or -1. */
 static int bounced_host(CoreState *state, const struct ends *ends)
 {
-    Py_ssize_t shape[CUDRIVER_MAX_DIMS];
     struct ends down = {.src = ends->src}, up = {.dst = ends->dst};
     PyObject *between;
     int failed = -1;
 
-    for (int i = 0; i < ends->src.ndim; i++) {
-        shape[i] = (Py_ssize_t)ends->src.shape[i];
-    }
-    between = cudriver_numpy_empty(ends->src.dtype, ends->src.ndim, shape, false);
+    between = cudriver_numpy_empty(ends->src.dtype, ends->src.ndim, ends->src.shape, false);
     if (between == NULL) {
         return -1;
     }

@@ -4,9 +4,10 @@
 PyObject *cudriver_call(const char *module, const char *function, const char *format, ...)
 {
     PyObject *path = PyUnicode_FromFormat("cudriver.memory.%s", module);
-    /* With names to import from it, whichever they are, it is the module that is returned. */
-    PyObject *imported =
-        path != NULL ? PyImport_ImportModuleLevelObject(path, NULL, NULL, path, 0) : NULL;
+    /* Without names to import, the package is returned; with some, they are looked for. */
+    PyObject *package =
+        path != NULL ? PyImport_ImportModuleLevelObject(path, NULL, NULL, NULL, 0) : NULL;
+    PyObject *imported = package != NULL ? PyImport_GetModule(path) : NULL;
     PyObject *callable = imported != NULL ? PyObject_GetAttrString(imported, function) : NULL;
     PyObject *arguments, *result = NULL;
     va_list values;
@@ -19,6 +20,7 @@ PyObject *cudriver_call(const char *module, const char *function, const char *fo
         Py_XDECREF(arguments);
     }
     Py_XDECREF(path);
+    Py_XDECREF(package);
     Py_XDECREF(imported);
     Py_XDECREF(callable);
     return result;

@@ -17,7 +17,7 @@ from facts import driver as a_driver
 from synth import Prefix
 
 from cudriver.stack import inspect
-from cudriver.stack.model import Evidence, FileFault, Framework, Requirement
+from cudriver.stack.model import Evidence, FileFault, Framework, Requirement, Resolution
 from cudriver.stack.rules import judge, tried
 
 CUDNN = f"{SITE}/nvidia/cudnn/lib/libcudnn.so.9"
@@ -135,6 +135,25 @@ class TestWhatHealsIsProven:
         )
         assert mends(of, "CU404") == ([pip("nvidia-cudnn-cu12==9.10.2.21")], True)
 
+    @pytest.mark.parametrize(
+        ("name", "wheel_of", "version"),
+        [
+            ("libcudnn.so.9", "nvidia-cudnn-cu12", "9.10.2.21"),
+            ("libcublas.so.12", "nvidia-cublas-cu12", "12.8.4.1"),
+            ("libcusparseLt.so.0", "nvidia-cusparselt-cu12", "0.7.1"),
+            ("libnccl.so.2", "nvidia-nccl-cu12", "2.27.3"),
+        ],
+    )
+    def test_a_wheel_that_was_uninstalled(self, name, wheel_of, version):
+        of = facts(
+            distributions=[wheel("torch", "2.8.0", f"{wheel_of}=={version}")],
+            load_faults=[missing(name, f"{SITE}/torch/lib/libtorch_cuda.so", "torch")],
+            resolutions=[Resolution(name, "x", None, "none", searched=[f"{SITE}/nvidia/any/lib"])],
+        )
+        nowhere = mends(of, "CU305")
+        assert nowhere == mends(of, "CU402")
+        assert nowhere[1]
+
     def test_the_pins_of_the_framework(self):
         """CU301 and CU402 have one cause, and get the mend that takes both away."""
         pins = wheel("torch", "2.8.0", "nvidia-cudnn-cu12==9.10.2.21", "nvidia-nccl-cu12==2.27.3")
@@ -208,6 +227,16 @@ class TestWhatHealsIsProven:
         fix, proven = mends(of, "CU402")
         assert proven
         assert fix[0].endswith("install jax-cuda12-plugin==0.6.2")
+
+    def test_what_conda_s_solver_chooses_is_told_untried(self):
+        of = facts(
+            environment=environment("conda", "conda"),
+            distributions=[wheel("torch", "2.8.0", installer="conda")],
+            frameworks=[torch("2.8.0", None)],
+        )
+        fix, proven = mends(of, "CU401")
+        assert fix == ["conda install -p /envs/train pytorch-gpu"]
+        assert not proven
 
 
 class TestBounds:

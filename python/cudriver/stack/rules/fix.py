@@ -61,7 +61,8 @@ def install(
     tool = by or env.installer
     does = {"installs": specifiers, "again": again, "alone": alone, "upgrade": upgrade}
     if tool in CONDA:
-        return Command.of(_conda(env, tool, specifiers, again), **does)
+        text = _conda(env, tool, specifiers, again)
+        return Command.of(text, **does) if again else text  # else which build, the solver tells
     words = [quote(s) for s in specifiers]
     if tool == "uv":
         command = ["uv", "pip", "install", "--python", quote(env.executable or env.prefix)]

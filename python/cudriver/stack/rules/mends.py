@@ -297,7 +297,8 @@ def _requires(owner: Distribution, soname: str, extras: bool = False) -> str | N
 def wheel_brings(wheel: str, version: str, soname: str) -> bool:
     """Whether a wheel of NVIDIA's of that release has a library of that SONAME."""
     row = describe(split(soname)[0])
-    stem, _, cuda = wheel.partition("-cu")
+    stem = re.sub(r"-cu\d+\Z", "", wheel)
+    cuda = wheel[len(stem) + 3 :]
     if stem not in (row.get("wheel"), row.get("conda")):
         return False
     listed = (row.get("sonames") or {}).get(cuda or "13")

@@ -520,25 +520,33 @@ def test_the_systems_files_are_read_as_far_as_they_go(tmp_path: Path) -> None:
 # ---- page-locked arrays --------------------------------------------------------------------------
 
 
+MODELS = [
+    np.zeros((2, 3, 4)), np.asfortranarray(np.zeros((2, 3, 4))), np.zeros((2, 3, 4))[:, ::2],
+    np.zeros((4, 3, 2)).transpose(1, 0, 2), np.zeros((4, 3, 2)).transpose(1, 0, 2)[:, ::-2],
+    np.zeros(()), np.zeros((3, 0)), np.zeros((1, 5, 1)), np.broadcast_to(np.zeros(3), (2, 3)),
+    np.zeros((5, 1), order="F")[::2], np.zeros((4, 6), order="F")[::2], np.zeros((4, 6))[:, ::-1],
+    np.zeros((4, 6))[::-1].T,
+]  # fmt: skip
+
+
+def steps(array: Any) -> list[int]:
+    """The strides that matter."""
+    pairs = zip(array.strides, array.shape, strict=True)
+    return [stride for stride, length in pairs if length > 1 and array.size]
+
+
 @pytest.mark.parametrize("order", ["C", "F", "A", "K", "a", "k", "c", "f", None])
-@pytest.mark.parametrize(
-    "model",
-    [
-        np.zeros((2, 3, 4)), np.asfortranarray(np.zeros((2, 3, 4))), np.zeros((2, 3, 4))[:, ::2],
-        np.zeros((4, 3, 2)).transpose(1, 0, 2), np.zeros((4, 3, 2)).transpose(1, 0, 2)[:, ::-2],
-        np.zeros(()), np.zeros((3, 0)), np.zeros((1, 5, 1)), np.broadcast_to(np.zeros(3), (2, 3)),
-        np.zeros((5, 1), order="F")[::2],
-    ],
-    ids=range(10),
-)  # fmt: skip
-def test_an_empty_array_like_another_has_numpys_order(model: Any, order: Any) -> None:
+@pytest.mark.parametrize("model", MODELS, ids=range(len(MODELS)))
+def test_an_array_like_another_has_numpys_order(model: Any, order: Any) -> None:
+    numpys = "K" if order is None else order
     for dtype in (None, "i2"):
-        wanted = np.empty_like(model, dtype, "K" if order is None else order)
-        found = cu.pinned_empty_like(model, dtype, order)
-        assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
-        assert wanted.size < 2 or [
-            s for s, n in zip(found.strides, found.shape, strict=True) if n > 1
-        ] == [s for s, n in zip(wanted.strides, wanted.shape, strict=True) if n > 1]
+        for wanted, found in (
+            (np.empty_like(model, dtype, numpys), cu.pinned_empty_like(model, dtype, order)),
+            # Not numpy.array, which takes "A" for "K" where it casts.
+            (model.astype(dtype or model.dtype, numpys), cu.pinned_array(model, dtype, order)),
+        ):
+            assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
+            assert steps(found) == steps(wanted)
 
 
 @pytest.mark.parametrize(
@@ -585,6 +593,16 @@ def test_an_array_of_as_many_bytes_is_page_locked(min_bytes: int, pinned: bool) 
     with block:  # once more
         assert cu.is_pinned(np.empty(100)) is pinned
     cu.pinned_numpy(min_bytes=sys.maxsize)
+
+
+def test_a_block_that_nobody_leaves_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    forgotten: list[object] = []
+    monkeypatch.setattr(_core, "_numpy_forget", forgotten.append)
+    for handler in (None, "a handler"):
+        block = cu.pinned_numpy()
+        block._handler = handler
+        del block
+    assert forgotten == ["a handler"]
 
 
 def test_named_tuples_are_shown_as_the_packages() -> None:

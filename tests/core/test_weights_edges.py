@@ -296,6 +296,10 @@ TOLD = {
         raw({"x": entry("F32", [2, 3], 0, 23)}, bytes(23)),
         "FILE: tensor 'x' has 23 bytes; F32 of shape (2, 3) has 24 bytes",
     ),
+    "odd size": (
+        raw({"x": entry("U8", [3], 0, 2)}, b"ab"),
+        "FILE: tensor 'x' has 2 bytes; U8 of shape (3,) has 3 bytes",
+    ),
     "twice": (raw(b'{"x":1,"x":2}'), "FILE: the header has 'x' twice"),
     "type": (raw({"x": entry("f32", [], 0, 4)}), "FILE: tensor 'x' has the unknown dtype 'f32'"),
     "metadata": (

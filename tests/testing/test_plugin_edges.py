@@ -249,6 +249,11 @@ def test_a_context_that_cannot_be_waited_for_hides_no_leak(
     rows = [cu.Allocation("stream", 0, 1, ordinal, None) for ordinal in (0, 1, None)]
     leaks._finish_work(Counter(rows))
     assert {0, 1} <= {*waited}
+    waited.clear()
+    kept = cu.Allocation("primary context", 0, 1, 1, None)
+    monkeypatch.setattr(cu, "live_allocations", lambda: [kept])
+    leaks._finish_work(Counter([cu.Allocation("host memory", 8, 1, None, None)]))
+    assert waited == [1]
 
 
 # ---- simulated_cuda ------------------------------------------------------------------------------

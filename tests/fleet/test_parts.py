@@ -117,6 +117,10 @@ ONE = '{"schema":1}'
         (['{"reports":3}'], [("told", "p.txt:1", {"reports": 3})]),
         (["3: {\"schema\":1,", "3: \"a\":2}"], [("told", "3", {"schema": 1, "a": 2})]),
         (["x", "{", '"schema":1}'], ["other"] * 3),
+        (
+            ['3: {"schema":1,"a":"x\r', '3: y"}\r'],
+            [("told", "3", {"schema": 1, "a": "xy"})],
+        ),
         (["3: {\"schema\":1,\r", "3: \"a\":2}\r"], [("told", "3", {"schema": 1, "a": 2})]),
         (["3: {\"schema\":1,", "4: \"a\":2}"], ["other", "broken"]),
         (["3: {\"schema\":1,", "3: {\"schema\":2}"], ["broken", ("told", "3", {"schema": 2})]),
@@ -141,6 +145,14 @@ def test_a_document_of_many_lines_is_kept_to_a_limit(monkeypatch):
     assert lines(text) == [("told", "p", {"schema": 1, "a": "x" * 10})]
     ((kind, place, _),) = lines('{\n"schema":1,\n"a":"' + "x" * 40 + '"\n}')
     assert (kind, place) == ("broken", "p.txt:1")
+
+
+def test_what_follows_a_line_that_is_a_byte_too_long_is_read(monkeypatch):
+    monkeypatch.setattr(read, "LINE_LIMIT", 20)
+    for more in range(3):
+        found = lines("{" + "x" * (18 + more), ONE)
+        assert found[-1] == ("told", "p.txt:2", {"schema": 1})
+        assert found[0] == ("other" if more == 0 else ("broken", "p.txt:1", read.TOO_LONG))
 
 
 def test_a_folder_is_read_in_the_order_of_its_names(tmp_path):

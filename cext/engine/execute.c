@@ -5,8 +5,6 @@
 #include "driver/driver.h"
 #include "hostmem/hostmem.h"
 
-/* ---- in the order of the stream ---- */
-
 /* One dense copy. Between host and device it is split at the end of a registration, because the
  * driver refuses a copy that starts in one and ends beyond it. */
 static CUresult issue_direct(const struct cudriver_copy_plan *plan, CUstream stream,
@@ -14,8 +12,8 @@ static CUresult issue_direct(const struct cudriver_copy_plan *plan, CUstream str
 {
     const struct cudriver_copy_end *dst = &plan->dst, *src = &plan->src;
     int64_t to = plan->layout.dst_offset, from = plan->layout.src_offset;
-    const char *host = dst->on_device ? src->host + from : dst->host + to;
     bool whole = plan->one_run || (dst->on_device && src->on_device);
+    const char *host = whole ? NULL : dst->on_device ? src->host + from : dst->host + to;
     CUresult result = CUDA_SUCCESS;
 
     for (size_t at = 0, bytes; at < plan->bytes && result == CUDA_SUCCESS; at += bytes) {

@@ -122,7 +122,6 @@ static int read_context(CoreState *state, const struct cudriver_dl_lent *lent, b
 int cudriver_dlpack_read(CoreState *state, const struct cudriver_dl_lent *lent,
                          struct cudriver_endpoint *end)
 {
-    static char nothing; /* NumPy would allocate for an empty array at NULL */
     uintptr_t address;
     bool empty;
 
@@ -133,7 +132,7 @@ int cudriver_dlpack_read(CoreState *state, const struct cudriver_dl_lent *lent,
     switch (lent->tensor->device.type) {
     case CUDRIVER_DL_CPU:
     case CUDRIVER_DL_CUDA_HOST:
-        end->host = empty ? &nothing : (char *)address;
+        end->host = empty ? NULL : (char *)address;
         return 0;
     case CUDRIVER_DL_CUDA:
     case CUDRIVER_DL_CUDA_MANAGED:

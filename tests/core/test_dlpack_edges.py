@@ -127,7 +127,7 @@ def test_as_many_dimensions_as_there_may_be() -> None:
     array = placed()
     made = cu.from_dlpack(kit.Lender(array.pointer, (1,) * 64, owner=array))
     assert made.ndim == 64
-    assert made.to_numpy().item() == 0
+    assert made[(0,) * 64].to_numpy().item() == 0  # NumPy 1 has 32 dimensions at most
 
 
 @pytest.mark.parametrize("data", [2**64 - 2, 2**64 - 4 * 24 + 4])
@@ -702,7 +702,8 @@ def test_a_copy_on_the_host_says_that_it_is_one(asked: Any, name: bytes, copy: A
     array = placed()
     view = cu.from_dlpack(lend(array, flags=kit.READ_ONLY))
     taken = kit.Taken(view.__dlpack__(dl_device=(kit.CPU, 0), copy=copy, **asked))
-    assert taken.versioned == (name == kit.VERSIONED)
+    knows = np.lib.NumpyVersion(np.__version__) >= "2.1.0"  # NumPy makes the host's tensor
+    assert taken.versioned == (name == kit.VERSIONED and knows)
     assert not taken.versioned or taken.managed.flags == kit.IS_COPIED
     lender = kit.Lender(taken.tensor.data, (4, 6), device=(kit.CPU, 0))
     assert (cu.from_dlpack(lender) == MODEL).all()

@@ -1110,6 +1110,31 @@ def test_the_stack_is_shown_around_a_context_that_was_destroyed(
     wait_for_keepers(0)
 
 
+def test_a_context_below_one_that_was_destroyed_is_kept_and_popped(
+    cu, driver: Driver, context, two_devices
+) -> None:
+    """To look below it would be to pop it, and the driver might not push it again."""
+
+    def body() -> None:
+        primary = two_devices[1].primary_context()
+        with context:
+            primary.push()
+            with context:
+                assert driver.call("cuDevicePrimaryCtxReset_v2", 1) == 0
+                with pytest.raises(cu.InvalidContextError, match="was reset by other code"):
+                    primary.synchronize()
+                assert cu.context_stack() == [context]
+            assert cu.context_stack() == []
+            with pytest.raises(cu.InvalidContextError, match="on the stack of thread"):
+                context.close()
+            primary.pop()
+            assert cu.context_stack() == [context]
+        assert cu.context_stack() == []
+        primary.close()
+
+    in_thread(body)
+
+
 def test_a_fork_and_the_exit_with_a_foreign_context() -> None:
     program = """
         import ctypes, os, sys, warnings, cudriver as cu

@@ -70,7 +70,7 @@ static PyObject *module_shutdown(PyObject *module, PyObject *Py_UNUSED(ignored))
     if (cudriver_driver_is_initialised() && !cudriver_driver_is_forked()) {
         cudriver_context_stop_others(state);
         cudriver_works_drain(state);
-        if (state->reporting) {
+        if (state->live.reporting) {
             PyGC_Collect(); /* what only a cycle keeps alive is not a leak */
             report_live();
         }
@@ -106,8 +106,8 @@ static int exit_setup(PyObject *module)
     PyObject *function = PyObject_GetAttrString(module, "_shutdown");
     PyObject *done = NULL;
 
-    state->reporting = environment_asks("CUDRIVER_REPORT_LEAKS");
-    state->tracing = state->reporting || environment_asks("CUDRIVER_TRACE");
+    state->live.reporting = environment_asks("CUDRIVER_REPORT_LEAKS");
+    state->live.tracing = state->live.reporting || environment_asks("CUDRIVER_TRACE");
     if (atexit != NULL && function != NULL) {
         done = PyObject_CallMethod(atexit, "register", "O", function);
     }

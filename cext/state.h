@@ -46,14 +46,21 @@ typedef struct {
     CUcontext implicit; /* device 0's primary context, as it was last made current by default */
     int resetting;      /* 1 + the device whose primary context is reset without the GIL; or 0 */
 
-    struct cudriver_live *live; /* borrowed: all that is alive, newest first */
-    bool tracing;
-    bool reporting; /* write what is alive to stderr at exit */
+    struct {                          /* python/live.c: all that is alive */
+        struct cudriver_live *newest; /* borrowed: the head of the list */
+        bool tracing;                 /* note where each was made */
+        bool reporting;               /* write what is alive to stderr at exit */
+    } live;
 
-    struct cudriver_work *works, *works_last; /* in flight, in the order of issue */
-    unsigned long long issued, pass;          /* how much work there was, and passes over streams */
-    Py_ssize_t in_flight;                     /* pieces of work now */
-    size_t added, left; /* weight of what was issued since the last pass; pieces left by it */
+    struct {                                /* contexts/work.c: work in flight */
+        struct cudriver_work *first, *last; /* in the order of issue */
+        unsigned long long issued;          /* how much there ever was */
+        Py_ssize_t in_flight;               /* pieces of work now */
+        size_t added;                       /* weight of what was issued since the last pass */
+        size_t remained;                    /* pieces in flight after that pass */
+    } works;
+
+    unsigned long long waits; /* how often all streams of a context were waited for */
     /* Kept for reuse, so that issuing a copy of page-locked memory allocates nothing:
      * tests/core/test_calls.py counts. */
     PyObject *spare_transfers[CUDRIVER_SPARE_TRANSFERS]; /* memory of freed Transfers */

@@ -169,7 +169,7 @@ static int consumer_follow(CoreState *state, DeviceArrayObject *array, uintptr_t
     ContextObject *context;
     int failed;
 
-    if (state->works == NULL && memory->block.home == NULL) {
+    if (state->works.first == NULL && memory->block.home == NULL) {
         return 0;
     }
     if (number > 2) {

@@ -154,7 +154,7 @@ static void memory_return(CoreState *state)
     bool idle;
 
     cudriver_works_trim(state);
-    idle = state->in_flight == 0;
+    idle = state->works.in_flight == 0;
     Py_BEGIN_ALLOW_THREADS
     cudriver_driver_relax();
     cudriver_staging_trim(idle);

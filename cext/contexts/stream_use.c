@@ -181,7 +181,7 @@ int cudriver_streams_refuse(CoreState *state, const ContextObject *context, cons
 {
     int failed = 0;
 
-    for (struct cudriver_live *entry = state->live; entry != NULL && failed == 0;
+    for (struct cudriver_live *entry = state->live.newest; entry != NULL && failed == 0;
          entry = entry->next) {
         const StreamObject *stream = stream_of_entry(entry, context);
         if (stream != NULL) {
@@ -196,7 +196,7 @@ int cudriver_streams_refuse(CoreState *state, const ContextObject *context, cons
 static StreamObject *stream_next(const CoreState *state, const ContextObject *context,
                                  unsigned long long pass)
 {
-    for (struct cudriver_live *entry = state->live; entry != NULL; entry = entry->next) {
+    for (struct cudriver_live *entry = state->live.newest; entry != NULL; entry = entry->next) {
         StreamObject *stream = stream_of_entry(entry, context);
         if (stream != NULL && stream->allocated > 0 && stream->asked < pass &&
             Py_REFCNT(stream) > 0) {
@@ -208,7 +208,7 @@ static StreamObject *stream_next(const CoreState *state, const ContextObject *co
 
 void cudriver_streams_wait(CoreState *state, const ContextObject *context)
 {
-    unsigned long long pass = ++state->pass;
+    unsigned long long pass = ++state->waits;
     StreamObject *stream;
 
     while ((stream = stream_next(state, context, pass)) != NULL) {

@@ -45,11 +45,11 @@ struct cudriver_work {
 
 static void list_add(CoreState *state, struct cudriver_work *work)
 {
-    struct cudriver_work *before = state->works_last;
+    struct cudriver_work *before = state->works.last;
 
     work->prev = before;
-    *(before != NULL ? &before->next : &state->works) = work;
-    state->works_last = work;
+    *(before != NULL ? &before->next : &state->works.first) = work;
+    state->works.last = work;
     while (before != NULL && (before->stream != work->stream || before->context != work->context)) {
         before = before->prev;
     }
@@ -57,14 +57,14 @@ static void list_add(CoreState *state, struct cudriver_work *work)
     if (before != NULL) {
         before->after = work;
     }
-    work->serial = ++state->issued;
-    state->in_flight++;
+    work->serial = ++state->works.issued;
+    state->works.in_flight++;
 }
 
 static void list_remove(CoreState *state, struct cudriver_work *work)
 {
-    *(work->prev != NULL ? &work->prev->next : &state->works) = work->next;
-    *(work->next != NULL ? &work->next->prev : &state->works_last) = work->prev;
+    *(work->prev != NULL ? &work->prev->next : &state->works.first) = work->next;
+    *(work->next != NULL ? &work->next->prev : &state->works.last) = work->prev;
     if (work->before != NULL) {
         work->before->after = work->after;
     }
@@ -72,13 +72,13 @@ static void list_remove(CoreState *state, struct cudriver_work *work)
         work->after->before = work->before;
     }
     work->next = work->prev = work->before = work->after = NULL;
-    state->in_flight--;
+    state->works.in_flight--;
 }
 
 void cudriver_works_end_stream(const CoreState *state, const ContextObject *context,
                                CUstream stream)
 {
-    for (struct cudriver_work *work = state->works; work != NULL; work = work->next) {
+    for (struct cudriver_work *work = state->works.first; work != NULL; work = work->next) {
         if (work->context == context && work->stream == stream) {
             work->stream = STREAM_GONE;
             work->before = work->after = NULL;
@@ -291,8 +291,8 @@ static CUresult wait_unmarked(CUstream stream, struct cudriver_staging_transfer 
  * not grow with what is in flight. */
 static void reap_in_turn(CoreState *state, size_t bytes)
 {
-    state->added += 1 + bytes / REAP_BYTES;
-    if (state->added > state->left + REAP_AFTER) {
+    state->works.added += 1 + bytes / REAP_BYTES;
+    if (state->works.added > state->works.remained + REAP_AFTER) {
         cudriver_works_reap(state);
     }
 }
@@ -397,12 +397,12 @@ void cudriver_works_reap(CoreState *state)
 {
     struct cudriver_work *work, *next, *ended = NULL, **last = &ended;
 
-    for (work = state->works; work != NULL; work = work->next) {
+    for (work = state->works.first; work != NULL; work = work->next) {
         if (work->before == NULL) {
             mark_ended(work);
         }
     }
-    for (work = state->works; work != NULL; work = next) {
+    for (work = state->works.first; work != NULL; work = next) {
         next = work->next;
         if (work->ended) {
             work_end(state, work, work->result);
@@ -410,8 +410,8 @@ void cudriver_works_reap(CoreState *state)
             last = &work->next;
         }
     }
-    state->added = 0;
-    state->left = state->in_flight;
+    state->works.added = 0;
+    state->works.remained = state->works.in_flight;
     while ((work = ended) != NULL) { /* any code may run from here on */
         ended = work->next;
         work_let_go(work);
@@ -420,7 +420,7 @@ void cudriver_works_reap(CoreState *state)
 
 bool cudriver_works_hold(const CoreState *state, const PyObject *object)
 {
-    for (const struct cudriver_work *work = state->works; work != NULL; work = work->next) {
+    for (const struct cudriver_work *work = state->works.first; work != NULL; work = work->next) {
         if (work->owners[0] == object || work->owners[1] == object) {
             return true;
         }
@@ -430,14 +430,14 @@ bool cudriver_works_hold(const CoreState *state, const PyObject *object)
 
 int cudriver_works_wait(CoreState *state, const ContextObject *context)
 {
-    unsigned long long newest = state->issued;
-    struct cudriver_work *work = state->works;
+    unsigned long long newest = state->works.issued;
+    struct cudriver_work *work = state->works.first;
     int failed = 0;
 
     while (failed == 0 && work != NULL && work->serial <= newest) {
         if (work->context == context) {
             failed = cudriver_work_wait(state, work);
-            work = state->works; /* the list may have changed */
+            work = state->works.first; /* the list may have changed */
         } else {
             work = work->next;
         }
@@ -448,7 +448,7 @@ int cudriver_works_wait(CoreState *state, const ContextObject *context)
 void cudriver_works_drain(CoreState *state)
 {
     cudriver_works_reap(state);
-    for (int round = 0; round < 5000 && state->works != NULL; round++) {
+    for (int round = 0; round < 5000 && state->works.first != NULL; round++) {
         cudriver_nap(1);
         cudriver_works_reap(state);
         if (cudriver_driver_is_forked()) {
@@ -472,10 +472,10 @@ int cudriver_works_await(CoreState *state, cudriver_uses *uses, const void *memo
 {
     struct cudriver_work *work;
 
-    if (state->works != NULL && cudriver_require(state) < 0) {
+    if (state->works.first != NULL && cudriver_require(state) < 0) {
         return -1; /* in a forked child nothing completes */
     }
-    while ((work = work_using(state, state->works, uses, memory)) != NULL) {
+    while ((work = work_using(state, state->works.first, uses, memory)) != NULL) {
         if (cudriver_work_wait(state, work) < 0) {
             return -1;
         }
@@ -491,7 +491,7 @@ int cudriver_works_follow(CoreState *state, cudriver_uses *uses, const void *mem
     int captured;
     bool pushed;
 
-    if (work_using(state, state->works, uses, memory) == NULL) {
+    if (work_using(state, state->works.first, uses, memory) == NULL) {
         return 0;
     }
     cudriver_works_reap(state); /* ends those whose event went with its context */
@@ -499,7 +499,7 @@ int cudriver_works_follow(CoreState *state, cudriver_uses *uses, const void *mem
         return -1;
     }
     captured = cudriver_capture_check(state, stream);
-    work = work_using(state, state->works, uses, memory);
+    work = work_using(state, state->works.first, uses, memory);
     if (captured > 0 && work != NULL) {
         cudriver_capture_raise(state, stream, "__dlpack__()",
                                "work in flight on the memory is outside the graph: wait for that "

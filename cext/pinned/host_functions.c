@@ -98,7 +98,7 @@ static PyObject *module_trim(PyObject *module, PyObject *args, PyObject *keyword
     }
     cudriver_works_trim(state);
     if (cudriver_driver_is_initialised() && !cudriver_driver_is_forked()) {
-        bool idle = state->in_flight == 0;
+        bool idle = state->works.in_flight == 0;
         Py_BEGIN_ALLOW_THREADS
         cudriver_driver_relax(); /* kernels are unloaded */
         cudriver_staging_trim(idle);

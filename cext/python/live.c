@@ -21,13 +21,13 @@ void cudriver_live_add(CoreState *state, struct cudriver_live *entry, const char
     entry->bytes = bytes;
     entry->address = address;
     entry->device = device;
-    entry->where = state->tracing ? line_running() : NULL;
+    entry->where = state->live.tracing ? line_running() : NULL;
     entry->prev = NULL;
-    entry->next = state->live;
-    if (state->live != NULL) {
-        state->live->prev = entry;
+    entry->next = state->live.newest;
+    if (state->live.newest != NULL) {
+        state->live.newest->prev = entry;
     }
-    state->live = entry;
+    state->live.newest = entry;
 }
 
 void cudriver_live_remove(CoreState *state, struct cudriver_live *entry)
@@ -38,7 +38,7 @@ void cudriver_live_remove(CoreState *state, struct cudriver_live *entry)
     if (entry->prev != NULL) {
         entry->prev->next = entry->next;
     } else {
-        state->live = entry->next;
+        state->live.newest = entry->next;
     }
     if (entry->next != NULL) {
         entry->next->prev = entry->prev;
@@ -61,7 +61,7 @@ PyObject *cudriver_live_list(CoreState *state)
     PyObject *list;
     Py_ssize_t count = 0, i = 0;
 
-    for (struct cudriver_live *entry = state->live; entry != NULL; entry = entry->next) {
+    for (struct cudriver_live *entry = state->live.newest; entry != NULL; entry = entry->next) {
         count++;
     }
     /* Copy the entries first: building rows may run the collector, which may remove some. */
@@ -74,7 +74,7 @@ PyObject *cudriver_live_list(CoreState *state)
         Py_DECREF(list);
         return PyErr_NoMemory();
     }
-    for (struct cudriver_live *entry = state->live; entry != NULL; entry = entry->next) {
+    for (struct cudriver_live *entry = state->live.newest; entry != NULL; entry = entry->next) {
         rows[i] = *entry;
         Py_XINCREF(rows[i].where);
         i++;
@@ -100,7 +100,7 @@ static PyObject *trace_allocations(PyObject *module, PyObject *args, PyObject *k
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "|p:trace_allocations", names, &enabled)) {
         return NULL;
     }
-    state->tracing = enabled != 0;
+    state->live.tracing = enabled != 0;
     Py_RETURN_NONE;
 }
 

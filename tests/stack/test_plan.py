@@ -218,3 +218,12 @@ def test_what_cannot_be_added_gets_an_environment_of_its_own():
     assert refused.status == "nothing"
     assert instead.status == "proven"
     assert instead.steps[0].commands == ["uv venv --python 3.10 env-cupy"]
+
+
+def test_a_driver_is_asked_for_where_it_brings_a_newer_release_not_another_cuda():
+    def said(name):
+        made = plan.make(name, driver="525.60.13", gpus=["8.0"], python="3.12")
+        return [line.text() for line in made.parts[0].says]
+
+    assert not any("To install one" in line for line in said("jax"))  # 0.12 is for CUDA 12 as well
+    assert any(line.startswith("PyTorch 2.15.0+cu132 needs driver 580") for line in said("torch"))

@@ -89,9 +89,10 @@ def _with(names: list[str], candidates: Iterable[Candidate]) -> list[Candidate]:
 def _with_newer_driver(question: Question) -> Candidate | None:
     """What another driver than the one that is there would allow; None: nothing newer."""
     chosen, other, names = best(question), best(question.on(None)), question.packages
-    if other is None or (chosen and newness(other, names) <= newness(chosen, names)):
-        return None
-    return other
+    if other is None or chosen is None:
+        return other
+    newer = newness(other, names)[:-1] > newness(chosen, names)[:-1]  # CUDA alone is no reason
+    return other if newer else None
 
 
 def _names(candidate: Candidate, names: Iterable[str]) -> str:

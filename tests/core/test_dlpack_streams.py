@@ -355,6 +355,16 @@ def test_a_closed_stream_of_a_with_block_is_not_asked_for() -> None:
     assert tensor.asked[-1]["stream"] == 1
 
 
+def test_a_closed_stream_of_a_with_block_is_not_waited_for() -> None:
+    tensor, theirs, out = placed(), cu.Stream(), np.zeros(SIZE, "f4")
+    stream = cu.Stream.from_handle(theirs.handle)
+    with stream:
+        stream.close()
+        theirs.close()  # the driver knows the handle no more
+        with pytest.raises(ValueError, match="is closed"):
+            cu.copy(out, tensor)
+
+
 def test_a_stream_of_another_device_is_not_asked_for(two_devices: Any) -> None:
     """By a `with` block, which holds for the calls of every device."""
     tensor = placed()

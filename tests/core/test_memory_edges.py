@@ -565,6 +565,8 @@ def test_full_is_numpys(shape: Any, value: Any, dtype: Any, order: Any) -> None:
 def test_full_of_a_shape_that_does_not_fit_is_numpys_error() -> None:
     with pytest.raises(ValueError, match="could not broadcast"):
         cu.pinned_full((2, 2), [1, 2, 3])
+    with pytest.raises(TypeError, match="data type '' not understood"):
+        cu.pinned_full(2, 1, "")
 
 
 @pytest.mark.parametrize(

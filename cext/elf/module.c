@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -178,10 +179,11 @@ static int wheel_take(struct wheel *wheel, PyObject *pair)
 {
     PyObject *text, *folder;
     if (!PyTuple_Check(pair)) {
-        PyErr_SetString(PyExc_TypeError, "a wheel is a pair of a RECORD and a folder");
+        PyErr_SetString(PyExc_TypeError, "a wheel is a RECORD, a folder and a time");
         return -1;
     }
-    if (!PyArg_ParseTuple(pair, "SO:absent", &text, &folder) ||
+    wheel->record.since = LLONG_MAX;
+    if (!PyArg_ParseTuple(pair, "SO|L:absent", &text, &folder, &wheel->record.since) ||
         (folder != Py_None && !PyUnicode_FSConverter(folder, &wheel->folder))) {
         return -1;
     }

@@ -54,7 +54,8 @@ static bool is_library(const struct elf_line *line, size_t path_length)
     return memcmp(line->text + path_length - 3, ".so", 3) == 0;
 }
 
-static bool is_as_listed(int folder, const struct elf_line *line, size_t path_length)
+static bool is_as_listed(const struct elf_record *record, int folder, const struct elf_line *line,
+                         size_t path_length)
 {
     char path[MAX_PATH];
     struct stat about;
@@ -66,6 +67,7 @@ static bool is_as_listed(int folder, const struct elf_line *line, size_t path_le
     memcpy(path, line->text, path_length);
     path[path_length] = '\0';
     return fstatat(folder, path, &about, 0) == 0 && (size < 0 || about.st_size == size) &&
+           about.st_mtim.tv_sec * 1000000000LL + about.st_mtim.tv_nsec <= record->since &&
            (!is_library(line, path_length) || begins_as_elf(folder, path));
 }
 
@@ -113,8 +115,8 @@ bool elf_record_read(struct elf_record *record, int folder)
         line.number++;
         length = listed_path(&line);
         files += length > 0;
-        if (length > 0 && !is_of_tests(line.text, length) && !is_as_listed(folder, &line, length) &&
-            !record_keep(record, &line)) {
+        if (length > 0 && !is_of_tests(line.text, length) &&
+            !is_as_listed(record, folder, &line, length) && !record_keep(record, &line)) {
             return false;
         }
     }

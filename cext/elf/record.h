@@ -18,14 +18,16 @@ struct elf_line {
 struct elf_record {
     const char *text; /* borrowed */
     size_t size;
+    long long since;         /* in ns: what was changed later counts as well; LLONG_MAX: nothing */
     struct elf_line *absent; /* owned: what elf_record_read found. Start with NULL */
     size_t count;            /* of `absent` */
 };
 
 /*
  * Finds the lines of those, tests aside, that are not there, have another size than the line says,
- * or are libraries that do not begin as ELF files do. folder: the descriptor of what the paths
- * start from; -1: nothing is there. False: no memory. Release with free(record->absent).
+ * were changed after `since`, or are libraries that do not begin as ELF files do. folder: the
+ * descriptor of what the paths start from; -1: nothing is there. False: no memory. Release with
+ * free(record->absent).
  */
 bool elf_record_read(struct elf_record *record, int folder);
 

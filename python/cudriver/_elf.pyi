@@ -130,8 +130,11 @@ def missing(
     the scope does so for every job that had to look into it.
     """
 
-def absent(wheels: Sequence[tuple[bytes, str | None]], /) -> list[list[tuple[int, str]]]:
-    """For each (RECORD, folder) the lines, by number and text, of the Python files and libraries
-    (".so") that RECORD lists, tests aside, and that `folder` lacks or has otherwise: of another
-    size, or libraries that do not begin as ELF files do. folder: None: all that it lists.
+def absent(
+    wheels: Sequence[tuple[bytes, str | None] | tuple[bytes, str | None, int]], /
+) -> list[list[tuple[int, str]]]:
+    """For each (RECORD, folder, time) the lines, by number and text, of the Python files and
+    libraries (".so") that RECORD lists, tests aside, and that `folder` lacks or has otherwise: of
+    another size, changed after that time (in ns; default: never), or libraries that do not begin as
+    ELF files do. folder: None: all that it lists.
     """

@@ -1,5 +1,7 @@
 """Python files that RECORD lists and the disk denies: what proves nothing is not told."""
 
+import base64
+import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
@@ -246,3 +248,82 @@ def test_the_installer_of_a_distribution(tmp_path):
     for text, says in (("", None), (" \n", None), ("conda", "conda"), ("uv\nmore\n", "uv")):
         (tmp_path / "INSTALLER").write_text(text)
         assert distributions.installer(Root("/"), str(tmp_path)) == says
+
+
+class TestChangedLater:
+    """A file of the right size that was changed after its package was installed."""
+
+    @staticmethod
+    def list_hash(venv: Prefix, name: str) -> None:
+        """Puts the hash of a file into RECORD, as installers do, and RECORD's time after it."""
+        content = (venv.site / name).read_bytes()
+        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+        record(venv, f"{name},sha256={digest},{len(content)}")
+
+    @pytest.fixture
+    def changed(self, tmp_path: Path) -> tuple[Prefix, Path]:
+        venv = Prefix(tmp_path).venv()
+        venv.dist("torch", "2.8.0", files=FILES)
+        path = venv.site / "torch/cuda.py"
+        path.write_bytes(b"x = 1\n" * 9)
+        self.list_hash(venv, "torch/cuda.py")
+        return venv, path
+
+    @staticmethod
+    def later(path: Path, content: bytes) -> None:
+        path.write_bytes(content)
+        time = path.stat().st_mtime + 60
+        os.utime(path, (time, time))
+
+    def test_what_is_not_reached_is_not_told(self, changed):
+        venv, path = changed
+        self.later(path, b"y = 2\n" * 9)
+        assert told(venv) == []
+
+    def test_an_import_that_meets_zeros(self, changed):
+        venv, path = changed
+        (venv.site / "torch/__init__.py").write_bytes(b"import torch.cuda\n")
+        self.later(path, bytes(6 * 9))
+        assert ("torch/cuda.py", "edited") in told(venv)
+        (found,) = [f for f in report(venv).findings if "cuda.py" in f.title]
+        assert found.severity == "error"
+        assert found.predicts == "source code string cannot contain null bytes"
+
+    def test_the_same_bytes_are_no_change(self, changed):
+        venv, path = changed
+        (venv.site / "torch/__init__.py").write_bytes(b"import torch.cuda\n")
+        self.later(path, b"x = 1\n" * 9)
+        assert [name for name, _ in told(venv) if "cuda" in name] == []
+
+    def test_a_copy_whose_files_are_all_of_today_is_not_read(self, changed, monkeypatch):
+        venv, _ = changed
+        for number in range(records.COPIED + 1):
+            copy = venv.site / f"torch/a{number}.py"
+            copy.write_bytes(b"x = 1\n")
+            self.list_hash(venv, f"torch/a{number}.py")
+            self.later(copy, b"x = 1\n")
+        monkeypatch.setattr(records, "differs", lambda *_: pytest.fail("read"))
+        assert told(venv) == []
+
+
+def test_a_folder_where_a_module_was(venv):
+    """Python passes it by. In another root only what every import reads is asked what it is."""
+    (venv.site / "torch/nn/functional.py").unlink()
+    (venv.site / "torch/nn/functional.py").mkdir()
+    assert told(venv) == ([] if venv.root else [("torch/nn/functional.py", "missing")])
+
+
+def test_a_broken_link_where_an_extension_module_was(tmp_path):
+    venv = Prefix(tmp_path).venv()
+    venv.dist("torch", "2.8.0", files=FILES)
+    record(venv, "torch/_C.cpython-312-x86_64-linux-gnu.so,sha256=x,99")
+    (venv.site / "torch/_C.cpython-312-x86_64-linux-gnu.so").symlink_to("nowhere")
+    assert ("torch/_C.cpython-312-x86_64-linux-gnu.so", "missing") in told(venv)
+
+
+def test_frameworks_of_every_name_are_looked_at(tmp_path):
+    """cuda-core, cuda-bindings and triton have recipes too."""
+    venv = Prefix(tmp_path).venv()
+    venv.dist("cuda-bindings", "13.0.0", files={"cuda/bindings/driver.py": b"x = 1\n"})
+    (venv.site / "cuda/bindings/driver.py").unlink()
+    assert told(venv) == [("cuda/bindings/driver.py", "missing")]

@@ -13,6 +13,7 @@ from struct import unpack_from
 PT_LOAD, PT_DYNAMIC = 1, 2
 DT_STRTAB, DT_SYMTAB, DT_GNU_HASH = 5, 6, 0x6FFFFEF5
 STT_FUNC = 2
+SHT_STRTAB = b"\x03\0\0\0"
 MAX_CHAIN = 4096
 MAX_SECTIONS = 1024
 MAX_HEADERS = 256
@@ -41,10 +42,16 @@ class ElfBits:
 
     @property
     def whole(self) -> bool:
-        """Whether the file goes as far as the table of its sections, which linkers put last."""
-        (table,) = unpack_from("<Q", self._head, 40) if self.sound else (0,)
-        entry, count = unpack_from("<HH", self._head, 58) if self.sound else (0, 0)
-        return bool(0 < table <= os.fstat(self.descriptor).st_size - entry * count)
+        """Whether the file goes as far as the table of its sections, which linkers put last, and
+        that table has the names' section.
+        """
+        if not self.sound:
+            return False
+        (table,) = unpack_from("<Q", self._head, 40)
+        entry, count, names = unpack_from("<HHH", self._head, 58)
+        if not 0 < table <= os.fstat(self.descriptor).st_size - entry * count:
+            return False
+        return names == 0 or self._at(table + entry * names + 4, 4) == SHT_STRTAB
 
     @property
     def machine(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from functools import cache
 
 from cudriver.stack.collect.distributions import matters
 from cudriver.stack.collect.records import Owners
@@ -351,8 +352,15 @@ _NO_FRAMEWORK = frozenset(("cuda-toolkit", "cuda-python", "cuda-bindings"))  # t
 _NOT_OTHER = ("cuda-", "torchgen", "triton", "nvidia-", "conda")
 
 
+@cache
+def _with_recipe() -> frozenset[str]:
+    """The distributions that a recipe names."""
+    return frozenset(name for data in listed() for name in data["distributions"])
+
+
 def matters_here(dist: Distribution) -> bool:
-    """Whether a distribution's own libraries are worth a look for CUDA."""
-    if dist.kind == "conda" or dist.name in _PLAIN or dist.name.startswith(_NOT_OTHER):
+    """Whether a distribution's own files are worth a look: it is a framework, or may use CUDA."""
+    plain = dist.name in _PLAIN or dist.name.startswith(_NOT_OTHER)
+    if dist.kind == "conda" or (plain and dist.name not in _with_recipe()):
         return False
     return dist.kind == "wheel" or matters(dist.name)

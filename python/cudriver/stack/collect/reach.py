@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import ast
 import heapq
+import re
 import sys
+
+from cudriver.stack.collect.records import whole
+from cudriver.stack.elfbits import ElfBits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +23,8 @@ if TYPE_CHECKING:
 
 MODULES = 600  # that are read; PyTorch's import reads 1,500, those nearest to the files first
 SOURCE_LIMIT = 2 << 20  # bytes of one
+_NUMPY = (b"numpy._core._multiarray_umath", b"numpy.core._multiarray_umath")
+_DOTTED = re.compile(rb"(?<=\0)[A-Za-z_]\w*(?:\.\w+)+(?=\0)")
 _CAUGHT = frozenset(("ImportError", "ModuleNotFoundError", "Exception", "BaseException"))
 _FALSE = frozenset(("TYPE_CHECKING", "__NUMPY_SETUP__"))
 
@@ -48,6 +54,7 @@ class Reach:
         self._places: dict[str, Place | None] = {}
         self._trees: dict[str, ast.Module | None] = {}
         self._bodies: dict[str, list[ast.stmt]] = {}  # by module, the imports that run
+        self._compiled: dict[str, list[str]] = {}  # by extension module, what it imports
         self._unreadable: dict[str, str] = {}  # by file, what Python says of its source
         self._seen: set[str] = set()
         self.met: list[FileFault] = []  # in the order in which the imports meet them
@@ -91,6 +98,10 @@ class Reach:
         while queue and len(self._bodies) < MODULES:
             name = heapq.heappop(queue)[2]
             place = self._place(name)
+            if place is not None and place.path.endswith(".so"):
+                self._compiled[name] = [n for n in self._imported_by(place.path) if self._place(n)]
+                for other in self._compiled[name]:
+                    add(other)
             tree = self._tree(place) if place and place.path.endswith(".py") else None
             if place is None or tree is None:
                 continue
@@ -103,6 +114,20 @@ class Reach:
                     module = _module(name, place.package, statement)
                     for alias in statement.names:
                         add(f"{module}.{alias.name}")
+
+    def _imported_by(self, path: str) -> list[str]:
+        """The modules that an extension module imports when it is imported: NumPy's core, where it
+        is compiled with NumPy's C interface, and those whose C interface Cython binds.
+        """
+        try:
+            with ElfBits(self.root.open(path)) as file:
+                data = file.section(".rodata", SOURCE_LIMIT * 8) or b""
+        except (OSError, ValueError):
+            return []
+        found = [name for name in _NUMPY if b"\0%s\0" % name in data]
+        if b"__pyx_capi__\0" in data:
+            found += _DOTTED.findall(data)
+        return [name.decode() for name in dict.fromkeys(found)]
 
     def _nearness(self, name: str) -> int:
         """How many parts of a module's name are those of a package with such a file."""
@@ -161,8 +186,13 @@ class Reach:
     def _execute(self, name: str, place: Place) -> None:
         if place.path.endswith(".so") and self._nearness(name):
             self.libraries.append((self._framework, place.path))
+            damaged = place.fault is not None and place.fault.what in ("size", "hash")
+            if place.fault is not None and damaged and not whole(self.root, place.path):
+                self._meet(place.fault, "")
         if place.fault is not None and place.path in self._unreadable:
             self._meet(place.fault, self._unreadable[place.path])
+        for module in self._compiled.get(name, ()):
+            self._import(module)
         for statement in self._bodies.get(name, ()):
             if isinstance(statement, ast.Import):
                 for alias in statement.names:
@@ -229,7 +259,10 @@ class Reach:
         if place.path not in self._trees:
             tree = None
             try:
-                tree = ast.parse(self.root.read(place.path, SOURCE_LIMIT))
+                source = self.root.read(place.path, SOURCE_LIMIT)
+                if b"\0" in source:
+                    self._unreadable[place.path] = "source code string cannot contain null bytes"
+                tree = ast.parse(source)
             except SyntaxError as error:
                 # The words and the grammar are those of the Python that runs this.
                 if self.version == sys.version_info[:2]:

@@ -20,6 +20,9 @@ from cudriver.stack.rootfs import Root
 RECORD_LIMIT = 32 << 20
 LIBRARIES = 10_000  # shared libraries of one RECORD; a whole environment has a few thousand
 HASH_LIMIT = 1 << 30  # bytes; a larger file is not hashed
+ALTERED_LIMIT = 64 << 20  # the same of one that was only changed after its package was installed
+COPIED = 40  # files that are otherwise; with more the environment is a copy, or much is wrong
+SLACK = 2_000_000_000  # ns; archives keep whole seconds
 _LINE = re.compile(r'(?:"([^"]*)"|([^,"]*)),([^,]*),([0-9]*)\Z')
 VITAL = frozenset(("__init__.py", "version.py"))
 
@@ -139,8 +142,8 @@ def libraries(dist: Distribution, raw: bytes, problems: list[Problem]) -> list[E
 
 class LostModules:
     """The Python files and extension modules that wheels' RECORDs list and that are gone, empty
-    where they were not, or no ELF files where they should be. (In another root only those that
-    every import reads are asked for their size.)
+    where they were not, no ELF files where they should be, or changed after RECORD was written and
+    of another hash. (In another root only those that every import reads are asked for their size.)
 
     One that was edited, or stripped, is no fault by itself: it is a suspect, of which the imports
     that reach it tell. Images are often made smaller: tests are left out, and sources whose
@@ -154,21 +157,36 @@ class LostModules:
         self.wheels = [(dist, raw) for dist, raw in wheels if dist.installer != "conda"]
         root.take(files=sum(len(raw) for _, raw in self.wheels) // 64)  # a line has about as many
         # In another root links have to be followed inside it, so there all are looked at here.
-        asked = [(raw, dist.location if root.host else None) for dist, raw in self.wheels]
+        asked = [
+            (raw, dist.location if root.host else None, _installed_at(root, dist))
+            for dist, raw in self.wheels
+        ]
         self._absent = start(lambda: _elf.absent(asked))
 
     def faults(self) -> tuple[list[FileFault], list[FileFault]]:
         """What is a fault, and what is suspect."""
         found: list[FileFault] = []
-        for (dist, _), lines in zip(self.wheels, self._absent(), strict=True):
-            lost = _lost(self.root, dist, lines)
+        absent = self._absent()
+        hashed = sum(map(len, absent)) <= COPIED
+        for (dist, _), lines in zip(self.wheels, absent, strict=True):
+            lost = _lost(self.root, dist, lines, hashed)
             if lost and not by_conda(self.root, dist):
                 found += lost
         faults = [f for f in found if f.what != "edited"]
         return faults, [f for f in found if f.what == "edited"]
 
 
-def _lost(root: Root, dist: Distribution, absent: list[tuple[int, str]]) -> list[FileFault]:
+def _installed_at(root: Root, dist: Distribution) -> int:
+    """When a wheel was installed, in ns: an installer writes RECORD last."""
+    try:
+        return root.stat(f"{dist.path}/RECORD").st_mtime_ns + SLACK
+    except (OSError, ValueError):
+        return (1 << 63) - 1
+
+
+def _lost(
+    root: Root, dist: Distribution, absent: list[tuple[int, str]], hashed: bool
+) -> list[FileFault]:
     """Of the lines that C found those that are a fault, or suspect."""
     folders: dict[str, list[tuple[str, int, str]]] = {}
     for number, line in absent:
@@ -182,22 +200,28 @@ def _lost(root: Root, dist: Distribution, absent: list[tuple[int, str]]) -> list
         there = {*root.names(place)}
         compiled = {n.partition(".")[0] for n in there if n.endswith((".pyc", ".so"))}
         for name, number, said in lines:
-            gone, size, stated = name not in there, None, said.rpartition(",")[2]
+            path, stated = f"{place}/{name}", said.rpartition(",")[2]
+            gone = name not in there or (root.host and root.is_dir(path))
+            size = None
             if name in VITAL or (root.host and not gone):
-                size = root.size(f"{place}/{name}")
+                size = root.size(path)
                 gone = size is None
             what = "missing" if gone else "edited"
             if not gone and (size is None or str(size) == stated or not stated.isdecimal()):
-                if size is None or not root.host or not name.endswith(".so"):
+                if size is None or not root.host or not altered(root, path, said, hashed):
                     continue
-                what = "hash"
-            elif size == 0 and name.endswith(".py"):
+                what = "hash" if name.endswith(".so") else "edited"
+            elif not gone and (
+                (size == 0 and name.endswith(".py"))
+                or (name.endswith(".so") and not whole(root, path))
+            ):
                 what = "size"
-            if place in root.unlisted or (gone and name.partition(".")[0] in compiled):
+            kept = name not in there and name.partition(".")[0] in compiled
+            if place in root.unlisted or kept:
                 continue
             evidence = Evidence(f"{dist.path}/RECORD", number, said[:200])
             owners = [f"{dist.name} {dist.version}"]
-            found.append(FileFault(dist.name, f"{place}/{name}", what, evidence, owners))
+            found.append(FileFault(dist.name, path, what, evidence, owners))
             if len(found) == LOST:
                 return found
     return found
@@ -220,6 +244,29 @@ def differs(root: Root, path: str, digest: str) -> bool:
     except (OSError, ValueError):
         return False
     return base64.urlsafe_b64encode(made.digest()).rstrip(b"=").decode() != wanted.rstrip("=")
+
+
+def whole(root: Root, path: str) -> bool:
+    """Whether a file of another size is a library all the same: stripped, changed by patchelf, or
+    listed wrongly by whoever built the wheel.
+    """
+    from cudriver.stack.elfbits import ElfBits
+
+    try:
+        with ElfBits(root.open(path)) as file:
+            return file.whole
+    except (OSError, ValueError):
+        return False
+
+
+def altered(root: Root, path: str, line: str, hashed: bool) -> bool:
+    """Whether a file of the right size is no library, or has other bytes than RECORD's line says.
+    hashed: those may be read.
+    """
+    if path.endswith(".so") and not whole(root, path):
+        return True
+    digest = line.rpartition(",")[0].rpartition(",")[2]
+    return hashed and (root.size(path) or 0) <= ALTERED_LIMIT and differs(root, path, digest)
 
 
 def listed(root: Root, dist: Distribution) -> set[str]:
@@ -299,9 +346,9 @@ class Owners:
                 elif claim.size is not None and claim.size != size:
                     said = f"{evidence.value} (on disk: {size} bytes)"
                     evidence = Evidence(evidence.file, evidence.line, said)
-                    what = (
-                        "owners" if len(claims) > 1 else "edited" if self._whole(path) else "size"
-                    )
+                    what = "owners"
+                    if len(claims) == 1:
+                        what = "edited" if whole(self.root, path) else "size"
                 elif in_doubt and size <= HASH_LIMIT and differs(self.root, path, claim.digest):
                     what = "owners"
                 else:
@@ -311,15 +358,3 @@ class Owners:
                 if kept or not by_conda(self.root, claim.distribution):
                     found.append(FileFault(name, path, what, evidence, owners))
         return found
-
-    def _whole(self, path: str) -> bool:
-        """Whether a file of another size is a library all the same: stripped, changed by patchelf,
-        or listed wrongly by whoever built the wheel.
-        """
-        from cudriver.stack.elfbits import ElfBits
-
-        try:
-            with ElfBits(self.root.open(path)) as file:
-                return file.whole
-        except (OSError, ValueError):
-            return False

@@ -117,7 +117,7 @@ class _Copy:
         facts.distributions = [d for d in facts.distributions if d.name != name] + [new]
         fits = fits or (changed and goes_with(facts, name, version))
         healed = self._restore(name)
-        self._drop(lambda fault: any(caused_by(fault, file) for file in healed))
+        self._drop(lambda fault: any(_follows(fault, file) for file in healed))
         self._drop(lambda fault: self._cured(fault, new, old, changed, fits))
         if changed:
             cuda = cuda or (None if rebuilt or kind is None else kind.cuda)
@@ -234,6 +234,12 @@ def _torch(version: str, cuda: str | None, platform: str) -> dict[str, Any]:
 
     built = {"archs": torch_archs(version, cuda, platform), "variant": "cuda" if cuda else "cpu"}
     return {**built, "cudnn": None, "cudnn_built": None, "nccl": None, "loads": [], "fails": False}
+
+
+def _follows(fault: LoadFault, file: FileFault) -> bool:
+    """Whether a load works again once that file is as its package brought it."""
+    refused = fault.kind in ("rejected", "damaged") and EXEC_STACK not in fault.message
+    return caused_by(fault, file) or (refused and fault.file == file.file)
 
 
 def _newer(one: Distribution, than: Distribution) -> bool:

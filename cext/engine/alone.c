@@ -159,7 +159,10 @@ static CUresult part_copy(const struct cudriver_copy_plan *plan, CUdeviceptr dev
 
 CUresult staging_dense_copy(const struct cudriver_copy_plan *plan, struct cudriver_copy_call *call)
 {
-    bool up = plan->dst.on_device, cut = !plan->one_run && !plan->unlooked;
+    bool up = plan->dst.on_device;
+    bool slot =
+        !up && !plan->page_locked && plan->bytes <= TUNING_SMALL_MOST; /* if one is to be had */
+    bool cut = !plan->one_run && !plan->unlooked && !slot;
     const struct cudriver_layout *layout = &plan->layout;
     CUdeviceptr device = plan->device + (CUdeviceptr)(up ? layout->dst_offset : layout->src_offset);
     char *host = plan->host + (up ? layout->src_offset : layout->dst_offset);
@@ -171,7 +174,7 @@ CUresult staging_dense_copy(const struct cudriver_copy_plan *plan, struct cudriv
             bytes = cudriver_hostmem_run(host + at, bytes); /* split at a registration's end too */
         }
         result = part_copy(plan, device + at, host + at, bytes, call);
-        if (result == CUDA_ERROR_INVALID_VALUE && plan->unlooked && !cut) {
+        if (result == CUDA_ERROR_INVALID_VALUE && (plan->unlooked || slot) && !cut) {
             cut = true; /* somebody's registration may end within the range */
             bytes = 0;
             result = CUDA_SUCCESS;

@@ -205,7 +205,9 @@ def simulator() -> Simulator | None:
 @pytest.fixture(scope="module", autouse=True)
 def as_new() -> None:
     """Each file finds the simulated driver as a new process does, whichever files ran before it:
-    what copies keep with a context goes with it, and the pool of page-locked memory is empty."""
+    what copies keep with a context goes with it, and the pool of page-locked memory is empty. Pins
+    in cycles of garbage end: others' small arrays may lie in their pages."""
+    gc.collect()
     if DRIVER == "sim" and "cudriver._core" in sys.modules:
         import cudriver
 

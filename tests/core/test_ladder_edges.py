@@ -214,6 +214,8 @@ def test_sizes_at_their_edges() -> None:
     for bad in (sums[:0], sums[: BLOCK - 1], sums[: BLOCK + 1], np.zeros(BLOCK, np.uint32)):
         with pytest.raises(ValueError, match="sums must be a DeviceArray with 256 words"):
             kernel("read", memory, bad)
+    with pytest.raises(ValueError, match="not 0 bytes"):
+        kernel("read", cu.pinned_zeros(0, np.uint32), sums)
     for bytes_ in (cu.device_zeros(64, "u1"), cu.pinned_zeros(64, "u1")):
         with pytest.raises(ValueError, match="vectors of 16 bytes"):
             kernel("read", bytes_[8:40], sums)

@@ -10,7 +10,7 @@ from cudriver.stack import tables
 from cudriver.stack.tables import FOLDER, driver_cuda, driver_floor, table, toolkit_of
 from cudriver.stack.versions import compare, plain
 
-NAMES = ["architectures", "driver", "libraries", "plan", "pytorch", "toolkits"]
+NAMES = ["architectures", "driver", "libraries", "pairs", "plan", "pytorch", "toolkits"]
 MADE = ["plan_zh", "proven"]  # sentences, and what the corpus writes
 
 

@@ -271,6 +271,8 @@ def test_a_program_has_no_input_and_a_limit_of_time() -> None:
 
 
 def test_the_settings_are_those_that_the_driver_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("CUDRIVER_")]:
+        monkeypatch.delenv(name)
     monkeypatch.setenv("CUDRIVER_SIM_PROFILE", "stub")
     monkeypatch.setenv("CUDRIVER_TRACE", "0")
     show = "import os; print(*sorted(n for n in os.environ if n.startswith('CUDRIVER_')))"

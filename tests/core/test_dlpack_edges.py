@@ -125,9 +125,10 @@ def test_without_strides_it_is_dense(shape: tuple[int, ...]) -> None:
 
 def test_as_many_dimensions_as_there_may_be() -> None:
     array = placed()
-    made = cu.from_dlpack(kit.Lender(array.pointer, (1,) * 64, owner=array))
-    assert made.ndim == 64
-    assert made[(0,) * 64].to_numpy().item() == 0  # NumPy 1 has 32 dimensions at most
+    most = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32  # NumPy's own limit
+    made = cu.from_dlpack(kit.Lender(array.pointer, (1,) * most, owner=array))
+    assert made.ndim == most
+    assert made[(0,) * most].to_numpy().item() == 0
 
 
 @pytest.mark.parametrize("data", [2**64 - 2, 2**64 - 4 * 24 + 4])

@@ -75,6 +75,7 @@ def test_work_runs_in_order(cu, stream) -> None:
 
 def test_done_and_synchronize(cu, sim, stream) -> None:
     array = cu.device_empty(100, "u1")
+    sim.settle()  # the memory is there
     sim.hold()
     array.fill(3, stream)
     assert stream.done is False
@@ -86,6 +87,7 @@ def test_done_and_synchronize(cu, sim, stream) -> None:
 def test_synchronize_waits_for_all_streams_of_the_device_it_names(cu, sim) -> None:
     streams = [cu.Stream(device=d) for d in (0, 0, *[1] * (cu.device_count() > 1))]
     arrays = [cu.device_empty(100, "u1", device=stream.device) for stream in streams]
+    sim.settle()  # the memory is there
     sim.hold()
     for array, stream in zip(arrays, streams, strict=True):
         array.fill(3, stream)

@@ -273,6 +273,28 @@ def test_closing_what_is_current_elsewhere_names_the_thread_and_both(cu, context
     assert context.closed
 
 
+def test_a_pop_here_leaves_another_threads_push(cu, driver: Driver, context) -> None:
+    pushed, leave = threading.Event(), threading.Event()
+
+    def body() -> None:
+        with context:
+            pushed.set()
+            leave.wait(60)
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    pushed.wait()
+    driver.push(context.handle)
+    context.pop()
+    try:
+        with pytest.raises(cu.InvalidContextError, match="on the stack of thread"):
+            context.close()
+    finally:
+        leave.set()
+        thread.join()
+    context.close()
+
+
 def test_closing_what_things_live_in(cu) -> None:
     context = cu.Context()
     with context:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -592,7 +593,7 @@ def test_a_member_may_end_where_the_next_one_begins_and_no_later(tmp_path: Path)
 
 
 def test_a_member_may_lie_behind_the_directory(tmp_path: Path) -> None:
-    """In the archive's comment, where zipfile finds it too."""
+    """In the archive's comment, where zipfile finds it too, unless it takes that for a bomb."""
     data = archive(tmp_path / "x.npz", "a.npy")
     directory = data.find(b"PK\1\2")
     member, rest = bytes(data[:directory]), bytearray(data[directory:])
@@ -600,7 +601,8 @@ def test_a_member_may_lie_behind_the_directory(tmp_path: Path) -> None:
     end = rest.find(b"PK\5\6")
     rest[end + 16 : end + 22] = struct.pack("<IH", 0, len(member))
     (tmp_path / "x.npz").write_bytes(rest + member)
-    assert zipfile.ZipFile(tmp_path / "x.npz").read("a.npy").endswith(b"}\n\0")
+    with contextlib.suppress(zipfile.BadZipFile):
+        assert zipfile.ZipFile(tmp_path / "x.npz").read("a.npy").endswith(b"}\n\0")
     assert cu.load_npz(tmp_path / "x.npz")["a"].to_numpy().tolist() == [0]
 
 

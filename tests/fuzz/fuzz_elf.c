@@ -131,7 +131,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct elf_file *file;
     put_file(data, size);
-    file = elf_open(path);
+    file = elf_open(path, -1);
     require(file != NULL, "memory for a small file");
     if (file->fault.text[0] == '\0') {
         check_file(file);

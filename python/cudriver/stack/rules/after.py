@@ -119,9 +119,17 @@ class _Copy:
         healed = self._restore(name)
         self._drop(lambda fault: any(_follows(fault, file) for file in healed))
         self._drop(lambda fault: self._cured(fault, new, old, changed, fits))
+        facts.resolutions = [
+            r for r in facts.resolutions if r.path is not None or not self._holds(name, r.needed_by)
+        ]
         if changed:
             cuda = cuda or (None if rebuilt or kind is None else kind.cuda)
             self._renew(name, version, cuda)
+
+    def _holds(self, name: str, file: str | None) -> bool:
+        """Whether a file is of that distribution, which brings the file's parts, too."""
+        holder = owner_of(self.facts, file or "")
+        return holder is not None and holder.name == name
 
     def _restore(self, name: str) -> list[FileFault]:
         """Puts a distribution's own files in place, and with them those that it shares."""

@@ -208,6 +208,9 @@ static bool arguments_usual(PyObject *const *values, long long *number, bool *ol
             return false;
         }
         *number = PyLong_AsLongLongAndOverflow(stream, &over);
+        if (over != 0) {
+            return false;
+        }
     }
     if (is_given(version)) {
         if (!PyTuple_CheckExact(version) || PyTuple_GET_SIZE(version) != 2 ||

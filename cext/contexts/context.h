@@ -17,6 +17,12 @@ enum cudriver_context_state {
     CUDRIVER_CONTEXT_RESET, /* a primary one that others reset: everything in it is gone */
 };
 
+/* A thread that pushed a context. */
+struct cudriver_push {
+    uint64_t state;       /* its Python state's id, which is never given out again */
+    unsigned long thread; /* its own number, for messages */
+};
+
 typedef struct ContextObject {
     PyObject_HEAD
     struct cudriver_live live;
@@ -28,10 +34,10 @@ typedef struct ContextObject {
     CUdevice device;
     enum cudriver_context_kind kind;
     enum cudriver_context_state state;
-    unsigned long *pushed_by; /* owned: for each of our pushes the thread; each owns a reference */
-    int pushes, push_room;    /* how many, and how many there is room for */
-    Py_ssize_t children;      /* live arrays, streams and events in it */
-    Py_ssize_t in_use;        /* calls that use it now, perhaps without the GIL */
+    struct cudriver_push *pushed_by; /* owned: our pushes, each of which owns a reference */
+    int pushes, push_room;           /* how many, and how many there is room for */
+    Py_ssize_t children;             /* live arrays, streams and events in it */
+    Py_ssize_t in_use;               /* calls that use it now, perhaps without the GIL */
     struct cudriver_keeper
         *keeper;           /* owned: protects a foreign handle; NULL: not foreign, or no thread */
     CUstream alloc_stream; /* owned: orders allocations only; NULL until first used */

@@ -97,7 +97,7 @@ static int context_close(CoreState *state, ContextObject *self, const char *call
         cudriver_raise_plain(state, "InvalidContextError",
                              "cannot %s %R: it is on the stack of thread %lu (here %S is current); "
                              "pop it there first",
-                             call, self, self->pushed_by[self->pushes - 1],
+                             call, self, self->pushed_by[self->pushes - 1].thread,
                              current != NULL ? (PyObject *)current : Py_None);
         Py_XDECREF(current);
         return -1;

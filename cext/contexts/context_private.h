@@ -59,6 +59,9 @@ static inline void cudriver_context_unmake_current(bool pushed)
  * exception set. Returns the driver's code if the current context was destroyed. */
 CUresult cudriver_context_find_current(CoreState *state, ContextObject **found);
 
+/* Whether this thread has pushed a context of ours. */
+bool cudriver_context_pushed_here(const CoreState *state);
+
 /* Whether a thread has the context on its stack. Corrects what was noted: another library may have
  * popped it, and threads end. Needs a reference of its own: it may drop others. */
 bool cudriver_context_is_pushed(CoreState *state, ContextObject *self);

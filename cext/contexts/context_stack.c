@@ -8,7 +8,7 @@
 static int push_note(ContextObject *self)
 {
     int room = self->push_room == 0 ? 4 : self->push_room * 2;
-    unsigned long *grown;
+    struct cudriver_push *grown;
 
     if (self->pushes == self->push_room) {
         grown = PyMem_Realloc(self->pushed_by, (size_t)room * sizeof *grown);
@@ -19,7 +19,8 @@ static int push_note(ContextObject *self)
         self->pushed_by = grown;
         self->push_room = room;
     }
-    self->pushed_by[self->pushes++] = PyThread_get_thread_ident();
+    self->pushed_by[self->pushes].state = PyThreadState_GetID(PyThreadState_Get());
+    self->pushed_by[self->pushes++].thread = PyThread_get_thread_ident();
     Py_INCREF(self);
     return 0;
 }
@@ -27,10 +28,10 @@ static int push_note(ContextObject *self)
 /* The index of this thread's last push of the context, or -1. */
 static int push_find(const ContextObject *self)
 {
-    unsigned long thread = PyThread_get_thread_ident();
+    uint64_t here = PyThreadState_GetID(PyThreadState_Get());
     int i = self->pushes - 1;
 
-    while (i >= 0 && self->pushed_by[i] != thread) {
+    while (i >= 0 && self->pushed_by[i].state != here) {
         i--;
     }
     return i;
@@ -46,30 +47,38 @@ static void push_forget(ContextObject *self, int index)
     Py_DECREF(self);
 }
 
-/* Whether a thread of this interpreter has not ended. */
-static bool thread_lives(unsigned long thread)
+bool cudriver_context_pushed_here(const CoreState *state)
 {
-    PyObject *call = PySys_GetObject("_current_frames"); /* borrowed */
-    PyObject *frames = call != NULL ? PyObject_CallNoArgs(call) : NULL;
-    PyObject *key = PyLong_FromUnsignedLong(thread);
-    bool lives = frames == NULL || key == NULL || PyDict_Contains(frames, key) != 0;
+    for (const ContextObject *context = state->contexts; context != NULL; context = context->next) {
+        if (push_find(context) >= 0) {
+            return true;
+        }
+    }
+    return false;
+}
 
-    PyErr_Clear();
-    Py_XDECREF(key);
-    Py_XDECREF(frames);
-    return lives;
+/* Whether a thread of this interpreter has not ended. */
+static bool thread_lives(uint64_t id)
+{
+    PyInterpreterState *interpreter = PyThreadState_GetInterpreter(PyThreadState_Get());
+    PyThreadState *thread = PyInterpreterState_ThreadHead(interpreter);
+
+    while (thread != NULL && PyThreadState_GetID(thread) != id) {
+        thread = PyThreadState_Next(thread);
+    }
+    return thread != NULL;
 }
 
 /* Forgets one push of this thread of a context that is not on its stack any more: another library
  * popped it. Whether there was one. */
 static bool push_forget_gone(CoreState *state, PyObject *stack)
 {
-    unsigned long thread = PyThread_get_thread_ident();
+    uint64_t here = PyThreadState_GetID(PyThreadState_Get());
 
     for (ContextObject *context = state->contexts; context != NULL; context = context->next) {
         Py_ssize_t gone = 0;
         for (int i = 0; i < context->pushes; i++) {
-            gone += context->pushed_by[i] == thread;
+            gone += context->pushed_by[i].state == here;
         }
         for (Py_ssize_t i = 0; gone > 0 && i < PyList_GET_SIZE(stack); i++) {
             gone -= PyList_GET_ITEM(stack, i) == (PyObject *)context;
@@ -122,12 +131,12 @@ bool cudriver_context_is_pushed(CoreState *state, ContextObject *self)
 {
     PyObject *list = self->pushes > 0 ? stack_list(state) : NULL;
 
+    PyErr_Clear();
     for (int i = self->pushes - 1; i >= 0; i--) {
-        if (!thread_lives(self->pushed_by[i])) {
+        if (!thread_lives(self->pushed_by[i].state)) {
             push_forget(self, i);
         }
     }
-    PyErr_Clear();
     Py_XDECREF(list);
     return self->pushes > 0;
 }

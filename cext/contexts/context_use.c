@@ -197,7 +197,8 @@ ContextObject *cudriver_context_for_use(CoreState *state)
     if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED || result == CUDA_ERROR_INVALID_CONTEXT) {
         CUcontext current = NULL;
         /* A primary context that was made current implicitly and then reset: start again. */
-        if (cuda.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == state->implicit) {
+        if (cuda.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == state->implicit &&
+            !cudriver_context_pushed_here(state)) {
             cuda.cuCtxSetCurrent(NULL);
             result = CUDA_SUCCESS;
         }

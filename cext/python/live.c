@@ -10,6 +10,9 @@ static PyObject *line_running(void)
 {
     PyObject *where = cudriver_call("live", "line_running", "()");
 
+    if (where == NULL && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) {
+        PyErr_SetInterrupt(); /* Ctrl-C came just then: it is raised when the next line runs */
+    }
     PyErr_Clear();
     return where;
 }

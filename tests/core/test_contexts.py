@@ -422,6 +422,42 @@ def test_thread_that_ends_with_contexts_on_its_stack(cu, sim) -> None:
     assert sim.live("contexts") == before
 
 
+def test_a_thread_that_has_the_number_of_one_that_ended(cu, context) -> None:
+    """The system gives a thread's number out again."""
+    ended = threading.Thread(target=context.push)
+    ended.start()
+    ended.join()
+    leave = threading.Event()
+    threads = [threading.Thread(target=leave.wait) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    try:
+        context.close()
+        assert context.closed
+    finally:
+        leave.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_a_reset_by_others_leaves_what_was_pushed_on_the_stack() -> None:
+    program = """
+        import ctypes, cudriver as cu
+        cu.memory_info()  # device 0's primary context, by default
+        outer, primary, said = cu.Context(0), cu.Device(0).primary_context(), []
+        with outer:
+            with primary:
+                ctypes.CDLL(cu.driver_path()).cuDevicePrimaryCtxReset_v2(0)
+                for _ in range(3):
+                    try:
+                        cu.device_empty(3)
+                    except cu.InvalidContextError:
+                        said.append("refused")
+            print(said, cu.current_context() is outer)
+    """
+    assert output(program) == "['refused', 'refused', 'refused'] True\n"
+
+
 def test_thread_that_ends_lets_its_contexts_be_closed(cu, context) -> None:
     in_thread(context.push)
     context.close()

@@ -291,3 +291,24 @@ def test_references_stay_as_they_are() -> None:
             with pytest.raises(ValueError):
                 wrong()
     assert [sys.getrefcount(thing) for thing in (array, dtype, order)] == before
+
+
+def test_no_traceback_keeps_an_ndarray_at_a_device_address(cu) -> None:
+    """What prints a traceback's locals would read there."""
+    closed = cu.device_empty(3)
+    closed.close()
+    array = cu.device_empty((4, 6))
+    calls = [
+        lambda: array.T.reshape(24),
+        lambda: array.reshape(24, order="X"),
+        lambda: array.reshape(24, wrong=1),
+        lambda: closed.__cuda_array_interface__,
+    ]
+    for call in calls:
+        with pytest.raises((TypeError, ValueError, cu.CudaError)) as caught:
+            call()
+        frames = caught.value.__traceback__
+        while frames is not None:
+            kept = [v for v in frames.tb_frame.f_locals.values() if type(v) is np.ndarray]
+            assert kept == []
+            frames = frames.tb_next

@@ -802,3 +802,9 @@ def test_a_consumer_in_a_context_of_its_own(driver: Any, two_devices: Any) -> No
         theirs.synchronize()
         theirs.close()
     context.close()
+
+
+@pytest.mark.parametrize("number", [2**64, -(2**64)])
+def test_a_stream_beyond_64_bits_is_none_beside_a_version_too(number: int) -> None:
+    with pytest.raises((OverflowError, ValueError)):
+        cu.device_empty(3).__dlpack__(stream=number, max_version=(1, 0))

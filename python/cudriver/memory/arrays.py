@@ -42,25 +42,28 @@ def flags(array: DeviceArray, geometry: NDArray[Any], owns: bool) -> ArrayFlags:
 
 def interface(array: DeviceArray, geometry: NDArray[Any], owns: bool) -> dict[str, Any]:
     """`__cuda_array_interface__`."""
-    return {
-        **geometry.__array_interface__,
-        "data": (array.pointer, not geometry.flags.writeable),
-        "strides": geometry.strides,
-        "stream": None,
-    }
+    try:
+        return {
+            **geometry.__array_interface__,
+            "data": (array.pointer, not geometry.flags.writeable),
+            "strides": geometry.strides,
+            "stream": None,
+        }
+    finally:
+        del geometry  # the traceback of an exception would keep it, and what prints it read there
 
 
 def reshape(geometry: Any, shape: Any, keywords: dict[str, Any] | None) -> Any:
     """A view of another shape. Where NumPy would copy, ValueError."""
-    order = (keywords or {}).get("order")
-    unknown = [name for name in keywords or () if name != "order"]
-    if unknown:
-        raise TypeError(f"reshape() got an unexpected keyword argument {unknown[0]!r}")
-    order = "C" if order is None else order
-    if not isinstance(order, str) or order not in ("C", "F", "c", "f"):
-        raise ValueError(f"order is 'C' or 'F', not {order!r}")
-    fortran = order in ("F", "f")
     try:
+        order = (keywords or {}).get("order")
+        unknown = [name for name in keywords or () if name != "order"]
+        if unknown:
+            raise TypeError(f"reshape() got an unexpected keyword argument {unknown[0]!r}")
+        order = "C" if order is None else order
+        if not isinstance(order, str) or order not in ("C", "F", "c", "f"):
+            raise ValueError(f"order is 'C' or 'F', not {order!r}")
+        fortran = order in ("F", "f")
         if geometry.flags.f_contiguous if fortran else geometry.flags.c_contiguous:
             return geometry.reshape(shape, order=order)
         if np.lib.NumpyVersion(np.__version__) < "2.1.0":
@@ -73,3 +76,5 @@ def reshape(geometry: Any, shape: Any, keywords: dict[str, Any] | None) -> Any:
             f"an array of shape {geometry.shape} with strides {geometry.strides} has no view of "
             f"shape {shape} ({error}): call copy() first, then reshape()"
         ) from None
+    finally:
+        del geometry  # as above

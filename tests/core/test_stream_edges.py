@@ -634,10 +634,11 @@ def test_a_copy_into_a_new_array_without_a_stream_waits(sim: Any) -> None:
         source[:] = 7
     first = cu.to_device(source)
     sim.set_latency(20_000)
-    copied = first.copy(None)
-    first.fill(9, cu.Stream())
+    copied, stream = first.copy(None), cu.Stream()
+    first.fill(9, stream)
     sim.set_latency(0)
     assert (copied.to_numpy() == 7).all()
+    stream.synchronize()
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,27 @@ ContextObject *cudriver_context_registered(CoreState *state, CUcontext handle)
     return NULL;
 }
 
+int cudriver_context_push_find(const ContextObject *self)
+{
+    uint64_t here = PyThreadState_GetID(PyThreadState_Get());
+    int i = self->pushes - 1;
+
+    while (i >= 0 && self->pushed_by[i].state != here) {
+        i--;
+    }
+    return i;
+}
+
+bool cudriver_context_pushed_here(const CoreState *state)
+{
+    for (const ContextObject *context = state->contexts; context != NULL; context = context->next) {
+        if (cudriver_context_push_find(context) >= 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 ContextObject *cudriver_context_find_primary(CoreState *state, int ordinal)
 {
     for (ContextObject *item = state->contexts; item != NULL; item = item->next) {

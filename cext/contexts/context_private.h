@@ -59,6 +59,9 @@ static inline void cudriver_context_unmake_current(bool pushed)
  * exception set. Returns the driver's code if the current context was destroyed. */
 CUresult cudriver_context_find_current(CoreState *state, ContextObject **found);
 
+/* The index of this thread's last push of the context, or -1. */
+int cudriver_context_push_find(const ContextObject *self);
+
 /* Whether this thread has pushed a context of ours. */
 bool cudriver_context_pushed_here(const CoreState *state);
 

@@ -25,18 +25,6 @@ static int push_note(ContextObject *self)
     return 0;
 }
 
-/* The index of this thread's last push of the context, or -1. */
-static int push_find(const ContextObject *self)
-{
-    uint64_t here = PyThreadState_GetID(PyThreadState_Get());
-    int i = self->pushes - 1;
-
-    while (i >= 0 && self->pushed_by[i].state != here) {
-        i--;
-    }
-    return i;
-}
-
 /* Undoes a note; it may hold the last reference. */
 static void push_forget(ContextObject *self, int index)
 {
@@ -45,16 +33,6 @@ static void push_forget(ContextObject *self, int index)
         self->pushed_by[i] = self->pushed_by[i + 1];
     }
     Py_DECREF(self);
-}
-
-bool cudriver_context_pushed_here(const CoreState *state)
-{
-    for (const ContextObject *context = state->contexts; context != NULL; context = context->next) {
-        if (push_find(context) >= 0) {
-            return true;
-        }
-    }
-    return false;
 }
 
 /* Whether a thread of this interpreter has not ended. */
@@ -84,7 +62,7 @@ static bool push_forget_gone(CoreState *state, PyObject *stack)
             gone -= PyList_GET_ITEM(stack, i) == (PyObject *)context;
         }
         if (gone > 0) {
-            push_forget(context, push_find(context));
+            push_forget(context, cudriver_context_push_find(context));
             return true;
         }
     }
@@ -193,8 +171,9 @@ static int refuse_pop(CoreState *state, ContextObject *self)
     } else {
         cudriver_raise_plain(state, "InvalidContextError",
                              "cannot pop %R: current in this thread is %R%s", self, other,
-                             push_find(self) >= 0 ? "; pop that first"
-                                                  : ", and the first was not pushed here");
+                             cudriver_context_push_find(self) >= 0
+                                 ? "; pop that first"
+                                 : ", and the first was not pushed here");
     }
     Py_DECREF(other);
     return -1;
@@ -221,7 +200,7 @@ static CUresult pop_destroyed(ContextObject *self, CUcontext *current)
 static int context_pop(CoreState *state, ContextObject *self)
 {
     const char *function = "cuCtxGetCurrent";
-    int pushed = push_find(self);
+    int pushed = cudriver_context_push_find(self);
     CUcontext current = NULL;
     CUresult result;
 

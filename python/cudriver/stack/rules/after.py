@@ -12,6 +12,7 @@ import os
 import re
 
 from cudriver.stack.model import IMPORT, Distribution, Facts, FileFault, LoadFault
+from cudriver.stack.recipes import listed
 from cudriver.stack.rules import fix
 from cudriver.stack.rules.faults import caused_by
 from cudriver.stack.rules.mends import family_of_symbol, looks_into_wheels, owner_of, wheel_brings
@@ -165,6 +166,8 @@ class _Copy:
         if mine and changed:
             return fits or name == "torch"
         if fault.kind == "not found":
+            if any(wheel_brings(name, new.version, each) for each in _found_in_wheels(fault)):
+                return True
             sought = facts.environment.kind == "conda" or looks_into_wheels(facts, fault)
             return sought and wheel_brings(name, new.version, fault.name)
         provider = owner_of(facts, os.path.normpath(fault.provider or ""))
@@ -242,6 +245,14 @@ def _torch(version: str, cuda: str | None, platform: str) -> dict[str, Any]:
 
     built = {"archs": torch_archs(version, cuda, platform), "variant": "cuda" if cuda else "cpu"}
     return {**built, "cudnn": None, "cudnn_built": None, "nccl": None, "loads": [], "fails": False}
+
+
+def _found_in_wheels(fault: LoadFault) -> set[str]:
+    """The names, any of which will do, that a framework's recipe has found in NVIDIA's wheels."""
+    steps = [s for r in listed() if r["name"] == fault.framework for s in r["steps"]]
+    mine = [s for s in steps if fault.name in s.get("find", ())]
+    wheels = [s for s in mine if any(p.startswith("nvidia/") for p in s.get("places", ()))]
+    return {name for step in wheels for name in step["find"]}
 
 
 def _follows(fault: LoadFault, file: FileFault) -> bool:

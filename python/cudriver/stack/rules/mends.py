@@ -7,7 +7,6 @@ import re
 
 from cudriver.stack.model import Distribution, Facts, Framework, Library, LoadFault
 from cudriver.stack.names import describe, is_cuda_library, split
-from cudriver.stack.recipes import listed
 from cudriver.stack.rules import fix
 from cudriver.stack.tables import table
 from cudriver.stack.versions import cut, minor
@@ -311,10 +310,6 @@ def wheel_brings(wheel: str, version: str, soname: str) -> bool:
 def looks_into_wheels(facts: Facts, fault: LoadFault) -> bool:
     """Whether what needs a library looks for it among NVIDIA's wheels."""
     if any(f.name == fault.framework and f.finds_wheels for f in facts.frameworks):
-        return True
-    steps = [s for r in listed() if r["name"] == fault.framework for s in r["steps"]]
-    places = [p for s in steps if fault.name in s.get("find", ()) for p in s.get("places", ())]
-    if any(place.startswith("nvidia/") for place in places):
         return True
     failed = (r for r in facts.resolutions if r.soname == fault.name and r.path is None)
     return any("/nvidia/" in folder for r in failed for folder in r.searched)

@@ -218,6 +218,8 @@ def recollect(facts: Facts, machine: Machine, changes: dict[str, str | None]) ->
     if machine.assumed is None:
         new.devices = [copy.copy(device) for device in known.devices]
         new.probed, new.cuda = known.probed, new.cuda or known.cuda
+        for name in ("init_code", "nvml_error", "probe_error", "error"):
+            setattr(new, name, getattr(new, name) or getattr(known, name))
     made = collect(facts.environment.prefix, machine=other)
     made.match, made.match_level = facts.match, facts.match_level
     return made

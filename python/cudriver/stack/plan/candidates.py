@@ -53,7 +53,7 @@ class Candidate(Record):
         floors = [driver_floor(self.cuda) or "0"]
         known = {r["capability"]: r["first_branch"] for r in table("driver")["architectures"]}
         for capability in gpus:
-            floors.append(str(known[capability] or 0))
+            floors.append(str(known.get(capability) or 0))
             for build in self.builds.values():
                 if build.archs and fits(capability, build.archs) == "ptx":
                     cuda = build.cuda if "." in (build.cuda or "") else self.toolkit

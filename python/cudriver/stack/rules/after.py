@@ -15,7 +15,13 @@ from cudriver.stack.model import IMPORT, Distribution, Facts, FileFault, LoadFau
 from cudriver.stack.recipes import listed
 from cudriver.stack.rules import fix
 from cudriver.stack.rules.faults import caused_by
-from cudriver.stack.rules.mends import family_of_symbol, looks_into_wheels, owner_of, wheel_brings
+from cudriver.stack.rules.mends import (
+    family_of_symbol,
+    leak_of,
+    looks_into_wheels,
+    owner_of,
+    wheel_brings,
+)
 from cudriver.stack.rules.pairs import goes_with
 from cudriver.stack.versions import compare, cut, satisfies
 
@@ -163,6 +169,8 @@ class _Copy:
                 name == (fault.owner or (holder and holder.name))
                 and EXEC_STACK not in fault.message
             )
+        if fault.provider and leak_of(facts, os.path.normpath(fault.provider)):
+            return False  # a variable brings that file in, whatever is installed
         if mine and changed:
             return fits or name == "torch"
         if fault.kind == "not found":

@@ -75,10 +75,7 @@ def run(arguments: Namespace) -> int:
         if arguments.html:
             terminal.write_file(fleet.to_html(), arguments.html)
     except OSError as error:
-        if error.filename is None and error.errno is not None:
-            raise
-        named = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        terminal.complain(named)
+        terminal.complain_of_file(error)
         return USAGE_ERROR
     except ValueError as error:
         terminal.complain(str(error))

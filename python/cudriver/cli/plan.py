@@ -71,10 +71,7 @@ def run(arguments: Namespace) -> int:
         terminal.complain(str(error))
         return USAGE_ERROR
     except OSError as error:
-        if error.filename is None and error.errno is not None:
-            raise
-        named = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        terminal.complain(named)
+        terminal.complain_of_file(error)
         return USAGE_ERROR
     if arguments.json:
         print(plan.to_json())

@@ -280,6 +280,13 @@ def complain(text: str) -> None:
     _say(fit(clean(f"cudriver: {text}"), sys.stderr, 4))
 
 
+def complain_of_file(error: OSError) -> None:
+    """Says which file could not be used. Raises the error again if it is standard output's."""
+    if error.filename is None and error.errno is not None:
+        raise error
+    complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+
+
 def complain_of_failure(error: Exception, where: str = "", *, trace: bool) -> None:
     """What failed inside cudriver, in a line; with its traceback where that is wanted."""
     if isinstance(error, OSError) and error.filename is None and error.errno in CANNOT_WRITE:

@@ -36,8 +36,8 @@ help: ## print the tasks
 define NEED_PYTHON
 import os, sys, sysconfig
 version = "%d.%d" % sys.version_info[:2]
-if sys.version_info < (3, 10):
-    sys.exit("cudriver needs Python 3.10 or newer; %s is %s. Name another: make PYTHON=python3.12"
+if sys.version_info < (3, 11):
+    sys.exit("cudriver needs Python 3.11 or newer; %s is %s. Name another: make PYTHON=python3.12"
              % (sys.executable, version))
 try:
     import ensurepip, venv

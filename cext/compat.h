@@ -6,8 +6,8 @@
 #include <Python.h>
 #include <structmember.h> /* T_PYSSIZET and the like, which 3.12 renamed */
 
-#if PY_VERSION_HEX < 0x030A0000
-#error "cudriver needs CPython 3.10 or newer"
+#if PY_VERSION_HEX < 0x030B0000
+#error "cudriver needs CPython 3.11 or newer"
 #endif
 
 #if PY_VERSION_HEX < 0x030D0000

@@ -7,6 +7,7 @@ from typing import (
     Literal,
     NoReturn,
     Protocol,
+    Self,
     SupportsIndex,
     SupportsInt,
     TypeAlias,
@@ -18,7 +19,7 @@ from typing import (
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
-from typing_extensions import Buffer, Self
+from typing_extensions import Buffer
 
 from cudriver.memory.arrays import ArrayFlags
 from cudriver.memory.contexts import ContextLimits, MemoryInfo, StreamPriorityRange

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tomllib
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
-
-try:
-    import tomllib
-except ModuleNotFoundError:  # Python 3.10; pytest brings tomli there
-    import tomli as tomllib
 
 FOLDER = Path(__file__).parent / "environments"
 NOTES = Path(__file__).with_name("notes.toml")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn, final
+from typing import TYPE_CHECKING, Any, NoReturn, Self, final
 
 from cudriver import _core
 from cudriver.errors import CudaError
@@ -14,8 +14,6 @@ from cudriver.memory.contexts import MemoryInfo, memory_info_of
 from cudriver.memory.failures import INVALID_VALUE, NO_DEVICE, failure
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from cudriver._core import Context, _DeviceLike
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import operator
 import sys
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Self, final
 
 from cudriver import _core
 
 if TYPE_CHECKING:
     from types import TracebackType
-
-    from typing_extensions import Self
 
 
 @final

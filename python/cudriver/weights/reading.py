@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -32,8 +32,6 @@ from cudriver.memory.copies import copy_threads
 
 if TYPE_CHECKING:
     from types import TracebackType
-
-    from typing_extensions import Self
 
 # Bytes that one call reads and one copy moves, at most. A cached file of 5.4 GB, an H200's host, 12
 # threads: 1 MiB 13 GB/s, 2 MiB 41, 4 MiB 51, 8 MiB 50, 16 MiB 37. One copy of the mapped file: 52.

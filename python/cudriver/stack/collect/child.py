@@ -118,15 +118,15 @@ def interpreter() -> str | None:
 
 
 def ourselves(*words: str) -> list[str]:
-    """The command line of `cudriver` with this process's Python. Unlike `python -m cudriver`, it
-    imports nothing from the working folder. (Python 3.10 has no option -P for that.)
+    """The command line of `cudriver` with this process's Python; -P: nothing is imported from the
+    working folder.
     """
     home = os.path.abspath(__file__)
     for _ in "cudriver", "stack", "collect", "child.py":
         home = os.path.dirname(home)
     # Our own folder comes last, so that it hides no other module.
     program = (
-        f"import sys; sys.path[:] = [*filter(None, sys.path), {home!a}]; "
+        f"import sys; sys.path.append({home!a}); "
         "from cudriver.cli import program; sys.exit(program())"
     )
-    return [sys.executable, "-c", program, *words]
+    return [sys.executable, "-P", "-c", program, *words]

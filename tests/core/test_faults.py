@@ -50,7 +50,10 @@ LOOKS = {"cuEventQuery", "cuStreamQuery", "cuCtxSynchronize", "cuStreamSynchroni
 UNTOLD = {"cuGetErrorName", "cuGetErrorString"}
 #: Memory of NumPy's that stays registered would spoil the addresses for all tests after this one:
 #: see test_page_lock_that_cannot_be_undone.
-APART = {("pins", "cuMemHostUnregister")}
+APART = {
+    ("pins", "cuMemHostUnregister"),
+    ("arrays_that_are_no_ndarrays", "cuMemHostUnregister"),
+}
 
 
 @pytest.fixture(scope="module")

@@ -107,9 +107,12 @@ def run(
     program: Path, *arguments: str, build: str = "plain", env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     prefix = fixed_addresses() if build == "tsan" else ()
+    env = environment() if env is None else env
+    if build == "tsan":
+        env = env | {"TSAN_OPTIONS": f"suppressions='{TESTS / 'tsan.supp'}'"}
     return subprocess.run(
         [*prefix, str(program), *arguments],
-        env=environment() if env is None else env,
+        env=env,
         capture_output=True,
         text=True,
         timeout=900,

@@ -170,7 +170,7 @@ static void file_dealloc(struct elf_object *self)
 
 static PyObject *file_getattro(struct elf_object *self, PyObject *name)
 {
-    PyObject *value = PyDict_GetItemWithError(self->fields, name);
+    PyObject *value = PyDict_GetItemWithError(self->fields, name); /* borrowed: they never change */
     if (value != NULL || PyErr_Occurred()) {
         return Py_XNewRef(value);
     }

@@ -2,9 +2,12 @@
  * elf.h for Python: what the files of this folder share that know Python, which are module.c,
  * file_type.c and values.c.
  *
- * Reading releases the GIL. A struct elf_file belongs to one thread at a time, so the module's lock
- * is held while one is used. It is taken after the GIL is released and released before the GIL is
- * taken again, so no thread waits for one while it holds the other.
+ * Nothing here needs the GIL. A struct elf_file belongs to one thread at a time, so the module's
+ * lock is held while one is used, and only then: it is taken after the GIL is released and released
+ * before the GIL is taken again, so no thread waits for one while it holds the other, and no code
+ * of others runs under it. Three things are read without it: what elf_open read, `fields` and
+ * `shown`, which never change; a file's fault, once a call under the lock has failed, as a file
+ * keeps its first; and a call's own results.
  */
 #ifndef CUDRIVER_ELF_PYTHON_H
 #define CUDRIVER_ELF_PYTHON_H

@@ -8,6 +8,7 @@ import re
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -466,15 +467,61 @@ def test_names_that_are_not_utf8_survive(tmp_path: Path) -> None:
     assert os.fsencode(elf.path) == os.fsencode(path)
 
 
+@pytest.mark.threads
 def test_threads_share_files() -> None:
     files = [_elf.ElfFile(path) for path in LIBRARIES[:8]]
-    wanted = [_elf.missing([(f, files)])[0] for f in files]
 
-    def work() -> None:
-        for _ in range(5):
-            assert [_elf.missing([(f, files)])[0] for f in files] == wanted
+    def ask() -> list[object]:
+        asked: list[object] = [_elf.missing([(f, files)])[0] for f in files]
+        asked += [(f.soname, f.needed, f.find("malloc"), f.references()) for f in files]
+        return [*asked, files[0].exports()]
 
-    together(*[work] * 4)
+    wanted = ask()
+    assert together(*[lambda: [ask() for _ in range(3)]] * 4) == [[wanted] * 3] * 4
+
+
+@pytest.mark.threads
+def test_threads_are_told_of_the_same_fault(tmp_path: Path) -> None:
+    source = "".join(f"int made_{i}(void) {{ return {i}; }}\n" for i in range(500))
+    path = compile_c(tmp_path / "libshrink.so", source)
+
+    def told(ask: Callable[[_elf.ElfFile], object]) -> tuple[str, int | None]:
+        with pytest.raises(_elf.ElfError) as caught:
+            ask(elf)
+        return caught.value.reason, caught.value.errno
+
+    def value(elf: _elf.ElfFile) -> None:
+        (answer,) = _elf.missing([(elf, [elf])])
+        assert isinstance(answer, _elf.ElfError)
+        raise answer
+
+    ways: list[Callable[[_elf.ElfFile], object]]
+    ways = [_elf.ElfFile.exports, _elf.ElfFile.references, lambda elf: elf.find("made_1"), value]
+    elf = _elf.ElfFile(str(path))
+    os.truncate(path, 5000)
+    assert set(together(*[lambda way=way: told(way) for way in ways])) == {
+        ("the file changed while it was read", None)
+    }
+
+
+@pytest.mark.threads
+def test_arguments_that_other_threads_change() -> None:
+    """Which files are asked about is the callers' affair; nothing of them may be lost meanwhile."""
+    jobs: list[tuple[_elf.ElfFile, list[_elf.ElfFile]]] = []
+
+    def change() -> None:
+        for path in LIBRARIES[:20]:
+            scope: list[_elf.ElfFile] = []
+            jobs.append((_elf.ElfFile(path), scope))
+            scope.append(_elf.ElfFile(path))
+            scope.clear()
+            jobs.clear()
+
+    def ask() -> None:
+        for _ in range(20):
+            assert all(isinstance(answer, list) for answer in _elf.missing(jobs))
+
+    together(change, ask, change, ask)
 
 
 def read_and_drop(times: int) -> None:

@@ -6,9 +6,6 @@ CUDRIVER_DEBUG=1      -O0 -g, all warnings are errors
 CUDRIVER_WERROR=1     optimised as usual, all warnings are errors
 CUDRIVER_SANITIZE=... a value for -fsanitize= ("address,undefined", "thread")
 
-CUDRIVER_URL=https://  where the repository lives: for the links of the metadata, and those of the
-                      README as PyPI shows it
-
 Each kind of build has a folder of its own below build/, so that none takes the objects of another.
 """
 
@@ -61,12 +58,14 @@ def sources(*folders: str, suffix: str = ".c") -> list[str]:
 
 
 def metadata() -> dict[str, object]:
-    """The README, and links to the repository if it is known where that is."""
+    """The README, whose links lead to the repository; while that has no address, it has none."""
     text = Path("README.md").read_text(encoding="utf-8")
-    about = {"long_description": text, "long_description_content_type": "text/markdown"}
-    url = os.environ.get("CUDRIVER_URL", "").rstrip("/")
+    about = {"long_description_content_type": "text/markdown"}
+    version = Path("python", "cudriver", "_version.py").read_text(encoding="utf-8")
+    (url,) = re.findall('^ADDRESS = "(.*?)/?"', version, re.MULTILINE)
     if not url:
-        return about
+        text = re.sub(r"!\[.*?\]\((?!\w+:).*?\)\n*", "", text)
+        return {**about, "long_description": re.sub(r"\[(.*?)\]\((?!\w+:|#).*?\)", r"\1", text)}
     files = f"{url}/blob/HEAD/"
     text = re.sub(r"(!\[.*?\]\()(?!\w+:)", rf"\1{url}/raw/HEAD/", text)  # pictures as they are
     about["long_description"] = re.sub(r"\]\((?!\w+:|#)", f"]({files}", text)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import cudriver
+from cudriver._version import ADDRESS
 from native_build import ROOT
 
 pytestmark = [
@@ -22,9 +23,17 @@ MANIFEST = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 CLASSIFIED = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', MANIFEST)
 
 
-def test_the_citation_has_the_packages_version() -> None:
+def test_the_citation_has_the_packages_version_and_address() -> None:
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"\nversion: {cudriver.__version__}\n" in citation
+    assert re.findall("^repository-code: (.*)$", citation, re.M) == [ADDRESS] * bool(ADDRESS)
+
+
+def test_the_changelog_begins_with_the_packages_version_and_a_date() -> None:
+    headings = re.findall("^## (.*)$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    if headings[0] == "Unreleased":
+        headings.pop(0)
+    assert re.fullmatch(re.escape(cudriver.__version__) + r" \(\d{4}-\d\d-\d\d\)", headings[0])
 
 
 def test_the_recipe_has_the_packages_version_and_needs() -> None:
@@ -67,24 +76,35 @@ def test_the_workflow_for_changes_runs_steps_that_exist() -> None:
     assert set(named[1].split(", ")) <= set(known)
 
 
-def test_links_of_the_metadata_are_absolute(tmp_path: Path) -> None:
+def metadata(address: str, folder: Path) -> str:
+    """What a package would say of itself, with this address of the repository."""
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    (folder / "python" / "cudriver").mkdir(parents=True)
+    version = f'__version__ = "1.2.3"\nADDRESS = "{address}"\n'
+    (folder / "python" / "cudriver" / "_version.py").write_text(version, encoding="utf-8")
+    command = [sys.executable, "setup.py", "-q", "egg_info"]
+    subprocess.run(command, cwd=folder, capture_output=True, check=True)
+    return (folder / "python" / "cudriver.egg-info" / "PKG-INFO").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("given", ["https://example.org/cudriver", "https://example.org/cudriver/"])
+def test_links_of_the_metadata_lead_to_the_repository(given: str, tmp_path: Path) -> None:
     pytest.importorskip("setuptools", minversion="77", reason="needs setuptools 77 to build")
-    url = "https://example.org/cudriver"
-    for given in (url + "/", ""):
-        subprocess.run(
-            [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", str(tmp_path)],
-            env=os.environ | {"CUDRIVER_URL": given},
-            cwd=ROOT,
-            capture_output=True,
-            check=True,
-        )
-        metadata = (tmp_path / "cudriver.egg-info" / "PKG-INFO").read_text(encoding="utf-8")
-        links = re.findall(r"\]\((.*?)\)", metadata)
-        assert links
-        relative = [link for link in links if not link.startswith(url)]
-        assert bool(relative) == (not given)
-        assert (f"Project-URL: Source, {url}\n" in metadata) == bool(given)
-        for link in links:
-            path = re.sub(rf"^{url}/(blob|raw)/HEAD/", "", link)
-            assert (ROOT / path).exists(), link
-            assert not given or (path.endswith(".svg") == ("/raw/" in link))
+    url = given.rstrip("/")
+    told = metadata(given, tmp_path)
+    links = re.findall(r"\]\((.*?)\)", told)
+    assert f"Project-URL: Source, {url}\n" in told
+    assert links
+    for link in links:
+        path = re.sub(rf"^{url}/(blob|raw)/HEAD/", "", link)
+        assert (ROOT / path).exists(), link
+        assert path.endswith(".svg") == ("/raw/" in link)
+
+
+def test_the_metadata_has_no_links_while_the_repository_has_no_address(tmp_path: Path) -> None:
+    pytest.importorskip("setuptools", minversion="77", reason="needs setuptools 77 to build")
+    told = metadata("", tmp_path)
+    assert "Project-URL" not in told
+    assert re.findall(r"\]\(", told) == []
+    assert "English | 中文" in told  # the words stay

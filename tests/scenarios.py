@@ -12,6 +12,7 @@ import copy
 import mmap
 import pickle
 import tempfile
+import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -71,9 +72,9 @@ def the_attributes(cu: Any) -> None:
 @covers(
     "Context", "Context.push", "Context.pop", "Context.close", "Context.__enter__",
     "Context.__exit__", "Context.synchronize", "Context.memory_info", "Context.device",
-    "Context.closed", "Context.is_primary", "Context.handle", "Context.active", "Context.flags",
+    "Context.closed", "Context.is_primary", "Context.handle", "Context.exists", "Context.flags",
     "ContextFlags", "current_context", "context_stack", "memory_info", "MemoryInfo", "synchronize",
-    "Device.memory_info",
+    "Device.memory_info", "Context.active",
 )  # fmt: skip
 def a_manual_context(cu: Any) -> None:
     context = cu.Context(0, flags=cu.ContextFlags.SCHED_YIELD)
@@ -89,7 +90,10 @@ def a_manual_context(cu: Any) -> None:
     context.memory_info()
     cu.synchronize(0)
     assert cu.Device(0).memory_info().free > 0
-    context.device, context.closed, context.is_primary, context.handle, context.active
+    context.device, context.closed, context.is_primary, context.handle, context.exists
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        context.active
     context.flags
     context.close()
 
@@ -114,7 +118,7 @@ def a_primary_context(cu: Any) -> None:
     with context:
         array, stream, event = cu.device_zeros(10), cu.Stream(), cu.Event()
         event.record(stream)
-    context.active, context.flags
+    context.exists, context.flags
     del array, stream, event
     if device.ordinal > 0:
         device.reset_primary_context()
@@ -163,6 +167,7 @@ def a_stream_of_another_library(cu: Any) -> None:
     theirs = SimpleNamespace(cuda_stream=stream.handle)
     array = cu.to_device(np.arange(MIDDLE), theirs)
     array.fill(1, theirs)
+    assert array.to_numpy(stream=theirs).all()
     back = np.zeros(MIDDLE, array.dtype)
     transfer = cu.copy_async(back, array, theirs)
     try:
@@ -258,7 +263,9 @@ def device_arrays(cu: Any) -> None:
     array.nbytes, array.device, array.context, array.closed, len(array), repr(array)
     with contextlib.suppress(TypeError):
         np.asarray(array)
-    other = cu.to_device(array)
+    for name in ("get", "astype", "nothing", "__nothing__"):
+        assert not hasattr(array, name)
+    other = cu.to_device(array, device=cu.device_count() - 1)
     other.pointer, other.__cuda_array_interface__
     other.close()
     empty = cu.device_empty(0)

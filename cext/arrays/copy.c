@@ -37,7 +37,7 @@ static int ends_match(const struct cudriver_endpoint *dst, const struct cudriver
         PyErr_Format(
             PyExc_TypeError,
             "the dtypes differ: %S cannot be copied into %S (nothing was copied); cast the "
-            "source with astype() first",
+            "source first: a host array by its astype(), a device array by another library",
             src->dtype, dst->dtype);
         return -1;
     }

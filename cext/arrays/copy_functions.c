@@ -27,14 +27,14 @@ static PyObject *module_copy_async(PyObject *module, PyObject *const *args, Py_s
     Py_ssize_t named = names == NULL ? 0 : PyTuple_GET_SIZE(names);
 
     /* A keyword argument's value follows the positional ones, so it is args[2] either way. */
-    if (count + named != 3 || named > 1 ||
+    if (count < 2 || count + named > 3 || named > 1 ||
         (named == 1 &&
          PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "stream") != 0)) {
         PyErr_SetString(PyExc_TypeError,
-                        "copy_async(dst, src, stream) takes two arrays and a stream");
+                        "copy_async(dst, src, stream=None) takes two arrays, and a stream or None");
         return NULL;
     }
-    return cudriver_copy_async(state, args[0], args[1], args[2]);
+    return cudriver_copy_async(state, args[0], args[1], count + named == 3 ? args[2] : NULL);
 }
 
 /* New reference: the fields of a CopyPlan but `why`, and what that is made of: whether the plan is

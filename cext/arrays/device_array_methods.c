@@ -190,20 +190,35 @@ static PyObject *method_copy_to(PyObject *object, PyObject *const *args, Py_ssiz
     return copy_either_way(&signature, object, true, args, count, keywords);
 }
 
+/* 0 when the copy is over, or -1. */
+static int copy_and_wait(CoreState *state, PyObject *dst, PyObject *src, PyObject *stream)
+{
+    PyObject *transfer, *done;
+
+    if (stream == NULL || stream == Py_None) {
+        return cudriver_copy_blocking(state, dst, src);
+    }
+    transfer = cudriver_copy_async(state, dst, src, stream);
+    done = transfer != NULL ? PyObject_CallMethod(transfer, "wait", NULL) : NULL;
+    Py_XDECREF(transfer);
+    Py_XDECREF(done);
+    return done != NULL ? 0 : -1;
+}
+
 static PyObject *method_to_numpy(PyObject *object, PyObject *const *args, Py_ssize_t count,
                                  PyObject *keywords)
 {
-    static const char *const names[] = {"out", NULL};
+    static const char *const names[] = {"out", "stream", NULL};
     static const struct cudriver_signature signature = {"to_numpy", 1, 0, names};
     CoreState *state = cudriver_state_of(object);
-    PyObject *out, *array = NULL;
+    PyObject *values[2], *out, *array = NULL;
     struct cudriver_endpoint end;
 
-    if (cudriver_arguments(&signature, args, count, keywords, &out) < 0 ||
+    if (cudriver_arguments(&signature, args, count, keywords, values) < 0 ||
         cudriver_device_array_endpoint(state, object, false, &end) < 0) {
         return NULL;
     }
-    out = out != Py_None ? out : NULL;
+    out = values[0] != Py_None ? values[0] : NULL;
     if (out == NULL) {
         array = cudriver_numpy_empty(end.dtype, end.ndim, end.shape, false);
     } else if (cudriver_numpy_is_array(out)) {
@@ -213,7 +228,7 @@ static PyObject *method_to_numpy(PyObject *object, PyObject *const *args, Py_ssi
                      Py_TYPE(out)->tp_name);
     }
     cudriver_endpoint_done(&end);
-    if (array == NULL || cudriver_copy_blocking(state, array, object) < 0) {
+    if (array == NULL || copy_and_wait(state, array, object, values[1]) < 0) {
         Py_XDECREF(array);
         return NULL;
     }
@@ -301,6 +316,19 @@ static Py_hash_t array_hash(PyObject *object)
     return PyBaseObject_Type.tp_hash(object);
 }
 
+/* Where an attribute is missing, the error says what DeviceArrays have in its place. */
+static PyObject *array_getattro(PyObject *object, PyObject *name)
+{
+    PyObject *value = PyObject_GenericGetAttr(object, name);
+
+    if (value == NULL && PyErr_ExceptionMatches(PyExc_AttributeError) &&
+        PyUnicode_READ_CHAR(name, 0) != '_') {
+        PyErr_Clear();
+        value = cudriver_call("arrays", "missing", "(OO)", object, name);
+    }
+    return value;
+}
+
 static PyGetSetDef array_getset[] = {
     {"shape", get_geometry, NULL, DOC_DeviceArray_shape, "shape"},
     {"strides", get_geometry, NULL, DOC_DeviceArray_strides, "strides"},
@@ -339,6 +367,7 @@ static PyMethodDef array_methods[] = {
      DOC_DeviceArray___dlpack_device__},
     {"__array__", (PyCFunction)(void (*)(void))method_refuse, METH_VARARGS | METH_KEYWORDS,
      DOC_DeviceArray___array__},
+    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, DOC_DeviceArray___class_getitem__},
     {NULL},
 };
 
@@ -351,6 +380,7 @@ static PyType_Slot array_slots[] = {
     {Py_tp_doc, DOC_DeviceArray},
     {Py_tp_dealloc, cudriver_device_array_dealloc},
     {Py_tp_repr, array_repr},
+    {Py_tp_getattro, array_getattro},
     {Py_tp_methods, array_methods},
     {Py_tp_getset, array_getset},
     {Py_tp_members, array_members},

@@ -105,8 +105,8 @@ static int source_read(CoreState *state, PyObject *object, const struct cudriver
     return found < 0 ? -1 : 0;
 }
 
-/* Copies an endpoint, and releases it. `home`: of a source on the device where the copy is to be,
- * else NULL. New reference. */
+/* Copies an endpoint, and releases it. `home`: a context of the device where the copy is to be, or
+ * NULL for the stream's. New reference. */
 static PyObject *end_copy(CoreState *state, struct cudriver_endpoint *end, ContextObject *home,
                           PyObject *argument)
 {
@@ -152,14 +152,14 @@ PyObject *cudriver_device_array_copy(CoreState *state, DeviceArrayObject *self, 
 static PyObject *module_to_device(PyObject *module, PyObject *const *args, Py_ssize_t count,
                                   PyObject *keywords)
 {
-    static const char *const names[] = {"array", "stream", NULL};
+    static const char *const names[] = {"array", "stream", "device", NULL};
     static const struct cudriver_signature signature = {"to_device", 2, 1, names};
     CoreState *state = cudriver_state_of_module(module);
     struct cudriver_stream stream = {.handle = NULL};
     struct cudriver_endpoint end;
-    PyObject *values[2];
+    PyObject *values[3], *array = NULL;
+    ContextObject *home = NULL;
     bool given;
-    int failed;
 
     if (cudriver_arguments(&signature, args, count, keywords, values) < 0) {
         return NULL;
@@ -168,9 +168,15 @@ static PyObject *module_to_device(PyObject *module, PyObject *const *args, Py_ss
     if (given && cudriver_stream_read(state, values[1], &stream, &given) < 0) {
         return NULL;
     }
-    failed = source_read(state, values[0], given ? &stream : NULL, &end);
+    if (values[2] != NULL && values[2] != Py_None) {
+        home = cudriver_context_for_device(state, values[2]);
+    }
+    if (!PyErr_Occurred() && source_read(state, values[0], given ? &stream : NULL, &end) == 0) {
+        array = end_copy(state, &end, home, values[1]);
+    }
     cudriver_stream_done(&stream);
-    return failed < 0 ? NULL : end_copy(state, &end, NULL, values[1]);
+    Py_XDECREF(home);
+    return array;
 }
 
 static PyMethodDef functions[] = {

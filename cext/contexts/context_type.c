@@ -129,6 +129,7 @@ static PyGetSetDef context_getset[] = {
     {"device", get_device, NULL, DOC_Context_device, NULL},
     {"closed", get_closed, NULL, DOC_Context_closed, NULL},
     {"is_primary", get_is_primary, NULL, DOC_Context_is_primary, NULL},
+    {"exists", get_python, NULL, DOC_Context_exists, "exists"},
     {"active", get_python, NULL, DOC_Context_active, "active"},
     {"flags", get_python, NULL, DOC_Context_flags, "flags"},
     {"limits", get_python, NULL, DOC_Context_limits, "limits"},

@@ -1,9 +1,10 @@
 """The C core. Every name that a user needs is re-exported by ``cudriver``."""
 
 from collections.abc import Generator, Sequence
-from types import EllipsisType, TracebackType
+from types import EllipsisType, GenericAlias, TracebackType
 from typing import (
     Any,
+    Generic,
     Literal,
     NoReturn,
     Protocol,
@@ -11,7 +12,6 @@ from typing import (
     SupportsIndex,
     SupportsInt,
     TypeAlias,
-    TypeVar,
     final,
     overload,
     type_check_only,
@@ -19,7 +19,7 @@ from typing import (
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
-from typing_extensions import Buffer
+from typing_extensions import Buffer, TypeVar, deprecated
 
 from cudriver.memory.arrays import ArrayFlags
 from cudriver.memory.contexts import ContextLimits, MemoryInfo, StreamPriorityRange
@@ -28,6 +28,10 @@ from cudriver.memory.devices import Device
 _Shape = SupportsIndex | Sequence[SupportsIndex]
 _Order = Literal["C", "F"]
 _OrderLike = Literal["C", "F", "K", "A"]
+_ScalarT = TypeVar("_ScalarT", bound=np.generic)
+_ScalarT_co = TypeVar("_ScalarT_co", bound=np.generic, covariant=True, default=Any)
+_Typed: TypeAlias = type[_ScalarT] | np.dtype[_ScalarT]
+_Float64: TypeAlias = type[float] | Literal["float64"]
 _Index = SupportsIndex | slice | EllipsisType | None
 _CacheConfig = Literal["none", "shared", "l1", "equal"]
 _LadderKernel = Literal["read", "write", "shared_read", "shared_write"]
@@ -140,10 +144,14 @@ class Context:
     def handle(self) -> int:
         """Handle (CUcontext) as an int, for other libraries."""
     @property
-    def active(self) -> bool:
+    def exists(self) -> bool:
         """Whether the context exists on the device; of a primary context, whether anybody in this
-        process holds it (cuDevicePrimaryCtxGetState).
+        process holds it (cuDevicePrimaryCtxGetState). `current_context` says which one is current.
         """
+    @property
+    @deprecated("Context.active is called exists")
+    def active(self) -> bool:
+        """Deprecated: call it `exists`."""
     @property
     def flags(self) -> int:
         """Flags as an int: see ContextFlags (cuCtxGetFlags)."""
@@ -498,7 +506,7 @@ class Event:
         wait, not the work.
         """
     def elapsed_time(self, end: Event, /) -> float:
-        """Return the time from this event's record to a later one's.
+        """Return the milliseconds from this event's record to a later one's.
 
         Parameters
         ----------
@@ -573,11 +581,13 @@ class Transfer:
     def __await__(self) -> Generator[Any]: ...
 
 @final
-class DeviceArray:
+class DeviceArray(Generic[_ScalarT_co]):
     """An array in a device's memory.
 
     Notes
     -----
+    In annotations, ``DeviceArray[np.float32]`` names the type of an item.
+
     `device_empty`, `device_zeros` and `to_device` make one. Basic indexing gives
     views, as NumPy's does: ``a[2:5, ::-1]``, ``a[..., 0]``, ``a[None]``. An array
     keeps its context alive. Its memory is freed with its last owner, or by `close`.
@@ -601,7 +611,7 @@ class DeviceArray:
     def strides(self) -> tuple[int, ...]:
         """Bytes from one item to the next along each dimension, as a tuple."""
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> np.dtype[_ScalarT_co]:
         """Type of an item, a numpy.dtype."""
     @property
     def ndim(self) -> int:
@@ -616,7 +626,7 @@ class DeviceArray:
     def nbytes(self) -> int:
         """Bytes of all items."""
     @property
-    def T(self) -> DeviceArray:
+    def T(self) -> Self:
         """View with the axes in reverse order."""
     @property
     def flags(self) -> ArrayFlags:
@@ -739,7 +749,9 @@ class DeviceArray:
     @overload
     def copy_to(self, dst: _Array, stream: _AnyStream) -> Transfer: ...
     @overload
-    def to_numpy(self, out: None = None) -> NDArray[Any]:
+    def to_numpy(
+        self, out: None = None, *, stream: _AnyStream | None = None
+    ) -> NDArray[_ScalarT_co]:
         """Return the items in host memory, and wait for the copy.
 
         Parameters
@@ -747,6 +759,8 @@ class DeviceArray:
         out : array, optional
             Where to copy: an array in host memory that `cudriver.copy` takes, of the same
             shape and dtype.
+        stream : Stream, optional
+            The stream in whose order to copy: work queued there is done first.
 
         Returns
         -------
@@ -754,8 +768,8 @@ class DeviceArray:
             `out`, or a new array in C order.
         """
     @overload
-    def to_numpy(self, out: _HostArrayT) -> _HostArrayT: ...
-    def copy(self, stream: _AnyStream | None = None) -> DeviceArray:
+    def to_numpy(self, out: _HostArrayT, *, stream: _AnyStream | None = None) -> _HostArrayT: ...
+    def copy(self, stream: _AnyStream | None = None) -> Self:
         """Return a copy on the same device.
 
         Parameters
@@ -778,9 +792,9 @@ class DeviceArray:
         Calls what `device_empty` and `cudriver.copy` call. Python's `copy.copy`
         and `copy.deepcopy` work, too.
         """
-    def __copy__(self) -> DeviceArray:
+    def __copy__(self) -> Self:
         """Return copy()."""
-    def __deepcopy__(self, memo: Any, /) -> DeviceArray:
+    def __deepcopy__(self, memo: Any, /) -> Self:
         """Return copy()."""
     def __reduce__(self) -> NoReturn:
         """Raise TypeError: device memory cannot be pickled."""
@@ -797,9 +811,9 @@ class DeviceArray:
         Uses ``cuMemFreeAsync`` or ``cuMemFree``. A second call does nothing.
         """
     @overload
-    def transpose(self, axes: Sequence[SupportsIndex] | None = None, /) -> DeviceArray: ...
+    def transpose(self, axes: Sequence[SupportsIndex] | None = None, /) -> Self: ...
     @overload
-    def transpose(self, *axes: SupportsIndex) -> DeviceArray:
+    def transpose(self, *axes: SupportsIndex) -> Self:
         """Return a view with the axes in another order.
 
         Parameters
@@ -828,9 +842,9 @@ class DeviceArray:
         (3, 2, 4)
         """
     @overload
-    def reshape(self, shape: _Shape, /, *, order: _Order = "C") -> DeviceArray: ...
+    def reshape(self, shape: _Shape, /, *, order: _Order = "C") -> Self: ...
     @overload
-    def reshape(self, *shape: SupportsIndex, order: _Order = "C") -> DeviceArray:
+    def reshape(self, *shape: SupportsIndex, order: _Order = "C") -> Self:
         """Return a view with another shape.
 
         Parameters
@@ -864,6 +878,9 @@ class DeviceArray:
         >>> array.reshape(2, 3).T.copy().reshape(-1).to_numpy()
         array([0, 3, 1, 4, 2, 5])
         """
+    @overload
+    def view(self, dtype: _Typed[_ScalarT]) -> DeviceArray[_ScalarT]: ...
+    @overload
     def view(self, dtype: DTypeLike) -> DeviceArray:
         """Return a view of the same bytes with another dtype.
 
@@ -896,7 +913,10 @@ class DeviceArray:
         """
     def __array__(self, *args: Any, **kwargs: Any) -> NDArray[Any]:
         """Raise TypeError: a silent copy from the device is seldom meant. Call to_numpy()."""
-    def __getitem__(self, key: _Index | tuple[_Index, ...], /) -> DeviceArray: ...
+    @classmethod
+    def __class_getitem__(cls, item: Any, /) -> GenericAlias:
+        """Return a generic alias, for annotations: ``DeviceArray[np.float32]``."""
+    def __getitem__(self, key: _Index | tuple[_Index, ...], /) -> Self: ...
     def __setitem__(self, key: _Index | tuple[_Index, ...], value: Any, /) -> None: ...
     def __hash__(self) -> int: ...
     def __len__(self) -> int: ...
@@ -1044,11 +1064,10 @@ def context_stack() -> list[Context]:
     True
     """
 
+@overload
 def pinned_empty(
-    shape: _Shape,
-    dtype: DTypeLike = "float64",
-    order: _Order = "C",
-) -> NDArray[Any]:
+    shape: _Shape, dtype: _Float64 = "float64", order: _Order = "C"
+) -> NDArray[np.float64]:
     """Return a new ndarray in page-locked memory, with undefined contents.
 
     Parameters
@@ -1083,11 +1102,16 @@ def pinned_empty(
     True
     """
 
+@overload
+def pinned_empty(
+    shape: _Shape, dtype: _Typed[_ScalarT], order: _Order = "C"
+) -> NDArray[_ScalarT]: ...
+@overload
+def pinned_empty(shape: _Shape, dtype: DTypeLike, order: _Order = "C") -> NDArray[Any]: ...
+@overload
 def pinned_zeros(
-    shape: _Shape,
-    dtype: DTypeLike = "float64",
-    order: _Order = "C",
-) -> NDArray[Any]:
+    shape: _Shape, dtype: _Float64 = "float64", order: _Order = "C"
+) -> NDArray[np.float64]:
     """Return a new ndarray in page-locked memory, filled with zero bytes.
 
     Parameters
@@ -1119,6 +1143,12 @@ def pinned_zeros(
     array([0., 0., 0.])
     """
 
+@overload
+def pinned_zeros(
+    shape: _Shape, dtype: _Typed[_ScalarT], order: _Order = "C"
+) -> NDArray[_ScalarT]: ...
+@overload
+def pinned_zeros(shape: _Shape, dtype: DTypeLike, order: _Order = "C") -> NDArray[Any]: ...
 def is_pinned(array: _HostArray, /) -> bool:
     """Return whether all of an array's memory is page-locked.
 
@@ -1226,13 +1256,14 @@ def set_host_memory_limit(bytes: int | None, /) -> None:
     >>> cu.set_host_memory_limit(None)
     """
 
+@overload
 def device_empty(
     shape: _Shape,
-    dtype: DTypeLike = "float64",
+    dtype: _Float64 = "float64",
     *,
     device: _DeviceLike | None = None,
     stream: _AnyStream | None = None,
-) -> DeviceArray:
+) -> DeviceArray[np.float64]:
     """Return a new device array with undefined contents.
 
     Parameters
@@ -1269,13 +1300,30 @@ def device_empty(
     24
     """
 
-def device_zeros(
+@overload
+def device_empty(
     shape: _Shape,
-    dtype: DTypeLike = "float64",
+    dtype: _Typed[_ScalarT],
     *,
     device: _DeviceLike | None = None,
     stream: _AnyStream | None = None,
-) -> DeviceArray:
+) -> DeviceArray[_ScalarT]: ...
+@overload
+def device_empty(
+    shape: _Shape,
+    dtype: DTypeLike,
+    *,
+    device: _DeviceLike | None = None,
+    stream: _AnyStream | None = None,
+) -> DeviceArray: ...
+@overload
+def device_zeros(
+    shape: _Shape,
+    dtype: _Float64 = "float64",
+    *,
+    device: _DeviceLike | None = None,
+    stream: _AnyStream | None = None,
+) -> DeviceArray[np.float64]:
     """Return a new device array filled with zero bytes.
 
     Parameters
@@ -1309,7 +1357,36 @@ def device_zeros(
     array([0., 0., 0.])
     """
 
-def to_device(array: ArrayLike | _Array, stream: _AnyStream | None = None) -> DeviceArray:
+@overload
+def device_zeros(
+    shape: _Shape,
+    dtype: _Typed[_ScalarT],
+    *,
+    device: _DeviceLike | None = None,
+    stream: _AnyStream | None = None,
+) -> DeviceArray[_ScalarT]: ...
+@overload
+def device_zeros(
+    shape: _Shape,
+    dtype: DTypeLike,
+    *,
+    device: _DeviceLike | None = None,
+    stream: _AnyStream | None = None,
+) -> DeviceArray: ...
+@overload
+def to_device(
+    array: NDArray[_ScalarT] | DeviceArray[_ScalarT],
+    stream: _AnyStream | None = None,
+    *,
+    device: _DeviceLike | None = None,
+) -> DeviceArray[_ScalarT]: ...
+@overload
+def to_device(
+    array: ArrayLike | _Array,
+    stream: _AnyStream | None = None,
+    *,
+    device: _DeviceLike | None = None,
+) -> DeviceArray:
     """Return a copy of an array in device memory.
 
     Parameters
@@ -1320,6 +1397,8 @@ def to_device(array: ArrayLike | _Array, stream: _AnyStream | None = None) -> De
     stream : Stream, optional
         The stream in whose order the copy runs. The source is kept alive until the
         copy is over. Without a stream, the call waits for the copy.
+    device : Device or what `Device` takes, optional
+        Where to: as for `device_empty`.
 
     Returns
     -------
@@ -1330,6 +1409,8 @@ def to_device(array: ArrayLike | _Array, stream: _AnyStream | None = None) -> De
     ------
     OutOfMemoryError
         The device has too little memory; the message says how much is free.
+    ValueError
+        There is no such device, or `stream` is on another one.
 
     Notes
     -----
@@ -1376,7 +1457,7 @@ def copy(dst: _Array, src: _Array, /) -> None:
     array([0, 1, 2])
     """
 
-def copy_async(dst: _Array, src: _Array, /, stream: _AnyStream | None) -> Transfer:
+def copy_async(dst: _Array, src: _Array, /, stream: _AnyStream | None = None) -> Transfer:
     """Copy an array into another one in the order of a stream.
 
     Parameters
@@ -1386,8 +1467,8 @@ def copy_async(dst: _Array, src: _Array, /, stream: _AnyStream | None) -> Transf
     src : array
         Where from: any such array of the same shape and dtype. Do not change it
         before the copy is over.
-    stream : Stream or None
-        None for the enclosing ``with stream:``, else the default stream.
+    stream : Stream, optional
+        The default is the enclosing ``with stream:``, else the default stream.
 
     Returns
     -------
@@ -1423,12 +1504,32 @@ def copy_async(dst: _Array, src: _Array, /, stream: _AnyStream | None) -> Transf
 
 @overload
 def from_dlpack(
+    x: NDArray[_ScalarT], /, *, device: None = None, copy: bool | None = None
+) -> NDArray[_ScalarT]: ...
+@overload
+def from_dlpack(
+    x: NDArray[_ScalarT] | DeviceArray[_ScalarT],
+    /,
+    *,
+    device: Literal["cpu"],
+    copy: bool | None = None,
+) -> NDArray[_ScalarT]: ...
+@overload
+def from_dlpack(
     x: _Lender, /, *, device: Literal["cpu"], copy: bool | None = None
 ) -> NDArray[Any]: ...
 @overload
 def from_dlpack(
-    x: DeviceArray, /, *, device: SupportsIndex | Device | None = None, copy: bool | None = None
-) -> DeviceArray: ...
+    x: DeviceArray[_ScalarT],
+    /,
+    *,
+    device: SupportsIndex | Device | None = None,
+    copy: bool | None = None,
+) -> DeviceArray[_ScalarT]: ...
+@overload
+def from_dlpack(
+    x: NDArray[_ScalarT], /, *, device: SupportsIndex | Device, copy: bool | None = None
+) -> DeviceArray[_ScalarT]: ...
 @overload
 def from_dlpack(
     x: _Lender, /, *, device: _DeviceLike | None = None, copy: bool | None = None

@@ -115,7 +115,7 @@ def test_one_primary_context(cuda: Any) -> None:
     assert context.is_primary
     assert context.handle == cu.Device(0).primary_context().handle
     assert cu.device_zeros(10).context.handle == context.handle
-    assert cu.Device(0).primary_context().active
+    assert cu.Device(0).primary_context().exists
 
 
 def test_pinned_is_pinned_for_both(cuda: Any) -> None:

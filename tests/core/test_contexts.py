@@ -363,7 +363,7 @@ def test_everything_about_a_closed_context(cu, context) -> None:
     for call in calls:
         with pytest.raises(cu.InvalidContextError, match="is closed"):
             call()
-    assert context.active is False
+    assert context.exists is False
     assert context.device == cu.Device(0)
     assert context.closed
 
@@ -545,7 +545,13 @@ def test_api_version_and_priorities(cu, context) -> None:
     least, greatest = context.stream_priority_range
     assert least >= greatest
     assert context.handle
-    assert context.active is True
+    assert context.exists is True
+
+
+def test_the_old_name_of_exists_works_with_a_warning(cu, context) -> None:
+    with pytest.warns(DeprecationWarning, match=r"Context\.active is called exists") as caught:
+        assert context.active is True
+    assert caught[0].filename == __file__
 
 
 # ---- primary contexts ----------------------------------------------------------------------------
@@ -562,7 +568,7 @@ def test_primary_context_is_given_back_with_its_last_owner(cu, driver, two_devic
     device = two_devices[1]
     assert driver.primary_state(1)[1] is False
     context = device.primary_context()
-    assert context.active is True
+    assert context.exists is True
     assert driver.primary_state(1)[1] is True
     with context:
         array = cu.device_empty(3)
@@ -619,10 +625,10 @@ def test_primary_context_close_and_again(cu, driver, two_devices) -> None:
     context = two_devices[1].primary_context()
     context.close()
     assert driver.primary_state(1)[1] is False
-    assert context.active is False
+    assert context.exists is False
     again = two_devices[1].primary_context()
     assert again is not context
-    assert context.active is True, "of a primary context it is the device's state"
+    assert context.exists is True, "of a primary context it is the device's state"
     with pytest.raises(cu.InvalidContextError):
         context.push()
     again.close()

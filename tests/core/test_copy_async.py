@@ -371,22 +371,6 @@ def test_what_needs_no_device_is_done_at_once() -> None:
     assert (cu.copy_async(empty, empty, stream).nbytes, same.nbytes) == (0, 40)
 
 
-@pytest.mark.parametrize("more", [(), (None, None)])
-def test_copy_async_wants_one_stream(more: tuple[Any, ...]) -> None:
-    source, there = ends()
-    with pytest.raises(TypeError, match="two arrays and a stream"):
-        cu.copy_async(there, source, *more)
-    with pytest.raises(TypeError, match="two arrays and a stream"):
-        cu.copy_async(there, source, steam=cu.Stream())  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="two arrays and a stream"):
-        cu.copy_async(there, stream=None, src=source)  # type: ignore[call-arg]
-    for named in ({"src": source}, {"dst": there, "src": source}, {"stream": None}):
-        given = (there,) if "stream" not in named else (there, source)
-        with pytest.raises(TypeError, match="takes two positional arguments"):
-            cu.copy(*given, **named)  # type: ignore[call-overload]
-    assert not there.to_numpy().any()
-
-
 def test_arguments_that_do_not_fit_change_nothing(two_devices: Any) -> None:
     source, there = ends(1000)
     elsewhere = cu.Stream(device=two_devices[1])
@@ -790,6 +774,39 @@ def test_copies_behind_one_that_nobody_asks_about_are_let_go() -> None:
             pass
         del transfer
     assert sum(ref() is not None for ref in copied) <= 2
+
+
+def test_without_a_stream_the_current_one_is_used(sim: Any) -> None:
+    array, host, stream = cu.device_zeros(1000), np.arange(1000.0), cu.Stream()
+    cu.copy_async(array, host).wait()
+    assert np.array_equal(array.to_numpy(), host)
+    with stream:
+        sim.hold()
+        transfer = cu.copy_async(array[:500], cu.pinned_full(500, -1.0))
+        event = stream.record()
+        assert not event.done
+        sim.release()
+    transfer.wait()
+    assert (array[:500].to_numpy() == -1).all()
+
+
+def test_copy_async_takes_two_arrays_and_perhaps_a_stream() -> None:
+    source, there = ends()
+    calls: list[Any] = [
+        lambda: cu.copy_async(there, source, None, None),  # type: ignore[call-arg]
+        lambda: cu.copy_async(there, source, None, stream=None),  # type: ignore[misc]
+        lambda: cu.copy_async(there, source, steam=cu.Stream()),  # type: ignore[call-arg]
+        lambda: cu.copy_async(there, stream=None, src=source),  # type: ignore[call-arg]
+        lambda: cu.copy_async(there),  # type: ignore[call-arg]
+    ]
+    for call in calls:
+        with pytest.raises(TypeError, match="two arrays, and a stream or None"):
+            call()
+    for named in ({"src": source}, {"dst": there, "src": source}, {"stream": None}):
+        given = (there,) if "stream" not in named else (there, source)
+        with pytest.raises(TypeError, match="takes two positional arguments"):
+            cu.copy(*given, **named)  # type: ignore[call-overload]
+    assert not there.to_numpy().any()
 
 
 def test_copies_on_a_stream_with_the_handle_of_a_busy_one_are_let_go() -> None:

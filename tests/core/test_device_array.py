@@ -6,9 +6,12 @@ import ctypes
 import datetime
 import gc
 import operator
+import re
 import sys
+import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, get_args, get_origin
 
 import numpy as np
 import pytest
@@ -20,6 +23,7 @@ from numpy.typing import NDArray
 import cudriver as cu
 import dlpackkit as kit
 from conftest import named
+from graphkit import busy
 from program import output
 
 PACKED = np.dtype([("a", "i1"), ("b", "<f8"), ("c", "S3"), ("d", ">u2", (2, 2))])
@@ -161,6 +165,45 @@ def test_what_asarray_takes_goes_to_the_device(value: Any) -> None:
     again = cu.to_device(array)
     assert again.pointer != array.pointer or array.size == 0
     assert raw(again.to_numpy()) == raw(model)
+
+
+def test_a_copy_goes_to_the_device_that_is_named(two_devices: Any) -> None:
+    first, second = two_devices
+    model = np.arange(1000)
+    for source in (model, cu.to_device(model), cu.to_device(model, device=second)):
+        array = cu.to_device(source, device="cuda:1")
+        assert (array.device, array.context) == (second, second.primary_context())
+        assert np.array_equal(array.to_numpy(), model)
+    stream = cu.Stream(device=second)
+    assert cu.to_device(model, stream, device=second).device == second
+    with stream:
+        assert cu.to_device(model, device=second).device == second
+        assert cu.to_device(model, device=first).device == first
+    with cu.Context(1) as own:
+        assert cu.to_device(model, device=1).context is own
+        assert cu.to_device(model, device=0).context is first.primary_context()
+    alive = cu.live_allocations()
+    with pytest.raises(ValueError, match="stream is on device 1, the array on device 0"):
+        cu.to_device(model, stream, device=first)
+    with pytest.raises(ValueError, match="device 2 does not exist"):
+        cu.to_device(model, device=2)
+    with pytest.raises(TypeError, match="positional"):
+        cu.to_device(model, stream, second)  # type: ignore[call-overload]
+    assert cu.live_allocations() == alive
+
+
+def test_items_come_in_the_order_of_the_stream_that_is_named() -> None:
+    driver, stream = ctypes.CDLL(cu.driver_path()), cu.Stream()
+    array, out = cu.device_zeros(1000, "u1"), cu.pinned_zeros(1000, "u1")
+    for into in (None, out):
+        array.fill(0)
+        address, size = ctypes.c_uint64(array.pointer), ctypes.c_size_t(array.size)
+        with ThreadPoolExecutor(1) as other, busy(driver, stream):
+            assert driver.cuMemsetD8Async(address, 7, size, ctypes.c_void_p(stream.handle)) == 0
+            back = other.submit(array.to_numpy, into, stream=stream)
+            time.sleep(0.05)  # a copy in another order is over by now
+        assert (back.result() == 7).all()
+    assert back.result() is out
 
 
 def test_read_only_and_unaligned_sources() -> None:
@@ -366,6 +409,45 @@ def test_what_an_array_does_not_do() -> None:
         array.shape = (5, 2)  # type: ignore[misc]
     assert array == array
     assert hash(array) == hash(array)
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("get", "; use to_numpy()"),
+        ("item", "; use to_numpy().item()"),
+        ("ctypes", "; use pointer"),
+        ("data_ptr", "; use pointer"),
+        ("set", "; use copy_from(array)"),
+        ("astype", "computes nothing; use to_numpy().astype, or"),
+        ("sum", "computes nothing; use to_numpy().sum, or"),
+        ("nothing", "no attribute 'nothing'"),
+        ("__nothing__", "no attribute '__nothing__'"),
+        ("", "no attribute ''"),
+    ],
+)
+def test_an_attribute_of_other_libraries_names_ours(name: str, ours: str) -> None:
+    array = cu.device_zeros(3)
+    assert not hasattr(array, name)
+    assert getattr(array, name, 5) == 5
+    with pytest.raises(AttributeError, match=re.escape(ours)) as caught:
+        getattr(array, name)
+    assert str(caught.value).startswith("'cudriver.DeviceArray' object has no attribute")
+    assert (caught.value.name, caught.value.obj) == (name, array)
+    if "use" in ours:
+        assert hasattr(array, re.findall(r"use (\w+)", ours)[0])
+
+
+def test_other_attributes_cannot_be_set() -> None:
+    array = cu.device_zeros(3)
+    with pytest.raises(AttributeError):
+        array.get = None  # type: ignore[attr-defined]
+
+
+def test_the_type_of_an_item_can_be_named_in_annotations() -> None:
+    alias = cu.DeviceArray[np.float32]
+    assert (get_origin(alias), get_args(alias)) == (cu.DeviceArray, (np.float32,))
+    assert str(alias) == "cudriver.DeviceArray[numpy.float32]"
 
 
 def test_what_it_says_of_itself() -> None:

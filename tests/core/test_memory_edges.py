@@ -354,10 +354,10 @@ def test_what_a_context_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     own: Any = SimpleNamespace(is_primary=False, closed=False, device=device)
     assert (contexts.flags(primary), contexts.flags(own)) == (8, 4)
     assert asked == [(False, "cuDevicePrimaryCtxGetState", 11), (True, "cuCtxGetFlags")]
-    assert (contexts.active(primary), contexts.active(own)) == (False, True)
+    assert (contexts.exists(primary), contexts.exists(own)) == (False, True)
     own.closed = True
     answers["cuDevicePrimaryCtxGetState"] = (0, 1)
-    assert (contexts.active(primary), contexts.active(own)) == (True, False)
+    assert (contexts.exists(primary), contexts.exists(own)) == (True, False)
     assert contexts.stream_priority_range(own) == (1, -5)
     assert contexts.stream_priority_range(own).greatest == -5
     assert contexts.memory_info_of(own) == (10, 20)

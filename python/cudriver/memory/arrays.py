@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -78,3 +78,40 @@ def reshape(geometry: Any, shape: Any, keywords: dict[str, Any] | None) -> Any:
         ) from None
     finally:
         del geometry  # as above
+
+
+# What arrays of CuPy, PyTorch, Numba and PyCUDA call it, and what a DeviceArray does.
+_OURS = {
+    **dict.fromkeys(("get", "numpy", "cpu", "copy_to_host"), "to_numpy()"),
+    **dict.fromkeys(("set", "copy_to_device"), "copy_from(array)"),
+    **dict.fromkeys(("data", "ptr", "data_ptr", "gpudata", "ctypes"), "pointer"),
+    **dict.fromkeys(("to", "cuda"), "cudriver.to_device(array, device=...)"),
+    **dict.fromkeys(("clone", "contiguous"), "copy()"),
+    **dict.fromkeys(("ravel", "flatten"), "reshape(-1)"),
+    "permute": "transpose()",
+    "stride": "strides",
+    "numel": "size",
+    "element_size": "itemsize",
+    "is_contiguous": "flags.c_contiguous",
+    "free": "close()",
+    "item": "to_numpy().item()",
+    "tolist": "to_numpy().tolist()",
+    "tobytes": "to_numpy().tobytes()",
+}
+
+
+def missing(array: DeviceArray, name: str) -> NoReturn:
+    """Raise AttributeError: the array has no such attribute, but perhaps one for the purpose."""
+    text = f"'{type(array).__module__}.{type(array).__name__}' object has no attribute {name!r}"
+    if name in _OURS:
+        text += f"; use {_OURS[name]}"
+    elif hasattr(np.ndarray, name):
+        text += (
+            f": it holds memory and computes nothing; use to_numpy().{name}, or give the array to "
+            "a library that computes on the device, as in cupy.from_dlpack(array) or "
+            "torch.from_dlpack(array)"
+        )
+    try:
+        raise AttributeError(text, name=name, obj=array)
+    finally:
+        del array  # a traceback would keep it

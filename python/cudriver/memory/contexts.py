@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple, final
 
@@ -97,8 +98,13 @@ def _primary_state(context: Context) -> tuple[int, int]:
     return state
 
 
-def active(context: Context) -> bool:
+def exists(context: Context) -> bool:
     return bool(_primary_state(context)[1]) if context.is_primary else not context.closed
+
+
+def active(context: Context) -> bool:
+    warnings.warn("Context.active is called exists", DeprecationWarning, stacklevel=2)
+    return exists(context)
 
 
 def flags(context: Context) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import operator
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -51,6 +52,28 @@ class CopyPlan(NamedTuple):
     chunk: int
     threads: int
     crossover: int
+
+    def _repr_html_(self) -> str:
+        rows = {
+            "path": self.path,
+            "why": self.why,
+            "bytes": f"{self.nbytes:,}",
+            "page-locked": "yes" if self.page_locked else "no",
+        }
+        if self.staging is not None:
+            rows["staging"] = self.staging
+        if self.chunk:
+            rows["part"] = f"{self.chunk:,} bytes"
+        if self.threads:
+            rows["threads"] = f"up to {self.threads}"
+        if self.crossover:
+            rows["staged from"] = f"{self.crossover:,} bytes"
+        cells = (
+            f'<tr><th style="text-align: left">{name}</th>'
+            f'<td style="text-align: left">{html.escape(value)}</td></tr>'
+            for name, value in rows.items()
+        )
+        return f"<table>{''.join(cells)}</table>"
 
 
 _ROWS = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
 
@@ -11,9 +11,17 @@ from cudriver._core import pinned_empty
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-    from cudriver._core import _Order, _OrderLike, _Shape
+    from cudriver._core import _Order, _OrderLike, _ScalarT, _Shape, _Typed
 
 
+@overload
+def pinned_full(
+    shape: _Shape, fill_value: Any, dtype: _Typed[_ScalarT], order: _Order = "C"
+) -> NDArray[_ScalarT]: ...
+@overload
+def pinned_full(
+    shape: _Shape, fill_value: Any, dtype: DTypeLike | None = None, order: _Order = "C"
+) -> NDArray[Any]: ...
 def pinned_full(
     shape: _Shape, fill_value: Any, dtype: DTypeLike | None = None, order: _Order = "C"
 ) -> NDArray[Any]:
@@ -54,6 +62,18 @@ def pinned_full(
     return array
 
 
+@overload
+def pinned_empty_like(
+    prototype: NDArray[_ScalarT], dtype: None = None, order: _OrderLike = "K"
+) -> NDArray[_ScalarT]: ...
+@overload
+def pinned_empty_like(
+    prototype: ArrayLike, dtype: _Typed[_ScalarT], order: _OrderLike = "K"
+) -> NDArray[_ScalarT]: ...
+@overload
+def pinned_empty_like(
+    prototype: ArrayLike, dtype: DTypeLike | None = None, order: _OrderLike = "K"
+) -> NDArray[Any]: ...
 def pinned_empty_like(
     prototype: ArrayLike, dtype: DTypeLike | None = None, order: _OrderLike = "K"
 ) -> NDArray[Any]:
@@ -100,6 +120,18 @@ def pinned_empty_like(
     return pinned_empty(source.shape, dtype, cast("_Order", order))
 
 
+@overload
+def pinned_array(
+    object: NDArray[_ScalarT], dtype: None = None, order: _OrderLike = "K"
+) -> NDArray[_ScalarT]: ...
+@overload
+def pinned_array(
+    object: ArrayLike, dtype: _Typed[_ScalarT], order: _OrderLike = "K"
+) -> NDArray[_ScalarT]: ...
+@overload
+def pinned_array(
+    object: ArrayLike, dtype: DTypeLike | None = None, order: _OrderLike = "K"
+) -> NDArray[Any]: ...
 def pinned_array(
     object: ArrayLike, dtype: DTypeLike | None = None, order: _OrderLike = "K"
 ) -> NDArray[Any]:

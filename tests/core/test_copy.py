@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -243,6 +244,28 @@ def test_the_paths_that_are_explained() -> None:
     assert cu.explain_copy(plain, plain).path == "host"
     assert cu.explain_copy(there[:0], plain[:0]).path == "empty"
     assert all(len(plan) == 8 for plan in [cu.explain_copy(there, plain)])
+
+
+def test_a_notebook_shows_a_plan_as_a_table() -> None:
+    def shown(plan: cu.CopyPlan) -> dict[str, str]:
+        rows = ElementTree.fromstring(plan._repr_html_())
+        return {row[0].text or "": row[1].text or "" for row in rows}
+
+    there, host = cu.device_empty((1 << 12, 1 << 12), "u1"), np.zeros((1 << 13, 1 << 13), "u1")
+    staged = cu.explain_copy(there, host[::2, ::2])
+    assert shown(staged) == {
+        "path": "staged",
+        "why": staged.why,
+        "bytes": "16,777,216",
+        "page-locked": "no",
+        "staging": "staged, packed",
+        "part": f"{staged.chunk:,} bytes",
+        "threads": f"up to {staged.threads}",
+        "staged from": f"{staged.crossover:,} bytes",
+    }
+    direct = cu.explain_copy(there, cu.pinned_empty(there.shape, "u1"))
+    assert list(shown(direct)) == ["path", "why", "bytes", "page-locked"]
+    assert shown(direct._replace(why="a < b & c"))["why"] == "a < b & c"
 
 
 @pytest.mark.parametrize("to_device", [True, False])

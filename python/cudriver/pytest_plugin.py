@@ -49,6 +49,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         require(item)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    fixture = getattr(item, "funcargs", {}).get("simulated_cuda")
+    if fixture is not None and call.excinfo is not None:
+        fixture._explain(call.excinfo.value)
+
+
 @pytest.fixture(scope="session")
 def cuda_stack() -> RunningStack:
     """The check's report of the environment that the tests run in, as `cudriver check` has it."""

@@ -292,6 +292,33 @@ def test_this_process_takes_the_simulated_driver_where_there_is_none(
     session(USED, CUDRIVER_LIBRARY=None).assert_outcomes(passed=2)
 
 
+def test_an_error_says_that_use_was_not_called(session: Session) -> None:
+    source = """
+        import pytest
+        import cudriver as cu
+
+        def test_forgotten(simulated_cuda):
+            cu.device_zeros(3)
+
+        def test_used(simulated_cuda):
+            with pytest.raises(cu.DriverNotFoundError):
+                simulated_cuda.use()
+            cu.device_zeros(3)
+
+        def test_of_something_else(simulated_cuda):
+            assert simulated_cuda.run("print(1)").stdout == "2"
+
+        def test_without():
+            cu.device_zeros(3)
+    """
+    result = session(source, CUDRIVER_LIBRARY="/nowhere/libcuda.so.1")
+    result.assert_outcomes(failed=4)
+    said = "the fixture simulated_cuda alone chooses no driver: call simulated_cuda.use() first"
+    at = [number for number, line in enumerate(result.outlines) if said in line]
+    assert len(at) == 1
+    assert "test_forgotten" in [line for line in result.outlines[: at[0]] if line[:2] == "__"][-1]
+
+
 @pytest.mark.parametrize("library", ["", None])  # both mean the system's driver
 def test_a_real_device_is_left_to_the_other_tests(
     monkeypatch: pytest.MonkeyPatch, library: str | None

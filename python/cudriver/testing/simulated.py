@@ -35,6 +35,8 @@ class SimulatedCuda:
     '4\\n'
     """
 
+    _used = False  # by `use`
+
     def run(
         self,
         source: str,
@@ -100,6 +102,7 @@ class SimulatedCuda:
         """
         import cudriver as cu
 
+        self._used = True
         if not os.environ.get("CUDRIVER_LIBRARY"):
             from cudriver.testing.devices import shown
 
@@ -110,3 +113,14 @@ class SimulatedCuda:
                 cu.use_driver("sim")
         if not cu.driver_is_simulated():
             pytest.skip(f"this process uses {cu.driver_path()} already, and can have one; {HINT}")
+
+    def _explain(self, error: BaseException) -> None:
+        """Say in an error for want of a driver that the test did not call `use`."""
+        from cudriver.errors import DriverNotFoundError, NotInitializedError, UnsupportedDriverError
+
+        kinds = DriverNotFoundError, NotInitializedError, UnsupportedDriverError
+        if isinstance(error, kinds) and not self._used:
+            error.add_note(
+                "the fixture simulated_cuda alone chooses no driver: call simulated_cuda.use() "
+                "first, for the simulated driver in this process"
+            )

@@ -262,7 +262,8 @@ bool sim_is_down(void);
 bool sim_is_initialised(void);
 CUresult sim_initialise(void);
 
-/* Set while a worker runs the user's function, in which few calls are permitted. */
+/* Around the user's function, which a worker runs, and in which few calls are permitted. Waits
+ * while another worker runs one. */
 void sim_mark_callback(bool inside);
 
 /* Each kind of object registers what is to be done when the last reference goes: in the monitor. */

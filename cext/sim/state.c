@@ -58,8 +58,20 @@ bool sim_is_initialised(void)
     return atomic_load_explicit(&initialised, memory_order_acquire);
 }
 
+/* One of the program's functions at a time: the driver "may" serialize those of independent
+ * streams, so that none may wait for another. */
 void sim_mark_callback(bool inside)
 {
+    static pthread_cond_t left = PTHREAD_COND_INITIALIZER;
+    static bool one_is_in;
+
+    sim_lock();
+    while (inside && one_is_in) {
+        pthread_cond_wait(&left, &sim.lock);
+    }
+    one_is_in = inside;
+    pthread_cond_signal(&left);
+    sim_unlock();
     in_callback = inside;
 }
 

@@ -7,6 +7,7 @@ import random
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -407,6 +408,26 @@ def test_a_host_function_runs_elsewhere_and_in_order(sim: Driver, context: int) 
         assert sim.cuLaunchHostFunc(stream, ctypes.cast(function, ctypes.c_void_p), value) == 0
     assert sim.cuStreamSynchronize(stream) == 0
     assert seen == [801, 802, 803]  # 800: calls are not permitted there
+
+
+def test_host_functions_of_two_streams_run_one_at_a_time(sim: Driver, context: int) -> None:
+    first, second = (sim.make("cuStreamCreateWithPriority", NON_BLOCKING, 0) for _ in range(2))
+    seen: list[int] = []
+    begun, over = threading.Event(), threading.Event()
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    def function(data: int | None) -> None:
+        if data is None:
+            begun.set()
+            over.wait(0.3)
+        seen.append(data or 0)
+
+    pointer = ctypes.cast(function, ctypes.c_void_p)
+    assert sim.cuLaunchHostFunc(first, pointer, 0) == 0
+    assert begun.wait(60)
+    assert sim.cuLaunchHostFunc(second, pointer, 1) == 0
+    assert sim.cuCtxSynchronize() == 0
+    assert seen == [0, 1]
 
 
 # --- pools ---

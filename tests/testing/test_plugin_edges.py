@@ -241,11 +241,15 @@ def test_a_context_that_cannot_be_waited_for_hides_no_leak(
 ) -> None:
     waited = []
 
-    def context(device: cu.Device) -> Any:
-        waited.append(device.ordinal)
-        raise cu.CudaError("broken")
+    class Broken:
+        def __init__(self, ordinal: int) -> None:
+            self.ordinal = ordinal
 
-    monkeypatch.setattr(cu.Device, "primary_context", context)
+        def primary_context(self) -> Any:
+            waited.append(self.ordinal)
+            raise cu.CudaError("broken")
+
+    monkeypatch.setattr(cu, "Device", Broken)
     rows = [cu.Allocation("stream", 0, 1, ordinal, None) for ordinal in (0, 1, None)]
     leaks._finish_work(Counter(rows))
     assert {0, 1} <= {*waited}

@@ -107,6 +107,16 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
         yield
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    """On a GPU names what fails at once: time there is short, and a run may be cut."""
+    report = yield
+    terminal = item.config.pluginmanager.get_plugin("terminalreporter")
+    if report.failed and DRIVER == "real" and terminal is not None:
+        terminal.write_line(f"\n{report.outcome} ({report.when}): {report.nodeid}")
+    return report
+
+
 @contextmanager
 def _without_compiler() -> Iterator[None]:
     """Many tests build small libraries. Where nothing compiles or reads them, they are skipped."""

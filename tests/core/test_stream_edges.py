@@ -39,9 +39,11 @@ def same_stack() -> Iterator[None]:
 
 
 @pytest.fixture(params=["this context", "another context", "another device"])
-def home(request: Any, two_devices: Any) -> Iterator[Any]:
+def home(request: Any) -> Iterator[Any]:
     """A context: the current one, another of its device, and one of a device that is not current.
     It can be closed when the test is over: nothing that a call has made is left in it."""
+    if request.param == "another device":
+        request.getfixturevalue("two_devices")
     if request.param == "this context":
         yield cu.current_context()
         return

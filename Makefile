@@ -301,11 +301,15 @@ pictures: install ## draw the README's pictures anew
 
 .PHONY: sdist
 sdist: $(VENV)/.requirements ## a source archive, in dist/
-	$(PY) -c "from setuptools import build_meta; print('dist/' + build_meta.build_sdist('dist'))"
+	$(PY) release/sdist
 
 .PHONY: wheels
 wheels: ## wheels for x86-64 and aarch64, in dist/: docs/wheels.md
 	release/wheels $(ARGS)
+
+.PHONY: release-check
+release-check: ## whether this commit can be released: built twice from a clean clone, tested, into dist/
+	release/check $(or $(ARGS),$(PYTHON))
 
 .PHONY: clean
 clean: ## remove what was built, and .venv

@@ -33,6 +33,7 @@ import pytest
 
 import cudriver as cu
 from cudriver.cli import COMMANDS, _load
+from cudriver.stack import explain
 from cudriver.stack.report import Report
 from model_machine import OLD, TRAIN, make, picture
 from native_build import ROOT
@@ -320,3 +321,37 @@ def test_the_picture_of_the_rates_is_what_was_measured(tmp_path: Path) -> None:
     chart.main(str(DOCS / "performance.md"), str(tmp_path / "rates.svg"))
     drawn = (DOCS / "images" / "rates.svg").read_text(encoding="utf-8")
     assert drawn == (tmp_path / "rates.svg").read_text(encoding="utf-8"), "make pictures"
+
+
+OURS = {
+    "array": cu.DeviceArray,
+    "cu": cu,
+    "event": cu.Event,
+    "start": cu.Event,
+    "stream": cu.Stream,
+}
+
+
+@pytest.mark.parametrize("page", ["docs/howto/coming-from.md", "docs/zh/howto/coming-from.md"])
+def test_our_names_beside_those_of_other_libraries_exist(page: str) -> None:
+    rows = re.findall(r"^\| .+ \| (.+) \|$", (ROOT / page).read_text("utf-8"), re.MULTILINE)
+    code = " ".join(re.findall("`([^`]+)`", " ".join(rows)))
+    named = set(re.findall(rf"\b({'|'.join(OURS)})\.(\w+)", code))
+    assert len(named) > 30
+    assert [(owner, name) for owner, name in named if not hasattr(OURS[owner], name)] == []
+    attributes = set(re.findall(r"cu\.Device\(\d\)\.(\w+)", code))
+    assert attributes
+    assert [name for name in attributes if not hasattr(cu.Device, name)] == []
+    for function, given in re.findall(r"cu\.(\w+)\([^()]*?(\w+)=", code):
+        assert given in inspect.signature(getattr(cu, function)).parameters, function
+
+
+@pytest.mark.parametrize("page", ["docs/faq.md", "docs/zh/faq.md"])
+def test_each_line_of_a_pasted_error_belongs_to_the_rule_that_answers_it(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    answers = re.findall(r"^```text\n(.*?)^```\n(.*?)(?=^```|^#)", text, re.MULTILINE | re.DOTALL)
+    assert len(answers) > 10
+    for error, answer in answers:
+        rules = re.findall(r"\[(\w+)\]\(\S*/data/rules/", answer)
+        for line in error.splitlines():
+            assert [match.rule for match in explain.match(line)][:1] == rules, line

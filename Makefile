@@ -116,7 +116,7 @@ test-network: install ## tests on real frameworks: GBs, into ~/.cache/cudriver-t
 test-peers: install ## other libraries' tests, under `cudriver simulate`
 	$(PY) -m tests.peers $(ARGS)
 
-# Each environment is downloaded (up to 6 GB), broken, mended and removed again; with the cache of wheels
+# Each environment is downloaded (up to 6 GB), broken, fixed and removed again; with the cache of wheels
 # that is 30 GB at most. Without ARGS: those that are not done since the check or they were changed.
 .PHONY: corpus
 corpus: install $(VENV)/.dev ## how right the check is on real environments: docs/accuracy.md

@@ -87,7 +87,7 @@ SIM_EXPORT int cudriver_sim_version(void)
 }
 
 /* A real device stays broken for the life of the process; tests continue. */
-static void mend_devices(void)
+static void fix_devices(void)
 {
     sim_lock();
     for (int i = 0; i < SIM_MAX_DEVICES; i++) {
@@ -108,7 +108,7 @@ SIM_EXPORT void cudriver_sim_reset(void)
     cudriver_sim_clear_faults();
     cudriver_sim_reset_counts();
     cudriver_sim_release();
-    mend_devices();
+    fix_devices();
     read_environment();
 }
 

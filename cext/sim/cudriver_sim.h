@@ -34,7 +34,7 @@ int cudriver_sim_version(void);
 int cudriver_sim_has(const char *function);
 
 /* Sets every knob to its default, then as the environment says; clears faults and counters;
- * releases held streams; mends devices that an error broke, which hardware does not. Objects stay
+ * releases held streams; fixes devices that an error broke, which hardware does not. Objects stay
  * as they are. */
 void cudriver_sim_reset(void);
 

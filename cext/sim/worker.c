@@ -266,7 +266,7 @@ static void *worker_main(void *argument)
         sim_unlock();
         result = op_run(stream, op, broken);
         sim_lock();
-        /* What only inherited the error does not break a device that was mended meanwhile. */
+        /* What only inherited the error does not break a device that was fixed meanwhile. */
         if (result != broken && sim_context_state(stream->context) == CUDA_SUCCESS) {
             sim_context_break(stream->context, result);
         }

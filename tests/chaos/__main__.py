@@ -16,7 +16,7 @@ from chaos.score import HARMLESS, one_line, score, summary
 from corpus import ask
 from corpus.__main__ import CACHE, ROOT, fingerprint, simulated_driver
 from corpus.compare import Said
-from corpus.one import heal, mends
+from corpus.one import fixes, heal
 from corpus.plan import DeclarationError, Environment, Fault, read_all, select
 from corpus.workshop import InstallError, Workshop, call
 
@@ -30,7 +30,7 @@ def arguments() -> argparse.Namespace:
     add("name", nargs="*", default=SMALL, help="environments of the corpus (three small ones)")
     add("--seeds", default="0-9", help="of each environment: 0-9")
     add("-j", type=int, default=1, dest="jobs", help="faults side by side (1)")
-    add("--run-commands", action="store_true", help="also run what the check prints as mends")
+    add("--run-commands", action="store_true", help="also run what the check prints as fixes")
     add("--again", action="store_true", help="also what is done already")
     add("--least", type=float, help="fail where fewer (a share) of those that break are found")
     add("--check", default=str(Path(sys.executable).with_name("cudriver")), help="cudriver itself")
@@ -92,14 +92,14 @@ class Healthy:
             fresh = [f for f in said.findings if (f["rule"], f["title"]) not in self.said]
             scored = score(fault.words, failures, fresh)
             row.update(state="done", failures=failures, findings=fresh, score=asdict(scored))
-            commands = mends(said, self.said)
+            commands = fixes(said, self.said)
             if run_commands and commands and scored.outcome != HARMLESS:
                 environ = ask.variables({**self.wanted.environ, **planted.environ}, self.driver)
                 calm = Fault(name=str(seed))
-                row["mend"] = heal(
+                row["fix"] = heal(
                     self.wanted, calm, prefix, environ, prefix, self.check, self.shop, commands
                 )
-                row["mend"]["commands"] = commands
+                row["fix"]["commands"] = commands
         except (ask.CheckError, InstallError, OSError, ValueError) as error:
             row.update(state="failed", reason=f"{type(error).__name__}: {error}")
         finally:

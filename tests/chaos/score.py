@@ -85,15 +85,15 @@ def summary(rows: list[dict]) -> str:
     broken = [row for row in done if row["score"]["outcome"] != HARMLESS]
     count = Counter(row["score"]["outcome"] for row in broken)
     texts = sum(row["score"]["text"] for row in broken)
-    tried = [row for row in broken if row.get("mend", {}).get("state") in ("works", "failed")]
-    healed = sum(row["mend"]["state"] == "works" for row in tried)
+    tried = [row for row in broken if row.get("fix", {}).get("state") in ("works", "failed")]
+    healed = sum(row["fix"]["state"] == "works" for row in tried)
     environments = {row["environment"] for row in done}
     lines = [
         f"{len(done)} faults in {len(environments)} environments, {len(broken)} of them break an "
         f"import or a first use; {len(rows) - len(done)} could not be planted or asked",
         _line("found, with the right severity and cause", count[RIGHT], len(broken)),
         _line("text to the letter or contained", texts, len(broken)),
-        _line("mends that heal", healed, len(tried)),
+        _line("fixes that heal", healed, len(tried)),
     ]
     lines += [f"{kind:42} {count[kind]:5}" for kind in (WEAK, OTHER, SILENT)]
     for what in ("false_errors", "false_warnings"):
@@ -122,6 +122,6 @@ def one_line(row: dict) -> str:
     told = row["score"]
     wrong = [*told["false_errors"], *told["false_warnings"]]
     parts = [told["outcome"], *(["text"] if told["text"] else [])]
-    parts += [f"mend {row['mend']['state']}"] if "mend" in row else []
+    parts += [f"fix {row['fix']['state']}"] if "fix" in row else []
     parts += [f"FALSE: {text}" for text in wrong]
     return f"{head}: {', '.join(parts)}"

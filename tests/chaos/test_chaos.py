@@ -181,7 +181,7 @@ def test_the_summary_counts_what_breaks(healthy):
         fault = faults.draw("env", seed, known).__dict__
         rows.append({"environment": "env", "seed": seed, "state": "done", "fault": fault})
         rows[-1]["score"] = told.__dict__
-    rows[0]["mend"] = {"state": "works"}
+    rows[0]["fix"] = {"state": "works"}
     lines = summary(rows).splitlines()
     assert lines[0].startswith("4 faults in 1 environments, 4 of them break")
     assert "2 of 4     0.50 (0.15 to 0.85)" in lines[1]

@@ -138,7 +138,7 @@ def test_a_driver_that_cannot_be_used_is_a_sentence(library: str) -> None:
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr.startswith("cudriver: ")
         assert library in done.stderr
-        assert "Install the NVIDIA driver" not in done.stderr  # a wrong path is not mended by that
+        assert "Install the NVIDIA driver" not in done.stderr  # a wrong path is not fixed by that
         assert "Traceback" not in done.stderr
         done = command(name, "--json", CUDRIVER_LIBRARY=library)
         assert done.returncode == 1

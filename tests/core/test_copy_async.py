@@ -1105,7 +1105,7 @@ def test_a_copy_that_fails_on_the_device_is_told_by_its_transfer(sim: Any, pagea
     del there, transfer, caught, again
     gc.collect()
     assert gone() is None, "a failed copy holds nothing"
-    assert np.array_equal(cu.to_device(source).to_numpy(), source), "the device was mended"
+    assert np.array_equal(cu.to_device(source).to_numpy(), source), "the device was fixed"
 
 
 def test_waiting_in_many_threads_for_one_transfer(held: Any) -> None:

@@ -166,7 +166,7 @@ def test_each_call_fails_in_turn(cu, sim, quiet, functions, name: str) -> None:
                     assert function in LOOKS, f"{where}; and then {error}"
                 if function in LOOKS:
                     sim.settle()
-                    sim.reset()  # mends the devices that the work behind it broke
+                    sim.reset()  # fixes the devices that the work behind it broke
                     after = sweep.settle()
                 deadline = time.monotonic() + 60
                 while (

@@ -17,7 +17,7 @@ class Totals:
     def __init__(self, rows: Iterable[dict]) -> None:
         self.environments = self.faults = self.not_installed = 0
         self.right = self.false = self.found = self.missed = self.texts = 0
-        self.libraries = self.libraries_right = self.mends = self.mends_work = self.untried = 0
+        self.libraries = self.libraries_right = self.fixes = self.fixes_work = self.untried = 0
         self.differences = self.failed = 0
         for row in rows:
             if row["state"] == "not installed":
@@ -34,9 +34,9 @@ class Totals:
                     continue
                 self.faults += 1
                 self._add(fault)
-                state = fault["mend"]["state"]
-                self.mends += state in ("works", "failed")
-                self.mends_work += state == "works"
+                state = fault["fix"]["state"]
+                self.fixes += state in ("works", "failed")
+                self.fixes_work += state == "works"
                 self.untried += state == "not tried"
 
     def _add(self, row: dict) -> None:
@@ -65,7 +65,7 @@ class Totals:
             f"{self.environments} environments, {self.faults} faults: precision "
             f"{self.precision:.2f} ({self.false} false), recall {self.recall:.2f} "
             f"({self.missed} missed), libraries {self.libraries_right}/{self.libraries}, "
-            f"{self.differences} differences, mends {self.mends_work}/{self.mends}; "
+            f"{self.differences} differences, fixes {self.fixes_work}/{self.fixes}; "
             f"{self.not_installed} not installed, {self.failed} failed"
         )
 
@@ -78,8 +78,8 @@ def one_line(row: dict) -> str:
     for source in [row, *row["faults"]]:
         name = "" if source is row else f"@{source['name']} "
         parts += [name + text for text in wrong(source)]
-        if source.get("mend", {}).get("state") == "not tried":
-            parts.append(f"{name}mend not tried: {source['mend']['reason']}")
+        if source.get("fix", {}).get("state") == "not tried":
+            parts.append(f"{name}fix not tried: {source['fix']['reason']}")
     return "\n    ".join(parts) + f"\n    {row['seconds']} s"
 
 
@@ -95,7 +95,7 @@ def write(every: list[Environment], done: dict[str, dict], notes: dict) -> str:
         "Written by `make corpus`: each environment below is installed with uv, its modules are",
         "imported by its own Python, and what happens is set beside what `cudriver check` and",
         "`cudriver which` say of it from outside. Then faults are planted in copies of it, and the",
-        "printed mend is run as it stands. No GPU and no driver: what only a running kernel shows",
+        "printed fix is run as it stands. No GPU and no driver: what only a running kernel shows",
         "is not measured here. What imports do does not depend on the check, so it may be kept",
         "from an earlier run of the same declaration. `tests/corpus/environments/` has those.",
         "",
@@ -110,7 +110,7 @@ def write(every: list[Environment], done: dict[str, dict], notes: dict) -> str:
         "  where only the GPU part fails and the package goes on without it.",
         "- **libraries**: of NVIDIA's libraries that the processes mapped, the part for which",
         "  `which` names that very file, in the version that it reports of itself.",
-        "- **mends**: of the commands printed for a planted fault, the part after which imports",
+        "- **fixes**: of the commands printed for a planted fault, the part after which imports",
         "  and check are right again.",
         "",
         "## What stays wrong",
@@ -125,7 +125,7 @@ def write(every: list[Environment], done: dict[str, dict], notes: dict) -> str:
         "",
         "## Faults",
         "",
-        "| environment | fault | what happens | the check says | mend |",
+        "| environment | fault | what happens | the check says | fix |",
         "|---|---|---|---|---|",
         *(line for e in every if e.name in done for line in _faults(e, done[e.name])),
         "",
@@ -152,8 +152,8 @@ def _totals(totals: Totals) -> list[str]:
         f"| recall | {totals.recall:.2f} ({totals.found} found, {totals.missed} missed) |",
         f"| failures whose text was predicted to the letter | {totals.texts} |",
         f"| libraries | {part:.3f} ({totals.libraries_right} of {totals.libraries} right) |",
-        f"| mends that work | {totals.mends_work} of {totals.mends} |",
-        f"| mends not tried: they need another package index | {totals.untried} |",
+        f"| fixes that work | {totals.fixes_work} of {totals.fixes} |",
+        f"| fixes not tried: they need another package index | {totals.untried} |",
     ]
 
 
@@ -183,7 +183,7 @@ def _faults(wanted: Environment, row: dict) -> Iterable[str]:
         happens = fault["failures"][0]["text"] if fault["failures"] else "nothing fails"
         loud = [f for f in fault["findings"] if f["severity"] in ("error", "warning")]
         says = ", ".join(dict.fromkeys(f"{f['severity']} {f['rule']}" for f in loud)) or "nothing"
-        yield f"| {wanted.name} | {name} | {_cell(happens)} | {says} | {fault['mend']['state']} |"
+        yield f"| {wanted.name} | {name} | {_cell(happens)} | {says} | {fault['fix']['state']} |"
 
 
 def _cell(text: str, width: int = 160) -> str:
@@ -205,9 +205,9 @@ def wrong(row: dict) -> list[str]:
     texts = [f"false alarm: {text}" for text in row["false_alarms"]]
     texts += [f"missed: {text}" for text in row["misses"]]
     texts += [f"differs: {text}" for text in row["differences"]]
-    mend = row.get("mend", {})
-    if mend.get("state") == "failed":
-        texts.append(f"mend `{'; '.join(mend['commands'])}`: {mend['reason']}")
+    fixes = row.get("fix", {})
+    if fixes.get("state") == "failed":
+        texts.append(f"fix `{'; '.join(fixes['commands'])}`: {fixes['reason']}")
     return texts
 
 

@@ -107,16 +107,16 @@ def _fault(
         kept = shop.kept_truth(truth_key(wanted, fault))
         row, happened, said, _ = _look(wanted, fault, broken, environ, cwd, check, kept)
         row["state"] = "done"
-        commands = mends(said, known)
-        row["mend"] = {"commands": commands, "state": "none"}
-        if fault.mend == "run" and commands and (happened.failures or fault.expect):
-            row["mend"].update(heal(wanted, fault, broken, environ, cwd, check, shop, commands))
+        commands = fixes(said, known)
+        row["fix"] = {"commands": commands, "state": "none"}
+        if fault.fix == "run" and commands and (happened.failures or fault.expect):
+            row["fix"].update(heal(wanted, fault, broken, environ, cwd, check, shop, commands))
     finally:
         shop.remove(broken)
     return row
 
 
-def mends(said: Said, known: set[tuple[str, str]]) -> list[str]:
+def fixes(said: Said, known: set[tuple[str, str]]) -> list[str]:
     """The commands that a reader would run: those of the errors; without one, of new warnings."""
     errors = [f for f in said.findings if f["severity"] == "error"]
     chosen = errors or [

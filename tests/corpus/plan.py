@@ -36,7 +36,7 @@ class Fault:
     check: tuple[str, ...] = ()  # further words for `cudriver check`
     use: tuple[str, ...] = ()  # further code, run after the imports
     expect: tuple[str, ...] = ()  # rules that must fire though no import shows it: "CU402"
-    mend: str = "run"  # "no": the mend is for people (buy a GPU, install a driver)
+    fix: str = "run"  # "no": the fix is for people (buy a GPU, install a driver)
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def truth_key(wanted: Environment, fault: Fault | None) -> str:
     for name in ("about", "unrelated", "ci", "faults"):
         del told[name]
     damage = asdict(fault) if fault else {}
-    for name in ("about", "check", "expect", "mend"):
+    for name in ("about", "check", "expect", "fix"):
         damage.pop(name, None)
     text = json.dumps([told, damage], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -9,7 +9,7 @@ import pytest
 
 from corpus import ask, document, plan, workshop
 from corpus.compare import Said, Truth, compare, is_cuda_library, same_version
-from corpus.one import mends
+from corpus.one import fixes
 from cudriver.stack.explain import rule_names
 
 EVERY = plan.read_all()
@@ -51,7 +51,7 @@ def test_a_declaration_is_whole(environment):
     assert environment.driver in ("none", "simulated")
     for fault in environment.faults:
         assert set(fault.expect) <= set(rule_names())
-        changed = fault.__dict__.keys() - {"name", "about", "expect", "mend", "use"}
+        changed = fault.__dict__.keys() - {"name", "about", "expect", "fix", "use"}
         assert any(fault.__dict__[name] for name in changed), f"{fault.name} changes nothing"
 
 
@@ -218,11 +218,11 @@ def test_an_error_without_a_failure_is_a_false_alarm():
 
 
 def test_a_second_error_that_names_another_library_is_a_false_alarm():
-    second = finding("CU305", title="libtorch.so is nowhere", predicts="libtorch.so: cannot open")
+    second = finding("CU305", title="libtorch.so is not found", predicts="libtorch.so: cannot open")
     outcome = compare(
         Truth([failure(f"ImportError: {GONE}")]), said(finding(predicts=GONE), second)
     )
-    assert (outcome.right_errors, outcome.false_alarms) == (1, ["CU305 libtorch.so is nowhere"])
+    assert (outcome.right_errors, outcome.false_alarms) == (1, ["CU305 libtorch.so is not found"])
 
 
 def test_a_failure_without_an_error_is_a_miss_and_a_warning_is_enough_for_a_part():
@@ -293,14 +293,14 @@ def test_small_judgements():
     assert not same_version("12.4", "12.8.90")
 
 
-def test_mends_are_those_of_the_errors_or_of_new_warnings():
+def test_fixes_are_those_of_the_errors_or_of_new_warnings():
     error = finding(fix=["a"])
     old = finding("CU402", "warning", "old", fix=["b"])
     new = finding("CU402", "warning", "new", fix=["c", "d"])
     known = {("CU402", "old")}
-    assert mends(said(error, old, new), known) == ["a"]
-    assert mends(said(old, new), known) == ["c", "d"]
-    assert mends(said(error, error), known) == ["a"]
+    assert fixes(said(error, old, new), known) == ["a"]
+    assert fixes(said(old, new), known) == ["c", "d"]
+    assert fixes(said(error, error), known) == ["a"]
 
 
 # --- the document ------------------------------------------------------------------------------
@@ -318,7 +318,7 @@ def row(name="none-numpy", **fields):
 
 def test_totals_are_sums_over_environments_and_faults():
     fault = row("x", right_errors=1, found=1, libraries=2, libraries_right=1)
-    fault["mend"] = {"state": "failed", "commands": ["pip install x"], "reason": "left: CU303"}
+    fault["fix"] = {"state": "failed", "commands": ["pip install x"], "reason": "left: CU303"}
     totals = document.Totals(
         [
             row(false_alarms=["CU305 a"], misses=["import b: c"], faults=[fault]),
@@ -328,17 +328,17 @@ def test_totals_are_sums_over_environments_and_faults():
     assert (totals.environments, totals.faults, totals.not_installed) == (1, 1, 1)
     assert (totals.precision, totals.recall) == (0.5, 0.5)
     assert (totals.libraries_right, totals.libraries) == (1, 2)
-    assert (totals.mends_work, totals.mends) == (0, 1)
+    assert (totals.fixes_work, totals.fixes) == (0, 1)
     assert document.Totals([]).precision == 1.0
 
 
 def test_the_document_lists_what_stays_wrong_with_its_cause():
     environments = [e for e in EVERY if e.name in ("none-numpy", "cpu-jax")]
-    alarm = "CU305 /a/b/lib/python3.12/site-packages/x/libx.so is nowhere"
+    alarm = "CU305 /a/b/lib/python3.12/site-packages/x/libx.so is not found"
     done = {"none-numpy": row(false_alarms=[alarm])}
     notes = {"cause": {"none-numpy": "A reason."}, "unavailable": {"dgl": "no wheel"}}
     text = document.write(environments, done, notes)
-    assert "- **none-numpy**: A reason.\n  - false alarm: CU305 x/libx.so is nowhere\n" in text
+    assert "- **none-numpy**: A reason.\n  - false alarm: CU305 x/libx.so is not found\n" in text
     assert "| cpu-jax | 3.12 | jax==0.12.0.1 | not run |" in text
     assert "| precision | 0.00 (0 right, 1 false) |" in text
     assert "- dgl: no wheel" in text

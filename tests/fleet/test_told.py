@@ -63,43 +63,44 @@ group 5  d7
   verdict     unknown  consistent
 
 error FL301  NCCL of 2 versions in job 71
-  why   ranks with other versions of NCCL do not form a communicator: it fails
-        or hangs
-  seen  2.27.3  7 x  d[0-4,6-7]
-        2.26.2  on  d5
-  mend  Install one version of NCCL on all nodes, the one that the framework
-        pins.
+  why       ranks with other versions of NCCL do not form a communicator: it
+            fails or hangs
+  evidence  2.27.3  7 x  d[0-4,6-7]
+            2.26.2  on  d5
+  fix       Install one version of NCCL on all nodes, the one that the framework
+            pins.
 
 error FL601  1 of 8 reports tell of errors of their own
-  why   there an import, or the first use of CUDA, fails
-  seen  CU303 undefined symbol  on  d6
-  mend  Run `cudriver check` on one of these nodes: it says how to mend it.
+  why       there an import, or the first use of CUDA, fails
+  evidence  CU303 undefined symbol  on  d6
+  fix       Run `cudriver check` on one of these nodes: it says how to fix it.
 
 warning FL101  drivers of 2 branches: R580 and R570
-  why   a branch decides which CUDA runs: what the newer one runs the older may
-        not
-  seen  580  6 x  d[0-2,5-7]
-        570  2 x  d[3-4]
-  mend  Install one driver branch on all nodes, the one that most of them have.
+  why       a branch decides which CUDA runs: what the newer one runs the older
+            may not
+  evidence  580  6 x  d[0-2,5-7]
+            570  2 x  d[3-4]
+  fix       Install one driver branch on all nodes, the one that most of them
+            have.
 
 warning FL602  1 report without a verdict
-  why   their own check could not tell whether the stack works: it may fail
-        there
-  seen  no verdict  on  d7
-  mend  Run `cudriver check` on one of these nodes: it names what it could not
-        look into.
+  why       their own check could not tell whether the stack works: it may fail
+            there
+  evidence  no verdict  on  d7
+  fix       Run `cudriver check` on one of these nodes: it names what it could
+            not look into.
 
 warning FL603  2 did not answer
-  why   they may be down, or their check was ended or is still under way
-  seen  no report  2 x  d[8-9]
+  why       they may be down, or their check was ended or is still under way
+  evidence  no report  2 x  d[8-9]
 
 warning FL604  2 processes without a usable report
-  why   the comparison leaves out what they would have told
-  seen  broken off or damaged after 11 characters  on  report 9
-        schema 2: this cudriver reads schema 1  on  report 11
-  mend  Gather damaged reports again: srun --label, or a file for each process.
-        Where a process was killed or did not answer, run `cudriver check` on
-        its node.
+  why       the comparison leaves out what they would have told
+  evidence  broken off or damaged after 11 characters  on  report 9
+            schema 2: this cudriver reads schema 1  on  report 11
+  fix       Gather damaged reports again: srun --label, or a file for each
+            process. Where a process was killed or did not answer, run `cudriver
+            check` on its node.
 
 mismatch: 2 errors, 4 warnings; cudriver explain FL301
 """
@@ -136,7 +137,8 @@ def test_colour_marks_what_it_marks_and_changes_no_word():
     for marked in ("\x1b[1m8 nodes in 5 groups; 3 agree\x1b[0m", "\x1b[1mgroup 2\x1b[0m  2 x",
                    "\x1b[31mits own check: mismatch\x1b[0m", "\x1b[31;1merror FL301\x1b[0m",
                    "\x1b[33mits own check: could not tell\x1b[0m", "\x1b[33;1mwarning FL101",
-                   "\x1b[2mwhy   \x1b[0m", "\n\x1b[31;1mmismatch\x1b[0m: 2 errors"):  # fmt: skip
+                   "\x1b[2mwhy       \x1b[0m",
+                   "\n\x1b[31;1mmismatch\x1b[0m: 2 errors"):  # fmt: skip
         assert marked in text
 
 
@@ -145,8 +147,8 @@ HTML = (
     '<span class="verdict good">consistent</span><h2>Findings</h2>'
     '<article class="doubt"><h3><span class="tag doubt">FL101 warning</span>'
     "drivers of 2 branches: R580 and R570</h3><dl><dt>why</dt><dd><p>a branch decides which CUDA "
-    "runs: what the newer one runs the older may not</p></dd><dt>seen</dt><dd>VALUES</dd>"
-    "<dt>mend</dt><dd><p>Install one driver branch on all nodes, the one that most of them have."
+    "runs: what the newer one runs the older may not</p></dd><dt>evidence</dt><dd>VALUES</dd>"
+    "<dt>fix</dt><dd><p>Install one driver branch on all nodes, the one that most of them have."
     "</p></dd></dl></article><h2>Groups</h2>"
     '<article class="good"><h3>Group 1: 2 of 3</h3><code>d[0,2]</code><table><tbody>'
     "<tr><th>driver</th><td>580.65.06</td></tr><tr><th>offers CUDA</th><td>13.0</td></tr>"
@@ -564,16 +566,16 @@ def test_six_values_of_a_finding_are_shown(count):
     shares = [Share(f"v{n}", n + 1, "d0") for n in range(count)]
     found = fleet(findings=[Finding("FL1", "error", "t", "w", shares)])
     lines = str(found).splitlines()
-    assert "  seen  v0  on  d0" in lines
-    assert "        v1  2 x  d0" in lines
-    assert ("        and 1 more (-v)" in lines) is (count == 7)
-    assert ("        v6  7 x  d0" in found.to_text(verbose=True).splitlines()) is (count == 7)
+    assert "  evidence  v0  on  d0" in lines
+    assert "            v1  2 x  d0" in lines
+    assert ("            and 1 more (-v)" in lines) is (count == 7)
+    assert ("            v6  7 x  d0" in found.to_text(verbose=True).splitlines()) is (count == 7)
 
 
 def test_notes_are_titles_alone_unless_all_is_asked_for():
     found = fleet(findings=[Finding("FL1", "note", "title", "because", [Share("v", 1, "d")])])
     assert str(found).splitlines()[-4:] == ["", "note FL1  title", "", "consistent"]
-    assert "why   because" in found.to_text(verbose=True)
+    assert "why       because" in found.to_text(verbose=True)
 
 
 @pytest.mark.parametrize(
@@ -583,9 +585,9 @@ def test_notes_are_titles_alone_unless_all_is_asked_for():
         ("aaaaaaaa,bbbbbbbb", 22, False, ["aaaaaaaa,bbbbbbbb"]),
         ("aaaaaaaa,bbbbbbbb", 23, False, ["aaaaaaaa,", "bbbbbbbb"]),
         ("aaaaaaaa", 32, False, ["", "aaaaaaaa"]),
-        (",".join(["aaaaaa"] * 8), 26, False, ["aaaaaa,aaaaaa,", "aaaaaa,aaaaaa,… (-v: all)"]),
+        (",".join(["aaaaaa"] * 8), 26, False, ["aaaaaa,aaaaaa,", "aaaaaa,… (-v: all)"]),
         (",".join(["aaaaaa"] * 8), 26, True,
-         ["aaaaaa,aaaaaa,", "aaaaaa,aaaaaa,aaaaaa,aaaaaa,", "aaaaaa,aaaaaa"]),
+         ["aaaaaa,aaaaaa,", "aaaaaa,aaaaaa,aaaaaa,", "aaaaaa,aaaaaa,aaaaaa"]),
     ],
 )  # fmt: skip
 def test_names_are_broken_after_commas_in_two_lines_or_all(names, used, verbose, lines):

@@ -174,7 +174,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def machine(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One of its own for each test, since commands mend it."""
+    """One of its own for each test, since commands fix it."""
     root = tmp_path_factory.mktemp("root") / "machine"
     return Path(shutil.copytree(made, root, symlinks=True))
 

@@ -622,7 +622,7 @@ def test_what_was_destroyed_last_gives_its_handle_first(sim: Driver, context: in
     assert sim.cuMemFree_v2(p) == 0
 
 
-def test_a_destroyed_contexts_handle_is_free_once_it_is_current_nowhere(library: Path) -> None:
+def test_a_destroyed_contexts_handle_is_free_once_it_is_current_not_found(library: Path) -> None:
     """In a child: here, a worker of an earlier test may free a handle meanwhile."""
     code = """
 first = sim.context()

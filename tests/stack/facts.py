@@ -195,7 +195,7 @@ def used(*libraries, **more):
 
 def fired(of: Facts, rule: str) -> list[Finding]:
     """What one rule finds: the same words as before (golden.py). Each finding must point somewhere
-    and, unless a note, mend something.
+    and, unless a note, fix something.
     """
     found = list(registry()[rule](of))
     for finding in found:

@@ -237,7 +237,7 @@ class TestWrapper:
         assert report.verdict == "consistent"
 
     def test_it_sets_what_the_loader_needs(self, venv, kind):
-        """Then there is no proof that a library is nowhere."""
+        """Then there is no proof that a library is not found."""
         link, _ = chain(venv)
         assert "libnvJitLink.so.12: cannot open shared object file" in venv.error()
         assert real.finding(venv.check(), "CU305").severity == "error"
@@ -310,7 +310,7 @@ def test_a_library_without_the_version(venv):
     assert f"ImportError: {found.predicts}" == seen
 
 
-def test_a_library_that_is_nowhere(venv):
+def test_a_library_that_is_not_found(venv):
     link, _ = chain(venv, *runpath(SECOND_HOP))
     link.unlink()
     seen = venv.error()
@@ -346,7 +346,7 @@ def test_a_leaked_library_that_lacks_the_symbol(venv, tmp_path):
     seen = venv.error(**variables)
     report = venv.check(**variables)
     assert f"ImportError: {real.finding(report, 'CU303').predicts}" == seen
-    # The mend is in the variable, not in the packages.
+    # The fix is in the variable, not in the packages.
     assert any("LD_LIBRARY_PATH" in fix for f in report.findings for fix in f.fix)
     assert not any("pip install" in fix for fix in real.finding(report, "CU303").fix)
     assert real.rules_of_environment(venv.check()) == set()

@@ -1,4 +1,4 @@
-"""Environments broken with real wheels. The oracle is a real import; the mend is carried out.
+"""Environments broken with real wheels. The oracle is a real import; the fix is carried out.
 
 Each case: break a clone, see the real failure, see the rule and its prediction, run the fix that
 the report names, see both silent.
@@ -33,7 +33,7 @@ def cu13():
         yield prefix
 
 
-def mend(prefix, finding) -> None:
+def fixes(prefix, finding) -> None:
     """Runs the finding's commands, from the cache of wheels where they are there."""
     commands = [fix for fix in finding.fix if " install " in fix or " uninstall " in fix]
     assert commands, finding.fix
@@ -72,7 +72,7 @@ def test_an_old_wheel_lacks_a_symbol(cu12, requirement, symbol):
     report = real.check(cu12)
     found = assert_predicted(report, "CU303", seen)
     assert "CU402" in real.rules(report)
-    mend(cu12, found)
+    fixes(cu12, found)
     assert_sound(cu12)
 
 
@@ -86,7 +86,7 @@ def test_a_foreign_cublas_loads_but_is_not_what_the_build_pins(cu12):
     check = real.run(cu12 / "bin" / "python", "-m", "pip", "check")  # pip's own opinion
     assert "nvidia-cublas-cu12" in check.stdout
     assert "CU303" not in real.rules(report)
-    mend(cu12, found)
+    fixes(cu12, found)
     assert_sound(cu12)
 
 
@@ -100,7 +100,7 @@ def test_an_old_cudnn_is_refused_by_the_version_it_was_compiled_against(cu12):
     found = real.finding(report, "CU301")
     assert found.severity == "error"
     assert seen.startswith(f"RuntimeError: {found.predicts}")
-    mend(cu12, found)
+    fixes(cu12, found)
     assert real.ask(cu12, "import torch; print(torch.backends.cudnn.version())") == 91002
     assert_sound(cu12)
 
@@ -129,7 +129,7 @@ def test_a_sibling_of_another_major_takes_the_files_with_it(cu13, sibling, sonam
     assert seen == (
         f"ImportError: {soname}: cannot open shared object file: No such file or directory"
     )
-    mend(cu13, assert_predicted(real.check(cu13), "CU404", seen))
+    fixes(cu13, assert_predicted(real.check(cu13), "CU404", seen))
     assert_sound(cu13)
 
 
@@ -142,7 +142,7 @@ def test_nvrtc_without_its_builtins(cu12):
     report = real.check(cu12)
     found = real.finding(report, "CU306")
     assert found.predicts.rstrip(".") in seen
-    mend(cu12, found)
+    fixes(cu12, found)
     assert real.ask(cu12, COMPILE) == ""
     assert_sound(cu12)
 
@@ -181,7 +181,7 @@ def test_cudnn_of_two_minors_by_a_folder_on_the_library_path(cu12, tmp_path):
     assert libraries["libcudnn.so.9"] == seen["main"]
     predicted = {path.rpartition("/")[2]: path for path in libraries.values()}
     assert [predicted[path.rpartition("/")[2]] for path in seen["parts"]] == seen["parts"]
-    # The mend is to unset the variable.
+    # The fix is to unset the variable.
     assert_sound(cu12)
 
 
@@ -293,7 +293,7 @@ def test_site_packages_split_in_two(cu12):
             (site / name).rename(far / name)
     seen = real.import_error(cu12, PYTHONPATH=str(far))
     report = real.check(cu12, environ=real.clean_environ(PYTHONPATH=str(far)))
-    if seen is None:  # torch looked through sys.path itself, and its preload mends the split
+    if seen is None:  # torch looked through sys.path itself, and its preload fixes the split
         assert real.finding(report, "CU408")
         assert "error" not in {f.severity for f in report.findings}
     else:

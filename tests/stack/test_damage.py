@@ -1,4 +1,4 @@
-"""A library that is damaged on the disk: one finding, its owner's mend, and what really happens."""
+"""A library that is damaged on the disk: one finding, its owner's fix, and what really happens."""
 
 import shutil
 import signal

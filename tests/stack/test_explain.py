@@ -115,7 +115,7 @@ def test_pages_and_rules_are_the_same_set():
 
 
 @pytest.mark.parametrize("rule", explain.rule_names())
-def test_a_page_has_what_seen_mended_and_an_example(rule):
+def test_a_page_has_what_seen_fixed_and_an_example(rule):
     text = explain.page(rule)
     assert rule in text.partition("\n")[0]
     assert len(explain.title(rule)) > 3
@@ -168,7 +168,7 @@ LITERAL = re.compile(r"`[^`]+`|(?:CU|EX|FL)\d{3}")
 SECTIONS = {
     "What it means": "含义",
     "How it is seen": "怎样发现",
-    "How it is mended": "怎样修复",
+    "How it is fixed": "怎样修复",
     "Example": "示例",
 }
 
@@ -282,8 +282,8 @@ def test_the_last_line_of_a_traceback_wins():
 def test_only_the_last_line_s_page_is_shown_and_all_that_are_asked_for():
     text = "\n".join([MESSAGES["CU101"][0], MESSAGES["CU306"][0]])
     assert "## " not in (shown := run("explain", text=text).stdout)
-    assert shown.count("How it is mended") == 1
-    assert run("explain", "CU101", "CU306").stdout.count("How it is mended") == 2
+    assert shown.count("How it is fixed") == 1
+    assert run("explain", "CU101", "CU306").stdout.count("How it is fixed") == 2
 
 
 def test_words_that_begin_like_a_rule_are_a_text():

@@ -232,7 +232,7 @@ class TestPython:
         assert told[0].evidence[0].file == str(python)
         assert told[0].evidence[0].value == "links to /gone/bin/python3, which is not there"
         assert told[0].predicts == "No such file or directory"
-        # The mend, as a shell takes it, where that Python is on PATH again.
+        # The fix, as a shell takes it, where that Python is on PATH again.
         (command,) = told[0].fix
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         assert command.startswith(f"rm {venv.path}/bin/python* && python{version} -m venv ")

@@ -1,4 +1,4 @@
-"""Every command of a mend takes hostile names as words, not as shell."""
+"""Every command of a fix takes hostile names as words, not as shell."""
 
 import shlex
 import subprocess

@@ -170,7 +170,7 @@ class TestEach:
             return
         assert framework.modelled
         assert (framework.module, framework.blocked) == (recipe.module, None)
-        # What is not among its files is nowhere; nothing else is wrong.
+        # What is not among its files is not found; nothing else is wrong.
         assert {f.rule for f in findings(found)} <= {"CU305", "CU306"}
 
     @pytest.mark.parametrize("name", NAMES)
@@ -824,7 +824,7 @@ class TestPathfinder:
         module.write_text('load_nvidia_dynamic_lib("cufile")')
         (finding,) = findings(facts(venv))
         assert (finding.rule, finding.severity) == ("CU305", "error")
-        assert finding.title == f"libcufile.so.0, which {name} needs, is nowhere"
+        assert finding.title == f"libcufile.so.0, which {name} needs, is not found"
         place = venv.site / "nvidia/cufile/lib"
         place.mkdir(parents=True)
         (place / "libcufile.so.0").write_bytes(sound)
@@ -839,7 +839,7 @@ class TestPathfinder:
         (finding,) = findings(facts(prefix))
         assert (finding.severity, finding.title) == (
             "error",
-            f"libcudf.so, which column{ABI} needs, is nowhere",
+            f"libcudf.so, which column{ABI} needs, is not found",
         )
         shutil.copy(outside(prefix, "libcudf.so"), prefix.path / "lib")
         assert findings(facts(prefix)) == []

@@ -138,11 +138,11 @@ class TestMajors:
         of.distributions.append(wheel("vllm", "0.12.0"))
         found = one(of, "CU403", "warning")
         assert found.title.startswith("vllm loads libcudart.so.12 and libcudart.so.13 into one")
-        mend = f"{PYTHON} -m pip install --force-reinstall vllm  # a build for CUDA 12"
-        assert found.fix == [mend]
+        fixes = f"{PYTHON} -m pip install --force-reinstall vllm  # a build for CUDA 12"
+        assert found.fix == [fixes]
         of.distributions.append(wheel("vllm-nightly", "0.13"))
         both.distribution = "vllm-nightly"
-        assert one(of, "CU403").fix == [mend.replace("vllm ", "vllm-nightly ")]
+        assert one(of, "CU403").fix == [fixes.replace("vllm ", "vllm-nightly ")]
         a.needed_by = []  # of a wheel that lies there: PyTorch preloads it, and nobody asks for it
         assert fired(of, "CU403") == []
 
@@ -223,8 +223,8 @@ class TestCompanions:
             frameworks=[torch(), self.kin("torchvision", "0.23.0", "11.8")],
             distributions=[wheel("torchvision", "0.23.0", installer="conda")],
         )
-        (mend,) = one(of, "CU405").fix
-        assert mend == f"conda install -p {PREFIX} --force-reinstall torchvision"
+        (fixes,) = one(of, "CU405").fix
+        assert fixes == f"conda install -p {PREFIX} --force-reinstall torchvision"
 
     def test_another_minor(self):
         one(
@@ -400,11 +400,11 @@ class TestTensorRT:
         of = self.of("12", torch_cuda, "10.14.1.48", driver=driver("470.82.01", "11.4"))
         if torch_cuda is None:
             of.frameworks[0].variant = "cpu"
-        mend = one(of, "CU406", "error").fix
+        fixes = one(of, "CU406", "error").fix
         if torch_cuda:
-            assert mend[1:] == [f"{PYTHON} -m pip install tensorrt-cu11==10.13.0.35"]
+            assert fixes[1:] == [f"{PYTHON} -m pip install tensorrt-cu11==10.13.0.35"]
         else:
-            assert mend == [fix.driver_package("12")]
+            assert fixes == [fix.driver_package("12")]
 
     # What `pip index versions` lists of tensorrt-cu11, -cu12 and -cu13.
     @pytest.mark.parametrize(
@@ -499,12 +499,12 @@ class TestSplit:
         assert one(of, "CU408", "warning").predicts is None
 
     def test_a_venv_of_its_own(self):
-        mend = "python3 -m venv torch-env && torch-env/bin/python -m pip install torch==2.8.0"
+        fixes = "python3 -m venv torch-env && torch-env/bin/python -m pip install torch==2.8.0"
         of = self.of()
         index = "--index-url https://download.pytorch.org/whl/cu128"
-        assert one(of, "CU408").fix == [f"{mend} {index}"]
+        assert one(of, "CU408").fix == [f"{fixes} {index}"]
         of.frameworks = [torch("2.8.0", None)]
-        assert one(of, "CU408").fix == [mend]
+        assert one(of, "CU408").fix == [fixes]
 
     @pytest.mark.parametrize(("kind", "installer"), [("egg", "pip"), ("wheel", "conda")])
     def test_a_pytorch_that_pip_did_not_bring_as_a_wheel(self, kind, installer):

@@ -459,7 +459,7 @@ class TestPtx:
 
 class TestInitialise:
     @pytest.mark.parametrize(
-        ("code", "name", "mend"),
+        ("code", "name", "fixes"),
         [
             (3, "CUDA_ERROR_NOT_INITIALIZED", "modprobe nvidia_uvm"),
             (46, "CUDA_ERROR_DEVICE_UNAVAILABLE", "nvidia-smi"),
@@ -471,10 +471,10 @@ class TestInitialise:
             (777, "CUDA error 777", "nvidia-smi"),
         ],
     )
-    def test_codes(self, code, name, mend):
+    def test_codes(self, code, name, fixes):
         found = one(facts(driver=driver(init_code=code)), "CU110", "error")
         assert found.predicts == f"{name} ({code})"
-        assert mend in found.fix[0]
+        assert fixes in found.fix[0]
         assert found.evidence[0].file == "cuInit"
 
     def test_a_child_that_hung(self):

@@ -69,14 +69,14 @@ class TestFiles:
         one(self.of("owners", "nvidia-nccl-cu13 2.28.9", needed=False), "CU404", "note")
 
     def test_both_are_required(self):
-        """XGBoost's cu12 and PyTorch's cu13: two mends that undo each other are none."""
+        """XGBoost's cu12 and PyTorch's cu13: two fixes that undo each other are none."""
         owners = ("nvidia-nccl-cu12 2.27.3", "nvidia-nccl-cu13 2.28.9")
         of = self.of("owners", *owners)
         of.distributions[0].requires += wheel("x", "1", "nvidia-nccl-cu13==2.28.9").requires
         assert one(of, "CU404", "note").fix == []  # the newer one is there
         of.file_faults[0].distribution = "nvidia-nccl-cu13"
-        (mend,) = one(of, "CU404", "warning").fix
-        assert mend.endswith("nvidia-nccl-cu13==2.28.9")
+        (fixes,) = one(of, "CU404", "warning").fix
+        assert fixes.endswith("nvidia-nccl-cu13==2.28.9")
         of.distributions[1].version = "2.28.9"
         of.file_faults[0].owners = ["nvidia-nccl-cu12 2.28.9", "nvidia-nccl-cu13 2.28.9"]
         assert one(of, "CU404", "note").fix == []  # neither is newer
@@ -169,9 +169,9 @@ class TestFiles:
             ],
             file_faults=[FileFault("nvidia-nccl-cu12", self.NCCL, "owners", record, claims)],
         )
-        mend = one(made, "CU404", "note" if required else "warning").fix
+        fixes = one(made, "CU404", "note" if required else "warning").fix
         remove = f"{PYTHON} -m pip uninstall -y nvidia-nccl-cu13"
-        assert (remove in mend) is not required
+        assert (remove in fixes) is not required
 
 
 class TestModules:
@@ -253,7 +253,7 @@ class TestDamaged:
         assert found.evidence[1] == record
         assert found.fix[0].endswith(" nvidia-nccl-cu12==2.27.3")
 
-    def test_an_executable_stack_is_not_mended_by_the_same_again(self):
+    def test_an_executable_stack_is_not_fixed_by_the_same_again(self):
         file = f"{SITE}/ctranslate2.libs/libctranslate2-1.so"
         words = "cannot enable executable stack as shared object requires: Invalid argument"
         problem = fault("rejected", file, file, f"libctranslate2-1.so: {words}")

@@ -75,12 +75,12 @@ class TestArchitectures:
         """A build that has code for the GPU and suits the driver; no command where none has."""
         older = torch("2.6.0+cu124", "12.4", archs=["sm_80", "sm_90"])
         made = driver(cuda=cuda, devices=[gpu(capability=capability)])
-        (mend,) = one(facts(driver=made, frameworks=[older]), "CU501", "error").fix
+        (fixes,) = one(facts(driver=made, frameworks=[older]), "CU501", "error").fix
         if wanted is None:
-            assert "from source" in mend
-            assert f"TORCH_CUDA_ARCH_LIST={capability}." in mend
+            assert "from source" in fixes
+            assert f"TORCH_CUDA_ARCH_LIST={capability}." in fixes
         else:
-            assert f"'{wanted}' --index-url https://download.pytorch.org/whl/{index}" in mend
+            assert f"'{wanted}' --index-url https://download.pytorch.org/whl/{index}" in fixes
 
     def test_the_environments_machine_counts(self):
         """The builds for Arm have other architectures than those for x86-64."""
@@ -119,8 +119,8 @@ class TestArchitectures:
         old = torch("2.6.0+cu124", "12.4", archs=["sm_80", "sm_90"])
         for cuda in (None, "new"):
             made = driver(cuda=cuda, devices=[gpu(capability="12.0")])
-            (mend,) = one(facts(driver=made, frameworks=[old]), "CU501", "error").fix
-            assert "'torch==2.14.*' --index-url https://download.pytorch.org/whl/cu130" in mend
+            (fixes,) = one(facts(driver=made, frameworks=[old]), "CU501", "error").fix
+            assert "'torch==2.14.*' --index-url https://download.pytorch.org/whl/cu130" in fixes
 
     def test_ptx_is_a_note(self):
         one(
@@ -216,8 +216,8 @@ class TestArchitectures:
         old = torch("2.8.0+cu126", "12.6", archs=["sm_80", "sm_90"])
         devices = [gpu(0, "12.0", "RTX 5090")]
         made = facts(frameworks=[old], driver=driver(devices=devices))
-        (mend,) = one(made, "CU501", "error").fix
-        assert mend.endswith("/whl/cu129")
+        (fixes,) = one(made, "CU501", "error").fix
+        assert fixes.endswith("/whl/cu129")
         made = facts(frameworks=[old], driver=driver("570.26", "12.8", devices=devices))
         assert one(made, "CU501", "error").fix[0].endswith("/whl/cu129"), "a minor is no hurdle"
 

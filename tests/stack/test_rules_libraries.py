@@ -218,8 +218,8 @@ class TestSymbols:
             "symbol", "__nvJitLinkComplete_12_4", "/a/libcusparse.so.12", "x", provider=path
         )
         of = used(leaked, load_faults=[problem], environment=environment(**{variable: value}))
-        mend = f"export {variable}={rest}" if rest else f"unset {variable}"
-        assert one(of, "CU303").fix == [mend]
+        fixes = f"export {variable}={rest}" if rest else f"unset {variable}"
+        assert one(of, "CU303").fix == [fixes]
 
     def test_no_pin_and_the_version_that_is_there_is_the_one_that_was_installed(self):
         old = library("libnvJitLink.so.12", "12.1.105", "nvjitlink")
@@ -242,8 +242,8 @@ class TestSymbols:
         old = library("libnvJitLink.so.12", "12.1.105", "nvjitlink")
         old.provided_by = "nvidia-nvjitlink-cu12 12.1.105"
         problem = fault("symbol", "__nvJitLinkCreate_12_8", "/a.so", "x", provider=old.path)
-        mend = pip("nvidia-nvjitlink-cu12==12.8.93")
-        assert one(used(old, load_faults=[problem]), "CU303").fix == [mend]
+        fixes = pip("nvidia-nvjitlink-cu12==12.8.93")
+        assert one(used(old, load_faults=[problem]), "CU303").fix == [fixes]
 
     def test_a_newer_one_of_what_nothing_pins(self):
         """Only some families are numbered as CUDA is."""
@@ -252,12 +252,12 @@ class TestSymbols:
         problem = fault("symbol", "f", asking.path, "x", provider=old.path)
         of = used(old, asking, load_faults=[problem])
         of.distributions = [wheel("nvidia-nccl-cu12", "2.18.1")]
-        mend = f"{PYTHON} -m pip install --no-deps --upgrade nvidia-nccl-cu12"
-        assert one(of, "CU303").fix == [mend]
+        fixes = f"{PYTHON} -m pip install --no-deps --upgrade nvidia-nccl-cu12"
+        assert one(of, "CU303").fix == [fixes]
         of.environment = environment("conda", "conda")
         of.distributions[0].kind = of.distributions[0].installer = "conda"
-        mend = f"conda install -p {PREFIX} --force-reinstall nvidia-nccl-cu12=2.18.1"
-        assert one(of, "CU303").fix == [mend]
+        fixes = f"conda install -p {PREFIX} --force-reinstall nvidia-nccl-cu12=2.18.1"
+        assert one(of, "CU303").fix == [fixes]
 
     @pytest.mark.parametrize("owner", ["nvidia-cusparse-cu12", "fastnet"])
     def test_whose_file_it_is(self, owner):
@@ -310,8 +310,8 @@ class TestSymbols:
     def test_what_the_driver_lacks_no_package_brings(self):
         problem = fault("symbol", "cuTensorMapEncodeTiled", f"{SITE}/torch/lib/x.so", "x")
         old = driver("535.104.05", "12.2")
-        (mend,) = one(used(load_faults=[problem], driver=old), "CU303", "error").fix
-        assert mend.startswith("sudo apt-get install nvidia-driver-570 "), "the first of CUDA 12.8"
+        (fixes,) = one(used(load_faults=[problem], driver=old), "CU303", "error").fix
+        assert fixes.startswith("sudo apt-get install nvidia-driver-570 "), "the first of CUDA 12.8"
         of = used(load_faults=[problem], driver=old)
         problem.provider = "/old/libcuda.so.1"
         of.environment.variables["LD_LIBRARY_PATH"] = "/old"
@@ -320,8 +320,8 @@ class TestSymbols:
     def test_a_driver_that_is_new_enough_is_not_asked_to_be_newer(self):
         """The function is no driver's, though it is called like one."""
         problem = fault("symbol", "cuSZp_compress", f"{SITE}/torch/lib/libtorch_cuda.so", "x")
-        for mend in one(used(load_faults=[problem]), "CU303", "error").fix:
-            assert "nvidia-driver" not in mend
+        for fixes in one(used(load_faults=[problem]), "CU303", "error").fix:
+            assert "nvidia-driver" not in fixes
 
     def test_no_provider_is_known_and_the_name_tells(self):
         problem = fault(
@@ -365,17 +365,17 @@ class TestSymbols:
         )
         of = facts(frameworks=[torch(), kin], load_faults=[lost])
         of.distributions.append(wheel("torchvision", "0.20.0"))
-        mend = f"{PYTHON} -m pip install torch==2.8.0 'torchvision==0.23.*'"
-        assert one(of, "CU303").fix == [mend]
+        fixes = f"{PYTHON} -m pip install torch==2.8.0 'torchvision==0.23.*'"
+        assert one(of, "CU303").fix == [fixes]
 
     @pytest.mark.parametrize("framework", ["torch", None])
     def test_pytorchs_own_library_lacks_its_own_symbol(self, framework):
         file = f"{SITE}/torch/lib/libtorch_cuda.so"
         lost = fault("symbol", "_ZN3c105ErrorE", file, "x", framework=framework)
         of = facts(load_faults=[lost])
-        (mend,) = one(of, "CU303").fix
+        (fixes,) = one(of, "CU303").fix
         command = "install --force-reinstall --no-deps torch "
-        assert mend.removeprefix(f"{PYTHON} -m pip ").startswith(command)
+        assert fixes.removeprefix(f"{PYTHON} -m pip ").startswith(command)
 
     def test_an_extension_for_another_pytorch(self):
         problem = fault(

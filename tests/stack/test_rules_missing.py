@@ -1,4 +1,4 @@
-"""CU305 and CU306: what is nowhere."""
+"""CU305 and CU306: what is not found."""
 
 import pytest
 from facts import (
@@ -30,13 +30,13 @@ from cudriver.stack.model import (
     Resolution,
 )
 from cudriver.stack.rules import judge
-from cudriver.stack.rules.mends import back_to_pin, library_mend, pinned, symbol_mend
+from cudriver.stack.rules.library_fixes import back_to_pin, library_fix, pinned, symbol_fix
 
 
-class TestNowhere:
+class TestNotFound:
     TEXT = "libcusparseLt.so.0: cannot open shared object file: No such file or directory"
 
-    def test_needed_and_nowhere(self):
+    def test_needed_and_not_found(self):
         problem = fault(
             "not found", "libcusparseLt.so.0", f"{SITE}/torch/lib/libtorch_cuda.so", self.TEXT
         )
@@ -63,7 +63,7 @@ class TestNowhere:
     CTK = "[ctk]cuda-toolkit{cublas,cusparse}==13.*"
 
     @pytest.mark.parametrize(
-        ("requires", "finds", "mend"),
+        ("requires", "finds", "fixes"),
         [
             ([CTK], True, f"{PYTHON} -m pip install 'cupy-cuda13x[ctk]==14.2.0'"),
             ([], True, f"{PYTHON} -m pip install nvidia-cublas"),
@@ -71,7 +71,7 @@ class TestNowhere:
             (["nvidia-cublas==13.0.0.19"], True, "--force-reinstall cupy-cuda13x==14.2.0"),
         ],
     )
-    def test_what_its_package_does_not_bring(self, requires, finds, mend):
+    def test_what_its_package_does_not_bring(self, requires, finds, fixes):
         """To install the same package again would bring nothing."""
         file = f"{SITE}/cupy_backends/cuda/libs/cublas.cpython-312.so"
         cupy = Framework("cupy", "14.2.0", "13", variant="cuda", distribution="cupy-cuda13x")
@@ -84,7 +84,7 @@ class TestNowhere:
             ],
         )
         (told,) = one(of, "CU305", "warning").fix
-        assert mend in told
+        assert fixes in told
 
     @pytest.mark.parametrize(
         ("soname", "path", "searched", "finds"),
@@ -122,10 +122,10 @@ class TestNowhere:
         of.frameworks[0].extra = "ctk"
         of.load_faults = of.load_faults[:1]
         of.distributions.append(wheel("jax", "0.7.2"))
-        mend = [f"{PYTHON} -m pip install 'cupy-cuda13x[ctk]==14.2.0'"]
-        assert one(of, "CU305", "warning").fix == mend
+        fixes = [f"{PYTHON} -m pip install 'cupy-cuda13x[ctk]==14.2.0'"]
+        assert one(of, "CU305", "warning").fix == fixes
         of.environment = environment("conda", "conda")  # where pip installed that one
-        assert one(of, "CU305", "warning").fix == mend
+        assert one(of, "CU305", "warning").fix == fixes
 
     @pytest.mark.parametrize(
         ("cuda", "bindings", "extra"),
@@ -137,14 +137,14 @@ class TestNowhere:
         of.frameworks[0].extra, of.frameworks[0].cuda = "cuda{major}", cuda
         of.load_faults = of.load_faults[:1]
         of.distributions.append(wheel("cuda-bindings", bindings))
-        mend = f"{PYTHON} -m pip install 'cupy-cuda13x[cuda{extra}]==14.2.0'"
-        assert one(of, "CU305").fix == [mend]
+        fixes = f"{PYTHON} -m pip install 'cupy-cuda13x[cuda{extra}]==14.2.0'"
+        assert one(of, "CU305").fix == [fixes]
 
     def test_the_owner_of_the_file_brings_it_anew(self):
         nccl = library("libnccl.so.2", "2.18.1", "nccl", provided_by="nvidia-nccl-cu12 2.18.1")
         of = used(nccl, load_faults=[fault("not found", "libfoo.so.1", nccl.path, "x")])
-        mend = f"{PYTHON} -m pip install --force-reinstall nvidia-nccl-cu12==2.18.1"
-        assert one(of, "CU305", "error").fix == [mend]
+        fixes = f"{PYTHON} -m pip install --force-reinstall nvidia-nccl-cu12==2.18.1"
+        assert one(of, "CU305", "error").fix == [fixes]
 
     def test_one_that_its_record_tells_hides_no_other(self):
         """Of the first CU404 speaks."""
@@ -179,11 +179,11 @@ class TestNowhere:
             ],
         )
 
-    def test_libraries_with_one_mend_are_one_finding(self):
+    def test_libraries_with_one_fix_are_one_finding(self):
         of = self.cupy("[ctk]cuda-toolkit{cublas,cufft,curand,cusolver,cusparse}==13.*")
         found = one(of, "CU305", "warning")
         names = [f"lib{part}" for part in self.PARTS]
-        assert found.title == f"5 libraries that cupy needs are nowhere: {', '.join(names)}"
+        assert found.title == f"5 libraries that cupy needs are not found: {', '.join(names)}"
         assert found.fix == [f"{PYTHON} -m pip install 'cupy-cuda13x[ctk]==14.2.0'"]
         assert found.predicts == "libcublas.so.13: no"
         assert [(e.file, e.value) for e in found.evidence] == [
@@ -200,12 +200,12 @@ class TestNowhere:
             "libcusolver.so.12, libcusparse.so.12 to the system: "
         )
 
-    def test_another_mend_and_another_package_are_another_finding(self):
-        mends = [f.fix[0] for f in fired(self.cupy(), "CU305")]
-        assert [m.rpartition(" ")[2] for m in mends if "leaves" not in m] == [
+    def test_another_fix_and_another_package_are_another_finding(self):
+        fixes = [f.fix[0] for f in fired(self.cupy(), "CU305")]
+        assert [m.rpartition(" ")[2] for m in fixes if "leaves" not in m] == [
             "nvidia-cublas", "nvidia-cufft", "nvidia-cusolver",
         ]  # fmt: skip
-        assert len(mends) == 4  # the other two SONAMEs do not tell their wheel
+        assert len(fixes) == 4  # the other two SONAMEs do not tell their wheel
         of = self.cupy("[ctk]cuda-toolkit{cublas,cufft,curand,cusolver,cusparse}==13.*")
         of.load_faults[1].framework, of.load_faults[1].means = "torch", "import"
         of.distributions.append(wheel("torch", "2.8.0"))
@@ -223,12 +223,12 @@ class TestNowhere:
     def test_one_library_that_two_files_need_is_one_finding(self):
         needs = [fault("not found", "libcufft.so.11", f"/{name}.so", self.TEXT) for name in "ab"]
         found = one(used(load_faults=needs), "CU305", "error")
-        assert found.title == "libcufft.so.11, which a.so needs, is nowhere"
+        assert found.title == "libcufft.so.11, which a.so needs, is not found"
 
     def test_a_framework_s_own_file_is_the_framework(self):
         need = fault("not found", "libcufft.so.11", f"{SITE}/torch", self.TEXT)
         title = one(used(load_faults=[need]), "CU305").title
-        assert title == "libcufft.so.11, which torch needs, is nowhere"
+        assert title == "libcufft.so.11, which torch needs, is not found"
 
     def test_the_first_search_that_looked_anywhere_is_told(self):
         need = fault("not found", "libcufft.so.11", "/a.so", self.TEXT)
@@ -305,10 +305,10 @@ class TestNowhere:
         assert [f.rule for f in judge(of) if f.severity == "error"] == ["CU305"]
 
 
-def test_nobody_s_library_has_no_mend():
+def test_nobody_s_library_has_no_fix():
     lost = fault("not found", "libcublas.so.12", "/x/a.so", "gone", framework="net")
     of = facts(load_faults=[lost], frameworks=[Framework("net", "1.0")], distributions=[])
-    assert library_mend(of, lost) == []
+    assert library_fix(of, lost) == []
 
 
 class TestMends:
@@ -329,20 +329,20 @@ class TestMends:
     def test_a_wheel_that_nothing_pins(self, major):
         both = [wheel(f"nvidia-cublas-cu{n}", f"{n}.1") for n in ("11", "12")]
         of = facts(distributions=[wheel("nvidia-nccl-cu12", "2.0"), *both])
-        mend = pip(f"nvidia-cublas-cu{major}=={major}.1")
-        assert back_to_pin(of, f"libcublas.so.{major}") == [mend]
+        fixes = pip(f"nvidia-cublas-cu{major}=={major}.1")
+        assert back_to_pin(of, f"libcublas.so.{major}") == [fixes]
 
     @pytest.mark.parametrize(
-        ("kind", "soname", "mend"),
+        ("kind", "soname", "fixes"),
         [
             ("conda", "libnccl.so.2", [f"conda install -p {PREFIX} nccl"]),
             ("conda", "libfoo.so.2", []),
             ("venv", "libnccl.so.2", []),
         ],
     )
-    def test_where_there_is_no_wheel(self, kind, soname, mend):
+    def test_where_there_is_no_wheel(self, kind, soname, fixes):
         env = environment(kind, "conda" if kind == "conda" else "pip")
-        assert back_to_pin(facts(environment=env, distributions=[]), soname) == mend
+        assert back_to_pin(facts(environment=env, distributions=[]), soname) == fixes
 
     def test_the_owners_of_the_file_before_a_wheel_of_the_name(self):
         nccl = library("libnccl.so.2", "2.18.1", "nccl", provided_by="net 1.0")
@@ -354,14 +354,14 @@ class TestMends:
             assert back_to_pin(of, "libnccl.so.2", path) == [pip("net==1.0")]
         assert back_to_pin(of, "libnccl.so.2", "/x") == [pip("nvidia-nccl-cu12==2")]
 
-    def test_a_provider_that_nothing_mends(self):
+    def test_a_provider_that_nothing_fixes(self):
         """Then whoever asks is brought anew."""
         alien = library("libalien.so.1", "1", "", path="/opt/libalien.so.1")
         ours = library("libnccl.so.2", "2.0", "nccl", provided_by="nvidia-nccl-cu12 2.0")
         lost = fault("symbol", "alien_new", ours.path, "x", provider=alien.path)
         of = facts(libraries=[ours, alien], distributions=[wheel("nvidia-nccl-cu12", "2.0")])
         of.load_faults = [lost]
-        assert symbol_mend(of, lost, alien) == [pip("nvidia-nccl-cu12==2.0")]
+        assert symbol_fix(of, lost, alien) == [pip("nvidia-nccl-cu12==2.0")]
 
     def test_condas_framework_has_no_extra(self):
         net = Framework("net", "1.0", "12.8", distribution="net", extra="gpu")
@@ -371,7 +371,7 @@ class TestMends:
             frameworks=[net],
             distributions=[wheel("net", "1.0", installer="conda")],
         )
-        assert library_mend(of, lost) == [f"mamba install -p {PREFIX} libcublas"]
+        assert library_fix(of, lost) == [f"mamba install -p {PREFIX} libcublas"]
 
     @pytest.mark.parametrize(
         ("name", "version", "index"),
@@ -387,7 +387,7 @@ class TestMends:
         net = Framework(name, version, "12.8", path=f"{SITE}/{name}", distribution=name)
         of = facts(frameworks=[net], distributions=[wheel(name, version)])
         expected = f"{PYTHON} -m pip install --force-reinstall {name}=={version}"
-        assert library_mend(of, lost) == [expected + (f" --index-url {index}" if index else "")]
+        assert library_fix(of, lost) == [expected + (f" --index-url {index}" if index else "")]
 
 
 class TestBuiltins:

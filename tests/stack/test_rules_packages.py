@@ -69,8 +69,8 @@ class TestPins:
         assert one(self.of(None, "==13.0.2", "cuda-toolkit"), "CU402", "warning")
 
     def test_a_range_as_one_types_it(self):
-        mend = f"{PYTHON} -m pip install 'nvidia-cudnn-cu12>=9.8,<10'"
-        assert one(self.of("9.1.0.70", ">=9.8, <10"), "CU402").fix == [mend]
+        fixes = f"{PYTHON} -m pip install 'nvidia-cudnn-cu12>=9.8,<10'"
+        assert one(self.of("9.1.0.70", ">=9.8, <10"), "CU402").fix == [fixes]
 
     def test_of_two_extras_the_one_counts_that_is_met(self):
         asks = [f"[cu{n}]nvidia-x-cu12=={n}.0" for n in (1, 2)]
@@ -261,8 +261,8 @@ class TestPins:
             environment=environment("conda", "mamba"),
             distributions=[wheel("torch", "2.8.0", installer="conda"), asks],
         )
-        mend = f"mamba install -p {PREFIX} --force-reinstall torchvision"
-        assert one(of, "CU402", "warning").fix == [mend]
+        fixes = f"mamba install -p {PREFIX} --force-reinstall torchvision"
+        assert one(of, "CU402", "warning").fix == [fixes]
 
     @pytest.mark.parametrize(
         ("stated", "makes", "expected"),
@@ -271,7 +271,7 @@ class TestPins:
             ("uv", "pipx", "uv"), ("conda", "mamba", "conda"), ("", "uv", "uv"),
         ],
     )  # fmt: skip
-    def test_who_mends_a_package(self, stated, makes, expected):
+    def test_who_fixes_a_package(self, stated, makes, expected):
         """uv and pipx install as pip does, and say "pip" in INSTALLER where pip itself ran."""
         assert fix.installer(environment("venv", makes), wheel("x", "1", installer=stated)) == (
             expected
@@ -424,16 +424,16 @@ class TestNames:
          ("torch", "2.8.0+cu128.x", None), ("flash-attn", "2.7.0+cu128", None)],
     )  # fmt: skip
     def test_a_local_version_is_on_pytorchs_index(self, name, version, index):
-        mend = fix.reinstall(facts(), wheel(name, version))
+        fixes = fix.reinstall(facts(), wheel(name, version))
         start = f"{PYTHON} -m pip install --force-reinstall --no-deps {name}=={version}"
         more = f" --index-url https://download.pytorch.org/whl/{index}" if index else ""
-        assert mend == start + more
+        assert fixes == start + more
 
     def test_kin_without_a_pytorch(self):
         of = facts(frameworks=[], distributions=[wheel("torchvision", "0.20.0")])
         assert fix.kin(of, "torchvision") == f"{PYTHON} -m pip install torchvision"
-        mend = f"{PYTHON} -m pip install --force-reinstall torch torchvision --index-url "
-        assert fix.torch_from(of, "12.8") == f"{mend}https://download.pytorch.org/whl/cu128"
+        fixes = f"{PYTHON} -m pip install --force-reinstall torch torchvision --index-url "
+        assert fix.torch_from(of, "12.8") == f"{fixes}https://download.pytorch.org/whl/cu128"
 
     def test_a_version_with_four_numbers_is_asked_for_by_three(self):
         of = facts(frameworks=[torch("2.8.0.1+cu126", "12.6")])
@@ -460,12 +460,12 @@ class TestTogether:
         assert "torch wants nvidia-cudnn-cu12==9.10.2.21, tensorflow ==9.3.0.75" in found.title
         assert found.fix[0].startswith("python3 -m venv tensorflow-env")
         of.environment = environment("conda", "mamba")
-        mend = "mamba create -n tensorflow python=3.11 tensorflow"
-        assert one(of, "CU407", "warning").fix[0] == mend
+        fixes = "mamba create -n tensorflow python=3.11 tensorflow"
+        assert one(of, "CU407", "warning").fix[0] == fixes
         of.environment = environment("uv", "uv")
-        mend = "uv venv tensorflow-env && uv pip install --python tensorflow-env "
-        mend += "'tensorflow[and-cuda]==2.21.0'"
-        assert one(of, "CU407", "warning").fix[0] == mend
+        fixes = "uv venv tensorflow-env && uv pip install --python tensorflow-env "
+        fixes += "'tensorflow[and-cuda]==2.21.0'"
+        assert one(of, "CU407", "warning").fix[0] == fixes
         assert fired(of, "CU402") == []  # one finding for one clash
         of.environment = environment()
         for dist, pin in zip(of.distributions, ("2.27.3", "2.20.1"), strict=False):

@@ -150,8 +150,8 @@ class TestMatch:
         """Then only the system can be made to match."""
         for frameworks, theirs in (([torch()], "12.1.1"), ([], "12.6.1")):
             kits = [toolkit(theirs), OWN]
-            (mend,) = one(facts(toolkits=kits, match="system", frameworks=frameworks), "CU201").fix
-            assert mend.startswith("sudo apt-get install cuda-toolkit-12-8 ")
+            (fixes,) = one(facts(toolkits=kits, match="system", frameworks=frameworks), "CU201").fix
+            assert fixes.startswith("sudo apt-get install cuda-toolkit-12-8 ")
 
     def test_where_both_sides_of_a_match_stand(self):
         inside = toolkit("12.8.1", path=f"{SITE}/nvidia", origin="environment")
@@ -276,16 +276,16 @@ class TestHome:
         of = facts(environment=environment(CUDA_HOME="", CUDA_PATH="cuda"))
         assert one(of, "CU205", "warning").evidence[0].file == "$CUDA_PATH"
 
-    def test_a_toolkit_of_another_major_is_no_mending(self):
+    def test_a_toolkit_of_another_major_is_no_fixing(self):
         of = facts(
             environment=environment(CUDA_HOME="/nowhere"),
             nvcc=NvccChoice("/nowhere", "CUDA_HOME", "/nowhere/bin/nvcc"),
             toolkits=[toolkit("13.0.2", "/usr/local/cuda")],
         )
-        mend = one(of, "CU205", "warning").fix
-        assert mend[0] == "unset CUDA_HOME"
-        assert mend[1].startswith("sudo apt-get install cuda-toolkit-12-8 ")
-        assert mend[2] == "export CUDA_HOME=/usr/local/cuda-12.8"
+        fixes = one(of, "CU205", "warning").fix
+        assert fixes[0] == "unset CUDA_HOME"
+        assert fixes[1].startswith("sudo apt-get install cuda-toolkit-12-8 ")
+        assert fixes[2] == "export CUDA_HOME=/usr/local/cuda-12.8"
         of.toolkits.append(toolkit("12.4.1"))
         assert one(of, "CU205").fix == ["export CUDA_HOME=/usr/local/cuda-12.4"]
         of.toolkits.append(toolkit("12.8.1"))

@@ -1,4 +1,4 @@
-"""Mends are tried on a copy of the facts: what cannot heal is not told."""
+"""Fixes are tried on a copy of the facts: what cannot heal is not told."""
 
 import pytest
 from facts import (
@@ -23,8 +23,8 @@ from cudriver.stack.rules import judge, tried
 CUDNN = f"{SITE}/nvidia/cudnn/lib/libcudnn.so.9"
 
 
-def mends(of, rule, recollect=None):
-    """The mends of a rule's only error or warning, and whether they are proven."""
+def fixes(of, rule, recollect=None):
+    """The fixes of a rule's only error or warning, and whether they are proven."""
     (found,) = [f for f in judge(of, None, recollect) if f.rule == rule and f.severity != "note"]
     return found.fix, found.proven
 
@@ -43,7 +43,7 @@ class TestWhatCannotHealIsNotTold:
             libraries=[lib],
             frameworks=[torch(cudnn_built="9.10.2", cudnn="8.9.7", loads=[lib.path])],
         )
-        assert mends(of, "CU301") == ([tried.NONE], False)
+        assert fixes(of, "CU301") == ([tried.NONE], False)
 
     @pytest.mark.parametrize(
         ("package", "name", "beside"),
@@ -62,7 +62,7 @@ class TestWhatCannotHealIsNotTold:
             frameworks=[kind],
             load_faults=[missing(name, f"{path}/_core.so", package)],
         )
-        fix, proven = mends(of, "CU305")
+        fix, proven = fixes(of, "CU305")
         assert not proven
         assert fix == [tried.NONE] or fix[0].endswith(" before.")
 
@@ -81,16 +81,16 @@ class TestWhatCannotHealIsNotTold:
                 fault("symbol", name, f"{SITE}/xformers/_C.so", "x", framework="xformers")
             ],
         )
-        assert mends(of, "CU303") == ([tried.NONE], False)
+        assert fixes(of, "CU303") == ([tried.NONE], False)
 
     def test_another_pytorch_than_the_one_that_vllm_pins(self):
         kinds = [torch("2.6.0+cu124", "12.4", archs=["sm_90"])]
         parts = [wheel("torch", "2.6.0"), wheel("vllm", "0.8.5", "torch==2.6.0")]
         new = a_driver(devices=[gpu(capability="12.0", name="NVIDIA B200")])
         of = facts(distributions=parts[:1], frameworks=kinds, driver=new)
-        assert mends(of, "CU501")[1]
+        assert fixes(of, "CU501")[1]
         of = facts(distributions=parts, frameworks=kinds, driver=new)
-        assert mends(of, "CU501") == ([tried.NONE], False)
+        assert fixes(of, "CU501") == ([tried.NONE], False)
 
     def test_an_environment_for_torchvision_alone(self):
         of = facts(
@@ -118,7 +118,7 @@ class TestWhatCannotHealIsNotTold:
             asked.append(changes)
             return facts(distributions=parts)
 
-        assert mends(of, "CU402", recollect) == (["unset PYTHONPATH"], True)
+        assert fixes(of, "CU402", recollect) == (["unset PYTHONPATH"], True)
         assert asked == [{"PYTHONPATH": None}]
 
 
@@ -133,7 +133,7 @@ class TestWhatHealsIsProven:
             file_faults=[file_fault("nvidia-cudnn-cu12", CUDNN)],
             load_faults=[missing("libcudnn.so.9", f"{SITE}/torch/lib/libtorch.so", "torch")],
         )
-        assert mends(of, "CU404") == ([pip("nvidia-cudnn-cu12==9.10.2.21")], True)
+        assert fixes(of, "CU404") == ([pip("nvidia-cudnn-cu12==9.10.2.21")], True)
 
     @pytest.mark.parametrize(
         ("name", "wheel_of", "version"),
@@ -150,12 +150,12 @@ class TestWhatHealsIsProven:
             load_faults=[missing(name, f"{SITE}/torch/lib/libtorch_cuda.so", "torch")],
             resolutions=[Resolution(name, "x", None, "none", searched=[f"{SITE}/nvidia/any/lib"])],
         )
-        nowhere = mends(of, "CU305")
-        assert nowhere == mends(of, "CU402")
+        nowhere = fixes(of, "CU305")
+        assert nowhere == fixes(of, "CU402")
         assert nowhere[1]
 
     def test_the_pins_of_the_framework(self):
-        """CU301 and CU402 have one cause, and get the mend that takes both away."""
+        """CU301 and CU402 have one cause, and get the fix that takes both away."""
         pins = wheel("torch", "2.8.0", "nvidia-cudnn-cu12==9.10.2.21", "nvidia-nccl-cu12==2.27.3")
         lib = library("libcudnn.so.9", "9.1.0", "cudnn", provided_by="nvidia-cudnn-cu12 9.1.0.70")
         of = facts(
@@ -167,7 +167,7 @@ class TestWhatHealsIsProven:
             libraries=[lib],
             frameworks=[torch(cudnn="9.1.0", loads=[lib.path])],
         )
-        (older, proven), (unmet, both) = mends(of, "CU301"), mends(of, "CU402")
+        (older, proven), (unmet, both) = fixes(of, "CU301"), fixes(of, "CU402")
         assert proven
         assert both
         assert older == unmet
@@ -181,7 +181,7 @@ class TestWhatHealsIsProven:
             distributions=[PINS, *(wheel(*name.split(" ")) for name in names)],
             file_faults=[file_fault("nvidia-nccl-cu12", path, "owners", *names)],
         )
-        fix, proven = mends(of, "CU404")
+        fix, proven = fixes(of, "CU404")
         assert proven
         assert [line.split()[3] for line in fix] == ["uninstall", "install"]
 
@@ -189,7 +189,7 @@ class TestWhatHealsIsProven:
         kinds = [torch("2.8.0+cu128")]
         old = a_driver("470.1", "11.4")
         of = facts(frameworks=kinds, driver=old)
-        fix, proven = mends(of, "CU103")
+        fix, proven = fixes(of, "CU103")
         assert proven == any("torch==" in line for line in fix)
         assert any("nvidia-driver" in line for line in fix)
 
@@ -198,7 +198,7 @@ class TestWhatHealsIsProven:
             distributions=[wheel("jax", "0.4.35"), wheel("nvidia-cuda-nvcc-cu12", "12.9.86")],
             frameworks=[],
         )
-        fix, proven = mends(of, "CU402")
+        fix, proven = fixes(of, "CU402")
         assert proven
         assert fix[0].endswith("install 'nvidia-cuda-nvcc-cu12==12.8.*'")
         of.distributions[0] = wheel("jax", "0.4.36")
@@ -224,7 +224,7 @@ class TestWhatHealsIsProven:
 
     def test_jax_without_its_plugin(self):
         of = facts(distributions=[wheel("jax-cuda12-pjrt", "0.6.2")], frameworks=[])
-        fix, proven = mends(of, "CU402")
+        fix, proven = fixes(of, "CU402")
         assert proven
         assert fix[0].endswith("install jax-cuda12-plugin==0.6.2")
 
@@ -234,7 +234,7 @@ class TestWhatHealsIsProven:
             distributions=[wheel("torch", "2.8.0", installer="conda")],
             frameworks=[torch("2.8.0", None)],
         )
-        fix, proven = mends(of, "CU401")
+        fix, proven = fixes(of, "CU401")
         assert fix == ["conda install -p /envs/train pytorch-gpu"]
         assert not proven
 
@@ -243,7 +243,7 @@ class TestBounds:
     def test_no_more_than_so_many_are_tried(self, monkeypatch):
         monkeypatch.setattr(tried, "TRIALS", 0)
         of = facts(distributions=[wheel("jax-cuda12-pjrt", "0.6.2")], frameworks=[])
-        fix, proven = mends(of, "CU402")
+        fix, proven = fixes(of, "CU402")
         assert fix
         assert not proven
 
@@ -253,7 +253,7 @@ class TestBounds:
             file_faults=[file_fault("nvidia-cudnn-cu12", CUDNN)],
         )
         before = of.to_dict()
-        assert mends(of, "CU404")[1]
+        assert fixes(of, "CU404")[1]
         assert of.to_dict() == before
 
     def test_a_requirement_of_what_is_installed_comes_with_it(self):

@@ -77,7 +77,7 @@ def test_what_conda_patched_is_no_fault(tmp_path):
     assert faults(venv.path) == {}
 
 
-def test_the_command_tells_it_with_a_mend_that_heals(venv):
+def test_the_command_tells_it_with_a_fix_that_heals(venv):
     name = NAMES[2]
     flip(venv.site / name)
     data = json.loads(run("check", str(venv.path), "--json", "--verify", "--no-probe").stdout)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "check": ("cudriver.cli.check", "does this environment's CUDA fit together, and what mends it"),
+    "check": ("cudriver.cli.check", "does this environment's CUDA fit together, and what fixes it"),
     "fleet": ("cudriver.cli.fleet", "do all nodes carry the same stack, and what differs"),
     "explain": ("cudriver.cli.explain", "what a rule means, or which rule an error belongs to"),
     "plan": ("cudriver.cli.plan", "what to install so that it fits this machine, or that one"),

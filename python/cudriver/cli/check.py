@@ -1,4 +1,4 @@
-"""`cudriver check`: does the CUDA of an environment fit together, and what mends it."""
+"""`cudriver check`: does the CUDA of an environment fit together, and what fixes it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 DESCRIPTION = """\
-What CUDA an environment really uses, whether it fits together, what mends it.
+What CUDA an environment really uses, whether it fits together, what fixes it.
 It changes nothing there, and runs nothing from there except with --observe."""
 
 EPILOG = """\

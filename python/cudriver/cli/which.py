@@ -23,7 +23,7 @@ def parser() -> ArgumentParser:
         "cudriver which",
         description="The file that each CUDA library resolves to in an environment, the dynamic "
         "loader's rule that found it, and the files which that rule hides.",
-        epilog="exit status: 0 all found, 1 a library is nowhere, 2 usage, "
+        epilog="exit status: 0 all found, 1 a library is not found, 2 usage, "
         "3 no CUDA library in use here, or could not tell; --pid: 1 another file is mapped",
     )
     add = result.add_argument
@@ -160,7 +160,7 @@ def _print_text(
     for library in libraries:
         lines += library_lines(library, facts, style, was=before.get(library.soname))
     for resolution in missing:
-        lines.append(f"{style.paint(clean(resolution.soname), 'bold', 'red')} is nowhere")
+        lines.append(f"{style.paint(clean(resolution.soname), 'bold', 'red')} is not found")
         lines.append(f"    needed by {short_path(facts, resolution.needed_by)}")
         lines += [f"    not in {short_path(facts, place)}" for place in resolution.searched]
     lines += [f"{clean(name)}: no CUDA library of that name is in use here" for name in unknown]

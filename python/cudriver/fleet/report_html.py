@@ -61,9 +61,9 @@ def _finding(finding: Finding) -> str:
     style = SEVERITIES[finding.severity]
     rows = [("why", f"<p>{_text(finding.why)}</p>")]
     if finding.evidence:
-        rows.append(("seen", _shares(finding.evidence)))
+        rows.append(("evidence", _shares(finding.evidence)))
     if finding.fix:
-        rows.append(("mend", "".join(f"<p>{_text(fix)}</p>" for fix in finding.fix)))
+        rows.append(("fix", "".join(f"<p>{_text(fix)}</p>" for fix in finding.fix)))
     body = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in rows)
     return (
         f'<article class="{style}"><h3><span class="tag {style}">{finding.rule} '

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 GROUPS_SHOWN, CHANGES_SHOWN, SHARES_SHOWN = 8, 12, 6
 LABEL = 12  # columns of the left-hand names
-INDENT = 8  # columns of a finding's body
+INDENT = 12  # columns of a finding's body
 STATUS = {
     "consistent": ("consistent", "green"),
     "mismatch": ("mismatch", "red"),
@@ -185,9 +185,9 @@ def _finding(finding: Finding, style: Style, verbose: bool) -> list[str]:
     if len(shown) < len(finding.evidence):
         seen.append(f"and {len(finding.evidence) - len(shown)} more (-v)")
     if seen:
-        lines += _labelled("seen", seen, style)
+        lines += _labelled("evidence", seen, style)
     fixes = [line for fix in finding.fix for line in wrap(fix, room)]
-    return lines + (_labelled("mend", fixes, style) if fixes else [])
+    return lines + (_labelled("fix", fixes, style) if fixes else [])
 
 
 def _share(share: Share, style: Style, verbose: bool) -> list[str]:

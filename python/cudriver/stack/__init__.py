@@ -1,4 +1,4 @@
-"""What CUDA an environment really uses, whether it fits together, and what mends it.
+"""What CUDA an environment really uses, whether it fits together, and what fixes it.
 
     from cudriver import stack
     report = stack.inspect("/opt/conda/envs/train")

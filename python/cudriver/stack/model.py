@@ -106,7 +106,7 @@ class Environment(Record):
     python: str | None = None  # version, "3.12.1"
     executable: str | None = None  # its interpreter
     site_packages: list[str] = fresh(list)  # in the order of sys.path
-    installer: str = "pip"  # "pip", "uv", "conda", "mamba": which command mends it
+    installer: str = "pip"  # "pip", "uv", "conda", "mamba": which command fixes it
     base_prefix: str | None = None  # of a venv: where its interpreter lives
     platform: str = "x86_64"  # machine of its interpreter
     variables: dict[str, str] = fresh(dict)  # the environment variables that matter

@@ -156,12 +156,12 @@ def _finding(finding: Finding, facts: Facts) -> str:
     style = "note" if finding.severity == NOTE else CLASSES[finding.severity]
     rows = []
     if finding.predicts:
-        rows.append(("says", f"<pre>{_text(finding.predicts)}</pre>"))
+        rows.append(("error", f"<pre>{_text(finding.predicts)}</pre>"))
     if finding.evidence:
-        rows.append(("seen", "".join(_evidence(item, facts) for item in finding.evidence)))
+        rows.append(("evidence", "".join(_evidence(item, facts) for item in finding.evidence)))
     if finding.fix:
         proven = f"<p>{_text(PROVEN)}</p>" if finding.proven else ""
-        rows.append(("mend", "".join(map(_fix, finding.fix)) + proven))
+        rows.append(("fix", "".join(map(_fix, finding.fix)) + proven))
     body = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in rows)
     return (
         f'<article class="{style}"><h3><span class="tag {style}">{_text(finding.rule)} '

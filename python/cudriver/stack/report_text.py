@@ -29,7 +29,7 @@ MARKS = {OK: "✓", ABSENT: "-", WARNING: "!", ERROR: "✗", UNKNOWN: "?"}
 PLAIN_MARKS = {OK: "+", ABSENT: "-", WARNING: "!", ERROR: "x", UNKNOWN: "?"}
 MARK_COLOUR = {OK: "green", ABSENT: "dim", WARNING: "yellow", ERROR: "red", UNKNOWN: "yellow"}
 ELLIPSIS, PLAIN_ELLIPSIS = "…", "..."
-PROVEN = "# tried on a copy of these facts: it mends this, and breaks nothing"
+PROVEN = "# tried on a copy of these facts: it fixes this, and breaks nothing"
 LABEL = 12  # columns of the left-hand names
 EVIDENCE_SHOWN = 6
 PREFIX_LEAST = 24  # columns of a prefix in a line for --all before its frameworks are shortened
@@ -209,21 +209,21 @@ def _finding(finding: Finding, facts: Facts, style: Style) -> list[str]:
     first, *rest = wrap(finding.title, style.width - len(tag) - 2)
     lines = [f"{style.paint(tag, colour, 'bold')}  {first}"]
     lines += [" " * (len(tag) + 2) + line for line in rest]
-    indent, room = 8, style.width - 8
+    indent, room = 12, style.width - 12
     if finding.predicts:
-        lines += _labelled("says", wrap(finding.predicts, room), indent, style)
+        lines += _labelled("error", wrap(finding.predicts, room), indent, style)
     shown: list[str] = []
     for evidence in finding.evidence[:EVIDENCE_SHOWN]:
         shown += _evidence(evidence, facts, room)
     if len(finding.evidence) > EVIDENCE_SHOWN:
         shown.append(f"and {len(finding.evidence) - EVIDENCE_SHOWN} more (--json has them all)")
     if shown:
-        lines += _labelled("seen", shown, indent, style)
+        lines += _labelled("evidence", shown, indent, style)
     fixes: list[str] = []
     for fix in finding.fix:
         fixes += wrap_command(fix, room) if is_command(fix) else wrap(fix, room)
     if fixes:
-        lines += _labelled("mend", fixes, indent, style)
+        lines += _labelled("fix", fixes, indent, style)
     if finding.proven:
         lines.append(" " * indent + style.paint(PROVEN, "dim"))
     return lines

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from cudriver.stack.loader import LoadedObject
 
 NOT_FOUND, REJECTED, DAMAGED, VERSION, SYMBOL, ABORT = (
-    "not found",  # a needed library is nowhere
+    "not found",  # a needed library is not found
     "rejected",  # the loader refuses the file: not ELF, too short, a program
     "damaged",  # the loader may not notice, but its tables are broken
     "version",  # a library lacks a version that another needs

@@ -33,7 +33,7 @@ def fl601(facts: Comparison) -> Iterator[Finding]:
         else "the report tells of errors",
         "there an import, or the first use of CUDA, fails",
         sorted(shares, key=Share.order),
-        ["Run `cudriver check` on one of these nodes: it says how to mend it."],
+        ["Run `cudriver check` on one of these nodes: it says how to fix it."],
     )
 
 

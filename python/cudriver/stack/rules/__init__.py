@@ -38,15 +38,15 @@ def registry() -> dict[str, Rule]:
 def judge(
     facts: Facts, rules: dict[str, Rule] | None = None, recollect: Recollect | None = None
 ) -> list[Finding]:
-    """What all rules find, the worst first, with the mends that heal it.
+    """What all rules find, the worst first, with the fixes that heal it.
 
     recollect: gives the facts as they are with other environment variables.
     """
     findings = run(facts, rules)
     if any(finding.fix and finding.severity != NOTE for finding in findings):
-        from cudriver.stack.rules.tried import try_mends
+        from cudriver.stack.rules.tried import try_fixes
 
-        try_mends(facts, findings, lambda changed: run(changed, rules), recollect)
+        try_fixes(facts, findings, lambda changed: run(changed, rules), recollect)
     return findings
 
 

@@ -15,7 +15,7 @@ from cudriver.stack.model import IMPORT, Distribution, Facts, FileFault, LoadFau
 from cudriver.stack.recipes import listed
 from cudriver.stack.rules import fix
 from cudriver.stack.rules.faults import caused_by
-from cudriver.stack.rules.mends import (
+from cudriver.stack.rules.library_fixes import (
     family_of_symbol,
     leak_of,
     looks_into_wheels,

@@ -14,7 +14,7 @@ from cudriver.stack.rules.cu1_releases import (
     cu105,
     cu106,
     cu109,
-    folder_mend,
+    folder_fix,
     kernel_evidence,
     user_evidence,
     using,
@@ -74,8 +74,8 @@ def cu101(facts: Facts) -> Iterator[Finding]:
         )
         return
     title = "an NVIDIA GPU is here, but no driver library (libcuda.so.1)"
-    mend = fix.driver_package(max((f.cuda or "" for f in using(facts)), default=None))
-    yield Finding("CU101", ERROR, title, evidence, predicts, [mend])
+    fixes = fix.driver_package(max((f.cuda or "" for f in using(facts)), default=None))
+    yield Finding("CU101", ERROR, title, evidence, predicts, [fixes])
 
 
 def _container_start(kind: str) -> str:
@@ -105,7 +105,7 @@ def cu102(facts: Facts) -> Iterator[Finding]:
         "libcuda.so.1 is the toolkit's stub, not the driver",
         evidence,
         "CUDA driver is a stub library",
-        folder_mend(facts, path, "stubs"),
+        folder_fix(facts, path, "stubs"),
     )
 
 
@@ -129,13 +129,13 @@ def cu107(facts: Facts) -> Iterator[Finding]:
     if absent:
         evidence = [Evidence("/dev/nvidiactl", None, "absent")]
     if driver.container:
-        mend = [
+        fixes = [
             _container_start(driver.container),
             "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml  # on the host: "
             "CDI survives systemd's daemon-reload",
         ]
     else:
-        mend = [
+        fixes = [
             "sudo usermod -aG video,render $USER  # or the group of /dev/nvidiactl, then "
             "log in again"
         ]
@@ -145,7 +145,7 @@ def cu107(facts: Facts) -> Iterator[Finding]:
         "the driver is loaded, but its device nodes cannot be opened",
         evidence,
         "Failed to initialize NVML: Unknown Error",
-        mend,
+        fixes,
     )
 
 
@@ -189,7 +189,7 @@ def cu110(facts: Facts) -> Iterator[Finding]:
     if code and code not in (STUB, MISMATCHED_SYSTEM, COMPAT_UNSUPPORTED):
         if code == NO_DEVICE and not _hardware(driver):
             return
-        name, mend = CODES.get(
+        name, fixes = CODES.get(
             code, (f"CUDA error {code}", "nvidia-smi  # what does the driver itself say?")
         )
         yield Finding(
@@ -198,7 +198,7 @@ def cu110(facts: Facts) -> Iterator[Finding]:
             f"the driver does not initialise: {name} ({code})",
             [Evidence("cuInit", None, str(code)), user_evidence(driver)],
             f"{name} ({code})",
-            [mend],
+            [fixes],
         )
     elif driver.probe_error and not driver.devices:
         yield Finding(

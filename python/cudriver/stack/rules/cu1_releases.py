@@ -31,7 +31,7 @@ def user_evidence(driver: Driver) -> Evidence:
     )
 
 
-def folder_mend(facts: Facts, path: str, what: str) -> list[str]:
+def folder_fix(facts: Facts, path: str, what: str) -> list[str]:
     """Takes the folder of a wrong libcuda off the loader's path."""
     folder = path.rpartition("/")[0]
     variable = facts.environment.variables.get("LD_LIBRARY_PATH", "")
@@ -68,12 +68,12 @@ def cu103(facts: Facts) -> Iterator[Finding]:
         evidence = [user_evidence(driver)]
         if framework.cuda_evidence:
             evidence.append(framework.cuda_evidence)
-        mend = []
+        fixes = []
         other = fix.torch_for_driver(facts) if framework.name == "torch" else None
         if other:
-            mend.append(fix.torch_from(facts, other))
-        mend.append(fix.driver_package(framework.cuda))
-        yield Finding("CU103", ERROR, title, evidence, predicts, mend)
+            fixes.append(fix.torch_from(facts, other))
+        fixes.append(fix.driver_package(framework.cuda))
+        yield Finding("CU103", ERROR, title, evidence, predicts, fixes)
 
 
 def too_old(driver: Driver, cuda: str, floor: str) -> bool:
@@ -128,7 +128,7 @@ def cu105(facts: Facts) -> Iterator[Finding]:
         f"cuda-compat {release} is in use, older than the kernel driver {kernel}",
         evidence,
         "system has unsupported display driver / cuda driver combination (803)",
-        folder_mend(facts, driver.path or "", "compat"),
+        folder_fix(facts, driver.path or "", "compat"),
     )
 
 
@@ -150,7 +150,7 @@ def cu106(facts: Facts) -> Iterator[Finding]:
         "cuda-compat is in use on a GPU that is no data-centre part",
         evidence,
         "forward compatibility was attempted on non supported HW (804)",
-        folder_mend(facts, driver.path or "", "compat"),
+        folder_fix(facts, driver.path or "", "compat"),
     )
 
 

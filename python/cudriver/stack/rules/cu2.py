@@ -75,9 +75,9 @@ def cu201(facts: Facts) -> Iterator[Finding]:
     title = f"the environment has CUDA {a}, the system's toolkit is {b}"
     if not facts.match:
         title += "; harmless unless something is compiled"
-    mend = _match_system(facts, mine[0], theirs[0]) if facts.match else []
+    fixes = _match_system(facts, mine[0], theirs[0]) if facts.match else []
     severity = ERROR if facts.match else NOTE
-    yield Finding("CU201", severity, title, [mine[1], theirs[1]], None, mend)
+    yield Finding("CU201", severity, title, [mine[1], theirs[1]], None, fixes)
 
 
 def settled(facts: Facts) -> bool:
@@ -93,16 +93,16 @@ def _match_system(facts: Facts, mine: str, theirs: str) -> list[str]:
     env = facts.environment
     wanted = cut(theirs, 2) or theirs
     torch = facts.framework("torch")
-    mend = []
+    fixes = []
     if env.installer in fix.CONDA:
-        mend.append(fix.install(env, f"cuda-version={wanted}"))
+        fixes.append(fix.install(env, f"cuda-version={wanted}"))
     elif torch and wanted in fix.variants(torch.version):
-        mend.append(fix.torch_from(facts, wanted))
+        fixes.append(fix.torch_from(facts, wanted))
     own = quote("cuda-toolkit-" + (cut(mine, 2) or mine).replace(".", "-"))
-    mend.append(
+    fixes.append(
         f"sudo apt-get install {own}  # the system's side instead, from NVIDIA's repository"
     )
-    return mend
+    return fixes
 
 
 def _nvcc_evidence(facts: Facts) -> list[Evidence]:
@@ -123,7 +123,7 @@ def _build_pair(facts: Facts) -> tuple[str, str] | None:
     return nvcc, built
 
 
-def _nvcc_mend(facts: Facts, built: str) -> list[str]:
+def _nvcc_fix(facts: Facts, built: str) -> list[str]:
     env = facts.environment
     for toolkit in facts.toolkits:
         if toolkit.nvcc and cut(toolkit.nvcc_version or toolkit.version, 2) == built:
@@ -167,7 +167,7 @@ def cu202(facts: Facts) -> Iterator[Finding]:
         _nvcc_evidence(facts),
         f"The detected CUDA version ({nvcc}) mismatches the version that was used to "
         f"compile PyTorch ({built}).",
-        _nvcc_mend(facts, built),
+        _nvcc_fix(facts, built),
     )
 
 
@@ -205,7 +205,7 @@ def cu204(facts: Facts) -> Iterator[Finding]:
         f"{', '.join(d.name for d in wanting)} compiles CUDA code, and there is no nvcc",
         [d.evidence for d in wanting],
         "CUDA_HOME environment variable is not set. Please set it to your CUDA install root.",
-        _nvcc_mend(facts, built),
+        _nvcc_fix(facts, built),
     )
 
 
@@ -231,14 +231,14 @@ def cu205(facts: Facts) -> Iterator[Finding]:
         else:
             yield from _other_nvcc(facts, name, known)
             continue
-        mend = _good_home(facts, name)
+        fixes = _good_home(facts, name)
         yield Finding(
             "CU205",
             WARNING,
             f"{name} {what}: {value}",
             [Evidence(f"${name}", None, value)],
             f"nvcc not found at '{os.path.join(value, 'bin', 'nvcc')}'",
-            mend,
+            fixes,
         )
 
 
@@ -254,7 +254,7 @@ def _good_home(facts: Facts, name: str) -> list[str]:
             break
     else:
         if built and usable:  # compiling with another major fails (CU202)
-            return [f"unset {name}", *_nvcc_mend(facts, built)]
+            return [f"unset {name}", *_nvcc_fix(facts, built)]
     if not usable:
         return [f"unset {name}"]
     home = os.path.dirname(os.path.dirname(usable[0].nvcc or ""))
@@ -344,11 +344,11 @@ def cu207(facts: Facts) -> Iterator[Finding]:
         predicts = "unsupported clang version!"
     env = facts.environment
     if env.kind == "conda":
-        mend = [fix.install(env, f"gxx_linux-64={limit}.*")]
+        fixes = [fix.install(env, f"gxx_linux-64={limit}.*")]
     elif compiler.kind == "clang":
-        mend = [f"sudo apt-get install clang-{limit}", f"export NVCC_CCBIN=clang++-{limit}"]
+        fixes = [f"sudo apt-get install clang-{limit}", f"export NVCC_CCBIN=clang++-{limit}"]
     else:
-        mend = [
+        fixes = [
             f"sudo apt-get install gcc-{limit} g++-{limit}",
             f"export NVCC_CCBIN=/usr/bin/g++-{limit}",
         ]
@@ -359,7 +359,7 @@ def cu207(facts: Facts) -> Iterator[Finding]:
         f"{compiler.version}; {limit} is the newest it takes",
         evidence,
         predicts,
-        mend,
+        fixes,
     )
 
 

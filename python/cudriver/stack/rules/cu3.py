@@ -22,7 +22,13 @@ from cudriver.stack.model import (
 )
 from cudriver.stack.names import is_cuda_library, split
 from cudriver.stack.rules.faults import other_build, other_major, proof, told_by_record
-from cudriver.stack.rules.mends import DRIVER_CALL, back_to_pin, leak, library_mend, symbol_mend
+from cudriver.stack.rules.library_fixes import (
+    DRIVER_CALL,
+    back_to_pin,
+    leak,
+    library_fix,
+    symbol_fix,
+)
 from cudriver.stack.versions import cut, minor
 
 DRIVER_LIBRARIES = (
@@ -62,10 +68,10 @@ def cu301(facts: Facts) -> Iterator[Finding]:
             None,
         )
         evidence = [framework.cudnn_evidence] if framework.cudnn_evidence else []
-        mend: list[str] = []
+        fixes: list[str] = []
         if library:
             evidence = [_file(library), *evidence]
-            mend = (leak(facts, library) if library.origin == "system" else []) or back_to_pin(
+            fixes = (leak(facts, library) if library.origin == "system" else []) or back_to_pin(
                 facts, library.soname
             )
         predicts = None
@@ -83,7 +89,7 @@ def cu301(facts: Facts) -> Iterator[Finding]:
             f"{framework.cudnn}",
             evidence,
             predicts,
-            mend,
+            fixes,
             framework.name,
         )
 
@@ -158,7 +164,7 @@ def cu303(facts: Facts) -> Iterator[Finding]:
             f"{os.path.basename(fault.library)} needs {what}, which nothing provides{when}",
             evidence + proof(facts, fault),
             fault.text,
-            [fault.rescue] if fault.rescue else symbol_mend(facts, fault, provider),
+            [fault.rescue] if fault.rescue else symbol_fix(facts, fault, provider),
             fault.framework or fault.library,
             provider.path if provider else None,
         )
@@ -178,7 +184,7 @@ def cu304(facts: Facts) -> Iterator[Finding]:
         strange = [x for x in parts if cut(x.version, 3) != cut(main.version, 3)]
         fatal = next((x for x in strange if _ends_in(x)), None)
         outside = next((x for x in parts if x.origin == "system" and leak(facts, x)), None)
-        mend = leak(facts, outside) if outside else back_to_pin(facts, main.soname)
+        fixes = leak(facts, outside) if outside else back_to_pin(facts, main.soname)
         shown = fatal or strange[0]
         eight = main.soname.endswith(".so.8")  # whose parts nobody has tried
         yield Finding(
@@ -188,7 +194,7 @@ def cu304(facts: Facts) -> Iterator[Finding]:
             f"{shown.version}",
             [_file(x) for x in parts],
             _ends_in(shown),
-            mend,
+            fixes,
             framework.name,
             shown.path,
         )
@@ -219,10 +225,10 @@ def _missing(facts: Facts) -> Iterator[LoadFault]:
 
 
 def cu305(facts: Facts) -> Iterator[Finding]:
-    """A needed library that is nowhere; those of one package with one mend are one finding."""
+    """A needed library that is not found; those of one package with one fix are one finding."""
     seen = set()
     groups: dict[tuple[object, ...], list[LoadFault]] = {}
-    mends: dict[str, list[str]] = {}
+    fixes: dict[str, list[str]] = {}
     for fault in _missing(facts):
         name = fault.name
         if (fault.framework, name) in seen or re.match(r"libcudnn_|libnvrtc-builtins", name):
@@ -234,27 +240,27 @@ def cu305(facts: Facts) -> Iterator[Finding]:
         if other_build(facts, fault.framework):
             continue
         seen.add((fault.framework, name))
-        mends[name] = library_mend(facts, fault)
-        same = [line.replace(name, "\0") for line in mends[name]] or [name]
+        fixes[name] = library_fix(facts, fault)
+        same = [line.replace(name, "\0") for line in fixes[name]] or [name]
         groups.setdefault((fault.framework, fault.severity, *same), []).append(fault)
     for faults in groups.values():
-        yield _nowhere(facts, faults, mends[faults[0].name])
+        yield _not_found(facts, faults, fixes[faults[0].name])
 
 
-def _nowhere(facts: Facts, faults: list[LoadFault], mend: list[str]) -> Finding:
+def _not_found(facts: Facts, faults: list[LoadFault], fixes: list[str]) -> Finding:
     first, names = faults[0], [fault.name for fault in faults]
     if first.means == SPARE:
         title = f"{first.framework} finds none of its CUDA libraries and runs on the CPU"
     elif first.rescue is not None:
         title = f"{first.framework} does not find {', '.join(names)} by itself"
     elif len(faults) > 1:
-        title = f"{len(faults)} libraries that {first.framework} needs are nowhere: "
+        title = f"{len(faults)} libraries that {first.framework} needs are not found: "
         title += ", ".join(names)
     else:
         framework = facts.framework(first.framework) if first.framework else None
         itself = framework is not None and first.library == framework.path
         who = first.framework if itself else os.path.basename(first.library)
-        title = f"{first.name}, which {who} needs, is nowhere"
+        title = f"{first.name}, which {who} needs, is not found"
     return Finding(
         "CU305",
         first.severity,
@@ -263,7 +269,9 @@ def _nowhere(facts: Facts, faults: list[LoadFault], mend: list[str]) -> Finding:
         + _searched(facts, names)
         + proof(facts, first),
         first.text,
-        mend if len(names) == 1 else [line.replace(first.name, ", ".join(names)) for line in mend],
+        fixes
+        if len(names) == 1
+        else [line.replace(first.name, ", ".join(names)) for line in fixes],
         first.framework or first.library,
     )
 

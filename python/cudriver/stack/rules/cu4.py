@@ -190,19 +190,19 @@ def _one_major(facts: Facts, name: str, soname: str) -> list[str]:
     dist = facts.distribution(framework.distribution or name if framework else name)
     wanted = re.search(r"\.so\.(\d+)", soname)
     torch = facts.framework("torch")
-    mend = []
+    fixes = []
     if wanted and torch:
         for variant in reversed(fix.variants(torch.version)):
             if str(major(variant)) == wanted[1]:
-                mend.append(fix.torch_from(facts, variant))
+                fixes.append(fix.torch_from(facts, variant))
                 break
     if dist and torch and torch.cuda:
         tool = fix.installer(env, dist)
-        mend.append(
+        fixes.append(
             fix.install(env, dist.name, by=tool, again=True)
             + f"  # a build for CUDA {major(torch.cuda)}"
         )
-    return mend
+    return fixes
 
 
 def cu405(facts: Facts) -> Iterator[Finding]:

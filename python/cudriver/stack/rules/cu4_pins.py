@@ -15,7 +15,7 @@ from cudriver.stack.model import (
     Requirement,
 )
 from cudriver.stack.rules import fix
-from cudriver.stack.rules.mends import leak_of
+from cudriver.stack.rules.library_fixes import leak_of
 from cudriver.stack.rules.pairs import broken
 from cudriver.stack.text import quote
 from cudriver.stack.versions import cut, major, minor, satisfies
@@ -252,20 +252,20 @@ def _unmet(
             specifiers.append(f"{name}{_installable(wanted)}")
     shown = ", ".join(parts[:3]) + (f" and {len(parts) - 3} more" if len(parts) > 3 else "")
     tool = fix.installer(facts.environment, dist)
-    mend = leak_of(facts, dist.path) if dist else []
-    if mend:
+    fixes = leak_of(facts, dist.path) if dist else []
+    if fixes:
         pass  # from outside, by a variable: what it requires is no business of this environment
     elif pair and "take" in pair and dist:
         taken = f"{dist.name}=={pair['take']}"
-        mend = [fix.install(facts.environment, taken, by=tool)]
+        fixes = [fix.install(facts.environment, taken, by=tool)]
     elif any(p.requirement.name == "torch" for p, _, _ in unmet) and dist:
-        mend = [fix.kin(facts, top) if top in fix.KIN else _kin_for_torch(facts, dist)]
+        fixes = [fix.kin(facts, top) if top in fix.KIN else _kin_for_torch(facts, dist)]
     elif tool in ("pip", "uv", "pipx"):
-        mend = [fix.install(facts.environment, *specifiers, by=tool)]
+        fixes = [fix.install(facts.environment, *specifiers, by=tool)]
     elif dist:
-        mend = [fix.reinstall(facts, dist)]
+        fixes = [fix.reinstall(facts, dist)]
     severity, predicts = (ERROR, pair["says"]) if pair else (severity, None)
-    return Finding("CU402", severity, f"{top} requires {shown}", evidence, predicts, mend, top)
+    return Finding("CU402", severity, f"{top} requires {shown}", evidence, predicts, fixes, top)
 
 
 def _installable(specifier: str) -> str:

@@ -76,9 +76,9 @@ def _swap(facts: Facts, trt: Framework, cuda: int) -> list[str]:
     name = trt.distribution or "tensorrt"
     stem = name.removesuffix("-bindings")
     parts = {"tensorrt", name, stem, f"{stem}-bindings", f"{stem}-libs"}
-    mend = [fix.uninstall(env, dist) for dist in facts.distributions if dist.name in parts]
+    fixes = [fix.uninstall(env, dist) for dist in facts.distributions if dist.name in parts]
     tool = fix.installer(env, facts.distribution(name))
-    return [*mend, fix.install(env, f"tensorrt-cu{cuda}=={release}", by=tool)]
+    return [*fixes, fix.install(env, f"tensorrt-cu{cuda}=={release}", by=tool)]
 
 
 def _newest(facts: Facts, other: Framework) -> str:

@@ -214,14 +214,14 @@ def cu502(facts: Facts) -> Iterator[Finding]:
             f"{len(chosen.ordinals)} of {_gpus(devices)} visible"
         )
         severity = WARNING if chosen.ordinals else ERROR
-        mend = [f"export {VARIABLE}={quote(left)}" if left else f"unset {VARIABLE}"]
+        fixes = [f"export {VARIABLE}={quote(left)}" if left else f"unset {VARIABLE}"]
         yield Finding(
             "CU502",
             severity,
             title,
             evidence,
             None if chosen.ordinals else "No CUDA GPUs are available",
-            mend,
+            fixes,
         )
     elif not chosen.ordinals:
         title = f"{VARIABLE}={value!r} hides every GPU"
@@ -240,16 +240,16 @@ def cu503(facts: Facts) -> Iterator[Finding]:
         return
     short = cut(env.python, 2) or "3"
     prefix = quote(env.prefix)
-    mend = f"rm {prefix}/bin/python* && python{short} -m venv {prefix}"
+    fixes = f"rm {prefix}/bin/python* && python{short} -m venv {prefix}"
     if env.kind == "uv":
-        mend = f"uv venv --allow-existing --python {short} {prefix}"
+        fixes = f"uv venv --allow-existing --python {short} {prefix}"
     yield Finding(
         "CU503",
         ERROR,
         f"the Python that {env.prefix} was made with is gone: nothing in it runs",
         [env.gone],
         "No such file or directory",
-        [mend],
+        [fixes],
     )
 
 

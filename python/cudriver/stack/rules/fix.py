@@ -1,4 +1,4 @@
-"""Commands that mend an environment, for the installer that it was made with."""
+"""Commands that fix an environment, for the installer that it was made with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mends are tried on a copy of the facts before they are told: one that does not take its finding
+"""Fixes are tried on a copy of the facts before they are told: one that does not take its finding
 away, or that brings an error or a warning, is left out.
 """
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     Seen = dict[str, Counter[tuple[str, str]]]
 
 TRIALS = 24  # different commands; those of further findings are told untried
-NONE = "no command that is known here mends this and breaks nothing else."
+NONE = "no command that is known here fixes this and breaks nothing else."
 
 
-def try_mends(
+def try_fixes(
     facts: Facts,
     findings: list[Finding],
     run: Callable[[Facts], list[Finding]],
     recollect: Recollect | None,
 ) -> None:
-    """Keeps of each finding's mends those that heal it. Of several that one cause has, each of its
+    """Keeps of each finding's fixes those that heal it. Of several that one cause has, each of its
     findings gets the one that takes most away. run: all rules.
     """
     told = [f for f in findings if f.severity != NOTE and f.fix and not f.crashed]

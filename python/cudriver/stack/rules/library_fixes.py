@@ -1,4 +1,4 @@
-"""What mends a library: its pinned wheel, an extra, or less in a variable that lets one in."""
+"""What fixes a library: its pinned wheel, an extra, or less in a variable that lets one in."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def leak_of(facts: Facts, *paths: str) -> list[str]:
     return []
 
 
-def symbol_mend(facts: Facts, fault: LoadFault, provider: Library | None) -> list[str]:
+def symbol_fix(facts: Facts, fault: LoadFault, provider: Library | None) -> list[str]:
     """Stop the leak, restore the pinned provider, or build the extension for this PyTorch. If the
     driver is older than the framework's CUDA, only a newer driver has the function.
     """
@@ -112,13 +112,13 @@ def symbol_mend(facts: Facts, fault: LoadFault, provider: Library | None) -> lis
             return [fix.driver_package(version, fix.driver_branch(version))]
     if provider is not None:
         # Python's own path may lead out of the environment, the loader's to a system's library.
-        mend = (
+        fixes = (
             leak_of(facts, provider.path, provider.real_path)
             or _newer(facts, fault, provider)
             or back_to_pin(facts, provider.soname, provider.path)
         )
-        if mend:
-            return mend
+        if fixes:
+            return fixes
     owner = owner_of(facts, fault.library)
     if provider is None and re.match(r"_ZN?K?(?:S[a-z])?\d*.*(?:c10|at|torch|caffe2)", fault.name):
         framework = facts.framework(fault.framework) if fault.framework else None
@@ -139,15 +139,15 @@ def symbol_mend(facts: Facts, fault: LoadFault, provider: Library | None) -> lis
             )
     cuda = [n for n in (fault.provider or "", fault.name) if is_cuda_library(os.path.basename(n))]
     if cuda:
-        mend = back_to_pin(facts, os.path.basename(cuda[0]))
-        if mend:
-            return mend
+        fixes = back_to_pin(facts, os.path.basename(cuda[0]))
+        if fixes:
+            return fixes
     guess = family_of_symbol(fault.name)
     if guess:
         leaks = (leak(facts, x) for x in facts.libraries if x.soname.startswith(guess))
-        mend = next(filter(None, leaks), []) or back_to_pin(facts, guess)
-        if mend:
-            return mend
+        fixes = next(filter(None, leaks), []) or back_to_pin(facts, guess)
+        if fixes:
+            return fixes
     return [fix.reinstall(facts, owner)] if owner else []
 
 
@@ -200,16 +200,16 @@ def family_of_symbol(symbol: str) -> str | None:
     return next((library for prefix, library in prefixes if symbol.startswith(prefix)), None)
 
 
-def library_mend(facts: Facts, fault: LoadFault) -> list[str]:
+def library_fix(facts: Facts, fault: LoadFault) -> list[str]:
     """What a program can do before, the extra that brings the libraries, the pinned wheel."""
     if fault.rescue is not None:
         return [fault.rescue]
     framework = facts.framework(fault.framework) if fault.framework else None
     if framework and framework.extra and not _brought(facts, fault.name):
-        mend = _with_extra(facts, framework)
-        if mend:
-            return [mend]
-    return back_to_pin(facts, fault.name) or _owner_mend(facts, fault)
+        fixes = _with_extra(facts, framework)
+        if fixes:
+            return [fixes]
+    return back_to_pin(facts, fault.name) or _owner_fix(facts, fault)
 
 
 def _brought(facts: Facts, soname: str) -> bool:
@@ -238,7 +238,7 @@ def _with_extra(facts: Facts, framework: Framework) -> str | None:
     return fix.install(facts.environment, wanted, by=fix.installer(facts.environment, dist))
 
 
-def _owner_mend(facts: Facts, fault: LoadFault) -> list[str]:
+def _owner_fix(facts: Facts, fault: LoadFault) -> list[str]:
     owner = owner_of(facts, fault.library)
     if owner is None and fault.framework:
         framework = facts.framework(fault.framework)

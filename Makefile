@@ -121,13 +121,14 @@ test-peers: install ## other libraries' tests, under `cudriver simulate`
 .PHONY: corpus
 corpus: install $(VENV)/.dev ## how right the check is on real environments: docs/accuracy.md
 	PYTHONPATH=tests $(PY) -m corpus $(ARGS)
+	$(MAKE) corpus-plans ARGS= # with the data that the corpus has written
 
 .PHONY: chaos
 chaos: install $(VENV)/.dev ## random faults in real environments: ARGS="-j 4 --seeds 0-99 jax-0.12-cuda12"
 	PYTHONPATH=tests $(PY) -m chaos $(ARGS)
 
 .PHONY: corpus-plans
-corpus-plans: install $(VENV)/.dev ## run the plan of each proven set, and find the set again
+corpus-plans: install $(VENV)/.dev ## run the plans of proven sets as printed, and find the sets again
 	PYTHONPATH=tests $(PY) -m corpus.proven $(ARGS)
 
 .PHONY: check-newest

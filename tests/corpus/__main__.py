@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from corpus import document, proven
+from corpus import derived, document, proven
 from corpus.one import examine
 from corpus.plan import DeclarationError, Environment, read_all, read_notes, select
 from corpus.workshop import InstallError, Workshop
@@ -81,6 +81,7 @@ def main() -> int:
         given.document.write_text(document.write(every, done, read_notes()))
     if not given.ci:
         proven.write(every, done)
+        derived.main()
     print(document.Totals(rows).line())
     unknown = document.unexplained(rows, read_notes().get("cause", {}))
     for name in unknown:

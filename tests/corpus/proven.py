@@ -1,21 +1,24 @@
 """The sets that `cudriver plan` names: what was installed and imported cleanly, and nothing else.
 
-`make corpus` writes them from its results; `python -m corpus.proven [SET ...]` then runs the plan
-of each and finds the set again.
+`make corpus` writes them from its results, then runs the plan of each set as it is printed and
+finds the set again: `python -m corpus.proven`. When that was stands in the data too.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import mmap
 import os
 import re
+import shlex
 import struct
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
-from corpus import ask
+from corpus import ask, derived
 from corpus.plan import Environment, tomllib
 from corpus.workshop import (
     INSTALL_LIMIT,
@@ -26,9 +29,11 @@ from corpus.workshop import (
     interpreter,
     site_packages,
 )
-from cudriver.stack.plan.candidates import proven
+from cudriver.stack.collect.driver import assumed
+from cudriver.stack.plan.candidates import branch_for, proven
 from cudriver.stack.plan.commands import environment
 from cudriver.stack.plan.question import Question
+from cudriver.stack.tables import table
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "python" / "cudriver" / "stack" / "data" / "proven.json"
@@ -142,12 +147,14 @@ def write(every: list[Environment], done: dict[str, dict], path: Path = DATA) ->
         run = {"python": wanted.python, "date": row["date"], "installed": row["installed"]}
         made.setdefault("runs", []).append(run)
     for made in sets.values():
+        made["runs"].sort(key=lambda run: int(run["python"].partition(".")[2]))
         _share(made)
-    about = "Written by make corpus: sets of packages that were installed and imported cleanly."
-    rows = ",\n".join(json.dumps(sets[name]) for name in sorted(sets))
-    bad = ",\n".join(json.dumps(failed[name]) for name in sorted(failed) if name not in sets)
-    text = f'{{"about": {json.dumps(about)}, "sets": [\n{rows}\n], "failed": [\n{bad}\n]}}\n'
-    path.write_text(text)
+        made.update(derived.of_set(made))
+    derived.save(
+        path,
+        [sets[name] for name in sorted(sets)],
+        [failed[n] for n in sorted({*failed} - {*sets})],
+    )
 
 
 def _short(wanted: Environment) -> str:
@@ -188,54 +195,86 @@ def _share(made: dict) -> None:
         run["installed"] = {n: own[n] for n in sorted(own) if n not in same and n not in SKIPPED}
 
 
-def again(candidate: Any, python: str, shop: Workshop, check: str) -> str:
-    """Runs the plan of a set as it is printed. "" where the same packages are there and import,
-    else what is not as it was.
+def note(name: str, python: str, tool: str, path: Path = DATA) -> None:
+    """Writes down that the plan of a set was run today."""
+    kept = json.loads(path.read_text())
+    (made,) = (row for row in kept["sets"] if row["name"] == name)
+    (run,) = (row for row in made["runs"] if row["python"] == python)
+    run.setdefault("plans", {})[tool] = time.strftime("%Y-%m-%d")
+    derived.save(path, kept["sets"], kept["failed"])
+
+
+def again(candidate: Any, python: str, shop: Workshop, check: str, tool: str = "uv") -> str:
+    """Runs the plan of a set as it is printed. "" where the same packages are there, import, and
+    are consistent for the check; else what is not as it was.
     """
-    asked = Question(list(candidate.builds), python=python)
     folder = shop.folder / "plans"
     shop.remove(folder)
     folder.mkdir(parents=True)
     environ = shop.environ({"PIP_NO_INPUT": "1"})
     base = Path(interpreter(python)).parent
     environ["PATH"] = f"{Path(check).parent}:{base}:{environ['PATH']}"
-    steps = environment(candidate, asked)
-    script = "\n".join(["set -e", *(c for step in steps[:-1] for c in step.commands)])
+    *steps, last = environment(
+        candidate, Question([*candidate.frameworks], python=python, installer=tool)
+    )
+    script = "\n".join(["set -e", *(c for step in steps for c in step.commands)])
     try:
         done = call(["bash", "-c", script], environ, folder, INSTALL_LIMIT)
         if done.returncode != 0:
             return f"status {done.returncode}: {done.stderr.strip()[-300:]}"
         found = distributions(folder / "env")
-        wanted = candidate.installed[python]
+        wanted = candidate.versions(python)
         changed = {n for n in {*found, *wanted} if found.get(n) != wanted.get(n)}
         # Packaging may have come with wheel, which older Pythons' environments begin with.
         changed -= {*SKIPPED, *({"packaging"} - found.keys())}
         if changed:
             return f"other versions: {', '.join(sorted(changed))}"
-        modules = tuple(name for name in candidate.builds if name != "vllm")
+        modules = tuple(name for name in candidate.frameworks if name != "vllm")
         failed = ask.truth(folder / "env", modules, ask.variables({}, None), folder).failures
         failed = [f["text"] for f in failed if f["step"].startswith("import ")]
-        return "; ".join(failed)
+        return "; ".join(failed) or _checked(candidate, last.commands, environ, folder)
     finally:
         shop.remove(folder)
 
 
+def _checked(candidate: Any, commands: list[str], environ: dict, folder: Path) -> str:
+    """What the check says on the oldest driver that the set takes, for each GPU that it serves."""
+    for row in table("driver")["architectures"]:
+        gpu = row["capability"]
+        floor = candidate.floor_for([gpu])
+        if candidate.serves(gpu) and branch_for(assumed(None, [gpu]), floor):
+            machine = ["--no-probe", "--assume-driver", floor, "--assume-gpu", gpu]
+            for command in commands:
+                done = call([*shlex.split(command), *machine], environ, folder, ask.CHECK_LIMIT)
+                if done.returncode != 0:
+                    return f"the check on {gpu} with {floor}: {done.stdout.strip()[-300:]}"
+    return ""
+
+
 def main() -> int:
-    """`python -m corpus.proven [SET ...]`: runs the plans of these sets, or of all."""
+    """Runs the plans of these sets; without names, those that were not run since they were made."""
+    parser = argparse.ArgumentParser(prog="corpus.proven", description=main.__doc__)
+    parser.add_argument("set", nargs="*")
+    parser.add_argument("--installer", choices=table("plan")["make"], default="uv")
+    parser.add_argument("--python", action="append", help="with this one only (repeatable)")
+    given = parser.parse_args()
     check = str(Path(sys.executable).with_name("cudriver"))
     cache = Path(os.environ.get("CUDRIVER_TEST_CACHE", "~/.cache/cudriver-tests")).expanduser()
     shop = Workshop(cache / "corpus", int(24e9))
     wrong = 0
     for candidate in proven():
-        if sys.argv[1:] and candidate.name not in sys.argv[1:]:
-            continue
-        for python in candidate.pythons:
+        for python in given.python or candidate.pythons:
+            ran = given.installer in candidate.run(python).get("plans", {})
+            if candidate.name not in given.set if given.set else ran:
+                continue
             try:
-                told = again(candidate, python, shop, check)
+                told = again(candidate, python, shop, check, given.installer)
             except InstallError as error:  # this Python is not here
                 print(f"{candidate.name}: not run: {error}")
                 continue
             wrong += bool(told)
+            if not told:
+                note(candidate.name, python, given.installer)
             print(f"{candidate.name}, Python {python}: {told or 'found again'}", flush=True)
         shop.prune()
     return 1 if wrong else 0

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from corpus import plan, proven
+from corpus import derived, plan, proven
 
 (FIRST, SECOND) = (e for e in proven.declared() if e.name.startswith("set-torch-2.0-"))
 
@@ -65,3 +65,23 @@ def test_runs_are_joined_and_those_of_earlier_kept(tmp_path):
     proven.write(plan.read_all(), {FIRST.name: failed}, path)
     (made,) = json.loads(path.read_text())["sets"]
     assert [run["python"] for run in made["runs"]] == [SECOND.python]
+
+
+def test_the_data_are_those_of_the_tables(tmp_path, monkeypatch):
+    """After a change of a table: PYTHONPATH=tests python -m corpus.derived"""
+    (tmp_path / "proven.json").write_bytes(proven.DATA.read_bytes())
+    monkeypatch.setattr(derived, "DATA", tmp_path)
+    derived.main()
+    for made in tmp_path.iterdir():
+        assert made.read_text() == (proven.DATA.parent / made.name).read_text()
+
+
+def test_that_a_plan_was_run_is_written_down(tmp_path):
+    path = tmp_path / "proven.json"
+    proven.write(plan.read_all(), {FIRST.name: row(FIRST), SECOND.name: row(SECOND)}, path)
+    proven.note("torch-2.0", SECOND.python, "uv", path)
+    (made,) = json.loads(path.read_text())["sets"]
+    assert ["plans" in run for run in made["runs"]] == [False, True]
+    proven.write(plan.read_all(), {SECOND.name: row(SECOND)}, path)  # another proof
+    (made,) = json.loads(path.read_text())["sets"]
+    assert not any("plans" in run for run in made["runs"])

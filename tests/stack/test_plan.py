@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
 import json
 import re
@@ -15,8 +14,9 @@ from cudriver.stack import plan
 from cudriver.stack.collect import driver as drivers
 from cudriver.stack.model import Environment, Facts, Framework
 from cudriver.stack.plan import answer, candidates, question
+from cudriver.stack.plan.commands import LISTED
 from cudriver.stack.rules.cu1_releases import cu103
-from cudriver.stack.rules.cu5 import cu501
+from cudriver.stack.rules.cu5 import cu501, torch_archs
 from cudriver.stack.tables import table
 from cudriver.stack.text import columns
 
@@ -30,7 +30,7 @@ EVERY = [*candidates.proven(), *candidates.derived()]
 def errors(candidate, release, capability):
     """What the check says of these frameworks on such a machine."""
     facts = Facts(Environment("/env", "venv"), driver=drivers.assumed(release, [capability]))
-    facts.frameworks = list(candidate.builds.values())
+    facts.frameworks = [Framework(name, **told) for name, told in candidate.frameworks.items()]
     found = [*cu103(facts), *cu501(facts)]
     return {f.rule for f in found if f.severity == "error"}
 
@@ -40,7 +40,7 @@ def test_a_plan_and_the_check_agree_on_every_driver_and_gpu(candidate):
     """What is planned is no error of CU103 or CU501; where all archs are known, nor is more."""
     for release, capability in itertools.product(RELEASES, CAPABILITIES):
         driver = drivers.assumed(release, [capability])
-        asked = question.Question([*candidate.builds], driver)
+        asked = question.Question([*candidate.frameworks], driver)
         found = candidate.obstacles(asked)
         said = errors(candidate, release, capability)
         if not found:
@@ -48,33 +48,35 @@ def test_a_plan_and_the_check_agree_on_every_driver_and_gpu(candidate):
         if "CU103" in said:
             assert "driver" in found, (release, capability)
         if not said and found:  # the plan knows more: PTX that the driver must compile, libraries
-            ptx = candidate.serves(capability) == "ptx"
-            assert ptx or candidate.serves(capability) is None, (release, capability)
+            ptx = capability in candidate.ptx
+            assert ptx or not candidate.serves(capability), (release, capability)
 
 
 @pytest.mark.parametrize("candidate", candidates.proven(), ids=lambda each: each.name)
 def test_the_architectures_of_a_proven_torch_are_those_of_the_table(candidate):
-    torch = candidate.builds.get("torch")
-    rows = [
-        each
-        for each in candidates.derived()
-        if torch is not None
-        and "torch" in each.builds
-        and each.builds["torch"].archs
-        and each.builds["torch"].version.split(".")[:2] == torch.version.split(".")[:2]
-        and each.builds["torch"].cuda == torch.cuda
-    ]
-    for row in rows:
-        listed = {arch for arch in row.builds["torch"].archs if arch.startswith("sm_")}
-        assert set(torch.archs) == listed
+    torch = candidate.frameworks.get("torch")
+    listed = torch and torch_archs(torch["version"], torch["cuda"], "x86_64")
+    if listed:
+        assert set(torch["archs"]) == {arch for arch in listed if arch.startswith("sm_")}
+
+
+@pytest.mark.parametrize("candidate", EVERY, ids=lambda each: each.name or each.packages[0])
+def test_floors_are_those_of_nvidia_s_release_notes(candidate):
+    """CUDA Toolkit release notes, minor version compatibility; and the driver's first branches."""
+    major = int(candidate.cuda.partition(".")[0])
+    assert candidate.floor == {10: "440.33", 11: "450.80.02", 12: "525.60.13", 13: "580"}[major]
+    firsts = {"8.9": 520, "9.0": 520, "10.0": 570, "10.3": 575, "10.7": 615, "12.0": 570}
+    for floor, gpus in candidate.drivers.items():
+        for gpu in {*gpus}.intersection(firsts):
+            assert int(floor.partition(".")[0]) >= firsts[gpu]
 
 
 @pytest.mark.parametrize("candidate", candidates.proven(), ids=lambda each: each.name)
 def test_a_proven_set_installs_what_it_names(candidate):
-    for python, installed in candidate.installed.items():
+    for python in candidate.pythons:
         for package in candidate.packages:
             name, _, version = re.sub(r"\[.*?\]", "", package).partition("==")
-            assert installed[name.replace("_", "-")] == version, python
+            assert candidate.versions(python)[name.replace("_", "-")] == version, python
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
@@ -82,13 +84,12 @@ def test_a_proven_set_installs_what_it_names(candidate):
 def test_the_best_is_the_newest_that_fits(name, release):
     asked = question.ask([name], release, ["8.0"], None, "uv")
     chosen = answer.best(asked)
-    fitting = [e for e in candidates.proven() if name in e.builds and not e.obstacles(asked)]
+    fitting = [e for e in candidates.proven() if name in e.frameworks and not e.obstacles(asked)]
     if fitting:
-        least = min(len(each.builds) for each in fitting)
-        alone = [each for each in fitting if len(each.builds) == least]
-        newest = max(candidates.newness(each, [name]) for each in alone)
-        assert chosen.dates
-        assert candidates.newness(chosen, [name]) == newest
+        least = min(len(each.frameworks) for each in fitting)
+        alone = [each for each in fitting if len(each.frameworks) == least]
+        assert chosen.name
+        assert chosen.newness([name]) == max(each.newness([name]) for each in alone)
 
 
 @pytest.mark.parametrize(
@@ -99,14 +100,18 @@ def test_the_best_is_the_newest_that_fits(name, release):
         (["torch", "--driver", "5350.1"], "no driver branch 5350"),
         (["torch", "--gpu", "H1000"], "no GPU 'H1000'"),
         (["torch", "--gpu", "4.2"], "compute capability 4.2"),
-        (["torch", "--gpu", "ampere"], "several architectures (8.0, 8.6)"),
+        (["torch", "--gpu", "ampere"], "no GPU 'ampere'"),
+        (["torch", "--gpu", "V100", "--gpu", "B200"], "capability 7.0 and 10.0 in one machine"),
+        (["torch", "--gpu", "K80", "--gpu", "H100"], "capability 3.7 and 9.0 in one machine"),
+        (["torch==2.4"], "'torch==2.4' is no package"),
         (["torch", "--python", "3.99"], "Python 3.99"),
         (["torch", "--python", "2.7"], "Python 2.7"),
         (["torch", "--installer", "easy_install"], "'easy_install' is no installer"),
         (["torch", "--server", "arch"], "'arch' is no family"),
         (["torch", "--containers"], "add --server"),
         (["torch", "--at", "/nowhere"], "/nowhere is no folder"),
-        (["torch", "--at", "/usr", "--server", "debian"], "server or at"),
+        (["torch", "--at", "/usr", "--server", "debian"], "no --server"),
+        (["torch", "--at", "/usr", "--python", "3.12"], "no --python"),
         (["--constraints", "torch-0.1"], "no set 'torch-0.1'"),
     ],
 )
@@ -121,10 +126,18 @@ def test_what_does_not_exist_is_one_sentence(words, told, capsys):
 @pytest.mark.parametrize(
     ("name", "number"),
     [("H100", "9.0"), ("NVIDIA GeForce RTX 4090", "8.9"), ("tesla-k80", "3.7"), ("Hopper", "9.0"),
-     ("volta", "7.0"), ("sm_90", "9.0"), ("12.0", "12.0")],
+     ("volta", "7.0"), ("sm_90", "9.0"), ("12.0", "12.0"), ("NVIDIA H100 80GB HBM3", "9.0"),
+     ("Tesla V100-SXM2-32GB", "7.0"), ("NVIDIA A100-SXM4-80GB", "8.0"), ("RTX4090", "8.9"),
+     ("NVIDIA L40S", "8.9"), ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "12.0")],
 )  # fmt: skip
 def test_a_gpu_has_several_names(name, number):
-    assert question.gpu(name) == [number]
+    assert question.gpu(name) == number
+
+
+@pytest.mark.parametrize("name", ["A1000", "H1000", "T400", "P4000", "L400"])
+def test_a_longer_number_is_another_gpu(name):
+    with pytest.raises(ValueError, match=f"no GPU '{name}'"):
+        question.gpu(name)
 
 
 def test_no_packages_are_asked_for(monkeypatch, capsys):
@@ -133,7 +146,7 @@ def test_no_packages_are_asked_for(monkeypatch, capsys):
     assert "no package; known are torch, jax" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("tool", question.INSTALLERS)
+@pytest.mark.parametrize("tool", table("plan")["make"])
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_the_forms_of_a_plan_tell_the_same(tool, lang):
     made = plan.make("torch", driver="535.104.05", gpus=["9.0"], installer=tool, lang=lang)
@@ -152,22 +165,12 @@ def test_the_forms_of_a_plan_tell_the_same(tool, lang):
     assert (re.search("[\u4e00-\u9fff]", text) is not None) == (lang == "zh")
 
 
-def test_every_sentence_is_there_in_chinese():
-    known = table("plan_zh")["lines"]
-    written = set()
-    for path in SOURCES.glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "text":
-                written |= {_constant(node.value)}
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Line":
-                written |= {_constant(node.args[0])}
-    assert written - {None} == set(known)
-    for english, chinese in known.items():
-        assert set(re.findall(r"{(\w+)}", english)) == set(re.findall(r"{(\w+)}", chinese))
-
-
-def _constant(node):
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+def test_every_sentence_is_used_and_there_in_chinese():
+    known, code = table("plan_lines"), "".join(path.read_text() for path in SOURCES.glob("*.py"))
+    assert [key for key in known if f'"{key}"' not in code] == []
+    for told in known.values():
+        english, chinese = (set(re.findall(r"{(\w+)}", told[lang])) for lang in ("en", "zh"))
+        assert english == chinese
 
 
 @pytest.mark.parametrize("family", ["debian", "ubuntu", "rhel"])
@@ -176,7 +179,7 @@ def _constant(node):
 )
 def test_a_new_server_begins_with_the_driver_for_its_gpus(family, gpu, kind):
     made = plan.make("torch", server=family, gpus=[gpu], containers=True)
-    titles = [step.title.text() for step in made.server]
+    titles = [step.title for step in made.server]
     assert titles[0] == "install the driver, branch R580, and restart"
     assert "container" in titles[1]
     assert titles[2] == "install uv"
@@ -190,7 +193,7 @@ def test_the_versions_of_a_set_are_a_constraints_file(capsys):
     candidate = candidates.proven()[0]
     assert main(["plan", "--constraints", candidate.name]) == 0
     lines = capsys.readouterr().out.splitlines()
-    installed = candidate.installed[candidate.pythons[-1]]
+    installed = candidate.versions(candidate.pythons[-1])
     assert lines == [f"{name}=={version}" for name, version in installed.items()]
 
 
@@ -201,10 +204,10 @@ def test_what_is_added_is_of_the_environment_s_cuda_and_moves_nothing(cuda, pack
     facts.frameworks = [Framework("torch", "2.8.0", cuda)]
     asked = question.Question(["torch", "cupy"], facts.driver, "3.11")
     there, added = answer.add(asked, facts)
-    assert there.says[0].text() == "PyTorch 2.8.0 is there already."
+    assert there.says[0] == "PyTorch 2.8.0 is there already."
     assert added.status == "derived"
-    listed, install = (step.commands[0] for step in added.steps)
-    assert listed == "uv pip list --python '/srv/a b/bin/python' --format freeze > constraints.txt"
+    listed, install, _ = (step.commands[0] for step in added.steps)
+    assert listed == "uv pip freeze --python '/srv/a b/bin/python' > constraints.txt"
     assert "--constraint constraints.txt" in install
     assert packages in install
 
@@ -223,7 +226,109 @@ def test_what_cannot_be_added_gets_an_environment_of_its_own():
 def test_a_driver_is_asked_for_where_it_brings_a_newer_release_not_another_cuda():
     def said(name):
         made = plan.make(name, driver="525.60.13", gpus=["8.0"], python="3.12")
-        return [line.text() for line in made.parts[0].says]
+        return made.parts[0].says
 
-    assert not any("To install one" in line for line in said("jax"))  # 0.12 is for CUDA 12 as well
+    assert not any(
+        "The branch to install" in line for line in said("jax")
+    )  # 0.12 is for CUDA 12 as well
     assert any(line.startswith("PyTorch 2.15.0+cu132 needs driver 580") for line in said("torch"))
+
+
+def added(packages, driver, *frameworks, python="3.12.4"):
+    """What a plan adds to an environment that has these frameworks."""
+    env = Environment("/srv/env", "venv", python, "/srv/env/bin/python")
+    facts = Facts(env, driver=driver)
+    facts.frameworks = list(frameworks)
+    asked = question.Question(packages, driver, python.rpartition(".")[0])
+    return answer.add(asked, facts)
+
+
+@pytest.mark.parametrize(
+    ("release", "gpu", "rule"),
+    [("525.60.13", "8.0", "CU103"), ("580.95.05", "7.0", "CU501"), ("580.95.05", "8.0", None)],
+)
+def test_what_is_there_is_no_plan_where_the_check_finds_it_broken(release, gpu, rule):
+    archs = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]
+    torch = Framework("torch", "2.13.0+cu130", "13.0", archs=archs)
+    first, *rest = added(["torch"], drivers.assumed(release, [gpu]), torch)
+    assert first.says[0] == "PyTorch 2.13.0+cu130 is there already."
+    if rule is None:
+        assert (first.status, rest) == ("there", [])
+    else:
+        assert first.status == "nothing"
+        assert first.says[1].startswith(f"{rule}: ")
+        assert first.steps[0].commands
+        (own,) = rest
+        assert own.status == "proven"
+        assert own.steps[0].commands == ["uv venv --python 3.12 env-torch"]
+
+
+@pytest.mark.parametrize("gpus", [[], ["9.0"]])
+def test_a_build_without_cuda_is_replaced_not_held(gpus):
+    """Its own version in constraints.txt would forbid every other build of it."""
+    torch = Framework("torch", "2.13.0+cpu", None, variant="cpu")
+    first, own = added(["torch"], drivers.assumed("580.95.05", gpus), torch)
+    assert first.status == "nothing"
+    assert first.says[1] == "CU401: torch 2.13.0+cpu is built without CUDA."
+    assert own.status == "proven"
+    assert not any(LISTED in command for step in first.steps for command in step.commands)
+
+
+def test_a_new_server_gets_the_driver_that_was_stated():
+    made = plan.make("torch", server="ubuntu", driver="535.104.05", gpus=["H100"])
+    assert made.server[0].title == "install the driver, branch R535, and restart"
+    assert made.server[0].commands[1].endswith("nvidia-driver-535-open")
+    assert made.parts[0].candidate.floor_for(["9.0"]) == "525.60.13"
+
+
+def test_a_new_server_whose_driver_does_not_do_is_told_which_one_does():
+    made = plan.make("torch", server="debian", driver="535.104.05", gpus=["B200"])
+    assert (made.status, made.server) == ("nothing", [])
+    first = made.parts[0].steps[0]
+    assert first.title == "install the driver, branch R580, and restart"
+    assert "nvidia-open-580" in " ".join(first.commands)
+
+
+@pytest.mark.parametrize(
+    ("release", "gpu", "kind"), [("470.82.01", "B200", "-open"), ("610.43.02", "P100", "")]
+)
+def test_the_kernel_modules_are_those_that_the_gpu_takes(release, gpu, kind):
+    (part,) = plan.make("torch", driver=release, gpus=[gpu]).parts
+    assert f"sudo apt-get install -y nvidia-driver-580{kind}" in part.steps[0].commands
+    told = "This GPU works with the open kernel modules only."
+    assert (told in part.says) == bool(kind)
+
+
+def test_nobody_is_sent_to_a_newer_driver_where_that_is_the_fault():
+    facts = Facts(Environment("/env", "venv"), driver=drivers.assumed("610.43.02", ["6.0"]))
+    (finding,) = cu501(facts)
+    assert "R580, then reboot" in finding.fix[0]
+    assert "newer" not in finding.fix[0]
+    assert "newer" not in plan.make("torch", driver="610.43.02", gpus=["6.0"]).to_text()
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_a_plan_says_whether_its_commands_were_run(lang):
+    ran = {
+        tool: table("plan_lines")["ran" if tool == "uv" else "not ran"][lang]
+        for tool in ("uv", "conda", "pixi")
+    }
+    (cupy,) = (each for each in candidates.proven() if each.name == "cupy-14-cuda12")
+    date = cupy.run("3.12")["plans"]["uv"]
+    for tool, told in ran.items():
+        made = plan.make("cupy", driver="535.104.05", python="3.12", installer=tool, lang=lang)
+        assert told.format(ran=date) in made.to_html()
+
+
+def test_a_machine_without_a_driver_is_told_which_one_to_install(monkeypatch):
+    asked = question.Question(["torch"], here=True)
+    (part,) = answer.answer(asked)
+    assert any(line.startswith("No driver is found here. The branch to") for line in part.says)
+
+
+def test_check_and_plan_refuse_the_same_drivers(capsys):
+    for release in ("5350.1", "abc", "2000.1", "299.1"):
+        assert main(["check", "--assume-driver", release]) == 2
+        refused = capsys.readouterr().err
+        assert main(["plan", "torch", "--driver", release]) == 2
+        assert capsys.readouterr().err == refused

@@ -94,10 +94,12 @@ def told(made):
         if part.status == "nothing" and chosen is None:
             yield "nothing"
         elif part.status == "nothing":
-            branch = branch_for(made.question.gpus, chosen.floor(made.question.gpus))
+            branch = branch_for(made.question.driver, chosen.floor_for(made.question.gpus))
             yield f"nothing, {' '.join(chosen.packages)} with R{branch}"
         else:
-            versions = {name: b.version.partition("+")[0] for name, b in chosen.builds.items()}
+            versions = {
+                n: told["version"].partition("+")[0] for n, told in chosen.frameworks.items()
+            }
             named = " ".join(f"{name} {versions[name]}" for name in sorted(versions))
             yield f"{part.status} {named} cuda{major(chosen.cuda)}"
 

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import sys
+from argparse import ArgumentParser, Namespace
 
 from cudriver.cli import USAGE_ERROR, terminal
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
-
-    from cudriver.stack.plan.report import Plan
 
 DESCRIPTION = """\
 What to install so that it fits this machine, or another: sets of packages that were
@@ -27,26 +22,17 @@ exit status: 0 there is a plan, 1 nothing fits, 2 usage, 3 could not tell
   cudriver plan torch --server ubuntu --gpu 9.0
                                            a new server, from the driver on
 """
+NAMES = "torch, jax, tensorflow, cupy, onnxruntime-gpu, vllm"
+GPU = "a compute capability, 9.0, or a name, H100 (repeatable; default: this machine's)"
 
 
 def parser() -> ArgumentParser:
     """The command's options."""
     result = terminal.parser("cudriver plan", description=DESCRIPTION, epilog=EPILOG, raw=True)
     add = result.add_argument
-    add(
-        "package",
-        metavar="PACKAGE",
-        nargs="*",
-        help="torch, jax, tensorflow, cupy, onnxruntime-gpu, vllm (none: asked for)",
-    )
+    add("package", metavar="PACKAGE", nargs="*", help=f"{NAMES} (none: asked for)")
     add("--driver", metavar="VERSION", help="the driver's release (default: this machine's)")
-    add(
-        "--gpu",
-        metavar="GPU",
-        action="append",
-        default=[],
-        help="a compute capability, 9.0, or a name, H100 (repeatable; default: this machine's)",
-    )
+    add("--gpu", metavar="GPU", dest="gpus", action="append", default=[], help=GPU)
     add("--python", metavar="VERSION", help="3.12 (default: the newest that a set has)")
     add("--installer", default="uv", help="uv, pip, conda or pixi (default: uv)")
     add("--at", metavar="PREFIX", help="add to this environment")
@@ -61,12 +47,20 @@ def parser() -> ArgumentParser:
 
 def run(arguments: Namespace) -> int:
     """Plans, prints, and returns the exit code."""
+    from cudriver.cli.explain import language
+    from cudriver.stack import plan
+
+    given = dict(vars(arguments))
     try:
         if arguments.constraints:
-            return _constraints(arguments.constraints, arguments.python)
-        plan = _made(arguments)
+            terminal.write(plan.constraints(arguments.constraints, arguments.python))
+            return 0
+        names = ("driver", "gpus", "python", "installer", "at", "server", "containers")
+        options = {name: given[name] for name in names}
+        lang = arguments.lang or language()
+        made = plan.make(*(arguments.package or _asked()), lang=lang, **options)
         if arguments.html:
-            terminal.write_file(plan.to_html(), arguments.html)
+            terminal.write_file(made.to_html(), arguments.html)
     except ValueError as error:
         terminal.complain(str(error))
         return USAGE_ERROR
@@ -74,50 +68,15 @@ def run(arguments: Namespace) -> int:
         terminal.complain_of_file(error)
         return USAGE_ERROR
     if arguments.json:
-        print(plan.to_json())
+        print(made.to_json())
     elif arguments.html != "-":
-        terminal.write(plan.render(terminal.style(sys.stdout)))
-    return plan.exit_code
-
-
-def _made(arguments: Namespace) -> Plan:
-    from cudriver.cli.explain import language
-    from cudriver.stack.plan import make
-
-    if arguments.containers and not arguments.server:
-        raise ValueError("--containers says what a new server runs: add --server FAMILY")
-    packages = arguments.package or _asked()
-    return make(
-        *packages,
-        driver=arguments.driver,
-        gpus=arguments.gpu,
-        python=arguments.python,
-        installer=arguments.installer,
-        at=arguments.at,
-        server=arguments.server,
-        containers=arguments.containers,
-        lang=arguments.lang or language(),
-    )
+        style = terminal.style(sys.stdout)
+        terminal.write(made.to_text(width=style.width, colour=style.colour))
+    return made.exit_code
 
 
 def _asked() -> list[str]:
     """The packages, from one line of standard input."""
     if sys.stdin.isatty():
-        print(
-            "packages (torch jax tensorflow cupy onnxruntime-gpu vllm): ", end="", file=sys.stderr
-        )
-        sys.stderr.flush()
+        print(f"packages ({NAMES}): ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().replace(",", " ").split()
-
-
-def _constraints(name: str, python: str | None) -> int:
-    """Prints the versions of a set, for an installer."""
-    from cudriver.stack.plan.candidates import proven
-
-    found = next((each for each in proven() if each.name == name), None)
-    if found is None or (python and python not in found.installed):
-        known = f"; known are {', '.join(found.pythons)}" if found else ""
-        raise ValueError(f"no set {name!r} is proven for Python {python or 'any'}{known}")
-    installed = found.installed[python or found.pythons[-1]]
-    print("\n".join(f"{package}=={version}" for package, version in installed.items()))
-    return 0

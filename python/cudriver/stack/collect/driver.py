@@ -46,6 +46,9 @@ def assumed(release: str | None, gpus: Sequence[str] | None) -> Driver:
     if release is not None:
         if not re.fullmatch(r"\d{3,4}(\.\d+){0,2}", release):
             raise ValueError(f"{release!r} is no driver release; one looks like 535.104.05")
+        branch = release.partition(".")[0]
+        if not 300 <= int(branch) < 2000:
+            raise ValueError(f"NVIDIA has no driver branch {branch}; one looks like 580")
         driver.release = driver.kernel_release = driver.paired_release = release
         driver.cuda = driver_cuda(release)
         driver.release_evidence = Evidence("--assume-driver", None, release)

@@ -9,15 +9,13 @@ Nothing is run: a plan is only printed.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
+from cudriver.stack.tables import table
 from cudriver.stack.versions import cut
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cudriver.stack.model import Driver, Facts
-    from cudriver.stack.plan.question import Question
     from cudriver.stack.plan.report import Plan
 
 __all__ = ["make"]
@@ -41,39 +39,40 @@ def make(
     server ("debian", "ubuntu", "rhel"), `lang` the language of text and page. Raises ValueError
     for what does not exist, and NotADirectoryError.
     """
-    from cudriver.stack.plan import answer, commands
-    from cudriver.stack.plan.question import ask
+    from cudriver.stack.collect import collect, collect_machine
+    from cudriver.stack.plan import answer, question
     from cudriver.stack.plan.report import Plan
 
-    if server is not None and server not in commands.FAMILIES:
-        known = ", ".join(commands.FAMILIES)
-        raise ValueError(f"{server!r} is no family of distributions; known are {known}")
-    if server is not None and at is not None:
-        raise ValueError("a new server has no environment yet: state server or at")
-    if driver is None and server is None and os.uname().machine != "x86_64":
+    asked = question.ask(packages, driver, gpus, python, installer)
+    asked = asked.change(
+        here=driver is None and server is None, family=server, containers=containers
+    )
+    if server is not None:
+        question.one_of(table("plan")["families"], server, f"{server!r} is no family")
+    elif containers:
+        raise ValueError("--containers says what a new server runs: add --server FAMILY")
+    if at is not None and (server or python):
+        raise ValueError("--at is an environment that has its Python: no --server, no --python")
+    if asked.here and os.uname().machine != "x86_64":
         raise ValueError(f"plans are known for x86_64 only; this machine is {os.uname().machine}")
-    asked = ask(packages, driver, gpus, python, installer)
-    facts = _facts(asked, at) if at is not None else None
-    if facts is not None:
+    if at is not None:
+        facts = collect(at, assume_driver=driver, assume_gpus=asked.gpus or None)
         asked = asked.change(driver=facts.driver, python=cut(facts.environment.python, 2))
         return Plan(asked, answer.add(asked, facts), [], lang)
-    if driver is None and server is None:
-        here = _here()
-        here.devices = asked.driver.devices or here.devices
-        asked = asked.change(driver=here)
+    if asked.here:
+        found = collect_machine().driver()
+        found.devices = asked.driver.devices or found.devices
+        asked = asked.change(driver=found)
     parts = answer.answer(asked)
-    steps = answer.before(asked, parts, server, containers) if server is not None else []
-    return Plan(asked, parts, steps, lang)
+    return Plan(asked, parts, answer.before(asked, parts), lang)
 
 
-def _here() -> Driver:
-    """This machine's driver and GPUs."""
-    from cudriver.stack.collect import collect_machine
+def constraints(name: str, python: str | None = None) -> str:
+    """The versions of everything in a proven set, a line each, for an installer."""
+    from cudriver.stack.plan.candidates import proven
 
-    return collect_machine().driver()
-
-
-def _facts(asked: Question, at: str) -> Facts:
-    from cudriver.stack.collect import collect
-
-    return collect(at, assume_driver=asked.driver.release, assume_gpus=asked.gpus or None)
+    found = next((each for each in proven() if each.name == name), None)
+    if found is None or (python and python not in found.pythons):
+        known = f"; known are {', '.join(found.pythons)}" if found else ""
+        raise ValueError(f"no set {name!r} is proven for Python {python or 'any'}{known}")
+    return "".join(f"{each}=={version}\n" for each, version in found.versions(python).items())

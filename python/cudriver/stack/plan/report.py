@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from cudriver.stack.plan.answer import DERIVED, NOTHING, PROVEN, title
-from cudriver.stack.plan.question import Line
+from collections.abc import Iterator
+
+from cudriver.stack.plan.answer import DERIVED, NOTHING, PROVEN, THERE, Part, titles
+from cudriver.stack.plan.commands import Step
+from cudriver.stack.plan.question import Line, Question
 from cudriver.stack.printed import Printed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import Any
 
-    from cudriver.stack.plan.answer import Part
-    from cudriver.stack.plan.commands import Step
-    from cudriver.stack.plan.question import Question
-    from cudriver.stack.report_text import Style
-
-STATUS = {  # the words, the colour, the class of a page
-    PROVEN: (Line("proven"), "green", "good"),
-    DERIVED: (Line("not proven"), "yellow", "doubt"),
-    NOTHING: (Line("nothing fits"), "red", "bad"),
-}
-SEE = Line("To see that it worked:")
+COLOURS = {NOTHING: "red", DERIVED: "yellow", PROVEN: "green", THERE: "green"}  # the worst first
+CLASSES = {"red": "bad", "yellow": "doubt", "green": "good"}
+TAGS = {"plan": "<h1>{}</h1>", "for": '<p class="soft">{}</p>', "step": "<h2>{}</h2>"}
+TAGS |= {"command": "<pre>{}</pre>", "says": "<p>{}</p>"}
 
 
 class Plan(Printed):
@@ -33,12 +28,14 @@ class Plan(Printed):
         self, question: Question, parts: list[Part], server: list[Step], lang: str
     ) -> None:
         self.question, self.parts, self.server, self.lang = question, parts, server, lang
+        self.title = titles(question.packages)
 
     @property
     def status(self) -> str:
-        """Status: "proven", "derived" (by the tables alone) or "nothing" (fits), the worst."""
-        known = [part.status for part in self.parts]
-        return next((status for status in (NOTHING, DERIVED) if status in known), PROVEN)
+        """Status: "there", "proven", "derived" (by the tables alone) or "nothing" (fits): the
+        worst of its environments.
+        """
+        return next(status for status in COLOURS if status in {p.status for p in self.parts})
 
     @property
     def exit_code(self) -> int:
@@ -47,42 +44,33 @@ class Plan(Printed):
 
     def to_dict(self) -> dict[str, Any]:
         question = self.question
-        asked = {
-            "packages": question.packages,
-            "driver": question.driver.release,
-            "gpus": question.gpus,
-            "python": question.python,
-            "installer": question.installer,
-        }
-        server, parts = list(map(_step, self.server)), list(map(_part, self.parts))
-        told = {"question": asked, "server": server, "environments": parts}
-        return {"schema": 1, "status": self.status, **told}
+        asked = {name: getattr(question, name) for name in ("packages", "gpus", "python")}
+        asked |= {"driver": question.driver.release, "installer": question.installer}
+        told = {"schema": 1, "status": self.status, "question": asked}
+        told["server"] = [step.to_dict() for step in self.server]
+        return {**told, "environments": [part.to_dict() for part in self.parts]}
 
     def to_text(self, *, width: int = 80, colour: bool = False, verbose: bool = False) -> str:
         from cudriver.stack.report_text import Style
-
-        return self.render(Style(width=width, colour=colour))
-
-    def render(self, style: Style) -> str:
-        """The text for a terminal. Commands can be pasted as they stand."""
         from cudriver.stack.text import fold, wrap_command
 
-        lines = [style.paint(self.heading(), "bold"), *fold(self._asked(), style.width)]
+        style, lines = Style(width=width, colour=colour), list[str]()
         for kind, text in self._rows():
-            if kind in STATUS:
-                lines += ["", style.paint(text, STATUS[kind][1], "bold")]
-            elif kind == "title":
-                lines += ["", style.paint(text, "bold")]
-            elif kind == "command":
-                lines += ["  " + row for row in wrap_command(text, style.width - 2)]
+            if kind == "command":
+                lines += ["  " + row for row in wrap_command(text, width - 2)]
+            elif kind == "says":
+                lines += fold("  " + text, width, "  ")
+            elif kind == "for":
+                lines += fold(text, width)
             else:
-                lines += fold("  " + text, style.width, "  ")
+                lines += [""] * bool(lines)
+                lines.append(style.paint(text, *filter(None, [COLOURS.get(kind)]), "bold"))
         return "\n".join(lines) + "\n"
 
     def to_html(self) -> str:
         from cudriver.stack.report_html import document
 
-        return document(self.heading(), self._section("cudriver page"), self.lang)
+        return document(self.title, self._section("cudriver page"), self.lang)
 
     def _repr_html_(self) -> str:
         from cudriver.stack.report_html import STYLE
@@ -92,64 +80,34 @@ class Plan(Printed):
     def _section(self, classes: str) -> str:
         from cudriver.stack.text import html
 
-        tags = {"title": "h2", "command": "pre"}
-        rows = [f"<h1>{html(self.heading())}</h1>", f'<p class="soft">{html(self._asked())}</p>']
-        for kind, text in self._rows():
-            tag, style = tags.get(kind, "p"), ""
-            if kind in STATUS:
-                tag, style = "span", f' class="verdict {STATUS[kind][2]}"'
-            rows.append(f"<{tag}{style}>{html(text)}</{tag}>")
+        badges = {s: f'<span class="verdict {CLASSES[c]}">{{}}</span>' for s, c in COLOURS.items()}
+        rows = [(TAGS | badges)[kind].format(html(text)) for kind, text in self._rows()]
         return f'<section class="{classes}">{"".join(rows)}</section>'
-
-    def heading(self) -> str:
-        """What the plan is for."""
-        return " + ".join(map(title, self.question.packages))
-
-    def _asked(self) -> str:
-        driver, anything = self.question.driver, Line("any").text(self.lang)
-        values = {
-            "driver": driver.release or driver.cuda or anything,
-            "gpus": ", ".join(self.question.gpus) or anything,
-            "python": self.question.python or anything,
-        }
-        return Line("driver {driver}, GPU {gpus}, Python {python}", **values).text(self.lang)
 
     def _rows(self) -> Iterator[tuple[str, str]]:
         """The plan as lines in the reader's language, each with its kind."""
-        from cudriver.stack.text import is_command
-
+        question, anything = self.question, Line("any").languages[self.lang]
+        driver = question.driver.release or question.driver.cuda or anything
+        values = {
+            "gpus": ", ".join(question.gpus) or anything,
+            "python": question.python or anything,
+        }
+        yield "plan", self.title
+        yield "for", Line("asked", driver=driver, **values).languages[self.lang]
         yield from self._steps(self.server)
         for part in self.parts:
-            yield part.status, STATUS[part.status][0].text(self.lang)
-            for said in part.says:
-                text = said.text(self.lang)
-                yield "command" if text.startswith("sudo ") and is_command(text) else "say", text
+            yield part.status, Line(part.status).languages[self.lang]
+            yield from (("says", said.languages[self.lang]) for said in part.says)
             yield from self._steps(part.steps)
 
     def _steps(self, steps: list[Step]) -> Iterator[tuple[str, str]]:
         for step in steps:
-            yield "title", step.title.text(self.lang)
+            yield "step", step.title.languages[self.lang]
             yield from (("command", command) for command in step.commands)
             if step.see:
-                yield "say", SEE.text(self.lang)
+                yield "says", Line("see").languages[self.lang]
             yield from (("command", command) for command in step.see)
 
     def __repr__(self) -> str:
         sets = [part.candidate.name for part in self.parts if part.candidate]
-        return f"<Plan for {self.heading()}: {' '.join([self.status, *sets]).strip()}>"
-
-
-def _step(step: Step) -> dict[str, Any]:
-    return {"title": step.title.text(), "commands": step.commands, "see": step.see}
-
-
-def _part(part: Part) -> dict[str, Any]:
-    data: dict[str, Any] = {"packages": part.packages, "status": part.status}
-    chosen = part.candidate
-    if chosen is not None:
-        data |= {"set": chosen.name or None, "proven": chosen.dates, "install": chosen.packages}
-        data |= {"cuda": chosen.cuda, "driver_floor": chosen.floor([]), "index": chosen.index}
-        versions = {name: build.version for name, build in chosen.builds.items()}
-        data |= {"frameworks": versions, "pythons": chosen.pythons}
-    data["says"] = [said.text() for said in part.says]
-    return {**data, "steps": list(map(_step, part.steps))}
+        return f"<Plan for {self.title}: {' '.join([self.status, *sets]).strip()}>"

@@ -74,7 +74,9 @@ def cu101(facts: Facts) -> Iterator[Finding]:
         )
         return
     title = "an NVIDIA GPU is here, but no driver library (libcuda.so.1)"
-    fixes = fix.driver_package(max((f.cuda or "" for f in using(facts)), default=None))
+    fixes = fix.driver_package(
+        max((f.cuda or "" for f in using(facts)), default=None), None, facts.driver
+    )
     yield Finding("CU101", ERROR, title, evidence, predicts, [fixes])
 
 

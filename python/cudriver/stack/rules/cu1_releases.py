@@ -72,7 +72,7 @@ def cu103(facts: Facts) -> Iterator[Finding]:
         other = fix.torch_for_driver(facts) if framework.name == "torch" else None
         if other:
             fixes.append(fix.torch_from(facts, other))
-        fixes.append(fix.driver_package(framework.cuda))
+        fixes.append(fix.driver_package(framework.cuda, None, facts.driver))
         yield Finding("CU103", ERROR, title, evidence, predicts, fixes)
 
 
@@ -173,7 +173,7 @@ def cu109(facts: Facts) -> Iterator[Finding]:
             f"{facts.driver.cuda} cannot compile",
             [library.version_evidence or Evidence(library.path), user_evidence(facts.driver)],
             "the provided PTX was compiled with an unsupported toolchain.",
-            [fix.driver_package(None, fix.driver_branch(cut(library.version, 2)))],
+            [fix.driver_package(None, fix.driver_branch(cut(library.version, 2)), facts.driver)],
         )
         return
 

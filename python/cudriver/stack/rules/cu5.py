@@ -192,7 +192,7 @@ def _unknown(facts: Facts) -> Iterator[Finding]:
             f"{capability} ({names[capability]}); {said}",
             [_device(device), *([e] if (e := facts.driver.release_evidence) else [])],
             None,
-            [fix.driver_package(None, wanted)],
+            [fix.driver_package(None, wanted, facts.driver, last=which == "last")],
         )
 
 

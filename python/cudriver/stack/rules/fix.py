@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from cudriver.stack.model import Distribution, Environment, Facts
+from cudriver.stack.model import Distribution, Driver, Environment, Facts
 from cudriver.stack.tables import table
 from cudriver.stack.text import quote
 from cudriver.stack.versions import compare, cut, major, minor
@@ -243,14 +243,31 @@ def driver_branch(cuda: str | None) -> int | None:
     return next((r["branch"] for r in table("driver")["branches"] if r["cuda"] == cuda), None)
 
 
-def driver_package(cuda: str | None, branch: int | None = None) -> str:
-    """How to get a driver: from the distribution, by branch."""
+def modules(driver: Driver) -> str | None:
+    """The kernel modules that its GPUs take: "open", "proprietary" or "either". None: no kind
+    serves all of them.
+    """
+    since = {row["open"]: row["capability"] for row in table("plan")["modules"]}
+    gpus = [device.compute_capability for device in driver.devices if device.compute_capability]
+    old = any(compare(gpu, since["from"]) < 0 for gpu in gpus)
+    new = any(compare(gpu, since["only"]) >= 0 for gpu in gpus)
+    return (None if new else "proprietary") if old else "open" if new else "either"
+
+
+def driver_package(
+    cuda: str | None, branch: int | None = None, driver: Driver | None = None, last: bool = False
+) -> str:
+    """How to get a driver: from the distribution, by branch. driver: the one that is there; last:
+    no newer branch will do.
+    """
     if branch is None:
         wanted = major(cuda) or 13
         branch = {11: 470, 12: 535, 13: 580}.get(wanted, 580)
+    kind = modules(driver) if driver else None
+    opened = kind == "open" or (driver is not None and kind == "either" and driver.kernel_open)
     return (
-        f"sudo apt-get install nvidia-driver-{branch}  # or your distribution's package of "
-        f"R{branch} or newer, then reboot"
+        f"sudo apt-get install nvidia-driver-{branch}{'-open' if opened else ''}  # or your "
+        f"distribution's package of R{branch}{'' if last else ' or newer'}, then reboot"
     )
 
 

@@ -83,7 +83,7 @@ def test_a_proven_set_installs_what_it_names(candidate):
 @pytest.mark.parametrize("release", ["470.82.01", "535.104.05", "580.95.05"])
 def test_the_best_is_the_newest_that_fits(name, release):
     asked = question.ask([name], release, ["8.0"], None, "uv")
-    chosen = answer.best(asked)
+    chosen = candidates.best(asked)
     fitting = [e for e in candidates.proven() if name in e.frameworks and not e.obstacles(asked)]
     if fitting:
         least = min(len(each.frameworks) for each in fitting)

@@ -41,9 +41,13 @@ def make(
     """
     from cudriver.stack.collect import collect, collect_machine
     from cudriver.stack.plan import answer, question
+    from cudriver.stack.plan.candidates import branch_for
     from cudriver.stack.plan.report import Plan
 
     asked = question.ask(packages, driver, gpus, python, installer)
+    if branch_for(asked.driver) is None:
+        told = " and ".join(asked.gpus)
+        raise ValueError(f"no driver serves compute capability {told} in one machine")
     asked = asked.change(
         here=driver is None and server is None, family=server, containers=containers
     )

@@ -6,15 +6,15 @@ from collections.abc import Iterable
 
 from cudriver.stack.model import ERROR, Driver, Environment, Facts, Framework
 from cudriver.stack.plan import commands
-from cudriver.stack.plan.candidates import Candidate, branch_for, known, number
-from cudriver.stack.plan.question import Line, Question, framework
+from cudriver.stack.plan.candidates import Candidate, best, branch_for, known, number
+from cudriver.stack.plan.question import Line, Question
 from cudriver.stack.record import Record, fresh
 from cudriver.stack.rules import fix
 from cudriver.stack.rules.cu1_releases import cu103
 from cudriver.stack.rules.cu4 import cu401
 from cudriver.stack.rules.cu5 import cu501, out_of_range
 from cudriver.stack.tables import table
-from cudriver.stack.versions import cut, major
+from cudriver.stack.versions import major
 
 NOTHING, DERIVED, PROVEN, THERE = "nothing", "derived", "proven", "there"
 
@@ -56,21 +56,6 @@ def _one(question: Question, env: Environment | None = None, folder: str = "env"
     if env is not None:
         part.steps = commands.addition(chosen, env)
     return part
-
-
-def best(question: Question) -> Candidate | None:
-    """Proven sets first: that with the fewest frameworks beside those wanted, then the newest. What
-    the tables allow has one framework.
-    """
-    names = question.packages
-
-    def rank(each: Candidate) -> tuple[object, ...]:
-        versions, usual, size = each.newness(names), each.index is None, len(each.packages)
-        least = -len(each.frameworks)
-        return (each.name != "", least, versions[:-1], usual, versions, -size, each.name)
-
-    fitting = (each for each in known(names) if not each.obstacles(question))
-    return max(fitting, key=rank, default=None)
 
 
 def _versions(candidate: Candidate, names: Iterable[str]) -> str:
@@ -178,18 +163,6 @@ def _there(facts: Facts, framework: Framework) -> Part:
     says += [Line("finding", rule=each.rule, title=each.title) for each in found]
     steps = [commands.Step(Line("fix"), each.fix, []) for each in found if each.fix]
     return Part([framework.name], NOTHING if found else THERE, None, says, steps)
-
-
-def packages(facts: Facts, name: str) -> list[str]:
-    """What an environment of its own for a framework begins with; where no plan is, its name."""
-    try:
-        wanted = Question([framework(name)], facts.driver, cut(facts.environment.python, 2))
-        chosen = best(wanted.change(majors=set()))
-    except ValueError:
-        chosen = None
-    if chosen is None:
-        return [name]
-    return [*chosen.packages, *(["--index-url", chosen.index] if chosen.index else [])]
 
 
 def before(question: Question, parts: list[Part]) -> list[commands.Step]:

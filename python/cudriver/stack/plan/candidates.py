@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cache
 
-from cudriver.stack.model import Driver
+from cudriver.stack.model import Driver, Facts
+from cudriver.stack.plan.question import Question, framework
 from cudriver.stack.record import Record, fresh
 from cudriver.stack.rules import fix
 from cudriver.stack.rules.cu1_releases import too_old
 from cudriver.stack.rules.cu5 import out_of_range
 from cudriver.stack.tables import table
-from cudriver.stack.versions import major, plain
+from cudriver.stack.versions import cut, major, plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-    from cudriver.stack.plan.question import Question
 
 
 class Candidate(Record):
@@ -108,3 +107,30 @@ def branch_for(driver: Driver, floor: str = "0") -> int | None:
         return None
     lasting: int = table("plan")["lasting"]
     return most or max(least, lasting)
+
+
+def best(question: Question) -> Candidate | None:
+    """Proven sets first: that with the fewest frameworks beside those wanted, then the newest. What
+    the tables allow has one framework.
+    """
+    names = question.packages
+
+    def rank(each: Candidate) -> tuple[object, ...]:
+        versions, usual, size = each.newness(names), each.index is None, len(each.packages)
+        least = -len(each.frameworks)
+        return (each.name != "", least, versions[:-1], usual, versions, -size, each.name)
+
+    fitting = (each for each in known(names) if not each.obstacles(question))
+    return max(fitting, key=rank, default=None)
+
+
+def packages(facts: Facts, name: str) -> list[str]:
+    """What an environment of its own for a framework begins with; where no plan is, its name."""
+    try:
+        wanted = Question([framework(name)], facts.driver, cut(facts.environment.python, 2))
+        chosen = best(wanted.change(majors=set()))
+    except ValueError:
+        chosen = None
+    if chosen is None:
+        return [name]
+    return [*chosen.packages, *(["--index-url", chosen.index] if chosen.index else [])]

@@ -7,7 +7,6 @@ from collections.abc import Collection, Sequence
 
 from cudriver.stack.collect.driver import assumed, capability
 from cudriver.stack.model import Driver
-from cudriver.stack.plan.candidates import branch_for
 from cudriver.stack.record import Record, fresh
 from cudriver.stack.tables import table
 from cudriver.stack.versions import cut
@@ -60,11 +59,7 @@ def ask(
         one_of(
             known["pythons"], cut(python, 2) or "", f"no framework has wheels for Python {python}"
         )
-    asked = Question(names, assumed(driver, list(map(gpu, gpus))), cut(python, 2), tool)
-    if branch_for(asked.driver) is None:
-        told = " and ".join(asked.gpus)
-        raise ValueError(f"no driver serves compute capability {told} in one machine")
-    return asked
+    return Question(names, assumed(driver, list(map(gpu, gpus))), cut(python, 2), tool)
 
 
 def one_of(names: Collection[str], name: str, told: str) -> None:

@@ -384,7 +384,7 @@ def _separate(facts: Facts, name: str) -> list[str]:
 
 def _anew(facts: Facts, name: str) -> str:
     """The packages are those that `cudriver plan` names for this driver, its GPUs and Python."""
-    from cudriver.stack.plan.answer import packages
+    from cudriver.stack.plan.candidates import packages
 
     env = facts.environment
     tool, made, named = env.installer, quote(f"{name}-env"), quote(name)

@@ -213,15 +213,25 @@ def simulator() -> Simulator | None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def as_new() -> None:
+def as_new() -> Iterator[None]:
     """Each file finds the simulated driver as a new process does, whichever files ran before it:
     what copies keep with a context goes with it, and the pool of page-locked memory is empty. Pins
-    in cycles of garbage end: others' small arrays may lie in their pages."""
+    in cycles of garbage end: others' small arrays may lie in their pages. A registration that
+    nobody undoes any more would make later arrays at its address page-locked."""
     gc.collect()
-    if DRIVER == "sim" and "cudriver._core" in sys.modules:
-        import cudriver
+    if (cu := _core_simulated()) is not None:
+        _close_kept(cu)
+    yield
+    if (cu := _core_simulated()) is not None:
+        stats = cu.host_memory_stats()
+        known = stats.registered_bytes + stats.pinned_bytes
+        assert Simulator(cu.driver_path()).live("registration_bytes") == known
 
-        _close_kept(cudriver)
+
+def _core_simulated() -> Any:
+    """The package if tests use its core here, on the simulated driver; else None."""
+    used = DRIVER == "sim" and "cudriver._core" in sys.modules
+    return sys.modules["cudriver"] if used else None
 
 
 @pytest.fixture

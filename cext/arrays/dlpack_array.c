@@ -5,7 +5,6 @@
 #include "driver/driver.h"
 #include "python/error.h"
 #include "python/numpy_bridge.h"
-#include "python/wait.h"
 
 /* New reference: a NumPy array over a host end. */
 static PyObject *host_array(const struct cudriver_dl_lent *lent,
@@ -38,12 +37,7 @@ int cudriver_dlpack_wait(CoreState *state, const struct cudriver_endpoint *end,
         return -1;
     }
     cudriver_stream_hold(stream);
-    failed = cudriver_capture_check(state, handle);
-    if (failed == 0) {
-        failed = cudriver_wait_stream(state, handle);
-    } else if (failed > 0) { /* nothing was queued on it that runs now */
-        failed = 0;
-    }
+    failed = cudriver_capture_await(state, handle);
     cudriver_context_end(context, pushed);
     cudriver_stream_let_go(stream);
     return failed;

@@ -91,23 +91,15 @@ ContextObject *cudriver_foreign_context(CoreState *state, const struct cudriver_
 /* Waits for the producer's stream, in the memory's context. 0 or -1. */
 static int producer_wait(CoreState *state, ContextObject *context, CUstream stream)
 {
-    CUresult result;
-    int captured;
+    int failed;
     bool pushed;
 
     if (cudriver_context_begin(state, context, &pushed) < 0) {
         return -1;
     }
-    captured = cudriver_capture_check(state, stream);
-    if (captured != 0) { /* captured work does not run now: there is nothing to wait for */
-        cudriver_context_end(context, pushed);
-        return captured < 0 ? -1 : 0;
-    }
-    Py_BEGIN_ALLOW_THREADS
-    result = cuda.cuStreamSynchronize(stream);
-    Py_END_ALLOW_THREADS
-    return cudriver_context_finish(state, context, pushed, result, "cuStreamSynchronize",
-                                   "the producer's stream %p", (void *)stream);
+    failed = cudriver_capture_await(state, stream);
+    cudriver_context_end(context, pushed);
+    return failed;
 }
 
 /* Fills an endpoint with what memory/foreign.py has read. *stream: borrowed. 0 or -1. */

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -205,6 +206,26 @@ def test_blocking_call_behind_another_librarys_work(cu, sim, interrupted, what) 
     assert (array.to_numpy() == 7).all()
     assert (pinned == 1).all()
     assert (plain == 1).all()
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+def test_copy_of_an_array_whose_producer_is_at_work(cu, sim, interrupted, blocking: bool) -> None:
+    """Its `__cuda_array_interface__` names the stream to wait for."""
+    library, theirs = ctypes.CDLL(cu.driver_path()), ctypes.c_void_p()
+    assert library.cuStreamCreate(ctypes.byref(theirs), 0 if blocking else 1) == 0
+    array, out = cu.device_zeros(1000, "u1"), np.zeros(1000, "u1")
+    interface = {**array.__cuda_array_interface__, "stream": theirs.value}
+    foreign = SimpleNamespace(__cuda_array_interface__=interface)
+    pinned, stream = cu.pinned_zeros(1000, "u1"), cu.Stream()
+    sim.hold()
+    assert library.cuMemsetD8Async(ctypes.c_uint64(array.pointer), 7, 1000, theirs) == 0
+    interrupted(lambda: cu.copy(out, foreign))
+    interrupted(lambda: cu.copy_async(pinned, foreign, stream))
+    assert not out.any()
+    sim.release()
+    cu.copy(out, foreign)
+    assert (out == 7).all()
+    assert library.cuStreamDestroy_v2(theirs) == 0
 
 
 def test_copies_that_no_stream_carries_out(cu, sim, interrupted, held) -> None:

@@ -60,7 +60,7 @@ PARTS = {
     "ladder": {"__init__", "_core", "memory", "errors"},
     "fleet": {"_version", "stack"},
     "cli": {"__init__", "fleet", "ladder", "stack", "_elf", "errors"},
-    "testing": {"__init__", "stack"},
+    "testing": {"__init__", "stack", "errors"},
     "memory": {"_core", "errors"},
     "weights": {"_core", "memory", "_regular"},
     "pytest_plugin": {"testing"},

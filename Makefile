@@ -292,6 +292,7 @@ docs: install $(VENV)/.docs ## the site in both languages, in build/docs
 	$(SPHINX) docs build/docs/en $(ARGS)
 	$(SPHINX) -t zh docs/zh build/docs/zh $(ARGS)
 	@cp docs/_static/languages.html build/docs/index.html
+	@cp docs/_static/404.html build/docs/404.html
 
 .PHONY: pictures
 pictures: install ## draw the README's pictures anew

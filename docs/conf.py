@@ -15,6 +15,8 @@ DOCS = Path(__file__).parent
 BUILD = DOCS.parent / "build" / "docs"
 sys.path.insert(0, str(DOCS / "_ext"))
 
+import elsewhere  # noqa: E402
+
 # What runs while the site is built: this interpreter's programs, no GPU, no colours, a fixed width.
 os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
 os.environ |= {"CUDRIVER_LIBRARY": "sim", "COLUMNS": "88", "NO_COLOR": "1", "LC_ALL": "C.UTF-8"}
@@ -32,16 +34,21 @@ exclude_patterns = ["_*", "zh", "course/*.ipynb"]  # what a reader made of the c
 extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
+    "sphinx.ext.intersphinx",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "sphinxcontrib.programoutput",
     "chinese",
     "chinese_search",
     "course",
+    "elsewhere",
     "languages",
     "outputs",
     "rules",
+    "signatures",
+    "sources",
 ]
+intersphinx_mapping = elsewhere.inventories(BUILD / "inventories")
 
 myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist"]
 myst_heading_anchors = 3
@@ -64,7 +71,8 @@ copybutton_prompt_is_regexp = True
 
 templates_path = ["_templates"]
 html_theme = "furo"  # system fonts, nothing from other servers
-html_title = "cudriver"
+html_title = f"cudriver {version}"
+html_favicon = "_static/favicon.svg"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False

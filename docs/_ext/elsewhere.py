@@ -15,9 +15,9 @@ from docutils import nodes
 from sphinx.application import Sphinx
 
 NUMPY = """array asarray dtype empty empty_like from_dlpack full load ndarray ndarray.transpose
-ndarray.view reshape save savez zeros""".split()
+    ndarray.view reshape save savez zeros"""
 TORCH = """Tensor.pin_memory Tensor.copy_ Tensor.record_stream cuda.device_count cuda.is_available
-cuda.mem_get_info cuda.synchronize cuda.current_stream""".split()
+    cuda.mem_get_info cuda.synchronize cuda.current_stream"""
 # The driver API's functions by the page that has them, which is named after a group.
 DRIVER = {
     "CTX": """cuCtxCreate cuCtxDestroy cuCtxGetCurrent cuCtxGetLimit cuCtxPopCurrent
@@ -48,21 +48,19 @@ SITES = {
 
 def pages() -> dict[str, dict[str, str]]:
     """For each project its names, and where below its site each is explained."""
-    numpy = {
-        f"numpy.{name}": f"reference/generated/numpy.{name}.html#numpy.{name}" for name in NUMPY
-    }
+    generated = "reference/generated/numpy.{0}.html#numpy.{0}"
+    numpy = {f"numpy.{name}": generated.format(name) for name in NUMPY.split()}
     for name in ("ArrayLike", "DTypeLike", "NDArray"):
         numpy[f"numpy.typing.{name}"] = f"reference/typing.html#numpy.typing.{name}"
-    torch = {f"torch.{name}": f"generated/torch.{name}.html#torch.{name}" for name in TORCH}
+    generated = "generated/torch.{0}.html#torch.{0}"
+    torch = {f"torch.{name}": generated.format(name) for name in TORCH.split()}
     torch["torch.device"] = "tensor_attributes.html#torch.device"
     torch["torch.distributed"] = "distributed.html"
     torch["torch.utils.data.DataLoader"] = "data.html#torch.utils.data.DataLoader"
-    groups = {
-        name: f"group__CUDA__{group}.html"
-        for group, names in DRIVER.items()
-        for name in names.split()
-    }
-    return {"numpy": numpy, "torch": torch, "cuda": groups}
+    driver: dict[str, str] = {}
+    for group, functions in DRIVER.items():
+        driver |= dict.fromkeys(functions.split(), f"group__CUDA__{group}.html")
+    return {"numpy": numpy, "torch": torch, "cuda": driver}
 
 
 def inventories(folder: Path) -> dict[str, tuple[str, str]]:

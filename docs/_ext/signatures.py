@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sphinx.application import Sphinx
+from sphinx.pycode import ModuleAnalyzer
 
 import cudriver
 
@@ -19,6 +20,7 @@ NAMES = {
     "_AnyStream": "Stream",
     "_Array": "DeviceArray | ArrayLike",
     "_CacheConfig": "str",
+    "_CopyPath": "str",
     "_DeviceLike": "Device | int | str",
     "_Float64": "DTypeLike",
     "_HostArray": "ArrayLike",
@@ -28,17 +30,17 @@ NAMES = {
     "_Order": "Literal['C', 'F']",
     "_OrderLike": "Literal['C', 'F', 'K', 'A']",
     "_Shape": "int | Sequence[int]",
-    "ArrayLike": "numpy.typing.ArrayLike",
-    "DTypeLike": "numpy.typing.DTypeLike",
-    "NDArray": "numpy.ndarray",
+    "ArrayLike": "~numpy.typing.ArrayLike",
+    "DTypeLike": "~numpy.typing.DTypeLike",
+    "NDArray": "~numpy.ndarray",
     "SupportsIndex": "int",
     "SupportsInt": "int",
-    "np.dtype": "numpy.dtype",
+    "np.dtype": "~numpy.dtype",
 }
 
 
 def functions() -> Iterator[tuple[str, ast.FunctionDef]]:
-    """Each function and method of the stub by its name ("Event.record"), overloads in their order."""
+    """The functions and methods of the stub by their names ("Event.record"), with overloads."""
     for node in ast.parse(STUB.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef):
             yield node.name, node
@@ -51,6 +53,7 @@ def functions() -> Iterator[tuple[str, ast.FunctionDef]]:
 
 def known(annotation: str) -> str:
     """An annotation in names that readers know."""
+    annotation = re.sub(r"^'(.*)'$", r"\1", annotation)
     annotation = re.sub(r"\b_Typed\[\w+\]", "DTypeLike", annotation)
     annotation = re.sub(r"(NDArray|DeviceArray)\[[\w.]+\]", r"\1", annotation)
     for name, shown in NAMES.items():
@@ -58,24 +61,32 @@ def known(annotation: str) -> str:
     return annotation
 
 
-def typed(args: str, overloads: list[ast.FunctionDef]) -> tuple[str, str]:
-    """The arguments with the types of the stub, and the type of the result.
+def either(shown: str | None, annotation: ast.expr) -> str:
+    """What is shown already, or this type: each once, None last."""
+    both = [*(shown or "").split(" | "), *known(ast.unparse(annotation)).split(" | ")]
+    kinds = dict.fromkeys(filter(None, both))
+    return " | ".join(sorted(kinds, key="None".__eq__))
 
-    The last overload is the most general one.
-    """
+
+def typed(args: str, overloads: list[ast.FunctionDef]) -> tuple[str, str]:
+    """The arguments with the types of the stub, and the type of the result."""
     types: dict[str, str] = {}
     for function in overloads:
         given = function.args
         for arg in (*given.posonlyargs, *given.args, *given.kwonlyargs):
             if arg.annotation is not None:
-                types[arg.arg] = known(ast.unparse(arg.annotation))
+                types[arg.arg] = either(types.get(arg.arg), arg.annotation)
     (shown,) = ast.parse(f"def f{args}: ...").body
     assert isinstance(shown, ast.FunctionDef)
     for arg in (*shown.args.posonlyargs, *shown.args.args, *shown.args.kwonlyargs):
         if arg.arg in types:
             arg.annotation = ast.parse(types[arg.arg], mode="eval").body
-    returns = overloads[-1].returns
-    return f"({ast.unparse(shown.args)})", known(ast.unparse(returns)) if returns else ""
+        elif arg.annotation is not None:  # of a function in Python
+            arg.annotation = ast.parse(known(ast.unparse(arg.annotation)), mode="eval").body
+    result = None
+    for function in overloads:
+        result = either(result, function.returns) if function.returns else result
+    return f"({ast.unparse(shown.args)})", result or ""
 
 
 def add_types(
@@ -85,13 +96,21 @@ def add_types(
     if not args:
         return None
     overloads = [node for key, node in functions() if f"cudriver.{key}" == name]
-    if not overloads:
-        return known(args.replace("'", "")), known((returns or "").replace("'", ""))
-    args, returns = typed(args, overloads)
-    return args, "" if what == "class" else returns.replace("Self", name.split(".")[1])
+    args, result = typed(args, overloads)
+    result = result or known(returns or "")
+    return args, "" if what == "class" else result.replace("Self", name.split(".")[1])
+
+
+def forget_overloads(_app: Sphinx) -> None:
+    """Lets autodoc show one signature of a Python function, not each overload as it is written."""
+    for module in ("memory.pinned", "memory.copies"):
+        analyzer = ModuleAnalyzer.for_module(f"cudriver.{module}")  # which Sphinx keeps
+        analyzer.analyze()
+        analyzer.overloads.clear()
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Sphinx calls this."""
+    app.connect("builder-inited", forget_overloads)
     app.connect("autodoc-process-signature", add_types)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

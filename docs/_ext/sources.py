@@ -1,4 +1,4 @@
-"""Source links beside signatures: to pages of the Python and C files that have what is described."""
+"""Source links beside signatures: to pages of the Python and C files that they are from."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
 
+import cudriver
+
 ROOT = Path(__file__).parent.parent.parent
 # A row of a method table: the C function, and the key of its docstring, "Event_record".
-ROW = re.compile(r'\{"\w+", (?:CUDRIVER_FAST\()?(\w+)[^{}]*\bDOC_(\w+)')
+CAST = r"(?:\(PyCFunction\)(?:\(void \(\*\)\(void\)\))?|CUDRIVER_FAST\()?"
+ROW = re.compile(rf'\{{"\w+", {CAST}(\w+)[^{{}}]*\bDOC_(\w+)')
 TYPE = re.compile(r"Py_tp_doc, DOC_(\w+)")
 
 
@@ -43,6 +46,15 @@ def locate(module: str, name: str) -> tuple[Path, int] | None:
     if module == "cudriver" and name.replace(".", "_") in in_c():
         return in_c()[name.replace(".", "_")]
     value: Any = importlib.import_module(module)
+    homes = [
+        home for home, names in cudriver._HOMES.items() if module == "cudriver" and name in names
+    ]
+    if homes and isinstance(getattr(value, name), type):  # it says that its module is "cudriver"
+        file = inspect.getsourcefile(importlib.import_module(f"cudriver.{homes[0]}")) or ""
+        before = re.split(rf"^class {name}\b", Path(file).read_text(encoding="utf-8"), flags=re.M)[
+            0
+        ]
+        return Path(file), before.count("\n") + 1
     try:
         for part in name.split("."):
             value = inspect.getattr_static(value, part, None) or getattr(value, part)

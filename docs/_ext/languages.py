@@ -17,8 +17,9 @@ NAMES = {"en": "English", "zh_CN": "中文"}
 def add_link(app: Sphinx, page: str, template: str, context: dict[str, Any], tree: Any) -> None:
     """Gives the templates the other language's link, from a page to its translation."""
     other = "en" if app.config.language == "zh_CN" else "zh_CN"
-    # The rules' pages are written while the other language is built; each rule has them in both.
-    known = page.startswith("reference/rules/") or (PAGES[other] / f"{page}.md").exists()
+    # These are written while a language is built, the same ones in both.
+    made = page in ("genindex", "search") or page.startswith(("reference/rules/", "source/"))
+    known = made or (PAGES[other] / f"{page}.md").exists()
     target = page if known else "index"
     up = "../" * (page.count("/") + 1)
     context["other_language"] = other.replace("_", "-")

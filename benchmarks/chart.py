@@ -87,8 +87,9 @@ def svg(figures: dict[str, dict[str, float]], machine: str) -> str:
 def main(source: str, target: str) -> None:
     """Reads the page, writes the picture."""
     page = Path(source).read_text(encoding="utf-8")
-    ((gpus, version),) = re.findall(r"<!-- bench:begin -->\n(.*?);.*?CUDA ([\d.]+)", page)
-    Path(target).write_text(svg(rates(page), f"{gpus}, CUDA {version}"), encoding="utf-8")
+    machine = r"<!-- bench:begin -->\n(?:\d+ x )?(.*?);.*?CUDA ([\d.]+)"  # one GPU is measured
+    ((gpu, version),) = re.findall(machine, page)
+    Path(target).write_text(svg(rates(page), f"{gpu}, CUDA {version}"), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import contextlib
 import os
 import platform
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ def _read(path: str) -> str:
 def machine(bench: Bench) -> str:
     """The devices and their link, the driver, the processors, the system."""
     devices = cu.devices()
+    names = Counter(device.name for device in devices)
     link = f"/sys/bus/pci/devices/{devices[0].pci_bus_id.lower()}/current_link_"
     speed, width = _read(link + "speed"), _read(link + "width")
     model = re.search(r"^model name\s*: (.*)", _read("/proc/cpuinfo"), re.MULTILINE)
@@ -43,7 +45,7 @@ def machine(bench: Bench) -> str:
     release = "" if bench.simulated else _read("/sys/module/nvidia/version")
     return "; ".join(
         [
-            ", ".join(device.name for device in devices)
+            ", ".join(f"{n} x {name}" if n > 1 else name for name, n in names.items())
             + (f" ({speed} x{width})" if speed and width else ""),
             (f"driver {release}, " if release else "") + f"CUDA {cu.driver_version()}",
             f"{len(os.sched_getaffinity(0))} processors "

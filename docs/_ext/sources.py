@@ -27,7 +27,7 @@ TYPE = re.compile(r"Py_tp_doc, DOC_(\w+)")
 def in_c() -> dict[str, tuple[Path, int]]:
     """Where the C sources have each name that they document: file and line."""
     found = {}
-    for file in sorted((ROOT / "cext").glob("*/*.c")):
+    for file in sorted((ROOT / "cext").rglob("*.c")):
         text = file.read_text(encoding="utf-8")
 
         def line(at: int, text: str = text) -> int:

@@ -1,0 +1,86 @@
+"""What the site adds to the pages: types, links to sources and to other documentation, search."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cudriver as cu
+from native_build import ROOT
+
+pytest.importorskip("sphinx.application", reason="needs the docs extra")
+pytestmark = [
+    pytest.mark.static,
+    pytest.mark.skipif(not (ROOT / "cext").exists(), reason="needs a checkout"),
+]
+
+NAMES = [name for name in cu.__all__ if callable(getattr(cu, name))]
+METHODS = [
+    f"{kind}.{name}"
+    for kind in ("Context", "Device", "DeviceArray", "Event", "Stream", "Transfer")
+    for name in dir(getattr(cu, kind))
+    if not name.startswith("_")
+]
+
+
+@pytest.fixture
+def extension(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Imports one of docs/_ext."""
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "_ext"))
+    yield __import__
+    for name in ("elsewhere", "signatures", "sources"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("name", [*NAMES, *METHODS])
+def test_a_signature_leads_to_its_source(name: str, extension: Any) -> None:
+    place = extension("sources").locate("cudriver", name)
+    assert place is not None
+    file, line = place
+    shown = file.read_text(encoding="utf-8").splitlines()[line - 1]
+    last = name.rpartition(".")[2]
+    if file.suffix == ".py":
+        assert re.search(rf"(class|def) {last}\b|@|def \w+", shown)
+    else:
+        assert re.match(r"(static |PyObject |int )|.*(Py_tp_doc|\{\")", shown), shown
+
+
+def test_signatures_have_types_and_no_private_names(extension: Any) -> None:
+    signatures = extension("signatures")
+    overloads: dict[str, list[Any]] = {}
+    for name, function in signatures.functions():
+        overloads.setdefault(name, []).append(function)
+    for name in NAMES:
+        if name in overloads and inspect.isbuiltin(getattr(cu, name)):
+            shown = str(inspect.signature(getattr(cu, name)))
+            args, result = signatures.typed(shown, overloads[name])
+            (parsed,) = ast.parse(f"def f{args}: ...").body
+            assert isinstance(parsed, ast.FunctionDef)
+            given = parsed.args
+            assert result
+            assert all(a.annotation for a in (*given.posonlyargs, *given.args, *given.kwonlyargs))
+            assert not re.search(r"\b_[A-Z]", args + result), name
+
+
+def test_the_drivers_functions_that_docstrings_name_are_links(extension: Any) -> None:
+    links = extension("elsewhere").LINKS
+    stub = (ROOT / "python" / "cudriver" / "_core.pyi").read_text(encoding="utf-8")
+    named = set(re.findall(r"``(cu[A-Z]\w+)``", stub))
+    assert len(named) > 20
+    assert named - set(links) == set()
+    assert all(link.startswith("https://") for link in links.values())
+
+
+def test_the_inventories_can_be_read(extension: Any, tmp_path: Path) -> None:
+    from sphinx.util.inventory import InventoryFile
+
+    for site, path in extension("elsewhere").inventories(tmp_path).values():
+        with open(path, "rb") as file:
+            read = InventoryFile.load(file, site, lambda base, page: base + page)
+        assert read.data if hasattr(read, "data") else read

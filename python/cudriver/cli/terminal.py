@@ -156,7 +156,7 @@ class busy:
     """Shows on a terminal's stderr that one long step is under way, as a context manager."""
 
     def __init__(self, label: str) -> None:
-        self.label = clean(label)
+        self.label: str = clean(label)
         self.status: AbstractContextManager[object] | None = None
 
     def __enter__(self) -> None:
@@ -267,7 +267,7 @@ class plain_warnings:
     def __enter__(self) -> None:
         import warnings
 
-        self.kept = warnings.catch_warnings()
+        self.kept: warnings.catch_warnings[None] = warnings.catch_warnings()
         self.kept.__enter__()
         warnings.showwarning = lambda message, *_, **__: complain(str(message))
 

@@ -21,10 +21,10 @@ class Running:
         folder = f"{PROC}/{pid}"
         program = os.fsdecode(_read(f"{folder}/cmdline").split(b"\0")[0])
         pairs = map(os.fsdecode, _read(f"{folder}/environ").split(b"\0"))
-        self.variables = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+        self.variables: dict[str, str] = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
         named = self.variables.get("VIRTUAL_ENV") or self.variables.get("CONDA_PREFIX")
         in_bin = program.startswith("/") and os.path.basename(os.path.dirname(program)) == "bin"
-        self.prefix = program if in_bin else named or os.readlink(f"{folder}/exe")
+        self.prefix: str = program if in_bin else named or os.readlink(f"{folder}/exe")
         self.mapped: list[str] = []
         for line in os.fsdecode(_read(f"{folder}/maps")).split("\n"):
             path = line[line.find("/") :] if "/" in line else ""

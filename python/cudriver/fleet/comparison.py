@@ -51,7 +51,7 @@ class Comparison:
         self.broken: list[read.Broken] = []
         self.missing: list[str] = []
         self.missed = 0  # how many, which may be more than have a name
-        self.counts = dict.fromkeys(
+        self.counts: dict[str, int] = dict.fromkeys(
             ("nodes", "reports", "older", "differing", "broken", "other"), 0
         )
         self.differing: dict[Component, dict[Value, list[Stack]]] = {}

@@ -30,8 +30,8 @@ class Told:
     __slots__ = ("name", "value")
 
     def __init__(self, value: Any, name: str) -> None:
-        self.value = value
-        self.name = name
+        self.value: Any = value
+        self.name: str = name
 
 
 class Broken:
@@ -40,8 +40,8 @@ class Broken:
     __slots__ = ("place", "why")
 
     def __init__(self, place: str, why: str) -> None:
-        self.place = place
-        self.why = why
+        self.place: str = place
+        self.why: str = why
 
 
 class Other:

@@ -62,7 +62,7 @@ class Stack:
     __slots__ = ("parts",)
 
     def __init__(self, parts: dict[Component, Value]) -> None:
-        self.parts = parts
+        self.parts: dict[Component, Value] = parts
 
     def first(self, kind: str, name: str = "") -> str | None:
         """The value that is shown of a component; None where the node has none."""
@@ -89,23 +89,24 @@ class Node:
         node = _object(report.get("node"))
         scheduler = _object(node.get("scheduler"))
         root = said(report["environment"].get("root"))
-        self.stack = stack
-        self.hostname = intern(said(node.get("host")))
-        self.host = intern(root or _scheduled(node, scheduler) or self.hostname or name)
-        self.prefix = intern(said(report["environment"].get("prefix")))
-        self.boot = said(node.get("boot_id"))[:8]
-        self.time = said(node.get("time"))
-        self.cudriver = intern(said(node.get("cudriver")))
-        self.rank, self.ranks = _count(node.get("rank")), _count(node.get("ranks"))
+        self.stack: Stack = stack
+        self.hostname: str = intern(said(node.get("host")))
+        self.host: str = intern(root or _scheduled(node, scheduler) or self.hostname or name)
+        self.prefix: str = intern(said(report["environment"].get("prefix")))
+        self.boot: str = said(node.get("boot_id"))[:8]
+        self.time: str = said(node.get("time"))
+        self.cudriver: str = intern(said(node.get("cudriver")))
+        self.rank: int | None = _count(node.get("rank"))
+        self.ranks: int | None = _count(node.get("ranks"))
         # Two images, each in a job of its own: nobody has said that they work together.
-        self.job = intern(f"image {root}" if root else said(node.get("job")))
+        self.job: str = intern(f"image {root}" if root else said(node.get("job")))
         worker = said(scheduler.get("worker")) or said(scheduler.get("POD_NAME"))
         if self.rank is not None:
-            self.detail = f" rank {self.rank}"
+            self.detail: str = f" rank {self.rank}"
         else:
             self.detail = intern(f" {worker}" if worker else f":{self.prefix}")
         known = (self.host, self.prefix, self.job, self.rank, *map(said, scheduler.values()))
-        self.identity = _digest(repr(known).encode("utf-8", "backslashreplace"))
+        self.identity: bytes = _digest(repr(known).encode("utf-8", "backslashreplace"))
 
     @property
     def verdict(self) -> str:

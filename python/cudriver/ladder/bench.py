@@ -117,7 +117,7 @@ class Bench:
         self.rounds = rounds
         self.simulated = simulated
         self.notes: list[str] = []
-        self.asked = 0
+        self.asked: int = 0
         self.arrays: Arrays | None = None
 
     def steps(self, sizes: Sequence[int]) -> list[Step]:
@@ -348,8 +348,8 @@ class Arrays:
         if 3 * size > room:
             raise MemoryError(f"the host has {show_size(room)} left for three such arrays")
         self.size = size
-        self.here = cu.device_empty(words, np.uint32, device=device)
-        self.there = cu.device_empty(words, np.uint32, device=device)
+        self.here: cu.DeviceArray[np.uint32] = cu.device_empty(words, np.uint32, device=device)
+        self.there: cu.DeviceArray[np.uint32] = cu.device_empty(words, np.uint32, device=device)
         self.locked: Words = cu.pinned_empty(words, np.uint32)
         self.back: Words = np.empty(words, np.uint32)
         self.plain: Words = np.random.default_rng(size).integers(0, 1 << 32, words, np.uint32)

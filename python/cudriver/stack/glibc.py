@@ -59,24 +59,24 @@ class Glibc:
     )  # fmt: skip
 
     def __init__(self, data: bytes, machine: int) -> None:
-        self.folders = _default_folders(data)
+        self.folders: list[str] = _default_folders(data)
         if not self.folders:
             wide = "64" if machine in (X86_64, PPC64) else ""
             self.folders = [f"/lib{wide}/", f"/usr/lib{wide}/"]
-        self.version = _release(data)
+        self.version: tuple[int, int] | None = _release(data)
         end = data.find(b"/ld.so.cache\0")
         cache = data[data.rfind(b"\0", 0, end) + 1 : end] if end >= 0 else b"/etc"
-        self.cache_path = cache.decode("utf-8", "surrogateescape") + "/ld.so.cache"
-        self.hwcaps_folders = b"glibc-hwcaps" in data  # 2.33 and later
+        self.cache_path: str = cache.decode("utf-8", "surrogateescape") + "/ld.so.cache"
+        self.hwcaps_folders: bool = b"glibc-hwcaps" in data  # 2.33 and later
         # What changed since; a loader that does not tell its version is taken for an old one.
         version = self.version or (0, 0)
-        self.legacy_folders = version < (2, 37)
-        self.stops_at_files = version < (2, 39)  # a relative entry that leads through a file
-        self.asserts_versions = version < (2, 41)  # a library that lost its versions: abort
-        self.refuses_exec_stack = version >= (2, 41)  # dlopen no longer changes the stack
+        self.legacy_folders: bool = version < (2, 37)
+        self.stops_at_files: bool = version < (2, 39)  # a relative entry that leads through a file
+        self.asserts_versions: bool = version < (2, 41)  # a library that lost its versions: abort
+        self.refuses_exec_stack: bool = version >= (2, 41)  # dlopen no longer changes the stack
         # $LIB is the folder's name below the prefix: lib64, lib/x86_64-linux-gnu.
         lib = self.folders[0].strip("/")
-        self.lib = lib[lib.rfind("/lib") + 1 :]
+        self.lib: str = lib[lib.rfind("/lib") + 1 :]
 
 
 def _default_folders(data: bytes) -> list[str]:

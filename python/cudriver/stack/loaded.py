@@ -28,12 +28,12 @@ class Place:
     def __init__(
         self, rule: str, folder: str, entry: str = "", owner: str = "", outcome: str = "absent"
     ) -> None:
-        self.whole = False  # the folder that the path names, not one below it for some CPUs
-        self.rule = rule
-        self.folder = folder
-        self.entry = entry  # the text it came from: "$ORIGIN/../lib"
-        self.owner = owner  # the object whose RPATH or RUNPATH it is
-        self.outcome = outcome  # absent, no folder, found, or why the file was passed over
+        self.whole: bool = False  # the folder that the path names, not one below it for some CPUs
+        self.rule: str = rule
+        self.folder: str = folder
+        self.entry: str = entry  # the text it came from: "$ORIGIN/../lib"
+        self.owner: str = owner  # the object whose RPATH or RUNPATH it is
+        self.outcome: str = outcome  # absent, no folder, found, or why the file was passed over
 
 
 class Hit:
@@ -44,11 +44,11 @@ class Hit:
     def __init__(
         self, path: str, real_path: str, rule: str, entry: str = "", owner: str = ""
     ) -> None:
-        self.path = path  # as the loader names the object: not normalised
-        self.real_path = real_path  # links followed
-        self.rule = rule
-        self.entry = entry
-        self.owner = owner
+        self.path: str = path  # as the loader names the object: not normalised
+        self.real_path: str = real_path  # links followed
+        self.rule: str = rule
+        self.entry: str = entry
+        self.owner: str = owner
 
 
 class Search(Record):
@@ -85,17 +85,19 @@ class LoadedObject:
         loader: LoadedObject | None = None,
         search: Search | None = None,
     ) -> None:
-        self.path = path  # l_name
-        self.real_path = real_path
-        self.elf = elf
-        self.loader = loader  # whose DT_NEEDED first mapped it; None after a dlopen
-        self.origin = origin  # what $ORIGIN stands for
-        self.search = search
-        self.names = {path}  # names that find it again
+        self.path: str = path  # l_name
+        self.real_path: str = real_path
+        self.elf: ElfFile = elf
+        self.loader: LoadedObject | None = (
+            loader  # whose DT_NEEDED first mapped it; None after a dlopen
+        )
+        self.origin: str = origin  # what $ORIGIN stands for
+        self.search: Search | None = search
+        self.names: set[str] = {path}  # names that find it again
         if elf.soname is not None:
             self.names.add(elf.soname)
         self.needed: list[tuple[str, LoadedObject | None]] = []  # in order; None: not found
-        self.linked = False  # whether `needed` is filled
+        self.linked: bool = False  # whether `needed` is filled
         self.paths: dict[str, list[tuple[str, str]]] = {}  # expanded RPATH and RUNPATH
 
     def __repr__(self) -> str:

@@ -68,7 +68,7 @@ class Loader(LoaderFiles):
         machine: int | None = None,
     ) -> None:
         super().__init__(root, cwd, hwcaps, machine)
-        self.environ = dict(environ or {})
+        self.environ: dict[str, str] = dict(environ or {})
         self.problems: list[tuple[str, str]] = []  # (file, what is wrong with it)
         self._cache: glibc.Cache | None = None
         self._cache_read = False

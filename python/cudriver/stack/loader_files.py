@@ -38,9 +38,9 @@ class LoaderFiles:
     def __init__(
         self, root: Root | str, cwd: str, hwcaps: Sequence[str] | None, machine: int | None
     ) -> None:
-        self.root = root if isinstance(root, Root) else Root(root)
+        self.root: Root = root if isinstance(root, Root) else Root(root)
         self.cwd = cwd
-        self.machine = machine if machine is not None else machine_of(self.root)
+        self.machine: int = machine if machine is not None else machine_of(self.root)
         self._hwcaps = list(hwcaps) if hwcaps is not None else None
         self._settings: glibc.Glibc | None = None
         self._program: tuple[str | None, int] | None = None

@@ -80,10 +80,10 @@ class Process:
         real = loader.real_path(executable)
         elf = loader.open(real)
         loader.use_program(elf.interpreter, elf.machine)
-        self.main = LoadedObject(executable, real, elf, origin=_folder_of(real))
+        self.main: LoadedObject = LoadedObject(executable, real, elf, origin=_folder_of(real))
         self.main.names.add("")  # what ld.so calls the program
         self._stack_fixed = False  # from the end of the start on, if this loader fixes it
-        self.start = self._start(elf.interpreter)
+        self.start: Load = self._start(elf.interpreter)
 
     def copy(self) -> Process:
         """The same program at the same point: what one of the two loads, the other does not see."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 TYPE_CHECKING = False  # typing takes 5 ms to import
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, TypeVar
+    from typing import Any, ClassVar, TypeVar
 
     from typing_extensions import dataclass_transform
 
@@ -83,7 +83,7 @@ class Record:
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.__dict__ == other.__dict__
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return (

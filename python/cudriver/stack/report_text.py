@@ -41,7 +41,7 @@ class Style:
     def __init__(self, *, width: int = 80, colour: bool = False, plain: bool = False) -> None:
         self.width = width
         self.colour = colour
-        self.marks = PLAIN_MARKS if plain else MARKS
+        self.marks: dict[str, str] = PLAIN_MARKS if plain else MARKS
         self.ellipsis = PLAIN_ELLIPSIS if plain else ELLIPSIS
 
     def paint(self, text: str, *names: str) -> str:

@@ -33,7 +33,8 @@ class Budget:
     """
 
     def __init__(self) -> None:
-        self.bytes, self.files = MOST_BYTES, MOST_FILES
+        self.bytes: int = MOST_BYTES
+        self.files: int = MOST_FILES
 
     def take(self, nbytes: int, files: int) -> None:
         """Raises TooMuch once it is spent."""
@@ -51,8 +52,8 @@ class Root:
     def __init__(self, path: str = "/") -> None:
         """Raises OSError where `path` is no folder."""
         # Not realpath: /proc/PID/root is a link that reads as "/" and leads elsewhere.
-        self.path = os.path.abspath(path)
-        self.host = self.path == "/"
+        self.path: str = os.path.abspath(path)
+        self.host: bool = self.path == "/"
         self.below: Below | None = None  # None: this process's own "/"
         if not self.host:
             from cudriver.stack.below import Below

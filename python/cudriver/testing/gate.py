@@ -16,7 +16,7 @@ class Gate:
     """Checks once, and ends the session or shows the report."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self.ends = config.getoption("--cuda-stack") == "error"
+        self.ends: bool = config.getoption("--cuda-stack") == "error"
         self.report: Report | None = None
 
     def pytest_sessionstart(self) -> None:

@@ -44,8 +44,11 @@ QUOTED = 100  # characters of a value in a message, at most
 class Source:
     """An open file; what is read of it holds only if nobody changed it meanwhile."""
 
+    fd: int
+    state: os.stat_result
+
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.fspath(path)
+        self.path: str = os.fspath(path)
         try:
             self.fd, self.state = open_regular(self.path)
         except OSError as error:
@@ -181,11 +184,11 @@ class Reader:
     """The threads' common work: a list of jobs, and how far it has come."""
 
     def __init__(self, work: list[Job], stream: Any) -> None:
-        self.work = iter(work)
+        self.work: Iterator[Job] = iter(work)
         self.stream = stream
-        self.lock = threading.Lock()  # guards work, done and stopped
-        self.done = 0
-        self.stopped = False
+        self.lock: threading.Lock = threading.Lock()  # guards work, done and stopped
+        self.done: int = 0
+        self.stopped: bool = False
 
     def stop(self) -> None:
         with self.lock:

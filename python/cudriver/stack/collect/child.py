@@ -17,8 +17,8 @@ class Child:
     def __init__(self, program: list[str], environ: Mapping[str, str], limit: float) -> None:
         """Raises OSError where it cannot be started. limit: seconds from now."""
         self.limit = limit
-        self.deadline = time.monotonic() + limit
-        self.pid = 0
+        self.deadline: float = time.monotonic() + limit
+        self.pid: int = 0
         reader, writer = os.pipe()
         try:
             self.pid = os.posix_spawn(

@@ -34,7 +34,7 @@ class Found:
     def __init__(self, path: str | None, rule: str = "", shadowed: Sequence[Shadowed] = ()) -> None:
         self.path = path
         self.rule = rule
-        self.shadowed = list(shadowed)
+        self.shadowed: list[Shadowed] = list(shadowed)
 
 
 Search = Callable[[str], Found]

@@ -26,8 +26,8 @@ class Source:
 
     def __init__(self, root: Root, path: str, problems: list[Problem]) -> None:
         self.path = path
-        self.text = ""
-        self.there = root.exists(path)
+        self.text: str = ""
+        self.there: bool = root.exists(path)
         if self.there:
             text = root.text(path, FILE_LIMIT)
             if text is None:
@@ -67,7 +67,7 @@ class Finder:
         problems: list[Problem],
     ) -> None:
         self.root = root
-        self.distributions = {d.name: d for d in reversed(distributions)}
+        self.distributions: dict[str, Distribution] = {d.name: d for d in reversed(distributions)}
         self.owners = owners
         self.site_packages = site_packages
         self.problems = problems

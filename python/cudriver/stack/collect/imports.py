@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from cudriver.stack.loader import LoadedObject, Loader
     from cudriver.stack.process import Load, Process
+    from cudriver.stack.rootfs import Root
 
 _PATHFINDER = "cuda/pathfinder/_dynamic_libs/load_dl_linux.py"
 
@@ -26,11 +27,11 @@ class Event:
     __slots__ = ("how", "load", "means", "purpose", "says")
 
     def __init__(self, load: Load, how: str, means: str, says: str = "", purpose: str = "") -> None:
-        self.load = load
-        self.purpose = purpose
-        self.how = how  # "needed", "preload", "dlopen"
-        self.means = means
-        self.says = says
+        self.load: Load = load
+        self.purpose: str = purpose
+        self.how: str = how  # "needed", "preload", "dlopen"
+        self.means: str = means
+        self.says: str = says
 
     @property
     def fails(self) -> bool:
@@ -43,7 +44,7 @@ class Importer:
 
     def __init__(self, loader: Loader, env: Environment, torch_cuda: str | None) -> None:
         self.loader = loader
-        self.root = loader.root
+        self.root: Root = loader.root
         self.env = env
         self.torch_cuda = torch_cuda
 

@@ -60,7 +60,7 @@ class Resolver:
         self.env = env
         self.owners = owners
         self.problems = problems
-        self.catalogue = Catalogue(root, env, owners)
+        self.catalogue: Catalogue = Catalogue(root, env, owners)
         self.faults: list[LoadFault] = []
         self.unsure: list[str] = []
         self.frameworks: dict[str, Framework] = {}
@@ -84,7 +84,7 @@ class Resolver:
         self.frameworks = {framework.name: framework for framework in frameworks}
         self.recipes = recipes
         torch = self.frameworks.get("torch")
-        self.importer = Importer(self.loader, self.env, torch.cuda if torch else None)
+        self.importer: Importer = Importer(self.loader, self.env, torch.cuda if torch else None)
         kept: list[Framework] = []
         for framework in frameworks:
             recipe = recipes.get(framework.name)

@@ -30,7 +30,7 @@ class Inspected:
 
     def __init__(self, prefixes: Sequence[str]) -> None:
         real = {os.path.realpath(prefix) for prefix in prefixes}
-        self.stems = tuple(f"{prefix}/" for prefix in real.difference(SYSTEM))
+        self.stems: tuple[str, ...] = tuple(f"{prefix}/" for prefix in real.difference(SYSTEM))
 
     def holds(self, path: str) -> bool:
         """Whether the file or folder, links followed, lies in one of them."""

@@ -35,7 +35,9 @@ class Place:
     __slots__ = ("fault", "package", "path")
 
     def __init__(self, path: str, package: bool, fault: FileFault | None) -> None:
-        self.path, self.package, self.fault = path, package, fault
+        self.path: str = path
+        self.package: bool = package
+        self.fault: FileFault | None = fault
 
 
 class Reach:
@@ -43,12 +45,14 @@ class Reach:
 
     def __init__(self, root: Root, env: Environment, faults: list[FileFault]) -> None:
         self.root = root
-        self.site_packages = env.site_packages
+        self.site_packages: list[str] = env.site_packages
         digits = (env.python or "").split(".")[:2]
-        self.version = tuple(map(int, digits)) if all(map(str.isdecimal, digits)) else ()
+        self.version: tuple[int, ...] = (
+            tuple(map(int, digits)) if all(map(str.isdecimal, digits)) else ()
+        )
         own = f".cpython-{''.join(digits)}-{env.platform}-linux-gnu.so"
-        self.endings = (own, ".abi3.so", ".so", ".py")
-        self.faults = {fault.file: fault for fault in faults}
+        self.endings: tuple[str, ...] = (own, ".abi3.so", ".so", ".py")
+        self.faults: dict[str, FileFault] = {fault.file: fault for fault in faults}
         self.libraries: list[tuple[Framework, str]] = []  # extension modules that imports reach
         self._near = self._prefixes()
         self._places: dict[str, Place | None] = {}

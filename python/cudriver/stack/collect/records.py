@@ -59,11 +59,13 @@ class Entry:
         at: int,
         text: str,
     ) -> None:
-        self.distribution = distribution
-        self.path = path  # inside the root, normalised
-        self.digest = digest  # "sha256=...", "" for none
-        self.size = size
-        self.lines, self.at, self.text = lines, at, text  # where the list has it
+        self.distribution: Distribution = distribution
+        self.path: str = path  # inside the root, normalised
+        self.digest: str = digest  # "sha256=...", "" for none
+        self.size: int | None = size
+        self.lines: Lines = lines  # where the list has it
+        self.at: int = at
+        self.text: str = text
 
     @property
     def evidence(self) -> Evidence:
@@ -154,7 +156,9 @@ class LostModules:
     def __init__(self, root: Root, wheels: list[tuple[Distribution, bytes]]) -> None:
         """wheels: each with its RECORD."""
         self.root = root
-        self.wheels = [(dist, raw) for dist, raw in wheels if dist.installer != "conda"]
+        self.wheels: list[tuple[Distribution, bytes]] = [
+            (dist, raw) for dist, raw in wheels if dist.installer != "conda"
+        ]
         root.take(files=sum(len(raw) for _, raw in self.wheels) // 64)  # a line has about as many
         # In another root links have to be followed inside it, so there all are looked at here.
         asked = [

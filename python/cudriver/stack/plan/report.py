@@ -27,8 +27,11 @@ class Plan(Printed):
     def __init__(
         self, question: Question, parts: list[Part], server: list[Step], lang: str
     ) -> None:
-        self.question, self.parts, self.server, self.lang = question, parts, server, lang
-        self.title = titles(question.packages)
+        self.question: Question = question
+        self.parts: list[Part] = parts
+        self.server: list[Step] = server
+        self.lang: str = lang
+        self.title: str = titles(question.packages)
 
     @property
     def status(self) -> str:

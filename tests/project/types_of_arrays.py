@@ -1,0 +1,70 @@
+"""What a type checker knows of arrays: test_types.py checks it with mypy, and runs it."""
+
+from __future__ import annotations
+
+from typing import Any, assert_type
+
+import numpy as np
+from numpy.typing import NDArray
+
+import cudriver as cu
+
+F4 = np.float32
+host: NDArray[np.float32] = np.arange(6, dtype=F4)
+there = cu.to_device(host, device=0)
+
+# Page-locked arrays.
+assert_type(cu.pinned_empty((3, 4), F4), NDArray[np.float32])
+assert_type(cu.pinned_empty(3, np.dtype(F4), "F"), NDArray[np.float32])
+assert_type(cu.pinned_zeros(3, dtype=F4), NDArray[np.float32])
+assert_type(cu.pinned_zeros(3), NDArray[np.float64])
+assert_type(cu.pinned_zeros(3, float), NDArray[np.float64])
+assert_type(cu.pinned_zeros(3, "f4"), NDArray[Any])
+assert_type(cu.pinned_full(3, 1, F4), NDArray[np.float32])
+assert_type(cu.pinned_empty_like(host), NDArray[np.float32])
+assert_type(cu.pinned_empty_like(host, np.int8), NDArray[np.int8])
+assert_type(cu.pinned_array(host), NDArray[np.float32])
+assert_type(cu.pinned_array([1, 2], np.int8), NDArray[np.int8])
+assert_type(cu.pinned_array([1, 2]), NDArray[Any])
+
+# Device arrays.
+assert_type(there, cu.DeviceArray[np.float32])
+assert_type(cu.to_device([1, 2]), cu.DeviceArray[Any])
+assert_type(cu.to_device(there), cu.DeviceArray[np.float32])
+assert_type(cu.device_empty(3, F4), cu.DeviceArray[np.float32])
+assert_type(cu.device_zeros(3, F4, device=0), cu.DeviceArray[np.float32])
+assert_type(cu.device_zeros(3), cu.DeviceArray[np.float64])
+assert_type(cu.device_zeros(3, "f4"), cu.DeviceArray[Any])
+assert_type(there.dtype, "np.dtype[np.float32]")
+
+# Views and copies keep the type.
+assert_type(there[1:], cu.DeviceArray[np.float32])
+assert_type(there[None, ::2], cu.DeviceArray[np.float32])
+assert_type(there.T, cu.DeviceArray[np.float32])
+assert_type(there.transpose(), cu.DeviceArray[np.float32])
+assert_type(there.reshape(2, 3), cu.DeviceArray[np.float32])
+assert_type(there.reshape((2, 3), order="F"), cu.DeviceArray[np.float32])
+assert_type(there.copy(), cu.DeviceArray[np.float32])
+assert_type(there.view(np.int32), cu.DeviceArray[np.int32])
+assert_type(there.view("i4"), cu.DeviceArray[Any])
+
+# Back to the host, and other libraries.
+stream = cu.Stream()
+assert_type(there.to_numpy(), NDArray[np.float32])
+assert_type(there.to_numpy(stream=stream), NDArray[np.float32])
+assert_type(there.to_numpy(host, stream=stream), NDArray[np.float32])
+assert_type(cu.from_dlpack(there), cu.DeviceArray[np.float32])
+assert_type(cu.from_dlpack(there, device="cpu"), NDArray[np.float32])
+assert_type(cu.from_dlpack(host), NDArray[np.float32])
+assert_type(cu.from_dlpack(host, device=0), cu.DeviceArray[np.float32])
+assert_type(there.copy_from(host), None)
+assert_type(there.copy_from(host, stream), cu.Transfer)
+assert_type(cu.copy_async(there, host), cu.Transfer)
+
+
+def of_any_type(array: cu.DeviceArray) -> int:
+    """Without a parameter, a DeviceArray has items of any type."""
+    return array.nbytes
+
+
+assert of_any_type(there) == 24

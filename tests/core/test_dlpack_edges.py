@@ -611,8 +611,10 @@ def test_a_tensor_that_requires_grad_is_for_the_method(table: Any) -> None:
     kit.alive.discard(lender)
 
 
-def test_a_negated_tensor_is_refused_by_the_method_too() -> None:
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_negated_tensor_is_refused_by_the_method_too(grad: bool) -> None:
     lender = Torch(MODEL.ctypes.data, MODEL.shape, device=(kit.CPU, 0))
+    lender.requires_grad = grad
     vars(lender)["is_neg"] = lambda: True
     with pytest.raises(BufferError, match=r"the Torch is lazily negated.*call resolve_neg"):
         cu.from_dlpack(lender)

@@ -578,6 +578,21 @@ def test_our_stream_waits_for_another_librarys(
     assert (lender.by_table, lender.asked) == (1, [])
 
 
+def test_the_default_stream_waits_where_the_entered_one_is_of_another_device(
+    table: None, monkeypatch: pytest.MonkeyPatch, driver: Any, two_devices: Any
+) -> None:
+    theirs, far, default = cu.Stream(device=0), cu.Stream(device=1), cu.Stream.from_handle(1)
+    monkeypatch.setattr(Tabled, "stream", theirs.handle)
+    lender = tabled(placed())
+    with busy(driver, theirs):
+        with far:
+            taken = cu.from_dlpack(lender)
+        assert far.done
+        assert not default.done
+    assert (taken.to_numpy() == MODEL).all()
+    assert (lender.by_table, lender.asked) == (1, [])
+
+
 def test_a_copy_is_put_behind_the_work_of_another_librarys_stream(
     table: None, monkeypatch: pytest.MonkeyPatch, driver: Any
 ) -> None:

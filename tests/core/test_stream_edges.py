@@ -301,6 +301,20 @@ def test_a_context_waits_for_the_streams_that_are_its_own(driver: Any, home: Any
     other.close()
 
 
+def test_a_context_waits_for_no_copy_in_another_of_its_device(driver: Any) -> None:
+    here, other = cu.current_context(), cu.Context(0)
+    with other:
+        stream, there = cu.Stream(), cu.device_empty(10)
+    with busy(driver, stream):
+        transfer = cu.copy_async(there, cu.pinned_zeros(10), stream)
+        here.synchronize()
+        assert not transfer.done
+    transfer.wait()
+    there.close()
+    stream.close()
+    other.close()
+
+
 # ---- streams of other libraries ------------------------------------------------------------------
 
 
@@ -508,6 +522,22 @@ def test_memory_made_while_another_thread_waits_is_not_there_yet(sim: Any) -> No
     assert sim.call_count("cuStreamWaitEvent") == 1
     sim.release()
     stream.synchronize()
+
+
+def test_memory_in_the_order_of_another_contexts_stream_is_waited_for(sim: Any) -> None:
+    """No event of the consumer's context can be recorded on it."""
+    with cu.Context(0) as context:
+        stream = cu.Stream()
+    sim.hold()
+    array = cu.device_empty(1000, stream=stream)
+    later = threading.Timer(0.05, sim.release)
+    later.start()
+    array.__dlpack__(stream=1)
+    assert stream.done
+    later.join()
+    array.close()
+    stream.close()
+    context.close()
 
 
 @pytest.mark.parametrize("function", ["cuEventCreate", "cuEventRecord", "cuStreamWaitEvent"])

@@ -75,7 +75,7 @@ html_title = f"cudriver {version}"
 html_favicon = "_static/favicon.svg"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-html_search_scorer = "_static/scorer.js"
+html_search_scorer = str(DOCS / "_static" / "scorer.js")
 html_copy_source = False
 html_sidebars = {
     "**": [

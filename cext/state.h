@@ -60,7 +60,6 @@ typedef struct {
         size_t remained;                    /* pieces in flight after that pass */
     } works;
 
-    unsigned long long waits; /* how often all streams of a context were waited for */
     /* Kept for reuse, so that issuing a copy of page-locked memory allocates nothing:
      * tests/core/test_calls.py counts. */
     PyObject *spare_transfers[CUDRIVER_SPARE_TRANSFERS]; /* memory of freed Transfers */

@@ -187,11 +187,11 @@ static int bounced_devices(CoreState *state, const struct ends *ends)
     PyObject *near, *far;
     int failed = 1;
 
-    near = cudriver_device_array_new(state, src->context, NULL, src->dtype,
-                                     (Py_ssize_t)src->itemsize, src->ndim, src->shape);
+    near = cudriver_device_array_new(state, src->context, src->dtype, (Py_ssize_t)src->itemsize,
+                                     src->ndim, src->shape);
     far = near == NULL
               ? NULL
-              : cudriver_device_array_new(state, dst->context, NULL, src->dtype,
+              : cudriver_device_array_new(state, dst->context, src->dtype,
                                           (Py_ssize_t)src->itemsize, src->ndim, src->shape);
     if (far == NULL) {
         PyErr_Clear(); /* no memory: the host's serves */

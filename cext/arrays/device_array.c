@@ -79,9 +79,8 @@ static PyObject *array_wrap(CoreState *state, struct cudriver_device_memory *mem
     return (PyObject *)self;
 }
 
-PyObject *cudriver_device_array_new(CoreState *state, ContextObject *context, StreamObject *stream,
-                                    PyObject *dtype, Py_ssize_t itemsize, int ndim,
-                                    const Py_ssize_t *shape)
+PyObject *cudriver_device_array_new(CoreState *state, ContextObject *context, PyObject *dtype,
+                                    Py_ssize_t itemsize, int ndim, const Py_ssize_t *shape)
 {
     Py_ssize_t bytes = cudriver_shape_bytes(ndim, shape, itemsize);
     struct cudriver_device_memory *memory;
@@ -92,9 +91,8 @@ PyObject *cudriver_device_array_new(CoreState *state, ContextObject *context, St
         return NULL;
     }
     memory = memory_new(context);
-    failed = memory == NULL
-                 ? -1
-                 : cudriver_device_alloc(state, context, stream, (size_t)bytes, &memory->block);
+    failed =
+        memory == NULL ? -1 : cudriver_device_alloc(state, context, (size_t)bytes, &memory->block);
     cudriver_context_end(context, pushed);
     if (failed < 0) {
         if (memory != NULL) {
@@ -311,7 +309,5 @@ int cudriver_device_array_await(CoreState *state, const Py_ssize_t *busy)
     }
     memory = (struct cudriver_device_memory *)((char *)(uintptr_t)busy -
                                                offsetof(struct cudriver_device_memory, busy));
-    return cudriver_device_reach(state, memory->context, &memory->block) < 0
-               ? -1
-               : cudriver_works_await(state, cudriver_device_array_uses, memory);
+    return cudriver_works_await(state, cudriver_device_array_uses, memory);
 }

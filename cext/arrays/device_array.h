@@ -27,10 +27,9 @@ typedef struct {
     PyObject *weak;
 } DeviceArrayObject;
 
-/* New reference: an uninitialised C-ordered array. `stream` may be NULL. */
-PyObject *cudriver_device_array_new(CoreState *state, ContextObject *context, StreamObject *stream,
-                                    PyObject *dtype, Py_ssize_t itemsize, int ndim,
-                                    const Py_ssize_t *shape);
+/* New reference: an uninitialised C-ordered array. */
+PyObject *cudriver_device_array_new(CoreState *state, ContextObject *context, PyObject *dtype,
+                                    Py_ssize_t itemsize, int ndim, const Py_ssize_t *shape);
 
 /* New reference: an array over another library's memory, as `end` says; `lender` (borrowed; the
  * array takes a new reference) keeps that alive. */

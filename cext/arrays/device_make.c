@@ -1,5 +1,4 @@
 /* device_empty(), device_zeros(), to_device(). */
-#include "contexts/capture.h"
 #include "python/arguments.h"
 #include "device_array.h"
 #include "python/numpy_bridge.h"
@@ -40,8 +39,7 @@ static PyObject *array_make(CoreState *state, const char *function, PyObject *co
                          context->ordinal, stream.context->ordinal);
         } else {
             /* A `with stream:` on another device is ignored. */
-            array = cudriver_device_array_new(state, elsewhere ? context : stream.context,
-                                              given && !elsewhere ? stream.object : NULL, dtype,
+            array = cudriver_device_array_new(state, elsewhere ? context : stream.context, dtype,
                                               itemsize, ndim, shape);
         }
         cudriver_stream_done(&stream);
@@ -72,21 +70,6 @@ static PyObject *module_device_zeros(PyObject *module, PyObject *const *args, Py
         Py_CLEAR(array);
     }
     return array;
-}
-
-/* 0 if the stream is not being captured; else -1 with CudaError: the new array's memory would be
- * allocated by each launch of the graph. */
-static int stream_check(CoreState *state, const struct cudriver_stream *stream)
-{
-    bool pushed;
-    int failed;
-
-    if (cudriver_context_begin(state, stream->context, &pushed) < 0) {
-        return -1;
-    }
-    failed = cudriver_capture_refuse(state, stream->handle, "a copy into a new array");
-    cudriver_context_end(stream->context, pushed);
-    return failed;
 }
 
 /* Reads to_device()'s source: a device array as it is, anything else as an ndarray. `on`: the
@@ -123,10 +106,8 @@ static PyObject *end_copy(CoreState *state, struct cudriver_endpoint *end, Conte
     if (elsewhere && argument != NULL && argument != Py_None) {
         PyErr_Format(PyExc_ValueError, "the stream is on device %d, the array on device %d",
                      stream.context->ordinal, home->ordinal);
-    } else if (!given || elsewhere || stream_check(state, &stream) == 0) {
-        /* A `with stream:` on another device is ignored. */
-        array = cudriver_device_array_new(state, elsewhere ? home : stream.context,
-                                          given && !elsewhere ? stream.object : NULL, end->dtype,
+    } else { /* A `with stream:` on another device is ignored. */
+        array = cudriver_device_array_new(state, elsewhere ? home : stream.context, end->dtype,
                                           (Py_ssize_t)end->itemsize, end->ndim, end->shape);
     }
     if (array == NULL || cudriver_device_array_endpoint(state, array, true, &dst) < 0) {

@@ -6,11 +6,8 @@
 #include <string.h>
 
 #include "contexts/work.h"
-#include "contexts/capture.h"
-#include "contexts/stream_order.h"
 #include "driver/driver.h"
 #include "python/error.h"
-#include "python/wait.h"
 
 /* One pool per device, created at first use under the GIL. A pool belongs to the device, not to a
  * context, and survives both resets and contexts. The process keeps it, like the driver table. */
@@ -120,7 +117,6 @@ static int wait_for_memory(CoreState *state, ContextObject *context)
     if (cudriver_works_wait(state, context) < 0) {
         return -1;
     }
-    cudriver_streams_wait(state, context);
     if (context->alloc_stream != NULL) {
         CUstream stream = context->alloc_stream;
         Py_BEGIN_ALLOW_THREADS
@@ -130,8 +126,8 @@ static int wait_for_memory(CoreState *state, ContextObject *context)
     return 0;
 }
 
-int cudriver_device_alloc(CoreState *state, ContextObject *context, StreamObject *stream,
-                          size_t bytes, struct cudriver_device_block *block)
+int cudriver_device_alloc(CoreState *state, ContextObject *context, size_t bytes,
+                          struct cudriver_device_block *block)
 {
     CUmemoryPool pool = cudriver_device_pool(context->ordinal);
     CUstream order = NULL;
@@ -141,12 +137,9 @@ int cudriver_device_alloc(CoreState *state, ContextObject *context, StreamObject
     if (bytes == 0) {
         return 0;
     }
-    if (stream != NULL && cudriver_capture_refuse(state, stream->handle, "an allocation") < 0) {
-        return -1;
-    }
     cudriver_works_reap(state);
     if (pool != NULL) {
-        order = stream != NULL ? stream->handle : cudriver_context_alloc_stream(state, context);
+        order = cudriver_context_alloc_stream(state, context);
         if (order == NULL) {
             return -1;
         }
@@ -172,30 +165,22 @@ int cudriver_device_alloc(CoreState *state, ContextObject *context, StreamObject
                        "%zu bytes; device %d%s", bytes, context->ordinal, room);
         return -1;
     }
-    block->pooled = pool != NULL;
-    block->home = pool != NULL ? stream : NULL;
-    Py_XINCREF(block->home);
-    if (block->home != NULL) {
-        block->turn = ++stream->allocated;
-    }
-    if (pool != NULL && stream == NULL) {
-        block->number = ++context->allocated;
-    }
+    block->number = pool != NULL ? ++context->allocated : 0;
     return 0;
 }
 
 void cudriver_device_settle(ContextObject *context, const struct cudriver_device_block *block)
 {
     unsigned long long allocated = context->allocated;
+    CUstream stream = context->alloc_stream;
     CUresult result;
     bool pushed;
 
     if (block->number <= context->settled || !cudriver_context_begin_free(context, &pushed)) {
         return;
     }
-    result = cuda.cuStreamQuery(context->alloc_stream);
+    result = cuda.cuStreamQuery(stream);
     if (result == CUDA_ERROR_NOT_READY) {
-        CUstream stream = context->alloc_stream;
         Py_BEGIN_ALLOW_THREADS
         result = cuda.cuStreamSynchronize(stream); /* whoever uses the memory gets the error */
         Py_END_ALLOW_THREADS
@@ -204,121 +189,6 @@ void cudriver_device_settle(ContextObject *context, const struct cudriver_device
     if (result == CUDA_SUCCESS && allocated > context->settled) {
         context->settled = allocated;
     }
-}
-
-static CUresult event_query(void *handle)
-{
-    return cuda.cuEventQuery(*(CUevent *)handle);
-}
-
-/* Waits for the allocations in the order of a stream. Between begin and end. 0 or -1. */
-static int home_wait(CoreState *state, ContextObject *context, StreamObject *home)
-{
-    const struct cudriver_stream stream = {
-        .handle = home->handle, .object = home, .context = context};
-    CUresult result;
-    int failed;
-
-    if (home->closed && home->last == NULL) {
-        cudriver_raise_plain(state, "CudaError",
-                             "the memory may not be used: %R was closed before its allocation was "
-                             "complete, and could not be waited for",
-                             home);
-        return -1;
-    }
-    if (home->closed) {
-        return cudriver_wait(state, event_query, &home->last, "cuEventQuery");
-    }
-    if (cudriver_capture_refuse(state, home->handle, "waiting for memory") < 0) {
-        return -1;
-    }
-    result = cuda.cuStreamQuery(home->handle);
-    if (result == CUDA_ERROR_NOT_READY) {
-        cudriver_stream_hold(home);
-        failed = cudriver_work_wait_stream(state, &stream);
-        cudriver_stream_let_go(home);
-        return failed;
-    }
-    return cudriver_check(state, result, "cuStreamQuery", "stream %p", (void *)home->handle);
-}
-
-int cudriver_device_reach(CoreState *state, ContextObject *context,
-                          struct cudriver_device_block *block)
-{
-    StreamObject *home = block->home;
-    unsigned long long allocated;
-    bool pushed;
-    int failed;
-
-    if (home == NULL || block->turn <= home->settled) {
-        return 0;
-    }
-    if (cudriver_context_begin(state, context, &pushed) < 0) {
-        return -1;
-    }
-    allocated = home->allocated;
-    Py_INCREF(home);
-    failed = home_wait(state, context, home);
-    cudriver_context_end(context, pushed);
-    if (failed == 0 && allocated > home->settled) {
-        home->settled = allocated;
-    }
-    Py_DECREF(home);
-    return failed;
-}
-
-/* 0 if one of the two streams may wait for the other; 1 if the consumer's is being captured, and
- * the home stream is idle, so that it need not; else -1 with CudaError. Between begin and end. */
-static int follow_check(CoreState *state, const StreamObject *home, CUstream stream)
-{
-    int captured;
-
-    if (cudriver_capture_refuse(state, home->handle, "waiting for memory") < 0) {
-        return -1;
-    }
-    captured = cudriver_capture_check(state, stream);
-    if (captured > 0 && cuda.cuStreamQuery(home->handle) != CUDA_SUCCESS) {
-        cudriver_capture_raise(
-            state, stream, "__dlpack__()",
-            "the memory's allocation, in the order of another stream, is outside "
-            "the graph: wait for that stream first");
-        return -1;
-    }
-    return captured;
-}
-
-int cudriver_device_follow(CoreState *state, ContextObject *context,
-                           struct cudriver_device_block *block, ContextObject *use, CUstream stream)
-{
-    StreamObject *home = block->home;
-    const char *function = "";
-    bool pushed[2];
-    CUresult result = CUDA_SUCCESS;
-    int captured;
-
-    if (home == NULL || block->turn <= home->settled || home->handle == stream) {
-        return 0;
-    }
-    if (home->closed || use != home->context) {
-        return cudriver_device_reach(state, context, block);
-    }
-    if (cudriver_context_begin_both(state, context, use, pushed) < 0) {
-        return -1;
-    }
-    cudriver_driver_relax();
-    captured = follow_check(state, home, stream);
-    if (captured == 0) {
-        cudriver_stream_hold(home);
-        Py_BEGIN_ALLOW_THREADS
-        result = cudriver_stream_follow(home->handle, stream, &function);
-        Py_END_ALLOW_THREADS
-        cudriver_stream_let_go(home);
-    }
-    cudriver_driver_restore();
-    cudriver_context_end_both(context, use, pushed);
-    return captured < 0 ? -1
-                        : cudriver_check(state, result, function, "for the consumer's stream %p",
-                                         (void *)stream);
 }
 
 /* Pool memory survives its context. If no other context is current, makes the device's primary one
@@ -347,18 +217,13 @@ static CUresult free_without_context(CUdevice device, CUdeviceptr address)
 CUresult cudriver_device_free(ContextObject *context, struct cudriver_device_block *block,
                               const char **function)
 {
-    CUstream order = block->home == NULL   ? context->alloc_stream
-                     : block->home->closed ? NULL
-                                           : block->home->handle;
+    CUstream order = context->alloc_stream;
     CUresult result = CUDA_SUCCESS;
     bool pushed;
 
     *function = "cuMemFree_v2";
     if (block->address != 0 && cudriver_context_begin_free(context, &pushed)) {
-        /* A closed home stream's work may still run; cuMemFree waits for it. On a stream that is
-         * being captured, the graph would free the memory. */
-        if (block->pooled && !block->shared && order != NULL &&
-            (block->home == NULL || !cudriver_capture_forbids(order))) {
+        if (block->number != 0 && !block->shared) {
             *function = "cuMemFreeAsync";
             result = cuda.cuMemFreeAsync(block->address, order);
         } else {
@@ -367,11 +232,10 @@ CUresult cudriver_device_free(ContextObject *context, struct cudriver_device_blo
             Py_END_ALLOW_THREADS
         }
         cudriver_context_end(context, pushed);
-    } else if (block->address != 0 && block->pooled && !cudriver_driver_is_forked() &&
+    } else if (block->address != 0 && block->number != 0 && !cudriver_driver_is_forked() &&
                cudriver_driver_is_initialised()) {
         result = free_without_context(context->device, block->address);
     }
     block->address = 0;
-    Py_CLEAR(block->home);
     return result;
 }

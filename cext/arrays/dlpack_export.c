@@ -169,7 +169,7 @@ static int consumer_follow(CoreState *state, DeviceArrayObject *array, uintptr_t
     ContextObject *context;
     int failed;
 
-    if (state->works.first == NULL && memory->block.home == NULL) {
+    if (state->works.first == NULL) {
         return 0;
     }
     if (number > 2) {
@@ -180,10 +180,7 @@ static int consumer_follow(CoreState *state, DeviceArrayObject *array, uintptr_t
             return -1;
         }
     }
-    failed = cudriver_device_follow(state, memory->context, &memory->block, context, stream);
-    if (failed == 0) {
-        failed = cudriver_works_follow(state, cudriver_device_array_uses, memory, context, stream);
-    }
+    failed = cudriver_works_follow(state, cudriver_device_array_uses, memory, context, stream);
     Py_DECREF(context);
     return failed;
 }

@@ -76,30 +76,6 @@ static PyObject *stream_create(PyTypeObject *type, PyObject *args, PyObject *key
     return (PyObject *)self;
 }
 
-/* Before the stream's end: notes whether its allocations are complete, or records an event behind
- * them, or waits. Between begin and end of the context. */
-static void stream_mark_end(StreamObject *self)
-{
-    CUresult result = cuda.cuStreamQuery(self->handle);
-
-    if (result == CUDA_ERROR_NOT_READY &&
-        cuda.cuEventCreate(&self->last, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS) {
-        if (cuda.cuEventRecord(self->last, self->handle) == CUDA_SUCCESS) {
-            return;
-        }
-        cuda.cuEventDestroy_v2(self->last);
-    }
-    self->last = NULL;
-    if (result == CUDA_ERROR_NOT_READY) {
-        Py_BEGIN_ALLOW_THREADS
-        result = cuda.cuStreamSynchronize(self->handle);
-        Py_END_ALLOW_THREADS
-    }
-    if (result == CUDA_SUCCESS) {
-        self->settled = self->allocated;
-    }
-}
-
 /* Whether the stream, one of ours, is being captured, as far as the driver tells. */
 static bool stream_is_captured(StreamObject *self)
 {
@@ -131,9 +107,6 @@ static CUresult stream_release(CoreState *state, StreamObject *self)
     cudriver_works_end_stream(state, self->context, self->handle);
     /* To destroy it would break the capture: it is left to the end of its context. */
     if (!captured && cudriver_context_begin_free(self->context, &pushed)) {
-        if (self->allocated > self->settled) {
-            stream_mark_end(self);
-        }
         Py_BEGIN_ALLOW_THREADS
         result = cuda.cuStreamDestroy_v2(self->handle);
         Py_END_ALLOW_THREADS
@@ -149,17 +122,12 @@ static void stream_dealloc(PyObject *object)
     StreamObject *self = stream_of(object);
     CoreState *state = cudriver_state_of(object);
     PyTypeObject *type = Py_TYPE(object);
-    bool pushed;
 
     PyObject_GC_UnTrack(object);
     if (self->weak != NULL) {
         PyObject_ClearWeakRefs(object);
     }
     cudriver_report(state, stream_release(state, self), "cuStreamDestroy_v2", NULL);
-    if (self->last != NULL && cudriver_context_begin_free(self->context, &pushed)) {
-        cuda.cuEventDestroy_v2(self->last);
-        cudriver_context_end(self->context, pushed);
-    }
     Py_XDECREF(self->owner);
     Py_XDECREF(self->context);
     type->tp_free(object);
@@ -216,25 +184,11 @@ static PyObject *stream_repr(PyObject *object)
                                 self->owner != NULL ? ", of another library" : "");
 }
 
-/* The stream's state: NOT_READY, or the result of its work. Between begin and end. */
-static CUresult stream_look(StreamObject *self)
-{
-    CUresult result = cuda.cuStreamQuery(self->handle);
-
-    if (result == CUDA_SUCCESS) {
-        self->settled = self->allocated;
-    }
-    return result;
-}
-
 static PyObject *stream_synchronize(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     StreamObject *self = stream_of(object);
     CoreState *state = cudriver_state_of(object);
-    const struct cudriver_stream stream = {.handle = self->handle,
-                                           .object = self->owner == NULL ? self : NULL,
-                                           .context = self->context};
-    unsigned long long allocated = self->allocated;
+    const struct cudriver_stream stream = {.handle = self->handle, .context = self->context};
     bool pushed;
     int failed = 0;
 
@@ -244,11 +198,8 @@ static PyObject *stream_synchronize(PyObject *object, PyObject *Py_UNUSED(ignore
     }
     self->users++;
     failed = cudriver_capture_refuse(state, self->handle, "synchronize()");
-    if (failed == 0 && stream_look(self) != CUDA_SUCCESS) {
+    if (failed == 0 && cuda.cuStreamQuery(self->handle) != CUDA_SUCCESS) {
         failed = cudriver_work_wait_stream(state, &stream);
-    }
-    if (failed == 0 && allocated > self->settled) {
-        self->settled = allocated;
     }
     self->users--;
     cudriver_context_end(self->context, pushed);
@@ -275,7 +226,7 @@ static PyObject *stream_get_done(PyObject *object, void *Py_UNUSED(closure))
         return NULL;
     }
     self->users++;
-    result = stream_look(self);
+    result = cuda.cuStreamQuery(self->handle);
     self->users--;
     cudriver_context_end(self->context, pushed);
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) {

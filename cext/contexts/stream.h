@@ -13,10 +13,6 @@ typedef struct StreamObject {
     bool closed;
     Py_ssize_t users; /* calls that use the handle, perhaps without the GIL */
     int priority;
-    unsigned long long allocated; /* allocations made so far in its order */
-    unsigned long long settled;   /* how many of these are known to be complete */
-    CUevent last;                 /* owned: behind these, if the stream was closed before */
-    unsigned long long asked;     /* the pass of cudriver_streams_wait that waited for it */
     PyObject *weak;
 } StreamObject;
 
@@ -50,7 +46,6 @@ static inline void cudriver_stream_let_go(StreamObject *self)
 /* The stream that a stream argument names, for the time of a call. */
 struct cudriver_stream {
     CUstream handle;        /* NULL: the legacy default stream */
-    StreamObject *object;   /* borrowed from `held`; NULL for other libraries' streams */
     ContextObject *context; /* owned: release with cudriver_stream_done */
     StreamObject *held;     /* owned: the Stream that was named, which cannot be closed meanwhile */
 };
@@ -75,15 +70,10 @@ int cudriver_stream_settle(CoreState *state, ContextObject *fallback,
 
 static inline void cudriver_stream_done(struct cudriver_stream *stream)
 {
-    stream->object = NULL;
     cudriver_stream_let_go(stream->held);
     stream->held = NULL;
     Py_CLEAR(stream->context);
 }
-
-/* Waits for our streams of a context in whose order memory is allocated and freed, except those
- * that are being captured. Whoever uses their work gets its error. Between begin and end. */
-void cudriver_streams_wait(CoreState *state, const ContextObject *context);
 
 /* 0 if none of our streams of a context is being captured; else -1 with CudaError, whose message
  * says that `call` cannot be captured. Between begin and end. */

@@ -132,7 +132,6 @@ int cudriver_stream_read(CoreState *state, PyObject *argument, struct cudriver_s
         stream->handle = object->handle;
         stream->context = (ContextObject *)Py_NewRef((PyObject *)object->context);
         stream->held = object;
-        stream->object = object->owner == NULL ? object : NULL;
         cudriver_stream_hold(object);
         return 0;
     }
@@ -189,37 +188,4 @@ int cudriver_streams_refuse(CoreState *state, const ContextObject *context, cons
         }
     }
     return failed;
-}
-
-/* One that this pass has not waited for. Borrowed, or NULL. Its weak references' callbacks may come
- * here while one is being deallocated, which takes no new reference. */
-static StreamObject *stream_next(const CoreState *state, const ContextObject *context,
-                                 unsigned long long pass)
-{
-    for (struct cudriver_live *entry = state->live.newest; entry != NULL; entry = entry->next) {
-        StreamObject *stream = stream_of_entry(entry, context);
-        if (stream != NULL && stream->allocated > 0 && stream->asked < pass &&
-            Py_REFCNT(stream) > 0) {
-            return stream;
-        }
-    }
-    return NULL;
-}
-
-void cudriver_streams_wait(CoreState *state, const ContextObject *context)
-{
-    unsigned long long pass = ++state->waits;
-    StreamObject *stream;
-
-    while ((stream = stream_next(state, context, pass)) != NULL) {
-        stream->asked = pass;
-        if (cudriver_capture_forbids(stream->handle)) {
-            continue;
-        }
-        cudriver_stream_hold(stream);
-        Py_BEGIN_ALLOW_THREADS
-        cuda.cuStreamSynchronize(stream->handle);
-        Py_END_ALLOW_THREADS
-        cudriver_stream_let_go(stream);
-    }
 }

@@ -386,6 +386,7 @@ static struct pool_op *pool_op_new(struct sim_block *block, size_t bytes)
     if (step != NULL) {
         step->op.run = bytes == 0 ? pool_free_run : NULL;
         step->op.finish = pool_finish;
+        step->op.instant = true;
         step->block = block;
         step->bytes = bytes;
     }

@@ -183,6 +183,7 @@ struct sim_op {
     unsigned long long sequence;
     struct sim_waits waits;
     size_t bytes; /* for the bandwidth */
+    bool instant; /* no work of the device: cudriver_sim_hold lets it go */
     /* Does the work, without the monitor. Not called in a broken context. May be NULL. */
     CUresult (*run)(struct sim_stream *stream, struct sim_op *op);
     /* Called afterwards in the monitor, in any case, even if the operation was never issued. May be

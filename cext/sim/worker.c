@@ -229,13 +229,13 @@ static void op_free(struct sim_op *op)
 static bool worker_await(struct sim_stream *stream, struct sim_op *op)
 {
     sim_waits_finish(&op->waits);
-    while (sim.held && sim.steps == 0 && !sim_is_down()) {
+    while (sim.held && !op->instant && sim.steps == 0 && !sim_is_down()) {
         pthread_cond_wait(&stream->work, &sim.lock);
     }
     if (sim_is_down()) {
         return false;
     }
-    if (sim.held) {
+    if (sim.held && !op->instant) {
         sim.steps--;
     }
     return true;

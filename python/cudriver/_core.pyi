@@ -775,7 +775,7 @@ class DeviceArray(Generic[_ScalarT_co]):
         Parameters
         ----------
         stream : Stream, optional
-            The stream in whose order to allocate and copy. Without one, the call waits.
+            The stream in whose order to copy. Without one, the call waits.
 
         Returns
         -------
@@ -1277,8 +1277,7 @@ def device_empty(
         the device's primary one, which cudriver holds from then on. The default is
         the context of `stream`, else the current one.
     stream : Stream, optional
-        The stream in whose order the memory is allocated and later freed. Without
-        one, any stream may use the array at once.
+        Whose context to allocate in. Any stream may use the array at once.
 
     Returns
     -------

@@ -260,21 +260,23 @@ CUresult cudriver_context_current_check(void)
     return cuda.cuCtxGetApiVersion(NULL, &version);
 }
 
-/* Whether the context is current, and not ended by other code: the driver leaves a destroyed
- * context current, and gives its handle out again, but not its id. To read a destroyed one's id may
- * crash. */
+/* Whether the context is current, and not ended by other code: the driver leaves an ended one
+ * current. It gives a primary context's handle out again after a reset, but not the id; the keeper
+ * holds a foreign one's handle. */
 static bool context_is_here(const ContextObject *self)
 {
     unsigned long long id = 0;
     CUcontext current = NULL;
 
-    if (cudriver_context_current_check() == CUDA_ERROR_CONTEXT_IS_DESTROYED) {
-        return false;
+    if (self->kind == CUDRIVER_CONTEXT_PRIMARY && self->id != 0) {
+        CUresult result = cuda.cuCtxGetId(NULL, &id);
+        if (result == CUDA_SUCCESS || result == CUDA_ERROR_CONTEXT_IS_DESTROYED) {
+            return id == self->id;
+        }
     }
-    if (self->id != 0 && cuda.cuCtxGetId(NULL, &id) == CUDA_SUCCESS) {
-        return id == self->id;
-    }
-    return cuda.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == self->handle;
+    return cuda.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == self->handle &&
+           (self->kind == CUDRIVER_CONTEXT_MANUAL || /* ours to end */
+            cudriver_context_current_check() != CUDA_ERROR_CONTEXT_IS_DESTROYED);
 }
 
 bool cudriver_context_is_stale(ContextObject *self)
@@ -285,15 +287,13 @@ bool cudriver_context_is_stale(ContextObject *self)
            cuda.cuCtxGetId(self->handle, &id) == CUDA_SUCCESS && id != self->id;
 }
 
-/* A manual context is ours to end, so it is not asked after. */
 CUresult cudriver_context_make_current(ContextObject *self, bool *pushed)
 {
-    bool ours = self->kind == CUDRIVER_CONTEXT_MANUAL;
     CUcontext current = NULL;
     CUresult result;
 
     *pushed = false;
-    if (!ours && context_is_here(self)) {
+    if (context_is_here(self)) {
         return CUDA_SUCCESS;
     }
     result = cuda.cuCtxGetCurrent(&current);
@@ -301,7 +301,7 @@ CUresult cudriver_context_make_current(ContextObject *self, bool *pushed)
         result = cuda.cuCtxPushCurrent_v2(self->handle);
         *pushed = result == CUDA_SUCCESS;
     }
-    if (result == CUDA_SUCCESS && !ours && !context_is_here(self)) {
+    if (result == CUDA_SUCCESS && !context_is_here(self)) {
         cudriver_context_unmake_current(*pushed);
         *pushed = false;
         if (self->kind == CUDRIVER_CONTEXT_PRIMARY && self->state == CUDRIVER_CONTEXT_OPEN) {

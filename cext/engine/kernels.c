@@ -3,7 +3,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "driver/driver.h"
 
@@ -78,11 +77,25 @@ static bool is_split(const struct cudriver_layout *layout, int unit)
     return layout->itemsize != (size_t)1 << unit;
 }
 
+/* The shortest of a layout's first `count` dimensions that is not `taken`, a set of bits. */
+static int shortest(const struct cudriver_layout *layout, int count, uint64_t taken)
+{
+    int best = -1;
+
+    for (int d = 0; d < count; d++) {
+        if ((taken >> d & 1) == 0 && (best < 0 || layout->shape[d] < layout->shape[best])) {
+            best = d;
+        }
+    }
+    return best;
+}
+
 int staging_kernels_unit(const struct cudriver_layout *layout, CUdeviceptr dst, CUdeviceptr src)
 {
     uint64_t bits = layout->itemsize | (uint64_t)1 << (SIZES - 1);
+    uint64_t taken = 0;
     int64_t launches = 1;
-    int unit = 0;
+    int unit = 0, dims;
 
     bits |= (dst + (CUdeviceptr)layout->dst_offset) | (src + (CUdeviceptr)layout->src_offset);
     for (int d = 0; d < layout->ndim; d++) {
@@ -91,7 +104,10 @@ int staging_kernels_unit(const struct cudriver_layout *layout, CUdeviceptr dst, 
     while ((bits >> unit & 1) == 0) {
         unit++;
     }
-    for (int d = 0; d < layout->ndim + is_split(layout, unit) - DIMS; d++) {
+    dims = layout->ndim + is_split(layout, unit);
+    for (int extra = dims - DIMS; extra > 0; extra--) { /* as outer_launch does */
+        int d = shortest(layout, dims - 1, taken);
+        taken |= (uint64_t)1 << d;
         launches = launches > TUNING_MOST_LAUNCHES || layout->shape[d] > TUNING_MOST_LAUNCHES
                        ? TUNING_MOST_LAUNCHES + 1
                        : launches * layout->shape[d];
@@ -230,11 +246,13 @@ static CUresult units_launch(const struct staging_kernels *kernels,
                                THREADS, 1, 1, 0, stream, parameters, NULL);
 }
 
-/* Loops over the dimensions that are too many for the kernels. */
+/* Loops over the shortest of the dimensions that are too many for the kernels, but not over the
+ * innermost, in which an item was perhaps split. */
 static CUresult outer_launch(const struct staging_kernels *kernels,
                              const struct cudriver_layout *units, CUdeviceptr dst, CUdeviceptr src,
                              CUstream stream)
 {
+    int loop = shortest(units, units->ndim - 1, 0);
     struct cudriver_layout inner = *units;
     CUresult result = CUDA_SUCCESS;
 
@@ -242,15 +260,15 @@ static CUresult outer_launch(const struct staging_kernels *kernels,
         return units_launch(kernels, units, dst, src, stream);
     }
     inner.ndim--;
-    memmove(inner.shape, units->shape + 1, (size_t)inner.ndim * sizeof inner.shape[0]);
-    memmove(inner.dst_strides, units->dst_strides + 1,
-            (size_t)inner.ndim * sizeof inner.dst_strides[0]);
-    memmove(inner.src_strides, units->src_strides + 1,
-            (size_t)inner.ndim * sizeof inner.src_strides[0]);
-    for (int64_t i = 0; i < units->shape[0] && result == CUDA_SUCCESS; i++) {
+    for (int d = loop; d < inner.ndim; d++) {
+        inner.shape[d] = units->shape[d + 1];
+        inner.dst_strides[d] = units->dst_strides[d + 1];
+        inner.src_strides[d] = units->src_strides[d + 1];
+    }
+    for (int64_t i = 0; i < units->shape[loop] && result == CUDA_SUCCESS; i++) {
         result = outer_launch(kernels, &inner, dst, src, stream);
-        inner.dst_offset += units->dst_strides[0];
-        inner.src_offset += units->src_strides[0];
+        inner.dst_offset += units->dst_strides[loop];
+        inner.src_offset += units->src_strides[loop];
     }
     return result;
 }

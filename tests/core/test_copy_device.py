@@ -179,6 +179,20 @@ def test_as_many_dimensions_as_the_kernel_has(sim: Any, offset: int, launches: i
     assert raw(roots[0].to_numpy()) == raw(models[0])
 
 
+@pytest.mark.parametrize("axis", [0, 3, 7])
+def test_more_dimensions_than_the_kernel_has(sim: Any, axis: int) -> None:
+    """A launch for each entry of the shortest, wherever the long one is."""
+    shape = [2] * 8
+    shape[axis] = 100
+    model = random_bytes(tuple(shape), np.dtype("f4"), 1)
+    there, source = cu.device_zeros(shape[::-1], "f4"), cu.to_device(model)
+    assert cu.explain_copy(there, source.T).path == "kernel"
+    sim.reset_counts()
+    cu.copy(there, source.T)
+    assert sim.call_count("cuLaunchKernel") == 4
+    assert raw(there.to_numpy()) == raw(np.ascontiguousarray(model.T))
+
+
 @pytest.mark.parametrize(
     ("to", "source", "launches"),
     [

@@ -9,7 +9,6 @@ import ctypes
 import gc
 import inspect
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
 from types import SimpleNamespace
@@ -402,29 +401,6 @@ def test_the_innermost_of_a_with_that_is_entered_twice(home: Any) -> None:
         assert cu.Event().context is home
 
 
-def test_memory_is_waited_for_on_the_streams_that_made_some(sim: Any, home: Any) -> None:
-    """Of the context that needs it, once each; no other can free any there."""
-    with home:
-        cu.device_empty(10).close()
-        streams = [cu.Stream() for _ in range(3)]
-        for stream in streams[:2]:
-            cu.device_empty(10, stream=stream).close()
-    with cu.Context(home.device.ordinal) as other:
-        elsewhere = cu.Stream()
-        cu.device_empty(10, stream=elsewhere).close()
-    home.synchronize()
-    other.synchronize()
-    cu.live_allocations()
-    sim.reset_counts()
-    sim.fail_next("cuMemAllocFromPoolAsync", 2)
-    with home:
-        cu.device_empty(10).close()
-    assert sim.call_count("cuStreamSynchronize") == 2 + 1, "and that of other allocations"
-    for stream in (*streams, elsewhere):
-        stream.close()
-    other.close()
-
-
 def test_a_captured_stream_that_made_memory_is_not_waited_for(driver: Any, sim: Any) -> None:
     """Where more is needed, by an allocation that has nothing to do with the capture."""
     stream = cu.Stream()
@@ -435,93 +411,6 @@ def test_a_captured_stream_that_made_memory_is_not_waited_for(driver: Any, sim: 
         assert graph.status() == ACTIVE
     graph.close()
     assert graph.ended == 0
-
-
-def test_the_event_behind_a_closed_stream_goes_with_what_it_is_for(sim: Any) -> None:
-    cu.live_allocations()
-    cu.trim_host_memory()  # no event is kept from earlier work
-    events = sim.live("events")
-    sim.hold()
-    stream = cu.Stream()
-    array = cu.device_empty(1000, stream=stream)
-    stream.close()
-    assert sim.live("events") == events + 1
-    sim.release()
-    assert array.to_numpy().size == 1000
-    del stream, array
-    gc.collect()
-    cu.trim_host_memory()
-    assert sim.live("events") == events
-
-
-@pytest.mark.parametrize("refused", ["cuEventCreate", "cuEventRecord"])
-def test_a_stream_that_is_closed_at_work_keeps_no_event_that_tells_nothing(
-    sim: Any, refused: str
-) -> None:
-    """Its memory is then waited for at once."""
-    stream = cu.Stream()
-    array = cu.device_empty(1000, stream=stream)
-    array.fill(3, stream)
-    stream.synchronize()
-    cu.live_allocations()
-    cu.trim_host_memory()  # no event is kept from earlier work
-    sim.set_latency(2000)
-    other = cu.device_empty(1000, stream=stream)
-    events = sim.live("events")
-    sim.fail_next(refused, 719)
-    stream.close()
-    sim.clear_faults()
-    assert sim.live("events") == events
-    sim.set_latency(0)
-    assert (array.to_numpy().view("u1") >= 0).all()
-    other.fill(1)
-    assert (other.to_numpy() == 1).all()
-    destroyed = sim.call_count("cuEventDestroy_v2")
-    del stream, array, other
-    gc.collect()
-    assert sim.call_count("cuEventDestroy_v2") == destroyed, "once"
-
-
-def test_a_stream_that_an_allocation_waits_for_cannot_be_closed(sim: Any) -> None:
-    """For the memory that its work may free."""
-    stream, made = cu.Stream(), []
-    sim.hold()
-    held = cu.device_empty(1000, stream=stream)
-    sim.reset_counts()
-    sim.fail_next("cuMemAllocFromPoolAsync", 2)
-    thread = threading.Thread(target=lambda: made.append(cu.device_empty(10)))
-    thread.start()
-    while thread.is_alive() and sim.call_count("cuStreamSynchronize") == 0:
-        pass
-    with pytest.raises(ValueError, match="a running call uses it"):
-        stream.close()
-    sim.release()
-    thread.join()
-    assert len(made) == 1
-    stream.close()
-    assert held.to_numpy().size == 1000
-
-
-def test_memory_made_while_another_thread_waits_is_not_there_yet(sim: Any) -> None:
-    """That thread has waited for what was queued before."""
-    stream = cu.Stream()
-    sim.hold()
-    first = cu.device_empty(1000, stream=stream)
-    asked = sim.call_count("cuEventQuery")
-    thread = threading.Thread(target=stream.synchronize)
-    thread.start()
-    while thread.is_alive() and sim.call_count("cuEventQuery") < asked + 2:
-        pass
-    second = cu.device_empty(1000, stream=stream)
-    sim.step(2)  # the first allocation, and the event behind it
-    thread.join()
-    sim.reset_counts()
-    first.__dlpack__(stream=1)
-    assert sim.call_count("cuStreamWaitEvent") == 0
-    second.__dlpack__(stream=1)
-    assert sim.call_count("cuStreamWaitEvent") == 1
-    sim.release()
-    stream.synchronize()
 
 
 def test_memory_in_the_order_of_another_contexts_stream_is_waited_for(sim: Any) -> None:
@@ -538,22 +427,6 @@ def test_memory_in_the_order_of_another_contexts_stream_is_waited_for(sim: Any) 
     array.close()
     stream.close()
     context.close()
-
-
-@pytest.mark.parametrize("function", ["cuEventCreate", "cuEventRecord", "cuStreamWaitEvent"])
-def test_an_order_that_is_refused_leaves_no_event(sim: Any, function: str) -> None:
-    """Of memory that is lent before its allocation is complete."""
-    ours, theirs = cu.Stream(), cu.Stream()
-    sim.hold()
-    array = cu.device_empty(1000, stream=ours)
-    events = sim.live("events")
-    sim.fail_next(function, 719)
-    with pytest.raises(cu.CudaError, match=f"{function}.*for the consumer's stream"):
-        array.__dlpack__(stream=theirs.handle)
-    assert sim.live("events") == events
-    sim.release()
-    ours.synchronize()
-    array.close()
 
 
 @pytest.mark.parametrize("call", [cu.Stream, cu.Event, lambda **how: cu.device_empty(3, **how)])

@@ -248,24 +248,6 @@ static bool stream_is_near(const struct cudriver_stream *stream, const struct en
            (from != NULL && from->ordinal == stream->context->ordinal);
 }
 
-/* Waits for a stream in its own context, for `call`. 0 or -1. */
-static int stream_wait_apart(CoreState *state, const struct cudriver_stream *stream,
-                             const char *call)
-{
-    bool pushed;
-    int failed;
-
-    if (cudriver_context_begin(state, stream->context, &pushed) < 0) {
-        return -1;
-    }
-    failed = cudriver_capture_refuse(state, stream->handle, call);
-    if (failed == 0) {
-        failed = cudriver_wait_stream(state, stream->handle);
-    }
-    cudriver_context_end(stream->context, pushed);
-    return failed;
-}
-
 /* Does a blocking copy as planned. 0 or -1. */
 static int follow_blocking(CoreState *state, struct cudriver_copy_plan *plan, struct ends *ends)
 {
@@ -292,7 +274,7 @@ static int follow_blocking(CoreState *state, struct cudriver_copy_plan *plan, st
     } else if (given) {
         /* A `with stream:` of another device, or whose kernels cannot use the memory. */
         if (stream_is_near(&stream, ends) &&
-            stream_wait_apart(state, &stream, "a blocking copy") < 0) {
+            cudriver_stream_drain(state, stream.context, stream.handle, "a blocking copy") < 0) {
             cudriver_stream_done(&stream);
             return -1;
         }
@@ -348,7 +330,7 @@ static PyObject *follow_in_order(CoreState *state, struct cudriver_copy_plan *pl
         ends_plan(ends, true, false, plan);
     }
     if (plan->kind != CUDRIVER_COPY_EMPTY && plan->kind != CUDRIVER_COPY_SAME &&
-        (stream_wait_apart(state, stream, "a copy that waits") < 0 ||
+        (cudriver_stream_drain(state, stream->context, stream->handle, "a copy that waits") < 0 ||
          follow_blocking(state, plan, ends) < 0)) {
         return NULL;
     }

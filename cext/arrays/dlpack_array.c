@@ -1,9 +1,7 @@
 /* Lent tensors as arrays and as ends of copies. See dlpack.h. */
 #include "dlpack.h"
 
-#include "contexts/capture.h"
 #include "driver/driver.h"
-#include "python/error.h"
 #include "python/numpy_bridge.h"
 
 /* New reference: a NumPy array over a host end. */
@@ -30,15 +28,10 @@ int cudriver_dlpack_wait(CoreState *state, const struct cudriver_endpoint *end,
     CUstream handle = stream != NULL ? stream->handle : NULL;
     /* The default stream that the lender was told of is that of the memory's context. */
     ContextObject *context = cudriver_stream_is_default(handle) ? end->context : stream->context;
-    bool pushed;
     int failed;
 
-    if (cudriver_context_begin(state, context, &pushed) < 0) {
-        return -1;
-    }
     cudriver_stream_hold(stream);
-    failed = cudriver_capture_await(state, handle);
-    cudriver_context_end(context, pushed);
+    failed = cudriver_stream_drain(state, context, handle, NULL);
     cudriver_stream_let_go(stream);
     return failed;
 }

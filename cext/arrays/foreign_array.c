@@ -1,7 +1,7 @@
 /* Other libraries' device arrays. See foreign_array.h. */
 #include "foreign_array.h"
 
-#include "contexts/capture.h"
+#include "contexts/stream.h"
 #include "driver/driver.h"
 #include "python/call.h"
 #include "python/error.h"
@@ -88,20 +88,6 @@ ContextObject *cudriver_foreign_context(CoreState *state, const struct cudriver_
     return cudriver_context_for_ordinal(state, first.ordinal);
 }
 
-/* Waits for the producer's stream, in the memory's context. 0 or -1. */
-static int producer_wait(CoreState *state, ContextObject *context, CUstream stream)
-{
-    int failed;
-    bool pushed;
-
-    if (cudriver_context_begin(state, context, &pushed) < 0) {
-        return -1;
-    }
-    failed = cudriver_capture_await(state, stream);
-    cudriver_context_end(context, pushed);
-    return failed;
-}
-
 /* Fills an endpoint with what memory/foreign.py has read. *stream: borrowed. 0 or -1. */
 static int read_geometry(PyObject *read, struct cudriver_endpoint *end, PyObject **stream)
 {
@@ -141,8 +127,8 @@ static int endpoint_read(CoreState *state, PyObject *read, const struct cudriver
     if (end->context == NULL || stream == Py_None || on == CUDRIVER_UNORDERED) {
         return end->context == NULL ? -1 : 0;
     }
-    return producer_wait(state, end->context,
-                         (CUstream)(uintptr_t)PyLong_AsUnsignedLongLong(stream));
+    return cudriver_stream_drain(state, end->context,
+                                 (CUstream)(uintptr_t)PyLong_AsUnsignedLongLong(stream), NULL);
 }
 
 /* Whether an object lends its memory by DLPack, too. No exception. */

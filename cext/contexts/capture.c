@@ -3,7 +3,6 @@
 
 #include "driver/driver.h"
 #include "python/error.h"
-#include "python/wait.h"
 
 int cudriver_capture_check(CoreState *state, CUstream stream)
 {
@@ -39,16 +38,6 @@ int cudriver_capture_refuse(CoreState *state, CUstream stream, const char *call)
                                "library that captures, which takes a DeviceArray by DLPack");
     }
     return captured == 0 ? 0 : -1;
-}
-
-int cudriver_capture_await(CoreState *state, CUstream stream)
-{
-    int captured = cudriver_capture_check(state, stream);
-
-    if (captured == 0) {
-        return cudriver_wait_stream(state, stream);
-    }
-    return captured < 0 ? -1 : 0;
 }
 
 bool cudriver_capture_forbids(CUstream stream)

@@ -20,10 +20,6 @@ int cudriver_capture_refuse(CoreState *state, CUstream stream, const char *call)
 /* Raises that error with a reason: a clause that says why. */
 void cudriver_capture_raise(CoreState *state, CUstream stream, const char *call, const char *why);
 
-/* Waits for the stream's work so far, in its context. Work that is being captured does not run now:
- * there is nothing to wait for. 0 or -1. */
-int cudriver_capture_await(CoreState *state, CUstream stream);
-
 /* Whether asking about the stream's work, or queueing an event behind it, would spoil a capture.
  * Raises nothing. Between begin and end of the stream's context. */
 bool cudriver_capture_forbids(CUstream stream);

@@ -41,8 +41,8 @@ typedef struct ContextObject {
     struct cudriver_keeper
         *keeper;           /* owned: protects a foreign handle; NULL: not foreign, or no thread */
     CUstream alloc_stream; /* owned: orders allocations only; NULL until first used */
-    unsigned long long allocated; /* allocations so far on that stream */
-    unsigned long long settled;   /* how many of these are known to be complete */
+    unsigned long long allocated;      /* allocations so far on that stream */
+    unsigned long long settled;        /* how many of these are known to be complete */
     struct cudriver_work *spare_works; /* owned: ended work, whose events are used again */
     int spare_count;
     PyObject *weak;

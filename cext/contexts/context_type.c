@@ -1,6 +1,5 @@
 /* Context as a Python type: its methods and properties. */
 #include "work.h"
-#include "capture.h"
 #include "context_private.h"
 #include "driver/driver.h"
 #include "python/call.h"
@@ -52,16 +51,10 @@ static PyObject *method_close(PyObject *object, PyObject *Py_UNUSED(ignored))
  * work and the default stream's. 0, or -1 with an exception set. */
 static int wait_for_known(CoreState *state, ContextObject *self)
 {
-    const struct cudriver_stream stream = {.context = self};
-
-    if (cudriver_streams_refuse(state, self, "Context.synchronize()") < 0 ||
-        cudriver_works_wait(state, self) < 0 ||
-        cudriver_capture_refuse(state, NULL, "Context.synchronize()") < 0) {
-        return -1;
-    }
-    return cuda.cuStreamQuery(NULL) == CUDA_ERROR_NOT_READY
-               ? cudriver_work_wait_stream(state, &stream)
-               : 0;
+    return cudriver_streams_refuse(state, self, "Context.synchronize()") < 0 ||
+                   cudriver_works_wait(state, self) < 0
+               ? -1
+               : cudriver_stream_drain(state, self, NULL, "Context.synchronize()");
 }
 
 static PyObject *method_synchronize(PyObject *object, PyObject *Py_UNUSED(ignored))

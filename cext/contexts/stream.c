@@ -188,21 +188,14 @@ static PyObject *stream_synchronize(PyObject *object, PyObject *Py_UNUSED(ignore
 {
     StreamObject *self = stream_of(object);
     CoreState *state = cudriver_state_of(object);
-    const struct cudriver_stream stream = {.handle = self->handle, .context = self->context};
-    bool pushed;
-    int failed = 0;
+    int failed;
 
-    if (cudriver_stream_check(self) < 0 ||
-        cudriver_context_begin(state, self->context, &pushed) < 0) {
+    if (cudriver_stream_check(self) < 0) {
         return NULL;
     }
     self->users++;
-    failed = cudriver_capture_refuse(state, self->handle, "synchronize()");
-    if (failed == 0 && cuda.cuStreamQuery(self->handle) != CUDA_SUCCESS) {
-        failed = cudriver_work_wait_stream(state, &stream);
-    }
+    failed = cudriver_stream_drain(state, self->context, self->handle, "synchronize()");
     self->users--;
-    cudriver_context_end(self->context, pushed);
     if (failed < 0) {
         return NULL;
     }

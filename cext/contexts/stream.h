@@ -75,6 +75,12 @@ static inline void cudriver_stream_done(struct cudriver_stream *stream)
     Py_CLEAR(stream->context);
 }
 
+/* Waits in `context` for what is queued on a stream of it by now. One that is being captured: if
+ * `call` names a call, CudaError says that it cannot be captured; else nothing runs that could be
+ * waited for. 0 or -1. */
+int cudriver_stream_drain(CoreState *state, ContextObject *context, CUstream stream,
+                          const char *call);
+
 /* 0 if none of our streams of a context is being captured; else -1 with CudaError, whose message
  * says that `call` cannot be captured. Between begin and end. */
 int cudriver_streams_refuse(CoreState *state, const ContextObject *context, const char *call);

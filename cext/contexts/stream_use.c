@@ -6,6 +6,7 @@
 #include "capture.h"
 #include "driver/driver.h"
 #include "foreign_stream.h"
+#include "python/wait.h"
 
 /* The value of the context variable state->stream_scope is a tuple of streams, the innermost last.
  * A context variable, so that tasks which take turns in a thread each see their own. */
@@ -165,6 +166,24 @@ int cudriver_stream_parse(CoreState *state, PyObject *argument, ContextObject *f
         return -1;
     }
     return cudriver_stream_settle(state, fallback, stream);
+}
+
+int cudriver_stream_drain(CoreState *state, ContextObject *context, CUstream stream,
+                          const char *call)
+{
+    bool pushed;
+    int failed;
+
+    if (cudriver_context_begin(state, context, &pushed) < 0) {
+        return -1;
+    }
+    failed = call != NULL ? cudriver_capture_refuse(state, stream, call)
+                          : cudriver_capture_check(state, stream);
+    if (failed == 0) {
+        failed = cudriver_wait_stream(state, stream);
+    }
+    cudriver_context_end(context, pushed);
+    return failed < 0 ? -1 : 0;
 }
 
 /* The Stream of ours in the context that an entry of the list of what is alive is. Borrowed; NULL:

@@ -339,25 +339,6 @@ struct cudriver_work *cudriver_work_add(CoreState *state, const struct cudriver_
     return work;
 }
 
-int cudriver_work_wait_stream(CoreState *state, const struct cudriver_stream *stream)
-{
-    struct cudriver_work *work = cudriver_work_add(state, stream, NULL, NULL, 0, NULL);
-    CUresult result = CUDA_SUCCESS;
-    int failed;
-
-    if (work == NULL) {
-        return -1;
-    }
-    failed = cudriver_work_wait(state, work);
-    if (failed == 0) {
-        result = cudriver_work_poll(state, work);
-    }
-    cudriver_work_release(work);
-    return failed < 0 ? -1
-                      : cudriver_check(state, result, "cuEventQuery",
-                                       "behind the work of stream %p", (void *)stream->handle);
-}
-
 /* ---- all work in flight ---- */
 
 /*

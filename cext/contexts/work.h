@@ -37,10 +37,6 @@ CUresult cudriver_work_poll(CoreState *state, struct cudriver_work *work);
  * set. The caller holds a reference. */
 int cudriver_work_wait(CoreState *state, struct cudriver_work *work);
 
-/* Waits for work issued on the stream so far, not for later work. As cudriver_work_add. 0, or -1
- * with an exception. */
-int cudriver_work_wait_stream(CoreState *state, const struct cudriver_stream *stream);
-
 /* Lets go what work that is over kept alive. Cheap if nothing is in flight. Never raises. May run
  * any code. */
 void cudriver_works_reap(CoreState *state);

@@ -26,14 +26,6 @@ void cudriver_nap(long milliseconds)
     Py_END_ALLOW_THREADS
 }
 
-/* What the wait's result is to Python. 0 or -1. */
-static int waited(CoreState *state, CUresult result, const char *function)
-{
-    return result == CUDRIVER_STAGING_INTERRUPTED
-               ? -1
-               : cudriver_check(state, result, function, "%s", "");
-}
-
 int cudriver_wait(CoreState *state, CUresult (*query)(void *handle), void *handle,
                   const char *function)
 {
@@ -41,7 +33,9 @@ int cudriver_wait(CoreState *state, CUresult (*query)(void *handle), void *handl
     CUresult result = cudriver_staging_poll(query, handle, cudriver_signal_arrived, &saved);
 
     PyEval_RestoreThread(saved);
-    return waited(state, result, function);
+    return result == CUDRIVER_STAGING_INTERRUPTED
+               ? -1
+               : cudriver_check(state, result, function, "%s", "");
 }
 
 int cudriver_wait_stream(CoreState *state, CUstream stream)
@@ -50,5 +44,7 @@ int cudriver_wait_stream(CoreState *state, CUstream stream)
     CUresult result = cudriver_staging_stream_wait(stream, cudriver_signal_arrived, &saved);
 
     PyEval_RestoreThread(saved);
-    return waited(state, result, "cuStreamQuery");
+    return result == CUDRIVER_STAGING_INTERRUPTED
+               ? -1
+               : cudriver_check(state, result, "cuStreamQuery", "stream %p", (void *)stream);
 }

@@ -20,17 +20,17 @@
 
 #include <string.h>
 
-static PyObject *module_init(PyObject *module, PyObject *Py_UNUSED(ignored))
+static PyObject *module_init(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
-    if (cudriver_require(cudriver_state_of_module(module)) < 0) {
+    if (cudriver_require() < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
 }
 
-static PyObject *module_driver(PyObject *module, PyObject *Py_UNUSED(ignored))
+static PyObject *module_driver(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
-    if (cudriver_require_loaded(cudriver_state_of_module(module)) < 0) {
+    if (cudriver_require_loaded() < 0) {
         return NULL;
     }
     return Py_BuildValue("(NiN)", PyUnicode_DecodeFSDefault(cudriver_driver.path),

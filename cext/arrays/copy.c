@@ -132,7 +132,7 @@ static bool plan_is_plain(const struct cudriver_copy_plan *plan)
 
 /* Follows a plan between begin and end; waits if `transfer` is NULL. 0 or -1; 1 if the copy was
  * refused and may be bounced. */
-static int plan_follow(CoreState *state, const struct cudriver_copy_plan *plan, CUstream stream,
+static int plan_follow(const struct cudriver_copy_plan *plan, CUstream stream,
                        struct cudriver_staging_transfer **transfer)
 {
     bool relax = transfer == NULL || !plan_is_plain(plan);
@@ -157,8 +157,8 @@ static int plan_follow(CoreState *state, const struct cudriver_copy_plan *plan, 
     }
     if (!PyErr_Occurred()) {
         const char *ours = transfer == NULL ? "cudriver.copy" : "cudriver.copy_async";
-        cudriver_raise(state, result, call.function != NULL ? call.function : ours,
-                       "%zu bytes, %s copy", plan->bytes, cudriver_copy_kind_name(plan->kind));
+        cudriver_raise(result, call.function != NULL ? call.function : ours, "%zu bytes, %s copy",
+                       plan->bytes, cudriver_copy_kind_name(plan->kind));
     }
     return -1;
 }
@@ -169,7 +169,7 @@ static int ends_copy(CoreState *state, struct ends *ends);
 static int array_copy(CoreState *state, PyObject *array, struct ends *ends, bool into)
 {
     struct cudriver_endpoint *end = into ? &ends->dst : &ends->src;
-    int failed = cudriver_device_array_endpoint(state, array, into, end);
+    int failed = cudriver_device_array_endpoint(array, into, end);
 
     if (failed == 0) {
         failed = ends_copy(state, ends);
@@ -195,7 +195,7 @@ static int bounced_devices(CoreState *state, const struct ends *ends)
                                           (Py_ssize_t)src->itemsize, src->ndim, src->shape);
     if (far == NULL) {
         PyErr_Clear(); /* no memory: the host's serves */
-    } else if (cudriver_device_array_endpoint(state, near, false, &moving.src) < 0) {
+    } else if (cudriver_device_array_endpoint(near, false, &moving.src) < 0) {
         failed = -1;
     } else {
         failed = array_copy(state, near, &packing, true) < 0 ||
@@ -284,9 +284,9 @@ static int follow_blocking(CoreState *state, struct cudriver_copy_plan *plan, st
         cudriver_stream_done(&stream);
         return -1;
     }
-    failed = cudriver_capture_refuse(state, given ? stream.handle : NULL, "a blocking copy");
+    failed = cudriver_capture_refuse(given ? stream.handle : NULL, "a blocking copy");
     if (failed == 0) {
-        failed = plan_follow(state, plan, given ? stream.handle : NULL, NULL);
+        failed = plan_follow(plan, given ? stream.handle : NULL, NULL);
     }
     cudriver_context_end_both(home, context, pushed);
     cudriver_stream_done(&stream);
@@ -323,7 +323,7 @@ int cudriver_copy_blocking(CoreState *state, PyObject *dst, PyObject *src)
 static PyObject *follow_in_order(CoreState *state, struct cudriver_copy_plan *plan,
                                  struct ends *ends, const struct cudriver_stream *stream)
 {
-    if (cudriver_context_check(state, stream->context) < 0) {
+    if (cudriver_context_check(stream->context) < 0) {
         return NULL;
     }
     if (plan->kind == CUDRIVER_COPY_STAGED) {
@@ -355,11 +355,11 @@ static PyObject *follow_async(CoreState *state, struct cudriver_copy_plan *plan,
     if (cudriver_context_begin_both(state, home, stream->context, pushed) < 0) {
         return NULL;
     }
-    if (cudriver_capture_refuse(state, stream->handle, "a copy") < 0) {
+    if (cudriver_capture_refuse(stream->handle, "a copy") < 0) {
         cudriver_context_end_both(home, stream->context, pushed);
         return NULL;
     }
-    failed = plan_follow(state, plan, stream->handle, &staged);
+    failed = plan_follow(plan, stream->handle, &staged);
     work = failed ? NULL
                   : cudriver_work_add(state, stream, ends->dst.owner, ends->src.owner, plan->bytes,
                                       staged);

@@ -27,7 +27,7 @@ int cudriver_endpoint_try(CoreState *state, PyObject *object, bool write,
 
     cudriver_endpoint_clear(end);
     if (Py_IS_TYPE(object, state->device_array_type)) {
-        return cudriver_device_array_endpoint(state, object, write, end) < 0 ? -1 : 1;
+        return cudriver_device_array_endpoint(object, write, end) < 0 ? -1 : 1;
     }
     if (cudriver_numpy_is_array(object)) {
         return cudriver_numpy_endpoint(object, write, end) < 0 ? -1 : 1;

@@ -262,26 +262,25 @@ PyObject *cudriver_device_array_close(PyObject *object, PyObject *Py_UNUSED(igno
     }
     result = memory_release(state, array_of(object)->memory, &function);
     if (result != CUDA_SUCCESS) {
-        return cudriver_raise(state, result, function, "0x%llx", address);
+        return cudriver_raise(result, function, "0x%llx", address);
     }
     Py_RETURN_NONE;
 }
 
-int cudriver_device_array_check(CoreState *state, DeviceArrayObject *self)
+int cudriver_device_array_check(DeviceArrayObject *self)
 {
     if (self->memory->closed) {
         PyErr_Format(PyExc_ValueError, "%R is closed", self);
         return -1;
     }
-    return cudriver_context_check(state, self->memory->context);
+    return cudriver_context_check(self->memory->context);
 }
 
-int cudriver_device_array_endpoint(CoreState *state, PyObject *object, bool write,
-                                   struct cudriver_endpoint *end)
+int cudriver_device_array_endpoint(PyObject *object, bool write, struct cudriver_endpoint *end)
 {
     struct cudriver_device_memory *memory = array_of(object)->memory;
 
-    if (cudriver_device_array_check(state, array_of(object)) < 0 ||
+    if (cudriver_device_array_check(array_of(object)) < 0 ||
         cudriver_numpy_endpoint(array_of(object)->array, write, end) < 0) {
         return -1;
     }

@@ -41,12 +41,11 @@ PyObject *cudriver_device_array_over(CoreState *state, const struct cudriver_end
 PyObject *cudriver_device_array_view(DeviceArrayObject *of, PyObject *array);
 
 /* 0 if the memory may be used; else -1 with ValueError or InvalidContextError. */
-int cudriver_device_array_check(CoreState *state, DeviceArrayObject *self);
+int cudriver_device_array_check(DeviceArrayObject *self);
 
 /* Fills an endpoint. 0, or -1 with ValueError (closed, or read-only and to be written) or
  * InvalidContextError (context gone). */
-int cudriver_device_array_endpoint(CoreState *state, PyObject *object, bool write,
-                                   struct cudriver_endpoint *end);
+int cudriver_device_array_endpoint(PyObject *object, bool write, struct cudriver_endpoint *end);
 
 /* Whether the object that work in flight owns is an array in `memory`. */
 bool cudriver_device_array_uses(CoreState *state, PyObject *owner, const void *memory);

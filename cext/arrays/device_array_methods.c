@@ -76,7 +76,7 @@ static PyObject *get_pointer(PyObject *object, void *Py_UNUSED(closure))
     struct cudriver_endpoint end;
     size_t items = 1;
 
-    if (cudriver_device_array_endpoint(cudriver_state_of(object), object, false, &end) < 0) {
+    if (cudriver_device_array_endpoint(object, false, &end) < 0) {
         return NULL;
     }
     self->memory->block.shared = true;
@@ -215,7 +215,7 @@ static PyObject *method_to_numpy(PyObject *object, PyObject *const *args, Py_ssi
     struct cudriver_endpoint end;
 
     if (cudriver_arguments(&signature, args, count, keywords, values) < 0 ||
-        cudriver_device_array_endpoint(state, object, false, &end) < 0) {
+        cudriver_device_array_endpoint(object, false, &end) < 0) {
         return NULL;
     }
     out = values[0] != Py_None ? values[0] : NULL;

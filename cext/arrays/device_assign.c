@@ -91,7 +91,7 @@ int cudriver_device_array_fill(CoreState *state, DeviceArrayObject *self, PyObje
 {
     struct cudriver_endpoint region;
 
-    return cudriver_device_array_endpoint(state, (PyObject *)self, true, &region) < 0
+    return cudriver_device_array_endpoint((PyObject *)self, true, &region) < 0
                ? -1
                : region_fill(state, &region, value, stream);
 }
@@ -162,7 +162,7 @@ int cudriver_device_array_assign(PyObject *object, PyObject *key, PyObject *valu
     if (view == NULL) {
         return -1;
     }
-    failed = cudriver_device_array_endpoint(state, view, true, &region);
+    failed = cudriver_device_array_endpoint(view, true, &region);
     Py_DECREF(view); /* the endpoint keeps it alive */
     return failed < 0 ? -1 : region_assign(state, &region, value);
 }

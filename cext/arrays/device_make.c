@@ -110,7 +110,7 @@ static PyObject *end_copy(CoreState *state, struct cudriver_endpoint *end, Conte
         array = cudriver_device_array_new(state, elsewhere ? home : stream.context, end->dtype,
                                           (Py_ssize_t)end->itemsize, end->ndim, end->shape);
     }
-    if (array == NULL || cudriver_device_array_endpoint(state, array, true, &dst) < 0) {
+    if (array == NULL || cudriver_device_array_endpoint(array, true, &dst) < 0) {
         cudriver_endpoint_done(end);
         Py_CLEAR(array);
     } else if (cudriver_copy_ends(state, &dst, end, argument) < 0) {
@@ -124,7 +124,7 @@ PyObject *cudriver_device_array_copy(CoreState *state, DeviceArrayObject *self, 
 {
     struct cudriver_endpoint end;
 
-    if (cudriver_device_array_endpoint(state, (PyObject *)self, false, &end) < 0) {
+    if (cudriver_device_array_endpoint((PyObject *)self, false, &end) < 0) {
         return NULL;
     }
     return end_copy(state, &end, self->memory->context, stream);

@@ -139,7 +139,7 @@ int cudriver_device_alloc(CoreState *state, ContextObject *context, size_t bytes
     }
     cudriver_works_reap(state);
     if (pool != NULL) {
-        order = cudriver_context_alloc_stream(state, context);
+        order = cudriver_context_alloc_stream(context);
         if (order == NULL) {
             return -1;
         }
@@ -161,7 +161,7 @@ int cudriver_device_alloc(CoreState *state, ContextObject *context, size_t bytes
             snprintf(room, sizeof room, " has %zu of %zu free", available, total);
         }
         block->address = 0;
-        cudriver_raise(state, result, pool != NULL ? "cuMemAllocFromPoolAsync" : "cuMemAlloc_v2",
+        cudriver_raise(result, pool != NULL ? "cuMemAllocFromPoolAsync" : "cuMemAlloc_v2",
                        "%zu bytes; device %d%s", bytes, context->ordinal, room);
         return -1;
     }

@@ -5,16 +5,16 @@
 #include "contexts/context.h"
 
 struct cudriver_device_block {
-    CUdeviceptr address; /* 0 for an empty block */
+    CUdeviceptr address;       /* 0 for an empty block */
     unsigned long long number; /* its allocation's on alloc_stream; 0: it is from no pool */
     bool shared; /* its address was handed out: cuMemFree it, which waits for all work */
 };
 
 /*
- * Allocates `bytes` in `context`, between begin and end. After cudriver_device_settle any stream may
- * use the memory: the pool never hands out memory that another stream still uses. If memory runs
- * out: waits for our work in the context, which releases what that kept alive, trims the pools and
- * retries. 0 or -1.
+ * Allocates `bytes` in `context`, between begin and end. After cudriver_device_settle any stream
+ * may use the memory: the pool never hands out memory that another stream still uses. If memory
+ * runs out: waits for our work in the context, which releases what that kept alive, trims the pools
+ * and retries. 0 or -1.
  */
 int cudriver_device_alloc(CoreState *state, ContextObject *context, size_t bytes,
                           struct cudriver_device_block *block);

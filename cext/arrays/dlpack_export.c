@@ -144,7 +144,7 @@ static PyObject *capsule_new(CoreState *state, DeviceArrayObject *array, bool ol
     struct export *self;
     PyObject *capsule;
 
-    if (cudriver_device_array_endpoint(state, (PyObject *)array, false, &end) < 0) {
+    if (cudriver_device_array_endpoint((PyObject *)array, false, &end) < 0) {
         return NULL;
     }
     self = export_new(state, &end, old, flags);
@@ -225,7 +225,7 @@ static bool arguments_usual(PyObject *const *values, long long *number, bool *ol
 static PyObject *exported(CoreState *state, DeviceArrayObject *array, long long number, bool old,
                           uint64_t flags)
 {
-    if (cudriver_device_array_check(state, array) < 0 ||
+    if (cudriver_device_array_check(array) < 0 ||
         (number != -1 && consumer_follow(state, array, (uintptr_t)number) < 0)) {
         return NULL;
     }

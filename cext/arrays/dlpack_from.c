@@ -15,7 +15,7 @@ static PyObject *array_over(CoreState *state, PyObject *object, bool never_copie
     int found;
 
     if (Py_IS_TYPE(object, state->device_array_type)) { /* a view keeps the order of its work */
-        return cudriver_device_array_check(state, (DeviceArrayObject *)object) < 0
+        return cudriver_device_array_check((DeviceArrayObject *)object) < 0
                    ? NULL
                    : cudriver_device_array_subscript(object, Py_Ellipsis);
     }

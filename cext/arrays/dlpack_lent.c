@@ -178,12 +178,12 @@ static int lent_read(CoreState *state, PyObject *object, bool never_copied,
 }
 
 /* New reference: the capsule that the method gives; memory/dlpack.py asks for it. */
-static PyObject *ask_capsule(CoreState *state, PyObject *object, PyObject *method,
-                             bool never_copied, const struct order *order)
+static PyObject *ask_capsule(PyObject *object, PyObject *method, bool never_copied,
+                             const struct order *order)
 {
     long long number = order->number;
 
-    if (number > 2 && cudriver_require(state) < 0) {
+    if (number > 2 && cudriver_require() < 0) {
         return NULL;
     }
     if (number > 2 && cudriver_capture_forbids((CUstream)(uintptr_t)number)) {
@@ -204,7 +204,7 @@ static int ask_method(CoreState *state, PyObject *object, bool never_copied,
     if (found <= 0) {
         return found;
     }
-    capsule = ask_capsule(state, object, method, never_copied, order);
+    capsule = ask_capsule(object, method, never_copied, order);
     if (capsule != NULL) {
         failed = cudriver_dlpack_take_capsule(capsule, lent);
     }

@@ -111,7 +111,7 @@ static int read_tensor(CoreState *state, const struct cudriver_dl_lent *lent,
 static int read_context(CoreState *state, const struct cudriver_dl_lent *lent, bool empty,
                         struct cudriver_endpoint *end)
 {
-    if (cudriver_require(state) < 0) {
+    if (cudriver_require() < 0) {
         return -1;
     }
     end->context = empty ? cudriver_context_for_ordinal(state, lent->tensor->device.id)

@@ -120,7 +120,7 @@ static int endpoint_read(CoreState *state, PyObject *read, const struct cudriver
     if (end->device == 0) { /* an empty array has no memory and no work */
         return 0;
     }
-    if (cudriver_require(state) < 0) {
+    if (cudriver_require() < 0) {
         return -1;
     }
     end->context = cudriver_foreign_context(state, end, "__cuda_array_interface__");

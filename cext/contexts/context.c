@@ -121,7 +121,7 @@ ContextObject *cudriver_context_create(CoreState *state, int ordinal, unsigned l
     CUdevice device;
     CUresult result;
 
-    if (cudriver_device_handle(state, ordinal, &device) < 0) {
+    if (cudriver_device_handle(ordinal, &device) < 0) {
         return NULL;
     }
     Py_BEGIN_ALLOW_THREADS
@@ -132,8 +132,7 @@ ContextObject *cudriver_context_create(CoreState *state, int ordinal, unsigned l
     }
     Py_END_ALLOW_THREADS
     if (result != CUDA_SUCCESS) {
-        cudriver_raise(state, result,
-                       cuda.cuCtxCreate_v4 != NULL ? "cuCtxCreate_v4" : "cuCtxCreate_v2",
+        cudriver_raise(result, cuda.cuCtxCreate_v4 != NULL ? "cuCtxCreate_v4" : "cuCtxCreate_v2",
                        "flags 0x%lx, device %d", flags, ordinal);
         return NULL;
     }
@@ -141,7 +140,7 @@ ContextObject *cudriver_context_create(CoreState *state, int ordinal, unsigned l
     result = cuda.cuCtxPopCurrent_v2(&popped);
     self = result == CUDA_SUCCESS
                ? cudriver_context_new(state, handle, ordinal, device, CUDRIVER_CONTEXT_MANUAL)
-               : (ContextObject *)cudriver_raise(state, result, "cuCtxPopCurrent_v2", "%s", "");
+               : (ContextObject *)cudriver_raise(result, "cuCtxPopCurrent_v2", "%s", "");
     if (self == NULL) {
         cuda.cuCtxDestroy_v2(handle);
     }
@@ -150,7 +149,7 @@ ContextObject *cudriver_context_create(CoreState *state, int ordinal, unsigned l
 
 void cudriver_context_raise_resetting(CoreState *state)
 {
-    cudriver_raise_plain(state, "InvalidContextError",
+    cudriver_raise_plain("InvalidContextError",
                          "a thread is resetting the primary context of device %d: no call may use "
                          "the device meanwhile",
                          state->resetting - 1);
@@ -169,7 +168,7 @@ static int primary_find(CoreState *state, int ordinal, ContextObject **found)
         return 0;
     }
     Py_INCREF(*found);
-    return cudriver_context_check(state, *found);
+    return cudriver_context_check(*found);
 }
 
 ContextObject *cudriver_context_primary(CoreState *state, int ordinal, const unsigned long *flags)
@@ -179,11 +178,11 @@ ContextObject *cudriver_context_primary(CoreState *state, int ordinal, const uns
     CUdevice device;
     CUresult result;
 
-    if (cudriver_device_handle(state, ordinal, &device) < 0) {
+    if (cudriver_device_handle(ordinal, &device) < 0) {
         return NULL;
     }
     if (flags != NULL &&
-        cudriver_check(state, cuda.cuDevicePrimaryCtxSetFlags_v2(device, (unsigned int)*flags),
+        cudriver_check(cuda.cuDevicePrimaryCtxSetFlags_v2(device, (unsigned int)*flags),
                        "cuDevicePrimaryCtxSetFlags_v2", "device %d, 0x%lx", ordinal, *flags) < 0) {
         return NULL;
     }
@@ -198,8 +197,8 @@ ContextObject *cudriver_context_primary(CoreState *state, int ordinal, const uns
     result = cuda.cuDevicePrimaryCtxRetain(&handle, device);
     Py_END_ALLOW_THREADS
     if (result != CUDA_SUCCESS) {
-        return (ContextObject *)cudriver_raise(state, result, "cuDevicePrimaryCtxRetain",
-                                               "device %d", ordinal);
+        return (ContextObject *)cudriver_raise(result, "cuDevicePrimaryCtxRetain", "device %d",
+                                               ordinal);
     }
     /* Another thread may have been first. */
     if (primary_find(state, ordinal, &self) < 0 || self != NULL) {
@@ -216,14 +215,14 @@ ContextObject *cudriver_context_primary(CoreState *state, int ordinal, const uns
     return self;
 }
 
-CUstream cudriver_context_alloc_stream(CoreState *state, ContextObject *self)
+CUstream cudriver_context_alloc_stream(ContextObject *self)
 {
     if (self->alloc_stream == NULL) {
         CUresult result =
             cuda.cuStreamCreateWithPriority(&self->alloc_stream, CU_STREAM_NON_BLOCKING, 0);
         if (result != CUDA_SUCCESS) {
             self->alloc_stream = NULL;
-            cudriver_raise(state, result, "cuStreamCreateWithPriority", "for allocations");
+            cudriver_raise(result, "cuStreamCreateWithPriority", "for allocations");
         }
     }
     return self->alloc_stream;
@@ -312,12 +311,12 @@ CUresult cudriver_context_make_current(ContextObject *self, bool *pushed)
     return result;
 }
 
-int cudriver_context_check(CoreState *state, ContextObject *self)
+int cudriver_context_check(ContextObject *self)
 {
     if (self->state == CUDRIVER_CONTEXT_OPEN) {
         return 0;
     }
-    cudriver_raise_plain(state, "InvalidContextError", "%R %s", self,
+    cudriver_raise_plain("InvalidContextError", "%R %s", self,
                          self->state == CUDRIVER_CONTEXT_RESET
                              ? "was reset by other code in this process: everything in it is gone; "
                                "close what you made in it, then Device.reset_primary_context() "
@@ -365,7 +364,7 @@ static int turn_check(CoreState *state, const ContextObject *self)
 {
     if (state->exit_thread != 0 && state->exit_thread != platform_thread_id()) {
         exit_hold();
-        cudriver_raise_plain(state, "InvalidContextError", "%R: the interpreter is ending", self);
+        cudriver_raise_plain("InvalidContextError", "%R: the interpreter is ending", self);
         return -1;
     }
     if (state->resetting == 1 + self->ordinal) {
@@ -379,18 +378,18 @@ static int context_enter(CoreState *state, ContextObject *self, bool *pushed)
 {
     CUresult result;
 
-    if (cudriver_require(state) < 0 ||
+    if (cudriver_require() < 0 ||
         ((state->resetting != 0 || state->exit_thread != 0) && turn_check(state, self) < 0) ||
-        cudriver_context_check(state, self) < 0) {
+        cudriver_context_check(self) < 0) {
         return -1;
     }
     result = cudriver_context_make_current(self, pushed);
     if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED && self->kind == CUDRIVER_CONTEXT_FOREIGN) {
         cudriver_context_unkeep(self);
     }
-    if (result != CUDA_SUCCESS && cudriver_context_check(state, self) == 0) {
-        cudriver_raise(state, result, "cuCtxPushCurrent_v2", "context %llu of device %d",
-                       self->number, self->ordinal);
+    if (result != CUDA_SUCCESS && cudriver_context_check(self) == 0) {
+        cudriver_raise(result, "cuCtxPushCurrent_v2", "context %llu of device %d", self->number,
+                       self->ordinal);
     }
     if (result != CUDA_SUCCESS) {
         return -1;
@@ -420,15 +419,15 @@ void cudriver_context_end(ContextObject *self, bool pushed)
     context_leave(self, pushed);
 }
 
-int cudriver_context_finish(CoreState *state, ContextObject *self, bool pushed, CUresult result,
-                            const char *function, const char *format, ...)
+int cudriver_context_finish(ContextObject *self, bool pushed, CUresult result, const char *function,
+                            const char *format, ...)
 {
     va_list args;
     int failed;
 
     cudriver_context_end(self, pushed);
     va_start(args, format);
-    failed = cudriver_check_va(state, result, function, format, args);
+    failed = cudriver_check_va(result, function, format, args);
     va_end(args);
     return failed;
 }

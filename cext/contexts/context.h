@@ -93,9 +93,9 @@ void cudriver_context_end_use(ContextObject *context, bool pushed);
 
 /* Ends a bracket around one driver call whose result is `result`, and raises if that is an error:
  * function and format as for cudriver_raise. 0 or -1. */
-int cudriver_context_finish(CoreState *state, ContextObject *context, bool pushed, CUresult result,
+int cudriver_context_finish(ContextObject *context, bool pushed, CUresult result,
                             const char *function, const char *format, ...)
-    __attribute__((format(printf, 6, 7)));
+    __attribute__((format(printf, 5, 6)));
 
 /* The same for work on memory of `context` that is issued in `where`, which may be another context
  * of the same device: both are in use, and `where` is current. `pushed` has two entries. Does not
@@ -110,10 +110,10 @@ bool cudriver_context_begin_free(ContextObject *context, bool *pushed);
 
 /* The stream that orders the context's allocations when the caller names none. Created at first
  * use, between begin and end. Borrowed; NULL with an exception set. */
-CUstream cudriver_context_alloc_stream(CoreState *state, ContextObject *context);
+CUstream cudriver_context_alloc_stream(ContextObject *context);
 
 /* 0 if the context may be used; else -1 with InvalidContextError. */
-int cudriver_context_check(CoreState *state, ContextObject *context);
+int cudriver_context_check(ContextObject *context);
 
 int cudriver_context_setup(PyObject *module);
 int cudriver_context_stack_setup(PyObject *module);

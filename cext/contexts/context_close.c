@@ -94,7 +94,7 @@ static int context_close(CoreState *state, ContextObject *self, const char *call
         ContextObject *current = NULL;
         cudriver_context_find_current(state, &current);
         PyErr_Clear();
-        cudriver_raise_plain(state, "InvalidContextError",
+        cudriver_raise_plain("InvalidContextError",
                              "cannot %s %R: it is on the stack of thread %lu (here %S is current); "
                              "pop it there first",
                              call, self, self->pushed_by[self->pushes - 1].thread,
@@ -103,7 +103,7 @@ static int context_close(CoreState *state, ContextObject *self, const char *call
         return -1;
     }
     if (self->children > 0) {
-        cudriver_raise_plain(state, "InvalidContextError",
+        cudriver_raise_plain("InvalidContextError",
                              "cannot %s %R: %zd %s in it%s (see live_allocations())", call, self,
                              self->children,
                              self->children == 1 ? "array, stream or event still lives"
@@ -112,13 +112,13 @@ static int context_close(CoreState *state, ContextObject *self, const char *call
         return -1;
     }
     if (self->in_use > 0) {
-        cudriver_raise_plain(state, "InvalidContextError",
+        cudriver_raise_plain("InvalidContextError",
                              "cannot %s %R: a call is running in it; wait for that first", call,
                              self);
         return -1;
     }
     result = context_end(state, self, &function);
-    return cudriver_check(state, result, function, "context %llu of device %d", self->number,
+    return cudriver_check(result, function, "context %llu of device %d", self->number,
                           self->ordinal);
 }
 
@@ -172,7 +172,7 @@ static int reset_check_calls(CoreState *state, int ordinal)
     }
     for (ContextObject *context = state->contexts; context != NULL; context = context->next) {
         if (context->ordinal == ordinal && context->in_use > 0) {
-            cudriver_raise_plain(state, "InvalidContextError",
+            cudriver_raise_plain("InvalidContextError",
                                  "cannot reset the primary context of device %d: a call is running "
                                  "in %R; wait for it first",
                                  ordinal, context);
@@ -183,12 +183,12 @@ static int reset_check_calls(CoreState *state, int ordinal)
 }
 
 /* The same if no page-locked memory in use is registered in the device's primary context. */
-static int reset_check_memory(CoreState *state, int ordinal, CUdevice device)
+static int reset_check_memory(int ordinal, CUdevice device)
 {
     if (!cudriver_hostmem_uses_device(device)) {
         return 0;
     }
-    cudriver_raise_plain(state, "InvalidContextError",
+    cudriver_raise_plain("InvalidContextError",
                          "cannot reset the primary context of device %d: page-locked memory of "
                          "arrays, pins or copies is registered in it; let that go first (see "
                          "live_allocations())",
@@ -204,14 +204,14 @@ int cudriver_context_reset_primary(CoreState *state, int ordinal)
     CUdevice device;
     int failed = 0;
 
-    if (cudriver_device_handle(state, ordinal, &device) < 0) {
+    if (cudriver_device_handle(ordinal, &device) < 0) {
         return -1;
     }
     if (reset_check_calls(state, ordinal) < 0) {
         return -1; /* else the return of memory would wait for them */
     }
     memory_return(state);
-    if (reset_check_calls(state, ordinal) < 0 || reset_check_memory(state, ordinal, device) < 0) {
+    if (reset_check_calls(state, ordinal) < 0 || reset_check_memory(ordinal, device) < 0) {
         return -1;
     }
     /* The driver waits for other libraries' work, and that may wait for Python code: a host
@@ -236,5 +236,5 @@ int cudriver_context_reset_primary(CoreState *state, int ordinal)
     if (handle != NULL && cuda.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == handle) {
         cuda.cuCtxSetCurrent(NULL); /* nobody pushed it: a call made it current */
     }
-    return cudriver_check(state, result, "cuDevicePrimaryCtxReset_v2", "device %d", ordinal);
+    return cudriver_check(result, "cuDevicePrimaryCtxReset_v2", "device %d", ordinal);
 }

@@ -85,7 +85,7 @@ static PyObject *stack_list(CoreState *state)
             break;
         }
         if (PyList_Append(list, (PyObject *)context) == 0 &&
-            cudriver_check(state, cuda.cuCtxPopCurrent_v2(&handle), "cuCtxPopCurrent_v2",
+            cudriver_check(cuda.cuCtxPopCurrent_v2(&handle), "cuCtxPopCurrent_v2",
                            "looking at this thread's stack") == 0) {
             popped++;
         }
@@ -95,7 +95,7 @@ static PyObject *stack_list(CoreState *state)
         cuda.cuCtxPushCurrent_v2(((ContextObject *)PyList_GET_ITEM(list, i - 1))->handle);
     }
     if (list != NULL && !PyErr_Occurred() && result != CUDA_ERROR_CONTEXT_IS_DESTROYED) {
-        cudriver_check(state, result, "cuCtxGetCurrent", "looking at this thread's stack");
+        cudriver_check(result, "cuCtxGetCurrent", "looking at this thread's stack");
     }
     if (list != NULL && (PyErr_Occurred() || PyList_Reverse(list) < 0)) {
         Py_CLEAR(list);
@@ -132,19 +132,18 @@ static PyObject *current_or_none(CoreState *state)
     return (PyObject *)current;
 }
 
-static int context_push(CoreState *state, ContextObject *self)
+static int context_push(ContextObject *self)
 {
     CUresult result;
 
-    if (cudriver_require(state) < 0 || cudriver_context_check(state, self) < 0 ||
-        push_note(self) < 0) {
+    if (cudriver_require() < 0 || cudriver_context_check(self) < 0 || push_note(self) < 0) {
         return -1;
     }
     result = cuda.cuCtxPushCurrent_v2(self->handle);
     if (result != CUDA_SUCCESS) {
         push_forget(self, self->pushes - 1);
-        cudriver_raise(state, result, "cuCtxPushCurrent_v2", "context %llu of device %d",
-                       self->number, self->ordinal);
+        cudriver_raise(result, "cuCtxPushCurrent_v2", "context %llu of device %d", self->number,
+                       self->ordinal);
         return -1;
     }
     return 0;
@@ -159,21 +158,20 @@ static int refuse_pop(CoreState *state, ContextObject *self)
     cuda.cuCtxGetCurrent(&current);
     other = current_or_none(state);
     if (current == NULL) {
-        cudriver_raise_plain(state, "InvalidContextError",
+        cudriver_raise_plain("InvalidContextError",
                              "cannot pop %R: nothing is current in this thread, so there is "
                              "nothing left to pop",
                              self);
     } else if (other == Py_None) {
-        cudriver_raise_plain(state, "InvalidContextError",
+        cudriver_raise_plain("InvalidContextError",
                              "cannot pop %R: current in this thread is a context that was "
                              "destroyed, by another library or by a reset",
                              self);
     } else {
-        cudriver_raise_plain(state, "InvalidContextError",
-                             "cannot pop %R: current in this thread is %R%s", self, other,
-                             cudriver_context_push_find(self) >= 0
-                                 ? "; pop that first"
-                                 : ", and the first was not pushed here");
+        cudriver_raise_plain(
+            "InvalidContextError", "cannot pop %R: current in this thread is %R%s", self, other,
+            cudriver_context_push_find(self) >= 0 ? "; pop that first"
+                                                  : ", and the first was not pushed here");
     }
     Py_DECREF(other);
     return -1;
@@ -204,7 +202,7 @@ static int context_pop(CoreState *state, ContextObject *self)
     CUcontext current = NULL;
     CUresult result;
 
-    if (cudriver_require(state) < 0) {
+    if (cudriver_require() < 0) {
         return -1;
     }
     result = cuda.cuCtxGetCurrent(&current);
@@ -221,8 +219,7 @@ static int context_pop(CoreState *state, ContextObject *self)
         result = cuda.cuCtxPopCurrent_v2(&current);
     }
     if (result != CUDA_SUCCESS) {
-        cudriver_raise(state, result, function, "context %llu of device %d", self->number,
-                       self->ordinal);
+        cudriver_raise(result, function, "context %llu of device %d", self->number, self->ordinal);
         return -1;
     }
     if (pushed >= 0) {
@@ -233,7 +230,7 @@ static int context_pop(CoreState *state, ContextObject *self)
 
 PyObject *cudriver_context_push(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
-    if (context_push(cudriver_state_of(object), (ContextObject *)object) < 0) {
+    if (context_push((ContextObject *)object) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
@@ -249,8 +246,7 @@ PyObject *cudriver_context_pop(PyObject *object, PyObject *Py_UNUSED(ignored))
 
 PyObject *cudriver_context_enter(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
-    return context_push(cudriver_state_of(object), (ContextObject *)object) < 0 ? NULL
-                                                                                : Py_NewRef(object);
+    return context_push((ContextObject *)object) < 0 ? NULL : Py_NewRef(object);
 }
 
 PyObject *cudriver_context_exit(PyObject *object, PyObject *const *Py_UNUSED(args),
@@ -260,25 +256,25 @@ PyObject *cudriver_context_exit(PyObject *object, PyObject *const *Py_UNUSED(arg
 }
 
 /* Whether the driver is initialised; if not, no context can be current. 1, 0 or -1. */
-static int driver_in_use(CoreState *state)
+static int driver_in_use(void)
 {
     CUcontext current;
 
-    if (cudriver_require_loaded(state) < 0) {
+    if (cudriver_require_loaded() < 0) {
         return -1;
     }
     if (cuda.cuCtxGetCurrent(&current) == CUDA_ERROR_NOT_INITIALIZED &&
         !cudriver_driver_is_forked()) {
         return 0;
     }
-    return cudriver_require(state) < 0 ? -1 : 1;
+    return cudriver_require() < 0 ? -1 : 1;
 }
 
 static PyObject *module_current_context(PyObject *module, PyObject *Py_UNUSED(ignored))
 {
     CoreState *state = cudriver_state_of_module(module);
     ContextObject *current = NULL;
-    int in_use = driver_in_use(state);
+    int in_use = driver_in_use();
     CUresult result;
 
     if (in_use <= 0) {
@@ -289,7 +285,7 @@ static PyObject *module_current_context(PyObject *module, PyObject *Py_UNUSED(ig
         return (PyObject *)current;
     }
     if (result != CUDA_SUCCESS) {
-        return cudriver_raise(state, result, "cuCtxGetCurrent",
+        return cudriver_raise(result, "cuCtxGetCurrent",
                               "this thread's current context was destroyed");
     }
     Py_RETURN_NONE;
@@ -298,7 +294,7 @@ static PyObject *module_current_context(PyObject *module, PyObject *Py_UNUSED(ig
 static PyObject *module_context_stack(PyObject *module, PyObject *Py_UNUSED(ignored))
 {
     CoreState *state = cudriver_state_of_module(module);
-    int in_use = driver_in_use(state);
+    int in_use = driver_in_use();
 
     return in_use < 0 ? NULL : in_use == 0 ? PyList_New(0) : stack_list(state);
 }

@@ -76,7 +76,7 @@ static PyObject *method_synchronize(PyObject *object, PyObject *Py_UNUSED(ignore
     Py_END_ALLOW_THREADS
     cudriver_context_end(self, pushed);
     cudriver_works_reap(state);
-    if (cudriver_check(state, result, "cuCtxSynchronize", "context %llu", self->number) < 0) {
+    if (cudriver_check(result, "cuCtxSynchronize", "context %llu", self->number) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;

@@ -81,7 +81,7 @@ static ContextObject *context_adopt(CoreState *state, CUcontext handle, CUdevice
         cuda.cuDevicePrimaryCtxRetain(&primary, device) == CUDA_SUCCESS) {
         if (primary == handle) {
             self = cudriver_context_find_primary(state, ordinal); /* one that others reset */
-            if (self != NULL && cudriver_context_check(state, self) < 0) {
+            if (self != NULL && cudriver_context_check(self) < 0) {
                 cuda.cuDevicePrimaryCtxRelease_v2(device);
                 return NULL;
             }
@@ -145,7 +145,7 @@ ContextObject *cudriver_context_of_handle(CoreState *state, CUcontext handle)
         cuda.cuCtxPopCurrent_v2(&popped);
     }
     if (result != CUDA_SUCCESS) {
-        return (ContextObject *)cudriver_raise(state, result, "cuCtxPushCurrent_v2",
+        return (ContextObject *)cudriver_raise(result, "cuCtxPushCurrent_v2",
                                                "another library's context %p", (void *)handle);
     }
     return self;
@@ -176,7 +176,7 @@ static ContextObject *context_implicit(CoreState *state)
     state->implicit = self->handle;
     if (result != CUDA_SUCCESS) {
         Py_DECREF(self);
-        return (ContextObject *)cudriver_raise(state, result, "cuCtxSetCurrent",
+        return (ContextObject *)cudriver_raise(result, "cuCtxSetCurrent",
                                                "device 0's primary context");
     }
     return self;
@@ -187,7 +187,7 @@ ContextObject *cudriver_context_for_use(CoreState *state)
     ContextObject *self = NULL;
     CUresult result;
 
-    if (cudriver_require(state) < 0) {
+    if (cudriver_require() < 0) {
         return NULL;
     }
     result = cudriver_context_find_current(state, &self);
@@ -204,7 +204,7 @@ ContextObject *cudriver_context_for_use(CoreState *state)
         }
     }
     if (result != CUDA_SUCCESS) {
-        return (ContextObject *)cudriver_raise(state, result, "cuCtxGetCurrent",
+        return (ContextObject *)cudriver_raise(result, "cuCtxGetCurrent",
                                                "this thread's current context was destroyed");
     }
     return context_implicit(state);

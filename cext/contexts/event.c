@@ -25,7 +25,7 @@ PyObject *cudriver_event_new(CoreState *state, ContextObject *context, bool timi
     }
     self->closed = true;
     if (cudriver_context_begin(state, context, &pushed) < 0 ||
-        cudriver_context_finish(state, context, pushed, cuda.cuEventCreate(&self->handle, flags),
+        cudriver_context_finish(context, pushed, cuda.cuEventCreate(&self->handle, flags),
                                 "cuEventCreate", "%s", timing ? "timing" : "") < 0) {
         Py_DECREF(self);
         return NULL;
@@ -108,8 +108,7 @@ static PyObject *event_close(PyObject *object, PyObject *Py_UNUSED(ignored))
         PyErr_Format(PyExc_ValueError, "cannot close %R: a running call uses it", object);
         return NULL;
     }
-    if (cudriver_check(state, event_release(state, event_of(object)), "cuEventDestroy_v2", "%s",
-                       "") < 0) {
+    if (cudriver_check(event_release(state, event_of(object)), "cuEventDestroy_v2", "%s", "") < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
@@ -128,12 +127,12 @@ static PyObject *event_repr(PyObject *object)
 }
 
 /* 0, or -1 with CudaError: the event marks a point in a graph. */
-static int event_check_captured(CoreState *state, EventObject *self)
+static int event_check_captured(EventObject *self)
 {
     if (!self->captured) {
         return 0;
     }
-    cudriver_raise_plain(state, "CudaError",
+    cudriver_raise_plain("CudaError",
                          "%R was recorded on a stream that was being captured: it marks a point in "
                          "a graph, which is not reached once but in every launch",
                          self);
@@ -177,12 +176,12 @@ static PyObject *event_synchronize(PyObject *object, PyObject *Py_UNUSED(ignored
     bool pushed;
     int failed;
 
-    if (cudriver_event_check(self) < 0 || event_check_captured(state, self) < 0 ||
+    if (cudriver_event_check(self) < 0 || event_check_captured(self) < 0 ||
         cudriver_context_begin(state, self->context, &pushed) < 0) {
         return NULL;
     }
     self->users++;
-    failed = cudriver_wait(state, event_query, &handle, "cuEventQuery");
+    failed = cudriver_wait(event_query, &handle, "cuEventQuery");
     self->users--;
     cudriver_context_end(self->context, pushed);
     if (failed < 0) {
@@ -199,14 +198,14 @@ static PyObject *event_get_done(PyObject *object, void *Py_UNUSED(closure))
     CUresult result;
     bool pushed;
 
-    if (cudriver_event_check(self) < 0 || event_check_captured(state, self) < 0 ||
+    if (cudriver_event_check(self) < 0 || event_check_captured(self) < 0 ||
         cudriver_context_begin(state, self->context, &pushed) < 0) {
         return NULL;
     }
     result = cuda.cuEventQuery(self->handle);
     cudriver_context_end(self->context, pushed);
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) {
-        return cudriver_raise(state, result, "cuEventQuery", "%p", self->handle);
+        return cudriver_raise(result, "cuEventQuery", "%p", self->handle);
     }
     return PyBool_FromLong(result == CUDA_SUCCESS);
 }
@@ -222,7 +221,7 @@ static int event_check_time(EventObject *self)
                                   : "takes no time: make it with Event(timing=True)");
         return -1;
     }
-    return event_check_captured(cudriver_state_of((PyObject *)self), self);
+    return event_check_captured(self);
 }
 
 static PyObject *event_elapsed(PyObject *object, PyObject *other)
@@ -259,8 +258,7 @@ static PyObject *event_elapsed(PyObject *object, PyObject *other)
         return NULL;
     }
     if (result != CUDA_SUCCESS) {
-        return cudriver_raise(state, result, "cuEventElapsedTime", "%p, %p", start->handle,
-                              end->handle);
+        return cudriver_raise(result, "cuEventElapsedTime", "%p, %p", start->handle, end->handle);
     }
     return PyFloat_FromDouble((double)milliseconds);
 }

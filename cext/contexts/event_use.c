@@ -33,10 +33,9 @@ static int event_use(CoreState *state, EventObject *self, const struct cudriver_
     if (cudriver_context_begin(state, stream->context, &pushed) < 0) {
         return -1;
     }
-    captured = cudriver_capture_check(state, stream->handle);
+    captured = cudriver_capture_check(stream->handle);
     if (captured > 0 && !record && !self->captured) {
-        cudriver_capture_raise(state, stream->handle, "wait()",
-                               "the event marks work outside the graph");
+        cudriver_capture_raise(stream->handle, "wait()", "the event marks work outside the graph");
         captured = -1;
     }
     if (captured < 0) {
@@ -53,7 +52,7 @@ static int event_use(CoreState *state, EventObject *self, const struct cudriver_
         self->recorded = true;
         self->captured = captured > 0;
     }
-    return cudriver_context_finish(state, stream->context, pushed, result,
+    return cudriver_context_finish(stream->context, pushed, result,
                                    record ? "cuEventRecord" : "cuStreamWaitEvent", "event %p",
                                    self->handle);
 }
@@ -95,7 +94,7 @@ int cudriver_event_wait(CoreState *state, PyObject *event, PyObject *argument)
     if (stream_for(state, self, argument, &stream) < 0) {
         return -1;
     }
-    if (cudriver_context_check(state, self->context) == 0) {
+    if (cudriver_context_check(self->context) == 0) {
         failed = event_use(state, self, &stream, false);
     }
     cudriver_stream_done(&stream);

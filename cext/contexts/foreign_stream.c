@@ -56,16 +56,15 @@ ContextObject *cudriver_foreign_stream_context(CoreState *state, CUstream handle
     CUgreenCtx green;
     CUresult result;
 
-    if (cudriver_require(state) < 0) {
+    if (cudriver_require() < 0) {
         return NULL;
     }
     newer = cuda.cuStreamGetCtx_v2 != NULL;
     result = newer ? cuda.cuStreamGetCtx_v2(handle, &context, &green)
                    : cuda.cuStreamGetCtx(handle, &context);
     if (result != CUDA_SUCCESS) {
-        return (ContextObject *)cudriver_raise(state, result,
-                                               newer ? "cuStreamGetCtx_v2" : "cuStreamGetCtx",
-                                               "stream %p", (void *)handle);
+        return (ContextObject *)cudriver_raise(
+            result, newer ? "cuStreamGetCtx_v2" : "cuStreamGetCtx", "stream %p", (void *)handle);
     }
     return cudriver_context_of_handle(state, context);
 }
@@ -106,7 +105,7 @@ PyObject *cudriver_stream_from_handle(PyObject *type, PyObject *argument)
     self->owner = Py_NewRef(PyLong_Check(argument) ? Py_None : argument);
     if (named && cudriver_context_begin(state, context, &pushed) == 0) {
         result = cuda.cuStreamGetPriority(handle, &self->priority);
-        cudriver_context_finish(state, context, pushed, result, "cuStreamGetPriority", "stream %p",
+        cudriver_context_finish(context, pushed, result, "cuStreamGetPriority", "stream %p",
                                 (void *)handle);
     }
     if (PyErr_Occurred()) {

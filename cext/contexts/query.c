@@ -181,7 +181,7 @@ static PyObject *module_query(PyObject *module, PyObject *args)
     CUresult result;
 
     if (!PyArg_ParseTuple(args, "Oss|KK", &given, &name, &q.text, &q.first, &q.second) ||
-        (function = function_find(name)) == NULL || cudriver_require(state) < 0) {
+        (function = function_find(name)) == NULL || cudriver_require() < 0) {
         return NULL;
     }
     context = Py_IS_TYPE(given, state->context_type) ? (ContextObject *)given : NULL;
@@ -194,7 +194,7 @@ static PyObject *module_query(PyObject *module, PyObject *args)
     if (context != NULL) {
         cudriver_context_end(context, pushed);
     }
-    if (cudriver_check(state, result, name, "%s", q.text) < 0) {
+    if (cudriver_check(result, name, "%s", q.text) < 0) {
         return NULL;
     }
     switch (function->answer[0]) {

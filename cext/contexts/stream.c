@@ -63,7 +63,7 @@ static PyObject *stream_create(PyTypeObject *type, PyObject *args, PyObject *key
         result =
             cuda.cuStreamCreateWithPriority(&self->handle, CU_STREAM_NON_BLOCKING, (int)priority);
         Py_END_ALLOW_THREADS
-        cudriver_check(state, result, "cuStreamCreateWithPriority", "priority %d", (int)priority);
+        cudriver_check(result, "cuStreamCreateWithPriority", "priority %d", (int)priority);
     }
     cudriver_context_end(context, pushed);
     if (PyErr_Occurred()) {
@@ -161,12 +161,12 @@ static PyObject *stream_close(PyObject *object, PyObject *Py_UNUSED(ignored))
         return NULL;
     }
     if (stream_is_captured(stream_of(object))) {
-        cudriver_capture_raise(state, stream_of(object)->handle, "close()",
+        cudriver_capture_raise(stream_of(object)->handle, "close()",
                                "must live until the capture ends");
         return NULL;
     }
-    if (cudriver_check(state, stream_release(state, stream_of(object)), "cuStreamDestroy_v2", "%s",
-                       "") < 0) {
+    if (cudriver_check(stream_release(state, stream_of(object)), "cuStreamDestroy_v2", "%s", "") <
+        0) {
         return NULL;
     }
     Py_RETURN_NONE;
@@ -214,7 +214,7 @@ static PyObject *stream_get_done(PyObject *object, void *Py_UNUSED(closure))
         cudriver_context_begin(state, self->context, &pushed) < 0) {
         return NULL;
     }
-    if (cudriver_capture_refuse(state, self->handle, "done") < 0) {
+    if (cudriver_capture_refuse(self->handle, "done") < 0) {
         cudriver_context_end(self->context, pushed);
         return NULL;
     }
@@ -223,7 +223,7 @@ static PyObject *stream_get_done(PyObject *object, void *Py_UNUSED(closure))
     self->users--;
     cudriver_context_end(self->context, pushed);
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) {
-        return cudriver_raise(state, result, "cuStreamQuery", "%s", "");
+        return cudriver_raise(result, "cuStreamQuery", "%s", "");
     }
     if (result == CUDA_SUCCESS) {
         cudriver_works_reap(state);

@@ -93,7 +93,7 @@ static int wait_for_foreign_event(CoreState *state, StreamObject *self, PyObject
         Py_END_ALLOW_THREADS
         self->users--;
     }
-    return cudriver_context_finish(state, self->context, pushed, result, "cuStreamWaitEvent",
+    return cudriver_context_finish(self->context, pushed, result, "cuStreamWaitEvent",
                                    "event %p of %.100s", (void *)event, Py_TYPE(other)->tp_name) < 0
                ? -1
                : 1;

@@ -177,10 +177,9 @@ int cudriver_stream_drain(CoreState *state, ContextObject *context, CUstream str
     if (cudriver_context_begin(state, context, &pushed) < 0) {
         return -1;
     }
-    failed = call != NULL ? cudriver_capture_refuse(state, stream, call)
-                          : cudriver_capture_check(state, stream);
+    failed = call != NULL ? cudriver_capture_refuse(stream, call) : cudriver_capture_check(stream);
     if (failed == 0) {
-        failed = cudriver_wait_stream(state, stream);
+        failed = cudriver_wait_stream(stream);
     }
     cudriver_context_end(context, pushed);
     return failed < 0 ? -1 : 0;
@@ -203,7 +202,7 @@ int cudriver_streams_refuse(CoreState *state, const ContextObject *context, cons
          entry = entry->next) {
         const StreamObject *stream = stream_of_entry(entry, context);
         if (stream != NULL) {
-            failed = cudriver_capture_refuse(state, stream->handle, call);
+            failed = cudriver_capture_refuse(stream->handle, call);
         }
     }
     return failed;

@@ -109,8 +109,8 @@ static CUresult transfer_poll(TransferObject *self)
 
 static PyObject *transfer_raise(TransferObject *self, CUresult result)
 {
-    return cudriver_raise(cudriver_state_of((PyObject *)self), result, "cuEventQuery",
-                          "after an asynchronous copy of %zu bytes", self->bytes);
+    return cudriver_raise(result, "cuEventQuery", "after an asynchronous copy of %zu bytes",
+                          self->bytes);
 }
 
 static PyObject *transfer_wait(PyObject *object, PyObject *Py_UNUSED(ignored))

@@ -246,7 +246,7 @@ int cudriver_work_wait(CoreState *state, struct cudriver_work *work)
     while (failed == 0 && cudriver_work_poll(state, work) == CUDA_ERROR_NOT_READY) {
         failed = cudriver_context_begin(state, work->context, &pushed);
         if (failed == 0) {
-            failed = cudriver_wait(state, event_query, &work->event, "cuEventQuery");
+            failed = cudriver_wait(event_query, &work->event, "cuEventQuery");
             cudriver_context_end(work->context, pushed);
         }
     }
@@ -453,7 +453,7 @@ int cudriver_works_await(CoreState *state, cudriver_uses *uses, const void *memo
 {
     struct cudriver_work *work;
 
-    if (state->works.first != NULL && cudriver_require(state) < 0) {
+    if (state->works.first != NULL && cudriver_require() < 0) {
         return -1; /* in a forked child nothing completes */
     }
     while ((work = work_using(state, state->works.first, uses, memory)) != NULL) {
@@ -476,13 +476,13 @@ int cudriver_works_follow(CoreState *state, cudriver_uses *uses, const void *mem
         return 0;
     }
     cudriver_works_reap(state); /* ends those whose event went with its context */
-    if (cudriver_require(state) < 0 || cudriver_context_begin(state, context, &pushed) < 0) {
+    if (cudriver_require() < 0 || cudriver_context_begin(state, context, &pushed) < 0) {
         return -1;
     }
-    captured = cudriver_capture_check(state, stream);
+    captured = cudriver_capture_check(stream);
     work = work_using(state, state->works.first, uses, memory);
     if (captured > 0 && work != NULL) {
-        cudriver_capture_raise(state, stream, "__dlpack__()",
+        cudriver_capture_raise(stream, "__dlpack__()",
                                "work in flight on the memory is outside the graph: wait for that "
                                "first");
         captured = -1;
@@ -496,7 +496,7 @@ int cudriver_works_follow(CoreState *state, cudriver_uses *uses, const void *mem
         result = cuda.cuStreamWaitEvent(stream, work->event, 0);
         work = work_using(state, work->next, uses, memory);
     }
-    return cudriver_context_finish(state, context, pushed, result, "cuStreamWaitEvent",
+    return cudriver_context_finish(context, pushed, result, "cuStreamWaitEvent",
                                    "the consumer's stream %p", (void *)stream);
 }
 

@@ -57,7 +57,7 @@ static int ends_copy(CoreState *state, const struct cudriver_endpoint *dst,
     Py_END_ALLOW_THREADS
     cudriver_context_end(device->context, pushed);
     if (result != CUDA_SUCCESS) {
-        cudriver_raise(state, result, function, "%zu bytes", bytes);
+        cudriver_raise(result, function, "%zu bytes", bytes);
         return -1;
     }
     return 0;
@@ -148,8 +148,7 @@ static int launch_make(struct ladder_launch *launch, const struct cudriver_endpo
 
 /* Times `rounds` rounds of `count` launches, after an untimed one, between begin and end of the
  * context. New reference: a list of seconds per launch. */
-static PyObject *launch_time(CoreState *state, const struct ladder_launch *launch,
-                             Py_ssize_t rounds, unsigned count)
+static PyObject *launch_time(const struct ladder_launch *launch, Py_ssize_t rounds, unsigned count)
 {
     struct ladder_bench *bench = NULL;
     PyObject *seconds = PyList_New(rounds);
@@ -184,7 +183,7 @@ static PyObject *launch_time(CoreState *state, const struct ladder_launch *launc
     Py_END_ALLOW_THREADS
     if (result != CUDA_SUCCESS && seconds != NULL) {
         Py_CLEAR(seconds);
-        cudriver_raise(state, result, function, "kernel %s, %u blocks, %llu bytes",
+        cudriver_raise(result, function, "kernel %s, %u blocks, %llu bytes",
                        kernel_names[launch->kernel], launch->blocks,
                        (unsigned long long)launch->vectors * 16);
     }
@@ -208,9 +207,9 @@ static PyObject *ends_time(CoreState *state, struct ladder_launch *launch,
         result = cuda.cuMemHostGetDevicePointer_v2(&launch->memory, memory->host, 0);
     }
     if (result == CUDA_SUCCESS) {
-        seconds = launch_time(state, launch, rounds, count);
+        seconds = launch_time(launch, rounds, count);
     } else {
-        cudriver_raise(state, result, "cuMemHostGetDevicePointer_v2", "%p", (void *)memory->host);
+        cudriver_raise(result, "cuMemHostGetDevicePointer_v2", "%p", (void *)memory->host);
     }
     cudriver_context_end(sums->context, pushed);
     return seconds;

@@ -28,7 +28,7 @@ static PyObject *module_is_pinned(PyObject *module, PyObject *object)
     if (memory_of(state, object, &range) < 0) {
         return NULL;
     }
-    if (!cudriver_driver.loaded && cudriver_require_loaded(state) < 0) {
+    if (!cudriver_driver.loaded && cudriver_require_loaded() < 0) {
         PyErr_Clear(); /* without a driver, nothing is page-locked */
         Py_RETURN_FALSE;
     }
@@ -61,8 +61,7 @@ static PyObject *module_mapped_pointer(PyObject *module, PyObject *object)
                      range.bytes, (void *)range.low);
         return NULL;
     }
-    if (cudriver_check(state, result, "cuMemHostGetDevicePointer_v2", "%p", (void *)range.low) <
-        0) {
+    if (cudriver_check(result, "cuMemHostGetDevicePointer_v2", "%p", (void *)range.low) < 0) {
         return NULL;
     }
     return PyLong_FromUnsignedLongLong(address + (CUdeviceptr)(range.first - range.low));
@@ -107,7 +106,7 @@ static PyObject *module_trim(PyObject *module, PyObject *args, PyObject *keyword
         Py_END_ALLOW_THREADS
     }
     if (result != CUDA_SUCCESS) {
-        return cudriver_raise(state, result, "cuMemHostUnregister", "trimming to %zu bytes", keep);
+        return cudriver_raise(result, "cuMemHostUnregister", "trimming to %zu bytes", keep);
     }
     return PyLong_FromSize_t(released);
 }

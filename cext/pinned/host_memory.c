@@ -22,8 +22,7 @@ int cudriver_host_room(size_t *room)
 }
 
 /* Raises, and says which limit was met if that is known. */
-static void raise_alloc(CoreState *state, CUresult result, const char *called, size_t bytes,
-                        size_t room)
+static void raise_alloc(CUresult result, const char *called, size_t bytes, size_t room)
 {
     const char *function = "cuMemHostRegister_v2";
     size_t least = cudriver_hostmem_least(bytes);
@@ -42,7 +41,7 @@ static void raise_alloc(CoreState *state, CUresult result, const char *called, s
                      "; the machine's memory and this process's cgroups leave %zu bytes", room);
         }
     }
-    cudriver_raise(state, result, function, "%zu bytes; %zu page-locked already%s", bytes,
+    cudriver_raise(result, function, "%zu bytes; %zu page-locked already%s", bytes,
                    stats.registered_bytes, limit);
 }
 
@@ -64,7 +63,7 @@ static int memory_lock(CoreState *state, HostMemoryObject *self, const char *fun
     Py_END_ALLOW_THREADS
     cudriver_context_end_use(context, pushed);
     if (result != CUDA_SUCCESS) {
-        raise_alloc(state, result, function, bytes, room);
+        raise_alloc(result, function, bytes, room);
         return -1;
     }
     return 0;

@@ -88,8 +88,7 @@ static int pin_check(PinObject *self)
 
 /* Raises what became of a refused pin. `other`: the range of a pin that holds a part of the memory,
  * if there is one. */
-static void raise_refusal(CoreState *state, const PinObject *self, CUresult result,
-                          struct cudriver_pin_range other)
+static void raise_refusal(const PinObject *self, CUresult result, struct cudriver_pin_range other)
 {
     char *low = self->range.low, limit[160] = "";
 
@@ -104,7 +103,7 @@ static void raise_refusal(CoreState *state, const PinObject *self, CUresult resu
     if (result != CUDA_ERROR_INVALID_VALUE) {
         platform_describe_lock_limit(limit, sizeof limit, self->range.bytes);
     }
-    cudriver_raise(state, result, "cuMemHostRegister_v2", "%p, %zu bytes%s%s", (void *)low,
+    cudriver_raise(result, "cuMemHostRegister_v2", "%p, %zu bytes%s%s", (void *)low,
                    self->range.bytes,
                    !self->range.writable                ? ", read-only"
                    : result == CUDA_ERROR_INVALID_VALUE ? "; a file mapped for writing? Linux "
@@ -133,7 +132,7 @@ static int pin_lock(CoreState *state, PinObject *self)
     }
     cudriver_context_end_use(context, pushed);
     if (result != CUDA_SUCCESS) {
-        raise_refusal(state, self, result, other);
+        raise_refusal(self, result, other);
         return -1;
     }
     return 0;
@@ -158,7 +157,7 @@ static PyObject *pin_create(PyTypeObject *type, PyObject *args, PyObject *keywor
                                  &self->range) < 0 ||
         (cudriver_numpy_is_array(self->range.owner) &&
          cudriver_numpy_holds_objects(self->range.owner)) ||
-        pin_check(self) < 0 || cudriver_require(state) < 0 || pin_lock(state, self) < 0) {
+        pin_check(self) < 0 || cudriver_require() < 0 || pin_lock(state, self) < 0) {
         Py_DECREF(self);
         return NULL;
     }
@@ -224,8 +223,8 @@ static PyObject *pin_close(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     CoreState *state = cudriver_state_of(object);
 
-    if (cudriver_check(state, pin_release(state, pin_of(object)), "cuMemHostUnregister",
-                       "%zu bytes", pin_of(object)->range.bytes) < 0) {
+    if (cudriver_check(pin_release(state, pin_of(object)), "cuMemHostUnregister", "%zu bytes",
+                       pin_of(object)->range.bytes) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;

@@ -43,7 +43,7 @@ static PyObject *make(PyObject *module, const char *function, bool zero, PyObjec
         return NULL;
     }
     bytes = cudriver_shape_bytes(ndim, shape, itemsize);
-    if (bytes >= 0 && cudriver_require(state) == 0) {
+    if (bytes >= 0 && cudriver_require() == 0) {
         memory = cudriver_host_memory_new(state, function, (size_t)bytes, &zeroed);
     }
     if (memory != NULL) {

@@ -286,7 +286,7 @@ static PyObject *module_numpy_enter(PyObject *module, PyObject *min_bytes)
     PyObject *capsule, *before;
     size_t least;
 
-    if (cudriver_numpy_require() < 0 || cudriver_require(state) < 0 ||
+    if (cudriver_numpy_require() < 0 || cudriver_require() < 0 ||
         cudriver_size_parse(min_bytes, "min_bytes is a number of bytes", &least) < 0 ||
         (capsule = handler_new(state, module, least)) == NULL) {
         return NULL;

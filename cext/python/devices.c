@@ -5,12 +5,12 @@
 #include "driver/driver.h"
 #include "error.h"
 
-int cudriver_device_handle(CoreState *state, int ordinal, CUdevice *handle)
+int cudriver_device_handle(int ordinal, CUdevice *handle)
 {
-    if (cudriver_require(state) < 0) {
+    if (cudriver_require() < 0) {
         return -1;
     }
-    return cudriver_check(state, cuda.cuDeviceGet(handle, ordinal), "cuDeviceGet", "%d", ordinal);
+    return cudriver_check(cuda.cuDeviceGet(handle, ordinal), "cuDeviceGet", "%d", ordinal);
 }
 
 PyObject *cudriver_device_new(int ordinal)

@@ -13,6 +13,6 @@ PyObject *cudriver_device_new(int ordinal);
 int cudriver_device_parse(PyObject *object);
 
 /* The driver's handle for an ordinal. 0, or -1 with an exception set. Initialises the driver. */
-int cudriver_device_handle(CoreState *state, int ordinal, CUdevice *handle);
+int cudriver_device_handle(int ordinal, CUdevice *handle);
 
 #endif

@@ -28,13 +28,11 @@ static const char *error_meaning(CUresult code)
                : "";
 }
 
-int cudriver_check_va(CoreState *state, CUresult code, const char *function, const char *format,
-                      va_list args)
+int cudriver_check_va(CUresult code, const char *function, const char *format, va_list args)
 {
     char arguments[768] = "";
     PyObject *exception;
 
-    (void)state;
     if (code == CUDA_SUCCESS) {
         return 0;
     }
@@ -49,7 +47,7 @@ int cudriver_check_va(CoreState *state, CUresult code, const char *function, con
     return -1;
 }
 
-int cudriver_check(CoreState *state, CUresult code, const char *function, const char *format, ...)
+int cudriver_check(CUresult code, const char *function, const char *format, ...)
 {
     va_list args;
     int failed;
@@ -58,29 +56,27 @@ int cudriver_check(CoreState *state, CUresult code, const char *function, const 
         return 0;
     }
     va_start(args, format);
-    failed = cudriver_check_va(state, code, function, format, args);
+    failed = cudriver_check_va(code, function, format, args);
     va_end(args);
     return failed;
 }
 
-PyObject *cudriver_raise(CoreState *state, CUresult code, const char *function, const char *format,
-                         ...)
+PyObject *cudriver_raise(CUresult code, const char *function, const char *format, ...)
 {
     va_list args;
 
     va_start(args, format);
-    cudriver_check_va(state, code, function, format, args);
+    cudriver_check_va(code, function, format, args);
     va_end(args);
     return NULL;
 }
 
-PyObject *cudriver_raise_plain(CoreState *state, const char *class_name, const char *format, ...)
+PyObject *cudriver_raise_plain(const char *class_name, const char *format, ...)
 {
     PyObject *errors = PyImport_ImportModule("cudriver.errors");
     PyObject *class = errors != NULL ? PyObject_GetAttrString(errors, class_name) : NULL;
     va_list args;
 
-    (void)state;
     Py_XDECREF(errors);
     if (class != NULL) {
         va_start(args, format);
@@ -100,12 +96,12 @@ void cudriver_report(CoreState *state, CUresult code, const char *function, PyOb
         return;
     }
     PyErr_Fetch(&type, &value, &traceback);
-    cudriver_raise(state, code, function, "in a destructor");
+    cudriver_raise(code, function, "in a destructor");
     PyErr_WriteUnraisable(owner);
     PyErr_Restore(type, value, traceback);
 }
 
-int cudriver_require_loaded(CoreState *state)
+int cudriver_require_loaded(void)
 {
     enum cudriver_load result;
     PyObject *path;
@@ -128,23 +124,23 @@ int cudriver_require_loaded(CoreState *state)
     }
     if (result == CUDRIVER_NOT_FOUND) {
         cudriver_raise_plain(
-            state, "DriverNotFoundError", "no CUDA driver library: %s. %s", cudriver_driver.message,
+            "DriverNotFoundError", "no CUDA driver library: %s. %s", cudriver_driver.message,
             chosen ? "Correct the path, or set CUDRIVER_LIBRARY=sim for the simulated driver"
                    : "Install the NVIDIA driver, or set CUDRIVER_LIBRARY=sim for "
                      "the simulated one");
     } else {
-        cudriver_raise_plain(state, "UnsupportedDriverError", "%s", cudriver_driver.message);
+        cudriver_raise_plain("UnsupportedDriverError", "%s", cudriver_driver.message);
     }
     return -1;
 }
 
-int cudriver_require(CoreState *state)
+int cudriver_require(void)
 {
     CUresult result;
 
     if (cudriver_driver_is_forked()) {
         cudriver_raise_plain(
-            state, "ForkedProcessError",
+            "ForkedProcessError",
             "CUDA was initialised before this process was forked (pid %ld): the "
             "driver cannot be used here. Start the process with the 'spawn' method, "
             "or fork before the first CUDA call",
@@ -154,11 +150,11 @@ int cudriver_require(CoreState *state)
     if (cudriver_driver_is_initialised()) {
         return 0;
     }
-    if (cudriver_require_loaded(state) < 0) {
+    if (cudriver_require_loaded() < 0) {
         return -1;
     }
     Py_BEGIN_ALLOW_THREADS
     result = cudriver_driver_init();
     Py_END_ALLOW_THREADS
-    return cudriver_check(state, result, "cuInit", "0");
+    return cudriver_check(result, "cuInit", "0");
 }

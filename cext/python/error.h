@@ -15,27 +15,26 @@
 /* Raises the exception class for `code`. `function` is the driver function's exported name. The
  * format gives the arguments that matter, as they should appear between its parentheses ("0x%llx,
  * %zu bytes"). Returns NULL, so that `return cudriver_raise(...)` works. Needs the GIL. */
-PyObject *cudriver_raise(CoreState *state, CUresult code, const char *function, const char *format,
-                         ...) __attribute__((format(printf, 4, 5)));
+PyObject *cudriver_raise(CUresult code, const char *function, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 /* Raises that if `code` is an error. 0 or -1. */
-int cudriver_check(CoreState *state, CUresult code, const char *function, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
-int cudriver_check_va(CoreState *state, CUresult code, const char *function, const char *format,
-                      va_list args);
+int cudriver_check(CUresult code, const char *function, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+int cudriver_check_va(CUresult code, const char *function, const char *format, va_list args);
 
 /* Raises cudriver.errors.<class_name> with a formatted message and no driver code. Returns NULL. */
-PyObject *cudriver_raise_plain(CoreState *state, const char *class_name, const char *format, ...);
+PyObject *cudriver_raise_plain(const char *class_name, const char *format, ...);
 
 /* Reports a failed free from a destructor. Never raises. Needs the GIL. */
 void cudriver_report(CoreState *state, CUresult code, const char *function, PyObject *owner);
 
 /* Loads the library if that has not happened. 0, or -1 with DriverNotFoundError or
  * UnsupportedDriverError set. */
-int cudriver_require_loaded(CoreState *state);
+int cudriver_require_loaded(void);
 
 /* Loads and initialises. 0, or -1 with an exception set (ForkedProcessError in a forked child). */
-int cudriver_require(CoreState *state);
+int cudriver_require(void);
 
 /* The driver's name for a code, or "" if it knows none. */
 const char *cudriver_error_name(CUresult code);

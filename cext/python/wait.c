@@ -26,19 +26,16 @@ void cudriver_nap(long milliseconds)
     Py_END_ALLOW_THREADS
 }
 
-int cudriver_wait(CoreState *state, CUresult (*query)(void *handle), void *handle,
-                  const char *function)
+int cudriver_wait(CUresult (*query)(void *handle), void *handle, const char *function)
 {
     PyThreadState *saved = PyEval_SaveThread();
     CUresult result = cudriver_staging_poll(query, handle, cudriver_signal_arrived, &saved);
 
     PyEval_RestoreThread(saved);
-    return result == CUDRIVER_STAGING_INTERRUPTED
-               ? -1
-               : cudriver_check(state, result, function, "%s", "");
+    return result == CUDRIVER_STAGING_INTERRUPTED ? -1 : cudriver_check(result, function, "%s", "");
 }
 
-int cudriver_wait_stream(CoreState *state, CUstream stream)
+int cudriver_wait_stream(CUstream stream)
 {
     PyThreadState *saved = PyEval_SaveThread();
     CUresult result = cudriver_staging_stream_wait(stream, cudriver_signal_arrived, &saved);
@@ -46,5 +43,5 @@ int cudriver_wait_stream(CoreState *state, CUstream stream)
     PyEval_RestoreThread(saved);
     return result == CUDRIVER_STAGING_INTERRUPTED
                ? -1
-               : cudriver_check(state, result, "cuStreamQuery", "stream %p", (void *)stream);
+               : cudriver_check(result, "cuStreamQuery", "stream %p", (void *)stream);
 }

@@ -14,10 +14,9 @@ void cudriver_nap(long milliseconds);
 
 /* Waits while query(handle) returns NOT_READY, as cudriver_staging_poll does. 0, or -1 with an
  * exception set: a signal handler's, or one that names `function`. */
-int cudriver_wait(CoreState *state, CUresult (*query)(void *handle), void *handle,
-                  const char *function);
+int cudriver_wait(CUresult (*query)(void *handle), void *handle, const char *function);
 
 /* The same for the work that is queued on a stream by now, in its context. */
-int cudriver_wait_stream(CoreState *state, CUstream stream);
+int cudriver_wait_stream(CUstream stream);
 
 #endif

@@ -5,44 +5,57 @@
 #include "python/shape.h"
 #include "docstrings.h"
 
+/* New reference: the context of a new array: that of the stream argument, but for an enclosing
+ * `with stream:` on another device than `home` (NULL: any device will do). `asked`: the caller
+ * named it.
+ */
+static ContextObject *context_choose(CoreState *state, ContextObject *home, bool asked,
+                                     PyObject *argument)
+{
+    ContextObject *context = home;
+    struct cudriver_stream stream;
+    bool given;
+
+    if (cudriver_stream_parse(state, argument, home, &stream, &given) < 0) {
+        return NULL;
+    }
+    if (home == NULL || stream.context->ordinal == home->ordinal) {
+        context = stream.context;
+    } else if (argument != NULL && argument != Py_None) {
+        PyErr_Format(PyExc_ValueError, "the stream is on device %d, %s device %d",
+                     stream.context->ordinal, asked ? "not on" : "the array on", home->ordinal);
+        context = NULL;
+    }
+    Py_XINCREF(context);
+    cudriver_stream_done(&stream);
+    return context;
+}
+
 /* Shared by device_empty and device_zeros. New reference. *stream_argument: borrowed. */
 static PyObject *array_make(CoreState *state, const char *function, PyObject *const *args,
                             Py_ssize_t count, PyObject *keywords, PyObject **stream_argument)
 {
     static const char *const names[] = {"shape", "dtype", "device", "stream", NULL};
     const struct cudriver_signature signature = {function, 2, 1, names};
-    PyObject *values[4], *device, *dtype, *array = NULL;
-    struct cudriver_stream stream;
-    ContextObject *context;
+    PyObject *values[4], *dtype, *array = NULL;
+    ContextObject *context = NULL;
     Py_ssize_t shape[CUDRIVER_MAX_DIMS], itemsize;
     int ndim;
-    bool given;
 
     if (cudriver_arguments(&signature, args, count, keywords, values) < 0 ||
         cudriver_shape_parse(values[0], &ndim, shape) < 0 ||
         cudriver_numpy_dtype(values[1], &dtype, &itemsize) < 0) {
         return NULL;
     }
-    device = values[2];
     *stream_argument = values[3];
-    context =
-        device != NULL && device != Py_None ? cudriver_context_for_device(state, device) : NULL;
-    if (context == NULL && PyErr_Occurred()) {
-        Py_DECREF(dtype);
-        return NULL;
+    if (values[2] != NULL && values[2] != Py_None) {
+        context = cudriver_context_for_device(state, values[2]);
     }
-    if (cudriver_stream_parse(state, *stream_argument, context, &stream, &given) == 0) {
-        bool elsewhere = context != NULL && stream.context->ordinal != context->ordinal;
-        if (elsewhere && *stream_argument != NULL && *stream_argument != Py_None) {
-            PyErr_Format(PyExc_ValueError,
-                         "device %d was asked for, but the stream is on device %d",
-                         context->ordinal, stream.context->ordinal);
-        } else {
-            /* A `with stream:` on another device is ignored. */
-            array = cudriver_device_array_new(state, elsewhere ? context : stream.context, dtype,
-                                              itemsize, ndim, shape);
-        }
-        cudriver_stream_done(&stream);
+    if (!PyErr_Occurred()) {
+        Py_XSETREF(context, context_choose(state, context, true, values[3]));
+    }
+    if (context != NULL && !PyErr_Occurred()) {
+        array = cudriver_device_array_new(state, context, dtype, itemsize, ndim, shape);
     }
     Py_XDECREF(context);
     Py_DECREF(dtype);
@@ -93,22 +106,14 @@ static int source_read(CoreState *state, PyObject *object, const struct cudriver
 static PyObject *end_copy(CoreState *state, struct cudriver_endpoint *end, ContextObject *home,
                           PyObject *argument)
 {
+    ContextObject *context = context_choose(state, home, false, argument);
     struct cudriver_endpoint dst;
-    struct cudriver_stream stream;
     PyObject *array = NULL;
-    bool given, elsewhere;
 
-    if (cudriver_stream_parse(state, argument, home, &stream, &given) < 0) {
-        cudriver_endpoint_done(end);
-        return NULL;
-    }
-    elsewhere = home != NULL && stream.context->ordinal != home->ordinal;
-    if (elsewhere && argument != NULL && argument != Py_None) {
-        PyErr_Format(PyExc_ValueError, "the stream is on device %d, the array on device %d",
-                     stream.context->ordinal, home->ordinal);
-    } else { /* A `with stream:` on another device is ignored. */
-        array = cudriver_device_array_new(state, elsewhere ? home : stream.context, end->dtype,
-                                          (Py_ssize_t)end->itemsize, end->ndim, end->shape);
+    if (context != NULL) {
+        array = cudriver_device_array_new(state, context, end->dtype, (Py_ssize_t)end->itemsize,
+                                          end->ndim, end->shape);
+        Py_DECREF(context);
     }
     if (array == NULL || cudriver_device_array_endpoint(array, true, &dst) < 0) {
         cudriver_endpoint_done(end);
@@ -116,7 +121,6 @@ static PyObject *end_copy(CoreState *state, struct cudriver_endpoint *end, Conte
     } else if (cudriver_copy_ends(state, &dst, end, argument) < 0) {
         Py_CLEAR(array);
     }
-    cudriver_stream_done(&stream);
     return array;
 }
 

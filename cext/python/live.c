@@ -61,36 +61,24 @@ static PyObject *entry_row(const struct cudriver_live *entry)
 
 PyObject *cudriver_live_list(CoreState *state)
 {
-    PyObject *list;
-    Py_ssize_t count = 0, i = 0;
+    int collected =
+        PyGC_Disable(); /* the collector may run objects' ends, which changes the list */
+    PyObject *list = PyList_New(0);
 
-    for (struct cudriver_live *entry = state->live.newest; entry != NULL; entry = entry->next) {
-        count++;
-    }
-    /* Copy the entries first: building rows may run the collector, which may remove some. */
-    list = PyList_New(0);
-    if (list == NULL) {
-        return NULL;
-    }
-    struct cudriver_live *rows = PyMem_Calloc((size_t)count + 1, sizeof *rows);
-    if (rows == NULL) {
-        Py_DECREF(list);
-        return PyErr_NoMemory();
-    }
-    for (struct cudriver_live *entry = state->live.newest; entry != NULL; entry = entry->next) {
-        rows[i] = *entry;
-        Py_XINCREF(rows[i].where);
-        i++;
-    }
-    while (i-- > 0) {
-        PyObject *row = list != NULL ? entry_row(&rows[i]) : NULL;
-        Py_XDECREF(rows[i].where);
-        if (list != NULL && (row == NULL || PyList_Append(list, row) < 0)) {
+    for (struct cudriver_live *entry = state->live.newest; entry != NULL && list != NULL;
+         entry = entry->next) {
+        PyObject *row = entry_row(entry);
+        if (row == NULL || PyList_Append(list, row) < 0) {
             Py_CLEAR(list);
         }
         Py_XDECREF(row);
     }
-    PyMem_Free(rows);
+    if (list != NULL && PyList_Reverse(list) < 0) {
+        Py_CLEAR(list);
+    }
+    if (collected) {
+        PyGC_Enable();
+    }
     return list;
 }
 

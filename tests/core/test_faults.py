@@ -154,7 +154,7 @@ def test_each_call_fails_in_turn(cu, sim, quiet, functions, name: str) -> None:
         for nth in range(1, min(count, MOST_CALLS) + 1):
             for turn in range(CODES_EACH):
                 code = CODES[(nth + 3 * turn) % len(CODES)]
-                if (function, code) == ("cuCtxGetApiVersion", 709):
+                if function in ("cuCtxGetApiVersion", "cuCtxGetId") and code == 709:
                     continue  # an answer, no failure: the context is gone with all in it
                 sim.fail(f"{function}:{nth}:{code}")
                 ended = sweep.run(scenario)

@@ -1,8 +1,6 @@
 /* cudriver._core: the module, its state, and the functions about the driver itself. */
 #include "contexts/context.h"
 #include "arrays/copy.h"
-#include "python/copy_settings.h"
-#include "contexts/query.h"
 #include "arrays/device_array.h"
 #include "arrays/dlpack.h"
 #include "driver/driver.h"
@@ -15,7 +13,7 @@
 #include "engine/engine.h"
 #include "state.h"
 #include "contexts/stream.h"
-#include "contexts/transfer.h"
+#include "contexts/work.h"
 #include "docstrings.h"
 
 #include <string.h>
@@ -155,16 +153,25 @@ static int gil_check(void)
 static int module_exec(PyObject *module)
 {
     static int (*const setups[])(PyObject *) = {
-        cudriver_query_setup,         cudriver_context_setup,
-        cudriver_context_stack_setup, cudriver_stream_setup,
-        cudriver_event_setup,         cudriver_transfer_setup,
-        cudriver_copy_setup,          cudriver_copy_settings_setup,
-        cudriver_ladder_setup,        cudriver_device_array_setup,
-        cudriver_device_make_setup,   cudriver_dlpack_from_setup,
-        cudriver_dlpack_export_setup, cudriver_host_memory_setup,
-        cudriver_pinned_arrays_setup, cudriver_host_functions_setup,
-        cudriver_pin_setup,           cudriver_pinned_numpy_setup,
-        cudriver_live_setup,          exit_setup,
+        cudriver_query_setup,
+        cudriver_context_setup,
+        cudriver_context_stack_setup,
+        cudriver_stream_setup,
+        cudriver_event_setup,
+        cudriver_transfer_setup,
+        cudriver_copy_setup,
+        cudriver_ladder_setup,
+        cudriver_device_array_setup,
+        cudriver_device_make_setup,
+        cudriver_dlpack_from_setup,
+        cudriver_dlpack_export_setup,
+        cudriver_host_memory_setup,
+        cudriver_pinned_arrays_setup,
+        cudriver_host_functions_setup,
+        cudriver_pin_setup,
+        cudriver_pinned_numpy_setup,
+        cudriver_live_setup,
+        exit_setup,
     };
 
     if (interpreter_check() < 0 || gil_check() < 0) {
@@ -203,7 +210,6 @@ static int module_clear(PyObject *module)
 static void module_free(void *module)
 {
     module_clear((PyObject *)module);
-    cudriver_transfer_free_spares(cudriver_state_of_module((PyObject *)module));
 }
 
 static PyModuleDef_Slot slots[] = {

@@ -10,7 +10,7 @@
 #include "driver/cuda_abi.h"
 
 struct ContextObject;
-struct cudriver_work;
+struct TransferObject;
 
 /* An entry in the list of what is alive, embedded in the object it describes. See live.h. */
 struct cudriver_live {
@@ -22,8 +22,6 @@ struct cudriver_live {
     bool kept;       /* of a context: the package itself holds a reference */
     PyObject *where; /* owned: "file:line" when tracing is on, else NULL */
 };
-
-#define CUDRIVER_SPARE_TRANSFERS 64
 
 typedef struct {
     /* First the owned references, which module.c visits and clears: see CUDRIVER_STATE_OWNED. */
@@ -52,18 +50,14 @@ typedef struct {
         bool reporting;               /* write what is alive to stderr at exit */
     } live;
 
-    struct {                                /* contexts/work.c: work in flight */
-        struct cudriver_work *first, *last; /* in the order of issue */
-        unsigned long long issued;          /* how much there ever was */
-        Py_ssize_t in_flight;               /* pieces of work now */
-        size_t added;                       /* weight of what was issued since the last pass */
-        size_t remained;                    /* pieces in flight after that pass */
+    struct {                                 /* contexts/work.c: work in flight */
+        struct TransferObject *first, *last; /* in the order of issue */
+        unsigned long long issued;           /* how much there ever was */
+        Py_ssize_t in_flight;                /* pieces of work now */
+        size_t added;                        /* weight of what was issued since the last pass */
+        size_t remained;                     /* pieces in flight after that pass */
     } works;
 
-    /* Kept for reuse, so that issuing a copy of page-locked memory allocates nothing:
-     * tests/core/test_calls.py counts. */
-    PyObject *spare_transfers[CUDRIVER_SPARE_TRANSFERS]; /* memory of freed Transfers */
-    int spare_transfer_count;
     unsigned long exit_thread; /* the one that ends the interpreter; 0: it goes on */
     bool exiting;              /* at interpreter exit: failed frees are silent */
 } CoreState;
@@ -83,6 +77,13 @@ static inline CoreState *cudriver_state_of(PyObject *self)
 static inline CoreState *cudriver_state_of_module(PyObject *module)
 {
     return (CoreState *)PyModule_GetState(module);
+}
+
+/* Creates a type, which `kept` in the state owns, and adds it to the module. 0 or -1. */
+static inline int cudriver_type_add(PyObject *module, PyTypeObject **kept, PyType_Spec *spec)
+{
+    *kept = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
+    return *kept == NULL ? -1 : PyModule_AddType(module, *kept);
 }
 
 #endif

@@ -13,9 +13,8 @@
 #include "python/numpy_bridge.h"
 #include "python/shape.h"
 #include "python/wait.h"
-#include "contexts/capture.h"
 #include "contexts/stream.h"
-#include "contexts/transfer.h"
+#include "contexts/work.h"
 
 /* Checks that both ends have the same shape and dtype. 0, or -1 with ValueError or TypeError. */
 static int ends_match(const struct cudriver_endpoint *dst, const struct cudriver_endpoint *src)
@@ -334,7 +333,7 @@ static PyObject *follow_in_order(CoreState *state, struct cudriver_copy_plan *pl
          follow_blocking(state, plan, ends) < 0)) {
         return NULL;
     }
-    return cudriver_transfer_done(state, plan->bytes);
+    return cudriver_work_over(state, plan->bytes);
 }
 
 /* Issues a copy as planned, on a stream of one of its devices. New reference: a Transfer. */
@@ -343,7 +342,7 @@ static PyObject *follow_async(CoreState *state, struct cudriver_copy_plan *plan,
 {
     ContextObject *home = ends_home(ends);
     struct cudriver_staging_transfer *staged = NULL;
-    struct cudriver_work *work;
+    PyObject *work;
     bool pushed[2];
     int failed;
 
@@ -368,10 +367,7 @@ static PyObject *follow_async(CoreState *state, struct cudriver_copy_plan *plan,
         plan->kind = CUDRIVER_COPY_BOUNCED;
         return follow_in_order(state, plan, ends, stream);
     }
-    if (work == NULL) {
-        return NULL;
-    }
-    return cudriver_transfer_new(state, work, staged, plan->bytes);
+    return work;
 }
 
 /* Checks that the stream is on one of the copy's devices. 0, or -1 with ValueError. */

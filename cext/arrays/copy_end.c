@@ -2,7 +2,6 @@
 #include "copy.h"
 #include "device_array.h"
 #include "dlpack.h"
-#include "foreign_array.h"
 #include "python/numpy_bridge.h"
 
 const struct cudriver_stream cudriver_unordered;

@@ -39,7 +39,7 @@ static CUresult memory_release(CoreState *state, struct cudriver_device_memory *
     }
     memory->closed = true;
     cudriver_live_remove(state, &memory->live);
-    result = cudriver_device_free(memory->context, &memory->block, function);
+    result = cudriver_device_free(memory, function);
     memory->context->children--;
     Py_CLEAR(memory->lender); /* runs another library's code */
     return result;
@@ -91,8 +91,7 @@ PyObject *cudriver_device_array_new(CoreState *state, ContextObject *context, Py
         return NULL;
     }
     memory = memory_new(context);
-    failed =
-        memory == NULL ? -1 : cudriver_device_alloc(state, context, (size_t)bytes, &memory->block);
+    failed = memory == NULL ? -1 : cudriver_device_alloc(state, memory, (size_t)bytes);
     cudriver_context_end(context, pushed);
     if (failed < 0) {
         if (memory != NULL) {
@@ -100,11 +99,11 @@ PyObject *cudriver_device_array_new(CoreState *state, ContextObject *context, Py
         }
         return NULL;
     }
-    cudriver_live_add(state, &memory->live, "device array", (size_t)bytes, memory->block.address,
+    cudriver_live_add(state, &memory->live, "device array", (size_t)bytes, memory->address,
                       context->ordinal);
     return array_wrap(state, memory,
-                      cudriver_numpy_over(NULL, (void *)(uintptr_t)memory->block.address, dtype,
-                                          ndim, shape, NULL, false, true));
+                      cudriver_numpy_over(NULL, (void *)(uintptr_t)memory->address, dtype, ndim,
+                                          shape, NULL, false, true));
 }
 
 PyObject *cudriver_device_array_over(CoreState *state, const struct cudriver_endpoint *end,
@@ -253,7 +252,7 @@ static int close_check(CoreState *state, PyObject *object)
 PyObject *cudriver_device_array_close(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     CoreState *state = cudriver_state_of(object);
-    unsigned long long address = array_of(object)->memory->block.address;
+    unsigned long long address = array_of(object)->memory->address;
     const char *function;
     CUresult result;
 
@@ -290,7 +289,7 @@ int cudriver_device_array_endpoint(PyObject *object, bool write, struct cudriver
     end->host = NULL;
     end->busy = &memory->busy; /* forbids close() until released */
     ++memory->busy;
-    cudriver_device_settle(memory->context, &memory->block);
+    cudriver_device_settle(memory);
     return 0;
 }
 

@@ -5,18 +5,6 @@
 #include "copy.h"
 #include "device_memory.h"
 
-/* The memory that a DeviceArray and its views share. */
-struct cudriver_device_memory {
-    struct cudriver_live live;          /* listed if the memory is ours */
-    ContextObject *context;             /* owned */
-    struct cudriver_device_block block; /* of memory that is ours */
-    PyObject *lender;   /* owned: keeps another library's memory alive; NULL: ours */
-    Py_ssize_t arrays;  /* DeviceArrays that share it: the last one frees it */
-    Py_ssize_t busy;    /* calls that use it, perhaps without the GIL */
-    Py_ssize_t exports; /* DLPack tensors that other libraries hold */
-    bool closed;
-};
-
 /* `array` is an ndarray whose data pointer is the device's address: NumPy does the geometry. Its
  * items must never be read, so no Python code must see it, nor a debugger that prints it. */
 typedef struct {

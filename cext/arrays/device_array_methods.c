@@ -9,7 +9,6 @@
 #include "python/error.h"
 #include "python/numpy_bridge.h"
 #include "python/shape.h"
-#include "python/types.h"
 #include "docstrings.h"
 
 static DeviceArrayObject *array_of(PyObject *object)
@@ -79,7 +78,7 @@ static PyObject *get_pointer(PyObject *object, void *Py_UNUSED(closure))
     if (cudriver_device_array_endpoint(object, false, &end) < 0) {
         return NULL;
     }
-    self->memory->block.shared = true;
+    self->memory->shared = true;
     for (int i = 0; i < end.ndim; i++) {
         items = end.shape[i] == 0 ? 0 : items;
     }

@@ -22,8 +22,11 @@ static ContextObject *context_choose(CoreState *state, ContextObject *home, bool
     if (home == NULL || stream.context->ordinal == home->ordinal) {
         context = stream.context;
     } else if (argument != NULL && argument != Py_None) {
-        PyErr_Format(PyExc_ValueError, "the stream is on device %d, %s device %d",
-                     stream.context->ordinal, asked ? "not on" : "the array on", home->ordinal);
+        int there = stream.context->ordinal, here = home->ordinal;
+        PyErr_Format(PyExc_ValueError,
+                     asked ? "device %d was asked for, but the stream is on device %d"
+                           : "the stream is on device %d, the array on device %d",
+                     asked ? here : there, asked ? there : here);
         context = NULL;
     }
     Py_XINCREF(context);

@@ -126,14 +126,13 @@ static int wait_for_memory(CoreState *state, ContextObject *context)
     return 0;
 }
 
-int cudriver_device_alloc(CoreState *state, ContextObject *context, size_t bytes,
-                          struct cudriver_device_block *block)
+int cudriver_device_alloc(CoreState *state, struct cudriver_device_memory *memory, size_t bytes)
 {
+    ContextObject *context = memory->context;
     CUmemoryPool pool = cudriver_device_pool(context->ordinal);
     CUstream order = NULL;
     CUresult result;
 
-    memset(block, 0, sizeof *block);
     if (bytes == 0) {
         return 0;
     }
@@ -144,7 +143,7 @@ int cudriver_device_alloc(CoreState *state, ContextObject *context, size_t bytes
             return -1;
         }
     }
-    result = alloc_once(pool, order, bytes, &block->address);
+    result = alloc_once(pool, order, bytes, &memory->address);
     if (result == CUDA_ERROR_OUT_OF_MEMORY) {
         if (wait_for_memory(state, context) < 0) {
             return -1;
@@ -152,7 +151,7 @@ int cudriver_device_alloc(CoreState *state, ContextObject *context, size_t bytes
         Py_BEGIN_ALLOW_THREADS
         pools_trim();
         Py_END_ALLOW_THREADS
-        result = alloc_once(pool, order, bytes, &block->address);
+        result = alloc_once(pool, order, bytes, &memory->address);
     }
     if (result != CUDA_SUCCESS) {
         size_t available = 0, total = 0;
@@ -160,23 +159,24 @@ int cudriver_device_alloc(CoreState *state, ContextObject *context, size_t bytes
         if (cuda.cuMemGetInfo_v2(&available, &total) == CUDA_SUCCESS) {
             snprintf(room, sizeof room, " has %zu of %zu free", available, total);
         }
-        block->address = 0;
+        memory->address = 0;
         cudriver_raise(result, pool != NULL ? "cuMemAllocFromPoolAsync" : "cuMemAlloc_v2",
                        "%zu bytes; device %d%s", bytes, context->ordinal, room);
         return -1;
     }
-    block->number = pool != NULL ? ++context->allocated : 0;
+    memory->number = pool != NULL ? ++context->allocated : 0;
     return 0;
 }
 
-void cudriver_device_settle(ContextObject *context, const struct cudriver_device_block *block)
+void cudriver_device_settle(const struct cudriver_device_memory *memory)
 {
+    ContextObject *context = memory->context;
     unsigned long long allocated = context->allocated;
     CUstream stream = context->alloc_stream;
     CUresult result;
     bool pushed;
 
-    if (block->number <= context->settled || !cudriver_context_begin_free(context, &pushed)) {
+    if (memory->number <= context->settled || !cudriver_context_begin_free(context, &pushed)) {
         return;
     }
     result = cuda.cuStreamQuery(stream);
@@ -214,28 +214,28 @@ static CUresult free_without_context(CUdevice device, CUdeviceptr address)
     return result;
 }
 
-CUresult cudriver_device_free(ContextObject *context, struct cudriver_device_block *block,
-                              const char **function)
+CUresult cudriver_device_free(struct cudriver_device_memory *memory, const char **function)
 {
+    ContextObject *context = memory->context;
     CUstream order = context->alloc_stream;
     CUresult result = CUDA_SUCCESS;
     bool pushed;
 
     *function = "cuMemFree_v2";
-    if (block->address != 0 && cudriver_context_begin_free(context, &pushed)) {
-        if (block->number != 0 && !block->shared) {
+    if (memory->address != 0 && cudriver_context_begin_free(context, &pushed)) {
+        if (memory->number != 0 && !memory->shared) {
             *function = "cuMemFreeAsync";
-            result = cuda.cuMemFreeAsync(block->address, order);
+            result = cuda.cuMemFreeAsync(memory->address, order);
         } else {
             Py_BEGIN_ALLOW_THREADS
-            result = cuda.cuMemFree_v2(block->address);
+            result = cuda.cuMemFree_v2(memory->address);
             Py_END_ALLOW_THREADS
         }
         cudriver_context_end(context, pushed);
-    } else if (block->address != 0 && block->number != 0 && !cudriver_driver_is_forked() &&
+    } else if (memory->address != 0 && memory->number != 0 && !cudriver_driver_is_forked() &&
                cudriver_driver_is_initialised()) {
-        result = free_without_context(context->device, block->address);
+        result = free_without_context(context->device, memory->address);
     }
-    block->address = 0;
+    memory->address = 0;
     return result;
 }

@@ -4,30 +4,36 @@
 
 #include "contexts/context.h"
 
-struct cudriver_device_block {
-    CUdeviceptr address;       /* 0 for an empty block */
+/* The memory that a DeviceArray and its views share. */
+struct cudriver_device_memory {
+    struct cudriver_live live; /* listed if the memory is ours */
+    ContextObject *context;    /* owned */
+    CUdeviceptr address;       /* of memory that is ours; 0: none, or empty */
     unsigned long long number; /* its allocation's on alloc_stream; 0: it is from no pool */
     bool shared; /* its address was handed out: cuMemFree it, which waits for all work */
+    bool closed;
+    PyObject *lender;   /* owned: keeps another library's memory alive; NULL: ours */
+    Py_ssize_t arrays;  /* DeviceArrays that share it: the last one frees it */
+    Py_ssize_t busy;    /* calls that use it, perhaps without the GIL */
+    Py_ssize_t exports; /* DLPack tensors that other libraries hold */
 };
 
 /*
- * Allocates `bytes` in `context`, between begin and end. After cudriver_device_settle any stream
- * may use the memory: the pool never hands out memory that another stream still uses. If memory
- * runs out: waits for our work in the context, which releases what that kept alive, trims the pools
- * and retries. 0 or -1.
+ * Allocates `bytes` in the memory's context, between begin and end. After cudriver_device_settle
+ * any stream may use the memory: the pool never hands out memory that another stream still uses. If
+ * memory runs out: waits for our work in the context, which releases what that kept alive, trims
+ * the pools and retries. 0 or -1.
  */
-int cudriver_device_alloc(CoreState *state, ContextObject *context, size_t bytes,
-                          struct cudriver_device_block *block);
+int cudriver_device_alloc(CoreState *state, struct cudriver_device_memory *memory, size_t bytes);
 
-/* Call before each use of a block of `context`, which is open: waits until its allocation is
+/* Call before each use, in an open context: waits until its allocation is
  * complete. An idle stream allocates at once, so a wait is rare, and one check covers all earlier
  * allocations. May release the GIL. */
-void cudriver_device_settle(ContextObject *context, const struct cudriver_device_block *block);
+void cudriver_device_settle(const struct cudriver_device_memory *memory);
 
-/* Frees the block and empties it. None of our work may be using it: work in flight keeps what it
+/* Frees the memory. None of our work may be using it: work in flight keeps what it
  * uses. Needs no current context. */
-CUresult cudriver_device_free(ContextObject *context, struct cudriver_device_block *block,
-                              const char **function);
+CUresult cudriver_device_free(struct cudriver_device_memory *memory, const char **function);
 
 /* The pool for a device's memory, created at first use; NULL if the driver has none. Borrowed: the
  * process keeps it. The GIL is held. */

@@ -36,6 +36,9 @@ StreamObject *cudriver_dlpack_stream(CoreState *state, int ordinal);
 int cudriver_dlpack_read(CoreState *state, const struct cudriver_dl_lent *lent,
                          struct cudriver_endpoint *end);
 
+/* Finds the data type of a dtype. 0, or -1 with BufferError if there is none. */
+int cudriver_dlpack_type(CoreState *state, PyObject *dtype, struct cudriver_dl_type *type);
+
 /* What an object is, as far as it says so by `requires_grad`. */
 enum cudriver_dl_kind {
     CUDRIVER_DL_OTHER,

@@ -4,21 +4,15 @@
 #include "driver/driver.h"
 #include "python/numpy_bridge.h"
 
-/* New reference: a NumPy array over a host end. */
-static PyObject *host_array(const struct cudriver_dl_lent *lent,
-                            const struct cudriver_endpoint *end)
-{
-    return cudriver_numpy_over(lent->keeper, end->host, end->dtype, end->ndim, end->shape,
-                               end->strides, false, !(lent->flags & CUDRIVER_DL_READ_ONLY));
-}
-
 PyObject *cudriver_dlpack_array(CoreState *state, const struct cudriver_dl_lent *lent,
                                 const struct cudriver_endpoint *end)
 {
+    const bool read_only = (lent->flags & CUDRIVER_DL_READ_ONLY) != 0;
+
     return cudriver_endpoint_is_device(end)
-               ? cudriver_device_array_over(state, end, lent->keeper,
-                                            (lent->flags & CUDRIVER_DL_READ_ONLY) != 0)
-               : host_array(lent, end);
+               ? cudriver_device_array_over(state, end, lent->keeper, read_only)
+               : cudriver_numpy_over(lent->keeper, end->host, end->dtype, end->ndim, end->shape,
+                                     end->strides, false, !read_only);
 }
 
 int cudriver_dlpack_wait(CoreState *state, const struct cudriver_endpoint *end,
@@ -43,25 +37,22 @@ static int lent_endpoint(CoreState *state, const struct cudriver_dl_lent *lent,
     PyObject *array;
     int failed;
 
-    if (cudriver_endpoint_is_device(end)) {
-        end->owner = Py_NewRef(lent->keeper);
-        if (on == CUDRIVER_UNORDERED) {
-            return 0;
-        }
-        if (on == NULL || (on->context != NULL && on->context->ordinal != end->context->ordinal)) {
-            return cudriver_dlpack_wait(state, end, on);
-        }
-        end->on_default = cudriver_stream_is_default(on->handle);
+    if (!cudriver_endpoint_is_device(end)) {
+        array = cudriver_dlpack_array(state, lent, end);
+        cudriver_endpoint_done(end);
+        failed = array == NULL ? -1 : cudriver_numpy_endpoint(array, false, end);
+        Py_XDECREF(array); /* the endpoint keeps it alive */
+        return failed;
+    }
+    end->owner = Py_NewRef(lent->keeper);
+    if (on == CUDRIVER_UNORDERED) {
         return 0;
     }
-    array = host_array(lent, end);
-    cudriver_endpoint_done(end);
-    if (array == NULL) {
-        return -1;
+    if (on == NULL || (on->context != NULL && on->context->ordinal != end->context->ordinal)) {
+        return cudriver_dlpack_wait(state, end, on);
     }
-    failed = cudriver_numpy_endpoint(array, false, end);
-    Py_DECREF(array); /* the endpoint keeps it alive */
-    return failed;
+    end->on_default = cudriver_stream_is_default(on->handle);
+    return 0;
 }
 
 /* New reference: what to read instead of a tensor that requires grad. NULL with an exception set,

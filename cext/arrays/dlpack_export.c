@@ -5,7 +5,6 @@
 #include "driver/driver.h"
 #include "python/arguments.h"
 #include "python/call.h"
-#include "python/dlpack_types.h"
 #include "python/error.h"
 #include "python/numpy_bridge.h"
 #include "docstrings.h"
@@ -122,7 +121,7 @@ static struct export *export_new(CoreState *state, const struct cudriver_endpoin
     }
     array->memory->exports++;
     /* The other library's work is not ours to wait for: free the memory behind all work. */
-    array->memory->block.shared = true;
+    array->memory->shared = true;
     return self;
 }
 

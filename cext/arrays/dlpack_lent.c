@@ -1,9 +1,7 @@
 /* Tensors that other libraries lend us: asked for, and put in order. See dlpack.h. */
 #include "dlpack.h"
 
-#include "contexts/capture.h"
 #include "contexts/stream.h"
-#include "contexts/stream_order.h"
 #include "driver/driver.h"
 #include "python/call.h"
 #include "python/error.h"
@@ -60,7 +58,6 @@ static void order_done(struct order *order)
  * and waits for none outside its graph. False if the driver refuses. */
 static bool put_behind(CoreState *state, ContextObject *context, CUstream theirs, CUstream ours)
 {
-    const char *function;
     bool pushed, done, ours_captured, theirs_captured;
 
     if (cudriver_context_begin(state, context, &pushed) < 0) {
@@ -76,7 +73,7 @@ static bool put_behind(CoreState *state, ContextObject *context, CUstream theirs
         done = !theirs_captured && cuda.cuStreamQuery(theirs) == CUDA_SUCCESS;
     } else {
         Py_BEGIN_ALLOW_THREADS
-        done = cudriver_stream_follow(theirs, ours, &function) == CUDA_SUCCESS;
+        done = cudriver_staging_follow(NULL, theirs, NULL, ours) == CUDA_SUCCESS;
         Py_END_ALLOW_THREADS
     }
     cudriver_context_end(context, pushed);

@@ -1,10 +1,66 @@
 /* What a lent tensor describes, read and checked. See dlpack.h. */
 #include "dlpack.h"
 
-#include "foreign_array.h"
-#include "python/dlpack_types.h"
+#include "copy.h"
+#include "python/call.h"
 #include "python/error.h"
+#include "python/numpy_bridge.h"
 #include "python/shape.h"
+
+/* ---- data types: memory/dlpack.py knows them; what it has said once is kept ---- */
+
+/* Borrowed: what is kept for a key. NULL, perhaps with an exception set. */
+static PyObject *kept(CoreState *state, PyObject *key)
+{
+    if (state->dlpack_types == NULL) {
+        state->dlpack_types = PyDict_New();
+    }
+    return state->dlpack_types != NULL ? PyDict_GetItemWithError(state->dlpack_types, key) : NULL;
+}
+
+/* Keeps what was said for a key, and takes it over. Borrowed; NULL if `said` is NULL. */
+static PyObject *keep(CoreState *state, PyObject *key, PyObject *said)
+{
+    int failed = said != NULL ? PyDict_SetItem(state->dlpack_types, key, said) : -1;
+
+    Py_XDECREF(said);
+    return failed < 0 ? NULL : said;
+}
+
+int cudriver_dlpack_type(CoreState *state, PyObject *dtype, struct cudriver_dl_type *type)
+{
+    PyObject *pair = kept(state, dtype);
+    int code, bits;
+
+    if (pair == NULL && !PyErr_Occurred()) {
+        pair = keep(state, dtype, cudriver_call("dlpack", "type_of", "(O)", dtype));
+    }
+    if (pair == NULL || !PyArg_ParseTuple(pair, "ii", &code, &bits)) {
+        return -1;
+    }
+    *type = (struct cudriver_dl_type){.code = (uint8_t)code, .bits = (uint8_t)bits, .lanes = 1};
+    return 0;
+}
+
+/* New reference: the dtype of a data type. NULL with BufferError if there is none, or ImportError
+ * if it needs an ml_dtypes that is not installed. `padded`: each item has bytes of its own. */
+static PyObject *type_read(CoreState *state, struct cudriver_dl_type type, bool padded)
+{
+    PyObject *key =
+        PyLong_FromUnsignedLong(type.code | (unsigned long)type.bits << 8 |
+                                (unsigned long)type.lanes << 16 | (unsigned long)padded << 32);
+    PyObject *dtype = key != NULL && cudriver_numpy_require() == 0 ? kept(state, key) : NULL;
+
+    if (dtype == NULL && !PyErr_Occurred()) {
+        dtype = keep(state, key,
+                     cudriver_call("dlpack", "dtype_of", "(iiiO)", type.code, type.bits, type.lanes,
+                                   padded ? Py_True : Py_False));
+    }
+    Py_XDECREF(key);
+    return Py_XNewRef(dtype);
+}
+
+/* ---- tensors ---- */
 
 /* Whether a tensor's memory is a device's: its range is checked with the driver. */
 static bool is_on_device(const struct cudriver_dl_tensor *tensor)
@@ -79,8 +135,7 @@ static int read_tensor(CoreState *state, const struct cudriver_dl_lent *lent,
                      (int)tensor->ndim);
         return -1;
     }
-    end->dtype =
-        cudriver_dlpack_dtype(state, tensor->dtype, (lent->flags & CUDRIVER_DL_PADDED) != 0);
+    end->dtype = type_read(state, tensor->dtype, (lent->flags & CUDRIVER_DL_PADDED) != 0);
     if (end->dtype == NULL) {
         return -1;
     }

@@ -1,5 +1,5 @@
-/* Other libraries' device arrays. See foreign_array.h. */
-#include "foreign_array.h"
+/* Other libraries' device arrays. See copy.h. */
+#include "copy.h"
 
 #include "contexts/stream.h"
 #include "driver/driver.h"

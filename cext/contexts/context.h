@@ -41,9 +41,9 @@ typedef struct ContextObject {
     struct cudriver_keeper
         *keeper;           /* owned: protects a foreign handle; NULL: not foreign, or no thread */
     CUstream alloc_stream; /* owned: orders allocations only; NULL until first used */
-    unsigned long long allocated;      /* allocations so far on that stream */
-    unsigned long long settled;        /* how many of these are known to be complete */
-    struct cudriver_work *spare_works; /* owned: ended work, whose events are used again */
+    unsigned long long allocated;       /* allocations so far on that stream */
+    unsigned long long settled;         /* how many of these are known to be complete */
+    struct TransferObject *spare_works; /* owned: the memory and events of ended work */
     int spare_count;
     PyObject *weak;
 } ContextObject;
@@ -117,5 +117,7 @@ int cudriver_context_check(ContextObject *context);
 
 int cudriver_context_setup(PyObject *module);
 int cudriver_context_stack_setup(PyObject *module);
+int cudriver_query_setup(PyObject *module);
+int cudriver_transfer_setup(PyObject *module);
 
 #endif

@@ -5,7 +5,6 @@
 #include "python/call.h"
 #include "python/devices.h"
 #include "python/error.h"
-#include "python/types.h"
 #include "docstrings.h"
 
 static ContextObject *context_of(PyObject *object)

@@ -37,7 +37,7 @@ int cudriver_event_record(CoreState *state, PyObject *event, PyObject *stream);
 int cudriver_event_record_on(CoreState *state, PyObject *event,
                              const struct cudriver_stream *stream);
 
-/* Makes a stream argument wait for `event`. 0 or -1. This and the two above are in event_use.c. */
+/* Makes a stream argument wait for `event`. 0 or -1. */
 int cudriver_event_wait(CoreState *state, PyObject *event, PyObject *stream);
 
 int cudriver_event_setup(PyObject *module);

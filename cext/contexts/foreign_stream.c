@@ -1,10 +1,9 @@
-/* Streams and events of other libraries. See foreign_stream.h. */
-#include "foreign_stream.h"
+/* Streams and events of other libraries. See stream.h. */
+#include "stream.h"
 
 #include "driver/driver.h"
 #include "python/call.h"
 #include "python/error.h"
-#include "stream.h"
 
 /* Reads a handle, a number from 0 to 2^64 - 1. False if it is none, perhaps with an exception. */
 static bool number_read(PyObject *number, void **handle)

@@ -1,10 +1,9 @@
 /* What only Python asks of the driver: `_query` calls a function by its name. */
-#include "query.h"
+#include "context.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "context.h"
 #include "driver/driver.h"
 #include "python/error.h"
 #include "docstrings.h"

@@ -2,13 +2,9 @@
 #include "stream.h"
 
 #include "work.h"
-#include "capture.h"
 #include "driver/driver.h"
 #include "python/devices.h"
 #include "python/error.h"
-#include "python/types.h"
-#include "foreign_stream.h"
-#include "stream_order.h"
 #include "docstrings.h"
 
 static StreamObject *stream_of(PyObject *object)

@@ -85,6 +85,28 @@ int cudriver_stream_drain(CoreState *state, ContextObject *context, CUstream str
  * says that `call` cannot be captured. Between begin and end. */
 int cudriver_streams_refuse(CoreState *state, const ContextObject *context, const char *call);
 
+/*
+ * What is queued on a stream that is being captured becomes a node of a graph and runs whenever
+ * that is launched. To wait for the stream, or to ask how far it is, breaks the capture, so each
+ * call that would do so asks here first.
+ */
+
+/* Whether the stream is being captured: 1 or 0; -1 with CudaError if its capture is broken already,
+ * or if the stream is the default one and waits for another that is being captured. Between begin
+ * and end of the stream's context. */
+int cudriver_capture_check(CUstream stream);
+
+/* 0 if the stream is not being captured; else -1 with CudaError, whose message says that `call`
+ * cannot be captured. */
+int cudriver_capture_refuse(CUstream stream, const char *call);
+
+/* Raises that error with a reason: a clause that says why. */
+void cudriver_capture_raise(CUstream stream, const char *call, const char *why);
+
+/* Whether asking about the stream's work, or queueing an event behind it, would spoil a capture.
+ * Raises nothing. Between begin and end of the stream's context. */
+bool cudriver_capture_forbids(CUstream stream);
+
 /* The innermost `with stream:` of this thread or task. Borrowed, or NULL. Never raises. */
 StreamObject *cudriver_stream_entered(CoreState *state);
 
@@ -93,5 +115,26 @@ int cudriver_stream_enter(CoreState *state, StreamObject *stream);
 int cudriver_stream_leave(CoreState *state, StreamObject *stream);
 
 int cudriver_stream_setup(PyObject *module);
+
+/* ---- foreign_stream.c, stream_order.c ---- */
+
+/* Reads the handle of another library's stream: from `cuda_stream`, from `__cuda_stream__`, or, if
+ * its class is called Stream, from `ptr` or `handle`. 1; 0 if `object` is no stream; -1 with an
+ * exception set. May run any code. */
+int cudriver_foreign_stream(PyObject *object, CUstream *handle);
+
+/* The same for an event: from `cuda_event`, or, if its class is called Event, from `ptr` or
+ * `handle`. The handle is NULL for an event of PyTorch's that was never recorded. */
+int cudriver_foreign_event(PyObject *object, CUevent *handle);
+
+/* New reference: the context of another library's stream, which is no default stream. */
+ContextObject *cudriver_foreign_stream_context(CoreState *state, CUstream handle);
+
+/* Stream.from_handle, a class method. */
+PyObject *cudriver_stream_from_handle(PyObject *type, PyObject *argument);
+
+/* Methods of Stream. */
+PyObject *cudriver_stream_record(PyObject *object, PyObject *args, PyObject *keywords);
+PyObject *cudriver_stream_wait(PyObject *object, PyObject *other);
 
 #endif

@@ -1,30 +1,9 @@
-/* The order of streams, and Stream.record and Stream.wait. See stream_order.h. */
-#include "stream_order.h"
+/* The order of streams, and Stream.record and Stream.wait. See stream.h. */
+#include "stream.h"
 
 #include "driver/driver.h"
 #include "event.h"
-#include "foreign_stream.h"
 #include "python/error.h"
-#include "stream.h"
-
-CUresult cudriver_stream_follow(CUstream first, CUstream second, const char **function)
-{
-    CUevent event;
-    CUresult result;
-
-    *function = "cuEventCreate";
-    result = cuda.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
-    if (result == CUDA_SUCCESS) {
-        *function = "cuEventRecord";
-        result = cuda.cuEventRecord(event, first);
-        if (result == CUDA_SUCCESS) {
-            *function = "cuStreamWaitEvent";
-            result = cuda.cuStreamWaitEvent(second, event, 0);
-        }
-        cuda.cuEventDestroy_v2(event); /* the driver keeps it until it is over */
-    }
-    return result;
-}
 
 PyObject *cudriver_stream_record(PyObject *object, PyObject *args, PyObject *keywords)
 {

@@ -1,109 +1,22 @@
-/* Transfer: an asynchronous copy. See transfer.h. */
-#include "transfer.h"
+/* Transfer: the type. See work.h. */
+#include "work.h"
 
 #include "driver/driver.h"
 #include "python/call.h"
 #include "python/error.h"
-#include "python/types.h"
 #include "docstrings.h"
 
-typedef struct {
-    PyObject_HEAD
-    struct cudriver_work *work;               /* owned; NULL when complete */
-    struct cudriver_staging_transfer *staged; /* borrowed: the engine's transfer, or NULL */
-    size_t bytes;
-    CUresult result;
-} TransferObject;
-
-/* A zeroed Transfer, or NULL with an exception set. */
-static TransferObject *transfer_alloc(CoreState *state)
-{
-    TransferObject *self;
-
-    if (state->spare_transfer_count == 0) {
-        return (TransferObject *)state->transfer_type->tp_alloc(state->transfer_type, 0);
-    }
-    self = (TransferObject *)state->spare_transfers[--state->spare_transfer_count];
-    self->work = NULL;
-    self->staged = NULL;
-    self->bytes = 0;
-    self->result = CUDA_SUCCESS;
-    return (TransferObject *)PyObject_Init((PyObject *)self, state->transfer_type);
-}
-
-PyObject *cudriver_transfer_new(CoreState *state, struct cudriver_work *work,
-                                struct cudriver_staging_transfer *staged, size_t bytes)
-{
-    TransferObject *self = transfer_alloc(state);
-
-    if (self == NULL) {
-        if (work != NULL) {
-            cudriver_work_release(work);
-        }
-        return NULL;
-    }
-    self->work = work;
-    self->staged = staged;
-    self->bytes = bytes;
-    return (PyObject *)self;
-}
-
-PyObject *cudriver_transfer_done(CoreState *state, size_t bytes)
-{
-    return cudriver_transfer_new(state, NULL, NULL, bytes);
-}
-
-static void transfer_dealloc(PyObject *object)
-{
-    TransferObject *self = (TransferObject *)object;
-    PyTypeObject *type = Py_TYPE(object);
-    CoreState *state = cudriver_state_of(object);
-
-    if (self->work != NULL) {
-        cudriver_work_release(self->work);
-    }
-    if (state->spare_transfer_count < CUDRIVER_SPARE_TRANSFERS) {
-        state->spare_transfers[state->spare_transfer_count++] = object;
-    } else {
-        type->tp_free(object);
-    }
-    Py_DECREF(type);
-}
-
-void cudriver_transfer_free_spares(CoreState *state)
-{
-    while (state->spare_transfer_count > 0) {
-        PyObject_Free(state->spare_transfers[--state->spare_transfer_count]);
-    }
-}
-
-/* NOT_READY, or the result, which is then kept. */
+/* NOT_READY, or the result. */
 static CUresult transfer_poll(TransferObject *self)
 {
-    CoreState *state = cudriver_state_of((PyObject *)self);
-    struct cudriver_work *work = self->work;
-    CUresult result;
+    CUresult result = cudriver_work_poll(cudriver_state_of((PyObject *)self), self);
 
-    if (work == NULL) {
-        return self->result;
-    }
-    cudriver_work_keep(work);
-    result = cudriver_work_poll(state, work); /* other code may run and finish the transfer */
-    if (result == CUDA_SUCCESS && self->work == work && self->staged != NULL) {
+    if (result == CUDA_SUCCESS && self->staged != NULL) {
         /* After a fault the engine lets the stream continue and reports the fault here. */
         Py_BEGIN_ALLOW_THREADS
         result = cudriver_staging_wait(self->staged, NULL, NULL);
         Py_END_ALLOW_THREADS
     }
-    if (self->work == NULL) {
-        result = self->result;
-    } else if (result != CUDA_ERROR_NOT_READY &&
-               !(result == CUDA_ERROR_NOT_INITIALIZED && cudriver_driver_is_forked())) {
-        self->work = NULL;
-        self->result = result;
-        cudriver_work_release(work);
-    }
-    cudriver_work_release(work);
     return result;
 }
 
@@ -119,13 +32,10 @@ static PyObject *transfer_wait(PyObject *object, PyObject *Py_UNUSED(ignored))
     CoreState *state = cudriver_state_of(object);
     CUresult result;
 
-    result = transfer_poll(self);
-    if (result == CUDA_ERROR_NOT_READY) {
-        if (cudriver_work_wait(state, self->work) < 0) {
-            return NULL;
-        }
-        result = transfer_poll(self);
+    if (cudriver_work_wait(state, self) < 0) {
+        return NULL;
     }
+    result = transfer_poll(self);
     if (result != CUDA_SUCCESS) {
         return transfer_raise(self, result);
     }
@@ -135,9 +45,8 @@ static PyObject *transfer_wait(PyObject *object, PyObject *Py_UNUSED(ignored))
 
 static PyObject *transfer_get_done(PyObject *object, void *Py_UNUSED(closure))
 {
-    CUresult result;
+    CUresult result = transfer_poll((TransferObject *)object);
 
-    result = transfer_poll((TransferObject *)object);
     if (result == CUDA_ERROR_NOT_READY) {
         Py_RETURN_FALSE;
     }
@@ -180,7 +89,7 @@ static PyMethodDef transfer_methods[] = {
 };
 
 static PyType_Slot transfer_slots[] = {
-    {Py_tp_doc, DOC_Transfer},       {Py_tp_dealloc, transfer_dealloc},
+    {Py_tp_doc, DOC_Transfer},       {Py_tp_dealloc, cudriver_work_dealloc},
     {Py_tp_repr, transfer_repr},     {Py_tp_methods, transfer_methods},
     {Py_tp_getset, transfer_getset}, {Py_tp_members, transfer_members},
     {Py_am_await, transfer_await},   {0, NULL},

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "capture.h"
+#include "stream.h"
 #include "driver/driver.h"
 #include "python/error.h"
 #include "python/wait.h"
@@ -21,31 +21,11 @@
 /* In place of the handle of a stream that is destroyed: the next stream may have it. */
 #define STREAM_GONE ((CUstream)UINTPTR_MAX)
 
-/*
- * Those in flight form the list state->works, in the order in which they were issued. A stream's
- * work ends in that order, so a pass over all asks few of each stream: those of one stream are
- * linked by `before` and `after`.
- */
-struct cudriver_work {
-    struct cudriver_work *next, *prev;    /* in the list; next is also that of the spares */
-    struct cudriver_work *before, *after; /* in flight on the same stream, or NULL */
-    Py_ssize_t refs;                      /* one for the list, one for each Transfer or wait */
-    unsigned long long serial;            /* in the order of issue */
-    bool ended;                           /* a pass has seen its end: `result` is set */
-    bool over;                            /* out of the list: `result` is set */
-    CUresult result;
-    ContextObject *context; /* owned; a spare's: borrowed */
-    CUstream stream;
-    CUevent event;                            /* owned */
-    struct cudriver_staging_transfer *staged; /* owned, or NULL */
-    PyObject *owners[2];                      /* owned until it is over, or NULL */
-};
-
 /* ---- the list ---- */
 
-static void list_add(CoreState *state, struct cudriver_work *work)
+static void list_add(CoreState *state, TransferObject *work)
 {
-    struct cudriver_work *before = state->works.last;
+    TransferObject *before = state->works.last;
 
     work->prev = before;
     *(before != NULL ? &before->next : &state->works.first) = work;
@@ -61,7 +41,7 @@ static void list_add(CoreState *state, struct cudriver_work *work)
     state->works.in_flight++;
 }
 
-static void list_remove(CoreState *state, struct cudriver_work *work)
+static void list_remove(CoreState *state, TransferObject *work)
 {
     *(work->prev != NULL ? &work->prev->next : &state->works.first) = work->next;
     *(work->next != NULL ? &work->next->prev : &state->works.last) = work->prev;
@@ -78,7 +58,7 @@ static void list_remove(CoreState *state, struct cudriver_work *work)
 void cudriver_works_end_stream(const CoreState *state, const ContextObject *context,
                                CUstream stream)
 {
-    for (struct cudriver_work *work = state->works.first; work != NULL; work = work->next) {
+    for (TransferObject *work = state->works.first; work != NULL; work = work->next) {
         if (work->context == context && work->stream == stream) {
             work->stream = STREAM_GONE;
             work->before = work->after = NULL;
@@ -88,11 +68,11 @@ void cudriver_works_end_stream(const CoreState *state, const ContextObject *cont
 
 /* ---- one piece of work ---- */
 
-/* A piece of work with an event: one that the context keeps, or a new one. *result says why it has
- * no event. NULL: no memory. */
-static struct cudriver_work *work_new(ContextObject *context, CUresult *result)
+/* New reference: a piece of work with an event: one that the context keeps, or a new one. *result
+ * says why it has no event. NULL, without an exception: no memory. */
+static TransferObject *work_new(CoreState *state, ContextObject *context, CUresult *result)
 {
-    struct cudriver_work *work = context->spare_works;
+    TransferObject *work = context->spare_works;
     CUevent event = NULL;
 
     *result = CUDA_SUCCESS;
@@ -100,30 +80,44 @@ static struct cudriver_work *work_new(ContextObject *context, CUresult *result)
         context->spare_works = work->next;
         context->spare_count--;
         event = work->event;
+        memset((char *)work + sizeof(PyObject), 0, sizeof *work - sizeof(PyObject));
+        PyObject_Init((PyObject *)work, state->transfer_type);
     } else {
-        work = PyMem_Malloc(sizeof *work);
+        work = (TransferObject *)state->transfer_type->tp_alloc(state->transfer_type, 0);
         if (work == NULL) {
+            PyErr_Clear();
             return NULL;
         }
         cudriver_driver_relax();
         *result = cuda.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
         cudriver_driver_restore();
     }
-    memset(work, 0, sizeof *work);
     work->event = *result == CUDA_SUCCESS ? event : NULL;
-    work->refs = 1;
     work->context = (ContextObject *)Py_NewRef((PyObject *)context);
     return work;
 }
 
-/* Frees what nobody refers to, or keeps it and its event. */
-static void work_free(struct cudriver_work *work)
+PyObject *cudriver_work_over(CoreState *state, size_t bytes)
 {
+    TransferObject *work =
+        (TransferObject *)state->transfer_type->tp_alloc(state->transfer_type, 0);
+
+    if (work != NULL) {
+        work->bytes = bytes;
+        work->over = true;
+    }
+    return (PyObject *)work;
+}
+
+void cudriver_work_dealloc(PyObject *object)
+{
+    TransferObject *work = (TransferObject *)object;
     ContextObject *context = work->context;
+    PyTypeObject *type = Py_TYPE(object);
     bool pushed;
 
     cudriver_staging_release(work->staged);
-    if (context->state == CUDRIVER_CONTEXT_OPEN && work->event != NULL &&
+    if (work->event != NULL && context->state == CUDRIVER_CONTEXT_OPEN &&
         work->result == CUDA_SUCCESS && context->spare_count < SPARE_MOST) {
         work->next = context->spare_works;
         context->spare_works = work;
@@ -133,21 +127,10 @@ static void work_free(struct cudriver_work *work)
             cuda.cuEventDestroy_v2(work->event);
             cudriver_context_end(context, pushed);
         }
-        PyMem_Free(work);
+        type->tp_free(object);
     }
-    Py_DECREF(context);
-}
-
-void cudriver_work_keep(struct cudriver_work *work)
-{
-    work->refs++;
-}
-
-void cudriver_work_release(struct cudriver_work *work)
-{
-    if (--work->refs == 0) {
-        work_free(work);
-    }
+    Py_XDECREF(context);
+    Py_DECREF(type);
 }
 
 void cudriver_works_forget(ContextObject *context)
@@ -158,12 +141,12 @@ void cudriver_works_forget(ContextObject *context)
         here = cudriver_context_begin_free(context, &pushed);
     }
     while (context->spare_works != NULL) {
-        struct cudriver_work *work = context->spare_works;
+        TransferObject *work = context->spare_works;
         context->spare_works = work->next;
         if (here) {
             cuda.cuEventDestroy_v2(work->event);
         }
-        PyMem_Free(work);
+        PyObject_Free(work);
     }
     context->spare_count = 0;
     if (here) {
@@ -181,7 +164,7 @@ static CUresult event_query(void *handle)
 }
 
 /* The work's state, as the driver tells it; in a forked child NOT_INITIALIZED. */
-static CUresult work_ask(struct cudriver_work *work)
+static CUresult work_ask(TransferObject *work)
 {
     CUresult result;
     bool pushed;
@@ -199,7 +182,7 @@ static CUresult work_ask(struct cudriver_work *work)
 }
 
 /* Takes work with this result out of the list. The caller owns the list's reference. */
-static void work_end(CoreState *state, struct cudriver_work *work, CUresult result)
+static void work_end(CoreState *state, TransferObject *work, CUresult result)
 {
     list_remove(state, work);
     work->over = true;
@@ -208,7 +191,7 @@ static void work_end(CoreState *state, struct cudriver_work *work, CUresult resu
 
 /* Lets the owners go, and the list's reference. After a failure the engine's threads may still use
  * host memory. May run any code. */
-static void work_let_go(struct cudriver_work *work)
+static void work_let_go(TransferObject *work)
 {
     if (work->result != CUDA_SUCCESS && work->staged != NULL) {
         Py_BEGIN_ALLOW_THREADS
@@ -217,7 +200,7 @@ static void work_let_go(struct cudriver_work *work)
     }
     Py_CLEAR(work->owners[0]);
     Py_CLEAR(work->owners[1]);
-    cudriver_work_release(work);
+    Py_DECREF(work);
 }
 
 static bool is_end(CUresult result)
@@ -226,7 +209,7 @@ static bool is_end(CUresult result)
            !(result == CUDA_ERROR_NOT_INITIALIZED && cudriver_driver_is_forked());
 }
 
-CUresult cudriver_work_poll(CoreState *state, struct cudriver_work *work)
+CUresult cudriver_work_poll(CoreState *state, TransferObject *work)
 {
     CUresult result = work_ask(work);
 
@@ -237,12 +220,12 @@ CUresult cudriver_work_poll(CoreState *state, struct cudriver_work *work)
     return result;
 }
 
-int cudriver_work_wait(CoreState *state, struct cudriver_work *work)
+int cudriver_work_wait(CoreState *state, TransferObject *work)
 {
     bool pushed;
     int failed = 0;
 
-    work->refs++;
+    Py_INCREF(work);
     while (failed == 0 && cudriver_work_poll(state, work) == CUDA_ERROR_NOT_READY) {
         failed = cudriver_context_begin(state, work->context, &pushed);
         if (failed == 0) {
@@ -250,7 +233,7 @@ int cudriver_work_wait(CoreState *state, struct cudriver_work *work)
             cudriver_context_end(work->context, pushed);
         }
     }
-    cudriver_work_release(work);
+    Py_DECREF(work);
     return failed;
 }
 
@@ -297,12 +280,12 @@ static void reap_in_turn(CoreState *state, size_t bytes)
     }
 }
 
-struct cudriver_work *cudriver_work_add(CoreState *state, const struct cudriver_stream *stream,
-                                        PyObject *first, PyObject *second, size_t bytes,
-                                        struct cudriver_staging_transfer *staged)
+PyObject *cudriver_work_add(CoreState *state, const struct cudriver_stream *stream, PyObject *first,
+                            PyObject *second, size_t bytes,
+                            struct cudriver_staging_transfer *staged)
 {
     CUresult result;
-    struct cudriver_work *work = work_new(stream->context, &result);
+    TransferObject *work = work_new(state, stream->context, &result);
 
     if (work != NULL && result == CUDA_SUCCESS) {
         result = cuda.cuEventRecord(work->event, stream->handle);
@@ -317,26 +300,23 @@ struct cudriver_work *cudriver_work_add(CoreState *state, const struct cudriver_
         }
         if (work == NULL) {
             cudriver_staging_release(staged);
-            return PyErr_Occurred() ? NULL : (struct cudriver_work *)PyErr_NoMemory();
+            return PyErr_Occurred() ? NULL : PyErr_NoMemory();
         }
         work->over = true;
         work->result = result;
     }
     work->staged = staged;
+    work->bytes = bytes;
     if (PyErr_Occurred()) {
-        cudriver_work_release(work);
-        return NULL;
+        Py_CLEAR(work);
+    } else if (!work->over) {
+        work->stream = stream->handle;
+        work->owners[0] = Py_XNewRef(first);
+        work->owners[1] = Py_XNewRef(second);
+        list_add(state, (TransferObject *)Py_NewRef((PyObject *)work));
+        reap_in_turn(state, bytes);
     }
-    if (work->over) {
-        return work;
-    }
-    work->stream = stream->handle;
-    work->owners[0] = Py_XNewRef(first);
-    work->owners[1] = Py_XNewRef(second);
-    work->refs++; /* the list's */
-    list_add(state, work);
-    reap_in_turn(state, bytes);
-    return work;
+    return (PyObject *)work;
 }
 
 /* ---- all work in flight ---- */
@@ -346,13 +326,13 @@ struct cudriver_work *cudriver_work_add(CoreState *state, const struct cudriver_
  * well has ended well too, so each question skips twice as much as the one before, until one is
  * answered otherwise. A failure is asked of each piece by itself.
  */
-static void mark_ended(struct cudriver_work *oldest)
+static void mark_ended(TransferObject *oldest)
 {
-    struct cudriver_work *next = oldest; /* the first that is not marked */
+    TransferObject *next = oldest; /* the first that is not marked */
     size_t step = 1;
 
     while (next != NULL) {
-        struct cudriver_work *asked = next;
+        TransferObject *asked = next;
         CUresult result;
 
         for (size_t i = 1; i < step && asked->after != NULL; i++) {
@@ -360,7 +340,7 @@ static void mark_ended(struct cudriver_work *oldest)
         }
         result = work_ask(asked);
         if (asked == next ? is_end(result) : result == CUDA_SUCCESS) {
-            struct cudriver_work *beyond = asked->after;
+            TransferObject *beyond = asked->after;
             for (; next != beyond; next = next->after) {
                 next->ended = true;
                 next->result = result;
@@ -376,7 +356,7 @@ static void mark_ended(struct cudriver_work *oldest)
 
 void cudriver_works_reap(CoreState *state)
 {
-    struct cudriver_work *work, *next, *ended = NULL, **last = &ended;
+    TransferObject *work, *next, *ended = NULL, **last = &ended;
 
     for (work = state->works.first; work != NULL; work = work->next) {
         if (work->before == NULL) {
@@ -401,7 +381,7 @@ void cudriver_works_reap(CoreState *state)
 
 bool cudriver_works_hold(const CoreState *state, const PyObject *object)
 {
-    for (const struct cudriver_work *work = state->works.first; work != NULL; work = work->next) {
+    for (const TransferObject *work = state->works.first; work != NULL; work = work->next) {
         if (work->owners[0] == object || work->owners[1] == object) {
             return true;
         }
@@ -412,7 +392,7 @@ bool cudriver_works_hold(const CoreState *state, const PyObject *object)
 int cudriver_works_wait(CoreState *state, const ContextObject *context)
 {
     unsigned long long newest = state->works.issued;
-    struct cudriver_work *work = state->works.first;
+    TransferObject *work = state->works.first;
     int failed = 0;
 
     while (failed == 0 && work != NULL && work->serial <= newest) {
@@ -439,8 +419,8 @@ void cudriver_works_drain(CoreState *state)
 }
 
 /* The first from `work` on of which uses() is true for an owner; NULL: none. */
-static struct cudriver_work *work_using(CoreState *state, struct cudriver_work *work,
-                                        cudriver_uses *uses, const void *memory)
+static TransferObject *work_using(CoreState *state, TransferObject *work, cudriver_uses *uses,
+                                  const void *memory)
 {
     while (work != NULL && (work->owners[0] == NULL || !uses(state, work->owners[0], memory)) &&
            (work->owners[1] == NULL || !uses(state, work->owners[1], memory))) {
@@ -451,7 +431,7 @@ static struct cudriver_work *work_using(CoreState *state, struct cudriver_work *
 
 int cudriver_works_await(CoreState *state, cudriver_uses *uses, const void *memory)
 {
-    struct cudriver_work *work;
+    TransferObject *work;
 
     if (state->works.first != NULL && cudriver_require() < 0) {
         return -1; /* in a forked child nothing completes */
@@ -467,7 +447,7 @@ int cudriver_works_await(CoreState *state, cudriver_uses *uses, const void *memo
 int cudriver_works_follow(CoreState *state, cudriver_uses *uses, const void *memory,
                           ContextObject *context, CUstream stream)
 {
-    struct cudriver_work *work;
+    TransferObject *work;
     CUresult result = CUDA_SUCCESS;
     int captured;
     bool pushed;

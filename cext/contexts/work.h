@@ -1,9 +1,9 @@
 /*
  * Work in flight, and the objects that it keeps alive.
  *
- * Each piece of asynchronous work owns references to the memory that is read and written, and an
- * event, which is recorded behind it as soon as it is issued. It is over when the event is; then it
- * lets the references go. Every function needs the GIL.
+ * Each piece of asynchronous work, a Transfer in Python, owns references to the memory that is read
+ * and written, and an event, which is recorded behind it as soon as it is issued. It is over when
+ * the event is; then it lets the references go. Every function needs the GIL.
  */
 #ifndef CUDRIVER_WORK_H
 #define CUDRIVER_WORK_H
@@ -13,29 +13,50 @@
 #include "stream.h"
 
 /*
- * Keeps `first` and `second` (either may be NULL) alive until the work that was just issued on
- * `stream` is over; about `bytes` of theirs. `staged` is the engine's transfer (taken) or NULL. The
- * stream's context is current, and the stream is not being captured. Where no event can be
- * recorded, waits for the stream. New reference; NULL with an exception set: the work is over, or a
- * signal's handler ended the wait, and what the work uses is kept for ever.
+ * Those in flight form the list state->works, in the order in which they were issued. A stream's
+ * work ends in that order, so a pass over all asks few of each stream: those of one stream are
+ * linked by `before` and `after`.
  */
-struct cudriver_work *cudriver_work_add(CoreState *state, const struct cudriver_stream *stream,
-                                        PyObject *first, PyObject *second, size_t bytes,
-                                        struct cudriver_staging_transfer *staged);
+typedef struct TransferObject {
+    PyObject_HEAD
+    struct TransferObject *next, *prev; /* in the list, which owns a reference; or a spare's next */
+    struct TransferObject *before, *after; /* in flight on the same stream, or NULL */
+    unsigned long long serial;             /* in the order of issue */
+    bool ended;                            /* a pass has seen its end: `result` is set */
+    bool over;                             /* out of the list: `result` is set */
+    CUresult result;
+    ContextObject *context; /* owned; a spare's: borrowed; NULL: over from the first */
+    CUstream stream;
+    CUevent event;                            /* owned */
+    struct cudriver_staging_transfer *staged; /* owned: the engine's, or NULL */
+    PyObject *owners[2];                      /* owned until it is over, or NULL */
+    size_t bytes;
+} TransferObject;
 
-/* Takes one more reference. */
-void cudriver_work_keep(struct cudriver_work *work);
+/*
+ * New reference: a Transfer of `bytes`, which keeps `first` and `second` alive until the work that
+ * was just issued on `stream` is over. `staged` is the engine's transfer (taken) or NULL. The
+ * stream's context is current, and the stream is not being captured. Where no event can be
+ * recorded, waits for the stream. NULL with an exception set: the work is over, or a signal's
+ * handler ended the wait, and what the work uses is kept for ever.
+ */
+PyObject *cudriver_work_add(CoreState *state, const struct cudriver_stream *stream, PyObject *first,
+                            PyObject *second, size_t bytes,
+                            struct cudriver_staging_transfer *staged);
 
-/* Drops one reference. The work continues, and what it needs stays alive. */
-void cudriver_work_release(struct cudriver_work *work);
+/* New reference: a Transfer that is over (an empty copy, or one that had to block). */
+PyObject *cudriver_work_over(CoreState *state, size_t bytes);
+
+/* tp_dealloc of Transfer: keeps it and its event for later work. */
+void cudriver_work_dealloc(PyObject *object);
 
 /* The work's result, or NOT_READY. In a forked child NOT_INITIALIZED: nothing ends there. The
  * caller holds a reference. May run any code. */
-CUresult cudriver_work_poll(CoreState *state, struct cudriver_work *work);
+CUresult cudriver_work_poll(CoreState *state, TransferObject *work);
 
 /* Waits until the work is over; cudriver_work_poll then has its result. 0, or -1 with an exception
- * set. The caller holds a reference. */
-int cudriver_work_wait(CoreState *state, struct cudriver_work *work);
+ * set. */
+int cudriver_work_wait(CoreState *state, TransferObject *work);
 
 /* Lets go what work that is over kept alive. Cheap if nothing is in flight. Never raises. May run
  * any code. */
@@ -68,7 +89,7 @@ void cudriver_works_drain(CoreState *state);
 void cudriver_works_end_stream(const CoreState *state, const ContextObject *context,
                                CUstream stream);
 
-/* Frees the events that a context keeps for later work. Before its end. */
+/* Frees the work, and its events, that a context keeps for later. Before its end. */
 void cudriver_works_forget(ContextObject *context);
 
 /* Reaps, and frees those of all contexts. */

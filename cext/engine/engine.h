@@ -188,6 +188,12 @@ CUresult cudriver_staging_stream_wait(CUstream stream, bool (*interrupted)(void 
 CUresult cudriver_staging_stream_settle(CUstream stream, bool (*interrupted)(void *data),
                                         void *data);
 
+/* Lets work that is queued on `second` from here on wait for the work so far on `first`, each in
+ * its context (both NULL: in the current one). Neither is being captured. May block: the driver
+ * does where a stream's queue is full. */
+CUresult cudriver_staging_follow(CUcontext first_context, CUstream first, CUcontext second_context,
+                                 CUstream second);
+
 /* ---- threads, what is kept, the end ---- */
 
 /* Upper limit of packing threads for all copies together, CUDRIVER_STAGING_THREADS_MOST at most.

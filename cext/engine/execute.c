@@ -25,47 +25,14 @@ static CUresult issue_direct(const struct cudriver_copy_plan *plan, CUstream str
     return result;
 }
 
-/* One stream in its context. */
-struct point {
-    CUcontext context;
-    CUstream stream;
-};
-
-/* Makes what is queued on `second` from now on wait for what is queued on `first`. */
-static CUresult stream_follow(struct point first, struct point second)
-{
-    CUcontext popped;
-    CUevent event;
-    CUresult result = cuda.cuCtxPushCurrent_v2(first.context);
-
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    result = cuda.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
-    if (result == CUDA_SUCCESS) {
-        result = cuda.cuEventRecord(event, first.stream);
-        if (result == CUDA_SUCCESS) {
-            result = cuda.cuCtxPushCurrent_v2(second.context); /* a default stream is this one's */
-        }
-        if (result == CUDA_SUCCESS) {
-            result = cuda.cuStreamWaitEvent(second.stream, event, 0);
-            cuda.cuCtxPopCurrent_v2(&popped);
-        }
-        cuda.cuEventDestroy_v2(event); /* the driver frees it after the wait */
-    }
-    cuda.cuCtxPopCurrent_v2(&popped);
-    return result;
-}
-
 /* A copy to another device. On a default stream it comes after the default work of both devices,
  * and before what follows on either. */
 static CUresult issue_peer(const struct cudriver_copy_plan *plan, struct cudriver_copy_call *call)
 {
-    const struct point near = {plan->context, call->stream};
-    const struct point far = {
-        plan->context == plan->dst.context ? plan->src.context : plan->dst.context, NULL};
+    CUcontext near = plan->context;
+    CUcontext far = near == plan->dst.context ? plan->src.context : plan->dst.context;
     bool both = cudriver_stream_is_default(call->stream);
-    CUresult result = both ? stream_follow(far, near) : CUDA_SUCCESS;
+    CUresult result = both ? cudriver_staging_follow(far, NULL, near, call->stream) : CUDA_SUCCESS;
 
     call->function = "cuStreamWaitEvent";
     if (result == CUDA_SUCCESS) {
@@ -77,7 +44,7 @@ static CUresult issue_peer(const struct cudriver_copy_plan *plan, struct cudrive
     }
     if (result == CUDA_SUCCESS && both) {
         call->function = "cuStreamWaitEvent";
-        result = stream_follow(near, far);
+        result = cudriver_staging_follow(near, call->stream, far, NULL);
     }
     return result;
 }

@@ -66,11 +66,6 @@ void staging_kernels_unload(struct staging_kernels *kernels)
 
 /* ---- launching ---- */
 
-static uint64_t magnitude(int64_t value)
-{
-    return value < 0 ? -(uint64_t)value : (uint64_t)value;
-}
-
 /* Whether a layout's items have to be split for a kernel. */
 static bool is_split(const struct cudriver_layout *layout, int unit)
 {
@@ -122,7 +117,7 @@ static int innermost(const struct cudriver_layout *units, const int64_t *strides
 
     for (int d = 0; d < units->ndim; d++) {
         if (strides[d] != 0 && units->shape[d] > 1 &&
-            (best < 0 || magnitude(strides[d]) < magnitude(strides[best]))) {
+            (best < 0 || cudriver_magnitude(strides[d]) < cudriver_magnitude(strides[best]))) {
             best = d;
         }
     }
@@ -147,8 +142,8 @@ static void order_make(const struct cudriver_layout *units, int first, int secon
         if (d == first || d == second) {
             continue;
         }
-        while (at > fixed &&
-               magnitude(units->dst_strides[d]) < magnitude(units->dst_strides[order[at - 1]])) {
+        while (at > fixed && cudriver_magnitude(units->dst_strides[d]) <
+                                 cudriver_magnitude(units->dst_strides[order[at - 1]])) {
             order[at] = order[at - 1];
             at--;
         }

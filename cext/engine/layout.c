@@ -16,11 +16,6 @@ static int64_t plus(int64_t a, int64_t b)
     return (int64_t)((uint64_t)a + (uint64_t)b);
 }
 
-static uint64_t magnitude(int64_t value)
-{
-    return value < 0 ? -(uint64_t)value : (uint64_t)value;
-}
-
 static size_t saturating_product(size_t a, size_t b)
 {
     size_t product;
@@ -80,9 +75,9 @@ static void layout_straighten(struct cudriver_layout *layout)
 /* Whether dimension a belongs outside b, by falling strides: `first`, then `second`. */
 static bool is_outer(const int64_t *first, const int64_t *second, int a, int b)
 {
-    uint64_t x = magnitude(first[a]), y = magnitude(first[b]);
+    uint64_t x = cudriver_magnitude(first[a]), y = cudriver_magnitude(first[b]);
 
-    return x != y ? x > y : magnitude(second[a]) > magnitude(second[b]);
+    return x != y ? x > y : cudriver_magnitude(second[a]) > cudriver_magnitude(second[b]);
 }
 
 static void layout_sort(struct cudriver_layout *layout, bool by_dst)
@@ -321,8 +316,8 @@ static void plane_copy(size_t size, struct axis outer, struct axis inner, char *
         thin_copy(size, outer, inner, dst, src);
         return;
     }
-    uint64_t dst_outer = magnitude(outer.dst), dst_inner = magnitude(inner.dst);
-    uint64_t src_outer = magnitude(outer.src), src_inner = magnitude(inner.src);
+    uint64_t dst_outer = cudriver_magnitude(outer.dst), dst_inner = cudriver_magnitude(inner.dst);
+    uint64_t src_outer = cudriver_magnitude(outer.src), src_inner = cudriver_magnitude(inner.src);
     bool dst_agrees = dst_inner <= dst_outer, src_agrees = src_inner <= src_outer;
 
     if (size < TUNING_TILE_BYTES && dst_agrees != src_agrees && outer.count >= TUNING_SHORT_ROW) {
@@ -346,7 +341,8 @@ static int transposed_with(const struct cudriver_layout *layout, int from)
     int last = layout->ndim - 1, best = last;
 
     for (int d = last - 1; d >= from; d--) { /* of equal ones the innermost */
-        if (magnitude(layout->src_strides[d]) < magnitude(layout->src_strides[best])) {
+        if (cudriver_magnitude(layout->src_strides[d]) <
+            cudriver_magnitude(layout->src_strides[best])) {
             best = d;
         }
     }

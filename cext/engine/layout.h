@@ -22,6 +22,11 @@ struct cudriver_layout {
     int64_t src_offset;
 };
 
+static inline uint64_t cudriver_magnitude(int64_t value)
+{
+    return value < 0 ? -(uint64_t)value : (uint64_t)value;
+}
+
 /*
  * Reduces a layout to its simplest form, which moves the same bytes: drops dimensions of length 1;
  * flips those that run backwards on both sides (a stride of 0 does not count) and adjusts the

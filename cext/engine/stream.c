@@ -104,3 +104,33 @@ CUresult cudriver_staging_stream_settle(CUstream stream, bool (*interrupted)(voi
                ? CUDA_SUCCESS
                : cudriver_staging_stream_wait(stream, interrupted, data);
 }
+
+CUresult cudriver_staging_follow(CUcontext first_context, CUstream first, CUcontext second_context,
+                                 CUstream second)
+{
+    CUcontext popped;
+    CUevent event;
+    CUresult result =
+        first_context != NULL ? cuda.cuCtxPushCurrent_v2(first_context) : CUDA_SUCCESS;
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    result = stream_mark(first, &event);
+    if (result == CUDA_SUCCESS) {
+        if (second_context != NULL) { /* a default stream is this one's */
+            result = cuda.cuCtxPushCurrent_v2(second_context);
+        }
+        if (result == CUDA_SUCCESS) {
+            result = cuda.cuStreamWaitEvent(second, event, 0);
+            if (second_context != NULL) {
+                cuda.cuCtxPopCurrent_v2(&popped);
+            }
+        }
+        cuda.cuEventDestroy_v2(event); /* the driver keeps it until the wait is over */
+    }
+    if (first_context != NULL) {
+        cuda.cuCtxPopCurrent_v2(&popped);
+    }
+    return result;
+}

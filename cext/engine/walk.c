@@ -27,11 +27,6 @@ static const int64_t *device_strides(const struct cudriver_layout *layout, bool 
     return up ? layout->dst_strides : layout->src_strides;
 }
 
-static int64_t magnitude(int64_t value)
-{
-    return value < 0 ? -value : value;
-}
-
 static bool is_dense(const struct cudriver_layout *layout, const int64_t *strides)
 {
     int64_t stride = (int64_t)layout->itemsize;
@@ -79,7 +74,7 @@ static bool host_in_order(const struct cudriver_layout *walk, bool up)
         return true;
     }
     for (int d = 1; d < walk->ndim; d++) {
-        if (magnitude(strides[d]) > magnitude(strides[d - 1])) {
+        if (cudriver_magnitude(strides[d]) > cudriver_magnitude(strides[d - 1])) {
             return false;
         }
     }

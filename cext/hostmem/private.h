@@ -3,12 +3,10 @@
  *
  *   pins.c           pins on memory that somebody else owns
  *   pool.c           the pool: alloc, free, trim, limit
- *   region.c         its regions: mapped and registered, released
+ *   region.c         its regions; the lock; the primary contexts that memory is registered in
  *   block.c          free and live blocks in regions                           no CUDA
  *   ranges.c         finds the registration of an address                      no CUDA
  *   map.c            mappings: reserve, huge pages, first touch by threads, register
- *   primary.c        the primary contexts in which memory is registered
- *   lock.c           the lock of pool and pins
  *
  * The lock guards all regions and pins. It is held for bookkeeping only, never while the driver or
  * the system is asked for memory. A range that is not `ready` belongs to the thread that registers
@@ -62,7 +60,7 @@ struct hostmem_region {
     struct hostmem_region *next_free; /* of the same class */
 };
 
-/* --- lock.c --- */
+/* --- region.c: the lock --- */
 
 /* The lock stays usable across fork(). wait releases it until a thread announces that it has
  * registered or released something; it may return early. */
@@ -124,7 +122,7 @@ CUresult hostmem_register(char *base, size_t bytes, unsigned flags);
  * child. */
 CUresult hostmem_unregister(char *base, size_t bytes);
 
-/* --- primary.c: no lock held --- */
+/* --- region.c: primary contexts; no lock held --- */
 
 /*
  * A registration ends with the context it was made in, yet every context may use the memory. So it

@@ -1,4 +1,5 @@
-/* Regions of the pool: mapped and registered, released. */
+/* Regions of the pool: mapped and registered, released. And what they share with pins: the lock,
+ * and the primary contexts in which memory is registered. */
 #include <stdlib.h>
 
 #include "driver/driver.h"
@@ -8,6 +9,59 @@
 #define ADDRESSES 4 /* to try */
 
 struct hostmem_pool hostmem_pool = {.limit = SIZE_MAX};
+
+/* --- the lock. A forked child finds it free: its blocks are ordinary memory --- */
+
+pthread_mutex_t hostmem_mutex = PTHREAD_MUTEX_INITIALIZER;
+pthread_cond_t hostmem_changed = PTHREAD_COND_INITIALIZER;
+
+static void after_fork_in_child(void)
+{
+    pthread_cond_init(&hostmem_changed, NULL); /* the waiting threads are not in the child */
+    hostmem_unlock();
+}
+
+/* When the module is loaded, so before the lock is taken for the first time. */
+__attribute__((constructor)) static void watch_forks(void)
+{
+    pthread_atfork(hostmem_lock, hostmem_unlock, after_fork_in_child);
+}
+
+/* --- primary contexts --- */
+
+CUresult hostmem_primary_enter(CUdevice *device)
+{
+    CUcontext context;
+    CUresult result = cuda.cuCtxGetDevice(device);
+
+    if (result == CUDA_SUCCESS) {
+        result = cuda.cuDevicePrimaryCtxRetain(&context, *device);
+    }
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    result = cuda.cuCtxPushCurrent_v2(context);
+    if (result != CUDA_SUCCESS) {
+        hostmem_primary_release(*device);
+    }
+    return result;
+}
+
+void hostmem_primary_leave(void)
+{
+    CUcontext popped;
+
+    cuda.cuCtxPopCurrent_v2(&popped);
+}
+
+void hostmem_primary_release(CUdevice device)
+{
+    if (!cudriver_driver_is_forked()) {
+        cuda.cuDevicePrimaryCtxRelease_v2(device);
+    }
+}
+
+/* --- regions --- */
 
 /* Maps, touches and registers memory. */
 static CUresult map_registered(size_t bytes, char **base)

@@ -8,7 +8,6 @@
 #include "hostmem/hostmem.h"
 #include "python/call.h"
 #include "python/error.h"
-#include "python/types.h"
 #include "contexts/work.h"
 #include "docstrings.h"
 

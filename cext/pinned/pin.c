@@ -6,7 +6,6 @@
 #include "python/error.h"
 #include "hostmem/hostmem.h"
 #include "python/numpy_bridge.h"
-#include "python/types.h"
 #include "driver/platform.h"
 #include "docstrings.h"
 

@@ -11,7 +11,6 @@
 #include "python/live.h"
 #include "python/numpy_bridge.h"
 #include "python/shape.h"
-#include "python/types.h"
 
 /* The handler of one pinned_numpy() block. Each array that it allocated owns its capsule and so
  * keeps it alive. */

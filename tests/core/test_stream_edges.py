@@ -413,22 +413,6 @@ def test_a_captured_stream_that_made_memory_is_not_waited_for(driver: Any, sim: 
     assert graph.ended == 0
 
 
-def test_memory_in_the_order_of_another_contexts_stream_is_waited_for(sim: Any) -> None:
-    """No event of the consumer's context can be recorded on it."""
-    with cu.Context(0) as context:
-        stream = cu.Stream()
-    sim.hold()
-    array = cu.device_empty(1000, stream=stream)
-    later = threading.Timer(0.05, sim.release)
-    later.start()
-    array.__dlpack__(stream=1)
-    assert stream.done
-    later.join()
-    array.close()
-    stream.close()
-    context.close()
-
-
 @pytest.mark.parametrize("call", [cu.Stream, cu.Event, lambda **how: cu.device_empty(3, **how)])
 def test_a_call_on_another_device_keeps_no_context(two_devices: Any, call: Any) -> None:
     cu.Stream(device=1).close()

@@ -217,7 +217,7 @@ def again(candidate: Any, python: str, shop: Workshop, check: str, tool: str = "
     *steps, last = environment(
         candidate, Question([*candidate.frameworks], python=python, installer=tool)
     )
-    script = "\n".join(["set -e", *(c for step in steps for c in step.commands)])
+    script = "\n".join(["set -e", *(c for step in steps for c in [*step.commands, *step.see])])
     try:
         done = call(["bash", "-c", script], environ, folder, INSTALL_LIMIT)
         if done.returncode != 0:

@@ -63,7 +63,8 @@ def of_set(made: Mapping[str, Any]) -> dict[str, Any]:
     """What a proven set needs: the versions that it has say which libraries it brings."""
     cuda = _newest(f["cuda"] for f in made["frameworks"].values())
     toolkit = _wheel(made["installed"], "cuda-runtime") or cuda
-    return needs(made["frameworks"], toolkit, _wheel(made["installed"], "cudnn"))
+    own = {"pythons": [run["python"] for run in made["runs"]]}
+    return own | needs(made["frameworks"], toolkit, _wheel(made["installed"], "cudnn"))
 
 
 def _wheel(installed: Mapping[str, str], stem: str) -> str | None:

@@ -30,7 +30,7 @@ from corpus.workshop import (
     site_packages,
 )
 from cudriver.stack.collect.driver import assumed
-from cudriver.stack.plan.candidates import branch_for, proven
+from cudriver.stack.plan.candidates import branch_for, sets
 from cudriver.stack.plan.commands import environment
 from cudriver.stack.plan.question import Question
 from cudriver.stack.tables import table
@@ -242,7 +242,7 @@ def _checked(candidate: Any, commands: list[str], environ: dict, folder: Path) -
     for row in table("driver")["architectures"]:
         gpu = row["capability"]
         floor = candidate.floor_for([gpu])
-        if candidate.serves(gpu) and branch_for(assumed(None, [gpu]), floor):
+        if gpu in candidate.gpus and branch_for(assumed(None, [gpu]), floor):
             machine = ["--no-probe", "--assume-driver", floor, "--assume-gpu", gpu]
             for command in commands:
                 done = call([*shlex.split(command), *machine], environ, folder, ask.CHECK_LIMIT)
@@ -262,7 +262,7 @@ def main() -> int:
     cache = Path(os.environ.get("CUDRIVER_TEST_CACHE", "~/.cache/cudriver-tests")).expanduser()
     shop = Workshop(cache / "corpus", int(24e9))
     wrong = 0
-    for candidate in proven():
+    for candidate in sets("proven"):
         for python in given.python or candidate.pythons:
             ran = given.installer in candidate.run(python).get("plans", {})
             if candidate.name not in given.set if given.set else ran:

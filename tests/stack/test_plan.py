@@ -24,7 +24,7 @@ SOURCES = Path(plan.__file__).parent
 FRAMEWORKS = list(table("plan")["frameworks"])
 RELEASES = [f"{row['branch']}.99" for row in table("driver")["branches"]]
 CAPABILITIES = [row["capability"] for row in table("driver")["architectures"]]
-EVERY = [*candidates.proven(), *candidates.derived()]
+EVERY = [*candidates.sets("proven"), *candidates.sets("derived")]
 
 
 def errors(candidate, release, capability):
@@ -49,10 +49,10 @@ def test_a_plan_and_the_check_agree_on_every_driver_and_gpu(candidate):
             assert "driver" in found, (release, capability)
         if not said and found:  # the plan knows more: PTX that the driver must compile, libraries
             ptx = capability in candidate.ptx
-            assert ptx or not candidate.serves(capability), (release, capability)
+            assert ptx or capability not in candidate.gpus, (release, capability)
 
 
-@pytest.mark.parametrize("candidate", candidates.proven(), ids=lambda each: each.name)
+@pytest.mark.parametrize("candidate", candidates.sets("proven"), ids=lambda each: each.name)
 def test_the_architectures_of_a_proven_torch_are_those_of_the_table(candidate):
     torch = candidate.frameworks.get("torch")
     listed = torch and torch_archs(torch["version"], torch["cuda"], "x86_64")
@@ -71,7 +71,7 @@ def test_floors_are_those_of_nvidia_s_release_notes(candidate):
             assert int(floor.partition(".")[0]) >= firsts[gpu]
 
 
-@pytest.mark.parametrize("candidate", candidates.proven(), ids=lambda each: each.name)
+@pytest.mark.parametrize("candidate", candidates.sets("proven"), ids=lambda each: each.name)
 def test_a_proven_set_installs_what_it_names(candidate):
     for python in candidate.pythons:
         for package in candidate.packages:
@@ -82,9 +82,11 @@ def test_a_proven_set_installs_what_it_names(candidate):
 @pytest.mark.parametrize("name", FRAMEWORKS)
 @pytest.mark.parametrize("release", ["470.82.01", "535.104.05", "580.95.05"])
 def test_the_best_is_the_newest_that_fits(name, release):
-    asked = question.ask([name], release, ["8.0"], None, "uv")
+    asked = question.Question([name], drivers.assumed(release, ["8.0"]))
     chosen = candidates.best(asked)
-    fitting = [e for e in candidates.proven() if name in e.frameworks and not e.obstacles(asked)]
+    fitting = [
+        e for e in candidates.sets("proven") if name in e.frameworks and not e.obstacles(asked)
+    ]
     if fitting:
         least = min(len(each.frameworks) for each in fitting)
         alone = [each for each in fitting if len(each.frameworks) == least]
@@ -143,7 +145,7 @@ def test_a_longer_number_is_another_gpu(name):
 def test_no_packages_are_asked_for(monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", open("/dev/null"))  # noqa: SIM115
     assert main(["plan", "--driver", "580.1", "--gpu", "9.0"]) == 2
-    assert "no package; known are torch, jax" in capsys.readouterr().err
+    assert "is no package that a plan knows; known are torch, jax" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("tool", table("plan")["make"])
@@ -184,13 +186,13 @@ def test_a_new_server_begins_with_the_driver_for_its_gpus(family, gpu, kind):
     assert "container" in titles[1]
     assert titles[2] == "install uv"
     rows = {(row["family"], row["modules"]): row for row in table("plan")["drivers"]}
-    commands = [command.replace("{branch}", "580") for command in rows[family, kind]["commands"]]
+    commands = [command.format(branch=580) for command in rows[family, kind]["commands"]]
     assert made.server[0].commands == commands
     assert all(step.see for step in made.server)
 
 
 def test_the_versions_of_a_set_are_a_constraints_file(capsys):
-    candidate = candidates.proven()[0]
+    candidate = candidates.sets("proven")[0]
     assert main(["plan", "--constraints", candidate.name]) == 0
     lines = capsys.readouterr().out.splitlines()
     installed = candidate.versions(candidate.pythons[-1])
@@ -313,7 +315,7 @@ def test_a_plan_says_whether_its_commands_were_run(lang):
         tool: table("plan_lines")["ran" if tool == "uv" else "not ran"][lang]
         for tool in ("uv", "conda", "pixi")
     }
-    (cupy,) = (each for each in candidates.proven() if each.name == "cupy-14-cuda12")
+    (cupy,) = (each for each in candidates.sets("proven") if each.name == "cupy-14-cuda12")
     date = cupy.run("3.12")["plans"]["uv"]
     for tool, told in ran.items():
         made = plan.make("cupy", driver="535.104.05", python="3.12", installer=tool, lang=lang)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from cudriver.cli import USAGE_ERROR, terminal
+from cudriver.cli.outcome import show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,40 +69,31 @@ def run(arguments: Namespace) -> int:
     if not arguments.roots and not arguments.file and sys.stdin.isatty():
         terminal.complain("no FILE, and nothing on standard input; cudriver fleet --help")
         return USAGE_ERROR
-    try:
-        fleet = _compared(arguments)
-        if arguments.save_baseline:
-            _save_baseline(fleet, arguments.save_baseline)
-        if arguments.html:
-            terminal.write_file(fleet.to_html(), arguments.html)
-    except OSError as error:
-        terminal.complain_of_file(error)
-        return USAGE_ERROR
-    except ValueError as error:
-        terminal.complain(str(error))
-        return USAGE_ERROR
-    if arguments.json:
-        print(fleet.to_json())
-    elif arguments.html != "-":
-        style = terminal.style(sys.stdout)
-        style.width = min(terminal.columns(sys.stdout) or terminal.WIDE, WIDEST)
-        style.width = max(style.width, terminal.NARROW)
-        from cudriver.fleet.report_text import render
+    return show(lambda: _compared(arguments), lambda fleet: _text(fleet, arguments), arguments)
 
-        terminal.write(render(fleet, style, verbose=arguments.verbose))
-    return fleet.exit_code
+
+def _text(fleet: Fleet, arguments: Namespace) -> str:
+    from cudriver.fleet.report_text import render
+
+    style = terminal.style(sys.stdout)
+    style.width = min(terminal.columns(sys.stdout) or terminal.WIDE, WIDEST)
+    style.width = max(style.width, terminal.NARROW)
+    return render(fleet, style, verbose=arguments.verbose)
 
 
 def _compared(arguments: Namespace) -> Fleet:
     from cudriver.fleet import compare
 
-    return compare(
+    fleet = compare(
         _images(arguments) if arguments.roots else _read(arguments.file or ["-"]),
         baseline=_baseline(arguments.baseline) if arguments.baseline else None,
         expect=arguments.expect,
         nodes=arguments.nodes,
         strict=arguments.strict,
     )
+    if arguments.save_baseline:
+        _save_baseline(fleet, arguments.save_baseline)
+    return fleet
 
 
 def _read(names: list[str]) -> Iterator[Told | Broken | Other]:

@@ -6,6 +6,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 
 from cudriver.cli import USAGE_ERROR, terminal
+from cudriver.cli.outcome import show
 
 DESCRIPTION = """\
 What to install so that it fits this machine, or another: sets of packages that were
@@ -23,7 +24,6 @@ exit status: 0 there is a plan, 1 nothing fits, 2 usage, 3 could not tell
                                            a new server, from the driver on
 """
 NAMES = "torch, jax, tensorflow, cupy, onnxruntime-gpu, vllm"
-GPU = "a compute capability, 9.0, or a name, H100 (repeatable; default: this machine's)"
 
 
 def parser() -> ArgumentParser:
@@ -32,7 +32,7 @@ def parser() -> ArgumentParser:
     add = result.add_argument
     add("package", metavar="PACKAGE", nargs="*", help=f"{NAMES} (none: asked for)")
     add("--driver", metavar="VERSION", help="the driver's release (default: this machine's)")
-    add("--gpu", metavar="GPU", dest="gpus", action="append", default=[], help=GPU)
+    add("--gpu", metavar="GPU", dest="gpus", action="append", default=[], help="9.0 or H100")
     add("--python", metavar="VERSION", help="3.12 (default: the newest that a set has)")
     add("--installer", default="uv", help="uv, pip, conda or pixi (default: uv)")
     add("--at", metavar="PREFIX", help="add to this environment")
@@ -50,29 +50,22 @@ def run(arguments: Namespace) -> int:
     from cudriver.cli.explain import language
     from cudriver.stack import plan
 
-    given = dict(vars(arguments))
-    try:
-        if arguments.constraints:
+    if arguments.constraints:
+        try:
             terminal.write(plan.constraints(arguments.constraints, arguments.python))
-            return 0
-        names = ("driver", "gpus", "python", "installer", "at", "server", "containers")
-        options = {name: given[name] for name in names}
-        lang = arguments.lang or language()
-        made = plan.make(*(arguments.package or _asked()), lang=lang, **options)
-        if arguments.html:
-            terminal.write_file(made.to_html(), arguments.html)
-    except ValueError as error:
-        terminal.complain(str(error))
-        return USAGE_ERROR
-    except OSError as error:
-        terminal.complain_of_file(error)
-        return USAGE_ERROR
-    if arguments.json:
-        print(made.to_json())
-    elif arguments.html != "-":
-        style = terminal.style(sys.stdout)
-        terminal.write(made.to_text(width=style.width, colour=style.colour))
-    return made.exit_code
+        except ValueError as error:
+            terminal.complain(str(error))
+            return USAGE_ERROR
+        return 0
+    words = ("driver", "gpus", "python", "installer", "at", "server", "containers")
+    given = {name: getattr(arguments, name) for name in words}
+    given["lang"] = arguments.lang or language()
+    style = terminal.style(sys.stdout)
+    return show(
+        lambda: plan.make(*(arguments.package or _asked()), **given),
+        lambda made: made.to_text(width=style.width, colour=style.colour),
+        arguments,
+    )
 
 
 def _asked() -> list[str]:

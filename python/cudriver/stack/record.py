@@ -95,6 +95,13 @@ class Record:
         return {name: _plain(getattr(self, name)) for name in self._fields}
 
 
+def but(record: T, **changes: Any) -> T:
+    """A copy of a record with other values in some fields."""
+    made: T = object.__new__(type(record))
+    made.__dict__.update(record.__dict__, **changes)
+    return made
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, Record):
         return value.to_dict()

@@ -11,12 +11,15 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from cudriver.stack.collect import collect, collect_machine
+from cudriver.stack.collect.driver import assumed
+from cudriver.stack.plan import answer
+from cudriver.stack.plan.candidates import branch_for, sets
+from cudriver.stack.plan.question import Question, gpu, one_of
+from cudriver.stack.plan.report import Plan
+from cudriver.stack.record import but
 from cudriver.stack.tables import table
 from cudriver.stack.versions import cut
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from cudriver.stack.plan.report import Plan
 
 __all__ = ["make"]
 
@@ -39,21 +42,22 @@ def make(
     server ("debian", "ubuntu", "rhel"), `lang` the language of text and page. Raises ValueError
     for what does not exist, and NotADirectoryError.
     """
-    from cudriver.stack.collect import collect, collect_machine
-    from cudriver.stack.plan import answer, question
-    from cudriver.stack.plan.candidates import branch_for
-    from cudriver.stack.plan.report import Plan
-
-    asked = question.ask(packages, driver, gpus, python, installer)
-    if branch_for(asked.driver) is None:
+    known, names = table("plan"), []
+    for name in packages or [""]:
+        plain = name.strip().lower().replace("_", "-")
+        names.append(known["aliases"].get(plain, plain))
+        one_of(known["frameworks"], names[-1], f"{name!r} is no package that a plan knows")
+    one_of(known["make"], installer, f"{installer!r} is no installer")
+    one_of(known["families"], server or "debian", f"{server!r} is no family of distributions")
+    stated, version = assumed(driver, list(map(gpu, gpus))), cut(python, 2)
+    if python is not None:
+        one_of(known["pythons"], version or "", f"no framework has wheels for Python {python}")
+    asked = Question(list(dict.fromkeys(names)), stated, version, installer)
+    asked = but(asked, here=driver is None and server is None, family=server, containers=containers)
+    if branch_for(stated) is None:
         told = " and ".join(asked.gpus)
         raise ValueError(f"no driver serves compute capability {told} in one machine")
-    asked = asked.change(
-        here=driver is None and server is None, family=server, containers=containers
-    )
-    if server is not None:
-        question.one_of(table("plan")["families"], server, f"{server!r} is no family")
-    elif containers:
+    if containers and server is None:
         raise ValueError("--containers says what a new server runs: add --server FAMILY")
     if at is not None and (server or python):
         raise ValueError("--at is an environment that has its Python: no --server, no --python")
@@ -61,22 +65,19 @@ def make(
         raise ValueError(f"plans are known for x86_64 only; this machine is {os.uname().machine}")
     if at is not None:
         facts = collect(at, assume_driver=driver, assume_gpus=asked.gpus or None)
-        asked = asked.change(driver=facts.driver, python=cut(facts.environment.python, 2))
+        asked = but(asked, driver=facts.driver, python=cut(facts.environment.python, 2))
         return Plan(asked, answer.add(asked, facts), [], lang)
     if asked.here:
         found = collect_machine().driver()
-        found.devices = asked.driver.devices or found.devices
-        asked = asked.change(driver=found)
+        asked = but(asked, driver=but(found, devices=stated.devices or found.devices))
     parts = answer.answer(asked)
     return Plan(asked, parts, answer.before(asked, parts), lang)
 
 
 def constraints(name: str, python: str | None = None) -> str:
     """The versions of everything in a proven set, a line each, for an installer."""
-    from cudriver.stack.plan.candidates import proven
-
-    found = next((each for each in proven() if each.name == name), None)
-    if found is None or (python and python not in found.pythons):
-        known = f"; known are {', '.join(found.pythons)}" if found else ""
-        raise ValueError(f"no set {name!r} is proven for Python {python or 'any'}{known}")
+    known = {each.name: each for each in sets("proven")}
+    one_of(known, name, f"no set {name!r} is proven")
+    found = known[name]
+    one_of(found.pythons, python or found.pythons[-1], f"{name} is not proven for Python {python}")
     return "".join(f"{each}=={version}\n" for each, version in found.versions(python).items())

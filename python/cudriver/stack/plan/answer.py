@@ -8,7 +8,7 @@ from cudriver.stack.model import ERROR, Driver, Environment, Facts, Framework
 from cudriver.stack.plan import commands
 from cudriver.stack.plan.candidates import Candidate, best, branch_for, known, number
 from cudriver.stack.plan.question import Line, Question
-from cudriver.stack.record import Record, fresh
+from cudriver.stack.record import Record, but, fresh
 from cudriver.stack.rules import fix
 from cudriver.stack.rules.cu1_releases import cu103
 from cudriver.stack.rules.cu4 import cu401
@@ -31,36 +31,31 @@ class Part(Record):
 
 def answer(question: Question) -> list[Part]:
     """One environment for all the packages, or one for each where they do not fit together."""
-    whole = _one(question)
-    if whole.status != NOTHING or len(question.packages) < 2:
+    names, whole = question.packages, _one(question)
+    if whole.status != NOTHING or len(names) < 2:
         return [whole]
-    parts = [_one(question.change(packages=[n]), folder=f"env-{n}") for n in question.packages]
-    values = {"names": titles(question.packages)}
-    tried = [r for r in table("proven")["failed"] if {*question.packages} <= {*r["frameworks"]}]
-    parts[0].says.insert(0, Line("apart" if tried else "each", **(tried or [{}])[0], **values))
+    parts = [_one(but(question, packages=[name]), folder=f"env-{name}") for name in names]
+    tried = [row for row in table("proven")["failed"] if {*names} <= {*row["frameworks"]}]
+    why = Line("apart", names=titles(names), **tried[0]) if tried else None
+    parts[0].says.insert(0, why or Line("each", names=titles(names)))
     return parts
 
 
 def _one(question: Question, env: Environment | None = None, folder: str = "env") -> Part:
     """One environment, new or (env) there already."""
     names, driver = question.packages, question.driver
-    chosen, wanted = best(question), best(question.change(driver=Driver(devices=driver.devices)))
+    chosen, wanted = best(question), best(but(question, driver=Driver(devices=driver.devices)))
     if chosen is None:
         return _nothing(question, wanted, folder if env is None else None)
-    part = Part(names, PROVEN if chosen.name else DERIVED, chosen, _about(chosen, question))
-    if _absent(question):
-        part.says += _needs(question, chosen)
+    says = _about(chosen, question)
+    if _wrong(question) == "absent":
+        says += _needs(question, chosen)
     elif wanted and wanted.newness(names)[:-1] > chosen.newness(names)[:-1]:  # CUDA is no reason
-        part.says += _needs(question, wanted)
-    part.steps = commands.environment(chosen, question, folder)
+        says += _needs(question, wanted)
     if env is not None:
-        part.steps = commands.addition(chosen, env)
-    return part
-
-
-def _versions(candidate: Candidate, names: Iterable[str]) -> str:
-    known = candidate.frameworks
-    return ", ".join(f"{titles([name])} {known[name]['version']}" for name in names)
+        return Part(names, DERIVED, chosen, says, commands.addition(chosen, env))
+    steps = commands.environment(chosen, question, folder)
+    return Part(names, PROVEN if chosen.name else DERIVED, chosen, says, steps)
 
 
 def titles(names: Iterable[str]) -> str:
@@ -70,47 +65,36 @@ def titles(names: Iterable[str]) -> str:
 
 def _about(chosen: Candidate, question: Question) -> list[Line]:
     """How a candidate is known, and what it asks of the machine."""
-    gpus, values = question.gpus, {"names": _versions(chosen, chosen.frameworks)}
-    lines = [Line("follows", cuda=chosen.cuda, **values)]
+    gpus = question.gpus
     if chosen.name:
         run = chosen.run(question.python)
-        values |= {"python": run["python"], "date": run["date"], "set": chosen.name}
         ran = run.get("plans", {}).get(question.installer)
-        lines = [
-            Line("set", cuda=chosen.cuda, **values),
-            Line("ran" if ran else "not ran", ran=ran),
-        ]
+        lines = [Line("set", set=chosen, **run), Line("ran" if ran else "not ran", ran=ran)]
+    else:
+        lines = [Line("follows", set=chosen)]
     lines.append(Line("floor", floor=chosen.floor_for(gpus)))
     if not gpus:
-        served = (gpu for known in chosen.drivers.values() for gpu in known)
-        lines.append(Line("served", gpus=", ".join(sorted(served, key=number))))
-    if compiled := [gpu for gpu in gpus if gpu in chosen.ptx]:
-        lines.append(Line("ptx", gpus=", ".join(compiled)))
-    return lines
+        lines.append(Line("served", gpus=", ".join(sorted(chosen.gpus, key=number))))
+    compiled = ", ".join(gpu for gpu in gpus if gpu in chosen.ptx)
+    return lines + [Line("ptx", gpus=compiled)] * bool(compiled)
 
 
 def _needs(question: Question, wanted: Candidate) -> list[Line]:
     """Which driver a candidate takes, where another one is there or none."""
     floor, driver = wanted.floor_for(question.gpus), question.driver
-    kind = "absent" if _absent(question) else "last" if _past(question) else "needs"
-    values = {
-        "names": _versions(wanted, question.packages),
-        "branch": branch_for(question.driver, floor),
-    }
-    lines = [Line(kind, floor=floor, driver=driver.release or driver.cuda, **values)]
+    values = {"floor": floor, "branch": branch_for(driver, floor)}
+    lines = [Line(_wrong(question), set=wanted, driver=driver.release or driver.cuda, **values)]
     lines += [Line("open")] * (fix.modules(driver) == "open")
     return lines + [Line("container")] * (driver.container is not None)
 
 
-def _absent(question: Question) -> bool:
-    """Whether this machine was asked about, and has no driver."""
-    return question.here and question.driver.release is None and question.driver.cuda is None
-
-
-def _past(question: Question) -> bool:
-    """Whether the driver is too new for a GPU."""
-    found = [out_of_range(question.driver, device) for device in question.driver.devices]
-    return any(wrong is not None and wrong[1] == "last" for wrong in found)
+def _wrong(question: Question) -> str:
+    """What is wrong with the driver: it is "absent", too new ("last"), or too old ("needs")."""
+    driver = question.driver
+    if question.here and driver.release is None and driver.cuda is None:
+        return "absent"
+    found = [wrong[1] for device in driver.devices if (wrong := out_of_range(driver, device))]
+    return "last" if "last" in found else "needs"
 
 
 def _nothing(question: Question, wanted: Candidate | None, folder: str | None) -> Part:
@@ -121,19 +105,19 @@ def _nothing(question: Question, wanted: Candidate | None, folder: str | None) -
     floors = [each.floor_for(gpus) for each, kinds in found if kinds == {"driver"}]
     kind = "no python" if pythons else "misfit"
     if wanted is not None:
-        kind = "too new" if _past(question) else "too old"
+        kind = "too new" if _wrong(question) == "last" else "too old"
     elif found and all("gpu" in kinds for _, kinds in found):
         kind = "no code"
     values = {"names": titles(question.packages), "python": question.python, "driver": driver}
     values |= {"gpus": ", ".join(gpus), "pythons": ", ".join(sorted(pythons, key=number))}
-    said = Line(kind, floor=min(floors, key=number, default=""), **values)
-    part = Part(question.packages, NOTHING, wanted, [said])
-    if wanted is not None:
-        part.says += _needs(question, wanted)
-    if wanted is not None and folder is not None:
+    said = [Line(kind, floor=min(floors, key=number, default=""), **values)]
+    part = Part(question.packages, NOTHING, wanted, said)
+    if wanted is None:
+        return part
+    part.says += _needs(question, wanted)
+    if folder is not None:
         part.says += [] if question.family else [Line("ubuntu")]
-        branch = branch_for(question.driver, wanted.floor_for(gpus)) or 0
-        part.steps = commands.machine(question, branch)
+        part.steps = commands.machine(question, branch_for(question.driver, wanted.floor_for(gpus)))
         part.steps += commands.environment(wanted, question, folder)
     return part
 
@@ -144,11 +128,11 @@ def add(question: Question, facts: Facts) -> list[Part]:
     majors = {major(f.cuda) or 0 for f in facts.frameworks if f.variant == "cuda" and f.cuda}
     parts = []
     for name in question.packages:
-        alone = question.change(packages=[name])
+        alone = but(question, packages=[name])
         if name in there:
             parts.append(_there(facts, there[name]))
         else:
-            parts.append(_one(alone.change(majors=majors), facts.environment))
+            parts.append(_one(but(alone, majors=majors), facts.environment))
         if parts[-1].status == NOTHING:
             parts.append(_one(alone, folder=f"env-{name}"))
     return parts
@@ -156,7 +140,7 @@ def add(question: Question, facts: Facts) -> list[Part]:
 
 def _there(facts: Facts, framework: Framework) -> Part:
     """A framework that is there, and what the check says of it on this driver and these GPUs."""
-    own = Facts(**{**facts.__dict__, "frameworks": [framework]})
+    own = but(facts, frameworks=[framework])
     found = [finding for rule in (cu103, cu501, cu401) for finding in rule(own)]
     found = [finding for finding in found if finding.severity == ERROR or finding.rule == "CU401"]
     says = [Line("has", framework=titles([framework.name]), version=framework.version)]
@@ -166,12 +150,10 @@ def _there(facts: Facts, framework: Framework) -> Part:
 
 
 def before(question: Question, parts: list[Part]) -> list[commands.Step]:
-    """What a new server needs before its environments: the driver that was stated, or the one for
-    the newest of them. Where that driver does not do, the parts say which one does.
-    """
+    """What a new server needs first; nothing, where the parts tell that a stated driver fails."""
     stated = major(question.driver.release)
     if question.family is None or (stated and NOTHING in {part.status for part in parts}):
         return []
     floors = [part.candidate.floor_for(question.gpus) for part in parts if part.candidate]
     wanted = branch_for(question.driver, max(floors, key=number, default="0"))
-    return commands.machine(question, stated or wanted or 0)
+    return commands.machine(question, stated or wanted)

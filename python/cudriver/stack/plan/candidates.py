@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 
 from cudriver.stack.model import Driver, Facts
-from cudriver.stack.plan.question import Question, framework
+from cudriver.stack.plan.question import Question
 from cudriver.stack.record import Record, fresh
 from cudriver.stack.rules import fix
 from cudriver.stack.rules.cu1_releases import too_old
@@ -28,11 +28,15 @@ class Candidate(Record):
     floor: str  # the oldest driver, whatever the GPU
     drivers: dict[str, list[str]]  # by the oldest driver: the GPUs that it takes, by capability
     ptx: list[str]  # those GPUs whose code the driver compiles
-    pythons: list[str] = fresh(list)
+    pythons: list[str]
     index: str | None = None  # of the wheels; None: PyPI
     name: str = ""  # of a proven set; none: it is not proven
     installed: dict[str, str] = fresh(dict)  # every package that all its Pythons have
     runs: list[dict[str, Any]] = fresh(list)  # the proofs
+
+    def __str__(self) -> str:
+        known = table("plan")["frameworks"]
+        return ", ".join(f"{known[name]} {f['version']}" for name, f in self.frameworks.items())
 
     def run(self, python: str | None) -> dict[str, Any]:
         """The proof with a Python; None: with the newest."""
@@ -42,9 +46,10 @@ class Candidate(Record):
         """Every package of a set, with its version."""
         return {**self.installed, **self.run(python)["installed"]}
 
-    def serves(self, gpu: str) -> bool:
-        """Whether it has code for a GPU."""
-        return any(gpu in gpus for gpus in self.drivers.values())
+    @property
+    def gpus(self) -> set[str]:
+        """The compute capabilities that it has code for."""
+        return {gpu for known in self.drivers.values() for gpu in known}
 
     def floor_for(self, gpus: Sequence[str]) -> str:
         """The oldest driver for these GPUs."""
@@ -61,7 +66,7 @@ class Candidate(Record):
             unknown = branch_for(driver, floor) is None
         found = {
             "driver": unknown or too_old(driver, self.cuda, floor),
-            "gpu": not all(map(self.serves, question.gpus)),
+            "gpu": not {*question.gpus} <= self.gpus,
             "python": question.python is not None and question.python not in self.pythons,
             "there": majors is not None and (proven or (majors != set() and own not in majors)),
         }
@@ -78,27 +83,19 @@ def number(version: str) -> tuple[int, ...]:
 
 
 @cache
-def proven() -> list[Candidate]:
-    """The sets that were installed and imported."""
-    rows = table("proven")["sets"]
-    return [Candidate(pythons=[run["python"] for run in row["runs"]], **row) for row in rows]
-
-
-@cache
-def derived() -> list[Candidate]:
-    """One framework each, as the tables have it: nobody has run these."""
-    return [Candidate(**row) for row in table("derived")["sets"]]
+def sets(name: str) -> list[Candidate]:
+    """The "proven" sets, or the releases ("derived", one framework each) that nobody has run."""
+    return [Candidate(**row) for row in table(name)["sets"]]
 
 
 def known(names: Iterable[str]) -> list[Candidate]:
     """The candidates that have these frameworks."""
-    return [each for each in (*proven(), *derived()) if {*names} <= {*each.frameworks}]
+    every = (*sets("proven"), *sets("derived"))
+    return [each for each in every if {*names} <= {*each.frameworks}]
 
 
 def branch_for(driver: Driver, floor: str = "0") -> int | None:
-    """The branch to install for a machine's GPUs: at least the floor, and one that knows every GPU.
-    None: there is none.
-    """
+    """The branch to install: at least the floor, and it knows every GPU; None: there is none."""
     gpus = [device.compute_capability for device in driver.devices]
     known = [row for row in table("driver")["architectures"] if row["capability"] in gpus]
     least = max([major(floor) or 0, *(row["first_branch"] or 0 for row in known)])
@@ -110,9 +107,7 @@ def branch_for(driver: Driver, floor: str = "0") -> int | None:
 
 
 def best(question: Question) -> Candidate | None:
-    """Proven sets first: that with the fewest frameworks beside those wanted, then the newest. What
-    the tables allow has one framework.
-    """
+    """Proven sets first; of those the fewest frameworks beside those wanted; then the newest."""
     names = question.packages
 
     def rank(each: Candidate) -> tuple[object, ...]:
@@ -126,11 +121,8 @@ def best(question: Question) -> Candidate | None:
 
 def packages(facts: Facts, name: str) -> list[str]:
     """What an environment of its own for a framework begins with; where no plan is, its name."""
-    try:
-        wanted = Question([framework(name)], facts.driver, cut(facts.environment.python, 2))
-        chosen = best(wanted.change(majors=set()))
-    except ValueError:
-        chosen = None
+    python = cut(facts.environment.python, 2)
+    chosen = best(Question([name], facts.driver, python, majors=set()))
     if chosen is None:
         return [name]
     return [*chosen.packages, *(["--index-url", chosen.index] if chosen.index else [])]

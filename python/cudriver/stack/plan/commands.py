@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from cudriver.stack.model import Environment
 from cudriver.stack.plan.candidates import Candidate
 from cudriver.stack.plan.question import Line, Question
@@ -24,12 +22,8 @@ class Step(Record):
 
 
 def step(title: str, commands: list[str], see: list[str], **values: object) -> Step:
-    """A step from what the tables have; a shell's own ${NAME} stays."""
-
-    def filled(text: str) -> str:
-        return re.sub(r"(?<!\$)\{(\w+)\}", lambda match: str(values[match[1]]), text)
-
-    return Step(Line(title, **values), list(map(filled, commands)), list(map(filled, see)))
+    """A step by the name of its title, with values in the commands."""
+    return Step(Line(title, **values), [each.format(**values) for each in commands], see)
 
 
 def environment(candidate: Candidate, question: Question, folder: str = "env") -> list[Step]:
@@ -71,7 +65,7 @@ def _pip(env: Environment, verb: str) -> str:
     return f"uv pip {verb} --python {python}" if uv else f"{python} -m pip {verb}"
 
 
-def machine(question: Question, branch: int) -> list[Step]:
+def machine(question: Question, branch: int | None) -> list[Step]:
     """The driver; for a new server, all up to where the environment is made."""
     known, tool, family = table("plan"), question.installer, question.family or "ubuntu"
     old = fix.modules(question.driver) == "proprietary"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
-from cudriver.stack.collect.driver import assumed, capability
+from cudriver.stack.collect.driver import capability
 from cudriver.stack.model import Driver
 from cudriver.stack.record import Record, fresh
 from cudriver.stack.tables import table
-from cudriver.stack.versions import cut
 
 
 class Line(str):
@@ -42,38 +41,11 @@ class Question(Record):
         known = (device.compute_capability for device in self.driver.devices)
         return list(dict.fromkeys(filter(None, known)))
 
-    def change(self, **values: object) -> Question:
-        """The same question, but for these fields."""
-        return Question(**{**self.__dict__, **values})
-
-
-def ask(
-    packages: Sequence[str], driver: str | None, gpus: Sequence[str], python: str | None, tool: str
-) -> Question:
-    """A question from words. Raises ValueError, with one sentence, for what does not exist."""
-    known = table("plan")
-    one_of(known["make"], tool, f"{tool!r} is no installer")
-    names = list(dict.fromkeys(map(framework, packages)))
-    one_of(known["frameworks"], next(iter(names), ""), "no package")
-    if python is not None:
-        one_of(
-            known["pythons"], cut(python, 2) or "", f"no framework has wheels for Python {python}"
-        )
-    return Question(names, assumed(driver, list(map(gpu, gpus))), cut(python, 2), tool)
-
 
 def one_of(names: Collection[str], name: str, told: str) -> None:
     """Raises ValueError, with the names, for what is none of them."""
     if name not in names:
         raise ValueError(f"{told}; known are {', '.join(names)}")
-
-
-def framework(name: str) -> str:
-    """The framework that a package's name stands for."""
-    known, plain = table("plan"), name.strip().lower().replace("_", "-")
-    plain = known["aliases"].get(plain, plain)
-    one_of(known["frameworks"], plain, f"{name!r} is no package that a plan knows")
-    return str(plain)
 
 
 def gpu(name: str) -> str:

@@ -15,14 +15,13 @@ if TYPE_CHECKING:
 
 COLOURS = {NOTHING: "red", DERIVED: "yellow", PROVEN: "green", THERE: "green"}  # the worst first
 CLASSES = {"red": "bad", "yellow": "doubt", "green": "good"}
-TAGS = {"plan": "<h1>{}</h1>", "for": '<p class="soft">{}</p>', "step": "<h2>{}</h2>"}
+TAGS = {s: f'<span class="verdict {CLASSES[c]}">{{}}</span>' for s, c in COLOURS.items()}
+TAGS |= {"plan": "<h1>{}</h1>", "for": '<p class="soft">{}</p>', "step": "<h2>{}</h2>"}
 TAGS |= {"command": "<pre>{}</pre>", "says": "<p>{}</p>"}
 
 
 class Plan(Printed):
-    """What to install, as `cudriver.stack.plan.make` returns it. It prints itself, in a notebook
-    as a page does.
-    """
+    """What to install, as `cudriver.stack.plan.make` returns it. It prints itself."""
 
     def __init__(
         self, question: Question, parts: list[Part], server: list[Step], lang: str
@@ -83,8 +82,7 @@ class Plan(Printed):
     def _section(self, classes: str) -> str:
         from cudriver.stack.text import html
 
-        badges = {s: f'<span class="verdict {CLASSES[c]}">{{}}</span>' for s, c in COLOURS.items()}
-        rows = [(TAGS | badges)[kind].format(html(text)) for kind, text in self._rows()]
+        rows = [TAGS[kind].format(html(text)) for kind, text in self._rows()]
         return f'<section class="{classes}">{"".join(rows)}</section>'
 
     def _rows(self) -> Iterator[tuple[str, str]]:
@@ -110,7 +108,3 @@ class Plan(Printed):
             if step.see:
                 yield "says", Line("see").languages[self.lang]
             yield from (("command", command) for command in step.see)
-
-    def __repr__(self) -> str:
-        sets = [part.candidate.name for part in self.parts if part.candidate]
-        return f"<Plan for {self.title}: {' '.join([self.status, *sets]).strip()}>"

@@ -7,12 +7,12 @@ brings a distribution's files whole, and releases that fit each other where they
 
 from __future__ import annotations
 
-import copy
 import os
 import re
 
 from cudriver.stack.model import IMPORT, Distribution, Facts, FileFault, LoadFault
 from cudriver.stack.recipes import listed
+from cudriver.stack.record import but
 from cudriver.stack.rules import fix
 from cudriver.stack.rules.faults import caused_by
 from cudriver.stack.rules.library_fixes import (
@@ -35,13 +35,6 @@ if TYPE_CHECKING:
 
 _SPECIFIER = re.compile(r"([A-Za-z0-9._-]+)(?:\[([^]]*)\])?\s*(.*)\Z")
 EXEC_STACK = "cannot enable executable stack"  # which its package built so
-
-
-def but(record: T, **changes: Any) -> T:
-    """A copy of a record with other values in some fields."""
-    made = copy.copy(record)
-    made.__dict__.update(changes)
-    return made
 
 
 def after(facts: Facts, lines: list[str], recollect: Recollect | None) -> Facts | None:

@@ -76,6 +76,26 @@ def test_the_workflow_for_changes_runs_steps_that_exist() -> None:
     assert set(named[1].split(", ")) <= set(known)
 
 
+REGISTRY = re.compile(
+    r"\b(pip|pipx|conda|mamba|uv) (install|add) (-\S+ )*['\"]?cudriver(?![-/.\w])"
+)
+
+
+@pytest.mark.skipif(bool(ADDRESS), reason="the project has an address")
+def test_nothing_says_that_the_package_is_on_a_registry() -> None:
+    assert REGISTRY.search("$ pip install 'cudriver[dask]'")
+    assert REGISTRY.search("uv pip install cudriver")
+    texts = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*")]
+    texts += [*ROOT.glob("python/**/*.py"), *ROOT.glob("python/**/*.md")]
+    said = [
+        (str(path.relative_to(ROOT)), match[0])
+        for path in texts
+        if path.is_file() and path.suffix in (".md", ".py", ".sh", ".yaml", ".yml", "")
+        for match in REGISTRY.finditer(path.read_text(encoding="utf-8", errors="replace"))
+    ]
+    assert said == []
+
+
 def metadata(address: str, folder: Path) -> str:
     """What a package would say of itself, with this address of the repository."""
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):

@@ -158,15 +158,46 @@ def test_a_simulated_driver_is_said_first() -> None:
     lines = shown(made(MIB, simulated=True), why="CUDRIVER_LIBRARY is sim")
     assert lines[:3] == [
         "SIMULATED DRIVER: CUDRIVER_LIBRARY is sim.",
-        "No GPU takes part: the figures mean nothing.",
-        "",
+        "No GPU takes part, so no rates are shown: only what was copied and verified, and",
+        "by which path. The last column is another machine's: an NVIDIA H200 on 22",
     ]
 
 
+SIMULATED = """\
+                        to device     from device   path of            recorded,
+                        or read       or write      cu.copy                 GB/s
+────────────────────────────────────────────────────────────────────────────────
+pageable, driver alone  1 MiB ✓       1 MiB ✓                               8.82
+pageable, cu.copy       1 MiB ✓       1 MiB ✓       staged                  46.1
+page-locked             1 MiB ✓       WRONG                                 55.4
+page-locked, mapped     1 MiB ✓                                             51.3
+peer                    3 copies ✓
+device to device        no memory
+global, in a kernel                   1 MiB ✓                              4,310
+shared, in a kernel     ✓             ✓                                   33,014
+"""
+
+
+def test_the_simulated_driver_shows_what_was_copied_and_no_rates_of_its_own() -> None:
+    told = made(MIB, simulated=True)
+    told["rungs"][2]["path"] = told["rungs"][3]["path"] = "staged"
+    lines = shown(told, why="x")
+    taught = [line for line in lines if line.startswith("  ") and "device  " not in line]
+    taught = [line for line in taught if "GB/s" not in line]
+    start = next(number for number, line in enumerate(lines) if "to device" in line)
+    kept = [line for line in lines[start:] if line not in taught]
+    assert "\n".join(kept) + "\n" == SIMULATED + TAIL
+    assert " ".join(map(str.strip, taught)) == " ".join(rung.teaches for rung in RUNGS)
+    several = shown(made(MIB, 4 * MIB, simulated=True), 60, plain=True)
+    assert f"{'pageable, cu.copy':24}{'2 sizes ok':12}{'2 sizes ok':12}{'46.1':>12}" in several
+    assert [line for line in several if len(line) > 60 or not line.isascii()] == []
+
+
 def test_colour_is_loud_for_errors_strong_for_heads_and_faint_for_words() -> None:
-    lines = shown(made(MIB, simulated=True), why="x", colour=True)
+    lines = shown(made(MIB), colour=True)
     marked = {line for line in lines if "\x1b" in line}
-    assert lines[0] == "\x1b[1;31mSIMULATED DRIVER: x.\x1b[0m"
+    simulated = shown(made(MIB, simulated=True), why="x", colour=True)
+    assert simulated[0] == "\x1b[1;31mSIMULATED DRIVER: x.\x1b[0m"
     assert "\x1b[1;31m  WRONG BYTES arrived\x1b[0m" in marked
     assert "\x1b[1;31mWRONG BYTES: see above\x1b[0m" in marked
     assert f"\x1b[1m{WIDE.splitlines()[0]}\x1b[0m" in marked

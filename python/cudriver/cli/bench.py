@@ -35,8 +35,8 @@ above, and the ratio to page-locked memory.
 EPILOG = """\
 GB/s are 1e9 bytes a second. Sizes are 512M, 2G, 64K (binary: 1K is 1024
 bytes); without a suffix, MiB. If memory does not suffice, half the size is tried
-and the output says so. Without a driver the simulated one runs; its figures
-mean nothing.
+and the output says so. Without a driver the simulated one runs: the output has
+what was copied and verified, and the rates of a recorded run in place of its own.
 
   cudriver bench                            the ladder with arrays of 512 MiB
   cudriver bench --sizes                    the same for 64 KiB to 1 GiB
@@ -175,7 +175,7 @@ def print_text(report: dict[str, Any], why_simulated: str | None) -> None:
     style = Style(
         width=min(terminal.width(sys.stdout), 80),
         colour=terminal.wants_colour(sys.stdout),
-        plain=not terminal.can_encode(sys.stdout, "±─⇄"),
+        plain=not terminal.can_encode(sys.stdout, "±─⇄✓"),
     )
     for line in lines(report, why_simulated, style):
         terminal.write(line + "\n")

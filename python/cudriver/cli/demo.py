@@ -28,7 +28,7 @@ def parser() -> ArgumentParser:
         "cudriver demo",
         description="Contexts, page-locked and device arrays, and the copies between them: each "
         "copy is verified byte for byte, and timed. Runs on the real driver where there is one, "
-        "else on the simulated one, and says so.",
+        "else on the simulated one, says so, and shows no rates.",
         epilog="exit status: 0 every byte was right, 1 one was not or the driver failed, 2 usage",
     )
     add = result.add_argument
@@ -118,7 +118,7 @@ def demonstrate(size: int) -> dict[str, Any]:
     steps: list[dict[str, Any]] = []
 
     def step(name: str, right: bool, seconds: float | None = None, detail: str = "") -> None:
-        rate = size / seconds / 1e9 if seconds else None
+        rate = size / seconds / 1e9 if seconds and not cu.driver_is_simulated() else None
         steps.append({"step": name, "right": bool(right), "gb_per_s": rate, "detail": detail})
 
     before = len(cu.live_allocations())
@@ -213,7 +213,7 @@ def _print_text(report: dict[str, Any]) -> None:
     driver = report["driver"]
     if driver["simulated"]:
         why = terminal.fit(f"SIMULATED DRIVER: {report['why_simulated']}.", sys.stdout)
-        terminal.write(f"{why}\nNo GPU takes part; the rates say nothing about one.\n\n")
+        terminal.write(f"{why}\nNo GPU takes part, so no rates are shown.\n\n")
     head = f"driver  CUDA {driver['cuda']}"
     terminal.write(
         f"{terminal.beside(head, driver['path'], sys.stdout, 8)}\n"
@@ -225,6 +225,7 @@ def _print_text(report: dict[str, Any]) -> None:
     for entry in report["steps"]:
         mark = good if entry["right"] else bad
         rate = f"{entry['gb_per_s']:8.1f} GB/s" if entry["gb_per_s"] else " " * 13
+        rate = "" if driver["simulated"] else rate
         line = f"{mark} {entry['step']:<36}{rate}"
         line = terminal.beside(line, entry["detail"], sys.stdout, 2)
         line = "\n".join(part.rstrip() for part in line.split("\n"))

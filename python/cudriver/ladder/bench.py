@@ -334,7 +334,7 @@ class Bench:
     def mark_cached(self, result: Measured, touched: int) -> None:
         """Notes where all that is touched fits in the device's cache."""
         cache = self.device.attributes["l2_cache_size"] or 0
-        if touched <= cache:
+        if touched <= cache and not self.simulated:
             result.notes.append(
                 f"All of it fits in the {show_size(cache)} L2 cache: this is the cache's rate."
             )

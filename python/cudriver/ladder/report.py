@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from cudriver.ladder.result import number, show_size
-from cudriver.ladder.rungs import BACK, RUNGS, Rung
+from cudriver.ladder.rungs import BACK, RECORDED, RUNGS, Rung
 
 WHOLE = 80
 TITLE, RATE, ABOVE, LOCKED = 24, 16, 11, 13
 NARROW_RATE, NARROW_LOCKED = 13, 10  # where 60 columns have to do, without the rung above
 SIZE, COLUMN = 9, 10
+MOVED, NARROW_MOVED, PATH, RATES = 14, 12, 16, 12  # of the simulated driver's table
 LABEL = " " * 8
 
 
@@ -52,20 +53,24 @@ def lines(report: dict[str, Any], why_simulated: str | None, style: Style) -> It
     """The whole report, line by line."""
     if report["simulated"]:
         yield from map(style.loud, style.wrap(f"SIMULATED DRIVER: {why_simulated}."))
-        yield from map(style.loud, style.wrap("No GPU takes part: the figures mean nothing."))
+        yield from style.wrap(
+            "No GPU takes part, so no rates are shown: only what was copied and verified, and by "
+            f"which path. The last column is another machine's: {RECORDED}."
+        )
         yield ""
     device, driver = report["device"], report["driver"]
     yield from style.wrap(f"device  {device['ordinal']}, {device['name']}", hang=LABEL)
     yield from style.wrap(f"driver  CUDA {driver['cuda']}  {driver['path']}", hang=LABEL)
     sizes = ", ".join(show_size(size) for size in report["sizes"])
     count = report["rounds"]
-    yield from style.wrap(
-        f"arrays  {sizes}; the median of {count} round{'s' * (count > 1)}, "
-        f"{sign(style, '±', '+-')} half of what lies between the quartiles",
-        hang=LABEL,
-    )
+    rounds = f"{count} round{'s' * (count > 1)}"
+    spread = f"{sign(style, '±', '+-')} half of what lies between the quartiles"
+    how = rounds if report["simulated"] else f"the median of {rounds}, {spread}"
+    yield from style.wrap(f"arrays  {sizes}; {how}", hang=LABEL)
     yield ""
-    if len(report["sizes"]) == 1:
+    if report["simulated"]:
+        yield from verified(report, style)
+    elif len(report["sizes"]) == 1:
         yield from one_size(report, style)
     else:
         yield from sweep(report, style)
@@ -94,6 +99,46 @@ def one_size(report: dict[str, Any], style: Style) -> Iterator[str]:
         if rows:
             for text in dict.fromkeys([rung.teaches, *(n for row in rows for n in row["notes"])]):
                 yield from map(style.faint, style.wrap(text, "  "))
+
+
+def verified(report: dict[str, Any], style: Style) -> Iterator[str]:
+    """A row a rung: what was moved each way, by which path, and what a real device's rate was."""
+    wide = style.width >= WHOLE
+    moved = MOVED if wide else NARROW_MOVED
+
+    def line(title: str, there: str, back: str, path: str, rate: str) -> str:
+        cells = f"{title:<{TITLE}}{there:<{moved}}{back:<{moved}}"
+        return f"{cells}{path:<{PATH}}{rate:>{RATES}}" if wide else f"{cells}{rate:>{RATES}}"
+
+    yield style.strong(line("", "to device", "from device", "path of", "recorded,"))
+    yield style.strong(line("", "or read", "or write", "cu.copy", "GB/s"))
+    yield style.faint(sign(style, "─", "-") * len(line("", "", "", "", "")))
+    for rung in RUNGS:
+        rows = [row for row in report["rungs"] if row["rung"] == rung.name]
+        ways = [[r for r in rows if (r["direction"] in BACK) == back] for back in (False, True)]
+        skipped = dict.fromkeys(row["skipped"] for row in rows if row["skipped"])
+        rate = "" if rung.recorded is None else number(rung.recorded)
+        if any(row["verified"] is not None for row in rows):
+            paths = dict.fromkeys(row["path"] for row in rows if row["path"])
+            there, back = (moved_bytes(way, style, rung.sized) for way in ways)
+            yield line(rung.title, there, back, ", ".join(paths), rate).rstrip()
+        for text in skipped:
+            yield from style.wrap(f"{rung.title:<{TITLE}}{text}", hang=" " * TITLE)
+        if rows and len(report["sizes"]) == 1:
+            yield from map(style.faint, style.wrap(rung.teaches, "  "))
+
+
+def moved_bytes(rows: list[dict[str, Any]], style: Style, sized: bool) -> str:
+    """What arrived one way: how much, if that says something, and whether it was right."""
+    known = [row for row in rows if row["verified"] is not None]
+    if not known:
+        return ""
+    if not all(row["verified"] for row in known):
+        return style.loud("WRONG")
+    right = sign(style, "✓", "ok")
+    if len(known) > 1:
+        return f"{len(known)} {'copies' if known[0]['devices'] else 'sizes'} {right}"
+    return f"{show_size(known[0]['bytes'])} {right}" if sized else right
 
 
 def columns(style: Style, title: str, there: str, back: str, above: str, locked: str) -> str:

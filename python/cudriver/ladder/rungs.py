@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+#: Where the rates of `Rung.recorded` were measured: docs/course/02-memory.md has all of them.
+RECORDED = "an NVIDIA H200 on 22 November 2026 (PCIe 5 x16, arrays of 256 MiB or more)"
+
 #: By the second column of the table: the way back.
 BACK = frozenset({"from_device", "write"})
 
@@ -23,6 +26,7 @@ class Rung:
         directions: the ways that are measured, the way to the device (or the read) first.
         clock: "host" (the caller's clock around calls that wait) or "events" (the device's).
         sized: whether the size of the arrays matters to it.
+        recorded: GB/s to the device, or read, of the run that RECORDED names.
     """
 
     name: str
@@ -32,6 +36,7 @@ class Rung:
     directions: tuple[str, ...]
     clock: str
     sized: bool = True
+    recorded: float | None = None
 
 
 RUNGS = (
@@ -43,6 +48,7 @@ RUNGS = (
         "of the driver copies it through a small page-locked buffer.",
         COPIES,
         "host",
+        recorded=8.82,
     ),
     Rung(
         "staged",
@@ -52,15 +58,17 @@ RUNGS = (
         "most of the bus's rate, with nothing asked of the caller.",
         COPIES,
         "host",
+        recorded=46.1,
     ),
     Rung(
         "page_locked",
         "page-locked",
         "locked",
         "Memory that stays where it is. The GPU's copy engine fetches it by itself: this is the "
-        "bus's own rate, and what the last column compares with.",
+        "bus's own rate, and what the others are compared with.",
         COPIES,
         "host",
+        recorded=55.4,
     ),
     Rung(
         "mapped",
@@ -70,6 +78,7 @@ RUNGS = (
         "is touched once; every second touch crosses the bus again.",
         KERNELS,
         "events",
+        recorded=51.3,
     ),
     Rung(
         "peer",
@@ -88,6 +97,7 @@ RUNGS = (
         "memory moves twice as much.",
         ("copy",),
         "events",
+        recorded=2067,
     ),
     Rung(
         "global",
@@ -97,6 +107,7 @@ RUNGS = (
         "neighbours: what a kernel can have that touches everything once.",
         KERNELS,
         "events",
+        recorded=4310,
     ),
     Rung(
         "shared",
@@ -107,6 +118,7 @@ RUNGS = (
         KERNELS,
         "events",
         sized=False,
+        recorded=33014,
     ),
 )
 

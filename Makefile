@@ -106,7 +106,7 @@ test-gpu: install ## the suite on the real driver
 golden: install ## write anew what rules say, tests/stack/golden: the diff is for review
 	rm -rf tests/stack/golden
 	CUDRIVER_WRITE_GOLDEN=1 $(PYTEST) tests/stack/test_rules_*.py tests/stack/test_report.py \
-	    tests/stack/test_collect_whole.py
+	    tests/stack/test_collect_whole.py tests/project/test_frozen.py
 
 .PHONY: test-network
 test-network: install ## tests on real frameworks: GBs, into ~/.cache/cudriver-tests

@@ -331,6 +331,17 @@ def test_what_is_wrong_in_a_job_names_that_job_s_nodes(rule, change, other):
     assert len(wrong.evidence) == 2
 
 
+def test_a_build_without_code_is_told_of_each_job_that_has_it():
+    reports = fleet_of(6, gpus("7.0"))
+    for told in reports[4:]:
+        told["node"]["job"] = "72"
+    gpus("7.0")(reports[5])
+    [wrong] = [f for f in compare(reports).findings if f.rule == "FL103"]
+    assert [parse(share.nodes) for share in wrong.evidence] == [
+        ["d3", "d5"], ["d0", "d1", "d2", "d3", "d4", "d5"]
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("majors", "found"),
     [

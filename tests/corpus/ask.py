@@ -107,7 +107,8 @@ def said(
         for row in which.get("libraries", [])
         if row.get("path")
     ]
-    findings = [{**finding, "predicts": finding.get("predicts")} for finding in report["findings"]]
+    every = [f for each in report["findings"] for f in (each, *each.get("also", []))]
+    findings = [{**finding, "predicts": finding.get("predicts")} for finding in every]
     missing = [row["soname"] for row in which.get("missing", [])]
     return Said(
         status, report["verdict"], findings, libraries, report.get("frameworks", []), missing

@@ -144,7 +144,7 @@ def test_colour_marks_what_it_marks_and_changes_no_word():
 
 HTML = (
     '<body><section class="cudriver page"><h1>3 nodes in 2 groups; 2 agree</h1>'
-    '<span class="verdict good">consistent</span><h2>Findings</h2>'
+    '<span class="verdict doubt">consistent: 1 warning</span><h2>Findings</h2>'
     '<article class="doubt"><h3><span class="tag doubt">FL101 warning</span>'
     "drivers of 2 branches: R580 and R570</h3><dl><dt>why</dt><dd><p>a branch decides which CUDA "
     "runs: what the newer one runs the older may not</p></dd><dt>evidence</dt><dd>VALUES</dd>"
@@ -179,7 +179,7 @@ def test_a_comparison_as_a_page():
     html = compare([*broken, "{"])._repr_html_()
     assert html.startswith("<style>")
     for part in (
-        'class="verdict bad">mismatch<',
+        'class="verdict bad">mismatch: ',
         '<article class="bad"><h3><span class="tag bad"',
         'Group 2: 1 of 2 <span class="tag bad">mismatch</span>',
         "2 components that",

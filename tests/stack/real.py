@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from cudriver.stack.model import every
+
 CACHE = Path(os.environ.get("CUDRIVER_TEST_CACHE", "~/.cache/cudriver-tests")).expanduser()
 ENVIRONMENTS = {
     "torch-2.8.0-cu128": ["torch==2.8.0", "numpy"],
@@ -162,7 +164,7 @@ def check(prefix: Path, **options: object):
 def rules(report, *severities: str) -> set[str]:
     """The rules that fired, of these severities (errors and warnings where none is named)."""
     wanted = severities or ("error", "warning")
-    return {finding.rule for finding in report.findings if finding.severity in wanted}
+    return {finding.rule for finding in every(report.findings) if finding.severity in wanted}
 
 
 def rules_of_environment(report) -> set[str]:
@@ -172,6 +174,6 @@ def rules_of_environment(report) -> set[str]:
 
 def finding(report, rule: str):
     """The first finding of a rule; fails where it did not fire."""
-    found = [f for f in report.findings if f.rule == rule]
-    assert found, f"{rule} did not fire: {[f.rule for f in report.findings]}"
+    found = [f for f in every(report.findings) if f.rule == rule]
+    assert found, f"{rule} did not fire: {[f.rule for f in every(report.findings)]}"
     return found[0]

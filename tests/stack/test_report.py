@@ -9,11 +9,12 @@ from pathlib import Path
 import jsonschema
 import pytest
 import samples
-from facts import SITE, facts, library
+from facts import SITE, facts, library, wheel
 from golden import assert_words_as_before
+from synth import Prefix
 
 import cudriver.stack
-from cudriver.stack.components import _some, libraries_line
+from cudriver.stack.components import _some, components, libraries_line, toolkit_line
 from cudriver.stack.model import Environment, Facts, Finding, Framework, Shadowed
 from cudriver.stack.observe import Observation, Row
 from cudriver.stack.report import Report
@@ -435,3 +436,63 @@ def test_a_quoted_word_is_kept_whole():
     command = "echo 'one two' \"three  four\" five # six"
     words = wrap_command(command, 20)
     assert words == ["# six", "echo 'one two' \\", '  "three  four" \\', "  five"]
+
+
+class TestWhyItCannotBeTold:
+    def test_the_environment_around_a_folder_or_in_it_is_named(self, tmp_path):
+        Prefix(tmp_path / "env").venv()
+        (tmp_path / "empty").mkdir()
+        for folder, near in ((tmp_path / "env/bin", "env"), (tmp_path, "env")):
+            report = cudriver.stack.inspect(str(folder), environ={}, probe_driver=False)
+            assert report.verdict == "unknown"
+            text = " ".join(report.to_text(width=200).splitlines()[-1].split())
+            assert text == (
+                f"{folder} has neither a Python nor packages; did you mean {tmp_path / near}?"
+            )
+        report = cudriver.stack.inspect(str(tmp_path / "empty"), environ={}, probe_driver=False)
+        assert report.to_text(width=200).endswith("empty has neither a Python nor packages\n")
+
+    def test_every_open_verdict_has_a_reason(self):
+        open_ones = [
+            facts(unsure=["/a: cannot be read"]),
+            facts(frameworks=[Framework("mine", "1.0", modelled=False)]),
+            facts(match="system"),
+            facts(environment=Environment("/nothing", "unknown"), distributions=[]),
+        ]
+        for of in open_ones:
+            report = Report(of, [])
+            assert (report.verdict, len(report.doubts)) == ("unknown", 1)
+            (why,) = report.doubts
+            assert report.to_text(width=200).splitlines()[-1] == f"  {why}"
+            assert f"<p>{why}</p>" in report.to_html()
+
+    def test_an_error_leaves_nothing_open(self):
+        of = facts(unsure=["/a: cannot be read"])
+        report = Report(of, [Finding("CU303", "error", "t")])
+        assert report.verdict == "mismatch"
+        assert "cannot be read" not in report.to_text()
+
+
+@pytest.mark.parametrize("form", [Report.to_text, Report.to_html, Report._repr_html_])
+def test_a_verdict_with_warnings_says_so_in_every_form(form):
+    report = Report(samples.healthy(), [Finding("CU302", "warning", "t")] * 2)
+    shown = form(report)
+    assert "consistent: 2 warnings" in shown
+    assert 'verdict good"' not in shown
+
+
+def test_a_row_with_a_cross_says_what_is_wrong():
+    report = Report(samples.healthy(), [Finding("CU303", "error", "t", subject="torch")])
+    rows = [row for row in components(report) if row[1] == "error"]
+    assert [row[0] for row in rows] == ["torch", "libraries"]
+    assert all(row[2].endswith("; undefined symbol (CU303)") for row in rows)
+
+
+def test_wheels_that_nothing_uses_are_no_toolkit():
+    of = facts(distributions=[wheel("nvidia-cublas-cu12", "12.8.4.1"), wheel("nvidia-ml-py", "1")])
+    only = "none in the environment that is used, only nvidia-cublas-cu12 12.8.4.1; "
+    assert toolkit_line(of).startswith(only)
+    of.libraries = [
+        library("libcublas.so.12", "12.8", "cublas", provided_by="nvidia-cublas-cu12 12.8")
+    ]
+    assert toolkit_line(of).startswith("none in the environment; ")

@@ -17,7 +17,9 @@ from facts import driver as a_driver
 from synth import Prefix
 
 from cudriver.stack import inspect
-from cudriver.stack.model import Evidence, FileFault, Framework, Requirement, Resolution
+from cudriver.stack.model import Evidence, FileFault, Framework, Requirement, Resolution, every
+from cudriver.stack.record import but
+from cudriver.stack.report import Report
 from cudriver.stack.rules import judge, tried
 
 CUDNN = f"{SITE}/nvidia/cudnn/lib/libcudnn.so.9"
@@ -25,7 +27,8 @@ CUDNN = f"{SITE}/nvidia/cudnn/lib/libcudnn.so.9"
 
 def fixes(of, rule, recollect=None):
     """The fixes of a rule's only error or warning, and whether they are proven."""
-    (found,) = [f for f in judge(of, None, recollect) if f.rule == rule and f.severity != "note"]
+    told = [f for f in every(judge(of, None, recollect)) if f.severity != "note"]
+    (found,) = [f for f in told if f.rule == rule]
     return found.fix, found.proven
 
 
@@ -285,3 +288,64 @@ def tried_on_a_copy(report):
     told = "tried on a copy of these facts"
     data = report.to_dict()["findings"]
     return told in str(report) and told in report.to_html() and any(f["proven"] for f in data)
+
+
+class TestOneCauseIsOneFinding:
+    """What the same proven command takes away is told once, with the evidence of both."""
+
+    def of(self):
+        lib = library("libcudnn.so.9", "9.1.0", "cudnn", provided_by="nvidia-cudnn-cu12 9.1.0.70")
+        return facts(
+            distributions=[
+                wheel("torch", "2.8.0", "nvidia-cudnn-cu12==9.10.2.21"),
+                wheel("nvidia-cudnn-cu12", "9.1.0.70"),
+            ],
+            libraries=[lib],
+            frameworks=[torch(cudnn_built="9.10.2", cudnn="9.1.0", loads=[lib.path])],
+        )
+
+    def test_the_worst_has_the_other(self):
+        (found,) = [f for f in judge(self.of()) if f.severity != "note"]
+        (other,) = found.also
+        assert (found.rule, found.severity) == ("CU301", "error")
+        assert (other.rule, other.severity) == ("CU402", "warning")
+        assert found.fix == other.fix
+        assert len(found.fix) == 1
+
+    @pytest.mark.parametrize(
+        ("select", "ignore", "left"),
+        [
+            ([], [], [["CU301", "CU402"]]),
+            (["CU4"], [], [["CU402"]]),
+            ([], ["CU301"], [["CU402"]]),
+            ([], ["CU402"], [["CU301"]]),
+            (["CU3", "CU402"], [], [["CU301", "CU402"]]),
+        ],
+    )
+    def test_each_can_be_chosen_by_its_rule(self, select, ignore, left):
+        report = Report(self.of(), judge(self.of())).restricted(select, ignore)
+        loud = [f for f in report.findings if f.severity != "note"]
+        assert [[f.rule, *(other.rule for other in f.also)] for f in loud] == left
+
+    def test_every_form_shows_the_evidence_of_both(self):
+        report = Report(self.of(), judge(self.of()))
+        (found,) = [f for f in report.to_dict()["findings"] if f["also"]]
+        assert [f["rule"] for f in found["also"]] == ["CU402"]
+        for shown in (report.to_text(), report.to_html()):
+            assert shown.count("pip install") == 1
+            assert "CU402 torch requires nvidia-cudnn-cu12==9.10.2.21" in shown
+            assert "METADATA" in shown
+        assert "mismatch: 1 error;" in report.to_text()
+
+    def test_what_has_another_fix_stays_by_itself(self):
+        of = self.of()
+        of.environment.variables["CUDA_VISIBLE_DEVICES"] = ""
+        of.driver = a_driver(devices=[gpu()])
+        loud = [f.rule for f in judge(of) if f.severity != "note"]
+        assert loud == ["CU301", "CU502"]
+
+    def test_what_nobody_has_tried_stays_by_itself(self):
+        of = self.of()
+        of.frameworks[0].cudnn_by_pin = True
+        one, *_, other = [but(f, proven=False, also=[]) for f in every(judge(of))]
+        assert tried.fold([one, other]) == [one, other]

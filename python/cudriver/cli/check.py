@@ -259,12 +259,17 @@ def _print_text(reports: list[Report], arguments: Namespace) -> None:
 
 def summary(standings: list[str]) -> str:
     """The last line of --all: how many environments, and how many of them are not well."""
+    from cudriver.stack.say import say
+
     counts = {kind: standings.count(kind) for kind in ("error", "warning", "unknown")}
-    text = f"{len(standings)} environment{'' if len(standings) == 1 else 's'}, "
-    text += f"{counts['error'] or 'none'} with a mismatch"
+    n = len(standings)
+    text = say("1 environment" if n == 1 else "{n} environments", n=n) + say(", ")
+    text += say("{n} with a mismatch", n=counts["error"] or say("none"))
     if counts["warning"]:
-        text += f", {counts['warning']} with warnings"
-    return text + (f", {counts['unknown']} could not be told" if counts["unknown"] else "")
+        text += say(", ") + say("{n} with warnings", n=counts["warning"])
+    if counts["unknown"]:
+        text += say(", ") + say("{n} could not be told", n=counts["unknown"])
+    return text
 
 
 def _write_html(reports: list[Report], name: str) -> bool:

@@ -81,24 +81,28 @@ def _print_json(document: dict[str, Any]) -> None:
 
 def _print_text(rows: list[dict[str, Any]], attributes: bool) -> None:
     import cudriver as cu
+    from cudriver.stack.say import say
 
-    which = "simulated driver" if cu.driver_is_simulated() else "driver"
-    head = f"{which} for CUDA {cu.driver_version()}"
+    simulated = cu.driver_is_simulated()
+    head = say(
+        "simulated driver for CUDA {version}" if simulated else "driver for CUDA {version}",
+        version=cu.driver_version(),
+    )
     terminal.write(terminal.beside(head, cu.driver_path(), sys.stdout, 3) + "\n")
     if not rows:
-        terminal.write("no devices\n")
+        terminal.write(say("no devices") + "\n")
     for row in rows:
         count = row["multiprocessor_count"]
         terminal.write(
             f"\n{row['ordinal']}  {row['name']}\n"
-            f"   compute capability {row['compute_capability']}, "
-            f"{count} multiprocessor{'' if count == 1 else 's'}, "
+            f"   {say('compute capability {capability}', capability=row['compute_capability'])}, "
+            f"{say('1 multiprocessor' if count == 1 else '{n} multiprocessors', n=count)}, "
             f"{row['total_memory'] / 2**30:.1f} GiB\n"
             f"   {row['uuid']}  {row['pci_bus_id']}\n"
         )
         if attributes:
             width = max(map(len, row["attributes"]))
             for name, value in row["attributes"].items():
-                shown = "unknown to this driver" if value is None else value
+                shown = say("unknown to this driver") if value is None else value
                 terminal.write(f"   {name:<{width}}  {shown}\n")
     sys.stdout.flush()

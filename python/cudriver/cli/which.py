@@ -78,7 +78,8 @@ def run(arguments: Namespace) -> int:
 def _of_process(arguments: Namespace) -> int:
     """What a process has mapped. 0: the files found, 1: another one, 3: no CUDA library."""
     from cudriver.cli.which_pid import Running, compare
-    from cudriver.stack.text import clean
+    from cudriver.stack.say import say
+    from cudriver.stack.text import clean, pad
 
     try:
         process = Running(arguments.pid)
@@ -100,10 +101,11 @@ def _of_process(arguments: Namespace) -> int:
         style = terminal.style(sys.stdout)
         lines = [f"{style.paint(clean(prefix), 'bold')}"]
         for path, what, library in rows:
-            lines.append(f"{what:<13} {clean(path)}")
+            lines.append(f"{pad(say(what), 13)} {clean(path)}")
             if what == "another" and library is not None:
-                lines.append(f"{'instead of':>13} {clean(library.path)} (by {library.found_by})")
-        lines += ["the process has mapped no CUDA library"] * (not rows)
+                values = {"path": clean(library.path), "rule": library.found_by}
+                lines.append(" " * 14 + say("instead of {path} (by {rule})", **values))
+        lines += [say("the process has mapped no CUDA library")] * (not rows)
         terminal.write("\n".join(lines) + "\n")
     if any(what == "another" for _, what, _ in rows):
         return NOT_FOUND
@@ -153,6 +155,7 @@ def _print_text(
     before: dict[str, Library],
 ) -> None:
     from cudriver.stack.report_text import library_lines, short_path
+    from cudriver.stack.say import say
     from cudriver.stack.text import clean
 
     style = terminal.style(sys.stdout)
@@ -160,15 +163,19 @@ def _print_text(
     for library in libraries:
         lines += library_lines(library, facts, style, was=before.get(library.soname))
     for resolution in missing:
-        lines.append(f"{style.paint(clean(resolution.soname), 'bold', 'red')} is not found")
-        lines.append(f"    needed by {short_path(facts, resolution.needed_by)}")
-        lines += [f"    not in {short_path(facts, place)}" for place in resolution.searched]
-    lines += [f"{clean(name)}: no CUDA library of that name is in use here" for name in unknown]
+        name = style.paint(clean(resolution.soname), "bold", "red")
+        lines.append(say("{name} is not found", name=name))
+        user = short_path(facts, resolution.needed_by)
+        lines.append("    " + say("needed by {path}", path=user))
+        for place in resolution.searched:
+            lines.append("    " + say("not in {path}", path=short_path(facts, place)))
+    for name in unknown:
+        lines.append(say("{name}: no CUDA library of that name is in use here", name=clean(name)))
     if before and not libraries and not missing:
-        lines.append("nothing would change")
+        lines.append(say("nothing would change"))
     elif not libraries and not missing and not unknown and not facts.unsure:
-        lines.append("no CUDA library is in use here")
-    lines += [f"could not tell: {clean(why)}" for why in facts.unsure]
+        lines.append(say("no CUDA library is in use here"))
+    lines += [say("could not tell: {why}", why=clean(why)) for why in facts.unsure]
     terminal.write("\n".join(lines) + "\n")
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from cudriver.fleet.report_text import STATUS, heading, remarks
+from cudriver.fleet.report_text import counted, heading, reference_of, remarks
 from cudriver.stack.report_html import PAGE_STYLE, STYLE
+from cudriver.stack.report_text import VERDICTS
+from cudriver.stack.say import language, said, say
 from cudriver.stack.text import html as _text
 
 TYPE_CHECKING = False
@@ -24,9 +26,9 @@ NODES_SHOWN = 300  # characters of a list of nodes that stands open
 def page(fleet: Result) -> str:
     """A whole document."""
     return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<!DOCTYPE html>\n<html lang="{language()}"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>CUDA stacks: {_text(heading(fleet))}</title>"
+        f"<title>{_text(say('CUDA stacks: {heading}', heading=heading(fleet)))}</title>"
         f"<style>{STYLE}{OWN_STYLE}{PAGE_STYLE}</style></head>\n"
         f"<body>{_section(fleet, 'cudriver page')}</body></html>\n"
     )
@@ -38,20 +40,23 @@ def fragment(fleet: Result) -> str:
 
 
 def _section(fleet: Result, classes: str) -> str:
+    warned = fleet.status == "consistent" and any(f.severity == "warning" for f in fleet.findings)
+    style = "doubt" if warned else CLASSES[fleet.status]
     parts = [
         f'<section class="{classes}"><h1>{_text(heading(fleet))}</h1>',
         *(f'<p class="soft">{_text(text)}</p>' for text in remarks(fleet)),
-        f'<span class="verdict {CLASSES[fleet.status]}">{_text(STATUS[fleet.status][0])}</span>',
+        f'<span class="verdict {style}">{_text(counted(fleet))}</span>',
     ]
     if fleet.findings:
-        parts.append("<h2>Findings</h2>")
+        parts.append(f"<h2>{_text(say('Findings'))}</h2>")
         parts += map(_finding, fleet.findings)
     if fleet.groups:
-        parts.append("<h2>Groups</h2>")
+        parts.append(f"<h2>{_text(say('Groups'))}</h2>")
         shown = enumerate(fleet.groups[:GROUPS_SHOWN], 1)
         parts += [_group(number, group, fleet) for number, group in shown]
         if len(fleet.groups) > GROUPS_SHOWN:
-            parts.append(f"<p>and {len(fleet.groups) - GROUPS_SHOWN:,} more groups</p>")
+            more = say("and {n} more groups", n=f"{len(fleet.groups) - GROUPS_SHOWN:,}")
+            parts.append(f"<p>{_text(more)}</p>")
     if fleet.differences:
         parts.append(_differences(fleet.differences, fleet.counts["components"]))
     return "".join([*parts, "</section>"])
@@ -59,15 +64,16 @@ def _section(fleet: Result, classes: str) -> str:
 
 def _finding(finding: Finding) -> str:
     style = SEVERITIES[finding.severity]
-    rows = [("why", f"<p>{_text(finding.why)}</p>")]
+    rows = [("why", f"<p>{_text(said(finding.why, 'why'))}</p>")]
     if finding.evidence:
         rows.append(("evidence", _shares(finding.evidence)))
     if finding.fix:
-        rows.append(("fix", "".join(f"<p>{_text(fix)}</p>" for fix in finding.fix)))
-    body = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in rows)
+        rows.append(("fix", "".join(f"<p>{_text(said(fix, 'fixes'))}</p>" for fix in finding.fix)))
+    body = "".join(f"<dt>{_text(say(name))}</dt><dd>{value}</dd>" for name, value in rows)
+    title = _text(said(finding.title, finding.rule))
     return (
         f'<article class="{style}"><h3><span class="tag {style}">{finding.rule} '
-        f"{finding.severity}</span>{_text(finding.title)}</h3><dl>{body}</dl></article>"
+        f"{_text(say(finding.severity))}</span>{title}</h3><dl>{body}</dl></article>"
     )
 
 
@@ -76,14 +82,16 @@ def _group(number: int, group: Group, fleet: Result) -> str:
     reports = sum(each.count for each in fleet.groups)
     verdict = ""
     if group.verdict != "consistent":
-        verdict = f' <span class="tag {style}">{_text(STATUS[group.verdict][0])}</span>'
+        verdict = f' <span class="tag {style}">{_text(say(VERDICTS[group.verdict][0]))}</span>'
     rows = [(name, value) for name, value in group.stack.items()] if number == 1 else []
     told = _table((), rows)
     if group.differs:
         changes = [(each.component, each.value, each.reference) for each in group.differs]
-        told += _table(("differs in", "here", fleet.reference), changes)
+        told += _table((say("differs in"), say("here"), reference_of(fleet.reference)), changes)
+    values = {"n": number, "count": f"{group.count:,}", "all": f"{reports:,}"}
     return (
-        f'<article class="{style}"><h3>Group {number}: {group.count:,} of {reports:,}{verdict}</h3>'
+        f'<article class="{style}"><h3>{_text(say("Group {n}: {count} of {all}", **values))}'
+        f"{verdict}</h3>"
         f"{_nodes(group.nodes)}{told}</article>"
     )
 
@@ -93,10 +101,11 @@ def _differences(differences: Iterable[Difference], count: int) -> str:
         f"<tr><th>{_text(each.component)}</th><td>{_shares(each.values)}</td></tr>"
         for each in differences
     ]
+    many, one = "{n} components that differ", "{n} component that differs"
+    summary = say(many, n=f"{count:,}") if count > 1 else say(one, n=count)
     return (
-        f"<details><summary>{count:,} component{'s' if count > 1 else ''} that differ"
-        f"{'' if count > 1 else 's'}</summary><table><tbody>{''.join(rows)}</tbody></table>"
-        "</details>"
+        f"<details><summary>{_text(summary)}</summary>"
+        f"<table><tbody>{''.join(rows)}</tbody></table></details>"
     )
 
 

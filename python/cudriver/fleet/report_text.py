@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import io
 
-from cudriver.stack.model import ERROR, NOTE, WARNING
-from cudriver.stack.report_text import SEVERITY_COLOUR
-from cudriver.stack.text import clean, columns, elide, wrap
+from cudriver.stack.model import NOTE
+from cudriver.stack.report_text import SEVERITY_COLOUR, VERDICTS, counts_of
+from cudriver.stack.say import said, say
+from cudriver.stack.text import clean, columns, elide, pad, wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,11 +22,6 @@ if TYPE_CHECKING:
 GROUPS_SHOWN, CHANGES_SHOWN, SHARES_SHOWN = 8, 12, 6
 LABEL = 12  # columns of the left-hand names
 INDENT = 12  # columns of a finding's body
-STATUS = {
-    "consistent": ("consistent", "green"),
-    "mismatch": ("mismatch", "red"),
-    "unknown": ("could not tell", "yellow"),
-}
 
 
 def render(fleet: Result, style: Style, *, verbose: bool = False) -> str:
@@ -39,7 +35,9 @@ def render(fleet: Result, style: Style, *, verbose: bool = False) -> str:
     if len(shown) < len(fleet.groups):
         rest = fleet.groups[len(shown) :]
         count = sum(group.count for group in rest)
-        more = f"and {len(rest):,} more groups of {count:,} (-v shows them)"
+        more = say(
+            "and {n} more groups of {count} (-v shows them)", n=f"{len(rest):,}", count=f"{count:,}"
+        )
         lines += ["", *wrap(more, style.width)]
     for finding in fleet.findings:
         brief = finding.severity == NOTE and not verbose
@@ -58,16 +56,16 @@ def heading(fleet: Result) -> str:
     counts = fleet.counts
     nodes, reports = counts["nodes"], counts["reports"] - counts["older"]
     if not reports:
-        return "no report"
-    text = f"{nodes:,} node{'s' if nodes > 1 else ''}"
+        return say("no report")
+    text = say("{n} nodes" if nodes > 1 else "{n} node", n=f"{nodes:,}")
     if reports != nodes:
-        text = f"{reports:,} reports of {text}"
+        text = say("{n} reports of {nodes}", n=f"{reports:,}", nodes=text)
     if len(fleet.groups) == 1:
-        return f"{text}: all the same" if reports > 1 else text
+        return say("{nodes}: all the same", nodes=text) if reports > 1 else text
     agree = fleet.groups[0].count
-    return (
-        f"{text} in {len(fleet.groups):,} groups; {f'{agree:,}' if agree > 1 else 'no two'} agree"
-    )
+    values = {"nodes": text, "n": f"{len(fleet.groups):,}", "most": f"{agree:,}"}
+    some, none = "{nodes} in {n} groups; {most} agree", "{nodes} in {n} groups; no two agree"
+    return say(some, **values) if agree > 1 else say(none, **values)
 
 
 def remarks(fleet: Result) -> list[str]:
@@ -75,41 +73,57 @@ def remarks(fleet: Result) -> list[str]:
     older, other = fleet.counts["older"], fleet.counts["other"]
     told = []
     if not fleet.counts["reports"] and not fleet.counts["broken"]:
-        told.append("a report is a line of `cudriver check --json --compact`: there was none")
+        told.append(say("a report is a line of `cudriver check --json --compact`: there was none"))
     if older:
         differing = fleet.counts["differing"]
-        which = f", {differing:,} of which differed from what counts" if differing else ""
-        told.append(f"{older:,} older report{'s' if older > 1 else ''} of the same left out{which}")
+        text = say(
+            "{n} older reports of the same left out"
+            if older > 1
+            else "{n} older report of the same left out",
+            n=f"{older:,}",
+        )
+        if differing:
+            text += say(", {n} of which differed from what counts", n=f"{differing:,}")
+        told.append(text)
     if other:
-        told.append(f"{other:,} line{'s' if other > 1 else ''} of something else passed over")
+        told.append(
+            say(
+                "{n} lines of something else passed over"
+                if other > 1
+                else "{n} line of something else passed over",
+                n=f"{other:,}",
+            )
+        )
     return told
+
+
+def counted(fleet: Result) -> str:
+    """The status, and how many errors and warnings there are."""
+    text = say(VERDICTS[fleet.status][0])
+    counts = counts_of(fleet.findings)
+    return text + (say(": {counts}", counts=counts) if counts else "")
 
 
 def _status(fleet: Result, style: Style) -> list[str]:
     """The last line."""
-    word, colour = STATUS[fleet.status]
-    counts = []
-    for severity in (ERROR, WARNING):
-        count = sum(finding.severity == severity for finding in fleet.findings)
-        if count:
-            counts.append(f"{count} {severity}{'s' if count > 1 else ''}")
+    word, colour = VERDICTS[fleet.status]
     rules = [finding.rule for finding in fleet.findings if finding.severity != NOTE]
-    told = f": {', '.join(counts)}" if counts else ""
-    more = f"; cudriver explain {rules[0]}" if rules else ""
-    first, *rest = wrap(word + told + more, style.width)
-    return [style.paint(word, colour, "bold") + first[len(word) :], *rest]
+    more = say("; ") + f"cudriver explain {rules[0]}" if rules else ""
+    first, *rest = wrap(counted(fleet) + more, style.width)
+    return [style.paint(say(word), colour, "bold") + first[len(say(word)) :], *rest]
 
 
 def _group(number: int, group: Group, fleet: Result, style: Style, verbose: bool) -> list[str]:
-    head = f"group {number}"
+    head = say("group {n}", n=number)
     about = f"{group.count:,} x" if group.count > 1 else ""
     names = _names(group.nodes, style, verbose, columns(head) + columns(about) + 4)
     first, *rest = names
     start = f"{style.paint(head, 'bold')}  {about + '  ' if about else ''}"
     lines = [(start + first).rstrip(), *("    " + line for line in rest)]
     if group.verdict != "consistent":
-        word, colour = STATUS[group.verdict]
-        lines.append("  " + style.paint(f"its own check: {word}", colour))
+        word, colour = VERDICTS[group.verdict]
+        text = say("its own check: {verdict}", verdict=say(word))
+        lines.append("  " + style.paint(text, colour))
     if number == 1:
         for name, value in group.stack.items():
             label = elide(clean(name), LABEL, style.ellipsis)
@@ -134,7 +148,7 @@ def _names(nodes: str, style: Style, verbose: bool, used: int) -> list[str]:
         lines[-1] += elide(piece, style.width - INDENT - 4, style.ellipsis)
     lines[-1] = lines[-1].removesuffix(",")
     if len(lines) > 2 and not verbose:
-        more = f"{style.ellipsis} (-v: all)"
+        more = style.ellipsis + say(" (-v: all)")
         while lines[1] and columns(lines[1]) + columns(more) > style.width - INDENT - 4:
             lines[1] = "".join(lines[1].removesuffix(",").rpartition(",")[:2])
         return [lines[0], lines[1] + more]
@@ -149,14 +163,14 @@ def _changes(changes: Sequence[Change], reference: str, style: Style, verbose: b
     from rich.text import Text
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
-    for name in ("differs in", "here", reference):
+    for name in (say("differs in"), say("here"), reference_of(reference)):
         table.add_column(Text(clean(name)), overflow="fold")
     shown = changes if verbose else changes[:CHANGES_SHOWN]
     for change in shown:
         cells = (change.component, change.value, change.reference)
         table.add_row(*(Text(clean(cell)) for cell in cells))
     if len(shown) < len(changes):
-        table.add_row(Text(f"and {len(changes) - len(shown)} more (-v)"))
+        table.add_row(Text(say("and {n} more (-v)", n=len(changes) - len(shown))))
     out = io.StringIO()
     console = Console(
         file=out,
@@ -170,30 +184,37 @@ def _changes(changes: Sequence[Change], reference: str, style: Style, verbose: b
 
 
 def _title(finding: Finding, style: Style) -> list[str]:
-    tag = f"{finding.severity} {finding.rule}"
-    first, *rest = _folded(finding.title, style.width - len(tag) - 2)
+    tag = f"{say(finding.severity)} {finding.rule}"
+    used = columns(tag) + 2
+    first, *rest = _folded(said(finding.title, finding.rule), style.width - used)
     painted = style.paint(tag, SEVERITY_COLOUR[finding.severity], "bold")
-    return [f"{painted}  {first}", *(" " * (len(tag) + 2) + line for line in rest)]
+    return [f"{painted}  {first}", *(" " * used + line for line in rest)]
+
+
+def reference_of(reference: str) -> str:
+    """What groups are compared with, in the reader's language."""
+    first = "group 1"
+    return say("group {n}", n=1) if reference == first else say(reference)
 
 
 def _finding(finding: Finding, style: Style, verbose: bool) -> list[str]:
     lines = _title(finding, style)
     room = style.width - INDENT
-    lines += _labelled("why", _folded(finding.why, room), style)
+    lines += _labelled(say("why"), _folded(said(finding.why, "why"), room), style)
     shown = finding.evidence if verbose else finding.evidence[:SHARES_SHOWN]
     seen = [line for share in shown for line in _share(share, style, verbose)]
     if len(shown) < len(finding.evidence):
-        seen.append(f"and {len(finding.evidence) - len(shown)} more (-v)")
+        seen.append(say("and {n} more (-v)", n=len(finding.evidence) - len(shown)))
     if seen:
-        lines += _labelled("evidence", seen, style)
-    fixes = [line for fix in finding.fix for line in wrap(fix, room)]
-    return lines + (_labelled("fix", fixes, style) if fixes else [])
+        lines += _labelled(say("evidence"), seen, style)
+    fixes = [line for fix in finding.fix for line in wrap(said(fix, "fixes"), room)]
+    return lines + (_labelled(say("fix"), fixes, style) if fixes else [])
 
 
 def _share(share: Share, style: Style, verbose: bool) -> list[str]:
     """A value, how many have it, and who."""
     value = share.value if verbose else elide(share.value, 2 * style.width, style.ellipsis)
-    told = f"{share.count:,} x" if share.count > 1 else "on"
+    told = f"{share.count:,} x" if share.count > 1 else say("on")
     lines = _folded(value, style.width - INDENT - columns(told) - 2)
     lines[-1] += f"  {told}"
     first, *rest = _names(share.nodes, style, verbose, INDENT + columns(lines[-1]) + 2)
@@ -214,5 +235,5 @@ def _folded(text: str, width: int) -> list[str]:
 
 
 def _labelled(label: str, texts: Sequence[str], style: Style) -> list[str]:
-    head = "  " + style.paint(f"{label:<{INDENT - 2}}", "dim") + texts[0]
+    head = "  " + style.paint(pad(label, INDENT - 2), "dim") + texts[0]
     return [head, *(" " * INDENT + text for text in texts[1:])]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from cudriver.stack.model import ERROR, NOTE, UNKNOWN, WARNING
+from cudriver.stack.model import ERROR, NOTE, UNKNOWN, WARNING, every
+from cudriver.stack.say import language, say
+from cudriver.stack.tables import table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cudriver.stack.model import Facts, Framework
+    from cudriver.stack.model import Facts, Finding, Framework
     from cudriver.stack.outcome import Outcome
 
 RANK = {ERROR: 0, WARNING: 1, NOTE: 2}
@@ -22,44 +24,66 @@ def components(report: Outcome) -> list[tuple[str, str, str]]:
     driver = facts.driver
     no_driver = driver.release is None and driver.path is None
     lines = [
-        ("driver", _worst(report, no_driver, "CU1", "CU5"), driver_line(facts)),
-        ("toolkit", _worst(report, not facts.toolkits, "CU2"), toolkit_line(facts)),
+        _row(report, say("driver"), driver_line(facts), no_driver, "CU1", "CU5"),
+        _row(report, say("toolkit"), toolkit_line(facts), not facts.toolkits, "CU2"),
     ]
-    packages = _worst(report, not facts.frameworks, "CU4")
     for framework in facts.frameworks:
-        about = _about(report, framework)
-        lines.append((framework.name, about, framework_line(facts, framework.name)))
+        severity, found = _about(report, framework)
+        text = framework_line(facts, framework.name)
+        lines.append((framework.name, severity, text + _wrong(found)))
     if not facts.frameworks:
-        lines.append(("frameworks", packages, "none that uses CUDA"))
-    lines.append(("libraries", _worst(report, not facts.libraries, "CU3"), libraries_line(facts)))
+        lines.append(_row(report, say("frameworks"), say("none that uses CUDA"), True, "CU4"))
+    libraries = say("libraries"), libraries_line(facts), not facts.libraries
+    lines.append(_row(report, *libraries, "CU3"))
     return lines
+
+
+def _row(
+    report: Outcome, label: str, text: str, absent: bool, *families: str
+) -> tuple[str, str, str]:
+    """A component with the worst of the findings of these families."""
+    severity, found = _worst([f for f in every(report.findings) if f.rule.startswith(families)])
+    return label, severity or (ABSENT if absent else OK), text + _wrong(found)
+
+
+def _wrong(findings: list[Finding]) -> str:
+    """What is wrong with a component, by the titles of the rules."""
+    if not findings:
+        return ""
+    from cudriver.stack import explain
+
+    text, known = "", explain.rule_names()
+    for rule in dict.fromkeys(f.rule for f in findings):
+        folder = explain.translated(explain.FOLDER, rule, language())
+        title = explain.title(rule, folder) if rule in known else ""
+        text += say("; ") + f"{title} ({rule})".lstrip()
+    return text
 
 
 def driver_line(facts: Facts) -> str:
     """Release, CUDA version and devices."""
     driver = facts.driver
     if driver.release is None and driver.path is None and driver.cuda is None:
-        text = driver.error or "none"
+        text = driver.error or say("none")
     else:
-        text = driver.release or "release unknown"
+        text = driver.release or say("release unknown")
         if driver.cuda:
-            text += f", up to CUDA {driver.cuda}"
+            text += say(", up to CUDA {cuda}", cuda=driver.cuda)
         if driver.kind not in ("native", "wsl", "tegra"):
-            text += f" ({driver.kind} library)"
+            text += say(" ({kind} library)", kind=driver.kind)
         if driver.kernel_release and driver.kernel_release != driver.release:
-            text += f", kernel module {driver.kernel_release}"
+            text += say(", kernel module {release}", release=driver.kernel_release)
         if driver.error:
-            text += f"; {driver.error}"
+            text += say("; ") + driver.error
     if driver.assumed:
-        text += " (assumed)"
+        text += say(" (assumed)")
     names: dict[str, int] = {}
     for device in driver.devices:
         capability = f" ({device.compute_capability})" if device.compute_capability else ""
-        name = f"{device.name or 'GPU'}{capability}{'' if device.visible else ', hidden'}"
+        name = f"{device.name or 'GPU'}{capability}{'' if device.visible else say(', hidden')}"
         names[name] = names.get(name, 0) + 1
-    if names:
-        gpus = "; ".join(f"{n} x {name}" if n > 1 else name for name, n in names.items())
-        text += f"; {gpus}"
+    for name, n in names.items():
+        text += say("; ") + (f"{n} x {name}" if n > 1 else name)
     return text
 
 
@@ -67,27 +91,37 @@ def toolkit_line(facts: Facts) -> str:
     """The environment's toolkit, then the system's."""
     inside = [t for t in facts.toolkits if t.origin == "environment"]
     system = [t for t in facts.toolkits if t.origin == "system"]
-    parts = []
     if inside:
-        of = ", ".join(f"{t.version or 'unknown version'} ({t.kind})" for t in inside)
-        parts.append(f"environment {of}")
+        kinds = ((t.version or say("unknown version"), say(t.kind)) for t in inside)
+        of = ", ".join(f"{version} ({kind})" for version, kind in kinds)
+        text = say("environment {versions}", versions=of)
+    elif wheels := _wheels(facts):
+        text = say("none in the environment that is used, only {wheels}", wheels=_some(wheels))
     else:
-        parts.append("none in the environment")
+        text = say("none in the environment")
     if system:
-        of = ", ".join(f"{t.version or 'unknown version'} at {t.path}" for t in system)
-        parts.append(f"system {of}")
-    else:
-        parts.append("none on the system")
-    return "; ".join(parts)
+        places = ((t.version or say("unknown version"), t.path) for t in system)
+        of = ", ".join(say("{version} at {path}", version=v, path=path) for v, path in places)
+        return text + say("; ") + say("system {versions}", versions=of)
+    return text + say("; ") + say("none on the system")
+
+
+def _wheels(facts: Facts) -> list[str]:
+    """NVIDIA's wheels of which no library is in use, where none is."""
+    used = {(library.provided_by or "").split(" ")[0] for library in facts.libraries}
+    shipped = {row.get("wheel") for row in table("libraries")["libraries"].values()}
+    wheels = [d for d in facts.distributions if d.name.rpartition("-cu")[0] in shipped]
+    wheels += [d for d in facts.distributions if d.name in shipped]
+    return [] if used & {d.name for d in wheels} else [f"{d.name} {d.version}" for d in wheels]
 
 
 def framework_line(facts: Facts, name: str) -> str:
     """Version, and what of CUDA it has."""
     framework = next(f for f in facts.frameworks if f.name == name)
     if framework.variant == "cpu":
-        return f"{framework.version}, CPU only"
+        return framework.version + say(", CPU only")
     if framework.variant == "rocm":
-        return f"{framework.version}, for ROCm"
+        return framework.version + say(", for ROCm")
     parts = [
         f"{label} {value}"
         for label, value in (
@@ -101,30 +135,31 @@ def framework_line(facts: Facts, name: str) -> str:
     if parts:
         text += ": " + ", ".join(parts)
     if framework.blocked:
-        text += f"; its import needs {framework.blocked}"
-    return text if framework.modelled else f"{text}; not modelled: facts only"
+        text += say("; its import needs {name}", name=framework.blocked)
+    return text if framework.modelled else text + say("; not modelled: facts only")
 
 
 def libraries_line(facts: Facts) -> str:
     """How many CUDA libraries, where they come from, and what of the system stays unused."""
     libraries = [library for library in facts.libraries if library.family != "driver"]
     if not libraries:
-        return "no CUDA libraries"
+        return say("no CUDA libraries")
     outside = [library for library in libraries if library.origin == "system"]
     missing = {
         r.soname
         for r in facts.resolutions
         if r.path is None and not r.optional and not r.soname.startswith(DRIVER)
     }
-    every = "all " if len(libraries) > 1 else ""
+    n = len(libraries)
     if not outside:
-        text = f"{len(libraries)}, {every}from the environment"
-    elif len(outside) == len(libraries):
-        text = f"{len(libraries)}, {every}from the system"
+        text = say("{n}, all from the environment" if n > 1 else "1, from the environment", n=n)
+    elif len(outside) == n:
+        text = say("{n}, all from the system" if n > 1 else "1, from the system", n=n)
     else:
-        text = f"{len(libraries)}, of them from the system: {_some(lib.soname for lib in outside)}"
+        names = _some(library.soname for library in outside)
+        text = say("{n}, of them from the system: {names}", n=n, names=names)
     if missing:
-        text += f"; not found: {_some(sorted(missing))}"
+        text += say("; not found: {names}", names=_some(sorted(missing)))
     unused = []
     for library in libraries:
         for other in library.shadowed:
@@ -132,27 +167,30 @@ def libraries_line(facts: Facts) -> str:
                 unused.append(f"{library.soname} {other.version or ''}".rstrip())
                 break
     if unused:
-        text += f"; unused on the system: {_some(unused)}"
+        text += say("; unused on the system: {names}", names=_some(unused))
     return text
 
 
-def _worst(report: Outcome, absent: bool, *families: str) -> str:
-    """The worst severity among these families; OK or ABSENT where there is no more than a note."""
-    ranks = [RANK[f.severity] for f in report.findings if f.rule.startswith(families)]
-    return {0: ERROR, 1: WARNING}.get(min(ranks, default=2), ABSENT if absent else OK)
+def _worst(findings: list[Finding]) -> tuple[str | None, list[Finding]]:
+    """The worst severity, and the findings of it; None where there is no more than a note."""
+    for severity in (ERROR, WARNING):
+        found = [f for f in findings if f.severity == severity]
+        if found:
+            return severity, found
+    return None, []
 
 
-def _about(report: Outcome, framework: Framework) -> str:
-    """The worst severity among the findings about this framework, ERROR where its import ends with
-    another's; UNKNOWN where it is well as far as is known, and its loading is not.
+def _about(report: Outcome, framework: Framework) -> tuple[str, list[Finding]]:
+    """The worst severity among the findings about this framework, and these: ERROR where its import
+    ends with another's; UNKNOWN where it is well as far as is known, and its loading is not.
     """
     cause = report.facts.framework(framework.blocked) if framework.blocked else None
-    if cause is not None and cause.fails:
-        return ERROR
     names = (framework.name, framework.distribution)
-    ranks = [RANK[f.severity] for f in report.findings if f.subject and f.subject in names]
-    good = OK if framework.modelled else UNKNOWN
-    return {0: ERROR, 1: WARNING}.get(min(ranks, default=2), good)
+    about = [f for f in every(report.findings) if f.subject and f.subject in names]
+    severity, found = _worst(about)
+    if cause is not None and cause.fails:
+        return ERROR, found
+    return severity or (OK if framework.modelled else UNKNOWN), found
 
 
 def _inside(facts: Facts, path: str) -> bool:
@@ -161,5 +199,5 @@ def _inside(facts: Facts, path: str) -> bool:
 
 def _some(names: Iterable[str], limit: int = 3) -> str:
     names = list(dict.fromkeys(names))
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    more = say(" and {n} more", n=len(names) - limit) if len(names) > limit else ""
     return ", ".join(names[:limit]) + more

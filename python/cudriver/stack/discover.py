@@ -71,6 +71,7 @@ KERNELS = (
 )
 SYSTEM = ("/usr/local", "/usr")
 RUNNING = "the running interpreter"
+NEAR = 1000  # names of a folder among which an environment is looked for
 MAX_FOLDERS = 20_000  # listed below PROJECTS, so that a home on a slow network ends
 NEVER = frozenset({"node_modules", "site-packages", "__pycache__", "proc", "sys", "dev"})
 
@@ -133,6 +134,19 @@ def prefix_of_python(files: Root, executable: str) -> str | None:
         return None
     prefix = folder[: -len("/bin")] or "/"
     return prefix if files.is_dir(prefix) else None
+
+
+def near(files: Root, folder: str) -> str | None:
+    """An environment beside a folder that is none: what the folder is in, or the first in it."""
+    above, inside = os.path.dirname(folder), [f"{folder}/{name}" for name in files.names(folder)]
+    return next(
+        (
+            path
+            for path in (above, os.path.dirname(above), *sorted(inside))
+            if files.is_file(f"{path}/pyvenv.cfg") or files.is_dir(f"{path}/conda-meta")
+        ),
+        None,
+    )
 
 
 def _homes(files: Root, environ: Mapping[str, str]) -> list[str]:

@@ -42,6 +42,12 @@ def title(rule: str, folder: str = FOLDER) -> str:
     return heading.removeprefix(rule).lstrip(" :.-")
 
 
+def translated(folder: str, rule: str, lang: str) -> str:
+    """Where the page of a rule is in a language: below the English ones; else it is the English."""
+    own = os.path.join(folder, lang)
+    return own if os.path.exists(os.path.join(own, f"{rule}.md")) else folder
+
+
 def match(text: str) -> list[Match]:
     """The rules that know a line of `text`, each once with its last line.
 

@@ -12,7 +12,7 @@ from cudriver.stack.record import Record, fresh
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable, Iterator
     from typing import Any
 
 SCHEMA = 1
@@ -51,6 +51,14 @@ class Finding(Record):
     because: str | None = None  # the file or package that caused it, where that is another
     proven: bool = False  # `fix` takes it away on a copy of the facts, and brings nothing worse
     crashed: bool = False  # the rule failed or gave up: its silence means nothing
+    also: list[Finding] = fresh(list)  # follow from its cause; the same fix takes them away
+
+
+def every(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """The findings, each before those that were folded into it."""
+    for finding in findings:
+        yield finding
+        yield from finding.also
 
 
 class Problem(Record):
@@ -112,6 +120,7 @@ class Environment(Record):
     variables: dict[str, str] = fresh(dict)  # the environment variables that matter
     managed: bool = False  # by the system (PEP 668): pip refuses to change it unless told to
     gone: Evidence | None = None  # bin/python, a link to an interpreter that is no longer there
+    near: str | None = None  # the environment that was probably meant, where this is none
 
 
 class Device(Record):

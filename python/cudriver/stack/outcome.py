@@ -95,11 +95,20 @@ class Outcome:
         if self.observation is not None and self.observation.differs:
             return MISMATCH
         told = verdict(self.findings, self.facts)
-        if self.strict and told == CONSISTENT and not all(f.modelled for f in self.frameworks):
-            return UNKNOWN
-        if told == CONSISTENT and self.observation is not None and self.observation.unanswered:
-            return UNKNOWN
-        return told
+        return UNKNOWN if told == CONSISTENT and self.doubts else told
+
+    @property
+    def doubts(self) -> list[str]:
+        """Why it could not be told whether all fits, where the verdict says so."""
+        from cudriver.stack.rules import doubts
+
+        why = doubts(self.findings, self.facts)
+        strange = [f.name for f in self.frameworks if not f.modelled]
+        if self.strict and strange and len(strange) < len(self.frameworks):
+            why.append(f"how {', '.join(strange)} loads its libraries is not known")
+        if self.observation is not None and self.observation.unanswered:
+            why.append("the environment's Python gave --observe no answer")
+        return why
 
     @property
     def exit_code(self) -> int:

@@ -52,13 +52,16 @@ class Report(Outcome, Printed):
         Report
             A new report about the same facts.
         """
+        from cudriver.stack.model import every
+        from cudriver.stack.rules.tried import alone, fold
+
         kept = [
-            finding
-            for finding in self.findings
+            alone(finding)
+            for finding in every(self.findings)
             if (not select or finding.rule.startswith(tuple(select)))
             and not finding.rule.startswith(tuple(ignore))
         ]
-        return Report(self.facts, kept, strict=self.strict, observation=self.observation)
+        return Report(self.facts, fold(kept), strict=self.strict, observation=self.observation)
 
     def to_text(self, *, width: int = 80, colour: bool = False, verbose: bool = False) -> str:
         from cudriver.stack.report_text import Style, render

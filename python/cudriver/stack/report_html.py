@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from cudriver.stack.components import ABSENT, OK, RANK, components
-from cudriver.stack.model import CONSISTENT, ERROR, NOTE, UNKNOWN, WARNING
-from cudriver.stack.report_text import PROVEN, short_path
+from cudriver.stack.model import CONSISTENT, ERROR, MISMATCH, NOTE, UNKNOWN, WARNING
+from cudriver.stack.report_text import PROVEN, about, counted, short_path
+from cudriver.stack.say import language, said, say
 from cudriver.stack.text import html as _text
 from cudriver.stack.text import is_command
 
@@ -15,12 +16,8 @@ if TYPE_CHECKING:
     from cudriver.stack.model import Evidence, Facts, Finding, Library
     from cudriver.stack.outcome import Outcome
 
-VERDICTS = {
-    CONSISTENT: ("good", "consistent"),
-    UNKNOWN: ("doubt", "could not tell"),
-    "mismatch": ("bad", "mismatch"),
-}
-CLASSES = {OK: "good", ABSENT: "soft", UNKNOWN: "doubt", WARNING: "doubt", ERROR: "bad"}
+CLASSES = {CONSISTENT: "good", MISMATCH: "bad", UNKNOWN: "doubt"}  # of a verdict
+CLASSES |= {OK: "good", ABSENT: "soft", WARNING: "doubt", ERROR: "bad"}
 MARKS = {"good": "✓", "soft": "-", "doubt": "!", "bad": "✗"}
 
 _RULES = """
@@ -91,8 +88,9 @@ body{margin:0;padding:2rem 1.2rem}
 
 def page(reports: Sequence[Outcome]) -> str:
     """A whole document, one section a report."""
-    title = "CUDA stack of " + ", ".join(report.prefix for report in reports)
-    return document(title, "\n".join(_section(report, "cudriver page") for report in reports))
+    title = say("CUDA stack of {names}", names=", ".join(report.prefix for report in reports))
+    body = "\n".join(_section(report, "cudriver page") for report in reports)
+    return document(title, body, language())
 
 
 def document(title: str, body: str, lang: str = "en") -> str:
@@ -112,21 +110,19 @@ def fragment(report: Outcome) -> str:
 
 def _section(report: Outcome, classes: str) -> str:
     facts = report.facts
-    style, verdict = VERDICTS[report.verdict]
-    about = [facts.environment.kind]
-    if facts.environment.python:
-        about.append(f"Python {facts.environment.python}")
-    if facts.root != "/":
-        about.append(f"in {facts.root}")
+    warned = any(f.severity == WARNING for f in report.findings)
+    style = CLASSES[WARNING if warned and report.verdict == CONSISTENT else report.verdict]
     findings = sorted(report.findings, key=lambda finding: RANK[finding.severity])
+    doubts = report.doubts if report.verdict == UNKNOWN else []
     parts = [
         f'<section class="{classes}"><h1>{_text(report.prefix)}</h1>',
-        f'<p class="soft">{_text(", ".join(about))}</p>',
-        f'<span class="verdict {style}">{_text(verdict)}</span>',
+        f'<p class="soft">{_text(", ".join(about(facts)))}</p>',
+        f'<span class="verdict {style}">{_text(counted(report))}</span>',
+        *(f"<p>{_text(said(why, 'doubts'))}</p>" for why in doubts),
         _components(report),
     ]
     if findings:
-        parts.append("<h2>Findings</h2>")
+        parts.append(f"<h2>{_text(say('Findings'))}</h2>")
         parts += [_finding(finding, facts) for finding in findings]
     if report.observation is not None:
         parts.append(_observation(report))
@@ -135,7 +131,7 @@ def _section(report: Outcome, classes: str) -> str:
             f"<li><code>{_text(problem.file)}</code> {_text(problem.text)}</li>"
             for problem in facts.problems
         )
-        parts.append(f"<h2>Not readable</h2><ul>{rows}</ul>")
+        parts.append(f"<h2>{_text(say('Not readable'))}</h2><ul>{rows}</ul>")
     parts.append(_libraries(report.libraries, facts))
     parts.append("</section>")
     return "".join(parts)
@@ -158,20 +154,29 @@ def _finding(finding: Finding, facts: Facts) -> str:
     if finding.predicts:
         rows.append(("error", f"<pre>{_text(finding.predicts)}</pre>"))
     if finding.evidence:
-        rows.append(("evidence", "".join(_evidence(item, facts) for item in finding.evidence)))
+        rows.append(("evidence", _evidence_rows(finding, facts)))
+    for other in finding.also:
+        title = f"<p>{_text(other.rule)} {_text(said(other.title, other.rule))}</p>"
+        rows.append(("also", title + _evidence_rows(other, facts)))
     if finding.fix:
-        proven = f"<p>{_text(PROVEN)}</p>" if finding.proven else ""
+        proven = f"<p>{_text(say(PROVEN))}</p>" if finding.proven else ""
         rows.append(("fix", "".join(map(_fix, finding.fix)) + proven))
-    body = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in rows)
+    body = "".join(f"<dt>{_text(say(name))}</dt><dd>{value}</dd>" for name, value in rows)
     return (
         f'<article class="{style}"><h3><span class="tag {style}">{_text(finding.rule)} '
-        f"{_text(finding.severity)}</span>{_text(finding.title)}</h3>"
+        f"{_text(say(finding.severity))}</span>{_text(said(finding.title, finding.rule))}</h3>"
         f"{f'<dl>{body}</dl>' if body else ''}</article>"
     )
 
 
+def _evidence_rows(finding: Finding, facts: Facts) -> str:
+    return "".join(_evidence(item, facts) for item in finding.evidence)
+
+
 def _fix(text: str) -> str:
-    return f"<pre>{_text(text)}</pre>" if is_command(text) else f"<p>{_text(text)}</p>"
+    return (
+        f"<pre>{_text(text)}</pre>" if is_command(text) else f"<p>{_text(said(text, 'fixes'))}</p>"
+    )
 
 
 def _evidence(evidence: Evidence, facts: Facts) -> str:
@@ -206,9 +211,10 @@ def _libraries(libraries: Sequence[Library], facts: Facts) -> str:
         rows.append(f"<tr>{''.join(cells)}</tr>")
     if not rows:
         return ""
-    head = "".join(f"<th>{name}</th>" for name in columns)
+    head = "".join(f"<th>{_text(say(name))}</th>" for name in columns)
+    count = say("1 CUDA library" if len(rows) == 1 else "{n} CUDA libraries", n=len(rows))
     return (
-        f"<details><summary>{len(rows)} CUDA librar{'y' if len(rows) == 1 else 'ies'}</summary>"
+        f"<details><summary>{_text(count)}</summary>"
         f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></details>"
     )
 
@@ -224,7 +230,7 @@ def _observation(report: Outcome) -> str:
         for row in observation.rows
     )
     return (
-        f"<h2>Observed</h2><p>{_text(observation.summary())}</p>"
+        f"<h2>{_text(say('Observed'))}</h2><p>{_text(observation.summary())}</p>"
         "<table><thead><tr><th></th><th></th>"
-        f"<th>predicted</th><th>observed</th></tr></thead><tbody>{rows}</tbody></table>"
+        f"<th>{_text(say('predicted'))}</th><th>{_text(say('observed'))}</th></tr></thead><tbody>{rows}</tbody></table>"
     )

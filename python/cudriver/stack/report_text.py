@@ -6,15 +6,32 @@ Nothing is wider than `Style.width` except a path that is. Quiet when all is wel
 from __future__ import annotations
 
 from cudriver.stack.components import ABSENT, OK, RANK, components
-from cudriver.stack.model import CONSISTENT, ERROR, NOTE, UNKNOWN, WARNING
-from cudriver.stack.text import clean, columns, elide, is_command, wrap, wrap_clauses, wrap_command
+from cudriver.stack.model import CONSISTENT, ERROR, MISMATCH, NOTE, UNKNOWN, WARNING
+from cudriver.stack.say import said, say
+from cudriver.stack.text import (
+    clean,
+    columns,
+    elide,
+    is_command,
+    pad,
+    wrap,
+    wrap_clauses,
+    wrap_command,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Protocol
 
     from cudriver.stack.model import Evidence, Facts, Finding, Library
     from cudriver.stack.outcome import Outcome
+
+    class Counted(Protocol):
+        """A finding of `check`, or one of `fleet`."""
+
+        severity: str
+
 
 COLOURS = {
     "bold": "1",
@@ -32,6 +49,11 @@ ELLIPSIS, PLAIN_ELLIPSIS = "…", "..."
 PROVEN = "# tried on a copy of these facts: it fixes this, and breaks nothing"
 LABEL = 12  # columns of the left-hand names
 EVIDENCE_SHOWN = 6
+VERDICTS = {
+    CONSISTENT: ("consistent", "green"),
+    MISMATCH: ("mismatch", "red"),
+    UNKNOWN: ("could not tell", "yellow"),
+}
 PREFIX_LEAST = 24  # columns of a prefix in a line for --all before its frameworks are shortened
 
 
@@ -70,34 +92,44 @@ def render(report: Outcome, style: Style, *, verbose: bool = False) -> str:
     if notes and not verbose:
         lines.append("")
         for note in notes:
-            lines += _note(note, style)
+            lines += title_lines(note, style, "cyan")
     if report.facts.problems:
         lines += ["", *_problems(report.facts, style, verbose)]
     if report.observation is not None:
         lines += ["", *observation_lines(report, style, verbose)]
-    lines += ["", verdict_line(report, style)]
+    lines += ["", *verdict_lines(report, style)]
     return "\n".join(lines) + "\n"
 
 
-def verdict_line(report: Outcome, style: Style) -> str:
-    """The last line."""
-    errors = sum(f.severity == ERROR for f in report.findings)
-    warnings = sum(f.severity == WARNING for f in report.findings)
-    counts = ", ".join(
-        f"{n} {word}{'s' if n > 1 else ''}"
-        for n, word in ((errors, "error"), (warnings, "warning"))
-        if n
-    )
-    verdict = report.verdict
-    if verdict == CONSISTENT:
-        text = style.paint("consistent", "green", "bold")
-        return f"{text} ({counts})" if counts else text
-    rules = list(dict.fromkeys(f.rule for f in report.findings if f.severity != NOTE))
-    more = f"; cudriver explain {rules[0]}" if rules else ""
-    if verdict == UNKNOWN:
-        told = f" ({counts})" if counts else ""
-        return style.paint("could not tell", "yellow", "bold") + told + more
-    return style.paint("mismatch", "red", "bold") + (f": {counts}" if counts else "") + more
+def verdict_lines(report: Outcome, style: Style) -> list[str]:
+    """The last lines: the verdict, what explains the worst finding, why it could not be told."""
+    verdict, (word, colour) = counted(report), VERDICTS[report.verdict]
+    rules = [f.rule for f in report.findings if f.severity != NOTE]
+    if rules and report.verdict != CONSISTENT:
+        verdict += say("; ") + f"cudriver explain {rules[0]}"
+    first, *rest = wrap(verdict, style.width)
+    lines = [style.paint(say(word), colour, "bold") + first[len(say(word)) :], *rest]
+    if report.verdict == UNKNOWN:
+        for why in report.doubts:
+            lines += ["  " + line for line in wrap(said(why, "doubts"), style.width - 2)]
+    return lines
+
+
+def counted(report: Outcome) -> str:
+    """The verdict, and how many errors and warnings there are."""
+    text = say(VERDICTS[report.verdict][0])
+    counts = counts_of(report.findings)
+    return text + (say(": {counts}", counts=counts) if counts else "")
+
+
+def counts_of(findings: Sequence[Counted]) -> str:
+    """ "1 error, 2 warnings"."""
+    parts = []
+    for severity, many in ((ERROR, "{n} errors"), (WARNING, "{n} warnings")):
+        n = sum(finding.severity == severity for finding in findings)
+        if n:
+            parts.append(say(many if n > 1 else f"{{n}} {severity}", n=n))
+    return say(", ").join(parts)
 
 
 def one_line(report: Outcome, style: Style) -> str:
@@ -125,7 +157,7 @@ def one_line(report: Outcome, style: Style) -> str:
     if columns(shown) > room - 2 - least:
         shown = _as_many(frameworks, room - 2 - least)
     elif not shown:
-        shown = _as_many(["no framework that uses CUDA"], room - 2 - least)
+        shown = _as_many([say("no framework that uses CUDA")], room - 2 - least)
     text = elide(prefix, room - (2 + columns(shown) if shown else 0), style.ellipsis)
     line = f"{mark} {text}  {shown}" if shown else f"{mark} {text}"
     if below:
@@ -148,7 +180,7 @@ def standing(report: Outcome) -> str:
 def _as_many(names: Sequence[str], width: int) -> str:
     """The first names that fit, and how many more there are; nothing where not one fits."""
     for kept in range(len(names), 0, -1):
-        more = f" and {len(names) - kept} more" if kept < len(names) else ""
+        more = say(" and {n} more", n=len(names) - kept) if kept < len(names) else ""
         text = ", ".join(names[:kept]) + more
         if columns(text) <= width:
             return text
@@ -160,16 +192,16 @@ def observation_lines(report: Outcome, style: Style, verbose: bool) -> list[str]
     observation = report.observation
     if observation is None:
         return []
-    first, *rest = wrap(observation.summary(), style.width - 10)
-    lines = [f"{style.paint('observed', 'bold')}  {first}", *(" " * 10 + line for line in rest)]
+    head = say("observed") + "  "
+    first, *rest = wrap(observation.summary(), style.width - columns(head))
+    lines = [style.paint(head, "bold") + first, *(" " * columns(head) + line for line in rest)]
     for row in observation.rows:
         if row.agrees and not verbose:
             continue
-        lines.append(
-            f"  {clean(row.name)}: {'same' if row.agrees else style.paint('differs', 'red')}"
-        )
-        lines.append(f"    predicted  {clean(row.predicted or '-')}")
-        lines.append(f"    observed   {clean(row.observed or '-')}")
+        differs = say("same") if row.agrees else style.paint(say("differs"), "red")
+        lines.append(f"  {clean(row.name)}: {differs}")
+        lines.append(f"    {pad(say('predicted'), 9)}  {clean(row.predicted or '-')}")
+        lines.append(f"    {pad(say('observed'), 9)}  {clean(row.observed or '-')}")
     return lines
 
 
@@ -184,14 +216,18 @@ def short_path(facts: Facts, path: str) -> str:
     return clean(path)
 
 
-def _heading(facts: Facts, style: Style) -> list[str]:
-    environment = facts.environment
-    about = [environment.kind]
-    if environment.python:
-        about.append(f"Python {environment.python}")
+def about(facts: Facts) -> list[str]:
+    """What kind of environment it is, its Python, and in which root it is."""
+    told = [say(facts.environment.kind)]
+    if facts.environment.python:
+        told.append(f"Python {facts.environment.python}")
     if facts.root != "/":
-        about.append(f"in {facts.root}")
-    prefix, details = clean(environment.prefix), f"({', '.join(about)})"
+        told.append(say("in {root}", root=facts.root))
+    return told
+
+
+def _heading(facts: Facts, style: Style) -> list[str]:
+    prefix, details = clean(facts.environment.prefix), f"({', '.join(about(facts))})"
     if columns(prefix) + 1 + columns(clean(details)) <= style.width:
         return [f"{style.paint(prefix, 'bold')} {clean(details)}"]
     return [style.paint(prefix, "bold"), *wrap(details, style.width)]
@@ -199,39 +235,53 @@ def _heading(facts: Facts, style: Style) -> list[str]:
 
 def _component(label: str, severity: str, text: str, style: Style) -> list[str]:
     first, *rest = wrap_clauses(text, style.width - LABEL - 4)
-    lines = [f"{style.mark(severity)} {clean(label):<{LABEL}}  {first}"]
+    lines = [f"{style.mark(severity)} {pad(clean(label), LABEL)}  {first}"]
     return lines + [" " * (LABEL + 4) + line for line in rest]
 
 
 def _finding(finding: Finding, facts: Facts, style: Style) -> list[str]:
-    tag = f"{finding.severity} {finding.rule}"
-    colour = SEVERITY_COLOUR[finding.severity]
-    first, *rest = wrap(finding.title, style.width - len(tag) - 2)
-    lines = [f"{style.paint(tag, colour, 'bold')}  {first}"]
-    lines += [" " * (len(tag) + 2) + line for line in rest]
+    lines = title_lines(finding, style)
     indent, room = 12, style.width - 12
     if finding.predicts:
-        lines += _labelled("error", wrap(finding.predicts, room), indent, style)
-    shown: list[str] = []
-    for evidence in finding.evidence[:EVIDENCE_SHOWN]:
-        shown += _evidence(evidence, facts, room)
-    if len(finding.evidence) > EVIDENCE_SHOWN:
-        shown.append(f"and {len(finding.evidence) - EVIDENCE_SHOWN} more (--json has them all)")
+        lines += _labelled(say("error"), wrap(finding.predicts, room), indent, style)
+    shown = _evidence_lines(finding, facts, room)
     if shown:
-        lines += _labelled("evidence", shown, indent, style)
+        lines += _labelled(say("evidence"), shown, indent, style)
+    for other in finding.also:
+        texts = wrap(f"{other.rule}  {said(other.title, other.rule)}", room)
+        texts += _evidence_lines(other, facts, room)
+        lines += _labelled(say("also"), texts, indent, style)
     fixes: list[str] = []
     for fix in finding.fix:
-        fixes += wrap_command(fix, room) if is_command(fix) else wrap(fix, room)
+        fixes += wrap_command(fix, room) if is_command(fix) else wrap(said(fix, "fixes"), room)
     if fixes:
-        lines += _labelled("fix", fixes, indent, style)
+        lines += _labelled(say("fix"), fixes, indent, style)
     if finding.proven:
-        lines.append(" " * indent + style.paint(PROVEN, "dim"))
+        lines += [" " * indent + style.paint(line, "dim") for line in wrap(say(PROVEN), room)]
     return lines
 
 
+def title_lines(finding: Finding, style: Style, *tag_styles: str) -> list[str]:
+    """Severity, rule and title."""
+    tag = f"{say(finding.severity)} {finding.rule}"
+    room = style.width - columns(tag) - 2
+    first, *rest = wrap(said(finding.title, finding.rule), room)
+    styles = tag_styles or (SEVERITY_COLOUR[finding.severity], "bold")
+    lines = [f"{style.paint(tag, *styles)}  {first}"]
+    return lines + [" " * (columns(tag) + 2) + line for line in rest]
+
+
 def _labelled(label: str, texts: Sequence[str], indent: int, style: Style) -> list[str]:
-    head = "  " + style.paint(f"{label:<{indent - 2}}", "dim") + texts[0]
+    head = "  " + style.paint(pad(label, indent - 2), "dim") + texts[0]
     return [head, *(" " * indent + text for text in texts[1:])]
+
+
+def _evidence_lines(finding: Finding, facts: Facts, room: int) -> list[str]:
+    shown = []
+    for evidence in finding.evidence[:EVIDENCE_SHOWN]:
+        shown += _evidence(evidence, facts, room)
+    more = len(finding.evidence) - EVIDENCE_SHOWN
+    return shown + [say("and {n} more (--json has them all)", n=more)] * (more > 0)
 
 
 def _evidence(evidence: Evidence, facts: Facts, room: int) -> list[str]:
@@ -246,23 +296,15 @@ def _evidence(evidence: Evidence, facts: Facts, room: int) -> list[str]:
     return [place, *("  " + line for line in wrap(value, room - 2))]
 
 
-def _note(finding: Finding, style: Style) -> list[str]:
-    tag = f"note {finding.rule}"
-    first, *rest = wrap(finding.title, style.width - len(tag) - 2)
-    return [
-        f"{style.paint(tag, 'cyan')}  {first}",
-        *(" " * (len(tag) + 2) + line for line in rest),
-    ]
-
-
 def _problems(facts: Facts, style: Style, verbose: bool) -> list[str]:
     lines = []
     shown = facts.problems if verbose else facts.problems[:3]
     for problem in shown:
         place = short_path(facts, problem.file) + (f":{problem.line}" if problem.line else "")
-        lines += wrap(f"unreadable  {place}: {problem.text}", style.width)
+        lines += wrap(f"{say('unreadable')}  {place}: {problem.text}", style.width)
     if len(shown) < len(facts.problems):
-        lines.append(f"            and {len(facts.problems) - len(shown)} more (-v)")
+        more = len(facts.problems) - len(shown)
+        lines.append(" " * 12 + say("and {n} more (-v)", n=more))
     return lines
 
 
@@ -287,16 +329,21 @@ def library_lines(
     lines = [style.paint(first, "bold"), *("    " + line for line in more)]
     lines.append(f"    {short_path(facts, library.path)}")
     if library.found_by:
-        by = "" if library.found_by.startswith("preload") else "by "
-        lines += _hanging(by + library.found_by, style)
+        lines += _hanging(found_by(library.found_by), style)
     for other in library.shadowed:
         if was is None or other.path != was.path:
-            place = short_path(facts, other.path)
-            lines += _hanging(f"shadows {other.version or ''} {place} ({other.rule})", style)
+            values = {"version": other.version or "", "path": short_path(facts, other.path)}
+            text = say("shadows {version} {path} ({rule})", **values, rule=other.rule)
+            lines += _hanging(text, style)
     if was is not None:
-        place = short_path(facts, was.path)
-        lines += _hanging(f"instead of {place} (by {clean(was.found_by)})", style)
+        place, by = short_path(facts, was.path), clean(was.found_by)
+        lines += _hanging(say("instead of {path} (by {rule})", path=place, rule=by), style)
     return lines
+
+
+def found_by(rule: str) -> str:
+    """The loader's rule, in a sentence."""
+    return rule if rule.startswith("preload") else say("by {rule}", rule=rule)
 
 
 def _hanging(text: str, style: Style) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 # What stays in one line: a word or a Chinese character, and the marks that belong to it.
 HAN = "\u4e00-\u9fff"
 OPENING, CLOSING = "（《“", "，。、：；！？）》”…"
+PIECE = rf"[{OPENING}]*(?:[{HAN}]|[^\s{HAN}{OPENING}{CLOSING}]+)?[{CLOSING}]*"
 
 
 def quote(word: str) -> str:
@@ -85,16 +86,33 @@ def _start(text: str, width: int) -> str:
 
 def wrap(text: str, width: int, rest: int | None = None) -> list[str]:
     """Words in lines of at most `width`, all but the first of at most `rest` (default: the same);
-    a longer word has a line of its own.
+    a longer word has a line of its own. Chinese is broken between its characters too, but not
+    before a closing mark nor after an opening one.
     """
     lines: list[str] = []
     for word in map(clean, text.split()):
-        room = width if len(lines) < 2 or rest is None else rest
-        if lines and columns(lines[-1]) + 1 + columns(word) <= room:
-            lines[-1] += " " + word
-        else:
-            lines.append(word)
+        for at, piece in enumerate(_pieces(word)):
+            room = width if len(lines) < 2 or rest is None else rest
+            gap = "" if at else " "
+            if lines and columns(lines[-1]) + len(gap) + columns(piece) <= room:
+                lines[-1] += gap + piece
+            else:
+                lines.append(piece)
     return lines or [""]
+
+
+def _pieces(word: str) -> list[str]:
+    """What a word may be broken into; a path stays whole."""
+    if word.isascii() or word.startswith("/"):
+        return [word]
+    import re
+
+    return [piece for piece in re.findall(PIECE, word) if piece]
+
+
+def pad(text: str, width: int) -> str:
+    """The text, filled with blanks to so many columns."""
+    return text + " " * (width - columns(text))
 
 
 def fold(text: str, width: int, indent: str = "") -> list[str]:
@@ -103,9 +121,8 @@ def fold(text: str, width: int, indent: str = "") -> list[str]:
     """
     import re
 
-    piece = rf"\s*[{OPENING}]*(?:[{HAN}]|[^\s{HAN}{OPENING}{CLOSING}]+)?[{CLOSING}]*"
     lines = [""]
-    for part in re.findall(piece, text):
+    for part in re.findall(rf"\s*{PIECE}", text):
         if lines[-1].strip() and columns(lines[-1] + part) > width:
             lines.append(indent + part.lstrip())
         else:
@@ -116,10 +133,11 @@ def fold(text: str, width: int, indent: str = "") -> list[str]:
 def wrap_clauses(text: str, width: int) -> list[str]:
     """As `wrap`, but a clause that fits a line is kept in one."""
     lines: list[str] = []
-    *clauses, last = clean(text).split("; ")
-    for clause in [*(clause + ";" for clause in clauses), last]:
-        if lines and columns(lines[-1]) + 1 + columns(clause) <= width:
-            lines[-1] += " " + clause
+    *clauses, last = clean(text).replace("；", "；\n").replace("; ", ";\n").split("\n")
+    for clause in [*clauses, last]:
+        gap = "" if lines and lines[-1].endswith("；") else " "
+        if lines and columns(lines[-1]) + len(gap) + columns(clause) <= width:
+            lines[-1] += gap + clause
         else:
             lines += wrap(clause, width)
     return lines

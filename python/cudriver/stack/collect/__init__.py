@@ -239,6 +239,10 @@ def _collect(machine: Machine, where: str) -> Facts:
     env = environment.describe(tree, where, machine.variables, problems)
     facts = Facts(environment=env, root=tree.path, problems=problems)
     facts.distributions = distributions.collect(tree, env, problems)
+    if env.python is None and not facts.distributions:
+        from cudriver.stack.discover import near
+
+        env.near = near(tree, env.prefix)
     owners = _owners(tree, facts, problems)
     facts.file_faults = owners.faults()
     if machine.verify is not None:

@@ -14,6 +14,7 @@ from cudriver.stack.model import (
     Evidence,
     Facts,
     Finding,
+    every,
 )
 
 TYPE_CHECKING = False
@@ -44,9 +45,10 @@ def judge(
     """
     findings = run(facts, rules)
     if any(finding.fix and finding.severity != NOTE for finding in findings):
-        from cudriver.stack.rules.tried import try_fixes
+        from cudriver.stack.rules.tried import fold, try_fixes
 
         try_fixes(facts, findings, lambda changed: run(changed, rules), recollect)
+        return fold(findings)
     return findings
 
 
@@ -80,18 +82,26 @@ def verdict(findings: Iterable[Finding], facts: Facts) -> str:
     findings = list(findings)
     if any(f.severity == ERROR for f in findings):
         return MISMATCH
-    if facts.unsure or any(f.crashed for f in findings):
-        return UNKNOWN
-    doubts = [fault.doubt for fault in facts.load_faults if fault.doubt is not None]
-    if any(doubt in finding.evidence for finding in findings for doubt in doubts):
-        return UNKNOWN  # it would be an error, had that been looked at
+    return UNKNOWN if doubts(findings, facts) else CONSISTENT
+
+
+def doubts(findings: Iterable[Finding], facts: Facts) -> list[str]:
+    """Why it cannot be told whether all fits; nothing where it can."""
+    findings, env = list(every(findings)), facts.environment
+    why = [*facts.unsure, *(f.title for f in findings if f.crashed)]
+    told = [evidence for finding in findings for evidence in finding.evidence]
+    for fault in facts.load_faults:
+        if fault.doubt in told:  # it would be an error, had that been looked at
+            why.append(f"{fault.doubt.file}: {fault.doubt.value}")
     if facts.frameworks and not any(f.modelled for f in facts.frameworks):
-        return UNKNOWN  # no verdict without a look
+        names = ", ".join(f.name for f in facts.frameworks)
+        why.append(f"how {names} loads its libraries is not known")  # no verdict without a look
     if facts.match is not None:
         from cudriver.stack.rules.cu2 import settled
 
         if not settled(facts):
-            return UNKNOWN
-    if facts.environment.python is None and not facts.distributions:
-        return UNKNOWN
-    return CONSISTENT
+            why.append("there are no two toolkit versions to compare, as --match asks")
+    if env.python is None and not facts.distributions:
+        near = f"; did you mean {env.near}?" if env.near else ""
+        why.append(f"{env.prefix} has neither a Python nor packages{near}")
+    return list(dict.fromkeys(why))

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import Counter
 
 from cudriver.stack.model import ERROR, NOTE, Facts, Finding
+from cudriver.stack.record import but
 from cudriver.stack.rules.after import after
 
 TYPE_CHECKING = False
@@ -48,6 +49,26 @@ def try_fixes(
         best = max(healing, key=lambda p: sum(bool(trials.heals(f, p)) for f in told), default=())
         if best not in kept:
             finding.fix = [*best] or finding.fix
+
+
+def fold(findings: list[Finding]) -> list[Finding]:
+    """The findings, the worst first, each with those that the same proven fix takes away in `also`:
+    they have the same cause, and one command.
+    """
+    first: dict[Lines, Finding] = {}
+    kept = []
+    for finding in findings:
+        main = first.setdefault(tuple(finding.fix), finding) if finding.proven else finding
+        if main is finding:
+            kept.append(finding)
+        else:
+            main.also.append(finding)
+    return kept
+
+
+def alone(finding: Finding) -> Finding:
+    """A copy without what was folded into it."""
+    return but(finding, also=[])
 
 
 def _parts(fix: list[str]) -> list[Lines]:

@@ -2,10 +2,8 @@
  * DLPack: arrays that libraries lend each other without a copy.
  *
  *   dlpack_tensor.c    another library's tensor, read and checked
- *   dlpack_lent.c      that tensor: asked for, and put in the order of streams
- *   dlpack_keeper.c    kept alive, and given back
- *   dlpack_array.c     as an array, or as one end of a copy
- *   dlpack_from.c      from_dlpack()
+ *   dlpack_lent.c      that tensor: asked for, put in the order of streams, kept, and given back
+ *   dlpack_array.c     as an array, or as one end of a copy; from_dlpack()
  *   dlpack_export.c    ours: __dlpack__, __dlpack_device__
  *
  * Who owns what: a tensor is given back by its deleter, once. A lent tensor belongs to its
@@ -61,14 +59,6 @@ int cudriver_dlpack_borrow(CoreState *state, PyObject *object, int kind, bool ne
 
 /* Whether an object's type has a table of C functions that we know. 1, 0, or -1. */
 int cudriver_dlpack_has_table(CoreState *state, PyObject *object);
-
-/* Takes a tensor over, or out of its capsule, unless this fails. 0, or -1 with an exception set. */
-int cudriver_dlpack_take(struct cudriver_dl_managed *tensor, struct cudriver_dl_lent *lent);
-int cudriver_dlpack_take_capsule(PyObject *capsule, struct cudriver_dl_lent *lent);
-
-/* New reference: a NumPy array over lent host memory, or a DeviceArray over lent device memory. */
-PyObject *cudriver_dlpack_array(CoreState *state, const struct cudriver_dl_lent *lent,
-                                const struct cudriver_endpoint *end);
 
 /* New reference: a NumPy array over an object's host memory, by the buffer protocol, NumPy's
  * interface or DLPack. 1 done; 0 and NULL if it has none; -1 with an exception set. */

@@ -163,6 +163,13 @@ static CUresult event_query(void *handle)
     return cudriver_driver_is_capturing(result) ? CUDA_ERROR_NOT_READY : result;
 }
 
+/* The state of work whose context can no longer be asked. */
+static CUresult gone(void)
+{
+    return cudriver_driver_is_forked() ? CUDA_ERROR_NOT_INITIALIZED
+                                       : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
 /* The work's state, as the driver tells it; in a forked child NOT_INITIALIZED. */
 static CUresult work_ask(TransferObject *work)
 {
@@ -173,8 +180,7 @@ static CUresult work_ask(TransferObject *work)
         return work->result;
     }
     if (!cudriver_context_begin_free(work->context, &pushed)) {
-        return cudriver_driver_is_forked() ? CUDA_ERROR_NOT_INITIALIZED
-                                           : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+        return gone();
     }
     result = event_query(&work->event);
     cudriver_context_end(work->context, pushed);
@@ -330,6 +336,7 @@ static void mark_ended(TransferObject *oldest)
 {
     TransferObject *next = oldest; /* the first that is not marked */
     size_t step = 1;
+    bool pushed, here = cudriver_context_begin_free(oldest->context, &pushed);
 
     while (next != NULL) {
         TransferObject *asked = next;
@@ -338,7 +345,7 @@ static void mark_ended(TransferObject *oldest)
         for (size_t i = 1; i < step && asked->after != NULL; i++) {
             asked = asked->after;
         }
-        result = work_ask(asked);
+        result = here ? event_query(&asked->event) : gone();
         if (asked == next ? is_end(result) : result == CUDA_SUCCESS) {
             TransferObject *beyond = asked->after;
             for (; next != beyond; next = next->after) {
@@ -347,10 +354,13 @@ static void mark_ended(TransferObject *oldest)
             }
             step *= 2;
         } else if (asked == next) {
-            return;
+            break;
         } else {
             step = 1;
         }
+    }
+    if (here) {
+        cudriver_context_end(oldest->context, pushed);
     }
 }
 

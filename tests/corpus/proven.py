@@ -181,7 +181,9 @@ def _failure(row: dict, wanted: Environment) -> dict:
     reason = next(filter(None, told), row.get("verdict", ""))
     words = {re.split(r"[\[=<>~]", package)[0] for package in wanted.packages}
     names = sorted({name for name in CODE for word in words if word.startswith(name)})
-    reason = " ".join(reason.split())[:300]
+    reason = " ".join(reason.split())
+    why = re.search("Because (.+?), we can conclude", reason)  # uv's words
+    reason = re.sub(r"\{.*?\}", "", why[1] if why else reason)[:300]
     return {"name": _short(wanted), "frameworks": names, "date": row["date"], "reason": reason}
 
 

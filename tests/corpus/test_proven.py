@@ -50,6 +50,14 @@ def test_what_did_not_import_cleanly_on_cuda_is_no_set(changes):
     assert not proven.is_clean(row(FIRST, **changes), FIRST)
 
 
+def test_a_failure_is_told_by_its_cause():
+    said = """error: No solution found when resolving dependencies
+      cause: Because a==1 depends on c{platform_machine == 'x86_64'}==2.27.5 and b==2 depends on
+      c>=3, we can conclude that a==1 and b==2 are incompatible."""
+    told = proven._failure(row(FIRST, state="not installed", reason=said), FIRST)
+    assert told["reason"] == "a==1 depends on c==2.27.5 and b==2 depends on c>=3"
+
+
 def test_runs_are_joined_and_those_of_earlier_kept(tmp_path):
     path = tmp_path / "proven.json"
     proven.write(plan.read_all(), {FIRST.name: row(FIRST)}, path)

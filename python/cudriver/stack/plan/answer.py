@@ -114,7 +114,7 @@ def _nothing(question: Question, wanted: Candidate | None, folder: str | None) -
     part = Part(question.packages, NOTHING, wanted, said)
     if wanted is None:
         return part
-    part.says += _needs(question, wanted)
+    part.says += [*_needs(question, wanted), *_about(wanted, question)[:2]]
     if folder is not None:
         part.says += [] if question.family else [Line("ubuntu")]
         part.steps = commands.machine(question, branch_for(question.driver, wanted.floor_for(gpus)))

@@ -334,3 +334,19 @@ def test_check_and_plan_refuse_the_same_drivers(capsys):
         refused = capsys.readouterr().err
         assert main(["plan", "torch", "--driver", release]) == 2
         assert capsys.readouterr().err == refused
+
+
+def test_a_framework_without_code_for_a_gpu_is_fixed_by_a_plan():
+    """JAX and others have no variants to choose from, but releases with other code."""
+    env = Environment("/srv/env", "venv", "3.11.7", "/srv/env/bin/python", installer="uv")
+    facts = Facts(env, driver=drivers.assumed("535.104.05", ["7.0"]))
+    archs = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100"]
+    facts.frameworks = [Framework("jax", "0.12.0.1", "12", archs=archs)]
+    (finding,) = cu501(facts)
+    made = plan.make("jax", driver="535.104.05", gpus=["7.0"], python="3.11").parts[0].candidate
+    assert finding.severity == "error"
+    (command,) = finding.fix
+    assert command.startswith("uv venv jax-env && uv pip install --python jax-env ")
+    assert made.frameworks["jax"]["version"] == "0.4.30"
+    facts.driver = drivers.assumed("590.1", ["7.0"])
+    assert not any("jax-env" in line for found in cu501(facts) for line in found.fix)

@@ -12,7 +12,8 @@ from cudriver.stack.record import Record, but, fresh
 from cudriver.stack.rules import fix
 from cudriver.stack.rules.cu1_releases import cu103
 from cudriver.stack.rules.cu4 import cu401
-from cudriver.stack.rules.cu5 import cu501, out_of_range
+from cudriver.stack.rules.cu5 import cu501
+from cudriver.stack.rules.limits import out_of_range
 from cudriver.stack.tables import table
 from cudriver.stack.versions import major
 

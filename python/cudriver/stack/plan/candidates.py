@@ -9,8 +9,7 @@ from cudriver.stack.model import Driver, Facts
 from cudriver.stack.plan.question import Question
 from cudriver.stack.record import Record, fresh
 from cudriver.stack.rules import fix
-from cudriver.stack.rules.cu1_releases import too_old
-from cudriver.stack.rules.cu5 import out_of_range
+from cudriver.stack.rules.limits import out_of_range, too_old
 from cudriver.stack.tables import table
 from cudriver.stack.versions import cut, major, plain
 
@@ -106,14 +105,14 @@ def branch_for(driver: Driver, floor: str = "0") -> int | None:
     return most or max(least, lasting)
 
 
-def best(question: Question) -> Candidate | None:
-    """Proven sets first; of those the fewest frameworks beside those wanted; then the newest."""
+def best(question: Question, proofs: bool = True) -> Candidate | None:
+    """Proven sets first (proofs), then the fewest beside those wanted, then the newest."""
     names = question.packages
 
     def rank(each: Candidate) -> tuple[object, ...]:
         versions, usual, size = each.newness(names), each.index is None, len(each.packages)
         least = -len(each.frameworks)
-        return (each.name != "", least, versions[:-1], usual, versions, -size, each.name)
+        return (proofs and each.name != "", least, versions[:-1], usual, versions, -size, each.name)
 
     fitting = (each for each in known(names) if not each.obstacles(question))
     return max(fitting, key=rank, default=None)
@@ -121,8 +120,8 @@ def best(question: Question) -> Candidate | None:
 
 def packages(facts: Facts, name: str) -> list[str]:
     """What an environment of its own for a framework begins with; where no plan is, its name."""
-    python = cut(facts.environment.python, 2)
-    chosen = best(Question([name], facts.driver, python, majors=set()))
+    plain, python = table("plan")["aliases"].get(name, name), cut(facts.environment.python, 2)
+    chosen = best(Question([plain], facts.driver, python), proofs=False)
     if chosen is None:
         return [name]
     return [*chosen.packages, *(["--index-url", chosen.index] if chosen.index else [])]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from cudriver.stack.model import ERROR, NOTE, WARNING, Driver, Evidence, Facts, Finding, Framework
 from cudriver.stack.rules import fix
+from cudriver.stack.rules.limits import too_old
 from cudriver.stack.tables import driver_floor
 from cudriver.stack.text import quote
 from cudriver.stack.versions import compare, cut, major, minor
@@ -74,14 +75,6 @@ def cu103(facts: Facts) -> Iterator[Finding]:
             fixes.append(fix.torch_from(facts, other))
         fixes.append(fix.driver_package(framework.cuda, None, facts.driver))
         yield Finding("CU103", ERROR, title, evidence, predicts, fixes)
-
-
-def too_old(driver: Driver, cuda: str, floor: str) -> bool:
-    """By release where that is a Linux driver's; by CUDA major for WSL, Tegra and compat."""
-    if driver.kind == "native" and driver.release and not driver.wsl:
-        return compare(driver.release, floor) < 0
-    offered, wanted = major(driver.cuda), major(cuda)
-    return offered is not None and wanted is not None and offered < wanted
 
 
 def cu104(facts: Facts) -> Iterator[Finding]:

@@ -15,9 +15,9 @@ from cudriver.stack.model import (
     Requirement,
 )
 from cudriver.stack.rules import fix
+from cudriver.stack.rules.anew import anew
 from cudriver.stack.rules.library_fixes import leak_of
 from cudriver.stack.rules.pairs import broken
-from cudriver.stack.text import quote
 from cudriver.stack.versions import cut, major, minor, satisfies
 
 RELEVANT = ("cuda-toolkit", "cudnn", "nccl", "triton", "torch", "cudatoolkit")
@@ -377,22 +377,6 @@ def _separate(facts: Facts, name: str) -> list[str]:
     """An environment for one package, which leaves this one."""
     dist = facts.distribution(name)
     return [
-        _anew(facts, name),
+        anew(facts, name),
         *([fix.uninstall(facts.environment, dist)] if dist else []),
     ]
-
-
-def _anew(facts: Facts, name: str) -> str:
-    """The packages are those that `cudriver plan` names for this driver, its GPUs and Python."""
-    from cudriver.stack.plan.candidates import packages
-
-    env = facts.environment
-    tool, made, named = env.installer, quote(f"{name}-env"), quote(name)
-    if tool in ("conda", "mamba", "micromamba"):
-        python = quote(f"python={cut(env.python, 2)}")
-        return f"{tool} create -n {named} {python} {'pytorch' if name == 'torch' else named}"
-    planned = " ".join(map(quote, packages(facts, name)))
-    if tool == "uv":
-        return f"uv venv {made} && uv pip install --python {made} {planned}"
-    python = quote(f"{name}-env/bin/python")
-    return f"python3 -m venv {made} && {python} -m pip install {planned}"

@@ -10,13 +10,14 @@ from cudriver.stack.model import (
     NOTE,
     WARNING,
     Device,
-    Driver,
     Evidence,
     Facts,
     Finding,
     Framework,
 )
 from cudriver.stack.rules import fix
+from cudriver.stack.rules.anew import planned
+from cudriver.stack.rules.limits import out_of_range
 from cudriver.stack.tables import table
 from cudriver.stack.text import quote
 from cudriver.stack.versions import cut, major, minor
@@ -131,9 +132,11 @@ def _newest(archs: str) -> str:
 
 
 def _other_build(facts: Facts, framework: Framework, capability: str) -> list[str]:
-    """The same PyTorch for another CUDA that has code for this GPU, else another release."""
+    """The same PyTorch for another CUDA that has code for this GPU, else another release. Other
+    frameworks: an environment of their own with a build that has.
+    """
     if framework.name != "torch":
-        return []
+        return planned(facts, framework.name)
     env, offered = facts.environment, facts.driver.cuda
     tool = fix.installer(env, facts.distribution("torch"))
     builds = [row for row in _builds(env.platform) if fits(capability, archs_of(row))]
@@ -160,19 +163,6 @@ def _other_build(facts: Facts, framework: Framework, capability: str) -> list[st
         return [fix.torch_from(facts, best["cuda"])]
     index = f"{fix.INDEX}/{fix.tag(best['cuda'])}"
     return [fix.install(env, f"torch=={best['torch']}.*", by=tool, index=index, again=True)]
-
-
-def out_of_range(driver: Driver, device: Device) -> tuple[int, str] | None:
-    """The "first" or the "last" branch of drivers that knows a GPU which this driver's does not."""
-    branch = major(driver.release)
-    rows = table("driver")["architectures"]
-    row = next((r for r in rows if r["capability"] == device.compute_capability), None)
-    if branch is None or row is None or not device.assumed or driver.kind == "tegra":
-        return None
-    first, last = row["first_branch"], row["last_branch"]
-    if last is not None and branch > last:
-        return last, "last"
-    return (first, "first") if first is not None and branch < first else None
 
 
 def _unknown(facts: Facts) -> Iterator[Finding]:

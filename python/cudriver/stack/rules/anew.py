@@ -1,0 +1,34 @@
+"""What cannot be fixed in place: an environment of its own, as `cudriver plan` has it."""
+
+from __future__ import annotations
+
+from cudriver.stack.model import Facts
+from cudriver.stack.rules import fix
+from cudriver.stack.text import quote
+from cudriver.stack.versions import cut
+
+
+def anew(facts: Facts, name: str) -> str:
+    """The packages are those that `cudriver plan` names for this driver, its GPUs and Python."""
+    env = facts.environment
+    tool, made, named = env.installer, quote(f"{name}-env"), quote(name)
+    if tool in ("conda", "mamba", "micromamba"):
+        python = quote(f"python={cut(env.python, 2)}")
+        return f"{tool} create -n {named} {python} {'pytorch' if name == 'torch' else named}"
+    words = " ".join(map(quote, _packages(facts, name)))
+    if tool == "uv":
+        return f"uv venv {made} && uv pip install --python {made} {words}"
+    python = quote(f"{name}-env/bin/python")
+    return f"python3 -m venv {made} && {python} -m pip install {words}"
+
+
+def planned(facts: Facts, name: str) -> list[str]:
+    """The same, where a plan has a build of that framework for this driver and these GPUs."""
+    known = facts.environment.installer not in fix.CONDA and _packages(facts, name) != [name]
+    return [anew(facts, name)] if known else []
+
+
+def _packages(facts: Facts, name: str) -> list[str]:
+    from cudriver.stack.plan.candidates import packages
+
+    return packages(facts, name)

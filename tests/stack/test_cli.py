@@ -1,6 +1,7 @@
 """The command line: exit codes, streams, options. Processes of their own, as a script sees them."""
 
 import fcntl
+import html
 import json
 import os
 import pty
@@ -11,6 +12,7 @@ import sys
 import tempfile
 import termios
 import warnings
+from datetime import datetime
 from pathlib import Path
 
 import jsonschema
@@ -261,6 +263,12 @@ def test_html_file(cpu_torch, tmp_path):
     done = run("check", "--root", str(cpu_torch), "/envs/plain", "--html", str(target))
     assert target.read_text().startswith("<!DOCTYPE html>")
     assert "/envs/plain" in done.stdout
+    (made,) = re.findall(r'<p class="soft">(cudriver [^<]*)<code>(.*?)</code>', target.read_text())
+    words = f"cudriver check --root {cpu_torch} /envs/plain --html {target}"
+    assert html.unescape(made[1]) == words
+    version, host, time, _ = made[0].split(" · ")
+    assert (version, host) == (f"cudriver {cudriver.__version__}", os.uname().nodename)
+    assert abs(datetime.fromisoformat(time).timestamp() - target.stat().st_mtime) < 60
     done = run("check", "--root", str(cpu_torch), "/envs/plain", "--html", "-")
     assert done.stdout.startswith("<!DOCTYPE html>")
     done = run("check", "--root", str(cpu_torch), "/envs/plain", "--html", "/nowhere/x.html")

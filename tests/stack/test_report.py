@@ -14,6 +14,7 @@ from golden import assert_words_as_before
 from synth import Prefix
 
 import cudriver.stack
+from cudriver.stack import explain
 from cudriver.stack.components import _some, components, libraries_line, toolkit_line
 from cudriver.stack.model import Environment, Facts, Finding, Framework, Shadowed
 from cudriver.stack.observe import Observation, Row
@@ -300,7 +301,22 @@ def test_html_is_one_file_without_script_or_address(report):
     tags = {tag for tag, _ in markup.tags}
     assert not tags & {"script", "link", "img", "iframe", "object"}
     assert not [a for _, attributes in markup.tags for a in attributes if a.startswith("on")]
-    assert [way for way in ("http", "url(", "@import") if way in text] == []
+    assert [way for way in ("url(", "@import", "src=") if way in text] == []
+    assert not [
+        a for _, attributes in markup.tags for a in attributes.values() if "//" in (a or "")
+    ]
+
+
+def test_the_code_of_a_rule_leads_to_its_page_in_the_same_file(report):
+    markup = parse(report.to_html())
+    ids = [attributes["id"] for _, attributes in markup.tags if "id" in attributes]
+    links = [attributes["href"] for _, attributes in markup.tags if "href" in attributes]
+    rules = sorted({each.rule for found in report.findings for each in (found, *found.also)})
+    assert ids == [rule for rule in rules if rule in explain.rule_names()]
+    assert set(links) == {f"#{rule}" for rule in ids}
+    assert parse(report._repr_html_()).text.count("How it is fixed") == 0
+    shown = re.sub(r"[#`*\s-]", "", markup.text)
+    assert [rule for rule in ids if re.sub(r"[#`*\s-]", "", explain.page(rule)) not in shown] == []
 
 
 def test_a_heading_that_just_fits():

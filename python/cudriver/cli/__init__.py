@@ -108,8 +108,11 @@ def _run(words: list[str]) -> int:
     try:
         with plain_warnings():
             if hasattr(command, "plain") and not any(word.startswith("-") for word in words[1:]):
-                return command.run(command.plain(words[1:]))
-            return command.run(command.parser().parse_args(words[1:]))
+                arguments = command.plain(words[1:])
+            else:
+                arguments = command.parser().parse_args(words[1:])
+            arguments.words = words
+            return command.run(arguments)
     except SystemExit as stop:  # argparse: 0 for --help, 2 for bad usage
         return stop.code if isinstance(stop.code, int) else USAGE_ERROR
 

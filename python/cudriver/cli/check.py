@@ -108,7 +108,7 @@ def run(arguments: Namespace) -> int:
     except target.BadOption as error:
         terminal.complain(str(error))
         return USAGE_ERROR
-    if arguments.html and not _write_html(reports, arguments.html):
+    if arguments.html and not _write_html(reports, arguments):
         return USAGE_ERROR
     if arguments.compact:
         _print_lines(reports, arguments)
@@ -272,19 +272,13 @@ def summary(standings: list[str]) -> str:
     return text
 
 
-def _write_html(reports: list[Report], name: str) -> bool:
+def _write_html(reports: list[Report], arguments: Namespace) -> bool:
     from cudriver.stack.report_html import page
 
-    text = page(reports)
-    if name == "-":
-        encoding = sys.stdout.encoding or "ascii"
-        sys.stdout.write(text.encode(encoding, "xmlcharrefreplace").decode(encoding))
-        return True
     try:
-        with open(name, "w", encoding="utf-8") as file:
-            file.write(text)
+        terminal.write_file(terminal.signed(page(reports), arguments.words), arguments.html)
     except OSError as error:
-        terminal.complain(f"{name}: {error.strerror}")
+        terminal.complain(f"{arguments.html}: {error.strerror}")
         return False
     return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cudriver.stack import report_html_rules
 from cudriver.stack.components import ABSENT, OK, RANK, components
 from cudriver.stack.model import CONSISTENT, ERROR, MISMATCH, NOTE, UNKNOWN, WARNING
 from cudriver.stack.report_text import PROVEN, about, counted, short_path
@@ -11,7 +12,7 @@ from cudriver.stack.text import is_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from cudriver.stack.model import Evidence, Facts, Finding, Library
     from cudriver.stack.outcome import Outcome
@@ -52,6 +53,8 @@ padding:.7rem 1rem;margin:.7rem 0}
 .cudriver article.bad{border-left-color:var(--bad)}
 .cudriver article.doubt{border-left-color:var(--doubt)}
 .cudriver article.note{border-left-color:var(--note)}
+.cudriver a{color:inherit}
+.cudriver h4{font-weight:600;margin:.8rem 0 0;font-size:.95rem}
 .cudriver .tag{font-weight:700;font-size:.85rem;margin-right:.6rem}
 .cudriver dl{display:grid;grid-template-columns:4.5rem 1fr;gap:.3rem .6rem;margin:.6rem 0 0}
 .cudriver dt{color:var(--soft);font-weight:400;float:none;margin:0}
@@ -89,8 +92,10 @@ body{margin:0;padding:2rem 1.2rem}
 def page(reports: Sequence[Outcome]) -> str:
     """A whole document, one section a report."""
     title = say("CUDA stack of {names}", names=", ".join(report.prefix for report in reports))
-    body = "\n".join(_section(report, "cudriver page") for report in reports)
-    return document(title, body, language())
+    parts = [_section(report, "cudriver page", report_html_rules.link) for report in reports]
+    findings = [finding for report in reports for finding in report.findings]
+    rules = {each.rule for finding in findings for each in (finding, *finding.also)}
+    return document(title, "\n".join([*parts, report_html_rules.section(rules)]), language())
 
 
 def document(title: str, body: str, lang: str = "en") -> str:
@@ -105,10 +110,11 @@ def document(title: str, body: str, lang: str = "en") -> str:
 
 def fragment(report: Outcome) -> str:
     """For a notebook's cell: the section with its style."""
-    return f"<style>{STYLE}</style>{_section(report, 'cudriver')}"
+    return f"<style>{STYLE}</style>{_section(report, 'cudriver', _text)}"
 
 
-def _section(report: Outcome, classes: str) -> str:
+def _section(report: Outcome, classes: str, code: Callable[[str], str]) -> str:
+    """code: how the code of a rule is shown."""
     facts = report.facts
     warned = any(f.severity == WARNING for f in report.findings)
     style = CLASSES[WARNING if warned and report.verdict == CONSISTENT else report.verdict]
@@ -123,7 +129,7 @@ def _section(report: Outcome, classes: str) -> str:
     ]
     if findings:
         parts.append(f"<h2>{_text(say('Findings'))}</h2>")
-        parts += [_finding(finding, facts) for finding in findings]
+        parts += [_finding(finding, facts, code) for finding in findings]
     if report.observation is not None:
         parts.append(_observation(report))
     if facts.problems:
@@ -148,7 +154,7 @@ def _components(report: Outcome) -> str:
     return f"<table><tbody>{''.join(rows)}</tbody></table>"
 
 
-def _finding(finding: Finding, facts: Facts) -> str:
+def _finding(finding: Finding, facts: Facts, code: Callable[[str], str]) -> str:
     style = "note" if finding.severity == NOTE else CLASSES[finding.severity]
     rows = []
     if finding.predicts:
@@ -156,14 +162,14 @@ def _finding(finding: Finding, facts: Facts) -> str:
     if finding.evidence:
         rows.append(("evidence", _evidence_rows(finding, facts)))
     for other in finding.also:
-        title = f"<p>{_text(other.rule)} {_text(said(other.title, other.rule))}</p>"
+        title = f"<p>{code(other.rule)} {_text(said(other.title, other.rule))}</p>"
         rows.append(("also", title + _evidence_rows(other, facts)))
     if finding.fix:
         proven = f"<p>{_text(say(PROVEN))}</p>" if finding.proven else ""
         rows.append(("fix", "".join(map(_fix, finding.fix)) + proven))
     body = "".join(f"<dt>{_text(say(name))}</dt><dd>{value}</dd>" for name, value in rows)
     return (
-        f'<article class="{style}"><h3><span class="tag {style}">{_text(finding.rule)} '
+        f'<article class="{style}"><h3><span class="tag {style}">{code(finding.rule)} '
         f"{_text(say(finding.severity))}</span>{_text(said(finding.title, finding.rule))}</h3>"
         f"{f'<dl>{body}</dl>' if body else ''}</article>"
     )

@@ -461,7 +461,7 @@ class TestWhyItCannotBeTold:
         for folder, near in ((tmp_path / "env/bin", "env"), (tmp_path, "env")):
             report = cudriver.stack.inspect(str(folder), environ={}, probe_driver=False)
             assert report.verdict == "unknown"
-            text = " ".join(report.to_text(width=200).splitlines()[-1].split())
+            text = " ".join(report.to_text(width=1000).splitlines()[-1].split())
             assert text == (
                 f"{folder} has neither a Python nor packages; did you mean {tmp_path / near}?"
             )

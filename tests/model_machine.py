@@ -195,6 +195,8 @@ except OSError as error:
 def command(root: Path, words: Sequence[str]) -> int:
     """A command on the machine: one of `cudriver`, `-m pip install ...` or `-c "import torch"`."""
     from cudriver.cli import main, target
+    from cudriver.stack import plan
+    from cudriver.stack.collect import collect
 
     if words[:3] == ["-m", "pip", "install"]:
         name, _, version = words[-1].partition("==")
@@ -212,12 +214,15 @@ def command(root: Path, words: Sequence[str]) -> int:
         found.root = "/"  # what a report there would say
         return found
 
-    target.facts = inside
+    def added_to(prefix, **stated):
+        return collect(prefix, root=str(root), **stated)
+
+    target.facts, plan.collect = inside, added_to
     try:
         there = ["--root", str(root)] if words[0] in ("check", "which") else []
         return main([words[0], *there, *words[1:]])
     finally:
-        target.facts = facts
+        target.facts, plan.collect = facts, collect
 
 
 def picture(root: Path) -> str:

@@ -209,7 +209,7 @@ def test_what_is_added_is_of_the_environment_s_cuda_and_moves_nothing(cuda, pack
     assert there.says[0] == "PyTorch 2.8.0 is there already."
     assert added.status == "derived"
     listed, install, _ = (step.commands[0] for step in added.steps)
-    assert listed == "uv pip freeze --python '/srv/a b/bin/python' > constraints.txt"
+    assert listed == "uv pip list --python '/srv/a b/bin/python' --format freeze > constraints.txt"
     assert "--constraint constraints.txt" in install
     assert packages in install
 
@@ -350,3 +350,8 @@ def test_a_framework_without_code_for_a_gpu_is_fixed_by_a_plan():
     assert made.frameworks["jax"]["version"] == "0.4.30"
     facts.driver = drivers.assumed("590.1", ["7.0"])
     assert not any("jax-env" in line for found in cu501(facts) for line in found.fix)
+
+
+def test_the_plan_is_small():
+    files = [*SOURCES.glob("*.py"), SOURCES.parents[1] / "cli" / "plan.py"]
+    assert sum(len(path.read_text().splitlines()) for path in files) <= 700

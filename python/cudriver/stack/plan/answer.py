@@ -66,17 +66,16 @@ def titles(names: Iterable[str]) -> str:
 
 def _about(chosen: Candidate, question: Question) -> list[Line]:
     """How a candidate is known, and what it asks of the machine."""
-    gpus = question.gpus
     if chosen.name:
         run = chosen.run(question.python)
         ran = run.get("plans", {}).get(question.installer)
         lines = [Line("set", set=chosen, **run), Line("ran" if ran else "not ran", ran=ran)]
     else:
         lines = [Line("follows", set=chosen)]
-    lines.append(Line("floor", floor=chosen.floor_for(gpus)))
-    if not gpus:
+    lines.append(Line("floor", floor=chosen.floor_for(question.gpus)))
+    if not question.gpus:
         lines.append(Line("served", gpus=", ".join(sorted(chosen.gpus, key=number))))
-    compiled = ", ".join(gpu for gpu in gpus if gpu in chosen.ptx)
+    compiled = ", ".join(gpu for gpu in question.gpus if gpu in chosen.ptx)
     return lines + [Line("ptx", gpus=compiled)] * bool(compiled)
 
 

@@ -31,31 +31,32 @@ def environment(candidate: Candidate, question: Question, folder: str = "env") -
     known, tool = table("plan"), question.installer
     python = question.python or candidate.pythons[-1]
     prefix = known["prefixes"][tool].format(folder=folder)
-    installer = "uv" if tool == "uv" else "pip"
-    env = Environment(prefix, "venv", executable=f"{prefix}/bin/python", installer=installer)
+    env = Environment(prefix, "venv", executable=f"{prefix}/bin/python", installer=tool)
     see = [f"{env.executable} --version  # Python {python}"]
     steps = [step("make", known["make"][tool], see, python=python, folder=folder)]
     if candidate.name:
         wanted = f"cudriver plan --constraints {candidate.name} --python {python} > {LISTED}"
         see = [f"wc -l {LISTED}  # {len(candidate.versions(python))}"]
         steps.append(Step(Line("versions"), [wanted], see))
-    used = [f"{env.executable} -c {quote(known['uses'][name])}" for name in candidate.frameworks]
-    return [*steps, *_install(env, candidate, candidate.name != "", used)]
+    return [*steps, *_install(env, candidate, candidate.name != "")]
 
 
 def addition(candidate: Candidate, env: Environment) -> list[Step]:
     """Adds these packages to an environment that is there; what it has keeps its version."""
-    kept = Step(Line("keep"), [f"{_pip(env, 'freeze')} > {LISTED}"], [f"wc -l {LISTED}"])
-    return [kept, *_install(env, candidate, True, [])]
+    listed = f"{_pip(env, 'list')} --format freeze > {LISTED}"
+    kept = Step(Line("keep"), [listed], [f"wc -l {LISTED}"])
+    return [kept, *_install(env, candidate, True)]
 
 
-def _install(env: Environment, candidate: Candidate, held: bool, used: list[str]) -> list[Step]:
+def _install(env: Environment, candidate: Candidate, held: bool) -> list[Step]:
+    python, uses = quote(env.executable or f"{env.prefix}/bin/python"), table("plan")["uses"]
+    used = [f"{python} -c {quote(uses[name])}" for name in candidate.frameworks]
     words = [*(["--constraint", LISTED] if held else []), *candidate.packages]
     by = "uv" if env.installer == "uv" else "pip"
-    made, check = fix.install(env, *words, by=by, index=candidate.index), quote(env.prefix)
+    made = fix.install(env, *words, by=by, index=candidate.index)
     return [
         Step(Line("install"), [made], [_pip(env, "check")]),
-        Step(Line("check"), [f"cudriver check --strict {check}"], used),
+        Step(Line("check"), [f"cudriver check --strict {quote(env.prefix)}"], used),
     ]
 
 

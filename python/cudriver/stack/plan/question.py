@@ -52,7 +52,7 @@ def gpu(name: str) -> str:
     """The compute capability of a GPU: "9.0", "H100", or as nvidia-smi names it."""
     if re.fullmatch(r"(sm_)?\d+(\.\d)?[af]?", name.strip()):
         return capability(name)
-    plain = re.sub(r"nvidia|geforce|tesla|quadro", "", name.lower())
+    plain = re.sub("nvidia|geforce|tesla|quadro", "", name.lower())
     plain = re.sub(r"[\s_-]+", " ", plain).strip()
     models = {row["name"].lower(): row["capability"] for row in table("plan")["gpus"]}
     known = [each for each in models if re.match(each.replace(" ", " ?") + r"(?!\d)", plain)]

@@ -313,7 +313,7 @@ def test_waiting_for_the_device_in_the_middle_of_a_staged_copy(sim, who: str) ->
     Where the copy does not get on without its caller, the program ends with its stacks."""
     program = """
         import ctypes, faulthandler, signal, sys, threading, time, numpy as np, cudriver as cu
-        faulthandler.dump_traceback_later(60, exit=True)
+        faulthandler.dump_traceback_later(240, exit=True)
         source = np.ones(128 << 20, "u1")
         there = cu.device_empty(128 << 20, "u1")
         library, current = ctypes.PyDLL(cu.driver_path()), ctypes.c_void_p()  # keeps the GIL

@@ -355,3 +355,11 @@ def test_a_framework_without_code_for_a_gpu_is_fixed_by_a_plan():
 def test_the_plan_is_small():
     files = [*SOURCES.glob("*.py"), SOURCES.parents[1] / "cli" / "plan.py"]
     assert sum(len(path.read_text().splitlines()) for path in files) <= 700
+
+
+def test_a_gpu_that_newer_drivers_leave_out_gets_no_newer_one():
+    """V100: R580 is the last branch that knows it, and the first for CUDA 13."""
+    facts = Facts(Environment("/env", "venv"), driver=drivers.assumed("535.104.05", ["7.0"]))
+    facts.frameworks = [Framework("cupy", "14.2.0", "13")]
+    (finding,) = cu103(facts)
+    assert "R580, then reboot" in finding.fix[-1]

@@ -255,19 +255,22 @@ def modules(driver: Driver) -> str | None:
 
 
 def driver_package(
-    cuda: str | None, branch: int | None = None, driver: Driver | None = None, last: bool = False
+    cuda: str | None, branch: int | None = None, driver: Driver | None = None
 ) -> str:
-    """How to get a driver: from the distribution, by branch. driver: the one that is there; last:
-    no newer branch will do.
+    """How to get a driver: from the distribution, by branch. driver: the one that is there, with
+    the GPUs, of which some have a last branch.
     """
     if branch is None:
         wanted = major(cuda) or 13
         branch = {11: 470, 12: 535, 13: 580}.get(wanted, 580)
     kind = modules(driver) if driver else None
     opened = kind == "open" or (driver is not None and kind == "either" and driver.kernel_open)
+    gpus = [device.compute_capability for device in driver.devices] if driver else []
+    rows = table("driver")["architectures"]
+    ending = any(row["last_branch"] for row in rows if row["capability"] in gpus)
     return (
         f"sudo apt-get install nvidia-driver-{branch}{'-open' if opened else ''}  # or your "
-        f"distribution's package of R{branch}{'' if last else ' or newer'}, then reboot"
+        f"distribution's package of R{branch}{'' if ending else ' or newer'}, then reboot"
     )
 
 

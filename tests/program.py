@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import pty
 import subprocess
 import sys
 import textwrap
+import threading
 
 
 def run(
@@ -33,6 +35,34 @@ def output(source: str, *arguments: str, timeout: float = 120, **environ: str | 
     said = f"status {done.returncode}\n{done.stderr}{done.stdout}"
     assert (done.returncode, done.stderr) == (0, ""), said
     return done.stdout
+
+
+class Terminal:
+    """A terminal for programs to write to. It is read all along: a full one keeps its writers
+    waiting, and what one read gives may end inside a character."""
+
+    def __enter__(self) -> Terminal:
+        self.master, self.slave = pty.openpty()
+        self.pieces: list[bytes] = []
+        self.reader = threading.Thread(target=self.read)
+        self.reader.start()
+        return self
+
+    def read(self) -> None:
+        while True:
+            try:
+                self.pieces.append(os.read(self.master, 65536))
+            except OSError:  # Linux: the other end is closed
+                return
+
+    def __exit__(self, *exception: object) -> None:
+        os.close(self.slave)
+        self.reader.join()
+        os.close(self.master)
+
+    def shown(self) -> str:
+        """What it shows, once it is left."""
+        return b"".join(self.pieces).decode()
 
 
 #: Two builds in one process: the installed one, and that in the folder of the argument.

@@ -6,7 +6,6 @@ from __future__ import annotations
 import ast
 import json
 import os
-import pty
 import re
 import shutil
 import statistics
@@ -33,6 +32,7 @@ from cudriver.ladder import report as text_report
 from cudriver.ladder.result import Measured, add_ratios, show_size
 from cudriver.ladder.rungs import BY_NAME, RUNGS
 from native_build import CEXT
+from program import Terminal
 
 SOURCES = str(Path(cudriver.__file__).parent.parent)
 COMMAND = [sys.executable, "-m", "cudriver", "bench"]
@@ -346,17 +346,15 @@ def test_a_plain_locale_gets_plain_signs() -> None:
 
 @only_simulated
 def test_progress_shows_on_a_terminal() -> None:
-    master, slave = pty.openpty()
-    done = subprocess.run(
-        [*COMMAND, "--size", "1M", "--rounds", "2", "--json"],
-        env=environment(TERM="xterm", CUDRIVER_SIM_BANDWIDTH="20M"),
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=slave, text=True, check=True,
-    )  # fmt: skip
-    os.close(slave)
-    shown = os.read(master, 1 << 20).decode()
-    os.close(master)
+    with Terminal() as screen:
+        done = subprocess.run(
+            [*COMMAND, "--size", "1M", "--rounds", "2", "--json"],
+            env=environment(TERM="xterm", CUDRIVER_SIM_BANDWIDTH="20M"),
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=screen.slave,
+            text=True, check=True,
+        )  # fmt: skip
     assert json.loads(done.stdout)["verified"] is True
-    assert any(rung.title in shown for rung in RUNGS)
+    assert any(rung.title in screen.shown() for rung in RUNGS)
 
 
 # --- the options ---

@@ -22,6 +22,7 @@ from test_report import strict_schema
 import cudriver
 from cudriver import cli
 from cudriver.cli import check, terminal
+from program import Terminal
 
 # A folder with nothing but the package, for PYTHONPATH: what lies beside it would count as
 # installed in whatever is checked.
@@ -50,25 +51,14 @@ def run(*words: str, text: str | None = None, **variables: str) -> subprocess.Co
 
 def on_terminal(*words: str, **variables: str) -> str:
     """Standard output of a run whose output is a terminal."""
-    master, slave = pty.openpty()
-    environ = {**os.environ, "PYTHONPATH": SOURCES, "TERM": "xterm", **variables}
-    child = subprocess.Popen(
-        [sys.executable, "-m", "cudriver", *words],
-        env=environ, stdin=subprocess.DEVNULL, stdout=slave, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    os.close(slave)
-    pieces = []
-    while True:
-        try:
-            piece = os.read(master, 65536)
-        except OSError:  # Linux: the other end is closed
-            break
-        if not piece:
-            break
-        pieces.append(piece)
-    os.close(master)
-    child.wait(60)
-    return b"".join(pieces).decode()
+    with Terminal() as shown:
+        subprocess.run(
+            [sys.executable, "-m", "cudriver", *words],
+            env={**os.environ, "PYTHONPATH": SOURCES, "TERM": "xterm", **variables},
+            stdin=subprocess.DEVNULL, stdout=shown.slave, stderr=subprocess.DEVNULL,
+            timeout=120, check=False,
+        )  # fmt: skip
+    return shown.shown()
 
 
 @pytest.fixture
@@ -569,17 +559,14 @@ def test_progress_shows_on_a_terminal_once_it_takes_long(monkeypatch):
         "import time; from cudriver.cli import terminal; terminal.PATIENCE = 0.0\n"
         "print([time.sleep(0.02) or i for i in terminal.progress(range(9), 9, 'checking')])"
     )
-    master, slave = pty.openpty()
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, "PYTHONPATH": SOURCES, "TERM": "xterm"},
-        stdout=subprocess.PIPE, stderr=slave, text=True, check=True,
-    )  # fmt: skip
-    os.close(slave)
-    shown = os.read(master, 1 << 20).decode()
-    os.close(master)
+    with Terminal() as shown:
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "PYTHONPATH": SOURCES, "TERM": "xterm"},
+            stdout=subprocess.PIPE, stderr=shown.slave, text=True, check=True,
+        )  # fmt: skip
     assert done.stdout.strip() == str(list(range(9)))
-    assert "checking" in shown
+    assert "checking" in shown.shown()
 
 
 @pytest.mark.parametrize(
@@ -598,17 +585,14 @@ def test_a_notebook_s_terminal_gets_no_progress(environ, shown):
         "with terminal.busy('importing'): pass"
     )
     usual = {k: v for k, v in os.environ.items() if k not in ("PAGER", "GIT_PAGER")}
-    master, slave = pty.openpty()
-    subprocess.run(
-        [sys.executable, "-c", script],
-        env={**usual, "PYTHONPATH": SOURCES, "TERM": "xterm", **environ}, stderr=slave, check=True,
-    )  # fmt: skip
-    os.write(slave, b".")
-    os.close(slave)
-    drawn = os.read(master, 1 << 20).decode()
-    os.close(master)
-    assert ("checking" in drawn and "importing" in drawn) is shown
-    assert (drawn == ".") is not shown
+    with Terminal() as drawn:
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={**usual, "PYTHONPATH": SOURCES, "TERM": "xterm", **environ},
+            stderr=drawn.slave, check=True,
+        )  # fmt: skip
+    assert all(word in drawn.shown() for word in ("checking", "importing")) is shown
+    assert (drawn.shown() == "") is not shown
 
 
 def test_a_warning_reads_as_a_complaint(capsys):

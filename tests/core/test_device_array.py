@@ -256,7 +256,7 @@ def test_too_much_memory_says_what_there_is() -> None:
         cu.device_empty(1 << total.bit_length(), np.float64)
     assert isinstance(caught.value, MemoryError)
     assert caught.value.code == 2
-    assert f"of {total} free" in str(caught.value)
+    assert f"of {total} ({total / 2**30:.3g} GiB) free" in str(caught.value)
     assert cu.device_zeros(1000).to_numpy().any() == np.False_
 
 

@@ -63,6 +63,21 @@ def test_an_error_by_its_code(told: Any, kind: type, text: str) -> None:
     assert error.description in text
 
 
+def test_gib_stand_beside_bytes_where_memory_is_out() -> None:
+    shown = failures.with_gib
+    assert shown("17179869184 bytes; 0 used") == "17179869184 bytes (16 GiB); 0 used"
+    assert shown("has 8589934592 of 85899345920 free") == (
+        "has 8589934592 (8 GiB) of 85899345920 (80 GiB) free"
+    )
+    assert shown("10737418 bytes, 1181116006400000") == (
+        "10737418 bytes (0.01 GiB), 1181116006400000 (1,100,000 GiB)"
+    )
+    same = "9999999 bytes at 0x7f12345678, limit(1073741824), 0x1234567890"
+    assert shown(same) == same
+    assert "(0.0931 GiB)" in str(failure(2, "cuMemAlloc", "100000000 bytes"))
+    assert "GiB" not in str(failure(1, "cuMemAlloc", "100000000 bytes"))
+
+
 def test_names_of_errors_have_success_first_and_their_prefix() -> None:
     names = cu.error_names()
     assert next(iter(names.items())) == (0, "CUDA_SUCCESS")

@@ -50,6 +50,10 @@ def test_what_a_shell_offers(complete, tmp_path) -> None:
     assert complete("cudriver check --match s") == ["system"]
     assert sorted(complete("cudriver check --match-level m")) == ["major", "minor"]
     assert complete("cudriver explain CU303") == ["CU303"]
+    assert complete("cudriver check --select CU30") == [f"CU30{number}" for number in range(1, 8)]
+    assert complete("cudriver check --ignore EX1") in ([], [""])
+    assert complete("cudriver which libcudart") == ["libcudart"]
+    assert complete("cudriver which nvJ") == ["nvJitLink"]
     assert sorted(complete("cudriver completion ")) == ["bash", "fish", "zsh"]
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 FILE, FOLDER, WORDS, OTHER = "file", "folder", "words", "other"
 #: What a value is, by its name in the help.
-KINDS = {"FILE": FILE, "PREFIX": FOLDER, "DIR": FOLDER, "DIRS": FOLDER, "RULE": WORDS}
+KINDS = {"FILE": FILE, "PREFIX": FOLDER, "DIR": FOLDER, "DIRS": FOLDER}
 
 EPILOG = """\
 To use it, add this line to your shell's configuration:
@@ -67,11 +67,7 @@ def commands() -> dict[str, list[Word]]:
 def word(action: Action) -> Word:
     """What argparse knows of an option or an argument."""
     name = action.metavar if isinstance(action.metavar, str) else action.dest
-    words = tuple(map(str, action.choices or ()))
-    if name == "RULE":
-        from cudriver.cli.explain import rule_names
-
-        words = tuple(rule_names())
+    words = tuple(map(str, action.choices or ())) or tuple(listed(name))
     return Word(
         flags=tuple(action.option_strings),
         text=(action.help or "").replace("%%", "%"),
@@ -81,6 +77,24 @@ def word(action: Action) -> Word:
         optional=action.nargs == "?",
         repeated=action.nargs == "*" or type(action).__name__ == "_AppendAction",
     )
+
+
+def listed(name: str) -> list[str]:
+    """The words that a value of this name can be, if they can be listed."""
+    if name == "RULE":
+        from cudriver.cli.explain import rule_names
+
+        return rule_names()
+    if name == "RULES":  # of check
+        from cudriver.stack.explain import rule_names
+
+        return [rule for rule in rule_names() if rule.startswith("CU")]
+    if name == "LIBRARY":
+        from cudriver.stack.tables import table
+
+        stems = sorted(table("libraries")["libraries"])
+        return [*stems, *(stem.removeprefix("lib") for stem in stems)]
+    return []
 
 
 def quoted(text: str) -> str:

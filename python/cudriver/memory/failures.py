@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from cudriver.errors import (
     CudaError,
     ForkedProcessError,
@@ -161,12 +163,13 @@ ERRORS = {
 }
 
 INVALID_VALUE = 1
+OUT_OF_MEMORY = 2
 NOT_INITIALIZED = 3
 STUB_LIBRARY = 34
 NO_DEVICE = 100
 
 CLASSES: dict[int, type[CudaError]] = {
-    2: OutOfMemoryError,
+    OUT_OF_MEMORY: OutOfMemoryError,
     NOT_INITIALIZED: NotInitializedError,
     4: NotInitializedError,
     STUB_LIBRARY: UnsupportedDriverError,
@@ -194,6 +197,16 @@ FORKED = (
 )
 
 
+def with_gib(text: str) -> str:
+    """The text with GiB beside each number of bytes from eight digits on, but for a limit's."""
+    return re.sub(r"(?<!\w)(?<!limit\()\d{8,}( bytes)?", _with_gib, text)
+
+
+def _with_gib(found: re.Match[str]) -> str:
+    gib = int(found[0].split()[0]) / (1 << 30)
+    return f"{found[0]} ({f'{gib:,.0f}' if gib >= 1000 else f'{gib:.3g}'} GiB)"
+
+
 def failure(
     code: int,
     function: str,
@@ -216,6 +229,7 @@ def failure(
     kind, hint = CLASSES.get(code, CudaError), HINTS.get(code, "")
     if code == NOT_INITIALIZED and forked:
         kind, hint = ForkedProcessError, FORKED
+    arguments = with_gib(arguments) if code == OUT_OF_MEMORY else arguments
     message = f"{function}({arguments}): {name} ({code}): {meaning}"
     return kind(f"{message}. Hint: {hint}" if hint else message, code, name, meaning, function)
 

@@ -1276,7 +1276,7 @@ static void lost(struct random *random, int rounds)
     }
     CHECK(munmap(small.host, little.itemsize) == 0);
     sim.clear_faults();
-    CHECK(cudriver_staging_shutdown(10000));
+    CHECK(cudriver_staging_shutdown(100000));
     check_engine_is_empty();
     sim.release();
     CALL(cuda.cuStreamSynchronize(ends.stream));
@@ -1314,7 +1314,7 @@ static void shutdown(struct random *random, int rounds)
         sim.release();
     }
     CALL(cuda.cuStreamSynchronize(stream));
-    CHECK(cudriver_staging_shutdown(10000) || quiet);
+    CHECK(cudriver_staging_shutdown(100000) || quiet);
     struct job job = copy_job(&copies[0]);
     CHECK(copy_now(&job) == CUDA_ERROR_DEINITIALIZED);
     for (int k = 0; k < EACH; k++) {
@@ -1397,7 +1397,7 @@ int main(int count, char **arguments)
             scenarios[i].run(&random, rounds);
             (void)cuda.cuCtxSynchronize(); /* may tell of an error that a scenario caused */
             cudriver_staging_trim(true);
-            CHECK(cudriver_staging_shutdown(10000));
+            CHECK(cudriver_staging_shutdown(100000));
             check_engine_is_empty();
             if (strcmp(arguments[1], "unknown") == 0 || strcmp(arguments[1], "lost") == 0) {
                 return 0; /* the slots are kept for good */

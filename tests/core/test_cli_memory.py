@@ -200,6 +200,8 @@ def test_devices_are_those_of_the_package() -> None:
         assert row["total_memory"] == device.total_memory
         assert row["attributes"].keys() == device.attributes.keys()
     text = command("devices", "--attributes").stdout
+    cache = cu.Device(0).attributes["l2_cache_size"]
+    assert f"{cache}  {cache / 2**20:.4g} MiB\n" in text
     for device in cu.devices():
         assert device.name in text
         assert device.uuid in text

@@ -104,5 +104,7 @@ def _print_text(rows: list[dict[str, Any]], attributes: bool) -> None:
             width = max(map(len, row["attributes"]))
             for name, value in row["attributes"].items():
                 shown = say("unknown to this driver") if value is None else value
+                if name.endswith("cache_size") and value:
+                    shown = f"{value}  {value / 2**20:.4g} MiB"
                 terminal.write(f"   {name:<{width}}  {shown}\n")
     sys.stdout.flush()

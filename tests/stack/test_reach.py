@@ -112,9 +112,10 @@ def test_an_empty_module(venv, name):
 @pytest.mark.parametrize("text", ["def einsum(", "# edited here\ndef einsum(): pass\n"])
 def test_a_module_that_is_cut_or_edited(venv, name, text):
     (venv.site / name).write_text(text)
-    if real.import_error(venv.path) is None:
+    if text.endswith("pass\n"):
+        assert real.import_error(venv.path) is None
         assert told(venv) == []
-    else:
+    else:  # what Python cannot compile is told, though nothing reaches it
         agrees(venv, name)
 
 

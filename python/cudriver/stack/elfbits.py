@@ -17,6 +17,7 @@ SHT_STRTAB = b"\x03\0\0\0"
 MAX_CHAIN = 4096
 MAX_SECTIONS = 1024
 MAX_HEADERS = 256
+TAIL = 64  # bytes at the end of a segment; none ends in so many zeros: those need no room in a file
 TABLE_LIMIT = 64 << 20  # bytes of .symtab or .strtab
 
 
@@ -52,6 +53,16 @@ class ElfBits:
         if not 0 < table <= os.fstat(self.descriptor).st_size - entry * count:
             return False
         return names == 0 or self._at(table + entry * names + 4, 4) == SHT_STRTAB
+
+    @property
+    def severed(self) -> bool:
+        """Whether the last of what a loader maps is not there, or nothing but zeros."""
+        try:
+            self._dynamic()
+        except StructError:
+            return True
+        ends = [offset + size for _, offset, size in self._loads or () if size]
+        return not any(self._at(max(max(ends, default=0) - TAIL, 0), TAIL))
 
     @property
     def machine(self) -> int:

@@ -94,6 +94,7 @@ class Distribution(Record):
     installer: str | None = None  # what INSTALLER says: pip, uv, conda
     requires: list[Requirement] = fresh(list)
     conda_name: str | None = None  # of the conda package that brought a wheel: "pytorch"
+    asks: list[tuple[str, str]] = fresh(list)  # every Requires-Dist: the name, and the rest
 
     def active(self, extras: Collection[str]) -> list[Requirement]:
         """The requirements that count when it is asked for with these extras."""
@@ -337,6 +338,17 @@ class FileFault(Record):
     says: str = ""  # what that import says then
 
 
+class Absent(Record):
+    """A distribution that an installed one requires, and that is not installed."""
+
+    name: str
+    specifier: str
+    by: str
+    evidence: Evidence | None = None
+    framework: str | None = None  # whose import meets it
+    says: str = ""  # what that import says then
+
+
 class Facts(Record):
     """Everything that the rules may look at."""
 
@@ -352,6 +364,7 @@ class Facts(Record):
     resolutions: list[Resolution] = fresh(list)
     load_faults: list[LoadFault] = fresh(list)
     file_faults: list[FileFault] = fresh(list)
+    absent: list[Absent] = fresh(list)
     problems: list[Problem] = fresh(list)
     unsure: list[str] = fresh(list)  # steps that failed, so that silence about them means nothing
     match: str | None = None  # --match: "system"

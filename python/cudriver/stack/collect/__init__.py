@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 import os
-import sys
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
+from cudriver.stack.collect.where import from_here, place, working_folder
 from cudriver.stack.model import (
     Driver,
     Environment,
@@ -24,9 +23,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cudriver.stack.collect.debian import DebianOwners
     from cudriver.stack.collect.driver import Found
-    from cudriver.stack.collect.libraries import Resolver
     from cudriver.stack.collect.probe import Inspected, Probe
-    from cudriver.stack.collect.records import LostModules, Owners
+    from cudriver.stack.collect.records import Owners
     from cudriver.stack.loader import Loader
 
 
@@ -54,7 +52,7 @@ class Machine:
         if self._loader is None:
             from cudriver.stack.loader import Loader
 
-            self._loader = Loader(self.root, self.variables, cwd=_folder(self.root))
+            self._loader = Loader(self.root, self.variables, cwd=working_folder(self.root))
         return self._loader
 
     @property
@@ -125,7 +123,7 @@ def collect_machine(
     tree = Root(root)
     if environ is None:
         environ = os.environ if tree.host else {}
-    machine = Machine(tree, _from_here(dict(environ), _folder(tree)))
+    machine = Machine(tree, from_here(dict(environ), working_folder(tree)))
     if assume_driver is not None:
         machine.assumed = driver.assumed(assume_driver, assume_gpus)
     elif assume_gpus:
@@ -235,6 +233,7 @@ def _collect(machine: Machine, where: str) -> Facts:
     from cudriver.stack.collect import compilers, distributions, environment, toolkits
     from cudriver.stack.collect.frameworks import Finder
     from cudriver.stack.collect.libraries import Resolver
+    from cudriver.stack.collect.lost import Lost
 
     env = environment.describe(tree, where, machine.variables, problems)
     facts = Facts(environment=env, root=tree.path, problems=problems)
@@ -250,7 +249,7 @@ def _collect(machine: Machine, where: str) -> Facts:
         facts.file_faults += machine.verify(facts)
         tree.budget = budget
     facts.file_faults += _shared(owners, {fault.file for fault in facts.file_faults})
-    lost = _look_for_modules(tree, facts, owners)
+    lost = Lost(tree, facts, owners)
     facts.toolkits = machine.toolkits + toolkits.environment(
         tree, env, facts.distributions, problems
     )
@@ -263,7 +262,7 @@ def _collect(machine: Machine, where: str) -> Facts:
     facts.libraries = list(resolver.catalogue.libraries.values())
     facts.resolutions = list(resolver.catalogue.resolutions.values())
     facts.load_faults = resolver.faults
-    facts.file_faults += _lost_modules(tree, facts, lost, resolver)
+    lost.find(resolver)
     facts.unsure = resolver.unsure + _unread(tree, facts, problems)
     facts.driver = machine.driver()
     problems += machine.problems[known:]
@@ -316,81 +315,6 @@ def _shared(owners: Owners, told: set[str]) -> list[FileFault]:
     return found
 
 
-def _folder(tree: Root) -> str:
-    """The folder that a program is started in: the caller's, and / in another root."""
-    try:
-        return os.getcwd() if tree.host else "/"
-    except OSError:  # it was removed
-        return "/"
-
-
-def _from_here(variables: dict[str, str], folder: str) -> dict[str, str]:
-    """The variables with what ld.so takes from the working folder made absolute: relative and empty
-    entries of LD_LIBRARY_PATH, and files of LD_PRELOAD.
-    """
-    import re
-
-    def absolute(entry: str) -> str:
-        return (
-            entry if entry.startswith(("/", "$")) else os.path.normpath(os.path.join(folder, entry))
-        )
-
-    value = variables.get("LD_LIBRARY_PATH", "")
-    if value:
-        variables["LD_LIBRARY_PATH"] = ":".join(map(absolute, re.split("[:;]", value)))
-    value = variables.get("LD_PRELOAD", "")
-    if "/" in value:
-        names = re.split("[ :]", value)
-        variables["LD_PRELOAD"] = ":".join(absolute(n) if "/" in n else n for n in names if n)
-    return variables
-
-
-def _look_for_modules(tree: Root, facts: Facts, owners: Owners) -> LostModules:
-    """Looks for the Python files of every wheel that may be a framework or imported by one: of all
-    but NVIDIA's libraries and those that are known to have nothing to do with CUDA.
-    """
-    from cudriver.stack.collect import distributions, records
-    from cudriver.stack.collect.frameworks import IMPORTED, matters_here
-
-    wheels = []
-    cuda = any(distributions.matters(dist.name) for dist in facts.distributions)
-    for dist in facts.distributions:
-        if dist.kind == "wheel" and not dist.name.startswith("nvidia-"):
-            if matters_here(dist):
-                wheels.append((dist, owners.records[dist.path]))
-            elif cuda and dist.name in IMPORTED:
-                wheels.append((dist, records.read(tree, dist, facts.problems)))
-    return records.LostModules(tree, wheels)
-
-
-def _lost_modules(
-    tree: Root, facts: Facts, lost: LostModules, resolver: Resolver
-) -> list[FileFault]:
-    """The Python files and extension modules that are not as they were, and what reaches them."""
-    from cudriver.stack.collect import records
-
-    found, suspects = lost.faults()
-    known = {fault.file: fault for fault in facts.file_faults}
-    found = [fault for fault in found if fault.file not in known]
-    suspects = [fault for fault in suspects if fault.file not in known]
-    if found:
-        # Several packages may bring one file (google/__init__.py), each with other contents.
-        lists = (records.listed(tree, dist) for dist in facts.distributions)
-        count = Counter(path for paths in lists for path in paths)
-        found = [fault for fault in found if count[fault.file] < 2]
-    inner = [f for f in known.values() if not f.distribution.startswith("nvidia-")]
-    if found or suspects or inner:
-        from cudriver.stack.collect.reach import Reach
-
-        reach = Reach(tree, facts.environment, [*inner, *found, *suspects])
-        reach.run(facts.frameworks)
-        met = resolver.load_reached(reach.libraries, list(reach.faults))
-        found += [f for f in suspects if f.framework is not None or f.file in met]
-        found = reach.met + [fault for fault in found if fault.framework is None]
-        facts.file_faults = [fault for fault in facts.file_faults if fault.framework is None]
-    return found
-
-
 def _owners(tree: Root, facts: Facts, problems: list[Problem]) -> Owners:
     from cudriver.stack.collect import distributions, records
     from cudriver.stack.collect.frameworks import matters_here
@@ -403,22 +327,3 @@ def _owners(tree: Root, facts: Facts, problems: list[Problem]) -> Owners:
         elif dist.name.startswith("nvidia-") or matters_here(dist):
             owners.add(dist, problems)
     return owners
-
-
-def place(tree: Root, prefix: str | None) -> str:
-    """The folder to inspect. An interpreter's path stands for its environment.
-
-    Raises NotADirectoryError.
-    """
-    if prefix is None:
-        prefix = sys.prefix if tree.host else "/usr"
-    if not prefix:
-        raise NotADirectoryError("an empty text is no folder")
-    path = os.path.abspath(prefix) if tree.host else os.path.normpath("/" + prefix.lstrip("/"))
-    if tree.is_file(path) and os.path.basename(os.path.dirname(path)) == "bin":
-        path = os.path.dirname(os.path.dirname(path))
-    if not tree.is_dir(path):
-        raise NotADirectoryError(
-            f"{prefix} is no folder" + ("" if tree.host else f" in {tree.path}")
-        )
-    return path

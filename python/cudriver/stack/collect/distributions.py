@@ -44,6 +44,7 @@ _REQUIREMENT = re.compile(
     rb"\nrequires-dist:[ \t]*(?:(%s)|[a-z0-9._ \t-]+\[|[^a-z0-9 \t\r\n])"
     % "|".join(_CUDA_NAMES).replace("-", "[-_.]+").encode()
 )
+_ASKS = re.compile(r"\nRequires-Dist:[ \t]*([A-Za-z0-9._-]+)([^\n]*)")
 _CONDA_NAMES = (
     *("cuda", "cudnn", "cupti", "cupy", "cutensor", "gds-tools", "jax", "libcu", "libnpp", "libnv"),
     *("libtorch", "nccl", "numba", "nvidia", "onnxruntime", "pytorch", "tensorflow", "tensorrt"),
@@ -171,6 +172,7 @@ def _read(
             return None
     dist = Distribution(normal(match["name"]), match["version"], kind, path, folder)
     head = _head(raw)
+    dist.asks = _ASKS.findall(head.decode("utf-8", "replace"))
     asked = list(_REQUIREMENT.finditer(head.lower()))
     if matters(dist.name) or any(one[1] for one in asked):
         dist.installer = installer(root, path)

@@ -346,8 +346,6 @@ _PLAIN = frozenset(
     )
 )
 # fmt: on
-# Of these, those that the import of a modelled framework imports.
-IMPORTED = frozenset(("fsspec", "grpcio", "h5py", "numpy", "pillow", "protobuf", "scipy", "wrapt"))
 _NO_FRAMEWORK = frozenset(("cuda-toolkit", "cuda-python", "cuda-bindings"))  # they are CUDA
 _NOT_OTHER = ("cuda-", "torchgen", "triton", "nvidia-", "conda")
 

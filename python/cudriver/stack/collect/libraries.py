@@ -12,7 +12,7 @@ from functools import partial
 from cudriver.stack.collect.catalogue import Catalogue
 from cudriver.stack.collect.file_version import own_version
 from cudriver.stack.collect.imports import Event, Importer
-from cudriver.stack.collect.records import Owners
+from cudriver.stack.collect.records import Owners, is_library, loadable
 from cudriver.stack.collect.runtime_versions import fill_runtime_versions
 from cudriver.stack.model import (
     ERROR,
@@ -24,6 +24,7 @@ from cudriver.stack.model import (
     USE,
     Environment,
     Evidence,
+    FileFault,
     Framework,
     LoadFault,
     Problem,
@@ -166,11 +167,14 @@ class Resolver:
             self._take(event, framework)
         self._dlopened(process, framework)
 
-    def load_reached(self, libraries: list[tuple[Framework, str]], suspect: list[str]) -> set[str]:
+    def load_reached(
+        self, libraries: list[tuple[Framework, str]], suspect: dict[str, FileFault]
+    ) -> set[str]:
         """Loads extension modules that imports reach, and tells what suspect files do to them.
-        Returns the files that the loader complained of.
+        Returns the files that the loader complained of, or that end before they should.
         """
         met: set[str] = set()
+        bad = {path for path in suspect if is_library(path) and not loadable(self.root, path)}
         for framework, path in libraries:
             process = self._imported(framework.name)
             if process is None:
@@ -181,6 +185,9 @@ class Resolver:
                 if culprits - met:  # the first one tells
                     self._fault(fault, framework, event)
                     met |= culprits
+            for path in bad & {os.path.normpath(each.path) for each in event.load.objects}:
+                suspect[path].framework = suspect[path].framework or framework.name
+                met.add(path)
         return met
 
     def _rescue(

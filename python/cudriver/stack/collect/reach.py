@@ -1,7 +1,8 @@
 """Whether imports reach a file that is not as its package brought it, by the packages' sources.
 
 Read only where there is such a file. What counts runs whatever happens: the statements of a
-module's own level, those of functions, of unknown conditions and of a `try` that survives left out.
+module's own level and of the functions that it calls there, those of unknown conditions and of a
+`try` that survives left out.
 """
 
 from __future__ import annotations
@@ -10,128 +11,112 @@ import ast
 import heapq
 import re
 import sys
+from collections.abc import Iterator
 
-from cudriver.stack.collect.records import whole
-from cudriver.stack.elfbits import ElfBits
+from cudriver.stack.collect.modules import Modules, Place
+from cudriver.stack.collect.records import loadable
+from cudriver.stack.model import FileFault
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Sequence
 
-    from cudriver.stack.model import Environment, FileFault, Framework
-    from cudriver.stack.rootfs import Root
+    from cudriver.stack.model import Absent, Framework
 
 MODULES = 600  # that are read; PyTorch's import reads 1,500, those nearest to the files first
-SOURCE_LIMIT = 2 << 20  # bytes of one
 _NUMPY = (b"numpy._core._multiarray_umath", b"numpy.core._multiarray_umath")
 _DOTTED = re.compile(rb"(?<=\0)[A-Za-z_]\w*(?:\.\w+)+(?=\0)")
-_CAUGHT = frozenset(("ImportError", "ModuleNotFoundError", "Exception", "BaseException"))
 _FALSE = frozenset(("TYPE_CHECKING", "__NUMPY_SETUP__"))
-
-
-class Place:
-    """Where Python finds a module."""
-
-    __slots__ = ("fault", "package", "path")
-
-    def __init__(self, path: str, package: bool, fault: FileFault | None) -> None:
-        self.path: str = path
-        self.package: bool = package
-        self.fault: FileFault | None = fault
 
 
 class Reach:
     """Follows imports from those of the frameworks, and marks the faults that they meet."""
 
-    def __init__(self, root: Root, env: Environment, faults: list[FileFault]) -> None:
-        self.root = root
-        self.site_packages: list[str] = env.site_packages
-        digits = (env.python or "").split(".")[:2]
-        self.version: tuple[int, ...] = (
-            tuple(map(int, digits)) if all(map(str.isdecimal, digits)) else ()
-        )
-        own = f".cpython-{''.join(digits)}-{env.platform}-linux-gnu.so"
-        self.endings: tuple[str, ...] = (own, ".abi3.so", ".so", ".py")
-        self.faults: dict[str, FileFault] = {fault.file: fault for fault in faults}
+    def __init__(
+        self,
+        modules: Modules,
+        absent: Sequence[Absent] = (),
+        required: frozenset[str] = frozenset(),
+    ) -> None:
+        """absent: distributions that are required and not installed. required: those that are."""
+        self.modules = modules
+        self.absent = {each.name: each for each in absent}
+        self.required = required
         self.libraries: list[tuple[Framework, str]] = []  # extension modules that imports reach
+        self.met: list[FileFault] = []
         self._near = self._prefixes()
-        self._places: dict[str, Place | None] = {}
-        self._trees: dict[str, ast.Module | None] = {}
-        self._bodies: dict[str, list[ast.stmt]] = {}  # by module, the imports that run
-        self._compiled: dict[str, list[str]] = {}  # by extension module, what it imports
-        self._unreadable: dict[str, str] = {}  # by file, what Python says of its source
-        self._seen: set[str] = set()
-        self.met: list[FileFault] = []  # in the order in which the imports meet them
+        self._queue: list[tuple[bool, int, int, str]] = []
+        self._seen: dict[str, bool] = {}  # modules that are reached: only where a `try` survives?
+        self._statements: dict[str, list[tuple[ast.stmt, bool]]] = {}  # by file, what runs
+        self._named: dict[str, list[str]] = {}  # by extension module, what it imports
+        self._top = ""  # the package whose module was begun last
+        self._guarded = False  # whether an ImportError of what is looked at is survived
 
     def _prefixes(self) -> set[str]:
-        """The dotted names of the packages that the files lie in."""
+        """The dotted names of the packages that the files lie in, or would."""
         found: set[str] = set()
-        for path in self.faults:
-            for site in self.site_packages:
+        for path in self.modules.faults:
+            for site in self.modules.site_packages:
                 if path.startswith(f"{site}/"):
                     parts = path[len(site) + 1 :].split("/")
                     parts[-1] = parts[-1].partition(".")[0]
                     parts[0] = parts[0].removesuffix(".libs")
-                    found.update(".".join(parts[:n]) for n in range(1, len(parts) + 1))
+                    found.update(_prefixes(".".join(parts)))
         return found
 
     def run(self, frameworks: list[Framework]) -> None:
         """Marks each fault that the import of one of the frameworks meets."""
         roots = [f for f in frameworks if f.modelled and not f.fails and f.blocked is None]
-        self._look([framework.module for framework in roots])
-        for self._framework in roots:
-            try:
-                self._import(self._framework.module)
-            except RecursionError:
-                return  # what is made of that many modules is not looked at further
+        for framework in roots:
+            self._framework = framework
+            self._nearest_first()
+        # What is said is by whichever import comes first.
+        told: list[FileFault | Absent] = [*self.met]
+        told += [each for each in self.absent.values() if each.framework]
+        before = [(each.framework, each.says) for each in told]
+        reached, self._seen = self._seen, {}
+        self.met, self.libraries = [], []
+        for each in told:
+            each.framework = None
+        for framework in roots:
+            self._framework = framework
+            self._in_order(reached)
+        for each, (name, says) in zip(told, before, strict=True):
+            if each.framework is None:
+                each.framework, each.says = name, says
+                if isinstance(each, FileFault):
+                    self.met.append(each)
 
-    def _look(self, modules: list[str]) -> None:
-        """Reads modules, from these on, those nearest to the files first."""
-        queue: list[tuple[int, int, str]] = []
-        known: set[str] = set()
+    def _nearest_first(self) -> None:
+        """Follows an import as far as MODULES allows."""
+        self._guarded, self._top = False, ""
+        self._import(self._framework.module)
+        while self._queue and len(self._seen) < MODULES and not self._all_met():
+            self._guarded, _, _, name = heapq.heappop(self._queue)
+            if self._seen[name] == self._guarded:
+                for _ in self._execute(name):
+                    pass
+        self._queue.clear()
 
-        def add(module: str) -> None:
-            parts = module.split(".")
-            for name in (".".join(parts[:n]) for n in range(1, len(parts) + 1)):
-                if name not in known and self._place(name) is not None:
-                    known.add(name)
-                    heapq.heappush(queue, (-self._nearness(name), len(known), name))
+    def _all_met(self) -> bool:
+        """Whether there is nothing left to look for."""
+        absent = all(each.framework is not None for each in self.absent.values())
+        return absent and len(self.met) == len(self.modules.faults)
 
-        for module in modules:
-            add(module)
-        while queue and len(self._bodies) < MODULES:
-            name = heapq.heappop(queue)[2]
-            place = self._place(name)
-            if place is not None and place.path.endswith(".so"):
-                self._compiled[name] = [n for n in self._imported_by(place.path) if self._place(n)]
-                for other in self._compiled[name]:
-                    add(other)
-            tree = self._tree(place) if place and place.path.endswith(".py") else None
-            if place is None or tree is None:
-                continue
-            self._bodies[name] = list(running(tree.body, self.version))
-            for statement in self._bodies[name]:
-                if isinstance(statement, ast.Import):
-                    for alias in statement.names:
-                        add(alias.name)
-                elif isinstance(statement, ast.ImportFrom):
-                    module = _module(name, place.package, statement)
-                    for alias in statement.names:
-                        add(f"{module}.{alias.name}")
-
-    def _imported_by(self, path: str) -> list[str]:
-        """The modules that an extension module imports when it is imported: NumPy's core, where it
-        is compiled with NumPy's C interface, and those whose C interface Cython binds.
-        """
-        try:
-            with ElfBits(self.root.open(path)) as file:
-                data = file.section(".rodata", SOURCE_LIMIT * 8) or b""
-        except (OSError, ValueError):
-            return []
-        found = [name for name in _NUMPY if b"\0%s\0" % name in data]
-        if b"__pyx_capi__\0" in data:
-            found += _DOTTED.findall(data)
-        return [name.decode() for name in dict.fromkeys(found)]
+    def _in_order(self, reached: dict[str, bool]) -> None:
+        """Follows an import as Python does, in what is known to be reached."""
+        self._guarded, self._top = False, ""
+        self._import(self._framework.module)
+        running: list[tuple[bool, Iterator[None]]] = []
+        while self._queue or running:
+            for guarded, _, _, name in sorted(self._queue, key=lambda one: -one[2]):
+                if name in reached:
+                    running.append((guarded, self._execute(name)))
+            self._queue.clear()
+            if running:
+                self._guarded, module = running[-1]
+                if next(module, self) is self:
+                    running.pop()
 
     def _nearness(self, name: str) -> int:
         """How many parts of a module's name are those of a package with such a file."""
@@ -139,74 +124,141 @@ class Reach:
             name = name.rpartition(".")[0]
         return len(name.split(".")) if name else 0
 
-    def _place(self, name: str) -> Place | None:
-        """The module's file: one that is there, else one that should be."""
-        if name not in self._places:
-            path = name.replace(".", "/")
-            candidates = [
-                (f"{site}/{path}{middle}", f"{site}/{path}{middle}{ending}", bool(middle))
-                for site in self.site_packages
-                for middle in ("/__init__", "")
-                for ending in self.endings
-            ]
-            found = None
-            for there in (True, False):
-                for _, file, package in candidates if found is None else ():
-                    fault = self.faults.get(file)
-                    if there:
-                        folder, _, base = file.rpartition("/")
-                        hit = base in self.root.names(folder) if self._folder(folder) else False
-                    else:
-                        hit = fault is not None and fault.what == "missing"
-                    if hit:
-                        found = Place(file, package, fault)
-                        break
-            self._places[name] = found
-        return self._places[name]
-
-    def _folder(self, folder: str) -> bool:
-        """Whether a folder is there, by what its own folder lists."""
-        if folder in self.site_packages:
-            return True
-        above, _, name = folder.rpartition("/")
-        return name in self.root.names(above)
-
-    def _import(self, name: str) -> bool:
-        """`import a.b.c`: each of the three. Whether they are there."""
-        parts = name.split(".")
-        for number in range(1, len(parts) + 1):
-            part = ".".join(parts[:number])
-            place = self._place(part)
-            if place is None or part in self._seen:
-                continue
-            fault = place.fault
-            if fault is not None and fault.what == "missing" and not self._namespace(place):
-                self._meet(fault, f"No module named '{part}'")
+    def _import(self, name: str, guarded: bool = False) -> bool:
+        """`import a.b.c`: each of the three. Whether they are there. guarded: an ImportError is
+        survived.
+        """
+        guarded = guarded or self._guarded
+        for part in _prefixes(name):
+            place = self.modules.find(part)
+            if place is None or place.gone:
+                if not guarded:
+                    self._nothing(part, place)
                 return False
-            self._seen.add(part)
-            self._execute(part, place)
+            if self._seen.get(part, True) and self._seen.get(part) != guarded:
+                self._seen[part] = guarded
+                order = -self._nearness(part), len(self._seen), part
+                heapq.heappush(self._queue, (guarded, *order))
         return True
 
-    def _execute(self, name: str, place: Place) -> None:
-        if place.path.endswith(".so") and self._nearness(name):
+    def _nothing(self, name: str, place: Place | None) -> None:
+        """An import of what is not there, be it of a distribution that should be."""
+        fault = place.fault if place is not None else self.modules.hidden(name)
+        if fault is not None:
+            self._meet(fault, f"No module named '{name}'")
+            return
+        absent = self.absent.get(_distribution(name))
+        if absent is None and "." not in name and name not in sys.stdlib_module_names:
+            # Of another name than its distribution (PIL, yaml): the only one that is missed there.
+            own = [a for a in self.absent.values() if a.by == _distribution(self._top)]
+            absent = own[0] if len(own) == 1 and len(self.absent) == 1 else None
+        if absent is not None and absent.framework is None:
+            absent.framework, absent.says = self._framework.name, f"No module named '{name}'"
+
+    def _execute(self, name: str) -> Iterator[None]:
+        """What runs when a module is imported, statement by statement."""
+        self._top = name.partition(".")[0]
+        place = self.modules.find(name)
+        if place is None:
+            return
+        if place.path.endswith(".so"):
+            self._extension(name, place)
+            return
+        broken = self.modules.broken(place)
+        if broken is not None and place.fault is not None:
+            self._meet(place.fault, broken)  # no ImportError
+        tree = self.modules.tree(place)
+        if tree is None:
+            return
+        known: dict[str, str] = {}  # by what this module calls it, the module
+        if place.path not in self._statements:
+            self._statements[place.path] = list(running(tree.body, self.modules.version))
+        for node, survives in self._statements[place.path]:
+            guarded = survives or self._guarded
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    for part in _prefixes(alias.name):
+                        self._import(part, guarded)
+                        yield
+                    bound = alias.name if alias.asname else alias.name.partition(".")[0]
+                    known[alias.asname or bound] = bound
+            elif isinstance(node, ast.ImportFrom):
+                module = _module(name, bool(place.folders), node)
+                there = bool(module)
+                for part in _prefixes(module):
+                    there = there and self._import(part, guarded)
+                    yield
+                source = self.modules.find(module) if there else None
+                for alias in node.names if source else ():
+                    yield
+                    if source and self._from(module, source, alias.name, guarded):
+                        known[alias.asname or alias.name] = f"{module}.{alias.name}"
+                yield
+            elif not guarded and any(self._nearness(each) for each in known.values()):
+                self._uses(node, known)
+
+    def _extension(self, name: str, place: Place) -> None:
+        """An extension module: whether it is one, and what it imports itself: NumPy's core, where
+        it is compiled with NumPy's C interface, and what Cython keeps the names of.
+        """
+        fault = place.fault
+        if fault is not None and not self._guarded and not loadable(self.modules.root, place.path):
+            self._meet(fault, "")
+        if self._nearness(name) and not self._guarded:
             self.libraries.append((self._framework, place.path))
-            damaged = place.fault is not None and place.fault.what in ("size", "hash")
-            if place.fault is not None and damaged and not whole(self.root, place.path):
-                self._meet(place.fault, "")
-        if place.fault is not None and place.path in self._unreadable:
-            self._meet(place.fault, self._unreadable[place.path])
-        for module in self._compiled.get(name, ()):
-            self._import(module)
-        for statement in self._bodies.get(name, ()):
-            if isinstance(statement, ast.Import):
-                for alias in statement.names:
-                    self._import(alias.name)
-            elif isinstance(statement, ast.ImportFrom):
-                module = _module(name, place.package, statement)
-                source = self._place(module) if module and self._import(module) else None
-                if source is not None:
-                    for alias in statement.names:
-                        self._from(module, source, alias.name)
+        if place.path not in self._named:
+            self._named[place.path] = list(dict.fromkeys(self._names_in(place.path)))
+        for one in self._named[place.path]:
+            self._compiled(one)
+
+    def _names_in(self, path: str) -> Iterator[str]:
+        """The modules that an extension module names."""
+        data = self.modules.strings(path)
+        yield from (one.decode() for one in _NUMPY if b"\0%s\0" % one in data)
+        if b"__pyx_capi__\0" in data:
+            for one in dict.fromkeys(_DOTTED.findall(data)):
+                if self.modules.find(one.decode()) is not None:
+                    yield one.decode()
+            yield from self._glued(data)
+
+    def _compiled(self, name: str) -> None:
+        """An import by an extension module, which takes some name from there."""
+        place = self.modules.find(name) if self._import(name) else None
+        fault = place.fault if place is not None else None
+        if place is not None and fault is not None and not self._guarded:
+            bare = place.source and fault.what == "size"  # an empty file
+            if bare or (not place.path and not fault.evidence.value.endswith(",0")):
+                self._meet(fault, "")
+
+    def _glued(self, data: bytes) -> Iterator[str]:
+        """Modules that are named in texts without ends: those of packages with such a file, and of
+        what is required.
+        """
+        tops = {name.partition(".")[0] for name in self._near}
+        for top in tops | {name.replace("-", ".") for name in {*self.absent, *self.required}}:
+            named, name = top.encode(), top.replace(".", "-")
+            place = self.modules.find(top)
+            whole = name in self.required and place is not None and (place.path or "." in top)
+            if named in data and (whole or (place is None and name in self.absent)):
+                yield top
+            ends = {match.end() for match in re.finditer(re.escape(named) + rb"(?=\.)", data)}
+            follows = {data[end : end + 120] for end in ends} if place is not None else ()
+            yield from filter(None, (self._longest(top, text) for text in follows))
+
+    def _longest(self, name: str, text: bytes) -> str | None:
+        """The longest name of a module that a text goes on with, which begins with `name`."""
+        top, follows = name, text.decode("latin-1")
+        while follows[:1] == ".":
+            children = self.modules.children(name)
+            match = re.match(r"\.(\w+)", follows)
+            ends = range(len(match[1]), 0, -1) if match else ()
+            best = next(
+                (match[1][:end] for end in ends if match and match[1][:end] in children), ""
+            )
+            if not best or self.modules.find(f"{name}.{best}") is None:
+                break
+            name, follows = f"{name}.{best}", follows[1 + len(best) :]
+        return name if name != top else None
 
     def _meet(self, fault: FileFault, says: str) -> None:
         """Keeps what the first import that meets it says."""
@@ -214,67 +266,46 @@ class Reach:
             fault.framework, fault.says = self._framework.name, says
             self.met.append(fault)
 
-    def _namespace(self, place: Place) -> bool:
-        """Whether the folder of a package without its __init__.py is there, or a folder of an
-        extension module's name: Python takes either for a package of nothing.
-        """
-        folder = place.path.rpartition("/")[0]
-        if not place.package:
-            folder = f"{folder}/{place.path.rpartition('/')[2].partition('.')[0]}"
-        return self._folder(folder) and bool(self.root.names(folder))
-
-    def _from(self, module: str, source: Place, name: str) -> None:
-        """`from module import name`"""
-        place = self._place(f"{module}.{name}") if name != "*" else None
-        fault = place.fault if place is not None else source.fault
+    def _from(self, module: str, source: Place, name: str, guarded: bool) -> bool:
+        """`from module import name`. Whether that is a module."""
+        place = self.modules.find(f"{module}.{name}") if name != "*" else None
+        says = f"cannot import name '{name}' from"
         if place is None:
-            empty = fault is not None and fault.what == "size" and source.path.endswith(".py")
-            nothing = fault is not None and (fault.what == "missing" or empty)
-            if fault is not None and nothing and name != "*" and name[:2] != "__":
-                self._meet(fault, f"cannot import name '{name}' from '{module}'")
-        elif not self._binds(module, source, name):
-            if fault is not None and fault.what == "missing" and not self._namespace(place):
-                self._meet(fault, f"cannot import name '{name}' from")
-            else:
-                self._import(f"{module}.{name}")
+            if name != "*" and not guarded:
+                hidden = self.modules.hidden(f"{module}.{name}")
+                if hidden is not None and self.modules.submodule_only(module, source, name):
+                    self._meet(hidden, says)
+                self._lacks(source, name, says)
+            return False
+        if not self.modules.submodule_only(module, source, name):
+            return False
+        if not place.gone:
+            self._import(f"{module}.{name}", guarded)
+        elif place.fault is not None and not guarded:
+            self._meet(place.fault, says)
+        return True
 
-    def _binds(self, module: str, source: Place, name: str) -> bool:
-        """Whether a package's own source may give that name a value other than its submodule."""
-        tree = self._tree(source) if source.path.endswith(".py") else None
-        left: list[ast.AST] = [tree] if tree else []
-        while left:
-            node = left.pop()
-            if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.Lambda)):
-                if getattr(node, "name", "") == name:
-                    return True
-                continue
-            if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store):
-                return True
-            # `from . import name` and `from package import name` take the submodule.
-            if isinstance(node, ast.ImportFrom) and node.module not in (None, module):
-                bound = {alias.asname or alias.name for alias in node.names}
-                if name in bound:
-                    return True
-            left += ast.iter_child_nodes(node)
-        return False
+    def _lacks(self, source: Place, name: str, says: str) -> None:
+        """A name that a module has no more, for what befell its source."""
+        fault = source.fault
+        if fault is None or (name.startswith("__") and name != "__all__"):
+            return
+        if not source.path or (source.source and not self.modules.binds(source, name)):
+            self._meet(fault, says)
 
-    def _tree(self, place: Place) -> ast.Module | None:
-        """A module's source; None where it cannot be read, or has no statements."""
-        if place.path not in self._trees:
-            tree = None
-            try:
-                source = self.root.read(place.path, SOURCE_LIMIT)
-                if b"\0" in source:
-                    self._unreadable[place.path] = "source code string cannot contain null bytes"
-                tree = ast.parse(source)
-            except SyntaxError as error:
-                # The words and the grammar are those of the Python that runs this.
-                if self.version == sys.version_info[:2]:
-                    self._unreadable[place.path] = error.msg
-            except (OSError, ValueError, RecursionError, MemoryError):
-                pass
-            self._trees[place.path] = tree
-        return self._trees[place.path]
+    def _uses(self, node: ast.stmt, known: dict[str, str]) -> None:
+        """Attributes of modules that a statement takes whatever happens."""
+        for chain in attributes(node):
+            module = known.get(chain[0])
+            place = self.modules.find(module) if module else None
+            for name in chain[1:]:
+                if module is None or place is None:
+                    break
+                below = self.modules.find(f"{module}.{name}")
+                if below is None:
+                    says = f"module '{module}' has no attribute '{name}'"
+                    self._lacks(place, name, says)
+                module, place = f"{module}.{name}", below
 
 
 def _module(name: str, package: bool, statement: ast.ImportFrom) -> str:
@@ -286,39 +317,115 @@ def _module(name: str, package: bool, statement: ast.ImportFrom) -> str:
     return ".".join([*parts, *filter(None, [statement.module])])
 
 
-def running(body: list[ast.stmt], version: tuple[int, ...]) -> Iterator[ast.stmt]:
-    """The imports among statements that run whatever happens, and whose failure nobody catches."""
+def _distribution(name: str) -> str:
+    """The distribution that a module's name is usually that of."""
+    return name.replace(".", "-").replace("_", "-").lower()
+
+
+def _prefixes(name: str) -> list[str]:
+    """ "a", "a.b", "a.b.c" of "a.b.c"."""
+    parts = name.split(".") if name else []
+    return [".".join(parts[:number]) for number in range(1, len(parts) + 1)]
+
+
+def attributes(node: ast.stmt) -> Iterator[list[str]]:
+    """The dotted names ("np", "lib", "x") that a statement evaluates whatever happens."""
+    left: list[ast.AST] = [node]
+    while left:
+        each = left.pop()
+        if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            left += [*each.decorator_list, *each.args.defaults]
+        elif isinstance(each, ast.ClassDef):
+            left += [*each.decorator_list, *each.bases]
+        elif isinstance(each, ast.AnnAssign):
+            left += [each.value] if each.value else []
+        elif isinstance(each, ast.Attribute):
+            parts, value = [each.attr], each.value
+            while isinstance(value, ast.Attribute):
+                parts.append(value.attr)
+                value = value.value
+            if isinstance(value, ast.Name) and isinstance(each.ctx, ast.Load):
+                yield [value.id, *reversed(parts)]
+            else:
+                left.append(value)
+        elif isinstance(each, (ast.IfExp, ast.BoolOp)):
+            left.append(each.test if isinstance(each, ast.IfExp) else each.values[0])
+        elif not isinstance(each, (ast.Lambda, ast.GeneratorExp, ast.ListComp, ast.DictComp)):
+            left += ast.iter_child_nodes(each)
+
+
+def running(
+    body: list[ast.stmt],
+    version: tuple[int, ...],
+    functions: dict[str, ast.FunctionDef] | None = None,
+) -> Iterator[tuple[ast.stmt, bool]]:
+    """The simple statements that run whatever happens, functions and classes as they are defined,
+    of a function that is called its imports; and whether an ImportError of theirs is survived.
+    """
+    functions = {} if functions is None else functions
     for node in body:
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            yield node
-        elif isinstance(node, ast.If):
+        if isinstance(node, ast.If):
             known = decided(node.test, version)
             if known is not None:
-                yield from running(node.body if known else node.orelse, version)
+                yield from running(node.body if known else node.orelse, version, functions)
         elif isinstance(node, ast.Try):
+            inner = running(node.body, version, functions)
             if all(map(_goes_on_raising, node.handlers)):
-                yield from running(node.body, version)
-            yield from running(node.finalbody, version)
+                caught = bool(node.handlers)
+                yield from (pair for pair in inner if not caught or _imports(pair))
+            elif all(map(_lets_syntax_errors_pass, node.handlers)):
+                yield from ((each, True) for each, _ in filter(_imports, inner))
+            yield from running(node.finalbody, version, functions)
         elif isinstance(node, ast.With):
             if not any("suppress" in ast.dump(item.context_expr) for item in node.items):
-                yield from running(node.body, version)
+                yield from running(node.body, version, functions)
         elif isinstance(node, ast.ClassDef):
-            yield from running(node.body, version)
-        elif isinstance(node, ast.Raise):
-            return
+            yield node, False
+            yield from running(node.body, version, {})
+        elif isinstance(node, ast.FunctionDef):
+            if not node.decorator_list:
+                functions[node.name] = node
+            yield node, False
+        elif isinstance(node, (ast.For, ast.While, ast.AsyncFor, ast.AsyncWith, ast.Match)):
+            continue  # how often, is not known
+        else:
+            yield node, False
+            called = functions.pop(_called(node), None)
+            if called is not None:
+                yield from filter(_imports, running(called.body, version, functions))
+            if isinstance(node, (ast.Raise, ast.Return)):
+                return
+
+
+def _imports(pair: tuple[ast.stmt, bool]) -> bool:
+    return isinstance(pair[0], (ast.Import, ast.ImportFrom))
+
+
+def _called(node: ast.stmt) -> str:
+    """The function of a statement that is a call, or an assignment of what it returns."""
+    value = node.value if isinstance(node, (ast.Expr, ast.Assign)) else None
+    function = value.func if isinstance(value, ast.Call) else None
+    return function.id if isinstance(function, ast.Name) else ""
 
 
 def _goes_on_raising(handler: ast.ExceptHandler) -> bool:
     """Whether a handler ends in an exception, or is for others than an import's."""
-    if isinstance(handler.body[-1], ast.Raise):
-        return True
-    if handler.type is None:
-        return False
-    names = {n.id for n in ast.walk(handler.type) if isinstance(n, ast.Name)}
-    return bool(names) and not names & (_CAUGHT | {"OSError"}) and names <= _BUILTIN_ERRORS
+    return isinstance(handler.body[-1], ast.Raise) or _is_for(handler, _OTHER_ERRORS)
 
 
-_BUILTIN_ERRORS = frozenset(("NameError", "AttributeError", "KeyError", "ValueError", "TypeError"))
+def _lets_syntax_errors_pass(handler: ast.ExceptHandler) -> bool:
+    return _goes_on_raising(handler) or _is_for(handler, _OTHER_ERRORS | _OF_IMPORTS)
+
+
+def _is_for(handler: ast.ExceptHandler, errors: frozenset[str]) -> bool:
+    """Whether a handler is for these alone."""
+    nodes = list(ast.walk(handler.type)) if handler.type is not None else []
+    names = {n.id for n in nodes if isinstance(n, ast.Name)}
+    return bool(names) and names <= errors and not any(isinstance(n, ast.Attribute) for n in nodes)
+
+
+_OTHER_ERRORS = frozenset(("NameError", "AttributeError", "KeyError", "ValueError", "TypeError"))
+_OF_IMPORTS = frozenset(("ImportError", "ModuleNotFoundError", "OSError"))
 
 
 def decided(test: ast.expr, version: tuple[int, ...]) -> bool | None:

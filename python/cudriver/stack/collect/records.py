@@ -263,6 +263,17 @@ def whole(root: Root, path: str) -> bool:
         return False
 
 
+def loadable(root: Root, path: str) -> bool:
+    """Whether all that a loader maps of a library is there."""
+    from cudriver.stack.elfbits import ElfBits
+
+    try:
+        with ElfBits(root.open(path)) as file:
+            return file.sound and not file.severed
+    except (OSError, ValueError):
+        return False
+
+
 def altered(root: Root, path: str, line: str, hashed: bool) -> bool:
     """Whether a file of the right size is no library, or has other bytes than RECORD's line says.
     hashed: those may be read.

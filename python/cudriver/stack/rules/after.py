@@ -115,6 +115,7 @@ class _Copy:
             name, version, "wheel", "", next(iter(facts.environment.site_packages), "")
         )
         facts.distributions = [d for d in facts.distributions if d.name != name] + [new]
+        facts.absent = [each for each in facts.absent if each.name != name]
         fits = fits or (changed and goes_with(facts, name, version))
         healed = self._restore(name)
         self._drop(lambda fault: any(_follows(fault, file) for file in healed))
@@ -133,10 +134,11 @@ class _Copy:
 
     def _restore(self, name: str) -> list[FileFault]:
         """Puts a distribution's own files in place, and with them those that it shares."""
-        healed = [
-            f for f in self.facts.file_faults if f.distribution == name and f.what != "shared"
-        ]
-        kept = [f for f in self.facts.file_faults if f not in healed]
+        healed: list[FileFault] = []
+        kept: list[FileFault] = []
+        for fault in self.facts.file_faults:  # there may be thousands
+            own = fault.distribution == name and fault.what not in ("shared", "hidden")
+            (healed if own else kept).append(fault)
         for fault in healed:
             others = [_of(o) for o in fault.owners if _of(o) != name]
             if fault.what == "owners" and others:

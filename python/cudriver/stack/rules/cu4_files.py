@@ -49,6 +49,9 @@ def cu404(facts: Facts) -> Iterator[Finding]:
         if what in ("owners", "shared"):
             yield _owned_twice(facts, dist, faults)
             continue
+        if what == "hidden":
+            yield _hidden(facts, dist, faults[0])
+            continue
         plural = "them" if len(faults) > 1 else "it"
         if what == "missing":
             title = f"{_files(faults)} missing: {name} {dist.version} brought {plural}"
@@ -107,6 +110,15 @@ def _without_modules(facts: Facts, dist: Distribution, faults: list[FileFault]) 
         (met and met.framework) or packages.get(os.path.dirname(first[0].file), dist.name),
         first[0].file,
     )
+
+
+def _hidden(facts: Facts, dist: Distribution, fault: FileFault) -> Finding:
+    """Part of a package in a folder that comes before the package's own."""
+    title = f"{fault.file} hides {dist.name} {dist.version}, of which it is a part"
+    evidence = [fault.evidence, *ends(facts, fault)]
+    command = leak_of(facts, fault.file) or [f"rm -r {quote(fault.file)}"]
+    subject = fault.framework or dist.name
+    return Finding("CU404", ERROR, title, evidence, fault.says, command, subject, fault.file)
 
 
 def _damaged(facts: Facts, file: str, fault: LoadFault) -> Finding:

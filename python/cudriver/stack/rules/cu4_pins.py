@@ -9,13 +9,16 @@ from cudriver.stack.model import (
     ERROR,
     NOTE,
     WARNING,
+    Absent,
     Distribution,
     Facts,
     Finding,
+    Framework,
     Requirement,
 )
 from cudriver.stack.rules import fix
 from cudriver.stack.rules.anew import anew
+from cudriver.stack.rules.faults import ended
 from cudriver.stack.rules.library_fixes import leak_of
 from cudriver.stack.rules.pairs import broken
 from cudriver.stack.versions import cut, major, minor, satisfies
@@ -153,6 +156,28 @@ def cu402(facts: Facts) -> Iterator[Finding]:
         worst = WARNING if any(s != NOTE for _, s, _ in unmet) else NOTE
         rows = (known.get((pin.by.name, pin.requirement.name)) for pin, _, _ in unmet)
         yield _unmet(facts, top, unmet, worst, every.installed, next(filter(None, rows), None))
+    for absent in facts.absent:
+        framework = facts.framework(absent.framework or "")
+        if framework is not None:
+            yield _absent(facts, absent, framework)
+
+
+def _absent(facts: Facts, absent: Absent, framework: Framework) -> Finding:
+    """A package that is required and not there, which an import reaches."""
+    by = facts.distribution(absent.by)
+    wanted = f"{absent.name}{absent.specifier}"
+    evidence = [absent.evidence] if absent.evidence else []
+    tool = fix.installer(facts.environment, by)
+    return Finding(
+        "CU402",
+        ERROR,
+        f"{absent.by} requires {wanted} (installed: none)",
+        evidence + ended(facts, framework),
+        absent.says or None,
+        [fix.install(facts.environment, _installable(wanted), by=tool)],
+        framework.name,
+        absent.name,
+    )
 
 
 class _Pins:

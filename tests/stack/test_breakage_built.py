@@ -49,8 +49,7 @@ class Venv:
     def __init__(self, path: Path) -> None:
         self.path = path
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(path)], check=True)
-        version = f"{sys.version_info.major}.{sys.version_info.minor}"
-        self.site = path / "lib" / f"python{version}" / "site-packages"
+        self.site = path / "lib" / Path(sysconfig.get_path("stdlib")).name / "site-packages"
 
     def distribution(self, name: str, version: str, *requires: str, files: list[Path] = ()) -> None:
         """The record of an installed wheel that owns `files`."""

@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -187,7 +189,7 @@ class TestPath:
         options = ["--system-site-packages"] if shared else []
         words = [sys.executable, "-m", "venv", "--without-pip", *options, str(made)]
         subprocess.run(words, check=True)
-        version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+        version = Path(sysconfig.get_path("stdlib")).name  # python3.13t of a free-threaded one
         home = tmp_path / "home"
         user = home / (".local" if by == "HOME" else "") / "lib" / version / "site-packages"
         user.mkdir(parents=True)

@@ -96,6 +96,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(words: list[str]) -> int:
     name = words[0] if words else "help"
+    if "cudriver.stack.say" in sys.modules:  # what an earlier command has chosen
+        sys.modules["cudriver.stack.say"].choose(None)
     if name in ("help", "-h", "--help"):
         return _help(words[1:])
     if name in ("-V", "--version"):
@@ -143,18 +145,18 @@ def _available() -> dict[str, str]:
 def _help(topic: list[str]) -> int:
     if topic and topic[0] in COMMANDS:
         return _run([topic[0], "--help"])
-    from textwrap import wrap
-
     from cudriver.cli import terminal
+    from cudriver.stack.say import say
+    from cudriver.stack.text import wrap
 
     commands = _available()
     width = max(map(len, commands), default=0)
-    print("usage: cudriver COMMAND [OPTIONS]\n")
+    print(say("usage: ") + "cudriver COMMAND [OPTIONS]\n")
     for name, text in commands.items():
-        lines = wrap(text, terminal.width(sys.stdout) - width - 4)
+        lines = wrap(say(text), terminal.width(sys.stdout) - width - 4)
         print(f"  {name:<{width}}  " + f"\n{' ' * (width + 4)}".join(lines))
-    print("\ncudriver COMMAND --help lists a command's options.")
-    print("cudriver --version prints the version.")
+    print("\n" + say("cudriver COMMAND --help lists a command's options."))
+    print(say("cudriver --version prints the version."))
     return 0
 
 
@@ -170,8 +172,10 @@ def _unknown(name: str) -> int:
 
     commands = _available()
     near = get_close_matches(name, commands, n=1)
+    from cudriver.cli.terminal import complain
+
     hint = f"did you mean {near[0]!r}?" if near else "cudriver --help lists them"
-    print(f"cudriver: no command {name!r}; {hint}", file=sys.stderr)
+    complain(f"no command {name!r}; {hint}")
     return USAGE_ERROR
 
 

@@ -6,6 +6,7 @@ import sys
 
 from cudriver.cli import terminal
 from cudriver.cli.sizes import parse_size, parse_sweep
+from cudriver.stack.say import can_encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ def print_text(report: dict[str, Any], why_simulated: str | None) -> None:
     style = Style(
         width=min(terminal.width(sys.stdout), 80),
         colour=terminal.wants_colour(sys.stdout),
-        plain=not terminal.can_encode(sys.stdout, "±─⇄✓"),
+        plain=not can_encode(sys.stdout, "±─⇄✓"),
     )
     for line in lines(report, why_simulated, style):
         terminal.write(line + "\n")

@@ -84,7 +84,7 @@ def plain(words: list[str]) -> Namespace:
     given = SimpleNamespace(prefix=words, select=[], ignore=[], timeout=120.0, root="/")
     for name in ("all", "json", "compact", "verbose", "strict", "observe", "verify", "no_probe"):
         setattr(given, name, False)
-    for name in ("html", "match", "match_level", "assume_driver", "assume_gpu"):
+    for name in ("html", "match", "match_level", "assume_driver", "assume_gpu", "lang"):
         setattr(given, name, None)
     return given  # type: ignore[return-value]
 

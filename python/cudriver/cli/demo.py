@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from cudriver.cli import terminal
+from cudriver.stack.say import can_encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -220,7 +221,7 @@ def _print_text(report: dict[str, Any]) -> None:
         f"device  {report['device']}\n"
         f"arrays  {show_size(report['bytes'])}\n\n"
     )
-    good, bad = ("✓", "✗ WRONG") if terminal.can_encode(sys.stdout, "✓✗") else ("ok", "WRONG")
+    good, bad = ("✓", "✗ WRONG") if can_encode(sys.stdout, "✓✗") else ("ok", "WRONG")
     colour = terminal.wants_colour(sys.stdout)
     for entry in report["steps"]:
         mark = good if entry["right"] else bad

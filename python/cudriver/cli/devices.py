@@ -93,11 +93,14 @@ def _print_text(rows: list[dict[str, Any]], attributes: bool) -> None:
         terminal.write(say("no devices") + "\n")
     for row in rows:
         count = row["multiprocessor_count"]
+        about = [
+            say("compute capability {capability}", capability=row["compute_capability"]),
+            say("1 multiprocessor" if count == 1 else "{n} multiprocessors", n=count),
+            f"{row['total_memory'] / 2**30:.1f} GiB",
+        ]
         terminal.write(
             f"\n{row['ordinal']}  {row['name']}\n"
-            f"   {say('compute capability {capability}', capability=row['compute_capability'])}, "
-            f"{say('1 multiprocessor' if count == 1 else '{n} multiprocessors', n=count)}, "
-            f"{row['total_memory'] / 2**30:.1f} GiB\n"
+            f"   {say(', ').join(about)}\n"
             f"   {row['uuid']}  {row['pci_bus_id']}\n"
         )
         if attributes:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 from cudriver.cli import USAGE_ERROR, terminal
-from cudriver.stack.text import CLOSING, fold
+from cudriver.stack.say import language
+from cudriver.stack.text import fold
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 COULD_NOT_TELL = 3
 TEXT_LIMIT = 4 << 20  # bytes of pasted text that are looked at, the last ones
-LANGUAGES = ("en", "zh")  # those of the pages; English has them all
 
 
 def parser() -> ArgumentParser:
@@ -33,12 +32,6 @@ def parser() -> ArgumentParser:
     )
     result.add_argument("--list", action="store_true", help="every rule, a line each")
     result.add_argument("--json", action="store_true", help="as JSON")
-    result.add_argument(
-        "--lang",
-        choices=LANGUAGES,
-        help="the pages' language (default: Chinese where LC_ALL, LC_MESSAGES or LANG says zh, "
-        "else English; as JSON: English)",
-    )
     return result
 
 
@@ -89,23 +82,14 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def language() -> str:
-    """The language that the environment asks for, of those that there are and can be shown."""
-    wishes = map(os.environ.get, ("LC_ALL", "LC_MESSAGES", "LANG"))
-    chinese = next(filter(None, wishes), "").startswith("zh")
-    return "zh" if chinese and terminal.can_encode(sys.stdout, CLOSING) else "en"
-
-
 def folder(rule: str, lang: str = "en") -> str:
     """Where the page of a rule is: those of `check` are CU, those of `fleet` FL. A language's own
     are in a folder below; a page that it lacks is the English one.
     """
     from cudriver.fleet.rules import PAGES
-    from cudriver.stack.explain import FOLDER
+    from cudriver.stack.explain import FOLDER, translated
 
-    english = PAGES if rule.startswith("FL") else FOLDER
-    own = os.path.join(english, lang)
-    return own if os.path.exists(os.path.join(own, f"{rule}.md")) else english
+    return translated(PAGES if rule.startswith("FL") else FOLDER, rule, lang)
 
 
 def rule_names() -> list[str]:

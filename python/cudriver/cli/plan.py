@@ -41,14 +41,13 @@ def parser() -> ArgumentParser:
     add("--constraints", metavar="SET", help="print every version of a proven set, and no more")
     add("--json", action="store_true", help="the plan as JSON")
     add("--html", metavar="FILE", help="write it as one HTML file too ('-': to stdout)")
-    add("--lang", choices=["en", "zh"], help="the language (default: the locale's)")
     return result
 
 
 def run(arguments: Namespace) -> int:
     """Plans, prints, and returns the exit code."""
-    from cudriver.cli.explain import language
     from cudriver.stack import plan
+    from cudriver.stack.say import language
 
     if arguments.constraints:
         try:

@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 
+from cudriver.stack.say import LANGUAGES, can_encode, choose, said, say
 from cudriver.stack.text import clean
 
 TYPE_CHECKING = False
@@ -84,15 +85,6 @@ def redraws(stream: TextIO) -> bool:
     """
     pagers = {os.environ.get("PAGER"), os.environ.get("GIT_PAGER")}
     return stream.isatty() and "JPY_PARENT_PID" not in os.environ and pagers != {"cat"}
-
-
-def can_encode(stream: TextIO, text: str) -> bool:
-    """Whether the stream's encoding has these characters (a C locale has no tick)."""
-    try:
-        text.encode(stream.encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
 
 
 def style(stream: TextIO) -> Style:
@@ -208,12 +200,18 @@ def parser(
                 os.environ["CLICOLOR_FORCE"] = ""
 
     class Parser(ArgumentParser):
+        def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+            choose(_wish(list(args or [])))  # before --help, and before what is wrong
+            return super().parse_known_args(args, namespace)
+
         def error(self, message: str) -> NoReturn:
             near = _nearest_option(self, message)
-            message += f"; did you mean {near}?" if near else ""
             if not near:
                 _say(self.format_usage().rstrip("\n"))
-            _say(fit(clean(f"{self.prog}: error: {message}"), sys.stderr, 4))
+            message = said(message, "usage")
+            message += say("; did you mean {near}?", near=near) if near else ""
+            text = say("{program}: error: {message}", program=self.prog, message=message)
+            _say(fit(clean(text), sys.stderr, 4))
             raise SystemExit(2)
 
     shape: Any = formatter(raw)
@@ -229,7 +227,24 @@ def parser(
         help="colours: on a terminal (auto), always or never; without it NO_COLOR, FORCE_COLOR and "
         "CLICOLOR_FORCE decide",
     )
+    result.add_argument(
+        "--lang",
+        choices=LANGUAGES,
+        help="the language (default: Chinese where LC_ALL, LC_MESSAGES or LANG says zh, else "
+        "English); JSON is English",
+    )
     return result
+
+
+def _wish(words: list[str]) -> str | None:
+    """The language that a command line asks for; None: the locale's."""
+    own = words[: words.index("--")] if "--" in words else words
+    for at, word in enumerate(own):
+        if word.startswith("--lang="):
+            return word.partition("=")[2]
+        if word == "--lang":
+            return own[at + 1] if at + 1 < len(own) else None
+    return None
 
 
 def _nearest_option(parser: ArgumentParser, message: str) -> str:
@@ -246,33 +261,55 @@ def formatter(raw: bool = False) -> Callable[[str], HelpFormatter]:
     """A help formatter that knows its width: argparse would import shutil to ask, on every run."""
     from argparse import HelpFormatter
 
-    class Raw(HelpFormatter):
-        def _fill_text(self, text: str, width: int, indent: str) -> str:
-            return "\n".join(fit_help(text, width + 2))
+    from cudriver.stack.text import columns as used
+    from cudriver.stack.text import wrap
 
-    kind = Raw if raw else HelpFormatter
-    columns = width(sys.stdout) - 2
-    return lambda prog: kind(prog, width=columns)
+    class Formatter(HelpFormatter):
+        """In the reader's language, whose characters may take two columns."""
+
+        def add_usage(self, usage: Any, actions: Any, groups: Any, prefix: Any = None) -> None:
+            super().add_usage(usage, actions, groups, say("usage: ") if prefix is None else prefix)
+
+        def _format_usage(self, *parts: Any) -> str:
+            return super()._format_usage(*parts).replace("\n ", "\n " + " " * wider)
+
+        def start_section(self, heading: Any) -> None:
+            super().start_section(heading and say(heading))
+
+        def _get_help_string(self, action: Any) -> str:
+            return say(action.help or "")
+
+        def _split_lines(self, text: str, width: int) -> list[str]:
+            return wrap(text, width)
+
+        def _fill_text(self, text: str, width: int, indent: str) -> str:
+            told = say(text)
+            return "\n".join(fit_help(told, width + 2) if raw else wrap(told, width))
+
+    wider = used(say("usage: ")) - len(say("usage: "))  # than argparse takes it for
+    room = width(sys.stdout) - 2 - wider
+    return lambda prog: Formatter(prog, width=room)
 
 
 def fit_help(text: str, room: int) -> list[str]:
     """The lines as they are if all fit; else each paragraph is wrapped, and an example (a line that
     starts with blanks) has what it says about a command below that.
     """
-    from textwrap import wrap
+    from cudriver.stack.text import CLOSING, columns, wrap
 
     lines, paragraph = text.splitlines(), ""
-    if max(map(len, lines), default=0) <= room:
+    if max(map(columns, lines), default=0) <= room:
         return lines
     shown: list[str] = []
     for line in [*lines, ""]:
         if line and not line.startswith(" "):
-            paragraph = f"{paragraph} {line}".strip()
+            gap = "" if paragraph.endswith(tuple(CLOSING)) else " "
+            paragraph = f"{paragraph}{gap}{line}".strip()
             continue
-        shown += wrap(paragraph, room)
+        shown += wrap(paragraph, room) if paragraph else []
         paragraph = ""
         command, gap, about = line.rpartition("  ")
-        if len(line) <= room or not about:
+        if columns(line) <= room or not about:
             shown.append(line)
             continue
         shown += [command.rstrip()] * bool(command.strip())
@@ -296,7 +333,7 @@ class plain_warnings:
 
 def complain(text: str) -> None:
     """What is wrong, on standard error, named after the program; a line, but on a terminal."""
-    _say(fit(clean(f"cudriver: {text}"), sys.stderr, 4))
+    _say(fit(clean(f"cudriver: {said(text, 'usage')}"), sys.stderr, 4))
 
 
 def complain_of_file(error: OSError) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cudriver.fleet.report_text import counted, heading, reference_of, remarks
-from cudriver.stack.report_html import PAGE_STYLE, STYLE
+from cudriver.stack.report_html import PAGE_STYLE, STYLE, lang
 from cudriver.stack.report_text import VERDICTS
 from cudriver.stack.say import language, said, say
 from cudriver.stack.text import html as _text
@@ -43,7 +43,7 @@ def _section(fleet: Result, classes: str) -> str:
     warned = fleet.status == "consistent" and any(f.severity == "warning" for f in fleet.findings)
     style = "doubt" if warned else CLASSES[fleet.status]
     parts = [
-        f'<section class="{classes}"><h1>{_text(heading(fleet))}</h1>',
+        f'<section class="{classes}"{lang()}><h1>{_text(heading(fleet))}</h1>',
         *(f'<p class="soft">{_text(text)}</p>' for text in remarks(fleet)),
         f'<span class="verdict {style}">{_text(counted(fleet))}</span>',
     ]

@@ -36,7 +36,8 @@ text-align:left}
 border-radius:1rem;color:#fff;font-weight:600}
 .cudriver .verdict.good{background:#18794e}.cudriver .verdict.doubt{background:#946300}
 .cudriver .verdict.bad{background:#c0262d}
-.cudriver table{border-collapse:collapse;width:100%;margin:0;font-size:inherit;table-layout:auto}
+.cudriver table{border-collapse:collapse;width:100%;margin:0;font-size:inherit;color:inherit;
+table-layout:auto}
 .cudriver tr,.cudriver tr:hover{background:none}
 .cudriver th,.cudriver td{text-align:left;vertical-align:top;padding:.35rem .8rem .35rem 0;
 border-bottom:1px solid var(--line);overflow-wrap:anywhere;background:none;color:inherit}
@@ -113,6 +114,11 @@ def fragment(report: Outcome) -> str:
     return f"<style>{STYLE}</style>{_section(report, 'cudriver', _text)}"
 
 
+def lang() -> str:
+    """The attribute that says which Chinese characters are meant; none for English."""
+    return "" if language() == "en" else f' lang="{language()}"'
+
+
 def _section(report: Outcome, classes: str, code: Callable[[str], str]) -> str:
     """code: how the code of a rule is shown."""
     facts = report.facts
@@ -121,7 +127,7 @@ def _section(report: Outcome, classes: str, code: Callable[[str], str]) -> str:
     findings = sorted(report.findings, key=lambda finding: RANK[finding.severity])
     doubts = report.doubts if report.verdict == UNKNOWN else []
     parts = [
-        f'<section class="{classes}"><h1>{_text(report.prefix)}</h1>',
+        f'<section class="{classes}"{lang()}><h1>{_text(report.prefix)}</h1>',
         f'<p class="soft">{_text(", ".join(about(facts)))}</p>',
         f'<span class="verdict {style}">{_text(counted(report))}</span>',
         *(f"<p>{_text(said(why, 'doubts'))}</p>" for why in doubts),

@@ -14,7 +14,7 @@ from cudriver.stack.text import CLOSING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, TextIO
 
 LANGUAGES = ("en", "zh")
 LONGEST = 2000  # characters of a sentence that is looked for among the templates
@@ -33,12 +33,13 @@ def language() -> str:
         return _wish[0]
     wishes = map(os.environ.get, ("LC_ALL", "LC_MESSAGES", "LANG"))
     chinese = next(filter(None, wishes), "").startswith("zh")
-    return "zh" if chinese and _shown(CLOSING) else "en"
+    return "zh" if chinese and can_encode(sys.stdout, CLOSING) else "en"
 
 
-def _shown(text: str) -> bool:
+def can_encode(stream: TextIO | None, text: str) -> bool:
+    """Whether the stream's encoding has these characters (a C locale has no tick)."""
     try:
-        text.encode(getattr(sys.stdout, "encoding", None) or "ascii")
+        text.encode(getattr(stream, "encoding", None) or "ascii")
     except (UnicodeEncodeError, LookupError):
         return False
     return True

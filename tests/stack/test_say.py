@@ -1,0 +1,177 @@
+"""What people read is in their language: every text that the English has is in the table, and what
+is printed keeps its width.
+"""
+
+import re
+import string
+from pathlib import Path
+
+import pytest
+import samples
+from golden import FOLDER, blocks
+from say_keys import keys
+from test_report import report  # noqa: F401 - a fixture
+
+import cudriver
+from cudriver import cli
+from cudriver.cli import COMMANDS
+from cudriver.stack import say
+from cudriver.stack.components import components
+from cudriver.stack.explain import rule_names
+from cudriver.stack.model import ERROR, NOTE, WARNING, Environment, Facts, Finding
+from cudriver.stack.report import Report
+from cudriver.stack.report_text import PROVEN, VERDICTS
+from cudriver.stack.tables import table
+from cudriver.stack.text import columns
+
+PACKAGE = Path(cudriver.__file__).parent
+HAN = re.compile("[\u4e00-\u9fff]")
+# What is given to `say` by a variable.
+GIVEN = [ERROR, WARNING, NOTE, PROVEN, *(word for word, _ in VERDICTS.values())]
+GIVEN += ["{n} error", "{n} errors", "{n} warning", "{n} warnings"]
+GIVEN += ["wheels", "directory", "unknown", "system", "the baseline"]
+GIVEN += ["evidence", "also", "fix", "why", "library", "version", "file", "found by", "shadows"]
+GIVEN += ["as found", "another", "not expected"]
+
+
+@pytest.fixture
+def chinese(monkeypatch):
+    monkeypatch.setenv("LC_ALL", "zh_CN.UTF-8")
+    monkeypatch.setattr(say, "can_encode", lambda *_: True)
+    yield
+    say.choose(None)
+
+
+def parts():
+    return {name: part for name, part in table("zh").items() if isinstance(part, dict)}
+
+
+def test_every_text_of_the_code_has_its_chinese():
+    written = [text for text, files in keys(PACKAGE).items() if set(files) != {"probe_child.py"}]
+    assert [text for text in [*written, *GIVEN] if text not in table("zh")["lines"]] == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_text_of_the_help_has_its_chinese(name):
+    parser = cli._load(name).parser()
+    texts = [COMMANDS[name][1], parser.description, parser.epilog]
+    texts += [group.title for group in parser._action_groups]
+    texts += [action.help for action in parser._actions]
+    assert [text for text in texts if text and text not in table("zh")["lines"]] == []
+
+
+@pytest.mark.parametrize("rule", sorted(path.stem for path in FOLDER.glob("CU*.txt")))
+def test_every_title_that_a_test_has_seen_has_its_chinese(rule, chinese):
+    titles = {text.partition("\n")[0].partition(": ")[2] for text in blocks(rule).values()}
+    for title in titles:
+        assert HAN.search(say.said(title, rule)), title
+
+
+def test_every_rule_has_titles():
+    assert [rule for rule in rule_names() if rule not in parts() and rule[:2] == "CU"] == []
+
+
+def test_what_is_said_has_the_values_of_the_english():
+    fields = string.Formatter().parse
+    for part in parts().values():
+        for english, told in part.items():
+            assert HAN.search(told) or not english.strip(" ;:,{}counts"), english
+            values = [{name for _, name, _, _ in fields(text) if name} for text in (english, told)]
+            assert values[0] >= values[1], english
+
+
+def test_a_finished_sentence_keeps_its_values(chinese):
+    title = "driver 470.82.01 is too old for torch 2.8.0+cu128: CUDA 12 needs 525.60.13 or newer"
+    told = say.said(title, "CU103")
+    for value in ("470.82.01", "torch 2.8.0+cu128", "525.60.13"):
+        assert value in told
+    assert say.said("no such sentence", "CU103") == "no such sentence"
+    assert say.said(title, "CU999") == title
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+@pytest.mark.parametrize("verbose", [False, True])
+def test_a_chinese_report_fits_the_terminal(report, width, verbose, chinese):  # noqa: F811
+    text = report.to_text(width=width, verbose=verbose)
+    assert HAN.search(text)
+    for line in text.splitlines():
+        longest = max(map(columns, line.split()), default=0)
+        assert columns(line) <= width or longest + 17 > width, line  # one word, beside a label
+
+
+def test_columns_stand_below_each_other(chinese):
+    made = Report(samples.healthy(), [])
+    text = made.to_text()
+    for label, _, about in components(made):
+        (row,) = [line for line in text.splitlines() if line[2:].startswith(label + " ")]
+        assert columns(row[: row.index(about[:4])]) == 16
+
+
+def test_json_is_english(chinese):
+    data = Report(samples.healthy(), [Finding("CU303", ERROR, "t")]).to_json()
+    assert not HAN.search(data)
+
+
+def test_every_form_of_a_report_is_chinese(chinese):
+    made = Report(samples.healthy(), [Finding("CU303", ERROR, "a needs f, which nothing provides")])
+    for shown in (made.to_text(), made.to_html(), made._repr_html_()):
+        assert "a 需要 f，但没有库提供" in shown
+        assert "不匹配：1 个错误" in shown
+    assert '<html lang="zh">' in made.to_html()
+    assert [row[0] for row in components(made)] == ["驱动", "工具包", "torch", "库"]
+
+
+@pytest.mark.parametrize(
+    ("locale", "words", "told"),
+    [
+        ("C", ["--lang", "zh"], "用法"),
+        ("C", ["--lang=zh"], "用法"),
+        ("C", [], "usage"),
+        ("zh_CN.UTF-8", [], "用法"),
+        ("zh_CN.UTF-8", ["--lang", "en"], "usage"),
+    ],
+)
+def test_help_follows_locale_and_option(locale, words, told, monkeypatch, capsys):
+    monkeypatch.setenv("LC_ALL", locale)
+    assert cli.main(["check", "--help", *words]) == 0
+    assert capsys.readouterr().out.startswith(told)
+
+
+@pytest.mark.parametrize("width", ["60", "80", "100"])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_chinese_help_fits_the_terminal(name, width, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", width)
+    assert cli.main([name, "--help", "--lang", "zh"]) == 0
+    for line in capsys.readouterr().out.splitlines():
+        assert columns(line) <= int(width), line
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["check", "--jsn"], "错误：无法识别的参数：--jsn；是否想用 --json？"),
+        (["check", "--select", "X9"], "不是规则（CU303）"),
+        (["check", "--match", "x"], "无效的值 'x'（可选："),
+        (["check", "--timeout"], "需要一个值"),
+        (["check", "/nowhere"], "/nowhere 不是目录"),
+        (["check", "--all", "x"], "--all 与 PREFIX 不能同时使用"),
+        (["chek"], "没有命令 'chek'；是否想用 'check'？"),
+        (["completion"], "缺少参数：shell"),
+    ],
+)
+def test_errors_of_usage_are_chinese(words, told, monkeypatch, capsys):
+    monkeypatch.setenv("LC_ALL", "zh_CN.UTF-8")
+    assert cli.main(words) == 2
+    assert told in "".join(capsys.readouterr().err.split("\n    "))
+
+
+def test_the_next_command_has_the_locale_s_language_again(monkeypatch, capsys):
+    monkeypatch.setenv("LC_ALL", "C")
+    cli.main(["check", "--help", "--lang", "zh"])
+    cli.main(["check", "--help"])
+    assert "\nusage: " in capsys.readouterr().out
+
+
+def test_a_reason_is_chinese(chinese):
+    made = Report(Facts(Environment("/a", "unknown", near="/a/env")), [])
+    assert made.to_text().endswith("\n  /a 中既没有 Python，也没有软件包；是否想检查 /a/env？\n")

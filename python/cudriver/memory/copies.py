@@ -69,7 +69,7 @@ class CopyPlan(NamedTuple):
         if self.crossover:
             rows["staged from"] = f"{self.crossover:,} bytes"
         cells = (
-            f'<tr><th style="text-align: left">{name}</th>'
+            f'<tr><th style="text-align: left; white-space: nowrap">{name}</th>'
             f'<td style="text-align: left">{html.escape(value)}</td></tr>'
             for name, value in rows.items()
         )

@@ -224,7 +224,9 @@ class Context:
 
         Notes
         -----
-        Uses ``cuCtxSynchronize``. Other threads run meanwhile.
+        Uses ``cuCtxSynchronize``. Other threads run meanwhile. Ctrl-C interrupts the
+        wait, but not where only a non-blocking stream of another library is at work: the
+        driver has no question for that.
         """
     def memory_info(self) -> MemoryInfo:
         """Return the free and total memory of the context's device.

@@ -121,7 +121,7 @@ test-peers: install ## other libraries' tests, under `cudriver simulate`
 .PHONY: corpus
 corpus: install $(VENV)/.dev ## how right the check is on real environments: docs/accuracy.md
 	PYTHONPATH=tests $(PY) -m corpus $(ARGS)
-	$(MAKE) corpus-plans ARGS= # with the data that the corpus has written
+	$(MAKE) corpus-plans # with the data that the corpus has written
 
 .PHONY: chaos
 chaos: install $(VENV)/.dev ## random faults in real environments: ARGS="-j 4 --seeds 0-99 jax-0.12-cuda12"

@@ -15,6 +15,7 @@ import shlex
 import struct
 import sys
 import time
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -254,12 +255,14 @@ def _checked(candidate: Any, commands: list[str], environ: dict, folder: Path) -
 
 
 def main() -> int:
-    """Runs the plans of these sets; without names, those that were not run since they were made."""
+    """Runs the plans of these sets, as `make corpus` names them or by their own names; without
+    names, those that were not run since they were made.
+    """
     parser = argparse.ArgumentParser(prog="corpus.proven", description=main.__doc__)
     parser.add_argument("set", nargs="*")
     parser.add_argument("--installer", choices=table("plan")["make"], default="uv")
     parser.add_argument("--python", action="append", help="with this one only (repeatable)")
-    given = parser.parse_args()
+    given, _ = parser.parse_known_args()  # the others are those of the corpus
     check = str(Path(sys.executable).with_name("cudriver"))
     cache = Path(os.environ.get("CUDRIVER_TEST_CACHE", "~/.cache/cudriver-tests")).expanduser()
     shop = Workshop(cache / "corpus", int(24e9))
@@ -267,18 +270,20 @@ def main() -> int:
     for candidate in sets("proven"):
         for python in given.python or candidate.pythons:
             ran = given.installer in candidate.run(python).get("plans", {})
-            if candidate.name not in given.set if given.set else ran:
+            names = (candidate.name, f"set-{candidate.name}-py{python}")
+            chosen = any(fnmatch(name, pattern) for name in names for pattern in given.set)
+            if not chosen if given.set else ran:
                 continue
             try:
                 told = again(candidate, python, shop, check, given.installer)
             except InstallError as error:  # this Python is not here
                 print(f"{candidate.name}: not run: {error}")
                 continue
+            shop.prune()
             wrong += bool(told)
             if not told:
                 note(candidate.name, python, given.installer)
             print(f"{candidate.name}, Python {python}: {told or 'found again'}", flush=True)
-        shop.prune()
     return 1 if wrong else 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -93,3 +94,8 @@ def test_that_a_plan_was_run_is_written_down(tmp_path):
     proven.write(plan.read_all(), {SECOND.name: row(SECOND)}, path)  # another proof
     (made,) = json.loads(path.read_text())["sets"]
     assert not any("plans" in run for run in made["runs"])
+
+
+def test_the_plan_that_ci_runs_is_that_of_a_set():
+    (name,) = re.findall(r"-m corpus\.proven (\S+)", (proven.ROOT / ".ci" / "run").read_text())
+    assert name in {made["name"] for made in json.loads(proven.DATA.read_text())["sets"]}

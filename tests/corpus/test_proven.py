@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
 from corpus import derived, plan, proven
+from cudriver.stack.tables import FOLDER, table
 
 (FIRST, SECOND) = (e for e in proven.declared() if e.name.startswith("set-torch-2.0-"))
 
@@ -78,11 +80,12 @@ def test_runs_are_joined_and_those_of_earlier_kept(tmp_path):
 
 def test_the_data_are_those_of_the_tables(tmp_path, monkeypatch):
     """After a change of a table: PYTHONPATH=tests python -m corpus.derived"""
-    (tmp_path / "proven.json").write_bytes(proven.DATA.read_bytes())
+    shipped = Path(FOLDER)
+    (tmp_path / "proven.json").write_bytes((shipped / "proven.json").read_bytes())
     monkeypatch.setattr(derived, "DATA", tmp_path)
     derived.main()
     for made in tmp_path.iterdir():
-        assert made.read_text() == (proven.DATA.parent / made.name).read_text()
+        assert made.read_text() == (shipped / made.name).read_text()
 
 
 def test_that_a_plan_was_run_is_written_down(tmp_path):
@@ -97,5 +100,8 @@ def test_that_a_plan_was_run_is_written_down(tmp_path):
 
 
 def test_the_plan_that_ci_runs_is_that_of_a_set():
-    (name,) = re.findall(r"-m corpus\.proven (\S+)", (proven.ROOT / ".ci" / "run").read_text())
-    assert name in {made["name"] for made in json.loads(proven.DATA.read_text())["sets"]}
+    steps = proven.ROOT / ".ci" / "run"
+    if not steps.exists():
+        pytest.skip("an installed wheel's tests have no CI beside them")
+    (name,) = re.findall(r"-m corpus\.proven (\S+)", steps.read_text())
+    assert name in {made["name"] for made in table("proven")["sets"]}

@@ -126,7 +126,8 @@ def fixes(said: Said, known: set[tuple[str, str]]) -> list[str]:
     ]
     commands: list[str] = []
     for finding in chosen:
-        commands += [command for command in finding["fix"] if command not in commands]
+        lines = (line for line in finding["fix"] if not line.startswith("no command that is known"))
+        commands += [line for line in lines if line not in commands]
     return commands
 
 

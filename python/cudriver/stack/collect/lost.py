@@ -25,6 +25,7 @@ class Lost:
     def __init__(self, tree: Root, facts: Facts, owners: records.Owners) -> None:
         self.tree, self.facts = tree, facts
         self.required: dict[str, Distribution] = {}  # by what has to do with CUDA
+        self.by: dict[str, set[str]] = {}  # a required distribution: those that require it
         self._require()
         wheels = []
         for dist in facts.distributions:
@@ -51,7 +52,10 @@ class Lost:
             for text, rest in dist.asks:
                 name = normal(text)
                 specifier, _, marker = rest.partition(";")
-                if name in self.required or "extra" in marker:
+                if "extra" in marker:
+                    continue
+                self.by.setdefault(name, set()).add(dist.name)
+                if name in self.required:
                     continue
                 if name in installed:
                     self.required[name] = installed[name]
@@ -87,7 +91,11 @@ class Lost:
             bindings = facts.distribution("cuda-bindings")
             releases = [f.cuda for f in facts.frameworks] + [bindings and bindings.version]
             modules.majors = {release.partition(".")[0] for release in releases if release}
-            reach = Reach(modules, facts.absent, frozenset(self.required))
+            for framework in facts.frameworks:  # numba_cuda/numba/cuda is numba.cuda
+                inside = f"{framework.path}/{framework.module.replace('.', '/')}"
+                if modules.names(inside):
+                    modules.instead[framework.module] = inside.rpartition("/")[0]
+            reach = Reach(modules, facts.absent, self.by)
             reach.run(facts.frameworks)
             met = resolver.load_reached(reach.libraries, modules.faults)
             found += [

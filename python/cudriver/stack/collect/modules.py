@@ -61,6 +61,7 @@ class Modules:
         self.faults = {fault.file: fault for fault in faults}
         self._hiding = [pair for pair in self.faults.items() if pair[1].what == "hidden"]
         self.majors: set[str] = set()  # of CUDA, for packages with a folder for each
+        self.instead: dict[str, str] = {}  # by module, the folder that it is taken from
         self._places: dict[str, Place | None] = {}
         self._trees: dict[str, ast.Module | None] = {}
         self._broken: dict[str, str] = {}
@@ -75,6 +76,8 @@ class Modules:
             parent = self.find(above) if above else None
             folders = self.site_packages if not above else parent.folders if parent else []
             found = self._moved(parent, last) if parent is not None else None
+            if name in self.instead:
+                found = self._in([self.instead[name]], last)
             self._places[name] = found or self._in(folders, last)
         return self._places[name]
 
@@ -224,7 +227,7 @@ class Modules:
         except (OSError, ValueError):
             return b""
         self.root.take(len(data))
-        return data + b"\0" + b"\0".join(_inflated(data)) if b"__pyx_capi__\0" in data else data
+        return data + b"\0" + b"\0".join(_inflated(data)) if b"__pyx_" in data else data
 
 
 def _inflated(data: bytes) -> Iterator[bytes]:

@@ -33,12 +33,11 @@ class Reach:
     """Follows imports from those of the frameworks, and marks the faults that they meet."""
 
     def __init__(
-        self,
-        modules: Modules,
-        absent: Sequence[Absent] = (),
-        required: frozenset[str] = frozenset(),
+        self, modules: Modules, absent: Sequence[Absent], required: dict[str, set[str]]
     ) -> None:
-        """absent: distributions that are required and not installed. required: those that are."""
+        """absent: distributions that are required and not installed. required: by distribution,
+        those that require it.
+        """
         self.modules = modules
         self.absent = {each.name: each for each in absent}
         self.required = required
@@ -207,19 +206,19 @@ class Reach:
         if self._nearness(name) and not self._guarded:
             self.libraries.append((self._framework, place.path))
         if place.path not in self._named:
-            self._named[place.path] = list(dict.fromkeys(self._names_in(place.path)))
+            self._named[place.path] = list(dict.fromkeys(self._names_in(name, place.path)))
         for one in self._named[place.path]:
             self._compiled(one)
 
-    def _names_in(self, path: str) -> Iterator[str]:
+    def _names_in(self, module: str, path: str) -> Iterator[str]:
         """The modules that an extension module names."""
         data = self.modules.strings(path)
         yield from (one.decode() for one in _NUMPY if b"\0%s\0" % one in data)
-        if b"__pyx_capi__\0" in data:
+        if b"__pyx_" in data:
             for one in dict.fromkeys(_DOTTED.findall(data)):
                 if self.modules.find(one.decode()) is not None:
                     yield one.decode()
-            yield from self._glued(data)
+            yield from self._glued(module, data)
 
     def _compiled(self, name: str) -> None:
         """An import by an extension module, which takes some name from there."""
@@ -230,16 +229,19 @@ class Reach:
             if bare or (not place.path and not fault.evidence.value.endswith(",0")):
                 self._meet(fault, "")
 
-    def _glued(self, data: bytes) -> Iterator[str]:
+    def _glued(self, module: str, data: bytes) -> Iterator[str]:
         """Modules that are named in texts without ends: those of packages with such a file, and of
-        what is required.
+        what the extension module's own distribution requires.
         """
         tops = {name.partition(".")[0] for name in self._near}
-        for top in tops | {name.replace("-", ".") for name in {*self.absent, *self.required}}:
+        mine = {_distribution(part) for part in _prefixes(module)}
+        wanted = {name for name, by in self.required.items() if by & mine}
+        lacking = {name for name, each in self.absent.items() if each.by in mine}
+        for top in tops | {name.replace("-", ".") for name in wanted | lacking}:
             named, name = top.encode(), top.replace(".", "-")
             place = self.modules.find(top)
-            whole = name in self.required and place is not None and (place.path or "." in top)
-            if named in data and (whole or (place is None and name in self.absent)):
+            whole = name in wanted and place is not None and (place.path or "." in top)
+            if named in data and (whole or (place is None and name in lacking)):
                 yield top
             ends = {match.end() for match in re.finditer(re.escape(named) + rb"(?=\.)", data)}
             follows = {data[end : end + 120] for end in ends} if place is not None else ()

@@ -79,7 +79,14 @@ def _without_modules(facts: Facts, dist: Distribution, faults: list[FileFault]) 
     """Python files that are gone, empty or cut. Without the first two of a package nothing works;
     of others the imports that reach them tell.
     """
-    packages = {f.path: f.name for f in facts.frameworks if f.distribution == dist.name and f.path}
+    packages = {
+        f.path: f.name
+        for f in facts.frameworks
+        if f.distribution == dist.name
+        and f.path
+        # numba.cuda serves without numba_cuda, which replaces it.
+        and not f.path.endswith(f"/{f.module.replace('.', '_')}" if "." in f.module else "//")
+    }
     packages.setdefault(f"{dist.location}/{dist.name}", dist.name)
     vital = [
         f

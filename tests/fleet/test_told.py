@@ -95,7 +95,7 @@ warning FL603  2 did not answer
   evidence  no report  2 x  d[8-9]
 
 warning FL604  2 processes without a usable report
-  why       the comparison leaves out what they would have told
+  why       the comparison lacks what they would have reported
   evidence  broken off or damaged after 11 characters  on  report 9
             schema 2: this cudriver reads schema 1  on  report 11
   fix       Gather damaged reports again: srun --label, or a file for each

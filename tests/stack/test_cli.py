@@ -395,7 +395,7 @@ def test_all_counts_what_could_not_be_told(cpu_torch):
     done = run("check", "--root", str(cpu_torch), "--all")
     last = done.stdout.splitlines()[-1]
     assert (done.returncode, last) == (
-        3, "1 environment, none with a mismatch, 1 could not be told",
+        3, "1 environment, none with a mismatch, 1 unknown",
     )  # fmt: skip
 
 

@@ -268,7 +268,7 @@ def summary(standings: list[str]) -> str:
     if counts["warning"]:
         text += say(", ") + say("{n} with warnings", n=counts["warning"])
     if counts["unknown"]:
-        text += say(", ") + say("{n} could not be told", n=counts["unknown"])
+        text += say(", ") + say("{n} unknown", n=counts["unknown"])
     return text
 
 

@@ -54,10 +54,11 @@ def say(text: str, **values: Any) -> str:
 
 def said(text: str, part: str) -> str:
     """A finished English sentence in the reader's language, by the templates of a part of the table
-    ("usage", a rule's code). What none of them is stays English.
+    ("usage", a rule's code), or by those of any. What none of them is stays English.
     """
     if len(text) <= LONGEST and language() == "zh":
-        for template, chinese in table("zh").get(part, {}).items():
+        known = table("zh")
+        for template, chinese in {**known.get(part, {}), **known["any"]}.items():
             found = re.fullmatch(_pattern(template), text, re.DOTALL)
             if found:
                 return str(chinese).format(**found.groupdict())

@@ -74,7 +74,7 @@ def fl604(facts: Comparison) -> Iterator[Finding]:
             "FL604",
             WARNING,
             f"{count:,} process{'es' if count > 1 else ''} without a usable report",
-            "the comparison leaves out what they would have told",
+            "the comparison lacks what they would have reported",
             [Share(broken.why, 1, broken.place) for broken in facts.broken],
             [
                 "Gather damaged reports again: srun --label, or a file for each process. Where a "

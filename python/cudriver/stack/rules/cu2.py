@@ -69,7 +69,7 @@ def cu201(facts: Facts) -> Iterator[Finding]:
     shared = min(a.count("."), b.count(".")) + 1  # a header tells two numbers, a package three
     if cut(a, shared) == cut(b, shared):
         if facts.match and shared < parts:
-            title = f"{a} and {b} agree as far as they are told, which does not settle the rest"
+            title = f"{a} and {b} agree as far as they are known, which does not settle the rest"
             yield Finding("CU201", NOTE, title, [mine[1], theirs[1]])
         return
     title = f"the environment has CUDA {a}, the system's toolkit is {b}"

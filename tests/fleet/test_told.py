@@ -27,6 +27,7 @@ from cudriver.fleet.result import Change, Finding, Group, Share
 from cudriver.fleet.rules import judge
 from cudriver.fleet.rules.versions import brought_by, known, together
 from cudriver.fleet.stacks import FRAMEWORK, LIBRARY, VARIABLE, Stack
+from cudriver.stack import say
 from cudriver.stack.report_text import Style
 
 MIXED = """\
@@ -758,3 +759,18 @@ def test_a_page_has_fifty_groups_and_counts_what_it_leaves_out():
     page = compare(reports).to_html()
     assert "<summary>900 components that differ</summary>" in page
     assert "and 800 more components" in page
+
+
+def test_a_comparison_in_chinese(monkeypatch):
+    monkeypatch.setattr(say, "language", lambda: "zh")
+    told = compare(fleet_of(3, driver("570.86.15"), at=1))
+    text = told.to_text()
+    for part in (
+        "3 个节点分为 2 组；其中 2 个一致",
+        "\n  驱动          580.65.06\n  支持 CUDA     13.0\n",
+        "警告 FL101  驱动属于 2 个分支：R580 and R570\n  原因      驱动分支决定",
+        "\n一致：1 个警告；cudriver explain FL101\n",
+    ):
+        assert part in text
+    assert "<th>驱动</th>" in told.to_html()
+    assert "驱动" not in told.to_json()

@@ -175,3 +175,11 @@ def test_the_next_command_has_the_locale_s_language_again(monkeypatch, capsys):
 def test_a_reason_is_chinese(chinese):
     made = Report(Facts(Environment("/a", "unknown", near="/a/env")), [])
     assert made.to_text().endswith("\n  /a 中既没有 Python，也没有软件包；是否想检查 /a/env？\n")
+
+
+def test_english_reads_no_table(monkeypatch):
+    monkeypatch.setenv("LC_ALL", "C")
+    monkeypatch.setattr(say, "table", lambda name: pytest.fail(f"{name} is read"))
+    made = Report(samples.healthy(), [Finding("CU303", ERROR, "t")])
+    assert "mismatch: 1 error" in made.to_text()
+    assert "mismatch: 1 error" in made.to_html()

@@ -83,10 +83,10 @@ def _group(number: int, group: Group, fleet: Result) -> str:
     verdict = ""
     if group.verdict != "consistent":
         verdict = f' <span class="tag {style}">{_text(say(VERDICTS[group.verdict][0]))}</span>'
-    rows = [(name, value) for name, value in group.stack.items()] if number == 1 else []
+    rows = [(say(name), value) for name, value in group.stack.items()] if number == 1 else []
     told = _table((), rows)
     if group.differs:
-        changes = [(each.component, each.value, each.reference) for each in group.differs]
+        changes = [(say(each.component), each.value, each.reference) for each in group.differs]
         told += _table((say("differs in"), say("here"), reference_of(fleet.reference)), changes)
     values = {"n": number, "count": f"{group.count:,}", "all": f"{reports:,}"}
     return (
@@ -98,7 +98,7 @@ def _group(number: int, group: Group, fleet: Result) -> str:
 
 def _differences(differences: Iterable[Difference], count: int) -> str:
     rows = [
-        f"<tr><th>{_text(each.component)}</th><td>{_shares(each.values)}</td></tr>"
+        f"<tr><th>{_text(say(each.component))}</th><td>{_shares(each.values)}</td></tr>"
         for each in differences
     ]
     many, one = "{n} components that differ", "{n} component that differs"

@@ -126,7 +126,7 @@ def _group(number: int, group: Group, fleet: Result, style: Style, verbose: bool
         lines.append("  " + style.paint(text, colour))
     if number == 1:
         for name, value in group.stack.items():
-            label = elide(clean(name), LABEL, style.ellipsis)
+            label = elide(clean(say(name)), LABEL, style.ellipsis)
             first, *rest = _folded(value, style.width - LABEL - 4)
             lines.append(f"  {label}{' ' * (LABEL - columns(label))}  {first}")
             lines += [" " * (LABEL + 4) + line for line in rest]
@@ -167,7 +167,7 @@ def _changes(changes: Sequence[Change], reference: str, style: Style, verbose: b
         table.add_column(Text(clean(name)), overflow="fold")
     shown = changes if verbose else changes[:CHANGES_SHOWN]
     for change in shown:
-        cells = (change.component, change.value, change.reference)
+        cells = (say(change.component), change.value, change.reference)
         table.add_row(*(Text(clean(cell)) for cell in cells))
     if len(shown) < len(changes):
         table.add_row(Text(say("and {n} more (-v)", n=len(changes) - len(shown))))

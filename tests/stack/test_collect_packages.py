@@ -68,7 +68,9 @@ class TestKinds:
         prefix = Prefix(tmp_path / "env").venv()
         site = prefix.path / f"lib/python{other}/site-packages"
         site.mkdir(parents=True)
-        assert describe(prefix)[0].site_packages == [str(site if threaded else prefix.site)]
+        env = describe(prefix)[0]
+        assert env.site_packages == [str(site if threaded else prefix.site)]
+        assert env.tag == ("311t" if threaded else "311")
 
     def test_the_interpreter_is_no_tool_of_its_name(self, tmp_path):
         prefix = Prefix(tmp_path / "env")

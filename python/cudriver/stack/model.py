@@ -123,6 +123,13 @@ class Environment(Record):
     gone: Evidence | None = None  # bin/python, a link to an interpreter that is no longer there
     near: str | None = None  # the environment that was probably meant, where this is none
 
+    @property
+    def tag(self) -> str:
+        """What its extension modules are named for: "313", "313t" of a free-threaded Python."""
+        short = ".".join((self.python or "").split(".")[:2])
+        threaded = any(f"/python{short}t/" in folder for folder in self.site_packages)
+        return short.replace(".", "") + ("t" if threaded else "")
+
 
 class Device(Record):
     """A GPU. `visible` is False where CUDA_VISIBLE_DEVICES hides it."""

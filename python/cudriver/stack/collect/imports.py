@@ -148,8 +148,7 @@ class Importer:
         """
         whole = [pattern]
         if "{so}" in pattern:
-            short = "".join((self.env.python or "").split(".")[:2])
-            endings = (f".cpython-{short}*.so", ".abi3.so", ".so")
+            endings = (f".cpython-{self.env.tag}-*.so", ".abi3.so", ".so")
             whole = [pattern.replace("{so}", ending) for ending in endings]
         for site in self.env.site_packages:
             for one in whole:

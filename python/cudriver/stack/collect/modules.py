@@ -56,7 +56,7 @@ class Modules:
         self.site_packages = env.site_packages
         digits = (env.python or "").split(".")[:2]
         self.version = tuple(map(int, digits)) if all(map(str.isdecimal, digits)) else ()
-        own = f".cpython-{''.join(digits)}-{env.platform}-linux-gnu.so"
+        own = f".cpython-{env.tag}-{env.platform}-linux-gnu.so"
         self.endings = (own, ".abi3.so", ".so", ".py")
         self.faults = {fault.file: fault for fault in faults}
         self._hiding = [pair for pair in self.faults.items() if pair[1].what == "hidden"]

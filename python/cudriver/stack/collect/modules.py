@@ -227,7 +227,7 @@ class Modules:
         except (OSError, ValueError):
             return b""
         self.root.take(len(data))
-        return data + b"\0" + b"\0".join(_inflated(data)) if b"__pyx_" in data else data
+        return data + b"\0" + b"\0".join(_inflated(data)) if b"cython_runtime" in data else data
 
 
 def _inflated(data: bytes) -> Iterator[bytes]:

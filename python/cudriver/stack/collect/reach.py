@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import heapq
 import re
-import sys
 from collections.abc import Iterator
 
 from cudriver.stack.collect.modules import Modules, Place
@@ -48,7 +47,6 @@ class Reach:
         self._seen: dict[str, bool] = {}  # modules that are reached: only where a `try` survives?
         self._statements: dict[str, list[tuple[ast.stmt, bool]]] = {}  # by file, what runs
         self._named: dict[str, list[str]] = {}  # by extension module, what it imports
-        self._top = ""  # the package whose module was begun last
         self._guarded = False  # whether an ImportError of what is looked at is survived
 
     def _prefixes(self) -> set[str]:
@@ -88,7 +86,7 @@ class Reach:
 
     def _nearest_first(self) -> None:
         """Follows an import as far as MODULES allows."""
-        self._guarded, self._top = False, ""
+        self._guarded = False
         self._import(self._framework.module)
         while self._queue and len(self._seen) < MODULES and not self._all_met():
             self._guarded, _, _, name = heapq.heappop(self._queue)
@@ -104,7 +102,7 @@ class Reach:
 
     def _in_order(self, reached: dict[str, bool]) -> None:
         """Follows an import as Python does, in what is known to be reached."""
-        self._guarded, self._top = False, ""
+        self._guarded = False
         self._import(self._framework.module)
         running: list[tuple[bool, Iterator[None]]] = []
         while self._queue or running:
@@ -147,16 +145,11 @@ class Reach:
             self._meet(fault, f"No module named '{name}'")
             return
         absent = self.absent.get(_distribution(name))
-        if absent is None and "." not in name and name not in sys.stdlib_module_names:
-            # Of another name than its distribution (PIL, yaml): the only one that is missed there.
-            own = [a for a in self.absent.values() if a.by == _distribution(self._top)]
-            absent = own[0] if len(own) == 1 and len(self.absent) == 1 else None
         if absent is not None and absent.framework is None:
             absent.framework, absent.says = self._framework.name, f"No module named '{name}'"
 
     def _execute(self, name: str) -> Iterator[None]:
         """What runs when a module is imported, statement by statement."""
-        self._top = name.partition(".")[0]
         place = self.modules.find(name)
         if place is None:
             return
@@ -214,7 +207,7 @@ class Reach:
         """The modules that an extension module names."""
         data = self.modules.strings(path)
         yield from (one.decode() for one in _NUMPY if b"\0%s\0" % one in data)
-        if b"__pyx_" in data:
+        if b"cython_runtime" in data:
             for one in dict.fromkeys(_DOTTED.findall(data)):
                 if self.modules.find(one.decode()) is not None:
                     yield one.decode()

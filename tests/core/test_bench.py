@@ -66,6 +66,14 @@ def report() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
+def timed() -> dict[str, Any]:
+    """A report with its timings: the simulated driver is taken for a real one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cudriver, "driver_is_simulated", lambda: False)
+        return ladder.measure(cudriver.Device(0), [2 * MIB], 3)
+
+
+@pytest.fixture(scope="module")
 def sweep() -> dict[str, Any]:
     return measured("--sizes", "16K:1M", "--rounds", "2")
 
@@ -106,12 +114,12 @@ def test_one_device_has_no_peer() -> None:
     assert re.search(r"^peer +there is one device", done.stdout, re.M)
 
 
-def test_rates_are_those_of_the_timings(report: dict[str, Any]) -> None:
-    for row in report["rungs"]:
+def test_rates_are_those_of_the_timings(timed: dict[str, Any]) -> None:
+    for row in timed["rungs"]:
         if row["skipped"]:
             continue
         rates = [row["bytes"] / seconds / 1e9 for seconds in row["seconds"]]
-        assert len(rates) == report["rounds"] == 3
+        assert len(rates) == timed["rounds"] == 3
         assert row["gb_per_s"] == pytest.approx(
             row["bytes"] / statistics.median(row["seconds"]) / 1e9
         )
@@ -122,7 +130,9 @@ def test_rates_are_those_of_the_timings(report: dict[str, Any]) -> None:
         assert row["clock"] in ("host", "events")
 
 
-def test_ratios_are_against_page_locked_memory_and_the_rung_above(report: dict[str, Any]) -> None:
+def test_ratios_are_against_page_locked_memory_and_the_rung_above(timed: dict[str, Any]) -> None:
+    report = timed
+
     def rate(name: str, way: str) -> float:
         rates = [
             row["gb_per_s"]
@@ -156,7 +166,10 @@ def test_a_simulated_driver_is_said(report: dict[str, Any]) -> None:
     assert report["simulated"] is SIMULATED
     text = run("--size", "64K", "--rounds", "1").stdout
     if SIMULATED:
-        assert "mean nothing" in report["meaningless"]
+        assert "no rates" in report["meaningless"]
+        figures = ("gb_per_s", "spread", "lowest", "highest", "ratio_to_above")
+        assert {row[name] for row in report["rungs"] for name in figures} == {None}
+        assert [row["seconds"] for row in report["rungs"] if row["seconds"]] == []
         assert text.startswith("SIMULATED DRIVER: ")
         assert "so no rates are shown" in text
     else:
@@ -421,17 +434,19 @@ def test_without_matplotlib_the_error_says_what_to_install(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("words", [("--size", "64K"), ("--sizes", "64K,256K")])
-def test_plots_are_pictures_with_units(tmp_path: Path, words: tuple[str, str]) -> None:
+def test_plots_are_pictures_with_units(
+    tmp_path: Path, words: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("matplotlib", reason="the plot extra is not installed")
     drawing, picture = tmp_path / "ladder.svg", tmp_path / "LADDER.PNG"
     for target in (drawing, picture):
-        done = run(*words, "--rounds", "2", "--plot", str(target))
-        assert (done.returncode, done.stderr) == (0, "")
+        with monkeypatch.context() as patch:
+            patch.setattr(cudriver, "driver_is_simulated", lambda: False)
+            assert cli.main(["bench", *words, "--rounds", "2", "--plot", str(target)]) == 0
     tree = ElementTree.parse(drawing)
     text = " ".join("".join(node.itertext()) for node in tree.iter() if node.tag.endswith("text"))
     assert "GB/s" in text
     assert "page-locked, mapped" in text
-    assert ("SIMULATED DRIVER: the figures mean nothing" in text) == SIMULATED
     if words[0] == "--sizes":
         assert "bytes, logarithmic" in text
         assert "64 KiB" in text
@@ -443,14 +458,26 @@ def test_plots_are_pictures_with_units(tmp_path: Path, words: tuple[str, str]) -
     assert data[-8:-4] == b"IEND"
 
 
-def test_a_plot_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+@only_simulated
+def test_the_simulated_driver_has_no_rates_to_plot(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the plot extra is not installed")
+    target = tmp_path / "ladder.svg"
+    done = run("--size", "64K", "--plot", str(target))
+    assert (done.returncode, done.stdout) == (2, "")
+    said = " ".join(done.stderr.split())
+    assert "--plot draws rates, and the simulated driver has none: " in said
+    assert not target.exists()
+
+
+def test_a_plot_that_cannot_be_written_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("matplotlib", reason="the plot extra is not installed")
     folder = tmp_path / "ladder.svg"
     folder.mkdir()
-    done = run("--size", "64K", "--rounds", "1", "--plot", str(folder))
-    assert done.returncode == 2
-    assert str(folder) in done.stderr
-    assert "Traceback" not in done.stderr
+    monkeypatch.setattr(cudriver, "driver_is_simulated", lambda: False)
+    assert cli.main(["bench", "--size", "64K", "--rounds", "1", "--plot", str(folder)]) == 2
+    assert str(folder) in capsys.readouterr().err
 
 
 def test_many_pairs_of_peers_are_two_bars() -> None:

@@ -338,7 +338,7 @@ def test_the_report_tells_the_device_and_the_driver() -> None:
     assert (told["schema"], told["rounds"], told["sizes"]) == (1, 1, [SMALLEST])
     assert (told["interrupted"], told["notes"]) == (False, [])
     assert told["device_count"] == cu.device_count()
-    simulated = "simulated driver: no GPU takes part, the figures mean nothing"
+    simulated = "simulated driver: no GPU takes part, so no rates are given"
     assert told["meaningless"] == (simulated if cu.driver_is_simulated() else None)
 
 

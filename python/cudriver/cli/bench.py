@@ -37,7 +37,8 @@ EPILOG = """\
 GB/s are 1e9 bytes a second. Sizes are 512M, 2G, 64K (binary: 1K is 1024
 bytes); without a suffix, MiB. If memory does not suffice, half the size is tried
 and the output says so. Without a driver the simulated one runs: the output has
-what was copied and verified, and the rates of a recorded run in place of its own.
+what was copied and verified, and the rates of a recorded run in place of its own;
+it has none to plot.
 
   cudriver bench                            the ladder with arrays of 512 MiB
   cudriver bench --sizes                    the same for 64 KiB to 1 GiB
@@ -93,6 +94,9 @@ def run(arguments: Namespace) -> int:
     if isinstance(reason, int):
         return reason
     simulated = cu.driver_is_simulated()
+    if simulated and arguments.plot is not None:
+        terminal.complain(f"--plot draws rates, and the simulated driver has none: {reason}")
+        return USAGE_ERROR
     try:
         device = cu.Device(
             int(arguments.device) if arguments.device.isdigit() else arguments.device

@@ -4,7 +4,7 @@
     report = ladder.measure(cu.Device(0), [512 << 20], rounds=10)
 
 ``cudriver bench`` prints and draws what comes of it. On the simulated driver everything runs and is
-verified, and the rates mean nothing: no GPU takes part.
+verified, and no rates are given: no GPU takes part.
 """
 
 from __future__ import annotations

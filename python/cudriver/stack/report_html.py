@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cudriver.stack import report_html_rules
 from cudriver.stack.components import ABSENT, OK, RANK, components
-from cudriver.stack.model import CONSISTENT, ERROR, MISMATCH, NOTE, UNKNOWN, WARNING
+from cudriver.stack.model import CONSISTENT, ERROR, MISMATCH, NOTE, UNKNOWN, WARNING, every
+from cudriver.stack.report_html_rules import lang, link, section
 from cudriver.stack.report_text import PROVEN, about, counted, short_path
 from cudriver.stack.say import language, said, say
 from cudriver.stack.text import html as _text
@@ -12,7 +12,7 @@ from cudriver.stack.text import is_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from cudriver.stack.model import Evidence, Facts, Finding, Library
     from cudriver.stack.outcome import Outcome
@@ -93,10 +93,9 @@ body{margin:0;padding:2rem 1.2rem}
 def page(reports: Sequence[Outcome]) -> str:
     """A whole document, one section a report."""
     title = say("CUDA stack of {names}", names=", ".join(report.prefix for report in reports))
-    parts = [_section(report, "cudriver page", report_html_rules.link) for report in reports]
-    findings = [finding for report in reports for finding in report.findings]
-    rules = {each.rule for finding in findings for each in (finding, *finding.also)}
-    return document(title, "\n".join([*parts, report_html_rules.section(rules)]), language())
+    parts = [_section(report, "cudriver page") for report in reports]
+    rules = {found.rule for report in reports for found in every(report.findings)}
+    return document(title, "\n".join([*parts, section(rules, "cudriver page")]), language())
 
 
 def document(title: str, body: str, lang: str = "en") -> str:
@@ -110,17 +109,12 @@ def document(title: str, body: str, lang: str = "en") -> str:
 
 
 def fragment(report: Outcome) -> str:
-    """For a notebook's cell: the section with its style."""
-    return f"<style>{STYLE}</style>{_section(report, 'cudriver', _text)}"
+    """For a notebook's cell: the section and the pages of its rules, with their style."""
+    rules = {found.rule for found in every(report.findings)}
+    return f"<style>{STYLE}</style>{_section(report, 'cudriver')}{section(rules, 'cudriver')}"
 
 
-def lang() -> str:
-    """The attribute that says which Chinese characters are meant; none for English."""
-    return "" if language() == "en" else f' lang="{language()}"'
-
-
-def _section(report: Outcome, classes: str, code: Callable[[str], str]) -> str:
-    """code: how the code of a rule is shown."""
+def _section(report: Outcome, classes: str) -> str:
     facts = report.facts
     warned = any(f.severity == WARNING for f in report.findings)
     style = CLASSES[WARNING if warned and report.verdict == CONSISTENT else report.verdict]
@@ -135,7 +129,7 @@ def _section(report: Outcome, classes: str, code: Callable[[str], str]) -> str:
     ]
     if findings:
         parts.append(f"<h2>{_text(say('Findings'))}</h2>")
-        parts += [_finding(finding, facts, code) for finding in findings]
+        parts += [_finding(finding, facts) for finding in findings]
     if report.observation is not None:
         parts.append(_observation(report))
     if facts.problems:
@@ -160,7 +154,7 @@ def _components(report: Outcome) -> str:
     return f"<table><tbody>{''.join(rows)}</tbody></table>"
 
 
-def _finding(finding: Finding, facts: Facts, code: Callable[[str], str]) -> str:
+def _finding(finding: Finding, facts: Facts) -> str:
     style = "note" if finding.severity == NOTE else CLASSES[finding.severity]
     rows = []
     if finding.predicts:
@@ -168,14 +162,14 @@ def _finding(finding: Finding, facts: Facts, code: Callable[[str], str]) -> str:
     if finding.evidence:
         rows.append(("evidence", _evidence_rows(finding, facts)))
     for other in finding.also:
-        title = f"<p>{code(other.rule)} {_text(said(other.title, other.rule))}</p>"
+        title = f"<p>{link(other.rule)} {_text(said(other.title, other.rule))}</p>"
         rows.append(("also", title + _evidence_rows(other, facts)))
     if finding.fix:
         proven = f"<p>{_text(say(PROVEN))}</p>" if finding.proven else ""
         rows.append(("fix", "".join(map(_fix, finding.fix)) + proven))
     body = "".join(f"<dt>{_text(say(name))}</dt><dd>{value}</dd>" for name, value in rows)
     return (
-        f'<article class="{style}"><h3><span class="tag {style}">{code(finding.rule)} '
+        f'<article class="{style}"><h3><span class="tag {style}">{link(finding.rule)} '
         f"{_text(say(finding.severity))}</span>{_text(said(finding.title, finding.rule))}</h3>"
         f"{f'<dl>{body}</dl>' if body else ''}</article>"
     )

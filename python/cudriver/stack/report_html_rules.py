@@ -1,4 +1,4 @@
-"""The pages of a report's rules, at the end of the HTML report, where its rule codes lead."""
+"""The pages of a report's rules, at the end of its HTML, where its rule codes lead."""
 
 from __future__ import annotations
 
@@ -14,20 +14,29 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
 
-def link(rule: str) -> str:
+def link(rule: str, folder: str = explain.FOLDER) -> str:
     """A rule's code, which leads to its page if there is one."""
     code = html(rule)
-    return f'<a href="#{code}">{code}</a>' if rule in explain.rule_names() else code
+    return f'<a href="#{code}">{code}</a>' if rule in explain.rule_names(folder) else code
 
 
-def section(rules: Collection[str]) -> str:
-    """The pages of these rules, each once."""
-    folder = os.path.join(explain.FOLDER, "zh" if language() == "zh" else "")
+def section(rules: Collection[str], classes: str, folder: str = explain.FOLDER) -> str:
+    """The pages of these rules, each once: in a notebook's cell closed until a link leads there."""
+    folder = os.path.join(folder, "zh" if language() == "zh" else "")
     known = [rule for rule in explain.rule_names(folder) if rule in rules]
     parts = (f'id="{rule}">{"".join(_blocks(explain.page(rule, folder)))}' for rule in known)
     pages = "".join(f'<article class="note" {part}</article>' for part in parts)
     heading = html(say("Rules"))
-    return f'<section class="cudriver page"><h2>{heading}</h2>{pages}</section>' if pages else ""
+    if "page" in classes:
+        body = f"<h2>{heading}</h2>{pages}"
+    else:
+        body = f"<details><summary>{heading}</summary>{pages}</details>"
+    return f'<section class="{classes}"{lang()}>{body}</section>' if pages else ""
+
+
+def lang() -> str:
+    """The attribute that says which Chinese characters are meant; none for English."""
+    return "" if language() == "en" else f' lang="{language()}"'
 
 
 def _blocks(page: str) -> Iterator[str]:

@@ -344,7 +344,7 @@ def test_a_rule_that_is_none_is_a_usage_error(cpu_torch, rule):
     for option in ("--select", "--ignore"):
         done = run("check", "--root", str(cpu_torch), "/envs/plain", option, rule)
         assert (done.returncode, done.stdout) == (2, "")
-        assert "is no rule" in done.stderr
+        assert "is neither a rule" in done.stderr
 
 
 def test_a_level_without_a_match_is_a_usage_error(cpu_torch):
@@ -494,8 +494,8 @@ def test_which_without_libraries_says_so(cpu_torch):
 @pytest.mark.parametrize("option", ["--select", "--ignore"])
 def test_a_usage_error_fits_the_terminal(option):
     words = ["check", option, "nonsense"]
-    told = "cudriver check: error: argument {}: 'NONSENSE' is no rule (CU303) nor the start of one"
-    assert told.format(option) + " (CU3)" in run(*words).stderr.splitlines()
+    told = "cudriver check: error: argument {}: 'NONSENSE' is neither a rule (CU303) nor the start"
+    assert told.format(option) + " of one (CU3)" in run(*words).stderr.splitlines()
     done = run(*words, COLUMNS="60")
     assert (done.returncode, done.stdout) == (2, "")
     assert max(map(len, done.stderr.splitlines())) <= 60

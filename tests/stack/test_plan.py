@@ -97,21 +97,21 @@ def test_the_best_is_the_newest_that_fits(name, release):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["numpi"], "'numpi' is no package"),
-        (["torch", "--driver", "abc"], "'abc' is no driver release"),
+        (["numpi"], "'numpi' is not a package"),
+        (["torch", "--driver", "abc"], "'abc' is not a driver release"),
         (["torch", "--driver", "5350.1"], "no driver branch 5350"),
         (["torch", "--gpu", "H1000"], "no GPU 'H1000'"),
         (["torch", "--gpu", "4.2"], "compute capability 4.2"),
         (["torch", "--gpu", "ampere"], "no GPU 'ampere'"),
         (["torch", "--gpu", "V100", "--gpu", "B200"], "capability 7.0 and 10.0 in one machine"),
         (["torch", "--gpu", "K80", "--gpu", "H100"], "capability 3.7 and 9.0 in one machine"),
-        (["torch==2.4"], "'torch==2.4' is no package"),
+        (["torch==2.4"], "'torch==2.4' is not a package"),
         (["torch", "--python", "3.99"], "Python 3.99"),
         (["torch", "--python", "2.7"], "Python 2.7"),
-        (["torch", "--installer", "easy_install"], "'easy_install' is no installer"),
-        (["torch", "--server", "arch"], "'arch' is no family"),
+        (["torch", "--installer", "easy_install"], "'easy_install' is not an installer"),
+        (["torch", "--server", "arch"], "'arch' is not a family"),
         (["torch", "--containers"], "add --server"),
-        (["torch", "--at", "/nowhere"], "/nowhere is no folder"),
+        (["torch", "--at", "/nowhere"], "/nowhere is not a folder"),
         (["torch", "--at", "/usr", "--server", "debian"], "no --server"),
         (["torch", "--at", "/usr", "--python", "3.12"], "no --python"),
         (["--constraints", "torch-0.1"], "no set 'torch-0.1'"),
@@ -145,7 +145,7 @@ def test_a_longer_number_is_another_gpu(name):
 def test_no_packages_are_asked_for(monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", open("/dev/null"))  # noqa: SIM115
     assert main(["plan", "--driver", "580.1", "--gpu", "9.0"]) == 2
-    assert "is no package that a plan knows; known are torch, jax" in capsys.readouterr().err
+    assert "no package is named; known are torch, jax" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("tool", table("plan")["make"])

@@ -292,7 +292,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < 1e6:
-        raise ArgumentTypeError(f"{text!r} is no number of seconds")
+        raise ArgumentTypeError(f"{text!r} is not a number of seconds")
     return seconds
 
 
@@ -305,5 +305,7 @@ def _rules(text: str) -> list[str]:
     names = [name.strip().upper() for name in text.split(",") if name.strip()]
     for name in names:
         if not any(rule.startswith(name) for rule in rule_names()) or name in ("C", "CU"):
-            raise ArgumentTypeError(f"{name!r} is no rule (CU303) nor the start of one (CU3)")
+            raise ArgumentTypeError(
+                f"{name!r} is neither a rule (CU303) nor the start of one (CU3)"
+            )
     return names

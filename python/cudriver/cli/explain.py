@@ -25,7 +25,7 @@ def parser() -> ArgumentParser:
         "cudriver explain",
         description="What a rule means, how it is seen and how it is fixed. Without RULE, the "
         "error's text is read from standard input and its rule found.",
-        epilog="exit status: 0 explained, 2 usage, 3 no rule knows this text",
+        epilog="exit status: 0 explained, 2 usage, 3 no rule matches this text",
     )
     result.add_argument(
         "rule", metavar="RULE", nargs="*", help="CU303, or the error's text in quotes"
@@ -57,7 +57,7 @@ def run(arguments: Namespace) -> int:
             found.line += before
         names = [found.rule for found in matches]
         if not names:
-            told = "no rule knows this text; cudriver check, cudriver explain --list"
+            told = "no rule matches this text; try cudriver check, or cudriver explain --list"
             return _nothing(told, arguments)
     for name in names:
         if name not in known:

@@ -140,7 +140,7 @@ def _baseline(path: str) -> Any:
             return json.load(file)
         except (ValueError, RecursionError):
             raise ValueError(
-                f"{path} is no JSON: --baseline takes a report, or what --save-baseline wrote"
+                f"{path} is not JSON: --baseline takes a report, or what --save-baseline wrote"
             ) from None
 
 
@@ -159,5 +159,5 @@ def _count(text: str) -> int:
     from argparse import ArgumentTypeError
 
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise ArgumentTypeError(f"{text!r} is no number of reports")
+        raise ArgumentTypeError(f"{text!r} is not a number of reports")
     return int(text)

@@ -28,7 +28,7 @@ class Below:
     """A folder that stands for "/". Paths are absolute paths inside it."""
 
     def __init__(self, folder: str) -> None:
-        """Raises OSError where it is no folder."""
+        """Raises OSError where it is not a folder."""
         self._descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._openat2 = _openat2(self._descriptor)
 

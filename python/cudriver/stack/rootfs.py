@@ -50,7 +50,7 @@ class Root:
     """A file system's root, read only. Paths given and returned are absolute paths inside it."""
 
     def __init__(self, path: str = "/") -> None:
-        """Raises OSError where `path` is no folder."""
+        """Raises OSError where `path` is not a folder."""
         # Not realpath: /proc/PID/root is a link that reads as "/" and leads elsewhere.
         self.path: str = os.path.abspath(path)
         self.host: bool = self.path == "/"

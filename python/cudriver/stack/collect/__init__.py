@@ -102,7 +102,7 @@ def check_arguments(
     from cudriver.stack.collect import driver
 
     if not os.path.isdir(root):
-        raise NotADirectoryError(f"{root} is no folder")
+        raise NotADirectoryError(f"{root} is not a folder")
     driver.assumed(assume_driver, assume_gpus)
 
 

@@ -45,7 +45,7 @@ def assumed(release: str | None, gpus: Sequence[str] | None) -> Driver:
     driver = Driver(assumed=True)
     if release is not None:
         if not re.fullmatch(r"\d{3,4}(\.\d+){0,2}", release):
-            raise ValueError(f"{release!r} is no driver release; one looks like 535.104.05")
+            raise ValueError(f"{release!r} is not a driver release; one looks like 535.104.05")
         branch = release.partition(".")[0]
         if not 300 <= int(branch) < 2000:
             raise ValueError(f"NVIDIA has no driver branch {branch}; one looks like 580")
@@ -62,7 +62,7 @@ def capability(text: str) -> str:
     """ "9.0" from "9.0", "90" or "sm_90". Raises ValueError, also for one that no GPU has."""
     match = re.fullmatch(r"(?:sm_)?(\d{1,2})\.?(\d)[af]?", text.strip(), re.ASCII)
     if match is None:
-        raise ValueError(f"{text!r} is no compute capability; one looks like 9.0")
+        raise ValueError(f"{text!r} is not a compute capability; one looks like 9.0")
     wanted = f"{int(match[1])}.{match[2]}"
     known = [row["capability"] for row in table("driver")["architectures"]]
     if wanted not in known:

@@ -45,12 +45,12 @@ def place(tree: Root, prefix: str | None) -> str:
     if prefix is None:
         prefix = sys.prefix if tree.host else "/usr"
     if not prefix:
-        raise NotADirectoryError("an empty text is no folder")
+        raise NotADirectoryError("an empty path is not a folder")
     path = os.path.abspath(prefix) if tree.host else os.path.normpath("/" + prefix.lstrip("/"))
     if tree.is_file(path) and os.path.basename(os.path.dirname(path)) == "bin":
         path = os.path.dirname(os.path.dirname(path))
     if not tree.is_dir(path):
         raise NotADirectoryError(
-            f"{prefix} is no folder" + ("" if tree.host else f" in {tree.path}")
+            f"{prefix} is not a folder" + ("" if tree.host else f" in {tree.path}")
         )
     return path

@@ -46,9 +46,10 @@ def make(
     for name in packages or [""]:
         plain = name.strip().lower().replace("_", "-")
         names.append(known["aliases"].get(plain, plain))
-        one_of(known["frameworks"], names[-1], f"{name!r} is no package that a plan knows")
-    one_of(known["make"], installer, f"{installer!r} is no installer")
-    one_of(known["families"], server or "debian", f"{server!r} is no family of distributions")
+        told = f"{name!r} is not a package that a plan knows" if name else "no package is named"
+        one_of(known["frameworks"], names[-1], told)
+    one_of(known["make"], installer, f"{installer!r} is not an installer")
+    one_of(known["families"], server or "debian", f"{server!r} is not a family of distributions")
     stated, version = assumed(driver, list(map(gpu, gpus))), cut(python, 2)
     if python is not None:
         one_of(known["pythons"], version or "", f"no framework has wheels for Python {python}")

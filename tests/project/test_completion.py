@@ -52,6 +52,8 @@ def test_what_a_shell_offers(complete, tmp_path) -> None:
     assert complete("cudriver explain CU303") == ["CU303"]
     assert complete("cudriver check --select CU30") == [f"CU30{number}" for number in range(1, 8)]
     assert complete("cudriver check --ignore EX1") in ([], [""])
+    of_a_list = complete("cudriver check --select CU303,EX,CU502,CU50")
+    assert of_a_list == [f"CU303,EX,CU502,CU50{number}" for number in range(1, 4)]
     assert complete("cudriver which libcudart") == ["libcudart"]
     assert complete("cudriver which nvJ") == ["nvJitLink"]
     assert sorted(complete("cudriver completion ")) == ["bash", "fish", "zsh"]

@@ -13,9 +13,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Action, ArgumentParser, Namespace
 
-FILE, FOLDER, WORDS, OTHER = "file", "folder", "words", "other"
+FILE, FOLDER, WORDS, LIST, OTHER = "file", "folder", "words", "list", "other"
 #: What a value is, by its name in the help.
-KINDS = {"FILE": FILE, "PREFIX": FOLDER, "DIR": FOLDER, "DIRS": FOLDER}
+KINDS = {"FILE": FILE, "PREFIX": FOLDER, "DIR": FOLDER, "DIRS": FOLDER, "RULES": LIST}
 
 EPILOG = """\
 To use it, add this line to your shell's configuration:
@@ -72,7 +72,7 @@ def word(action: Action) -> Word:
         flags=tuple(action.option_strings),
         text=(action.help or "").replace("%%", "%"),
         name=name,
-        kind=None if action.nargs == 0 else WORDS if words else KINDS.get(name, OTHER),
+        kind=None if action.nargs == 0 else KINDS.get(name, WORDS if words else OTHER),
         words=words,
         optional=action.nargs == "?",
         repeated=action.nargs == "*" or type(action).__name__ == "_AppendAction",
@@ -105,7 +105,7 @@ def quoted(text: str) -> str:
 BASH = """\
 _cudriver() {
     local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]}
-    local command=${COMP_WORDS[1]} kind=words words=
+    local command=${COMP_WORDS[1]} kind=words words= first=
     case $command in
 %(commands)s
         help) words=%(names)s ;;
@@ -116,6 +116,11 @@ _cudriver() {
     if ((COMP_CWORD == 1)); then kind=words words=%(names)s; fi
     case $kind in
         words) mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word") ;;
+        list)
+            [[ $word != *,* ]] || first=${word%%,*},
+            mapfile -t COMPREPLY < <(compgen -P "$first" -W "$words" -- "${word#"$first"}")
+            compopt -o nospace
+            ;;
         file) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$word") ;;
         folder) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -d -- "$word") ;;
     esac
@@ -148,6 +153,8 @@ def zsh(known: dict[str, list[Word]]) -> str:
     def specification(one: Word, flag: str) -> str:
         text = one.text.replace("[", "\\[").replace("]", "\\]")
         way = f"({' '.join(one.words)})" if one.words else ways.get(one.kind or "")
+        if one.kind == LIST:
+            way = f"{{_values -s , {one.name} {' '.join(one.words)}}}"
         name = one.name.replace(":", "\\:")
         if not flag:
             return quoted(f"{'*' if one.repeated else ''}:{name}:{way}")
@@ -178,15 +185,17 @@ def fish(known: dict[str, list[Word]]) -> str:
     folders = "-x -a '(__fish_complete_directories)'"
     ways = {FILE: "-r -F", FOLDER: folders, OTHER: "-x"}
     lines = ["complete -c cudriver -f"]
-    for command, words in known.items():
+    for command, follow in known.items():
         lines.append(
             f"complete -c cudriver -n __fish_use_subcommand -a {command}"
             f" -d {quoted(COMMANDS[command][1])}"
         )
-        for one in words:
-            way = ways.get(one.kind or "", "")
-            if one.words:
-                way = f"-x -a {quoted(' '.join(one.words))}"
+        for one in follow:
+            way, words = ways.get(one.kind or "", ""), " ".join(one.words)
+            if words:
+                way = f"-x -a {quoted(words)}"
+            if one.kind == LIST:
+                way = f"-x -a {quoted(f'(__fish_append , {words})')}"
             flags = [f"-l {f[2:]}" if f.startswith("--") else f"-s {f[1:]}" for f in one.flags]
             if not flags and one.kind == OTHER:
                 continue

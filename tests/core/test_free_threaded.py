@@ -1,7 +1,7 @@
 """On a free-threaded CPython the core switches the GIL on, or is refused where that is forbidden.
 
-`.ci/run free-threaded` runs them on one. tests/stack/test_threads.py has the other half: the check
-and the ELF reader leave the GIL off.
+`.ci/run free-threaded` runs them on one. tests/stack/test_check_threads.py has the other half:
+the check and the ELF reader leave the GIL off.
 """
 
 from __future__ import annotations

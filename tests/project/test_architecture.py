@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -238,3 +239,9 @@ def test_python_modules_have_no_circle(top: Path) -> None:
 def test_every_folder_of_the_package_has_its_part() -> None:
     folders = {p.parent.name for p in PACKAGE.glob("*/__init__.py")}
     assert folders <= set(PARTS)
+
+
+def test_every_file_of_tests_has_a_name_of_its_own() -> None:
+    """pytest imports each by its name alone; processes that take a folder each would not see it."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []

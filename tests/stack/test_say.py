@@ -16,9 +16,10 @@ import cudriver
 from cudriver import cli
 from cudriver.cli import COMMANDS
 from cudriver.stack import say
+from cudriver.stack.collect.driver import trouble
 from cudriver.stack.components import components
 from cudriver.stack.explain import rule_names
-from cudriver.stack.model import ERROR, NOTE, WARNING, Environment, Facts, Finding
+from cudriver.stack.model import ERROR, NOTE, WARNING, Driver, Environment, Facts, Finding
 from cudriver.stack.report import Report
 from cudriver.stack.report_text import PROVEN, VERDICTS
 from cudriver.stack.tables import table
@@ -105,6 +106,21 @@ def test_columns_stand_below_each_other(chinese):
     for label, _, about in components(made):
         (row,) = [line for line in text.splitlines() if line[2:].startswith(label + " ")]
         assert columns(row[: row.index(about[:4])]) == 16
+
+
+@pytest.mark.parametrize(
+    ("driver", "told"),
+    [
+        (Driver(), "找不到 libcuda.so.1"),
+        (Driver(path="/usr/lib/libcuda.so.1", kind="stub"), "/usr/lib/libcuda.so.1 是 stub 库"),
+        (Driver(path="/usr/lib/libcuda.so.1", init_code=804), "cuInit 返回 804"),
+    ],
+)
+def test_what_is_wrong_with_the_driver_is_chinese(driver, told, chinese):
+    driver.error = trouble(driver)
+    facts = samples.healthy()
+    facts.driver = driver
+    assert told in Report(facts, []).to_text()
 
 
 def test_json_is_english(chinese):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cudriver.stack.model import ERROR, NOTE, UNKNOWN, WARNING, every
-from cudriver.stack.say import language, say
+from cudriver.stack.say import language, said, say
 from cudriver.stack.tables import table
 
 TYPE_CHECKING = False
@@ -64,7 +64,7 @@ def driver_line(facts: Facts) -> str:
     """Release, CUDA version and devices."""
     driver = facts.driver
     if driver.release is None and driver.path is None and driver.cuda is None:
-        text = driver.error or say("none")
+        text = said(driver.error, "driver") if driver.error else say("none")
     else:
         text = driver.release or say("release unknown")
         if driver.cuda:
@@ -74,7 +74,7 @@ def driver_line(facts: Facts) -> str:
         if driver.kernel_release and driver.kernel_release != driver.release:
             text += say(", kernel module {release}", release=driver.kernel_release)
         if driver.error:
-            text += say("; ") + driver.error
+            text += say("; ") + said(driver.error, "driver")
     if driver.assumed:
         text += say(" (assumed)")
     names: dict[str, int] = {}

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from docutils import nodes
 from sphinx.application import Sphinx
+from sphinx.domains.python import PyAttribute
 from sphinx.pycode import ModuleAnalyzer
 
 import cudriver
@@ -55,7 +57,7 @@ def known(annotation: str) -> str:
     """An annotation in names that readers know."""
     annotation = re.sub(r"^'(.*)'$", r"\1", annotation)
     annotation = re.sub(r"\b_Typed\[\w+\]", "DTypeLike", annotation)
-    annotation = re.sub(r"(NDArray|DeviceArray)\[[\w.]+\]", r"\1", annotation)
+    annotation = re.sub(r"(NDArray|DeviceArray|np\.dtype)\[[\w.]+\]", r"\1", annotation)
     for name, shown in NAMES.items():
         annotation = re.sub(rf"(?<![\w.]){re.escape(name)}\b", shown, annotation)
     return annotation
@@ -101,6 +103,25 @@ def add_types(
     return args, "" if what == "class" else result.replace("Self", name.split(".")[1])
 
 
+def properties() -> dict[str, str]:
+    """The types of the stub's properties by their names ("Context.device")."""
+    return {
+        name: known(ast.unparse(function.returns)).replace("Self", name.partition(".")[0])
+        for name, function in functions()
+        if function.returns and "property" in map(ast.unparse, function.decorator_list)
+    }
+
+
+class Attribute(PyAttribute):
+    """An attribute. Of one that is written in C only the stub knows the type."""
+
+    def handle_signature(self, sig: str, signode: nodes.Element) -> tuple[str, str]:
+        kind = properties().get(sig)
+        if kind is not None:
+            self.options.setdefault("type", kind)
+        return super().handle_signature(sig, signode)
+
+
 def forget_overloads(_app: Sphinx) -> None:
     """Lets autodoc show one signature of a Python function, not each overload as it is written."""
     for module in ("memory.pinned", "memory.copies"):
@@ -113,4 +134,5 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Sphinx calls this."""
     app.connect("builder-inited", forget_overloads)
     app.connect("autodoc-process-signature", add_types)
+    app.add_directive_to_domain("py", "attribute", Attribute, override=True)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -68,6 +68,18 @@ def test_signatures_have_types_and_no_private_names(extension: Any) -> None:
             assert not re.search(r"\b_[A-Z]", args + result), name
 
 
+def test_properties_that_are_written_in_c_have_types(extension: Any) -> None:
+    types = extension("signatures").properties()
+    assert types["Context.device"] == "Device"
+    assert types["DeviceArray.dtype"] == "~numpy.dtype"
+    assert types["DeviceArray.T"] == "DeviceArray"
+    for name in METHODS:
+        kind, _, last = name.partition(".")
+        if inspect.isgetsetdescriptor(getattr(getattr(cu, kind), last)):
+            assert name in types
+            assert not re.search(r"\b_[A-Z]", types[name]), name
+
+
 def test_the_drivers_functions_that_docstrings_name_are_links(extension: Any) -> None:
     links = extension("elsewhere").LINKS
     stub = (ROOT / "python" / "cudriver" / "_core.pyi").read_text(encoding="utf-8")

@@ -19,7 +19,8 @@ from cudriver.stack import say
 from cudriver.stack.collect.driver import trouble
 from cudriver.stack.components import components
 from cudriver.stack.explain import rule_names
-from cudriver.stack.model import ERROR, NOTE, WARNING, Driver, Environment, Facts, Finding
+from cudriver.stack.model import ERROR, NOTE, WARNING, Driver, Environment, Facts, Finding, Problem
+from cudriver.stack.observe import Observation, Row
 from cudriver.stack.report import Report
 from cudriver.stack.report_text import PROVEN, VERDICTS
 from cudriver.stack.tables import table
@@ -76,7 +77,8 @@ def test_what_is_said_has_the_values_of_the_english():
     fields = string.Formatter().parse
     for part in parts().values():
         for english, told in part.items():
-            assert HAN.search(told) or not english.strip(" ;:,{}counts"), english
+            words = re.sub(r"\{\w+\}", "", english).strip(" ;:,")
+            assert HAN.search(told) or not words, english
             values = [{name for _, name, _, _ in fields(text) if name} for text in (english, told)]
             assert values[0] >= values[1], english
 
@@ -121,6 +123,63 @@ def test_what_is_wrong_with_the_driver_is_chinese(driver, told, chinese):
     facts = samples.healthy()
     facts.driver = driver
     assert told in Report(facts, []).to_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "part", "told"),
+    [
+        (
+            "torch requires a==12.8 (installed: 12.1.105), b (installed: none) and 2 more",
+            "CU402",
+            "torch 要求 a==12.8（已安装 12.1.105）, b（未安装），另有 2 项",
+        ),
+        ("drivers of 2 branches: R580 and R570", "FL101", "驱动属于 2 个分支：R580 和 R570"),
+        (
+            "drivers of 5 branches: 1 and 2 and 3 more",
+            "FL101",
+            "驱动属于 5 个分支：1 和 2 等另外 3 个",
+        ),
+        ("NCCL of 2 versions in one job", "FL301", "NCCL 有 2 个版本（同一作业中）"),
+        ("NCCL of 2 versions in jobs 12, 13", "FL301", "NCCL 有 2 个版本（作业 12, 13）"),
+        ("torch for CUDA 12 and 13 in one job", "FL201", "torch 针对 CUDA 12 和 13（同一作业中）"),
+        (
+            "V=9,1,2: '9' is no device's index; 1, 2 after it not read, 0 of 2 GPUs visible",
+            "CU502",
+            "V=9,1,2：'9' 不是任何设备的编号；其后的 1, 2 没有读取，2 块 GPU 中 0 块可见",
+        ),
+        (
+            "V=0,0: '0' names a device twice, which hides all, 0 of 1 GPU visible",
+            "CU502",
+            "V=0,0：'0' 重复列出一个设备，于是全部被隐藏，1 块 GPU 中 0 块可见",
+        ),
+        (
+            "asking the driver failed: the child process crashed (SIGSEGV)",
+            "CU110",
+            "查询驱动失败：子进程崩溃（SIGSEGV）",
+        ),
+        ("cuInit gave no answer within 5 s", "driver", "cuInit 的子进程在 5 秒内没有回答"),
+        ("/a: cannot be read: Permission denied", "doubts", "/a：无法读取：Permission denied"),
+        ("cannot be read: Permission denied", "{problem}", "无法读取：Permission denied"),
+        ("CU303 could not be checked: KeyError: 'x'", "doubts", "CU303 未能检查：KeyError: 'x'"),
+    ],
+)  # fmt: skip
+def test_no_english_stays_around_names_and_numbers(text, part, told, chinese):
+    assert say.said(text, part) == told
+
+
+def test_what_was_observed_is_chinese(chinese):
+    rows = [Row("a", "1", "1"), Row("b", "1", "2")]
+    seen = Observation({"torch": "ImportError: x"}, rows)
+    assert seen.summary() == "2 个值，1 个不同；import torch: ImportError: x"
+    dead = Observation({}, [], "the interpreter died of SIGSEGV")
+    assert dead.summary() == "解释器因 SIGSEGV 终止"
+    assert dead.to_dict()["error"] == "the interpreter died of SIGSEGV"
+    facts = samples.healthy()
+    facts.problems.append(Problem("/a", "is not text"))
+    made = Report(facts, [], observation=seen)
+    for shown in (made.to_text(), made.to_html()):
+        assert "不是文本" in shown
+        assert "1 个不同；" in shown
 
 
 def test_json_is_english(chinese):

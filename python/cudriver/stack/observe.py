@@ -9,6 +9,7 @@ from __future__ import annotations
 from cudriver.stack.collect.child import signal_name
 from cudriver.stack.names import is_cuda_library
 from cudriver.stack.record import Record
+from cudriver.stack.say import said, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -109,12 +110,15 @@ class Observation(Record):
     def summary(self) -> str:
         """One line."""
         if self.error:
-            return self.error
+            return said(self.error, "observed")
         failed = {name: error for name, error in self.imports.items() if error}
         count, wrong = len(self.rows), sum(not row.agrees for row in self.rows)
         text = f"{count} value{'' if count == 1 else 's'}, {wrong or 'none'} "
         text += "differs" if 1 in (count, wrong) else "differ"
-        return "; ".join([text, *(f"import {name}: {error}" for name, error in failed.items())])
+        text = said(text, "observed")
+        return say("; ").join(
+            [text, *(f"import {name}: {error}" for name, error in failed.items())]
+        )
 
     def to_dict(self) -> dict[str, Any]:
         return {

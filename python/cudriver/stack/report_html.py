@@ -134,7 +134,7 @@ def _section(report: Outcome, classes: str) -> str:
         parts.append(_observation(report))
     if facts.problems:
         rows = "".join(
-            f"<li><code>{_text(problem.file)}</code> {_text(problem.text)}</li>"
+            f"<li><code>{_text(problem.file)}</code> {_text(said(problem.text, '{problem}'))}</li>"
             for problem in facts.problems
         )
         parts.append(f"<h2>{_text(say('Not readable'))}</h2><ul>{rows}</ul>")
@@ -231,7 +231,7 @@ def _observation(report: Outcome) -> str:
         return ""
     rows = "".join(
         f'<tr><td class="mark {"good" if row.agrees else "bad"}">{"✓" if row.agrees else "✗"}</td>'
-        f"<th>{_text(row.name)}</th><td>{_text(row.predicted or '-')}</td>"
+        f"<th>{_text(row.name)}</th><td>{_text(said(row.predicted or '-', 'observed'))}</td>"
         f"<td>{_text(row.observed or '-')}</td></tr>"
         for row in observation.rows
     )

@@ -200,7 +200,9 @@ def observation_lines(report: Outcome, style: Style, verbose: bool) -> list[str]
             continue
         differs = say("same") if row.agrees else style.paint(say("differs"), "red")
         lines.append(f"  {clean(row.name)}: {differs}")
-        lines.append(f"    {pad(say('predicted'), 9)}  {clean(row.predicted or '-')}")
+        lines.append(
+            f"    {pad(say('predicted'), 9)}  {clean(said(row.predicted or '-', 'observed'))}"
+        )
         lines.append(f"    {pad(say('observed'), 9)}  {clean(row.observed or '-')}")
     return lines
 
@@ -301,7 +303,9 @@ def _problems(facts: Facts, style: Style, verbose: bool) -> list[str]:
     shown = facts.problems if verbose else facts.problems[:3]
     for problem in shown:
         place = short_path(facts, problem.file) + (f":{problem.line}" if problem.line else "")
-        lines += wrap(f"{say('unreadable')}  {place}: {problem.text}", style.width)
+        lines += wrap(
+            f"{say('unreadable')}  {place}: {said(problem.text, '{problem}')}", style.width
+        )
     if len(shown) < len(facts.problems):
         more = len(facts.problems) - len(shown)
         lines.append(" " * 12 + say("and {n} more (-v)", n=more))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from functools import partial
 
 from cudriver.stack.tables import table
 from cudriver.stack.text import CLOSING
@@ -61,14 +62,26 @@ def said(text: str, part: str) -> str:
         for template, chinese in {**known.get(part, {}), **known["any"]}.items():
             found = re.fullmatch(_pattern(template), text, re.DOTALL)
             if found:
-                return str(chinese).format(**found.groupdict())
+                values = {name: _value(name, value) for name, value in found.groupdict().items()}
+                return str(chinese).format(**values)
     return text
 
 
-def _pattern(template: str) -> str:
+def _value(name: str, text: str) -> str:
+    """A value without the English around its names and numbers, by a part for such ("{what}")."""
+    for template, chinese in table("zh").get(f"{{{name}}}", {}).items():
+        text = re.sub(_pattern(template, r"\S+?"), partial(_filled, chinese), text)
+    return text
+
+
+def _filled(chinese: str, found: re.Match[str]) -> str:
+    return chinese.format(**found.groupdict())
+
+
+def _pattern(template: str, value: str = ".+?") -> str:
     """An expression for what a template says: a group a value."""
     values = [name[1:-1] for name in _VALUE.findall(template)]
     texts = map(re.escape, _VALUE.split(template))
     return next(texts) + "".join(
-        f"(?P<{name}>.+?){text}" for name, text in zip(values, texts, strict=True)
+        f"(?P<{name}>{value}){text}" for name, text in zip(values, texts, strict=True)
     )

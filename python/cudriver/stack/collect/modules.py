@@ -21,7 +21,7 @@ STRINGS_LIMIT = 16 << 20  # bytes of an extension module's read-only data
 STREAMS = 64  # compressed texts of one extension module
 _MOVED = re.compile(rb"__path__|\bglobals\(\)|\bvars\(\)")
 _DYNAMIC = re.compile(
-    rb"\bglobals\(\)|\bsys\.modules\[__name__|^(?:exec|vars|locals)\(|^def __getattr__|lazy_loader",
+    rb"\bglobals\(\)|\bsys\.modules\[__name__|^[ \t]*(?:exec|vars|locals)\(|lazy_loader",
     re.MULTILINE,
 )
 _AT_THE_END = ("was never closed", "unterminated triple-quoted", "unexpected EOF")
@@ -158,9 +158,10 @@ class Modules:
 
     def text(self, place: Place) -> bytes:
         try:
-            return self.root.read(place.path, SOURCE_LIMIT)
+            source = self.root.read(place.path, SOURCE_LIMIT + 1)
         except (OSError, ValueError):
             return b""
+        return source if len(source) <= SOURCE_LIMIT else b""
 
     def tree(self, place: Place) -> ast.Module | None:
         """A module's source; None where it cannot be read, or is none."""
@@ -170,17 +171,21 @@ class Modules:
 
     def _parse(self, place: Place) -> ast.Module | None:
         source = self.text(place)
+        if not source and self.root.size(place.path):
+            return None  # it cannot be read, or is too large
         try:
             if b"\0" in source:
                 self._broken[place.path] = "source code string cannot contain null bytes"
                 return None
             return ast.parse(source)
         except SyntaxError as error:
-            # The words and the grammar are those of the Python that runs this; but where a source
-            # ends too early, none takes it.
-            last = source.rstrip().count(b"\n") + 1
-            cut = (error.lineno or 0) >= last or any(w in error.msg for w in _AT_THE_END)
-            if self.version == sys.version_info[:2] or cut:
+            # The words and the grammar are those of the Python that runs this: a newer one knows
+            # more. But where a source ends too early, none takes it.
+            here, last = sys.version_info[:2], source.rstrip().count(b"\n") + 1
+            cut = any(words in error.msg for words in _AT_THE_END)
+            if self.version and self.version <= here and (error.lineno or 0) >= last:
+                cut = True
+            if self.version == here or cut:
                 self._broken[place.path] = error.msg
         except (ValueError, RecursionError, MemoryError):
             pass
@@ -200,7 +205,7 @@ class Modules:
             return True
         if _DYNAMIC.search(self.text(place)):
             return True
-        return not self._bound_in(place, tree, "").isdisjoint((name, "*"))
+        return not self._bound_in(place, tree, "").isdisjoint((name, "*", "__getattr__"))
 
     def submodule_only(self, module: str, place: Place, name: str) -> bool:
         """Whether nothing in a package's own source gives the name another value than its submodule
@@ -254,6 +259,8 @@ def bound_names(body: list[ast.stmt], module: str) -> Iterator[str]:
         node = left.pop()
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             yield node.name
+            for each in ast.walk(node):
+                yield from each.names if isinstance(each, ast.Global) else ()
             continue
         if isinstance(node, ast.Lambda) or (module and isinstance(node, ast.ExceptHandler)):
             continue

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import heapq
 import re
+import sys
 from collections.abc import Iterator
 
 from cudriver.stack.collect.modules import Modules, Place
@@ -144,7 +145,8 @@ class Reach:
         if fault is not None:
             self._meet(fault, f"No module named '{name}'")
             return
-        absent = self.absent.get(_distribution(name))
+        known = name in sys.stdlib_module_names  # dataclasses is a distribution, too
+        absent = self.absent.get(_distribution(name)) if not known else None
         if absent is not None and absent.framework is None:
             absent.framework, absent.says = self._framework.name, f"No module named '{name}'"
 
@@ -285,8 +287,15 @@ class Reach:
         fault = source.fault
         if fault is None or (name.startswith("__") and name != "__all__"):
             return
-        if not source.path or (source.source and not self.modules.binds(source, name)):
+        bound = source.source and (self.modules.binds(source, name) or self._set(name))
+        if not source.path or (source.source and not bound):
             self._meet(fault, says)
+
+    def _set(self, name: str) -> bool:
+        """Whether a module that is reached may set that attribute of another."""
+        sets = re.compile(rb"(?<!self)(?<!cls)\.%s\s*=(?!=)" % name.encode())
+        places = filter(None, map(self.modules.find, self._seen))
+        return any(sets.search(self.modules.text(place)) for place in places if place.source)
 
     def _uses(self, node: ast.stmt, known: dict[str, str]) -> None:
         """Attributes of modules that a statement takes whatever happens."""
@@ -372,7 +381,7 @@ def running(
                 yield from ((each, True) for each, _ in filter(_imports, inner))
             yield from running(node.finalbody, version, functions)
         elif isinstance(node, ast.With):
-            if not any("suppress" in ast.dump(item.context_expr) for item in node.items):
+            if all(map(_lets_errors_pass, node.items)):
                 yield from running(node.body, version, functions)
         elif isinstance(node, ast.ClassDef):
             yield node, False
@@ -382,18 +391,33 @@ def running(
                 functions[node.name] = node
             yield node, False
         elif isinstance(node, (ast.For, ast.While, ast.AsyncFor, ast.AsyncWith, ast.Match)):
-            continue  # how often, is not known
+            pass  # how often, is not known
         else:
             yield node, False
             called = functions.pop(_called(node), None)
             if called is not None:
                 yield from filter(_imports, running(called.body, version, functions))
-            if isinstance(node, (ast.Raise, ast.Return)):
-                return
+        if isinstance(node, ast.Raise) or _may_return(node):
+            return
 
 
 def _imports(pair: tuple[ast.stmt, bool]) -> bool:
     return isinstance(pair[0], (ast.Import, ast.ImportFrom))
+
+
+def _may_return(node: ast.AST) -> bool:
+    """Whether a statement may end the function that it is in."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.expr)):
+        return False
+    return isinstance(node, ast.Return) or any(map(_may_return, ast.iter_child_nodes(node)))
+
+
+def _lets_errors_pass(item: ast.withitem) -> bool:
+    """Whether a context is known to end no exception."""
+    value = item.context_expr
+    function = value.func if isinstance(value, ast.Call) else value
+    name = function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
+    return name in ("catch_warnings", "nullcontext", "open") or "lock" in name.lower()
 
 
 def _called(node: ast.stmt) -> str:

@@ -1,0 +1,203 @@
+"""Sources that go on without what they name: no error is told. The oracle is the real import."""
+
+import sys
+
+import pytest
+import real
+from test_breakage_built import Venv, pytestmark  # noqa: F401
+
+from cudriver.stack.collect.modules import Modules, Place
+from cudriver.stack.model import Environment
+from cudriver.stack.rootfs import Root
+
+VERSION = "__version__ = '2.8.0'\ncuda = None\nhip = None\n"
+
+# By what survives: the sources of torch, and which of them is edited (None: is gone).
+CASES = {
+    "a return before the import": (
+        {
+            "__init__.py": """
+def _load():
+    if not []:
+        return
+    from torch import part
+_load()
+""",
+            "part.py": "x = 1\n",
+        },
+        None,
+    ),
+    "a return of a version": (
+        {
+            "__init__.py": """
+import sys
+def _load():
+    if sys.version_info >= (3, 9):
+        return
+    from torch import part
+_load()
+""",
+            "part.py": "x = 1\n",
+        },
+        None,
+    ),
+    "a return in a try": (
+        {
+            "__init__.py": """
+def _load():
+    try:
+        from torch import fast
+        return fast
+    except ImportError:
+        pass
+    from torch import part
+    return part
+_impl = _load()
+""",
+            "fast.py": "x = 1\n",
+            "part.py": "x = 1\n",
+        },
+        None,
+    ),
+    "a context that catches": (
+        {
+            "__init__.py": """
+class try_import:
+    def __enter__(self): pass
+    def __exit__(self, *error): return True
+with try_import() as _imports:
+    from torch import part
+""",
+            "part.py": "x = 1\n",
+        },
+        None,
+    ),
+    "a context that catches, written as a function": (
+        {
+            "__init__.py": """
+import contextlib
+@contextlib.contextmanager
+def guard():
+    try:
+        yield
+    except ImportError:
+        pass
+with guard():
+    from torch import part
+""",
+            "part.py": "x = 1\n",
+        },
+        None,
+    ),
+    "a name bound anew": (
+        {
+            "__init__.py": """
+from torch import part
+part = part.x
+parts = part.split('.')
+""",
+            "part.py": "x = '1'\n",
+        },
+        "x = '1'\n",
+    ),
+    "a name of a function's global statement": (
+        {
+            "__init__.py": "from torch.part import x\n",
+            "part.py": "def _load():\n    global x\n    x = 1\n_load()\n",
+        },
+        "def _load():\n    global x\n    x = 1\n_load()\n",
+    ),
+    "names that exec binds": (
+        {
+            "__init__.py": "from torch.part import x\n",
+            "part.py": "for _name in ('x', 'y'):\n    exec(f'{_name} = 1')\n",
+        },
+        "for _name in ('x', 'y'):\n    exec(f'{_name} = 1')\n",
+    ),
+    "names that __getattr__ makes": (
+        {
+            "__init__.py": "from torch.part import x\n",
+            "part.py": "if True:\n    def __getattr__(name):\n        return 1\n",
+        },
+        "if True:\n    def __getattr__(name):\n        return 1\n",
+    ),
+    "names of an assigned __getattr__": (
+        {
+            "__init__.py": "from torch.part import x\n",
+            "part.py": "__getattr__ = lambda name: 1\n",
+        },
+        "__getattr__ = lambda name: 1\n",
+    ),
+    "a name that another module sets": (
+        {
+            "__init__.py": "from torch import part, other\nx = part.x\n",
+            "part.py": "",
+            "other.py": "from torch import part\npart.x = 1\n",
+        },
+        "",
+    ),
+    "a large source": (
+        {"__init__.py": "from torch.part import x\n", "part.py": "x = 1\n"},
+        "x = 1\ny = [\n" + "    'a',\n" * 300_000 + "]\n",
+    ),
+}
+
+
+def made(path, sources: dict[str, str], *requires: str) -> Venv:
+    venv = Venv(path / "env")
+    package = venv.site / "torch"
+    package.mkdir(parents=True)
+    for name, source in {**sources, "version.py": VERSION}.items():
+        (package / name).write_text(source)
+    files = [package / name for name in [*sources, "version.py"]]
+    venv.distribution("torch", "2.8.0", *requires, files=files)
+    return venv
+
+
+def errors(venv: Venv) -> list[tuple[str, str | None]]:
+    report = real.check(venv.path, environ=real.clean_environ(), probe_driver=False)
+    machine = "CU1", "CU401"  # CU401 is an error where the machine has a GPU
+    told = [f for f in report.findings if f.severity == "error"]
+    return [(f.title, f.predicts) for f in told if not f.rule.startswith(machine)]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_error_is_told(tmp_path, case):
+    sources, text = CASES[case]
+    init = "from .version import __version__\n" + sources["__init__.py"]
+    venv = made(tmp_path, {**sources, "__init__.py": init})
+    part = venv.site / "torch/part.py"
+    if text is None:
+        part.unlink()
+    else:
+        part.write_text("# edited here\n" + text)
+    assert real.import_error(venv.path) is None
+    assert errors(venv) == []
+
+
+def test_a_required_distribution_of_which_python_has_the_module(tmp_path):
+    init = "import dataclasses\nfrom .version import __version__\n"
+    venv = made(tmp_path, {"__init__.py": init}, "dataclasses")
+    assert real.import_error(venv.path) is None
+    assert errors(venv) == []
+
+
+@pytest.mark.parametrize(
+    ("python", "text", "broken"),
+    [
+        (sys.version_info[:2], "x = 1\nx = $\n", True),
+        (sys.version_info[:2], "x = $\nx = 1\n", True),
+        ((3, 10), "x = 1\nx = $\n", True),
+        ((3, 10), "x = $\nx = 1\n", False),
+        ((3, 99), "x = 1\nx = $\n", False),
+        ((3, 99), "x = [\n1", True),
+        ((), "x = 1\nx = $\n", False),
+    ],
+)
+def test_syntax_of_another_python(tmp_path, python, text, broken):
+    """A newer one may know what this one does not; a text that ends too early is none of any."""
+    file = tmp_path / "part.py"
+    file.write_text(text)
+    env = Environment(str(tmp_path), "venv", python=".".join(map(str, python)) or None)
+    modules = Modules(Root("/"), env, ())
+    assert (modules.broken(Place(str(file), [], None)) is not None) == broken

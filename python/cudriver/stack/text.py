@@ -145,7 +145,10 @@ def wrap_clauses(text: str, width: int) -> list[str]:
 
 def wrap_command(command: str, width: int) -> list[str]:
     """A shell command in lines that can be pasted as they stand."""
-    words = _shell_words(clean(command))
+    command = clean(command)
+    if columns(command) <= width - 2:
+        return [command]
+    words = _shell_words(command)
     remark: list[str] = []
     if "#" in words:  # a remark must not be carried on with a backslash
         at = words.index("#")

@@ -41,7 +41,8 @@ def folder_fix(facts: Facts, path: str, what: str) -> list[str]:
     if unwanted:
         return [fix.without("LD_LIBRARY_PATH", variable, unwanted)]
     return [
-        f"grep -rl {quote(what)} /etc/ld.so.conf.d  # remove that line, then: sudo ldconfig",
+        f"grep -rl {quote(what)} /etc/ld.so.conf.d  # remove the line it finds, then: "
+        "sudo ldconfig",
     ]
 
 
@@ -97,7 +98,7 @@ def cu104(facts: Facts) -> Iterator[Finding]:
         evidence,
         "Failed to initialize NVML: Driver/library version mismatch",
         [
-            "sudo reboot  # or, with nothing using the GPU: sudo rmmod nvidia_uvm "
+            "sudo reboot  # without a reboot, if nothing uses the GPU: sudo rmmod nvidia_uvm "
             "nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia"
         ],
     )

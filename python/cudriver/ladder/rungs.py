@@ -113,7 +113,7 @@ RUNGS = (
         "shared",
         "shared, in a kernel",
         "shared",
-        "On the chip, one piece a multiprocessor; the rate is the sum over all of them. What is "
+        "On the chip, one piece per multiprocessor; the rate is the sum over all of them. What is "
         "used again belongs here: it crosses nothing.",
         KERNELS,
         "events",

@@ -18,8 +18,18 @@
 #define REAP_AFTER 32
 #define REAP_BYTES ((size_t)8 << 10)
 
-/* In place of the handle of a stream that is destroyed: the next stream may have it. */
+/* In place of a handle that may name several streams: that of a stream which is destroyed, because
+ * the next may have it. No piece of such work is linked to another. */
 #define STREAM_GONE ((CUstream)UINTPTR_MAX)
+
+/* What a piece of work notes of its stream. Another library may destroy its own at any time, and
+ * the default stream per thread is another in each thread. */
+static CUstream stream_noted(const struct cudriver_stream *stream)
+{
+    bool lasts = stream->held != NULL || cudriver_stream_is_default(stream->handle);
+
+    return lasts && stream->handle != CUDRIVER_STREAM_PER_THREAD ? stream->handle : STREAM_GONE;
+}
 
 /* ---- the list ---- */
 
@@ -30,6 +40,9 @@ static void list_add(CoreState *state, TransferObject *work)
     work->prev = before;
     *(before != NULL ? &before->next : &state->works.first) = work;
     state->works.last = work;
+    if (work->stream == STREAM_GONE) {
+        before = NULL;
+    }
     while (before != NULL && (before->stream != work->stream || before->context != work->context)) {
         before = before->prev;
     }
@@ -316,7 +329,7 @@ PyObject *cudriver_work_add(CoreState *state, const struct cudriver_stream *stre
     if (PyErr_Occurred()) {
         Py_CLEAR(work);
     } else if (!work->over) {
-        work->stream = stream->handle;
+        work->stream = stream_noted(stream);
         work->owners[0] = Py_XNewRef(first);
         work->owners[1] = Py_XNewRef(second);
         list_add(state, (TransferObject *)Py_NewRef((PyObject *)work));

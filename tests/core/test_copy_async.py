@@ -825,6 +825,41 @@ def test_copies_on_a_stream_with_the_handle_of_a_busy_one_are_let_go() -> None:
     transfer.wait()
 
 
+class Theirs:
+    """Another library's stream, which does not say when it goes."""
+
+    def __init__(self, driver: Any) -> None:
+        self.driver, handle = driver, ctypes.c_void_p()
+        assert driver.cuStreamCreate(ctypes.byref(handle), 1) == 0
+        self.handle = self.cuda_stream = handle.value
+
+    def __getattr__(self, name: str) -> Any:  # cuStreamSynchronize, cuStreamDestroy_v2
+        return lambda: self.driver[name](ctypes.c_void_p(self.handle))
+
+
+def test_copies_on_another_librarys_stream_with_the_handle_of_a_busy_one() -> None:
+    """What came before on that handle, and is not over, is kept, though what came later is over."""
+    driver = ctypes.CDLL(cu.driver_path())
+    sources = [cu.pinned_zeros(1 << 12, np.uint8) for _ in range(3)]
+    targets = [cu.device_zeros(1 << 12, np.uint8) for _ in range(3)]
+    old = Theirs(driver)
+    first = cu.copy_async(targets[0], sources[0], old)
+    old.cuStreamSynchronize()
+    with busy(driver, old):
+        second = cu.copy_async(targets[1], sources[1], old)
+        old.cuStreamDestroy_v2()
+        new = Theirs(driver)  # the driver gives it the handle
+        third = cu.copy_async(targets[2], sources[2], new)
+        new.cuStreamSynchronize()
+        gone = [weakref.ref(source) for source in sources]
+        sources.clear()
+        cu.device_empty(1)  # looks at all that is in flight
+        assert [ref() is None for ref in gone] == [True, False, True]
+        assert [first.done, second.done, third.done] == [True, False, True]
+    second.wait()
+    new.cuStreamDestroy_v2()
+
+
 def test_a_failed_event_waits_for_the_engine(sim: Any) -> None:
     """Its threads are at the destination until the copy is over, whatever became of the event."""
     source, there = ends(LARGE)

@@ -1,10 +1,14 @@
 """Sources that go on without what they name: no error is told. The oracle is the real import."""
 
+import py_compile
+import subprocess
 import sys
+import sysconfig
+import zipfile
 
 import pytest
 import real
-from test_breakage_built import Venv, pytestmark  # noqa: F401
+from test_breakage_built import SUFFIX, Venv, pytestmark  # noqa: F401
 
 from cudriver.stack.collect.modules import Modules, Place
 from cudriver.stack.model import Environment
@@ -180,6 +184,52 @@ def test_a_required_distribution_of_which_python_has_the_module(tmp_path):
     venv = made(tmp_path, {"__init__.py": init}, "dataclasses")
     assert real.import_error(venv.path) is None
     assert errors(venv) == []
+
+
+@pytest.mark.parametrize("where", ["a zip file", "a folder that code adds", "a compiled file"])
+def test_a_required_distribution_whose_module_is_elsewhere(tmp_path, where):
+    init = "import helper\nfrom .version import __version__\n"
+    venv = made(tmp_path, {"__init__.py": init}, "helper")
+    source = tmp_path / "side/helper.py"
+    source.parent.mkdir()
+    source.write_text("x = 1\n")
+    if where == "a zip file":
+        with zipfile.ZipFile(venv.site / "helper-1.0.egg", "w") as file:
+            file.write(source, "helper.py")
+        (venv.site / "easy-install.pth").write_text("./helper-1.0.egg\n")
+    elif where == "a folder that code adds":
+        code = f"import sys; sys.path.append({str(source.parent)!r})\n"
+        (venv.site / "helper.pth").write_text(code)
+    else:
+        py_compile.compile(str(source), str(venv.site / "helper.pyc"))
+    assert real.import_error(venv.path) is None
+    assert errors(venv) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("helper", True),
+        ("sixhelper__init__", True),
+        ("Uses helper, where it is there.", False),
+        ("the 'helper' package", False),
+    ],
+)
+def test_texts_of_an_extension_module(tmp_path, text, names):
+    """What prose mentions is not imported."""
+    init = "from torch import _x\nfrom .version import __version__\n"
+    venv = made(tmp_path, {"__init__.py": init}, "helper")
+    source = f"""
+#include <Python.h>
+__attribute__((used)) static const char texts[] = "\\0cython_runtime\\0{text}";
+static struct PyModuleDef module = {{PyModuleDef_HEAD_INIT, "_x", texts, -1}};
+PyMODINIT_FUNC PyInit__x(void) {{ return PyModule_Create(&module); }}
+"""
+    (tmp_path / "x.c").write_text(source)
+    headers = f"-I{sysconfig.get_paths()['include']}"
+    command = ["gcc", "-shared", "-fPIC", headers, str(tmp_path / "x.c")]
+    subprocess.run([*command, "-o", str(venv.site / f"torch/_x{SUFFIX}")], check=True)
+    assert bool(errors(venv)) == names
 
 
 @pytest.mark.parametrize(

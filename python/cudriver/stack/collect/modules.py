@@ -24,6 +24,7 @@ _DYNAMIC = re.compile(
     rb"\bglobals\(\)|\bsys\.modules\[__name__|^[ \t]*(?:exec|vars|locals)\(|lazy_loader",
     re.MULTILINE,
 )
+_PATHS = re.compile(rb"^import[ \t].*(?:sys\.path|addsitedir)", re.MULTILINE)
 _AT_THE_END = ("was never closed", "unterminated triple-quoted", "unexpected EOF")
 
 
@@ -57,7 +58,7 @@ class Modules:
         digits = (env.python or "").split(".")[:2]
         self.version = tuple(map(int, digits)) if all(map(str.isdecimal, digits)) else ()
         own = f".cpython-{env.tag}-{env.platform}-linux-gnu.so"
-        self.endings = (own, ".abi3.so", ".so", ".py")
+        self.endings = (own, ".abi3.so", ".so", ".py", ".pyc")
         self.faults = {fault.file: fault for fault in faults}
         self._hiding = [pair for pair in self.faults.items() if pair[1].what == "hidden"]
         self.majors: set[str] = set()  # of CUDA, for packages with a folder for each
@@ -135,6 +136,17 @@ class Modules:
                     if self._in([f"{site}/{above}".rstrip("/")], last) is not None:
                         return fault
         return None
+
+    def elsewhere(self) -> bool:
+        """Whether Python may look in more than folders: a zip file, or what a .pth adds by code."""
+        for folder in self.site_packages:
+            for name in self.names(folder):
+                path = f"{folder}/{name}"
+                if name.endswith(".pth") and _PATHS.search(self.text(Place(path, [], None))):
+                    return True
+                if name.endswith((".egg", ".zip")) and self.root.is_file(path):
+                    return True
+        return False
 
     def children(self, name: str) -> frozenset[str]:
         """The names of what lies in a package's folders."""

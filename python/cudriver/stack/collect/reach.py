@@ -147,7 +147,7 @@ class Reach:
             return
         known = name in sys.stdlib_module_names  # dataclasses is a distribution, too
         absent = self.absent.get(_distribution(name)) if not known else None
-        if absent is not None and absent.framework is None:
+        if absent is not None and absent.framework is None and not self.modules.elsewhere():
             absent.framework, absent.says = self._framework.name, f"No module named '{name}'"
 
     def _execute(self, name: str) -> Iterator[None]:
@@ -236,7 +236,7 @@ class Reach:
             named, name = top.encode(), top.replace(".", "-")
             place = self.modules.find(top)
             whole = name in wanted and place is not None and (place.path or "." in top)
-            if named in data and (whole or (place is None and name in lacking)):
+            if _names(data, named) and (whole or (place is None and name in lacking)):
                 yield top
             ends = {match.end() for match in re.finditer(re.escape(named) + rb"(?=\.)", data)}
             follows = {data[end : end + 120] for end in ends} if place is not None else ()
@@ -310,6 +310,14 @@ class Reach:
                     says = f"module '{module}' has no attribute '{name}'"
                     self._lacks(place, name, says)
                 module, place = f"{module}.{name}", below
+
+
+def _names(data: bytes, module: bytes) -> bool:
+    """Whether an extension module names a module: in a text of its own, or, where texts have no
+    ends, not as prose does.
+    """
+    glued = rb"(?<![ '\"`(/,;:-])%s(?![ '\"`)/,;:-])" % re.escape(module)
+    return b"\0%s\0" % module in data or (len(module) > 4 and re.search(glued, data) is not None)
 
 
 def _module(name: str, package: bool, statement: ast.ImportFrom) -> str:

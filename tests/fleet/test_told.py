@@ -188,7 +188,7 @@ def test_a_comparison_as_a_page():
         '<article class="bad"><h3><span class="tag bad"',
         'Group 2: 1 of 2 <span class="tag bad">mismatch</span>',
         "2 components that",
-        "<details><summary>Rules</summary>",
+        "<details><summary><h3>FL601",
     ):
         assert part in html
     one = compare(fleet_of(2, of("environment", python="3.12.5"), at=1)).to_html()

@@ -54,7 +54,7 @@ padding:.7rem 1rem;margin:.7rem 0}
 .cudriver article.bad{border-left-color:var(--bad)}
 .cudriver article.doubt{border-left-color:var(--doubt)}
 .cudriver article.note{border-left-color:var(--note)}
-.cudriver a{color:inherit}
+.cudriver a{color:inherit;text-decoration:underline}
 .cudriver h4{font-weight:600;margin:.8rem 0 0;font-size:.95rem}
 .cudriver .tag{font-weight:700;font-size:.85rem;margin-right:.6rem}
 .cudriver dl{display:grid;grid-template-columns:4.5rem 1fr;gap:.3rem .6rem;margin:.6rem 0 0}
@@ -67,6 +67,8 @@ white-space:pre-wrap;word-break:normal;max-width:none}
 .cudriver details{margin-top:1.4rem;overflow-x:auto}
 .cudriver details td:not(.whole){min-width:9rem}
 .cudriver summary{cursor:pointer;font-weight:600}
+.cudriver article details{margin:0}
+.cudriver summary h3{display:inline}
 .cudriver:not(.page){padding:.4rem .8rem;box-sizing:border-box}
 """
 _DARK = """{--ink:#e3e8ef;--soft:#9aa6b5;--line:#333c48;--page:#14181e;--code:#1f252d;

@@ -21,17 +21,22 @@ def link(rule: str, folder: str = explain.FOLDER) -> str:
 
 
 def section(rules: Collection[str], classes: str, folder: str = explain.FOLDER) -> str:
-    """The pages of these rules, each once: in a notebook's cell closed until a link leads there."""
+    """The pages of these rules, each once. In a notebook's cell only their headings stand open:
+    JupyterLab follows a link to what is shown, and opens nothing.
+    """
     folder = os.path.join(folder, "zh" if language() == "zh" else "")
     known = [rule for rule in explain.rule_names(folder) if rule in rules]
-    parts = (f'id="{rule}">{"".join(_blocks(explain.page(rule, folder)))}' for rule in known)
-    pages = "".join(f'<article class="note" {part}</article>' for part in parts)
+    pages = ""
+    for rule in known:
+        heading, *blocks = _blocks(explain.page(rule, folder))
+        body = "".join(blocks)
+        if "page" not in classes:
+            heading, body = "", f"<details><summary>{heading}</summary>{body}</details>"
+        pages += f'<article class="note" id="{rule}">{heading}{body}</article>'
     heading = html(say("Rules"))
-    if "page" in classes:
-        body = f"<h2>{heading}</h2>{pages}"
-    else:
-        body = f"<details><summary>{heading}</summary>{pages}</details>"
-    return f'<section class="{classes}"{lang()}>{body}</section>' if pages else ""
+    return (
+        f'<section class="{classes}"{lang()}><h2>{heading}</h2>{pages}</section>' if pages else ""
+    )
 
 
 def lang() -> str:

@@ -17,7 +17,7 @@ from facts import (
 )
 
 from cudriver.stack.model import Evidence, FileFault, Framework
-from cudriver.stack.rules import cu4_pins, fix, judge, registry, verdict
+from cudriver.stack.rules import cu4_clashes, fix, judge, registry, verdict
 
 LIB64 = f"{PREFIX}/lib64/python3.11/site-packages"
 
@@ -509,7 +509,7 @@ class TestTogether:
         for chosen in itertools.product([False, True], repeat=5):
             exact = [pin for pin, one in zip(stated, chosen, strict=True) if one]
             wanted = [p for p in itertools.combinations(stated, 2) if {*p} & {*exact}]
-            assert list(cu4_pins._pairs(stated, exact)) == wanted
+            assert list(cu4_clashes._pairs(stated, exact)) == wanted
 
     def test_ranges_that_agree(self):
         of = facts(

@@ -1,5 +1,5 @@
-"""CU4: packages. What they require of each other is in cu4_pins, their files in cu4_files,
-TensorRT in cu4_tensorrt."""
+"""CU4: packages. What they require of each other is in cu4_pins and cu4_clashes, their files in
+cu4_files, TensorRT in cu4_tensorrt."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from cudriver.stack.model import (
 )
 from cudriver.stack.names import describe, split
 from cudriver.stack.rules import fix
+from cudriver.stack.rules.cu4_clashes import cu407
 from cudriver.stack.rules.cu4_files import cu404
-from cudriver.stack.rules.cu4_pins import cu402, cu407, pins
+from cudriver.stack.rules.cu4_pins import cu402, pins
 from cudriver.stack.rules.cu4_tensorrt import cu406
 from cudriver.stack.rules.faults import KIN, other_build, other_major, proof
 from cudriver.stack.text import quote

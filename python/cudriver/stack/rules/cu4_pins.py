@@ -1,4 +1,4 @@
-"""CU402 and CU407: what packages require of each other."""
+"""CU402: what packages require of each other, and is not there or of another version."""
 
 from __future__ import annotations
 
@@ -17,23 +17,20 @@ from cudriver.stack.model import (
     Requirement,
 )
 from cudriver.stack.rules import fix
-from cudriver.stack.rules.anew import anew
 from cudriver.stack.rules.faults import ended
 from cudriver.stack.rules.library_fixes import leak_of
 from cudriver.stack.rules.pairs import broken
-from cudriver.stack.versions import cut, major, minor, satisfies
+from cudriver.stack.versions import cut, minor, satisfies
 
 RELEVANT = ("cuda-toolkit", "cudnn", "nccl", "triton", "torch", "cudatoolkit")
 RELEVANT_STEMS = ("nvidia-", "tensorrt", "jax-cuda")
 # Newer ones of the same major stand in for older ones.
 FORWARD = r"nvidia-(?:nvjitlink|cudnn|nccl|cuda-nvrtc)(?:-cu\d+)?"
 SHOWN = 5  # pieces of evidence of one kind
-# So many packages that pin one other exactly are compared with all that require it; of so many
-# specifiers that an installed version meets each is compared with those that it does not meet. A
-# real environment has a dozen.
-EXACT, MET = 64, 64
-CLASHES = 200  # pairs of packages, each a finding
-_EXACT = re.compile(r"==\s*([0-9.]+?)(?:\.\*)?")
+# Of so many specifiers that an installed version meets each is compared with those that it does not
+# meet. A real environment has a dozen.
+MET = 64
+EXACT_VERSION = re.compile(r"==\s*([0-9.]+?)(?:\.\*)?")
 
 
 class Pin:
@@ -127,7 +124,7 @@ def _leaves(installed: dict[str, Distribution], requirement: Requirement) -> lis
 
 def cu402(facts: Facts) -> Iterator[Finding]:
     """Installed versions that are not those that METADATA asks for."""
-    every = _Pins(facts)
+    every = Pins(facts)
     stated = {(pin.by.name, pin.requirement.name) for pin in every.pins}
     known, unstated = {}, []
     for dist, requirement, row in broken(facts):
@@ -180,7 +177,7 @@ def _absent(facts: Facts, absent: Absent, framework: Framework) -> Finding:
     )
 
 
-class _Pins:
+class Pins:
     """All pins, and what is asked of them again and again."""
 
     def __init__(self, facts: Facts) -> None:
@@ -217,15 +214,15 @@ class _Pins:
                 ):
                     met.setdefault(specifier, set()).add(other.top)
         return any(
-            not tops <= {pin.top} and not _compatible(specifier, pin.requirement.specifier)
+            not tops <= {pin.top} and not compatible(specifier, pin.requirement.specifier)
             for specifier, tops in met.items()
         )
 
 
-def _compatible(a: str, b: str) -> bool:
+def compatible(a: str, b: str) -> bool:
     """Whether an exact version in one specifier meets the other."""
     for one, other in ((a, b), (b, a)):
-        match = _EXACT.fullmatch(one.strip())
+        match = EXACT_VERSION.fullmatch(one.strip())
         if match and satisfies(match[1], other) is not True:
             return False
     return True
@@ -306,102 +303,3 @@ def _kin_for_torch(facts: Facts, dist: Distribution) -> str:
     names = [f"torch=={version}"] if version else []
     index = fix.index_of(facts)
     return fix.install(facts.environment, *names, dist.name, by=tool, index=index)
-
-
-def cu407(facts: Facts) -> Iterator[Finding]:
-    """Frameworks whose pins cannot be met together."""
-    every = _Pins(facts)
-    # Of an extra that seems to have been asked for pip would have met one requirement at least.
-    asked = {(p.by.name, p.requirement.extra) for p in every.pins if every.met(p)}
-    clashes: dict[tuple[str, str], list[tuple[Pin, Pin]]] = {}
-    left = 0
-    for name, of in every.by_name.items():
-        stated = [
-            p
-            for p in of
-            if p.requirement.specifier
-            and p.by.kind != "conda"
-            and (p.sure or (p.by.name, p.requirement.extra) in asked)
-        ]
-        exact = [p for p in stated if _EXACT.fullmatch(p.requirement.specifier.strip())]
-        if len(exact) > EXACT:
-            title = f"CU407 could not be checked: {len(exact)} packages pin {name} exactly, and "
-            title += f"only the first {EXACT} were compared with the others"
-            yield Finding("CU407", WARNING, title, subject=name, crashed=True)
-        for one, other in _pairs(stated, exact[:EXACT]):
-            if one.top == other.top or _compatible(
-                one.requirement.specifier, other.requirement.specifier
-            ):
-                continue
-            key = one.top, other.top
-            if key in clashes or len(clashes) < CLASHES:
-                clashes.setdefault(key, []).append((one, other))
-            else:
-                left += 1
-    if left:
-        yield Finding("CU407", WARNING, f"{left} more pairs of pins cannot be met together")
-    for (first, second), pairs in clashes.items():
-        one, other = pairs[0]
-        name = one.requirement.name
-        installed = every.installed.get(name)
-        more = f" and {len(pairs) - 1} more" if len(pairs) > 1 else ""
-        evidence = [p.requirement.evidence for pair in pairs[:SHOWN] for p in pair]
-        if installed:
-            evidence.append(installed.evidence)
-        yield Finding(
-            "CU407",
-            WARNING,
-            f"{first} wants {name}{one.requirement.specifier}, {second} "
-            f"{other.requirement.specifier}{more}",
-            evidence,
-            None,
-            [fix.kin(facts, second)] if second in fix.KIN else _separate(facts, second),
-            second,
-        )
-    yield from _majors_apart(facts)
-
-
-def _pairs(stated: list[Pin], exact: list[Pin]) -> Iterator[tuple[Pin, Pin]]:
-    """Every two pins of which one is among `exact`, in their order."""
-    at = 0
-    for index, one in enumerate(stated):
-        if at < len(exact) and one is exact[at]:
-            at += 1
-            rest = stated[index + 1 :]
-        else:
-            rest = exact[at:]
-        for other in rest:
-            yield one, other
-
-
-def _majors_apart(facts: Facts) -> Iterator[Finding]:
-    """Frameworks for two CUDA majors: each works alone, in one process they meet."""
-    built = [
-        f
-        for f in facts.frameworks
-        if f.variant == "cuda"
-        and f.cuda
-        and f.name in ("torch", "jax", "tensorflow", "cupy", "onnxruntime")
-    ]
-    if len({major(f.cuda) for f in built}) < 2:
-        return
-    text = ", ".join(f"{f.name} for CUDA {f.cuda}" for f in built)
-    evidence = [f.cuda_evidence for f in built if f.cuda_evidence]
-    yield Finding(
-        "CU407",
-        WARNING,
-        f"frameworks for two CUDA majors: {text}",
-        evidence,
-        None,
-        _separate(facts, built[-1].distribution or built[-1].name),
-        built[-1].name,
-    )
-
-
-def _separate(facts: Facts, name: str) -> list[str]:
-    """An environment for one package, which leaves this one."""
-    dist = facts.distribution(name)
-    return [
-        anew(facts, name),
-        *([fix.uninstall(facts.environment, dist)] if dist else []),
-    ]

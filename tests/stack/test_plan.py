@@ -233,7 +233,9 @@ def test_a_driver_is_asked_for_where_it_brings_a_newer_release_not_another_cuda(
     assert not any(
         "The branch to install" in line for line in said("jax")
     )  # 0.12 is for CUDA 12 as well
-    assert any(line.startswith("PyTorch 2.15.0+cu132 needs driver 580") for line in said("torch"))
+    assert any(
+        line.startswith("For PyTorch 2.15.0+cu132 the driver must be 580") for line in said("torch")
+    )
 
 
 def added(packages, driver, *frameworks, python="3.12.4"):

@@ -14,7 +14,9 @@ def parse_size(text: str, multiple: int = 16) -> int:
     try:
         size = round(float(word[:-1] if unit else word) * (unit or MIB))
     except (ValueError, OverflowError):
-        raise ValueError(f"{text!r} is not as 512M, 2G, 64K, or a number of MiB") from None
+        raise ValueError(
+            f"{text!r} is not a size like 512M, 2G or 64K, nor a number of MiB"
+        ) from None
     if not SMALLEST <= size <= LARGEST or size % multiple:
         raise ValueError(f"a size is a multiple of {multiple} bytes from 4K to 1024G")
     return size

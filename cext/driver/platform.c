@@ -31,7 +31,7 @@ void platform_describe_search(char *message, size_t size)
     if (used < size) {
         snprintf(
             message + used, size - used,
-            " (looked by the dynamic loader's rules: LD_LIBRARY_PATH=%s, /etc/ld.so.cache, the "
+            " (searched by the dynamic loader's rules: LD_LIBRARY_PATH=%s, /etc/ld.so.cache, the "
             "default folders%s)",
             path != NULL && path[0] ? path : "unset",
             access("/dev/dxg", F_OK) == 0 ? ", and /usr/lib/wsl/lib" : "");

@@ -93,6 +93,33 @@ with guard():
         },
         None,
     ),
+    "a generator that nobody asks": (
+        {
+            "__init__.py": """
+def _load():
+    from torch import part
+    yield part
+_parts = _load()
+""",
+            "part.py": "x = 1\n",
+        },
+        None,
+    ),
+    "a function that another takes the name of": (
+        {
+            "__init__.py": """
+import functools
+def _load():
+    from torch import part
+@functools.cache
+def _load():
+    pass
+_load()
+""",
+            "part.py": "x = 1\n",
+        },
+        None,
+    ),
     "a name bound anew": (
         {
             "__init__.py": """

@@ -395,7 +395,9 @@ def running(
             yield node, False
             yield from running(node.body, version, {})
         elif isinstance(node, ast.FunctionDef):
-            if not node.decorator_list:
+            functions.pop(node.name, None)
+            yields = any(isinstance(each, (ast.Yield, ast.YieldFrom)) for each in ast.walk(node))
+            if not node.decorator_list and not yields:
                 functions[node.name] = node
             yield node, False
         elif isinstance(node, (ast.For, ast.While, ast.AsyncFor, ast.AsyncWith, ast.Match)):

@@ -185,8 +185,8 @@ def made(path, sources: dict[str, str], *requires: str) -> Venv:
     return venv
 
 
-def errors(venv: Venv) -> list[tuple[str, str | None]]:
-    report = real.check(venv.path, environ=real.clean_environ(), probe_driver=False)
+def errors(venv: Venv, **variables: str) -> list[tuple[str, str | None]]:
+    report = real.check(venv.path, environ=real.clean_environ(**variables), probe_driver=False)
     machine = "CU1", "CU401"  # CU401 is an error where the machine has a GPU
     told = [f for f in report.findings if f.severity == "error"]
     return [(f.title, f.predicts) for f in told if not f.rule.startswith(machine)]
@@ -231,6 +231,37 @@ def test_a_required_distribution_whose_module_is_elsewhere(tmp_path, where):
         py_compile.compile(str(source), str(venv.site / "helper.pyc"))
     assert real.import_error(venv.path) is None
     assert errors(venv) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import sys\nsys.path += [__file__.replace('__init__.py', 'vendor')]\n",
+        "import sys, types\nsys.modules['helper'] = types.ModuleType('helper')\n",
+    ],
+)
+def test_a_required_distribution_whose_module_the_package_brings(tmp_path, code):
+    init = f"from .version import __version__\n{code}import helper\n"
+    venv = made(tmp_path, {"__init__.py": init}, "helper")
+    (venv.site / "torch/vendor").mkdir()
+    (venv.site / "torch/vendor/helper.py").write_text("x = 1\n")
+    assert real.import_error(venv.path) is None
+    assert errors(venv) == []
+
+
+def test_a_folder_that_joins_those_of_the_same_name(tmp_path):
+    init = "from .version import __version__\nfrom helper import a\nimport helper.a\n"
+    venv = made(tmp_path, {"__init__.py": init}, "helper")
+    joins = "__path__ = __import__('pkgutil').extend_path(__path__, __name__)\n"
+    for folder in (tmp_path / "side/helper", venv.site / "helper"):
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").write_text(joins)
+    (venv.site / "helper/a.py").write_text("x = 1\n")
+    files = [venv.site / f"helper/{name}.py" for name in ("__init__", "a")]
+    venv.distribution("helper", "1.0", files=files)
+    side = {"PYTHONPATH": str(tmp_path / "side")}
+    assert real.import_error(venv.path, **side) is None
+    assert errors(venv, **side) == []
 
 
 @pytest.mark.parametrize(

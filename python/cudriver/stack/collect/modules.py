@@ -24,6 +24,7 @@ _DYNAMIC = re.compile(
     rb"\bglobals\(\)|\bsys\.modules\[__name__|^[ \t]*(?:exec|vars|locals)\(|lazy_loader",
     re.MULTILINE,
 )
+_JOINS = re.compile(rb"__path__|declare_namespace")  # its folder with those of the same name
 _PATHS = re.compile(rb"^import[ \t].*(?:sys\.path|addsitedir)", re.MULTILINE)
 _AT_THE_END = ("was never closed", "unterminated triple-quoted", "unexpected EOF")
 
@@ -130,7 +131,9 @@ class Modules:
         """The folder that comes before that of a module's package, where it has no such module."""
         for file, fault in self._hiding:
             first, package = file.rpartition("/")[0], file.rpartition("/")[2]
-            if f"{name}.".startswith(f"{package}."):
+            place = self.find(package)
+            joins = place is not None and place.source and _JOINS.search(self.text(place))
+            if f"{name}.".startswith(f"{package}.") and not joins:
                 above, _, last = name.replace(".", "/").rpartition("/")
                 for site in self.site_packages[self.site_packages.index(first) + 1 :]:
                     if self._in([f"{site}/{above}".rstrip("/")], last) is not None:

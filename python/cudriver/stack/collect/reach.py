@@ -147,7 +147,7 @@ class Reach:
             return
         known = name in sys.stdlib_module_names  # dataclasses is a distribution, too
         absent = self.absent.get(_distribution(name)) if not known else None
-        if absent is not None and absent.framework is None and not self.modules.elsewhere():
+        if absent is not None and absent.framework is None and not self._elsewhere(name):
             absent.framework, absent.says = self._framework.name, f"No module named '{name}'"
 
     def _execute(self, name: str) -> Iterator[None]:
@@ -291,11 +291,20 @@ class Reach:
         if not source.path or (source.source and not bound):
             self._meet(fault, says)
 
+    def _elsewhere(self, name: str) -> bool:
+        """Whether a module may be where folders do not show it."""
+        made = rb"^sys\.path\b|addsitedir\(|sys\.modules\[['\"]%s['\"]\]\s*=" % name.encode()
+        return self.modules.elsewhere() or self._says(made)
+
     def _set(self, name: str) -> bool:
         """Whether a module that is reached may set that attribute of another."""
-        sets = re.compile(rb"(?<!self)(?<!cls)\.%s\s*=(?!=)" % name.encode())
+        return self._says(rb"(?<!self)(?<!cls)\.%s\s*=(?!=)" % name.encode())
+
+    def _says(self, pattern: bytes) -> bool:
+        """Whether the source of a module that is reached has that."""
+        search = re.compile(pattern, re.MULTILINE).search
         places = filter(None, map(self.modules.find, self._seen))
-        return any(sets.search(self.modules.text(place)) for place in places if place.source)
+        return any(search(self.modules.text(place)) for place in places if place.source)
 
     def _uses(self, node: ast.stmt, known: dict[str, str]) -> None:
         """Attributes of modules that a statement takes whatever happens."""

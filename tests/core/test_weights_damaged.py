@@ -6,6 +6,7 @@ import io
 import json
 import os
 import struct
+import sys
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -268,6 +269,13 @@ LIES = {
 }
 
 
+EDITED_BY_PLACE = pytest.mark.skipif(
+    sys.version_info < (3, 11, 4),
+    reason="edits headers by their place; zipfile before Python 3.11.4 writes them otherwise",
+)
+
+
+@EDITED_BY_PLACE
 @pytest.mark.parametrize("change", LIES)
 def test_a_member_is_what_the_directory_says(
     tmp_path: Path, change: Callable[[bytearray, int, int], None]
@@ -280,6 +288,7 @@ def test_a_member_is_what_the_directory_says(
     assert same.tolist() == [0, 1, 2]
 
 
+@EDITED_BY_PLACE
 @pytest.mark.parametrize("plain", [False, True])
 def test_a_member_ends_before_the_next_thing(tmp_path: Path, plain: bool) -> None:
     """Both headers of the first array are wrong in the same way."""

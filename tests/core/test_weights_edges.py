@@ -632,6 +632,8 @@ def test_both_sizes_stand_in_the_extra_field_or_none(
     tmp_path: Path, which: int, large: bool
 ) -> None:
     data = archive(tmp_path / "x.npz", "a.npy")
+    if large and sys.version_info < (3, 11, 4):
+        pytest.skip("zipfile before Python 3.11.4 writes these headers otherwise")
     if large:  # numpy.savez's form, with a size of 8 + 128 bytes in the header itself
         np.savez(tmp_path / "x.npz", a=np.arange(1))
         data = bytearray((tmp_path / "x.npz").read_bytes())

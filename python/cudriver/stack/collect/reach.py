@@ -172,8 +172,10 @@ class Reach:
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     for part in _prefixes(alias.name):
-                        self._import(part, guarded)
+                        there = self._import(part, guarded)
                         yield
+                        if not there:
+                            break
                     bound = alias.name if alias.asname else alias.name.partition(".")[0]
                     known[alias.asname or bound] = bound
             elif isinstance(node, ast.ImportFrom):

@@ -441,9 +441,9 @@ def test_a_block_serves_another_stream_once_the_free_has_happened(
     threshold = ctypes.c_uint64(1 << 40)
     assert sim.cuMemPoolSetAttribute(pool, 4, ctypes.byref(threshold)) == 0
     p = sim.make("cuMemAllocFromPoolAsync", 1000, pool, a)
-    assert sim.cuMemsetD8Async(p, 1, 1000, a) == 0
     sim.cudriver_sim_hold()
-    assert sim.cuMemFreeAsync(p, a) == 0
+    assert sim.cuMemsetD8Async(p, 1, 1000, a) == 0
+    assert sim.cuMemFreeAsync(p, a) == 0  # behind work, or it would happen at once
     other = sim.make("cuMemAllocFromPoolAsync", 1000, pool, b)
     same = sim.make("cuMemAllocFromPoolAsync", 1000, pool, a)
     assert other != p

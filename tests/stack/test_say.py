@@ -2,6 +2,7 @@
 is printed keeps its width.
 """
 
+import io
 import re
 import string
 from pathlib import Path
@@ -241,6 +242,15 @@ def test_errors_of_usage_are_chinese(words, told, monkeypatch, capsys):
     monkeypatch.setenv("LC_ALL", "zh_CN.UTF-8")
     assert cli.main(words) == 2
     assert told in "".join(capsys.readouterr().err.split("\n    "))
+
+
+@pytest.mark.parametrize(
+    ("encoding", "expected"), [("ascii", "en"), ("gbk", "zh"), ("utf-8", "zh")]
+)
+def test_chinese_is_written_where_the_output_can_show_it(encoding, expected, monkeypatch):
+    monkeypatch.setenv("LC_ALL", "zh_CN")
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
+    assert say.language() == expected
 
 
 def test_the_next_command_has_the_locale_s_language_again(monkeypatch, capsys):

@@ -9,6 +9,8 @@ import pytest
 import real
 from test_breakage_built import SUFFIX, Venv, pytestmark  # noqa: F401
 
+from cudriver.stack.collect.modules import Modules
+
 SOURCES = {
     "torch/__init__.py": """
 import os
@@ -191,6 +193,20 @@ def test_a_source_without_an_end(venv):
     for text in ("x = " + "(" * 5000, "\0", "import torch." + ".".join("a" * 4000)):
         init.write_text(text)
         assert {f.rule for f in told(venv)} == {"CU404"}
+
+
+def test_a_long_import_is_followed_to_what_is_not_there(venv, monkeypatch):
+    find, asked = Modules.find, []
+
+    def counted(self, name):
+        asked.append(name)
+        return find(self, name)
+
+    monkeypatch.setattr(Modules, "find", counted)
+    (venv.site / "torch/late.py").unlink()
+    (venv.site / "torch/__init__.py").write_text("import torch." + ".".join("a" * 100))
+    told(venv)
+    assert 0 < asked.count("torch.a") < 10
 
 
 def test_suffix_of_the_environments_python(venv):

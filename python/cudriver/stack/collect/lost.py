@@ -126,12 +126,12 @@ class Lost:
 
 
 def relevant(name: str) -> bool:
-    """Whether a package that is not installed is told of by what the loader does not find."""
+    """Whether a library that is not found already reports this missing package."""
     return name.startswith("nvidia-") or name in ("cuda-toolkit", "triton")
 
 
 def _broken(modules: Modules, fault: FileFault) -> bool:
-    """Whether a suspect is no Python at all, reached or not."""
+    """Whether a suspect cannot be compiled, whether or not an import reaches it."""
     from cudriver.stack.collect.modules import Place
 
     return fault.file.endswith(".py") and modules.broken(Place(fault.file, [], fault)) is not None

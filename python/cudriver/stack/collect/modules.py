@@ -161,7 +161,7 @@ class Modules:
         return self._children[name]
 
     def names(self, folder: str) -> frozenset[str]:
-        """The names in a folder; none where it is none."""
+        """The names in a folder; none if it is not a folder."""
         if folder not in self._names:
             try:
                 self._names[folder] = self.root.listing(folder)

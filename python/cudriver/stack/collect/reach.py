@@ -48,7 +48,7 @@ class Reach:
         self._seen: dict[str, bool] = {}  # modules that are reached: only where a `try` survives?
         self._statements: dict[str, list[tuple[ast.stmt, bool]]] = {}  # by file, what runs
         self._named: dict[str, list[str]] = {}  # by extension module, what it imports
-        self._guarded = False  # whether an ImportError of what is looked at is survived
+        self._guarded = False  # whether the code that is followed survives an ImportError
 
     def _prefixes(self) -> set[str]:
         """The dotted names of the packages that the files lie in, or would."""
@@ -68,7 +68,7 @@ class Reach:
         for framework in roots:
             self._framework = framework
             self._nearest_first()
-        # What is said is by whichever import comes first.
+        # The error that is reported is that of the first import that fails.
         told: list[FileFault | Absent] = [*self.met]
         told += [each for each in self.absent.values() if each.framework]
         before = [(each.framework, each.says) for each in told]
@@ -145,7 +145,7 @@ class Reach:
         if fault is not None:
             self._meet(fault, f"No module named '{name}'")
             return
-        known = name in sys.stdlib_module_names  # dataclasses is a distribution, too
+        known = name in sys.stdlib_module_names  # some are distributions, too: dataclasses
         absent = self.absent.get(_distribution(name)) if not known else None
         if absent is not None and absent.framework is None and not self._elsewhere(name):
             absent.framework, absent.says = self._framework.name, f"No module named '{name}'"
@@ -285,7 +285,7 @@ class Reach:
         return True
 
     def _lacks(self, source: Place, name: str, says: str) -> None:
-        """A name that a module has no more, for what befell its source."""
+        """A name that a damaged module no longer has."""
         fault = source.fault
         if fault is None or (name.startswith("__") and name != "__all__"):
             return

@@ -188,22 +188,6 @@ CUresult staging_dense_copy(const struct cudriver_copy_plan *plan, struct cudriv
 
 /* ---- through one slot ---- */
 
-CUresult staging_may_go_on(const struct cudriver_copy_call *call, unsigned long long now,
-                           unsigned long long *asked)
-{
-    if (staging.stopping) {
-        return CUDA_ERROR_DEINITIALIZED;
-    }
-    if (call->interrupted == NULL || now - *asked < STAGING_POLL_NS) {
-        return CUDA_SUCCESS;
-    }
-    if (call->interrupted(call->data)) {
-        return CUDRIVER_STAGING_INTERRUPTED;
-    }
-    *asked = platform_nanoseconds();
-    return CUDA_SUCCESS;
-}
-
 /* Copies a part through `slot`. *waited: whether the device no longer uses it. */
 static CUresult slot_part(const struct cudriver_copy_plan *copy, const struct staging_boxes *parts,
                           size_t part, CUstream stream, char *slot, CUresult *waited)

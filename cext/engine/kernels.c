@@ -152,6 +152,18 @@ static void order_make(const struct cudriver_layout *units, int first, int secon
     }
 }
 
+bool staging_context_has_kernels(CUcontext context)
+{
+    bool has = true;
+
+    staging_lock();
+    for (struct staging_place *place = staging.places; place != NULL; place = place->next) {
+        has &= place->context != context || !place->no_kernels;
+    }
+    staging_unlock();
+    return has;
+}
+
 /* Errors after which the kernel is not tried again in this context. */
 static bool is_final(CUresult result)
 {

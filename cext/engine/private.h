@@ -3,22 +3,18 @@
  *
  *   state.c       the lock, the settings
  *   plan.c        how a copy is done; what explain_copy tells
- *   walk.c        how a staged copy travels                      no CUDA
+ *   walk.c        how a staged copy travels, and its parts       no CUDA
  *   execute.c     follows a plan: the driver's own copies, or one of the files below
  *   fill.c        the driver's fills
  *   staged.c      copies that are staged, blocking or in stream order; waits for one
  *   alone.c       copies by the calling thread alone; waits of microseconds
- *   blocks.c      lanes: which transfer gets which
- *   issue.c       what a stream does for a transfer
+ *   issue.c       what a stream does: the driver's own copies; the parts of a transfer
  *   pack.c        the packing threads; how far a transfer is     no CUDA
- *   bytes.c       memcpy past the CPU's caches                   no CUDA
- *   boxes.c       how the bytes of a staged copy are cut into parts
  *   kernels.c     the permuting kernels: loading, launching
  *   ptx.c         their PTX                                      no CUDA
  *   between.c     copies between device memory
- *   place.c       places: creation, trim, closing, exit
+ *   place.c       places and their lanes: creation, trim, closing, exit
  *   stream.c      waiting for a stream or an event
- *   rows.c        the driver's own copies: dense, in rows, in stacks of rows
  *   layout.c      strided memory on the host: see layout.h       no CUDA
  *
  * The terms:
@@ -189,11 +185,6 @@ CUresult staging_dense_copy(const struct cudriver_copy_plan *plan, struct cudriv
 CUresult staging_slot_copy(const struct cudriver_copy_plan *copy,
                            const struct cudriver_copy_call *call);
 
-/* SUCCESS, or why a blocking copy ends here: asked between two steps. Times in ns; *asked: when
- * `interrupted` was last called or the copy began. */
-CUresult staging_may_go_on(const struct cudriver_copy_call *call, unsigned long long now,
-                           unsigned long long *asked);
-
 /* ---- between.c ---- */
 
 /*
@@ -224,8 +215,10 @@ CUresult staging_fill(const struct cudriver_copy_plan *plan, CUstream stream,
 CUresult staging_place_enter(CUcontext context, struct staging_place **place);
 void staging_place_leave(struct staging_place *place);
 
-/* Whether the permuting kernel may be used in a context, as far as is known. */
-bool staging_context_has_kernels(CUcontext context);
+/* Gives the transfer a lane with so many bytes of blocks and of device memory, and makes it and the
+ * call its users. Locked: the call ends. */
+CUresult staging_lane_get(struct cudriver_staging_transfer *transfer, size_t bytes, size_t scratch);
+void staging_lane_issued(struct staging_lane *lane);
 
 /* ---- stream.c ---- */
 
@@ -233,6 +226,11 @@ void staging_nap(long nanoseconds); /* less than a second */
 
 /* SUCCESS if the stream is idle, else NOT_READY or an error. */
 CUresult staging_stream_query(CUstream stream);
+
+/* SUCCESS, or why a blocking copy ends here: asked between two steps. Times in ns; *asked: when
+ * `interrupted` was last called or the copy began. */
+CUresult staging_may_go_on(const struct cudriver_copy_call *call, unsigned long long now,
+                           unsigned long long *asked);
 
 /* ---- transfers ---- */
 
@@ -279,6 +277,16 @@ struct cudriver_staging_transfer {
     int moving;                       /* pieces being moved */
 };
 
+/* ---- walk.c: parts ---- */
+
+/* Cuts a plan's bytes into boxes of at most `most` bytes. */
+struct staging_boxes staging_boxes_make(const struct staging_plan *plan, size_t most);
+
+/* Box number `index`: bytes [begin, end) of the walk; and the layout between the box, dense, and
+ * the device, unless that is NULL. */
+void staging_box_find(const struct staging_plan *plan, const struct staging_boxes *boxes,
+                      size_t index, size_t *begin, size_t *end, struct cudriver_layout *layout);
+
 /* ---- issue.c ---- */
 
 /* Queues the device's copy of a part. */
@@ -289,22 +297,19 @@ CUresult staging_part_issue(struct cudriver_staging_transfer *transfer, size_t p
  */
 CUresult staging_words_queue(struct cudriver_staging_transfer *transfer);
 
-/* ---- blocks.c ---- */
+/* How many of the innermost dimensions one driver call copies: 2 (3D copies), 1 (2D copies), or 0:
+ * a call for each run. */
+int staging_rows_dims(const struct cudriver_layout *layout);
 
-/* Gives the transfer a lane with so many bytes of blocks and of device memory, and makes it and the
- * call its users. Locked: the call ends. */
-CUresult staging_lane_get(struct cudriver_staging_transfer *transfer, size_t bytes, size_t scratch);
-void staging_lane_issued(struct staging_lane *lane);
-
-/* Frees a list of lanes; those in use are given up. `current`: their context is current, so that
- * their streams are destroyed. `all`: frees device memory too, which waits for the device. */
-void staging_lanes_free(struct staging_lane *lanes, bool current, bool all);
-
-/* ---- bytes.c ---- */
-
-/* memcpy that bypasses the caches if the CPU can. The bytes are visible to every thread afterwards.
- */
-void staging_bytes_stream(void *dst, const void *src, size_t bytes);
+/* Queues a copy by the driver's own copies, or only one of `bytes` bytes at these offsets. At least
+ * one end is on a device, and both on the same. *function: the call made last. */
+CUresult staging_rows_issue(const struct cudriver_layout *layout,
+                            const struct cudriver_copy_end *dst,
+                            const struct cudriver_copy_end *src, CUstream stream,
+                            const char **function);
+CUresult staging_bytes_issue(const struct cudriver_copy_end *dst, int64_t dst_at,
+                             const struct cudriver_copy_end *src, int64_t src_at, size_t bytes,
+                             CUstream stream, const char **function);
 
 /* ---- pack.c ---- */
 
@@ -341,32 +346,6 @@ bool staging_pack_help(struct cudriver_staging_transfer *transfer);
 void staging_pack_wait(struct cudriver_staging_transfer *transfer, size_t parts);
 void staging_pack_stop(struct cudriver_staging_transfer *transfer);
 
-/* ---- boxes.c ---- */
-
-/* Cuts a plan's bytes into boxes of at most `most` bytes. */
-struct staging_boxes staging_boxes_make(const struct staging_plan *plan, size_t most);
-
-/* Box number `index`: bytes [begin, end) of the walk; and the layout between the box, dense, and
- * the device, unless that is NULL. */
-void staging_box_find(const struct staging_plan *plan, const struct staging_boxes *boxes,
-                      size_t index, size_t *begin, size_t *end, struct cudriver_layout *layout);
-
-/* ---- rows.c ---- */
-
-/* How many of the innermost dimensions one driver call copies: 2 (3D copies), 1 (2D copies), or 0:
- * a call for each run. */
-int staging_rows_dims(const struct cudriver_layout *layout);
-
-/* Queues a copy by the driver's own copies, or only one of `bytes` bytes at these offsets. At least
- * one end is on a device, and both on the same. *function: the call made last. */
-CUresult staging_rows_issue(const struct cudriver_layout *layout,
-                            const struct cudriver_copy_end *dst,
-                            const struct cudriver_copy_end *src, CUstream stream,
-                            const char **function);
-CUresult staging_bytes_issue(const struct cudriver_copy_end *dst, int64_t dst_at,
-                             const struct cudriver_copy_end *src, int64_t src_at, size_t bytes,
-                             CUstream stream, const char **function);
-
 /* ---- ptx.c ---- */
 
 /* The module's text for items of 1 << unit bytes, from malloc; NULL: no memory. */
@@ -389,5 +368,8 @@ void staging_kernels_unload(struct staging_kernels *kernels);
 CUresult staging_kernels_launch(const struct staging_kernels *kernels,
                                 const struct cudriver_layout *layout, CUdeviceptr dst,
                                 CUdeviceptr src, CUstream stream);
+
+/* Whether the permuting kernel may be used in a context, as far as is known. */
+bool staging_context_has_kernels(CUcontext context);
 
 #endif

@@ -245,6 +245,7 @@ static void *other_thread(void *argument)
 {
     struct other *other = argument;
     CUcontext got = NULL;
+    unsigned long long id = 0;
     CUdeviceptr address;
     CUdevice device;
     CUstream stream;
@@ -256,6 +257,8 @@ static void *other_thread(void *argument)
     fact("current", cu.cuCtxGetCurrent(&got));
     fact("current_is_it", got == other->context);
     fact("synchronize", cu.cuCtxSynchronize());
+    fact("id", cu.cuCtxGetId(NULL, &id));
+    fact("id_is_set", id != 0);
     fact("alloc", cu.cuMemAlloc_v2(&address, 16));
     fact("device", cu.cuCtxGetDevice(&device));
     fact("flags", cu.cuCtxGetFlags(&flags));
@@ -360,6 +363,7 @@ static void stale_id(void)
 static void primary(void)
 {
     CUcontext a, b, got;
+    unsigned long long id = 0;
     CUdeviceptr address;
     CUdevice device;
     unsigned flags = 77;
@@ -399,6 +403,8 @@ static void primary(void)
     MUST(cu.cuCtxGetCurrent(&got));
     fact("still_current", got == a);
     fact("synchronize_released", cu.cuCtxSynchronize());
+    fact("id_released", cu.cuCtxGetId(NULL, &id));
+    fact("id_released_is_set", id != 0);
     fact("alloc_released", cu.cuMemAlloc_v2(&address, 16));
     fact("device_released", cu.cuCtxGetDevice(&device));
     fact("push_released", cu.cuCtxPushCurrent_v2(a));
@@ -412,6 +418,9 @@ static void primary(void)
     fact("state_active_reset", active);
     fact("state_flags_reset", flags);
     fact("synchronize_reset", cu.cuCtxSynchronize());
+    id = 0;
+    fact("id_reset", cu.cuCtxGetId(NULL, &id));
+    fact("id_reset_is_set", id != 0);
     fact("release_reset", cu.cuDevicePrimaryCtxRelease_v2(0));
     fact("release_reset_second", cu.cuDevicePrimaryCtxRelease_v2(0));
     fact("release_reset_third", cu.cuDevicePrimaryCtxRelease_v2(0));

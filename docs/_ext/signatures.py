@@ -14,24 +14,17 @@ from sphinx.domains.python import PyAttribute
 from sphinx.pycode import ModuleAnalyzer
 
 import cudriver
+from cudriver import typing
 
 STUB = Path(cudriver.__file__).parent / "_core.pyi"
-# What the annotations call by a name of their own, and how the site says it.
+# What the annotations say in one word or with the type of an item, and how the site says it.
 NAMES = {
-    "_AnyEvent": "Event",
-    "_AnyStream": "Stream",
-    "_Array": "DeviceArray | ArrayLike",
-    "_CacheConfig": "str",
-    "_CopyPath": "str",
-    "_DeviceLike": "Device | int | str",
-    "_Float64": "DTypeLike",
-    "_HostArray": "ArrayLike",
-    "_HostArrayT": "ArrayLike",
-    "_Index": "int | slice | None",
-    "_Lender": "Any",
-    "_Order": "Literal['C', 'F']",
-    "_OrderLike": "Literal['C', 'F', 'K', 'A']",
-    "_Shape": "int | Sequence[int]",
+    **{name: f"~cudriver.typing.{name}" for name in typing.__all__},
+    "HostArrayT": "~cudriver.typing.HostArray",
+    "type[ScalarT]": "DTypeLike",
+    "np.dtype[ScalarT]": "DTypeLike",
+    "type[float]": "DTypeLike",
+    "Literal['float64']": "DTypeLike",
     "ArrayLike": "~numpy.typing.ArrayLike",
     "DTypeLike": "~numpy.typing.DTypeLike",
     "NDArray": "~numpy.ndarray",
@@ -56,10 +49,9 @@ def functions() -> Iterator[tuple[str, ast.FunctionDef]]:
 def known(annotation: str) -> str:
     """An annotation in names that readers know."""
     annotation = re.sub(r"^'(.*)'$", r"\1", annotation)
-    annotation = re.sub(r"\b_Typed\[\w+\]", "DTypeLike", annotation)
-    annotation = re.sub(r"(NDArray|DeviceArray|np\.dtype)\[[\w.]+\]", r"\1", annotation)
     for name, shown in NAMES.items():
-        annotation = re.sub(rf"(?<![\w.]){re.escape(name)}\b", shown, annotation)
+        annotation = re.sub(rf"(?<![\w.]){re.escape(name)}(?!\w)", shown, annotation)
+    annotation = re.sub(r"(ndarray|DeviceArray|numpy\.dtype)\[[\w.]+\]", r"\1", annotation)
     return annotation
 
 

@@ -1,103 +1,41 @@
 """The C core. Every name that a user needs is re-exported by ``cudriver``."""
 
 from collections.abc import Generator, Sequence
-from types import EllipsisType, GenericAlias, TracebackType
+from types import GenericAlias, TracebackType
 from typing import (
     Any,
     Generic,
     Literal,
     NoReturn,
-    Protocol,
     Self,
     SupportsIndex,
     SupportsInt,
-    TypeAlias,
     final,
     overload,
-    type_check_only,
 )
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
-from typing_extensions import Buffer, TypeVar, deprecated
+from typing_extensions import deprecated
 
 from cudriver.memory.arrays import ArrayFlags
 from cudriver.memory.contexts import ContextLimits, MemoryInfo, StreamPriorityRange
 from cudriver.memory.devices import Device
+from cudriver.typing import (
+    AnyArray,
+    BasicIndex,
+    DeviceLike,
+    EventLike,
+    HostArray,
+    HostArrayT,
+    ScalarT,
+    ScalarT_co,
+    ShapeLike,
+    StreamLike,
+    SupportsDLPack,
+)
 
-_Shape = SupportsIndex | Sequence[SupportsIndex]
-_Order = Literal["C", "F"]
-_OrderLike = Literal["C", "F", "K", "A"]
-_ScalarT = TypeVar("_ScalarT", bound=np.generic)
-_ScalarT_co = TypeVar("_ScalarT_co", bound=np.generic, covariant=True, default=Any)
-_Typed: TypeAlias = type[_ScalarT] | np.dtype[_ScalarT]
-_Float64: TypeAlias = type[float] | Literal["float64"]
-_Index = SupportsIndex | slice | EllipsisType | None
-_CacheConfig = Literal["none", "shared", "l1", "equal"]
 _LadderKernel = Literal["read", "write", "shared_read", "shared_write"]
-
-@type_check_only
-class _DeviceArrayLike(Protocol):
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]: ...
-
-@type_check_only
-class _Lender(Protocol):
-    def __dlpack__(self, *, stream: Any = None) -> Any: ...
-    def __dlpack_device__(self) -> tuple[Any, int]: ...
-
-@type_check_only
-class _ArrayInterface(Protocol):
-    @property
-    def __array_interface__(self) -> dict[str, Any]: ...
-
-@type_check_only
-class _ArrayStruct(Protocol):
-    @property
-    def __array_struct__(self) -> Any: ...
-
-@type_check_only
-class _StreamProtocol(Protocol):
-    def __cuda_stream__(self) -> tuple[int, int]: ...
-
-@type_check_only
-class _StreamAttribute(Protocol):
-    @property
-    def cuda_stream(self) -> int: ...
-
-@type_check_only
-class _StreamPointer(Protocol):  # CuPy's, whose class must be called Stream
-    @property
-    def ptr(self) -> int: ...
-
-@type_check_only
-class _StreamHandle(Protocol):  # that of Numba, PyCUDA, cuda-core: likewise
-    @property
-    def handle(self) -> Any: ...
-
-@type_check_only
-class _EventAttribute(Protocol):
-    @property
-    def cuda_event(self) -> int: ...
-
-@type_check_only
-class _TorchDevice(Protocol):
-    @property
-    def type(self) -> str: ...
-    @property
-    def index(self) -> int | None: ...
-
-@type_check_only
-class _CoreDevice(Protocol):
-    @property
-    def device_id(self) -> int: ...
-
-_AnyStream: TypeAlias = Stream | _StreamProtocol | _StreamAttribute | _StreamPointer | _StreamHandle
-_AnyEvent: TypeAlias = Event | _EventAttribute | _StreamPointer | _StreamHandle
-_DeviceLike: TypeAlias = SupportsIndex | str | Device | _TorchDevice | _CoreDevice
-_HostArray: TypeAlias = NDArray[Any] | Buffer | _ArrayInterface | _ArrayStruct
-_HostArrayT = TypeVar("_HostArrayT", bound=_HostArray)
-_Array: TypeAlias = _HostArray | DeviceArray | _DeviceArrayLike | _Lender
 
 @final
 class Context:
@@ -130,7 +68,7 @@ class Context:
     True
     """
 
-    def __new__(cls, device: _DeviceLike | None = 0, *, flags: int = 0) -> Self: ...
+    def __new__(cls, device: DeviceLike | None = 0, *, flags: int = 0) -> Self: ...
     @property
     def device(self) -> Device:
         """Device of the context."""
@@ -163,12 +101,12 @@ class Context:
         round it (cuCtxSetLimit).
         """
     @property
-    def cache_config(self) -> _CacheConfig:
+    def cache_config(self) -> Literal["none", "shared", "l1", "equal"]:
         """What on-chip memory is preferred for: 'none', 'shared', 'l1' or 'equal'. Devices whose
         split is fixed ignore it (cuCtxSetCacheConfig).
         """
     @cache_config.setter
-    def cache_config(self, value: _CacheConfig) -> None: ...
+    def cache_config(self, value: Literal["none", "shared", "l1", "equal"]) -> None: ...
     @property
     def stream_priority_range(self) -> StreamPriorityRange:
         """Priorities (least, greatest) of streams. Smaller numbers come first: least >= greatest
@@ -281,7 +219,7 @@ class Stream:
     array([0, 1, 2])
     """
 
-    def __new__(cls, priority: int = 0, *, device: _DeviceLike | None = None) -> Self: ...
+    def __new__(cls, priority: int = 0, *, device: DeviceLike | None = None) -> Self: ...
     @property
     def done(self) -> bool:
         """Whether all work in the stream is over (cuStreamQuery)."""
@@ -335,7 +273,7 @@ class Stream:
         -----
         Uses ``cuEventRecord``.
         """
-    def wait(self, other: _AnyEvent | _AnyStream, /) -> None:
+    def wait(self, other: EventLike | StreamLike, /) -> None:
         """Let work queued from here on wait for an event or another stream.
 
         Parameters
@@ -363,7 +301,7 @@ class Stream:
         A second call does nothing.
         """
     @classmethod
-    def from_handle(cls, handle: SupportsInt | _AnyStream, /) -> Self:
+    def from_handle(cls, handle: SupportsInt | StreamLike, /) -> Self:
         """Return a stream that another library owns.
 
         Parameters
@@ -443,7 +381,7 @@ class Event:
     True
     """
 
-    def __new__(cls, timing: bool = False, *, device: _DeviceLike | None = None) -> Self: ...
+    def __new__(cls, timing: bool = False, *, device: DeviceLike | None = None) -> Self: ...
     @property
     def done(self) -> bool:
         """Whether the marked work is over; True before the first record (cuEventQuery)."""
@@ -459,7 +397,7 @@ class Event:
     @property
     def context(self) -> Context:
         """Context of the event."""
-    def record(self, stream: _AnyStream | None = None) -> Self:
+    def record(self, stream: StreamLike | None = None) -> Self:
         """Mark the work queued on a stream so far.
 
         Parameters
@@ -481,7 +419,7 @@ class Event:
         -----
         Uses ``cuEventRecord``.
         """
-    def wait(self, stream: _AnyStream | None = None) -> None:
+    def wait(self, stream: StreamLike | None = None) -> None:
         """Let work queued on a stream from here on wait for the event.
 
         Parameters
@@ -583,7 +521,7 @@ class Transfer:
     def __await__(self) -> Generator[Any]: ...
 
 @final
-class DeviceArray(Generic[_ScalarT_co]):
+class DeviceArray(Generic[ScalarT_co]):
     """An array in a device's memory.
 
     Notes
@@ -613,7 +551,7 @@ class DeviceArray(Generic[_ScalarT_co]):
     def strides(self) -> tuple[int, ...]:
         """Bytes from one item to the next along each dimension, as a tuple."""
     @property
-    def dtype(self) -> np.dtype[_ScalarT_co]:
+    def dtype(self) -> np.dtype[ScalarT_co]:
         """Type of an item, a numpy.dtype."""
     @property
     def ndim(self) -> int:
@@ -692,7 +630,7 @@ class DeviceArray(Generic[_ScalarT_co]):
         """
     def __dlpack_device__(self) -> tuple[int, int]:
         """Return DLPack's type of the device (2, CUDA) and its ordinal."""
-    def fill(self, value: Any, stream: _AnyStream | None = None) -> None:
+    def fill(self, value: Any, stream: StreamLike | None = None) -> None:
         """Set every item to a value.
 
         Parameters
@@ -707,7 +645,7 @@ class DeviceArray(Generic[_ScalarT_co]):
         Uses ``cuMemsetD8Async`` and its kin, or a copy for items of other sizes.
         """
     @overload
-    def copy_from(self, src: _Array, stream: None = None) -> None:
+    def copy_from(self, src: AnyArray, stream: None = None) -> None:
         """Copy another array into this one.
 
         Parameters
@@ -727,9 +665,9 @@ class DeviceArray(Generic[_ScalarT_co]):
         As `copy_async` with a stream, as `cudriver.copy` without.
         """
     @overload
-    def copy_from(self, src: _Array, stream: _AnyStream) -> Transfer: ...
+    def copy_from(self, src: AnyArray, stream: StreamLike) -> Transfer: ...
     @overload
-    def copy_to(self, dst: _Array, stream: None = None) -> None:
+    def copy_to(self, dst: AnyArray, stream: None = None) -> None:
         """Copy this array into another one.
 
         Parameters
@@ -749,11 +687,11 @@ class DeviceArray(Generic[_ScalarT_co]):
         As `copy_async` with a stream, as `cudriver.copy` without.
         """
     @overload
-    def copy_to(self, dst: _Array, stream: _AnyStream) -> Transfer: ...
+    def copy_to(self, dst: AnyArray, stream: StreamLike) -> Transfer: ...
     @overload
     def to_numpy(
-        self, out: None = None, *, stream: _AnyStream | None = None
-    ) -> NDArray[_ScalarT_co]:
+        self, out: None = None, *, stream: StreamLike | None = None
+    ) -> NDArray[ScalarT_co]:
         """Return the items in host memory, and wait for the copy.
 
         Parameters
@@ -770,8 +708,8 @@ class DeviceArray(Generic[_ScalarT_co]):
             `out`, or a new array in C order.
         """
     @overload
-    def to_numpy(self, out: _HostArrayT, *, stream: _AnyStream | None = None) -> _HostArrayT: ...
-    def copy(self, stream: _AnyStream | None = None) -> Self:
+    def to_numpy(self, out: HostArrayT, *, stream: StreamLike | None = None) -> HostArrayT: ...
+    def copy(self, stream: StreamLike | None = None) -> Self:
         """Return a copy on the same device.
 
         Parameters
@@ -844,9 +782,9 @@ class DeviceArray(Generic[_ScalarT_co]):
         (3, 2, 4)
         """
     @overload
-    def reshape(self, shape: _Shape, /, *, order: _Order = "C") -> Self: ...
+    def reshape(self, shape: ShapeLike, /, *, order: Literal["C", "F"] = "C") -> Self: ...
     @overload
-    def reshape(self, *shape: SupportsIndex, order: _Order = "C") -> Self:
+    def reshape(self, *shape: SupportsIndex, order: Literal["C", "F"] = "C") -> Self:
         """Return a view with another shape.
 
         Parameters
@@ -881,7 +819,7 @@ class DeviceArray(Generic[_ScalarT_co]):
         array([0, 3, 1, 4, 2, 5])
         """
     @overload
-    def view(self, dtype: _Typed[_ScalarT]) -> DeviceArray[_ScalarT]: ...
+    def view(self, dtype: type[ScalarT] | np.dtype[ScalarT]) -> DeviceArray[ScalarT]: ...
     @overload
     def view(self, dtype: DTypeLike) -> DeviceArray:
         """Return a view of the same bytes with another dtype.
@@ -918,8 +856,8 @@ class DeviceArray(Generic[_ScalarT_co]):
     @classmethod
     def __class_getitem__(cls, item: Any, /) -> GenericAlias:
         """Return a generic alias, for annotations: ``DeviceArray[np.float32]``."""
-    def __getitem__(self, key: _Index | tuple[_Index, ...], /) -> Self: ...
-    def __setitem__(self, key: _Index | tuple[_Index, ...], value: Any, /) -> None: ...
+    def __getitem__(self, key: BasicIndex | tuple[BasicIndex, ...], /) -> Self: ...
+    def __setitem__(self, key: BasicIndex | tuple[BasicIndex, ...], value: Any, /) -> None: ...
     def __hash__(self) -> int: ...
     def __len__(self) -> int: ...
 
@@ -969,9 +907,9 @@ class pin:
     False
     """
 
-    def __new__(cls, array: _HostArray) -> Self: ...
+    def __new__(cls, array: HostArray) -> Self: ...
     @property
-    def array(self) -> _HostArray | None:
+    def array(self) -> HostArray | None:
         """Array that the pin holds; None once it is closed."""
     @property
     def nbytes(self) -> int:
@@ -1068,7 +1006,9 @@ def context_stack() -> list[Context]:
 
 @overload
 def pinned_empty(
-    shape: _Shape, dtype: _Float64 = "float64", order: _Order = "C"
+    shape: ShapeLike,
+    dtype: type[float] | Literal["float64"] = "float64",
+    order: Literal["C", "F"] = "C",
 ) -> NDArray[np.float64]:
     """Return a new ndarray in page-locked memory, with undefined contents.
 
@@ -1106,13 +1046,17 @@ def pinned_empty(
 
 @overload
 def pinned_empty(
-    shape: _Shape, dtype: _Typed[_ScalarT], order: _Order = "C"
-) -> NDArray[_ScalarT]: ...
+    shape: ShapeLike, dtype: type[ScalarT] | np.dtype[ScalarT], order: Literal["C", "F"] = "C"
+) -> NDArray[ScalarT]: ...
 @overload
-def pinned_empty(shape: _Shape, dtype: DTypeLike, order: _Order = "C") -> NDArray[Any]: ...
+def pinned_empty(
+    shape: ShapeLike, dtype: DTypeLike, order: Literal["C", "F"] = "C"
+) -> NDArray[Any]: ...
 @overload
 def pinned_zeros(
-    shape: _Shape, dtype: _Float64 = "float64", order: _Order = "C"
+    shape: ShapeLike,
+    dtype: type[float] | Literal["float64"] = "float64",
+    order: Literal["C", "F"] = "C",
 ) -> NDArray[np.float64]:
     """Return a new ndarray in page-locked memory, filled with zero bytes.
 
@@ -1147,11 +1091,13 @@ def pinned_zeros(
 
 @overload
 def pinned_zeros(
-    shape: _Shape, dtype: _Typed[_ScalarT], order: _Order = "C"
-) -> NDArray[_ScalarT]: ...
+    shape: ShapeLike, dtype: type[ScalarT] | np.dtype[ScalarT], order: Literal["C", "F"] = "C"
+) -> NDArray[ScalarT]: ...
 @overload
-def pinned_zeros(shape: _Shape, dtype: DTypeLike, order: _Order = "C") -> NDArray[Any]: ...
-def is_pinned(array: _HostArray, /) -> bool:
+def pinned_zeros(
+    shape: ShapeLike, dtype: DTypeLike, order: Literal["C", "F"] = "C"
+) -> NDArray[Any]: ...
+def is_pinned(array: HostArray, /) -> bool:
     """Return whether all of an array's memory is page-locked.
 
     Parameters
@@ -1175,7 +1121,7 @@ def is_pinned(array: _HostArray, /) -> bool:
     (False, True)
     """
 
-def mapped_pointer(array: _HostArray, /) -> int:
+def mapped_pointer(array: HostArray, /) -> int:
     """Return the device address of an array in page-locked memory.
 
     Parameters
@@ -1260,11 +1206,11 @@ def set_host_memory_limit(bytes: int | None, /) -> None:
 
 @overload
 def device_empty(
-    shape: _Shape,
-    dtype: _Float64 = "float64",
+    shape: ShapeLike,
+    dtype: type[float] | Literal["float64"] = "float64",
     *,
-    device: _DeviceLike | None = None,
-    stream: _AnyStream | None = None,
+    device: DeviceLike | None = None,
+    stream: StreamLike | None = None,
 ) -> DeviceArray[np.float64]:
     """Return a new device array with undefined contents.
 
@@ -1303,27 +1249,27 @@ def device_empty(
 
 @overload
 def device_empty(
-    shape: _Shape,
-    dtype: _Typed[_ScalarT],
+    shape: ShapeLike,
+    dtype: type[ScalarT] | np.dtype[ScalarT],
     *,
-    device: _DeviceLike | None = None,
-    stream: _AnyStream | None = None,
-) -> DeviceArray[_ScalarT]: ...
+    device: DeviceLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray[ScalarT]: ...
 @overload
 def device_empty(
-    shape: _Shape,
+    shape: ShapeLike,
     dtype: DTypeLike,
     *,
-    device: _DeviceLike | None = None,
-    stream: _AnyStream | None = None,
+    device: DeviceLike | None = None,
+    stream: StreamLike | None = None,
 ) -> DeviceArray: ...
 @overload
 def device_zeros(
-    shape: _Shape,
-    dtype: _Float64 = "float64",
+    shape: ShapeLike,
+    dtype: type[float] | Literal["float64"] = "float64",
     *,
-    device: _DeviceLike | None = None,
-    stream: _AnyStream | None = None,
+    device: DeviceLike | None = None,
+    stream: StreamLike | None = None,
 ) -> DeviceArray[np.float64]:
     """Return a new device array filled with zero bytes.
 
@@ -1360,33 +1306,33 @@ def device_zeros(
 
 @overload
 def device_zeros(
-    shape: _Shape,
-    dtype: _Typed[_ScalarT],
+    shape: ShapeLike,
+    dtype: type[ScalarT] | np.dtype[ScalarT],
     *,
-    device: _DeviceLike | None = None,
-    stream: _AnyStream | None = None,
-) -> DeviceArray[_ScalarT]: ...
+    device: DeviceLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray[ScalarT]: ...
 @overload
 def device_zeros(
-    shape: _Shape,
+    shape: ShapeLike,
     dtype: DTypeLike,
     *,
-    device: _DeviceLike | None = None,
-    stream: _AnyStream | None = None,
+    device: DeviceLike | None = None,
+    stream: StreamLike | None = None,
 ) -> DeviceArray: ...
 @overload
 def to_device(
-    array: NDArray[_ScalarT] | DeviceArray[_ScalarT],
-    stream: _AnyStream | None = None,
+    array: NDArray[ScalarT] | DeviceArray[ScalarT],
+    stream: StreamLike | None = None,
     *,
-    device: _DeviceLike | None = None,
-) -> DeviceArray[_ScalarT]: ...
+    device: DeviceLike | None = None,
+) -> DeviceArray[ScalarT]: ...
 @overload
 def to_device(
-    array: ArrayLike | _Array,
-    stream: _AnyStream | None = None,
+    array: ArrayLike | AnyArray,
+    stream: StreamLike | None = None,
     *,
-    device: _DeviceLike | None = None,
+    device: DeviceLike | None = None,
 ) -> DeviceArray:
     """Return a copy of an array in device memory.
 
@@ -1424,7 +1370,7 @@ def to_device(
            [3, 4]])
     """
 
-def copy(dst: _Array, src: _Array, /) -> None:
+def copy(dst: AnyArray, src: AnyArray, /) -> None:
     """Copy an array into another one, and wait.
 
     Parameters
@@ -1458,7 +1404,7 @@ def copy(dst: _Array, src: _Array, /) -> None:
     array([0, 1, 2])
     """
 
-def copy_async(dst: _Array, src: _Array, /, stream: _AnyStream | None = None) -> Transfer:
+def copy_async(dst: AnyArray, src: AnyArray, /, stream: StreamLike | None = None) -> Transfer:
     """Copy an array into another one in the order of a stream.
 
     Parameters
@@ -1505,35 +1451,35 @@ def copy_async(dst: _Array, src: _Array, /, stream: _AnyStream | None = None) ->
 
 @overload
 def from_dlpack(
-    x: NDArray[_ScalarT], /, *, device: None = None, copy: bool | None = None
-) -> NDArray[_ScalarT]: ...
+    x: NDArray[ScalarT], /, *, device: None = None, copy: bool | None = None
+) -> NDArray[ScalarT]: ...
 @overload
 def from_dlpack(
-    x: NDArray[_ScalarT] | DeviceArray[_ScalarT],
+    x: NDArray[ScalarT] | DeviceArray[ScalarT],
     /,
     *,
     device: Literal["cpu"],
     copy: bool | None = None,
-) -> NDArray[_ScalarT]: ...
+) -> NDArray[ScalarT]: ...
 @overload
 def from_dlpack(
-    x: _Lender, /, *, device: Literal["cpu"], copy: bool | None = None
+    x: SupportsDLPack, /, *, device: Literal["cpu"], copy: bool | None = None
 ) -> NDArray[Any]: ...
 @overload
 def from_dlpack(
-    x: DeviceArray[_ScalarT],
+    x: DeviceArray[ScalarT],
     /,
     *,
     device: SupportsIndex | Device | None = None,
     copy: bool | None = None,
-) -> DeviceArray[_ScalarT]: ...
+) -> DeviceArray[ScalarT]: ...
 @overload
 def from_dlpack(
-    x: NDArray[_ScalarT], /, *, device: SupportsIndex | Device, copy: bool | None = None
-) -> DeviceArray[_ScalarT]: ...
+    x: NDArray[ScalarT], /, *, device: SupportsIndex | Device, copy: bool | None = None
+) -> DeviceArray[ScalarT]: ...
 @overload
 def from_dlpack(
-    x: _Lender, /, *, device: _DeviceLike | None = None, copy: bool | None = None
+    x: SupportsDLPack, /, *, device: DeviceLike | None = None, copy: bool | None = None
 ) -> DeviceArray | NDArray[Any]:
     """Return an array that shares another library's memory.
 
@@ -1603,14 +1549,14 @@ def trace_allocations(enabled: bool = True) -> None:
     >>> cu.trace_allocations(False)
     """
 
-def _ladder_copy(dst: _Array, src: _Array, /) -> None:
+def _ladder_copy(dst: AnyArray, src: AnyArray, /) -> None:
     """One cuMemcpyHtoD or cuMemcpyDtoH over the whole, whatever the host's memory is: the driver
     alone. Both ends C-ordered without gaps and of one size; else ValueError.
     """
 
 def _ladder_kernel(
     kernel: _LadderKernel,
-    memory: _Array,
+    memory: AnyArray,
     sums: DeviceArray,
     number: int,
     rounds: int,
@@ -1630,7 +1576,7 @@ def _drop_driver() -> bool:
 def _driver() -> tuple[str, int, bool]:
     """The path of the driver in use, its version (0: a stub), and whether it is simulated."""
 
-def _explain_copy(dst: _Array, src: _Array, /) -> tuple[Any, ...]: ...
+def _explain_copy(dst: AnyArray, src: AnyArray, /) -> tuple[Any, ...]: ...
 def _copy_threads() -> tuple[int, int]:
     """Threads for copies of pageable memory, and the most that may be set."""
 
@@ -1652,7 +1598,7 @@ def _mark_copied(capsule: object, /) -> None:
 
 def _primary_context(ordinal: int, flags: int | None, /) -> Context: ...
 def _reset_primary_context(ordinal: int, /) -> None: ...
-def _context_for_use(device: _DeviceLike | None, /) -> Context: ...
+def _context_for_use(device: DeviceLike | None, /) -> Context: ...
 def _query(
     context: Context | None, function: str, arguments: str, first: int = 0, second: int = 0, /
 ) -> Any:

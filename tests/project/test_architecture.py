@@ -63,9 +63,13 @@ PARTS = {
     "cli": {"__init__", "fleet", "ladder", "stack", "_elf", "errors"},
     "testing": {"__init__", "stack", "errors"},
     "memory": {"_core", "errors"},
+    "typing": {"_core", "memory"},
     "weights": {"_core", "memory", "_regular"},
     "pytest_plugin": {"testing"},
 }
+
+# What annotations name, and nothing else: no part imports it at run time, so it may lie above all.
+TYPES = "cudriver.typing"
 
 FILES = {str(p.relative_to(CEXT)): p for p in sorted(CEXT.rglob("*.[ch]"))}
 
@@ -212,7 +216,7 @@ def imports(name: str, known: dict[str, Path]) -> set[str]:
             # `from cudriver import stack` imports a module, `from cudriver import Device` a name.
             inner = {f"{base}.{n.name}" for n in node.names}
             found |= {module if module in known else base for module in inner}
-    return (found & {*known}) - {name}
+    return (found & {*known}) - {name, TYPES}
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -234,6 +238,14 @@ def test_python_modules_have_no_circle(top: Path) -> None:
     known = modules(top)
     code = [name for name in known if known[name].suffix == ".py"]
     assert circles({name: imports(name, known) & {*code} for name in code}) == []
+
+
+def test_nothing_imports_the_types_of_annotations_at_run_time() -> None:
+    for name, path in modules(PACKAGE).items():
+        if path.suffix == ".py" and f"from {TYPES} import" in (text := path.read_text()):
+            checked = re.search(r"^if TYPE_CHECKING:.*\n((?: +.*\n|\n)+)", text, re.MULTILINE)
+            assert checked is not None, name
+            assert text.count(TYPES) == checked[1].count(TYPES), name
 
 
 def test_every_folder_of_the_package_has_its_part() -> None:

@@ -85,10 +85,6 @@ def stub(path: Path) -> Iterator[tuple[str, Any]]:
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         owner = getattr(node, "name", "")
         inside = node.body if isinstance(node, ast.ClassDef) else []
-        if any(
-            getattr(d, "id", "") == "type_check_only" for d in getattr(node, "decorator_list", [])
-        ):
-            continue
         for prefix, each in (("", node), *((f"{owner}.", member) for member in inside)):
             if isinstance(each, (ast.FunctionDef, ast.ClassDef)):
                 key = prefix + each.name

@@ -33,6 +33,7 @@ MODULES = {
     "cudriver.errors": ["CudaError"],
     "cudriver.flags": ["ContextFlags"],
     "cudriver.ladder": None,
+    "cudriver.typing": None,
     "cudriver.testing.simulated": ["SimulatedCuda"],
     "cudriver.pytest_plugin": ["cuda_stack", "no_cuda_leaks", "simulated_cuda"],
 }

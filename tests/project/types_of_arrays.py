@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import cudriver as cu
+import cudriver.typing as cut
 
 F4 = np.float32
 host: NDArray[np.float32] = np.arange(6, dtype=F4)
@@ -68,3 +69,26 @@ def of_any_type(array: cu.DeviceArray) -> int:
 
 
 assert of_any_type(there) == 24
+
+
+class TheirStream:
+    """A stream of another library."""
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return (0, stream.handle)
+
+
+def upload(
+    array: cut.HostArray,
+    stream: cut.StreamLike | None = None,
+    device: cut.DeviceLike | None = None,
+    shape: cut.ShapeLike = -1,
+) -> cu.DeviceArray:
+    """A function of a user's, which passes on what it is given."""
+    target: cut.AnyArray = cu.to_device(array, stream, device=device)
+    cu.copy(target, array)
+    return cu.from_dlpack(target).reshape(shape) if isinstance(target, cu.DeviceArray) else there
+
+
+assert upload(host, stream).shape == (6,)
+assert upload(memoryview(b"abc"), TheirStream(), cu.Device(0), (3, 1)).shape == (3, 1)

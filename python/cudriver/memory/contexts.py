@@ -12,7 +12,8 @@ from cudriver.errors import CudaError
 from cudriver.memory.named import public
 
 if TYPE_CHECKING:
-    from cudriver._core import Context, _CacheConfig, _DeviceLike
+    from cudriver._core import Context
+    from cudriver.typing import DeviceLike
 
 
 @public
@@ -53,7 +54,7 @@ def memory_info() -> MemoryInfo:
     return memory_info_of(_core._context_for_use(None))
 
 
-def synchronize(device: _DeviceLike | None = None) -> None:
+def synchronize(device: DeviceLike | None = None) -> None:
     """Wait until all work of a device is over.
 
     Parameters
@@ -119,10 +120,10 @@ def api_version(context: Context) -> int:
     return version
 
 
-CACHE_CONFIGS: list[_CacheConfig] = ["none", "shared", "l1", "equal"]  # numbered as in cuda.h
+CACHE_CONFIGS = ["none", "shared", "l1", "equal"]  # numbered as in cuda.h
 
 
-def cache_config(context: Context) -> _CacheConfig | int:
+def cache_config(context: Context) -> str | int:
     number: int = _core._query(context, "cuCtxGetCacheConfig", repr(context))
     return CACHE_CONFIGS[number] if 0 <= number < len(CACHE_CONFIGS) else number
 

@@ -10,12 +10,7 @@ from cudriver import _core
 from cudriver.memory.named import public
 
 if TYPE_CHECKING:
-    from cudriver._core import _Array
-
-_CopyPath = Literal[
-    "empty", "same", "host", "direct", "2D", "3D", "staged", "kernel", "temporary",
-    "peer", "bounced",
-]  # fmt: skip
+    from cudriver.typing import AnyArray
 
 
 @public
@@ -44,7 +39,10 @@ class CopyPlan(NamedTuple):
         Bytes from which on a dense pageable copy is staged; 0 where not staged.
     """
 
-    path: _CopyPath
+    path: Literal[
+        "empty", "same", "host", "direct", "2D", "3D", "staged", "kernel", "temporary", "peer",
+        "bounced",
+    ]  # fmt: skip
     why: str
     nbytes: int
     page_locked: bool
@@ -111,7 +109,7 @@ _WHY: dict[str, str | dict[str, str]] = {
 }
 
 
-def explain_copy(dst: _Array, src: _Array, /) -> CopyPlan:
+def explain_copy(dst: AnyArray, src: AnyArray, /) -> CopyPlan:
     """Return which path a copy would take, and why. Copies nothing.
 
     Parameters

@@ -14,7 +14,8 @@ from cudriver.memory.contexts import MemoryInfo, memory_info_of
 from cudriver.memory.failures import INVALID_VALUE, NO_DEVICE, failure
 
 if TYPE_CHECKING:
-    from cudriver._core import Context, _DeviceLike
+    from cudriver._core import Context
+    from cudriver.typing import DeviceLike
 
 
 @final
@@ -51,7 +52,7 @@ class Device:
     _handle: int
     _ordinal: int
 
-    def __new__(cls, device: _DeviceLike | None = 0) -> Self:
+    def __new__(cls, device: DeviceLike | None = 0) -> Self:
         return cls._of(ordinal_of(device))
 
     @classmethod
@@ -125,7 +126,7 @@ class Device:
                 values[name] = None
         return MappingProxyType(values)
 
-    def can_access_peer(self, other: _DeviceLike, /) -> bool:
+    def can_access_peer(self, other: DeviceLike, /) -> bool:
         """Return whether this device reaches another one's memory without the host.
 
         Parameters

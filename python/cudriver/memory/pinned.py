@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import numpy as np
 
@@ -11,19 +11,28 @@ from cudriver._core import pinned_empty
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-    from cudriver._core import _Order, _OrderLike, _ScalarT, _Shape, _Typed
+    from cudriver.typing import ScalarT, ShapeLike
 
 
 @overload
 def pinned_full(
-    shape: _Shape, fill_value: Any, dtype: _Typed[_ScalarT], order: _Order = "C"
-) -> NDArray[_ScalarT]: ...
+    shape: ShapeLike,
+    fill_value: Any,
+    dtype: type[ScalarT] | np.dtype[ScalarT],
+    order: Literal["C", "F"] = "C",
+) -> NDArray[ScalarT]: ...
 @overload
 def pinned_full(
-    shape: _Shape, fill_value: Any, dtype: DTypeLike | None = None, order: _Order = "C"
+    shape: ShapeLike,
+    fill_value: Any,
+    dtype: DTypeLike | None = None,
+    order: Literal["C", "F"] = "C",
 ) -> NDArray[Any]: ...
 def pinned_full(
-    shape: _Shape, fill_value: Any, dtype: DTypeLike | None = None, order: _Order = "C"
+    shape: ShapeLike,
+    fill_value: Any,
+    dtype: DTypeLike | None = None,
+    order: Literal["C", "F"] = "C",
 ) -> NDArray[Any]:
     """Return a new ndarray in page-locked memory, filled with a value.
 
@@ -64,18 +73,20 @@ def pinned_full(
 
 @overload
 def pinned_empty_like(
-    prototype: NDArray[_ScalarT], dtype: None = None, order: _OrderLike = "K"
-) -> NDArray[_ScalarT]: ...
+    prototype: NDArray[ScalarT], dtype: None = None, order: Literal["C", "F", "K", "A"] = "K"
+) -> NDArray[ScalarT]: ...
 @overload
 def pinned_empty_like(
-    prototype: ArrayLike, dtype: _Typed[_ScalarT], order: _OrderLike = "K"
-) -> NDArray[_ScalarT]: ...
+    prototype: ArrayLike,
+    dtype: type[ScalarT] | np.dtype[ScalarT],
+    order: Literal["C", "F", "K", "A"] = "K",
+) -> NDArray[ScalarT]: ...
 @overload
 def pinned_empty_like(
-    prototype: ArrayLike, dtype: DTypeLike | None = None, order: _OrderLike = "K"
+    prototype: ArrayLike, dtype: DTypeLike | None = None, order: Literal["C", "F", "K", "A"] = "K"
 ) -> NDArray[Any]: ...
 def pinned_empty_like(
-    prototype: ArrayLike, dtype: DTypeLike | None = None, order: _OrderLike = "K"
+    prototype: ArrayLike, dtype: DTypeLike | None = None, order: Literal["C", "F", "K", "A"] = "K"
 ) -> NDArray[Any]:
     """Return a new ndarray in page-locked memory, shaped like another array.
 
@@ -117,23 +128,25 @@ def pinned_empty_like(
             array = pinned_empty([source.shape[axis] for axis in axes], dtype)
             return np.transpose(array, [axes.index(axis) for axis in range(source.ndim)])
         order = "F" if source.flags.fnc else "C"
-    return pinned_empty(source.shape, dtype, cast("_Order", order))
+    return pinned_empty(source.shape, dtype, cast("Literal['C', 'F']", order))
 
 
 @overload
 def pinned_array(
-    object: NDArray[_ScalarT], dtype: None = None, order: _OrderLike = "K"
-) -> NDArray[_ScalarT]: ...
+    object: NDArray[ScalarT], dtype: None = None, order: Literal["C", "F", "K", "A"] = "K"
+) -> NDArray[ScalarT]: ...
 @overload
 def pinned_array(
-    object: ArrayLike, dtype: _Typed[_ScalarT], order: _OrderLike = "K"
-) -> NDArray[_ScalarT]: ...
+    object: ArrayLike,
+    dtype: type[ScalarT] | np.dtype[ScalarT],
+    order: Literal["C", "F", "K", "A"] = "K",
+) -> NDArray[ScalarT]: ...
 @overload
 def pinned_array(
-    object: ArrayLike, dtype: DTypeLike | None = None, order: _OrderLike = "K"
+    object: ArrayLike, dtype: DTypeLike | None = None, order: Literal["C", "F", "K", "A"] = "K"
 ) -> NDArray[Any]: ...
 def pinned_array(
-    object: ArrayLike, dtype: DTypeLike | None = None, order: _OrderLike = "K"
+    object: ArrayLike, dtype: DTypeLike | None = None, order: Literal["C", "F", "K", "A"] = "K"
 ) -> NDArray[Any]:
     """Return a page-locked copy of an array.
 

@@ -11,7 +11,7 @@ import zipfile
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.lib import format as npy
@@ -28,6 +28,9 @@ from cudriver.weights.reading import (
     shown,
     stream_of,
 )
+
+if TYPE_CHECKING:
+    from cudriver.typing import DeviceLike, StreamLike
 
 HEADER_MOST = 1 << 16  # bytes that are read to find the header of an array
 LOCAL_HEADER = 30  # bytes of a zip member's local header, before its name
@@ -83,7 +86,7 @@ def stored(source: Source, begin: int, end: int, name: str) -> Stored:
 
 
 def loaded(
-    source: Source, found: dict[str, Stored], device: Any, stream: Any
+    source: Source, found: dict[str, Stored], device: DeviceLike | None, stream: StreamLike | None
 ) -> dict[str, DeviceArray]:
     """Reads arrays of a file into an allocation each."""
     with stream_of(stream, device) as order:
@@ -101,7 +104,10 @@ def loaded(
 
 
 def load_npy(
-    path: str | os.PathLike[str], *, device: Any = None, stream: Any = None
+    path: str | os.PathLike[str],
+    *,
+    device: DeviceLike | None = None,
+    stream: StreamLike | None = None,
 ) -> DeviceArray:
     """Load a .npy file into device memory.
 
@@ -205,9 +211,9 @@ def member(source: Source, info: zipfile.ZipInfo, begins: list[int]) -> Stored:
 def load_npz(
     path: str | os.PathLike[str],
     *,
-    device: Any = None,
+    device: DeviceLike | None = None,
     names: Iterable[str] | None = None,
-    stream: Any = None,
+    stream: StreamLike | None = None,
 ) -> dict[str, DeviceArray]:
     """Load the arrays of a .npz file into device memory.
 

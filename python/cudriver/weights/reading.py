@@ -33,6 +33,8 @@ from cudriver.memory.copies import copy_threads
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from cudriver.typing import DeviceLike, StreamLike
+
 # Bytes that one call reads and one copy moves, at most. A cached file of 5.4 GB, an H200's host, 12
 # threads: 1 MiB 13 GB/s, 2 MiB 41, 4 MiB 51, 8 MiB 50, 16 MiB 37. One copy of the mapped file: 52.
 SLOT = 4 << 20
@@ -183,7 +185,7 @@ def jobs(pieces: Iterable[Piece]) -> Iterator[Job]:
 class Reader:
     """The threads' common work: a list of jobs, and how far it has come."""
 
-    def __init__(self, work: list[Job], stream: Any) -> None:
+    def __init__(self, work: list[Job], stream: StreamLike) -> None:
         self.work: Iterator[Job] = iter(work)
         self.stream = stream
         self.lock: threading.Lock = threading.Lock()  # guards work, done and stopped
@@ -218,7 +220,7 @@ class Reader:
 
 
 @contextmanager
-def stream_of(stream: Any, device: Any) -> Iterator[Any]:
+def stream_of(stream: StreamLike | None, device: DeviceLike | None) -> Iterator[StreamLike]:
     """The stream to allocate and copy on: the given one, or one of our own that is waited for."""
     if stream is not None:
         Stream.from_handle(stream).done  # noqa: B018 (raises if the stream is being captured)
@@ -229,7 +231,7 @@ def stream_of(stream: Any, device: Any) -> Iterator[Any]:
     own.synchronize()
 
 
-def read(pieces: list[Piece], stream: Any) -> None:
+def read(pieces: list[Piece], stream: StreamLike) -> None:
     """Fills all targets in the order of a stream.
 
     Parameters

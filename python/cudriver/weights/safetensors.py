@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,6 +28,9 @@ from cudriver.weights.reading import (
     shown,
     stream_of,
 )
+
+if TYPE_CHECKING:
+    from cudriver.typing import DeviceLike, StreamLike
 
 HEADER_MOST = 100_000_000  # bytes: the format's own limit
 NAME_MOST = 255  # bytes: Linux's own limit (NAME_MAX)
@@ -228,7 +231,7 @@ def shards(path: str) -> dict[str, set[str] | None]:
 
 
 def arrays_for(
-    tensors: list[Tensor], device: Any, stream: Any, *, together: bool
+    tensors: list[Tensor], device: DeviceLike | None, stream: StreamLike | None, *, together: bool
 ) -> list[DeviceArray]:
     """An array for each tensor: views of one allocation, or an allocation each."""
     kinds = [each.kind() for each in tensors]
@@ -247,9 +250,9 @@ def arrays_for(
 def load_safetensors(
     path: str | os.PathLike[str],
     *,
-    device: Any = None,
+    device: DeviceLike | None = None,
     names: Iterable[str] | None = None,
-    stream: Any = None,
+    stream: StreamLike | None = None,
 ) -> dict[str, DeviceArray]:
     """Load the tensors of a safetensors file or checkpoint into device memory.
 

@@ -1,0 +1,179 @@
+"""Types for annotations: what the functions of this package take.
+
+As `numpy.typing` does, this module names what a parameter may be, so that functions of yours which
+pass arrays, streams or devices on can say so. Nothing else imports it at run time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cudriver._core import DeviceArray, Event, Stream
+from cudriver.memory.devices import Device
+
+if TYPE_CHECKING:  # its `default` came to Python's own with 3.13
+    from typing_extensions import TypeVar
+
+    ScalarT = TypeVar("ScalarT", bound=np.generic)
+    ScalarT_co = TypeVar("ScalarT_co", bound=np.generic, covariant=True, default=Any)
+    HostArrayT = TypeVar("HostArrayT", bound="HostArray")
+
+__all__ = [
+    "AnyArray",
+    "BasicIndex",
+    "DeviceLike",
+    "EventLike",
+    "HasCudaEvent",
+    "HasCudaStream",
+    "HasDeviceId",
+    "HasHandle",
+    "HasPtr",
+    "HasTypeAndIndex",
+    "HostArray",
+    "ShapeLike",
+    "StreamLike",
+    "SupportsArrayInterface",
+    "SupportsArrayStruct",
+    "SupportsBuffer",
+    "SupportsCudaArrayInterface",
+    "SupportsCudaStream",
+    "SupportsDLPack",
+]
+
+
+# ---- arrays --------------------------------------------------------------------------------------
+
+
+class SupportsCudaArrayInterface(Protocol):
+    """Device memory with ``__cuda_array_interface__``, as arrays of CuPy, Numba and PyTorch."""
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """Address, shape, strides, type and stream."""
+
+
+class SupportsDLPack(Protocol):
+    """Memory of a host or a device with ``__dlpack__``, as arrays of most libraries."""
+
+    def __dlpack__(self, *, stream: Any = None) -> Any:
+        """Return a capsule of the tensor."""
+
+    def __dlpack_device__(self) -> tuple[Any, int]:
+        """Return the kind of device and its number."""
+
+
+class SupportsBuffer(Protocol):
+    """Host memory with the buffer protocol: bytes, memoryview, mmap, shared memory."""
+
+    def __buffer__(self, flags: int, /) -> memoryview:
+        """Return a view of the memory."""
+
+
+class SupportsArrayInterface(Protocol):
+    """Host memory with ``__array_interface__``, which NumPy takes."""
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        """Address, shape, strides and type."""
+
+
+class SupportsArrayStruct(Protocol):
+    """Host memory with ``__array_struct__``, which NumPy takes."""
+
+    @property
+    def __array_struct__(self) -> Any:
+        """A capsule of a PyArrayInterface."""
+
+
+HostArray: TypeAlias = NDArray[Any] | SupportsBuffer | SupportsArrayInterface | SupportsArrayStruct
+"""An array in host memory: of NumPy, or what else NumPy takes without a copy."""
+
+AnyArray: TypeAlias = HostArray | DeviceArray | SupportsCudaArrayInterface | SupportsDLPack
+"""What `copy` takes at either end: an array in host or device memory, of any library."""
+
+ShapeLike: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
+"""A shape: the lengths of the dimensions, or one int."""
+
+BasicIndex: TypeAlias = SupportsIndex | slice | EllipsisType | None
+"""An index of a DeviceArray along one axis; or a tuple of them: NumPy's basic indexing."""
+
+
+# ---- streams and events --------------------------------------------------------------------------
+
+
+class SupportsCudaStream(Protocol):
+    """A stream with ``__cuda_stream__``, as those of cuda-core."""
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """Return the protocol's version and the handle."""
+
+
+class HasCudaStream(Protocol):
+    """A stream of PyTorch."""
+
+    @property
+    def cuda_stream(self) -> int:
+        """The handle."""
+
+
+class HasCudaEvent(Protocol):
+    """An event of PyTorch."""
+
+    @property
+    def cuda_event(self) -> int:
+        """The handle."""
+
+
+class HasPtr(Protocol):
+    """A stream or event of CuPy; its class must be called Stream or Event."""
+
+    @property
+    def ptr(self) -> int:
+        """The handle."""
+
+
+class HasHandle(Protocol):
+    """A stream or event of Numba, PyCUDA or cuda-core, whose class must be called so."""
+
+    @property
+    def handle(self) -> Any:
+        """The handle."""
+
+
+StreamLike: TypeAlias = Stream | SupportsCudaStream | HasCudaStream | HasPtr | HasHandle
+"""A stream: ours, or of PyTorch, CuPy, Numba, PyCUDA, cuda-core."""
+
+EventLike: TypeAlias = Event | HasCudaEvent | HasPtr | HasHandle
+"""An event: ours, or of PyTorch, CuPy, Numba, PyCUDA, cuda-core."""
+
+
+# ---- devices -------------------------------------------------------------------------------------
+
+
+class HasTypeAndIndex(Protocol):
+    """A ``torch.device``."""
+
+    @property
+    def type(self) -> str:
+        """``"cuda"``."""
+
+    @property
+    def index(self) -> int | None:
+        """The number of the device; None for that of the current context."""
+
+
+class HasDeviceId(Protocol):
+    """A ``cuda.core.Device``."""
+
+    @property
+    def device_id(self) -> int:
+        """The number of the device."""
+
+
+DeviceLike: TypeAlias = SupportsIndex | str | Device | HasTypeAndIndex | HasDeviceId
+"""What `Device` takes: a number, a uuid, a PCI bus id, ``"cuda:1"``, another library's device."""

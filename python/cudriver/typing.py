@@ -91,16 +91,16 @@ class SupportsArrayStruct(Protocol):
 
 
 HostArray: TypeAlias = NDArray[Any] | SupportsBuffer | SupportsArrayInterface | SupportsArrayStruct
-"""An array in host memory: of NumPy, or what else NumPy takes without a copy."""
+"""An array in host memory, of NumPy or of what else NumPy takes without a copy."""
 
 AnyArray: TypeAlias = HostArray | DeviceArray | SupportsCudaArrayInterface | SupportsDLPack
-"""What `copy` takes at either end: an array in host or device memory, of any library."""
+"""An array in host or device memory, of any library, as `copy` takes it at either end."""
 
 ShapeLike: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
-"""A shape: the lengths of the dimensions, or one int."""
+"""The lengths of the dimensions, or one int."""
 
 BasicIndex: TypeAlias = SupportsIndex | slice | EllipsisType | None
-"""An index of a DeviceArray along one axis; or a tuple of them: NumPy's basic indexing."""
+"""An index along one axis of a DeviceArray; NumPy's basic indexing takes one or a tuple."""
 
 
 # ---- streams and events --------------------------------------------------------------------------
@@ -146,10 +146,10 @@ class HasHandle(Protocol):
 
 
 StreamLike: TypeAlias = Stream | SupportsCudaStream | HasCudaStream | HasPtr | HasHandle
-"""A stream: ours, or of PyTorch, CuPy, Numba, PyCUDA, cuda-core."""
+"""A stream of this package, PyTorch, CuPy, Numba, PyCUDA, cuda-core."""
 
 EventLike: TypeAlias = Event | HasCudaEvent | HasPtr | HasHandle
-"""An event: ours, or of PyTorch, CuPy, Numba, PyCUDA, cuda-core."""
+"""An event of this package, PyTorch, CuPy, Numba, PyCUDA, cuda-core."""
 
 
 # ---- devices -------------------------------------------------------------------------------------
@@ -176,4 +176,4 @@ class HasDeviceId(Protocol):
 
 
 DeviceLike: TypeAlias = SupportsIndex | str | Device | HasTypeAndIndex | HasDeviceId
-"""What `Device` takes: a number, a uuid, a PCI bus id, ``"cuda:1"``, another library's device."""
+"""A device, or what `Device` takes for one, such as 0, ``"cuda:1"``, a uuid, a torch.device."""

@@ -81,7 +81,7 @@ static void end_describe(const struct cudriver_endpoint *from, struct cudriver_c
     end->ordinal = end->on_device ? from->context->ordinal : -1;
 }
 
-/* Plans a copy between matching ends. Creates the pools of temporaries that it needs. */
+/* Plans a copy between matching ends. */
 static void ends_plan(const struct ends *ends, bool blocking, bool ask,
                       struct cudriver_copy_plan *plan)
 {
@@ -90,7 +90,6 @@ static void ends_plan(const struct ends *ends, bool blocking, bool ask,
 
     end_describe(dst, &plan->dst);
     end_describe(src, &plan->src);
-    plan->pool_of = cudriver_device_pool;
     plan->blocking = blocking;
     plan->fixed = src->fixed;
     plan->ask = ask;
@@ -163,50 +162,70 @@ static int plan_follow(const struct cudriver_copy_plan *plan, CUstream stream,
 }
 
 static int ends_copy(CoreState *state, struct ends *ends);
+static PyObject *ends_copy_async(CoreState *state, struct ends *ends,
+                                 struct cudriver_stream *stream);
 
-/* Copies into a DeviceArray, or out of it, that is the other end. 0 or -1. */
-static int array_copy(CoreState *state, PyObject *array, struct ends *ends, bool into)
+/* Copies into a DeviceArray, or out of it, that is the other end: on a stream, or if that is NULL
+ * at once. New reference: a Transfer, or None. */
+static PyObject *array_copy(CoreState *state, PyObject *array, struct ends *ends, bool into,
+                            struct cudriver_stream *stream)
 {
     struct cudriver_endpoint *end = into ? &ends->dst : &ends->src;
-    int failed = cudriver_device_array_endpoint(array, into, end);
+    PyObject *done = NULL;
 
-    if (failed == 0) {
-        failed = ends_copy(state, ends);
+    if (cudriver_device_array_endpoint(array, into, end) == 0) {
+        done = stream != NULL                ? ends_copy_async(state, ends, stream)
+               : ends_copy(state, ends) == 0 ? Py_NewRef(Py_None)
+                                             : NULL;
         cudriver_endpoint_done(end);
     }
-    return failed;
+    return done;
 }
 
-/* Between two devices through dense arrays on both: three ordinary copies. 0 or -1; 1 if they
- * cannot be had. */
-static int bounced_devices(CoreState *state, const struct ends *ends)
+/* New reference: a dense array like the source, in a context. NULL, without an exception: no
+ * memory. */
+static PyObject *array_like(CoreState *state, const struct cudriver_endpoint *src,
+                            ContextObject *context)
 {
-    const struct cudriver_endpoint *dst = &ends->dst, *src = &ends->src;
-    struct ends packing = {.src = *src}, moving = {.src = *src}, unpacking = {.dst = *dst};
-    PyObject *near, *far;
-    int failed = 1;
+    PyObject *array = cudriver_device_array_new(state, context, src->dtype,
+                                                (Py_ssize_t)src->itemsize, src->ndim, src->shape);
 
-    near = cudriver_device_array_new(state, src->context, src->dtype, (Py_ssize_t)src->itemsize,
-                                     src->ndim, src->shape);
-    far = near == NULL
-              ? NULL
-              : cudriver_device_array_new(state, dst->context, src->dtype,
-                                          (Py_ssize_t)src->itemsize, src->ndim, src->shape);
-    if (far == NULL) {
-        PyErr_Clear(); /* no memory: the host's serves */
-    } else if (cudriver_device_array_endpoint(near, false, &moving.src) < 0) {
-        failed = -1;
-    } else {
-        failed = array_copy(state, near, &packing, true) < 0 ||
-                         array_copy(state, far, &moving, true) < 0 ||
-                         array_copy(state, far, &unpacking, false) < 0
-                     ? -1
-                     : 0;
-        cudriver_endpoint_done(&moving.src);
+    PyErr_Clear();
+    return array;
+}
+
+/* Device to device through a dense array on the source's device, and between two devices another
+ * one on the destination's: ordinary copies, on a stream or at once (NULL). *done: as by
+ * array_copy, new reference. False: there is no memory for them, and nothing was done. */
+static bool through_devices(CoreState *state, const struct ends *ends,
+                            struct cudriver_stream *stream, PyObject **done)
+{
+    struct ends packing = {.src = ends->src}, moving = {.src = ends->src}, unpacking = *ends;
+    PyObject *near = array_like(state, &ends->src, ends->src.context), *far = NULL;
+
+    if (near != NULL) {
+        far = ends->dst.context->ordinal == ends->src.context->ordinal
+                  ? Py_NewRef(near)
+                  : array_like(state, &ends->src, ends->dst.context);
     }
-    Py_XDECREF(near);
-    Py_XDECREF(far);
-    return failed;
+    if (far == NULL) {
+        Py_XDECREF(near);
+        return false;
+    }
+    *done = array_copy(state, near, &packing, true, stream);
+    if (*done != NULL && far != near) {
+        Py_CLEAR(*done);
+        if (cudriver_device_array_endpoint(near, false, &moving.src) == 0) {
+            *done = array_copy(state, far, &moving, true, stream);
+            cudriver_endpoint_done(&moving.src);
+        }
+    }
+    if (*done != NULL) {
+        Py_SETREF(*done, array_copy(state, far, &unpacking, false, stream));
+    }
+    Py_DECREF(near);
+    Py_DECREF(far);
+    return true;
 }
 
 /* Device to device through a dense array in host memory, if no other path works. 0 or -1. */
@@ -230,12 +249,17 @@ static int bounced_host(CoreState *state, const struct ends *ends)
 }
 
 /* Device to device by several copies. 0 or -1. */
-static int bounced_blocking(CoreState *state, const struct ends *ends)
+static int bounced_blocking(CoreState *state, enum cudriver_copy_kind kind, const struct ends *ends)
 {
-    int failed =
-        ends->dst.context->ordinal != ends->src.context->ordinal ? bounced_devices(state, ends) : 1;
+    bool no_kernel =
+        kind == CUDRIVER_COPY_BOUNCED && ends->dst.context->ordinal == ends->src.context->ordinal;
+    PyObject *done = NULL;
 
-    return failed > 0 ? bounced_host(state, ends) : failed;
+    if (no_kernel || !through_devices(state, ends, NULL, &done)) {
+        return bounced_host(state, ends);
+    }
+    Py_XDECREF(done);
+    return done != NULL ? 0 : -1;
 }
 
 /* Whether the stream is on one of the copy's devices. */
@@ -261,8 +285,8 @@ static int follow_blocking(CoreState *state, struct cudriver_copy_plan *plan, st
     if (plan->kind == CUDRIVER_COPY_HOST) {
         return cudriver_numpy_copy(ends->dst.owner, ends->src.owner);
     }
-    if (plan->kind == CUDRIVER_COPY_BOUNCED) {
-        return bounced_blocking(state, ends);
+    if (plan->kind == CUDRIVER_COPY_BOUNCED || plan->kind == CUDRIVER_COPY_TEMPORARY) {
+        return bounced_blocking(state, plan->kind, ends);
     }
     if (cudriver_stream_read(state, NULL, &stream, &given) < 0) {
         return -1;
@@ -289,7 +313,7 @@ static int follow_blocking(CoreState *state, struct cudriver_copy_plan *plan, st
     }
     cudriver_context_end_both(home, context, pushed);
     cudriver_stream_done(&stream);
-    return failed > 0 ? bounced_blocking(state, ends) : failed;
+    return failed > 0 ? bounced_host(state, ends) : failed;
 }
 
 /* Copies between matching ends and waits. 0 or -1. */
@@ -338,7 +362,7 @@ static PyObject *follow_in_order(CoreState *state, struct cudriver_copy_plan *pl
 
 /* Issues a copy as planned, on a stream of one of its devices. New reference: a Transfer. */
 static PyObject *follow_async(CoreState *state, struct cudriver_copy_plan *plan, struct ends *ends,
-                              const struct cudriver_stream *stream)
+                              struct cudriver_stream *stream)
 {
     ContextObject *home = ends_home(ends);
     struct cudriver_staging_transfer *staged = NULL;
@@ -346,8 +370,12 @@ static PyObject *follow_async(CoreState *state, struct cudriver_copy_plan *plan,
     bool pushed[2];
     int failed;
 
+    if (plan->kind == CUDRIVER_COPY_TEMPORARY && through_devices(state, ends, stream, &work)) {
+        return work;
+    }
     if (plan->kind == CUDRIVER_COPY_EMPTY || plan->kind == CUDRIVER_COPY_SAME ||
         plan->kind == CUDRIVER_COPY_HOST || plan->kind == CUDRIVER_COPY_BOUNCED ||
+        plan->kind == CUDRIVER_COPY_TEMPORARY ||
         !cudriver_copy_plan_move(plan, stream->context->handle)) {
         return follow_in_order(state, plan, ends, stream);
     }

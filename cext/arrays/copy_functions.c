@@ -38,8 +38,7 @@ static PyObject *module_copy_async(PyObject *module, PyObject *const *args, Py_s
 }
 
 /* New reference: the fields of a CopyPlan but `why`, and what that is made of: whether the plan is
- * for dense memory, for ends that overlap, that are both
- * on a device, that are not on the same. */
+ * for dense memory, for ends that are both on a device, that are not on the same. */
 static PyObject *module_explain_copy(PyObject *module, PyObject *args)
 {
     struct cudriver_copy_plan plan;
@@ -55,10 +54,10 @@ static PyObject *module_explain_copy(PyObject *module, PyObject *args)
         staged = plan.staged;
         path = cudriver_staging_path_name(staged.path);
     }
-    return Py_BuildValue("(snNzninNNNN)", cudriver_copy_kind_name(plan.kind),
-                         (Py_ssize_t)plan.bytes, PyBool_FromLong(plan.page_locked), path,
-                         (Py_ssize_t)staged.chunk, staged.threads, (Py_ssize_t)staged.crossover,
-                         PyBool_FromLong(plan.layout.ndim == 0), PyBool_FromLong(plan.overlap),
+    return Py_BuildValue("(snNzninNNN)", cudriver_copy_kind_name(plan.kind), (Py_ssize_t)plan.bytes,
+                         PyBool_FromLong(plan.page_locked), path, (Py_ssize_t)staged.chunk,
+                         staged.threads, (Py_ssize_t)staged.crossover,
+                         PyBool_FromLong(plan.layout.ndim == 0),
                          PyBool_FromLong(plan.dst.on_device && plan.src.on_device),
                          PyBool_FromLong(plan.dst.ordinal != plan.src.ordinal));
 }

@@ -72,7 +72,8 @@ static void pool_make(int ordinal)
     pool_share(pools[ordinal].pool, device);
 }
 
-CUmemoryPool cudriver_device_pool(int ordinal)
+/* The pool for a device's memory, created at first use; NULL if the driver has none. */
+static CUmemoryPool pool_of(int ordinal)
 {
     if (ordinal >= DEVICES) {
         return NULL;
@@ -129,7 +130,7 @@ static int wait_for_memory(CoreState *state, ContextObject *context)
 int cudriver_device_alloc(CoreState *state, struct cudriver_device_memory *memory, size_t bytes)
 {
     ContextObject *context = memory->context;
-    CUmemoryPool pool = cudriver_device_pool(context->ordinal);
+    CUmemoryPool pool = pool_of(context->ordinal);
     CUstream order = NULL;
     CUresult result;
 

@@ -35,8 +35,4 @@ void cudriver_device_settle(const struct cudriver_device_memory *memory);
  * uses. Needs no current context. */
 CUresult cudriver_device_free(struct cudriver_device_memory *memory, const char **function);
 
-/* The pool for a device's memory, created at first use; NULL if the driver has none. Borrowed: the
- * process keeps it. The GIL is held. */
-CUmemoryPool cudriver_device_pool(int ordinal);
-
 #endif

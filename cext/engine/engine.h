@@ -42,7 +42,7 @@ enum cudriver_copy_kind {
     CUDRIVER_COPY_3D,        /* driver copies of stacks of rows */
     CUDRIVER_COPY_STAGED,    /* packing threads and page-locked blocks */
     CUDRIVER_COPY_KERNEL,    /* on one device, by a kernel */
-    CUDRIVER_COPY_TEMPORARY, /* on one device, through a dense temporary */
+    CUDRIVER_COPY_TEMPORARY, /* on one device, overlapping: not done here */
     CUDRIVER_COPY_PEER,      /* device to device across devices */
     CUDRIVER_COPY_BOUNCED,   /* device to device through other memory: not done here */
 };
@@ -84,10 +84,7 @@ struct cudriver_copy_end {
 struct cudriver_copy_plan {
     /* Set by the caller. */
     struct cudriver_copy_end dst, src; /* borrowed memory and handles */
-    /* The memory pool of a device, for a temporary, or NULL. Called only where the copy needs one.
-     */
-    CUmemoryPool (*pool_of)(int ordinal);
-    struct cudriver_layout layout; /* of any form; the planner simplifies it */
+    struct cudriver_layout layout;     /* of any form; the planner simplifies it */
     bool blocking;
     bool fixed; /* the source, one item of the host, does not change: it may be read at once */
     bool ask;   /* ask the driver whether host memory is page-locked, however small the copy */
@@ -100,13 +97,10 @@ struct cudriver_copy_plan {
     bool page_locked;           /* the host end; false if the driver was not asked */
     bool one_run;               /* the host end is known to lie in one registration */
     bool unlooked;              /* a small dense copy: the driver was not asked */
-    bool overlap;               /* the device ends share memory but are not the same */
-    CUmemoryPool pool;          /* of the device, for a temporary; NULL: none is needed or had */
     struct staging_plan staged; /* STAGED */
 };
 
-/* Chooses how a copy is done, on a stream of the ends' own context. Calls only queries and
- * pool_of. */
+/* Chooses how a copy is done, on a stream of the ends' own context. Calls only queries. */
 void cudriver_copy_plan_make(struct cudriver_copy_plan *plan);
 
 /* Adapts a plan to a stream of another context, which is on the device of the copy (on either,
@@ -127,7 +121,7 @@ bool cudriver_copy_is_usable(CUdeviceptr memory, CUcontext context);
 
 struct cudriver_staging_transfer; /* a staged copy under way; opaque */
 
-/* How to follow a plan that is not EMPTY, SAME, HOST or BOUNCED. */
+/* How to follow a plan that is not EMPTY, SAME, HOST, TEMPORARY or BOUNCED. */
 struct cudriver_copy_call {
     CUstream stream; /* of plan->context, which is current; NULL: the default stream */
     /* Called about every 50 ms while a blocking copy waits for the stream's earlier work or a

@@ -49,13 +49,46 @@ static CUresult issue_peer(const struct cudriver_copy_plan *plan, struct cudrive
     return result;
 }
 
+/* Errors after which the path through the host may work. A launch answers INVALID_HANDLE if the
+ * stream is of another context, as another library's may be. */
+static bool is_refusal(CUresult result)
+{
+    return result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_OUT_OF_MEMORY ||
+           result == CUDA_ERROR_INVALID_HANDLE;
+}
+
+/* A copy on one device by the kernel. Loading that takes a while, at the first use in a context. */
+static CUresult issue_kernel(const struct cudriver_copy_plan *plan, struct cudriver_copy_call *call)
+{
+    CUdeviceptr dst = plan->dst.device, src = plan->src.device;
+    struct staging_kernels *kernels;
+    struct staging_place *place;
+    CUresult result = staging_place_enter(plan->context, &place);
+
+    call->function = "cuCtxGetId";
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    call->function = "cuModuleLoadDataEx";
+    result = staging_place_kernels(place, &plan->layout, dst, src, &kernels);
+    if (result == CUDA_SUCCESS) {
+        call->function = "cuLaunchKernel";
+        result = staging_kernels_launch(kernels, &plan->layout, dst, src, call->stream);
+    }
+    call->refused = is_refusal(result);
+    if (result != CUDA_SUCCESS) {
+        cuda.cuStreamSynchronize(call->stream); /* of several launches some may be queued */
+    }
+    staging_place_leave(place);
+    return result;
+}
+
 /* Queues a copy that is not staged on the stream, and does not wait. */
 static CUresult plan_issue(const struct cudriver_copy_plan *plan, struct cudriver_copy_call *call)
 {
     switch (plan->kind) {
     case CUDRIVER_COPY_KERNEL:
-    case CUDRIVER_COPY_TEMPORARY:
-        return staging_copy_between(plan, call);
+        return issue_kernel(plan, call);
     case CUDRIVER_COPY_PEER:
         return issue_peer(plan, call);
     case CUDRIVER_COPY_DIRECT:

@@ -160,22 +160,15 @@ bool cudriver_copy_is_usable(CUdeviceptr memory, CUcontext context)
     return result != CUDA_SUCCESS || owner == NULL || owner == context;
 }
 
-/* Whether the copy engine can do the copy on the device alone. */
-static bool can_stay(struct cudriver_copy_plan *plan)
+/* Whether the kernel can do the copy. */
+static bool kernel_can(const struct cudriver_copy_plan *plan)
 {
-    const struct cudriver_layout *layout = &plan->layout;
     const struct cudriver_copy_end *dst = &plan->dst, *src = &plan->src;
 
-    if (!cudriver_copy_is_usable(dst->device, dst->context) ||
-        !cudriver_copy_is_usable(src->device, dst->context)) {
-        return false;
-    }
-    if (plan->overlap) {
-        plan->pool = plan->pool_of(dst->ordinal);
-    }
-    return (!plan->overlap || plan->pool != NULL) &&
-           (layout->ndim == 0 || (staging_kernels_unit(layout, dst->device, src->device) >= 0 &&
-                                  staging_context_has_kernels(dst->context)));
+    return cudriver_copy_is_usable(dst->device, dst->context) &&
+           cudriver_copy_is_usable(src->device, dst->context) &&
+           staging_kernels_unit(&plan->layout, dst->device, src->device) >= 0 &&
+           staging_context_has_kernels(dst->context);
 }
 
 /* Both ends are in device memory: not the same memory, and not dense on both sides. */
@@ -188,7 +181,7 @@ static void plan_strided(struct cudriver_copy_plan *plan)
 
     bool few = kind != CUDRIVER_COPY_BOUNCED && calls == 1 && good_rows;
 
-    plan->kind = !few && can_stay(plan) ? CUDRIVER_COPY_KERNEL : kind;
+    plan->kind = !few && kernel_can(plan) ? CUDRIVER_COPY_KERNEL : kind;
 }
 
 /* Both ends are in device memory. */
@@ -196,10 +189,9 @@ static void plan_device(struct cudriver_copy_plan *plan)
 {
     bool two = plan->dst.ordinal != plan->src.ordinal;
 
-    plan->overlap = ranges_meet(plan->dst.device, plan->src.device, &plan->layout) &&
-                    !are_interleaved(plan->dst.device, plan->src.device, &plan->layout);
-    if (plan->overlap) {
-        plan->kind = can_stay(plan) ? CUDRIVER_COPY_TEMPORARY : CUDRIVER_COPY_BOUNCED;
+    if (ranges_meet(plan->dst.device, plan->src.device, &plan->layout) &&
+        !are_interleaved(plan->dst.device, plan->src.device, &plan->layout)) {
+        plan->kind = CUDRIVER_COPY_TEMPORARY;
     } else if (plan->layout.ndim == 0) {
         plan->kind = two ? CUDRIVER_COPY_PEER : CUDRIVER_COPY_DIRECT;
     } else if (two) {
@@ -217,8 +209,7 @@ void cudriver_copy_plan_make(struct cudriver_copy_plan *plan)
     plan->context = plan->dst.on_device ? plan->dst.context : plan->src.context;
     plan->host = plan->dst.on_device ? plan->src.host : plan->dst.host;
     plan->device = plan->dst.on_device ? plan->dst.device : plan->src.device;
-    plan->page_locked = plan->one_run = plan->unlooked = plan->overlap = false;
-    plan->pool = NULL;
+    plan->page_locked = plan->one_run = plan->unlooked = false;
     same = plan->dst.on_device && plan->src.on_device && plan->dst.device == plan->src.device &&
            memcmp(layout->dst_strides, layout->src_strides,
                   (size_t)layout->ndim * sizeof layout->dst_strides[0]) == 0;
@@ -238,13 +229,13 @@ void cudriver_copy_plan_make(struct cudriver_copy_plan *plan)
 
 bool cudriver_copy_plan_move(struct cudriver_copy_plan *plan, CUcontext context)
 {
-    bool between = plan->kind == CUDRIVER_COPY_KERNEL || plan->kind == CUDRIVER_COPY_TEMPORARY;
     bool permuted =
         plan->kind == CUDRIVER_COPY_STAGED && plan->staged.path == CUDRIVER_STAGING_PERMUTED;
 
     if (context != plan->context &&
-        ((between && !(cudriver_copy_is_usable(plan->dst.device, context) &&
-                       cudriver_copy_is_usable(plan->src.device, context))) ||
+        ((plan->kind == CUDRIVER_COPY_KERNEL &&
+          !(cudriver_copy_is_usable(plan->dst.device, context) &&
+            cudriver_copy_is_usable(plan->src.device, context))) ||
          (permuted && !cudriver_copy_is_usable(plan->device, context)))) {
         return false;
     }

@@ -12,7 +12,6 @@
  *   pack.c        the packing threads; how far a transfer is     no CUDA
  *   kernels.c     the permuting kernels: loading, launching
  *   ptx.c         their PTX                                      no CUDA
- *   between.c     copies between device memory
  *   place.c       places and their lanes: creation, trim, closing, exit
  *   stream.c      waiting for a stream or an event
  *   layout.c      strided memory on the host: see layout.h       no CUDA
@@ -184,19 +183,6 @@ CUresult staging_dense_copy(const struct cudriver_copy_plan *plan, struct cudriv
  * slot, on the caller's stream, and waits. The slot is page-locked if possible. */
 CUresult staging_slot_copy(const struct cudriver_copy_plan *copy,
                            const struct cudriver_copy_call *call);
-
-/* ---- between.c ---- */
-
-/*
- * Queues a copy between memory of one device on the stream and returns at once. A kernel moves the
- * items, through a dense temporary if the ends overlap.
- *
- * On failure nothing is left under way, and call->function is the call that failed. call->refused:
- * there is no kernel or no temporary, and the caller may try another path. May block: loading the
- * kernel takes a while at the first use in a context.
- */
-CUresult staging_copy_between(const struct cudriver_copy_plan *plan,
-                              struct cudriver_copy_call *call);
 
 /* ---- fill.c ---- */
 

@@ -718,23 +718,12 @@ static void closing(struct random *random, int rounds)
 
 /* ---- between device memory ---- */
 
-static CUmemoryPool pool;
-
-static void device_pool_make(void)
-{
-    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-                            .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
-    int no = 0;
-
-    CALL(cuda.cuMemPoolCreate(&pool, &props));
-    CALL(cuda.cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, &no));
-}
-
 /* The host's side of a copy, in other device memory. */
-static void between_once(struct random *random, CUstream stream, bool overlap)
+static void between_once(struct random *random, CUstream stream)
 {
     struct copy copy = copy_make(random, MOST / 4, stream);
     struct cudriver_copy_call call = {.stream = stream};
+    struct cudriver_staging_transfer *transfer = NULL;
     CUdeviceptr other;
 
     CALL(cuda.cuMemAlloc_v2(&other, copy.host_bytes));
@@ -746,12 +735,11 @@ static void between_once(struct random *random, CUstream stream, bool overlap)
         .context = context,
         .dst = copy.up ? here : there,
         .src = copy.up ? there : here,
-        .pool = pool,
         .layout = copy.layout,
-        .overlap = overlap,
     };
     plan.bytes = cudriver_layout_simplify(&plan.layout, true);
-    CUresult result = staging_copy_between(&plan, &call);
+    plan.kind = plan.layout.ndim > 0 ? CUDRIVER_COPY_KERNEL : CUDRIVER_COPY_DIRECT;
+    CUresult result = cudriver_copy_follow(&plan, &call, &transfer);
     if (result != CUDA_SUCCESS) {
         fprintf(stderr, "%s: error %d%s\n", call.function, (int)result,
                 call.refused ? ", refused" : "");
@@ -771,7 +759,7 @@ static void *between_main(void *data)
     CALL(cuda.cuCtxSetCurrent(context));
     for (int i = 0; i < task->rounds; i++) {
         CUstream stream = stream_make(i);
-        between_once(&task->random, stream, below(&task->random, 2));
+        between_once(&task->random, stream);
         stream_free(stream);
         if (below(&task->random, 50) == 0) {
             cudriver_staging_trim(false);
@@ -785,7 +773,6 @@ static void between(struct random *random, int rounds)
     enum { THREADS = 4 };
     struct task tasks[THREADS];
 
-    device_pool_make();
     for (int i = 0; i < THREADS; i++) {
         tasks[i] = (struct task){.random = {next(random)}, .rounds = rounds};
         CHECK(pthread_create(&tasks[i].thread, NULL, between_main, &tasks[i]) == 0);
@@ -793,7 +780,6 @@ static void between(struct random *random, int rounds)
     for (int i = 0; i < THREADS; i++) {
         pthread_join(tasks[i].thread, NULL);
     }
-    CALL(cuda.cuMemPoolDestroy(pool));
 }
 
 /* The nth driver call of a copy fails, for n = 1, 2, ... until none does. */

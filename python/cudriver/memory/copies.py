@@ -100,8 +100,6 @@ _WHY: dict[str, str | dict[str, str]] = {
     "peer": "dense, on two devices: a peer copy (the driver goes through the host where the "
     "devices cannot reach each other)",
     "bounced": {
-        "overlap": "the ends may overlap, and no temporary can be had on the device: through host "
-        "memory",
         "apart": "strided, on two devices: three copies, through dense memory on both",
         "no kernel": "the two sides are strided too differently for the driver's copies, and the "
         "kernel cannot be had: through host memory",
@@ -131,8 +129,8 @@ def explain_copy(dst: AnyArray, src: AnyArray, /) -> CopyPlan:
 
     Notes
     -----
-    The paths ``'kernel'`` and ``'temporary'`` become ``'bounced'`` if the driver
-    refuses the kernel or has no memory left.
+    What the path ``'kernel'`` or ``'temporary'`` needs may be missing when the copy
+    comes: the kernel, or memory. Then it goes through host memory.
 
     Examples
     --------
@@ -140,10 +138,10 @@ def explain_copy(dst: AnyArray, src: AnyArray, /) -> CopyPlan:
     >>> cu.explain_copy(there, cu.pinned_zeros(1000)).path
     'direct'
     """
-    path, *numbers, dense, overlap, on_device, apart = _core._explain_copy(dst, src)
+    path, *numbers, dense, on_device, apart = _core._explain_copy(dst, src)
     page_locked = numbers[1]
     if path == "bounced":
-        case = "overlap" if overlap else "apart" if apart else "no kernel"
+        case = "apart" if apart else "no kernel"
     elif on_device:
         case = "device"
     else:

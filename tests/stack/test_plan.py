@@ -17,8 +17,10 @@ from cudriver.stack.plan import answer, candidates, question
 from cudriver.stack.plan.commands import LISTED
 from cudriver.stack.rules.cu1_releases import cu103
 from cudriver.stack.rules.cu5 import cu501, torch_archs
-from cudriver.stack.tables import table
+from cudriver.stack.rules.fix import branch_for
+from cudriver.stack.tables import driver_floor, table
 from cudriver.stack.text import columns
+from cudriver.stack.versions import major
 
 SOURCES = Path(plan.__file__).parent
 FRAMEWORKS = list(table("plan")["frameworks"])
@@ -36,8 +38,10 @@ def errors(candidate, release, capability):
 
 
 @pytest.mark.parametrize("candidate", EVERY, ids=lambda each: each.name or each.packages[0])
-def test_a_plan_and_the_check_agree_on_every_driver_and_gpu(candidate):
+def test_a_plan_and_the_check_agree_on_every_driver_and_gpu(candidate, monkeypatch):
     """What is planned is no error of CU103 or CU501; where all archs are known, nor is more."""
+    for rules in ("cu1_releases", "cu5"):  # fixes are not looked at, and take long
+        monkeypatch.setattr(f"cudriver.stack.rules.{rules}.planned", lambda *_: [])
     for release, capability in itertools.product(RELEASES, CAPABILITIES):
         driver = drivers.assumed(release, [capability])
         asked = question.Question([*candidate.frameworks], driver)
@@ -50,6 +54,49 @@ def test_a_plan_and_the_check_agree_on_every_driver_and_gpu(candidate):
         if not said and found:  # the plan knows more: PTX that the driver must compile, libraries
             ptx = capability in candidate.ptx
             assert ptx or capability not in candidate.gpus, (release, capability)
+
+
+# Compute capability: the last branch. NVIDIA, CUDA Toolkit, Driver and Architecture Matrix.
+LAST = {
+    **dict.fromkeys(["2.0", "2.1"], 390),
+    **dict.fromkeys(["3.0", "3.2", "3.5", "3.7"], 470),
+    **dict.fromkeys(["5.0", "5.2", "5.3", "6.0", "6.1", "7.0"], 580),
+}
+
+
+@pytest.mark.parametrize("cuda", sorted({each.cuda for each in EVERY}))
+def test_a_driver_that_the_check_offers_ends_the_error(cuda):
+    """None is offered where no driver both serves the GPU and has that CUDA."""
+
+    def wrong(release, capability):
+        facts = Facts(Environment("/env", "venv"), driver=drivers.assumed(release, [capability]))
+        facts.frameworks = [Framework("tensorrt", "10.0", cuda)]
+        return {finding.rule: finding.fix for finding in (*cu103(facts), *cu501(facts))}
+
+    for release, capability in itertools.product(RELEASES, CAPABILITIES):
+        last = LAST.get(capability)
+        for rule, fixes in wrong(release, capability).items():
+            pair, told = (rule, release, capability), " ".join(fixes)
+            if rule == "CU103" and last and major(driver_floor(cuda)) > last:
+                assert "nvidia-driver" not in told, pair
+                continue
+            (branch,) = re.findall(r"nvidia-driver-(\d+)", told)
+            assert rule not in wrong(f"{branch}.999", capability), pair
+            assert ("or newer" in told) == (last is None), pair
+
+
+@pytest.mark.parametrize("candidate", EVERY, ids=lambda each: each.name or each.packages[0])
+def test_the_driver_that_a_plan_names_is_known_to_serve_it(candidate):
+    for capability in candidate.gpus:
+        driver = drivers.assumed("390.157", [capability])
+        branch = branch_for(driver, candidate.floor_for([capability]))
+        if branch is None:  # no driver does
+            assert major(candidate.floor) > LAST[capability], capability
+        else:
+            then = drivers.assumed(f"{branch}.999", [capability])
+            asked = question.Question([*candidate.frameworks], then)
+            assert candidate.obstacles(asked) == set(), capability
+            assert errors(candidate, f"{branch}.999", capability) == set(), capability
 
 
 @pytest.mark.parametrize("candidate", candidates.sets("proven"), ids=lambda each: each.name)

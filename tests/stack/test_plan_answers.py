@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cudriver.stack import plan
-from cudriver.stack.plan.candidates import branch_for
+from cudriver.stack.rules.fix import branch_for
 from cudriver.stack.tables import driver_floor
 from cudriver.stack.versions import major
 

@@ -404,7 +404,7 @@ class TestTensorRT:
         if torch_cuda:
             assert fixes[1:] == [f"{PYTHON} -m pip install tensorrt-cu11==10.13.0.35"]
         else:
-            assert fixes == [fix.driver_package("12")]
+            assert fixes == [fix.driver_package(of.driver, "525.60.13")]
 
     # What `pip index versions` lists of tensorrt-cu11, -cu12 and -cu13.
     @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 from facts import SITE, driver, environment, facts, fired, gpu, library, one, torch, wheel
 
-from cudriver.stack.model import DeviceNode, Driver, Evidence, Framework
+from cudriver.stack.model import Device, DeviceNode, Driver, Evidence, Framework
 from cudriver.stack.rules import registry
 
 LIB = "/usr/lib/x86_64-linux-gnu"
@@ -18,10 +18,12 @@ class TestNoDriver:
 
     def test_the_driver_is_for_the_newest_cuda_that_is_used(self):
         unknown = Framework("jax", "0.7.2", None, variant="cuda")
-        of = facts(driver=Driver(pci_devices=["0000:01:00.0"]), frameworks=[unknown, torch()])
-        assert "nvidia-driver-535" in one(of, "CU101").fix[0]
-        of.frameworks.append(torch("2.11.0", "13.0"))
-        assert "nvidia-driver-580" in one(of, "CU101").fix[0]
+        kepler = Device(0, compute_capability="3.7")
+        there = Driver(pci_devices=["0000:01:00.0"], devices=[kepler])
+        of = facts(driver=there, frameworks=[unknown, torch("2.0.1", "11.7")])
+        assert "nvidia-driver-470" in one(of, "CU101").fix[0]
+        of.frameworks.append(torch())
+        assert one(of, "CU101").fix[0].startswith("no driver from R525 on serves ")
 
     def test_note_on_a_machine_that_only_builds(self):
         one(facts(driver=Driver()), "CU101", "note")
@@ -152,7 +154,7 @@ class TestTooOld:
             f"{LIB}/libcuda.so.470.82.01",
             f"{SITE}/torch/version.py",
         ]
-        assert "R535" in found.fix[-1]
+        assert "R580" in found.fix[-1]
 
     def test_wheels_of_the_older_major_are_offered(self):
         thirteen = torch("2.9.0+cu130", "13.0")
@@ -423,7 +425,7 @@ class TestPtx:
         )
         assert found.predicts == "the provided PTX was compiled with an unsupported toolchain."
         assert found.evidence[0] == self.NVRTC.version_evidence
-        assert "nvidia-driver-570" in found.fix[0]
+        assert "nvidia-driver-580" in found.fix[0]
 
     def test_nvjitlink_makes_ptx_and_the_builtins_do_not(self):
         old = driver("535.104.05", "12.2")

@@ -311,7 +311,7 @@ class TestSymbols:
         problem = fault("symbol", "cuTensorMapEncodeTiled", f"{SITE}/torch/lib/x.so", "x")
         old = driver("535.104.05", "12.2")
         (fixes,) = one(used(load_faults=[problem], driver=old), "CU303", "error").fix
-        assert fixes.startswith("sudo apt-get install nvidia-driver-570 "), "the first of CUDA 12.8"
+        assert fixes.startswith("sudo apt-get install nvidia-driver-580 ")
         of = used(load_faults=[problem], driver=old)
         problem.provider = "/old/libcuda.so.1"
         of.environment.variables["LD_LIBRARY_PATH"] = "/old"

@@ -1,6 +1,7 @@
 """CU402 and CU407, what commands call packages, and what becomes of a rule that fails."""
 
 import itertools
+import re
 
 import pytest
 from facts import (
@@ -16,7 +17,7 @@ from facts import (
     wheel,
 )
 
-from cudriver.stack.model import Evidence, FileFault, Framework
+from cudriver.stack.model import Device, Driver, Evidence, FileFault, Framework
 from cudriver.stack.rules import cu4_clashes, fix, judge, registry, verdict
 
 LIB64 = f"{PREFIX}/lib64/python3.11/site-packages"
@@ -400,11 +401,19 @@ class TestNames:
         assert " --break-system-packages torch" in fix.uninstall(env, wheel("torch", "2.8.0"))
 
     @pytest.mark.parametrize(
-        ("cuda", "branch"), [("11.8", 470), ("12.4", 535), ("13.0", 580), (None, 580)]
-    )
-    def test_the_first_driver_of_a_major(self, cuda, branch):
-        start = f"sudo apt-get install nvidia-driver-{branch}  # "
-        assert fix.driver_package(cuda).startswith(start)
+        ("gpu", "floor", "branch"),
+        [(None, None, 580), (None, "525.60.13", 580), (None, 610, 610), ("9.0", "450.80.02", 580),
+         ("3.7", "450.80.02", 470), ("7.0", "580", 580), ("10.7", "580", 615)],
+    )  # fmt: skip
+    def test_a_driver_that_lasts_and_knows_the_gpu(self, gpu, floor, branch):
+        devices = [Device(0, compute_capability=gpu)] if gpu else []
+        told = fix.driver_package(Driver(devices=devices), floor)
+        assert re.match(rf"sudo apt-get install nvidia-driver-{branch}(-open)?  # ", told)
+
+    @pytest.mark.parametrize(("gpu", "floor"), [("3.7", "525.60.13"), ("7.0", 590)])
+    def test_no_driver_is_named_where_none_knows_the_gpu_any_more(self, gpu, floor):
+        told = fix.driver_package(Driver(devices=[Device(0, compute_capability=gpu)]), floor)
+        assert told.startswith(f"no driver from R{str(floor)[:3]} on serves this machine's GPUs")
 
     @pytest.mark.parametrize(
         ("release", "oldest", "usual"),

@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from cudriver.stack.collect import collect, collect_machine
 from cudriver.stack.collect.driver import assumed
 from cudriver.stack.plan import answer
-from cudriver.stack.plan.candidates import branch_for, sets
+from cudriver.stack.plan.candidates import sets
 from cudriver.stack.plan.question import Question, gpu, one_of
 from cudriver.stack.plan.report import Plan
 from cudriver.stack.record import but
+from cudriver.stack.rules.fix import branch_for
 from cudriver.stack.tables import table
 from cudriver.stack.versions import cut
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from cudriver.stack.model import ERROR, Driver, Environment, Facts, Framework
 from cudriver.stack.plan import commands
-from cudriver.stack.plan.candidates import Candidate, best, branch_for, known, number
+from cudriver.stack.plan.candidates import Candidate, best, known, number
 from cudriver.stack.plan.question import Line, Question
 from cudriver.stack.record import Record, but, fresh
 from cudriver.stack.rules import fix
@@ -82,7 +82,7 @@ def _about(chosen: Candidate, question: Question) -> list[Line]:
 def _needs(question: Question, wanted: Candidate) -> list[Line]:
     """Which driver a candidate takes, where another one is there or none."""
     floor, driver = wanted.floor_for(question.gpus), question.driver
-    values = {"floor": floor, "branch": branch_for(driver, floor)}
+    values = {"floor": floor, "branch": fix.branch_for(driver, floor)}
     lines = [Line(_wrong(question), set=wanted, driver=driver.release or driver.cuda, **values)]
     lines += [Line("open")] * (fix.modules(driver) == "open")
     return lines + [Line("container")] * (driver.container is not None)
@@ -117,7 +117,9 @@ def _nothing(question: Question, wanted: Candidate | None, folder: str | None) -
     part.says += [*_needs(question, wanted), *_about(wanted, question)[:2]]
     if folder is not None:
         part.says += [] if question.family else [Line("ubuntu")]
-        part.steps = commands.machine(question, branch_for(question.driver, wanted.floor_for(gpus)))
+        part.steps = commands.machine(
+            question, fix.branch_for(question.driver, wanted.floor_for(gpus))
+        )
         part.steps += commands.environment(wanted, question, folder)
     return part
 
@@ -155,5 +157,5 @@ def before(question: Question, parts: list[Part]) -> list[commands.Step]:
     if question.family is None or (stated and NOTHING in {part.status for part in parts}):
         return []
     floors = [part.candidate.floor_for(question.gpus) for part in parts if part.candidate]
-    wanted = branch_for(question.driver, max(floors, key=number, default="0"))
+    wanted = fix.branch_for(question.driver, max(floors, key=number, default="0"))
     return commands.machine(question, stated or wanted)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cache
 
-from cudriver.stack.model import Driver, Facts
+from cudriver.stack.model import Facts
 from cudriver.stack.plan.question import Question
 from cudriver.stack.record import Record, fresh
 from cudriver.stack.rules import fix
@@ -62,7 +62,7 @@ class Candidate(Record):
         floor = self.floor_for(question.gpus)
         unknown = any(out_of_range(driver, device) for device in driver.devices)
         if driver.release is None and driver.cuda is None:
-            unknown = branch_for(driver, floor) is None
+            unknown = fix.branch_for(driver, floor) is None
         found = {
             "driver": unknown or too_old(driver, self.cuda, floor),
             "gpu": not {*question.gpus} <= self.gpus,
@@ -91,18 +91,6 @@ def known(names: Iterable[str]) -> list[Candidate]:
     """The candidates that have these frameworks."""
     every = (*sets("proven"), *sets("derived"))
     return [each for each in every if {*names} <= {*each.frameworks}]
-
-
-def branch_for(driver: Driver, floor: str = "0") -> int | None:
-    """The branch to install: at least the floor, and it knows every GPU; None: there is none."""
-    gpus = [device.compute_capability for device in driver.devices]
-    known = [row for row in table("driver")["architectures"] if row["capability"] in gpus]
-    least = max([major(floor) or 0, *(row["first_branch"] or 0 for row in known)])
-    most: int | None = min((r["last_branch"] for r in known if r["last_branch"]), default=None)
-    if fix.modules(driver) is None or (most is not None and least > most):
-        return None
-    lasting: int = table("plan")["lasting"]
-    return most or max(least, lasting)
 
 
 def best(question: Question, proofs: bool = True) -> Candidate | None:

@@ -19,6 +19,7 @@ from cudriver.stack.rules.cu1_releases import (
     user_evidence,
     using,
 )
+from cudriver.stack.tables import driver_floor
 
 EPERM, EACCES = 1, 13
 STUB, NO_DEVICE = 34, 100
@@ -74,9 +75,8 @@ def cu101(facts: Facts) -> Iterator[Finding]:
         )
         return
     title = "an NVIDIA GPU is here, but no driver library (libcuda.so.1)"
-    fixes = fix.driver_package(
-        max((f.cuda or "" for f in using(facts)), default=None), None, facts.driver
-    )
+    floor = driver_floor(max((f.cuda or "" for f in using(facts)), default=None))
+    fixes = fix.driver_package(driver, floor)
     yield Finding("CU101", ERROR, title, evidence, predicts, [fixes])
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from cudriver.stack.model import ERROR, NOTE, WARNING, Driver, Evidence, Facts, Finding, Framework
 from cudriver.stack.rules import fix
+from cudriver.stack.rules.anew import planned
 from cudriver.stack.rules.limits import too_old
 from cudriver.stack.tables import driver_floor
 from cudriver.stack.text import quote
@@ -74,7 +75,8 @@ def cu103(facts: Facts) -> Iterator[Finding]:
         other = fix.torch_for_driver(facts) if framework.name == "torch" else None
         if other:
             fixes.append(fix.torch_from(facts, other))
-        fixes.append(fix.driver_package(framework.cuda, None, facts.driver))
+        own = [] if fix.branch_for(driver, floor) else planned(facts, framework.name)
+        fixes += own or [fix.driver_package(driver, floor)]
         yield Finding("CU103", ERROR, title, evidence, predicts, fixes)
 
 
@@ -167,7 +169,7 @@ def cu109(facts: Facts) -> Iterator[Finding]:
             f"{facts.driver.cuda} cannot compile",
             [library.version_evidence or Evidence(library.path), user_evidence(facts.driver)],
             "the provided PTX was compiled with an unsupported toolchain.",
-            [fix.driver_package(None, fix.driver_branch(cut(library.version, 2)), facts.driver)],
+            [fix.driver_package(facts.driver, fix.driver_branch(cut(library.version, 2)))],
         )
         return
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from cudriver.stack.model import ERROR, NOTE, Evidence, Facts, Finding, Framework
 from cudriver.stack.rules import fix
+from cudriver.stack.tables import driver_floor
 from cudriver.stack.versions import at_least, major
 
 # The first and the last release of tensorrt-cu11, -cu12, ... on PyPI. Earlier ones of -cu13 require
@@ -35,7 +36,8 @@ def cu406(facts: Facts) -> Iterator[Finding]:
             f"TensorRT {trt.version} is for CUDA {built}, the driver offers {facts.driver.cuda}",
             [*evidence, Evidence(facts.driver.path or "driver", None, facts.driver.release or "")],
             "CUDA initialization failure with error: 35",
-            (swap and _swap(facts, trt, offered)) or [fix.driver_package(trt.cuda)],
+            (swap and _swap(facts, trt, offered))
+            or [fix.driver_package(facts.driver, driver_floor(trt.cuda))],
             "tensorrt",
         )
         return

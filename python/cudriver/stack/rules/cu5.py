@@ -182,7 +182,7 @@ def _unknown(facts: Facts) -> Iterator[Finding]:
             f"{capability} ({names[capability]}); {said}",
             [_device(device), *([e] if (e := facts.driver.release_evidence) else [])],
             None,
-            [fix.driver_package(None, wanted, facts.driver)],
+            [fix.driver_package(facts.driver)],
         )
 
 

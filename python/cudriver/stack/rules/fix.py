@@ -254,23 +254,29 @@ def modules(driver: Driver) -> str | None:
     return (None if new else "proprietary") if old else "open" if new else "either"
 
 
-def driver_package(
-    cuda: str | None, branch: int | None = None, driver: Driver | None = None
-) -> str:
-    """How to get a driver: from the distribution, by branch. driver: the one that is there, with
-    the GPUs, of which some have a last branch.
-    """
+def branch_for(driver: Driver, floor: str | int | None = None) -> int | None:
+    """The branch to install: at least the floor, and it knows every GPU; None: there is none."""
+    gpus = [device.compute_capability for device in driver.devices]
+    known = [row for row in table("driver")["architectures"] if row["capability"] in gpus]
+    least = max([major(str(floor)) or 0, *(row["first_branch"] or 0 for row in known)])
+    most: int | None = min((r["last_branch"] for r in known if r["last_branch"]), default=None)
+    if modules(driver) is None or (most is not None and least > most):
+        return None
+    lasting: int = table("plan")["lasting"]
+    return most or max(least, lasting)
+
+
+def driver_package(driver: Driver, floor: str | int | None = None) -> str:
+    """How to get a driver from the distribution that is at least the floor and knows the GPUs."""
+    branch, kind = branch_for(driver, floor), modules(driver)
     if branch is None:
-        wanted = major(cuda) or 13
-        branch = {11: 470, 12: 535, 13: 580}.get(wanted, 580)
-    kind = modules(driver) if driver else None
-    opened = kind == "open" or (driver is not None and kind == "either" and driver.kernel_open)
-    gpus = [device.compute_capability for device in driver.devices] if driver else []
-    rows = table("driver")["architectures"]
-    ending = any(row["last_branch"] for row in rows if row["capability"] in gpus)
+        least = f" from R{major(str(floor))} on" if floor else ""
+        return f"no driver{least} serves this machine's GPUs; use packages for an older CUDA."
+    opened = kind == "open" or (kind == "either" and driver.kernel_open)
+    newer = "" if branch_for(driver, branch + 1) is None else " or newer"
     return (
         f"sudo apt-get install nvidia-driver-{branch}{'-open' if opened else ''}  # or your "
-        f"distribution's package of R{branch}{'' if ending else ' or newer'}, then reboot"
+        f"distribution's package of R{branch}{newer}, then reboot"
     )
 
 

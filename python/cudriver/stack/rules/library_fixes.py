@@ -8,7 +8,7 @@ import re
 from cudriver.stack.model import Distribution, Facts, Framework, Library, LoadFault
 from cudriver.stack.names import describe, is_cuda_library, split
 from cudriver.stack.rules import fix
-from cudriver.stack.tables import table
+from cudriver.stack.tables import driver_floor, table
 from cudriver.stack.versions import cut, minor
 
 DRIVER_CALL = r"cu(?!File)[A-Z]"  # a function of libcuda; cuFile's are like it
@@ -109,7 +109,8 @@ def symbol_fix(facts: Facts, fault: LoadFault, provider: Library | None) -> list
         version = cut(asking.cuda, 2) if asking else None
         asked, offered = minor(version), minor(facts.driver.cuda)
         if asked is None or offered is None or offered < asked:
-            return [fix.driver_package(version, fix.driver_branch(version))]
+            floor = fix.driver_branch(version) or driver_floor(version)
+            return [fix.driver_package(facts.driver, floor)]
     if provider is not None:
         # Python's own path may lead out of the environment, the loader's to a system's library.
         fixes = (

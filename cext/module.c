@@ -65,7 +65,7 @@ static PyObject *module_shutdown(PyObject *module, PyObject *Py_UNUSED(ignored))
 {
     CoreState *state = cudriver_state_of_module(module);
 
-    if (cudriver_driver_is_initialised() && !cudriver_driver_is_forked()) {
+    if (cudriver_driver_ready) {
         cudriver_context_stop_others(state);
         cudriver_works_drain(state);
         if (state->live.reporting) {

@@ -74,7 +74,7 @@ static int ends_parse(CoreState *state, PyObject *dst, PyObject *src,
 
 static void end_describe(const struct cudriver_endpoint *from, struct cudriver_copy_end *end)
 {
-    end->on_device = cudriver_endpoint_is_device(from);
+    end->on_device = from->context != NULL;
     end->host = from->host;
     end->device = from->device;
     end->context = end->on_device ? from->context->handle : NULL;
@@ -276,7 +276,7 @@ static int follow_blocking(CoreState *state, struct cudriver_copy_plan *plan, st
 {
     ContextObject *home = ends_home(ends), *context = home;
     struct cudriver_stream stream;
-    bool given, pushed[2];
+    bool given, pushed;
     int failed;
 
     if (plan->kind == CUDRIVER_COPY_EMPTY || plan->kind == CUDRIVER_COPY_SAME) {
@@ -303,7 +303,7 @@ static int follow_blocking(CoreState *state, struct cudriver_copy_plan *plan, st
         }
         given = false;
     }
-    if (cudriver_context_begin_both(state, home, context, pushed) < 0) {
+    if (cudriver_context_enter(state, context, &pushed) < 0) {
         cudriver_stream_done(&stream);
         return -1;
     }
@@ -311,7 +311,7 @@ static int follow_blocking(CoreState *state, struct cudriver_copy_plan *plan, st
     if (failed == 0) {
         failed = plan_follow(plan, given ? stream.handle : NULL, NULL);
     }
-    cudriver_context_end_both(home, context, pushed);
+    cudriver_context_leave(context, pushed);
     cudriver_stream_done(&stream);
     return failed > 0 ? bounced_host(state, ends) : failed;
 }
@@ -364,10 +364,9 @@ static PyObject *follow_in_order(CoreState *state, struct cudriver_copy_plan *pl
 static PyObject *follow_async(CoreState *state, struct cudriver_copy_plan *plan, struct ends *ends,
                               struct cudriver_stream *stream)
 {
-    ContextObject *home = ends_home(ends);
     struct cudriver_staging_transfer *staged = NULL;
     PyObject *work;
-    bool pushed[2];
+    bool pushed;
     int failed;
 
     if (plan->kind == CUDRIVER_COPY_TEMPORARY && through_devices(state, ends, stream, &work)) {
@@ -379,18 +378,18 @@ static PyObject *follow_async(CoreState *state, struct cudriver_copy_plan *plan,
         !cudriver_copy_plan_move(plan, stream->context->handle)) {
         return follow_in_order(state, plan, ends, stream);
     }
-    if (cudriver_context_begin_both(state, home, stream->context, pushed) < 0) {
+    if (cudriver_context_enter(state, stream->context, &pushed) < 0) {
         return NULL;
     }
     if (cudriver_capture_refuse(stream->handle, "a copy") < 0) {
-        cudriver_context_end_both(home, stream->context, pushed);
+        cudriver_context_leave(stream->context, pushed);
         return NULL;
     }
     failed = plan_follow(plan, stream->handle, &staged);
     work = failed ? NULL
                   : cudriver_work_add(state, stream, ends->dst.owner, ends->src.owner, plan->bytes,
                                       staged);
-    cudriver_context_end_both(home, stream->context, pushed);
+    cudriver_context_leave(stream->context, pushed);
     if (failed > 0) {
         plan->kind = CUDRIVER_COPY_BOUNCED;
         return follow_in_order(state, plan, ends, stream);

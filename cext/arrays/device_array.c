@@ -289,7 +289,9 @@ int cudriver_device_array_endpoint(PyObject *object, bool write, struct cudriver
     end->host = NULL;
     end->busy = &memory->busy; /* forbids close() until released */
     ++memory->busy;
-    cudriver_device_settle(memory);
+    if (memory->number > memory->context->settled) {
+        cudriver_device_settle(memory);
+    }
     return 0;
 }
 
@@ -302,7 +304,7 @@ int cudriver_device_array_await(CoreState *state, const Py_ssize_t *busy)
 {
     struct cudriver_device_memory *memory;
 
-    if (busy == NULL) {
+    if (busy == NULL || state->works.first == NULL) {
         return 0;
     }
     memory = (struct cudriver_device_memory *)((char *)(uintptr_t)busy -

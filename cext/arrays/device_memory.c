@@ -177,7 +177,7 @@ void cudriver_device_settle(const struct cudriver_device_memory *memory)
     CUresult result;
     bool pushed;
 
-    if (memory->number <= context->settled || !cudriver_context_begin_free(context, &pushed)) {
+    if (!cudriver_context_begin_free(context, &pushed)) {
         return;
     }
     result = cuda.cuStreamQuery(stream);
@@ -233,8 +233,7 @@ CUresult cudriver_device_free(struct cudriver_device_memory *memory, const char 
             Py_END_ALLOW_THREADS
         }
         cudriver_context_end(context, pushed);
-    } else if (memory->address != 0 && memory->number != 0 && !cudriver_driver_is_forked() &&
-               cudriver_driver_is_initialised()) {
+    } else if (memory->address != 0 && memory->number != 0 && cudriver_driver_ready) {
         result = free_without_context(context->device, memory->address);
     }
     memory->address = 0;

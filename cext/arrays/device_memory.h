@@ -26,9 +26,9 @@ struct cudriver_device_memory {
  */
 int cudriver_device_alloc(CoreState *state, struct cudriver_device_memory *memory, size_t bytes);
 
-/* Call before each use, in an open context: waits until its allocation is
- * complete. An idle stream allocates at once, so a wait is rare, and one check covers all earlier
- * allocations. May release the GIL. */
+/* Call before a use, in an open context, if `number` is above the context's `settled`: waits until
+ * the allocation is complete. An idle stream allocates at once, so a wait is rare, and one check
+ * covers all earlier allocations. May release the GIL. */
 void cudriver_device_settle(const struct cudriver_device_memory *memory);
 
 /* Frees the memory. None of our work may be using it: work in flight keeps what it

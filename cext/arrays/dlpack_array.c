@@ -13,7 +13,7 @@ static PyObject *lent_array(CoreState *state, const struct cudriver_dl_lent *len
 {
     const bool read_only = (lent->flags & CUDRIVER_DL_READ_ONLY) != 0;
 
-    return cudriver_endpoint_is_device(end)
+    return end->context != NULL
                ? cudriver_device_array_over(state, end, lent->keeper, read_only)
                : cudriver_numpy_over(lent->keeper, end->host, end->dtype, end->ndim, end->shape,
                                      end->strides, false, !read_only);
@@ -41,7 +41,7 @@ static int lent_endpoint(CoreState *state, const struct cudriver_dl_lent *lent,
     PyObject *array;
     int failed;
 
-    if (!cudriver_endpoint_is_device(end)) {
+    if (end->context == NULL) {
         array = lent_array(state, lent, end);
         cudriver_endpoint_done(end);
         failed = array == NULL ? -1 : cudriver_numpy_endpoint(array, false, end);
@@ -145,7 +145,7 @@ int cudriver_host_view(CoreState *state, PyObject *object, PyObject **array)
     if (found <= 0) {
         return found;
     }
-    found = cudriver_endpoint_is_device(&end) ? 0 : 1;
+    found = end.context != NULL ? 0 : 1;
     if (found > 0) {
         *array = lent_array(state, &lent, &end);
         found = *array != NULL ? 1 : -1;

@@ -409,7 +409,7 @@ static int ask_table(CoreState *state, PyObject *object, int kind, bool never_co
     if (lent_read(state, object, never_copied, lent, end) < 0) {
         return -1;
     }
-    if (cudriver_endpoint_is_device(end) &&
+    if (end->context != NULL &&
         !make_ready(state, table, order, &tensor->tensor.device, end->context)) {
         cudriver_endpoint_done(end);
         Py_CLEAR(lent->keeper);

@@ -374,7 +374,7 @@ static int turn_check(CoreState *state, const ContextObject *self)
     return 0;
 }
 
-static int context_enter(CoreState *state, ContextObject *self, bool *pushed)
+int cudriver_context_enter(CoreState *state, ContextObject *self, bool *pushed)
 {
     CUresult result;
 
@@ -398,7 +398,7 @@ static int context_enter(CoreState *state, ContextObject *self, bool *pushed)
     return 0;
 }
 
-static void context_leave(ContextObject *self, bool pushed)
+void cudriver_context_leave(ContextObject *self, bool pushed)
 {
     cudriver_context_unmake_current(pushed);
     self->in_use--;
@@ -406,7 +406,7 @@ static void context_leave(ContextObject *self, bool pushed)
 
 int cudriver_context_begin(CoreState *state, ContextObject *self, bool *pushed)
 {
-    if (context_enter(state, self, pushed) < 0) {
+    if (cudriver_context_enter(state, self, pushed) < 0) {
         return -1;
     }
     cudriver_driver_relax();
@@ -416,7 +416,7 @@ int cudriver_context_begin(CoreState *state, ContextObject *self, bool *pushed)
 void cudriver_context_end(ContextObject *self, bool pushed)
 {
     cudriver_driver_restore();
-    context_leave(self, pushed);
+    cudriver_context_leave(self, pushed);
 }
 
 int cudriver_context_finish(ContextObject *self, bool pushed, CUresult result, const char *function,
@@ -430,30 +430,6 @@ int cudriver_context_finish(ContextObject *self, bool pushed, CUresult result, c
     failed = cudriver_check_va(result, function, format, args);
     va_end(args);
     return failed;
-}
-
-int cudriver_context_begin_both(CoreState *state, ContextObject *context, ContextObject *where,
-                                bool *pushed)
-{
-    pushed[0] = false;
-    if (context != where && context_enter(state, context, &pushed[0]) < 0) {
-        return -1;
-    }
-    if (context_enter(state, where, &pushed[1]) < 0) {
-        if (context != where) {
-            context_leave(context, pushed[0]);
-        }
-        return -1;
-    }
-    return 0;
-}
-
-void cudriver_context_end_both(ContextObject *context, ContextObject *where, const bool *pushed)
-{
-    context_leave(where, pushed[1]);
-    if (context != where) {
-        context_leave(context, pushed[0]);
-    }
 }
 
 bool cudriver_context_begin_free(ContextObject *self, bool *pushed)

@@ -97,12 +97,10 @@ int cudriver_context_finish(ContextObject *context, bool pushed, CUresult result
                             const char *function, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
 
-/* The same for work on memory of `context` that is issued in `where`, which may be another context
- * of the same device: both are in use, and `where` is current. `pushed` has two entries. Does not
- * relax, which costs more than it is worth around a small copy. */
-int cudriver_context_begin_both(CoreState *state, ContextObject *context, ContextObject *where,
-                                bool *pushed);
-void cudriver_context_end_both(ContextObject *context, ContextObject *where, const bool *pushed);
+/* The same without the ban on calls lifted, which costs more than it is worth around a small copy.
+ */
+int cudriver_context_enter(CoreState *state, ContextObject *context, bool *pushed);
+void cudriver_context_leave(ContextObject *context, bool pushed);
 
 /* The same without an exception, for frees, queries and waits, which work in any current context.
  * False only if the context and everything in it are gone, or in a forked child. */

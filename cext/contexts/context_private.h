@@ -72,8 +72,8 @@ bool cudriver_context_is_pushed(CoreState *state, ContextObject *self);
 /* Methods of Context. */
 PyObject *cudriver_context_push(PyObject *object, PyObject *ignored);
 PyObject *cudriver_context_pop(PyObject *object, PyObject *ignored);
-PyObject *cudriver_context_enter(PyObject *object, PyObject *ignored);
-PyObject *cudriver_context_exit(PyObject *object, PyObject *const *args, Py_ssize_t count);
+PyObject *cudriver_context_method_enter(PyObject *object, PyObject *ignored);
+PyObject *cudriver_context_method_exit(PyObject *object, PyObject *const *args, Py_ssize_t count);
 
 /* Closes the context; refuses if it is on a stack or has children. 0 or -1. */
 int cudriver_context_close(CoreState *state, ContextObject *self);

@@ -244,13 +244,13 @@ PyObject *cudriver_context_pop(PyObject *object, PyObject *Py_UNUSED(ignored))
     Py_RETURN_NONE;
 }
 
-PyObject *cudriver_context_enter(PyObject *object, PyObject *Py_UNUSED(ignored))
+PyObject *cudriver_context_method_enter(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     return context_push((ContextObject *)object) < 0 ? NULL : Py_NewRef(object);
 }
 
-PyObject *cudriver_context_exit(PyObject *object, PyObject *const *Py_UNUSED(args),
-                                Py_ssize_t Py_UNUSED(count))
+PyObject *cudriver_context_method_exit(PyObject *object, PyObject *const *Py_UNUSED(args),
+                                       Py_ssize_t Py_UNUSED(count))
 {
     return cudriver_context_pop(object, NULL);
 }

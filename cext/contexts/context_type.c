@@ -138,8 +138,8 @@ static PyMethodDef context_methods[] = {
     {"close", method_close, METH_NOARGS, DOC_Context_close},
     {"synchronize", method_synchronize, METH_NOARGS, DOC_Context_synchronize},
     {"memory_info", method_memory_info, METH_NOARGS, DOC_Context_memory_info},
-    {"__enter__", cudriver_context_enter, METH_NOARGS, DOC_Context___enter__},
-    {"__exit__", (PyCFunction)(void (*)(void))cudriver_context_exit, METH_FASTCALL,
+    {"__enter__", cudriver_context_method_enter, METH_NOARGS, DOC_Context___enter__},
+    {"__exit__", (PyCFunction)(void (*)(void))cudriver_context_method_exit, METH_FASTCALL,
      DOC_Context___exit__},
     {NULL},
 };

@@ -7,7 +7,6 @@
 #include <link.h>
 #include <pthread.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +28,7 @@ static const struct function {
 
 #define FUNCTION_COUNT (sizeof functions / sizeof functions[0])
 
-static atomic_bool initialised;
+atomic_bool cudriver_driver_ready;
 static atomic_bool forked;
 static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -47,7 +46,7 @@ static void message_add(const char *format, ...)
  * NOT_INITIALIZED. */
 static void mark_forked(void)
 {
-    if (atomic_load(&initialised)) {
+    if (atomic_exchange(&cudriver_driver_ready, false)) {
         atomic_store(&forked, true);
     }
 }
@@ -192,15 +191,10 @@ CUresult cudriver_driver_init(void)
 {
     CUresult result = CUDA_SUCCESS;
 
-    if (atomic_load_explicit(&initialised, memory_order_acquire)) {
-        return CUDA_SUCCESS;
-    }
     pthread_mutex_lock(&init_lock);
-    if (!atomic_load(&initialised)) {
+    if (!cudriver_driver_ready) {
         result = cuda.cuInit(0);
-        if (result == CUDA_SUCCESS) {
-            atomic_store_explicit(&initialised, true, memory_order_release);
-        }
+        cudriver_driver_ready = result == CUDA_SUCCESS;
     }
     pthread_mutex_unlock(&init_lock);
     return result;
@@ -209,16 +203,11 @@ CUresult cudriver_driver_init(void)
 bool cudriver_driver_drop(void)
 {
     pthread_mutex_lock(&init_lock);
-    if (!atomic_load(&initialised)) {
+    if (!cudriver_driver_ready && !cudriver_driver_is_forked()) {
         cudriver_driver.loaded = false; /* not closed: it may have threads */
     }
     pthread_mutex_unlock(&init_lock);
     return !cudriver_driver.loaded;
-}
-
-bool cudriver_driver_is_initialised(void)
-{
-    return atomic_load_explicit(&initialised, memory_order_acquire);
 }
 
 bool cudriver_driver_is_forked(void)

@@ -8,6 +8,7 @@
 #ifndef CUDRIVER_DRIVER_H
 #define CUDRIVER_DRIVER_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <sys/types.h>
 
@@ -50,8 +51,8 @@ CUresult cudriver_driver_init(void);
  * loaded now. The caller holds the GIL. */
 bool cudriver_driver_drop(void);
 
-/* Whether cudriver_driver_init has succeeded in this process or in its parent before the fork. */
-bool cudriver_driver_is_initialised(void);
+/* Whether the driver may be called: cudriver_driver_init has succeeded in this process. */
+extern atomic_bool cudriver_driver_ready;
 
 /* Whether this process was forked after the driver was initialised: no driver call is allowed. */
 bool cudriver_driver_is_forked(void);

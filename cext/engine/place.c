@@ -265,7 +265,7 @@ CUresult staging_place_enter(CUcontext context, struct staging_place **found)
     unsigned long long id = 0;
     CUresult result = CUDA_SUCCESS;
 
-    if (cudriver_driver_is_forked() || !cudriver_driver_is_initialised()) {
+    if (!cudriver_driver_ready) {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
     if (cuda.cuCtxGetId != NULL) {
@@ -354,7 +354,7 @@ void cudriver_staging_trim(bool idle)
     struct staging_kernels *kernels[STAGING_KERNEL_UNITS];
     CUcontext popped;
 
-    if (cudriver_driver_is_forked() || !cudriver_driver_is_initialised()) {
+    if (!cudriver_driver_ready) {
         return;
     }
     staging_lock();
@@ -387,7 +387,7 @@ void cudriver_staging_forget_context(CUcontext context)
 {
     struct staging_place *place;
 
-    if (cudriver_driver_is_forked() || !cudriver_driver_is_initialised()) {
+    if (!cudriver_driver_ready) {
         return;
     }
     staging_lock();
@@ -418,7 +418,7 @@ bool cudriver_staging_shutdown(unsigned milliseconds)
     struct staging_place *place;
     bool quiet;
 
-    if (cudriver_driver_is_forked() || !cudriver_driver_is_initialised()) {
+    if (!cudriver_driver_ready) {
         return true;
     }
     staging_lock();

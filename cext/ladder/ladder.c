@@ -30,14 +30,14 @@ static int end_bytes(const struct cudriver_endpoint *end, const char *name, size
 static int ends_copy(CoreState *state, const struct cudriver_endpoint *dst,
                      const struct cudriver_endpoint *src)
 {
-    const bool up = cudriver_endpoint_is_device(dst);
+    const bool up = dst->context != NULL;
     const struct cudriver_endpoint *device = up ? dst : src;
     const char *function = up ? "cuMemcpyHtoD_v2" : "cuMemcpyDtoH_v2";
     size_t bytes, other;
     CUresult result;
     bool pushed;
 
-    if (up == cudriver_endpoint_is_device(src)) {
+    if (up == (src->context != NULL)) {
         PyErr_SetString(PyExc_ValueError, "one end must be host memory and one a device's");
         return -1;
     }
@@ -120,7 +120,7 @@ static int launch_make(struct ladder_launch *launch, const struct cudriver_endpo
     if (end_bytes(memory, "memory", &bytes) < 0 || end_bytes(sums, "sums", &sum_bytes) < 0) {
         return -1;
     }
-    if (!cudriver_endpoint_is_device(sums) || sum_bytes == 0 || sum_bytes % block != 0 ||
+    if (sums->context == NULL || sum_bytes == 0 || sum_bytes % block != 0 ||
         sum_bytes / block > INT32_MAX) {
         PyErr_Format(PyExc_ValueError,
                      "sums must be a DeviceArray with %d words for each block, not %zu bytes",
@@ -135,7 +135,7 @@ static int launch_make(struct ladder_launch *launch, const struct cudriver_endpo
         PyErr_Format(PyExc_ValueError, "memory must have the %d bytes of a tile", LADDER_TILE);
         return -1;
     }
-    if (cudriver_endpoint_is_device(memory) && memory->context->ordinal != sums->context->ordinal) {
+    if (memory->context != NULL && memory->context->ordinal != sums->context->ordinal) {
         PyErr_SetString(PyExc_ValueError, "memory and sums must be of one device");
         return -1;
     }
@@ -203,7 +203,7 @@ static PyObject *ends_time(CoreState *state, struct ladder_launch *launch,
         cudriver_context_begin(state, sums->context, &pushed) < 0) {
         return NULL;
     }
-    if (!cudriver_endpoint_is_device(memory)) {
+    if (memory->context == NULL) {
         result = cuda.cuMemHostGetDevicePointer_v2(&launch->memory, memory->host, 0);
     }
     if (result == CUDA_SUCCESS) {

@@ -96,7 +96,7 @@ static PyObject *module_trim(PyObject *module, PyObject *args, PyObject *keyword
         return NULL;
     }
     cudriver_works_trim(state);
-    if (cudriver_driver_is_initialised() && !cudriver_driver_is_forked()) {
+    if (cudriver_driver_ready) {
         bool idle = state->works.in_flight == 0;
         Py_BEGIN_ALLOW_THREADS
         cudriver_driver_relax(); /* kernels are unloaded */

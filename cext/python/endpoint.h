@@ -21,11 +21,6 @@ struct cudriver_endpoint {
     Py_ssize_t strides[CUDRIVER_MAX_DIMS]; /* bytes */
 };
 
-static inline bool cudriver_endpoint_is_device(const struct cudriver_endpoint *end)
-{
-    return end->context != NULL;
-}
-
 /* Makes an endpoint that has nothing to release. Leaves the geometry alone: it is large. */
 static inline void cudriver_endpoint_clear(struct cudriver_endpoint *end)
 {

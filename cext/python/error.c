@@ -134,7 +134,7 @@ int cudriver_require_loaded(void)
     return -1;
 }
 
-int cudriver_require(void)
+int cudriver_require_slowly(void)
 {
     CUresult result;
 
@@ -146,9 +146,6 @@ int cudriver_require(void)
             "or fork before the first CUDA call",
             (long)getpid());
         return -1;
-    }
-    if (cudriver_driver_is_initialised()) {
-        return 0;
     }
     if (cudriver_require_loaded() < 0) {
         return -1;

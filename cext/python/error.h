@@ -12,6 +12,8 @@
 
 #include "state.h"
 
+#include "driver/driver.h"
+
 /* Raises the exception class for `code`. `function` is the driver function's exported name. The
  * format gives the arguments that matter, as they should appear between its parentheses ("0x%llx,
  * %zu bytes"). Returns NULL, so that `return cudriver_raise(...)` works. Needs the GIL. */
@@ -34,7 +36,11 @@ void cudriver_report(CoreState *state, CUresult code, const char *function, PyOb
 int cudriver_require_loaded(void);
 
 /* Loads and initialises. 0, or -1 with an exception set (ForkedProcessError in a forked child). */
-int cudriver_require(void);
+int cudriver_require_slowly(void);
+static inline int cudriver_require(void)
+{
+    return cudriver_driver_ready ? 0 : cudriver_require_slowly();
+}
 
 /* The driver's name for a code, or "" if it knows none. */
 const char *cudriver_error_name(CUresult code);

@@ -495,13 +495,16 @@ class TestSteps:
         assert (finding.subject, found.framework("kin").blocked) == ("net", "net")
         assert (found.unsure, found.problems) == ([], [])
 
-    def test_what_a_program_can_do_before(self, venv, monkeypatch):
+    @pytest.mark.parametrize("driver", [(), ("libcuda.so.1",)])
+    def test_what_a_program_can_do_before(self, venv, monkeypatch, driver):
+        """Whether or not the driver's library, which the same file needs, is on this machine."""
         say = "call net.prepare() before."
         rescue = {"say": say, "steps": [{"load": ["nvidia/cublas/lib/libcublas.so.12"]}]}
         step = {"load": ["net/a.so"], "when": "use", "fails": "feature"}
         model(monkeypatch, steps=[step], rescues=[rescue])
         venv.dist("net", "1.0")
-        library(venv, "net/a.so", outside(venv, "libcublas.so.12"))
+        needed = [outside(venv, name) for name in ("libcublas.so.12", *driver)]
+        library(venv, "net/a.so", *needed)
         (finding,) = findings(facts(venv))
         assert finding.severity == "warning"
         library(venv, "nvidia/cublas/lib/libcublas.so.12")

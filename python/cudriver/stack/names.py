@@ -18,6 +18,14 @@ _CUDA = frozenset(
         *("nvml", "accinj64", "cuinj64", "cublasmp", "cusolverMp", "cudla", "custatevec"),
     )
 )
+# These come with the driver.
+DRIVER_LIBRARIES = (
+    "libcuda.so.1",
+    "libnvidia-ml.so.1",
+    "libcuda.so",
+    "libnvcuvid.so.1",
+    "libnvidia-encode.so.1",
+)
 _FAMILIES = ("cudnn", "cutensor", "npp", "nvinfer", "cudss", "nvcomp")  # and what they go on to
 
 

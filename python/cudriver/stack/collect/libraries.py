@@ -29,7 +29,7 @@ from cudriver.stack.model import (
     LoadFault,
     Problem,
 )
-from cudriver.stack.names import is_cuda_library
+from cudriver.stack.names import DRIVER_LIBRARIES, is_cuda_library
 from cudriver.stack.recipes import Recipe, Rescue, Step
 from cudriver.stack.rootfs import Root, TooMuch
 from cudriver.stack.tables import table
@@ -193,7 +193,7 @@ class Resolver:
     def _rescue(
         self, rescue: Rescue, framework: Framework, recipe: Recipe
     ) -> tuple[Process, list[Event]] | None:
-        """The process and what it loads where the rescue helps."""
+        """The process and what it loads where the rescue helps, on a machine with a driver."""
         if rescue.versions and satisfies(framework.version, rescue.versions) is False:
             return None
         process: Process | None = None
@@ -205,7 +205,8 @@ class Resolver:
         events: list[Event] = []
         for steps, when in ((rescue.steps, IMPORT), (recipe.steps, IMPORT), (recipe.steps, USE)):
             for event in self.importer.follow(steps, framework, process, when):
-                if event.fails:
+                names = {fault.name for fault in event.load.faults}
+                if event.fails and not names <= {*DRIVER_LIBRARIES}:
                     return None
                 events.append(event)
         return process, events

@@ -20,7 +20,7 @@ from cudriver.stack.model import (
     Library,
     LoadFault,
 )
-from cudriver.stack.names import is_cuda_library, split
+from cudriver.stack.names import DRIVER_LIBRARIES, is_cuda_library, split
 from cudriver.stack.rules.faults import other_build, other_major, proof, told_by_record
 from cudriver.stack.rules.library_fixes import (
     DRIVER_CALL,
@@ -31,13 +31,6 @@ from cudriver.stack.rules.library_fixes import (
 )
 from cudriver.stack.versions import cut, minor
 
-DRIVER_LIBRARIES = (
-    "libcuda.so.1",
-    "libnvidia-ml.so.1",
-    "libcuda.so",
-    "libnvcuvid.so.1",
-    "libnvidia-encode.so.1",
-)
 FAMILIES = ("cublas", "cufft", "cusolver", "npp")
 
 

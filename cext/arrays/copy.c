@@ -46,6 +46,7 @@ static int ends_match(const struct cudriver_endpoint *dst, const struct cudriver
 /* Both ends of a copy, read and checked against each other. */
 struct ends {
     struct cudriver_endpoint dst, src;
+    ContextObject *home; /* borrowed: whose stream a copy uses by default; NULL: host to host */
 };
 
 static void ends_done(struct ends *ends)
@@ -82,8 +83,7 @@ static void end_describe(const struct cudriver_endpoint *from, struct cudriver_c
 }
 
 /* Plans a copy between matching ends. */
-static void ends_plan(const struct ends *ends, bool blocking, bool ask,
-                      struct cudriver_copy_plan *plan)
+static void ends_plan(struct ends *ends, bool blocking, bool ask, struct cudriver_copy_plan *plan)
 {
     const struct cudriver_endpoint *dst = &ends->dst, *src = &ends->src;
     struct cudriver_layout *layout = &plan->layout;
@@ -99,6 +99,7 @@ static void ends_plan(const struct ends *ends, bool blocking, bool ask,
     memcpy(layout->shape, dst->shape, (size_t)dst->ndim * sizeof dst->shape[0]);
     memcpy(layout->dst_strides, dst->strides, (size_t)dst->ndim * sizeof dst->strides[0]);
     memcpy(layout->src_strides, src->strides, (size_t)src->ndim * sizeof src->strides[0]);
+    ends->home = dst->context != NULL ? dst->context : src->context;
     cudriver_copy_plan_make(plan);
 }
 
@@ -113,12 +114,6 @@ int cudriver_copy_explain(CoreState *state, PyObject *dst, PyObject *src,
     ends_plan(&ends, true, true, plan);
     ends_done(&ends);
     return 0;
-}
-
-/* Borrowed: the context whose stream a copy uses by default; NULL for host to host. */
-static ContextObject *ends_home(const struct ends *ends)
-{
-    return ends->dst.context != NULL ? ends->dst.context : ends->src.context;
 }
 
 /* Whether the copy is issued by calls that any thread may make while another captures a graph. */
@@ -274,7 +269,7 @@ static bool stream_is_near(const struct cudriver_stream *stream, const struct en
 /* Does a blocking copy as planned. 0 or -1. */
 static int follow_blocking(CoreState *state, struct cudriver_copy_plan *plan, struct ends *ends)
 {
-    ContextObject *home = ends_home(ends), *context = home;
+    ContextObject *context = ends->home;
     struct cudriver_stream stream;
     bool given, pushed;
     int failed;
@@ -291,7 +286,7 @@ static int follow_blocking(CoreState *state, struct cudriver_copy_plan *plan, st
     if (cudriver_stream_read(state, NULL, &stream, &given) < 0) {
         return -1;
     }
-    if (given && stream.context->ordinal == home->ordinal &&
+    if (given && stream.context->ordinal == context->ordinal &&
         cudriver_copy_plan_move(plan, stream.context->handle)) {
         context = stream.context;
     } else if (given) {
@@ -321,8 +316,8 @@ static int ends_copy(CoreState *state, struct ends *ends)
 {
     struct cudriver_copy_plan plan;
 
-    if (cudriver_device_array_await(state, ends->dst.busy) < 0 ||
-        cudriver_device_array_await(state, ends->src.busy) < 0) {
+    if (state->works.first != NULL && (cudriver_device_array_await(state, ends->dst.busy) < 0 ||
+                                       cudriver_device_array_await(state, ends->src.busy) < 0)) {
         return -1;
     }
     ends_plan(ends, true, false, &plan);
@@ -426,9 +421,8 @@ static PyObject *ends_copy_async(CoreState *state, struct ends *ends,
     struct cudriver_copy_plan plan;
 
     ends_plan(ends, false, true, &plan);
-    if (cudriver_stream_settle(state, ends_home(ends), stream) < 0 ||
-        stream_fits(stream, ends) < 0 || end_wait(state, &ends->dst, stream) < 0 ||
-        end_wait(state, &ends->src, stream) < 0) {
+    if (cudriver_stream_settle(state, ends->home, stream) < 0 || stream_fits(stream, ends) < 0 ||
+        end_wait(state, &ends->dst, stream) < 0 || end_wait(state, &ends->src, stream) < 0) {
         return NULL;
     }
     return follow_async(state, &plan, ends, stream);
@@ -471,7 +465,7 @@ static int ends_copy_on(CoreState *state, struct ends *ends, PyObject *argument)
 int cudriver_copy_ends(CoreState *state, const struct cudriver_endpoint *dst,
                        const struct cudriver_endpoint *src, PyObject *stream)
 {
-    struct ends ends = {*dst, *src};
+    struct ends ends = {.dst = *dst, .src = *src};
     int failed;
 
     if (ends_match(&ends.dst, &ends.src) < 0) {

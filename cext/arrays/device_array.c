@@ -277,10 +277,11 @@ int cudriver_device_array_check(DeviceArrayObject *self)
 
 int cudriver_device_array_endpoint(PyObject *object, bool write, struct cudriver_endpoint *end)
 {
-    struct cudriver_device_memory *memory = array_of(object)->memory;
+    DeviceArrayObject *self = (DeviceArrayObject *)object;
+    struct cudriver_device_memory *memory = self->memory;
 
-    if (cudriver_device_array_check(array_of(object)) < 0 ||
-        cudriver_numpy_endpoint(array_of(object)->array, write, end) < 0) {
+    if (cudriver_device_array_check(self) < 0 ||
+        cudriver_numpy_endpoint(self->array, write, end) < 0) {
         return -1;
     }
     Py_SETREF(end->owner, Py_NewRef(object));
@@ -304,7 +305,7 @@ int cudriver_device_array_await(CoreState *state, const Py_ssize_t *busy)
 {
     struct cudriver_device_memory *memory;
 
-    if (busy == NULL || state->works.first == NULL) {
+    if (busy == NULL) {
         return 0;
     }
     memory = (struct cudriver_device_memory *)((char *)(uintptr_t)busy -

@@ -380,7 +380,7 @@ int cudriver_context_enter(CoreState *state, ContextObject *self, bool *pushed)
 
     if (cudriver_require() < 0 ||
         ((state->resetting != 0 || state->exit_thread != 0) && turn_check(state, self) < 0) ||
-        cudriver_context_check(self) < 0) {
+        (self->state != CUDRIVER_CONTEXT_OPEN && cudriver_context_check(self) < 0)) {
         return -1;
     }
     result = cudriver_context_make_current(self, pushed);

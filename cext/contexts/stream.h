@@ -70,8 +70,10 @@ int cudriver_stream_settle(CoreState *state, ContextObject *fallback,
 
 static inline void cudriver_stream_done(struct cudriver_stream *stream)
 {
-    cudriver_stream_let_go(stream->held);
-    stream->held = NULL;
+    if (stream->held != NULL) {
+        cudriver_stream_let_go(stream->held);
+        stream->held = NULL;
+    }
     Py_CLEAR(stream->context);
 }
 

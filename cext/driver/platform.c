@@ -14,7 +14,6 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 const char *const platform_driver_names[] = {
@@ -172,14 +171,6 @@ bool platform_thread_start(void *(*run)(void *), void *argument)
 void platform_thread_name(const char *name)
 {
     prctl(PR_SET_NAME, name);
-}
-
-unsigned long long platform_nanoseconds(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (unsigned long long)now.tv_sec * 1000000000ull + (unsigned long long)now.tv_nsec;
 }
 
 void platform_nap_precisely(void)

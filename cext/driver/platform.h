@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 /* Names of the driver library, in the order to try; ends with NULL. */
 extern const char *const platform_driver_names[];
@@ -37,7 +38,13 @@ bool platform_thread_start(void *(*run)(void *), void *argument);
 void platform_thread_name(const char *name);
 
 /* Monotonic time in nanoseconds. */
-unsigned long long platform_nanoseconds(void);
+static inline unsigned long long platform_nanoseconds(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (unsigned long long)now.tv_sec * 1000000000ull + (unsigned long long)now.tv_nsec;
+}
 
 /* Lowers the calling thread's timer slack, so that short sleeps end on time. */
 void platform_nap_precisely(void);

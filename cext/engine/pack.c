@@ -40,12 +40,6 @@ char *staging_block(const struct cudriver_staging_transfer *transfer, size_t par
     return transfer->memory + part % transfer->blocks * transfer->parts.largest;
 }
 
-/* Packing threads that a transfer wants: the caller of a blocking copy packs too. */
-static int threads_wanted(const struct cudriver_staging_transfer *transfer)
-{
-    return transfer->plan.threads - transfer->own;
-}
-
 /* Locked. Parts that may be moved. Through words the stream tells how far it is; none while the
  * lane serves an earlier copy. */
 static size_t parts_released(const struct cudriver_staging_transfer *transfer)
@@ -69,19 +63,14 @@ static void transfer_unlist(struct cudriver_staging_transfer *transfer)
     }
     if (*link != NULL) {
         *link = transfer->next;
-        staging.wanted -= threads_wanted(transfer);
+        staging.wanted -= transfer->packers;
         staging.words -= transfer->words;
     }
 }
 
-void staging_transfer_hold(struct cudriver_staging_transfer *transfer)
-{
-    atomic_fetch_add_explicit(&transfer->references, 1, memory_order_relaxed);
-}
-
 void staging_transfer_drop(struct cudriver_staging_transfer *transfer)
 {
-    if (atomic_fetch_sub_explicit(&transfer->references, 1, memory_order_acq_rel) == 1) {
+    if (--transfer->references == 0) {
         free(transfer);
     }
 }
@@ -179,8 +168,8 @@ static bool piece_take(struct cudriver_staging_transfer *transfer, struct piece 
 }
 
 #ifdef __x86_64__
-/* The stores write whole cache lines to memory. */
-__attribute__((target("avx2"))) static void stream_avx2(char *dst, const char *src, size_t bytes)
+/* memcpy past the caches, for CPUs that have AVX2: the stores write whole cache lines to memory. */
+__attribute__((target("avx2"))) static void bytes_stream(char *dst, const char *src, size_t bytes)
 {
     size_t lead = -(uintptr_t)dst & 31;
 
@@ -202,20 +191,9 @@ __attribute__((target("avx2"))) static void stream_avx2(char *dst, const char *s
     _mm_sfence(); /* before anybody is told that the bytes are there */
     memcpy(dst, src, bytes);
 }
+#else
+#define bytes_stream memcpy /* settings.streaming is 0 */
 #endif
-
-/* memcpy that bypasses the caches if the CPU can. The bytes are visible to every thread afterwards.
- */
-static void bytes_stream(void *dst, const void *src, size_t bytes)
-{
-#ifdef __x86_64__
-    if (bytes >= 4096 && __builtin_cpu_supports("avx2")) {
-        stream_avx2(dst, src, bytes);
-        return;
-    }
-#endif
-    memcpy(dst, src, bytes);
-}
 
 static void piece_move(const struct piece *piece)
 {
@@ -428,8 +406,8 @@ void staging_pack_list(struct cudriver_staging_transfer *transfer)
     }
     transfer->listed = true;
     if (transfer->words) {
-        staging_transfer_hold(transfer);
-    } else if (transfer->plan.threads <= 1 || transfer->stopped) {
+        transfer->references++;
+    } else if (transfer->packers == 0 || transfer->stopped) {
         return; /* who waits for it does it alone */
     }
     while (*link != NULL) {
@@ -437,7 +415,7 @@ void staging_pack_list(struct cudriver_staging_transfer *transfer)
     }
     transfer->next = NULL;
     *link = transfer;
-    staging.wanted += threads_wanted(transfer);
+    staging.wanted += transfer->packers;
     staging.words += transfer->words;
     atomic_fetch_add_explicit(&staging.news, 1, memory_order_release);
     threads_provide();
@@ -451,7 +429,7 @@ void staging_pack_release(struct cudriver_staging_transfer *transfer, size_t par
     staging_pack_list(transfer);
     if (parts > transfer->released) {
         transfer->released = parts < transfer->parts.count ? parts : transfer->parts.count;
-        if (transfer->plan.threads > 1) {
+        if (transfer->packers > 0) {
             atomic_fetch_add_explicit(&staging.news, 1, memory_order_release);
             threads_wake(TUNING_CALLED);
         }

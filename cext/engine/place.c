@@ -176,12 +176,6 @@ CUresult staging_lane_get(struct cudriver_staging_transfer *transfer, size_t byt
     return result;
 }
 
-void staging_lane_issued(struct staging_lane *lane)
-{
-    lane->issuing = false;
-    lane->users--;
-}
-
 /* ---- places ---- */
 
 /* Locked. */

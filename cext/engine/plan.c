@@ -81,16 +81,13 @@ static bool ranges_meet(CUdeviceptr dst, CUdeviceptr src, const struct cudriver_
            src + (CUdeviceptr)src_low < dst + (CUdeviceptr)dst_high;
 }
 
-/* DIRECT, 2D or 3D if at most TUNING_MOST_CALLS driver calls copy the layout; else BOUNCED. *count:
- * how many calls. */
+/* 2D or 3D if at most TUNING_MOST_CALLS driver calls copy the layout; else BOUNCED. *count: how
+ * many calls. */
 static enum cudriver_copy_kind shape_kind(const struct cudriver_layout *layout, int64_t *count)
 {
     int dims = staging_rows_dims(layout);
 
     *count = 1;
-    if (layout->ndim == 0) {
-        return CUDRIVER_COPY_DIRECT;
-    }
     for (int i = 0; i < layout->ndim - dims && *count <= TUNING_MOST_CALLS; i++) {
         *count *= layout->shape[i];
     }
@@ -126,7 +123,7 @@ static void plan_host(struct cudriver_copy_plan *plan)
 {
     const char *host = plan->host;
     int64_t calls, low, high;
-    enum cudriver_copy_kind kind = shape_kind(&plan->layout, &calls);
+    enum cudriver_copy_kind kind;
     size_t span;
 
     if (plan->fixed && staging_fill_fits(plan)) {
@@ -136,9 +133,10 @@ static void plan_host(struct cudriver_copy_plan *plan)
     cudriver_layout_extent(&plan->layout, !plan->dst.on_device, &low, &high);
     span = (size_t)(high - low);
     plan->one_run = cudriver_hostmem_is_registered(host + low, span);
-    if (kind == CUDRIVER_COPY_DIRECT) {
+    if (plan->layout.ndim == 0) {
         plan_dense(plan, host + low, host + high);
     } else {
+        kind = shape_kind(&plan->layout, &calls);
         plan->page_locked = plan->one_run || cudriver_copy_is_page_locked(host + low, host + high);
         plan->kind = kind != CUDRIVER_COPY_BOUNCED && plan->page_locked &&
                              !staging_host_repeats(&plan->layout, plan->dst.on_device) &&

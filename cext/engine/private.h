@@ -75,8 +75,7 @@ struct staging_settings {
     size_t crossover_up;   /* bytes from which on a copy up is staged */
     size_t crossover_down; /* the same for a copy down */
     size_t part;           /* bytes of a part, at most */
-    size_t streaming; /* bytes of the largest blocking copy up that uses streaming stores; 0: none
-                         does */
+    size_t streaming; /* bytes of the largest blocking copy up that bypasses the caches; 0: none */
 };
 
 void staging_settings_get(struct staging_settings *settings);
@@ -202,9 +201,8 @@ CUresult staging_place_enter(CUcontext context, struct staging_place **place);
 void staging_place_leave(struct staging_place *place);
 
 /* Gives the transfer a lane with so many bytes of blocks and of device memory, and makes it and the
- * call its users. Locked: the call ends. */
+ * call its users. */
 CUresult staging_lane_get(struct cudriver_staging_transfer *transfer, size_t bytes, size_t scratch);
-void staging_lane_issued(struct staging_lane *lane);
 
 /* ---- stream.c ---- */
 
@@ -238,6 +236,7 @@ struct cudriver_staging_transfer {
     CUstream stream; /* borrowed; while the call lasts */
     bool own;        /* blocking: on the lane's own stream */
     bool words;      /* asynchronous, through words; else small */
+    int packers;     /* packing threads that it wants */
     struct staging_plan plan;
     char *host;
     CUdeviceptr device;
@@ -299,7 +298,6 @@ CUresult staging_bytes_issue(const struct cudriver_copy_end *dst, int64_t dst_at
 
 /* ---- pack.c ---- */
 
-void staging_transfer_hold(struct cudriver_staging_transfer *transfer);
 void staging_transfer_drop(struct cudriver_staging_transfer *transfer);
 
 /* Locked; may release the lock. Nothing uses the host's memory any more, and the stream has passed

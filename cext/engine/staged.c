@@ -39,6 +39,7 @@ static CUresult transfer_make(const struct cudriver_copy_plan *copy, CUstream st
     transfer->stream = stream;
     transfer->own = own;
     transfer->words = !own && plan->path != CUDRIVER_STAGING_SMALL;
+    transfer->packers = own ? plan->threads - 1 : transfer->words ? plan->threads : 0;
     transfer->plan = *plan;
     transfer->host = copy->host;
     transfer->device = copy->device;
@@ -87,7 +88,8 @@ static CUresult transfer_undo(struct cudriver_staging_transfer *transfer, CUresu
         staging_pack_close(transfer);
     }
     staging_transfer_end(transfer, result, false);
-    staging_lane_issued(transfer->lane);
+    transfer->lane->issuing = false;
+    transfer->lane->users--;
     staging_unlock();
     return waited != CUDA_SUCCESS && staging_must_do_without(result) ? CUDA_ERROR_UNKNOWN : result;
 }
@@ -232,7 +234,7 @@ static CUresult function_queue(struct cudriver_staging_transfer *transfer, void 
 {
     CUresult result;
 
-    staging_transfer_hold(transfer);
+    transfer->references++;
     result = cuda.cuLaunchHostFunc(transfer->stream, run, transfer);
     if (result != CUDA_SUCCESS) {
         staging_transfer_drop(transfer);
@@ -312,7 +314,8 @@ static CUresult transfer_copy(const struct cudriver_copy_plan *copy,
         if (!later) {
             staging_transfer_end(transfer, CUDA_SUCCESS, false);
         }
-        staging_lane_issued(transfer->lane);
+        transfer->lane->issuing = false;
+        transfer->lane->users--;
         staging_unlock();
     }
     if (result == CUDA_SUCCESS && later) {
@@ -342,7 +345,7 @@ static CUresult copy_now(const struct cudriver_copy_plan *copy,
 CUresult staging_copy(const struct cudriver_copy_plan *copy, const struct cudriver_copy_call *call,
                       struct cudriver_staging_transfer **transfer)
 {
-    bool later = transfer != NULL, more;
+    bool later = transfer != NULL, lacking, more;
     struct cudriver_copy_plan again;
     struct staging_place *place;
     CUresult result = staging_place_enter(copy->context, &place);
@@ -358,7 +361,8 @@ CUresult staging_copy(const struct cudriver_copy_plan *copy, const struct cudriv
         enum cudriver_staging_path path = copy->staged.path;
         result =
             later ? transfer_copy(copy, call, place, true, transfer) : copy_now(copy, call, place);
-        more = staging_must_do_without(result) && (later || path == CUDRIVER_STAGING_PERMUTED);
+        lacking = result != CUDA_SUCCESS && staging_must_do_without(result);
+        more = lacking && (later || path == CUDRIVER_STAGING_PERMUTED);
         if (more) {
             if (copy != &again) {
                 again = *copy;
@@ -366,7 +370,7 @@ CUresult staging_copy(const struct cudriver_copy_plan *copy, const struct cudriv
             }
             later = later && path == CUDRIVER_STAGING_PERMUTED;
             staging_plan_make(&again, !later, path != CUDRIVER_STAGING_PERMUTED);
-        } else if (staging_must_do_without(result) && path != CUDRIVER_STAGING_SMALL) {
+        } else if (lacking && path != CUDRIVER_STAGING_SMALL) {
             result = staging_slot_copy(copy, call);
         }
     } while (more);

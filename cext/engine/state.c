@@ -81,6 +81,16 @@ static void settings_threads(struct staging_settings *settings, int threads)
         settings->threads < TUNING_PACKERS_MOST ? settings->threads : TUNING_PACKERS_MOST;
 }
 
+/* Whether the CPU has the stores of pack.c that bypass its caches. */
+static bool can_stream(void)
+{
+#ifdef __x86_64__
+    return __builtin_cpu_supports("avx2");
+#else
+    return false;
+#endif
+}
+
 /* The defaults, from the process's CPUs or cudriver_staging_wish(). */
 static void settings_default(struct staging_settings *settings)
 {
@@ -93,7 +103,7 @@ static void settings_default(struct staging_settings *settings)
     *settings = (struct staging_settings){
         .crossover_up = TUNING_STAGED_UP,
         .crossover_down = TUNING_STAGED_DOWN,
-        .streaming = TUNING_STREAMING,
+        .streaming = can_stream() ? TUNING_STREAMING : 0,
         .part = TUNING_PART,
         .linger = few ? 0 : TUNING_LINGER_NS,
     };

@@ -113,7 +113,7 @@ int cudriver_numpy_endpoint(PyObject *object, bool write, struct cudriver_endpoi
     PyArrayObject *array = (PyArrayObject *)object;
     PyArray_Descr *descr = PyArray_DESCR(array);
 
-    if (holds_objects(descr)) {
+    if (PyDataType_REFCHK(descr) && holds_objects(descr)) {
         return -1;
     }
     if (write && !PyArray_ISWRITEABLE(array)) {

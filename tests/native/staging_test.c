@@ -371,7 +371,7 @@ static void small_settings(struct random *random)
     settings.crossover_up = (size_t)1 << (10 + below(random, 6));
     settings.crossover_down = (size_t)1 << (10 + below(random, 6));
     settings.part = (size_t)4096 * (1 + below(random, 16));
-    settings.streaming = below(random, 2) ? 0 : (size_t)1 << 30;
+    settings.streaming = below(random, 2) ? settings.streaming : 0;
     staging_lock();
     staging.settings = settings;
     staging_unlock();

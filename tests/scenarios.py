@@ -430,6 +430,20 @@ def staged_asynchronous_copies(cu: Any) -> None:
         down.wait()
 
 
+@covers("copy_rows", "copy_many")
+def many_copies_at_once(cu: Any) -> None:
+    stream, plain = cu.Stream(), np.ones((8, 64))
+    pinned, device = cu.pinned_zeros((8, 64)), cu.device_zeros((8, 64))
+    transfers = [
+        cu.copy_rows(device, range(8), pinned, range(8), stream=stream),
+        cu.copy_rows(device, [5, 3], plain, [0, 1], stream=stream),
+        cu.copy_many([pinned[i] for i in range(8)], [device[i] for i in range(8)], stream=stream),
+        cu.copy_many([device[1], device[2, ::2]], [plain[1], plain[2, ::2]], stream=stream),
+    ]
+    for transfer in transfers:
+        transfer.wait()
+
+
 @covers("Transfer.__await__")
 def awaited_copies(cu: Any) -> None:
     async def main() -> None:

@@ -1,5 +1,5 @@
 /* Copies, blocking and asynchronous: both ends are read, and the plan is followed. See copy.h. */
-#include "copy.h"
+#include "copy_private.h"
 
 #include <string.h>
 
@@ -16,8 +16,7 @@
 #include "contexts/stream.h"
 #include "contexts/work.h"
 
-/* Checks that both ends have the same shape and dtype. 0, or -1 with ValueError or TypeError. */
-static int ends_match(const struct cudriver_endpoint *dst, const struct cudriver_endpoint *src)
+int copy_ends_match(const struct cudriver_endpoint *dst, const struct cudriver_endpoint *src)
 {
     if (dst->ndim != src->ndim ||
         memcmp(dst->shape, src->shape, (size_t)dst->ndim * sizeof dst->shape[0]) != 0) {
@@ -43,21 +42,14 @@ static int ends_match(const struct cudriver_endpoint *dst, const struct cudriver
     return 0;
 }
 
-/* Both ends of a copy, read and checked against each other. */
-struct ends {
-    struct cudriver_endpoint dst, src;
-    ContextObject *home; /* borrowed: whose stream a copy uses by default; NULL: host to host */
-};
-
-static void ends_done(struct ends *ends)
+void copy_ends_done(struct copy_ends *ends)
 {
     cudriver_endpoint_done(&ends->dst);
     cudriver_endpoint_done(&ends->src);
 }
 
-/* `on`: the stream of an asynchronous copy, else NULL. 0 or -1. */
-static int ends_parse(CoreState *state, PyObject *dst, PyObject *src,
-                      const struct cudriver_stream *on, struct ends *ends)
+int copy_ends_read(CoreState *state, PyObject *dst, PyObject *src, const struct cudriver_stream *on,
+                   struct copy_ends *ends)
 {
     if (cudriver_endpoint_parse(state, dst, true, "dst", on, &ends->dst) < 0) {
         return -1;
@@ -66,8 +58,18 @@ static int ends_parse(CoreState *state, PyObject *dst, PyObject *src,
         cudriver_endpoint_done(&ends->dst);
         return -1;
     }
-    if (ends_match(&ends->dst, &ends->src) < 0) {
-        ends_done(ends);
+    return 0;
+}
+
+/* The same, and checks them against each other. */
+static int ends_parse(CoreState *state, PyObject *dst, PyObject *src,
+                      const struct cudriver_stream *on, struct copy_ends *ends)
+{
+    if (copy_ends_read(state, dst, src, on, ends) < 0) {
+        return -1;
+    }
+    if (copy_ends_match(&ends->dst, &ends->src) < 0) {
+        copy_ends_done(ends);
         return -1;
     }
     return 0;
@@ -83,7 +85,8 @@ static void end_describe(const struct cudriver_endpoint *from, struct cudriver_c
 }
 
 /* Plans a copy between matching ends. */
-static void ends_plan(struct ends *ends, bool blocking, bool ask, struct cudriver_copy_plan *plan)
+static void ends_plan(struct copy_ends *ends, bool blocking, bool ask,
+                      struct cudriver_copy_plan *plan)
 {
     const struct cudriver_endpoint *dst = &ends->dst, *src = &ends->src;
     struct cudriver_layout *layout = &plan->layout;
@@ -106,13 +109,13 @@ static void ends_plan(struct ends *ends, bool blocking, bool ask, struct cudrive
 int cudriver_copy_explain(CoreState *state, PyObject *dst, PyObject *src,
                           struct cudriver_copy_plan *plan)
 {
-    struct ends ends;
+    struct copy_ends ends;
 
     if (ends_parse(state, dst, src, CUDRIVER_UNORDERED, &ends) < 0) {
         return -1;
     }
     ends_plan(&ends, true, true, plan);
-    ends_done(&ends);
+    copy_ends_done(&ends);
     return 0;
 }
 
@@ -156,20 +159,17 @@ static int plan_follow(const struct cudriver_copy_plan *plan, CUstream stream,
     return -1;
 }
 
-static int ends_copy(CoreState *state, struct ends *ends);
-static PyObject *ends_copy_async(CoreState *state, struct ends *ends,
-                                 struct cudriver_stream *stream);
-
+static int ends_copy(CoreState *state, struct copy_ends *ends);
 /* Copies into a DeviceArray, or out of it, that is the other end: on a stream, or if that is NULL
  * at once. New reference: a Transfer, or None. */
-static PyObject *array_copy(CoreState *state, PyObject *array, struct ends *ends, bool into,
+static PyObject *array_copy(CoreState *state, PyObject *array, struct copy_ends *ends, bool into,
                             struct cudriver_stream *stream)
 {
     struct cudriver_endpoint *end = into ? &ends->dst : &ends->src;
     PyObject *done = NULL;
 
     if (cudriver_device_array_endpoint(array, into, end) == 0) {
-        done = stream != NULL                ? ends_copy_async(state, ends, stream)
+        done = stream != NULL                ? copy_ends_queue(state, ends, stream, NULL)
                : ends_copy(state, ends) == 0 ? Py_NewRef(Py_None)
                                              : NULL;
         cudriver_endpoint_done(end);
@@ -192,10 +192,10 @@ static PyObject *array_like(CoreState *state, const struct cudriver_endpoint *sr
 /* Device to device through a dense array on the source's device, and between two devices another
  * one on the destination's: ordinary copies, on a stream or at once (NULL). *done: as by
  * array_copy, new reference. False: there is no memory for them, and nothing was done. */
-static bool through_devices(CoreState *state, const struct ends *ends,
+static bool through_devices(CoreState *state, const struct copy_ends *ends,
                             struct cudriver_stream *stream, PyObject **done)
 {
-    struct ends packing = {.src = ends->src}, moving = {.src = ends->src}, unpacking = *ends;
+    struct copy_ends packing = {.src = ends->src}, moving = {.src = ends->src}, unpacking = *ends;
     PyObject *near = array_like(state, &ends->src, ends->src.context), *far = NULL;
 
     if (near != NULL) {
@@ -224,9 +224,9 @@ static bool through_devices(CoreState *state, const struct ends *ends,
 }
 
 /* Device to device through a dense array in host memory, if no other path works. 0 or -1. */
-static int bounced_host(CoreState *state, const struct ends *ends)
+static int bounced_host(CoreState *state, const struct copy_ends *ends)
 {
-    struct ends down = {.src = ends->src}, up = {.dst = ends->dst};
+    struct copy_ends down = {.src = ends->src}, up = {.dst = ends->dst};
     PyObject *between;
     int failed = -1;
 
@@ -244,7 +244,8 @@ static int bounced_host(CoreState *state, const struct ends *ends)
 }
 
 /* Device to device by several copies. 0 or -1. */
-static int bounced_blocking(CoreState *state, enum cudriver_copy_kind kind, const struct ends *ends)
+static int bounced_blocking(CoreState *state, enum cudriver_copy_kind kind,
+                            const struct copy_ends *ends)
 {
     bool no_kernel =
         kind == CUDRIVER_COPY_BOUNCED && ends->dst.context->ordinal == ends->src.context->ordinal;
@@ -258,7 +259,7 @@ static int bounced_blocking(CoreState *state, enum cudriver_copy_kind kind, cons
 }
 
 /* Whether the stream is on one of the copy's devices. */
-static bool stream_is_near(const struct cudriver_stream *stream, const struct ends *ends)
+static bool stream_is_near(const struct cudriver_stream *stream, const struct copy_ends *ends)
 {
     const ContextObject *to = ends->dst.context, *from = ends->src.context;
 
@@ -267,7 +268,8 @@ static bool stream_is_near(const struct cudriver_stream *stream, const struct en
 }
 
 /* Does a blocking copy as planned. 0 or -1. */
-static int follow_blocking(CoreState *state, struct cudriver_copy_plan *plan, struct ends *ends)
+static int follow_blocking(CoreState *state, struct cudriver_copy_plan *plan,
+                           struct copy_ends *ends)
 {
     ContextObject *context = ends->home;
     struct cudriver_stream stream;
@@ -312,7 +314,7 @@ static int follow_blocking(CoreState *state, struct cudriver_copy_plan *plan, st
 }
 
 /* Copies between matching ends and waits. 0 or -1. */
-static int ends_copy(CoreState *state, struct ends *ends)
+static int ends_copy(CoreState *state, struct copy_ends *ends)
 {
     struct cudriver_copy_plan plan;
 
@@ -326,20 +328,20 @@ static int ends_copy(CoreState *state, struct ends *ends)
 
 int cudriver_copy_blocking(CoreState *state, PyObject *dst, PyObject *src)
 {
-    struct ends ends;
+    struct copy_ends ends;
     int failed;
 
     if (ends_parse(state, dst, src, NULL, &ends) < 0) {
         return -1;
     }
     failed = ends_copy(state, &ends);
-    ends_done(&ends);
+    copy_ends_done(&ends);
     return failed;
 }
 
 /* For copies that cannot be issued on the stream: waits for the stream, then copies. */
 static PyObject *follow_in_order(CoreState *state, struct cudriver_copy_plan *plan,
-                                 struct ends *ends, const struct cudriver_stream *stream)
+                                 struct copy_ends *ends, const struct cudriver_stream *stream)
 {
     if (cudriver_context_check(stream->context) < 0) {
         return NULL;
@@ -355,9 +357,10 @@ static PyObject *follow_in_order(CoreState *state, struct cudriver_copy_plan *pl
     return cudriver_work_over(state, plan->bytes);
 }
 
-/* Issues a copy as planned, on a stream of one of its devices. New reference: a Transfer. */
-static PyObject *follow_async(CoreState *state, struct cudriver_copy_plan *plan, struct ends *ends,
-                              struct cudriver_stream *stream)
+/* Issues a copy as planned, on a stream of one of its devices. As copy_ends_queue. */
+static PyObject *follow_async(CoreState *state, struct cudriver_copy_plan *plan,
+                              struct copy_ends *ends, struct cudriver_stream *stream,
+                              struct cudriver_staging_transfer **part)
 {
     struct cudriver_staging_transfer *staged = NULL;
     PyObject *work;
@@ -381,9 +384,14 @@ static PyObject *follow_async(CoreState *state, struct cudriver_copy_plan *plan,
         return NULL;
     }
     failed = plan_follow(plan, stream->handle, &staged);
-    work = failed ? NULL
-                  : cudriver_work_add(state, stream, ends->dst.owner, ends->src.owner, plan->bytes,
-                                      staged);
+    if (part != NULL) {
+        *part = staged;
+        work = failed ? NULL : Py_NewRef(Py_None);
+    } else {
+        work = failed ? NULL
+                      : cudriver_work_add(state, stream, ends->dst.owner, ends->src.owner,
+                                          plan->bytes, staged);
+    }
     cudriver_context_leave(stream->context, pushed);
     if (failed > 0) {
         plan->kind = CUDRIVER_COPY_BOUNCED;
@@ -392,8 +400,7 @@ static PyObject *follow_async(CoreState *state, struct cudriver_copy_plan *plan,
     return work;
 }
 
-/* Checks that the stream is on one of the copy's devices. 0, or -1 with ValueError. */
-static int stream_fits(const struct cudriver_stream *stream, const struct ends *ends)
+int copy_ends_near(const struct cudriver_stream *stream, const struct copy_ends *ends)
 {
     const ContextObject *to = ends->dst.context, *from = ends->src.context;
 
@@ -414,40 +421,39 @@ static int end_wait(CoreState *state, const struct cudriver_endpoint *end,
                : 0;
 }
 
-/* Issues a copy between matching ends on a stream that was read. New reference: a Transfer. */
-static PyObject *ends_copy_async(CoreState *state, struct ends *ends,
-                                 struct cudriver_stream *stream)
+PyObject *copy_ends_queue(CoreState *state, struct copy_ends *ends, struct cudriver_stream *stream,
+                          struct cudriver_staging_transfer **part)
 {
     struct cudriver_copy_plan plan;
 
     ends_plan(ends, false, true, &plan);
-    if (cudriver_stream_settle(state, ends->home, stream) < 0 || stream_fits(stream, ends) < 0 ||
+    if (cudriver_stream_settle(state, ends->home, stream) < 0 || copy_ends_near(stream, ends) < 0 ||
         end_wait(state, &ends->dst, stream) < 0 || end_wait(state, &ends->src, stream) < 0) {
         return NULL;
     }
-    return follow_async(state, &plan, ends, stream);
+    return follow_async(state, &plan, ends, stream, part);
 }
 
 PyObject *cudriver_copy_async(CoreState *state, PyObject *dst, PyObject *src, PyObject *argument)
 {
     struct cudriver_stream stream;
     PyObject *transfer = NULL;
-    struct ends ends;
+    struct copy_ends ends;
     bool given;
 
     if (cudriver_stream_read(state, argument, &stream, &given) < 0) {
         return NULL;
     }
     if (ends_parse(state, dst, src, &stream, &ends) == 0) {
-        transfer = ends_copy_async(state, &ends, &stream);
-        ends_done(&ends);
+        transfer = copy_ends_queue(state, &ends, &stream, NULL);
+        copy_ends_done(&ends);
     }
     cudriver_stream_done(&stream);
     return transfer;
 }
 
 /* Issues a copy between matching ends on a stream argument. 0 or -1. */
-static int ends_copy_on(CoreState *state, struct ends *ends, PyObject *argument)
+static int ends_copy_on(CoreState *state, struct copy_ends *ends, PyObject *argument)
 {
     struct cudriver_stream stream;
     PyObject *transfer;
@@ -456,7 +462,7 @@ static int ends_copy_on(CoreState *state, struct ends *ends, PyObject *argument)
     if (cudriver_stream_read(state, argument, &stream, &given) < 0) {
         return -1;
     }
-    transfer = ends_copy_async(state, ends, &stream);
+    transfer = copy_ends_queue(state, ends, &stream, NULL);
     cudriver_stream_done(&stream);
     Py_XDECREF(transfer);
     return transfer != NULL ? 0 : -1;
@@ -465,16 +471,16 @@ static int ends_copy_on(CoreState *state, struct ends *ends, PyObject *argument)
 int cudriver_copy_ends(CoreState *state, const struct cudriver_endpoint *dst,
                        const struct cudriver_endpoint *src, PyObject *stream)
 {
-    struct ends ends = {.dst = *dst, .src = *src};
+    struct copy_ends ends = {.dst = *dst, .src = *src};
     int failed;
 
-    if (ends_match(&ends.dst, &ends.src) < 0) {
+    if (copy_ends_match(&ends.dst, &ends.src) < 0) {
         failed = -1;
     } else if (stream != NULL && stream != Py_None) {
         failed = ends_copy_on(state, &ends, stream);
     } else {
         failed = ends_copy(state, &ends);
     }
-    ends_done(&ends);
+    copy_ends_done(&ends);
     return failed;
 }

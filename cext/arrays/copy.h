@@ -46,6 +46,14 @@ int cudriver_copy_ends(CoreState *state, const struct cudriver_endpoint *dst,
 /* Issues a copy on a stream argument. New reference: a Transfer. */
 PyObject *cudriver_copy_async(CoreState *state, PyObject *dst, PyObject *src, PyObject *stream);
 
+/* copy_batch.c: issues many copies as one piece of work: of two sequences, or of rows (args:
+ * destination, rows, source, its rows). New reference: a Transfer. If the rows are not dense and
+ * page-locked or on the device, and so have to be copied one by one, a tuple of both indices, as
+ * int64 arrays without negative ones. */
+PyObject *cudriver_copy_many(CoreState *state, PyObject *destinations, PyObject *sources,
+                             PyObject *stream);
+PyObject *cudriver_copy_rows(CoreState *state, PyObject *const *args, PyObject *stream);
+
 /* The plan that a blocking copy would follow. Copies nothing; its pointers to the ends may be
  * stale. 0 or -1. */
 int cudriver_copy_explain(CoreState *state, PyObject *dst, PyObject *src,

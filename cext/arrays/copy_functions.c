@@ -37,6 +37,24 @@ static PyObject *module_copy_async(PyObject *module, PyObject *const *args, Py_s
     return cudriver_copy_async(state, args[0], args[1], count + named == 3 ? args[2] : NULL);
 }
 
+static PyObject *module_copy_many(PyObject *module, PyObject *args)
+{
+    PyObject *destinations, *sources, *stream;
+
+    return PyArg_ParseTuple(args, "OOO", &destinations, &sources, &stream)
+               ? cudriver_copy_many(cudriver_state_of_module(module), destinations, sources, stream)
+               : NULL;
+}
+
+static PyObject *module_copy_rows(PyObject *module, PyObject *args)
+{
+    PyObject *arrays[4], *stream;
+
+    return PyArg_ParseTuple(args, "OOOOO", &arrays[0], &arrays[1], &arrays[2], &arrays[3], &stream)
+               ? cudriver_copy_rows(cudriver_state_of_module(module), arrays, stream)
+               : NULL;
+}
+
 /* New reference: the fields of a CopyPlan but `why`, and what that is made of: whether the plan is
  * for dense memory, for ends that are both on a device, that are not on the same. */
 static PyObject *module_explain_copy(PyObject *module, PyObject *args)
@@ -76,6 +94,8 @@ static PyObject *module_set_copy_threads(PyObject *Py_UNUSED(module), PyObject *
 static PyMethodDef functions[] = {
     {"copy", CUDRIVER_FAST(module_copy), DOC_copy},
     {"copy_async", CUDRIVER_FAST(module_copy_async), DOC_copy_async},
+    {"_copy_many", module_copy_many, METH_VARARGS, NULL},
+    {"_copy_rows", module_copy_rows, METH_VARARGS, DOC__copy_rows},
     {"_copy_threads", module_copy_threads, METH_NOARGS, DOC__copy_threads},
     {"_set_copy_threads", module_set_copy_threads, METH_O, DOC__set_copy_threads},
     {"_explain_copy", module_explain_copy, METH_VARARGS, NULL},

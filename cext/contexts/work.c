@@ -402,14 +402,44 @@ void cudriver_works_reap(CoreState *state)
     }
 }
 
-bool cudriver_works_hold(const CoreState *state, const PyObject *object)
+/* Whether uses() is true for an owner of the work. */
+static bool work_uses(CoreState *state, TransferObject *work, cudriver_uses *uses,
+                      const void *memory)
 {
-    for (const TransferObject *work = state->works.first; work != NULL; work = work->next) {
-        if (work->owners[0] == object || work->owners[1] == object) {
-            return true;
+    for (int i = 0; i < 2; i++) {
+        PyObject **owner = &work->owners[i];
+        Py_ssize_t count = *owner != NULL;
+        if (count > 0 && PyTuple_CheckExact(*owner)) {
+            count = PyTuple_GET_SIZE(*owner);
+            owner = ((PyTupleObject *)*owner)->ob_item;
+        }
+        for (; count > 0; count--, owner++) {
+            if (uses(state, *owner, memory)) {
+                return true;
+            }
         }
     }
     return false;
+}
+
+/* The first from `work` on of which uses() is true for an owner; NULL: none. */
+static TransferObject *work_using(CoreState *state, TransferObject *work, cudriver_uses *uses,
+                                  const void *memory)
+{
+    while (work != NULL && !work_uses(state, work, uses, memory)) {
+        work = work->next;
+    }
+    return work;
+}
+
+static bool is_same(CoreState *Py_UNUSED(state), PyObject *owner, const void *object)
+{
+    return owner == object;
+}
+
+bool cudriver_works_hold(CoreState *state, const PyObject *object)
+{
+    return work_using(state, state->works.first, is_same, object) != NULL;
 }
 
 int cudriver_works_wait(CoreState *state, const ContextObject *context)
@@ -439,17 +469,6 @@ void cudriver_works_drain(CoreState *state)
             return;
         }
     }
-}
-
-/* The first from `work` on of which uses() is true for an owner; NULL: none. */
-static TransferObject *work_using(CoreState *state, TransferObject *work, cudriver_uses *uses,
-                                  const void *memory)
-{
-    while (work != NULL && (work->owners[0] == NULL || !uses(state, work->owners[0], memory)) &&
-           (work->owners[1] == NULL || !uses(state, work->owners[1], memory))) {
-        work = work->next;
-    }
-    return work;
 }
 
 int cudriver_works_await(CoreState *state, cudriver_uses *uses, const void *memory)

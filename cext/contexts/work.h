@@ -29,16 +29,16 @@ typedef struct TransferObject {
     CUstream stream;
     CUevent event;                            /* owned */
     struct cudriver_staging_transfer *staged; /* owned: the engine's, or NULL */
-    PyObject *owners[2];                      /* owned until it is over, or NULL */
+    PyObject *owners[2]; /* owned until it is over, or NULL; a tuple: all that is in it */
     size_t bytes;
 } TransferObject;
 
 /*
- * New reference: a Transfer of `bytes`, which keeps `first` and `second` alive until the work that
- * was just issued on `stream` is over. `staged` is the engine's transfer (taken) or NULL. The
- * stream's context is current, and the stream is not being captured. Where no event can be
- * recorded, waits for the stream. NULL with an exception set: the work is over, or a signal's
- * handler ended the wait, and what the work uses is kept for ever.
+ * New reference: a Transfer of `bytes`, which keeps `first` and `second` (objects, tuples of such,
+ * or NULL) alive until the work that was just issued on `stream` is over. `staged` is the engine's
+ * transfer (taken) or NULL. The stream's context is current, and the stream is not being captured.
+ * Where no event can be recorded, waits for the stream. NULL with an exception set: the work is
+ * over, or a signal's handler ended the wait, and what the work uses is kept for ever.
  */
 PyObject *cudriver_work_add(CoreState *state, const struct cudriver_stream *stream, PyObject *first,
                             PyObject *second, size_t bytes,
@@ -63,7 +63,7 @@ int cudriver_work_wait(CoreState *state, TransferObject *work);
 void cudriver_works_reap(CoreState *state);
 
 /* Whether work in flight holds `object` itself. (Views in flight count in their memory.) */
-bool cudriver_works_hold(const CoreState *state, const PyObject *object);
+bool cudriver_works_hold(CoreState *state, const PyObject *object);
 
 /* Whether an object that work in flight owns lies in the memory asked about. */
 typedef bool cudriver_uses(CoreState *state, PyObject *owner, const void *memory);

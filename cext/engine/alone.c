@@ -21,9 +21,9 @@ CUresult staging_slot_get(size_t bytes, void **slot)
 
 /* ---- waits ---- */
 
-/* The device address of page-locked memory; 0: none. On all but old platforms it is the host's
- * address. The last context in which that was so is remembered; others ask the driver. */
-static CUdeviceptr word_address(CUcontext context, void *memory)
+/* On all but old platforms it is the host's address. The last context in which that was so is
+ * remembered; others ask the driver. */
+CUdeviceptr staging_device_address(CUcontext context, void *memory)
 {
     static _Atomic uintptr_t alike;
     CUdeviceptr address = (CUdeviceptr)(uintptr_t)memory;
@@ -46,7 +46,7 @@ static CUresult word_wait(CUcontext context, CUstream stream, void *memory)
 {
     _Atomic uint32_t *word = memory;
     unsigned long long until = platform_nanoseconds() + TUNING_LOOK_NS;
-    CUdeviceptr address = word_address(context, memory);
+    CUdeviceptr address = staging_device_address(context, memory);
 
     atomic_store(word, 0);
     if (address == 0 || cuda.cuStreamWriteValue32_v2 == NULL ||

@@ -153,6 +153,26 @@ CUresult cudriver_copy_follow(const struct cudriver_copy_plan *plan,
                               struct cudriver_copy_call *call,
                               struct cudriver_staging_transfer **transfer);
 
+/* ---- many copies at once ---- */
+
+/* A dense copy between page-locked memory and a device, or on one device. */
+struct cudriver_run {
+    uint64_t dst, src, bytes; /* addresses, of the host or the device */
+    bool up, down;            /* from or to the host */
+};
+
+/*
+ * Queues copies on call->stream, of `context`, which is current, and returns at once. They are done
+ * in any order: none writes what another reads or writes. A kernel does the small ones, if it can
+ * be had; each other is a copy of the driver's.
+ *
+ * *table: what the kernel reads, which the caller gives to cudriver_hostmem_free once the stream
+ * has passed the copies; or NULL. After an error nothing is under way, unless the stream cannot be
+ * waited for. May block: loading the kernel takes a while at the first use in a context.
+ */
+CUresult cudriver_runs_issue(const struct cudriver_run *runs, size_t count, CUcontext context,
+                             struct cudriver_copy_call *call, void **table);
+
 /* ---- staged copies ---- */
 
 /* Waits until the copy is over and returns its result: the host's memory is no longer in use, and
@@ -164,6 +184,10 @@ CUresult cudriver_staging_wait(struct cudriver_staging_transfer *transfer,
 /* Drops the handle. A copy that is not over goes on, and both memories must outlive it. NULL is
  * fine. Calls no driver function. */
 void cudriver_staging_release(struct cudriver_staging_transfer *transfer);
+
+/* Makes one handle of two, which is waited for and released as one. `more` may be NULL. */
+void cudriver_staging_join(struct cudriver_staging_transfer *transfer,
+                           struct cudriver_staging_transfer *more);
 
 /* ---- waiting ---- */
 

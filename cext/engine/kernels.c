@@ -1,4 +1,4 @@
-/* The permuting kernels: loading and launching. See private.h, and ptx.c for the kernels. */
+/* The kernels: loading and launching. See private.h, and ptx.c for the kernels. */
 #include "private.h"
 
 #include <stdio.h>
@@ -13,23 +13,26 @@
 #define THREADS 256
 #define BLOCKS_MOST 4096 /* of permute: enough for every GPU, and threads have several items */
 
-/* The loaded module of one item size. Each size has its own, since compiling takes a while. */
+/* A loaded module: the permuting kernels of one item size, or the kernel of runs. Each is compiled
+ * by itself, since that takes a while. */
 struct staging_kernels {
-    int unit; /* log2 of the item size */
+    int unit; /* log2 of the item size; STAGING_KERNEL_RUNS */
     CUmodule module;
-    CUfunction permute;
+    CUfunction permute; /* or the kernel of runs */
     CUfunction transpose;
 };
 
 static CUresult entry_get(CUfunction *function, CUmodule module, const char *kind, int unit)
 {
-    char name[32];
+    char name[32] = "cudriver_runs";
 
-    snprintf(name, sizeof name, "cudriver_%s_%d", kind, 1 << unit);
+    if (unit != STAGING_KERNEL_RUNS) {
+        snprintf(name, sizeof name, "cudriver_%s_%d", kind, 1 << unit);
+    }
     return cuda.cuModuleGetFunction(function, module, name);
 }
 
-/* Loads the module of one item size into the current context. The caller owns *made. */
+/* Loads a module into the current context. The caller owns *made. */
 static CUresult kernels_load(int unit, struct staging_kernels **made)
 {
     struct staging_kernels *kernels = calloc(1, sizeof *kernels);
@@ -45,7 +48,7 @@ static CUresult kernels_load(int unit, struct staging_kernels **made)
     if (result == CUDA_SUCCESS) {
         result = entry_get(&kernels->permute, kernels->module, "permute", unit);
     }
-    if (result == CUDA_SUCCESS) {
+    if (result == CUDA_SUCCESS && unit != STAGING_KERNEL_RUNS) {
         result = entry_get(&kernels->transpose, kernels->module, "transpose", unit);
     }
     if (result != CUDA_SUCCESS) {
@@ -174,17 +177,13 @@ static bool is_final(CUresult result)
            result == (CUresult)221 /* CUDA_ERROR_JIT_COMPILER_NOT_FOUND */;
 }
 
-CUresult staging_place_kernels(struct staging_place *place, const struct cudriver_layout *layout,
-                               CUdeviceptr dst, CUdeviceptr src, struct staging_kernels **kernels)
+CUresult staging_place_module(struct staging_place *place, int unit,
+                              struct staging_kernels **kernels)
 {
-    int unit = staging_kernels_unit(layout, dst, src);
     struct staging_kernels *loaded;
     CUresult result;
     bool none;
 
-    if (unit < 0) {
-        return CUDA_ERROR_NOT_SUPPORTED;
-    }
     staging_lock();
     *kernels = place->kernels[unit];
     none = place->no_kernels;
@@ -208,6 +207,24 @@ CUresult staging_place_kernels(struct staging_place *place, const struct cudrive
     staging_unlock();
     staging_kernels_unload(loaded); /* if another thread was faster */
     return CUDA_SUCCESS;
+}
+
+CUresult staging_place_kernels(struct staging_place *place, const struct cudriver_layout *layout,
+                               CUdeviceptr dst, CUdeviceptr src, struct staging_kernels **kernels)
+{
+    int unit = staging_kernels_unit(layout, dst, src);
+
+    return unit < 0 ? CUDA_ERROR_NOT_SUPPORTED : staging_place_module(place, unit, kernels);
+}
+
+CUresult staging_runs_launch(const struct staging_kernels *kernels, CUdeviceptr table,
+                             uint64_t count, CUstream stream)
+{
+    void *parameters[] = {&table, &count};
+
+    return cuda.cuLaunchKernel(kernels->permute,
+                               (unsigned)(count < TUNING_RUN_BLOCKS ? count : TUNING_RUN_BLOCKS), 1,
+                               1, THREADS, 1, 1, 0, stream, parameters, NULL);
 }
 
 /* One launch, of items of the kernels' size. */

@@ -204,10 +204,9 @@ static bool place_is_used(const struct staging_place *place, bool calls)
  * gone, and the driver's objects with it. `all`: device memory and kernels too, which waits for the
  * device. */
 static void things_free(struct staging_lane *lanes,
-                        struct staging_kernels *kernels[STAGING_KERNEL_UNITS], bool current,
-                        bool all)
+                        struct staging_kernels *kernels[STAGING_MODULES], bool current, bool all)
 {
-    for (int i = 0; i < STAGING_KERNEL_UNITS; i++) {
+    for (int i = 0; i < STAGING_MODULES; i++) {
         if (current && all) {
             staging_kernels_unload(kernels[i]);
         } else {
@@ -326,7 +325,7 @@ static void place_end(struct staging_place *place, bool all)
 
     staging_lock();
     used = place_is_used(place, false);
-    for (int i = 0; i < STAGING_KERNEL_UNITS; i++) {
+    for (int i = 0; i < STAGING_MODULES; i++) {
         used |= place->kernels[i] != NULL; /* copies between device memory may yet run them */
     }
     staging_unlock();
@@ -345,7 +344,7 @@ static void place_end(struct staging_place *place, bool all)
 
 void cudriver_staging_trim(bool idle)
 {
-    struct staging_kernels *kernels[STAGING_KERNEL_UNITS];
+    struct staging_kernels *kernels[STAGING_MODULES];
     CUcontext popped;
 
     if (!cudriver_driver_ready) {

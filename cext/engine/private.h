@@ -10,7 +10,8 @@
  *   alone.c       copies by the calling thread alone; waits of microseconds
  *   issue.c       what a stream does: the driver's own copies; the parts of a transfer
  *   pack.c        the packing threads; how far a transfer is     no CUDA
- *   kernels.c     the permuting kernels: loading, launching
+ *   runs.c        many dense copies at once
+ *   kernels.c     the kernels: loading, launching
  *   ptx.c         their PTX                                      no CUDA
  *   place.c       places and their lanes: creation, trim, closing, exit
  *   stream.c      waiting for a stream or an event
@@ -63,7 +64,9 @@
 #define STAGING_KERNEL_DIMS 6
 #define STAGING_KERNEL_TILE 32 /* items, and rows of them that a tile's threads make at a time */
 #define STAGING_KERNEL_TILE_ROWS 8
-#define STAGING_KERNEL_UNITS 5 /* item sizes: 1, 2, 4, 8, 16 bytes */
+#define STAGING_KERNEL_UNITS 5                   /* item sizes: 1, 2, 4, 8, 16 bytes */
+#define STAGING_KERNEL_RUNS STAGING_KERNEL_UNITS /* the kernel of runs, beside those by size */
+#define STAGING_MODULES (STAGING_KERNEL_UNITS + 1)
 #define STAGING_POLL_NS 50000000ull
 
 /* ---- settings ---- */
@@ -122,8 +125,8 @@ struct staging_place {
     unsigned long long id; /* the context's, from cuCtxGetId; else 0 */
     int users;             /* calls that use it */
     bool closing;
-    struct staging_lane *lanes;                            /* owned */
-    struct staging_kernels *kernels[STAGING_KERNEL_UNITS]; /* owned */
+    struct staging_lane *lanes;                       /* owned */
+    struct staging_kernels *kernels[STAGING_MODULES]; /* owned */
     bool no_kernels;
     bool no_words; /* no stream memory operations */
 };
@@ -165,7 +168,17 @@ void staging_change_wait(unsigned long long nanoseconds);
 CUresult staging_copy(const struct cudriver_copy_plan *copy, const struct cudriver_copy_call *call,
                       struct cudriver_staging_transfer **transfer);
 
+/* ---- execute.c ---- */
+
+/* Queues one dense copy. Between host and device it is cut at the end of a registration, because
+ * the driver refuses a copy that starts in one and ends beyond it. */
+CUresult staging_direct_issue(const struct cudriver_copy_plan *plan, CUstream stream,
+                              const char **function);
+
 /* ---- alone.c ---- */
+
+/* The device address of page-locked memory; 0: none. */
+CUdeviceptr staging_device_address(CUcontext context, void *memory);
 
 /* A block of the page-locked pool, which may have to grow: owned by the caller until
  * cudriver_hostmem_free. NULL in *slot on failure. */
@@ -231,6 +244,8 @@ struct staging_boxes {
 
 struct cudriver_staging_transfer {
     atomic_int references;
+    struct cudriver_staging_transfer
+        *also;                   /* owned: the handle's next; see cudriver_staging_join */
     struct staging_place *place; /* borrowed; while the call lasts */
     CUcontext context;
     CUstream stream; /* borrowed; while the call lasts */
@@ -332,7 +347,7 @@ void staging_pack_stop(struct cudriver_staging_transfer *transfer);
 
 /* ---- ptx.c ---- */
 
-/* The module's text for items of 1 << unit bytes, from malloc; NULL: no memory. */
+/* The module's text for items of 1 << unit bytes, or for runs, from malloc; NULL: no memory. */
 char *staging_ptx_make(int unit);
 
 /* ---- kernels.c ---- */
@@ -346,6 +361,14 @@ int staging_kernels_unit(const struct cudriver_layout *layout, CUdeviceptr dst, 
 CUresult staging_place_kernels(struct staging_place *place, const struct cudriver_layout *layout,
                                CUdeviceptr dst, CUdeviceptr src, struct staging_kernels **kernels);
 void staging_kernels_unload(struct staging_kernels *kernels);
+
+/* The same by the module's number. */
+CUresult staging_place_module(struct staging_place *place, int unit,
+                              struct staging_kernels **kernels);
+
+/* Queues the copies in a table of `count` runs, of 1 at least. */
+CUresult staging_runs_launch(const struct staging_kernels *kernels, CUdeviceptr table,
+                             uint64_t count, CUstream stream);
 
 /* Queues dst[layout] = src[layout] between device memory. The kernels' item size must divide the
  * layout and the addresses. */

@@ -1,6 +1,5 @@
 /*
- * The permuting kernels' PTX: copies device memory from one strided layout to another. No CUDA. See
- * private.h.
+ * The kernels' PTX. No CUDA. See private.h.
  *
  * It is for sm_50 (Maxwell) and ISA 6.0, which every driver from CUDA 11 on takes; the driver
  * compiles it at first use. Each item size of N bytes has a module with two entries:
@@ -11,6 +10,9 @@
  * Both take (dst, src, count, lengths 0..5, destination's strides 0..5, source's strides 0..5), 64
  * bits each, strides in bytes. Dimension 5 is the fastest; unused dimensions have length 1. `count`
  * is the number of items; only permute reads it, transpose has one block for each tile.
+ *
+ * One more module has the entry cudriver_runs: (table, count). The table has a struct cudriver_run
+ * for each dense copy; each block takes every so many of them, by the largest items that fit.
  */
 #include "private.h"
 
@@ -20,7 +22,8 @@
 #define DIMS STAGING_KERNEL_DIMS
 
 /* In these texts $N is the item size in bytes, $T its type, $V the registers that hold it, $R their
- * type, $S the bytes of a tile, $D a dimension. */
+ * type, $P those of the same type with a number, $S the bytes of a tile, $D a dimension or number.
+ */
 static const char ptx_head[] = ".version 6.0\n"
                                ".target sm_50\n"
                                ".address_size 64\n";
@@ -190,14 +193,75 @@ static const char ptx_end[] = "ret;\n"
                               "}\n";
 
 static const struct item {
-    const char *size, *type, *registers, *held, *tile;
+    const char *size, *type, *registers, *held, *numbered, *tile;
 } items[STAGING_KERNEL_UNITS] = {
-    {"1", "u8", "v0", "u16", "1056"},
-    {"2", "u16", "v0", "u16", "2112"},
-    {"4", "u32", "v0", "u32", "4224"},
-    {"8", "u64", "v0", "u64", "8448"},
-    {"16", "v2.u64", "{v0, v1}", "u64", "16896"},
+    {"1", "u8", "v0", "u16", "v$D", "1056"},
+    {"2", "u16", "v0", "u16", "v$D", "2112"},
+    {"4", "u32", "v0", "u32", "v$D", "4224"},
+    {"8", "u64", "v0", "u64", "v$D", "8448"},
+    {"16", "v2.u64", "{v0, v1}", "u64", "{u$D, v$D}", "16896"},
 };
+
+/* A block reads its next run before it copies this one, which hides the wait for the table. */
+static const char ptx_runs_begin[] = ".visible .entry cudriver_runs(.param .u64 table, .param .u64 "
+                                     "count)\n"
+                                     ".maxntid 256, 1, 1\n"
+                                     "{\n"
+                                     ".reg .pred p, p0, p1, p2, p3;\n"
+                                     ".reg .u32 w;\n"
+                                     ".reg .u64 i, total, run, step, me, bits;\n"
+                                     ".reg .u64 a, b, n, a1, b1, n1, at, x, y;\n"
+                                     "ld.param.u64 run, [table];\n"
+                                     "ld.param.u64 total, [count];\n"
+                                     "cvta.to.global.u64 run, run;\n"
+                                     "mov.u32 w, %ctaid.x;\n"
+                                     "cvt.u64.u32 i, w;\n"
+                                     "mad.lo.u64 run, i, 32, run;\n"
+                                     "mov.u32 w, %nctaid.x;\n"
+                                     "cvt.u64.u32 step, w;\n"
+                                     "mov.u32 w, %tid.x;\n"
+                                     "cvt.u64.u32 me, w;\n"
+                                     "ld.global.u64 a1, [run];\n"
+                                     "ld.global.u64 b1, [run+8];\n"
+                                     "ld.global.u64 n1, [run+16];\n"
+                                     "RUN:\n"
+                                     "cvta.to.global.u64 a, a1;\n"
+                                     "cvta.to.global.u64 b, b1;\n"
+                                     "mov.u64 n, n1;\n"
+                                     "mad.lo.u64 run, step, 32, run;\n"
+                                     "add.u64 i, i, step;\n"
+                                     "setp.lt.u64 p, i, total;\n"
+                                     "@p ld.global.u64 a1, [run];\n"
+                                     "@p ld.global.u64 b1, [run+8];\n"
+                                     "@p ld.global.u64 n1, [run+16];\n"
+                                     "or.b64 bits, a, b;\n"
+                                     "or.b64 bits, bits, n;\n";
+
+/* Each thread moves every 256th item, four at a time: first all reads, then all writes. */
+static const char ptx_runs_move[] = "and.b64 at, bits, $N - 1;\n"
+                                    "setp.ne.u64 p0, at, 0;\n"
+                                    "@p0 bra NOT$N;\n"
+                                    "{\n"
+                                    ".reg .$R u<4>, v<4>;\n"
+                                    "mul.lo.u64 at, me, $N;\n"
+                                    "add.u64 x, b, at;\n"
+                                    "add.u64 y, a, at;\n"
+                                    "MOVE$N:\n";
+static const char ptx_runs_read[] = "setp.lt.u64 p$D, at, n;\n"
+                                    "@p$D ld.global.$T $P, [x];\n"
+                                    "add.u64 at, at, 256 * $N;\n"
+                                    "add.u64 x, x, 256 * $N;\n";
+static const char ptx_runs_write[] = "@p$D st.global.$T [y], $P;\n"
+                                     "add.u64 y, y, 256 * $N;\n";
+static const char ptx_runs_moved[] = "setp.lt.u64 p0, at, n;\n"
+                                     "@p0 bra MOVE$N;\n"
+                                     "bra NEXT;\n"
+                                     "}\n"
+                                     "NOT$N:\n";
+static const char ptx_runs_end[] = "NEXT:\n"
+                                   "@p bra RUN;\n"
+                                   "ret;\n"
+                                   "}\n";
 
 /* Appends a text with its marks replaced. The caller's buffer is large enough. */
 static void ptx_add(char **end, const char *text, const struct item *item, int dimension)
@@ -210,6 +274,10 @@ static void ptx_add(char **end, const char *text, const struct item *item, int d
             continue;
         }
         text++;
+        if (*text == 'P') {
+            ptx_add(end, item->numbered, item, dimension);
+            continue;
+        }
         with = *text == 'N'   ? item->size
                : *text == 'T' ? item->type
                : *text == 'V' ? item->registers
@@ -223,6 +291,23 @@ static void ptx_add(char **end, const char *text, const struct item *item, int d
     **end = '\0';
 }
 
+/* For items of 16, 4 and 1 bytes. */
+static void runs_make(char **end)
+{
+    ptx_add(end, ptx_runs_begin, items, 0);
+    for (const struct item *item = items + STAGING_KERNEL_UNITS - 1; item >= items; item -= 2) {
+        ptx_add(end, ptx_runs_move, item, 0);
+        for (int row = 0; row < 4; row++) {
+            ptx_add(end, ptx_runs_read, item, row);
+        }
+        for (int row = 0; row < 4; row++) {
+            ptx_add(end, ptx_runs_write, item, row);
+        }
+        ptx_add(end, ptx_runs_moved, item, 0);
+    }
+    ptx_add(end, ptx_runs_end, items, 0);
+}
+
 char *staging_ptx_make(int unit)
 {
     const struct item *item = &items[unit];
@@ -231,7 +316,11 @@ char *staging_ptx_make(int unit)
     if (text == NULL) {
         return NULL;
     }
-    ptx_add(&end, ptx_head, item, 0);
+    ptx_add(&end, ptx_head, items, 0);
+    if (unit == STAGING_KERNEL_RUNS) {
+        runs_make(&end);
+        return text;
+    }
     ptx_add(&end, ".visible .entry cudriver_permute_$N", item, 0);
     ptx_add(&end, ptx_parameters, item, 0);
     ptx_add(&end, ptx_permute_begin, item, 0);

@@ -395,17 +395,11 @@ static CUresult context_probe(CUcontext context)
                                                                                       : result;
 }
 
-CUresult cudriver_staging_wait(struct cudriver_staging_transfer *transfer,
-                               bool (*interrupted)(void *data), void *data)
+static CUresult transfer_wait(struct cudriver_staging_transfer *transfer,
+                              bool (*interrupted)(void *data), void *data)
 {
     CUresult result;
 
-    if (cudriver_driver_is_forked()) {
-        return CUDA_ERROR_NOT_INITIALIZED;
-    }
-    if (transfer == NULL) {
-        return CUDA_SUCCESS;
-    }
     staging_lock();
     while (!transfer->over) {
         staging_change_wait(STAGING_POLL_NS);
@@ -427,9 +421,32 @@ CUresult cudriver_staging_wait(struct cudriver_staging_transfer *transfer,
     return result;
 }
 
+CUresult cudriver_staging_wait(struct cudriver_staging_transfer *transfer,
+                               bool (*interrupted)(void *data), void *data)
+{
+    CUresult result = CUDA_SUCCESS;
+
+    if (cudriver_driver_is_forked()) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    for (; transfer != NULL && result != CUDRIVER_STAGING_INTERRUPTED; transfer = transfer->also) {
+        CUresult one = transfer_wait(transfer, interrupted, data);
+        result = result == CUDA_SUCCESS || one == CUDRIVER_STAGING_INTERRUPTED ? one : result;
+    }
+    return result;
+}
+
 void cudriver_staging_release(struct cudriver_staging_transfer *transfer)
 {
-    if (transfer != NULL && !cudriver_driver_is_forked()) {
+    while (transfer != NULL && !cudriver_driver_is_forked()) {
+        struct cudriver_staging_transfer *next = transfer->also;
         staging_transfer_drop(transfer);
+        transfer = next;
     }
+}
+
+void cudriver_staging_join(struct cudriver_staging_transfer *transfer,
+                           struct cudriver_staging_transfer *more)
+{
+    transfer->also = more;
 }

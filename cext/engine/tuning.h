@@ -52,6 +52,22 @@
  * measured. */
 #define TUNING_LOOKED_FROM (32 * TUNING_KIB)
 
+/* ---- many copies at once ---- */
+
+/* Bytes from which on a run has a driver copy of its own, which needs no multiprocessor; and runs
+ * below which the kernel is not worth its launch. Not measured. */
+#define TUNING_RUN_MOST TUNING_MIB
+#define TUNING_RUNS_LEAST 4
+
+/* Blocks of the kernel that copies runs. H200: 64 blocks reach the rate of the bus, for rows of 4
+ * KiB and of 256 KiB, and leave half of the multiprocessors to others. */
+#define TUNING_RUN_BLOCKS 64
+
+/* Pieces that the kernel's work is cut into at least, so that all blocks have their share; and
+ * bytes of one, at least. Not measured. */
+#define TUNING_RUN_PIECES 512
+#define TUNING_RUN_PIECE 4096
+
 /* ---- threads ---- */
 
 /* Threads for one dense copy, at most. H200: 6, 10 and 12 are no better. */

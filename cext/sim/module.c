@@ -135,6 +135,29 @@ static CUresult kernel_permute(struct launch *launch)
     return CUDA_SUCCESS;
 }
 
+/* cudriver_runs(u64 table, u64 count): dense copies, each as destination, source, bytes, nothing.
+ */
+static CUresult kernel_runs(struct launch *launch)
+{
+    uint64_t count = launch->parameters[1].u64;
+    const uint64_t *run = launch_memory(launch, launch->parameters[0].u64, count * 32);
+
+    for (; run != NULL && count > 0; count--, run += 4) {
+        void *to = launch_memory(launch, run[0], run[2]);
+        const void *from = launch_memory(launch, run[1], run[2]);
+        if (to == NULL || from == NULL) {
+            return CUDA_ERROR_ILLEGAL_ADDRESS;
+        }
+        memcpy(to, from, run[2]);
+        sim_lock();
+        while (launch->pin_count > 1) { /* but the table */
+            sim_memory_unpin(&launch->pins[--launch->pin_count]);
+        }
+        sim_unlock();
+    }
+    return run != NULL ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS;
+}
+
 #define LADDER_VECTOR 4 /* words */
 #define LADDER_ROW 256  /* vectors in a row, and threads in a block */
 #define LADDER_ROWS 4   /* in a tile of shared memory */
@@ -242,6 +265,7 @@ static const struct kernel kernels[] = {
     {"cudriver_ladder_write", {8, 8, 8, 8}, kernel_ladder_write},
     {"cudriver_ladder_shared_read", {8, 8, 8, 8}, kernel_ladder_shared_read},
     {"cudriver_ladder_shared_write", {8, 8, 8, 8}, kernel_ladder_shared_write},
+    {"cudriver_runs", {8, 8}, kernel_runs},
     {"cudriver_permute_1", PERMUTE},
     {"cudriver_permute_2", PERMUTE},
     {"cudriver_permute_4", PERMUTE},

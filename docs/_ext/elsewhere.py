@@ -24,12 +24,13 @@ DRIVER = {
         cuCtxPushCurrent cuCtxSynchronize""",
     "DEVICE": "cuDeviceGet cuDeviceGetCount cuDeviceGetUuid",
     "ERROR": "cuGetErrorName cuGetErrorString",
+    "EXEC": "cuLaunchKernel",
     "EVENT": "cuEventCreate cuEventDestroy cuEventElapsedTime cuEventQuery cuEventRecord",
     "INITIALIZE": "cuInit",
     "MALLOC__ASYNC": "cuMemAllocFromPoolAsync cuMemFreeAsync",
     "MEM": """cuDeviceGetByPCIBusId cuMemAlloc cuMemFree cuMemGetInfo cuMemHostAlloc
-        cuMemHostGetDevicePointer cuMemHostRegister cuMemHostUnregister cuMemcpyDtoH cuMemcpyHtoD
-        cuMemcpyPeerAsync cuMemsetD8Async""",
+        cuMemHostGetDevicePointer cuMemHostRegister cuMemHostUnregister cuMemcpyDtoH
+        cuMemcpyDtoHAsync cuMemcpyHtoD cuMemcpyHtoDAsync cuMemcpyPeerAsync cuMemsetD8Async""",
     "MEMOP": "cuStreamWaitValue32",
     "PEER__ACCESS": "cuDeviceCanAccessPeer",
     "PRIMARY__CTX": """cuDevicePrimaryCtxRelease cuDevicePrimaryCtxReset

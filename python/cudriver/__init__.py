@@ -72,6 +72,7 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
     from cudriver.memory.pinned import pinned_array, pinned_empty_like, pinned_full
     from cudriver.memory.pinned_numpy import pinned_numpy
     from cudriver.memory.pool import HostMemoryStats, host_memory_stats
+    from cudriver.memory.rows import copy_many, copy_rows
     from cudriver.weights import load_npy, load_npz, load_safetensors
 
 __all__ = [
@@ -100,6 +101,8 @@ __all__ = [
     "context_stack",
     "copy",
     "copy_async",
+    "copy_many",
+    "copy_rows",
     "copy_threads",
     "current_context",
     "device_count",
@@ -163,6 +166,7 @@ _HOMES = {
     "memory.pinned": ("pinned_array", "pinned_empty_like", "pinned_full"),
     "memory.pinned_numpy": ("pinned_numpy",),
     "memory.pool": ("HostMemoryStats", "host_memory_stats"),
+    "memory.rows": ("copy_many", "copy_rows"),
     "weights": ("load_npy", "load_npz", "load_safetensors"),
 }  # of what is not in the core
 

@@ -1,6 +1,6 @@
 """The C core. Every name that a user needs is re-exported by ``cudriver``."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from types import GenericAlias, TracebackType
 from typing import (
     Any,
@@ -1577,6 +1577,19 @@ def _driver() -> tuple[str, int, bool]:
     """The path of the driver in use, its version (0: a stub), and whether it is simulated."""
 
 def _explain_copy(dst: AnyArray, src: AnyArray, /) -> tuple[Any, ...]: ...
+def _copy_many(
+    destinations: Iterable[AnyArray], sources: Iterable[AnyArray], stream: StreamLike | None, /
+) -> Transfer: ...
+def _copy_rows(
+    destination: AnyArray,
+    rows: ArrayLike,
+    source: AnyArray,
+    source_rows: ArrayLike,
+    stream: StreamLike | None,
+    /,
+) -> Transfer | tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The indices, none negative: the rows have to be copied one by one."""
+
 def _copy_threads() -> tuple[int, int]:
     """Threads for copies of pageable memory, and the most that may be set."""
 

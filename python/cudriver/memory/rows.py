@@ -1,0 +1,190 @@
+"""Many copies in one call."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cudriver import _core
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from cudriver._core import Transfer
+    from cudriver.typing import AnyArray, StreamLike
+
+
+def copy_many(
+    destinations: Iterable[AnyArray],
+    sources: Iterable[AnyArray],
+    *,
+    stream: StreamLike | None = None,
+) -> Transfer:
+    """Copy many arrays into as many others, as one piece of work in the order of a stream.
+
+    Parameters
+    ----------
+    destinations : sequence of arrays
+        Where to: arrays that `copy` takes. None may overlap another, or a source.
+    sources : sequence of arrays
+        Where from: for each destination an array of the same shape and dtype.
+    stream : Stream, optional
+        The default is the enclosing ``with stream:``, else the default stream.
+
+    Returns
+    -------
+    Transfer
+        What to wait for. It keeps all arrays alive until every copy is over.
+
+    Raises
+    ------
+    TypeError, ValueError
+        The lengths differ, an end is not an array, a pair does not fit, or a destination
+        overlaps another or a source. Nothing was copied.
+    CudaError
+        As for `copy_async`.
+
+    Notes
+    -----
+    The copies are done in any order. Small ones that are dense, of page-locked
+    memory or on one device, are done by a kernel, one launch for all: see
+    `copy_rows`. The others are done as by `copy_async`. A strided array counts as
+    all bytes from its first to its last.
+
+    Examples
+    --------
+    >>> hosts = [cu.pinned_full(4, i) for i in range(3)]
+    >>> there = [cu.device_empty(4, int) for host in hosts]
+    >>> cu.copy_many(there, hosts).wait()
+    >>> there[2].to_numpy()
+    array([2, 2, 2, 2])
+    """
+    return _core._copy_many(destinations, sources, stream)
+
+
+def copy_rows(
+    destination: AnyArray,
+    rows: ArrayLike,
+    source: AnyArray,
+    source_rows: ArrayLike,
+    *,
+    stream: StreamLike | None = None,
+) -> Transfer:
+    """Copy rows of one array to rows of another, as one piece of work in the order of a stream.
+
+    Parameters
+    ----------
+    destination : array
+        Where to: any array that `copy` takes, with at least one dimension.
+    rows : sequence of int
+        Which rows to write: indices along the first dimension, each once. Negative
+        ones count from the end.
+    source : array
+        Where from: any such array whose rows have the same shape and dtype.
+    source_rows : sequence of int
+        For each row to write, the one to read. They may repeat.
+    stream : Stream, optional
+        The default is the enclosing ``with stream:``, else the default stream.
+
+    Returns
+    -------
+    Transfer
+        What to wait for. It keeps both arrays alive until every row is copied.
+
+    Raises
+    ------
+    IndexError
+        An index is out of range, or no integer. Nothing was copied.
+    TypeError, ValueError
+        The lengths differ, an end is not an array, rows do not fit, or one is written twice
+        or both written and read. Nothing was copied.
+    CudaError
+        As for `copy_async`.
+
+    Notes
+    -----
+    As ``destination[rows] = source[source_rows]``. Where rows are dense and shorter than
+    1 MiB, in page-locked memory or on the same device, a kernel copies them: 64 blocks
+    of 256 threads read or write the host's memory over the bus, at the bus's rate
+    for rows of 4 KiB and more. Meanwhile other kernels have the rest of the
+    multiprocessors. Longer rows are copied by the driver, which uses none.
+    Rows of other memory are copied one by one, as by `copy_async`. Uses
+    ``cuLaunchKernel`` and ``cuMemcpyHtoDAsync`` or ``cuMemcpyDtoHAsync``.
+
+    Examples
+    --------
+    >>> cache = cu.pinned_array(np.arange(8).reshape(4, 2))
+    >>> there = cu.device_zeros((3, 2), cache.dtype)
+    >>> cu.copy_rows(there, [0, 2], cache, [3, 1]).wait()
+    >>> there.to_numpy()
+    array([[6, 7],
+           [0, 0],
+           [2, 3]])
+    """
+    done = _core._copy_rows(destination, rows, source, source_rows, stream)
+    if not isinstance(done, tuple):
+        return done
+    ends: tuple[Any, Any] = destination, source
+    to, of = ([end[i : i + 1] for i in at.tolist()] for end, at in zip(ends, done, strict=True))
+    return copy_many(to, of, stream=stream)
+
+
+def _indices(rows: ArrayLike, name: str, length: int) -> NDArray[np.int64]:
+    """Checks indices of an axis, and makes negative ones positive."""
+    given = np.asarray(rows)
+    if given.ndim != 1:
+        raise ValueError(f"{name} has {given.ndim} dimensions; a sequence of integers has one")
+    if given.size == 0:
+        return np.empty(0, np.int64)
+    if given.dtype.kind not in "iu":
+        raise IndexError(f"{name} has items of type {given.dtype}; indices are integers")
+    for index in (int(given.min()), int(given.max())):
+        if not -length <= index < length:
+            raise IndexError(
+                f"{name}: index {index} is out of bounds for axis 0 with size {length}"
+            )
+    wrapped = np.ascontiguousarray(given, np.int64)
+    return np.where(wrapped < 0, wrapped + length, wrapped) if int(given.min()) < 0 else wrapped
+
+
+def indices(
+    rows: ArrayLike, source_rows: ArrayLike, length: int, source_length: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """For the core: the rows to write and to read, checked, for arrays of such lengths."""
+    to = _indices(rows, "rows", length)
+    of = _indices(source_rows, "source_rows", source_length)
+    if to.size != of.size:
+        raise ValueError(f"the lengths differ: {to.size} rows, {of.size} source_rows")
+    ordered = np.sort(to)
+    (again,) = np.nonzero(ordered[1:] == ordered[:-1])
+    if again.size:
+        raise ValueError(f"rows has {ordered[again[0]]} twice: a row is written once")
+    return to, of
+
+
+def refuse_overlap(spans: bytes) -> None:
+    """For the core: ValueError if a destination meets another, or a source.
+
+    spans: four numbers for each pair, the first byte of the destination, the one behind its last,
+    and the same of the source; all 0 where there is nothing to copy.
+    """
+    table = np.frombuffer(spans, np.uint64).reshape(-1, 4)
+    order = np.argsort(table[:, 0])
+    low, high = table[order, 0], table[order, 1]
+    (meet,) = np.nonzero(low[1:] < high[:-1])
+    if meet.size:
+        first, second = sorted(order[meet[0] : meet[0] + 2])
+        raise ValueError(f"destinations {first} and {second} overlap (nothing was copied)")
+    # The first destination that ends behind the beginning of each source.
+    at = np.searchsorted(high, table[:, 2], side="right")
+    at[at == len(table)] = 0
+    (meet,) = np.nonzero((low[at] < table[:, 3]) & (high[at] > table[:, 2]))
+    if meet.size:
+        first = order[at[meet[0]]]
+        raise ValueError(
+            f"destination {first} overlaps source {meet[0]}, and the copies of one call have no "
+            "order (nothing was copied)"
+        )

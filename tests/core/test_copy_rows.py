@@ -1,0 +1,410 @@
+"""copy_rows() and copy_many(): what they copy, what they refuse, and one piece of work for all."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudriver as cu
+from graphkit import Capture
+
+pytestmark = pytest.mark.threads
+
+COPIES = ("cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuMemcpyDtoDAsync_v2")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left(no_leaks: None) -> None: ...
+
+
+def random(shape: Any, dtype: Any = np.uint8, seed: int = 1) -> Any:
+    return np.random.default_rng(seed).integers(1, 127, shape).astype(dtype)
+
+
+#: Memory of the host: made, and filled with an array.
+HOSTS: dict[str, Callable[[Any], Any]] = {
+    "page-locked": cu.pinned_array,
+    "pageable": np.array,
+    "strided": lambda data: np.repeat(data, 2, axis=-1)[..., ::2],
+    "every other row": lambda data: np.repeat(cu.pinned_array(data), 2, axis=0)[::2],
+    "a view of page-locked": lambda data: cu.pinned_array(np.repeat(data, 2, axis=0))[1::2],
+}
+ROWS = [
+    ((40, 4096), np.uint8), ((40, 16), np.uint8), ((40, 17), np.uint8), ((40, 3), np.int16),
+    ((40, 5, 7), np.float32), ((40, 1030), np.float64), ((40,), np.int32), ((6, 1 << 20), np.uint8),
+    ((5, 700_001), np.uint8),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize(("shape", "dtype"), ROWS, ids=str)
+def test_rows_are_copied_as_numpy_does(host: str, shape: Any, dtype: Any) -> None:
+    rng, rows = np.random.default_rng(7), shape[0]
+    plain = random(shape, dtype)
+    source, there = HOSTS[host](plain), cu.to_device(np.zeros(shape, dtype))
+    to, of = rng.permutation(rows)[: rows // 2], rng.integers(-rows, rows, rows // 2)
+    wanted = np.zeros(shape, dtype)
+    wanted[to] = plain[of]
+    cu.copy_rows(there, to, source, of).wait()
+    assert np.array_equal(there.to_numpy(), wanted)
+
+    back = HOSTS[host](np.zeros(shape, dtype))
+    down = np.zeros(shape, dtype)
+    down[of := rng.permutation(rows)[: rows // 2]] = wanted[to]
+    cu.copy_rows(back, of, there, to, stream=cu.Stream()).wait()
+    assert np.array_equal(back, down)
+
+    other = cu.to_device(np.zeros(shape, dtype))
+    between = np.zeros(shape, dtype)
+    between[of] = wanted[to]
+    cu.copy_rows(other, of, there, to).wait()
+    assert np.array_equal(other.to_numpy(), between)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [3, -1, 0], (3, -1, 0), np.array([3, -1, 0], np.int8), np.array([3, -1, 0])[::1],
+        np.array([3, 0, 4, 0, 0])[[0, 2, 1]], range(3), np.array([2, 0, 3], np.uint64), [],
+        np.array([[0, 3], [1, 2], [2, 1]])[:, 1],
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_indices_are_any_sequence_of_integers(rows: Any) -> None:
+    plain = random((5, 32))
+    there = cu.to_device(np.zeros_like(plain))
+    cu.copy_rows(there, rows, cu.pinned_array(plain), rows).wait()
+    at = np.asarray(rows, np.int64)
+    wanted = np.zeros_like(plain)
+    wanted[at] = plain[at]
+    assert np.array_equal(there.to_numpy(), wanted)
+
+
+def test_rows_within_one_array() -> None:
+    plain = random((8, 100))
+    cache = cu.to_device(plain)
+    cu.copy_rows(cache, [0, 2, 4, 6], cache, [1, 3, 3, 7]).wait()
+    plain[[0, 2, 4, 6]] = plain[[1, 3, 3, 7]]
+    assert np.array_equal(cache.to_numpy(), plain)
+
+
+BAD: dict[str, tuple[type[Exception], str, Callable[[Any, Any], object]]] = {
+    "lengths": (ValueError, "1 rows, 2 source_rows", lambda d, h: cu.copy_rows(d, [0], h, [1, 2])),
+    "too large": (
+        IndexError, "rows: index 4 is out of bounds for axis 0 with size 4",
+        lambda d, h: cu.copy_rows(d, [0, 4], h, [0, 1]),
+    ),
+    "too small": (
+        IndexError, "source_rows: index -5 is out of bounds for axis 0 with size 4",
+        lambda d, h: cu.copy_rows(d, [0, 1], h, [0, -5]),
+    ),
+    "huge": (
+        IndexError, "18446744073709551615 is out of bounds",
+        lambda d, h: cu.copy_rows(d, np.array([2**64 - 1], np.uint64), h, [0]),
+    ),
+    "beyond int64": (IndexError, "object", lambda d, h: cu.copy_rows(d, [2**70], h, [0])),
+    "bools": (IndexError, "type bool", lambda d, h: cu.copy_rows(d, [True], h, [0])),
+    "floats": (IndexError, "type float64", lambda d, h: cu.copy_rows(d, [1.0], h, [0])),
+    "text": (IndexError, "<U1", lambda d, h: cu.copy_rows(d, ["a"], h, [0])),
+    "a number": (ValueError, "rows has 0 dimensions", lambda d, h: cu.copy_rows(d, 1, h, [1])),
+    "a table": (ValueError, "2 dimensions", lambda d, h: cu.copy_rows(d, [[1]], h, [1])),
+    "twice": (
+        ValueError, "rows has 2 twice", lambda d, h: cu.copy_rows(d, [2, 0, -2], h, [0, 1, 2]),
+    ),
+    "read and written": (
+        ValueError, "destination 1 overlaps source 0",
+        lambda d, h: cu.copy_rows(d, [0, 1], d, [1, 2]),
+    ),
+    "onto itself": (ValueError, "overlaps", lambda d, h: cu.copy_rows(d, [1], d, [1])),
+    "rows that overlap": (
+        ValueError, "destinations 0 and 1 overlap",
+        lambda d, h: cu.copy_rows(
+            np.lib.stride_tricks.as_strided(h, (2, 64), (1, 1)), [0, 1], d, [0, 1]
+        ),
+    ),
+    "shapes": (ValueError, "shapes differ", lambda d, h: cu.copy_rows(d, [1], h[:, 1:], [1])),
+    "dimensions": (ValueError, "shapes differ", lambda d, h: cu.copy_rows(d, [1], h[0], [1])),
+    "dtypes": (TypeError, "dtypes differ", lambda d, h: cu.copy_rows(d, [1], h.view("i1"), [1])),
+    "no rows": (ValueError, "without dimensions", lambda d, h: cu.copy_rows(d[0, 0], [0], h, [0])),
+    "no array": (TypeError, "src is not an array", lambda d, h: cu.copy_rows(d, [0], [1], [0])),
+    "read-only": (ValueError, "read-only", lambda d, h: cu.copy_rows(locked(h), [0], d, [0])),
+    "no stream": (TypeError, "a stream is", lambda d, h: cu.copy_rows(d, [0], h, [0], stream=3)),
+    "closed": (ValueError, "closed", lambda d, h: cu.copy_rows(closed(d), [0], h, [0])),
+    "many lengths": (
+        ValueError, "2 destinations, 1 sources", lambda d, h: cu.copy_many([d[0], d[1]], [h[0]]),
+    ),
+    "many shapes": (
+        ValueError, "shapes", lambda d, h: cu.copy_many([d[0], d[1]], [h[0], h[1, 1:]]),
+    ),
+    "many dtypes": (
+        TypeError, "dtypes", lambda d, h: cu.copy_many([d[0], d[1]], [h[0], h[1].view("i1")]),
+    ),
+    "many overlap": (
+        ValueError, "destinations 0 and 2 overlap",
+        lambda d, h: cu.copy_many([d[0], d[2], d[0, 63:]], [h[0], h[1], h[3, :1]]),
+    ),
+    "many read and written": (
+        ValueError, "destination 1 overlaps source 0",
+        lambda d, h: cu.copy_many([h[0], d[1]], [d[1], h[1]]),
+    ),
+    "many closed": (ValueError, "closed", lambda d, h: cu.copy_many([d, closed(d)], [h, h])),
+    "not many": (TypeError, "not iterable", lambda d, h: cu.copy_many(3, [h])),
+    "many of nothing": (TypeError, "src is not", lambda d, h: cu.copy_many([d[0]], [None])),
+}  # fmt: skip
+
+
+def locked(array: Any) -> Any:
+    view = array[:]
+    view.flags.writeable = False
+    return view
+
+
+def closed(array: Any) -> Any:
+    other = cu.device_empty(array.shape, array.dtype)
+    other.close()
+    return other
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_refused_before_anything_is_queued(sim: Any, case: str) -> None:
+    error, text, call = BAD[case]
+    plain = random((4, 64))
+    host, there = cu.pinned_array(plain), cu.to_device(np.zeros_like(plain))
+    sim.settle()
+    sim.reset_counts()
+    with pytest.raises(error, match=text):
+        call(there, host)
+    assert [sim.call_count(name) for name in (*COPIES, "cuLaunchKernel")] == [0, 0, 0, 0]
+    assert not there.to_numpy().any()
+    assert np.array_equal(host, plain)
+    there.close()  # no call uses it any more
+
+
+def test_the_pair_is_named() -> None:
+    hosts = [cu.pinned_zeros(4) for _ in range(3)]
+    there = [cu.device_empty(4), cu.device_empty(4), cu.device_empty(3)]
+    with pytest.raises(ValueError, match="shapes differ") as caught:
+        cu.copy_many(there, hosts)
+    assert "pair 2" in caught.value.__notes__[0]
+
+
+def test_another_device_is_refused(two_devices: Any) -> None:
+    host, there = cu.pinned_zeros((4, 4)), cu.device_zeros((4, 4), device=1)
+    first = cu.device_zeros((4, 4))
+    stream = cu.Stream()  # of device 0
+    with pytest.raises(ValueError, match="the stream is on device 0, the array on device 1"):
+        cu.copy_rows(there, [0], host, [1], stream=stream)
+    with pytest.raises(ValueError, match="the stream is on device 0, the array on device 1"):
+        cu.copy_many([first, there], [host, host])
+    cu.copy_rows(there, [0, 1], first, [1, 2]).wait()  # between two: as copy_async() does it
+
+
+def mixture(seed: int) -> tuple[list[Any], list[Any], list[Any]]:
+    """Destinations, sources, and what the destinations should be."""
+    rng = np.random.default_rng(seed)
+    destinations, sources, wanted = [], [], []
+    makers = [cu.pinned_array, np.array, cu.to_device, cu.to_device]
+    for _ in range(30):
+        dims = rng.integers(0, 4)
+        shape = tuple(rng.integers(0, 40, dims).tolist())
+        data = random(shape, rng.choice(np.array(["u1", "<i2", "<f8"])), int(rng.integers(1 << 30)))
+        first, second = (makers[i](data) for i in rng.integers(0, 4, 2))
+        order = rng.permutation(dims).tolist()
+        if rng.random() < 0.3:
+            first, second, data = (x.transpose(order) for x in (first, second, data))
+        elif dims and rng.random() < 0.3:
+            first, second, data = first[::2], second[::2], data[::2]
+        empty = np.zeros_like(data)
+        cu.copy(first, empty) if empty.size else None
+        destinations.append(first)
+        sources.append(second)
+        wanted.append(data)
+    return destinations, sources, wanted
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_mixture_is_copied(seed: int) -> None:
+    destinations, sources, wanted = mixture(seed)
+    cu.copy_many(destinations, iter(sources)).wait()
+    for there, data in zip(destinations, wanted, strict=True):
+        assert np.array_equal(there.to_numpy() if hasattr(there, "pointer") else there, data)
+
+
+def test_none_at_all() -> None:
+    assert cu.copy_many([], []).done
+    assert cu.copy_many([], []).nbytes == 0
+
+
+def test_a_kernel_copies_small_rows_and_the_driver_large_ones(sim: Any) -> None:
+    host, there = cu.pinned_array(random((100, 512))), cu.device_empty((100, 512), np.uint8)
+    rows = np.arange(100)
+    cu.copy_rows(there, rows, host, rows).wait()  # loads the kernel
+    sim.reset_counts()
+    cu.copy_rows(there, rows, host, rows).wait()
+    cu.copy_many(list_of(there, 100), list_of(host, 100)).wait()
+    assert sim.call_count("cuLaunchKernel") == 2
+    assert sum(map(sim.call_count, COPIES)) == 0
+    large, there = cu.pinned_array(random((5, 1 << 20))), cu.device_empty((5, 1 << 20), np.uint8)
+    cu.copy_rows(there, range(5), large, range(5)).wait()
+    assert sim.call_count("cuLaunchKernel") == 2
+    assert sim.call_count("cuMemcpyHtoDAsync_v2") == 5
+
+
+def list_of(array: Any, count: int) -> list[Any]:
+    return [array[i] for i in range(count)]
+
+
+@pytest.mark.parametrize("call", ["cuModuleLoadDataEx", "cuModuleGetFunction"])
+def test_where_there_is_no_kernel_the_driver_copies(sim: Any, call: str) -> None:
+    with cu.Context(0):
+        host, there = cu.pinned_array(random((50, 48))), cu.device_empty((50, 48), np.uint8)
+        sim.fail(f"{call}:1:801")
+        rows = np.arange(50)
+        cu.copy_rows(there, rows, host, rows[::-1]).wait()
+        assert np.array_equal(there.to_numpy(), host[::-1])
+        assert sim.call_count("cuMemcpyHtoDAsync_v2") == 50
+        del there
+
+
+def test_page_locked_pieces_of_others_are_page_locked() -> None:
+    plain = random((64, 4096))
+    there = cu.device_empty(plain.shape, plain.dtype)
+    half = plain[:32], plain[32:]
+    with cu.pin(half[0]), cu.pin(half[1]):  # two registrations
+        cu.copy_rows(there, range(64), plain, range(64)).wait()
+        cu.copy_many([there[16:48]], [plain[16:48]]).wait()
+    assert np.array_equal(there.to_numpy(), plain)
+
+
+# ---- one piece of work ----
+
+
+@pytest.fixture
+def held(sim: Any) -> Iterator[Any]:
+    """Streams stand still until held.release()."""
+    host, there = cu.pinned_zeros((8, 64), np.uint8), cu.device_zeros((8, 64), np.uint8)
+    cu.copy_rows(there, range(8), host, range(8)).wait()  # what is made at first use is made
+    cu.copy_many([there[0]], [np.zeros(64, np.uint8)]).wait()
+    del there
+    sim.settle()
+    yield sim
+    sim.release()
+    sim.settle()
+
+
+def copies(kind: str, there: Any, host: Any, stream: Any) -> Any:
+    if kind == "rows":
+        return cu.copy_rows(there, range(8), host, range(8), stream=stream)
+    return cu.copy_many(list_of(there, 8), list_of(host, 8), stream=stream)
+
+
+KINDS = pytest.mark.parametrize("kind", ["rows", "many"])
+MEMORIES = pytest.mark.parametrize("memory", ["page-locked", "pageable"])
+
+
+@KINDS
+@MEMORIES
+def test_it_is_one_transfer_in_the_order_of_its_stream(held: Any, kind: str, memory: str) -> None:
+    first = HOSTS[memory](random((8, 64)))
+    wanted = first.copy()
+    there, out = cu.to_device(np.zeros_like(first)), cu.pinned_empty_like(first)
+    stream = cu.Stream()
+    held.hold()
+    early = cu.copy_async(out, there, stream)
+    transfer = copies(kind, there, first, stream)
+    late = cu.copy_async(out, there, stream)
+    assert isinstance(transfer, cu.Transfer)
+    assert transfer.nbytes == first.nbytes
+    assert not transfer.done
+    held.release()
+    transfer.wait()
+    assert transfer.done
+    assert early.done
+    late.wait()
+    assert np.array_equal(out, wanted)
+
+
+@KINDS
+@MEMORIES
+def test_both_ends_live_until_it_is_over(held: Any, kind: str, memory: str) -> None:
+    host = HOSTS[memory](random((8, 64)))
+    there = cu.to_device(np.zeros_like(host))
+    wanted, gone = host.copy(), [weakref.ref(host), weakref.ref(there)]
+    stream = cu.Stream()
+    held.hold()
+    copies(kind, there, host, stream)  # the Transfer is dropped
+    view = there[:]
+    with pytest.raises(ValueError, match="cannot close"):
+        there.close()
+    del host, there
+    gc.collect()
+    if memory == "page-locked" or kind == "rows":
+        assert gone[0]() is not None
+    held.release()
+    stream.synchronize()
+    gc.collect()
+    assert gone[0]() is None
+    assert np.array_equal(view.to_numpy(), wanted)
+
+
+def test_an_array_in_it_cannot_be_closed_and_is_waited_for(held: Any) -> None:
+    host, there = cu.pinned_array(random((8, 64))), cu.to_device(np.zeros((8, 64), np.uint8))
+    stream = cu.Stream()
+    held.hold()
+    transfer = cu.copy_many([there], [host], stream=stream)
+    with pytest.raises(ValueError, match="an asynchronous copy uses it"):
+        there.close()
+    held.release()
+    assert np.array_equal(there.to_numpy(), host)  # after every call in flight on the memory
+    transfer.wait()
+    there.close()
+
+
+def test_a_capture_refuses_it_and_goes_on(held: Any) -> None:
+    host, there = cu.pinned_zeros((8, 64)), cu.device_zeros((8, 64))
+    stream = cu.Stream()
+    capture = Capture(ctypes.CDLL(cu.driver_path()), stream)
+    with capture:
+        for kind in ("rows", "many"):
+            for memory in (host, np.zeros((8, 64))):
+                with pytest.raises(cu.CudaError, match="cannot be captured"):
+                    copies(kind, there, memory, stream)
+    assert capture.nodes() == 0
+    capture.close()
+
+
+def test_a_failure_of_the_device_is_told_by_the_transfer(sim: Any) -> None:
+    host, there = cu.pinned_zeros((8, 64)), cu.device_zeros((8, 64))
+    sim.fail("cuLaunchKernel:1:719")
+    with pytest.raises(cu.CudaError, match="cuLaunchKernel"):
+        copies("rows", there, host, None)
+    copies("rows", there, host, None).wait()
+
+
+def test_streams_of_other_libraries_and_of_a_with_statement() -> None:
+    plain = random((8, 64))
+    there = cu.to_device(np.zeros_like(plain))
+    with cu.Stream() as stream:
+        cu.copy_rows(there, range(8), cu.pinned_array(plain), range(8))
+        stream.synchronize()
+    assert np.array_equal(there.to_numpy(), plain)
+
+
+def test_memory_of_another_context() -> None:
+    """The stream's context may be another one of the device."""
+    plain = random((8, 64))
+    host, out = cu.pinned_array(plain), cu.pinned_zeros((8, 64), np.uint8)
+    with cu.Context(0) as context:
+        there = cu.to_device(np.zeros_like(plain))
+    stream = cu.Stream()
+    cu.copy_rows(there, range(8), host, range(8), stream=stream).wait()
+    cu.copy_rows(out, range(8), there, range(8), stream=stream).wait()
+    assert np.array_equal(out, plain)
+    del there
+    context.close()

@@ -553,6 +553,15 @@ def test_an_archive_may_be_empty_and_names_may_lack_their_end(tmp_path: Path) ->
     assert [*cu.load_npz(path, names=iter(["d/e", "b"]))] == ["b", "d/e"]
 
 
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize("twice", ["a.npy", "a"])
+def test_two_arrays_of_one_name_are_refused(tmp_path: Path, twice: str) -> None:
+    """Which of them np.load takes depends on the names as the archive has them."""
+    archive(tmp_path / "x.npz", "a.npy", "b.npy", twice)
+    with pytest.raises(ValueError, match="has the array 'a' twice"):
+        cu.load_npz(tmp_path / "x.npz", names=["b"])
+
+
 @pytest.mark.parametrize("back", [0, 1, 29, 30])
 def test_a_member_that_begins_near_the_end(tmp_path: Path, back: int) -> None:
     """Of its header less than all is there; with all of it, it is another thing."""

@@ -158,7 +158,12 @@ def directory(source: Source) -> tuple[dict[str, zipfile.ZipInfo], list[int]]:
             raise  # the system's; EINVAL is of a seek to an offset that the file says
         raise ValueError(f"{source.path} is no .npz file: {shown(error)}") from None
     begins = sorted([*(info.header_offset for info in found), begin, source.nbytes])
-    return {info.filename.removesuffix(".npy"): info for info in found}, begins
+    members: dict[str, zipfile.ZipInfo] = {}
+    for info in found:
+        name = info.filename.removesuffix(".npy")
+        if members.setdefault(name, info) is not info:
+            raise ValueError(f"{source.path} has the array {shown(name)} twice")
+    return members, begins
 
 
 def differences(info: zipfile.ZipInfo, head: bytes, name: bytes, extra: bytes) -> list[str]:
@@ -236,8 +241,8 @@ def load_npz(
     Raises
     ------
     ValueError
-        The file is no valid .npz file, is compressed, lacks a name, or was changed while it was
-        read.
+        The file is no valid .npz file, is compressed, lacks a name or has it twice, or was changed
+        while it was read.
     OutOfMemoryError
         The device has too little memory.
 

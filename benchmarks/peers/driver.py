@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import cudriver as cu
-from benchmarks.measure import DRIVER, Work
+from benchmarks.measure import DRIVER, Array, Work
 from benchmarks.peers.base import Copy, Peer
 from benchmarks.peers.ours import Own
 
@@ -119,6 +119,16 @@ class Driver(Own):
             work.after = self.timed([*enter, *wait, *leave]).run
         work.targets, work.keep = (copy.written,), (*ends, copy.stream)
         work.how = f"{call[0]} from C"
+        return work
+
+    def rows_work(self, copy: Copy, to: Array, of: Array, width: int) -> Work:
+        stream = self.own.handle
+        name, *ends = self._call(copy.target, copy.source, stream)
+        at = zip(to.tolist(), of.tolist(), strict=True)
+        calls = [(name, ends[0] + a, ends[1] + b, width, stream) for a, b in at]
+        wait = [("cuStreamSynchronize", stream)]
+        work = self.timed(calls + wait) if copy.wait else self.timed(calls, after=wait)
+        work.targets, work.keep = (copy.written,), (copy.target, copy.source)
         return work
 
     def _call(self, target: Any, source: Any, stream: int) -> DriverCall:

@@ -44,6 +44,25 @@ class Ours(Own):
         after = stream.synchronize
         return copy.work(lambda: cu.copy_async(target, source, stream), "copy_async", after)
 
+    def rows_work(self, copy: Copy, to: Array, of: Array, width: int) -> Work:
+        stream, rows, source_rows = cu.Stream(), to // width, of // width
+        target, source = copy.target, copy.source
+
+        def issue() -> Any:
+            return cu.copy_rows(target, rows, source, source_rows, stream=stream)
+
+        if not copy.wait:
+            return copy.work(issue, "copy_rows", stream.synchronize)
+        return copy.work(lambda: issue().wait(), "copy_rows")
+
+    def many(self, host: Array) -> Work:
+        """Each row of page-locked memory to a row of device memory, issued."""
+        there, stream = self.device(host), cu.Stream()
+        pairs = [there[i] for i in range(len(host))], list(host)
+        copy = Copy(there, host, Target(host, pointer=there.pointer))
+        issue = lambda: cu.copy_many(*pairs, stream=stream)  # noqa: E731
+        return copy.work(issue, "copy_many", stream.synchronize)
+
     def issued_into(self, tensor: Any, host: Array, calls: int) -> Work:
         written = Target(host, pointer=cu.from_dlpack(tensor).pointer)
         return self.copy(Copy(tensor, host, written, wait=False, calls=calls))

@@ -104,6 +104,18 @@ class Core(Peer):
     def wait(self, stream: Any = None) -> Call:
         return self.own.sync  # type: ignore[no-any-return]
 
+    rows_way = "utils.copy_batch"
+
+    def rows_issue(self, target: Any, source: Any, to: Array, of: Array, width: int) -> Call:
+        from cuda.core import utils  # copy_batch is new in 1.2
+
+        batch, own, at = utils.copy_batch, self.own, self.core.Buffer.from_handle
+        there, here = (
+            [at(int(end.handle) + i, width, owner=end) for i in rows.tolist()]
+            for end, rows in ((target, to), (source, of))
+        )
+        return lambda: batch(own, here, there)
+
     def device_memory(self, nbytes: int) -> Call:
         allocate, stream = self.gpu.memory_resource.allocate, self.own
         return lambda: allocate(nbytes, stream=stream).close()

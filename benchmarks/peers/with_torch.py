@@ -54,6 +54,16 @@ class Torch(Peer):
         chosen = torch.cuda.current_stream(0) if stream is None else stream
         return chosen.synchronize  # type: ignore[no-any-return]
 
+    rows_way = "indices on both sides"
+
+    def rows_issue(self, target: Any, source: Any, to: Array, of: Array, width: int) -> Call:
+        def run() -> None:
+            read = torch.from_numpy(of // width).to(source.device)
+            write = torch.from_numpy(to // width).to(target.device)
+            target[write] = source[read].to(target.device, non_blocking=True)
+
+        return run
+
     def page_lock(self, nbytes: int) -> Work:
         older = getattr(torch._C, "_host_emptyCache", None)
         empty = older or torch.accelerator.empty_host_cache

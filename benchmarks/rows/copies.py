@@ -11,12 +11,14 @@ import numpy as np
 from benchmarks.bench import GIB, KIB, MIB, Bench, size_name
 from benchmarks.measure import (
     DRIVER,
+    OURS,
     PINNED,
     Array,
     Goal,
     Part,
     Work,
     at_least_rate,
+    at_most,
     times_as_fast,
 )
 from benchmarks.peers.base import Peer, View
@@ -166,3 +168,41 @@ def back(bench: Bench) -> list[Part]:
     out, nbytes = view(matrix(bench.out, bench.most)), base.nbytes // 2
     part = Part(bench.label("", 256 * MIB, nbytes), nbytes, [at_least_rate(20)])
     return bench.offer(part, lambda who: who.strided_down(base, view, out))
+
+
+# --- rows: many small copies ----------------------------------------------------------------------
+
+ROWS = 4096
+WIDTHS = {4 * KIB: 45.0, 16 * KIB: 47.0, 64 * KIB: 48.0, 256 * KIB: 49.0}  # bytes: GB/s
+
+
+def row_copy(bench: Bench, width: int, way: str, who: Peer, wait: bool = True) -> Work:
+    """ROWS random rows of a page-locked GiB to the device, or of the device's to the host."""
+    host = bench.host(bench.size(GIB), pinned=True).reshape(-1, width)
+    rng, count = np.random.default_rng(1), min(ROWS, len(host))
+    of, to = rng.permutation(len(host))[:count], rng.permutation(count)
+    out = bench.out(count * width, pinned=True).reshape(-1, width) if way == "down" else None
+    return who.rows(host, of, to, out, wait)
+
+
+def rows(bench: Bench) -> list[Part]:
+    parts = []
+    for width, goal in WIDTHS.items():
+        nbytes = min(ROWS * width, bench.size(GIB))
+        for way in ("up", "down"):
+            label = bench.label(f"{size_name(width)} {way}", ROWS * width, nbytes)
+            made = Part(label, nbytes, [at_least_rate(goal)])
+            parts += bench.offer(made, partial(row_copy, bench, width, way))
+    return parts
+
+
+def row_calls(bench: Bench) -> list[Part]:
+    """Until the call returns; the wait is not counted."""
+    width = 4 * KIB
+    count = min(ROWS, bench.size(GIB) // width)
+    of_rows = Part(f"copy_rows of {count}", goals=[at_most(20e-6 + 0.02e-6 * count)])
+    bench.offer(of_rows, partial(row_copy, bench, width, "up", wait=False))
+    of_many = Part(f"copy_many of {count}", goals=[at_most(0.3e-6 * count)])
+    host = bench.host(count * width, pinned=True).reshape(-1, width)
+    of_many.makers[OURS] = lambda: bench.ours.many(host)
+    return [of_rows, of_many]

@@ -135,6 +135,8 @@ def test_help_fits_the_terminal(name, width):
     assert [line for line in done.stdout.splitlines() if len(line) > width] == []
     whole = run(*[name] * bool(name), "--help", COLUMNS="100")
     assert sorted(done.stdout.split()) == sorted(whole.stdout.split())
+    example = rf"^( +)cudriver (?:{'|'.join(cli.COMMANDS)})\b"
+    assert {*re.findall(example, done.stdout, re.MULTILINE)} <= {"  "}
 
 
 @pytest.mark.parametrize("name", sorted(cli.COMMANDS))

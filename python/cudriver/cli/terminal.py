@@ -259,6 +259,7 @@ def _nearest_option(parser: ArgumentParser, message: str) -> str:
 
 def formatter(raw: bool = False) -> Callable[[str], HelpFormatter]:
     """A help formatter that knows its width: argparse would import shutil to ask, on every run."""
+    import re
     from argparse import HelpFormatter
 
     from cudriver.stack.text import columns as used
@@ -272,6 +273,10 @@ def formatter(raw: bool = False) -> Callable[[str], HelpFormatter]:
 
         def _format_usage(self, *parts: Any) -> str:
             return super()._format_usage(*parts).replace("\n ", "\n " + " " * wider)
+
+        def format_help(self) -> str:
+            colon = say("usage: ").strip()[-1]  # argparse's own, after a heading, is ASCII
+            return re.sub(r":$", colon, super().format_help(), flags=re.MULTILINE)
 
         def start_section(self, heading: Any) -> None:
             super().start_section(heading and say(heading))
@@ -308,12 +313,12 @@ def fit_help(text: str, room: int) -> list[str]:
             continue
         shown += wrap(paragraph, room) if paragraph else []
         paragraph = ""
-        command, gap, about = line.rpartition("  ")
-        if columns(line) <= room or not about:
+        command, _, about = line.rpartition("  ")
+        if columns(line) <= room or not about or not command:
             shown.append(line)
             continue
         shown += [command.rstrip()] * bool(command.strip())
-        shown.append(f"      {about}" if gap else line)
+        shown.append(f"      {about}")
     return shown[:-1]
 
 

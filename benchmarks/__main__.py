@@ -3,7 +3,7 @@
     python -m benchmarks [--quick] [--only TEXT] [--markdown FILE] [--json FILE]
 
 Without a GPU the simulated driver is used, and the report says so. Exit status: 0, or 1 where a
-work of ours failed or gave wrong bytes. A target that is missed is no failure.
+work of ours failed or gave wrong bytes. A target that is missed is not a failure.
 """
 
 from __future__ import annotations

@@ -331,7 +331,7 @@ def lent_and_borrowed_arrays(cu: Any) -> None:
 
 
 class _Lender:
-    """An array that is no DeviceArray, so that it is borrowed by DLPack."""
+    """An array that is not a DeviceArray, so that it is borrowed by DLPack."""
 
     def __init__(self, of: Any) -> None:
         self.of = of

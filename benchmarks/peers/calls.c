@@ -1,6 +1,6 @@
 /*
  * Driver calls in a loop, as a C program would make them. `benchmarks` compiles this file when it
- * starts and times it beside Python. It is no part of the package.
+ * starts and times it beside Python. It is not a part of the package.
  */
 #define _POSIX_C_SOURCE 199309L
 #include <stdint.h>

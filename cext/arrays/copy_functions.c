@@ -119,7 +119,7 @@ static int wish_check(void)
     threads = cudriver_staging_get_threads();
     result = PyErr_WarnFormat(
         PyExc_RuntimeWarning, 1,
-        CUDRIVER_STAGING_VARIABLE "=%.60R is no number from 1 to %d and is ignored: copies of "
+        CUDRIVER_STAGING_VARIABLE "=%.60R is not a number from 1 to %d and is ignored: copies of "
                                   "pageable memory use at most %d thread%s here",
         value, CUDRIVER_STAGING_THREADS_MOST, threads, threads == 1 ? "" : "s");
     Py_DECREF(value);

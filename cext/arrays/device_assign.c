@@ -96,8 +96,8 @@ int cudriver_device_array_fill(CoreState *state, DeviceArrayObject *self, PyObje
                : region_fill(state, &region, value, stream);
 }
 
-/* Reads what is no array, such as a list, as one of the region's dtype. 1 read; 0 it is one item,
- * which *item then is (a new reference); -1 an exception. */
+/* Reads what is not an array, such as a list, as one of the region's dtype. 1 read; 0 it is one
+ * item, which *item then is (a new reference); -1 an exception. */
 static int sequence_read(const struct cudriver_endpoint *region, PyObject *value, PyObject **item,
                          struct cudriver_endpoint *src)
 {

@@ -64,7 +64,7 @@ static int capsule_refuse(PyObject *capsule)
     const char *name = PyCapsule_CheckExact(capsule) ? PyCapsule_GetName(capsule) : NULL;
 
     if (!PyCapsule_CheckExact(capsule)) {
-        PyErr_Format(PyExc_TypeError, "__dlpack__() returned %.100s, which is no capsule",
+        PyErr_Format(PyExc_TypeError, "__dlpack__() returned %.100s, which is not a capsule",
                      Py_TYPE(capsule)->tp_name);
     } else if (name != NULL && strncmp(name, "used_dltensor", 13) == 0) {
         PyErr_SetString(PyExc_ValueError,

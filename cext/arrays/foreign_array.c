@@ -70,7 +70,7 @@ ContextObject *cudriver_foreign_context(CoreState *state, const struct cudriver_
     low = end->device + (CUdeviceptr)from;
     high = end->device + (CUdeviceptr)to;
     if (!place_look(low, &first)) {
-        PyErr_Format(PyExc_ValueError, "%s: %p is no memory that the driver knows", protocol,
+        PyErr_Format(PyExc_ValueError, "%s: %p is not memory that the driver knows", protocol,
                      (void *)(uintptr_t)low);
         return NULL;
     }

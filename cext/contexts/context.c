@@ -29,7 +29,7 @@ int cudriver_context_parse_flags(PyObject *object, unsigned long *flags)
     *flags = PyLong_AsUnsignedLong(index);
     if (PyErr_Occurred() || *flags > 0xff) {
         PyErr_Clear();
-        PyErr_Format(PyExc_ValueError, "%R are no context flags: see ContextFlags", object);
+        PyErr_Format(PyExc_ValueError, "%R are not context flags: see ContextFlags", object);
         Py_DECREF(index);
         return -1;
     }

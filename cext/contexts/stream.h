@@ -121,7 +121,7 @@ int cudriver_stream_setup(PyObject *module);
 /* ---- foreign_stream.c, stream_order.c ---- */
 
 /* Reads the handle of another library's stream: from `cuda_stream`, from `__cuda_stream__`, or, if
- * its class is called Stream, from `ptr` or `handle`. 1; 0 if `object` is no stream; -1 with an
+ * its class is called Stream, from `ptr` or `handle`. 1; 0 if `object` is not a stream; -1 with an
  * exception set. May run any code. */
 int cudriver_foreign_stream(PyObject *object, CUstream *handle);
 
@@ -129,7 +129,7 @@ int cudriver_foreign_stream(PyObject *object, CUstream *handle);
  * `handle`. The handle is NULL for an event of PyTorch's that was never recorded. */
 int cudriver_foreign_event(PyObject *object, CUevent *handle);
 
-/* New reference: the context of another library's stream, which is no default stream. */
+/* New reference: the context of another library's stream, which is not a default stream. */
 ContextObject *cudriver_foreign_stream_context(CoreState *state, CUstream handle);
 
 /* Stream.from_handle, a class method. */

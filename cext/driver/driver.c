@@ -93,7 +93,7 @@ static void *open_first(const char *path)
     void *library;
 
     if (path != NULL && (kind = platform_no_library(path)) != NULL) {
-        message_add("what use_driver() or CUDRIVER_LIBRARY names is no library: %s is %s", path,
+        message_add("what use_driver() or CUDRIVER_LIBRARY names is not a library: %s is %s", path,
                     kind);
         return NULL;
     }
@@ -149,7 +149,7 @@ enum cudriver_load cudriver_driver_load(const char *path)
     int missing = table_fill(library, &table);
     if (table.cuDriverGetVersion == NULL) {
         snprintf(cudriver_driver.message, sizeof cudriver_driver.message,
-                 "%s is no CUDA driver library: it exports no cuDriverGetVersion",
+                 "%s is not a CUDA driver library: it exports no cuDriverGetVersion",
                  cudriver_driver.path);
         dlclose(library);
         return CUDRIVER_UNSUPPORTED;

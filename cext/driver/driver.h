@@ -26,7 +26,7 @@ extern struct cudriver_table cuda;
 enum cudriver_load {
     CUDRIVER_LOADED = 0,
     CUDRIVER_NOT_FOUND,   /* no library could be opened */
-    CUDRIVER_UNSUPPORTED, /* the library is no driver, is too old or lacks functions */
+    CUDRIVER_UNSUPPORTED, /* the library is not a driver, is too old or lacks functions */
 };
 
 struct cudriver_driver {

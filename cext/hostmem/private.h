@@ -163,7 +163,7 @@ static inline struct hostmem_region *hostmem_region_of(const void *address)
 struct hostmem_pool {
     struct hostmem_region *regions; /* registered */
     size_t registered;              /* bytes; also those just being registered or released */
-    unsigned adding, releasing;     /* regions; those being added are no ranges yet */
+    unsigned adding, releasing;     /* regions; those being added are not ranges yet */
     size_t releases;                /* how many ended */
     size_t peak, limit;
     size_t used_bytes, used_blocks;

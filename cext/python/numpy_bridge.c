@@ -189,7 +189,8 @@ static PyObject *view_of_buffer(PyObject *object)
         (base == NULL || !PyMemoryView_Check(base) ||
          PyArray_ITEMSIZE((PyArrayObject *)array) != PyMemoryView_GET_BUFFER(buffer)->itemsize)) {
         const char *format = PyMemoryView_GET_BUFFER(buffer)->format;
-        PyErr_Format(PyExc_TypeError, "%.100s has items of the format '%.100s', which is no dtype",
+        PyErr_Format(PyExc_TypeError,
+                     "%.100s has items of the format '%.100s', which is not a dtype",
                      Py_TYPE(object)->tp_name, format != NULL ? format : "B");
         Py_CLEAR(array);
     }

@@ -38,7 +38,7 @@ class VersionNeed(structseq[str | bool], tuple[str, str, bool]):
         """The version's name."""
     @property
     def weak(self) -> bool:
-        """Its absence is no error."""
+        """Its absence is not an error."""
 
 @final
 class Reference(structseq[str | None | bool], tuple[str, str | None, str | None, bool, bool]):

@@ -21,7 +21,7 @@ def open_regular(
     """A descriptor for reading, which the caller closes, and what the file is.
 
     opener: opens `path` with given flags, where that is not a path of this process's own root.
-    Raises OSError; for what is no regular file with EINVAL.
+    Raises OSError; for what is not a regular file with EINVAL.
     """
     found = os.open(path, os.O_PATH | os.O_CLOEXEC) if opener is None else opener(os.O_PATH)
     try:

@@ -166,7 +166,7 @@ def damaged(fault: Fault, content: bytes) -> bytes:
         return content[:at] + bytes(min(PAGE, size - at)) + content[at + PAGE :]
     if fault.kind == "other machine":
         return content[: MACHINE.start] + AARCH64 + content[MACHINE.stop :]
-    raise ValueError(f"{fault.kind!r} is no damage")
+    raise ValueError(f"{fault.kind!r} is not damage")
 
 
 def _plant_in_distribution(shop: Workshop, planted: Planted, known: Known, fault: Fault) -> None:

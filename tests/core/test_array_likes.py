@@ -1,4 +1,4 @@
-"""Host memory that is no ndarray: buffers, and NumPy's array interface. Never copied unasked."""
+"""Host memory without an ndarray: buffers, and NumPy's array interface. Never copied unasked."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def system(root: Path, cgroup: str, mounts: str) -> None:
         f"{i} 1 0:{i} {top} {point} rw,relatime shared:{i} - {kind} cgroup {options}\n"
         for i, (top, point, kind, options) in enumerate(map(str.split, mounts.splitlines()))
     ]
-    # Lines of a length that is not foreseen, and such as are no cgroups.
+    # Lines of a length that is not foreseen, and such as are not cgroups.
     other = f"90 1 0:90 / /{'x' * 9000} rw - overlay overlay lowerdir={'/y' * 9000},memory\n"
     other += "91 1 0:91 / / rw - ext4 /dev/sda rw\n"
     put(root / "proc/self/mountinfo", other + "".join(lines))

@@ -161,7 +161,7 @@ def test_a_driver_that_cannot_be_used_fits_the_terminal() -> None:
 def test_a_number_of_copy_threads_that_is_none_is_a_sentence() -> None:
     done = command("devices", CUDRIVER_COPY_THREADS="abc")
     assert done.returncode == 0
-    assert done.stderr.startswith("cudriver: CUDRIVER_COPY_THREADS='abc' is no number")
+    assert done.stderr.startswith("cudriver: CUDRIVER_COPY_THREADS='abc' is not a number")
     assert len(done.stderr.splitlines()) == 1
     done = command("devices", CUDRIVER_COPY_THREADS="abc", COLUMNS="80")
     assert max(map(len, done.stderr.splitlines())) <= 80

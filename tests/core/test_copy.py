@@ -452,7 +452,7 @@ def test_a_number_of_threads_that_is_none_is_told_once(value: str) -> None:
     (told,) = (line for line in done.stderr.splitlines() if "Warning" in line)
     told = told.partition(" RuntimeWarning: ")[2]
     assert told.startswith(f"CUDRIVER_COPY_THREADS={ascii(value)[:50]}"[:60])
-    assert " is no number from 1 to 1024 and is ignored: copies " in told
+    assert " is not a number from 1 to 1024 and is ignored: copies " in told
     assert f" use at most {int(usual)} thread" in told
     assert len(told) < 220
 
@@ -466,7 +466,7 @@ def test_a_number_of_threads_that_is_none_is_an_error_where_warnings_are() -> No
     )
     done = run(code, CUDRIVER_COPY_THREADS="many")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("CUDRIVER_COPY_THREADS='many' is no number")
+    assert done.stdout.startswith("CUDRIVER_COPY_THREADS='many' is not a number")
 
 
 @pytest.mark.parametrize("value", ["", "1", "1024", " 7"])

@@ -198,7 +198,7 @@ def test_cuda_is_the_current_device(cu, two_devices, other: object) -> None:
 
 @pytest.mark.parametrize("kind", ["cpu", "mps", "meta", ""])
 def test_other_kinds_of_pytorchs_devices(cu, kind: str) -> None:
-    with pytest.raises(ValueError, match=rf"device\(type='{kind}', index=0\) is no CUDA device"):
+    with pytest.raises(ValueError, match=rf"device\(type='{kind}', index=0\) is not a CUDA device"):
         cu.Device(TorchDevice(kind, 0))
 
 
@@ -208,15 +208,15 @@ def test_other_kinds_of_pytorchs_devices(cu, kind: str) -> None:
         ("cuda:99", "device cuda:99 does not exist: there (is|are)"),
         (f"cuda:{1 << 80}", "does not exist: there (is|are)"),
         (TorchDevice("cuda", 99), "device cuda:99 does not exist"),
-        (TorchDevice("cuda", -1), "'cuda:-1' names no device"),
+        (TorchDevice("cuda", -1), "'cuda:-1' is not a CUDA device"),
         (CoreDevice(99), "device 99 does not exist"),
         (CoreDevice(-1), "device -1 does not exist"),
-        ("cuda:", "'cuda:' names no device: expected cuda or cuda:ORDINAL"),
-        ("cuda:+1", "names no device"),
-        ("cuda: 1", "names no device"),
-        ("cuda:0\0", "names no device"),
-        ("cuda:0,1", "names no device"),
-        ("cpu", "'cpu' names no device: expected an ordinal, cuda:ORDINAL, a uuid"),
+        ("cuda:", "'cuda:' is not a CUDA device: expected cuda or cuda:ORDINAL"),
+        ("cuda:+1", "is not a CUDA device"),
+        ("cuda: 1", "is not a CUDA device"),
+        ("cuda:0\0", "is not a CUDA device"),
+        ("cuda:0,1", "is not a CUDA device"),
+        ("cpu", "'cpu' is not a CUDA device: expected an ordinal, cuda:ORDINAL, a uuid"),
     ],
 )
 def test_other_libraries_names_of_no_device(cu, other: object, said: str) -> None:

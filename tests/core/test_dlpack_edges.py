@@ -192,7 +192,7 @@ def test_a_device_that_does_not_fit_its_type(pair: tuple[int, int]) -> None:
 def test_a_pair_is_a_tuple() -> None:
     lender = host()
     lender.device = [kit.CPU, 0]  # type: ignore[assignment]
-    with pytest.raises(TypeError, match=r"returned \[1, 0\], no pair of integers"):
+    with pytest.raises(TypeError, match=r"returned \[1, 0\], not a pair of integers"):
         cu.from_dlpack(lender)
     kit.alive.discard(lender)
 

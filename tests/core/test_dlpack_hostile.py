@@ -46,7 +46,7 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     ),
     "strides that overflow on a device": (
         {"shape": (3, 2), "strides": (BIG + 2, 1), "device": (kit.CUDA, 0)}, ValueError,
-        "is no memory that the driver knows",
+        "is not memory that the driver knows",
     ),
     "a stride that overflows": (
         {"shape": (2, 2), "strides": (BIG, 1)}, ValueError, "the stride of axis 0",
@@ -102,7 +102,7 @@ def test_a_wrong_end_of_a_copy(case: str) -> None:
 
 
 def test_device_memory_that_is_none() -> None:
-    with pytest.raises(ValueError, match=r"DLPack: 0x.* is no memory that the driver knows"):
+    with pytest.raises(ValueError, match=r"DLPack: 0x.* is not memory that the driver knows"):
         cu.from_dlpack(host(device=(kit.CUDA, 0)))
     array = cu.device_zeros(100, "u1")
     lender = kit.Lender(array.pointer, (101,), dtype=(kit.UINT, 8, 1))
@@ -159,11 +159,11 @@ class Odd:
 @pytest.mark.parametrize(
     ("capsule", "device", "error", "says"),
     [
-        (None, (1, 0), TypeError, r"__dlpack__\(\) returned NoneType, which is no capsule"),
+        (None, (1, 0), TypeError, r"__dlpack__\(\) returned NoneType, which is not a capsule"),
         (KeyError("mine"), (1, 0), KeyError, "mine"),
         (TypeError("mine"), (1, 0), TypeError, "mine"),
-        (None, None, TypeError, r"Odd.__dlpack_device__\(\) returned None, no pair"),
-        (None, (1,), TypeError, "no pair of integers"),
+        (None, None, TypeError, r"Odd.__dlpack_device__\(\) returned None, not a pair"),
+        (None, (1,), TypeError, "not a pair of integers"),
         (None, ("cpu", 0), TypeError, "int"),
         (None, (1, "0"), TypeError, "int"),
         (None, (2**70, 0), OverflowError, "too large"),

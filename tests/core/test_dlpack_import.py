@@ -345,7 +345,7 @@ def test_copy_and_device() -> None:
         cu.from_dlpack(array, device="cpu", copy=False)
     with pytest.raises(ValueError, match="copy=False"):
         cu.from_dlpack(host, device=0, copy=False)
-    with pytest.raises(ValueError, match="names no device"):
+    with pytest.raises(ValueError, match="is not a CUDA device"):
         cu.from_dlpack(host, device="gpu")
 
 

@@ -34,7 +34,7 @@ def lines(source: str, **environ: str | None) -> list[str]:
 def compiled(tmp_path: Path, source: str) -> str:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
-        pytest.skip("needs a C compiler to make a library that is no driver")
+        pytest.skip("needs a C compiler to make a library that is not a driver")
     (tmp_path / "library.c").write_text(source)
     library = tmp_path / "libother.so"
     subprocess.run(
@@ -116,7 +116,7 @@ def test_what_is_no_regular_file_is_refused_unopened(tmp_path: Path, by: str) ->
             environ = None if chosen else str(path)
             said = output(program, chosen, timeout=20, CUDRIVER_LIBRARY=environ).splitlines()
             assert said[0] == "False"
-            assert f"names is no library: {path} is {kind}." in said[1]
+            assert f"names is not a library: {path} is {kind}." in said[1]
 
 
 def test_library_that_is_no_driver(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_library_that_is_no_driver(tmp_path: Path) -> None:
     assert asked.pop() == "False"
     for line in asked:
         assert line.startswith("UnsupportedDriverError")
-        assert f"{path} is no CUDA driver library" in line
+        assert f"{path} is not a CUDA driver library" in line
 
 
 def test_driver_that_lacks_functions_is_told_which(tmp_path: Path) -> None:

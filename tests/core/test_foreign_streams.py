@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
 class IntLike:
-    """A handle of cuda.bindings: int() takes it, and it is no number otherwise."""
+    """A handle of cuda.bindings: int() takes it, and it is not a number otherwise."""
 
     def __init__(self, handle: int) -> None:
         self.number = handle
@@ -214,9 +214,9 @@ def test_reading_their_event_closes_our_stream(cu) -> None:
     ],
 )  # fmt: skip
 def test_a_handle_that_is_none(cu, bad: object) -> None:
-    with pytest.raises(TypeError, match=r"Stream says that its stream is .* which is no handle"):
+    with pytest.raises(TypeError, match=r"Stream: its stream is .*, which is not a handle"):
         cu.device_empty(3, stream=STREAMS["pycuda"](bad))  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"Event says that its event is .* which is no handle"):
+    with pytest.raises(TypeError, match=r"Event: its event is .*, which is not a handle"):
         cu.Stream().wait(EVENTS["pycuda"](bad))  # type: ignore[arg-type]
 
 
@@ -313,7 +313,7 @@ def test_an_object_that_keeps_the_stream_made_of_it_is_collected(cu, theirs) -> 
 
 @pytest.mark.parametrize("bad", [-1, 1 << 64, np.int64(-5)])
 def test_from_handle_of_a_number_that_is_none(cu, bad: int) -> None:
-    with pytest.raises(ValueError, match=rf"{int(bad)} is no stream's handle"):
+    with pytest.raises(ValueError, match=rf"{int(bad)} is not the handle of a stream"):
         cu.Stream.from_handle(bad)
 
 

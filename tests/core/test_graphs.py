@@ -204,7 +204,7 @@ def test_what_cannot_be_captured_is_refused(capture: Any, driver: Any, mode: int
 
 @pytest.mark.parametrize("mode", MODES)
 def test_other_calls_are_made_at_once(capture: Any, driver: Any, mode: int) -> None:
-    """They are no part of the graph, and the thread that captures may make them."""
+    """They are not part of the graph, and the thread that captures may make them."""
     things, node = Things(), Node(driver)
     before = cu.copy_async(things.large, np.full(1 << 21, 5, np.uint8), things.side)
     cu.copy(things.large[:99], things.large[199:100:-1])  # its kernel is loaded

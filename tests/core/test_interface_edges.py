@@ -76,7 +76,7 @@ def test_an_interface_that_is_no_dict(found: Any) -> None:
     class Odd:
         __cuda_array_interface__ = found
 
-    with pytest.raises(TypeError, match=r"Odd.__cuda_array_interface__ is no dict"):
+    with pytest.raises(TypeError, match=r"Odd.__cuda_array_interface__ is not a dict"):
         cu.to_device(Odd())
 
 

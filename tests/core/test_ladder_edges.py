@@ -72,7 +72,7 @@ def test_each_call_is_made_on_the_device_of_its_arrays(two_devices: Any, device:
     ],
 )
 def test_only_dense_ends_are_copied(shape: Any, index: Any, dense: bool) -> None:
-    """An axis of one item is no gap, whatever its stride."""
+    """An axis of one item is not a gap, whatever its stride."""
     there = cu.device_zeros(shape, "f4")
     part = np.zeros(shape, "f4")[index].shape
     model = np.arange(np.prod(part), dtype="f4").reshape(part)

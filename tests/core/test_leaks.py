@@ -36,7 +36,7 @@ PROTOCOLS = {
     "__array__", "__dlpack__", "__dlpack_device__",
 }  # fmt: skip
 
-#: Public names that are no functions of the memory half: exceptions, modules, the version.
+#: Public names that are not functions of the memory half: exceptions, modules, the version.
 NOT_CALLED = {"errors", "fleet", "stack", "__version__"}
 
 

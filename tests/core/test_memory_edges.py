@@ -217,13 +217,13 @@ def test_a_device_by_its_names(three: Driver, named: Any, ordinal: int) -> None:
         ("GPU-1111", "the uuid GPU-1111 fits devices 0 and 1"),
         ("GPU-3333", "no device has the uuid GPU-3333; there are 3 (see devices())"),
         ("3" * 36, f"no device has the uuid {'3' * 36}; there are 3 (see devices())"),
-        ("GPU-211", "'GPU-211' names no device: expected an ordinal, cuda:ORDINAL, a uuid "
+        ("GPU-211", "'GPU-211' is not a CUDA device: expected an ordinal, cuda:ORDINAL, a uuid "
          "(GPU-xxxxxxxx-...) or a PCI bus id (0000:41:00.0)"),
         ("0:0:0", "no device has the PCI bus id 0:0:0 (cuDeviceGetByPCIBusId: "
          "CUDA_ERROR_INVALID_DEVICE)"),
         ("0:0:0.7", "the device at PCI bus id 0:0:0.7 is not in this process's list"),
-        ("a\0b", "'a\\x00b' names no device"),
-        ("cuda:²", "'cuda:²' names no device: expected cuda or cuda:ORDINAL"),
+        ("a\0b", "'a\\x00b' is not a CUDA device: it has a zero byte"),
+        ("cuda:²", "'cuda:²' is not a CUDA device: expected cuda or cuda:ORDINAL"),
     ],
 )  # fmt: skip
 def test_a_device_that_is_not_there_is_told(three: Driver, named: Any, text: str) -> None:

@@ -104,7 +104,7 @@ def test_a_checkpoint_in_several_files_is_one_dict(tmp_path: Path) -> None:
 )
 def test_an_index_names_files_beside_it_only(tmp_path: Path, file: Any) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": file}}))
-    with pytest.raises(ValueError, match="which is no file beside the index"):
+    with pytest.raises(ValueError, match="which is not a file beside the index"):
         cu.load_safetensors(tmp_path)
 
 
@@ -163,10 +163,10 @@ WRONG = {
     "no object": raw({"x": 3}),
     "no offsets": raw({"x": {"dtype": "U8", "shape": [1]}}, b"0"),
     "an unknown type": raw({"x": entry("Q8", [1], 0, 1)}, b"0"),
-    "a type that is no text": raw({"x": entry([], [1], 0, 1)}, b"0"),  # type: ignore[arg-type]
+    "a type that is not text": raw({"x": entry([], [1], 0, 1)}, b"0"),  # type: ignore[arg-type]
     "a negative length": raw({"x": entry("U8", [-1, -1], 0, 1)}, b"0"),
     "a length that is true": raw({"x": entry("U8", [True], 0, 1)}, b"0"),
-    "a length that is no integer": raw({"x": entry("U8", [1.0], 0, 1)}, b"0"),
+    "a length that is not an integer": raw({"x": entry("U8", [1.0], 0, 1)}, b"0"),
     "a product that overflows": raw({"x": entry("U8", [1 << 62, 4], 0, 0)}),
     "offsets in reverse": raw({"x": entry("U8", [0], 1, 0)}, b"0"),
     "negative offsets": raw({"x": entry("U8", [1], -1, 0)}, b"0"),
@@ -278,10 +278,10 @@ def zipped(name: str, data: bytes) -> bytes:
 NPY = saved(np.save, np.arange(100))
 NPZ = saved(np.savez, np.arange(100))
 WRONG_NUMPY = {
-    "an empty .npy": (cu.load_npy, b"", "no .npy array"),
-    "another file": (cu.load_npy, b"PK\3\4" + bytes(100), "no .npy array"),
+    "an empty .npy": (cu.load_npy, b"", "is not an .npy array"),
+    "another file": (cu.load_npy, b"PK\3\4" + bytes(100), "is not an .npy array"),
     "a version of the future": (cu.load_npy, b"\x93NUMPY\7\0" + NPY[8:], "unknown"),
-    "a header that is no dict": (cu.load_npy, NPY.replace(b"{", b"[", 1), "no .npy array"),
+    "a header without a dict": (cu.load_npy, NPY.replace(b"{", b"[", 1), "is not an .npy array"),
     "a cut .npy": (
         cu.load_npy,
         NPY[:-1],
@@ -290,10 +290,10 @@ WRONG_NUMPY = {
     "a negative length": (cu.load_npy, NPY.replace(b"(100,", b"(-10,"), "shape"),
     "objects": (cu.load_npy, saved(np.save, np.array([None])), "dtype 'object'"),
     "records": (cu.load_npy, saved(np.save, np.zeros(2, "i4,f4")), "dtype"),
-    "an empty .npz": (cu.load_npz, b"", "no .npz file"),
-    "a cut .npz": (cu.load_npz, NPZ[:-30], "no .npz file"),
+    "an empty .npz": (cu.load_npz, b"", "is not an .npz file"),
+    "a cut .npz": (cu.load_npz, NPZ[:-30], "is not an .npz file"),
     "compressed": (cu.load_npz, saved(np.savez_compressed, np.arange(9)), "numpy.savez"),
-    "another member": (cu.load_npz, zipped("a.txt", b"text"), "'a.txt' in .* is no .npy array"),
+    "another member": (cu.load_npz, zipped("a.txt", b"text"), "'a.txt' in .* is not an .npy array"),
     "a member that is gone": (cu.load_npz, NPZ.replace(b"PK\3\4", b"PK\3\5"), "not where"),
 }
 

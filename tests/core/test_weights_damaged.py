@@ -143,7 +143,7 @@ def test_nor_a_large_header_of_numpys(tmp_path: Path) -> None:
 
 def test_half_a_byte_is_said_in_bits(tmp_path: Path) -> None:
     said = refused(cu.load_safetensors, tmp_path / "x", raw({"x": entry("F4", [3], 0, 1)}, b"0"))
-    assert said.endswith("tensor 'x' has 1 bytes; F4 of shape (3,) has 12 bits, no whole bytes")
+    assert said.endswith("tensor 'x' has 1 bytes; F4 of shape (3,) has 12 bits, not whole bytes")
 
 
 # ---- what NumPy and zipfile raise ----------------------------------------------------------------

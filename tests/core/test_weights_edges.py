@@ -270,12 +270,12 @@ BASE = 8 + len(json.dumps({"x": entry("U8", [1], 0, 2), "y": entry("U8", [1], 2,
 TOLD = {
     "short": (
         b"\1\2",
-        "FILE is no safetensors file, or is cut off: its first 8 bytes announce a header of 513 "
+        "FILE is not a safetensors file, or is cut off: its first 8 bytes announce a header of 513 "
         "bytes, and the file has 2",
     ),
     "header": (
         (3).to_bytes(8, "little") + b"{}",
-        "FILE is no safetensors file, or is cut off: its first 8 bytes announce a header of 3 "
+        "FILE is not a safetensors file, or is cut off: its first 8 bytes announce a header of 3 "
         "bytes, and the file has 10",
     ),
     "gap": (
@@ -304,7 +304,7 @@ TOLD = {
     "twice": (raw(b'{"x":1,"x":2}'), "FILE: the header has 'x' twice"),
     "type": (raw({"x": entry("f32", [], 0, 4)}), "FILE: tensor 'x' has the unknown dtype 'f32'"),
     "metadata": (
-        raw({"__metadata__": 3}), "FILE: __metadata__ is no JSON object of strings",
+        raw({"__metadata__": 3}), "FILE: __metadata__ is not a JSON object of strings",
     ),
     **{
         f"no {key}": (
@@ -447,7 +447,7 @@ def test_the_index_may_have_any_name_and_lie_in_the_working_folder(
     found = cu.load_safetensors("other.index.json")
     assert {name: a.to_numpy().tobytes() for name, a in found.items()} == {"x": b"c", "y": b"b"}
     index(tmp_path / "index.json", x="two")  # not the name of one
-    with pytest.raises(ValueError, match=r"index\.json is no safetensors file"):
+    with pytest.raises(ValueError, match=r"index\.json is not a safetensors file"):
         cu.load_safetensors("index.json")
     with pytest.raises(FileNotFoundError, match=r"model\.safetensors\.index\.json"):
         cu.load_safetensors(tmp_path)
@@ -480,7 +480,7 @@ def test_a_weight_map_that_is_none_is_named(tmp_path: Path) -> None:
         ('{"metadata": {}}', "FILE has no weight_map"),
         ('{"weight_map": {"a": "x", "a": "y"}}', "FILE: the header has 'a' twice"),
         ('{"weight_map": {"a": "b/c"}}',
-         "FILE: tensor 'a' lies in 'b/c', which is no file beside the index"),
+         "FILE: tensor 'a' lies in 'b/c', which is not a file beside the index"),
     ):  # fmt: skip
         assert said(tmp_path / "a.index.json", text.encode()) == message
 
@@ -527,7 +527,7 @@ def test_a_version_that_is_unknown_is_named(tmp_path: Path, version: tuple[int, 
     data = bytearray(npy("'<i2'", "(1,)", b"\1\0"))
     data[6:8] = version
     text = f"version {version[0]}.{version[1]} of the format is unknown"
-    assert said(tmp_path / "x.npy", bytes(data)) == f"FILE is no .npy array: {text}"
+    assert said(tmp_path / "x.npy", bytes(data)) == f"FILE is not an .npy array: {text}"
 
 
 def archive(path: Path, *names: str) -> bytearray:
@@ -691,7 +691,7 @@ def test_the_index_is_kept_to_the_headers_limit(
     monkeypatch.setattr("cudriver.weights.safetensors.HEADER_MOST", size)
     assert [*cu.load_safetensors(path)] == ["x"]
     monkeypatch.setattr("cudriver.weights.safetensors.HEADER_MOST", size - 1)
-    assert said(path, path.read_bytes()).startswith("FILE: the header is no JSON: ")
+    assert said(path, path.read_bytes()).startswith("FILE: the header is not valid JSON: ")
 
 
 def test_types_are_looked_at_in_all_files_before_memory_is_taken(

@@ -107,7 +107,7 @@ def _make(kind: type, stated: dict[str, Any], path: Path) -> Any:
         elif fields[name] == "bool":
             wanted = bool
         if not isinstance(value, wanted):
-            raise DeclarationError(f"{path.name}: {name} = {value!r} is no {fields[name]}")
+            raise DeclarationError(f"{path.name}: {name} = {value!r} is not a {fields[name]}")
     values = {n: tuple(v) if isinstance(v, list) else v for n, v in stated.items()}
     try:
         return kind(**values)

@@ -58,7 +58,7 @@ def test_a_declaration_is_whole(environment):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("python = 3", "python = 3 is no str"),
+        ("python = 3", "python = 3 is not a str"),
         ('pakages = ["numpy==1"]', "'pakages' is none of"),
         ('python = "3.12"', "packages"),
         ("python = ", "a.toml"),

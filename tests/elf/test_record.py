@@ -109,7 +109,7 @@ def test_several_at_once(site: Path) -> None:
     ],
 )
 def test_one_of_another_size(site: Path, data: bytes, size: str, told: bool) -> None:
-    """What is no number states no size."""
+    """What is not a number states no size."""
     (site / "a/y.py").write_bytes(data)
     assert absent(listed("a/y.py", size=size), str(site)) == ["a/y.py"] * told
 

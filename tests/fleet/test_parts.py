@@ -60,13 +60,14 @@ def test_a_list_stands_for_its_names(text, names):
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("d]", "a ']' without its other half is no list of hosts: d[0-3,7]"),
-        ("d[0-3", "a '[' without its other half is no list of hosts: d[0-3,7]"),
+        ("d]", "a ']' lacks its other half: a list of hosts is like d[0-3,7]"),
+        ("d[0-3", "a '[' lacks its other half: a list of hosts is like d[0-3,7]"),
         ("d[0-999999],e", "'e': more than 1,000,000 names in a list of hosts"),
         ("d[0-1000000]", "'d[0-1000000]': more than 1,000,000 names in a list of hosts"),
         (
             "d[x]",
-            "'x' in the brackets of a list of hosts is no number, and no span of numbers like 0-3",
+            "'x' in the brackets of a list of hosts is neither a number nor a span of numbers "
+            "like 0-3",
         ),
     ],
 )
@@ -256,14 +257,14 @@ def test_the_environments_folder_is_named(text, found):
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        (3, "a JSON int, no report"),
-        ([], "a JSON list, no report"),
-        ({}, "JSON without 'schema', no report of cudriver check"),
+        (3, "a JSON int, not a report"),
+        ([], "a JSON list, not a report"),
+        ({}, "JSON without 'schema', not a report of cudriver check"),
         ({"schema": "9" * 50}, f"schema {'9' * 40}: this cudriver reads schema 1"),
-        ({**report(), "driver": []}, "a report whose 'driver' is no object"),
-        ({**report(), "environment": None}, "a report whose 'environment' is no object"),
-        ({**report(), "findings": {}}, "a report whose 'findings' is no list"),
-        ({**report(), "toolkits": None}, "a report whose 'toolkits' is no list"),
+        ({**report(), "driver": []}, "a report whose 'driver' is not a JSON object"),
+        ({**report(), "environment": None}, "a report whose 'environment' is not a JSON object"),
+        ({**report(), "findings": {}}, "a report whose 'findings' is not a JSON list"),
+        ({**report(), "toolkits": None}, "a report whose 'toolkits' is not a JSON list"),
     ],
 )
 def test_what_is_no_report_is_told(value, why):

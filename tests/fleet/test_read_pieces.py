@@ -62,7 +62,7 @@ VALUE = st.recursive(TEXT, lambda inner: st.lists(inner, max_size=4) | st.dictio
 @settings(max_examples=300)
 @given(st.lists(VALUE, max_size=3), st.data())
 def test_a_line_may_be_cut_anywhere(values, data):
-    """In an escape, in a character of several bytes, beside a brace that is no brace."""
+    """In an escape, in a character of several bytes, beside a brace that is not a brace."""
     value = {"schema": 1, "a": ["}", "\\", '\\"{', values], "z": '"}}}}'}
     raw = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
     cuts = data.draw(st.sets(st.integers(len(BEGINNING), len(raw) - 1), max_size=20))

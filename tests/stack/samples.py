@@ -170,7 +170,7 @@ def busy() -> tuple[Facts, list[Finding]]:
 
 
 def hostile() -> tuple[Facts, list[Finding]]:
-    """Every string is markup, control characters, or bytes that are no text."""
+    """Every string is markup, control characters, or bytes that are not text."""
     nasty = "<script>alert(1)</script>\"'&\x1b[31m\udcff\x00"
     facts = Facts(
         Environment(f"/tmp/{nasty}", "venv", python=nasty, site_packages=[f"/tmp/{nasty}/s"]),

@@ -225,7 +225,7 @@ def wrap(venv: Venv, kind: str, setting: str = "") -> None:
 
 @pytest.mark.parametrize("kind", ["script", "program"])
 class TestWrapper:
-    """bin/python is no Python but starts one, as those of Nix and of module systems."""
+    """bin/python is not Python but starts one, as those of Nix and of module systems."""
 
     def test_all_is_well(self, venv, kind):
         chain(venv, *runpath(SECOND_HOP))
@@ -247,7 +247,7 @@ class TestWrapper:
         found = real.finding(report, "CU305")
         assert found.severity == "warning"
         assert found.evidence[-1].file == str(venv.path / "bin/python")
-        why = "is a script: " if kind == "script" else "is no Python itself"
+        why = "is a script: " if kind == "script" else "is not Python itself"
         assert found.evidence[-1].value.startswith(why)
         assert report.verdict == "unknown"
 

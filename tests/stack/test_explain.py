@@ -19,7 +19,7 @@ from cudriver.stack.report_text import Style
 from cudriver.stack.rules import registry
 from cudriver.stack.text import columns
 
-TEXTS = ["EX101", "EX102", "EX103", "EX104"]  # that are no rule's
+TEXTS = ["EX101", "EX102", "EX103", "EX104"]  # texts without a rule
 
 # Texts as people posted them, and the rule they belong to.
 MESSAGES = {
@@ -412,7 +412,7 @@ def test_what_is_found_is_what_the_expressions_say_of_each_line(lines):
 
 @pytest.mark.parametrize("encoding", ["gb18030", "latin-1", "utf-16"])
 def test_a_log_in_any_encoding(encoding):
-    """What says nothing is no traceback of ours; ASCII in it is found."""
+    """What says nothing is not a traceback of ours; ASCII in it is found."""
     words = "é" if encoding == "latin-1" else "错误"
     text = f"{words}: {MESSAGES['CU104'][0]}\n".encode(encoding)
     done = subprocess.run(

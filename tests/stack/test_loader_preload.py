@@ -40,7 +40,7 @@ def _load_global_deps():
     try:
         ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
     except OSError as err:
-        # "libcomment.so" is no library
+        # "libcomment.so" is not a library
         cuda_libs: dict[str, str] = {
             'cublas': 'libcublas.so.*[0-9]',
             'nvjitlink': 'libnvJitLink.so.*[0-9]',

@@ -331,7 +331,7 @@ def test_shadowed_files_are_named_with_their_rules(image: Path, tmp_path: Path) 
     environ = {"LD_LIBRARY_PATH": "/opt/other:/opt/text"}
     search = Loader(str(root), environ, hwcaps=()).search("libtwo.so.2")
     assert (search.rule, search.path) == ("LD_LIBRARY_PATH", "/opt/other/libtwo.so.2")
-    # The text file would stop nobody who never looks at it, and is no library.
+    # The text file would stop nobody who never looks at it, and is not a library.
     assert [(hit.rule, hit.path) for hit in search.shadowed] == [
         ("cache", "/opt/two/libtwo.so.2"), ("default", "/usr/lib/libtwo.so.2"),
     ]  # fmt: skip

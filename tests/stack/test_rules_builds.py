@@ -296,7 +296,7 @@ class TestCompanions:
         ],
     )
     def test_one_cause_is_one_finding(self, library, kind, name):
-        """That the libraries of another build do not load is no finding of its own."""
+        """That the libraries of another build do not load is not a finding of its own."""
         kin = self.kin("torchvision", "0.15.2+cu117", "11.7")
         kin.after = ["torch"]
         of = facts(frameworks=[torch("2.1.2", "12.1"), kin])

@@ -36,7 +36,7 @@ class TestFiles:
             "error",
         )
         assert found.evidence[0] == self.RECORD
-        assert found.evidence[1].value == "import torch ends here"
+        assert found.evidence[1].value == "import torch fails"
         assert found.fix == [self.MEND]
         assert found.predicts == text
 
@@ -104,7 +104,7 @@ class TestFiles:
         told = {f.title: f.severity for f in fired(self.of("missing", faults=[other]), "CU404")}
         assert told == {
             "libnccl.so.2 is missing: nvidia-nccl-cu12 2.27.3 brought it": "warning",
-            "libnccl.so.2 is no usable library": "error",
+            "libnccl.so.2 is not a usable library": "error",
         }
 
     def test_a_package_that_is_not_there_hides_no_other(self):
@@ -237,7 +237,7 @@ class TestDamaged:
         ids=["empty", "cut", "hash table"],
     )
     def test_what_the_user_sees(self, kind, message, predicts):
-        """The path has links and `..` in it; the reader's own words are no prediction."""
+        """The path has links and `..` in it; the reader's own words are not a prediction."""
         through = message.replace("/nvidia/", "/torch/lib/../../nvidia/")
         problem = fault(kind, "libnccl.so.2", self.FILE, through)
         record = Evidence(f"{SITE}/nvidia_nccl_cu12-2.27.3.dist-info/RECORD", 2, "libnccl.so.2")

@@ -220,7 +220,7 @@ class TestArchitectures:
         (fixes,) = one(made, "CU501", "error").fix
         assert fixes.endswith("/whl/cu129")
         made = facts(frameworks=[old], driver=driver("570.26", "12.8", devices=devices))
-        assert one(made, "CU501", "error").fix[0].endswith("/whl/cu129"), "a minor is no hurdle"
+        assert one(made, "CU501", "error").fix[0].endswith("/whl/cu129"), "a minor is not a hurdle"
 
 
 class TestVisible:
@@ -337,7 +337,7 @@ class TestVisible:
         chosen = select("1,0", [gpu(0), gpu(5)])
         assert (chosen.ordinals, chosen.stopped_at) == ([], "1")
         assert select("5", [gpu(0), gpu(5)]).ordinals == [5]
-        assert select("9" * 5000, [gpu(0)]).reason == "is no device's index"
+        assert select("9" * 5000, [gpu(0)]).reason == "is not the index of a device"
 
     @pytest.mark.parametrize(
         ("value", "seen"),

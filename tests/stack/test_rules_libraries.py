@@ -183,7 +183,7 @@ class TestSymbols:
         assert found.predicts == self.TEXT
         assert found.fix == [pip("nvidia-nvjitlink-cu12==12.8.93")]
         assert [e.file for e in found.evidence] == [problem.library, old.path, f"{SITE}/torch"]
-        assert found.evidence[-1].value == "import torch ends here"
+        assert found.evidence[-1].value == "import torch fails"
         assert (found.subject, found.because) == ("torch", old.path)
 
     def test_the_provider_leaks_in(self):
@@ -318,7 +318,7 @@ class TestSymbols:
         assert one(of, "CU303").fix == ["unset LD_LIBRARY_PATH"]
 
     def test_a_driver_that_is_new_enough_is_not_asked_to_be_newer(self):
-        """The function is no driver's, though it is called like one."""
+        """The function is not the driver's, though it is called like one."""
         problem = fault("symbol", "cuSZp_compress", f"{SITE}/torch/lib/libtorch_cuda.so", "x")
         for fixes in one(used(load_faults=[problem]), "CU303", "error").fix:
             assert "nvidia-driver" not in fixes

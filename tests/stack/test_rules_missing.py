@@ -293,10 +293,10 @@ class TestNotFound:
         of.frameworks.append(kin)
         found = one(of, "CU305")
         told = [(e.file, e.value) for e in found.evidence]
-        assert ((kin.path, "import torchvision ends with it") in told) is ends
+        assert ((kin.path, "import torchvision fails, too") in told) is ends
         kin.path = ""
         told = [(e.file, e.value) for e in one(of, "CU305").evidence]
-        assert (("torchvision", "import torchvision ends with it") in told) is ends
+        assert (("torchvision", "import torchvision fails, too") in told) is ends
 
     def test_torchvision_without_a_pytorch(self):
         problem = fault("not found", "libcudart.so.12", "/a.so", "x", framework="torchvision")

@@ -144,7 +144,8 @@ def test_what_is_wrong_with_the_driver_is_chinese(driver, told, chinese):
         ("NCCL of 2 versions in jobs 12, 13", "FL301", "NCCL 有 2 个版本（作业 12, 13）"),
         ("torch for CUDA 12 and 13 in one job", "FL201", "torch 针对 CUDA 12 和 13（同一作业中）"),
         (
-            "V=9,1,2: '9' is no device's index; 1, 2 after it not read, 0 of 2 GPUs visible",
+            "V=9,1,2: '9' is not the index of a device; 1, 2 after it not read, "
+            "0 of 2 GPUs visible",
             "CU502",
             "V=9,1,2：'9' 不是任何设备的编号；其后的 1, 2 没有读取，2 块 GPU 中 0 块可见",
         ),
@@ -220,6 +221,7 @@ def test_chinese_help_fits_the_terminal(name, width, monkeypatch, capsys):
     assert cli.main([name, "--help", "--lang", "zh"]) == 0
     for line in capsys.readouterr().out.splitlines():
         assert columns(line) <= int(width), line
+        assert not line.endswith(":"), line
 
 
 @pytest.mark.parametrize(

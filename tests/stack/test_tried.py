@@ -286,9 +286,12 @@ def test_a_variable_is_tried_by_looking_again(tmp_path):
 
 
 def tried_on_a_copy(report):
-    """The text, the page and the data all say so."""
+    """The text, the page and the data all say so; a shell takes each line of it for a remark."""
     told = "tried on a copy of these facts"
     data = report.to_dict()["findings"]
+    narrow = report.to_text(width=40).partition("# tried")[2].partition("\n\n")[0].splitlines()
+    assert len(narrow) > 1
+    assert all(line.lstrip().startswith("# ") for line in narrow[1:])
     return told in str(report) and told in report.to_html() and any(f["proven"] for f in data)
 
 

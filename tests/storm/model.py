@@ -25,7 +25,7 @@ class Root:
     where: str  # "host" or "device"
     home: str = ""  # the context that device memory lives in
     names: set[str] = field(default_factory=set)
-    owner: str = ""  # the array that is no view
+    owner: str = ""  # the array that is not a view
     closed: bool = False
 
 

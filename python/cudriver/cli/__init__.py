@@ -120,7 +120,7 @@ def _run(words: list[str]) -> int:
 
 
 def _load(name: str) -> Command | None:
-    """The subcommand's module; None for a name that is no command of this build."""
+    """The subcommand's module; None for a name that is not a command of this build."""
     if name not in COMMANDS:
         return None
     from importlib import import_module

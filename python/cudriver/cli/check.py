@@ -297,7 +297,7 @@ def _seconds(text: str) -> float:
 
 
 def _rules(text: str) -> list[str]:
-    """ "CU303,CU4" as a list; what is no rule or start of one is a usage error."""
+    """ "CU303,CU4" as a list; what is not a rule or the start of one is a usage error."""
     from argparse import ArgumentTypeError
 
     from cudriver.stack.explain import rule_names

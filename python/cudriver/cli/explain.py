@@ -93,7 +93,7 @@ def folder(rule: str, lang: str = "en") -> str:
 
 
 def rule_names() -> list[str]:
-    """Every page, in order: `check`'s rules, texts that are no rule's, `fleet`'s rules."""
+    """Every page, in order: `check`'s rules, texts without a rule, `fleet`'s rules."""
     from cudriver.stack import explain
 
     return explain.rule_names() + explain.rule_names(folder("FL"))

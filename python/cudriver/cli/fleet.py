@@ -155,7 +155,7 @@ def _save_baseline(fleet: Fleet, path: str) -> None:
 
 
 def _count(text: str) -> int:
-    """How many; what is no number is a usage error."""
+    """How many; what is not a number is a usage error."""
     from argparse import ArgumentTypeError
 
     if not (text.isascii() and text.isdigit() and len(text) < 10):

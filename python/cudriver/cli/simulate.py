@@ -114,7 +114,7 @@ def cached(cache: str, library: str) -> str:
         clear(os.path.dirname(place))
     linked(place, library)
     for name in os.listdir(place):
-        if os.readlink(os.path.join(place, name)) != library:  # OSError where it is no link
+        if os.readlink(os.path.join(place, name)) != library:  # OSError where it is not a link
             raise OSError(f"{place} has {name}, which is not cudriver's")
     return place
 

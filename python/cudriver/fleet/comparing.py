@@ -48,7 +48,7 @@ def compare(
     Raises
     ------
     ValueError
-        `baseline` is no report and no saved baseline, or `nodes` is no list of hosts.
+        `baseline` is neither a report nor a saved baseline, or `nodes` is not a list of hosts.
 
     Notes
     -----

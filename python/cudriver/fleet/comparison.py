@@ -98,7 +98,7 @@ class Comparison:
         """The nodes apart by what `key` says of their stacks; those of which it says None are in no
         part. None where there is one part at most. With `among`, the only stacks of which it says
         anything, the time is that of these. With `by_job`, and where some jobs are apart,
-        only the nodes of those jobs count: what other jobs carry is no evidence against them.
+        only the nodes of those jobs count: what other jobs carry is not evidence against them.
         """
         by_value: dict[str, list[Stack]] = {}
         for stack in self.all_stacks if among is None else among:

@@ -60,13 +60,13 @@ def parse(text: str) -> list[str]:
     Raises
     ------
     ValueError
-        The text is no list of hosts, or has more than a million names.
+        The text is not a list of hosts, or has more than a million names.
     """
     names: dict[str, None] = {}
     count = 0
     for word in re.findall(r"(?:[^\s,\[\]]|\[[^\[\]]*\])+|[\[\]]", text):
         if word in "[]":
-            raise ValueError(f"a {word!r} without its other half is no list of hosts: d[0-3,7]")
+            raise ValueError(f"a {word!r} lacks its other half: a list of hosts is like d[0-3,7]")
         plain, *rest = re.split(r"\[([^\[\]]*)\]", word)
         numbers = [_spans(inside) for inside in rest[::2]]
         several = 1
@@ -90,8 +90,8 @@ def _spans(inside: str) -> list[tuple[int, range]]:
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if match is None or last < first:
             raise ValueError(
-                f"{word[:SHOWN]!r} in the brackets of a list of hosts is no number, and no span of "
-                "numbers like 0-3"
+                f"{word[:SHOWN]!r} in the brackets of a list of hosts is neither a number nor a "
+                "span of numbers like 0-3"
             )
         found.append((len(match[1]), range(first, last + 1)))
     return found

@@ -53,7 +53,7 @@ APART = " \t\n:;,='\"()[]<>|"  # what stands before and after a path in a text
 
 
 class Unusable(ValueError):
-    """What is no report of `cudriver check`, and why."""
+    """What is not a report of `cudriver check`, and why."""
 
 
 class Stack:
@@ -130,7 +130,7 @@ class Reducer:
         Raises
         ------
         Unusable
-            It is no report of version 1.
+            It is not a report of version 1.
         """
         check(report)
         # Nodes that differ in a variable, say, have the same packages: that half is kept apart.
@@ -169,15 +169,15 @@ def _scheduled(node: dict[str, Any], scheduler: dict[str, Any]) -> str:
 def check(report: Any) -> None:
     """Raises Unusable for what has not the form of a report of version 1."""
     if not isinstance(report, dict):
-        raise Unusable(f"a JSON {type(report).__name__}, no report")
+        raise Unusable(f"a JSON {type(report).__name__}, not a report")
     if "schema" not in report:
-        raise Unusable("JSON without 'schema', no report of cudriver check")
+        raise Unusable("JSON without 'schema', not a report of cudriver check")
     if report["schema"] != 1:
         raise Unusable(f"schema {said(report['schema'])[:40]}: this cudriver reads schema 1")
     for names, kind, word in ((OBJECTS, dict, "object"), (LISTS, list, "list")):
         for name in names:
             if not isinstance(report.get(name), kind):
-                raise Unusable(f"a report whose {name!r} is no {word}")
+                raise Unusable(f"a report whose {name!r} is not a JSON {word}")
 
 
 def said(value: Any) -> str:

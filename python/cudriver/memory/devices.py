@@ -330,17 +330,17 @@ def _by_text(text: str) -> int:
     if text.startswith("cuda:"):
         digits = text.removeprefix("cuda:")
         if not (digits.isascii() and digits.isdigit()):
-            raise ValueError(f"{text!r} names no device: expected cuda or cuda:ORDINAL")
+            raise ValueError(f"{text!r} is not a CUDA device: expected cuda or cuda:ORDINAL")
         return _existing(int(digits) if len(digits) < 20 else -1, text)
     if "\0" in text:
-        raise ValueError(f"{text!r} names no device")
+        raise ValueError(f"{text!r} is not a CUDA device: it has a zero byte")
     if ":" in text:
         return _by_bus(text)
     if len(text) >= 8 if text[:4].upper() == "GPU-" else len(text) == 36:
         return _by_uuid(text)
     raise ValueError(
-        f"{text!r} names no device: expected an ordinal, cuda:ORDINAL, a uuid (GPU-xxxxxxxx-...) "
-        "or a PCI bus id (0000:41:00.0)"
+        f"{text!r} is not a CUDA device: expected an ordinal, cuda:ORDINAL, a uuid "
+        "(GPU-xxxxxxxx-...) or a PCI bus id (0000:41:00.0)"
     )
 
 
@@ -387,7 +387,7 @@ def _by_object(device: object) -> int:
     kind = getattr(device, "type", None) if ordinal is missing else None
     if isinstance(kind, str) and hasattr(device, "index"):
         if kind != "cuda":
-            raise ValueError(f"{device!r} is no CUDA device")
+            raise ValueError(f"{device!r} is not a CUDA device: its type is {kind!r}")
         return ordinal_of("cuda" if device.index is None else f"cuda:{device.index}")
     raise TypeError(
         'a device is an ordinal, a Device, a uuid or a PCI bus id, "cuda:0", a torch.device or a '

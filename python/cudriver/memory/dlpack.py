@@ -36,7 +36,7 @@ def ask(
     device = lender.__dlpack_device__()
     if not isinstance(device, tuple) or len(device) != 2:
         name = type(lender).__name__
-        raise TypeError(f"{name}.__dlpack_device__() returned {device!r}, no pair of integers")
+        raise TypeError(f"{name}.__dlpack_device__() returned {device!r}, not a pair of integers")
     kind, number = operator.index(device[0]), operator.index(device[1])
     if max(kind.bit_length(), number.bit_length()) > 31:  # what an int32_t has left is another one
         raise OverflowError(f"{type(lender).__name__}.__dlpack_device__(): {device} is too large")

@@ -24,13 +24,13 @@ def interface(
     None if DLPack is to be asked, which orders streams: version 2 has no entry for a stream.
     """
     if not isinstance(shown, dict) or shown.get("mask") is not None:
-        wrong = "masked, which is not supported" if isinstance(shown, dict) else "no dict"
+        wrong = "masked, which is not supported" if isinstance(shown, dict) else "not a dict"
         raise TypeError(f"{type(array).__name__}.{INTERFACE} is {wrong}")
     shown = shown.copy()  # to read a number may run code that changes it
     data = shown.get("data")
     if not isinstance(data, tuple) or len(data) != 2:
         raise TypeError(f"{INTERFACE}: 'data' is (address, read-only)")
-    address = _unsigned(data[0], "address")
+    address = _unsigned(data[0], "an address")
     if bool(data[1]) and write:
         raise ValueError("the destination is read-only")
     if "stream" not in shown and not isinstance(array, type) and hasattr(array, "__dlpack__"):
@@ -42,12 +42,12 @@ def interface(
     elif address == 0:
         raise ValueError(f"{INTERFACE}: an array of shape {tuple(shape)} lies at address 0")
     stream = shown.get("stream")
-    return address, dtype, shape, strides, stream if stream is None else _unsigned(stream, "stream")
+    return address, dtype, shape, strides, None if stream is None else _unsigned(stream, "a stream")
 
 
 def _unsigned(value: Any, what: str) -> int:
     if not isinstance(value, int) or not 0 <= value < 1 << 64:
-        raise TypeError(f"{INTERFACE}: {value!r} is no {what}")
+        raise TypeError(f"{INTERFACE}: {value!r} is not {what}")
     return value
 
 
@@ -74,7 +74,7 @@ def _geometry(shape: Any, strides: Any, itemsize: int) -> tuple[list[int], list[
         raise TypeError(f"{INTERFACE}: 'shape' and 'strides' are tuples of one length")
     lengths = [operator.index(length) for length in shape]
     if len(lengths) > 64 or not all(0 <= length < 1 << 63 for length in lengths):
-        raise ValueError(f"{INTERFACE}: {shape!r} is no shape of at most 64 dimensions")
+        raise ValueError(f"{INTERFACE}: {shape!r} is not a shape of at most 64 dimensions")
     if strides is None:
         steps = [itemsize]
         for length in lengths[:0:-1]:
@@ -87,7 +87,7 @@ def _geometry(shape: Any, strides: Any, itemsize: int) -> tuple[list[int], list[
         return lengths, steps[: len(lengths)]
     steps = [operator.index(step) for step in strides]
     if not all(-(1 << 63) <= step < 1 << 63 for step in steps):
-        raise TypeError(f"{INTERFACE}: {strides!r} are no strides")
+        raise TypeError(f"{INTERFACE}: {strides!r} are not strides")
     return lengths, steps
 
 
@@ -116,7 +116,7 @@ def handle(x: Any, kind: str) -> int | None:
     except TypeError:
         number = -1
     if not 0 <= number < 1 << 64:
-        raise TypeError(f"{type(x).__name__} says that its {kind} is {value!r}, which is no handle")
+        raise TypeError(f"{type(x).__name__}: its {kind} is {value!r}, which is not a handle")
     if number == 0 and kind == "event" and named is MISSING:
         raise ValueError(f"{type(x).__name__} says that its event is 0: is it closed?")
     return number
@@ -134,7 +134,7 @@ def stream_argument(x: Any) -> int:
             )
         number = _number(x)
     if not 0 <= number < 1 << 64:
-        raise ValueError(f"{number} is no stream's handle")
+        raise ValueError(f"{number} is not the handle of a stream")
     return number
 
 
@@ -144,7 +144,7 @@ def _is_called(x: Any, *endings: str) -> bool:
 
 
 def _has_int(value: Any) -> bool:
-    """Whether int() takes what is no ordinary number, such as cuda.bindings' CUstream."""
+    """Whether int() takes what is not an ordinary number, such as cuda.bindings' CUstream."""
     return hasattr(type(value), "__int__") and not hasattr(type(value), "__float__")
 
 

@@ -24,7 +24,7 @@ class Match(Record):
 
 
 def rule_names(folder: str = FOLDER) -> list[str]:
-    """Every rule that has a page, in order, and the texts that are no rule's (EX101)."""
+    """Every rule that has a page, in order, and the texts without a rule (EX101)."""
     return sorted(name[:-3] for name in os.listdir(folder) if name.endswith(".md"))
 
 
@@ -51,7 +51,7 @@ def translated(folder: str, rule: str, lang: str) -> str:
 def match(text: str) -> list[Match]:
     """The rules that know a line of `text`, each once with its last line.
 
-    The end of a traceback is what the user saw, so the last line comes first; what is no rule's
+    The end of a traceback is what the user saw, so the last line comes first; what has no rule
     (EX101) comes after what is. Of a line the first
     4,096 characters count. The time is that of the text's length, whatever is in it.
     """

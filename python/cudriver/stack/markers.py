@@ -72,7 +72,7 @@ class Markers:
         self._tokens: dict[str, list[tuple[str, str]]] = {}
 
     def holds(self, text: str, extra: str = "") -> bool | None:
-        """Whether the marker is true, with this extra asked for; None where it is no marker."""
+        """Whether the marker is true, with this extra asked for; None where it is not a marker."""
         key = (text, extra)
         if key not in self._known:
             self._known[key] = self._decide(text, extra)

@@ -310,7 +310,7 @@ class LoadFault(Record):
     purpose: str = ""  # what the framework needs it to do: "compile a kernel"; default: use CUDA
     owner: str | None = None  # of a "rejected" or "damaged" file: the distribution that brought it
     rescue: str | None = None  # what a program can do before, so that it does not happen
-    doubt: Evidence | None = None  # what could not be looked at, so that this is no proof
+    doubt: Evidence | None = None  # what could not be looked at, so that this is not proof
 
     @property
     def file(self) -> str:

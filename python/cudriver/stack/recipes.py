@@ -81,7 +81,7 @@ class Recipe(Record):
 
 
 def parse(data: dict[str, Any]) -> Recipe:
-    """A recipe from its file's content. Raises ValueError for what is no recipe."""
+    """A recipe from its file's content. Raises ValueError for what is not a recipe."""
     try:
         made = Recipe(**data)
         made.steps = [_step(each) for each in made.steps]

@@ -167,7 +167,7 @@ def _finding(finding: Finding, facts: Facts) -> str:
         title = f"<p>{link(other.rule)} {_text(said(other.title, other.rule))}</p>"
         rows.append(("also", title + _evidence_rows(other, facts)))
     if finding.fix:
-        proven = f"<p>{_text(say(PROVEN))}</p>" if finding.proven else ""
+        proven = f"<p># {_text(say(PROVEN))}</p>" if finding.proven else ""
         rows.append(("fix", "".join(map(_fix, finding.fix)) + proven))
     body = "".join(f"<dt>{_text(say(name))}</dt><dd>{value}</dd>" for name, value in rows)
     return (

@@ -46,7 +46,7 @@ MARKS = {OK: "✓", ABSENT: "-", WARNING: "!", ERROR: "✗", UNKNOWN: "?"}
 PLAIN_MARKS = {OK: "+", ABSENT: "-", WARNING: "!", ERROR: "x", UNKNOWN: "?"}
 MARK_COLOUR = {OK: "green", ABSENT: "dim", WARNING: "yellow", ERROR: "red", UNKNOWN: "yellow"}
 ELLIPSIS, PLAIN_ELLIPSIS = "…", "..."
-PROVEN = "# tried on a copy of these facts: it fixes this, and breaks nothing"
+PROVEN = "tried on a copy of these facts: it fixes this, and breaks nothing"
 LABEL = 12  # columns of the left-hand names
 EVIDENCE_SHOWN = 6
 VERDICTS = {
@@ -259,7 +259,8 @@ def _finding(finding: Finding, facts: Facts, style: Style) -> list[str]:
     if fixes:
         lines += _labelled(say("fix"), fixes, indent, style)
     if finding.proven:
-        lines += [" " * indent + style.paint(line, "dim") for line in wrap(say(PROVEN), room)]
+        remark = [f"# {line}" for line in wrap(say(PROVEN), room - 2)]
+        lines += [" " * indent + style.paint(line, "dim") for line in remark]
     return lines
 
 

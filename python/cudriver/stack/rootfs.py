@@ -142,7 +142,7 @@ class Root:
             return False
 
     def readlink(self, path: str) -> str | None:
-        """The target as written, or None where `path` is no link."""
+        """The target as written, or None where `path` is not a link."""
         try:
             if self.below is None:
                 return os.readlink(path)

@@ -25,7 +25,7 @@ def clean(text: str) -> str:
 
 
 def _harmless(character: str) -> bool:
-    """Blanks of other scripts, and bytes of a file name that are no text: those `write` escapes."""
+    """Blanks of other scripts, and bytes of file names that are not text: `write` escapes them."""
     from unicodedata import category
 
     return ord(character) > 0xFF and category(character) in ("Zs", "Cs", "Co", "Cn")

@@ -31,7 +31,7 @@ def _padded(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], tu
 
 
 def compare(a: str, b: str) -> int:
-    """-1, 0 or 1. Raises ValueError where one of them is no version."""
+    """-1, 0 or 1. Raises ValueError where one of them is not a version."""
     left, right = plain(a), plain(b)
     if left is not None and right is not None:
         left, right = _padded(left, right)

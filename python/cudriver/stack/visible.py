@@ -38,9 +38,9 @@ def select(value: str, devices: Sequence[Device]) -> Selection:
         entry = text.strip()
         ordinal, reason = _find(entry, devices)
         if reason is None and _kind(entry) != kind:
-            reason = f"is no {kind} as the first entry is"
-        twice = reason is None and ordinal in chosen.ordinals and kind != "MIG UUID"
-        twice = twice or (kind == "MIG UUID" and entry in map(str.strip, entries[:position]))
+            reason = f"is not {kind}, as the first entry is"
+        twice = reason is None and ordinal in chosen.ordinals and kind != "a MIG UUID"
+        twice = twice or (kind == "a MIG UUID" and entry in map(str.strip, entries[:position]))
         if reason is None and twice:
             chosen.meant, chosen.ordinals = chosen.ordinals, []
             reason = "names a device twice, which hides all"
@@ -55,7 +55,7 @@ def select(value: str, devices: Sequence[Device]) -> Selection:
 
 
 def _kind(entry: str) -> str:
-    return {"GPU-": "UUID", "MIG-": "MIG UUID"}.get(entry[:4], "index")
+    return {"GPU-": "a UUID", "MIG-": "a MIG UUID"}.get(entry[:4], "an index")
 
 
 def _find(entry: str, devices: Sequence[Device]) -> tuple[int | None, str | None]:
@@ -68,7 +68,7 @@ def _find(entry: str, devices: Sequence[Device]) -> tuple[int | None, str | None
             return None, "is negative"
         if any(d.index == index for d in devices):
             return index, None
-        return None, "is no device's index"
+        return None, "is not the index of a device"
     if entry.startswith("GPU-"):
         hits = [d for d in devices if (d.uuid or "").startswith(entry)]
         return _single(hits)

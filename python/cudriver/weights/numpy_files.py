@@ -67,7 +67,7 @@ def stored(source: Source, begin: int, end: int, name: str) -> Stored:
     try:
         shape, fortran, dtype = array_header(head)
     except Exception as error:  # NumPy lets through what Python's tokenizer and parser raise
-        raise ValueError(f"{name} is no .npy array: {shown(error)}") from None
+        raise ValueError(f"{name} is not an .npy array: {shown(error)}") from None
     if dtype.hasobject or dtype.names is not None or dtype.subdtype or not dtype.itemsize:
         raise ValueError(
             f"{name} has the dtype {shown(str(dtype))}, which device arrays cannot have"
@@ -128,7 +128,7 @@ def load_npy(
     Raises
     ------
     ValueError
-        The file is no valid .npy file, holds Python objects or records, or was changed while it
+        The file is not a valid .npy file, holds Python objects or records, or was changed while it
         was read.
     OutOfMemoryError
         The device has too little memory.
@@ -156,7 +156,7 @@ def directory(source: Source) -> tuple[dict[str, zipfile.ZipInfo], list[int]]:
     except Exception as error:
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise  # the system's; EINVAL is of a seek to an offset that the file says
-        raise ValueError(f"{source.path} is no .npz file: {shown(error)}") from None
+        raise ValueError(f"{source.path} is not an .npz file: {shown(error)}") from None
     begins = sorted([*(info.header_offset for info in found), begin, source.nbytes])
     members: dict[str, zipfile.ZipInfo] = {}
     for info in found:
@@ -241,8 +241,8 @@ def load_npz(
     Raises
     ------
     ValueError
-        The file is no valid .npz file, is compressed, lacks a name or has it twice, or was changed
-        while it was read.
+        The file is not a valid .npz file, is compressed, lacks a name or has it twice, or was
+        changed while it was read.
     OutOfMemoryError
         The device has too little memory.
 

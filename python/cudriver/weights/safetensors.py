@@ -107,7 +107,7 @@ def header(source: Source) -> dict[str, Tensor]:
     length = int.from_bytes(head, "little")
     if len(head) < 8 or length > min(HEADER_MOST, source.nbytes - 8):
         raise ValueError(
-            f"{source.path} is no safetensors file, or is cut off: its first 8 bytes announce a "
+            f"{source.path} is not a safetensors file, or is cut off: its first 8 bytes announce a "
             f"header of {length} bytes, and the file has {source.nbytes}"
         )
     try:
@@ -148,11 +148,11 @@ def parse(data: bytes) -> dict[str, Any]:
     try:
         found = json.loads(data.decode("utf-8"), object_pairs_hook=unique)
     except UnicodeDecodeError as error:
-        raise ValueError(f"the header is no UTF-8: {error}") from None
+        raise ValueError(f"the header is not valid UTF-8: {error}") from None
     except json.JSONDecodeError as error:
-        raise ValueError(f"the header is no JSON: {error}") from None
+        raise ValueError(f"the header is not valid JSON: {error}") from None
     if type(found) is not dict or not data.startswith(b"{"):
-        raise ValueError("the header is no JSON object")
+        raise ValueError("the header is not a JSON object")
     return found
 
 
@@ -160,7 +160,7 @@ def check_metadata(found: Any) -> None:
     """The format's own library takes null for none, too."""
     found = {} if found is None else found
     if type(found) is not dict or any(type(value) is not str for value in found.values()):
-        raise ValueError("__metadata__ is no JSON object of strings")
+        raise ValueError("__metadata__ is not a JSON object of strings")
 
 
 def tensor(name: str, found: Any, base: int) -> Tensor:
@@ -185,7 +185,7 @@ def tensor(name: str, found: Any, base: int) -> Tensor:
     bits = TYPES[dtype][0] * math.prod(shape)
     size = offsets[1] - offsets[0]
     if bits != 8 * size:
-        wanted = f"{shown(bits)} bits, no whole bytes" if bits % 8 else f"{shown(bits // 8)} bytes"
+        wanted = f"{shown(bits)} bits, not whole bytes" if bits % 8 else f"{shown(bits // 8)} bytes"
         raise ValueError(
             f"tensor {shown(name)} has {size} bytes; {dtype} of shape {shown(tuple(shape))} has "
             f"{wanted}"
@@ -221,8 +221,8 @@ def shards(path: str) -> dict[str, set[str] | None]:
     for name, file in found.items():
         if not is_name(file):
             raise ValueError(
-                f"{path}: tensor {shown(name)} lies in {shown(file)}, which is no file beside the "
-                "index"
+                f"{path}: tensor {shown(name)} lies in {shown(file)}, which is not a file "
+                "beside the index"
             )
         names = files.setdefault(os.path.join(os.path.dirname(path), file), set())
         assert names is not None
@@ -277,7 +277,7 @@ def load_safetensors(
     Raises
     ------
     ValueError
-        A file is no valid safetensors file, was changed while it was read, or lacks a name.
+        A file is not a valid safetensors file, was changed while it was read, or lacks a name.
     ImportError
         A tensor is of a type that NumPy lacks (bfloat16, float8), and ``ml_dtypes`` is not
         installed.

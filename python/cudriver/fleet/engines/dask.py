@@ -97,7 +97,7 @@ def _ask(client: Any, limit: float) -> Answers:
     workers = _workers(client)
     if not workers:
         raise ValueError(f"{client!r} has no worker: wait for one, client.wait_for_workers(1)")
-    # A rank is the launcher's, as under dask-mpi, where some ranks are no workers.
+    # A rank is the launcher's, as under dask-mpi, where some ranks are not workers.
     known = {"job": client.scheduler.address, "rank": None, "ranks": None}
     tasks = {
         address: client.submit(

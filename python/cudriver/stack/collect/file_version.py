@@ -42,7 +42,7 @@ def own_version(
             (owned, owner.evidence)
             if owned and owner
             else (
-                # auditwheel's hash in a name goes with the SONAME's number, which is no version.
+                # auditwheel's hash in a name goes with the SONAME's number, which is not a version.
                 number if number.count(".") and not re.search(_HASH, stem) else None,
                 Evidence(path, None, os.path.basename(real)),
             )

@@ -174,7 +174,7 @@ class Importer:
 
     def _find(self, step: Step, framework: Framework, process: Process) -> Iterator[Event]:
         """One library: mapped already, in a wheel, in conda's prefix, by the loader, in a toolkit.
-        Any file that is no library counts as found where it lies.
+        Any file that is not a library counts as found where it lies.
         """
         for name in step.find:
             if process.find(name) is not None:

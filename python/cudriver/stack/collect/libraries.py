@@ -246,7 +246,7 @@ class Resolver:
                     )
                     if process.stand_in and program == self.env.executable:
                         why = process.start.error
-                        why = f"does not start here: {why}" if why else "is no Python itself"
+                        why = f"does not start here: {why}" if why else "is not Python itself"
                         self._doubt = Evidence(program, None, why)
                     return process
             except (ElfError, OSError, ValueError) as error:

@@ -147,7 +147,7 @@ class LostModules:
     where they were not, no ELF files where they should be, or changed after RECORD was written and
     of another hash. (In another root only those that every import reads are asked for their size.)
 
-    One that was edited, or stripped, is no fault by itself: it is a suspect, of which the imports
+    One that was edited, or stripped, is not yet a fault: it is a suspect, of which the imports
     that reach it tell. Images are often made smaller: tests are left out, and sources whose
     compiled files stay. To ask for thousands of files takes a fifth of a check, so a thread does it
     while the libraries are resolved.
@@ -275,7 +275,7 @@ def loadable(root: Root, path: str) -> bool:
 
 
 def altered(root: Root, path: str, line: str, hashed: bool) -> bool:
-    """Whether a file of the right size is no library, or has other bytes than RECORD's line says.
+    """Whether a file of the right size is not a library, or has other bytes than RECORD says.
     hashed: those may be read.
     """
     if path.endswith(".so") and not whole(root, path):

@@ -143,7 +143,7 @@ def cu106(facts: Facts) -> Iterator[Finding]:
     yield Finding(
         "CU106",
         ERROR,
-        "cuda-compat is in use on a GPU that is no data-centre part",
+        "cuda-compat is in use on a GPU that is not a data-centre part",
         evidence,
         "forward compatibility was attempted on non supported HW (804)",
         folder_fix(facts, driver.path or "", "compat"),

@@ -210,7 +210,7 @@ def cu204(facts: Facts) -> Iterator[Finding]:
 
 
 def cu205(facts: Facts) -> Iterator[Finding]:
-    """CUDA_HOME that is no toolkit, or not the nvcc of PATH."""
+    """CUDA_HOME that is not a toolkit, or not the nvcc of PATH."""
     for name in ("CUDA_HOME", "CUDA_PATH"):
         value = facts.environment.variables.get(name)
         if value is None:

@@ -137,7 +137,7 @@ def _damaged(facts: Facts, file: str, fault: LoadFault) -> Finding:
     # is not there ends the process.
     cut_short = "truncated: " in fault.message
     refused = fault.kind == "rejected"
-    title = f"{os.path.basename(file)} is no usable library"
+    title = f"{os.path.basename(file)} is not a usable library"
     fixes = leak_of(facts, file) or ([fix.reinstall(facts, owner)] if owner else [])
     if EXEC_STACK in fault.message:
         # As its owner built it: the same again helps nobody.

@@ -276,7 +276,7 @@ def _unmet(
     tool = fix.installer(facts.environment, dist)
     fixes = leak_of(facts, dist.path) if dist else []
     if fixes:
-        pass  # from outside, by a variable: what it requires is no business of this environment
+        pass  # from outside, by a variable: its requirements are not this environment's
     elif pair and "take" in pair and dist:
         taken = f"{dist.name}=={pair['take']}"
         fixes = [fix.install(facts.environment, taken, by=tool)]

@@ -90,8 +90,6 @@ def ends(facts: Facts, file: FileFault) -> list[Evidence]:
 def ended(facts: Facts, framework: Framework) -> list[Evidence]:
     """The import of a framework, and those that end with it."""
     name = framework.module or framework.name
-    found = [Evidence(framework.path or name, None, f"import {name} ends here")]
+    found = [Evidence(framework.path or name, None, f"import {name} fails")]
     kin = [f for f in facts.frameworks if framework.name in (f.blocked, *f.after)]
-    return found + [
-        Evidence(f.path or f.name, None, f"import {f.module} ends with it") for f in kin
-    ]
+    return found + [Evidence(f.path or f.name, None, f"import {f.module} fails, too") for f in kin]

@@ -110,6 +110,7 @@ def is_clean(row: dict, wanted: Environment) -> bool:
     ]
     wrong = [*failures, *row["false_alarms"], *row["misses"], *row["differences"]]
     asked = [f for f in row.get("frameworks", ()) if f["name"] in CODE and f["cuda"]]
+    wrong += [f for f in row["findings"] if f["severity"] in ("error", "warning")]
     loads = row["libraries"] > 0 and row["libraries"] == row["libraries_right"]
     return bool(asked) and loads and not wrong and row["verdict"] == "consistent"
 

@@ -948,3 +948,26 @@ def test_a_release_before_its_final_one_is_followed_too(version):
     framework = Framework("torchaudio", version=version)
     (step,) = [step for step in recipe.steps if applies(step, framework)]
     assert ("libtorchaudio*.so" in str(step.load)) == version.startswith("2.11")
+
+
+@pytest.mark.parametrize(
+    ("version", "caller"),
+    [("2.20.0", "libtensorflow_framework.so.2"), ("2.21.0", "libtensorflow_cc.so.2")],
+)
+def test_the_library_of_tensorflow_that_opens_cusolver(venv, version, caller):
+    """LD_DEBUG of TensorFlow 2.17 and 2.20 tells the caller; its RUNPATH is what leads there."""
+    venv.dist("tensorflow", version)
+    build = venv.site / "tensorflow/python/platform/build_info.py"
+    build.parent.mkdir(parents=True)
+    build.write_text("build_info = {'cuda_version': '12.5.1', 'is_cuda_build': True}\n")
+    library(venv, "nvidia/cusolver/lib/libcusolver.so.11")
+    leads = "-Wl,-rpath,$ORIGIN/../nvidia/cusolver/lib,--enable-new-dtags"
+    parts = [
+        library(venv, f"tensorflow/{name}", flags=[leads] if name == caller else ())
+        for name in ("libtensorflow_framework.so.2", "libtensorflow_cc.so.2")
+    ]
+    internal = "tensorflow/python/_pywrap_tensorflow_internal.so"
+    library(venv, internal, *parts, flags=["-Wl,-rpath,$ORIGIN/.."])
+    found = facts(venv)
+    assert "libcusolver.so.11" in loads(found, "tensorflow")
+    assert "libcusolver.so.11" not in {fault.name for fault in found.load_faults}

@@ -266,6 +266,7 @@ def test_an_array_that_is_missing_is_told_beside_those_that_are_there(
     assert said(tmp_path / "x", data, names=["z", "y"]) == f"FILE has no array 'y'; {has}"
 
 
+LENGTHS = "at most 64 lengths, and of fewer than 2**63 bytes"
 BASE = 8 + len(json.dumps({"x": entry("U8", [1], 0, 2), "y": entry("U8", [1], 2, 3)}))
 TOLD = {
     "short": (
@@ -501,7 +502,8 @@ def test_what_numpy_has_for_an_item_is_kept(tmp_path: Path, descr: str) -> None:
     [
         ("('<f4',(2,))", "(1,)", 8, "the dtype \"('<f4', (2,))\", which device arrays cannot have"),
         ("'|O'", "(1,)", 8, "the dtype 'object', which device arrays cannot have"),
-        ("'<f4'", "(-1,)", 8, "the shape (-1,); a shape is at most 64 lengths"),
+        ("'<f4'", "(-1,)", 8, f"the shape (-1,); a shape is {LENGTHS}"),
+        ("'<i8'", f"(0,{1 << 60})", 0, f"the shape (0, {1 << 60}); a shape is {LENGTHS}"),
         ("'<i8'", "(3,)", 23, "int64 of shape (3,) has 24 bytes, and 23 are there"),
         ("'<i8'", "(2,2)", 0, "int64 of shape (2, 2) has 32 bytes, and 0 are there"),
     ],
@@ -512,6 +514,19 @@ def test_an_npy_file_that_no_array_can_be_made_of(
     told = said(tmp_path / "x.npy", npy(descr, shape, bytes(data)))
     between = "is cut off: " if "are there" in text else "has "
     assert told == f"FILE {between}{text}"
+
+
+def test_lengths_beside_a_0_have_numpys_limit(tmp_path: Path) -> None:
+    path, shape = tmp_path / "x", [0, (1 << 60) - 1]
+    path.write_bytes(npy("'<i8'", str(tuple(shape)), b""))
+    assert cu.load_npy(path).shape == np.load(path).shape == tuple(shape)
+    path.write_bytes(raw({"x": entry("I64", shape, 0, 0)}))
+    assert cu.load_safetensors(path)["x"].shape == tuple(shape)
+    shape[1] += 1
+    told = f"the shape {shape}; a shape is a list of {LENGTHS}"
+    assert said(path, raw({"x": entry("I64", shape, 0, 0)})) == f"FILE: tensor 'x' has {told}"
+    with pytest.raises(ValueError, match="too big"):
+        np.empty(shape, np.int64)
 
 
 def test_what_follows_the_array_is_nobodys(tmp_path: Path) -> None:

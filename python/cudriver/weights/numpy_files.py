@@ -18,12 +18,12 @@ from numpy.lib import format as npy
 
 from cudriver._core import DeviceArray, device_empty
 from cudriver.weights.reading import (
-    DIMENSIONS,
+    LENGTHS,
     Piece,
     Source,
-    are_sizes,
     chosen,
     in_bytes,
+    is_shape,
     read,
     shown,
     stream_of,
@@ -72,10 +72,8 @@ def stored(source: Source, begin: int, end: int, name: str) -> Stored:
         raise ValueError(
             f"{name} has the dtype {shown(str(dtype))}, which device arrays cannot have"
         )
-    if len(shape) > DIMENSIONS or not are_sizes(shape):
-        raise ValueError(
-            f"{name} has the shape {shown(shape)}; a shape is at most {DIMENSIONS} lengths"
-        )
+    if not is_shape(shape, 8 * dtype.itemsize):
+        raise ValueError(f"{name} has the shape {shown(shape)}; a shape is {LENGTHS}")
     found = Stored(dtype, shape, fortran, begin + head.tell())
     if found.begin + found.nbytes > end:
         raise ValueError(

@@ -8,10 +8,11 @@ kills the process.
 from __future__ import annotations
 
 import errno
+import math
 import os
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 SLOT = 4 << 20
 SHOWN = 10**9  # bytes from which on progress is shown on a terminal
 DIMENSIONS = 64  # of an array, at most
+LENGTHS = f"at most {DIMENSIONS} lengths, and of fewer than 2**63 bytes"  # what a shape is
 QUOTED = 100  # characters of a value in a message, at most
 
 
@@ -110,6 +112,18 @@ def shown(value: object) -> str:
     except (ValueError, RecursionError):  # an int of too many digits; lists in lists
         text = "a value that Python cannot show"
     return text if len(text) <= QUOTED else f"{text[:QUOTED]}... ({len(text)} characters)"
+
+
+def is_shape(found: Sequence[Any], bits: int) -> bool:
+    """Whether an array whose items have so many bits can have these lengths.
+
+    Those beside a length of 0 count, too: NumPy makes strides of them.
+    """
+    return (
+        len(found) <= DIMENSIONS
+        and are_sizes(found)
+        and math.prod(filter(None, found)) * bits < 1 << 66
+    )
 
 
 def are_sizes(found: Iterable[Any]) -> bool:

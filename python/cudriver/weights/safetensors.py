@@ -18,12 +18,13 @@ import numpy as np
 
 from cudriver._core import DeviceArray, device_empty
 from cudriver.weights.reading import (
-    DIMENSIONS,
+    LENGTHS,
     Piece,
     Source,
     are_sizes,
     chosen,
     in_bytes,
+    is_shape,
     read,
     shown,
     stream_of,
@@ -170,10 +171,9 @@ def tensor(name: str, found: Any, base: int) -> Tensor:
     dtype, shape, offsets = found["dtype"], found["shape"], found["data_offsets"]
     if type(dtype) is not str or dtype not in TYPES:
         raise ValueError(f"tensor {shown(name)} has the unknown dtype {shown(dtype)}")
-    if type(shape) is not list or len(shape) > DIMENSIONS or not are_sizes(shape):
+    if type(shape) is not list or not is_shape(shape, TYPES[dtype][0]):
         raise ValueError(
-            f"tensor {shown(name)} has the shape {shown(shape)}; a shape is a list of at most "
-            f"{DIMENSIONS} lengths"
+            f"tensor {shown(name)} has the shape {shown(shape)}; a shape is a list of {LENGTHS}"
         )
     if (
         type(offsets) is not list

@@ -49,6 +49,7 @@ class Fault:
     target: str  # a file, from the prefix on; or a distribution
     owner: str  # the file's distribution; "" for none
     number: int  # where a file is cut, and what else is left to chance
+    brings: tuple[str, ...] = ()  # a distribution's shared libraries
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -56,7 +57,7 @@ class Fault:
         name = os.path.basename(self.target)
         # A package without its first file is known by its folder.
         folder = os.path.basename(os.path.dirname(self.target)) if "__init__" in name else ""
-        return tuple(word for word in (name, self.owner, folder) if word)
+        return tuple(word for word in (name, self.owner, folder, *self.brings) if word)
 
 
 @dataclass
@@ -99,7 +100,11 @@ def draw(environment: str, seed: int, known: Known) -> Fault:
     others = [p for p in known.opened if p in known.owners and not p.endswith((".py", ".pyc"))]
     others = [path for path in others if path not in libraries]
     used = sorted({known.owners[path][0] for path in known.opened if path in known.owners})
-    pools = [(libraries, LIBRARY, 9), (modules, FILE, 7), (others, FILE, 1)]
+    # Of what nothing opens, the check must not say that an import ends there.
+    opened = set(known.opened)
+    idle = [p for p in known.owners if p.endswith((".py", ".so")) and p not in opened]
+    idle = [path for path in idle if known.owners[path][0] in used]
+    pools = [(libraries, LIBRARY, 9), (modules, FILE, 7), (others, FILE, 1), (idle, FILE, 3)]
     pools = [(pool, kinds, weight) for pool, kinds, weight in pools if pool]
     pools.append((used, DISTRIBUTION, 4))
     pool, kinds, _ = chance.choices(pools, [weight for _, _, weight in pools])[0]
@@ -110,7 +115,10 @@ def draw(environment: str, seed: int, known: Known) -> Fault:
     if kind == "uninstall" and target not in known.required:
         kind = "half uninstall"  # whether anybody wants it, nobody can tell
     owner = known.owners.get(target, ("", ""))[0]
-    return Fault(seed, kind, target, owner, chance.randrange(1 << 30))
+    number = chance.randrange(1 << 30)
+    names = {os.path.basename(path) for path in known.files.get(target, ())}
+    brings = tuple(sorted(name for name in names if ".so" in name))
+    return Fault(seed, kind, target, owner, number, brings)
 
 
 def plant(shop: Workshop, prefix: Path, known: Known, fault: Fault) -> Planted:

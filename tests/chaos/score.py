@@ -20,7 +20,7 @@ class Score:
     """outcome: of a fault that breaks something one of the first four, else HARMLESS."""
 
     outcome: str
-    text: bool = False  # to the letter or contained
+    text: bool = False  # in what a user reads: the traceback, and what is written above it
     false_errors: list[str] = field(default_factory=list)
     false_warnings: list[str] = field(default_factory=list)
 
@@ -52,7 +52,8 @@ def score(words: tuple[str, ...], failures: list[dict], findings: list[dict]) ->
     else:
         about = any(names(f, words) for f in warnings)
         result.outcome = WEAK if about else SILENT
-    result.text = any(predicts(f, each["text"]) for f in errors + warnings for each in failures)
+    shown = [failure.get("shown", failure["text"]) for failure in failures]
+    result.text = any(predicts(f, text) for f in errors + warnings for text in shown)
     return result
 
 

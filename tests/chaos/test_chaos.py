@@ -100,6 +100,19 @@ def test_no_fault_reaches_the_environment_or_the_cache(healthy):
     assert set(met) == {*faults.LIBRARY, *faults.DISTRIBUTION} - {"uninstall", "other version"}
 
 
+def test_some_faults_are_in_what_nothing_opens(healthy):
+    prefix, _, known = healthy
+    known = faults.survey(prefix, [path for path in known.opened if "core" not in path])
+    drawn = [faults.draw("env", seed, known) for seed in range(200)]
+    idle = sum("core.py" in fault.target for fault in drawn)
+    assert 10 < idle < 60
+
+
+def test_a_distribution_is_known_by_its_libraries():
+    fault = faults.Fault(1, "uninstall", "beta", "", 0, ("fast.so",))
+    assert set(fault.words) == {"beta", "fast.so"}
+
+
 def test_other_versions_are_asked_without_what_they_require(healthy):
     prefix, _, known = healthy
     shop = Shop()

@@ -39,8 +39,11 @@ def truth(
             failed.append({"name": "exit", "error": "died"})
         for step in failed:
             text = f"died: {end}" if step["error"] == "died" else step["error"]
-            module = step.get("module", names[0].partition(".")[0])
-            result.failures.append({"module": module, "step": step["name"], "text": text})
+            row = {"step": step["name"], "text": text, "shown": step.get("shown", text)}
+            if text.startswith("died: SIG"):  # as a shell tells it
+                row["shown"] = signal.strsignal(signal.Signals[end]) or text
+            row["module"] = step.get("module", names[0].partition(".")[0])
+            result.failures.append(row)
         result.values.update(answer["values"])
         if any(step["name"].startswith("import ") for step in failed) or end:
             continue  # half an import maps half of the libraries

@@ -12,6 +12,7 @@ import os
 import re
 import sys
 import tempfile
+import traceback
 
 # What a program does first with the package, as far as it goes without a GPU. An exception counts
 # as a failure unless its text has one of NO_GPU.
@@ -179,6 +180,8 @@ def main(out, modules, code):
                 value = run()
         except BaseException as error:
             text = f"{type(error).__name__}: {error}"
+            # All that a user reads: what led to it stands above it.
+            answer["steps"][-1]["shown"] = (logged.text + traceback.format_exc())[-20000:]
         if text is None and not name.startswith("import "):
             failure = logged.failure(LOGGED.get(top, []))
             text = failure and "logged: " + failure

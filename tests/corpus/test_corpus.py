@@ -171,6 +171,9 @@ def here(tmp_path: Path) -> Path:
 def test_a_child_tells_what_failed_and_what_was_mapped(tmp_path):
     prefix = here(tmp_path)
     truth = ask.truth(prefix, ("json", "nosuchmodule"), dict(os.environ), tmp_path)
+    shown = truth.failures[0].pop("shown")  # as a user reads it
+    assert shown.startswith("Traceback")
+    assert shown.strip().endswith("ModuleNotFoundError: No module named 'nosuchmodule'")
     assert truth.failures == [
         {
             "module": "nosuchmodule",

@@ -158,7 +158,9 @@ class TestNumPy:
         assert real.import_error(venv.path) is None
         assert told(venv) == []
 
-    @pytest.mark.parametrize("name", ["_core/numeric", "lib/_shape_base_impl", "linalg/_linalg"])
+    @pytest.mark.parametrize(
+        "name", ["_core/numeric", "lib/_shape_base_impl", "linalg/_linalg", "_core/_exceptions"]
+    )
     def test_a_module_that_is_gone(self, venv, name):
         (venv.site / f"numpy/{name}.py").unlink()
         assert real.import_error(venv.path) is not None
@@ -185,6 +187,20 @@ class TestNumPy:
         assert "--force-reinstall" in found.fix[0] or "--reinstall-package" in found.fix[0]
         if "signal" not in seen and damage != "gone" and name != "umath":
             assert found.predicts in seen
+
+    @pytest.mark.parametrize("damage", ["zeroed", "half"])
+    def test_a_try_survives_a_refused_library_and_no_signal(self, venv, damage):
+        init = venv.site / "torch/__init__.py"
+        guarded = "try:\n    import numpy\nexcept ImportError:\n    pass\n"
+        init.write_text(init.read_text().replace("import numpy\n", guarded))
+        (file,) = (venv.site / "numpy/linalg").glob("_umath_linalg*.so")
+        data = file.read_bytes()
+        broken = {"zeroed": bytes(64) + data[64:], "half": data[: len(data) // 2]}
+        self.replace(venv, str(file), broken[damage])
+        seen = real.import_error(venv.path)
+        (found,) = told(venv)
+        assert (seen is None) == (damage == "zeroed")
+        assert (found.rule, found.severity) == ("CU404", "error" if seen else "warning")
 
 
 def test_a_source_without_an_end(venv):

@@ -7,6 +7,7 @@ import re
 from functools import cache
 
 from cudriver.stack.collect.distributions import matters
+from cudriver.stack.collect.imports import applies
 from cudriver.stack.collect.records import Owners
 from cudriver.stack.elfbits import ElfBits
 from cudriver.stack.model import Distribution, Evidence, Framework, Problem
@@ -133,6 +134,8 @@ class Finder:
         elif recipe.build.get("version"):
             reader.complain(recipe.build["version"][0])
         reader.fill(recipe)
+        mine = [step for step in recipe.steps if applies(step, made)]
+        made.finds_wheels = any(step.pathfinder or step.find for step in mine)
         return made
 
     def _required(self, dists: list[Distribution]) -> bool:

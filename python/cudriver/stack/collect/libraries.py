@@ -70,6 +70,8 @@ class Resolver:
         self._idle: dict[int, LoadedObject] = {}
         # By framework, a file that is there: the library that it does not find.
         self._lacking: dict[tuple[str, str], str] = {}
+        # By framework, a file of that name that is there, and what the loader says of it.
+        self._refused: dict[tuple[str, str], Fault] = {}
         self._started: Process | None = None
         self._doubt: Evidence | None = None  # where the environment's Python could not be read
         self._processes: dict[str, Process | None] = {}  # by the framework that is imported
@@ -168,18 +170,21 @@ class Resolver:
         self._dlopened(process, framework)
 
     def load_reached(
-        self, libraries: list[tuple[Framework, str]], suspect: dict[str, FileFault]
+        self, libraries: list[tuple[Framework, str, bool]], suspect: dict[str, FileFault]
     ) -> set[str]:
         """Loads extension modules that imports reach, and tells what suspect files do to them.
-        Returns the files that the loader complained of, or that end before they should.
+        Returns the files that the loader complained of, or that end before they should. What
+        ends the process in a signal, no caller survives.
         """
         met: set[str] = set()
         bad = {path for path in suspect if is_library(path) and not loadable(self.root, path)}
-        for framework, path in libraries:
+        for framework, path, survived in libraries:
             process = self._imported(framework.name)
             if process is None:
                 continue
             event = Event(process.copy().dlopen(path), "needed", IMPORT)
+            if survived and any(fault.kind != "damaged" for fault in event.load.faults):
+                continue
             for fault in event.load.faults[:1]:
                 culprits = {p for p in suspect if os.path.basename(p) in fault.message}
                 if culprits - met:  # the first one tells
@@ -343,8 +348,11 @@ class Resolver:
         if event.means == NOTHING:
             self._idle.update((id(mapped), mapped) for mapped in load.objects)
             for fault in load.faults[:1]:
+                key = framework.name, os.path.basename(load.name)
                 if "/" in load.name and fault.kind == "not found":
-                    self._lacking[framework.name, os.path.basename(load.name)] = fault.name
+                    self._lacking[key] = fault.name
+                elif "/" in load.name:
+                    self._refused[key] = fault
             return
         if load.faults:
             self._fault(load.faults[0], framework, event)
@@ -354,8 +362,10 @@ class Resolver:
     def _fault(
         self, fault: Fault, framework: Framework, event: Event, rescue: str | None = None
     ) -> None:
-        lacking = self._lacking.get((framework.name, fault.name))
-        cause = lacking if fault.kind == "not found" else None
+        cause: str | None = None
+        if fault.kind == "not found":
+            cause = self._lacking.get((framework.name, fault.name))
+            fault = self._refused.get((framework.name, fault.name), fault)
         same = (cause, framework.name, event.means)
         if any((f.name, f.framework, f.means) == same for f in self.faults):
             return  # told already: what would have brought it in lacks that library itself

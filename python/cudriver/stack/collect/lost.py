@@ -103,8 +103,8 @@ class Lost:
                 for f in suspects
                 if f.framework is not None or f.file in met or _broken(modules, f)
             ]
-            found = reach.met + [fault for fault in found if fault.framework is None]
-            facts.file_faults = [fault for fault in facts.file_faults if fault.framework is None]
+            found = reach.met + [fault for fault in found if fault not in reach.met]
+            facts.file_faults = [fault for fault in facts.file_faults if fault not in reach.met]
         facts.file_faults += found
 
     def _hidden(self) -> list[FileFault]:
@@ -115,13 +115,12 @@ class Lost:
             if dist.location not in folders or dist.name.startswith("nvidia-"):
                 continue
             before = folders[: folders.index(dist.location)]
-            package = dist.name.replace("-", "_")
-            for folder in before:
-                if package in self.tree.names(folder):
-                    value = f"comes before {dist.location}/{package}"
-                    evidence = Evidence(f"{folder}/{package}", None, value)
+            for package in {dist.name.replace("-", "_"), dist.name.replace("-", "/")}:
+                for folder in before if self.tree.is_dir(f"{dist.location}/{package}") else ():
                     file = f"{folder}/{package}"
-                    found.append(FileFault(dist.name, file, "hidden", evidence))
+                    if self.tree.is_dir(file):
+                        evidence = Evidence(file, None, f"comes before {dist.location}/{package}")
+                        found.append(FileFault(dist.name, file, "hidden", evidence))
         return found
 
 

@@ -19,13 +19,16 @@ if TYPE_CHECKING:
 SOURCE_LIMIT = 2 << 20  # bytes of one
 STRINGS_LIMIT = 16 << 20  # bytes of an extension module's read-only data
 STREAMS = 64  # compressed texts of one extension module
-_MOVED = re.compile(rb"__path__|\bglobals\(\)|\bvars\(\)")
+_MOVED = re.compile(rb"__path__|\b(?:globals|vars)\(\)\.update\(")
 _DYNAMIC = re.compile(
     rb"\bglobals\(\)|\bsys\.modules\[__name__|^[ \t]*(?:exec|vars|locals)\(|lazy_loader",
     re.MULTILINE,
 )
 _JOINS = re.compile(rb"__path__|declare_namespace")  # its folder with those of the same name
 _PATHS = re.compile(rb"^import[ \t].*(?:sys\.path|addsitedir)", re.MULTILINE)
+_TYPE_PARAMETERS = re.compile(
+    rb"^([ \t]*(?:class|def|async def)[ \t]+\w+)\[[^\]\n]*\]", re.MULTILINE
+)
 _AT_THE_END = ("was never closed", "unterminated triple-quoted", "unexpected EOF")
 
 
@@ -130,7 +133,8 @@ class Modules:
     def hidden(self, name: str) -> FileFault | None:
         """The folder that comes before that of a module's package, where it has no such module."""
         for file, fault in self._hiding:
-            first, package = file.rpartition("/")[0], file.rpartition("/")[2]
+            first = next(site for site in self.site_packages if file.startswith(f"{site}/"))
+            package = file[len(first) + 1 :].replace("/", ".")
             place = self.find(package)
             joins = place is not None and place.source and _JOINS.search(self.text(place))
             if f"{name}.".startswith(f"{package}.") and not joins:
@@ -155,7 +159,9 @@ class Modules:
         """The names of what lies in a package's folders."""
         place = self.find(name)
         if name not in self._children:
-            folders = place.folders if place is not None else []
+            folders = [*place.folders] if place is not None else []
+            if place is not None and place.source and _MOVED.search(self.text(place)):
+                folders += [f"{folder}/{name}" for folder in folders for name in self.names(folder)]
             bases = (base for folder in folders for base in self.names(folder))
             self._children[name] = frozenset(base.partition(".")[0] for base in bases)
         return self._children[name]
@@ -192,6 +198,8 @@ class Modules:
             if b"\0" in source:
                 self._broken[place.path] = "source code string cannot contain null bytes"
                 return None
+            if self.version > sys.version_info[:2]:
+                source = _TYPE_PARAMETERS.sub(rb"\1", source)
             return ast.parse(source)
         except SyntaxError as error:
             # The words and the grammar are those of the Python that runs this: a newer one knows
@@ -228,6 +236,12 @@ class Modules:
         """
         tree = self.tree(place)
         return tree is None or name not in self._bound_in(place, tree, module)
+
+    def brings(self, place: Place, name: str) -> bool:
+        """Whether an attribute of a package is a submodule, which its __getattr__ imports."""
+        tree = self.tree(place)
+        bound = self._bound_in(place, tree, "") if tree is not None else frozenset[str]()
+        return "__getattr__" in bound and bound.isdisjoint((name, "*"))
 
     def _bound_in(self, place: Place, tree: ast.Module, module: str) -> frozenset[str]:
         key = place.path, module

@@ -2,12 +2,13 @@
 
 Read only where there is such a file. What counts runs whatever happens: the statements of a
 module's own level and of the functions that it calls there, those of unknown conditions and of a
-`try` that survives left out.
+`try` that survives anything left out.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import heapq
 import re
 import sys
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 
 from cudriver.stack.collect.modules import Modules, Place
 from cudriver.stack.collect.records import loadable
-from cudriver.stack.collect.running import attributes, running
+from cudriver.stack.collect.running import ABSENCE, ATTRIBUTE, IMPORT, attributes, running
 from cudriver.stack.model import FileFault
 
 TYPE_CHECKING = False
@@ -26,7 +27,12 @@ if TYPE_CHECKING:
 
 MODULES = 600  # that are read; PyTorch's import reads 1,500, those nearest to the files first
 _NUMPY = (b"numpy._core._multiarray_umath", b"numpy.core._multiarray_umath")
+_NAMED = {"numpy._core._multiarray_umath": ("numpy._core._exceptions", "numpy.dtypes")}
 _DOTTED = re.compile(rb"(?<=\0)[A-Za-z_]\w*(?:\.\w+)+(?=\0)")
+
+
+class _EndedError(Exception):
+    """A module ends in an error that is survived."""
 
 
 class Reach:
@@ -41,14 +47,15 @@ class Reach:
         self.modules = modules
         self.absent = {each.name: each for each in absent}
         self.required = required
-        self.libraries: list[tuple[Framework, str]] = []  # extension modules that imports reach
+        # Extension modules that imports reach, and whether an ImportError of theirs is survived.
+        self.libraries: list[tuple[Framework, str, bool]] = []
         self.met: list[FileFault] = []
         self._near = self._prefixes()
-        self._queue: list[tuple[bool, int, int, str]] = []
-        self._seen: dict[str, bool] = {}  # modules that are reached: only where a `try` survives?
-        self._statements: dict[str, list[tuple[ast.stmt, bool]]] = {}  # by file, what runs
+        self._queue: list[tuple[int, int, int, str]] = []
+        self._seen: dict[str, int] = {}  # modules that are reached, and what is survived there
+        self._statements: dict[str, list[tuple[ast.stmt, int]]] = {}  # by file, what runs
         self._named: dict[str, list[str]] = {}  # by extension module, what it imports
-        self._guarded = False  # whether the code that is followed survives an ImportError
+        self._survived = 0  # which errors the code that is followed survives: ABSENCE, ...
 
     def _prefixes(self) -> set[str]:
         """The dotted names of the packages that the files lie in, or would."""
@@ -87,11 +94,11 @@ class Reach:
 
     def _nearest_first(self) -> None:
         """Follows an import as far as MODULES allows."""
-        self._guarded = False
+        self._survived = 0
         self._import(self._framework.module)
         while self._queue and len(self._seen) < MODULES and not self._all_met():
-            self._guarded, _, _, name = heapq.heappop(self._queue)
-            if self._seen[name] == self._guarded:
+            _, self._survived, _, name = heapq.heappop(self._queue)
+            if self._seen[name] == self._survived:
                 for _ in self._execute(name):
                     pass
         self._queue.clear()
@@ -101,18 +108,18 @@ class Reach:
         absent = all(each.framework is not None for each in self.absent.values())
         return absent and len(self.met) == len(self.modules.faults)
 
-    def _in_order(self, reached: dict[str, bool]) -> None:
+    def _in_order(self, reached: dict[str, int]) -> None:
         """Follows an import as Python does, in what is known to be reached."""
-        self._guarded = False
+        self._survived = 0
         self._import(self._framework.module)
-        running: list[tuple[bool, Iterator[None]]] = []
+        running: list[tuple[int, Iterator[None]]] = []
         while self._queue or running:
-            for guarded, _, _, name in sorted(self._queue, key=lambda one: -one[2]):
+            for _, survived, _, name in sorted(self._queue, key=lambda one: -one[2]):
                 if name in reached:
-                    running.append((guarded, self._execute(name)))
+                    running.append((survived, self._execute(name)))
             self._queue.clear()
             if running:
-                self._guarded, module = running[-1]
+                self._survived, module = running[-1]
                 if next(module, self) is self:
                     running.pop()
 
@@ -122,36 +129,50 @@ class Reach:
             name = name.rpartition(".")[0]
         return len(name.split(".")) if name else 0
 
-    def _import(self, name: str, guarded: bool = False) -> bool:
-        """`import a.b.c`: each of the three. Whether they are there. guarded: an ImportError is
-        survived.
+    def _import(self, name: str, caught: int = 0) -> bool:
+        """`import a.b.c`: each of the three. Whether they are there. caught: errors that the
+        statement itself survives.
         """
-        guarded = guarded or self._guarded
+        survived = caught | self._survived
         for part in _prefixes(name):
             place = self.modules.find(part)
             if place is None or place.gone:
-                if not guarded:
-                    self._nothing(part, place)
+                self._nothing(part, place, caught)
                 return False
-            if self._seen.get(part, True) and self._seen.get(part) != guarded:
-                self._seen[part] = guarded
-                order = -self._nearness(part), len(self._seen), part
-                heapq.heappush(self._queue, (guarded, *order))
+            before = self._seen.get(part, -1)
+            if survived & before != before:
+                self._seen[part] = survived & before
+                order = -self._nearness(part), survived & before, len(self._seen), part
+                heapq.heappush(self._queue, order)
         return True
 
-    def _nothing(self, name: str, place: Place | None) -> None:
+    def _nothing(self, name: str, place: Place | None, caught: int) -> None:
         """An import of what is not there, be it of a distribution that should be."""
         fault = place.fault if place is not None else self.modules.hidden(name)
         if fault is not None:
-            self._meet(fault, f"No module named '{name}'")
+            self._fail(fault, f"No module named '{name}'", ABSENCE, caught)
+        if fault is not None or (caught | self._survived) & ABSENCE:
             return
         known = name in sys.stdlib_module_names  # some are distributions, too: dataclasses
         absent = self.absent.get(_distribution(name)) if not known else None
         if absent is not None and absent.framework is None and not self._elsewhere(name):
             absent.framework, absent.says = self._framework.name, f"No module named '{name}'"
 
+    def _fail(self, fault: FileFault, says: str, error: int, caught: int) -> None:
+        """A statement that ends in that error. Raises _EndedError where what imports the module
+        survives it: the rest of the module does not run.
+        """
+        if not (caught | self._survived) & error:
+            self._meet(fault, says)
+        elif not caught & error:
+            raise _EndedError
+
     def _execute(self, name: str) -> Iterator[None]:
         """What runs when a module is imported, statement by statement."""
+        with contextlib.suppress(_EndedError):
+            yield from self._run(name)
+
+    def _run(self, name: str) -> Iterator[None]:
         place = self.modules.find(name)
         if place is None:
             return
@@ -167,12 +188,11 @@ class Reach:
         known: dict[str, str] = {}  # by what this module calls it, the module
         if place.path not in self._statements:
             self._statements[place.path] = list(running(tree.body, self.modules.version))
-        for node, survives in self._statements[place.path]:
-            guarded = survives or self._guarded
+        for node, caught in self._statements[place.path]:
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     for part in _prefixes(alias.name):
-                        there = self._import(part, guarded)
+                        there = self._import(part, caught)
                         yield
                         if not there:
                             break
@@ -182,26 +202,27 @@ class Reach:
                 module = _module(name, bool(place.folders), node)
                 there = bool(module)
                 for part in _prefixes(module):
-                    there = there and self._import(part, guarded)
+                    there = there and self._import(part, caught)
                     yield
                 source = self.modules.find(module) if there else None
                 for alias in node.names if source else ():
                     yield
-                    if source and self._from(module, source, alias.name, guarded):
+                    if source and self._from(module, source, alias.name, caught):
                         known[alias.asname or alias.name] = f"{module}.{alias.name}"
                 yield
-            elif not guarded and any(self._nearness(each) for each in known.values()):
-                self._uses(node, known)
+            elif any(self._nearness(each) for each in known.values()):
+                self._uses(node, known, caught)
 
     def _extension(self, name: str, place: Place) -> None:
         """An extension module: whether it is one, and what it imports itself: NumPy's core, where
         it is compiled with NumPy's C interface, and what Cython keeps the names of.
         """
         fault = place.fault
-        if fault is not None and not self._guarded and not loadable(self.modules.root, place.path):
+        survived = bool(self._survived & IMPORT)
+        if fault is not None and not survived and not loadable(self.modules.root, place.path):
             self._meet(fault, "")
-        if self._nearness(name) and not self._guarded:
-            self.libraries.append((self._framework, place.path))
+        if self._nearness(name):
+            self.libraries.append((self._framework, place.path, survived))
         if place.path not in self._named:
             self._named[place.path] = list(dict.fromkeys(self._names_in(name, place.path)))
         for one in self._named[place.path]:
@@ -210,7 +231,8 @@ class Reach:
     def _names_in(self, module: str, path: str) -> Iterator[str]:
         """The modules that an extension module names."""
         data = self.modules.strings(path)
-        yield from (one.decode() for one in _NUMPY if b"\0%s\0" % one in data)
+        yield from [one.decode() for one in _NUMPY if b"\0%s\0" % one in data][:1]
+        yield from _NAMED.get(module, ())
         if b"cython_runtime" in data:
             for one in dict.fromkeys(_DOTTED.findall(data)):
                 if self.modules.find(one.decode()) is not None:
@@ -221,7 +243,7 @@ class Reach:
         """An import by an extension module, which takes some name from there."""
         place = self.modules.find(name) if self._import(name) else None
         fault = place.fault if place is not None else None
-        if place is not None and fault is not None and not self._guarded:
+        if place is not None and fault is not None and not self._survived & IMPORT:
             bare = place.source and fault.what == "size"  # an empty file
             if bare or (not place.path and not fault.evidence.value.endswith(",0")):
                 self._meet(fault, "")
@@ -257,7 +279,7 @@ class Reach:
             if not best or self.modules.find(f"{name}.{best}") is None:
                 break
             name, follows = f"{name}.{best}", follows[1 + len(best) :]
-        return name if name != top else None
+        return name if name != top and follows[:1] != " " else None  # not "numpy.core failed"
 
     def _meet(self, fault: FileFault, says: str) -> None:
         """Keeps what the first import that meets it says."""
@@ -265,33 +287,33 @@ class Reach:
             fault.framework, fault.says = self._framework.name, says
             self.met.append(fault)
 
-    def _from(self, module: str, source: Place, name: str, guarded: bool) -> bool:
+    def _from(self, module: str, source: Place, name: str, caught: int) -> bool:
         """`from module import name`. Whether that is a module."""
         place = self.modules.find(f"{module}.{name}") if name != "*" else None
         says = f"cannot import name '{name}' from"
         if place is None:
-            if name != "*" and not guarded:
+            if name != "*":
                 hidden = self.modules.hidden(f"{module}.{name}")
                 if hidden is not None and self.modules.submodule_only(module, source, name):
-                    self._meet(hidden, says)
-                self._lacks(source, name, says)
+                    self._fail(hidden, says, IMPORT, caught)
+                self._lacks(source, name, says, IMPORT, caught)
             return False
         if not self.modules.submodule_only(module, source, name):
             return False
         if not place.gone:
-            self._import(f"{module}.{name}", guarded)
-        elif place.fault is not None and not guarded:
-            self._meet(place.fault, says)
+            self._import(f"{module}.{name}", caught)
+        elif place.fault is not None:
+            self._fail(place.fault, says, IMPORT, caught)
         return True
 
-    def _lacks(self, source: Place, name: str, says: str) -> None:
+    def _lacks(self, source: Place, name: str, says: str, error: int, caught: int) -> None:
         """A name that a damaged module no longer has."""
         fault = source.fault
         if fault is None or (name.startswith("__") and name != "__all__"):
             return
         bound = source.source and (self.modules.binds(source, name) or self._set(name))
         if not source.path or (source.source and not bound):
-            self._meet(fault, says)
+            self._fail(fault, says, error, caught)
 
     def _elsewhere(self, name: str) -> bool:
         """Whether a module may be where folders do not show it."""
@@ -308,7 +330,7 @@ class Reach:
         places = filter(None, map(self.modules.find, self._seen))
         return any(search(self.modules.text(place)) for place in places if place.source)
 
-    def _uses(self, node: ast.stmt, known: dict[str, str]) -> None:
+    def _uses(self, node: ast.stmt, known: dict[str, str], caught: int) -> None:
         """Attributes of modules that a statement takes whatever happens."""
         for chain in attributes(node):
             module = known.get(chain[0])
@@ -317,9 +339,11 @@ class Reach:
                 if module is None or place is None:
                     break
                 below = self.modules.find(f"{module}.{name}")
-                if below is None:
+                if below is not None and self.modules.brings(place, name):
+                    self._import(f"{module}.{name}", caught)
+                elif below is None:
                     says = f"module '{module}' has no attribute '{name}'"
-                    self._lacks(place, name, says)
+                    self._lacks(place, name, says, ATTRIBUTE, caught)
                 module, place = f"{module}.{name}", below
 
 

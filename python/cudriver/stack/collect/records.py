@@ -198,9 +198,9 @@ def _lost(
         folders.setdefault(folder, []).append((name, number, line.strip()))
     found: list[FileFault] = []
     for folder, lines in folders.items():
-        if not folder or folder.startswith(("/", "..", '"')):
+        if folder.startswith(("/", "..", '"')):
             continue
-        place = f"{dist.location}/{folder}"
+        place = f"{dist.location}/{folder}".rstrip("/")
         there = {*root.names(place)}
         compiled = {n.partition(".")[0] for n in there if n.endswith((".pyc", ".so"))}
         for name, number, said in lines:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import ast
+from functools import reduce
+from operator import or_
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _FALSE = frozenset(("TYPE_CHECKING", "__NUMPY_SETUP__"))
-_OTHER_ERRORS = frozenset(("NameError", "AttributeError", "KeyError", "ValueError", "TypeError"))
-_OF_IMPORTS = frozenset(("ImportError", "ModuleNotFoundError", "OSError"))
+
+# What code survives: that a module is not there, another failure of an import, a missing attribute.
+ABSENCE, IMPORT, ATTRIBUTE = 1, 2, 4
+_CAUGHT = {
+    "ModuleNotFoundError": ABSENCE, "ImportError": ABSENCE | IMPORT, "AttributeError": ATTRIBUTE,
+    "OSError": 0, "NameError": 0, "KeyError": 0, "ValueError": 0, "TypeError": 0,
+}  # fmt: skip
 
 
 def attributes(node: ast.stmt) -> Iterator[list[str]]:
@@ -43,9 +50,9 @@ def running(
     body: list[ast.stmt],
     version: tuple[int, ...],
     functions: dict[str, ast.FunctionDef] | None = None,
-) -> Iterator[tuple[ast.stmt, bool]]:
+) -> Iterator[tuple[ast.stmt, int]]:
     """The simple statements that run whatever happens, functions and classes as they are defined,
-    of a function that is called its imports; and whether an ImportError of theirs is survived.
+    of a function that is called its imports; and which errors of theirs are survived.
     """
     functions = {} if functions is None else functions
     for node in body:
@@ -54,29 +61,27 @@ def running(
             if known is not None:
                 yield from running(node.body if known else node.orelse, version, functions)
         elif isinstance(node, ast.Try):
-            inner = running(node.body, version, functions)
-            if all(map(_goes_on_raising, node.handlers)):
-                caught = bool(node.handlers)
-                yield from (pair for pair in inner if not caught or _imports(pair))
-            elif all(map(_lets_syntax_errors_pass, node.handlers)):
-                yield from ((each, True) for each, _ in filter(_imports, inner))
+            caught = [_caught(handler) for handler in node.handlers]
+            for each, survived in running(node.body, version, functions):
+                if None not in caught and (not caught or _imports((each, 0))):
+                    yield each, survived | reduce(or_, filter(None, caught), 0)
             yield from running(node.finalbody, version, functions)
         elif isinstance(node, ast.With):
             if all(map(_lets_errors_pass, node.items)):
                 yield from running(node.body, version, functions)
         elif isinstance(node, ast.ClassDef):
-            yield node, False
+            yield node, 0
             yield from running(node.body, version, {})
         elif isinstance(node, ast.FunctionDef):
             functions.pop(node.name, None)
             yields = any(isinstance(each, (ast.Yield, ast.YieldFrom)) for each in ast.walk(node))
             if not node.decorator_list and not yields:
                 functions[node.name] = node
-            yield node, False
+            yield node, 0
         elif isinstance(node, (ast.For, ast.While, ast.AsyncFor, ast.AsyncWith, ast.Match)):
             pass  # how often, is not known
         else:
-            yield node, False
+            yield node, 0
             called = functions.pop(_called(node), None)
             if called is not None:
                 yield from filter(_imports, running(called.body, version, functions))
@@ -84,7 +89,7 @@ def running(
             return
 
 
-def _imports(pair: tuple[ast.stmt, bool]) -> bool:
+def _imports(pair: tuple[ast.stmt, int]) -> bool:
     return isinstance(pair[0], (ast.Import, ast.ImportFrom))
 
 
@@ -110,20 +115,15 @@ def _called(node: ast.stmt) -> str:
     return function.id if isinstance(function, ast.Name) else ""
 
 
-def _goes_on_raising(handler: ast.ExceptHandler) -> bool:
-    """Whether a handler ends in an exception, or is for others than an import's."""
-    return isinstance(handler.body[-1], ast.Raise) or _is_for(handler, _OTHER_ERRORS)
-
-
-def _lets_syntax_errors_pass(handler: ast.ExceptHandler) -> bool:
-    return _goes_on_raising(handler) or _is_for(handler, _OTHER_ERRORS | _OF_IMPORTS)
-
-
-def _is_for(handler: ast.ExceptHandler, errors: frozenset[str]) -> bool:
-    """Whether a handler is for these alone."""
+def _caught(handler: ast.ExceptHandler) -> int | None:
+    """What a handler survives; None where it may be anything."""
     nodes = list(ast.walk(handler.type)) if handler.type is not None else []
-    names = {n.id for n in nodes if isinstance(n, ast.Name)}
-    return bool(names) and names <= errors and not any(isinstance(n, ast.Attribute) for n in nodes)
+    names = {each.id for each in nodes if isinstance(each, ast.Name)}
+    if isinstance(handler.body[-1], ast.Raise):
+        return 0
+    if not names or names - {*_CAUGHT} or any(isinstance(n, ast.Attribute) for n in nodes):
+        return None
+    return reduce(or_, (_CAUGHT[name] for name in names))
 
 
 def decided(test: ast.expr, version: tuple[int, ...]) -> bool | None:

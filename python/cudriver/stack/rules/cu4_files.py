@@ -87,7 +87,8 @@ def _without_modules(facts: Facts, dist: Distribution, faults: list[FileFault]) 
         # numba.cuda serves without numba_cuda, which replaces it.
         and not f.path.endswith(f"/{f.module.replace('.', '_')}" if "." in f.module else "//")
     }
-    packages.setdefault(f"{dist.location}/{dist.name}", dist.name)
+    if any(dist.name in (f.distribution, f.module) for f in facts.frameworks):
+        packages.setdefault(f"{dist.location}/{dist.name}", dist.name)
     vital = [
         f
         for f in faults

@@ -174,7 +174,7 @@ def test_every_rule_is_planted_once():
 def test_every_rule_has_a_page(rule):
     text = explain.page(rule, PAGES)
     assert text.startswith(f"# {rule} ")
-    parts = ["## What it means", "## How it is seen", "## How it is fixed"]
+    parts = ["## What it means", "## How it is detected", "## How it is fixed"]
     assert [line for line in text.splitlines() if line.startswith("## ")] == parts
     assert max(map(len, text.splitlines())) <= 80
     assert explain.rule_names(PAGES) == list(registry())

@@ -167,7 +167,7 @@ SKELETON = re.compile(r"^#+ |^```.*?^```$", re.MULTILINE | re.DOTALL)
 LITERAL = re.compile(r"`[^`]+`|(?:CU|EX|FL)\d{3}")
 SECTIONS = {
     "What it means": "含义",
-    "How it is seen": "怎样发现",
+    "How it is detected": "怎样发现",
     "How it is fixed": "怎样修复",
     "Example": "示例",
 }

@@ -23,7 +23,7 @@ def parser() -> ArgumentParser:
     """The command's options."""
     result = terminal.parser(
         "cudriver explain",
-        description="What a rule means, how it is seen and how it is fixed. Without RULE, the "
+        description="What a rule means, how it is detected and how it is fixed. Without RULE, the "
         "error's text is read from standard input and its rule found.",
         epilog="exit status: 0 explained, 2 usage, 3 no rule matches this text",
     )

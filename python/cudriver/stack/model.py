@@ -264,7 +264,7 @@ class Resolution(Record):
 
     soname: str
     needed_by: str  # the file that asks
-    path: str | None  # None: found nowhere
+    path: str | None  # None: not found
     rule: str  # loaded, preload, rpath, LD_LIBRARY_PATH, runpath, cache, default, absolute, none
     detail: str = ""  # the entry that matched: "$ORIGIN/../../nvidia/nccl/lib", a folder, a file
     how: str = "needed"  # "needed", "dlopen", "preload"

@@ -149,6 +149,7 @@ class Simulator:
             "set_profile": (ctypes.c_int, [text]),
             "fail": (ctypes.c_int, [text]),
             "fail_next": (ctypes.c_int, [text, ctypes.c_int]),
+            "hold_call": (ctypes.c_int, [text, word]),
             "clear_faults": (None, []),
             "call_count": (ctypes.c_longlong, [text]),
             "reset_counts": (None, []),

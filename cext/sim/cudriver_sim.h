@@ -71,6 +71,10 @@ int cudriver_sim_fail(const char *spec);
 int cudriver_sim_fail_next(const char *function, int code);
 void cudriver_sim_clear_faults(void);
 
+/* The nth call of `function` from now on does not begin until cudriver_sim_clear_faults. -1 for an
+ * unknown name. */
+int cudriver_sim_hold_call(const char *function, unsigned long long nth);
+
 /* How often `function` was called since load or the last reset; NULL or "*": all functions
  * together; "async": operations run on streams. -1 for an unknown name. Failed calls count. */
 long long cudriver_sim_call_count(const char *function);

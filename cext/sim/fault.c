@@ -34,7 +34,7 @@ struct fault {
     int call;               /* an enum sim_call, ANY_CALL or OPERATIONS */
     unsigned long long nth; /* the nth matching call since it was set; 0: every one */
     unsigned long long seen;
-    CUresult code;
+    CUresult code; /* SUCCESS: the call waits until faults are cleared */
 };
 
 static const struct call_info {
@@ -53,6 +53,8 @@ static atomic_ullong operations;
 static pthread_mutex_t fault_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct fault faults[MAX_FAULTS];
 static atomic_int fault_count;
+static unsigned long long clears; /* how often */
+static pthread_cond_t cleared = PTHREAD_COND_INITIALIZER;
 
 int sim_call_since(enum sim_call call)
 {
@@ -112,6 +114,7 @@ static bool fault_matches(int wanted, int call)
 static CUresult fault_check(int call)
 {
     CUresult result = CUDA_SUCCESS;
+    bool held = false;
 
     if (atomic_load_explicit(&fault_count, memory_order_relaxed) == 0) {
         return CUDA_SUCCESS;
@@ -126,6 +129,10 @@ static CUresult fault_check(int call)
         if ((fault->nth == 0 || fault->seen == fault->nth) && result == CUDA_SUCCESS) {
             result = fault->code;
         }
+        held = held || (fault->code == CUDA_SUCCESS && fault->seen == fault->nth);
+    }
+    for (unsigned long long before = clears; held && clears == before;) {
+        pthread_cond_wait(&cleared, &fault_lock);
     }
     pthread_mutex_unlock(&fault_lock);
     return result;
@@ -146,7 +153,7 @@ static int fault_add(int call, unsigned long long nth, int code)
 {
     int result = -1;
 
-    if (call < 0 || code <= 0) {
+    if (call < 0 || code < 0) {
         return -1;
     }
     pthread_mutex_lock(&fault_lock);
@@ -209,13 +216,22 @@ SIM_EXPORT int cudriver_sim_fail(const char *spec)
 
 SIM_EXPORT int cudriver_sim_fail_next(const char *function, int code)
 {
-    return fault_add(call_find(function, strlen(function)), 1, code);
+    return code <= 0 ? -1 : fault_add(call_find(function, strlen(function)), 1, code);
+}
+
+SIM_EXPORT int cudriver_sim_hold_call(const char *function, unsigned long long nth)
+{
+    int call = call_find(function, strlen(function));
+
+    return call >= SIM_CALLS ? -1 : fault_add(call, nth, CUDA_SUCCESS);
 }
 
 SIM_EXPORT void cudriver_sim_clear_faults(void)
 {
     pthread_mutex_lock(&fault_lock);
     atomic_store(&fault_count, 0);
+    clears++;
+    pthread_cond_broadcast(&cleared);
     pthread_mutex_unlock(&fault_lock);
 }
 

@@ -235,6 +235,29 @@ def pins(cu: Any) -> None:
     cu.pin(read_only).close()
 
 
+@covers(
+    "pin_async", "pinned_empty_async", "Pinning", "Pinning.array", "Pinning.nbytes",
+    "Pinning.closed", "Pinning.done", "Pinning.progress", "Pinning.wait", "Pinning.close",
+    "Pinning.__enter__", "Pinning.__exit__", "Pinning.__await__",
+)  # fmt: skip
+def pins_in_the_background(cu: Any) -> None:
+    from cudriver.memory import pinning as implementation
+
+    async def wait(pinning: Any) -> None:
+        await pinning
+
+    step, implementation.STEP = implementation.STEP, MIDDLE
+    try:
+        with cu.pin_async(np.zeros(MIDDLE)) as pinning:
+            pinning.wait()
+            pinning.done, pinning.progress, pinning.closed, pinning.nbytes, repr(pinning)
+        with cu.pinned_empty_async((2, MIDDLE)) as pinning:
+            asyncio.run(wait(pinning))
+            cu.is_pinned(pinning.array)
+    finally:
+        implementation.STEP = step
+
+
 @covers("pinned_numpy", "pinned_numpy.__enter__", "pinned_numpy.__exit__")
 def numpys_own_arrays(cu: Any) -> None:
     with cu.pinned_numpy(min_bytes=100):

@@ -174,8 +174,9 @@ CUresult staging_dense_copy(const struct cudriver_copy_plan *plan, struct cudriv
             bytes = cudriver_hostmem_run(host + at, bytes); /* split at a registration's end too */
         }
         result = part_copy(plan, device + at, host + at, bytes, call);
-        if (result == CUDA_ERROR_INVALID_VALUE && (plan->unlooked || slot) && !cut) {
-            cut = true; /* somebody's registration may end within the range */
+        if (result == CUDA_ERROR_INVALID_VALUE && !plan->one_run &&
+            cudriver_hostmem_run(host + at, bytes) < bytes) {
+            cut = true; /* a registration ends within the range, maybe since a moment ago */
             bytes = 0;
             result = CUDA_SUCCESS;
         } else if (result == CUDA_SUCCESS && at + bytes < plan->bytes &&

@@ -17,6 +17,7 @@
 #ifndef CUDRIVER_HOSTMEM_H
 #define CUDRIVER_HOSTMEM_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -89,8 +90,23 @@ bool cudriver_hostmem_is_registered(const void *address, size_t bytes);
  * while memory is being registered or released. */
 bool cudriver_hostmem_uses_device(CUdevice device);
 
+/* How many of the `bytes` at `address` are registered by us so far, from the first on, while a pin
+ * is being made of them. */
+size_t cudriver_hostmem_locked(const void *address, size_t bytes);
+
 /* A user's page-lock on a range; opaque. */
 struct cudriver_pin;
+
+/* Result of a pin that another thread stopped. Not a driver code. */
+#define CUDRIVER_PIN_STOPPED ((CUresult)0x7fff0002)
+
+/* How to make a pin. All zero: at once. */
+struct cudriver_pin_way {
+    bool read_only;          /* the mapping may lack write permission */
+    bool fresh;              /* new memory: several threads touch it */
+    size_t step;             /* most bytes of one registration; 0: of any length */
+    const atomic_bool *stop; /* NULL, or what cudriver_pin_stop sets */
+};
 
 struct cudriver_pin_range {
     uintptr_t begin;
@@ -102,11 +118,14 @@ struct cudriver_pin_range {
  * pin holds as a whole shares its registration. One that shares a part with another, or contains
  * it, is HOST_MEMORY_ALREADY_REGISTERED, and *other tells the other's range (else 0 bytes). Memory
  * that is page-locked already (by our pool, cuMemHostAlloc, another library) is accepted as it is.
- * `read_only`: the mapping may lack write permission. The caller keeps the memory alive until
- * cudriver_pin_destroy.
+ * Waits while another thread page-locks a part of the memory. The caller keeps the memory alive
+ * until cudriver_pin_destroy.
  */
-CUresult cudriver_pin_create(void *address, size_t bytes, bool read_only, struct cudriver_pin **pin,
-                             struct cudriver_pin_range *other);
+CUresult cudriver_pin_create(void *address, size_t bytes, const struct cudriver_pin_way *way,
+                             struct cudriver_pin **pin, struct cudriver_pin_range *other);
+
+/* Ends a cudriver_pin_create of another thread soon, unless it is over. */
+void cudriver_pin_stop(atomic_bool *stop);
 
 /* Ends a pin, and unregisters its memory with the last pin that shares it. NULL is fine. Needs no
  * context. */

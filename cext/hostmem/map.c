@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "driver/driver.h"
@@ -17,13 +18,15 @@
 #include "driver/platform.h"
 
 #ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23 /* since Linux 5.14 */
+#define MADV_POPULATE_READ 22 /* both since Linux 5.14 */
+#define MADV_POPULATE_WRITE 23
 #endif
 
 #define MOST_THREADS 16
 #define TOUCH_UNIT ((size_t)8 << 20) /* bytes that one thread touches at a time */
 #define LEAD 2                       /* registration begins after 1/LEAD of the block */
 #define TOUCH_PATIENCE 100000000ull  /* ns for one unit; longer means that huge pages stall */
+#define PAUSE_NS 100000              /* ns between two pieces */
 
 static size_t system_page(void)
 {
@@ -97,14 +100,16 @@ struct touch {
     size_t bytes;
     bool huge;
     pthread_mutex_t gate; /* held until all threads have started */
+    size_t threads;       /* beside this one */
     atomic_size_t next;   /* the next unit to take */
     size_t alone;         /* bytes to take before the registration begins */
     atomic_bool stalled;
     atomic_bool failed;
+    atomic_bool over; /* the registration: the rest need not be touched */
 };
 
 /* Touches every page. False: out of memory. `beside`: the driver is taking pages of the block; then
- * madvise() would wait for it, stores do not. */
+ * madvise() would wait for it, stores do not. The block's user may be writing there already. */
 static bool touch_range(char *base, size_t bytes, bool beside)
 {
     int failed;
@@ -119,7 +124,7 @@ static bool touch_range(char *base, size_t bytes, bool beside)
         return false;
     }
     for (size_t i = 0; i < bytes; i += system_page()) { /* also on an older kernel */
-        *(volatile char *)(base + i) = 0;
+        atomic_fetch_or_explicit((volatile atomic_char *)(base + i), 0, memory_order_relaxed);
     }
     return true;
 }
@@ -137,7 +142,7 @@ static void touch_without_huge_pages(struct touch *touch)
 /* Touches units until all below `limit` are taken. */
 static void touch_until(struct touch *touch, size_t limit)
 {
-    while (atomic_load(&touch->next) * TOUCH_UNIT < limit) {
+    while (atomic_load(&touch->next) * TOUCH_UNIT < limit && !atomic_load(&touch->over)) {
         size_t begin = atomic_fetch_add(&touch->next, 1) * TOUCH_UNIT;
         unsigned long long start = platform_nanoseconds();
 
@@ -167,24 +172,96 @@ static void *touch_work(void *argument)
     return NULL;
 }
 
-static bool touch_goes_well(struct touch *touch)
+/* Bytes to take before the piece at `done` is registered. Of a long one not all: the other threads
+ * are as fast as the driver, which takes the pages in the same order and may follow them. */
+static size_t touch_ahead(const struct touch *touch, const struct hostmem_range *range, size_t done,
+                          size_t piece)
 {
-    return !atomic_load(&touch->stalled) && !atomic_load(&touch->failed);
+    bool follow =
+        touch->threads > 0 && range->step >= HOSTMEM_PIECE && !atomic_load(&touch->stalled);
+
+    return done + (follow ? piece / LEAD : piece + touch->threads * TOUCH_UNIT);
 }
 
-CUresult hostmem_touch_and_register(char *base, size_t bytes, unsigned flags)
+/* Brings pages of others' memory in, so that the driver's call does not wait for them. If that
+ * fails, the call will tell. */
+static void pages_bring(char *base, size_t bytes, unsigned flags)
 {
+    char *first = base - (uintptr_t)base % system_page();
+
+    madvise(first, (size_t)(base + bytes - first),
+            flags & CU_MEMHOSTREGISTER_READ_ONLY ? MADV_POPULATE_READ : MADV_POPULATE_WRITE);
+}
+
+/* Between two driver calls on small pieces. The driver's lock is not fair: without a pause the next
+ * call takes it before a copy that waits for it has woken. H200. */
+static void pieces_pause(const struct hostmem_range *range, size_t done)
+{
+    const struct timespec pause = {0, PAUSE_NS};
+
+    if (done > 0 && range->step < HOSTMEM_PIECE) {
+        nanosleep(&pause, NULL);
+    }
+}
+
+/* Registers the piece at `done`. `touch`: NULL, or threads that touch the memory. */
+static CUresult piece_register(struct hostmem_range *range, size_t done, size_t piece,
+                               unsigned flags, const atomic_bool *stop, struct touch *touch)
+{
+    pieces_pause(range, done);
+    if (touch != NULL) {
+        touch_until(touch, touch_ahead(touch, range, done, piece));
+        touch_until(touch, touch_ahead(touch, range, done, piece)); /* more if it stalled */
+        if (atomic_load(&touch->failed)) {
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+    } else if (stop != NULL) {
+        pages_bring(range->base + done, piece, flags);
+    }
+    return stop != NULL && atomic_load(stop)
+               ? CUDRIVER_PIN_STOPPED
+               : cuda.cuMemHostRegister_v2(range->base + done, piece, flags);
+}
+
+static CUresult range_register(struct hostmem_range *range, unsigned flags, const atomic_bool *stop,
+                               struct touch *touch)
+{
+    CUresult result = CUDA_SUCCESS;
+    size_t done = 0;
+
+    cudriver_driver_relax();
+    while (done < range->bytes && result == CUDA_SUCCESS) {
+        size_t left = range->bytes - done, piece = left < range->step ? left : range->step;
+        result = piece_register(range, done, piece, flags, stop, touch);
+        done += result == CUDA_SUCCESS ? piece : 0;
+        atomic_store(&range->locked, done);
+    }
+    cudriver_driver_restore();
+    if (result != CUDA_SUCCESS && done > 0) {
+        (void)hostmem_unregister(range);
+    }
+    return result;
+}
+
+CUresult hostmem_register(struct hostmem_range *range, unsigned flags, const atomic_bool *stop)
+{
+    return range_register(range, flags, stop, NULL);
+}
+
+CUresult hostmem_touch_and_register(struct hostmem_range *range, unsigned flags,
+                                    const atomic_bool *stop)
+{
+    const size_t bytes = range->bytes;
     struct touch touch = {
-        .base = base, .bytes = bytes, .alone = bytes, .gate = PTHREAD_MUTEX_INITIALIZER};
+        .base = range->base, .bytes = bytes, .alone = bytes, .gate = PTHREAD_MUTEX_INITIALIZER};
     pthread_t threads[MOST_THREADS];
     sigset_t all, before;
-    size_t count = 1, started = 0;
-    bool registered = false;
-    CUresult result = CUDA_SUCCESS;
+    size_t count = 1;
+    CUresult result;
 
     int advice = bytes >= HOSTMEM_ALIGNMENT ? huge_page_advice() : 0;
     if (advice != 0) {
-        touch.huge = madvise(base, bytes, advice) == 0 && advice == MADV_HUGEPAGE;
+        touch.huge = madvise(range->base, bytes, advice) == 0 && advice == MADV_HUGEPAGE;
     }
 
     if (bytes >= 2 * TOUCH_UNIT) {
@@ -200,65 +277,37 @@ CUresult hostmem_touch_and_register(char *base, size_t bytes, unsigned flags)
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &before);
         pthread_mutex_lock(&touch.gate);
-        while (started < count - 1 &&
-               pthread_create(&threads[started], NULL, touch_work, &touch) == 0) {
-            started++;
+        while (touch.threads < count - 1 &&
+               pthread_create(&threads[touch.threads], NULL, touch_work, &touch) == 0) {
+            touch.threads++;
         }
-        touch.alone = started > 0 ? bytes / LEAD : bytes;
+        if (touch.threads > 0) {
+            touch.alone = touch_ahead(&touch, range, 0, bytes < range->step ? bytes : range->step);
+        }
         pthread_mutex_unlock(&touch.gate);
         pthread_sigmask(SIG_SETMASK, &before, NULL);
     }
-    /* This thread works too. After the first part it registers: the other threads are as fast as
-     * the driver, which takes the pages in the same order and may follow them. */
-    touch_until(&touch, touch.alone);
-    if (started > 0 && touch_goes_well(&touch)) {
-        result = hostmem_register(base, bytes, flags);
-        registered = true;
-    } else {
-        touch_until(&touch, bytes);
-    }
-    for (size_t i = 0; i < started; i++) {
+    result = range_register(range, flags, stop, &touch); /* this thread touches too */
+    atomic_store(&touch.over, true);
+    for (size_t i = 0; i < touch.threads; i++) {
         pthread_join(threads[i], NULL);
     }
     pthread_mutex_destroy(&touch.gate);
-    if (atomic_load(&touch.failed)) {
-        if (registered && result == CUDA_SUCCESS) {
-            (void)hostmem_unregister(base, bytes);
-        }
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    return registered ? result : hostmem_register(base, bytes, flags);
-}
-
-CUresult hostmem_register(char *base, size_t bytes, unsigned flags)
-{
-    CUresult result = CUDA_SUCCESS;
-    size_t done = 0, piece;
-
-    cudriver_driver_relax();
-    while (done < bytes && result == CUDA_SUCCESS) {
-        piece = bytes - done < HOSTMEM_PIECE ? bytes - done : HOSTMEM_PIECE;
-        result = cuda.cuMemHostRegister_v2(base + done, piece, flags);
-        done += result == CUDA_SUCCESS ? piece : 0;
-    }
-    cudriver_driver_restore();
-    if (result != CUDA_SUCCESS && done > 0) {
-        (void)hostmem_unregister(base, done);
-    }
     return result;
 }
 
-CUresult hostmem_unregister(char *base, size_t bytes)
+CUresult hostmem_unregister(struct hostmem_range *range)
 {
+    const size_t locked = atomic_exchange(&range->locked, 0);
     CUresult first = CUDA_SUCCESS;
 
     if (cudriver_driver_is_forked()) {
         return CUDA_SUCCESS;
     }
     cudriver_driver_relax();
-    for (size_t done = 0; done < bytes; done += HOSTMEM_PIECE) {
-        CUresult result = cuda.cuMemHostUnregister(base + done);
-
+    for (size_t done = 0; done < locked; done += range->step) {
+        pieces_pause(range, done);
+        CUresult result = cuda.cuMemHostUnregister(range->base + done);
         if (result != CUDA_SUCCESS && result != CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED &&
             first == CUDA_SUCCESS) {
             first = result;

@@ -70,16 +70,16 @@ static bool supports_read_only(void)
 }
 
 /* Registers a pin's memory, or finds it locked by others. In its primary context. */
-static CUresult range_register(struct cudriver_pin *pin, bool read_only)
+static CUresult range_register(struct cudriver_pin *pin, const struct cudriver_pin_way *way)
 {
-    char *address = pin->range.base;
-    size_t bytes = pin->range.bytes;
-    CUresult result = hostmem_register(address, bytes, HOSTMEM_FLAGS);
+    const uintptr_t begin = (uintptr_t)pin->range.base;
+    CUresult result = way->fresh ? hostmem_touch_and_register(&pin->range, HOSTMEM_FLAGS, way->stop)
+                                 : hostmem_register(&pin->range, HOSTMEM_FLAGS, way->stop);
 
     if (result == CUDA_ERROR_OUT_OF_MEMORY) { /* the pool's free memory counts as locked */
         size_t released;
         (void)cudriver_hostmem_trim(0, &released);
-        result = hostmem_register(address, bytes, HOSTMEM_FLAGS);
+        result = hostmem_register(&pin->range, HOSTMEM_FLAGS, way->stop);
     }
     pin->ours = result == CUDA_SUCCESS;
     /* Overlap returns 712 with registered memory, INVALID_VALUE with memory the driver
@@ -87,13 +87,14 @@ static CUresult range_register(struct cudriver_pin *pin, bool read_only)
     if (result != CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED && result != CUDA_ERROR_INVALID_VALUE) {
         return result;
     }
-    if (is_locked_by_others((uintptr_t)address, (uintptr_t)address + bytes)) {
+    if (is_locked_by_others(begin, begin + pin->range.bytes)) {
         return CUDA_SUCCESS;
     }
     /* INVALID_VALUE also means a mapping without write permission. The read-only flag is tried
      * second: writable memory that is only meant to be read is better registered without it. */
-    if (result == CUDA_ERROR_INVALID_VALUE && read_only && supports_read_only()) {
-        result = hostmem_register(address, bytes, HOSTMEM_FLAGS | CU_MEMHOSTREGISTER_READ_ONLY);
+    if (result == CUDA_ERROR_INVALID_VALUE && way->read_only && supports_read_only()) {
+        result =
+            hostmem_register(&pin->range, HOSTMEM_FLAGS | CU_MEMHOSTREGISTER_READ_ONLY, way->stop);
         pin->ours = result == CUDA_SUCCESS;
     }
     return result;
@@ -101,32 +102,39 @@ static CUresult range_register(struct cudriver_pin *pin, bool read_only)
 
 /* --- pins --- */
 
-/* The first range that shares a byte with the memory, or NULL. Waits while it is not ready. */
-static struct hostmem_range *settled_range(const void *address, size_t bytes)
+/* The first range that shares a byte with the memory, or NULL. Waits while it is not ready, unless
+ * it is stopped. */
+static struct hostmem_range *settled_range(const void *address, size_t bytes,
+                                           const atomic_bool *stop)
 {
     struct hostmem_range *range;
 
-    while ((range = hostmem_range_meeting(address, bytes)) != NULL && !range->ready) {
+    while ((range = hostmem_range_meeting(address, bytes)) != NULL && !range->ready &&
+           !(stop != NULL && atomic_load(stop))) {
         hostmem_wait();
     }
     return range;
 }
 
 /* Registers a new pin. Gives up the lock meanwhile. */
-static CUresult pin_register(struct cudriver_pin *pin, bool read_only)
+static CUresult pin_register(struct cudriver_pin *pin, const struct cudriver_pin_way *way)
 {
+    CUdevice device;
     CUresult result;
 
     if (!hostmem_range_insert(&pin->range)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     hostmem_unlock();
-    result = hostmem_primary_enter(&pin->range.device);
+    result = hostmem_primary_enter(&device);
     if (result == CUDA_SUCCESS) {
-        result = range_register(pin, read_only);
+        hostmem_lock();
+        pin->range.device = device;
+        hostmem_unlock();
+        result = range_register(pin, way);
         hostmem_primary_leave();
         if (!pin->ours) {
-            hostmem_primary_release(pin->range.device);
+            hostmem_primary_release(device);
         }
     }
     hostmem_lock();
@@ -141,8 +149,8 @@ static CUresult pin_register(struct cudriver_pin *pin, bool read_only)
 }
 
 /* Makes a pin of memory that no other pin shares a byte with. Gives up the lock meanwhile. */
-static CUresult pin_make(void *address, size_t bytes, bool read_only, bool pooled,
-                         struct cudriver_pin **out)
+static CUresult pin_make(void *address, size_t bytes, const struct cudriver_pin_way *way,
+                         bool pooled, struct cudriver_pin **out)
 {
     struct cudriver_pin *pin = calloc(1, sizeof *pin);
     CUresult result = CUDA_SUCCESS;
@@ -152,9 +160,11 @@ static CUresult pin_make(void *address, size_t bytes, bool read_only, bool poole
     }
     pin->range.base = address;
     pin->range.bytes = bytes;
+    pin->range.step = way->step > 0 ? way->step : HOSTMEM_PIECE;
+    pin->range.device = -1;
     pin->count = 1;
     if (!pooled) { /* the pool keeps its memory registered, and the pinned array keeps its block */
-        result = pin_register(pin, read_only);
+        result = pin_register(pin, way);
     }
     if (result != CUDA_SUCCESS) {
         free(pin);
@@ -164,8 +174,8 @@ static CUresult pin_make(void *address, size_t bytes, bool read_only, bool poole
     return CUDA_SUCCESS;
 }
 
-CUresult cudriver_pin_create(void *address, size_t bytes, bool read_only, struct cudriver_pin **out,
-                             struct cudriver_pin_range *other)
+CUresult cudriver_pin_create(void *address, size_t bytes, const struct cudriver_pin_way *way,
+                             struct cudriver_pin **out, struct cudriver_pin_range *other)
 {
     CUresult result = CUDA_SUCCESS;
     struct hostmem_range *range;
@@ -179,19 +189,29 @@ CUresult cudriver_pin_create(void *address, size_t bytes, bool read_only, struct
         return CUDA_ERROR_INVALID_VALUE;
     }
     hostmem_lock();
-    range = settled_range(address, bytes);
-    if (range != NULL && !hostmem_range_holds(range, address, bytes)) {
+    range = settled_range(address, bytes, way->stop);
+    if (way->stop != NULL && atomic_load(way->stop)) {
+        result = CUDRIVER_PIN_STOPPED;
+    } else if (range != NULL && !hostmem_range_holds(range, address, bytes)) {
         *other = (struct cudriver_pin_range){(uintptr_t)range->base, range->bytes};
         result = CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
     } else if (range != NULL && !range->pooled) {
         *out = (struct cudriver_pin *)range;
         (*out)->count++;
     } else {
-        result = pin_make(address, bytes, read_only, range != NULL, out);
+        result = pin_make(address, bytes, way, range != NULL, out);
     }
     pin_count += result == CUDA_SUCCESS;
     hostmem_unlock();
     return result;
+}
+
+void cudriver_pin_stop(atomic_bool *stop)
+{
+    hostmem_lock();
+    atomic_store(stop, true);
+    hostmem_announce(); /* it may wait for another pin */
+    hostmem_unlock();
 }
 
 CUresult cudriver_pin_destroy(struct cudriver_pin *pin)
@@ -210,7 +230,7 @@ CUresult cudriver_pin_destroy(struct cudriver_pin *pin)
     if (pin->ours) {
         pin->range.ready = false;
         hostmem_unlock();
-        result = hostmem_unregister(pin->range.base, pin->range.bytes);
+        result = hostmem_unregister(&pin->range);
         hostmem_primary_release(pin->range.device);
         hostmem_lock();
         pinned_bytes -= pin->range.bytes;

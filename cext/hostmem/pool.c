@@ -237,6 +237,15 @@ static size_t known_run(const void *address, size_t bytes)
     return run;
 }
 
+size_t cudriver_hostmem_locked(const void *address, size_t bytes)
+{
+    hostmem_lock();
+    struct hostmem_range *range = hostmem_range_meeting(address, bytes);
+    size_t locked = range != NULL ? atomic_load(&range->locked) : 0;
+    hostmem_unlock();
+    return locked < bytes ? locked : bytes;
+}
+
 bool cudriver_hostmem_is_registered(const void *address, size_t bytes)
 {
     return known_run(address, bytes) == bytes;

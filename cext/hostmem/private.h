@@ -16,6 +16,7 @@
 #define CUDRIVER_HOSTMEM_PRIVATE_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -39,7 +40,9 @@
 struct hostmem_range {
     char *base;
     size_t bytes;
-    CUdevice device; /* in whose primary context it is registered, which is retained */
+    size_t step;          /* most bytes of one registration */
+    atomic_size_t locked; /* bytes registered, from the lowest on; set by the range's thread */
+    CUdevice device; /* in whose primary context it is registered, which is retained; -1: unknown */
     bool pooled;     /* of a region */
     bool ready;      /* registered, and not being released */
 };
@@ -111,16 +114,20 @@ size_t hostmem_block_size(size_t bytes);
  * NULL. */
 char *hostmem_map(size_t bytes);
 void hostmem_unmap(char *base, size_t bytes);
-/* Touches every page, with several threads if that pays, and registers the whole; all or
- * nothing. */
-CUresult hostmem_touch_and_register(char *base, size_t bytes, unsigned flags);
+/* Touches every page of new memory, with several threads if that pays, and registers the range; all
+ * or nothing. What others wrote there meanwhile stays. `stop` as for hostmem_register. */
+CUresult hostmem_touch_and_register(struct hostmem_range *range, unsigned flags,
+                                    const atomic_bool *stop);
 /* Rounds up to the system's page. */
 size_t hostmem_round(size_t bytes);
-/* Registers, in parts of HOSTMEM_PIECE bytes; all or nothing. */
-CUresult hostmem_register(char *base, size_t bytes, unsigned flags);
-/* Unregisters. Parts that are no longer registered count as done. No driver call in a forked
+/* Registers, in pieces of `step` bytes; all or nothing. A driver call keeps every copy of the
+ * process waiting until it returns, so a range that is locked beside other work takes small steps.
+ * `stop`: NULL, or ends it between two pieces (CUDRIVER_PIN_STOPPED); then pages are also read in
+ * before the driver is called. */
+CUresult hostmem_register(struct hostmem_range *range, unsigned flags, const atomic_bool *stop);
+/* Unregisters. Pieces that are no longer registered count as done. No driver call in a forked
  * child. */
-CUresult hostmem_unregister(char *base, size_t bytes);
+CUresult hostmem_unregister(struct hostmem_range *range);
 
 /* --- region.c: primary contexts; no lock held --- */
 

@@ -49,20 +49,23 @@ size_t hostmem_range_run(const void *address, size_t bytes)
 {
     struct hostmem_range *range = hostmem_range_meeting(address, 1);
 
-    if (range == NULL || !range->ready) {
+    if (range == NULL) {
         return 0;
     }
-    size_t offset = (uintptr_t)address - (uintptr_t)range->base;
-    size_t run = HOSTMEM_PIECE - offset % HOSTMEM_PIECE;
-    run = run < range->bytes - offset ? run : range->bytes - offset;
+    size_t offset = (uintptr_t)address - (uintptr_t)range->base,
+           locked = atomic_load(&range->locked);
+    if (offset >= locked) {
+        return 0;
+    }
+    size_t run = range->step - offset % range->step;
+    run = run < locked - offset ? run : locked - offset;
     return run < bytes ? run : bytes;
 }
 
 bool hostmem_range_uses_device(CUdevice device)
 {
     for (size_t i = 0; i < ranges.count; i++) {
-        if (!ranges.list[i]->ready ||
-            ranges.list[i]->device == device) { /* not ready: perhaps there */
+        if (ranges.list[i]->device == device || ranges.list[i]->device < 0 /* perhaps there */) {
             return true;
         }
     }

@@ -64,8 +64,9 @@ void hostmem_primary_release(CUdevice device)
 /* --- regions --- */
 
 /* Maps, touches and registers memory. */
-static CUresult map_registered(size_t bytes, char **base)
+static CUresult map_registered(struct hostmem_range *range)
 {
+    const size_t bytes = range->bytes;
     char *stale[ADDRESSES];
     int count = 0;
     CUresult result = CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
@@ -73,14 +74,14 @@ static CUresult map_registered(size_t bytes, char **base)
     /* Where somebody unmapped registered memory, the driver still has the address. Then take
      * another, and keep this one mapped meanwhile, so that the system does not choose it again. */
     while (result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED && count < ADDRESSES) {
-        *base = hostmem_map(bytes);
-        if (*base == NULL) {
+        range->base = hostmem_map(bytes);
+        if (range->base == NULL) {
             result = CUDA_ERROR_OUT_OF_MEMORY;
             break;
         }
-        result = hostmem_touch_and_register(*base, bytes, HOSTMEM_FLAGS);
+        result = hostmem_touch_and_register(range, HOSTMEM_FLAGS, NULL);
         if (result != CUDA_SUCCESS) {
-            stale[count++] = *base;
+            stale[count++] = range->base;
         }
     }
     while (count > 0) {
@@ -97,7 +98,7 @@ static CUresult region_make(struct hostmem_region *region)
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    result = map_registered(region->range.bytes, &region->range.base);
+    result = map_registered(&region->range);
     hostmem_primary_leave();
     if (result != CUDA_SUCCESS) {
         hostmem_primary_release(region->range.device);
@@ -107,7 +108,7 @@ static CUresult region_make(struct hostmem_region *region)
 
 static CUresult region_unregister(struct hostmem_region *region)
 {
-    CUresult result = hostmem_unregister(region->range.base, region->range.bytes);
+    CUresult result = hostmem_unregister(&region->range);
 
     return result == CUDA_ERROR_DEINITIALIZED ? CUDA_SUCCESS : result;
 }
@@ -140,6 +141,7 @@ static struct hostmem_region *region_new(size_t bytes, bool chunk)
     }
     if (region != NULL) {
         region->range.bytes = bytes;
+        region->range.step = HOSTMEM_PIECE;
         region->range.pooled = true;
     }
     return region;
@@ -148,6 +150,7 @@ static struct hostmem_region *region_new(size_t bytes, bool chunk)
 static void region_join(struct hostmem_region *region)
 {
     region->range.ready = true;
+    atomic_store(&region->range.locked, region->range.bytes);
     region->next = hostmem_pool.regions;
     hostmem_pool.regions = region;
     hostmem_region_offer(region);

@@ -14,6 +14,8 @@ typedef struct {
     struct cudriver_live live;
     struct cudriver_host_range range; /* owned while the pin is open */
     struct cudriver_pin *pin;         /* owned; NULL if nothing is page-locked */
+    int ordinal;                      /* of the device in use when it was made; -1: none was */
+    atomic_bool stop;                 /* page-locking that is under way */
     bool closed;
     PyObject *weak;
 } PinObject;
@@ -112,29 +114,57 @@ static void raise_refusal(const PinObject *self, CUresult result, struct cudrive
                    limit);
 }
 
-/* Page-locks the memory. 0 or -1. */
-static int pin_lock(CoreState *state, PinObject *self)
+/* Page-locks the memory. 1, or 0 if another thread stopped it, or -1 with an exception. */
+static int pin_lock(CoreState *state, PinObject *self, struct cudriver_pin_way way)
 {
     struct cudriver_pin_range other = {0, 0};
     CUresult result = CUDA_SUCCESS;
+    ContextObject *context = self->ordinal < 0 ? cudriver_context_for_use(state)
+                                               : cudriver_context_for_ordinal(state, self->ordinal);
     bool pushed;
-    ContextObject *context = cudriver_context_begin_use(state, &pushed);
 
-    if (context == NULL) {
+    if (context == NULL || cudriver_context_begin(state, context, &pushed) < 0) {
+        Py_XDECREF(context);
         return -1;
     }
+    way.read_only = !self->range.writable;
     if (self->range.bytes > 0) {
         Py_BEGIN_ALLOW_THREADS
-        result = cudriver_pin_create(self->range.low, self->range.bytes, !self->range.writable,
-                                     &self->pin, &other);
+        result = cudriver_pin_create(self->range.low, self->range.bytes, &way, &self->pin, &other);
         Py_END_ALLOW_THREADS
     }
     cudriver_context_end_use(context, pushed);
+    if (result == CUDRIVER_PIN_STOPPED) {
+        return 0;
+    }
     if (result != CUDA_SUCCESS) {
         raise_refusal(self, result, other);
         return -1;
     }
-    return 0;
+    self->closed = false;
+    return 1;
+}
+
+/* New reference: a pin of the array's memory, which is not page-locked yet. */
+static PinObject *pin_prepare(CoreState *state, PyObject *array)
+{
+    PinObject *self = (PinObject *)state->pin_type->tp_alloc(state->pin_type, 0);
+
+    if (self == NULL) {
+        return NULL;
+    }
+    self->closed = true;
+    self->ordinal = -1;
+    if (cudriver_host_range_find(state, array, "only an array in host memory can be page-locked",
+                                 &self->range) < 0 ||
+        (cudriver_numpy_is_array(self->range.owner) &&
+         cudriver_numpy_holds_objects(self->range.owner)) ||
+        pin_check(self) < 0) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    cudriver_live_add(state, &self->live, "pin", self->range.bytes, (uintptr_t)self->range.low, -1);
+    return self;
 }
 
 static PyObject *pin_create(PyTypeObject *type, PyObject *args, PyObject *keywords)
@@ -147,23 +177,72 @@ static PyObject *pin_create(PyTypeObject *type, PyObject *args, PyObject *keywor
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "O:pin", names, &array)) {
         return NULL;
     }
-    self = (PinObject *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        return NULL;
+    self = pin_prepare(state, array);
+    if (self != NULL && (cudriver_require() < 0 ||
+                         pin_lock(state, self, (struct cudriver_pin_way){.step = 0}) < 0)) {
+        Py_CLEAR(self);
     }
-    self->closed = true;
-    if (cudriver_host_range_find(state, array, "only an array in host memory can be page-locked",
-                                 &self->range) < 0 ||
-        (cudriver_numpy_is_array(self->range.owner) &&
-         cudriver_numpy_holds_objects(self->range.owner)) ||
-        pin_check(self) < 0 || cudriver_require() < 0 || pin_lock(state, self) < 0) {
-        Py_DECREF(self);
-        return NULL;
-    }
-    self->closed = false;
-    cudriver_live_add(state, &self->live, "pin", self->range.bytes, (uintptr_t)self->range.low, -1);
     return (PyObject *)self;
 }
+
+/* ---- for cudriver.memory.pinning, which page-locks in a thread ---- */
+
+static PyObject *module_pin_prepare(PyObject *module, PyObject *array)
+{
+    PinObject *self = pin_prepare(cudriver_state_of_module(module), array);
+    bool initialised = cudriver_driver_is_initialised();
+    CUdevice device;
+
+    /* cuInit takes a while: the thread calls it. */
+    if (self != NULL && (initialised ? cudriver_require() : cudriver_require_loaded()) < 0) {
+        Py_CLEAR(self);
+    }
+    if (self != NULL && initialised && cuda.cuCtxGetDevice(&device) == CUDA_SUCCESS) {
+        self->ordinal = device;
+    }
+    return (PyObject *)self;
+}
+
+static PyObject *module_pin_lock(PyObject *module, PyObject *args)
+{
+    CoreState *state = cudriver_state_of_module(module);
+    Py_ssize_t step;
+    PyObject *pin;
+    int fresh, locked;
+
+    if (!PyArg_ParseTuple(args, "O!np:_pin_lock", state->pin_type, &pin, &step, &fresh) ||
+        cudriver_require() < 0) {
+        return NULL;
+    }
+    locked = pin_lock(state, pin_of(pin),
+                      (struct cudriver_pin_way){
+                          .fresh = fresh != 0, .step = (size_t)step, .stop = &pin_of(pin)->stop});
+    return locked < 0 ? NULL : PyBool_FromLong(locked);
+}
+
+static PyObject *module_pin_stop(PyObject *Py_UNUSED(module), PyObject *pin)
+{
+    cudriver_pin_stop(&pin_of(pin)->stop);
+    Py_RETURN_NONE;
+}
+
+static PyObject *module_pin_locked(PyObject *Py_UNUSED(module), PyObject *pin)
+{
+    const struct cudriver_host_range *range = &pin_of(pin)->range;
+
+    return PyLong_FromSize_t(
+        range->owner != NULL ? cudriver_hostmem_locked(range->low, range->bytes) : 0);
+}
+
+static PyMethodDef functions[] = {
+    {"_pin_prepare", module_pin_prepare, METH_O, DOC__pin_prepare},
+    {"_pin_lock", module_pin_lock, METH_VARARGS, DOC__pin_lock},
+    {"_pin_stop", module_pin_stop, METH_O, NULL},
+    {"_pin_locked", module_pin_locked, METH_O, DOC__pin_locked},
+    {NULL},
+};
+
+/* ---- the type ---- */
 
 /* Shared by close() and dealloc. The page lock is released before the memory's owner. */
 static CUresult pin_release(CoreState *state, PinObject *self)
@@ -282,5 +361,7 @@ static PyType_Spec pin_spec = {
 
 int cudriver_pin_setup(PyObject *module)
 {
-    return cudriver_type_add(module, &cudriver_state_of_module(module)->pin_type, &pin_spec);
+    int failed = cudriver_type_add(module, &cudriver_state_of_module(module)->pin_type, &pin_spec);
+
+    return failed < 0 ? failed : PyModule_AddFunctions(module, functions);
 }

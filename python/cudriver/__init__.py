@@ -71,6 +71,7 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
     from cudriver.memory.live import Allocation, live_allocations
     from cudriver.memory.pinned import pinned_array, pinned_empty_like, pinned_full
     from cudriver.memory.pinned_numpy import pinned_numpy
+    from cudriver.memory.pinning import Pinning, pin_async, pinned_empty_async
     from cudriver.memory.pool import HostMemoryStats, host_memory_stats
     from cudriver.memory.rows import copy_many, copy_rows
     from cudriver.weights import load_npy, load_npz, load_safetensors
@@ -93,6 +94,7 @@ __all__ = [
     "MemoryInfo",
     "NotInitializedError",
     "OutOfMemoryError",
+    "Pinning",
     "Stream",
     "StreamPriorityRange",
     "Transfer",
@@ -128,8 +130,10 @@ __all__ = [
     "mapped_pointer",
     "memory_info",
     "pin",
+    "pin_async",
     "pinned_array",
     "pinned_empty",
+    "pinned_empty_async",
     "pinned_empty_like",
     "pinned_full",
     "pinned_numpy",
@@ -165,6 +169,7 @@ _HOMES = {
     "memory.live": ("Allocation", "live_allocations"),
     "memory.pinned": ("pinned_array", "pinned_empty_like", "pinned_full"),
     "memory.pinned_numpy": ("pinned_numpy",),
+    "memory.pinning": ("Pinning", "pin_async", "pinned_empty_async"),
     "memory.pool": ("HostMemoryStats", "host_memory_stats"),
     "memory.rows": ("copy_many", "copy_rows"),
     "weights": ("load_npy", "load_npz", "load_safetensors"),

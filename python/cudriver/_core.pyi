@@ -1597,6 +1597,18 @@ def _set_copy_threads(count: int, /) -> None:
     """Set how many; 0: as many as the process's processors suggest."""
 
 def _host_memory_stats() -> tuple[Any, ...]: ...
+def _pin_prepare(array: HostArray, /) -> pin:
+    """A pin that is closed until `_pin_lock` has page-locked its memory."""
+
+def _pin_lock(pin: pin, step: int, fresh: bool, /) -> bool:
+    """Page-lock, at most `step` bytes in one driver call. False: `_pin_stop` has ended it. `fresh`:
+    the memory is new, and is touched by several threads.
+    """
+
+def _pin_stop(pin: pin, /) -> None: ...
+def _pin_locked(pin: pin, /) -> int:
+    """Bytes that are page-locked by now."""
+
 def _numpy_enter(min_bytes: int, /) -> object: ...
 def _numpy_leave(handler: object, /) -> bool: ...
 def _numpy_forget(handler: object, /) -> None: ...

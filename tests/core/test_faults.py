@@ -52,6 +52,7 @@ UNTOLD = {"cuGetErrorName", "cuGetErrorString"}
 #: see test_page_lock_that_cannot_be_undone.
 APART = {
     ("pins", "cuMemHostUnregister"),
+    ("pins_in_the_background", "cuMemHostUnregister"),
     ("arrays_that_are_no_ndarrays", "cuMemHostUnregister"),
 }
 

@@ -25,6 +25,8 @@
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)
 
+static const struct cudriver_pin_way AT_ONCE = {.step = 0}, READ_ONLY = {.read_only = true};
+
 #define CHECK(condition)                                                    \
     do {                                                                    \
         if (!(condition)) {                                                 \
@@ -213,7 +215,7 @@ static void check_clean(void)
 static CUresult try_pin(char *address, size_t bytes, struct cudriver_pin **pin)
 {
     struct cudriver_pin_range other;
-    CUresult result = cudriver_pin_create(address, bytes, false, pin, &other);
+    CUresult result = cudriver_pin_create(address, bytes, &AT_ONCE, pin, &other);
 
     CHECK((*pin != NULL) == (result == CUDA_SUCCESS));
     CHECK(other.bytes == 0 || result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
@@ -735,7 +737,7 @@ static void refuse_pin(char *address, size_t bytes, char *theirs, size_t their_b
     struct cudriver_pin_range other;
     struct cudriver_pin *pin;
 
-    CHECK(cudriver_pin_create(address, bytes, false, &pin, &other) ==
+    CHECK(cudriver_pin_create(address, bytes, &AT_ONCE, &pin, &other) ==
           CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
     CHECK(pin == NULL && other.begin == (uintptr_t)theirs && other.bytes == their_bytes);
     CHECK(driver_calls() == calls && stats_now().pins == pins);
@@ -858,7 +860,7 @@ static void test_foreign_pins(void)
 
     if (driver_is_fake()) { /* what the driver itself allocated */
         driver_set_allocated(buffer, 8192);
-        CHECK(cudriver_pin_create(buffer + 10, 8000, false, &pin, &none) == CUDA_SUCCESS);
+        CHECK(cudriver_pin_create(buffer + 10, 8000, &AT_ONCE, &pin, &none) == CUDA_SUCCESS);
         CHECK(stats_now().pinned_bytes == 0);
         unpin(pin);
         CHECK(try_pin(buffer, 9000, &pin) == CUDA_ERROR_INVALID_VALUE);
@@ -879,9 +881,9 @@ static void test_read_only_pins(void)
     CHECK(mprotect(page, 8192, PROT_READ) == 0);
     driver_set_read_only(page, 8192);
     CHECK(try_pin(page, 5000, &pin) == CUDA_ERROR_INVALID_VALUE);
-    CHECK(cudriver_pin_create(page, 5000, true, &pin, &none) == CUDA_SUCCESS);
+    CHECK(cudriver_pin_create(page, 5000, &READ_ONLY, &pin, &none) == CUDA_SUCCESS);
     CHECK(driver_is_registered(page, 5000));
-    CHECK(cudriver_pin_create(page + 100, 4000, true, &other, &none) == CUDA_SUCCESS);
+    CHECK(cudriver_pin_create(page + 100, 4000, &READ_ONLY, &other, &none) == CUDA_SUCCESS);
     CHECK(page[0] == 7 && stats_now().pinned_bytes == 5000);
     unpin(pin);
     unpin(other);
@@ -1063,6 +1065,144 @@ static void test_wait_for_release(void)
     /* Once more after the release, and a last time after it has trimmed the pool itself. */
     CHECK(sem_getvalue(&attempts, &more) == 0 && more == 2);
     check_clean();
+}
+
+/* --- pins that are made in steps, beside other work --- */
+
+static struct {
+    char *memory;
+    size_t bytes;
+    atomic_bool stop;
+    bool fresh;
+    CUresult result;
+    struct cudriver_pin *pin;
+} slow;
+
+/* In a thread: pins in steps of a MiB. */
+static void *pin_slowly(void *argument)
+{
+    const struct cudriver_pin_way way = {.step = MIB, .stop = &slow.stop, .fresh = slow.fresh};
+    struct cudriver_pin_range other;
+
+    (void)argument;
+    CHECK(cuda.cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    slow.result = cudriver_pin_create(slow.memory, slow.bytes, &way, &slow.pin, &other);
+    return NULL;
+}
+
+static void stop_at_the_third(const void *address)
+{
+    if ((const char *)address == slow.memory + 2 * MIB) {
+        cudriver_pin_stop(&slow.stop);
+    }
+}
+
+static void wait_at_the_third(const void *address)
+{
+    if ((const char *)address == slow.memory + 2 * MIB) {
+        wait_in_driver(address);
+    }
+}
+
+static void slow_begin(bool fresh)
+{
+    slow.bytes = 5 * MIB + MIB / 2;
+    slow.memory = aligned_alloc(4096, slow.bytes);
+    slow.fresh = fresh;
+    slow.pin = NULL;
+    atomic_store(&slow.stop, false);
+    fill(slow.memory, slow.bytes, 3);
+}
+
+static void slow_end(CUresult result)
+{
+    CHECK(slow.result == result && (slow.pin != NULL) == (result == CUDA_SUCCESS));
+    CHECK(is_filled(slow.memory, slow.bytes, 3));
+    unpin(slow.pin);
+    CHECK(cudriver_hostmem_locked(slow.memory, slow.bytes) == 0);
+    free(slow.memory);
+    check_clean();
+}
+
+static void test_steps(void)
+{
+    for (int fresh = 0; fresh < 2; fresh++) {
+        slow_begin(fresh);
+        pin_slowly(NULL);
+        CHECK(driver_registrations() == 6 && driver_registered_bytes() == slow.bytes);
+        CHECK(cudriver_hostmem_run(slow.memory + MIB - 10, 20) == 10);
+        CHECK(cudriver_hostmem_run(slow.memory + MIB, slow.bytes - MIB) == MIB);
+        CHECK(cudriver_hostmem_run(slow.memory + 5 * MIB, MIB / 2) == MIB / 2);
+        CHECK(cudriver_hostmem_locked(slow.memory, slow.bytes) == slow.bytes);
+        struct cudriver_pin *part = pin_on(slow.memory + MIB - 100, 3 * MIB); /* shares it */
+        CHECK(driver_registrations() == 6);
+        unpin(part);
+        slow_end(CUDA_SUCCESS);
+    }
+}
+
+static void test_steps_stopped(void)
+{
+    for (int fresh = 0; fresh < 2; fresh++) {
+        slow_begin(fresh);
+        driver_set_hook(stop_at_the_third);
+        pin_slowly(NULL);
+        driver_set_hook(NULL);
+        slow_end(CUDRIVER_PIN_STOPPED);
+        slow_begin(fresh); /* before it begins */
+        cudriver_pin_stop(&slow.stop);
+        pin_slowly(NULL);
+        slow_end(CUDRIVER_PIN_STOPPED);
+    }
+}
+
+/* Whichever of the registrations fails, nothing is left. */
+static void test_steps_refused(void)
+{
+    for (unsigned n = 4; n < 10; n++) { /* after the calls for the primary context */
+        slow_begin(n % 2);
+        driver_fail(n, CUDA_ERROR_LAUNCH_FAILED);
+        pin_slowly(NULL);
+        CHECK(driver_has_failed());
+        slow_end(CUDA_ERROR_LAUNCH_FAILED);
+    }
+}
+
+static void *stop_soon(void *stop)
+{
+    usleep(20000); /* time to begin to wait */
+    cudriver_pin_stop(stop);
+    return NULL;
+}
+
+/* What is locked already can be copied from while the rest is being locked; who needs all of it
+ * waits, unless it is stopped. */
+static void test_steps_seen(void)
+{
+    pthread_t thread, second;
+    atomic_bool stop = false;
+    struct cudriver_pin *pin = NULL;
+    struct cudriver_pin_range other;
+    const struct cudriver_pin_way impatient = {.step = MIB, .stop = &stop};
+
+    CHECK(sem_init(&inside, 0, 0) == 0 && sem_init(&leave, 0, 0) == 0);
+    slow_begin(false);
+    driver_set_hook(wait_at_the_third);
+    CHECK(pthread_create(&thread, NULL, pin_slowly, NULL) == 0);
+    wait_for(&inside);
+    driver_set_hook(NULL);
+    CHECK(cudriver_hostmem_locked(slow.memory, slow.bytes) == 2 * MIB);
+    CHECK(cudriver_hostmem_is_registered(slow.memory + 100, MIB - 100));
+    CHECK(cudriver_hostmem_is_registered(slow.memory + MIB, MIB));
+    CHECK(cudriver_hostmem_run(slow.memory + MIB, 2 * MIB) == MIB);
+    CHECK(!cudriver_hostmem_is_registered(slow.memory + 2 * MIB, 1));
+    CHECK(pthread_create(&second, NULL, stop_soon, &stop) == 0);
+    CHECK(cudriver_pin_create(slow.memory + 10, 100, &impatient, &pin, &other) ==
+          CUDRIVER_PIN_STOPPED);
+    pthread_join(second, NULL);
+    sem_post(&leave);
+    pthread_join(thread, NULL);
+    slow_end(CUDA_SUCCESS);
 }
 
 /* --- faults --- */
@@ -1454,6 +1594,10 @@ static const struct scenario {
     {"pooled_pins", test_pooled_pins, false},
     {"no_waiting", test_no_waiting, true},
     {"wait_for_release", test_wait_for_release, true},
+    {"steps", test_steps, true},
+    {"steps_stopped", test_steps_stopped, true},
+    {"steps_refused", test_steps_refused, true},
+    {"steps_seen", test_steps_seen, true},
     {"driver_faults", test_driver_faults, true},
     {"system_faults", test_system_faults, true},
     {"model", test_model, false},

@@ -1,0 +1,386 @@
+"""Page-locking in a thread of its own, a piece at a time, while the program works."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import math
+import mmap
+import operator
+import os
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, final, overload
+
+import numpy as np
+
+from cudriver import _core
+from cudriver.memory import waiting
+from cudriver.memory.failures import OUT_OF_MEMORY, failure
+from cudriver.memory.pool import host_memory_stats
+from cudriver.memory.room import host_room
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from types import TracebackType
+
+    from numpy.typing import DTypeLike, NDArray
+
+    from cudriver.typing import HostArray, HostArrayT, ScalarT, ShapeLike
+
+#: Bytes of one registration. While the driver makes it, every copy of the process waits.
+STEP = 64 << 20
+HUGE_PAGE = 2 << 20
+EXIT_PATIENCE = 2.0  # seconds that the interpreter's exit waits for a thread
+
+_ArrayT = TypeVar("_ArrayT")
+
+
+class _Work:
+    """What the thread does. It owns no reference to those who wait for it."""
+
+    def __init__(self, memory: HostArray) -> None:
+        self.pin = _core._pin_prepare(memory)
+        self.outcome: bool | BaseException | None = None  # locked; stopped; failed; under way
+        self.over = threading.Event()  # an interrupted join() may take the thread for ended
+        self.process = os.getpid()
+
+    def start(self, fresh: bool) -> None:
+        self.fresh = fresh
+        _running.add(self)
+        try:
+            threading.Thread(target=self.run, name="cudriver-pin", daemon=True).start()
+        except RuntimeError:  # no thread is to be had: do it at once
+            self.run()
+
+    def run(self) -> None:
+        try:
+            self.outcome = _core._pin_lock(self.pin, STEP, self.fresh)
+        except BaseException as error:
+            self.outcome = error.with_traceback(None)
+        finally:
+            self.over.set()
+
+    @property
+    def lost(self) -> bool:
+        """Whether this is a forked child, which has no such thread."""
+        return self.outcome is None and self.process != os.getpid()
+
+    def join(self, timeout: float | None = None) -> None:
+        if not self.lost:
+            self.over.wait(timeout)
+
+
+_running: weakref.WeakSet[_Work] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    for work in list(_running):
+        _core._pin_stop(work.pin)
+        work.join(EXIT_PATIENCE)
+
+
+class _Owner:
+    """Ends the page-locking with the last who wants it."""
+
+    def __init__(self, work: _Work) -> None:
+        self.work = work
+
+    def __del__(self) -> None:
+        _core._pin_stop(self.work.pin)
+
+
+class _Memory:
+    """New memory of this process, page-locked as long as it lives: an array's base."""
+
+    def __init__(self, nbytes: int) -> None:
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        whole = np.frombuffer(mmap.mmap(-1, nbytes + HUGE_PAGE, flags=flags), np.uint8)
+        skip = -whole.__array_interface__["data"][0] % HUGE_PAGE
+        self.bytes = whole[skip : skip + nbytes]
+        self.owner: _Owner | None = None
+        self.__array_interface__ = self.bytes.__array_interface__
+
+
+@final
+class Pinning(Generic[_ArrayT]):
+    """Page-locking under way, as `pin_async` and `pinned_empty_async` return it.
+
+    Notes
+    -----
+    `wait` for it, look at `done` and `progress`, or ``await`` it. The array may be
+    used and copied meanwhile. Memory is page-locked from its lowest address on, in
+    pieces, by a thread; a copy of memory that is locked by then goes directly, and
+    one of other memory is staged.
+
+    `close` ends the page-locking, whether it is done or not, as does the end of a
+    ``with`` block.
+
+    Examples
+    --------
+    >>> pinning = cu.pin_async(np.ones(1000))
+    >>> pinning.wait()
+    >>> pinning.done, pinning.progress
+    (True, 1.0)
+    >>> pinning.close()
+    """
+
+    __slots__ = ("__weakref__", "_array", "_closed", "_owner")
+
+    _array: _ArrayT | None
+    _closed: bool
+    _owner: _Owner
+
+    def __init__(self) -> None:
+        raise TypeError("pin_async() and pinned_empty_async() make a Pinning")
+
+    @property
+    def array(self) -> _ArrayT | None:
+        """Array whose memory is page-locked; None once this is closed."""
+        return self._array
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes to page-lock, from the lowest to the highest."""
+        return self._owner.work.pin.nbytes
+
+    @property
+    def closed(self) -> bool:
+        """Whether this is closed."""
+        return self._closed
+
+    @property
+    def done(self) -> bool:
+        """Whether all of the memory is page-locked. Does not wait. Raises where that failed."""
+        work = self._owner.work
+        if isinstance(work.outcome, BaseException):
+            raise work.outcome
+        if self._closed or work.outcome is False:
+            raise ValueError("this Pinning is closed")
+        if work.lost:
+            _core.init()  # raises ForkedProcessError
+        return work.outcome is True
+
+    @property
+    def progress(self) -> float:
+        """Part of the memory that is page-locked by now, from 0 to 1."""
+        work = self._owner.work
+        if self._closed or work.outcome is not None:
+            return float(work.outcome is True and not self._closed)
+        return _core._pin_locked(work.pin) / max(work.pin.nbytes, 1)
+
+    def wait(self) -> None:
+        """Wait until all of the memory is page-locked.
+
+        Raises
+        ------
+        OutOfMemoryError
+            The system or the driver refuses; nothing is left page-locked.
+        CudaError
+            Another call of the driver failed; nothing is left page-locked.
+        ValueError
+            Another pin holds a part of the memory, or this was closed before the end.
+
+        Notes
+        -----
+        Other threads run meanwhile. Ctrl-C interrupts the wait; the page-locking goes
+        on.
+        """
+        self._owner.work.join()
+        operator.truth(self.done)
+
+    def __await__(self) -> Generator[Any]:
+        return waiting.wait(self)
+
+    def close(self) -> None:
+        """End the page-locking, and unlock the memory that no other pin holds.
+
+        Raises
+        ------
+        CudaError
+            The driver cannot unlock the memory.
+
+        Notes
+        -----
+        Uses ``cuMemHostUnregister``. The array stays as it is. Waits for the piece that
+        is being page-locked, a few milliseconds. A second call does nothing.
+        """
+        work = self._owner.work
+        _core._pin_stop(work.pin)
+        work.join()
+        self._array, self._closed = None, True
+        work.pin.close()
+
+    def __enter__(self) -> Self:
+        """Return the Pinning itself."""
+        if self._closed:
+            raise ValueError("this Pinning is closed")
+        return self
+
+    def __exit__(
+        self, *exception: type[BaseException] | BaseException | TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{self.progress:.0%}"
+        return f"<Pinning of {self.nbytes} bytes, {state}>"
+
+
+Pinning.__module__ = "cudriver"
+
+
+def _begin(array: _ArrayT, owner: _Owner, fresh: bool) -> Pinning[_ArrayT]:
+    pinning: Pinning[_ArrayT] = object.__new__(Pinning)
+    pinning._array, pinning._closed, pinning._owner = array, False, owner
+    owner.work.start(fresh)
+    return pinning
+
+
+def pin_async(array: HostArrayT) -> Pinning[HostArrayT]:
+    """Begin to page-lock the memory of an existing array where it lies, and return at once.
+
+    Parameters
+    ----------
+    array : array
+        What `pin` takes. It stays alive as long as its memory is page-locked.
+
+    Returns
+    -------
+    Pinning
+        To wait for, and to close. The memory is unlocked with it, when it is closed
+        or dropped.
+
+    Raises
+    ------
+    ValueError
+        The array reaches beyond the process's memory.
+    DriverNotFoundError
+        No driver library could be opened.
+
+    Notes
+    -----
+    Uses ``cuMemHostRegister``, in pieces of 64 MiB. While the driver registers
+    memory, every copy of the process waits, 20 ms for each GiB: in `pin` for all of
+    it, here for one piece. What the driver refuses is raised by `Pinning.wait`.
+
+    The driver refuses a copy that crosses from one piece to the next (``invalid
+    argument``). This package cuts its copies there; other libraries do not know. Let
+    them copy parts that lie in one piece, or use `pin`.
+
+    Examples
+    --------
+    >>> weights = np.ones(1_000_000, np.float32)
+    >>> with cu.pin_async(weights) as pinning:
+    ...     there = cu.to_device(weights)  # at once
+    ...     pinning.wait()
+    ...     cu.is_pinned(weights)
+    True
+    """
+    return _begin(array, _Owner(_Work(array)), False)
+
+
+@overload
+def pinned_empty_async(
+    shape: ShapeLike,
+    dtype: type[float] | Literal["float64"] = "float64",
+    order: Literal["C", "F"] = "C",
+) -> Pinning[NDArray[np.float64]]: ...
+@overload
+def pinned_empty_async(
+    shape: ShapeLike,
+    dtype: type[ScalarT] | np.dtype[ScalarT],
+    order: Literal["C", "F"] = "C",
+) -> Pinning[NDArray[ScalarT]]: ...
+@overload
+def pinned_empty_async(
+    shape: ShapeLike, dtype: DTypeLike, order: Literal["C", "F"] = "C"
+) -> Pinning[NDArray[Any]]: ...
+def pinned_empty_async(
+    shape: ShapeLike, dtype: DTypeLike = "float64", order: Literal["C", "F"] = "C"
+) -> Pinning[NDArray[Any]]:
+    """Return a new ndarray at once, whose memory becomes page-locked meanwhile.
+
+    Parameters
+    ----------
+    shape : int or sequence of int
+        Lengths of the dimensions.
+    dtype : dtype_like, optional
+        Type of an item.
+    order : {'C', 'F'}, optional
+        Order of the items in memory.
+
+    Returns
+    -------
+    Pinning
+        Its ``array`` is zero, and may be used. The array keeps its memory
+        page-locked, until the last array or view of it is gone or the Pinning is
+        closed.
+
+    Raises
+    ------
+    OutOfMemoryError
+        The system refuses the memory, or the limit is reached.
+    DriverNotFoundError
+        No driver library could be opened.
+
+    Notes
+    -----
+    Several threads touch the memory; ``cuMemHostRegister`` follows in pieces, as in
+    `pin_async`, whose notes hold here too. The memory goes back to the system, not
+    to the pool, and counts among the pins in `host_memory_stats`.
+
+    Examples
+    --------
+    >>> pinning = cu.pinned_empty_async((1000, 1000), np.float32)
+    >>> cache = pinning.array
+    >>> cache[0] = 1
+    >>> pinning.wait()
+    >>> cu.is_pinned(cache)
+    True
+    """
+    lengths = _lengths(shape)
+    kind = np.dtype(dtype)
+    if kind.hasobject:
+        raise TypeError(f"dtype {kind} holds Python objects: they cannot be page-locked")
+    if order not in ("C", "F"):
+        raise ValueError(f"order is 'C' or 'F', not {order!r}")
+    memory = _map(math.prod(lengths) * kind.itemsize)
+    array = np.ndarray(lengths, kind, np.asarray(memory), order=order)
+    memory.owner = _Owner(_Work(memory.bytes))
+    return _begin(array, memory.owner, True)
+
+
+def _lengths(shape: ShapeLike) -> tuple[int, ...]:
+    try:
+        with contextlib.suppress(TypeError):
+            return _checked((operator.index(shape),))  # type: ignore[arg-type]
+        return _checked(tuple(operator.index(length) for length in shape))  # type: ignore[union-attr]
+    except TypeError:
+        raise TypeError(f"shape is an integer or a sequence of integers, not {shape!r}") from None
+
+
+def _checked(lengths: tuple[int, ...]) -> tuple[int, ...]:
+    if any(length < 0 for length in lengths):
+        raise ValueError(f"a length of a shape is at least 0: {lengths}")
+    return lengths
+
+
+def _map(nbytes: int) -> _Memory:
+    """New memory, if the machine has so much."""
+    stats = host_memory_stats()
+    room, held = host_room(), stats.registered_bytes + stats.pinned_bytes
+    why = ""
+    if stats.limit_bytes is not None and held + nbytes > stats.limit_bytes:
+        why = f", under set_host_memory_limit({stats.limit_bytes})"
+    elif nbytes > room:
+        why = f"; the machine's memory and this process's cgroups leave {room} bytes"
+    else:
+        try:
+            return _Memory(nbytes)
+        except (OSError, OverflowError):
+            why = "; the system refuses the mapping"
+    arguments = f"{nbytes} bytes; {held} page-locked already{why}"
+    raise failure(OUT_OF_MEMORY, "cudriver.pinned_empty_async", arguments)

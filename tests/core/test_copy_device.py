@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import random
 import threading
 import types
 from typing import Any
@@ -13,8 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
-from test_copy import DTYPES, random_bytes, raw, slices
+from test_copy import placed, random_bytes, raw, slices
 from test_copy_async import wait_for
 
 import cudriver as cu
@@ -26,80 +24,8 @@ pytestmark = pytest.mark.threads
 HOST_CALLS = ("cuMemcpyHtoD_v2", "cuMemcpyDtoH_v2", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2")
 
 
-class Strided:
-    """A device array in another's memory, of any strides, as other libraries describe theirs."""
-
-    def __init__(self, root: Any, model: NDArray[Any], view: NDArray[Any]) -> None:
-        here = root.__cuda_array_interface__
-        self.owner = root
-        offset = view.__array_interface__["data"][0] - model.__array_interface__["data"][0]
-        self.__cuda_array_interface__ = {
-            **here,
-            "data": (here["data"][0] + offset, False),
-            "shape": view.shape,
-            "strides": view.strides,
-        }
-
-
-def placed(model: NDArray[Any], device: Any = 0) -> Any:
-    there = cu.device_empty(model.shape, model.dtype, device=device)
-    cu.copy(there, model)
-    return there
-
-
-def on_device(model: NDArray[Any], index: Any, axes: Any = None, device: int = 0) -> Any:
-    """(root, view, the same view of the model): model[index], transposed."""
-    root = placed(model, device)
-    view = model[index] if axes is None else model[index].transpose(axes)
-    return root, Strided(root, model, view), view
-
-
 def moved(sim: Any, *names: str) -> list[int]:
     return [sim.call_count(name) for name in names]
-
-
-@st.composite
-def boxes(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Any, list[int]]:
-    """(base shape, index, axes): base[index].transpose(axes) has `shape`."""
-    axes = draw(st.permutations(range(len(shape))))
-    inner = [shape[i] for i in np.argsort(axes)]
-    base = [length * draw(st.integers(1, 3)) + draw(st.integers(0, 2)) for length in inner]
-    index = tuple(draw(slices(b, n)) for b, n in zip(base, inner, strict=True))
-    return tuple(base), (*index, ...), list(axes)
-
-
-@pytest.mark.slow
-@settings(max_examples=100)
-@given(
-    data=st.data(),
-    dtype=st.sampled_from(DTYPES),
-    shape=st.one_of(
-        st.lists(st.integers(1, 6), max_size=4),
-        st.lists(st.integers(1, 3), min_size=5, max_size=9),
-        st.lists(st.sampled_from([1, 31, 32, 33, 70]), min_size=2, max_size=3),
-    ),
-    devices=st.tuples(st.integers(0, 1), st.integers(0, 1)),
-)
-def test_a_copy_between_devices_is_numpys(
-    data: st.DataObject, dtype: str, shape: list[int], devices: tuple[int, int]
-) -> None:
-    there = [min(device, cu.device_count() - 1) for device in devices]
-    models, roots, views, expected = [], [], [], []
-    for seed, device in enumerate(there):
-        base, index, axes = data.draw(boxes(tuple(shape)))
-        models.append(random_bytes(base, np.dtype(dtype), seed))
-        root, view, wanted = on_device(models[-1], index, axes, device)
-        roots.append(root)
-        views.append(view)
-        expected.append(wanted)
-    if data.draw(st.booleans()):
-        cu.copy(*views)
-    else:
-        stream = cu.Stream(device=data.draw(st.sampled_from(there)))
-        cu.copy_async(*views, stream).wait()
-    expected[0][...] = expected[1]
-    for root, model in zip(roots, models, strict=True):
-        assert raw(root.to_numpy()) == raw(model)
 
 
 @pytest.mark.slow
@@ -305,7 +231,7 @@ def test_two_devices_pack_copy_and_unpack(
     sim: Any, two_devices: Any, at: int, to: Any, source: Any, path: str, launches: int
 ) -> None:
     models = [random_bytes((300, 400), np.dtype("f4"), seed) for seed in (1, 2)]
-    arrays = [placed(model, device) for model, device in zip(models, two_devices, strict=True)]
+    arrays = [placed(model, device) for device, model in enumerate(models)]
     stream = cu.Stream(device=two_devices[at])
     assert cu.explain_copy(arrays[0][to], arrays[1][source]).path == path
     before, stack = sim.live("allocations"), cu.context_stack()
@@ -355,44 +281,6 @@ def test_they_come_in_the_streams_order(sim: Any, case: str) -> None:
     expected[to] = model
     assert raw(outs[0]) == raw(expected)
     assert (outs[1] == -1).all()
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_random_programs_give_what_the_same_program_gives_in_order(seed: int, request: Any) -> None:
-    """Strided copies between arrays of two devices on a few streams, with events where they depend
-    on each other. On the simulated driver each operation takes its time."""
-    if cu.driver_is_simulated():
-        request.getfixturevalue("sim").set_latency(100)
-    rng = random.Random(seed)
-    devices = cu.devices()[:2]
-    streams = [cu.Stream(device=device) for device in devices for _ in range(2)]
-    shape = (60, 80)
-    models = [random_bytes(shape, np.dtype("i4"), i) for i in range(5)]
-    arrays = [placed(m, devices[i % len(devices)]) for i, m in enumerate(models)]
-    last: list[Any] = [None] * len(arrays)
-
-    def part() -> Any:
-        row, column = rng.randrange(30), rng.randrange(40)
-        return (
-            slice(row, row + 30),
-            rng.choice([slice(column, column + 40), slice(None, None, 2), slice(None, None, -2)]),
-        )
-
-    for _ in range(80):
-        to, source = rng.randrange(5), rng.randrange(5)
-        near = {arrays[to].device, arrays[source].device}
-        stream = rng.choice([s for s in streams if s.device in near])
-        for event in (last[to], last[source]):
-            if event is not None:
-                stream.wait(event)
-        a, b = part(), part()
-        cu.copy_async(arrays[to][a], arrays[source][b], stream)
-        models[to][a] = models[source][b].copy()
-        last[to] = last[source] = stream.record()
-    for stream in streams:
-        stream.synchronize()
-    for array, model in zip(arrays, models, strict=True):
-        assert raw(array.to_numpy()) == raw(model)
 
 
 @pytest.mark.parametrize("at", [0, 1])

@@ -204,6 +204,24 @@ def cu() -> Any:
 
 
 @pytest.fixture(scope="session")
+def driver(cu: Any) -> ctypes.CDLL:
+    """The driver's own functions, for work beside the package's."""
+    cu.init()
+    return ctypes.CDLL(cu.driver_path())
+
+
+@pytest.fixture
+def all_given_back() -> Iterator[None]:
+    """Each tensor that a Lender lends by DLPack is given back."""
+    import dlpackkit
+
+    dlpackkit.alive.clear()
+    yield
+    gc.collect()
+    assert dlpackkit.alive == set(), "tensors that were not given back"
+
+
+@pytest.fixture(scope="session")
 def simulator() -> Simulator | None:
     """The simulated driver's controls, or None on the real one."""
     if DRIVER != "sim":

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from test_dlpack_import import MODEL, TABLE, Again, Tabled, lend, placed, tabled
+from test_dlpack_import import MODEL, Untrue, lend, placed
 
 import cudriver as cu
 import dlpackkit as kit
@@ -20,20 +20,6 @@ from graphkit import ACTIVE, Capture, busy
 NEW = {"max_version": (1, 0)}
 
 pytestmark = pytest.mark.usefixtures("no_leaks", "all_given_back")
-
-
-@pytest.fixture
-def all_given_back() -> Iterator[None]:
-    kit.alive.clear()
-    yield
-    gc.collect()
-    assert kit.alive == set(), "tensors that were not given back"
-
-
-@pytest.fixture(scope="module")
-def driver() -> Any:
-    cu.init()
-    return ctypes.CDLL(cu.driver_path())
 
 
 def host(shape: Any = (4, 6), strides: Any = None, **how: Any) -> kit.Lender:
@@ -110,16 +96,18 @@ def test_no_items_lie_anywhere(shape: tuple[int, ...], strides: Any) -> None:
     assert there.to_numpy().shape == shape
 
 
+@pytest.mark.parametrize("kind", [kit.CPU, kit.CUDA])
 @pytest.mark.parametrize("shape", [(5,), (2, 3), (3, 1, 2), (1, 4, 1)])
-def test_without_strides_it_is_dense(shape: tuple[int, ...]) -> None:
+def test_without_strides_it_is_dense(shape: tuple[int, ...], kind: int) -> None:
     model = np.arange(np.prod(shape), dtype="f8").reshape(shape)
+    owner: Any = cu.to_device(model) if kind == kit.CUDA else model
+    address = owner.pointer if kind == kit.CUDA else model.ctypes.data
     lender = kit.Lender(
-        model.ctypes.data - 16, shape, device=(kit.CPU, 0), dtype=(kit.FLOAT, 64, 1),
-        byte_offset=16, owner=model,
-    )  # fmt: skip
+        address - 16, shape, device=(kind, 0), dtype=(kit.FLOAT, 64, 1), byte_offset=16, owner=owner
+    )
     made = cu.from_dlpack(lender)
-    assert (made.strides, made.ctypes.data) == (model.strides, model.ctypes.data)
-    assert (made == model).all()
+    assert made.strides == model.strides
+    assert ((made.to_numpy() if kind == kit.CUDA else made) == model).all()
 
 
 def test_as_many_dimensions_as_there_may_be() -> None:
@@ -210,11 +198,6 @@ def test_no_host_memory_is_asked_for_with_a_stream(kind: int, copy: Any, old: bo
 # ---- from_dlpack's own arguments --------------------------------------------------------------
 
 
-class Untrue:
-    def __bool__(self) -> bool:
-        raise ZeroDivisionError("mine")
-
-
 @pytest.mark.parametrize("where", ["host", "device"])
 def test_what_is_refused_is_given_back(where: str) -> None:
     def lender() -> kit.Lender:
@@ -272,6 +255,8 @@ def test_a_device_that_is_not_current(two_devices: Any) -> None:
         here = cu.from_dlpack(lend(there, device=(kit.CUDA, 1)), device=0)
         assert here.context is current
         assert (here.to_numpy() == MODEL).all()
+        nothing = cu.from_dlpack(kit.Lender(None, (3, 0), device=(kit.CUDA, 1)))
+        assert nothing.device.ordinal == 1
         assert cu.current_context() is current
 
 
@@ -316,13 +301,16 @@ def test_ends_are_let_go_when_the_other_is_wrong() -> None:
 
 
 @pytest.mark.parametrize("handle", [0, 1, 2])
-def test_the_numbers_of_the_default_streams_of_a_copy(handle: int) -> None:
+def test_the_numbers_of_the_default_streams(handle: int) -> None:
     """0 is the legacy one in CUDA, and nothing in the standard."""
     out = np.zeros((4, 6), "f4")
     for stream in (cu.Stream.from_handle(handle), SimpleNamespace(cuda_stream=handle)):
         lender = lend(placed())
         cu.copy_async(out, lender, stream).wait()
         assert lender.asked[-1]["stream"] == max(handle, 1)
+    with cu.Stream.from_handle(handle):
+        cu.from_dlpack(lender := lend(placed()))
+    assert lender.asked[0]["stream"] == max(handle, 1)
     assert (out == MODEL).all()
 
 
@@ -396,255 +384,6 @@ def test_no_reference_stays_behind(two_devices: Any, name: str) -> None:
     assert count() == count()
 
 
-# ---- the exchange table -----------------------------------------------------------------------
-
-
-@pytest.fixture
-def table(request: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """TABLE, with what a test changes in it."""
-    changed = kit.ExchangeTable.from_buffer_copy(TABLE)
-    found = kit.capsule(ctypes.addressof(changed), b"dlpack_exchange_api")
-    monkeypatch.setattr(Tabled, "__dlpack_c_exchange_api__", found, raising=False)
-    return changed
-
-
-def again(array: Any, **how: Any) -> Again:
-    device = isinstance(array, cu.DeviceArray)
-    address = array.pointer if device else array.ctypes.data
-    how.setdefault("device", (kit.CUDA if device else kit.CPU, 0))
-    return Again(address, array.shape, owner=array, **how)
-
-
-def used(lender: Tabled) -> tuple[int, int]:
-    """How often it was asked by the table, and by its method."""
-    return lender.by_table, len(lender.asked)
-
-
-def test_a_table_of_the_object_alone_is_not_the_types() -> None:
-    lender = again(MODEL.copy())
-    vars(lender)["__dlpack_c_exchange_api__"] = kit.capsule(
-        ctypes.addressof(TABLE), b"dlpack_exchange_api"
-    )
-    assert (cu.from_dlpack(lender) == MODEL).all()
-    assert used(lender) == (0, 1)
-
-
-@pytest.mark.parametrize("found", [3, None, "capsule"])
-def test_what_is_no_table_is_not_used(monkeypatch: pytest.MonkeyPatch, found: Any) -> None:
-    if found == "capsule":
-        found = kit.capsule(ctypes.addressof(TABLE), b"dlpack_exchange")
-    monkeypatch.setattr(Tabled, "__dlpack_c_exchange_api__", found, raising=False)
-    lender = again(MODEL.copy())
-    assert (cu.from_dlpack(lender) == MODEL).all()
-    assert used(lender) == (0, 1)
-
-
-def test_a_table_without_a_function_and_one_that_gives_nothing(table: Any) -> None:
-    table.from_object = kit.FROM_OBJECT(lambda lender, out: 0)
-    lender = again(MODEL.copy())
-    assert (cu.from_dlpack(lender) == MODEL).all()
-    table.from_object = kit.FROM_OBJECT()
-    assert (cu.from_dlpack(lender) == MODEL).all()
-    assert used(lender) == (0, 2)
-
-
-@pytest.mark.parametrize("version", [(2, 0), (0, 8)])
-def test_a_tabled_tensor_of_another_version_is_for_the_method(
-    table: Any, version: tuple[int, int]
-) -> None:
-    """What lies behind its version is not read."""
-    lender = again(MODEL.copy(), version=version, dtype=(99, 1, 1))
-    with pytest.raises(BufferError, match=f"a tensor of DLPack {version[0]}.{version[1]}"):
-        cu.from_dlpack(lender)
-    assert used(lender) == (1, 1)
-    assert lender.given_back == 1
-    kit.alive.discard(lender)
-
-
-@pytest.mark.parametrize("device", [(kit.CUDA, 0), (kit.MANAGED, 0), (kit.CUDA, 1)])
-def test_the_table_is_asked_for_the_stream_of_the_device(
-    table: Any, device: tuple[int, int], two_devices: Any
-) -> None:
-    asked = []
-
-    def current(kind: int, ordinal: int, out: Any) -> int:
-        asked.append((kind, ordinal))
-        out[0] = None
-        return 0
-
-    table.current_stream = kit.CURRENT_STREAM(current)
-    array = cu.device_zeros((4, 6), "f4", device=device[1])
-    lender = again(array, device=device)
-    made = cu.from_dlpack(lender)
-    assert made.context is array.context
-    assert (asked, used(lender)) == ([device], (1, 0))
-    cu.from_dlpack(again(MODEL.copy()))
-    assert asked == [device], "the host's memory has no stream"
-
-
-@pytest.mark.parametrize("how", ["none", "fails"])
-def test_a_table_without_a_stream_is_for_the_method(table: Any, how: str) -> None:
-    table.current_stream = kit.CURRENT_STREAM() if how == "none" else kit.CURRENT_STREAM(
-        lambda kind, device, out: -1
-    )  # fmt: skip
-    array = placed()
-    lender = again(array)
-    made = cu.from_dlpack(lender)
-    assert used(lender) == (1, 1)
-    assert lender.given_back == 1
-    del made
-    assert lender.given_back == 2
-
-
-@pytest.mark.parametrize(
-    ("theirs", "ours", "waits"),
-    [(None, 1, 0), (1, 1, 0), (2, 1, 1), (None, 2, 1), (2, 2, 0), (None, "ours", 1), (1, 0, 0)],
-)
-def test_default_streams_of_the_table(
-    table: Any, sim: Any, monkeypatch: pytest.MonkeyPatch, theirs: Any, ours: Any, waits: int
-) -> None:
-    """NULL and 1 are one stream, which need not wait for itself."""
-    array = placed()
-    stream = cu.Stream() if ours == "ours" else cu.Stream.from_handle(ours)
-    monkeypatch.setattr(Tabled, "stream", theirs)
-    lender = tabled(array)
-    sim.reset_counts()
-    with stream:
-        made = cu.from_dlpack(lender)
-    assert (sim.call_count("cuStreamWaitEvent"), used(lender)) == (waits, (1, 0))
-    del made
-
-
-@pytest.mark.parametrize("theirs", [None, 1])
-def test_nothing_waits_for_a_default_stream_that_a_capture_forbids(
-    table: Any, driver: Any, monkeypatch: pytest.MonkeyPatch, theirs: Any
-) -> None:
-    """Nor can the driver say whether it is idle. The method may know how."""
-    array, ours, blocking = placed(), cu.Stream(), ctypes.c_void_p()
-    assert driver.cuStreamCreate(ctypes.byref(blocking), 0) == 0
-    monkeypatch.setattr(Tabled, "stream", theirs)
-    lender = again(array)
-    with Capture(driver, SimpleNamespace(handle=blocking.value)) as graph:
-        with ours:
-            made = cu.from_dlpack(lender)
-        assert graph.status() == ACTIVE
-    graph.close()
-    assert used(lender) == (1, 1)
-    assert lender.asked[0]["stream"] == ours.handle
-    del made
-    assert driver.cuStreamDestroy_v2(blocking) == 0
-
-
-@pytest.mark.parametrize("call", ["cuEventCreate", "cuEventRecord", "cuStreamWaitEvent"])
-def test_an_order_that_is_refused_keeps_nothing(
-    table: Any, sim: Any, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
-    """The method is asked instead."""
-    array, theirs = placed(), cu.Stream()
-    shared = [array, array.context, array.dtype]
-    monkeypatch.setattr(Tabled, "stream", theirs.handle)
-
-    def count() -> list[int]:
-        lender = again(array)
-        sim.fail_next(call, 719)
-        cu.from_dlpack(lender)
-        assert used(lender) == (1, 1)
-        assert lender.given_back == 2
-        del lender
-        gc.collect()
-        return [sys.getrefcount(thing) for thing in shared] + [sim.live("events")]
-
-    count()  # what is kept from the first time
-    assert count() == count()
-
-
-# ---- PyTorch's tensors ------------------------------------------------------------------------
-
-
-class Torch(Again):
-    requires_grad: Any = False
-
-
-@pytest.mark.parametrize("by_table", [False, True])
-def test_questions_that_go_wrong_are_passed_on(
-    request: pytest.FixtureRequest, by_table: bool
-) -> None:
-    if by_table:
-        request.getfixturevalue("table")
-
-    def fail() -> bool:
-        raise ZeroDivisionError("theirs")
-
-    complex_model = MODEL.view("c8").copy()
-    for name in ("is_neg", "is_conj") if by_table else ("is_neg",):
-        lender = Torch(
-            complex_model.ctypes.data, complex_model.shape, device=(kit.CPU, 0),
-            dtype=(kit.COMPLEX, 64, 1),
-        )  # fmt: skip
-        setattr(lender, name, fail)
-        with pytest.raises(ZeroDivisionError, match="theirs"):
-            cu.from_dlpack(lender)
-        assert (lender.given_back, used(lender)) == (by_table, (by_table, 0))
-        kit.alive.discard(lender)
-    lender = Torch(MODEL.ctypes.data, MODEL.shape, device=(kit.CPU, 0))
-    lender.requires_grad = Untrue()
-    for call in (cu.from_dlpack, cu.to_device, cu.is_pinned):
-        with pytest.raises(ZeroDivisionError, match="mine"):
-            call(lender)
-    assert used(lender) == (0, 0)
-    kit.alive.discard(lender)
-
-
-def test_a_tensor_that_requires_grad_is_for_the_method(table: Any) -> None:
-    """Which says why it is not lent; the table would lend it."""
-
-    class Grad(Torch):
-        requires_grad = True
-
-        def __dlpack__(self, **asked: Any) -> Any:
-            raise BufferError("use tensor.detach()")
-
-    lender = Grad(MODEL.ctypes.data, MODEL.shape, device=(kit.CPU, 0))
-    with pytest.raises(BufferError, match="detach"):
-        cu.from_dlpack(lender)
-    assert used(lender) == (0, 0)
-    kit.alive.discard(lender)
-
-
-@pytest.mark.parametrize("grad", [False, True])
-def test_a_negated_tensor_is_refused_by_the_method_too(grad: bool) -> None:
-    lender = Torch(MODEL.ctypes.data, MODEL.shape, device=(kit.CPU, 0))
-    lender.requires_grad = grad
-    vars(lender)["is_neg"] = lambda: True
-    with pytest.raises(BufferError, match=r"the Torch is lazily negated.*call resolve_neg"):
-        cu.from_dlpack(lender)
-    assert used(lender) == (0, 0)
-    kit.alive.discard(lender)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "asked"),
-    [
-        ((kit.FLOAT, 32, 1), ["is_neg"]),
-        ((kit.COMPLEX, 64, 1), ["is_neg", "is_conj"]),
-        ((kit.INT, 32, 1), []),
-        ((kit.BFLOAT, 16, 1), []),
-    ],
-)
-def test_only_what_may_be_lazy_is_asked(table: Any, dtype: Any, asked: list[str]) -> None:
-    """To ask costs as much as the tensor. What has no requires_grad is not PyTorch's."""
-    if dtype[0] == kit.BFLOAT:
-        pytest.importorskip("ml_dtypes", reason="NumPy has no bfloat16 of its own")
-    memory = np.zeros(8)
-    for kind, wanted in ((Torch, asked), (Again, [])):
-        seen: list[str] = []
-        lender = kind(memory.ctypes.data, (2,), device=(kit.CPU, 0), dtype=dtype, owner=memory)
-        for name in ("is_neg", "is_conj"):
-            vars(lender)[name] = lambda name=name, seen=seen: seen.append(name)
-        cu.from_dlpack(lender)
-        assert (seen, used(lender)) == (wanted, (1, 0))
-
-
 # ---- ours, lent -------------------------------------------------------------------------------
 
 
@@ -674,6 +413,8 @@ def test_only_what_may_be_lazy_is_asked(table: Any, dtype: Any, asked: list[str]
         ({"stream": 2**70}, OverflowError),
         ({"stream": -(2**70)}, ValueError),
         ({"stream": -3}, ValueError),
+        ({"stream": 2**64, **NEW}, OverflowError),
+        ({"stream": -(2**64), **NEW}, ValueError),
         ({"copy": Untrue()}, ZeroDivisionError),
         ({"copy": True, "stream": 0}, ValueError),
         ({"copy": 0}, kit.OLD),
@@ -798,9 +539,3 @@ def test_a_consumer_in_a_context_of_its_own(driver: Any, two_devices: Any) -> No
         theirs.synchronize()
         theirs.close()
     context.close()
-
-
-@pytest.mark.parametrize("number", [2**64, -(2**64)])
-def test_a_stream_beyond_64_bits_is_none_beside_a_version_too(number: int) -> None:
-    with pytest.raises((OverflowError, ValueError)):
-        cu.device_empty(3).__dlpack__(stream=number, max_version=(1, 0))

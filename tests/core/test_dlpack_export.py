@@ -24,18 +24,6 @@ def placed() -> Any:
     return cu.to_device(MODEL)
 
 
-@pytest.mark.parametrize("version", [None, (0, 8), (1, 0), (1, 3), (2, 0)])
-def test_the_kind_is_the_newest_that_both_know(version: Any) -> None:
-    array = placed()
-    found = array.__dlpack__(max_version=version)
-    versioned = version is not None and version >= (1, 0)
-    assert kit.name_of(found) == (kit.VERSIONED if versioned else kit.OLD)
-    taken = kit.Taken(found)
-    if versioned:
-        assert (taken.managed.major, taken.managed.flags) == (1, 0)
-    taken.give_back()
-
-
 VIEWS = {
     "whole": ...,
     "rows": np.s_[::2],
@@ -232,18 +220,6 @@ def test_the_consumers_stream_waits_and_the_host_does_not(sim: Any) -> None:
     assert (back == 7).all()
     assert first.done
     del found
-
-
-@pytest.mark.parametrize("stream", [None, 1, 2])
-def test_the_default_streams_wait(sim: Any, stream: Any) -> None:
-    array, ours = cu.device_zeros(10), cu.Stream()
-    sim.hold()
-    transfer = cu.copy_async(array, cu.pinned_full(10, 7.0), ours)
-    sim.reset_counts()
-    array.__dlpack__(stream=stream)
-    assert sim.call_count("cuStreamWaitEvent") == 1
-    sim.release()
-    transfer.wait()
 
 
 def test_no_stream_waits_where_none_has_to(sim: Any) -> None:

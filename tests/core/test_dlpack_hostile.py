@@ -120,25 +120,6 @@ def test_a_capsule_of_another_name(name: bytes) -> None:
     assert lender.given_back == 0
 
 
-def test_a_capsule_is_taken_once() -> None:
-    lender = host()
-    found = lender.__dlpack__()
-
-    class Twice:
-        def __dlpack__(self, **_: Any) -> Any:
-            return found
-
-        def __dlpack_device__(self) -> tuple[int, int]:
-            return lender.device
-
-    made = cu.from_dlpack(Twice())
-    with pytest.raises(ValueError, match="was taken already"):
-        cu.from_dlpack(Twice())
-    assert made.shape == (4, 6)
-    del made
-    assert lender.given_back == 1
-
-
 class Odd:
     """An object whose two methods return or raise what a test wants."""
 

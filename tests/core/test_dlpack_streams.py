@@ -22,12 +22,6 @@ SIZE = 1 << 10
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
-@pytest.fixture(scope="module")
-def driver() -> Any:
-    cu.init()
-    return ctypes.CDLL(cu.driver_path())
-
-
 class Tensor(kit.Lender):
     """A float32 tensor of PyTorch's before its table: an interface without a stream, and a method
     that makes the consumer's stream wait for `work`, its own current stream."""
@@ -378,19 +372,6 @@ def test_a_stream_of_another_device_is_not_asked_for(two_devices: Any) -> None:
 
 def lend(array: Any, stream: Any) -> object:
     return array.__dlpack__(stream=stream.handle)
-
-
-def test_the_default_stream_of_the_consumer_is_that_of_its_context(driver: Any) -> None:
-    array, ours = cu.device_zeros(SIZE, "f4"), cu.Stream()
-    default = cu.Stream.from_handle(1)
-    with busy(driver, ours):
-        transfer = cu.copy_async(array, cu.pinned_zeros(SIZE, "f4"), ours)
-        with cu.Context(0) as context:  # whose end would wait
-            array.__dlpack__(stream=1)
-            assert not cu.Stream.from_handle(1).done
-        assert default.done
-    transfer.wait()
-    context.close()
 
 
 def test_the_default_stream_of_a_consumer_is_on_the_device_of_the_array(

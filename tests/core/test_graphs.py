@@ -27,12 +27,6 @@ pytestmark = pytest.mark.threads
 SIZE = 1 << 12
 
 
-@pytest.fixture(scope="module")
-def driver() -> Any:
-    cu.init()
-    return ctypes.CDLL(cu.driver_path())
-
-
 @pytest.fixture
 def capture(driver: Any) -> Iterator[Callable[..., Capture]]:
     made: list[Capture] = []

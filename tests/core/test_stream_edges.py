@@ -23,12 +23,6 @@ from graphkit import ACTIVE, Capture, busy
 pytestmark = pytest.mark.usefixtures("no_leaks", "same_stack")
 
 
-@pytest.fixture(scope="module")
-def driver() -> Any:
-    cu.init()
-    return ctypes.CDLL(cu.driver_path())
-
-
 @pytest.fixture
 def same_stack() -> Iterator[None]:
     before = cu.context_stack()

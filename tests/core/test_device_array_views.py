@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
+from test_device_array import SHAPES
 
 import cudriver as cu
-
-SHAPES = hnp.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=6)
-LENGTHS = [1, 1, 2, 3, 4, 6]
-RESHAPES = pytest.mark.skipif(
-    np.lib.NumpyVersion(np.__version__) < "2.1.0",
-    reason="before 2.1 NumPy cannot say that a reshape copies: only dense arrays are reshaped",
-)
+from conftest import named
 
 
 def pair(shape: Any, dtype: Any = "i4") -> tuple[cu.DeviceArray, NDArray[Any]]:
@@ -30,16 +26,6 @@ def pair(shape: Any, dtype: Any = "i4") -> tuple[cu.DeviceArray, NDArray[Any]]:
     return cu.to_device(model), model
 
 
-@st.composite
-def strided(draw: st.DrawFn, dtype: Any = "i4") -> tuple[cu.DeviceArray, NDArray[Any]]:
-    """The same view of both: any basic index, then any order of the axes."""
-    array, model = pair(draw(SHAPES), dtype)
-    key = draw(hnp.basic_indices(model.shape, allow_newaxis=True, max_dims=6))
-    array, model = array[key], np.asarray(model[key], model.dtype)
-    axes = draw(st.permutations(range(model.ndim)))
-    return array.transpose(axes), model.transpose(axes)
-
-
 def assert_same(array: cu.DeviceArray, model: NDArray[Any]) -> None:
     assert array.shape == model.shape
     assert array.dtype == model.dtype
@@ -48,21 +34,6 @@ def assert_same(array: cu.DeviceArray, model: NDArray[Any]) -> None:
     assert array.to_numpy().tobytes() == model.tobytes()
     assert array.flags.c_contiguous == model.flags.c_contiguous
     assert array.flags.f_contiguous == model.flags.f_contiguous
-
-
-@settings(max_examples=100)
-@given(data=st.data(), both=strided())
-def test_any_transpose_is_numpys(data: st.DataObject, both: Any) -> None:
-    array, model = both
-    assert_same(array, model)
-    assert_same(array.T, model.T)
-    assert_same(array.transpose(), model.transpose())
-    axes = data.draw(st.permutations(range(model.ndim)))
-    axes = [axis - model.ndim * data.draw(st.booleans()) for axis in axes]
-    for given_axes in (axes, tuple(axes), np.array(axes, int)):
-        assert_same(array.transpose(given_axes), model.transpose(axes))
-    if axes:
-        assert_same(array.transpose(*axes), model.transpose(*axes))
 
 
 NO_ORDERS = [
@@ -86,12 +57,6 @@ def test_what_is_no_order_of_the_axes_is_refused(axes: Any) -> None:
         array.transpose(*axes)
 
 
-def without_copy(model: NDArray[Any], shape: Any, order: Any) -> NDArray[Any] | None:
-    """NumPy's view of that shape; None where it would have to copy."""
-    made = model.reshape(shape, order=order)
-    return made if made.size == 0 or np.shares_memory(made, model) else None
-
-
 @st.composite
 def shape_of(draw: st.DrawFn, size: int) -> list[int]:
     """A shape of so many items, sometimes with a length left open."""
@@ -105,60 +70,6 @@ def shape_of(draw: st.DrawFn, size: int) -> list[int]:
         shape = list(shape)
         shape[draw(st.integers(0, len(shape) - 1))] = -1
     return list(shape)
-
-
-@RESHAPES
-@settings(max_examples=120)
-@given(data=st.data(), both=strided(), order=st.sampled_from("CF"))
-def test_any_reshape_is_numpys_view_or_is_refused(
-    data: st.DataObject, both: Any, order: Any
-) -> None:
-    array, model = both
-    shape = data.draw(shape_of(model.size))
-    try:
-        wanted = without_copy(model, shape, order)
-    except ValueError:  # a length of -1 beside one of 0
-        with pytest.raises(ValueError, match="cannot reshape"):
-            array.reshape(shape, order=order)
-        return
-    if wanted is None:
-        with pytest.raises(ValueError, match=r"call copy\(\) first"):
-            array.reshape(shape, order=order)
-    else:
-        made = array.reshape(*shape, order=order)
-        assert_same(made, wanted)
-        assert_same(array.reshape(tuple(shape), order=order), wanted)
-
-
-@RESHAPES
-@settings(max_examples=120)
-@given(
-    lengths=st.lists(st.sampled_from(LENGTHS), max_size=4),
-    axes=st.randoms(use_true_random=False),
-    steps=st.lists(st.sampled_from([1, 1, 2, -1]), min_size=4, max_size=4),
-    cut=st.lists(st.sampled_from([0, 0, 1]), min_size=4, max_size=4),
-    order=st.sampled_from("CF"),
-    data=st.data(),
-)
-@example([4, 6], None, [1, 1, 1, 1], [0, 0, 0, 0], "C", None).via("both are one run")
-def test_reshapes_of_what_is_partly_dense(
-    lengths: list[int], axes: Any, steps: list[int], cut: list[int], order: Any, data: Any
-) -> None:
-    """Few lengths, small steps: here about half of all shapes can be had without a copy."""
-    array, model = pair([n + c for n, c in zip(lengths, cut, strict=False)])
-    key = tuple(slice(c, None, s) for c, s, _ in zip(cut, steps, lengths, strict=False))
-    array, model = array[key], model[(*key, ...)]
-    if axes is not None:
-        turned = list(range(model.ndim))
-        axes.shuffle(turned)
-        array, model = array.transpose(turned), model.transpose(turned)
-    shape = [3, 8] if data is None else data.draw(shape_of(model.size))
-    wanted = without_copy(model, shape, order)
-    if wanted is None:
-        with pytest.raises(ValueError, match=r"call copy\(\) first"):
-            array.reshape(shape, order=order)
-    else:
-        assert_same(array.reshape(shape, order=order), wanted)
 
 
 def test_a_shape_that_needs_a_copy_says_so() -> None:
@@ -177,20 +88,6 @@ VIEWED = ["u1", "i2", ">i4", "f8", "c16", "S3", "V6", [("a", "i2"), ("b", "u1", 
 WANTED = [*VIEWED, ("u1", (2,))]
 
 
-@settings(max_examples=100)
-@given(data=st.data(), before=st.sampled_from(VIEWED), after=st.sampled_from(WANTED))
-def test_any_view_is_numpys(data: st.DataObject, before: Any, after: Any) -> None:
-    array, model = data.draw(strided(np.dtype(before)))
-    after = np.dtype(after)
-    try:
-        wanted = model.view(after)
-    except ValueError:
-        with pytest.raises(ValueError, match=r"last axis|0d array|itemsize|dtype"):
-            array.view(after)
-        return
-    assert_same(array.view(after), wanted)
-
-
 def numpys(step: Any, model: NDArray[Any]) -> Any:
     """NumPy's view, or the type of its error; ValueError where it has to copy."""
     try:
@@ -200,10 +97,15 @@ def numpys(step: Any, model: NDArray[Any]) -> Any:
     return made if made.size == 0 or np.may_share_memory(made, model) else ValueError
 
 
+# Before 2.1 NumPy cannot say that a reshape copies: only dense arrays are reshaped.
+KINDS = ["index", "axes", "dtype", "T"]
+KINDS += ["reshape"] * (np.lib.NumpyVersion(np.__version__) >= "2.1.0")
+
+
 @st.composite
 def steps(draw: st.DrawFn, model: NDArray[Any]) -> Any:
     """What makes a view of an array, right or wrong."""
-    what = draw(st.sampled_from(["index", "axes", "reshape", "dtype", "T"]))
+    what = draw(st.sampled_from(KINDS))
     if what == "index":
         loose = tuple(draw(st.lists(st.integers(0, 4), min_size=model.ndim, max_size=model.ndim)))
         key = draw(
@@ -213,16 +115,20 @@ def steps(draw: st.DrawFn, model: NDArray[Any]) -> Any:
         return lambda array: array[key if ... in key else (*key, ...)]
     if what == "axes":
         axes = draw(st.permutations(range(model.ndim)) | st.lists(st.integers(-3, 3), max_size=4))
-        return lambda array: array.transpose(*axes) if axes else array.transpose()
+        given = draw(
+            st.sampled_from([(axes,), (tuple(axes),), (np.array(axes, int),), tuple(axes)])
+        )
+        return lambda array: array.transpose(*given)
     if what == "reshape":
         shape = draw(shape_of(model.size) | st.lists(st.integers(-1, 6), max_size=4))
         order = draw(st.sampled_from("CF"))
-        return lambda array: array.reshape(shape, order=order)
+        if shape and draw(st.booleans()):
+            return lambda array: array.reshape(*shape, order=order)
+        return lambda array: array.reshape(tuple(shape), order=order)
     dtype = np.dtype(draw(st.sampled_from(WANTED)))
     return (lambda array: array.view(dtype)) if what == "dtype" else (lambda array: array.T)
 
 
-@RESHAPES
 @settings(max_examples=300)
 @given(data=st.data(), shape=SHAPES, dtype=st.sampled_from(VIEWED))
 def test_any_sequence_of_views_is_numpys(data: st.DataObject, shape: Any, dtype: Any) -> None:
@@ -235,6 +141,8 @@ def test_any_sequence_of_views_is_numpys(data: st.DataObject, shape: Any, dtype:
             with pytest.raises(wanted):
                 step(array)
             continue
+        with nullcontext() if model.ndim else pytest.raises(TypeError, match="len"):
+            assert len(array) == len(model)
         array, model = step(array), wanted
         assert (array.shape, array.strides, array.dtype) == (
             model.shape, model.strides, model.dtype
@@ -244,6 +152,51 @@ def test_any_sequence_of_views_is_numpys(data: st.DataObject, shape: Any, dtype:
         assert (array.ndim, array.size, array.nbytes) == (model.ndim, model.size, model.nbytes)
         assert model.nbytes == 0 or array.pointer - base == model.ctypes.data - start
     assert array.to_numpy().tobytes() == model.tobytes()
+
+
+def test_numbers_of_numpys_are_indices() -> None:
+    model = np.arange(10)
+    array = cu.to_device(model)
+    for key in (np.int8(3), np.uint64(9), np.array(4), slice(1 << 80, None, -(1 << 62))):
+        assert np.array_equal(array[key].to_numpy(), model[key]), key
+
+
+# fmt: off
+BAD = [
+    10, -11, 1 << 80, "a", b"a", 1.0, 1j, True, np.True_, np.float64(1), [0, 1], {}, object(),
+    np.array([0, 1]), np.array([True] * 10), np.array(True), np.array([3]),
+    (0, 0), (..., ...), ("a",), (slice(None), 0),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize("key", BAD, ids=named)
+def test_a_bad_index_is_an_index_error(key: Any) -> None:
+    array = cu.to_device(np.arange(10))
+    with pytest.raises(IndexError):
+        array[key]
+
+
+def test_bad_slices_are_as_lists_have_them() -> None:
+    array = cu.to_device(np.arange(10))
+    with pytest.raises(ValueError, match="zero"):
+        array[::0]
+    with pytest.raises(TypeError):
+        array["a":]  # type: ignore[misc]
+
+    class Angry:
+        def __index__(self) -> int:
+            raise LookupError("its own")
+
+    with pytest.raises(LookupError, match="its own"):
+        array[Angry()]
+    with pytest.raises(IndexError):
+        cu.device_zeros(())[0]
+    most = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
+    deep = cu.device_zeros((1,) * (most - 4))
+    with pytest.raises(IndexError, match="dimensions"):
+        deep[(None,) * 5]
+    assert deep[(None,) * 4].ndim == most
 
 
 def test_views_share_the_memory_and_keep_it() -> None:

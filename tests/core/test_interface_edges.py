@@ -1,4 +1,4 @@
-"""`__cuda_array_interface__` at its edges: what it may leave out, and what a failure leaves."""
+"""`__cuda_array_interface__`: ours, others', what it may leave out, and what a failure leaves."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from test_device_array import DTYPES, PADDED, SHAPES, random_array, raw
 
 import cudriver as cu
 from graphkit import ACTIVE, BROKEN, Capture, busy
+from program import output
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
-@pytest.fixture(scope="module")
-def driver() -> Any:
-    cu.init()
-    return ctypes.CDLL(cu.driver_path())
-
-
 class Foreign:
-    def __init__(self, array: Any, **changed: Any) -> None:
+    """Another library's array: a DeviceArray's interface, changed here and there."""
+
+    def __init__(self, array: Any, **changes: Any) -> None:
         self.owner = array
-        entries = {**array.__cuda_array_interface__, **changed}
-        self.__cuda_array_interface__ = {k: v for k, v in entries.items() if v is not Foreign}
+        entries = {**array.__cuda_array_interface__, **changes}
+        self.__cuda_array_interface__ = {k: v for k, v in entries.items() if v is not GONE}
 
 
 class Untrue:
@@ -34,24 +35,26 @@ class Untrue:
         raise ZeroDivisionError("mine")
 
 
-WRONG: dict[str, tuple[dict[str, Any], type[Exception]]] = {
-    "data": ({"data": 3}, TypeError),
-    "the truth of read-only": ({"data": (4096, Untrue())}, ZeroDivisionError),
-    "typestr": ({"typestr": Foreign}, TypeError),
-    "shape": ({"shape": (4, 6.0)}, TypeError),
-    "strides": ({"strides": (24, 4, 1)}, TypeError),
-    "strides in a list": ({"strides": [24, 4]}, TypeError),
-    "a shape in a list": ({"shape": [4, 6]}, TypeError),
-    "an address of none": ({"data": (16, False)}, ValueError),
-    "the extent": ({"shape": (4, 1 << 40), "strides": None}, ValueError),
-    "a negative stream": ({"stream": -1}, TypeError),
-    "the mask": ({"mask": 1}, TypeError),
-}
+GONE = object()
+WRONG: list[tuple[type[Exception], dict[str, Any]]] = [
+    *((TypeError, {"data": data}) for data in (3, GONE, (1, 2, 3))),
+    *((TypeError, {"data": (address, False)}) for address in ("x", -1, 1 << 70)),
+    *((ValueError, {"data": (address, False)}) for address in (0, 16)),
+    (ValueError, {"data": (0, False), "shape": (), "strides": None}),
+    (ZeroDivisionError, {"data": (4096, Untrue())}),
+    *((TypeError, {"typestr": typestr, "descr": None}) for typestr in (GONE, 5, "|O8")),
+    *((TypeError, {"shape": shape}) for shape in (GONE, [4, 6], (4, "6"), (4, 6.0))),
+    (ValueError, {"shape": (4, -6)}),
+    *((ValueError, {"shape": (n, 1 << n), "strides": None}) for n in (40, 62)),
+    *((TypeError, {"strides": strides}) for strides in ((4,), (24, 4, 1), [24, 4], ("a", "b"))),
+    (TypeError, {"strides": (1 << 70, 4)}),
+    *((TypeError, {"stream": stream}) for stream in ("x", -1, 1 << 64, 1.0)),
+    *((TypeError, {"mask": mask}) for mask in (1, [])),
+]
 
 
-@pytest.mark.parametrize("case", WRONG)
-def test_what_is_refused_is_let_go(case: str) -> None:
-    changed, error = WRONG[case]
+@pytest.mark.parametrize(("error", "changed"), WRONG)
+def test_what_is_refused_is_let_go(error: type[Exception], changed: dict[str, Any]) -> None:
     array = cu.device_zeros((4, 6), "f4")
     foreign, host = Foreign(array, **changed), np.zeros((4, 6), "f4")
     objects: list[Any] = [foreign, foreign.__cuda_array_interface__, host]
@@ -115,7 +118,7 @@ def test_no_mask_and_none_are_one() -> None:
 def test_a_description_is_that_of_fields_alone() -> None:
     """For a plain type the typestr counts."""
     array = cu.to_device(np.arange(6, dtype="f4"))
-    for descr in ([("a", "<f8")], [("", "<i2")], "nonsense", None, Foreign):
+    for descr in ([("a", "<f8")], [("", "<i2")], "nonsense", None, GONE):
         there = cu.to_device(Foreign(array, descr=descr))
         assert there.dtype == np.float32
         assert (there.to_numpy() == np.arange(6)).all()
@@ -130,7 +133,7 @@ def test_a_description_is_that_of_fields_alone() -> None:
         [("", "|V4"), ("x", "<f4")],
     ):
         assert cu.to_device(Foreign(array, **items, descr=descr)).dtype == np.dtype(descr)
-    for descr in ([("", "|V8")], None, Foreign):
+    for descr in ([("", "|V8")], None, GONE):
         plain = cu.to_device(Foreign(array, **items, descr=descr))
         assert plain.dtype == np.dtype("V8")
 
@@ -211,7 +214,287 @@ def test_without_a_stream_nothing_is_waited_for(driver: Any) -> None:
     work.enter_context(busy(driver, stream))
     out = cu.pinned_zeros(9)
     with work:
-        for named in (None, Foreign):
+        for named in (None, GONE):
             cu.copy(out, Foreign(array, stream=named))
         assert not stream.done
     assert (out == np.arange(9)).all()
+
+
+def test_the_interface_tells_the_truth() -> None:
+    array = cu.to_device(np.arange(24, dtype="<i4").reshape(4, 6))[1:, ::-2]
+    interface = array.__cuda_array_interface__
+    assert interface["version"] == 3
+    assert interface["typestr"] == "<i4"
+    assert interface["shape"] == (3, 3)
+    assert interface["strides"] == (24, -8)
+    assert interface["data"] == (array.pointer, False)
+    assert interface["stream"] is None
+    empty = cu.device_zeros((3, 0)).__cuda_array_interface__
+    assert empty["data"] == (0, False)
+    assert cu.device_zeros((0, 2))[:, 1].__cuda_array_interface__["data"] == (0, False)
+    nothing = cu.to_device(Foreign(array, shape=(3, 0), strides=None, data=(1, False)))
+    assert nothing.shape == (3, 0)
+
+
+@settings(max_examples=60)
+@given(data=st.data(), shape=SHAPES, dtype=st.sampled_from(DTYPES))
+def test_what_comes_back_through_the_interface_is_the_same(
+    data: st.DataObject, shape: Any, dtype: Any
+) -> None:
+    model = random_array(shape, dtype)
+    array = cu.to_device(model)
+    key = data.draw(hnp.basic_indices(model.shape, allow_newaxis=True))
+    foreign = Foreign(array[key])
+    copy = cu.to_device(foreign)
+    assert copy.shape == array[key].shape
+    assert copy.dtype.itemsize == model.dtype.itemsize
+    if model.dtype != PADDED:
+        assert copy.dtype == model.dtype
+    assert raw(copy.to_numpy().view(f"V{model.dtype.itemsize}")) == raw(array[key].to_numpy())
+    back = np.zeros(copy.shape, copy.dtype)
+    cu.copy(back, foreign)
+    assert raw(back) == raw(copy.to_numpy())
+
+
+def test_a_dtype_is_what_was_given() -> None:
+    for dtype in (np.dtype([("a", "i4"), ("b", "u1")]), np.dtype("<i4", metadata={"x": 1})):
+        assert cu.device_zeros(3, dtype).dtype is dtype
+        assert cu.to_device(np.zeros(3, dtype)).view(dtype).dtype is dtype
+
+
+def test_dtypes_whose_fields_have_no_description() -> None:
+    for dtype in (
+        PADDED,
+        np.dtype({"names": ["a", "b"], "formats": ["u4", "u2"], "offsets": [0, 2]}),
+        np.dtype({"names": ["a", "b"], "formats": ["u1", "u1"], "offsets": [4, 0]}),
+    ):
+        model = random_array(50, dtype)
+        array = cu.to_device(model)
+        assert raw(array.to_numpy().view(f"V{dtype.itemsize}")) == raw(model)
+        foreign = Foreign(array)
+        assert foreign.__cuda_array_interface__["typestr"] == f"|V{dtype.itemsize}"
+        assert cu.to_device(foreign).itemsize == dtype.itemsize
+
+
+def test_foreign_arrays_at_either_end() -> None:
+    model = np.arange(24, dtype=np.float32).reshape(4, 6)
+    array = cu.to_device(model)
+    for foreign in (
+        Foreign(array),
+        Foreign(array, strides=None),
+        Foreign(array, strides=GONE, descr=GONE, stream=GONE),
+        Foreign(array, version=2),
+        Foreign(array, stream=1),
+        Foreign(array, stream=2),
+        Foreign(array, descr=None),
+    ):
+        out = np.zeros((4, 6), np.float32)
+        cu.copy(out, foreign)
+        assert np.array_equal(out, model)
+        cu.copy(foreign, model + 1)
+        assert np.array_equal(array.to_numpy(), model + 1)
+        array.copy_from(model)
+        stream = cu.Stream()
+        cu.copy_async(foreign, model * 2, stream).wait()
+        assert np.array_equal(array.to_numpy(), model * 2)
+        array.copy_from(model)
+    turned = Foreign(array, shape=(6, 4), strides=(4, 24))
+    assert np.array_equal(cu.to_device(turned).to_numpy(), model.T)
+
+
+def test_the_producers_stream_is_waited_for(sim: Any) -> None:
+    array = cu.device_zeros(1 << 16, np.uint8)
+    source = cu.pinned_full(1 << 16, 7, np.uint8)
+    stream = cu.Stream()
+    sim.set_latency(20000)
+    transfer = cu.copy_async(array, source, stream)
+    out = np.zeros(1 << 16, np.uint8)
+    cu.copy(out, Foreign(array, stream=stream.handle))
+    assert (out == 7).all()
+    transfer.wait()
+
+
+def test_an_interface_says_where_it_lies_and_whether_it_may_be_written() -> None:
+    array = cu.device_zeros((4, 6), np.float32)
+    nothing = Foreign(array, data=(0, False), shape=(3, 0), strides=None)
+    cu.copy(np.zeros((3, 0), np.float32), nothing)
+    with pytest.raises(ValueError, match=r"\(4, 6\) lies at address 0"):
+        cu.copy(Foreign(array, data=(0, False)), np.zeros((4, 6), np.float32))
+    with pytest.raises(ValueError, match="read-only"):
+        cu.copy(Foreign(array, data=(array.pointer, True)), np.ones((4, 6), np.float32))
+    assert not array.to_numpy().any()
+
+
+class Spoiler:
+    """A number whose reading empties what it stands in, and fills the memory that this frees."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+        self.home: Any = None
+        self.reads = 0
+
+    def __index__(self) -> int:
+        self.reads += 1
+        self.home.clear()
+        self.junk = [tuple([None] * n) for n in range(1, 9) for _ in range(50)]
+        return self.value
+
+
+@pytest.mark.parametrize("name", ["shape", "strides"])
+def test_an_interface_that_its_own_numbers_empty(name: str) -> None:
+    model = np.arange(24, dtype=np.float32).reshape(4, 6)
+    array = cu.to_device(model)
+    values = {"shape": (4, 6), "strides": (24, 4)}[name]
+    spoilers = [Spoiler(value) for value in values]
+    foreign = Foreign(array, **{name: tuple(spoilers)})
+    for spoiler in spoilers:
+        spoiler.home = foreign.__cuda_array_interface__
+    out = np.zeros_like(model)
+    cu.copy(out, foreign)
+    assert np.array_equal(out, model)
+    assert foreign.__cuda_array_interface__ == {}
+    assert [spoiler.reads for spoiler in spoilers] == [1, 1]
+
+
+@pytest.mark.parametrize("make", [cu.device_empty, cu.pinned_empty, cu.pinned_zeros])
+def test_a_shape_that_its_own_items_empty(make: Any) -> None:
+    spoilers = [Spoiler(n) for n in (2, 3, 4)]
+    shape = list(spoilers)
+    for spoiler in spoilers:
+        spoiler.home = shape
+    assert make(shape).shape == (2, 3, 4)
+    assert shape == []
+    assert [spoiler.reads for spoiler in spoilers] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_to_device_reads_an_interface_once(stream: bool) -> None:
+    model = np.arange(24, dtype=np.float32).reshape(4, 6)
+    array = cu.to_device(model)
+    reads = []
+
+    class Once:
+        @property
+        def __cuda_array_interface__(self) -> Any:
+            reads.append(1)
+            return array.__cuda_array_interface__
+
+    chosen = cu.Stream() if stream else None
+    there = cu.to_device(Once(), chosen)
+    assert np.array_equal(there.to_numpy(), model)
+    assert reads == [1]
+
+
+def test_an_empty_foreign_array_fits_every_device(two_devices: Any) -> None:
+    array = cu.device_zeros(4, np.float32)
+    here = np.empty((3, 0), np.float32)
+    for ordinal in (0, 1):
+        stream = cu.Stream(device=ordinal)
+        there = cu.device_empty((3, 0), np.float32, device=ordinal)
+        for address in (0, array.pointer):
+            nothing = Foreign(array, data=(address, False), shape=(3, 0), strides=None)
+            for dst, src in [(here, nothing), (nothing, here), (there, nothing), (nothing, there)]:
+                cu.copy(dst, src)
+                assert cu.copy_async(dst, src, stream).done
+                assert cu.explain_copy(dst, src).path == "empty"
+            assert cu.to_device(nothing, stream).device == two_devices[ordinal]
+    with pytest.raises(TypeError, match="no stream"):
+        cu.copy(here, Foreign(array, data=(0, False), shape=(3, 0), strides=None, stream="x"))
+
+
+def test_an_empty_foreign_array_makes_no_context() -> None:
+    program = """
+        import ctypes, numpy as np, cudriver as cu
+        class Foreign:
+            __cuda_array_interface__ = {"data": (0, False), "shape": (0,), "typestr": "<f8"}
+        cu.init()
+        cu.copy(np.empty(0), Foreign())
+        cu.copy(Foreign(), np.empty(0))
+        active, flags = ctypes.c_int(5), ctypes.c_uint()
+        libcuda = ctypes.CDLL(cu.driver_path())
+        libcuda.cuDevicePrimaryCtxGetState(0, ctypes.byref(flags), ctypes.byref(active))
+        print(cu.context_stack(), active.value)
+    """
+    assert output(program) == "[] 0\n"
+
+
+@pytest.mark.parametrize(
+    ("typestr", "descr", "sizes"),
+    [
+        ("|V8", [("a", "<f4")], "8 bytes, .* of 4"),
+        ("|V8", [("a", "<f8"), ("b", "u1")], "8 bytes, .* of 9"),
+        ("|V8", [("", "<f4")], "8 bytes, .* of 4"),
+        ("|V4", [("a", "<f4"), ("", "|V4")], "4 bytes, .* of 8"),
+    ],
+)
+def test_a_description_of_another_size_is_refused(typestr: str, descr: Any, sizes: str) -> None:
+    array = cu.device_zeros(24, "u1")
+    foreign = Foreign(array, typestr=typestr, descr=descr, shape=(2,), strides=None)
+    with pytest.raises(ValueError, match=sizes):
+        cu.to_device(foreign)
+    assert not cu.device_zeros(3, "f4,f4").to_numpy()["f0"].any()
+
+
+def test_an_extent_beyond_the_memory_is_refused() -> None:
+    """Where the driver knows the allocation, and nothing lies behind it."""
+    nbytes = (64 << 20) + 100
+    with cu.Context() as context:  # no pool: behind its memory there might be more of it
+        array = cu.device_zeros(nbytes, "u1")
+        start, end = array.pointer, array.pointer + nbytes
+        wide = nbytes + (1 << 40)
+        for changes in [
+            {"shape": (wide,)},
+            {"shape": (wide // 8,), "typestr": "<f8"},
+            {"data": (end - 1, False), "shape": (wide,)},
+            {"data": (end - 1, False), "shape": (2,), "strides": (1 << 40,)},
+            {"data": (start, False), "shape": (2,), "strides": (-(1 << 40),)},
+            {"data": (start, False), "shape": (3, 4), "strides": (1 << 40, 1)},
+            {"data": (start, False), "shape": (2,), "strides": (-start - 5,)},
+            {"data": (start, False), "shape": (1 << 61, 1 << 61), "strides": (0, 1 << 3)},
+        ]:
+            foreign = Foreign(array, **{"strides": None, "descr": None, **changes})
+            with pytest.raises(ValueError, match=r"but the memory there ends at|no memory that"):
+                cu.explain_copy(foreign, foreign)
+        for first, last, step in [(0, nbytes, 1), (nbytes - 1, -1, -1), (5, nbytes, 7)]:
+            shape = (len(range(first, last, step)),)
+            whole = Foreign(array, data=(start + first, False), shape=shape, strides=(step,))
+            assert cu.explain_copy(whole, whole).nbytes == shape[0]
+        assert not array.to_numpy()[-4096:].any(), "nothing was broken"
+        array.close()
+        del array, foreign, whole
+    context.close()
+
+
+def test_an_array_may_span_allocations(sim: Any) -> None:
+    """As tensors do in segments that grow: one range of addresses, of several allocations."""
+    libcuda = ctypes.CDLL(sim.path)
+    addresses = [ctypes.c_ulonglong() for _ in range(4)]
+    with cu.Context() as context:
+        for address in addresses:
+            assert libcuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(4096)) == 0
+        parts = sorted(address.value for address in addresses)
+        assert np.diff(parts).tolist() == [4096] * 3, "the simulator puts them side by side"
+
+        model = cu.device_empty(3 * 4096, "u1")  # only its interface
+        here = {"data": (parts[0], False)}
+        whole = Foreign(model, **here)
+        gaps = Foreign(model, **here, shape=(2,), strides=(3 * 4096 - 1,))
+
+        def reaches(foreign: Any) -> int:  # a copy over two allocations is the driver's to refuse
+            return cu.explain_copy(foreign, foreign).nbytes
+
+        assert (reaches(whole), reaches(gaps)) == (3 * 4096, 2)
+        assert libcuda.cuMemFree_v2(ctypes.c_ulonglong(parts[3])) == 0
+        with pytest.raises(ValueError, match=f"16384 bytes .* ends at {parts[3]:#x}"):
+            reaches(Foreign(model, **here, shape=(4 * 4096,)))
+        assert libcuda.cuMemFree_v2(ctypes.c_ulonglong(parts[1])) == 0
+        with pytest.raises(ValueError, match=f"12288 bytes .* ends at {parts[1]:#x}"):
+            reaches(whole)
+        assert reaches(gaps) == 2
+        assert libcuda.cuMemFree_v2(ctypes.c_ulonglong(parts[2])) == 0
+        with pytest.raises(ValueError, match=f"12288 bytes .* ends at {parts[1]:#x}"):
+            reaches(gaps)
+        assert libcuda.cuMemFree_v2(ctypes.c_ulonglong(parts[0])) == 0
+        model.close()
+        del model, whole, gaps
+    context.close()

@@ -190,7 +190,7 @@ static PyObject *pin_create(PyTypeObject *type, PyObject *args, PyObject *keywor
 static PyObject *module_pin_prepare(PyObject *module, PyObject *array)
 {
     PinObject *self = pin_prepare(cudriver_state_of_module(module), array);
-    bool initialised = cudriver_driver_is_initialised();
+    bool initialised = cudriver_driver_ready || cudriver_driver_is_forked();
     CUdevice device;
 
     /* cuInit takes a while: the thread calls it. */

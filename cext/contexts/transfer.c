@@ -14,7 +14,7 @@ static CUresult transfer_poll(TransferObject *self)
     if (result == CUDA_SUCCESS && self->staged != NULL) {
         /* After a fault the engine lets the stream continue and reports the fault here. */
         Py_BEGIN_ALLOW_THREADS
-        result = cudriver_staging_wait(self->staged, NULL, NULL);
+        result = cudriver_staging_wait(self->staged, CUDA_SUCCESS);
         Py_END_ALLOW_THREADS
     }
     return result;

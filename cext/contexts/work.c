@@ -214,7 +214,7 @@ static void work_let_go(TransferObject *work)
 {
     if (work->result != CUDA_SUCCESS && work->staged != NULL) {
         Py_BEGIN_ALLOW_THREADS
-        cudriver_staging_wait(work->staged, NULL, NULL);
+        cudriver_staging_wait(work->staged, work->result);
         Py_END_ALLOW_THREADS
     }
     Py_CLEAR(work->owners[0]);
@@ -283,7 +283,7 @@ static CUresult wait_unmarked(CUstream stream, struct cudriver_staging_transfer 
     }
     if (staged != NULL && result != CUDRIVER_STAGING_INTERRUPTED) {
         Py_BEGIN_ALLOW_THREADS
-        cudriver_staging_wait(staged, NULL, NULL);
+        cudriver_staging_wait(staged, result);
         Py_END_ALLOW_THREADS
     }
     return result;

@@ -175,11 +175,10 @@ CUresult cudriver_runs_issue(const struct cudriver_run *runs, size_t count, CUco
 
 /* ---- staged copies ---- */
 
-/* Waits until the copy is over and returns its result: the host's memory is no longer in use, and
- * the stream has passed the copy. INTERRUPTED: the wait ended early, the copy goes on. If the
- * context is broken, the copy is given up, with that error. NULL is over. May block. */
-CUresult cudriver_staging_wait(struct cudriver_staging_transfer *transfer,
-                               bool (*interrupted)(void *data), void *data);
+/* Ends a copy that its stream has passed, or failed to pass (`streamed`), and returns its result:
+ * the host's memory is no longer in use. Waits for the threads to see it, 0.5 ms at most. After a
+ * failure the blocks, which the device may still use, are given up. */
+CUresult cudriver_staging_wait(struct cudriver_staging_transfer *transfer, CUresult streamed);
 
 /* Drops the handle. A copy that is not over goes on, and both memories must outlive it. NULL is
  * fine. Calls no driver function. */

@@ -247,11 +247,10 @@ struct cudriver_staging_transfer {
     struct cudriver_staging_transfer
         *also;                   /* owned: the handle's next; see cudriver_staging_join */
     struct staging_place *place; /* borrowed; while the call lasts */
-    CUcontext context;
-    CUstream stream; /* borrowed; while the call lasts */
-    bool own;        /* blocking: on the lane's own stream */
-    bool words;      /* asynchronous, through words; else small */
-    int packers;     /* packing threads that it wants */
+    CUstream stream;             /* borrowed; while the call lasts */
+    bool own;                    /* blocking: on the lane's own stream */
+    bool words;                  /* asynchronous, through words; else small */
+    int packers;                 /* packing threads that it wants */
     struct staging_plan plan;
     char *host;
     CUdeviceptr device;

@@ -35,7 +35,6 @@ static CUresult transfer_make(const struct cudriver_copy_plan *copy, CUstream st
     }
     atomic_init(&transfer->references, 1);
     transfer->place = place;
-    transfer->context = copy->context;
     transfer->stream = stream;
     transfer->own = own;
     transfer->words = !own && plan->path != CUDRIVER_STAGING_SMALL;
@@ -380,59 +379,24 @@ CUresult staging_copy(const struct cudriver_copy_plan *copy, const struct cudriv
 
 /* ---- waiting for a transfer ---- */
 
-/* Whether the transfer's context is broken or gone: then its host functions never run. */
-static CUresult context_probe(CUcontext context)
-{
-    unsigned flags;
-    CUcontext popped;
-    CUresult result = cuda.cuCtxPushCurrent_v2(context);
-
-    if (result == CUDA_SUCCESS) {
-        result = cuda.cuMemHostGetFlags(&flags, &flags); /* no page-locked memory: INVALID_VALUE */
-        cuda.cuCtxPopCurrent_v2(&popped);
-    }
-    return result == CUDA_ERROR_INVALID_VALUE || cudriver_driver_is_capturing(result) ? CUDA_SUCCESS
-                                                                                      : result;
-}
-
-static CUresult transfer_wait(struct cudriver_staging_transfer *transfer,
-                              bool (*interrupted)(void *data), void *data)
-{
-    CUresult result;
-
-    staging_lock();
-    while (!transfer->over) {
-        staging_change_wait(STAGING_POLL_NS);
-        if (transfer->over) {
-            break;
-        }
-        staging_unlock();
-        result = context_probe(transfer->context);
-        if (result == CUDA_SUCCESS && interrupted != NULL && interrupted(data)) {
-            return CUDRIVER_STAGING_INTERRUPTED;
-        }
-        staging_lock();
-        if (result != CUDA_SUCCESS) {
-            staging_transfer_end(transfer, result, true);
-        }
-    }
-    result = transfer->result;
-    staging_unlock();
-    return result;
-}
-
-CUresult cudriver_staging_wait(struct cudriver_staging_transfer *transfer,
-                               bool (*interrupted)(void *data), void *data)
+CUresult cudriver_staging_wait(struct cudriver_staging_transfer *transfer, CUresult streamed)
 {
     CUresult result = CUDA_SUCCESS;
 
     if (cudriver_driver_is_forked()) {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
-    for (; transfer != NULL && result != CUDRIVER_STAGING_INTERRUPTED; transfer = transfer->also) {
-        CUresult one = transfer_wait(transfer, interrupted, data);
-        result = result == CUDA_SUCCESS || one == CUDRIVER_STAGING_INTERRUPTED ? one : result;
+    staging_lock();
+    for (; transfer != NULL; transfer = transfer->also) {
+        if (streamed != CUDA_SUCCESS) {
+            staging_transfer_end(transfer, streamed, true);
+        }
+        while (!transfer->over) {
+            staging_change_wait(STAGING_POLL_NS);
+        }
+        result = result == CUDA_SUCCESS ? transfer->result : result;
     }
+    staging_unlock();
     return result;
 }
 

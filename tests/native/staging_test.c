@@ -401,10 +401,26 @@ static bool interrupt_at_once(void *data)
     return true;
 }
 
-/* How a copy ended; INTERRUPTED where it has not. */
+/* How a copy ended; INTERRUPTED where it has not soon. NULL: the call waited for it. */
 static CUresult ending(struct cudriver_staging_transfer *transfer)
 {
-    return cudriver_staging_wait(transfer, interrupt_at_once, NULL);
+    CUresult result = CUDA_SUCCESS;
+
+    if (transfer != NULL) {
+        staging_lock();
+        if (!transfer->over) {
+            staging_change_wait(STAGING_POLL_NS);
+        }
+        result = transfer->over ? transfer->result : CUDRIVER_STAGING_INTERRUPTED;
+        staging_unlock();
+    }
+    return result;
+}
+
+/* The same when its stream has passed it, or will. */
+static CUresult finish(struct cudriver_staging_transfer *transfer)
+{
+    return transfer == NULL ? CUDA_SUCCESS : cudriver_staging_wait(transfer, CUDA_SUCCESS);
 }
 
 static void check_engine_is_empty(void)
@@ -487,7 +503,7 @@ static void async(struct random *random, int rounds)
         }
         if (i % 2) {
             for (int k = EACH - 1; k >= 0; k--) {
-                CALL(cudriver_staging_wait(transfers[k], NULL, NULL));
+                CALL(finish(transfers[k]));
             }
         } else {
             /* The stream alone tells as much. */
@@ -495,7 +511,7 @@ static void async(struct random *random, int rounds)
         }
         for (int k = 0; k < EACH; k++) {
             copy_verify(&copies[k]);
-            CALL(cudriver_staging_wait(transfers[k], NULL, NULL));
+            CALL(finish(transfers[k]));
             CALL(ending(transfers[k]));
             cudriver_staging_release(transfers[k]);
             copy_free(&copies[k]);
@@ -550,7 +566,7 @@ static void ordered(struct random *random, int rounds)
             CHECK(a[k] == filler);
         }
         for (int k = 0; k < 3; k++) {
-            CALL(cudriver_staging_wait(transfers[k], NULL, NULL));
+            CALL(finish(transfers[k]));
             cudriver_staging_release(transfers[k]);
         }
         CALL(cuda.cuMemFree_v2(device));
@@ -582,7 +598,7 @@ static void *many_main(void *data)
         } else {
             struct cudriver_staging_transfer *transfer;
             CALL(copy_start(&job, &transfer));
-            CALL(cudriver_staging_wait(transfer, NULL, NULL));
+            CALL(finish(transfer));
             cudriver_staging_release(transfer);
         }
         copy_verify(&copy);
@@ -650,7 +666,7 @@ static bool share_round(struct sharer *sharer)
     }
     for (int k = 0; k < MANY; k++) {
         if (transfers[k] != NULL) {
-            CUresult result = cudriver_staging_wait(transfers[k], NULL, NULL);
+            CUresult result = finish(transfers[k]);
             CHECK(result_fits(sharer, result));
             copied[k] = result == CUDA_SUCCESS;
             cudriver_staging_release(transfers[k]);
@@ -807,7 +823,7 @@ static void faults(struct random *random, int rounds)
                 struct cudriver_staging_transfer *transfer = NULL;
                 result = copy_start(&job, &transfer);
                 if (result == CUDA_SUCCESS) {
-                    result = cudriver_staging_wait(transfer, NULL, NULL);
+                    result = finish(transfer);
                     cudriver_staging_release(transfer);
                 }
             } else {
@@ -962,7 +978,7 @@ static void forked(struct random *random, int rounds)
             struct cudriver_staging_transfer *none;
             bool right = copy_now(&next_job) == CUDA_ERROR_NOT_INITIALIZED &&
                          copy_start(&next_job, &none) == CUDA_ERROR_NOT_INITIALIZED &&
-                         cudriver_staging_wait(transfer, NULL, NULL) == CUDA_ERROR_NOT_INITIALIZED;
+                         finish(transfer) == CUDA_ERROR_NOT_INITIALIZED;
             cudriver_staging_release(transfer);
             cudriver_staging_trim(false);
             cudriver_staging_forget_context(context);
@@ -970,7 +986,7 @@ static void forked(struct random *random, int rounds)
             _exit(right ? 0 : 1);
         }
         CHECK(waitpid(child, &status, 0) == child && status == 0);
-        CALL(cudriver_staging_wait(transfer, NULL, NULL));
+        CALL(finish(transfer));
         cudriver_staging_release(transfer);
         CALL(cuda.cuStreamSynchronize(NULL));
         copy_verify(&copy);
@@ -1157,7 +1173,7 @@ static void lanes(struct random *random, int rounds)
         CHECK((transfers[0]->lane == transfers[1]->lane) == (i % 2 == 0));
         sim.release();
         for (int k = 0; k < 2; k++) {
-            CALL(cudriver_staging_wait(transfers[k], NULL, NULL));
+            CALL(finish(transfers[k]));
             cudriver_staging_release(transfers[k]);
         }
         CALL(cuda.cuMemcpyDtoH_v2(ends.back, ends.device, ends.bytes));
@@ -1187,7 +1203,7 @@ static void refused(struct random *random, int rounds)
     }
     sim.reset_counts();
     CALL(copy_start(&job, &transfer));
-    CALL(cudriver_staging_wait(transfer, NULL, NULL));
+    CALL(finish(transfer));
     cudriver_staging_release(transfer);
     for (int i = 0; i < 3; i++) {
         calls += sim.call_count(operations[i]);
@@ -1199,40 +1215,6 @@ static void refused(struct random *random, int rounds)
         CHECK(memcmp(ends.back + 4 * i, ends.host + 4 * (i % 1024 * 1024 + i / 1024), 4) == 0);
     }
     ends_free(&ends);
-}
-
-/* The fourth time it is asked. */
-static bool interrupt_later(void *data)
-{
-    return --*(int *)data == 0;
-}
-
-/* What a look at the context may answer while the copy's stream stands still. */
-static void probes(const struct job *job)
-{
-    static const CUresult passing[] = {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
-                                       CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
-                                       CUDA_ERROR_STREAM_CAPTURE_IMPLICIT};
-    struct cudriver_staging_transfer *transfer;
-
-    sim.hold();
-    CALL(cuda.cuMemsetD8Async(job->device, 1, 1, job->stream));
-    CALL(copy_start(job, &transfer));
-    /* Another thread captures a graph. */
-    for (int i = 0; i < 3; i++) {
-        char spec[64];
-        int times = 4;
-        long long asked = sim.call_count("cuMemHostGetFlags");
-        snprintf(spec, sizeof spec, "cuMemHostGetFlags:*:%d", (int)passing[i]);
-        CHECK(sim.fail(spec) == 0);
-        CHECK(cudriver_staging_wait(transfer, interrupt_later, &times) ==
-              CUDRIVER_STAGING_INTERRUPTED);
-        CHECK(sim.call_count("cuMemHostGetFlags") >= asked + 2);
-        sim.clear_faults();
-    }
-    sim.release();
-    CALL(cudriver_staging_wait(transfer, NULL, NULL));
-    cudriver_staging_release(transfer);
 }
 
 /* Copies of a broken context are given up: they do not delay the end of the process, they let their
@@ -1249,25 +1231,24 @@ static void lost(struct random *random, int rounds)
 
     (void)rounds;
     need_simulator();
-    probes(&job);
     small.host = mmap(NULL, little.itemsize, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(small.host != MAP_FAILED);
     sim.hold();
     CALL(cuda.cuMemsetD8Async(ends.device, 1, 1, ends.stream));
     CALL(copy_start(&job, &transfers[0])); /* its stream does not come to it */
     CALL(copy_start(&small, &transfers[1]));
-    CHECK(sim.fail("cuMemHostGetFlags:*:719") == 0);
     for (int i = 0; i < 2; i++) {
-        CHECK(cudriver_staging_wait(transfers[i], NULL, NULL) == CUDA_ERROR_LAUNCH_FAILED);
+        CHECK(cudriver_staging_wait(transfers[i], CUDA_ERROR_LAUNCH_FAILED) ==
+              CUDA_ERROR_LAUNCH_FAILED);
     }
     CHECK(munmap(small.host, little.itemsize) == 0);
-    sim.clear_faults();
     CHECK(cudriver_staging_shutdown(100000));
     check_engine_is_empty();
     sim.release();
     CALL(cuda.cuStreamSynchronize(ends.stream));
     for (int i = 0; i < 2; i++) {
-        CHECK(cudriver_staging_wait(transfers[i], NULL, NULL) == CUDA_ERROR_LAUNCH_FAILED);
+        CHECK(cudriver_staging_wait(transfers[i], CUDA_ERROR_LAUNCH_FAILED) ==
+              CUDA_ERROR_LAUNCH_FAILED);
         cudriver_staging_release(transfers[i]);
     }
     ends_free(&ends);

@@ -194,9 +194,9 @@ MUTATIONS = {
     ),
     "a signature": (
         "cuda_abi.h",
-        "X(cuMemHostGetFlags, (unsigned int *flags,",
-        "X(cuMemHostGetFlags, (int *flags,",
-        "cuMemHostGetFlags: signature",
+        "X(cuStreamGetFlags, (CUstream stream, unsigned int *flags),",
+        "X(cuStreamGetFlags, (CUstream stream, int *flags),",
+        "cuStreamGetFlags: signature",
     ),
     "an argument left out": (
         "cuda_abi.h",

@@ -18,7 +18,7 @@ from test_compare import (
     torch,
 )
 
-from cudriver.fleet import compare
+from cudriver.fleet import compare, report_text
 from cudriver.fleet.comparison import Comparison, few, listed, shown, title
 from cudriver.fleet.report import Fleet
 from cudriver.fleet.report_html import NODES_SHOWN, _nodes, _shares
@@ -779,3 +779,21 @@ def test_a_comparison_in_chinese(monkeypatch):
         assert part in text
     assert "<th>驱动</th>" in told.to_html()
     assert "驱动" not in told.to_json()
+
+
+def test_what_differs_is_chinese_in_its_cells(monkeypatch):
+    monkeypatch.setattr(say, "language", lambda: "zh")
+    title = "libnccl.so.2 is not a usable library"
+    told = (
+        report_text.cells(Change(component=component, value=value, reference=reference))
+        for component, value, reference in (
+            ("CU404 torch", title, "none"),
+            ("verdict", "mismatch", "unknown"),
+            ("libnccl.so.2", "2.27.3", "none"),
+        )
+    )
+    assert [*told] == [
+        ("CU404 torch", "libnccl.so.2 不是可用的库", "没有"),
+        ("结论", "不匹配", "未知"),
+        ("libnccl.so.2", "2.27.3", "没有"),
+    ]

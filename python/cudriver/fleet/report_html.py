@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cudriver.fleet.report_text import counted, heading, reference_of, remarks
+from cudriver.fleet.report_text import cells, counted, heading, reference_of, remarks
 from cudriver.fleet.rules import PAGES
 from cudriver.stack.report_html import PAGE_STYLE, STYLE
 from cudriver.stack.report_html_rules import lang, link, section
@@ -90,11 +90,11 @@ def _group(number: int, group: Group, fleet: Result) -> str:
     verdict = ""
     if group.verdict != "consistent":
         verdict = f' <span class="tag {style}">{_text(say(VERDICTS[group.verdict][0]))}</span>'
-    rows = [(say(name), value) for name, value in group.stack.items()] if number == 1 else []
+    rows = [(say(name), say(value)) for name, value in group.stack.items()] if number == 1 else []
     told = _table((), rows)
     if group.differs:
-        changes = [(say(each.component), each.value, each.reference) for each in group.differs]
-        told += _table((say("differs in"), say("here"), reference_of(fleet.reference)), changes)
+        head = (say("differs in"), say("here"), reference_of(fleet.reference))
+        told += _table(head, map(cells, group.differs))
     values = {"n": number, "count": f"{group.count:,}", "all": f"{reports:,}"}
     return (
         f'<article class="{style}"><h3>{_text(say("Group {n}: {count} of {all}", **values))}'

@@ -127,7 +127,7 @@ def _group(number: int, group: Group, fleet: Result, style: Style, verbose: bool
     if number == 1:
         for name, value in group.stack.items():
             label = elide(clean(say(name)), LABEL, style.ellipsis)
-            first, *rest = _folded(value, style.width - LABEL - 4)
+            first, *rest = _folded(say(value), style.width - LABEL - 4)
             lines.append(f"  {label}{' ' * (LABEL - columns(label))}  {first}")
             lines += [" " * (LABEL + 4) + line for line in rest]
     if group.differs:
@@ -167,8 +167,7 @@ def _changes(changes: Sequence[Change], reference: str, style: Style, verbose: b
         table.add_column(Text(clean(name)), overflow="fold")
     shown = changes if verbose else changes[:CHANGES_SHOWN]
     for change in shown:
-        cells = (say(change.component), change.value, change.reference)
-        table.add_row(*(Text(clean(cell)) for cell in cells))
+        table.add_row(*(Text(clean(cell)) for cell in cells(change)))
     if len(shown) < len(changes):
         table.add_row(Text(say("and {n} more (-v)", n=len(changes) - len(shown))))
     out = io.StringIO()
@@ -181,6 +180,13 @@ def _changes(changes: Sequence[Change], reference: str, style: Style, verbose: b
     )
     console.print(Padding(table, (0, 0, 0, 2)))
     return [line.rstrip() for line in out.getvalue().splitlines()]
+
+
+def cells(change: Change) -> tuple[str, str, str]:
+    """What differs, here and there, in the reader's language."""
+    rule = change.component.partition(" ")[0]  # of a component that is a finding
+    here, there = (said(say(value), rule) for value in (change.value, change.reference))
+    return say(change.component), here, there
 
 
 def _title(finding: Finding, style: Style) -> list[str]:

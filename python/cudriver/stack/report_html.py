@@ -207,12 +207,13 @@ def _libraries(libraries: Sequence[Library], facts: Facts) -> str:
             f'<td class="whole">{_text(library.version or "")}</td>',
             f'<td><code title="{_text(library.path)}">{_text(short_path(facts, library.path))}'
             f'</code><br><span class="soft">{_text(library.provided_by or "")}</span></td>',
-            f"<td>{_text(library.found_by)}</td>",
+            f"<td>{_text(said(library.found_by, 'loader'))}</td>",
         ]
         if hiding:
             shadowed = "<br>".join(
                 f"<code>{_text(short_path(facts, other.path))}</code> "
-                f'<span class="soft">{_text(other.version or "")} {_text(other.rule)}</span>'
+                f'<span class="soft">{_text(other.version or "")} '
+                f"{_text(said(other.rule, 'loader'))}</span>"
                 for other in library.shadowed
             )
             cells.append(f"<td>{shadowed}</td>")

@@ -338,17 +338,20 @@ def library_lines(
     for other in library.shadowed:
         if was is None or other.path != was.path:
             values = {"version": other.version or "", "path": short_path(facts, other.path)}
-            text = say("shadows {version} {path} ({rule})", **values, rule=other.rule)
+            text = say(
+                "shadows {version} {path} ({rule})", **values, rule=said(other.rule, "loader")
+            )
             lines += _hanging(text, style)
     if was is not None:
-        place, by = short_path(facts, was.path), clean(was.found_by)
+        place, by = short_path(facts, was.path), said(clean(was.found_by), "loader")
         lines += _hanging(say("instead of {path} (by {rule})", path=place, rule=by), style)
     return lines
 
 
 def found_by(rule: str) -> str:
     """The loader's rule, in a sentence."""
-    return rule if rule.startswith("preload") else say("by {rule}", rule=rule)
+    told = said(rule, "loader")
+    return told if rule.startswith("preload") else say("by {rule}", rule=told)
 
 
 def _hanging(text: str, style: Style) -> list[str]:

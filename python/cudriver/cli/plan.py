@@ -47,7 +47,6 @@ def parser() -> ArgumentParser:
 def run(arguments: Namespace) -> int:
     """Plans, prints, and returns the exit code."""
     from cudriver.stack import plan
-    from cudriver.stack.say import language
 
     if arguments.constraints:
         try:
@@ -58,7 +57,6 @@ def run(arguments: Namespace) -> int:
         return 0
     words = ("driver", "gpus", "python", "installer", "at", "server", "containers")
     given = {name: getattr(arguments, name) for name in words}
-    given["lang"] = arguments.lang or language()
     style = terminal.style(sys.stdout)
     return show(
         lambda: plan.make(*(arguments.package or _asked()), **given),

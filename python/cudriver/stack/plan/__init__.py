@@ -34,14 +34,13 @@ def make(
     at: str | None = None,
     server: str | None = None,
     containers: bool = False,
-    lang: str = "en",
 ) -> Plan:
     """Plan an environment, as `cudriver plan` does with these words, and return the Plan.
 
     `packages` are frameworks; `gpus` compute capabilities or names; what is not stated is this
     machine's. `at` is an environment to add to, `server` a family of distributions of a new
-    server ("debian", "ubuntu", "rhel"), `lang` the language of text and page. Raises ValueError
-    for what does not exist, and NotADirectoryError.
+    server ("debian", "ubuntu", "rhel"). Raises ValueError for what does not exist, and
+    NotADirectoryError.
     """
     known, names = table("plan"), []
     for name in packages or [""]:
@@ -68,12 +67,12 @@ def make(
     if at is not None:
         facts = collect(at, assume_driver=driver, assume_gpus=asked.gpus or None)
         asked = but(asked, driver=facts.driver, python=cut(facts.environment.python, 2))
-        return Plan(asked, answer.add(asked, facts), [], lang)
+        return Plan(asked, answer.add(asked, facts), [])
     if asked.here:
         found = collect_machine().driver()
         asked = but(asked, driver=but(found, devices=stated.devices or found.devices))
     parts = answer.answer(asked)
-    return Plan(asked, parts, answer.before(asked, parts), lang)
+    return Plan(asked, parts, answer.before(asked, parts))
 
 
 def constraints(name: str, python: str | None = None) -> str:

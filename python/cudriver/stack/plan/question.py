@@ -8,19 +8,29 @@ from collections.abc import Collection
 from cudriver.stack.collect.driver import capability
 from cudriver.stack.model import Driver
 from cudriver.stack.record import Record, fresh
+from cudriver.stack.say import said, say
 from cudriver.stack.tables import table
 
 
 class Line(str):
-    """A sentence in English, by its key in data/plan_lines.json; it knows the other languages."""
+    """A sentence in English, by its key in data/plan.json."""
 
-    languages: dict[str, str]
+    template: str
+    values: dict[str, object]
 
     def __new__(cls, key: str, **values: object) -> Line:
-        known = {lang: text.format(**values) for lang, text in table("plan_lines")[key].items()}
-        made = super().__new__(cls, known["en"])
-        made.languages = known
+        template = table("plan")["lines"][key]
+        made = super().__new__(cls, template.format(**values))
+        made.template, made.values = template, values
         return made
+
+    @property
+    def own(self) -> str:
+        """The sentence in the reader's language."""
+        values = dict(self.values)
+        if "rule" in values:
+            values["title"] = said(str(values["title"]), str(values["rule"]))
+        return say(self.template, **values)
 
 
 class Question(Record):

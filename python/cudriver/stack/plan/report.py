@@ -8,6 +8,7 @@ from cudriver.stack.plan.answer import DERIVED, NOTHING, PROVEN, THERE, Part, ti
 from cudriver.stack.plan.commands import Step
 from cudriver.stack.plan.question import Line, Question
 from cudriver.stack.printed import Printed
+from cudriver.stack.say import language
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,13 +24,10 @@ TAGS |= {"command": "<pre>{}</pre>", "says": "<p>{}</p>"}
 class Plan(Printed):
     """What to install, as `cudriver.stack.plan.make` returns it. It prints itself."""
 
-    def __init__(
-        self, question: Question, parts: list[Part], server: list[Step], lang: str
-    ) -> None:
+    def __init__(self, question: Question, parts: list[Part], server: list[Step]) -> None:
         self.question: Question = question
         self.parts: list[Part] = parts
         self.server: list[Step] = server
-        self.lang: str = lang
         self.title: str = titles(question.packages)
 
     @property
@@ -72,7 +70,7 @@ class Plan(Printed):
     def to_html(self) -> str:
         from cudriver.stack.report_html import document
 
-        return document(self.title, self._section("cudriver page"), self.lang)
+        return document(self.title, self._section("cudriver page"), language())
 
     def _repr_html_(self) -> str:
         from cudriver.stack.report_html import STYLE
@@ -87,24 +85,26 @@ class Plan(Printed):
 
     def _rows(self) -> Iterator[tuple[str, str]]:
         """The plan as lines in the reader's language, each with its kind."""
-        question, anything = self.question, Line("any").languages[self.lang]
+        question, anything = self.question, Line("any").own
         driver = question.driver.release or question.driver.cuda or anything
         values = {
             "gpus": ", ".join(question.gpus) or anything,
             "python": question.python or anything,
         }
         yield "plan", self.title
-        yield "for", Line("asked", driver=driver, **values).languages[self.lang]
+        yield "for", Line("asked", driver=driver, **values).own
+        if self.server:
+            yield "says", Line("guides").own
         yield from self._steps(self.server)
         for part in self.parts:
-            yield part.status, Line(part.status).languages[self.lang]
-            yield from (("says", said.languages[self.lang]) for said in part.says)
+            yield part.status, Line(part.status).own
+            yield from (("says", said.own) for said in part.says)
             yield from self._steps(part.steps)
 
     def _steps(self, steps: list[Step]) -> Iterator[tuple[str, str]]:
         for step in steps:
-            yield "step", step.title.languages[self.lang]
+            yield "step", step.title.own
             yield from (("command", command) for command in step.commands)
             if step.see:
-                yield "says", Line("see").languages[self.lang]
+                yield "says", Line("see").own
             yield from (("command", command) for command in step.see)

@@ -797,3 +797,17 @@ def test_what_differs_is_chinese_in_its_cells(monkeypatch):
         ("结论", "不匹配", "未知"),
         ("libnccl.so.2", "2.27.3", "没有"),
     ]
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_finding_is_told_in_chinese(name, monkeypatch):
+    monkeypatch.setattr(say, "language", lambda: "zh")
+    for each in compare(fleet_of(6, PLANTED[name][0])).findings:
+        for text, part in (
+            (each.title, each.rule),
+            (each.why, "why"),
+            *((f, "fixes") for f in each.fix),
+        ):
+            told = say.said(text, part)
+            assert re.search(r"[\u4e00-\u9fff]", told), text
+            assert not re.search(r"\b(and|more|none|nodes)\b", told), told

@@ -150,39 +150,50 @@ static int gil_check(void)
 #endif
 }
 
+static const struct {
+    PyType_Spec *spec;
+    size_t kept; /* where the state owns the type */
+} types[] = {
+    {&cudriver_context_spec, offsetof(CoreState, context_type)},
+    {&cudriver_stream_spec, offsetof(CoreState, stream_type)},
+    {&cudriver_event_spec, offsetof(CoreState, event_type)},
+    {&cudriver_transfer_spec, offsetof(CoreState, transfer_type)},
+    {&cudriver_device_array_spec, offsetof(CoreState, device_array_type)},
+    {&cudriver_host_memory_spec, offsetof(CoreState, host_memory_type)},
+    {&cudriver_pin_spec, offsetof(CoreState, pin_type)},
+};
+
+static PyMethodDef *const functions[] = {
+    cudriver_query_functions,         cudriver_context_functions,
+    cudriver_context_stack_functions, cudriver_copy_functions,
+    cudriver_ladder_functions,        cudriver_device_make_functions,
+    cudriver_dlpack_from_functions,   cudriver_dlpack_export_functions,
+    cudriver_pinned_arrays_functions, cudriver_host_functions,
+    cudriver_pin_functions,           cudriver_pinned_numpy_functions,
+    cudriver_live_functions,
+};
+
 static int module_exec(PyObject *module)
 {
-    static int (*const setups[])(PyObject *) = {
-        cudriver_query_setup,
-        cudriver_context_setup,
-        cudriver_context_stack_setup,
-        cudriver_stream_setup,
-        cudriver_event_setup,
-        cudriver_transfer_setup,
-        cudriver_copy_setup,
-        cudriver_ladder_setup,
-        cudriver_device_array_setup,
-        cudriver_device_make_setup,
-        cudriver_dlpack_from_setup,
-        cudriver_dlpack_export_setup,
-        cudriver_host_memory_setup,
-        cudriver_pinned_arrays_setup,
-        cudriver_host_functions_setup,
-        cudriver_pin_setup,
-        cudriver_pinned_numpy_setup,
-        cudriver_live_setup,
-        exit_setup,
-    };
+    CoreState *state = cudriver_state_of_module(module);
 
     if (interpreter_check() < 0 || gil_check() < 0) {
         return -1;
     }
-    for (size_t i = 0; i < sizeof setups / sizeof setups[0]; i++) {
-        if (setups[i](module) < 0) {
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        PyTypeObject **kept = (PyTypeObject **)((char *)state + types[i].kept);
+        *kept = (PyTypeObject *)PyType_FromModuleAndSpec(module, types[i].spec, NULL);
+        if (*kept == NULL || PyModule_AddType(module, *kept) < 0) {
             return -1;
         }
     }
-    return 0;
+    for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
+        if (PyModule_AddFunctions(module, functions[i]) < 0) {
+            return -1;
+        }
+    }
+    state->stream_scope = PyContextVar_New("cudriver.stream", NULL);
+    return state->stream_scope == NULL || cudriver_copy_wish_check() < 0 ? -1 : exit_setup(module);
 }
 
 static int module_traverse(PyObject *module, visitproc visit, void *arg)

@@ -79,11 +79,4 @@ static inline CoreState *cudriver_state_of_module(PyObject *module)
     return (CoreState *)PyModule_GetState(module);
 }
 
-/* Creates a type, which `kept` in the state owns, and adds it to the module. 0 or -1. */
-static inline int cudriver_type_add(PyObject *module, PyTypeObject **kept, PyType_Spec *spec)
-{
-    *kept = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
-    return *kept == NULL ? -1 : PyModule_AddType(module, *kept);
-}
-
 #endif

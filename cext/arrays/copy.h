@@ -20,19 +20,6 @@ int cudriver_endpoint_parse(CoreState *state, PyObject *object, bool write, cons
 int cudriver_endpoint_try(CoreState *state, PyObject *object, bool write,
                           const struct cudriver_stream *on, struct cudriver_endpoint *end);
 
-/* ---- foreign_array.c: __cuda_array_interface__ ---- */
-
-/* Fills an endpoint through the protocol, and waits for the stream that it names, unless `on` is
- * CUDRIVER_UNORDERED. 1 done; 0 no such protocol, or it names no stream and the object has DLPack,
- * which orders streams; -1 an exception. */
-int cudriver_foreign_endpoint(CoreState *state, PyObject *object, bool write,
-                              const struct cudriver_stream *on, struct cudriver_endpoint *end);
-
-/* New reference: the context of a device end's memory, which must reach as far as its strides do.
- * The driver is initialised. `protocol` is for messages. */
-ContextObject *cudriver_foreign_context(CoreState *state, const struct cudriver_endpoint *end,
-                                        const char *protocol);
-
 /* ---- copies ---- */
 
 /* Copies and waits, in the order of the enclosing `with stream:` if there is one. 0 or -1. */
@@ -59,6 +46,9 @@ PyObject *cudriver_copy_rows(CoreState *state, PyObject *const *args, PyObject *
 int cudriver_copy_explain(CoreState *state, PyObject *dst, PyObject *src,
                           struct cudriver_copy_plan *plan);
 
-int cudriver_copy_setup(PyObject *module);
+extern PyMethodDef cudriver_copy_functions[];
+
+/* Warns if the environment variable of the threads is invalid. 0, or -1 if warnings are errors. */
+int cudriver_copy_wish_check(void);
 
 #endif

@@ -2,9 +2,112 @@
 #include "copy.h"
 #include "device_array.h"
 #include "dlpack.h"
+#include "driver/driver.h"
+#include "python/call.h"
+#include "python/error.h"
 #include "python/numpy_bridge.h"
 
 const struct cudriver_stream cudriver_unordered;
+
+/* ---- __cuda_array_interface__ ---- */
+
+/* Fills an endpoint with what memory/foreign.py has read. *stream: borrowed. 0 or -1. */
+static int read_geometry(PyObject *read, struct cudriver_endpoint *end, PyObject **stream)
+{
+    PyObject *dtype, *shape, *strides;
+    Py_ssize_t itemsize;
+
+    if (!PyArg_ParseTuple(read, "KOO!O!O", &end->device, &dtype, &PyList_Type, &shape, &PyList_Type,
+                          &strides, stream) ||
+        cudriver_numpy_dtype(dtype, &end->dtype, &itemsize) < 0) {
+        return -1;
+    }
+    end->itemsize = (size_t)itemsize;
+    end->ndim = (int)PyList_GET_SIZE(shape);
+    for (int i = 0; i < end->ndim; i++) {
+        end->shape[i] = PyLong_AsSsize_t(PyList_GET_ITEM(shape, i));
+        end->strides[i] = PyLong_AsSsize_t(PyList_GET_ITEM(strides, i));
+    }
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* Fills an endpoint, finds its memory's context and waits for the producer. 0 or -1. */
+static int endpoint_read(CoreState *state, PyObject *read, const struct cudriver_stream *on,
+                         struct cudriver_endpoint *end)
+{
+    PyObject *stream;
+
+    if (read_geometry(read, end, &stream) < 0) {
+        return -1;
+    }
+    if (end->device == 0) { /* an empty array has no memory and no work */
+        return 0;
+    }
+    if (cudriver_require() < 0) {
+        return -1;
+    }
+    end->context = cudriver_foreign_context(state, end, "__cuda_array_interface__");
+    if (end->context == NULL || stream == Py_None || on == CUDRIVER_UNORDERED) {
+        return end->context == NULL ? -1 : 0;
+    }
+    return cudriver_stream_drain(state, end->context,
+                                 (CUstream)(uintptr_t)PyLong_AsUnsignedLongLong(stream), NULL);
+}
+
+/* Whether an object lends its memory by DLPack, too. No exception. */
+static bool has_dlpack(PyObject *object)
+{
+    return !PyType_Check(object) && PyObject_HasAttrString(object, "__dlpack__");
+}
+
+/* Reading the interface has raised. 0, without an exception, if the object has none, or DLPack may
+ * read what it refuses: PyTorch raises RuntimeError for a tensor that requires grad. Else -1. */
+static int interface_is_missing(PyObject *object)
+{
+    bool missing = PyErr_ExceptionMatches(PyExc_AttributeError);
+    bool refused = PyErr_ExceptionMatches(PyExc_RuntimeError);
+    PyObject *type, *value, *traceback;
+
+    PyErr_Fetch(&type, &value, &traceback); /* no attribute is looked up with an exception set */
+    if (!missing && !(refused && has_dlpack(object))) {
+        PyErr_Restore(type, value, traceback);
+        return -1;
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+    return 0;
+}
+
+/* Fills an endpoint through __cuda_array_interface__, and waits for the stream that it names,
+ * unless `on` is CUDRIVER_UNORDERED. 1 done; 0 no such protocol, or it names no stream and the
+ * object has DLPack, which orders streams; -1 an exception. */
+static int interface_endpoint(CoreState *state, PyObject *object, bool write,
+                              const struct cudriver_stream *on, struct cudriver_endpoint *end)
+{
+    PyObject *interface = PyObject_GetAttrString(object, "__cuda_array_interface__"), *read;
+    int found = 1;
+
+    if (interface == NULL) {
+        return interface_is_missing(object);
+    }
+    read = cudriver_call("foreign", "interface", "(OOO)", object, interface,
+                         write ? Py_True : Py_False);
+    Py_DECREF(interface);
+    if (read == NULL || read == Py_None) { /* None: DLPack is to be asked */
+        found = read == NULL ? -1 : 0;
+    } else {
+        end->owner = Py_NewRef(object);
+        if (endpoint_read(state, read, on, end) < 0) {
+            cudriver_endpoint_done(end);
+            found = -1;
+        }
+    }
+    Py_XDECREF(read);
+    return found;
+}
+
+/* ---- any ---- */
 
 /* Reads an end that is a buffer or has NumPy's array interface: 1, 0 or -1. */
 static int view_endpoint(PyObject *object, bool write, struct cudriver_endpoint *end)
@@ -35,7 +138,7 @@ int cudriver_endpoint_try(CoreState *state, PyObject *object, bool write,
     if (found < 0) {
         return -1;
     }
-    found = found > 0 ? 0 : cudriver_foreign_endpoint(state, object, write, on, end);
+    found = found > 0 ? 0 : interface_endpoint(state, object, write, on, end);
     if (found == 0 && !PyType_Check(object)) { /* a class shows methods that need an object */
         found = cudriver_dlpack_endpoint(state, object, write, on, end);
     }

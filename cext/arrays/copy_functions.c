@@ -91,7 +91,7 @@ static PyObject *module_set_copy_threads(PyObject *Py_UNUSED(module), PyObject *
     Py_RETURN_NONE;
 }
 
-static PyMethodDef functions[] = {
+PyMethodDef cudriver_copy_functions[] = {
     {"copy", CUDRIVER_FAST(module_copy), DOC_copy},
     {"copy_async", CUDRIVER_FAST(module_copy_async), DOC_copy_async},
     {"_copy_many", module_copy_many, METH_VARARGS, NULL},
@@ -102,8 +102,7 @@ static PyMethodDef functions[] = {
     {NULL},
 };
 
-/* Warns if the environment variable is invalid. 0, or -1 if warnings are errors. */
-static int wish_check(void)
+int cudriver_copy_wish_check(void)
 {
     const char *text = getenv(CUDRIVER_STAGING_VARIABLE);
     PyObject *value;
@@ -124,9 +123,4 @@ static int wish_check(void)
         value, CUDRIVER_STAGING_THREADS_MOST, threads, threads == 1 ? "" : "s");
     Py_DECREF(value);
     return result;
-}
-
-int cudriver_copy_setup(PyObject *module)
-{
-    return PyModule_AddFunctions(module, functions) < 0 ? -1 : wish_check();
 }

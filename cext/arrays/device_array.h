@@ -54,11 +54,11 @@ void cudriver_device_array_dealloc(PyObject *object);
 PyObject *cudriver_device_array_close(PyObject *object, PyObject *ignored);
 
 /* device_array_methods.c: the type. */
-int cudriver_device_array_setup(PyObject *module);
+extern PyType_Spec cudriver_device_array_spec;
 
 /* device_make.c: the module's functions; a new array on the same device, in C order. `stream` as
  * in cudriver_stream_parse; if there is none, waits. New reference. */
-int cudriver_device_make_setup(PyObject *module);
+extern PyMethodDef cudriver_device_make_functions[];
 PyObject *cudriver_device_array_copy(CoreState *state, DeviceArrayObject *self, PyObject *stream);
 
 /* device_assign.c: sets every item to `value` (NULL: zero bytes), cast to the array's dtype.

@@ -5,7 +5,6 @@
 
 #include "python/arguments.h"
 #include "python/call.h"
-#include "python/devices.h"
 #include "python/error.h"
 #include "python/numpy_bridge.h"
 #include "python/shape.h"
@@ -395,15 +394,9 @@ static PyType_Slot array_slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec array_spec = {
+PyType_Spec cudriver_device_array_spec = {
     .name = "cudriver.DeviceArray",
     .basicsize = sizeof(DeviceArrayObject),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .slots = array_slots,
 };
-
-int cudriver_device_array_setup(PyObject *module)
-{
-    return cudriver_type_add(module, &cudriver_state_of_module(module)->device_array_type,
-                             &array_spec);
-}

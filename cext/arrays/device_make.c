@@ -167,14 +167,9 @@ static PyObject *module_to_device(PyObject *module, PyObject *const *args, Py_ss
     return array;
 }
 
-static PyMethodDef functions[] = {
+PyMethodDef cudriver_device_make_functions[] = {
     {"device_empty", CUDRIVER_FAST(module_device_empty), DOC_device_empty},
     {"device_zeros", CUDRIVER_FAST(module_device_zeros), DOC_device_zeros},
     {"to_device", CUDRIVER_FAST(module_to_device), DOC_to_device},
     {NULL},
 };
-
-int cudriver_device_make_setup(PyObject *module)
-{
-    return PyModule_AddFunctions(module, functions);
-}

@@ -239,3 +239,86 @@ CUresult cudriver_device_free(struct cudriver_device_memory *memory, const char 
     memory->address = 0;
     return result;
 }
+
+/* ---- other libraries' memory ---- */
+
+/* What the driver knows about an address. */
+struct place {
+    CUcontext context; /* NULL: memory from a pool */
+    int ordinal;
+    CUdeviceptr start; /* of its allocation; `bytes` is 0 if the driver does not say */
+    size_t bytes;
+};
+
+/* Whether the driver knows the address. */
+static bool place_look(CUdeviceptr address, struct place *place)
+{
+    CUpointer_attribute attributes[] = {
+        CU_POINTER_ATTRIBUTE_CONTEXT,          CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+        CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+        CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+    };
+    unsigned int type = 0;
+    void *values[] = {&place->context, &place->ordinal, &place->start, &place->bytes, &type};
+
+    *place = (struct place){.ordinal = -1};
+    return cuda.cuPointerGetAttributes(sizeof attributes / sizeof attributes[0], attributes, values,
+                                       address) == CUDA_SUCCESS &&
+           type != 0;
+}
+
+/* Whether memory reaches from `place` to `end`, perhaps through adjacent allocations (PyTorch's
+ * expandable segments). If the array has gaps (not `dense`), only its last byte is sure to be
+ * touched, so only that is checked. Moves `place` to the last allocation. */
+static bool place_reaches(struct place *place, CUdeviceptr end, bool dense)
+{
+    while (place->bytes != 0 && end - place->start > place->bytes) {
+        CUdeviceptr last = place->start;
+        struct place next;
+        if (!place_look(dense ? place->start + place->bytes : end - 1, &next)) {
+            return false;
+        }
+        *place = next;
+        if (!dense || place->start <= last) {
+            break;
+        }
+    }
+    return true;
+}
+
+ContextObject *cudriver_foreign_context(CoreState *state, const struct cudriver_endpoint *end,
+                                        const char *protocol)
+{
+    struct cudriver_layout layout; /* one side of it */
+    struct place first, last;
+    CUdeviceptr low, high;
+    int64_t from, to;
+
+    layout.ndim = end->ndim;
+    layout.itemsize = end->itemsize;
+    layout.src_offset = 0;
+    for (int i = 0; i < end->ndim; i++) {
+        layout.shape[i] = end->shape[i];
+        layout.src_strides[i] = end->strides[i];
+    }
+    cudriver_layout_extent(&layout, false, &from, &to);
+    low = end->device + (CUdeviceptr)from;
+    high = end->device + (CUdeviceptr)to;
+    if (!place_look(low, &first)) {
+        PyErr_Format(PyExc_ValueError, "%s: %p is not memory that the driver knows", protocol,
+                     (void *)(uintptr_t)low);
+        return NULL;
+    }
+    last = first;
+    if (high <= low || !place_reaches(&last, high, high - low == cudriver_layout_bytes(&layout))) {
+        PyErr_Format(PyExc_ValueError,
+                     "%s: the array takes %zu bytes from %p on, but the memory there ends at %p",
+                     protocol, (size_t)(high - low), (void *)(uintptr_t)low,
+                     (void *)(uintptr_t)(last.start + last.bytes));
+        return NULL;
+    }
+    if (first.context != NULL) {
+        return cudriver_context_of_handle(state, first.context);
+    }
+    return cudriver_context_for_ordinal(state, first.ordinal);
+}

@@ -3,6 +3,7 @@
 #define CUDRIVER_DEVICE_MEMORY_H
 
 #include "contexts/context.h"
+#include "python/endpoint.h"
 
 /* The memory that a DeviceArray and its views share. */
 struct cudriver_device_memory {
@@ -34,5 +35,10 @@ void cudriver_device_settle(const struct cudriver_device_memory *memory);
 /* Frees the memory. None of our work may be using it: work in flight keeps what it
  * uses. Needs no current context. */
 CUresult cudriver_device_free(struct cudriver_device_memory *memory, const char **function);
+
+/* New reference: the context of a device end's memory, which must reach as far as its strides do.
+ * The driver is initialised. `protocol` is for messages. */
+ContextObject *cudriver_foreign_context(CoreState *state, const struct cudriver_endpoint *end,
+                                        const char *protocol);
 
 #endif

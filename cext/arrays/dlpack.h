@@ -82,7 +82,7 @@ PyObject *cudriver_device_array_dlpack(PyObject *object, PyObject *const *args, 
                                        PyObject *keywords);
 PyObject *cudriver_device_array_dlpack_device(PyObject *object, PyObject *ignored);
 
-int cudriver_dlpack_from_setup(PyObject *module);
-int cudriver_dlpack_export_setup(PyObject *module);
+extern PyMethodDef cudriver_dlpack_from_functions[];
+extern PyMethodDef cudriver_dlpack_export_functions[];
 
 #endif

@@ -173,12 +173,7 @@ static PyObject *module_from_dlpack(PyObject *module, PyObject *const *args, Py_
     return array_over(cudriver_state_of_module(module), values[0], copy == Py_False);
 }
 
-static PyMethodDef functions[] = {
+PyMethodDef cudriver_dlpack_from_functions[] = {
     {"from_dlpack", CUDRIVER_FAST(module_from_dlpack), DOC_from_dlpack},
     {NULL},
 };
-
-int cudriver_dlpack_from_setup(PyObject *module)
-{
-    return PyModule_AddFunctions(module, functions);
-}

@@ -285,13 +285,8 @@ static PyObject *module_mark_copied(PyObject *Py_UNUSED(module), PyObject *capsu
     Py_RETURN_NONE;
 }
 
-static PyMethodDef functions[] = {
+PyMethodDef cudriver_dlpack_export_functions[] = {
     {"_mark_copied", module_mark_copied, METH_O, DOC__mark_copied},
     {"_export", module_export, METH_VARARGS, DOC__export},
     {NULL},
 };
-
-int cudriver_dlpack_export_setup(PyObject *module)
-{
-    return PyModule_AddFunctions(module, functions);
-}

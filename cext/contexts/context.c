@@ -6,7 +6,7 @@
 #include "driver/driver.h"
 #include "driver/keeper.h"
 #include "driver/platform.h"
-#include "python/devices.h"
+#include "python/call.h"
 #include "python/error.h"
 #include "python/wait.h"
 
@@ -112,6 +112,14 @@ ContextObject *cudriver_context_find_primary(CoreState *state, int ordinal)
         }
     }
     return NULL;
+}
+
+int cudriver_device_handle(int ordinal, CUdevice *handle)
+{
+    if (cudriver_require() < 0) {
+        return -1;
+    }
+    return cudriver_check(cuda.cuDeviceGet(handle, ordinal), "cuDeviceGet", "%d", ordinal);
 }
 
 ContextObject *cudriver_context_create(CoreState *state, int ordinal, unsigned long flags)

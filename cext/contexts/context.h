@@ -113,9 +113,10 @@ CUstream cudriver_context_alloc_stream(ContextObject *context);
 /* 0 if the context may be used; else -1 with InvalidContextError. */
 int cudriver_context_check(ContextObject *context);
 
-int cudriver_context_setup(PyObject *module);
-int cudriver_context_stack_setup(PyObject *module);
-int cudriver_query_setup(PyObject *module);
-int cudriver_transfer_setup(PyObject *module);
+extern PyType_Spec cudriver_context_spec;
+extern PyMethodDef cudriver_context_functions[];
+extern PyMethodDef cudriver_context_stack_functions[];
+extern PyMethodDef cudriver_query_functions[];
+extern PyType_Spec cudriver_transfer_spec;
 
 #endif

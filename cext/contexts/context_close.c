@@ -5,7 +5,7 @@
 #include "driver/keeper.h"
 #include "engine/engine.h"
 #include "hostmem/hostmem.h"
-#include "python/devices.h"
+#include "python/call.h"
 #include "python/error.h"
 
 /* Releases what the copy engine keeps in a foreign context, while the keeper still protects the

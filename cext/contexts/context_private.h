@@ -22,6 +22,9 @@ void cudriver_context_raise_resetting(CoreState *state);
 /* Takes an object that is being freed out of the registry. */
 void cudriver_context_unregister(CoreState *state, ContextObject *self);
 
+/* The driver's handle for an ordinal. 0, or -1 with an exception set. Initialises the driver. */
+int cudriver_device_handle(int ordinal, CUdevice *handle);
+
 /* A new manual context on no thread's stack. The driver is initialised. New reference. */
 ContextObject *cudriver_context_create(CoreState *state, int ordinal, unsigned long flags);
 

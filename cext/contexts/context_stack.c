@@ -299,13 +299,8 @@ static PyObject *module_context_stack(PyObject *module, PyObject *Py_UNUSED(igno
     return in_use < 0 ? NULL : in_use == 0 ? PyList_New(0) : stack_list(state);
 }
 
-static PyMethodDef functions[] = {
+PyMethodDef cudriver_context_stack_functions[] = {
     {"current_context", module_current_context, METH_NOARGS, DOC_current_context},
     {"context_stack", module_context_stack, METH_NOARGS, DOC_context_stack},
     {NULL},
 };
-
-int cudriver_context_stack_setup(PyObject *module)
-{
-    return PyModule_AddFunctions(module, functions);
-}

@@ -3,7 +3,6 @@
 #include "context_private.h"
 #include "driver/driver.h"
 #include "python/call.h"
-#include "python/devices.h"
 #include "python/error.h"
 #include "docstrings.h"
 
@@ -161,7 +160,7 @@ static PyType_Slot context_slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec context_spec = {
+PyType_Spec cudriver_context_spec = {
     .name = "cudriver.Context",
     .basicsize = sizeof(ContextObject),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
@@ -199,18 +198,9 @@ static PyObject *module_reset_primary(PyObject *module, PyObject *ordinal)
     Py_RETURN_NONE;
 }
 
-static PyMethodDef functions[] = {
+PyMethodDef cudriver_context_functions[] = {
     {"_primary_context", module_primary_context, METH_VARARGS, NULL},
     {"_reset_primary_context", module_reset_primary, METH_O, NULL},
     {"_context_for_use", module_for_use, METH_O, NULL},
     {NULL},
 };
-
-int cudriver_context_setup(PyObject *module)
-{
-    CoreState *state = cudriver_state_of_module(module);
-
-    return cudriver_type_add(module, &state->context_type, &context_spec) < 0
-               ? -1
-               : PyModule_AddFunctions(module, functions);
-}

@@ -2,7 +2,7 @@
 #include "context_private.h"
 #include "driver/driver.h"
 #include "driver/keeper.h"
-#include "python/devices.h"
+#include "python/call.h"
 #include "python/error.h"
 
 /* Whether a foreign context was destroyed by its owner. */

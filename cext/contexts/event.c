@@ -394,14 +394,9 @@ static PyType_Slot event_slots[] = {
     {Py_tp_members, event_members}, {0, NULL},
 };
 
-static PyType_Spec event_spec = {
+PyType_Spec cudriver_event_spec = {
     .name = "cudriver.Event",
     .basicsize = sizeof(EventObject),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = event_slots,
 };
-
-int cudriver_event_setup(PyObject *module)
-{
-    return cudriver_type_add(module, &cudriver_state_of_module(module)->event_type, &event_spec);
-}

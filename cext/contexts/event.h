@@ -40,6 +40,6 @@ int cudriver_event_record_on(CoreState *state, PyObject *event,
 /* Makes a stream argument wait for `event`. 0 or -1. */
 int cudriver_event_wait(CoreState *state, PyObject *event, PyObject *stream);
 
-int cudriver_event_setup(PyObject *module);
+extern PyType_Spec cudriver_event_spec;
 
 #endif

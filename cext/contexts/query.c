@@ -207,12 +207,7 @@ static PyObject *module_query(PyObject *module, PyObject *args)
     }
 }
 
-static PyMethodDef methods[] = {
+PyMethodDef cudriver_query_functions[] = {
     {"_query", module_query, METH_VARARGS, DOC__query},
     {NULL},
 };
-
-int cudriver_query_setup(PyObject *module)
-{
-    return PyModule_AddFunctions(module, methods);
-}

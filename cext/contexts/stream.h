@@ -116,9 +116,9 @@ StreamObject *cudriver_stream_entered(CoreState *state);
 int cudriver_stream_enter(CoreState *state, StreamObject *stream);
 int cudriver_stream_leave(CoreState *state, StreamObject *stream);
 
-int cudriver_stream_setup(PyObject *module);
+extern PyType_Spec cudriver_stream_spec;
 
-/* ---- foreign_stream.c, stream_order.c ---- */
+/* ---- foreign_stream.c ---- */
 
 /* Reads the handle of another library's stream: from `cuda_stream`, from `__cuda_stream__`, or, if
  * its class is called Stream, from `ptr` or `handle`. 1; 0 if `object` is not a stream; -1 with an
@@ -134,9 +134,5 @@ ContextObject *cudriver_foreign_stream_context(CoreState *state, CUstream handle
 
 /* Stream.from_handle, a class method. */
 PyObject *cudriver_stream_from_handle(PyObject *type, PyObject *argument);
-
-/* Methods of Stream. */
-PyObject *cudriver_stream_record(PyObject *object, PyObject *args, PyObject *keywords);
-PyObject *cudriver_stream_wait(PyObject *object, PyObject *other);
 
 #endif

@@ -95,15 +95,9 @@ static PyType_Slot transfer_slots[] = {
     {Py_am_await, transfer_await},   {0, NULL},
 };
 
-static PyType_Spec transfer_spec = {
+PyType_Spec cudriver_transfer_spec = {
     .name = "cudriver.Transfer",
     .basicsize = sizeof(TransferObject),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .slots = transfer_slots,
 };
-
-int cudriver_transfer_setup(PyObject *module)
-{
-    return cudriver_type_add(module, &cudriver_state_of_module(module)->transfer_type,
-                             &transfer_spec);
-}

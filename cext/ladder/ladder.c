@@ -250,13 +250,8 @@ static PyObject *module_ladder_kernel(PyObject *module, PyObject *args)
     return seconds;
 }
 
-static PyMethodDef functions[] = {
+PyMethodDef cudriver_ladder_functions[] = {
     {"_ladder_copy", module_ladder_copy, METH_VARARGS, DOC__ladder_copy},
     {"_ladder_kernel", module_ladder_kernel, METH_VARARGS, DOC__ladder_kernel},
     {NULL},
 };
-
-int cudriver_ladder_setup(PyObject *module)
-{
-    return PyModule_AddFunctions(module, functions);
-}

@@ -4,6 +4,6 @@
 
 #include "state.h"
 
-int cudriver_ladder_setup(PyObject *module);
+extern PyMethodDef cudriver_ladder_functions[];
 
 #endif

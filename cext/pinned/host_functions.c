@@ -124,7 +124,7 @@ static PyObject *module_set_limit(PyObject *module, PyObject *argument)
     Py_RETURN_NONE;
 }
 
-static PyMethodDef functions[] = {
+PyMethodDef cudriver_host_functions[] = {
     {"is_pinned", module_is_pinned, METH_O, DOC_is_pinned},
     {"mapped_pointer", module_mapped_pointer, METH_O, DOC_mapped_pointer},
     {"_host_memory_stats", module_stats, METH_NOARGS, NULL},
@@ -133,8 +133,3 @@ static PyMethodDef functions[] = {
     {"set_host_memory_limit", module_set_limit, METH_O, DOC_set_host_memory_limit},
     {NULL},
 };
-
-int cudriver_host_functions_setup(PyObject *module)
-{
-    return PyModule_AddFunctions(module, functions);
-}

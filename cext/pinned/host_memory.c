@@ -129,15 +129,9 @@ static PyType_Slot memory_slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec memory_spec = {
+PyType_Spec cudriver_host_memory_spec = {
     .name = "cudriver.HostMemory",
     .basicsize = sizeof(HostMemoryObject),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .slots = memory_slots,
 };
-
-int cudriver_host_memory_setup(PyObject *module)
-{
-    return cudriver_type_add(module, &cudriver_state_of_module(module)->host_memory_type,
-                             &memory_spec);
-}

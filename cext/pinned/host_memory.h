@@ -36,10 +36,11 @@ int cudriver_host_range_find(CoreState *state, PyObject *object, const char *ref
                              struct cudriver_host_range *range);
 void cudriver_host_range_done(struct cudriver_host_range *range);
 
-int cudriver_host_memory_setup(PyObject *module);
-int cudriver_pinned_arrays_setup(PyObject *module);
-int cudriver_host_functions_setup(PyObject *module);
-int cudriver_pin_setup(PyObject *module);
-int cudriver_pinned_numpy_setup(PyObject *module);
+extern PyType_Spec cudriver_host_memory_spec;
+extern PyMethodDef cudriver_pinned_arrays_functions[];
+extern PyMethodDef cudriver_host_functions[];
+extern PyType_Spec cudriver_pin_spec;
+extern PyMethodDef cudriver_pin_functions[];
+extern PyMethodDef cudriver_pinned_numpy_functions[];
 
 #endif

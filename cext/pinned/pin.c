@@ -234,7 +234,7 @@ static PyObject *module_pin_locked(PyObject *Py_UNUSED(module), PyObject *pin)
         range->owner != NULL ? cudriver_hostmem_locked(range->low, range->bytes) : 0);
 }
 
-static PyMethodDef functions[] = {
+PyMethodDef cudriver_pin_functions[] = {
     {"_pin_prepare", module_pin_prepare, METH_O, DOC__pin_prepare},
     {"_pin_lock", module_pin_lock, METH_VARARGS, DOC__pin_lock},
     {"_pin_stop", module_pin_stop, METH_O, NULL},
@@ -352,16 +352,9 @@ static PyType_Slot pin_slots[] = {
     {Py_tp_methods, pin_methods},   {Py_tp_members, pin_members}, {0, NULL},
 };
 
-static PyType_Spec pin_spec = {
+PyType_Spec cudriver_pin_spec = {
     .name = "cudriver.pin",
     .basicsize = sizeof(PinObject),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_GC,
     .slots = pin_slots,
 };
-
-int cudriver_pin_setup(PyObject *module)
-{
-    int failed = cudriver_type_add(module, &cudriver_state_of_module(module)->pin_type, &pin_spec);
-
-    return failed < 0 ? failed : PyModule_AddFunctions(module, functions);
-}

@@ -70,13 +70,8 @@ static PyObject *pinned_zeros(PyObject *module, PyObject *const *args, Py_ssize_
     return make(module, "pinned_zeros", true, args, count, keywords);
 }
 
-static PyMethodDef functions[] = {
+PyMethodDef cudriver_pinned_arrays_functions[] = {
     {"pinned_empty", CUDRIVER_FAST(pinned_empty), DOC_pinned_empty},
     {"pinned_zeros", CUDRIVER_FAST(pinned_zeros), DOC_pinned_zeros},
     {NULL},
 };
-
-int cudriver_pinned_arrays_setup(PyObject *module)
-{
-    return PyModule_AddFunctions(module, functions);
-}

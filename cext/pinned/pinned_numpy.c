@@ -322,14 +322,9 @@ static PyObject *module_numpy_forget(PyObject *Py_UNUSED(module), PyObject *caps
     Py_RETURN_NONE;
 }
 
-static PyMethodDef functions[] = {
+PyMethodDef cudriver_pinned_numpy_functions[] = {
     {"_numpy_enter", module_numpy_enter, METH_O, NULL},
     {"_numpy_leave", module_numpy_leave, METH_O, NULL},
     {"_numpy_forget", module_numpy_forget, METH_O, NULL},
     {NULL},
 };
-
-int cudriver_pinned_numpy_setup(PyObject *module)
-{
-    return PyModule_AddFunctions(module, functions);
-}

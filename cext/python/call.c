@@ -25,3 +25,18 @@ PyObject *cudriver_call(const char *module, const char *function, const char *fo
     Py_XDECREF(callable);
     return result;
 }
+
+PyObject *cudriver_device_new(int ordinal)
+{
+    return cudriver_call("devices", "device_at", "(i)", ordinal);
+}
+
+int cudriver_device_parse(PyObject *object)
+{
+    PyObject *found =
+        cudriver_call("devices", "ordinal_of", "(O)", object != NULL ? object : Py_None);
+    int ordinal = found != NULL ? (int)PyLong_AsLong(found) : -1;
+
+    Py_XDECREF(found);
+    return ordinal;
+}

@@ -8,4 +8,12 @@
  * for Py_BuildValue: a tuple ("(Oi)"). New reference, or NULL with an exception set. */
 PyObject *cudriver_call(const char *module, const char *function, const char *format, ...);
 
+/* New reference: the Device of an ordinal that is known to exist. Initialises the driver. */
+PyObject *cudriver_device_new(int ordinal);
+
+/* Reads a device argument: None (0), an ordinal, a Device, a UUID, a PCI bus ID, "cuda" (the
+ * current context's), "cuda:1", a torch.device or a cuda.core.Device. Returns the ordinal, or -1
+ * with an exception set. Initialises the driver. */
+int cudriver_device_parse(PyObject *object);
+
 #endif

@@ -95,13 +95,8 @@ static PyObject *trace_allocations(PyObject *module, PyObject *args, PyObject *k
     Py_RETURN_NONE;
 }
 
-static PyMethodDef methods[] = {
+PyMethodDef cudriver_live_functions[] = {
     {"trace_allocations", (PyCFunction)(void (*)(void))trace_allocations,
      METH_VARARGS | METH_KEYWORDS, DOC_trace_allocations},
     {NULL},
 };
-
-int cudriver_live_setup(PyObject *module)
-{
-    return PyModule_AddFunctions(module, methods);
-}

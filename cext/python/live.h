@@ -15,7 +15,6 @@ void cudriver_live_remove(CoreState *state, struct cudriver_live *entry);
 /* New reference: the entries, oldest first, for cudriver/memory/live.py. */
 PyObject *cudriver_live_list(CoreState *state);
 
-/* Adds the module function trace_allocations. 0 or -1. */
-int cudriver_live_setup(PyObject *module);
+extern PyMethodDef cudriver_live_functions[];
 
 #endif

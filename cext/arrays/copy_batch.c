@@ -15,7 +15,10 @@
 #include "python/call.h"
 #include "python/error.h"
 #include "python/numpy_bridge.h"
+#include "python/wait.h"
 #include "contexts/work.h"
+
+#define SPAN (4 * (Py_ssize_t)sizeof(uint64_t)) /* bytes of a pair's */
 
 struct batch {
     CoreState *state;
@@ -33,16 +36,14 @@ struct batch {
     size_t busies;
 };
 
-/* Makes room for so many pairs, and for the spans of so many. 0 or -1. */
-static int batch_begin(struct batch *batch, Py_ssize_t pairs, Py_ssize_t spans)
+/* Makes room for so many pairs and runs. 0 or -1. */
+static int batch_begin(struct batch *batch, Py_ssize_t pairs, Py_ssize_t runs)
 {
-    size_t room = (size_t)pairs + 1;
-
-    batch->runs = PyMem_Calloc(room, sizeof *batch->runs);
-    batch->odd = PyMem_Calloc(room, sizeof *batch->odd);
-    batch->busy = PyMem_Calloc(2 * room, sizeof *batch->busy);
+    batch->runs = PyMem_New(struct cudriver_run, runs + 1);
+    batch->odd = PyMem_New(struct copy_ends *, pairs + 1);
+    batch->busy = PyMem_New(Py_ssize_t *, 2 * pairs + 1);
     batch->owners = PyList_New(0);
-    batch->spans = PyBytes_FromStringAndSize(NULL, spans * 4 * (Py_ssize_t)sizeof(uint64_t));
+    batch->spans = PyBytes_FromStringAndSize(NULL, pairs * SPAN);
     if (batch->runs == NULL || batch->odd == NULL || batch->busy == NULL) {
         PyErr_NoMemory();
     }
@@ -99,20 +100,25 @@ static size_t end_bytes(const struct cudriver_endpoint *end, bool *dense)
     return bytes;
 }
 
-/* Whether the kernel and the driver's copies, on the batch's stream, can use all of an end. */
+/* Whether the device's copies on the batch's stream can use an end. */
 static bool end_is_near(const struct batch *batch, const struct cudriver_endpoint *end)
 {
     const ContextObject *context = end->context, *here = batch->stream.context;
+
+    return context == NULL || context == here ||
+           (context == batch->home && context->ordinal == here->ordinal && !end->on_default &&
+            cudriver_copy_is_usable(end->device, here->handle));
+}
+
+/* Whether an end is in host memory that is not page-locked as a whole. */
+static bool end_is_pageable(const struct cudriver_endpoint *end)
+{
     uint64_t span[2];
 
-    if (context != NULL) {
-        return context == here ||
-               (context == batch->home && context->ordinal == here->ordinal && !end->on_default &&
-                cudriver_copy_is_usable(end->device, here->handle));
-    }
     end_span(end, span);
-    return cudriver_hostmem_is_registered((char *)(uintptr_t)span[0], span[1] - span[0]) ||
-           cudriver_copy_is_page_locked((char *)(uintptr_t)span[0], (char *)(uintptr_t)span[1]);
+    return end->context == NULL &&
+           !cudriver_hostmem_is_registered((char *)(uintptr_t)span[0], span[1] - span[0]) &&
+           !cudriver_copy_is_page_locked((char *)(uintptr_t)span[0], (char *)(uintptr_t)span[1]);
 }
 
 static ContextObject *ends_home(const struct copy_ends *ends)
@@ -148,11 +154,14 @@ static void batch_keep(struct batch *batch, struct copy_ends *ends)
     copy_ends_done(ends);
 }
 
-static void batch_run(struct batch *batch, const struct copy_ends *ends, uint64_t dst, uint64_t src,
-                      size_t bytes)
+/* A run between such ends, but for its addresses. */
+static struct cudriver_run run_like(const struct copy_ends *ends, size_t bytes)
 {
-    batch->runs[batch->count++] = (struct cudriver_run){dst, src, bytes, ends->src.context == NULL,
-                                                        ends->dst.context == NULL};
+    return (struct cudriver_run){.bytes = bytes,
+                                 .up = ends->src.context == NULL,
+                                 .down = ends->dst.context == NULL,
+                                 .pageable =
+                                     end_is_pageable(&ends->src) || end_is_pageable(&ends->dst)};
 }
 
 /* Whether a copy of matching ends is a run. *bytes: of their items. */
@@ -169,7 +178,7 @@ static bool ends_are_run(const struct batch *batch, const struct copy_ends *ends
 /* Adds a pair, whose ends it takes over. 0 or -1. */
 static int batch_add(struct batch *batch, Py_ssize_t index, struct copy_ends *ends)
 {
-    uint64_t *span = (uint64_t *)PyBytes_AS_STRING(batch->spans) + 4 * index;
+    uint64_t *span = (uint64_t *)(PyBytes_AS_STRING(batch->spans) + SPAN * index);
     struct copy_ends *odd;
     size_t bytes;
     bool run;
@@ -181,7 +190,7 @@ static int batch_add(struct batch *batch, Py_ssize_t index, struct copy_ends *en
         return -1;
     }
     run = ends_are_run(batch, ends, &bytes);
-    memset(span, 0, 4 * sizeof *span);
+    memset(span, 0, SPAN);
     if (bytes > 0) {
         end_span(&ends->dst, span);
         end_span(&ends->src, span + 2);
@@ -189,7 +198,10 @@ static int batch_add(struct batch *batch, Py_ssize_t index, struct copy_ends *en
     batch->bytes += bytes;
     if (run || bytes == 0) {
         if (run) {
-            batch_run(batch, ends, span[0], span[2], bytes);
+            struct cudriver_run *made = &batch->runs[batch->count++];
+            *made = run_like(ends, bytes);
+            made->dst = span[0];
+            made->src = span[2];
         }
         batch_keep(batch, ends);
         return 0;
@@ -205,15 +217,6 @@ static int batch_add(struct batch *batch, Py_ssize_t index, struct copy_ends *en
     return 0;
 }
 
-/* Checks that no destination meets another or a source. 0, or -1 with ValueError. */
-static int batch_check(const struct batch *batch)
-{
-    PyObject *done = cudriver_call("rows", "refuse_overlap", "(O)", batch->spans);
-
-    Py_XDECREF(done);
-    return done != NULL ? 0 : -1;
-}
-
 /* ---- queueing ---- */
 
 static void table_free(PyObject *capsule)
@@ -222,21 +225,25 @@ static void table_free(PyObject *capsule)
 }
 
 /* Queues the runs, between begin and end. 0 or -1. */
-static int runs_queue(struct batch *batch)
+static int runs_queue(struct batch *batch, struct cudriver_staging_transfer **staged)
 {
-    struct cudriver_copy_call call = {.stream = batch->stream.handle};
-    void *table = NULL;
+    PyThreadState *saved = PyEval_SaveThread();
+    struct cudriver_copy_call call = {
+        .stream = batch->stream.handle, .interrupted = cudriver_signal_arrived, .data = &saved};
+    void *table;
     PyObject *owner;
     CUresult result;
 
-    Py_BEGIN_ALLOW_THREADS
     cudriver_driver_relax();
     result = cudriver_runs_issue(batch->runs, batch->count, batch->stream.context->handle, &call,
-                                 &table);
+                                 &table, staged);
     cudriver_driver_restore();
-    Py_END_ALLOW_THREADS
+    PyEval_RestoreThread(saved);
     if (result != CUDA_SUCCESS) {
-        cudriver_raise(result, call.function, "%zu copies", batch->count);
+        if (!PyErr_Occurred()) {
+            cudriver_raise(result, call.function != NULL ? call.function : "cudriver.copy_many",
+                           "%zu copies", batch->count);
+        }
         return -1;
     }
     owner = table != NULL ? PyCapsule_New(table, NULL, table_free) : NULL;
@@ -256,10 +263,7 @@ static int odds_queue(struct batch *batch, struct cudriver_staging_transfer **st
     for (size_t i = 0; i < batch->odds; i++) {
         struct cudriver_staging_transfer *part = NULL;
         PyObject *done = copy_ends_queue(batch->state, batch->odd[i], &batch->stream, &part);
-        if (part != NULL) {
-            cudriver_staging_join(part, *staged);
-            *staged = part;
-        }
+        cudriver_staging_join(staged, part);
         if (done == NULL) {
             return -1;
         }
@@ -276,7 +280,7 @@ static PyObject *batch_queue(struct batch *batch)
     PyObject *work, *type = NULL, *value = NULL, *trace = NULL;
 
     if (cudriver_capture_refuse(batch->stream.handle, "a copy") < 0 ||
-        (batch->count > 0 && runs_queue(batch) < 0)) {
+        (batch->count > 0 && runs_queue(batch, &staged) < 0)) {
         return NULL;
     }
     if (odds_queue(batch, &staged) < 0) {
@@ -349,7 +353,7 @@ PyObject *cudriver_copy_many(CoreState *state, PyObject *destinations, PyObject 
                              PyObject *stream)
 {
     struct batch batch = {.state = state};
-    PyObject *to = PySequence_Tuple(destinations), *work = NULL;
+    PyObject *to = PySequence_Tuple(destinations), *done, *work = NULL;
     PyObject *from = to != NULL ? PySequence_Tuple(sources) : NULL;
     bool given;
 
@@ -361,8 +365,10 @@ PyObject *cudriver_copy_many(CoreState *state, PyObject *destinations, PyObject 
     }
     if (from != NULL && cudriver_stream_read(state, stream, &batch.stream, &given) == 0 &&
         batch_begin(&batch, PyTuple_GET_SIZE(to), PyTuple_GET_SIZE(to)) == 0 &&
-        pairs_add(&batch, to, from) == 0 && batch_check(&batch) == 0) {
-        work = batch_issue(&batch);
+        pairs_add(&batch, to, from) == 0) {
+        done = cudriver_call("rows", "refuse_overlap", "(O)", batch.spans);
+        work = done != NULL ? batch_issue(&batch) : NULL;
+        Py_XDECREF(done);
     }
     batch_end(&batch);
     Py_XDECREF(to);
@@ -393,30 +399,33 @@ static int rows_add(struct batch *batch, struct copy_ends *whole, PyObject *to, 
     const int64_t *src_rows = (const int64_t *)cudriver_numpy_data(from);
     const struct copy_ends row = rows_ends(whole);
     int64_t dst_step = whole->dst.strides[0], src_step = whole->src.strides[0];
-    uint64_t *span = (uint64_t *)PyBytes_AS_STRING(batch->spans), dst[2], src[2];
-    size_t bytes, count = (size_t)PyBytes_GET_SIZE(batch->spans) / (4 * sizeof *span);
+    uint64_t dst[2], src[2];
+    size_t bytes, count = (size_t)PyObject_Size(to);
+    struct cudriver_run run;
+    PyObject *done;
 
     if (copy_ends_match(&row.dst, &row.src) < 0 || batch_place(batch, whole) < 0 ||
         PyList_Append(batch->owners, whole->dst.owner) < 0 ||
         PyList_Append(batch->owners, whole->src.owner) < 0) {
         return -1;
     }
-    if (!ends_are_run(batch, &row, &bytes) || !end_is_near(batch, &whole->dst) ||
-        !end_is_near(batch, &whole->src)) {
+    if (!ends_are_run(batch, &row, &bytes)) {
         return bytes == 0 || count == 0;
     }
-    for (size_t i = 0; i < count; i++, span += 4) {
-        span[0] = end_address(&row.dst) + (uint64_t)(dst_rows[i] * dst_step);
-        span[2] = end_address(&row.src) + (uint64_t)(src_rows[i] * src_step);
-        span[1] = span[0] + bytes;
-        span[3] = span[2] + bytes;
-        batch_run(batch, &row, span[0], span[2], bytes);
+    run = run_like(whole, bytes);
+    for (size_t i = 0; i < count; i++) {
+        run.dst = end_address(&row.dst) + (uint64_t)(dst_rows[i] * dst_step);
+        run.src = end_address(&row.src) + (uint64_t)(src_rows[i] * src_step);
+        batch->runs[batch->count++] = run;
     }
     batch->bytes = bytes * count;
     end_span(&whole->dst, dst);
     end_span(&whole->src, src);
     if ((dst[0] < src[1] && src[0] < dst[1]) || cudriver_magnitude(dst_step) < bytes) {
-        return batch_check(batch) == 0 ? 1 : -1;
+        done = cudriver_call("rows", "refuse_overlap_of_runs", "(y#)", (char *)batch->runs,
+                             (Py_ssize_t)(count * sizeof run));
+        Py_XDECREF(done);
+        return done != NULL ? 1 : -1;
     }
     return 1;
 }
@@ -436,8 +445,7 @@ static PyObject *rows_copy(struct batch *batch, struct copy_ends *whole, PyObjec
     checked = cudriver_call("rows", "indices", "(OOnn)", rows, source_rows, whole->dst.shape[0],
                             whole->src.shape[0]);
     if (checked != NULL && PyArg_ParseTuple(checked, "OO", &to, &from)) {
-        Py_ssize_t count = PyObject_Size(to);
-        if (batch_begin(batch, count, count) == 0) {
+        if (batch_begin(batch, 0, PyObject_Size(to)) == 0) {
             added = rows_add(batch, whole, to, from);
         }
     }

@@ -21,25 +21,6 @@ CUresult staging_slot_get(size_t bytes, void **slot)
 
 /* ---- waits ---- */
 
-/* On all but old platforms it is the host's address. The last context in which that was so is
- * remembered; others ask the driver. */
-CUdeviceptr staging_device_address(CUcontext context, void *memory)
-{
-    static _Atomic uintptr_t alike;
-    CUdeviceptr address = (CUdeviceptr)(uintptr_t)memory;
-
-    if (atomic_load_explicit(&alike, memory_order_relaxed) == (uintptr_t)context) {
-        return address;
-    }
-    if (cuda.cuMemHostGetDevicePointer_v2(&address, memory, 0) != CUDA_SUCCESS) {
-        return 0;
-    }
-    if (address == (CUdeviceptr)(uintptr_t)memory) {
-        atomic_store_explicit(&alike, (uintptr_t)context, memory_order_relaxed);
-    }
-    return address;
-}
-
 /* Waits for the stream by a word in page-locked memory that the stream writes. The driver waits
  * after TUNING_LOOK_NS, or if it has no such write. */
 static CUresult word_wait(CUcontext context, CUstream stream, void *memory)

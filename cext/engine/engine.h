@@ -71,6 +71,7 @@ struct staging_plan {
      * first `repeats` dimensions are not in the walk: the host's stride is 0. */
     struct cudriver_layout spread;
     int repeats;
+    struct staging_runs *runs; /* borrowed: what travels is these, one behind another; or NULL */
 };
 
 struct cudriver_copy_end {
@@ -155,23 +156,26 @@ CUresult cudriver_copy_follow(const struct cudriver_copy_plan *plan,
 
 /* ---- many copies at once ---- */
 
-/* A dense copy between page-locked memory and a device, or on one device. */
+/* A dense copy between host memory and a device, or on one device. */
 struct cudriver_run {
     uint64_t dst, src, bytes; /* addresses, of the host or the device */
     bool up, down;            /* from or to the host */
+    bool pageable;            /* the host's memory is not page-locked */
 };
 
 /*
  * Queues copies on call->stream, of `context`, which is current, and returns at once. They are done
  * in any order: none writes what another reads or writes. A kernel does the small ones, if it can
- * be had; each other is a copy of the driver's.
+ * be had; each other is a copy by itself. Those of pageable memory are staged together.
  *
  * *table: what the kernel reads, which the caller gives to cudriver_hostmem_free once the stream
- * has passed the copies; or NULL. After an error nothing is under way, unless the stream cannot be
- * waited for. May block: loading the kernel takes a while at the first use in a context.
+ * has passed the copies; or NULL. *transfer: of the staged copies, as by cudriver_copy_follow.
+ * After an error nothing is under way, unless the stream cannot be waited for. May block, as staged
+ * copies do; and loading the kernel takes a while at the first use in a context.
  */
 CUresult cudriver_runs_issue(const struct cudriver_run *runs, size_t count, CUcontext context,
-                             struct cudriver_copy_call *call, void **table);
+                             struct cudriver_copy_call *call, void **table,
+                             struct cudriver_staging_transfer **transfer);
 
 /* ---- staged copies ---- */
 
@@ -184,8 +188,8 @@ CUresult cudriver_staging_wait(struct cudriver_staging_transfer *transfer, CUres
  * fine. Calls no driver function. */
 void cudriver_staging_release(struct cudriver_staging_transfer *transfer);
 
-/* Makes one handle of two, which is waited for and released as one. `more` may be NULL. */
-void cudriver_staging_join(struct cudriver_staging_transfer *transfer,
+/* Adds a handle to those of *all, which are waited for and released as one. NULL is fine. */
+void cudriver_staging_join(struct cudriver_staging_transfer **all,
                            struct cudriver_staging_transfer *more);
 
 /* ---- waiting ---- */

@@ -5,8 +5,10 @@
 #include "driver/driver.h"
 #include "hostmem/hostmem.h"
 
-CUresult staging_direct_issue(const struct cudriver_copy_plan *plan, CUstream stream,
-                              const char **function)
+/* One dense copy. Between host and device it is split at the end of a registration, because the
+ * driver refuses a copy that starts in one and ends beyond it. */
+static CUresult issue_direct(const struct cudriver_copy_plan *plan, CUstream stream,
+                             const char **function)
 {
     const struct cudriver_copy_end *dst = &plan->dst, *src = &plan->src;
     int64_t to = plan->layout.dst_offset, from = plan->layout.src_offset;
@@ -90,7 +92,7 @@ static CUresult plan_issue(const struct cudriver_copy_plan *plan, struct cudrive
     case CUDRIVER_COPY_PEER:
         return issue_peer(plan, call);
     case CUDRIVER_COPY_DIRECT:
-        return staging_direct_issue(plan, call->stream, &call->function);
+        return issue_direct(plan, call->stream, &call->function);
     case CUDRIVER_COPY_FILL:
         return staging_fill(plan, call->stream, &call->function);
     default:

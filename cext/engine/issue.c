@@ -132,6 +132,31 @@ CUresult staging_rows_issue(const struct cudriver_layout *layout,
 
 /* ---- transfers ---- */
 
+/* The same of a copy of many runs. */
+static CUresult runs_part_issue(struct cudriver_staging_transfer *transfer, size_t part)
+{
+    struct staging_runs *runs = transfer->plan.runs;
+    struct cudriver_run *first = runs->table + runs->filled, *entry = first;
+    uint64_t block = staging_device_address(transfer->context, staging_block(transfer, part));
+    size_t begin, end;
+
+    staging_box_find(&transfer->plan, &transfer->parts, part, &begin, &end, NULL);
+    for (const struct staging_run *run = staging_run_at(runs, begin); begin < end;) {
+        size_t bytes = (run[1].begin < end ? run[1].begin : end) - begin;
+        uint64_t device = run->device + (begin - run->begin);
+        bytes = bytes < TUNING_RUN_STAGED ? bytes : TUNING_RUN_STAGED;
+        entry->dst = transfer->plan.up ? device : block;
+        entry->src = transfer->plan.up ? block : device;
+        entry++->bytes = bytes;
+        block += bytes;
+        begin += bytes;
+        run += begin == run[1].begin;
+    }
+    runs->filled += (size_t)(entry - first);
+    return staging_runs_launch(transfer->kernels, staging_device_address(transfer->context, first),
+                               (uint64_t)(entry - first), transfer->stream);
+}
+
 CUresult staging_part_issue(struct cudriver_staging_transfer *transfer, size_t part)
 {
     bool up = transfer->plan.up;
@@ -144,6 +169,9 @@ CUresult staging_part_issue(struct cudriver_staging_transfer *transfer, size_t p
     const char *function;
     size_t begin, end;
 
+    if (transfer->plan.runs != NULL) {
+        return runs_part_issue(transfer, part);
+    }
     staging_box_find(&transfer->plan, &transfer->parts, part, &begin, &end, &layout);
     if (transfer->kernels == NULL) {
         there.device = device;

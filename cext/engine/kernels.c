@@ -22,6 +22,25 @@ struct staging_kernels {
     CUfunction transpose;
 };
 
+/* On all but old platforms it is the host's address. The last context in which that was so is
+ * remembered; others ask the driver. */
+CUdeviceptr staging_device_address(CUcontext context, void *memory)
+{
+    static _Atomic uintptr_t alike;
+    CUdeviceptr address = (CUdeviceptr)(uintptr_t)memory;
+
+    if (atomic_load_explicit(&alike, memory_order_relaxed) == (uintptr_t)context) {
+        return address;
+    }
+    if (cuda.cuMemHostGetDevicePointer_v2(&address, memory, 0) != CUDA_SUCCESS) {
+        return 0;
+    }
+    if (address == (CUdeviceptr)(uintptr_t)memory) {
+        atomic_store_explicit(&alike, (uintptr_t)context, memory_order_relaxed);
+    }
+    return address;
+}
+
 static CUresult entry_get(CUfunction *function, CUmodule module, const char *kind, int unit)
 {
     char name[32] = "cudriver_runs";

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "driver/platform.h"
+#include "hostmem/hostmem.h"
 
 #ifdef __x86_64__
 #include <immintrin.h>
@@ -68,9 +69,22 @@ static void transfer_unlist(struct cudriver_staging_transfer *transfer)
     }
 }
 
+void staging_runs_drop(struct staging_runs *runs)
+{
+    if (atomic_fetch_sub(&runs->users, 1) == 1) {
+        if (runs->table != NULL) {
+            cudriver_hostmem_free(runs->table);
+        }
+        free(runs);
+    }
+}
+
 void staging_transfer_drop(struct cudriver_staging_transfer *transfer)
 {
     if (--transfer->references == 0) {
+        if (transfer->plan.runs != NULL) {
+            staging_runs_drop(transfer->plan.runs);
+        }
         free(transfer);
     }
 }
@@ -195,14 +209,52 @@ __attribute__((target("avx2"))) static void bytes_stream(char *dst, const char *
 #define bytes_stream memcpy /* settings.streaming is 0 */
 #endif
 
+static void bytes_move(const struct staging_plan *plan, char *block, char *host, size_t bytes)
+{
+    char *to = plan->up ? block : host;
+    const char *from = plan->up ? host : block;
+
+    if (plan->streaming) {
+        bytes_stream(to, from, bytes);
+    } else {
+        memcpy(to, from, bytes);
+    }
+}
+
+const struct staging_run *staging_run_at(const struct staging_runs *runs, size_t byte)
+{
+    size_t low = 0, high = runs->count;
+
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        *(runs->run[middle].begin <= byte ? &low : &high) = middle;
+    }
+    return &runs->run[low];
+}
+
+/* Bytes [begin, end) of a copy of many runs. */
+static void runs_move(const struct staging_plan *plan, char *block, size_t begin, size_t end)
+{
+    for (const struct staging_run *run = staging_run_at(plan->runs, begin); begin < end; run++) {
+        size_t bytes = (run[1].begin < end ? run[1].begin : end) - begin;
+        bytes_move(plan, block, run->host + (begin - run->begin), bytes);
+        block += bytes;
+        begin += bytes;
+    }
+}
+
 static void piece_move(const struct piece *piece)
 {
     const struct cudriver_staging_transfer *transfer = piece->transfer;
     const struct staging_plan *plan = &transfer->plan;
-    size_t bytes = piece->end - piece->begin, begin, end;
+    size_t begin, end;
 
     staging_box_find(plan, &transfer->parts, piece->part, &begin, &end, NULL);
     char *block = staging_block(transfer, piece->part) + (piece->begin - begin);
+    if (plan->runs != NULL) {
+        runs_move(plan, block, piece->begin, piece->end);
+        return;
+    }
     if (!plan->host_dense) {
         cudriver_layout_copy_part(&plan->walk, plan->up ? block : transfer->host, plan->up,
                                   plan->up ? transfer->host : block, !plan->up, piece->begin,
@@ -211,13 +263,7 @@ static void piece_move(const struct piece *piece)
     }
     char *host =
         transfer->host + piece->begin + (plan->up ? plan->walk.src_offset : plan->walk.dst_offset);
-    char *to = plan->up ? block : host;
-    const char *from = plan->up ? host : block;
-    if (plan->streaming) {
-        bytes_stream(to, from, bytes);
-    } else {
-        memcpy(to, from, bytes);
-    }
+    bytes_move(plan, block, host, piece->end - piece->begin);
 }
 
 /* Locked; releases the lock meanwhile. */

@@ -162,23 +162,35 @@ void staging_threads_call(int count);
 /* Locked. Waits for `changed`, at most `nanoseconds`. */
 void staging_change_wait(unsigned long long nanoseconds);
 
+/* ---- copies of many runs ---- */
+
+/* What travels of a staged copy of many runs: one behind another. */
+struct staging_run {
+    size_t begin; /* where it begins in what travels */
+    char *host;
+    CUdeviceptr device;
+};
+
+struct staging_runs {
+    atomic_int users;           /* the call, and the transfer */
+    struct cudriver_run *table; /* owned; page-locked, for the kernel */
+    size_t filled;
+    size_t count;
+    struct staging_run run[]; /* and one behind the last */
+};
+
 /* ---- staged.c ---- */
+
+/* An asynchronous copy of plan->runs. NOT_SUPPORTED and the like: it cannot be done so. */
+CUresult staging_runs_copy(const struct cudriver_copy_plan *copy,
+                           const struct cudriver_copy_call *call, struct staging_place *place,
+                           struct cudriver_staging_transfer **transfer);
 
 /* A STAGED copy, as by cudriver_copy_follow. */
 CUresult staging_copy(const struct cudriver_copy_plan *copy, const struct cudriver_copy_call *call,
                       struct cudriver_staging_transfer **transfer);
 
-/* ---- execute.c ---- */
-
-/* Queues one dense copy. Between host and device it is cut at the end of a registration, because
- * the driver refuses a copy that starts in one and ends beyond it. */
-CUresult staging_direct_issue(const struct cudriver_copy_plan *plan, CUstream stream,
-                              const char **function);
-
 /* ---- alone.c ---- */
-
-/* The device address of page-locked memory; 0: none. */
-CUdeviceptr staging_device_address(CUcontext context, void *memory);
 
 /* A block of the page-locked pool, which may have to grow: owned by the caller until
  * cudriver_hostmem_free. NULL in *slot on failure. */
@@ -288,7 +300,7 @@ void staging_box_find(const struct staging_plan *plan, const struct staging_boxe
 
 /* ---- issue.c ---- */
 
-/* Queues the device's copy of a part. */
+/* Queues the device's copy of a part. Each once, and those of runs in order. */
 CUresult staging_part_issue(struct cudriver_staging_transfer *transfer, size_t part);
 
 /* Queues a whole asynchronous copy on the transfer's stream. NOT_SUPPORTED: the driver cannot do
@@ -317,6 +329,11 @@ void staging_transfer_drop(struct cudriver_staging_transfer *transfer);
 /* Locked; may release the lock. Nothing uses the host's memory any more, and the stream has passed
  * the blocks, unless they are `lost`: given up, because nobody knows. */
 void staging_transfer_end(struct cudriver_staging_transfer *transfer, CUresult result, bool lost);
+
+void staging_runs_drop(struct staging_runs *runs);
+
+/* The run in which a byte travels. */
+const struct staging_run *staging_run_at(const struct staging_runs *runs, size_t byte);
 
 /* The block of a part. */
 char *staging_block(const struct cudriver_staging_transfer *transfer, size_t part);
@@ -350,6 +367,9 @@ void staging_pack_stop(struct cudriver_staging_transfer *transfer);
 char *staging_ptx_make(int unit);
 
 /* ---- kernels.c ---- */
+
+/* The device address of page-locked memory; 0: none. */
+CUdeviceptr staging_device_address(CUcontext context, void *memory);
 
 /* log2 of the largest item size that divides a layout and its addresses; -1: it has too many
  * dimensions for the kernels. */

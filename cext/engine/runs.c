@@ -1,126 +1,225 @@
 /*
  * Many dense copies at once. The driver takes one to several microseconds for each, also of a
  * batch; a kernel that reads and writes page-locked memory where it is mapped moves rows of 4 KiB
- * at the rate of the bus. See engine.h, and tuning.h for figures.
+ * at the rate of the bus. Rows of pageable memory travel one behind another through the blocks of
+ * one staged copy, between which and the device the kernel moves them. See engine.h, and tuning.h
+ * for figures.
  */
 #include "private.h"
+
+#include <stdlib.h>
 
 #include "driver/driver.h"
 #include "hostmem/hostmem.h"
 
 _Static_assert(sizeof(struct cudriver_run) == 32, "as the kernel has it");
 
-/* What a call queues: the kernel's runs are those in its table. */
+/* What a call queues. */
 struct runs {
     const struct cudriver_run *runs;
     size_t count;
     CUcontext context;
-    struct staging_kernels *kernels; /* borrowed from the place; NULL: not used */
-    struct cudriver_run *table;      /* owned; page-locked */
-    size_t filled;
+    struct staging_place *place;
+    struct cudriver_copy_call *call;
+    struct cudriver_run *table; /* owned; page-locked, of the kernel's runs; NULL: it does none */
+    struct cudriver_staging_transfer *staged; /* owned */
 };
 
-static bool is_small(const struct cudriver_run *run)
+/* ---- one by one ---- */
+
+/* A copy by itself. */
+static CUresult run_copy(struct runs *all, const struct cudriver_run *run)
 {
-    return run->bytes < TUNING_RUN_MOST;
+    struct cudriver_staging_transfer *staged = NULL;
+    struct cudriver_copy_plan plan;
+    CUresult result;
+
+    plan.dst = (struct cudriver_copy_end){!run->down, (char *)(uintptr_t)run->dst, run->dst,
+                                          all->context, -1};
+    plan.src = (struct cudriver_copy_end){!run->up, (char *)(uintptr_t)run->src, run->src,
+                                          all->context, -1};
+    plan.blocking = plan.fixed = false;
+    plan.ask = true;
+    plan.layout.ndim = 0;
+    plan.layout.itemsize = run->bytes;
+    plan.layout.dst_offset = plan.layout.src_offset = 0;
+    cudriver_copy_plan_make(&plan);
+    result = cudriver_copy_follow(&plan, all->call, &staged);
+    cudriver_staging_join(&all->staged, staged);
+    return result;
 }
 
-/* Fills the table, with runs cut into pieces of `most` bytes. False: the kernel cannot reach memory
- * of the host. */
-static bool table_fill(struct runs *all, size_t most)
+/* ---- page-locked ---- */
+
+/* Whether the kernel does a run, if it can be had. */
+static bool is_kernels(const struct cudriver_run *run)
 {
+    return run->bytes < TUNING_RUN_MOST && !run->pageable;
+}
+
+/* Fills the table, with runs cut into pieces of `most` bytes, and returns their number. 0: the
+ * kernel cannot reach memory of the host. */
+static size_t table_fill(struct runs *all, size_t most)
+{
+    struct cudriver_run *entry = all->table;
+
     for (size_t i = 0; i < all->count; i++) {
         struct cudriver_run run = all->runs[i];
         uint64_t *host = run.up ? &run.src : run.down ? &run.dst : NULL, bytes;
-        if (!is_small(&run)) {
+        if (!is_kernels(&run)) {
             continue;
         }
         if (host != NULL) {
             *host = staging_device_address(all->context, (void *)(uintptr_t)*host);
             if (*host == 0) {
-                return false;
+                return 0;
             }
         }
         for (; run.bytes > 0; run.dst += bytes, run.src += bytes, run.bytes -= bytes) {
             bytes = run.bytes < most ? run.bytes : most;
-            all->table[all->filled++] =
-                (struct cudriver_run){.dst = run.dst, .src = run.src, .bytes = bytes};
+            *entry = run;
+            entry++->bytes = bytes;
         }
     }
-    return true;
+    return (size_t)(entry - all->table);
 }
 
-/* Prepares the kernel's part. What cannot be had is done without. */
-static void kernel_prepare(struct runs *all, struct staging_place *place)
+/* Queues the kernel's runs, if it can be had: else there is no table. */
+static CUresult kernel_queue(struct runs *all)
 {
-    size_t small = 0, bytes = 0, most;
+    struct staging_kernels *kernels;
+    size_t small = 0, bytes = 0, most, count;
     void *table;
 
     for (size_t i = 0; i < all->count; i++) {
-        if (is_small(&all->runs[i])) {
+        if (is_kernels(&all->runs[i])) {
             small++;
             bytes += all->runs[i].bytes;
         }
     }
     most = (bytes / TUNING_RUN_PIECES / TUNING_RUN_PIECE + 1) * TUNING_RUN_PIECE;
     if (small < TUNING_RUNS_LEAST ||
-        staging_place_module(place, STAGING_KERNEL_RUNS, &all->kernels) != CUDA_SUCCESS ||
+        staging_place_module(all->place, STAGING_KERNEL_RUNS, &kernels) != CUDA_SUCCESS ||
         staging_slot_get((small + bytes / most) * sizeof *all->table, &table) != CUDA_SUCCESS) {
-        all->kernels = NULL;
-        return;
+        return CUDA_SUCCESS;
     }
     all->table = table;
-    if (!table_fill(all, most)) {
+    count = table_fill(all, most);
+    if (count == 0) {
         cudriver_hostmem_free(table);
         all->table = NULL;
-        all->kernels = NULL;
+        return CUDA_SUCCESS;
     }
+    all->call->function = "cuLaunchKernel";
+    return staging_runs_launch(kernels, staging_device_address(all->context, table), count,
+                               all->call->stream);
 }
 
-/* Queues the kernel, and the driver's copies. */
-static CUresult runs_queue(const struct runs *all, struct cudriver_copy_call *call)
-{
-    struct cudriver_copy_plan plan = {.one_run = false};
-    CUresult result = CUDA_SUCCESS;
+/* ---- pageable ---- */
 
-    if (all->kernels != NULL) {
-        call->function = "cuLaunchKernel";
-        result = staging_runs_launch(all->kernels, staging_device_address(all->context, all->table),
-                                     all->filled, call->stream);
+/* New: the pageable runs of one direction; NULL: fewer than two, or no memory. */
+static struct staging_runs *runs_gather(const struct runs *all, bool up, size_t *bytes)
+{
+    struct staging_runs *runs = malloc(sizeof *runs + (all->count + 1) * sizeof runs->run[0]);
+    size_t at = 0, room;
+    void *table;
+
+    if (runs == NULL) {
+        return NULL;
     }
-    for (size_t i = 0; i < all->count && result == CUDA_SUCCESS; i++) {
+    runs->count = runs->filled = 0;
+    for (size_t i = 0; i < all->count; i++) {
         const struct cudriver_run *run = &all->runs[i];
-        if (all->kernels == NULL || !is_small(run)) {
-            plan.bytes = run->bytes;
-            plan.dst.on_device = !run->down;
-            plan.src.on_device = !run->up;
-            plan.dst.host = (char *)(uintptr_t)(plan.dst.device = run->dst);
-            plan.src.host = (char *)(uintptr_t)(plan.src.device = run->src);
-            result = staging_direct_issue(&plan, call->stream, &call->function);
+        if (run->pageable && run->up == up) {
+            uint64_t host = up ? run->src : run->dst;
+            runs->run[runs->count++] =
+                (struct staging_run){at, (char *)(uintptr_t)host, up ? run->dst : run->src};
+            at += run->bytes;
+        }
+    }
+    runs->run[runs->count].begin = *bytes = at;
+    /* A piece for each run, for each whole length of a piece, and for each end of a part. */
+    room = runs->count + at / TUNING_RUN_STAGED + at / (TUNING_PART_LEAST / 4) + 2;
+    if (runs->count < 2 || staging_slot_get(room * sizeof *runs->table, &table) != CUDA_SUCCESS) {
+        free(runs);
+        return NULL;
+    }
+    runs->table = table;
+    atomic_init(&runs->users, 1);
+    return runs;
+}
+
+/* Stages the pageable runs of one direction together, or else one by one. */
+static CUresult staged_queue(struct runs *all, bool up)
+{
+    struct cudriver_staging_transfer *staged = NULL;
+    struct cudriver_copy_plan plan = {.context = all->context};
+    struct staging_runs *runs = runs_gather(all, up, &plan.bytes);
+    CUresult result = CUDA_ERROR_NOT_SUPPORTED;
+
+    if (runs != NULL) {
+        plan.dst.on_device = up;
+        plan.layout.itemsize = plan.bytes;
+        staging_plan_make(&plan, false, false);
+        plan.staged.runs = runs;
+        result = staging_runs_copy(&plan, all->call, all->place, &staged);
+        cudriver_staging_join(&all->staged, staged);
+        staging_runs_drop(runs);
+    }
+    if (!staging_must_do_without(result)) {
+        return result;
+    }
+    result = CUDA_SUCCESS;
+    for (size_t i = 0; i < all->count && result == CUDA_SUCCESS; i++) {
+        if (all->runs[i].pageable && all->runs[i].up == up) {
+            result = run_copy(all, &all->runs[i]);
         }
     }
     return result;
 }
 
-CUresult cudriver_runs_issue(const struct cudriver_run *runs, size_t count, CUcontext context,
-                             struct cudriver_copy_call *call, void **table)
-{
-    struct runs all = {.runs = runs, .count = count, .context = context};
-    struct staging_place *place;
-    CUresult result = staging_place_enter(context, &place);
+/* ---- all ---- */
 
-    *table = NULL;
+/* Queues everything. */
+static CUresult runs_queue(struct runs *all)
+{
+    CUresult result = kernel_queue(all);
+
+    for (size_t i = 0; i < all->count && result == CUDA_SUCCESS; i++) {
+        if (!all->runs[i].pageable && !(all->table != NULL && is_kernels(&all->runs[i]))) {
+            result = run_copy(all, &all->runs[i]);
+        }
+    }
+    if (result == CUDA_SUCCESS) {
+        all->call->function = NULL;
+        result = staged_queue(all, true);
+    }
+    return result == CUDA_SUCCESS ? staged_queue(all, false) : result;
+}
+
+CUresult cudriver_runs_issue(const struct cudriver_run *runs, size_t count, CUcontext context,
+                             struct cudriver_copy_call *call, void **table,
+                             struct cudriver_staging_transfer **transfer)
+{
+    struct runs all = {.runs = runs, .count = count, .context = context, .call = call};
+    CUresult result = staging_place_enter(context, &all.place);
+
+    *table = *transfer = NULL;
     call->function = "cuCtxGetId";
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    kernel_prepare(&all, place);
-    result = runs_queue(&all, call);
-    if (result == CUDA_SUCCESS) {
-        *table = all.table;
-    } else if (cuda.cuStreamSynchronize(call->stream) == CUDA_SUCCESS && all.table != NULL) {
-        cudriver_hostmem_free(all.table); /* else the device may still use it: it is given up */
+    result = runs_queue(&all);
+    staging_place_leave(all.place);
+    *table = all.table;
+    *transfer = all.staged;
+    if (result != CUDA_SUCCESS && cuda.cuStreamSynchronize(call->stream) == CUDA_SUCCESS) {
+        cudriver_staging_wait(all.staged, NULL, NULL);
+        cudriver_staging_release(all.staged);
+        if (all.table != NULL) {
+            cudriver_hostmem_free(all.table);
+        }
+        *table = *transfer = NULL; /* else the device may still use them: they are given up */
     }
-    staging_place_leave(place);
     return result;
 }

@@ -42,6 +42,10 @@ static CUresult transfer_make(const struct cudriver_copy_plan *copy, CUstream st
     transfer->plan = *plan;
     transfer->host = copy->host;
     transfer->device = copy->device;
+    if (plan->runs != NULL) {
+        atomic_fetch_add(&plan->runs->users, 1);
+        result = staging_place_module(place, STAGING_KERNEL_RUNS, &transfer->kernels);
+    }
     if (permuted) {
         result = staging_place_kernels(place, &plan->spread, plan->up ? copy->device : 0,
                                        plan->up ? 0 : copy->device, &transfer->kernels);
@@ -325,6 +329,13 @@ static CUresult transfer_copy(const struct cudriver_copy_plan *copy,
     return result;
 }
 
+CUresult staging_runs_copy(const struct cudriver_copy_plan *copy,
+                           const struct cudriver_copy_call *call, struct staging_place *place,
+                           struct cudriver_staging_transfer **transfer)
+{
+    return transfer_copy(copy, call, place, true, transfer);
+}
+
 /* A copy as planned, which waits. */
 static CUresult copy_now(const struct cudriver_copy_plan *copy,
                          const struct cudriver_copy_call *call, struct staging_place *place)
@@ -409,8 +420,11 @@ void cudriver_staging_release(struct cudriver_staging_transfer *transfer)
     }
 }
 
-void cudriver_staging_join(struct cudriver_staging_transfer *transfer,
+void cudriver_staging_join(struct cudriver_staging_transfer **all,
                            struct cudriver_staging_transfer *more)
 {
-    transfer->also = more;
+    while (*all != NULL) {
+        all = &(*all)->also;
+    }
+    *all = more;
 }

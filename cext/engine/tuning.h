@@ -68,6 +68,9 @@
 #define TUNING_RUN_PIECES 512
 #define TUNING_RUN_PIECE 4096
 
+/* Bytes of a piece of a staged run, at most. Not measured. */
+#define TUNING_RUN_STAGED (16 * TUNING_KIB)
+
 /* ---- threads ---- */
 
 /* Threads for one dense copy, at most. H200: 6, 10 and 12 are no better. */

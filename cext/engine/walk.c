@@ -163,6 +163,7 @@ static void plan_path(struct staging_plan *plan, const struct cudriver_copy_plan
                       bool kernels)
 {
     plan->repeats = 0;
+    plan->runs = NULL;
     if (copy->layout.ndim == 0) { /* one run */
         plan->walk = copy->layout;
         plan->host_dense = true;

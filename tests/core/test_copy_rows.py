@@ -117,6 +117,10 @@ BAD: dict[str, tuple[type[Exception], str, Callable[[Any, Any], object]]] = {
     "twice": (
         ValueError, "rows has 2 twice", lambda d, h: cu.copy_rows(d, [2, 0, -2], h, [0, 1, 2]),
     ),
+    "twice of many": (
+        ValueError, "rows has 3 twice",
+        lambda d, h: cu.copy_rows(cu.device_empty((2000, 64), "u1"), [3, 1999, 3], h, [0, 1, 2]),
+    ),
     "read and written": (
         ValueError, "destination 1 overlaps source 0",
         lambda d, h: cu.copy_rows(d, [0, 1], d, [1, 2]),
@@ -269,6 +273,37 @@ def test_where_there_is_no_kernel_the_driver_copies(sim: Any, call: str) -> None
         cu.copy_rows(there, rows, host, rows[::-1]).wait()
         assert np.array_equal(there.to_numpy(), host[::-1])
         assert sim.call_count("cuMemcpyHtoDAsync_v2") == 50
+        del there
+
+
+@pytest.mark.parametrize("width", [5000, 10_007, 200_000])
+@pytest.mark.parametrize("way", ["up", "down"])
+def test_many_pageable_rows_are_staged_together(sim: Any, width: int, way: str) -> None:
+    rows = 12_000_000 // width
+    plain, there = random((rows, width)), cu.device_zeros((rows, width), np.uint8)
+    to, of = np.random.default_rng(3).permuted(np.tile(np.arange(rows), (2, 1)), axis=1)
+    if way == "down":
+        cu.copy(there, plain)
+    sim.reset_counts()
+    if way == "up":
+        cu.copy_rows(there, to, plain, of).wait()
+    else:
+        out = np.zeros_like(plain)
+        cu.copy_rows(out, to, there, of).wait()
+    assert sim.call_count("cuLaunchKernel") < rows / 2 + 40
+    assert sum(map(sim.call_count, COPIES)) == 0
+    wanted = np.zeros_like(plain)
+    wanted[to] = plain[of]
+    assert np.array_equal(there.to_numpy() if way == "up" else out, wanted)
+
+
+@pytest.mark.parametrize("failing", ["cuStreamBatchMemOp_v2:1:801", "cuLaunchKernel:1:801"])
+def test_pageable_rows_are_copied_one_by_one_where_they_must_be(sim: Any, failing: str) -> None:
+    with cu.Context(0):
+        plain, there = random((300, 5000)), cu.device_zeros((300, 5000), np.uint8)
+        sim.fail(failing)
+        cu.copy_rows(there, range(300), plain, range(299, -1, -1)).wait()
+        assert np.array_equal(there.to_numpy(), plain[::-1])
         del there
 
 

@@ -141,13 +141,14 @@ def _indices(rows: ArrayLike, name: str, length: int) -> NDArray[np.int64]:
         return np.empty(0, np.int64)
     if given.dtype.kind not in "iu":
         raise IndexError(f"{name} has items of type {given.dtype}; indices are integers")
-    for index in (int(given.min()), int(given.max())):
+    low, high = int(given.min()), int(given.max())
+    for index in (low, high):
         if not -length <= index < length:
             raise IndexError(
                 f"{name}: index {index} is out of bounds for axis 0 with size {length}"
             )
     wrapped = np.ascontiguousarray(given, np.int64)
-    return np.where(wrapped < 0, wrapped + length, wrapped) if int(given.min()) < 0 else wrapped
+    return np.where(wrapped < 0, wrapped + length, wrapped) if low < 0 else wrapped
 
 
 def indices(
@@ -158,11 +159,23 @@ def indices(
     of = _indices(source_rows, "source_rows", source_length)
     if to.size != of.size:
         raise ValueError(f"the lengths differ: {to.size} rows, {of.size} source_rows")
+    if length <= 256 * to.size:  # faster than sorting, which takes 80 us for 4,096 rows
+        seen = np.zeros(length, np.bool_)
+        seen[to] = True
+        if np.count_nonzero(seen) == to.size:
+            return to, of
     ordered = np.sort(to)
-    (again,) = np.nonzero(ordered[1:] == ordered[:-1])
-    if again.size:
-        raise ValueError(f"rows has {ordered[again[0]]} twice: a row is written once")
+    again = ordered[1:] == ordered[:-1]
+    if again.any():
+        raise ValueError(f"rows has {ordered[again.argmax()]} twice: a row is written once")
     return to, of
+
+
+def refuse_overlap_of_runs(runs: bytes) -> None:
+    """For the core: the same. runs: a destination, a source, a length and no number for each."""
+    table = np.frombuffer(runs, np.uint64).reshape(-1, 4)
+    to, of, length = table[:, 0], table[:, 1], table[:, 2]
+    refuse_overlap(np.stack([to, to + length, of, of + length], 1).tobytes())
 
 
 def refuse_overlap(spans: bytes) -> None:

@@ -204,6 +204,9 @@ def test_names_below_a_package_that_is_elsewhere(venv):
 
 def test_a_source_that_is_newer_than_this_python(tmp_path):
     file = tmp_path / "part.py"
-    file.write_text("from . import a\nclass Holder[T](list[T]):\n    def of[S](self, x: S): ...\n")
+    file.write_text(
+        "from . import a\ntype A[T] = list[T]\nclass Holder[T](list[T]):\n"
+        "    def of[S: dict[str, int]](self, x: S): ...\n    type B = int\n"
+    )
     modules = Modules(Root("/"), Environment(str(tmp_path), "venv", python="3.99"), ())
     assert modules.tree(Place(str(file), [], None)) is not None

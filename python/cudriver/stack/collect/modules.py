@@ -26,9 +26,11 @@ _DYNAMIC = re.compile(
 )
 _JOINS = re.compile(rb"__path__|declare_namespace")  # its folder with those of the same name
 _PATHS = re.compile(rb"^import[ \t].*(?:sys\.path|addsitedir)", re.MULTILINE)
+# What Python 3.12 added to the grammar of types.
 _TYPE_PARAMETERS = re.compile(
-    rb"^([ \t]*(?:class|def|async def)[ \t]+\w+)\[[^\]\n]*\]", re.MULTILINE
+    rb"^([ \t]*(?:class|type|(?:async )?def) \w+)\[(?:[^][\n]|\[[^][\n]*\])*\]", re.MULTILINE
 )
+_TYPE_ALIAS = re.compile(rb"^([ \t]*)type (?=\w+ = )", re.MULTILINE)
 _AT_THE_END = ("was never closed", "unterminated triple-quoted", "unexpected EOF")
 
 
@@ -199,7 +201,7 @@ class Modules:
                 self._broken[place.path] = "source code string cannot contain null bytes"
                 return None
             if self.version > sys.version_info[:2]:
-                source = _TYPE_PARAMETERS.sub(rb"\1", source)
+                source = _TYPE_ALIAS.sub(rb"\1", _TYPE_PARAMETERS.sub(rb"\1", source))
             return ast.parse(source)
         except SyntaxError as error:
             # The words and the grammar are those of the Python that runs this: a newer one knows

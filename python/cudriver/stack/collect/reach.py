@@ -224,14 +224,17 @@ class Reach:
         if self._nearness(name):
             self.libraries.append((self._framework, place.path, survived))
         if place.path not in self._named:
-            self._named[place.path] = list(dict.fromkeys(self._names_in(name, place.path)))
+            # NumPy 2 has numpy.core for what knows nothing newer; its C interface does.
+            old = "numpy.core" if self.modules.find("numpy._core") is not None else "\0"
+            named = dict.fromkeys(self._names_in(name, place.path))
+            self._named[place.path] = [each for each in named if not each.startswith(old)]
         for one in self._named[place.path]:
             self._compiled(one)
 
     def _names_in(self, module: str, path: str) -> Iterator[str]:
         """The modules that an extension module names."""
         data = self.modules.strings(path)
-        yield from [one.decode() for one in _NUMPY if b"\0%s\0" % one in data][:1]
+        yield from (one.decode() for one in _NUMPY if b"\0%s\0" % one in data)
         yield from _NAMED.get(module, ())
         if b"cython_runtime" in data:
             for one in dict.fromkeys(_DOTTED.findall(data)):

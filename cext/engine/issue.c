@@ -137,7 +137,8 @@ static CUresult runs_part_issue(struct cudriver_staging_transfer *transfer, size
 {
     struct staging_runs *runs = transfer->plan.runs;
     struct cudriver_run *first = runs->table + runs->filled, *entry = first;
-    uint64_t block = staging_device_address(transfer->context, staging_block(transfer, part));
+    uint64_t block =
+        staging_device_address(transfer->place->context, staging_block(transfer, part));
     size_t begin, end;
 
     staging_box_find(&transfer->plan, &transfer->parts, part, &begin, &end, NULL);
@@ -153,7 +154,8 @@ static CUresult runs_part_issue(struct cudriver_staging_transfer *transfer, size
         run += begin == run[1].begin;
     }
     runs->filled += (size_t)(entry - first);
-    return staging_runs_launch(transfer->kernels, staging_device_address(transfer->context, first),
+    return staging_runs_launch(transfer->kernels,
+                               staging_device_address(transfer->place->context, first),
                                (uint64_t)(entry - first), transfer->stream);
 }
 

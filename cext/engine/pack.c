@@ -113,6 +113,9 @@ void staging_transfer_end(struct cudriver_staging_transfer *transfer, CUresult r
     transfer->result = result;
     if (lost) {
         transfer->lane->lost = true;
+        if (transfer->plan.runs != NULL) {
+            transfer->plan.runs->table = NULL; /* given up too */
+        }
     } else {
         transfer->lane->users--;
     }

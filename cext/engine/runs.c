@@ -214,7 +214,7 @@ CUresult cudriver_runs_issue(const struct cudriver_run *runs, size_t count, CUco
     *table = all.table;
     *transfer = all.staged;
     if (result != CUDA_SUCCESS && cuda.cuStreamSynchronize(call->stream) == CUDA_SUCCESS) {
-        cudriver_staging_wait(all.staged, NULL, NULL);
+        cudriver_staging_wait(all.staged, CUDA_SUCCESS);
         cudriver_staging_release(all.staged);
         if (all.table != NULL) {
             cudriver_hostmem_free(all.table);

@@ -373,7 +373,7 @@ def test_the_header_begins_with_a_brace(tmp_path: Path) -> None:
     """The format says so, though its own library lets blanks pass."""
     text = json.dumps({"x": entry("U8", [1], 0, 1)}).encode()
     said = refused(cu.load_safetensors, tmp_path / "x", raw(b" " + text, b"a"))
-    assert "no JSON object" in said
+    assert "not a JSON object" in said
 
 
 def test_a_length_that_no_array_has(tmp_path: Path) -> None:
@@ -404,7 +404,7 @@ def test_a_file_name_may_be_as_long_as_linux_has_it(tmp_path: Path) -> None:
     said = refused(
         cu.load_safetensors, path, json.dumps({"weight_map": {"x": name + "a"}}).encode()
     )
-    assert "no file beside the index" in said
+    assert "not a file beside the index" in said
 
 
 # ---- reading -------------------------------------------------------------------------------------

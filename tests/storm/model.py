@@ -128,6 +128,8 @@ class Model:
             return ("ok", *closed)
         if step.kind == "reset":  # refused while page-locked memory in use is registered there
             return ("ok", "InvalidContextError")
+        if step.kind == "look pin":  # closed, refused, beyond the limit, or its context was reset
+            return ("ok", "ValueError", "CudaError")
         if closed:
             return tuple(closed)
         if step.kind == "record" and name in self.things and step.makes == "":
@@ -224,7 +226,7 @@ class Model:
             self.stack.append(self.contexts[name].home)
         elif kind in ("pop", "pop top"):
             self.stack.pop()
-        elif kind == "pin":
+        elif kind in ("pin", "pin later"):
             self.pins[step.makes] = self.roots[name]
         elif kind == "reset":
             self.dead.add(self.primary(step.device or 0))

@@ -115,6 +115,13 @@ class Plan(Making):
             kind = "look" if text == "{}.done" else "wait"
             self.add(kind, text.format(name), uses=(name,))
 
+    def wait_pin(self) -> None:
+        name = self.one("pin")
+        if name is not None:
+            text = self.random.choice(("{}.wait()", "{}.done", "asyncio.run(over({}))"))
+            text = f"isinstance({{0}}, cu.pin) or {text.replace('{}', '{0}')}"
+            self.add("look pin", text.format(name), uses=(name,))
+
     def order(self) -> None:
         stream, other, event = self.one("stream"), self.one("stream"), self.one("event")
         if stream is None or other is None:
@@ -250,10 +257,12 @@ CHOICES: list[Callable[[Plan], None]] = [
     Plan.brief, Plan.pin, Plan.write, Plan.fill, Plan.copy, Plan.copy_async, Plan.burst,
     Plan.check, Plan.wait, Plan.order, Plan.delay, Plan.push, Plan.pop, Plan.finish_context,
     Plan.reset, Plan.close, Plan.drop, Plan.process, Plan.ask, Plan.explain, Plan.misuse,
+    Plan.wait_pin,
 ]  # fmt: skip
 WEIGHTS = [
     4, 6, 8, 5, 2, 3, 5,
     3, 5, 5, 5, 16, 16, 1,
     6, 8, 8, 1, 3, 4, 3,
     1, 4, 8, 3, 3, 2, 3,
+    3,
 ]  # fmt: skip

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TextIO
 
 import cudriver as cu
+from cudriver.memory import pinning
 
 from .model import Failure, World
 from .plan import Plan
@@ -31,6 +32,8 @@ LIVE = {
     "streams": 40,
     "events": 200,
 }
+#: Bytes that pin_async() page-locks at a time, so that it is often in the middle.
+PIN_STEP = 1 << 14
 #: Microseconds that each operation of the simulated device takes at first, by seed.
 DELAYS = (0, 0, 20, 200)
 
@@ -66,6 +69,9 @@ class Simulator:
 
 def alive(simulator: Simulator) -> dict[str, object]:
     """What must be as it was; the contexts that cudriver keeps on purpose are closed."""
+    for thread in threading.enumerate():
+        if thread.name == "cudriver-pin":
+            thread.join()  # it lets go of what it page-locked
     gc.collect()
     cu.trim_host_memory()  # its registrations keep primary contexts
     for row in cu.live_allocations():
@@ -176,6 +182,7 @@ def run_seeds(
     warnings.filterwarnings("ignore", "pinned_numpy", RuntimeWarning)  # where a limit was set
     until = None if seconds is None else time.monotonic() + seconds
     cu.memory_info()
+    pinning.STEP = PIN_STEP
     simulator = Simulator()
     for seed in seeds:
         if until is not None and time.monotonic() > until:

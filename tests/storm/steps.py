@@ -153,7 +153,7 @@ class Making:
         name, k = self.name("p"), self.number()
         source = self.array("host", "pinned")
         fields = {"makes": name}
-        make = self.random.randrange(5)
+        make = self.random.randrange(6)
         if make == 0:
             do = f"{name} = cu.pinned_zeros({shape}, {dtype!r})"
             model = f"m.{name} = np.zeros({shape}, {dtype!r})"
@@ -169,6 +169,10 @@ class Making:
         elif make == 3:
             text = f"np.empty({shape}, {dtype!r}); {name}[...] = pattern({shape}, {dtype!r}, {k})"
             do = f"with cu.pinned_numpy(min_bytes=64): {name} = {text}"
+            model = f"m.{name} = {name}.copy()"
+        elif make == 4:
+            do = f"{name} = cu.pinned_empty_async({shape}, {dtype!r}).array"
+            do += f"; {name}[...] = pattern({shape}, {dtype!r}, {k})"
             model = f"m.{name} = {name}.copy()"
         else:
             order = self.random.choice("CF")
@@ -263,5 +267,7 @@ class Making:
             return
         name = self.name("n")
         part = array.name + self.part(array, self.some(array.shape))
-        self.add("pin", f"{name} = cu.pin({part})", makes=name, uses=(array.name,))
+        kind = "pin later" if self.chance(40) else "pin"
+        call = "pin_async" if kind == "pin later" else "pin"
+        self.add(kind, f"{name} = cu.{call}({part})", makes=name, uses=(array.name,))
         self.named["pin"].append(name)

@@ -9,7 +9,6 @@ import mmap
 import operator
 import os
 import threading
-import weakref
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, final, overload
 
 import numpy as np
@@ -59,6 +58,7 @@ class _Work:
         except BaseException as error:
             self.outcome = error.with_traceback(None)
         finally:
+            _running.discard(self)
             self.over.set()
 
     @property
@@ -71,12 +71,12 @@ class _Work:
             self.over.wait(timeout)
 
 
-_running: weakref.WeakSet[_Work] = weakref.WeakSet()
+_running: set[_Work] = set()
 
 
 @atexit.register
 def _stop_all() -> None:
-    for work in list(_running):
+    for work in _running.copy():
         _core._pin_stop(work.pin)
         work.join(EXIT_PATIENCE)
 

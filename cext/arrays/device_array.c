@@ -290,7 +290,7 @@ int cudriver_device_array_endpoint(PyObject *object, bool write, struct cudriver
     end->host = NULL;
     end->busy = &memory->busy; /* forbids close() until released */
     ++memory->busy;
-    if (memory->number > memory->context->settled) {
+    if (memory->number > memory->context->allocs.settled) {
         cudriver_device_settle(memory);
     }
     return 0;

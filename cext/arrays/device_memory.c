@@ -118,8 +118,8 @@ static int wait_for_memory(CoreState *state, ContextObject *context)
     if (cudriver_works_wait(state, context) < 0) {
         return -1;
     }
-    if (context->alloc_stream != NULL) {
-        CUstream stream = context->alloc_stream;
+    if (context->allocs.stream != NULL) {
+        CUstream stream = context->allocs.stream;
         Py_BEGIN_ALLOW_THREADS
         cuda.cuStreamSynchronize(stream);
         Py_END_ALLOW_THREADS
@@ -165,15 +165,15 @@ int cudriver_device_alloc(CoreState *state, struct cudriver_device_memory *memor
                        "%zu bytes; device %d%s", bytes, context->ordinal, room);
         return -1;
     }
-    memory->number = pool != NULL ? ++context->allocated : 0;
+    memory->number = pool != NULL ? ++context->allocs.number : 0;
     return 0;
 }
 
 void cudriver_device_settle(const struct cudriver_device_memory *memory)
 {
     ContextObject *context = memory->context;
-    unsigned long long allocated = context->allocated;
-    CUstream stream = context->alloc_stream;
+    unsigned long long allocated = context->allocs.number;
+    CUstream stream = context->allocs.stream;
     CUresult result;
     bool pushed;
 
@@ -187,8 +187,8 @@ void cudriver_device_settle(const struct cudriver_device_memory *memory)
         Py_END_ALLOW_THREADS
     }
     cudriver_context_end(context, pushed);
-    if (result == CUDA_SUCCESS && allocated > context->settled) {
-        context->settled = allocated;
+    if (result == CUDA_SUCCESS && allocated > context->allocs.settled) {
+        context->allocs.settled = allocated;
     }
 }
 
@@ -218,7 +218,7 @@ static CUresult free_without_context(CUdevice device, CUdeviceptr address)
 CUresult cudriver_device_free(struct cudriver_device_memory *memory, const char **function)
 {
     ContextObject *context = memory->context;
-    CUstream order = context->alloc_stream;
+    CUstream order = context->allocs.stream;
     CUresult result = CUDA_SUCCESS;
     bool pushed;
 

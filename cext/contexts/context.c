@@ -85,9 +85,9 @@ ContextObject *cudriver_context_registered(CoreState *state, CUcontext handle)
 int cudriver_context_push_find(const ContextObject *self)
 {
     uint64_t here = PyThreadState_GetID(PyThreadState_Get());
-    int i = self->pushes - 1;
+    int i = self->pushes.count - 1;
 
-    while (i >= 0 && self->pushed_by[i].state != here) {
+    while (i >= 0 && self->pushes.list[i].state != here) {
         i--;
     }
     return i;
@@ -225,15 +225,15 @@ ContextObject *cudriver_context_primary(CoreState *state, int ordinal, const uns
 
 CUstream cudriver_context_alloc_stream(ContextObject *self)
 {
-    if (self->alloc_stream == NULL) {
+    if (self->allocs.stream == NULL) {
         CUresult result =
-            cuda.cuStreamCreateWithPriority(&self->alloc_stream, CU_STREAM_NON_BLOCKING, 0);
+            cuda.cuStreamCreateWithPriority(&self->allocs.stream, CU_STREAM_NON_BLOCKING, 0);
         if (result != CUDA_SUCCESS) {
-            self->alloc_stream = NULL;
+            self->allocs.stream = NULL;
             cudriver_raise(result, "cuStreamCreateWithPriority", "for allocations");
         }
     }
-    return self->alloc_stream;
+    return self->allocs.stream;
 }
 
 void cudriver_context_let_go(ContextObject *self)

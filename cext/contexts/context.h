@@ -34,17 +34,22 @@ typedef struct ContextObject {
     CUdevice device;
     enum cudriver_context_kind kind;
     enum cudriver_context_state state;
-    struct cudriver_push *pushed_by; /* owned: our pushes, each of which owns a reference */
-    int pushes, push_room;           /* how many, and how many there is room for */
-    Py_ssize_t children;             /* live arrays, streams and events in it */
-    Py_ssize_t in_use;               /* calls that use it now, perhaps without the GIL */
-    struct cudriver_keeper
-        *keeper;           /* owned: protects a foreign handle; NULL: not foreign, or no thread */
-    CUstream alloc_stream; /* owned: orders allocations only; NULL until first used */
-    unsigned long long allocated;       /* allocations so far on that stream */
-    unsigned long long settled;         /* how many of these are known to be complete */
-    struct TransferObject *spare_works; /* owned: the memory and events of ended work */
-    int spare_count;
+    struct {
+        struct cudriver_push *list; /* owned: our pushes, each of which owns a reference */
+        int count, room;
+    } pushes;
+    Py_ssize_t children;            /* live arrays, streams and events in it */
+    Py_ssize_t in_use;              /* calls that use it now, perhaps without the GIL */
+    struct cudriver_keeper *keeper; /* owned: protects a foreign handle; NULL: none, or no thread */
+    struct {
+        CUstream stream;            /* owned: orders allocations only; NULL until first used */
+        unsigned long long number;  /* allocations so far on that stream */
+        unsigned long long settled; /* how many of these are known to be complete */
+    } allocs;
+    struct {
+        struct TransferObject *first; /* owned: the memory and events of ended work */
+        int count;
+    } spare;
     PyObject *weak;
 } ContextObject;
 

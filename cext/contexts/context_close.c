@@ -26,11 +26,11 @@ static void foreign_forget(ContextObject *self)
  * GIL is held; the state is no longer OPEN. */
 static CUresult context_release(ContextObject *self, const char **function)
 {
-    CUstream stream = self->alloc_stream;
+    CUstream stream = self->allocs.stream;
     bool was_reset = self->state == CUDRIVER_CONTEXT_RESET;
     CUresult result = CUDA_SUCCESS;
 
-    self->alloc_stream = NULL;
+    self->allocs.stream = NULL;
     *function = "cuCtxDestroy_v2";
     if (cudriver_driver_is_forked()) {
         return CUDA_SUCCESS;
@@ -97,7 +97,7 @@ static int context_close(CoreState *state, ContextObject *self, const char *call
         cudriver_raise_plain("InvalidContextError",
                              "cannot %s %R: it is on the stack of thread %lu (here %S is current); "
                              "pop it there first",
-                             call, self, self->pushed_by[self->pushes - 1].thread,
+                             call, self, self->pushes.list[self->pushes.count - 1].thread,
                              current != NULL ? (PyObject *)current : Py_None);
         Py_XDECREF(current);
         return -1;
@@ -138,7 +138,7 @@ void cudriver_context_dealloc(PyObject *object)
         PyObject_ClearWeakRefs(object);
     }
     cudriver_context_unregister(state, self);
-    PyMem_Free(self->pushed_by);
+    PyMem_Free(self->pushes.list);
     if (self->state != CUDRIVER_CONTEXT_CLOSED) {
         CUresult result = context_end(state, self, &function);
         cudriver_report(state, result, function, NULL);

@@ -7,20 +7,20 @@
 /* Notes that this thread pushed the context, which lives on until that is undone. 0 or -1. */
 static int push_note(ContextObject *self)
 {
-    int room = self->push_room == 0 ? 4 : self->push_room * 2;
+    int room = self->pushes.room == 0 ? 4 : self->pushes.room * 2;
     struct cudriver_push *grown;
 
-    if (self->pushes == self->push_room) {
-        grown = PyMem_Realloc(self->pushed_by, (size_t)room * sizeof *grown);
+    if (self->pushes.count == self->pushes.room) {
+        grown = PyMem_Realloc(self->pushes.list, (size_t)room * sizeof *grown);
         if (grown == NULL) {
             PyErr_NoMemory();
             return -1;
         }
-        self->pushed_by = grown;
-        self->push_room = room;
+        self->pushes.list = grown;
+        self->pushes.room = room;
     }
-    self->pushed_by[self->pushes].state = PyThreadState_GetID(PyThreadState_Get());
-    self->pushed_by[self->pushes++].thread = PyThread_get_thread_ident();
+    self->pushes.list[self->pushes.count].state = PyThreadState_GetID(PyThreadState_Get());
+    self->pushes.list[self->pushes.count++].thread = PyThread_get_thread_ident();
     Py_INCREF(self);
     return 0;
 }
@@ -28,9 +28,9 @@ static int push_note(ContextObject *self)
 /* Undoes a note; it may hold the last reference. */
 static void push_forget(ContextObject *self, int index)
 {
-    self->pushes--;
-    for (int i = index; i < self->pushes; i++) {
-        self->pushed_by[i] = self->pushed_by[i + 1];
+    self->pushes.count--;
+    for (int i = index; i < self->pushes.count; i++) {
+        self->pushes.list[i] = self->pushes.list[i + 1];
     }
     Py_DECREF(self);
 }
@@ -55,8 +55,8 @@ static bool push_forget_gone(CoreState *state, PyObject *stack)
 
     for (ContextObject *context = state->contexts; context != NULL; context = context->next) {
         Py_ssize_t gone = 0;
-        for (int i = 0; i < context->pushes; i++) {
-            gone += context->pushed_by[i].state == here;
+        for (int i = 0; i < context->pushes.count; i++) {
+            gone += context->pushes.list[i].state == here;
         }
         for (Py_ssize_t i = 0; gone > 0 && i < PyList_GET_SIZE(stack); i++) {
             gone -= PyList_GET_ITEM(stack, i) == (PyObject *)context;
@@ -107,16 +107,16 @@ static PyObject *stack_list(CoreState *state)
 
 bool cudriver_context_is_pushed(CoreState *state, ContextObject *self)
 {
-    PyObject *list = self->pushes > 0 ? stack_list(state) : NULL;
+    PyObject *list = self->pushes.count > 0 ? stack_list(state) : NULL;
 
     PyErr_Clear();
-    for (int i = self->pushes - 1; i >= 0; i--) {
-        if (!thread_lives(self->pushed_by[i].state)) {
+    for (int i = self->pushes.count - 1; i >= 0; i--) {
+        if (!thread_lives(self->pushes.list[i].state)) {
             push_forget(self, i);
         }
     }
     Py_XDECREF(list);
-    return self->pushes > 0;
+    return self->pushes.count > 0;
 }
 
 /* New reference: this thread's current context for a message, or None. */
@@ -141,7 +141,7 @@ static int context_push(ContextObject *self)
     }
     result = cuda.cuCtxPushCurrent_v2(self->handle);
     if (result != CUDA_SUCCESS) {
-        push_forget(self, self->pushes - 1);
+        push_forget(self, self->pushes.count - 1);
         cudriver_raise(result, "cuCtxPushCurrent_v2", "context %llu of device %d", self->number,
                        self->ordinal);
         return -1;

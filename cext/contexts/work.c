@@ -85,13 +85,13 @@ void cudriver_works_end_stream(const CoreState *state, const ContextObject *cont
  * says why it has no event. NULL, without an exception: no memory. */
 static TransferObject *work_new(CoreState *state, ContextObject *context, CUresult *result)
 {
-    TransferObject *work = context->spare_works;
+    TransferObject *work = context->spare.first;
     CUevent event = NULL;
 
     *result = CUDA_SUCCESS;
     if (work != NULL) {
-        context->spare_works = work->next;
-        context->spare_count--;
+        context->spare.first = work->next;
+        context->spare.count--;
         event = work->event;
         memset((char *)work + sizeof(PyObject), 0, sizeof *work - sizeof(PyObject));
         PyObject_Init((PyObject *)work, state->transfer_type);
@@ -131,10 +131,10 @@ void cudriver_work_dealloc(PyObject *object)
 
     cudriver_staging_release(work->staged);
     if (work->event != NULL && context->state == CUDRIVER_CONTEXT_OPEN &&
-        work->result == CUDA_SUCCESS && context->spare_count < SPARE_MOST) {
-        work->next = context->spare_works;
-        context->spare_works = work;
-        context->spare_count++;
+        work->result == CUDA_SUCCESS && context->spare.count < SPARE_MOST) {
+        work->next = context->spare.first;
+        context->spare.first = work;
+        context->spare.count++;
     } else {
         if (work->event != NULL && cudriver_context_begin_free(context, &pushed)) {
             cuda.cuEventDestroy_v2(work->event);
@@ -150,18 +150,18 @@ void cudriver_works_forget(ContextObject *context)
 {
     bool pushed, here = false;
 
-    if (context->spare_works != NULL) {
+    if (context->spare.first != NULL) {
         here = cudriver_context_begin_free(context, &pushed);
     }
-    while (context->spare_works != NULL) {
-        TransferObject *work = context->spare_works;
-        context->spare_works = work->next;
+    while (context->spare.first != NULL) {
+        TransferObject *work = context->spare.first;
+        context->spare.first = work->next;
         if (here) {
             cuda.cuEventDestroy_v2(work->event);
         }
         PyObject_Free(work);
     }
-    context->spare_count = 0;
+    context->spare.count = 0;
     if (here) {
         cudriver_context_end(context, pushed);
     }

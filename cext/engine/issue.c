@@ -135,34 +135,34 @@ CUresult staging_rows_issue(const struct cudriver_layout *layout,
 /* The same of a copy of many runs. */
 static CUresult runs_part_issue(struct cudriver_staging_transfer *transfer, size_t part)
 {
-    struct staging_runs *runs = transfer->plan.runs;
+    struct staging_runs *runs = transfer->job.plan.runs;
     struct cudriver_run *first = runs->table + runs->filled, *entry = first;
     uint64_t block =
         staging_device_address(transfer->place->context, staging_block(transfer, part));
     size_t begin, end;
 
-    staging_box_find(&transfer->plan, &transfer->parts, part, &begin, &end, NULL);
+    staging_box_find(&transfer->job.plan, &transfer->job.parts, part, &begin, &end, NULL);
     for (const struct staging_run *run = staging_run_at(runs, begin); begin < end;) {
         size_t bytes = (run[1].begin < end ? run[1].begin : end) - begin;
         uint64_t device = run->device + (begin - run->begin);
         bytes = bytes < TUNING_RUN_STAGED ? bytes : TUNING_RUN_STAGED;
-        entry->dst = transfer->plan.up ? device : block;
-        entry->src = transfer->plan.up ? block : device;
+        entry->dst = transfer->job.plan.up ? device : block;
+        entry->src = transfer->job.plan.up ? block : device;
         entry++->bytes = bytes;
         block += bytes;
         begin += bytes;
         run += begin == run[1].begin;
     }
     runs->filled += (size_t)(entry - first);
-    return staging_runs_launch(transfer->kernels,
+    return staging_runs_launch(transfer->job.kernels,
                                staging_device_address(transfer->place->context, first),
                                (uint64_t)(entry - first), transfer->stream);
 }
 
 CUresult staging_part_issue(struct cudriver_staging_transfer *transfer, size_t part)
 {
-    bool up = transfer->plan.up;
-    CUdeviceptr scratch = transfer->lane->scratch, device = transfer->device;
+    bool up = transfer->job.plan.up;
+    CUdeviceptr scratch = transfer->blocks.lane->scratch, device = transfer->job.device;
     CUstream stream = transfer->stream;
     struct cudriver_copy_end block = {.host = staging_block(transfer, part)};
     struct cudriver_copy_end there = {.on_device = true, .device = scratch};
@@ -171,11 +171,11 @@ CUresult staging_part_issue(struct cudriver_staging_transfer *transfer, size_t p
     const char *function;
     size_t begin, end;
 
-    if (transfer->plan.runs != NULL) {
+    if (transfer->job.plan.runs != NULL) {
         return runs_part_issue(transfer, part);
     }
-    staging_box_find(&transfer->plan, &transfer->parts, part, &begin, &end, &layout);
-    if (transfer->kernels == NULL) {
+    staging_box_find(&transfer->job.plan, &transfer->job.parts, part, &begin, &end, &layout);
+    if (transfer->job.kernels == NULL) {
         there.device = device;
         return staging_rows_issue(&layout, up ? &there : &block, up ? &block : &there, stream,
                                   &function);
@@ -184,7 +184,7 @@ CUresult staging_part_issue(struct cudriver_staging_transfer *transfer, size_t p
         result = staging_bytes_issue(&there, 0, &block, 0, end - begin, stream, &function);
     }
     if (result == CUDA_SUCCESS) {
-        result = staging_kernels_launch(transfer->kernels, &layout, up ? device : scratch,
+        result = staging_kernels_launch(transfer->job.kernels, &layout, up ? device : scratch,
                                         up ? scratch : device, stream);
         if (result == CUDA_ERROR_NOT_SUPPORTED) {
             staging_lock();
@@ -226,8 +226,8 @@ static CUresult values_queue(struct queue *queue)
 /* Makes the stream wait until so many parts are packed or unpacked, if they are not yet. */
 static void ready_await(struct queue *queue, size_t parts)
 {
-    const struct staging_lane *lane = queue->transfer->lane;
-    uint32_t value = queue->transfer->base + (uint32_t)parts;
+    const struct staging_lane *lane = queue->transfer->blocks.lane;
+    uint32_t value = queue->transfer->steps.base + (uint32_t)parts;
 
     if ((int32_t)(atomic_load_explicit(lane->ready, memory_order_acquire) - value) < 0) {
         queue->values[queue->count++].waitValue =
@@ -241,12 +241,12 @@ static void ready_await(struct queue *queue, size_t parts)
 /* Makes the stream write that it has done so many steps. */
 static void passed_write(struct queue *queue, size_t steps)
 {
-    const struct staging_lane *lane = queue->transfer->lane;
+    const struct staging_lane *lane = queue->transfer->blocks.lane;
 
-    queue->values[queue->count++].writeValue =
-        (struct CUstreamMemOpWriteValueParams_st){.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32,
-                                                  .address = lane->address + STAGING_WORD,
-                                                  .value = queue->transfer->base + (uint32_t)steps};
+    queue->values[queue->count++].writeValue = (struct CUstreamMemOpWriteValueParams_st){
+        .operation = CU_STREAM_MEM_OP_WRITE_VALUE_32,
+        .address = lane->address + STAGING_WORD,
+        .value = queue->transfer->steps.base + (uint32_t)steps};
 }
 
 /* Up, for each part: wait until it is packed, copy it, tell.
@@ -254,14 +254,14 @@ static void passed_write(struct queue *queue, size_t steps)
 CUresult staging_words_queue(struct cudriver_staging_transfer *transfer)
 {
     struct queue queue = {.transfer = transfer};
-    bool up = transfer->plan.up;
+    bool up = transfer->job.plan.up;
     CUresult result = CUDA_SUCCESS;
 
-    for (size_t part = 0; part < transfer->parts.count && result == CUDA_SUCCESS; part++) {
+    for (size_t part = 0; part < transfer->job.parts.count && result == CUDA_SUCCESS; part++) {
         if (up) {
             ready_await(&queue, part + 1);
-        } else if (part >= transfer->blocks) {
-            ready_await(&queue, part + 1 - transfer->blocks);
+        } else if (part >= transfer->blocks.count) {
+            ready_await(&queue, part + 1 - transfer->blocks.count);
         }
         result = values_queue(&queue);
         if (result == CUDA_SUCCESS) {
@@ -270,9 +270,9 @@ CUresult staging_words_queue(struct cudriver_staging_transfer *transfer)
         passed_write(&queue, part + 1);
     }
     if (!up && result == CUDA_SUCCESS) {
-        ready_await(&queue, transfer->parts.count);
+        ready_await(&queue, transfer->job.parts.count);
         result = values_queue(&queue);
-        passed_write(&queue, transfer->steps); /* only then may the blocks be others' */
+        passed_write(&queue, transfer->steps.count); /* only then may the blocks be others' */
     }
     return result == CUDA_SUCCESS ? values_queue(&queue) : result;
 }

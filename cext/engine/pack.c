@@ -18,14 +18,14 @@
 /* Steps that the stream has done; negative while the lane serves an earlier copy. */
 static int32_t words_passed(const struct cudriver_staging_transfer *transfer)
 {
-    return (int32_t)(atomic_load_explicit(transfer->lane->passed, memory_order_acquire) -
-                     transfer->base);
+    return (int32_t)(atomic_load_explicit(transfer->blocks.lane->passed, memory_order_acquire) -
+                     transfer->steps.base);
 }
 
 /* Tells the stream that so many parts are moved. */
 static void words_publish(struct cudriver_staging_transfer *transfer, size_t parts)
 {
-    atomic_store(transfer->lane->ready, transfer->base + (uint32_t)parts);
+    atomic_store(transfer->blocks.lane->ready, transfer->steps.base + (uint32_t)parts);
 }
 
 /* ---- parts and pieces ---- */
@@ -38,7 +38,7 @@ struct piece {
 
 char *staging_block(const struct cudriver_staging_transfer *transfer, size_t part)
 {
-    return transfer->memory + part % transfer->blocks * transfer->parts.largest;
+    return transfer->blocks.memory + part % transfer->blocks.count * transfer->job.parts.largest;
 }
 
 /* Locked. Parts that may be moved. Through words the stream tells how far it is; none while the
@@ -48,10 +48,12 @@ static size_t parts_released(const struct cudriver_staging_transfer *transfer)
     int32_t passed;
 
     if (!transfer->words) {
-        return transfer->released;
+        return transfer->at.released;
     }
     passed = words_passed(transfer);
-    return passed < 0 ? 0 : transfer->plan.up ? (size_t)passed + transfer->blocks : (size_t)passed;
+    return passed < 0              ? 0
+           : transfer->job.plan.up ? (size_t)passed + transfer->blocks.count
+                                   : (size_t)passed;
 }
 
 /* Locked. */
@@ -82,8 +84,8 @@ void staging_runs_drop(struct staging_runs *runs)
 void staging_transfer_drop(struct cudriver_staging_transfer *transfer)
 {
     if (--transfer->references == 0) {
-        if (transfer->plan.runs != NULL) {
-            staging_runs_drop(transfer->plan.runs);
+        if (transfer->job.plan.runs != NULL) {
+            staging_runs_drop(transfer->job.plan.runs);
         }
         free(transfer);
     }
@@ -96,7 +98,7 @@ void staging_pack_stop(struct cudriver_staging_transfer *transfer)
         transfer_unlist(transfer);
     }
     pthread_cond_broadcast(&staging.changed);
-    while (transfer->moving > 0) {
+    while (transfer->at.moving > 0) {
         staging_change_wait(STAGING_POLL_NS);
     }
 }
@@ -106,18 +108,18 @@ void staging_transfer_end(struct cudriver_staging_transfer *transfer, CUresult r
     if (transfer->over) {
         return;
     }
-    if (transfer->moved < transfer->parts.count) {
+    if (transfer->at.moved < transfer->job.parts.count) {
         staging_pack_stop(transfer);
     }
     transfer->over = true;
     transfer->result = result;
     if (lost) {
-        transfer->lane->lost = true;
-        if (transfer->plan.runs != NULL) {
-            transfer->plan.runs->table = NULL; /* given up too */
+        transfer->blocks.lane->lost = true;
+        if (transfer->job.plan.runs != NULL) {
+            transfer->job.plan.runs->table = NULL; /* given up too */
         }
     } else {
-        transfer->lane->users--;
+        transfer->blocks.lane->users--;
     }
     staging.users--;
     if (staging.stopping) {
@@ -131,14 +133,15 @@ void staging_transfer_end(struct cudriver_staging_transfer *transfer, CUresult r
 static bool words_ended(struct cudriver_staging_transfer *transfer)
 {
     int32_t passed = words_passed(transfer);
+    bool quiet;
 
     /* One that is over and still listed is lost: its stream will not pass anything any more. */
     transfer->stopped |= staging.stopping || transfer->over;
-    if (transfer->stopped && transfer->moving == 0 && (passed >= 0 || transfer->over)) {
-        words_publish(transfer, transfer->parts.count);
-        transfer->published = true;
+    quiet = transfer->stopped && transfer->at.moving == 0 && (passed >= 0 || transfer->over);
+    if (quiet) {
+        words_publish(transfer, transfer->job.parts.count);
     }
-    if (!(transfer->lane->lost && transfer->published) && passed < (int32_t)transfer->steps) {
+    if (!(quiet && transfer->blocks.lane->lost) && passed < (int32_t)transfer->steps.count) {
         return false;
     }
     transfer_unlist(transfer);
@@ -151,35 +154,35 @@ static bool words_ended(struct cudriver_staging_transfer *transfer)
 /* Locked. Takes the next piece, if its part is released. */
 static bool piece_take(struct cudriver_staging_transfer *transfer, struct piece *piece)
 {
-    size_t part = transfer->taking;
+    size_t part = transfer->at.taking;
 
-    if (part == transfer->parts.count || transfer->stopped || staging.stopping ||
+    if (part == transfer->job.parts.count || transfer->stopped || staging.stopping ||
         part >= parts_released(transfer)) {
         return false;
     }
-    *piece = (struct piece){transfer, part, transfer->taken, transfer->until};
+    *piece = (struct piece){transfer, part, transfer->at.taken, transfer->at.until};
     if (piece->begin == piece->end) { /* not begun */
         size_t share;
-        staging_box_find(&transfer->plan, &transfer->parts, part, &piece->begin, &piece->end, NULL);
+        staging_box_find(&transfer->job.plan, &transfer->job.parts, part, &piece->begin,
+                         &piece->end, NULL);
         share = ((piece->end - piece->begin) / 8 + 4095) / 4096 * 4096;
-        transfer->share = share < TUNING_SHARE_LEAST  ? TUNING_SHARE_LEAST
-                          : share > TUNING_SHARE_MOST ? TUNING_SHARE_MOST
-                                                      : share;
-        transfer->until = piece->end;
-        transfer->left[part % transfer->blocks] = piece->end - piece->begin;
+        transfer->at.share = share < TUNING_SHARE_LEAST  ? TUNING_SHARE_LEAST
+                             : share > TUNING_SHARE_MOST ? TUNING_SHARE_MOST
+                                                         : share;
+        transfer->at.until = piece->end;
+        transfer->at.left[part % transfer->blocks.count] = piece->end - piece->begin;
     }
-    if (piece->end - piece->begin > transfer->share) {
-        piece->end = piece->begin + transfer->share;
+    if (piece->end - piece->begin > transfer->at.share) {
+        piece->end = piece->begin + transfer->at.share;
     }
-    transfer->taken = piece->end;
-    if (piece->end == transfer->until) {
-        transfer->taking++;
-        if (transfer->taking == transfer->parts.count && !transfer->words) {
+    transfer->at.taken = piece->end;
+    if (piece->end == transfer->at.until) {
+        transfer->at.taking++;
+        if (transfer->at.taking == transfer->job.parts.count && !transfer->words) {
             transfer_unlist(transfer);
         }
     }
-    transfer->moving++;
-    staging.moving++;
+    transfer->at.moving++;
     atomic_fetch_add_explicit(&staging.news, 1, memory_order_release); /* there may be another */
     return true;
 }
@@ -249,23 +252,23 @@ static void runs_move(const struct staging_plan *plan, char *block, size_t begin
 static void piece_move(const struct piece *piece)
 {
     const struct cudriver_staging_transfer *transfer = piece->transfer;
-    const struct staging_plan *plan = &transfer->plan;
+    const struct staging_plan *plan = &transfer->job.plan;
     size_t begin, end;
 
-    staging_box_find(plan, &transfer->parts, piece->part, &begin, &end, NULL);
+    staging_box_find(plan, &transfer->job.parts, piece->part, &begin, &end, NULL);
     char *block = staging_block(transfer, piece->part) + (piece->begin - begin);
     if (plan->runs != NULL) {
         runs_move(plan, block, piece->begin, piece->end);
         return;
     }
     if (!plan->host_dense) {
-        cudriver_layout_copy_part(&plan->walk, plan->up ? block : transfer->host, plan->up,
-                                  plan->up ? transfer->host : block, !plan->up, piece->begin,
+        cudriver_layout_copy_part(&plan->walk, plan->up ? block : transfer->job.host, plan->up,
+                                  plan->up ? transfer->job.host : block, !plan->up, piece->begin,
                                   piece->end);
         return;
     }
-    char *host =
-        transfer->host + piece->begin + (plan->up ? plan->walk.src_offset : plan->walk.dst_offset);
+    char *host = transfer->job.host + piece->begin +
+                 (plan->up ? plan->walk.src_offset : plan->walk.dst_offset);
     bytes_move(plan, block, host, piece->end - piece->begin);
 }
 
@@ -278,18 +281,17 @@ static void piece_do(const struct piece *piece)
     staging_unlock();
     piece_move(piece);
     staging_lock();
-    transfer->left[piece->part % transfer->blocks] -= piece->end - piece->begin;
-    moved = transfer->moved;
-    while (moved < transfer->taking && transfer->left[moved % transfer->blocks] == 0) {
+    transfer->at.left[piece->part % transfer->blocks.count] -= piece->end - piece->begin;
+    moved = transfer->at.moved;
+    while (moved < transfer->at.taking && transfer->at.left[moved % transfer->blocks.count] == 0) {
         moved++;
     }
-    transfer->moving--;
-    staging.moving--;
-    if (transfer->words && moved != transfer->moved) {
+    transfer->at.moving--;
+    if (transfer->words && moved != transfer->at.moved) {
         words_publish(transfer, moved);
     }
-    if (moved != transfer->moved || transfer->moving == 0) {
-        atomic_store_explicit(&transfer->moved, moved, memory_order_release);
+    if (moved != transfer->at.moved || transfer->at.moving == 0) {
+        atomic_store_explicit(&transfer->at.moved, moved, memory_order_release);
         pthread_cond_broadcast(&staging.changed);
     }
 }
@@ -476,8 +478,9 @@ void staging_pack_list(struct cudriver_staging_transfer *transfer)
 void staging_pack_release(struct cudriver_staging_transfer *transfer, size_t parts)
 {
     staging_pack_list(transfer);
-    if (parts > transfer->released) {
-        transfer->released = parts < transfer->parts.count ? parts : transfer->parts.count;
+    if (parts > transfer->at.released) {
+        transfer->at.released =
+            parts < transfer->job.parts.count ? parts : transfer->job.parts.count;
         if (transfer->packers > 0) {
             atomic_fetch_add_explicit(&staging.news, 1, memory_order_release);
             threads_wake(TUNING_CALLED);
@@ -500,7 +503,7 @@ void staging_pack_wait(struct cudriver_staging_transfer *transfer, size_t parts)
 {
     unsigned long long until = platform_nanoseconds() + TUNING_SPIN_NS;
 
-    while (transfer->moved < parts && !transfer->stopped && !staging.stopping) {
+    while (transfer->at.moved < parts && !transfer->stopped && !staging.stopping) {
         if (staging_pack_help(transfer)) {
             continue;
         }
@@ -518,8 +521,9 @@ void staging_pack_close(struct cudriver_staging_transfer *transfer)
 {
     struct cudriver_staging_transfer *listed = staging.packing;
 
-    words_publish(transfer, transfer->parts.count);
-    atomic_store(transfer->lane->passed, transfer->base + (uint32_t)transfer->steps);
+    words_publish(transfer, transfer->job.parts.count);
+    atomic_store(transfer->blocks.lane->passed,
+                 transfer->steps.base + (uint32_t)transfer->steps.count);
     while (listed != NULL && listed != transfer) {
         listed = listed->next;
     }

@@ -131,7 +131,7 @@ static struct staging_lane *lane_find(const struct staging_place *place, unsigne
 CUresult staging_lane_get(struct cudriver_staging_transfer *transfer, size_t bytes, size_t scratch)
 {
     struct staging_place *place = transfer->place;
-    bool own = transfer->own, up = transfer->plan.up;
+    bool own = transfer->own, up = transfer->job.plan.up;
     size_t wanted = bytes < TUNING_LANE_LEAST ? TUNING_LANE_LEAST : bytes;
     unsigned long long stream = own ? NO_ID : stream_id(transfer->stream);
     struct staging_lane *found;
@@ -165,12 +165,12 @@ CUresult staging_lane_get(struct cudriver_staging_transfer *transfer, size_t byt
         found->issuing = true;
         found->stream = stream;
         staging.users++;
-        transfer->lane = found;
-        transfer->memory = found->block + STAGING_WORDS + at;
+        transfer->blocks.lane = found;
+        transfer->blocks.memory = found->block + STAGING_WORDS + at;
         transfer->stream = own ? found->own : transfer->stream;
-        transfer->base = found->issued;
-        transfer->steps = transfer->parts.count + !up;
-        found->issued += transfer->words ? (uint32_t)transfer->steps : 0;
+        transfer->steps.base = found->issued;
+        transfer->steps.count = transfer->job.parts.count + !up;
+        found->issued += transfer->words ? (uint32_t)transfer->steps.count : 0;
     }
     staging_unlock();
     return result;

@@ -140,7 +140,6 @@ struct staging_engine {
     _Atomic bool stopping;                     /* written under the lock */
     struct cudriver_staging_transfer *packing; /* transfers with pieces to take */
     int wanted;                                /* sum of their threads */
-    int moving;                                /* pieces being moved */
     int words;                                 /* listed copies of which words tell */
     bool watched;                              /* an idle thread looks at the words */
     int users;                                 /* copies that are not over */
@@ -254,6 +253,25 @@ struct staging_boxes {
     size_t count;
 };
 
+/* What is copied, between which memory. */
+struct staging_job {
+    struct staging_plan plan;
+    struct staging_boxes parts;
+    char *host;
+    CUdeviceptr device;
+    struct staging_kernels *kernels; /* borrowed from the place; NULL: not permuted */
+};
+
+/* How far the packing is. Guarded by the lock. */
+struct staging_progress {
+    size_t released;            /* parts that may be moved */
+    _Atomic size_t moved;       /* parts that are moved; written under the lock */
+    size_t taking;              /* the part whose pieces are given out */
+    size_t taken, until, share; /* bytes of the walk: given out, end of the part, of a piece */
+    size_t left[STAGING_BLOCKS_MOST]; /* bytes of the part in each block that are not moved */
+    int moving;                       /* pieces being moved */
+};
+
 struct cudriver_staging_transfer {
     atomic_int references;
     struct cudriver_staging_transfer
@@ -263,29 +281,23 @@ struct cudriver_staging_transfer {
     bool own;                    /* blocking: on the lane's own stream */
     bool words;                  /* asynchronous, through words; else small */
     int packers;                 /* packing threads that it wants */
-    struct staging_plan plan;
-    char *host;
-    CUdeviceptr device;
-    struct staging_boxes parts;
-    size_t blocks;
-    struct staging_kernels *kernels; /* borrowed from the place; NULL: not permuted */
-    struct staging_lane *lane;       /* borrowed */
-    char *memory;                    /* of the lane, for the blocks */
-    uint32_t base;                   /* the words' value before its first part */
-    size_t steps;                    /* at base + steps of `passed` the stream has passed it */
+    struct staging_job job;
+    struct {
+        struct staging_lane *lane; /* borrowed */
+        char *memory;              /* of the lane */
+        size_t count;
+    } blocks;
+    struct {
+        uint32_t base; /* the words' value before its first part */
+        size_t count;  /* at base + count of `passed` the stream has passed it */
+    } steps;
     /* The rest is guarded by the lock. */
     struct cudriver_staging_transfer *next; /* in the packing threads' list */
     bool listed;                            /* ever */
-    bool published;                         /* stopped, and its stream goes on */
     bool stopped;                           /* no more pieces are taken */
     bool over;
     CUresult result;
-    size_t released;            /* parts that may be moved */
-    _Atomic size_t moved;       /* parts that are moved; written under the lock */
-    size_t taking;              /* the part whose pieces are given out */
-    size_t taken, until, share; /* bytes of the walk: given out, end of the part, of a piece */
-    size_t left[STAGING_BLOCKS_MOST]; /* bytes of the part in each block that are not moved */
-    int moving;                       /* pieces being moved */
+    struct staging_progress at;
 };
 
 /* ---- walk.c: parts ---- */

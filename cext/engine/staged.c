@@ -39,16 +39,16 @@ static CUresult transfer_make(const struct cudriver_copy_plan *copy, CUstream st
     transfer->own = own;
     transfer->words = !own && plan->path != CUDRIVER_STAGING_SMALL;
     transfer->packers = own ? plan->threads - 1 : transfer->words ? plan->threads : 0;
-    transfer->plan = *plan;
-    transfer->host = copy->host;
-    transfer->device = copy->device;
+    transfer->job.plan = *plan;
+    transfer->job.host = copy->host;
+    transfer->job.device = copy->device;
     if (plan->runs != NULL) {
         atomic_fetch_add(&plan->runs->users, 1);
-        result = staging_place_module(place, STAGING_KERNEL_RUNS, &transfer->kernels);
+        result = staging_place_module(place, STAGING_KERNEL_RUNS, &transfer->job.kernels);
     }
     if (permuted) {
         result = staging_place_kernels(place, &plan->spread, plan->up ? copy->device : 0,
-                                       plan->up ? 0 : copy->device, &transfer->kernels);
+                                       plan->up ? 0 : copy->device, &transfer->job.kernels);
     }
     staging_lock();
     users = staging.users;
@@ -56,11 +56,12 @@ static CUresult transfer_make(const struct cudriver_copy_plan *copy, CUstream st
     for (; users > 1 && part > TUNING_PART_LEAST; users /= 2) {
         part /= 2; /* many copies at once: less memory for each */
     }
-    transfer->parts = staging_boxes_make(plan, part);
-    transfer->blocks = blocks < transfer->parts.count ? blocks : transfer->parts.count;
+    transfer->job.parts = staging_boxes_make(plan, part);
+    transfer->blocks.count =
+        blocks < transfer->job.parts.count ? blocks : transfer->job.parts.count;
     if (result == CUDA_SUCCESS) {
-        result = staging_lane_get(transfer, transfer->blocks * transfer->parts.largest,
-                                  permuted ? transfer->parts.largest : 0);
+        result = staging_lane_get(transfer, transfer->blocks.count * transfer->job.parts.largest,
+                                  permuted ? transfer->job.parts.largest : 0);
     }
     if (result != CUDA_SUCCESS) {
         staging_transfer_drop(transfer);
@@ -91,8 +92,8 @@ static CUresult transfer_undo(struct cudriver_staging_transfer *transfer, CUresu
         staging_pack_close(transfer);
     }
     staging_transfer_end(transfer, result, false);
-    transfer->lane->issuing = false;
-    transfer->lane->users--;
+    transfer->blocks.lane->issuing = false;
+    transfer->blocks.lane->users--;
     staging_unlock();
     return waited != CUDA_SUCCESS && staging_must_do_without(result) ? CUDA_ERROR_UNKNOWN : result;
 }
@@ -108,17 +109,18 @@ struct progress {
 /* Issues the next copy, if its block is ready for it. NOT_READY: it is not. */
 static CUresult step_issue(struct cudriver_staging_transfer *transfer, struct progress *at)
 {
-    size_t moved = atomic_load_explicit(&transfer->moved, memory_order_acquire);
+    size_t moved = atomic_load_explicit(&transfer->at.moved, memory_order_acquire);
     CUresult result;
 
-    if (at->issued == transfer->parts.count ||
-        (transfer->plan.up ? moved <= at->issued : at->issued >= moved + transfer->blocks)) {
+    if (at->issued == transfer->job.parts.count ||
+        (transfer->job.plan.up ? moved <= at->issued
+                               : at->issued >= moved + transfer->blocks.count)) {
         return CUDA_ERROR_NOT_READY;
     }
     result = staging_part_issue(transfer, at->issued);
     if (result == CUDA_SUCCESS) {
-        result = cuda.cuEventRecord(transfer->lane->copied[at->issued % transfer->blocks],
-                                    transfer->stream);
+        result = cuda.cuEventRecord(
+            transfer->blocks.lane->copied[at->issued % transfer->blocks.count], transfer->stream);
         at->issued++;
     }
     return result;
@@ -132,12 +134,12 @@ static CUresult step_copied(struct cudriver_staging_transfer *transfer, struct p
     if (at->copied == at->issued) {
         return CUDA_ERROR_NOT_READY;
     }
-    result = cuda.cuEventQuery(transfer->lane->copied[at->copied % transfer->blocks]);
+    result = cuda.cuEventQuery(transfer->blocks.lane->copied[at->copied % transfer->blocks.count]);
     if (result == CUDA_SUCCESS) {
         at->copied++;
         staging_lock();
-        staging_pack_release(transfer,
-                             transfer->plan.up ? at->copied + transfer->blocks : at->copied);
+        staging_pack_release(transfer, transfer->job.plan.up ? at->copied + transfer->blocks.count
+                                                             : at->copied);
         staging_unlock();
     }
     return result;
@@ -175,11 +177,12 @@ static CUresult blocking_run(struct cudriver_staging_transfer *transfer,
     CUresult result = CUDA_SUCCESS;
 
     staging_lock();
-    staging_pack_release(transfer, transfer->plan.up ? transfer->blocks : 0);
+    staging_pack_release(transfer, transfer->job.plan.up ? transfer->blocks.count : 0);
     staging_unlock();
     while (result == CUDA_SUCCESS &&
-           (at.copied < transfer->parts.count ||
-            atomic_load_explicit(&transfer->moved, memory_order_acquire) < transfer->parts.count)) {
+           (at.copied < transfer->job.parts.count ||
+            atomic_load_explicit(&transfer->at.moved, memory_order_acquire) <
+                transfer->job.parts.count)) {
         result = step_issue(transfer, &at);
         if (result == CUDA_ERROR_NOT_READY) {
             result = step_copied(transfer, &at);
@@ -222,12 +225,12 @@ static void small_done(void *data)
     struct cudriver_staging_transfer *transfer = data;
 
     staging_lock();
-    if (!transfer->plan.up) {
+    if (!transfer->job.plan.up) {
         staging_pack_release(transfer, 1);
         staging_pack_wait(transfer, 1);
     }
-    staging_transfer_end(transfer, transfer->moved == 1 ? CUDA_SUCCESS : CUDA_ERROR_DEINITIALIZED,
-                         false);
+    staging_transfer_end(transfer,
+                         transfer->at.moved == 1 ? CUDA_SUCCESS : CUDA_ERROR_DEINITIALIZED, false);
     staging_unlock();
     staging_transfer_drop(transfer);
 }
@@ -248,12 +251,12 @@ static CUresult function_queue(struct cudriver_staging_transfer *transfer, void 
 /* Queues a transfer. On an idle stream packing begins at once: a small copy is packed here. */
 static CUresult transfer_queue(struct cudriver_staging_transfer *transfer, bool idle)
 {
-    bool up = transfer->plan.up;
+    bool up = transfer->job.plan.up;
     CUresult result = CUDA_SUCCESS;
 
     if (idle && (up || transfer->words)) {
         staging_lock();
-        idle = transfer->lane->users == 2; /* this copy and this call */
+        idle = transfer->blocks.lane->users == 2; /* this copy and this call */
         if (idle && transfer->words) {
             staging_pack_list(transfer);
         } else if (idle) {
@@ -317,8 +320,8 @@ static CUresult transfer_copy(const struct cudriver_copy_plan *copy,
         if (!later) {
             staging_transfer_end(transfer, CUDA_SUCCESS, false);
         }
-        transfer->lane->issuing = false;
-        transfer->lane->users--;
+        transfer->blocks.lane->issuing = false;
+        transfer->blocks.lane->users--;
         staging_unlock();
     }
     if (result == CUDA_SUCCESS && later) {

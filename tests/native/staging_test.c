@@ -1170,7 +1170,7 @@ static void lanes(struct random *random, int rounds)
         sim.hold();
         CALL(copy_start(&job, &transfers[0]));
         CALL(copy_start(&job, &transfers[1]));
-        CHECK((transfers[0]->lane == transfers[1]->lane) == (i % 2 == 0));
+        CHECK((transfers[0]->blocks.lane == transfers[1]->blocks.lane) == (i % 2 == 0));
         sim.release();
         for (int k = 0; k < 2; k++) {
             CALL(finish(transfers[k]));

@@ -242,7 +242,7 @@ class Protocol:
     [
         (3, TypeError, "pair|must give"),
         ((1,), TypeError, "must give"),
-        ((0, "x"), TypeError, "Protocol says that its stream is 'x'"),
+        ((0, "x"), TypeError, "Protocol: its stream is 'x', which is not a handle"),
         (KeyError("theirs"), KeyError, "theirs"),
     ],
 )

@@ -58,7 +58,7 @@ padding:.7rem 1rem;margin:.7rem 0}
 .cudriver h4{font-weight:600;margin:.8rem 0 0;font-size:.95rem}
 .cudriver .tag{font-weight:700;font-size:.85rem;margin-right:.6rem}
 .cudriver dl{display:grid;grid-template-columns:4.5rem 1fr;gap:.3rem .6rem;margin:.6rem 0 0}
-.cudriver dt{color:var(--soft);font-weight:400;float:none;margin:0}
+.cudriver dt{color:var(--soft);font-weight:400;float:none;margin:0;width:auto}
 .cudriver dd{margin:0;min-width:0;width:auto}
 .cudriver code,.cudriver pre{font:13px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;
 color:inherit;background:none;padding:0;overflow-wrap:anywhere}

@@ -1,19 +1,32 @@
-"""Two directions at once, two GPUs at once, from GPU to GPU, and copies while a GPU computes."""
+"""Two directions at once, two GPUs at once, from GPU to GPU; copies while a GPU computes, or while
+memory is page-locked."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 import cudriver as cu
-from benchmarks.bench import GIB, Bench
-from benchmarks.measure import OURS, PINNED, Part, Skip, Work, times_as_fast
-from benchmarks.peers.base import Peer
+from benchmarks.bench import GIB, KIB, Bench
+from benchmarks.measure import (
+    OURS,
+    PINNED,
+    Part,
+    Skip,
+    Work,
+    at_least_rate,
+    at_most,
+    times_as_fast,
+)
+from benchmarks.peers.base import Peer, first_time
 from benchmarks.rows.calls import pytorch
 
 ALONE = "computation alone"
+IN_ONE = "pinned_empty, in one piece"
 COMPUTE_S, BATCHES = 0.0776, 8
 BATCH = (64, 3, 224, 224)  # float32: 36.8 MiB
 
@@ -92,6 +105,60 @@ def across(bench: Bench) -> list[Part]:
 
     both = Part(bench.label("both ways", GIB), 2 * size, [rate])
     return bench.offer(one, lambda who: who.across(to[1], 0, 1)) + bench.offer(both, pair)
+
+
+def page_locking(bench: Bench) -> list[Part]:
+    """New memory that a thread page-locks: the rate, and how long others' copies wait for it."""
+    wanted = 32 * GIB
+    size = min(wanted // 8 if bench.quick else wanted, 8 * bench.most)
+    effort = {"rounds": 3, "least": 2, "long": 4.0}
+
+    def ours() -> Work:
+        how, array = "pinned_empty_async", (size, np.uint8)
+
+        def take() -> object:
+            pinning = cu.pinned_empty_async(*array)
+            pinning.wait()
+            return pinning
+
+        return first_time(take, cu.trim_host_memory, how)
+
+    def one_piece() -> Work:
+        return bench.ours.page_lock(size)
+
+    def waits(work: Work) -> Work:
+        """The longest copy of another thread, instead of the time."""
+        host, there = bench.host(64 * KIB, pinned=True), cu.device_empty(64 * KIB, np.uint8)
+
+        def run() -> float:
+            over, longest = threading.Event(), 0.0
+
+            def copies() -> None:
+                nonlocal longest
+                while not over.is_set():
+                    begin = time.perf_counter()
+                    cu.copy(there, host)
+                    longest = max(longest, time.perf_counter() - begin)
+
+            other = threading.Thread(target=copies)
+            other.start()
+            try:
+                work.run()
+            finally:
+                over.set()
+                other.join()
+            return longest
+
+        return Work(run, before=work.before, after=work.after, timed=True, how=work.how)
+
+    goals = [at_least_rate(25), times_as_fast(0.85, IN_ONE)]
+    rate = Part(bench.label("", wanted, size), size, goals, warm=False, effort=effort)
+    wait = Part(
+        bench.label("wait", wanted, size), 0, [at_most(5e-3)], "ms", warm=False, effort=effort
+    )
+    rate.makers = {OURS: ours, IN_ONE: one_piece}
+    wait.makers = {OURS: lambda: waits(ours()), IN_ONE: lambda: waits(one_piece())}
+    return [rate, wait]
 
 
 def feeding(bench: Bench) -> list[Part]:

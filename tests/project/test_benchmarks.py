@@ -43,6 +43,7 @@ WORKS = [
     "asynchronous copy of a plain 256 MiB array: time until the call returns",
     "any size, 4 KiB to 4 GiB, any path",
     "page-locked 2 GiB, first time",
+    "page-locked 32 GiB beside other work; the longest wait of a 64 KiB copy meanwhile",
     "page-locked array from the pool, 1 MiB and 1 GiB",
     "np.empty inside `pinned_numpy()`, reuse",
     "4 KiB asynchronous copy, issue cost",

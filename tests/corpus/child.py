@@ -24,6 +24,7 @@ USES = {
     "tensorflow": ["tensorflow.config.list_physical_devices('GPU')"],
     "cupy": [
         "cupy.cuda.runtime.runtimeGetVersion()",
+        "__import__('cupy.cuda.compiler').cuda.compiler._get_nvrtc_version()",
         "__import__('cupy.cublas')",
         "__import__('cupyx.cusolver')",
         "bool(__import__('cupyx').get_runtime_info())",

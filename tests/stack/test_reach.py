@@ -166,7 +166,7 @@ class TestNumPy:
         assert real.import_error(venv.path) is not None
         agrees(venv, f"numpy/{name}.py")
 
-    @pytest.mark.parametrize("damage", ["gone", "empty", "zeroed", "half"])
+    @pytest.mark.parametrize("damage", ["gone", "empty", "zeroed", "half", "foreign"])
     @pytest.mark.parametrize("name", ["umath", "linalg", "openblas"])
     def test_an_extension_module_or_its_library(self, venv, name, damage):
         (file,) = {
@@ -176,6 +176,7 @@ class TestNumPy:
         }[name]
         data = file.read_bytes()
         broken = {"empty": b"", "zeroed": bytes(64) + data[64:], "half": data[: len(data) // 2]}
+        broken["foreign"] = data[:18] + b"\xf3\0" + data[20:]  # RISC-V
         file.unlink()
         if damage != "gone":
             file.write_bytes(broken[damage])

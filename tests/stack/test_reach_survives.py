@@ -277,17 +277,39 @@ def test_texts_of_an_extension_module(tmp_path, text, names):
     """What prose mentions is not imported."""
     init = "from torch import _x\nfrom .version import __version__\n"
     venv = made(tmp_path, {"__init__.py": init}, "helper")
+    extension(venv, text)
+    assert bool(errors(venv)) == names
+
+
+def extension(venv, text):
+    """torch._x: an extension module that has this text, as one of Cython's."""
     source = f"""
 #include <Python.h>
 __attribute__((used)) static const char texts[] = "\\0cython_runtime\\0{text}";
 static struct PyModuleDef module = {{PyModuleDef_HEAD_INIT, "_x", texts, -1}};
 PyMODINIT_FUNC PyInit__x(void) {{ return PyModule_Create(&module); }}
 """
-    (tmp_path / "x.c").write_text(source)
+    file = venv.path / "x.c"
+    file.write_text(source)
     headers = f"-I{sysconfig.get_paths()['include']}"
-    command = ["gcc", "-shared", "-fPIC", headers, str(tmp_path / "x.c")]
+    command = ["gcc", "-shared", "-fPIC", headers, str(file)]
     subprocess.run([*command, "-o", str(venv.site / f"torch/_x{SUFFIX}")], check=True)
-    assert bool(errors(venv)) == names
+
+
+def test_an_extension_module_that_names_what_builds_on_its_package(tmp_path):
+    """The one imports the other in a function: as the first import there is it would go round."""
+    init = "from torch import _x\nfrom .version import __version__\n"
+    venv = made(tmp_path, {"__init__.py": init}, "helper")
+    sources = {"__init__": "from helper.base import x\n", "base": "import torch\nx = 1\n"}
+    (venv.site / "helper").mkdir()
+    files = [venv.site / f"helper/{name}.py" for name in (*sources, "part")]
+    for file in files:
+        file.write_text(sources.get(file.stem, "x = 1\n"))
+    venv.distribution("helper", "1.0", files=files)
+    extension(venv, "helper.part\\0")
+    files[-1].unlink()
+    assert real.import_error(venv.path) is None
+    assert errors(venv) == []
 
 
 @pytest.mark.parametrize(

@@ -227,6 +227,7 @@ class Reach:
             # NumPy 2 has numpy.core for what knows nothing newer; its C interface does.
             old = "numpy.core" if self.modules.find("numpy._core") is not None else "\0"
             named = dict.fromkeys(self._names_in(name, place.path))
+            named = {each: None for each in named if not self._imports_back(each, name)}
             self._named[place.path] = [each for each in named if not each.startswith(old)]
         for one in self._named[place.path]:
             self._compiled(one)
@@ -241,6 +242,18 @@ class Reach:
                 if self.modules.find(one.decode()) is not None:
                     yield one.decode()
             yield from self._glued(module, data)
+
+    def _imports_back(self, name: str, module: str) -> bool:
+        """Whether a module's package, by its first file or what that imports, imports the one whose
+        extension module names it, and which so far is not whole: that is imported later.
+        """
+        top, mine = name.partition(".")[0], module.partition(".")[0]
+        first = self.modules.find(top) if top != mine else None
+        tree = self.modules.tree(first) if first is not None else None
+        froms = [node for node in tree.body if isinstance(node, ast.ImportFrom)] if tree else []
+        places = [first, *(self.modules.find(_module(top, True, node)) for node in froms)]
+        search = re.compile(rb"^(?:import|from) %s\b" % mine.encode(), re.MULTILINE).search
+        return any(each and each.source and search(self.modules.text(each)) for each in places)
 
     def _compiled(self, name: str) -> None:
         """An import by an extension module, which takes some name from there."""

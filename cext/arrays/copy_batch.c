@@ -413,11 +413,15 @@ static int rows_add(struct batch *batch, struct copy_ends *whole, PyObject *to, 
         return bytes == 0 || count == 0;
     }
     run = run_like(whole, bytes);
+    run.dst = end_address(&row.dst);
+    run.src = end_address(&row.src);
     for (size_t i = 0; i < count; i++) {
-        run.dst = end_address(&row.dst) + (uint64_t)(dst_rows[i] * dst_step);
-        run.src = end_address(&row.src) + (uint64_t)(src_rows[i] * src_step);
-        batch->runs[batch->count++] = run;
+        struct cudriver_run *made = &batch->runs[i];
+        *made = run;
+        made->dst += (uint64_t)(dst_rows[i] * dst_step);
+        made->src += (uint64_t)(src_rows[i] * src_step);
     }
+    batch->count = count;
     batch->bytes = bytes * count;
     end_span(&whole->dst, dst);
     end_span(&whole->src, src);

@@ -240,10 +240,11 @@ CUresult staging_runs_launch(const struct staging_kernels *kernels, CUdeviceptr 
                              uint64_t count, CUstream stream)
 {
     void *parameters[] = {&table, &count};
+    uint64_t blocks = (count + 1) / 2;
 
     return cuda.cuLaunchKernel(kernels->permute,
-                               (unsigned)(count < TUNING_RUN_BLOCKS ? count : TUNING_RUN_BLOCKS), 1,
-                               1, THREADS, 1, 1, 0, stream, parameters, NULL);
+                               (unsigned)(blocks < TUNING_RUN_BLOCKS ? blocks : TUNING_RUN_BLOCKS),
+                               1, 1, THREADS, 1, 1, 0, stream, parameters, NULL);
 }
 
 /* One launch, of items of the kernels' size. */

@@ -12,7 +12,8 @@
  * is the number of items; only permute reads it, transpose has one block for each tile.
  *
  * One more module has the entry cudriver_runs: (table, count). The table has a struct cudriver_run
- * for each dense copy; each block takes every so many of them, by the largest items that fit.
+ * for each dense copy; each half of a block takes every so many of them, by the largest items that
+ * fit.
  */
 #include "private.h"
 
@@ -202,7 +203,8 @@ static const struct item {
     {"16", "v2.u64", "{v0, v1}", "u64", "{u$D, v$D}", "16896"},
 };
 
-/* A block reads its next run before it copies this one, which hides the wait for the table. */
+/* Half a block, 128 threads, copies a run, and reads its next one before, which hides the wait for
+ * the table. */
 static const char ptx_runs_begin[] = ".visible .entry cudriver_runs(.param .u64 table, .param .u64 "
                                      "count)\n"
                                      ".maxntid 256, 1, 1\n"
@@ -214,13 +216,19 @@ static const char ptx_runs_begin[] = ".visible .entry cudriver_runs(.param .u64 
                                      "ld.param.u64 run, [table];\n"
                                      "ld.param.u64 total, [count];\n"
                                      "cvta.to.global.u64 run, run;\n"
-                                     "mov.u32 w, %ctaid.x;\n"
-                                     "cvt.u64.u32 i, w;\n"
-                                     "mad.lo.u64 run, i, 32, run;\n"
-                                     "mov.u32 w, %nctaid.x;\n"
-                                     "cvt.u64.u32 step, w;\n"
                                      "mov.u32 w, %tid.x;\n"
                                      "cvt.u64.u32 me, w;\n"
+                                     "shr.u64 x, me, 7;\n"
+                                     "and.b64 me, me, 127;\n"
+                                     "mov.u32 w, %ctaid.x;\n"
+                                     "cvt.u64.u32 i, w;\n"
+                                     "mad.lo.u64 i, i, 2, x;\n"
+                                     "mov.u32 w, %nctaid.x;\n"
+                                     "cvt.u64.u32 step, w;\n"
+                                     "shl.b64 step, step, 1;\n"
+                                     "setp.ge.u64 p, i, total;\n"
+                                     "@p ret;\n"
+                                     "mad.lo.u64 run, i, 32, run;\n"
                                      "ld.global.u64 a1, [run];\n"
                                      "ld.global.u64 b1, [run+8];\n"
                                      "ld.global.u64 n1, [run+16];\n"
@@ -237,7 +245,7 @@ static const char ptx_runs_begin[] = ".visible .entry cudriver_runs(.param .u64 
                                      "or.b64 bits, a, b;\n"
                                      "or.b64 bits, bits, n;\n";
 
-/* Each thread moves every 256th item, four at a time: first all reads, then all writes. */
+/* Each thread moves every 128th item, four at a time: first all reads, then all writes. */
 static const char ptx_runs_move[] = "and.b64 at, bits, $N - 1;\n"
                                     "setp.ne.u64 p0, at, 0;\n"
                                     "@p0 bra NOT$N;\n"
@@ -249,10 +257,10 @@ static const char ptx_runs_move[] = "and.b64 at, bits, $N - 1;\n"
                                     "MOVE$N:\n";
 static const char ptx_runs_read[] = "setp.lt.u64 p$D, at, n;\n"
                                     "@p$D ld.global.$T $P, [x];\n"
-                                    "add.u64 at, at, 256 * $N;\n"
-                                    "add.u64 x, x, 256 * $N;\n";
+                                    "add.u64 at, at, 128 * $N;\n"
+                                    "add.u64 x, x, 128 * $N;\n";
 static const char ptx_runs_write[] = "@p$D st.global.$T [y], $P;\n"
-                                     "add.u64 y, y, 256 * $N;\n";
+                                     "add.u64 y, y, 128 * $N;\n";
 static const char ptx_runs_moved[] = "setp.lt.u64 p0, at, n;\n"
                                      "@p0 bra MOVE$N;\n"
                                      "bra NEXT;\n"

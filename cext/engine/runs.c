@@ -64,21 +64,24 @@ static size_t table_fill(struct runs *all, size_t most)
     struct cudriver_run *entry = all->table;
 
     for (size_t i = 0; i < all->count; i++) {
-        struct cudriver_run run = all->runs[i];
-        uint64_t *host = run.up ? &run.src : run.down ? &run.dst : NULL, bytes;
-        if (!is_kernels(&run)) {
+        const struct cudriver_run *run = &all->runs[i];
+        uint64_t dst = run->dst, src = run->src;
+        if (!is_kernels(run)) {
             continue;
         }
-        if (host != NULL) {
-            *host = staging_device_address(all->context, (void *)(uintptr_t)*host);
-            if (*host == 0) {
-                return 0;
-            }
+        if (run->up) {
+            src = staging_device_address(all->context, (void *)(uintptr_t)src);
         }
-        for (; run.bytes > 0; run.dst += bytes, run.src += bytes, run.bytes -= bytes) {
-            bytes = run.bytes < most ? run.bytes : most;
-            *entry = run;
-            entry++->bytes = bytes;
+        if (run->down) {
+            dst = staging_device_address(all->context, (void *)(uintptr_t)dst);
+        }
+        if (dst == 0 || src == 0) {
+            return 0;
+        }
+        for (uint64_t at = 0; at < run->bytes; at += most, entry++) {
+            entry->dst = dst + at;
+            entry->src = src + at;
+            entry->bytes = run->bytes - at < most ? run->bytes - at : most;
         }
     }
     return (size_t)(entry - all->table);

@@ -130,32 +130,33 @@ class Peer:
         which is PyTorch's, where it has none that it can copy into."""
         return self.up(host, wait=False, calls=calls)
 
-    def rows(self, host: Array, of: Array, to: Array, out: Array | None, wait: bool = True) -> Work:
-        """Rows `of` of page-locked memory to rows `to` of device memory; with `out`, page-locked
-        too, of device memory to rows of that."""
+    def rows(self, host: Array, of: Array, to: Array, out: Array | None, times: int = 0) -> Work:
+        """Rows `of` of `host` to rows `to` of device memory; with `out`, of device memory to that.
+        So many times in a row, and the wait for all; 0: once, and the wait is not counted."""
         expected = np.empty((len(to), host.shape[1]), host.dtype)
         expected[to] = host[of]
         if out is None:
             target, source = self.device(expected), self.source(host)
             written = Target(expected, pointer=self.pointer(target))
         else:
-            source = self.filled(host)
-            target, out = self.locked(out)
+            source, locked = self.filled(host), cu.is_pinned(out)
+            target, out = self.locked(out) if locked else (self.host(out), out)
             written = Target(expected, out=out)
-        copy = Copy(target, source, written, wait=wait)
-        return self.rows_work(copy, to * expected.shape[1], of * expected.shape[1], host.shape[1])
+        width = host.shape[1]
+        return self.rows_work(Copy(target, source, written), to * width, of * width, width, times)
 
     rows_issue = nothing  # (target, source, to, of, width): a call that issues it: bytes at each
     rows_way = ""
 
-    def rows_work(self, copy: Copy, to: Array, of: Array, width: int) -> Work:
+    def rows_work(self, copy: Copy, to: Array, of: Array, width: int, times: int) -> Work:
         issue = self.rows_issue(copy.target, copy.source, to, of, width)
         done = self.wait()
-        if not copy.wait:
+        if times == 0:
             return copy.work(issue, self.rows_way, after=done)
 
         def run() -> None:
-            issue()
+            for _ in range(times):
+                issue()
             done()
 
         return copy.work(run, self.rows_way)

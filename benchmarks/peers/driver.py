@@ -121,13 +121,13 @@ class Driver(Own):
         work.how = f"{call[0]} from C"
         return work
 
-    def rows_work(self, copy: Copy, to: Array, of: Array, width: int) -> Work:
+    def rows_work(self, copy: Copy, to: Array, of: Array, width: int, times: int) -> Work:
         stream = self.own.handle
         name, *ends = self._call(copy.target, copy.source, stream)
         at = zip(to.tolist(), of.tolist(), strict=True)
         calls = [(name, ends[0] + a, ends[1] + b, width, stream) for a, b in at]
         wait = [("cuStreamSynchronize", stream)]
-        work = self.timed(calls + wait) if copy.wait else self.timed(calls, after=wait)
+        work = self.timed(calls * times + wait) if times else self.timed(calls, after=wait)
         work.targets, work.keep = (copy.written,), (copy.target, copy.source)
         return work
 

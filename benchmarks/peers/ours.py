@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -44,16 +44,18 @@ class Ours(Own):
         after = stream.synchronize
         return copy.work(lambda: cu.copy_async(target, source, stream), "copy_async", after)
 
-    def rows_work(self, copy: Copy, to: Array, of: Array, width: int) -> Work:
-        stream, rows, source_rows = cu.Stream(), to // width, of // width
-        target, source = copy.target, copy.source
+    rows_way = "copy_rows"
 
-        def issue() -> Any:
-            return cu.copy_rows(target, rows, source, source_rows, stream=stream)
+    def rows_issue(self, target: Any, source: Any, to: Array, of: Array, width: int) -> Call:
+        rows, source_rows, stream = to // width, of // width, self.rows_stream
+        return lambda: cu.copy_rows(target, rows, source, source_rows, stream=stream)
 
-        if not copy.wait:
-            return copy.work(issue, "copy_rows", stream.synchronize)
-        return copy.work(lambda: issue().wait(), "copy_rows")
+    def wait(self, stream: Any = None) -> Call:
+        return self.rows_stream.synchronize
+
+    @cached_property
+    def rows_stream(self) -> cu.Stream:
+        return cu.Stream()
 
     def many(self, host: Array) -> Work:
         """Each row of page-locked memory to a row of device memory, issued."""

@@ -91,6 +91,7 @@ TABLE = [
         ">= 45, 47, 48 and 49 GB/s",
         copies.rows,
     ),
+    Row("the same rows of plain memory", ">= 0.9 of as many in one piece", copies.pageable_rows),
     Row(
         "the same, until the call returns",
         "<= 20 us + 0.02 us a row; copy_many <= 0.3 us a pair",

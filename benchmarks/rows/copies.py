@@ -172,27 +172,47 @@ def back(bench: Bench) -> list[Part]:
 
 # --- rows: many small copies ----------------------------------------------------------------------
 
+STAGED = "one piece"
 ROWS = 4096
 WIDTHS = {4 * KIB: 45.0, 16 * KIB: 47.0, 64 * KIB: 48.0, 256 * KIB: 49.0}  # bytes: GB/s
 
 
-def row_copy(bench: Bench, width: int, way: str, who: Peer, wait: bool = True) -> Work:
-    """ROWS random rows of a page-locked GiB to the device, or of the device's to the host."""
-    host = bench.host(bench.size(GIB), pinned=True).reshape(-1, width)
+def row_copy(
+    bench: Bench, width: int, way: str, who: Peer, times: int = 0, pinned: bool = True
+) -> Work:
+    """ROWS random rows of a GiB to the device, or of the device's GiB to the host."""
+    host = bench.host(bench.size(GIB), pinned).reshape(-1, width)
     rng, count = np.random.default_rng(1), min(ROWS, len(host))
     of, to = rng.permutation(len(host))[:count], rng.permutation(count)
-    out = bench.out(count * width, pinned=True).reshape(-1, width) if way == "down" else None
-    return who.rows(host, of, to, out, wait)
+    out = bench.out(count * width, pinned).reshape(-1, width) if way == "down" else None
+    return who.rows(host, of, to, out, times)
 
 
 def rows(bench: Bench) -> list[Part]:
+    """Calls in a row, as a cache makes them: the device works while the next one is issued."""
     parts = []
     for width, goal in WIDTHS.items():
         nbytes = min(ROWS * width, bench.size(GIB))
+        times = max(1, bench.size(256 * MIB) // nbytes)
         for way in ("up", "down"):
             label = bench.label(f"{size_name(width)} {way}", ROWS * width, nbytes)
-            made = Part(label, nbytes, [at_least_rate(goal)])
-            parts += bench.offer(made, partial(row_copy, bench, width, way))
+            made = Part(label, nbytes * times, [at_least_rate(goal)])
+            parts += bench.offer(made, partial(row_copy, bench, width, way, times=times))
+    return parts
+
+
+def pageable_rows(bench: Bench) -> list[Part]:
+    """Beside as many bytes in one piece, which are staged too."""
+    parts = []
+    for width in WIDTHS:
+        nbytes = min(ROWS * width, bench.size(GIB))
+        for way in ("up", "down"):
+            label = bench.label(f"{size_name(width)} {way}", ROWS * width, nbytes)
+            made = Part(label, nbytes, [times_as_fast(0.9, STAGED)])
+            one = partial(row_copy, bench, width, way, bench.ours, times=1, pinned=False)
+            made.makers[OURS] = one
+            made.makers[STAGED] = partial(copy, bench, f"plain {way}", nbytes, 1, bench.ours)
+            parts.append(made)
     return parts
 
 
@@ -201,7 +221,7 @@ def row_calls(bench: Bench) -> list[Part]:
     width = 4 * KIB
     count = min(ROWS, bench.size(GIB) // width)
     of_rows = Part(f"copy_rows of {count}", goals=[at_most(20e-6 + 0.02e-6 * count)])
-    bench.offer(of_rows, partial(row_copy, bench, width, "up", wait=False))
+    bench.offer(of_rows, partial(row_copy, bench, width, "up"))
     of_many = Part(f"copy_many of {count}", goals=[at_most(0.3e-6 * count)])
     host = bench.host(count * width, pinned=True).reshape(-1, width)
     of_many.makers[OURS] = lambda: bench.ours.many(host)

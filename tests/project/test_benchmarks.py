@@ -60,6 +60,7 @@ WORKS = [
     "`cu.from_dlpack(t)`, with address, shape, strides and type",
     "4 KiB asynchronous copy into another library's array, shape and type checked, issue cost",
     "`copy_rows`, 4,096 random rows of a page-locked GiB",
+    "the same rows of plain memory",
     "the same, until the call returns",
     "check of an environment with torch, JAX, TensorFlow and ONNX Runtime",
     "safetensors, 5 GiB of bfloat16 in 40 tensors, in the page cache",

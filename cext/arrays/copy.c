@@ -119,19 +119,15 @@ int cudriver_copy_explain(CoreState *state, PyObject *dst, PyObject *src,
     return 0;
 }
 
-/* Whether the copy is issued by calls that any thread may make while another captures a graph. */
-static bool plan_is_plain(const struct cudriver_copy_plan *plan)
-{
-    return plan->kind == CUDRIVER_COPY_DIRECT || plan->kind == CUDRIVER_COPY_2D ||
-           plan->kind == CUDRIVER_COPY_3D;
-}
-
 /* Follows a plan between begin and end; waits if `transfer` is NULL. 0 or -1; 1 if the copy was
  * refused and may be bounced. */
 static int plan_follow(const struct cudriver_copy_plan *plan, CUstream stream,
                        struct cudriver_staging_transfer **transfer)
 {
-    bool relax = transfer == NULL || !plan_is_plain(plan);
+    /* Any thread may make the driver's own copies while another captures a graph. */
+    bool relax =
+        transfer == NULL || (plan->kind != CUDRIVER_COPY_DIRECT && plan->kind != CUDRIVER_COPY_2D &&
+                             plan->kind != CUDRIVER_COPY_3D);
     PyThreadState *saved = PyEval_SaveThread();
     struct cudriver_copy_call call = {
         .stream = stream, .interrupted = cudriver_signal_arrived, .data = &saved};

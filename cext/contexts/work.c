@@ -54,6 +54,7 @@ static void list_add(CoreState *state, TransferObject *work)
     state->works.in_flight++;
 }
 
+/* Work that is over leaves the list, whose reference is the caller's then. */
 static void list_remove(CoreState *state, TransferObject *work)
 {
     *(work->prev != NULL ? &work->prev->next : &state->works.first) = work->next;
@@ -65,6 +66,7 @@ static void list_remove(CoreState *state, TransferObject *work)
         work->after->before = work->before;
     }
     work->next = work->prev = work->before = work->after = NULL;
+    work->over = true;
     state->works.in_flight--;
 }
 
@@ -200,14 +202,6 @@ static CUresult work_ask(TransferObject *work)
     return result;
 }
 
-/* Takes work with this result out of the list. The caller owns the list's reference. */
-static void work_end(CoreState *state, TransferObject *work, CUresult result)
-{
-    list_remove(state, work);
-    work->over = true;
-    work->result = result;
-}
-
 /* Lets the owners go, and the list's reference. After a failure the engine's threads may still use
  * host memory. May run any code. */
 static void work_let_go(TransferObject *work)
@@ -233,7 +227,8 @@ CUresult cudriver_work_poll(CoreState *state, TransferObject *work)
     CUresult result = work_ask(work);
 
     if (!work->over && is_end(result)) {
-        work_end(state, work, result);
+        list_remove(state, work);
+        work->result = result;
         work_let_go(work);
     }
     return result;
@@ -289,16 +284,6 @@ static CUresult wait_unmarked(CUstream stream, struct cudriver_staging_transfer 
     return result;
 }
 
-/* Reaps once more work was issued than the last pass left, so that the cost of issuing work does
- * not grow with what is in flight. */
-static void reap_in_turn(CoreState *state, size_t bytes)
-{
-    state->works.added += 1 + bytes / REAP_BYTES;
-    if (state->works.added > state->works.remained + REAP_AFTER) {
-        cudriver_works_reap(state);
-    }
-}
-
 PyObject *cudriver_work_add(CoreState *state, const struct cudriver_stream *stream, PyObject *first,
                             PyObject *second, size_t bytes,
                             struct cudriver_staging_transfer *staged)
@@ -333,7 +318,11 @@ PyObject *cudriver_work_add(CoreState *state, const struct cudriver_stream *stre
         work->owners[0] = Py_XNewRef(first);
         work->owners[1] = Py_XNewRef(second);
         list_add(state, (TransferObject *)Py_NewRef((PyObject *)work));
-        reap_in_turn(state, bytes);
+        /* Not each time, so that the cost of issuing does not grow with what is in flight. */
+        state->works.added += 1 + bytes / REAP_BYTES;
+        if (state->works.added > state->works.remained + REAP_AFTER) {
+            cudriver_works_reap(state);
+        }
     }
     return (PyObject *)work;
 }
@@ -389,7 +378,7 @@ void cudriver_works_reap(CoreState *state)
     for (work = state->works.first; work != NULL; work = next) {
         next = work->next;
         if (work->ended) {
-            work_end(state, work, work->result);
+            list_remove(state, work);
             *last = work;
             last = &work->next;
         }

@@ -139,27 +139,21 @@ static void layout_merge(struct cudriver_layout *layout)
     }
 }
 
-/* Fast path: makes one run of a layout that is dense in C order on both sides, as most are. */
-static bool layout_join(struct cudriver_layout *layout)
-{
-    size_t bytes = layout->itemsize;
-
-    for (int d = layout->ndim - 1; d >= 0; d--) {
-        if (layout->shape[d] <= 0 || layout->dst_strides[d] != layout->src_strides[d] ||
-            layout->dst_strides[d] < 0 || (size_t)layout->dst_strides[d] != bytes ||
-            __builtin_mul_overflow(bytes, (size_t)layout->shape[d], &bytes)) {
-            return false;
-        }
-    }
-    layout->ndim = 0;
-    layout->itemsize = bytes;
-    return true;
-}
-
 size_t cudriver_layout_simplify(struct cudriver_layout *layout, bool by_dst)
 {
-    if (layout->itemsize > 0 && layout_join(layout)) {
-        return layout->itemsize;
+    size_t bytes = layout->itemsize;
+    int joined = layout->ndim;
+
+    while (joined > 0 && layout->shape[joined - 1] > 0 &&
+           layout->dst_strides[joined - 1] == layout->src_strides[joined - 1] &&
+           layout->dst_strides[joined - 1] >= 0 &&
+           (size_t)layout->dst_strides[joined - 1] == bytes &&
+           !__builtin_mul_overflow(bytes, (size_t)layout->shape[joined - 1], &bytes)) {
+        joined--;
+    }
+    if (joined == 0 && bytes > 0) { /* dense in C order on both sides, as most are: one run */
+        layout->ndim = 0;
+        return layout->itemsize = bytes;
     }
     if (cudriver_layout_bytes(layout) == 0) {
         layout->ndim = 1;

@@ -94,18 +94,9 @@ static CUresult lane_make(size_t bytes, size_t scratch, bool own, struct staging
     return CUDA_SUCCESS;
 }
 
-/* What tells a stream from all others, also from those that have its handle before or after it;
- * else, as before CUDA 12.0, NO_ID. */
+/* In place of a stream's id, which no stream with its handle before or after it has: before CUDA
+ * 12.0. */
 #define NO_ID (~0ull)
-static unsigned long long stream_id(CUstream stream)
-{
-    unsigned long long id;
-
-    return stream != CUDRIVER_STREAM_PER_THREAD && cuda.cuStreamGetId != NULL &&
-                   cuda.cuStreamGetId(stream, &id) == CUDA_SUCCESS
-               ? id
-               : NO_ID;
-}
 
 /* Locked. A lane that fits: the one that earlier copies on the stream use, else a free one; NULL:
  * none. */
@@ -133,10 +124,14 @@ CUresult staging_lane_get(struct cudriver_staging_transfer *transfer, size_t byt
     struct staging_place *place = transfer->place;
     bool own = transfer->own, up = transfer->job.plan.up;
     size_t wanted = bytes < TUNING_LANE_LEAST ? TUNING_LANE_LEAST : bytes;
-    unsigned long long stream = own ? NO_ID : stream_id(transfer->stream);
+    unsigned long long stream = NO_ID;
     struct staging_lane *found;
     CUresult result = CUDA_SUCCESS;
 
+    if (!own && transfer->stream != CUDRIVER_STREAM_PER_THREAD && cuda.cuStreamGetId != NULL &&
+        cuda.cuStreamGetId(transfer->stream, &stream) != CUDA_SUCCESS) {
+        stream = NO_ID;
+    }
     wanted = !up && bytes >= TUNING_LANE_LEAST && wanted < TUNING_TURNED ? TUNING_TURNED : wanted;
     staging_lock();
     found = lane_find(place, stream, wanted, scratch, own);

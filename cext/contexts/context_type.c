@@ -46,11 +46,11 @@ static PyObject *method_close(PyObject *object, PyObject *Py_UNUSED(ignored))
 }
 
 /* cuCtxSynchronize() cannot be interrupted by signals, so first waits interruptibly for our own
- * work and the default stream's. 0, or -1 with an exception set. */
+ * work, our streams and the default one. 0, or -1 with an exception set. */
 static int wait_for_known(CoreState *state, ContextObject *self)
 {
     return cudriver_streams_refuse(state, self, "Context.synchronize()") < 0 ||
-                   cudriver_works_wait(state, self) < 0
+                   cudriver_works_wait(state, self) < 0 || cudriver_streams_wait(state, self) < 0
                ? -1
                : cudriver_stream_drain(state, self, NULL, "Context.synchronize()");
 }

@@ -87,6 +87,10 @@ int cudriver_stream_drain(CoreState *state, ContextObject *context, CUstream str
  * says that `call` cannot be captured. Between begin and end. */
 int cudriver_streams_refuse(CoreState *state, const ContextObject *context, const char *call);
 
+/* Waits for what is queued by now on our streams of a context, by other libraries, too. 0, or -1
+ * with an exception set. Between begin and end. */
+int cudriver_streams_wait(CoreState *state, ContextObject *context);
+
 /*
  * What is queued on a stream that is being captured becomes a node of a graph and runs whenever
  * that is launched. To wait for the stream, or to ask how far it is, breaks the capture, so each

@@ -238,6 +238,32 @@ static StreamObject *stream_of_entry(struct cudriver_live *entry, const ContextO
     return strcmp(entry->kind, "stream") == 0 && stream->context == context ? stream : NULL;
 }
 
+int cudriver_streams_wait(CoreState *state, ContextObject *context)
+{
+    PyObject *busy = PyList_New(0); /* other threads may drop them meanwhile */
+    int failed = busy == NULL ? -1 : 0;
+
+    for (struct cudriver_live *entry = state->live.newest; entry != NULL && failed == 0;
+         entry = entry->next) {
+        StreamObject *stream = stream_of_entry(entry, context);
+        /* Without a reference it is being deallocated. */
+        if (stream != NULL && Py_REFCNT(stream) > 0 && !cudriver_capture_forbids(stream->handle) &&
+            cuda.cuStreamQuery(stream->handle) == CUDA_ERROR_NOT_READY) {
+            failed = PyList_Append(busy, (PyObject *)stream);
+        }
+    }
+    for (Py_ssize_t i = 0; failed == 0 && i < PyList_GET_SIZE(busy); i++) {
+        StreamObject *stream = (StreamObject *)PyList_GET_ITEM(busy, i);
+        if (!stream->closed) {
+            stream->users++;
+            failed = cudriver_stream_drain(state, context, stream->handle, NULL);
+            stream->users--;
+        }
+    }
+    Py_XDECREF(busy);
+    return failed;
+}
+
 int cudriver_streams_refuse(CoreState *state, const ContextObject *context, const char *call)
 {
     int failed = 0;

@@ -327,6 +327,20 @@ def test_memory_of_a_stream_that_tells_nothing_is_freed(
     assert graph.end() == (901 if broken else 0)
 
 
+def test_a_stream_whose_capture_is_broken_can_be_closed_once_that_ends(
+    capture: Any, driver: Any
+) -> None:
+    """Until then its owner needs the handle, to end the capture."""
+    stream = cu.Stream()
+    graph = capture(stream).begin()
+    assert driver.cuStreamSynchronize(graph.handle) == 900
+    assert graph.status() == BROKEN
+    with pytest.raises(cu.CudaError, match="must live until the capture ends"):
+        stream.close()
+    assert graph.end() == 901
+    stream.close()
+
+
 def test_the_interpreters_exit_waits_for_no_capture() -> None:
     program = """
         import ctypes, cudriver as cu

@@ -153,6 +153,22 @@ def test_context_synchronize_behind_another_librarys_work(cu, sim, interrupted) 
     assert (array.to_numpy() == 7).all()
 
 
+def test_context_synchronize_behind_another_librarys_work_on_our_stream(cu, interrupted) -> None:
+    """The default stream, which does not wait for that one, is idle."""
+    library, stream, go_on = ctypes.CDLL(cu.driver_path()), cu.Stream(), threading.Event()
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    def pause(_: object) -> None:
+        go_on.wait(2 * LATEST)
+
+    assert library.cuLaunchHostFunc(ctypes.c_void_p(stream.handle), pause, None) == 0
+    interrupted(stream.context.synchronize)
+    assert not stream.done
+    go_on.set()
+    stream.context.synchronize()
+    assert stream.done
+
+
 def test_blocking_copy_behind_a_streams_work(cu, sim, interrupted, held) -> None:
     stream, _, array = held
     out = np.zeros(1000, "u1")

@@ -32,7 +32,7 @@ STEP = 64 << 20
 HUGE_PAGE = 2 << 20
 EXIT_PATIENCE = 2.0  # seconds that the interpreter's exit waits for a thread
 
-_ArrayT = TypeVar("_ArrayT")
+ArrayT = TypeVar("ArrayT")
 
 
 class _Work:
@@ -104,7 +104,7 @@ class _Memory:
 
 
 @final
-class Pinning(Generic[_ArrayT]):
+class Pinning(Generic[ArrayT]):
     """Page-locking under way, as `pin_async` and `pinned_empty_async` return it.
 
     Notes
@@ -128,7 +128,7 @@ class Pinning(Generic[_ArrayT]):
 
     __slots__ = ("__weakref__", "_array", "_closed", "_owner")
 
-    _array: _ArrayT | None
+    _array: ArrayT | None
     _closed: bool
     _owner: _Owner
 
@@ -136,7 +136,7 @@ class Pinning(Generic[_ArrayT]):
         raise TypeError("pin_async() and pinned_empty_async() make a Pinning")
 
     @property
-    def array(self) -> _ArrayT | None:
+    def array(self) -> ArrayT | Any:  # not None, for which every user would have to test
         """Array whose memory is page-locked; None once this is closed."""
         return self._array
 
@@ -232,8 +232,8 @@ class Pinning(Generic[_ArrayT]):
 Pinning.__module__ = "cudriver"
 
 
-def _begin(array: _ArrayT, owner: _Owner, fresh: bool) -> Pinning[_ArrayT]:
-    pinning: Pinning[_ArrayT] = object.__new__(Pinning)
+def _begin(array: ArrayT, owner: _Owner, fresh: bool) -> Pinning[ArrayT]:
+    pinning: Pinning[ArrayT] = object.__new__(Pinning)
     pinning._array, pinning._closed, pinning._owner = array, False, owner
     owner.work.start(fresh)
     return pinning

@@ -23,7 +23,8 @@ class Lost:
     """Looks for it while the libraries are resolved."""
 
     def __init__(self, tree: Root, facts: Facts, owners: records.Owners) -> None:
-        self.tree, self.facts = tree, facts
+        self.tree: Root = tree
+        self.facts: Facts = facts
         self.required: dict[str, Distribution] = {}  # by what has to do with CUDA
         self.by: dict[str, set[str]] = {}  # a required distribution: those that require it
         self._require()

@@ -44,10 +44,10 @@ class Place:
     def __init__(
         self, path: str, folders: list[str], fault: FileFault | None, gone: bool = False
     ) -> None:
-        self.path = path  # "" of a namespace
-        self.folders = folders  # in which its submodules are looked for; [] of a module
-        self.fault = fault
-        self.gone = gone
+        self.path: str = path  # "" of a namespace
+        self.folders: list[str] = folders  # in which its submodules are looked for; [] of a module
+        self.fault: FileFault | None = fault
+        self.gone: bool = gone
 
     @property
     def source(self) -> bool:
@@ -60,12 +60,13 @@ class Modules:
     def __init__(self, root: Root, env: Environment, faults: Collection[FileFault]) -> None:
         """faults: files that are not as their packages brought them."""
         self.root = root
-        self.site_packages = env.site_packages
+        self.site_packages: list[str] = env.site_packages
         digits = (env.python or "").split(".")[:2]
-        self.version = tuple(map(int, digits)) if all(map(str.isdecimal, digits)) else ()
+        known = all(map(str.isdecimal, digits))
+        self.version: tuple[int, ...] = tuple(map(int, digits)) if known else ()
         own = f".cpython-{env.tag}-{env.platform}-linux-gnu.so"
-        self.endings = (own, ".abi3.so", ".so", ".py", ".pyc")
-        self.faults = {fault.file: fault for fault in faults}
+        self.endings: tuple[str, ...] = (own, ".abi3.so", ".so", ".py", ".pyc")
+        self.faults: dict[str, FileFault] = {fault.file: fault for fault in faults}
         self._hiding = [pair for pair in self.faults.items() if pair[1].what == "hidden"]
         self.majors: set[str] = set()  # of CUDA, for packages with a folder for each
         self.instead: dict[str, str] = {}  # by module, the folder that it is taken from

@@ -45,7 +45,7 @@ class Reach:
         those that require it.
         """
         self.modules = modules
-        self.absent = {each.name: each for each in absent}
+        self.absent: dict[str, Absent] = {each.name: each for each in absent}
         self.required = required
         # Extension modules that imports reach, and whether an ImportError of theirs is survived.
         self.libraries: list[tuple[Framework, str, bool]] = []

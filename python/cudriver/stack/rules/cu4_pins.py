@@ -181,8 +181,10 @@ class Pins:
     """All pins, and what is asked of them again and again."""
 
     def __init__(self, facts: Facts) -> None:
-        self.pins = pins(facts)
-        self.installed = {dist.name: dist for dist in reversed(facts.distributions)}
+        self.pins: list[Pin] = pins(facts)
+        self.installed: dict[str, Distribution] = {
+            dist.name: dist for dist in reversed(facts.distributions)
+        }
         self.by_name: dict[str, list[Pin]] = {}
         for pin in self.pins:
             self.by_name.setdefault(pin.requirement.name, []).append(pin)

@@ -272,7 +272,9 @@ int cudriver_device_array_check(DeviceArrayObject *self)
         PyErr_Format(PyExc_ValueError, "%R is closed", self);
         return -1;
     }
-    return cudriver_context_check(self->memory->context);
+    return self->memory->context->state == CUDRIVER_CONTEXT_OPEN
+               ? 0
+               : cudriver_context_check(self->memory->context);
 }
 
 int cudriver_device_array_endpoint(PyObject *object, bool write, struct cudriver_endpoint *end)

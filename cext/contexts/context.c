@@ -408,7 +408,9 @@ int cudriver_context_enter(CoreState *state, ContextObject *self, bool *pushed)
 
 void cudriver_context_leave(ContextObject *self, bool pushed)
 {
-    cudriver_context_unmake_current(pushed);
+    if (pushed) {
+        cudriver_context_unmake_current(pushed);
+    }
     self->in_use--;
 }
 

@@ -41,21 +41,6 @@ char *staging_block(const struct cudriver_staging_transfer *transfer, size_t par
     return transfer->blocks.memory + part % transfer->blocks.count * transfer->job.parts.largest;
 }
 
-/* Locked. Parts that may be moved. Through words the stream tells how far it is; none while the
- * lane serves an earlier copy. */
-static size_t parts_released(const struct cudriver_staging_transfer *transfer)
-{
-    int32_t passed;
-
-    if (!transfer->words) {
-        return transfer->at.released;
-    }
-    passed = words_passed(transfer);
-    return passed < 0              ? 0
-           : transfer->job.plan.up ? (size_t)passed + transfer->blocks.count
-                                   : (size_t)passed;
-}
-
 /* Locked. */
 static void transfer_unlist(struct cudriver_staging_transfer *transfer)
 {
@@ -154,10 +139,16 @@ static bool words_ended(struct cudriver_staging_transfer *transfer)
 /* Locked. Takes the next piece, if its part is released. */
 static bool piece_take(struct cudriver_staging_transfer *transfer, struct piece *piece)
 {
-    size_t part = transfer->at.taking;
+    size_t part = transfer->at.taking, released = transfer->at.released;
 
+    if (transfer->words) { /* the stream tells how far it is; no parts while an earlier copy has the
+                              lane */
+        int32_t passed = words_passed(transfer);
+        released =
+            passed < 0 ? 0 : (size_t)passed + (transfer->job.plan.up ? transfer->blocks.count : 0);
+    }
     if (part == transfer->job.parts.count || transfer->stopped || staging.stopping ||
-        part >= parts_released(transfer)) {
+        part >= released) {
         return false;
     }
     *piece = (struct piece){transfer, part, transfer->at.taken, transfer->at.until};
@@ -429,20 +420,14 @@ void staging_pack_expect(int threads)
     staging_unlock();
 }
 
-/* Locked. Starts threads until there are as many as the transfers want. */
-static void threads_provide(void)
-{
-    while (staging.threads < threads_allowed() && platform_thread_start(thread_main, NULL)) {
-        staging.threads++;
-    }
-}
-
 bool staging_pack_ensure(void)
 {
     bool one;
 
     staging_lock();
-    threads_provide();
+    while (staging.threads < threads_allowed() && platform_thread_start(thread_main, NULL)) {
+        staging.threads++;
+    }
     one = staging.threads > 0;
     staging_unlock();
     return one;
@@ -469,7 +454,9 @@ void staging_pack_list(struct cudriver_staging_transfer *transfer)
     staging.wanted += transfer->packers;
     staging.words += transfer->words;
     atomic_fetch_add_explicit(&staging.news, 1, memory_order_release);
-    threads_provide();
+    while (staging.threads < threads_allowed() && platform_thread_start(thread_main, NULL)) {
+        staging.threads++;
+    }
     /* An asynchronous call returns at once: one thread, and one that may be napping, wake the rest.
      */
     threads_wake(transfer->words ? 2 : TUNING_CALLED);

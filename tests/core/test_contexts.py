@@ -14,60 +14,15 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from conftest import DRIVER
-from parallel import in_thread, together
+from contextkit import FEW, Driver
+from parallel import in_thread
 from program import output
-
-#: Contexts in a loop: on a GPU one takes 0.2 s.
-FEW = 20 if DRIVER == "sim" else 3
-
-
-class Driver:
-    """Another library of this process, on the same libcuda."""
-
-    def __init__(self, path: str) -> None:
-        self.library = ctypes.CDLL(path)
-
-    def call(self, name: str, *arguments: Any) -> int:
-        return getattr(self.library, name)(*arguments)
-
-    def current(self) -> int | None:
-        handle = ctypes.c_void_p()
-        assert self.call("cuCtxGetCurrent", ctypes.byref(handle)) == 0
-        return handle.value
-
-    def create(self, device: int = 0) -> int:
-        """A context on top of this thread's stack."""
-        handle = ctypes.c_void_p()
-        assert self.call("cuCtxCreate_v2", ctypes.byref(handle), 0, device) == 0
-        assert handle.value
-        return handle.value
-
-    def pop(self) -> int | None:
-        handle = ctypes.c_void_p()
-        assert self.call("cuCtxPopCurrent_v2", ctypes.byref(handle)) == 0
-        return handle.value
-
-    def push(self, handle: int) -> None:
-        assert self.call("cuCtxPushCurrent_v2", ctypes.c_void_p(handle)) == 0
-
-    def destroy(self, handle: int) -> None:
-        assert self.call("cuCtxDestroy_v2", ctypes.c_void_p(handle)) == 0
-
-    def primary_state(self, device: int) -> tuple[int, bool]:
-        flags, active = ctypes.c_uint(), ctypes.c_int()
-        code = self.call(
-            "cuDevicePrimaryCtxGetState", device, ctypes.byref(flags), ctypes.byref(active)
-        )
-        assert code == 0
-        return flags.value, bool(active.value)
 
 
 @pytest.fixture(scope="module")
@@ -103,15 +58,6 @@ def test_new_context_is_on_no_stack(cu, driver: Driver) -> None:
     context.close()
     assert context.closed
     assert "closed" in repr(context)
-
-
-def test_push_pop(cu, driver: Driver, context) -> None:
-    before = driver.current()
-    context.push()
-    assert driver.current() == context.handle
-    assert cu.current_context() is context
-    context.pop()
-    assert driver.current() == before
 
 
 def test_with_nested_and_repeated(cu, driver: Driver, context) -> None:
@@ -153,25 +99,12 @@ def test_threads_have_stacks_of_their_own(cu, context) -> None:
         assert cu.current_context() is context
 
 
-def test_one_context_on_many_threads_at_once(cu, context) -> None:
-    gate = threading.Barrier(8)
-    seen = []
-
-    def body() -> None:
-        with context:
-            gate.wait()
-            seen.append(cu.current_context() is context)
-            gate.wait()
-
-    together(*[body] * 8)
-    assert seen == [True] * 8
-
-
 def test_calls_in_a_context_that_is_not_current_leave_the_stack(cu, context) -> None:
     before = cu.context_stack()
     context.synchronize()
     context.memory_info()
     context.cache_config = "l1"
+    assert context.cache_config in ("none", "shared", "l1", "equal")
     assert context.stream_priority_range.least >= context.stream_priority_range.greatest
     assert context.limits["stack_size"] > 0
     assert cu.context_stack() == before
@@ -230,11 +163,6 @@ def test_with_notices_what_its_body_left_on_the_stack(cu, context) -> None:
     other.pop()
     context.pop()
     other.close()
-
-
-def test_with_notices_what_its_body_took_off_the_stack(cu, context) -> None:
-    with pytest.raises(cu.InvalidContextError), context:
-        context.pop()
 
 
 def test_closing_what_is_current_here(cu, context) -> None:
@@ -368,16 +296,6 @@ def test_everything_about_a_closed_context(cu, context) -> None:
     assert context.closed
 
 
-def test_dropping_the_last_reference_destroys(cu, sim) -> None:
-    before = sim.live("contexts")
-    context = cu.Context()
-    seen = weakref.ref(context)
-    assert sim.live("contexts") == before + 1
-    del context
-    assert seen() is None
-    assert sim.live("contexts") == before
-
-
 def test_what_lives_in_a_context_keeps_it(cu, sim) -> None:
     before = sim.live("contexts")
     context = cu.Context()
@@ -458,11 +376,6 @@ def test_a_reset_by_others_leaves_what_was_pushed_on_the_stack() -> None:
     assert output(program) == "['refused', 'refused', 'refused'] True\n"
 
 
-def test_thread_that_ends_lets_its_contexts_be_closed(cu, context) -> None:
-    in_thread(context.push)
-    context.close()
-
-
 # ---- limits and settings -------------------------------------------------------------------------
 
 
@@ -477,12 +390,6 @@ def test_limits_are_a_mapping(cu, context) -> None:
     assert context.limits["stack_size"] >= 8192
 
 
-def test_a_limit_may_be_any_integer(context) -> None:
-    limits = context.limits
-    limits["stack_size"] = np.int64(4096)
-    assert limits["stack_size"] >= 4096
-
-
 def test_the_limits_of_a_closed_context_can_be_shown(cu) -> None:
     context = cu.Context()
     limits = context.limits
@@ -493,31 +400,13 @@ def test_the_limits_of_a_closed_context_can_be_shown(cu) -> None:
 
 
 def test_bad_limits(cu, context) -> None:
-    with pytest.raises(KeyError):
-        context.limits["nonsense"]
-    with pytest.raises(KeyError):
-        context.limits[3]
-    with pytest.raises(KeyError):
-        context.limits["nonsense"] = 3
-    with pytest.raises(TypeError, match=r"stack_size is an int .*, not str"):
-        context.limits["stack_size"] = "x"
-    with pytest.raises(ValueError, match=r"stack_size is an int from 0 .*, not -1"):
-        context.limits["stack_size"] = -1
-    with pytest.raises(ValueError, match=f"stack_size is an int from 0 .*, not {1 << 64}"):
-        context.limits["stack_size"] = 1 << 64
+    for name in ("nonsense", 3):
+        with pytest.raises(KeyError):
+            context.limits[name]
+        with pytest.raises(KeyError):
+            context.limits[name] = 3
     with pytest.raises(cu.CudaError, match=r"cuCtxSetLimit\(stack_size, "):
         context.limits["stack_size"] = (1 << 63) - 1
-    with pytest.raises(TypeError):
-        del context.limits["stack_size"]
-
-
-def test_cache_config(cu, context) -> None:
-    for name in ("none", "shared", "l1", "equal"):
-        context.cache_config = name
-        assert context.cache_config in ("none", "shared", "l1", "equal")
-    for bad in ("L1", "", 1, None):
-        with pytest.raises(ValueError, match="cache_config is"):
-            context.cache_config = bad
     with pytest.raises(ValueError, match="cache_config is"):
         del context.cache_config
 
@@ -555,13 +444,6 @@ def test_the_old_name_of_exists_works_with_a_warning(cu, context) -> None:
 
 
 # ---- primary contexts ----------------------------------------------------------------------------
-
-
-def test_primary_context_is_one_object(cu) -> None:
-    device = cu.Device(0)
-    assert device.primary_context() is device.primary_context()
-    assert device.primary_context().is_primary
-    assert "primary" in repr(device.primary_context())
 
 
 def test_primary_context_is_given_back_with_its_last_owner(cu, driver, two_devices) -> None:
@@ -646,14 +528,6 @@ def test_primary_flags(cu, driver, two_devices) -> None:
     with pytest.raises(cu.CudaError):
         device.primary_context(7)
     context.close()
-
-
-def test_primary_and_manual_contexts_of_one_device(cu, context) -> None:
-    primary = cu.Device(0).primary_context()
-    with primary, context, primary:
-        assert cu.context_stack()[-3:] == [primary, context, primary]
-        assert cu.device_empty(1).context is primary
-    assert primary.handle != context.handle
 
 
 #: What may live in a primary context, made there; and what a reset says of it.
@@ -913,438 +787,6 @@ def test_threads_that_used_it_by_default_go_on_after_a_reset() -> None:
         print(said)
     """
     assert output(program) == "[0.0]\n"
-
-
-# ---- other libraries -----------------------------------------------------------------------------
-
-
-def test_foreign_context_is_shown_and_left_alone(cu, driver: Driver) -> None:
-    handle = driver.create()
-    foreign = cu.current_context()
-    assert foreign.handle == handle
-    assert "foreign" in repr(foreign)
-    assert cu.current_context() is foreign
-    assert cu.context_stack()[-1] is foreign
-    array = cu.to_device(np.arange(5))
-    assert array.context is foreign
-    assert array.to_numpy().tolist() == [0, 1, 2, 3, 4]
-    del array
-    foreign.close()
-    del foreign
-    gc.collect()
-    assert driver.current() == handle, "it is not ours to destroy"
-    driver.destroy(handle)
-
-
-def test_a_foreign_context_leaves_the_primary_one_as_it_is(cu, sim, driver: Driver) -> None:
-    """To tell the two apart the primary one is asked for, and given back."""
-    primary = cu.Device(0).primary_context()
-    for _ in range(3):
-        before = sim.live("primary_retains")
-        assert before > 0
-        handle = driver.create()
-        foreign = cu.current_context()
-        assert (foreign.handle, foreign.is_primary) == (handle, False)
-        assert foreign is not primary
-        assert sim.live("primary_retains") == before
-        foreign.close()
-        driver.destroy(handle)
-    assert sim.live("primary_retains") == before
-
-
-def test_foreign_context_destroyed_by_its_owner(cu, driver: Driver) -> None:
-    handle = driver.create()
-    foreign = cu.current_context()
-    array, stream, event = cu.device_empty(100), cu.Stream(), cu.Event()
-    event.record(stream)
-    driver.destroy(handle)
-    calls: list[Callable[[], Any]] = [
-        foreign.synchronize,
-        stream.synchronize,
-        lambda: stream.done,
-        event.synchronize,
-        lambda: event.done,
-        lambda: array.fill(1),
-        lambda: cu.copy_async(array, np.zeros(100), stream),
-    ]
-    for call in calls:
-        with pytest.raises(cu.InvalidContextError):
-            call()
-    stream.close()
-    event.close()
-    array.close()
-
-
-@pytest.mark.parametrize("looked", [False, True])
-def test_foreign_context_destroyed_with_a_copy_in_flight(
-    cu, sim, driver: Driver, looked: bool
-) -> None:
-    handle = driver.create()
-    source, array, stream = np.zeros(10), cu.device_zeros(10), cu.Stream()
-    sim.hold()
-    transfer = cu.copy_async(array, source, stream)
-    if looked:
-        assert not transfer.done
-    sim.release()
-    driver.destroy(handle)
-    with pytest.raises(cu.InvalidContextError):
-        transfer.wait()
-    with pytest.raises(cu.InvalidContextError):
-        cu.copy(array, np.zeros(10))
-    gone = weakref.ref(source)
-    del source
-    assert gone() is None, "its ends are let go"
-    stream.close()
-    array.close()
-
-
-def test_foreign_handle_that_was_given_out_again(cu, driver: Driver) -> None:
-    """A new context at the address of an old one is another context."""
-    handles = set()
-    seen = []
-    for _ in range(4):
-        handle = driver.create()
-        handles.add(handle)
-        seen.append(cu.current_context())
-        driver.destroy(handle)
-        assert cu.context_stack() is not None
-    assert len({id(context) for context in seen}) == 4
-
-
-def scan() -> int:
-    names = []
-    for path in Path("/proc/self/task").glob("*/comm"):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
-            names.append(path.read_text())
-    return names.count("cudriver-keep\n")
-
-
-def keepers() -> int:
-    """Threads of ours that hold a foreign context. The kernel's list of threads may stop at one
-    that ends just then, so the largest of several counts is right."""
-    return max(scan() for _ in range(4))
-
-
-def wait_for_keepers(count: int) -> None:
-    """They end by themselves, soon after they are let go."""
-    until = time.monotonic() + 60
-    while (found := keepers()) != count:
-        assert time.monotonic() < until, f"{found} keepers, not {count}"
-        time.sleep(0.001)
-
-
-@pytest.fixture
-def no_keepers(cu, driver: Driver) -> None:
-    """The foreign context that was met last is kept; closed, it is not."""
-    handle = driver.create()
-    cu.current_context().close()
-    driver.destroy(handle)
-    wait_for_keepers(0)
-
-
-@pytest.mark.usefixtures("no_keepers")
-def test_a_foreign_context_is_held_while_it_is_known(cu, driver: Driver) -> None:
-    handle = driver.create()
-    foreign = cu.current_context()
-    assert keepers() == 1
-    assert cu.current_context() is foreign
-    for _ in range(20):
-        cu.device_zeros(3).to_numpy()
-    assert keepers() == 1, "one is enough for all calls"
-    driver.destroy(handle)
-    for _ in range(FEW):
-        fresh = driver.create()
-        assert fresh != handle, "what is current somewhere is not given out again"
-        driver.destroy(fresh)
-        with pytest.raises(cu.InvalidContextError):
-            foreign.synchronize()
-    foreign.close()
-    wait_for_keepers(0)
-
-
-@pytest.mark.usefixtures("no_keepers")
-def test_foreign_contexts_come_and_go(cu, driver: Driver) -> None:
-    for _ in range(FEW):
-        handle = driver.create()
-        array = cu.to_device(np.arange(5))
-        driver.destroy(handle)
-        with pytest.raises(cu.InvalidContextError):
-            array.to_numpy()
-        array.close()
-        del array
-    wait_for_keepers(0)
-
-
-@pytest.mark.usefixtures("no_keepers")
-def test_a_foreign_context_that_no_thread_can_hold(cu, sim, driver: Driver) -> None:
-    handle = driver.create()
-    sim.fail_next("cuCtxSetCurrent", 2)
-    foreign = cu.current_context()
-    wait_for_keepers(0)
-    assert cu.current_context() is foreign
-    assert cu.to_device(np.arange(3)).to_numpy().tolist() == [0, 1, 2]
-    foreign.close()
-    driver.destroy(handle)
-
-
-def test_a_foreign_context_that_is_gone_is_not_left_on_the_stack(cu, driver: Driver) -> None:
-    handle = driver.create()
-    foreign, array = cu.current_context(), cu.device_zeros(100)
-    assert driver.pop() == handle
-    driver.destroy(handle)
-    before = driver.current()
-    calls: list[Callable[[], Any]] = [
-        foreign.synchronize,
-        array.to_numpy,
-        lambda: array.fill(1),
-        lambda: cu.copy(array, np.zeros(100)),
-    ]
-    for call in calls:
-        with pytest.raises(cu.InvalidContextError):
-            call()
-        assert driver.current() == before
-    array.close()
-    assert driver.current() == before
-
-
-def test_a_stream_of_a_context_that_is_gone_leaves_the_arrays_own_alone(
-    cu, driver: Driver, context
-) -> None:
-    with context:
-        array = cu.device_zeros(100)
-    handle = driver.create()
-    stream = cu.Stream()
-    assert driver.pop() == handle
-    driver.destroy(handle)
-    before = driver.current()
-    for call in (
-        lambda: cu.copy_async(array, np.ones(100), stream),
-        lambda: cu.copy_async(array[::2], cu.pinned_zeros(50), stream),
-        lambda: array.fill(1, stream),
-    ):
-        with pytest.raises(cu.InvalidContextError):
-            call()
-        assert driver.current() == before
-    assert not array.to_numpy().any()
-    array.close()
-    stream.close()
-    context.close()
-    assert context.closed, "no call counts as running in it"
-
-
-@pytest.mark.usefixtures("no_keepers")
-def test_many_threads_meet_one_foreign_context(cu, driver: Driver) -> None:
-    handle = driver.create()
-    gate = threading.Barrier(8)
-    seen = []
-
-    def body() -> None:
-        driver.push(handle)
-        gate.wait()
-        seen.append(cu.current_context())
-        gate.wait()
-        driver.pop()
-
-    together(*[body] * 8)
-    wait_for_keepers(1)
-    assert len(set(map(id, seen))) == 1
-    seen.pop().close()
-    driver.destroy(handle)
-
-
-@pytest.mark.usefixtures("no_keepers")
-def test_the_stack_is_shown_around_a_context_that_was_destroyed(
-    cu, driver: Driver, context
-) -> None:
-    """It is destroyed by another thread while it is on this one's stack, and was never ours."""
-
-    def body() -> None:
-        handle = driver.create()
-        in_thread(lambda: driver.destroy(handle))
-        with context:
-            assert cu.context_stack() == [context]
-            assert driver.current() == context.handle
-        assert driver.current() == handle, "all is as it was"
-        with pytest.raises(cu.InvalidContextError, match="cannot pop"):
-            context.pop()
-        assert driver.pop() == handle
-        assert cu.context_stack() == []
-
-    in_thread(body)
-    wait_for_keepers(0)
-
-
-def test_a_context_below_one_that_was_destroyed_is_kept_and_popped(
-    cu, driver: Driver, context, two_devices
-) -> None:
-    """To look below it would be to pop it, and the driver might not push it again."""
-
-    def body() -> None:
-        primary = two_devices[1].primary_context()
-        with context:
-            primary.push()
-            with context:
-                assert driver.call("cuDevicePrimaryCtxReset_v2", 1) == 0
-                with pytest.raises(cu.InvalidContextError, match="was reset by other code"):
-                    primary.synchronize()
-                assert cu.context_stack() == [context]
-            assert cu.context_stack() == []
-            with pytest.raises(cu.InvalidContextError, match="on the stack of thread"):
-                context.close()
-            primary.pop()
-            assert cu.context_stack() == [context]
-        assert cu.context_stack() == []
-        primary.close()
-
-    in_thread(body)
-
-
-def test_a_fork_and_the_exit_with_a_foreign_context() -> None:
-    program = """
-        import ctypes, os, sys, warnings, cudriver as cu
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python's own, of threads at a fork
-        cu.init()
-        library, handle = ctypes.CDLL(cu.driver_path()), ctypes.c_void_p()
-        assert library.cuCtxCreate_v2(ctypes.byref(handle), 0, 0) == 0
-        foreign, array = cu.current_context(), cu.device_zeros(4)
-        child = os.fork()
-        if child == 0:
-            del array
-            try:
-                foreign.close()
-            except cu.CudaError:
-                pass
-            print("child", flush=True)
-            sys.exit(0)
-        print(os.waitpid(child, 0)[1], array.to_numpy().sum())
-    """
-    assert output(program).splitlines() == ["child", "0 0.0"]
-
-
-@pytest.mark.parametrize("when", ["open", "closed"])
-def test_copies_leave_nothing_in_a_foreign_context(when: str) -> None:
-    """What the copy engine keeps there for the next copy must not be looked for after its end."""
-    program = """
-        import ctypes, sys, numpy as np, cudriver as cu
-        cu.init()
-        library, handle = ctypes.CDLL(cu.driver_path()), ctypes.c_void_p()
-        for _ in range(3):
-            assert library.cuCtxCreate_v2(ctypes.byref(handle), 0, 0) == 0
-            source = np.arange(6 << 20, dtype="u1")
-            array = cu.to_device(source)
-            assert cu.explain_copy(array, source).path == "staged"
-            assert (array.to_numpy() == source).all()
-            if sys.argv[1] == "closed":
-                array.close()
-                del array
-                cu.current_context().close()
-            assert library.cuCtxDestroy_v2(handle) == 0
-            if cu.driver_is_simulated():
-                library.cudriver_sim_reset_counts()
-            cu.trim_host_memory()
-            for name in (b"cuStreamDestroy_v2", b"cuEventDestroy_v2", b"cuModuleUnload"):
-                # The real driver crashes at times when it is given what went with the context.
-                assert not cu.driver_is_simulated() or library.cudriver_sim_call_count(name) == 0
-        assert (cu.to_device(source).to_numpy() == source).all()
-        print(cu.current_context().is_primary)
-    """
-    assert output(program, when) == "True\n"
-
-
-def test_contexts_of_other_libraries_in_several_threads(sim) -> None:
-    """That one thread begins to use its own takes nothing away from another in its."""
-    program = """
-        import ctypes, threading, numpy as np, cudriver as cu
-        cu.init()
-        library, failures = ctypes.CDLL(cu.driver_path()), []
-        def body():
-            handle = ctypes.c_void_p()
-            assert library.cuCtxCreate_v2(ctypes.byref(handle), 0, 0) == 0
-            source = np.arange(3 << 20, dtype="u1")
-            try:
-                for _ in range(40):
-                    array = cu.to_device(source)
-                    cu.copy(array, source)
-                    array.close()
-            except Exception as error:
-                failures.append(error)
-            library.cuCtxDestroy_v2(handle)
-        threads = [threading.Thread(target=body) for _ in range(4)]
-        [thread.start() for thread in threads]
-        [thread.join() for thread in threads]
-        print(failures)
-    """
-    assert output(program) == "[]\n"
-
-
-def test_popped_by_another_library(cu, driver: Driver) -> None:
-    context = cu.Context()
-    context.push()
-    assert driver.pop() == context.handle
-    with pytest.raises(cu.InvalidContextError):
-        context.pop()
-    context.close()
-    assert context.closed, "it is on no stack, whatever we had noted"
-
-
-def test_pushed_by_another_library(cu, driver: Driver, context) -> None:
-    driver.push(context.handle)
-    assert cu.current_context() is context
-    context.pop()
-
-
-def test_primary_context_retained_by_another_library_first(cu, driver, two_devices) -> None:
-    handle = ctypes.c_void_p()
-    assert driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(handle), 1) == 0
-    driver.push(handle.value)
-    found = cu.current_context()
-    assert found.is_primary
-    assert found is two_devices[1].primary_context()
-    driver.pop()
-    found.close()
-    assert driver.primary_state(1)[1] is True, "the other library's hold is still there"
-    assert driver.call("cuDevicePrimaryCtxRelease_v2", 1) == 0
-    assert driver.primary_state(1)[1] is False
-
-
-def test_stack_of_ours_and_of_others(cu, driver: Driver, context) -> None:
-    def body() -> None:
-        with context:
-            handle = driver.create()
-            with context:
-                stack = cu.context_stack()
-                assert [c.handle for c in stack] == [context.handle, handle, context.handle]
-                assert [c is context for c in stack] == [True, False, True]
-                del stack
-            driver.destroy(handle)
-            assert driver.current() == context.handle
-
-    in_thread(body)
-
-
-def test_walking_the_stack_fails_half_way(cu, sim, context) -> None:
-    with context, context:
-        sim.fail("cuCtxPopCurrent_v2:2:999")
-        with pytest.raises(cu.CudaError, match="cuCtxPopCurrent_v2"):
-            cu.context_stack()
-        sim.clear_faults()
-        assert cu.context_stack()[-2:] == [context, context]
-        with pytest.raises(cu.InvalidContextError):
-            context.close()
-
-
-def test_pool_memory_is_freed_where_no_context_is_left() -> None:
-    """It survives the context."""
-    program = """
-        import ctypes, cudriver as cu
-        array = cu.device_empty(100)
-        driver = ctypes.CDLL(cu.driver_path())
-        driver.cuDevicePrimaryCtxReset_v2(0)
-        del array
-        print([row.kind for row in cu.live_allocations()])
-        print(getattr(driver, "cudriver_sim_live", lambda _: 0)(b"allocations"))
-    """
-    assert output(program).splitlines() == ["['primary context']", "0"]
 
 
 def test_popping_what_was_not_pushed_here_says_so(cu) -> None:

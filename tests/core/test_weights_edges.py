@@ -21,15 +21,7 @@ import safetensors.numpy
 
 import cudriver as cu
 from cudriver.weights import reading
-
-
-def raw(header: Any, data: bytes = b"") -> bytes:
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    return len(text).to_bytes(8, "little") + text + data
-
-
-def entry(dtype: str, shape: list[int], begin: int, end: int) -> dict[str, Any]:
-    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+from weightskit import entry, raw
 
 
 def npy(descr: str, shape: str, data: bytes) -> bytes:
@@ -264,6 +256,8 @@ def test_an_array_that_is_missing_is_told_beside_those_that_are_there(
 ) -> None:
     data = raw({name: entry("U8", [0], 0, 0) for name in "fedcba"[6 - count :]})
     assert said(tmp_path / "x", data, names=["z", "y"]) == f"FILE has no array 'y'; {has}"
+    with pytest.raises(TypeError, match="names is the str 'a'"):
+        cu.load_safetensors(tmp_path / "x", names="a")
 
 
 LENGTHS = "at most 64 lengths, and of fewer than 2**63 bytes"
@@ -302,6 +296,15 @@ TOLD = {
         raw({"x": entry("U8", [3], 0, 2)}, b"ab"),
         "FILE: tensor 'x' has 2 bytes; U8 of shape (3,) has 3 bytes",
     ),
+    "half a byte": (
+        raw({"x": entry("F4", [3], 0, 1)}, b"0"),
+        "FILE: tensor 'x' has 1 bytes; F4 of shape (3,) has 12 bits, not whole bytes",
+    ),
+    "overlap": (
+        raw({"x": entry("U8", [2], 0, 2), "y": entry("U8", [2], 1, 3)}, b"012"),
+        f"FILE: tensor 'y' begins at byte {BASE + 1} of the file, and the one before it ends at "
+        f"{BASE + 2}",
+    ),
     "twice": (raw(b'{"x":1,"x":2}'), "FILE: the header has 'x' twice"),
     "type": (raw({"x": entry("f32", [], 0, 4)}), "FILE: tensor 'x' has the unknown dtype 'f32'"),
     "metadata": (
@@ -325,10 +328,13 @@ TOLD = {
 
 
 @pytest.mark.parametrize("name", TOLD)
-def test_an_error_has_the_files_own_numbers(tmp_path: Path, name: str) -> None:
+def test_an_error_has_the_files_own_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     data, text = TOLD[name]
-    with pytest.raises(safetensors.SafetensorError):
+    with pytest.raises(safetensors.SafetensorError):  # the format's own library agrees
         safetensors.numpy.load(data)
+    monkeypatch.setattr("cudriver.weights.safetensors.device_empty", pytest.fail)
     assert said(tmp_path / "x", data) == text
 
 
@@ -417,8 +423,9 @@ def test_a_stream_has_the_order_and_the_device_the_memory(
     safetensors.numpy.save_file({"a": wanted}, tmp_path / "x.safetensors")
     for device in (0, 1):
         stream = cu.Stream(device=device)
-        for options in ({"device": device}, {"device": device, "stream": stream}):
-            found = load(path, **options)
+        for options in ({"device": device}, {"device": device, "stream": stream}, {}):
+            with contextlib.nullcontext() if options else stream:
+                found = load(path, **options)
             array = found if load is cu.load_npy else found["a"]
             stream.synchronize()
             assert array.device.ordinal == device

@@ -1,0 +1,22 @@
+"""Files of weights, as bytes."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+
+def raw(header: Any, data: bytes = b"") -> bytes:
+    """A safetensors file; the header as an object or as it stands."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data
+
+
+def entry(dtype: Any, shape: Any, begin: Any, end: Any) -> dict[str, Any]:
+    """A tensor in the header of a safetensors file."""
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+def npy(header: bytes, data: bytes = b"") -> bytes:
+    return b"\x93NUMPY\2\0" + struct.pack("<I", len(header)) + header + data

@@ -535,55 +535,6 @@ def test_the_systems_files_are_read_as_far_as_they_go(tmp_path: Path) -> None:
 # ---- page-locked arrays --------------------------------------------------------------------------
 
 
-MODELS = [
-    np.zeros((2, 3, 4)), np.asfortranarray(np.zeros((2, 3, 4))), np.zeros((2, 3, 4))[:, ::2],
-    np.zeros((4, 3, 2)).transpose(1, 0, 2), np.zeros((4, 3, 2)).transpose(1, 0, 2)[:, ::-2],
-    np.zeros(()), np.zeros((3, 0)), np.zeros((1, 5, 1)), np.broadcast_to(np.zeros(3), (2, 3)),
-    np.zeros((5, 1), order="F")[::2], np.zeros((4, 6), order="F")[::2], np.zeros((4, 6))[:, ::-1],
-    np.zeros((4, 6))[::-1].T,
-]  # fmt: skip
-
-
-def steps(array: Any) -> list[int]:
-    """The strides that matter."""
-    pairs = zip(array.strides, array.shape, strict=True)
-    return [stride for stride, length in pairs if length > 1 and array.size]
-
-
-@pytest.mark.parametrize("order", ["C", "F", "A", "K", "a", "k", "c", "f", None])
-@pytest.mark.parametrize("model", MODELS, ids=range(len(MODELS)))
-def test_an_array_like_another_has_numpys_order(model: Any, order: Any) -> None:
-    numpys = "K" if order is None else order
-    for dtype in (None, "i2"):
-        for wanted, found in (
-            (np.empty_like(model, dtype, numpys), cu.pinned_empty_like(model, dtype, order)),
-            # Not numpy.array, which takes "A" for "K" where it casts.
-            (model.astype(dtype or model.dtype, numpys), cu.pinned_array(model, dtype, order)),
-        ):
-            assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
-            assert steps(found) == steps(wanted)
-
-
-@pytest.mark.parametrize(
-    ("shape", "value", "dtype"),
-    [(3, 7, None), (3, 7.5, "i4"), ((2, 3), [1, 2, 3], None), ((), 5, "u1"), ((2, 0), 1, None),
-     (2, 1 + 2j, None), (2, np.float32(1), None), ((2, 2), [[1], [2]], "f8"), (2, True, None)],
-)  # fmt: skip
-@pytest.mark.parametrize("order", ["C", "F"])
-def test_full_is_numpys(shape: Any, value: Any, dtype: Any, order: Any) -> None:
-    wanted, found = np.full(shape, value, dtype, order), cu.pinned_full(shape, value, dtype, order)
-    assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
-    assert found.tolist() == wanted.tolist()
-    assert found.flags.f_contiguous == wanted.flags.f_contiguous
-
-
-def test_full_of_a_shape_that_does_not_fit_is_numpys_error() -> None:
-    with pytest.raises(ValueError, match="could not broadcast"):
-        cu.pinned_full((2, 2), [1, 2, 3])
-    with pytest.raises(TypeError, match="data type '' not understood"):
-        cu.pinned_full(2, 1, "")
-
-
 @pytest.mark.parametrize(
     ("given", "text"),
     [(-1, "min_bytes is a number of bytes, not -1"),
@@ -595,21 +546,6 @@ def test_a_number_of_bytes_that_is_none(given: Any, text: str) -> None:
     with pytest.raises((TypeError, ValueError)) as caught:
         cu.pinned_numpy(min_bytes=given)
     assert str(caught.value) == text
-
-
-@pytest.mark.parametrize(
-    ("min_bytes", "pinned"), [(799, True), (800, True), (801, False), (0, True)]
-)
-def test_an_array_of_as_many_bytes_is_page_locked(min_bytes: int, pinned: bool) -> None:
-    with cu.pinned_numpy(min_bytes=min_bytes) as block:
-        assert cu.is_pinned(np.empty(100)) is pinned
-        with pytest.raises(RuntimeError, match="entered already: make another"):
-            block.__enter__()
-    with pytest.raises(RuntimeError, match=r"this pinned_numpy\(\) is not entered"):
-        block.__exit__()
-    with block:  # once more
-        assert cu.is_pinned(np.empty(100)) is pinned
-    cu.pinned_numpy(min_bytes=sys.maxsize)
 
 
 def test_a_block_that_nobody_leaves_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,12 +82,9 @@ def test_rates_have_three_figures(rate: float, text: str) -> None:
 
 
 def test_sizes_at_the_edge_of_a_unit() -> None:
-    assert [show_size(n) for n in (1023, 1024, MIB, MIB - 1024)] == [
-        "1023 bytes",
-        "1 KiB",
-        "1 MiB",
-        "1023 KiB",
-    ]
+    sizes = (1023, 1024, 4080, MIB, MIB - 1024, 3 * MIB // 2, 1 << 30)
+    told = ["1023 bytes", "1 KiB", "3.984 KiB", "1 MiB", "1023 KiB", "1.5 MiB", "1 GiB"]
+    assert [show_size(n) for n in sizes] == told
 
 
 # --- memory ---

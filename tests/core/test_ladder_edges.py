@@ -53,7 +53,9 @@ def test_each_call_is_made_on_the_device_of_its_arrays(two_devices: Any, device:
     assert sums.to_numpy().sum() == model.sum()
     pinned = cu.pinned_zeros(5000, np.uint32)
     kernel("write", pinned, sums, 3)
-    assert pinned[0] == 3
+    assert np.array_equal(pinned, np.arange(5000, dtype=np.uint32) * np.uint32(0x9E3779B1) + 3)
+    kernel("read", pinned, sums)
+    assert sums.to_numpy().sum(dtype=np.uint32) == pinned.sum(dtype=np.uint32)
     with pytest.raises(ValueError, match="memory and sums must be of one device"):
         kernel("read", there, words(BLOCK, 1 - device))
 
@@ -97,6 +99,11 @@ def test_the_order_of_the_axes_counts() -> None:
             _core._ladder_copy(*ends)
     with pytest.raises(ValueError, match="dst has 80 bytes, src 40"):
         _core._ladder_copy(there, np.zeros((5, 4), "f2"))
+    back, frozen = np.zeros((4, 5), "f4"), np.zeros((4, 5), "f4")
+    frozen.flags.writeable = False
+    for ends in ((there, there), (back, back), (frozen, there)):
+        with pytest.raises(ValueError):
+            _core._ladder_copy(*ends)
 
 
 def test_ends_are_let_go_when_a_copy_is_refused(sim: Any) -> None:
@@ -140,26 +147,33 @@ def test_as_many_launches_as_are_asked_for(sim: Any, rounds: int, count: int) ->
     sim.set_latency(0)
 
 
-@pytest.mark.parametrize("function", ["cuEventCreate", "cuEventRecord", "cuLaunchKernel"])
-@pytest.mark.parametrize("nth", [1, 2, 3, 4])
+#: The calls for a kernel, and which of each is made to fail.
+CALLS = [
+    *((call, nth) for call in ("cuEventRecord", "cuLaunchKernel") for nth in (1, 2, 3, 4)),
+    *(("cuEventCreate", nth) for nth in (1, 2)),
+    *((f"cuModule{name}", 1) for name in ("LoadDataEx", "GetFunction")),
+    *((f"cu{name}", 1) for name in ("StreamCreateWithPriority", "StreamSynchronize")),
+    *((f"cu{name}", 1) for name in ("CtxSynchronize", "EventElapsedTime")),
+    ("cuMemHostGetDevicePointer_v2", 1),
+]
+
+
+@pytest.mark.parametrize(("function", "nth"), CALLS)
 def test_a_kernel_that_fails_on_the_way_leaves_nothing(sim: Any, function: str, nth: int) -> None:
     """What was launched is waited for, and what was made is destroyed."""
-    memory, sums = words(TILE), words(BLOCK)
+    memory, sums = cu.pinned_zeros(TILE, np.uint32), words(BLOCK)
     kernel("read", memory, sums)
     kinds = ("modules", "streams", "events")
     before = [sim.live(kind) for kind in kinds]
     sim.set_latency(1000)
     sim.fail(f"{function}:{nth}:719")
-    if function == "cuEventCreate" and nth > 2:
-        sim.clear_faults()  # there are two
-    else:
-        with pytest.raises(cu.CudaError) as refused:
-            kernel("read", memory, sums, 0, 2, 2)
-        assert (refused.value.code, refused.value.function) == (719, function)
-        assert sim.live("pending") == 0
+    with pytest.raises(cu.CudaError) as refused:
+        kernel("read", memory, sums, 0, 2, 2)
+    assert (refused.value.code, refused.value.function) == (719, function)
+    assert sim.live("pending") == 0 or function == "cuStreamSynchronize"
     sim.set_latency(0)
+    sim.settle()
     assert [sim.live(kind) for kind in kinds] == before
-    memory.close()
     sums.close()
 
 
@@ -204,6 +218,7 @@ def test_sizes_at_their_edges() -> None:
         ("shared_write", 4, None),
         ("read", 0, "vectors of 16 bytes, not 0 bytes"),
         ("read", 6, "vectors of 16 bytes, not 24 bytes"),
+        ("fly", 4, "there is no kernel fly"),
     ):
         if wrong is None:
             kernel(name, words(length), sums, 1)
@@ -222,8 +237,12 @@ def test_sizes_at_their_edges() -> None:
     for rounds, count in ((0, 1), (-1, 1), (1, 0), (1, -1), (1, 2**31)):
         with pytest.raises(ValueError, match=f"{rounds} rounds of {count} launches"):
             kernel("read", memory, sums, 0, rounds, count)
-    with pytest.raises(ValueError, match="there is no kernel reads"):
-        kernel("reads", memory, sums)
+    with pytest.raises(ValueError):
+        kernel("read", memory[::2], sums)
+    with pytest.raises(cu.CudaError, match="cuMemHostGetDevicePointer"):
+        kernel("read", np.zeros(TILE, np.uint32), sums)
     with pytest.raises(TypeError, match="sums is not an array"):
         kernel("read", memory, 3)
     memory.close()
+    with pytest.raises(ValueError, match="closed"):
+        kernel("read", memory, sums)

@@ -289,6 +289,15 @@ class TestChangedLater:
         assert found.severity == "error"
         assert found.predicts == "source code string cannot contain null bytes"
 
+    def test_a_file_that_another_package_brought_too(self, changed):
+        """cuda-python 12.6 and cuda-bindings 13 both bring cuda/bindings/driver*.so."""
+        venv, path = changed
+        (venv.site / "torch/__init__.py").write_bytes(b"import torch.cuda\n")
+        self.later(path, bytes(6 * 9))
+        venv.dist("two", "1.0")
+        record(venv, "torch/cuda.py,sha256=x,54", of="two-1.0")
+        assert [name for name, _ in told(venv) if "cuda" in name] == []
+
     def test_the_same_bytes_are_no_change(self, changed):
         venv, path = changed
         (venv.site / "torch/__init__.py").write_bytes(b"import torch.cuda\n")

@@ -77,11 +77,11 @@ class Lost:
         known = {fault.file: fault for fault in facts.file_faults}
         found = [fault for fault in found if fault.file not in known]
         suspects = [fault for fault in suspects if fault.file not in known]
-        if found:
+        if found or suspects:
             # Several packages may bring one file (google/__init__.py), each with other contents.
             lists = (records.listed(self.tree, dist) for dist in facts.distributions)
             count = Counter(path for paths in lists for path in paths)
-            found = [fault for fault in found if count[fault.file] < 2]
+            found, suspects = ([f for f in x if count[f.file] < 2] for x in (found, suspects))
         suspects += self._hidden()
         inner = [f for f in known.values() if not f.distribution.startswith("nvidia-")]
         if found or suspects or inner or facts.absent:

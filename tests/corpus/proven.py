@@ -110,9 +110,14 @@ def is_clean(row: dict, wanted: Environment) -> bool:
     ]
     wrong = [*failures, *row["false_alarms"], *row["misses"], *row["differences"]]
     asked = [f for f in row.get("frameworks", ()) if f["name"] in CODE and f["cuda"]]
-    wrong += [f for f in row["findings"] if f["severity"] in ("error", "warning")]
+    wrong += _loud(row)
     loads = row["libraries"] > 0 and row["libraries"] == row["libraries_right"]
     return bool(asked) and loads and not wrong and row["verdict"] == "consistent"
+
+
+def _loud(row: dict) -> list[dict]:
+    """What a strict check does not let pass."""
+    return [f for f in row.get("findings", ()) if f["severity"] in ("error", "warning")]
 
 
 def write(every: list[Environment], done: dict[str, dict], path: Path = DATA) -> None:
@@ -181,13 +186,15 @@ def _frameworks(row: dict) -> dict[str, dict]:
 def _failure(row: dict, wanted: Environment) -> dict:
     """What was tried, and the first that went wrong."""
     told = [row.get("reason"), *(f["text"] for f in row.get("failures", ()))]
+    told += [f"{f['severity']} {f['rule']}, {f['title']}" for f in _loud(row)]
     reason = next(filter(None, told), row.get("verdict", ""))
     words = {re.split(r"[\[=<>~]", package)[0] for package in wanted.packages}
     names = sorted({name for name in CODE for word in words if word.startswith(name)})
     reason = " ".join(reason.split())
     why = re.search("Because (.+?), we can conclude", reason)  # uv's words
     reason = re.sub(r"\{.*?\}", "", why[1] if why else reason)[:300]
-    return {"name": _short(wanted), "frameworks": names, "date": row["date"], "reason": reason}
+    told = {"name": _short(wanted), "packages": [*wanted.packages], "frameworks": names}
+    return {**told, "date": row["date"], "reason": reason}
 
 
 def _share(made: dict) -> None:

@@ -61,6 +61,8 @@ def test_a_failure_is_told_by_its_cause():
       c>=3, we can conclude that a==1 and b==2 are incompatible."""
     told = proven._failure(row(FIRST, state="not installed", reason=said), FIRST)
     assert told["reason"] == "a==1 depends on c==2.27.5 and b==2 depends on c>=3"
+    warned = row(FIRST, findings=[{"rule": "CU302", "severity": "warning", "title": "x is y"}])
+    assert proven._failure(warned, FIRST)["reason"] == "warning CU302, x is y"
 
 
 def test_runs_are_joined_and_those_of_earlier_kept(tmp_path):

@@ -71,7 +71,8 @@ def _about(chosen: Candidate, question: Question) -> list[Line]:
         ran = run.get("plans", {}).get(question.installer)
         lines = [Line("set", set=chosen, **run), Line("ran" if ran else "not ran", ran=ran)]
     else:
-        lines = [Line("follows", set=chosen)]
+        tried = [r for r in table("proven")["failed"] if r["packages"] == chosen.packages]
+        lines = [Line("tried", set=chosen, **tried[0]) if tried else Line("follows", set=chosen)]
     lines.append(Line("floor", floor=chosen.floor_for(question.gpus)))
     if not question.gpus:
         lines.append(Line("served", gpus=", ".join(sorted(chosen.gpus, key=number))))

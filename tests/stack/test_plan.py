@@ -147,6 +147,8 @@ def test_the_best_is_the_newest_that_fits(name, release):
         (["numpi"], "'numpi' is not a package"),
         (["torch", "--driver", "abc"], "'abc' is not a driver release"),
         (["torch", "--driver", "5350.1"], "no driver branch 5350"),
+        (["torch", "--driver", "\u0665\u0663\u0665.1"], "is not a driver release"),
+        (["torch", "--driver", "620.1", "--server", "rhel"], "no branch of driver 620.1 is known"),
         (["torch", "--gpu", "H1000"], "no GPU 'H1000'"),
         (["torch", "--gpu", "4.2"], "compute capability 4.2"),
         (["torch", "--gpu", "ampere"], "no GPU 'ampere'"),
@@ -155,10 +157,14 @@ def test_the_best_is_the_newest_that_fits(name, release):
         (["torch==2.4"], "'torch==2.4' is not a package"),
         (["torch", "--python", "3.99"], "Python 3.99"),
         (["torch", "--python", "2.7"], "Python 2.7"),
+        (["torch", "--python", "3"], "Python 3; known are"),
+        (["torch", "--python", "3.12; ls"], "Python 3.12; ls; known are"),
+        (["torch", "--python", "3.12.1.2"], "Python 3.12.1.2"),
         (["torch", "--installer", "easy_install"], "'easy_install' is not an installer"),
         (["torch", "--server", "arch"], "'arch' is not a family"),
         (["torch", "--containers"], "add --server"),
         (["torch", "--at", "/nowhere"], "/nowhere is not a folder"),
+        (["torch", "--at", "/proc"], "/proc has no Python"),
         (["torch", "--at", "/usr", "--server", "debian"], "no --server"),
         (["torch", "--at", "/usr", "--python", "3.12"], "no --python"),
         (["--constraints", "torch-0.1"], "no set 'torch-0.1'"),
@@ -371,6 +377,14 @@ def test_a_plan_says_whether_its_commands_were_run(lang):
     for tool, told in ran.items():
         made = plan.make("cupy", driver="535.104.05", python="3.12", installer=tool)
         assert say.say(told, ran=date) in made.to_html()
+
+
+def test_a_plan_says_what_was_tried_and_is_not_proven():
+    (row,) = (row for row in table("proven")["failed"] if row["frameworks"] == ["vllm"])
+    (part,) = plan.make("vllm", driver="580.95.05", gpus=["H100"], python="3.12").parts
+    assert part.status == "derived"
+    assert row["reason"] in part.says[0]
+    assert f"Installed on {row['date']}, it is not a proven set" in part.says[0]
 
 
 def test_a_machine_without_a_driver_is_told_which_one_to_install(monkeypatch):

@@ -44,7 +44,7 @@ def assumed(release: str | None, gpus: Sequence[str] | None) -> Driver:
     """A driver that is stated, not found. Raises ValueError for nonsense."""
     driver = Driver(assumed=True)
     if release is not None:
-        if not re.fullmatch(r"\d{3,4}(\.\d+){0,2}", release):
+        if not re.fullmatch(r"\d{3,4}(\.\d+){0,2}", release, re.ASCII):
             raise ValueError(f"{release!r} is not a driver release; one looks like 535.104.05")
         branch = release.partition(".")[0]
         if not 300 <= int(branch) < 2000:

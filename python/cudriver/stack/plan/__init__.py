@@ -9,6 +9,7 @@ Nothing is run: a plan is only printed.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 
 from cudriver.stack.collect import collect, collect_machine
@@ -50,14 +51,17 @@ def make(
         one_of(known["frameworks"], names[-1], told)
     one_of(known["make"], installer, f"{installer!r} is not an installer")
     one_of(known["families"], server or "debian", f"{server!r} is not a family of distributions")
-    stated, version = assumed(driver, list(map(gpu, gpus))), cut(python, 2)
+    stated, version = assumed(driver, list(map(gpu, gpus))), None
     if python is not None:
-        one_of(known["pythons"], version or "", f"no framework has wheels for Python {python}")
+        version = re.sub(r"\A(3\.\d+)\.\w+\Z", r"\1", python)
+        one_of(known["pythons"], version, f"no framework has wheels for Python {python}")
+    if server and driver:
+        branches = [str(row["branch"]) for row in table("driver")["branches"]]
+        one_of(branches, driver.partition(".")[0], f"no branch of driver {driver} is known here")
     asked = Question(list(dict.fromkeys(names)), stated, version, installer)
     asked = but(asked, here=driver is None and server is None, family=server, containers=containers)
     if branch_for(stated) is None:
-        told = " and ".join(asked.gpus)
-        raise ValueError(f"no driver serves compute capability {told} in one machine")
+        raise ValueError(f"no driver serves capability {' and '.join(asked.gpus)} in one machine")
     if containers and server is None:
         raise ValueError("--containers says what a new server runs: add --server FAMILY")
     if at is not None and (server or python):
@@ -66,6 +70,8 @@ def make(
         raise ValueError(f"plans are known for x86_64 only; this machine is {os.uname().machine}")
     if at is not None:
         facts = collect(at, assume_driver=driver, assume_gpus=asked.gpus or None)
+        if facts.environment.executable is None:
+            raise ValueError(f"{at} has no Python: it is not an environment")
         asked = but(asked, driver=facts.driver, python=cut(facts.environment.python, 2))
         return Plan(asked, answer.add(asked, facts), [])
     if asked.here:

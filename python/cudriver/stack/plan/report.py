@@ -32,9 +32,7 @@ class Plan(Printed):
 
     @property
     def status(self) -> str:
-        """Status: "there", "proven", "derived" (by the tables alone) or "nothing" (fits): the
-        worst of its environments.
-        """
+        """Status: "there", "proven", "derived" (by the tables) or "nothing": its worst part's."""
         return next(status for status in COLOURS if status in {p.status for p in self.parts})
 
     @property
@@ -87,12 +85,9 @@ class Plan(Printed):
         """The plan as lines in the reader's language, each with its kind."""
         question, anything = self.question, Line("any").own
         driver = question.driver.release or question.driver.cuda or anything
-        values = {
-            "gpus": ", ".join(question.gpus) or anything,
-            "python": question.python or anything,
-        }
+        gpus, python = ", ".join(question.gpus) or anything, question.python or anything
         yield "plan", self.title
-        yield "for", Line("asked", driver=driver, **values).own
+        yield "for", Line("asked", driver=driver, gpus=gpus, python=python).own
         if self.server:
             yield "says", Line("guides").own
         yield from self._steps(self.server)

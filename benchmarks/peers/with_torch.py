@@ -60,7 +60,7 @@ class Torch(Peer):
         def run() -> None:
             read = torch.from_numpy(of // width).to(source.device)
             write = torch.from_numpy(to // width).to(target.device)
-            target[write] = source[read].to(target.device, non_blocking=True)
+            target[write] = source[read].to(target.device)
 
         return run
 

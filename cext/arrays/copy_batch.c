@@ -39,7 +39,10 @@ struct batch {
 /* Makes room for so many pairs and runs. 0 or -1. */
 static int batch_begin(struct batch *batch, Py_ssize_t pairs, Py_ssize_t runs)
 {
-    batch->runs = PyMem_New(struct cudriver_run, runs + 1);
+    size_t bytes = ((size_t)runs + 1) * sizeof *batch->runs;
+
+    batch->runs = cudriver_hostmem_try_alloc(bytes); /* in use before: without page faults */
+    batch->runs = batch->runs != NULL ? batch->runs : PyMem_Malloc(bytes);
     batch->odd = PyMem_New(struct copy_ends *, pairs + 1);
     batch->busy = PyMem_New(Py_ssize_t *, 2 * pairs + 1);
     batch->owners = PyList_New(0);
@@ -61,7 +64,9 @@ static void batch_end(struct batch *batch)
     }
     PyMem_Free(batch->busy);
     PyMem_Free(batch->odd);
-    PyMem_Free(batch->runs);
+    if (batch->runs != NULL && cudriver_hostmem_free_if_owned(batch->runs) == 0) {
+        PyMem_Free(batch->runs);
+    }
     Py_XDECREF(batch->owners);
     Py_XDECREF(batch->spans);
     Py_XDECREF(batch->home);
@@ -392,17 +397,49 @@ static struct copy_ends rows_ends(const struct copy_ends *whole)
     return row;
 }
 
-/* Adds the rows, of which `to` and `from` are int64 arrays. 1; 0 if they are no runs; or -1. */
-static int rows_add(struct batch *batch, struct copy_ends *whole, PyObject *to, PyObject *from)
+/* The rows of a call: indices that are checked, and where the first row lies. */
+struct rows {
+    const int64_t *to, *of; /* borrowed */
+    Py_ssize_t count;
+    int64_t dst_length, src_length;
+};
+
+/* An index from the beginning. */
+static int64_t row_at(int64_t index, int64_t length)
 {
-    const int64_t *dst_rows = (const int64_t *)cudriver_numpy_data(to);
-    const int64_t *src_rows = (const int64_t *)cudriver_numpy_data(from);
+    return index < 0 ? index + length : index;
+}
+
+/* Whether all indices are in range, and none is written twice; false too where there is no memory
+ * to find out. */
+static bool rows_are_good(const struct rows *rows)
+{
+    unsigned char *seen =
+        PyMem_Calloc((size_t)rows->dst_length / 8 + 1, 1); /* a bit for each row */
+    bool good = seen != NULL;
+
+    for (Py_ssize_t i = 0; i < rows->count && good; i++) {
+        int64_t to = row_at(rows->to[i], rows->dst_length);
+        int64_t of = row_at(rows->of[i], rows->src_length);
+        good = to >= 0 && to < rows->dst_length && of >= 0 && of < rows->src_length &&
+               (seen[to / 8] >> to % 8 & 1) == 0;
+        if (good) {
+            seen[to / 8] |= (unsigned char)(1 << to % 8);
+        }
+    }
+    PyMem_Free(seen);
+    return good;
+}
+
+/* Adds the rows. 1; 0 if they are no runs; or -1. */
+static int rows_add(struct batch *batch, struct copy_ends *whole, const struct rows *rows)
+{
     const struct copy_ends row = rows_ends(whole);
     int64_t dst_step = whole->dst.strides[0], src_step = whole->src.strides[0];
     uint64_t dst[2], src[2];
-    size_t bytes, count = (size_t)PyObject_Size(to);
     struct cudriver_run run;
     PyObject *done;
+    size_t bytes;
 
     if (copy_ends_match(&row.dst, &row.src) < 0 || batch_place(batch, whole) < 0 ||
         PyList_Append(batch->owners, whole->dst.owner) < 0 ||
@@ -410,70 +447,77 @@ static int rows_add(struct batch *batch, struct copy_ends *whole, PyObject *to, 
         return -1;
     }
     if (!ends_are_run(batch, &row, &bytes)) {
-        return bytes == 0 || count == 0;
+        return bytes == 0 || rows->count == 0;
     }
     run = run_like(whole, bytes);
     run.dst = end_address(&row.dst);
     run.src = end_address(&row.src);
-    for (size_t i = 0; i < count; i++) {
+    for (Py_ssize_t i = 0; i < rows->count; i++) {
         struct cudriver_run *made = &batch->runs[i];
         *made = run;
-        made->dst += (uint64_t)(dst_rows[i] * dst_step);
-        made->src += (uint64_t)(src_rows[i] * src_step);
+        made->dst += (uint64_t)(row_at(rows->to[i], rows->dst_length) * dst_step);
+        made->src += (uint64_t)(row_at(rows->of[i], rows->src_length) * src_step);
     }
-    batch->count = count;
-    batch->bytes = bytes * count;
+    batch->count = (size_t)rows->count;
+    batch->bytes = bytes * batch->count;
     end_span(&whole->dst, dst);
     end_span(&whole->src, src);
     if ((dst[0] < src[1] && src[0] < dst[1]) || cudriver_magnitude(dst_step) < bytes) {
         done = cudriver_call("rows", "refuse_overlap_of_runs", "(y#)", (char *)batch->runs,
-                             (Py_ssize_t)(count * sizeof run));
+                             (Py_ssize_t)(batch->count * sizeof run));
         Py_XDECREF(done);
         return done != NULL ? 1 : -1;
     }
     return 1;
 }
 
-/* Copies rows between ends that were read. New reference: a Transfer, or if the rows are not runs
- * the checked indices. */
-static PyObject *rows_copy(struct batch *batch, struct copy_ends *whole, PyObject *rows,
-                           PyObject *source_rows)
+/* Copies rows between ends that were read, by two int64 arrays. New reference: a Transfer, or if
+ * the rows are not runs the indices, none negative. */
+static PyObject *rows_copy(struct batch *batch, struct copy_ends *whole, PyObject *to, PyObject *of)
 {
-    PyObject *checked, *to, *from, *work = NULL;
-    int added = -1;
+    struct rows rows = {(const int64_t *)cudriver_numpy_data(to),
+                        (const int64_t *)cudriver_numpy_data(of), PyObject_Size(to),
+                        whole->dst.shape[0], whole->src.shape[0]};
+    PyObject *checked = NULL, *work;
+    int added;
 
-    if (whole->dst.ndim == 0 || whole->src.ndim == 0) {
-        PyErr_SetString(PyExc_ValueError, "an array without dimensions has no rows");
-        return NULL;
-    }
-    checked = cudriver_call("rows", "indices", "(OOnn)", rows, source_rows, whole->dst.shape[0],
-                            whole->src.shape[0]);
-    if (checked != NULL && PyArg_ParseTuple(checked, "OO", &to, &from)) {
-        if (batch_begin(batch, 0, PyObject_Size(to)) == 0) {
-            added = rows_add(batch, whole, to, from);
+    if (!rows_are_good(&rows)) {
+        checked = cudriver_call("rows", "check_indices", "(OOLL)", to, of,
+                                (long long)rows.dst_length, (long long)rows.src_length);
+        if (checked == NULL) {
+            return NULL;
         }
     }
-    if (added == 0) {
-        work = Py_NewRef(checked);
-    } else if (added > 0) {
-        work = batch_issue(batch);
-    }
     Py_XDECREF(checked);
+    added = batch_begin(batch, 0, rows.count) < 0 ? -1 : rows_add(batch, whole, &rows);
+    work = added > 0    ? batch_issue(batch)
+           : added == 0 ? cudriver_call("rows", "check_indices", "(OOLL)", to, of,
+                                        (long long)rows.dst_length, (long long)rows.src_length)
+                        : NULL;
     return work;
 }
 
 PyObject *cudriver_copy_rows(CoreState *state, PyObject *const *args, PyObject *stream)
 {
+    PyObject *indices = cudriver_call("rows", "indices", "(OO)", args[1], args[3]), *work = NULL;
     struct batch batch = {.state = state};
     struct copy_ends whole;
-    PyObject *work = NULL;
     bool given;
 
+    if (indices == NULL) {
+        return NULL;
+    }
     if (cudriver_stream_read(state, stream, &batch.stream, &given) == 0 &&
         copy_ends_read(state, args[0], args[2], &batch.stream, &whole) == 0) {
-        work = rows_copy(&batch, &whole, args[1], args[3]);
+        if (whole.dst.ndim > 0 && whole.src.ndim > 0) {
+            work = rows_copy(&batch, &whole, PyTuple_GET_ITEM(indices, 0),
+                             PyTuple_GET_ITEM(indices, 1));
+        } else {
+            PyErr_SetString(PyExc_ValueError, "an array without dimensions has no rows");
+        }
         copy_ends_done(&whole);
     }
     batch_end(&batch);
+    Py_DECREF(indices);
     return work;
 }

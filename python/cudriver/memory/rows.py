@@ -132,8 +132,8 @@ def copy_rows(
     return copy_many(to, of, stream=stream)
 
 
-def _indices(rows: ArrayLike, name: str, length: int) -> NDArray[np.int64]:
-    """Checks indices of an axis, and makes negative ones positive."""
+def _index(rows: ArrayLike, name: str) -> NDArray[np.int64]:
+    """Indices as the core reads them."""
     given = np.asarray(rows)
     if given.ndim != 1:
         raise ValueError(f"{name} has {given.ndim} dimensions; a sequence of integers has one")
@@ -141,29 +141,27 @@ def _indices(rows: ArrayLike, name: str, length: int) -> NDArray[np.int64]:
         return np.empty(0, np.int64)
     if given.dtype.kind not in "iu":
         raise IndexError(f"{name} has items of type {given.dtype}; indices are integers")
-    low, high = int(given.min()), int(given.max())
-    for index in (low, high):
-        if not -length <= index < length:
-            raise IndexError(
-                f"{name}: index {index} is out of bounds for axis 0 with size {length}"
-            )
-    wrapped = np.ascontiguousarray(given, np.int64)
-    return np.where(wrapped < 0, wrapped + length, wrapped) if low < 0 else wrapped
+    if given.dtype.kind == "u" and int(given.max()) > np.iinfo(np.int64).max:
+        raise IndexError(f"{name}: index {given.max()} is out of bounds for any array")
+    return np.ascontiguousarray(given, np.int64)
 
 
-def indices(
-    rows: ArrayLike, source_rows: ArrayLike, length: int, source_length: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For the core: the rows to write and to read, checked, for arrays of such lengths."""
-    to = _indices(rows, "rows", length)
-    of = _indices(source_rows, "source_rows", source_length)
+def indices(rows: ArrayLike, source_rows: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """For the core: the rows to write and to read, which may be out of range or repeat."""
+    to, of = _index(rows, "rows"), _index(source_rows, "source_rows")
     if to.size != of.size:
         raise ValueError(f"the lengths differ: {to.size} rows, {of.size} source_rows")
-    if length <= 256 * to.size:  # faster than sorting, which takes 80 us for 4,096 rows
-        seen = np.zeros(length, np.bool_)
-        seen[to] = True
-        if np.count_nonzero(seen) == to.size:
-            return to, of
+    return to, of
+
+
+def check_indices(
+    to: NDArray[np.int64], of: NDArray[np.int64], length: int, source_length: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """For the core, where it found an error or cannot look: the indices without negative ones."""
+    for name, given, most in ("rows", to, length), ("source_rows", of, source_length):
+        for index in given[(given < -most) | (given >= most)]:
+            raise IndexError(f"{name}: index {index} is out of bounds for axis 0 with size {most}")
+    to, of = np.where(to < 0, to + length, to), np.where(of < 0, of + source_length, of)
     ordered = np.sort(to)
     again = ordered[1:] == ordered[:-1]
     if again.any():

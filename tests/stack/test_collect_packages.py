@@ -15,6 +15,7 @@ from synth import CU12, Prefix
 
 from cudriver.stack.collect import collect, distributions, environment, records
 from cudriver.stack.rootfs import Root
+from elfkit import compile_c
 
 
 def describe(prefix, **variables):
@@ -618,6 +619,28 @@ class TestRecords:
         prefix.conda_package("pytorch", "2.7.1", "cuda128", files=[where])
         faults = collect(str(prefix.path), probe_driver=False).file_faults
         assert [(f.distribution, f.what) for f in faults] == [("torch", "missing")] * listed
+
+    @pytest.mark.parametrize("damage", ["none", "gone", "half", "empty"])
+    def test_a_library_that_only_conda_has(self, tmp_path, damage):
+        """Its list has each file with its size; that of a link says nothing."""
+        prefix = Prefix(tmp_path / "env").conda()
+        file = compile_c(prefix.path / "lib/libcublas.so.12.8.4.1", "int cublas;")
+        data = file.read_bytes()
+        (prefix.path / "lib/libcublas.so.12").symlink_to(file.name)
+        paths = [
+            {"_path": f"lib/{file.name}", "path_type": "hardlink", "size_in_bytes": len(data)},
+            {"_path": "lib/libcublas.so.12", "path_type": "softlink", "size_in_bytes": 1},
+            {"_path": "lib/pkgconfig/cublas.pc", "path_type": "hardlink", "size_in_bytes": 1},
+        ]
+        prefix.conda_package("libcublas", "12.8.4.1", paths_data={"paths": paths})
+        {"gone": file.unlink, "none": int}.get(
+            damage, lambda: file.write_bytes(data[: len(data) // 2] if damage == "half" else b"")
+        )()
+        found = [(f.distribution, f.file, f.what) for f in collect(str(prefix.path)).file_faults]
+        bad = "missing" if damage == "gone" else "size"
+        names = {"none": []}.get(damage, [file.name])
+        names += ["libcublas.so.12"] * (damage == "gone")  # which leads nowhere now
+        assert found == [("libcublas", f"{prefix.path}/lib/{name}", bad) for name in names]
 
     def test_of_two_claims_the_one_whose_size_fits(self, venv):
         name = "nvidia/x/libx.so"

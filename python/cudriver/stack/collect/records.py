@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections.abc import Iterator
 
 from cudriver import _elf
 from cudriver.stack.background import start
@@ -24,6 +25,8 @@ ALTERED_LIMIT = 64 << 20  # the same of one that was only changed after its pack
 COPIED = 40  # files that are otherwise; with more the environment is a copy, or much is wrong
 SLACK = 2_000_000_000  # ns; archives keep whole seconds
 _LINE = re.compile(r'(?:"([^"]*)"|([^,"]*)),([^,]*),([0-9]*)\Z')
+_CONDA_LIBRARY = re.compile(rb'\{[^{}]*"_path": *"([^"]+\.so[.0-9]*)"[^{}]*\}')
+_CONDA_SIZE = re.compile(rb'"hardlink"[^{}]*"size_in_bytes": *(\d+)')  # a link's says nothing
 VITAL = frozenset(("__init__.py", "version.py"))
 
 
@@ -372,4 +375,18 @@ class Owners:
                 kept = size is None and self._of_conda(path) is not None
                 if kept or not by_conda(self.root, claim.distribution):
                     found.append(FileFault(name, path, what, evidence, owners))
-        return found
+        return found + [fault for dist, raw in self._conda for fault in self._of_list(dist, raw)]
+
+    def _of_list(self, dist: Distribution, raw: bytes) -> Iterator[FileFault]:
+        """What a conda package lists and the disk denies, where no wheel has the file."""
+        for match in _CONDA_LIBRARY.finditer(raw):
+            path = f"{dist.location}/{os.fsdecode(match[1])}"
+            stated, size = _CONDA_SIZE.search(match[0]), self.root.size(path)
+            same = size is not None and (stated is None or size == int(stated[1]))
+            if same or path in self.by_path or os.path.dirname(path) in self.root.unlisted:
+                continue
+            what = "missing" if size is None else "edited" if whole(self.root, path) else "size"
+            said = f"{os.fsdecode(match[1])}, {int(stated[1]) if stated else '?'} bytes"
+            line = raw.count(b"\n", 0, match.start(1)) + 1
+            owner = f"{dist.name} {dist.version}"
+            yield FileFault(dist.name, path, what, Evidence(dist.path, line, said), [owner])

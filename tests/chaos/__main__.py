@@ -11,11 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
-from chaos import faults
+from chaos import document, faults
 from chaos.score import HARMLESS, one_line, score, summary
 from corpus import ask
 from corpus.__main__ import CACHE, ROOT, fingerprint, simulated_driver
 from corpus.compare import Said
+from corpus.document import RANDOM, WRONG, with_parts
 from corpus.one import fixes, heal
 from corpus.plan import DeclarationError, Environment, Fault, read_all, select
 from corpus.workshop import InstallError, Workshop, call
@@ -36,6 +37,7 @@ def arguments() -> argparse.Namespace:
     add("--check", default=str(Path(sys.executable).with_name("cudriver")), help="cudriver itself")
     add("--results", type=Path, default=RESULTS, help="the JSON lines to read and to add to")
     add("--only-summary", action="store_true", help="of the results there are")
+    add("--document", metavar="COMMIT", help="write docs/accuracy.md: of which commit, and when")
     return parser.parse_args()
 
 
@@ -132,6 +134,10 @@ def main() -> int:
         print("skipped: none of the environments can be had")
         return 77
     print(summary(rows))
+    if given.document:
+        page = ROOT / "docs" / "accuracy.md"
+        new = {RANDOM: document.figures(rows, given.document), WRONG: document.wrong(rows)}
+        page.write_text(with_parts(page.read_text(), new))
     broken = [row for row in rows if row["state"] == "done"]
     broken = [row for row in broken if row["score"]["outcome"] != HARMLESS]
     found = sum(row["score"]["outcome"] == "right" for row in broken)

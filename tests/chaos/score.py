@@ -109,9 +109,13 @@ def summary(rows: list[dict]) -> str:
 
 
 def _line(what: str, right: int, of: int) -> str:
+    return f"{what:42} {share(right, of)}"
+
+
+def share(right: int, of: int) -> str:
+    """A share with its interval."""
     low, high = wilson(right, of)
-    share = f"{right / of:.2f} ({low:.2f} to {high:.2f})" if of else "none"
-    return f"{what:42} {right:5} of {of:<5} {share}"
+    return f"{right} of {of}: {right / of:.2f} ({low:.2f} to {high:.2f})" if of else "none"
 
 
 def one_line(row: dict) -> str:

@@ -6,12 +6,14 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from chaos import faults
+from chaos import document, faults
 from chaos.score import HARMLESS, OTHER, RIGHT, SILENT, WEAK, score, summary, wilson
+from corpus.document import RANDOM, WRONG, parts, with_parts
 
 DISTRIBUTIONS = {"alpha": "1.0", "beta": "2.0"}
 
@@ -197,7 +199,7 @@ def test_the_summary_counts_what_breaks(healthy):
     rows[0]["fix"] = {"state": "works"}
     lines = summary(rows).splitlines()
     assert lines[0].startswith("4 faults in 1 environments, 4 of them break")
-    assert "2 of 4     0.50 (0.15 to 0.85)" in lines[1]
+    assert "2 of 4: 0.50 (0.15 to 0.85)" in lines[1]
     assert "1 of 1" in lines[3]
 
 
@@ -210,3 +212,40 @@ def test_learning_writes_down_what_an_import_opens(tmp_path):
     assert "numpy/__init__.py" in text
     assert "_multiarray_umath" in text
     assert '"/' not in text
+
+
+PAGE = "# A\n\n- **fixes**: b\n\n## What stays wrong\n\nNothing.\n\n## Environments\n\nc\n"
+
+
+def test_a_page_keeps_what_a_run_wrote():
+    """The corpus writes the page anew, and leaves these two parts as they are."""
+    new = {RANDOM: f"{RANDOM}\n\n| a |", WRONG: f"{WRONG}\n\n- b\n  - c"}
+    page = with_parts(PAGE, new)
+    order = [page.index(text) for text in (RANDOM, "| a |", "## What stays", WRONG, "## Env")]
+    assert order == sorted(order)
+    assert parts(page) == new
+    assert with_parts(page, new) == page
+    assert with_parts(page, {}) == PAGE
+    assert with_parts(PAGE, parts(page)) == page
+
+
+def test_all_that_is_wrong_stands_on_the_page():
+    fault = asdict(faults.Fault(7, "delete", "lib/python3.12/site-packages/a/b.py", "a", 0))
+    failures = [{"step": "import a", "module": "a", "text": "ImportError: no"}]
+    rows = []
+    for number, outcome in enumerate((RIGHT, WEAK, OTHER, SILENT, HARMLESS)):
+        told = {"outcome": outcome, "text": outcome == RIGHT, "false_warnings": []}
+        told["false_errors"] = ["CU404 of x"] * (outcome == HARMLESS)
+        row = {"environment": "e", "seed": number, "fault": fault, "state": "done", "check": "c"}
+        rows.append({**row, "failures": failures, "score": told})
+    rows[0]["fix"] = {"state": "failed", "reason": "left: /home/me/environments/e@0/a"}
+    rows.append({"environment": "e", "seed": 9, "fault": fault, "state": "failed", "reason": "x"})
+    figures, text = document.figures(rows, "commit 1"), document.wrong(rows)
+    assert "| e | 5 | 4 | 1 of 4: 0.25 (0.05 to 0.70) |" in figures
+    assert "commit 1, check c" in figures
+    assert "seeds 0 to 4" in figures
+    assert text.count("`a/b.py`") == 6
+    assert "left: e@0/a" in text
+    assert "false error: CU404 of x" in text
+    assert "only a warning; what happens: ImportError: no" in text
+    assert document.wrong(rows[1:1]).endswith("Nothing.")

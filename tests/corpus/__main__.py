@@ -78,7 +78,9 @@ def main() -> int:
         return 77
     rows = [done[e.name] for e in chosen if e.name in done]
     if not given.ci and not given.name:
-        given.document.write_text(document.write(every, done, read_notes()))
+        kept = document.parts(given.document.read_text()) if given.document.exists() else {}
+        page = document.write(every, done, read_notes())
+        given.document.write_text(document.with_parts(page, kept))
     if not given.ci:
         proven.write(every, done)
         derived.main()

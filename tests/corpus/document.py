@@ -10,6 +10,26 @@ from corpus.plan import Environment
 
 ROOT = Path(__file__).parents[2]
 
+# Where the parts that `make chaos` writes begin: they end before the next heading.
+RANDOM, WRONG = "## Random faults", "Of the random faults:"
+
+
+def parts(page: str) -> dict[str, str]:
+    """What `make chaos` has written, by how it begins."""
+    found = (re.search(rf"(?ms)^{start}.*?(?=\n\n## )", page) for start in (RANDOM, WRONG))
+    return {m[0].partition("\n")[0]: m[0] for m in found if m}
+
+
+def with_parts(page: str, new: dict[str, str]) -> str:
+    """A page with these in place of its own, the figures before what stays wrong."""
+    for old in parts(page).values():
+        page = page.replace(old + "\n\n", "")
+    if RANDOM in new:
+        page = page.replace("## What stays wrong\n", f"{new[RANDOM]}\n\n## What stays wrong\n")
+    if WRONG in new:
+        page = page.replace("## Environments\n", f"{new[WRONG]}\n\n## Environments\n")
+    return page
+
 
 class Totals:
     """Sums over environments and their faults."""
@@ -115,7 +135,7 @@ def write(every: list[Environment], done: dict[str, dict], notes: dict) -> str:
         "",
         "## What stays wrong",
         "",
-        *(_wrong(rows, notes.get("cause", {})) or ["Nothing."]),
+        *(_wrong(rows, notes.get("cause", {})) or ["Of the faults below: nothing."]),
         "",
         "## Environments",
         "",
@@ -133,7 +153,7 @@ def write(every: list[Environment], done: dict[str, dict], notes: dict) -> str:
         "",
         *(f"- {name}: {why}" for name, why in notes.get("unavailable", {}).items()),
         *(
-            f"- {row['name']}: not installed: {_cell(row['reason'])}"
+            f"- {row['name']}: not installed: {cell(row['reason'])}"
             for row in rows
             if row["state"] == "not installed"
         ),
@@ -178,15 +198,15 @@ def _faults(wanted: Environment, row: dict) -> Iterable[str]:
             f": {about[fault['name']]}" if about.get(fault["name"]) else ""
         )
         if fault["state"] != "done":
-            yield f"| {wanted.name} | {name} | {fault['state']}: {_cell(fault['reason'])} | | |"
+            yield f"| {wanted.name} | {name} | {fault['state']}: {cell(fault['reason'])} | | |"
             continue
         happens = fault["failures"][0]["text"] if fault["failures"] else "nothing fails"
         loud = [f for f in fault["findings"] if f["severity"] in ("error", "warning")]
         says = ", ".join(dict.fromkeys(f"{f['severity']} {f['rule']}" for f in loud)) or "nothing"
-        yield f"| {wanted.name} | {name} | {_cell(happens)} | {says} | {fault['fix']['state']} |"
+        yield f"| {wanted.name} | {name} | {cell(happens)} | {says} | {fault['fix']['state']} |"
 
 
-def _cell(text: str, width: int = 160) -> str:
+def cell(text: str, width: int = 160) -> str:
     """A text for a table or a list: one line, not too long, without the environment's folder."""
     text = re.sub(r"[^\s'\"=:]*/site-packages/", "", text)
     text = re.sub(r"[^\s'\"=:]*/corpus/environments/[^/\s]+/", "", text)
@@ -230,5 +250,5 @@ def _wrong(rows: list[dict], causes: dict[str, str]) -> list[str]:
     lines = []
     for name, texts, cause in _each_wrong(rows, causes):
         lines.append(f"- **{name}**: {cause or 'The cause is not known yet.'}")
-        lines += [f"  - {_cell(text, 240)}" for text in texts]
+        lines += [f"  - {cell(text, 240)}" for text in texts]
     return lines

@@ -1,0 +1,93 @@
+"""What docs/accuracy.md says of a run: figures with their intervals, and all that stays wrong."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from chaos.score import HARMLESS, OTHER, RIGHT, SILENT, WEAK, share
+from corpus.document import RANDOM, WRONG, cell
+
+ABOUT = """\
+Written by `make chaos`: a fault that chance draws from a seed is planted in a copy of a healthy
+environment: a file is deleted, emptied, cut, zeroed in part, made another machine's, or a link to
+nothing; a distribution is uninstalled, left half uninstalled, without its records, of an older
+release, or hidden by half of itself on `PYTHONPATH`. Most files are of those that imports and first
+uses open; some are not, so that a false error about them is seen. The real imports and first uses
+tell what breaks. The printed commands are run as they stand."""
+MEANS = {
+    RIGHT: "right",
+    WEAK: "only a warning",
+    OTHER: "an error, of another cause",
+    SILENT: "nothing",
+    HARMLESS: "nothing breaks",
+}
+
+
+def figures(rows: list[dict], version: str) -> str:
+    """The section of a run's figures. version: the commit and its date."""
+    done = [row for row in rows if row["state"] == "done"]
+    broken = [row for row in done if row["score"]["outcome"] != HARMLESS]
+    seeds = sorted({row["seed"] for row in done})
+    checks = ", ".join(sorted({row["check"] for row in done}))
+    lines = [RANDOM, "", ABOUT, ""]
+    lines += [
+        f"Run of {version}, check {checks} (a hash of its files), seeds {seeds[0]} to {seeds[-1]},",
+        "the commands run for all that break something. In brackets: Wilson intervals (95 %).",
+        "",
+        "| environment | faults | break something | found | text | fixes that heal | false errors "
+        "| false warnings |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    names = sorted({row["environment"] for row in done})
+    lines += [_line(name, [row for row in done if row["environment"] == name]) for name in names]
+    lines += [_line("**all**", done), ""]
+    count = Counter(row["score"]["outcome"] for row in broken)
+    missed = ", ".join(f"{MEANS[kind]}: {count[kind]}" for kind in (WEAK, OTHER, SILENT))
+    lines += [
+        f"Of the {len(broken)} faults that break something, not found are: {missed}. "
+        f"{len(rows) - len(done)} faults could not be planted, or the check not asked.",
+        "",
+        "- **found**: an error names the file or the distribution that the fault befell; a warning",
+        "  is enough where no import, but only a first use fails.",
+        "- **text**: the finding's text stands in what the user reads, to the letter.",
+        "- **false**: faults with an error, or a warning, that is about something else or about a",
+        "  failure that does not come.",
+    ]
+    return "\n".join(lines)
+
+
+def _line(name: str, done: list[dict]) -> str:
+    broken = [row for row in done if row["score"]["outcome"] != HARMLESS]
+    tried = [row for row in broken if row.get("fix", {}).get("state") in ("works", "failed")]
+    parts = [
+        share(sum(row["score"]["outcome"] == RIGHT for row in broken), len(broken)),
+        share(sum(row["score"]["text"] for row in broken), len(broken)),
+        share(sum(row["fix"]["state"] == "works" for row in tried), len(tried)),
+    ]
+    wrong = [sum(bool(row["score"][f"false_{x}"]) for row in done) for x in ("errors", "warnings")]
+    return "| " + " | ".join(map(str, [name, len(done), len(broken), *parts, *wrong])) + " |"
+
+
+def wrong(rows: list[dict]) -> str:
+    """Everything that a run got wrong, fault by fault."""
+    lines = [WRONG, ""]
+    for row in sorted(rows, key=lambda each: (each["environment"], each["seed"])):
+        fault, texts = row["fault"], []
+        if row["state"] != "done":
+            texts = [f"not done: {row['reason']}"]
+        else:
+            told = row["score"]
+            if told["outcome"] not in (RIGHT, HARMLESS):
+                happens = "; ".join(each["text"] for each in row["failures"][:1])
+                texts.append(f"the check says {MEANS[told['outcome']]}; what happens: {happens}")
+            texts += [f"false error: {text}" for text in told["false_errors"]]
+            texts += [f"false warning: {text}" for text in told["false_warnings"]]
+            if row.get("fix", {}).get("state") == "failed":
+                texts.append(f"the fix does not heal: {row['fix']['reason']}")
+        if texts:
+            target = re.sub(r"lib/python[0-9.]+/site-packages/", "", fault["target"])
+            head = f"- **{row['environment']} {row['seed']}**, {fault['kind']} `{target}`"
+            texts = [re.sub(r"/\S*/environments/", "", text) for text in texts]
+            lines += [head, *(f"  - {cell(text, 240)}" for text in texts)]
+    return "\n".join(lines if len(lines) > 2 else [*lines, "Nothing."])

@@ -1,7 +1,7 @@
 /*
  * The insides of the copy engine. engine.h is the public interface.
  *
- *   state.c       the lock, the settings
+ *   state.c       the lock, the settings, waiting for a stream or an event
  *   plan.c        how a copy is done; what explain_copy tells
  *   walk.c        how a staged copy travels, and its parts       no CUDA
  *   execute.c     follows a plan: the driver's own copies, or one of the files below
@@ -14,7 +14,6 @@
  *   kernels.c     the kernels: loading, launching
  *   ptx.c         their PTX                                      no CUDA
  *   place.c       places and their lanes: creation, trim, closing, exit
- *   stream.c      waiting for a stream or an event
  *   layout.c      strided memory on the host: see layout.h       no CUDA
  *
  * The terms:
@@ -228,7 +227,7 @@ void staging_place_leave(struct staging_place *place);
  * call its users. */
 CUresult staging_lane_get(struct cudriver_staging_transfer *transfer, size_t bytes, size_t scratch);
 
-/* ---- stream.c ---- */
+/* ---- state.c: waits ---- */
 
 void staging_nap(long nanoseconds); /* less than a second */
 

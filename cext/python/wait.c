@@ -32,6 +32,9 @@ int cudriver_wait(CUresult (*query)(void *handle), void *handle, const char *fun
     CUresult result = cudriver_staging_poll(query, handle, cudriver_signal_arrived, &saved);
 
     PyEval_RestoreThread(saved);
+    if (result == CUDA_SUCCESS) {
+        return 0;
+    }
     return result == CUDRIVER_STAGING_INTERRUPTED ? -1 : cudriver_check(result, function, "%s", "");
 }
 

@@ -172,15 +172,16 @@ static void *touch_work(void *argument)
     return NULL;
 }
 
-/* Bytes to take before the piece at `done` is registered. Of a long one not all: the other threads
- * are as fast as the driver, which takes the pages in the same order and may follow them. */
+/* Bytes to take before the piece at `done` is registered. Where copies need not get in between,
+ * half of all: the other threads are as fast as the driver, which takes the pages in the same order
+ * and may follow them. */
 static size_t touch_ahead(const struct touch *touch, const struct hostmem_range *range, size_t done,
                           size_t piece)
 {
-    bool follow =
-        touch->threads > 0 && range->step >= HOSTMEM_PIECE && !atomic_load(&touch->stalled);
-
-    return done + (follow ? piece / LEAD : piece + touch->threads * TOUCH_UNIT);
+    if (touch->threads > 0 && range->step >= HOSTMEM_PIECE && !atomic_load(&touch->stalled)) {
+        return range->bytes / LEAD;
+    }
+    return done + piece + touch->threads * TOUCH_UNIT;
 }
 
 /* Brings pages of others' memory in, so that the driver's call does not wait for them. If that

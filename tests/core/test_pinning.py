@@ -25,7 +25,7 @@ REGISTER = "cuMemHostRegister_v2"
 STEP = 1 << 16
 STEPS = 8
 
-pytestmark = pytest.mark.usefixtures("no_leaks")
+pytestmark = [pytest.mark.usefixtures("no_leaks"), pytest.mark.threads]
 
 
 @pytest.fixture(autouse=True)

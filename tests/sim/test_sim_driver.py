@@ -176,6 +176,7 @@ def test_nth_call_fails_and_has_no_effect(sim: Driver, context: int) -> None:
     assert sim.live("allocations") == 1
     assert sim.cuMemAlloc_v2(ctypes.byref(address), 64) == 0
     assert sim.cudriver_sim_fail_next("cuMemFree_v2", 999) == 0
+    assert sim.cudriver_sim_hold_call("cuNothing", 1) == sim.cudriver_sim_hold_call("*", 1) == -1
     assert sim.cuMemFree_v2(first) == 999
     assert sim.live("allocations") == 2
     assert sim.cuMemFree_v2(first) == 0

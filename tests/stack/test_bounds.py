@@ -220,6 +220,20 @@ def test_an_environment_of_too_much_is_left_and_said(
     assert {finding.rule for finding in report.findings} <= {"CU101"}  # the driver is told
 
 
+def test_packages_that_require_too_much_are_left_and_said(tmp_path, monkeypatch):
+    """Each requirement is compared with those of others on the same package."""
+    prefix = Prefix(tmp_path / "env", root=tmp_path).venv()
+    wanted = "".join(f"Requires-Dist: nvidia-p{number}!=2\n" for number in range(10))
+    for number in range(3):
+        info = prefix.dist(f"nvidia-p{number}", "1.0")
+        (info / "METADATA").write_text(f"Name: nvidia-p{number}\nVersion: 1.0\n{wanted}")
+    monkeypatch.setattr(rootfs, "MOST_REQUIREMENTS", 30)
+    assert not checked(tmp_path).unsure
+    monkeypatch.setattr(rootfs, "MOST_REQUIREMENTS", 29)
+    why = "more than 29 requirements would be compared; the check was stopped"
+    assert checked(tmp_path).unsure == [f"/env: {why}"]
+
+
 def test_libraries_of_too_much_are_left_and_said(tmp_path, monkeypatch):
     def spent(*_):
         raise rootfs.TooMuch("no more")

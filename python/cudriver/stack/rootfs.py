@@ -20,6 +20,7 @@ TEXT_LIMIT = 8 << 20  # bytes; no text file that matters is near it
 LARGE = 1 << 20  # bytes, from which on a file's content is kept
 MOST_BYTES = 1 << 30  # that the check of one environment reads; a large one has 50 MB
 MOST_FILES = 1_000_000  # that it looks at; a large one has 20,000
+MOST_REQUIREMENTS = 20_000  # on CUDA packages, that it compares; a large one has 1,000
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # the errors of a path that leads nowhere
 
 
@@ -35,15 +36,22 @@ class Budget:
     def __init__(self) -> None:
         self.bytes: int = MOST_BYTES
         self.files: int = MOST_FILES
+        self.requirements: int = MOST_REQUIREMENTS
 
-    def take(self, nbytes: int, files: int) -> None:
+    def take(self, nbytes: int, files: int, requirements: int) -> None:
         """Raises TooMuch once it is spent."""
         self.bytes -= nbytes
         self.files -= files
+        self.requirements -= requirements
         if self.bytes < 0:
             raise TooMuch(f"more than {MOST_BYTES >> 20} MiB would be read; the check was stopped")
         if self.files < 0:
             raise TooMuch(f"more than {MOST_FILES} files would be read; the check was stopped")
+        if self.requirements < 0:
+            raise TooMuch(
+                f"more than {MOST_REQUIREMENTS} requirements would be compared; the check was "
+                "stopped"
+            )
 
 
 class Root:
@@ -91,10 +99,10 @@ class Root:
             return os.open(path, flags | os.O_CLOEXEC)
         return self.below.open(path, flags)
 
-    def take(self, nbytes: int = 0, files: int = 1) -> None:
+    def take(self, nbytes: int = 0, files: int = 1, requirements: int = 0) -> None:
         """Counts what is read or looked at. Raises TooMuch."""
         if self.budget is not None:
-            self.budget.take(nbytes, files)
+            self.budget.take(nbytes, files, requirements)
 
     def stat(self, path: str) -> os.stat_result:
         """Links followed. Raises OSError."""

@@ -182,6 +182,7 @@ def _read(
         if b"\0" in head:
             problems.append(Problem(metadata, "is not text"))
         else:
+            root.take(0, 0, len(asked))
             _headers(dist, metadata, head, asked, markers, problems)
             if raw and not _header(head, b"Name")[0]:
                 problems.append(Problem(metadata, "has no Name", 1))

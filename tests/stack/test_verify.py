@@ -1,6 +1,12 @@
 """`cudriver check --verify`: what keeps its size. The oracle is the hash that the test writes."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 from synth import Prefix
@@ -87,6 +93,40 @@ def test_the_command_tells_it_with_a_fix_that_heals(venv):
     assert found["fix"][0].endswith("--force-reinstall --no-deps cupy-cuda12x==13.0")
     data = json.loads(run("check", str(venv.path), "--json", "--no-probe").stdout)
     assert [f for f in data["findings"] if f["rule"] == "CU404"] == []
+
+
+def test_ctrl_c_ends_it_at_once(venv):
+    """A file that would take hours is being read, and more wait for a thread."""
+    paths = [venv.site / f"cupy/huge{number}.bin" for number in range(40)]
+    record = venv.site / "cupy_cuda12x-13.0.dist-info/RECORD"
+    with open(record, "a") as lines:
+        for path in paths:
+            with open(path, "wb") as file:
+                file.truncate(1 << 42)  # a hole: no disk is used
+            lines.write(f"cupy/{path.name},sha256=x,{1 << 42}\n")
+    words = [sys.executable, "-m", "cudriver", "check", str(venv.path), "--verify", "--no-probe"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as check:
+        reads = Path(f"/proc/{check.pid}/fd")
+        deadline = time.monotonic() + 60
+        while not any(os.path.realpath(fd).endswith(".bin") for fd in reads.iterdir()):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        check.send_signal(signal.SIGINT)
+        try:
+            out, err = check.communicate(timeout=60)
+        finally:
+            check.kill()
+    assert (check.returncode, out, err) == (130, b"", b"")
+
+
+def test_few_files_wait_at_a_time(venv, monkeypatch):
+    """Each that waits takes memory: none is handed to a thread before the batch is done."""
+    monkeypatch.setattr("cudriver.stack.collect.verify.BATCH", 2)
+    for name in NAMES:
+        flip(venv.site / name)
+    told = []
+    assert {*faults(venv.path, told)} == {*NAMES}
+    assert told == [(3, 3)]
 
 
 def test_the_bar_counts_bytes():

@@ -18,6 +18,10 @@ from cudriver.stack.collect.distributions import installer
 from cudriver.stack.model import LOST, Distribution, Evidence, FileFault, Problem
 from cudriver.stack.rootfs import Root
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from threading import Event
+
 RECORD_LIMIT = 32 << 20
 LIBRARIES = 10_000  # shared libraries of one RECORD; a whole environment has a few thousand
 HASH_LIMIT = 1 << 30  # bytes; a larger file is not hashed
@@ -234,8 +238,11 @@ def _lost(
     return found
 
 
-def differs(root: Root, path: str, digest: str) -> bool:
-    """Whether a file has another content than its RECORD's hash says. (False: unknown.)"""
+def differs(root: Root, path: str, digest: str, stop: Event | None = None) -> bool:
+    """Whether a file has another content than its RECORD's hash says. (False: unknown.)
+
+    stop: once it is set, no more is read, and the answer says nothing.
+    """
     import base64
     import hashlib
 
@@ -245,7 +252,7 @@ def differs(root: Root, path: str, digest: str) -> bool:
     made, buffer = hashlib.sha256(), bytearray(1 << 20)
     try:
         with os.fdopen(root.open(path), "rb", buffering=0) as file:
-            while size := file.readinto(buffer):
+            while not (stop and stop.is_set()) and (size := file.readinto(buffer)):
                 root.take(size, 0)
                 made.update(memoryview(buffer)[:size])
     except (OSError, ValueError):

@@ -15,7 +15,8 @@ from cudriver.stack.versions import major
 # not the major's floor (450, 525, 580) or the newest release with code for the GPU:
 #   3.5: wheels begin at 3.7.  K80, P100: their last drivers are R470 and R580.
 #   V100 and older: cuDNN from 9.11 on and CUDA 13 leave them out, PyTorch 2.10 has 7.0, 2.7 older.
-#   H100 on 520: CUDA 11.8 alone has code for 9.0.  B200, RTX 5090: from CUDA 12.8 and R570 on.
+#   PyTorch 2.5 for CUDA 11.8 has 5.0 to 9.0; its cuDNN 9 leaves Kepler out.
+#   B200, RTX 5090: from CUDA 12.8 and R570 on.
 #   TensorFlow has PTX for 9.0 and newer, which a driver of its CUDA must compile.
 #   TensorFlow 2.21 and PyTorch 2.10 want different NCCLs: 2.20 and 2.8 go together.
 ANSWERS = """
@@ -43,6 +44,7 @@ torch | 535.104.05 | T4 | 3.12 | proven torch 2.10.0 cuda12
 torch | 580.95.05 | T4 | 3.12 | proven torch 2.15.0 cuda13
 onnxruntime | 535.104.05 | T4 | 3.12 | proven onnxruntime 1.23.2 torch 2.10.0 cuda12
 torch | 470.82.01 | A100 | 3.10 | proven torch 2.0.1 cuda11
+torch | 470.82.01 | A100 | 3.12 | derived torch 2.5.1 cuda11
 torch | 525.60.13 | A100 | 3.12 | proven torch 2.10.0 cuda12
 torch | 580.95.05 | A100 | 3.12 | proven torch 2.15.0 cuda13
 jax | 525.60.13 | A100 | 3.12 | proven jax 0.12.0.1 cuda12
@@ -68,7 +70,7 @@ jax cupy | 580.95.05 | H100 | 3.12 | proven cupy 14.2.0 jax 0.10.2 cuda13
 tensorflow cupy | 535.104.05 | H100 | 3.12 | nothing, tensorflow[and-cuda]==2.21.0 with R580; proven cupy 14.2.0 cuda12
 cupy | 535.104.05 | H100 | 3.12 | proven cupy 14.2.0 cuda12
 vllm | 580.95.05 | H100 | 3.12 | derived vllm 0.32.0 cuda13
-torch | 520.61.05 | H100 | any | derived torch 2.0.1 cuda11
+torch | 520.61.05 | H100 | any | derived torch 2.5.1 cuda11
 torch | 580.95.05 | H200 | 3.12 | proven torch 2.15.0 cuda13
 torch | 570.86.15 | B200 | 3.12 | proven torch 2.10.0 cuda12
 torch | 580.95.05 | B200 | 3.12 | proven torch 2.15.0 cuda13

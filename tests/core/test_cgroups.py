@@ -90,25 +90,6 @@ def test_version_2(tmp_path: Path) -> None:
     assert left(str(tmp_path)) == 200 * MIB, "a namespace's root has a limit"
 
 
-@pytest.mark.parametrize("name", ["/kube/pod", "/", "/../../other"])
-def test_a_container_sees_its_own_group_at_the_mount(tmp_path: Path, name: str) -> None:
-    mounts = "/kube/pod /sys/fs/cgroup/memory cgroup rw,memory\n/kube/pod /two cgroup2 rw"
-    system(tmp_path, f"4:memory:{name}\n0::{name}\n", mounts)
-    group_v1(tmp_path / "sys/fs/cgroup/memory", 900 * MIB, 100 * MIB)
-    assert left(str(tmp_path)) == 800 * MIB
-    group_v2(tmp_path / "two", 800 * MIB, 100 * MIB)
-    assert left(str(tmp_path)) == 700 * MIB
-
-
-@pytest.mark.parametrize("name", ["/kube/podium", "/kube", "/user.slice/kube/pod"])
-def test_a_mount_of_another_groups_folder_says_nothing(tmp_path: Path, name: str) -> None:
-    mounts = "/kube/pod /one cgroup rw,memory\n/kube/pod /two cgroup2 rw"
-    system(tmp_path, f"4:memory:{name}\n0::{name}\n", mounts)
-    group_v1(tmp_path / "one", 900 * MIB, 100 * MIB)
-    group_v2(tmp_path / "two", 800 * MIB, 100 * MIB)
-    assert left(str(tmp_path)) == MACHINE
-
-
 def test_a_group_is_found_behind_many_long_ones(tmp_path: Path) -> None:
     others = "".join(f"{i}:other{i}:/{'x' * 600}\n" for i in range(13, 1, -1))
     system(tmp_path, f"{others}1:memory:/a\n0::/b\n", V1 + "\n" + V2)
@@ -117,12 +98,6 @@ def test_a_group_is_found_behind_many_long_ones(tmp_path: Path) -> None:
     assert left(str(tmp_path)) == 800 * MIB
     group_v2(folder / "b", 800 * MIB, 100 * MIB)
     assert left(str(tmp_path)) == 700 * MIB
-
-
-def test_a_group_below_a_container(tmp_path: Path) -> None:
-    system(tmp_path, "0::/kube/pod/in\n", "/kube/pod /sys/fs/cgroup cgroup2 rw")
-    group_v2(tmp_path / "sys/fs/cgroup/in", 900 * MIB, 100 * MIB)
-    assert left(str(tmp_path)) == 800 * MIB
 
 
 def test_an_unknown_system_leaves_everything(tmp_path: Path) -> None:

@@ -213,8 +213,9 @@ def test_what_is_no_array_is_refused() -> None:
 
 
 @pytest.mark.parametrize("make", ["device_empty", "device_zeros"])
-def test_bad_arguments_are_named(make: str) -> None:
-    function = getattr(cu, make)
+def test_bad_arguments_are_named(make: str, simulator: Any) -> None:
+    function, call = getattr(cu, make), "cuMemAllocFromPoolAsync"
+    before = simulator.call_count(call) if simulator else 0
     for arguments, keywords, error, text in [
         ((-3,), {}, ValueError, "-3"),
         (((2, -1),), {}, ValueError, "-1"),
@@ -236,6 +237,7 @@ def test_bad_arguments_are_named(make: str) -> None:
     ]:
         with pytest.raises(error, match=text):
             function(*arguments, **keywords)
+    assert simulator is None or simulator.call_count(call) == before
 
 
 def test_too_much_memory_says_what_there_is() -> None:

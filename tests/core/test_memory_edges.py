@@ -232,23 +232,6 @@ def test_a_device_that_is_not_there_is_told(three: Driver, named: Any, text: str
     assert str(caught.value) == text
 
 
-@pytest.mark.parametrize(
-    "named",
-    [
-        SimpleNamespace(device_id="x", type="cuda", index=0), SimpleNamespace(type="cuda"),
-        SimpleNamespace(type=3, index=0), SimpleNamespace(), True, 1.0, b"GPU",
-    ],
-    ids=range(7),
-)  # fmt: skip
-def test_what_names_no_device_has_its_type_told(three: Driver, named: Any) -> None:
-    with pytest.raises(TypeError) as caught:
-        devices.ordinal_of(named)
-    assert str(caught.value) == (
-        'a device is an ordinal, a Device, a uuid or a PCI bus id, "cuda:0", a torch.device or a '
-        f"cuda.core.Device, not {type(named).__name__}"
-    )
-
-
 def test_each_name_initialises_the_driver(three: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = []
     monkeypatch.setattr(_core, "init", lambda: begun.append(1))

@@ -83,32 +83,6 @@ def test_primary_contexts_come_and_go(cu, two_devices) -> None:
     together(*[body] * 4)
 
 
-def test_pins_of_one_range(cu) -> None:
-    array = np.zeros(1 << 16, "u1")
-
-    def body() -> None:
-        for _ in range(ROUNDS):
-            with cu.pin(array) as handle:
-                assert cu.is_pinned(handle.array)
-
-    together(*[body] * THREADS)
-    assert not cu.is_pinned(array)
-
-
-def test_pins_of_parts_of_a_pinned_range(cu) -> None:
-    array = np.zeros(1 << 16, "u1")
-
-    def body(start: int) -> None:
-        for i in range(ROUNDS):
-            with cu.pin(array[start * 100 + i :]) as handle:
-                assert cu.is_pinned(handle.array)
-
-    with cu.pin(array):
-        together(*[lambda i=i: body(i) for i in range(THREADS)])
-        assert cu.is_pinned(array)
-    assert not cu.is_pinned(array)
-
-
 def test_one_pin_closed_by_all(cu) -> None:
     for _ in range(ROUNDS):
         array = np.zeros(1 << 14)

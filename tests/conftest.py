@@ -267,6 +267,18 @@ def sim(simulator: Simulator | None) -> Iterator[Simulator]:
 
 
 @pytest.fixture
+def held(cu: Any, sim: Simulator) -> Iterator[Simulator]:
+    """Streams stand still until held.release()."""
+    for make in (cu.pinned_zeros, cu.device_zeros):  # what is made at first use is made
+        make(8 << 20, "u1")
+    sim.settle()
+    sim.hold()
+    yield sim
+    sim.release()
+    sim.settle()  # work in flight keeps its memory
+
+
+@pytest.fixture
 def two_devices(cu: Any) -> tuple[cudriver.Device, cudriver.Device]:
     count = cu.device_count()
     if count < 2:

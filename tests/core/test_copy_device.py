@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_copy import placed, random_bytes, raw, slices
-from test_copy_async import wait_for
 
 import cudriver as cu
+from copykit import wait_for
 from program import output
 
 pytestmark = pytest.mark.threads

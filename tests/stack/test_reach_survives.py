@@ -296,16 +296,20 @@ PyMODINIT_FUNC PyInit__x(void) {{ return PyModule_Create(&module); }}
     subprocess.run([*command, "-o", str(venv.site / f"torch/_x{SUFFIX}")], check=True)
 
 
-def test_an_extension_module_that_names_what_builds_on_its_package(tmp_path):
-    """The one imports the other in a function: as the first import there is it would go round."""
+@pytest.mark.parametrize("name", ["helper", "another"])
+def test_an_extension_module_that_names_what_it_imports_later(tmp_path, name):
+    """Where that builds on its own package, an import there would go round; of what is required
+    every part may be wanted later.
+    """
     init = "from torch import _x\nfrom .version import __version__\n"
     venv = made(tmp_path, {"__init__.py": init}, "helper")
-    sources = {"__init__": "from helper.base import x\n", "base": "import torch\nx = 1\n"}
+    back = "import torch\n" if name == "another" else ""
+    sources = {"__init__": "from helper.base import x\n", "base": f"{back}x = 1\n"}
     (venv.site / "helper").mkdir()
     files = [venv.site / f"helper/{name}.py" for name in (*sources, "part")]
     for file in files:
         file.write_text(sources.get(file.stem, "x = 1\n"))
-    venv.distribution("helper", "1.0", files=files)
+    venv.distribution(name, "1.0", files=files)
     extension(venv, "helper.part\\0")
     files[-1].unlink()
     assert real.import_error(venv.path) is None

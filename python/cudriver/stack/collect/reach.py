@@ -227,7 +227,7 @@ class Reach:
             # NumPy 2 has numpy.core for what knows nothing newer; its C interface does.
             old = "numpy.core" if self.modules.find("numpy._core") is not None else "\0"
             named = dict.fromkeys(self._names_in(name, place.path))
-            named = {each: None for each in named if not self._imports_back(each, name)}
+            named = {self._sure(e, name): 0 for e in named if not self._imports_back(e, name)}
             self._named[place.path] = [each for each in named if not each.startswith(old)]
         for one in self._named[place.path]:
             self._compiled(one)
@@ -242,6 +242,14 @@ class Reach:
                 if self.modules.find(one.decode()) is not None:
                     yield one.decode()
             yield from self._glued(module, data)
+
+    def _sure(self, name: str, module: str) -> str:
+        """Of what an extension module names in a package that is required, that package: the rest
+        may be imported later.
+        """
+        top = name.partition(".")[0]
+        own = top == module.partition(".")[0] or _distribution(top) not in self.required
+        return name if own else top
 
     def _imports_back(self, name: str, module: str) -> bool:
         """Whether a module's package, by its first file or what that imports, imports the one whose

@@ -220,11 +220,16 @@ def test_an_environment_of_too_much_is_left_and_said(
     assert {finding.rule for finding in report.findings} <= {"CU101"}  # the driver is told
 
 
-def test_packages_that_require_too_much_are_left_and_said(tmp_path, monkeypatch):
+@pytest.mark.parametrize("conda", [False, True])
+def test_packages_that_require_too_much_are_left_and_said(tmp_path, monkeypatch, conda):
     """Each requirement is compared with those of others on the same package."""
-    prefix = Prefix(tmp_path / "env", root=tmp_path).venv()
+    prefix = Prefix(tmp_path / "env", root=tmp_path)
+    prefix.conda() if conda else prefix.venv()
     wanted = "".join(f"Requires-Dist: nvidia-p{number}!=2\n" for number in range(10))
     for number in range(3):
+        if conda:
+            prefix.conda_package(f"cuda-p{number}", "1", depends=[f"cuda-p{n}" for n in range(10)])
+            continue
         info = prefix.dist(f"nvidia-p{number}", "1.0")
         (info / "METADATA").write_text(f"Name: nvidia-p{number}\nVersion: 1.0\n{wanted}")
     monkeypatch.setattr(rootfs, "MOST_REQUIREMENTS", 30)
@@ -232,6 +237,22 @@ def test_packages_that_require_too_much_are_left_and_said(tmp_path, monkeypatch)
     monkeypatch.setattr(rootfs, "MOST_REQUIREMENTS", 29)
     why = "more than 29 requirements would be compared; the check was stopped"
     assert checked(tmp_path).unsure == [f"/env: {why}"]
+
+
+def test_a_conda_record_is_searched_once_for_the_lines_of_what_it_depends_on(tmp_path):
+    """A search from its start for each took minutes for a record of 30 MB."""
+    prefix = Prefix(tmp_path / "env", root=tmp_path).conda()
+    record = prefix.conda_package("cuda-a", "1", depends=[])
+    asks = [f"cuda-{number} >={number % 3}" for number in range(15_000)]
+    asks[40] = "cuda-é"
+    text = json.dumps({"name": "cuda-a", "x": " " * (30 << 20), "depends": asks}, indent=1)
+    record.write_text(text)
+    (found,) = [dist for dist in checked(tmp_path).distributions if dist.name == "cuda-a"]
+    lines = text.splitlines()
+    stated = [lines.index(f'  "{ask}",') + 1 for ask in asks[:40]]
+    assert [each.evidence.line for each in found.requires[:40]] == stated
+    assert [each.evidence.line for each in found.requires[40:42]] == [None, None]
+    assert len(found.requires) == len(asks)
 
 
 def test_libraries_of_too_much_are_left_and_said(tmp_path, monkeypatch):

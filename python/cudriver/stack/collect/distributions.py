@@ -330,17 +330,21 @@ def _conda_record(
     if isinstance(channel, str):
         dist.channel = channel.rstrip("/").removesuffix("/linux-64").rpartition("/")[2] or channel
     depends = record.get("depends")
+    at, line = 0, 1
     for text in depends if isinstance(depends, list) else []:
         if not isinstance(text, str):
             continue
         words = text.split()
         if words and conda_matters(normal(words[0])):
-            line = _line_of(raw, text)
+            root.take(0, 0, 1)
+            # They stand in their order; what is written with escapes is not looked for again.
+            before, at = at, raw.find(f'"{text}"'.encode(), at) if at >= 0 else -1
+            line += raw.count(b"\n", before, at) if at >= 0 else 0
             dist.requires.append(
                 Requirement(
                     normal(words[0]),
                     words[1] if len(words) > 1 else "",
-                    Evidence(dist.path, line, text),
+                    Evidence(dist.path, line if at >= 0 else None, text),
                     build=words[2] if len(words) > 2 else None,
                 )
             )
@@ -361,8 +365,3 @@ def conda_json(raw: bytes, path: str, problems: list[Problem]) -> dict[str, obje
         problems.append(Problem(path, "is not a JSON object"))
         return None
     return record
-
-
-def _line_of(raw: bytes, text: str) -> int | None:
-    at = raw.find(f'"{text}"'.encode())
-    return raw.count(b"\n", 0, at) + 1 if at >= 0 else None

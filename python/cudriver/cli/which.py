@@ -84,6 +84,7 @@ def _of_process(arguments: Namespace) -> int:
     try:
         process = Running(arguments.pid)
         arguments.no_probe = True
+        arguments.root = process.root if arguments.root == "/" else arguments.root
         (prefix,) = target.places([arguments.prefix or process.prefix], arguments)
     except (OSError, target.BadOption) as error:
         terminal.complain(f"--pid {arguments.pid}: {error}")
@@ -91,7 +92,7 @@ def _of_process(arguments: Namespace) -> int:
     facts = target.facts(prefix, target.machine(arguments, [prefix], process.variables))
     rows = compare(process.mapped, facts.libraries)
     names = arguments.library
-    rows = [row for row in rows if _wanted(os.path.basename(row[0]), "", names)]
+    rows = [row for row in rows if _wanted(process.mapped[row[0]], "", names)]
     if arguments.json:
         import json
 

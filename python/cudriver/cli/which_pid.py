@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from cudriver import _elf
 from cudriver.stack.names import is_cuda_library, split
 
 TYPE_CHECKING = False
@@ -14,22 +15,43 @@ PROC = "/proc"
 
 
 class Running:
-    """A process: its environment's folder, its variables, and the CUDA libraries it has mapped."""
+    """A process: its root, its environment's folder, its variables, and the CUDA libraries that it
+    has mapped, each with the name by which others ask for it.
+    """
 
     def __init__(self, pid: int) -> None:
         """Raises OSError where there is no such process, or it is another user's."""
-        folder = f"{PROC}/{pid}"
-        program = os.fsdecode(_read(f"{folder}/cmdline").split(b"\0")[0])
-        pairs = map(os.fsdecode, _read(f"{folder}/environ").split(b"\0"))
+        self._folder = f"{PROC}/{pid}"
+        mounts = os.readlink(f"{self._folder}/ns/mnt")
+        own = mounts == os.readlink(f"{PROC}/self/ns/mnt")
+        self.root: str = "/" if own else f"{self._folder}/root"  # of a container
+        pairs = map(os.fsdecode, _read(f"{self._folder}/environ").split(b"\0"))
         self.variables: dict[str, str] = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
         named = self.variables.get("VIRTUAL_ENV") or self.variables.get("CONDA_PREFIX")
-        in_bin = program.startswith("/") and os.path.basename(os.path.dirname(program)) == "bin"
-        self.prefix: str = program if in_bin else named or os.readlink(f"{folder}/exe")
-        self.mapped: list[str] = []
-        for line in os.fsdecode(_read(f"{folder}/maps")).split("\n"):
+        self.prefix: str = self._program() or named or os.readlink(f"{self._folder}/exe")
+        self.mapped: dict[str, str] = {}
+        for line in os.fsdecode(_read(f"{self._folder}/maps")).split("\n"):
             path = line[line.find("/") :] if "/" in line else ""
-            if is_cuda_library(os.path.basename(path.removesuffix(" (deleted)"))):
-                self.mapped += [path] * (path not in self.mapped)
+            if ".so" in os.path.basename(path) and path not in self.mapped:
+                self.mapped[path] = self._soname(path)
+        self.mapped = {p: name for p, name in self.mapped.items() if is_cuda_library(name)}
+
+    def _program(self) -> str | None:
+        """The path by which the program was started, if that is in an environment's bin."""
+        named = os.fsdecode(_read(f"{self._folder}/cmdline").split(b"\0")[0])
+        if "/" not in named:
+            return None
+        path = os.path.normpath(os.path.join(os.readlink(f"{self._folder}/cwd"), named))
+        there = os.path.lexists(f"{self._folder}/root{path}")  # it may have changed its folder
+        return path if there and os.path.basename(os.path.dirname(path)) == "bin" else None
+
+    def _soname(self, path: str) -> str:
+        """By which name others ask for a mapped file; that of the file where it tells none."""
+        try:
+            name = _elf.ElfFile(f"{self._folder}/root{path}", path).soname
+        except (OSError, _elf.ElfError):
+            name = None
+        return name or os.path.basename(path.removesuffix(" (deleted)"))
 
 
 def _read(path: str) -> bytes:
@@ -37,15 +59,16 @@ def _read(path: str) -> bytes:
         return file.read()
 
 
-def compare(mapped: list[str], libraries: list[Library]) -> list[tuple[str, str, Library | None]]:
+def compare(
+    mapped: dict[str, str], libraries: list[Library]
+) -> list[tuple[str, str, Library | None]]:
     """Each mapped file with what it is, "as found", "another" or "not expected", and the library
     of its name that the environment's files give.
     """
     rows: list[tuple[str, str, Library | None]] = []
-    for path in mapped:
+    for path, name in mapped.items():
         same = next((x for x in libraries if path in (x.path, x.real_path)), None)
-        stem = split(os.path.basename(path))[0]
-        other = next((x for x in libraries if split(x.soname)[0] == stem), None)
+        other = next((x for x in libraries if split(x.soname)[0] == split(name)[0]), None)
         what = "as found" if same else "another" if other else "not expected"
         rows.append((path, what, same or other))
     return rows

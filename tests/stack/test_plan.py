@@ -189,8 +189,8 @@ def test_a_gpu_has_several_names(name, number):
     assert question.gpu(name) == number
 
 
-@pytest.mark.parametrize("name", ["A1000", "H1000", "T400", "P4000", "L400"])
-def test_a_longer_number_is_another_gpu(name):
+@pytest.mark.parametrize("name", ["A1000", "H1000", "T400", "P4000", "L400", "GH200", "GB200"])
+def test_a_longer_number_is_another_gpu_and_so_is_one_beside_an_arm_processor(name):
     with pytest.raises(ValueError, match=f"no GPU '{name}'"):
         question.gpu(name)
 

@@ -2,7 +2,6 @@
 #include "copy.h"
 #include "device_array.h"
 #include "dlpack.h"
-#include "driver/driver.h"
 #include "python/call.h"
 #include "python/error.h"
 #include "python/numpy_bridge.h"

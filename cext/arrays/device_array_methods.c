@@ -5,9 +5,7 @@
 
 #include "python/arguments.h"
 #include "python/call.h"
-#include "python/error.h"
 #include "python/numpy_bridge.h"
-#include "python/shape.h"
 #include "docstrings.h"
 
 static DeviceArrayObject *array_of(PyObject *object)

@@ -2,10 +2,8 @@
 #include "dlpack.h"
 
 #include "contexts/work.h"
-#include "driver/driver.h"
 #include "python/arguments.h"
 #include "python/call.h"
-#include "python/error.h"
 #include "python/numpy_bridge.h"
 #include "docstrings.h"
 

@@ -6,7 +6,6 @@
 #include "driver/driver.h"
 #include "driver/keeper.h"
 #include "driver/platform.h"
-#include "python/call.h"
 #include "python/error.h"
 #include "python/wait.h"
 

@@ -2,10 +2,8 @@
 #include "work.h"
 #include "context_private.h"
 #include "driver/driver.h"
-#include "driver/keeper.h"
 #include "engine/engine.h"
 #include "hostmem/hostmem.h"
-#include "python/call.h"
 #include "python/error.h"
 
 /* Releases what the copy engine keeps in a foreign context, while the keeper still protects the

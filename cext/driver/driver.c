@@ -3,7 +3,6 @@
 #include "driver.h"
 
 #include <dlfcn.h>
-#include <errno.h>
 #include <link.h>
 #include <pthread.h>
 #include <stdarg.h>

@@ -5,8 +5,6 @@
 
 #include "compat.h"
 
-#include <stdbool.h>
-
 struct cudriver_signature {
     const char *function;
     int positional;           /* how many may be given by position; all may be given by name */

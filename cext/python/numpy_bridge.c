@@ -4,8 +4,6 @@
 #define CUDRIVER_NUMPY_IS_IMPORTED_HERE
 #include "numpy_api.h"
 
-#include <string.h>
-
 #if NPY_ABI_VERSION < 0x02000000
 #error "cudriver is built with NumPy 2; it then runs with NumPy 1.26 too"
 #endif

@@ -128,7 +128,7 @@ class Pinning(Generic[ArrayT]):
 
     __slots__ = ("__weakref__", "_array", "_closed", "_owner")
 
-    _array: ArrayT | None
+    _array: ArrayT
     _closed: bool
     _owner: _Owner
 
@@ -136,8 +136,8 @@ class Pinning(Generic[ArrayT]):
         raise TypeError("pin_async() and pinned_empty_async() make a Pinning")
 
     @property
-    def array(self) -> ArrayT | Any:  # not None, for which every user would have to test
-        """Array whose memory is page-locked; None once this is closed."""
+    def array(self) -> ArrayT:
+        """Array whose memory is page-locked, until this is closed."""
         return self._array
 
     @property
@@ -209,7 +209,7 @@ class Pinning(Generic[ArrayT]):
         work = self._owner.work
         _core._pin_stop(work.pin)
         work.join()
-        self._array, self._closed = None, True
+        self._closed = True
         work.pin.close()
 
     def __enter__(self) -> Self:

@@ -9,11 +9,6 @@ static struct {
     size_t count, room;
 } ranges;
 
-static uintptr_t range_end(const struct hostmem_range *range)
-{
-    return (uintptr_t)range->base + range->bytes;
-}
-
 /* The index of the first range that ends after `address`. */
 static size_t ranges_find(uintptr_t address)
 {
@@ -21,7 +16,7 @@ static size_t ranges_find(uintptr_t address)
 
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (range_end(ranges.list[middle]) > address) {
+        if ((uintptr_t)ranges.list[middle]->base + ranges.list[middle]->bytes > address) {
             high = middle;
         } else {
             low = middle + 1;

@@ -330,6 +330,7 @@ def test_an_unknown_text_is_told_apart_from_a_wrong_rule():
 
 def test_lower_case_is_fine():
     assert run("explain", "cu303").returncode == 0
+    assert "no rule 999; " in run("explain", "999").stderr
 
 
 def test_list_names_every_rule():

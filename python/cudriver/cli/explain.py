@@ -148,7 +148,8 @@ def _standard_input() -> tuple[int, str]:
 
 
 def _looks_like_rule(word: str) -> bool:
-    return word.startswith(("CU", "EX", "FL")) and word[2:].isdigit()
+    number = word[2:] if word.startswith(("CU", "EX", "FL")) else word
+    return number.isdecimal() and (number != word or len(word) == 3)
 
 
 def _nothing(why: str, arguments: Namespace) -> int:

@@ -86,8 +86,11 @@ def _of_process(arguments: Namespace) -> int:
         arguments.no_probe = True
         arguments.root = process.root if arguments.root == "/" else arguments.root
         (prefix,) = target.places([arguments.prefix or process.prefix], arguments)
+    except FileNotFoundError:
+        terminal.complain(f"--pid {arguments.pid}: there is no such process")
+        return USAGE_ERROR
     except (OSError, target.BadOption) as error:
-        terminal.complain(f"--pid {arguments.pid}: {error}")
+        terminal.complain(f"--pid {arguments.pid}: {getattr(error, 'strerror', None) or error}")
         return USAGE_ERROR
     facts = target.facts(prefix, target.machine(arguments, [prefix], process.variables))
     rows = compare(process.mapped, facts.libraries)

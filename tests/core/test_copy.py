@@ -250,9 +250,12 @@ def test_a_broadcast_source_and_overlapping_views() -> None:
 
 def test_what_does_not_match_is_refused_and_changes_nothing() -> None:
     there = cu.to_device(np.arange(12, dtype=np.float32).reshape(3, 4))
-    for bad in (np.zeros((4, 3), np.float32), np.zeros(12, np.float32), np.array(1, np.float32)):
-        with pytest.raises(ValueError, match="shapes differ"):
-            cu.copy(there, bad)
+    for shape in ((4, 3), (12,), (3,), (3, 4, 1), ()):
+        for ends in ((there, np.zeros(shape, "f4")), (np.ones(shape, "f4"), there)):
+            with pytest.raises(ValueError, match="shapes differ"):
+                cu.copy(*ends)
+            with pytest.raises(ValueError, match="shapes differ"):
+                cu.copy_async(*ends, None)
     for bad_type in (np.zeros((3, 4)), np.zeros((3, 4), ">f4"), np.zeros((3, 4), np.int32)):
         with pytest.raises(TypeError, match="dtypes differ"):
             cu.copy(there, bad_type)

@@ -9,7 +9,6 @@ import contextlib
 import ctypes
 import gc
 import re
-import threading
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ import pytest
 
 import cudriver as cu
 from graphkit import ACTIVE, BROKEN, GLOBAL, MODES, Capture, busy
+from parallel import in_thread
 from program import output
 
 pytestmark = pytest.mark.threads
@@ -44,23 +44,6 @@ def pinned(size: int = SIZE, seed: int = 1) -> Any:
     array = cu.pinned_empty(size, np.uint8)
     array[:] = np.random.default_rng(seed).integers(1, 256, size, np.uint8)
     return array
-
-
-def in_thread(work: Callable[[], object]) -> None:
-    """Runs `work` in another thread; raises what it raised."""
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            work()
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    if failed:
-        raise failed[0]
 
 
 class Node:

@@ -86,22 +86,6 @@ def test_synchronize_refuses_what_is_no_device(cu, device) -> None:
         cu.synchronize(device)
 
 
-def test_streams_of_two_devices(cu, two_devices) -> None:
-    first, second = (cu.Stream(device=device) for device in two_devices)
-    assert (first.device, second.device) == two_devices
-    second.wait(first)
-    event = first.record()
-    second.wait(event)
-    second.synchronize()
-    array = cu.device_empty(3, device=1)
-    with pytest.raises(ValueError, match="the stream is on device 0, the array on device 1"):
-        cu.copy_async(array, np.zeros(3), first)
-    with pytest.raises(ValueError, match="device 1 was asked for, but the stream is on device 0"):
-        cu.device_empty(3, device=1, stream=first)
-    for thing in (array, event, first, second):
-        thing.close()
-
-
 def test_record_gives_the_event_back(cu, stream) -> None:
     event = cu.Event()
     assert stream.record(event=event) is event

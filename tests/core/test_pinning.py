@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from conftest import DRIVER
+from cudriver import _core
 from cudriver.memory import pinning as implementation
 from forking import let_threads_rest
 from parallel import in_thread
@@ -272,9 +273,10 @@ def test_whoever_waits_is_told_of_a_close(cu, array, hold) -> None:
 
     waiter = threading.Thread(target=wait)
     waiter.start()
-    threading.Timer(0.02, held.go).start()
-    pinning.close()
+    _core._pin_stop(pinning._owner.work.pin)  # as close() begins
+    held.go()
     waiter.join()
+    pinning.close()
     assert said == ["this Pinning is closed"]
 
 

@@ -79,6 +79,20 @@ def test_an_editor_shows_what_help_says(name: str) -> None:
     assert wrong == []
 
 
+def test_an_editor_shows_no_private_type() -> None:
+    """Aliases are shown by their names: those of `cudriver.typing` can be looked up."""
+    core = stub(Path(cu.__file__).with_name("_core.pyi"))
+    shown = {
+        thing: ast.unparse(node.args)
+        for thing, node in core
+        if thing[0] != "_" and isinstance(node, ast.FunctionDef)
+    }
+    functions = {name: value for name, value in NAMES.items() if inspect.isfunction(value)}
+    shown |= {name: str(inspect.signature(value)) for name, value in functions.items()}
+    assert {"copy_async", "explain_copy", "DeviceArray.fill", "load_npz"} <= {*shown}
+    assert {name: text for name, text in shown.items() if re.search(r"\b_[A-Z]", text)} == {}
+
+
 def stub(path: Path) -> Iterator[tuple[str, Any]]:
     """The functions, classes and methods of a stub; of overloads that which has the docstring."""
     found: dict[str, Any] = {}

@@ -1,6 +1,7 @@
 """Sources that go on without what they name: no error is told. The oracle is the real import."""
 
 import py_compile
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -281,12 +282,13 @@ def test_texts_of_an_extension_module(tmp_path, text, names):
     assert bool(errors(venv)) == names
 
 
-def extension(venv, text):
+def extension(venv, text, data=""):
     """torch._x: an extension module that has this text, as one of Cython's."""
     source = f"""
 #include <Python.h>
 __attribute__((used)) static const char texts[] = "\\0cython_runtime\\0{text}";
 static struct PyModuleDef module = {{PyModuleDef_HEAD_INIT, "_x", texts, -1}};
+{data}
 PyMODINIT_FUNC PyInit__x(void) {{ return PyModule_Create(&module); }}
 """
     file = venv.path / "x.c"
@@ -294,6 +296,22 @@ PyMODINIT_FUNC PyInit__x(void) {{ return PyModule_Create(&module); }}
     headers = f"-I{sysconfig.get_paths()['include']}"
     command = ["gcc", "-shared", "-fPIC", headers, str(file)]
     subprocess.run([*command, "-o", str(venv.site / f"torch/_x{SUFFIX}")], check=True)
+
+
+def test_an_extension_module_without_what_no_loader_maps(tmp_path):
+    """Cut behind its segments, of which the last ends in zeros, as many do."""
+    init = "from torch import _x\nfrom .version import __version__\n"
+    venv = made(tmp_path, {"__init__.py": init})
+    extension(venv, "", '__attribute__((section(".data.last"))) int last[4096] = {1};')
+    file = venv.site / f"torch/_x{SUFFIX}"
+    shutil.rmtree(venv.site / "torch-2.8.0.dist-info")
+    venv.distribution("torch", "2.8.0", files=[venv.site / "torch/__init__.py", file])
+    loads = real.run("readelf", "-lW", file).stdout.split("LOAD")[1:]
+    end = max(int(line.split()[0], 16) + int(line.split()[3], 16) for line in loads)
+    assert not any(file.read_bytes()[end - 64 : end])
+    file.write_bytes(file.read_bytes()[: end + 64])
+    assert real.import_error(venv.path) is None
+    assert errors(venv) == []
 
 
 @pytest.mark.parametrize("name", ["helper", "another"])

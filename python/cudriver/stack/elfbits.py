@@ -17,7 +17,7 @@ SHT_STRTAB = b"\x03\0\0\0"
 MAX_CHAIN = 4096
 MAX_SECTIONS = 1024
 MAX_HEADERS = 256
-TAIL = 64  # bytes at the end of a segment; none ends in so many zeros: those need no room in a file
+TAIL = 64  # bytes at the end of a segment
 TABLE_LIMIT = 64 << 20  # bytes of .symtab or .strtab
 
 
@@ -56,13 +56,23 @@ class ElfBits:
 
     @property
     def severed(self) -> bool:
-        """Whether the last of what a loader maps is not there, or nothing but zeros."""
+        """Whether the last of what a loader maps is not there, or nothing but zeros, and nothing
+        but zeros comes after it. Many segments end in zeros; the sections' table follows.
+        """
         try:
             self._dynamic()
         except StructError:
             return True
         ends = [offset + size for _, offset, size in self._loads or () if size]
-        return not any(self._at(max(max(ends, default=0) - TAIL, 0), TAIL))
+        end = max(ends, default=0)
+        if os.fstat(self.descriptor).st_size < end:
+            return True
+        at = max(end - TAIL, 0)
+        while data := self._at(at, 1 << 20):
+            if any(data):
+                return False
+            at += len(data)
+        return True
 
     @property
     def machine(self) -> int:

@@ -417,6 +417,25 @@ def test_a_framework_without_code_for_a_gpu_is_fixed_by_a_plan():
     assert not any("jax-env" in line for found in cu501(facts) for line in found.fix)
 
 
+@pytest.mark.parametrize(("python", "kind"), [("3.11.7", "torch==2.0.1"), ("3.12.1", None)])
+def test_what_the_check_offers_a_kepler_is_there_for_its_python(python, kind):
+    """CUDA 12 is not for its last driver, and PyTorch 2.0 not for Python 3.12."""
+    env = Environment("/srv/env", "venv", python, "/srv/env/bin/python", installer="uv")
+    facts = Facts(env, driver=drivers.assumed("470.82.01", ["3.7"]))
+    facts.frameworks = [Framework("torch", "2.8.0+cu128", "12.8", archs=["sm_70", "sm_80"])]
+    (old,), (none,) = cu103(facts), cu501(facts)
+    (part,) = plan.make("torch", driver="470.82.01", gpus=["K80"], python=python[:4]).parts
+    assert (part.candidate is None) == (kind is None)
+    if kind:
+        assert old.fix[0].startswith(
+            f"uv venv torch-env && uv pip install --python torch-env {kind}"
+        )
+        assert "'torch==2.0.*'" in none.fix[0]
+    else:
+        assert old.fix[0].startswith("no driver from R525 on serves ")
+        assert none.fix == ["no PyTorch with code for this GPU has wheels for Python 3.12."]
+
+
 def test_the_plan_is_small():
     files = [*SOURCES.glob("*.py"), SOURCES.parents[1] / "cli" / "plan.py"]
     assert sum(len(path.read_text().splitlines()) for path in files) <= 700

@@ -28,6 +28,15 @@ def planned(facts: Facts, name: str) -> list[str]:
     return [anew(facts, name)] if known else []
 
 
+def has_wheels(facts: Facts, torch: str) -> bool:
+    """Whether a PyTorch series has wheels for this Python; also where that is unknown."""
+    from cudriver.stack.plan.candidates import known
+
+    named = [c for c in known(["torch"]) if cut(c.frameworks["torch"]["version"], 2) == torch]
+    pythons = {python for candidate in named for python in candidate.pythons}
+    return not pythons or (cut(facts.environment.python, 2) or "") in {*pythons, ""}
+
+
 def _packages(facts: Facts, name: str) -> list[str]:
     from cudriver.stack.plan.candidates import packages
 

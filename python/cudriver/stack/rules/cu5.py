@@ -16,7 +16,7 @@ from cudriver.stack.model import (
     Framework,
 )
 from cudriver.stack.rules import fix
-from cudriver.stack.rules.anew import planned
+from cudriver.stack.rules.anew import has_wheels, planned
 from cudriver.stack.rules.limits import out_of_range
 from cudriver.stack.tables import table
 from cudriver.stack.text import quote
@@ -144,6 +144,11 @@ def _other_build(facts: Facts, framework: Framework, capability: str) -> list[st
         r for r in builds if offered is None or (major(r["cuda"]) or 0) <= (major(offered) or 0)
     ]
     builds = runs or builds  # where none does, CU103 speaks of the driver
+    if builds and tool not in fix.CONDA:
+        builds = [row for row in builds if has_wheels(facts, row["torch"])]
+        if not builds:
+            python = cut(env.python, 2)
+            return [f"no PyTorch with code for this GPU has wheels for Python {python}."]
     if not builds:
         return [
             "no PyTorch that is known here has code for this GPU; one built from source has, with "

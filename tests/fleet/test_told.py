@@ -18,7 +18,7 @@ from test_compare import (
     torch,
 )
 
-from cudriver.fleet import compare, report_text
+from cudriver.fleet import compare
 from cudriver.fleet.comparison import Comparison, few, listed, shown, title
 from cudriver.fleet.report import Fleet
 from cudriver.fleet.report_html import NODES_SHOWN, _nodes, _shares
@@ -27,7 +27,6 @@ from cudriver.fleet.result import Change, Finding, Group, Share
 from cudriver.fleet.rules import judge
 from cudriver.fleet.rules.versions import brought_by, known, together
 from cudriver.fleet.stacks import FRAMEWORK, LIBRARY, VARIABLE, Stack
-from cudriver.stack import say
 from cudriver.stack.report_text import Style
 
 MIXED = """\
@@ -764,50 +763,3 @@ def test_a_page_has_fifty_groups_and_counts_what_it_leaves_out():
     page = compare(reports).to_html()
     assert "<summary>900 components that differ</summary>" in page
     assert "and 800 more components" in page
-
-
-def test_a_comparison_in_chinese(monkeypatch):
-    monkeypatch.setattr(say, "language", lambda: "zh")
-    told = compare(fleet_of(3, driver("570.86.15"), at=1))
-    text = told.to_text()
-    for part in (
-        "3 个节点分为 2 组；其中 2 个一致",
-        "\n  驱动          580.65.06\n  支持 CUDA     13.0\n",
-        "警告 FL101  驱动属于 2 个分支：R580 和 R570\n  原因      驱动分支决定",
-        "\n一致：1 个警告；cudriver explain FL101\n",
-    ):
-        assert part in text
-    assert "<th>驱动</th>" in told.to_html()
-    assert "驱动" not in told.to_json()
-
-
-def test_what_differs_is_chinese_in_its_cells(monkeypatch):
-    monkeypatch.setattr(say, "language", lambda: "zh")
-    title = "libnccl.so.2 is not a usable library"
-    told = (
-        report_text.cells(Change(component=component, value=value, reference=reference))
-        for component, value, reference in (
-            ("CU404 torch", title, "none"),
-            ("verdict", "mismatch", "unknown"),
-            ("libnccl.so.2", "2.27.3", "none"),
-        )
-    )
-    assert [*told] == [
-        ("CU404 torch", "libnccl.so.2 不是可用的库", "没有"),
-        ("结论", "不匹配", "未知"),
-        ("libnccl.so.2", "2.27.3", "没有"),
-    ]
-
-
-@pytest.mark.parametrize("name", PLANTED)
-def test_a_finding_is_told_in_chinese(name, monkeypatch):
-    monkeypatch.setattr(say, "language", lambda: "zh")
-    for each in compare(fleet_of(6, PLANTED[name][0])).findings:
-        for text, part in (
-            (each.title, each.rule),
-            (each.why, "why"),
-            *((f, "fixes") for f in each.fix),
-        ):
-            told = say.said(text, part)
-            assert re.search(r"[\u4e00-\u9fff]", told), text
-            assert not re.search(r"\b(and|more|none|nodes)\b", told), told

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -534,16 +535,6 @@ def test_plain_memory_is_read_after_the_default_streams_work(sim, nbytes: int) -
     assert (there.to_numpy() == 7).all()
 
 
-class Foreign:
-    """A stream of another library's."""
-
-    def __init__(self, handle: int) -> None:
-        self.handle = handle
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self.handle
-
-
 @watched
 @pytest.mark.parametrize("pinned", [False, True])
 @pytest.mark.parametrize("kind", ["made by default", "per thread"])
@@ -569,7 +560,7 @@ def test_memory_is_read_after_the_default_streams_work_that_a_stream_waits_for(
             assert library.cuStreamCreateWithPriority(ctypes.byref(made), 0, 0) == 0
         assert made.value is not None
         assert library.cuLaunchHostFunc(None, write, None) == 0
-        cu.copy_async(there[::-1], source, Foreign(made.value)).wait()
+        cu.copy_async(there[::-1], source, SimpleNamespace(cuda_stream=made.value)).wait()
         assert (there.to_numpy() == 7).all()
         if kind == "made by default":
             assert library.cuStreamDestroy_v2(made) == 0

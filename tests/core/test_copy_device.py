@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from test_copy import placed, random_bytes, raw, slices
 
 import cudriver as cu
-from copykit import wait_for
+from copykit import NamedBy, wait_for
 from program import output
 
 pytestmark = pytest.mark.threads
@@ -466,10 +466,6 @@ def test_an_old_driver_has_the_kernel_and_temporaries() -> None:
 
 
 def test_a_stream_of_another_library(sim: Any) -> None:
-    class Theirs:
-        def __init__(self, stream: Any) -> None:
-            self.owner, self.cuda_stream = stream, stream.handle
-
     model = random_bytes((50, 60), np.dtype("i4"), 1)
     src = cu.to_device(model)
     dst = cu.device_zeros((50, 60), "i4")
@@ -478,7 +474,7 @@ def test_a_stream_of_another_library(sim: Any) -> None:
         elsewhere = cu.Stream()
     for stream in (cu.Stream(), elsewhere):
         dst.fill(0)
-        cu.copy_async(dst[::-1], src, Theirs(stream)).wait()
+        cu.copy_async(dst[::-1], src, NamedBy(stream)).wait()
         assert raw(dst.to_numpy()[::-1]) == raw(model)
     elsewhere.close()
     context.close()

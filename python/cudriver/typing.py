@@ -94,7 +94,7 @@ HostArray: TypeAlias = NDArray[Any] | SupportsBuffer | SupportsArrayInterface | 
 """An array in host memory, of NumPy or of what else NumPy takes without a copy."""
 
 AnyArray: TypeAlias = HostArray | DeviceArray | SupportsCudaArrayInterface | SupportsDLPack
-"""An array in host or device memory, of any library, as `copy` takes it at either end."""
+"""An array in host or device memory, of any library, as `cudriver.copy` takes it."""
 
 ShapeLike: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
 """The lengths of the dimensions, or one int."""
@@ -176,4 +176,4 @@ class HasDeviceId(Protocol):
 
 
 DeviceLike: TypeAlias = SupportsIndex | str | Device | HasTypeAndIndex | HasDeviceId
-"""A device, or what `Device` takes for one, such as 0, ``"cuda:1"``, a uuid, a torch.device."""
+"""A device, or what `cudriver.Device` takes, such as 0, ``"cuda:1"``, a uuid, a torch.device."""

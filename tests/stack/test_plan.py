@@ -152,8 +152,8 @@ def test_the_best_is_the_newest_that_fits(name, release):
         (["torch", "--gpu", "H1000"], "no GPU 'H1000'"),
         (["torch", "--gpu", "4.2"], "compute capability 4.2"),
         (["torch", "--gpu", "ampere"], "no GPU 'ampere'"),
-        (["torch", "--gpu", "V100", "--gpu", "B200"], "capability 7.0 and 10.0 in one machine"),
-        (["torch", "--gpu", "K80", "--gpu", "H100"], "capability 3.7 and 9.0 in one machine"),
+        (["torch", "--gpu", "V100", "--gpu", "B200"], "capabilities 7.0, 10.0 together"),
+        (["torch", "--gpu", "K80", "--gpu", "H100"], "capabilities 3.7, 9.0 together"),
         (["torch==2.4"], "'torch==2.4' is not a package"),
         (["torch", "--python", "3.99"], "Python 3.99"),
         (["torch", "--python", "2.7"], "Python 2.7"),
@@ -176,6 +176,8 @@ def test_what_does_not_exist_is_one_sentence(words, told, capsys):
     assert said.out == ""
     assert told in said.err
     assert said.err.count("\n") == 1
+    assert main(["plan", *words, "--lang", "zh"]) == 2
+    assert re.search("[\u4e00-\u9fff]", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(

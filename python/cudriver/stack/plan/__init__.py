@@ -61,7 +61,7 @@ def make(
     asked = Question(list(dict.fromkeys(names)), stated, version, installer)
     asked = but(asked, here=driver is None and server is None, family=server, containers=containers)
     if branch_for(stated) is None:
-        raise ValueError(f"no driver serves capability {' and '.join(asked.gpus)} in one machine")
+        raise ValueError(f"no driver serves compute capabilities {', '.join(asked.gpus)} together")
     if containers and server is None:
         raise ValueError("--containers says what a new server runs: add --server FAMILY")
     if at is not None and (server or python):

@@ -351,6 +351,7 @@ typedef struct CUDA_MEMCPY3D_st {
     X(cuMemHostRegister_v2, (void *address, size_t bytes, unsigned int flags), 6050) \
     X(cuMemHostUnregister, (void *address), 4000) \
     X(cuMemHostGetDevicePointer_v2, (CUdeviceptr *device, void *address, unsigned int flags), 3020) \
+    X(cuMemHostGetFlags, (unsigned int *flags, void *address), 2030) \
     X(cuPointerGetAttribute, (void *value, CUpointer_attribute attribute, CUdeviceptr address), 4000) \
     X(cuPointerGetAttributes, (unsigned int count, CUpointer_attribute *attributes, void **values, CUdeviceptr address), 7000) \
     /* copies and fills */ \

@@ -179,9 +179,9 @@ CUresult cudriver_runs_issue(const struct cudriver_run *runs, size_t count, CUco
 
 /* ---- staged copies ---- */
 
-/* Ends a copy that its stream has passed, or failed to pass (`streamed`), and returns its result:
- * the host's memory is no longer in use. Waits for the threads to see it, 0.5 ms at most. After a
- * failure the blocks, which the device may still use, are given up. */
+/* Waits until a copy is over and returns its result: the host's memory is no longer in use. Its
+ * stream has passed it (`streamed` is SUCCESS: the threads see that in 0.5 ms), or nobody knows:
+ * then, if the context is broken, the copy and its blocks are given up. NULL is over. May block. */
 CUresult cudriver_staging_wait(struct cudriver_staging_transfer *transfer, CUresult streamed);
 
 /* Drops the handle. A copy that is not over goes on, and both memories must outlive it. NULL is

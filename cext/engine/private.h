@@ -254,6 +254,7 @@ struct staging_boxes {
 
 /* What is copied, between which memory. */
 struct staging_job {
+    CUcontext context;
     struct staging_plan plan;
     struct staging_boxes parts;
     char *host;

@@ -40,6 +40,7 @@ static CUresult transfer_make(const struct cudriver_copy_plan *copy, CUstream st
     transfer->words = !own && plan->path != CUDRIVER_STAGING_SMALL;
     transfer->packers = own ? plan->threads - 1 : transfer->words ? plan->threads : 0;
     transfer->job.plan = *plan;
+    transfer->job.context = copy->context;
     transfer->job.host = copy->host;
     transfer->job.device = copy->device;
     if (plan->runs != NULL) {
@@ -393,20 +394,40 @@ CUresult staging_copy(const struct cudriver_copy_plan *copy, const struct cudriv
 
 /* ---- waiting for a transfer ---- */
 
+/* Whether a context is broken or gone: then its streams pass nothing any more. */
+static CUresult context_probe(CUcontext context)
+{
+    unsigned flags;
+    CUcontext popped;
+    CUresult result = cuda.cuCtxPushCurrent_v2(context);
+
+    if (result == CUDA_SUCCESS) {
+        result = cuda.cuMemHostGetFlags(&flags, &flags); /* no page-locked memory: INVALID_VALUE */
+        cuda.cuCtxPopCurrent_v2(&popped);
+    }
+    return result == CUDA_ERROR_INVALID_VALUE || cudriver_driver_is_capturing(result) ? CUDA_SUCCESS
+                                                                                      : result;
+}
+
 CUresult cudriver_staging_wait(struct cudriver_staging_transfer *transfer, CUresult streamed)
 {
-    CUresult result = CUDA_SUCCESS;
+    CUresult result = CUDA_SUCCESS, probed;
 
     if (cudriver_driver_is_forked()) {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
     staging_lock();
     for (; transfer != NULL; transfer = transfer->also) {
-        if (streamed != CUDA_SUCCESS) {
-            staging_transfer_end(transfer, streamed, true);
-        }
         while (!transfer->over) {
             staging_change_wait(STAGING_POLL_NS);
+            if (!transfer->over && streamed != CUDA_SUCCESS) {
+                staging_unlock();
+                probed = context_probe(transfer->job.context);
+                staging_lock();
+                if (probed != CUDA_SUCCESS) {
+                    staging_transfer_end(transfer, probed, true);
+                }
+            }
         }
         result = result == CUDA_SUCCESS ? transfer->result : result;
     }

@@ -1237,11 +1237,13 @@ static void lost(struct random *random, int rounds)
     CALL(cuda.cuMemsetD8Async(ends.device, 1, 1, ends.stream));
     CALL(copy_start(&job, &transfers[0])); /* its stream does not come to it */
     CALL(copy_start(&small, &transfers[1]));
+    CHECK(sim.fail("cuMemHostGetFlags:*:719") == 0);
     for (int i = 0; i < 2; i++) {
         CHECK(cudriver_staging_wait(transfers[i], CUDA_ERROR_LAUNCH_FAILED) ==
               CUDA_ERROR_LAUNCH_FAILED);
     }
     CHECK(munmap(small.host, little.itemsize) == 0);
+    sim.clear_faults();
     CHECK(cudriver_staging_shutdown(100000));
     check_engine_is_empty();
     sim.release();

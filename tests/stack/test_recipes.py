@@ -149,6 +149,9 @@ class TestEach:
             venv.torch("2.8.0", "12.8", pins={})
         made = []
         for step in recipe.steps:
+            if step.within and "*" not in step.within:
+                (venv.site / step.within).parent.mkdir(parents=True, exist_ok=True)
+                (venv.site / step.within).touch()
             for pattern in step.load:
                 name = pattern.replace("{so}", ABI).replace("{major}", "12").replace("*", "128")
                 name = name.replace("[0-9]", "8")

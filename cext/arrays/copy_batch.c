@@ -115,15 +115,42 @@ static bool end_is_near(const struct batch *batch, const struct cudriver_endpoin
             cudriver_copy_is_usable(end->device, here->handle));
 }
 
-/* Whether an end is in host memory that is not page-locked as a whole. */
-static bool end_is_pageable(const struct cudriver_endpoint *end)
+static void pin_free(PyObject *capsule)
+{
+    struct cudriver_pin *pin = PyCapsule_GetPointer(capsule, NULL);
+
+    Py_BEGIN_ALLOW_THREADS
+    cudriver_pin_destroy(pin);
+    Py_END_ALLOW_THREADS
+}
+
+/* Whether memory of an end is page-locked, and stays so as long as the batch's owners live: what a
+ * kernel reads or writes must not be unlocked before. 1, 0 or -1. */
+static int end_is_locked(struct batch *batch, const struct cudriver_endpoint *end)
 {
     uint64_t span[2];
+    bool any = false, ours;
 
     end_span(end, span);
-    return end->context == NULL &&
-           !cudriver_hostmem_is_registered((char *)(uintptr_t)span[0], span[1] - span[0]) &&
-           !cudriver_copy_is_page_locked((char *)(uintptr_t)span[0], (char *)(uintptr_t)span[1]);
+    for (uint64_t low = span[0], run; low < span[1]; low += run) {
+        struct cudriver_pin *pin;
+        PyObject *owner;
+        run = cudriver_pin_share((char *)(uintptr_t)low, span[1] - low, &pin, &ours);
+        if (pin != NULL) {
+            owner = PyCapsule_New(pin, NULL, pin_free);
+            if (owner == NULL || PyList_Append(batch->owners, owner) < 0) {
+                Py_XDECREF(owner);
+                return -1;
+            }
+            Py_DECREF(owner);
+        }
+        any |= ours;
+        if (run == 0) { /* another library's, which the owner keeps locked; or not locked */
+            return !any &&
+                   cudriver_copy_is_page_locked((char *)(uintptr_t)low, (char *)(uintptr_t)span[1]);
+        }
+    }
+    return 1;
 }
 
 static ContextObject *ends_home(const struct copy_ends *ends)
@@ -159,14 +186,17 @@ static void batch_keep(struct batch *batch, struct copy_ends *ends)
     copy_ends_done(ends);
 }
 
-/* A run between such ends, but for its addresses. */
-static struct cudriver_run run_like(const struct copy_ends *ends, size_t bytes)
+/* Makes a run between such ends, but for its addresses. 0 or -1. */
+static int run_make(struct batch *batch, const struct copy_ends *ends, size_t bytes,
+                    struct cudriver_run *run)
 {
-    return (struct cudriver_run){.bytes = bytes,
-                                 .up = ends->src.context == NULL,
-                                 .down = ends->dst.context == NULL,
-                                 .pageable =
-                                     end_is_pageable(&ends->src) || end_is_pageable(&ends->dst)};
+    bool up = ends->src.context == NULL, down = ends->dst.context == NULL;
+    int locked = up     ? end_is_locked(batch, &ends->src)
+                 : down ? end_is_locked(batch, &ends->dst)
+                        : 1;
+
+    *run = (struct cudriver_run){.bytes = bytes, .up = up, .down = down, .pageable = locked == 0};
+    return locked < 0 ? -1 : 0;
 }
 
 /* Whether a copy of matching ends is a run. *bytes: of their items. */
@@ -186,6 +216,7 @@ static int batch_add(struct batch *batch, Py_ssize_t index, struct copy_ends *en
     uint64_t *span = (uint64_t *)(PyBytes_AS_STRING(batch->spans) + SPAN * index);
     struct copy_ends *odd;
     size_t bytes;
+    int failed = 0;
     bool run;
 
     if (copy_ends_match(&ends->dst, &ends->src) < 0 || batch_place(batch, ends) < 0 ||
@@ -204,12 +235,12 @@ static int batch_add(struct batch *batch, Py_ssize_t index, struct copy_ends *en
     if (run || bytes == 0) {
         if (run) {
             struct cudriver_run *made = &batch->runs[batch->count++];
-            *made = run_like(ends, bytes);
+            failed = run_make(batch, ends, bytes, made);
             made->dst = span[0];
             made->src = span[2];
         }
         batch_keep(batch, ends);
-        return 0;
+        return failed;
     }
     odd = PyMem_Malloc(sizeof *odd);
     if (odd == NULL) {
@@ -355,7 +386,7 @@ static int pairs_add(struct batch *batch, PyObject *destinations, PyObject *sour
 }
 
 PyObject *cudriver_copy_many(CoreState *state, PyObject *destinations, PyObject *sources,
-                             PyObject *stream)
+                             PyObject *stream, bool apart)
 {
     struct batch batch = {.state = state};
     PyObject *to = PySequence_Tuple(destinations), *done, *work = NULL;
@@ -371,7 +402,8 @@ PyObject *cudriver_copy_many(CoreState *state, PyObject *destinations, PyObject 
     if (from != NULL && cudriver_stream_read(state, stream, &batch.stream, &given) == 0 &&
         batch_begin(&batch, PyTuple_GET_SIZE(to), PyTuple_GET_SIZE(to)) == 0 &&
         pairs_add(&batch, to, from) == 0) {
-        done = cudriver_call("rows", "refuse_overlap", "(O)", batch.spans);
+        done = apart ? Py_NewRef(Py_None)
+                     : cudriver_call("rows", "refuse_overlap", "(OOO)", batch.spans, to, from);
         work = done != NULL ? batch_issue(&batch) : NULL;
         Py_XDECREF(done);
     }
@@ -431,12 +463,21 @@ static bool rows_are_good(const struct rows *rows)
     return good;
 }
 
+/* Whether the memory that both ends span has a byte in common. */
+static bool ends_meet(const struct copy_ends *ends)
+{
+    uint64_t dst[2], src[2];
+
+    end_span(&ends->dst, dst);
+    end_span(&ends->src, src);
+    return dst[0] < src[1] && src[0] < dst[1];
+}
+
 /* Adds the rows. 1; 0 if they are no runs; or -1. */
 static int rows_add(struct batch *batch, struct copy_ends *whole, const struct rows *rows)
 {
     const struct copy_ends row = rows_ends(whole);
     int64_t dst_step = whole->dst.strides[0], src_step = whole->src.strides[0];
-    uint64_t dst[2], src[2];
     struct cudriver_run run;
     PyObject *done;
     size_t bytes;
@@ -449,7 +490,9 @@ static int rows_add(struct batch *batch, struct copy_ends *whole, const struct r
     if (!ends_are_run(batch, &row, &bytes)) {
         return bytes == 0 || rows->count == 0;
     }
-    run = run_like(whole, bytes);
+    if (run_make(batch, whole, bytes, &run) < 0) {
+        return -1;
+    }
     run.dst = end_address(&row.dst);
     run.src = end_address(&row.src);
     for (Py_ssize_t i = 0; i < rows->count; i++) {
@@ -460,9 +503,7 @@ static int rows_add(struct batch *batch, struct copy_ends *whole, const struct r
     }
     batch->count = (size_t)rows->count;
     batch->bytes = bytes * batch->count;
-    end_span(&whole->dst, dst);
-    end_span(&whole->src, src);
-    if ((dst[0] < src[1] && src[0] < dst[1]) || cudriver_magnitude(dst_step) < bytes) {
+    if (ends_meet(whole) || cudriver_magnitude(dst_step) < bytes) {
         done = cudriver_call("rows", "refuse_overlap_of_runs", "(y#)", (char *)batch->runs,
                              (Py_ssize_t)(batch->count * sizeof run));
         Py_XDECREF(done);
@@ -471,29 +512,37 @@ static int rows_add(struct batch *batch, struct copy_ends *whole, const struct r
     return 1;
 }
 
+/* New reference: the indices, none negative, and whether the ends lie apart; or an error. */
+static PyObject *rows_check(const struct rows *rows, PyObject *to, PyObject *of,
+                            const struct copy_ends *whole)
+{
+    return cudriver_call("rows", "check_indices", "(OOLLN)", to, of, (long long)rows->dst_length,
+                         (long long)rows->src_length, PyBool_FromLong(!ends_meet(whole)));
+}
+
 /* Copies rows between ends that were read, by two int64 arrays. New reference: a Transfer, or if
- * the rows are not runs the indices, none negative. */
+ * the rows are not runs what rows_check says. */
 static PyObject *rows_copy(struct batch *batch, struct copy_ends *whole, PyObject *to, PyObject *of)
 {
     struct rows rows = {(const int64_t *)cudriver_numpy_data(to),
                         (const int64_t *)cudriver_numpy_data(of), PyObject_Size(to),
                         whole->dst.shape[0], whole->src.shape[0]};
-    PyObject *checked = NULL, *work;
+    PyObject *checked = NULL, *work = NULL;
     int added;
 
     if (!rows_are_good(&rows)) {
-        checked = cudriver_call("rows", "check_indices", "(OOLL)", to, of,
-                                (long long)rows.dst_length, (long long)rows.src_length);
+        checked = rows_check(&rows, to, of, whole);
         if (checked == NULL) {
             return NULL;
         }
     }
     Py_XDECREF(checked);
     added = batch_begin(batch, 0, rows.count) < 0 ? -1 : rows_add(batch, whole, &rows);
-    work = added > 0    ? batch_issue(batch)
-           : added == 0 ? cudriver_call("rows", "check_indices", "(OOLL)", to, of,
-                                        (long long)rows.dst_length, (long long)rows.src_length)
-                        : NULL;
+    if (added > 0) {
+        work = batch_issue(batch);
+    } else if (added == 0) {
+        work = rows_check(&rows, to, of, whole);
+    }
     return work;
 }
 

@@ -40,9 +40,11 @@ static PyObject *module_copy_async(PyObject *module, PyObject *const *args, Py_s
 static PyObject *module_copy_many(PyObject *module, PyObject *args)
 {
     PyObject *destinations, *sources, *stream;
+    int apart;
 
-    return PyArg_ParseTuple(args, "OOO", &destinations, &sources, &stream)
-               ? cudriver_copy_many(cudriver_state_of_module(module), destinations, sources, stream)
+    return PyArg_ParseTuple(args, "OOOp", &destinations, &sources, &stream, &apart)
+               ? cudriver_copy_many(cudriver_state_of_module(module), destinations, sources, stream,
+                                    apart)
                : NULL;
 }
 
@@ -94,7 +96,7 @@ static PyObject *module_set_copy_threads(PyObject *Py_UNUSED(module), PyObject *
 PyMethodDef cudriver_copy_functions[] = {
     {"copy", CUDRIVER_FAST(module_copy), DOC_copy},
     {"copy_async", CUDRIVER_FAST(module_copy_async), DOC_copy_async},
-    {"_copy_many", module_copy_many, METH_VARARGS, NULL},
+    {"_copy_many", module_copy_many, METH_VARARGS, DOC__copy_many},
     {"_copy_rows", module_copy_rows, METH_VARARGS, DOC__copy_rows},
     {"_copy_threads", module_copy_threads, METH_NOARGS, DOC__copy_threads},
     {"_set_copy_threads", module_set_copy_threads, METH_O, DOC__set_copy_threads},

@@ -127,6 +127,14 @@ CUresult cudriver_pin_create(void *address, size_t bytes, const struct cudriver_
 /* Ends a cudriver_pin_create of another thread soon, unless it is over. */
 void cudriver_pin_stop(atomic_bool *stop);
 
+/*
+ * How many of the `bytes` at `address` lie in one of our registrations. If that is a pin's, *pin
+ * shares it, until cudriver_pin_destroy: what a kernel uses must stay page-locked. NULL: the
+ * pool's, as long as the block lives, or 0. *ours: some of the bytes lie in one, perhaps under way.
+ * Calls no driver function.
+ */
+size_t cudriver_pin_share(const void *address, size_t bytes, struct cudriver_pin **pin, bool *ours);
+
 /* Ends a pin, and unregisters its memory with the last pin that shares it. NULL is fine. Needs no
  * context. */
 CUresult cudriver_pin_destroy(struct cudriver_pin *pin);

@@ -206,6 +206,31 @@ CUresult cudriver_pin_create(void *address, size_t bytes, const struct cudriver_
     return result;
 }
 
+size_t cudriver_pin_share(const void *address, size_t bytes, struct cudriver_pin **out, bool *ours)
+{
+    struct hostmem_range *range;
+    size_t run = 0;
+
+    *out = NULL;
+    hostmem_lock();
+    range = cudriver_driver_is_forked() ? NULL : hostmem_range_meeting(address, bytes);
+    *ours = range != NULL;
+    range = range != NULL ? hostmem_range_meeting(address, 1) : NULL;
+    if (range != NULL && range->ready) {
+        size_t offset = (uintptr_t)address - (uintptr_t)range->base;
+        size_t locked = atomic_load(&range->locked);
+        run = offset < locked ? locked - offset : 0;
+        run = run < bytes ? run : bytes;
+    }
+    if (run > 0 && !range->pooled) {
+        *out = (struct cudriver_pin *)range;
+        (*out)->count++;
+        pin_count++;
+    }
+    hostmem_unlock();
+    return run;
+}
+
 void cudriver_pin_stop(atomic_bool *stop)
 {
     hostmem_lock();

@@ -1581,8 +1581,14 @@ def _driver() -> tuple[str, int, bool]:
 
 def _explain_copy(dst: AnyArray, src: AnyArray, /) -> tuple[Any, ...]: ...
 def _copy_many(
-    destinations: Iterable[AnyArray], sources: Iterable[AnyArray], stream: StreamLike | None, /
-) -> Transfer: ...
+    destinations: Iterable[AnyArray],
+    sources: Iterable[AnyArray],
+    stream: StreamLike | None,
+    apart: bool,
+    /,
+) -> Transfer:
+    """`apart`: no destination overlaps another or a source."""
+
 def _copy_rows(
     destination: AnyArray,
     rows: ArrayLike,
@@ -1590,8 +1596,11 @@ def _copy_rows(
     source_rows: ArrayLike,
     stream: StreamLike | None,
     /,
-) -> Transfer | tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The indices, none negative: the rows have to be copied one by one."""
+) -> Transfer | tuple[NDArray[np.int64], NDArray[np.int64], bool]:
+    """A tuple: the rows have to be copied one by one.
+
+    The indices, none negative, and whether the arrays are known to lie apart.
+    """
 
 def _copy_threads() -> tuple[int, int]:
     """Threads for copies of pageable memory, and the most that may be set."""

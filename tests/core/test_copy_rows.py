@@ -32,6 +32,7 @@ HOSTS: dict[str, Callable[[Any], Any]] = {
     "page-locked": cu.pinned_array,
     "pageable": np.array,
     "strided": lambda data: np.repeat(data, 2, axis=-1)[..., ::2],
+    "column-major": np.asfortranarray,
     "every other row": lambda data: np.repeat(cu.pinned_array(data), 2, axis=0)[::2],
     "a view of page-locked": lambda data: cu.pinned_array(np.repeat(data, 2, axis=0))[1::2],
 }
@@ -240,6 +241,26 @@ def test_any_mixture_is_copied(seed: int) -> None:
         assert np.array_equal(there.to_numpy() if hasattr(there, "pointer") else there, data)
 
 
+def test_what_is_interleaved_does_not_overlap() -> None:
+    plain = random((20, 32))
+    there = cu.to_device(np.zeros_like(plain))
+    halves = [plain[:, :16].copy(), plain[:, 16:].copy()]
+    cu.copy_many([there[:, :16], there[:, 16:]], halves).wait()
+    assert np.array_equal(there.to_numpy(), plain)
+    host = np.zeros_like(plain)
+    cu.copy_many([host[:, ::2], host[:, 1::2]], [there[:, ::2], there[:, 1::2]]).wait()
+    assert np.array_equal(host, plain)
+    cu.copy_many([there[:, ::2]], [there[:, 1::2]]).wait()
+    assert np.array_equal(there.to_numpy()[:, ::2], plain[:, 1::2])
+    with pytest.raises(ValueError, match="destinations 0 and 2 overlap"):
+        cu.copy_many(
+            [there[:, ::2], there[:, 1::2], there[:, 4::8]],
+            [host[:, ::2], host[:, ::2], host[:, 4::8]],
+        )
+    with pytest.raises(ValueError, match="overlaps source"):
+        cu.copy_many([there[:, ::2], host[0]], [host[:, ::2], there[3]])
+
+
 def test_none_at_all() -> None:
     assert cu.copy_many([], []).done
     assert cu.copy_many([], []).nbytes == 0
@@ -399,6 +420,24 @@ def test_an_array_in_it_cannot_be_closed_and_is_waited_for(held: Any) -> None:
     assert np.array_equal(there.to_numpy(), host)  # after every call in flight on the memory
     transfer.wait()
     there.close()
+
+
+@KINDS
+def test_a_pin_that_ends_earlier_takes_no_memory_from_the_kernel(held: Any, kind: str) -> None:
+    """The kernel of a queued copy would meet an address that is no longer mapped."""
+    plain = random((8, 64))
+    there, stream = cu.to_device(np.zeros_like(plain)), cu.Stream()
+    pin = cu.pin(plain)
+    before = cu.host_memory_stats().pins
+    held.hold()
+    transfer = copies(kind, there, plain, stream)
+    pin.close()
+    assert cu.is_pinned(plain)
+    held.release()
+    transfer.wait()
+    assert not cu.is_pinned(plain)
+    assert cu.host_memory_stats().pins == before - 1
+    assert np.array_equal(there.to_numpy(), plain)
 
 
 def test_a_capture_refuses_it_and_goes_on(held: Any) -> None:

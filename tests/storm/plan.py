@@ -83,15 +83,30 @@ class Plan(Making):
                  reads=(src,), writes=(dst,))  # fmt: skip
 
     def copy_async(self) -> None:
+        self.copy_later("cu.copy_async({into}, {source}, {stream})")
+
+    def copy_many(self) -> None:
+        forward, backward = "range(len({into}))", "range(-1, -len({into}) - 1, -1)"
+        at = self.random.choice((forward, backward))
+        ways = [
+            "cu.copy_many([{into}], [{source}], stream={stream})",
+            "cu.copy_many(rows({into}), rows({source}), stream={stream})",
+            f"cu.copy_rows({{into}}, {at}, {{source}}, {at}, stream={{stream}})",
+        ]
+        self.copy_later(self.random.choice(ways))
+
+    def copy_later(self, way: str) -> None:
         ends, stream = self.ends(), self.one("stream")
         if ends is None or stream is None:
             return
         dst, into, src, source = ends
+        if "range" in way and self.arrays[dst].shape[0] > 3000:
+            return  # a million rows take too long
         name = self.name("t")
         target = into if into.endswith("]") else f"{into}[...]"
-        self.add("work", f"{name} = cu.copy_async({into}, {source}, {stream})",
-                 f"m.{target} = m.{source}.copy()", makes=name, uses=(dst, src, stream),
-                 reads=(src,), writes=(dst,), stream=stream)  # fmt: skip
+        do = way.format(into=into, source=source, stream=stream)
+        self.add("work", f"{name} = {do}", f"m.{target} = m.{source}.copy()", makes=name,
+                 uses=(dst, src, stream), reads=(src,), writes=(dst,), stream=stream)  # fmt: skip
         self.named["transfer"].append(name)
 
     def burst(self) -> None:
@@ -257,12 +272,12 @@ CHOICES: list[Callable[[Plan], None]] = [
     Plan.brief, Plan.pin, Plan.write, Plan.fill, Plan.copy, Plan.copy_async, Plan.burst,
     Plan.check, Plan.wait, Plan.order, Plan.delay, Plan.push, Plan.pop, Plan.finish_context,
     Plan.reset, Plan.close, Plan.drop, Plan.process, Plan.ask, Plan.explain, Plan.misuse,
-    Plan.wait_pin,
+    Plan.wait_pin, Plan.copy_many,
 ]  # fmt: skip
 WEIGHTS = [
     4, 6, 8, 5, 2, 3, 5,
     3, 5, 5, 5, 16, 16, 1,
     6, 8, 8, 1, 3, 4, 3,
     1, 4, 8, 3, 3, 2, 3,
-    3,
+    3, 8,
 ]  # fmt: skip

@@ -45,6 +45,11 @@ def same(actual: Any, model: Any) -> None:
         )
 
 
+def rows(array: Any) -> list[Any]:
+    step = max(1, len(array) // 40)
+    return [array[i : i + step] for i in range(0, len(array), step)]
+
+
 async def over(transfer: Any) -> None:
     await transfer
 
@@ -55,7 +60,7 @@ class Session(Model):
         self.log = log
         self.env |= {
             "cu": cu, "np": np, "gc": gc, "asyncio": asyncio, "m": self.m, "delay": delay,
-            "pattern": pattern, "same": same, "over": over, **world.names,
+            "pattern": pattern, "same": same, "over": over, "rows": rows, **world.names,
         }  # fmt: skip
 
     # ---- waiting where a program must ------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,8 +52,7 @@ def copy_many(
     -----
     The copies are done in any order. Small ones that are dense, of page-locked
     memory or on one device, are done by a kernel, one launch for all: see
-    `copy_rows`. The others are done as by `copy_async`. A strided array counts as
-    all bytes from its first to its last.
+    `copy_rows`. The others are done as by `copy_async`.
 
     Examples
     --------
@@ -62,7 +62,7 @@ def copy_many(
     >>> there[2].to_numpy()
     array([2, 2, 2, 2])
     """
-    return _core._copy_many(destinations, sources, stream)
+    return _core._copy_many(destinations, sources, stream, False)
 
 
 def copy_rows(
@@ -127,9 +127,12 @@ def copy_rows(
     done = _core._copy_rows(destination, rows, source, source_rows, stream)
     if not isinstance(done, tuple):
         return done
-    ends: tuple[Any, Any] = destination, source
-    to, of = ([end[i : i + 1] for i in at.tolist()] for end, at in zip(ends, done, strict=True))
-    return copy_many(to, of, stream=stream)
+    at, source_at, apart = done
+    there: Any = destination
+    origin: Any = source
+    to = [there[i : i + 1] for i in at.tolist()]
+    of = [origin[i : i + 1] for i in source_at.tolist()]
+    return _core._copy_many(to, of, stream, apart)
 
 
 def _index(rows: ArrayLike, name: str) -> NDArray[np.int64]:
@@ -155,8 +158,12 @@ def indices(rows: ArrayLike, source_rows: ArrayLike) -> tuple[NDArray[np.int64],
 
 
 def check_indices(
-    to: NDArray[np.int64], of: NDArray[np.int64], length: int, source_length: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    to: NDArray[np.int64],
+    of: NDArray[np.int64],
+    length: int,
+    source_length: int,
+    apart: bool,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], bool]:
     """For the core, where it found an error or cannot look: the indices without negative ones."""
     for name, given, most in ("rows", to, length), ("source_rows", of, source_length):
         for index in given[(given < -most) | (given >= most)]:
@@ -166,36 +173,62 @@ def check_indices(
     again = ordered[1:] == ordered[:-1]
     if again.any():
         raise ValueError(f"rows has {ordered[again.argmax()]} twice: a row is written once")
-    return to, of
+    return to, of, apart
 
 
 def refuse_overlap_of_runs(runs: bytes) -> None:
-    """For the core: the same. runs: a destination, a source, a length and no number for each."""
+    """For the core: as the next. runs: a destination, a source, a length and no number for each."""
     table = np.frombuffer(runs, np.uint64).reshape(-1, 4)
     to, of, length = table[:, 0], table[:, 1], table[:, 2]
-    refuse_overlap(np.stack([to, to + length, of, of + length], 1).tobytes())
+    refuse_overlap(np.stack([to, to + length, of, of + length], 1).tobytes(), (), ())
 
 
-def refuse_overlap(spans: bytes) -> None:
-    """For the core: ValueError if a destination meets another, or a source.
+def refuse_overlap(spans: bytes, to: tuple[Any, ...], of: tuple[Any, ...]) -> None:
+    """For the core: ValueError if a destination shares memory with another, or with a source.
 
     spans: four numbers for each pair, the first byte of the destination, the one behind its last,
-    and the same of the source; all 0 where there is nothing to copy.
+    and the same of the source; all 0 where there is nothing to copy. to, of: the arrays, to look
+    closer where spans meet; () where they are dense.
     """
     table = np.frombuffer(spans, np.uint64).reshape(-1, 4)
     order = np.argsort(table[:, 0])
     low, high = table[order, 0], table[order, 1]
-    (meet,) = np.nonzero(low[1:] < high[:-1])
-    if meet.size:
-        first, second = sorted(order[meet[0] : meet[0] + 2])
-        raise ValueError(f"destinations {first} and {second} overlap (nothing was copied)")
-    # The first destination that ends behind the beginning of each source.
-    at = np.searchsorted(high, table[:, 2], side="right")
-    at[at == len(table)] = 0
-    (meet,) = np.nonzero((low[at] < table[:, 3]) & (high[at] > table[:, 2]))
-    if meet.size:
-        first = order[at[meet[0]]]
-        raise ValueError(
-            f"destination {first} overlaps source {meet[0]}, and the copies of one call have no "
-            "order (nothing was copied)"
-        )
+    for at in np.nonzero(low[1:] < high[:-1])[0].tolist():
+        for other in range(at + 1, int(np.searchsorted(low, high[at]))):
+            first, second = sorted((int(order[at]), int(order[other])))
+            if _share(to, first, to, second):
+                raise ValueError(f"destinations {first} and {second} overlap (nothing was copied)")
+    reach = np.maximum.accumulate(high)  # spans of destinations may meet by now
+    begin = np.searchsorted(reach, table[:, 2], side="right")
+    end = np.searchsorted(low, table[:, 3])
+    for source in np.nonzero(begin < end)[0].tolist():
+        for at in range(int(begin[source]), int(end[source])):
+            first = int(order[at])
+            if high[at] > table[source, 2] and _share(to, first, of, source):
+                raise ValueError(
+                    f"destination {first} overlaps source {source}, and the copies of one call "
+                    "have no order (nothing was copied)"
+                )
+
+
+def _share(some: tuple[Any, ...], at: int, others: tuple[Any, ...], other: int) -> bool:
+    """Whether two arrays whose spans meet share a byte; True where that takes long to tell."""
+    if not some:
+        return True
+    first, second = _geometry(some[at]), _geometry(others[other])
+    most: Any = 1000  # of the work
+    try:
+        return first is None or second is None or np.shares_memory(first, second, most)
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _geometry(array: Any) -> NDArray[Any] | None:
+    """How an array lies in memory, which must not be read; None: not known."""
+    if isinstance(array, np.ndarray):
+        return array
+    shown = getattr(array, "__cuda_array_interface__", None)
+    shown = getattr(array, "__array_interface__", None) if shown is None else shown
+    if shown is None:
+        return None
+    return np.asarray(SimpleNamespace(__array_interface__={**shown, "version": 3}))

@@ -9,6 +9,7 @@ import pytest
 import real
 from test_breakage_built import SUFFIX, Venv, pytestmark  # noqa: F401
 
+from cudriver.stack.collect import reach
 from cudriver.stack.collect.modules import Modules
 
 SOURCES = {
@@ -211,6 +212,12 @@ def test_a_source_without_an_end(venv):
     for text in ("x = " + "(" * 5000, "\0", "import torch." + ".".join("a" * 4000)):
         init.write_text(text)
         assert {f.rule for f in told(venv)} == {"CU404"}
+
+
+def test_the_parts_of_a_long_import_are_made_one_at_a_time():
+    """All those of 60,000 parts are gigabytes."""
+    parts = reach._prefixes("a.b.c")
+    assert (next(parts), *parts) == ("a", "a.b", "a.b.c")
 
 
 def test_a_long_import_is_followed_to_what_is_not_there(venv, monkeypatch):

@@ -202,8 +202,10 @@ class Reach:
                 module = _module(name, bool(place.folders), node)
                 there = bool(module)
                 for part in _prefixes(module):
-                    there = there and self._import(part, caught)
+                    there = self._import(part, caught)
                     yield
+                    if not there:
+                        break
                 source = self.modules.find(module) if there else None
                 for alias in node.names if source else ():
                     yield
@@ -393,7 +395,7 @@ def _distribution(name: str) -> str:
     return name.replace(".", "-").replace("_", "-").lower()
 
 
-def _prefixes(name: str) -> list[str]:
-    """ "a", "a.b", "a.b.c" of "a.b.c"."""
+def _prefixes(name: str) -> Iterator[str]:
+    """ "a", "a.b", "a.b.c" of "a.b.c", one at a time: a hostile name has thousands of parts."""
     parts = name.split(".") if name else []
-    return [".".join(parts[:number]) for number in range(1, len(parts) + 1)]
+    return (".".join(parts[:number]) for number in range(1, len(parts) + 1))

@@ -37,12 +37,17 @@ GIVEN += ["evidence", "also", "fix", "why", "library", "version", "file", "found
 GIVEN += ["as found", "another", "not expected"]
 
 
+@pytest.fixture(autouse=True)
+def no_wish():
+    """The language that a command wished for is not that of the next test."""
+    yield
+    say.choose(None)
+
+
 @pytest.fixture
 def chinese(monkeypatch):
     monkeypatch.setenv("LC_ALL", "zh_CN.UTF-8")
     monkeypatch.setattr(say, "can_encode", lambda *_: True)
-    yield
-    say.choose(None)
 
 
 def parts():

@@ -9,8 +9,9 @@ from facts import facts, wheel
 from synth import Prefix
 
 from cudriver.stack import inspect, rootfs
-from cudriver.stack.collect import distributions, environment, records
+from cudriver.stack.collect import distributions, environment, modules, records
 from cudriver.stack.loader_files import LoaderFiles
+from cudriver.stack.model import Environment
 from cudriver.stack.rootfs import Root
 from cudriver.stack.rules import cu4_clashes, cu4_pins, judge, verdict
 
@@ -276,3 +277,18 @@ def test_a_large_file_is_kept_and_read_again_when_it_changed(tmp_path, contents)
     os.utime(file, (1, 1))
     file.write_bytes(b"y" * rootfs.LARGE)
     assert root.read("/link")[:1] == b"y"
+
+
+def test_sources_are_parsed_up_to_a_limit_and_few_trees_are_kept(tmp_path, monkeypatch):
+    for name in "abcde":
+        (tmp_path / f"{name}.py").write_text(f"x{name} = 1\n" * 100)
+    here = Environment(str(tmp_path), "venv", site_packages=[str(tmp_path)])
+    found = modules.Modules(Root("/"), here, ())
+    places = [found.find(name) for name in "abcde"]
+    size = len(found.text(places[0]))
+    monkeypatch.setattr(modules, "HELD_LIMIT", 2 * size)
+    monkeypatch.setattr(modules, "PARSED_LIMIT", 4 * size)
+    trees = [found.tree(place) for place in places]
+    assert [tree is not None for tree in trees] == [True] * 4 + [False]
+    assert found.tree(places[3]) is trees[3]  # kept
+    assert found.tree(places[0]) is None  # given up since, and now beyond the limit

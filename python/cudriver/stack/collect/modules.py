@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from cudriver.stack.rootfs import Root
 
 SOURCE_LIMIT = 2 << 20  # bytes of one
+PARSED_LIMIT = 96 << 20  # bytes of all sources: what is beyond is not followed
+HELD_LIMIT = 8 << 20  # bytes of sources whose trees are kept: those take a hundred times as much
 STRINGS_LIMIT = 16 << 20  # bytes of an extension module's read-only data
 STREAMS = 64  # compressed texts of one extension module
 _MOVED = re.compile(rb"__path__|\b(?:globals|vars)\(\)\.update\(")
@@ -72,6 +74,7 @@ class Modules:
         self.instead: dict[str, str] = {}  # by module, the folder that it is taken from
         self._places: dict[str, Place | None] = {}
         self._trees: dict[str, ast.Module | None] = {}
+        self._parsed = self._held = 0  # bytes of sources
         self._broken: dict[str, str] = {}
         self._names: dict[str, frozenset[str]] = {}
         self._children: dict[str, frozenset[str]] = {}
@@ -197,6 +200,13 @@ class Modules:
         source = self.text(place)
         if not source and self.root.size(place.path):
             return None  # it cannot be read, or is too large
+        self._parsed += len(source)
+        self._held += len(source)
+        if self._parsed > PARSED_LIMIT:
+            return None
+        if self._held > HELD_LIMIT:
+            self._trees.clear()
+            self._held = len(source)
         try:
             if b"\0" in source:
                 self._broken[place.path] = "source code string cannot contain null bytes"

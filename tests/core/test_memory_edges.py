@@ -199,6 +199,7 @@ def three(monkeypatch: pytest.MonkeyPatch) -> Driver:
     [
         ("GPU-2abcdef0-0000-0000-0000-000000000000", 2), ("gpu-2ABC", 2), ("GPU-2abc", 2),
         ("2abcdef0-0000-0000-0000-000000000000", 2), (UUIDS[1], 1), ("GPU-" + UUIDS[0], 0),
+        ("2ABCDEF0-0000-0000-0000-000000000000", 2),
         ("0:0:0.1", 1), ("cuda:2", 2), ("cuda:002", 2), ("cuda", 0), (None, 0),
     ],
 )  # fmt: skip
@@ -477,6 +478,7 @@ def test_what_a_group_has_left(tmp_path: Path, files: dict[str, str], found: int
         ("/../x", "/a", "/m", ["/m"]),
         ("/ab", "/a", "/m", []),
         ("/b", "/a", "/m", []),
+        ("/a", "/a/b", "/m", []),
         ("/a/b", "/a/", "/m", ["/m/b", "/m"]),
     ],
 )

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,6 +37,11 @@ def clean_environ(**extra: str) -> dict[str, str]:
         if not name.startswith(("LD_", "CUDA", "PYTHON", "VIRTUAL_ENV", "CONDA"))
     }
     return {**environ, "PYTHONDONTWRITEBYTECODE": "1", **extra}
+
+
+def findings(report: Any) -> list[Any]:
+    """All of a report, also what is told beside another finding: on a machine with a GPU, CU401."""
+    return [one for finding in report.findings for one in (finding, *finding.also)]
 
 
 def run(*command: object, **extra: str) -> subprocess.CompletedProcess[str]:

@@ -72,12 +72,12 @@ sys.exit(run_seeds(range({4 if told is None else 60}), config, limit=100, second
 
 @pytest.mark.skipif(DRIVER == "real", reason="the simulated driver is made to fail")
 def test_a_failing_seed_is_told_and_those_behind_it_run() -> None:
-    """The fifth allocation of device memory fails, in each child."""
+    """The second allocation of device memory fails, in each child."""
     command = [sys.executable, "-m", "tests.storm", "--seeds", "0-2", "--steps", "60"]
     done = subprocess.run(
         [*command, "--threads", "1", "--jobs", "1"],
         cwd=ROOT,
-        env={**os.environ, "CUDRIVER_SIM_FAIL": "cuMemAllocFromPoolAsync:5:201"},
+        env={**os.environ, "CUDRIVER_SIM_FAIL": "cuMemAllocFromPoolAsync:2:201"},
         capture_output=True,
         text=True,
         check=False,

@@ -26,7 +26,7 @@
 #define TOUCH_UNIT ((size_t)8 << 20) /* bytes that one thread touches at a time */
 #define LEAD 2                       /* registration begins after 1/LEAD of the block */
 #define TOUCH_PATIENCE 100000000ull  /* ns for one unit; longer means that huge pages stall */
-#define PAUSE_NS 50000               /* ns between two pieces */
+#define PAUSE_NS 150000              /* ns between two pieces */
 
 static size_t system_page(void)
 {

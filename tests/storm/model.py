@@ -130,8 +130,9 @@ class Model:
             return ("ok", "InvalidContextError")
         if step.kind == "look pin":  # closed, refused, beyond the limit, or its context was reset
             return ("ok", "ValueError", "CudaError")
+        none = ("ok",) if "many(rows(" in step.do else ()  # no rows: nothing is asked
         if closed:
-            return tuple(closed)
+            return (*none, *closed)
         if step.kind == "record" and name in self.things and step.makes == "":
             event = next(n for n in step.uses if n != step.stream)
             if self.things[event].home != self.things[step.stream].home:
@@ -148,7 +149,7 @@ class Model:
                 if n in self.roots and self.roots[n].where == "device"
             }
             if ends and on not in ends and step.kind == "work":
-                return ("ok", "ValueError") if "many(rows(" in step.do else ("ValueError",)
+                return (*none, "ValueError")
         if "cu.copy_many(" in step.do or "cu.copy_rows(" in step.do:
             met = {self.owner(n) for n in step.reads} & {self.owner(n) for n in step.writes}
             return ("ok", "ValueError") if met else ("ok",)  # the parts may overlap

@@ -369,6 +369,7 @@ def test_a_reset_by_another_library_in_the_middle(cu, sim, two_devices, array, h
     device = two_devices[1]
     with device.primary_context():
         held = hold(4)
+        before = sim.live("registrations")
         pinning = cu.pin_async(array)
     held.reached()
     library.cuDevicePrimaryCtxReset_v2(1)
@@ -376,7 +377,7 @@ def test_a_reset_by_another_library_in_the_middle(cu, sim, two_devices, array, h
     with pytest.raises(cu.CudaError):
         pinning.wait()
     pinning.close()
-    assert sim.live("registrations") == cu.host_memory_stats().pooled_bytes // (2 << 20)
+    assert sim.live("registrations") <= before
     assert np.array_equal(array, np.arange(array.size))
     device.primary_context().close()
 

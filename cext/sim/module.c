@@ -40,6 +40,20 @@ struct kernel {
     CUresult (*run)(struct launch *launch);
 };
 
+/* Whether all of it is page-locked, also by several registrations: a kernel may go from one to the
+ * next, which a copy by the driver may not. */
+static bool host_is_locked(uint64_t address, size_t bytes)
+{
+    const uint64_t page = 4096;
+
+    for (uint64_t at = address; at < address + bytes; at = (at / page + 1) * page) {
+        if (sim_host_kind((uintptr_t)at, 1) != HOST_LOCKED) {
+            return false;
+        }
+    }
+    return bytes > 0;
+}
+
 /*
  * For kernels: the host's view of memory, or NULL if the kernel may not use it. Memory that is not
  * from a pool belongs to its context alone: by the CUDA programming guide each context has its own
@@ -54,6 +68,11 @@ static void *launch_memory(struct launch *launch, uint64_t address, size_t bytes
     sim_lock();
     result = launch->pin_count == MAX_PARAMETERS ? CUDA_ERROR_OUT_OF_MEMORY
                                                  : sim_memory_pin(address, bytes, pin);
+    if (result == CUDA_ERROR_INVALID_VALUE && sim_space_find(address) == NULL &&
+        host_is_locked(address, bytes)) {
+        pin->bytes = (char *)(uintptr_t)address;
+        result = CUDA_SUCCESS;
+    }
     if (result == CUDA_SUCCESS) {
         const struct sim_block *block = pin->block; /* NULL: host memory */
         bool here = block == NULL || block->context == launch->context ||

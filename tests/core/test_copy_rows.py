@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import mmap
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -484,3 +485,23 @@ def test_memory_of_another_context() -> None:
     assert np.array_equal(out, plain)
     del there
     context.close()
+
+
+def test_a_row_across_two_registrations(sim: Any) -> None:
+    """The kernel goes from one to the next; the driver's copy would be refused."""
+    page = mmap.PAGESIZE
+    with mmap.mmap(-1, 4 * page) as memory:
+        host = np.frombuffer(memory, np.uint8)
+        host[:] = random((4 * page,))
+        parts = [cu.pin(host[: 2 * page]), cu.pin(host[2 * page :])]
+        rows = [host[at : at + page] for at in range(9, 3 * page, 100)]
+        there = [cu.device_empty(page, np.uint8) for _ in rows]
+        cu.copy_many(there, rows).wait()  # loads the kernel
+        sim.reset_counts()
+        cu.copy_many(there, rows).wait()
+        assert sim.call_count("cuLaunchKernel") == 1
+        for one, row in zip(there, rows, strict=True):
+            assert np.array_equal(one.to_numpy(), row)
+        for part in parts:
+            part.close()
+        del host, rows, row

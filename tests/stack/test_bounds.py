@@ -292,3 +292,10 @@ def test_sources_are_parsed_up_to_a_limit_and_few_trees_are_kept(tmp_path, monke
     assert [tree is not None for tree in trees] == [True] * 4 + [False]
     assert found.tree(places[3]) is trees[3]  # kept
     assert found.tree(places[0]) is None  # given up since, and now beyond the limit
+
+
+def test_a_version_of_any_length_is_not_repeated(tmp_path):
+    prefix = Prefix(tmp_path / "env", root=tmp_path).venv()
+    metadata = prefix.dist("torch", "2.8.0") / "METADATA"
+    metadata.write_text(metadata.read_text().replace("2.8.0", "2.8.0+" + "x" * 400_000))
+    assert checked(tmp_path).distribution("torch").version == "2.8.0"

@@ -24,6 +24,7 @@ COMPARED_BYTES = 2 << 20  # of a RECORD; that of a large framework has 1.5 MB
 CONDA_LIMIT = 32 << 20  # bytes; a record of 15,000 files has 5 MB
 CONDA_HEAD = 64 << 10
 
+VERSION_LIMIT = 200  # characters: every report repeats it
 _INFO = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._]*?)-(?P<version>[^-]+)(?:-py[\d.]+)?\Z")
 _REQUIRES = re.compile(
     r"\s*(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*"
@@ -227,7 +228,7 @@ def _headers(
 ) -> None:
     """Version and requirements, with the lines they stand on."""
     version, line = _header(head, b"Version")
-    if version:
+    if version and len(version) <= VERSION_LIMIT:  # else that of the folder's name
         dist.version, dist.line = version, line
     at, line = 0, 0
     for match in asked:

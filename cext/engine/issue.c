@@ -137,10 +137,14 @@ static CUresult runs_part_issue(struct cudriver_staging_transfer *transfer, size
 {
     struct staging_runs *runs = transfer->job.plan.runs;
     struct cudriver_run *first = runs->table + runs->filled, *entry = first;
-    uint64_t block =
+    CUdeviceptr table = staging_device_address(transfer->place->context, first);
+    CUdeviceptr block =
         staging_device_address(transfer->place->context, staging_block(transfer, part));
     size_t begin, end;
 
+    if (table == 0 || block == 0) {
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
     staging_box_find(&transfer->job.plan, &transfer->job.parts, part, &begin, &end, NULL);
     for (const struct staging_run *run = staging_run_at(runs, begin); begin < end;) {
         size_t bytes = (run[1].begin < end ? run[1].begin : end) - begin;
@@ -154,9 +158,8 @@ static CUresult runs_part_issue(struct cudriver_staging_transfer *transfer, size
         run += begin == run[1].begin;
     }
     runs->filled += (size_t)(entry - first);
-    return staging_runs_launch(transfer->job.kernels,
-                               staging_device_address(transfer->place->context, first),
-                               (uint64_t)(entry - first), transfer->stream);
+    return staging_runs_launch(transfer->job.kernels, table, (uint64_t)(entry - first),
+                               transfer->stream);
 }
 
 CUresult staging_part_issue(struct cudriver_staging_transfer *transfer, size_t part)

@@ -92,6 +92,7 @@ static CUresult kernel_queue(struct runs *all)
 {
     struct staging_kernels *kernels;
     size_t small = 0, bytes = 0, most, count;
+    CUdeviceptr address;
     void *table;
 
     for (size_t i = 0; i < all->count; i++) {
@@ -107,15 +108,15 @@ static CUresult kernel_queue(struct runs *all)
         return CUDA_SUCCESS;
     }
     all->table = table;
-    count = table_fill(all, most);
+    address = staging_device_address(all->context, table);
+    count = address != 0 ? table_fill(all, most) : 0;
     if (count == 0) {
         cudriver_hostmem_free(table);
         all->table = NULL;
         return CUDA_SUCCESS;
     }
     all->call->function = "cuLaunchKernel";
-    return staging_runs_launch(kernels, staging_device_address(all->context, table), count,
-                               all->call->stream);
+    return staging_runs_launch(kernels, address, count, all->call->stream);
 }
 
 /* ---- pageable ---- */

@@ -321,8 +321,13 @@ def test_many_pageable_rows_are_staged_together(sim: Any, width: int, way: str) 
     assert np.array_equal(there.to_numpy() if way == "up" else out, wanted)
 
 
-@pytest.mark.parametrize("failing", ["cuStreamBatchMemOp_v2:1:801", "cuLaunchKernel:1:801"])
+@pytest.mark.parametrize(
+    "failing",
+    ["cuStreamBatchMemOp_v2:1:801", "cuLaunchKernel:1:801", "cuMemHostGetDevicePointer_v2:2:2"],
+)
 def test_pageable_rows_are_copied_one_by_one_where_they_must_be(sim: Any, failing: str) -> None:
+    elsewhere, four = cu.device_empty((4, 8)), cu.pinned_zeros((4, 8))
+    cu.copy_rows(elsewhere, range(4), four, range(4)).wait()  # the new context is asked again
     with cu.Context(0):
         plain, there = random((300, 5000)), cu.device_zeros((300, 5000), np.uint8)
         sim.fail(failing)

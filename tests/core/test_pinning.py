@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -405,6 +406,24 @@ def test_a_registration_that_fails(cu, sim, array, hold, kind: str, nth: int, co
     assert np.array_equal(pinning.array, array)
     assert sim.live("registrations") <= before
     pinning.close()
+
+
+def test_an_error_that_was_raised_keeps_no_array(cu, sim, array) -> None:
+    """Large memory of which the driver refused some must not wait for the garbage collector."""
+    cu.memory_info()
+    sim.fail(f"{REGISTER}:*:719")
+    pinning = cu.pinned_empty_async(array.shape, array.dtype)
+    gone = weakref.ref(pinning)
+    try:
+        pinning.wait()
+    except cu.CudaError as error:
+        assert error.code == 719
+    gc.disable()
+    try:
+        del pinning
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_beyond_the_limit_of_locked_memory(cu, sim, array) -> None:

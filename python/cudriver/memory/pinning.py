@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import copy
 import math
 import mmap
 import operator
@@ -155,7 +156,7 @@ class Pinning(Generic[ArrayT]):
         """Whether all of the memory is page-locked. Does not wait. Raises where that failed."""
         work = self._owner.work
         if isinstance(work.outcome, BaseException):
-            raise work.outcome
+            raise copy.copy(work.outcome)  # a traceback would keep the array in a cycle
         if self._closed or work.outcome is False:
             raise ValueError("this Pinning is closed")
         if work.lost:

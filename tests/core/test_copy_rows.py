@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import cudriver as cu
+from cudriver.memory import rows
 from graphkit import Capture
 
 pytestmark = pytest.mark.threads
@@ -510,3 +511,10 @@ def test_a_row_across_two_registrations(sim: Any) -> None:
         for part in parts:
             part.close()
         del host, rows, row
+
+
+def test_indices_that_another_thread_changes_are_those_that_were_checked() -> None:
+    mine = np.arange(5)
+    for taken in rows.indices(mine, mine):
+        assert taken.tolist() == mine.tolist()
+        assert not np.shares_memory(taken, mine)

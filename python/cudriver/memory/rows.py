@@ -148,7 +148,7 @@ def _index(rows: ArrayLike, name: str) -> NDArray[np.int64]:
         raise IndexError(f"{name} has items of type {given.dtype}; indices are integers")
     if given.dtype.kind == "u" and int(given.max()) > np.iinfo(np.int64).max:
         raise IndexError(f"{name}: index {given.max()} is out of bounds for any array")
-    return np.ascontiguousarray(given, np.int64)
+    return np.array(given, np.int64)  # a copy: another thread may write to theirs after the checks
 
 
 def indices(rows: ArrayLike, source_rows: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

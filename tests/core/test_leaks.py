@@ -68,6 +68,7 @@ from scenarios import SCENARIOS
 
 def resident():
     gc.collect()
+    cu.synchronize()  # on a busy machine much may be in flight
     cu.memory_info()
     cu.live_allocations()
     cu.trim_host_memory()

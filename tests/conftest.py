@@ -314,6 +314,21 @@ def no_leaks(cu: Any, simulator: Simulator | None) -> Iterator[None]:
     assert after == before, "alive after the test, against before it"
 
 
+@pytest.fixture
+def same_stack(cu: Any, no_leaks: None) -> Iterator[None]:
+    """The test leaves this thread's stack as it found it, and nothing alive."""
+    before = cu.context_stack()
+    yield
+    assert cu.context_stack() == before
+
+
+@pytest.fixture
+def context(cu: Any) -> Iterator[Any]:
+    context = cu.Context()
+    yield context
+    context.close()
+
+
 def _close_kept(cu: Any, but: int | None = None) -> None:
     gc.collect()
     for row in cu.live_allocations():

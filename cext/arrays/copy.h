@@ -33,10 +33,10 @@ int cudriver_copy_ends(CoreState *state, const struct cudriver_endpoint *dst,
 /* Issues a copy on a stream argument. New reference: a Transfer. */
 PyObject *cudriver_copy_async(CoreState *state, PyObject *dst, PyObject *src, PyObject *stream);
 
-/* copy_batch.c: issues many copies as one piece of work: of two sequences (`apart`: no destination
- * overlaps another or a source), or of rows (args: destination, rows, source, its rows). New
- * reference: a Transfer. If the rows are not dense, and so have to be copied one by one, a tuple:
- * both indices, as int64 arrays without negative ones, and `apart`. */
+/* copy_batch.c, copy_rows.c: issues many copies as one piece of work: of two sequences (`apart`: no
+ * destination overlaps another or a source), or of rows (args: destination, rows, source, its
+ * rows). New reference: a Transfer. If the rows are not dense, and so have to be copied one by one,
+ * a tuple: both indices, as int64 arrays without negative ones, and `apart`. */
 PyObject *cudriver_copy_many(CoreState *state, PyObject *destinations, PyObject *sources,
                              PyObject *stream, bool apart);
 PyObject *cudriver_copy_rows(CoreState *state, PyObject *const *args, PyObject *stream);

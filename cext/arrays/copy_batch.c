@@ -1,12 +1,12 @@
 /*
- * copy_many() and copy_rows(): many copies as one piece of work.
+ * copy_many(), and what copy_rows() shares with it: many copies as one piece of work.
  *
  * Each pair of ends is read, checked and brought into its smallest form. Dense copies of
  * page-locked or device memory are runs, which the engine queues together. Any other copy is `odd`:
  * it keeps its ends, and is queued as copy_async() would do it. Nothing is queued before all is
  * checked.
  */
-#include "copy_private.h"
+#include "copy_batch.h"
 
 #include <string.h>
 
@@ -14,30 +14,12 @@
 #include "hostmem/hostmem.h"
 #include "python/call.h"
 #include "python/error.h"
-#include "python/numpy_bridge.h"
 #include "python/wait.h"
 #include "contexts/work.h"
 
 #define SPAN (4 * (Py_ssize_t)sizeof(uint64_t)) /* bytes of a pair's */
 
-struct batch {
-    CoreState *state;
-    struct cudriver_stream stream;
-    ContextObject *home; /* owned: the first device end's; NULL: none yet */
-    size_t bytes;
-    struct cudriver_run *runs; /* owned */
-    size_t count;
-    struct copy_ends **odd; /* owned, as what they point to */
-    size_t odds;
-    PyObject *spans; /* owned: bytes; of each pair the first byte of the destination, the one behind
-                        its last, and the same of the source, as uint64; all 0: nothing to copy */
-    PyObject *owners;  /* owned: a list, which becomes a tuple; the last is the table, or None */
-    Py_ssize_t **busy; /* owned: the device ends' counts of running calls, which include this one */
-    size_t busies;
-};
-
-/* Makes room for so many pairs and runs. 0 or -1. */
-static int batch_begin(struct batch *batch, Py_ssize_t pairs, Py_ssize_t runs)
+int copy_batch_begin(struct copy_batch *batch, Py_ssize_t pairs, Py_ssize_t runs)
 {
     size_t bytes = ((size_t)runs + 1) * sizeof *batch->runs;
 
@@ -53,7 +35,7 @@ static int batch_begin(struct batch *batch, Py_ssize_t pairs, Py_ssize_t runs)
     return PyErr_Occurred() ? -1 : 0;
 }
 
-static void batch_end(struct batch *batch)
+void copy_batch_end(struct copy_batch *batch)
 {
     for (size_t i = 0; i < batch->busies; i++) {
         --*batch->busy[i];
@@ -75,16 +57,14 @@ static void batch_end(struct batch *batch)
 
 /* ---- pairs ---- */
 
-/* The address of an end's first item. */
-static uint64_t end_address(const struct cudriver_endpoint *end)
+uint64_t copy_end_address(const struct cudriver_endpoint *end)
 {
     return end->context != NULL ? end->device : (uint64_t)(uintptr_t)end->host;
 }
 
-/* The first byte of an end, and the one behind its last. */
-static void end_span(const struct cudriver_endpoint *end, uint64_t *span)
+void copy_end_span(const struct cudriver_endpoint *end, uint64_t *span)
 {
-    span[0] = end_address(end);
+    span[0] = copy_end_address(end);
     span[1] = span[0] + end->itemsize;
     for (int d = 0; d < end->ndim; d++) {
         uint64_t reach = (uint64_t)(end->shape[d] - 1) * (uint64_t)end->strides[d];
@@ -106,7 +86,7 @@ static size_t end_bytes(const struct cudriver_endpoint *end, bool *dense)
 }
 
 /* Whether the device's copies on the batch's stream can use an end. */
-static bool end_is_near(const struct batch *batch, const struct cudriver_endpoint *end)
+static bool end_is_near(const struct copy_batch *batch, const struct cudriver_endpoint *end)
 {
     const ContextObject *context = end->context, *here = batch->stream.context;
 
@@ -126,12 +106,12 @@ static void pin_free(PyObject *capsule)
 
 /* Whether memory of an end is page-locked, and stays so as long as the batch's owners live: what a
  * kernel reads or writes must not be unlocked before. 1, 0 or -1. */
-static int end_is_locked(struct batch *batch, const struct cudriver_endpoint *end)
+static int end_is_locked(struct copy_batch *batch, const struct cudriver_endpoint *end)
 {
     uint64_t span[2];
     bool any = false, ours;
 
-    end_span(end, span);
+    copy_end_span(end, span);
     for (uint64_t low = span[0], run; low < span[1]; low += run) {
         struct cudriver_pin *pin;
         PyObject *owner;
@@ -158,8 +138,7 @@ static ContextObject *ends_home(const struct copy_ends *ends)
     return ends->dst.context != NULL ? ends->dst.context : ends->src.context;
 }
 
-/* Finds out where the batch runs, and checks that the copy is there. 0 or -1. */
-static int batch_place(struct batch *batch, const struct copy_ends *ends)
+int copy_batch_place(struct copy_batch *batch, const struct copy_ends *ends)
 {
     ContextObject *home = ends_home(ends);
 
@@ -173,7 +152,7 @@ static int batch_place(struct batch *batch, const struct copy_ends *ends)
 }
 
 /* Takes the ends over, of which only their counts of running calls are needed any more. */
-static void batch_keep(struct batch *batch, struct copy_ends *ends)
+static void batch_keep(struct copy_batch *batch, struct copy_ends *ends)
 {
     struct cudriver_endpoint *both[] = {&ends->dst, &ends->src};
 
@@ -186,9 +165,8 @@ static void batch_keep(struct batch *batch, struct copy_ends *ends)
     copy_ends_done(ends);
 }
 
-/* Makes a run between such ends, but for its addresses. 0 or -1. */
-static int run_make(struct batch *batch, const struct copy_ends *ends, size_t bytes,
-                    struct cudriver_run *run)
+int copy_batch_run(struct copy_batch *batch, const struct copy_ends *ends, size_t bytes,
+                   struct cudriver_run *run)
 {
     bool up = ends->src.context == NULL, down = ends->dst.context == NULL;
     int locked = up     ? end_is_locked(batch, &ends->src)
@@ -199,8 +177,7 @@ static int run_make(struct batch *batch, const struct copy_ends *ends, size_t by
     return locked < 0 ? -1 : 0;
 }
 
-/* Whether a copy of matching ends is a run. *bytes: of their items. */
-static bool ends_are_run(const struct batch *batch, const struct copy_ends *ends, size_t *bytes)
+bool copy_batch_takes(const struct copy_batch *batch, const struct copy_ends *ends, size_t *bytes)
 {
     bool dense[2];
 
@@ -211,7 +188,7 @@ static bool ends_are_run(const struct batch *batch, const struct copy_ends *ends
 }
 
 /* Adds a pair, whose ends it takes over. 0 or -1. */
-static int batch_add(struct batch *batch, Py_ssize_t index, struct copy_ends *ends)
+static int batch_add(struct copy_batch *batch, Py_ssize_t index, struct copy_ends *ends)
 {
     uint64_t *span = (uint64_t *)(PyBytes_AS_STRING(batch->spans) + SPAN * index);
     struct copy_ends *odd;
@@ -219,23 +196,23 @@ static int batch_add(struct batch *batch, Py_ssize_t index, struct copy_ends *en
     int failed = 0;
     bool run;
 
-    if (copy_ends_match(&ends->dst, &ends->src) < 0 || batch_place(batch, ends) < 0 ||
+    if (copy_ends_match(&ends->dst, &ends->src) < 0 || copy_batch_place(batch, ends) < 0 ||
         PyList_Append(batch->owners, ends->dst.owner) < 0 ||
         PyList_Append(batch->owners, ends->src.owner) < 0) {
         copy_ends_done(ends);
         return -1;
     }
-    run = ends_are_run(batch, ends, &bytes);
+    run = copy_batch_takes(batch, ends, &bytes);
     memset(span, 0, SPAN);
     if (bytes > 0) {
-        end_span(&ends->dst, span);
-        end_span(&ends->src, span + 2);
+        copy_end_span(&ends->dst, span);
+        copy_end_span(&ends->src, span + 2);
     }
     batch->bytes += bytes;
     if (run || bytes == 0) {
         if (run) {
             struct cudriver_run *made = &batch->runs[batch->count++];
-            failed = run_make(batch, ends, bytes, made);
+            failed = copy_batch_run(batch, ends, bytes, made);
             made->dst = span[0];
             made->src = span[2];
         }
@@ -261,7 +238,7 @@ static void table_free(PyObject *capsule)
 }
 
 /* Queues the runs, between begin and end. 0 or -1. */
-static int runs_queue(struct batch *batch, struct cudriver_staging_transfer **staged)
+static int runs_queue(struct copy_batch *batch, struct cudriver_staging_transfer **staged)
 {
     PyThreadState *saved = PyEval_SaveThread();
     struct cudriver_copy_call call = {
@@ -294,7 +271,7 @@ static int runs_queue(struct batch *batch, struct cudriver_staging_transfer **st
 }
 
 /* Queues the odd copies. *staged: the engine's transfers. 0 or -1. */
-static int odds_queue(struct batch *batch, struct cudriver_staging_transfer **staged)
+static int odds_queue(struct copy_batch *batch, struct cudriver_staging_transfer **staged)
 {
     for (size_t i = 0; i < batch->odds; i++) {
         struct cudriver_staging_transfer *part = NULL;
@@ -310,7 +287,7 @@ static int odds_queue(struct batch *batch, struct cudriver_staging_transfer **st
 
 /* Queues all, between begin and end. New reference: the Transfer. If an odd copy fails, those
  * before it are in flight all the same, and keep their ends alive. */
-static PyObject *batch_queue(struct batch *batch)
+static PyObject *batch_queue(struct copy_batch *batch)
 {
     struct cudriver_staging_transfer *staged = NULL;
     PyObject *work, *type = NULL, *value = NULL, *trace = NULL;
@@ -331,8 +308,7 @@ static PyObject *batch_queue(struct batch *batch)
     return work;
 }
 
-/* Issues a batch that is complete. New reference: its Transfer. */
-static PyObject *batch_issue(struct batch *batch)
+PyObject *copy_batch_issue(struct copy_batch *batch)
 {
     PyObject *owners, *work;
     bool pushed;
@@ -371,7 +347,7 @@ static void note_pair(Py_ssize_t index)
 }
 
 /* Reads and adds all pairs of two tuples. 0 or -1. */
-static int pairs_add(struct batch *batch, PyObject *destinations, PyObject *sources)
+static int pairs_add(struct copy_batch *batch, PyObject *destinations, PyObject *sources)
 {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(sources); i++) {
         struct copy_ends ends;
@@ -388,7 +364,7 @@ static int pairs_add(struct batch *batch, PyObject *destinations, PyObject *sour
 PyObject *cudriver_copy_many(CoreState *state, PyObject *destinations, PyObject *sources,
                              PyObject *stream, bool apart)
 {
-    struct batch batch = {.state = state};
+    struct copy_batch batch = {.state = state};
     PyObject *to = PySequence_Tuple(destinations), *done, *work = NULL;
     PyObject *from = to != NULL ? PySequence_Tuple(sources) : NULL;
     bool given;
@@ -400,173 +376,15 @@ PyObject *cudriver_copy_many(CoreState *state, PyObject *destinations, PyObject 
         Py_CLEAR(from);
     }
     if (from != NULL && cudriver_stream_read(state, stream, &batch.stream, &given) == 0 &&
-        batch_begin(&batch, PyTuple_GET_SIZE(to), PyTuple_GET_SIZE(to)) == 0 &&
+        copy_batch_begin(&batch, PyTuple_GET_SIZE(to), PyTuple_GET_SIZE(to)) == 0 &&
         pairs_add(&batch, to, from) == 0) {
         done = apart ? Py_NewRef(Py_None)
                      : cudriver_call("rows", "refuse_overlap", "(OOO)", batch.spans, to, from);
-        work = done != NULL ? batch_issue(&batch) : NULL;
+        work = done != NULL ? copy_batch_issue(&batch) : NULL;
         Py_XDECREF(done);
     }
-    batch_end(&batch);
+    copy_batch_end(&batch);
     Py_XDECREF(to);
     Py_XDECREF(from);
-    return work;
-}
-
-/* ---- copy_rows ---- */
-
-/* The ends of a row of both, with borrowed references; the first row's addresses. */
-static struct copy_ends rows_ends(const struct copy_ends *whole)
-{
-    struct copy_ends row = *whole;
-    struct cudriver_endpoint *both[] = {&row.dst, &row.src};
-
-    for (int i = 0; i < 2; i++) {
-        size_t dims = (size_t)--both[i]->ndim;
-        memmove(both[i]->shape, both[i]->shape + 1, dims * sizeof both[i]->shape[0]);
-        memmove(both[i]->strides, both[i]->strides + 1, dims * sizeof both[i]->strides[0]);
-    }
-    return row;
-}
-
-/* The rows of a call: indices that are checked, and where the first row lies. */
-struct rows {
-    const int64_t *to, *of; /* borrowed */
-    Py_ssize_t count;
-    int64_t dst_length, src_length;
-};
-
-/* An index from the beginning. */
-static int64_t row_at(int64_t index, int64_t length)
-{
-    return index < 0 ? index + length : index;
-}
-
-/* Whether all indices are in range, and none is written twice; false too where there is no memory
- * to find out. */
-static bool rows_are_good(const struct rows *rows)
-{
-    unsigned char *seen =
-        PyMem_Calloc((size_t)rows->dst_length / 8 + 1, 1); /* a bit for each row */
-    bool good = seen != NULL;
-
-    for (Py_ssize_t i = 0; i < rows->count && good; i++) {
-        int64_t to = row_at(rows->to[i], rows->dst_length);
-        int64_t of = row_at(rows->of[i], rows->src_length);
-        good = to >= 0 && to < rows->dst_length && of >= 0 && of < rows->src_length &&
-               (seen[to / 8] >> to % 8 & 1) == 0;
-        if (good) {
-            seen[to / 8] |= (unsigned char)(1 << to % 8);
-        }
-    }
-    PyMem_Free(seen);
-    return good;
-}
-
-/* Whether the memory that both ends span has a byte in common. */
-static bool ends_meet(const struct copy_ends *ends)
-{
-    uint64_t dst[2], src[2];
-
-    end_span(&ends->dst, dst);
-    end_span(&ends->src, src);
-    return dst[0] < src[1] && src[0] < dst[1];
-}
-
-/* Adds the rows. 1; 0 if they are no runs; or -1. */
-static int rows_add(struct batch *batch, struct copy_ends *whole, const struct rows *rows)
-{
-    const struct copy_ends row = rows_ends(whole);
-    int64_t dst_step = whole->dst.strides[0], src_step = whole->src.strides[0];
-    struct cudriver_run run;
-    PyObject *done;
-    size_t bytes;
-
-    if (copy_ends_match(&row.dst, &row.src) < 0 || batch_place(batch, whole) < 0 ||
-        PyList_Append(batch->owners, whole->dst.owner) < 0 ||
-        PyList_Append(batch->owners, whole->src.owner) < 0) {
-        return -1;
-    }
-    if (!ends_are_run(batch, &row, &bytes)) {
-        return bytes == 0 || rows->count == 0;
-    }
-    if (run_make(batch, whole, bytes, &run) < 0) {
-        return -1;
-    }
-    run.dst = end_address(&row.dst);
-    run.src = end_address(&row.src);
-    for (Py_ssize_t i = 0; i < rows->count; i++) {
-        struct cudriver_run *made = &batch->runs[i];
-        *made = run;
-        made->dst += (uint64_t)(row_at(rows->to[i], rows->dst_length) * dst_step);
-        made->src += (uint64_t)(row_at(rows->of[i], rows->src_length) * src_step);
-    }
-    batch->count = (size_t)rows->count;
-    batch->bytes = bytes * batch->count;
-    if (ends_meet(whole) || cudriver_magnitude(dst_step) < bytes) {
-        done = cudriver_call("rows", "refuse_overlap_of_runs", "(y#)", (char *)batch->runs,
-                             (Py_ssize_t)(batch->count * sizeof run));
-        Py_XDECREF(done);
-        return done != NULL ? 1 : -1;
-    }
-    return 1;
-}
-
-/* New reference: the indices, none negative, and whether the ends lie apart; or an error. */
-static PyObject *rows_check(const struct rows *rows, PyObject *to, PyObject *of,
-                            const struct copy_ends *whole)
-{
-    return cudriver_call("rows", "check_indices", "(OOLLN)", to, of, (long long)rows->dst_length,
-                         (long long)rows->src_length, PyBool_FromLong(!ends_meet(whole)));
-}
-
-/* Copies rows between ends that were read, by two int64 arrays. New reference: a Transfer, or if
- * the rows are not runs what rows_check says. */
-static PyObject *rows_copy(struct batch *batch, struct copy_ends *whole, PyObject *to, PyObject *of)
-{
-    struct rows rows = {(const int64_t *)cudriver_numpy_data(to),
-                        (const int64_t *)cudriver_numpy_data(of), PyObject_Size(to),
-                        whole->dst.shape[0], whole->src.shape[0]};
-    PyObject *checked = NULL, *work = NULL;
-    int added;
-
-    if (!rows_are_good(&rows)) {
-        checked = rows_check(&rows, to, of, whole);
-        if (checked == NULL) {
-            return NULL;
-        }
-    }
-    Py_XDECREF(checked);
-    added = batch_begin(batch, 0, rows.count) < 0 ? -1 : rows_add(batch, whole, &rows);
-    if (added > 0) {
-        work = batch_issue(batch);
-    } else if (added == 0) {
-        work = rows_check(&rows, to, of, whole);
-    }
-    return work;
-}
-
-PyObject *cudriver_copy_rows(CoreState *state, PyObject *const *args, PyObject *stream)
-{
-    PyObject *indices = cudriver_call("rows", "indices", "(OO)", args[1], args[3]), *work = NULL;
-    struct batch batch = {.state = state};
-    struct copy_ends whole;
-    bool given;
-
-    if (indices == NULL) {
-        return NULL;
-    }
-    if (cudriver_stream_read(state, stream, &batch.stream, &given) == 0 &&
-        copy_ends_read(state, args[0], args[2], &batch.stream, &whole) == 0) {
-        if (whole.dst.ndim > 0 && whole.src.ndim > 0) {
-            work = rows_copy(&batch, &whole, PyTuple_GET_ITEM(indices, 0),
-                             PyTuple_GET_ITEM(indices, 1));
-        } else {
-            PyErr_SetString(PyExc_ValueError, "an array without dimensions has no rows");
-        }
-        copy_ends_done(&whole);
-    }
-    batch_end(&batch);
-    Py_DECREF(indices);
     return work;
 }

@@ -1,4 +1,4 @@
-/* What copy.c does for copy_batch.c. */
+/* What copy.c does for copy_batch.c and copy_rows.c. */
 #ifndef CUDRIVER_COPY_PRIVATE_H
 #define CUDRIVER_COPY_PRIVATE_H
 

@@ -13,7 +13,7 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,26 +24,13 @@ from contextkit import FEW, Driver
 from parallel import in_thread
 from program import output
 
+pytestmark = pytest.mark.usefixtures("same_stack")
+
 
 @pytest.fixture(scope="module")
 def driver(cu) -> Driver:
     cu.init()
     return Driver(cu.driver_path())
-
-
-@pytest.fixture(autouse=True)
-def same_stack(cu, no_leaks) -> Iterator[None]:
-    """Each test leaves this thread's stack as it found it, and nothing alive."""
-    before = cu.context_stack()
-    yield
-    assert cu.context_stack() == before
-
-
-@pytest.fixture
-def context(cu) -> Iterator[Any]:
-    context = cu.Context()
-    yield context
-    context.close()
 
 
 # ---- the stack -----------------------------------------------------------------------------------

@@ -1,0 +1,167 @@
+/*
+ * copy_rows(): rows of one array into rows of another. Dense rows become runs at once, without an
+ * end for each; other rows go back to memory/rows.py, which gives them to copy_many() one by one.
+ */
+#include "copy_batch.h"
+
+#include <string.h>
+
+#include "python/call.h"
+#include "python/numpy_bridge.h"
+
+/* The ends of a row of both, with borrowed references; the first row's addresses. */
+static struct copy_ends rows_ends(const struct copy_ends *whole)
+{
+    struct copy_ends row = *whole;
+    struct cudriver_endpoint *both[] = {&row.dst, &row.src};
+
+    for (int i = 0; i < 2; i++) {
+        size_t dims = (size_t)--both[i]->ndim;
+        memmove(both[i]->shape, both[i]->shape + 1, dims * sizeof both[i]->shape[0]);
+        memmove(both[i]->strides, both[i]->strides + 1, dims * sizeof both[i]->strides[0]);
+    }
+    return row;
+}
+
+/* The rows of a call: indices that are checked, and where the first row lies. */
+struct rows {
+    const int64_t *to, *of; /* borrowed */
+    Py_ssize_t count;
+    int64_t dst_length, src_length;
+};
+
+/* An index from the beginning. */
+static int64_t row_at(int64_t index, int64_t length)
+{
+    return index < 0 ? index + length : index;
+}
+
+/* Whether all indices are in range, and none is written twice; false too where there is no memory
+ * to find out. */
+static bool rows_are_good(const struct rows *rows)
+{
+    unsigned char *seen =
+        PyMem_Calloc((size_t)rows->dst_length / 8 + 1, 1); /* a bit for each row */
+    bool good = seen != NULL;
+
+    for (Py_ssize_t i = 0; i < rows->count && good; i++) {
+        int64_t to = row_at(rows->to[i], rows->dst_length);
+        int64_t of = row_at(rows->of[i], rows->src_length);
+        good = to >= 0 && to < rows->dst_length && of >= 0 && of < rows->src_length &&
+               (seen[to / 8] >> to % 8 & 1) == 0;
+        if (good) {
+            seen[to / 8] |= (unsigned char)(1 << to % 8);
+        }
+    }
+    PyMem_Free(seen);
+    return good;
+}
+
+/* Whether the memory that both ends span has a byte in common. */
+static bool ends_meet(const struct copy_ends *ends)
+{
+    uint64_t dst[2], src[2];
+
+    copy_end_span(&ends->dst, dst);
+    copy_end_span(&ends->src, src);
+    return dst[0] < src[1] && src[0] < dst[1];
+}
+
+/* Adds the rows. 1; 0 if they are no runs; or -1. */
+static int rows_add(struct copy_batch *batch, struct copy_ends *whole, const struct rows *rows)
+{
+    const struct copy_ends row = rows_ends(whole);
+    int64_t dst_step = whole->dst.strides[0], src_step = whole->src.strides[0];
+    struct cudriver_run run;
+    PyObject *done;
+    size_t bytes;
+
+    if (copy_ends_match(&row.dst, &row.src) < 0 || copy_batch_place(batch, whole) < 0 ||
+        PyList_Append(batch->owners, whole->dst.owner) < 0 ||
+        PyList_Append(batch->owners, whole->src.owner) < 0) {
+        return -1;
+    }
+    if (!copy_batch_takes(batch, &row, &bytes)) {
+        return bytes == 0 || rows->count == 0;
+    }
+    if (copy_batch_run(batch, whole, bytes, &run) < 0) {
+        return -1;
+    }
+    run.dst = copy_end_address(&row.dst);
+    run.src = copy_end_address(&row.src);
+    for (Py_ssize_t i = 0; i < rows->count; i++) {
+        struct cudriver_run *made = &batch->runs[i];
+        *made = run;
+        made->dst += (uint64_t)(row_at(rows->to[i], rows->dst_length) * dst_step);
+        made->src += (uint64_t)(row_at(rows->of[i], rows->src_length) * src_step);
+    }
+    batch->count = (size_t)rows->count;
+    batch->bytes = bytes * batch->count;
+    if (ends_meet(whole) || cudriver_magnitude(dst_step) < bytes) {
+        done = cudriver_call("rows", "refuse_overlap_of_runs", "(y#)", (char *)batch->runs,
+                             (Py_ssize_t)(batch->count * sizeof run));
+        Py_XDECREF(done);
+        return done != NULL ? 1 : -1;
+    }
+    return 1;
+}
+
+/* New reference: the indices, none negative, and whether the ends lie apart; or an error. */
+static PyObject *rows_check(const struct rows *rows, PyObject *to, PyObject *of,
+                            const struct copy_ends *whole)
+{
+    return cudriver_call("rows", "check_indices", "(OOLLN)", to, of, (long long)rows->dst_length,
+                         (long long)rows->src_length, PyBool_FromLong(!ends_meet(whole)));
+}
+
+/* Copies rows between ends that were read, by two int64 arrays. New reference: a Transfer, or if
+ * the rows are not runs what rows_check says. */
+static PyObject *rows_copy(struct copy_batch *batch, struct copy_ends *whole, PyObject *to,
+                           PyObject *of)
+{
+    struct rows rows = {(const int64_t *)cudriver_numpy_data(to),
+                        (const int64_t *)cudriver_numpy_data(of), PyObject_Size(to),
+                        whole->dst.shape[0], whole->src.shape[0]};
+    PyObject *checked = NULL, *work = NULL;
+    int added;
+
+    if (!rows_are_good(&rows)) {
+        checked = rows_check(&rows, to, of, whole);
+        if (checked == NULL) {
+            return NULL;
+        }
+    }
+    Py_XDECREF(checked);
+    added = copy_batch_begin(batch, 0, rows.count) < 0 ? -1 : rows_add(batch, whole, &rows);
+    if (added > 0) {
+        work = copy_batch_issue(batch);
+    } else if (added == 0) {
+        work = rows_check(&rows, to, of, whole);
+    }
+    return work;
+}
+
+PyObject *cudriver_copy_rows(CoreState *state, PyObject *const *args, PyObject *stream)
+{
+    PyObject *indices = cudriver_call("rows", "indices", "(OO)", args[1], args[3]), *work = NULL;
+    struct copy_batch batch = {.state = state};
+    struct copy_ends whole;
+    bool given;
+
+    if (indices == NULL) {
+        return NULL;
+    }
+    if (cudriver_stream_read(state, stream, &batch.stream, &given) == 0 &&
+        copy_ends_read(state, args[0], args[2], &batch.stream, &whole) == 0) {
+        if (whole.dst.ndim > 0 && whole.src.ndim > 0) {
+            work = rows_copy(&batch, &whole, PyTuple_GET_ITEM(indices, 0),
+                             PyTuple_GET_ITEM(indices, 1));
+        } else {
+            PyErr_SetString(PyExc_ValueError, "an array without dimensions has no rows");
+        }
+        copy_ends_done(&whole);
+    }
+    copy_batch_end(&batch);
+    Py_DECREF(indices);
+    return work;
+}

@@ -107,6 +107,14 @@ BAD: dict[str, tuple[type[Exception], str, Callable[[Any, Any], object]]] = {
         IndexError, "source_rows: index -5 is out of bounds for axis 0 with size 4",
         lambda d, h: cu.copy_rows(d, [0, 1], h, [0, -5]),
     ),
+    "too large a source": (
+        IndexError, "source_rows: index 4 is out of bounds for axis 0 with size 4",
+        lambda d, h: cu.copy_rows(d, [0, 1], h, [0, 4]),
+    ),
+    "too small a destination": (
+        IndexError, "rows: index -5 is out of bounds for axis 0 with size 4",
+        lambda d, h: cu.copy_rows(d, [0, -5], h, [0, 1]),
+    ),
     "huge": (
         IndexError, "18446744073709551615 is out of bounds",
         lambda d, h: cu.copy_rows(d, np.array([2**64 - 1], np.uint64), h, [0]),

@@ -151,7 +151,7 @@ int copy_batch_place(struct copy_batch *batch, const struct copy_ends *ends)
     return home != NULL ? copy_ends_near(&batch->stream, ends) : 0;
 }
 
-/* Takes the ends over, of which only their counts of running calls are needed any more. */
+/* Releases the ends, but keeps their counts of running calls raised until the batch ends. */
 static void batch_keep(struct copy_batch *batch, struct copy_ends *ends)
 {
     struct cudriver_endpoint *both[] = {&ends->dst, &ends->src};
@@ -237,7 +237,7 @@ static void table_free(PyObject *capsule)
     cudriver_hostmem_free(PyCapsule_GetPointer(capsule, NULL));
 }
 
-/* Queues the runs, between begin and end. 0 or -1. */
+/* Queues the runs, in an entered context. 0 or -1. */
 static int runs_queue(struct copy_batch *batch, struct cudriver_staging_transfer **staged)
 {
     PyThreadState *saved = PyEval_SaveThread();
@@ -285,7 +285,7 @@ static int odds_queue(struct copy_batch *batch, struct cudriver_staging_transfer
     return 0;
 }
 
-/* Queues all, between begin and end. New reference: the Transfer. If an odd copy fails, those
+/* Queues all, in an entered context. New reference: the Transfer. If an odd copy fails, those
  * before it are in flight all the same, and keep their ends alive. */
 static PyObject *batch_queue(struct copy_batch *batch)
 {
@@ -329,7 +329,7 @@ PyObject *copy_batch_issue(struct copy_batch *batch)
 
 /* ---- copy_many ---- */
 
-/* Says in which pair the error that is set was found. */
+/* Adds a note to the exception that is set: which pair raised it. */
 static void note_pair(Py_ssize_t index)
 {
     PyObject *type, *value, *trace, *note, *done = NULL;

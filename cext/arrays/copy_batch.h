@@ -31,7 +31,7 @@ int copy_batch_place(struct copy_batch *batch, const struct copy_ends *ends);
 /* Whether a copy of matching ends is a run. *bytes: of their items. */
 bool copy_batch_takes(const struct copy_batch *batch, const struct copy_ends *ends, size_t *bytes);
 
-/* Makes a run between such ends, but for its addresses. 0 or -1. */
+/* Fills in a run between such ends, except its addresses. 0 or -1. */
 int copy_batch_run(struct copy_batch *batch, const struct copy_ends *ends, size_t bytes,
                    struct cudriver_run *run);
 

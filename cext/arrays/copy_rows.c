@@ -9,7 +9,7 @@
 #include "python/call.h"
 #include "python/numpy_bridge.h"
 
-/* The ends of a row of both, with borrowed references; the first row's addresses. */
+/* Both ends of one row, at the addresses of the first. Their references are borrowed. */
 static struct copy_ends rows_ends(const struct copy_ends *whole)
 {
     struct copy_ends row = *whole;
@@ -23,7 +23,7 @@ static struct copy_ends rows_ends(const struct copy_ends *whole)
     return row;
 }
 
-/* The rows of a call: indices that are checked, and where the first row lies. */
+/* The indices of a call, and how many rows each array has. */
 struct rows {
     const int64_t *to, *of; /* borrowed */
     Py_ssize_t count;

@@ -37,7 +37,7 @@ ArrayT = TypeVar("ArrayT")
 
 
 class _Work:
-    """What the thread does. It owns no reference to those who wait for it."""
+    """The work of one thread. It holds no reference to the Pinning, whose end stops it."""
 
     def __init__(self, memory: HostArray) -> None:
         self.pin = _core._pin_prepare(memory)
@@ -83,7 +83,7 @@ def _stop_all() -> None:
 
 
 class _Owner:
-    """Ends the page-locking with the last who wants it."""
+    """Stops the page-locking when neither the Pinning nor the array holds it any longer."""
 
     def __init__(self, work: _Work) -> None:
         self.work = work
@@ -153,7 +153,7 @@ class Pinning(Generic[ArrayT]):
 
     @property
     def done(self) -> bool:
-        """Whether all of the memory is page-locked. Does not wait. Raises where that failed."""
+        """Whether all of the memory is page-locked; raises the error that ended it early."""
         work = self._owner.work
         if isinstance(work.outcome, BaseException):
             raise copy.copy(work.outcome)  # a traceback would keep the array in a cycle
@@ -365,12 +365,12 @@ def _lengths(shape: ShapeLike) -> tuple[int, ...]:
 
 def _checked(lengths: tuple[int, ...]) -> tuple[int, ...]:
     if any(length < 0 for length in lengths):
-        raise ValueError(f"a length of a shape is at least 0: {lengths}")
+        raise ValueError(f"the lengths of a shape must be at least 0, not {lengths}")
     return lengths
 
 
 def _map(nbytes: int) -> _Memory:
-    """New memory, if the machine has so much."""
+    """Map new memory; OutOfMemoryError where the machine or a limit has too little."""
     stats = host_memory_stats()
     room, held = host_room(), stats.registered_bytes + stats.pinned_bytes
     why = ""

@@ -97,7 +97,7 @@ def copy_rows(
     Raises
     ------
     IndexError
-        An index is out of range, or no integer. Nothing was copied.
+        An index is out of range, or is not an integer. Nothing was copied.
     TypeError, ValueError
         The lengths differ, an end is not an array, rows do not fit, or one is written twice
         or both written and read. Nothing was copied.
@@ -166,7 +166,7 @@ def check_indices(
     source_length: int,
     apart: bool,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], bool]:
-    """For the core, where it found an error or cannot look: the indices without negative ones."""
+    """For the core: raises what is wrong with the indices, or returns them from 0 on."""
     for name, given, most in ("rows", to, length), ("source_rows", of, source_length):
         for index in given[(given < -most) | (given >= most)]:
             raise IndexError(f"{name}: index {index} is out of bounds for axis 0 with size {most}")
@@ -179,7 +179,7 @@ def check_indices(
 
 
 def refuse_overlap_of_runs(runs: bytes) -> None:
-    """For the core: as the next. runs: a destination, a source, a length and no number for each."""
+    """For the core: `refuse_overlap` for dense runs: destination, source, length, flags of each."""
     table = np.frombuffer(runs, np.uint64).reshape(-1, 4)
     to, of, length = table[:, 0], table[:, 1], table[:, 2]
     refuse_overlap(np.stack([to, to + length, of, of + length], 1).tobytes(), (), ())

@@ -18,6 +18,8 @@ _Static_assert(sizeof(struct cudriver_run) == 32, "as the kernel has it");
 struct runs {
     const struct cudriver_run *runs;
     size_t count;
+    size_t small, bytes; /* runs for the kernel, if it can be had, and their bytes */
+    size_t pageable[2];  /* runs of pageable memory: down, up */
     CUcontext context;
     struct staging_place *place;
     struct cudriver_copy_call *call;
@@ -57,6 +59,19 @@ static bool is_kernels(const struct cudriver_run *run)
     return run->bytes < TUNING_RUN_MOST && !run->pageable;
 }
 
+static void runs_count(struct runs *all)
+{
+    for (size_t i = 0; i < all->count; i++) {
+        const struct cudriver_run *run = &all->runs[i];
+        if (is_kernels(run)) {
+            all->small++;
+            all->bytes += run->bytes;
+        } else if (run->pageable) {
+            all->pageable[run->up]++;
+        }
+    }
+}
+
 /* Fills the table, with runs cut into pieces of `most` bytes, and returns their number. 0: the
  * kernel cannot reach memory of the host. */
 static size_t table_fill(struct runs *all, size_t most)
@@ -91,20 +106,14 @@ static size_t table_fill(struct runs *all, size_t most)
 static CUresult kernel_queue(struct runs *all)
 {
     struct staging_kernels *kernels;
-    size_t small = 0, bytes = 0, most, count;
+    size_t most = (all->bytes / TUNING_RUN_PIECES / TUNING_RUN_PIECE + 1) * TUNING_RUN_PIECE;
+    size_t entries = all->small + all->bytes / most, count;
     CUdeviceptr address;
     void *table;
 
-    for (size_t i = 0; i < all->count; i++) {
-        if (is_kernels(&all->runs[i])) {
-            small++;
-            bytes += all->runs[i].bytes;
-        }
-    }
-    most = (bytes / TUNING_RUN_PIECES / TUNING_RUN_PIECE + 1) * TUNING_RUN_PIECE;
-    if (small < TUNING_RUNS_LEAST ||
+    if (all->small < TUNING_RUNS_LEAST ||
         staging_place_module(all->place, STAGING_KERNEL_RUNS, &kernels) != CUDA_SUCCESS ||
-        staging_slot_get((small + bytes / most) * sizeof *all->table, &table) != CUDA_SUCCESS) {
+        staging_slot_get(entries * sizeof *all->table, &table) != CUDA_SUCCESS) {
         return CUDA_SUCCESS;
     }
     all->table = table;
@@ -121,10 +130,12 @@ static CUresult kernel_queue(struct runs *all)
 
 /* ---- pageable ---- */
 
-/* New: the pageable runs of one direction; NULL: fewer than two, or no memory. */
+/* New: the pageable runs of one direction; NULL: one alone, or no memory. */
 static struct staging_runs *runs_gather(const struct runs *all, bool up, size_t *bytes)
 {
-    struct staging_runs *runs = malloc(sizeof *runs + (all->count + 1) * sizeof runs->run[0]);
+    size_t most = all->pageable[up];
+    struct staging_runs *runs =
+        most > 1 ? malloc(sizeof *runs + (most + 1) * sizeof runs->run[0]) : NULL;
     size_t at = 0, room;
     void *table;
 
@@ -144,7 +155,7 @@ static struct staging_runs *runs_gather(const struct runs *all, bool up, size_t 
     runs->run[runs->count].begin = *bytes = at;
     /* A piece for each run, for each whole length of a piece, and for each end of a part. */
     room = runs->count + at / TUNING_RUN_STAGED + at / (TUNING_PART_LEAST / 4) + 2;
-    if (runs->count < 2 || staging_slot_get(room * sizeof *runs->table, &table) != CUDA_SUCCESS) {
+    if (staging_slot_get(room * sizeof *runs->table, &table) != CUDA_SUCCESS) {
         free(runs);
         return NULL;
     }
@@ -158,9 +169,13 @@ static CUresult staged_queue(struct runs *all, bool up)
 {
     struct cudriver_staging_transfer *staged = NULL;
     struct cudriver_copy_plan plan = {.context = all->context};
-    struct staging_runs *runs = runs_gather(all, up, &plan.bytes);
+    struct staging_runs *runs;
     CUresult result = CUDA_ERROR_NOT_SUPPORTED;
 
+    if (all->pageable[up] == 0) {
+        return CUDA_SUCCESS;
+    }
+    runs = runs_gather(all, up, &plan.bytes);
     if (runs != NULL) {
         plan.dst.on_device = up;
         plan.layout.itemsize = plan.bytes;
@@ -188,10 +203,13 @@ static CUresult staged_queue(struct runs *all, bool up)
 static CUresult runs_queue(struct runs *all)
 {
     CUresult result = kernel_queue(all);
+    size_t alone = all->count - all->pageable[0] - all->pageable[1];
 
-    for (size_t i = 0; i < all->count && result == CUDA_SUCCESS; i++) {
+    alone -= all->table != NULL ? all->small : 0;
+    for (size_t i = 0; alone > 0 && result == CUDA_SUCCESS; i++) {
         if (!all->runs[i].pageable && !(all->table != NULL && is_kernels(&all->runs[i]))) {
             result = run_copy(all, &all->runs[i]);
+            alone--;
         }
     }
     if (result == CUDA_SUCCESS) {
@@ -213,6 +231,7 @@ CUresult cudriver_runs_issue(const struct cudriver_run *runs, size_t count, CUco
     if (result != CUDA_SUCCESS) {
         return result;
     }
+    runs_count(&all);
     result = runs_queue(&all);
     staging_place_leave(all.place);
     *table = all.table;

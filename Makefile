@@ -103,9 +103,9 @@ test-gpu: install ## the suite on the real driver
 	CUDRIVER_TEST_DRIVER=real $(PYTEST) $(ARGS)
 
 .PHONY: golden
-golden: install ## write anew what rules say, tests/stack/golden: the diff is for review
+golden: install ## write anew what rules say, tests/stack/cases and golden: the diff is for review
 	rm -rf tests/stack/golden
-	CUDRIVER_WRITE_GOLDEN=1 $(PYTEST) tests/stack/test_rules_*.py tests/stack/test_report.py \
+	CUDRIVER_WRITE_GOLDEN=1 $(PYTEST) tests/stack/test_rules.py tests/stack/test_report.py \
 	    tests/stack/test_collect_whole.py tests/project/test_frozen.py
 
 .PHONY: test-network

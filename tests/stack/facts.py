@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from golden import assert_as_before
+from copy import copy
+from typing import TypeVar
 
 from cudriver.stack.model import (
     Device,
@@ -11,7 +12,6 @@ from cudriver.stack.model import (
     Environment,
     Evidence,
     Facts,
-    Finding,
     Framework,
     Library,
     LoadFault,
@@ -19,11 +19,15 @@ from cudriver.stack.model import (
     Requirement,
     Toolkit,
 )
-from cudriver.stack.rules import registry
+from cudriver.stack.record import Record
+
+T = TypeVar("T", bound=Record)
 
 PREFIX = "/envs/train"
 SITE = f"{PREFIX}/lib/python3.11/site-packages"
 PYTHON = f"{PREFIX}/bin/python"
+LIB64 = f"{PREFIX}/lib64/python3.11/site-packages"
+COMPAT = "/usr/local/cuda-13.0/compat/libcuda.so.580.95.05"
 VERSION_PY = Evidence(f"{SITE}/torch/version.py", 5, "cuda: Optional[str] = '12.8'")
 
 
@@ -65,15 +69,44 @@ def torch(version: str = "2.8.0+cu128", cuda: str | None = "12.8", **more: objec
         "distribution": "torch",
         **more,
     }
-    return Framework("torch", version, cuda, **made)  # type: ignore[arg-type]
+    return Framework(**{"name": "torch", "version": version, "cuda": cuda, **made})  # type: ignore[arg-type]
+
+
+def kin(
+    name: str, version: str, cuda: str | None, variant: str = "cuda", **more: object
+) -> Framework:
+    """A framework whose version.py tells its version."""
+    evidence = Evidence(f"{SITE}/{name}/version.py", 1, f"__version__ = '{version}'")
+    return Framework(name, version, cuda, variant=variant, cuda_evidence=evidence, **more)  # type: ignore[arg-type]
+
+
+def tensorrt(cuda: str, version: str = "10.13.3.9", **more: object) -> Framework:
+    name = f"tensorrt-cu{cuda}"
+    made = {
+        "distribution": name,
+        "cuda_evidence": Evidence(f"{SITE}/{name}/METADATA", 3, name),
+        **more,
+    }
+    return Framework("tensorrt", version, cuda, **made)  # type: ignore[arg-type]
+
+
+def compat(**more: object) -> Driver:
+    """cuda-compat's half of a driver."""
+    return driver(path=COMPAT, kind="compat", found_by="LD_LIBRARY_PATH", **more)
 
 
 def wheel(
-    name: str, version: str, *requires: str, installer: str = "pip", location: str = SITE
+    name: str,
+    version: str,
+    *requires: str,
+    installer: str = "pip",
+    location: str = SITE,
+    **more: object,
 ) -> Distribution:
     """requires: "name==1.2", with "[extra]" before for one that counts with that extra only."""
     path = f"{location}/{name.replace('-', '_')}-{version}.dist-info"
     made = Distribution(name, version, "wheel", path, location, 3, installer=installer)
+    vars(made).update(more)
     for line, text in enumerate(requires, 5):
         extra, _, rest = text.rpartition("]")
         at = min((rest.find(s) for s in "=<>!~" if s in rest), default=len(rest))
@@ -148,6 +181,13 @@ def fault(kind: str, name: str, library: str, message: str, **more: object) -> L
     return LoadFault(kind, library, message, name, framework=more.pop("framework", "torch"), **more)  # type: ignore[arg-type]
 
 
+def but(record: T, **fields: object) -> T:
+    """A copy of it in which these fields have other values."""
+    made = copy(record)
+    vars(made).update(fields)
+    return made
+
+
 def facts(**parts: object) -> Facts:
     """A healthy environment with PyTorch cu128 on one H200, but for `parts`."""
     made = {
@@ -191,35 +231,3 @@ def used(*libraries, **more):
         frameworks=[torch(loads=[x.path for x in libraries], **more.pop("torch", {}))],
         **more,
     )
-
-
-def fired(of: Facts, rule: str) -> list[Finding]:
-    """What one rule finds: the same words as before (golden.py). Each finding must point somewhere
-    and, unless a note, fix something.
-    """
-    found = list(registry()[rule](of))
-    for finding in found:
-        assert finding.rule == rule
-        assert finding.title
-        assert finding.evidence, finding
-        assert all(e.file for e in finding.evidence)
-        if finding.severity != "note":
-            assert finding.fix, finding
-        for command in finding.fix:
-            assert (
-                "LD_LIBRARY_PATH" not in command
-                or "unset" in command
-                or "export LD_LIBRARY_PATH=" in command
-            )
-    if found:
-        assert_as_before(rule, found, SITE=SITE, PREFIX=PREFIX)
-    return found
-
-
-def one(of: Facts, rule: str, severity: str | None = None) -> Finding:
-    """The single finding of a rule."""
-    found = fired(of, rule)
-    assert len(found) == 1, found
-    if severity is not None:
-        assert found[0].severity == severity
-    return found[0]

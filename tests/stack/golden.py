@@ -1,6 +1,6 @@
-"""What rules say, word by word: tests/stack/golden/CODE.txt has a block for each time that a test
-lets a rule find something, report.txt one for each report that a test shows, facts.txt one for each
-environment that a test collects. `make golden` writes them anew; the diff is for people to read.
+"""What is shown, word by word: tests/stack/golden/report.txt has a block for each report that a
+test shows, facts.txt one for each environment that a test collects; what rules say stands in
+tests/stack/cases. `make golden` writes them anew; the diff is for people to read.
 """
 
 import os
@@ -16,15 +16,8 @@ WRITING = bool(os.environ.get("CUDRIVER_WRITE_GOLDEN"))
 seen: Counter[tuple[str, str]] = Counter()  # blocks of the test that is running
 
 
-def assert_as_before(rule: str, findings: list[Finding], **names: str) -> None:
-    """Compares with the block of the test that is running. `names`: what long paths are called."""
-    text = "\n".join(map(render, findings))
-    for name, path in names.items():
-        text = text.replace(path, name)
-    assert_words_as_before(rule, text)
-
-
 def assert_words_as_before(stem: str, text: str) -> None:
+    """Compares with the block of the test that is running."""
     path, _, name = os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0].partition("::")
     test = f"{os.path.basename(path)}::{name}"
     seen[stem, test] += 1
@@ -57,9 +50,9 @@ def render(finding: Finding) -> str:
 
 
 @cache
-def blocks(rule: str) -> dict[str, str]:
-    """What is in a rule's file, by test."""
-    path = FOLDER / f"{rule}.txt"
+def blocks(stem: str) -> dict[str, str]:
+    """What is in a file, by test."""
+    path = FOLDER / f"{stem}.txt"
     if not path.exists():
         return {}
     whole = path.read_text(encoding="utf-8")

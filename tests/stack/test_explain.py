@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import cases
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -239,7 +240,7 @@ def said():
     for file in [*(data / "loading").glob("*.json"), data / "pairs.json"]:
         for text in re.findall(r'"says": ("(?:[^"\\]|\\.)*")', file.read_text()):
             yield file.stem, json.loads(text)
-    for file in Path(__file__).with_name("golden").glob("CU*.txt"):
+    for file in cases.FOLDER.iterdir():
         yield from (
             (file.stem, text) for text in re.findall(r"(?m)^  says (.+)$", file.read_text())
         )

@@ -7,9 +7,9 @@ import re
 import string
 from pathlib import Path
 
+import cases
 import pytest
 import samples
-from golden import FOLDER, blocks
 from say_keys import keys
 from test_report import report  # noqa: F401 - a fixture
 
@@ -24,6 +24,7 @@ from cudriver.stack.model import ERROR, NOTE, WARNING, Driver, Environment, Fact
 from cudriver.stack.observe import Observation, Row
 from cudriver.stack.report import Report
 from cudriver.stack.report_text import PROVEN, VERDICTS
+from cudriver.stack.rules import registry
 from cudriver.stack.tables import table
 from cudriver.stack.text import columns
 
@@ -68,10 +69,9 @@ def test_every_text_of_the_help_has_its_chinese(name):
     assert [text for text in texts if text and text not in table("zh")["lines"]] == []
 
 
-@pytest.mark.parametrize("rule", sorted(path.stem for path in FOLDER.glob("CU*.txt")))
-def test_every_title_that_a_test_has_seen_has_its_chinese(rule, chinese):
-    titles = {text.partition("\n")[0].partition(": ")[2] for text in blocks(rule).values()}
-    for title in titles:
+@pytest.mark.parametrize("rule", registry())
+def test_every_title_that_a_case_has_seen_has_its_chinese(rule, chinese):
+    for title in re.findall(r"(?m)^(?:error|warning|note): (.+)", cases.path(rule).read_text()):
         assert HAN.search(say.said(title, rule)), title
 
 

@@ -1,0 +1,263 @@
+"""What rules find in facts made by hand (cases.py), the list of them, and the verdict."""
+
+import itertools
+
+import cases
+import pytest
+from facts import (
+    PREFIX,
+    SITE,
+    WHEELS,
+    but,
+    driver,
+    facts,
+    fault,
+    kin,
+    library,
+    toolkit,
+    torch,
+    used,
+    wheel,
+)
+
+from cudriver.stack.model import Environment, Evidence, Facts, FileFault, Framework, Toolkit
+from cudriver.stack.rules import cu2, cu4_clashes, cu5, judge, registry, verdict
+
+OWN = Toolkit(
+    "environment", "wheels", "12.8", f"{PREFIX}/nvidia", Evidence(f"{PREFIX}/METADATA", 3, "12.8")
+)
+
+
+@pytest.mark.parametrize(
+    ("rule", "name"), [(rule, name) for rule in registry() for name in cases.read(rule)[1]]
+)
+def test_a_case(rule, name):
+    cases.check(rule, name)
+
+
+def test_every_file_of_cases_is_a_rules():
+    assert {path.stem for path in cases.FOLDER.iterdir()} == {*registry()}
+
+
+def test_a_rule_that_fails_is_a_finding_and_the_others_run():
+    def broken(_):
+        raise ZeroDivisionError("by hand")
+
+    rules = {"CU101": broken, "CU401": registry()["CU401"]}
+    of = facts(frameworks=[torch("2.8.0+cpu", None)])
+    found = judge(of, rules)
+    assert [(f.rule, f.severity) for f in found] == [("CU401", "error"), ("CU101", "warning")]
+    crash = found[1]
+    assert "by hand" in crash.title
+    assert crash.evidence[0].file == __file__
+    assert crash.evidence[0].value == "ZeroDivisionError: by hand"
+    assert verdict([crash], of) == "unknown"
+
+
+def test_every_rule_survives_empty_facts():
+    of = Facts(Environment("/x", "unknown"))
+    assert {f.severity for f in judge(of)} <= {"note"}
+    assert verdict(judge(of), of) == "unknown"
+
+
+def test_a_healthy_environment_is_consistent_and_quiet():
+    assert judge(facts()) == []
+    assert verdict([], facts()) == "consistent"
+
+
+def test_an_error_is_a_mismatch_whatever_else_could_not_be_told():
+    of = facts(frameworks=[torch("2.8.0+cpu", None)], unsure=["torch: unread"])
+    assert verdict(judge(of), of) == "mismatch"
+
+
+def test_what_failed_on_the_way_makes_it_unknown():
+    assert verdict([], facts(unsure=["torch: its libraries could not be resolved"])) == "unknown"
+
+
+def test_numbers_are_those_of_the_list():
+    expected = (
+        [f"CU1{n:02}" for n in range(1, 11)]
+        + [f"CU2{n:02}" for n in range(1, 8)]
+        + [f"CU3{n:02}" for n in range(1, 8)]
+        + [f"CU4{n:02}" for n in range(1, 9)]
+        + ["CU501", "CU502", "CU503"]
+    )
+    assert list(registry()) == expected
+
+
+def test_unused_wheels_of_another_major():
+    of = facts(
+        distributions=[
+            wheel("torch", "2.8.0", "nvidia-nccl-cu12==2.27.3"),
+            wheel("nvidia-nccl-cu12", "2.27.3"),
+            wheel("nvidia-cublas-cu11", "11.11.3.6"),
+            wheel("nvidia-cudnn-cu11", "8.7.0.84"),
+        ]
+    )
+    assert [f for f in judge(of) if f.severity != "note"] == []
+
+
+@pytest.mark.parametrize("library", ["_C.so", "image.so"])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("not found", "libcudart.so.11.0"),
+        ("not found", "libcufft.so.10"),
+        ("symbol", "_ZN2at1f"),
+    ],
+)
+def test_one_cause_is_one_finding(library, kind, name):
+    """That the libraries of another build do not load is not a finding of its own."""
+    vision = kin("torchvision", "0.15.2+cu117", "11.7", after=["torch"])
+    of = facts(frameworks=[torch("2.1.2", "12.1"), vision])
+    problem = fault(
+        kind, name, f"{SITE}/torchvision/{library}", "x", framework="torchvision",
+        means="feature",
+    )  # fmt: skip
+    of.load_faults = [problem]
+    of.distributions = [wheel("torchvision", "0.15.2+cu117")]
+    assert [f.rule for f in judge(of)] == ["CU405"]
+    vision.cuda, vision.version = "12.1", "0.15.2+cu121"
+    assert "CU405" not in {f.rule for f in judge(of)}
+    assert [f.severity for f in judge(of)] == ["warning"]
+
+
+def test_torchvision_without_a_pytorch():
+    problem = fault("not found", "libcudart.so.12", "/a.so", "x", framework="torchvision")
+    vision = Framework("torchvision", "0.23.0", "12.8")
+    of = facts(frameworks=[vision], load_faults=[problem], distributions=[WHEELS[1]])
+    assert [f.rule for f in judge(of) if f.severity == "error"] == ["CU305"]
+
+
+@pytest.mark.parametrize(
+    ("level", "own", "system", "settled"),
+    [
+        ("major", "12.8", "12.4.1", True),
+        ("major", "12.8", "13.0.1", True),
+        ("major", "12.8.1", "12", True),
+        ("minor", "12.8", "12.4.1", True),
+        ("minor", "12.8.1", "12.8.1", True),
+        ("minor", "12.8.1", "12.8", True),
+        ("minor", "12.8.1", "12", False),
+        ("exact", "12.8", "12.9.1", False),
+        ("exact", "12.8.1", "12.8", False),
+        ("exact", "12.8.1", "12.8.1", True),
+    ],
+)
+def test_levels(level, own, system, settled):
+    """What is told of both versions may be too little for the level."""
+    kits = [
+        but(toolkit("12.8.1", "PATH"), version=system),
+        Toolkit("environment", "wheels", own, "/e", OWN.evidence),
+    ]
+    of = facts(toolkits=kits, match="system", match_level=level)
+    assert cu2.settled(of) is settled
+
+
+def test_exact_is_not_settled_by_two_numbers():
+    of = facts(toolkits=[toolkit("12.8.1", "PATH"), OWN], match="system", match_level="exact")
+    (found,) = judge(of)
+    assert (found.rule, found.severity) == ("CU201", "note")
+    assert "12.8.1" in found.title
+    assert verdict([found], of) == "unknown"
+    of.toolkits[1] = Toolkit("environment", "conda", "12.8.1", PREFIX)
+    assert verdict(judge(of), of) == "consistent"
+
+
+def test_nothing_to_match_cannot_be_told():
+    of = facts(match="system")
+    assert verdict(judge(of), of) == "unknown"
+
+
+def test_every_pair_with_an_exact_version_is_compared():
+    stated = [object() for _ in range(5)]
+    for chosen in itertools.product([False, True], repeat=5):
+        exact = [pin for pin, one in zip(stated, chosen, strict=True) if one]
+        wanted = [p for p in itertools.combinations(stated, 2) if {*p} & {*exact}]
+        assert list(cu4_clashes._pairs(stated, exact)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("rule", "kind", "code"),
+    [("CU102", "native", 34), ("CU105", "compat", 803), ("CU106", "compat", 804)],
+)
+def test_a_library_whose_path_is_not_known(rule, kind, code):
+    made = driver(path=None, kind=kind, init_code=code)
+    (found,) = registry()[rule](facts(driver=made))
+    assert "ld.so.conf.d" in found.fix[0]
+
+
+def test_the_file_of_cudnn_is_not_known():
+    of = used(library("libcudnn_graph.so.9", "9.3.0", "cudnn"), torch={"cudnn": "9.1.0"})
+    (found,) = registry()["CU301"](of)
+    assert (found.evidence, found.fix) == ([of.frameworks[0].cudnn_evidence], [])
+
+
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [("size", False), ("missing", True), ("owners", False), ("shared", True)],
+)
+def test_a_file_that_is_not_as_it_was_brought_is_the_cause(what, told):
+    """Then CU404 speaks of it, and of the next symbol this rule."""
+    old = library("libnvJitLink.so.12", "12.1.105", "nvjitlink")
+    problems = [
+        fault("not found", "libz.so.9", "/a.so", "x"),  # CU305's
+        fault("symbol", "f", "/a.so", "x", provider=old.path),
+        fault("symbol", "g", "/b.so", "x", provider="/c.so"),
+    ]
+    of = used(old, load_faults=problems)
+    of.file_faults = [FileFault("nvidia-nvjitlink-cu12", old.path, what, Evidence("RECORD"))]
+    titles = [found.title for found in registry()["CU303"](of)]
+    assert [title[:15] for title in titles] == ["a.so needs f, w"] * told + ["b.so needs g, w"]
+
+
+def test_a_driver_that_lacks_what_is_called_later():
+    problem = fault("symbol", "cuModuleLoadData", "/a/libcudnn_ops.so.9", "x", lazy=True)
+    later = fault("symbol", "cuFileDriverOpen", "/a/libcudnn_ops.so.9", "x", lazy=True)
+    # of a library that a wheel brings
+    assert list(registry()["CU303"](used(load_faults=[problem, later])))
+
+
+@pytest.mark.parametrize(
+    ("capability", "archs", "how"),
+    [
+        ("8.6", ["sm_80"], "cubin"),
+        ("8.0", ["sm_86"], None),
+        ("9.0", ["sm_80", "sm_86"], None),
+        ("9.0", ["sm_80", "compute_80"], "ptx"),
+        ("9.0", ["sm_90a"], "cubin"),
+        ("9.1", ["sm_90a"], None),
+        ("10.3", ["sm_100f"], "cubin"),
+        ("12.0", ["sm_100f"], None),
+        ("12.0", ["sm_120"], "cubin"),
+        ("12.1", ["compute_120"], "ptx"),
+        ("12.0", ["compute_120"], "ptx"),
+        ("10.3", ["compute_100f"], "ptx"),
+        ("10.0", ["compute_100f"], "ptx"),
+        ("12.0", ["compute_100f"], None),
+        ("10.0", ["compute_103f"], None),
+        ("7.0", ["compute_75"], None),
+        ("9.0", ["nonsense", ""], None),
+        ("?", ["sm_90"], None),
+    ],
+)
+def test_fits(capability, archs, how):
+    assert cu5.fits(capability, archs) == how
+
+
+@pytest.mark.parametrize(
+    ("version", "cuda", "ptx"),
+    [
+        ("2.8.0+cu129", "12.9", ["compute_120"]),
+        ("2.8.0+cu128", "12.8", []),
+        ("2.9.0+cu129", "12.9", []),  # that release has no such build
+        ("2.13.0+cu130", "13.0", ["compute_120"]),
+    ],
+)
+def test_ptx_that_a_build_has_beside_its_list(version, cuda, ptx):
+    made = torch(version, cuda, archs=["sm_90"])
+    assert cu5.with_ptx(made, "x86_64") == ["sm_90", *ptx]
+    for made.name in ("cupy", "vllm"):
+        assert cu5.with_ptx(made, "x86_64") == ["sm_90"]
+    made.name, made.archs = "torch", ["sm_90", "compute_90"]
+    assert cu5.with_ptx(made, "x86_64") == ["sm_90", "compute_90"]

@@ -13,6 +13,7 @@ import ast
 import json
 import os
 import re
+import runpy
 import shutil
 import sys
 from collections.abc import Iterator
@@ -117,6 +118,13 @@ def text_signature(name: str, function: ast.FunctionDef, owner: str | None = Non
     return f"{name}({ast.unparse(args)})\n--\n\n"
 
 
+def header_write(header: Path, text: str) -> None:
+    """Always in the same place, and only where it differs: ccache knows it again."""
+    header.parent.mkdir(parents=True, exist_ok=True)
+    if not header.exists() or header.read_text(encoding="utf-8") != text:
+        header.write_text(text, encoding="utf-8")
+
+
 def as_new(made: str, command: str) -> bool:
     """Whether this command made an object file, from files that are all older than it."""
     try:
@@ -149,7 +157,7 @@ def compile_changed(self, sources, output_dir=None, macros=None, include_dirs=No
 
 
 class Build(build_ext):
-    """Finds NumPy's headers late, writes docstrings.h, names the simulated driver as a library."""
+    """Finds NumPy's headers late, writes headers, names the simulated driver as a library."""
 
     def build_extensions(self) -> None:
         command = self.compiler.compiler_so[0]
@@ -175,15 +183,13 @@ class Build(build_ext):
             import numpy
 
             ext.include_dirs.append(numpy.get_include())
+            kernels = runpy.run_path(str(CEXT / "engine" / "kernels_ptx.py"))
+            header_write(Path("build", "generated", "_core", "kernels_ptx.h"), kernels["header"]())
         stub = Path("python", *ext.name.split(".")).with_suffix(".pyi")
         if stub.exists():
-            # Always in the same place, and written only where it differs: ccache knows it again.
-            header = Path("build", "docstrings", stub.stem, "docstrings.h")
-            header.parent.mkdir(parents=True, exist_ok=True)
-            text = "".join(docstrings(stub))
-            if not header.exists() or header.read_text(encoding="utf-8") != text:
-                header.write_text(text, encoding="utf-8")
-            ext.include_dirs.append(str(header.parent))
+            folder = Path("build", "generated", stub.stem)
+            header_write(folder / "docstrings.h", "".join(docstrings(stub)))
+            ext.include_dirs.append(str(folder))
         super().build_extension(ext)
 
     def get_ext_filename(self, fullname: str) -> str:
@@ -205,6 +211,7 @@ def extension(name: str, files: list[str], **kwargs) -> Extension:
         files,
         depends=[
             "setup.py",
+            str(CEXT / "engine" / "kernels_ptx.py"),
             *sources("**", suffix=".h"),
             *map(str, Path("python").rglob("_*.pyi")),
         ],

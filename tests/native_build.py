@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import runpy
 import shutil
 import subprocess
 from pathlib import Path
@@ -50,8 +51,11 @@ def compile_c(output: Path, files: list[Path], *arguments: str) -> Path:
     """Builds a program, or with -shared a library. Any warning is an error."""
     if not CEXT.is_dir():
         pytest.skip("no C sources beside the tests")
+    kernels = runpy.run_path(str(CEXT / "engine" / "kernels_ptx.py"))
+    (output.parent / "kernels_ptx.h").write_text(kernels["header"]())
     command = [*compiler(), "-std=c11", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
-    command += ["-iquote", str(CEXT), *arguments, "-o", str(output), *map(str, files)]
+    command += ["-iquote", str(CEXT), "-iquote", str(output.parent), *arguments]
+    command += ["-o", str(output), *map(str, files)]
     command += ["-ldl", "-lrt"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment())
     assert done.returncode == 0, done.stderr

@@ -1,10 +1,11 @@
-/* The kernels: loading and launching. See private.h, and ptx.c for the kernels. */
+/* The kernels: loading and launching. See private.h, and kernels_ptx.py for the kernels. */
 #include "private.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "driver/driver.h"
+#include "kernels_ptx.h"
 
 #define DIMS STAGING_KERNEL_DIMS
 #define SIZES STAGING_KERNEL_UNITS
@@ -55,15 +56,13 @@ static CUresult entry_get(CUfunction *function, CUmodule module, const char *kin
 static CUresult kernels_load(int unit, struct staging_kernels **made)
 {
     struct staging_kernels *kernels = calloc(1, sizeof *kernels);
-    char *text = staging_ptx_make(unit);
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
 
-    if (kernels != NULL && text != NULL) {
+    if (kernels != NULL) {
         kernels->unit = unit;
-        result = cuda.cuModuleLoadDataEx(&kernels->module, text, 0, NULL, NULL);
+        result = cuda.cuModuleLoadDataEx(&kernels->module, kernels_ptx[unit], 0, NULL, NULL);
         kernels->module = result == CUDA_SUCCESS ? kernels->module : NULL;
     }
-    free(text);
     if (result == CUDA_SUCCESS) {
         result = entry_get(&kernels->permute, kernels->module, "permute", unit);
     }

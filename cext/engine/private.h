@@ -11,8 +11,7 @@
  *   issue.c       what a stream does: the driver's own copies; the parts of a transfer
  *   pack.c        the packing threads; how far a transfer is     no CUDA
  *   runs.c        many dense copies at once
- *   kernels.c     the kernels: loading, launching
- *   ptx.c         their PTX                                      no CUDA
+ *   kernels.c     the kernels: loading, launching; kernels_ptx.py makes their PTX at build time
  *   place.c       places and their lanes: creation, trim, closing, exit
  *   layout.c      strided memory on the host: see layout.h       no CUDA
  *
@@ -372,11 +371,6 @@ void staging_pack_release(struct cudriver_staging_transfer *transfer, size_t par
 bool staging_pack_help(struct cudriver_staging_transfer *transfer);
 void staging_pack_wait(struct cudriver_staging_transfer *transfer, size_t parts);
 void staging_pack_stop(struct cudriver_staging_transfer *transfer);
-
-/* ---- ptx.c ---- */
-
-/* The module's text for items of 1 << unit bytes, or for runs, from malloc; NULL: no memory. */
-char *staging_ptx_make(int unit);
 
 /* ---- kernels.c ---- */
 

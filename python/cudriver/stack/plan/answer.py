@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from cudriver.stack.model import ERROR, Driver, Environment, Facts, Framework
-from cudriver.stack.plan import commands
 from cudriver.stack.plan.candidates import Candidate, best, known, number
+from cudriver.stack.plan.commands import Step, addition, environment, machine
 from cudriver.stack.plan.question import Line, Question
 from cudriver.stack.record import Record, but, fresh
 from cudriver.stack.rules import fix
@@ -27,7 +27,7 @@ class Part(Record):
     status: str
     candidate: Candidate | None = None
     says: list[Line] = fresh(list)
-    steps: list[commands.Step] = fresh(list)
+    steps: list[Step] = fresh(list)
 
 
 def answer(question: Question) -> list[Part]:
@@ -53,10 +53,9 @@ def _one(question: Question, env: Environment | None = None, folder: str = "env"
         says += _needs(question, chosen)
     elif wanted and wanted.newness(names)[:-1] > chosen.newness(names)[:-1]:  # CUDA is no reason
         says += _needs(question, wanted)
-    if env is not None:
-        return Part(names, DERIVED, chosen, says, commands.addition(chosen, env))
-    steps = commands.environment(chosen, question, folder)
-    return Part(names, PROVEN if chosen.name else DERIVED, chosen, says, steps)
+    steps = addition(chosen, env) if env else environment(chosen, question, folder)
+    status = PROVEN if all(step.ran for step in steps) else DERIVED
+    return Part(names, status, chosen, says, steps)
 
 
 def titles(names: Iterable[str]) -> str:
@@ -67,9 +66,9 @@ def titles(names: Iterable[str]) -> str:
 def _about(chosen: Candidate, question: Question) -> list[Line]:
     """How a candidate is known, and what it asks of the machine."""
     if chosen.name:
-        run = chosen.run(question.python)
-        ran = run.get("plans", {}).get(question.installer)
-        lines = [Line("set", set=chosen, **run), Line("ran" if ran else "not ran", ran=ran)]
+        run, (made, filled) = chosen.run(question.python), chosen.ran(question)
+        kind = "ran" if made else "filled" if filled else "not ran"
+        lines = [Line("set", set=chosen, **run), Line(kind, ran=filled)]
     else:
         tried = [r for r in table("proven")["failed"] if r["packages"] == chosen.packages]
         lines = [Line("tried", set=chosen, **tried[0]) if tried else Line("follows", set=chosen)]
@@ -118,10 +117,8 @@ def _nothing(question: Question, wanted: Candidate | None, folder: str | None) -
     part.says += [*_needs(question, wanted), *_about(wanted, question)[:2]]
     if folder is not None:
         part.says += [] if question.family else [Line("ubuntu")]
-        part.steps = commands.machine(
-            question, fix.branch_for(question.driver, wanted.floor_for(gpus))
-        )
-        part.steps += commands.environment(wanted, question, folder)
+        part.steps = machine(question, fix.branch_for(question.driver, wanted.floor_for(gpus)))
+        part.steps += environment(wanted, question, folder)
     return part
 
 
@@ -132,10 +129,8 @@ def add(question: Question, facts: Facts) -> list[Part]:
     parts = []
     for name in question.packages:
         alone = but(question, packages=[name])
-        if name in there:
-            parts.append(_there(facts, there[name]))
-        else:
-            parts.append(_one(but(alone, majors=majors), facts.environment))
+        held = but(alone, majors=majors)
+        parts.append(_there(facts, there[name]) if name in there else _one(held, facts.environment))
         if parts[-1].status == NOTHING:
             parts.append(_one(alone, folder=f"env-{name}"))
     return parts
@@ -148,15 +143,15 @@ def _there(facts: Facts, framework: Framework) -> Part:
     found = [finding for finding in found if finding.severity == ERROR or finding.rule == "CU401"]
     says = [Line("has", framework=titles([framework.name]), version=framework.version)]
     says += [Line("finding", rule=each.rule, title=each.title) for each in found]
-    steps = [commands.Step(Line("fix"), each.fix, []) for each in found if each.fix]
+    steps = [Step(Line("fix"), each.fix, []) for each in found if each.fix]
     return Part([framework.name], NOTHING if found else THERE, None, says, steps)
 
 
-def before(question: Question, parts: list[Part]) -> list[commands.Step]:
+def before(question: Question, parts: list[Part]) -> list[Step]:
     """What a new server needs first; nothing, where the parts tell that a stated driver fails."""
     stated = major(question.driver.release)
     if question.family is None or (stated and NOTHING in {part.status for part in parts}):
         return []
     floors = [part.candidate.floor_for(question.gpus) for part in parts if part.candidate]
     wanted = fix.branch_for(question.driver, max(floors, key=number, default="0"))
-    return commands.machine(question, stated or wanted)
+    return machine(question, stated or wanted)

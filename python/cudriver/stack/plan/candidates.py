@@ -38,8 +38,13 @@ class Candidate(Record):
         return ", ".join(f"{known[name]} {f['version']}" for name, f in self.frameworks.items())
 
     def run(self, python: str | None) -> dict[str, Any]:
-        """The proof with a Python; None: with the newest."""
-        return next((run for run in self.runs if run["python"] == python), self.runs[-1])
+        """The proof with a Python; None: with the newest. Nothing, where there is none."""
+        return next((run for run in self.runs[::-1] if python in (None, run["python"])), {})
+
+    def ran(self, question: Question) -> tuple[str | None, str | None]:
+        """When the commands that make its environment were run, and those that fill it."""
+        plans, tool = self.run(question.python).get("plans", {}), question.installer
+        return plans.get(tool), plans.get("uv" if tool == "uv" else "pip")
 
     def versions(self, python: str | None) -> dict[str, str]:
         """Every package of a set, with its version."""
@@ -89,8 +94,7 @@ def sets(name: str) -> list[Candidate]:
 
 def known(names: Iterable[str]) -> list[Candidate]:
     """The candidates that have these frameworks."""
-    every = (*sets("proven"), *sets("derived"))
-    return [each for each in every if {*names} <= {*each.frameworks}]
+    return [c for c in (*sets("proven"), *sets("derived")) if {*names} <= {*c.frameworks}]
 
 
 def best(question: Question, proofs: bool = True) -> Candidate | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cudriver.stack.model import Environment
 from cudriver.stack.plan.candidates import Candidate
 from cudriver.stack.plan.question import Line, Question
-from cudriver.stack.record import Record
+from cudriver.stack.record import Record, but
 from cudriver.stack.rules import fix
 from cudriver.stack.tables import table
 from cudriver.stack.text import quote
@@ -19,6 +19,7 @@ class Step(Record):
     title: Line
     commands: list[str]
     see: list[str]
+    ran: str | None = None  # when the commands were run, for this set and Python
 
 
 def step(title: str, commands: list[str], see: list[str], **values: object) -> Step:
@@ -38,7 +39,9 @@ def environment(candidate: Candidate, question: Question, folder: str = "env") -
         wanted = f"cudriver plan --constraints {candidate.name} --python {python} > {LISTED}"
         see = [f"wc -l {LISTED}  # {len(candidate.versions(python))}"]
         steps.append(Step(Line("versions"), [wanted], see))
-    return [*steps, *_install(env, candidate, candidate.name != "")]
+    made, filled = candidate.ran(question)  # what conda or pixi made, pip fills
+    first, *others = [*steps, *_install(env, candidate, candidate.name != "")]
+    return [but(first, ran=made), *(but(each, ran=filled) for each in others)]
 
 
 def addition(candidate: Candidate, env: Environment) -> list[Step]:
@@ -71,9 +74,7 @@ def machine(question: Question, branch: int | None) -> list[Step]:
     known, tool, family = table("plan"), question.installer, question.family or "ubuntu"
     old = fix.modules(question.driver) == "proprietary"
     kind = (family, "proprietary" if old else "open")
-    (made,) = (
-        row["commands"] for row in known["drivers"] if (row["family"], row["modules"]) == kind
-    )
+    made = {(row["family"], row["modules"]): row["commands"] for row in known["drivers"]}[kind]
     steps = [step("driver", made, [f"nvidia-smi  # {branch}"], branch=branch)]
     if question.containers:
         see = ["docker run --rm --gpus all ubuntu nvidia-smi"]

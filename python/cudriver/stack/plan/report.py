@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 COLOURS = {NOTHING: "red", DERIVED: "yellow", PROVEN: "green", THERE: "green"}  # the worst first
 CLASSES = {"red": "bad", "yellow": "doubt", "green": "good"}
-TAGS = {s: f'<span class="verdict {CLASSES[c]}">{{}}</span>' for s, c in COLOURS.items()}
-TAGS |= {"plan": "<h1>{}</h1>", "for": '<p class="soft">{}</p>', "step": "<h2>{}</h2>"}
-TAGS |= {"command": "<pre>{}</pre>", "says": "<p>{}</p>"}
+TAGS = {s: f'<h1 class="verdict {CLASSES[c]}">{{}}</h1>' for s, c in COLOURS.items()}
+TAGS |= {"for": '<p class="soft">{}</p>', "step": "<h2>{}</h2>", "says": "<p>{}</p>"}
+TAGS |= {"command": "<pre>{}</pre>"}
 
 
 class Plan(Printed):
@@ -32,8 +32,9 @@ class Plan(Printed):
 
     @property
     def status(self) -> str:
-        """Status: "there", "proven", "derived" (by the tables) or "nothing": its worst part's."""
-        return next(status for status in COLOURS if status in {p.status for p in self.parts})
+        """Status: "there", "proven", "derived" (not all was run) or "nothing": its worst part's."""
+        found = {part.status for part in self.parts} | ({DERIVED} if self.server else set())
+        return next(status for status in COLOURS if status in found)
 
     @property
     def exit_code(self) -> int:
@@ -56,10 +57,9 @@ class Plan(Printed):
         for kind, text in self._rows():
             if kind == "command":
                 lines += ["  " + row for row in wrap_command(text, width - 2)]
-            elif kind == "says":
-                lines += fold("  " + text, width, "  ")
-            elif kind == "for":
-                lines += fold(text, width)
+            elif kind in ("says", "for"):
+                indent = "  " * (kind == "says")
+                lines += fold(indent + text, width, indent)
             else:
                 lines += [""] * bool(lines)
                 lines.append(style.paint(text, *filter(None, [COLOURS.get(kind)]), "bold"))
@@ -86,20 +86,20 @@ class Plan(Printed):
         question, anything = self.question, Line("any").own
         driver = question.driver.release or question.driver.cuda or anything
         gpus, python = ", ".join(question.gpus) or anything, question.python or anything
-        yield "plan", self.title
+        yield self.status, Line(self.status, names=self.title).own
         yield "for", Line("asked", driver=driver, gpus=gpus, python=python).own
-        if self.server:
-            yield "says", Line("guides").own
+        yield from [("says", Line("guides").own)] * bool(self.server)
         yield from self._steps(self.server)
         for part in self.parts:
-            yield part.status, Line(part.status).own
+            if self.server or len(self.parts) > 1:
+                yield part.status, Line(part.status, names=titles(part.packages)).own
             yield from (("says", said.own) for said in part.says)
             yield from self._steps(part.steps)
 
     def _steps(self, steps: list[Step]) -> Iterator[tuple[str, str]]:
         for step in steps:
-            yield "step", step.title.own
+            title = step.title if step.ran else Line("not run", title=step.title.own)
+            yield "step", title.own
             yield from (("command", command) for command in step.commands)
-            if step.see:
-                yield "says", Line("see").own
+            yield from [("says", Line("see").own)] * bool(step.see)
             yield from (("command", command) for command in step.see)

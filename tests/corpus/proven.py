@@ -223,7 +223,8 @@ def again(candidate: Any, python: str, shop: Workshop, check: str, tool: str = "
     folder = shop.folder / "plans"
     shop.remove(folder)
     folder.mkdir(parents=True)
-    environ = shop.environ({"PIP_NO_INPUT": "1"})
+    # As uv does, pip leaves the compiling of modules to their first import: it takes long.
+    environ = shop.environ({"PIP_NO_INPUT": "1", "PIP_NO_COMPILE": "1"})
     base = Path(interpreter(python)).parent
     environ["PATH"] = f"{Path(check).parent}:{base}:{environ['PATH']}"
     *steps, last = environment(

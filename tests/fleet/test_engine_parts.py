@@ -11,8 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from made import fleet_of, report
-from test_compare import nccl
+from made import fleet_of, nccl, report
 
 import cudriver.fleet
 from cudriver.fleet import compare, engines

@@ -7,8 +7,7 @@ import io
 from types import SimpleNamespace
 
 import pytest
-from made import PREFIX, finding, report
-from test_compare import nccl
+from made import PREFIX, finding, nccl, report
 
 from cudriver.fleet import compare, here, read
 from cudriver.fleet.comparison import _gaps, to_baseline

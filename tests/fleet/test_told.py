@@ -6,17 +6,7 @@ import json
 import re
 
 import pytest
-from made import finding, fleet_of, report
-from test_compare import (
-    PLANTED,
-    cudnn,
-    driver,
-    failing,
-    gpus,
-    nccl,
-    of,
-    torch,
-)
+from made import driver, failing, fleet_of, gpus, nccl, of, report
 
 from cudriver.fleet import compare
 from cudriver.fleet.comparison import Comparison, few, listed, shown, title
@@ -204,143 +194,11 @@ def test_what_is_long_is_closed_and_what_is_short_is_never_broken():
         assert row in _shares([Share("v" * length, 1234, "d0")])
 
 
-# What each planted difference is called, and by which values it is seen: of the others, and of d3.
-TOLD = {
-    "patch level": ["FL102 drivers at 2 patch levels: 580.65.06 | 580.82.07"],
-    "covered GPU": ["FL104 nodes with different GPUs: 8 x NVIDIA H200 | 8 x GPU of 8.0"],
-    "old GPU": [
-        "FL103 GPUs of compute capability 7.0 among others, and a torch without code for them: "
-        "torch without code for it (all) | GPU of compute capability 7.0",
-        "FL104 nodes with different GPUs: 8 x NVIDIA H200 | 8 x GPU of 7.0",
-    ],
-    "lost GPU": ["FL104 nodes with different numbers of GPUs: 8 x NVIDIA H200 | 7 x GPU of 9.0"],
-    "no driver": ["FL105 nodes without a driver, among others that have one:  | none"],
-    "major": [
-        "FL201 torch for CUDA 12 and 13 in job 71: 12 | 13",
-        "FL401 torch of 2 versions in job 71: 2.8.0+cu128 | 2.8.0+cu130",
-    ],
-    "minor": ["FL202 torch for CUDA 12.8 and 12.6: 12.8 | 12.6"],
-    "toolkit": ["FL203 other CUDA toolkits on the system: 12.8 | 13.0"],
-    "major of the runtime": [
-        "FL204 the CUDA runtime of CUDA 12 and 13 in job 71: 12 | 13",
-        "FL305 CUDA libraries that only some nodes have: libcudart.so.12, libcudart.so.13: "
-        "libcudart.so.12, no libcudart.so.13 | no libcudart.so.12, libcudart.so.13",
-    ],
-    "major of its toolkit": [
-        "FL204 the environment's toolkit of CUDA 12 and 13 in job 71: 12 | 13"
-    ],
-    "cuDNN": ["FL302 cuDNN of 2 versions: 9.10.2 | 9.8.0"],
-    "cuBLAS": [
-        "FL303 CUDA libraries of several versions: libcublas.so.12: "
-        "libcublas.so.12 12.8.4.1 | libcublas.so.12 12.9.1.4"
-    ],
-    "origin": [
-        "FL304 libcublas.so.12 comes from elsewhere on some nodes: "
-        "nvidia-cublas-cu12 | /usr/local/cuda/lib64/libcublas.so.12"
-    ],
-    "gone": ["FL402 torch is not installed on some nodes:  | no torch"],
-    "Python": ["FL403 Python of 2 versions: 3.12.4 | 3.11.9"],
-    "folder": ["FL404 the environments lie in 2 folders: /opt/envs/train | /scratch/d3/env"],
-    "loader": ["FL501 LD_LIBRARY_PATH differs: PREFIX/lib | /usr/lib"],
-    "NCCL_ALGO": ["FL502 NCCL_ALGO differs within a job: Ring | Tree"],
-    "lazy": ["FL503 CUDA_MODULE_LOADING differs: not set | EAGER"],
-    "cudriver": ["FL605 reports of 2 versions of cudriver: 0.1.0 | 0.2.0"],
-}
-
-
-@pytest.mark.parametrize("name", TOLD)
-def test_a_planted_difference_is_told(name):
-    told = []
-    for each in compare(fleet_of(6, PLANTED[name][0])).findings:
-        who = {"d[0-2,4-5]": [], "d3": []}
-        for share in each.evidence:
-            if share.nodes == "d[0-5]":
-                who["d[0-2,4-5]"].append(f"{share.value} (all)")
-            else:
-                who[share.nodes].append(share.value)
-        told.append(f"{each.rule} {each.title}: {' | '.join(map(', '.join, who.values()))}")
-    assert told == TOLD[name]
-
-
 # ---- the rules' edges ----------------------------------------------------------------------------
 
 
 def rules(reports, **options):
     return {each.rule: each for each in compare(reports, **options).findings}
-
-
-def of_jobs(*jobs):
-    """A node each in these jobs, every second with another NCCL."""
-    reports = []
-    for number, job in enumerate(jobs):
-        reports += [report(f"d{number}a"), report(f"d{number}b")]
-        nccl(reports[-1])
-        for told in reports[-2:]:
-            told["node"]["job"] = job
-    return reports
-
-
-@pytest.mark.parametrize(
-    ("jobs", "where"),
-    [
-        (["7"], "in job 7"),
-        (["7", "8"], "in jobs 7, 8"),
-        (["9", "7", "8"], "in jobs 7, 8, 9"),
-        (["9", "7", "8", "6"], "in jobs 6, 7, 8 and 1 more"),
-        (["9", "7", "8", "6", "5"], "in jobs 5, 6, 7 and 2 more"),
-        ([None], "in one job"),
-        ([None, "7"], "in job 7"),
-    ],
-)
-def test_jobs_in_which_versions_differ_are_named(jobs, where):
-    found = rules(of_jobs(*jobs))["FL301"]
-    assert (found.severity, found.title) == ("error", f"NCCL of 2 versions {where}")
-
-
-def test_what_differs_between_jobs_only_is_a_warning_and_says_so():
-    reports = fleet_of(2, of("node", "variables", NCCL_ALGO="Tree"), at=1)
-    torch(version="2.7.1", cuda="11.8")(reports[1])
-    of("toolkits", 1, version="11.8")(reports[1])
-    reports[1]["node"]["job"] = "72"
-    found = {name: (each.severity, each.title) for name, each in rules(reports).items()}
-    assert found == {
-        "FL201": ("warning", "torch for CUDA 11 and 12 in different jobs"),
-        "FL204": ("warning", "the environment's toolkit of CUDA 11 and 12 in different jobs"),
-        "FL401": ("warning", "torch of 2 versions in different jobs"),
-        "FL502": ("note", "NCCL_ALGO differs"),
-    }
-
-
-def test_a_framework_whose_processes_do_not_talk_is_a_warning_within_a_job():
-    reports = [report("d0"), report("d1")]
-    for number, told in enumerate(reports):
-        told["frameworks"].append(
-            {**told["frameworks"][0], "name": "cupy", "version": f"1.{number}"}
-        )
-    found = rules(reports)["FL401"]
-    assert (found.severity, found.title) == ("warning", "cupy of 2 versions in job 71")
-    assert found.why == "what runs on one node may fail or give other results on another"
-
-
-@pytest.mark.parametrize(("count", "more"), [(3, ""), (4, " and 1 more")])
-def test_of_libraries_three_are_named(count, more):
-    names = [f"lib{letter}.so" for letter in "abcd"[:count]]
-    reports = [report("d0"), report("d1")]
-    for number, told in enumerate(reports):
-        rows = [{**told["libraries"][0], "soname": n, "version": f"1.{number}"} for n in names]
-        told["libraries"] += rows
-    assert rules(reports)["FL303"].title == (
-        f"CUDA libraries of several versions: liba.so, libb.so, libc.so{more}"
-    )
-    reports[1]["libraries"] = report()["libraries"]
-    found = rules(reports)["FL305"]
-    assert found.title == (
-        f"CUDA libraries that only some nodes have: liba.so, libb.so, libc.so{more}"
-    )
-    assert [(s.value, s.nodes) for s in found.evidence] == [
-        (", ".join(names), "d0"), ("none of these", "d1"),
-    ]  # fmt: skip
-    assert "not listed" not in found.why
 
 
 @pytest.mark.parametrize(("count", "rest"), [(20, ""), (21, "; 1 more sets of nodes")])
@@ -386,61 +244,6 @@ def test_frameworks_that_are_missing_are_told_up_to_twenty():
         reports[0]["frameworks"] += [{**row, "name": f"f{n:02}"} for n in range(count)]
         found = [each for each in compare(reports).findings if each.rule == "FL402"]
         assert found[-1].title == told
-
-
-@pytest.mark.parametrize(
-    ("change", "count", "rest"), [(cudnn, 2, ""), (None, 7, " and 1 more"), (None, 6, "")]
-)
-def test_of_what_differs_from_the_baseline_six_are_named(change, count, rest):
-    if change is None:
-        names = {f"CUDA_{number}": "1" for number in range(count)}
-        change = lambda told: told["node"]["variables"].update(names)  # noqa: E731
-    found = rules(fleet_of(3, change, at=1), baseline=report())["FL606"]
-    assert found.title == "1 of 3 differ from the baseline"
-    assert found.why.startswith("in ")
-    assert found.why.count(",") == min(count, 6) - 1
-    assert found.why.partition(" and ")[2] == rest.removeprefix(" and ")
-    assert [(s.value, s.count, s.nodes) for s in found.evidence] == [
-        ("not as the baseline", 1, "d1")
-    ]
-
-
-def test_one_report_alone_tells_of_its_errors_in_its_own_words():
-    told = report("d0")
-    failing(told)
-    assert rules([told])["FL601"].title == "the report tells of errors"
-    strict = report("d0")
-    strict["verdict"] = "mismatch"  # of check --strict: no error among its findings
-    strict["findings"] = [finding("warning")]
-    found = rules([strict, report("d1"), told | {"node": {**told["node"], "host": "d2"}}])["FL601"]
-    assert found.title == "2 of 3 reports tell of errors of their own"
-    assert [(s.value, s.nodes) for s in found.evidence] == [
-        ("CU303 undefined symbol", "d2"), ("a mismatch by the options of its check", "d0"),
-    ]  # fmt: skip
-
-
-def test_versions_of_cudriver_that_are_not_told_are_unknown():
-    found = rules(fleet_of(2, of("node", cudriver=None), at=1))["FL605"]
-    assert [(s.value, s.nodes) for s in found.evidence] == [("0.1.0", "d0"), ("unknown", "d1")]
-
-
-@pytest.mark.parametrize(
-    ("releases", "found"),
-    [
-        (["580.1", "580.1"], {}),
-        (["580.1", "580.2"], {"FL102": "drivers at 2 patch levels"}),
-        (["580.1", "570.1"], {"FL101": "drivers of 2 branches: R570 and R580"}),
-        (
-            ["580.1", "570.1", "570.2"],
-            {"FL101": "drivers of 2 branches: R570 and R580", "FL102": "drivers at 3 patch levels"},
-        ),
-    ],
-)
-def test_branches_and_patch_levels_of_drivers(releases, found):
-    reports = [report(f"d{number}") for number in range(len(releases))]
-    for told, release in zip(reports, releases, strict=True):
-        driver(release)(told)
-    assert {rule: each.title for rule, each in rules(reports).items()} == found
 
 
 def test_capabilities_of_a_job_are_compared_up_to_a_number():
@@ -673,82 +476,12 @@ def test_nothing_to_compare_finds_nothing():
     assert json.loads(compare([]).to_json())["groups"] == []
 
 
-@pytest.mark.parametrize("kind", ["newest", "older"])
-def test_groups_of_one_size_stand_in_the_order_of_their_first_names(kind):
-    reports = [report(name) for name in ("d3", "d1", "d2", "d0")]
-    for told in reports[1:3]:
-        driver("580.1")(told)
-    reports = reports if kind == "newest" else reports[::-1]
-    assert [group.nodes for group in compare(reports).groups] == ["d[0,3]", "d[1-2]"]
-
-
-def test_values_of_a_difference_stand_with_the_most_nodes_first():
-    reports = [report(f"d{number}") for number in range(6)]
-    for number, told in enumerate(reports):
-        driver("580." + "cabbba"[number])(told)
-    (found,) = [each for each in compare(reports).differences if each.component == "driver"]
-    assert [(s.value, s.count) for s in found.values] == [("580.b", 3), ("580.a", 2), ("580.c", 1)]
-
-
-def mapped(*names):
-    return lambda told: told["node"].update(
-        loaded=[{"soname": name, "version": "2.26.2", "path": f"/x/{name}"} for name in names]
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "rule", "values"),
-    [
-        ("libnccl.so.2", "FL301", {"2.26.2": "d1", "2.27.3": "d[0,2]"}),
-        ("libcudnn.so.9", "FL302", {"2.26.2": "d1", "9.10.2": "d[0,2]"}),
-        ("libcudart.so.13", "FL204", {"13": "d1", "12": "d[0,2]"}),
-    ],
-)
-def test_what_a_process_has_mapped_goes_before_what_it_would_find(name, rule, values):
-    found = rules(fleet_of(3, mapped(name), at=1))[rule]
-    assert {share.value: share.nodes for share in found.evidence} == values
-
-
 def test_a_build_that_covers_a_gpu_on_one_platform_is_none_without_code(monkeypatch):
     monkeypatch.setattr(
         "cudriver.fleet.rules.machines.with_ptx",
         lambda build, platform: ["sm_90"] if platform == "x86_64" else ["sm_90", "sm_70"],
     )
     assert "FL103" not in rules(fleet_of(2, gpus("7.0"), at=1))
-
-
-def test_what_a_group_lacks_or_has_alone_is_told_by_its_version():
-    found = compare(fleet_of(3, lambda told: told["libraries"].pop(), at=1))
-    assert found.groups[1].differs == [Change("libnccl.so.2", "none", "2.27.3")]
-    reports = [report(f"d{number}") for number in range(3)]
-    for told in reports[:2]:
-        told["libraries"].pop()
-    assert compare(reports).groups[1].differs == [Change("libnccl.so.2", "2.27.3", "none")]
-
-
-def test_what_the_baseline_alone_has_is_missing_everywhere():
-    for count in (1, 2):
-        reports = [report(f"d{number}") for number in range(count)]
-        for told in reports:
-            told["libraries"].pop()
-        found = rules(reports, baseline=report())["FL305"]
-        who = {1: "d0", 2: "d[0-1]"}[count]
-        assert [(s.value, s.nodes) for s in found.evidence] == [
-            ("libnccl.so.2", "the baseline"), ("no libnccl.so.2", who),
-        ]  # fmt: skip
-
-
-def test_jobs_that_each_have_one_kind_of_gpu_need_no_code_for_the_others():
-    reports = [report("d0"), report("d1")]
-    gpus("7.0")(reports[1])
-    assert "FL103" in rules(reports)
-    reports[1]["node"]["job"] = "72"
-    assert "FL103" not in rules(reports)
-
-
-def test_who_is_missing_without_a_name_is_only_counted():
-    assert rules([report()], expect=3)["FL603"].evidence == []
-    assert rules([report()], nodes="d[0-2]")["FL603"].evidence == [Share("no report", 2, "d[1-2]")]
 
 
 def test_a_page_has_fifty_groups_and_counts_what_it_leaves_out():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from made import fleet_of
-from test_compare import PLANTED, driver
+from made import driver, fleet_of
+from test_compare_cases import CASES, of_case
 
 from cudriver.fleet import compare, report_text
 from cudriver.fleet.result import Change
@@ -49,9 +49,9 @@ def test_what_differs_is_chinese_in_its_cells():
     ]
 
 
-@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize("name", CASES)
 def test_a_finding_is_told_in_chinese(name):
-    for each in compare(fleet_of(6, PLANTED[name][0])).findings:
+    for each in of_case(name).findings:
         for text, part in (
             (each.title, each.rule),
             (each.why, "why"),

@@ -8,10 +8,10 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 
+import casekit
 from cudriver.stack.model import Finding
 
 FOLDER = Path(__file__).with_name("golden")
-WRITING = bool(os.environ.get("CUDRIVER_WRITE_GOLDEN"))
 
 seen: Counter[tuple[str, str]] = Counter()  # blocks of the test that is running
 
@@ -23,7 +23,7 @@ def assert_words_as_before(stem: str, text: str) -> None:
     seen[stem, test] += 1
     number = seen[stem, test]
     key = f"{test} ({number})" if number > 1 else test
-    if WRITING:
+    if casekit.WRITING:
         FOLDER.mkdir(exist_ok=True)
         with open(FOLDER / f"{stem}.txt", "a", encoding="utf-8") as file:
             file.write(f"{chr(10) if file.tell() else ''}== {key}\n{text}\n")

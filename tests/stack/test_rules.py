@@ -20,6 +20,7 @@ from facts import (
     wheel,
 )
 
+import casekit
 from cudriver.stack.model import Environment, Evidence, Facts, FileFault, Framework, Toolkit
 from cudriver.stack.rules import cu2, cu4_clashes, cu5, judge, registry, verdict
 
@@ -29,7 +30,8 @@ OWN = Toolkit(
 
 
 @pytest.mark.parametrize(
-    ("rule", "name"), [(rule, name) for rule in registry() for name in cases.read(rule)[1]]
+    ("rule", "name"),
+    [(rule, name) for rule in registry() for name in casekit.read(cases.path(rule))[1]],
 )
 def test_a_case(rule, name):
     cases.check(rule, name)

@@ -1,0 +1,58 @@
+"""Files of cases: what is given, in Python's words, and below it what is found, in plain lines.
+
+    NAME = expression            parts that several cases share
+    == error: a node is closed   what is found, in short, and the case's name
+    | driver=driver(nodes=[])    what is given
+    error: nodes are closed      what is found, all of it
+
+`make golden` writes what is found anew, and neither what is given nor the line above it: the diff
+is for people to read. Lines that begin with "# " are remarks.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+WRITING = bool(os.environ.get("CUDRIVER_WRITE_GOLDEN"))
+
+
+class Case(NamedTuple):
+    told: str
+    name: str
+    source: str
+    words: str
+
+
+@cache
+def read(path: Path) -> tuple[str, dict[str, Case]]:
+    """What the cases of a file share, and the cases by name."""
+    head, *blocks = re.split(r"(?m)^== ", path.read_text(encoding="utf-8"))
+    cases = {}
+    for block in blocks:
+        first, *lines = block.strip("\n").split("\n")
+        told, _, name = first.partition(": ")
+        assert name not in cases, f"{path.name} has two cases called {name!r}"
+        source = "\n".join(line[2:] for line in lines if line[:1] == "|")
+        words = "\n".join(line for line in lines if line[:1] != "|" and line[:2] != "# ")
+        cases[name] = Case(told, name, source, words.strip("\n"))
+    return head, cases
+
+
+def check(path: Path, case: Case, told: str, words: str) -> None:
+    assert case.told == told, words
+    if WRITING:
+        write(path, case, words)
+    else:
+        assert case.words == words, f"meant so? make golden, and read the diff of {path.name}"
+
+
+def write(path: Path, case: Case, words: str) -> None:
+    title = re.escape(f"{case.told}: {case.name}")
+    whole = re.compile(rf"(?m)^(== {title}\n(?:\|.*\n)*)(?:(?!== |# ).*\n?)*")
+    text = path.read_text(encoding="utf-8")
+    text = whole.sub(lambda old: f"{old[1]}{words}\n\n" if words else f"{old[1]}\n", text)
+    path.write_text(text.rstrip("\n") + "\n", encoding="utf-8")

@@ -258,6 +258,24 @@ def pins_in_the_background(cu: Any) -> None:
         implementation.STEP = step
 
 
+@covers(
+    "SharedMemory", "SharedMemory.anonymous", "SharedMemory.array", "SharedMemory.buf",
+    "SharedMemory.name", "SharedMemory.size", "SharedMemory.closed", "SharedMemory.pin",
+    "SharedMemory.close", "SharedMemory.unlink", "SharedMemory.__enter__", "SharedMemory.__exit__",
+)  # fmt: skip
+def shared_memory(cu: Any) -> None:
+    memory = cu.SharedMemory(create=True, size=5000)
+    try:
+        with memory, cu.SharedMemory(memory.name, read_only=True) as other:
+            memory.array((10, 20), np.int32)[...] = 1
+            assert other.buf[796] == 1
+            memory.size, memory.closed, repr(memory)
+    finally:
+        memory.unlink()
+    with cu.SharedMemory.anonymous(5000, pin=False) as nameless:
+        nameless.pin()
+
+
 @covers("pinned_numpy", "pinned_numpy.__enter__", "pinned_numpy.__exit__")
 def numpys_own_arrays(cu: Any) -> None:
     with cu.pinned_numpy(min_bytes=100):

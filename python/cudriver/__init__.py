@@ -74,6 +74,7 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
     from cudriver.memory.pinning import Pinning, pin_async, pinned_empty_async
     from cudriver.memory.pool import HostMemoryStats, host_memory_stats
     from cudriver.memory.rows import copy_many, copy_rows
+    from cudriver.memory.shared import SharedMemory
     from cudriver.weights import load_npy, load_npz, load_safetensors
 
 __all__ = [
@@ -95,6 +96,7 @@ __all__ = [
     "NotInitializedError",
     "OutOfMemoryError",
     "Pinning",
+    "SharedMemory",
     "Stream",
     "StreamPriorityRange",
     "Transfer",
@@ -172,6 +174,7 @@ _HOMES = {
     "memory.pinning": ("Pinning", "pin_async", "pinned_empty_async"),
     "memory.pool": ("HostMemoryStats", "host_memory_stats"),
     "memory.rows": ("copy_many", "copy_rows"),
+    "memory.shared": ("SharedMemory",),
     "weights": ("load_npy", "load_npz", "load_safetensors"),
 }  # of what is not in the core
 

@@ -54,6 +54,7 @@ APART = {
     ("pins", "cuMemHostUnregister"),
     ("pins_in_the_background", "cuMemHostUnregister"),
     ("arrays_that_are_no_ndarrays", "cuMemHostUnregister"),
+    ("shared_memory", "cuMemHostUnregister"),
 }
 
 

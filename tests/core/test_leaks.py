@@ -28,6 +28,7 @@ DESCRIPTORS = (
     types.ClassMethodDescriptorType,
     types.GetSetDescriptorType,
     types.MemberDescriptorType,
+    staticmethod,
     types.FunctionType,
     property,
 )

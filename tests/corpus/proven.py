@@ -223,8 +223,8 @@ def again(candidate: Any, python: str, shop: Workshop, check: str, tool: str = "
     folder = shop.folder / "plans"
     shop.remove(folder)
     folder.mkdir(parents=True)
-    # As uv does, pip leaves the compiling of modules to their first import: it takes long.
-    environ = shop.environ({"PIP_NO_INPUT": "1", "PIP_NO_COMPILE": "1"})
+    # As with uv, modules are compiled at their first import. Of this variable pip wants a "no".
+    environ = shop.environ({"PIP_NO_INPUT": "1", "PIP_NO_COMPILE": "no"})
     base = Path(interpreter(python)).parent
     environ["PATH"] = f"{Path(check).parent}:{base}:{environ['PATH']}"
     *steps, last = environment(

@@ -4,10 +4,19 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <stdbool.h>
 #include <structmember.h> /* T_PYSSIZET and the like, which 3.12 renamed */
 
 #if PY_VERSION_HEX < 0x030B0000
 #error "cudriver needs CPython 3.11 or newer"
+#endif
+
+#if PY_VERSION_HEX < 0x030E0000
+/* Since 3.14. Whether the object of a weak reference is gone. */
+static inline int PyWeakref_IsDead(PyObject *weak)
+{
+    return ((PyWeakReference *)weak)->wr_object == Py_None;
+}
 #endif
 
 #if PY_VERSION_HEX < 0x030D0000
@@ -33,6 +42,76 @@ static inline int PyObject_GetOptionalAttrString(PyObject *object, const char *n
 /* The same by a name that is an object; makes no exception for most types. */
 #define PyObject_GetOptionalAttr _PyObject_LookupAttr
 #endif
+
+/* ---- without the GIL: README.md, "Locks" ---- */
+
+#if defined(Py_GIL_DISABLED) && PY_VERSION_HEX >= 0x030E0000
+#define CUDRIVER_FREE_THREADED
+extern PyMutex cudriver_lock;
+
+/* Takes the lock until the enclosing block ends. Where the thread has it, does nothing. */
+#define CUDRIVER_LOCK()                                                                \
+    __attribute__((cleanup(PyCriticalSection_End))) PyCriticalSection cudriver_locked; \
+    PyCriticalSection_BeginMutex(&cudriver_locked, &cudriver_lock)
+#else
+#define CUDRIVER_LOCK() ((void)0)
+#endif
+
+/* A list keeps a borrowed reference to the object, which is new. */
+static inline void cudriver_will_borrow(PyObject *object)
+{
+#ifdef CUDRIVER_FREE_THREADED
+    PyUnstable_EnableTryIncRef(object);
+#else
+    (void)object;
+#endif
+}
+
+/* Makes such a reference an owned one. False: the object is being deallocated. */
+static inline bool cudriver_try_own(PyObject *object)
+{
+#ifdef CUDRIVER_FREE_THREADED
+    return PyUnstable_TryIncRef(object);
+#else
+    if (Py_REFCNT(object) > 0) {
+        Py_INCREF(object);
+        return true;
+    }
+    return false;
+#endif
+}
+
+/* Whether nobody has a reference but the caller. False also where that is not known. */
+static inline bool cudriver_is_sole_owner(PyObject *object)
+{
+#ifdef CUDRIVER_FREE_THREADED
+    return PyUnstable_Object_IsUniquelyReferenced(object);
+#else
+    return Py_REFCNT(object) == 1;
+#endif
+}
+
+/* For tp_dealloc: clears the weak references to an object; *list is their list. */
+static inline void cudriver_weak_clear(PyObject *object, PyObject *const *list)
+{
+#ifndef CUDRIVER_FREE_THREADED /* else others may change the list now */
+    if (*list == NULL) {
+        return;
+    }
+#endif
+    (void)list;
+    PyObject_ClearWeakRefs(object);
+}
+
+/* New reference: a type's attribute as it is; NULL, without an exception, if there is none. */
+static inline PyObject *cudriver_type_attribute(PyTypeObject *type, PyObject *name)
+{
+#ifdef CUDRIVER_FREE_THREADED
+    return _PyType_LookupRef(type, name);
+#else
+    return Py_XNewRef(_PyType_Lookup(type, name));
+#endif
+}
 
 #if PY_VERSION_HEX >= 0x030C0000
 /* Module slot that refuses subinterpreters. Before 3.12 the module refuses them itself. */

@@ -20,6 +20,7 @@
 
 static PyObject *module_init(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
+    CUDRIVER_LOCK();
     if (cudriver_require() < 0) {
         return NULL;
     }
@@ -28,6 +29,7 @@ static PyObject *module_init(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ig
 
 static PyObject *module_driver(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
+    CUDRIVER_LOCK();
     if (cudriver_require_loaded() < 0) {
         return NULL;
     }
@@ -37,11 +39,13 @@ static PyObject *module_driver(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(
 
 static PyObject *module_drop_driver(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
+    CUDRIVER_LOCK();
     return PyBool_FromLong(cudriver_driver_drop());
 }
 
 static PyObject *module_live(PyObject *module, PyObject *Py_UNUSED(ignored))
 {
+    CUDRIVER_LOCK();
     CoreState *state = cudriver_state_of_module(module);
 
     cudriver_works_reap(state);
@@ -63,6 +67,7 @@ static void report_live(void)
  * goes. */
 static PyObject *module_shutdown(PyObject *module, PyObject *Py_UNUSED(ignored))
 {
+    CUDRIVER_LOCK();
     CoreState *state = cudriver_state_of_module(module);
 
     if (cudriver_driver_ready) {
@@ -208,6 +213,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg)
 
 static int module_clear(PyObject *module)
 {
+    CUDRIVER_LOCK();
     CoreState *state = cudriver_state_of_module(module);
     PyObject **owned = (PyObject **)state;
 

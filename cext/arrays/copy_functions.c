@@ -8,6 +8,7 @@
 static PyObject *module_copy(PyObject *module, PyObject *const *args, Py_ssize_t count,
                              PyObject *names)
 {
+    CUDRIVER_LOCK();
     CoreState *state = cudriver_state_of_module(module);
 
     if (count != 2 || names != NULL) {
@@ -23,6 +24,7 @@ static PyObject *module_copy(PyObject *module, PyObject *const *args, Py_ssize_t
 static PyObject *module_copy_async(PyObject *module, PyObject *const *args, Py_ssize_t count,
                                    PyObject *names)
 {
+    CUDRIVER_LOCK();
     CoreState *state = cudriver_state_of_module(module);
     Py_ssize_t named = names == NULL ? 0 : PyTuple_GET_SIZE(names);
 
@@ -39,6 +41,7 @@ static PyObject *module_copy_async(PyObject *module, PyObject *const *args, Py_s
 
 static PyObject *module_copy_many(PyObject *module, PyObject *args)
 {
+    CUDRIVER_LOCK();
     PyObject *destinations, *sources, *stream;
     int apart;
 
@@ -50,6 +53,7 @@ static PyObject *module_copy_many(PyObject *module, PyObject *args)
 
 static PyObject *module_copy_rows(PyObject *module, PyObject *args)
 {
+    CUDRIVER_LOCK();
     PyObject *arrays[4], *stream;
 
     return PyArg_ParseTuple(args, "OOOOO", &arrays[0], &arrays[1], &arrays[2], &arrays[3], &stream)
@@ -61,6 +65,7 @@ static PyObject *module_copy_rows(PyObject *module, PyObject *args)
  * for dense memory, for ends that are both on a device, that are not on the same. */
 static PyObject *module_explain_copy(PyObject *module, PyObject *args)
 {
+    CUDRIVER_LOCK();
     struct cudriver_copy_plan plan;
     struct staging_plan staged = {0};
     const char *path = NULL;

@@ -122,6 +122,7 @@ PyObject *cudriver_device_array_over(CoreState *state, const struct cudriver_end
 
 PyObject *cudriver_device_array_view(DeviceArrayObject *of, PyObject *array)
 {
+    CUDRIVER_LOCK();
     PyObject *view = array_wrap(cudriver_state_of((PyObject *)of), of->memory, array);
 
     if (view != NULL) {
@@ -190,12 +191,11 @@ PyObject *cudriver_device_array_subscript(PyObject *object, PyObject *key)
 
 void cudriver_device_array_dealloc(PyObject *object)
 {
+    CUDRIVER_LOCK();
     DeviceArrayObject *self = array_of(object);
     PyTypeObject *type = Py_TYPE(object);
 
-    if (self->weak != NULL) {
-        PyObject_ClearWeakRefs(object);
-    }
+    cudriver_weak_clear(object, &self->weak);
     Py_DECREF(self->array);
     if (--self->memory->arrays == 0) {
         memory_end(cudriver_state_of(object), self->memory);
@@ -240,7 +240,7 @@ static int close_check(CoreState *state, PyObject *object)
                      object, memory->exports, memory->exports == 1 ? "" : "s");
         return -1;
     }
-    if (Py_REFCNT(object) > 1 && cudriver_works_hold(state, object)) {
+    if (!cudriver_is_sole_owner(object) && cudriver_works_hold(state, object)) {
         PyErr_Format(PyExc_ValueError,
                      "cannot close %R: an asynchronous copy uses it; wait() for that first",
                      object);
@@ -251,6 +251,7 @@ static int close_check(CoreState *state, PyObject *object)
 
 PyObject *cudriver_device_array_close(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
+    CUDRIVER_LOCK();
     CoreState *state = cudriver_state_of(object);
     unsigned long long address = array_of(object)->memory->address;
     const char *function;
@@ -282,16 +283,19 @@ int cudriver_device_array_endpoint(PyObject *object, bool write, struct cudriver
     DeviceArrayObject *self = (DeviceArrayObject *)object;
     struct cudriver_device_memory *memory = self->memory;
 
-    if (cudriver_device_array_check(self) < 0 ||
-        cudriver_numpy_endpoint(self->array, write, end) < 0) {
+    if (cudriver_device_array_check(self) < 0) {
+        return -1;
+    }
+    ++memory->busy; /* forbids close() until released */
+    if (cudriver_numpy_endpoint(self->array, write, end) < 0) {
+        --memory->busy;
         return -1;
     }
     Py_SETREF(end->owner, Py_NewRef(object));
     end->context = (ContextObject *)Py_NewRef((PyObject *)memory->context);
     end->device = (CUdeviceptr)(uintptr_t)end->host;
     end->host = NULL;
-    end->busy = &memory->busy; /* forbids close() until released */
-    ++memory->busy;
+    end->busy = &memory->busy;
     if (memory->number > memory->context->allocs.settled) {
         cudriver_device_settle(memory);
     }

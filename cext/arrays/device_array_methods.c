@@ -15,6 +15,7 @@ static DeviceArrayObject *array_of(PyObject *object)
 
 static PyObject *array_repr(PyObject *object)
 {
+    CUDRIVER_LOCK();
     DeviceArrayObject *self = array_of(object);
     PyObject *shape = PyObject_GetAttrString(self->array, "shape");
     PyObject *dtype = PyObject_GetAttrString(self->array, "dtype");
@@ -46,13 +47,18 @@ static PyObject *get_geometry(PyObject *object, void *name)
 static PyObject *get_python(PyObject *object, void *name)
 {
     DeviceArrayObject *self = array_of(object);
-    const bool owns = !self->is_view && self->memory->lender == NULL;
+    bool owns;
 
+    {
+        CUDRIVER_LOCK();
+        owns = !self->is_view && self->memory->lender == NULL;
+    }
     return cudriver_call("arrays", name, "(OOO)", object, self->array, owns ? Py_True : Py_False);
 }
 
 static PyObject *get_closed(PyObject *object, void *Py_UNUSED(closure))
 {
+    CUDRIVER_LOCK();
     return PyBool_FromLong(array_of(object)->memory->closed);
 }
 
@@ -68,6 +74,7 @@ static PyObject *get_device(PyObject *object, void *Py_UNUSED(closure))
 
 static PyObject *get_pointer(PyObject *object, void *Py_UNUSED(closure))
 {
+    CUDRIVER_LOCK();
     DeviceArrayObject *self = array_of(object);
     struct cudriver_endpoint end;
     size_t items = 1;
@@ -137,6 +144,7 @@ static PyObject *method_reshape(PyObject *object, PyObject *args, PyObject *keyw
 static PyObject *method_fill(PyObject *object, PyObject *const *args, Py_ssize_t count,
                              PyObject *keywords)
 {
+    CUDRIVER_LOCK();
     static const char *const names[] = {"value", "stream", NULL};
     static const struct cudriver_signature signature = {"fill", 2, 1, names};
     PyObject *values[2];
@@ -154,6 +162,7 @@ static PyObject *copy_either_way(const struct cudriver_signature *signature, PyO
                                  bool to, PyObject *const *args, Py_ssize_t count,
                                  PyObject *keywords)
 {
+    CUDRIVER_LOCK();
     CoreState *state = cudriver_state_of(object);
     PyObject *values[2], *dst, *src;
 
@@ -204,6 +213,7 @@ static int copy_and_wait(CoreState *state, PyObject *dst, PyObject *src, PyObjec
 static PyObject *method_to_numpy(PyObject *object, PyObject *const *args, Py_ssize_t count,
                                  PyObject *keywords)
 {
+    CUDRIVER_LOCK();
     static const char *const names[] = {"out", "stream", NULL};
     static const struct cudriver_signature signature = {"to_numpy", 1, 0, names};
     CoreState *state = cudriver_state_of(object);
@@ -237,6 +247,7 @@ static PyObject *method_to_numpy(PyObject *object, PyObject *const *args, Py_ssi
 static PyObject *method_copy(PyObject *object, PyObject *const *args, Py_ssize_t count,
                              PyObject *keywords)
 {
+    CUDRIVER_LOCK();
     static const char *const names[] = {"stream", NULL};
     static const struct cudriver_signature signature = {"copy", 1, 0, names};
     PyObject *stream;
@@ -250,6 +261,7 @@ static PyObject *method_copy(PyObject *object, PyObject *const *args, Py_ssize_t
 /* copy.copy() and copy.deepcopy(), whose memo has nothing to find here. */
 static PyObject *method_copy_plain(PyObject *object, PyObject *Py_UNUSED(memo))
 {
+    CUDRIVER_LOCK();
     return cudriver_device_array_copy(cudriver_state_of(object), array_of(object), NULL);
 }
 

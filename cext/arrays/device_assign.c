@@ -149,6 +149,7 @@ static int region_assign(CoreState *state, struct cudriver_endpoint *region, PyO
 
 int cudriver_device_array_assign(PyObject *object, PyObject *key, PyObject *value)
 {
+    CUDRIVER_LOCK();
     CoreState *state = cudriver_state_of(object);
     struct cudriver_endpoint region;
     PyObject *view;

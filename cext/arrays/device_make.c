@@ -68,6 +68,7 @@ static PyObject *array_make(CoreState *state, const char *function, PyObject *co
 static PyObject *module_device_empty(PyObject *module, PyObject *const *args, Py_ssize_t count,
                                      PyObject *keywords)
 {
+    CUDRIVER_LOCK();
     PyObject *stream;
 
     return array_make(cudriver_state_of_module(module), "device_empty", args, count, keywords,
@@ -77,6 +78,7 @@ static PyObject *module_device_empty(PyObject *module, PyObject *const *args, Py
 static PyObject *module_device_zeros(PyObject *module, PyObject *const *args, Py_ssize_t count,
                                      PyObject *keywords)
 {
+    CUDRIVER_LOCK();
     CoreState *state = cudriver_state_of_module(module);
     PyObject *stream;
     PyObject *array = array_make(state, "device_zeros", args, count, keywords, &stream);
@@ -140,6 +142,7 @@ PyObject *cudriver_device_array_copy(CoreState *state, DeviceArrayObject *self, 
 static PyObject *module_to_device(PyObject *module, PyObject *const *args, Py_ssize_t count,
                                   PyObject *keywords)
 {
+    CUDRIVER_LOCK();
     static const char *const names[] = {"array", "stream", "device", NULL};
     static const struct cudriver_signature signature = {"to_device", 2, 1, names};
     CoreState *state = cudriver_state_of_module(module);

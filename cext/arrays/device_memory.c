@@ -9,12 +9,12 @@
 #include "driver/driver.h"
 #include "python/error.h"
 
-/* One pool per device, created at first use under the GIL. A pool belongs to the device, not to a
- * context, and survives both resets and contexts. The process keeps it, like the driver table. */
+/* One pool per device, created at first use. A pool belongs to the device, not to a context, and
+ * survives both resets and contexts. The process keeps it, like the driver table. */
 #define DEVICES 256
 
 static struct {
-    CUmemoryPool pool;
+    _Atomic(CUmemoryPool) pool;
     bool tried;
 } pools[DEVICES];
 
@@ -38,6 +38,7 @@ static void pool_share(CUmemoryPool pool, CUdevice device)
 /* Makes the device's pool, if it can have one. */
 static void pool_make(int ordinal)
 {
+    CUmemoryPool pool;
     CUmemPoolProps props;
     CUdevice device;
     int supported = 0, no = 0;
@@ -54,22 +55,20 @@ static void pool_make(int ordinal)
     props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
     props.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     props.location.id = device;
-    if (cuda.cuMemPoolCreate(&pools[ordinal].pool, &props) != CUDA_SUCCESS) {
-        pools[ordinal].pool = NULL;
+    if (cuda.cuMemPoolCreate(&pool, &props) != CUDA_SUCCESS) {
         return;
     }
     /* Keep freed memory. Never hand out memory that another stream still uses, so that an
      * allocation can be used on any stream at once. */
-    if (cuda.cuMemPoolSetAttribute(pools[ordinal].pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep) !=
+    if (cuda.cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep) !=
             CUDA_SUCCESS ||
-        cuda.cuMemPoolSetAttribute(pools[ordinal].pool,
-                                   CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES,
-                                   &no) != CUDA_SUCCESS) {
-        cuda.cuMemPoolDestroy(pools[ordinal].pool);
-        pools[ordinal].pool = NULL;
+        cuda.cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, &no) !=
+            CUDA_SUCCESS) {
+        cuda.cuMemPoolDestroy(pool);
         return;
     }
-    pool_share(pools[ordinal].pool, device);
+    pool_share(pool, device);
+    pools[ordinal].pool = pool;
 }
 
 /* The pool for a device's memory, created at first use; NULL if the driver has none. */

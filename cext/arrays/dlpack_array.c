@@ -106,6 +106,7 @@ int cudriver_dlpack_endpoint(CoreState *state, PyObject *object, bool write,
 /* New reference: an object's array where it is, without a copy of ours. */
 static PyObject *array_over(CoreState *state, PyObject *object, bool never_copied)
 {
+    CUDRIVER_LOCK();
     struct cudriver_endpoint end;
     struct cudriver_dl_lent lent;
     PyObject *array;

@@ -27,7 +27,10 @@ static void manager_release(DeviceArrayObject *array)
         return;
     }
     gil = PyGILState_Ensure();
-    array->memory->exports--;
+    {
+        CUDRIVER_LOCK();
+        array->memory->exports--;
+    }
     Py_DECREF(array);
     PyGILState_Release(gil);
 }
@@ -222,6 +225,7 @@ static bool arguments_usual(PyObject *const *values, long long *number, bool *ol
 static PyObject *exported(CoreState *state, DeviceArrayObject *array, long long number, bool old,
                           uint64_t flags)
 {
+    CUDRIVER_LOCK();
     if (cudriver_device_array_check(array) < 0 ||
         (number != -1 && consumer_follow(state, array, (uintptr_t)number) < 0)) {
         return NULL;

@@ -186,7 +186,10 @@ static int words_make(CoreState *state)
     for (int i = 0; i < WORDS; i++) {
         PyUnicode_InternInPlace(&PyTuple_GET_ITEM(words, i));
     }
-    Py_XSETREF(state->dlpack_words, words);
+    if (state->dlpack_words == NULL) { /* another thread may have been first */
+        state->dlpack_words = Py_NewRef(words);
+    }
+    Py_DECREF(words);
     return 0;
 }
 
@@ -310,12 +313,13 @@ static int ask_method(CoreState *state, PyObject *object, bool never_copied,
  * table's functions take what has it on trust, and a proxy or a class has the attribute too. */
 static const struct cudriver_dl_exchange *exchange_of(CoreState *state, PyObject *object)
 {
-    PyObject *capsule = _PyType_Lookup(Py_TYPE(object), word(state, WORD_TABLE)); /* borrowed */
+    PyObject *capsule = cudriver_type_attribute(Py_TYPE(object), word(state, WORD_TABLE));
     const struct cudriver_dl_exchange *table = NULL;
 
     if (capsule != NULL && PyCapsule_IsValid(capsule, "dlpack_exchange_api")) {
         table = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
     }
+    Py_XDECREF(capsule); /* the table lives as long as the process */
     while (table != NULL && table->version.major != CUDRIVER_DL_MAJOR) {
         table = table->older;
     }

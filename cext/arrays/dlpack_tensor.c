@@ -18,13 +18,13 @@ static PyObject *kept(CoreState *state, PyObject *key)
     return state->dlpack_types != NULL ? PyDict_GetItemWithError(state->dlpack_types, key) : NULL;
 }
 
-/* Keeps what was said for a key, and takes it over. Borrowed; NULL if `said` is NULL. */
+/* Keeps what was said first for a key, and takes `said` over. Borrowed; NULL if that is NULL. */
 static PyObject *keep(CoreState *state, PyObject *key, PyObject *said)
 {
-    int failed = said != NULL ? PyDict_SetItem(state->dlpack_types, key, said) : -1;
+    PyObject *first = said != NULL ? PyDict_SetDefault(state->dlpack_types, key, said) : NULL;
 
     Py_XDECREF(said);
-    return failed < 0 ? NULL : said;
+    return first;
 }
 
 int cudriver_dlpack_type(CoreState *state, PyObject *dtype, struct cudriver_dl_type *type)

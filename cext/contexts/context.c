@@ -50,6 +50,7 @@ ContextObject *cudriver_context_new(CoreState *state, CUcontext handle, int ordi
     self->device = device;
     self->kind = kind;
     self->number = ++state->serial;
+    cudriver_will_borrow((PyObject *)self);
     self->next = state->contexts;
     state->contexts = self;
     if (cuda.cuCtxGetId != NULL) {
@@ -74,7 +75,8 @@ void cudriver_context_unregister(CoreState *state, ContextObject *self)
 ContextObject *cudriver_context_registered(CoreState *state, CUcontext handle)
 {
     for (ContextObject *item = state->contexts; item != NULL; item = item->next) {
-        if (item->handle == handle && item->state == CUDRIVER_CONTEXT_OPEN) {
+        if (item->handle == handle && item->state == CUDRIVER_CONTEXT_OPEN &&
+            cudriver_try_own((PyObject *)item)) {
             return item;
         }
     }
@@ -106,7 +108,7 @@ ContextObject *cudriver_context_find_primary(CoreState *state, int ordinal)
 {
     for (ContextObject *item = state->contexts; item != NULL; item = item->next) {
         if (item->ordinal == ordinal && item->kind == CUDRIVER_CONTEXT_PRIMARY &&
-            item->state != CUDRIVER_CONTEXT_CLOSED) {
+            item->state != CUDRIVER_CONTEXT_CLOSED && cudriver_try_own((PyObject *)item)) {
             return item;
         }
     }
@@ -171,11 +173,7 @@ static int primary_find(CoreState *state, int ordinal, ContextObject **found)
         cudriver_context_raise_resetting(state);
         return -1;
     }
-    if (*found == NULL) {
-        return 0;
-    }
-    Py_INCREF(*found);
-    return cudriver_context_check(*found);
+    return *found == NULL ? 0 : cudriver_context_check(*found);
 }
 
 ContextObject *cudriver_context_primary(CoreState *state, int ordinal, const unsigned long *flags)

@@ -21,6 +21,7 @@ enum cudriver_context_state {
 struct cudriver_push {
     uint64_t state;       /* its Python state's id, which is never given out again */
     unsigned long thread; /* its own number, for messages */
+    PyObject *alive;      /* owned: a weak reference, which dies with the thread's Python state */
 };
 
 typedef struct ContextObject {

@@ -81,22 +81,24 @@ static int context_close(CoreState *state, ContextObject *self, const char *call
 {
     const char *function;
     CUresult result;
+    bool pushed;
 
     if (self->children > 0) {
         cudriver_works_reap(state); /* a completed copy may hold the last of them */
     }
+    pushed = cudriver_context_is_pushed(state, self);
     if (self->state == CUDRIVER_CONTEXT_CLOSED) {
         return 0;
     }
-    if (cudriver_context_is_pushed(state, self)) {
+    if (pushed) {
+        unsigned long thread = self->pushes.list[self->pushes.count - 1].thread;
         ContextObject *current = NULL;
         cudriver_context_find_current(state, &current);
         PyErr_Clear();
         cudriver_raise_plain("InvalidContextError",
                              "cannot %s %R: it is on the stack of thread %lu (here %S is current); "
                              "pop it there first",
-                             call, self, self->pushes.list[self->pushes.count - 1].thread,
-                             current != NULL ? (PyObject *)current : Py_None);
+                             call, self, thread, current != NULL ? (PyObject *)current : Py_None);
         Py_XDECREF(current);
         return -1;
     }
@@ -127,14 +129,13 @@ int cudriver_context_close(CoreState *state, ContextObject *self)
 
 void cudriver_context_dealloc(PyObject *object)
 {
+    CUDRIVER_LOCK();
     ContextObject *self = (ContextObject *)object;
     PyTypeObject *type = Py_TYPE(object);
     CoreState *state = cudriver_state_of(object);
     const char *function;
 
-    if (self->weak != NULL) {
-        PyObject_ClearWeakRefs(object);
-    }
+    cudriver_weak_clear(object, &self->weak);
     cudriver_context_unregister(state, self);
     PyMem_Free(self->pushes.list);
     if (self->state != CUDRIVER_CONTEXT_CLOSED) {
@@ -170,10 +171,12 @@ static int reset_check_calls(CoreState *state, int ordinal)
     }
     for (ContextObject *context = state->contexts; context != NULL; context = context->next) {
         if (context->ordinal == ordinal && context->in_use > 0) {
+            Py_INCREF(context); /* the call that runs may end meanwhile */
             cudriver_raise_plain("InvalidContextError",
                                  "cannot reset the primary context of device %d: a call is running "
                                  "in %R; wait for it first",
                                  ordinal, context);
+            Py_DECREF(context);
             return -1;
         }
     }
@@ -218,7 +221,6 @@ int cudriver_context_reset_primary(CoreState *state, int ordinal)
     self = cudriver_context_find_primary(state, ordinal);
     if (self != NULL) {
         handle = self->handle;
-        Py_INCREF(self);
         failed = context_close(state, self, "reset");
         Py_DECREF(self);
     }

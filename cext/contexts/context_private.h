@@ -10,10 +10,11 @@
 ContextObject *cudriver_context_new(CoreState *state, CUcontext handle, int ordinal,
                                     CUdevice device, enum cudriver_context_kind kind);
 
-/* The open object for a handle. Borrowed, or NULL. */
+/* The open object for a handle. New reference, or NULL. */
 ContextObject *cudriver_context_registered(CoreState *state, CUcontext handle);
 
-/* The object of a device's primary context, unless it is closed. Borrowed, or NULL. */
+/* The object of a device's primary context, unless it is closed. New reference, or NULL.
+ */
 ContextObject *cudriver_context_find_primary(CoreState *state, int ordinal);
 
 /* Raises InvalidContextError: a thread is resetting a primary context. */

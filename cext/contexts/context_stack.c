@@ -4,8 +4,28 @@
 #include "python/error.h"
 #include "docstrings.h"
 
-/* Notes that this thread pushed the context, which lives on until that is undone. 0 or -1. */
-static int push_note(ContextObject *self)
+/* New reference: a weak reference to an object that ends with this thread's Python state. */
+static PyObject *thread_weakly(void)
+{
+    PyObject *dict = PyThreadState_GetDict(), *token, *weak = NULL;
+
+    token = dict != NULL ? Py_XNewRef(PyDict_GetItemString(dict, "cudriver")) : PyErr_NoMemory();
+    if (token == NULL && dict != NULL) {
+        token = PySet_New(NULL);
+        if (token != NULL && PyDict_SetItemString(dict, "cudriver", token) < 0) {
+            Py_CLEAR(token);
+        }
+    }
+    if (token != NULL) {
+        weak = PyWeakref_NewRef(token, NULL);
+        Py_DECREF(token);
+    }
+    return weak;
+}
+
+/* Notes that this thread pushed the context, which lives on until that is undone. Takes `alive`
+ * over, unless it fails. 0 or -1. */
+static int push_note(ContextObject *self, PyObject *alive)
 {
     int room = self->pushes.room == 0 ? 4 : self->pushes.room * 2;
     struct cudriver_push *grown;
@@ -19,6 +39,7 @@ static int push_note(ContextObject *self)
         self->pushes.list = grown;
         self->pushes.room = room;
     }
+    self->pushes.list[self->pushes.count].alive = alive;
     self->pushes.list[self->pushes.count].state = PyThreadState_GetID(PyThreadState_Get());
     self->pushes.list[self->pushes.count++].thread = PyThread_get_thread_ident();
     Py_INCREF(self);
@@ -28,23 +49,14 @@ static int push_note(ContextObject *self)
 /* Undoes a note; it may hold the last reference. */
 static void push_forget(ContextObject *self, int index)
 {
+    PyObject *alive = self->pushes.list[index].alive;
+
     self->pushes.count--;
     for (int i = index; i < self->pushes.count; i++) {
         self->pushes.list[i] = self->pushes.list[i + 1];
     }
+    Py_DECREF(alive);
     Py_DECREF(self);
-}
-
-/* Whether a thread of this interpreter has not ended. */
-static bool thread_lives(uint64_t id)
-{
-    PyInterpreterState *interpreter = PyThreadState_GetInterpreter(PyThreadState_Get());
-    PyThreadState *thread = PyInterpreterState_ThreadHead(interpreter);
-
-    while (thread != NULL && PyThreadState_GetID(thread) != id) {
-        thread = PyThreadState_Next(thread);
-    }
-    return thread != NULL;
 }
 
 /* Forgets one push of this thread of a context that is not on its stack any more: another library
@@ -111,7 +123,7 @@ bool cudriver_context_is_pushed(CoreState *state, ContextObject *self)
 
     PyErr_Clear();
     for (int i = self->pushes.count - 1; i >= 0; i--) {
-        if (!thread_lives(self->pushes.list[i].state)) {
+        if (i < self->pushes.count && PyWeakref_IsDead(self->pushes.list[i].alive)) {
             push_forget(self, i);
         }
     }
@@ -134,9 +146,11 @@ static PyObject *current_or_none(CoreState *state)
 
 static int context_push(ContextObject *self)
 {
+    PyObject *alive = cudriver_require() < 0 ? NULL : thread_weakly();
     CUresult result;
 
-    if (cudriver_require() < 0 || cudriver_context_check(self) < 0 || push_note(self) < 0) {
+    if (alive == NULL || cudriver_context_check(self) < 0 || push_note(self, alive) < 0) {
+        Py_XDECREF(alive);
         return -1;
     }
     result = cuda.cuCtxPushCurrent_v2(self->handle);
@@ -230,6 +244,7 @@ static int context_pop(CoreState *state, ContextObject *self)
 
 PyObject *cudriver_context_push(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
+    CUDRIVER_LOCK();
     if (context_push((ContextObject *)object) < 0) {
         return NULL;
     }
@@ -238,6 +253,7 @@ PyObject *cudriver_context_push(PyObject *object, PyObject *Py_UNUSED(ignored))
 
 PyObject *cudriver_context_pop(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
+    CUDRIVER_LOCK();
     if (context_pop(cudriver_state_of(object), (ContextObject *)object) < 0) {
         return NULL;
     }
@@ -246,6 +262,7 @@ PyObject *cudriver_context_pop(PyObject *object, PyObject *Py_UNUSED(ignored))
 
 PyObject *cudriver_context_method_enter(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
+    CUDRIVER_LOCK();
     return context_push((ContextObject *)object) < 0 ? NULL : Py_NewRef(object);
 }
 
@@ -272,6 +289,7 @@ static int driver_in_use(void)
 
 static PyObject *module_current_context(PyObject *module, PyObject *Py_UNUSED(ignored))
 {
+    CUDRIVER_LOCK();
     CoreState *state = cudriver_state_of_module(module);
     ContextObject *current = NULL;
     int in_use = driver_in_use();
@@ -293,6 +311,7 @@ static PyObject *module_current_context(PyObject *module, PyObject *Py_UNUSED(ig
 
 static PyObject *module_context_stack(PyObject *module, PyObject *Py_UNUSED(ignored))
 {
+    CUDRIVER_LOCK();
     CoreState *state = cudriver_state_of_module(module);
     int in_use = driver_in_use();
 

@@ -13,6 +13,7 @@ static ContextObject *context_of(PyObject *object)
 
 static PyObject *context_create(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
+    CUDRIVER_LOCK();
     static char *names[] = {"device", "flags", NULL};
     CoreState *state = (CoreState *)PyType_GetModuleState(type);
     PyObject *device = Py_None, *flags = NULL;
@@ -29,6 +30,7 @@ static PyObject *context_create(PyTypeObject *type, PyObject *args, PyObject *ke
 
 static PyObject *context_repr(PyObject *object)
 {
+    CUDRIVER_LOCK();
     static const char *const kinds[] = {"Context", "primary Context", "foreign Context"};
     static const char *const states[] = {"", ", closed", ", reset"};
     ContextObject *self = context_of(object);
@@ -39,6 +41,7 @@ static PyObject *context_repr(PyObject *object)
 
 static PyObject *method_close(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
+    CUDRIVER_LOCK();
     if (cudriver_context_close(cudriver_state_of(object), context_of(object)) < 0) {
         return NULL;
     }
@@ -57,6 +60,7 @@ static int wait_for_known(CoreState *state, ContextObject *self)
 
 static PyObject *method_synchronize(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
+    CUDRIVER_LOCK();
     CoreState *state = cudriver_state_of(object);
     ContextObject *self = context_of(object);
     CUresult result;
@@ -87,6 +91,7 @@ static PyObject *get_device(PyObject *object, void *Py_UNUSED(closure))
 
 static PyObject *get_closed(PyObject *object, void *Py_UNUSED(closure))
 {
+    CUDRIVER_LOCK();
     return PyBool_FromLong(context_of(object)->state != CUDRIVER_CONTEXT_OPEN);
 }
 
@@ -170,12 +175,14 @@ PyType_Spec cudriver_context_spec = {
 /* _context_for_use(device or None) */
 static PyObject *module_for_use(PyObject *module, PyObject *device)
 {
+    CUDRIVER_LOCK();
     return (PyObject *)cudriver_context_for_device(cudriver_state_of_module(module), device);
 }
 
 /* _primary_context(ordinal, flags or None) */
 static PyObject *module_primary_context(PyObject *module, PyObject *args)
 {
+    CUDRIVER_LOCK();
     unsigned long flags = 0;
     PyObject *given;
     int ordinal;
@@ -191,6 +198,7 @@ static PyObject *module_primary_context(PyObject *module, PyObject *args)
 /* _reset_primary_context(ordinal) */
 static PyObject *module_reset_primary(PyObject *module, PyObject *ordinal)
 {
+    CUDRIVER_LOCK();
     if (cudriver_context_reset_primary(cudriver_state_of_module(module),
                                        (int)PyLong_AsLong(ordinal)) < 0) {
         return NULL;

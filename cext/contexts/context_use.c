@@ -50,7 +50,6 @@ static ContextObject *context_adopt_foreign(CoreState *state, CUcontext handle, 
     Py_END_ALLOW_THREADS
     self = cudriver_context_registered(state, handle); /* another thread may have been first */
     if (self != NULL) {
-        Py_INCREF(self);
         cudriver_keeper_end(keeper);
         return self;
     }
@@ -83,8 +82,10 @@ static ContextObject *context_adopt(CoreState *state, CUcontext handle, CUdevice
             self = cudriver_context_find_primary(state, ordinal); /* one that others reset */
             if (self != NULL && cudriver_context_check(self) < 0) {
                 cuda.cuDevicePrimaryCtxRelease_v2(device);
+                Py_DECREF(self);
                 return NULL;
             }
+            Py_XDECREF(self);
             self = cudriver_context_new(state, handle, ordinal, device, CUDRIVER_CONTEXT_PRIMARY);
             if (self == NULL) {
                 cuda.cuDevicePrimaryCtxRelease_v2(device);
@@ -110,7 +111,7 @@ CUresult cudriver_context_find_current(CoreState *state, ContextObject **found)
     }
     self = cudriver_context_registered(state, handle);
     if (self != NULL && self->kind != CUDRIVER_CONTEXT_FOREIGN) {
-        *found = (ContextObject *)Py_NewRef((PyObject *)self);
+        *found = self;
         return CUDA_SUCCESS;
     }
     result = cudriver_context_current_check();
@@ -118,15 +119,15 @@ CUresult cudriver_context_find_current(CoreState *state, ContextObject **found)
         result = cuda.cuCtxGetDevice(&device);
     }
     if (result != CUDA_SUCCESS) {
+        Py_XDECREF(self);
         return result;
     }
     if (self != NULL && cudriver_context_is_stale(self)) {
         self->state = CUDRIVER_CONTEXT_CLOSED;
         cudriver_context_let_go(self);
-        self = NULL;
+        Py_CLEAR(self);
     }
-    *found = self != NULL ? (ContextObject *)Py_NewRef((PyObject *)self)
-                          : context_adopt(state, handle, device);
+    *found = self != NULL ? self : context_adopt(state, handle, device);
     return CUDA_SUCCESS;
 }
 
@@ -137,8 +138,9 @@ ContextObject *cudriver_context_of_handle(CoreState *state, CUcontext handle)
     CUresult result;
 
     if (self != NULL && (self->keeper != NULL || !cudriver_context_is_stale(self))) {
-        return (ContextObject *)Py_NewRef((PyObject *)self);
+        return self;
     }
+    Py_XDECREF(self);
     result = cuda.cuCtxPushCurrent_v2(handle);
     if (result == CUDA_SUCCESS) {
         result = cudriver_context_find_current(state, &self);

@@ -39,6 +39,7 @@ PyObject *cudriver_event_new(CoreState *state, ContextObject *context, bool timi
 
 static PyObject *event_create(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
+    CUDRIVER_LOCK();
     static char *names[] = {"timing", "device", NULL};
     CoreState *state = (CoreState *)PyType_GetModuleState(type);
     struct cudriver_stream stream; /* the one that record() uses without an argument */
@@ -187,13 +188,12 @@ static CUresult event_release(CoreState *state, EventObject *self)
 
 static void event_dealloc(PyObject *object)
 {
+    CUDRIVER_LOCK();
     EventObject *self = event_of(object);
     CoreState *state = cudriver_state_of(object);
     PyTypeObject *type = Py_TYPE(object);
 
-    if (self->weak != NULL) {
-        PyObject_ClearWeakRefs(object);
-    }
+    cudriver_weak_clear(object, &self->weak);
     cudriver_report(state, event_release(state, self), "cuEventDestroy_v2", NULL);
     Py_XDECREF(self->context);
     type->tp_free(object);
@@ -202,6 +202,7 @@ static void event_dealloc(PyObject *object)
 
 static PyObject *event_close(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
+    CUDRIVER_LOCK();
     CoreState *state = cudriver_state_of(object);
 
     if (event_of(object)->users > 0) {
@@ -216,6 +217,7 @@ static PyObject *event_close(PyObject *object, PyObject *Py_UNUSED(ignored))
 
 static PyObject *event_repr(PyObject *object)
 {
+    CUDRIVER_LOCK();
     EventObject *self = event_of(object);
 
     if (self->closed) {
@@ -241,6 +243,7 @@ static int event_check_captured(EventObject *self)
 
 static PyObject *event_record(PyObject *object, PyObject *args, PyObject *keywords)
 {
+    CUDRIVER_LOCK();
     static char *names[] = {"stream", NULL};
     PyObject *stream = NULL;
 
@@ -253,6 +256,7 @@ static PyObject *event_record(PyObject *object, PyObject *args, PyObject *keywor
 
 static PyObject *event_wait(PyObject *object, PyObject *args, PyObject *keywords)
 {
+    CUDRIVER_LOCK();
     static char *names[] = {"stream", NULL};
     PyObject *stream = NULL;
 
@@ -270,6 +274,7 @@ static CUresult event_query(void *handle)
 
 static PyObject *event_synchronize(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
+    CUDRIVER_LOCK();
     EventObject *self = event_of(object);
     CoreState *state = cudriver_state_of(object);
     CUevent handle = self->handle;
@@ -293,6 +298,7 @@ static PyObject *event_synchronize(PyObject *object, PyObject *Py_UNUSED(ignored
 
 static PyObject *event_get_done(PyObject *object, void *Py_UNUSED(closure))
 {
+    CUDRIVER_LOCK();
     EventObject *self = event_of(object);
     CoreState *state = cudriver_state_of(object);
     CUresult result;
@@ -326,6 +332,7 @@ static int event_check_time(EventObject *self)
 
 static PyObject *event_elapsed(PyObject *object, PyObject *other)
 {
+    CUDRIVER_LOCK();
     EventObject *start = event_of(object), *end = event_of(other);
     CoreState *state = cudriver_state_of(object);
     float milliseconds = 0;
@@ -363,7 +370,22 @@ static PyObject *event_elapsed(PyObject *object, PyObject *other)
     return PyFloat_FromDouble((double)milliseconds);
 }
 
+/* The two that close() changes. */
+static PyObject *event_get_handle(PyObject *object, void *Py_UNUSED(closure))
+{
+    CUDRIVER_LOCK();
+    return PyLong_FromVoidPtr(event_of(object)->handle);
+}
+
+static PyObject *event_get_closed(PyObject *object, void *Py_UNUSED(closure))
+{
+    CUDRIVER_LOCK();
+    return PyBool_FromLong(event_of(object)->closed);
+}
+
 static PyGetSetDef event_getset[] = {
+    {"handle", event_get_handle, NULL, DOC_Event_handle, NULL},
+    {"closed", event_get_closed, NULL, DOC_Event_closed, NULL},
     {"done", event_get_done, NULL, DOC_Event_done, NULL},
     {NULL},
 };
@@ -379,9 +401,7 @@ static PyMethodDef event_methods[] = {
 };
 
 static PyMemberDef event_members[] = {
-    {"handle", T_ULONGLONG, offsetof(EventObject, handle), READONLY, DOC_Event_handle},
     {"timing", T_BOOL, offsetof(EventObject, timing), READONLY, DOC_Event_timing},
-    {"closed", T_BOOL, offsetof(EventObject, closed), READONLY, DOC_Event_closed},
     {"context", T_OBJECT, offsetof(EventObject, context), READONLY, DOC_Event_context},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(EventObject, weak), READONLY, NULL},
     {NULL},

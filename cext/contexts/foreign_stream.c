@@ -70,6 +70,7 @@ ContextObject *cudriver_foreign_stream_context(CoreState *state, CUstream handle
 
 PyObject *cudriver_stream_from_handle(PyObject *type, PyObject *argument)
 {
+    CUDRIVER_LOCK();
     PyTypeObject *stream_type = (PyTypeObject *)type;
     CoreState *state = (CoreState *)PyType_GetModuleState(stream_type);
     ContextObject *context;

@@ -170,6 +170,7 @@ static const struct function *function_find(const char *name)
 /* _query(context or None, function, arguments, first=0, second=0) */
 static PyObject *module_query(PyObject *module, PyObject *args)
 {
+    CUDRIVER_LOCK();
     CoreState *state = cudriver_state_of_module(module);
     const struct function *function;
     PyObject *given;

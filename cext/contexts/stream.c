@@ -15,6 +15,7 @@ static StreamObject *stream_of(PyObject *object)
 
 static PyObject *stream_create(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
+    CUDRIVER_LOCK();
     static char *names[] = {"priority", "device", NULL};
     CoreState *state = (CoreState *)PyType_GetModuleState(type);
     PyObject *device = NULL, *argument = NULL;
@@ -69,6 +70,7 @@ static PyObject *stream_create(PyTypeObject *type, PyObject *args, PyObject *key
     }
     self->closed = false;
     context->children++;
+    cudriver_will_borrow((PyObject *)self);
     cudriver_live_add(state, &self->live, "stream", 0, (uintptr_t)self->handle, context->ordinal);
     return (PyObject *)self;
 }
@@ -116,14 +118,13 @@ static CUresult stream_release(CoreState *state, StreamObject *self)
 
 static void stream_dealloc(PyObject *object)
 {
+    PyObject_GC_UnTrack(object); /* first: a wait for the lock lets the collector run */
+    CUDRIVER_LOCK();
     StreamObject *self = stream_of(object);
     CoreState *state = cudriver_state_of(object);
     PyTypeObject *type = Py_TYPE(object);
 
-    PyObject_GC_UnTrack(object);
-    if (self->weak != NULL) {
-        PyObject_ClearWeakRefs(object);
-    }
+    cudriver_weak_clear(object, &self->weak);
     cudriver_report(state, stream_release(state, self), "cuStreamDestroy_v2", NULL);
     Py_XDECREF(self->owner);
     Py_XDECREF(self->context);
@@ -141,6 +142,7 @@ static int stream_traverse(PyObject *object, visitproc visit, void *arg)
 
 static int stream_clear(PyObject *object)
 {
+    CUDRIVER_LOCK();
     StreamObject *self = stream_of(object);
 
     if (self->owner != NULL) {
@@ -151,6 +153,7 @@ static int stream_clear(PyObject *object)
 
 static PyObject *stream_close(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
+    CUDRIVER_LOCK();
     CoreState *state = cudriver_state_of(object);
 
     if (stream_of(object)->users > 0) {
@@ -171,6 +174,7 @@ static PyObject *stream_close(PyObject *object, PyObject *Py_UNUSED(ignored))
 
 static PyObject *stream_repr(PyObject *object)
 {
+    CUDRIVER_LOCK();
     StreamObject *self = stream_of(object);
 
     if (self->closed) {
@@ -183,6 +187,7 @@ static PyObject *stream_repr(PyObject *object)
 
 static PyObject *stream_synchronize(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
+    CUDRIVER_LOCK();
     StreamObject *self = stream_of(object);
     CoreState *state = cudriver_state_of(object);
     int failed;
@@ -202,6 +207,7 @@ static PyObject *stream_synchronize(PyObject *object, PyObject *Py_UNUSED(ignore
 
 static PyObject *stream_get_done(PyObject *object, void *Py_UNUSED(closure))
 {
+    CUDRIVER_LOCK();
     StreamObject *self = stream_of(object);
     CoreState *state = cudriver_state_of(object);
     CUresult result;
@@ -230,6 +236,7 @@ static PyObject *stream_get_done(PyObject *object, void *Py_UNUSED(closure))
 
 static PyObject *stream_enter(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
+    CUDRIVER_LOCK();
     if (cudriver_stream_check(stream_of(object)) < 0 ||
         cudriver_stream_enter(cudriver_state_of(object), stream_of(object)) < 0) {
         return NULL;
@@ -240,6 +247,7 @@ static PyObject *stream_enter(PyObject *object, PyObject *Py_UNUSED(ignored))
 static PyObject *stream_exit(PyObject *object, PyObject *const *Py_UNUSED(args),
                              Py_ssize_t Py_UNUSED(count))
 {
+    CUDRIVER_LOCK();
     if (cudriver_stream_leave(cudriver_state_of(object), stream_of(object)) < 0) {
         return NULL;
     }
@@ -253,6 +261,7 @@ static PyObject *stream_get_device(PyObject *object, void *Py_UNUSED(closure))
 
 static PyObject *stream_protocol(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
+    CUDRIVER_LOCK();
     if (cudriver_stream_check(stream_of(object)) < 0) {
         return NULL;
     }
@@ -263,6 +272,7 @@ static PyObject *stream_protocol(PyObject *object, PyObject *Py_UNUSED(ignored))
 
 static PyObject *stream_record(PyObject *object, PyObject *args, PyObject *keywords)
 {
+    CUDRIVER_LOCK();
     static char *names[] = {"event", NULL};
     CoreState *state = cudriver_state_of(object);
     StreamObject *self = (StreamObject *)object;
@@ -336,6 +346,7 @@ static int wait_for_foreign_event(CoreState *state, StreamObject *self, PyObject
 
 static PyObject *stream_wait(PyObject *object, PyObject *other)
 {
+    CUDRIVER_LOCK();
     CoreState *state = cudriver_state_of(object);
     StreamObject *self = (StreamObject *)object;
     CUstream handle;
@@ -367,7 +378,22 @@ static PyObject *stream_wait(PyObject *object, PyObject *other)
 
 /* ---- the type ---- */
 
+/* The two that close() changes. */
+static PyObject *stream_get_handle(PyObject *object, void *Py_UNUSED(closure))
+{
+    CUDRIVER_LOCK();
+    return PyLong_FromVoidPtr(stream_of(object)->handle);
+}
+
+static PyObject *stream_get_closed(PyObject *object, void *Py_UNUSED(closure))
+{
+    CUDRIVER_LOCK();
+    return PyBool_FromLong(stream_of(object)->closed);
+}
+
 static PyGetSetDef stream_getset[] = {
+    {"handle", stream_get_handle, NULL, DOC_Stream_handle, NULL},
+    {"closed", stream_get_closed, NULL, DOC_Stream_closed, NULL},
     {"done", stream_get_done, NULL, DOC_Stream_done, NULL},
     {"device", stream_get_device, NULL, DOC_Stream_device, NULL},
     {NULL},
@@ -387,9 +413,7 @@ static PyMethodDef stream_methods[] = {
 };
 
 static PyMemberDef stream_members[] = {
-    {"handle", T_ULONGLONG, offsetof(StreamObject, handle), READONLY, DOC_Stream_handle},
     {"priority", T_INT, offsetof(StreamObject, priority), READONLY, DOC_Stream_priority},
-    {"closed", T_BOOL, offsetof(StreamObject, closed), READONLY, DOC_Stream_closed},
     {"context", T_OBJECT, offsetof(StreamObject, context), READONLY, DOC_Stream_context},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(StreamObject, weak), READONLY, NULL},
     {NULL},

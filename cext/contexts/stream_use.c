@@ -240,20 +240,22 @@ static StreamObject *stream_of_entry(struct cudriver_live *entry, const ContextO
 
 int cudriver_streams_wait(CoreState *state, ContextObject *context)
 {
-    PyObject *busy = PyList_New(0); /* other threads may drop them meanwhile */
+    /* Other threads may drop them meanwhile. */
+    PyObject *busy = PyTuple_New(context->children);
     int failed = busy == NULL ? -1 : 0;
+    Py_ssize_t count = 0;
 
-    for (struct cudriver_live *entry = state->live.newest; entry != NULL && failed == 0;
-         entry = entry->next) {
+    for (struct cudriver_live *entry = state->live.newest;
+         entry != NULL && failed == 0 && count < PyTuple_GET_SIZE(busy); entry = entry->next) {
         StreamObject *stream = stream_of_entry(entry, context);
-        /* Without a reference it is being deallocated. */
-        if (stream != NULL && Py_REFCNT(stream) > 0 && !cudriver_capture_forbids(stream->handle) &&
-            cuda.cuStreamQuery(stream->handle) == CUDA_ERROR_NOT_READY) {
-            failed = PyList_Append(busy, (PyObject *)stream);
+        if (stream != NULL && !cudriver_capture_forbids(stream->handle) &&
+            cuda.cuStreamQuery(stream->handle) == CUDA_ERROR_NOT_READY &&
+            cudriver_try_own((PyObject *)stream)) {
+            PyTuple_SET_ITEM(busy, count++, (PyObject *)stream);
         }
     }
-    for (Py_ssize_t i = 0; failed == 0 && i < PyList_GET_SIZE(busy); i++) {
-        StreamObject *stream = (StreamObject *)PyList_GET_ITEM(busy, i);
+    for (Py_ssize_t i = 0; failed == 0 && i < count; i++) {
+        StreamObject *stream = (StreamObject *)PyTuple_GET_ITEM(busy, i);
         if (!stream->closed) {
             stream->users++;
             failed = cudriver_stream_drain(state, context, stream->handle, NULL);

@@ -28,6 +28,7 @@ static PyObject *transfer_raise(TransferObject *self, CUresult result)
 
 static PyObject *transfer_wait(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
+    CUDRIVER_LOCK();
     TransferObject *self = (TransferObject *)object;
     CoreState *state = cudriver_state_of(object);
     CUresult result;
@@ -45,6 +46,7 @@ static PyObject *transfer_wait(PyObject *object, PyObject *Py_UNUSED(ignored))
 
 static PyObject *transfer_get_done(PyObject *object, void *Py_UNUSED(closure))
 {
+    CUDRIVER_LOCK();
     CUresult result = transfer_poll((TransferObject *)object);
 
     if (result == CUDA_ERROR_NOT_READY) {
@@ -58,6 +60,7 @@ static PyObject *transfer_get_done(PyObject *object, void *Py_UNUSED(closure))
 
 static PyObject *transfer_repr(PyObject *object)
 {
+    CUDRIVER_LOCK();
     TransferObject *self = (TransferObject *)object;
     CUresult result = transfer_poll(self);
 

@@ -126,6 +126,7 @@ PyObject *cudriver_work_over(CoreState *state, size_t bytes)
 
 void cudriver_work_dealloc(PyObject *object)
 {
+    CUDRIVER_LOCK();
     TransferObject *work = (TransferObject *)object;
     ContextObject *context = work->context;
     PyTypeObject *type = Py_TYPE(object);

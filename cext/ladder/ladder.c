@@ -65,6 +65,7 @@ static int ends_copy(CoreState *state, const struct cudriver_endpoint *dst,
 
 static PyObject *module_ladder_copy(PyObject *module, PyObject *args)
 {
+    CUDRIVER_LOCK();
     CoreState *state = cudriver_state_of_module(module);
     struct cudriver_endpoint to, from;
     PyObject *dst, *src;
@@ -217,6 +218,7 @@ static PyObject *ends_time(CoreState *state, struct ladder_launch *launch,
 
 static PyObject *module_ladder_kernel(PyObject *module, PyObject *args)
 {
+    CUDRIVER_LOCK();
     CoreState *state = cudriver_state_of_module(module);
     struct cudriver_endpoint memory_end, sums_end;
     PyObject *memory, *sums, *seconds = NULL;

@@ -22,6 +22,7 @@ static int memory_of(CoreState *state, PyObject *object, struct cudriver_host_ra
 
 static PyObject *module_is_pinned(PyObject *module, PyObject *object)
 {
+    CUDRIVER_LOCK();
     CoreState *state = cudriver_state_of_module(module);
     struct cudriver_host_range range;
 
@@ -41,6 +42,7 @@ static PyObject *module_is_pinned(PyObject *module, PyObject *object)
 
 static PyObject *module_mapped_pointer(PyObject *module, PyObject *object)
 {
+    CUDRIVER_LOCK();
     CoreState *state = cudriver_state_of_module(module);
     struct cudriver_host_range range;
     CUdeviceptr address = 0;
@@ -84,6 +86,7 @@ static PyObject *module_stats(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(i
 
 static PyObject *module_trim(PyObject *module, PyObject *args, PyObject *keywords)
 {
+    CUDRIVER_LOCK();
     static char *names[] = {"keep", NULL};
     CoreState *state = cudriver_state_of_module(module);
     PyObject *argument = NULL;

@@ -44,15 +44,22 @@ static void raise_alloc(CUresult result, const char *called, size_t bytes, size_
                    stats.registered_bytes, limit);
 }
 
-/* Page-locks new memory, unless some was freed. 0, or -1 with an exception. */
+/* Page-locks new memory, unless completed copies hold the last reference to some. 0, or -1 with an
+ * exception. */
 static int memory_lock(CoreState *state, HostMemoryObject *self, const char *function, size_t bytes,
                        bool *zeroed)
 {
+    CUDRIVER_LOCK();
     ContextObject *context;
     CUresult result;
     size_t room;
     bool pushed;
 
+    cudriver_works_reap(state);
+    self->address = cudriver_hostmem_try_alloc(bytes);
+    if (self->address != NULL) {
+        return 0;
+    }
     if (cudriver_host_room(&room) < 0 ||
         (context = cudriver_context_begin_use(state, &pushed)) == NULL) {
         return -1;
@@ -81,11 +88,6 @@ HostMemoryObject *cudriver_host_memory_new(CoreState *state, const char *functio
     bytes = bytes > 0 ? bytes : 1;
     *zeroed = false;
     self->address = cudriver_hostmem_try_alloc(bytes);
-    if (self->address == NULL) {
-        /* Before page-locking more: completed copies may hold the last reference to arrays. */
-        cudriver_works_reap(state);
-        self->address = cudriver_hostmem_try_alloc(bytes);
-    }
     if (self->address == NULL && memory_lock(state, self, function, bytes, zeroed) < 0) {
         Py_DECREF(self);
         return NULL;

@@ -118,6 +118,7 @@ static void raise_refusal(const PinObject *self, CUresult result, struct cudrive
 static int pin_lock(CoreState *state, PinObject *self, struct cudriver_pin_way way)
 {
     struct cudriver_pin_range other = {0, 0};
+    struct cudriver_pin *pin = NULL;
     CUresult result = CUDA_SUCCESS;
     ContextObject *context = self->ordinal < 0 ? cudriver_context_for_use(state)
                                                : cudriver_context_for_ordinal(state, self->ordinal);
@@ -130,7 +131,7 @@ static int pin_lock(CoreState *state, PinObject *self, struct cudriver_pin_way w
     way.read_only = !self->range.writable;
     if (self->range.bytes > 0) {
         Py_BEGIN_ALLOW_THREADS
-        result = cudriver_pin_create(self->range.low, self->range.bytes, &way, &self->pin, &other);
+        result = cudriver_pin_create(self->range.low, self->range.bytes, &way, &pin, &other);
         Py_END_ALLOW_THREADS
     }
     cudriver_context_end_use(context, pushed);
@@ -141,6 +142,7 @@ static int pin_lock(CoreState *state, PinObject *self, struct cudriver_pin_way w
         raise_refusal(self, result, other);
         return -1;
     }
+    self->pin = pin;
     self->closed = false;
     return 1;
 }
@@ -169,6 +171,7 @@ static PinObject *pin_prepare(CoreState *state, PyObject *array)
 
 static PyObject *pin_create(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
+    CUDRIVER_LOCK();
     static char *names[] = {"array", NULL};
     CoreState *state = (CoreState *)PyType_GetModuleState(type);
     PyObject *array;
@@ -189,6 +192,7 @@ static PyObject *pin_create(PyTypeObject *type, PyObject *args, PyObject *keywor
 
 static PyObject *module_pin_prepare(PyObject *module, PyObject *array)
 {
+    CUDRIVER_LOCK();
     PinObject *self = pin_prepare(cudriver_state_of_module(module), array);
     bool initialised = cudriver_driver_ready || cudriver_driver_is_forked();
     CUdevice device;
@@ -205,6 +209,7 @@ static PyObject *module_pin_prepare(PyObject *module, PyObject *array)
 
 static PyObject *module_pin_lock(PyObject *module, PyObject *args)
 {
+    CUDRIVER_LOCK();
     CoreState *state = cudriver_state_of_module(module);
     Py_ssize_t step;
     PyObject *pin;
@@ -228,6 +233,7 @@ static PyObject *module_pin_stop(PyObject *Py_UNUSED(module), PyObject *pin)
 
 static PyObject *module_pin_locked(PyObject *Py_UNUSED(module), PyObject *pin)
 {
+    CUDRIVER_LOCK();
     const struct cudriver_host_range *range = &pin_of(pin)->range;
 
     return PyLong_FromSize_t(
@@ -268,13 +274,12 @@ static CUresult pin_release(CoreState *state, PinObject *self)
 
 static void pin_dealloc(PyObject *object)
 {
+    PyObject_GC_UnTrack(object); /* first: a wait for the lock lets the collector run */
+    CUDRIVER_LOCK();
     CoreState *state = cudriver_state_of(object);
     PyTypeObject *type = Py_TYPE(object);
 
-    PyObject_GC_UnTrack(object);
-    if (pin_of(object)->weak != NULL) {
-        PyObject_ClearWeakRefs(object);
-    }
+    cudriver_weak_clear(object, &pin_of(object)->weak);
     cudriver_report(state, pin_release(state, pin_of(object)), "cuMemHostUnregister", NULL);
     type->tp_free(object);
     Py_DECREF(type);
@@ -291,6 +296,7 @@ static int pin_traverse(PyObject *object, visitproc visit, void *arg)
 /* For the garbage collector: a pin in a reference cycle with its array. */
 static int pin_clear(PyObject *object)
 {
+    CUDRIVER_LOCK();
     CoreState *state = cudriver_state_of(object);
 
     cudriver_report(state, pin_release(state, pin_of(object)), "cuMemHostUnregister", NULL);
@@ -299,6 +305,7 @@ static int pin_clear(PyObject *object)
 
 static PyObject *pin_close(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
+    CUDRIVER_LOCK();
     CoreState *state = cudriver_state_of(object);
 
     if (cudriver_check(pin_release(state, pin_of(object)), "cuMemHostUnregister", "%zu bytes",
@@ -310,6 +317,7 @@ static PyObject *pin_close(PyObject *object, PyObject *Py_UNUSED(ignored))
 
 static PyObject *pin_enter(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
+    CUDRIVER_LOCK();
     if (pin_of(object)->closed) {
         PyErr_SetString(PyExc_ValueError, "this pin is closed");
         return NULL;
@@ -325,6 +333,7 @@ static PyObject *pin_exit(PyObject *object, PyObject *const *Py_UNUSED(args),
 
 static PyObject *pin_repr(PyObject *object)
 {
+    CUDRIVER_LOCK();
     PinObject *self = pin_of(object);
 
     return PyUnicode_FromFormat("<pin of %zu bytes%s>", self->range.bytes,
@@ -338,18 +347,39 @@ static PyMethodDef pin_methods[] = {
     {NULL},
 };
 
+/* The two that close() changes. */
+static PyObject *pin_get_array(PyObject *object, void *Py_UNUSED(closure))
+{
+    CUDRIVER_LOCK();
+    PyObject *owner = pin_of(object)->range.owner;
+
+    return Py_NewRef(owner != NULL ? owner : Py_None);
+}
+
+static PyObject *pin_get_closed(PyObject *object, void *Py_UNUSED(closure))
+{
+    CUDRIVER_LOCK();
+    return PyBool_FromLong(pin_of(object)->closed);
+}
+
+static PyGetSetDef pin_getset[] = {
+    {"array", pin_get_array, NULL, DOC_pin_array, NULL},
+    {"closed", pin_get_closed, NULL, DOC_pin_closed, NULL},
+    {NULL},
+};
+
 static PyMemberDef pin_members[] = {
-    {"array", T_OBJECT, offsetof(PinObject, range.owner), READONLY, DOC_pin_array},
     {"nbytes", T_PYSSIZET, offsetof(PinObject, range.bytes), READONLY, DOC_pin_nbytes},
-    {"closed", T_BOOL, offsetof(PinObject, closed), READONLY, DOC_pin_closed},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(PinObject, weak), READONLY, NULL},
     {NULL},
 };
 
 static PyType_Slot pin_slots[] = {
-    {Py_tp_doc, DOC_pin},           {Py_tp_new, pin_create},      {Py_tp_dealloc, pin_dealloc},
-    {Py_tp_traverse, pin_traverse}, {Py_tp_clear, pin_clear},     {Py_tp_repr, pin_repr},
-    {Py_tp_methods, pin_methods},   {Py_tp_members, pin_members}, {0, NULL},
+    {Py_tp_doc, DOC_pin},         {Py_tp_new, pin_create},
+    {Py_tp_dealloc, pin_dealloc}, {Py_tp_traverse, pin_traverse},
+    {Py_tp_clear, pin_clear},     {Py_tp_repr, pin_repr},
+    {Py_tp_methods, pin_methods}, {Py_tp_members, pin_members},
+    {Py_tp_getset, pin_getset},   {0, NULL},
 };
 
 PyType_Spec cudriver_pin_spec = {

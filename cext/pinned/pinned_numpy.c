@@ -21,15 +21,16 @@ struct handler {
     PyObject *module; /* owned: the module that `state` belongs to */
     PyObject *outer;  /* owned: the handler in force before */
     size_t min_bytes;
-    bool warned;
-    bool over; /* the block object died without __exit__: allocate ordinary memory */
+    atomic_bool warned;
+    atomic_bool over; /* the block object died without __exit__: allocate ordinary memory */
     struct cudriver_live live; /* one entry for all its memory; listed while any is alive */
     size_t blocks;
 };
 
-/* NumPy calls handlers with the GIL held, so the counts need no lock. */
+/* NumPy calls handlers with the GIL held, or where there is none from a thread of Python's. */
 static void handler_count(struct handler *handler, size_t bytes)
 {
+    CUDRIVER_LOCK();
     if (handler->blocks++ == 0) {
         cudriver_live_add(handler->state, &handler->live, "NumPy arrays of a pinned_numpy()", 0, 0,
                           -1);
@@ -39,6 +40,7 @@ static void handler_count(struct handler *handler, size_t bytes)
 
 static void handler_uncount(struct handler *handler, size_t bytes)
 {
+    CUDRIVER_LOCK();
     handler->live.bytes -= bytes;
     if (--handler->blocks == 0) {
         cudriver_live_remove(handler->state, &handler->live);
@@ -48,10 +50,9 @@ static void handler_uncount(struct handler *handler, size_t bytes)
 /* Warns once per block that the driver refused. Leaves no exception set. */
 static void handler_warn(struct handler *handler, size_t bytes)
 {
-    if (handler->warned) {
+    if (atomic_exchange(&handler->warned, true)) {
         return;
     }
-    handler->warned = true;
     if (PyErr_WarnFormat(
             PyExc_RuntimeWarning, 1,
             "pinned_numpy(): %zu bytes could not be page-locked; this array, and perhaps "
@@ -102,12 +103,15 @@ static void *handler_lock(struct handler *handler, size_t bytes, bool *zeroed)
     held = PyGILState_Ensure();
     PyErr_Fetch(&type, &value, &traceback);
     room = handler_room();
-    context = cudriver_context_begin_use(handler->state, &pushed);
-    if (context != NULL) {
-        Py_BEGIN_ALLOW_THREADS
-        result = cudriver_hostmem_alloc(bytes, room, &address, zeroed);
-        Py_END_ALLOW_THREADS
-        cudriver_context_end_use(context, pushed);
+    {
+        CUDRIVER_LOCK();
+        context = cudriver_context_begin_use(handler->state, &pushed);
+        if (context != NULL) {
+            Py_BEGIN_ALLOW_THREADS
+            result = cudriver_hostmem_alloc(bytes, room, &address, zeroed);
+            Py_END_ALLOW_THREADS
+            cudriver_context_end_use(context, pushed);
+        }
     }
     PyErr_Clear();
     if (result != CUDA_SUCCESS) {
@@ -225,7 +229,7 @@ static void handler_end(PyObject *capsule)
     Py_XDECREF(handler->module);
     PyMem_Free(handler);
     /* In a loop, not recursively: a thread may have entered very many blocks. */
-    while (outer != NULL && Py_REFCNT(outer) == 1 && (next = handler_of(outer)) != NULL) {
+    while (outer != NULL && cudriver_is_sole_owner(outer) && (next = handler_of(outer)) != NULL) {
         PyObject *further = next->outer;
         next->outer = NULL;
         Py_DECREF(outer);

@@ -102,6 +102,7 @@ void cudriver_report(CoreState *state, CUresult code, const char *function, PyOb
 
 int cudriver_require_loaded(void)
 {
+    CUDRIVER_LOCK();
     enum cudriver_load result;
     PyObject *path;
     char *name = NULL;
@@ -135,6 +136,7 @@ int cudriver_require_loaded(void)
 
 int cudriver_require_slowly(void)
 {
+    CUDRIVER_LOCK();
     CUresult result;
 
     if (cudriver_driver_is_forked()) {

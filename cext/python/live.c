@@ -4,6 +4,10 @@
 #include "call.h"
 #include "docstrings.h"
 
+#ifdef CUDRIVER_FREE_THREADED
+PyMutex cudriver_lock;
+#endif
+
 /* New reference: "file:line" of the Python code that called this package, or NULL without an
  * exception. */
 static PyObject *line_running(void)
@@ -20,6 +24,7 @@ static PyObject *line_running(void)
 void cudriver_live_add(CoreState *state, struct cudriver_live *entry, const char *kind,
                        size_t bytes, unsigned long long address, int device)
 {
+    CUDRIVER_LOCK();
     entry->kind = kind;
     entry->bytes = bytes;
     entry->address = address;
@@ -35,6 +40,7 @@ void cudriver_live_add(CoreState *state, struct cudriver_live *entry, const char
 
 void cudriver_live_remove(CoreState *state, struct cudriver_live *entry)
 {
+    CUDRIVER_LOCK();
     if (entry->kind == NULL) {
         return;
     }
@@ -84,6 +90,7 @@ PyObject *cudriver_live_list(CoreState *state)
 
 static PyObject *trace_allocations(PyObject *module, PyObject *args, PyObject *keywords)
 {
+    CUDRIVER_LOCK();
     static char *names[] = {"enabled", NULL};
     CoreState *state = cudriver_state_of_module(module);
     int enabled = 1;

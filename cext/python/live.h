@@ -1,5 +1,5 @@
 /* The list of what is alive: every object that holds a driver object or a page lock. Guarded by the
- * GIL. live_allocations(), in Python, reads it. */
+ * GIL, or the lock. live_allocations(), in Python, reads it. */
 #ifndef CUDRIVER_LIVE_H
 #define CUDRIVER_LIVE_H
 

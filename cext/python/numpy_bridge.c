@@ -1,6 +1,8 @@
 /* The access to NumPy. See numpy_bridge.h. */
 #include "numpy_bridge.h"
 
+#include <stdatomic.h>
+
 #define CUDRIVER_NUMPY_IS_IMPORTED_HERE
 #include "numpy_api.h"
 
@@ -9,7 +11,7 @@
 #endif
 
 /* Whether NumPy's C API is imported; per process, like NumPy's own table. */
-static bool imported;
+static atomic_bool imported;
 
 int cudriver_numpy_require(void)
 {

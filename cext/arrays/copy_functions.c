@@ -79,12 +79,12 @@ static PyObject *module_explain_copy(PyObject *module, PyObject *args)
         staged = plan.staged;
         path = cudriver_staging_path_name(staged.path);
     }
-    return Py_BuildValue("(snNzninNNN)", cudriver_copy_kind_name(plan.kind), (Py_ssize_t)plan.bytes,
-                         PyBool_FromLong(plan.page_locked), path, (Py_ssize_t)staged.chunk,
-                         staged.threads, (Py_ssize_t)staged.crossover,
-                         PyBool_FromLong(plan.layout.ndim == 0),
-                         PyBool_FromLong(plan.dst.on_device && plan.src.on_device),
-                         PyBool_FromLong(plan.dst.ordinal != plan.src.ordinal));
+    return Py_BuildValue(
+        "(snNzninNNNN)", cudriver_copy_kind_name(plan.kind), (Py_ssize_t)plan.bytes,
+        PyBool_FromLong(plan.page_locked), path, (Py_ssize_t)staged.chunk, staged.threads,
+        (Py_ssize_t)staged.crossover, PyBool_FromLong(plan.layout.ndim == 0),
+        PyBool_FromLong(plan.dst.on_device && plan.src.on_device),
+        PyBool_FromLong(plan.dst.ordinal != plan.src.ordinal), PyBool_FromLong(plan.coherent));
 }
 
 static PyObject *module_copy_threads(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))

@@ -3,6 +3,7 @@
 #include "platform.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <pthread.h>
 #include <sched.h>
@@ -149,6 +150,25 @@ bool platform_is_mapped(uintptr_t begin, size_t bytes, uintptr_t *hole)
     }
     *hole = mapped == 0 ? begin : first + mapped * page;
     return false;
+}
+
+bool platform_is_of_file(uintptr_t begin, size_t bytes)
+{
+    FILE *maps = fopen("/proc/self/maps", "re");
+    char line[512]; /* a longer path's rest is no mapping */
+    uintptr_t low, high;
+    unsigned long inode;
+    bool found = maps == NULL;
+
+    while (!found && fgets(line, sizeof line, maps) != NULL) {
+        found =
+            sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %*s %*s %*s %lu", &low, &high, &inode) == 3 &&
+            low < begin + bytes && begin < high && inode != 0;
+    }
+    if (maps != NULL) {
+        fclose(maps);
+    }
+    return found;
 }
 
 bool platform_thread_start(void *(*run)(void *), void *argument)

@@ -97,6 +97,7 @@ struct cudriver_copy_plan {
     CUdeviceptr device;
     bool page_locked;           /* the host end; false if the driver was not asked */
     bool one_run;               /* the host end is known to lie in one registration */
+    bool coherent;              /* pageable and dense, of a device that reads the host's pages */
     bool unlooked;              /* a small dense copy: the driver was not asked */
     struct staging_plan staged; /* STAGED */
 };

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "driver/driver.h"
+#include "driver/platform.h"
 #include "hostmem/hostmem.h"
 
 const char *cudriver_copy_kind_name(enum cudriver_copy_kind kind)
@@ -97,6 +98,20 @@ static enum cudriver_copy_kind shape_kind(const struct cudriver_layout *layout, 
     return dims == 2 ? CUDRIVER_COPY_3D : CUDRIVER_COPY_2D;
 }
 
+/* Whether the device reads pageable memory through the host's page tables, as GH200, GB200 and GB10
+ * do. */
+static bool is_coherent(CUdevice device)
+{
+    int pageable = 0, tables = 0;
+
+    return cuda.cuDeviceGetAttribute(&pageable, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
+                                     device) == CUDA_SUCCESS &&
+           cuda.cuDeviceGetAttribute(
+               &tables, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES, device) ==
+               CUDA_SUCCESS &&
+           pageable != 0 && tables != 0;
+}
+
 /* Dense between host and device. Asking the driver about small memory costs as much as the copy
  * call. */
 static void plan_dense(struct cudriver_copy_plan *plan, const char *low, const char *high)
@@ -116,6 +131,13 @@ static void plan_dense(struct cudriver_copy_plan *plan, const char *low, const c
      */
     plan->kind = plan->page_locked || (small && plan->blocking) ? CUDRIVER_COPY_DIRECT
                                                                 : CUDRIVER_COPY_STAGED;
+    if (plan->kind == CUDRIVER_COPY_STAGED && plan->blocking && settings.coherent &&
+        is_coherent(plan->dst.on_device ? plan->dst.ordinal : plan->src.ordinal)) {
+        plan->coherent = true;
+        plan->kind = platform_is_of_file((uintptr_t)low, (size_t)(high - low))
+                         ? CUDRIVER_COPY_STAGED
+                         : CUDRIVER_COPY_DIRECT;
+    }
 }
 
 /* One end is in host memory. */
@@ -207,7 +229,7 @@ void cudriver_copy_plan_make(struct cudriver_copy_plan *plan)
     plan->context = plan->dst.on_device ? plan->dst.context : plan->src.context;
     plan->host = plan->dst.on_device ? plan->src.host : plan->dst.host;
     plan->device = plan->dst.on_device ? plan->dst.device : plan->src.device;
-    plan->page_locked = plan->one_run = plan->unlooked = false;
+    plan->page_locked = plan->one_run = plan->coherent = plan->unlooked = false;
     same = plan->dst.on_device && plan->src.on_device && plan->dst.device == plan->src.device &&
            memcmp(layout->dst_strides, layout->src_strides,
                   (size_t)layout->ndim * sizeof layout->dst_strides[0]) == 0;

@@ -76,6 +76,7 @@ struct staging_settings {
     size_t crossover_up;   /* bytes from which on a copy up is staged */
     size_t crossover_down; /* the same for a copy down */
     size_t part;           /* bytes of a part, at most */
+    bool coherent;    /* leave pageable memory to devices that read it through the host's tables */
     size_t streaming; /* bytes of the largest blocking copy up that bypasses the caches; 0: none */
 };
 

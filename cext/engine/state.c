@@ -3,6 +3,7 @@
 #include "private.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "driver/driver.h"
@@ -91,6 +92,14 @@ static bool can_stream(void)
 #endif
 }
 
+/* CUDRIVER_COHERENT=0: copies are staged as elsewhere. */
+static bool setting_coherent(void)
+{
+    const char *text = getenv("CUDRIVER_COHERENT");
+
+    return text == NULL || strcmp(text, "0") != 0;
+}
+
 /* The defaults, from the process's CPUs or cudriver_staging_wish(). */
 static void settings_default(struct staging_settings *settings)
 {
@@ -105,6 +114,7 @@ static void settings_default(struct staging_settings *settings)
         .crossover_down = TUNING_STAGED_DOWN,
         .streaming = can_stream() ? TUNING_STREAMING : 0,
         .part = TUNING_PART,
+        .coherent = setting_coherent(),
         .linger = few ? 0 : TUNING_LINGER_NS,
     };
     settings->threads = threads < TUNING_THREADS_MOST ? threads : TUNING_THREADS_MOST;

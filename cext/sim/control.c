@@ -177,12 +177,14 @@ SIM_EXPORT int cudriver_sim_set_profile(const char *name)
         int version;
         bool stub;
         bool no_device;
+        bool coherent;
     } profiles[] = {
-        {"default", SIM_DEFAULT_VERSION, false, false},
-        {"stub", SIM_DEFAULT_VERSION, true, false},
-        {"old", 11000, false, false},
-        {"too_old", 10020, false, false},
-        {"no_device", SIM_DEFAULT_VERSION, false, true},
+        {"default", SIM_DEFAULT_VERSION, false, false, false},
+        {"stub", SIM_DEFAULT_VERSION, true, false, false},
+        {"old", 11000, false, false, false},
+        {"too_old", 10020, false, false, false},
+        {"no_device", SIM_DEFAULT_VERSION, false, true, false},
+        {"coherent", SIM_DEFAULT_VERSION, false, false, true},
     };
 
     for (size_t i = 0; i < sizeof profiles / sizeof profiles[0]; i++) {
@@ -190,6 +192,7 @@ SIM_EXPORT int cudriver_sim_set_profile(const char *name)
             atomic_store(&sim_knobs.version, profiles[i].version);
             atomic_store(&sim_knobs.stub, profiles[i].stub);
             atomic_store(&sim_knobs.no_device, profiles[i].no_device);
+            atomic_store(&sim_knobs.coherent, profiles[i].coherent);
             return 0;
         }
     }

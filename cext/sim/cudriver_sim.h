@@ -56,7 +56,8 @@ int cudriver_sim_set_late(unsigned long long microseconds);
 int cudriver_sim_set_registration_limit(unsigned long long bytes);
 
 /* "default"; "stub": every call returns STUB_LIBRARY (34); "old": CUDA 11.0; "too_old": CUDA 10.2;
- * "no_device": cuInit returns NO_DEVICE (100). -1 for another name. */
+ * "no_device": cuInit returns NO_DEVICE (100); "coherent": the devices read pageable memory through
+ * the host's page tables, by their attributes. -1 for another name. */
 int cudriver_sim_set_profile(const char *name);
 
 /*

@@ -240,6 +240,12 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
         atomic_load(&sim_knobs.version) < sim_call_since(CALL_cuMemPoolCreate)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    if ((attribute == CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS ||
+         attribute == CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES) &&
+        atomic_load(&sim_knobs.coherent)) {
+        *value = 1;
+        return CUDA_SUCCESS;
+    }
     for (size_t i = 0; i < sizeof attribute_values / sizeof attribute_values[0]; i++) {
         if (attribute_values[i].attribute == (int)attribute) {
             *value = attribute_values[i].value;

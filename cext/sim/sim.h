@@ -227,6 +227,7 @@ struct sim_knobs {
     atomic_ullong registration_limit;
     atomic_bool stub;
     atomic_bool no_device;
+    atomic_bool coherent; /* devices read pageable memory through the host's page tables */
 };
 
 extern struct sim_knobs sim_knobs;

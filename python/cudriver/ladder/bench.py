@@ -19,6 +19,11 @@ from cudriver.ladder.rungs import BY_NAME, RUNGS, Rung
 from cudriver.memory.room import host_room
 
 SCHEMA = 1
+COHERENT = (
+    "This GPU reads ordinary memory through the host's page tables, and cudriver leaves that to "
+    "it. It was never run on such a machine: please report this output, and that of "
+    "`CUDRIVER_COHERENT=0 cudriver bench`, which has the copies by cudriver's threads."
+)
 MEANINGLESS = "simulated driver: no GPU takes part, so no rates are given"
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -84,6 +89,8 @@ def measure(
             interrupted = True
             bench.notes.append("Interrupted: what is missing was not measured.")
         bench.forget()
+    if device.attributes.get("pageable_memory_access_uses_host_page_tables"):
+        bench.notes.append(COHERENT)
     if bench.simulated:
         for result in results:
             result.seconds = []

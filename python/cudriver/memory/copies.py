@@ -86,11 +86,15 @@ _WHY: dict[str, str | dict[str, str]] = {
         "dense locked": "dense on both sides and page-locked: one copy at the bus's own speed",
         "dense pageable": "dense and small: one driver copy, from this thread",
         "device": "dense on both sides of one device",
+        "coherent": "dense and pageable, and the device reads it through the host's page tables: "
+        "one driver copy",
     },
     "2D": _ROWS,
     "3D": _ROWS,
     "staged": {
         "dense pageable": "dense but pageable: worker threads move it through page-locked slots",
+        "coherent": "dense but in a mapped file, whose pages the device would read slowly through "
+        "the host's page tables: worker threads move it through page-locked slots",
         "strided locked": "strided in a way that the driver does not copy fast: packed into slots",
         "strided pageable": "strided and pageable: worker threads pack it into page-locked slots",
     },
@@ -138,12 +142,14 @@ def explain_copy(dst: AnyArray, src: AnyArray, /) -> CopyPlan:
     >>> cu.explain_copy(there, cu.pinned_zeros(1000)).path
     'direct'
     """
-    path, *numbers, dense, on_device, apart = _core._explain_copy(dst, src)
+    path, *numbers, dense, on_device, apart, coherent = _core._explain_copy(dst, src)
     page_locked = numbers[1]
     if path == "bounced":
         case = "apart" if apart else "no kernel"
     elif on_device:
         case = "device"
+    elif coherent:
+        case = "coherent"
     else:
         case = ("dense " if dense else "strided ") + ("locked" if page_locked else "pageable")
     why = _WHY[path]

@@ -1,0 +1,98 @@
+"""Devices that read pageable memory through the host's page tables: a profile of the simulator."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conftest import DRIVER
+from program import output
+
+SIZE = 4 << 20  # staged elsewhere
+
+pytestmark = pytest.mark.skipif(DRIVER == "real", reason="needs the simulated devices")
+
+
+@pytest.fixture
+def coherent(cu, sim) -> Iterator[Any]:
+    sim.set_profile("coherent")
+    yield sim
+    sim.set_profile("default")
+
+
+def of_file(path: Path) -> np.ndarray:
+    path.write_bytes(bytes(SIZE))
+    return np.memmap(path, np.uint8, "r+")
+
+
+def shared(path: Path) -> np.ndarray:
+    return np.frombuffer(mmap.mmap(-1, SIZE), np.uint8)
+
+
+MAKERS = {
+    "anonymous": (lambda path: np.zeros(SIZE, np.uint8), "direct", "page tables: one driver"),
+    "small": (lambda path: np.zeros(100, np.uint8), "direct", "dense and small"),
+    "of a file": (of_file, "staged", "mapped file"),
+    "shared": (shared, "staged", "mapped file"),  # a file without a name, to the system
+    "strided": (lambda path: np.zeros(2 * SIZE, np.uint8)[::2], "staged", "strided and pageable"),
+}
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_the_way_depends_on_the_memory(cu, coherent, kind: str, tmp_path: Path) -> None:
+    make, path, why = MAKERS[kind]
+    array = make(tmp_path / "file")
+    array[...] = np.random.default_rng(3).integers(0, 255, array.shape, np.uint8)
+    there = cu.device_zeros(array.shape, np.uint8)
+    for plan in (cu.explain_copy(there, array), cu.explain_copy(array, there)):
+        assert (plan.path, why in plan.why, plan.page_locked) == (path, True, False)
+    cu.copy(there, array)
+    right = array.copy()
+    assert (there.to_numpy() == right).all()
+    array[...] = 0
+    cu.copy(array, there)
+    assert (array == right).all()
+
+
+def test_page_locked_memory_goes_as_everywhere(cu, coherent) -> None:
+    plan = cu.explain_copy(cu.device_zeros(SIZE, "u1"), cu.pinned_zeros(SIZE, "u1"))
+    assert (plan.path, plan.why.endswith("bus's own speed")) == ("direct", True)
+
+
+def test_an_asynchronous_copy_keeps_the_streams_order(cu, coherent) -> None:
+    """The driver may read pageable memory at once: such a copy is staged here, too."""
+    stream, plain = cu.Stream(), np.zeros(SIZE, np.uint8)
+    first, second = cu.device_zeros(SIZE, np.uint8), cu.device_zeros(SIZE, np.uint8)
+    first.fill(7)
+    first.context.synchronize()
+    coherent.hold()
+    cu.copy_async(plain, first, stream)
+    last = cu.copy_async(second, plain, stream)
+    coherent.release()
+    last.wait()
+    assert (second.to_numpy() == 7).all()
+
+
+@pytest.mark.parametrize(("setting", "path"), [("0", "staged"), ("1", "direct"), (None, "direct")])
+def test_a_setting_has_the_last_word(setting: str | None, path: str) -> None:
+    program = """
+        import numpy as np
+        import cudriver as cu
+
+        plan = cu.explain_copy(cu.device_zeros(4 << 20, "u1"), np.zeros(4 << 20, "u1"))
+        print(plan.path, cu.Device(0).attributes["pageable_memory_access"])
+    """
+    said = output(program, CUDRIVER_COHERENT=setting, CUDRIVER_SIM_PROFILE="coherent")
+    assert said == f"{path} 1\n"
+
+
+def test_the_bench_asks_its_owner_to_report(cu, coherent) -> None:
+    from cudriver import ladder
+
+    notes = ladder.measure(cu.Device(0), [1 << 20], 1)["notes"]
+    assert ["CUDRIVER_COHERENT=0 cudriver bench" in note for note in notes] == [True]

@@ -46,15 +46,61 @@ def compiled(tmp_path: Path, source: str) -> str:
 SUBINTERPRETERS = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters"
 
 
-def test_missing_library_says_where_it_looked(tmp_path: Path) -> None:
-    missing = str(tmp_path / "libcuda.so.1")
-    asked = lines(ASK, CUDRIVER_LIBRARY=missing)
+#: What is no driver, or one that cannot be used: its text, source or profile of the simulator; how
+#: each line of ASK begins, and what it says beside. PATH is the library's.
+REFUSED: dict[str, tuple[str, str | None, str, list[str]]] = {
+    "a file that is not there": (
+        "none", None, "DriverNotFoundError",
+        ["PATH", "No such file", "CUDRIVER_LIBRARY=sim"],
+    ),
+    "a file that is no library": ("text", "not a library", "DriverNotFoundError", ["PATH"]),
+    "a library that is no driver": (
+        "source", "int nothing;", "UnsupportedDriverError",
+        ["PATH is not a CUDA driver library"],
+    ),
+    "a driver that lacks functions": (
+        "source",
+        "int cuDriverGetVersion(int *v) { *v = 12040; return 0; } int cuInit(void) { return 0; }",
+        "UnsupportedDriverError",
+        ["offers CUDA 12.4", "it lacks cuGetErrorName, cuGetErrorString, cuDeviceGet,", " more"],
+    ),
+    "a driver whose version fails": (
+        "source", "int cuDriverGetVersion(int *v) { (void)v; return 999; }", "",
+        ["cuDriverGetVersion failed with error 999"],
+    ),
+    "a stub": (
+        "profile", "stub", "UnsupportedDriverError 34 ",
+        ["CUDA_ERROR_STUB_LIBRARY (34)", "stubs folder"],
+    ),
+    "a driver that is too old": (
+        "profile", "too_old", "UnsupportedDriverError", ["offers CUDA 10.2", "11.0 or newer"],
+    ),
+    "no device": (
+        "profile", "no_device", "CudaError 100 cuInit(0): CUDA_ERROR_NO_DEVICE (100)",
+        ["CUDA_VISIBLE_DEVICES"],
+    ),
+    "zero devices": ("devices", "0", "CudaError 100 cuInit(0): CUDA_ERROR_NO_DEVICE (100)", []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_used_says_so(tmp_path: Path, name: str) -> None:
+    kind, text, begins, says = REFUSED[name]
+    path, environ = str(tmp_path / "libcuda.so.1"), {}
+    if kind == "source":
+        path = compiled(tmp_path, text or "")
+    elif kind == "text":
+        Path(path).write_text(text or "")
+    elif kind != "none":
+        path, environ = "sim", {f"CUDRIVER_SIM_{kind.upper()}": text}
+    asked = lines(ASK, CUDRIVER_LIBRARY=path, **environ)
     assert asked.pop() == "False"
+    if name.endswith(("device", "devices")):
+        assert asked.pop(0) == "fine", "the version needs no device"
     for line in asked:
-        assert line.startswith("DriverNotFoundError")
-        assert missing in line
-        assert "No such file" in line
-        assert "CUDRIVER_LIBRARY=sim" in line
+        assert line.startswith(begins)
+        for part in says:
+            assert part.replace("PATH", path) in line
 
 
 def test_no_system_driver_says_how_the_loader_looked() -> None:
@@ -77,13 +123,6 @@ def test_no_system_driver_says_how_the_loader_looked() -> None:
     assert "libcuda.so.1" in said
     assert "LD_LIBRARY_PATH=/nowhere/at/all" in said
     assert "/etc/ld.so.cache" in said
-
-
-def test_library_that_is_no_elf_file(tmp_path: Path) -> None:
-    path = tmp_path / "libcuda.so.1"
-    path.write_text("not a library")
-    asked = lines(ASK, CUDRIVER_LIBRARY=str(path))
-    assert all(line.startswith("DriverNotFoundError") and str(path) in line for line in asked[:-1])
 
 
 @pytest.mark.parametrize("by", ["CUDRIVER_LIBRARY", "use_driver"])
@@ -119,34 +158,6 @@ def test_what_is_no_regular_file_is_refused_unopened(tmp_path: Path, by: str) ->
             assert f"names is not a library: {path} is {kind}." in said[1]
 
 
-def test_library_that_is_no_driver(tmp_path: Path) -> None:
-    path = compiled(tmp_path, "int nothing;")
-    asked = lines(ASK, CUDRIVER_LIBRARY=path)
-    assert asked.pop() == "False"
-    for line in asked:
-        assert line.startswith("UnsupportedDriverError")
-        assert f"{path} is not a CUDA driver library" in line
-
-
-def test_driver_that_lacks_functions_is_told_which(tmp_path: Path) -> None:
-    source = (
-        "int cuDriverGetVersion(int *v) { *v = 12040; return 0; } int cuInit(void) { return 0; }"
-    )
-    path = compiled(tmp_path, source)
-    asked = lines(ASK, CUDRIVER_LIBRARY=path)
-    for line in asked[:-1]:
-        assert line.startswith("UnsupportedDriverError")
-        assert "offers CUDA 12.4" in line
-        assert "it lacks cuGetErrorName, cuGetErrorString, cuDeviceGet," in line
-        assert " more" in line
-
-
-def test_driver_whose_version_fails(tmp_path: Path) -> None:
-    path = compiled(tmp_path, "int cuDriverGetVersion(int *v) { (void)v; return 999; }")
-    asked = lines(ASK, CUDRIVER_LIBRARY=path)
-    assert all("cuDriverGetVersion failed with error 999" in line for line in asked[:-1])
-
-
 def test_load_may_be_tried_again_after_a_failure(tmp_path: Path) -> None:
     program = """
         import sys, cudriver as cu
@@ -162,40 +173,6 @@ def test_load_may_be_tried_again_after_a_failure(tmp_path: Path) -> None:
 
 
 # ---- profiles of the simulated driver ------------------------------------------------------------
-
-
-def test_stub_library_is_named_as_such() -> None:
-    asked = lines(ASK, CUDRIVER_LIBRARY="sim", CUDRIVER_SIM_PROFILE="stub")
-    assert asked.pop() == "False"
-    for line in asked:
-        assert line.startswith("UnsupportedDriverError 34 ")
-        assert "CUDA_ERROR_STUB_LIBRARY (34)" in line
-        assert "stubs folder" in line
-
-
-def test_too_old_a_driver_says_both_versions() -> None:
-    asked = lines(ASK, CUDRIVER_LIBRARY="sim", CUDRIVER_SIM_PROFILE="too_old")
-    assert asked.pop() == "False"
-    for line in asked:
-        assert line.startswith("UnsupportedDriverError")
-        assert "offers CUDA 10.2" in line
-        assert "11.0 or newer" in line
-
-
-def test_no_device() -> None:
-    asked = lines(ASK, CUDRIVER_LIBRARY="sim", CUDRIVER_SIM_PROFILE="no_device")
-    assert asked[0] == "fine", "the version needs no device"
-    assert asked.pop() == "False"
-    for line in asked[1:]:
-        assert line.startswith("CudaError 100 cuInit(0): CUDA_ERROR_NO_DEVICE (100)")
-        assert "CUDA_VISIBLE_DEVICES" in line
-
-
-def test_zero_devices() -> None:
-    asked = lines(ASK, CUDRIVER_LIBRARY="sim", CUDRIVER_SIM_DEVICES="0")
-    assert asked[0] == "fine"
-    assert all("CUDA_ERROR_NO_DEVICE" in line for line in asked[1:5])
-    assert asked[5] == "False"
 
 
 @pytest.mark.parametrize("version", ["11000", "11010", "11040", "11080", "12000", "12040", "13000"])

@@ -13,6 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from test_cli import SOURCES, run
 
+import casekit
 from cudriver.cli.explain import fold, folder, render_page, rule_names
 from cudriver.fleet.rules import registry as fleet_rules
 from cudriver.stack import explain
@@ -21,93 +22,11 @@ from cudriver.stack.rules import registry
 from cudriver.stack.text import columns
 
 TEXTS = ["EX101", "EX102", "EX103", "EX104"]  # texts without a rule
-
-# Texts as people posted them, and the rule they belong to.
+# Errors, tracebacks and logs as people paste them, and the rule that each belongs to.
+_, PASTED = casekit.read(Path(__file__).with_name("pasted.txt"))
 MESSAGES = {
-    "CU101": [
-        "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA "
-        "GPU and installed a driver from http://www.nvidia.com/Download/index.aspx",
-        "OSError: libcuda.so.1: cannot open shared object file: No such file or directory",
-    ],
-    "CU102": ["RuntimeError: CUDA driver initialization failed: CUDA driver is a stub library"],
-    "CU103": [
-        "RuntimeError: The NVIDIA driver on your system is too old (found version 12080).",
-        "CUDA error: CUDA driver version is insufficient for CUDA runtime version",
-    ],
-    "CU104": ["Failed to initialize NVML: Driver/library version mismatch"],
-    "CU105": [
-        "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 803: system has "
-        "unsupported display driver / cuda driver combination"
-    ],
-    "CU106": ["Error 804: forward compatibility was attempted on non supported HW"],
-    "CU107": ["Failed to initialize NVML: Unknown Error"],
-    "CU109": ["CUDA error: the provided PTX was compiled with an unsupported toolchain."],
-    "CU110": [
-        "RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment"
-    ],
-    "CU202": [
-        "RuntimeError: The detected CUDA version (11.8) mismatches the version that was used to "
-        "compile PyTorch (12.4). Please make sure to use the same CUDA versions."
-    ],
-    "CU204": [
-        "OSError: CUDA_HOME environment variable is not set. Please set it to your CUDA install "
-        "root.",
-        "RuntimeError: Couldn't find a suitable version of ptxas",
-    ],
-    "CU207": [
-        "error: #error -- unsupported GNU version! gcc versions later than 13 are not supported!"
-    ],
-    "CU301": [
-        "RuntimeError: cuDNN version incompatibility: PyTorch was compiled against (8, 7, 0) but "
-        "found runtime version (8, 2, 4)."
-    ],
-    "CU303": [
-        "ImportError: /env/lib/libcusparse.so.12: undefined symbol: __nvJitLinkComplete_12_4, "
-        "version libnvJitLink.so.12",
-        "ImportError: libtorch_cuda.so: undefined symbol: ncclCommRegister",
-        "WARNING[XFORMERS]: xFormers can't load C++/CUDA extensions. xFormers was built for:",
-    ],
-    "CU304": ["CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH"],
-    "CU305": [
-        "ImportError: libcusparseLt.so.0: cannot open shared object file: No such file or "
-        "directory",
-        "RuntimeError: Could not load libtorchcodec. Likely causes:",
-    ],
-    "CU306": ["nvrtc: error: failed to open libnvrtc-builtins.so.13.0."],
-    "CU404": [
-        "ModuleNotFoundError: No module named 'torch.nn'",
-        "ModuleNotFoundError: No module named 'numpy._core._multiarray_umath'",
-        "ImportError: cannot import name 'nn' from partially initialized module 'torch' (most "
-        "likely due to a circular import) (/env/torch/__init__.py)",
-        "ImportError: cannot import name 'einsum' from 'torch.functional' (/env/functional.py)",
-    ],
-    "CU405": [
-        "RuntimeError: Detected that PyTorch and torchvision were compiled with different CUDA "
-        "major versions."
-    ],
-    "CU501": [
-        "RuntimeError: CUDA error: no kernel image is available for execution on the device",
-        "NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the current "
-        "PyTorch installation.",
-    ],
-    "EX101": [
-        "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with "
-        "multiprocessing, you must use the 'spawn' start method"
-    ],
-    "EX102": [
-        "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1970, unhandled "
-        "system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.20.5",
-        "ncclInternalError: Internal check failed.",
-    ],
-    "EX103": [
-        "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling "
-        "`cublasCreate(handle)`",
-        "RuntimeError: CUDA error: device-side assert triggered",
-    ],
-    "EX104": [
-        "E0000 00:00:1 cuda_dnn.cc:8310] Unable to register cuDNN factory: Attempting to register "
-        "factory for plugin cuDNN when one has already been registered"
-    ],
+    rule: [case.words for case in PASTED.values() if case.told == rule]
+    for rule in {case.told for case in PASTED.values()}
 }
 
 
@@ -217,7 +136,15 @@ def test_the_environment_chooses_the_language(variables, chinese):
 def test_lang_overrides_the_environment():
     chinese = {"LC_ALL": "zh_CN.UTF-8", "PYTHONIOENCODING": "utf-8"}
     assert "驱动太旧" in run("explain", "CU103", "--lang", "zh").stdout
-    assert "驱动太旧" in run("explain", MESSAGES["CU103"][0], "--lang", "zh").stdout.split("\n")[0]
+    assert (
+        "驱动太旧"
+        in run(
+            "explain",
+            MESSAGES["CU103"][0],
+            "--lang",
+            "zh",
+        ).stdout.split("\n")[0]
+    )
     assert "driver too old" in run("explain", "CU103", "--lang", "en", **chinese).stdout
     assert run("explain", "CU103", "--lang", "de").returncode == 2
     for words, title in (((), "driver too old"), (("--lang", "zh"), "驱动太旧")):
@@ -227,11 +154,23 @@ def test_lang_overrides_the_environment():
         assert title in rule["page"].partition("\n")[0]
 
 
-@pytest.mark.parametrize(
-    ("rule", "message"), [(rule, m) for rule, group in MESSAGES.items() for m in group]
-)
-def test_a_posted_error_finds_its_rule(rule, message):
-    assert rule in [found.rule for found in explain.match(message)][:2]
+@pytest.mark.parametrize("name", PASTED)
+def test_a_pasted_text_finds_its_rule_first(name):
+    found = explain.match(PASTED[name].words)
+    assert [match.rule for match in found[:1]] == [PASTED[name].told], found
+
+
+def test_what_is_no_fault_of_cuda_s_finds_none():
+    for text in (
+        "ModuleNotFoundError: No module named 'torch'",
+        "ImportError: libGL.so.1: cannot open shared object file: No such file or directory",
+        "RuntimeError: mat1 and mat2 shapes cannot be multiplied (8x3 and 4x2)",
+        "FileNotFoundError: [Errno 2] No such file or directory: 'data/python/train.csv'",
+        "KeyError: 'cudnn'",
+        "node1:4521:4521 [0] NCCL INFO NCCL version 2.27.3+cuda12.9",
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+    ):
+        assert explain.match(text) == [], text
 
 
 def said():
@@ -379,7 +318,7 @@ PATTERNS = json.loads(Path(explain.FOLDER, explain.PATTERNS).read_text())
 WORDS = sorted({word for group in PATTERNS.values() for pattern in group
                 for part in pattern.split(".*")
                 for word in (re.sub(r"\\(.)|[][(){}|?*+^!]", r"\1", part), part)})  # fmt: skip
-WORDS += [message for group in MESSAGES.values() for message in group]
+WORDS += [case.words for case in PASTED.values() if "\n" not in case.words]
 WORDS += [
     "CUDA",
     "NO_DEVICE",

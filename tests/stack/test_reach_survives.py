@@ -1,178 +1,25 @@
 """Sources that go on without what they name: no error is told. The oracle is the real import."""
 
 import py_compile
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 import zipfile
+from pathlib import Path
 
 import pytest
 import real
 from test_breakage_built import SUFFIX, Venv, pytestmark  # noqa: F401
 
+import casekit
 from cudriver.stack.collect.modules import Modules, Place
 from cudriver.stack.model import Environment
 from cudriver.stack.rootfs import Root
 
+_, CASES = casekit.read(Path(__file__).with_name("survives.txt"))
 VERSION = "__version__ = '2.8.0'\ncuda = None\nhip = None\n"
-
-# By what survives: the sources of torch, and which of them is edited (None: is gone).
-CASES = {
-    "a return before the import": (
-        {
-            "__init__.py": """
-def _load():
-    if not []:
-        return
-    from torch import part
-_load()
-""",
-            "part.py": "x = 1\n",
-        },
-        None,
-    ),
-    "a return of a version": (
-        {
-            "__init__.py": """
-import sys
-def _load():
-    if sys.version_info >= (3, 9):
-        return
-    from torch import part
-_load()
-""",
-            "part.py": "x = 1\n",
-        },
-        None,
-    ),
-    "a return in a try": (
-        {
-            "__init__.py": """
-def _load():
-    try:
-        from torch import fast
-        return fast
-    except ImportError:
-        pass
-    from torch import part
-    return part
-_impl = _load()
-""",
-            "fast.py": "x = 1\n",
-            "part.py": "x = 1\n",
-        },
-        None,
-    ),
-    "a context that catches": (
-        {
-            "__init__.py": """
-class try_import:
-    def __enter__(self): pass
-    def __exit__(self, *error): return True
-with try_import() as _imports:
-    from torch import part
-""",
-            "part.py": "x = 1\n",
-        },
-        None,
-    ),
-    "a context that catches, written as a function": (
-        {
-            "__init__.py": """
-import contextlib
-@contextlib.contextmanager
-def guard():
-    try:
-        yield
-    except ImportError:
-        pass
-with guard():
-    from torch import part
-""",
-            "part.py": "x = 1\n",
-        },
-        None,
-    ),
-    "a generator that nobody asks": (
-        {
-            "__init__.py": """
-def _load():
-    from torch import part
-    yield part
-_parts = _load()
-""",
-            "part.py": "x = 1\n",
-        },
-        None,
-    ),
-    "a function that another takes the name of": (
-        {
-            "__init__.py": """
-import functools
-def _load():
-    from torch import part
-@functools.cache
-def _load():
-    pass
-_load()
-""",
-            "part.py": "x = 1\n",
-        },
-        None,
-    ),
-    "a name bound anew": (
-        {
-            "__init__.py": """
-from torch import part
-part = part.x
-parts = part.split('.')
-""",
-            "part.py": "x = '1'\n",
-        },
-        "x = '1'\n",
-    ),
-    "a name of a function's global statement": (
-        {
-            "__init__.py": "from torch.part import x\n",
-            "part.py": "def _load():\n    global x\n    x = 1\n_load()\n",
-        },
-        "def _load():\n    global x\n    x = 1\n_load()\n",
-    ),
-    "names that exec binds": (
-        {
-            "__init__.py": "from torch.part import x\n",
-            "part.py": "for _name in ('x', 'y'):\n    exec(f'{_name} = 1')\n",
-        },
-        "for _name in ('x', 'y'):\n    exec(f'{_name} = 1')\n",
-    ),
-    "names that __getattr__ makes": (
-        {
-            "__init__.py": "from torch.part import x\n",
-            "part.py": "if True:\n    def __getattr__(name):\n        return 1\n",
-        },
-        "if True:\n    def __getattr__(name):\n        return 1\n",
-    ),
-    "names of an assigned __getattr__": (
-        {
-            "__init__.py": "from torch.part import x\n",
-            "part.py": "__getattr__ = lambda name: 1\n",
-        },
-        "__getattr__ = lambda name: 1\n",
-    ),
-    "a name that another module sets": (
-        {
-            "__init__.py": "from torch import part, other\nx = part.x\n",
-            "part.py": "",
-            "other.py": "from torch import part\npart.x = 1\n",
-        },
-        "",
-    ),
-    "a large source": (
-        {"__init__.py": "from torch.part import x\n", "part.py": "x = 1\n"},
-        "x = 1\ny = [\n" + "    'a',\n" * 300_000 + "]\n",
-    ),
-}
 
 
 def made(path, sources: dict[str, str], *requires: str) -> Venv:
@@ -186,32 +33,45 @@ def made(path, sources: dict[str, str], *requires: str) -> Venv:
     return venv
 
 
-def errors(venv: Venv, **variables: str) -> list[tuple[str, str | None]]:
-    report = real.check(venv.path, environ=real.clean_environ(**variables), probe_driver=False)
+@pytest.mark.parametrize("case", CASES)
+def test_no_error_is_told(tmp_path, case):
+    """survives.txt: torch's sources, of which part.py is gone or edited."""
+    parts = re.split(r"^--- (.+)\n", CASES[case].words + "\n", flags=re.M)
+    sources = dict(zip(parts[1::2], parts[2::2], strict=True))
+    sources["__init__.py"] = "from .version import __version__\n" + sources["__init__.py"]
+    part = made(tmp_path, sources).site / "torch/part.py"
+    if CASES[case].told == "gone":
+        part.unlink()
+    else:
+        part.write_text("# edited here\n" + sources["part.py"])
+    survives(tmp_path)
+
+
+def test_a_large_source_that_was_edited(tmp_path):
+    init = "from .version import __version__\nfrom torch.part import x\n"
+    venv = made(tmp_path, {"__init__.py": init, "part.py": "x = 1\n"})
+    with open(venv.site / "torch/part.py", "a") as file:
+        file.write("y = [\n" + "    'a',\n" * 300_000 + "]\n")
+    survives(tmp_path)
+
+
+def survives(path, **variables: str) -> None:
+    """The import in the environment that was made there, and so no error is told."""
+    assert real.import_error(path / "env", **variables) is None
+    assert errors(path / "env", **variables) == []
+
+
+def errors(venv, **variables: str) -> list[tuple[str, str | None]]:
+    report = real.check(venv, environ=real.clean_environ(**variables), probe_driver=False)
     machine = "CU1", "CU401"  # CU401 is an error where the machine has a GPU
     told = [f for f in report.findings if f.severity == "error"]
     return [(f.title, f.predicts) for f in told if not f.rule.startswith(machine)]
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_no_error_is_told(tmp_path, case):
-    sources, text = CASES[case]
-    init = "from .version import __version__\n" + sources["__init__.py"]
-    venv = made(tmp_path, {**sources, "__init__.py": init})
-    part = venv.site / "torch/part.py"
-    if text is None:
-        part.unlink()
-    else:
-        part.write_text("# edited here\n" + text)
-    assert real.import_error(venv.path) is None
-    assert errors(venv) == []
-
-
 def test_a_required_distribution_of_which_python_has_the_module(tmp_path):
     init = "import dataclasses\nfrom .version import __version__\n"
-    venv = made(tmp_path, {"__init__.py": init}, "dataclasses")
-    assert real.import_error(venv.path) is None
-    assert errors(venv) == []
+    made(tmp_path, {"__init__.py": init}, "dataclasses")
+    survives(tmp_path)
 
 
 @pytest.mark.parametrize("where", ["a zip file", "a folder that code adds", "a compiled file"])
@@ -230,8 +90,7 @@ def test_a_required_distribution_whose_module_is_elsewhere(tmp_path, where):
         (venv.site / "helper.pth").write_text(code)
     else:
         py_compile.compile(str(source), str(venv.site / "helper.pyc"))
-    assert real.import_error(venv.path) is None
-    assert errors(venv) == []
+    survives(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -246,8 +105,7 @@ def test_a_required_distribution_whose_module_the_package_brings(tmp_path, code)
     venv = made(tmp_path, {"__init__.py": init}, "helper")
     (venv.site / "torch/vendor").mkdir()
     (venv.site / "torch/vendor/helper.py").write_text("x = 1\n")
-    assert real.import_error(venv.path) is None
-    assert errors(venv) == []
+    survives(tmp_path)
 
 
 def test_a_folder_that_joins_those_of_the_same_name(tmp_path):
@@ -261,8 +119,7 @@ def test_a_folder_that_joins_those_of_the_same_name(tmp_path):
     files = [venv.site / f"helper/{name}.py" for name in ("__init__", "a")]
     venv.distribution("helper", "1.0", files=files)
     side = {"PYTHONPATH": str(tmp_path / "side")}
-    assert real.import_error(venv.path, **side) is None
-    assert errors(venv, **side) == []
+    survives(tmp_path, **side)
 
 
 @pytest.mark.parametrize(
@@ -279,7 +136,7 @@ def test_texts_of_an_extension_module(tmp_path, text, names):
     init = "from torch import _x\nfrom .version import __version__\n"
     venv = made(tmp_path, {"__init__.py": init}, "helper")
     extension(venv, text)
-    assert bool(errors(venv)) == names
+    assert bool(errors(venv.path)) == names
 
 
 def extension(venv, text, data=""):
@@ -310,8 +167,7 @@ def test_an_extension_module_without_what_no_loader_maps(tmp_path):
     end = max(int(line.split()[0], 16) + int(line.split()[3], 16) for line in loads)
     assert not any(file.read_bytes()[end - 64 : end])
     file.write_bytes(file.read_bytes()[: end + 64])
-    assert real.import_error(venv.path) is None
-    assert errors(venv) == []
+    survives(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["helper", "another"])
@@ -330,8 +186,7 @@ def test_an_extension_module_that_names_what_it_imports_later(tmp_path, name):
     venv.distribution(name, "1.0", files=files)
     extension(venv, "helper.part\\0")
     files[-1].unlink()
-    assert real.import_error(venv.path) is None
-    assert errors(venv) == []
+    survives(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -384,7 +384,7 @@ class _Lender:
         return self.of.__dlpack_device__()
 
 
-@covers("load_npy", "load_npz", "load_safetensors")
+@covers("iter_safetensors", "load_npy", "load_npz", "load_safetensors")
 def arrays_from_files(cu: Any) -> None:
     header = b'{"x":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}}'
     with tempfile.TemporaryDirectory() as folder:
@@ -395,6 +395,8 @@ def arrays_from_files(cu: Any) -> None:
         cu.load_npy(f"{folder}/a.npy", stream=cu.Stream()).to_numpy()
         cu.load_npz(f"{folder}/a.npz")["a"].to_numpy()
         assert cu.load_safetensors(f"{folder}/a.safetensors")["x"].to_numpy().tobytes() == b"abc"
+        cut = cu.iter_safetensors([f"{folder}/a.safetensors"], slices={"x": slice(1, None)})
+        assert [array.to_numpy().tobytes() for _, array in cut] == [b"bc"]
 
 
 @covers("copy_threads", "set_copy_threads")

@@ -1,4 +1,4 @@
-/* device_empty(), device_zeros(), to_device(). */
+/* device_empty(), device_zeros(), to_device(); _views(). */
 #include "python/arguments.h"
 #include "device_array.h"
 #include "python/numpy_bridge.h"
@@ -170,9 +170,62 @@ static PyObject *module_to_device(PyObject *module, PyObject *const *args, Py_ss
     return array;
 }
 
+/* New reference: a C-ordered view of `of`, whose memory is dense, from a byte of it on. `kind`: its
+ * shape and dtype. */
+static PyObject *view_at(DeviceArrayObject *of, PyObject *place, PyObject *kind)
+{
+    Py_ssize_t shape[CUDRIVER_MAX_DIMS], itemsize, begin = PyLong_AsSsize_t(place), length = -1;
+    PyObject *dtype, *array = NULL;
+    bool writable;
+    size_t bytes;
+    char *low;
+    int ndim;
+
+    if (PyErr_Occurred() || !PyTuple_Check(kind) || PyTuple_GET_SIZE(kind) != 2 ||
+        cudriver_shape_parse(PyTuple_GET_ITEM(kind, 0), &ndim, shape) < 0 ||
+        cudriver_numpy_dtype(PyTuple_GET_ITEM(kind, 1), &dtype, &itemsize) < 0) {
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "a kind is a pair");
+    }
+    cudriver_numpy_extent(of->array, &low, &bytes, &writable);
+    length = cudriver_shape_bytes(ndim, shape, itemsize);
+    if (length >= 0 &&
+        (begin < 0 || (size_t)begin > bytes || (size_t)length > bytes - (size_t)begin)) {
+        PyErr_Format(PyExc_ValueError, "%zd bytes from byte %zd on are not all in %R", length,
+                     begin, of);
+    } else if (length >= 0) {
+        array = cudriver_numpy_over(NULL, low + begin, dtype, ndim, shape, NULL, false, writable);
+    }
+    Py_DECREF(dtype);
+    return cudriver_device_array_view(of, array);
+}
+
+/* _views(array, places, kinds) */
+static PyObject *module_views(PyObject *module, PyObject *args)
+{
+    CUDRIVER_LOCK();
+    PyObject *array, *places, *kinds, *views = NULL;
+
+    if (!PyArg_ParseTuple(args, "O!O!O!", cudriver_state_of_module(module)->device_array_type,
+                          &array, &PyList_Type, &places, &PyList_Type, &kinds)) {
+        return NULL;
+    }
+    views = PyList_New(0);
+    for (Py_ssize_t i = 0;
+         views != NULL && i < PyList_GET_SIZE(places) && i < PyList_GET_SIZE(kinds); i++) {
+        PyObject *view = view_at((DeviceArrayObject *)array, PyList_GET_ITEM(places, i),
+                                 PyList_GET_ITEM(kinds, i));
+        if (view == NULL || PyList_Append(views, view) < 0) {
+            Py_CLEAR(views);
+        }
+        Py_XDECREF(view);
+    }
+    return views;
+}
+
 PyMethodDef cudriver_device_make_functions[] = {
     {"device_empty", CUDRIVER_FAST(module_device_empty), DOC_device_empty},
     {"device_zeros", CUDRIVER_FAST(module_device_zeros), DOC_device_zeros},
     {"to_device", CUDRIVER_FAST(module_to_device), DOC_to_device},
+    {"_views", module_views, METH_VARARGS, DOC__views},
     {NULL},
 };

@@ -75,7 +75,7 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
     from cudriver.memory.pool import HostMemoryStats, host_memory_stats
     from cudriver.memory.rows import copy_many, copy_rows
     from cudriver.memory.shared import SharedMemory
-    from cudriver.weights import load_npy, load_npz, load_safetensors
+    from cudriver.weights import iter_safetensors, load_npy, load_npz, load_safetensors
 
 __all__ = [
     "Allocation",
@@ -125,6 +125,7 @@ __all__ = [
     "init",
     "is_available",
     "is_pinned",
+    "iter_safetensors",
     "live_allocations",
     "load_npy",
     "load_npz",
@@ -175,7 +176,7 @@ _HOMES = {
     "memory.pool": ("HostMemoryStats", "host_memory_stats"),
     "memory.rows": ("copy_many", "copy_rows"),
     "memory.shared": ("SharedMemory",),
-    "weights": ("load_npy", "load_npz", "load_safetensors"),
+    "weights": ("iter_safetensors", "load_npy", "load_npz", "load_safetensors"),
 }  # of what is not in the core
 
 

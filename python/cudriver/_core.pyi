@@ -1630,6 +1630,11 @@ def _live() -> list[tuple[tuple[Any, ...], bool]]:
 def _export(array: DeviceArray, stream: int, old: bool, copied: bool, /) -> object:
     """A capsule of DLPack, of the kind before version 1.0 if `old`."""
 
+def _views(
+    array: DeviceArray, places: list[int], kinds: list[tuple[tuple[int, ...], np.dtype[Any]]], /
+) -> list[DeviceArray]:
+    """C-ordered views of a dense array: each from a byte of it on, of a shape and a dtype."""
+
 def _mark_copied(capsule: object, /) -> None:
     """Say in a capsule of DLPack that its tensor is a copy, if it is of a kind that can."""
 

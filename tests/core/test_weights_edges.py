@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import json
 import os
@@ -80,14 +81,14 @@ def test_what_one_read_has(
     sources = {name: SimpleNamespace(path=name) for name in "ab"}
     made: list[Any] = [
         SimpleNamespace(
-            source=sources[name], offset=int(offset), target=Bytes(name, 0, int(length))
+            source=sources[name], offset=int(offset), target=Bytes(name, 0, int(length)), pitch=0
         )
         for name, offset, length in map(str.split, pieces)
     ]
     found = [
         " ".join([
             f"{job.source.path}{job.offset}+{job.nbytes}",
-            *(f"{to.name}[{to.first}:{to.first + to.nbytes}]@{at}" for at, to in job.parts),
+            *(f"{to.name}[{to.first}:{to.first + to.nbytes}]@{at}" for at, to, _ in job.parts),
         ])
         for job in reading.jobs(made)
     ]  # fmt: skip
@@ -111,24 +112,24 @@ def test_a_slot_is_used_again_when_its_copies_are_over(
 
 @pytest.mark.parametrize(
     ("nbytes", "copy_threads", "threads"),
-    [(0, 4, 1), (1, 4, 1), (2001, 4, 3), (4000, 4, 4), (9000, 4, 4), (9000, 1, 1)],
+    [(0, 4, 0), (1, 4, 1), (2001, 4, 3), (4000, 4, 4), (9000, 4, 4), (9000, 1, 1)],
 )
 def test_as_many_threads_as_there_are_reads_and_no_more_than_copies_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nbytes: int, copy_threads: int, threads: int
 ) -> None:
-    asked = []
+    run: list[Any] = []
 
     class Pool(reading.ThreadPoolExecutor):
-        def __init__(self, count: int, **options: Any) -> None:
-            asked.append(count)
-            super().__init__(count, **options)
+        def submit(self, function: Any, /, *words: Any, **more: Any) -> Any:
+            run.append(function)
+            return super().submit(function, *words, **more)
 
     monkeypatch.setattr(reading, "SLOT", 1000)
     monkeypatch.setattr(reading, "copy_threads", lambda: copy_threads)
     monkeypatch.setattr(reading, "ThreadPoolExecutor", Pool)
     (tmp_path / "x").write_bytes(raw({"x": entry("U8", [nbytes], 0, nbytes)}, bytes(nbytes)))
     cu.load_safetensors(tmp_path / "x")
-    assert asked == [threads]
+    assert len(run) == threads
 
 
 def test_a_read_in_two_parts_has_no_byte_twice(
@@ -692,12 +693,12 @@ def test_progress_counts_all_that_was_read(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(reading, "SLOT", 10)
     readers = []
 
-    class Reader(reading.Reader):
+    class Reading(reading.Reading):
         def __init__(self, *words: Any) -> None:
             super().__init__(*words)
             readers.append(self)
 
-    monkeypatch.setattr(reading, "Reader", Reader)
+    monkeypatch.setattr("cudriver.weights.safetensors.Reading", Reading)
     (tmp_path / "x").write_bytes(raw({"x": entry("U8", [95], 0, 95)}, bytes(95)))
     cu.load_safetensors(tmp_path / "x")
     assert [reader.done for reader in readers] == [95]
@@ -710,22 +711,32 @@ def test_the_index_is_kept_to_the_headers_limit(
     path = tmp_path / "a.index.json"
     path.write_text(json.dumps({"weight_map": {"x": "x"}, "more": "than the file's header" * 9}))
     size = path.stat().st_size
-    monkeypatch.setattr("cudriver.weights.safetensors.HEADER_MOST", size)
+    monkeypatch.setattr("cudriver.weights.safetensors_format.HEADER_MOST", size)
     assert [*cu.load_safetensors(path)] == ["x"]
-    monkeypatch.setattr("cudriver.weights.safetensors.HEADER_MOST", size - 1)
+    monkeypatch.setattr("cudriver.weights.safetensors_format.HEADER_MOST", size - 1)
     assert said(path, path.read_bytes()).startswith("FILE: the header is not valid JSON: ")
 
 
-def test_types_are_looked_at_in_all_files_before_memory_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("options", [{}, {"names": ["x", "y"]}, {"slices": {"x": slice(1)}}])
+def test_types_are_looked_at_before_memory_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: Any
 ) -> None:
+    """Of all files, but where all tensors are wanted: then each file's when its turn comes."""
     (tmp_path / "x").write_bytes(raw({"x": entry("U8", [1], 0, 1)}, b"a"))
     (tmp_path / "y").write_bytes(raw({"y": entry("BF16", [1], 0, 2)}, b"ab"))
     index(tmp_path / "a.index.json", x="x", y="y")
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
-    monkeypatch.setattr("cudriver.weights.safetensors.device_empty", pytest.fail)
+    if options:
+        monkeypatch.setattr("cudriver.weights.safetensors.device_empty", pytest.fail)
+    gc.collect()
+    before = device_arrays()
     with pytest.raises(ImportError, match="NumPy has no bfloat16; the package ml_dtypes has it"):
-        cu.load_safetensors(tmp_path / "a.index.json")
+        cu.load_safetensors(tmp_path / "a.index.json", **options)
+    monkeypatch.setattr("cudriver.weights.safetensors.device_empty", pytest.fail)
+    with pytest.raises(ImportError, match="NumPy has no bfloat16"):
+        cu.load_safetensors(tmp_path / "y", **options and {"names": ["y"]})
+    gc.collect()
+    assert device_arrays() == before
 
 
 def test_the_allocation_is_in_the_streams_order(

@@ -20,11 +20,11 @@ from cudriver._core import DeviceArray, device_empty
 from cudriver.weights.reading import (
     LENGTHS,
     Piece,
+    Reading,
     Source,
     chosen,
     in_bytes,
     is_shape,
-    read,
     shown,
     stream_of,
 )
@@ -97,7 +97,10 @@ def loaded(
             )
             for name, each in found.items()
         }
-        read([Piece(source, found[name].begin, in_bytes(memory[name])) for name in found], order)
+        pieces = [Piece(source, found[name].begin, in_bytes(memory[name])) for name in found]
+        with Reading(order) as reading:
+            reading.add(pieces)
+            reading.finish()
     return {name: array.T if found[name].fortran else array for name, array in memory.items()}
 
 

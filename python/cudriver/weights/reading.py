@@ -12,6 +12,8 @@ import math
 import os
 import sys
 import threading
+import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -30,17 +32,23 @@ from cudriver._core import (
 )
 from cudriver._regular import open_regular
 from cudriver.memory.copies import copy_threads
+from cudriver.memory.rows import copy_many
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from numpy.typing import NDArray
 
     from cudriver.typing import DeviceLike, StreamLike
 
 # Bytes that one call reads and one copy moves, at most. A cached file of 5.4 GB, an H200's host, 12
 # threads: 1 MiB 13 GB/s, 2 MiB 41, 4 MiB 51, 8 MiB 50, 16 MiB 37. One copy of the mapped file: 52.
 SLOT = 4 << 20
+APART = 64 << 10  # bytes of a row from which on rows that lie apart are read one by one
+PAUSE = 2e-4  # seconds
 SHOWN = 10**9  # bytes from which on progress is shown on a terminal
 DIMENSIONS = 64  # of an array, at most
+LIMIT = 1 << 63  # of a length or an offset
 LENGTHS = f"at most {DIMENSIONS} lengths, and of fewer than 2**63 bytes"  # what a shape is
 QUOTED = 100  # characters of a value in a message, at most
 
@@ -128,7 +136,7 @@ def is_shape(found: Sequence[Any], bits: int) -> bool:
 
 def are_sizes(found: Iterable[Any]) -> bool:
     """Whether these are numbers that can be lengths or offsets."""
-    return all(type(n) is int and 0 <= n < 1 << 63 for n in found)
+    return not [n for n in found if type(n) is not int or not 0 <= n < LIMIT]
 
 
 def chosen(path: str, found: Iterable[str], names: Iterable[str] | None) -> set[str]:
@@ -155,11 +163,16 @@ def in_bytes(array: DeviceArray) -> DeviceArray:
 
 @dataclass(frozen=True)
 class Piece:
-    """Bytes of a file, from `offset` on, that fill `target`, a one-dimensional array of bytes."""
+    """Bytes of a file, from `offset` on, that fill `target`.
+
+    The target is a one-dimensional array of bytes; or one of rows, which lie `pitch` bytes apart in
+    the file.
+    """
 
     source: Source
     offset: int
     target: DeviceArray
+    pitch: int = 0
 
 
 @dataclass
@@ -169,13 +182,16 @@ class Job:
     source: Source
     offset: int
     nbytes: int = 0
-    parts: list[tuple[int, DeviceArray]] = field(default_factory=list)  # where in the slot, target
+    parts: list[tuple[int, DeviceArray, int]] = field(default_factory=list)  # at, target, pitch
 
 
 def jobs(pieces: Iterable[Piece]) -> Iterator[Job]:
     """Cuts pieces into reads of at most SLOT bytes; small neighbours in a file share one."""
     job: Job | None = None
     for piece in sorted(pieces, key=lambda piece: (piece.source.path, piece.offset)):
+        if piece.pitch:
+            yield from row_jobs(piece)
+            continue
         done = 0
         while done < piece.target.nbytes:
             offset = piece.offset + done
@@ -189,48 +205,204 @@ def jobs(pieces: Iterable[Piece]) -> Iterator[Job]:
                     yield job
                 job = Job(piece.source, offset)
             count = min(SLOT - job.nbytes, piece.target.nbytes - done)
-            job.parts.append((job.nbytes, piece.target[done : done + count]))
+            job.parts.append((job.nbytes, piece.target[done : done + count], 0))
             job.nbytes += count
             done += count
     if job is not None:
         yield job
 
 
-class Reader:
-    """The threads' common work: a list of jobs, and how far it has come."""
+def row_jobs(piece: Piece) -> Iterator[Job]:
+    """Reads of rows that lie apart: many at once with what lies between, or each in parts."""
+    rows, row = piece.target.shape
+    step = SLOT // piece.pitch
+    if step < 2 or row > APART:
+        for i in range(rows):
+            yield from jobs([Piece(piece.source, piece.offset + i * piece.pitch, piece.target[i])])
+        return
+    for first in range(0, rows, step):
+        some = piece.target[first : first + step]
+        nbytes = (len(some) - 1) * piece.pitch + row
+        offset = piece.offset + first * piece.pitch
+        yield Job(piece.source, offset, nbytes, [(0, some, piece.pitch)])
 
-    def __init__(self, work: list[Job], stream: StreamLike) -> None:
-        self.work: Iterator[Job] = iter(work)
+
+@dataclass
+class Batch:
+    """Pieces that were added together: how many bytes of them have not landed."""
+
+    left: int
+
+
+class Reading:
+    """Reads pieces in threads and queues their copies on a stream. close() stops it.
+
+    The threads hold the GIL between two reads. Who has work of its own meanwhile calls pause() now
+    and then, so that they need not wait for it.
+
+    landing: bytes have landed when they are on the device, not when their copy is queued.
+    """
+
+    def __init__(self, stream: StreamLike, *, landing: bool = False) -> None:
         self.stream = stream
-        self.lock: threading.Lock = threading.Lock()  # guards work, done and stopped
+        self.landing = landing
+        self.changed: threading.Condition = threading.Condition()  # guards all that follows
+        self.work: deque[tuple[Batch, Iterator[Job]]] = deque()
+        self.total: int = 0  # bytes
         self.done: int = 0
+        self.complete: bool = False  # nothing is added any more
         self.stopped: bool = False
+        self.sources: set[Source] = set()
+        self.pool = ThreadPoolExecutor(copy_threads(), thread_name_prefix="cudriver-read")
+        self.running: list[Future[None]] = []
 
-    def stop(self) -> None:
-        with self.lock:
-            self.stopped = True
+    def add(self, pieces: Sequence[Piece]) -> Batch:
+        """Pieces to read, behind those before."""
+        batch = Batch(sum(piece.target.nbytes for piece in pieces))
+        with self.changed:
+            self.work.append((batch, jobs(pieces)))
+            self.sources.update(piece.source for piece in pieces)
+            self.total += batch.left
+            threads = min(copy_threads(), -(-self.total // SLOT))
+            self.changed.notify_all()
+        while len(self.running) < threads:
+            self.running.append(self.pool.submit(self.run))
+        return batch
 
-    def take(self, finished: int) -> Job | None:
-        with self.lock:
-            self.done += finished
-            return None if self.stopped else next(self.work, None)
+    def take(self) -> tuple[Batch, Job] | None:
+        """Locked. The next read."""
+        while self.work and not self.stopped:
+            batch, some = self.work[0]
+            if (job := next(some, None)) is not None:
+                return batch, job
+            self.work.popleft()
+        return None
+
+    def land(self, batch: Batch, nbytes: int) -> None:
+        with self.changed:
+            batch.left -= nbytes
+            self.done += nbytes
+            if batch.left == 0:
+                self.changed.notify_all()
 
     def run(self) -> None:
         """What each thread does."""
-        slots = [pinned_empty(SLOT, np.uint8) for _ in range(2)]
-        copies: list[list[Transfer]] = [[], []]
-        turn = finished = 0
-        while (job := self.take(finished)) is not None:
-            for transfer in copies[turn]:
-                transfer.wait()
-            slot = slots[turn]
-            job.source.read_into(slot.data[: job.nbytes], job.offset)
-            copies[turn] = [
-                copy_async(target, slot[start : start + target.nbytes], self.stream)
-                for start, target in job.parts
-            ]
-            finished = job.nbytes
-            turn = 1 - turn
+        try:
+            slots = [Slot() for _ in range(2)]
+            while True:
+                with self.changed:
+                    taken = self.take()
+                    over = self.complete or self.stopped
+                if taken is not None:
+                    slots[0].fill(self, *taken)
+                    slots.reverse()
+                elif over:
+                    break
+                else:
+                    for slot in slots if self.landing else ():
+                        slot.empty(self)
+                    with self.changed:
+                        while not (self.work or self.complete or self.stopped):
+                            self.changed.wait()
+            for slot in slots if self.landing else ():
+                slot.empty(self)
+        except BaseException:
+            self.stop()
+            raise
+
+    def pause(self) -> None:
+        """Lets the threads have the GIL, while they read."""
+        if self.done < self.total and not self.stopped:
+            time.sleep(PAUSE)
+
+    def wait(self, batch: Batch) -> None:
+        """Waits until a batch has landed. Raises as finish()."""
+        with self.changed:
+            while batch.left and not self.stopped:
+                self.changed.wait()
+        if batch.left:
+            self.finish()
+
+    def finish(self) -> None:
+        """Waits until all is read, and all copies are queued.
+
+        Raises
+        ------
+        ValueError
+            A file was truncated or changed meanwhile.
+        """
+        with self.changed:
+            self.complete = True
+            self.changed.notify_all()
+        running, self.running = {*self.running}, []
+        with progress(self.total) as show:
+            while running:
+                over, running = wait(running, timeout=0.1, return_when="FIRST_EXCEPTION")
+                for future in over:
+                    future.result()
+                show(self.done)
+        for source in self.sources:
+            source.check_unchanged()
+
+    def stop(self) -> None:
+        with self.changed:
+            self.stopped = True
+            self.changed.notify_all()
+
+    def close(self) -> None:
+        self.stop()
+        self.pool.shutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, *exception: type[BaseException] | BaseException | TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Slot:
+    """Page-locked memory that one thread reads into."""
+
+    def __init__(self) -> None:
+        self.memory: NDArray[np.uint8] = pinned_empty(SLOT, np.uint8)
+        self.copy: Transfer | None = None
+        self.batch: Batch | None = None  # whose bytes are on their way
+        self.nbytes: int = 0
+
+    def empty(self, reading: Reading) -> None:
+        """Waits until its bytes are on the device."""
+        if self.copy is not None:
+            self.copy.wait()
+            self.copy = None
+        if self.batch is not None:
+            reading.land(self.batch, self.nbytes)
+            self.batch = None
+
+    def fill(self, reading: Reading, batch: Batch, job: Job) -> None:
+        """Reads, and queues the copies."""
+        self.empty(reading)
+        job.source.read_into(self.memory.data[: job.nbytes], job.offset)
+        self.copy = queue(job, self.memory, reading.stream)
+        if reading.landing:
+            self.batch, self.nbytes = batch, job.nbytes
+        else:
+            reading.land(batch, job.nbytes)
+
+
+def queue(job: Job, slot: NDArray[np.uint8], stream: StreamLike) -> Transfer:
+    """Queues the copies of what was read into a slot."""
+    targets = [target for _, target, _ in job.parts]
+    sources = [
+        slot[at : at + len(target) * pitch].reshape(len(target), pitch)[:, : target.shape[1]]
+        if pitch
+        else slot[at : at + target.nbytes]
+        for at, target, pitch in job.parts
+    ]
+    if len(targets) == 1:
+        return copy_async(targets[0], sources[0], stream)
+    return copy_many(targets, sources, stream=stream)
 
 
 @contextmanager
@@ -243,42 +415,6 @@ def stream_of(stream: StreamLike | None, device: DeviceLike | None) -> Iterator[
     own = Stream(device=device_empty(0, np.uint8, device=device).device)
     yield own
     own.synchronize()
-
-
-def read(pieces: list[Piece], stream: StreamLike) -> None:
-    """Fills all targets in the order of a stream.
-
-    Parameters
-    ----------
-    pieces : list of Piece
-        What to read. Their sources stay open until the return.
-    stream : Stream
-        Where to queue the copies.
-
-    Raises
-    ------
-    ValueError
-        A file was truncated or changed meanwhile.
-    """
-    work = list(jobs(pieces))
-    total = sum(job.nbytes for job in work)
-    reader = Reader(work, stream)
-    threads = max(1, min(copy_threads(), len(work)))
-    with (
-        ThreadPoolExecutor(threads, thread_name_prefix="cudriver-read") as pool,
-        progress(total) as show,
-    ):
-        running: set[Future[None]] = {pool.submit(reader.run) for _ in range(threads)}
-        try:
-            while running:
-                over, running = wait(running, timeout=0.1, return_when="FIRST_EXCEPTION")
-                for future in over:
-                    future.result()
-                show(reader.done)
-        finally:
-            reader.stop()
-    for source in {piece.source for piece in pieces}:
-        source.check_unchanged()
 
 
 @contextmanager

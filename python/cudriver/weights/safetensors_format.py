@@ -1,0 +1,325 @@
+"""The safetensors format: https://huggingface.co/docs/safetensors#format
+
+A file is the header's length (8 bytes, little-endian), the header (JSON, names to dtype, shape and
+offsets), and the tensors' bytes without gaps.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cudriver.weights.reading import LENGTHS, Source, are_sizes, is_shape, shown
+
+HEADER_MOST = 100_000_000  # bytes: the format's own limit
+NAME_MOST = 255  # bytes: Linux's own limit (NAME_MAX)
+INDEX = ".index.json"
+
+# An entry of a header as the format's own library writes it, and the comma or brace behind it.
+NUMBER = r"(?:0|[1-9][0-9]{0,17})"
+NUMBERS = re.compile(rf"(?:{NUMBER}(?:,{NUMBER})*)?")
+ENTRY = re.compile(
+    r'"([^"\\\x00-\x1f]*)":\{"dtype":"([A-Z0-9_]+)","shape":\[([0-9,]*)\],'
+    rf'"data_offsets":\[({NUMBER}),({NUMBER})\]\}}(?:,(?=")|\}}\Z)'
+)
+ENTRY_LETTERS = len('"":{"dtype":"","shape":[],"data_offsets":[,]},')  # beside the groups
+METADATA = re.compile(r'\{("__metadata__":\{[^{}]*\}),')
+
+# The format's types: bits an item, and NumPy's name. Those without a NumPy type stay bytes.
+TYPES = {
+    "BOOL": (8, "bool"),
+    "U8": (8, "uint8"),
+    "I8": (8, "int8"),
+    "U16": (16, "uint16"),
+    "I16": (16, "int16"),
+    "F16": (16, "float16"),
+    "U32": (32, "uint32"),
+    "I32": (32, "int32"),
+    "F32": (32, "float32"),
+    "U64": (64, "uint64"),
+    "I64": (64, "int64"),
+    "F64": (64, "float64"),
+    "C64": (64, "complex64"),
+    "BF16": (16, "bfloat16"),
+    "F8_E4M3": (8, "float8_e4m3fn"),
+    "F8_E5M2": (8, "float8_e5m2"),
+    "F8_E8M0": (8, "float8_e8m0fnu"),
+    "F8_E4M3FNUZ": (8, "float8_e4m3fnuz"),
+    "F8_E5M2FNUZ": (8, "float8_e5m2fnuz"),
+    "F6_E2M3": (6, None),
+    "F6_E3M2": (6, None),
+    "F4": (4, None),
+}
+
+
+class Tensor(NamedTuple):
+    """A tensor of a file, or a cut of it.
+
+    Its bytes begin at `begin`, counted in the file. Those of a cut along a later dimension are rows
+    of `row` bytes, `pitch` bytes apart; otherwise `pitch` is 0, and they are dense.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    nbytes: int
+    row: int = 0
+    pitch: int = 0
+
+    def kind(self) -> tuple[tuple[int, ...], str]:
+        """The shape and NumPy's dtype, by name, of its array."""
+        bits, name = TYPES[self.dtype]
+        if name is not None:
+            return self.shape, name
+        if self.shape and (self.shape[-1] * bits) % 8 == 0:
+            return (*self.shape[:-1], self.shape[-1] * bits // 8), "uint8"
+        return (self.nbytes,), "uint8"
+
+    def cut(self, key: slice | tuple[slice, ...]) -> Tensor:
+        """What slices of at most one dimension leave of it."""
+        found: Tensor | None = None
+        keys = key if isinstance(key, tuple) else (key,)
+        if len(keys) > len(self.shape) or any(type(each) is not slice for each in keys):
+            raise ValueError(
+                f"slices has {shown(key)} for tensor {shown(self.name)}, whose shape is "
+                f"{self.shape}: it takes a slice, or one for each of the first dimensions"
+            )
+        for axis, each in enumerate(keys):
+            length = self.shape[axis]
+            start, stop, step = each.indices(length)
+            stop = max(start, stop)
+            if (start, stop) == (0, length) and step == 1:
+                continue
+            if found is not None or step != 1:
+                raise ValueError(
+                    f"slices has {shown(key)} for tensor {shown(self.name)}: only one dimension "
+                    "can be cut, in steps of 1"
+                )
+            found = self._cut(axis, start, stop)
+        return found or self
+
+    def _cut(self, axis: int, start: int, stop: int) -> Tensor:
+        item = math.prod(self.shape[axis + 1 :]) * TYPES[self.dtype][0]  # bits, of one index
+        pitch = self.shape[axis] * item
+        if start * item % 8 or stop * item % 8 or (axis and pitch % 8):
+            raise ValueError(
+                f"slices cuts tensor {shown(self.name)}, {self.dtype} of shape {self.shape}, "
+                "within a byte"
+            )
+        rows, row = math.prod(self.shape[:axis]), (stop - start) * item // 8
+        shape = (*self.shape[:axis], stop - start, *self.shape[axis + 1 :])
+        begin = self.begin + start * item // 8
+        dense = rows == 1 or row * rows == 0
+        return Tensor(
+            self.name, self.dtype, shape, begin, rows * row, row, 0 if dense else pitch // 8
+        )
+
+
+def numpy_type(name: str) -> np.dtype[Any]:
+    if name == "bool" or hasattr(np, name):  # NumPy 1 warns about np.bool
+        return np.dtype(name)
+    try:
+        import ml_dtypes  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        raise ImportError(
+            f"NumPy has no {name}; the package ml_dtypes has it: pip install ml_dtypes"
+        ) from None
+    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+    return found
+
+
+def header(source: Source) -> list[Tensor]:
+    """The tensors of a file, in the order of their bytes. Checks all that the header says."""
+    head = source.read(0, 8)
+    length = int.from_bytes(head, "little")
+    if len(head) < 8 or length > min(HEADER_MOST, source.nbytes - 8):
+        raise ValueError(
+            f"{source.path} is not a safetensors file, or is cut off: its first 8 bytes announce a "
+            f"header of {length} bytes, and the file has {source.nbytes}"
+        )
+    base = end = 8 + length
+    try:
+        data = source.read(8, length)
+        tensors = usual(data, base) or [*entries(parse(data), base)]
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{source.path}: {error}") from None
+    tensors.sort(key=itemgetter(3, 4))  # begin, nbytes
+    for name, _, _, begin, nbytes, _, _ in tensors:
+        if begin != end:
+            raise ValueError(
+                f"{source.path}: tensor {shown(name)} begins at byte {begin} of the file, and the "
+                f"one before it ends at {end}"
+            )
+        end += nbytes
+    if end != source.nbytes:
+        raise ValueError(
+            f"{source.path} has {source.nbytes} bytes, and its header speaks of {end}: it is cut "
+            "off, or something was appended"
+        )
+    return tensors
+
+
+def usual(data: bytes, base: int) -> list[Tensor] | None:
+    """What `entries` finds in a header as the format's own library writes it, in less time.
+
+    None: the header is of another form, or wrong.
+    """
+    text = data.decode("utf-8").rstrip(" ")
+    metadata = METADATA.match(text)
+    begin = metadata.end() if metadata is not None else 1
+    found = ENTRY.findall(text, begin)
+    if not found or text[:1] != "{":
+        return None
+    names, dtypes, shapes, begins, ends = zip(*found, strict=True)
+    letters = sum(sum(map(len, each)) for each in (names, dtypes, shapes, begins, ends))
+    if (
+        letters + len(found) * ENTRY_LETTERS != len(text) - begin  # something lies between
+        or "__metadata__" in names
+        or len({*names}) < len(names)
+    ):
+        return None
+    kinds = {}
+    for kind in {*zip(dtypes, shapes, strict=True)}:
+        read = usual_kind(*kind)
+        if read is None:
+            return None
+        kinds[kind] = read
+    if metadata is not None:
+        check_metadata(parse(b"{%b}" % metadata[1].encode()).get("__metadata__"))
+    tensors = []
+    for name, dtype, shape, first, last in found:
+        lengths, nbytes = kinds[dtype, shape]
+        start = int(first)
+        if start + nbytes != int(last):
+            return None
+        tensors.append(Tensor(name, dtype, lengths, base + start, nbytes))
+    return tensors
+
+
+def usual_kind(dtype: str, shape: str) -> tuple[tuple[int, ...], int] | None:
+    """The shape and the bytes, of what a header says."""
+    if dtype not in TYPES or NUMBERS.fullmatch(shape) is None:
+        return None
+    lengths = [int(length) for length in shape.split(",") if length]
+    bits = TYPES[dtype][0]
+    if not is_shape(lengths, bits) or math.prod(lengths) * bits % 8:
+        return None
+    return tuple(lengths), math.prod(lengths) * bits // 8
+
+
+def entries(data: dict[str, Any], base: int) -> Iterator[Tensor]:
+    """The tensors of a header; their bytes begin at `base`."""
+    metadata = data.pop("__metadata__", None)
+    known: dict[tuple[str, tuple[int, ...]], int] = {}
+    for name, value in data.items():
+        yield tensor(name, value, base, known)
+    check_metadata(metadata)
+
+
+def parse(data: bytes) -> dict[str, Any]:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = dict(pairs)
+        if len(names) < len(pairs):
+            twice = next(name for name, count in Counter(n for n, _ in pairs).items() if count > 1)
+            raise ValueError(f"the header has {shown(twice)} twice")
+        return names
+
+    try:
+        found = json.loads(data.decode("utf-8"), object_pairs_hook=unique)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"the header is not valid UTF-8: {error}") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"the header is not valid JSON: {error}") from None
+    if type(found) is not dict or not data.startswith(b"{"):
+        raise ValueError("the header is not a JSON object")
+    return found
+
+
+def check_metadata(found: Any) -> None:
+    """The format's own library takes null for none, too."""
+    found = {} if found is None else found
+    if type(found) is not dict or any(type(value) is not str for value in found.values()):
+        raise ValueError("__metadata__ is not a JSON object of strings")
+
+
+def tensor(
+    name: str, found: Any, base: int, known: dict[tuple[str, tuple[int, ...]], int]
+) -> Tensor:
+    """A tensor by its entry of the header; the tensors' bytes begin at `base`.
+
+    known: the bits of each dtype and shape so far, of which a file of many tensors has few.
+    """
+    try:
+        dtype, shape, offsets = found["dtype"], found["shape"], found["data_offsets"]
+    except (KeyError, TypeError):
+        raise ValueError(f"tensor {shown(name)} lacks a dtype, shape or data_offsets") from None
+    if type(dtype) is not str or dtype not in TYPES:
+        raise ValueError(f"tensor {shown(name)} has the unknown dtype {shown(dtype)}")
+    if type(shape) is not list or not are_sizes(shape):
+        raise ValueError(wrong_shape(name, shape))
+    lengths = tuple(shape)
+    bits = known.get((dtype, lengths))
+    if bits is None:
+        if not is_shape(shape, TYPES[dtype][0]):
+            raise ValueError(wrong_shape(name, shape))
+        bits = known[dtype, lengths] = TYPES[dtype][0] * math.prod(shape)
+    if type(offsets) is not list or len(offsets) != 2 or not are_sizes(offsets):
+        raise ValueError(f"tensor {shown(name)} has the data_offsets {shown(offsets)}")
+    begin, end = offsets
+    if begin > end:
+        raise ValueError(f"tensor {shown(name)} has the data_offsets {shown(offsets)}")
+    if bits != 8 * (end - begin):
+        wanted = f"{shown(bits)} bits, not whole bytes" if bits % 8 else f"{shown(bits // 8)} bytes"
+        raise ValueError(
+            f"tensor {shown(name)} has {end - begin} bytes; {dtype} of shape {shown(lengths)} has "
+            f"{wanted}"
+        )
+    return Tensor(name, dtype, lengths, base + begin, end - begin)
+
+
+def wrong_shape(name: str, shape: Any) -> str:
+    return f"tensor {shown(name)} has the shape {shown(shape)}; a shape is a list of {LENGTHS}"
+
+
+def is_name(file: Any) -> bool:
+    """Whether a folder can have a file of this name."""
+    if type(file) is not str or file in ("", ".", "..") or "/" in file or "\0" in file:
+        return False
+    try:
+        return len(os.fsencode(file)) <= NAME_MOST
+    except UnicodeEncodeError:
+        return False
+
+
+def shards(path: str) -> Mapping[str, set[str] | None]:
+    """The files of a checkpoint, and the names to take from each; None: all."""
+    if os.path.isdir(path):
+        whole = os.path.join(path, "model.safetensors")
+        path = whole if os.path.exists(whole) else whole + INDEX
+    if not path.endswith(INDEX):
+        return {path: None}
+    with Source(path) as source:
+        try:
+            found = parse(source.read(0, min(source.nbytes, HEADER_MOST))).get("weight_map")
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path}: {error}") from None
+    if type(found) is not dict:
+        raise ValueError(f"{path} has no weight_map")
+    files: dict[str, set[str]] = {}
+    for name, file in found.items():
+        if type(file) is not str or (file not in files and not is_name(file)):
+            raise ValueError(
+                f"{path}: tensor {shown(name)} lies in {shown(file)}, which is not a file "
+                "beside the index"
+            )
+        files.setdefault(file, set()).add(name)
+    return {os.path.join(os.path.dirname(path), file): names for file, names in files.items()}

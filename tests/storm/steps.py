@@ -7,6 +7,7 @@ A step is two lines of Python: `do` on the package, `model` on plain NumPy array
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass
 
@@ -153,7 +154,7 @@ class Making:
         name, k = self.name("p"), self.number()
         source = self.array("host", "pinned")
         fields = {"makes": name}
-        make = self.random.randrange(6)
+        make = self.random.randrange(7)
         if make == 0:
             do = f"{name} = cu.pinned_zeros({shape}, {dtype!r})"
             model = f"m.{name} = np.zeros({shape}, {dtype!r})"
@@ -172,6 +173,11 @@ class Making:
             model = f"m.{name} = {name}.copy()"
         elif make == 4:
             do = f"{name} = cu.pinned_empty_async({shape}, {dtype!r}).array"
+            do += f"; {name}[...] = pattern({shape}, {dtype!r}, {k})"
+            model = f"m.{name} = {name}.copy()"
+        elif make == 5:
+            size = max(math.prod(shape) * np.dtype(dtype).itemsize, 1)
+            do = f"{name} = cu.SharedMemory.anonymous({size}).array({shape}, {dtype!r})"
             do += f"; {name}[...] = pattern({shape}, {dtype!r}, {k})"
             model = f"m.{name} = {name}.copy()"
         else:

@@ -292,8 +292,8 @@ class SharedMemory:
         Examples
         --------
         >>> memory = cu.SharedMemory.anonymous(4096)
-        >>> memory.array((4, 8), np.int32, offset=1024).sum()
-        np.int64(0)
+        >>> memory.array((4, 8), np.int32, offset=1024).any().item()
+        False
         """
         lengths, kind = _lengths(shape), np.dtype(dtype)
         if kind.hasobject:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
+import shutil
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,11 +18,13 @@ from typing import Any
 import numpy as np
 
 import cudriver as cu
-from benchmarks.bench import MIB, Bench, fill
-from benchmarks.measure import OURS, Part, Skip, Work, times_as_fast
+from benchmarks.bench import GIB, MIB, Bench, fill
+from benchmarks.measure import OURS, Part, Skip, Work, at_least_rate, times_as_fast
 
 TENSORS = 40
 SIZE = 5 * 1024 * MIB
+LAYERS, EXPERTS, FILES = 36, 128, 4  # of a mixture of experts of 16 GiB
+MEMORY = "/dev/shm"  # where files are in memory, if there is room
 Load = Callable[[Path], Any]
 PLAIN = "parallel read"  # into host memory: what the disk gives
 
@@ -43,6 +48,48 @@ def written(folder: str, nbytes: int) -> Path:
         file.flush()
         os.fsync(file.fileno())
     return path
+
+
+def saved(path: Path, shapes: dict[str, list[int]], data: np.ndarray[Any, Any]) -> None:
+    """A safetensors file of bfloat16 tensors, made without the package, of the same bytes."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, shape in shapes.items():
+        begin, end = end, end + 2 * math.prod(shape)
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for begin in range(0, end, data.nbytes):
+            file.write(data[: end - begin])
+
+
+def experts(folder: Path, nbytes: int) -> list[Path]:
+    """A mixture of experts of about so many bytes, in several files."""
+    layers = max(1, nbytes * LAYERS // (16 * GIB))
+    wide = max(16, math.isqrt(nbytes // layers // 452) // 16 * 16)
+    narrow = wide * 9 // 16
+    data = np.empty(min(nbytes, 64 * MIB), np.uint8)
+    fill(data)
+    paths = []
+    for file in range(min(FILES, layers)):
+        shapes = {}
+        for layer in range(file, layers, FILES):
+            for expert in range(EXPERTS):
+                name = f"model.layers.{layer}.mlp.experts.{expert}"
+                shapes[f"{name}.gate_proj.weight"] = [narrow, wide]
+                shapes[f"{name}.up_proj.weight"] = [narrow, wide]
+                shapes[f"{name}.down_proj.weight"] = [wide, narrow]
+            name = f"model.layers.{layer}"
+            shapes[f"{name}.self_attn.q_proj.weight"] = [4 * wide, wide]
+            shapes[f"{name}.self_attn.k_proj.weight"] = [wide, wide]
+            shapes[f"{name}.self_attn.v_proj.weight"] = [wide, wide]
+            shapes[f"{name}.self_attn.o_proj.weight"] = [wide, 4 * wide]
+            shapes[f"{name}.input_layernorm.weight"] = [wide]
+        paths.append(folder / f"model-{file}.safetensors")
+        saved(paths[-1], shapes, data)
+    return paths
 
 
 def twin(path: Path) -> Path:
@@ -83,6 +130,42 @@ def streamer(path: Path) -> Any:
         return [tensor for _, tensor in stream.get_tensors()]
 
 
+def instanttensor(paths: list[Path]) -> Any:
+    from instanttensor import safe_open
+
+    with safe_open([*map(str, paths)], framework="pt", device=0) as file:
+        return dict(file.tensors())
+
+
+def prefetch(paths: list[Path]) -> Any:
+    """Of safetensors 0.9: a loader a file, all at work at once."""
+    from safetensors import safe_open
+
+    with contextlib.ExitStack() as stack:
+        files = [safe_open(path, framework="pt", device="cuda:0") for path in paths]
+        loaders = [stack.enter_context(stack.enter_context(each).prefetch()) for each in files]
+        return {name: tensor for each in loaders for name, tensor in each}
+
+
+def fastsafetensors_many(paths: list[Path]) -> Any:
+    from fastsafetensors import ParallelLoader
+
+    files = [*map(str, paths)]
+    loader = ParallelLoader(None, files, device="cuda:0", nogds=True, use_tqdm_on_load=False)
+    try:
+        return dict(loader.iterate_weights())
+    finally:
+        loader.close()
+
+
+def streamer_many(paths: list[Path]) -> Any:
+    from runai_model_streamer import SafetensorsStreamer
+
+    with SafetensorsStreamer() as stream:
+        stream.stream_files([*map(str, paths)], device="cuda:0")
+        return dict(stream.get_tensors())
+
+
 def parallel_read(path: Path) -> None:
     """Every byte into host memory, by as many threads as ours has, and nothing else."""
     step, size = 4 * MIB, path.stat().st_size
@@ -103,7 +186,7 @@ def forget(path: Path) -> None:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def waited(load: Load, path: Path) -> Any:
+def waited(load: Callable[[Any], Any], path: Any) -> Any:
     """A peer's load, to its end."""
     import torch
 
@@ -146,3 +229,50 @@ def row(*, cold: bool) -> Callable[[Bench], list[Part]]:
         return [part]
 
     return build
+
+
+def has_prefetch() -> bool:
+    if find_spec("safetensors") is None:
+        return False
+    from safetensors import safe_open
+
+    return hasattr(safe_open, "prefetch")
+
+
+MANY: dict[str, tuple[str, Callable[[list[Path]], Any]]] = {
+    "InstantTensor": ("instanttensor", instanttensor),
+    "safetensors, prefetch": ("safetensors", prefetch),
+    "fastsafetensors": ("fastsafetensors", fastsafetensors_many),
+    "Run:ai streamer": ("runai_model_streamer", streamer_many),
+}
+
+
+def many(bench: Bench) -> list[Part]:
+    if find_spec("ml_dtypes") is None:
+        raise Skip("needs ml_dtypes")
+    wanted = 16 * GIB
+    nbytes = bench.size(wanted)
+    room = os.path.isdir(MEMORY) and shutil.disk_usage(MEMORY).free > 2 * nbytes
+    folder = tempfile.TemporaryDirectory(dir=MEMORY if room else None)
+    paths = experts(Path(folder.name), nbytes)
+    size = sum(path.stat().st_size for path in paths)
+
+    def work(run: Callable[[], Any]) -> Work:
+        return Work(run, keep=(folder,))
+
+    def part(text: str, gigabytes: float) -> Part:
+        effort = {"rounds": 7, "long": 3}
+        return Part(bench.label(text, wanted), size, [at_least_rate(gigabytes)], effort=effort)
+
+    arrays = part("", 48)
+    arrays.makers[OURS] = partial(work, partial(cu.load_safetensors, paths))
+    if bench.simulated or find_spec("torch") is None:
+        return [arrays]
+    tensors = part("as PyTorch's tensors", 46)
+    ours = partial(cu.load_safetensors, framework="torch")
+    tensors.makers[OURS] = partial(work, partial(waited, ours, paths))
+    for name, (module, load) in MANY.items() if bench.peers else ():
+        if find_spec(module) is not None and (load is not prefetch or has_prefetch()):
+            tensors.makers[name] = partial(work, partial(waited, load, paths))
+            tensors.goals = [at_least_rate(46), times_as_fast(1.0)]
+    return [arrays, tensors]

@@ -40,8 +40,7 @@ def make(
 
     `packages` are frameworks; `gpus` compute capabilities or names; what is not stated is this
     machine's. `at` is an environment to add to, `server` a family of distributions of a new
-    server ("debian", "ubuntu", "rhel"). Raises ValueError for what does not exist, and
-    NotADirectoryError.
+    server ("debian", "ubuntu", "rhel"). Raises ValueError or NotADirectoryError for bad values.
     """
     known, names = table("plan"), []
     for name in packages or [""]:
@@ -50,11 +49,12 @@ def make(
         told = f"{name!r} is not a package that a plan knows" if name else "no package is named"
         one_of(known["frameworks"], names[-1], told)
     one_of(known["make"], installer, f"{installer!r} is not an installer")
-    one_of(known["families"], server or "debian", f"{server!r} is not a family of distributions")
+    family = "debian" if server is None else server
+    one_of(known["families"], family, f"{server!r} is not a family of distributions")
     stated, version = assumed(driver, list(map(gpu, gpus))), None
     if python is not None:
-        version = re.sub(r"\A(3\.\d+)\.\w+\Z", r"\1", python)
-        one_of(known["pythons"], version, f"no framework has wheels for Python {python}")
+        version = re.sub(r"\A(3\.\d+)\.\w+\Z", r"\1", python) or "''"
+        one_of(known["pythons"], version, f"no framework has wheels for Python {version}")
     if server and driver:
         branches = [str(row["branch"]) for row in table("driver")["branches"]]
         one_of(branches, driver.partition(".")[0], f"no branch of driver {driver} is known here")

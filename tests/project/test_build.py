@@ -189,7 +189,11 @@ def test_the_wheel_has_the_package_and_no_more(wheel: Path) -> None:
     assert own - built == wanted | {"cudriver/py.typed"}
     assert {"cudriver/_core.pyi", "cudriver/_elf.pyi"} <= own
     assert any(n.endswith("/licenses/LICENSE") for n in names)
-    assert any(n.endswith("/entry_points.txt") for n in names)
+    (entries,) = (n for n in names if n.endswith("/entry_points.txt"))
+    with zipfile.ZipFile(wheel) as archive:
+        text = archive.read(entries).decode()
+    for group in ("console_scripts", "pytest11", "rapids_doctor_check"):
+        assert f"[{group}]" in text
 
 
 def test_the_simulated_driver_stands_alone(wheel: Path, tmp_path: Path) -> None:

@@ -17,8 +17,10 @@ from cudriver.stack.report import Report
 @pytest.fixture
 def run(monkeypatch):
     """Calls the check as `rapids doctor` does: what it gave, its warnings and its error."""
-    (entry,) = (e for e in entry_points(group="rapids_doctor_check") if "cudriver" in e.value)
-    check = entry.load()
+    found = [e for e in entry_points(group="rapids_doctor_check") if "cudriver" in e.value]
+    if not found:  # tests/project/test_build.py wants it in the wheel
+        pytest.skip("cudriver is not installed here, or was before it had this entry point")
+    check = found[0].load()
 
     def call(facts, findings, **told):
         monkeypatch.setattr(rapids, "inspect", lambda: Report(facts, findings))

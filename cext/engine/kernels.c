@@ -93,25 +93,10 @@ static bool is_split(const struct cudriver_layout *layout, int unit)
     return layout->itemsize != (size_t)1 << unit;
 }
 
-/* The shortest of a layout's first `count` dimensions that is not `taken`, a set of bits. */
-static int shortest(const struct cudriver_layout *layout, int count, uint64_t taken)
-{
-    int best = -1;
-
-    for (int d = 0; d < count; d++) {
-        if ((taken >> d & 1) == 0 && (best < 0 || layout->shape[d] < layout->shape[best])) {
-            best = d;
-        }
-    }
-    return best;
-}
-
 int staging_kernels_unit(const struct cudriver_layout *layout, CUdeviceptr dst, CUdeviceptr src)
 {
     uint64_t bits = layout->itemsize | (uint64_t)1 << (SIZES - 1);
-    uint64_t taken = 0;
-    int64_t launches = 1;
-    int unit = 0, dims;
+    int unit = 0;
 
     bits |= (dst + (CUdeviceptr)layout->dst_offset) | (src + (CUdeviceptr)layout->src_offset);
     for (int d = 0; d < layout->ndim; d++) {
@@ -120,15 +105,7 @@ int staging_kernels_unit(const struct cudriver_layout *layout, CUdeviceptr dst, 
     while ((bits >> unit & 1) == 0) {
         unit++;
     }
-    dims = layout->ndim + is_split(layout, unit);
-    for (int extra = dims - DIMS; extra > 0; extra--) { /* as outer_launch does */
-        int d = shortest(layout, dims - 1, taken);
-        taken |= (uint64_t)1 << d;
-        launches = launches > TUNING_MOST_LAUNCHES || layout->shape[d] > TUNING_MOST_LAUNCHES
-                       ? TUNING_MOST_LAUNCHES + 1
-                       : launches * layout->shape[d];
-    }
-    return launches > TUNING_MOST_LAUNCHES ? -1 : unit;
+    return layout->ndim + is_split(layout, unit) > DIMS ? -1 : unit;
 }
 
 /* The dimension with the smallest stride that is not 0; -1: none. */
@@ -246,7 +223,7 @@ CUresult staging_runs_launch(const struct staging_kernels *kernels, CUdeviceptr 
                                1, 1, THREADS, 1, 1, 0, stream, parameters, NULL);
 }
 
-/* One launch, of items of the kernels' size. */
+/* Launches a kernel for items of the kernels' size. */
 static CUresult units_launch(const struct staging_kernels *kernels,
                              const struct cudriver_layout *units, CUdeviceptr dst, CUdeviceptr src,
                              CUstream stream)
@@ -289,33 +266,6 @@ static CUresult units_launch(const struct staging_kernels *kernels,
                                THREADS, 1, 1, 0, stream, parameters, NULL);
 }
 
-/* Loops over the shortest of the dimensions that are too many for the kernels, but not over the
- * innermost, in which an item was perhaps split. */
-static CUresult outer_launch(const struct staging_kernels *kernels,
-                             const struct cudriver_layout *units, CUdeviceptr dst, CUdeviceptr src,
-                             CUstream stream)
-{
-    int loop = shortest(units, units->ndim - 1, 0);
-    struct cudriver_layout inner = *units;
-    CUresult result = CUDA_SUCCESS;
-
-    if (units->ndim <= DIMS) {
-        return units_launch(kernels, units, dst, src, stream);
-    }
-    inner.ndim--;
-    for (int d = loop; d < inner.ndim; d++) {
-        inner.shape[d] = units->shape[d + 1];
-        inner.dst_strides[d] = units->dst_strides[d + 1];
-        inner.src_strides[d] = units->src_strides[d + 1];
-    }
-    for (int64_t i = 0; i < units->shape[loop] && result == CUDA_SUCCESS; i++) {
-        result = outer_launch(kernels, &inner, dst, src, stream);
-        inner.dst_offset += units->dst_strides[loop];
-        inner.src_offset += units->src_strides[loop];
-    }
-    return result;
-}
-
 CUresult staging_kernels_launch(const struct staging_kernels *kernels,
                                 const struct cudriver_layout *layout, CUdeviceptr dst,
                                 CUdeviceptr src, CUstream stream)
@@ -328,5 +278,5 @@ CUresult staging_kernels_launch(const struct staging_kernels *kernels,
         units.dst_strides[units.ndim] = units.src_strides[units.ndim] = (int64_t)units.itemsize;
         units.ndim++;
     }
-    return outer_launch(kernels, &units, dst, src, stream);
+    return units_launch(kernels, &units, dst, src, stream);
 }

@@ -378,8 +378,8 @@ void staging_pack_stop(struct cudriver_staging_transfer *transfer);
 /* The device address of page-locked memory; 0: none. */
 CUdeviceptr staging_device_address(CUcontext context, void *memory);
 
-/* log2 of the largest item size that divides a layout and its addresses; -1: it has too many
- * dimensions for the kernels. */
+/* log2 of the largest item size that divides a layout and its addresses; -1: it has more than
+ * STAGING_KERNEL_DIMS dimensions, one for an item of another size included. */
 int staging_kernels_unit(const struct cudriver_layout *layout, CUdeviceptr dst, CUdeviceptr src);
 
 /* The kernels for such items; loads them if the place has none. NOT_SUPPORTED: there are none in

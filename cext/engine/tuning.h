@@ -44,10 +44,6 @@
 /* Driver calls of one copy above which packing is cheaper. Not measured. */
 #define TUNING_MOST_CALLS 64
 
-/* Kernel launches of one copy between device memory (more than one if the layout has more
- * dimensions than the kernel) above which the host path is cheaper. Not measured. */
-#define TUNING_MOST_LAUNCHES 64
-
 /* Bytes above which it pays to ask the driver whether somebody else has page-locked the memory. Not
  * measured. */
 #define TUNING_LOOKED_FROM (32 * TUNING_KIB)

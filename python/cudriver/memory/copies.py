@@ -106,7 +106,7 @@ _WHY: dict[str, str | dict[str, str]] = {
     "bounced": {
         "apart": "strided, on two devices: three copies, through dense memory on both",
         "no kernel": "the two sides are strided too differently for the driver's copies, and the "
-        "kernel cannot be had: through host memory",
+        "kernel cannot be had, or has too few dimensions: through host memory",
     },
 }
 

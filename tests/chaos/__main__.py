@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import sys
 import threading
@@ -18,7 +19,7 @@ from corpus.__main__ import CACHE, ROOT, fingerprint, simulated_driver
 from corpus.compare import Said
 from corpus.document import RANDOM, WRONG, with_parts
 from corpus.one import fixes, heal
-from corpus.plan import DeclarationError, Environment, Fault, read_all, select
+from corpus.plan import DeclarationError, Environment, Fault, read_all, select, truth_key
 from corpus.workshop import InstallError, Workshop, call
 
 RESULTS = ROOT / "build" / "chaos" / "results.jsonl"
@@ -33,6 +34,7 @@ def arguments() -> argparse.Namespace:
     add("-j", type=int, default=1, dest="jobs", help="faults side by side (1)")
     add("--run-commands", action="store_true", help="also run what the check prints as fixes")
     add("--again", action="store_true", help="also what is done already")
+    add("--keep-truth", action="store_true", help="take the imports' outcome of an earlier run")
     add("--least", type=float, help="fail where fewer (a share) of those that break are found")
     add("--check", default=str(Path(sys.executable).with_name("cudriver")), help="cudriver itself")
     add("--results", type=Path, default=RESULTS, help="the JSON lines to read and to add to")
@@ -52,7 +54,7 @@ class Healthy:
         if not stamp.exists():
             shop.make(wanted)
             stamp.touch()
-        truth, said = self.look(self.prefix, {})
+        truth, said = self.look(self.prefix, {}, self.kept())
         errors = [f["title"] for f in said.findings if f["severity"] == "error"]
         wrong = [each["text"] for each in truth] + errors
         if wrong:
@@ -60,8 +62,17 @@ class Healthy:
         self.said = {(f["rule"], f["title"]) for f in said.findings}
         self.known = faults.survey(self.prefix, self._opened())
 
+    def kept(self, *what: object) -> Path | None:
+        """The file for what imports do after a fault, which does not depend on the check."""
+        text = json.dumps([truth_key(self.wanted, None), *what], sort_keys=True)
+        return self.shop.kept_truth(hashlib.sha256(text.encode()).hexdigest()[:16])
+
     def _opened(self) -> list[str]:
         """What imports and first uses open."""
+        kept = self.kept("opened")
+        if kept is not None and kept.exists():
+            known: list[str] = json.loads(kept.read_text())
+            return known
         environ, found = ask.variables(self.wanted.environ, self.driver), set()
         for group in self.wanted.modules:
             out = self.prefix / "opened.json"
@@ -72,13 +83,17 @@ class Healthy:
             found |= set(json.loads(out.read_text()))
             out.unlink()
             answer.unlink()
+        if kept is not None:
+            kept.write_text(json.dumps(sorted(found)))
         return sorted(found)
 
-    def look(self, prefix: Path, extra: Mapping[str, str]) -> tuple[list[dict], Said]:
+    def look(
+        self, prefix: Path, extra: Mapping[str, str], kept: Path | None
+    ) -> tuple[list[dict], Said]:
         """The failures of a copy, and what the check says of it."""
         environ = ask.variables({**self.wanted.environ, **extra}, self.driver)
-        happened = ask.truth(prefix, self.wanted.modules, environ, prefix)
-        said = ask.said(self.check, prefix, environ, prefix)
+        happened = ask.truth(prefix, self.wanted.modules, environ, prefix, kept=kept)
+        said = ask.said(self.check, prefix, environ, prefix, libraries=False)
         ignored = self.wanted.unrelated
         failures = [f for f in happened.failures if not any(t in f["text"] for t in ignored)]
         return failures, said
@@ -90,17 +105,19 @@ class Healthy:
         prefix = self.prefix.with_name(f"{self.prefix.name}@{seed}")
         try:
             planted = faults.plant(self.shop, self.prefix, self.known, fault)
-            failures, said = self.look(planted.prefix, planted.environ)
+            kept = self.kept(asdict(fault))
+            failures, said = self.look(planted.prefix, planted.environ, kept)
             fresh = [f for f in said.findings if (f["rule"], f["title"]) not in self.said]
             scored = score(fault.words, failures, fresh)
             row.update(state="done", failures=failures, findings=fresh, score=asdict(scored))
             commands = fixes(said, self.said)
             if run_commands and commands and scored.outcome != HARMLESS:
                 environ = ask.variables({**self.wanted.environ, **planted.environ}, self.driver)
-                calm = Fault(name=str(seed))
+                kept = self.kept(asdict(fault), commands)
                 row["fix"] = heal(
-                    self.wanted, calm, prefix, environ, prefix, self.check, self.shop, commands
-                )
+                    self.wanted, Fault(name=str(seed)), prefix, environ, prefix, self.check,
+                    self.shop, commands, kept,
+                )  # fmt: skip
                 row["fix"]["commands"] = commands
         except (ask.CheckError, InstallError, OSError, ValueError) as error:
             row.update(state="failed", reason=f"{type(error).__name__}: {error}")
@@ -123,6 +140,7 @@ def main() -> int:
     if not given.only_summary:
         try:
             shop = Workshop(CACHE / "chaos", 0, CACHE / "corpus" / "uv")
+            shop.keeps_truth = given.keep_truth
         except InstallError as error:
             print(f"skipped: {error}", file=sys.stderr)
             return 77

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 from corpus.compare import Said, Truth
@@ -28,8 +29,13 @@ def truth(
     environ: Mapping[str, str],
     cwd: Path,
     code: tuple[str, ...] = (),
+    kept: Path | None = None,
 ) -> Truth:
-    """One child for each item of `modules`; all that failed, and what the sound ones mapped."""
+    """One child for each item of `modules`; all that failed, and what the sound ones mapped. kept:
+    the file that holds this from an earlier run, or will.
+    """
+    if kept is not None and kept.exists():
+        return Truth(**json.loads(kept.read_text()))
     result = Truth()
     for group in modules:
         names = group.split("+")
@@ -50,6 +56,8 @@ def truth(
         for path in answer["mapped"]:
             real = os.path.realpath(path)
             result.mapped[real] = answer["versions"].get(path) or result.mapped.get(real, "")
+    if kept is not None:
+        kept.write_text(json.dumps(asdict(result)))
     return result
 
 
@@ -100,12 +108,19 @@ def _child(
 
 
 def said(
-    check: str, prefix: Path, environ: Mapping[str, str], cwd: Path, words: tuple[str, ...] = ()
+    check: str,
+    prefix: Path,
+    environ: Mapping[str, str],
+    cwd: Path,
+    words: tuple[str, ...] = (),
+    libraries: bool = True,
 ) -> Said:
-    """`cudriver check --json` and `cudriver which --json`. Raises CheckError."""
+    """`cudriver check --json`, and `cudriver which --json` for the libraries. Raises CheckError."""
     report, status = _json([check, "check", "--json", *words, str(prefix)], environ, cwd)
-    which, _ = _json([check, "which", "--json", "--prefix", str(prefix)], environ, cwd)
-    libraries = [
+    which: dict = {}
+    if libraries:
+        which, _ = _json([check, "which", "--json", "--prefix", str(prefix)], environ, cwd)
+    rows = [
         {**row, "path": os.path.realpath(row["path"])}
         for row in which.get("libraries", [])
         if row.get("path")
@@ -113,9 +128,7 @@ def said(
     every = [f for each in report["findings"] for f in (each, *each.get("also", []))]
     findings = [{**finding, "predicts": finding.get("predicts")} for finding in every]
     missing = [row["soname"] for row in which.get("missing", [])]
-    return Said(
-        status, report["verdict"], findings, libraries, report.get("frameworks", []), missing
-    )
+    return Said(status, report["verdict"], findings, rows, report.get("frameworks", []), missing)
 
 
 def _json(words: list[str], environ: Mapping[str, str], cwd: Path) -> tuple[dict, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -65,12 +64,7 @@ def _look(
     """Asks both sides once. kept: the file that holds the truth, or will."""
     code = fault.use if fault else ()
     words = fault.check if fault else ()
-    if kept is not None and kept.exists():
-        happened = Truth(**json.loads(kept.read_text()))
-    else:
-        happened = ask.truth(prefix, wanted.modules, environ, cwd, code)
-        if kept is not None:
-            kept.write_text(json.dumps(asdict(happened)))
+    happened = ask.truth(prefix, wanted.modules, environ, cwd, code, kept)
     said = ask.said(check, prefix, environ, cwd, words)
     expect = fault.expect if fault else ()
     outcome = compare(happened, said, unrelated=wanted.unrelated, expect=expect)
@@ -140,6 +134,7 @@ def heal(
     check: str,
     shop: Workshop,
     commands: list[str],
+    kept: Path | None = None,
 ) -> dict:
     """Runs the commands as they are printed, in one shell, then asks again with its variables."""
     foreign = [c for c in commands if FOREIGN_INDEX.search(c)]
@@ -163,12 +158,12 @@ def heal(
     pairs = (entry.partition("=") for entry in report.read_text().split("\0") if entry)
     after = {name: value for name, _, value in pairs if name not in tools or name in environ}
     report.unlink()
-    calm = Fault(name=fault.name, use=fault.use, check=fault.check)
-    row, happened, said, _ = _look(wanted, calm, prefix, after, cwd, check)
+    happened = ask.truth(prefix, wanted.modules, after, cwd, fault.use, kept)
+    said = ask.said(check, prefix, after, cwd, fault.check, libraries=False)
     failures = [
         f["text"] for f in happened.failures if not any(t in f["text"] for t in wanted.unrelated)
     ]
-    errors = [f"{f['rule']} {f['title']}" for f in row["findings"] if f["severity"] == "error"]
+    errors = [f"{f['rule']} {f['title']}" for f in said.findings if f["severity"] == "error"]
     still = [rule for rule in fault.expect if rule in {f["rule"] for f in said.findings}]
     if failures or errors or still:
         return {"state": "failed", "reason": "left: " + "; ".join([*failures, *errors, *still])}

@@ -49,9 +49,17 @@ static bool begins_as_elf(int folder, const char *path)
     return does; /* what may not be read is not known to be otherwise */
 }
 
+/* "libx.so", "libx.so.5.0.0" */
 static bool is_library(const struct elf_line *line, size_t path_length)
 {
-    return memcmp(line->text + path_length - 3, ".so", 3) == 0;
+    size_t end = path_length;
+
+    while (end > 3 && (line->text[end - 1] == '.' ||
+                       (line->text[end - 1] >= '0' && line->text[end - 1] <= '9'))) {
+        end--;
+    }
+    return (end == path_length || line->text[end] == '.') &&
+           memcmp(line->text + end - 3, ".so", 3) == 0;
 }
 
 static bool is_as_listed(const struct elf_record *record, int folder, const struct elf_line *line,

@@ -41,6 +41,7 @@ class Step(Record):
     choose: str = ALL  # of several: every one, the first, the first from the last name back
     # that loads, the nearest to PyTorch's CUDA
     spread: bool = False  # RTLD_GLOBAL
+    idle: bool = False  # it is only opened, or asked for its version: its parts are not wanted
     pathfinder: bool = False  # cuda.pathfinder loads the CUDA libraries that the files need, before
     when: str = IMPORT  # or at first USE
     fails: str = IMPORT  # what ends where it does not load: IMPORT, USE, a FEATURE, NOTHING
@@ -78,6 +79,7 @@ class Recipe(Record):
     rescues: list[Rescue] = fresh(list)
     cpu: bool = False  # the package is for the CPU as well: without any CUDA library it is whole
     extra: str = ""  # the extra that brings its CUDA libraries: "and-cuda", "cuda{major}"
+    entry_points: str = ""  # of which its releases an import reads all packages' entry points
 
 
 def parse(data: dict[str, Any]) -> Recipe:

@@ -24,7 +24,7 @@ _PATHFINDER = "cuda/pathfinder/_dynamic_libs/load_dl_linux.py"
 class Event:
     """One dlopen that a framework makes, and what its failure puts an end to."""
 
-    __slots__ = ("how", "load", "means", "purpose", "says")
+    __slots__ = ("how", "idle", "load", "means", "purpose", "says")
 
     def __init__(self, load: Load, how: str, means: str, says: str = "", purpose: str = "") -> None:
         self.load: Load = load
@@ -32,6 +32,7 @@ class Event:
         self.how: str = how  # "needed", "preload", "dlopen"
         self.means: str = means
         self.says: str = says
+        self.idle: bool = False
 
     @property
     def fails(self) -> bool:
@@ -60,9 +61,11 @@ class Importer:
             if step.without and self._first(step.without):
                 continue
             for event in self._step(step, framework, process):
-                event.purpose = step.purpose
+                event.purpose, event.idle = step.purpose, step.idle
                 if step.alone and framework.required and event.fails:
                     event.means = FEATURE
+                if when == IMPORT and any(f.kind == "damaged" for f in event.load.faults):
+                    event.means = IMPORT  # no caller survives a signal
                 yield event
                 if event.fails and event.means == IMPORT:
                     return
@@ -192,7 +195,11 @@ class Importer:
             gone = _absent(self._wanted(step.find, framework), framework.path)
             yield Event(gone, "dlopen", step.fails, step.says or f'Failure finding "{names}"')
         elif _is_so(path):
-            yield Event(process.dlopen(path), "preload", step.fails, step.says)
+            load = process.dlopen(path)
+            event = Event(load, "preload", step.fails, step.says)
+            if step.when == IMPORT and any(f.kind == "rejected" for f in load.faults):
+                event.means, event.says = IMPORT, "Failed to dlopen"  # no DynamicLibNotFoundError
+            yield event
             if os.path.basename(path).startswith("libnvrtc.so"):
                 yield from self._builtins(path, process)
 

@@ -37,7 +37,7 @@ from cudriver.stack.versions import cut, satisfies
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import TypeVar
 
     from cudriver.stack.collect.debian import DebianOwners
@@ -170,7 +170,10 @@ class Resolver:
         self._dlopened(process, framework)
 
     def load_reached(
-        self, libraries: list[tuple[Framework, str, bool]], suspect: dict[str, FileFault]
+        self,
+        roots: list[Framework],
+        libraries: list[tuple[Framework, str, bool]],
+        suspect: dict[str, FileFault],
     ) -> set[str]:
         """Loads extension modules that imports reach, and tells what suspect files do to them.
         Returns the files that the loader complained of, or that end before they should. What
@@ -178,8 +181,11 @@ class Resolver:
         """
         met: set[str] = set()
         bad = {path for path in suspect if is_library(path) and not loadable(self.root, path)}
+        for framework in roots if bad else ():
+            process = self._before(framework)
+            self._end(framework, process.objects if process is not None else (), bad, suspect, met)
         for framework, path, survived in libraries:
-            process = self._imported(framework.name)
+            process = self._before(framework)
             if process is None:
                 continue
             event = Event(process.copy().dlopen(path), "needed", IMPORT)
@@ -190,10 +196,28 @@ class Resolver:
                 if culprits - met:  # the first one tells
                     self._fault(fault, framework, event)
                     met |= culprits
-            for path in bad & {os.path.normpath(each.path) for each in event.load.objects}:
-                suspect[path].framework = suspect[path].framework or framework.name
-                met.add(path)
+            self._end(framework, event.load.objects, bad, suspect, met)
         return met
+
+    def _before(self, framework: Framework) -> Process | None:
+        """A process in which that is imported, as far as its recipe tells; None where it fails."""
+        if framework.name in self.recipes:
+            return self._imported(framework.name)
+        process = self._imported("torch") if "torch" in framework.after else self._process()
+        return None if framework.blocked else process
+
+    def _end(
+        self,
+        framework: Framework,
+        objects: Iterable[LoadedObject],
+        bad: set[str],
+        suspect: dict[str, FileFault],
+        met: set[str],
+    ) -> None:
+        """Marks the files that end a process which maps them."""
+        for path in bad & {os.path.normpath(each.path) for each in objects}:
+            suspect[path].framework = suspect[path].framework or framework.name
+            met.add(path)
 
     def _rescue(
         self, rescue: Rescue, framework: Framework, recipe: Recipe
@@ -345,8 +369,9 @@ class Resolver:
             path = os.path.normpath(mapped.path)
             if path in self.catalogue.libraries and path not in framework.loads:
                 framework.loads.append(path)
-        if event.means == NOTHING:
+        if event.means == NOTHING or event.idle:
             self._idle.update((id(mapped), mapped) for mapped in load.objects)
+        if event.means == NOTHING:
             for fault in load.faults[:1]:
                 key = framework.name, os.path.basename(load.name)
                 if "/" in load.name and fault.kind == "not found":

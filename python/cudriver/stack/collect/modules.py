@@ -33,7 +33,10 @@ _TYPE_PARAMETERS = re.compile(
     rb"^([ \t]*(?:class|type|(?:async )?def) \w+)\[(?:[^][\n]|\[[^][\n]*\])*\]", re.MULTILINE
 )
 _TYPE_ALIAS = re.compile(rb"^([ \t]*)type (?=\w+ = )", re.MULTILINE)
-_AT_THE_END = ("was never closed", "unterminated triple-quoted", "unexpected EOF")
+_AT_THE_END = (
+    "was never closed", "unterminated triple-quoted", "unexpected EOF",
+    "expected an indented block",
+)  # fmt: skip
 
 
 class Place:
@@ -215,13 +218,15 @@ class Modules:
                 source = _TYPE_ALIAS.sub(rb"\1", _TYPE_PARAMETERS.sub(rb"\1", source))
             return ast.parse(source)
         except SyntaxError as error:
-            # The words and the grammar are those of the Python that runs this: a newer one knows
-            # more. But where a source ends too early, none takes it.
-            here, last = sys.version_info[:2], source.rstrip().count(b"\n") + 1
-            cut = any(words in error.msg for words in _AT_THE_END)
-            if self.version and self.version <= here and (error.lineno or 0) >= last:
-                cut = True
-            if self.version == here or cut:
+            # The words and the grammar are those of the Python that runs this: another one knows
+            # more, or less. But where a source ends too early, none takes it.
+            here = sys.version_info[:2]
+            last = (error.lineno or 0) > source.rstrip().count(b"\n")
+            if (
+                self.version == here
+                or (self.version and self.version < here and last)
+                or _ends_too_early(source, error)
+            ):
                 self._broken[place.path] = error.msg
         except (ValueError, RecursionError, MemoryError):
             pass
@@ -275,6 +280,16 @@ class Modules:
             return b""
         self.root.take(len(data))
         return data + b"\0" + b"\0".join(_inflated(data)) if b"cython_runtime" in data else data
+
+
+def _ends_too_early(source: bytes, error: SyntaxError) -> bool:
+    """Whether a parser came to the end of a source and wanted more."""
+    if any(words in error.msg for words in _AT_THE_END):
+        return True
+    lines = source.rstrip().split(b"\n")
+    line = error.lineno or 0
+    ended = (error.offset or 0) > len(lines[-1]) or "unterminated string" in error.msg
+    return line > len(lines) or (line == len(lines) and ended)
 
 
 def _inflated(data: bytes) -> Iterator[bytes]:

@@ -21,7 +21,7 @@ from cudriver.stack.model import FileFault
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from cudriver.stack.model import Absent, Framework
 
@@ -39,14 +39,19 @@ class Reach:
     """Follows imports from those of the frameworks, and marks the faults that they meet."""
 
     def __init__(
-        self, modules: Modules, absent: Sequence[Absent], required: dict[str, set[str]]
+        self,
+        modules: Modules,
+        absent: Sequence[Absent],
+        required: dict[str, set[str]],
+        owner: Callable[[str], str],
     ) -> None:
-        """absent: distributions that are required and not installed. required: by distribution,
-        those that require it.
+        """absent: distributions that are required, if only by an extra, and not installed.
+        required: by distribution, those that require it. owner: the distribution of a file.
         """
         self.modules = modules
         self.absent: dict[str, Absent] = {each.name: each for each in absent}
         self.required = required
+        self.owner = owner
         # Extension modules that imports reach, and whether an ImportError of theirs is survived.
         self.libraries: list[tuple[Framework, str, bool]] = []
         self.met: list[FileFault] = []
@@ -56,6 +61,7 @@ class Reach:
         self._statements: dict[str, list[tuple[ast.stmt, int]]] = {}  # by file, what runs
         self._named: dict[str, list[str]] = {}  # by extension module, what it imports
         self._survived = 0  # which errors the code that is followed survives: ABSENCE, ...
+        self._running = ""  # the module whose code that is
 
     def _prefixes(self) -> set[str]:
         """The dotted names of the packages that the files lie in, or would."""
@@ -69,9 +75,8 @@ class Reach:
                     found.update(_prefixes(".".join(parts)))
         return found
 
-    def run(self, frameworks: list[Framework]) -> None:
-        """Marks each fault that the import of one of the frameworks meets."""
-        roots = [f for f in frameworks if f.modelled and not f.fails and f.blocked is None]
+    def run(self, roots: list[Framework]) -> None:
+        """Marks each fault that the import of one of them meets."""
         for framework in roots:
             self._framework = framework
             self._nearest_first()
@@ -99,6 +104,7 @@ class Reach:
         while self._queue and len(self._seen) < MODULES and not self._all_met():
             _, self._survived, _, name = heapq.heappop(self._queue)
             if self._seen[name] == self._survived:
+                self._running = name
                 for _ in self._execute(name):
                     pass
         self._queue.clear()
@@ -112,15 +118,15 @@ class Reach:
         """Follows an import as Python does, in what is known to be reached."""
         self._survived = 0
         self._import(self._framework.module)
-        running: list[tuple[int, Iterator[None]]] = []
+        running: list[tuple[int, str, Iterator[None]]] = []
         while self._queue or running:
             for _, survived, _, name in sorted(self._queue, key=lambda one: -one[2]):
                 if name in reached:
-                    running.append((survived, self._execute(name)))
+                    running.append((survived, name, self._execute(name)))
             self._queue.clear()
             if running:
-                self._survived, module = running[-1]
-                if next(module, self) is self:
+                self._survived, self._running, statements = running[-1]
+                if next(statements, self) is self:
                     running.pop()
 
     def _nearness(self, name: str) -> int:
@@ -153,10 +159,21 @@ class Reach:
             self._fail(fault, f"No module named '{name}'", ABSENCE, caught)
         if fault is not None or (caught | self._survived) & ABSENCE:
             return
-        known = name in sys.stdlib_module_names  # some are distributions, too: dataclasses
-        absent = self.absent.get(_distribution(name)) if not known else None
+        if name not in sys.stdlib_module_names:  # some are distributions, too: dataclasses
+            self._lacking(name, f"No module named '{name}'")
+
+    def _lacking(self, name: str, says: str) -> None:
+        """A module that nobody brings: whether that is for want of what the one that imports it
+        requires.
+        """
+        absent = self.absent.get(_distribution(name))
+        if absent is None:
+            place = self.modules.find(self._running)
+            owner = self.owner(place.path) if place is not None else ""
+            lacking = [each for each in self.absent.values() if each.by == owner]
+            absent = lacking[0] if len(lacking) == 1 else None
         if absent is not None and absent.framework is None and not self._elsewhere(name):
-            absent.framework, absent.says = self._framework.name, f"No module named '{name}'"
+            absent.framework, absent.says = self._framework.name, says
 
     def _fail(self, fault: FileFault, says: str, error: int, caught: int) -> None:
         """A statement that ends in that error. Raises _EndedError where what imports the module
@@ -322,6 +339,8 @@ class Reach:
                 hidden = self.modules.hidden(f"{module}.{name}")
                 if hidden is not None and self.modules.submodule_only(module, source, name):
                     self._fail(hidden, says, IMPORT, caught)
+                elif not source.path and not (caught | self._survived) & IMPORT:
+                    self._lacking(f"{module}.{name}", says)  # a folder alone binds nothing
                 self._lacks(source, name, says, IMPORT, caught)
             return False
         if not self.modules.submodule_only(module, source, name):

@@ -216,15 +216,14 @@ def _lost(
             size = None
             if name in VITAL or (root.host and not gone):
                 size = root.size(path)
-                gone = size is None
+                gone = gone or size is None
             what = "missing" if gone else "edited"
             if not gone and (size is None or str(size) == stated or not stated.isdecimal()):
                 if size is None or not root.host or not altered(root, path, said, hashed):
                     continue
-                what = "hash" if name.endswith(".so") else "edited"
+                what = "hash" if is_library(name) else "edited"
             elif not gone and (
-                (size == 0 and name.endswith(".py"))
-                or (name.endswith(".so") and not whole(root, path))
+                (size == 0 and name.endswith(".py")) or (is_library(name) and not whole(root, path))
             ):
                 what = "size"
             kept = name not in there and name.partition(".")[0] in compiled
@@ -288,7 +287,7 @@ def altered(root: Root, path: str, line: str, hashed: bool) -> bool:
     """Whether a file of the right size is not a library, or has other bytes than RECORD says.
     hashed: those may be read.
     """
-    if path.endswith(".so") and not whole(root, path):
+    if is_library(os.path.basename(path)) and not whole(root, path):
         return True
     digest = line.rpartition(",")[0].rpartition(",")[2]
     return hashed and (root.size(path) or 0) <= ALTERED_LIMIT and differs(root, path, digest)

@@ -84,6 +84,8 @@ def proof(facts: Facts, fault: LoadFault) -> list[Evidence]:
 def ends(facts: Facts, file: FileFault) -> list[Evidence]:
     """The imports that end at a file that is not as it was."""
     framework = facts.framework(file.framework or "")
+    if framework is None and file.framework:  # a package without a recipe
+        return [Evidence(file.file, None, f"import {file.framework} fails")]
     return ended(facts, framework) if framework else []
 
 

@@ -521,6 +521,8 @@ def test_arguments_that_do_not_fit_are_refused(cu, name: str, nothing_left) -> N
         (ValueError, "not 0", lambda: kind.anonymous(0)),
         (TypeError, "float", lambda: kind(create=True, size=1.5)),
         (TypeError, "str", lambda: kind.anonymous("5")),
+        (TypeError, "is a string, not b'x'", lambda: kind(b"x", create=True, size=5)),
+        (TypeError, "is a string, not 5", lambda: kind(5)),
         (ValueError, "name of shared memory", lambda: kind("", create=True, size=5)),
         (ValueError, "name of shared memory", lambda: kind("..", create=True, size=5)),
         (ValueError, "name of shared memory", lambda: kind("a/b")),

@@ -26,6 +26,8 @@ def path_of(name: str) -> str:
 
 def check_name(name: str) -> str:
     """The name without the slash that shm_open() wants in front."""
+    if not isinstance(name, str):
+        raise TypeError(f"the name of shared memory is a string, not {name!r}")
     bare = name.removeprefix("/")
     if bare in ("", ".", "..") or "/" in bare or "\0" in bare or len(os.fsencode(bare)) > 255:
         raise ValueError(f"the name of shared memory is that of a file, 1 to 255 bytes: {name!r}")

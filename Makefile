@@ -106,7 +106,8 @@ test-gpu: install ## the suite on the real driver
 golden: install ## write anew what rules say, and comparisons: the diff is for review
 	rm -rf tests/stack/golden
 	CUDRIVER_WRITE_GOLDEN=1 $(PYTEST) tests/stack/test_rules.py tests/stack/test_report.py \
-	    tests/stack/test_collect_whole.py tests/fleet/test_compare_cases.py tests/project/test_frozen.py
+	    tests/stack/test_collect_cases.py tests/stack/test_collect_whole.py \
+	    tests/fleet/test_compare_cases.py tests/project/test_frozen.py
 
 .PHONY: test-network
 test-network: install ## tests on real frameworks: GBs, into ~/.cache/cudriver-tests

@@ -12,18 +12,8 @@ import pytest
 from cudriver.stack import inspect
 from cudriver.stack.collect import collect_machine, driver, probe
 from cudriver.stack.collect.child import Child
-from cudriver.stack.model import Shadowed
 from cudriver.stack.rootfs import Root
 from elfkit import compile_c
-
-CLOSED = (
-    "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n"
-    "GCC version: gcc\n"
-)
-OPEN = (
-    "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  "
-    "Release Build  (dvs-builder@U22)\n"
-)
 
 
 def put(root, path, content=""):
@@ -36,122 +26,7 @@ def put(root, path, content=""):
     return file
 
 
-def library(root, folder, release, link=True):
-    put(root, f"{folder}/libcuda.so.{release}")
-    if link:
-        (root / folder.lstrip("/") / "libcuda.so.1").symlink_to(f"libcuda.so.{release}")
-    return f"{folder}/libcuda.so.1"
-
-
-def collect(root, path=None, rule="cache", shadowed=(), **variables):
-    tree = Root(str(root))
-    found = driver.Found(path, rule, [Shadowed(s, "cache") for s in shadowed])
-    return driver.collect(tree, variables, lambda _: found, [])
-
-
 class TestFiles:
-    @pytest.mark.parametrize(
-        ("text", "release", "is_open"), [(CLOSED, "535.104.05", False), (OPEN, "580.95.05", True)]
-    )
-    def test_proc(self, tmp_path, text, release, is_open):
-        put(tmp_path, driver.PROC_VERSION, text)
-        found = collect(tmp_path)
-        assert (found.kernel_release, found.kernel_open) == (release, is_open)
-        assert found.kernel_evidence.file == driver.PROC_VERSION
-        assert found.kernel_evidence.line == 1
-
-    def test_sys(self, tmp_path):
-        put(tmp_path, driver.SYS_VERSION, "550.54.15\n")
-        assert collect(tmp_path).kernel_release == "550.54.15"
-
-    @pytest.mark.parametrize(
-        "text", ["", "\0\0\0", "Kernel Module", "NVRM version: nothing", "x" * 100000]
-    )
-    def test_broken_proc(self, tmp_path, text):
-        put(tmp_path, driver.PROC_VERSION, text)
-        put(tmp_path, driver.SYS_VERSION, text)
-        assert collect(tmp_path).kernel_release is None
-
-    def test_release_and_cuda_by_the_files_name(self, tmp_path):
-        path = library(tmp_path, "/usr/lib/x86_64-linux-gnu", "535.104.05")
-        found = collect(tmp_path, path)
-        assert found.path == "/usr/lib/x86_64-linux-gnu/libcuda.so.535.104.05"
-        assert (found.release, found.cuda, found.kind, found.found_by) == (
-            "535.104.05",
-            "12.2",
-            "native",
-            "cache",
-        )
-
-    def test_a_stub(self, tmp_path):
-        put(tmp_path, "/usr/local/cuda/lib64/stubs/libcuda.so.1")
-        found = collect(tmp_path, "/usr/local/cuda/lib64/stubs/libcuda.so.1", "LD_LIBRARY_PATH")
-        assert (found.kind, found.release) == ("stub", None)
-
-    def test_compat_and_the_drivers_own_beside_it(self, tmp_path):
-        own = library(tmp_path, "/usr/lib/x86_64-linux-gnu", "535.104.05")
-        compat = library(tmp_path, "/usr/local/cuda-13.0/compat", "580.95.05")
-        found = collect(tmp_path, compat, shadowed=[own])
-        assert (found.kind, found.release, found.cuda, found.paired_release) == (
-            "compat",
-            "580.95.05",
-            "13.0",
-            "535.104.05",
-        )
-        assert [(e.file, e.value) for e in found.compat] == [
-            ("/usr/local/cuda-13.0/compat/libcuda.so.580.95.05", "580.95.05")
-        ]
-
-    def test_compat_that_a_link_leads_to_is_compat(self, tmp_path):
-        library(tmp_path, "/opt/forward", "580.95.05")
-        folder = tmp_path / "usr/local/cuda-13.0/compat"
-        folder.mkdir(parents=True)
-        (folder / "libcuda.so.1").symlink_to("/opt/forward/libcuda.so.580.95.05")
-        found = collect(tmp_path, "/usr/local/cuda-13.0/compat/libcuda.so.1")
-        assert (found.path, found.kind) == ("/opt/forward/libcuda.so.580.95.05", "compat")
-
-    def test_the_drivers_own_half_in_an_unusual_folder(self, tmp_path):
-        own = library(tmp_path, "/opt/driver", "535.104.05")
-        compat = library(tmp_path, "/usr/local/cuda-13.0/compat", "580.95.05")
-        assert collect(tmp_path, compat).paired_release is None
-        assert collect(tmp_path, compat, shadowed=[own]).paired_release == "535.104.05"
-
-    def test_wsl(self, tmp_path):
-        put(tmp_path, "/proc/sys/kernel/osrelease", "5.15.153.1-microsoft-standard-WSL2\n")
-        put(tmp_path, driver.WSL_LIBRARY)
-        found = collect(tmp_path, driver.WSL_LIBRARY)
-        assert (found.wsl, found.kind, found.release) == (True, "wsl", None)
-
-    def test_tegra_says_1_1(self, tmp_path):
-        folder = "/usr/lib/aarch64-linux-gnu/tegra"
-        put(tmp_path, f"{folder}/libcuda.so.1.1")
-        (tmp_path / folder[1:] / "libcuda.so.1").symlink_to("libcuda.so.1.1")
-        found = collect(tmp_path, f"{folder}/libcuda.so.1")
-        assert (found.kind, found.release) == ("tegra", None)
-
-    @pytest.mark.parametrize(
-        ("mark", "kind"),
-        [
-            ("/.dockerenv", "docker"),
-            ("/run/.containerenv", "podman"),
-            ("/.singularity.d/x", "apptainer"),
-            ("/etc/x", None),
-        ],
-    )
-    def test_containers(self, tmp_path, mark, kind):
-        put(tmp_path, mark)
-        assert collect(tmp_path).container == kind
-
-    def test_pci_devices(self, tmp_path):
-        for name, vendor, kind in (
-            ("0000:01:00.0", "0x10de", "0x030000"),
-            ("0000:01:00.1", "0x10de", "0x040300"),
-            ("0000:02:00.0", "0x8086", "0x030000"),
-        ):
-            put(tmp_path, f"/sys/bus/pci/devices/{name}/vendor", vendor + "\n")
-            put(tmp_path, f"/sys/bus/pci/devices/{name}/class", kind + "\n")
-        assert collect(tmp_path).pci_devices == ["0000:01:00.0"]
-
     def test_nodes_that_may_not_be_opened(self, monkeypatch):
         """A GPU's own is not opened: that would wake it."""
         names = ["nvidia0", "nvidiactl", "nvidia-uvm", "nvidia-caps", "nvidia-uvm-tools", "null"]
@@ -170,14 +45,6 @@ class TestFiles:
         told = {node.path: node.errno for node in found.nodes}
         assert told == {"/dev/nvidia0": 13, "/dev/nvidiactl": 1, "/dev/nvidia-uvm": 1}
         assert sorted(opened) == ["/dev/nvidia-uvm", "/dev/nvidiactl"]
-
-    def test_a_gpu_of_a_virtual_machine_is_not_this_ones(self, tmp_path):
-        for name, kind in (("0000:01:00.0", "vfio-pci"), ("0000:02:00.0", "nouveau")):
-            folder = f"/sys/bus/pci/devices/{name}"
-            put(tmp_path, f"{folder}/vendor", "0x10de\n")
-            put(tmp_path, f"{folder}/class", "0x030000\n")
-            (tmp_path / folder[1:] / "driver").symlink_to(f"../../../../bus/pci/drivers/{kind}")
-        assert collect(tmp_path).pci_devices == ["0000:02:00.0"]
 
 
 class TestAssumed:

@@ -20,8 +20,6 @@ from cudriver.stack.rootfs import Root
 from elfkit import compile_c
 from program import output
 
-ARCHS = "sm_70 sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"
-
 
 @pytest.fixture
 def venv(tmp_path):
@@ -85,41 +83,6 @@ def test_patterns_are_globs(name, pattern):
 
 
 class TestPyTorch:
-    def test_what_version_py_and_the_pins_say(self, venv):
-        venv.torch()
-        found = framework(venv, "torch")
-        assert (found.version, found.cuda, found.variant) == ("2.8.0+cu128", "12.8", "cuda")
-        assert (found.cudnn_built, found.nccl_built) == ("9.10.2", "2.27.3")
-        assert found.cuda_evidence.file.endswith("/torch/version.py")
-        assert found.cuda_evidence.line == 5
-
-    def test_the_arch_list_in_the_binary(self, venv):
-        venv.torch(libraries=True)
-        found = framework(venv, "torch")
-        assert found.archs == ARCHS.split()
-        assert found.archs_evidence.file.endswith("/torch/lib/libtorch_python.so")
-
-    def test_cpu_and_rocm(self, venv):
-        venv.torch("2.8.0+cpu", None, pins={})
-        assert framework(venv, "torch").variant == "cpu"
-        text = "__version__ = '2.8.0+rocm6.3'\ncuda = None\nhip = '6.3.42131'\n"
-        write(venv, "torch/version.py", text)
-        assert framework(venv, "torch").variant == "rocm"
-
-    @pytest.mark.parametrize(
-        "content",
-        ["", "\0\1\2", "import os; os.abort()", "cuda = (((", "x" * 400000],
-        ids=["empty", "binary", "abort", "unfinished", "large"],
-    )
-    def test_a_broken_version_py(self, venv, content):
-        venv.torch()
-        path = write(venv, "torch/version.py", content)
-        found = facts(venv)
-        torch = found.framework("torch")
-        assert (torch.version, torch.cuda) == ("2.8.0+cu128", "12.8")  # of METADATA
-        if content:
-            assert path in [p.file for p in found.problems]
-
     def test_one_that_cannot_be_read_leaves_the_others(self, venv, monkeypatch):
         venv.torch()
         venv.dist("mine", "1.0", ["nvidia-cublas-cu12"])
@@ -135,70 +98,8 @@ class TestPyTorch:
         assert found.framework("mine") is not None
         assert ("torch", "could not be read: damaged") in [(p.file, p.text) for p in found.problems]
 
-    def test_a_folder_called_torch_is_not_pytorch(self, venv):
-        write(venv, "torch/readme.txt", "no")
-        assert facts(venv).framework("torch") is None
-
-    @pytest.mark.parametrize(
-        ("version", "cuda", "variant"),
-        [("0.23.0+cu128", "12.8", "cuda"), ("0.20.1+cu118", "11.8", "cuda"),
-         ("0.23.0+cpu", None, "cpu"), ("0.23.0", None, "unknown"),
-         ("0.25.0+cu130", "13.0", "cuda")],
-    )  # fmt: skip
-    def test_companions_by_their_tag(self, venv, version, cuda, variant):
-        venv.torch()
-        write(venv, "torchvision/version.py", f"__version__ = '{version}'\n")
-        venv.dist("torchvision", version.split("+")[0])
-        found = framework(venv, "torchvision")
-        assert (found.cuda, found.variant) == (cuda, variant)
-
 
 class TestOthers:
-    def test_tensorflow(self, venv):
-        venv.dist("tensorflow", "2.18.0")
-        text = (
-            "build_info = collections.OrderedDict(["
-            "('cuda_compute_capabilities', ['sm_60', 'compute_90']),"
-            " ('cuda_version', '12.5.1'), ('cudnn_version', '9'), ('is_cuda_build', True)])\n"
-        )
-        path = write(venv, "tensorflow/python/platform/build_info.py", text)
-        found = framework(venv, "tensorflow")
-        assert (found.cuda, found.cudnn_built, found.variant) == ("12.5.1", "9", "cuda")
-        assert found.archs == ["sm_60", "compute_90"]
-        assert found.cuda_evidence.file == path
-
-    def test_tensorflow_for_the_cpu(self, venv):
-        venv.dist("tensorflow-cpu", "2.18.0")
-        text = "import collections\n\nbuild_info = dict([('is_cuda_build', False)])\n"
-        file = write(venv, "tensorflow/python/platform/build_info.py", text)
-        found = framework(venv, "tensorflow")
-        assert (found.variant, found.cuda_evidence.file) == ("cpu", file)
-        assert found.cuda_evidence.line == 3
-
-    def test_jax(self, venv):
-        venv.dist("jaxlib", "0.7.0")
-        (venv.site / "jaxlib").mkdir()
-        assert framework(venv, "jax").variant == "cpu"
-        venv.dist("jax-cuda12-plugin", "0.7.0")
-        found = framework(venv, "jax")
-        assert (found.cuda, found.variant, found.distribution) == (
-            "12",
-            "cuda",
-            "jax-cuda12-plugin",
-        )
-
-    @pytest.mark.parametrize(
-        ("dist", "cuda"),
-        [("cupy-cuda12x", "12"), ("cupy-cuda13x", "13"), ("cupy-cuda112", "11.2"), ("cupy", None)],
-    )
-    def test_cupy(self, venv, dist, cuda):
-        venv.dist(dist, "13.6.0")
-        (venv.site / "cupy").mkdir()
-        compile_c(venv.site / "cupy/core.so", "int x;")
-        found = framework(venv, "cupy")
-        variant = "unknown" if cuda is None else "cuda"
-        assert (found.cuda, found.variant, found.distribution) == (cuda, variant, dist)
-
     @pytest.mark.parametrize(
         ("source", "minor", "loaded"),
         [
@@ -241,40 +142,6 @@ class TestOthers:
         assert "libnvrtc.so.13" in found
         assert (f"libnvrtc-builtins.so.{minor}" in found) == loaded
 
-    @pytest.mark.parametrize("finds", [True, False])
-    def test_a_package_without_a_recipe(self, venv, finds):
-        needs = ["nvidia-cublas-cu12", *["cuda-pathfinder>=1.3"] * finds]
-        venv.dist("mine", "1.0", needs)
-        found = framework(venv, "mine")
-        assert (found.modelled, found.variant, found.finds_wheels) == (False, "cuda", finds)
-
-    def test_onnxruntime(self, venv):
-        venv.dist("onnxruntime-gpu", "1.22.0")
-        text = "package_name = 'onnxruntime-gpu'\n__version__ = '1.22.0'\ncuda_version = \"12.4\"\n"
-        write(venv, "onnxruntime/capi/build_and_package_info.py", text)
-        found = framework(venv, "onnxruntime")
-        assert (found.cuda, found.variant) == ("12.4", "cuda")
-        assert found.cuda_evidence.line == 3
-
-    def test_tensorrt(self, venv):
-        venv.dist("tensorrt", "10.13.3.9", ["tensorrt_cu13==10.13.3.9"])
-        venv.dist("tensorrt-cu13", "10.13.3.9")
-        assert framework(venv, "tensorrt").cuda == "13"
-
-    def test_numba_and_triton(self, venv):
-        for name, folder in (("numba-cuda", "numba_cuda"), ("triton", "triton")):
-            venv.dist(name, "3.0.0")
-            (venv.site / folder).mkdir()
-        venv.dist("numba", "0.60.0")
-        (venv.site / "numba").mkdir()
-        assert framework(venv, "numba-cuda").version == framework(venv, "triton").version == "3.0.0"
-        assert facts(venv).framework("numba") is None  # uses no CUDA library by itself
-
-    def test_a_package_that_uses_no_cuda_is_none(self, venv):
-        target = compile_c(venv.site / "fast/_fast.so", "int fast;")
-        venv.dist("fast", "1.0", files={"fast/_fast.so": target})
-        assert facts(venv).frameworks == []
-
     def test_a_package_that_uses_cuda_by_its_library_alone(self, venv):
         runtime = compile_c(
             venv.root / "usr/lib64/libcudart.so.12", "int cudart;", "-Wl,-soname,libcudart.so.12"
@@ -286,12 +153,6 @@ class TestOthers:
         assert [f.name for f in found.frameworks] == ["fast"]
         assert [x.path for x in found.libraries] == ["/usr/lib64/libcudart.so.12"]
         assert found.libraries[0].origin == "system"
-
-    def test_a_library_that_is_no_library(self, venv):
-        venv.torch(libraries=True)
-        (venv.site / "torch/lib/libtorch_cuda.so").write_bytes(b"\x7fELF" + bytes(200))
-        found = facts(venv)
-        assert found.framework("torch").archs
 
 
 class TestVersions:

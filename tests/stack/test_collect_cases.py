@@ -1,0 +1,180 @@
+"""What is read of files, collect_cases.txt: what lies below a root, in the words of `Tree`, and all
+that is told of it. casekit.py has the form; the first word of a case is what is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import synth
+
+import casekit
+from cudriver.stack.collect import collect, compilers, distributions, driver, environment, toolkits
+from cudriver.stack.model import Evidence, Problem, Requirement, Shadowed
+from cudriver.stack.record import Record
+from cudriver.stack.rootfs import Root
+from elfkit import compile_c
+
+PATH = Path(__file__).with_name("collect_cases.txt")
+_, CASES = casekit.read(PATH)
+
+
+class Tree:
+    """A root, and the environment /env in it, which the first call that needs it makes."""
+
+    def __init__(self, top: Path) -> None:
+        self.top = top
+        self.variables: dict[str, str] = {}
+        self.made: synth.Prefix | None = None
+        self.problems: list[Problem] = []
+        self.found = driver.Found(None, "cache", [])
+        for folder in ("usr/local/bin", "usr/bin"):
+            (top / folder).mkdir(parents=True)
+
+    # ---- what lies there ----
+
+    def environ(self, **variables: str) -> None:
+        self.variables |= variables
+
+    def path(self, name: str) -> Path:
+        path = self.top / name.lstrip("/").replace("SITE", "env/lib/python3.11/site-packages")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def file(self, name: str, content: str | bytes = "", mode: int = 0o644) -> None:
+        path = self.path(name)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        path.chmod(mode)
+
+    def program(self, name: str, content: str = "\x7fELF") -> None:
+        self.file(name, content, 0o755)
+
+    def folder(self, name: str) -> None:
+        self.path(name).mkdir(parents=True)
+
+    def link(self, name: str, target: str) -> None:
+        self.path(name).symlink_to(target)
+
+    def move(self, name: str, to: str) -> None:
+        self.path(name).rename(self.path(to))
+
+    def fifo(self, name: str) -> None:
+        os.mkfifo(self.path(name))
+
+    def library(self, name: str, source: str = "int x;", *flags: str) -> None:
+        compile_c(self.path(name), source, *flags).with_name(f"{self.path(name).name}.c").unlink()
+
+    def toolkit(self, name: str, version: str, **more: Any) -> None:
+        synth.toolkit(self.path(name), version, **more)
+
+    def prefix(self) -> synth.Prefix:
+        return self.made or self.venv()
+
+    def venv(self, **settings: str) -> synth.Prefix:
+        self.made = synth.Prefix(self.top / "env", root=self.top).venv(**settings)
+        return self.made
+
+    def conda(self) -> None:
+        self.made = synth.Prefix(self.top / "env", root=self.top).conda()
+
+    def package(self, name: str, version: str, **more: Any) -> None:
+        self.prefix().conda_package(name, version, **more)
+
+    def dist(self, name: str, version: str, *requires: str, **more: Any) -> None:
+        self.prefix().dist(name, version, requires, **more)
+
+    def torch(self, *words: Any, **more: Any) -> None:
+        self.prefix().torch(*words, **more)
+
+    def libcuda(self, folder: str, release: str) -> None:
+        self.file(f"{folder}/libcuda.so.{release}")
+        self.link(f"{folder}/libcuda.so.1", f"libcuda.so.{release}")
+
+    def finds(self, path: str, *shadowed: str, rule: str = "cache") -> None:
+        """What the loader finds as libcuda.so.1."""
+        self.found = driver.Found(path, rule, [Shadowed(each, "cache") for each in shadowed])
+
+    # ---- what is told of it ----
+
+    def env(self) -> Any:
+        root = Root(str(self.top))
+        return environment.describe(root, self.prefix().inside, self.variables, self.problems)
+
+    def environment(self) -> Iterable[Record]:
+        return [self.env()]
+
+    def packages(self) -> Iterable[Record]:
+        return distributions.collect(Root(str(self.top)), self.env(), self.problems)
+
+    def system(self) -> Iterable[Record]:
+        return toolkits.system(Root(str(self.top)), self.variables, self.problems)
+
+    def own(self) -> Iterable[Record]:
+        root, env = Root(str(self.top)), self.env()
+        found = distributions.collect(root, env, self.problems)
+        return toolkits.environment(root, env, found, self.problems)
+
+    def nvcc(self) -> Iterable[Record]:
+        root = Root(str(self.top))
+        return [toolkits.choice(root, self.variables, self.env(), list(self.system()))]  # type: ignore[arg-type]
+
+    def compiler(self) -> Iterable[Record]:
+        found = compilers.host_compiler(Root(str(self.top)), self.variables, self.env())
+        return [found] if found else []
+
+    def driver(self) -> Iterable[Record]:
+        root = Root(str(self.top))
+        return [driver.collect(root, self.variables, lambda _: self.found, self.problems)]
+
+    def frameworks(self) -> Iterable[Record]:
+        inside = self.prefix().inside
+        found = collect(inside, root=str(self.top), environ=self.variables, probe_driver=False)
+        self.problems = found.problems
+        return found.frameworks
+
+
+ASKED = ("driver", "system", "own", "nvcc", "compiler", "frameworks", "environment", "packages")
+
+
+def render(record: Record) -> str:
+    """The fields of a record that say something; of a problem not what Python's libraries say."""
+    if isinstance(record, Problem):
+        text, _, theirs = record.text.partition(": ")
+        return f"problem  {record.file if theirs else at(record)}  {text}"
+    lines = [type(record).__name__]
+    for name in record._fields:
+        value = getattr(record, name)
+        if isinstance(value, Evidence):
+            value = f"{at(value)}  {value.value}"
+        elif isinstance(value, list):
+            value = ", ".join(words(each) for each in value)
+        if value not in (None, "", False, {}) and name != "platform":  # that is this machine's
+            lines.append(f"    {name}  {value}")
+    return "\n".join(lines)
+
+
+def words(item: Any) -> str:
+    """One of a list of a record's."""
+    if isinstance(item, Requirement):
+        extras = f"[{','.join(item.extras)}]" if item.extras else ""
+        extra = f" for {item.extra}" if item.extra else ""
+        return f"{item.name}{extras}{item.specifier}{extra} (line {item.evidence.line})"
+    return f"{at(item)} {item.value}" if isinstance(item, Evidence) else str(item)
+
+
+def at(where: Any) -> str:
+    return where.file if where.line is None else f"{where.file}:{where.line}"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_case(tmp_path: Path, name: str) -> None:
+    tree, case = Tree(tmp_path), CASES[name]
+    assert case.told in ASKED
+    eval(f"({case.source},)", {each: getattr(tree, each) for each in dir(tree)})
+    found = [*map(render, getattr(tree, case.told)()), *map(render, tree.problems)]
+    words = "\n".join(found).replace("/env/lib/python3.11/site-packages", "SITE")
+    casekit.check(PATH, case, case.told, words or "nothing")

@@ -196,12 +196,13 @@ static void plan_strided(struct cudriver_copy_plan *plan)
 {
     int64_t calls;
     enum cudriver_copy_kind kind = shape_kind(&plan->layout, &calls);
-    bool good_rows =
-        plan->layout.itemsize >= TUNING_SHORTEST_ROW || plan->bytes <= TUNING_DEVICE_KERNEL_LEAST;
+    bool wide = staging_kernels_unit(&plan->layout, plan->dst.device, plan->src.device) >=
+                TUNING_DEVICE_KERNEL_UNIT;
+    bool driver = plan->bytes <= TUNING_DEVICE_KERNEL_LEAST ||
+                  (plan->layout.itemsize >= TUNING_SHORTEST_ROW && !wide);
 
-    bool few = kind != CUDRIVER_COPY_BOUNCED && calls == 1 && good_rows;
-
-    plan->kind = !few && kernel_can(plan) ? CUDRIVER_COPY_KERNEL : kind;
+    driver = driver && kind != CUDRIVER_COPY_BOUNCED && calls == 1;
+    plan->kind = !driver && kernel_can(plan) ? CUDRIVER_COPY_KERNEL : kind;
 }
 
 /* Both ends are in device memory. */

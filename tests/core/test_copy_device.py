@@ -57,8 +57,10 @@ def kinds() -> list[tuple[str, Any, Any, str]]:
         ("rows turned round", np.s_[::-1], whole, "kernel"),
         ("columns turned round", np.s_[:, ::-1], whole, "kernel"),
         ("every other item", np.s_[:, ::2], np.s_[:, 1::2], "kernel"),
-        ("every third row", np.s_[::3], np.s_[::3], "2D"),
-        ("wide columns", np.s_[:, :200], np.s_[:, 200:], "2D"),
+        ("every third row", np.s_[::3], np.s_[::3], "kernel"),
+        ("wide columns", np.s_[:, :200], np.s_[:, 200:], "kernel"),
+        ("wide columns of small items", np.s_[:, 1:200], np.s_[:, 200:399], "2D"),
+        ("few wide columns", np.s_[:5, :200], np.s_[:5, 200:], "2D"),
         ("all", whole, whole, "direct"),
     ]
 
@@ -188,7 +190,7 @@ def test_memory_pools_are_made_only_for_copies_that_need_them(sim: Any) -> None:
     assert said[:-1] == [
         "direct 0",
         "same 0",
-        "2D 0",
+        "kernel 0",
         "kernel 0",
         "empty 0",
         "peer 0",
@@ -202,7 +204,8 @@ def test_memory_pools_are_made_only_for_copies_that_need_them(sim: Any) -> None:
     [
         (np.s_[:, ::2], np.s_[:, 1::2], "kernel"),
         (np.s_[:, 1::2], np.s_[::-1, ::2], "kernel"),
-        (np.s_[:, :200], np.s_[:, 200:], "2D"),
+        (np.s_[:, :200], np.s_[:, 200:], "kernel"),
+        (np.s_[:, 1:200], np.s_[:, 200:399], "2D"),
         (np.s_[::2], np.s_[-1::-2], "kernel"),
         (np.s_[:, :201], np.s_[:, 199:], "temporary"),
         (np.s_[:, ::2], np.s_[:, -2::-2], "temporary"),
@@ -222,7 +225,7 @@ def test_ends_between_each_other_need_no_temporary(to: Any, source: Any, path: s
     ("to", "source", "path", "launches"),
     [
         (np.s_[:, ::2], np.s_[:, 1::2], "bounced", 2),
-        (np.s_[:150, :200], np.s_[::2, :200], "bounced", 0),
+        (np.s_[:150, :200], np.s_[::2, :200], "bounced", 2),
         (np.s_[:150], np.s_[150:], "peer", 0),
     ],
 )

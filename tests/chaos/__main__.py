@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from chaos import document, faults
+from chaos.others import Others
 from chaos.score import HARMLESS, one_line, score, summary
 from corpus import ask
 from corpus.__main__ import CACHE, ROOT, fingerprint, simulated_driver
@@ -33,6 +34,7 @@ def arguments() -> argparse.Namespace:
     add("--seeds", default="0-9", help="of each environment: 0-9")
     add("-j", type=int, default=1, dest="jobs", help="faults side by side (1)")
     add("--run-commands", action="store_true", help="also run what the check prints as fixes")
+    add("--others", action="store_true", help="also ask pip check and other tools")
     add("--again", action="store_true", help="also what is done already")
     add("--keep-truth", action="store_true", help="take the imports' outcome of an earlier run")
     add("--least", type=float, help="fail where fewer (a share) of those that break are found")
@@ -46,7 +48,14 @@ def arguments() -> argparse.Namespace:
 class Healthy:
     """An environment as it should be: made once, kept, and never changed."""
 
-    def __init__(self, wanted: Environment, shop: Workshop, check: str, driver: Path | None):
+    def __init__(
+        self,
+        wanted: Environment,
+        shop: Workshop,
+        check: str,
+        driver: Path | None,
+        with_others: bool = False,
+    ):
         self.wanted, self.shop, self.check = wanted, shop, check
         self.driver = driver if wanted.driver == "simulated" else None
         self.prefix = shop.prefix(wanted)
@@ -61,6 +70,8 @@ class Healthy:
             raise InstallError(f"{wanted.name} is not healthy: {wrong[0]}")
         self.said = {(f["rule"], f["title"]) for f in said.findings}
         self.known = faults.survey(self.prefix, self._opened())
+        environ = ask.variables(wanted.environ, self.driver)
+        self.others = Others(shop, self.prefix, environ) if with_others else None
 
     def kept(self, *what: object) -> Path | None:
         """The file for what imports do after a fault, which does not depend on the check."""
@@ -110,9 +121,11 @@ class Healthy:
             fresh = [f for f in said.findings if (f["rule"], f["title"]) not in self.said]
             scored = score(fault.words, failures, fresh)
             row.update(state="done", failures=failures, findings=fresh, score=asdict(scored))
+            environ = ask.variables({**self.wanted.environ, **planted.environ}, self.driver)
+            if self.others is not None and scored.outcome != HARMLESS:
+                row["others"] = self.others.ask(prefix, environ, fault.words)
             commands = fixes(said, self.said)
             if run_commands and commands and scored.outcome != HARMLESS:
-                environ = ask.variables({**self.wanted.environ, **planted.environ}, self.driver)
                 kept = self.kept(asdict(fault), commands)
                 row["fix"] = heal(
                     self.wanted, Fault(name=str(seed)), prefix, environ, prefix, self.check,
@@ -177,7 +190,7 @@ def run(
         if not left:
             continue
         try:
-            healthy = Healthy(wanted, shop, given.check, driver)
+            healthy = Healthy(wanted, shop, given.check, driver, given.others)
         except (InstallError, ask.CheckError, OSError, ValueError) as error:
             print(f"{wanted.name}: {error}", flush=True)
             continue

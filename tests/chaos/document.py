@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
+from chaos import others
 from chaos.score import HARMLESS, OTHER, RIGHT, SILENT, WEAK, share
 from corpus.document import RANDOM, WRONG, cell
 
@@ -54,7 +55,8 @@ def figures(rows: list[dict], version: str) -> str:
         "- **false**: faults with an error, or a warning, that is about something else or about a",
         "  failure that does not come.",
     ]
-    return "\n".join(lines)
+    beside = others.table(done)
+    return "\n".join(lines + ["", beside] * bool(beside))
 
 
 def _line(name: str, done: list[dict]) -> str:

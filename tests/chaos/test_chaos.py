@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos import document, faults
+from chaos import document, faults, others
 from chaos.score import HARMLESS, OTHER, RIGHT, SILENT, WEAK, score, summary, wilson
 from corpus.document import RANDOM, WRONG, parts, with_parts
 
@@ -212,6 +212,36 @@ def test_learning_writes_down_what_an_import_opens(tmp_path):
     assert "numpy/__init__.py" in text
     assert "_multiarray_umath" in text
     assert '"/' not in text
+
+
+@pytest.mark.parametrize(
+    ("after", "found"),
+    [("torch 2.8\n", False), ("torch 2.8\nNo module named alpha_core\n", True), ("", False)],
+)
+def test_another_tool_names_a_cause_where_it_says_so_only_now(after, found):
+    before = "alpha-core is fine\ntorch 2.8\n"
+    assert others.named(before, after, ("Alpha-Core",)) == found
+
+
+def test_other_tools_are_asked_the_same(healthy, tmp_path):
+    prefix, _, _ = healthy
+    (prefix / "bin").mkdir(exist_ok=True)
+    (prefix / "bin" / "python").write_text('#!/bin/sh\nls "$(dirname "$0")"/../lib/*/*/alpha\n')
+    (prefix / "bin" / "python").chmod(0o755)
+    shop = Shop()
+    shop.folder = tmp_path
+    asked = others.Others(shop, prefix, os.environ)
+    assert [words[-1] for words in shop.asked] == ["cuda-doctor==0.2.0", "env-doctor==0.3.5"]
+    site = prefix / "lib" / "python3.12" / "site-packages"
+    (site / "alpha" / "core.py").rename(site / "alpha" / "soul.py")
+    told = asked.ask(prefix, os.environ, ("soul.py",))
+    assert len(told) == 3
+    assert all(each["named"] for each in told.values())
+    score = {"outcome": RIGHT, "text": True, "false_errors": [], "false_warnings": []}
+    row = {"environment": "e", "seed": 4, "others": told, "score": score}
+    table = others.table([row, {**row, "seed": 5, "others": {}}])
+    assert "| pip check | 1 | 1 of 1: 1.00" in table
+    assert "seeds 4 to 4 of e" in table
 
 
 PAGE = "# A\n\n- **fixes**: b\n\n## What stays wrong\n\nNothing.\n\n## Environments\n\nc\n"

@@ -8,6 +8,7 @@
 #include "dlpack.h"
 #include "driver/driver.h"
 #include "engine/engine.h"
+#include "hostmem/hostmem.h"
 #include "python/arguments.h"
 #include "python/error.h"
 #include "python/numpy_bridge.h"
@@ -119,9 +120,32 @@ int cudriver_copy_explain(CoreState *state, PyObject *dst, PyObject *src,
     return 0;
 }
 
-/* Follows a plan between begin and end; waits if `transfer` is NULL. 0 or -1; 1 if the copy was
- * refused and may be bounced. */
-static int plan_follow(const struct cudriver_copy_plan *plan, CUstream stream,
+static void slot_free(PyObject *capsule)
+{
+    cudriver_hostmem_free(PyCapsule_GetPointer(capsule, NULL));
+}
+
+/* Keeps alive what an interrupted copy uses, until its stream has passed it. An exception is set.
+ */
+static void ends_keep(CoreState *state, const struct copy_ends *ends,
+                      const struct cudriver_stream *stream, void *slot)
+{
+    PyObject *type, *value, *trace, *kept, *owners, *work;
+
+    PyErr_Fetch(&type, &value, &trace);
+    kept = slot != NULL ? PyCapsule_New(slot, NULL, slot_free) : Py_NewRef(Py_None);
+    owners = kept != NULL ? PyTuple_Pack(2, kept, ends->dst.owner) : NULL;
+    work = cudriver_work_add(state, stream, owners, ends->src.owner, 0, NULL);
+    Py_XDECREF(kept);
+    Py_XDECREF(owners);
+    Py_XDECREF(work);
+    PyErr_Restore(type, value, trace);
+}
+
+/* Follows a plan between begin and end, on a stream of its context; waits if `transfer` is NULL. 0
+ * or -1; 1 if the copy was refused and may be bounced. */
+static int plan_follow(CoreState *state, const struct cudriver_copy_plan *plan,
+                       const struct copy_ends *ends, const struct cudriver_stream *stream,
                        struct cudriver_staging_transfer **transfer)
 {
     /* Any thread may make the driver's own copies while another captures a graph. */
@@ -130,7 +154,7 @@ static int plan_follow(const struct cudriver_copy_plan *plan, CUstream stream,
                              plan->kind != CUDRIVER_COPY_3D);
     PyThreadState *saved = PyEval_SaveThread();
     struct cudriver_copy_call call = {
-        .stream = stream, .interrupted = cudriver_signal_arrived, .data = &saved};
+        .stream = stream->handle, .interrupted = cudriver_signal_arrived, .data = &saved};
     CUresult result;
 
     if (relax) {
@@ -143,6 +167,9 @@ static int plan_follow(const struct cudriver_copy_plan *plan, CUstream stream,
     PyEval_RestoreThread(saved);
     if (call.refused) {
         return 1;
+    }
+    if (call.queued) {
+        ends_keep(state, ends, stream, call.slot);
     }
     if (result == CUDA_SUCCESS) {
         return 0;
@@ -302,7 +329,9 @@ static int follow_blocking(CoreState *state, struct cudriver_copy_plan *plan,
     }
     failed = cudriver_capture_refuse(given ? stream.handle : NULL, "a blocking copy");
     if (failed == 0) {
-        failed = plan_follow(plan, given ? stream.handle : NULL, NULL);
+        const struct cudriver_stream on = {given ? stream.handle : NULL, context,
+                                           given ? stream.held : NULL};
+        failed = plan_follow(state, plan, ends, &on, NULL);
     }
     cudriver_context_leave(context, pushed);
     cudriver_stream_done(&stream);
@@ -379,7 +408,7 @@ static PyObject *follow_async(CoreState *state, struct cudriver_copy_plan *plan,
         cudriver_context_leave(stream->context, pushed);
         return NULL;
     }
-    failed = plan_follow(plan, stream->handle, &staged);
+    failed = plan_follow(state, plan, ends, stream, &staged);
     if (part != NULL) {
         *part = staged;
         work = failed ? NULL : Py_NewRef(Py_None);

@@ -1,5 +1,5 @@
-/* Copies by the calling thread alone: dense ones, those too small for threads, those for which no
- * lane can be had. And waits of microseconds. See private.h. */
+/* Blocking copies by the calling thread alone: dense ones, those too small for threads, those for
+ * which no lane can be had. See private.h. */
 #include "private.h"
 
 #include <stdlib.h>
@@ -19,131 +19,112 @@ CUresult staging_slot_get(size_t bytes, void **slot)
     return *slot != NULL ? CUDA_SUCCESS : cudriver_hostmem_alloc(bytes, SIZE_MAX, slot, &zeroed);
 }
 
-/* ---- waits ---- */
-
-/* Waits for the stream by a word in page-locked memory that the stream writes. The driver waits
- * after TUNING_LOOK_NS, or if it has no such write. */
-static CUresult word_wait(CUcontext context, CUstream stream, void *memory)
+/* Lets the stream write 1 to a word of page-locked memory. False: the driver cannot. */
+static bool word_queue(const struct cudriver_copy_plan *plan, CUstream stream,
+                       _Atomic uint32_t *word)
 {
-    _Atomic uint32_t *word = memory;
-    unsigned long long until = platform_nanoseconds() + TUNING_LOOK_NS;
-    CUdeviceptr address = staging_device_address(context, memory);
+    CUdeviceptr address = staging_device_address(plan->context, word);
 
     atomic_store(word, 0);
-    if (address == 0 || cuda.cuStreamWriteValue32_v2 == NULL ||
-        cuda.cuStreamWriteValue32_v2(stream, address, 1, 0) != CUDA_SUCCESS) {
-        return cuda.cuStreamSynchronize(stream);
-    }
-    while (atomic_load_explicit(word, memory_order_acquire) == 0) {
-        if (platform_nanoseconds() > until) {
-            return cuda.cuStreamSynchronize(stream);
-        }
-        platform_relax();
-    }
-    return CUDA_SUCCESS;
+    return address != 0 && cuda.cuStreamWriteValue32_v2 != NULL &&
+           cuda.cuStreamWriteValue32_v2(stream, address, 1, 0) == CUDA_SUCCESS;
 }
 
-/* Frees a slot, if there is one, after a wait. If that failed, the device may still use the slot:
- * it is leaked. */
-static void slot_give_back(void *slot, CUresult waited)
+/* Waits for a small copy: polls the word, or if that is NULL cuStreamQuery, for a moment, then
+ * sleeps: what the stream did before may last. Work that others queue meanwhile does not delay the
+ * end by more than that moment. */
+static CUresult small_wait(const struct cudriver_copy_plan *plan,
+                           const struct cudriver_copy_call *call, _Atomic uint32_t *word)
 {
-    if (waited == CUDA_SUCCESS && slot != NULL) {
+    unsigned long long until = platform_nanoseconds() + TUNING_LOOK_NS;
+    CUresult result = CUDA_ERROR_NOT_READY;
+
+    if (word != NULL && !word_queue(plan, call->stream, word)) {
+        word = NULL;
+    }
+    do {
+        if (word == NULL) {
+            result = cuda.cuStreamQuery(call->stream);
+        } else if (atomic_load_explicit(word, memory_order_acquire) != 0) {
+            result = CUDA_SUCCESS;
+        } else {
+            platform_relax();
+        }
+    } while (result == CUDA_ERROR_NOT_READY && platform_nanoseconds() < until);
+    if (result == CUDA_ERROR_NOT_READY) {
+        result = cudriver_staging_stream_wait(call->stream, call->interrupted, call->data);
+    }
+    return result == CUDA_SUCCESS || result == CUDRIVER_STAGING_INTERRUPTED
+               ? result
+               : cuda.cuStreamSynchronize(call->stream);
+}
+
+CUresult staging_small_copy(const struct cudriver_copy_plan *plan, struct cudriver_copy_call *call)
+{
+    bool through = !plan->dst.on_device && !plan->page_locked;
+    bool word = !plan->dst.on_device || plan->src.on_device || plan->bytes > TUNING_ASK_MOST;
+    size_t at = through ? (plan->bytes + LINE - 1) / LINE * LINE : 0; /* of the word */
+    CUresult result, waited;
+    void *slot = NULL;
+
+    if (word && staging_slot_get(at + LINE, &slot) != CUDA_SUCCESS && through) {
+        return CUDA_ERROR_NOT_READY;
+    }
+    if (through) {
+        const struct cudriver_copy_end here = {.host = slot};
+        result = staging_bytes_issue(&here, 0, &plan->src, plan->layout.src_offset, plan->bytes,
+                                     call->stream, &call->function);
+    } else {
+        result = staging_direct_issue(plan, call->stream, &call->function);
+    }
+    /* After a failure a part may be queued. */
+    waited = result != CUDA_SUCCESS
+                 ? cuda.cuStreamSynchronize(call->stream)
+                 : small_wait(plan, call, slot != NULL ? (void *)((char *)slot + at) : NULL);
+    if (waited == CUDRIVER_STAGING_INTERRUPTED) {
+        call->queued = true;
+        call->slot = slot;
+    } else if (waited == CUDA_SUCCESS && slot != NULL) { /* else the device may still use it */
+        if (through && result == CUDA_SUCCESS) {
+            memcpy(plan->host + plan->layout.dst_offset, slot, plan->bytes);
+        }
         cudriver_hostmem_free(slot);
     }
-}
-
-CUresult staging_wait_soon(CUcontext context, CUstream stream)
-{
-    CUresult result;
-    void *word;
-
-    if (staging_slot_get(sizeof(uint32_t), &word) != CUDA_SUCCESS) {
-        return cuda.cuStreamSynchronize(stream);
+    if (result == CUDA_SUCCESS && waited != CUDA_SUCCESS) {
+        result = waited;
+        call->function = "cuStreamSynchronize";
     }
-    result = word_wait(context, stream, word);
-    slot_give_back(word, result);
     return result;
 }
 
-/* The same by cuStreamQuery: the fastest wait for a small copy up. */
-static CUresult ask_soon(CUstream stream)
-{
-    unsigned long long until = platform_nanoseconds() + TUNING_LOOK_NS;
-    CUresult result;
-
-    do {
-        result = cuda.cuStreamQuery(stream);
-    } while (result == CUDA_ERROR_NOT_READY && platform_nanoseconds() < until);
-    return result == CUDA_ERROR_NOT_READY ? cuda.cuStreamSynchronize(stream) : result;
-}
-
-/* ---- dense ---- */
-
-/* Waits for the copy of a part. A slot has room for the word behind its bytes. */
-static CUresult part_wait(const struct cudriver_copy_plan *plan, size_t bytes, CUstream stream,
-                          char *slot)
-{
-    if (plan->dst.on_device && bytes <= (plan->one_run ? TUNING_ASK_MOST : TUNING_SMALL_MOST)) {
-        return ask_soon(stream);
-    }
-    if (slot != NULL) {
-        return word_wait(plan->context, stream, slot + (bytes + LINE - 1) / LINE * LINE);
-    }
-    return plan->one_run && bytes <= TUNING_SMALL_MOST ? staging_wait_soon(plan->context, stream)
-                                                       : cuda.cuStreamSynchronize(stream);
-}
-
-/* Queues the copy of a part on a default stream by the driver's blocking call. *over: that waited.
- * A pageable upload may return before the device has the bytes. */
-static CUresult part_block(const struct cudriver_copy_plan *plan, CUdeviceptr device, char *host,
-                           size_t bytes, const char **function, bool *over)
-{
-    *over = !plan->dst.on_device || plan->page_locked;
-    *function = plan->dst.on_device ? "cuMemcpyHtoD_v2" : "cuMemcpyDtoH_v2";
-    return plan->dst.on_device ? cuda.cuMemcpyHtoD_v2(device, host, bytes)
-                               : cuda.cuMemcpyDtoH_v2(host, device, bytes);
-}
-
-/* Copies `bytes` bytes and waits. Down to little pageable memory it goes through a page-locked
- * slot, if that can be had, which is faster than the driver's blocking call. Not so up: only the
- * driver's own call waits for the stream before it reads the host. */
+/* Copies `bytes` bytes and waits: on a default stream by the driver's blocking call. A pageable
+ * upload may return before the device has the bytes. */
 static CUresult part_copy(const struct cudriver_copy_plan *plan, CUdeviceptr device, char *host,
                           size_t bytes, struct cudriver_copy_call *call)
 {
-    bool up = plan->dst.on_device, little = bytes <= TUNING_SMALL_MOST, over = false;
-    void *slot = NULL;
+    bool up = plan->dst.on_device;
     CUresult result;
 
-    if (little && !up && !plan->page_locked) {
-        (void)staging_slot_get(bytes + 2 * LINE, &slot);
-    }
-    if (call->stream == NULL && slot == NULL && !(little && plan->one_run)) {
-        result = part_block(plan, device, host, bytes, &call->function, &over);
+    if (call->stream == NULL) {
+        call->function = up ? "cuMemcpyHtoD_v2" : "cuMemcpyDtoH_v2";
+        result = up ? cuda.cuMemcpyHtoD_v2(device, host, bytes)
+                    : cuda.cuMemcpyDtoH_v2(host, device, bytes);
     } else {
         const struct cudriver_copy_end there = {.on_device = true, .device = device};
-        const struct cudriver_copy_end here = {.host = slot != NULL ? slot : host};
+        const struct cudriver_copy_end here = {.host = host};
         result = staging_bytes_issue(up ? &there : &here, 0, up ? &here : &there, 0, bytes,
                                      call->stream, &call->function);
     }
-    if (result != CUDA_SUCCESS || over) {
-        slot_give_back(slot, CUDA_SUCCESS);
-        return result;
+    if (result == CUDA_SUCCESS && (call->stream != NULL || (up && !plan->page_locked))) {
+        call->function = "cuStreamSynchronize";
+        result = cuda.cuStreamSynchronize(call->stream);
     }
-    call->function = "cuStreamSynchronize";
-    result = part_wait(plan, bytes, call->stream, slot);
-    if (slot != NULL && result == CUDA_SUCCESS) {
-        memcpy(host, slot, bytes);
-    }
-    slot_give_back(slot, result);
     return result;
 }
 
 CUresult staging_dense_copy(const struct cudriver_copy_plan *plan, struct cudriver_copy_call *call)
 {
-    bool up = plan->dst.on_device;
-    bool slot =
-        !up && !plan->page_locked && plan->bytes <= TUNING_SMALL_MOST; /* if one is to be had */
-    bool cut = !plan->one_run && !plan->unlooked && !slot;
+    bool up = plan->dst.on_device, cut = !plan->one_run && !plan->unlooked;
     const struct cudriver_layout *layout = &plan->layout;
     CUdeviceptr device = plan->device + (CUdeviceptr)(up ? layout->dst_offset : layout->src_offset);
     char *host = plan->host + (up ? layout->src_offset : layout->dst_offset);

@@ -126,20 +126,24 @@ struct cudriver_staging_transfer; /* a staged copy under way; opaque */
 /* How to follow a plan that is not EMPTY, SAME, HOST, TEMPORARY or BOUNCED. */
 struct cudriver_copy_call {
     CUstream stream; /* of plan->context, which is current; NULL: the default stream */
-    /* Called about every 50 ms while a blocking copy waits for the stream's earlier work or a
-     * staged one for its own, and between the parts of TUNING_CUT bytes of the driver's own copy,
-     * by the waiting thread, without locks; true stops the copy. NULL: it cannot be interrupted. */
+    /* Called about every 50 ms while a blocking copy waits for the stream's earlier work, or a
+     * staged or small one for its own, and between the parts of TUNING_CUT bytes of the driver's
+     * own copy, by the waiting thread, without locks; true stops the copy. NULL: it cannot be
+     * interrupted. */
     bool (*interrupted)(void *data);
     void *data;
     /* Set by the call. */
     bool refused;         /* nothing was done, and the copy may be BOUNCED instead */
+    bool queued;          /* interrupted, but the stream goes on: what it uses must outlive that */
+    void *slot;           /* the same: page-locked memory that is used too, or NULL; then for
+                             cudriver_hostmem_free */
     const char *function; /* after an error: the driver call that failed; NULL: several calls */
 };
 
 /*
  * If `transfer` is NULL, copies, and returns when the bytes are in place. After an error or an
- * interruption nothing is in use, unless waiting for the stream failed. How much was written is
- * undefined.
+ * interruption nothing is in use, unless waiting for the stream failed or call->queued is set. How
+ * much was written is undefined.
  *
  * Otherwise queues the copy on the stream and returns at once. Work queued before it finishes
  * before the first byte is read or written; work queued after it waits for the last byte. Both

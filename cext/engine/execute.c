@@ -3,27 +3,6 @@
 #include "private.h"
 
 #include "driver/driver.h"
-#include "hostmem/hostmem.h"
-
-/* One dense copy. Between host and device it is split at the end of a registration, because the
- * driver refuses a copy that starts in one and ends beyond it. */
-static CUresult issue_direct(const struct cudriver_copy_plan *plan, CUstream stream,
-                             const char **function)
-{
-    const struct cudriver_copy_end *dst = &plan->dst, *src = &plan->src;
-    int64_t to = plan->layout.dst_offset, from = plan->layout.src_offset;
-    bool whole = plan->one_run || (dst->on_device && src->on_device);
-    const char *host = whole ? NULL : dst->on_device ? src->host + from : dst->host + to;
-    CUresult result = CUDA_SUCCESS;
-
-    for (size_t at = 0, bytes; at < plan->bytes && result == CUDA_SUCCESS; at += bytes) {
-        bytes = plan->bytes - at;
-        bytes = whole ? bytes : cudriver_hostmem_run(host + at, bytes);
-        result = staging_bytes_issue(dst, to + (int64_t)at, src, from + (int64_t)at, bytes, stream,
-                                     function);
-    }
-    return result;
-}
 
 /* A copy to another device. On a default stream it comes after the default work of both devices,
  * and before what follows on either. */
@@ -92,7 +71,7 @@ static CUresult plan_issue(const struct cudriver_copy_plan *plan, struct cudrive
     case CUDRIVER_COPY_PEER:
         return issue_peer(plan, call);
     case CUDRIVER_COPY_DIRECT:
-        return issue_direct(plan, call->stream, &call->function);
+        return staging_direct_issue(plan, call->stream, &call->function);
     case CUDRIVER_COPY_FILL:
         return staging_fill(plan, call->stream, &call->function);
     default:
@@ -101,16 +80,32 @@ static CUresult plan_issue(const struct cudriver_copy_plan *plan, struct cudrive
     }
 }
 
+/* Whether a blocking copy takes microseconds, and may be queued behind other work: it is issued at
+ * once, and its wait can be interrupted. A pageable copy up cannot: only the driver's own call
+ * waits for the stream before it reads the host. */
+static bool is_small(const struct cudriver_copy_plan *plan)
+{
+    return plan->kind == CUDRIVER_COPY_DIRECT && plan->bytes <= TUNING_SMALL_MOST &&
+           (plan->page_locked || plan->src.on_device);
+}
+
 CUresult cudriver_copy_follow(const struct cudriver_copy_plan *plan,
                               struct cudriver_copy_call *call,
                               struct cudriver_staging_transfer **transfer)
 {
     CUresult result, waited;
 
-    call->refused = false;
+    call->refused = call->queued = false;
+    call->slot = NULL;
     call->function = NULL;
     if (plan->kind == CUDRIVER_COPY_STAGED) {
         return staging_copy(plan, call, transfer);
+    }
+    if (transfer == NULL && is_small(plan)) {
+        result = staging_small_copy(plan, call);
+        if (result != CUDA_ERROR_NOT_READY) {
+            return result;
+        }
     }
     if (transfer == NULL) {
         call->function = "cuStreamQuery";
@@ -118,24 +113,16 @@ CUresult cudriver_copy_follow(const struct cudriver_copy_plan *plan,
         if (result != CUDA_SUCCESS) {
             return result;
         }
-    }
-    if (transfer == NULL && plan->kind == CUDRIVER_COPY_DIRECT &&
-        plan->dst.on_device != plan->src.on_device) {
-        return staging_dense_copy(plan, call);
+        if (plan->kind == CUDRIVER_COPY_DIRECT && plan->dst.on_device != plan->src.on_device) {
+            return staging_dense_copy(plan, call);
+        }
     }
     result = plan_issue(plan, call);
-    if (transfer != NULL) {
-        if (result != CUDA_SUCCESS && !call->refused) {
-            /* A part may be in flight, and nobody would keep its memory alive. */
-            cuda.cuStreamSynchronize(call->stream);
-        }
+    if (transfer != NULL && (result == CUDA_SUCCESS || call->refused)) {
         return result;
     }
-    waited =
-        result == CUDA_SUCCESS && plan->kind == CUDRIVER_COPY_DIRECT &&
-                plan->bytes <= TUNING_SOON_MOST
-            ? staging_wait_soon(plan->context, call->stream)
-            : cuda.cuStreamSynchronize(call->stream); /* after a failure a part may be queued */
+    /* After a failure a part may be in flight, and nobody would keep its memory alive. */
+    waited = cuda.cuStreamSynchronize(call->stream);
     if (result == CUDA_SUCCESS && waited != CUDA_SUCCESS) {
         result = waited;
         call->function = "cuStreamSynchronize";

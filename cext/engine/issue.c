@@ -4,6 +4,7 @@
 #include "private.h"
 
 #include "driver/driver.h"
+#include "hostmem/hostmem.h"
 
 /* Bytes; every driver takes a pitch (bytes between rows) up to here. */
 #define PITCH_MOST 0x7fffffff
@@ -128,6 +129,24 @@ CUresult staging_rows_issue(const struct cudriver_layout *layout,
     }
     const struct rows_copy copy = {layout, dst, src, staging_rows_dims(layout), stream, function};
     return outer_issue(&copy, 0, layout->dst_offset, layout->src_offset);
+}
+
+CUresult staging_direct_issue(const struct cudriver_copy_plan *plan, CUstream stream,
+                              const char **function)
+{
+    const struct cudriver_copy_end *dst = &plan->dst, *src = &plan->src;
+    int64_t to = plan->layout.dst_offset, from = plan->layout.src_offset;
+    bool whole = plan->one_run || (dst->on_device && src->on_device);
+    const char *host = whole ? NULL : dst->on_device ? src->host + from : dst->host + to;
+    CUresult result = CUDA_SUCCESS;
+
+    for (size_t at = 0, bytes; at < plan->bytes && result == CUDA_SUCCESS; at += bytes) {
+        bytes = plan->bytes - at;
+        bytes = whole ? bytes : cudriver_hostmem_run(host + at, bytes);
+        result = staging_bytes_issue(dst, to + (int64_t)at, src, from + (int64_t)at, bytes, stream,
+                                     function);
+    }
+    return result;
 }
 
 /* ---- transfers ---- */

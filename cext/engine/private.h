@@ -194,9 +194,10 @@ CUresult staging_copy(const struct cudriver_copy_plan *copy, const struct cudriv
  * cudriver_hostmem_free. NULL in *slot on failure. */
 CUresult staging_slot_get(size_t bytes, void **slot);
 
-/* cuStreamSynchronize with less latency: polls a word that the stream writes. For work of
- * microseconds, and copies on a device of up to TUNING_SOON_MOST bytes. */
-CUresult staging_wait_soon(CUcontext context, CUstream stream);
+/* A dense blocking copy of at most TUNING_SMALL_MOST bytes. Down to pageable memory it goes through
+ * a slot, which is faster than the driver's blocking call; NOT_READY: there is none, and nothing
+ * was done. If it is interrupted, call->queued says so. */
+CUresult staging_small_copy(const struct cudriver_copy_plan *plan, struct cudriver_copy_call *call);
 
 /* A dense blocking copy between host and device, in parts of TUNING_CUT bytes at most. */
 CUresult staging_dense_copy(const struct cudriver_copy_plan *plan, struct cudriver_copy_call *call);
@@ -319,6 +320,11 @@ CUresult staging_part_issue(struct cudriver_staging_transfer *transfer, size_t p
  * it.
  */
 CUresult staging_words_queue(struct cudriver_staging_transfer *transfer);
+
+/* Queues one dense copy. Between host and device it is split at the end of a registration, because
+ * the driver refuses a copy that starts in one and ends beyond it. */
+CUresult staging_direct_issue(const struct cudriver_copy_plan *plan, CUstream stream,
+                              const char **function);
 
 /* How many of the innermost dimensions one driver call copies: 2 (3D copies), 1 (2D copies), or 0:
  * a call for each run. */

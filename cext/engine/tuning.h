@@ -150,20 +150,19 @@
 
 /* ---- small copies, and waiting ---- */
 
-/* Bytes up to which a blocking copy uses one page-locked slot and polls a word that the stream
- * writes. H200, down: 0.87 of the driver's own time at 4 KiB, 0.67 at 64 KiB, 0.81 at 1 MiB. The
- * word saves up to 1 us against cuStreamSynchronize. */
+/* Bytes up to which a dense blocking copy is issued before anybody knows whether its stream is
+ * idle, and polls for its end. H200, us, the driver's own call, and ours when it asked for the
+ * stream first, now: 64 bytes up 6.9, 7.3, 7.1, down 6.7, 8.6, 6.5; 64 KiB up 9.8, 11.7, 9.8,
+ * down 8.1, 9.7, 8.0; 64 KiB down to pageable memory, through a page-locked slot, 15.8, 14.5, 12.6.
+ */
 #define TUNING_SMALL_MOST (2 * TUNING_MIB)
 
-/* Bytes up to which polling cuStreamQuery is the fastest wait for a copy up. H200. */
+/* Bytes up to which a copy up polls cuStreamQuery; others poll a word that the stream writes. H200,
+ * us with cuStreamQuery, the word: 64 bytes up 7.1, 7.1, down 7.2, 6.5; 64 KiB up 10.3, 9.8. */
 #define TUNING_ASK_MOST (8 * TUNING_KIB)
 
-/* ns that a thread polls before it lets the driver wait. Not measured. */
+/* ns that it polls. Not measured. */
 #define TUNING_LOOK_NS 60000ull
-
-/* Bytes of a copy on a device up to which the word is worth its command. H200: 256 MiB takes 135
- * us, longer than anybody polls, and ran at 0.96 of the driver's own rate with the word. */
-#define TUNING_SOON_MOST (64 * TUNING_MIB)
 
 /* A wait for a stream or an event polls for SPIN ns, then sleeps an eighth of the time so far, at
  * most NAP ns: it ends at most that late. Not measured. */

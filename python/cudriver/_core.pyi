@@ -1397,7 +1397,8 @@ def copy(dst: AnyArray, src: AnyArray, /) -> None:
     `explain_copy` names the path, and with it the CUDA function. The copy is
     ordered after the work of the enclosing ``with stream:``, else of the default
     stream, and after every call of this package in flight on a DeviceArray's
-    memory. Other threads run meanwhile.
+    memory. Other threads run meanwhile. Ctrl-C interrupts the wait; a copy of at
+    most 2 MiB may be queued by then, and goes on.
 
     Examples
     --------

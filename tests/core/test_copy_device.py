@@ -319,8 +319,9 @@ def test_a_blocking_copy_within_another_devices_stream_follows_the_default_strea
         for value in range(50):
             assert libcuda.cuMemsetD8Async(ctypes.c_uint64(array.pointer), value, 1000, None) == 0
     copying.start()
-    wait_for(lambda: sim.live("pending") == 51, "the copy waits for an event behind that work")
-    for left in range(50, 1, -1):
+    behind = "the copy is behind that work, and behind it a word and an event"
+    wait_for(lambda: sim.live("pending") == 53, behind)
+    for left in range(52, 3, -1):
         sim.step(1)  # of either stream, if neither has to wait
         wait_for(lambda most=left: sim.live("pending") <= most, "an operation ends")
     sim.release()

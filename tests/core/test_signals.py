@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -204,9 +206,18 @@ BLOCKING: dict[str, Callable[..., None]] = {
 }
 
 
+#: Of these, what the copy is issued of before its stream is idle, and how much the copy writes.
+QUEUED = {
+    "page-locked up": ("array", 1, 1 << 19),
+    "small page-locked up": ("array", 1, 100),
+    "page-locked down": ("pinned", 7, 1 << 19),
+    "on the device": ("array", 0, 1 << 19),
+}
+
+
 @pytest.mark.parametrize("what", BLOCKING)
 def test_blocking_call_behind_another_librarys_work(cu, sim, interrupted, what) -> None:
-    """Nothing was issued that would need the arrays later."""
+    """Either nothing was issued that would need the arrays later, or the copy goes on."""
     size, library = 1 << 19, ctypes.CDLL(cu.driver_path())
     array, other = cu.device_zeros(size, "u1"), cu.device_zeros(size, "u1")
     pinned, plain = cu.pinned_full(2 * size, 1, "u1"), np.full(size, 1, "u1")
@@ -219,9 +230,32 @@ def test_blocking_call_behind_another_librarys_work(cu, sim, interrupted, what) 
     interrupted(lambda: BLOCKING[what](cu, array, other, pinned, plain))
     sim.release()
     array.context.synchronize()
-    assert (array.to_numpy() == 7).all()
-    assert (pinned == 1).all()
-    assert (plain == 1).all()
+    found = {"array": array.to_numpy(), "pinned": pinned, "plain": plain}
+    written, value, most = QUEUED.get(what, ("plain", 1, 0))
+    for name, old in ("array", 7), ("pinned", 1), ("plain", 1):
+        assert (found[name][most if name == written else 0 :] == old).all()
+    assert (found[written][:most] == value).all()
+
+
+@pytest.mark.parametrize("what", ["page-locked up", "page-locked down", "down", "on the device"])
+def test_an_interrupted_copy_keeps_what_it_uses(cu, sim, interrupted, what) -> None:
+    size, library = 1 << 19, ctypes.CDLL(cu.driver_path())
+    array, other = cu.device_zeros(size, "u1"), cu.device_zeros(size, "u1")
+    pinned, plain = cu.pinned_full(2 * size, 5, "u1"), np.full(size, 5, "u1")
+    context, ends = array.context, [array, other, pinned, plain]
+    gone = [weakref.ref(end) for end in ends]
+    used = {"down": [True, False, False, True], "on the device": [True, True, False, False]}
+    context.synchronize()
+    sim.hold()
+    assert library.cuMemsetD8Async(ctypes.c_uint64(array.pointer), 7, size, None) == 0
+    del array, other, pinned, plain
+    interrupted(lambda: BLOCKING[what](cu, *ends))
+    ends.clear()
+    gc.collect()
+    assert [end() is not None for end in gone] == used.get(what, [True, False, True, False])
+    sim.release()
+    context.synchronize()
+    assert [end() is not None for end in gone] == [False] * 4
 
 
 @pytest.mark.parametrize("blocking", [False, True])

@@ -1076,12 +1076,12 @@ static void wait_fails(struct random *random)
     const struct cudriver_layout turned = transposed(32);
     struct ends ends = ends_make(random, 4096);
     struct job job = {false, context, ends.stream, ends.device, ends.host, &dense, NULL, NULL};
-    const struct cudriver_copy_plan small = {.src.on_device = true,
-                                             .context = context,
-                                             .bytes = 4096,
-                                             .device = ends.device,
-                                             .host = (char *)ends.host,
-                                             .layout = dense};
+    struct cudriver_copy_plan small = {.src = {.on_device = true, .device = ends.device},
+                                       .context = context,
+                                       .bytes = 4096,
+                                       .device = ends.device,
+                                       .host = (char *)ends.host,
+                                       .layout = dense};
     struct cudriver_copy_call call = {.stream = ends.stream};
     struct cudriver_staging_transfer *transfer;
 
@@ -1100,13 +1100,14 @@ static void wait_fails(struct random *random)
     check_slot_is_kept(ends.stream, 4096);
     /* Without threads. */
     sim.hold();
-    CHECK(sim.fail("cuStreamSynchronize:1:719") == 0);
-    CHECK(staging_dense_copy(&small, &call) == CUDA_ERROR_LAUNCH_FAILED);
+    CHECK(sim.fail("cuStreamQuery:1:719,cuStreamSynchronize:1:719") == 0);
+    CHECK(staging_small_copy(&small, &call) == CUDA_ERROR_LAUNCH_FAILED);
     check_slot_is_kept(ends.stream, 4096);
-    /* A word that the stream writes. */
+    /* The word that the stream writes behind a copy on the device. */
+    small.dst = small.src;
     sim.hold();
-    CHECK(sim.fail("cuStreamSynchronize:1:719") == 0);
-    CHECK(staging_wait_soon(context, ends.stream) == CUDA_ERROR_LAUNCH_FAILED);
+    CHECK(sim.fail("cuStreamQuery:1:719,cuStreamSynchronize:1:719") == 0);
+    CHECK(staging_small_copy(&small, &call) == CUDA_ERROR_LAUNCH_FAILED);
     check_slot_is_kept(ends.stream, sizeof(uint32_t));
     ends_free(&ends);
 }

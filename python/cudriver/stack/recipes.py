@@ -1,12 +1,14 @@
 """Loading recipes: what a framework loads, from where and in which order, as data.
 
 Each is one file, data/loading/NAME.json, described in docs/recipes.md. `collect.imports` follows
-them.
+them. A distribution that is installed beside cudriver may bring others.
 """
 
 from __future__ import annotations
 
 import os
+import sys
+import warnings
 from functools import cache
 
 from cudriver.stack.model import FEATURE, IMPORT, NOTHING, USE
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 ALL, FIRST, LOADS, NEAREST = "all", "first", "loads", "nearest"
 VERBS = ("load", "open", "find", "builtin")
+GROUP = "cudriver.recipes"  # entry points: "package:file.json", a file in the package's folder
 _CHOICES = {
     "when": (IMPORT, USE),
     "fails": (IMPORT, USE, FEATURE, NOTHING),
@@ -112,8 +115,9 @@ def _rescue(data: Any) -> Rescue:
 
 @cache
 def listed() -> list[dict[str, Any]]:
-    """The content of every recipe's file, PyTorch's first, others by name. `parse` makes a recipe
-    of one: few are needed, and to make them all takes as long as to read the files.
+    """The content of every recipe's file, PyTorch's first, others by name, then those of other
+    distributions, which replace ours of the same name. `parse` makes a recipe of one: few are
+    needed, and to make them all takes as long as to read the files.
     """
     import json
 
@@ -122,4 +126,34 @@ def listed() -> list[dict[str, Any]]:
     for name in sorted(os.listdir(folder), key=lambda name: (name != "torch.json", name)):
         if name.endswith(".json"):
             found.append(json.loads(root.read(os.path.join(folder, name))))
+    brought = {recipe["name"]: recipe for recipe in _brought(root)}
+    return [brought.pop(recipe["name"], recipe) for recipe in found] + [*brought.values()]
+
+
+def _brought(root: Root) -> list[dict[str, Any]]:
+    """The recipes that other distributions bring. Nothing of them is imported or run."""
+    infos = (
+        os.path.join(path, name, "entry_points.txt")
+        for path in sys.path
+        for name in root.names(path)
+        if name.endswith(".dist-info")
+    )
+    if not any(f"[{GROUP}]" in (root.text(path) or "") for path in infos):
+        return []  # without importlib.metadata, whose own import takes 10 ms
+    import json
+    from importlib.metadata import entry_points
+    from importlib.util import find_spec
+
+    found = []
+    for entry in entry_points(group=GROUP):
+        package, _, name = entry.value.partition(":")
+        try:
+            spec = find_spec(package) if package.isidentifier() else None  # "a.b" would import a
+            if spec is None or not spec.submodule_search_locations:
+                raise ValueError(f"{package!r} is not the name of a package")
+            data = json.loads(root.read(os.path.join(spec.submodule_search_locations[0], name)))
+            parse({**data})
+            found.append(data)
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            warnings.warn(f"{GROUP}: {entry.name} is left out: {error}", stacklevel=2)
     return found

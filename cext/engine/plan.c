@@ -120,9 +120,7 @@ static void plan_dense(struct cudriver_copy_plan *plan, const char *low, const c
     bool small; /* better left to the driver's own call if it is pageable */
 
     staging_settings_get(&settings);
-    small = !plan->one_run &&
-            (settings.packers == 1 ||
-             plan->bytes < (plan->dst.on_device ? settings.crossover_up : settings.crossover_down));
+    small = !plan->one_run && (settings.packers == 1 || plan->bytes < settings.crossover);
     plan->unlooked = small && plan->blocking && !plan->ask &&
                      (plan->dst.on_device || plan->bytes <= TUNING_LOOKED_FROM);
     plan->page_locked =

@@ -70,12 +70,11 @@
 /* ---- settings ---- */
 
 struct staging_settings {
-    int packers;           /* threads for one dense copy */
-    int threads;           /* for all copies together, or for one strided copy */
-    int linger;            /* ns that an idle thread polls before it sleeps */
-    size_t crossover_up;   /* bytes from which on a copy up is staged */
-    size_t crossover_down; /* the same for a copy down */
-    size_t part;           /* bytes of a part, at most */
+    int packers;      /* threads for one dense copy */
+    int threads;      /* for all copies together, or for one strided copy */
+    int linger;       /* ns that an idle thread polls before it sleeps */
+    size_t crossover; /* bytes from which on a copy is staged */
+    size_t part;      /* bytes of a part, at most */
     bool coherent;    /* leave pageable memory to devices that read it through the host's tables */
     size_t streaming; /* bytes of the largest blocking copy up that bypasses the caches; 0: none */
 };

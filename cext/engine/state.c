@@ -110,8 +110,7 @@ static void settings_default(struct staging_settings *settings)
     int packers = packers_default(processors);
 
     *settings = (struct staging_settings){
-        .crossover_up = TUNING_STAGED_UP,
-        .crossover_down = TUNING_STAGED_DOWN,
+        .crossover = TUNING_STAGED,
         .streaming = can_stream() ? TUNING_STREAMING : 0,
         .part = TUNING_PART,
         .coherent = setting_coherent(),

@@ -16,8 +16,7 @@
 
 /* Bytes from which on a blocking copy of pageable memory is staged; an asynchronous one from half
  * as many. H200: below about 1 MiB the driver's own path is as fast. */
-#define TUNING_STAGED_UP (1536 * TUNING_KIB)
-#define TUNING_STAGED_DOWN (1536 * TUNING_KIB)
+#define TUNING_STAGED (1536 * TUNING_KIB)
 
 /* Bytes of a device run from which on 2D copies are as fast as dense ones, so that no kernel is
  * needed. Not measured. */

@@ -221,7 +221,7 @@ void staging_plan_make(struct cudriver_copy_plan *copy, bool blocking, bool kern
 
     staging_settings_get(&settings);
     plan->up = copy->dst.on_device;
-    plan->crossover = plan->up ? settings.crossover_up : settings.crossover_down;
+    plan->crossover = settings.crossover;
     if (!blocking) {
         plan->crossover /= 2; /* below it a host function packs, in one thread */
     }

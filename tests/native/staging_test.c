@@ -368,8 +368,7 @@ static void small_settings(struct random *random)
     settings.packers = 1 + below(random, 4);
     settings.threads = 1 + below(random, 5);
     settings.linger = below(random, 2) ? 0 : 100000;
-    settings.crossover_up = (size_t)1 << (10 + below(random, 6));
-    settings.crossover_down = (size_t)1 << (10 + below(random, 6));
+    settings.crossover = (size_t)1 << (10 + below(random, 6));
     settings.part = (size_t)4096 * (1 + below(random, 16));
     settings.streaming = below(random, 2) ? settings.streaming : 0;
     staging_lock();
@@ -1148,7 +1147,7 @@ static void unknown(struct random *random, int rounds)
     need_simulator();
     wait_fails(random);
     staging_settings_get(&settings);
-    settings.crossover_up = settings.crossover_down = 4096;
+    settings.crossover = 4096;
     staging_lock();
     staging.settings = settings;
     staging_unlock();

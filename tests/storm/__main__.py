@@ -25,6 +25,7 @@ def arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("--seeds", type=seeds_of, help="as in 0-299; default: from 0 on")
     parser.add_argument("--threads", type=int, default=3)
+    parser.add_argument("--crowd", action="store_true", help="the threads share everything")
     parser.add_argument("--steps", type=int, default=100, help="of each thread")
     parser.add_argument("--driver", choices=("sim", "real"), default="sim")
     parser.add_argument("--devices", type=int, default=4, help="of the simulated driver")
@@ -44,7 +45,10 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    options = arguments().parse_args()
+    parser = arguments()
+    options = parser.parse_args()
+    if options.crowd and options.shrink is not None:
+        parser.error("a --crowd depends on its schedule too much to be shrunk")
     if options.child is not None:
         from .runs import run_seeds
 
@@ -52,7 +56,7 @@ def main() -> int:
         keep = task.pop("keep", None)
         return run_seeds(
             task.pop("seeds"),
-            configure(task.pop("threads"), task.pop("steps")),
+            configure(task.pop("threads"), task.pop("steps"), task.pop("crowd")),
             keep=None if keep is None else {int(thread): at for thread, at in keep.items()},
             **task,
         )
@@ -61,10 +65,10 @@ def main() -> int:
     return storm(options) if options.shrink is None else shrink(options)
 
 
-def configure(threads: int, steps: int) -> Config:
+def configure(threads: int, steps: int, crowd: bool) -> Config:
     import cudriver as cu
 
-    return Config(threads, steps, cu.device_count(), cu.driver_is_simulated())
+    return Config(threads, steps, cu.device_count(), cu.driver_is_simulated(), crowd)
 
 
 if __name__ == "__main__":

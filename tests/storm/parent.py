@@ -38,7 +38,10 @@ class Child:
     """One process that runs some seeds, until one fails."""
 
     def __init__(self, options: argparse.Namespace, seeds: Sequence[int], **task: Any):
-        same = {name: getattr(options, name) for name in ("threads", "steps", "limit", "repeat")}
+        same = {
+            name: getattr(options, name)
+            for name in ("threads", "steps", "crowd", "limit", "repeat")
+        }
         task = {**same, "seconds": None, **task, "seeds": list(seeds)}
         environ = dict(os.environ)
         if options.driver == "sim":
@@ -99,17 +102,19 @@ def batches(seeds: Sequence[int] | None, size: int) -> Iterator[list[int]]:
 def command(options: argparse.Namespace, *extra: str) -> str:
     words = ["python", "-m", __package__, "--threads", str(options.threads), "--steps",
              str(options.steps), "--driver", options.driver, *extra]  # fmt: skip
+    if options.crowd:
+        words.append("--crowd")
     if options.driver == "sim":
         words += ["--devices", str(options.devices)]
     return shlex.join(words)
 
 
 def tell_failure(options: argparse.Namespace, child: Child) -> str:
-    return "\n".join(
-        [f"seed {child.seed}: {child.how()}", child.errors,
-         f"replay: {command(options, '--seeds', str(child.seed))}",
-         f"shrink: {command(options, '--shrink', str(child.seed))}"]
-    )  # fmt: skip
+    lines = [f"seed {child.seed}: {child.how()}", child.errors]
+    lines.append(f"replay: {command(options, '--seeds', str(child.seed))}")
+    if not options.crowd:
+        lines.append(f"shrink: {command(options, '--shrink', str(child.seed))}")
+    return "\n".join(lines)
 
 
 def storm(options: argparse.Namespace) -> int:

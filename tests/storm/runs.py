@@ -12,11 +12,12 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TextIO
+from typing import Protocol, TextIO
 
 import cudriver as cu
 from cudriver.memory import pinning
 
+from .crowd import Crowd, Member
 from .model import Failure, World
 from .plan import Plan
 from .session import Session, pattern
@@ -125,7 +126,7 @@ def run_seed(
     simulator.delay(DELAYS[seed % len(DELAYS)])
     before = alive(simulator)
     lines = Script(script)
-    run_threads(plans(seed, config, keep), make_world(config.threads), simulator, lines, wrong)
+    run_threads(bodies(seed, config, simulator, keep, lines), wrong)
     lines.close()
     cu.set_host_memory_limit(None)
     cu.set_copy_threads(None)
@@ -137,28 +138,44 @@ def run_seed(
     return wrong
 
 
-def run_threads(
-    plans: dict[int, list[Step]],
-    world: World,
-    simulator: Simulator,
-    lines: Script,
-    wrong: list[str],
-) -> None:
-    gate = threading.Barrier(len(plans))
+class Body(Protocol):
+    """What a thread does."""
 
-    def body(thread: int, steps: Sequence[Step]) -> None:
-        session = Session(world, simulator.delay, lines.log(thread))
+    done: int
+
+    def run_all(self) -> None: ...
+
+
+def bodies(
+    seed: int, config: Config, simulator: Simulator, keep: Keep | None, lines: Script
+) -> dict[int, Body]:
+    """What each thread does."""
+    if config.crowd:
+        crowd = Crowd(config.threads, config.devices)
+        return {
+            thread: Member(seed, thread, crowd, config.steps, lines.log(thread))
+            for thread in range(config.threads)
+        }
+    world = make_world(config.threads)
+    return {
+        thread: Session(world, steps, simulator.delay, lines.log(thread))
+        for thread, steps in plans(seed, config, keep).items()
+    }
+
+
+def run_threads(bodies: dict[int, Body], wrong: list[str]) -> None:
+    gate = threading.Barrier(len(bodies))
+
+    def run(thread: int, body: Body) -> None:
         gate.wait()
         try:
-            for step in steps:
-                session.run(step)
-            session.finish()
+            body.run_all()
         except BaseException as error:
             shown = error if isinstance(error, Failure) else traceback.format_exc()
-            wrong.append(f"thread {thread}, after {session.done} steps: {shown}")
+            wrong.append(f"thread {thread}, after {body.done} steps: {shown}")
 
     threads = [
-        threading.Thread(target=body, args=item, name=f"storm {item[0]}") for item in plans.items()
+        threading.Thread(target=run, args=item, name=f"storm {item[0]}") for item in bodies.items()
     ]
     for thread in threads:
         thread.start()

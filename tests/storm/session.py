@@ -55,9 +55,15 @@ async def over(transfer: Any) -> None:
 
 
 class Session(Model):
-    def __init__(self, world: World, delay: Callable[[int], None], log: Callable[[str], None]):
+    def __init__(
+        self,
+        world: World,
+        steps: list[Step],
+        delay: Callable[[int], None],
+        log: Callable[[str], None],
+    ) -> None:
         super().__init__(world)
-        self.log = log
+        self.steps, self.log = steps, log
         self.env |= {
             "cu": cu, "np": np, "gc": gc, "asyncio": asyncio, "m": self.m, "delay": delay,
             "pattern": pattern, "same": same, "over": over, "rows": rows, **world.names,
@@ -112,6 +118,11 @@ class Session(Model):
                     device=device)  # fmt: skip
 
     # ---- running ---------------------------------------------------------------------------------
+
+    def run_all(self) -> None:
+        for step in self.steps:
+            self.run(step)
+        self.finish()
 
     def run(self, step: Step) -> None:
         """Runs a step of the plan; leaves it out where what it uses does not exist."""

@@ -45,6 +45,7 @@ class Config:
     steps: int = 100
     devices: int = 1
     simulated: bool = True
+    crowd: bool = False  # the threads share what crowd.py has, instead of plans of their own
 
 
 @dataclass

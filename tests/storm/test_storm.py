@@ -39,17 +39,24 @@ cu.to_device = to_device
 """
 
 
+DIFFER = r"of \d+ bytes differ, the first is byte \d+: \d+, not \d+"
+
+
 @pytest.mark.parametrize(
-    ("planted", "told"),
+    ("planted", "told", "crowd"),
     [
-        ("", None),
-        (WITHOUT_SHAPES, r"cu\.copy\(.*\n  succeeded, expected "),
-        (WRONG_BYTES, r"of \d+ bytes differ, the first is byte \d+: \d+, not \d+"),
-        (LEAK, "left alive|still live in it"),
+        ("", None, False),
+        (WITHOUT_SHAPES, r"cu\.copy\(.*\n  succeeded, expected ", False),
+        (WRONG_BYTES, DIFFER, False),
+        (LEAK, "left alive|still lives? in it", False),
+        ("", None, True),
+        (WRONG_BYTES, DIFFER, True),
+        (LEAK, "left alive|still lives? in it", True),
     ],
-    ids=["nothing", "no error", "wrong bytes", "a leak"],
-)
-def test_an_error_is_found(planted: str, told: str | None) -> None:
+    ids=["nothing", "no error", "wrong bytes", "a leak",
+         "nothing shared", "wrong bytes shared", "a leak shared"],
+)  # fmt: skip
+def test_an_error_is_found(planted: str, told: str | None, crowd: bool) -> None:
     program = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
@@ -58,7 +65,7 @@ import cudriver as cu
 {planted}
 from tests.storm.runs import run_seeds
 from tests.storm.steps import Config
-config = Config(1, 60, cu.device_count(), cu.driver_is_simulated())
+config = Config({3 if crowd else 1}, 60, cu.device_count(), cu.driver_is_simulated(), {crowd})
 sys.exit(run_seeds(range({4 if told is None else 60}), config, limit=100, seconds=None))
 """
     done = run(program)

@@ -18,6 +18,7 @@ from benchmarks.peers.driver import POOL
 from benchmarks.row import Row
 from benchmarks.rows.copies import FLOOR, SWEEP
 from benchmarks.rows.processes import NVIDIA_SMI
+from benchmarks.rows.threads import has_gil
 from benchmarks.rows.together import ALONE
 
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
@@ -50,7 +51,8 @@ def machine(bench: Bench) -> str:
             (f"driver {release}, " if release else "") + f"CUDA {cu.driver_version()}",
             f"{len(os.sched_getaffinity(0))} processors "
             f"({model[1] if model else platform.machine()}), {nodes} NUMA node{'s' * (nodes > 1)}",
-            f"Linux {platform.release()}, Python {platform.python_version()}",
+            f"Linux {platform.release()}, Python {platform.python_version()}"
+            + ("" if has_gil() else " without a GIL"),
         ]
     )
 

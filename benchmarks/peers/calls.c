@@ -2,7 +2,8 @@
  * Driver calls in a loop, as a C program would make them. `benchmarks` compiles this file when it
  * starts and times it beside Python. It is not a part of the package.
  */
-#define _POSIX_C_SOURCE 199309L
+#define _POSIX_C_SOURCE 200112L
+#include <pthread.h>
 #include <stdint.h>
 #include <time.h>
 
@@ -52,4 +53,58 @@ double calls_seconds(const struct call *calls, int length, int after, int repeat
         code = make(&calls[i]);
     }
     return code != 0 ? -code : taken / repeats;
+}
+
+/* One of several threads. It makes `first` once before the clock starts. */
+struct member {
+    const struct call *first, *calls;
+    int length, repeats, code;
+    pthread_barrier_t *gate;
+    double begin, end;
+};
+
+static void *member_run(void *given)
+{
+    struct member *member = given;
+
+    member->code = make(member->first);
+    pthread_barrier_wait(member->gate);
+    member->begin = seconds();
+    for (int turn = 0; turn < member->repeats; turn++) {
+        for (int i = 0; i < member->length && member->code == 0; i++) {
+            member->code = make(&member->calls[i]);
+        }
+    }
+    member->end = seconds();
+    return NULL;
+}
+
+/*
+ * As calls_seconds, in `count` threads at once, at most 64. Thread i makes `length` + 1 calls from
+ * calls[i] on, the first one only once. Returns the seconds from the first thread's start to the
+ * last one's end.
+ */
+double threads_seconds(const struct call *const *calls, int count, int length, int repeats)
+{
+    struct member members[64];
+    pthread_t threads[64];
+    pthread_barrier_t gate;
+    double begin = 0, end = 0;
+    int code = 0;
+
+    pthread_barrier_init(&gate, NULL, (unsigned)count);
+    for (int i = 0; i < count; i++) {
+        members[i] = (struct member){calls[i], calls[i] + 1, length, repeats, 0, &gate, 0, 0};
+        if (pthread_create(&threads[i], NULL, member_run, &members[i]) != 0) {
+            return -999; /* those that have begun wait for ever */
+        }
+    }
+    for (int i = 0; i < count; i++) {
+        pthread_join(threads[i], NULL);
+        begin = i == 0 || members[i].begin < begin ? members[i].begin : begin;
+        end = members[i].end > end ? members[i].end : end;
+        code = members[i].code != 0 ? members[i].code : code;
+    }
+    pthread_barrier_destroy(&gate);
+    return code != 0 ? -code : end - begin;
 }

@@ -38,16 +38,25 @@ class NativeCall(ctypes.Structure):
 
 
 @cache
-def calls_seconds() -> Any:
-    """The function of calls.c. Raises where nothing compiles it."""
+def compiled() -> Any:
+    """The functions of calls.c. Raises where nothing compiles it."""
     with tempfile.TemporaryDirectory() as folder:
         library = str(Path(folder, "calls.so"))
-        flags = ["-O2", "-std=c11", "-fPIC", "-shared", "-o", library, str(SOURCE)]
+        flags = ["-O2", "-std=c11", "-fPIC", "-shared", "-pthread", "-o", library, str(SOURCE)]
         subprocess.run([*os.environ.get("CC", "cc").split(), *flags], check=True)
-        function = ctypes.CDLL(library).calls_seconds
-    function.argtypes = [ctypes.POINTER(NativeCall), *[ctypes.c_int] * 3]
-    function.restype = ctypes.c_double
-    return function
+        functions = ctypes.CDLL(library)
+    calls = ctypes.POINTER(NativeCall)
+    functions.calls_seconds.argtypes = [calls, *[ctypes.c_int] * 3]
+    functions.threads_seconds.argtypes = [ctypes.POINTER(calls), *[ctypes.c_int] * 3]
+    for function in (functions.calls_seconds, functions.threads_seconds):
+        function.restype = ctypes.c_double
+    return functions
+
+
+def checked(seconds: float, sequence: Sequence[DriverCall]) -> float:
+    if seconds < 0:
+        raise RuntimeError(f"{[call[0] for call in sequence]}: {-seconds:.0f}")
+    return seconds
 
 
 class Driver(Own):
@@ -82,21 +91,35 @@ class Driver(Own):
     ) -> Work:
         """The calls in order, `repeats` times. The `after` calls are made once at the end and not
         timed."""
-        sequence, function = [*calls, *after], calls_seconds()
+        sequence, function = [*calls, *after], compiled().calls_seconds
+        native = self.native(sequence)
+
+        def run() -> float:
+            return checked(function(native, len(calls), len(after), repeats), sequence)
+
+        return Work(run, timed=True, how=f"{calls[0][0]} from C")
+
+    def together(self, sequences: Sequence[Sequence[DriverCall]], repeats: int) -> Work:
+        """Each sequence `repeats` times in a thread of its own. Equally long, all at once."""
+        enter = ("cuCtxSetCurrent", self.context(0))
+        made = [self.native([enter, *sequence]) for sequence in sequences]
+        pointer, count = ctypes.POINTER(NativeCall), len(sequences)
+        native = (pointer * count)(*[ctypes.cast(calls, pointer) for calls in made])
+        function, length = compiled().threads_seconds, len(sequences[0])
+
+        def run() -> float:
+            return checked(function(native, count, length, repeats), sequences[0])
+
+        return Work(run, timed=True, how=f"{sequences[0][0][0]} from C", keep=(made,))
+
+    def native(self, sequence: Sequence[DriverCall]) -> ctypes.Array[NativeCall]:
         native = (NativeCall * len(sequence))()
         for made, (name, *words) in zip(native, sequence, strict=True):
             made.function = ctypes.cast(getattr(self.library, name), ctypes.c_void_p)
             for at, word in enumerate(words + [0] * (MOST_ARGUMENTS - len(words))):
                 word = word if isinstance(word, ctypes.c_uint64) else ctypes.c_uint64(word)
                 made.arguments[at] = ctypes.pointer(word)  # keeps the word alive, too
-
-        def run() -> float:
-            seconds = float(function(native, len(calls), len(after), repeats))
-            if seconds < 0:
-                raise RuntimeError(f"{[call[0] for call in sequence]}: {-seconds:.0f}")
-            return seconds
-
-        return Work(run, timed=True, how=f"{calls[0][0]} from C")
+        return native
 
     def copy(self, copy: Copy) -> Work:
         """Plain memory is copied by the blocking functions if there is no stream to wait for.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.bench import GIB, MIB
 from benchmarks.row import Row
-from benchmarks.rows import calls, copies, files, processes, together
+from benchmarks.rows import calls, copies, files, processes, threads, together
 
 TABLE = [
     Row(
@@ -52,6 +52,16 @@ TABLE = [
     Row("page-locked array from the pool, 1 MiB and 1 GiB", "<= 1.0 us", calls.from_pool),
     Row("np.empty inside `pinned_numpy()`, reuse", "<= 1.5x plain np.empty", calls.inside_numpy),
     Row("4 KiB asynchronous copy, issue cost", "<= 2.60 us, taking arrays", calls.small_issue),
+    Row(
+        "4 KiB asynchronous copies from 1 to 16 threads, a stream each",
+        ">= 0.8 of threads in C, without a GIL",
+        threads.copies,
+    ),
+    Row(
+        "page-locked 1 MiB, taken and given back by 1 to 16 threads",
+        ">= 0.8 of threads in C, without a GIL",
+        threads.allocations,
+    ),
     Row("device allocate + free, 1 MiB", "<= 1.2 us", calls.device_memory),
     Row("context push + pop", "<= 0.25 us with `with ctx:`", calls.push_pop),
     Row("import, over a bare interpreter", "<= 20 ms", processes.imports),

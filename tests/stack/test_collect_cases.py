@@ -20,7 +20,7 @@ from cudriver.stack.rootfs import Root
 from elfkit import compile_c
 
 PATH = Path(__file__).with_name("collect_cases.txt")
-_, CASES = casekit.read(PATH)
+HEAD, CASES = casekit.read(PATH)
 
 
 class Tree:
@@ -58,6 +58,14 @@ class Tree:
 
     def link(self, name: str, target: str) -> None:
         self.path(name).symlink_to(target)
+
+    def remove(self, name: str) -> None:
+        self.path(name).unlink()
+
+    def record(self, name: str, *lines: str) -> None:
+        """Adds lines to a RECORD, at its end."""
+        with open(self.path(f"SITE/{name}.dist-info/RECORD"), "a") as file:
+            file.writelines(f"{line}\n" for line in lines)
 
     def move(self, name: str, to: str) -> None:
         self.path(name).rename(self.path(to))
@@ -130,6 +138,14 @@ class Tree:
         root = Root(str(self.top))
         return [driver.collect(root, self.variables, lambda _: self.found, self.problems)]
 
+    def faults(self) -> Iterable[Record]:
+        """As a root shows it, and without one: they are the same."""
+        prefix, more = self.prefix(), {"environ": self.variables, "probe_driver": False}
+        inside = collect(prefix.inside, root=str(self.top), **more).file_faults  # type: ignore[arg-type]
+        outside = collect(str(prefix.path), **more).file_faults  # type: ignore[arg-type]
+        assert [*map(render, inside)] == [render(f).replace(str(self.top), "") for f in outside]
+        return inside
+
     def frameworks(self) -> Iterable[Record]:
         inside = self.prefix().inside
         found = collect(inside, root=str(self.top), environ=self.variables, probe_driver=False)
@@ -137,7 +153,17 @@ class Tree:
         return found.frameworks
 
 
-ASKED = ("driver", "system", "own", "nvcc", "compiler", "frameworks", "environment", "packages")
+ASKED = (
+    "driver",
+    "faults",
+    "system",
+    "own",
+    "nvcc",
+    "compiler",
+    "frameworks",
+    "environment",
+    "packages",
+)
 
 
 def render(record: Record) -> str:
@@ -174,7 +200,9 @@ def at(where: Any) -> str:
 def test_a_case(tmp_path: Path, name: str) -> None:
     tree, case = Tree(tmp_path), CASES[name]
     assert case.told in ASKED
-    eval(f"({case.source},)", {each: getattr(tree, each) for each in dir(tree)})
+    known = {each: getattr(tree, each) for each in dir(tree)}
+    exec(HEAD, known)
+    eval(f"({case.source},)", known)
     found = [*map(render, getattr(tree, case.told)()), *map(render, tree.problems)]
     words = "\n".join(found).replace("/env/lib/python3.11/site-packages", "SITE")
     casekit.check(PATH, case, case.told, words or "nothing")

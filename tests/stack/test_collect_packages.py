@@ -265,13 +265,6 @@ class TestRecords:
             owners.add(dist, problems)
         return owners, problems
 
-    def test_healthy(self, venv):
-        venv.dist("nvidia-nccl-cu12", "2.27.3", files={"nvidia/nccl/lib/libnccl.so.2": b"nccl"})
-        owners, problems = self.owners(venv)
-        assert owners.faults() == []
-        assert problems == []
-        assert owners.owner(f"{venv.site}/nvidia/nccl/lib/libnccl.so.2").name == "nvidia-nccl-cu12"
-
     def test_paths_are_in_their_normal_form(self, venv):
         """As the loader's are, and as those of faults are compared."""
         info = venv.dist("nvidia-x", "1.0")
@@ -292,16 +285,6 @@ class TestRecords:
             f"{venv.site}/a/liby.so.1",
         }
 
-    def test_missing(self, venv):
-        info = venv.dist(
-            "nvidia-nccl-cu12", "2.27.3", files={"nvidia/nccl/lib/libnccl.so.2": b"nccl"}
-        )
-        (venv.site / "nvidia/nccl/lib/libnccl.so.2").unlink()
-        owners, _ = self.owners(venv)
-        (fault,) = owners.faults()
-        assert (fault.what, fault.file) == ("missing", f"{venv.site}/nvidia/nccl/lib/libnccl.so.2")
-        assert (fault.evidence.file, fault.evidence.line) == (f"{info}/RECORD", 1)
-
     @pytest.mark.parametrize("first", [True, False])
     def test_the_line_of_a_module_that_is_gone(self, venv, first):
         """The first of all, or the second, after one that lies in no folder."""
@@ -313,24 +296,6 @@ class TestRecords:
         assert (fault.evidence.line, fault.evidence.value) == (1 if first else 2, said)
         assert said.startswith("torch/__init__.py,")
 
-    def test_another_size(self, venv):
-        venv.dist("nvidia-nccl-cu12", "2.27.3", files={"nvidia/nccl/lib/libnccl.so.2": b"nccl"})
-        (venv.site / "nvidia/nccl/lib/libnccl.so.2").write_bytes(b"patched")
-        owners, _ = self.owners(venv)
-        (fault,) = owners.faults()
-        assert fault.what == "size"
-        assert "7 bytes" in fault.evidence.value
-
-    @pytest.mark.parametrize("content", [b"other", b"a longer one"])
-    def test_two_owners(self, venv, content):
-        path = "nvidia/nccl/lib/libnccl.so.2"
-        venv.dist("nvidia-nccl-cu12", "2.27.3", files={path: b"first"})
-        venv.dist("nvidia-nccl-cu13", "2.28.9", files={path: content})
-        owners, _ = self.owners(venv)
-        (fault,) = owners.faults()
-        assert (fault.distribution, fault.what) == ("nvidia-nccl-cu12", "owners")
-        assert "nvidia-nccl-cu13 2.28.9" in fault.owners
-
     @pytest.mark.parametrize("content", [b"first", b"a longer one"])
     def test_no_hash_where_the_size_tells_or_both_agree(self, venv, monkeypatch, content):
         """NCCL has half a gigabyte."""
@@ -341,28 +306,6 @@ class TestRecords:
         monkeypatch.setattr(owners.root, "open", lambda path: pytest.fail(f"{path} is hashed"))
         told = [] if content == b"first" else [("nvidia-nccl-cu12", "owners")]
         assert [(f.distribution, f.what) for f in owners.faults()] == told
-
-    def test_two_hundred_letters_of_a_line_are_shown(self, venv):
-        name = f"nvidia/{'x' * 200}/libx.so"
-        venv.dist("nvidia-x", "1.0", files={name: b"x", "torch/__init__.py": b"y"})
-        for path in (name, "torch/__init__.py"):
-            (venv.site / path).unlink()
-        (fault,) = self.owners(venv)[0].faults()
-        assert fault.evidence.value == name[:200]
-
-    def test_two_owners_of_the_same_bytes(self, venv):
-        path = "nvidia/nccl/lib/libnccl.so.2"
-        venv.dist("nvidia-nccl-cu12", "2.27.3", files={path: b"first"})
-        venv.dist("nvidia-nccl-cu13", "2.28.9", files={path: b"first"})
-        assert self.owners(venv)[0].faults() == []
-
-    @pytest.mark.parametrize("digest", ["", "sha512=abc", "md5=abc"])
-    def test_two_owners_of_which_one_states_no_hash_that_we_know(self, venv, digest):
-        path = "nvidia/nccl/lib/libnccl.so.2"
-        venv.dist("nvidia-nccl-cu12", "2.27.3", files={path: b"first"})
-        info = venv.dist("nvidia-nccl-cu13", "2.28.9", files={path: b"first"})
-        (info / "RECORD").write_text(f"{path},{digest},5\n")
-        assert self.owners(venv)[0].faults() == []
 
     @pytest.mark.parametrize(("limit", "told"), [(5, 1), (4, 0)])
     def test_a_huge_file_is_not_hashed(self, venv, monkeypatch, limit, told):
@@ -396,26 +339,6 @@ class TestRecords:
             owners, told = self.owners(venv)
             assert [p.text.partition(";")[0] for p in told] == problems
             assert list(owners.by_path) == [f"{venv.site}/nvidia/x/libx.so"]
-
-    def test_condas_own_wheels_are_not_measured(self, tmp_path):
-        prefix = Prefix(tmp_path / "env").conda()
-        prefix.dist(
-            "torch", "2.7.1", files={"torch/lib/libtorch_python.so": b"x"}, installer="conda"
-        )
-        (prefix.site / "torch/lib/libtorch_python.so").write_bytes(b"relocated")
-        assert self.owners(prefix)[0].faults() == []
-
-    @pytest.mark.parametrize("listed", [False, True])
-    def test_condas_list_decides_what_is_missing(self, tmp_path, listed):
-        """A recipe moves files after pip has written RECORD: libtorch.so goes to env/lib."""
-        prefix = Prefix(tmp_path / "env").conda()
-        name = "torch/lib/libtorch.so"
-        prefix.dist("torch", "2.7.1", files={name: b"x"}, installer="conda")
-        (prefix.site / name).unlink()
-        where = f"lib/python3.11/site-packages/{name}" if listed else "lib/libtorch.so"
-        prefix.conda_package("pytorch", "2.7.1", "cuda128", files=[where])
-        faults = collect(str(prefix.path), probe_driver=False).file_faults
-        assert [(f.distribution, f.what) for f in faults] == [("torch", "missing")] * listed
 
     @pytest.mark.parametrize("damage", ["none", "gone", "half", "empty"])
     def test_a_library_that_only_conda_has(self, tmp_path, damage):

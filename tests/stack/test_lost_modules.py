@@ -66,88 +66,10 @@ def record(venv: Prefix, *lines: str, of: str = "torch-2.8.0") -> None:
         file.writelines(f"{line}\n" for line in lines)
 
 
-def test_nothing_is_lost(venv):
-    assert told(venv) == []
-
-
-def test_the_line_is_the_one_with_a_hash(venv):
-    """pip lists what it compiled, and others what they made, without one."""
-    record(venv, "torch/a.py,,", "torch/a.py,sha256=x,5")
-    fault = report(venv).facts.file_faults[0]
-    assert (fault.evidence.line, fault.evidence.value) == (len(FILES) + 3, "torch/a.py,sha256=x,5")
-
-
-@pytest.mark.parametrize(
-    ("size", "faults"),
-    [("", []), ("0", []), ("9", [("torch/cuda/__init__.py", "size")])],
-)
-@pytest.mark.parametrize("end", ["", "\r"])
-def test_an_empty_file_whose_size_is_not_stated(venv, size, faults, end):
-    (venv.site / "torch/cuda").mkdir()
-    (venv.site / "torch/cuda/__init__.py").touch()
-    record(venv, f"torch/cuda/__init__.py,sha256=x,{size}{end}")
-    assert told(venv) == faults
-
-
 def test_an_empty_file_that_not_every_import_reads(venv):
     """In another root thousands are not asked for their size."""
     (venv.site / "torch/nn/functional.py").write_bytes(b"")
     assert told(venv) == ([] if venv.root else [("torch/nn/functional.py", "size")])
-
-
-def test_a_line_that_opens_a_quotation_and_does_not_end_it(venv):
-    """A csv reader takes the rest of RECORD for a part of it."""
-    record(venv, '"torch/cuda/none.py,sha256=x,9')
-    assert told(venv) == []
-
-
-@pytest.mark.parametrize(
-    ("kept", "faults"),
-    [
-        ("__init__.pyc", []),
-        ("__init__.cpython-311-x86_64-linux-gnu.so", []),
-        ("__pycache__/__init__.cpython-311.pyc", [("torch/__init__.py", "missing")]),
-        ("__init__.pyi", [("torch/__init__.py", "missing")]),
-    ],
-)
-def test_a_source_whose_compiled_file_is_there(venv, kept, faults):
-    """As `compileall -b` and Cython leave it. A __pycache__ without its source is not used."""
-    (venv.site / "torch/__init__.py").unlink()
-    (venv.site / "torch" / kept).parent.mkdir(exist_ok=True)
-    (venv.site / "torch" / kept).write_bytes(b"x")
-    assert told(venv) == faults
-
-
-def test_tests_that_many_wheels_write(venv):
-    for name in ("one", "two"):
-        venv.dist(name, "1.0", files={"tests/__init__.py": b"x = 1\n", "test/x.py": b"x = 1\n"})
-    for name in ("tests/__init__.py", "test/x.py"):
-        (venv.site / name).unlink()
-    assert told(venv) == []
-
-
-@pytest.mark.parametrize("others", [0, 1])
-@pytest.mark.parametrize("how", ["missing", "size"])
-def test_a_file_that_several_brought(venv, others, how):
-    """pkgutil's namespaces: each brings its own __init__.py, one of them may have none."""
-    name = "backports/__init__.py"
-    for number in range(1 + others):
-        venv.dist(f"backports.n{number}", "1.0", files={name: b"x = 1\n"})
-    (venv.site / name).unlink()
-    if how == "size":
-        (venv.site / name).touch()
-    assert told(venv) == ([] if others else [(name, how)])
-
-
-@pytest.mark.parametrize("installer", ["conda", "pip", "uv"])
-def test_what_conda_brought_under_another_name(venv, installer):
-    """py-xgboost brings xgboost, and a recipe may move files after pip has written RECORD."""
-    files = {"xgboost/core.py": b"x = 1\n", "xgboost/lib/libxgboost.so": b"x"}
-    venv.dist("xgboost", "2.1.4", files=files, installer=installer)
-    for name in files:
-        (venv.site / name).unlink()
-    faults = [(name, "missing") for name in reversed(files)]
-    assert told(venv) == ([] if installer == "conda" else faults)
 
 
 def test_installer_is_not_asked_where_nothing_is_told(venv, monkeypatch):
@@ -320,19 +242,3 @@ def test_a_folder_where_a_module_was(venv):
     (venv.site / "torch/nn/functional.py").unlink()
     (venv.site / "torch/nn/functional.py").mkdir()
     assert told(venv) == ([] if venv.root else [("torch/nn/functional.py", "missing")])
-
-
-def test_a_broken_link_where_an_extension_module_was(tmp_path):
-    venv = Prefix(tmp_path).venv()
-    venv.dist("torch", "2.8.0", files=FILES)
-    record(venv, "torch/_C.cpython-312-x86_64-linux-gnu.so,sha256=x,99")
-    (venv.site / "torch/_C.cpython-312-x86_64-linux-gnu.so").symlink_to("nowhere")
-    assert ("torch/_C.cpython-312-x86_64-linux-gnu.so", "missing") in told(venv)
-
-
-def test_frameworks_of_every_name_are_looked_at(tmp_path):
-    """cuda-core, cuda-bindings and triton have recipes too."""
-    venv = Prefix(tmp_path).venv()
-    venv.dist("cuda-bindings", "13.0.0", files={"cuda/bindings/driver.py": b"x = 1\n"})
-    (venv.site / "cuda/bindings/driver.py").unlink()
-    assert told(venv) == [("cuda/bindings/driver.py", "missing")]

@@ -14,6 +14,7 @@ import synth
 
 import casekit
 from cudriver.stack.collect import collect, compilers, distributions, driver, environment, toolkits
+from cudriver.stack.discover import find_environments
 from cudriver.stack.model import Evidence, Problem, Requirement, Shadowed
 from cudriver.stack.record import Record
 from cudriver.stack.rootfs import Root
@@ -32,7 +33,7 @@ class Tree:
         self.made: synth.Prefix | None = None
         self.problems: list[Problem] = []
         self.found = driver.Found(None, "cache", [])
-        for folder in ("usr/local/bin", "usr/bin"):
+        for folder in ("usr/local/bin", "usr/bin", "home/ana"):
             (top / folder).mkdir(parents=True)
 
     # ---- what lies there ----
@@ -88,6 +89,14 @@ class Tree:
 
     def conda(self) -> None:
         self.made = synth.Prefix(self.top / "env", root=self.top).conda()
+
+    def venv_at(self, name: str, version: str = "3.11.7", **settings: str) -> None:
+        lines = {"home": "/usr/bin", "version": version, **settings}
+        self.file(f"{name}/bin/python")
+        self.file(f"{name}/pyvenv.cfg", "".join(f"{k} = {v}\n" for k, v in lines.items()))
+
+    def conda_at(self, name: str) -> None:
+        self.folder(f"{name}/conda-meta")
 
     def package(self, name: str, version: str, **more: Any) -> None:
         self.prefix().conda_package(name, version, **more)
@@ -146,6 +155,10 @@ class Tree:
         assert [*map(render, inside)] == [render(f).replace(str(self.top), "") for f in outside]
         return inside
 
+    def environments(self) -> Iterable[Record]:
+        listed = find_environments(str(self.top), environ=self.variables)
+        return sorted(listed, key=lambda each: each.prefix)
+
     def frameworks(self) -> Iterable[Record]:
         inside = self.prefix().inside
         found = collect(inside, root=str(self.top), environ=self.variables, probe_driver=False)
@@ -153,17 +166,8 @@ class Tree:
         return found.frameworks
 
 
-ASKED = (
-    "driver",
-    "faults",
-    "system",
-    "own",
-    "nvcc",
-    "compiler",
-    "frameworks",
-    "environment",
-    "packages",
-)
+ASKED = {"environment", "environments", "packages", "frameworks", "faults", "driver"}
+ASKED |= {"system", "own", "nvcc", "compiler"}  # toolkits, and what builds with them
 
 
 def render(record: Record) -> str:

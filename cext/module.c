@@ -198,7 +198,8 @@ static int module_exec(PyObject *module)
         }
     }
     state->stream_scope = PyContextVar_New("cudriver.stream", NULL);
-    return state->stream_scope == NULL || cudriver_copy_wish_check() < 0 ? -1 : exit_setup(module);
+    return state->stream_scope == NULL || cudriver_copy_threads_read() < 0 ? -1
+                                                                           : exit_setup(module);
 }
 
 static int module_traverse(PyObject *module, visitproc visit, void *arg)

@@ -48,7 +48,8 @@ int cudriver_copy_explain(CoreState *state, PyObject *dst, PyObject *src,
 
 extern PyMethodDef cudriver_copy_functions[];
 
-/* Warns if the environment variable of the threads is invalid. 0, or -1 if warnings are errors. */
-int cudriver_copy_wish_check(void);
+/* Sets the number of threads that the environment asks for. 0, or -1 if it is not a number and
+ * warnings are errors. */
+int cudriver_copy_threads_read(void);
 
 #endif

@@ -3,6 +3,7 @@
 
 #include "engine/engine.h"
 #include "python/arguments.h"
+#include "python/call.h"
 #include "docstrings.h"
 
 static PyObject *module_copy(PyObject *module, PyObject *const *args, Py_ssize_t count,
@@ -109,25 +110,15 @@ PyMethodDef cudriver_copy_functions[] = {
     {NULL},
 };
 
-int cudriver_copy_wish_check(void)
+int cudriver_copy_threads_read(void)
 {
-    const char *text = getenv(CUDRIVER_STAGING_VARIABLE);
-    PyObject *value;
-    int threads, result;
+    PyObject *wished = cudriver_call("threads", "wished", "(ii)", cudriver_staging_get_threads(),
+                                     CUDRIVER_STAGING_THREADS_MOST);
 
-    if (cudriver_staging_wish() >= 0 || text == NULL) {
-        return 0;
-    }
-    value = PyUnicode_DecodeFSDefault(text);
-    if (value == NULL) {
+    if (wished == NULL) {
         return -1;
     }
-    threads = cudriver_staging_get_threads();
-    result = PyErr_WarnFormat(
-        PyExc_RuntimeWarning, 1,
-        CUDRIVER_STAGING_VARIABLE "=%.60R is not a number from 1 to %d and is ignored: copies of "
-                                  "pageable memory use at most %d thread%s here",
-        value, CUDRIVER_STAGING_THREADS_MOST, threads, threads == 1 ? "" : "s");
-    Py_DECREF(value);
-    return result;
+    cudriver_staging_set_threads((int)PyLong_AsLong(wished));
+    Py_DECREF(wished);
+    return 0;
 }

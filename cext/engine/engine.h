@@ -228,12 +228,6 @@ CUresult cudriver_staging_follow(CUcontext first_context, CUstream first, CUcont
 int cudriver_staging_get_threads(void);
 void cudriver_staging_set_threads(int threads);
 
-/* The number of threads that the environment variable asks for, read once per process: 0 if it is
- * unset or empty, -1 if it is not a number from 1 to CUDRIVER_STAGING_THREADS_MOST (and is
- * ignored). Takes no lock. */
-#define CUDRIVER_STAGING_VARIABLE "CUDRIVER_COPY_THREADS"
-int cudriver_staging_wish(void);
-
 /* Frees the streams and blocks that no copy uses. If the caller knows that its work on the devices
  * is over (`idle`), kernels too: to wait for a context before would break a capture in it. May
  * block.

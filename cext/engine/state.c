@@ -51,28 +51,6 @@ static int packers_default(int processors)
     return processors <= few ? processors : few + (processors - few) / 3;
 }
 
-static pthread_once_t wish_once = PTHREAD_ONCE_INIT;
-static int wish;
-
-static void wish_read(void)
-{
-    const char *text = getenv(CUDRIVER_STAGING_VARIABLE);
-    char *end;
-    long count;
-
-    if (text == NULL || text[0] == '\0') {
-        return;
-    }
-    count = strtol(text, &end, 10); /* LONG_MAX if out of range */
-    wish = *end == '\0' && count >= 1 && count <= CUDRIVER_STAGING_THREADS_MOST ? (int)count : -1;
-}
-
-int cudriver_staging_wish(void)
-{
-    pthread_once(&wish_once, wish_read);
-    return wish;
-}
-
 /* Sets the limit of threads for all copies, and with it that of one dense copy. */
 static void settings_threads(struct staging_settings *settings, int threads)
 {
@@ -100,10 +78,9 @@ static bool setting_coherent(void)
     return text == NULL || strcmp(text, "0") != 0;
 }
 
-/* The defaults, from the process's CPUs or cudriver_staging_wish(). */
+/* The defaults, from the process's CPUs. */
 static void settings_default(struct staging_settings *settings)
 {
-    int given = cudriver_staging_wish();
     int processors = platform_processor_count();
     bool few = processors <= TUNING_FEW_PROCESSORS;
     int threads = few ? processors : processors - TUNING_PROCESSORS_LEFT;
@@ -118,9 +95,6 @@ static void settings_default(struct staging_settings *settings)
     };
     settings->threads = threads < TUNING_THREADS_MOST ? threads : TUNING_THREADS_MOST;
     settings->packers = packers > TUNING_PACKERS_MOST ? TUNING_PACKERS_MOST : packers;
-    if (given > 0) {
-        settings_threads(settings, given);
-    }
 }
 
 /* In a forked child no thread holds the lock, whoever held it in the parent. */

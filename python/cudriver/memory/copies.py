@@ -7,6 +7,7 @@ import operator
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from cudriver import _core
+from cudriver.memory import threads
 from cudriver.memory.named import public
 
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ def set_copy_threads(count: int | None, /) -> None:
     >>> cu.set_copy_threads(None)
     """
     most = _core._copy_threads()[1]
-    number = 0 if count is None else operator.index(count)
+    number = (threads.asked(most) or 0) if count is None else operator.index(count)
     if count is not None and not 1 <= number <= most:
         raise ValueError(
             f"the number of threads is 1 to {most}, or None for as many as the process's "

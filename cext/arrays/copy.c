@@ -164,6 +164,7 @@ static int plan_follow(CoreState *state, const struct cudriver_copy_plan *plan,
     if (relax) {
         cudriver_driver_restore();
     }
+    cudriver_lock_await();
     PyEval_RestoreThread(saved);
     if (call.refused) {
         return 1;

@@ -4,10 +4,6 @@
 #include "call.h"
 #include "docstrings.h"
 
-#ifdef CUDRIVER_FREE_THREADED
-PyMutex cudriver_lock;
-#endif
-
 /* New reference: "file:line" of the Python code that called this package, or NULL without an
  * exception. */
 static PyObject *line_running(void)

@@ -7,6 +7,7 @@ import ctypes
 import os
 import platform
 import re
+import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -306,6 +307,9 @@ def counter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return native_build.shared(compiled, [source], "-O1", "-fno-builtin")
 
 
+@pytest.mark.skipif(
+    bool(sysconfig.get_config_var("Py_GIL_DISABLED")), reason="its allocator cannot be replaced"
+)
 def test_issuing_a_copy_of_page_locked_memory_allocates_nothing(counter: Path) -> None:
     """With Python's own allocator off, every object counts, too; the driver's own do not."""
     text = program.output(COUNT, str(counter), LD_PRELOAD=str(counter), PYTHONMALLOC="malloc")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import ctypes
 import threading
 import time
@@ -117,7 +118,8 @@ class Late(Tensor):
         with self.array.context:  # a default stream is that of the memory's context
             capsule = super().__dlpack__(**asked)
         self.timer = threading.Timer(0.05, self.running.close)
-        self.timer.start()
+        # A thread may inherit the context variables here, and so keep a `with stream:` alive.
+        contextvars.Context().run(self.timer.start)
         return capsule
 
     def is_over(self) -> bool:

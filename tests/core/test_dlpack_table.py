@@ -290,7 +290,8 @@ def test_what_is_no_table_is_not_used(monkeypatch: pytest.MonkeyPatch, found: An
 
 
 def test_a_table_that_gives_nothing_is_for_the_method(table: Any) -> None:
-    lender = tabled(MODEL.copy())
+    array = MODEL.copy()  # a lender lets go of it when its tensor is given back
+    lender = tabled(array)
     for function in (lambda lender, out: 0, lambda lender, out: -1, 0):
         table.from_object = kit.FROM_OBJECT(function)  # type: ignore[arg-type]
         assert (cu.from_dlpack(lender) == MODEL).all()

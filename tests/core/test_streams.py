@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import ctypes
 import threading
 import weakref
@@ -118,7 +119,7 @@ def test_with_nests_and_is_the_threads_own(cu, stream) -> None:
 
     with stream, other, stream:
         thread = threading.Thread(target=body)
-        thread.start()
+        contextvars.Context().run(thread.start)  # a thread may inherit the context variables here
         thread.join()
     assert seen == [True]
     other.close()

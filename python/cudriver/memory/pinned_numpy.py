@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self, final
 from cudriver import _core
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
 
@@ -80,10 +81,11 @@ class pinned_numpy:
             )
         self._handler = None
 
-    def __del__(self) -> None:
-        # Never left, or not in the context that entered it: nobody can leave it any more.
+    def __del__(self, forget: Callable[[object], None] = _core._numpy_forget) -> None:
+        # Never left, or not in the context that entered it: nobody can leave it any more. (At the
+        # interpreter's end this module's names may be gone.)
         if self._handler is not None:
-            _core._numpy_forget(self._handler)
+            forget(self._handler)
 
 
 pinned_numpy.__module__ = "cudriver"

@@ -20,6 +20,7 @@ import safetensors.numpy
 
 import cudriver as cu
 from cudriver.weights import reading
+from cudriver.weights import source as sources
 from weightskit import entry, npy, raw
 
 LONG = 3_000_000  # characters of a value that no message may repeat
@@ -393,9 +394,9 @@ def test_a_change_whose_time_was_set_back_is_seen(
     path = tmp_path / "x.npy"
     np.save(path, np.zeros(1000, "u1"))
     before = path.stat()
-    read_into = reading.Source.read_into
+    read_into = sources.Source.read_into
 
-    def changed(source: reading.Source, slot: memoryview, offset: int) -> None:
+    def changed(source: sources.Source, slot: memoryview, offset: int) -> None:
         while path.stat().st_ctime_ns == before.st_ctime_ns:  # the clock of files has steps
             with path.open("r+b") as file:
                 file.seek(-1, 2)
@@ -404,6 +405,6 @@ def test_a_change_whose_time_was_set_back_is_seen(
         assert path.stat().st_mtime_ns == before.st_mtime_ns
         read_into(source, slot, offset)
 
-    monkeypatch.setattr(reading.Source, "read_into", changed)
+    monkeypatch.setattr(sources.Source, "read_into", changed)
     with pytest.raises(ValueError, match=r"x\.npy was changed while it was read"):
         cu.load_npy(path)

@@ -21,6 +21,7 @@ import cudriver as cu
 from cudriver.weights import reading
 from cudriver.weights import safetensors as loading
 from cudriver.weights import safetensors_format as format_
+from cudriver.weights import source as sources
 from weightskit import entry, raw
 
 RNG = np.random.default_rng(11)
@@ -173,7 +174,7 @@ def test_tensors_side_by_side_are_one_piece(tmp_path: Path) -> None:
         begin += size
     data = RNG.integers(0, 255, begin, np.uint8)
     (tmp_path / "x").write_bytes(raw(header, data.tobytes()))
-    with reading.Source(tmp_path / "x") as source:
+    with sources.Source(tmp_path / "x") as source:
         block = loading.Block(source, format_.header(source))
     assert len(block.runs) == 2
     found = cu.load_safetensors(tmp_path / "x")
@@ -409,14 +410,14 @@ def test_an_error_of_a_read_ends_the_iteration(
     monkeypatch.setattr(loading, "GROUP", 2048)
     monkeypatch.setattr(reading, "SLOT", 1024)
     write(tmp_path / "x", experts(20))
-    read_into = reading.Source.read_into
+    read_into = sources.Source.read_into
 
-    def fails(source: reading.Source, slot: memoryview, offset: int) -> None:
+    def fails(source: sources.Source, slot: memoryview, offset: int) -> None:
         if offset > 10_000:
             raise OSError(5, "Input/output error")
         read_into(source, slot, offset)
 
-    monkeypatch.setattr(reading.Source, "read_into", fails)
+    monkeypatch.setattr(sources.Source, "read_into", fails)
     found = []
     with pytest.raises(OSError, match="Input/output error"):
         found += [name for name, _ in cu.iter_safetensors(tmp_path / "x")]
@@ -433,6 +434,13 @@ class Tensor:
     def __init__(self, memory: Any, kind: str = "uint8", place: Any = None) -> None:
         self.memory, self.kind, self.place = memory, kind, place
         self.itemsize = np.dtype(kind).itemsize
+
+    def __dlpack__(self, **more: Any) -> object:
+        return self.memory.__dlpack__(**more)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        device: tuple[int, int] = self.memory.__dlpack_device__()
+        return device
 
     def view(self, kind: str) -> Tensor:
         assert self.memory.nbytes % np.dtype(kind).itemsize == 0
@@ -454,8 +462,14 @@ class Tensor:
 
 @pytest.fixture
 def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def empty(nbytes: int, dtype: str, device: str) -> Tensor:
+        assert (dtype, device) == ("uint8", "cuda:0")
+        return Tensor(cu.device_empty(nbytes, np.uint8))
+
     kinds = {name: name for name in ("uint8", "float16", "float32", "float64", "int64")}
-    module = SimpleNamespace(from_dlpack=Tensor, __version__="0.1", **kinds)
+    stream = cu.Stream()
+    cuda = SimpleNamespace(current_stream=lambda ordinal: stream)
+    module = SimpleNamespace(empty=empty, cuda=cuda, __version__="0.1", **kinds)
     monkeypatch.setitem(sys.modules, "torch", module)
     return module
 
@@ -473,6 +487,7 @@ def test_pytorch_gets_the_same_geometry(tmp_path: Path, names: Any) -> None:
     write(tmp_path / "x", made)
     for found in (
         cu.load_safetensors(tmp_path / "x", framework="torch", names=names),
+        cu.load_safetensors(tmp_path / "x", framework="torch", names=names, stream=cu.Stream()),
         dict(cu.iter_safetensors(tmp_path / "x", framework="torch", names=names)),
     ):
         assert {*found} == {*made}

@@ -66,6 +66,34 @@ def test_a_model_over_weights_that_we_loaded(tmp_path: Path, kind: str) -> None:
         assert torch.equal(made(tokens.cuda()), model.cuda()(tokens.cuda()))
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("names", [False, True])
+def test_tensors_of_pytorchs_have_its_own_memory(tmp_path: Path, names: bool) -> None:
+    model, _, path = saved(tmp_path, KINDS[0])
+    wanted = model.state_dict()
+    gc.collect()
+    before = torch.cuda.memory_allocated()
+    state = cu.load_safetensors(path, framework="torch", names=[*wanted] if names else None)
+    assert torch.cuda.memory_allocated() > before
+    assert {*state} == {*wanted}
+    for name, tensor in state.items():
+        assert (tensor.dtype, tensor.shape) == (wanted[name].dtype, wanted[name].shape)
+        assert torch.equal(tensor.cpu(), wanted[name])
+        assert tensor.data_ptr() % 256 == 0
+    first, *others = state.values()
+    first += 1  # what autograd saved of the others has not changed
+    assert [tensor._version for tensor in others] == [0] * len(others)
+    landed = dict(cu.iter_safetensors(path, framework="torch"))
+    assert all(torch.equal(landed[name].cpu(), wanted[name]) for name in wanted)
+    with torch.cuda.stream(torch.cuda.Stream()) as stream:
+        later = cu.load_safetensors(path, framework="torch", stream=torch.cuda.current_stream())
+        assert all(torch.equal(later[name], landed[name]) for name in wanted)
+    del state, first, others, landed, later, tensor, stream
+    gc.collect()
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated() == before
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_model_of_the_host_with_weights_that_we_loaded(tmp_path: Path, kind: str) -> None:
     """As far as a PyTorch without CUDA goes: the weights are copied into its tensors."""

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cudriver._core import DeviceArray, _views
-from cudriver.weights.reading import Piece, Reading, Source, shown
+from cudriver._core import DeviceArray, Stream, _views, from_dlpack
+from cudriver.weights.reading import Piece
 from cudriver.weights.safetensors_format import TYPES, Tensor, numpy_type
+from cudriver.weights.source import Source, shown
 
 if TYPE_CHECKING:
+    from cudriver.typing import StreamLike
+
     Kind = tuple[tuple[int, ...], str]  # a shape, and NumPy's or PyTorch's name of a dtype
     Views = Callable[[list[int], list[Kind]], list[Any]]  # at places of a memory, of kinds
 
 ALIGNMENT = 256  # bytes: as the driver aligns what it allocates
-CHUNK = 64  # tensors that are made between two pauses
 
 
 class Block:
@@ -52,16 +54,13 @@ class Block:
         for begin, first, last in self.runs:
             yield Piece(self.source, begin, memory[first:last])
         for tensor, first in self.rows:
-            target = memory[first : first + tensor.nbytes].reshape(-1, tensor.row)
-            yield Piece(self.source, tensor.begin, target, tensor.pitch)
+            target = memory[first : first + tensor.nbytes]
+            yield Piece(self.source, tensor.begin, target, tensor.row, tensor.pitch)
 
-    def arrays(self, views: Views, reading: Reading) -> Iterator[tuple[str, Any]]:
-        """The tensors by name, made while their bytes are read."""
-        for i in range(0, len(self.tensors), CHUNK):
-            some = self.tensors[i : i + CHUNK]
-            made = views(self.places[i : i + CHUNK], [tensor.kind() for tensor in some])
-            yield from zip([tensor.name for tensor in some], made, strict=True)
-            reading.pause()
+    def arrays(self, views: Views) -> Iterator[tuple[str, Any]]:
+        """The tensors by name."""
+        made = views(self.places, [tensor.kind() for tensor in self.tensors])
+        return zip([tensor.name for tensor in self.tensors], made, strict=True)
 
 
 def dtypes_of(tensors: Iterable[Tensor]) -> set[str]:
@@ -108,8 +107,18 @@ class TorchsTypes:
             if not hasattr(self.torch, name):
                 raise ImportError(f"PyTorch {self.torch.__version__} has no {name}: update it")
 
-    def views(self, memory: DeviceArray) -> Views:
-        flat = self.torch.from_dlpack(memory)
+    def memory(self, nbytes: int, ordinal: int, stream: StreamLike) -> tuple[DeviceArray, Views]:
+        """Bytes of PyTorch's own allocator, for the stream to fill."""
+        cuda = self.torch.cuda
+        flat = self.torch.empty(nbytes, dtype=self.torch.uint8, device=f"cuda:{ordinal}")
+        Stream.from_handle(stream).wait(cuda.current_stream(ordinal))  # it may be used there yet
+        return from_dlpack(flat), self.views(flat)
+
+    def follow(self, ordinal: int, stream: StreamLike) -> None:
+        """Lets PyTorch's stream wait for what is queued."""
+        Stream.from_handle(self.torch.cuda.current_stream(ordinal)).wait(stream)
+
+    def views(self, flat: Any) -> Views:
         typed: dict[str, Any] = {}
 
         def made(place: int, shape: tuple[int, ...], name: str) -> Any:

@@ -17,17 +17,8 @@ import numpy as np
 from numpy.lib import format as npy
 
 from cudriver._core import DeviceArray, device_empty
-from cudriver.weights.reading import (
-    LENGTHS,
-    Piece,
-    Reading,
-    Source,
-    chosen,
-    in_bytes,
-    is_shape,
-    shown,
-    stream_of,
-)
+from cudriver.weights.reading import Piece, Reading, in_bytes, stream_of
+from cudriver.weights.source import LENGTHS, Source, chosen, is_shape, shown
 
 if TYPE_CHECKING:
     from cudriver.typing import DeviceLike, StreamLike

@@ -7,24 +7,16 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import chain, islice, starmap
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
 from cudriver._core import DeviceArray, device_empty
-from cudriver.weights.blocks import Block, NumpysTypes, dtypes_of, types_of
-from cudriver.weights.reading import (
-    Batch,
-    Piece,
-    Reading,
-    Source,
-    chosen,
-    in_bytes,
-    shown,
-    stream_of,
-)
+from cudriver.weights.blocks import Block, NumpysTypes, TorchsTypes, dtypes_of, types_of
+from cudriver.weights.reading import Batch, Piece, Reading, in_bytes, stream_of
 from cudriver.weights.safetensors_format import Tensor, header, shards
+from cudriver.weights.source import Source, chosen, shown
 
 if TYPE_CHECKING:
     from cudriver.typing import DeviceLike, StreamLike
@@ -73,19 +65,14 @@ def headers(
 
 def files_of(
     path: Paths, names: Iterable[str] | None, slices: Slices | None, opened: ExitStack
-) -> Iterable[File]:
-    """The files with what was asked for of them.
-
-    Where that is all, the first header is read here, and each other when its turn comes: while the
-    files before it are read.
-    """
+) -> list[File]:
+    """The files, whose headers are checked, with what was asked for of them."""
     paths = [path] if isinstance(path, (str, bytes, os.PathLike)) else [*path]
     if slices is not None and not isinstance(slices, Mapping):
         raise TypeError(f"slices is {shown(slices)}; a dict of names and slices is needed")
-    if names is None and not slices:
-        rest = headers(paths, opened)
-        return starmap(File, chain([*islice(rest, 1)], rest))
     found = [*headers(paths, opened)]
+    if names is None and not slices:
+        return [File(source, tensors) for source, tensors in found]
     where = ", ".join(os.fspath(each) for each in paths[:2]) + ", ..." * (len(paths) > 2)
     wanted = chosen(where, (tensor.name for _, tensors in found for tensor in tensors), names)
     cuts = slices or {}
@@ -150,7 +137,7 @@ def load_safetensors(
         The part of a tensor to load, as of an array: ``{"x": slice(0, 64)}`` or, along the second
         dimension, ``{"x": (slice(None), slice(0, 64))}``. One dimension can be cut, in steps of 1.
     framework : None or 'torch', optional
-        With ``'torch'``, the arrays come as tensors of PyTorch.
+        With ``'torch'``, the arrays come as tensors of PyTorch's, in memory of its allocator.
     stream : Stream, optional
         The stream in whose order the arrays are filled. Without one they are filled on return.
 
@@ -194,29 +181,42 @@ def load_safetensors(
     views: list[tuple[Block, Views]] = []
     with ExitStack() as opened:
         files = files_of(path, names, slices, opened)
-        if isinstance(files, list):
-            types.require(dtypes_of(chain.from_iterable(file.tensors for file in files)))
+        types.require(dtypes_of(chain.from_iterable(file.tensors for file in files)))
         with stream_of(stream, device) as order, Reading(order) as reading:
             for file in files:
-                types.require(dtypes_of(file.tensors))
                 pieces: list[Piece] = []
                 for some in [[tensor] for tensor in file.tensors] if alone else [file.tensors]:
                     block = Block(file.source, some)
-                    kind: Any = block.nbytes, np.uint8
-                    if own := alone and isinstance(types, NumpysTypes):
+                    if alone and isinstance(types, NumpysTypes):
                         kind = types.kind(some[0])
-                    memory = device_empty(*kind, device=device, stream=order)
-                    if own:
+                        memory = device_empty(*kind, device=device, stream=order)
                         arrays[some[0].name] = memory
                     else:
-                        views.append((block, types.views(memory)))
+                        memory, over = memory_for(block, types, device, order)
+                        views.append((block, over))
                     pieces += block.pieces(in_bytes(memory))
                 reading.add(pieces)
-                reading.pause()
-            for block, over in views:
-                arrays.update(block.arrays(over, reading))
             reading.finish()
+            # Not while the threads read: each of them would wait for the GIL between two reads.
+            for block, over in views:
+                arrays.update(block.arrays(over))
+            if stream is not None and isinstance(types, TorchsTypes):
+                types.follow(ordinal_of(device, order), order)
     return arrays
+
+
+def ordinal_of(device: DeviceLike | None, stream: StreamLike) -> int:
+    return device_empty(0, np.uint8, device=device, stream=stream).device.ordinal
+
+
+def memory_for(
+    block: Block, types: NumpysTypes | TorchsTypes, device: DeviceLike | None, stream: StreamLike
+) -> tuple[DeviceArray, Views]:
+    """The memory of a block, in bytes, and what makes its arrays."""
+    if isinstance(types, TorchsTypes):
+        return types.memory(block.nbytes, ordinal_of(device, stream), stream)
+    memory = device_empty(block.nbytes, np.uint8, device=device, stream=stream)
+    return memory, types.views(memory)
 
 
 @overload
@@ -285,7 +285,7 @@ def iter_safetensors(
 
     types = types_of(framework)
     with ExitStack() as opened:
-        files = [*files_of(path, names, slices, opened)]
+        files = files_of(path, names, slices, opened)
         types.require(dtypes_of(chain.from_iterable(file.tensors for file in files)))
         waiting = [Block(file.source, some) for file in files for some in groups(file.tensors)]
         order = opened.enter_context(stream_of(stream, device))
@@ -294,15 +294,16 @@ def iter_safetensors(
         for i in range(-1, len(waiting)):
             if i + 1 < len(waiting):
                 block = waiting[i + 1]
-                memory = device_empty(block.nbytes, np.uint8, device=device, stream=order)
-                views = types.views(memory)
+                memory, views = memory_for(block, types, device, order)
                 begun.append((block, views, reading.add([*block.pieces(memory)])))
                 del memory, views
             if i >= 0:
                 block, views, batch = begun.popleft()
-                arrays = [*block.arrays(views, reading)]
+                arrays = [*block.arrays(views)]
                 del views
                 reading.wait(batch)
+                if stream is not None and isinstance(types, TorchsTypes):
+                    types.follow(ordinal_of(device, order), order)
                 arrays.reverse()
                 while arrays:
                     yield arrays.pop()

@@ -12,12 +12,13 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from cudriver.weights.reading import LENGTHS, Source, are_sizes, is_shape, shown
+from cudriver.weights.source import LENGTHS, Source, are_sizes, is_shape, shown
 
 HEADER_MOST = 100_000_000  # bytes: the format's own limit
 NAME_MOST = 255  # bytes: Linux's own limit (NAME_MAX)
@@ -28,7 +29,7 @@ NUMBER = r"(?:0|[1-9][0-9]{0,17})"
 NUMBERS = re.compile(rf"(?:{NUMBER}(?:,{NUMBER})*)?")
 ENTRY = re.compile(
     r'"([^"\\\x00-\x1f]*)":\{"dtype":"([A-Z0-9_]+)","shape":\[([0-9,]*)\],'
-    rf'"data_offsets":\[({NUMBER}),({NUMBER})\]\}}(?:,(?=")|\}}\Z)'
+    rf'"data_offsets":\[({NUMBER}),({NUMBER})\]\}}(?:,|\}}\Z)'
 )
 ENTRY_LETTERS = len('"":{"dtype":"","shape":[],"data_offsets":[,]},')  # beside the groups
 METADATA = re.compile(r'\{("__metadata__":\{[^{}]*\}),')
@@ -177,31 +178,27 @@ def usual(data: bytes, base: int) -> list[Tensor] | None:
     metadata = METADATA.match(text)
     begin = metadata.end() if metadata is not None else 1
     found = ENTRY.findall(text, begin)
-    if not found or text[:1] != "{":
-        return None
-    names, dtypes, shapes, begins, ends = zip(*found, strict=True)
-    letters = sum(sum(map(len, each)) for each in (names, dtypes, shapes, begins, ends))
-    if (
-        letters + len(found) * ENTRY_LETTERS != len(text) - begin  # something lies between
-        or "__metadata__" in names
-        or len({*names}) < len(names)
-    ):
-        return None
-    kinds = {}
-    for kind in {*zip(dtypes, shapes, strict=True)}:
-        read = usual_kind(*kind)
-        if read is None:
+    letters = sum(map(len, chain.from_iterable(found))) + len(found) * ENTRY_LETTERS
+    if text[:1] != "{" or not text.endswith("}}") or letters != len(text) - begin:
+        return None  # something lies between, before or behind
+    kinds: dict[tuple[str, str], tuple[tuple[int, ...], int]] = {}
+    tensors: list[Tensor] = []
+    for name, dtype, shape, first, last in found:
+        kind = kinds.get((dtype, shape))
+        if kind is None:
+            kind = usual_kind(dtype, shape)
+            if kind is None:
+                return None
+            kinds[dtype, shape] = kind
+        start = int(first)
+        if start + kind[1] != int(last):
             return None
-        kinds[kind] = read
+        tensors.append(Tensor(name, dtype, kind[0], base + start, kind[1]))
+    names = {tensor.name for tensor in tensors}
+    if len(names) < len(tensors) or "__metadata__" in names:
+        return None
     if metadata is not None:
         check_metadata(parse(b"{%b}" % metadata[1].encode()).get("__metadata__"))
-    tensors = []
-    for name, dtype, shape, first, last in found:
-        lengths, nbytes = kinds[dtype, shape]
-        start = int(first)
-        if start + nbytes != int(last):
-            return None
-        tensors.append(Tensor(name, dtype, lengths, base + start, nbytes))
     return tensors
 
 

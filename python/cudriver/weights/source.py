@@ -1,0 +1,122 @@
+"""An open file, and the checks of what it or a caller says."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from cudriver._regular import open_regular
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+DIMENSIONS = 64  # of an array, at most
+LIMIT = 1 << 63  # of a length or an offset
+LENGTHS = f"at most {DIMENSIONS} lengths, and of fewer than 2**63 bytes"  # what a shape is
+QUOTED = 100  # characters of a value in a message, at most
+
+
+class Source:
+    """An open file; what is read of it holds only if nobody changed it meanwhile."""
+
+    fd: int
+    state: os.stat_result
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path: str = os.fspath(path)
+        try:
+            self.fd, self.state = open_regular(self.path)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            raise ValueError(f"{self.path} is not a regular file") from None
+
+    @property
+    def nbytes(self) -> int:
+        return self.state.st_size
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """The bytes from `offset` on; fewer only at the file's end."""
+        data = os.pread(self.fd, nbytes, offset)
+        while 0 < len(data) < nbytes and (
+            more := os.pread(self.fd, nbytes - len(data), offset + len(data))
+        ):
+            data += more
+        return data
+
+    def read_into(self, slot: memoryview, offset: int) -> None:
+        done = 0
+        while done < len(slot):
+            count = os.preadv(self.fd, [slot[done:]], offset + done)
+            if count == 0:
+                raise ValueError(
+                    f"{self.path} was truncated to {offset + done} bytes while it was read"
+                )
+            done += count
+
+    def check_unchanged(self) -> None:
+        now, then = os.fstat(self.fd), self.state
+        # Programs can set the modification time back, but not the time of that change (st_ctime).
+        if (now.st_size, now.st_mtime_ns, now.st_ctime_ns) != (
+            then.st_size,
+            then.st_mtime_ns,
+            then.st_ctime_ns,
+        ):
+            raise ValueError(f"{self.path} was changed while it was read")
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, *exception: type[BaseException] | BaseException | TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def shown(value: object) -> str:
+    """A value of a file or a caller in a message, or an exception's text: its beginning."""
+    try:
+        text = str(value) if isinstance(value, Exception) else repr(value)
+    except (ValueError, RecursionError):  # an int of too many digits; lists in lists
+        text = "a value that Python cannot show"
+    return text if len(text) <= QUOTED else f"{text[:QUOTED]}... ({len(text)} characters)"
+
+
+def is_shape(found: Sequence[Any], bits: int) -> bool:
+    """Whether an array whose items have so many bits can have these lengths.
+
+    Those beside a length of 0 count, too: NumPy makes strides of them.
+    """
+    return (
+        len(found) <= DIMENSIONS
+        and are_sizes(found)
+        and math.prod(filter(None, found)) * bits < 1 << 66
+    )
+
+
+def are_sizes(found: Iterable[Any]) -> bool:
+    """Whether these are numbers that can be lengths or offsets."""
+    return not [n for n in found if type(n) is not int or not 0 <= n < LIMIT]
+
+
+def chosen(path: str, found: Iterable[str], names: Iterable[str] | None) -> set[str]:
+    """The names to load, of those found."""
+    found = set(found)
+    if names is None:
+        return found
+    if isinstance(names, str):
+        raise TypeError(f"names is the str {shown(names)}; a list of names is needed")
+    wanted = set(names)
+    if missing := sorted(map(str, wanted - found)):
+        some = ", ".join([*map(shown, sorted(found)[:5]), *["..."] * (len(found) > 5)])
+        raise ValueError(
+            f"{path} has no array {shown(missing[0])}; it has {len(found)}"
+            + (f": {some}" if some else "")
+        )
+    return wanted

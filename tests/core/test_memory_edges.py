@@ -535,7 +535,7 @@ def test_a_number_of_bytes_that_is_none(given: Any, text: str) -> None:
 
 def test_a_block_that_nobody_leaves_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     forgotten: list[object] = []
-    monkeypatch.setattr(_core, "_numpy_forget", forgotten.append)
+    monkeypatch.setattr(cu.pinned_numpy.__del__, "__defaults__", (forgotten.append,))
     for handler in (None, "a handler"):
         block = cu.pinned_numpy()
         block._handler = handler

@@ -21,7 +21,7 @@ RECIPE = {
     "distributions": ["fastnet"],
     "module": "fastnet",
     "source": "fastnet/__init__.py of 1.2",
-    "steps": [{"open": ["libcublas.so.13"], "says": "fastnet: cuBLAS not found"}],
+    "steps": [{"open": ["libnvfastnet.so.1"], "says": "fastnet: its library was not found"}],
 }
 VALUE = "fastnet_recipes:recipe.json"
 ASK = """
@@ -94,7 +94,7 @@ def checked(installed, tmp_path):
 def test_a_framework_is_modelled_by_the_recipe_of_another_distribution(checked):
     found = checked()
     assert found["modelled"] == {"fastnet": True}
-    assert found["errors"] == ["fastnet: cuBLAS not found"]
+    assert found["errors"] == ["fastnet: its library was not found"]
     assert found["warned"] == []
     assert not found["imported"]
 

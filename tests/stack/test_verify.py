@@ -14,6 +14,7 @@ from test_cli import run
 
 from cudriver.stack.collect import collect, machine_for
 from cudriver.stack.collect.verify import UNIT, _Job, verify
+from elfkit import compile_c
 
 NAMES = ("cupy/__init__.py", "cupy/data.bin", "cupy/lib/libx.so.1")
 
@@ -36,7 +37,9 @@ def faults(prefix, told=None):
 @pytest.fixture
 def venv(tmp_path):
     made = Prefix(tmp_path / "venv").venv()
-    made.dist("cupy-cuda12x", "13.0", files=dict.fromkeys(NAMES, b"as it was" * 9))
+    files = dict.fromkeys(NAMES, b"as it was" * 9)
+    files[NAMES[2]] = compile_c(tmp_path / "libx.so.1", "int x;").read_bytes() + b"as it was"
+    made.dist("cupy-cuda12x", "13.0", files=files)
     return made
 
 

@@ -144,7 +144,9 @@ class Reading:
         self.complete: bool = False  # nothing is added any more
         self.stopped: bool = False
         self.sources: set[Source] = set()
-        self.pool = ThreadPoolExecutor(copy_threads(), thread_name_prefix="cudriver-read")
+        self.pool: ThreadPoolExecutor = ThreadPoolExecutor(
+            copy_threads(), thread_name_prefix="cudriver-read"
+        )
         self.running: list[Future[None]] = []
 
     def add(self, pieces: Sequence[Piece]) -> Batch:

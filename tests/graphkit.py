@@ -74,7 +74,9 @@ class Capture:
 
 
 def eventually(condition: Callable[[], bool]) -> bool:
-    """Whether it comes true soon: the driver tells on a thread of its own that a graph is gone."""
+    """Whether it comes true soon: as where the driver tells in a thread of its own that a graph
+    is gone.
+    """
     for _ in range(1000):
         cu.live_allocations()  # a call that drops what graphs have kept
         if condition():

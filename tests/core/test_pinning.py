@@ -20,6 +20,7 @@ from conftest import DRIVER
 from cudriver import _core
 from cudriver.memory import pinning as implementation
 from forking import let_threads_rest
+from graphkit import eventually
 from parallel import in_thread
 from program import output, run
 
@@ -121,8 +122,8 @@ def test_new_memory_stays_locked_as_long_as_a_view_of_it_lives(cu) -> None:
     view = array[1:]
     del array
     assert cu.is_pinned(view)
-    del view
-    assert cu.host_memory_stats().pinned_bytes == before
+    del view  # without a GIL, the thread that page-locked it may let go of it a moment later
+    assert eventually(lambda: cu.host_memory_stats().pinned_bytes == before)
 
 
 @pytest.mark.parametrize(

@@ -118,14 +118,22 @@ def test_one_of_another_size(site: Path, data: bytes, size: str, told: bool) -> 
     ("head", "told"),
     [(b"\x7fELF\x02", False), (b"\0\0\0\0\0", True), (b"\x7fELD\x02", True), (b"\x7fEL", True)],
 )
-def test_a_library_that_does_not_begin_as_one(site: Path, head: bytes, told: bool) -> None:
-    (site / "a/_c.so").write_bytes(head)
-    names = [f"a/_c.so{HASH}{len(head)}\n", f"a/_c.so{HASH}\n"]
-    for name in names:
-        assert absent(name.encode(), str(site)) == ["a/_c.so"] * told
-    (site / "a/_c.so").unlink()
-    os.mkfifo(site / "a/_c.so")
-    assert absent(f"a/_c.so{HASH}\n".encode(), str(site)) == ["a/_c.so"], "and does not wait"
+@pytest.mark.parametrize("name", ["a/_c.so", "a/_c.so.5", "a/_c.so.5.0.12"])
+def test_a_library_that_does_not_begin_as_one(
+    site: Path, name: str, head: bytes, told: bool
+) -> None:
+    (site / name).write_bytes(head)
+    for line in (f"{name}{HASH}{len(head)}\n", f"{name}{HASH}\n"):
+        assert absent(line.encode(), str(site)) == [name] * told
+    (site / name).unlink()
+    os.mkfifo(site / name)
+    assert absent(f"{name}{HASH}\n".encode(), str(site)) == [name], "and does not wait"
+
+
+@pytest.mark.parametrize("name", ["a/_c.so5", "a/_c.5", "a/_cso.5", "a/5"])
+def test_a_name_that_is_no_librarys(site: Path, name: str) -> None:
+    (site / name).write_bytes(b"no library")
+    assert absent(f"{name}{HASH}10\n".encode(), str(site)) == []
 
 
 FOLDERS = st.sampled_from(["", "a/", "a/b/", "tests/", "a/test/", "testing/"])

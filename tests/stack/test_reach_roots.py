@@ -169,3 +169,12 @@ def test_what_every_extra_for_a_cuda_release_asks_for(venv, other):
     for each in found:
         assert each.predicts in seen
         assert each.title == "torch requires outer-inner==13.* (installed: none)"
+
+
+def test_what_one_release_alone_asks_for_is_no_requirement(venv):
+    venv.distribution(
+        "torch", "2.8.0", "outer-inner==13.*; extra == 'cu13'", files=put(venv, TORCH)
+    )
+    venv.distribution("outer-part", "1.0", files=put(venv, {"outer/part.py": "x = 1\n"}))
+    assert real.import_error(venv.path)
+    assert told(venv) == []

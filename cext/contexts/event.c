@@ -370,7 +370,7 @@ static PyObject *event_elapsed(PyObject *object, PyObject *other)
     return PyFloat_FromDouble((double)milliseconds);
 }
 
-/* The two that close() changes. */
+/* Getters of what close() changes. */
 static PyObject *event_get_handle(PyObject *object, void *Py_UNUSED(closure))
 {
     CUDRIVER_LOCK();

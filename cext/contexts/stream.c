@@ -378,7 +378,7 @@ static PyObject *stream_wait(PyObject *object, PyObject *other)
 
 /* ---- the type ---- */
 
-/* The two that close() changes. */
+/* Getters of what close() changes. */
 static PyObject *stream_get_handle(PyObject *object, void *Py_UNUSED(closure))
 {
     CUDRIVER_LOCK();

@@ -31,8 +31,8 @@ unsigned long platform_thread_id(void);
  * all is mapped it takes one system call, which visits mappings, not pages. */
 bool platform_is_mapped(uintptr_t begin, size_t bytes, uintptr_t *hole);
 
-/* Whether a file is mapped anywhere in [begin, begin + bytes); so says true if nothing tells. Reads
- * the process's list of mappings. */
+/* Whether a file is mapped anywhere in [begin, begin + bytes); true also if that cannot be read.
+ * Reads the process's list of mappings. */
 bool platform_is_of_file(uintptr_t begin, size_t bytes);
 
 /* Starts a detached thread with all signals blocked: they are for the program's own threads. */

@@ -347,7 +347,7 @@ static PyMethodDef pin_methods[] = {
     {NULL},
 };
 
-/* The two that close() changes. */
+/* Getters of what close() changes. */
 static PyObject *pin_get_array(PyObject *object, void *Py_UNUSED(closure))
 {
     CUDRIVER_LOCK();

@@ -30,7 +30,9 @@ def check_name(name: str) -> str:
         raise TypeError(f"the name of shared memory is a string, not {name!r}")
     bare = name.removeprefix("/")
     if bare in ("", ".", "..") or "/" in bare or "\0" in bare or len(os.fsencode(bare)) > 255:
-        raise ValueError(f"the name of shared memory is that of a file, 1 to 255 bytes: {name!r}")
+        raise ValueError(
+            f"the name of shared memory is a file name of 1 to 255 bytes, not {name!r}"
+        )
     return bare
 
 

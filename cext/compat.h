@@ -121,12 +121,4 @@ static inline PyObject *cudriver_type_attribute(PyTypeObject *type, PyObject *na
 #endif
 }
 
-#if PY_VERSION_HEX >= 0x030C0000
-/* Module slot that refuses subinterpreters. Before 3.12 the module refuses them itself. */
-#define CUDRIVER_MAIN_INTERPRETER_ONLY \
-    {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED}
-#else
-#define CUDRIVER_MAIN_INTERPRETER_ONLY {0, NULL}
-#endif
-
 #endif

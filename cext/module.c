@@ -4,6 +4,7 @@
 #include "arrays/device_array.h"
 #include "arrays/dlpack.h"
 #include "driver/driver.h"
+#include "driver/platform.h"
 #include "python/error.h"
 #include "contexts/event.h"
 #include "pinned/host_memory.h"
@@ -15,8 +16,6 @@
 #include "contexts/stream.h"
 #include "contexts/work.h"
 #include "docstrings.h"
-
-#include <string.h>
 
 static PyObject *module_init(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
@@ -50,6 +49,13 @@ static PyObject *module_live(PyObject *module, PyObject *Py_UNUSED(ignored))
 
     cudriver_works_reap(state);
     return cudriver_live_list(state);
+}
+
+static PyObject *module_trace(PyObject *module, PyObject *enabled)
+{
+    CUDRIVER_LOCK();
+    cudriver_state_of_module(module)->live.tracing = enabled == Py_True;
+    Py_RETURN_NONE;
 }
 
 /* Writes what is alive to sys.stderr. Never raises. */
@@ -90,38 +96,35 @@ static PyMethodDef methods[] = {
     {"_driver", module_driver, METH_NOARGS, DOC__driver},
     {"_drop_driver", module_drop_driver, METH_NOARGS, DOC__drop_driver},
     {"_live", module_live, METH_NOARGS, DOC__live},
+    {"_trace", module_trace, METH_O, DOC__trace},
     {"_shutdown", module_shutdown, METH_NOARGS, NULL},
     {NULL},
 };
 
-static bool environment_asks(const char *name)
-{
-    const char *value = getenv(name);
-
-    return value != NULL && value[0] != '\0' && strcmp(value, "0") != 0;
-}
-
-/* Registers _shutdown with atexit and reads the environment's switches. 0 or -1. */
-static int exit_setup(PyObject *module)
+/* Reads the environment, and registers _shutdown with atexit. 0 or -1. */
+static int environment_read(PyObject *module)
 {
     CoreState *state = cudriver_state_of_module(module);
-    PyObject *atexit = PyImport_ImportModule("atexit");
-    PyObject *function = PyObject_GetAttrString(module, "_shutdown");
-    PyObject *done = NULL;
+    PyObject *read = cudriver_call("loading", "begin", "(O)", module), *threads = NULL;
+    int processors, tracing, reporting;
 
-    state->live.reporting = environment_asks("CUDRIVER_REPORT_LEAKS");
-    state->live.tracing = state->live.reporting || environment_asks("CUDRIVER_TRACE");
-    if (atexit != NULL && function != NULL) {
-        done = PyObject_CallMethod(atexit, "register", "O", function);
+    if (read != NULL && PyArg_ParseTuple(read, "ipp", &processors, &tracing, &reporting)) {
+        platform_processors_limit(processors);
+        state->live.tracing = tracing != 0;
+        state->live.reporting = reporting != 0;
+        threads = cudriver_call("loading", "wished", "(ii)", cudriver_staging_get_threads(),
+                                CUDRIVER_STAGING_THREADS_MOST);
     }
-    Py_XDECREF(atexit);
-    Py_XDECREF(function);
-    Py_XDECREF(done);
-    return done == NULL ? -1 : 0;
+    if (threads != NULL) {
+        cudriver_staging_set_threads((int)PyLong_AsLong(threads));
+    }
+    Py_XDECREF(read);
+    Py_XDECREF(threads);
+    return threads != NULL ? 0 : -1;
 }
 
 /* The driver and page-locked memory belong to the process: the end of a second interpreter would
- * stop the first one's copies. The module slot refuses only some, and from 3.12 on. 0 or -1. */
+ * stop the first one's copies. 0 or -1. */
 static int interpreter_check(void)
 {
     if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
@@ -131,28 +134,6 @@ static int interpreter_check(void)
         return -1;
     }
     return 0;
-}
-
-/* CPython 3.13 without the GIL lacks what our lock is made of: it switches the GIL on for us,
- * unless its user forbids that. 0 or -1. */
-static int gil_check(void)
-{
-#if defined(Py_GIL_DISABLED) && !defined(CUDRIVER_FREE_THREADED)
-    PyObject *sys = PyImport_ImportModule("sys");
-    PyObject *on = sys == NULL ? NULL : PyObject_CallMethod(sys, "_is_gil_enabled", NULL);
-    bool off = on == Py_False;
-
-    Py_XDECREF(sys);
-    Py_XDECREF(on);
-    if (off) {
-        PyErr_SetString(PyExc_ImportError,
-                        "cudriver._core needs the GIL before CPython 3.14, and PYTHON_GIL=0 or "
-                        "-X gil=0 forces it off. Without them, importing it switches the GIL on");
-    }
-    return off || on == NULL ? -1 : 0;
-#else
-    return 0;
-#endif
 }
 
 static const struct {
@@ -175,14 +156,13 @@ static PyMethodDef *const functions[] = {
     cudriver_dlpack_from_functions,   cudriver_dlpack_export_functions,
     cudriver_pinned_arrays_functions, cudriver_host_functions,
     cudriver_pin_functions,           cudriver_pinned_numpy_functions,
-    cudriver_live_functions,
 };
 
 static int module_exec(PyObject *module)
 {
     CoreState *state = cudriver_state_of_module(module);
 
-    if (interpreter_check() < 0 || gil_check() < 0) {
+    if (interpreter_check() < 0 || environment_read(module) < 0) {
         return -1;
     }
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
@@ -198,8 +178,8 @@ static int module_exec(PyObject *module)
         }
     }
     state->stream_scope = PyContextVar_New("cudriver.stream", NULL);
-    return state->stream_scope == NULL || cudriver_copy_threads_read() < 0 ? -1
-                                                                           : exit_setup(module);
+    state->dlpack_words = cudriver_dlpack_words();
+    return state->stream_scope != NULL && state->dlpack_words != NULL ? 0 : -1;
 }
 
 static int module_traverse(PyObject *module, visitproc visit, void *arg)
@@ -218,7 +198,7 @@ static int module_clear(PyObject *module)
     CoreState *state = cudriver_state_of_module(module);
     PyObject **owned = (PyObject **)state;
 
-    cudriver_context_unkeep_all(state); /* while their type still exists */
+    cudriver_contexts_unkeep(state, true); /* while their type still exists */
     for (size_t i = 0; i < CUDRIVER_STATE_OWNED; i++) {
         Py_CLEAR(owned[i]);
     }
@@ -232,7 +212,10 @@ static void module_free(void *module)
 
 static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, module_exec},
-    CUDRIVER_MAIN_INTERPRETER_ONLY, /* one driver and one function table per process */
+#ifdef Py_mod_multiple_interpreters
+    /* Not so: but then interpreter_check refuses all of them, and says why. */
+    {Py_mod_multiple_interpreters, Py_MOD_PER_INTERPRETER_GIL_SUPPORTED},
+#endif
 #ifdef CUDRIVER_FREE_THREADED
     {Py_mod_gil, Py_MOD_GIL_NOT_USED},
 #endif

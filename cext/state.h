@@ -23,6 +23,17 @@ struct cudriver_live {
     PyObject *where; /* owned: "file:line" when tracing is on, else NULL */
 };
 
+/* The work in flight of a stream. See contexts/work.h. */
+struct cudriver_queue {
+    struct TransferObject *first, *last; /* owned references, in the order of their events */
+    struct cudriver_queue *next, *prev;  /* while it is not empty: in state->works.queues */
+    Py_ssize_t count;                    /* pieces of work */
+    size_t added;                        /* weight of what was issued since the last pass */
+    size_t remained;                     /* pieces after the last pass; only of loose work */
+    unsigned int recording;              /* threads that record an event on the stream now */
+    unsigned int turns;                  /* how many have ever begun to */
+};
+
 typedef struct {
     /* First the owned references, which module.c visits and clears: see CUDRIVER_STATE_OWNED. */
     PyTypeObject *context_type;
@@ -34,8 +45,8 @@ typedef struct {
     PyTypeObject *pin_type;
 
     PyObject *dlpack_words; /* names of the protocol; see dlpack_lent.c */
-    PyObject *dlpack_types; /* a dict, filled as they are met; see dlpack_types.c */
-    PyObject *stream_scope; /* the context variable of `with stream:` */
+    PyObject *dlpack_types; /* a dict, filled as they are met; see dlpack_tensor.c */
+    PyObject *stream_scope; /* the context variable of `with stream:`; see memory/streams.py */
 
     bool stream_scope_used; /* whether it was ever set */
 
@@ -50,12 +61,11 @@ typedef struct {
         bool reporting;               /* write what is alive to stderr at exit */
     } live;
 
-    struct {                                 /* contexts/work.c: work in flight */
-        struct TransferObject *first, *last; /* in the order of issue */
-        unsigned long long issued;           /* how much there ever was */
-        Py_ssize_t in_flight;                /* pieces of work now */
-        size_t added;                        /* weight of what was issued since the last pass */
-        size_t remained;                     /* pieces in flight after that pass */
+    struct {                           /* contexts/work.c: work in flight */
+        struct cudriver_queue *queues; /* borrowed: those that are not empty */
+        struct cudriver_queue loose;   /* work that is in no stream's queue */
+        unsigned long long issued;     /* how much there ever was */
+        unsigned int passes;           /* over the work of one stream */
     } works;
 
     unsigned long exit_thread; /* the one that ends the interpreter; 0: it goes on */
@@ -77,6 +87,19 @@ static inline CoreState *cudriver_state_of(PyObject *self)
 static inline CoreState *cudriver_state_of_module(PyObject *module)
 {
     return (CoreState *)PyModule_GetState(module);
+}
+
+/* Getters of what close() changes: a bool or a pointer of the object. `offset`: where it is. */
+static inline PyObject *cudriver_get_bool(PyObject *object, void *offset)
+{
+    CUDRIVER_LOCK();
+    return PyBool_FromLong(*(bool *)((char *)object + (size_t)offset));
+}
+
+static inline PyObject *cudriver_get_pointer(PyObject *object, void *offset)
+{
+    CUDRIVER_LOCK();
+    return PyLong_FromVoidPtr(*(void **)((char *)object + (size_t)offset));
 }
 
 #endif

@@ -196,7 +196,8 @@ def two_events(cu: Any) -> None:
 @covers(
     "pinned_empty", "pinned_zeros", "pinned_full", "pinned_empty_like", "pinned_array",
     "is_pinned", "mapped_pointer", "host_memory_stats", "HostMemoryStats", "trim_host_memory",
-    "set_host_memory_limit", "live_allocations", "Allocation", "trace_allocations",
+    "set_host_memory_limit", "set_host_memory_policy", "live_allocations", "Allocation",
+    "trace_allocations",
 )  # fmt: skip
 def page_locked_arrays(cu: Any) -> None:
     arrays = [
@@ -212,6 +213,8 @@ def page_locked_arrays(cu: Any) -> None:
     cu.host_memory_stats()
     cu.set_host_memory_limit(1 << 40)
     cu.set_host_memory_limit(None)
+    cu.set_host_memory_policy(numa=None)
+    cu.set_host_memory_policy(numa="device")
     cu.trace_allocations()
     cu.trace_allocations(enabled=False)
     cu.live_allocations()
@@ -473,10 +476,12 @@ def staged_asynchronous_copies(cu: Any) -> None:
         down.wait()
 
 
-@covers("copy_rows", "copy_many")
+@covers("copy_rows", "copy_many", "CopiesPlan")
 def many_copies_at_once(cu: Any) -> None:
     stream, plain = cu.Stream(), np.ones((8, 64))
     pinned, device = cu.pinned_zeros((8, 64)), cu.device_zeros((8, 64))
+    cu.explain_copy(device, pinned, rows=range(8), source_rows=range(8))
+    cu.explain_copy([device[1], device[2, ::2]], [plain[1], plain[2, ::2]])
     transfers = [
         cu.copy_rows(device, range(8), pinned, range(8), stream=stream),
         cu.copy_rows(device, [5, 3], plain, [0, 1], stream=stream),

@@ -6,6 +6,8 @@ import json
 import struct
 from typing import Any
 
+import numpy as np
+
 
 def raw(header: Any, data: bytes = b"") -> bytes:
     """A safetensors file; the header as an object or as it stands."""
@@ -20,3 +22,17 @@ def entry(dtype: Any, shape: Any, begin: Any, end: Any) -> dict[str, Any]:
 
 def npy(header: bytes, data: bytes = b"") -> bytes:
     return b"\x93NUMPY\2\0" + struct.pack("<I", len(header)) + header + data
+
+
+def same(found: dict[str, Any], wanted: dict[str, np.ndarray]) -> None:
+    """The device's arrays are these."""
+    assert {*found} == {*wanted}
+    for name, array in wanted.items():
+        there = found[name].to_numpy()
+        assert (there.dtype, there.shape) == (array.dtype, array.shape)
+        assert there.tobytes() == array.tobytes()
+
+
+def same_in_order(found: dict[str, Any], wanted: dict[str, np.ndarray]) -> None:
+    assert [*found] == [*wanted]
+    same(found, wanted)

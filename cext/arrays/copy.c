@@ -1,126 +1,18 @@
 /* Copies, blocking and asynchronous: both ends are read, and the plan is followed. See copy.h. */
 #include "copy_private.h"
 
-#include <string.h>
-
 #include "device_array.h"
-#include "device_memory.h"
 #include "dlpack.h"
 #include "driver/driver.h"
 #include "engine/engine.h"
 #include "hostmem/hostmem.h"
-#include "python/arguments.h"
 #include "python/error.h"
 #include "python/numpy_bridge.h"
-#include "python/shape.h"
 #include "python/wait.h"
 #include "contexts/stream.h"
 #include "contexts/work.h"
 
-int copy_ends_match(const struct cudriver_endpoint *dst, const struct cudriver_endpoint *src)
-{
-    if (dst->ndim != src->ndim ||
-        memcmp(dst->shape, src->shape, (size_t)dst->ndim * sizeof dst->shape[0]) != 0) {
-        PyObject *to = cudriver_shape_tuple(dst->ndim, dst->shape);
-        PyObject *from = cudriver_shape_tuple(src->ndim, src->shape);
-        if (to != NULL && from != NULL) {
-            PyErr_Format(PyExc_ValueError,
-                         "the shapes differ: %R cannot be copied into %R (nothing was copied)",
-                         from, to);
-        }
-        Py_XDECREF(to);
-        Py_XDECREF(from);
-        return -1;
-    }
-    if (dst->dtype != src->dtype && !cudriver_numpy_same_dtype(dst->dtype, src->dtype)) {
-        PyErr_Format(
-            PyExc_TypeError,
-            "the dtypes differ: %S cannot be copied into %S (nothing was copied); cast the "
-            "source first: a host array by its astype(), a device array by another library",
-            src->dtype, dst->dtype);
-        return -1;
-    }
-    return 0;
-}
-
-void copy_ends_done(struct copy_ends *ends)
-{
-    cudriver_endpoint_done(&ends->dst);
-    cudriver_endpoint_done(&ends->src);
-}
-
-int copy_ends_read(CoreState *state, PyObject *dst, PyObject *src, const struct cudriver_stream *on,
-                   struct copy_ends *ends)
-{
-    if (cudriver_endpoint_parse(state, dst, true, "dst", on, &ends->dst) < 0) {
-        return -1;
-    }
-    if (cudriver_endpoint_parse(state, src, false, "src", on, &ends->src) < 0) {
-        cudriver_endpoint_done(&ends->dst);
-        return -1;
-    }
-    return 0;
-}
-
-/* The same, and checks them against each other. */
-static int ends_parse(CoreState *state, PyObject *dst, PyObject *src,
-                      const struct cudriver_stream *on, struct copy_ends *ends)
-{
-    if (copy_ends_read(state, dst, src, on, ends) < 0) {
-        return -1;
-    }
-    if (copy_ends_match(&ends->dst, &ends->src) < 0) {
-        copy_ends_done(ends);
-        return -1;
-    }
-    return 0;
-}
-
-static void end_describe(const struct cudriver_endpoint *from, struct cudriver_copy_end *end)
-{
-    end->on_device = from->context != NULL;
-    end->host = from->host;
-    end->device = from->device;
-    end->context = end->on_device ? from->context->handle : NULL;
-    end->ordinal = end->on_device ? from->context->ordinal : -1;
-}
-
-/* Plans a copy between matching ends. */
-static void ends_plan(struct copy_ends *ends, bool blocking, bool ask,
-                      struct cudriver_copy_plan *plan)
-{
-    const struct cudriver_endpoint *dst = &ends->dst, *src = &ends->src;
-    struct cudriver_layout *layout = &plan->layout;
-
-    end_describe(dst, &plan->dst);
-    end_describe(src, &plan->src);
-    plan->blocking = blocking;
-    plan->fixed = src->fixed;
-    plan->ask = ask;
-    layout->ndim = dst->ndim;
-    layout->itemsize = dst->itemsize;
-    layout->dst_offset = layout->src_offset = 0;
-    memcpy(layout->shape, dst->shape, (size_t)dst->ndim * sizeof dst->shape[0]);
-    memcpy(layout->dst_strides, dst->strides, (size_t)dst->ndim * sizeof dst->strides[0]);
-    memcpy(layout->src_strides, src->strides, (size_t)src->ndim * sizeof src->strides[0]);
-    ends->home = dst->context != NULL ? dst->context : src->context;
-    cudriver_copy_plan_make(plan);
-}
-
-int cudriver_copy_explain(CoreState *state, PyObject *dst, PyObject *src,
-                          struct cudriver_copy_plan *plan)
-{
-    struct copy_ends ends;
-
-    if (ends_parse(state, dst, src, CUDRIVER_UNORDERED, &ends) < 0) {
-        return -1;
-    }
-    ends_plan(&ends, true, true, plan);
-    copy_ends_done(&ends);
-    return 0;
-}
-
-static void slot_free(PyObject *capsule)
+void copy_slot_free(PyObject *capsule)
 {
     cudriver_hostmem_free(PyCapsule_GetPointer(capsule, NULL));
 }
@@ -133,7 +25,7 @@ static void ends_keep(CoreState *state, const struct copy_ends *ends,
     PyObject *type, *value, *trace, *kept, *owners, *work;
 
     PyErr_Fetch(&type, &value, &trace);
-    kept = slot != NULL ? PyCapsule_New(slot, NULL, slot_free) : Py_NewRef(Py_None);
+    kept = slot != NULL ? PyCapsule_New(slot, NULL, copy_slot_free) : Py_NewRef(Py_None);
     owners = kept != NULL ? PyTuple_Pack(2, kept, ends->dst.owner) : NULL;
     work = cudriver_work_add(state, stream, owners, ends->src.owner, 0, NULL);
     Py_XDECREF(kept);
@@ -142,30 +34,48 @@ static void ends_keep(CoreState *state, const struct copy_ends *ends,
     PyErr_Restore(type, value, trace);
 }
 
-/* Follows a plan between begin and end, on a stream of its context; waits if `transfer` is NULL. 0
- * or -1; 1 if the copy was refused and may be bounced. */
+/* Follows a plan on a stream of its context, which was claimed; waits if `transfer` is NULL. Not on
+ * a stream that is being captured. `issue`, if not NULL, is recorded behind the copy. 0 or -1; 1 if
+ * the copy was refused and may be bounced. */
 static int plan_follow(CoreState *state, const struct cudriver_copy_plan *plan,
                        const struct copy_ends *ends, const struct cudriver_stream *stream,
-                       struct cudriver_staging_transfer **transfer)
+                       struct cudriver_staging_transfer **transfer, struct cudriver_issue *issue,
+                       bool *pushed)
 {
-    /* Any thread may make the driver's own copies while another captures a graph. */
+    /* The driver's own copies need no cudriver_driver_relax: any thread may make them during a
+     * capture. */
     bool relax =
         transfer == NULL || (plan->kind != CUDRIVER_COPY_DIRECT && plan->kind != CUDRIVER_COPY_2D &&
                              plan->kind != CUDRIVER_COPY_3D);
     PyThreadState *saved = PyEval_SaveThread();
     struct cudriver_copy_call call = {
         .stream = stream->handle, .interrupted = cudriver_signal_arrived, .data = &saved};
-    CUresult result;
+    bool captured = false;
+    CUresult here = cudriver_context_make_current(stream->context, pushed), asked = here,
+             result = CUDA_SUCCESS;
 
-    if (relax) {
-        cudriver_driver_relax();
+    if (here == CUDA_SUCCESS) {
+        asked = cudriver_capture_ask(stream->handle, &captured);
     }
-    result = cudriver_copy_follow(plan, &call, transfer);
-    if (relax) {
-        cudriver_driver_restore();
+    if (asked == CUDA_SUCCESS && !captured) {
+        if (relax) {
+            cudriver_driver_relax();
+        }
+        result = cudriver_copy_follow(plan, &call, transfer);
+        if (relax) {
+            cudriver_driver_restore();
+        }
+        if (issue != NULL && result == CUDA_SUCCESS && !call.refused) {
+            cudriver_work_record(stream, issue);
+        }
     }
     cudriver_lock_await();
     PyEval_RestoreThread(saved);
+    if (cudriver_context_settle(stream->context, here) < 0 ||
+        cudriver_capture_told(stream->handle, asked, captured,
+                              transfer == NULL ? "a blocking copy" : "a copy") < 0) {
+        return -1;
+    }
     if (call.refused) {
         return 1;
     }
@@ -282,13 +192,23 @@ static int bounced_blocking(CoreState *state, enum cudriver_copy_kind kind,
     return done != NULL ? 0 : -1;
 }
 
-/* Whether the stream is on one of the copy's devices. */
-static bool stream_is_near(const struct cudriver_stream *stream, const struct copy_ends *ends)
+/* A peer copy names the contexts of both ends, and the driver may crash when given one that its
+ * owner has destroyed. 0 or -1. */
+static int peers_check(CoreState *state, const struct cudriver_copy_plan *plan,
+                       const struct copy_ends *ends)
 {
-    const ContextObject *to = ends->dst.context, *from = ends->src.context;
+    ContextObject *both[] = {ends->dst.context, ends->src.context};
+    bool pushed;
 
-    return (to != NULL && to->ordinal == stream->context->ordinal) ||
-           (from != NULL && from->ordinal == stream->context->ordinal);
+    for (int i = 0; i < 2 && plan->kind == CUDRIVER_COPY_PEER; i++) {
+        if (both[i]->kind == CUDRIVER_CONTEXT_FOREIGN) {
+            if (cudriver_context_enter(state, both[i], &pushed) < 0) {
+                return -1;
+            }
+            cudriver_context_leave(both[i], pushed);
+        }
+    }
+    return 0;
 }
 
 /* Does a blocking copy as planned. 0 or -1. */
@@ -296,7 +216,7 @@ static int follow_blocking(CoreState *state, struct cudriver_copy_plan *plan,
                            struct copy_ends *ends)
 {
     ContextObject *context = ends->home;
-    struct cudriver_stream stream;
+    struct cudriver_stream stream, on;
     bool given, pushed;
     int failed;
 
@@ -309,31 +229,29 @@ static int follow_blocking(CoreState *state, struct cudriver_copy_plan *plan,
     if (plan->kind == CUDRIVER_COPY_BOUNCED || plan->kind == CUDRIVER_COPY_TEMPORARY) {
         return bounced_blocking(state, plan->kind, ends);
     }
-    if (cudriver_stream_read(state, NULL, &stream, &given) < 0) {
+    if (peers_check(state, plan, ends) < 0 || cudriver_stream_read(state, NULL, &stream) < 0) {
         return -1;
     }
+    given = stream.held != NULL; /* the enclosing `with stream:` */
     if (given && stream.context->ordinal == context->ordinal &&
         cudriver_copy_plan_move(plan, stream.context->handle)) {
         context = stream.context;
     } else if (given) {
         /* A `with stream:` of another device, or whose kernels cannot use the memory. */
-        if (stream_is_near(&stream, ends) &&
+        if (copy_stream_is_near(&stream, ends) &&
             cudriver_stream_drain(state, stream.context, stream.handle, "a blocking copy") < 0) {
             cudriver_stream_done(&stream);
             return -1;
         }
         given = false;
     }
-    if (cudriver_context_enter(state, context, &pushed) < 0) {
+    if (cudriver_context_claim(state, context) < 0) {
         cudriver_stream_done(&stream);
         return -1;
     }
-    failed = cudriver_capture_refuse(given ? stream.handle : NULL, "a blocking copy");
-    if (failed == 0) {
-        const struct cudriver_stream on = {given ? stream.handle : NULL, context,
-                                           given ? stream.held : NULL};
-        failed = plan_follow(state, plan, ends, &on, NULL);
-    }
+    on =
+        (struct cudriver_stream){given ? stream.handle : NULL, context, given ? stream.held : NULL};
+    failed = plan_follow(state, plan, ends, &on, NULL, NULL, &pushed);
     cudriver_context_leave(context, pushed);
     cudriver_stream_done(&stream);
     return failed > 0 ? bounced_host(state, ends) : failed;
@@ -344,11 +262,11 @@ static int ends_copy(CoreState *state, struct copy_ends *ends)
 {
     struct cudriver_copy_plan plan;
 
-    if (state->works.first != NULL && (cudriver_device_array_await(state, ends->dst.busy) < 0 ||
-                                       cudriver_device_array_await(state, ends->src.busy) < 0)) {
+    if (state->works.queues != NULL && (cudriver_device_array_await(state, ends->dst.busy) < 0 ||
+                                        cudriver_device_array_await(state, ends->src.busy) < 0)) {
         return -1;
     }
-    ends_plan(ends, true, false, &plan);
+    copy_ends_plan(ends, true, false, &plan);
     return follow_blocking(state, &plan, ends);
 }
 
@@ -357,7 +275,7 @@ int cudriver_copy_blocking(CoreState *state, PyObject *dst, PyObject *src)
     struct copy_ends ends;
     int failed;
 
-    if (ends_parse(state, dst, src, NULL, &ends) < 0) {
+    if (copy_ends_parse(state, dst, src, NULL, &ends) < 0) {
         return -1;
     }
     failed = ends_copy(state, &ends);
@@ -373,7 +291,7 @@ static PyObject *follow_in_order(CoreState *state, struct cudriver_copy_plan *pl
         return NULL;
     }
     if (plan->kind == CUDRIVER_COPY_STAGED) {
-        ends_plan(ends, true, false, plan);
+        copy_ends_plan(ends, true, false, plan);
     }
     if (plan->kind != CUDRIVER_COPY_EMPTY && plan->kind != CUDRIVER_COPY_SAME &&
         (cudriver_stream_drain(state, stream->context, stream->handle, "a copy that waits") < 0 ||
@@ -389,6 +307,7 @@ static PyObject *follow_async(CoreState *state, struct cudriver_copy_plan *plan,
                               struct cudriver_staging_transfer **part)
 {
     struct cudriver_staging_transfer *staged = NULL;
+    struct cudriver_issue issue;
     PyObject *work;
     bool pushed;
     int failed;
@@ -402,21 +321,21 @@ static PyObject *follow_async(CoreState *state, struct cudriver_copy_plan *plan,
         !cudriver_copy_plan_move(plan, stream->context->handle)) {
         return follow_in_order(state, plan, ends, stream);
     }
-    if (cudriver_context_enter(state, stream->context, &pushed) < 0) {
+    if (peers_check(state, plan, ends) < 0 || cudriver_context_claim(state, stream->context) < 0) {
         return NULL;
     }
-    if (cudriver_capture_refuse(stream->handle, "a copy") < 0) {
-        cudriver_context_leave(stream->context, pushed);
-        return NULL;
-    }
-    failed = plan_follow(state, plan, ends, stream, &staged);
     if (part != NULL) {
-        *part = staged;
+        failed = plan_follow(state, plan, ends, stream, part, NULL, &pushed);
         work = failed ? NULL : Py_NewRef(Py_None);
     } else {
+        cudriver_work_begin(state, stream, &issue);
+        failed = plan_follow(state, plan, ends, stream, &staged, &issue, &pushed);
         work = failed ? NULL
-                      : cudriver_work_add(state, stream, ends->dst.owner, ends->src.owner,
+                      : cudriver_work_end(state, stream, &issue, ends->dst.owner, ends->src.owner,
                                           plan->bytes, staged);
+        if (failed) {
+            cudriver_work_cancel(&issue);
+        }
     }
     cudriver_context_leave(stream->context, pushed);
     if (failed > 0) {
@@ -424,18 +343,6 @@ static PyObject *follow_async(CoreState *state, struct cudriver_copy_plan *plan,
         return follow_in_order(state, plan, ends, stream);
     }
     return work;
-}
-
-int copy_ends_near(const struct cudriver_stream *stream, const struct copy_ends *ends)
-{
-    const ContextObject *to = ends->dst.context, *from = ends->src.context;
-
-    if ((to == NULL && from == NULL) || stream_is_near(stream, ends)) {
-        return 0;
-    }
-    PyErr_Format(PyExc_ValueError, "the stream is on device %d, the array on device %d",
-                 stream->context->ordinal, to != NULL ? to->ordinal : from->ordinal);
-    return -1;
 }
 
 /* Waits for an end that is ready for another context's default stream. 0 or -1. */
@@ -452,7 +359,7 @@ PyObject *copy_ends_queue(CoreState *state, struct copy_ends *ends, struct cudri
 {
     struct cudriver_copy_plan plan;
 
-    ends_plan(ends, false, true, &plan);
+    copy_ends_plan(ends, false, true, &plan);
     if (cudriver_stream_settle(state, ends->home, stream) < 0 || copy_ends_near(stream, ends) < 0 ||
         end_wait(state, &ends->dst, stream) < 0 || end_wait(state, &ends->src, stream) < 0) {
         return NULL;
@@ -465,12 +372,11 @@ PyObject *cudriver_copy_async(CoreState *state, PyObject *dst, PyObject *src, Py
     struct cudriver_stream stream;
     PyObject *transfer = NULL;
     struct copy_ends ends;
-    bool given;
 
-    if (cudriver_stream_read(state, argument, &stream, &given) < 0) {
+    if (cudriver_stream_read(state, argument, &stream) < 0) {
         return NULL;
     }
-    if (ends_parse(state, dst, src, &stream, &ends) == 0) {
+    if (copy_ends_parse(state, dst, src, &stream, &ends) == 0) {
         transfer = copy_ends_queue(state, &ends, &stream, NULL);
         copy_ends_done(&ends);
     }
@@ -483,9 +389,8 @@ static int ends_copy_on(CoreState *state, struct copy_ends *ends, PyObject *argu
 {
     struct cudriver_stream stream;
     PyObject *transfer;
-    bool given;
 
-    if (cudriver_stream_read(state, argument, &stream, &given) < 0) {
+    if (cudriver_stream_read(state, argument, &stream) < 0) {
         return -1;
     }
     transfer = copy_ends_queue(state, ends, &stream, NULL);

@@ -6,7 +6,8 @@
 #include "engine/engine.h"
 #include "python/endpoint.h"
 
-/* Stands for the stream of a copy where none follows: nothing is waited for, and no stream is. */
+/* In place of a stream where no copy follows: reading an end then waits for nothing, and lets no
+ * stream wait. */
 extern const struct cudriver_stream cudriver_unordered;
 #define CUDRIVER_UNORDERED (&cudriver_unordered)
 
@@ -19,6 +20,10 @@ int cudriver_endpoint_parse(CoreState *state, PyObject *object, bool write, cons
 /* The same: 1 read, 0 none of these (no exception), -1 an exception. */
 int cudriver_endpoint_try(CoreState *state, PyObject *object, bool write,
                           const struct cudriver_stream *on, struct cudriver_endpoint *end);
+
+/* Sets ValueError: `format` takes the shapes of both ends. -1. */
+int cudriver_endpoints_refuse(const char *format, const struct cudriver_endpoint *src,
+                              const struct cudriver_endpoint *dst);
 
 /* ---- copies ---- */
 
@@ -33,23 +38,15 @@ int cudriver_copy_ends(CoreState *state, const struct cudriver_endpoint *dst,
 /* Issues a copy on a stream argument. New reference: a Transfer. */
 PyObject *cudriver_copy_async(CoreState *state, PyObject *dst, PyObject *src, PyObject *stream);
 
-/* copy_batch.c, copy_rows.c: issues many copies as one piece of work: of two sequences (`apart`: no
- * destination overlaps another or a source), or of rows (args: destination, rows, source, its
- * rows). New reference: a Transfer. If the rows are not dense, and so have to be copied one by one,
- * a tuple: both indices, as int64 arrays without negative ones, and `apart`. */
-PyObject *cudriver_copy_many(CoreState *state, PyObject *destinations, PyObject *sources,
-                             PyObject *stream, bool apart);
-PyObject *cudriver_copy_rows(CoreState *state, PyObject *const *args, PyObject *stream);
-
-/* The plan that a blocking copy would follow. Copies nothing; its pointers to the ends may be
- * stale. 0 or -1. */
-int cudriver_copy_explain(CoreState *state, PyObject *dst, PyObject *src,
-                          struct cudriver_copy_plan *plan);
+/* Functions of the module. Two issue many copies as one piece of work: of two sequences (`apart`:
+ * no destination overlaps another or a source), or of rows. New reference: a Transfer. If the rows
+ * are not dense, and so have to be copied one by one, a tuple: both indices, as int64 arrays
+ * without negative ones, and `apart`. `explain`: nothing is issued; a list, which
+ * memory/copies_plan.py reads. */
+PyObject *cudriver_copy_many(PyObject *module, PyObject *args);
+PyObject *cudriver_copy_rows(PyObject *module, PyObject *args);
+PyObject *cudriver_read_files(PyObject *module, PyObject *args);
 
 extern PyMethodDef cudriver_copy_functions[];
-
-/* Sets the number of threads that the environment asks for. 0, or -1 if it is not a number and
- * warnings are errors. */
-int cudriver_copy_threads_read(void);
 
 #endif

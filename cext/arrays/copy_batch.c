@@ -17,13 +17,14 @@
 #include "python/wait.h"
 #include "contexts/work.h"
 
-#define SPAN (4 * (Py_ssize_t)sizeof(uint64_t)) /* bytes of a pair's */
+#define SPAN (4 * (Py_ssize_t)sizeof(uint64_t)) /* bytes of a pair's entry in `spans` */
 
 int copy_batch_begin(struct copy_batch *batch, Py_ssize_t pairs, Py_ssize_t runs)
 {
     size_t bytes = ((size_t)runs + 1) * sizeof *batch->runs;
 
-    batch->runs = cudriver_hostmem_try_alloc(bytes); /* in use before: without page faults */
+    batch->runs = cudriver_hostmem_try_alloc(
+        bytes, CUDRIVER_NODE_POLICY); /* in use before: without page faults */
     batch->runs = batch->runs != NULL ? batch->runs : PyMem_Malloc(bytes);
     batch->odd = PyMem_New(struct copy_ends *, pairs + 1);
     batch->busy = PyMem_New(Py_ssize_t *, 2 * pairs + 1);
@@ -126,8 +127,8 @@ static int end_is_locked(struct copy_batch *batch, const struct cudriver_endpoin
         }
         any |= ours;
         if (run == 0) { /* another library's, which the owner keeps locked; or not locked */
-            return !any &&
-                   cudriver_copy_is_page_locked((char *)(uintptr_t)low, (char *)(uintptr_t)span[1]);
+            return !any && cudriver_hostmem_is_page_locked((char *)(uintptr_t)low,
+                                                           (char *)(uintptr_t)span[1]);
         }
     }
     return 1;
@@ -232,11 +233,6 @@ static int batch_add(struct copy_batch *batch, Py_ssize_t index, struct copy_end
 
 /* ---- queueing ---- */
 
-static void table_free(PyObject *capsule)
-{
-    cudriver_hostmem_free(PyCapsule_GetPointer(capsule, NULL));
-}
-
 /* Queues the runs, in an entered context. 0 or -1. */
 static int runs_queue(struct copy_batch *batch, struct cudriver_staging_transfer **staged)
 {
@@ -259,7 +255,7 @@ static int runs_queue(struct copy_batch *batch, struct cudriver_staging_transfer
         }
         return -1;
     }
-    owner = table != NULL ? PyCapsule_New(table, NULL, table_free) : NULL;
+    owner = table != NULL ? PyCapsule_New(table, NULL, copy_slot_free) : NULL;
     if (owner != NULL) {
         Py_ssize_t last = PyTuple_GET_SIZE(batch->owners) - 1;
         Py_DECREF(PyTuple_GET_ITEM(batch->owners, last)); /* None */
@@ -292,7 +288,7 @@ static PyObject *batch_queue(struct copy_batch *batch)
     struct cudriver_staging_transfer *staged = NULL;
     PyObject *work, *type = NULL, *value = NULL, *trace = NULL;
 
-    if (cudriver_capture_refuse(batch->stream.handle, "a copy") < 0 ||
+    if (cudriver_capture_check(batch->stream.handle, "a copy") < 0 ||
         (batch->count > 0 && runs_queue(batch, &staged) < 0)) {
         return NULL;
     }
@@ -308,11 +304,23 @@ static PyObject *batch_queue(struct copy_batch *batch)
     return work;
 }
 
+/* New reference: the runs, as bytes, and what decides how they are copied. */
+static PyObject *batch_explain(const struct copy_batch *batch)
+{
+    return Py_BuildValue("[y#nnniii]", (char *)batch->runs,
+                         (Py_ssize_t)(batch->count * sizeof *batch->runs), batch->bytes,
+                         batch->odds, TUNING_RUN_MOST, TUNING_RUNS_LEAST, TUNING_RUN_BLOCKS,
+                         batch->home != NULL ? batch->home->ordinal : -1);
+}
+
 PyObject *copy_batch_issue(struct copy_batch *batch)
 {
     PyObject *owners, *work;
     bool pushed;
 
+    if (batch->explain) {
+        return batch_explain(batch);
+    }
     if (PyList_Append(batch->owners, Py_None) < 0) { /* room for the table */
         return NULL;
     }
@@ -332,16 +340,14 @@ PyObject *copy_batch_issue(struct copy_batch *batch)
 /* Adds a note to the exception that is set: which pair raised it. */
 static void note_pair(Py_ssize_t index)
 {
-    PyObject *type, *value, *trace, *note, *done = NULL;
+    PyObject *type, *value, *trace, *done;
 
     PyErr_Fetch(&type, &value, &trace);
     PyErr_NormalizeException(&type, &value, &trace);
-    note = PyUnicode_FromFormat("in pair %zd of copy_many(), counted from 0", index);
-    if (note != NULL) {
-        done = PyObject_CallMethod(value, "add_note", "O", note);
-    }
+    done = PyObject_CallMethod(
+        value, "add_note", "N",
+        PyUnicode_FromFormat("in pair %zd of copy_many(), counted from 0", index));
     PyErr_Clear();
-    Py_XDECREF(note);
     Py_XDECREF(done);
     PyErr_Restore(type, value, trace);
 }
@@ -361,21 +367,27 @@ static int pairs_add(struct copy_batch *batch, PyObject *destinations, PyObject 
     return 0;
 }
 
-PyObject *cudriver_copy_many(CoreState *state, PyObject *destinations, PyObject *sources,
-                             PyObject *stream, bool apart)
+/* _copy_many(destinations, sources, stream, apart, explain) */
+PyObject *cudriver_copy_many(PyObject *module, PyObject *args)
 {
-    struct copy_batch batch = {.state = state};
-    PyObject *to = PySequence_Tuple(destinations), *done, *work = NULL;
-    PyObject *from = to != NULL ? PySequence_Tuple(sources) : NULL;
-    bool given;
+    CUDRIVER_LOCK();
+    struct copy_batch batch = {.state = cudriver_state_of_module(module)};
+    PyObject *destinations, *sources, *stream, *to, *from, *done, *work = NULL;
+    int apart, explain;
 
+    if (!PyArg_ParseTuple(args, "OOOpp", &destinations, &sources, &stream, &apart, &explain)) {
+        return NULL;
+    }
+    batch.explain = explain != 0;
+    to = PySequence_Tuple(destinations);
+    from = to != NULL ? PySequence_Tuple(sources) : NULL;
     if (from != NULL && PyTuple_GET_SIZE(to) != PyTuple_GET_SIZE(from)) {
         PyErr_Format(PyExc_ValueError,
                      "the lengths differ: %zd destinations, %zd sources (nothing was copied)",
                      PyTuple_GET_SIZE(to), PyTuple_GET_SIZE(from));
         Py_CLEAR(from);
     }
-    if (from != NULL && cudriver_stream_read(state, stream, &batch.stream, &given) == 0 &&
+    if (from != NULL && cudriver_stream_read(batch.state, stream, &batch.stream) == 0 &&
         copy_batch_begin(&batch, PyTuple_GET_SIZE(to), PyTuple_GET_SIZE(to)) == 0 &&
         pairs_add(&batch, to, from) == 0) {
         done = apart ? Py_NewRef(Py_None)

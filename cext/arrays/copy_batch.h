@@ -7,6 +7,7 @@
 /* Many copies that become one piece of work. */
 struct copy_batch {
     CoreState *state;
+    bool explain; /* only tells how it would be done */
     struct cudriver_stream stream;
     ContextObject *home; /* owned: the first device end's; NULL: none yet */
     size_t bytes;
@@ -35,7 +36,7 @@ bool copy_batch_takes(const struct copy_batch *batch, const struct copy_ends *en
 int copy_batch_run(struct copy_batch *batch, const struct copy_ends *ends, size_t bytes,
                    struct cudriver_run *run);
 
-/* Issues a batch that is complete. New reference: its Transfer. */
+/* Issues a batch that is complete, or explains it. New reference: its Transfer, or a list. */
 PyObject *copy_batch_issue(struct copy_batch *batch);
 
 /* The first byte of an end, and the one behind its last. */

@@ -53,22 +53,15 @@ static int endpoint_read(CoreState *state, PyObject *read, const struct cudriver
                                  (CUstream)(uintptr_t)PyLong_AsUnsignedLongLong(stream), NULL);
 }
 
-/* Whether an object lends its memory by DLPack, too. No exception. */
-static bool has_dlpack(PyObject *object)
+/* Reading the interface has raised. 0, without an exception, if DLPack may read what it refuses:
+ * PyTorch raises RuntimeError for a tensor that requires grad. Else -1. */
+static int interface_refused(PyObject *object)
 {
-    return !PyType_Check(object) && PyObject_HasAttrString(object, "__dlpack__");
-}
-
-/* Reading the interface has raised. 0, without an exception, if the object has none, or DLPack may
- * read what it refuses: PyTorch raises RuntimeError for a tensor that requires grad. Else -1. */
-static int interface_is_missing(PyObject *object)
-{
-    bool missing = PyErr_ExceptionMatches(PyExc_AttributeError);
     bool refused = PyErr_ExceptionMatches(PyExc_RuntimeError);
     PyObject *type, *value, *traceback;
 
     PyErr_Fetch(&type, &value, &traceback); /* no attribute is looked up with an exception set */
-    if (!missing && !(refused && has_dlpack(object))) {
+    if (!refused || PyType_Check(object) || !PyObject_HasAttrString(object, "__dlpack__")) {
         PyErr_Restore(type, value, traceback);
         return -1;
     }
@@ -84,11 +77,11 @@ static int interface_is_missing(PyObject *object)
 static int interface_endpoint(CoreState *state, PyObject *object, bool write,
                               const struct cudriver_stream *on, struct cudriver_endpoint *end)
 {
-    PyObject *interface = PyObject_GetAttrString(object, "__cuda_array_interface__"), *read;
-    int found = 1;
+    PyObject *interface, *read;
+    int found = PyObject_GetOptionalAttrString(object, "__cuda_array_interface__", &interface);
 
-    if (interface == NULL) {
-        return interface_is_missing(object);
+    if (found <= 0) {
+        return found < 0 ? interface_refused(object) : 0;
     }
     read = cudriver_call("foreign", "interface", "(OOO)", object, interface,
                          write ? Py_True : Py_False);
@@ -133,11 +126,9 @@ int cudriver_endpoint_try(CoreState *state, PyObject *object, bool write,
     if (cudriver_numpy_is_array(object)) {
         return cudriver_numpy_endpoint(object, write, end) < 0 ? -1 : 1;
     }
-    found = cudriver_dlpack_has_table(state, object); /* then that is the fastest way */
-    if (found < 0) {
-        return -1;
-    }
-    found = found > 0 ? 0 : interface_endpoint(state, object, write, on, end);
+    found = cudriver_dlpack_has_table(state, object) /* then that is the fastest way */
+                ? 0
+                : interface_endpoint(state, object, write, on, end);
     if (found == 0 && !PyType_Check(object)) { /* a class shows methods that need an object */
         found = cudriver_dlpack_endpoint(state, object, write, on, end);
     }

@@ -1,9 +1,8 @@
 /* copy(), copy_async(), and what is behind explain_copy() and copy_threads(). See copy.h. */
-#include "copy.h"
+#include "copy_private.h"
 
 #include "engine/engine.h"
 #include "python/arguments.h"
-#include "python/call.h"
 #include "docstrings.h"
 
 static PyObject *module_copy(PyObject *module, PyObject *const *args, Py_ssize_t count,
@@ -40,48 +39,30 @@ static PyObject *module_copy_async(PyObject *module, PyObject *const *args, Py_s
     return cudriver_copy_async(state, args[0], args[1], count + named == 3 ? args[2] : NULL);
 }
 
-static PyObject *module_copy_many(PyObject *module, PyObject *args)
-{
-    CUDRIVER_LOCK();
-    PyObject *destinations, *sources, *stream;
-    int apart;
-
-    return PyArg_ParseTuple(args, "OOOp", &destinations, &sources, &stream, &apart)
-               ? cudriver_copy_many(cudriver_state_of_module(module), destinations, sources, stream,
-                                    apart)
-               : NULL;
-}
-
-static PyObject *module_copy_rows(PyObject *module, PyObject *args)
-{
-    CUDRIVER_LOCK();
-    PyObject *arrays[4], *stream;
-
-    return PyArg_ParseTuple(args, "OOOOO", &arrays[0], &arrays[1], &arrays[2], &arrays[3], &stream)
-               ? cudriver_copy_rows(cudriver_state_of_module(module), arrays, stream)
-               : NULL;
-}
-
 /* New reference: the fields of a CopyPlan but `why`, and what that is made of: whether the plan is
  * for dense memory, for ends that are both on a device, that are not on the same. */
 static PyObject *module_explain_copy(PyObject *module, PyObject *args)
 {
     CUDRIVER_LOCK();
-    struct cudriver_copy_plan plan;
+    struct copy_ends ends;
+    struct cudriver_copy_plan plan; /* its pointers to the ends are stale */
     struct staging_plan staged = {0};
-    const char *path = NULL;
+    int path = -1;
     PyObject *dst, *src;
 
     if (!PyArg_ParseTuple(args, "OO", &dst, &src) ||
-        cudriver_copy_explain(cudriver_state_of_module(module), dst, src, &plan) < 0) {
+        copy_ends_parse(cudriver_state_of_module(module), dst, src, CUDRIVER_UNORDERED, &ends) <
+            0) {
         return NULL;
     }
+    copy_ends_plan(&ends, true, true, &plan);
+    copy_ends_done(&ends);
     if (plan.kind == CUDRIVER_COPY_STAGED) {
         staged = plan.staged;
-        path = cudriver_staging_path_name(staged.path);
+        path = (int)staged.path;
     }
     return Py_BuildValue(
-        "(snNzninNNNN)", cudriver_copy_kind_name(plan.kind), (Py_ssize_t)plan.bytes,
+        "(snNininNNNN)", cudriver_copy_kind_name(plan.kind), (Py_ssize_t)plan.bytes,
         PyBool_FromLong(plan.page_locked), path, (Py_ssize_t)staged.chunk, staged.threads,
         (Py_ssize_t)staged.crossover, PyBool_FromLong(plan.layout.ndim == 0),
         PyBool_FromLong(plan.dst.on_device && plan.src.on_device),
@@ -102,23 +83,11 @@ static PyObject *module_set_copy_threads(PyObject *Py_UNUSED(module), PyObject *
 PyMethodDef cudriver_copy_functions[] = {
     {"copy", CUDRIVER_FAST(module_copy), DOC_copy},
     {"copy_async", CUDRIVER_FAST(module_copy_async), DOC_copy_async},
-    {"_copy_many", module_copy_many, METH_VARARGS, DOC__copy_many},
-    {"_copy_rows", module_copy_rows, METH_VARARGS, DOC__copy_rows},
+    {"_copy_many", cudriver_copy_many, METH_VARARGS, DOC__copy_many},
+    {"_copy_rows", cudriver_copy_rows, METH_VARARGS, DOC__copy_rows},
+    {"_read_files", cudriver_read_files, METH_VARARGS, DOC__read_files},
     {"_copy_threads", module_copy_threads, METH_NOARGS, DOC__copy_threads},
     {"_set_copy_threads", module_set_copy_threads, METH_O, DOC__set_copy_threads},
     {"_explain_copy", module_explain_copy, METH_VARARGS, NULL},
     {NULL},
 };
-
-int cudriver_copy_threads_read(void)
-{
-    PyObject *wished = cudriver_call("threads", "wished", "(ii)", cudriver_staging_get_threads(),
-                                     CUDRIVER_STAGING_THREADS_MOST);
-
-    if (wished == NULL) {
-        return -1;
-    }
-    cudriver_staging_set_threads((int)PyLong_AsLong(wished));
-    Py_DECREF(wished);
-    return 0;
-}

@@ -141,18 +141,22 @@ static PyObject *rows_copy(struct copy_batch *batch, struct copy_ends *whole, Py
     return work;
 }
 
-PyObject *cudriver_copy_rows(CoreState *state, PyObject *const *args, PyObject *stream)
+/* _copy_rows(destination, rows, source, source_rows, stream, explain) */
+PyObject *cudriver_copy_rows(PyObject *module, PyObject *args)
 {
-    PyObject *indices = cudriver_call("rows", "indices", "(OO)", args[1], args[3]), *work = NULL;
-    struct copy_batch batch = {.state = state};
+    CUDRIVER_LOCK();
+    struct copy_batch batch = {.state = cudriver_state_of_module(module)};
+    PyObject *dst, *rows, *src, *source_rows, *stream, *indices, *work = NULL;
     struct copy_ends whole;
-    bool given;
+    int explain;
 
-    if (indices == NULL) {
+    if (!PyArg_ParseTuple(args, "OOOOOp", &dst, &rows, &src, &source_rows, &stream, &explain) ||
+        (indices = cudriver_call("rows", "indices", "(OO)", rows, source_rows)) == NULL) {
         return NULL;
     }
-    if (cudriver_stream_read(state, stream, &batch.stream, &given) == 0 &&
-        copy_ends_read(state, args[0], args[2], &batch.stream, &whole) == 0) {
+    batch.explain = explain != 0;
+    if (cudriver_stream_read(batch.state, stream, &batch.stream) == 0 &&
+        copy_ends_read(batch.state, dst, src, &batch.stream, &whole) == 0) {
         if (whole.dst.ndim > 0 && whole.src.ndim > 0) {
             work = rows_copy(&batch, &whole, PyTuple_GET_ITEM(indices, 0),
                              PyTuple_GET_ITEM(indices, 1));

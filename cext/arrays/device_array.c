@@ -2,6 +2,7 @@
 #include "device_array.h"
 
 #include "contexts/work.h"
+#include "python/call.h"
 #include "python/error.h"
 #include "python/numpy_bridge.h"
 #include "python/shape.h"
@@ -204,46 +205,20 @@ void cudriver_device_array_dealloc(PyObject *object)
     Py_DECREF(type);
 }
 
-/* Sets ValueError: what uses the memory, so that it cannot be freed. -1. */
-static int close_refuse(PyObject *object, Py_ssize_t views, bool busy)
-{
-    if (views == 0) {
-        PyErr_Format(PyExc_ValueError, "cannot close %R: a running call uses its memory", object);
-    } else {
-        PyErr_Format(PyExc_ValueError, "cannot close %R: %zd view%s%s its memory", object, views,
-                     views == 1 ? "" : "s",
-                     busy         ? " and a running call use"
-                     : views == 1 ? " uses"
-                                  : " use");
-    }
-    return -1;
-}
-
 /* 0 if nothing but the array uses its memory, else -1 with ValueError. */
 static int close_check(CoreState *state, PyObject *object)
 {
     const struct cudriver_device_memory *memory = array_of(object)->memory;
+    bool view = array_of(object)->is_view;
 
-    if (array_of(object)->is_view) {
-        PyErr_Format(PyExc_ValueError, "%R is a view: close the array that owns the memory",
-                     object);
-        return -1;
+    if (!view) {
+        cudriver_works_reap(state); /* a completed copy may hold the last view */
     }
-    cudriver_works_reap(state); /* a completed copy may hold the last view */
-    if (memory->arrays > 1 || memory->busy > 0) {
-        return close_refuse(object, memory->arrays - 1, memory->busy > 0);
-    }
-    if (memory->exports > 0) {
-        PyErr_Format(PyExc_ValueError,
-                     "cannot close %R: another library's array uses its memory (exported %zd "
-                     "time%s by DLPack)",
-                     object, memory->exports, memory->exports == 1 ? "" : "s");
-        return -1;
-    }
-    if (!cudriver_is_sole_owner(object) && cudriver_works_hold(state, object)) {
-        PyErr_Format(PyExc_ValueError,
-                     "cannot close %R: an asynchronous copy uses it; wait() for that first",
-                     object);
+    if (view || memory->arrays > 1 || memory->busy > 0 || memory->exports > 0 ||
+        (!cudriver_is_sole_owner(object) && cudriver_works_hold(state, object))) {
+        Py_XDECREF(cudriver_call("arrays", "refuse_close", "(OOnOn)", object,
+                                 view ? Py_True : Py_False, memory->arrays - 1,
+                                 memory->busy > 0 ? Py_True : Py_False, memory->exports));
         return -1;
     }
     return 0;

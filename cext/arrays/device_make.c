@@ -1,22 +1,21 @@
 /* device_empty(), device_zeros(), to_device(); _views(). */
 #include "python/arguments.h"
+#include "python/call.h"
 #include "device_array.h"
 #include "python/numpy_bridge.h"
 #include "python/shape.h"
 #include "docstrings.h"
 
-/* New reference: the context of a new array: that of the stream argument, but for an enclosing
- * `with stream:` on another device than `home` (NULL: any device will do). `asked`: the caller
- * named it.
- */
+/* New reference: the context of a new array on the device of `home` (NULL: on any): that of the
+ * stream argument, which must be there, or ValueError. An enclosing `with stream:` on another
+ * device does not count. `asked`: the caller has named the device. */
 static ContextObject *context_choose(CoreState *state, ContextObject *home, bool asked,
                                      PyObject *argument)
 {
     ContextObject *context = home;
     struct cudriver_stream stream;
-    bool given;
 
-    if (cudriver_stream_parse(state, argument, home, &stream, &given) < 0) {
+    if (cudriver_stream_parse(state, argument, home, &stream) < 0) {
         return NULL;
     }
     if (home == NULL || stream.context->ordinal == home->ordinal) {
@@ -99,7 +98,7 @@ static int source_read(CoreState *state, PyObject *object, const struct cudriver
     int found = PyBytes_Check(object) ? 0 : cudriver_endpoint_try(state, object, false, on, end);
 
     if (found == 0) {
-        PyObject *array = cudriver_numpy_asarray(object);
+        PyObject *array = cudriver_numpy_cast(object, NULL);
         found = array == NULL ? -1 : cudriver_numpy_endpoint(array, false, end);
         Py_XDECREF(array); /* the endpoint keeps it alive */
     }
@@ -156,7 +155,7 @@ static PyObject *module_to_device(PyObject *module, PyObject *const *args, Py_ss
         return NULL;
     }
     given = values[1] != NULL && values[1] != Py_None; /* else the call waits */
-    if (given && cudriver_stream_read(state, values[1], &stream, &given) < 0) {
+    if (given && cudriver_stream_read(state, values[1], &stream) < 0) {
         return NULL;
     }
     if (values[2] != NULL && values[2] != Py_None) {
@@ -170,54 +169,26 @@ static PyObject *module_to_device(PyObject *module, PyObject *const *args, Py_ss
     return array;
 }
 
-/* New reference: a C-ordered view of `of`, whose memory is dense, from a byte of it on. `kind`: its
- * shape and dtype. */
-static PyObject *view_at(DeviceArrayObject *of, PyObject *place, PyObject *kind)
-{
-    Py_ssize_t shape[CUDRIVER_MAX_DIMS], itemsize, begin = PyLong_AsSsize_t(place), length = -1;
-    PyObject *dtype, *array = NULL;
-    bool writable;
-    size_t bytes;
-    char *low;
-    int ndim;
-
-    if (PyErr_Occurred() || !PyTuple_Check(kind) || PyTuple_GET_SIZE(kind) != 2 ||
-        cudriver_shape_parse(PyTuple_GET_ITEM(kind, 0), &ndim, shape) < 0 ||
-        cudriver_numpy_dtype(PyTuple_GET_ITEM(kind, 1), &dtype, &itemsize) < 0) {
-        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "a kind is a pair");
-    }
-    cudriver_numpy_extent(of->array, &low, &bytes, &writable);
-    length = cudriver_shape_bytes(ndim, shape, itemsize);
-    if (length >= 0 &&
-        (begin < 0 || (size_t)begin > bytes || (size_t)length > bytes - (size_t)begin)) {
-        PyErr_Format(PyExc_ValueError, "%zd bytes from byte %zd on are not all in %R", length,
-                     begin, of);
-    } else if (length >= 0) {
-        array = cudriver_numpy_over(NULL, low + begin, dtype, ndim, shape, NULL, false, writable);
-    }
-    Py_DECREF(dtype);
-    return cudriver_device_array_view(of, array);
-}
-
 /* _views(array, places, kinds) */
 static PyObject *module_views(PyObject *module, PyObject *args)
 {
     CUDRIVER_LOCK();
-    PyObject *array, *places, *kinds, *views = NULL;
+    PyTypeObject *type = cudriver_state_of_module(module)->device_array_type;
+    PyObject *array, *places, *kinds, *views;
 
-    if (!PyArg_ParseTuple(args, "O!O!O!", cudriver_state_of_module(module)->device_array_type,
-                          &array, &PyList_Type, &places, &PyList_Type, &kinds)) {
+    if (!PyArg_ParseTuple(args, "O!OO", type, &array, &places, &kinds)) {
         return NULL;
     }
-    views = PyList_New(0);
-    for (Py_ssize_t i = 0;
-         views != NULL && i < PyList_GET_SIZE(places) && i < PyList_GET_SIZE(kinds); i++) {
-        PyObject *view = view_at((DeviceArrayObject *)array, PyList_GET_ITEM(places, i),
-                                 PyList_GET_ITEM(kinds, i));
-        if (view == NULL || PyList_Append(views, view) < 0) {
+    views = cudriver_call("arrays", "parts", "(OOO)", ((DeviceArrayObject *)array)->array, places,
+                          kinds); /* a list that nobody else has */
+    for (Py_ssize_t i = 0; views != NULL && i < PyList_GET_SIZE(views); i++) {
+        PyObject *part = Py_NewRef(PyList_GET_ITEM(views, i));
+        PyObject *view = cudriver_device_array_view((DeviceArrayObject *)array, part);
+        if (view == NULL) {
             Py_CLEAR(views);
+        } else {
+            PyList_SetItem(views, i, view);
         }
-        Py_XDECREF(view);
     }
     return views;
 }

@@ -3,14 +3,14 @@
 
 #include <stdint.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "contexts/work.h"
 #include "driver/driver.h"
+#include "python/call.h"
 #include "python/error.h"
 
-/* One pool per device, created at first use. A pool belongs to the device, not to a context, and
- * survives both resets and contexts. The process keeps it, like the driver table. */
+/* One pool per device, which memory/device_pool.py makes at its first use. The process keeps it,
+ * like the driver table. */
 #define DEVICES 256
 
 static struct {
@@ -18,72 +18,27 @@ static struct {
     bool tried;
 } pools[DEVICES];
 
-/* Gives every device that can access this one read and write access to the pool. Best effort. */
-static void pool_share(CUmemoryPool pool, CUdevice device)
+/* *pool: for a device's memory, or NULL: the driver has none. 0, or -1 with an exception set. */
+static int pool_of(ContextObject *context, CUmemoryPool *pool)
 {
-    int count = 0, can;
+    int ordinal = context->ordinal;
+    PyObject *made;
 
-    cuda.cuDeviceGetCount(&count);
-    for (int i = 0; i < count; i++) {
-        CUdevice peer;
-        if (cuda.cuDeviceGet(&peer, i) == CUDA_SUCCESS && peer != device &&
-            cuda.cuDeviceCanAccessPeer(&can, peer, device) == CUDA_SUCCESS && can) {
-            CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, peer},
-                                      CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-            cuda.cuMemPoolSetAccess(pool, &access, 1);
-        }
-    }
-}
-
-/* Makes the device's pool, if it can have one. */
-static void pool_make(int ordinal)
-{
-    CUmemoryPool pool;
-    CUmemPoolProps props;
-    CUdevice device;
-    int supported = 0, no = 0;
-    cuuint64_t keep = UINT64_MAX;
-
-    if (cuda.cuMemPoolCreate == NULL || cuda.cuMemAllocFromPoolAsync == NULL ||
-        cuda.cuMemFreeAsync == NULL || cuda.cuDeviceGet(&device, ordinal) != CUDA_SUCCESS ||
-        cuda.cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, device) !=
-            CUDA_SUCCESS ||
-        !supported) {
-        return;
-    }
-    memset(&props, 0, sizeof props);
-    props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    props.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    props.location.id = device;
-    if (cuda.cuMemPoolCreate(&pool, &props) != CUDA_SUCCESS) {
-        return;
-    }
-    /* Keep freed memory. Never hand out memory that another stream still uses, so that an
-     * allocation can be used on any stream at once. */
-    if (cuda.cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep) !=
-            CUDA_SUCCESS ||
-        cuda.cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, &no) !=
-            CUDA_SUCCESS) {
-        cuda.cuMemPoolDestroy(pool);
-        return;
-    }
-    pool_share(pool, device);
-    pools[ordinal].pool = pool;
-}
-
-/* The pool for a device's memory, created at first use; NULL if the driver has none. */
-static CUmemoryPool pool_of(int ordinal)
-{
-    if (ordinal >= DEVICES) {
-        return NULL;
+    *pool = NULL;
+    if (ordinal >= DEVICES || cuda.cuMemAllocFromPoolAsync == NULL || cuda.cuMemFreeAsync == NULL) {
+        return 0;
     }
     if (!pools[ordinal].tried) {
+        made = cudriver_call("device_pool", "pool_of", "(O)", context);
+        if (made == NULL) {
+            return -1;
+        }
+        pools[ordinal].pool = PyLong_AsVoidPtr(made);
         pools[ordinal].tried = true;
-        cudriver_driver_relax();
-        pool_make(ordinal);
-        cudriver_driver_restore();
+        Py_DECREF(made);
     }
-    return pools[ordinal].pool;
+    *pool = pools[ordinal].pool;
+    return 0;
 }
 
 /* Returns the pools' free memory to the driver. */
@@ -129,12 +84,15 @@ static int wait_for_memory(CoreState *state, ContextObject *context)
 int cudriver_device_alloc(CoreState *state, struct cudriver_device_memory *memory, size_t bytes)
 {
     ContextObject *context = memory->context;
-    CUmemoryPool pool = pool_of(context->ordinal);
+    CUmemoryPool pool;
     CUstream order = NULL;
     CUresult result;
 
     if (bytes == 0) {
         return 0;
+    }
+    if (pool_of(context, &pool) < 0) {
+        return -1;
     }
     cudriver_works_reap(state);
     if (pool != NULL) {

@@ -8,7 +8,7 @@
  *
  * Who owns what: a tensor is given back by its deleter, once. A lent tensor belongs to its
  * `keeper`, a capsule that whatever uses the memory holds a reference to. A tensor of ours owns a
- * reference to the DeviceArray and counts in its root's `exports`, which forbids close().
+ * reference to the DeviceArray and counts in its memory's `exports`, which forbids close().
  */
 #ifndef CUDRIVER_DLPACK_H
 #define CUDRIVER_DLPACK_H
@@ -47,6 +47,9 @@ enum cudriver_dl_kind {
 /* An object's kind, or -1 with an exception set. */
 int cudriver_dlpack_kind(CoreState *state, PyObject *object);
 
+/* New reference: the names of the protocol's attributes, for the state. */
+PyObject *cudriver_dlpack_words(void);
+
 /* Asks an object of a kind for its tensor, and reads that into `end`, as above; a kind of -1 fails.
  * `never_copied`: it must not be a copy. Device memory is made ready for `on` if that is on its
  * device, else for the device's default stream; if `on` is NULL, for cudriver_dlpack_stream. A
@@ -57,8 +60,8 @@ int cudriver_dlpack_borrow(CoreState *state, PyObject *object, int kind, bool ne
                            const struct cudriver_stream *on, struct cudriver_dl_lent *lent,
                            struct cudriver_endpoint *end);
 
-/* Whether an object's type has a table of C functions that we know. 1, 0, or -1. */
-int cudriver_dlpack_has_table(CoreState *state, PyObject *object);
+/* Whether an object's type has a table of C functions that we know. */
+bool cudriver_dlpack_has_table(CoreState *state, PyObject *object);
 
 /* New reference: a NumPy array over an object's host memory, by the buffer protocol, NumPy's
  * interface or DLPack. 1 done; 0 and NULL if it has none; -1 with an exception set. */
@@ -77,7 +80,7 @@ int cudriver_dlpack_wait(CoreState *state, const struct cudriver_endpoint *end,
 
 /* ---- tensors of ours ---- */
 
-/* Methods of DeviceArray, and a docstring. */
+/* Methods of DeviceArray. */
 PyObject *cudriver_device_array_dlpack(PyObject *object, PyObject *const *args, Py_ssize_t count,
                                        PyObject *keywords);
 PyObject *cudriver_device_array_dlpack_device(PyObject *object, PyObject *ignored);

@@ -169,7 +169,7 @@ static int consumer_follow(CoreState *state, DeviceArrayObject *array, uintptr_t
     ContextObject *context;
     int failed;
 
-    if (state->works.first == NULL) {
+    if (state->works.queues == NULL) {
         return 0;
     }
     if (number > 2) {
@@ -220,8 +220,8 @@ static bool arguments_usual(PyObject *const *values, long long *number, bool *ol
            !is_given(values[3]);
 }
 
-/* New reference: the array's capsule, behind whose making the stream of that number waits for our
- * work, unless that is -1. */
+/* New reference: the array's capsule. Before it is made, the stream of that number is made to wait
+ * for our work in flight; -1: none is. */
 static PyObject *exported(CoreState *state, DeviceArrayObject *array, long long number, bool old,
                           uint64_t flags)
 {

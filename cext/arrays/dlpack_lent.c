@@ -2,8 +2,6 @@
  * dlpack.h. */
 #include "dlpack.h"
 
-#include <string.h>
-
 #include "contexts/stream.h"
 #include "driver/driver.h"
 #include "python/call.h"
@@ -44,8 +42,8 @@ static int tensor_take(struct cudriver_dl_managed *tensor, struct cudriver_dl_le
     return lent->keeper != NULL ? 0 : -1;
 }
 
-/* 0 if we know the layout of a tensor, of which the version and the deleter are always where they
- * are; else -1 with BufferError. */
+/* 0 if we know the layout of a tensor; else -1 with BufferError. In every version of DLPack the
+ * version and the deleter are at the same place. */
 static int version_check(const struct cudriver_dl_managed *tensor)
 {
     if (tensor->version.major == CUDRIVER_DL_MAJOR) {
@@ -58,27 +56,7 @@ static int version_check(const struct cudriver_dl_managed *tensor)
     return -1;
 }
 
-/* Says what a capsule is that cannot be taken. */
-static int capsule_refuse(PyObject *capsule)
-{
-    const char *name = PyCapsule_CheckExact(capsule) ? PyCapsule_GetName(capsule) : NULL;
-
-    if (!PyCapsule_CheckExact(capsule)) {
-        PyErr_Format(PyExc_TypeError, "__dlpack__() returned %.100s, which is not a capsule",
-                     Py_TYPE(capsule)->tp_name);
-    } else if (name != NULL && strncmp(name, "used_dltensor", 13) == 0) {
-        PyErr_SetString(PyExc_ValueError,
-                        "__dlpack__() returned a capsule whose tensor was taken already");
-    } else {
-        PyErr_Format(PyExc_ValueError,
-                     "__dlpack__() returned a capsule named '%s', not 'dltensor' or "
-                     "'dltensor_versioned'",
-                     name != NULL ? name : "");
-    }
-    return -1;
-}
-
-/* The same out of its capsule. */
+/* Takes a tensor over out of its capsule, unless this fails. 0, or -1 with an exception set. */
 static int capsule_take(PyObject *capsule, struct cudriver_dl_lent *lent)
 {
     if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
@@ -94,7 +72,9 @@ static int capsule_take(PyObject *capsule, struct cudriver_dl_lent *lent)
         lent->flags = 0;
         return lent->keeper == NULL ? -1 : PyCapsule_SetName(capsule, "used_dltensor");
     }
-    return capsule_refuse(capsule);
+    Py_XDECREF(cudriver_call("dlpack", "refuse", "(Oz)", capsule,
+                             PyCapsule_CheckExact(capsule) ? PyCapsule_GetName(capsule) : NULL));
+    return -1;
 }
 
 /* ---- the stream ---- */
@@ -171,29 +151,22 @@ static bool put_behind(CoreState *state, ContextObject *context, CUstream theirs
     return done;
 }
 
-/* ---- the protocol's names, made once ---- */
+/* ---- the protocol's names ---- */
 
 enum word { WORD_TABLE, WORD_DLPACK, WORD_GRAD, WORD_CONJ, WORD_NEG, WORDS };
 
-static int words_make(CoreState *state)
+PyObject *cudriver_dlpack_words(void)
 {
     PyObject *words = Py_BuildValue("(sssss)", "__dlpack_c_exchange_api__", "__dlpack__",
                                     "requires_grad", "is_conj", "is_neg");
 
-    if (words == NULL) {
-        return -1;
-    }
-    for (int i = 0; i < WORDS; i++) {
+    for (int i = 0; words != NULL && i < WORDS; i++) {
         PyUnicode_InternInPlace(&PyTuple_GET_ITEM(words, i));
     }
-    if (state->dlpack_words == NULL) { /* another thread may have been first */
-        state->dlpack_words = Py_NewRef(words);
-    }
-    Py_DECREF(words);
-    return 0;
+    return words;
 }
 
-/* Borrowed: a name, after words_make. */
+/* Borrowed: a name. */
 static PyObject *word(const CoreState *state, int which)
 {
     return PyTuple_GET_ITEM(state->dlpack_words, which);
@@ -204,11 +177,9 @@ static PyObject *word(const CoreState *state, int which)
 int cudriver_dlpack_kind(CoreState *state, PyObject *object)
 {
     PyObject *grad;
-    int found = state->dlpack_words == NULL ? words_make(state) : 0, kind = CUDRIVER_DL_OTHER;
+    int found = PyObject_GetOptionalAttr(object, word(state, WORD_GRAD), &grad);
+    int kind = CUDRIVER_DL_OTHER;
 
-    if (found == 0) {
-        found = PyObject_GetOptionalAttr(object, word(state, WORD_GRAD), &grad);
-    }
     if (found > 0) {
         found = PyObject_IsTrue(grad);
         kind = found > 0 ? CUDRIVER_DL_GRAD : CUDRIVER_DL_TENSOR;
@@ -326,11 +297,8 @@ static const struct cudriver_dl_exchange *exchange_of(CoreState *state, PyObject
     return table;
 }
 
-int cudriver_dlpack_has_table(CoreState *state, PyObject *object)
+bool cudriver_dlpack_has_table(CoreState *state, PyObject *object)
 {
-    if (state->dlpack_words == NULL && words_make(state) < 0) {
-        return -1;
-    }
     return exchange_of(state, object) != NULL;
 }
 

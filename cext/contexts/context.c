@@ -4,8 +4,6 @@
 #include "context_private.h"
 
 #include "driver/driver.h"
-#include "driver/keeper.h"
-#include "driver/platform.h"
 #include "python/error.h"
 #include "python/wait.h"
 
@@ -14,27 +12,6 @@
 #define EXIT_LOOKS 500
 #define EXIT_HOLD 2
 #define EXIT_HOLD_END 30
-
-int cudriver_context_parse_flags(PyObject *object, unsigned long *flags)
-{
-    PyObject *index = PyNumber_Index(object);
-
-    if (index == NULL) {
-        PyErr_Clear();
-        PyErr_Format(PyExc_TypeError, "flags must be an int or a ContextFlags, not %.100s",
-                     Py_TYPE(object)->tp_name);
-        return -1;
-    }
-    *flags = PyLong_AsUnsignedLong(index);
-    if (PyErr_Occurred() || *flags > 0xff) {
-        PyErr_Clear();
-        PyErr_Format(PyExc_ValueError, "%R are not context flags: see ContextFlags", object);
-        Py_DECREF(index);
-        return -1;
-    }
-    Py_DECREF(index);
-    return 0;
-}
 
 ContextObject *cudriver_context_new(CoreState *state, CUcontext handle, int ordinal,
                                     CUdevice device, enum cudriver_context_kind kind)
@@ -62,16 +39,6 @@ ContextObject *cudriver_context_new(CoreState *state, CUcontext handle, int ordi
     return self;
 }
 
-void cudriver_context_unregister(CoreState *state, ContextObject *self)
-{
-    for (ContextObject **link = &state->contexts; *link != NULL; link = &(*link)->next) {
-        if (*link == self) {
-            *link = self->next;
-            return;
-        }
-    }
-}
-
 ContextObject *cudriver_context_registered(CoreState *state, CUcontext handle)
 {
     for (ContextObject *item = state->contexts; item != NULL; item = item->next) {
@@ -92,16 +59,6 @@ int cudriver_context_push_find(const ContextObject *self)
         i--;
     }
     return i;
-}
-
-bool cudriver_context_pushed_here(const CoreState *state)
-{
-    for (const ContextObject *context = state->contexts; context != NULL; context = context->next) {
-        if (cudriver_context_push_find(context) >= 0) {
-            return true;
-        }
-    }
-    return false;
 }
 
 ContextObject *cudriver_context_find_primary(CoreState *state, int ordinal)
@@ -176,7 +133,7 @@ static int primary_find(CoreState *state, int ordinal, ContextObject **found)
     return *found == NULL ? 0 : cudriver_context_check(*found);
 }
 
-ContextObject *cudriver_context_primary(CoreState *state, int ordinal, const unsigned long *flags)
+ContextObject *cudriver_context_primary(CoreState *state, int ordinal)
 {
     CUcontext handle = NULL;
     ContextObject *self;
@@ -184,11 +141,6 @@ ContextObject *cudriver_context_primary(CoreState *state, int ordinal, const uns
     CUresult result;
 
     if (cudriver_device_handle(ordinal, &device) < 0) {
-        return NULL;
-    }
-    if (flags != NULL &&
-        cudriver_check(cuda.cuDevicePrimaryCtxSetFlags_v2(device, (unsigned int)*flags),
-                       "cuDevicePrimaryCtxSetFlags_v2", "device %d, 0x%lx", ordinal, *flags) < 0) {
         return NULL;
     }
     if (primary_find(state, ordinal, &self) < 0) {
@@ -233,12 +185,6 @@ CUstream cudriver_context_alloc_stream(ContextObject *self)
     return self->allocs.stream;
 }
 
-void cudriver_context_let_go(ContextObject *self)
-{
-    cudriver_keeper_end(self->keeper);
-    self->keeper = NULL;
-}
-
 ContextObject *cudriver_context_keep(ContextObject *self)
 {
     if (!self->live.kept) {
@@ -265,14 +211,13 @@ CUresult cudriver_context_current_check(void)
 }
 
 /* Whether the context is current, and not ended by other code: the driver leaves an ended one
- * current. It gives a primary context's handle out again after a reset, but not the id; the keeper
- * holds a foreign one's handle. */
+ * current. It may give an ended one's handle out again, but not the id. */
 static bool context_is_here(const ContextObject *self)
 {
     unsigned long long id = 0;
     CUcontext current = NULL;
 
-    if (self->kind == CUDRIVER_CONTEXT_PRIMARY && self->id != 0) {
+    if (self->kind != CUDRIVER_CONTEXT_MANUAL && self->id != 0) {
         CUresult result = cuda.cuCtxGetId(NULL, &id);
         if (result == CUDA_SUCCESS || result == CUDA_ERROR_CONTEXT_IS_DESTROYED) {
             return id == self->id;
@@ -287,8 +232,8 @@ bool cudriver_context_is_stale(ContextObject *self)
 {
     unsigned long long id = 0;
 
-    return self->kind == CUDRIVER_CONTEXT_FOREIGN && cuda.cuCtxGetId != NULL &&
-           cuda.cuCtxGetId(self->handle, &id) == CUDA_SUCCESS && id != self->id;
+    return self->kind == CUDRIVER_CONTEXT_FOREIGN && self->id != 0 &&
+           (cuda.cuCtxGetId(self->handle, &id) != CUDA_SUCCESS || id != self->id);
 }
 
 CUresult cudriver_context_make_current(ContextObject *self, bool *pushed)
@@ -300,20 +245,30 @@ CUresult cudriver_context_make_current(ContextObject *self, bool *pushed)
     if (context_is_here(self)) {
         return CUDA_SUCCESS;
     }
-    result = cuda.cuCtxGetCurrent(&current);
-    if (result == CUDA_SUCCESS && current != self->handle) {
+    result = cudriver_context_is_stale(self) ? CUDA_ERROR_CONTEXT_IS_DESTROYED
+                                             : cuda.cuCtxGetCurrent(&current);
+    if (result == CUDA_SUCCESS && current == NULL && atomic_load(&self->implicit)) {
+        result = cuda.cuCtxSetCurrent(self->handle);
+    } else if (result == CUDA_SUCCESS && current != self->handle) {
         result = cuda.cuCtxPushCurrent_v2(self->handle);
         *pushed = result == CUDA_SUCCESS;
     }
     if (result == CUDA_SUCCESS && !context_is_here(self)) {
         cudriver_context_unmake_current(*pushed);
         *pushed = false;
-        if (self->kind == CUDRIVER_CONTEXT_PRIMARY && self->state == CUDRIVER_CONTEXT_OPEN) {
-            self->state = CUDRIVER_CONTEXT_RESET;
-        }
+        atomic_store(&self->ended, true);
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     }
     return result;
+}
+
+/* Notes that other code has reset a primary context. */
+static void context_note(ContextObject *self)
+{
+    if (atomic_load(&self->ended) && self->kind == CUDRIVER_CONTEXT_PRIMARY &&
+        self->state == CUDRIVER_CONTEXT_OPEN) {
+        self->state = CUDRIVER_CONTEXT_RESET;
+    }
 }
 
 int cudriver_context_check(ContextObject *self)
@@ -342,7 +297,7 @@ static bool calls_run(const CoreState *state)
 
 void cudriver_context_stop_others(CoreState *state)
 {
-    state->exit_thread = platform_thread_id();
+    state->exit_thread = PyThread_get_thread_ident();
     for (int i = 0; i < EXIT_LOOKS && calls_run(state); i++) {
         cudriver_nap(1);
     }
@@ -367,7 +322,7 @@ static void exit_hold(void)
  * threads run only where it raises: what the caller has checked holds. */
 static int turn_check(CoreState *state, const ContextObject *self)
 {
-    if (state->exit_thread != 0 && state->exit_thread != platform_thread_id()) {
+    if (state->exit_thread != 0 && state->exit_thread != PyThread_get_thread_ident()) {
         exit_hold();
         cudriver_raise_plain("InvalidContextError", "%R: the interpreter is ending", self);
         return -1;
@@ -379,27 +334,40 @@ static int turn_check(CoreState *state, const ContextObject *self)
     return 0;
 }
 
-int cudriver_context_enter(CoreState *state, ContextObject *self, bool *pushed)
+int cudriver_context_claim(CoreState *state, ContextObject *self)
 {
-    CUresult result;
-
     if (cudriver_require() < 0 ||
         ((state->resetting != 0 || state->exit_thread != 0) && turn_check(state, self) < 0) ||
         (self->state != CUDRIVER_CONTEXT_OPEN && cudriver_context_check(self) < 0)) {
         return -1;
     }
-    result = cudriver_context_make_current(self, pushed);
+    self->in_use++;
+    return 0;
+}
+
+int cudriver_context_settle(ContextObject *self, CUresult result)
+{
+    context_note(self);
     if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED && self->kind == CUDRIVER_CONTEXT_FOREIGN) {
         cudriver_context_unkeep(self);
     }
     if (result != CUDA_SUCCESS && cudriver_context_check(self) == 0) {
-        cudriver_raise(result, "cuCtxPushCurrent_v2", "context %llu of device %d", self->number,
-                       self->ordinal);
+        cudriver_raise(result,
+                       cudriver_context_is_stale(self) ? "cuCtxGetId" : "cuCtxPushCurrent_v2",
+                       "context %llu of device %d", self->number, self->ordinal);
     }
-    if (result != CUDA_SUCCESS) {
+    return result == CUDA_SUCCESS ? 0 : -1;
+}
+
+int cudriver_context_enter(CoreState *state, ContextObject *self, bool *pushed)
+{
+    if (cudriver_context_claim(state, self) < 0) {
         return -1;
     }
-    self->in_use++;
+    if (cudriver_context_settle(self, cudriver_context_make_current(self, pushed)) < 0) {
+        self->in_use--;
+        return -1;
+    }
     return 0;
 }
 
@@ -448,6 +416,7 @@ bool cudriver_context_begin_free(ContextObject *self, bool *pushed)
         return false;
     }
     result = cudriver_context_make_current(self, pushed);
+    context_note(self);
     if (self->state != CUDRIVER_CONTEXT_OPEN ||
         (result == CUDA_ERROR_CONTEXT_IS_DESTROYED && self->kind == CUDRIVER_CONTEXT_FOREIGN)) {
         return false;

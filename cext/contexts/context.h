@@ -2,6 +2,8 @@
 #ifndef CUDRIVER_CONTEXT_H
 #define CUDRIVER_CONTEXT_H
 
+#include <stdatomic.h>
+
 #include "python/live.h"
 #include "state.h"
 
@@ -39,9 +41,8 @@ typedef struct ContextObject {
         struct cudriver_push *list; /* owned: our pushes, each of which owns a reference */
         int count, room;
     } pushes;
-    Py_ssize_t children;            /* live arrays, streams and events in it */
-    Py_ssize_t in_use;              /* calls that use it now, perhaps without the GIL */
-    struct cudriver_keeper *keeper; /* owned: protects a foreign handle; NULL: none, or no thread */
+    Py_ssize_t children; /* live arrays, streams and events in it */
+    Py_ssize_t in_use;   /* calls that use it now, perhaps without the GIL */
     struct {
         CUstream stream;            /* owned: orders allocations only; NULL until first used */
         unsigned long long number;  /* allocations so far on that stream */
@@ -51,6 +52,9 @@ typedef struct ContextObject {
         struct TransferObject *first; /* owned: the memory and events of ended work */
         int count;
     } spare;
+    struct cudriver_queue works; /* in flight on its default stream */
+    atomic_bool ended;           /* other code has ended it, as a call has found */
+    atomic_bool implicit;        /* it stays current in a thread that had none */
     PyObject *weak;
 } ContextObject;
 
@@ -68,20 +72,20 @@ ContextObject *cudriver_context_for_ordinal(CoreState *state, int ordinal);
  * is not known yet. The driver is initialised. New reference. */
 ContextObject *cudriver_context_of_handle(CoreState *state, CUcontext handle);
 
-/* The device's primary context; sets `flags` first unless NULL. Initialises. New reference. */
-ContextObject *cudriver_context_primary(CoreState *state, int ordinal, const unsigned long *flags);
+/* The device's primary context. Initialises. New reference. */
+ContextObject *cudriver_context_primary(CoreState *state, int ordinal);
 
-/* Drops the references that the package itself holds: to primary and foreign contexts. */
-void cudriver_context_unkeep_all(CoreState *state);
+/* Drops the references that the package itself holds: with `all`, each; else to foreign contexts
+ * that are destroyed. */
+void cudriver_contexts_unkeep(CoreState *state, bool all);
 
-int cudriver_context_reset_primary(CoreState *state, int ordinal);
+/* Gives back free memory of the engine and the pool, which is registered in primary contexts; the
+ * pool keeps so many bytes. *released: the pool's. The driver is initialised. */
+CUresult cudriver_memory_return(CoreState *state, size_t keep, size_t *released);
 
 /* The calling thread ends the interpreter: calls of other threads are held from now on, and this
  * waits a moment for those that run. The driver may crash in a thread when the process ends. */
 void cudriver_context_stop_others(CoreState *state);
-
-/* Reads a flags argument. 0 or -1. */
-int cudriver_context_parse_flags(PyObject *object, unsigned long *flags);
 
 /* Brackets driver calls in `context`: makes it current if it is not, and lets the calls be made
  * during a capture (cudriver_driver_relax). Call both with the GIL held; it may be released between
@@ -103,13 +107,20 @@ int cudriver_context_finish(ContextObject *context, bool pushed, CUresult result
                             const char *function, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
 
-/* The same without the ban on calls lifted, which costs more than it is worth around a small copy.
- */
+/* begin and end without cudriver_driver_relax, which costs more than it is worth around a small
+ * copy. */
 int cudriver_context_enter(CoreState *state, ContextObject *context, bool *pushed);
 void cudriver_context_leave(ContextObject *context, bool pushed);
 
-/* The same without an exception, for frees, queries and waits, which work in any current context.
- * False only if the context and everything in it are gone, or in a forked child. */
+/* `enter` in steps, of which the second needs no GIL: it makes the context current if it is not,
+ * and *pushed says whether `leave` must pop it. `claim` or `settle` raises; after `claim`, `leave`.
+ */
+int cudriver_context_claim(CoreState *state, ContextObject *context);
+CUresult cudriver_context_make_current(ContextObject *context, bool *pushed);
+int cudriver_context_settle(ContextObject *context, CUresult result);
+
+/* begin without an exception, for frees, queries and waits, which work in any current context; then
+ * `end`. False only if the context and everything in it are gone, or in a forked child. */
 bool cudriver_context_begin_free(ContextObject *context, bool *pushed);
 
 /* The stream that orders the context's allocations when the caller names none. Created at first

@@ -13,15 +13,11 @@ ContextObject *cudriver_context_new(CoreState *state, CUcontext handle, int ordi
 /* The open object for a handle. New reference, or NULL. */
 ContextObject *cudriver_context_registered(CoreState *state, CUcontext handle);
 
-/* The object of a device's primary context, unless it is closed. New reference, or NULL.
- */
+/* The object of a device's primary context, unless it is closed. New reference, or NULL. */
 ContextObject *cudriver_context_find_primary(CoreState *state, int ordinal);
 
 /* Raises InvalidContextError: a thread is resetting a primary context. */
 void cudriver_context_raise_resetting(CoreState *state);
-
-/* Takes an object that is being freed out of the registry. */
-void cudriver_context_unregister(CoreState *state, ContextObject *self);
 
 /* The driver's handle for an ordinal. 0, or -1 with an exception set. Initialises the driver. */
 int cudriver_device_handle(int ordinal, CUdevice *handle);
@@ -36,20 +32,15 @@ ContextObject *cudriver_context_keep(ContextObject *self);
 /* Drops the package's own reference, if it holds one. It may be the last. */
 void cudriver_context_unkeep(ContextObject *self);
 
-/* Ends the keeper. The handle must not be used afterwards. */
-void cudriver_context_let_go(ContextObject *self);
-
 /* CONTEXT_IS_DESTROYED if this thread's current context was destroyed: the driver leaves it
  * current. */
 CUresult cudriver_context_current_check(void);
 
-/* Whether a foreign handle without a keeper was destroyed and reused since: its id has changed. */
+/* Whether a foreign context was destroyed by its owner, as far as its id tells. The driver answers
+ * cuCtxGetId for such a handle, and may crash when given it in another call. */
 bool cudriver_context_is_stale(ContextObject *self);
 
-/* Makes the context current if it is not. *pushed: the caller must pop it (false on failure). */
-CUresult cudriver_context_make_current(ContextObject *self, bool *pushed);
-
-/* Undoes that. */
+/* Undoes cudriver_context_make_current. */
 static inline void cudriver_context_unmake_current(bool pushed)
 {
     CUcontext popped;
@@ -66,9 +57,6 @@ CUresult cudriver_context_find_current(CoreState *state, ContextObject **found);
 /* The index of this thread's last push of the context, or -1. */
 int cudriver_context_push_find(const ContextObject *self);
 
-/* Whether this thread has pushed a context of ours. */
-bool cudriver_context_pushed_here(const CoreState *state);
-
 /* Whether a thread has the context on its stack. Corrects what was noted: another library may have
  * popped it, and threads end. Needs a reference of its own: it may drop others. */
 bool cudriver_context_is_pushed(CoreState *state, ContextObject *self);
@@ -79,9 +67,14 @@ PyObject *cudriver_context_pop(PyObject *object, PyObject *ignored);
 PyObject *cudriver_context_method_enter(PyObject *object, PyObject *ignored);
 PyObject *cudriver_context_method_exit(PyObject *object, PyObject *const *args, Py_ssize_t count);
 
-/* Closes the context; refuses if it is on a stack or has children. 0 or -1. */
-int cudriver_context_close(CoreState *state, ContextObject *self);
+/* Closes the context, for a call of this name; refuses if it is on a stack or has children. 0 or
+ * -1.
+ */
+int cudriver_context_close(CoreState *state, ContextObject *self, const char *call);
 
 void cudriver_context_dealloc(PyObject *object);
+
+/* _reset_primary_context(ordinal) */
+PyObject *cudriver_context_reset_primary(PyObject *module, PyObject *number);
 
 #endif

@@ -1,6 +1,7 @@
 /* A thread's stack of contexts: push, pop, and looking at the driver's own. */
 #include "context_private.h"
 #include "driver/driver.h"
+#include "python/call.h"
 #include "python/error.h"
 #include "docstrings.h"
 
@@ -131,19 +132,6 @@ bool cudriver_context_is_pushed(CoreState *state, ContextObject *self)
     return self->pushes.count > 0;
 }
 
-/* New reference: this thread's current context for a message, or None. */
-static PyObject *current_or_none(CoreState *state)
-{
-    ContextObject *current = NULL;
-
-    cudriver_context_find_current(state, &current);
-    if (current == NULL) {
-        PyErr_Clear();
-        return Py_NewRef(Py_None);
-    }
-    return (PyObject *)current;
-}
-
 static int context_push(ContextObject *self)
 {
     PyObject *alive = cudriver_require() < 0 ? NULL : thread_weakly();
@@ -153,42 +141,12 @@ static int context_push(ContextObject *self)
         Py_XDECREF(alive);
         return -1;
     }
-    result = cuda.cuCtxPushCurrent_v2(self->handle);
+    result = cudriver_context_is_stale(self) ? CUDA_ERROR_CONTEXT_IS_DESTROYED
+                                             : cuda.cuCtxPushCurrent_v2(self->handle);
     if (result != CUDA_SUCCESS) {
         push_forget(self, self->pushes.count - 1);
-        cudriver_raise(result, "cuCtxPushCurrent_v2", "context %llu of device %d", self->number,
-                       self->ordinal);
-        return -1;
     }
-    return 0;
-}
-
-/* Raises: names the context that is current instead of `self`. Returns -1. */
-static int refuse_pop(CoreState *state, ContextObject *self)
-{
-    CUcontext current = NULL;
-    PyObject *other;
-
-    cuda.cuCtxGetCurrent(&current);
-    other = current_or_none(state);
-    if (current == NULL) {
-        cudriver_raise_plain("InvalidContextError",
-                             "cannot pop %R: nothing is current in this thread, so there is "
-                             "nothing left to pop",
-                             self);
-    } else if (other == Py_None) {
-        cudriver_raise_plain("InvalidContextError",
-                             "cannot pop %R: current in this thread is a context that was "
-                             "destroyed, by another library or by a reset",
-                             self);
-    } else {
-        cudriver_raise_plain(
-            "InvalidContextError", "cannot pop %R: current in this thread is %R%s", self, other,
-            cudriver_context_push_find(self) >= 0 ? "; pop that first"
-                                                  : ", and the first was not pushed here");
-    }
-    Py_DECREF(other);
-    return -1;
+    return cudriver_context_settle(self, result);
 }
 
 /* Pops destroyed contexts of other libraries that are above ours: nobody else can pop them. */
@@ -209,7 +167,7 @@ static CUresult pop_destroyed(ContextObject *self, CUcontext *current)
     return result;
 }
 
-static int context_pop(CoreState *state, ContextObject *self)
+static int context_pop(ContextObject *self)
 {
     const char *function = "cuCtxGetCurrent";
     int pushed = cudriver_context_push_find(self);
@@ -226,7 +184,9 @@ static int context_pop(CoreState *state, ContextObject *self)
     /* The driver may have given the handle of a context that is gone to a new one. */
     if (result == CUDA_SUCCESS &&
         (current != self->handle || (pushed < 0 && self->state != CUDRIVER_CONTEXT_OPEN))) {
-        return refuse_pop(state, self);
+        Py_XDECREF(cudriver_call("contexts", "refuse_pop", "(OO)", self,
+                                 pushed >= 0 ? Py_True : Py_False));
+        return -1;
     }
     if (result == CUDA_SUCCESS) {
         function = "cuCtxPopCurrent_v2";
@@ -254,7 +214,7 @@ PyObject *cudriver_context_push(PyObject *object, PyObject *Py_UNUSED(ignored))
 PyObject *cudriver_context_pop(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     CUDRIVER_LOCK();
-    if (context_pop(cudriver_state_of(object), (ContextObject *)object) < 0) {
+    if (context_pop((ContextObject *)object) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;

@@ -16,16 +16,20 @@ static PyObject *context_create(PyTypeObject *type, PyObject *args, PyObject *ke
     CUDRIVER_LOCK();
     static char *names[] = {"device", "flags", NULL};
     CoreState *state = (CoreState *)PyType_GetModuleState(type);
-    PyObject *device = Py_None, *flags = NULL;
-    unsigned long value = CU_CTX_SCHED_AUTO;
+    PyObject *device = Py_None, *flags = NULL, *read, *made = NULL;
+    unsigned long value;
     int ordinal;
 
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O$O:Context", names, &device, &flags) ||
-        (flags != NULL && cudriver_context_parse_flags(flags, &value) < 0)) {
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O$O:Context", names, &device, &flags)) {
         return NULL;
     }
-    ordinal = cudriver_device_parse(device);
-    return ordinal < 0 ? NULL : (PyObject *)cudriver_context_create(state, ordinal, value);
+    read = cudriver_call("devices", "context_arguments", "(ON)", device,
+                         flags != NULL ? Py_NewRef(flags) : PyLong_FromLong(0));
+    if (read != NULL && PyArg_ParseTuple(read, "ik", &ordinal, &value)) {
+        made = (PyObject *)cudriver_context_create(state, ordinal, value);
+    }
+    Py_XDECREF(read);
+    return made;
 }
 
 static PyObject *context_repr(PyObject *object)
@@ -42,7 +46,7 @@ static PyObject *context_repr(PyObject *object)
 static PyObject *method_close(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     CUDRIVER_LOCK();
-    if (cudriver_context_close(cudriver_state_of(object), context_of(object)) < 0) {
+    if (cudriver_context_close(cudriver_state_of(object), context_of(object), "close") < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
@@ -52,10 +56,11 @@ static PyObject *method_close(PyObject *object, PyObject *Py_UNUSED(ignored))
  * work, our streams and the default one. 0, or -1 with an exception set. */
 static int wait_for_known(CoreState *state, ContextObject *self)
 {
-    return cudriver_streams_refuse(state, self, "Context.synchronize()") < 0 ||
-                   cudriver_works_wait(state, self) < 0 || cudriver_streams_wait(state, self) < 0
+    static const char call[] = "Context.synchronize()";
+
+    return cudriver_streams_wait(state, self, call) < 0 || cudriver_works_wait(state, self) < 0
                ? -1
-               : cudriver_stream_drain(state, self, NULL, "Context.synchronize()");
+               : cudriver_stream_drain(state, self, NULL, call);
 }
 
 static PyObject *method_synchronize(PyObject *object, PyObject *Py_UNUSED(ignored))
@@ -179,36 +184,17 @@ static PyObject *module_for_use(PyObject *module, PyObject *device)
     return (PyObject *)cudriver_context_for_device(cudriver_state_of_module(module), device);
 }
 
-/* _primary_context(ordinal, flags or None) */
-static PyObject *module_primary_context(PyObject *module, PyObject *args)
+/* _primary_context(ordinal) */
+static PyObject *module_primary_context(PyObject *module, PyObject *ordinal)
 {
     CUDRIVER_LOCK();
-    unsigned long flags = 0;
-    PyObject *given;
-    int ordinal;
-
-    if (!PyArg_ParseTuple(args, "iO", &ordinal, &given) ||
-        (given != Py_None && cudriver_context_parse_flags(given, &flags) < 0)) {
-        return NULL;
-    }
-    return (PyObject *)cudriver_context_primary(cudriver_state_of_module(module), ordinal,
-                                                given == Py_None ? NULL : &flags);
-}
-
-/* _reset_primary_context(ordinal) */
-static PyObject *module_reset_primary(PyObject *module, PyObject *ordinal)
-{
-    CUDRIVER_LOCK();
-    if (cudriver_context_reset_primary(cudriver_state_of_module(module),
-                                       (int)PyLong_AsLong(ordinal)) < 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
+    return (PyObject *)cudriver_context_primary(cudriver_state_of_module(module),
+                                                (int)PyLong_AsLong(ordinal));
 }
 
 PyMethodDef cudriver_context_functions[] = {
-    {"_primary_context", module_primary_context, METH_VARARGS, NULL},
-    {"_reset_primary_context", module_reset_primary, METH_O, NULL},
+    {"_primary_context", module_primary_context, METH_O, NULL},
+    {"_reset_primary_context", cudriver_context_reset_primary, METH_O, NULL},
     {"_context_for_use", module_for_use, METH_O, NULL},
     {NULL},
 };

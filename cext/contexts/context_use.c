@@ -1,28 +1,15 @@
 /* The context of a call. See context.h and context_private.h. */
 #include "context_private.h"
 #include "driver/driver.h"
-#include "driver/keeper.h"
 #include "python/call.h"
 #include "python/error.h"
 
-/* Whether a foreign context was destroyed by its owner. */
-static bool is_destroyed(ContextObject *self)
-{
-    bool pushed;
-    CUresult result = cudriver_context_make_current(self, &pushed);
-
-    cudriver_context_unmake_current(pushed);
-    return result == CUDA_ERROR_CONTEXT_IS_DESTROYED;
-}
-
-/* Drops the package's references: with `all`, each; else to foreign contexts that are destroyed. */
-static void contexts_unkeep(CoreState *state, bool all)
+void cudriver_contexts_unkeep(CoreState *state, bool all)
 {
     ContextObject *self = state->contexts;
 
     while (self != NULL) {
-        if (self->live.kept &&
-            (all || (self->kind == CUDRIVER_CONTEXT_FOREIGN && is_destroyed(self)))) {
+        if (self->live.kept && (all || cudriver_context_is_stale(self))) {
             cudriver_context_unkeep(self);
             self = state->contexts; /* other contexts may have gone with it */
         } else {
@@ -31,35 +18,20 @@ static void contexts_unkeep(CoreState *state, bool all)
     }
 }
 
-void cudriver_context_unkeep_all(CoreState *state)
-{
-    contexts_unkeep(state, true);
-}
-
 /* Wraps a foreign handle that is current here. The package keeps the object until the context is
  * destroyed or closed, so that not every call adopts it again. New reference. */
 static ContextObject *context_adopt_foreign(CoreState *state, CUcontext handle, int ordinal,
                                             CUdevice device)
 {
-    struct cudriver_keeper *keeper;
     ContextObject *self;
 
-    contexts_unkeep(state, false);
-    Py_BEGIN_ALLOW_THREADS
-    keeper = cudriver_keeper_start(handle);
-    Py_END_ALLOW_THREADS
+    cudriver_contexts_unkeep(state, false);
     self = cudriver_context_registered(state, handle); /* another thread may have been first */
-    if (self != NULL) {
-        cudriver_keeper_end(keeper);
-        return self;
-    }
-    self = cudriver_context_new(state, handle, ordinal, device, CUDRIVER_CONTEXT_FOREIGN);
     if (self == NULL) {
-        cudriver_keeper_end(keeper);
-        return NULL;
+        self = cudriver_context_new(state, handle, ordinal, device, CUDRIVER_CONTEXT_FOREIGN);
+        self = self != NULL ? cudriver_context_keep(self) : NULL;
     }
-    self->keeper = keeper;
-    return cudriver_context_keep(self);
+    return self;
 }
 
 /* Wraps a handle that is current here and that we do not know. New reference. */
@@ -124,7 +96,6 @@ CUresult cudriver_context_find_current(CoreState *state, ContextObject **found)
     }
     if (self != NULL && cudriver_context_is_stale(self)) {
         self->state = CUDRIVER_CONTEXT_CLOSED;
-        cudriver_context_let_go(self);
         Py_CLEAR(self);
     }
     *found = self != NULL ? self : context_adopt(state, handle, device);
@@ -137,7 +108,7 @@ ContextObject *cudriver_context_of_handle(CoreState *state, CUcontext handle)
     CUcontext popped;
     CUresult result;
 
-    if (self != NULL && (self->keeper != NULL || !cudriver_context_is_stale(self))) {
+    if (self != NULL && !cudriver_context_is_stale(self)) {
         return self;
     }
     Py_XDECREF(self);
@@ -156,7 +127,7 @@ ContextObject *cudriver_context_of_handle(CoreState *state, CUcontext handle)
 /* A device's primary context, which the package keeps. New reference. */
 static ContextObject *context_kept(CoreState *state, int ordinal)
 {
-    ContextObject *self = cudriver_context_primary(state, ordinal, NULL);
+    ContextObject *self = cudriver_context_primary(state, ordinal);
 
     return self != NULL ? cudriver_context_keep(self) : NULL;
 }
@@ -176,12 +147,24 @@ static ContextObject *context_implicit(CoreState *state)
     }
     result = cuda.cuCtxSetCurrent(self->handle);
     state->implicit = self->handle;
+    atomic_store(&self->implicit, true);
     if (result != CUDA_SUCCESS) {
         Py_DECREF(self);
         return (ContextObject *)cudriver_raise(result, "cuCtxSetCurrent",
                                                "device 0's primary context");
     }
     return self;
+}
+
+/* Whether this thread has pushed a context of ours. */
+static bool has_pushed(const CoreState *state)
+{
+    const ContextObject *context = state->contexts;
+
+    while (context != NULL && cudriver_context_push_find(context) < 0) {
+        context = context->next;
+    }
+    return context != NULL;
 }
 
 ContextObject *cudriver_context_for_use(CoreState *state)
@@ -200,7 +183,7 @@ ContextObject *cudriver_context_for_use(CoreState *state)
         CUcontext current = NULL;
         /* A primary context that was made current implicitly and then reset: start again. */
         if (cuda.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == state->implicit &&
-            !cudriver_context_pushed_here(state)) {
+            !has_pushed(state)) {
             cuda.cuCtxSetCurrent(NULL);
             result = CUDA_SUCCESS;
         }

@@ -3,6 +3,7 @@
 
 #include "work.h"
 #include "driver/driver.h"
+#include "python/call.h"
 #include "python/error.h"
 #include "python/wait.h"
 #include "stream.h"
@@ -46,14 +47,13 @@ static PyObject *event_create(PyTypeObject *type, PyObject *args, PyObject *keyw
     ContextObject *context = NULL;
     PyObject *device = NULL, *self;
     int timing = 0;
-    bool given;
 
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "|p$O:Event", names, &timing, &device)) {
         return NULL;
     }
     if (device != NULL && device != Py_None) {
         context = cudriver_context_for_device(state, device);
-    } else if (cudriver_stream_parse(state, NULL, NULL, &stream, &given) == 0) {
+    } else if (cudriver_stream_parse(state, NULL, NULL, &stream) == 0) {
         context = (ContextObject *)Py_NewRef((PyObject *)stream.context);
         cudriver_stream_done(&stream);
     }
@@ -71,10 +71,8 @@ static PyObject *event_create(PyTypeObject *type, PyObject *args, PyObject *keyw
 static int stream_for(CoreState *state, EventObject *self, PyObject *argument,
                       struct cudriver_stream *stream)
 {
-    bool given;
-
     if (cudriver_event_check(self) < 0 ||
-        cudriver_stream_parse(state, argument, self->context, stream, &given) < 0) {
+        cudriver_stream_parse(state, argument, self->context, stream) < 0) {
         return -1;
     }
     if (cudriver_event_check(self) < 0) { /* reading another library's stream runs its code */
@@ -96,7 +94,7 @@ static int event_use(CoreState *state, EventObject *self, const struct cudriver_
     if (cudriver_context_begin(state, stream->context, &pushed) < 0) {
         return -1;
     }
-    captured = cudriver_capture_check(stream->handle);
+    captured = cudriver_capture_check(stream->handle, NULL);
     if (captured > 0 && !record && !self->captured) {
         cudriver_capture_raise(stream->handle, "wait()", "the event marks work outside the graph");
         captured = -1;
@@ -316,76 +314,14 @@ static PyObject *event_get_done(PyObject *object, void *Py_UNUSED(closure))
     return PyBool_FromLong(result == CUDA_SUCCESS);
 }
 
-static int event_check_time(EventObject *self)
-{
-    if (cudriver_event_check(self) < 0) {
-        return -1;
-    }
-    if (!self->timing || !self->recorded) {
-        PyErr_Format(PyExc_ValueError, "%R %s", self,
-                     self->timing ? "was never recorded"
-                                  : "takes no time: make it with Event(timing=True)");
-        return -1;
-    }
-    return event_check_captured(self);
-}
-
 static PyObject *event_elapsed(PyObject *object, PyObject *other)
 {
-    CUDRIVER_LOCK();
-    EventObject *start = event_of(object), *end = event_of(other);
-    CoreState *state = cudriver_state_of(object);
-    float milliseconds = 0;
-    CUresult result;
-    bool pushed;
-
-    if (!Py_IS_TYPE(other, state->event_type)) {
-        PyErr_Format(PyExc_TypeError, "elapsed_time takes the later Event, not %.100s",
-                     Py_TYPE(other)->tp_name);
-        return NULL;
-    }
-    if (event_check_time(start) < 0 || event_check_time(end) < 0) {
-        return NULL;
-    }
-    if (start->context != end->context) {
-        PyErr_Format(PyExc_ValueError,
-                     "%R belongs to %R, %R to %R: time passes between events of one context", start,
-                     start->context, end, end->context);
-        return NULL;
-    }
-    if (cudriver_context_begin(state, start->context, &pushed) < 0) {
-        return NULL;
-    }
-    result = cuda.cuEventElapsedTime(&milliseconds, start->handle, end->handle);
-    cudriver_context_end(start->context, pushed);
-    if (result == CUDA_ERROR_NOT_READY) {
-        PyErr_SetString(
-            PyExc_ValueError,
-            "the work before one of the events is not over: synchronize() the later first");
-        return NULL;
-    }
-    if (result != CUDA_SUCCESS) {
-        return cudriver_raise(result, "cuEventElapsedTime", "%p, %p", start->handle, end->handle);
-    }
-    return PyFloat_FromDouble((double)milliseconds);
-}
-
-/* Getters of what close() changes. */
-static PyObject *event_get_handle(PyObject *object, void *Py_UNUSED(closure))
-{
-    CUDRIVER_LOCK();
-    return PyLong_FromVoidPtr(event_of(object)->handle);
-}
-
-static PyObject *event_get_closed(PyObject *object, void *Py_UNUSED(closure))
-{
-    CUDRIVER_LOCK();
-    return PyBool_FromLong(event_of(object)->closed);
+    return cudriver_call("events", "elapsed_time", "(OO)", object, other);
 }
 
 static PyGetSetDef event_getset[] = {
-    {"handle", event_get_handle, NULL, DOC_Event_handle, NULL},
-    {"closed", event_get_closed, NULL, DOC_Event_closed, NULL},
+    {"handle", cudriver_get_pointer, NULL, DOC_Event_handle, (void *)offsetof(EventObject, handle)},
+    {"closed", cudriver_get_bool, NULL, DOC_Event_closed, (void *)offsetof(EventObject, closed)},
     {"done", event_get_done, NULL, DOC_Event_done, NULL},
     {NULL},
 };
@@ -401,6 +337,7 @@ static PyMethodDef event_methods[] = {
 };
 
 static PyMemberDef event_members[] = {
+    {"_recorded", T_BOOL, offsetof(EventObject, recorded), READONLY, NULL},
     {"timing", T_BOOL, offsetof(EventObject, timing), READONLY, DOC_Event_timing},
     {"context", T_OBJECT, offsetof(EventObject, context), READONLY, DOC_Event_context},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(EventObject, weak), READONLY, NULL},

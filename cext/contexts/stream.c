@@ -18,53 +18,35 @@ static PyObject *stream_create(PyTypeObject *type, PyObject *args, PyObject *key
     CUDRIVER_LOCK();
     static char *names[] = {"priority", "device", NULL};
     CoreState *state = (CoreState *)PyType_GetModuleState(type);
-    PyObject *device = NULL, *argument = NULL;
-    Py_ssize_t priority = 0; /* clipped, so that it stays out of range */
-    int least = 0, greatest = 0;
+    PyObject *device = Py_None, *argument = NULL, *read;
     ContextObject *context;
     StreamObject *self;
     CUresult result;
-    bool pushed;
+    bool pushed, good;
+    int priority;
 
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O$O:Stream", names, &argument, &device)) {
         return NULL;
     }
-    if (argument != NULL) {
-        priority = PyNumber_AsSsize_t(argument, NULL);
-        if (priority == -1 && PyErr_Occurred()) {
-            return NULL;
-        }
+    read = cudriver_call("streams", "arguments", "(NO)",
+                         argument != NULL ? Py_NewRef(argument) : PyLong_FromLong(0), device);
+    good = read != NULL && PyArg_ParseTuple(read, "Oi", &context, &priority);
+    self = good ? (StreamObject *)type->tp_alloc(type, 0) : NULL;
+    if (self != NULL) {
+        self->closed = true; /* nothing to destroy yet */
+        self->context = (ContextObject *)Py_NewRef((PyObject *)context);
+        self->priority = priority;
     }
-    context = cudriver_context_for_device(state, device);
-    if (context == NULL) {
+    Py_XDECREF(read);
+    if (self == NULL || cudriver_context_begin(state, context, &pushed) < 0) {
+        Py_XDECREF(self);
         return NULL;
     }
-    self = (StreamObject *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        Py_DECREF(context);
-        return NULL;
-    }
-    self->closed = true;     /* nothing to destroy yet */
-    self->context = context; /* takes the reference */
-    if (cudriver_context_begin(state, context, &pushed) < 0) {
-        Py_DECREF(self);
-        return NULL;
-    }
-    self->priority = (int)priority;
-    result = cuda.cuCtxGetStreamPriorityRange(&least, &greatest);
-    if (result == CUDA_SUCCESS && (priority > least || priority < greatest)) {
-        PyErr_Format(PyExc_ValueError,
-                     "priority %S is out of range: from %d (least) to %d (greatest)",
-                     argument != NULL ? argument : Py_None, least, greatest);
-    } else {
-        Py_BEGIN_ALLOW_THREADS
-        result =
-            cuda.cuStreamCreateWithPriority(&self->handle, CU_STREAM_NON_BLOCKING, (int)priority);
-        Py_END_ALLOW_THREADS
-        cudriver_check(result, "cuStreamCreateWithPriority", "priority %d", (int)priority);
-    }
-    cudriver_context_end(context, pushed);
-    if (PyErr_Occurred()) {
+    Py_BEGIN_ALLOW_THREADS
+    result = cuda.cuStreamCreateWithPriority(&self->handle, CU_STREAM_NON_BLOCKING, priority);
+    Py_END_ALLOW_THREADS
+    if (cudriver_context_finish(context, pushed, result, "cuStreamCreateWithPriority",
+                                "priority %d", priority) < 0) {
         Py_DECREF(self);
         return NULL;
     }
@@ -98,12 +80,12 @@ static CUresult stream_release(CoreState *state, StreamObject *self)
         return CUDA_SUCCESS;
     }
     self->closed = true; /* first, because what follows may release the GIL */
+    cudriver_works_end_stream(state, self);
     if (self->owner != NULL) {
         Py_SETREF(self->owner, Py_NewRef(Py_None));
         return CUDA_SUCCESS;
     }
     cudriver_live_remove(state, &self->live);
-    cudriver_works_end_stream(state, self->context, self->handle);
     /* To destroy it would break the capture: it is left to the end of its context. */
     if (!captured && cudriver_context_begin_free(self->context, &pushed)) {
         Py_BEGIN_ALLOW_THREADS
@@ -201,7 +183,7 @@ static PyObject *stream_synchronize(PyObject *object, PyObject *Py_UNUSED(ignore
     if (failed < 0) {
         return NULL;
     }
-    cudriver_works_reap(state);
+    cudriver_works_reap_stream(state, self);
     Py_RETURN_NONE;
 }
 
@@ -217,7 +199,7 @@ static PyObject *stream_get_done(PyObject *object, void *Py_UNUSED(closure))
         cudriver_context_begin(state, self->context, &pushed) < 0) {
         return NULL;
     }
-    if (cudriver_capture_refuse(self->handle, "done") < 0) {
+    if (cudriver_capture_check(self->handle, "done") < 0) {
         cudriver_context_end(self->context, pushed);
         return NULL;
     }
@@ -229,7 +211,7 @@ static PyObject *stream_get_done(PyObject *object, void *Py_UNUSED(closure))
         return cudriver_raise(result, "cuStreamQuery", "%s", "");
     }
     if (result == CUDA_SUCCESS) {
-        cudriver_works_reap(state);
+        cudriver_works_reap_stream(state, self);
     }
     return PyBool_FromLong(result == CUDA_SUCCESS);
 }
@@ -237,21 +219,20 @@ static PyObject *stream_get_done(PyObject *object, void *Py_UNUSED(closure))
 static PyObject *stream_enter(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     CUDRIVER_LOCK();
-    if (cudriver_stream_check(stream_of(object)) < 0 ||
-        cudriver_stream_enter(cudriver_state_of(object), stream_of(object)) < 0) {
+    CoreState *state = cudriver_state_of(object);
+
+    if (cudriver_stream_check(stream_of(object)) < 0) {
         return NULL;
     }
-    return Py_NewRef(object);
+    state->stream_scope_used = true;
+    return cudriver_call("streams", "enter", "(OO)", state->stream_scope, object);
 }
 
 static PyObject *stream_exit(PyObject *object, PyObject *const *Py_UNUSED(args),
                              Py_ssize_t Py_UNUSED(count))
 {
-    CUDRIVER_LOCK();
-    if (cudriver_stream_leave(cudriver_state_of(object), stream_of(object)) < 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
+    return cudriver_call("streams", "leave", "(OO)", cudriver_state_of(object)->stream_scope,
+                         object);
 }
 
 static PyObject *stream_get_device(PyObject *object, void *Py_UNUSED(closure))
@@ -300,10 +281,9 @@ static int wait_for_stream(CoreState *state, StreamObject *self, PyObject *other
 {
     struct cudriver_stream first;
     PyObject *event;
-    bool given;
     int failed = -1;
 
-    if (cudriver_stream_parse(state, other, self->context, &first, &given) < 0) {
+    if (cudriver_stream_parse(state, other, self->context, &first) < 0) {
         return -1;
     }
     event = cudriver_event_new(state, first.context, false);
@@ -378,22 +358,10 @@ static PyObject *stream_wait(PyObject *object, PyObject *other)
 
 /* ---- the type ---- */
 
-/* Getters of what close() changes. */
-static PyObject *stream_get_handle(PyObject *object, void *Py_UNUSED(closure))
-{
-    CUDRIVER_LOCK();
-    return PyLong_FromVoidPtr(stream_of(object)->handle);
-}
-
-static PyObject *stream_get_closed(PyObject *object, void *Py_UNUSED(closure))
-{
-    CUDRIVER_LOCK();
-    return PyBool_FromLong(stream_of(object)->closed);
-}
-
 static PyGetSetDef stream_getset[] = {
-    {"handle", stream_get_handle, NULL, DOC_Stream_handle, NULL},
-    {"closed", stream_get_closed, NULL, DOC_Stream_closed, NULL},
+    {"handle", cudriver_get_pointer, NULL, DOC_Stream_handle,
+     (void *)offsetof(StreamObject, handle)},
+    {"closed", cudriver_get_bool, NULL, DOC_Stream_closed, (void *)offsetof(StreamObject, closed)},
     {"done", stream_get_done, NULL, DOC_Stream_done, NULL},
     {"device", stream_get_device, NULL, DOC_Stream_device, NULL},
     {NULL},

@@ -13,6 +13,7 @@ typedef struct StreamObject {
     bool closed;
     Py_ssize_t users; /* calls that use the handle, perhaps without the GIL */
     int priority;
+    struct cudriver_queue works; /* in flight on it */
     PyObject *weak;
 } StreamObject;
 
@@ -54,26 +55,22 @@ struct cudriver_stream {
  * Reads a stream argument. A Stream is itself. None or NULL is the innermost `with stream:` of this
  * thread or task, else the default stream of `fallback` (NULL: of the current context). Another
  * library's stream is read by cudriver_foreign_stream; its context is the one that the driver
- * names, or for a default stream's handle that of `fallback`. *given: whether a stream was named or
- * a `with stream:` entered. 0, or -1 with an exception set. Release with cudriver_stream_done. This
- * and the functions below are in stream_use.c.
+ * names, or for a default stream's handle that of `fallback`. 0, or -1 with an exception set.
+ * Release with cudriver_stream_done. This and the functions below are in stream_use.c.
  */
 int cudriver_stream_parse(CoreState *state, PyObject *argument, ContextObject *fallback,
-                          struct cudriver_stream *stream, bool *given);
+                          struct cudriver_stream *stream);
 
 /* The same in two steps, where the fallback is not known at first: `read` leaves the context of a
  * default stream NULL, and `settle` fills it in. Release after `read`, also if `settle` fails. */
-int cudriver_stream_read(CoreState *state, PyObject *argument, struct cudriver_stream *stream,
-                         bool *given);
+int cudriver_stream_read(CoreState *state, PyObject *argument, struct cudriver_stream *stream);
 int cudriver_stream_settle(CoreState *state, ContextObject *fallback,
                            struct cudriver_stream *stream);
 
 static inline void cudriver_stream_done(struct cudriver_stream *stream)
 {
-    if (stream->held != NULL) {
-        cudriver_stream_let_go(stream->held);
-        stream->held = NULL;
-    }
+    cudriver_stream_let_go(stream->held); /* or NULL */
+    stream->held = NULL;
     Py_CLEAR(stream->context);
 }
 
@@ -83,13 +80,10 @@ static inline void cudriver_stream_done(struct cudriver_stream *stream)
 int cudriver_stream_drain(CoreState *state, ContextObject *context, CUstream stream,
                           const char *call);
 
-/* 0 if none of our streams of a context is being captured; else -1 with CudaError, whose message
- * says that `call` cannot be captured. Between begin and end. */
-int cudriver_streams_refuse(CoreState *state, const ContextObject *context, const char *call);
-
-/* Waits for what is queued by now on our streams of a context, by other libraries, too. 0, or -1
- * with an exception set. Between begin and end. */
-int cudriver_streams_wait(CoreState *state, ContextObject *context);
+/* Waits for what is queued by now on our streams of a context, by other libraries, too. Before, if
+ * one of them is being captured: CudaError, whose message says that `call` cannot be. 0, or -1 with
+ * an exception set. Between begin and end. */
+int cudriver_streams_wait(CoreState *state, ContextObject *context, const char *call);
 
 /*
  * What is queued on a stream that is being captured becomes a node of a graph and runs whenever
@@ -98,13 +92,14 @@ int cudriver_streams_wait(CoreState *state, ContextObject *context);
  */
 
 /* Whether the stream is being captured: 1 or 0; -1 with CudaError if its capture is broken already,
- * or if the stream is the default one and waits for another that is being captured. Between begin
- * and end of the stream's context. */
-int cudriver_capture_check(CUstream stream);
+ * or if the stream is the default one and waits for another that is being captured. Unless `call`
+ * is NULL, -1 also if it is captured: the message says that `call` cannot be. Between begin and end
+ * of the stream's context. */
+int cudriver_capture_check(CUstream stream, const char *call);
 
-/* 0 if the stream is not being captured; else -1 with CudaError, whose message says that `call`
- * cannot be captured. */
-int cudriver_capture_refuse(CUstream stream, const char *call);
+/* The same in two steps, of which the first needs no GIL. */
+CUresult cudriver_capture_ask(CUstream stream, bool *captured);
+int cudriver_capture_told(CUstream stream, CUresult result, bool captured, const char *call);
 
 /* Raises that error with a reason: a clause that says why. */
 void cudriver_capture_raise(CUstream stream, const char *call, const char *why);
@@ -115,10 +110,6 @@ bool cudriver_capture_forbids(CUstream stream);
 
 /* The innermost `with stream:` of this thread or task. Borrowed, or NULL. Never raises. */
 StreamObject *cudriver_stream_entered(CoreState *state);
-
-/* Enters or leaves a `with stream:`. 0 or -1; only the innermost can be left. */
-int cudriver_stream_enter(CoreState *state, StreamObject *stream);
-int cudriver_stream_leave(CoreState *state, StreamObject *stream);
 
 extern PyType_Spec cudriver_stream_spec;
 

@@ -13,21 +13,20 @@
 #include "stream.h"
 
 /*
- * Those in flight form the list state->works, in the order in which they were issued. A stream's
- * work ends in that order, so a pass over all asks few of each stream: those of one stream are
- * linked by `before` and `after`.
+ * Work in flight is queued by stream, in the order of its events (struct cudriver_queue): it ends
+ * in that order, so a pass asks few of each stream. Queues are in the Stream, for a default stream
+ * in its context; what is in no known order is in state->works.loose.
  */
 typedef struct TransferObject {
     PyObject_HEAD
-    struct TransferObject *next, *prev; /* in the list, which owns a reference; or a spare's next */
-    struct TransferObject *before, *after; /* in flight on the same stream, or NULL */
-    unsigned long long serial;             /* in the order of issue */
-    bool ended;                            /* a pass has seen its end: `result` is set */
-    bool over;                             /* out of the list: `result` is set */
+    struct TransferObject *next,
+        *prev;                    /* in the queue, which owns a reference; or a spare's next */
+    struct cudriver_queue *queue; /* NULL: not in flight */
+    unsigned long long serial;    /* in the order of issue */
+    bool over;                    /* out of the queue: `result` is set */
     CUresult result;
     ContextObject *context; /* owned; a spare's: borrowed; NULL: over from the first */
-    CUstream stream;
-    CUevent event;                            /* owned */
+    CUevent event;          /* owned */
     struct cudriver_staging_transfer *staged; /* owned: the engine's, or NULL */
     PyObject *owners[2]; /* owned until it is over, or NULL; a tuple: all that is in it */
     size_t bytes;
@@ -43,6 +42,31 @@ typedef struct TransferObject {
 PyObject *cudriver_work_add(CoreState *state, const struct cudriver_stream *stream, PyObject *first,
                             PyObject *second, size_t bytes,
                             struct cudriver_staging_transfer *staged);
+
+/*
+ * The same in steps, for a call that issues the work without the GIL, and records the event at
+ * once. Now and then it also asks which older work of the stream is over. Then comes `end`, or if
+ * nothing was issued `cancel`.
+ */
+#define CUDRIVER_ISSUE_ASKS 8
+struct cudriver_issue {
+    TransferObject *work;         /* owned; NULL: no memory */
+    struct cudriver_queue *queue; /* borrowed */
+    CUresult result;              /* of making its event, then of recording it */
+    unsigned int turn;            /* its number among the queue's `turns` */
+    bool alone;                   /* no other thread was recording on the stream */
+    size_t due;                   /* weight issued since the last pass; 0: no time for one yet */
+    int asks, ended;              /* older work of the stream to ask, and how much of it is over */
+    TransferObject *asked[CUDRIVER_ISSUE_ASKS]; /* owned; from the oldest on */
+};
+void cudriver_work_begin(CoreState *state, const struct cudriver_stream *stream,
+                         struct cudriver_issue *issue);
+void cudriver_work_record(const struct cudriver_stream *stream,
+                          struct cudriver_issue *issue); /* needs no GIL */
+PyObject *cudriver_work_end(CoreState *state, const struct cudriver_stream *stream,
+                            struct cudriver_issue *issue, PyObject *first, PyObject *second,
+                            size_t bytes, struct cudriver_staging_transfer *staged);
+void cudriver_work_cancel(struct cudriver_issue *issue);
 
 /* New reference: a Transfer that is over (an empty copy, or one that had to block). */
 PyObject *cudriver_work_over(CoreState *state, size_t bytes);
@@ -61,6 +85,13 @@ int cudriver_work_wait(CoreState *state, TransferObject *work);
 /* Lets go what work that is over kept alive. Cheap if nothing is in flight. Never raises. May run
  * any code. */
 void cudriver_works_reap(CoreState *state);
+
+/* The same for the work of a stream. */
+void cudriver_works_reap_stream(CoreState *state, StreamObject *stream);
+
+/* The first of all work in flight, and the next, in no order of streams. Borrowed, or NULL. */
+TransferObject *cudriver_works_first(const CoreState *state);
+TransferObject *cudriver_works_next(const TransferObject *work);
 
 /* Whether work in flight holds `object` itself. (Views in flight count in their memory.) */
 bool cudriver_works_hold(CoreState *state, const PyObject *object);
@@ -85,14 +116,10 @@ int cudriver_works_wait(CoreState *state, const ContextObject *context);
 /* Waits for everything in flight, about 5 s at most. Sets no exception. For interpreter exit. */
 void cudriver_works_drain(CoreState *state);
 
-/* The stream is destroyed next: later work on its handle is not behind its own. */
-void cudriver_works_end_stream(const CoreState *state, const ContextObject *context,
-                               CUstream stream);
+/* The stream ends, or is forgotten: the order of its work is no longer known. */
+void cudriver_works_end_stream(CoreState *state, StreamObject *stream);
 
 /* Frees the work, and its events, that a context keeps for later. Before its end. */
 void cudriver_works_forget(ContextObject *context);
-
-/* Reaps, and frees those of all contexts. */
-void cudriver_works_trim(CoreState *state);
 
 #endif

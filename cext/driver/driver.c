@@ -5,9 +5,7 @@
 #include <dlfcn.h>
 #include <link.h>
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "platform.h"
@@ -31,14 +29,12 @@ atomic_bool cudriver_driver_ready;
 static atomic_bool forked;
 static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static void message_add(const char *format, ...)
+static void message_add(const char *separator, const char *text)
 {
     size_t used = strlen(cudriver_driver.message);
-    va_list args;
 
-    va_start(args, format);
-    vsnprintf(cudriver_driver.message + used, sizeof cudriver_driver.message - used, format, args);
-    va_end(args);
+    snprintf(cudriver_driver.message + used, sizeof cudriver_driver.message - used, "%s%s",
+             used > 0 ? separator : "", text);
 }
 
 /* Runs in a forked child: the driver's state is the parent's, and its calls return
@@ -50,28 +46,17 @@ static void mark_forked(void)
     }
 }
 
-/* Fills `table` from the library. Counts the missing functions that a driver of the oldest version
- * must have, and adds their names to the message. */
-static int table_fill(void *library, struct cudriver_table *table)
+/* Fills `table` from the library. Adds the names of missing functions that a driver of the oldest
+ * version must have to the message. */
+static void table_fill(void *library, struct cudriver_table *table)
 {
-    int missing = 0;
-
     for (size_t i = 0; i < FUNCTION_COUNT; i++) {
         void *address = dlsym(library, functions[i].name);
         memcpy((char *)table + functions[i].offset, &address, sizeof address);
         if (address == NULL && functions[i].since <= CUDRIVER_OLDEST_API) {
-            message_add("%s%s",
-                        missing == 0  ? ""
-                        : missing < 8 ? ", "
-                                      : "",
-                        missing < 8 ? functions[i].name : "");
-            missing++;
+            message_add(", ", functions[i].name);
         }
     }
-    if (missing > 8) {
-        message_add(" and %d more", missing - 8);
-    }
-    return missing;
 }
 
 /* Clears functions that are newer than the driver's version: they may be exported, but return an
@@ -85,34 +70,32 @@ static void table_hide_newer(struct cudriver_table *table, int version)
     }
 }
 
+void *cudriver_driver_function(const char *name)
+{
+    void *address = NULL;
+
+    for (size_t i = 0; i < FUNCTION_COUNT; i++) {
+        if (strcmp(functions[i].name, name) == 0) {
+            memcpy(&address, (char *)&cuda + functions[i].offset, sizeof address);
+        }
+    }
+    return address;
+}
+
+/* Opens the path, or if that is NULL the first of the system's names that can be opened. */
 static void *open_first(const char *path)
 {
-    const char *const *name = platform_driver_names;
-    const char *kind;
-    void *library;
+    const char *const only[] = {path, NULL};
+    const char *const *name = path != NULL ? only : platform_driver_names;
+    void *library = NULL;
 
-    if (path != NULL && (kind = platform_no_library(path)) != NULL) {
-        message_add("what use_driver() or CUDRIVER_LIBRARY names is not a library: %s is %s", path,
-                    kind);
-        return NULL;
-    }
-    if (path != NULL) {
-        library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-        if (library == NULL) {
-            message_add("what use_driver() or CUDRIVER_LIBRARY names could not be opened: %s",
-                        dlerror());
-        }
-        return library;
-    }
-    for (; *name != NULL; name++) {
+    for (; *name != NULL && library == NULL; name++) {
         library = dlopen(*name, RTLD_NOW | RTLD_LOCAL);
-        if (library != NULL) {
-            return library;
+        if (library == NULL) {
+            message_add("; ", dlerror());
         }
-        message_add("%s%s", cudriver_driver.message[0] ? "; " : "", dlerror());
     }
-    platform_describe_search(cudriver_driver.message, sizeof cudriver_driver.message);
-    return NULL;
+    return library;
 }
 
 static void note_path(void *library, const char *fallback)
@@ -145,32 +128,15 @@ enum cudriver_load cudriver_driver_load(const char *path)
     cudriver_driver.message[0] = '\0'; /* drop earlier failures */
 
     memset(&table, 0, sizeof table);
-    int missing = table_fill(library, &table);
-    if (table.cuDriverGetVersion == NULL) {
-        snprintf(cudriver_driver.message, sizeof cudriver_driver.message,
-                 "%s is not a CUDA driver library: it exports no cuDriverGetVersion",
-                 cudriver_driver.path);
-        dlclose(library);
-        return CUDRIVER_UNSUPPORTED;
-    }
-    result = table.cuDriverGetVersion(&version);
+    table_fill(library, &table);
+    result = table.cuDriverGetVersion != NULL ? table.cuDriverGetVersion(&version)
+                                              : CUDA_ERROR_NOT_FOUND;
     if (result == CUDA_ERROR_STUB_LIBRARY) {
         version = 0; /* load it, so that each call can answer error 34 by name */
-        missing = 0;
-    } else if (result != CUDA_SUCCESS) {
-        snprintf(cudriver_driver.message, sizeof cudriver_driver.message,
-                 "%s: cuDriverGetVersion failed with error %d", cudriver_driver.path, (int)result);
-        dlclose(library);
-        return CUDRIVER_UNSUPPORTED;
-    }
-    if (missing > 0 || (version != 0 && version < CUDRIVER_OLDEST_API)) {
-        char lacks[2048];
-        snprintf(lacks, sizeof lacks, "%.2047s", cudriver_driver.message);
-        snprintf(cudriver_driver.message, sizeof cudriver_driver.message,
-                 "%s offers CUDA %d.%d; cudriver needs a driver for CUDA %d.%d or newer%s%s",
-                 cudriver_driver.path, version / 1000, version % 1000 / 10,
-                 CUDRIVER_OLDEST_API / 1000, CUDRIVER_OLDEST_API % 1000 / 10,
-                 missing > 0 ? "; it lacks " : "", missing > 0 ? lacks : "");
+    } else if (result != CUDA_SUCCESS || cudriver_driver.message[0] ||
+               (version != 0 && version < CUDRIVER_OLDEST_API)) {
+        cudriver_driver.version = version;
+        cudriver_driver.asked = result;
         dlclose(library);
         return CUDRIVER_UNSUPPORTED;
     }

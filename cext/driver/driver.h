@@ -32,9 +32,10 @@ enum cudriver_load {
 struct cudriver_driver {
     bool loaded;
     bool simulated;
-    int version;        /* 1000 * major + 10 * minor, from cuDriverGetVersion; 0 for a stub */
-    char path[4096];    /* the file that was opened */
-    char message[8192]; /* why the last load failed: what was tried, and where */
+    int version;     /* 1000 * major + 10 * minor, from cuDriverGetVersion; 0 for a stub */
+    CUresult asked;  /* of one that is UNSUPPORTED: cuDriverGetVersion's; NOT_FOUND: it has none */
+    char path[4096]; /* the file that was opened */
+    char message[8192]; /* why the last load failed: the loader's words, or what is missing */
 };
 
 extern struct cudriver_driver cudriver_driver;
@@ -43,6 +44,9 @@ extern struct cudriver_driver cudriver_driver;
  * caller holds the GIL. Once loaded, does nothing. On failure nothing is loaded, and `message` says
  * why. */
 enum cudriver_load cudriver_driver_load(const char *path);
+
+/* The address of a function of the list; NULL if the driver lacks it, or the list does. */
+void *cudriver_driver_function(const char *name);
 
 /* Calls cuInit(0) until it has succeeded once in the process. May block. */
 CUresult cudriver_driver_init(void);

@@ -7,13 +7,13 @@
 #include <signal.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -23,68 +23,11 @@ const char *const platform_driver_names[] = {
     NULL,
 };
 
-void platform_describe_search(char *message, size_t size)
+static atomic_int processors_most; /* 0: not limited */
+
+void platform_processors_limit(int count)
 {
-    const char *path = getenv("LD_LIBRARY_PATH");
-    size_t used = strlen(message);
-
-    if (used < size) {
-        snprintf(
-            message + used, size - used,
-            " (searched by the dynamic loader's rules: LD_LIBRARY_PATH=%s, /etc/ld.so.cache, the "
-            "default folders%s)",
-            path != NULL && path[0] ? path : "unset",
-            access("/dev/dxg", F_OK) == 0 ? ", and /usr/lib/wsl/lib" : "");
-    }
-}
-
-const char *platform_no_library(const char *path)
-{
-    struct stat file;
-
-    if (strchr(path, '/') == NULL || stat(path, &file) != 0 || S_ISREG(file.st_mode)) {
-        return NULL;
-    }
-    return S_ISFIFO(file.st_mode)   ? "a pipe (FIFO)"
-           : S_ISDIR(file.st_mode)  ? "a directory"
-           : S_ISSOCK(file.st_mode) ? "a socket"
-                                    : "a device";
-}
-
-/* How many of two numbers a file begins with; -1: no such file, or it is empty. */
-static int numbers_read(const char *path, long long *first, long long *second)
-{
-    FILE *file = fopen(path, "re");
-    int read = -1;
-
-    if (file != NULL) {
-        read = fscanf(file, "%lld %lld", first, second);
-        fclose(file);
-    }
-    return read;
-}
-
-/* CPUs that cpu.max of cgroup v2, or cpu.cfs_quota_us of v1, allows; 0: no limit. */
-static double cgroup_quota(void)
-{
-    long long quota = 0, period = 0, none;
-
-    if (numbers_read("/sys/fs/cgroup/cpu.max", &quota, &period) < 0) {
-        numbers_read("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", &quota, &none);
-        numbers_read("/sys/fs/cgroup/cpu/cpu.cfs_period_us", &period, &none);
-    }
-    return quota > 0 && period > 0 ? (double)quota / (double)period : 0;
-}
-
-void platform_describe_lock_limit(char *message, size_t size, size_t bytes)
-{
-    struct rlimit limit;
-
-    *message = '\0';
-    if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur < bytes) {
-        snprintf(message, size, "; this process may lock %llu bytes (RLIMIT_MEMLOCK, `ulimit -l`)",
-                 (unsigned long long)limit.rlim_cur);
-    }
+    atomic_store(&processors_most, count);
 }
 
 int platform_processor_count(void)
@@ -108,59 +51,61 @@ int platform_processor_count(void)
     if (count <= 0) {
         count = sysconf(_SC_NPROCESSORS_ONLN);
     }
-    double quota = cgroup_quota();
-    if (quota > 0 && quota < (double)count) {
-        count = (long)(quota + 0.5);
-    }
+    int most = atomic_load(&processors_most);
+    count = most > 0 && most < count ? most : count;
     return count < 1 ? 1 : (int)count;
 }
 
-unsigned long platform_thread_id(void)
+/* msync with MS_ASYNC writes nothing on Linux, and fails with ENOMEM if a page is not mapped. */
+bool platform_is_mapped(uintptr_t begin, size_t bytes)
 {
-    return (unsigned long)syscall(SYS_gettid);
+    uintptr_t first = begin & ~((uintptr_t)sysconf(_SC_PAGESIZE) - 1);
+
+    return bytes == 0 ||
+           (bytes <= UINTPTR_MAX - begin &&
+            (msync((void *)first, bytes + (begin - first), MS_ASYNC) == 0 || errno != ENOMEM));
 }
 
-/* msync with MS_ASYNC writes nothing on Linux, and fails with ENOMEM if a page is not mapped.
- * `begin` is the address of a page. */
-static bool pages_are_mapped(uintptr_t begin, size_t bytes)
-{
-    return msync((void *)begin, bytes, MS_ASYNC) == 0 || errno != ENOMEM;
-}
+/* PROCMAP_QUERY of <linux/fs.h>, since Linux 6.11, which older headers lack. */
+struct mapping_query {
+    uint64_t size, flags, from;
+    uint64_t begin, end, about, page, offset, inode;
+    uint32_t major, minor, name_size, id_size;
+    uint64_t name, id;
+};
 
-bool platform_is_mapped(uintptr_t begin, size_t bytes, uintptr_t *hole)
-{
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), first = begin & ~(page - 1);
-    size_t mapped = 0, beyond;
+#define MAPPING_QUERY _IOWR('f', 17, struct mapping_query)
+#define OR_NEXT 0x10u
+#define OF_FILE 0x20u
 
-    if (bytes == 0) {
-        return true;
+/* The first mapping of a file that ends after `begin` begins at *found; UINTPTR_MAX: there is none.
+ * False: the system cannot tell. */
+static bool file_mapping_find(int maps, uintptr_t begin, uintptr_t *found)
+{
+    struct mapping_query query = {.size = sizeof query, .flags = OR_NEXT | OF_FILE, .from = begin};
+
+    if (ioctl(maps, MAPPING_QUERY, &query) != 0) {
+        *found = UINTPTR_MAX;
+        return errno == ENOENT;
     }
-    if (bytes <= UINTPTR_MAX - begin && pages_are_mapped(first, bytes + (begin - first))) {
-        return true;
-    }
-    beyond =
-        (bytes <= UINTPTR_MAX - begin ? begin + bytes - 1 - first : UINTPTR_MAX - first) / page;
-    while (mapped < beyond) { /* the first `mapped` pages are mapped, not all up to `beyond` */
-        size_t middle = beyond - (beyond - mapped) / 2;
-        if (pages_are_mapped(first, middle * page)) {
-            mapped = middle;
-        } else {
-            beyond = middle - 1;
-        }
-    }
-    *hole = mapped == 0 ? begin : first + mapped * page;
-    return false;
+    *found = (uintptr_t)query.begin;
+    return true;
 }
 
 bool platform_is_of_file(uintptr_t begin, size_t bytes)
 {
     FILE *maps = fopen("/proc/self/maps", "re");
     char line[512]; /* a longer path's rest is no mapping */
-    uintptr_t low, high;
+    uintptr_t low = 0, high;
     unsigned long inode;
     bool found = maps == NULL;
 
-    while (!found && fgets(line, sizeof line, maps) != NULL) {
+    if (maps != NULL && file_mapping_find(fileno(maps), begin, &low)) {
+        fclose(maps);
+        return low < begin + bytes;
+    }
+    low = 0;
+    while (!found && low < begin + bytes && fgets(line, sizeof line, maps) != NULL) {
         found =
             sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %*s %*s %*s %lu", &low, &high, &inode) == 3 &&
             low < begin + bytes && begin < high && inode != 0;
@@ -169,6 +114,30 @@ bool platform_is_of_file(uintptr_t begin, size_t bytes)
         fclose(maps);
     }
     return found;
+}
+
+/* Preferred, not bound: where the node is full, memory of another is better than none. */
+int platform_place(void *address, size_t bytes, int node)
+{
+    enum { PREFERRED = 1 }; /* MPOL_PREFERRED of <numaif.h>, which comes with libnuma */
+    uint64_t nodes;
+
+    if (node < 0) {
+        return 0;
+    }
+    nodes = (uint64_t)1 << node;
+    /* The system reads one bit less than it is told. */
+    return syscall(SYS_mbind, address, bytes, PREFERRED, &nodes, 65ul, 0u) == 0 ? 0 : errno;
+}
+
+int platform_nodes_of(void **pages, int *nodes, size_t count)
+{
+    return syscall(SYS_move_pages, 0, count, pages, NULL, nodes, 0) == 0 ? 0 : errno;
+}
+
+void platform_run_on(const void *processors, size_t bytes)
+{
+    (void)sched_setaffinity(0, bytes, processors);
 }
 
 bool platform_thread_start(void *(*run)(void *), void *argument)
@@ -193,7 +162,16 @@ void platform_thread_name(const char *name)
     prctl(PR_SET_NAME, name);
 }
 
-void platform_nap_precisely(void)
+void platform_nap(long nanoseconds)
 {
-    prctl(PR_SET_TIMERSLACK, 1000ul); /* ns; the default is 50 us */
+    struct timespec time = {.tv_sec = 0, .tv_nsec = nanoseconds};
+    int slack = prctl(PR_GET_TIMERSLACK); /* ns, of the calling thread; the default is 50 us */
+
+    if (slack > 1000) {
+        prctl(PR_SET_TIMERSLACK, 1000ul);
+    }
+    nanosleep(&time, NULL);
+    if (slack > 1000) {
+        prctl(PR_SET_TIMERSLACK, (unsigned long)slack);
+    }
 }

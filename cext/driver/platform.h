@@ -10,30 +10,29 @@
 /* Names of the driver library, in the order to try; ends with NULL. */
 extern const char *const platform_driver_names[];
 
-/* Appends to `message` where the loader looks for the driver on this machine. */
-void platform_describe_search(char *message, size_t size);
-
-/* NULL if dlopen may open the path: a regular file, a missing one, or a name without a slash. Else
- * what it is, as text: opening a FIFO or a device may never return. */
-const char *platform_no_library(const char *path);
-
-/* If the process may lock fewer than `bytes`, writes how many; else an empty string. Not every
- * driver obeys that limit. */
-void platform_describe_lock_limit(char *message, size_t size, size_t bytes);
-
-/* CPUs that this process may use, by affinity and the cgroup's quota; at least 1. */
+/* CPUs that this process may use, by affinity and the limit; at least 1. The limit is what a cgroup
+ * allows, which memory/loading.py reads; 0: none. */
 int platform_processor_count(void);
+void platform_processors_limit(int count);
 
-/* The system's number of the calling thread (gettid). */
-unsigned long platform_thread_id(void);
-
-/* Whether every page of [begin, begin + bytes) is mapped; *hole gets the first byte that is not. If
- * all is mapped it takes one system call, which visits mappings, not pages. */
-bool platform_is_mapped(uintptr_t begin, size_t bytes, uintptr_t *hole);
+/* Whether every page of [begin, begin + bytes) is mapped. One system call, which visits mappings,
+ * not pages. */
+bool platform_is_mapped(uintptr_t begin, size_t bytes);
 
 /* Whether a file is mapped anywhere in [begin, begin + bytes); true also if that cannot be read.
- * Reads the process's list of mappings. */
+ * One question since Linux 6.11; before, the list of mappings is read, microseconds for each. */
 bool platform_is_of_file(uintptr_t begin, size_t bytes);
+
+/* Asks for memory that is not touched yet to lie on a NUMA node, if that has room; no node if it is
+ * negative. 0, or errno. */
+int platform_place(void *address, size_t bytes, int node);
+
+/* The NUMA node of each page, or a negative errno. 0, or errno if the system does not tell. */
+int platform_nodes_of(void **pages, int *nodes, size_t count);
+
+/* Lets the calling thread run on a set of processors, bit by bit as for sched_setaffinity. One that
+ * the system refuses, such as an empty one, changes nothing. */
+void platform_run_on(const void *processors, size_t bytes);
 
 /* Starts a detached thread with all signals blocked: they are for the program's own threads. */
 bool platform_thread_start(void *(*run)(void *), void *argument);
@@ -50,8 +49,9 @@ static inline unsigned long long platform_nanoseconds(void)
     return (unsigned long long)now.tv_sec * 1000000000ull + (unsigned long long)now.tv_nsec;
 }
 
-/* Lowers the calling thread's timer slack, so that short sleeps end on time. */
-void platform_nap_precisely(void);
+/* Sleeps for less than a second, or until a signal comes. Ends some microseconds late, where
+ * nanosleep alone ends 50 late or more. */
+void platform_nap(long nanoseconds);
 
 /* The CPU's pause instruction, for loops that poll memory: some tens of nanoseconds. */
 static inline void platform_relax(void)

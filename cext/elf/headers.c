@@ -211,6 +211,9 @@ static int read_notes(struct elf_file *file, const struct program_header *header
     return 0;
 }
 
+/* The smallest of the processors that are read here. */
+#define PAGE 4096
+
 static int read_segments(struct elf_file *file, const struct header *header, uint64_t *dynamic)
 {
     bool has_dynamic = false;
@@ -235,7 +238,8 @@ static int read_segments(struct elf_file *file, const struct header *header, uin
         status = elf_read(file, offset, &segment, sizeof(segment));
         if (status == 0 && segment.type == PT_LOAD && segment.file_size > 0) {
             struct elf_segment *kept = &file->segments[file->segment_count];
-            if (segment.offset > file->size || segment.file_size > file->size - segment.offset) {
+            uint64_t mapped = (file->size + PAGE - 1) / PAGE * PAGE; /* beyond its end: zeros */
+            if (segment.offset > file->size || segment.file_size > mapped - segment.offset) {
                 return elf_damaged(file,
                                    "truncated: a segment ends at byte %llu, the file has %llu",
                                    (unsigned long long)(segment.offset + segment.file_size),

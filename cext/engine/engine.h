@@ -2,16 +2,6 @@
  * The copy engine: plans every copy, and does those to, from and between devices: by the driver's
  * own copies, by a kernel, or staged. Plain C: no Python.
  *
- * A copy between host and device is staged where the host's memory is not page-locked or the bytes
- * are strided. It goes part by part through page-locked blocks: packing threads move the host's
- * bytes into blocks (or out of them), and one stream copies the blocks to or from the device: the
- * caller's, or the engine's own for a blocking copy. The threads sleep when idle and never call the
- * driver. Where host and device order their dimensions differently, the bytes travel in the host's
- * order and a kernel permutes them on the device.
- *
- * An asynchronous copy needs the driver's stream memory operations (cuStreamWaitValue32), which are
- * missing before CUDA 11.7 and on some WSL. Without them it blocks, unless it is small.
- *
  * Every function is thread-safe. None needs the GIL; call those marked "may block" without it. A
  * function leaves the calling thread's current context as it was, unless it says otherwise. In a
  * child forked after the driver was initialised, copies return NOT_INITIALIZED and nothing is
@@ -47,7 +37,7 @@ enum cudriver_copy_kind {
     CUDRIVER_COPY_BOUNCED,   /* device to device through other memory: not done here */
 };
 
-/* How a staged copy travels. */
+/* How a staged copy travels. memory/copies.py has their names. */
 enum cudriver_staging_path {
     CUDRIVER_STAGING_SMALL,    /* one part, packed by one thread */
     CUDRIVER_STAGING_DENSE,    /* staged; dense on both sides */
@@ -63,15 +53,15 @@ struct staging_plan {
     int blocks;                  /* at most */
     int threads;                 /* at most, the caller's included */
     size_t crossover;            /* bytes; smaller copies are not staged, unless permuted */
-    struct cudriver_layout walk; /* simplified; for PERMUTED in the host's order */
-    bool host_dense;             /* the walk reads or writes the host's memory in one run */
-    bool streaming;              /* blocks are written past the CPU's caches */
-    /* Between the bytes as they travel, dense, and the device. PERMUTED: the walk's device side is
-     * dense scratch memory, and the kernel copies between that and the device by `spread`, whose
-     * first `repeats` dimensions are not in the walk: the host's stride is 0. */
+    bool streaming;              /* the threads write past the CPU's caches */
+    struct cudriver_layout walk; /* between the host and what travels, dense; ndim 0: one run */
+    /* Between what travels, dense, and the device. PERMUTED: that travels to scratch memory on the
+     * device, and the kernel does the rest; the first `repeats` dimensions are not in the walk: the
+     * host's stride is 0. */
     struct cudriver_layout spread;
     int repeats;
     struct staging_runs *runs; /* borrowed: what travels is these, one behind another; or NULL */
+    const struct cudriver_files *files; /* borrowed: the same */
 };
 
 struct cudriver_copy_end {
@@ -98,7 +88,6 @@ struct cudriver_copy_plan {
     bool page_locked;           /* the host end; false if the driver was not asked */
     bool one_run;               /* the host end is known to lie in one registration */
     bool coherent;              /* pageable and dense, of a device that reads the host's pages */
-    bool unlooked;              /* a small dense copy: the driver was not asked */
     struct staging_plan staged; /* STAGED */
 };
 
@@ -110,10 +99,6 @@ void cudriver_copy_plan_make(struct cudriver_copy_plan *plan);
 bool cudriver_copy_plan_move(struct cudriver_copy_plan *plan, CUcontext context);
 
 const char *cudriver_copy_kind_name(enum cudriver_copy_kind kind);
-const char *cudriver_staging_path_name(enum cudriver_staging_path path);
-
-/* Whether all of [low, high) is page-locked, as the driver knows it. */
-bool cudriver_copy_is_page_locked(const char *low, const char *high);
 
 /* Whether kernels in a context can use a device's memory: pool memory in every context of its
  * device, other memory only in its own. Calls only a query. */
@@ -149,7 +134,7 @@ struct cudriver_copy_call {
  * before the first byte is read or written; work queued after it waits for the last byte. Both
  * memories must outlive the copy. Of a STAGED copy the caller owns *transfer, and passes it to
  * cudriver_staging_release; if it fails later, the stream goes on and the transfer holds the error.
- * A STAGED copy blocks until it is over if no thread or page-locked memory can be had, or if stream
+ * A STAGED copy blocks until it is over if no thread, memory or kernel can be had, or if stream
  * memory operations are missing and it is not small; *transfer is then NULL, and call->interrupted
  * is called only in that case.
  *
@@ -182,11 +167,39 @@ CUresult cudriver_runs_issue(const struct cudriver_run *runs, size_t count, CUco
                              struct cudriver_copy_call *call, void **table,
                              struct cudriver_staging_transfer **transfer);
 
+/* ---- files ---- */
+
+/* Bytes of an open file, for device memory. */
+struct cudriver_file_run {
+    int64_t begin;  /* in what travels. Behind the end of the run before is a gap, which travels
+                       too: the device's memory has room for it behind that run */
+    int64_t bytes;  /* at least 1 */
+    int64_t device; /* address */
+    int64_t array;  /* its number: runs of one array lie in one allocation */
+    int64_t file;   /* descriptor */
+    int64_t offset;
+    int64_t row, pitch; /* rows of `row` bytes, `pitch` bytes apart in the file; 0, 0: dense */
+};
+
+struct cudriver_files {
+    const struct cudriver_file_run *run; /* borrowed */
+    size_t count, bytes;                 /* runs; bytes that travel, at least 1 */
+    _Atomic int64_t *moved;              /* borrowed: bytes that were read so far */
+    _Atomic int64_t *ended; /* borrowed: not 0 ends the copy: the number, from 1 on, of a run that
+                               could not be read, or a negative one, which others set */
+};
+
+/* Reads files into device memory of `context`, which is current; the packing threads read. Returns
+ * when the bytes are in place, or SUCCESS or INTERRUPTED once *files->ended is not 0. */
+CUresult cudriver_files_copy(const struct cudriver_files *files, CUcontext context,
+                             struct cudriver_copy_call *call);
+
 /* ---- staged copies ---- */
 
-/* Waits until a copy is over and returns its result: the host's memory is no longer in use. Its
- * stream has passed it (`streamed` is SUCCESS: the threads see that in 0.5 ms), or nobody knows:
- * then, if the context is broken, the copy and its blocks are given up. NULL is over. May block. */
+/* Waits until a copy is over and returns its result: the host's memory is no longer in use.
+ * `streamed` is SUCCESS if the stream has passed the copy: the threads see that in 0.5 ms. If it is
+ * an error, nobody knows: the copy and its blocks are given up once the context proves broken. NULL
+ * is over. May block. */
 CUresult cudriver_staging_wait(struct cudriver_staging_transfer *transfer, CUresult streamed);
 
 /* Drops the handle. A copy that is not over goes on, and both memories must outlive it. NULL is

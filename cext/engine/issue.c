@@ -65,39 +65,28 @@ static CUresult rows_issue(const struct rows_copy *copy, int64_t dst_at, int64_t
     const struct cudriver_layout *layout = copy->layout;
     int rows = layout->ndim - 1;
 
-    if (copy->dims == 2) {
-        CUDA_MEMCPY3D stack = {
-            .srcMemoryType = src->on_device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST,
-            .srcHost = src->on_device ? NULL : src->host + src_at,
-            .srcDevice = src->on_device ? src->device + (CUdeviceptr)src_at : 0,
-            .srcPitch = (size_t)layout->src_strides[rows],
-            .srcHeight = (size_t)(layout->src_strides[rows - 1] / layout->src_strides[rows]),
-            .dstMemoryType = dst->on_device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST,
-            .dstHost = dst->on_device ? NULL : dst->host + dst_at,
-            .dstDevice = dst->on_device ? dst->device + (CUdeviceptr)dst_at : 0,
-            .dstPitch = (size_t)layout->dst_strides[rows],
-            .dstHeight = (size_t)(layout->dst_strides[rows - 1] / layout->dst_strides[rows]),
-            .WidthInBytes = layout->itemsize,
-            .Height = (size_t)layout->shape[rows],
-            .Depth = (size_t)layout->shape[rows - 1],
-        };
-        *copy->function = "cuMemcpy3DAsync_v2";
-        return cuda.cuMemcpy3DAsync_v2(&stack, copy->stream);
-    }
-    CUDA_MEMCPY2D plane = {
+    int64_t dst_row = layout->dst_strides[rows], src_row = layout->src_strides[rows];
+    bool stacked = copy->dims == 2;
+    CUDA_MEMCPY3D stack = {
         .srcMemoryType = src->on_device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST,
         .srcHost = src->on_device ? NULL : src->host + src_at,
         .srcDevice = src->on_device ? src->device + (CUdeviceptr)src_at : 0,
-        .srcPitch = (size_t)layout->src_strides[rows],
+        .srcPitch = (size_t)src_row,
+        .srcHeight = stacked ? (size_t)(layout->src_strides[rows - 1] / src_row)
+                             : (size_t)layout->shape[rows],
         .dstMemoryType = dst->on_device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST,
         .dstHost = dst->on_device ? NULL : dst->host + dst_at,
         .dstDevice = dst->on_device ? dst->device + (CUdeviceptr)dst_at : 0,
-        .dstPitch = (size_t)layout->dst_strides[rows],
+        .dstPitch = (size_t)dst_row,
+        .dstHeight = stacked ? (size_t)(layout->dst_strides[rows - 1] / dst_row)
+                             : (size_t)layout->shape[rows],
         .WidthInBytes = layout->itemsize,
         .Height = (size_t)layout->shape[rows],
+        .Depth = stacked ? (size_t)layout->shape[rows - 1] : 1,
     };
-    *copy->function = "cuMemcpy2DAsync_v2";
-    return cuda.cuMemcpy2DAsync_v2(&plane, copy->stream);
+
+    *copy->function = "cuMemcpy3DAsync_v2";
+    return cuda.cuMemcpy3DAsync_v2(&stack, copy->stream);
 }
 
 /* Loops over the dimensions outside those of one driver call. */
@@ -151,10 +140,34 @@ CUresult staging_direct_issue(const struct cudriver_copy_plan *plan, CUstream st
 
 /* ---- transfers ---- */
 
-/* The same of a copy of many runs. */
+/* Queues the copies of bytes [begin, end) of what travels of files, from a block. */
+static CUresult files_issue(const struct cudriver_files *files, const char *block, size_t begin,
+                            size_t end, CUstream stream)
+{
+    const struct cudriver_file_run *last = files->run + files->count, *next;
+    const struct cudriver_file_run *run =
+        staging_item_at(files->run, sizeof *run, files->count, begin);
+    CUresult result = CUDA_SUCCESS;
+    size_t until;
+
+    for (; begin < end && result == CUDA_SUCCESS;
+         block += until - begin, begin = until, run = next) {
+        for (next = run + 1;
+             next < last && (size_t)next->begin < end && next->array == run->array &&
+             next->device - next->begin == run->device - run->begin;
+             next++) { /* lies on the device as it travels */
+        }
+        until = next < last && (size_t)next->begin < end ? (size_t)next->begin : end;
+        result = cuda.cuMemcpyHtoDAsync_v2((CUdeviceptr)run->device + begin - (size_t)run->begin,
+                                           block, until - begin, stream);
+    }
+    return result;
+}
+
+/* staging_part_issue for a copy of many runs: the kernel moves them, as a table says. */
 static CUresult runs_part_issue(struct cudriver_staging_transfer *transfer, size_t part)
 {
-    struct staging_runs *runs = transfer->job.plan.runs;
+    struct staging_runs *runs = transfer->copy.staged.runs;
     struct cudriver_run *first = runs->table + runs->filled, *entry = first;
     CUdeviceptr table = staging_device_address(transfer->place->context, first);
     CUdeviceptr block =
@@ -164,54 +177,57 @@ static CUresult runs_part_issue(struct cudriver_staging_transfer *transfer, size
     if (table == 0 || block == 0) {
         return CUDA_ERROR_NOT_SUPPORTED;
     }
-    staging_box_find(&transfer->job.plan, &transfer->job.parts, part, &begin, &end, NULL);
-    for (const struct staging_run *run = staging_run_at(runs, begin); begin < end;) {
+    staging_box_find(&transfer->copy.staged, &transfer->parts, part, &begin, &end, NULL);
+    for (const struct staging_run *run =
+             staging_item_at(runs->run, sizeof *run, runs->count, begin);
+         begin < end;) {
         size_t bytes = (run[1].begin < end ? run[1].begin : end) - begin;
         uint64_t device = run->device + (begin - run->begin);
         bytes = bytes < TUNING_RUN_STAGED ? bytes : TUNING_RUN_STAGED;
-        entry->dst = transfer->job.plan.up ? device : block;
-        entry->src = transfer->job.plan.up ? block : device;
+        entry->dst = transfer->copy.staged.up ? device : block;
+        entry->src = transfer->copy.staged.up ? block : device;
         entry++->bytes = bytes;
         block += bytes;
         begin += bytes;
         run += begin == run[1].begin;
     }
     runs->filled += (size_t)(entry - first);
-    return staging_runs_launch(transfer->job.kernels, table, (uint64_t)(entry - first),
+    return staging_runs_launch(transfer->kernels, table, (uint64_t)(entry - first),
                                transfer->stream);
 }
 
 CUresult staging_part_issue(struct cudriver_staging_transfer *transfer, size_t part)
 {
-    bool up = transfer->job.plan.up;
-    CUdeviceptr scratch = transfer->blocks.lane->scratch, device = transfer->job.device;
+    bool up = transfer->copy.staged.up;
+    CUdeviceptr device = transfer->copy.device, scratch;
     CUstream stream = transfer->stream;
     struct cudriver_copy_end block = {.host = staging_block(transfer, part)};
-    struct cudriver_copy_end there = {.on_device = true, .device = scratch};
+    struct cudriver_copy_end there = {.on_device = true, .device = device};
     struct cudriver_layout layout;
     CUresult result = CUDA_SUCCESS;
     const char *function;
     size_t begin, end;
 
-    if (transfer->job.plan.runs != NULL) {
+    if (transfer->copy.staged.runs != NULL) {
         return runs_part_issue(transfer, part);
     }
-    staging_box_find(&transfer->job.plan, &transfer->job.parts, part, &begin, &end, &layout);
-    if (transfer->job.kernels == NULL) {
-        there.device = device;
+    staging_box_find(&transfer->copy.staged, &transfer->parts, part, &begin, &end, &layout);
+    if (transfer->copy.staged.files != NULL) {
+        return files_issue(transfer->copy.staged.files, block.host, begin, end, stream);
+    }
+    if (transfer->kernels == NULL) {
         return staging_rows_issue(&layout, up ? &there : &block, up ? &block : &there, stream,
                                   &function);
     }
+    there.device = scratch = transfer->blocks.lane->scratch;
     if (up) {
         result = staging_bytes_issue(&there, 0, &block, 0, end - begin, stream, &function);
     }
     if (result == CUDA_SUCCESS) {
-        result = staging_kernels_launch(transfer->job.kernels, &layout, up ? device : scratch,
+        result = staging_kernels_launch(transfer->kernels, &layout, up ? device : scratch,
                                         up ? scratch : device, stream);
         if (result == CUDA_ERROR_NOT_SUPPORTED) {
-            staging_lock();
             transfer->place->no_kernels = true;
-            staging_unlock();
         }
     }
     if (!up && result == CUDA_SUCCESS) {
@@ -220,81 +236,58 @@ CUresult staging_part_issue(struct cudriver_staging_transfer *transfer, size_t p
     return result;
 }
 
-/* Waits and writes not yet queued: one driver call queues them all. */
-struct queue {
-    struct cudriver_staging_transfer *transfer;
-    CUstreamBatchMemOpParams values[2];
-    unsigned count;
-};
-
-/* Queues them. Notes a refusal, for later copies in this context. */
-static CUresult values_queue(struct queue *queue)
+/* Makes the stream write that it has done `passed` steps, and then wait until `ready` parts are
+ * packed or unpacked; 0: neither. In one call. Notes a refusal, for later copies in this context.
+ */
+static CUresult words_step(struct cudriver_staging_transfer *transfer, size_t passed, size_t ready)
 {
+    const struct staging_lane *lane = transfer->blocks.lane;
+    uint32_t base = transfer->steps.base, value = base + (uint32_t)ready;
+    CUstreamBatchMemOpParams values[2];
+    unsigned count = 0;
     CUresult result = CUDA_SUCCESS;
 
-    if (queue->count > 0) {
-        result =
-            cuda.cuStreamBatchMemOp_v2(queue->transfer->stream, queue->count, queue->values, 0);
+    if (passed > 0) {
+        values[count++].writeValue =
+            (struct CUstreamMemOpWriteValueParams_st){.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32,
+                                                      .address = lane->address + STAGING_WORD,
+                                                      .value = base + (uint32_t)passed};
     }
-    queue->count = 0;
-    if (result == CUDA_ERROR_NOT_SUPPORTED) {
-        staging_lock();
-        queue->transfer->place->no_words = true;
-        staging_unlock();
-    }
-    return result;
-}
-
-/* Makes the stream wait until so many parts are packed or unpacked, if they are not yet. */
-static void ready_await(struct queue *queue, size_t parts)
-{
-    const struct staging_lane *lane = queue->transfer->blocks.lane;
-    uint32_t value = queue->transfer->steps.base + (uint32_t)parts;
-
-    if ((int32_t)(atomic_load_explicit(lane->ready, memory_order_acquire) - value) < 0) {
-        queue->values[queue->count++].waitValue =
+    if (ready > 0 &&
+        (int32_t)(atomic_load_explicit(lane->ready, memory_order_acquire) - value) < 0) {
+        values[count++].waitValue =
             (struct CUstreamMemOpWaitValueParams_st){.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32,
                                                      .address = lane->address,
                                                      .value = value,
                                                      .flags = CU_STREAM_WAIT_VALUE_GEQ};
     }
-}
-
-/* Makes the stream write that it has done so many steps. */
-static void passed_write(struct queue *queue, size_t steps)
-{
-    const struct staging_lane *lane = queue->transfer->blocks.lane;
-
-    queue->values[queue->count++].writeValue = (struct CUstreamMemOpWriteValueParams_st){
-        .operation = CU_STREAM_MEM_OP_WRITE_VALUE_32,
-        .address = lane->address + STAGING_WORD,
-        .value = queue->transfer->steps.base + (uint32_t)steps};
+    if (count > 0) {
+        result = cuda.cuStreamBatchMemOp_v2(transfer->stream, count, values, 0);
+    }
+    if (result == CUDA_ERROR_NOT_SUPPORTED) {
+        transfer->place->no_words = true;
+    }
+    return result;
 }
 
 /* Up, for each part: wait until it is packed, copy it, tell.
  * Down, for each part: wait until its block is unpacked, copy it, tell; then wait for the rest. */
 CUresult staging_words_queue(struct cudriver_staging_transfer *transfer)
 {
-    struct queue queue = {.transfer = transfer};
-    bool up = transfer->job.plan.up;
+    size_t count = transfer->parts.count, blocks = transfer->blocks.count;
+    bool up = transfer->copy.staged.up;
     CUresult result = CUDA_SUCCESS;
 
-    for (size_t part = 0; part < transfer->job.parts.count && result == CUDA_SUCCESS; part++) {
-        if (up) {
-            ready_await(&queue, part + 1);
-        } else if (part >= transfer->blocks.count) {
-            ready_await(&queue, part + 1 - transfer->blocks.count);
-        }
-        result = values_queue(&queue);
+    for (size_t part = 0; part < count && result == CUDA_SUCCESS; part++) {
+        size_t ready = up ? part + 1 : part >= blocks ? part + 1 - blocks : 0;
+        result = words_step(transfer, part, ready);
         if (result == CUDA_SUCCESS) {
             result = staging_part_issue(transfer, part);
         }
-        passed_write(&queue, part + 1);
     }
     if (!up && result == CUDA_SUCCESS) {
-        ready_await(&queue, transfer->job.parts.count);
-        result = values_queue(&queue);
-        passed_write(&queue, transfer->steps.count); /* only then may the blocks be others' */
+        result = words_step(transfer, count, count);
     }
-    return result == CUDA_SUCCESS ? values_queue(&queue) : result;
+    /* Only then may the blocks be others'. */
+    return result == CUDA_SUCCESS ? words_step(transfer, transfer->steps.count, 0) : result;
 }

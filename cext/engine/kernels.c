@@ -108,46 +108,19 @@ int staging_kernels_unit(const struct cudriver_layout *layout, CUdeviceptr dst, 
     return layout->ndim + is_split(layout, unit) > DIMS ? -1 : unit;
 }
 
-/* The dimension with the smallest stride that is not 0; -1: none. */
-static int innermost(const struct cudriver_layout *units, const int64_t *strides)
+/* The dimension in which the source has its smallest stride that is not 0; -1: none. */
+static int source_inner(const struct cudriver_layout *units)
 {
     int best = -1;
 
     for (int d = 0; d < units->ndim; d++) {
-        if (strides[d] != 0 && units->shape[d] > 1 &&
-            (best < 0 || cudriver_magnitude(strides[d]) < cudriver_magnitude(strides[best]))) {
+        if (units->src_strides[d] != 0 &&
+            (best < 0 || cudriver_magnitude(units->src_strides[d]) <
+                             cudriver_magnitude(units->src_strides[best]))) {
             best = d;
         }
     }
     return best;
-}
-
-/* The order of the kernel's dimensions, fastest first: `first` and `second` (-1: none), then the
- * others by rising strides of the destination. */
-static void order_make(const struct cudriver_layout *units, int first, int second, int *order)
-{
-    int count = 0;
-
-    if (first >= 0) {
-        order[count++] = first;
-    }
-    if (second >= 0) {
-        order[count++] = second;
-    }
-    int fixed = count;
-    for (int d = units->ndim - 1; d >= 0; d--) {
-        int at = count;
-        if (d == first || d == second) {
-            continue;
-        }
-        while (at > fixed && cudriver_magnitude(units->dst_strides[d]) <
-                                 cudriver_magnitude(units->dst_strides[order[at - 1]])) {
-            order[at] = order[at - 1];
-            at--;
-        }
-        order[at] = d;
-        count++;
-    }
 }
 
 bool staging_context_has_kernels(CUcontext context)
@@ -177,20 +150,19 @@ CUresult staging_place_module(struct staging_place *place, int unit,
 {
     struct staging_kernels *loaded;
     CUresult result;
-    bool none;
 
+    if (place->no_kernels) {
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
     staging_lock();
     *kernels = place->kernels[unit];
-    none = place->no_kernels;
     staging_unlock();
-    if (none || *kernels != NULL) {
-        return none ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
+    if (*kernels != NULL) {
+        return CUDA_SUCCESS;
     }
     result = kernels_load(unit, &loaded);
     if (result != CUDA_SUCCESS) {
-        staging_lock();
         place->no_kernels |= is_final(result);
-        staging_unlock();
         return is_final(result) ? CUDA_ERROR_NOT_SUPPORTED : result;
     }
     staging_lock();
@@ -223,28 +195,26 @@ CUresult staging_runs_launch(const struct staging_kernels *kernels, CUdeviceptr 
                                1, 1, THREADS, 1, 1, 0, stream, parameters, NULL);
 }
 
-/* Launches a kernel for items of the kernels' size. */
+/* Launches a kernel for items of the kernels' size. The layout is sorted by the destination. */
 static CUresult units_launch(const struct staging_kernels *kernels,
                              const struct cudriver_layout *units, CUdeviceptr dst, CUdeviceptr src,
                              CUstream stream)
 {
     uint64_t values[3 + 3 * DIMS];
     void *parameters[3 + 3 * DIMS];
-    int order[DIMS];
     uint64_t count = 1;
+    int x = units->ndim - 1, y = source_inner(units);
+    bool tiled = y >= 0 && x != y && units->shape[x] >= TILE / 2 && units->shape[y] >= TILE / 2;
 
-    int x = innermost(units, units->dst_strides), y = innermost(units, units->src_strides);
-    bool tiled =
-        x >= 0 && y >= 0 && x != y && units->shape[x] >= TILE / 2 && units->shape[y] >= TILE / 2;
-    order_make(units, tiled ? x : -1, tiled ? y : -1, order);
-
-    for (int i = 0; i < DIMS; i++) {
-        int to = DIMS - 1 - i;
-        bool used = i < units->ndim;
-        values[3 + to] = used ? (uint64_t)units->shape[order[i]] : 1;
-        values[3 + DIMS + to] = used ? (uint64_t)units->dst_strides[order[i]] : 0;
-        values[3 + 2 * DIMS + to] = used ? (uint64_t)units->src_strides[order[i]] : 0;
+    for (int to = DIMS - 1, next = x; to >= 0; to--) { /* the innermost is the last; then y */
+        bool second = tiled && to == DIMS - 2;
+        next -= tiled && !second && next == y;
+        int d = second ? y : next;
+        values[3 + to] = d >= 0 ? (uint64_t)units->shape[d] : 1;
+        values[3 + DIMS + to] = d >= 0 ? (uint64_t)units->dst_strides[d] : 0;
+        values[3 + 2 * DIMS + to] = d >= 0 ? (uint64_t)units->src_strides[d] : 0;
         count *= values[3 + to];
+        next -= !second;
     }
     values[0] = dst + (CUdeviceptr)units->dst_offset;
     values[1] = src + (CUdeviceptr)units->src_offset;
@@ -272,10 +242,10 @@ CUresult staging_kernels_launch(const struct staging_kernels *kernels,
 {
     struct cudriver_layout units = *layout;
 
-    units.itemsize = (size_t)1 << kernels->unit;
-    if (is_split(layout, kernels->unit)) {
-        units.shape[units.ndim] = (int64_t)(layout->itemsize >> kernels->unit);
-        units.dst_strides[units.ndim] = units.src_strides[units.ndim] = (int64_t)units.itemsize;
+    cudriver_layout_simplify(&units, true);
+    if (is_split(&units, kernels->unit)) {
+        units.shape[units.ndim] = (int64_t)(units.itemsize >> kernels->unit);
+        units.dst_strides[units.ndim] = units.src_strides[units.ndim] = (int64_t)1 << kernels->unit;
         units.ndim++;
     }
     return units_launch(kernels, &units, dst, src, stream);

@@ -167,6 +167,20 @@ size_t cudriver_layout_simplify(struct cudriver_layout *layout, bool by_dst)
     return cudriver_layout_bytes(layout);
 }
 
+void cudriver_layout_pack(struct cudriver_layout *layout, bool dst)
+{
+    int64_t stride = (int64_t)layout->itemsize;
+
+    for (int d = layout->ndim - 1; d >= 0; d--) {
+        (dst ? layout->dst_strides : layout->src_strides)[d] = stride;
+        stride = times(stride, layout->shape[d]);
+    }
+    *(dst ? &layout->dst_offset : &layout->src_offset) = 0;
+    if (layout->ndim > 0) {
+        layout_merge(layout);
+    }
+}
+
 /* ---- loops ---- */
 
 /* Inlined with a constant `size`, and constant strides where they are known, so that the compiler
@@ -273,74 +287,43 @@ static void rows_copy(size_t size, struct axis outer, struct axis inner, char *d
     }
 }
 
-/* Copies a plane whose sides disagree about the inner dimension, tile by tile, so that the cache
- * lines of one side are used up before they are evicted. */
-static void tiles_copy(size_t size, struct axis outer, struct axis inner, char *dst,
-                       const char *src)
+static int64_t least(int64_t a, int64_t b)
 {
-    int64_t wide = size >= TUNING_TILE_BYTES ? 1 : (int64_t)(TUNING_TILE_BYTES / size);
-    int64_t edge = wide > TUNING_TILE_RUNS ? TUNING_TILE_RUNS : wide < 8 ? 8 : wide;
-
-    for (int64_t i = 0; i < outer.count; i += edge) {
-        struct axis rows = outer;
-        rows.count = outer.count - i < edge ? outer.count - i : edge;
-        for (int64_t j = 0; j < inner.count; j += edge) {
-            struct axis columns = inner;
-            columns.count = inner.count - j < edge ? inner.count - j : edge;
-            rows_copy(size, rows, columns, dst + i * outer.dst + j * inner.dst,
-                      src + i * outer.src + j * inner.src);
-        }
-    }
+    return a < b ? a : b;
 }
 
-/* Copies a plane with few runs a row: the outer dimension, in long stretches, becomes the row. */
-static void thin_copy(size_t size, struct axis outer, struct axis inner, char *dst, const char *src)
-{
-    for (int64_t i = 0; i < outer.count; i += TUNING_SWAPPED_ROW) {
-        struct axis part = outer;
-        part.count = outer.count - i < TUNING_SWAPPED_ROW ? outer.count - i : TUNING_SWAPPED_ROW;
-        rows_copy(size, inner, part, dst + i * outer.dst, src + i * outer.src);
-    }
-}
-
+/* Copies a plane. If the sides disagree about the inner dimension, tile by tile, so that the cache
+ * lines of one side are used up before they are evicted. With few runs a row, the outer dimension,
+ * in long stretches, becomes the row. */
 static void plane_copy(size_t size, struct axis outer, struct axis inner, char *dst,
                        const char *src)
 {
-    if (inner.count < TUNING_SHORT_ROW && outer.count > inner.count && size <= 16) {
-        thin_copy(size, outer, inner, dst, src);
-        return;
-    }
-    uint64_t dst_outer = cudriver_magnitude(outer.dst), dst_inner = cudriver_magnitude(inner.dst);
-    uint64_t src_outer = cudriver_magnitude(outer.src), src_inner = cudriver_magnitude(inner.src);
-    bool dst_agrees = dst_inner <= dst_outer, src_agrees = src_inner <= src_outer;
+    bool thin = inner.count < TUNING_SHORT_ROW && outer.count > inner.count && size <= 16;
+    bool agree = (cudriver_magnitude(inner.dst) <= cudriver_magnitude(outer.dst)) ==
+                 (cudriver_magnitude(inner.src) <= cudriver_magnitude(outer.src));
+    int64_t high = outer.count, wide = inner.count;
 
-    if (size < TUNING_TILE_BYTES && dst_agrees != src_agrees && outer.count >= TUNING_SHORT_ROW) {
-        tiles_copy(size, outer, inner, dst, src);
-    } else if (!dst_agrees && !src_agrees) {
-        rows_copy(size, inner, outer, dst, src);
-    } else {
-        rows_copy(size, outer, inner, dst, src);
+    if (thin) {
+        high = TUNING_SWAPPED_ROW;
+    } else if (!agree && size < TUNING_TILE_BYTES && outer.count >= TUNING_SHORT_ROW) {
+        wide = least((int64_t)(TUNING_TILE_BYTES / size), TUNING_TILE_RUNS);
+        high = wide = wide < 8 ? 8 : wide;
+    }
+    for (int64_t i = 0; i < outer.count; i += high) {
+        struct axis rows = outer;
+        rows.count = least(high, outer.count - i);
+        for (int64_t j = 0; j < inner.count; j += wide) {
+            struct axis columns = inner;
+            columns.count = least(wide, inner.count - j);
+            rows_copy(size, thin ? columns : rows, thin ? rows : columns,
+                      dst + i * outer.dst + j * inner.dst, src + i * outer.src + j * inner.src);
+        }
     }
 }
 
 static struct axis axis_of(const struct cudriver_layout *layout, int d)
 {
     return (struct axis){layout->shape[d], layout->dst_strides[d], layout->src_strides[d]};
-}
-
-/* The dimension with the smallest source stride, if it is not among the last two: it and the
- * innermost one make the plane to tile. Else -1. */
-static int transposed_with(const struct cudriver_layout *layout, int from)
-{
-    int last = layout->ndim - 1, best = last;
-
-    for (int d = last - 1; d >= from; d--) { /* of equal ones the innermost */
-        if (cudriver_magnitude(layout->src_strides[d]) <
-            cudriver_magnitude(layout->src_strides[best])) {
-            best = d;
-        }
-    }
-    return best < last - 1 ? best : -1;
 }
 
 /* Copies `count` entries of dimension `d`, with all dimensions inside it. */
@@ -358,46 +341,30 @@ static void block_copy(const struct cudriver_layout *layout, int d, int64_t coun
         plane_copy(layout->itemsize, outer, axis_of(layout, d + 1), dst, src);
         return;
     }
-    if (transposed_with(layout, d) == d && layout->itemsize < TUNING_TILE_BYTES) {
-        /* Within a whole block the order does not matter: move this dimension next to the
-         * innermost. */
-        struct cudriver_layout inner;
-        inner.ndim = layout->ndim - d;
-        inner.itemsize = layout->itemsize;
-        for (int e = 0; e < inner.ndim; e++) {
-            int from = e == inner.ndim - 1 ? layout->ndim - 1 : e == inner.ndim - 2 ? d : d + 1 + e;
-            struct axis axis = axis_of(layout, from);
-            inner.shape[e] = from == d ? count : axis.count;
-            inner.dst_strides[e] = axis.dst;
-            inner.src_strides[e] = axis.src;
-        }
-        block_copy(&inner, 0, inner.shape[0], dst, src);
-        return;
-    }
     for (int64_t i = 0; i < count; i++) {
         block_copy(layout, d + 1, layout->shape[d + 1], dst + i * outer.dst, src + i * outer.src);
     }
 }
 
-/* Copies runs [first, last) of the dimensions from `d` inwards; first < last. */
+/* Copies bytes [begin, end) of the dimensions from `d` inwards; begin < end. */
 static void range_copy(const struct cudriver_layout *layout, int d, char *dst, const char *src,
-                       size_t first, size_t last)
+                       size_t begin, size_t end)
 {
     if (d == layout->ndim) {
-        memcpy(dst, src, layout->itemsize);
+        memcpy(dst + begin, src + begin, end - begin);
         return;
     }
-    size_t below = 1;
+    size_t inside = layout->itemsize;
     for (int e = d + 1; e < layout->ndim; e++) {
-        below = saturating_product(below, (size_t)layout->shape[e]);
+        inside = saturating_product(inside, (size_t)layout->shape[e]);
     }
-    size_t from = first / below, to = last / below;
+    size_t from = begin / inside, to = end / inside;
     struct axis axis = axis_of(layout, d);
 
-    if (first % below != 0) {
-        size_t stop = from == to ? last % below : below;
+    if (begin % inside != 0) {
+        size_t stop = from == to ? end % inside : inside;
         range_copy(layout, d + 1, dst + times((int64_t)from, axis.dst),
-                   src + times((int64_t)from, axis.src), first % below, stop);
+                   src + times((int64_t)from, axis.src), begin % inside, stop);
         if (from == to) {
             return;
         }
@@ -407,85 +374,18 @@ static void range_copy(const struct cudriver_layout *layout, int d, char *dst, c
         block_copy(layout, d, (int64_t)(to - from), dst + times((int64_t)from, axis.dst),
                    src + times((int64_t)from, axis.src));
     }
-    if (last % below != 0) {
+    if (end % inside != 0) {
         range_copy(layout, d + 1, dst + times((int64_t)to, axis.dst),
-                   src + times((int64_t)to, axis.src), 0, last % below);
+                   src + times((int64_t)to, axis.src), 0, end % inside);
     }
 }
 
-/* Moves both pointers to run number `run`. */
-static void run_find(const struct cudriver_layout *layout, size_t run, char **dst, const char **src)
+void cudriver_layout_copy(const struct cudriver_layout *layout, char *dst, const char *src,
+                          size_t begin, size_t end)
 {
-    for (int d = layout->ndim - 1; d >= 0; d--) {
-        int64_t index = (int64_t)(run % (size_t)layout->shape[d]);
-        *dst += times(index, layout->dst_strides[d]);
-        *src += times(index, layout->src_strides[d]);
-        run /= (size_t)layout->shape[d];
+    if (begin < end) {
+        range_copy(layout, 0, dst + layout->dst_offset, src + layout->src_offset, begin, end);
     }
-}
-
-static void part_copy(const struct cudriver_layout *layout, char *dst, const char *src,
-                      size_t begin, size_t end)
-{
-    size_t size = layout->itemsize;
-    size_t first = begin / size, last = end / size;
-
-    if (begin % size != 0) {
-        size_t stop = first == last ? end % size : size;
-        char *to = dst;
-        const char *from = src;
-        run_find(layout, first, &to, &from);
-        memcpy(to + begin % size, from + begin % size, stop - begin % size);
-        if (first == last) {
-            return;
-        }
-        first++;
-    }
-    if (last > first) {
-        range_copy(layout, 0, dst, src, first, last);
-    }
-    if (end % size != 0) {
-        run_find(layout, last, &dst, &src);
-        memcpy(dst, src, end % size);
-    }
-}
-
-void cudriver_layout_pack(struct cudriver_layout *layout, bool dst)
-{
-    int64_t stride = (int64_t)layout->itemsize;
-
-    for (int d = layout->ndim - 1; d >= 0; d--) {
-        (dst ? layout->dst_strides : layout->src_strides)[d] = stride;
-        stride = times(stride, layout->shape[d]);
-    }
-    *(dst ? &layout->dst_offset : &layout->src_offset) = 0;
-}
-
-void cudriver_layout_copy_part(const struct cudriver_layout *layout, char *dst, bool packed_dst,
-                               const char *src, bool packed_src, size_t begin, size_t end)
-{
-    struct cudriver_layout walk;
-
-    if (begin >= end || cudriver_layout_bytes(layout) == 0) {
-        return;
-    }
-    walk.ndim = layout->ndim;
-    walk.itemsize = layout->itemsize;
-    for (int d = 0; d < layout->ndim; d++) {
-        walk.shape[d] = layout->shape[d];
-        walk.dst_strides[d] = layout->dst_strides[d];
-        walk.src_strides[d] = layout->src_strides[d];
-    }
-    if (packed_dst) {
-        cudriver_layout_pack(&walk, true);
-    }
-    if (packed_src) {
-        cudriver_layout_pack(&walk, false);
-    }
-    layout_merge(&walk);
-    dst += packed_dst ? -(int64_t)begin : layout->dst_offset;
-    src += packed_src ? -(int64_t)begin : layout->src_offset;
-    part_copy(&walk, dst, src, begin, end);
 }
 
 void cudriver_layout_extent(const struct cudriver_layout *layout, bool of_dst, int64_t *low,

@@ -39,7 +39,8 @@ static inline uint64_t cudriver_magnitude(int64_t value)
  */
 size_t cudriver_layout_simplify(struct cudriver_layout *layout, bool by_dst);
 
-/* Makes one side dense, from its pointer on, in the order of the walk. */
+/* Makes one side dense, from its pointer on, in the order of the walk, and merges what that lets.
+ */
 void cudriver_layout_pack(struct cudriver_layout *layout, bool dst);
 
 /* The number of bytes that a layout moves: 0 if it is empty, SIZE_MAX if it overflows size_t. */
@@ -47,13 +48,11 @@ size_t cudriver_layout_bytes(const struct cudriver_layout *layout);
 
 /*
  * Copies bytes [begin, end) of a layout, counted in the order of its walk, in the calling thread.
- * So several threads can share one copy. dst and src do not overlap.
- *
- * `packed_dst` or `packed_src`: that side is dense, and its pointer is where byte `begin` lies (a
- * slot that holds only this part).
+ * So several threads can share one copy. dst and src do not overlap. Of a packed side only these
+ * bytes need to be there.
  */
-void cudriver_layout_copy_part(const struct cudriver_layout *layout, char *dst, bool packed_dst,
-                               const char *src, bool packed_src, size_t begin, size_t end);
+void cudriver_layout_copy(const struct cudriver_layout *layout, char *dst, const char *src,
+                          size_t begin, size_t end);
 
 /* The lowest byte that one side touches, and one past the highest, relative to its pointer. */
 void cudriver_layout_extent(const struct cudriver_layout *layout, bool of_dst, int64_t *low,

@@ -38,22 +38,24 @@ struct piece {
 
 char *staging_block(const struct cudriver_staging_transfer *transfer, size_t part)
 {
-    return transfer->blocks.memory + part % transfer->blocks.count * transfer->job.parts.largest;
+    return transfer->blocks.memory + part % transfer->blocks.count * transfer->parts.largest;
 }
 
-/* Locked. */
-static void transfer_unlist(struct cudriver_staging_transfer *transfer)
+/* Locked. False: it is not in the list. */
+static bool transfer_unlist(struct cudriver_staging_transfer *transfer)
 {
     struct cudriver_staging_transfer **link = &staging.packing;
 
     while (*link != NULL && *link != transfer) {
         link = &(*link)->next;
     }
-    if (*link != NULL) {
-        *link = transfer->next;
-        staging.wanted -= transfer->packers;
-        staging.words -= transfer->words;
+    if (*link == NULL) {
+        return false;
     }
+    *link = transfer->next;
+    staging.wanted -= transfer->packers;
+    staging.words -= transfer->words;
+    return true;
 }
 
 void staging_runs_drop(struct staging_runs *runs)
@@ -69,8 +71,8 @@ void staging_runs_drop(struct staging_runs *runs)
 void staging_transfer_drop(struct cudriver_staging_transfer *transfer)
 {
     if (--transfer->references == 0) {
-        if (transfer->job.plan.runs != NULL) {
-            staging_runs_drop(transfer->job.plan.runs);
+        if (transfer->copy.staged.runs != NULL) {
+            staging_runs_drop(transfer->copy.staged.runs);
         }
         free(transfer);
     }
@@ -93,15 +95,15 @@ void staging_transfer_end(struct cudriver_staging_transfer *transfer, CUresult r
     if (transfer->over) {
         return;
     }
-    if (transfer->at.moved < transfer->job.parts.count) {
+    if (transfer->at.moved < transfer->parts.count) {
         staging_pack_stop(transfer);
     }
     transfer->over = true;
     transfer->result = result;
     if (lost) {
         transfer->blocks.lane->lost = true;
-        if (transfer->job.plan.runs != NULL) {
-            transfer->job.plan.runs->table = NULL; /* given up too */
+        if (transfer->copy.staged.runs != NULL) {
+            transfer->copy.staged.runs->table = NULL; /* given up too */
         }
     } else {
         transfer->blocks.lane->users--;
@@ -124,7 +126,7 @@ static bool words_ended(struct cudriver_staging_transfer *transfer)
     transfer->stopped |= staging.stopping || transfer->over;
     quiet = transfer->stopped && transfer->at.moving == 0 && (passed >= 0 || transfer->over);
     if (quiet) {
-        words_publish(transfer, transfer->job.parts.count);
+        words_publish(transfer, transfer->parts.count);
     }
     if (!(quiet && transfer->blocks.lane->lost) && passed < (int32_t)transfer->steps.count) {
         return false;
@@ -144,18 +146,19 @@ static bool piece_take(struct cudriver_staging_transfer *transfer, struct piece 
     if (transfer->words) { /* the stream tells how far it is; no parts while an earlier copy has the
                               lane */
         int32_t passed = words_passed(transfer);
-        released =
-            passed < 0 ? 0 : (size_t)passed + (transfer->job.plan.up ? transfer->blocks.count : 0);
+        released = passed < 0
+                       ? 0
+                       : (size_t)passed + (transfer->copy.staged.up ? transfer->blocks.count : 0);
     }
-    if (part == transfer->job.parts.count || transfer->stopped || staging.stopping ||
+    if (part == transfer->parts.count || transfer->stopped || staging.stopping ||
         part >= released) {
         return false;
     }
     *piece = (struct piece){transfer, part, transfer->at.taken, transfer->at.until};
     if (piece->begin == piece->end) { /* not begun */
         size_t share;
-        staging_box_find(&transfer->job.plan, &transfer->job.parts, part, &piece->begin,
-                         &piece->end, NULL);
+        staging_box_find(&transfer->copy.staged, &transfer->parts, part, &piece->begin, &piece->end,
+                         NULL);
         share = ((piece->end - piece->begin) / 8 + 4095) / 4096 * 4096;
         transfer->at.share = share < TUNING_SHARE_LEAST  ? TUNING_SHARE_LEAST
                              : share > TUNING_SHARE_MOST ? TUNING_SHARE_MOST
@@ -169,7 +172,7 @@ static bool piece_take(struct cudriver_staging_transfer *transfer, struct piece 
     transfer->at.taken = piece->end;
     if (piece->end == transfer->at.until) {
         transfer->at.taking++;
-        if (transfer->at.taking == transfer->job.parts.count && !transfer->words) {
+        if (transfer->at.taking == transfer->parts.count && !transfer->words) {
             transfer_unlist(transfer);
         }
     }
@@ -218,21 +221,14 @@ static void bytes_move(const struct staging_plan *plan, char *block, char *host,
     }
 }
 
-const struct staging_run *staging_run_at(const struct staging_runs *runs, size_t byte)
-{
-    size_t low = 0, high = runs->count;
-
-    while (high - low > 1) {
-        size_t middle = low + (high - low) / 2;
-        *(runs->run[middle].begin <= byte ? &low : &high) = middle;
-    }
-    return &runs->run[low];
-}
-
 /* Bytes [begin, end) of a copy of many runs. */
 static void runs_move(const struct staging_plan *plan, char *block, size_t begin, size_t end)
 {
-    for (const struct staging_run *run = staging_run_at(plan->runs, begin); begin < end; run++) {
+    const struct staging_runs *runs = plan->runs;
+
+    for (const struct staging_run *run =
+             staging_item_at(runs->run, sizeof *run, runs->count, begin);
+         begin < end; run++) {
         size_t bytes = (run[1].begin < end ? run[1].begin : end) - begin;
         bytes_move(plan, block, run->host + (begin - run->begin), bytes);
         block += bytes;
@@ -240,27 +236,26 @@ static void runs_move(const struct staging_plan *plan, char *block, size_t begin
     }
 }
 
-static void piece_move(const struct piece *piece)
+void staging_part_move(const struct cudriver_staging_transfer *transfer, size_t part, size_t begin,
+                       size_t end)
 {
-    const struct cudriver_staging_transfer *transfer = piece->transfer;
-    const struct staging_plan *plan = &transfer->job.plan;
-    size_t begin, end;
+    const struct staging_plan *plan = &transfer->copy.staged;
+    char *host = transfer->copy.host;
+    size_t first, last;
 
-    staging_box_find(plan, &transfer->job.parts, piece->part, &begin, &end, NULL);
-    char *block = staging_block(transfer, piece->part) + (piece->begin - begin);
-    if (plan->runs != NULL) {
-        runs_move(plan, block, piece->begin, piece->end);
-        return;
+    staging_box_find(plan, &transfer->parts, part, &first, &last, NULL);
+    char *block = staging_block(transfer, part) - first;
+    if (plan->files != NULL) {
+        staging_files_read(plan->files, block + begin, begin, end);
+    } else if (plan->runs != NULL) {
+        runs_move(plan, block + begin, begin, end);
+    } else if (plan->walk.ndim == 0) {
+        host += plan->up ? plan->walk.src_offset : plan->walk.dst_offset;
+        bytes_move(plan, block + begin, host + begin, end - begin);
+    } else {
+        cudriver_layout_copy(&plan->walk, plan->up ? block : host, plan->up ? host : block, begin,
+                             end);
     }
-    if (!plan->host_dense) {
-        cudriver_layout_copy_part(&plan->walk, plan->up ? block : transfer->job.host, plan->up,
-                                  plan->up ? transfer->job.host : block, !plan->up, piece->begin,
-                                  piece->end);
-        return;
-    }
-    char *host = transfer->job.host + piece->begin +
-                 (plan->up ? plan->walk.src_offset : plan->walk.dst_offset);
-    bytes_move(plan, block, host, piece->end - piece->begin);
 }
 
 /* Locked; releases the lock meanwhile. */
@@ -270,7 +265,7 @@ static void piece_do(const struct piece *piece)
     size_t moved;
 
     staging_unlock();
-    piece_move(piece);
+    staging_part_move(transfer, piece->part, piece->begin, piece->end);
     staging_lock();
     transfer->at.left[piece->part % transfer->blocks.count] -= piece->end - piece->begin;
     moved = transfer->at.moved;
@@ -313,31 +308,47 @@ static void threads_wake(int most)
     staging_threads_call(lacking < most ? lacking : most);
 }
 
-/* Locked. Takes the next piece, from each transfer in turn; ends those that are through. */
-static bool piece_find(struct piece *piece)
-{
-    struct cudriver_staging_transfer **link = &staging.packing;
+#define EVERY_NODE CUDRIVER_NODES
 
-    while (*link != NULL) {
-        struct cudriver_staging_transfer *transfer = *link;
+/* Locked. Takes the next piece of the first transfer that has one, those of a NUMA node before the
+ * others; ends those that are through. */
+static bool piece_find(struct piece *piece, int node)
+{
+    struct cudriver_staging_transfer *transfer = staging.packing, *next;
+    bool skipped = false;
+
+    for (; transfer != NULL; transfer = next) {
+        next = transfer->next;
         if (transfer->words && words_ended(transfer)) {
-            continue; /* *link is the next one */
-        }
-        if (!piece_take(transfer, piece)) {
-            link = &transfer->next;
             continue;
         }
-        if (*link == transfer && transfer->next != NULL) { /* listed yet: to the end */
-            *link = transfer->next;
-            while (*link != NULL) {
-                link = &(*link)->next;
-            }
-            *link = transfer;
-            transfer->next = NULL;
+        if (node != EVERY_NODE && transfer->node != node) {
+            skipped = true;
+        } else if (piece_take(transfer, piece)) {
+            return true;
         }
-        return true;
     }
-    return false;
+    return skipped && piece_find(piece, EVERY_NODE);
+}
+
+/* On which node's processors a packing thread runs, and how many pieces it has moved there. */
+struct station {
+    int node;
+    int pieces;
+};
+
+/* Locked; releases the lock if the thread has to go elsewhere. */
+static void thread_go(struct station *station, const struct piece *piece)
+{
+    int node = piece->transfer->node;
+
+    station->pieces = station->pieces < TUNING_STAY ? station->pieces + 1 : 0;
+    if (node != station->node) {
+        *station = (struct station){node, 1};
+        staging_unlock();
+        cudriver_hostmem_go(node);
+        staging_lock();
+    }
 }
 
 /* What a packing thread without work waits by. */
@@ -367,7 +378,7 @@ static void thread_rest(struct rest *rest)
     staging.watched |= watch;
     staging_unlock();
     if (!linger) {
-        staging_nap(rest->nap);
+        platform_nap(rest->nap);
         rest->nap = rest->nap * 3 / 2 < TUNING_NAP_MOST_NS ? rest->nap * 3 / 2 : TUNING_NAP_MOST_NS;
     } else {
         do {
@@ -385,15 +396,16 @@ static void thread_rest(struct rest *rest)
 static void *thread_main(void *unused)
 {
     struct rest rest = {platform_nanoseconds(), TUNING_NAP_NS};
+    struct station station = {CUDRIVER_NODE_ANY, 0};
     struct piece piece;
 
     (void)unused;
     platform_thread_name("cudriver-pack");
-    platform_nap_precisely();
     staging_lock();
     for (;;) {
-        if (piece_find(&piece)) {
+        if (piece_find(&piece, station.pieces < TUNING_STAY ? station.node : EVERY_NODE)) {
             threads_wake(TUNING_CALLED); /* perhaps there is another piece */
+            thread_go(&station, &piece);
             piece_do(&piece);
             rest = (struct rest){platform_nanoseconds(), TUNING_NAP_NS};
         } else if (staging.stopping && staging.users == 0) {
@@ -411,6 +423,14 @@ static void *thread_main(void *unused)
 
 /* ---- for those who give the threads work ---- */
 
+/* Locked. Starts as many threads as should be awake. */
+static void threads_start(void)
+{
+    while (staging.threads < threads_allowed() && platform_thread_start(thread_main, NULL)) {
+        staging.threads++;
+    }
+}
+
 void staging_pack_expect(int threads)
 {
     staging_lock();
@@ -425,9 +445,7 @@ bool staging_pack_ensure(void)
     bool one;
 
     staging_lock();
-    while (staging.threads < threads_allowed() && platform_thread_start(thread_main, NULL)) {
-        staging.threads++;
-    }
+    threads_start();
     one = staging.threads > 0;
     staging_unlock();
     return one;
@@ -454,9 +472,7 @@ void staging_pack_list(struct cudriver_staging_transfer *transfer)
     staging.wanted += transfer->packers;
     staging.words += transfer->words;
     atomic_fetch_add_explicit(&staging.news, 1, memory_order_release);
-    while (staging.threads < threads_allowed() && platform_thread_start(thread_main, NULL)) {
-        staging.threads++;
-    }
+    threads_start();
     /* An asynchronous call returns at once: one thread, and one that may be napping, wake the rest.
      */
     threads_wake(transfer->words ? 2 : TUNING_CALLED);
@@ -466,8 +482,7 @@ void staging_pack_release(struct cudriver_staging_transfer *transfer, size_t par
 {
     staging_pack_list(transfer);
     if (parts > transfer->at.released) {
-        transfer->at.released =
-            parts < transfer->job.parts.count ? parts : transfer->job.parts.count;
+        transfer->at.released = parts < transfer->parts.count ? parts : transfer->parts.count;
         if (transfer->packers > 0) {
             atomic_fetch_add_explicit(&staging.news, 1, memory_order_release);
             threads_wake(TUNING_CALLED);
@@ -486,36 +501,12 @@ bool staging_pack_help(struct cudriver_staging_transfer *transfer)
     return took;
 }
 
-void staging_pack_wait(struct cudriver_staging_transfer *transfer, size_t parts)
-{
-    unsigned long long until = platform_nanoseconds() + TUNING_SPIN_NS;
-
-    while (transfer->at.moved < parts && !transfer->stopped && !staging.stopping) {
-        if (staging_pack_help(transfer)) {
-            continue;
-        }
-        if (platform_nanoseconds() < until) {
-            staging_unlock();
-            look_away();
-            staging_lock();
-        } else {
-            staging_change_wait(STAGING_POLL_NS);
-        }
-    }
-}
-
 void staging_pack_close(struct cudriver_staging_transfer *transfer)
 {
-    struct cudriver_staging_transfer *listed = staging.packing;
-
-    words_publish(transfer, transfer->job.parts.count);
+    words_publish(transfer, transfer->parts.count);
     atomic_store(transfer->blocks.lane->passed,
                  transfer->steps.base + (uint32_t)transfer->steps.count);
-    while (listed != NULL && listed != transfer) {
-        listed = listed->next;
-    }
-    if (listed != NULL) {
-        transfer_unlist(transfer);
+    if (transfer_unlist(transfer)) {
         staging_transfer_drop(transfer); /* not the last reference: the caller has one */
     }
 }

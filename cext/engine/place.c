@@ -12,34 +12,52 @@
 /* ns until a copy that its stream has passed is given up. */
 #define LATE_NS 2000000000ull
 
+CUresult staging_slot_get(size_t bytes, void **slot)
+{
+    bool zeroed;
+
+    *slot = cudriver_hostmem_try_alloc(bytes, CUDRIVER_NODE_POLICY);
+    return *slot != NULL
+               ? CUDA_SUCCESS
+               : cudriver_hostmem_alloc(bytes, SIZE_MAX, CUDRIVER_NODE_POLICY, slot, &zeroed);
+}
+
 /* ---- lanes ---- */
 
-/* Frees a list of lanes; those in use are given up. `current`: their context is current, so that
- * their streams are destroyed. `all`: frees device memory too, which waits for the device. */
-static void lanes_free(struct staging_lane *lanes, bool current, bool all)
+/* Frees what a place has; lanes in use are given up. `current`: its context is; else it is gone,
+ * and the driver's objects with it. `all`: device memory and kernels too, which waits for the
+ * device. */
+static void place_clear(struct staging_place *place, bool current, bool all)
 {
-    while (lanes != NULL) {
-        struct staging_lane *next = lanes->next;
-        if (lanes->users > 0) { /* a stream may still use it: given up */
-            lanes->lost = true;
-            lanes->next = NULL;
-            lanes = next;
+    struct staging_lane *lane = place->lanes, *next;
+
+    for (int i = 0; i < STAGING_MODULES; i++) {
+        if (current && all) {
+            staging_kernels_unload(place->kernels[i]);
+        } else {
+            free(place->kernels[i]);
+        }
+    }
+    for (; lane != NULL; lane = next) {
+        next = lane->next;
+        if (lane->users > 0) { /* a stream may still use it */
+            lane->lost = true;
+            lane->next = NULL;
             continue;
         }
-        if (all && lanes->scratch != 0) {
-            cuda.cuMemFree_v2(lanes->scratch);
+        if (current && all && lane->scratch != 0) {
+            cuda.cuMemFree_v2(lane->scratch);
         }
-        for (int i = 0; current && i < STAGING_BLOCKS_MOST && lanes->copied[i] != NULL; i++) {
-            cuda.cuEventDestroy_v2(lanes->copied[i]);
+        for (int i = 0; current && i < STAGING_BLOCKS_MOST && lane->copied[i] != NULL; i++) {
+            cuda.cuEventDestroy_v2(lane->copied[i]);
         }
-        if (current && lanes->own != NULL) {
-            cuda.cuStreamDestroy_v2(lanes->own);
+        if (current && lane->own != NULL) {
+            cuda.cuStreamDestroy_v2(lane->own);
         }
-        if (lanes->block != NULL) {
-            cudriver_hostmem_free(lanes->block);
+        if (lane->block != NULL) {
+            cudriver_hostmem_free(lane->block);
         }
-        free(lanes);
-        lanes = next;
+        free(lane);
     }
 }
 
@@ -87,7 +105,7 @@ static CUresult lane_make(size_t bytes, size_t scratch, bool own, struct staging
         result = own ? lane_stream(lane) : lane_words(lane);
     }
     if (result != CUDA_SUCCESS) {
-        lanes_free(lane, true, true);
+        place_clear(&(struct staging_place){.lanes = lane}, true, true);
         return result;
     }
     *made = lane;
@@ -122,7 +140,7 @@ static struct staging_lane *lane_find(const struct staging_place *place, unsigne
 CUresult staging_lane_get(struct cudriver_staging_transfer *transfer, size_t bytes, size_t scratch)
 {
     struct staging_place *place = transfer->place;
-    bool own = transfer->own, up = transfer->job.plan.up;
+    bool own = transfer->own, up = transfer->copy.staged.up;
     size_t wanted = bytes < TUNING_LANE_LEAST ? TUNING_LANE_LEAST : bytes;
     unsigned long long stream = NO_ID;
     struct staging_lane *found;
@@ -164,7 +182,7 @@ CUresult staging_lane_get(struct cudriver_staging_transfer *transfer, size_t byt
         transfer->blocks.memory = found->block + STAGING_WORDS + at;
         transfer->stream = own ? found->own : transfer->stream;
         transfer->steps.base = found->issued;
-        transfer->steps.count = transfer->job.parts.count + !up;
+        transfer->steps.count = transfer->parts.count + !up;
         found->issued += transfer->words ? (uint32_t)transfer->steps.count : 0;
     }
     staging_unlock();
@@ -195,29 +213,6 @@ static bool place_is_used(const struct staging_place *place, bool calls)
     return used;
 }
 
-/* Frees lanes and kernels, which are in no place any more. `current`: their context is; else it is
- * gone, and the driver's objects with it. `all`: device memory and kernels too, which waits for the
- * device. */
-static void things_free(struct staging_lane *lanes,
-                        struct staging_kernels *kernels[STAGING_MODULES], bool current, bool all)
-{
-    for (int i = 0; i < STAGING_MODULES; i++) {
-        if (current && all) {
-            staging_kernels_unload(kernels[i]);
-        } else {
-            free(kernels[i]);
-        }
-    }
-    lanes_free(lanes, current, current && all);
-}
-
-/* The same of a place that is unlinked and unused; blocks in use are given up. */
-static void place_free(struct staging_place *place, bool current, bool all)
-{
-    things_free(place->lanes, place->kernels, current, all);
-    free(place);
-}
-
 /* Locked. The place of the current context, made if there is none. One of a context that had the
  * same handle, and was destroyed without our knowledge, is dropped: the driver may crash when given
  * its streams. */
@@ -233,7 +228,8 @@ static CUresult place_find(CUcontext context, unsigned long long id, struct stag
         }
         if (place->context == context && !place->closing && place->users == 0) {
             place_unlink(place);
-            place_free(place, false, false);
+            place_clear(place, false, false);
+            free(place);
         }
     }
     place = calloc(1, sizeof *place);
@@ -278,10 +274,11 @@ void staging_place_leave(struct staging_place *place)
     staging_unlock();
 }
 
-/* Locked. Takes out the lanes that nothing uses; those with device memory only if `all`. */
-static struct staging_lane *lanes_take(struct staging_place *place, bool all)
+/* Locked. Moves the lanes that nothing uses to `taken`; if `all`, also those with device memory,
+ * and the kernels. */
+static void place_take(struct staging_place *place, bool all, struct staging_place *taken)
 {
-    struct staging_lane **link = &place->lanes, *taken = NULL;
+    struct staging_lane **link = &place->lanes;
 
     while (*link != NULL) {
         struct staging_lane *lane = *link;
@@ -289,20 +286,27 @@ static struct staging_lane *lanes_take(struct staging_place *place, bool all)
             link = &lane->next;
         } else {
             *link = lane->next;
-            lane->next = taken;
-            taken = lane;
+            lane->next = taken->lanes;
+            taken->lanes = lane;
         }
     }
-    return taken;
+    if (all) {
+        memcpy(taken->kernels, place->kernels, sizeof taken->kernels);
+        memset(place->kernels, 0, sizeof place->kernels);
+    }
 }
 
-/* Makes a place's context current. Fails if that was destroyed: the driver's push succeeds even
- * then, but it may crash when given objects of that context. */
+/* Makes a place's context current. Fails if that was destroyed: a push succeeds even then where it
+ * is current in some thread, and the driver may crash when given objects of that context. */
 static bool place_open(const struct staging_place *place)
 {
     CUcontext popped;
+    unsigned long long id = 0;
     unsigned version;
-    bool open = cuda.cuCtxPushCurrent_v2(place->context) == CUDA_SUCCESS;
+    bool open = cuda.cuCtxGetId == NULL ||
+                (cuda.cuCtxGetId(place->context, &id) == CUDA_SUCCESS && id == place->id);
+
+    open = open && cuda.cuCtxPushCurrent_v2(place->context) == CUDA_SUCCESS;
 
     if (open && cuda.cuCtxGetApiVersion(NULL, &version) != CUDA_SUCCESS) {
         cuda.cuCtxPopCurrent_v2(&popped);
@@ -311,8 +315,9 @@ static bool place_open(const struct staging_place *place)
     return open;
 }
 
-/* Ends a place that is unlinked and that no call uses. */
-static void place_end(struct staging_place *place, bool all)
+/* Ends what a place has that is unlinked and that no call uses. `wait`: for what the device does
+ * with it. `all`: as by place_clear. */
+static void place_end(struct staging_place *place, bool wait, bool all)
 {
     CUcontext popped;
     bool open = place_open(place), used;
@@ -324,14 +329,14 @@ static void place_end(struct staging_place *place, bool all)
         used |= place->kernels[i] != NULL; /* copies between device memory may yet run them */
     }
     staging_unlock();
-    if (open && used && all && cuda.cuCtxSynchronize() == CUDA_SUCCESS) {
+    if (open && used && wait && cuda.cuCtxSynchronize() == CUDA_SUCCESS) {
         staging_lock(); /* the threads may yet have to see that it is over */
         while (place_is_used(place, false) && platform_nanoseconds() < until) {
             staging_change_wait(STAGING_POLL_NS);
         }
         staging_unlock();
     }
-    place_free(place, open, all);
+    place_clear(place, open, all);
     if (open) {
         cuda.cuCtxPopCurrent_v2(&popped);
     }
@@ -339,31 +344,20 @@ static void place_end(struct staging_place *place, bool all)
 
 void cudriver_staging_trim(bool idle)
 {
-    struct staging_kernels *kernels[STAGING_MODULES];
-    CUcontext popped;
-
     if (!cudriver_driver_ready) {
         return;
     }
     staging_lock();
     for (struct staging_place *place = staging.places; place != NULL; place = place->next) {
+        struct staging_place taken = {.context = place->context, .id = place->id};
+        bool all = idle && !place_is_used(place, true);
         if (place->closing) {
             continue;
         }
-        bool all = idle && !place_is_used(place, true), open;
-        struct staging_lane *lanes = lanes_take(place, all);
-        memset(kernels, 0, sizeof kernels);
-        if (all) {
-            memcpy(kernels, place->kernels, sizeof kernels);
-            memset(place->kernels, 0, sizeof place->kernels);
-        }
+        place_take(place, all, &taken);
         place->users++; /* keeps the place */
         staging_unlock();
-        open = place_open(place);
-        things_free(lanes, kernels, open, all);
-        if (open) {
-            cuda.cuCtxPopCurrent_v2(&popped);
-        }
+        place_end(&taken, false, all); /* a wait would break a capture */
         staging_lock();
         place->users--;
         pthread_cond_broadcast(&staging.changed);
@@ -394,7 +388,8 @@ void cudriver_staging_forget_context(CUcontext context)
         }
         place_unlink(place);
         staging_unlock();
-        place_end(place, true);
+        place_end(place, true, true);
+        free(place);
         staging_lock();
     }
     staging_unlock();
@@ -429,7 +424,8 @@ bool cudriver_staging_shutdown(unsigned milliseconds)
         place = staging.places;
         place_unlink(place);
         staging_unlock();
-        place_end(place, false); /* the rest goes with the process */
+        place_end(place, false, false); /* the rest goes with the process */
+        free(place);
         staging_lock();
     }
     staging_unlock();

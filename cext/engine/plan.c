@@ -21,56 +21,6 @@ const char *cudriver_copy_kind_name(enum cudriver_copy_kind kind)
     return names[kind];
 }
 
-static bool is_byte_page_locked(const char *byte)
-{
-    unsigned int type = 0;
-
-    return cuda.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-                                      (CUdeviceptr)(uintptr_t)byte) == CUDA_SUCCESS &&
-           type == CU_MEMORYTYPE_HOST;
-}
-
-bool cudriver_copy_is_page_locked(const char *low, const char *high)
-{
-    size_t run;
-
-    /* Registrations end at any byte: look at the last byte and behind the end of each. */
-    if (!is_byte_page_locked(low) || !is_byte_page_locked(high - 1)) {
-        return false;
-    }
-    while ((run = cudriver_hostmem_run(low, (size_t)(high - low))) < (size_t)(high - low)) {
-        low += run;
-        if (!is_byte_page_locked(low)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* Whether the items of one side lie in the gaps of the other, like the even and the odd items of an
- * array: all strides are multiples of one length, and within it the two items do not overlap. */
-static bool are_interleaved(CUdeviceptr dst, CUdeviceptr src, const struct cudriver_layout *layout)
-{
-    uint64_t length = 0, apart;
-
-    for (int i = 0; i < 2 * layout->ndim; i++) {
-        int64_t stride = i % 2 ? layout->dst_strides[i / 2] : layout->src_strides[i / 2];
-        uint64_t rest = stride < 0 ? -(uint64_t)stride : (uint64_t)stride;
-        while (rest != 0) {
-            uint64_t next = length % rest;
-            length = rest;
-            rest = next;
-        }
-    }
-    if (length == 0) {
-        return false;
-    }
-    dst += (CUdeviceptr)layout->dst_offset;
-    src += (CUdeviceptr)layout->src_offset;
-    apart = dst > src ? (dst - src) % length : (length - (src - dst) % length) % length;
-    return apart >= layout->itemsize && length - apart >= layout->itemsize;
-}
-
 /* Whether the address ranges that the two sides span share a byte. */
 static bool ranges_meet(CUdeviceptr dst, CUdeviceptr src, const struct cudriver_layout *layout)
 {
@@ -117,14 +67,13 @@ static bool is_coherent(CUdevice device)
 static void plan_dense(struct cudriver_copy_plan *plan, const char *low, const char *high)
 {
     struct staging_settings settings;
-    bool small; /* better left to the driver's own call if it is pageable */
+    bool small, looked; /* better left to the driver's own call if it is pageable; asked */
 
     staging_settings_get(&settings);
     small = !plan->one_run && (settings.packers == 1 || plan->bytes < settings.crossover);
-    plan->unlooked = small && plan->blocking && !plan->ask &&
-                     (plan->dst.on_device || plan->bytes <= TUNING_LOOKED_FROM);
-    plan->page_locked =
-        plan->one_run || (!plan->unlooked && cudriver_copy_is_page_locked(low, high));
+    looked = !small || !plan->blocking || plan->ask ||
+             (!plan->dst.on_device && plan->bytes > TUNING_LOOKED_FROM);
+    plan->page_locked = plan->one_run || (looked && cudriver_hostmem_is_page_locked(low, high));
     /* Asynchronous, the driver would read or write pageable memory now, not in the stream's order.
      */
     plan->kind = plan->page_locked || (small && plan->blocking) ? CUDRIVER_COPY_DIRECT
@@ -157,7 +106,8 @@ static void plan_host(struct cudriver_copy_plan *plan)
         plan_dense(plan, host + low, host + high);
     } else {
         kind = shape_kind(&plan->layout, &calls);
-        plan->page_locked = plan->one_run || cudriver_copy_is_page_locked(host + low, host + high);
+        plan->page_locked =
+            plan->one_run || cudriver_hostmem_is_page_locked(host + low, host + high);
         plan->kind = kind != CUDRIVER_COPY_BOUNCED && plan->page_locked &&
                              !staging_host_repeats(&plan->layout, plan->dst.on_device) &&
                              plan->layout.itemsize >= TUNING_SHORTEST_ROW &&
@@ -208,8 +158,7 @@ static void plan_device(struct cudriver_copy_plan *plan)
 {
     bool two = plan->dst.ordinal != plan->src.ordinal;
 
-    if (ranges_meet(plan->dst.device, plan->src.device, &plan->layout) &&
-        !are_interleaved(plan->dst.device, plan->src.device, &plan->layout)) {
+    if (ranges_meet(plan->dst.device, plan->src.device, &plan->layout)) {
         plan->kind = CUDRIVER_COPY_TEMPORARY;
     } else if (plan->layout.ndim == 0) {
         plan->kind = two ? CUDRIVER_COPY_PEER : CUDRIVER_COPY_DIRECT;
@@ -228,7 +177,7 @@ void cudriver_copy_plan_make(struct cudriver_copy_plan *plan)
     plan->context = plan->dst.on_device ? plan->dst.context : plan->src.context;
     plan->host = plan->dst.on_device ? plan->src.host : plan->dst.host;
     plan->device = plan->dst.on_device ? plan->dst.device : plan->src.device;
-    plan->page_locked = plan->one_run = plan->coherent = plan->unlooked = false;
+    plan->page_locked = plan->one_run = plan->coherent = false;
     same = plan->dst.on_device && plan->src.on_device && plan->dst.device == plan->src.device &&
            memcmp(layout->dst_strides, layout->src_strides,
                   (size_t)layout->ndim * sizeof layout->dst_strides[0]) == 0;

@@ -4,13 +4,14 @@
  *   state.c       the lock, the settings, waiting for a stream or an event
  *   plan.c        how a copy is done; what explain_copy tells
  *   walk.c        how a staged copy travels, and its parts       no CUDA
- *   execute.c     follows a plan: the driver's own copies, or one of the files below
+ *   execute.c     follows a plan: the driver's own copies, or one of the files below; dense ones
+ *                 and their waits of microseconds
  *   fill.c        the driver's fills
  *   staged.c      copies that are staged, blocking or in stream order; waits for one
- *   alone.c       copies by the calling thread alone; waits of microseconds
  *   issue.c       what a stream does: the driver's own copies; the parts of a transfer
  *   pack.c        the packing threads; how far a transfer is     no CUDA
  *   runs.c        many dense copies at once
+ *   files.c       what is packed from files                      no CUDA
  *   kernels.c     the kernels: loading, launching; kernels_ptx.py makes their PTX at build time
  *   place.c       places and their lanes: creation, trim, closing, exit
  *   layout.c      strided memory on the host: see layout.h       no CUDA
@@ -24,24 +25,29 @@
  *              ones two words: the threads store in `ready` how many parts they have moved, the
  *              stream in `passed` how many it has copied
  *   block      page-locked memory for a part
+ *   slot       a block of the page-locked pool: for one call, or to make a lane of
  *   part       what the stream copies at a time; the blocks take turns
  *   piece      what one thread packs at a time
  *   walk       a layout, in the order in which its bytes travel
  *   box        the shape of a part on the device
  *   Locked.    the caller holds the lock
  *
- * Three numbers tell how far a transfer is. Threads may move the parts below `released`: up, those
- * whose block the stream has copied; down, those that have arrived. They have moved all below
- * `moved`: up, those may be copied. `over`: the stream has passed it too. A transfer that fails is
- * stopped (no more pieces are taken) and over once its stream was waited for. If that fails too,
- * its blocks are given up: nothing else ever uses them.
+ * The threads only move bytes between the host and blocks, and sleep when idle. Where host and
+ * device order their dimensions differently, the bytes travel in the host's order and a kernel
+ * permutes them on the device.
+ *
+ * Threads may move the parts below `released`: up, those whose block the stream has copied; down,
+ * those that have arrived. They have moved all below `moved`: up, those may be copied. `over`: the
+ * stream has passed it too. A transfer that fails is stopped (no more pieces are taken) and over
+ * once its stream was waited for. If that fails too, its blocks are given up: nothing else ever
+ * uses them.
  *
  * One lock, `staging.lock`. While it is held, only the page-locked pool's lock may be taken. It is
  * held for moments, never while calling the driver, moving bytes or calling `interrupted`. So a
  * host function on a stream may take it. What ends a host function's wait never depends on another
- * stream or on a thread that calls the driver: the packing threads only move bytes, and the host
- * function packs too. Streams share hardware channels, and a stream that waits for a word blocks
- * its whole channel: so all copies of a transfer are in one stream.
+ * stream or on a thread that calls the driver: the packing threads only move bytes, and a small
+ * copy's host function packs alone. Streams share hardware channels, and a stream that waits for a
+ * word blocks its whole channel: so all copies of a transfer are in one stream.
  *
  * Ownership: a place owns its lanes and kernels. A transfer is counted by references: its caller's,
  * the list of the packing threads, and each host function that is queued. It borrows its
@@ -125,8 +131,8 @@ struct staging_place {
     bool closing;
     struct staging_lane *lanes;                       /* owned */
     struct staging_kernels *kernels[STAGING_MODULES]; /* owned */
-    bool no_kernels;
-    bool no_words; /* no stream memory operations */
+    _Atomic bool no_kernels;
+    _Atomic bool no_words; /* no stream memory operations */
 };
 
 struct staging_engine {
@@ -138,9 +144,9 @@ struct staging_engine {
     _Atomic bool stopping;                     /* written under the lock */
     struct cudriver_staging_transfer *packing; /* transfers with pieces to take */
     int wanted;                                /* sum of their threads */
-    int words;                                 /* listed copies of which words tell */
+    int words;                                 /* listed copies whose progress words tell */
     bool watched;                              /* an idle thread looks at the words */
-    int users;                                 /* copies that are not over */
+    _Atomic int users; /* copies that are not over; written under the lock */
     int threads, idle;
     sem_t sleep; /* idle threads sleep here */
     int calls;   /* wake-ups to post after unlocking; these threads no longer count as idle */
@@ -178,33 +184,15 @@ struct staging_runs {
 
 /* ---- staged.c ---- */
 
-/* An asynchronous copy of plan->runs. NOT_SUPPORTED and the like: it cannot be done so. */
-CUresult staging_runs_copy(const struct cudriver_copy_plan *copy,
-                           const struct cudriver_copy_call *call, struct staging_place *place,
-                           struct cudriver_staging_transfer **transfer);
+/* A copy by a transfer. `later`: asynchronous; *made: the transfer then. NOT_SUPPORTED and the
+ * like: it cannot be done so. */
+CUresult staging_transfer_copy(const struct cudriver_copy_plan *copy,
+                               const struct cudriver_copy_call *call, struct staging_place *place,
+                               bool later, struct cudriver_staging_transfer **made);
 
 /* A STAGED copy, as by cudriver_copy_follow. */
 CUresult staging_copy(const struct cudriver_copy_plan *copy, const struct cudriver_copy_call *call,
                       struct cudriver_staging_transfer **transfer);
-
-/* ---- alone.c ---- */
-
-/* A block of the page-locked pool, which may have to grow: owned by the caller until
- * cudriver_hostmem_free. NULL in *slot on failure. */
-CUresult staging_slot_get(size_t bytes, void **slot);
-
-/* A dense blocking copy of at most TUNING_SMALL_MOST bytes. Down to pageable memory it goes through
- * a slot, which is faster than the driver's blocking call; NOT_READY: there is none, and nothing
- * was done. If it is interrupted, call->queued says so. */
-CUresult staging_small_copy(const struct cudriver_copy_plan *plan, struct cudriver_copy_call *call);
-
-/* A dense blocking copy between host and device, in parts of TUNING_CUT bytes at most. */
-CUresult staging_dense_copy(const struct cudriver_copy_plan *plan, struct cudriver_copy_call *call);
-
-/* A staged copy that is small, or for which no threads, lane or kernel can be had: through one
- * slot, on the caller's stream, and waits. The slot is page-locked if possible. */
-CUresult staging_slot_copy(const struct cudriver_copy_plan *copy,
-                           const struct cudriver_copy_call *call);
 
 /* ---- fill.c ---- */
 
@@ -217,6 +205,10 @@ CUresult staging_fill(const struct cudriver_copy_plan *plan, CUstream stream,
 
 /* ---- place.c ---- */
 
+/* A block of the page-locked pool, which may have to grow: owned by the caller until
+ * cudriver_hostmem_free. NULL in *slot on failure. */
+CUresult staging_slot_get(size_t bytes, void **slot);
+
 /* Finds or makes the place of the current context, and adds a user; end it with
  * staging_place_leave. NOT_INITIALIZED in a forked child, DEINITIALIZED after shutdown,
  * CONTEXT_IS_DESTROYED while the place is being closed. */
@@ -228,8 +220,6 @@ void staging_place_leave(struct staging_place *place);
 CUresult staging_lane_get(struct cudriver_staging_transfer *transfer, size_t bytes, size_t scratch);
 
 /* ---- state.c: waits ---- */
-
-void staging_nap(long nanoseconds); /* less than a second */
 
 /* SUCCESS if the stream is idle, else NOT_READY or an error. */
 CUresult staging_stream_query(CUstream stream);
@@ -252,16 +242,6 @@ struct staging_boxes {
     size_t count;
 };
 
-/* What is copied, between which memory. */
-struct staging_job {
-    CUcontext context;
-    struct staging_plan plan;
-    struct staging_boxes parts;
-    char *host;
-    CUdeviceptr device;
-    struct staging_kernels *kernels; /* borrowed from the place; NULL: not permuted */
-};
-
 /* How far the packing is. Guarded by the lock. */
 struct staging_progress {
     size_t released;            /* parts that may be moved */
@@ -281,7 +261,10 @@ struct cudriver_staging_transfer {
     bool own;                    /* blocking: on the lane's own stream */
     bool words;                  /* asynchronous, through words; else small */
     int packers;                 /* packing threads that it wants */
-    struct staging_job job;
+    int node;                    /* where its blocks lie, and the packing threads run */
+    struct cudriver_copy_plan copy;
+    struct staging_boxes parts;
+    struct staging_kernels *kernels; /* borrowed from the place; NULL: not permuted */
     struct {
         struct staging_lane *lane; /* borrowed */
         char *memory;              /* of the lane */
@@ -302,6 +285,10 @@ struct cudriver_staging_transfer {
 
 /* ---- walk.c: parts ---- */
 
+/* Of `count` items of `size` bytes, each of which begins with where it does in what travels, as 8
+ * bytes: the one in which a byte travels, or the last before it. */
+const void *staging_item_at(const void *items, size_t size, size_t count, size_t byte);
+
 /* Cuts a plan's bytes into boxes of at most `most` bytes. */
 struct staging_boxes staging_boxes_make(const struct staging_plan *plan, size_t most);
 
@@ -310,14 +297,17 @@ struct staging_boxes staging_boxes_make(const struct staging_plan *plan, size_t 
 void staging_box_find(const struct staging_plan *plan, const struct staging_boxes *boxes,
                       size_t index, size_t *begin, size_t *end, struct cudriver_layout *layout);
 
+/* ---- files.c ---- */
+
+/* Reads bytes [begin, end) of what travels into a block, or says in *files->ended why not. */
+void staging_files_read(const struct cudriver_files *files, char *block, size_t begin, size_t end);
+
 /* ---- issue.c ---- */
 
 /* Queues the device's copy of a part. Each once, and those of runs in order. */
 CUresult staging_part_issue(struct cudriver_staging_transfer *transfer, size_t part);
 
-/* Queues a whole asynchronous copy on the transfer's stream. NOT_SUPPORTED: the driver cannot do
- * it.
- */
+/* Queues a whole asynchronous copy. NOT_SUPPORTED: the driver cannot do it. */
 CUresult staging_words_queue(struct cudriver_staging_transfer *transfer);
 
 /* Queues one dense copy. Between host and device it is split at the end of a registration, because
@@ -325,8 +315,7 @@ CUresult staging_words_queue(struct cudriver_staging_transfer *transfer);
 CUresult staging_direct_issue(const struct cudriver_copy_plan *plan, CUstream stream,
                               const char **function);
 
-/* How many of the innermost dimensions one driver call copies: 2 (3D copies), 1 (2D copies), or 0:
- * a call for each run. */
+/* How many dimensions one driver call copies: 2 (stacks of rows), 1 (rows), or 0 (a run). */
 int staging_rows_dims(const struct cudriver_layout *layout);
 
 /* Queues a copy by the driver's own copies, or only one of `bytes` bytes at these offsets. At least
@@ -349,11 +338,12 @@ void staging_transfer_end(struct cudriver_staging_transfer *transfer, CUresult r
 
 void staging_runs_drop(struct staging_runs *runs);
 
-/* The run in which a byte travels. */
-const struct staging_run *staging_run_at(const struct staging_runs *runs, size_t byte);
-
 /* The block of a part. */
 char *staging_block(const struct cudriver_staging_transfer *transfer, size_t part);
+
+/* Moves bytes [begin, end) of a part between the host and its block. */
+void staging_part_move(const struct cudriver_staging_transfer *transfer, size_t part, size_t begin,
+                       size_t end);
 
 /* Announces a copy for so many threads, which wake meanwhile. */
 void staging_pack_expect(int threads);
@@ -371,11 +361,9 @@ void staging_pack_close(struct cudriver_staging_transfer *transfer);
 /* Locked. The same as list, and lets threads move all parts below `parts`. */
 void staging_pack_release(struct cudriver_staging_transfer *transfer, size_t parts);
 
-/* Locked; releases the lock meanwhile. help moves a piece, false: there is none to take. wait helps
- * until so many parts are moved, the transfer is stopped or the process ends. stop: afterwards
- * nothing uses the host's memory. */
+/* Locked; releases the lock meanwhile. help moves a piece, false: there is none to take. stop:
+ * afterwards nothing uses the host's memory. */
 bool staging_pack_help(struct cudriver_staging_transfer *transfer);
-void staging_pack_wait(struct cudriver_staging_transfer *transfer, size_t parts);
 void staging_pack_stop(struct cudriver_staging_transfer *transfer);
 
 /* ---- kernels.c ---- */

@@ -175,13 +175,15 @@ static CUresult staged_queue(struct runs *all, bool up)
     if (all->pageable[up] == 0) {
         return CUDA_SUCCESS;
     }
+    staging_pack_expect(TUNING_PACKERS_MOST); /* they wake meanwhile */
     runs = runs_gather(all, up, &plan.bytes);
     if (runs != NULL) {
         plan.dst.on_device = up;
         plan.layout.itemsize = plan.bytes;
         staging_plan_make(&plan, false, false);
         plan.staged.runs = runs;
-        result = staging_runs_copy(&plan, all->call, all->place, &staged);
+        plan.staged.blocks = up ? TUNING_RUN_STAGED_BLOCKS : plan.staged.blocks;
+        result = staging_transfer_copy(&plan, all->call, all->place, true, &staged);
         cudriver_staging_join(&all->staged, staged);
         staging_runs_drop(runs);
     }

@@ -14,6 +14,7 @@
 
 #include "driver/driver.h"
 #include "driver/platform.h"
+#include "hostmem/hostmem.h"
 
 /* ---- transfers ---- */
 
@@ -28,7 +29,6 @@ static CUresult transfer_make(const struct cudriver_copy_plan *copy, CUstream st
     bool permuted = plan->path == CUDRIVER_STAGING_PERMUTED;
     size_t part = plan->chunk > 0 ? plan->chunk : SIZE_MAX, blocks = (size_t)plan->blocks;
     CUresult result = CUDA_SUCCESS;
-    int users;
 
     if (transfer == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -38,31 +38,25 @@ static CUresult transfer_make(const struct cudriver_copy_plan *copy, CUstream st
     transfer->stream = stream;
     transfer->own = own;
     transfer->words = !own && plan->path != CUDRIVER_STAGING_SMALL;
+    transfer->node = cudriver_hostmem_node();
     transfer->packers = own ? plan->threads - 1 : transfer->words ? plan->threads : 0;
-    transfer->job.plan = *plan;
-    transfer->job.context = copy->context;
-    transfer->job.host = copy->host;
-    transfer->job.device = copy->device;
+    transfer->copy = *copy;
     if (plan->runs != NULL) {
         atomic_fetch_add(&plan->runs->users, 1);
-        result = staging_place_module(place, STAGING_KERNEL_RUNS, &transfer->job.kernels);
+        result = staging_place_module(place, STAGING_KERNEL_RUNS, &transfer->kernels);
     }
     if (permuted) {
         result = staging_place_kernels(place, &plan->spread, plan->up ? copy->device : 0,
-                                       plan->up ? 0 : copy->device, &transfer->job.kernels);
+                                       plan->up ? 0 : copy->device, &transfer->kernels);
     }
-    staging_lock();
-    users = staging.users;
-    staging_unlock();
-    for (; users > 1 && part > TUNING_PART_LEAST; users /= 2) {
+    for (int users = staging.users; users > 1 && part > TUNING_PART_LEAST; users /= 2) {
         part /= 2; /* many copies at once: less memory for each */
     }
-    transfer->job.parts = staging_boxes_make(plan, part);
-    transfer->blocks.count =
-        blocks < transfer->job.parts.count ? blocks : transfer->job.parts.count;
+    transfer->parts = staging_boxes_make(plan, part);
+    transfer->blocks.count = blocks < transfer->parts.count ? blocks : transfer->parts.count;
     if (result == CUDA_SUCCESS) {
-        result = staging_lane_get(transfer, transfer->blocks.count * transfer->job.parts.largest,
-                                  permuted ? transfer->job.parts.largest : 0);
+        result = staging_lane_get(transfer, transfer->blocks.count * transfer->parts.largest,
+                                  permuted ? transfer->parts.largest : 0);
     }
     if (result != CUDA_SUCCESS) {
         staging_transfer_drop(transfer);
@@ -113,9 +107,9 @@ static CUresult step_issue(struct cudriver_staging_transfer *transfer, struct pr
     size_t moved = atomic_load_explicit(&transfer->at.moved, memory_order_acquire);
     CUresult result;
 
-    if (at->issued == transfer->job.parts.count ||
-        (transfer->job.plan.up ? moved <= at->issued
-                               : at->issued >= moved + transfer->blocks.count)) {
+    if (at->issued == transfer->parts.count ||
+        (transfer->copy.staged.up ? moved <= at->issued
+                                  : at->issued >= moved + transfer->blocks.count)) {
         return CUDA_ERROR_NOT_READY;
     }
     result = staging_part_issue(transfer, at->issued);
@@ -139,8 +133,8 @@ static CUresult step_copied(struct cudriver_staging_transfer *transfer, struct p
     if (result == CUDA_SUCCESS) {
         at->copied++;
         staging_lock();
-        staging_pack_release(transfer, transfer->job.plan.up ? at->copied + transfer->blocks.count
-                                                             : at->copied);
+        staging_pack_release(
+            transfer, transfer->copy.staged.up ? at->copied + transfer->blocks.count : at->copied);
         staging_unlock();
     }
     return result;
@@ -163,7 +157,7 @@ static CUresult step_help(struct cudriver_staging_transfer *transfer,
     if (helped) {
         at->idle = platform_nanoseconds();
     } else if (now - at->idle > TUNING_SPIN_NS) {
-        staging_nap(TUNING_NAP_NS);
+        platform_nap(TUNING_NAP_NS);
     } else {
         platform_relax();
     }
@@ -178,12 +172,12 @@ static CUresult blocking_run(struct cudriver_staging_transfer *transfer,
     CUresult result = CUDA_SUCCESS;
 
     staging_lock();
-    staging_pack_release(transfer, transfer->job.plan.up ? transfer->blocks.count : 0);
+    staging_pack_release(transfer, transfer->copy.staged.up ? transfer->blocks.count : 0);
     staging_unlock();
-    while (result == CUDA_SUCCESS &&
-           (at.copied < transfer->job.parts.count ||
-            atomic_load_explicit(&transfer->at.moved, memory_order_acquire) <
-                transfer->job.parts.count)) {
+    while (
+        result == CUDA_SUCCESS &&
+        (at.copied < transfer->parts.count ||
+         atomic_load_explicit(&transfer->at.moved, memory_order_acquire) < transfer->parts.count)) {
         result = step_issue(transfer, &at);
         if (result == CUDA_ERROR_NOT_READY) {
             result = step_copied(transfer, &at);
@@ -208,16 +202,30 @@ static void words_arrive(void *data)
     staging_transfer_drop(data);
 }
 
+/* Moves the bytes of a small copy, unless it was stopped. */
+static void small_move(struct cudriver_staging_transfer *transfer)
+{
+    bool stopped;
+
+    staging_lock();
+    stopped = transfer->stopped || staging.stopping;
+    transfer->at.moving = !stopped;
+    staging_unlock();
+    if (!stopped) {
+        staging_part_move(transfer, 0, 0, transfer->parts.largest);
+        staging_lock();
+        transfer->at.moving = 0;
+        transfer->at.moved = 1;
+        pthread_cond_broadcast(&staging.changed);
+        staging_unlock();
+    }
+}
+
 /* Host function, before a small copy up. */
 static void small_pack(void *data)
 {
-    struct cudriver_staging_transfer *transfer = data;
-
-    staging_lock();
-    staging_pack_release(transfer, 1);
-    staging_pack_wait(transfer, 1);
-    staging_unlock();
-    staging_transfer_drop(transfer);
+    small_move(data);
+    staging_transfer_drop(data);
 }
 
 /* Host function, behind a small copy. */
@@ -225,11 +233,10 @@ static void small_done(void *data)
 {
     struct cudriver_staging_transfer *transfer = data;
 
-    staging_lock();
-    if (!transfer->job.plan.up) {
-        staging_pack_release(transfer, 1);
-        staging_pack_wait(transfer, 1);
+    if (!transfer->copy.staged.up) {
+        small_move(transfer);
     }
+    staging_lock();
     staging_transfer_end(transfer,
                          transfer->at.moved == 1 ? CUDA_SUCCESS : CUDA_ERROR_DEINITIALIZED, false);
     staging_unlock();
@@ -252,25 +259,22 @@ static CUresult function_queue(struct cudriver_staging_transfer *transfer, void 
 /* Queues a transfer. On an idle stream packing begins at once: a small copy is packed here. */
 static CUresult transfer_queue(struct cudriver_staging_transfer *transfer, bool idle)
 {
-    bool up = transfer->job.plan.up;
+    bool up = transfer->copy.staged.up;
     CUresult result = CUDA_SUCCESS;
 
-    if (idle && (up || transfer->words)) {
-        staging_lock();
-        idle = transfer->blocks.lane->users == 2; /* this copy and this call */
-        if (idle && transfer->words) {
-            staging_pack_list(transfer);
-        } else if (idle) {
-            staging_pack_release(transfer, 1);
-            staging_pack_wait(transfer, 1);
-        }
-        staging_unlock();
+    staging_lock();
+    idle = idle && transfer->blocks.lane->users == 2; /* this copy and this call */
+    if (idle && transfer->words) {
+        staging_pack_list(transfer);
     }
+    staging_unlock();
     if (transfer->words) {
         result = idle ? CUDA_SUCCESS : function_queue(transfer, words_arrive);
         return result == CUDA_SUCCESS ? staging_words_queue(transfer) : result;
     }
-    if (up && !idle) {
+    if (up && idle) {
+        small_move(transfer);
+    } else if (up) {
         result = function_queue(transfer, small_pack);
     }
     if (result == CUDA_SUCCESS) {
@@ -279,24 +283,73 @@ static CUresult transfer_queue(struct cudriver_staging_transfer *transfer, bool 
     return result == CUDA_SUCCESS ? function_queue(transfer, small_done) : result;
 }
 
-/* ---- any plan ---- */
+/* ---- by the calling thread alone ---- */
 
-/* Whether asynchronous copies may go by words: the driver has stream memory operations and has not
- * refused them in this place. */
-static bool place_has_words(const struct staging_place *place)
+/* Copies a part through the only block. *waited: whether the device no longer uses it. */
+static CUresult slot_part(struct cudriver_staging_transfer *transfer, size_t part, CUresult *waited)
 {
-    bool has = cuda.cuStreamBatchMemOp_v2 != NULL;
+    bool up = transfer->copy.staged.up;
+    size_t begin, end;
+    CUresult result;
 
-    staging_lock();
-    has &= !place->no_words;
-    staging_unlock();
-    return has;
+    staging_box_find(&transfer->copy.staged, &transfer->parts, part, &begin, &end, NULL);
+    if (up) {
+        staging_part_move(transfer, part, begin, end);
+    }
+    result = staging_part_issue(transfer, part);
+    *waited = cuda.cuStreamSynchronize(transfer->stream); /* of its rows some may be under way */
+    result = result != CUDA_SUCCESS ? result : *waited;
+    if (!up && result == CUDA_SUCCESS) {
+        staging_part_move(transfer, part, begin, end);
+    }
+    return result;
 }
 
-/* A copy by a transfer. `later`: asynchronous; *made: the transfer then. */
-static CUresult transfer_copy(const struct cudriver_copy_plan *copy,
-                              const struct cudriver_copy_call *call, struct staging_place *place,
-                              bool later, struct cudriver_staging_transfer **made)
+/* A copy that is small, or for which no threads, lane or kernel can be had: through one slot, on
+ * the caller's stream, and waits. The slot is page-locked if possible. */
+static CUresult slot_copy(const struct cudriver_copy_plan *copy,
+                          const struct cudriver_copy_call *call)
+{
+    struct cudriver_staging_transfer alone = {.stream = call->stream,
+                                              .copy = *copy,
+                                              .parts =
+                                                  staging_boxes_make(&copy->staged, TUNING_ALONE)};
+    unsigned long long asked = alone.parts.count > 1 ? platform_nanoseconds() : 0;
+    CUresult result = CUDA_SUCCESS, waited = CUDA_SUCCESS;
+    void *locked, *slot;
+
+    slot = staging_slot_get(alone.parts.largest, &locked) == CUDA_SUCCESS
+               ? locked
+               : malloc(alone.parts.largest);
+    if (slot == NULL) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    alone.blocks.memory = slot;
+    alone.blocks.count = 1;
+    for (size_t part = 0; part < alone.parts.count && result == CUDA_SUCCESS; part++) {
+        if (part > 0) {
+            result = staging_may_go_on(call, platform_nanoseconds(), &asked);
+        }
+        if (result == CUDA_SUCCESS) {
+            result = slot_part(&alone, part, &waited);
+        }
+    }
+    if (waited != CUDA_SUCCESS) {
+        return result; /* given up: the device may still use the slot */
+    }
+    if (locked != NULL) {
+        cudriver_hostmem_free(locked);
+    } else {
+        free(slot);
+    }
+    return result;
+}
+
+/* ---- any plan ---- */
+
+CUresult staging_transfer_copy(const struct cudriver_copy_plan *copy,
+                               const struct cudriver_copy_call *call, struct staging_place *place,
+                               bool later, struct cudriver_staging_transfer **made)
 {
     struct cudriver_staging_transfer *transfer;
     /* Query before anything is queued: if the query fails, so would the wait that undoes it. */
@@ -306,7 +359,7 @@ static CUresult transfer_copy(const struct cudriver_copy_plan *copy,
         return state;
     }
     if (later && copy->staged.path != CUDRIVER_STAGING_SMALL &&
-        !(place_has_words(place) && staging_pack_ensure())) {
+        (cuda.cuStreamBatchMemOp_v2 == NULL || place->no_words || !staging_pack_ensure())) {
         return CUDA_ERROR_NOT_SUPPORTED;
     }
     result = transfer_make(copy, later ? call->stream : NULL, place, !later, &transfer);
@@ -333,13 +386,6 @@ static CUresult transfer_copy(const struct cudriver_copy_plan *copy,
     return result;
 }
 
-CUresult staging_runs_copy(const struct cudriver_copy_plan *copy,
-                           const struct cudriver_copy_call *call, struct staging_place *place,
-                           struct cudriver_staging_transfer **transfer)
-{
-    return transfer_copy(copy, call, place, true, transfer);
-}
-
 /* A copy as planned, which waits. */
 static CUresult copy_now(const struct cudriver_copy_plan *copy,
                          const struct cudriver_copy_call *call, struct staging_place *place)
@@ -348,48 +394,58 @@ static CUresult copy_now(const struct cudriver_copy_plan *copy,
 
     if (copy->staged.path == CUDRIVER_STAGING_SMALL) {
         result = cudriver_staging_stream_settle(call->stream, call->interrupted, call->data);
-        return result == CUDA_SUCCESS ? staging_slot_copy(copy, call) : result;
+        return result == CUDA_SUCCESS ? slot_copy(copy, call) : result;
     }
     staging_pack_expect(copy->staged.threads - 1);
     /* The lane's stream is not the caller's: nothing before may be missed. */
     result = cudriver_staging_stream_wait(call->stream, call->interrupted, call->data);
-    return result == CUDA_SUCCESS ? transfer_copy(copy, call, place, false, NULL) : result;
+    return result == CUDA_SUCCESS ? staging_transfer_copy(copy, call, place, false, NULL) : result;
 }
 
 CUresult staging_copy(const struct cudriver_copy_plan *copy, const struct cudriver_copy_call *call,
                       struct cudriver_staging_transfer **transfer)
 {
-    bool later = transfer != NULL, lacking, more;
+    bool small = transfer == NULL && copy->staged.path == CUDRIVER_STAGING_SMALL;
     struct cudriver_copy_plan again;
     struct staging_place *place;
     CUresult result = staging_place_enter(copy->context, &place);
 
-    if (later) {
+    if (transfer != NULL) {
         *transfer = NULL;
     }
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    /* Something may be lacking: a kernel, then words or threads, then a lane. */
-    do {
-        enum cudriver_staging_path path = copy->staged.path;
-        result =
-            later ? transfer_copy(copy, call, place, true, transfer) : copy_now(copy, call, place);
-        lacking = result != CUDA_SUCCESS && staging_must_do_without(result);
-        more = lacking && (later || path == CUDRIVER_STAGING_PERMUTED);
-        if (more) {
-            if (copy != &again) {
-                again = *copy;
-                copy = &again;
-            }
-            later = later && path == CUDRIVER_STAGING_PERMUTED;
-            staging_plan_make(&again, !later, path != CUDRIVER_STAGING_PERMUTED);
-        } else if (lacking && path != CUDRIVER_STAGING_SMALL) {
-            result = staging_slot_copy(copy, call);
+    result = transfer != NULL ? staging_transfer_copy(copy, call, place, true, transfer)
+                              : copy_now(copy, call, place);
+    if (result != CUDA_SUCCESS && !small &&
+        staging_must_do_without(result)) { /* a kernel, words, threads or a lane */
+        again = *copy;
+        staging_plan_make(&again, true, false);
+        again.staged.files = copy->staged.files;
+        result = copy_now(&again, call, place);
+        if (staging_must_do_without(result)) {
+            result = slot_copy(&again, call);
         }
-    } while (more);
+    }
     staging_place_leave(place);
     return result;
+}
+
+CUresult cudriver_files_copy(const struct cudriver_files *files, CUcontext context,
+                             struct cudriver_copy_call *call)
+{
+    struct cudriver_copy_plan plan = {.bytes = files->bytes, .context = context};
+    struct staging_settings settings;
+
+    plan.dst.on_device = true;
+    plan.layout.itemsize = files->bytes;
+    staging_settings_get(&settings);
+    staging_plan_make(&plan, true, false);
+    plan.staged.files = files;
+    plan.staged.threads = settings.threads; /* the system's copies are slower than memcpy */
+    call->function = NULL;
+    return staging_copy(&plan, call, NULL);
 }
 
 /* ---- waiting for a transfer ---- */
@@ -422,7 +478,7 @@ CUresult cudriver_staging_wait(struct cudriver_staging_transfer *transfer, CUres
             staging_change_wait(STAGING_POLL_NS);
             if (!transfer->over && streamed != CUDA_SUCCESS) {
                 staging_unlock();
-                probed = context_probe(transfer->job.context);
+                probed = context_probe(transfer->copy.context);
                 staging_lock();
                 if (probed != CUDA_SUCCESS) {
                     staging_transfer_end(transfer, probed, true);

@@ -4,7 +4,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "driver/driver.h"
 #include "driver/platform.h"
@@ -43,21 +42,11 @@ void staging_change_wait(unsigned long long nanoseconds)
     pthread_cond_timedwait(&staging.changed, &staging.lock, &time);
 }
 
-/* Threads for one dense copy: all CPUs up to four, and a third of the others. */
-static int packers_default(int processors)
-{
-    const int few = TUNING_FEW_PROCESSORS;
-
-    return processors <= few ? processors : few + (processors - few) / 3;
-}
-
 /* Sets the limit of threads for all copies, and with it that of one dense copy. */
 static void settings_threads(struct staging_settings *settings, int threads)
 {
-    settings->threads =
-        threads > CUDRIVER_STAGING_THREADS_MOST ? CUDRIVER_STAGING_THREADS_MOST : threads;
-    settings->packers =
-        settings->threads < TUNING_PACKERS_MOST ? settings->threads : TUNING_PACKERS_MOST;
+    settings->threads = threads;
+    settings->packers = threads < TUNING_PACKERS_MOST ? threads : TUNING_PACKERS_MOST;
 }
 
 /* Whether the CPU has the stores of pack.c that bypass its caches. */
@@ -84,7 +73,6 @@ static void settings_default(struct staging_settings *settings)
     int processors = platform_processor_count();
     bool few = processors <= TUNING_FEW_PROCESSORS;
     int threads = few ? processors : processors - TUNING_PROCESSORS_LEFT;
-    int packers = packers_default(processors);
 
     *settings = (struct staging_settings){
         .crossover = TUNING_STAGED,
@@ -93,8 +81,7 @@ static void settings_default(struct staging_settings *settings)
         .coherent = setting_coherent(),
         .linger = few ? 0 : TUNING_LINGER_NS,
     };
-    settings->threads = threads < TUNING_THREADS_MOST ? threads : TUNING_THREADS_MOST;
-    settings->packers = packers > TUNING_PACKERS_MOST ? TUNING_PACKERS_MOST : packers;
+    settings_threads(settings, threads < TUNING_THREADS_MOST ? threads : TUNING_THREADS_MOST);
 }
 
 /* In a forked child no thread holds the lock, whoever held it in the parent. */
@@ -153,26 +140,18 @@ int cudriver_staging_get_threads(void)
 
 void cudriver_staging_set_threads(int threads)
 {
+    struct staging_settings usual;
+
+    settings_default(&usual);
+    threads = threads <= 0 ? usual.threads : threads;
     staging_lock();
-    if (threads > 0) {
-        settings_threads(&staging.settings, threads);
-    } else {
-        struct staging_settings usual;
-        settings_default(&usual);
-        staging.settings.threads = usual.threads;
-        staging.settings.packers = usual.packers;
-    }
+    settings_threads(&staging.settings, threads < CUDRIVER_STAGING_THREADS_MOST
+                                            ? threads
+                                            : CUDRIVER_STAGING_THREADS_MOST);
     staging_unlock();
 }
 
 /* ---- waits ---- */
-
-void staging_nap(long nanoseconds)
-{
-    struct timespec time = {.tv_sec = 0, .tv_nsec = nanoseconds};
-
-    nanosleep(&time, NULL);
-}
 
 CUresult staging_may_go_on(const struct cudriver_copy_call *call, unsigned long long now,
                            unsigned long long *asked)
@@ -204,8 +183,8 @@ CUresult cudriver_staging_poll(CUresult (*query)(void *handle), void *handle,
             }
             asked = platform_nanoseconds();
         } else if (now - begin > TUNING_WAIT_SPIN_NS) {
-            long nap = (long)((now - begin) / 8);
-            staging_nap(nap < TUNING_WAIT_NAP_NS ? nap : TUNING_WAIT_NAP_NS);
+            long nap = (long)((now - begin) / TUNING_WAIT_NAPS);
+            platform_nap(nap < TUNING_WAIT_NAP_NS ? nap : TUNING_WAIT_NAP_NS);
         }
     }
     return result;

@@ -73,6 +73,15 @@
 /* Bytes of a piece of a staged run, at most. Not measured. */
 #define TUNING_RUN_STAGED (16 * TUNING_KIB)
 
+/* Blocks of a staged copy of runs up. H200, rows of 4, 16, 64 and 256 KiB, GB/s: with room for 64
+ * MiB 29.0, 39.0, 40.9, 45.9; with 4 blocks 29.1, 38.3, 43.6, 47.1. */
+#define TUNING_RUN_STAGED_BLOCKS 4
+
+/* Bytes from one row of a file to the next, up to which rows are read with what lies between them,
+ * and bytes of such a read, at most. A read takes 0.6 us, and 0.12 us for each KiB of it. */
+#define TUNING_ROWS_APART (8 * (int64_t)TUNING_KIB)
+#define TUNING_WINDOW (64 * (int64_t)TUNING_KIB)
+
 /* ---- threads ---- */
 
 /* Threads for one dense copy, at most. H200: 6, 10 and 12 are no better. */
@@ -103,19 +112,23 @@
 /* Threads that one thread wakes; each of them wakes as many. Not measured. */
 #define TUNING_CALLED 8
 
+/* Pieces that a thread moves on one NUMA node before it looks at other nodes' copies. Not measured.
+ */
+#define TUNING_STAY 64
+
 /* Bytes of a piece: an eighth of a part, within these bounds. Not measured. */
 #define TUNING_SHARE_LEAST (64 * TUNING_KIB)
 #define TUNING_SHARE_MOST (256 * TUNING_KIB)
 
 /* ---- blocks and parts ---- */
 
-/* Bytes of a part, at least; half as many of a copy that would be one part. Smaller ones cost more
+/* Bytes of a part, at least; half as many where the copy would be one part. Smaller ones cost more
  * calls than they save. H200, GB/s with half as many for all: 4 MiB up, asynchronously, 19.8, now
  * 28.9; down 27.0, now 31.7. */
 #define TUNING_PART_LEAST TUNING_MIB
 
-/* A part of a blocking copy up is doubled until it has as many steps of so many bytes as the copy
- * has parts of one step. H200, other arrays each time, GB/s with 256 and 512: 64 MiB 40.5, 40.3;
+/* A part of a blocking copy up is doubled until it has this many bytes times the square root of the
+ * copy's bytes. H200, other arrays each time, GB/s with 256 and 512: 64 MiB 40.5, 40.3;
  * 256 MiB 46.2, 48.7; before, by one part size and more threads for larger copies, 38.4 and 46.7.
  */
 #define TUNING_PART_STEP 512
@@ -128,15 +141,16 @@
 /* Bytes of a part, at most. H200: 8 and 16 MiB are alike. */
 #define TUNING_PART (8 * TUNING_MIB)
 
-/* Bytes of the blocks of a copy that is not blocking and up. H200: with four blocks 16 MiB down 27
- * GB/s, with room for all 41. */
+/* Bytes of the blocks of a copy, unless it is a blocking one up. H200: with four blocks 16 MiB down
+ * 27 GB/s, with room for all 41. */
 #define TUNING_ROOM (64 * TUNING_MIB)
 
 /* Bytes of a lane, at least. Not measured. */
 #define TUNING_LANE_LEAST (256 * TUNING_KIB)
 
-/* Bytes of a lane of copies down, which use it in turns. What a CPU has read is in its cache, and
- * the device's next write must evict it. H200: 4 MiB 198 us, now 136. */
+/* Bytes of a lane for copies down, each of which begins where the one before ended: what a CPU has
+ * read is in its cache, and the device's next write there must evict it. H200: 4 MiB 198 us, now
+ * 136. */
 #define TUNING_TURNED (16 * TUNING_MIB)
 
 /* Bytes of the largest blocking copy up that uses streaming stores. H200: using them for all sizes,
@@ -150,9 +164,10 @@
 /* ---- small copies, and waiting ---- */
 
 /* Bytes up to which a dense blocking copy is issued before anybody knows whether its stream is
- * idle, and polls for its end. H200, us, the driver's own call, and ours when it asked for the
- * stream first, now: 64 bytes up 6.9, 7.3, 7.1, down 6.7, 8.6, 6.5; 64 KiB up 9.8, 11.7, 9.8,
- * down 8.1, 9.7, 8.0; 64 KiB down to pageable memory, through a page-locked slot, 15.8, 14.5, 12.6.
+ * idle, and polls for its end. H200, us by the driver's own call; by ours, when it asked
+ * for the stream first; by ours now: 64 bytes up 6.9, 7.3, 7.1, down 6.7, 8.6, 6.5; 64 KiB
+ * up 9.8, 11.7, 9.8, down 8.1, 9.7, 8.0; 64 KiB down to pageable memory, through a page-locked
+ * slot, 15.8, 14.5, 12.6.
  */
 #define TUNING_SMALL_MOST (2 * TUNING_MIB)
 
@@ -160,12 +175,15 @@
  * us with cuStreamQuery, the word: 64 bytes up 7.1, 7.1, down 7.2, 6.5; 64 KiB up 10.3, 9.8. */
 #define TUNING_ASK_MOST (8 * TUNING_KIB)
 
-/* ns that it polls. Not measured. */
+/* ns that the wait for a small copy polls before it sleeps. Not measured. */
 #define TUNING_LOOK_NS 60000ull
 
-/* A wait for a stream or an event polls for SPIN ns, then sleeps an eighth of the time so far, at
- * most NAP ns: it ends at most that late. Not measured. */
+/* A wait for a stream or an event polls for SPIN ns, then sleeps a NAPS-th of the time so far, at
+ * most NAP ns: it ends at most that late. H200, 16 calls of copy_rows, 4 KiB, GB/s up and down, and
+ * ms of CPU of 5.5: with 8, and sleeps 50 us too long, 46.7, 49.3, 1.6; 32 48.3, 49.6, 2.0;
+ * 64 48.2, 50.1, 2.3; polling all the time 48.8, 50.5, 5.5. */
 #define TUNING_WAIT_SPIN_NS 50000ull
+#define TUNING_WAIT_NAPS 64
 #define TUNING_WAIT_NAP_NS 250000l
 
 /* ---- by the calling thread alone, and cut ---- */

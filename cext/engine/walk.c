@@ -4,19 +4,6 @@
 
 #define ALIGNED ((size_t)4096) /* bytes; the largest part is a multiple of it */
 
-const char *cudriver_staging_path_name(enum cudriver_staging_path path)
-{
-    static const char *const names[] = {
-        [CUDRIVER_STAGING_SMALL] = "small",
-        [CUDRIVER_STAGING_DENSE] = "staged",
-        [CUDRIVER_STAGING_PACKED] = "staged, packed",
-        [CUDRIVER_STAGING_ROWS] = "staged, rows",
-        [CUDRIVER_STAGING_PERMUTED] = "staged, permuted",
-    };
-
-    return names[path];
-}
-
 static const int64_t *host_strides(const struct cudriver_layout *layout, bool up)
 {
     return up ? layout->src_strides : layout->dst_strides;
@@ -25,19 +12,6 @@ static const int64_t *host_strides(const struct cudriver_layout *layout, bool up
 static const int64_t *device_strides(const struct cudriver_layout *layout, bool up)
 {
     return up ? layout->dst_strides : layout->src_strides;
-}
-
-static bool is_dense(const struct cudriver_layout *layout, const int64_t *strides)
-{
-    int64_t stride = (int64_t)layout->itemsize;
-
-    for (int d = layout->ndim - 1; d >= 0; d--) {
-        if (strides[d] != stride) {
-            return false;
-        }
-        stride = (int64_t)((uint64_t)stride * (uint64_t)layout->shape[d]);
-    }
-    return true;
 }
 
 /* Flips dimensions so that the device's side never runs backwards: driver copies cannot do that. */
@@ -52,17 +26,6 @@ static void device_forward(struct cudriver_layout *layout, bool up)
             layout->src_strides[d] = -layout->src_strides[d];
         }
     }
-}
-
-/* Bytes of a run on the device, in the order of the walk. */
-static size_t device_run(const struct cudriver_layout *walk, bool up)
-{
-    size_t run = walk->itemsize;
-
-    for (int d = walk->ndim - 1; d >= 0 && device_strides(walk, up)[d] == (int64_t)run; d--) {
-        run *= (size_t)walk->shape[d];
-    }
-    return run;
 }
 
 /* Whether a walk visits the host's memory in order, or in runs long enough. */
@@ -91,42 +54,47 @@ bool staging_host_repeats(const struct cudriver_layout *walk, bool up)
     return false;
 }
 
-/*
- * Splits a walk in the host's order into plan->walk, which travels (without the dimensions that the
- * host repeats, the device's side dense), and plan->spread, which the kernel does.
- */
-static void plan_permute(struct staging_plan *plan, const struct cudriver_layout *by_host)
+/* Splits a layout into what the host's threads do, plan->walk, and what the device does,
+ * plan->spread: between them the bytes travel, dense. */
+static void plan_split(struct staging_plan *plan, const struct cudriver_layout *layout)
 {
-    bool up = plan->up;
-    struct cudriver_layout *walk = &plan->walk, *spread = &plan->spread, dense;
-    int kept = by_host->ndim;
-
-    while (up && kept > 0 && by_host->src_strides[kept - 1] == 0) { /* the smallest are the last */
-        kept--;
-    }
-    plan->repeats = by_host->ndim - kept;
-    dense = *walk = *by_host;
-    dense.ndim = walk->ndim = kept;
-    cudriver_layout_pack(walk, up);
-    cudriver_layout_pack(&dense, !up);
-    *spread = dense;
-    spread->ndim = by_host->ndim;
-    for (int d = 0; d < spread->ndim; d++) { /* the repeated ones come first */
-        int from = (d + kept) % spread->ndim;
-        spread->shape[d] = dense.shape[from];
-        spread->dst_strides[d] = dense.dst_strides[from];
-        spread->src_strides[d] = dense.src_strides[from];
-    }
-    plan->path = CUDRIVER_STAGING_PERMUTED;
-    plan->host_dense = is_dense(walk, host_strides(walk, up));
+    plan->walk = plan->spread = *layout;
+    cudriver_layout_pack(&plan->walk, plan->up);
+    cudriver_layout_pack(&plan->spread, !plan->up);
 }
 
-/* Whether a kernel should put the bytes in place. `run`: bytes of a run on the device. */
+/* The same in the host's order. Dimensions that the host repeats do not travel: the kernel has
+ * them, before the others. */
+static void plan_permute(struct staging_plan *plan, const struct cudriver_layout *by_host)
+{
+    struct cudriver_layout travels = *by_host, *spread = &plan->spread;
+    int kept = by_host->ndim, repeats;
+
+    while (plan->up && kept > 0 && by_host->src_strides[kept - 1] == 0) { /* the last: sorted */
+        kept--;
+    }
+    travels.ndim = kept;
+    plan_split(plan, &travels);
+    travels = *spread;
+    repeats = plan->repeats = by_host->ndim - kept;
+    spread->ndim = repeats + travels.ndim;
+    for (int d = 0; d < spread->ndim; d++) {
+        const struct cudriver_layout *from = d < repeats ? by_host : &travels;
+        int at = d < repeats ? kept + d : d - repeats;
+        spread->shape[d] = from->shape[at];
+        spread->dst_strides[d] = from->dst_strides[at];
+        spread->src_strides[d] = from->src_strides[at];
+    }
+    plan->path = CUDRIVER_STAGING_PERMUTED;
+}
+
+/* Whether a kernel should put the bytes in place. plan->spread is in the device's order. */
 static bool should_permute(const struct cudriver_copy_plan *copy,
                            const struct cudriver_layout *by_host,
-                           const struct cudriver_layout *by_device, size_t run)
+                           const struct cudriver_layout *by_device)
 {
-    bool up = copy->dst.on_device, dense = is_dense(by_device, device_strides(by_device, up));
+    size_t run = copy->staged.spread.itemsize; /* on the device */
+    bool up = copy->dst.on_device, dense = copy->staged.spread.ndim == 0;
 
     if (copy->bytes < copy->staged.crossover) {
         return run < TUNING_GOOD_ROW / 8 && copy->bytes > TUNING_PERMUTED_LEAST;
@@ -135,8 +103,8 @@ static bool should_permute(const struct cudriver_copy_plan *copy,
            (!dense && run < TUNING_GOOD_ROW);
 }
 
-/* Chooses the walk of strided memory. `kernels`: the kernel may be used. Whether it is to put the
- * bytes in place: then the path is chosen, too. */
+/* Chooses the order in which strided memory travels: the device's, or the host's, if `kernels` may
+ * be used and one is to put the bytes in place: then the path is chosen, too. */
 static bool plan_strided(struct staging_plan *plan, const struct cudriver_copy_plan *copy,
                          bool kernels)
 {
@@ -147,38 +115,34 @@ static bool plan_strided(struct staging_plan *plan, const struct cudriver_copy_p
     by_device = by_host;
     cudriver_layout_simplify(&by_host, !up);
     cudriver_layout_simplify(&by_device, up);
-    plan->host_dense = is_dense(&by_device, host_strides(&by_device, up));
+    plan_split(plan, &by_device);
     if (kernels && staging_context_has_kernels(copy->context) &&
         staging_kernels_unit(&by_host, up ? copy->device : 0, up ? 0 : copy->device) >= 0 &&
-        should_permute(copy, &by_host, &by_device, device_run(&by_device, up))) {
+        should_permute(copy, &by_host, &by_device)) {
         plan_permute(plan, &by_host);
         return true;
     }
-    plan->walk = by_device;
     return false;
 }
 
-/* Chooses the path, and with it the walk. */
+/* Chooses the path. */
 static void plan_path(struct staging_plan *plan, const struct cudriver_copy_plan *copy,
                       bool kernels)
 {
     plan->repeats = 0;
     plan->runs = NULL;
-    if (copy->layout.ndim == 0) { /* one run */
-        plan->walk = copy->layout;
-        plan->host_dense = true;
+    plan->files = NULL;
+    if (copy->layout.ndim == 0) {
+        plan_split(plan, &copy->layout);
     } else if (plan_strided(plan, copy, kernels)) {
         return;
     }
-    plan->spread = plan->walk;
-    cudriver_layout_pack(&plan->spread, !plan->up);
-    cudriver_layout_simplify(&plan->spread, !plan->up); /* merges: the dense side is in order */
     if (copy->bytes < plan->crossover) {
         plan->path = CUDRIVER_STAGING_SMALL;
     } else if (plan->spread.ndim > 0) {
         plan->path = CUDRIVER_STAGING_ROWS;
     } else {
-        plan->path = plan->host_dense ? CUDRIVER_STAGING_DENSE : CUDRIVER_STAGING_PACKED;
+        plan->path = plan->walk.ndim == 0 ? CUDRIVER_STAGING_DENSE : CUDRIVER_STAGING_PACKED;
     }
 }
 
@@ -203,12 +167,12 @@ static void plan_parts(struct staging_plan *plan, size_t bytes, bool blocking,
                    : blocks < STAGING_BLOCKS_MOST ? (int)blocks
                                                   : STAGING_BLOCKS_MOST;
     plan->threads = settings->packers;
-    if (!plan->host_dense && plan->walk.itemsize < TUNING_LONG_RUN && /* others move like dense */
+    if (plan->walk.ndim > 0 && plan->walk.itemsize < TUNING_LONG_RUN && /* others: like dense */
         settings->threads > settings->packers) {
         plan->threads = settings->threads;
     }
-    /* Asynchronous copies cycle through many blocks, so a block is rarely cached; bypass the cache.
-     */
+    /* Copies down always bypass the cache. Asynchronous copies up cycle through many blocks, so a
+     * block is rarely cached: larger ones bypass it, too. */
     plan->streaming =
         settings->streaming > 0 &&
         (!plan->up || bytes <= settings->streaming * (blocking ? 1 : TUNING_STREAMING_ASYNC));
@@ -242,6 +206,17 @@ bool staging_must_do_without(CUresult result)
 }
 
 /* ---- parts ---- */
+
+const void *staging_item_at(const void *items, size_t size, size_t count, size_t byte)
+{
+    size_t low = 0, high = count;
+
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        *(*(const uint64_t *)((const char *)items + middle * size) <= byte ? &low : &high) = middle;
+    }
+    return (const char *)items + low * size;
+}
 
 struct staging_boxes staging_boxes_make(const struct staging_plan *plan, size_t most)
 {

@@ -18,9 +18,17 @@
 #define REUSE 8             /* a large block is handed out if at most 1/REUSE of it is lost */
 #define PAGE ((size_t)4096) /* slots are aligned as their size is, up to this */
 
-static char *free_slots[SMALL_CLASSES];
-static struct hostmem_region *free_regions[CLASSES];
-static struct hostmem_region *chunks; /* linked by next_free; slots are cut from the first */
+/* Free memory of one NUMA node, or of none: it serves requests for no other. */
+static struct shelf {
+    char *free_slots[SMALL_CLASSES];
+    struct hostmem_region *free_regions[CLASSES];
+    struct hostmem_region *chunks; /* linked by next_free; slots are cut from the first */
+} shelves[1 + CUDRIVER_NODES];
+
+static struct shelf *shelf_of(int node)
+{
+    return &shelves[1 + node];
+}
 
 /* --- size classes --- */
 
@@ -61,47 +69,57 @@ static size_t place_in(const struct hostmem_region *chunk, size_t bytes)
     return place + bytes <= chunk->range.bytes ? place : SIZE_MAX;
 }
 
-bool hostmem_chunks_sweep(void)
+static bool shelf_sweep(struct shelf *shelf)
 {
     bool any = false;
 
-    for (struct hostmem_region *chunk = chunks; chunk != NULL; chunk = chunk->next_free) {
+    for (struct hostmem_region *chunk = shelf->chunks; chunk != NULL; chunk = chunk->next_free) {
         any |= chunk->taken == 0 && chunk->cut > 0;
     }
     for (unsigned class = 0; any && class < SMALL_CLASSES; class++) {
-        char *next = free_slots[class];
-        free_slots[class] = NULL;
+        char *next = shelf->free_slots[class];
+        shelf->free_slots[class] = NULL;
         while (next != NULL) {
             char *slot = next;
             struct hostmem_region *chunk = hostmem_region_of(slot);
             next = (char *)*entry_of(chunk, slot);
             if (chunk->taken > 0) {
-                *entry_of(chunk, slot) = (uintptr_t)free_slots[class];
-                free_slots[class] = slot;
+                *entry_of(chunk, slot) = (uintptr_t)shelf->free_slots[class];
+                shelf->free_slots[class] = slot;
             }
         }
     }
-    for (struct hostmem_region *chunk = chunks; chunk != NULL; chunk = chunk->next_free) {
+    for (struct hostmem_region *chunk = shelf->chunks; chunk != NULL; chunk = chunk->next_free) {
         chunk->cut = chunk->taken > 0 ? chunk->cut : 0;
     }
     return any;
 }
 
-/* Cuts a slot from the first chunk with room, which becomes the first of all. NULL: none has. */
-static char *slot_cut(size_t bytes, bool *zeroed)
+bool hostmem_chunks_sweep(void)
 {
-    if (chunks != NULL && chunks->taken == 0) {
-        hostmem_chunks_sweep();
+    bool any = false;
+
+    for (int node = CUDRIVER_NODE_ANY; node < CUDRIVER_NODES; node++) {
+        any |= shelf_sweep(shelf_of(node));
     }
-    for (struct hostmem_region **link = &chunks; *link != NULL; link = &(*link)->next_free) {
+    return any;
+}
+
+/* Cuts a slot from the first chunk with room, which becomes the first of all. NULL: none has. */
+static char *slot_cut(struct shelf *shelf, size_t bytes, bool *zeroed)
+{
+    if (shelf->chunks != NULL && shelf->chunks->taken == 0) {
+        shelf_sweep(shelf);
+    }
+    for (struct hostmem_region **link = &shelf->chunks; *link != NULL; link = &(*link)->next_free) {
         struct hostmem_region *chunk = *link;
         size_t place = place_in(chunk, bytes);
         if (place == SIZE_MAX) {
             continue;
         }
         *link = chunk->next_free;
-        chunk->next_free = chunks;
-        chunks = chunk;
+        chunk->next_free = shelf->chunks;
+        shelf->chunks = chunk;
         chunk->cut = place + bytes;
         *zeroed = place >= chunk->touched;
         chunk->touched = chunk->cut > chunk->touched ? chunk->cut : chunk->touched;
@@ -110,15 +128,15 @@ static char *slot_cut(size_t bytes, bool *zeroed)
     return NULL;
 }
 
-static char *slot_take(size_t bytes, bool *zeroed)
+static char *slot_take(struct shelf *shelf, size_t bytes, bool *zeroed)
 {
     unsigned class = class_of(bytes);
-    char *slot = free_slots[class];
+    char *slot = shelf->free_slots[class];
 
     if (slot != NULL) {
-        free_slots[class] = (char *)*entry_of(hostmem_region_of(slot), slot);
+        shelf->free_slots[class] = (char *)*entry_of(hostmem_region_of(slot), slot);
     } else {
-        slot = slot_cut(class_bytes(class), zeroed);
+        slot = slot_cut(shelf, class_bytes(class), zeroed);
     }
     if (slot != NULL) {
         struct hostmem_region *chunk = hostmem_region_of(slot);
@@ -130,13 +148,13 @@ static char *slot_take(size_t bytes, bool *zeroed)
 
 /* --- blocks --- */
 
-static void *large_take(size_t bytes)
+static void *large_take(struct shelf *shelf, size_t bytes)
 {
     size_t needed = hostmem_round(bytes);
     unsigned class = class_of(needed);
 
     for (unsigned last = class + 2; class <= last; class++) {
-        struct hostmem_region **link = &free_regions[class];
+        struct hostmem_region **link = &shelf->free_regions[class];
         for (; *link != NULL; link = &(*link)->next_free) {
             struct hostmem_region *region = *link;
             if (region->range.bytes >= needed &&
@@ -151,10 +169,12 @@ static void *large_take(size_t bytes)
     return NULL;
 }
 
-void *hostmem_block_take(size_t bytes, bool *zeroed)
+void *hostmem_block_take(size_t bytes, int node, bool *zeroed)
 {
+    struct shelf *shelf = shelf_of(node);
+
     *zeroed = false;
-    return bytes < HOSTMEM_LARGE ? slot_take(bytes, zeroed) : large_take(bytes);
+    return bytes < HOSTMEM_LARGE ? slot_take(shelf, bytes, zeroed) : large_take(shelf, bytes);
 }
 
 size_t hostmem_block_bytes(const struct hostmem_region *region, const void *address)
@@ -178,17 +198,21 @@ void hostmem_block_give(struct hostmem_region *region, void *address)
         hostmem_region_offer(region);
         return;
     }
+    struct shelf *shelf = shelf_of(region->range.node);
     unsigned class = class_of(bytes);
     region->taken -= class_bytes(class);
-    *entry_of(region, address) = (uintptr_t)free_slots[class];
-    free_slots[class] = address;
+    *entry_of(region, address) = (uintptr_t)shelf->free_slots[class];
+    shelf->free_slots[class] = address;
 }
 
 /* --- regions --- */
 
 static struct hostmem_region **list_of(const struct hostmem_region *region)
 {
-    return region->slots != NULL ? &chunks : &free_regions[class_of(region->range.bytes)];
+    struct shelf *shelf = shelf_of(region->range.node);
+
+    return region->slots != NULL ? &shelf->chunks
+                                 : &shelf->free_regions[class_of(region->range.bytes)];
 }
 
 void hostmem_region_offer(struct hostmem_region *region)

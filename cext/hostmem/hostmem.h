@@ -23,6 +23,29 @@
 
 #include "driver/cuda_abi.h"
 
+/* NUMA nodes are numbered from 0, as the system does; those from CUDRIVER_NODES on are not used. */
+#define CUDRIVER_NODES 64
+#define CUDRIVER_NODE_ANY (-1)    /* wherever the system puts memory */
+#define CUDRIVER_NODE_POLICY (-2) /* as cudriver_hostmem_node() says */
+
+#define CUDRIVER_NODE_DEVICES 64
+
+/* Which memory and which processors are near. Zeroed but for its nodes, it says nothing. */
+struct cudriver_nodes {
+    signed char of_device[CUDRIVER_NODE_DEVICES];      /* by CUdevice: a node, or ANY */
+    unsigned char processors[1 + CUDRIVER_NODES][128]; /* by 1 + node: a set, as for the system */
+};
+
+/* Until this is called, each device's node is ANY. */
+void cudriver_hostmem_set_nodes(const struct cudriver_nodes *nodes);
+
+/* The node of the current context's device; POLICY: none is current, and devices differ. Calls no
+ * driver function if all devices have one node. */
+int cudriver_hostmem_node(void);
+
+/* Lets the calling thread run on a node's processors, or on those of all if it is ANY. */
+void cudriver_hostmem_go(int node);
+
 struct cudriver_hostmem_stats {
     size_t used_bytes; /* handed out, as requested */
     size_t used_blocks;
@@ -37,19 +60,19 @@ struct cudriver_hostmem_stats {
 };
 
 /*
- * Hands out at least `bytes` (0 counts as 1) of page-locked memory that devices can use too,
- * aligned to 64 bytes; powers of two to themselves up to 4096, and all from 1 MiB on to 4096.
- * Smaller sizes are rounded up by an eighth at most, larger ones to whole pages; a larger block may
- * come from one that was freed and is an eighth larger at most. At most `room` bytes of new memory
- * are touched, and as many as free memory that is returned for them had: a system that overcommits
- * would grant more, and kill the process. The contents are undefined unless *zeroed is set (fresh
- * from the system). Returns the driver's code; OUT_OF_MEMORY also for `room`, for the pool's limit
- * and if the system has no memory.
+ * Hands out at least `bytes` (0 counts as 1) of page-locked memory that devices can use too. It is
+ * aligned to 64 bytes; a power of two to its size, up to 4096; from 1 MiB on, to 4096. Sizes below
+ * 1 MiB are rounded up by an eighth at most, others to whole pages, or by an eighth at most to a
+ * block that was freed. At most `room` bytes of new memory are touched, and as many more as free
+ * memory is returned for them: a system that overcommits would grant more, and kill the process.
+ * Memory of one node serves no request for another. The contents are undefined unless *zeroed is
+ * set (fresh from the system). Returns the driver's code; OUT_OF_MEMORY also for `room`, for the
+ * pool's limit and if the system has no memory.
  */
-CUresult cudriver_hostmem_alloc(size_t bytes, size_t room, void **address, bool *zeroed);
+CUresult cudriver_hostmem_alloc(size_t bytes, size_t room, int node, void **address, bool *zeroed);
 
 /* Takes a block from free memory, or returns NULL. Never calls the driver. */
-void *cudriver_hostmem_try_alloc(size_t bytes);
+void *cudriver_hostmem_try_alloc(size_t bytes, int node);
 
 /* Returns a live block to the pool. Calls no driver function. */
 void cudriver_hostmem_free(void *address);
@@ -71,6 +94,10 @@ void cudriver_hostmem_set_limit(size_t bytes);
 
 void cudriver_hostmem_get_stats(struct cudriver_hostmem_stats *stats);
 
+/* What is registered, by the pool or pins, up to `most` ranges: address and bytes of each. How many
+ * there are. */
+size_t cudriver_hostmem_list(uint64_t *ranges, size_t most);
+
 /* Bytes that a request maps and registers at least, if no free memory serves it. */
 size_t cudriver_hostmem_least(size_t bytes);
 
@@ -85,6 +112,9 @@ size_t cudriver_hostmem_run(const void *address, size_t bytes);
 /* Whether [address, address + bytes) lies in one of our registrations. False: only the driver can
  * tell. Calls no driver function. */
 bool cudriver_hostmem_is_registered(const void *address, size_t bytes);
+
+/* Whether all of [low, high) is page-locked, by whomever, as the driver knows it. */
+bool cudriver_hostmem_is_page_locked(const char *low, const char *high);
 
 /* Whether memory is registered in the primary context of `device`. May be true for another device
  * while memory is being registered or released. */

@@ -101,6 +101,7 @@ struct touch {
     bool huge;
     pthread_mutex_t gate; /* held until all threads have started */
     size_t threads;       /* beside this one */
+    int node;             /* on whose processors the threads run */
     atomic_size_t next;   /* the next unit to take */
     size_t alone;         /* bytes to take before the registration begins */
     atomic_bool stalled;
@@ -166,6 +167,9 @@ static void *touch_work(void *argument)
 {
     struct touch *touch = argument;
 
+    if (touch->node != CUDRIVER_NODE_ANY) {
+        cudriver_hostmem_go(touch->node);
+    }
     pthread_mutex_lock(&touch->gate);
     pthread_mutex_unlock(&touch->gate);
     touch_until(touch, touch->bytes);
@@ -195,7 +199,7 @@ static void pages_bring(char *base, size_t bytes, unsigned flags)
 }
 
 /* Between two driver calls on small pieces. The driver's lock is not fair: without a pause the next
- * call takes it before a copy that waits for it has woken. H200. */
+ * call takes it before a copy that waits for it has woken (seen on an H200). */
 static void pieces_pause(const struct hostmem_range *range, size_t done)
 {
     const struct timespec pause = {0, PAUSE_NS};
@@ -253,8 +257,11 @@ CUresult hostmem_touch_and_register(struct hostmem_range *range, unsigned flags,
                                     const atomic_bool *stop)
 {
     const size_t bytes = range->bytes;
-    struct touch touch = {
-        .base = range->base, .bytes = bytes, .alone = bytes, .gate = PTHREAD_MUTEX_INITIALIZER};
+    struct touch touch = {.base = range->base,
+                          .bytes = bytes,
+                          .alone = bytes,
+                          .node = range->node,
+                          .gate = PTHREAD_MUTEX_INITIALIZER};
     pthread_t threads[MOST_THREADS];
     sigset_t all, before;
     size_t count = 1;

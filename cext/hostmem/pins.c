@@ -27,35 +27,7 @@ struct cudriver_pin {
     bool ours;    /* we registered it; else the pool or others have page-locked the memory */
 };
 
-static size_t pin_count;    /* also of those that are not ours */
-static size_t pinned_bytes; /* registered */
-
 /* --- the driver, without the lock --- */
-
-/*
- * Whether the driver says that every byte of the range is page-locked already. Such a range is not
- * entered in the list: whoever locked it may unlock it, and the next pin must notice that.
- */
-static bool is_locked_by_others(uintptr_t begin, uintptr_t end)
-{
-    while (begin < end) {
-        CUdeviceptr start = 0;
-        size_t size = 0;
-        unsigned kind = 0;
-        if (cuda.cuPointerGetAttribute(&kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, begin) !=
-                CUDA_SUCCESS ||
-            kind != CU_MEMORYTYPE_HOST ||
-            cuda.cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, begin) !=
-                CUDA_SUCCESS ||
-            cuda.cuPointerGetAttribute(&size, CU_POINTER_ATTRIBUTE_RANGE_SIZE, begin) !=
-                CUDA_SUCCESS ||
-            begin < start || begin - start >= size) {
-            return false;
-        }
-        begin = (uintptr_t)start + size;
-    }
-    return true;
-}
 
 static bool supports_read_only(void)
 {
@@ -72,7 +44,6 @@ static bool supports_read_only(void)
 /* Registers a pin's memory, or finds it locked by others. In its primary context. */
 static CUresult range_register(struct cudriver_pin *pin, const struct cudriver_pin_way *way)
 {
-    const uintptr_t begin = (uintptr_t)pin->range.base;
     CUresult result = way->fresh ? hostmem_touch_and_register(&pin->range, HOSTMEM_FLAGS, way->stop)
                                  : hostmem_register(&pin->range, HOSTMEM_FLAGS, way->stop);
 
@@ -87,7 +58,9 @@ static CUresult range_register(struct cudriver_pin *pin, const struct cudriver_p
     if (result != CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED && result != CUDA_ERROR_INVALID_VALUE) {
         return result;
     }
-    if (is_locked_by_others(begin, begin + pin->range.bytes)) {
+    /* Locked by others: not entered in the list, since whoever locked it may unlock it, and the
+     * next pin must notice that. */
+    if (cudriver_hostmem_is_page_locked(pin->range.base, pin->range.base + pin->range.bytes)) {
         return CUDA_SUCCESS;
     }
     /* INVALID_VALUE also means a mapping without write permission. The read-only flag is tried
@@ -140,7 +113,7 @@ static CUresult pin_register(struct cudriver_pin *pin, const struct cudriver_pin
     hostmem_lock();
     if (pin->ours) {
         pin->range.ready = true;
-        pinned_bytes += pin->range.bytes;
+        hostmem_pool.stats.pinned_bytes += pin->range.bytes;
     } else {
         hostmem_range_remove(&pin->range);
     }
@@ -161,6 +134,7 @@ static CUresult pin_make(void *address, size_t bytes, const struct cudriver_pin_
     pin->range.base = address;
     pin->range.bytes = bytes;
     pin->range.step = way->step > 0 ? way->step : HOSTMEM_PIECE;
+    pin->range.node = CUDRIVER_NODE_ANY;
     pin->range.device = -1;
     pin->count = 1;
     if (!pooled) { /* the pool keeps its memory registered, and the pinned array keeps its block */
@@ -201,7 +175,7 @@ CUresult cudriver_pin_create(void *address, size_t bytes, const struct cudriver_
     } else {
         result = pin_make(address, bytes, way, range != NULL, out);
     }
-    pin_count += result == CUDA_SUCCESS;
+    hostmem_pool.stats.pins += result == CUDA_SUCCESS;
     hostmem_unlock();
     return result;
 }
@@ -225,7 +199,7 @@ size_t cudriver_pin_share(const void *address, size_t bytes, struct cudriver_pin
     if (run > 0 && !range->pooled) {
         *out = (struct cudriver_pin *)range;
         (*out)->count++;
-        pin_count++;
+        hostmem_pool.stats.pins++;
     }
     hostmem_unlock();
     return run;
@@ -247,7 +221,7 @@ CUresult cudriver_pin_destroy(struct cudriver_pin *pin)
         return CUDA_SUCCESS;
     }
     hostmem_lock();
-    pin_count--;
+    hostmem_pool.stats.pins--;
     if (--pin->count > 0) {
         hostmem_unlock();
         return CUDA_SUCCESS;
@@ -258,20 +232,11 @@ CUresult cudriver_pin_destroy(struct cudriver_pin *pin)
         result = hostmem_unregister(&pin->range);
         hostmem_primary_release(pin->range.device);
         hostmem_lock();
-        pinned_bytes -= pin->range.bytes;
+        hostmem_pool.stats.pinned_bytes -= pin->range.bytes;
         hostmem_range_remove(&pin->range);
         hostmem_announce();
     }
     hostmem_unlock();
     free(pin);
     return result;
-}
-
-void cudriver_hostmem_get_stats(struct cudriver_hostmem_stats *stats)
-{
-    hostmem_pool_count(stats);
-    hostmem_lock();
-    stats->pins = pin_count;
-    stats->pinned_bytes = pinned_bytes;
-    hostmem_unlock();
 }

@@ -57,21 +57,21 @@ static CUresult trim(size_t keep, size_t *released)
 
 /* Serves a request that no free memory serves. If memory is short, releases what is free and tries
  * once more with the least. */
-static CUresult alloc_slowly(size_t bytes, size_t room, void **block, bool *zeroed)
+static CUresult alloc_slowly(size_t bytes, size_t room, int node, void **block, bool *zeroed)
 {
     bool trimmed = false;
 
     for (;;) {
-        CUresult result = hostmem_region_add(bytes, room, trimmed, block, zeroed);
+        CUresult result = hostmem_region_add(bytes, room, node, trimmed, block, zeroed);
         if (result == CUDA_SUCCESS) {
-            hostmem_pool.misses++;
+            hostmem_pool.stats.misses++;
         }
         if (result != CUDA_ERROR_OUT_OF_MEMORY) {
             return result;
         }
-        *block = hostmem_block_take(bytes, zeroed); /* freed meanwhile */
+        *block = hostmem_block_take(bytes, node, zeroed); /* freed meanwhile */
         if (*block != NULL) {
-            hostmem_pool.hits++;
+            hostmem_pool.stats.hits++;
             return CUDA_SUCCESS;
         }
         if (hostmem_pool.releasing > 0) {
@@ -93,12 +93,12 @@ static CUresult alloc_slowly(size_t bytes, size_t room, void **block, bool *zero
 static void count_use(const void *block, size_t bytes)
 {
     if (block != NULL) {
-        hostmem_pool.used_bytes += bytes;
-        hostmem_pool.used_blocks++;
+        hostmem_pool.stats.used_bytes += bytes;
+        hostmem_pool.stats.used_blocks++;
     }
 }
 
-CUresult cudriver_hostmem_alloc(size_t bytes, size_t room, void **address, bool *zeroed)
+CUresult cudriver_hostmem_alloc(size_t bytes, size_t room, int node, void **address, bool *zeroed)
 {
     CUresult result = CUDA_SUCCESS;
     void *block;
@@ -112,16 +112,18 @@ CUresult cudriver_hostmem_alloc(size_t bytes, size_t room, void **address, bool 
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     bytes = bytes > 0 ? bytes : 1;
+    node = node == CUDRIVER_NODE_POLICY ? cudriver_hostmem_node() : node;
+    node = node == CUDRIVER_NODE_POLICY ? CUDRIVER_NODE_ANY : node;
 
     hostmem_lock();
-    block = hostmem_block_take(bytes, zeroed);
+    block = hostmem_block_take(bytes, node, zeroed);
     if (block == NULL && hostmem_chunks_sweep()) {
-        block = hostmem_block_take(bytes, zeroed);
+        block = hostmem_block_take(bytes, node, zeroed);
     }
     if (block != NULL) {
-        hostmem_pool.hits++;
+        hostmem_pool.stats.hits++;
     } else {
-        result = alloc_slowly(bytes, room, &block, zeroed);
+        result = alloc_slowly(bytes, room, node, &block, zeroed);
     }
     count_use(block, bytes);
     hostmem_unlock();
@@ -129,7 +131,7 @@ CUresult cudriver_hostmem_alloc(size_t bytes, size_t room, void **address, bool 
     return result;
 }
 
-void *cudriver_hostmem_try_alloc(size_t bytes)
+void *cudriver_hostmem_try_alloc(size_t bytes, int node)
 {
     bool zeroed;
     void *block;
@@ -137,10 +139,14 @@ void *cudriver_hostmem_try_alloc(size_t bytes)
     if (cudriver_driver_is_forked() || bytes > HOSTMEM_MOST) {
         return NULL;
     }
+    node = node == CUDRIVER_NODE_POLICY ? cudriver_hostmem_node() : node;
+    if (node == CUDRIVER_NODE_POLICY) {
+        return NULL;
+    }
     bytes = bytes > 0 ? bytes : 1;
     hostmem_lock();
-    block = hostmem_block_take(bytes, &zeroed);
-    hostmem_pool.hits += block != NULL;
+    block = hostmem_block_take(bytes, node, &zeroed);
+    hostmem_pool.stats.hits += block != NULL;
     count_use(block, bytes);
     hostmem_unlock();
     return block;
@@ -155,8 +161,8 @@ size_t cudriver_hostmem_free_if_owned(void *address)
     region = hostmem_region_of(address);
     bytes = region != NULL ? hostmem_block_bytes(region, address) : 0;
     if (bytes > 0) {
-        hostmem_pool.used_bytes -= bytes;
-        hostmem_pool.used_blocks--;
+        hostmem_pool.stats.used_bytes -= bytes;
+        hostmem_pool.stats.used_blocks--;
         hostmem_block_give(region, address);
     }
     hostmem_unlock();
@@ -195,7 +201,7 @@ CUresult cudriver_hostmem_trim(size_t keep, size_t *released)
 void cudriver_hostmem_set_limit(size_t bytes)
 {
     hostmem_lock();
-    hostmem_pool.limit = bytes;
+    hostmem_pool.stats.limit_bytes = bytes;
     hostmem_unlock();
 }
 
@@ -204,19 +210,11 @@ size_t cudriver_hostmem_least(size_t bytes)
     return hostmem_round(hostmem_block_size(bytes));
 }
 
-void hostmem_pool_count(struct cudriver_hostmem_stats *stats)
+void cudriver_hostmem_get_stats(struct cudriver_hostmem_stats *stats)
 {
     hostmem_lock();
-    *stats = (struct cudriver_hostmem_stats){
-        .used_bytes = hostmem_pool.used_bytes,
-        .used_blocks = hostmem_pool.used_blocks,
-        .pooled_bytes = free_bytes(),
-        .registered_bytes = hostmem_pool.registered,
-        .peak_bytes = hostmem_pool.peak,
-        .limit_bytes = hostmem_pool.limit,
-        .hits = hostmem_pool.hits,
-        .misses = hostmem_pool.misses,
-    };
+    *stats = hostmem_pool.stats;
+    stats->pooled_bytes = free_bytes();
     hostmem_unlock();
 }
 
@@ -227,44 +225,4 @@ bool cudriver_hostmem_uses_device(CUdevice device)
                  hostmem_range_uses_device(device);
     hostmem_unlock();
     return found;
-}
-
-static size_t known_run(const void *address, size_t bytes)
-{
-    hostmem_lock();
-    size_t run = hostmem_range_run(address, bytes);
-    hostmem_unlock();
-    return run;
-}
-
-size_t cudriver_hostmem_locked(const void *address, size_t bytes)
-{
-    hostmem_lock();
-    struct hostmem_range *range = hostmem_range_meeting(address, bytes);
-    size_t locked = range != NULL ? atomic_load(&range->locked) : 0;
-    hostmem_unlock();
-    return locked < bytes ? locked : bytes;
-}
-
-bool cudriver_hostmem_is_registered(const void *address, size_t bytes)
-{
-    return known_run(address, bytes) == bytes;
-}
-
-size_t cudriver_hostmem_run(const void *address, size_t bytes)
-{
-    size_t run = known_run(address, bytes), size = 0;
-    CUdeviceptr start = 0, here = (CUdeviceptr)(uintptr_t)address;
-
-    if (run > 0) {
-        return run;
-    }
-    if (cuda.cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, here) !=
-            CUDA_SUCCESS ||
-        cuda.cuPointerGetAttribute(&size, CU_POINTER_ATTRIBUTE_RANGE_SIZE, here) != CUDA_SUCCESS ||
-        here < start || here - start >= size) {
-        return bytes;
-    }
-    size -= (size_t)(here - start);
-    return size < bytes ? size : bytes;
 }

@@ -3,9 +3,10 @@
  *
  *   pins.c           pins on memory that somebody else owns
  *   pool.c           the pool: alloc, free, trim, limit
- *   region.c         its regions; the lock; the primary contexts that memory is registered in
+ *   region.c         its regions; the primary contexts that memory is registered in
  *   block.c          free and live blocks in regions                           no CUDA
- *   ranges.c         finds the registration of an address                      no CUDA
+ *   nodes.c          NUMA nodes: that of a device, its processors
+ *   ranges.c         the lock; finds the registration of an address
  *   map.c            mappings: reserve, huge pages, first touch by threads, register
  *
  * The lock guards all regions and pins. It is held for bookkeeping only, never while the driver or
@@ -42,6 +43,7 @@ struct hostmem_range {
     size_t bytes;
     size_t step;          /* most bytes of one registration */
     atomic_size_t locked; /* bytes registered, from the lowest on; set by the range's thread */
+    int node;             /* where its memory is placed, and touched; or CUDRIVER_NODE_ANY */
     CUdevice device; /* in whose primary context it is registered, which is retained; -1: unknown */
     bool pooled;     /* of a region */
     bool ready;      /* registered, and not being released */
@@ -63,7 +65,7 @@ struct hostmem_region {
     struct hostmem_region *next_free; /* of the same class */
 };
 
-/* --- region.c: the lock --- */
+/* --- ranges.c: the lock --- */
 
 /* The lock stays usable across fork(). wait releases it until a thread announces that it has
  * registered or released something; it may return early. */
@@ -92,8 +94,8 @@ static inline void hostmem_announce(void)
 
 /* --- block.c: under the lock, but for the last --- */
 
-/* A block from the free ones or from a chunk with room, or NULL. */
-void *hostmem_block_take(size_t bytes, bool *zeroed);
+/* A block of a node, from the free ones or from a chunk with room, or NULL. */
+void *hostmem_block_take(size_t bytes, int node, bool *zeroed);
 /* The size requested for the live block at `address`; 0: no block begins there. */
 size_t hostmem_block_bytes(const struct hostmem_region *region, const void *address);
 /* Frees a live block. */
@@ -149,8 +151,6 @@ void hostmem_primary_release(CUdevice device);
 /* The first range that shares a byte with [address, address + bytes), or NULL. */
 struct hostmem_range *hostmem_range_meeting(const void *address, size_t bytes);
 bool hostmem_range_holds(const struct hostmem_range *range, const void *address, size_t bytes);
-/* How many of the `bytes` at `address` lie in one registration; 0: in none. */
-size_t hostmem_range_run(const void *address, size_t bytes);
 /* Whether a range is, or may be about to be, registered in the primary context of `device`. */
 bool hostmem_range_uses_device(CUdevice device);
 /* False: out of memory. */
@@ -169,24 +169,20 @@ static inline struct hostmem_region *hostmem_region_of(const void *address)
 
 struct hostmem_pool {
     struct hostmem_region *regions; /* registered */
-    size_t registered;              /* bytes; also those just being registered or released */
     unsigned adding, releasing;     /* regions; those being added are not ranges yet */
     size_t releases;                /* how many ended */
-    size_t peak, limit;
-    size_t used_bytes, used_blocks;
-    unsigned long long hits, misses;
+    /* `pooled_bytes` is counted when asked for; `registered_bytes`: also those just being
+     * registered or released; `pins`: also those that are not ours. */
+    struct cudriver_hostmem_stats stats;
 };
 
 extern struct hostmem_pool hostmem_pool;
 
 /* Adds a region of at most `room` bytes for a request and takes the block from it. `smallest`: a
  * region no larger than the block needs. */
-CUresult hostmem_region_add(size_t bytes, size_t room, bool smallest, void **block, bool *zeroed);
+CUresult hostmem_region_add(size_t bytes, size_t room, int node, bool smallest, void **block,
+                            bool *zeroed);
 /* Releases a region without live blocks. */
 CUresult hostmem_region_release(struct hostmem_region *region);
-
-/* --- pool.c, for pins.c: takes the lock --- */
-
-void hostmem_pool_count(struct cudriver_hostmem_stats *stats);
 
 #endif

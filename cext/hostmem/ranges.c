@@ -1,8 +1,29 @@
-/* Finds the registration of an address: see private.h. */
+/* The lock, and what is registered: finds the registration of an address. See private.h. */
 #include <stdlib.h>
 #include <string.h>
 
+#include "driver/driver.h"
+#include "hostmem.h"
 #include "private.h"
+
+/* --- the lock. A forked child finds it free: its blocks are ordinary memory --- */
+
+pthread_mutex_t hostmem_mutex = PTHREAD_MUTEX_INITIALIZER;
+pthread_cond_t hostmem_changed = PTHREAD_COND_INITIALIZER;
+
+static void after_fork_in_child(void)
+{
+    pthread_cond_init(&hostmem_changed, NULL); /* the waiting threads are not in the child */
+    hostmem_unlock();
+}
+
+/* When the module is loaded, so before the lock is taken for the first time. */
+__attribute__((constructor)) static void watch_forks(void)
+{
+    pthread_atfork(hostmem_lock, hostmem_unlock, after_fork_in_child);
+}
+
+/* --- ranges --- */
 
 static struct {
     struct hostmem_range **list; /* sorted by address; no two overlap */
@@ -38,23 +59,6 @@ bool hostmem_range_holds(const struct hostmem_range *range, const void *address,
     size_t offset = (uintptr_t)address - (uintptr_t)range->base;
 
     return offset < range->bytes && bytes <= range->bytes - offset;
-}
-
-size_t hostmem_range_run(const void *address, size_t bytes)
-{
-    struct hostmem_range *range = hostmem_range_meeting(address, 1);
-
-    if (range == NULL) {
-        return 0;
-    }
-    size_t offset = (uintptr_t)address - (uintptr_t)range->base,
-           locked = atomic_load(&range->locked);
-    if (offset >= locked) {
-        return 0;
-    }
-    size_t run = range->step - offset % range->step;
-    run = run < locked - offset ? run : locked - offset;
-    return run < bytes ? run : bytes;
 }
 
 bool hostmem_range_uses_device(CUdevice device)
@@ -97,4 +101,93 @@ void hostmem_range_remove(struct hostmem_range *range)
     ranges.count--;
     memmove(&ranges.list[at], &ranges.list[at + 1],
             (ranges.count - at) * sizeof(struct hostmem_range *));
+}
+
+/* --- what is page-locked --- */
+
+/* How many of the `bytes` at `address` lie in one registration; 0: in none of ours. */
+static size_t known_run(const void *address, size_t bytes)
+{
+    size_t run = 0;
+
+    hostmem_lock();
+    struct hostmem_range *range = hostmem_range_meeting(address, 1);
+    size_t offset = range != NULL ? (uintptr_t)address - (uintptr_t)range->base : 0;
+    size_t locked = range != NULL ? atomic_load(&range->locked) : 0;
+    if (offset < locked) {
+        run = range->step - offset % range->step;
+        run = run < locked - offset ? run : locked - offset;
+    }
+    hostmem_unlock();
+    return run < bytes ? run : bytes;
+}
+
+bool cudriver_hostmem_is_registered(const void *address, size_t bytes)
+{
+    return known_run(address, bytes) == bytes;
+}
+
+size_t cudriver_hostmem_run(const void *address, size_t bytes)
+{
+    size_t run = known_run(address, bytes), size = 0;
+    CUdeviceptr start = 0, here = (CUdeviceptr)(uintptr_t)address;
+
+    if (run > 0) {
+        return run;
+    }
+    if (cuda.cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, here) !=
+            CUDA_SUCCESS ||
+        cuda.cuPointerGetAttribute(&size, CU_POINTER_ATTRIBUTE_RANGE_SIZE, here) != CUDA_SUCCESS ||
+        here < start || here - start >= size) {
+        return bytes;
+    }
+    size -= (size_t)(here - start);
+    return size < bytes ? size : bytes;
+}
+
+static bool is_byte_locked(const char *byte)
+{
+    unsigned int type = 0;
+
+    return cuda.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                      (CUdeviceptr)(uintptr_t)byte) == CUDA_SUCCESS &&
+           type == CU_MEMORYTYPE_HOST;
+}
+
+bool cudriver_hostmem_is_page_locked(const char *low, const char *high)
+{
+    size_t run;
+
+    /* Registrations end at any byte: look at the last byte and behind the end of each. */
+    if (!is_byte_locked(low) || !is_byte_locked(high - 1)) {
+        return false;
+    }
+    while ((run = cudriver_hostmem_run(low, (size_t)(high - low))) < (size_t)(high - low)) {
+        low += run;
+        if (!is_byte_locked(low)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+size_t cudriver_hostmem_locked(const void *address, size_t bytes)
+{
+    hostmem_lock();
+    struct hostmem_range *range = hostmem_range_meeting(address, bytes);
+    size_t locked = range != NULL ? atomic_load(&range->locked) : 0;
+    hostmem_unlock();
+    return locked < bytes ? locked : bytes;
+}
+
+size_t cudriver_hostmem_list(uint64_t *list, size_t most)
+{
+    hostmem_lock();
+    size_t count = ranges.count;
+    for (size_t i = 0; i < count && i < most; i++) {
+        list[2 * i] = (uintptr_t)ranges.list[i]->base;
+        list[2 * i + 1] = atomic_load(&ranges.list[i]->locked);
+    }
+    hostmem_unlock();
+    return count;
 }

@@ -1,31 +1,15 @@
-/* Regions of the pool: mapped and registered, released. And what they share with pins: the lock,
- * and the primary contexts in which memory is registered. */
+/* Regions of the pool: mapped and registered, released. And what they share with pins: the primary
+ * contexts in which memory is registered. */
 #include <stdlib.h>
 
 #include "driver/driver.h"
+#include "driver/platform.h"
 #include "hostmem.h"
 #include "private.h"
 
 #define ADDRESSES 4 /* to try */
 
-struct hostmem_pool hostmem_pool = {.limit = SIZE_MAX};
-
-/* --- the lock. A forked child finds it free: its blocks are ordinary memory --- */
-
-pthread_mutex_t hostmem_mutex = PTHREAD_MUTEX_INITIALIZER;
-pthread_cond_t hostmem_changed = PTHREAD_COND_INITIALIZER;
-
-static void after_fork_in_child(void)
-{
-    pthread_cond_init(&hostmem_changed, NULL); /* the waiting threads are not in the child */
-    hostmem_unlock();
-}
-
-/* When the module is loaded, so before the lock is taken for the first time. */
-__attribute__((constructor)) static void watch_forks(void)
-{
-    pthread_atfork(hostmem_lock, hostmem_unlock, after_fork_in_child);
-}
+struct hostmem_pool hostmem_pool = {.stats = {.limit_bytes = SIZE_MAX}};
 
 /* --- primary contexts --- */
 
@@ -79,6 +63,7 @@ static CUresult map_registered(struct hostmem_range *range)
             result = CUDA_ERROR_OUT_OF_MEMORY;
             break;
         }
+        (void)platform_place(range->base, bytes, range->node); /* if refused, it lies elsewhere */
         result = hostmem_touch_and_register(range, HOSTMEM_FLAGS, NULL);
         if (result != CUDA_SUCCESS) {
             stale[count++] = range->base;
@@ -128,7 +113,7 @@ static void region_free(struct hostmem_region *region)
 }
 
 /* A region that has no memory yet; NULL: out of memory. */
-static struct hostmem_region *region_new(size_t bytes, bool chunk)
+static struct hostmem_region *region_new(size_t bytes, int node, bool chunk)
 {
     struct hostmem_region *region = calloc(1, sizeof *region);
 
@@ -142,6 +127,7 @@ static struct hostmem_region *region_new(size_t bytes, bool chunk)
     if (region != NULL) {
         region->range.bytes = bytes;
         region->range.step = HOSTMEM_PIECE;
+        region->range.node = node;
         region->range.pooled = true;
     }
     return region;
@@ -158,11 +144,12 @@ static void region_join(struct hostmem_region *region)
 
 static bool pool_allows(size_t bytes)
 {
-    return hostmem_pool.registered <= hostmem_pool.limit &&
-           bytes <= hostmem_pool.limit - hostmem_pool.registered;
+    return hostmem_pool.stats.registered_bytes <= hostmem_pool.stats.limit_bytes &&
+           bytes <= hostmem_pool.stats.limit_bytes - hostmem_pool.stats.registered_bytes;
 }
 
-CUresult hostmem_region_add(size_t bytes, size_t room, bool smallest, void **block, bool *zeroed)
+CUresult hostmem_region_add(size_t bytes, size_t room, int node, bool smallest, void **block,
+                            bool *zeroed)
 {
     const bool chunk = bytes < HOSTMEM_LARGE;
     size_t size = hostmem_round(hostmem_block_size(bytes));
@@ -172,11 +159,11 @@ CUresult hostmem_region_add(size_t bytes, size_t room, bool smallest, void **blo
     if (chunk && !smallest && HOSTMEM_CHUNK <= room && pool_allows(HOSTMEM_CHUNK)) {
         size = HOSTMEM_CHUNK;
     }
-    region = size <= room && pool_allows(size) ? region_new(size, chunk) : NULL;
+    region = size <= room && pool_allows(size) ? region_new(size, node, chunk) : NULL;
     if (region == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    hostmem_pool.registered += size;
+    hostmem_pool.stats.registered_bytes += size;
     hostmem_pool.adding++;
     hostmem_unlock();
 
@@ -192,15 +179,15 @@ CUresult hostmem_region_add(size_t bytes, size_t room, bool smallest, void **blo
     }
     hostmem_pool.adding--;
     if (result != CUDA_SUCCESS) {
-        hostmem_pool.registered -= size;
+        hostmem_pool.stats.registered_bytes -= size;
         region_free(region);
         return result;
     }
-    if (hostmem_pool.registered > hostmem_pool.peak) {
-        hostmem_pool.peak = hostmem_pool.registered;
+    if (hostmem_pool.stats.registered_bytes > hostmem_pool.stats.peak_bytes) {
+        hostmem_pool.stats.peak_bytes = hostmem_pool.stats.registered_bytes;
     }
     region_join(region);
-    *block = hostmem_block_take(bytes, zeroed);
+    *block = hostmem_block_take(bytes, node, zeroed);
     *zeroed = *zeroed || *block == region->range.base; /* a large block of new memory */
     return CUDA_SUCCESS;
 }
@@ -227,7 +214,7 @@ CUresult hostmem_region_release(struct hostmem_region *region)
         hostmem_unlock();
         region_unmap(region);
         hostmem_lock();
-        hostmem_pool.registered -= region->range.bytes;
+        hostmem_pool.stats.registered_bytes -= region->range.bytes;
         region_free(region);
     } else { /* stays mapped: its address could never be used again */
         region_join(region);

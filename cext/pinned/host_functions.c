@@ -1,12 +1,15 @@
 /* Functions about page-locked memory: whose memory is, where devices see it, the pool's size. */
 #include "host_memory.h"
 
+#include <errno.h>
+#include <string.h>
+
 #include "arrays/dlpack.h"
 #include "driver/driver.h"
+#include "driver/platform.h"
 #include "hostmem/hostmem.h"
 #include "python/error.h"
 #include "python/numpy_bridge.h"
-#include "python/shape.h"
 #include "contexts/work.h"
 #include "engine/engine.h"
 #include "docstrings.h"
@@ -36,37 +39,21 @@ static PyObject *module_is_pinned(PyObject *module, PyObject *object)
     if (cudriver_driver_is_forked() || cuda.cuPointerGetAttribute == NULL) {
         Py_RETURN_FALSE;
     }
-    return PyBool_FromLong(
-        cudriver_copy_is_page_locked(range.low, range.low + (range.bytes > 0 ? range.bytes : 1)));
+    return PyBool_FromLong(cudriver_hostmem_is_page_locked(
+        range.low, range.low + (range.bytes > 0 ? range.bytes : 1)));
 }
 
-static PyObject *module_mapped_pointer(PyObject *module, PyObject *object)
+/* _host_range(array): the lowest address, that of the first item, and the bytes between the ends.
+ */
+static PyObject *module_host_range(PyObject *module, PyObject *object)
 {
     CUDRIVER_LOCK();
-    CoreState *state = cudriver_state_of_module(module);
     struct cudriver_host_range range;
-    CUdeviceptr address = 0;
-    ContextObject *context;
-    CUresult result;
-    bool pushed;
 
-    if (memory_of(state, object, &range) < 0 ||
-        (context = cudriver_context_begin_use(state, &pushed)) == NULL) {
-        return NULL;
-    }
-    result = cuda.cuMemHostGetDevicePointer_v2(&address, range.low, 0);
-    cudriver_context_end_use(context, pushed);
-    if (result == CUDA_ERROR_INVALID_VALUE) {
-        PyErr_Format(PyExc_ValueError,
-                     "%zu bytes at %p are not page-locked: make the array with pinned_empty, or "
-                     "pin() it",
-                     range.bytes, (void *)range.low);
-        return NULL;
-    }
-    if (cudriver_check(result, "cuMemHostGetDevicePointer_v2", "%p", (void *)range.low) < 0) {
-        return NULL;
-    }
-    return PyLong_FromUnsignedLongLong(address + (CUdeviceptr)(range.first - range.low));
+    return memory_of(cudriver_state_of_module(module), object, &range) < 0
+               ? NULL
+               : Py_BuildValue("(KKn)", (unsigned long long)(uintptr_t)range.low,
+                               (unsigned long long)(uintptr_t)range.first, (Py_ssize_t)range.bytes);
 }
 
 /* New reference: the fields of HostMemoryStats. */
@@ -84,55 +71,109 @@ static PyObject *module_stats(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(i
                          (unsigned long long)stats.hits, (unsigned long long)stats.misses);
 }
 
-static PyObject *module_trim(PyObject *module, PyObject *args, PyObject *keywords)
+static PyObject *module_trim(PyObject *module, PyObject *keep)
 {
     CUDRIVER_LOCK();
-    static char *names[] = {"keep", NULL};
-    CoreState *state = cudriver_state_of_module(module);
-    PyObject *argument = NULL;
-    size_t keep = 0, released = 0;
+    size_t most = PyLong_AsSize_t(keep), released = 0;
     CUresult result = CUDA_SUCCESS;
 
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O:trim_host_memory", names, &argument) ||
-        (argument != NULL &&
-         cudriver_size_parse(argument, "keep is a number of bytes", &keep) < 0)) {
-        return NULL;
-    }
-    cudriver_works_trim(state);
     if (cudriver_driver_ready) {
-        bool idle = state->works.in_flight == 0;
-        Py_BEGIN_ALLOW_THREADS
-        cudriver_driver_relax(); /* kernels are unloaded */
-        cudriver_staging_trim(idle);
-        cudriver_driver_restore();
-        result = cudriver_hostmem_trim(keep, &released);
-        Py_END_ALLOW_THREADS
+        result = cudriver_memory_return(cudriver_state_of_module(module), most, &released);
     }
-    if (result != CUDA_SUCCESS) {
-        return cudriver_raise(result, "cuMemHostUnregister", "trimming to %zu bytes", keep);
-    }
-    return PyLong_FromSize_t(released);
+    return cudriver_check(result, "cuMemHostUnregister", "trimming to %zu bytes", most) < 0
+               ? NULL
+               : PyLong_FromSize_t(released);
 }
 
-static PyObject *module_set_limit(PyObject *module, PyObject *argument)
+static PyObject *module_set_limit(PyObject *Py_UNUSED(module), PyObject *limit)
 {
-    size_t limit = SIZE_MAX;
+    cudriver_hostmem_set_limit(PyLong_AsSize_t(limit));
+    Py_RETURN_NONE;
+}
 
-    (void)module;
-    if (argument != Py_None &&
-        cudriver_size_parse(argument, "a limit is a number of bytes or None", &limit) < 0) {
+/* For memory/numa.py. */
+static PyObject *module_set_nodes(PyObject *Py_UNUSED(module), PyObject *table)
+{
+    struct cudriver_nodes nodes;
+
+    if (!PyBytes_Check(table) || PyBytes_GET_SIZE(table) != sizeof nodes) {
+        return PyErr_Format(PyExc_ValueError, "the table of nodes is %zu bytes", sizeof nodes);
+    }
+    memcpy(&nodes, PyBytes_AS_STRING(table), sizeof nodes);
+    cudriver_hostmem_set_nodes(&nodes);
+    Py_RETURN_NONE;
+}
+
+static PyObject *module_node(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    return PyLong_FromLong(cudriver_hostmem_node());
+}
+
+static PyObject *module_place(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    unsigned long long address;
+    Py_ssize_t bytes;
+    int node;
+
+    if (!PyArg_ParseTuple(args, "Kni", &address, &bytes, &node)) {
         return NULL;
     }
-    cudriver_hostmem_set_limit(limit);
-    Py_RETURN_NONE;
+    if (node >= CUDRIVER_NODES) {
+        return PyErr_Format(PyExc_ValueError, "node %d", node);
+    }
+    return PyLong_FromLong(platform_place((void *)(uintptr_t)address, (size_t)bytes, node));
+}
+
+/* New reference: bytes: address and length of each range that is page-locked. */
+static PyObject *module_ranges(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    size_t most = cudriver_hostmem_list(NULL, 0), count;
+    PyObject *ranges = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(most * 2 * sizeof(uint64_t)));
+
+    if (ranges != NULL) {
+        count = cudriver_hostmem_list((uint64_t *)PyBytes_AS_STRING(ranges), most);
+        if (count < most) { /* some have gone meanwhile */
+            _PyBytes_Resize(&ranges, (Py_ssize_t)(count * 2 * sizeof(uint64_t)));
+        }
+    }
+    return ranges;
+}
+
+/* New reference: of addresses, 8 bytes each, the node of each page, 4 bytes each. */
+static PyObject *module_nodes_of(PyObject *Py_UNUSED(module), PyObject *addresses)
+{
+    PyObject *nodes;
+    size_t count;
+    int failed;
+
+    if (!PyBytes_Check(addresses)) {
+        return PyErr_Format(PyExc_TypeError, "addresses are bytes");
+    }
+    count = (size_t)PyBytes_GET_SIZE(addresses) / sizeof(void *);
+    nodes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(count * sizeof(int)));
+    if (nodes == NULL) {
+        return NULL;
+    }
+    failed = platform_nodes_of((void **)PyBytes_AS_STRING(addresses),
+                               (int *)PyBytes_AS_STRING(nodes), count);
+    if (failed != 0) {
+        Py_DECREF(nodes);
+        errno = failed;
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    return nodes;
 }
 
 PyMethodDef cudriver_host_functions[] = {
     {"is_pinned", module_is_pinned, METH_O, DOC_is_pinned},
-    {"mapped_pointer", module_mapped_pointer, METH_O, DOC_mapped_pointer},
+    {"_host_range", module_host_range, METH_O, DOC__host_range},
     {"_host_memory_stats", module_stats, METH_NOARGS, NULL},
-    {"trim_host_memory", (PyCFunction)(void (*)(void))module_trim, METH_VARARGS | METH_KEYWORDS,
-     DOC_trim_host_memory},
-    {"set_host_memory_limit", module_set_limit, METH_O, DOC_set_host_memory_limit},
+    {"_trim", module_trim, METH_O, DOC__trim},
+    {"_set_limit", module_set_limit, METH_O, DOC__set_limit},
+    {"_set_nodes", module_set_nodes, METH_O, DOC__set_nodes},
+    {"_node", module_node, METH_NOARGS, DOC__node},
+    {"_place", module_place, METH_VARARGS, DOC__place},
+    {"_ranges", module_ranges, METH_NOARGS, DOC__ranges},
+    {"_nodes_of", module_nodes_of, METH_O, DOC__nodes_of},
     {NULL},
 };

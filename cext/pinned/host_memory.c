@@ -1,10 +1,7 @@
 /* HostMemory: one block of page-locked memory from the pool. */
 #include "host_memory.h"
 
-#include <stdio.h>
-
 #include "driver/driver.h"
-#include "driver/platform.h"
 #include "hostmem/hostmem.h"
 #include "python/call.h"
 #include "python/error.h"
@@ -23,31 +20,21 @@ int cudriver_host_room(size_t *room)
 /* Raises, and says which limit was met if that is known. */
 static void raise_alloc(CUresult result, const char *called, size_t bytes, size_t room)
 {
-    const char *function = "cuMemHostRegister_v2";
-    size_t least = cudriver_hostmem_least(bytes);
-    struct cudriver_hostmem_stats stats;
-    char limit[160], ours[64];
+    PyObject *said =
+        cudriver_call("refusals", "pool", "(isnnK)", (int)result, called, (Py_ssize_t)bytes,
+                      (Py_ssize_t)cudriver_hostmem_least(bytes), (unsigned long long)room);
+    const char *function, *arguments;
 
-    cudriver_hostmem_get_stats(&stats);
-    platform_describe_lock_limit(limit, sizeof limit, stats.registered_bytes + bytes);
-    if (result == CUDA_ERROR_OUT_OF_MEMORY) {
-        snprintf(ours, sizeof ours, "cudriver.%s", called); /* the driver may not have been asked */
-        function = ours;
-        if (stats.registered_bytes + least > stats.limit_bytes) {
-            snprintf(limit, sizeof limit, ", under set_host_memory_limit(%zu)", stats.limit_bytes);
-        } else if (room < least) {
-            snprintf(limit, sizeof limit,
-                     "; the machine's memory and this process's cgroups leave %zu bytes", room);
-        }
+    if (said != NULL && PyArg_ParseTuple(said, "ss", &function, &arguments)) {
+        cudriver_raise(result, function, "%s", arguments);
     }
-    cudriver_raise(result, function, "%zu bytes; %zu page-locked already%s", bytes,
-                   stats.registered_bytes, limit);
+    Py_XDECREF(said);
 }
 
 /* Page-locks new memory, unless completed copies hold the last reference to some. 0, or -1 with an
  * exception. */
 static int memory_lock(CoreState *state, HostMemoryObject *self, const char *function, size_t bytes,
-                       bool *zeroed)
+                       int node, bool *zeroed)
 {
     CUDRIVER_LOCK();
     ContextObject *context;
@@ -56,7 +43,7 @@ static int memory_lock(CoreState *state, HostMemoryObject *self, const char *fun
     bool pushed;
 
     cudriver_works_reap(state);
-    self->address = cudriver_hostmem_try_alloc(bytes);
+    self->address = cudriver_hostmem_try_alloc(bytes, node);
     if (self->address != NULL) {
         return 0;
     }
@@ -65,7 +52,7 @@ static int memory_lock(CoreState *state, HostMemoryObject *self, const char *fun
         return -1;
     }
     Py_BEGIN_ALLOW_THREADS
-    result = cudriver_hostmem_alloc(bytes, room, &self->address, zeroed);
+    result = cudriver_hostmem_alloc(bytes, room, node, &self->address, zeroed);
     Py_END_ALLOW_THREADS
     cudriver_context_end_use(context, pushed);
     if (result != CUDA_SUCCESS) {
@@ -76,7 +63,7 @@ static int memory_lock(CoreState *state, HostMemoryObject *self, const char *fun
 }
 
 HostMemoryObject *cudriver_host_memory_new(CoreState *state, const char *function, size_t bytes,
-                                           bool *zeroed)
+                                           int node, bool *zeroed)
 {
     HostMemoryObject *self =
         (HostMemoryObject *)state->host_memory_type->tp_alloc(state->host_memory_type, 0);
@@ -87,8 +74,8 @@ HostMemoryObject *cudriver_host_memory_new(CoreState *state, const char *functio
     self->bytes = bytes;
     bytes = bytes > 0 ? bytes : 1;
     *zeroed = false;
-    self->address = cudriver_hostmem_try_alloc(bytes);
-    if (self->address == NULL && memory_lock(state, self, function, bytes, zeroed) < 0) {
+    self->address = cudriver_hostmem_try_alloc(bytes, node);
+    if (self->address == NULL && memory_lock(state, self, function, bytes, node, zeroed) < 0) {
         Py_DECREF(self);
         return NULL;
     }

@@ -12,10 +12,10 @@ typedef struct {
     size_t bytes;
 } HostMemoryObject;
 
-/* New reference: `bytes` of page-locked memory. `function`: the Python function that was called,
- * for a message. *zeroed: it is all zero. */
+/* New reference: `bytes` of page-locked memory of a NUMA node, or CUDRIVER_NODE_POLICY. `function`:
+ * the Python function that was called, for a message. *zeroed: it is all zero. */
 HostMemoryObject *cudriver_host_memory_new(CoreState *state, const char *function, size_t bytes,
-                                           bool *zeroed);
+                                           int node, bool *zeroed);
 
 /* The bytes that may be page-locked at once, from cudriver.memory.room. 0 or -1. */
 int cudriver_host_room(size_t *room);

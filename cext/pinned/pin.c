@@ -1,8 +1,10 @@
-/* Pin: memory that somebody else owns, page-locked in place. */
+/* PageLock: memory that somebody else owns, page-locked in place. memory/pins.py and
+ * memory/pinning.py make them. */
 #include "host_memory.h"
 
 #include "arrays/dlpack.h"
 #include "driver/driver.h"
+#include "python/call.h"
 #include "python/error.h"
 #include "hostmem/hostmem.h"
 #include "python/numpy_bridge.h"
@@ -17,7 +19,6 @@ typedef struct {
     int ordinal;                      /* of the device in use when it was made; -1: none was */
     atomic_bool stop;                 /* page-locking that is under way */
     bool closed;
-    PyObject *weak;
 } PinObject;
 
 static PinObject *pin_of(PyObject *object)
@@ -68,20 +69,17 @@ void cudriver_host_range_done(struct cudriver_host_range *range)
 }
 
 /* Checks that the whole range is mapped: strides may reach further. 0, or -1 with ValueError. */
-static int pin_check(PinObject *self)
+static int pin_check(const struct cudriver_host_range *range)
 {
-    char *low = self->range.low;
-    uintptr_t hole = 0;
+    uintptr_t low = (uintptr_t)range->low;
     bool mapped;
 
     Py_BEGIN_ALLOW_THREADS
-    mapped = platform_is_mapped((uintptr_t)low, self->range.bytes, &hole);
+    mapped = platform_is_mapped(low, range->bytes);
     Py_END_ALLOW_THREADS
     if (!mapped) {
-        PyErr_Format(PyExc_ValueError,
-                     "cannot page-lock %zu bytes from %p on: at %p this process has no memory "
-                     "(strides that go beyond the array's memory?)",
-                     self->range.bytes, (void *)low, (void *)hole);
+        Py_XDECREF(cudriver_call("refusals", "unmapped", "(KK)", (unsigned long long)low,
+                                 (unsigned long long)range->bytes));
         return -1;
     }
     return 0;
@@ -91,66 +89,25 @@ static int pin_check(PinObject *self)
  * if there is one. */
 static void raise_refusal(const PinObject *self, CUresult result, struct cudriver_pin_range other)
 {
-    char *low = self->range.low, limit[160] = "";
+    PyObject *arguments = cudriver_call(
+        "refusals", "pin", "(iKnOKn)", (int)result, (unsigned long long)(uintptr_t)self->range.low,
+        (Py_ssize_t)self->range.bytes, self->range.writable ? Py_True : Py_False,
+        (unsigned long long)other.begin, (Py_ssize_t)other.bytes);
 
-    if (other.bytes > 0) {
-        PyErr_Format(PyExc_ValueError,
-                     "cannot page-lock %zu bytes from %p on: another pin holds %zu bytes from %p "
-                     "on, which share a part with them. Close that pin first, or pin the whole "
-                     "memory before its parts",
-                     self->range.bytes, (void *)low, other.bytes, (void *)other.begin);
-        return;
+    if (arguments != NULL) {
+        cudriver_raise(result, "cuMemHostRegister_v2", "%s", PyUnicode_AsUTF8(arguments));
+        Py_DECREF(arguments);
     }
-    if (result != CUDA_ERROR_INVALID_VALUE) {
-        platform_describe_lock_limit(limit, sizeof limit, self->range.bytes);
-    }
-    cudriver_raise(result, "cuMemHostRegister_v2", "%p, %zu bytes%s%s", (void *)low,
-                   self->range.bytes,
-                   !self->range.writable                ? ", read-only"
-                   : result == CUDA_ERROR_INVALID_VALUE ? "; a file mapped for writing? Linux "
-                                                          "page-locks a copy-on-write mapping, "
-                                                          "as np.memmap(mode='c') makes it"
-                                                        : "",
-                   limit);
 }
 
-/* Page-locks the memory. 1, or 0 if another thread stopped it, or -1 with an exception. */
-static int pin_lock(CoreState *state, PinObject *self, struct cudriver_pin_way way)
+/* _pin_prepare(array) */
+static PyObject *module_pin_prepare(PyObject *module, PyObject *array)
 {
-    struct cudriver_pin_range other = {0, 0};
-    struct cudriver_pin *pin = NULL;
-    CUresult result = CUDA_SUCCESS;
-    ContextObject *context = self->ordinal < 0 ? cudriver_context_for_use(state)
-                                               : cudriver_context_for_ordinal(state, self->ordinal);
-    bool pushed;
-
-    if (context == NULL || cudriver_context_begin(state, context, &pushed) < 0) {
-        Py_XDECREF(context);
-        return -1;
-    }
-    way.read_only = !self->range.writable;
-    if (self->range.bytes > 0) {
-        Py_BEGIN_ALLOW_THREADS
-        result = cudriver_pin_create(self->range.low, self->range.bytes, &way, &pin, &other);
-        Py_END_ALLOW_THREADS
-    }
-    cudriver_context_end_use(context, pushed);
-    if (result == CUDRIVER_PIN_STOPPED) {
-        return 0;
-    }
-    if (result != CUDA_SUCCESS) {
-        raise_refusal(self, result, other);
-        return -1;
-    }
-    self->pin = pin;
-    self->closed = false;
-    return 1;
-}
-
-/* New reference: a pin of the array's memory, which is not page-locked yet. */
-static PinObject *pin_prepare(CoreState *state, PyObject *array)
-{
+    CUDRIVER_LOCK();
+    CoreState *state = cudriver_state_of_module(module);
     PinObject *self = (PinObject *)state->pin_type->tp_alloc(state->pin_type, 0);
+    bool initialised = cudriver_driver_ready || cudriver_driver_is_forked();
+    CUdevice device;
 
     if (self == NULL) {
         return NULL;
@@ -161,68 +118,65 @@ static PinObject *pin_prepare(CoreState *state, PyObject *array)
                                  &self->range) < 0 ||
         (cudriver_numpy_is_array(self->range.owner) &&
          cudriver_numpy_holds_objects(self->range.owner)) ||
-        pin_check(self) < 0) {
+        pin_check(&self->range) < 0 ||
+        /* cuInit takes a while: it is called when the memory is page-locked, perhaps in a thread.
+         */
+        (initialised ? cudriver_require() : cudriver_require_loaded()) < 0) {
         Py_DECREF(self);
         return NULL;
     }
-    cudriver_live_add(state, &self->live, "pin", self->range.bytes, (uintptr_t)self->range.low, -1);
-    return self;
-}
-
-static PyObject *pin_create(PyTypeObject *type, PyObject *args, PyObject *keywords)
-{
-    CUDRIVER_LOCK();
-    static char *names[] = {"array", NULL};
-    CoreState *state = (CoreState *)PyType_GetModuleState(type);
-    PyObject *array;
-    PinObject *self;
-
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O:pin", names, &array)) {
-        return NULL;
-    }
-    self = pin_prepare(state, array);
-    if (self != NULL && (cudriver_require() < 0 ||
-                         pin_lock(state, self, (struct cudriver_pin_way){.step = 0}) < 0)) {
-        Py_CLEAR(self);
-    }
-    return (PyObject *)self;
-}
-
-/* ---- for cudriver.memory.pinning, which page-locks in a thread ---- */
-
-static PyObject *module_pin_prepare(PyObject *module, PyObject *array)
-{
-    CUDRIVER_LOCK();
-    PinObject *self = pin_prepare(cudriver_state_of_module(module), array);
-    bool initialised = cudriver_driver_ready || cudriver_driver_is_forked();
-    CUdevice device;
-
-    /* cuInit takes a while: the thread calls it. */
-    if (self != NULL && (initialised ? cudriver_require() : cudriver_require_loaded()) < 0) {
-        Py_CLEAR(self);
-    }
-    if (self != NULL && initialised && cuda.cuCtxGetDevice(&device) == CUDA_SUCCESS) {
+    if (initialised && cuda.cuCtxGetDevice(&device) == CUDA_SUCCESS) {
         self->ordinal = device;
     }
+    cudriver_live_add(state, &self->live, "pin", self->range.bytes, (uintptr_t)self->range.low, -1);
     return (PyObject *)self;
 }
 
+/* _pin_lock(pin, step, fresh) */
 static PyObject *module_pin_lock(PyObject *module, PyObject *args)
 {
     CUDRIVER_LOCK();
     CoreState *state = cudriver_state_of_module(module);
+    struct cudriver_pin_range other = {0, 0};
+    struct cudriver_pin_way way;
+    struct cudriver_pin *pin = NULL;
+    CUresult result = CUDA_SUCCESS;
+    ContextObject *context;
+    PinObject *self;
     Py_ssize_t step;
-    PyObject *pin;
-    int fresh, locked;
+    bool pushed;
+    int fresh;
 
-    if (!PyArg_ParseTuple(args, "O!np:_pin_lock", state->pin_type, &pin, &step, &fresh) ||
+    if (!PyArg_ParseTuple(args, "O!np:_pin_lock", state->pin_type, &self, &step, &fresh) ||
         cudriver_require() < 0) {
         return NULL;
     }
-    locked = pin_lock(state, pin_of(pin),
-                      (struct cudriver_pin_way){
-                          .fresh = fresh != 0, .step = (size_t)step, .stop = &pin_of(pin)->stop});
-    return locked < 0 ? NULL : PyBool_FromLong(locked);
+    context = self->ordinal < 0 ? cudriver_context_for_use(state)
+                                : cudriver_context_for_ordinal(state, self->ordinal);
+    if (context == NULL || cudriver_context_begin(state, context, &pushed) < 0) {
+        Py_XDECREF(context);
+        return NULL;
+    }
+    way = (struct cudriver_pin_way){.read_only = !self->range.writable,
+                                    .fresh = fresh != 0,
+                                    .step = step > 0 ? (size_t)step : 0,
+                                    .stop = step >= 0 ? &self->stop : NULL};
+    if (self->range.bytes > 0) {
+        Py_BEGIN_ALLOW_THREADS
+        result = cudriver_pin_create(self->range.low, self->range.bytes, &way, &pin, &other);
+        Py_END_ALLOW_THREADS
+    }
+    cudriver_context_end_use(context, pushed);
+    if (result == CUDRIVER_PIN_STOPPED) {
+        Py_RETURN_FALSE;
+    }
+    if (result != CUDA_SUCCESS) {
+        raise_refusal(self, result, other);
+        return NULL;
+    }
+    self->pin = pin;
+    self->closed = false;
+    Py_RETURN_TRUE;
 }
 
 static PyObject *module_pin_stop(PyObject *Py_UNUSED(module), PyObject *pin)
@@ -279,7 +233,6 @@ static void pin_dealloc(PyObject *object)
     CoreState *state = cudriver_state_of(object);
     PyTypeObject *type = Py_TYPE(object);
 
-    cudriver_weak_clear(object, &pin_of(object)->weak);
     cudriver_report(state, pin_release(state, pin_of(object)), "cuMemHostUnregister", NULL);
     type->tp_free(object);
     Py_DECREF(type);
@@ -315,39 +268,11 @@ static PyObject *pin_close(PyObject *object, PyObject *Py_UNUSED(ignored))
     Py_RETURN_NONE;
 }
 
-static PyObject *pin_enter(PyObject *object, PyObject *Py_UNUSED(ignored))
-{
-    CUDRIVER_LOCK();
-    if (pin_of(object)->closed) {
-        PyErr_SetString(PyExc_ValueError, "this pin is closed");
-        return NULL;
-    }
-    return Py_NewRef(object);
-}
-
-static PyObject *pin_exit(PyObject *object, PyObject *const *Py_UNUSED(args),
-                          Py_ssize_t Py_UNUSED(count))
-{
-    return pin_close(object, NULL);
-}
-
-static PyObject *pin_repr(PyObject *object)
-{
-    CUDRIVER_LOCK();
-    PinObject *self = pin_of(object);
-
-    return PyUnicode_FromFormat("<pin of %zu bytes%s>", self->range.bytes,
-                                self->closed ? ", closed" : "");
-}
-
 static PyMethodDef pin_methods[] = {
-    {"close", pin_close, METH_NOARGS, DOC_pin_close},
-    {"__enter__", pin_enter, METH_NOARGS, DOC_pin___enter__},
-    {"__exit__", (PyCFunction)(void (*)(void))pin_exit, METH_FASTCALL, DOC_pin___exit__},
+    {"close", pin_close, METH_NOARGS, DOC_PageLock_close},
     {NULL},
 };
 
-/* Getters of what close() changes. */
 static PyObject *pin_get_array(PyObject *object, void *Py_UNUSED(closure))
 {
     CUDRIVER_LOCK();
@@ -356,35 +281,28 @@ static PyObject *pin_get_array(PyObject *object, void *Py_UNUSED(closure))
     return Py_NewRef(owner != NULL ? owner : Py_None);
 }
 
-static PyObject *pin_get_closed(PyObject *object, void *Py_UNUSED(closure))
-{
-    CUDRIVER_LOCK();
-    return PyBool_FromLong(pin_of(object)->closed);
-}
-
 static PyGetSetDef pin_getset[] = {
-    {"array", pin_get_array, NULL, DOC_pin_array, NULL},
-    {"closed", pin_get_closed, NULL, DOC_pin_closed, NULL},
+    {"array", pin_get_array, NULL, DOC_PageLock_array, NULL},
+    {"closed", cudriver_get_bool, NULL, DOC_PageLock_closed, (void *)offsetof(PinObject, closed)},
     {NULL},
 };
 
 static PyMemberDef pin_members[] = {
-    {"nbytes", T_PYSSIZET, offsetof(PinObject, range.bytes), READONLY, DOC_pin_nbytes},
-    {"__weaklistoffset__", T_PYSSIZET, offsetof(PinObject, weak), READONLY, NULL},
+    {"nbytes", T_PYSSIZET, offsetof(PinObject, range.bytes), READONLY, DOC_PageLock_nbytes},
     {NULL},
 };
 
 static PyType_Slot pin_slots[] = {
-    {Py_tp_doc, DOC_pin},         {Py_tp_new, pin_create},
-    {Py_tp_dealloc, pin_dealloc}, {Py_tp_traverse, pin_traverse},
-    {Py_tp_clear, pin_clear},     {Py_tp_repr, pin_repr},
-    {Py_tp_methods, pin_methods}, {Py_tp_members, pin_members},
-    {Py_tp_getset, pin_getset},   {0, NULL},
+    {Py_tp_doc, DOC_PageLock},      {Py_tp_dealloc, pin_dealloc},
+    {Py_tp_traverse, pin_traverse}, {Py_tp_clear, pin_clear},
+    {Py_tp_methods, pin_methods},   {Py_tp_members, pin_members},
+    {Py_tp_getset, pin_getset},     {0, NULL},
 };
 
 PyType_Spec cudriver_pin_spec = {
-    .name = "cudriver.pin",
+    .name = "cudriver.PageLock",
     .basicsize = sizeof(PinObject),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_GC,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_GC |
+             Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .slots = pin_slots,
 };

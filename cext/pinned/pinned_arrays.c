@@ -3,7 +3,9 @@
 
 #include <string.h>
 
+#include "hostmem/hostmem.h"
 #include "python/arguments.h"
+#include "python/call.h"
 #include "python/error.h"
 #include "python/numpy_bridge.h"
 #include "python/shape.h"
@@ -23,28 +25,43 @@ static void clear(void *address, size_t bytes)
     }
 }
 
+/* Reads numa=: CUDRIVER_NODE_POLICY if it is not given. 0, or -1 with an exception. */
+static int node_parse(PyObject *numa, int *node)
+{
+    PyObject *number;
+
+    *node = CUDRIVER_NODE_POLICY;
+    if (numa == NULL) {
+        return 0;
+    }
+    number = cudriver_call("numa", "node_of", "(O)", numa);
+    *node = number != NULL ? (int)PyLong_AsLong(number) : CUDRIVER_NODE_POLICY;
+    Py_XDECREF(number);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
 /* New reference: the array that the arguments of `function` ask for; all zero if `zero`. */
 static PyObject *make(PyObject *module, const char *function, bool zero, PyObject *const *args,
                       Py_ssize_t count, PyObject *keywords)
 {
-    static const char *const names[] = {"shape", "dtype", "order", NULL};
+    static const char *const names[] = {"shape", "dtype", "order", "numa", NULL};
     const struct cudriver_signature signature = {function, 3, 1, names};
     CoreState *state = cudriver_state_of_module(module);
     Py_ssize_t shape[CUDRIVER_MAX_DIMS], itemsize, bytes;
-    PyObject *values[3], *dtype, *array = NULL;
+    PyObject *values[4], *dtype, *array = NULL;
     HostMemoryObject *memory = NULL;
     bool fortran, zeroed;
-    int ndim;
+    int ndim, node;
 
     if (cudriver_arguments(&signature, args, count, keywords, values) < 0 ||
         cudriver_shape_parse(values[0], &ndim, shape) < 0 ||
-        cudriver_order_parse(values[2], &fortran) < 0 ||
+        cudriver_order_parse(values[2], &fortran) < 0 || node_parse(values[3], &node) < 0 ||
         cudriver_numpy_dtype(values[1], &dtype, &itemsize) < 0) {
         return NULL;
     }
     bytes = cudriver_shape_bytes(ndim, shape, itemsize);
     if (bytes >= 0 && cudriver_require() == 0) {
-        memory = cudriver_host_memory_new(state, function, (size_t)bytes, &zeroed);
+        memory = cudriver_host_memory_new(state, function, (size_t)bytes, node, &zeroed);
     }
     if (memory != NULL) {
         if (zero && !zeroed) {

@@ -10,7 +10,6 @@
 #include "hostmem/hostmem.h"
 #include "python/live.h"
 #include "python/numpy_bridge.h"
-#include "python/shape.h"
 
 /* The handler of one pinned_numpy() block. Each array that it allocated owns its capsule and so
  * keeps it alive. */
@@ -95,7 +94,7 @@ static void *handler_lock(struct handler *handler, size_t bytes, bool *zeroed)
     if (handler->over || cudriver_driver_is_forked() || Py_IsFinalizing()) {
         return NULL;
     }
-    address = cudriver_hostmem_try_alloc(bytes);
+    address = cudriver_hostmem_try_alloc(bytes, CUDRIVER_NODE_POLICY);
     if (address != NULL) {
         handler_count(handler, bytes);
         return address;
@@ -108,7 +107,7 @@ static void *handler_lock(struct handler *handler, size_t bytes, bool *zeroed)
         context = cudriver_context_begin_use(handler->state, &pushed);
         if (context != NULL) {
             Py_BEGIN_ALLOW_THREADS
-            result = cudriver_hostmem_alloc(bytes, room, &address, zeroed);
+            result = cudriver_hostmem_alloc(bytes, room, CUDRIVER_NODE_POLICY, &address, zeroed);
             Py_END_ALLOW_THREADS
             cudriver_context_end_use(context, pushed);
         }
@@ -287,11 +286,9 @@ static PyObject *module_numpy_enter(PyObject *module, PyObject *min_bytes)
 {
     CoreState *state = cudriver_state_of_module(module);
     PyObject *capsule, *before;
-    size_t least;
 
     if (cudriver_numpy_require() < 0 || cudriver_require() < 0 ||
-        cudriver_size_parse(min_bytes, "min_bytes is a number of bytes", &least) < 0 ||
-        (capsule = handler_new(state, module, least)) == NULL) {
+        (capsule = handler_new(state, module, PyLong_AsSize_t(min_bytes))) == NULL) {
         return NULL;
     }
     before = PyDataMem_SetHandler(capsule);

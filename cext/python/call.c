@@ -1,13 +1,35 @@
 /* See call.h. */
 #include "call.h"
 
-PyObject *cudriver_call(const char *module, const char *function, const char *format, ...)
+/* A module of cudriver.memory. Where each interpreter keeps what extensions need, a dict keeps
+ * those whose import is over: to find that out takes `import` longer than most calls. New
+ * reference. */
+static PyObject *module_get(const char *name)
 {
-    PyObject *path = PyUnicode_FromFormat("cudriver.memory.%s", module);
+    PyObject *kept = PyInterpreterState_GetDict(PyInterpreterState_Get()); /* borrowed */
+    PyObject *path = PyUnicode_FromString(name), *package, *module = NULL;
+
+    if (kept != NULL && path != NULL) {
+        module = Py_XNewRef(PyDict_GetItemWithError(kept, path));
+    }
+    if (kept == NULL || path == NULL || module != NULL || PyErr_Occurred()) {
+        Py_XDECREF(path);
+        return module;
+    }
     /* Without names to import, the package is returned; with some, they are looked for. */
-    PyObject *package =
-        path != NULL ? PyImport_ImportModuleLevelObject(path, NULL, NULL, NULL, 0) : NULL;
-    PyObject *imported = package != NULL ? PyImport_GetModule(path) : NULL;
+    package = PyImport_ImportModuleLevelObject(path, NULL, NULL, NULL, 0);
+    module = package != NULL ? PyImport_GetModule(path) : NULL;
+    Py_XDECREF(package);
+    if (module != NULL && PyDict_SetItem(kept, path, module) < 0) {
+        Py_CLEAR(module);
+    }
+    Py_DECREF(path);
+    return module;
+}
+
+PyObject *cudriver_call_in(const char *module, const char *function, const char *format, ...)
+{
+    PyObject *imported = module_get(module);
     PyObject *callable = imported != NULL ? PyObject_GetAttrString(imported, function) : NULL;
     PyObject *arguments, *result = NULL;
     va_list values;
@@ -19,8 +41,6 @@ PyObject *cudriver_call(const char *module, const char *function, const char *fo
         result = arguments != NULL ? PyObject_CallObject(callable, arguments) : NULL;
         Py_XDECREF(arguments);
     }
-    Py_XDECREF(path);
-    Py_XDECREF(package);
     Py_XDECREF(imported);
     Py_XDECREF(callable);
     return result;

@@ -6,7 +6,8 @@
 
 /* Calls cudriver.memory.<module>.<function>, which is imported at its first use, with arguments as
  * for Py_BuildValue: a tuple ("(Oi)"). New reference, or NULL with an exception set. */
-PyObject *cudriver_call(const char *module, const char *function, const char *format, ...);
+#define cudriver_call(module, ...) cudriver_call_in("cudriver.memory." module, __VA_ARGS__)
+PyObject *cudriver_call_in(const char *module, const char *function, const char *format, ...);
 
 /* New reference: the Device of an ordinal that is known to exist. Initialises the driver. */
 PyObject *cudriver_device_new(int ordinal);

@@ -7,24 +7,17 @@
 #include "call.h"
 #include "driver/driver.h"
 
-const char *cudriver_error_name(CUresult code)
+/* What the driver says of a code; "" if nothing. */
+static const char *error_text(CUresult (*say)(CUresult, const char **), CUresult code)
 {
     const char *text = NULL;
 
-    return cuda.cuGetErrorName != NULL && cuda.cuGetErrorName(code, &text) == CUDA_SUCCESS && text
-               ? text
-               : "";
+    return say != NULL && say(code, &text) == CUDA_SUCCESS && text != NULL ? text : "";
 }
 
-/* The driver's description, or "". */
-static const char *error_meaning(CUresult code)
+const char *cudriver_error_name(CUresult code)
 {
-    const char *text = NULL;
-
-    return cuda.cuGetErrorString != NULL && cuda.cuGetErrorString(code, &text) == CUDA_SUCCESS &&
-                   text
-               ? text
-               : "";
+    return error_text(cuda.cuGetErrorName, code);
 }
 
 int cudriver_check_va(CUresult code, const char *function, const char *format, va_list args)
@@ -37,7 +30,7 @@ int cudriver_check_va(CUresult code, const char *function, const char *format, v
     }
     vsnprintf(arguments, sizeof arguments, format, args);
     exception = cudriver_call("failures", "failure", "(issssO)", (int)code, function, arguments,
-                              cudriver_error_name(code), error_meaning(code),
+                              cudriver_error_name(code), error_text(cuda.cuGetErrorString, code),
                               cudriver_driver_is_forked() ? Py_True : Py_False);
     if (exception != NULL) {
         PyErr_SetObject((PyObject *)Py_TYPE(exception), exception);
@@ -106,38 +99,31 @@ int cudriver_require_loaded(void)
     enum cudriver_load result;
     PyObject *path;
     char *name = NULL;
-    bool chosen;
 
     if (cudriver_driver.loaded) {
         return 0;
     }
     path = cudriver_call("driver", "library", "()");
-    chosen = path != Py_None;
-    if (path == NULL || (chosen && PyBytes_AsStringAndSize(path, &name, NULL) < 0)) {
+    if (path == NULL || (path != Py_None && PyBytes_AsStringAndSize(path, &name, NULL) < 0)) {
         Py_XDECREF(path);
         return -1;
     }
     result = cudriver_driver_load(name);
     Py_DECREF(path);
-    if (result == CUDRIVER_LOADED) {
-        return 0;
+    if (result != CUDRIVER_LOADED) {
+        Py_XDECREF(cudriver_call("driver", "refuse", "(Oyyii)",
+                                 result == CUDRIVER_NOT_FOUND ? Py_False : Py_True,
+                                 cudriver_driver.path, cudriver_driver.message,
+                                 (int)cudriver_driver.asked, cudriver_driver.version));
     }
-    if (result == CUDRIVER_NOT_FOUND) {
-        cudriver_raise_plain(
-            "DriverNotFoundError", "no CUDA driver library: %s. %s", cudriver_driver.message,
-            chosen ? "Correct the path, or set CUDRIVER_LIBRARY=sim for the simulated driver"
-                   : "Install the NVIDIA driver, or set CUDRIVER_LIBRARY=sim for "
-                     "the simulated one");
-    } else {
-        cudriver_raise_plain("UnsupportedDriverError", "%s", cudriver_driver.message);
-    }
-    return -1;
+    return result == CUDRIVER_LOADED ? 0 : -1;
 }
 
 int cudriver_require_slowly(void)
 {
     CUDRIVER_LOCK();
     CUresult result;
+    PyObject *none;
 
     if (cudriver_driver_is_forked()) {
         cudriver_raise_plain(
@@ -154,5 +140,10 @@ int cudriver_require_slowly(void)
     Py_BEGIN_ALLOW_THREADS
     result = cudriver_driver_init();
     Py_END_ALLOW_THREADS
-    return cudriver_check(result, "cuInit", "0");
+    if (cudriver_check(result, "cuInit", "0") < 0) {
+        return -1;
+    }
+    none = cudriver_call("numa", "prepare", "()"); /* hostmem/ is told which node is near */
+    Py_XDECREF(none);
+    return none != NULL ? 0 : -1;
 }

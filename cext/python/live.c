@@ -2,7 +2,6 @@
 #include "live.h"
 
 #include "call.h"
-#include "docstrings.h"
 
 /* New reference: "file:line" of the Python code that called this package, or NULL without an
  * exception. */
@@ -83,23 +82,3 @@ PyObject *cudriver_live_list(CoreState *state)
     }
     return list;
 }
-
-static PyObject *trace_allocations(PyObject *module, PyObject *args, PyObject *keywords)
-{
-    CUDRIVER_LOCK();
-    static char *names[] = {"enabled", NULL};
-    CoreState *state = cudriver_state_of_module(module);
-    int enabled = 1;
-
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|p:trace_allocations", names, &enabled)) {
-        return NULL;
-    }
-    state->live.tracing = enabled != 0;
-    Py_RETURN_NONE;
-}
-
-PyMethodDef cudriver_live_functions[] = {
-    {"trace_allocations", (PyCFunction)(void (*)(void))trace_allocations,
-     METH_VARARGS | METH_KEYWORDS, DOC_trace_allocations},
-    {NULL},
-};

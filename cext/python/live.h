@@ -15,6 +15,4 @@ void cudriver_live_remove(CoreState *state, struct cudriver_live *entry);
 /* New reference: the entries, oldest first, for cudriver/memory/live.py. */
 PyObject *cudriver_live_list(CoreState *state);
 
-extern PyMethodDef cudriver_live_functions[];
-
 #endif

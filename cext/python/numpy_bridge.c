@@ -18,6 +18,11 @@ int cudriver_numpy_require(void)
     if (imported) {
         return 0;
     }
+    PyObject *core = PyImport_ImportModule("cudriver.memory.numpy_core");
+    if (core == NULL) {
+        return -1;
+    }
+    Py_DECREF(core);
     if (_import_array() < 0) {
         if (!PyErr_Occurred()) {
             PyErr_SetString(PyExc_ImportError, "NumPy's C API could not be imported");
@@ -224,17 +229,12 @@ int cudriver_numpy_view(PyObject *object, PyObject **array)
     return view != NULL ? 1 : -1;
 }
 
-PyObject *cudriver_numpy_asarray(PyObject *object)
-{
-    return cudriver_numpy_require() < 0 ? NULL : PyArray_FromAny(object, NULL, 0, 0, 0, NULL);
-}
-
 PyObject *cudriver_numpy_cast(PyObject *object, PyObject *dtype)
 {
     if (cudriver_numpy_require() < 0) {
         return NULL;
     }
-    Py_INCREF(dtype); /* PyArray_FromAny takes a reference */
+    Py_XINCREF(dtype); /* PyArray_FromAny takes a reference */
     return PyArray_FromAny(object, (PyArray_Descr *)dtype, 0, 0, NPY_ARRAY_FORCECAST, NULL);
 }
 
@@ -272,27 +272,24 @@ int cudriver_numpy_copy(PyObject *dst, PyObject *src)
     return failed;
 }
 
-int cudriver_numpy_pattern(PyObject *value, PyObject *dtype, char *pattern)
+PyObject *cudriver_numpy_item(PyObject *dtype, PyObject *value)
 {
     const npy_intp one = 1;
     PyObject *item;
     bool scalar;
-    int failed;
 
     if (cudriver_numpy_require() < 0) {
-        return -1;
+        return NULL;
     }
     /* Scalars go into a 0-d array in half the time; an array of length 1 takes sequences too. */
-    scalar = PyFloat_Check(value) || PyLong_Check(value) || PyArray_IsScalar(value, Generic);
-    Py_INCREF(dtype); /* PyArray_NewFromDescr takes a reference */
-    item = PyArray_NewFromDescr(&PyArray_Type, (PyArray_Descr *)dtype, scalar ? 0 : 1, &one, NULL,
-                                pattern, NPY_ARRAY_CARRAY, NULL);
-    if (item == NULL) {
-        return -1;
+    scalar = value == NULL || PyFloat_Check(value) || PyLong_Check(value) ||
+             PyArray_IsScalar(value, Generic);
+    Py_INCREF(dtype); /* PyArray_Zeros takes a reference */
+    item = PyArray_Zeros(scalar ? 0 : 1, &one, (PyArray_Descr *)dtype, 0);
+    if (item != NULL && value != NULL && PyArray_CopyObject((PyArrayObject *)item, value) < 0) {
+        Py_CLEAR(item);
     }
-    failed = PyArray_CopyObject((PyArrayObject *)item, value);
-    Py_DECREF(item);
-    return failed;
+    return item;
 }
 
 char *cudriver_numpy_data(PyObject *array)

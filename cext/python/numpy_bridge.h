@@ -41,19 +41,16 @@ bool cudriver_numpy_is_writable(PyObject *array);
  * 0: the object is none of these; -1 with an exception set. Never copies. */
 int cudriver_numpy_view(PyObject *object, PyObject **array);
 
-/* New reference: np.asarray(object). */
-PyObject *cudriver_numpy_asarray(PyObject *object);
-
-/* New reference: the object as an array of that dtype, cast as by `array[...] = object`. */
+/* New reference: the object as an array, of that dtype, if it is not NULL: cast as by
+ * `array[...] = object`. */
 PyObject *cudriver_numpy_cast(PyObject *object, PyObject *dtype);
 
 /* Copies; if the two overlap, as if the source had been copied first. Both have the same shape and
  * dtype. 0 or -1. */
 int cudriver_numpy_copy(PyObject *dst, PyObject *src);
 
-/* Writes the bytes of `value` as one item of `dtype` to `pattern`, as `array[...] = value` would.
- * `pattern` has room for one item and suits any alignment. 0 or -1. */
-int cudriver_numpy_pattern(PyObject *value, PyObject *dtype, char *pattern);
+/* New reference: an array of one item, which `array[...] = value` made; NULL: zero bytes. */
+PyObject *cudriver_numpy_item(PyObject *dtype, PyObject *value);
 
 /* Whether the object is a number, a string, or a scalar of NumPy's. NumPy is imported. */
 bool cudriver_numpy_is_scalar(PyObject *object);

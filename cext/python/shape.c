@@ -110,25 +110,6 @@ int cudriver_order_parse(PyObject *argument, bool *fortran)
     return -1;
 }
 
-int cudriver_size_parse(PyObject *argument, const char *meaning, size_t *value)
-{
-    PyObject *index = PyNumber_Index(argument);
-
-    if (index == NULL) {
-        if (PyErr_ExceptionMatches(PyExc_TypeError)) {
-            PyErr_Format(PyExc_TypeError, "%s, not %.100s", meaning, Py_TYPE(argument)->tp_name);
-        }
-        return -1;
-    }
-    *value = PyLong_AsSize_t(index);
-    Py_DECREF(index);
-    if (*value == (size_t)-1 && PyErr_Occurred()) {
-        PyErr_Format(PyExc_ValueError, "%s, not %R", meaning, argument);
-        return -1;
-    }
-    return 0;
-}
-
 PyObject *cudriver_shape_tuple(int count, const Py_ssize_t *values)
 {
     PyObject *tuple = PyTuple_New(count);

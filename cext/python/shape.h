@@ -1,4 +1,4 @@
-/* Shape, order and size arguments. */
+/* Shape and order arguments. */
 #ifndef CUDRIVER_SHAPE_H
 #define CUDRIVER_SHAPE_H
 
@@ -14,10 +14,6 @@ Py_ssize_t cudriver_shape_bytes(int ndim, const Py_ssize_t *shape, Py_ssize_t it
 
 /* Reads an order argument: "C" (also NULL or None) or "F". 0 or -1. */
 int cudriver_order_parse(PyObject *argument, bool *fortran);
-
-/* Reads a size; anything with __index__. `meaning` says what it must be, such as "keep is a number
- * of bytes". 0, or -1 with TypeError (no integer) or ValueError (out of range). */
-int cudriver_size_parse(PyObject *argument, const char *meaning, size_t *value);
 
 /* New reference: a tuple of `count` ints. */
 PyObject *cudriver_shape_tuple(int count, const Py_ssize_t *values);

@@ -474,7 +474,9 @@ static CUresult context_enter_handle(enum sim_call call, const char *function, C
         return result;
     }
     sim_lock();
-    context_behind(function, handle);
+    if (call != CALL_cuCtxGetId) { /* hardware was only seen to answer that, after destruction */
+        context_behind(function, handle);
+    }
     result = sim_context_of(handle, context);
     if (result != CUDA_SUCCESS) {
         sim_unlock();

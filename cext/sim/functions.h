@@ -8,6 +8,36 @@
 
 #include "driver/cuda_abi.h"
 
+enum {
+    CU_CTX_SCHED_AUTO = 0x00,
+    CU_CTX_SCHED_SPIN = 0x01,
+    CU_CTX_SCHED_YIELD = 0x02,
+    CU_CTX_SCHED_BLOCKING_SYNC = 0x04,
+    CU_CTX_SCHED_MASK = 0x07,
+    CU_CTX_MAP_HOST = 0x08,
+    CU_CTX_LMEM_RESIZE_TO_MAX = 0x10,
+    CU_CTX_SYNC_MEMOPS = 0x80
+};
+
+typedef struct CUDA_MEMCPY2D_st {
+    size_t srcXInBytes;
+    size_t srcY;
+    CUmemorytype srcMemoryType;
+    const void *srcHost;
+    CUdeviceptr srcDevice;
+    CUarray srcArray;
+    size_t srcPitch;
+    size_t dstXInBytes;
+    size_t dstY;
+    CUmemorytype dstMemoryType;
+    void *dstHost;
+    CUdeviceptr dstDevice;
+    CUarray dstArray;
+    size_t dstPitch;
+    size_t WidthInBytes;
+    size_t Height;
+} CUDA_MEMCPY2D;
+
 typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphNode_st *CUgraphNode;
 typedef struct CUgraphExec_st *CUgraphExec;
@@ -123,6 +153,7 @@ typedef struct CUexecAffinityParam_st CUexecAffinityParam;
     X(cuMemcpy, (CUdeviceptr dst, CUdeviceptr src, size_t bytes), 4000) \
     X(cuMemcpyAsync, (CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream), 4000) \
     X(cuMemcpy2D_v2, (const CUDA_MEMCPY2D *copy), 3020) \
+    X(cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D *copy, CUstream stream), 3020) \
     X(cuMemsetD8_v2, (CUdeviceptr dst, unsigned char value, size_t count), 3020) \
     X(cuMemsetD16_v2, (CUdeviceptr dst, unsigned short value, size_t count), 3020) \
     X(cuMemsetD32_v2, (CUdeviceptr dst, unsigned int value, size_t count), 3020) \

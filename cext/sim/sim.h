@@ -7,9 +7,9 @@
  *   context.c  contexts, the threads' stacks           primary.c  primary contexts
  *   memory.c   allocations, pointer attributes         pool.c     stream-ordered memory
  *   hostreg.c  page-locked host memory                 copy.c     copies
- *   worker.c   queues of operations, their threads     fill.c     fills
+ *   worker.c   queues of operations, their threads     kernel.c   kernels, as C functions
  *   stream.c   streams, and calls that capture them    event.c    events, waiting for streams
- *   value.c    host functions, values in memory        module.c   kernels
+ *   value.c    host functions, values in memory, fills module.c   modules, launches
  *   capture.c  captures of streams                     graph.c    graphs, user objects
  *
  * others/ makes of these a libcuda for libraries that call more than cudriver does.

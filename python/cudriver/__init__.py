@@ -31,14 +31,9 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
         from_dlpack,
         init,
         is_pinned,
-        mapped_pointer,
-        pin,
         pinned_empty,
         pinned_zeros,
-        set_host_memory_limit,
         to_device,
-        trace_allocations,
-        trim_host_memory,
     )
     from cudriver.errors import (
         CudaError,
@@ -58,6 +53,7 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
         synchronize,
     )
     from cudriver.memory.copies import CopyPlan, copy_threads, explain_copy, set_copy_threads
+    from cudriver.memory.copies_plan import CopiesPlan
     from cudriver.memory.devices import Device, device_count, devices
     from cudriver.memory.driver import (
         DriverVersion,
@@ -68,11 +64,19 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
         use_driver,
     )
     from cudriver.memory.failures import error_names
-    from cudriver.memory.live import Allocation, live_allocations
+    from cudriver.memory.live import Allocation, live_allocations, trace_allocations
+    from cudriver.memory.numa import set_host_memory_policy
     from cudriver.memory.pinned import pinned_array, pinned_empty_like, pinned_full
     from cudriver.memory.pinned_numpy import pinned_numpy
     from cudriver.memory.pinning import Pinning, pin_async, pinned_empty_async
-    from cudriver.memory.pool import HostMemoryStats, host_memory_stats
+    from cudriver.memory.pins import pin
+    from cudriver.memory.pool import (
+        HostMemoryStats,
+        host_memory_stats,
+        mapped_pointer,
+        set_host_memory_limit,
+        trim_host_memory,
+    )
     from cudriver.memory.rows import copy_many, copy_rows
     from cudriver.memory.shared import SharedMemory
     from cudriver.weights import iter_safetensors, load_npy, load_npz, load_safetensors
@@ -82,6 +86,7 @@ __all__ = [
     "ArrayFlags",
     "Context",
     "ContextFlags",
+    "CopiesPlan",
     "CopyPlan",
     "CudaError",
     "Device",
@@ -143,6 +148,7 @@ __all__ = [
     "pinned_zeros",
     "set_copy_threads",
     "set_host_memory_limit",
+    "set_host_memory_policy",
     "stack",
     "synchronize",
     "to_device",
@@ -158,6 +164,7 @@ _HOMES = {
     "flags": ("ContextFlags",),
     "memory.arrays": ("ArrayFlags",),
     "memory.contexts": ("MemoryInfo", "StreamPriorityRange", "memory_info", "synchronize"),
+    "memory.copies_plan": ("CopiesPlan",),
     "memory.copies": ("CopyPlan", "copy_threads", "explain_copy", "set_copy_threads"),
     "memory.devices": ("Device", "device_count", "devices"),
     "memory.driver": (
@@ -169,11 +176,19 @@ _HOMES = {
         "use_driver",
     ),
     "memory.failures": ("error_names",),
-    "memory.live": ("Allocation", "live_allocations"),
+    "memory.live": ("Allocation", "live_allocations", "trace_allocations"),
+    "memory.numa": ("set_host_memory_policy",),
     "memory.pinned": ("pinned_array", "pinned_empty_like", "pinned_full"),
     "memory.pinned_numpy": ("pinned_numpy",),
     "memory.pinning": ("Pinning", "pin_async", "pinned_empty_async"),
-    "memory.pool": ("HostMemoryStats", "host_memory_stats"),
+    "memory.pins": ("pin",),
+    "memory.pool": (
+        "HostMemoryStats",
+        "host_memory_stats",
+        "mapped_pointer",
+        "set_host_memory_limit",
+        "trim_host_memory",
+    ),
     "memory.rows": ("copy_many", "copy_rows"),
     "memory.shared": ("SharedMemory",),
     "weights": ("iter_safetensors", "load_npy", "load_npz", "load_safetensors"),

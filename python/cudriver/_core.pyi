@@ -28,6 +28,7 @@ from cudriver.typing import (
     EventLike,
     HostArray,
     HostArrayT,
+    NumaLike,
     ScalarT,
     ScalarT_co,
     ShapeLike,
@@ -385,6 +386,8 @@ class Event:
     @property
     def done(self) -> bool:
         """Whether the marked work is over; True before the first record (cuEventQuery)."""
+    @property
+    def _recorded(self) -> bool: ...
     @property
     def timing(self) -> bool:
         """Whether the event notes the time."""
@@ -870,74 +873,20 @@ class HostMemory:
         """Size in bytes."""
 
 @final
-class pin:
-    """Page-lock the memory of an existing array where it lies.
+class PageLock:
+    """A page lock on memory of somebody else, behind `pin` and `Pinning`."""
 
-    Parameters
-    ----------
-    array : array
-        Any array in host memory that `copy` takes; also an ``mmap``, shared memory,
-        or read-only memory such as ``bytes``, to copy from. It stays alive as long
-        as the pin is open.
-
-    Raises
-    ------
-    ValueError
-        The array reaches beyond the process's memory, or shares a part of its memory
-        with a pin that does not hold all of it.
-    CudaError
-        The driver refuses to page-lock the memory.
-
-    Notes
-    -----
-    Uses ``cuMemHostRegister``. The pin ends with its ``with`` block, with `close`,
-    or with its last reference. Pins of the same memory, or of a part of another
-    pin's, share it. Memory that is page-locked already is taken as it is. While the
-    driver registers memory, every copy of the process waits, 20 ms for each GiB; not
-    so with `pin_async`.
-
-    Do not truncate a mapped file meanwhile: touching bytes that are gone ends the
-    process with SIGBUS, in a copy too, as it does without a pin.
-
-    Examples
-    --------
-    >>> array = np.arange(1000)
-    >>> with cu.pin(array):
-    ...     cu.is_pinned(array)
-    True
-    >>> cu.is_pinned(array)
-    False
-    """
-
-    def __new__(cls, array: HostArray) -> Self: ...
     @property
     def array(self) -> HostArray | None:
-        """Array that the pin holds; None once it is closed."""
+        """Array whose memory it is; None once the lock is closed."""
     @property
     def nbytes(self) -> int:
-        """Bytes that the pin holds, from the lowest to the highest."""
+        """Bytes from the lowest to the highest."""
     @property
     def closed(self) -> bool:
-        """Whether the pin is closed."""
+        """Whether the memory is not locked, yet or any more."""
     def close(self) -> None:
-        """Unlock the memory that no other pin holds.
-
-        Raises
-        ------
-        CudaError
-            The driver cannot unlock the memory.
-
-        Notes
-        -----
-        Uses ``cuMemHostUnregister``. A second call does nothing.
-        """
-    def __enter__(self) -> Self:
-        """Return the pin itself."""
-    def __exit__(
-        self,
-        *exception: type[BaseException] | BaseException | TracebackType | None,
-    ) -> None:
-        """Close the pin."""
+        """Unlock the memory that no other lock holds."""
 
 def init() -> None:
     """Initialise the driver.
@@ -1011,6 +960,8 @@ def pinned_empty(
     shape: ShapeLike,
     dtype: type[float] | Literal["float64"] = "float64",
     order: Literal["C", "F"] = "C",
+    *,
+    numa: NumaLike = "policy",
 ) -> NDArray[np.float64]:
     """Return a new ndarray in page-locked memory, with undefined contents.
 
@@ -1022,6 +973,9 @@ def pinned_empty(
         Type of an item.
     order : {'C', 'F'}, optional
         Order of the items in memory.
+    numa : {'policy', 'device'}, int or None, optional
+        NUMA node of the memory: as `set_host_memory_policy` says, the one nearest the
+        current context's device, a node by its number, or wherever the system puts it.
 
     Returns
     -------
@@ -1032,6 +986,8 @@ def pinned_empty(
     ------
     OutOfMemoryError
         The system refuses the memory, or the limit is reached.
+    ValueError
+        There is no such NUMA node, or this process may not use it.
 
     Notes
     -----
@@ -1049,17 +1005,27 @@ def pinned_empty(
 
 @overload
 def pinned_empty(
-    shape: ShapeLike, dtype: type[ScalarT] | np.dtype[ScalarT], order: Literal["C", "F"] = "C"
+    shape: ShapeLike,
+    dtype: type[ScalarT] | np.dtype[ScalarT],
+    order: Literal["C", "F"] = "C",
+    *,
+    numa: NumaLike = "policy",
 ) -> NDArray[ScalarT]: ...
 @overload
 def pinned_empty(
-    shape: ShapeLike, dtype: DTypeLike, order: Literal["C", "F"] = "C"
+    shape: ShapeLike,
+    dtype: DTypeLike,
+    order: Literal["C", "F"] = "C",
+    *,
+    numa: NumaLike = "policy",
 ) -> NDArray[Any]: ...
 @overload
 def pinned_zeros(
     shape: ShapeLike,
     dtype: type[float] | Literal["float64"] = "float64",
     order: Literal["C", "F"] = "C",
+    *,
+    numa: NumaLike = "policy",
 ) -> NDArray[np.float64]:
     """Return a new ndarray in page-locked memory, filled with zero bytes.
 
@@ -1071,6 +1037,9 @@ def pinned_zeros(
         Type of an item.
     order : {'C', 'F'}, optional
         Order of the items in memory.
+    numa : {'policy', 'device'}, int or None, optional
+        NUMA node of the memory: as `set_host_memory_policy` says, the one nearest the
+        current context's device, a node by its number, or wherever the system puts it.
 
     Returns
     -------
@@ -1081,6 +1050,8 @@ def pinned_zeros(
     ------
     OutOfMemoryError
         The system refuses the memory, or the limit is reached.
+    ValueError
+        There is no such NUMA node, or this process may not use it.
 
     Notes
     -----
@@ -1094,11 +1065,19 @@ def pinned_zeros(
 
 @overload
 def pinned_zeros(
-    shape: ShapeLike, dtype: type[ScalarT] | np.dtype[ScalarT], order: Literal["C", "F"] = "C"
+    shape: ShapeLike,
+    dtype: type[ScalarT] | np.dtype[ScalarT],
+    order: Literal["C", "F"] = "C",
+    *,
+    numa: NumaLike = "policy",
 ) -> NDArray[ScalarT]: ...
 @overload
 def pinned_zeros(
-    shape: ShapeLike, dtype: DTypeLike, order: Literal["C", "F"] = "C"
+    shape: ShapeLike,
+    dtype: DTypeLike,
+    order: Literal["C", "F"] = "C",
+    *,
+    numa: NumaLike = "policy",
 ) -> NDArray[Any]: ...
 def is_pinned(array: HostArray, /) -> bool:
     """Return whether all of an array's memory is page-locked.
@@ -1122,89 +1101,6 @@ def is_pinned(array: HostArray, /) -> bool:
     --------
     >>> cu.is_pinned(np.empty(10)), cu.is_pinned(cu.pinned_empty(10))
     (False, True)
-    """
-
-def mapped_pointer(array: HostArray, /) -> int:
-    """Return the device address of an array in page-locked memory.
-
-    Parameters
-    ----------
-    array : numpy.ndarray, or what else has host memory
-        For example of `pinned_empty`.
-
-    Returns
-    -------
-    int
-        The address of the first item (``CUdeviceptr``), in the current context.
-
-    Raises
-    ------
-    ValueError
-        The memory is not page-locked.
-
-    Notes
-    -----
-    Uses ``cuMemHostGetDevicePointer``.
-
-    Examples
-    --------
-    >>> array = cu.pinned_empty(10)
-    >>> cu.mapped_pointer(array[1:]) - cu.mapped_pointer(array)
-    8
-    """
-
-def trim_host_memory(keep: int = 0) -> int:
-    """Return free page-locked memory of the pool to the system.
-
-    Parameters
-    ----------
-    keep : int, optional
-        Bytes of free memory that may stay in the pool.
-
-    Returns
-    -------
-    int
-        Bytes that were returned to the system.
-
-    Raises
-    ------
-    CudaError
-        The driver cannot unlock the memory.
-
-    Notes
-    -----
-    Uses ``cuMemHostUnregister``. Page-locked memory keeps the primary context alive
-    that it is registered in; without any, that context may go.
-
-    Examples
-    --------
-    >>> array = cu.pinned_empty(1000, np.uint8)
-    >>> del array
-    >>> cu.trim_host_memory() >= 1000
-    True
-    >>> cu.host_memory_stats().pooled_bytes
-    0
-    """
-
-def set_host_memory_limit(bytes: int | None, /) -> None:
-    """Limit how much memory the pool page-locks.
-
-    Parameters
-    ----------
-    bytes : int or None
-        The most bytes, used and free together; None for no limit.
-
-    Notes
-    -----
-    Calls no CUDA function. Beyond the limit there is an OutOfMemoryError; in
-    `pinned_numpy`, ordinary memory.
-
-    Examples
-    --------
-    >>> cu.set_host_memory_limit(1 << 30)
-    >>> cu.host_memory_stats().limit_bytes
-    1073741824
-    >>> cu.set_host_memory_limit(None)
     """
 
 @overload
@@ -1532,27 +1428,6 @@ def from_dlpack(
     <DeviceArray shape=(3,) dtype=int64 on device 0>
     """
 
-def trace_allocations(enabled: bool = True) -> None:
-    """Note which line of Python makes each object, from now on.
-
-    Parameters
-    ----------
-    enabled : bool, optional
-        False to stop.
-
-    Notes
-    -----
-    The environment variable ``CUDRIVER_TRACE=1`` does this from the start.
-
-    Examples
-    --------
-    >>> cu.trace_allocations()
-    >>> stream = cu.Stream()
-    >>> cu.live_allocations()[-1].where is not None
-    True
-    >>> cu.trace_allocations(False)
-    """
-
 def _ladder_copy(dst: AnyArray, src: AnyArray, /) -> None:
     """One cuMemcpyHtoD or cuMemcpyDtoH over the whole, whatever the host's memory is: the driver
     alone. Both ends C-ordered without gaps and of one size; else ValueError.
@@ -1586,9 +1461,12 @@ def _copy_many(
     sources: Iterable[AnyArray],
     stream: StreamLike | None,
     apart: bool,
+    explain: bool,
     /,
-) -> Transfer:
-    """`apart`: no destination overlaps another or a source."""
+) -> Any:
+    """A Transfer. `apart`: no destination overlaps another or a source. `explain`: nothing is
+    queued; a list, which `memory/copies_plan.py` reads.
+    """
 
 def _copy_rows(
     destination: AnyArray,
@@ -1596,11 +1474,29 @@ def _copy_rows(
     source: AnyArray,
     source_rows: ArrayLike,
     stream: StreamLike | None,
+    explain: bool,
     /,
-) -> Transfer | tuple[NDArray[np.int64], NDArray[np.int64], bool]:
-    """A tuple: the rows have to be copied one by one.
+) -> Any:
+    """As `_copy_many`, or a tuple: the rows have to be copied one by one.
 
     The indices, none negative, and whether the arrays are known to lie apart.
+    """
+
+def _read_files(
+    runs: NDArray[np.void],
+    arrays: list[DeviceArray],
+    nbytes: int,
+    progress: NDArray[np.int64],
+    stream: StreamLike,
+    /,
+) -> None:
+    """Read parts of open files into device memory, and wait.
+
+    runs: struct cudriver_file_run of engine/engine.h; `array` is the place of the run's array in
+    `arrays`; `device` counts from there, and becomes an address. nbytes: what travels of them, at
+    least 1. progress: bytes that were read so far, and what ended the reading: 0, the number of a
+    run that could not be read, counted from 1, or a negative number that another thread has put
+    there.
     """
 
 def _copy_threads() -> tuple[int, int]:
@@ -1609,22 +1505,50 @@ def _copy_threads() -> tuple[int, int]:
 def _set_copy_threads(count: int, /) -> None:
     """Set how many; 0: as many as the process's processors suggest."""
 
-def _host_memory_stats() -> tuple[Any, ...]: ...
-def _pin_prepare(array: HostArray, /) -> pin:
-    """A pin that is closed until `_pin_lock` has page-locked its memory."""
+def _host_range(array: HostArray, /) -> tuple[int, int, int]:
+    """An array's lowest address, that of its first item, and the bytes from end to end."""
 
-def _pin_lock(pin: pin, step: int, fresh: bool, /) -> bool:
-    """Page-lock, at most `step` bytes in one driver call. False: `_pin_stop` has ended it. `fresh`:
-    the memory is new, and is touched by several threads.
+def _host_memory_stats() -> tuple[Any, ...]: ...
+def _trim(keep: int, /) -> int:
+    """Return free memory of the pool to the system, but for `keep` bytes. The bytes returned."""
+
+def _set_limit(nbytes: int, /) -> None:
+    """Limit what the pool page-locks; 2**64 - 1: not."""
+
+def _set_nodes(table: bytes, /) -> None:
+    """`struct cudriver_nodes`, as memory/numa.py makes it."""
+
+def _node() -> int:
+    """The NUMA node of new page-locked memory now; -1: any, -2: it depends on the device."""
+
+def _place(address: int, nbytes: int, node: int, /) -> int:
+    """Ask for memory that is not touched yet to lie on a node (mbind): 0, or errno."""
+
+def _ranges() -> bytes:
+    """Address and bytes, each an uint64, of all memory that the pool and pins have page-locked."""
+
+def _nodes_of(addresses: bytes, /) -> bytes:
+    """The node of each page (move_pages), an int; negative: errno. `addresses`: uint64."""
+
+def _pin_prepare(array: HostArray, /) -> PageLock:
+    """A lock that is closed until `_pin_lock` has page-locked its memory."""
+
+def _pin_lock(lock: PageLock, step: int, fresh: bool, /) -> bool:
+    """Page-lock, at most `step` bytes in one driver call; 0: as many as one takes; -1: the same,
+    and nobody stops it. False: `_pin_stop` has ended it. `fresh`: the memory is new, and is touched
+    by several threads.
     """
 
-def _pin_stop(pin: pin, /) -> None: ...
-def _pin_locked(pin: pin, /) -> int:
+def _pin_stop(lock: PageLock, /) -> None: ...
+def _pin_locked(lock: PageLock, /) -> int:
     """Bytes that are page-locked by now."""
 
 def _numpy_enter(min_bytes: int, /) -> object: ...
 def _numpy_leave(handler: object, /) -> bool: ...
 def _numpy_forget(handler: object, /) -> None: ...
+def _trace(enabled: bool, /) -> None:
+    """Note where each object is made, or no longer."""
+
 def _live() -> list[tuple[tuple[Any, ...], bool]]:
     """The fields of each Allocation, oldest first, and whether it is a context that is kept."""
 
@@ -1639,13 +1563,17 @@ def _views(
 def _mark_copied(capsule: object, /) -> None:
     """Say in a capsule of DLPack that its tensor is a copy, if it is of a kind that can."""
 
-def _primary_context(ordinal: int, flags: int | None, /) -> Context: ...
+def _primary_context(ordinal: int, /) -> Context: ...
 def _reset_primary_context(ordinal: int, /) -> None: ...
 def _context_for_use(device: DeviceLike | None, /) -> Context: ...
-def _query(
-    context: Context | None, function: str, arguments: str, first: int = 0, second: int = 0, /
-) -> Any:
-    """Ask the driver, by the name of its function: contexts/query.c lists them.
+def _call(
+    context: Context | None,
+    function: str,
+    shown: str,
+    arguments: tuple[int | bytes | bytearray, ...],
+    /,
+) -> None:
+    """Call a function of the driver by its name, with the context current, if there is one.
 
-    context: the one that is asked, if it is one. arguments: those that an error's message names.
+    shown: the arguments that an error's message names. Bytes are passed by their address.
     """

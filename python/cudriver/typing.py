@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, SupportsIndex, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,7 @@ __all__ = [
     "HasPtr",
     "HasTypeAndIndex",
     "HostArray",
+    "NumaLike",
     "ShapeLike",
     "StreamLike",
     "SupportsArrayInterface",
@@ -95,6 +96,9 @@ HostArray: TypeAlias = NDArray[Any] | SupportsBuffer | SupportsArrayInterface | 
 
 AnyArray: TypeAlias = HostArray | DeviceArray | SupportsCudaArrayInterface | SupportsDLPack
 """An array in host or device memory, of any library, as `cudriver.copy` takes it."""
+
+NumaLike: TypeAlias = Literal["policy", "device"] | SupportsIndex | None
+"""A NUMA node: by name, by number, or any."""
 
 ShapeLike: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
 """The lengths of the dimensions, or one int."""

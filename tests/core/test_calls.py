@@ -19,6 +19,7 @@ import pytest
 import dlpackkit as kit
 import native_build
 import program
+from parallel import together
 
 HEADER = native_build.CEXT / "driver" / "cuda_abi.h"
 BYTES = 1 << 20
@@ -66,7 +67,7 @@ def in_context(context: Any) -> None:
         ("copy_async(there, ordinary, stream)", f"{HERE} {ASK} cuMemcpyHtoDAsync_v2 cuEventRecord"),
         (
             "copy_async(there[::2], pooled[::2], stream)",
-            f"{HERE} {ASK} cuMemcpy2DAsync_v2 cuEventRecord",
+            f"{HERE} {ASK} cuMemcpy3DAsync_v2 cuEventRecord",
         ),
         ("copy(there, pooled)", f"{HERE} {ASK} cuMemcpyHtoDAsync_v2"),
         ("copy(pooled, there)", f"{HERE} {ASK} cuMemcpyDtoHAsync_v2 {WORD}"),
@@ -110,6 +111,29 @@ def test_driver_calls(cu, sim, work: str, expected: str) -> None:
     if asked:
         made[HERE] -= asked
     assert made == dict.fromkeys(expected.split(), 1)
+
+
+@pytest.mark.skipif(not HEADER.is_file(), reason="no C sources beside the tests")
+def test_a_thread_without_a_context_makes_the_primary_one_current_once(cu, sim) -> None:
+    """As the runtime API does. A manual context does not stay."""
+    pooled, made = cu.pinned_zeros(9), list[dict[str, int]]()
+    together(lambda: cu.device_empty(1).close())  # the context of threads that have none is known
+
+    def thread(context: Any) -> None:
+        with context:
+            there, stream = cu.device_empty(9), cu.Stream()
+
+        def body() -> None:
+            made.append(driver_calls(sim, lambda: cu.copy_async(there, pooled, stream)))
+
+        together(body)
+        stream.synchronize()
+
+    thread(cu.Device(0).primary_context())
+    thread(cu.Context(0))
+    assert made[0].get(HERE) == 1
+    pushes = [calls.get("cuCtxPushCurrent_v2", 0) for calls in made]
+    assert pushes == [calls.get("cuCtxPopCurrent_v2", 0) for calls in made] == [0, 1]
 
 
 @pytest.mark.skipif(not HEADER.is_file(), reason="no C sources beside the tests")

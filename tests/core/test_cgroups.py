@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from conftest import DRIVER, SANITIZER
+from cudriver.memory.loading import processors
 from cudriver.memory.room import host_room, left
 
 MIB, NONE = 1 << 20, 0x7FFFFFFFFFFFF000  # what version 1 says where there is no limit
@@ -52,6 +53,25 @@ def group_v2(folder: Path, limit: int | None, used: int, cached: int = 0) -> Non
     put(folder / "memory.current", f"{used}\n")
     stat = f"anon 5\nfile 7\ninactive_file {cached // 2}\nactive_file {cached // 4}\n"
     put(folder / "memory.stat", stat + f"slab_reclaimable {cached - cached // 2 - cached // 4}\n")
+
+
+#: What the system's files below /sys/fs/cgroup say, and the processors that they allow.
+QUOTAS = {
+    "of version 2": ({"cpu.max": "150000 100000\n"}, 2),
+    "of less than one": ({"cpu.max": "20000 100000\n"}, 1),
+    "of version 2, none": ({"cpu.max": "max 100000\n"}, 0),
+    "of version 1": ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
+    "of version 1, none": ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "1\n"}, 0),
+    "without a file": ({}, 0),
+}
+
+
+@pytest.mark.parametrize("quota", QUOTAS)
+def test_a_quota_of_processors(tmp_path: Path, quota: str) -> None:
+    files, allowed = QUOTAS[quota]
+    for name, text in files.items():
+        put(tmp_path / "sys/fs/cgroup" / name, text)
+    assert processors(str(tmp_path)) == allowed
 
 
 V1 = "/ /sys/fs/cgroup/cpu,cpuacct cgroup rw,cpu\n/ /sys/fs/cgroup/memory cgroup rw,memory"

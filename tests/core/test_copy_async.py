@@ -8,9 +8,11 @@ from __future__ import annotations
 import ctypes
 import gc
 import random
+import sys
 import threading
 import time
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -303,6 +305,71 @@ def test_memory_made_in_a_streams_order_is_there_for_calls_without_one(
         cu.copy(array, source)
     assert array.to_numpy().shape == source.shape
     running.join()
+
+
+@pytest.fixture
+def only_this_thread() -> Iterator[None]:
+    """Under the GIL, other threads only get on where this one lets them."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(60)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_a_copy_issued_while_another_thread_issues_one_on_the_stream(held: Any) -> None:
+    """It has an event of its own, although the other thread is the first that records one."""
+    (source, there), (second, elsewhere) = ends_before(held), ends_before(held, seed=2)
+    stream = cu.Stream()
+    calls = held.call_count("cuMemcpyHtoDAsync_v2")
+    held.hold_call("cuMemcpyHtoDAsync_v2", 1)
+    issuing = threading.Thread(target=cu.copy_async, args=(there, source, stream))
+    issuing.start()
+    wait_for(lambda: held.call_count("cuMemcpyHtoDAsync_v2") > calls, "the thread is in its copy")
+    transfer = cu.copy_async(elsewhere, second, stream)
+    gone = weakref.ref(second)
+    del second
+    gc.collect()
+    assert not transfer.done
+    assert gone() is not None, "the device reads it"
+    held.clear_faults()
+    issuing.join()
+    held.release()
+    transfer.wait()
+    assert gone() is None
+    stream.synchronize()
+    assert (there.to_numpy() == source).all()
+    assert elsewhere.to_numpy().any()
+
+
+@pytest.mark.usefixtures("only_this_thread")
+def test_copies_of_two_threads_are_over_in_the_order_of_the_stream(held: Any) -> None:
+    """Also where the thread that records its event first queues its copy last: when that is over,
+    the other need not be."""
+    library = ctypes.PyDLL(cu.driver_path())  # keeps the GIL
+    pairs = [ends_before(held, seed=seed) for seed in range(3)]
+    for _ in range(60):  # in some of them this thread gets the GIL first
+        stream = cu.Stream()
+        first = cu.copy_async(*reversed(pairs[0]), stream)
+        pending = held.live("pending")
+        held.reset_counts()
+        held.hold_call("cuEventRecord", 1)
+        recording = threading.Thread(target=cu.copy_async, args=(*reversed(pairs[1]), stream))
+        recording.start()
+        wait_for(lambda: held.call_count("cuEventRecord") > 0, "the thread's copy is issued")
+        library.cudriver_sim_clear_faults()
+        while library.cudriver_sim_live(b"pending") < pending + 2:
+            pass  # until the event is recorded; then the thread waits for the GIL
+        last = cu.copy_async(*reversed(pairs[2]), stream)
+        recording.join()
+        for _ in range(4):  # copy and event, twice
+            one_step(held)
+        cu.live_allocations()  # drops what is over
+        assert first.done
+        assert not last.done
+        held.release()
+        last.wait()
+        held.settle()
+        held.hold()
 
 
 def test_copies_on_many_streams_are_not_asked_about_over_and_over(held: Any) -> None:

@@ -80,7 +80,7 @@ def test_one_driver_call_and_none_to_the_host(
         cu.copy(dst, src)
     else:
         cu.copy_async(dst, src, cu.Stream()).wait()
-    calls = {"kernel": "cuLaunchKernel", "2D": "cuMemcpy2DAsync_v2"}
+    calls = {"kernel": "cuLaunchKernel", "2D": "cuMemcpy3DAsync_v2"}
     assert sim.call_count(calls.get(path, "cuMemcpyDtoDAsync_v2")) == 1
     assert moved(sim, *HOST_CALLS) == [0, 0, 0, 0]
     models[0][to] = models[1][source]
@@ -141,7 +141,7 @@ def test_overlapping_ends_go_through_a_temporary_on_the_device(
     assert moved(sim, *HOST_CALLS) == [0, 0, 0, 0]
     assert moved(sim, "cuMemAllocFromPoolAsync", "cuMemFreeAsync") == [1, 1]
     assert sim.call_count("cuLaunchKernel") == launches
-    copies = moved(sim, "cuMemcpyDtoDAsync_v2", "cuMemcpy2DAsync_v2")
+    copies = moved(sim, "cuMemcpyDtoDAsync_v2", "cuMemcpy3DAsync_v2")
     assert sum(copies) == 2 - launches
     model[to] = model[source].copy()
     assert raw(array.to_numpy()) == raw(model)
@@ -202,16 +202,17 @@ def test_memory_pools_are_made_only_for_copies_that_need_them(sim: Any) -> None:
 @pytest.mark.parametrize(
     ("to", "source", "path"),
     [
-        (np.s_[:, ::2], np.s_[:, 1::2], "kernel"),
-        (np.s_[:, 1::2], np.s_[::-1, ::2], "kernel"),
-        (np.s_[:, :200], np.s_[:, 200:], "kernel"),
-        (np.s_[:, 1:200], np.s_[:, 200:399], "2D"),
-        (np.s_[::2], np.s_[-1::-2], "kernel"),
+        (np.s_[:150], np.s_[150:], "direct"),
+        (np.s_[:150, 1:], np.s_[150:, 1:], "2D"),
+        (np.s_[:150, ::2], np.s_[:149:-1, 1::2], "kernel"),
+        (np.s_[:, ::2], np.s_[:, 1::2], "temporary"),
+        (np.s_[:, :200], np.s_[:, 200:], "temporary"),
+        (np.s_[::2], np.s_[-1::-2], "temporary"),
         (np.s_[:, :201], np.s_[:, 199:], "temporary"),
         (np.s_[:, ::2], np.s_[:, -2::-2], "temporary"),
     ],
 )
-def test_ends_between_each_other_need_no_temporary(to: Any, source: Any, path: str) -> None:
+def test_ends_whose_ranges_meet_need_a_temporary(to: Any, source: Any, path: str) -> None:
     model = random_bytes((300, 400), np.dtype("f4"), 1)
     array = cu.to_device(model)
     assert cu.explain_copy(array[to], array[source]).path == path

@@ -6,7 +6,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -41,9 +40,6 @@ def compiled(tmp_path: Path, source: str) -> str:
         [compiler, "-shared", "-fPIC", "-o", library, tmp_path / "library.c"], check=True
     )
     return str(library)
-
-
-SUBINTERPRETERS = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters"
 
 
 #: What is no driver, or one that cannot be used: its text, source or profile of the simulator; how
@@ -378,30 +374,3 @@ def test_simulated_driver_says_what_it_is(cu, sim) -> None:
     assert "simulated" in cu.Device(0).name
     assert "simulated" in repr(cu.Device(0))
     assert os.path.basename(cu.driver_path()) == "libcudriver_sim.so"
-
-
-def test_a_subinterpreter_is_refused_and_ends_without_harm() -> None:
-    """The driver is one a process: another interpreter's end must not stop our copies."""
-    pytest.importorskip(SUBINTERPRETERS, reason="this Python does not offer its subinterpreters")
-    assert (
-        output(f"""
-        import {SUBINTERPRETERS} as interpreters
-        import numpy as np
-        import cudriver as cu
-
-        there, here = cu.device_empty((100, 100)), np.arange(10000.0).reshape(100, 100).T
-        cu.copy(there, here)  # the copy engine has begun
-        other = interpreters.create()
-        answer = "nothing"
-        try:
-            answer = interpreters.run_string(other, "import cudriver; cudriver.init()")
-        except Exception as error:
-            answer = error
-        interpreters.destroy(other)
-        assert "interpreter" in str(answer), answer
-        cu.copy(there, here)
-        cu.copy_async(there, here, cu.Stream()).wait()
-        print((there.to_numpy() == here).all())
-        """)
-        == "True\n"
-    )

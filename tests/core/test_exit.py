@@ -100,6 +100,26 @@ def test_threads_still_running() -> None:
         assert output(program) == ""
 
 
+def test_the_first_call_in_many_threads_finds_all_of_numpy() -> None:
+    """NumPy 1.26 has a module there that other threads see before all its names are set."""
+    program = """
+        import threading, time, numpy as np, cudriver as cu
+        def slowly(frame, event, argument):
+            if not frame.f_code.co_filename.endswith("_core/_multiarray_umath.py"):
+                return None
+            time.sleep(0.0005)
+            return slowly
+        threading.settrace(slowly)
+        threads = [threading.Thread(target=cu.pinned_zeros, args=(9,)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+            time.sleep(0.05)
+        for thread in threads:
+            thread.join()
+    """
+    assert output(program) == ""
+
+
 # A daemon thread that calls until the process ends.
 CALLING = """
 calls, array = [0], cu.device_zeros(10)

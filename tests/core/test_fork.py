@@ -7,6 +7,7 @@ import os
 import signal
 import traceback
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,6 +84,11 @@ def test_every_first_call_of_a_child_is_told(cu) -> None:
         array.to_numpy,
         lambda: cu.copy(array, plain),
         lambda: cu.copy_async(array, plain, stream),
+        lambda: cu.copy_rows(array, [1], pinned, [2], stream=stream),
+        lambda: cu.copy_many([array], [plain], stream=stream),
+        lambda: cu.SharedMemory.anonymous(10),
+        lambda: cu.pin_async(plain),
+        lambda: cu.pinned_empty_async(10),
         lambda: cu.pinned_numpy().__enter__(),
     ]
 
@@ -145,12 +151,31 @@ def test_objects_dropped_in_the_child(cu) -> None:
     assert things[3].to_numpy().sum() == 0  # type: ignore[attr-defined]
 
 
-def test_copies_in_flight_over_a_fork(cu, sim) -> None:
+def one_by_one(cu: Any, targets: list[Any], sources: list[Any], stream: Any) -> list[Any]:
+    return [cu.copy_async(t, s, stream) for t, s in zip(targets, sources, strict=True)]
+
+
+def many(cu: Any, targets: list[Any], sources: list[Any], stream: Any) -> list[Any]:
+    return [cu.copy_many(targets, sources, stream=stream)]
+
+
+def rows(cu: Any, targets: list[Any], sources: list[Any], stream: Any) -> list[Any]:
+    pairs = zip(targets, sources, strict=True)
+    at = np.arange(16)
+    return [
+        cu.copy_rows(t.reshape(16, -1), at, s.reshape(16, -1), at, stream=stream) for t, s in pairs
+    ]
+
+
+@pytest.mark.parametrize("memory", ["page-locked", "pageable"])
+@pytest.mark.parametrize("way", [one_by_one, many, rows])
+def test_copies_in_flight_over_a_fork(cu, sim, way: Callable[..., Any], memory: str) -> None:
     stream = cu.Stream()
-    sources = [cu.pinned_full(1 << 16, i, "u1") for i in range(8)]
+    make = cu.pinned_full if memory == "page-locked" else np.full
+    sources = [make(1 << 16, i, "u1") for i in range(8)]
     targets = [cu.device_empty(1 << 16, "u1") for _ in sources]
     sim.hold()
-    transfers = [cu.copy_async(t, s, stream) for t, s in zip(targets, sources, strict=True)]
+    transfers = way(cu, targets, sources, stream)
 
     def body() -> None:
         for source in sources:

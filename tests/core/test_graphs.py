@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import gc
 import re
+import threading
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 
 import cudriver as cu
+from copykit import wait_for
 from graphkit import ACTIVE, BROKEN, GLOBAL, MODES, Capture, busy
 from parallel import in_thread
 from program import output
@@ -406,6 +408,21 @@ def test_an_allocation_that_finds_no_memory_breaks_no_capture(capture: Any, sim:
         assert graph.status() == ACTIVE
     assert graph.ended == 0
     assert sim.call_count("cuCtxSynchronize") == 0
+
+
+def test_a_copy_that_no_event_can_be_recorded_behind_breaks_no_capture(
+    capture: Any, sim: Any
+) -> None:
+    """The copy's stream is waited for."""
+    side, source, there = cu.Stream(), pinned(), cu.device_zeros(SIZE, np.uint8)
+    copying = threading.Thread(target=cu.copy_async, args=(there, source, side))
+    with capture(cu.Stream()) as graph:
+        sim.fail("cuEventRecord:1:2")
+        copying.start()
+        wait_for(lambda: not copying.is_alive(), "the copy never ends")
+        assert graph.status() == ACTIVE
+    assert graph.ended == 0
+    assert np.array_equal(there.to_numpy(), source)
 
 
 def test_the_default_stream_while_a_blocking_stream_is_captured(capture: Any, driver: Any) -> None:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from test_device_array import DTYPES, PADDED, SHAPES, random_array, raw
+from test_dlpack_import import Untrue
 
 import cudriver as cu
 from graphkit import ACTIVE, BROKEN, Capture, busy
@@ -28,11 +29,6 @@ class Foreign:
         self.owner = array
         entries = {**array.__cuda_array_interface__, **changes}
         self.__cuda_array_interface__ = {k: v for k, v in entries.items() if v is not GONE}
-
-
-class Untrue:
-    def __bool__(self) -> bool:
-        raise ZeroDivisionError("mine")
 
 
 GONE = object()

@@ -6,7 +6,6 @@ import gc
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,14 +19,6 @@ BLOCK = 256  # threads, each with a word of `sums`
 TILE = 4096  # words of shared memory
 
 pytestmark = pytest.mark.usefixtures("no_leaks", "same_stack")
-
-
-@pytest.fixture
-def same_stack() -> Iterator[None]:
-    before = cu.context_stack()
-    yield
-    gc.collect()
-    assert cu.context_stack() == before
 
 
 def words(count: int, device: int = 0) -> Any:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pytest
@@ -35,8 +36,8 @@ MIB = 1 << 20
         ((12345, "f", "", "CUDA_ERROR_NEW", "new"), cu.CudaError,
          "f(): CUDA_ERROR_NEW (12345): new"),
         ((12345, "f", ""), cu.CudaError,
-         "f(): CUDA_ERROR_UNKNOWN_CODE (12345): a code that this version of cudriver does not "
-         "know"),
+         "f(): CUDA_ERROR_UNKNOWN_CODE (12345): a code that neither the driver nor "
+         "cudriver explains"),
         ((3, "f", "", "", "x"), cu.NotInitializedError, "f(): CUDA_ERROR_NOT_INITIALIZED (3): x"),
         ((3, "f", "", "", "x", True), cu.ForkedProcessError,
          "f(): CUDA_ERROR_NOT_INITIALIZED (3): x. Hint: this process was forked from one in which "
@@ -81,7 +82,7 @@ def test_gib_stand_beside_bytes_where_memory_is_out() -> None:
 def test_names_of_errors_have_success_first_and_their_prefix() -> None:
     names = cu.error_names()
     assert next(iter(names.items())) == (0, "CUDA_SUCCESS")
-    assert len(names) == len(failures.ERRORS) + 1
+    assert len(names) == len(failures.NAMES) + 1
     assert all(name.startswith("CUDA_ERROR_") for code, name in names.items() if code)
     assert {*failures.HINTS, *failures.CLASSES} <= {*names}
 
@@ -165,12 +166,13 @@ class Driver:
 
     def query(self, context: Any, function: str, arguments: str, *given: Any) -> Any:
         self.calls.append(f"{function}({arguments})")
+        given = tuple(word for word in given if isinstance(word, int))
         if function == "cuDeviceGetCount":
             return self.count
         if function == "cuDeviceGet":
             return given[0] + 10
-        if function == "cuDeviceGetUuid":
-            return UUIDS[given[0] - 10]
+        if function == "cuDeviceGetUuid_v2":
+            return UUID(UUIDS[given[0] - 10]).bytes
         if function in ("cuDeviceGetName", "cuDeviceTotalMem_v2"):
             raise failure(999, function, arguments)
         if function == "cuCtxGetDevice":
@@ -182,14 +184,15 @@ class Driver:
                 raise failure(101, function, arguments)
             return 10 + int(arguments.rpartition(".")[2])
         if function == "cuDeviceGetAttribute":
-            raise failure(int(given[-1] == 13) * 999 or 1, function, arguments)
+            raise failure(int(given[0] == 13) * 999 or 1, function, arguments)
         raise AssertionError(function)
 
 
 @pytest.fixture
 def three(monkeypatch: pytest.MonkeyPatch) -> Driver:
     made = Driver()
-    monkeypatch.setattr(_core, "_query", made.query)
+    monkeypatch.setattr(devices, "ask", made.query)
+    monkeypatch.setattr(devices, "_count", 0)
     monkeypatch.setattr(_core, "init", lambda: None)
     return made
 
@@ -246,7 +249,7 @@ def test_one_device_and_none(three: Driver) -> None:
     three.count = 1
     with pytest.raises(ValueError, match=r"^device 1 does not exist: there is 1, numbered from 0$"):
         devices.ordinal_of(1)
-    three.count = 0
+    three.count = devices._count = 0
     for named in (0, None, "cuda", "cuda:0"):
         with pytest.raises(cu.CudaError, match=r"cuDeviceGet\(0\): CUDA_ERROR_NO_DEVICE \(100\)"):
             devices.ordinal_of(named)
@@ -283,12 +286,12 @@ def test_a_device_whose_driver_fails_is_shown_by_its_ordinal(three: Driver) -> N
 def test_a_cache_configuration_that_is_new_is_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     context: Any = SimpleNamespace()
     for number, name in ((0, "none"), (3, "equal"), (4, 4), (-1, -1)):
-        monkeypatch.setattr(_core, "_query", lambda *_, number=number: number)
+        monkeypatch.setattr(contexts, "ask", lambda *_, number=number: number)
         assert contexts.cache_config(context) == name
     given = []
-    monkeypatch.setattr(_core, "_query", lambda *words: given.append(words[1:]))
+    monkeypatch.setattr(_core, "_call", lambda *words: given.append(words[1:]))
     contexts.set_cache_config(context, "l1")
-    assert given == [("cuCtxSetCacheConfig", "l1", 2)]
+    assert given == [("cuCtxSetCacheConfig", "l1", (2,))]
     for bad in ("L1", 2, None):
         with pytest.raises(ValueError, match=f"'l1' or 'equal', not {bad!r}"):
             contexts.set_cache_config(context, bad)
@@ -297,27 +300,28 @@ def test_a_cache_configuration_that_is_new_is_its_number(monkeypatch: pytest.Mon
 def test_limits_are_those_that_the_device_has(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def query(context: Any, function: str, arguments: str, *given: int) -> int:
+    def query(context: Any, function: str, arguments: str, *given: int | str) -> int:
         asked.append((function, arguments, *given))
-        if function == "cuCtxGetLimit" and given == (3,):
+        if function == "cuCtxGetLimit" and given == ("Q", 3):
             raise failure(215, function, arguments)
-        return 100 + given[0]
+        return 100 + int(given[-1])
 
-    monkeypatch.setattr(_core, "_query", query)
+    monkeypatch.setattr(contexts, "ask", query)
+    monkeypatch.setattr(_core, "_call", lambda _, *words: asked.append(words))
     limits = contexts.limits(SimpleNamespace(closed=False))  # type: ignore[arg-type]
     names = ["stack_size", "printf_fifo_size", "malloc_heap_size",
              "dev_runtime_pending_launch_count", "max_l2_fetch_granularity",
              "persisting_l2_cache_size"]  # fmt: skip
-    assert list(limits) == limits.keys() == names
-    assert limits.items()[0] == ("stack_size", 100)
+    assert list(limits) == list(limits.keys()) == names
+    assert next(iter(limits.items())) == ("stack_size", 100)
     assert limits["persisting_l2_cache_size"] == 106
     assert repr(limits).startswith("<limits {'stack_size': 100, ")
     asked.clear()
     limits["max_l2_fetch_granularity"] = (1 << 64) - 1
     limits["stack_size"] = np.int8(0)
     assert asked == [
-        ("cuCtxSetLimit", f"max_l2_fetch_granularity, {(1 << 64) - 1}", 5, (1 << 64) - 1),
-        ("cuCtxSetLimit", "stack_size, 0", 0, 0),
+        ("cuCtxSetLimit", f"max_l2_fetch_granularity, {(1 << 64) - 1}", (5, (1 << 64) - 1)),
+        ("cuCtxSetLimit", "stack_size, 0", (0, 0)),
     ]
     for value, error, text in (
         (1 << 64, ValueError, f"the limit stack_size is an int from 0 to 2**64 - 1, not {1 << 64}"),
@@ -331,23 +335,26 @@ def test_limits_are_those_that_the_device_has(monkeypatch: pytest.MonkeyPatch) -
     for name, error in (("nothing", KeyError), ("stack_size", TypeError)):
         with pytest.raises(error):
             del limits[name]
-    monkeypatch.setattr(_core, "_query", lambda *_: (_ for _ in ()).throw(failure(4, "f", "")))
+    monkeypatch.setattr(contexts, "ask", lambda *_: (_ for _ in ()).throw(failure(4, "f", "")))
     with pytest.raises(cu.NotInitializedError):
         len(limits)
 
 
 def test_what_a_context_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     answers: dict[str, Any] = {
-        "cuDevicePrimaryCtxGetState": (8, 0), "cuCtxGetFlags": 4, "cuCtxGetApiVersion": 3020,
+        "cuDevicePrimaryCtxGetState": (8, 0), "cuCtxGetFlags": 4, "cuCtxGetApiVersion": (3020, 0),
         "cuCtxGetStreamPriorityRange": (1, -5), "cuMemGetInfo_v2": (10, 20),
     }  # fmt: skip
     asked = []
 
     def query(context: Any, function: str, arguments: str, *given: int) -> Any:
-        asked.append((context is not None, function, *given))
+        asked.append(
+            (context is not None, function, *(x for x in given if x not in ("i", "I", "Q")))
+        )
         return answers[function]
 
-    monkeypatch.setattr(_core, "_query", query)
+    monkeypatch.setattr(contexts, "ask", query)
+    monkeypatch.setattr(contexts, "ask_two", query)
     device = SimpleNamespace(ordinal=1, _handle=11)
     primary: Any = SimpleNamespace(is_primary=True, closed=False, device=device)
     own: Any = SimpleNamespace(is_primary=False, closed=False, device=device)

@@ -14,6 +14,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,7 @@ def nothing_left() -> Iterator[None]:
                 found[os.readlink(f"/proc/self/fd/{number}")] += 1
         return found
 
+    os.close(DupFd(1).detach())  # multiprocessing's server begins here, whose socket stays
     before = seen()
     yield
     assert eventually(lambda: not seen() - before)

@@ -100,10 +100,13 @@ def test_transfer_wait_while_the_driver_does_not_tell(cu, sim, interrupted) -> N
 def test_a_copy_that_nobody_is_told_the_end_of() -> None:
     """Where no event can be recorded, the call waits. Interrupted, it keeps what the copy uses."""
     program = """
-        import ctypes, gc, os, signal, threading, weakref, cudriver as cu
+        import ctypes, gc, os, signal, sys, threading, weakref, cudriver as cu
         pinned, array = cu.pinned_full(1000, 7, "u1"), cu.device_zeros(1000, "u1")
         sim, gone = ctypes.CDLL(cu.driver_path()), weakref.ref(pinned)
+        large = cu.device_zeros(1 << 18)
         sim.cudriver_sim_hold()
+        earlier = cu.copy_async(large, cu.pinned_zeros(1 << 18), None)  # the next copy asks for it
+        known = sys.getrefcount(earlier)
         sim.cudriver_sim_fail(
             b"cuEventRecord:*:906,cuStreamQuery:*:906,cuStreamSynchronize:*:906"
         )
@@ -114,12 +117,12 @@ def test_a_copy_that_nobody_is_told_the_end_of() -> None:
             print("interrupted")
         del pinned
         gc.collect()
-        print(gone() is not None)
+        print(gone() is not None, sys.getrefcount(earlier) - known)
         sim.cudriver_sim_clear_faults()
         sim.cudriver_sim_release()
         print((array.to_numpy() == 7).all())
     """
-    assert output(program, CUDRIVER_LIBRARY="sim").split() == ["interrupted", "True", "True"]
+    assert output(program, CUDRIVER_LIBRARY="sim").split() == ["interrupted", "True", "0", "True"]
 
 
 def test_stream_and_event_synchronize(cu, sim, interrupted, held) -> None:

@@ -23,14 +23,6 @@ from graphkit import ACTIVE, Capture, busy
 pytestmark = pytest.mark.usefixtures("no_leaks", "same_stack")
 
 
-@pytest.fixture
-def same_stack() -> Iterator[None]:
-    before = cu.context_stack()
-    yield
-    gc.collect()
-    assert cu.context_stack() == before
-
-
 @pytest.fixture(params=["this context", "another context", "another device"])
 def home(request: Any) -> Iterator[Any]:
     """A context: the current one, another of its device, and one of a device that is not current.

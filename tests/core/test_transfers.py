@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import cudriver as cu
-from copykit import LARGE, NamedBy, ends, ends_before, wait_for
+from copykit import LARGE, NamedBy, ends, ends_before, one_step, wait_for
 from graphkit import busy
 from parallel import together
 from program import output
@@ -48,6 +48,25 @@ def test_both_ends_are_kept_while_it_is_in_flight(held: Any) -> None:
     assert gone[0]() is None
     assert gone[1]() is None
     assert np.array_equal(view, wanted)
+
+
+def test_a_wait_leaves_the_thread_its_timer_slack(held: Any) -> None:
+    """It sleeps more precisely than the thread's own sleeps."""
+    set_slack, get_slack = 29, 30  # of prctl
+    prctl = ctypes.CDLL(None).prctl
+    before = prctl(get_slack)
+    if prctl(set_slack, ctypes.c_ulong(123456)) != 0:
+        pytest.skip("the system sets no timer slack")
+    try:
+        source, there = ends_before(held)
+        transfer = cu.copy_async(there, source, cu.Stream())
+        timer = threading.Timer(0.02, held.release)  # the wait sleeps by then
+        timer.start()
+        transfer.wait()
+        timer.join()
+        assert prctl(get_slack) == 123456
+    finally:
+        prctl(set_slack, ctypes.c_ulong(before))
 
 
 def test_a_whole_array_in_flight_cannot_be_closed(held: Any) -> None:
@@ -183,6 +202,88 @@ def test_sources_of_copies_that_are_over_are_let_go(sim: Any, how: str) -> None:
             wait_for(lambda: sim.live("pending") == 0, "the copy never ends")
         alive_after.append(sum(ref() is not None for ref in copied))
     assert max(alive_after) <= most
+
+
+@pytest.mark.parametrize("behind", [1, 20])
+def test_sources_are_let_go_behind_a_device_that_lags(held: Any, behind: int) -> None:
+    """Those of copies that are over, and no other."""
+    (host, there), stream = ends_before(held, 100), cu.Stream()
+    copied: list[Any] = []
+    for _ in range(300):
+        part = host[:]
+        copied.append(weakref.ref(part))
+        cu.copy_async(there, part, stream)
+        del part
+        while held.live("pending") > 2 * behind:  # a copy and an event each
+            one_step(held)
+        assert all(ref() is not None for ref in copied[-behind:])
+        assert sum(ref() is not None for ref in copied[:-behind]) <= 100
+
+
+def test_a_pass_between_the_begin_and_the_end_of_another(held: Any) -> None:
+    """A thread asks for ended work while it issues a copy. Another has let that go when the first
+    is back, and has issued a copy, which is not over."""
+    (host, there), stream = ends_before(held, 1 << 18), cu.Stream()
+    cu.copy_async(there, host, stream)  # large, so that the next one asks
+    while held.live("pending") > 0:
+        one_step(held)
+    calls = held.call_count("cuMemcpyHtoDAsync_v2")
+    held.hold_call("cuMemcpyHtoDAsync_v2", 1)
+    issuing = threading.Thread(target=cu.copy_async, args=(there, host, stream))
+    issuing.start()
+    wait_for(lambda: held.call_count("cuMemcpyHtoDAsync_v2") > calls, "the thread is in its copy")
+    cu.device_empty(1)  # looks at all that is in flight
+    part = host[:]
+    gone = weakref.ref(part)
+    transfer = cu.copy_async(there, part, stream)
+    del part
+    held.clear_faults()
+    issuing.join()
+    assert gone() is not None, "the device reads it"
+    assert not transfer.done
+    held.release()
+    transfer.wait()
+    assert gone() is None
+
+
+@pytest.mark.parametrize("asked", [True, False])
+@pytest.mark.parametrize("named", [lambda stream: stream, NamedBy])
+def test_sources_on_an_idle_stream_are_let_go_by_copies_on_another(
+    sim: Any, asked: bool, named: Callable[[cu.Stream], Any]
+) -> None:
+    """Also by copies that are over one by one, as those are that one awaits."""
+    host, there = cu.pinned_zeros(1 << 18, np.uint8), cu.device_zeros(1 << 18, np.uint8)
+    idle, stream = cu.Stream(), cu.Stream()
+    source = np.zeros(100, np.uint8)
+    gone = weakref.ref(source)
+    cu.copy_async(there[:100], source, idle)
+    del source
+    wait_for(lambda: sim.live("pending") == 0, "the copy never ends")
+    on, copies = named(stream), 0
+    while gone() is not None and copies < 100:
+        transfer = cu.copy_async(there, host, on)
+        copies += 1
+        if asked:
+            wait_for(lambda transfer=transfer: transfer.done, "the copy never ends")
+        else:
+            wait_for(lambda: sim.live("pending") == 0, "the copy never ends")
+    assert gone() is None
+
+
+def test_sources_are_let_go_though_every_other_copy_fails(sim: Any) -> None:
+    host, stream = cu.pinned_zeros(1 << 18, np.uint8), cu.Stream()
+    there = cu.device_zeros(1 << 18, np.uint8)
+    copied = []
+    for _ in range(20):
+        part = host[:]
+        copied.append(weakref.ref(part))
+        cu.copy_async(there, part, stream)
+        del part
+        wait_for(lambda: sim.live("pending") == 0, "the copy never ends")
+        sim.fail("cuMemcpyHtoDAsync_v2:1:1")
+        with pytest.raises(cu.CudaError):
+            cu.copy_async(there, host, stream)
+    assert sum(ref() is not None for ref in copied) <= 2
 
 
 def test_copies_on_a_stream_with_the_handle_of_a_busy_one_are_let_go() -> None:

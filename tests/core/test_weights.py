@@ -20,24 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cudriver as cu
-from cudriver.weights import reading
-from weightskit import entry, raw
+from weightskit import entry, raw, same
 
 RNG = np.random.default_rng(7)
-
-
-def same(found: dict[str, cu.DeviceArray], wanted: dict[str, np.ndarray]) -> None:
-    assert {*found} == {*wanted}
-    for name, array in wanted.items():
-        there = found[name].to_numpy()
-        assert (there.dtype, there.shape) == (array.dtype, array.shape)
-        assert there.tobytes() == array.tobytes()
-
-
-@pytest.fixture
-def small_slots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many reads and several threads for little data."""
-    monkeypatch.setattr(reading, "SLOT", 1000)
 
 
 def tensors() -> dict[str, np.ndarray]:
@@ -50,7 +35,6 @@ def tensors() -> dict[str, np.ndarray]:
     return made | {"scalar": np.array(3, "f4"), "none": np.empty((0, 3), "f4")}
 
 
-@pytest.mark.usefixtures("small_slots")
 def test_a_file_that_safetensors_wrote_comes_back_as_it_was(tmp_path: Path) -> None:
     made = tensors()
     path = tmp_path / "model.safetensors"
@@ -61,7 +45,6 @@ def test_a_file_that_safetensors_wrote_comes_back_as_it_was(tmp_path: Path) -> N
     same(cu.load_safetensors(tmp_path), made)  # a folder's
 
 
-@pytest.mark.usefixtures("small_slots")
 def test_some_names_alone_have_memory_of_their_own(tmp_path: Path) -> None:
     made = tensors()
     safetensors.numpy.save_file(made, tmp_path / "x.safetensors")
@@ -71,7 +54,6 @@ def test_some_names_alone_have_memory_of_their_own(tmp_path: Path) -> None:
     same({"t8": found["t8"]}, {"t8": made["t8"]})
 
 
-@pytest.mark.usefixtures("small_slots")
 def test_a_checkpoint_in_several_files_is_one_dict(tmp_path: Path) -> None:
     made = tensors()
     names = sorted(made)
@@ -182,7 +164,6 @@ ARRAYS = {
 }
 
 
-@pytest.mark.usefixtures("small_slots")
 @pytest.mark.parametrize("name", ARRAYS)
 @pytest.mark.parametrize("version", [(1, 0), (2, 0)])
 def test_an_npy_file_comes_back_as_numpy_reads_it(
@@ -194,7 +175,6 @@ def test_an_npy_file_comes_back_as_numpy_reads_it(
     assert found.strides == wanted.strides or wanted.size < 2
 
 
-@pytest.mark.usefixtures("small_slots")
 def test_an_npz_file_comes_back_as_numpy_reads_it(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", **ARRAYS)
     same(cu.load_npz(tmp_path / "x.npz"), dict(np.load(tmp_path / "x.npz")))

@@ -20,7 +20,6 @@ import safetensors.numpy
 
 import cudriver as cu
 from cudriver.weights import reading
-from cudriver.weights import source as sources
 from weightskit import entry, npy, raw
 
 LONG = 3_000_000  # characters of a value that no message may repeat
@@ -30,6 +29,98 @@ def npz(*arrays: Any, **named: Any) -> bytearray:
     file = io.BytesIO()
     np.savez(file, *arrays, **named)
     return bytearray(file.getvalue())
+
+
+def archive(**named: Any) -> bytearray:
+    """The same from zipfile alone, which writes sizes into the header proper."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as made:
+        for name, array in named.items():
+            member = io.BytesIO()
+            np.save(member, array)
+            made.writestr(f"{name}.npy", member.getvalue())
+    return bytearray(file.getvalue())
+
+
+def put(data: bytearray, at: int, new: bytes) -> None:
+    data[at : at + len(new)] = new
+
+
+#: Where a header or an entry of the directory begins, by its signature.
+LOCAL, ENTRY = b"PK\3\4", b"PK\1\2"
+#: How an archive is made, the last LOCAL or ENTRY in it, what is written how far behind that, and
+#: what is said. np.savez has sizes in an extra field.
+LIES: dict[str, tuple[Any, bytes, int, bytes, str]] = {
+    "an offset": (npz, ENTRY, 42, bytes(4), "has another name"),
+    "a name": (npz, LOCAL, 30, b"cc", "has another name"),
+    "encrypted there": (npz, LOCAL, 6, b"\1", "has another flags"),
+    "a method": (npz, LOCAL, 8, b"\x08", "has another method"),
+    "a size there": (npz, LOCAL, 40, b"\0", "has another size"),
+    "a packed size": (npz, ENTRY, 20, b"\0", "has another size"),
+    "a whole size": (npz, ENTRY, 24, b"\0", "has another size"),
+    **{
+        f"flag {bit} there": (archive, LOCAL, 6, struct.pack("<H", 1 << bit), "has another flags")
+        for bit in (1, 2, 3, 11, 15)
+    },
+    **{
+        f"{field} in the extra field alone": (archive, LOCAL, at, b"\xff" * 4, "has another size")
+        for field, at in (("packed size", 18), ("size", 22))
+    },
+    # In numpy.savez's form the header itself has the size, 24 + 128 bytes, too.
+    **{
+        f"{field} in the header too": (
+            npz, LOCAL, at, struct.pack("<I", 24 + 128), "has another size",
+        )
+        for field, at in (("packed size", 18), ("size", 22))
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_member_is_what_the_directory_says(tmp_path: Path, lie: str) -> None:
+    make, signature, behind, new, text = LIES[lie]
+    if make is npz and sys.version_info < (3, 11, 4):
+        pytest.skip("zipfile before Python 3.11.4 writes these headers otherwise")
+    data = make(aa=np.arange(3), bb=np.arange(3) + 100)
+    put(data, data.rfind(signature) + behind, new)
+    said = refused(cu.load_npz, tmp_path / "x.npz", bytes(data))
+    assert f"'bb.npy' in {tmp_path / 'x.npz'} {text}" in said
+    same = cu.load_npz(tmp_path / "x.npz", names=["aa"])["aa"].to_numpy()
+    assert same.tolist() == [0, 1, 2]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11, 4), reason="zipfile writes headers otherwise")
+def test_the_last_member_ends_at_the_directory_at_most(tmp_path: Path) -> None:
+    data = npz(aa=np.arange(3), bb=np.arange(3) + 100)
+    local, entry = data.rfind(LOCAL), data.rfind(ENTRY)
+    size = int.from_bytes(data[entry + 24 : entry + 28], "little") + 1
+    put(data, entry + 20, struct.pack("<II", size, size))
+    put(data, local + 40, struct.pack("<QQ", size, size))
+    said = refused(cu.load_npz, tmp_path / "x.npz", bytes(data))
+    assert f"at byte {data.find(ENTRY)} something else begins" in said
+
+
+@pytest.mark.parametrize("back", [0, 1, 29, 30])
+def test_a_member_that_begins_near_the_end(tmp_path: Path, back: int) -> None:
+    """Of its header less than all is there; with all of it, it is another thing."""
+    data = archive(a=np.arange(3))
+    put(data, data.find(ENTRY) + 42, struct.pack("<I", len(data) - back))
+    said = refused(cu.load_npz, tmp_path / "x.npz", bytes(data))
+    assert said == f"'a.npy' in {tmp_path / 'x.npz'} is not where the file's directory says"
+
+
+@pytest.mark.parametrize(("flag", "refuses"), [(1, True), (2, False), (4, False)])
+def test_of_the_flags_one_means_encrypted(tmp_path: Path, flag: int, refuses: bool) -> None:
+    data = archive(a=np.arange(3))
+    for at in (data.find(LOCAL) + 6, data.find(ENTRY) + 8):
+        data[at] |= flag
+    if refuses:
+        assert refused(cu.load_npz, tmp_path / "x.npz", bytes(data)).endswith(
+            "is compressed or encrypted: load it with numpy.load, or save it with numpy.savez"
+        )
+    else:
+        (tmp_path / "x.npz").write_bytes(data)
+        assert cu.load_npz(tmp_path / "x.npz")["a"].to_numpy().tolist() == [0, 1, 2]
 
 
 def refused(load: Callable[[Any], Any], path: Path, data: bytes) -> str:
@@ -159,13 +250,12 @@ def test_a_wrong_header_of_numpys_is_a_value_error(tmp_path: Path, header: bytes
 @pytest.mark.parametrize("offset", [1 << 63, (1 << 63) - 1, (1 << 64) - 1, 1 << 40])
 def test_an_offset_beyond_all_files_is_a_value_error(tmp_path: Path, offset: int) -> None:
     data = npz(a=np.arange(3))
-    at = data.find(b"PK\1\2")
+    at = data.find(ENTRY)
     name, extra = data[at + 28], data[at + 30]
-    data[at + 42 : at + 46] = b"\xff" * 4
+    put(data, at + 42, b"\xff" * 4)
     data[at + 30] = extra + 12
     data[at + 46 + name : at + 46 + name] = struct.pack("<HHQ", 1, 8, offset)
-    end = data.find(b"PK\5\6")
-    data[end + 12] += 12
+    data[data.find(b"PK\5\6") + 12] += 12
     refused(cu.load_npz, tmp_path / "x.npz", bytes(data))
 
 
@@ -195,91 +285,11 @@ def test_an_npz_written_to_a_pipe_is_read(tmp_path: Path) -> None:
 
 
 def test_names_of_any_language_and_other_writers_are_read(tmp_path: Path) -> None:
-    """zipfile alone writes sizes into the header proper, and in front of it may stand anything."""
-    file = io.BytesIO(b"in front")
-    file.seek(0, 2)
-    with zipfile.ZipFile(file, "a") as archive:
-        for name in ("权重", "ä", "plain"):
-            member = io.BytesIO()
-            np.save(member, np.arange(len(name)))
-            archive.writestr(f"{name}.npy", member.getvalue())
-    (tmp_path / "x.npz").write_bytes(file.getvalue())
+    """In front of an archive may stand anything."""
+    made = {"权重": np.arange(2), "ä": np.arange(1), "plain": np.arange(5)}
+    (tmp_path / "x.npz").write_bytes(b"in front" + archive(**made))
     found = cu.load_npz(tmp_path / "x.npz")
     assert {name: array.size for name, array in found.items()} == {"权重": 2, "ä": 1, "plain": 5}
-
-
-def two() -> tuple[bytearray, int, int]:
-    """A file of two arrays, and where the second one's header and its directory entry are."""
-    data = npz(aa=np.arange(3), bb=np.arange(3) + 100)
-    return data, data.rfind(b"PK\3\4"), data.rfind(b"PK\1\2")
-
-
-def other_offset(data: bytearray, local: int, entry: int) -> None:
-    data[entry + 42 : entry + 46] = bytes(4)
-
-
-def other_name(data: bytearray, local: int, entry: int) -> None:
-    data[local + 30 : local + 32] = b"cc"
-
-
-def other_flags(data: bytearray, local: int, entry: int) -> None:
-    data[local + 6] |= 1  # encrypted
-
-
-def other_method(data: bytearray, local: int, entry: int) -> None:
-    data[local + 8] = 8  # deflated
-
-
-def other_size(data: bytearray, local: int, entry: int) -> None:
-    data[local + 30 + 6 + 4] ^= 8  # in the extra field
-
-
-def packed_size(data: bytearray, local: int, entry: int) -> None:
-    data[entry + 20] ^= 8
-
-
-def whole_size(data: bytearray, local: int, entry: int) -> None:
-    data[entry + 24] ^= 8
-
-
-LIES = {
-    other_offset: "another name",
-    other_name: "another name",
-    other_flags: "another flags",
-    other_method: "another method",
-    other_size: "another size",
-    packed_size: "another size",
-    whole_size: "another size",
-}
-
-
-EDITED_BY_PLACE = pytest.mark.skipif(
-    sys.version_info < (3, 11, 4),
-    reason="edits headers by their place; zipfile before Python 3.11.4 writes them otherwise",
-)
-
-
-@EDITED_BY_PLACE
-@pytest.mark.parametrize("change", LIES)
-def test_a_member_is_what_the_directory_says(
-    tmp_path: Path, change: Callable[[bytearray, int, int], None]
-) -> None:
-    data, local, entry = two()
-    change(data, local, entry)
-    said = refused(cu.load_npz, tmp_path / "x.npz", bytes(data))
-    assert f"'bb.npy' in {tmp_path / 'x.npz'} has {LIES[change]}" in said
-    same = cu.load_npz(tmp_path / "x.npz", names=["aa"])["aa"].to_numpy()
-    assert same.tolist() == [0, 1, 2]
-
-
-@EDITED_BY_PLACE
-def test_the_last_member_ends_at_the_directory_at_most(tmp_path: Path) -> None:
-    data, local, entry = two()
-    size = int.from_bytes(data[entry + 24 : entry + 28], "little") + 1
-    data[entry + 20 : entry + 28] = struct.pack("<II", size, size)
-    data[local + 40 : local + 56] = struct.pack("<QQ", size, size)
-    said = refused(cu.load_npz, tmp_path / "x.npz", bytes(data))
-    assert f"at byte {data.find(b'PK' + bytes([1, 2]))} something else begins" in said
 
 
 # ---- the header of safetensors -------------------------------------------------------------------
@@ -300,10 +310,17 @@ def test_the_formats_limit_of_the_header(tmp_path: Path) -> None:
                 cu.load_safetensors(path)
 
 
-def test_an_empty_tensor_may_stand_anywhere(tmp_path: Path) -> None:
-    """Listed after one that begins at the same byte."""
-    header = {"x": entry("U8", [2], 0, 2), "none": entry("U8", [0], 0, 0)}
-    data = raw(header, b"ab")
+READ = {
+    "an empty tensor behind one that begins there": (
+        {"x": entry("U8", [2], 0, 2), "none": entry("U8", [0], 0, 0)}, b"ab"
+    ),
+    "null as metadata": ({"__metadata__": None, "x": entry("U8", [1], 0, 1)}, b"a"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_header_that_the_formats_own_library_reads_too(tmp_path: Path, name: str) -> None:
+    data = raw(*READ[name])
     (tmp_path / "x").write_bytes(data)
     wanted = safetensors.numpy.load(data)
     found = {name: a.to_numpy().tolist() for name, a in cu.load_safetensors(tmp_path / "x").items()}
@@ -355,34 +372,16 @@ def test_a_file_name_may_be_as_long_as_linux_has_it(tmp_path: Path) -> None:
 # ---- reading -------------------------------------------------------------------------------------
 
 
-def test_a_read_may_give_less_than_was_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pread, preadv = os.pread, os.preadv
-    monkeypatch.setattr(os, "pread", lambda fd, count, at: pread(fd, min(count, 3), at))
-    monkeypatch.setattr(os, "preadv", lambda fd, parts, at: preadv(fd, [parts[0][:2]], at))
-    (tmp_path / "x").write_bytes(raw({"x": entry("U8", [5], 0, 5)}, b"abcde"))
-    assert cu.load_safetensors(tmp_path / "x")["x"].to_numpy().tobytes() == b"abcde"
-
-
-def test_without_a_stream_the_arrays_are_filled_on_return(
-    tmp_path: Path, sim: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("streamed", [False, True])
+def test_the_arrays_are_filled_on_return(tmp_path: Path, sim: Any, streamed: bool) -> None:
     np.save(tmp_path / "x.npy", np.arange(200, dtype="u1"))
-    streams: list[cu.Stream] = []
-
-    def made(**more: Any) -> cu.Stream:
-        streams.append(cu.Stream(**more))
-        return streams[-1]
-
-    monkeypatch.setattr(reading, "Stream", made)
-    sim.set_latency(300_000)  # microseconds before each operation
+    stream, other, found = cu.Stream() if streamed else None, cu.Stream(), np.zeros(200, "u1")
+    sim.set_latency(50_000)  # microseconds before each operation
     try:
-        there = cu.load_npy(tmp_path / "x.npy")
-        assert [stream.done for stream in streams] == [True]
+        cu.load_npy(tmp_path / "x.npy", stream=stream).copy_to(found, stream=other).wait()
     finally:
         sim.set_latency(0)
-    assert there.to_numpy().tolist() == [*range(200)]
+    assert found.tolist() == [*range(200)]
 
 
 # ---- a change meanwhile --------------------------------------------------------------------------
@@ -394,17 +393,17 @@ def test_a_change_whose_time_was_set_back_is_seen(
     path = tmp_path / "x.npy"
     np.save(path, np.zeros(1000, "u1"))
     before = path.stat()
-    read_into = sources.Source.read_into
+    add = reading.Reading.add
 
-    def changed(source: sources.Source, slot: memoryview, offset: int) -> None:
+    def changed(self: reading.Reading, *part: Any) -> Any:
         while path.stat().st_ctime_ns == before.st_ctime_ns:  # the clock of files has steps
             with path.open("r+b") as file:
                 file.seek(-1, 2)
                 file.write(b"\1")
             os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
         assert path.stat().st_mtime_ns == before.st_mtime_ns
-        read_into(source, slot, offset)
+        return add(self, *part)
 
-    monkeypatch.setattr(sources.Source, "read_into", changed)
+    monkeypatch.setattr(reading.Reading, "add", changed)
     with pytest.raises(ValueError, match=r"x\.npy was changed while it was read"):
         cu.load_npy(path)

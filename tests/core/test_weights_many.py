@@ -6,6 +6,8 @@ import gc
 import json
 import os
 import sys
+from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,16 +25,9 @@ from cudriver.weights import safetensors as loading
 from cudriver.weights import safetensors_format as format_
 from cudriver.weights import source as sources
 from weightskit import entry, raw
+from weightskit import same_in_order as same
 
 RNG = np.random.default_rng(11)
-
-
-def same(found: dict[str, cu.DeviceArray], wanted: dict[str, np.ndarray]) -> None:
-    assert [*found] == [*wanted]
-    for name, array in wanted.items():
-        there = found[name].to_numpy()
-        assert (there.dtype, there.shape) == (array.dtype, array.shape)
-        assert there.tobytes() == array.tobytes()
 
 
 def device_bytes() -> int:
@@ -54,20 +49,26 @@ def experts(count: int, *, first: int = 0, shape: tuple[int, ...] = (8, 64)) -> 
 # ---- the header, the usual way -------------------------------------------------------------------
 
 
-def slowly(data: bytes) -> list[format_.Tensor] | None:
+def told(tensors: Iterable[format_.Tensor]) -> list[Any]:
+    """In the order of their bytes."""
+    found = [(begin, kind.extent, kind.dtype, kind.array, name) for name, kind, begin in tensors]
+    return sorted(found)
+
+
+def slowly(data: bytes) -> list[Any] | None:
     try:
-        return sorted(format_.entries(format_.parse(data), 0), key=lambda t: (t.begin, t.nbytes))
+        return told(format_.entries(format_.parse(data), 0))
     except (ValueError, RecursionError):
         return None
 
 
-def quickly(data: bytes) -> list[format_.Tensor] | None:
+def quickly(data: bytes) -> list[Any] | None:
     try:
         found = format_.usual(data, 0)
     except ValueError:
         assert slowly(data) is None
         return None
-    return found and sorted(found, key=lambda t: (t.begin, t.nbytes))
+    return found and told(found)
 
 
 def compact(header: Any) -> bytes:
@@ -174,7 +175,7 @@ def test_tensors_side_by_side_are_one_piece(tmp_path: Path) -> None:
         begin += size
     data = RNG.integers(0, 255, begin, np.uint8)
     (tmp_path / "x").write_bytes(raw(header, data.tobytes()))
-    with sources.Source(tmp_path / "x") as source:
+    with closing(sources.Source(tmp_path / "x")) as source:
         block = loading.Block(source, format_.header(source))
     assert len(block.runs) == 2
     found = cu.load_safetensors(tmp_path / "x")
@@ -202,7 +203,7 @@ def test_no_view_reaches_beyond_the_memory(places: list[int]) -> None:
     memory = cu.device_empty(64, np.uint8)
     kind = ((2,), np.dtype("f4"))
     assert [view.shape for view in cu._core._views(memory, [0, 56], [kind, kind])] == [(2,), (2,)]
-    with pytest.raises((ValueError, OverflowError)):
+    with pytest.raises((TypeError, ValueError, OverflowError)):
         cu._core._views(memory, places, [kind, kind])
     with pytest.raises(TypeError):
         cu._core._views(memory, [0], [3])  # type: ignore[list-item]
@@ -270,17 +271,61 @@ def test_a_slice_has_what_numpy_finds(
     made = {"a": RNG.integers(0, 9, 7).astype("u1"), "b": array, "c": np.ones(3)}
     write(path, made)
     wanted = made | {"b": np.ascontiguousarray(array[key])}
-    before = reading.SLOT, reading.APART
-    try:
-        reading.SLOT = data.draw(st.sampled_from([50, 1000, before[0]]))
-        reading.APART = data.draw(st.sampled_from([16, before[1]]))
-        for names in (None, [*made]):
-            cuts = {"b": key if axis or more else cut}
-            found = cu.load_safetensors(path, names=names, slices=cuts)
-            same({name: found[name] for name in made}, wanted)
-            assert {*found} == {*made}
-    finally:
-        reading.SLOT, reading.APART = before
+    for names in (None, [*made]):
+        cuts = {"b": key if axis or more else cut}
+        found = cu.load_safetensors(path, names=names, slices=cuts)
+        same({name: found[name] for name in made}, wanted)
+        assert {*found} == {*made}
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_slices_of_many_tensors(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Of some tensors of the same few kinds, along any dimension; neighbours may be whole."""
+    shapes = st.sampled_from([(16, 16), (8, 32), (300,), (3, 5, 7), (256, 0), ()])
+    cut = st.sampled_from([None, slice(None), slice(8), slice(8, None), slice(1, -1), slice(2, 1)])
+    made: dict[str, Any] = {}
+    cuts: dict[str, Any] = {}
+    for i in range(data.draw(st.integers(1, 30))):
+        shape = data.draw(shapes)
+        name = f"{i:02d}"
+        made[name] = RNG.integers(0, 255, shape, np.uint8)
+        key = data.draw(cut)
+        if key is not None:
+            axis = data.draw(st.integers(0, max(len(shape) - 1, 0)))
+            cuts[name] = (*[slice(None)] * axis, key) if shape else ()
+    path = tmp_path_factory.getbasetemp() / "many.safetensors"
+    write(path, made)
+    wanted = {
+        name: np.array(array[cuts[name]], order="C") if name in cuts else array
+        for name, array in made.items()
+    }
+    for names in None, [*made]:
+        same(cu.load_safetensors(path, names=names, slices=cuts), wanted)
+    same(dict(cu.iter_safetensors(path, slices=cuts)), wanted)
+
+
+@pytest.mark.parametrize("names", [None, ["few", "rows", "close", "apart", "end"]])
+def test_what_several_threads_read_is_all_there(tmp_path: Path, names: Any) -> None:
+    made = {
+        "few": RNG.integers(0, 99, 7).astype("u1"),  # the others begin at odd bytes
+        "rows": RNG.integers(0, 99, (1001, 3001)).astype("u1"),
+        "close": RNG.integers(0, 99, (2003, 1501)).astype("u1"),
+        "apart": RNG.integers(0, 99, (301, 20_011)).astype("u1"),
+        "end": RNG.integers(0, 99, 1_234_567).astype("u1"),
+    }
+    write(tmp_path / "x", made)
+    wanted = {name: made[name] for name in sorted(made)}  # as the file has them
+    same(cu.load_safetensors(tmp_path / "x", names=names), wanted)
+    cuts: Any = {
+        "rows": slice(17, 990),
+        "close": (slice(None), slice(700, 1405)),
+        "apart": (slice(None), slice(3, 15_000)),
+    }
+    found = cu.load_safetensors(tmp_path / "x", names=names, slices=cuts)
+    same(found, wanted | {name: np.ascontiguousarray(made[name][cuts[name]]) for name in cuts})
 
 
 def test_items_of_less_than_a_byte_are_cut_between_bytes(tmp_path: Path) -> None:
@@ -331,7 +376,6 @@ def test_tensors_come_in_the_files_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, streamed: bool
 ) -> None:
     monkeypatch.setattr(loading, "GROUP", 3000)
-    monkeypatch.setattr(reading, "SLOT", 1000)
     made = experts(20)
     names = [*made]
     for i in range(2):
@@ -370,7 +414,6 @@ def test_a_tensor_is_there_when_it_is_handed_out(
     tmp_path: Path, sim: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loading, "GROUP", 2048)
-    monkeypatch.setattr(reading, "SLOT", 1000)
     made = experts(6)
     write(tmp_path / "x", made)
     sim.set_latency(20_000)  # microseconds before each operation
@@ -408,21 +451,26 @@ def test_an_error_of_a_read_ends_the_iteration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loading, "GROUP", 2048)
-    monkeypatch.setattr(reading, "SLOT", 1024)
     write(tmp_path / "x", experts(20))
-    read_into = sources.Source.read_into
+    add, added = reading.Reading.add, []
 
-    def fails(source: sources.Source, slot: memoryview, offset: int) -> None:
-        if offset > 10_000:
-            raise OSError(5, "Input/output error")
-        read_into(source, slot, offset)
+    def fails(self: reading.Reading, source: sources.Source, *more: Any) -> Any:
+        added.append(self)
+        if len(added) in (3, 11):  # from here on, reads fail
+            os.dup2(writable, source.fd)
+        return add(self, source, *more)
 
-    monkeypatch.setattr(sources.Source, "read_into", fails)
-    found = []
-    with pytest.raises(OSError, match="Input/output error"):
-        found += [name for name, _ in cu.iter_safetensors(tmp_path / "x")]
-    with pytest.raises(OSError, match="Input/output error"):
-        cu.load_safetensors(tmp_path / "x")
+    monkeypatch.setattr(reading.Reading, "add", fails)
+    writable = os.open(tmp_path / "x", os.O_WRONLY)
+    try:
+        found = []
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            found += [name for name, _ in cu.iter_safetensors(tmp_path / "x")]
+        added = added[:1] * 10
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            cu.load_safetensors(tmp_path / "x")
+    finally:
+        os.close(writable)
 
 
 # ---- PyTorch -------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import re
@@ -402,6 +403,22 @@ def test_a_truncated_library_is_named_so(tmp_path: Path) -> None:
     with pytest.raises(_elf.ElfError, match=r"truncated: a segment ends at byte \d+") as caught:
         _elf.ElfFile(str(path))
     assert caught.value.loader_text is None
+
+
+def test_a_library_that_is_cut_in_its_last_page_is_mapped(tmp_path: Path) -> None:
+    """What is beyond the end of the file, in the same page, reads as zeros."""
+    source = "char data[9000] = {1}; int get(int i) { return data[i]; }"
+    path = compile_c(tmp_path / "libcut.so", source)
+    with path.open("rb") as file:
+        loads = elftools.ELFFile(file).iter_segments("PT_LOAD")
+        end = max(each["p_offset"] + each["p_filesz"] for each in loads)
+    os.truncate(path, end - min(end % 4096, 500))
+    assert ctypes.CDLL(str(path)).get(0) == 1
+    assert _elf.ElfFile(str(path)).find("get")
+    short = tmp_path / "libshort.so"
+    short.write_bytes(path.read_bytes()[: (end - 1) // 4096 * 4096])
+    with pytest.raises(_elf.ElfError, match="truncated"):
+        _elf.ElfFile(str(short))
 
 
 def test_a_file_that_shrinks_or_changes_is_an_error_not_a_signal(tmp_path: Path) -> None:

@@ -78,11 +78,12 @@ def native(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     lib.cudriver_layout_simplify.restype = ctypes.c_size_t
     lib.cudriver_layout_bytes.argtypes = [pointer]
     lib.cudriver_layout_bytes.restype = ctypes.c_size_t
-    lib.cudriver_layout_copy_part.argtypes = [
-        *(pointer, ctypes.c_void_p, ctypes.c_bool, ctypes.c_void_p, ctypes.c_bool),
-        *(ctypes.c_size_t, ctypes.c_size_t),
+    lib.cudriver_layout_pack.argtypes = [pointer, ctypes.c_bool]
+    lib.cudriver_layout_pack.restype = None
+    lib.cudriver_layout_copy.argtypes = [
+        *(pointer, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
     ]
-    lib.cudriver_layout_copy_part.restype = None
+    lib.cudriver_layout_copy.restype = None
     lib.cudriver_layout_extent.argtypes = [
         *(pointer, ctypes.c_bool),
         *(ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_int64)),
@@ -140,7 +141,7 @@ def address(array: np.ndarray) -> int:
 
 def copy_whole(native: ctypes.CDLL, layout: Layout, dst: int | None, src: int | None) -> None:
     end = native.cudriver_layout_bytes(layout)
-    native.cudriver_layout_copy_part(layout, dst, False, src, False, 0, end)
+    native.cudriver_layout_copy(layout, dst, src, 0, end)
 
 
 def raw(array: np.ndarray) -> bytes:
@@ -186,19 +187,20 @@ def test_parts_make_the_whole(
     cuts = sorted(data.draw(st.lists(st.integers(0, total), max_size=4)))
     ends = [0, *cuts, total]
     walk = raw(src)  # C order of the shape is the walk's order before simplification
+    if packed != "neither":
+        native.cudriver_layout_pack(layout, packed == "dst")
     for begin, end in pairwise(ends):
         slot = np.zeros(end - begin + 2, dtype=np.uint8)
-        inside = address(slot) + 1
+        inside = address(slot) + 1 - begin
+        to, source = address(dst), address(src)
         if packed == "dst":
-            native.cudriver_layout_copy_part(layout, inside, True, address(src), False, begin, end)
-            assert slot.tobytes() == b"\0" + walk[begin:end] + b"\0"
-        elif packed == "src":
+            to = inside
+        if packed == "src":
+            source = inside
             slot[1:-1] = np.frombuffer(walk[begin:end], dtype=np.uint8)
-            native.cudriver_layout_copy_part(layout, address(dst), False, inside, True, begin, end)
-        else:
-            native.cudriver_layout_copy_part(
-                layout, address(dst), False, address(src), False, begin, end
-            )
+        native.cudriver_layout_copy(layout, to, source, begin, end)
+        if packed == "dst":
+            assert slot.tobytes() == b"\0" + walk[begin:end] + b"\0"
     ours = raw(dst_whole)
     dst_whole.reshape(-1).view(np.uint8)[:] = 0 if dst_whole.nbytes else []
     if packed != "dst":
@@ -214,16 +216,15 @@ def test_packed_parts_of_a_simplified_layout_round_trip(
     dst_whole, dst, _, src = pair
     layout = layout_between(dst, src)
     total = native.cudriver_layout_simplify(layout, not by_src)
+    into, out = Layout.from_buffer_copy(layout), Layout.from_buffer_copy(layout)
+    native.cudriver_layout_pack(into, True)
+    native.cudriver_layout_pack(out, False)
     cuts = sorted(data.draw(st.lists(st.integers(0, total), max_size=3)))
     ends = [0, *cuts, total]
     for begin, end in pairwise(ends):
         slot = np.zeros(end - begin + 1, dtype=np.uint8)
-        native.cudriver_layout_copy_part(
-            layout, address(slot), True, address(src), False, begin, end
-        )
-        native.cudriver_layout_copy_part(
-            layout, address(dst), False, address(slot), True, begin, end
-        )
+        native.cudriver_layout_copy(into, address(slot) - begin, address(src), begin, end)
+        native.cudriver_layout_copy(out, address(dst), address(slot) - begin, begin, end)
     ours = raw(dst_whole)
     dst_whole.reshape(-1).view(np.uint8)[:] = 0 if dst_whole.nbytes else []
     np.copyto(dst, src)
@@ -310,7 +311,6 @@ def test_huge_layouts_do_not_overflow(
 def test_items_without_size(native: ctypes.CDLL, shape: tuple[int, ...]) -> None:
     layout = layout_of(0, shape, (5,) * len(shape), (7,) * len(shape))
     copy_whole(native, layout, None, None)
-    native.cudriver_layout_copy_part(layout, None, True, None, False, 0, 0)
     assert native.cudriver_layout_bytes(layout) == 0
     assert extent(native, layout, True) == (0, 0)
     assert native.cudriver_layout_simplify(layout, True) == 0

@@ -165,7 +165,8 @@ static CUresult try_make(size_t bytes, char **block)
 {
     bool zeroed;
     void *address;
-    CUresult result = cudriver_hostmem_alloc(bytes, SIZE_MAX, &address, &zeroed);
+    CUresult result =
+        cudriver_hostmem_alloc(bytes, SIZE_MAX, CUDRIVER_NODE_POLICY, &address, &zeroed);
 
     CHECK((address != NULL) == (result == CUDA_SUCCESS));
     if (address != NULL) {
@@ -404,15 +405,15 @@ static void test_try_alloc(void)
 {
     unsigned calls = driver_calls();
 
-    CHECK(cudriver_hostmem_try_alloc(100) == NULL);
-    CHECK(cudriver_hostmem_try_alloc(100 * MIB) == NULL);
+    CHECK(cudriver_hostmem_try_alloc(100, CUDRIVER_NODE_POLICY) == NULL);
+    CHECK(cudriver_hostmem_try_alloc(100 * MIB, CUDRIVER_NODE_POLICY) == NULL);
     CHECK(driver_calls() == calls);
     cudriver_hostmem_free(make(100));
     calls = driver_calls();
     unsigned long long hits = stats_now().hits;
-    char *block = cudriver_hostmem_try_alloc(100);
+    char *block = cudriver_hostmem_try_alloc(100, CUDRIVER_NODE_POLICY);
     CHECK(block != NULL && driver_calls() == calls && stats_now().hits == hits + 1);
-    CHECK(cudriver_hostmem_try_alloc(SIZE_MAX) == NULL);
+    CHECK(cudriver_hostmem_try_alloc(SIZE_MAX, CUDRIVER_NODE_POLICY) == NULL);
     cudriver_hostmem_free(block);
     check_clean();
 }
@@ -479,19 +480,23 @@ static void test_room(void)
     void *block, *small;
     bool zeroed;
 
-    CHECK(cudriver_hostmem_alloc(6 * MIB, 6 * MIB - 1, &block, &zeroed) ==
+    CHECK(cudriver_hostmem_alloc(6 * MIB, 6 * MIB - 1, CUDRIVER_NODE_POLICY, &block, &zeroed) ==
           CUDA_ERROR_OUT_OF_MEMORY);
-    CHECK(cudriver_hostmem_alloc(6 * MIB, 6 * MIB, &block, &zeroed) == CUDA_SUCCESS);
+    CHECK(cudriver_hostmem_alloc(6 * MIB, 6 * MIB, CUDRIVER_NODE_POLICY, &block, &zeroed) ==
+          CUDA_SUCCESS);
     cudriver_hostmem_free(block);
-    CHECK(cudriver_hostmem_alloc(6 * MIB, 0, &block, &zeroed) == CUDA_SUCCESS);
+    CHECK(cudriver_hostmem_alloc(6 * MIB, 0, CUDRIVER_NODE_POLICY, &block, &zeroed) ==
+          CUDA_SUCCESS);
     cudriver_hostmem_free(block);
-    CHECK(cudriver_hostmem_alloc(10 * MIB, 4 * MIB - 1, &block, &zeroed) ==
+    CHECK(cudriver_hostmem_alloc(10 * MIB, 4 * MIB - 1, CUDRIVER_NODE_POLICY, &block, &zeroed) ==
           CUDA_ERROR_OUT_OF_MEMORY);
     CHECK(stats_now().registered_bytes == 0);
     cudriver_hostmem_free(make(6 * MIB));
-    CHECK(cudriver_hostmem_alloc(10 * MIB, 4 * MIB, &block, &zeroed) == CUDA_SUCCESS);
+    CHECK(cudriver_hostmem_alloc(10 * MIB, 4 * MIB, CUDRIVER_NODE_POLICY, &block, &zeroed) ==
+          CUDA_SUCCESS);
     cudriver_hostmem_free(block);
-    CHECK(cudriver_hostmem_alloc(100, 1 * MIB, &small, &zeroed) == CUDA_SUCCESS);
+    CHECK(cudriver_hostmem_alloc(100, 1 * MIB, CUDRIVER_NODE_POLICY, &small, &zeroed) ==
+          CUDA_SUCCESS);
     CHECK(stats_now().registered_bytes >= 10 * MIB); /* nothing had to go for it */
     CHECK(stats_now().registered_bytes < 11 * MIB);
     cudriver_hostmem_free(small);
@@ -547,11 +552,13 @@ static void test_zeroed(void)
         cudriver_hostmem_free(made);
     }
     trim_all();
-    CHECK(cudriver_hostmem_alloc(6 * MIB, SIZE_MAX, &block, &zeroed) == CUDA_SUCCESS);
+    CHECK(cudriver_hostmem_alloc(6 * MIB, SIZE_MAX, CUDRIVER_NODE_POLICY, &block, &zeroed) ==
+          CUDA_SUCCESS);
     CHECK(zeroed && is_zero(block, 6 * MIB));
     memset(block, 1, 6 * MIB);
     cudriver_hostmem_free(block);
-    CHECK(cudriver_hostmem_alloc(6 * MIB, SIZE_MAX, &block, &zeroed) == CUDA_SUCCESS);
+    CHECK(cudriver_hostmem_alloc(6 * MIB, SIZE_MAX, CUDRIVER_NODE_POLICY, &block, &zeroed) ==
+          CUDA_SUCCESS);
     CHECK(!zeroed);
     cudriver_hostmem_free(block);
     check_clean();
@@ -579,7 +586,7 @@ static void test_trim_refused(void)
     driver_fail(1, CUDA_ERROR_LAUNCH_FAILED);
     CHECK(cudriver_hostmem_trim(0, &released) == CUDA_ERROR_LAUNCH_FAILED && released == 0);
     CHECK(stats_now().pooled_bytes == 5 * MIB);
-    char *block = cudriver_hostmem_try_alloc(5 * MIB);
+    char *block = cudriver_hostmem_try_alloc(5 * MIB, CUDRIVER_NODE_POLICY);
     CHECK(block != NULL);
     cudriver_hostmem_free(block);
     check_clean();
@@ -682,8 +689,9 @@ static void in_child(char *large, char *small, struct cudriver_pin *pin)
     char local[64];
 
     CHECK(is_filled(large, 10 * MIB, 5) && is_filled(small, 100, 6));
-    CHECK(cudriver_hostmem_alloc(10, SIZE_MAX, &block, &zeroed) == CUDA_ERROR_NOT_INITIALIZED);
-    CHECK(cudriver_hostmem_try_alloc(10) == NULL);
+    CHECK(cudriver_hostmem_alloc(10, SIZE_MAX, CUDRIVER_NODE_POLICY, &block, &zeroed) ==
+          CUDA_ERROR_NOT_INITIALIZED);
+    CHECK(cudriver_hostmem_try_alloc(10, CUDRIVER_NODE_POLICY) == NULL);
     CHECK(try_pin(local, 64, &other) == CUDA_ERROR_NOT_INITIALIZED);
     CHECK(cudriver_hostmem_owns(large, &bytes) && bytes == 10 * MIB);
     cudriver_hostmem_free(large);
@@ -970,7 +978,7 @@ static void test_no_waiting(void)
     wait_for(&inside);
     wait_for(&inside);
     CHECK(cudriver_hostmem_uses_device(1)); /* perhaps they are there */
-    char *next = cudriver_hostmem_try_alloc(200);
+    char *next = cudriver_hostmem_try_alloc(200, CUDRIVER_NODE_POLICY);
     CHECK(next != NULL && cudriver_hostmem_owns(next, &bytes));
     cudriver_hostmem_free(next);
     next = make(5000);
@@ -1320,7 +1328,7 @@ static void test_model(void)
         } else {
             sizes[i] = random_size_of(&random_state);
             if (random_below(3) == 0) {
-                blocks[i] = cudriver_hostmem_try_alloc(sizes[i]);
+                blocks[i] = cudriver_hostmem_try_alloc(sizes[i], CUDRIVER_NODE_POLICY);
                 CHECK(blocks[i] == NULL || driver_is_registered(blocks[i], sizes[i]));
             } else {
                 CUresult result = try_make(sizes[i], &blocks[i]);

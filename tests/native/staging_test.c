@@ -315,10 +315,9 @@ static void describe(const struct copy *copy, const char *what, size_t at)
 {
     const struct cudriver_layout *layout = &copy->layout;
 
-    fprintf(stderr, "%s differs at byte %zu: %s, itemsize %zu, offsets %lld %lld, %s\n", what, at,
-            copy->up ? "up" : "down", layout->itemsize, (long long)layout->dst_offset,
-            (long long)layout->src_offset,
-            cudriver_staging_path_name(path_of(layout, copy->up, true)));
+    fprintf(stderr, "%s differs at byte %zu: %s, itemsize %zu, offsets %lld %lld, path %d\n", what,
+            at, copy->up ? "up" : "down", layout->itemsize, (long long)layout->dst_offset,
+            (long long)layout->src_offset, (int)path_of(layout, copy->up, true));
     for (int d = 0; d < layout->ndim; d++) {
         fprintf(stderr, "  %lld: %lld <- %lld\n", (long long)layout->shape[d],
                 (long long)layout->dst_strides[d], (long long)layout->src_strides[d]);
@@ -476,8 +475,7 @@ static void blocking(struct random *random, int rounds)
         stream_free(stream);
     }
     for (int path = CUDRIVER_STAGING_SMALL; path <= CUDRIVER_STAGING_PERMUTED; path++) {
-        printf("%s %u\n", cudriver_staging_path_name((enum cudriver_staging_path)path),
-               paths[path]);
+        printf("path %d: %u\n", path, paths[path]);
         CHECK(rounds < 500 || paths[path] > 0);
     }
 }
@@ -1009,7 +1007,8 @@ static void check_slot_is_kept(CUstream stream, size_t bytes)
     sim.clear_faults();
     for (int i = 0; i < BLOCKS; i++) {
         bool zeroed;
-        CALL(cudriver_hostmem_alloc(bytes, SIZE_MAX, (void **)&blocks[i], &zeroed));
+        CALL(cudriver_hostmem_alloc(bytes, SIZE_MAX, CUDRIVER_NODE_POLICY, (void **)&blocks[i],
+                                    &zeroed));
         memset(blocks[i], 0xa5, bytes);
     }
     sim.release();
@@ -1076,6 +1075,7 @@ static void wait_fails(struct random *random)
     struct ends ends = ends_make(random, 4096);
     struct job job = {false, context, ends.stream, ends.device, ends.host, &dense, NULL, NULL};
     struct cudriver_copy_plan small = {.src = {.on_device = true, .device = ends.device},
+                                       .kind = CUDRIVER_COPY_DIRECT,
                                        .context = context,
                                        .bytes = 4096,
                                        .device = ends.device,
@@ -1100,13 +1100,13 @@ static void wait_fails(struct random *random)
     /* Without threads. */
     sim.hold();
     CHECK(sim.fail("cuStreamQuery:1:719,cuStreamSynchronize:1:719") == 0);
-    CHECK(staging_small_copy(&small, &call) == CUDA_ERROR_LAUNCH_FAILED);
+    CHECK(cudriver_copy_follow(&small, &call, NULL) == CUDA_ERROR_LAUNCH_FAILED);
     check_slot_is_kept(ends.stream, 4096);
     /* The word that the stream writes behind a copy on the device. */
     small.dst = small.src;
     sim.hold();
     CHECK(sim.fail("cuStreamQuery:1:719,cuStreamSynchronize:1:719") == 0);
-    CHECK(staging_small_copy(&small, &call) == CUDA_ERROR_LAUNCH_FAILED);
+    CHECK(cudriver_copy_follow(&small, &call, NULL) == CUDA_ERROR_LAUNCH_FAILED);
     check_slot_is_kept(ends.stream, sizeof(uint32_t));
     ends_free(&ends);
 }

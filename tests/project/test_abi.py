@@ -170,9 +170,9 @@ MUTATIONS = {
     ),
     "two members of one type exchanged": (
         "cuda_abi.h",
-        "    size_t srcXInBytes;\n    size_t srcY;\n    CUmemorytype",
-        "    size_t srcY;\n    size_t srcXInBytes;\n    CUmemorytype",
-        "CUDA_MEMCPY2D.srcY: offset",
+        "    size_t srcXInBytes;\n    size_t srcY;\n    size_t srcZ;",
+        "    size_t srcY;\n    size_t srcXInBytes;\n    size_t srcZ;",
+        "CUDA_MEMCPY3D.srcY: offset",
     ),
     "a member's type": (
         "cuda_abi.h",

@@ -105,6 +105,30 @@ def test_a_folder_of_the_core_is_small(name: str) -> None:
     assert len(modules) <= MODULES_MOST, modules
 
 
+# A line of a path that README.md draws: a file, its function, and one that this calls.
+DRAWN = re.compile(r"(\w+)/(\w+\.(c|py))\s+(\w+)(?: -> (\w+))?")
+
+
+def drawn(readme: str) -> Iterator[tuple[Path, str]]:
+    """The functions of the paths, and the files where they are said to be."""
+    for block in re.findall(r"^```\n(.*?)^```", readme, re.M | re.S):
+        for line in block.splitlines():
+            if found := DRAWN.match(line):
+                folder, name, kind, *functions = found.groups()
+                path = (PACKAGE if kind == "py" else CEXT) / folder / name
+                yield from ((path, function) for function in functions if function)
+
+
+def test_the_paths_in_the_readme_are_those_of_the_code() -> None:
+    paths = [*drawn((CEXT / "README.md").read_text())]
+    assert len(paths) > 60
+    assert [
+        f"{path.name} has no {function}"
+        for path, function in paths
+        if not re.search(rf"\b{function}\(", path.read_text())
+    ] == []
+
+
 def test_c_includes_look_downward() -> None:
     assert [(name, h) for name in FILES for h in own(name) if not allowed(name, h)] == []
 

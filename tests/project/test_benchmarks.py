@@ -44,6 +44,7 @@ WORKS = [
     "any size, 4 KiB to 4 GiB, any path",
     "page-locked 2 GiB, first time",
     "page-locked 32 GiB beside other work; the longest wait of a 64 KiB copy meanwhile",
+    "shared memory of 16 GiB: touched and page-locked",
     "page-locked array from the pool, 1 MiB and 1 GiB",
     "np.empty inside `pinned_numpy()`, reuse",
     "4 KiB asynchronous copy, issue cost",

@@ -27,7 +27,7 @@ BIG = 70_000  # more than one small copy
 #: Closed by another thread, in a context that is ending, or refused because another thread uses it.
 TAKEN = (ValueError, cu.InvalidContextError)
 #: How many slots there are of each kind.
-SLOTS = {"d": 3, "e": 2, "s": 3, "c": 2, "t": 4, "h": 2, "n": 2, "p": 2, "v": 2}
+SLOTS = {"d": 3, "e": 2, "s": 3, "c": 2, "t": 4, "h": 2, "m": 2, "n": 2, "p": 2}
 
 
 class Step(NamedTuple):
@@ -92,9 +92,17 @@ SLOT_STEPS = (
     Step("uniform(cu.to_device(h))", "h"),
     Step("n = cu.pin(h)", "h", "n", (ValueError,)),
     Step("n = cu.pin_async(h)", "h", "n", (ValueError,)),
+    Step("n = cu.pinned_empty_async(BIG, 'u1')", makes="n"),
     Step("n.closed, n.nbytes, n.array, repr(n)", "n"),
     Step("n.close()", "n", may=TAKEN),
     Step("with n: uniform(cu.to_device(n.array))", "n", may=(*TAKEN, TypeError)),
+    Step("m = cu.SharedMemory.anonymous(BIG)", makes="m"),
+    Step("m = cu.SharedMemory.anonymous(LENGTH, pin=False)", makes="m"),
+    Step("m.pin()", "m", may=TAKEN),
+    Step("h = m.array(LENGTH, 'u1')", "m", "h", TAKEN),
+    Step("uniform(cu.to_device(m.array(LENGTH, 'u1')))", "m", may=TAKEN),
+    Step("cu.is_pinned(m.buf), m.size, m.closed, repr(m)", "m", may=TAKEN),
+    Step("m.close()", "m", may=(*TAKEN, BufferError)),
     Step("c = cu.Context()", makes="c"),
     Step("c = cu.Context(far)", makes="c"),
     Step("c = cu.Device(far).primary_context()", makes="c", may=TAKEN),

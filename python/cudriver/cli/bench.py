@@ -43,6 +43,7 @@ it has none to plot.
   cudriver bench                            the ladder with arrays of 512 MiB
   cudriver bench --sizes                    the same for 64 KiB to 1 GiB
   cudriver bench --sizes --plot ladder.svg  and a drawing of it
+  cudriver bench --numa                     page-locked memory of each NUMA node
 
 Ctrl-C prints what has been measured.
 
@@ -69,6 +70,7 @@ def parser() -> ArgumentParser:
         const="",
         help="a sweep: 1M,64M,1G or 64K:1G, by steps of 4 (the default of it; simulated: 64K:16M)",
     )
+    add("--numa", action="store_true", help="instead of the ladder, copies of each NUMA node")
     add("--rounds", metavar="N", type=int, help="timings of each way (default: 10; simulated: 3)")
     add("--plot", metavar="FILE", help="draw it too, into FILE.png or FILE.svg (needs matplotlib)")
     add("--json", action="store_true", help="as JSON, every timing included")
@@ -83,6 +85,8 @@ def run(arguments: Namespace) -> int:
     try:
         parse_sizes(arguments, True)  # before a driver is looked for
         check_plot(arguments.plot)
+        if arguments.numa and (arguments.plot, arguments.sizes) != (None, None):
+            raise ValueError("--plot and --sizes are for the ladder, which --numa does not measure")
     except ValueError as error:
         terminal.complain(str(error))
         return USAGE_ERROR
@@ -106,6 +110,8 @@ def run(arguments: Namespace) -> int:
         return USAGE_ERROR
     sizes = parse_sizes(arguments, simulated)
     rounds = ROUNDS[simulated] if arguments.rounds is None else arguments.rounds
+    if arguments.numa:
+        return run_numa(device, sizes[0], rounds, arguments.json)
     try:
         report = measure(device, sizes, rounds)
     except (cu.CudaError, MemoryError) as error:
@@ -128,6 +134,23 @@ def run(arguments: Namespace) -> int:
     if not report["verified"]:
         return WRONG
     return INTERRUPTED if report["interrupted"] else 0
+
+
+def run_numa(device: Any, size: int, rounds: int, as_json: bool) -> int:
+    """Measures and prints the copies of each node; returns the exit code."""
+    import json
+
+    import cudriver as cu
+    from cudriver.ladder import nodes
+
+    try:
+        report = nodes.measure(device, size, rounds)
+    except (cu.CudaError, OSError, MemoryError) as error:
+        terminal.complain(str(error) or "out of memory")
+        return WRONG
+    text = json.dumps(report, indent=1) if as_json else "\n".join(nodes.lines(report))
+    terminal.write(text + "\n")
+    return 0 if all(row["verified"] for row in report["nodes"]) else WRONG
 
 
 def measure(device: Any, sizes: list[int], rounds: int) -> dict[str, Any]:

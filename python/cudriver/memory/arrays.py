@@ -80,6 +80,38 @@ def reshape(geometry: Any, shape: Any, keywords: dict[str, Any] | None) -> Any:
         del geometry  # as above
 
 
+def parts(
+    geometry: NDArray[Any], places: list[int], kinds: list[tuple[tuple[int, ...], np.dtype[Any]]]
+) -> list[NDArray[Any]]:
+    """C-ordered arrays in the memory of a dense one: each from a byte on, of a shape and dtype."""
+    try:
+        if min(places, default=0) < 0:  # NumPy would not see it
+            raise ValueError(f"byte {min(places)} is not in the memory")
+        pairs = zip(places, kinds, strict=True)
+        return [np.ndarray(shape, dtype, geometry, place) for place, (shape, dtype) in pairs]
+    finally:
+        del geometry  # as above
+
+
+def refuse_close(array: DeviceArray, view: bool, views: int, busy: bool, exports: int) -> NoReturn:
+    """Raise what uses an array's memory: it is a view, others are, or a running call, tensors of
+    DLPack, or else an asynchronous copy.
+    """
+    if view:
+        raise ValueError(f"{array!r} is a view: close the array that owns the memory")
+    if views:
+        also = " and a running call use" if busy else " uses" if views == 1 else " use"
+        why = f"{views} view{'s' * (views > 1)}{also} its memory"
+    elif busy:
+        why = "a running call uses its memory"
+    elif exports:
+        times = f"{exports} time{'s' * (exports > 1)}"
+        why = f"another library's array uses its memory (exported {times} by DLPack)"
+    else:
+        why = "an asynchronous copy uses it; wait() for that first"
+    raise ValueError(f"cannot close {array!r}: {why}")
+
+
 # What arrays of CuPy, PyTorch, Numba and PyCUDA call it, and what a DeviceArray does.
 _OURS = {
     **dict.fromkeys(("get", "numpy", "cpu", "copy_to_host"), "to_numpy()"),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import operator
 import warnings
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple, final
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, final
 
 from cudriver import _core
-from cudriver.errors import CudaError
+from cudriver.errors import CudaError, InvalidContextError
+from cudriver.memory import numbers
+from cudriver.memory.asking import ask, ask_two
 from cudriver.memory.named import public
 
 if TYPE_CHECKING:
@@ -82,21 +83,19 @@ def synchronize(device: DeviceLike | None = None) -> None:
 
 
 def memory_info_of(context: Context) -> MemoryInfo:
-    return MemoryInfo(*_core._query(context, "cuMemGetInfo_v2", repr(context)))
+    return MemoryInfo(*ask_two(context, "cuMemGetInfo_v2", repr(context), "Q"))
 
 
 def stream_priority_range(context: Context) -> StreamPriorityRange:
-    answer = _core._query(context, "cuCtxGetStreamPriorityRange", repr(context))
+    answer = ask_two(context, "cuCtxGetStreamPriorityRange", repr(context), "i")
     return StreamPriorityRange(*answer)
 
 
 def _primary_state(context: Context) -> tuple[int, int]:
     """The flags and whether it exists, of a closed primary context too: it is the device's."""
     device = context.device
-    state: tuple[int, int] = _core._query(
-        None, "cuDevicePrimaryCtxGetState", f"device {device.ordinal}", device._handle
-    )
-    return state
+    shown = f"device {device.ordinal}"
+    return ask_two(None, "cuDevicePrimaryCtxGetState", shown, "I", device._handle)
 
 
 def exists(context: Context) -> bool:
@@ -111,27 +110,78 @@ def active(context: Context) -> bool:
 def flags(context: Context) -> int:
     if context.is_primary:
         return _primary_state(context)[0]
-    value: int = _core._query(context, "cuCtxGetFlags", repr(context))
-    return value
+    return int(ask(context, "cuCtxGetFlags", repr(context), "I"))
 
 
 def api_version(context: Context) -> int:
-    version: int = _core._query(context, "cuCtxGetApiVersion", repr(context))
-    return version
+    return int(ask_two(context, "cuCtxGetApiVersion", repr(context), "I", 0)[0])
 
 
 CACHE_CONFIGS = ["none", "shared", "l1", "equal"]  # numbered as in cuda.h
 
 
 def cache_config(context: Context) -> str | int:
-    number: int = _core._query(context, "cuCtxGetCacheConfig", repr(context))
+    number: int = ask(context, "cuCtxGetCacheConfig", repr(context), "i")
     return CACHE_CONFIGS[number] if 0 <= number < len(CACHE_CONFIGS) else number
 
 
 def set_cache_config(context: Context, value: object) -> None:
     if not isinstance(value, str) or value not in CACHE_CONFIGS:
         raise ValueError(f"cache_config is 'none', 'shared', 'l1' or 'equal', not {value!r}")
-    _core._query(context, "cuCtxSetCacheConfig", value, CACHE_CONFIGS.index(value))
+    _core._call(context, "cuCtxSetCacheConfig", value, (CACHE_CONFIGS.index(value),))
+
+
+def refuse_pop(context: Context, pushed: bool) -> NoReturn:
+    """Raise what is current instead of a context that this thread has pushed, or has not."""
+    try:
+        current = _core.current_context()
+    except CudaError:
+        why = "a context that was destroyed, by another library or by a reset"
+    else:
+        rest = "; pop that first" if pushed else ", and the first was not pushed here"
+        why = f"{current!r}{rest}"
+        if current is None:
+            raise InvalidContextError(
+                f"cannot pop {context!r}: nothing is current in this thread, so there is nothing "
+                "left to pop"
+            )
+    raise InvalidContextError(f"cannot pop {context!r}: current in this thread is {why}")
+
+
+def refuse_end(context: Context, call: str, thread: int, children: int, running: bool) -> NoReturn:
+    """Raise what forbids a call that ends a context: it is on a thread's stack (0: on none), it has
+    children, or a call runs in it.
+    """
+    if thread:
+        try:
+            current = _core.current_context()
+        except CudaError:
+            current = None
+        why = (
+            f"it is on the stack of thread {thread} (here {current} is current); pop it there first"
+        )
+    elif children:
+        live = "array, stream or event still lives"
+        live = live if children == 1 else "arrays, streams or events still live"
+        also = ", and a call is running" if running else ""
+        why = f"{children} {live} in it{also} (see live_allocations())"
+    else:
+        why = "a call is running in it; wait for that first"
+    raise InvalidContextError(f"cannot {call} {context!r}: {why}")
+
+
+def refuse_reset(ordinal: int, busy: Context | None) -> NoReturn:
+    """Raise what forbids the reset of a device's primary context: a call that runs in a context, or
+    else page-locked memory.
+    """
+    if busy is not None:
+        why = f"a call is running in {busy!r}; wait for it first"
+    else:
+        why = (
+            "page-locked memory of arrays, pins or copies is registered in it; let that go first "
+            "(see live_allocations())"
+        )
+    raise InvalidContextError(f"cannot reset the primary context of device {ordinal}: {why}")
 
 
 # ---- limits --------------------------------------------------------------------------------------
@@ -149,8 +199,8 @@ NUMBERS = {
 
 
 @final
-class ContextLimits:
-    """The limits of a Context: a mapping of name to int; assignment sets one."""
+class ContextLimits(Mapping[str, int]):
+    """The limits that a Context's device has: a mapping of name to int; assignment sets one."""
 
     __slots__ = ("_context",)
 
@@ -167,7 +217,7 @@ class ContextLimits:
         found = {}
         for name, number in NUMBERS.items():
             try:
-                found[name] = _core._query(self._context, "cuCtxGetLimit", name, number)
+                found[name] = ask(self._context, "cuCtxGetLimit", name, "Q", number)
             except CudaError as error:
                 if error.function != "cuCtxGetLimit":
                     raise
@@ -175,23 +225,19 @@ class ContextLimits:
 
     def __getitem__(self, name: str, /) -> int:
         number = self._number(name)
-        value: int = _core._query(self._context, "cuCtxGetLimit", name, number)
-        return value
+        return int(ask(self._context, "cuCtxGetLimit", name, "Q", number))
 
     def __setitem__(self, name: str, value: int, /) -> None:
         number = self._number(name)
-        meaning = f"the limit {name} is an int from 0 to 2**64 - 1, not"
-        try:
-            size = operator.index(value)
-        except TypeError:
-            raise TypeError(f"{meaning} {type(value).__name__}") from None
-        if not 0 <= size < 1 << 64:
-            raise ValueError(f"{meaning} {value}")
-        _core._query(self._context, "cuCtxSetLimit", f"{name}, {size}", number, size)
+        size = numbers.number(f"the limit {name} is an int from 0 to 2**64 - 1", value)
+        _core._call(self._context, "cuCtxSetLimit", f"{name}, {size}", (number, size))
 
     def __delitem__(self, name: str, /) -> None:
         self._number(name)
         raise TypeError("a limit can be set, not deleted")
+
+    def __contains__(self, name: object, /) -> bool:
+        return name in self._read()
 
     def __len__(self) -> int:
         return len(self._read())
@@ -203,30 +249,6 @@ class ContextLimits:
         if self._context.closed:
             return f"<limits of {self._context!r}>"
         return f"<limits {self._read()!r}>"
-
-    def keys(self) -> list[str]:
-        """Return the names of the limits that this device has.
-
-        Returns
-        -------
-        list of str
-            See `Context.limits`.
-        """
-        return list(self._read())
-
-    def items(self) -> list[tuple[str, int]]:
-        """Return the limits that this device has, with their values.
-
-        Returns
-        -------
-        list of tuple
-            Pairs of name and value.
-
-        Notes
-        -----
-        Uses ``cuCtxGetLimit``.
-        """
-        return list(self._read().items())
 
 
 def limits(context: Context) -> ContextLimits:

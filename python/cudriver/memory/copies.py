@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import html
 import operator
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 from cudriver import _core
-from cudriver.memory import threads
+from cudriver.memory.copies_plan import CopiesPlan, explain_many, explain_rows
+from cudriver.memory.loading import asked
 from cudriver.memory.named import public
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import ArrayLike
+
     from cudriver.typing import AnyArray
 
 
@@ -75,6 +80,8 @@ class CopyPlan(NamedTuple):
         return f"<table>{''.join(cells)}</table>"
 
 
+# Of enum cudriver_staging_path.
+_STAGING = ("small", "staged", "staged, packed", "staged, rows", "staged, permuted")
 _ROWS = {
     "strided locked": "page-locked rows: the driver copies them as they lie",
     "device": "rows on one device: the driver copies them",
@@ -112,39 +119,62 @@ _WHY: dict[str, str | dict[str, str]] = {
 }
 
 
-def explain_copy(dst: AnyArray, src: AnyArray, /) -> CopyPlan:
-    """Return which path a copy would take, and why. Copies nothing.
+@overload
+def explain_copy(dst: AnyArray, src: AnyArray, /) -> CopyPlan: ...
+@overload
+def explain_copy(
+    dst: AnyArray, src: AnyArray, /, *, rows: ArrayLike, source_rows: ArrayLike
+) -> CopiesPlan: ...
+@overload
+def explain_copy(dst: Sequence[AnyArray], src: Sequence[AnyArray], /) -> CopiesPlan: ...
+def explain_copy(
+    dst: Any, src: Any, /, *, rows: ArrayLike | None = None, source_rows: ArrayLike | None = None
+) -> CopyPlan | CopiesPlan:
+    """Return which path a copy, or many in one call, would take, and why. Copies nothing.
 
     Parameters
     ----------
-    dst : array
-        As for `copy`.
-    src : array
-        As for `copy`.
+    dst : array, or list or tuple of arrays
+        As for `copy` and `copy_rows`; a list or a tuple as for `copy_many`.
+    src : array, or list or tuple of arrays
+        The same.
+    rows, source_rows : sequence of int, optional
+        Both, as for `copy_rows`.
 
     Returns
     -------
-    CopyPlan
-        A named tuple, with the path's name and the reason first.
+    CopyPlan or CopiesPlan
+        A named tuple, with the path's name and the reason first. Of `copy_rows` and
+        `copy_many` it also tells what the copies take from the device.
 
     Raises
     ------
-    TypeError, ValueError
-        An end is not an array, or the two do not fit.
+    TypeError, ValueError, IndexError
+        As the copy would raise.
 
     Notes
     -----
     What the path ``'kernel'`` or ``'temporary'`` needs may be missing when the copy
-    comes: the kernel, or memory. Then it goes through host memory.
+    comes: the kernel, or memory. Then it goes through host memory, or one by one.
 
     Examples
     --------
     >>> there = cu.device_empty(1000)
     >>> cu.explain_copy(there, cu.pinned_zeros(1000)).path
     'direct'
+    >>> cache, blocks = cu.pinned_zeros((100, 4096)), cu.device_empty((10, 4096))
+    >>> plan = cu.explain_copy(blocks, cache, rows=range(10), source_rows=range(10))
+    >>> plan.path, plan.counts
+    ('kernel', {'kernel': 10})
     """
-    path, *numbers, dense, on_device, apart, coherent = _core._explain_copy(dst, src)
-    page_locked = numbers[1]
+    if (rows is None) != (source_rows is None):
+        raise TypeError("rows and source_rows are given together")
+    if rows is not None:
+        return explain_rows(dst, rows, src, source_rows)
+    if isinstance(dst, (list, tuple)):
+        return explain_many(dst, src)
+    path, nbytes, page_locked, staging, *numbers = _core._explain_copy(dst, src)
+    *numbers, dense, on_device, apart, coherent = numbers
     if path == "bounced":
         case = "apart" if apart else "no kernel"
     elif on_device:
@@ -154,7 +184,9 @@ def explain_copy(dst: AnyArray, src: AnyArray, /) -> CopyPlan:
     else:
         case = ("dense " if dense else "strided ") + ("locked" if page_locked else "pageable")
     why = _WHY[path]
-    return CopyPlan(path, why if isinstance(why, str) else why[case], *numbers)
+    why = why if isinstance(why, str) else why[case]
+    name = _STAGING[staging] if staging >= 0 else None
+    return CopyPlan(path, why, nbytes, page_locked, name, *numbers)
 
 
 def copy_threads() -> int:
@@ -206,7 +238,7 @@ def set_copy_threads(count: int | None, /) -> None:
     >>> cu.set_copy_threads(None)
     """
     most = _core._copy_threads()[1]
-    number = (threads.asked(most) or 0) if count is None else operator.index(count)
+    number = (asked(most) or 0) if count is None else operator.index(count)
     if count is not None and not 1 <= number <= most:
         raise ValueError(
             f"the number of threads is 1 to {most}, or None for as many as the process's "

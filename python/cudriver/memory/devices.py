@@ -6,9 +6,11 @@ import operator
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, final
+from uuid import UUID
 
 from cudriver import _core
 from cudriver.errors import CudaError
+from cudriver.memory.asking import ROOM, ask
 from cudriver.memory.attributes import NUMBERS
 from cudriver.memory.contexts import MemoryInfo, memory_info_of
 from cudriver.memory.failures import INVALID_VALUE, NO_DEVICE, failure
@@ -62,15 +64,13 @@ class Device:
         return self
 
     def _text(self, function: str) -> str:
-        text: str = _core._query(None, function, f"device {self._ordinal}", self._handle)
-        return text
+        shown = f"device {self._ordinal}"
+        text: bytes = ask(None, function, shown, f"{ROOM}s", ROOM, self._handle)
+        return text.partition(b"\0")[0].decode()
 
     def _attribute(self, name: str) -> int:
         arguments = f"{name}, device {self._ordinal}"
-        value: int = _core._query(
-            None, "cuDeviceGetAttribute", arguments, self._handle, NUMBERS[name]
-        )
-        return value
+        return int(ask(None, "cuDeviceGetAttribute", arguments, "i", NUMBERS[name], self._handle))
 
     @property
     def ordinal(self) -> int:
@@ -85,7 +85,10 @@ class Device:
     @property
     def uuid(self) -> str:
         """Uuid as nvidia-smi prints it: 'GPU-' and 36 characters (cuDeviceGetUuid)."""
-        return "GPU-" + self._text("cuDeviceGetUuid")
+        newer = _core._driver()[1] >= 11040
+        function = "cuDeviceGetUuid_v2" if newer else "cuDeviceGetUuid"
+        number: bytes = ask(None, function, f"device {self._ordinal}", "16s", self._handle)
+        return f"GPU-{UUID(bytes=number)}"
 
     @property
     def pci_bus_id(self) -> str:
@@ -96,8 +99,7 @@ class Device:
     def total_memory(self) -> int:
         """Memory in bytes (cuDeviceTotalMem)."""
         arguments = f"device {self._ordinal}"
-        size: int = _core._query(None, "cuDeviceTotalMem_v2", arguments, self._handle)
-        return size
+        return int(ask(None, "cuDeviceTotalMem_v2", arguments, "Q", self._handle))
 
     @property
     def multiprocessor_count(self) -> int:
@@ -147,7 +149,7 @@ class Device:
         if peer == self._handle:
             return False
         arguments = f"devices {self._handle}, {peer}"
-        return bool(_core._query(None, "cuDeviceCanAccessPeer", arguments, self._handle, peer))
+        return bool(ask(None, "cuDeviceCanAccessPeer", arguments, "i", self._handle, peer))
 
     def primary_context(self, flags: int | None = None) -> Context:
         """Return the primary context, which the runtime API and PyTorch use.
@@ -179,7 +181,11 @@ class Device:
         >>> cu.Device(0).primary_context().is_primary
         True
         """
-        return _core._primary_context(self._ordinal, flags)
+        if flags is not None:
+            number = _flags(flags)
+            shown = f"device {self._ordinal}, {number:#x}"
+            _core._call(None, "cuDevicePrimaryCtxSetFlags_v2", shown, (self._handle, number))
+        return _core._primary_context(self._ordinal)
 
     def memory_info(self) -> MemoryInfo:
         """Return the free and total memory of the device.
@@ -255,8 +261,7 @@ def device_count() -> int:
     >>> cu.device_count() == len(cu.devices())
     True
     """
-    count: int = _core._query(None, "cuDeviceGetCount", "")
-    return count
+    return int(ask(None, "cuDeviceGetCount", "", "i"))
 
 
 def devices() -> list[Device]:
@@ -286,8 +291,24 @@ def device_at(ordinal: int) -> Device:
 
 def _handle(ordinal: int) -> int:
     """The driver's handle of a device."""
-    handle: int = _core._query(None, "cuDeviceGet", str(ordinal), ordinal)
-    return handle
+    return int(ask(None, "cuDeviceGet", str(ordinal), "i", ordinal))
+
+
+def context_arguments(device: Any, flags: Any) -> tuple[int, int]:
+    """For the core: the ordinal and the flags that Context() is given."""
+    number = _flags(flags)
+    return ordinal_of(device), number
+
+
+def _flags(flags: Any) -> int:
+    try:
+        number = operator.index(flags)
+    except TypeError:
+        name = type(flags).__name__
+        raise TypeError(f"flags must be an int or a ContextFlags, not {name}") from None
+    if not 0 <= number <= 0xFF:
+        raise ValueError(f"{flags!r} are not context flags: see ContextFlags")
+    return number
 
 
 # ---- naming one ----------------------------------------------------------------------------------
@@ -313,9 +334,14 @@ def ordinal_of(device: Any) -> int:
     return _by_object(device)
 
 
+_count = 0  # of devices, once the driver in use shows some: it stays so
+
+
 def _existing(ordinal: int, given: object = None) -> int:
     """The ordinal, if there is such a device. given: what the message calls it."""
-    count = device_count()
+    global _count
+    _core.init()
+    count = _count = _count or device_count()
     if count == 0:
         raise failure(NO_DEVICE, "cuDeviceGet", str(ordinal))
     if not 0 <= ordinal < count:
@@ -348,7 +374,7 @@ def _current() -> int:
     """The device of this thread's current context; without one, the first."""
     first = _existing(0)
     try:
-        current = _core._query(None, "cuCtxGetDevice", "")
+        current = ask(None, "cuCtxGetDevice", "", "i")
     except CudaError:
         return first
     return next((i for i in range(device_count()) if _handle(i) == current), first)
@@ -367,7 +393,7 @@ def _by_uuid(text: str) -> int:
 
 def _by_bus(text: str) -> int:
     try:
-        handle = _core._query(None, "cuDeviceGetByPCIBusId", text)
+        handle = ask(None, "cuDeviceGetByPCIBusId", text, "i", text.encode())
     except CudaError as error:
         raise ValueError(
             f"no device has the PCI bus id {text} (cuDeviceGetByPCIBusId: {error.name})"

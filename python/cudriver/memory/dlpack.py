@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -49,6 +49,19 @@ def ask(
         return method(max_version=VERSION, **old, **new)
     except TypeError:
         return method(**old)
+
+
+def refuse(given: object, name: str | None) -> NoReturn:
+    """Raise what `__dlpack__` gave instead of a tensor. name: a capsule's."""
+    if type(given).__name__ != "PyCapsule":
+        kind = type(given).__name__
+        raise TypeError(f"__dlpack__() returned {kind}, which is not a capsule")
+    if (name or "").startswith("used_dltensor"):
+        raise ValueError("__dlpack__() returned a capsule whose tensor was taken already")
+    raise ValueError(
+        f"__dlpack__() returned a capsule named '{name or ''}', not 'dltensor' or "
+        "'dltensor_versioned'"
+    )
 
 
 def take(x: Any, device: Any, copy: Any) -> Any:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+import stat
+from typing import NamedTuple, NoReturn
 
 from cudriver import _core
-from cudriver.errors import CudaError, simulated_driver_path
+from cudriver.errors import (
+    CudaError,
+    DriverNotFoundError,
+    UnsupportedDriverError,
+    simulated_driver_path,
+)
 from cudriver.memory.devices import device_count
-from cudriver.memory.failures import STUB_LIBRARY, failure
+from cudriver.memory.failures import NOT_FOUND, STUB_LIBRARY, failure
 from cudriver.memory.named import public
 
 
@@ -179,4 +185,61 @@ def library() -> bytes | None:
     choice = os.environ.get("CUDRIVER_LIBRARY") or None if _choice is None else _choice
     if choice == "sim":
         choice = simulated_driver_path()
-    return None if choice is None else os.fsencode(choice)
+    if choice is None:
+        return None
+    path = os.fsencode(choice)
+    if b"/" in path and (kind := _kind(path)):
+        raise _not_found(f"{_CHOSEN} is not a library: {os.fsdecode(path)} is {kind}")
+    return path
+
+
+_CHOSEN = "what use_driver() or CUDRIVER_LIBRARY names"
+_KINDS = {stat.S_IFIFO: "a pipe (FIFO)", stat.S_IFDIR: "a directory", stat.S_IFSOCK: "a socket"}
+
+
+def _kind(path: bytes) -> str | None:
+    """What is no file, as text: to open a FIFO or a device may never return."""
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return None
+    return None if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "a device")
+
+
+def _not_found(why: str, chosen: bool = True) -> DriverNotFoundError:
+    advice = (
+        "Correct the path, or set CUDRIVER_LIBRARY=sim for the simulated driver"
+        if chosen
+        else "Install the NVIDIA driver, or set CUDRIVER_LIBRARY=sim for the simulated one"
+    )
+    return DriverNotFoundError(f"no CUDA driver library: {why}. {advice}")
+
+
+def refuse(opened: bool, path: bytes, told: bytes, code: int, version: int) -> NoReturn:
+    """Raise why no library was loaded, or not the one that was opened. For the core.
+
+    told: the loader's words, or the functions that are missing. code: what cuDriverGetVersion
+    returned; NOT_FOUND: there is none.
+    """
+    name, words = path.decode(errors="replace"), told.decode(errors="replace")
+    if not opened and library() is not None:
+        raise _not_found(f"{_CHOSEN} could not be opened: {words}")
+    if not opened:
+        paths = os.environ.get("LD_LIBRARY_PATH") or "unset"
+        wsl = ", and /usr/lib/wsl/lib" if os.path.exists("/dev/dxg") else ""
+        searched = f"LD_LIBRARY_PATH={paths}, /etc/ld.so.cache, the default folders{wsl}"
+        raise _not_found(f"{words} (searched by the dynamic loader's rules: {searched})", False)
+    if code == NOT_FOUND:
+        raise UnsupportedDriverError(
+            f"{name} is not a CUDA driver library: it exports no cuDriverGetVersion"
+        )
+    if code:
+        raise UnsupportedDriverError(f"{name}: cuDriverGetVersion failed with error {code}")
+    missing = words.split(", ") if words else []
+    lacks = f"; it lacks {', '.join(missing[:8])}" if missing else ""
+    if len(missing) > 8:
+        lacks += f" and {len(missing) - 8} more"
+    raise UnsupportedDriverError(
+        f"{name} offers CUDA {version // 1000}.{version % 1000 // 10}; cudriver needs a driver for "
+        f"CUDA 11.0 or newer{lacks}"
+    )

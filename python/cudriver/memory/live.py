@@ -60,6 +60,29 @@ def live_allocations() -> list[Allocation]:
     return [Allocation(*entry) for entry, _ in _core._live()]
 
 
+def trace_allocations(enabled: bool = True) -> None:
+    """Note which line of Python makes each object, from now on.
+
+    Parameters
+    ----------
+    enabled : bool, optional
+        False to stop.
+
+    Notes
+    -----
+    The environment variable ``CUDRIVER_TRACE=1`` does this from the start.
+
+    Examples
+    --------
+    >>> cu.trace_allocations()
+    >>> stream = cu.Stream()
+    >>> cu.live_allocations()[-1].where is not None
+    True
+    >>> cu.trace_allocations(False)
+    """
+    _core._trace(bool(enabled))
+
+
 def line_running() -> str | None:
     """'file:line' of the code that called this package, for the core."""
     frame: FrameType | None = sys._getframe()

@@ -11,7 +11,7 @@ from cudriver._core import pinned_empty
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-    from cudriver.typing import ScalarT, ShapeLike
+    from cudriver.typing import NumaLike, ScalarT, ShapeLike
 
 
 @overload
@@ -20,6 +20,8 @@ def pinned_full(
     fill_value: Any,
     dtype: type[ScalarT] | np.dtype[ScalarT],
     order: Literal["C", "F"] = "C",
+    *,
+    numa: NumaLike = "policy",
 ) -> NDArray[ScalarT]: ...
 @overload
 def pinned_full(
@@ -27,12 +29,16 @@ def pinned_full(
     fill_value: Any,
     dtype: DTypeLike | None = None,
     order: Literal["C", "F"] = "C",
+    *,
+    numa: NumaLike = "policy",
 ) -> NDArray[Any]: ...
 def pinned_full(
     shape: ShapeLike,
     fill_value: Any,
     dtype: DTypeLike | None = None,
     order: Literal["C", "F"] = "C",
+    *,
+    numa: NumaLike = "policy",
 ) -> NDArray[Any]:
     """Return a new ndarray in page-locked memory, filled with a value.
 
@@ -46,6 +52,8 @@ def pinned_full(
         Type of an item. The default is that of `fill_value`.
     order : {'C', 'F'}, optional
         Order of the items in memory.
+    numa : {'policy', 'device'}, int or None, optional
+        NUMA node of the memory, as for `pinned_empty`.
 
     Returns
     -------
@@ -54,8 +62,8 @@ def pinned_full(
 
     Raises
     ------
-    OutOfMemoryError
-        The system refuses the memory, or the limit is reached.
+    OutOfMemoryError, ValueError
+        As from `pinned_empty`.
 
     Notes
     -----
@@ -66,27 +74,43 @@ def pinned_full(
     >>> cu.pinned_full(3, 7)
     array([7, 7, 7])
     """
-    array = pinned_empty(shape, np.asarray(fill_value).dtype if dtype is None else dtype, order)
+    array = pinned_empty(
+        shape, np.asarray(fill_value).dtype if dtype is None else dtype, order, numa=numa
+    )
     np.copyto(array, fill_value, casting="unsafe")
     return array
 
 
 @overload
 def pinned_empty_like(
-    prototype: NDArray[ScalarT], dtype: None = None, order: Literal["C", "F", "K", "A"] = "K"
+    prototype: NDArray[ScalarT],
+    dtype: None = None,
+    order: Literal["C", "F", "K", "A"] = "K",
+    *,
+    numa: NumaLike = "policy",
 ) -> NDArray[ScalarT]: ...
 @overload
 def pinned_empty_like(
     prototype: ArrayLike,
     dtype: type[ScalarT] | np.dtype[ScalarT],
     order: Literal["C", "F", "K", "A"] = "K",
+    *,
+    numa: NumaLike = "policy",
 ) -> NDArray[ScalarT]: ...
 @overload
 def pinned_empty_like(
-    prototype: ArrayLike, dtype: DTypeLike | None = None, order: Literal["C", "F", "K", "A"] = "K"
+    prototype: ArrayLike,
+    dtype: DTypeLike | None = None,
+    order: Literal["C", "F", "K", "A"] = "K",
+    *,
+    numa: NumaLike = "policy",
 ) -> NDArray[Any]: ...
 def pinned_empty_like(
-    prototype: ArrayLike, dtype: DTypeLike | None = None, order: Literal["C", "F", "K", "A"] = "K"
+    prototype: ArrayLike,
+    dtype: DTypeLike | None = None,
+    order: Literal["C", "F", "K", "A"] = "K",
+    *,
+    numa: NumaLike = "policy",
 ) -> NDArray[Any]:
     """Return a new ndarray in page-locked memory, shaped like another array.
 
@@ -98,6 +122,8 @@ def pinned_empty_like(
         Type of an item.
     order : {'C', 'F', 'A', 'K'}, optional
         Order of the items in memory, as for `numpy.empty_like`.
+    numa : {'policy', 'device'}, int or None, optional
+        NUMA node of the memory, as for `pinned_empty`.
 
     Returns
     -------
@@ -106,8 +132,8 @@ def pinned_empty_like(
 
     Raises
     ------
-    OutOfMemoryError
-        The system refuses the memory, or the limit is reached.
+    OutOfMemoryError, ValueError
+        As from `pinned_empty`.
 
     Notes
     -----
@@ -125,28 +151,42 @@ def pinned_empty_like(
         dense = source.flags.c_contiguous or source.flags.f_contiguous
         if order in ("K", "k") and not dense:  # the longest stride first, as NumPy does it
             axes = sorted(range(source.ndim), key=lambda axis: -abs(source.strides[axis]))
-            array = pinned_empty([source.shape[axis] for axis in axes], dtype)
+            array = pinned_empty([source.shape[axis] for axis in axes], dtype, numa=numa)
             return np.transpose(array, [axes.index(axis) for axis in range(source.ndim)])
         order = "F" if source.flags.fnc else "C"
-    return pinned_empty(source.shape, dtype, cast("Literal['C', 'F']", order))
+    return pinned_empty(source.shape, dtype, cast("Literal['C', 'F']", order), numa=numa)
 
 
 @overload
 def pinned_array(
-    object: NDArray[ScalarT], dtype: None = None, order: Literal["C", "F", "K", "A"] = "K"
+    object: NDArray[ScalarT],
+    dtype: None = None,
+    order: Literal["C", "F", "K", "A"] = "K",
+    *,
+    numa: NumaLike = "policy",
 ) -> NDArray[ScalarT]: ...
 @overload
 def pinned_array(
     object: ArrayLike,
     dtype: type[ScalarT] | np.dtype[ScalarT],
     order: Literal["C", "F", "K", "A"] = "K",
+    *,
+    numa: NumaLike = "policy",
 ) -> NDArray[ScalarT]: ...
 @overload
 def pinned_array(
-    object: ArrayLike, dtype: DTypeLike | None = None, order: Literal["C", "F", "K", "A"] = "K"
+    object: ArrayLike,
+    dtype: DTypeLike | None = None,
+    order: Literal["C", "F", "K", "A"] = "K",
+    *,
+    numa: NumaLike = "policy",
 ) -> NDArray[Any]: ...
 def pinned_array(
-    object: ArrayLike, dtype: DTypeLike | None = None, order: Literal["C", "F", "K", "A"] = "K"
+    object: ArrayLike,
+    dtype: DTypeLike | None = None,
+    order: Literal["C", "F", "K", "A"] = "K",
+    *,
+    numa: NumaLike = "policy",
 ) -> NDArray[Any]:
     """Return a page-locked copy of an array.
 
@@ -158,6 +198,8 @@ def pinned_array(
         Type of an item. The default is that of `object`.
     order : {'C', 'F', 'A', 'K'}, optional
         Order of the items in memory, as for `numpy.array`.
+    numa : {'policy', 'device'}, int or None, optional
+        NUMA node of the memory, as for `pinned_empty`.
 
     Returns
     -------
@@ -166,8 +208,8 @@ def pinned_array(
 
     Raises
     ------
-    OutOfMemoryError
-        The system refuses the memory, or the limit is reached.
+    OutOfMemoryError, ValueError
+        As from `pinned_empty`.
 
     Notes
     -----
@@ -180,6 +222,6 @@ def pinned_array(
     """
     source = np.asarray(object, dtype)
     same = isinstance(object, np.ndarray) and object.shape == source.shape
-    array = pinned_empty_like(object if same else source, source.dtype, order)
+    array = pinned_empty_like(object if same else source, source.dtype, order, numa=numa)
     np.copyto(array, source)
     return array

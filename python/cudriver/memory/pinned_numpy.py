@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 import sys
 from typing import TYPE_CHECKING, Self, final
 
 from cudriver import _core
+from cudriver.memory.numbers import number
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,15 +49,9 @@ class pinned_numpy:
     _min_bytes: int
 
     def __new__(cls, *, min_bytes: int = 65536) -> Self:
-        try:
-            number = operator.index(min_bytes)
-        except TypeError:
-            kind = type(min_bytes).__name__
-            raise TypeError(f"min_bytes is a number of bytes, not {kind}") from None
-        if not 0 <= number <= sys.maxsize:
-            raise ValueError(f"min_bytes is a number of bytes, not {number}")
+        least = number("min_bytes is a number of bytes", min_bytes, sys.maxsize)
         self = super().__new__(cls)
-        self._handler, self._min_bytes = None, number
+        self._handler, self._min_bytes = None, least
         return self
 
     def __enter__(self) -> Self:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import copy
 import math
 import mmap
@@ -15,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, final, o
 import numpy as np
 
 from cudriver import _core
-from cudriver.memory import waiting
+from cudriver.memory import numa as numa_nodes
+from cudriver.memory import refusals, waiting
 from cudriver.memory.failures import OUT_OF_MEMORY, failure
 from cudriver.memory.pool import host_memory_stats
 from cudriver.memory.room import host_room
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import DTypeLike, NDArray
 
-    from cudriver.typing import HostArray, HostArrayT, ScalarT, ShapeLike
+    from cudriver.typing import HostArray, HostArrayT, NumaLike, ScalarT, ShapeLike
 
 #: Bytes of one registration. While the driver makes it, every copy of the process waits.
 STEP = 64 << 20
@@ -102,6 +102,9 @@ class _Memory:
         self.bytes = whole[skip : skip + nbytes]
         self.owner: _Owner | None = None
         self.__array_interface__ = self.bytes.__array_interface__
+
+    def place(self, node: int) -> None:
+        _core._place(self.__array_interface__["data"][0], self.bytes.nbytes, node)
 
 
 @final
@@ -288,19 +291,31 @@ def pinned_empty_async(
     shape: ShapeLike,
     dtype: type[float] | Literal["float64"] = "float64",
     order: Literal["C", "F"] = "C",
+    *,
+    numa: NumaLike = "policy",
 ) -> Pinning[NDArray[np.float64]]: ...
 @overload
 def pinned_empty_async(
     shape: ShapeLike,
     dtype: type[ScalarT] | np.dtype[ScalarT],
     order: Literal["C", "F"] = "C",
+    *,
+    numa: NumaLike = "policy",
 ) -> Pinning[NDArray[ScalarT]]: ...
 @overload
 def pinned_empty_async(
-    shape: ShapeLike, dtype: DTypeLike, order: Literal["C", "F"] = "C"
+    shape: ShapeLike,
+    dtype: DTypeLike,
+    order: Literal["C", "F"] = "C",
+    *,
+    numa: NumaLike = "policy",
 ) -> Pinning[NDArray[Any]]: ...
 def pinned_empty_async(
-    shape: ShapeLike, dtype: DTypeLike = "float64", order: Literal["C", "F"] = "C"
+    shape: ShapeLike,
+    dtype: DTypeLike = "float64",
+    order: Literal["C", "F"] = "C",
+    *,
+    numa: NumaLike = "policy",
 ) -> Pinning[NDArray[Any]]:
     """Return a new ndarray at once, whose memory becomes page-locked meanwhile.
 
@@ -312,6 +327,8 @@ def pinned_empty_async(
         Type of an item.
     order : {'C', 'F'}, optional
         Order of the items in memory.
+    numa : {'policy', 'device'}, int or None, optional
+        NUMA node of the memory, as for `pinned_empty`.
 
     Returns
     -------
@@ -324,6 +341,8 @@ def pinned_empty_async(
     ------
     OutOfMemoryError
         The system refuses the memory, or the limit is reached.
+    ValueError
+        There is no such NUMA node, or this process may not use it.
     DriverNotFoundError
         No driver library could be opened.
 
@@ -348,7 +367,10 @@ def pinned_empty_async(
         raise TypeError(f"dtype {kind} holds Python objects: they cannot be page-locked")
     if order not in ("C", "F"):
         raise ValueError(f"order is 'C' or 'F', not {order!r}")
+    node = numa_nodes.node_of(numa)
+    _core.init()
     memory = _map(math.prod(lengths) * kind.itemsize)
+    memory.place(numa_nodes.now(node))
     array = np.ndarray(lengths, kind, np.asarray(memory), order=order)
     memory.owner = _Owner(_Work(memory.bytes))
     return _begin(array, memory.owner, True)
@@ -356,15 +378,10 @@ def pinned_empty_async(
 
 def _lengths(shape: ShapeLike) -> tuple[int, ...]:
     try:
-        with contextlib.suppress(TypeError):
-            return _checked((operator.index(shape),))  # type: ignore[arg-type]
-        return _checked(tuple(operator.index(length) for length in shape))  # type: ignore[union-attr]
+        lengths = tuple(map(operator.index, shape if np.iterable(shape) else (shape,)))
     except TypeError:
         raise TypeError(f"shape is an integer or a sequence of integers, not {shape!r}") from None
-
-
-def _checked(lengths: tuple[int, ...]) -> tuple[int, ...]:
-    if any(length < 0 for length in lengths):
+    if min(lengths, default=0) < 0:
         raise ValueError(f"the lengths of a shape must be at least 0, not {lengths}")
     return lengths
 
@@ -373,11 +390,10 @@ def _map(nbytes: int) -> _Memory:
     """Map new memory; OutOfMemoryError where the machine or a limit has too little."""
     stats = host_memory_stats()
     room, held = host_room(), stats.registered_bytes + stats.pinned_bytes
-    why = ""
     if stats.limit_bytes is not None and held + nbytes > stats.limit_bytes:
-        why = f", under set_host_memory_limit({stats.limit_bytes})"
+        why = refusals.under_limit(stats.limit_bytes)
     elif nbytes > room:
-        why = f"; the machine's memory and this process's cgroups leave {room} bytes"
+        why = refusals.room_left(room)
     else:
         try:
             return _Memory(nbytes)

@@ -1,11 +1,19 @@
-"""The state of the pool of page-locked memory."""
+"""The pool of page-locked memory: its state and limits; where devices see such memory."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cudriver import _core
+from cudriver.errors import CudaError
+from cudriver.memory.asking import ask
+from cudriver.memory.failures import INVALID_VALUE
 from cudriver.memory.named import public
+from cudriver.memory.numa import lie
+from cudriver.memory.numbers import MOST, number
+
+if TYPE_CHECKING:
+    from cudriver.typing import HostArray
 
 
 @public
@@ -27,6 +35,9 @@ class HostMemoryStats(NamedTuple):
         page-locked.
     hits, misses : int
         Arrays that were served from free memory, and those for which memory had to be page-locked.
+    nodes : dict
+        Bytes of `registered_bytes` and `pinned_bytes` by the NUMA node in which they lie, from a
+        sample of their pages; under None those of which the system does not tell.
     """
 
     used_bytes: int
@@ -39,6 +50,7 @@ class HostMemoryStats(NamedTuple):
     pinned_bytes: int
     hits: int
     misses: int
+    nodes: dict[int | None, int]
 
 
 def host_memory_stats() -> HostMemoryStats:
@@ -51,7 +63,8 @@ def host_memory_stats() -> HostMemoryStats:
 
     Notes
     -----
-    Calls no CUDA function.
+    Calls no CUDA function. Where the machine has several NUMA nodes, the system is asked where
+    pages lie, at most 512 of each array or pin.
 
     Examples
     --------
@@ -59,4 +72,108 @@ def host_memory_stats() -> HostMemoryStats:
     >>> cu.host_memory_stats().used_bytes >= 1000
     True
     """
-    return HostMemoryStats(*_core._host_memory_stats())
+    counts = _core._host_memory_stats()
+    stats = HostMemoryStats._make((*counts, {}))
+    return stats._replace(nodes=lie(stats.registered_bytes + stats.pinned_bytes))
+
+
+def trim_host_memory(keep: int = 0) -> int:
+    """Return free page-locked memory of the pool to the system.
+
+    Parameters
+    ----------
+    keep : int, optional
+        Bytes of free memory that may stay in the pool.
+
+    Returns
+    -------
+    int
+        Bytes that were returned to the system.
+
+    Raises
+    ------
+    CudaError
+        The driver cannot unlock the memory.
+
+    Notes
+    -----
+    Uses ``cuMemHostUnregister``. Page-locked memory keeps the primary context alive
+    that it is registered in; without any, that context may go.
+
+    Examples
+    --------
+    >>> array = cu.pinned_empty(1000, np.uint8)
+    >>> del array
+    >>> cu.trim_host_memory() >= 1000
+    True
+    >>> cu.host_memory_stats().pooled_bytes
+    0
+    """
+    return _core._trim(number("keep is a number of bytes", keep))
+
+
+def set_host_memory_limit(bytes: int | None, /) -> None:
+    """Limit how much memory the pool page-locks.
+
+    Parameters
+    ----------
+    bytes : int or None
+        The most bytes, used and free together; None for no limit.
+
+    Notes
+    -----
+    Calls no CUDA function. Beyond the limit there is an OutOfMemoryError; in
+    `pinned_numpy`, ordinary memory.
+
+    Examples
+    --------
+    >>> cu.set_host_memory_limit(1 << 30)
+    >>> cu.host_memory_stats().limit_bytes
+    1073741824
+    >>> cu.set_host_memory_limit(None)
+    """
+    most = MOST if bytes is None else number("a limit is a number of bytes or None", bytes)
+    _core._set_limit(most)
+
+
+def mapped_pointer(array: HostArray, /) -> int:
+    """Return the device address of an array in page-locked memory.
+
+    Parameters
+    ----------
+    array : numpy.ndarray, or what else has host memory
+        For example of `pinned_empty`.
+
+    Returns
+    -------
+    int
+        The address of the first item (``CUdeviceptr``), in the current context.
+
+    Raises
+    ------
+    ValueError
+        The memory is not page-locked.
+
+    Notes
+    -----
+    Uses ``cuMemHostGetDevicePointer``.
+
+    Examples
+    --------
+    >>> array = cu.pinned_empty(10)
+    >>> cu.mapped_pointer(array[1:]) - cu.mapped_pointer(array)
+    8
+    """
+    low, first, nbytes = _core._host_range(array)
+    try:
+        address: int = ask(
+            _core._context_for_use(None), "cuMemHostGetDevicePointer_v2", f"{low:#x}", "Q", low, 0
+        )
+    except CudaError as error:
+        if error.code != INVALID_VALUE:
+            raise
+        raise ValueError(
+            f"{nbytes} bytes at {low:#x} are not page-locked: make the array with pinned_empty, or "
+            "pin() it"
+        ) from None
+    return address + first - low

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from functools import lru_cache
-from pathlib import Path
 from typing import NamedTuple
 
 RESERVE = 64 << 20  # bytes for the rest of the process, and for what copies page-lock
@@ -86,25 +85,25 @@ def groups(root: str, cgroup: str) -> list[tuple[str, Version]]:
             continue
         if version.controller in ("", *kind[2].split(",")) and version.controller in own:
             folders = visible(own[version.controller], words[3], f"{root}{words[4]}")
-            found += [(str(folder), version) for folder in folders]
+            found += [(folder, version) for folder in folders]
     return found
 
 
-def visible(group: str, top: str, point: str) -> Iterator[Path]:
+def visible(group: str, top: str, point: str) -> Iterator[str]:
     """The folders of a group and its parents, where a mount shows group `top` at `point`.
 
     In a cgroup namespace the process's own group may read "/", and one outside the namespace begins
     with "/..": then the mount shows the process's group at `point`.
     """
-    above, folder = top.rstrip("/"), Path(point)
+    above, folder = top.rstrip("/"), point
     if not group.startswith("/.."):
         if group.startswith(f"{above}/"):
-            folder = Path(point + group[len(above) :])
+            folder = (point + group[len(above) :]).rstrip("/")
         elif group not in (top, "/"):
             return  # the mount shows another group
     yield folder
-    while folder != Path(point):
-        folder = folder.parent
+    while len(folder) > len(point):
+        folder = folder.rpartition("/")[0]
         yield folder
 
 

@@ -62,7 +62,8 @@ def copy_many(
     >>> there[2].to_numpy()
     array([2, 2, 2, 2])
     """
-    return _core._copy_many(destinations, sources, stream, False)
+    made: Transfer = _core._copy_many(destinations, sources, stream, False, False)
+    return made
 
 
 def copy_rows(
@@ -111,6 +112,8 @@ def copy_rows(
     of 256 threads read or write the host's memory over the bus, at the bus's rate
     for rows of 4 KiB and more. Meanwhile other kernels have the rest of the
     multiprocessors. Longer rows are copied by the driver, which uses none.
+    ``explain_copy(destination, source, rows=rows, source_rows=source_rows)`` says
+    which way a call would take.
     Dense rows of pageable memory are staged together, and the same kernel puts them in
     place; others are copied one by one, as by `copy_async`. An array of ``int64`` as
     indices costs least. Uses ``cuLaunchKernel`` and ``cuMemcpyHtoDAsync`` or
@@ -126,15 +129,19 @@ def copy_rows(
            [0, 0],
            [2, 3]])
     """
-    done = _core._copy_rows(destination, rows, source, source_rows, stream)
+    made: Transfer = queue(destination, rows, source, source_rows, stream, False)
+    return made
+
+
+def queue(there: Any, rows: Any, origin: Any, source_rows: Any, stream: Any, explain: bool) -> Any:
+    """For `copy_rows` and its plan: a Transfer, or what the core tells of the copies."""
+    done = _core._copy_rows(there, rows, origin, source_rows, stream, explain)
     if not isinstance(done, tuple):
         return done
     at, source_at, apart = done
-    there: Any = destination
-    origin: Any = source
     to = [there[i : i + 1] for i in at.tolist()]
     of = [origin[i : i + 1] for i in source_at.tolist()]
-    return _core._copy_many(to, of, stream, apart)
+    return _core._copy_many(to, of, stream, apart, explain)
 
 
 def _index(rows: ArrayLike, name: str) -> NDArray[np.int64]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from cudriver import _core
 from cudriver.memory import shared_files
+from cudriver.memory.numa import node_of, now
 from cudriver.memory.pinning import _lengths
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import DTypeLike, NDArray
 
-    from cudriver.typing import ScalarT, ShapeLike
+    from cudriver.typing import NumaLike, ScalarT, ShapeLike
 
 _lock = threading.Lock()  # of every SharedMemory's state; short
 os.register_at_fork(
@@ -48,7 +49,7 @@ class _Mapping:
             memory.madvise(mmap.MADV_HUGEPAGE)
         self.read_only = read_only
         self.bytes = np.frombuffer(memory, np.uint8)
-        self.pin: _core.pin | None = None  # it holds the bytes, so it ends before them
+        self.pin: _core.PageLock | None = None  # it holds the bytes, so it ends before them
 
 
 class _Lease:
@@ -80,6 +81,9 @@ class SharedMemory:
         shared memory.
     read_only : bool, optional
         Map an existing region for reading.
+    numa : {'policy', 'device'}, int or None, optional
+        NUMA node of a new region, as for `pinned_empty`. Without `pin`, the policy is
+        followed only once CUDA is in use.
 
     Raises
     ------
@@ -133,6 +137,7 @@ class SharedMemory:
         pin: bool = True,
         huge: bool = False,
         read_only: bool = False,
+        numa: NumaLike = "policy",
     ) -> None:
         if name is not None:
             name = shared_files.check_name(name)
@@ -145,8 +150,10 @@ class SharedMemory:
             path = name and shared_files.path_of(name)
             if path and os.path.lexists(path):
                 raise shared_files.exists(path)
-            self._make(name, True, size, pin, huge)
+            self._make(name, True, size, pin, huge, numa)
             return
+        if numa != "policy":
+            raise ValueError("numa is for a new region: an existing one lies where it lies")
         if name is None:
             raise ValueError("SharedMemory() needs the name of a region, or create=True and a size")
         file = shared_files.attach(name, read_only)
@@ -160,16 +167,16 @@ class SharedMemory:
             self.pin()
 
     @staticmethod
-    def anonymous(size: int, *, pin: bool = True, huge: bool = False) -> SharedMemory:
+    def anonymous(
+        size: int, *, pin: bool = True, huge: bool = False, numa: NumaLike = "policy"
+    ) -> SharedMemory:
         """Make a region without a name, which the system frees with its last process.
 
         Parameters
         ----------
         size : int
             Bytes.
-        pin : bool, optional
-            As for a region with a name.
-        huge : bool, optional
+        pin, huge, numa : optional
             As for a region with a name.
 
         Returns
@@ -199,16 +206,19 @@ class SharedMemory:
         1048576
         """
         self = SharedMemory.__new__(SharedMemory)
-        self._make(None, False, operator.index(size), pin, huge)
+        self._make(None, False, operator.index(size), pin, huge, numa)
         return self
 
-    def _make(self, name: str | None, named: bool, size: int, pin: bool, huge: bool) -> None:
+    def _make(
+        self, name: str | None, named: bool, size: int, pin: bool, huge: bool, numa: NumaLike
+    ) -> None:
         self._name = None
         if size <= 0:
             raise ValueError(f"the size of a new region is a positive number of bytes, not {size}")
+        node = node_of(numa)
         if pin:
             _core.init()  # before any memory is taken
-        file = shared_files.make(size, named, huge)
+        file = shared_files.make(size, named, huge, now(node))
         try:
             self._open(file, name, False)
             if pin:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import os
 import secrets
 import stat
 from pathlib import Path
 
+import numpy as np
+
+from cudriver import _core
 from cudriver.errors import CudaError
 from cudriver.memory.failures import OUT_OF_MEMORY, failure
+from cudriver.memory.refusals import room_left
 from cudriver.memory.room import host_room, numbers, text
 
 SHM = "/dev/shm"  # where shm_open() and multiprocessing.shared_memory look
@@ -49,13 +54,16 @@ def attach(name: str, read_only: bool) -> int:
     return file
 
 
-def make(size: int, named: bool, huge: bool) -> int:
-    """A file without a name, whose memory is reserved: it cannot run out later."""
+def make(size: int, named: bool, huge: bool, node: int) -> int:
+    """A file without a name, whose memory is reserved: it cannot run out later. `node`: the NUMA
+    node of the memory, as the core has it."""
     size, folder = (rounded(size, named), huge_folder(named)) if huge else (size, SHM)
     check_room(size, None if huge or not named else folder)
     file = new_file(folder, named, huge)
     try:
         os.ftruncate(file, size)
+        if node >= 0:
+            place(file, size, node)
         # A mapping reserves huge pages. Others: H200, 11 GB/s, and touching by threads follows at
         # 27; without, 14 threads that touch them reach 5.
         for begin in range(0, 0 if huge else size, PIECE):
@@ -69,6 +77,13 @@ def make(size: int, named: bool, huge: bool) -> int:
         os.close(file)
         raise
     return file
+
+
+def place(file: int, size: int, node: int) -> None:
+    """Let the file's memory come from a node, whoever touches it: the file keeps that."""
+    with mmap.mmap(file, size) as memory:
+        address = np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
+        _core._place(address, size, node)
 
 
 def new_file(folder: str, named: bool, huge: bool) -> int:
@@ -109,9 +124,7 @@ def check_room(size: int, folder: str | None) -> None:
     """OutOfMemoryError where the machine, a cgroup or the file system has too little."""
     room = host_room()
     if size > room:
-        raise refusal(
-            f"{size} bytes; the machine's memory and this process's cgroups leave {room} bytes"
-        )
+        raise refusal(f"{size} bytes{room_left(room)}")
     if folder is not None:
         about = os.statvfs(folder)
         free = about.f_bavail * about.f_frsize

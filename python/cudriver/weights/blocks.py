@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cudriver._core import DeviceArray, Stream, _views, from_dlpack
-from cudriver.weights.reading import Piece
-from cudriver.weights.safetensors_format import TYPES, Tensor, numpy_type
+from cudriver.weights.reading import RUN
+from cudriver.weights.safetensors_format import Tensor, numpy_type
 from cudriver.weights.source import Source, shown
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from cudriver.typing import StreamLike
 
     Kind = tuple[tuple[int, ...], str]  # a shape, and NumPy's or PyTorch's name of a dtype
@@ -25,47 +27,48 @@ ALIGNMENT = 256  # bytes: as the driver aligns what it allocates
 class Block:
     """Tensors of a file that share an allocation, each at a multiple of ALIGNMENT.
 
-    What lies in the allocation as in the file is read as one piece, whatever it has of tensors.
+    alone: each has an allocation of its own instead.
     """
 
-    def __init__(self, source: Source, tensors: list[Tensor]) -> None:
+    def __init__(self, source: Source, tensors: list[Tensor], alone: bool = False) -> None:
         self.source = source
-        self.tensors = tensors
-        self.places: list[int] = []
-        self.runs: list[list[int]] = []  # where in the file; where in the memory, and to where
-        self.rows: list[tuple[Tensor, int]] = []  # cuts whose bytes lie apart
-        end, shift = 0, None  # how far the bytes of the last run move
-        for tensor in tensors:
-            _, _, _, begin, nbytes, _, pitch = tensor
-            self.places.append(end)
-            if pitch:
-                self.rows.append((tensor, end))
-                shift = None
-            elif begin - end == shift:
-                self.runs[-1][2] = end + nbytes
-            else:
-                self.runs.append([begin, end, end + nbytes])
-                shift = begin - end
-            end += -(-nbytes // ALIGNMENT) * ALIGNMENT
-        self.nbytes: int = end
-
-    def pieces(self, memory: DeviceArray) -> Iterator[Piece]:
-        """What fills the memory, an array of bytes."""
-        for begin, first, last in self.runs:
-            yield Piece(self.source, begin, memory[first:last])
-        for tensor, first in self.rows:
-            target = memory[first : first + tensor.nbytes]
-            yield Piece(self.source, tensor.begin, target, tensor.row, tensor.pitch)
+        self.names: list[str] = [name for name, _, _ in tensors]
+        self.kinds: list[tuple[tuple[int, ...], str]] = [kind.array for _, kind, _ in tensors]
+        extents = [kind.extent for _, kind, _ in tensors]
+        nbytes, row, pitch = np.array(extents, np.int64).reshape(-1, 3).T
+        room = nbytes if alone else -(-nbytes // ALIGNMENT) * ALIGNMENT
+        begin = room.cumsum() - room
+        self.nbytes: int = int(room.sum())
+        self.places: list[int] = begin.tolist()
+        runs = np.zeros(len(tensors), RUN)
+        runs["offset"] = [offset for _, _, offset in tensors]
+        runs["begin"], runs["bytes"], runs["row"], runs["pitch"] = begin, nbytes, row, pitch
+        if alone:
+            runs["array"] = range(len(tensors))
+        else:
+            runs["device"] = begin
+            runs = merged(runs)
+        self.runs = runs
 
     def arrays(self, views: Views) -> Iterator[tuple[str, Any]]:
         """The tensors by name."""
-        made = views(self.places, [tensor.kind() for tensor in self.tensors])
-        return zip([tensor.name for tensor in self.tensors], made, strict=True)
+        return zip(self.names, views(self.places, self.kinds), strict=True)
+
+
+def merged(runs: NDArray[np.void]) -> NDArray[np.void]:
+    """Makes one run of those that lie in the memory as in the file, whatever it has of tensors."""
+    shift, apart = runs["offset"] - runs["begin"], runs["pitch"] > 0
+    other = (shift[1:] != shift[:-1]) | apart[1:] | apart[:-1]
+    first = np.flatnonzero(np.append(np.ones(min(runs.size, 1), bool), other))
+    ends = runs["begin"] + runs["bytes"]
+    found = runs[first]
+    found["bytes"] = np.maximum.reduceat(ends, first) - found["begin"]
+    return found
 
 
 def dtypes_of(tensors: Iterable[Tensor]) -> set[str]:
     """The names of the arrays' dtypes."""
-    return {TYPES[dtype][1] or "uint8" for dtype in {tensor.dtype for tensor in tensors}}
+    return {name for _, name in {kind.array for _, kind, _ in tensors}}
 
 
 class NumpysTypes:
@@ -77,11 +80,6 @@ class NumpysTypes:
     def require(self, names: set[str]) -> None:
         """ImportError if a dtype is missing."""
         self.types.update({name: numpy_type(name) for name in names - self.types.keys()})
-
-    def kind(self, tensor: Tensor) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        """The shape and dtype of a tensor's array."""
-        shape, name = tensor.kind()
-        return shape, self.types[name]
 
     def views(self, memory: DeviceArray) -> Views:
         types = self.types
@@ -113,10 +111,6 @@ class TorchsTypes:
         flat = self.torch.empty(nbytes, dtype=self.torch.uint8, device=f"cuda:{ordinal}")
         Stream.from_handle(stream).wait(cuda.current_stream(ordinal))  # it may be used there yet
         return from_dlpack(flat), self.views(flat)
-
-    def follow(self, ordinal: int, stream: StreamLike) -> None:
-        """Lets PyTorch's stream wait for what is queued."""
-        Stream.from_handle(self.torch.cuda.current_stream(ordinal)).wait(stream)
 
     def views(self, flat: Any) -> Views:
         typed: dict[str, Any] = {}

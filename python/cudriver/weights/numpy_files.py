@@ -10,6 +10,7 @@ import struct
 import zipfile
 from bisect import bisect_right
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from cudriver._core import DeviceArray, device_empty
-from cudriver.weights.reading import Piece, Reading, in_bytes, stream_of
+from cudriver.weights.reading import RUN, Reading
 from cudriver.weights.source import LENGTHS, Source, chosen, is_shape, shown
 
 if TYPE_CHECKING:
@@ -78,20 +79,23 @@ def loaded(
     source: Source, found: dict[str, Stored], device: DeviceLike | None, stream: StreamLike | None
 ) -> dict[str, DeviceArray]:
     """Reads arrays of a file into an allocation each."""
-    with stream_of(stream, device) as order:
+    with closing(Reading(stream, device)) as reading:
         memory = {
             name: device_empty(
                 each.shape[::-1] if each.fortran else each.shape,
                 each.dtype,
                 device=device,
-                stream=order,
+                stream=reading.order,
             )
             for name, each in found.items()
         }
-        pieces = [Piece(source, found[name].begin, in_bytes(memory[name])) for name in found]
-        with Reading(order) as reading:
-            reading.add(pieces)
-            reading.finish()
+        runs = np.zeros(len(found), RUN)
+        runs["offset"] = [each.begin for each in found.values()]
+        runs["bytes"] = [each.nbytes for each in found.values()]
+        runs["begin"] = runs["bytes"].cumsum() - runs["bytes"]
+        runs["array"] = range(len(found))
+        reading.add(source, [*memory.values()], runs, int(runs["bytes"].sum()))
+        reading.finish()
     return {name: array.T if found[name].fortran else array for name, array in memory.items()}
 
 
@@ -110,7 +114,8 @@ def load_npy(
     device : int, str or Device, optional
         Where to load to, as for `device_empty`.
     stream : Stream, optional
-        The stream in whose order the array is filled. Without one it is filled on return.
+        The stream in whose order memory is allocated, and whose earlier work is waited for. The
+        array is filled on return, with or without one.
 
     Returns
     -------
@@ -135,7 +140,7 @@ def load_npy(
     >>> cu.load_npy("three.npy").to_numpy()
     array([0, 1, 2])
     """
-    with Source(path) as source:
+    with closing(Source(path)) as source:
         found = {"": stored(source, 0, source.nbytes, source.path)}
         return loaded(source, found, device, stream)[""]
 
@@ -223,7 +228,8 @@ def load_npz(
     names : iterable of str, optional
         The arrays to load. The default is all.
     stream : Stream, optional
-        The stream in whose order the arrays are filled. Without one they are filled on return.
+        The stream in whose order memory is allocated, and whose earlier work is waited for. The
+        arrays are filled on return, with or without one.
 
     Returns
     -------
@@ -248,7 +254,7 @@ def load_npz(
     >>> sorted(cu.load_npz("two.npz", names=["b"]))
     ['b']
     """
-    with Source(path) as source:
+    with closing(Source(path)) as source:
         members, begins = directory(source)
         wanted = chosen(source.path, members, names)
         found = {

@@ -5,35 +5,37 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass
-from itertools import chain
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
 from cudriver._core import DeviceArray, device_empty
 from cudriver.weights.blocks import Block, NumpysTypes, TorchsTypes, dtypes_of, types_of
-from cudriver.weights.reading import Batch, Piece, Reading, in_bytes, stream_of
+from cudriver.weights.reading import Reading
 from cudriver.weights.safetensors_format import Tensor, header, shards
 from cudriver.weights.source import Source, chosen, shown
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+    from typing import TypedDict, Unpack
+
     from cudriver.typing import DeviceLike, StreamLike
     from cudriver.weights.blocks import Views
 
     Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
     Slices = Mapping[str, slice | tuple[slice, ...]]
 
+    class Options(TypedDict, total=False):
+        """What both functions take by keyword, whatever the framework."""
+
+        device: DeviceLike | None
+        names: Iterable[str] | None
+        slices: Slices | None
+        stream: StreamLike | None
+
+
 GROUP = 1 << 30  # bytes that iter_safetensors() reads at once, at least
-
-
-@dataclass(frozen=True)
-class File:
-    """An open file, and what to load from it, in the order of its bytes."""
-
-    source: Source
-    tensors: list[Tensor]
 
 
 def headers(
@@ -43,15 +45,15 @@ def headers(
     sources = []
     for path in paths:
         for file, listed in shards(os.fspath(path)).items():
-            sources.append((opened.enter_context(Source(file)), listed))
+            sources.append((opened.enter_context(closing(Source(file))), listed))
     owners: dict[str, Source] = {}
     for source, listed in sources:
         tensors = header(source)
-        names = {tensor.name for tensor in tensors}
+        names = {tensor[0] for tensor in tensors}
         if listed is not None:
             chosen(source.path, names, listed)
             if len(listed) < len(names):
-                tensors = [tensor for tensor in tensors if tensor.name in listed]
+                tensors = [tensor for tensor in tensors if tensor[0] in listed]
                 names = listed
         if not names.isdisjoint(owners):
             twice = next(name for name in owners if name in names)
@@ -64,30 +66,49 @@ def headers(
 
 
 def files_of(
-    path: Paths, names: Iterable[str] | None, slices: Slices | None, opened: ExitStack
-) -> list[File]:
-    """The files, whose headers are checked, with what was asked for of them."""
+    path: Paths,
+    names: Iterable[str] | None,
+    slices: Slices | None,
+    types: NumpysTypes | TorchsTypes,
+    opened: ExitStack,
+) -> Iterator[tuple[Source, list[Tensor]]]:
+    """The files, and what was asked for of each, in the order of its bytes.
+
+    A header is checked when its file is reached; where names or slices are given, all are at first.
+    So are the types.
+    """
     paths = [path] if isinstance(path, (str, bytes, os.PathLike)) else [*path]
     if slices is not None and not isinstance(slices, Mapping):
         raise TypeError(f"slices is {shown(slices)}; a dict of names and slices is needed")
-    found = [*headers(paths, opened)]
+    files = headers(paths, opened)
     if names is None and not slices:
-        return [File(source, tensors) for source, tensors in found]
+        return required(types, files)
+    found, cuts = [*files], slices or {}
     where = ", ".join(os.fspath(each) for each in paths[:2]) + ", ..." * (len(paths) > 2)
-    wanted = chosen(where, (tensor.name for _, tensors in found for tensor in tensors), names)
-    cuts = slices or {}
+    wanted = chosen(where, (name for _, tensors in found for name, _, _ in tensors), names)
     chosen(where, wanted, cuts)
-    return [
-        File(
-            source,
-            [
-                tensor.cut(cuts[tensor.name]) if tensor.name in cuts else tensor
-                for tensor in tensors
-                if tensor.name in wanted
-            ],
-        )
-        for source, tensors in found
-    ]
+    parts = [(source, cut(tensors, wanted, cuts)) for source, tensors in found]
+    return iter([*required(types, parts)])
+
+
+def required(
+    types: NumpysTypes | TorchsTypes, files: Iterable[tuple[Source, list[Tensor]]]
+) -> Iterator[tuple[Source, list[Tensor]]]:
+    for source, tensors in files:
+        types.require(dtypes_of(tensors))
+        yield source, tensors
+
+
+def cut(tensors: Iterable[Tensor], wanted: set[str], slices: Slices) -> list[Tensor]:
+    """The parts to load."""
+    parts = []
+    for name, kind, begin in tensors:
+        if name in slices:
+            kind, skipped = kind.cut(name, slices[name])
+            parts.append((name, kind, begin + skipped))
+        elif name in wanted:
+            parts.append((name, kind, begin))
+    return parts
 
 
 # ---- loading -------------------------------------------------------------------------------------
@@ -95,23 +116,11 @@ def files_of(
 
 @overload
 def load_safetensors(
-    path: Paths,
-    *,
-    device: DeviceLike | None = None,
-    names: Iterable[str] | None = None,
-    slices: Slices | None = None,
-    framework: None = None,
-    stream: StreamLike | None = None,
+    path: Paths, *, framework: None = None, **options: Unpack[Options]
 ) -> dict[str, DeviceArray]: ...
 @overload
 def load_safetensors(
-    path: Paths,
-    *,
-    device: DeviceLike | None = None,
-    names: Iterable[str] | None = None,
-    slices: Slices | None = None,
-    framework: Literal["torch"],
-    stream: StreamLike | None = None,
+    path: Paths, *, framework: Literal["torch"], **options: Unpack[Options]
 ) -> dict[str, Any]: ...
 def load_safetensors(
     path: Paths,
@@ -139,7 +148,8 @@ def load_safetensors(
     framework : None or 'torch', optional
         With ``'torch'``, the arrays come as tensors of PyTorch's, in memory of its allocator.
     stream : Stream, optional
-        The stream in whose order the arrays are filled. Without one they are filled on return.
+        The stream in whose order memory is allocated, and whose earlier work is waited for. The
+        arrays are filled on return, with or without one.
 
     Returns
     -------
@@ -160,9 +170,10 @@ def load_safetensors(
 
     Notes
     -----
-    Nothing is allocated before the headers are checked against the files. Types of 4 and 6 bits
-    come as bytes (uint8), packed as in the file. PyTorch, CuPy and JAX take the arrays by
-    ``from_dlpack`` without a copy; for PyTorch, `framework` does that faster for many tensors.
+    Memory for a file is allocated when its header has been checked against the file, and with
+    `names` or `slices` when all have been. Types of 4 and 6 bits come as bytes (uint8), packed as
+    in the file. PyTorch, CuPy and JAX take the arrays by ``from_dlpack`` without a copy; for
+    PyTorch, `framework` does that faster for many tensors.
 
     Examples
     --------
@@ -180,64 +191,62 @@ def load_safetensors(
     arrays: dict[str, Any] = {}
     views: list[tuple[Block, Views]] = []
     with ExitStack() as opened:
-        files = files_of(path, names, slices, opened)
-        types.require(dtypes_of(chain.from_iterable(file.tensors for file in files)))
-        with stream_of(stream, device) as order, Reading(order) as reading:
-            for file in files:
-                pieces: list[Piece] = []
-                for some in [[tensor] for tensor in file.tensors] if alone else [file.tensors]:
-                    block = Block(file.source, some)
-                    if alone and isinstance(types, NumpysTypes):
-                        kind = types.kind(some[0])
-                        memory = device_empty(*kind, device=device, stream=order)
-                        arrays[some[0].name] = memory
-                    else:
-                        memory, over = memory_for(block, types, device, order)
-                        views.append((block, over))
-                    pieces += block.pieces(in_bytes(memory))
-                reading.add(pieces)
-            reading.finish()
-            # Not while the threads read: each of them would wait for the GIL between two reads.
-            for block, over in views:
-                arrays.update(block.arrays(over))
-            if stream is not None and isinstance(types, TorchsTypes):
-                types.follow(ordinal_of(device, order), order)
+        files = files_of(path, names, slices, types, opened)
+        reading = opened.enter_context(closing(Reading(stream, device)))
+        for source, tensors in files:
+            block = Block(source, tensors, alone)
+            if alone:
+                sizes = block.runs["bytes"].tolist()
+                made = [
+                    array_for(kind, nbytes, types, device, reading)
+                    for kind, nbytes in zip(block.kinds, sizes, strict=True)
+                ]
+                arrays.update(zip(block.names, (array for _, array in made), strict=True))
+                memory = [each for each, _ in made]
+            else:
+                whole, over = memory_for(block.nbytes, types, device, reading)
+                views.append((block, over))
+                memory = [whole]
+            reading.add(source, memory, block.runs, block.nbytes)
+        for block, over in views:
+            arrays.update(block.arrays(over))
+        reading.finish()
     return arrays
 
 
-def ordinal_of(device: DeviceLike | None, stream: StreamLike) -> int:
-    return device_empty(0, np.uint8, device=device, stream=stream).device.ordinal
-
-
 def memory_for(
-    block: Block, types: NumpysTypes | TorchsTypes, device: DeviceLike | None, stream: StreamLike
+    nbytes: int, types: NumpysTypes | TorchsTypes, device: DeviceLike | None, reading: Reading
 ) -> tuple[DeviceArray, Views]:
-    """The memory of a block, in bytes, and what makes its arrays."""
+    """Memory for several arrays, in bytes, and what makes these."""
     if isinstance(types, TorchsTypes):
-        return types.memory(block.nbytes, ordinal_of(device, stream), stream)
-    memory = device_empty(block.nbytes, np.uint8, device=device, stream=stream)
+        return types.memory(nbytes, reading.device.ordinal, reading.order)
+    memory = device_empty(nbytes, np.uint8, device=device, stream=reading.order)
     return memory, types.views(memory)
 
 
+def array_for(
+    kind: tuple[tuple[int, ...], str],
+    nbytes: int,
+    types: NumpysTypes | TorchsTypes,
+    device: DeviceLike | None,
+    reading: Reading,
+) -> tuple[DeviceArray, Any]:
+    """Memory for one array, and the array."""
+    if isinstance(types, TorchsTypes):
+        memory, views = memory_for(nbytes, types, device, reading)
+        return memory, views([0], [kind])[0]
+    shape, name = kind
+    array = device_empty(shape, types.types[name], device=device, stream=reading.order)
+    return array, array
+
+
 @overload
 def iter_safetensors(
-    path: Paths,
-    *,
-    device: DeviceLike | None = None,
-    names: Iterable[str] | None = None,
-    slices: Slices | None = None,
-    framework: None = None,
-    stream: StreamLike | None = None,
+    path: Paths, *, framework: None = None, **options: Unpack[Options]
 ) -> Iterator[tuple[str, DeviceArray]]: ...
 @overload
 def iter_safetensors(
-    path: Paths,
-    *,
-    device: DeviceLike | None = None,
-    names: Iterable[str] | None = None,
-    slices: Slices | None = None,
-    framework: Literal["torch"],
-    stream: StreamLike | None = None,
+    path: Paths, *, framework: Literal["torch"], **options: Unpack[Options]
 ) -> Iterator[tuple[str, Any]]: ...
 def iter_safetensors(
     path: Paths,
@@ -285,25 +294,22 @@ def iter_safetensors(
 
     types = types_of(framework)
     with ExitStack() as opened:
-        files = files_of(path, names, slices, opened)
-        types.require(dtypes_of(chain.from_iterable(file.tensors for file in files)))
-        waiting = [Block(file.source, some) for file in files for some in groups(file.tensors)]
-        order = opened.enter_context(stream_of(stream, device))
-        reading = opened.enter_context(Reading(order, landing=stream is None))
-        begun: deque[tuple[Block, Views, Batch]] = deque()
+        files = [*files_of(path, names, slices, types, opened)]
+        waiting = [Block(source, some) for source, tensors in files for some in groups(tensors)]
+        reading = opened.enter_context(closing(Reading(stream, device)))
+        begun: deque[tuple[Block, Views, Future[None]]] = deque()
         for i in range(-1, len(waiting)):
             if i + 1 < len(waiting):
                 block = waiting[i + 1]
-                memory, views = memory_for(block, types, device, order)
-                begun.append((block, views, reading.add([*block.pieces(memory)])))
+                memory, views = memory_for(block.nbytes, types, device, reading)
+                read = reading.add(block.source, [memory], block.runs, block.nbytes)
+                begun.append((block, views, read))
                 del memory, views
             if i >= 0:
-                block, views, batch = begun.popleft()
+                block, views, read = begun.popleft()
                 arrays = [*block.arrays(views)]
                 del views
-                reading.wait(batch)
-                if stream is not None and isinstance(types, TorchsTypes):
-                    types.follow(ordinal_of(device, order), order)
+                read.result()
                 arrays.reverse()
                 while arrays:
                     yield arrays.pop()
@@ -319,6 +325,6 @@ def groups(tensors: list[Tensor]) -> Iterator[list[Tensor]]:
             yield some
             some, nbytes = [], 0
         some.append(tensor)
-        nbytes += tensor.nbytes
+        nbytes += tensor[1].nbytes
     if some:
         yield some

@@ -12,9 +12,9 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from itertools import chain
-from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -61,68 +61,74 @@ TYPES = {
 }
 
 
-class Tensor(NamedTuple):
-    """A tensor of a file, or a cut of it.
+class Kind:
+    """What tensors of one dtype and shape share. Those of a file have few kinds.
 
-    Its bytes begin at `begin`, counted in the file. Those of a cut along a later dimension are rows
-    of `row` bytes, `pitch` bytes apart; otherwise `pitch` is 0, and they are dense.
+    nbytes, row, pitch: what there is to read. Of a cut along a later dimension it is rows of `row`
+    bytes, `pitch` bytes apart in the file; otherwise these two are 0, and the bytes are dense.
     """
 
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int
-    nbytes: int
-    row: int = 0
-    pitch: int = 0
+    def __init__(self, dtype: str, shape: tuple[int, ...], row: int = 0, pitch: int = 0) -> None:
+        bits, name = TYPES[dtype]
+        self.dtype: str = dtype
+        self.shape: tuple[int, ...] = shape
+        self.bits: int = math.prod(shape) * bits
+        self.nbytes: int = self.bits // 8
+        self.extent: tuple[int, int, int] = self.nbytes, row, pitch
+        self.cuts: dict[tuple[tuple[int, int, int], ...], tuple[Kind, int]] = {}
+        if name is None:  # not one of NumPy's: bytes
+            dense = bool(shape) and shape[-1] * bits % 8 == 0
+            shape = (*shape[:-1], shape[-1] * bits // 8) if dense else (self.nbytes,)
+        # NumPy's shape, and the name of its dtype.
+        self.array: tuple[tuple[int, ...], str] = shape, name or "uint8"
 
-    def kind(self) -> tuple[tuple[int, ...], str]:
-        """The shape and NumPy's dtype, by name, of its array."""
-        bits, name = TYPES[self.dtype]
-        if name is not None:
-            return self.shape, name
-        if self.shape and (self.shape[-1] * bits) % 8 == 0:
-            return (*self.shape[:-1], self.shape[-1] * bits // 8), "uint8"
-        return (self.nbytes,), "uint8"
-
-    def cut(self, key: slice | tuple[slice, ...]) -> Tensor:
-        """What slices of at most one dimension leave of it."""
-        found: Tensor | None = None
+    def cut(self, name: str, key: slice | tuple[slice, ...]) -> tuple[Kind, int]:
+        """What slices of at most one dimension leave, and how many bytes before it they cut off."""
         keys = key if isinstance(key, tuple) else (key,)
-        if len(keys) > len(self.shape) or any(type(each) is not slice for each in keys):
+        try:
+            bounds = (*map(slice.indices, keys, self.shape),)
+        except TypeError:  # of a slice: its bounds are no integers
+            if all(type(each) is slice for each in keys):
+                raise
+            bounds = ()
+        if len(keys) > len(bounds):
             raise ValueError(
-                f"slices has {shown(key)} for tensor {shown(self.name)}, whose shape is "
-                f"{self.shape}: it takes a slice, or one for each of the first dimensions"
+                f"slices has {shown(key)} for tensor {shown(name)}, whose shape is {self.shape}: "
+                "it takes a slice, or one for each of the first dimensions"
             )
-        for axis, each in enumerate(keys):
-            length = self.shape[axis]
-            start, stop, step = each.indices(length)
-            stop = max(start, stop)
-            if (start, stop) == (0, length) and step == 1:
-                continue
-            if found is not None or step != 1:
+        found = self.cuts.get(bounds)
+        if found is None:
+            cuts = [
+                (axis, start, stop, step)
+                for axis, (start, stop, step) in enumerate(bounds)
+                if (start, stop, step) != (0, self.shape[axis], 1)
+            ]
+            if len(cuts) > 1 or any(step != 1 for _, _, _, step in cuts):
                 raise ValueError(
-                    f"slices has {shown(key)} for tensor {shown(self.name)}: only one dimension "
-                    "can be cut, in steps of 1"
+                    f"slices has {shown(key)} for tensor {shown(name)}: only one dimension can be "
+                    "cut, in steps of 1"
                 )
-            found = self._cut(axis, start, stop)
-        return found or self
+            found = self._cut(name, *cuts[0][:3]) if cuts else (self, 0)
+            self.cuts[bounds] = found
+        return found
 
-    def _cut(self, axis: int, start: int, stop: int) -> Tensor:
+    def _cut(self, name: str, axis: int, start: int, stop: int) -> tuple[Kind, int]:
+        stop = max(start, stop)
         item = math.prod(self.shape[axis + 1 :]) * TYPES[self.dtype][0]  # bits, of one index
         pitch = self.shape[axis] * item
         if start * item % 8 or stop * item % 8 or (axis and pitch % 8):
             raise ValueError(
-                f"slices cuts tensor {shown(self.name)}, {self.dtype} of shape {self.shape}, "
-                "within a byte"
+                f"slices cuts tensor {shown(name)}, {self.dtype} of shape {self.shape}, within a "
+                "byte"
             )
-        rows, row = math.prod(self.shape[:axis]), (stop - start) * item // 8
         shape = (*self.shape[:axis], stop - start, *self.shape[axis + 1 :])
-        begin = self.begin + start * item // 8
-        dense = rows == 1 or row * rows == 0
-        return Tensor(
-            self.name, self.dtype, shape, begin, rows * row, row, 0 if dense else pitch // 8
-        )
+        dense = math.prod(self.shape[:axis]) == 1 or 0 in shape
+        rows = (0, 0) if dense else ((stop - start) * item // 8, pitch // 8)
+        return Kind(self.dtype, shape, *rows), start * item // 8
+
+
+#: Its name, what it is like, and where it begins in the file.
+Tensor = tuple[str, Kind, int]
 
 
 def numpy_type(name: str) -> np.dtype[Any]:
@@ -153,14 +159,14 @@ def header(source: Source) -> list[Tensor]:
         tensors = usual(data, base) or [*entries(parse(data), base)]
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{source.path}: {error}") from None
-    tensors.sort(key=itemgetter(3, 4))  # begin, nbytes
-    for name, _, _, begin, nbytes, _, _ in tensors:
+    tensors.sort(key=lambda tensor: (tensor[2], tensor[1].nbytes))
+    for name, kind, begin in tensors:
         if begin != end:
             raise ValueError(
                 f"{source.path}: tensor {shown(name)} begins at byte {begin} of the file, and the "
                 f"one before it ends at {end}"
             )
-        end += nbytes
+        end += kind.nbytes
     if end != source.nbytes:
         raise ValueError(
             f"{source.path} has {source.nbytes} bytes, and its header speaks of {end}: it is cut "
@@ -181,20 +187,16 @@ def usual(data: bytes, base: int) -> list[Tensor] | None:
     letters = sum(map(len, chain.from_iterable(found))) + len(found) * ENTRY_LETTERS
     if text[:1] != "{" or not text.endswith("}}") or letters != len(text) - begin:
         return None  # something lies between, before or behind
-    kinds: dict[tuple[str, str], tuple[tuple[int, ...], int]] = {}
+    kinds: dict[tuple[str, str], Kind | None] = {}
     tensors: list[Tensor] = []
     for name, dtype, shape, first, last in found:
-        kind = kinds.get((dtype, shape))
-        if kind is None:
-            kind = usual_kind(dtype, shape)
-            if kind is None:
-                return None
-            kinds[dtype, shape] = kind
-        start = int(first)
-        if start + kind[1] != int(last):
+        if (dtype, shape) not in kinds:
+            kinds[dtype, shape] = usual_kind(dtype, shape)
+        kind, start = kinds[dtype, shape], int(first)
+        if kind is None or start + kind.nbytes != int(last):
             return None
-        tensors.append(Tensor(name, dtype, kind[0], base + start, kind[1]))
-    names = {tensor.name for tensor in tensors}
+        tensors.append((name, kind, base + start))
+    names = {tensor[0] for tensor in tensors}
     if len(names) < len(tensors) or "__metadata__" in names:
         return None
     if metadata is not None:
@@ -202,21 +204,21 @@ def usual(data: bytes, base: int) -> list[Tensor] | None:
     return tensors
 
 
-def usual_kind(dtype: str, shape: str) -> tuple[tuple[int, ...], int] | None:
-    """The shape and the bytes, of what a header says."""
+def usual_kind(dtype: str, shape: str) -> Kind | None:
+    """The kind of a tensor by the words of a header; None where only the full reader tells."""
     if dtype not in TYPES or NUMBERS.fullmatch(shape) is None:
         return None
     lengths = [int(length) for length in shape.split(",") if length]
     bits = TYPES[dtype][0]
     if not is_shape(lengths, bits) or math.prod(lengths) * bits % 8:
         return None
-    return tuple(lengths), math.prod(lengths) * bits // 8
+    return Kind(dtype, tuple(lengths))
 
 
 def entries(data: dict[str, Any], base: int) -> Iterator[Tensor]:
     """The tensors of a header; their bytes begin at `base`."""
     metadata = data.pop("__metadata__", None)
-    known: dict[tuple[str, tuple[int, ...]], int] = {}
+    known: dict[tuple[str, tuple[int, ...]], Kind] = {}
     for name, value in data.items():
         yield tensor(name, value, base, known)
     check_metadata(metadata)
@@ -249,11 +251,11 @@ def check_metadata(found: Any) -> None:
 
 
 def tensor(
-    name: str, found: Any, base: int, known: dict[tuple[str, tuple[int, ...]], int]
+    name: str, found: Any, base: int, known: dict[tuple[str, tuple[int, ...]], Kind]
 ) -> Tensor:
     """A tensor by its entry of the header; the tensors' bytes begin at `base`.
 
-    known: the bits of each dtype and shape so far, of which a file of many tensors has few.
+    known: the kinds so far.
     """
     try:
         dtype, shape, offsets = found["dtype"], found["shape"], found["data_offsets"]
@@ -264,23 +266,26 @@ def tensor(
     if type(shape) is not list or not are_sizes(shape):
         raise ValueError(wrong_shape(name, shape))
     lengths = tuple(shape)
-    bits = known.get((dtype, lengths))
-    if bits is None:
+    if (dtype, lengths) not in known:
         if not is_shape(shape, TYPES[dtype][0]):
             raise ValueError(wrong_shape(name, shape))
-        bits = known[dtype, lengths] = TYPES[dtype][0] * math.prod(shape)
+        known[dtype, lengths] = Kind(dtype, lengths)
     if type(offsets) is not list or len(offsets) != 2 or not are_sizes(offsets):
         raise ValueError(f"tensor {shown(name)} has the data_offsets {shown(offsets)}")
     begin, end = offsets
     if begin > end:
         raise ValueError(f"tensor {shown(name)} has the data_offsets {shown(offsets)}")
-    if bits != 8 * (end - begin):
-        wanted = f"{shown(bits)} bits, not whole bytes" if bits % 8 else f"{shown(bits // 8)} bytes"
+    kind = known[dtype, lengths]
+    if kind.bits != 8 * (end - begin):
+        whole = kind.bits % 8 == 0
+        wanted = (
+            f"{shown(kind.nbytes)} bytes" if whole else f"{shown(kind.bits)} bits, not whole bytes"
+        )
         raise ValueError(
             f"tensor {shown(name)} has {end - begin} bytes; {dtype} of shape {shown(lengths)} has "
             f"{wanted}"
         )
-    return Tensor(name, dtype, lengths, base + begin, end - begin)
+    return name, kind, base + begin
 
 
 def wrong_shape(name: str, shape: Any) -> str:
@@ -304,7 +309,7 @@ def shards(path: str) -> Mapping[str, set[str] | None]:
         path = whole if os.path.exists(whole) else whole + INDEX
     if not path.endswith(INDEX):
         return {path: None}
-    with Source(path) as source:
+    with closing(Source(path)) as source:
         try:
             found = parse(source.read(0, min(source.nbytes, HEADER_MOST))).get("weight_map")
         except (ValueError, RecursionError) as error:

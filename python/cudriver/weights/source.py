@@ -6,16 +6,14 @@ import errno
 import math
 import os
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, NoReturn
 
 from cudriver._regular import open_regular
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 DIMENSIONS = 64  # of an array, at most
 LIMIT = 1 << 63  # of a length or an offset
 LENGTHS = f"at most {DIMENSIONS} lengths, and of fewer than 2**63 bytes"  # what a shape is
+STEP = 1 << 20  # bytes of one read
 QUOTED = 100  # characters of a value in a message, at most
 
 
@@ -47,15 +45,15 @@ class Source:
             data += more
         return data
 
-    def read_into(self, slot: memoryview, offset: int) -> None:
-        done = 0
-        while done < len(slot):
-            count = os.preadv(self.fd, [slot[done:]], offset + done)
-            if count == 0:
-                raise ValueError(
-                    f"{self.path} was truncated to {offset + done} bytes while it was read"
-                )
-            done += count
+    def explain(self, offset: int, nbytes: int) -> NoReturn:
+        """Raises what is wrong with bytes that could not be read."""
+        end = offset + nbytes
+        while offset < end and (data := os.pread(self.fd, min(end - offset, STEP), offset)):
+            offset += len(data)
+        if offset < end:
+            size = os.fstat(self.fd).st_size
+            raise ValueError(f"{self.path} was truncated to {size} bytes while it was read")
+        raise ValueError(f"{self.path} could not be read at first; now it can: load it again")
 
     def check_unchanged(self) -> None:
         now, then = os.fstat(self.fd), self.state
@@ -69,14 +67,6 @@ class Source:
 
     def close(self) -> None:
         os.close(self.fd)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, *exception: type[BaseException] | BaseException | TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def shown(value: object) -> str:

@@ -1,0 +1,33 @@
+/* What work_passes.c does for work.c. */
+#ifndef CUDRIVER_WORK_PRIVATE_H
+#define CUDRIVER_WORK_PRIVATE_H
+
+#include "work.h"
+
+/* cuEventQuery of the event that `event` points to; NOT_READY too if the driver does not tell while
+ * a stream is being captured: the device may still use the memory. Needs no GIL. */
+CUresult cudriver_work_event_query(void *event);
+
+/* The work's state, as the driver tells it; in a forked child NOT_INITIALIZED. */
+CUresult cudriver_work_ask(TransferObject *work);
+
+/* Whether such an answer means that the work is over, well or not. */
+bool cudriver_work_is_end(CUresult result);
+
+/* Work leaves its queue, whose reference is the caller's then; `leave`: because it is over. */
+void cudriver_work_unqueue(CoreState *state, TransferObject *work);
+void cudriver_work_leave(CoreState *state, TransferObject *work, CUresult result);
+
+/* Lets the owners go, and the queue's reference. After a failure the engine's threads may still use
+ * host memory. May run any code. */
+void cudriver_work_let_go(TransferObject *work);
+
+/* A pass over a stream's older work, by a call that issues more: chooses what to ask, if it is time
+ * for one; asks, without the GIL; lets go what is over, which may run any code. `drop` ends it
+ * without. */
+void cudriver_pass_begin(CoreState *state, struct cudriver_issue *issue);
+void cudriver_pass_ask(struct cudriver_issue *issue);
+void cudriver_pass_end(CoreState *state, struct cudriver_issue *issue);
+void cudriver_pass_drop(struct cudriver_issue *issue);
+
+#endif

@@ -1,0 +1,127 @@
+/* Questions about all work in flight: what uses this memory, and when is it over? See work.h. */
+#include "work.h"
+
+#include "stream.h"
+#include "driver/driver.h"
+#include "python/error.h"
+#include "python/wait.h"
+
+/* Whether uses() is true for an owner of the work. */
+static bool work_uses(CoreState *state, TransferObject *work, cudriver_uses *uses,
+                      const void *memory)
+{
+    for (int i = 0; i < 2; i++) {
+        PyObject **owner = &work->owners[i];
+        Py_ssize_t count = *owner != NULL;
+        if (count > 0 && PyTuple_CheckExact(*owner)) {
+            count = PyTuple_GET_SIZE(*owner);
+            owner = ((PyTupleObject *)*owner)->ob_item;
+        }
+        for (; count > 0; count--, owner++) {
+            if (uses(state, *owner, memory)) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* The first from `work` on of which uses() is true for an owner; NULL: none. */
+static TransferObject *work_using(CoreState *state, TransferObject *work, cudriver_uses *uses,
+                                  const void *memory)
+{
+    while (work != NULL && !work_uses(state, work, uses, memory)) {
+        work = cudriver_works_next(work);
+    }
+    return work;
+}
+
+static bool is_same(CoreState *Py_UNUSED(state), PyObject *owner, const void *object)
+{
+    return owner == object;
+}
+
+bool cudriver_works_hold(CoreState *state, const PyObject *object)
+{
+    return work_using(state, cudriver_works_first(state), is_same, object) != NULL;
+}
+
+int cudriver_works_wait(CoreState *state, const ContextObject *context)
+{
+    unsigned long long newest = state->works.issued;
+    TransferObject *work = cudriver_works_first(state);
+    int failed = 0;
+
+    while (failed == 0 && work != NULL) {
+        if (work->context == context && work->serial <= newest) {
+            failed = cudriver_work_wait(state, work);
+            work = cudriver_works_first(state); /* the queues may have changed */
+        } else {
+            work = cudriver_works_next(work);
+        }
+    }
+    return failed;
+}
+
+void cudriver_works_drain(CoreState *state)
+{
+    cudriver_works_reap(state);
+    for (int round = 0; round < 5000 && cudriver_works_first(state) != NULL; round++) {
+        cudriver_nap(1);
+        cudriver_works_reap(state);
+        if (cudriver_driver_is_forked()) {
+            return;
+        }
+    }
+}
+
+int cudriver_works_await(CoreState *state, cudriver_uses *uses, const void *memory)
+{
+    TransferObject *work;
+
+    if (cudriver_works_first(state) != NULL && cudriver_require() < 0) {
+        return -1; /* in a forked child nothing completes */
+    }
+    while ((work = work_using(state, cudriver_works_first(state), uses, memory)) != NULL) {
+        if (cudriver_work_wait(state, work) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+int cudriver_works_follow(CoreState *state, cudriver_uses *uses, const void *memory,
+                          ContextObject *context, CUstream stream)
+{
+    TransferObject *work;
+    CUresult result = CUDA_SUCCESS;
+    int captured;
+    bool pushed;
+
+    if (work_using(state, cudriver_works_first(state), uses, memory) == NULL) {
+        return 0;
+    }
+    cudriver_works_reap(state); /* ends those whose event went with its context */
+    if (cudriver_require() < 0 || cudriver_context_begin(state, context, &pushed) < 0) {
+        return -1;
+    }
+    captured = cudriver_capture_check(stream, NULL);
+    work = work_using(state, cudriver_works_first(state), uses, memory);
+    if (captured > 0 && work != NULL) {
+        cudriver_capture_raise(stream, "__dlpack__()",
+                               "work in flight on the memory is outside the graph: wait for that "
+                               "first");
+        captured = -1;
+    }
+    if (captured < 0) {
+        cudriver_context_end(context, pushed);
+        return -1;
+    }
+    while (work != NULL && result == CUDA_SUCCESS) {
+        /* Even on `stream`: its handle may have been another's. */
+        result = cuda.cuStreamWaitEvent(stream, work->event, 0);
+        work = work_using(state, cudriver_works_next(work), uses, memory);
+    }
+    return cudriver_context_finish(context, pushed, result, "cuStreamWaitEvent",
+                                   "the consumer's stream %p", (void *)stream);
+}

@@ -1,0 +1,111 @@
+"""How many copies in one call are done, and what that takes from the device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from cudriver import _core
+from cudriver.memory import devices, rows
+from cudriver.memory.named import public
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: Bytes a second that the kernel moves over PCIe 5 x16.
+BUS = 50e9
+
+
+@public
+class CopiesPlan(NamedTuple):
+    """How `copy_rows` or `copy_many` would copy, and why; see explain_copy().
+
+    Attributes
+    ----------
+    path : str
+        Of most of the bytes: 'kernel', 'direct' (a driver copy each), 'staged' (together),
+        'apart' (each as by `copy_async`) or 'empty'.
+    why : str
+        What is copied in which way, what it takes from the device, and how to avoid that.
+    nbytes : int
+        Bytes to be moved.
+    counts : dict
+        How many copies go which way: the paths above, and their numbers.
+    multiprocessors : int
+        How many of the device's multiprocessors the copies occupy, at most.
+    seconds : float
+        For how long, about, where all goes at the rate of PCIe 5 x16; 0 if there are none, or
+        where both ends are on the device.
+    """
+
+    path: Literal["empty", "kernel", "direct", "staged", "apart"]
+    why: str
+    nbytes: int
+    counts: dict[str, int]
+    multiprocessors: int
+    seconds: float
+
+
+def explain_rows(there: Any, to: Any, origin: Any, of: Any) -> CopiesPlan:
+    """How copy_rows() would copy."""
+    return _plan(rows.queue(there, to, origin, of, None, True))
+
+
+def explain_many(there: Any, origin: Any) -> CopiesPlan:
+    """How copy_many() would copy."""
+    return _plan(_core._copy_many(there, origin, None, False, True))
+
+
+def _plan(told: list[Any]) -> CopiesPlan:
+    runs, nbytes, odds, most, least, blocks, device = told
+    table = np.frombuffer(runs, np.uint64).reshape(-1, 4)
+    length = table[:, 2]
+    up, down, pageable = table[:, 3:].copy().view(np.uint8)[:, :3].astype(bool).T
+    small = ~pageable & (length < most)
+    if small.sum() < least:  # not worth a kernel
+        small[:] = False
+    staged = np.zeros_like(pageable)
+    for way in pageable & up, pageable & down:
+        if way.sum() > 1:  # together; one alone is a copy by itself
+            staged |= way
+    groups = {"kernel": small, "direct": ~pageable & ~small, "staged": staged}
+    counts = {path: int(group.sum()) for path, group in groups.items() if group.any()}
+    moved = {path: _bytes(length, groups[path]) for path in counts}
+    if odds := odds + int((pageable & ~staged).sum()):
+        counts["apart"], moved["apart"] = odds, nbytes - sum(moved.values())
+    taking = small | staged  # by the kernel, in all or at the device's end
+    has = devices.Device(device).multiprocessor_count if taking.any() else 0
+    seconds = _bytes(length, taking & (up | down)) / BUS
+    parts = [_SAYS[path].format(count) for path, count in counts.items()]
+    if has:
+        spell = f"{seconds * 1e3:.1f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} us"
+        lasting = f", for about {spell} at the rate of PCIe 5 x16" if seconds else ""
+        parts.append(
+            f"the kernel takes at most {min(blocks, has)} of the device's {has} multiprocessors"
+            f"{lasting}; copies of {most >> 20} MiB and more of page-locked memory, and "
+            "copy_async() for each, take none"
+        )
+    path: Any = max(moved, key=lambda path: moved[path]) if nbytes else "empty"
+    return CopiesPlan(
+        path,
+        "; ".join(parts) or "there is nothing to copy",
+        nbytes,
+        counts,
+        min(blocks, has),
+        seconds,
+    )
+
+
+def _bytes(length: NDArray[np.uint64], group: NDArray[np.bool_]) -> int:
+    return int(length[group].sum())
+
+
+_SAYS = {
+    "kernel": "{:,} dense and page-locked, or on one device: one launch of a kernel copies them",
+    "direct": "{:,} dense and page-locked, or on one device, but few or large: a driver copy each",
+    "staged": "{:,} dense but pageable: worker threads move them through page-locked slots, "
+    "between which and the device a kernel copies them",
+    "apart": "{:,} not dense, alone and pageable, or of another device than the first: each as by "
+    "copy_async()",
+}

@@ -1,0 +1,77 @@
+"""Why memory was not page-locked: what an error's message says between its parentheses."""
+
+from __future__ import annotations
+
+import resource
+from typing import NoReturn
+
+from cudriver import _core
+from cudriver.memory.failures import INVALID_VALUE, OUT_OF_MEMORY
+from cudriver.memory.room import text
+
+
+def under_limit(limit: int) -> str:
+    return f", under set_host_memory_limit({limit})"
+
+
+def room_left(room: int) -> str:
+    return f"; the machine's memory and this process's cgroups leave {room} bytes"
+
+
+def _lock_limit(nbytes: int) -> str:
+    """Not every driver obeys that limit."""
+    most, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if most == resource.RLIM_INFINITY or most >= nbytes:
+        return ""
+    return f"; this process may lock {most} bytes (RLIMIT_MEMLOCK, `ulimit -l`)"
+
+
+def pool(code: int, called: str, nbytes: int, least: int, room: int) -> tuple[str, str]:
+    """The function that refused memory of the pool, and its arguments. For the core.
+
+    called: ours. least: bytes that were to be page-locked. room: what the system had left.
+    """
+    _, _, _, registered, _, limit, *_ = _core._host_memory_stats()
+    function, why = "cuMemHostRegister_v2", _lock_limit(registered + nbytes)
+    if code == OUT_OF_MEMORY:
+        function = f"cudriver.{called}"  # the driver may not have been asked
+        if limit is not None and registered + least > limit:
+            why = under_limit(limit)
+        elif room < least:
+            why = room_left(room)
+    return function, f"{nbytes} bytes; {registered} page-locked already{why}"
+
+
+def unmapped(low: int, nbytes: int) -> NoReturn:
+    """Raise where a range has no memory. For the core."""
+    hole = low
+    for line in text("/proc/self/maps").splitlines():
+        begin, end = (int(number, 16) for number in line.split()[0].split("-"))
+        if begin <= hole < end:
+            hole = end
+    raise ValueError(
+        f"cannot page-lock {nbytes} bytes from {low:#x} on: at {hole:#x} this process has no "
+        "memory (strides that go beyond the array's memory?)"
+    )
+
+
+def pin(code: int, low: int, nbytes: int, writable: bool, other: int, other_bytes: int) -> str:
+    """The arguments of a pin that the driver refused. For the core.
+
+    other: the address of a pin that holds a part of the memory; its bytes are 0 if there is none.
+    """
+    if other_bytes > 0:
+        raise ValueError(
+            f"cannot page-lock {nbytes} bytes from {low:#x} on: another pin holds {other_bytes} "
+            f"bytes from {other:#x} on, which share a part with them. Close that pin first, or pin "
+            "the whole memory before its parts"
+        )
+    hint = "" if code == INVALID_VALUE else _lock_limit(nbytes)
+    if not writable:
+        hint = f", read-only{hint}"
+    elif code == INVALID_VALUE:
+        hint = (
+            "; a file mapped for writing? Linux page-locks a copy-on-write mapping, as "
+            "np.memmap(mode='c') makes it"
+        )
+    return f"{low:#x}, {nbytes} bytes{hint}"

@@ -86,7 +86,9 @@ def survey(prefix: Path, opened: list[str]) -> Known:
         files[name] = tuple(inside)
         sizes[name] = sum(os.path.getsize(prefix / path) for path in inside)
         metadata = record.with_name("METADATA").read_text("utf-8").split("\n\n")[0]
-        wanted = re.findall(r"^Requires-Dist: ([\w.-]+)", metadata, re.MULTILINE)
+        # Not for an extra, of which nobody can tell whether it was asked for.
+        asks = r"^Requires-Dist: ([\w.-]+)(?!.*\bextra\b)"
+        wanted = re.findall(asks, metadata, re.MULTILINE)
         required.update(re.sub(r"[-_.]+", "-", each).lower() for each in wanted)
         owners.update(dict.fromkeys(inside, (name, version)))
     return Known(tuple(sorted(opened)), owners, frozenset(required), files, sizes)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import dataclass, field
 
+from chaos.faults import Fault
 from corpus.compare import predicts, stands_for
+from corpus.others import share
 
 RIGHT = "right"
 WEAK = "only a warning"
@@ -57,6 +58,18 @@ def score(words: tuple[str, ...], failures: list[dict], findings: list[dict]) ->
     return result
 
 
+def named(row: dict) -> bool:
+    """Whether the check finds a fault, or `check --verify` names it, if only by a warning."""
+    return verified(row).outcome in (RIGHT, WEAK)
+
+
+def verified(row: dict) -> Score:
+    """The score of `check --verify`, which is asked where the check alone is not right."""
+    if "verified" not in row:
+        return Score(**row["score"])
+    return score(Fault(**row["fault"]).words, row["failures"], row["verified"])
+
+
 def names(finding: dict, words: tuple[str, ...]) -> bool:
     """Whether a finding names the file, or the distribution, that the fault befell."""
     evidence = [f"{each.get('file')} {each.get('value')}" for each in finding.get("evidence", [])]
@@ -68,16 +81,6 @@ def names(finding: dict, words: tuple[str, ...]) -> bool:
     ]
     text = " ".join(said).lower().replace("_", "-")
     return any(word.lower().replace("_", "-") in text for word in words)
-
-
-def wilson(right: int, of: int, z: float = 1.96) -> tuple[float, float]:
-    """The 95 % interval of a share."""
-    if of == 0:
-        return 0.0, 1.0
-    share, square = right / of, z * z / of
-    middle = (share + square / 2) / (1 + square)
-    half = z / (1 + square) * math.sqrt(share * (1 - share) / of + square / of / 4)
-    return max(middle - half, 0.0), min(middle + half, 1.0)
 
 
 def summary(rows: list[dict]) -> str:
@@ -93,6 +96,7 @@ def summary(rows: list[dict]) -> str:
         f"{len(done)} faults in {len(environments)} environments, {len(broken)} of them break an "
         f"import or a first use; {len(rows) - len(done)} could not be planted or asked",
         _line("found, with the right severity and cause", count[RIGHT], len(broken)),
+        _line("found, or named by check --verify", sum(map(named, broken)), len(broken)),
         _line("text to the letter or contained", texts, len(broken)),
         _line("fixes that heal", healed, len(tried)),
     ]
@@ -100,6 +104,8 @@ def summary(rows: list[dict]) -> str:
     for what in ("false_errors", "false_warnings"):
         wrong = sum(bool(row["score"][what]) for row in done)
         lines.append(f"{'faults with ' + what.replace('_', ' '):42} {wrong:5}")
+        wrong = sum(bool(getattr(verified(row), what)) for row in done)
+        lines.append(f"{'the same with check --verify':42} {wrong:5}")
     lines += ["", f"{'kind':18} breaks  right  weak  other  silent"]
     for kind in sorted({row["fault"]["kind"] for row in done}):
         own = Counter(r["score"]["outcome"] for r in broken if r["fault"]["kind"] == kind)
@@ -110,12 +116,6 @@ def summary(rows: list[dict]) -> str:
 
 def _line(what: str, right: int, of: int) -> str:
     return f"{what:42} {share(right, of)}"
-
-
-def share(right: int, of: int) -> str:
-    """A share with its interval."""
-    low, high = wilson(right, of)
-    return f"{right} of {of}: {right / of:.2f} ({low:.2f} to {high:.2f})" if of else "none"
 
 
 def one_line(row: dict) -> str:

@@ -1,6 +1,7 @@
 """The parts of `make chaos`, without network: what it plants, what it counts."""
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -8,11 +9,14 @@ import sys
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from chaos import document, faults, others
-from chaos.score import HARMLESS, OTHER, RIGHT, SILENT, WEAK, score, summary, wilson
+from chaos import __main__ as program
+from chaos import document, faults
+from chaos.score import HARMLESS, OTHER, RIGHT, SILENT, WEAK, score, summary
+from corpus import others
 from corpus.document import RANDOM, WRONG, parts, with_parts
 
 DISTRIBUTIONS = {"alpha": "1.0", "beta": "2.0"}
@@ -51,7 +55,8 @@ def healthy(tmp_path):
             f"{name}/core.py": b"x = 1\n",
             f"{name}/fast.so": b"\x7fELF" + bytes(range(256)) * 64,
             f"{name}/data.json": b"{}",
-            f"{name}-{version}.dist-info/METADATA": b"Requires-Dist: beta>1\n\n",
+            f"{name}-{version}.dist-info/METADATA": b"Requires-Dist: beta>1\n"
+            b"Requires-Dist: alpha[x]; extra == 'all'\n\n",
             "../../../bin/" + name: b"#!/bin/sh\n",
         }
         record = f"{name}-{version}.dist-info/RECORD"
@@ -78,6 +83,13 @@ def test_a_seed_draws_one_fault_and_seeds_draw_every_kind(healthy):
     assert drawn[0] != faults.draw("another", 0, known)
     kinds = {fault.kind for fault in drawn}
     assert kinds == {*faults.FILE, *faults.LIBRARY, *faults.DISTRIBUTION}
+
+
+def test_what_only_an_extra_requires_is_not_uninstalled(healthy):
+    _, _, known = healthy
+    assert known.required == {"beta"}
+    drawn = [faults.draw("env", seed, known) for seed in range(600)]
+    assert {fault.target for fault in drawn if fault.kind == "uninstall"} == {"beta"}
 
 
 def test_no_fault_reaches_the_environment_or_the_cache(healthy):
@@ -185,7 +197,30 @@ def test_what_is_said_besides_counts():
     [(24, 34, 0.53831, 0.83165), (0, 10, 0.0, 0.27753), (10, 10, 0.72247, 1.0)],
 )
 def test_intervals_are_those_of_scipy(right, of, low, high):
-    assert wilson(right, of) == pytest.approx((low, high), abs=1e-4)
+    assert others.wilson(right, of) == pytest.approx((low, high), abs=1e-4)
+
+
+def test_a_run_takes_a_seed_of_each_environment_before_the_next_seed(monkeypatch, tmp_path):
+    class Healthy:
+        def __init__(self, wanted, *_):
+            self.name = wanted.name
+
+        def examine(self, seed, run_commands):
+            assert run_commands
+            return {"environment": self.name, "seed": seed}
+
+    for name in ("simulated_driver", "fingerprint", "one_line"):
+        monkeypatch.setattr(program, name, lambda *_: "x")
+    monkeypatch.setattr(program, "Healthy", Healthy)
+    given = SimpleNamespace(
+        check="", others=False, run_commands=True, jobs=1, results=tmp_path / "results.jsonl"
+    )
+    chosen = [SimpleNamespace(name="a"), SimpleNamespace(name="b")]
+    rows = program.run(given, chosen, range(3, 5), SimpleNamespace(folder=""), {("b", 3)})
+    expected = [("a", 3), ("a", 4), ("b", 4)]
+    assert [(row["environment"], row["seed"]) for row in rows] == expected
+    kept = [json.loads(line) for line in given.results.read_text().splitlines()]
+    assert [(row["environment"], row["seed"]) for row in kept] == expected
 
 
 def test_the_summary_counts_what_breaks(healthy):
@@ -200,7 +235,8 @@ def test_the_summary_counts_what_breaks(healthy):
     lines = summary(rows).splitlines()
     assert lines[0].startswith("4 faults in 1 environments, 4 of them break")
     assert "2 of 4: 0.50 (0.15 to 0.85)" in lines[1]
-    assert "1 of 1" in lines[3]
+    assert "3 of 4: 0.75" in lines[2]  # a warning names it
+    assert "1 of 1" in lines[4]
 
 
 def test_learning_writes_down_what_an_import_opens(tmp_path):
@@ -237,11 +273,10 @@ def test_other_tools_are_asked_the_same(healthy, tmp_path):
     told = asked.ask(prefix, os.environ, ("soul.py",))
     assert len(told) == 3
     assert all(each["named"] for each in told.values())
-    score = {"outcome": RIGHT, "text": True, "false_errors": [], "false_warnings": []}
-    row = {"environment": "e", "seed": 4, "others": told, "score": score}
-    table = others.table([row, {**row, "seed": 5, "others": {}}])
-    assert "| pip check | 1 | 1 of 1: 1.00" in table
-    assert "seeds 4 to 4 of e" in table
+    lines = others.table([(told, True), ({}, False), (told, False)])
+    assert any(line.startswith("| pip check | 2 | 2 of 2: 1.00") for line in lines)
+    assert lines[-1].startswith("| cudriver check | 2 | 1 of 2: 0.50")
+    assert others.table([({}, True)]) == []
 
 
 PAGE = "# A\n\n- **fixes**: b\n\n## What stays wrong\n\nNothing.\n\n## Environments\n\nc\n"
@@ -268,14 +303,55 @@ def test_all_that_is_wrong_stands_on_the_page():
         told["false_errors"] = ["CU404 of x"] * (outcome == HARMLESS)
         row = {"environment": "e", "seed": number, "fault": fault, "state": "done", "check": "c"}
         rows.append({**row, "failures": failures, "score": told})
+    rows[3]["verified"] = [finding("warning", "b.py is not as it was"), finding("error", "of y")]
     rows[0]["fix"] = {"state": "failed", "reason": "left: /home/me/environments/e@0/a"}
     rows.append({"environment": "e", "seed": 9, "fault": fault, "state": "failed", "reason": "x"})
     figures, text = document.figures(rows, "commit 1"), document.wrong(rows)
-    assert "| e | 5 | 4 | 1 of 4: 0.25 (0.05 to 0.70) |" in figures
+    assert "| e | 5 | 4 | 1 of 4: 0.25 (0.05 to 0.70) | 3 of 4: 0.75 (0.30 to 0.95) |" in figures
+    assert text.count("`--verify` does not name it either") == 0
+    assert "false, with `--verify`: CU404 of y" in text
     assert "commit 1, check c" in figures
     assert "seeds 0 to 4" in figures
+    assert "commands run for 1 of" in figures
+    assert document.BESIDE not in figures
+    assert "of check" not in figures
+    rows[1].update(check="d", seed=7)
+    assert "seeds 0 to 0, 2 to 4, 7 to 7;" in document.figures(rows, "commit 1")
+    assert "| of check d | 1 | " in document.figures(rows, "commit 1")
+    rows[1].update(check="c", seed=1)
+    before = f"{RANDOM}\n\n| old | 1 |\n\n{document.BESIDE}\n\n| pip check | 0 |"
+    again = document.figures(rows, "commit 1", before)
+    assert again == f"{figures}\n\n{document.BESIDE}\n\n| pip check | 0 |"
     assert text.count("`a/b.py`") == 6
     assert "left: e@0/a" in text
     assert "false error: CU404 of x" in text
     assert "only a warning; what happens: ImportError: no" in text
     assert document.wrong(rows[1:1]).endswith("Nothing.")
+
+
+def test_what_an_error_says_of_other_imports_is_tried(monkeypatch, tmp_path):
+    from chaos import __main__ as run
+    from corpus.compare import Truth
+    from corpus.plan import Environment
+
+    made = object.__new__(run.Healthy)
+    made.wanted = Environment("name", "3.12", ("own",), ("own",))
+    made.prefix, made.driver, made.kept = tmp_path / "healthy", None, lambda *what: None
+    asked = []
+
+    def truth(prefix, modules, environ, cwd, code=(), kept=None):
+        asked.append((prefix.name, *modules, *code))
+        sick = prefix.name == "broken" or modules == ("always",)
+        return Truth(failures=[{"step": f"import {modules[0]}"}] if sick else [])
+
+    monkeypatch.setattr(run.ask, "truth", truth)
+    values = ["import own fails", "import other fails, too", "import always fails", None]
+    values += ["torch needs it to compute linear algebra on the GPU", "triton needs it to use CUDA"]
+    evidence = [{"value": value} for value in values]
+    said = [{"severity": s, "evidence": evidence} for s in ("error", "warning")]
+    said[0]["predicts"] = "module 'bare' has no attribute"
+    fault = faults.Fault(1, "delete", "file", "own", 1)
+    found = made.claimed(tmp_path / "broken", {}, fault, said)
+    names = ("bare", "other", "torch", "triton")
+    assert [each["step"] for each in found] == [f"import {name}" for name in names]
+    assert ("broken", "torch", run.USES["compute linear algebra on the GPU"]) in asked

@@ -33,6 +33,7 @@ def arguments() -> argparse.Namespace:
     add("--limit", type=float, default=24.0, help="gigabytes kept in the cache (24)")
     add("--uv-cache", type=Path, help="uv's cache, where several runs go on side by side")
     add("--keep-truth", action="store_true", help="take the imports' outcome of an earlier run")
+    add("--others", action="store_true", help="also ask pip check and other tools of the faults")
     add("--no-faults", action="store_true", help="the environments as they are")
     add("--results", type=Path, default=RESULTS, help="the JSON lines to read and to add to")
     add("--document", type=Path, default=ROOT / "docs" / "accuracy.md")
@@ -65,7 +66,7 @@ def main() -> int:
                 continue
             if given.no_faults:
                 wanted = Environment(**{**wanted.__dict__, "faults": ()})
-            result = examine(wanted, shop, given.check, driver)
+            result = examine(wanted, shop, given.check, driver, given.others)
             result.update(check=version, date=time.strftime("%Y-%m-%d"))
             with open(given.results, "a") as file:
                 file.write(json.dumps(result) + "\n")

@@ -15,7 +15,7 @@ from corpus.compare import Said, Truth
 from corpus.workshop import call, clean_environ
 
 IMPORT_LIMIT = 300  # seconds, for each child
-CHECK_LIMIT = 180
+CHECK_LIMIT = 300
 CHILD = Path(__file__).with_name("child.py")
 
 

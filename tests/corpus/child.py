@@ -125,6 +125,14 @@ def numba_libraries():
 def cuda_nvrtc():
     from cuda.bindings import nvrtc
 
+    code = b'extern "C" __global__ void f() {}'
+    _, program = nvrtc.nvrtcCreateProgram(code, b"f.cu", 0, [], [])
+    (status,) = nvrtc.nvrtcCompileProgram(program, 1, [b"--gpu-architecture=compute_80"])
+    if status != 0:
+        _, size = nvrtc.nvrtcGetProgramLogSize(program)
+        log = b" " * size
+        nvrtc.nvrtcGetProgramLog(program, log)
+        raise RuntimeError(log.decode())
     return str(nvrtc.nvrtcVersion())
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from corpus.others import table
 from corpus.plan import Environment
 
 ROOT = Path(__file__).parents[2]
@@ -124,6 +125,7 @@ def write(every: list[Environment], done: dict[str, dict], notes: dict) -> str:
         "",
         *_totals(totals),
         "",
+        *_beside(rows),
         "- **precision**: of the errors, the part that stands for an import, or a first use, that",
         "  fails; the rest are false alarms.",
         "- **recall**: of the failures, the part that an error stands for; a warning is enough",
@@ -159,6 +161,16 @@ def write(every: list[Environment], done: dict[str, dict], notes: dict) -> str:
         ),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _beside(rows: list[dict]) -> list[str]:
+    """What other tools say of the planted faults that break something, where they were asked."""
+    faults = [fault for row in rows for fault in row.get("faults", []) if "others" in fault]
+    lines = table((fault["others"], not fault["misses"]) for fault in faults)
+    about = (
+        "Other tools, asked of the planted faults that break something: what they name, as below."
+    )
+    return [about, "", *lines, ""] if lines else []
 
 
 def _totals(totals: Totals) -> list[str]:

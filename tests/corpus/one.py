@@ -12,15 +12,23 @@ from pathlib import Path
 
 from corpus import ask
 from corpus.compare import Comparison, Said, Truth, compare, is_cuda_library
+from corpus.others import Others
 from corpus.plan import Environment, Fault, truth_key
 from corpus.proven import architectures
 from corpus.workshop import InstallError, Workshop, call, distributions, interpreter
 
 MEND_LIMIT = 1200  # seconds
+FAILURES = (ask.CheckError, InstallError, OSError, ValueError, subprocess.TimeoutExpired)
 FOREIGN_INDEX = re.compile(r"--(?:extra-)?index-url\s+\S+")
 
 
-def examine(wanted: Environment, shop: Workshop, check: str, driver: Path | None) -> dict:
+def examine(
+    wanted: Environment,
+    shop: Workshop,
+    check: str,
+    driver: Path | None,
+    with_others: bool = False,
+) -> dict:
     """Installs, asks, compares, then does the same with each fault. Nothing of it is raised."""
     started = time.monotonic()
     result: dict = {"name": wanted.name, "key": wanted.key(), "python": wanted.python}
@@ -37,15 +45,16 @@ def examine(wanted: Environment, shop: Workshop, check: str, driver: Path | None
         kept = shop.kept_truth(truth_key(wanted, None))
         result.update(_look(wanted, None, prefix, environ, prefix, check, kept)[0])
         result["state"] = "done"
-    except (ask.CheckError, InstallError, OSError) as error:
+        others = Others(shop, prefix, environ) if with_others and wanted.faults else None
+    except FAILURES as error:
         return {**result, "state": "failed", "reason": f"{type(error).__name__}: {error}"}
     result["faults"] = []
     known = {(f["rule"], f["title"]) for f in result["findings"]}
     for fault in wanted.faults:
         row: dict = {"name": fault.name}
         try:
-            row.update(_fault(wanted, fault, prefix, shop, check, driver, known))
-        except (ask.CheckError, InstallError, OSError, ValueError) as error:
+            row.update(_fault(wanted, fault, prefix, shop, check, driver, known, others))
+        except FAILURES as error:
             row.update(state="failed", reason=f"{type(error).__name__}: {error}")
         result["faults"].append(row)
     result["seconds"] = round(time.monotonic() - started, 1)
@@ -94,6 +103,7 @@ def _fault(
     check: str,
     driver: Path | None,
     known: set[tuple[str, str]],
+    others: Others | None,
 ) -> dict:
     broken, extra, cwd = shop.break_copy(prefix, fault)
     try:
@@ -101,6 +111,8 @@ def _fault(
         kept = shop.kept_truth(truth_key(wanted, fault))
         row, happened, said, _ = _look(wanted, fault, broken, environ, cwd, check, kept)
         row["state"] = "done"
+        if others is not None and happened.failures:
+            row["others"] = others.ask(broken, environ, fault.words)
         commands = fixes(said, known)
         row["fix"] = {"commands": commands, "state": "none"}
         if fault.fix == "run" and commands and (happened.failures or fault.expect):

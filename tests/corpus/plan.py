@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 import tomllib
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -37,6 +39,16 @@ class Fault:
     use: tuple[str, ...] = ()  # further code, run after the imports
     expect: tuple[str, ...] = ()  # rules that must fire though no import shows it: "CU402"
     fix: str = "run"  # "no": the fix is for people (buy a GPU, install a driver)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The names of the files and distributions that it befalls."""
+        files = [*self.delete, *self.half, *self.empty, *self.pointer, *self.folder]
+        files += [*self.copy.values(), *self.link]
+        bases = [re.split(r"[*?\[]", os.path.basename(each))[0] for each in files]
+        asked = (*self.uninstall, *self.install, *self.side)
+        names = [re.split(r"[^\w.-]", each)[0] for each in asked]
+        return tuple(word for word in (*bases, *names) if word)
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,14 @@ def test_the_key_follows_all_that_matters():
     assert plan.truth_key(one, fault) != plan.truth_key(one, None)
 
 
+def test_a_fault_is_known_by_what_it_befalls():
+    fault = plan.Fault(
+        "x", uninstall=("nvidia-nccl-cu12",), install=("torch==2.8.0",), delete=("a/b/libx.so.*",)
+    )
+    assert fault.words == ("libx.so.", "nvidia-nccl-cu12", "torch")
+    assert all(f.words or f.environ or f.check or f.cwd for e in EVERY for f in e.faults)
+
+
 # --- planting ----------------------------------------------------------------------------------
 
 
@@ -346,6 +354,14 @@ def test_the_document_lists_what_stays_wrong_with_its_cause():
     assert "| precision | 0.00 (0 right, 1 false) |" in text
     assert "- dgl: no wheel" in text
     assert "/a/b" not in text
+    assert "Other tools" not in text
+    told = {"pip check": {"named": True, "seconds": 1.0}}
+    faults = [row("f", others=told, misses=["x"]), row("g")]
+    for fault in faults:
+        fault["fix"] = {"state": "none"}
+    text = document.write(environments, {"none-numpy": row(faults=faults)}, notes)
+    assert "| pip check | 1 | 1 of 1: 1.00" in text
+    assert "| cudriver check | 1 | 0 of 1: 0.00" in text
     assert str(document.ROOT) not in document.write(
         environments, {"none-numpy": row(misses=[f"import x: in {document.ROOT}/tests"])}, notes
     )

@@ -1,6 +1,7 @@
 """Cases of rules, tests/stack/cases/CODE.txt: facts made by hand, as differences from facts() in
-the words of facts.py, and the rule's findings, as golden.py renders them. casekit.py has the form.
-PREFIX, SITE and LIB64 in a text are the folders of those names.
+the words of facts.py, and the rule's findings, as golden.py renders them. tried_cases.txt: what all
+rules find in such facts, and whether each fix is proven. casekit.py has the form. PREFIX, SITE and
+LIB64 in a text are the folders of those names.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import golden
 
 import casekit
 from cudriver.stack import model
-from cudriver.stack.rules import registry
+from cudriver.stack.rules import judge, registry
 
+TRIED = Path(__file__).with_name("tried_cases.txt")
 FOLDER = Path(__file__).with_name("cases")
 NAMES = {"SITE": facts.SITE, "LIB64": facts.LIB64, "PREFIX": facts.PREFIX}
 
@@ -29,9 +31,13 @@ def in_full(source: str) -> str:
 
 def make(rule: str, case: casekit.Case) -> model.Facts:
     """The facts of a case."""
+    return facts_of(casekit.read(path(rule))[0], case.source)
+
+
+def facts_of(head: str, source: str) -> model.Facts:
     known = {**vars(model), **vars(facts)}
-    exec(in_full(casekit.read(path(rule))[0]), known)
-    return eval(f"facts({in_full(case.source)})", known)  # type: ignore[no-any-return]
+    exec(in_full(head), known)
+    return eval(f"facts({in_full(source)})", known)  # type: ignore[no-any-return]
 
 
 def check(rule: str, name: str) -> None:
@@ -53,3 +59,30 @@ def check(rule: str, name: str) -> None:
         words = words.replace(folder, short)
     told = " ".join(finding.severity for finding in found) or "silent"
     casekit.check(path(rule), case, told, words)
+
+
+def tried() -> tuple[str, dict[str, casekit.Case]]:
+    return casekit.read(TRIED)
+
+
+def of_fixes(name: str) -> model.Facts:
+    head, known = tried()
+    return facts_of(head, known[name].source)
+
+
+def check_fixes(name: str) -> None:
+    """What all rules find, with the fixes that were tried on a copy of the facts."""
+    lines, loud = [], []
+    for found in judge(of_fixes(name)):
+        if found.severity != "note":
+            loud.append(found.severity)
+            also = "".join(f", {other.rule} {other.severity}" for other in found.also)
+            lines.append(f"{found.rule} {found.severity}{also}: {found.title}")
+            lines += [f"    says {found.predicts}"] * (found.predicts is not None)
+            lines += [
+                f"    {'proven' if found.proven else 'untried'}: {each}" for each in found.fix
+            ]
+    words = "\n".join(lines)
+    for short, folder in NAMES.items():
+        words = words.replace(folder, short)
+    casekit.check(TRIED, tried()[1][name], " ".join(loud) or "silent", words or "nothing")

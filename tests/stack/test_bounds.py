@@ -13,19 +13,17 @@ from cudriver.stack.collect import distributions, environment, modules, records
 from cudriver.stack.loader_files import LoaderFiles
 from cudriver.stack.model import Environment
 from cudriver.stack.rootfs import Root
-from cudriver.stack.rules import cu4_clashes, cu4_pins, judge, verdict
+from cudriver.stack.rules import cu4_pins, judge, verdict
 
 
 @pytest.fixture
 def compared(monkeypatch):
     """Counts the specifiers that are compared or met by a version."""
     calls = []
-    for module, name in (
-        *((cu4_pins, "compatible"), (cu4_clashes, "compatible"), (cu4_pins, "satisfies")),
-    ):
+    for name in ("compatible", "satisfies"):
         usual = getattr(cu4_pins, name)
         monkeypatch.setattr(
-            module, name, lambda *words, usual=usual: calls.append(words) or usual(*words)
+            cu4_pins, name, lambda *words, usual=usual: calls.append(words) or usual(*words)
         )
     return calls
 
@@ -49,7 +47,7 @@ def test_pins_are_compared_in_linear_time(compared, own):
     for count in (500, 1000):
         compared.clear()
         of = hub(count, own)
-        findings = [*cu4_pins.cu402(of), *cu4_clashes.cu407(of)]
+        findings = [*cu4_pins.cu402(of), *cu4_pins.cu407(of)]
         assert findings
         found[count] = len(compared)
     assert found[1000] < 2.5 * found[500]
@@ -57,11 +55,11 @@ def test_pins_are_compared_in_linear_time(compared, own):
 
 def test_pins_that_were_not_compared_are_said_and_leave_the_verdict_open():
     of = hub(100, own=True)
-    rules = {"CU407": cu4_clashes.cu407}
+    rules = {"CU407": cu4_pins.cu407}
     findings = judge(of, rules)
     titles = [finding.title for finding in findings]
     assert any("100 packages pin nvidia-hub exactly" in title for title in titles)
-    assert len(findings) <= cu4_clashes.CLASHES + 2
+    assert len(findings) <= cu4_pins.CLASHES + 2
     assert verdict(findings, of) == "unknown"
     assert not any("compared" in f.title for f in judge(hub(20, own=True), rules))
 

@@ -30,6 +30,17 @@ def told(prefix):
 
 json.dump(together(*[lambda prefix=prefix: told(prefix) for prefix in sys.argv[2:]]), sys.stdout)
 """
+# Ends with an error where a process is forked though there is no GIL.
+CHECK = """
+import os, sys
+from cudriver.cli import main
+
+def forked():
+    assert getattr(sys, "_is_gil_enabled", lambda: True)(), "threads are enough"
+
+os.register_at_fork(before=forked)
+main(["check", *sys.argv[1:]])
+"""
 GIL_AFTERWARDS = "\nassert not sys._is_gil_enabled(), sorted(sys.modules)\n"
 
 
@@ -59,6 +70,19 @@ def test_threads_find_what_one_finds_alone(root: Path) -> None:
     alone = {prefix: stack.inspect(prefix, root=str(root)).to_dict() for prefix in prefixes}
     assert (alone[TRAIN]["verdict"], alone[EVAL]["verdict"]) == ("mismatch", "consistent")
     assert json.loads(run(AT_ONCE, root, *prefixes)) == [alone[prefix] for prefix in prefixes]
+
+
+def test_many_environments_at_once_are_told_as_alone(root: Path, tmp_path: Path) -> None:
+    """By `check --all`: in processes, or without a GIL in threads."""
+    shutil.copytree(root, tmp_path, symlinks=True, dirs_exist_ok=True)
+    for number in range(12):
+        for prefix in (TRAIN, EVAL):
+            folder = tmp_path / f"srv/{Path(prefix).name}{number}"
+            shutil.copytree(tmp_path / prefix.lstrip("/"), folder, symlinks=True)
+    told = json.loads(run(CHECK, "--all", "--json", "--root", tmp_path))["reports"]
+    prefixes = [report["environment"]["prefix"] for report in told]
+    assert len(prefixes) >= 24
+    assert told == [stack.inspect(prefix, root=str(tmp_path)).to_dict() for prefix in prefixes]
 
 
 def test_what_is_kept_between_checks_is_not_changed(root: Path) -> None:

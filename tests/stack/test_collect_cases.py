@@ -87,6 +87,10 @@ class Tree:
         self.made = synth.Prefix(self.top / "env", root=self.top).venv(**settings)
         return self.made
 
+    def plain(self) -> None:
+        """A prefix in which nothing says what it is."""
+        self.made = synth.Prefix(self.top / "env", root=self.top)
+
     def conda(self) -> None:
         self.made = synth.Prefix(self.top / "env", root=self.top).conda()
 
@@ -192,7 +196,8 @@ def words(item: Any) -> str:
     if isinstance(item, Requirement):
         extras = f"[{','.join(item.extras)}]" if item.extras else ""
         extra = f" for {item.extra}" if item.extra else ""
-        return f"{item.name}{extras}{item.specifier}{extra} (line {item.evidence.line})"
+        build = f" {item.build}" if item.build else ""
+        return f"{item.name}{extras}{item.specifier}{build}{extra} (line {item.evidence.line})"
     return f"{at(item)} {item.value}" if isinstance(item, Evidence) else str(item)
 
 

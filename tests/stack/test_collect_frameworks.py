@@ -1,7 +1,6 @@
 """Frameworks by the files in which they say what they are, and versions by what libraries say."""
 
 import fnmatch
-import os
 import struct
 
 import pytest
@@ -30,19 +29,6 @@ def venv(tmp_path):
 
 def facts(prefix, **variables):
     return collect(prefix.inside, root=str(prefix.root), environ=variables)
-
-
-def framework(prefix, name):
-    found = facts(prefix).framework(name)
-    assert found is not None
-    return found
-
-
-def write(prefix, path, text):
-    file = prefix.site / path
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text)
-    return f"{prefix.inside}/{file.relative_to(prefix.path)}"
 
 
 @pytest.mark.parametrize(
@@ -97,62 +83,6 @@ class TestPyTorch:
         found = facts(venv)
         assert found.framework("mine") is not None
         assert ("torch", "could not be read: damaged") in [(p.file, p.text) for p in found.problems]
-
-
-class TestOthers:
-    @pytest.mark.parametrize(
-        ("source", "minor", "loaded"),
-        [
-            ('if basename == "libnvrtc.so.13":\n name = "libnvrtc-builtins.so.13.0"', "13.0", True),
-            (
-                'if basename == "libnvrtc.so.13":\n name = "libnvrtc-builtins.so.13.0"',
-                "13.1",
-                False,
-            ),
-            (
-                'if basename == "libnvrtc.so.12":\n name = "libnvrtc-builtins.so.13.0"',
-                "13.0",
-                False,
-            ),
-            ("def _preload_nvrtc_builtins(found_path): ...", "13.1", True),
-            ("def load_with_abs_path(libname): ...", "13.0", False),
-        ],
-        ids=["1.1-for-13.0", "1.1-for-13.1", "1.1-for-12", "1.9", "1.0"],
-    )
-    def test_nvrtcs_builtins_by_the_pathfinder(self, venv, tmp_path, source, minor, loaded):
-        """Without a preload they come from outside, or nowhere: the wheel has no RUNPATH."""
-        nvrtc = compile_c(tmp_path / "n.so", "int n;", "-Wl,-soname,libnvrtc.so.13")
-        builtins = compile_c(
-            tmp_path / "b.so", "int b;", f"-Wl,-soname,libnvrtc-builtins.so.{minor}"
-        )
-        core = compile_c(tmp_path / "core.so", "int x;", "-Wl,--no-as-needed", str(nvrtc))
-        folder = "nvidia/cu13/lib"
-        files = {
-            f"{folder}/libnvrtc.so.13": nvrtc.read_bytes(),
-            f"{folder}/libnvrtc-builtins.so.{minor}": builtins.read_bytes(),
-        }
-        venv.dist("nvidia-cuda-nvrtc", f"{minor}.88", files=files)
-        text = source.encode()
-        file = "cuda/pathfinder/_dynamic_libs/load_dl_linux.py"
-        venv.dist("cuda-pathfinder", "1.3.3", files={file: text})
-        venv.dist(
-            "cupy-cuda13x", "14.2.0", ["cuda-pathfinder"], files={"cupy/core.so": core.read_bytes()}
-        )
-        found = {os.path.basename(path) for path in framework(venv, "cupy").loads}
-        assert "libnvrtc.so.13" in found
-        assert (f"libnvrtc-builtins.so.{minor}" in found) == loaded
-
-    def test_a_package_that_uses_cuda_by_its_library_alone(self, venv):
-        runtime = compile_c(
-            venv.root / "usr/lib64/libcudart.so.12", "int cudart;", "-Wl,-soname,libcudart.so.12"
-        )
-        source = "extern int cudart; int *use(void) { return &cudart; }"
-        target = compile_c(venv.site / "fast/_fast.so", source, str(runtime))
-        venv.dist("fast", "1.0", files={"fast/_fast.so": target})
-        found = facts(venv)
-        assert [f.name for f in found.frameworks] == ["fast"]
-        assert [x.path for x in found.libraries] == ["/usr/lib64/libcudart.so.12"]
-        assert found.libraries[0].origin == "system"
 
 
 class TestVersions:
@@ -360,57 +290,6 @@ class TestVersions:
             file.write(struct.pack("<Q", size + 15))
         with ElfBits(Root("/").open(path)) as bits:
             assert bits.symbol("words", 64) == b"some words\0"
-
-
-def test_a_systems_library_and_the_environments_own_copy(venv, tmp_path):
-    """LD_LIBRARY_PATH leads to Debian's; beside the extension is one that no RECORD has."""
-    cudnn = venv.root / "opt/cudnn/libcudnn.so.9"
-    compile_c(cudnn, "int x;", "-Wl,-soname,libcudnn.so.9")
-    origin = ("-Wl,-rpath,$ORIGIN", "-Wl,--enable-new-dtags", "-Wl,--no-as-needed", str(cudnn))
-    core = compile_c(tmp_path / "core.so", "int x;", *origin)
-    venv.dist("mine", "1.0", files={"mine/core.so": core.read_bytes()})
-    (venv.site / "mine/libcudnn.so.9").write_bytes(cudnn.read_bytes())
-    info = venv.root / "var/lib/dpkg"
-    (info / "info").mkdir(parents=True)
-    (info / "info/libcudnn9-cuda-12:amd64.list").write_text("/opt/cudnn/libcudnn.so.9\n")
-    stated = "Package: libcudnn9-cuda-12\nStatus: install ok installed\nVersion: 9.14.0-1"
-    (info / "status").write_text(f"{stated}\n")
-    (used,) = facts(venv, LD_LIBRARY_PATH="/opt/cudnn").libraries
-    assert (used.path, used.provided_by) == (
-        "/opt/cudnn/libcudnn.so.9",
-        "libcudnn9-cuda-12 9.14.0-1",
-    )
-    assert used.own_copy.path.endswith("/site-packages/mine/libcudnn.so.9")
-
-
-def test_the_environments_own_copy_is_of_the_first_that_claims_it(venv, tmp_path):
-    nccl = venv.root / "opt/libnccl.so.2"
-    compile_c(nccl, "int x;", "-Wl,-soname,libnccl.so.2")
-    core = compile_c(tmp_path / "core.so", "int x;", "-Wl,--no-as-needed", str(nccl))
-    venv.dist("mine", "1.0", files={"mine/core.so": core.read_bytes()})
-    for cuda, version in (("cu12", "2.27.3"), ("cu13", "2.28.9")):
-        path = "nvidia/nccl/lib/libnccl.so.2"
-        venv.dist(f"nvidia-nccl-{cuda}", version, files={path: nccl.read_bytes()})
-    (used,) = facts(venv, LD_LIBRARY_PATH="/opt").libraries
-    assert (used.own_copy.rule, used.own_copy.version) == ("environment", "2.27.3")
-
-
-@pytest.mark.parametrize("blocked", [None, "torch"])
-def test_a_package_that_needs_pytorch_is_loaded_after_it(venv, tmp_path, blocked):
-    venv.torch(libraries=True)
-    if blocked:  # PyTorch's own import fails
-        write(venv, "torch/lib/libtorch_global_deps.so", "no library")
-    c10 = venv.site / "torch/lib/libc10.so"
-    compile_c(c10, "int c10;", "-Wl,-soname,libc10.so")
-    nccl = venv.site / "mine/libnccl.so.2"
-    compile_c(nccl, "int nccl;", "-Wl,-soname,libnccl.so.2")
-    words = ("-Wl,-rpath,$ORIGIN", "-Wl,--no-as-needed", str(c10), str(nccl))
-    core = compile_c(tmp_path / "core.so", "int x;", *words)
-    venv.dist("mine", "1.0", ["torch"], files={"mine/core.so": core.read_bytes()})
-    found = framework(venv, "mine")
-    assert (found.after, found.blocked) == (["torch"], blocked)
-    wanted = [] if blocked else ["libnccl.so.2"]
-    assert [os.path.basename(path) for path in found.loads] == wanted
 
 
 @pytest.mark.parametrize("package", ["libcudnn9-cuda-12", "libnccl2"])

@@ -132,7 +132,7 @@ def test_who_fixes_a_package(stated, makes, expected):
         ("pip", "/opt/py", "/opt/py -m pip uninstall -y x"),
         ("pip", None, f"{PYTHON} -m pip uninstall -y x"),
         ("uv", "/opt/py", "uv pip uninstall --python /opt/py x"),
-        ("uv", None, f"uv pip uninstall --python {PYTHON} x"),
+        ("uv", None, f"uv pip uninstall --python {PREFIX} x"),
         ("pipx", None, "pipx runpip train uninstall -y x"),
         ("conda", None, f"conda remove -p {PREFIX} x"),
     ],

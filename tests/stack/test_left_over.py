@@ -70,73 +70,6 @@ class TestModules:
         else:
             assert (name, how) == ("version.py", "empty")
 
-    def test_another_module(self, venv):
-        (venv.site / "torch/nn/functional.py").unlink()
-        (told,) = found(venv, "error", "warning")
-        assert (told.rule, told.severity) == ("CU404", "warning")
-        assert told.title.startswith("functional.py is missing")
-
-    @pytest.mark.parametrize("how", ["missing", "empty"])
-    def test_the_only_module_of_a_folder(self, venv, how):
-        file = venv.site / "torch/gr\u00f6\u00dfe/__init__.py"
-        file.unlink()
-        if how == "empty":
-            file.write_bytes(b"")
-        (told,) = found(venv, "error", "warning")
-        assert told.title.startswith(f"__init__.py is {how}")
-        assert told.severity == "warning"
-        assert told.evidence[0].value.startswith("torch/gr\u00f6\u00dfe/__init__.py,sha256=")
-        assert told.evidence[0].line == list(MODULES).index("torch/gr\u00f6\u00dfe/__init__.py") + 2
-
-    def test_the_vital_one_is_named_first(self, venv):
-        (venv.site / "torch/nn/functional.py").unlink()
-        (venv.site / "torch/version.py").unlink()
-        (told,) = found(venv, "error", "warning")
-        assert told.severity == "error"
-        assert told.title.startswith("version.py and 1 more file are missing")
-
-    def test_edited_or_smaller_is_no_fault(self, venv):
-        (venv.site / "torch/nn/functional.py").write_text("# patched here\n")
-        shutil.rmtree(venv.site / "torch/nn/tests")
-        shutil.rmtree(venv.site / "torch/test")
-        assert found(venv, "error", "warning") == []
-
-    def test_of_very_many_some_are_told(self, venv):
-        """An end to the work that a RECORD without end would make."""
-        record = venv.site / "torch-2.8.0+cu128.dist-info/RECORD"
-        lines = [f"torch/made/m{number}.py,sha256=x,9\n" for number in range(2000)]
-        record.write_text(record.read_text() + "".join(lines))
-        (told,) = found(venv, "error", "warning")
-        assert told.title.startswith("m0.py and at least 999 more files are missing")
-        assert told.evidence[0].line == len(MODULES) + 2
-
-    @pytest.mark.parametrize("count", [8, 9, 40])
-    def test_one_of_a_folder(self, venv, count):
-        """Those of a small folder are asked for one by one, those of a large one are listed."""
-        folder = venv.site / "torch/made"
-        folder.mkdir()
-        names = [f"m{number}" for number in range(count)]
-        for name in names:
-            (folder / f"{name}.py").write_text("# made")
-        record = venv.site / "torch-2.8.0+cu128.dist-info/RECORD"
-        lines = [f"torch/made/{name}.py,sha256=x,6\n" for name in names]
-        record.write_text(record.read_text() + "".join(lines))
-        assert found(venv, "error", "warning") == []
-        (folder / "m5.py").unlink()
-        (told,) = found(venv, "error", "warning")
-        assert told.title.startswith("m5.py is missing")
-        assert told.evidence[0].line == len(MODULES) + 2 + 5
-        assert told.evidence[0].value == lines[5].strip()
-
-    def test_a_module_that_is_a_link(self, venv, tmp_path):
-        """As uv installs with --link-mode symlink."""
-        file = venv.site / "torch/version.py"
-        shutil.move(file, tmp_path / "kept.py")
-        file.symlink_to(tmp_path / "kept.py")
-        assert found(venv, "error", "warning") == []
-        (tmp_path / "kept.py").unlink()
-        assert [f.rule for f in found(venv, "error")] == ["CU404"]
-
 
 class TestEditable:
     """pip install --editable: a .pth file names the folder, or runs code that finds it."""
@@ -167,53 +100,6 @@ class TestEditable:
         assert real.import_error(venv.path, "torch; torch.tensor") is None
         assert found(venv, "error", "warning") == []
         assert self.verdict(venv) == "unknown"
-
-
-class TestRecords:
-    PINS = ("nvidia-nccl-cu12==2.27.3",)
-
-    def record(self, venv, number, *requires, **files):
-        """A second record, as an older or newer PyTorch had it."""
-        venv.distribution("torch", number, *requires)
-        info = venv.site / f"torch-{number}.dist-info"
-        lines = [f"torch/{name}.py,sha256=x,{size}" for name, size in files.items()]
-        (info / "RECORD").write_text("\n".join([*lines, f"{info.name}/RECORD,,"]) + "\n")
-        return info
-
-    def dists(self, venv):
-        facts = collect(str(venv.path), environ=real.clean_environ(), probe_driver=False)
-        return {d.name: d.version for d in facts.distributions if d.name in ("torch", "other")}
-
-    @pytest.mark.parametrize("version", ["2.6.0", "2.9.1"])
-    def test_a_record_that_was_left_behind(self, venv, version):
-        """Its pins are nobody's, older or newer; the files are those of the other."""
-        self.record(venv, version, *self.PINS, version=7, old=12)
-        assert self.dists(venv) == {"torch": "2.8.0+cu128"}
-        assert found(venv, "error", "warning") == []
-        shown = real.ask(venv.path, "import json, torch; print(json.dumps(torch.__version__))")
-        assert shown == "2.8.0+cu128"
-
-    @pytest.mark.parametrize("version", ["2.6.0", "2.9.1"])
-    def test_a_record_without_a_list(self, venv, version):
-        (self.record(venv, version, *self.PINS) / "RECORD").unlink()
-        assert self.dists(venv) == {"torch": "2.8.0+cu128"}
-
-    def test_what_pip_could_not_remove(self, venv):
-        info = self.record(venv, "2.6.0", *self.PINS)
-        info.rename(venv.site / "~orch-2.6.0.dist-info")
-        assert self.dists(venv) == {"torch": "2.8.0+cu128"}
-        (venv.site / "~orch-2.6.0.dist-info").rename(venv.site / "~ther-2.6.0.dist-info")
-        (venv.site / "~ther-2.6.0.dist-info/METADATA").write_text("Name: other\nVersion: 1\n")
-        assert self.dists(venv) == {"torch": "2.8.0+cu128"}
-
-    def test_the_first_folder_on_the_path_counts(self, venv, tmp_path):
-        """Not the one that bears out more: Python never looks further."""
-        other = tmp_path / "other"
-        shutil.copytree(venv.site / "torch-2.8.0+cu128.dist-info", other / "torch-2.9.0.dist-info")
-        metadata = other / "torch-2.9.0.dist-info/METADATA"
-        metadata.write_text(metadata.read_text().replace("2.8.0+cu128", "2.9.0"))
-        (venv.site / "more.pth").write_text(f"{other}\n")
-        assert self.dists(venv) == {"torch": "2.8.0+cu128"}
 
 
 class TestPython:
@@ -252,25 +138,6 @@ class TestPython:
         (told,) = [f for f in found(venv, "error") if f.rule == "CU503"]
         assert told.evidence[0].file == str(venv.path / "bin" / "python")
         assert str(tmp_path / "gone") in told.evidence[0].value
-
-    def test_uv_makes_it_again(self, tmp_path):
-        made = Prefix(tmp_path / "env").venv(uv="0.9.1")
-        (made.path / "bin/python").unlink()
-        (made.path / "bin/python").symlink_to("/gone/python")
-        (told,) = [f for f in found(made, "error") if f.rule == "CU503"]
-        assert told.fix == [f"uv venv --allow-existing --python 3.11 {made.path}"]
-
-    def test_in_an_image_links_lead_inside(self, tmp_path):
-        made = Prefix(tmp_path / "opt/env", root=tmp_path).venv()
-        made.torch()
-        python = made.path / "bin/python"
-        shutil.move(python, tmp_path / "opt/python")
-        python.symlink_to("/opt/python")
-        facts = collect("/opt/env", root=str(tmp_path), environ={})
-        assert [f for f in judge(facts) if f.rule == "CU503"] == []
-        (tmp_path / "opt/python").unlink()
-        facts = collect("/opt/env", root=str(tmp_path), environ={})
-        assert [f.severity for f in judge(facts) if f.rule == "CU503"] == ["error"]
 
     def test_a_folder_without_any_python_is_no_venv_that_broke(self, tmp_path):
         made = Prefix(tmp_path / "env").venv()

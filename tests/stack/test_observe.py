@@ -28,49 +28,60 @@ def torch(facts: Facts, source: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": site}
 
 
-def test_a_version_that_agrees(facts):
-    environ = torch(facts, "version = types.SimpleNamespace(cuda='12.8')\n")
-    observation = observe(facts, environ=environ)
-    assert observation.error is None
-    assert observation.imports == {"torch": None}
-    assert not observation.differs
-    assert Row("torch.version.cuda", "12.8", "12.8") in observation.rows
+CUDA = "version = types.SimpleNamespace(cuda='{}')\n"
+PRINTING = "print('{}' * 100000)\nimport sys; print('x', file=sys.stderr)\n"
 
 
-def test_a_version_that_differs(facts):
-    environ = torch(facts, "version = types.SimpleNamespace(cuda='11.8')\n")
-    observation = observe(facts, environ=environ)
-    assert observation.differs
-    assert [row.observed for row in observation.rows if not row.agrees] == ["11.8"]
+@pytest.mark.parametrize(
+    ("source", "imports", "versions"),
+    [
+        pytest.param(CUDA.format("12.8"), None, ["12.8"], id="a version that agrees"),
+        pytest.param(CUDA.format("11.8"), None, ["11.8"], id="a version that differs"),
+        pytest.param(PRINTING + CUDA.format("12.8"), None, ["12.8"], id="a module that prints"),
+        pytest.param(
+            "raise ImportError('libnccl.so.2: cannot open shared object file')",
+            "ImportError: libnccl.so.2: cannot open shared object file", [],
+            id="an import that fails",
+        ),
+        pytest.param("raise SystemExit(7)", "SystemExit: 7", [], id="an early exit"),
+        pytest.param(
+            "raise ImportError('x' * 1_000_000)", f"ImportError: {'x' * 1987}", [],
+            id="an error without end",
+        ),
+    ],
+)  # fmt: skip
+def test_what_an_import_gives(facts, source, imports, versions):
+    observation = observe(facts, environ=torch(facts, source))
+    assert (observation.error, observation.imports) == (None, {"torch": imports})
+    assert observation.rows == [Row("torch.version.cuda", "12.8", each) for each in versions]
+    assert observation.differs is (versions != ["12.8"])
 
 
-def test_counts_have_their_number():
-    def summary(*agree: bool) -> str:
-        rows = [Row(str(i), "a", "a" if same else "b") for i, same in enumerate(agree)]
-        return Observation({}, rows).summary()
-
-    assert summary() == "0 values, none differ"
-    assert summary(True) == "1 value, none differs"
-    assert summary(False) == "1 value, 1 differs"
-    assert summary(True, True) == "2 values, none differ"
-    assert summary(True, False) == "2 values, 1 differs"
-    assert summary(False, False) == "2 values, 2 differ"
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        ("import os; os.abort()", "the interpreter died of SIGABRT"),
+        ("import os; os._exit(7)", "the interpreter ended with status 7 and no answer"),
+    ],
+)
+def test_an_import_that_ends_the_interpreter(facts, source, error):
+    assert observe(facts, environ=torch(facts, source)).error == error
 
 
-def test_an_import_that_fails_is_shown_as_python_says_it(facts):
-    environ = torch(facts, "raise ImportError('libnccl.so.2: cannot open shared object file')\n")
-    observation = observe(facts, environ=environ)
-    assert observation.imports["torch"] == (
-        "ImportError: libnccl.so.2: cannot open shared object file"
-    )
-    assert observation.differs
-    assert observation.rows == []
-
-
-def test_printing_imports_do_not_disturb(facts):
-    source = "print('{}' * 100000)\nimport sys; print('x', file=sys.stderr)\n"
-    environ = torch(facts, source + "version = types.SimpleNamespace(cuda='12.8')\n")
-    assert not observe(facts, environ=environ).differs
+@pytest.mark.parametrize(
+    ("agree", "summary"),
+    [
+        ([], "0 values, none differ"),
+        ([True], "1 value, none differs"),
+        ([False], "1 value, 1 differs"),
+        ([True, True], "2 values, none differ"),
+        ([True, False], "2 values, 1 differs"),
+        ([False, False], "2 values, 2 differ"),
+    ],
+)
+def test_counts_have_their_number(agree, summary):
+    rows = [Row("x", "a", "a" if same else "b") for same in agree]
+    assert Observation({}, rows).summary() == summary
 
 
 def test_a_hanging_import_is_ended_with_its_children(facts, tmp_path):
@@ -103,24 +114,20 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_a_crash_is_named(facts):
-    observation = observe(facts, environ=torch(facts, "import os; os.abort()\n"))
-    assert observation.error == "the interpreter died of SIGABRT"
+@pytest.mark.parametrize(
+    ("executable", "error"),
+    [
+        ("/no/such/interpreter", "does not start"),
+        ("/no/such\0interpreter", "does not start"),
+        (None, "no interpreter"),
+    ],
+)
+def test_an_interpreter_that_cannot_be_started(facts, executable, error):
+    facts.environment.executable = executable
+    assert error in (observe(facts).error or "")
 
 
-def test_an_early_exit_is_an_import_that_fails(facts):
-    observation = observe(facts, environ=torch(facts, "raise SystemExit(7)\n"))
-    assert observation.imports == {"torch": "SystemExit: 7"}
-    observation = observe(facts, environ=torch(facts, "import os; os._exit(7)\n"))
-    assert observation.error == "the interpreter ended with status 7 and no answer"
-
-
-def test_nothing_to_run(facts, tmp_path):
-    facts.environment.executable = str(tmp_path / "nowhere")
-    assert "does not start" in (observe(facts).error or "")
-    facts.environment.executable = None
-    assert "no interpreter" in (observe(facts).error or "")
-    facts.environment.executable = sys.executable
+def test_nothing_to_import(facts):
     facts.frameworks = []
     assert observe(facts).error == "no framework to import"
     facts.root = "/mnt"
@@ -128,54 +135,45 @@ def test_nothing_to_run(facts, tmp_path):
         observe(facts)
 
 
-def test_the_environment_is_not_written_to(facts):
-    environ = torch(facts, "version = types.SimpleNamespace(cuda='12.8')\n")
-    site = os.path.join(facts.environment.prefix, "site", "torch")
+def test_neither_the_environment_nor_this_process_changes(facts):
+    environ = torch(facts, CUDA.format("12.8"))
     observe(facts, environ=environ)
-    assert os.listdir(site) == ["__init__.py"]
-
-
-def test_a_library_mapped_from_elsewhere_differs(facts, tmp_path):
-    """A real file named like a CUDA library, mapped by the child itself."""
-    for folder in ("predicted", "other"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "libcudnn.so.9").write_bytes(b"\0" * 8192)
-    source = (
-        "import mmap\n"
-        f"_file = open({str(tmp_path / 'other' / 'libcudnn.so.9')!r}, 'rb')\n"
-        "_map = mmap.mmap(_file.fileno(), 0, prot=mmap.PROT_READ)\n"
-        "version = types.SimpleNamespace(cuda='12.8')\n"
-    )
-    predicted = str(tmp_path / "predicted" / "libcudnn.so.9")
-    facts.libraries = [Library("libcudnn.so.9", predicted, real_path=predicted)]
-    observation = observe(facts, environ=torch(facts, source))
-    (row,) = [row for row in observation.rows if row.name == "libcudnn.so.9"]
-    assert (row.predicted, row.observed) == (predicted, str(tmp_path / "other" / "libcudnn.so.9"))
-    assert observation.differs
+    before = {*sys.modules}, len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        observe(facts, environ=environ)
+    assert ({*sys.modules}, len(os.listdir("/proc/self/fd"))) == before
+    assert "torch" not in sys.modules
+    assert os.listdir(os.path.join(facts.environment.prefix, "site/torch")) == ["__init__.py"]
 
 
 @pytest.mark.parametrize(
-    ("name", "differs"), [("libnvidia-ml.so.1", False), ("libcublas.so.12", True)]
+    ("name", "predicted", "differs"),
+    [
+        ("libcudnn.so.9", "predicted/libcudnn.so.9", True),
+        ("libcudnn.so.9", "mapped/libcudnn.so.9", False),
+        ("libnvidia-ml.so.1", None, False),  # it comes with the driver
+        ("libcublas.so.12", None, True),
+    ],
 )
-def test_a_mapped_library_that_was_not_predicted(facts, tmp_path, name, differs):
-    """The driver's own parts come with the driver: whoever loads one shows no difference."""
-    (tmp_path / name).write_bytes(b"\0" * 8192)
+def test_a_library_that_the_import_maps(facts, tmp_path, name, predicted, differs):
+    """A real file named like a CUDA library, mapped by the child itself."""
+    for folder in ("predicted", "mapped"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).write_bytes(b"\0" * 8192)
+    mapped = str(tmp_path / "mapped" / name)
     source = (
-        f"import mmap\n_file = open({str(tmp_path / name)!r}, 'rb')\n"
+        f"import mmap\n_file = open({mapped!r}, 'rb')\n"
         "_map = mmap.mmap(_file.fileno(), 0, prot=mmap.PROT_READ)\n"
-        "version = types.SimpleNamespace(cuda='12.8')\n"
     )
-    observation = observe(facts, environ=torch(facts, source))
+    if predicted:
+        predicted = str(tmp_path / predicted)
+        facts.libraries = [Library(name, predicted, real_path=predicted)]
+    observation = observe(facts, environ=torch(facts, source + CUDA.format("12.8")))
     assert observation.error is None
     assert observation.differs is differs
-
-
-def test_this_process_loads_nothing(facts):
-    """Nothing of the inspected environment comes into the one that asks."""
-    environ = torch(facts, "version = types.SimpleNamespace(cuda='12.8')\n")
-    before = set(sys.modules)
-    observe(facts, environ=environ)
-    assert "torch" not in set(sys.modules) - before
+    told = [(row.predicted, row.observed) for row in observation.rows if mapped in row.observed]
+    shown = predicted or "(not predicted)"
+    assert told == ([(shown, mapped)] if differs or predicted else [])
 
 
 @pytest.mark.parametrize(
@@ -192,15 +190,6 @@ def test_one_unknown_side_is_no_difference():
     assert not Observation({}, [], "no answer").differs
     assert Observation({}, [], "no answer").unanswered
     assert not Observation({}, [], "no framework to import").unanswered
-
-
-def test_nothing_stays_open(facts):
-    environ = torch(facts, "version = types.SimpleNamespace(cuda='12.8')\n")
-    observe(facts, environ=environ)
-    before = len(os.listdir("/proc/self/fd"))
-    for _ in range(3):
-        observe(facts, environ=environ)
-    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def says(facts: Facts, script: str) -> Facts:
@@ -276,17 +265,3 @@ def test_values_of_another_type_are_not_known(facts):
     values = values.replace('"torch.nccl": 1', '"torch.nccl": [2, 27, 3]')
     observation = observe(says(facts, f"echo '{GOOD.replace('{}', values)}' >&$3"))
     assert "2.27.3" in [row.observed for row in observation.rows]
-
-
-def test_an_import_error_without_end_is_cut(facts):
-    environ = torch(facts, "raise ImportError('x' * 1_000_000)\n")
-    (error,) = observe(facts, environ=environ).imports.values()
-    assert error is not None
-    assert len(error) == 2000
-
-
-def test_an_interpreter_that_cannot_be_started(facts):
-    facts.environment.executable = "/no/such\0interpreter"
-    error = observe(facts).error
-    assert error is not None
-    assert "does not start" in error

@@ -15,8 +15,8 @@ from cudriver.stack.collect import driver as drivers
 from cudriver.stack.model import Environment, Facts, Framework
 from cudriver.stack.plan import answer, candidates, question
 from cudriver.stack.plan.commands import LISTED
-from cudriver.stack.rules.cu1_releases import cu103
-from cudriver.stack.rules.cu5 import cu501, torch_archs
+from cudriver.stack.rules import registry
+from cudriver.stack.rules.cu5 import torch_archs
 from cudriver.stack.rules.fix import branch_for
 from cudriver.stack.tables import driver_floor, table
 from cudriver.stack.text import columns
@@ -27,6 +27,7 @@ FRAMEWORKS = list(table("plan")["frameworks"])
 RELEASES = [f"{row['branch']}.99" for row in table("driver")["branches"]]
 CAPABILITIES = [row["capability"] for row in table("driver")["architectures"]]
 EVERY = [*candidates.sets("proven"), *candidates.sets("derived")]
+cu103, cu501 = map(registry().__getitem__, ("CU103", "CU501"))
 
 
 def errors(candidate, release, capability):
@@ -40,7 +41,7 @@ def errors(candidate, release, capability):
 @pytest.mark.parametrize("candidate", EVERY, ids=lambda each: each.name or each.packages[0])
 def test_a_plan_and_the_check_agree_on_every_driver_and_gpu(candidate, monkeypatch):
     """What is planned is no error of CU103 or CU501; where all archs are known, nor is more."""
-    for rules in ("cu1_releases", "cu5"):  # fixes are not looked at, and take long
+    for rules in ("cu1", "cu5"):  # fixes are not looked at, and take long
         monkeypatch.setattr(f"cudriver.stack.rules.{rules}.planned", lambda *_: [])
     for release, capability in itertools.product(RELEASES, CAPABILITIES):
         driver = drivers.assumed(release, [capability])

@@ -7,7 +7,7 @@ import pytest
 from facts import facts
 
 from cudriver.stack.model import Distribution, Environment, Evidence, Requirement
-from cudriver.stack.rules import cu4_clashes, cu4_pins, fix
+from cudriver.stack.rules import cu4_pins, fix
 
 NAME = "x;touch owned $(id) `id` 'q' \"d\" | & > ~ *\n#"
 INSTALLERS = ["pip", "uv", "pipx", "conda", "mamba", "micromamba", "pixi"]
@@ -37,7 +37,7 @@ def test_names_are_words(tmp_path, tool, managed):
         fix.uninstall(env, dist),
         fix.reinstall(of, dist),
         fix.without("LD_LIBRARY_PATH", f"/a:/{NAME}", ["/a"]),
-        *(c for line in cu4_clashes._separate(of, NAME) for c in line.split(" && ")),
+        *(c for line in cu4_pins._separate(of, NAME) for c in line.split(" && ")),
     ]
     for command in commands:
         assert words(command, tmp_path) == shlex.split(command)

@@ -2,15 +2,16 @@
 
 import os
 import shutil
+import sysconfig
 from pathlib import Path
 
 import numpy
 import pytest
 import real
-from test_breakage_built import SUFFIX, Venv, pytestmark  # noqa: F401
+from test_breakage_built import SUFFIX, Venv, compile_c, pytestmark  # noqa: F401
 
-from cudriver.stack.collect import reach
 from cudriver.stack.collect.modules import Modules
+from cudriver.stack.collect.sources import prefixes
 
 SOURCES = {
     "torch/__init__.py": """
@@ -57,9 +58,20 @@ class backends:
 }
 FATAL = [
     "torch/nn/functional.py", "torch/nn/modules/__init__.py", "torch/nn/modules/linear.py",
-    "torch/functional.py", "torch/needed.py", "torch/inclass.py",
+    "torch/functional.py", "torch/needed.py", "torch/inclass.py", "torch/version.py",
 ]  # fmt: skip
 HARMLESS = ["torch/optional.py", "torch/never.py", "torch/chosen.py", "torch/late.py"]
+
+
+BY_C = """
+#include <Python.h>
+static const char named[] = "\\0numpy._core._multiarray_umath";
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_C", NULL, -1, NULL};
+PyMODINIT_FUNC PyInit__C(void)
+{
+    return PyImport_ImportModule(named + 1) ? PyModule_Create(&module) : NULL;
+}
+"""
 
 
 @pytest.fixture
@@ -123,6 +135,29 @@ def test_a_module_that_is_cut_or_edited(venv, name, text):
         agrees(venv, name)
 
 
+@pytest.mark.parametrize(
+    "end",
+    [
+        "ein",
+        "x = ein",
+        "x: int = ein",
+        "einsum",
+        "from torch.overwritten import xy",
+        "from torch.overwritten import x",
+        "len",
+    ],
+)
+def test_a_module_that_is_cut_within_a_name(venv, end):
+    """What is left can be compiled."""
+    file = venv.site / "torch/functional.py"
+    file.write_text(SOURCES["torch/functional.py"] + end)
+    if real.import_error(venv.path) is None:
+        assert end in ("einsum", "len", "from torch.overwritten import x")
+        assert told(venv) == []
+    else:
+        agrees(venv, "torch/functional.py")
+
+
 def test_a_folder_that_is_gone(venv):
     shutil.rmtree(venv.site / "torch/nn")
     agrees(venv, "torch/nn/__init__.py")
@@ -167,6 +202,23 @@ class TestNumPy:
         assert real.import_error(venv.path) is not None
         agrees(venv, f"numpy/{name}.py")
 
+    @pytest.mark.parametrize("name", ["exceptions", "dtypes", "_core/_exceptions"])
+    def test_an_empty_module_of_which_the_core_takes_names(self, venv, name):
+        self.replace(venv, f"numpy/{name}.py", b"")
+        agrees(venv, f"numpy/{name}.py")
+
+    def test_its_first_file_is_gone_under_an_extension_module(self, venv):
+        files = [venv.site / "fastnet/__init__.py", venv.site / f"fastnet/_C{SUFFIX}"]
+        files[0].parent.mkdir()
+        files[0].write_text("from . import _C\n")
+        compile_c(files[1], BY_C, f"-I{sysconfig.get_paths()['include']}")
+        venv.distribution("fastnet", "1.0", "numpy", files=files)
+        assert real.import_error(venv.path, "fastnet") is None
+        (venv.site / "numpy/__init__.py").unlink()
+        (found,) = told(venv)
+        assert found.predicts == "module 'numpy' has no attribute"
+        assert found.predicts in str(real.import_error(venv.path, "fastnet"))
+
     @pytest.mark.parametrize("damage", ["gone", "empty", "zeroed", "half", "foreign"])
     @pytest.mark.parametrize("name", ["umath", "linalg", "openblas"])
     def test_an_extension_module_or_its_library(self, venv, name, damage):
@@ -202,7 +254,11 @@ class TestNumPy:
         seen = real.import_error(venv.path)
         (found,) = told(venv)
         assert (seen is None) == (damage == "zeroed")
-        assert (found.rule, found.severity) == ("CU404", "error" if seen else "warning")
+        # Nobody requires NumPy there: its own import is one that a program makes.
+        assert real.import_error(venv.path, "numpy") is not None
+        assert (found.rule, found.severity) == ("CU404", "error")
+        if seen is None:
+            assert found.subject == "numpy"
 
 
 def test_a_source_without_an_end(venv):
@@ -216,7 +272,7 @@ def test_a_source_without_an_end(venv):
 
 def test_the_parts_of_a_long_import_are_made_one_at_a_time():
     """All those of 60,000 parts are gigabytes."""
-    parts = reach._prefixes("a.b.c")
+    parts = prefixes("a.b.c")
     assert (next(parts), *parts) == ("a", "a.b", "a.b.c")
 
 
@@ -232,6 +288,20 @@ def test_a_long_import_is_followed_to_what_is_not_there(venv, monkeypatch):
     (venv.site / "torch/__init__.py").write_text("import torch." + ".".join("a" * 100))
     told(venv)
     assert 0 < asked.count("torch.a") < 10
+
+
+def test_sources_are_not_read_for_each_attribute(venv, monkeypatch):
+    """Another module may set what a damaged one lacks: JAX takes thousands from one."""
+    text, read = Modules.text, []
+    monkeypatch.setattr(
+        Modules, "text", lambda self, place: read.append(place) or text(self, place)
+    )
+    with open(venv.site / "torch/needed.py", "a") as file:
+        file.write("import torch\nfrom torch import functional as f\ntorch.functional.made_0 = 1\n")
+        file.write("".join(f"f.made_{number % 500}\n" for number in range(2000)))
+    (venv.site / "torch/functional.py").write_text("")
+    told(venv)
+    assert 0 < len(read) < 200
 
 
 def test_suffix_of_the_environments_python(venv):

@@ -15,7 +15,7 @@ from test_breakage_built import SUFFIX, Venv, pytestmark  # noqa: F401
 
 import casekit
 from cudriver.stack.collect.modules import Modules, Place
-from cudriver.stack.model import Environment
+from cudriver.stack.model import Environment, Evidence, FileFault
 from cudriver.stack.rootfs import Root
 
 _, CASES = casekit.read(Path(__file__).with_name("survives.txt"))
@@ -208,3 +208,23 @@ def test_syntax_of_another_python(tmp_path, python, text, broken):
     env = Environment(str(tmp_path), "venv", python=".".join(map(str, python)) or None)
     modules = Modules(Root("/"), env, ())
     assert (modules.broken(Place(str(file), [], None)) is not None) == broken
+
+
+def test_a_package_has_the_name_of_what_is_gone(tmp_path):
+    """In texts without ends only the names of a package tell where that of a module ends."""
+    (tmp_path / "helper").mkdir()
+    (tmp_path / "helper/__init__.py").touch()
+    gone = FileFault("helper", f"{tmp_path}/helper/part.py", "missing", Evidence("RECORD"))
+    env = Environment(str(tmp_path), "venv", site_packages=[str(tmp_path)])
+    assert Modules(Root("/"), env, [gone]).children("helper") == {"__init__", "part"}
+
+
+def test_a_name_that_a_handler_gives_where_the_module_is_gone(tmp_path):
+    """CuPy's thrust: another module takes it from the package, without a handler of its own."""
+    init = "from .version import __version__\n"
+    init += "try:\n    from torch import thrust\nexcept ImportError:\n    thrust = None\n"
+    init += "from . import user\n"
+    sources = {"__init__.py": init, "thrust.py": "x = 1\n", "user.py": "from torch import thrust\n"}
+    venv = made(tmp_path, sources)
+    (venv.site / "torch/thrust.py").unlink()
+    survives(tmp_path)

@@ -6,23 +6,19 @@ import cases
 import pytest
 from facts import (
     PREFIX,
-    SITE,
-    WHEELS,
     but,
     driver,
     facts,
     fault,
-    kin,
     library,
     toolkit,
     torch,
     used,
-    wheel,
 )
 
 import casekit
-from cudriver.stack.model import Environment, Evidence, Facts, FileFault, Framework, Toolkit
-from cudriver.stack.rules import cu2, cu4_clashes, cu5, judge, registry, verdict
+from cudriver.stack.model import Environment, Evidence, Facts, FileFault, Toolkit
+from cudriver.stack.rules import cu2, cu4_pins, cu5, judge, registry, verdict
 
 OWN = Toolkit(
     "environment", "wheels", "12.8", f"{PREFIX}/nvidia", Evidence(f"{PREFIX}/METADATA", 3, "12.8")
@@ -87,50 +83,6 @@ def test_numbers_are_those_of_the_list():
     assert list(registry()) == expected
 
 
-def test_unused_wheels_of_another_major():
-    of = facts(
-        distributions=[
-            wheel("torch", "2.8.0", "nvidia-nccl-cu12==2.27.3"),
-            wheel("nvidia-nccl-cu12", "2.27.3"),
-            wheel("nvidia-cublas-cu11", "11.11.3.6"),
-            wheel("nvidia-cudnn-cu11", "8.7.0.84"),
-        ]
-    )
-    assert [f for f in judge(of) if f.severity != "note"] == []
-
-
-@pytest.mark.parametrize("library", ["_C.so", "image.so"])
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [
-        ("not found", "libcudart.so.11.0"),
-        ("not found", "libcufft.so.10"),
-        ("symbol", "_ZN2at1f"),
-    ],
-)
-def test_one_cause_is_one_finding(library, kind, name):
-    """That the libraries of another build do not load is not a finding of its own."""
-    vision = kin("torchvision", "0.15.2+cu117", "11.7", after=["torch"])
-    of = facts(frameworks=[torch("2.1.2", "12.1"), vision])
-    problem = fault(
-        kind, name, f"{SITE}/torchvision/{library}", "x", framework="torchvision",
-        means="feature",
-    )  # fmt: skip
-    of.load_faults = [problem]
-    of.distributions = [wheel("torchvision", "0.15.2+cu117")]
-    assert [f.rule for f in judge(of)] == ["CU405"]
-    vision.cuda, vision.version = "12.1", "0.15.2+cu121"
-    assert "CU405" not in {f.rule for f in judge(of)}
-    assert [f.severity for f in judge(of)] == ["warning"]
-
-
-def test_torchvision_without_a_pytorch():
-    problem = fault("not found", "libcudart.so.12", "/a.so", "x", framework="torchvision")
-    vision = Framework("torchvision", "0.23.0", "12.8")
-    of = facts(frameworks=[vision], load_faults=[problem], distributions=[WHEELS[1]])
-    assert [f.rule for f in judge(of) if f.severity == "error"] == ["CU305"]
-
-
 @pytest.mark.parametrize(
     ("level", "own", "system", "settled"),
     [
@@ -176,7 +128,7 @@ def test_every_pair_with_an_exact_version_is_compared():
     for chosen in itertools.product([False, True], repeat=5):
         exact = [pin for pin, one in zip(stated, chosen, strict=True) if one]
         wanted = [p for p in itertools.combinations(stated, 2) if {*p} & {*exact}]
-        assert list(cu4_clashes._pairs(stated, exact)) == wanted
+        assert list(cu4_pins._pairs(stated, exact)) == wanted
 
 
 @pytest.mark.parametrize(

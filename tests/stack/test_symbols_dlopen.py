@@ -11,10 +11,11 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from test_dlopen_cases import compare
 
 import elfkit
 from cudriver.stack.loader import Loader
-from cudriver.stack.process import Load, Process
+from cudriver.stack.process import Process
 from elfkit import DT_NEEDED, Patch, clean_environment, compile_c, run_host
 
 LAZY = "-Wl,-z,lazy"
@@ -26,29 +27,6 @@ DT_VERSYM, DT_VERNEED = 0x6FFFFFF0, 0x6FFFFFFE
 def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("host")
     return compile_c(folder / "host", elfkit.HOST_SOURCE, "-ldl", LAZY, shared=False)
-
-
-def compare(host: Path, dlopens: list[str], **variables: str) -> list[Load]:
-    """Run the dlopens for real and in the model; the same errors and objects, or it fails."""
-    steps, stderr, code = run_host(host, dlopens, clean_environment(**variables), Path("/"))
-    process = Process(Loader(environ=variables), str(host))
-    loads = []
-    if process.start.error is not None:
-        assert code == 127, stderr
-        assert process.start.error in stderr
-        return [process.start]
-    assert code == 0, stderr
-    for given, step in zip(dlopens, steps[1:], strict=True):
-        # NL is what Python's import does, and the model's default.
-        mode = {"L": {"now": False}, "N": {}}[given[0]] | {"G": {"everywhere": True}, "L": {}}[
-            given[1]
-        ]
-        load = process.dlopen(given[3:], **mode)
-        assert load.error == step.error
-        assert (load.object is None) is (step.error is not None)
-        assert [o.path if o is not process.main else "" for o in process.objects] == step.mapped
-        loads.append(load)
-    return loads
 
 
 PROVIDERS = {
@@ -249,123 +227,6 @@ def test_of_a_tag_given_twice_the_last_counts(host: Path, tmp_path: Path) -> Non
     assert [o.path for o in load.objects][1:] == [f"{tmp_path}/last/libleaf.so"]
 
 
-def test_lazy_binding_fails_later_and_says_so(host: Path, tmp_path: Path) -> None:
-    user = compile_c(tmp_path / "liblazy.so", "int no(void); int use(void) { return no(); }", LAZY)
-    (load,) = compare(host, [f"LL:{user}"])
-    assert load.error is None
-    assert [(f.name, f.lazy) for f in load.later] == [("no", True)]
-    assert load.later[0].message == f"{user}: undefined symbol: no"
-    (load,) = compare(host, [f"LL:{user}"], LD_BIND_NOW="1")
-    assert load.error == f"{user}: undefined symbol: no"
-
-
-def test_weak_references_may_stay_undefined(host: Path, tmp_path: Path) -> None:
-    source = "__attribute__((weak)) int no(void); int use(void) { return no ? no() : 0; }"
-    (load,) = compare(host, [f"NL:{compile_c(tmp_path / 'libweak.so', source)}"])
-    assert load.error is None
-    assert load.faults == []
-
-
-def test_thread_local_symbols_have_no_value_and_still_serve(host: Path, tmp_path: Path) -> None:
-    giver = compile_c(tmp_path / "libgiver.so", "__thread int mine;")
-    source = "extern __thread int mine, lost; int *where(void) { return &mine; }"
-    taker = compile_c(tmp_path / "libtaker.so", source)
-    loads = compare(host, [f"NL:{taker}", f"NG:{giver}", f"NL:{taker}"])
-    assert [load.error for load in loads] == [f"{taker}: undefined symbol: mine", None, None]
-
-
-def test_global_scope_serves_what_comes_later(host: Path, tmp_path: Path) -> None:
-    giver = compile_c(tmp_path / "libgiver.so", "int given(void) { return 1; }")
-    taker = compile_c(tmp_path / "libtaker.so", "int given(void); void *p = (void *)given;")
-    loads = compare(host, [f"NL:{giver}", f"NL:{taker}", f"NG:{giver}", f"NL:{taker}"])
-    assert [load.error for load in loads] == [
-        None, f"{taker}: undefined symbol: given", None, None,
-    ]  # fmt: skip
-
-
-def test_the_program_s_own_symbols_serve(tmp_path: Path) -> None:
-    taker = compile_c(tmp_path / "libtaker.so", "int show(void); void *p = (void *)show;")
-    source = elfkit.HOST_SOURCE.replace("static int show", "int show")
-    for flags, error in ((["-rdynamic"], None), ([], f"{taker}: undefined symbol: show")):
-        program = compile_c(tmp_path / "program", source, "-ldl", *flags, shared=False)
-        (load,) = compare(program, [f"NL:{taker}"])
-        assert load.error == error
-
-
-def test_a_preloaded_library_serves(host: Path, tmp_path: Path) -> None:
-    giver = compile_c(tmp_path / "libgiver.so", "int given(void) { return 1; }")
-    taker = compile_c(tmp_path / "libtaker.so", "int given(void); void *p = (void *)given;")
-    (load,) = compare(host, [f"NL:{taker}"], LD_PRELOAD=str(giver))
-    assert load.error is None
-
-
-def test_the_first_of_several_faults_is_the_loader_s(host: Path, tmp_path: Path) -> None:
-    """A chain and a diamond in which every object lacks a symbol: the deepest speaks first."""
-    parts = {"d": [], "c": ["d"], "b": ["d"], "a": ["b", "c"], "e": ["a", "d"], "f": ["c", "b"]}
-    for name, needs in parts.items():
-        compile_c(
-            tmp_path / f"lib{name}.so",
-            f"int no_{name}1(void); int no_{name}2(void);"
-            f"void *p_{name}[] = {{ (void *)no_{name}1, (void *)no_{name}2 }};",
-            f"-Wl,-soname,lib{name}.so",
-            "-Wl,--no-as-needed",
-            f"-Wl,-rpath,{tmp_path}",
-            *[str(tmp_path / f"lib{need}.so") for need in needs],
-        )
-    for name in parts:
-        (load,) = compare(host, [f"NL:{tmp_path}/lib{name}.so"])
-        assert len(load.faults) == 2 * len(load.objects)
-
-
-def test_a_missing_library_comes_before_versions_and_symbols(host: Path, tmp_path: Path) -> None:
-    gone = compile_c(tmp_path / "libgone.so", "int x;", "-Wl,-soname,libgone.so.7")
-    middle = compile_c(
-        tmp_path / "libmiddle.so", "int no(void); void *p = (void *)no;", "-Wl,--no-as-needed",
-        str(gone), "-Wl,-soname,libmiddle.so",
-    )  # fmt: skip
-    top = compile_c(
-        tmp_path / "libtop.so", "int no2(void); void *q = (void *)no2;", "-Wl,--no-as-needed",
-        str(middle), f"-Wl,-rpath,{tmp_path}",
-    )  # fmt: skip
-    (load,) = compare(host, [f"NL:{top}"])
-    assert load.error == ("libgone.so.7: cannot open shared object file: No such file or directory")
-    assert (load.faults[0].kind, load.faults[0].library) == (
-        "not found",
-        f"{tmp_path}/libmiddle.so",
-    )
-    assert load.searches[-1].requested_by == f"{tmp_path}/libmiddle.so"
-
-
-def test_a_failed_dlopen_leaves_nothing_behind(host: Path, tmp_path: Path) -> None:
-    good = compile_c(tmp_path / "libgood.so", "int good;", "-Wl,-soname,libgood.so")
-    bad = compile_c(
-        tmp_path / "libbad.so", "int no(void); void *p = (void *)no;", "-Wl,--no-as-needed",
-        str(good), f"-Wl,-rpath,{tmp_path}",
-    )  # fmt: skip
-    first, second, third = compare(host, [f"NG:{bad}", "NL:libgood.so", f"NL:{good}"])
-    assert [o.path for o in first.objects] == [str(bad), str(good)]
-    assert second.error == "libgood.so: cannot open shared object file: No such file or directory"
-    assert third.error is None
-
-
-def test_a_second_name_of_a_mapped_file_is_the_same_library(host: Path, tmp_path: Path) -> None:
-    """By its device and inode. From then on the name stands for it, wherever it is asked for."""
-    source = "int given(void) { return 1; }"
-    giver = compile_c(tmp_path / "libgiver.so", source, "-Wl,-soname,libgiver.so")
-    stand_in = compile_c(tmp_path / "linked/libs.so", source, "-Wl,-soname,libs.so")
-    os.link(giver, tmp_path / "hard.so")
-    (tmp_path / "libs.so").symlink_to(giver)
-    flags = ("-Wl,--no-as-needed", str(stand_in), f"-Wl,-rpath,{tmp_path}")
-    user = compile_c(
-        tmp_path / "user/libuser.so", "int given(void); void *p = (void *)given;", *flags
-    )
-    names = [str(giver), f"{tmp_path}/hard.so", str(user), "libs.so"]
-    first, hard, last, again = compare(host, [f"NL:{name}" for name in names])
-    assert first.object is hard.object is again.object
-    assert last.object is not None
-    assert dict(last.object.needed)["libs.so"] is first.object
-
-
 def test_a_python_s_stand_in_is_not_asked_for_python_s_symbols(host: Path, tmp_path: Path) -> None:
     source = "int PyNone(void); int other(void); int use(void) { return PyNone() + other(); }"
     path = str(compile_c(tmp_path / "libmodule.so", source, LAZY))
@@ -377,47 +238,14 @@ def test_a_python_s_stand_in_is_not_asked_for_python_s_symbols(host: Path, tmp_p
         assert {fault.name for fault in process.dlopen(path, now=True).faults} <= names
 
 
-def test_what_has_no_versions_hides_no_lack_of_one(host: Path, tmp_path: Path) -> None:
-    """Of several needs the first cannot be told, the second is met, and the last is not."""
-    names, v1 = ("bare", "good", "poor"), "V1 { *; };"
-    for name in names:
-        flags = ("-nostdlib", f"-Wl,-soname,lib{name}.so")
-        source = f"int of_{name}(void) {{ return 1; }}"
-        compile_c(tmp_path / f"linked/lib{name}.so", source, *flags, versions=v1)
-        versions = {"bare": None, "good": v1, "poor": "V2 { *; };"}[name]
-        compile_c(tmp_path / f"found/lib{name}.so", source, *flags, versions=versions)
-    calls = " + ".join(f"of_{name}()" for name in names)
-    user = compile_c(
-        tmp_path / "libuser.so",
-        "".join(f"int of_{name}(void); " for name in names)
-        + f"int use(void) {{ return {calls}; }}",
-        *(f"{tmp_path}/linked/lib{name}.so" for name in names),
-    )
-    (load,) = compare(host, [f"LL:{user}"], LD_LIBRARY_PATH=f"{tmp_path}/found")
-    poor = f"{tmp_path}/found/libpoor.so"
-    assert load.error == f"{poor}: version `V1' not found (required by {user})"
-
-
-def test_a_library_loaded_before_wins_over_every_path(host: Path, tmp_path: Path) -> None:
-    for folder, source in (("new", "int f(void) { return 1; }"), ("own", "int old;")):
-        compile_c(tmp_path / folder / "libshared.so.1", source, "-Wl,-soname,libshared.so.1")
-    user = compile_c(
-        tmp_path / "libuser.so", "int f(void); void *p = (void *)f;", "-Wl,--no-as-needed",
-        str(tmp_path / "own/libshared.so.1"), "-Wl,--allow-shlib-undefined",
-        "-Wl,--unresolved-symbols=ignore-all", f"-Wl,-rpath,{tmp_path}/own",
-        "-Wl,--disable-new-dtags",
-    )  # fmt: skip
-    (load,) = compare(host, [f"NL:{user}"])
-    assert load.error == f"{user}: undefined symbol: f"
-    _, load, again = compare(
-        host, [f"NL:{tmp_path}/new/libshared.so.1", f"NL:{user}", "NL:libshared.so.1"]
-    )
-    assert load.error is None
-    assert (again.search.rule, again.search.path) == ("loaded", f"{tmp_path}/new/libshared.so.1")
+def test_a_library_loaded_before_shadows_those_of_every_path(host: Path, tmp_path: Path) -> None:
+    for folder in ("new", "own"):
+        compile_c(tmp_path / folder / "libshared.so.1", "int f;", "-Wl,-soname,libshared.so.1")
     process = Process(Loader(environ={"LD_LIBRARY_PATH": f"{tmp_path}/own"}), str(host))
     process.dlopen(f"{tmp_path}/new/libshared.so.1")
-    again = process.dlopen("libshared.so.1")
-    assert [hit.path for hit in again.search.shadowed] == [f"{tmp_path}/own/libshared.so.1"]
+    search = process.dlopen("libshared.so.1").search
+    assert (search.rule, search.path) == ("loaded", f"{tmp_path}/new/libshared.so.1")
+    assert [hit.path for hit in search.shadowed] == [f"{tmp_path}/own/libshared.so.1"]
 
 
 @pytest.mark.parametrize("flag", ["-Wl,--disable-new-dtags", "-Wl,--enable-new-dtags"])

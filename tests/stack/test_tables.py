@@ -10,7 +10,8 @@ from cudriver.stack import tables
 from cudriver.stack.tables import FOLDER, driver_cuda, driver_floor, table, toolkit_of
 from cudriver.stack.versions import compare, plain
 
-NAMES = ["architectures", "driver", "libraries", "pairs", "plan", "pytorch", "toolkits"]
+NAMES = ["architectures", "driver", "environments", "libraries", "pairs", "plan", "pytorch"]
+NAMES += ["toolkits"]
 MADE = ["derived", "proven", "zh"]  # sentences, and what the corpus writes
 
 

@@ -1,5 +1,6 @@
 """`cudriver check --verify`: what keeps its size. The oracle is the hash that the test writes."""
 
+import contextlib
 import json
 import os
 import signal
@@ -31,7 +32,7 @@ def faults(prefix, told=None):
 
     machine.verify = lambda facts: verify(machine.root, facts, track)
     found = collect(str(prefix), machine=machine).file_faults
-    return {f.file.partition("site-packages/")[2]: f for f in found if f.what == "hash"}
+    return {f.file.partition("site-packages/")[2]: f for f in found}
 
 
 @pytest.fixture
@@ -70,6 +71,35 @@ def test_a_bit_is_found_in_any_file(venv, name):
     )
 
 
+@pytest.mark.parametrize("content", [None, b"", b"x = 1\n" * 99])
+@pytest.mark.parametrize("name", NAMES[:2])
+def test_a_file_that_is_gone_or_of_another_size(venv, name, content):
+    file = venv.site / name
+    file.unlink()
+    if content is not None:
+        file.write_bytes(content)
+    assert [*faults(venv.path)] == [name]
+    data = json.loads(run("check", str(venv.path), "--json", "--verify", "--no-probe").stdout)
+    (told,) = [each for each in data["findings"] if each["rule"] == "CU404"]
+    assert os.path.basename(name) in told["title"]
+    assert told["proven"]
+
+
+def test_what_images_leave_out_is_no_fault(venv):
+    """Tests, and files that Python compiles."""
+    left = {"big/tests/data.bin": b"x", "big/__pycache__/a.pyc": b"x"}
+    venv.dist("big", "1.0", files={"big/__init__.py": b"", **left})
+    for name in left:
+        (venv.site / name).unlink()
+    assert faults(venv.path) == {}
+
+
+def test_data_of_two_packages_is_as_one_of_them_brought_it(venv):
+    venv.dist("one", "1.0", files={"share/data.bin": b"one"})
+    venv.dist("two", "1.0", files={"share/data.bin": b"of the other"})
+    assert faults(venv.path) == {}
+
+
 def test_what_another_package_wrote_is_its_own(venv):
     """Two that bring google/__init__.py, each with another content of one size."""
     venv.dist("one", "1.0", files={"google/__init__.py": b"# one"})
@@ -98,6 +128,15 @@ def test_the_command_tells_it_with_a_fix_that_heals(venv):
     assert [f for f in data["findings"] if f["rule"] == "CU404"] == []
 
 
+def reads_one(process: int) -> bool:
+    """Whether a process has one of those files open."""
+    for descriptor in Path(f"/proc/{process}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            if os.readlink(descriptor).endswith(".bin"):
+                return True
+    return False
+
+
 def test_ctrl_c_ends_it_at_once(venv):
     """A file that would take hours is being read, and more wait for a thread."""
     paths = [venv.site / f"cupy/huge{number}.bin" for number in range(40)]
@@ -109,13 +148,12 @@ def test_ctrl_c_ends_it_at_once(venv):
             lines.write(f"cupy/{path.name},sha256=x,{1 << 42}\n")
     words = [sys.executable, "-m", "cudriver", "check", str(venv.path), "--verify", "--no-probe"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as check:
-        reads = Path(f"/proc/{check.pid}/fd")
-        deadline = time.monotonic() + 60
-        while not any(os.path.realpath(fd).endswith(".bin") for fd in reads.iterdir()):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        check.send_signal(signal.SIGINT)
         try:
+            deadline = time.monotonic() + 60
+            while not reads_one(check.pid):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            check.send_signal(signal.SIGINT)
             out, err = check.communicate(timeout=60)
         finally:
             check.kill()

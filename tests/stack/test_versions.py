@@ -240,6 +240,12 @@ def test_markers_are_packagings(text, extra):
         ("sys_platform == linux", None),
         ("((((", None),
         ("", None),
+        # What Python's grammar takes, and markers do not.
+        ("os_name == 'posix' # so", None),
+        ("os_name == 'po' 'six'", None),
+        ("os_name == r'posix'", None),
+        ("os_name == 'posix') or (os_name == 'nt'", None),
+        ("not os_name == 'nt'", None),
     ],
 )
 def test_markers(text, expected):

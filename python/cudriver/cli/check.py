@@ -32,7 +32,7 @@ exit status: 0 consistent, 1 mismatch, 2 usage, 3 could not tell
                                            would it run over there
 """
 
-MANY = 8  # environments from which on several processes pay
+MANY = 8  # environments from which on several processes or threads pay
 
 
 def parser() -> ArgumentParser:
@@ -149,14 +149,24 @@ def _reports(arguments: Namespace) -> list[Report]:
 
 
 def _side_by_side(prefixes: list[str], machine: Machine, arguments: Namespace) -> Iterator[Report]:
-    """Many environments, one process a CPU; each has the machine's half from before the fork."""
-    from cudriver.cli.side_by_side import side_by_side
+    """Many environments, one process or thread a CPU; the machine's half is read before."""
+    from cudriver.cli.side_by_side import in_threads, side_by_side
 
     def died(prefix: str) -> Report:
         return _failed(prefix, ChildProcessError("the process that checked it died"), arguments)
 
     machine.driver()  # asked once, here
-    return side_by_side(lambda prefix: _report(prefix, machine, arguments), prefixes, died)
+    if getattr(sys, "_is_gil_enabled", lambda: True)():
+        return side_by_side(lambda prefix: _report(prefix, machine, arguments), prefixes, died)
+
+    import threading
+
+    own = threading.local()
+
+    def start() -> None:
+        own.machine = machine.apart()
+
+    return in_threads(lambda prefix: _report(prefix, own.machine, arguments), prefixes, start)
 
 
 def _report(prefix: str, machine: Machine, arguments: Namespace) -> Report:

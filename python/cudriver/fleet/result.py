@@ -63,6 +63,13 @@ class Finding(Record):
     fix: list[str] = fresh(list)
 
 
+def finding(
+    severity: str, title: str, why: str, evidence: list[Share] | None = None, fix: str = ""
+) -> Finding:
+    """What a rule tells: `numbered` adds which one."""
+    return Finding("", severity, title, why, evidence or [], [fix] if fix else [])
+
+
 class Result:
     """What `Fleet` is without its forms: what renderers read."""
 

@@ -108,7 +108,7 @@ def toolkit_line(facts: Facts) -> str:
 
 def _wheels(facts: Facts) -> list[str]:
     """NVIDIA's wheels of which no library is in use, where none is."""
-    used = {(library.provided_by or "").split(" ")[0] for library in facts.libraries}
+    used = {library.owner for library in facts.libraries}
     shipped = {row.get("wheel") for row in table("libraries")["libraries"].values()}
     wheels = [d for d in facts.distributions if d.name.rpartition("-cu")[0] in shipped]
     wheels += [d for d in facts.distributions if d.name in shipped]
@@ -184,7 +184,7 @@ def _about(report: Outcome, framework: Framework) -> tuple[str, list[Finding]]:
     """The worst severity among the findings about this framework, and these: ERROR where its import
     ends with another's; UNKNOWN where it is well as far as is known, and its loading is not.
     """
-    cause = report.facts.framework(framework.blocked) if framework.blocked else None
+    cause = report.facts.framework(framework.blocked)
     names = (framework.name, framework.distribution)
     about = [f for f in every(report.findings) if f.subject and f.subject in names]
     severity, found = _worst(about)

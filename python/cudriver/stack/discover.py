@@ -10,69 +10,15 @@ import sys
 
 from cudriver.stack.record import Record
 from cudriver.stack.rootfs import Root
+from cudriver.stack.tables import table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-CONDA_HOMES = (
-    "~/miniconda3",
-    "~/anaconda3",
-    "~/miniforge3",
-    "~/mambaforge",
-    "~/micromamba",
-    "~/.local/share/mamba",
-    "~/.conda",
-    "/opt/conda",
-    "/opt/miniconda3",
-    "/opt/anaconda3",
-    "/opt/miniforge3",
-    "/opt/mambaforge",
-    "/usr/local/miniconda3",
-)
-# Folders whose every child may be an environment.
-SHELVES = (
-    "$WORKON_HOME",
-    "$UV_TOOL_DIR",
-    "$PIPX_HOME/venvs",
-    "~/.virtualenvs",
-    "~/.venvs",
-    "~/venvs",
-    "~/envs",
-    "~/.local/share/virtualenvs",
-    "~/.cache/pypoetry/virtualenvs",
-    "~/.local/share/pdm/venvs",
-    "~/.local/share/pipx/venvs",
-    "~/.local/pipx/venvs",
-    "/opt/pipx/venvs",
-    "~/.local/share/uv/tools",
-    "~/.local/share/uv/python",
-    "$UV_PYTHON_INSTALL_DIR",
-    "$PYENV_ROOT/versions",
-    "~/.pyenv/versions",
-    "~/.asdf/installs/python",
-    "~/.local/share/mise/installs/python",
-)
-# Trees that people keep projects in, with how many levels below to look.
-PROJECTS = (
-    ("~", 3),
-    ("/opt", 2),
-    ("/srv", 2),
-    ("/app", 1),
-    ("/workspace", 2),
-    ("/workspaces", 2),
-    ("/content", 1),
-)
-KERNELS = (
-    "$JUPYTER_DATA_DIR/kernels",
-    "~/.local/share/jupyter/kernels",
-    "/usr/local/share/jupyter/kernels",
-    "/usr/share/jupyter/kernels",
-)
 SYSTEM = ("/usr/local", "/usr")
 RUNNING = "the running interpreter"
-NEAR = 1000  # names of a folder among which an environment is looked for
-MAX_FOLDERS = 20_000  # listed below PROJECTS, so that a home on a slow network ends
+MAX_FOLDERS = 20_000  # listed below `projects`, so that a home on a slow network ends
 NEVER = frozenset({"node_modules", "site-packages", "__pycache__", "proc", "sys", "dev"})
 
 
@@ -139,14 +85,12 @@ def prefix_of_python(files: Root, executable: str) -> str | None:
 def near(files: Root, folder: str) -> str | None:
     """An environment beside a folder that is none: what the folder is in, or the first in it."""
     above, inside = os.path.dirname(folder), [f"{folder}/{name}" for name in files.names(folder)]
-    return next(
-        (
-            path
-            for path in (above, os.path.dirname(above), *sorted(inside))
-            if files.is_file(f"{path}/pyvenv.cfg") or files.is_dir(f"{path}/conda-meta")
-        ),
-        None,
-    )
+    places = (above, os.path.dirname(above), *sorted(inside))
+    return next((path for path in places if _is_environment(files, path)), None)
+
+
+def _is_environment(files: Root, path: str) -> bool:
+    return files.is_file(f"{path}/pyvenv.cfg") or files.is_dir(f"{path}/conda-meta")
 
 
 def _homes(files: Root, environ: Mapping[str, str]) -> list[str]:
@@ -171,7 +115,7 @@ class _Search:
             if found is not None:
                 yield found
                 yield from self._kernels(f"{prefix}/share/jupyter/kernels")
-        for pattern in KERNELS:
+        for pattern in table("environments")["kernels"]:
             for folder in self._expand(pattern):
                 yield from self._kernels(folder)
 
@@ -182,11 +126,11 @@ class _Search:
         if self.files.host:
             yield sys.prefix, RUNNING
         yield from self._conda()
-        for pattern in SHELVES:
+        for pattern in table("environments")["shelves"]:
             for folder in self._expand(pattern):
                 for name in self.files.names(folder):
                     yield f"{folder}/{name}", folder
-        for start, depth in PROJECTS:
+        for start, depth in table("environments")["projects"]:
             for folder in self._expand(start):
                 yield from self._walk(folder, depth, folder)
         for prefix in SYSTEM:
@@ -206,7 +150,7 @@ class _Search:
         bases = [self.environ.get("MAMBA_ROOT_PREFIX", ""), self.environ.get("CONDA_ROOT", "")]
         if self.environ.get("CONDA_EXE"):
             bases.append(os.path.dirname(os.path.dirname(self.environ["CONDA_EXE"])))
-        for pattern in CONDA_HOMES:
+        for pattern in table("environments")["conda"]:
             bases += self._expand(pattern)
         for home in self.homes:
             list_file = f"{home}/.conda/environments.txt"
@@ -247,13 +191,10 @@ class _Search:
             if name in NEVER or (name.startswith(".") and name not in (".venv", ".env")):
                 continue
             path = f"{folder.rstrip('/')}/{name}"
-            if self._is_environment(path):
+            if _is_environment(self.files, path):
                 yield path, source
             elif depth > 1:
                 yield from self._walk(path, depth - 1, source)
-
-    def _is_environment(self, path: str) -> bool:
-        return self.files.is_file(f"{path}/pyvenv.cfg") or self.files.is_dir(f"{path}/conda-meta")
 
     def _kernels(self, folder: str) -> Iterator[Found]:
         for name in self.files.names(folder):

@@ -1,24 +1,41 @@
-"""Two things that a loader never asks of an ELF file: a section's bytes, and those of a symbol.
+"""What a loader never asks of an ELF file: a section's bytes, those of a symbol, and zeros.
 
-For reading a library's own version and a framework's list of architectures. 64-bit little-endian
-only; every read is bounded, and a file that lies gives None.
+For reading a library's own version and a framework's list of architectures, and for telling damage.
+64-bit little-endian only; every read is bounded, and a file that lies gives None.
 """
 
 from __future__ import annotations
 
 import os
+import re
+from itertools import pairwise
 from struct import error as StructError
-from struct import unpack_from
+from struct import iter_unpack, unpack_from
 
-PT_LOAD, PT_DYNAMIC = 1, 2
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PT_LOAD, PT_DYNAMIC, PT_GNU_EH_FRAME = 1, 2, 0x6474E550
 DT_STRTAB, DT_SYMTAB, DT_GNU_HASH = 5, 6, 0x6FFFFEF5
-STT_FUNC = 2
+DT_RELA, DT_STRSZ, DT_INIT, DT_INIT_ARRAY, DT_INIT_ARRAYSZ = 7, 10, 12, 25, 27
+DT_RELACOUNT = 0x6FFFFFF9
+RELA = 24  # bytes of a relocation, and of a symbol
 SHT_STRTAB = b"\x03\0\0\0"
 MAX_CHAIN = 4096
 MAX_SECTIONS = 1024
 MAX_HEADERS = 256
 TAIL = 64  # bytes at the end of a segment
-TABLE_LIMIT = 64 << 20  # bytes of .symtab or .strtab
+TABLE_LIMIT = 64 << 20  # bytes of a table
+CONSTRUCTORS = 256  # of one library
+CRASH, CUT = "Segmentation fault", "Bus error"  # as a shell says it
+PAGE = 4096
+CODE = 4  # bytes: no function of these machines begins with so many zeros
+HOLE = bytes(64)  # nor has one so many inside
+FRAMES = b"\1\x1b\3\x3b"  # how linkers encode the sorted table of functions
+LONG = 4096  # bytes of a function
+CALL = re.compile(rb"\xe8(?=(.{4}))", re.DOTALL)  # x86-64's, of a function this far away
+CREATE, EXECUTE = (number.to_bytes(8, "little") for number in (1, 2))  # Py_mod_create, _exec
 
 
 class ElfBits:
@@ -29,6 +46,8 @@ class ElfBits:
         self._head = self._at(0, 64)
         self._loads: list[tuple[int, int, int]] | None = None  # address, offset, size in the file
         self._tables: dict[int, int] = {}
+        self._frames = (0, 0)  # address and size of the table of functions
+        self._first_use = self._dynamic_end = 0  # bytes that the loader reads, or writes, first
 
     def __enter__(self) -> ElfBits:
         return self
@@ -54,25 +73,97 @@ class ElfBits:
             return False
         return names == 0 or self._at(table + entry * names + 4, 4) == SHT_STRTAB
 
-    @property
-    def severed(self) -> bool:
-        """Whether the last of what a loader maps is not there, or nothing but zeros, and nothing
-        but zeros comes after it. Many segments end in zeros; the sections' table follows.
+    def _severed(self) -> str:
+        """How a process ends where the last of what a loader maps is not there, or zeros stand
+        there and everywhere behind it, the table of the sections included; "" where neither is so.
+        Many segments end in zeros, and patchelf puts that table before them.
         """
         try:
             self._dynamic()
         except StructError:
-            return True
+            return CRASH
         ends = [offset + size for _, offset, size in self._loads or () if size]
-        end = max(ends, default=0)
-        if os.fstat(self.descriptor).st_size < end:
-            return True
+        end, size = max(ends, default=0), os.fstat(self.descriptor).st_size
+        if size < end:
+            # Zeros follow in the file's last page, and behind that nothing can be read.
+            page = -(-size // PAGE) * PAGE
+            if self._dynamic_end > size and self._first_use < page:
+                return CRASH
+            return CUT if page < end else ""
         at = max(end - TAIL, 0)
+        if len(self._head) < 64 or unpack_from("<Q", self._head, 40)[0] < at:
+            return ""
         while data := self._at(at, 1 << 20):
             if any(data):
-                return False
+                return ""
             at += len(data)
-        return True
+        return CRASH
+
+    def ending(self, entry: str) -> str | None:
+        """How a process ends that loads the file, where zeros stand where the loader needs
+        something else: symbols, the relocations that it applies unseen, or the code that it runs at
+        once. "": by words that depend on what is gone. entry: a function that the caller calls.
+        """
+        try:
+            return self._severed() or self._ending(entry)
+        except (StructError, OverflowError):
+            return ""
+
+    def _ending(self, entry: str) -> str | None:
+        if not {DT_STRTAB, DT_SYMTAB} <= self._tables.keys():
+            return CRASH
+        symbols = self.section(".dynsym", TABLE_LIMIT) or b""
+        size = min(self._tables.get(DT_STRSZ, 0), TABLE_LIMIT)
+        strings = self.memory(self._tables[DT_STRTAB], size) or b""
+        count = min(self._tables.get(DT_RELACOUNT, 0) * RELA, TABLE_LIMIT)
+        relative = self.memory(self._tables.get(DT_RELA, 0), count) or b""
+        if bytes(2 * RELA) in relative:
+            return "Inconsistency detected by ld.so"
+        named = [name for (name,) in iter_unpack("<I20x", symbols) if name]
+        nameless = any(strings[name : name + 1] == b"\0" for name in named)
+        if nameless or bytes(2 * RELA) in symbols[RELA:]:
+            return ""
+        begins = [self._tables[DT_INIT]] if DT_INIT in self._tables else []
+        array, at = self._tables.get(DT_INIT_ARRAY, 0), 0
+        for number in range(min(self._tables.get(DT_INIT_ARRAYSZ, 0) // 8, CONSTRUCTORS)):
+            at = relative.find((array + 8 * number).to_bytes(8, "little"), at)  # they are sorted
+            if at < 0 or at % RELA:
+                break
+            begins += unpack_from("<Q", relative, at + 16)
+        called = self.symbol(entry, CODE)
+        codes = [called, *(self.memory(address, CODE) for address in begins)]
+        filling = self._filling(relative) if called is not None else ()
+        return CRASH if bytes(CODE) in codes or any(HOLE in each for each in filling) else None
+
+    def _filling(self, relative: bytes) -> Iterator[bytes]:
+        """The code of the functions that fill modules, by the slots that Cython gives Python, and
+        of the long ones that they call. An import that works goes through them from end to end:
+        those for errors are short.
+        """
+        begins = self._functions()
+        ends = dict(pairwise(begins))
+        places = {at for at, _, _ in iter_unpack("<QQQ", relative)}
+        for at, _, begin in iter_unpack("<QQQ", relative):
+            if at - 16 not in places or self.memory(at - 8, 8) != EXECUTE:
+                continue
+            if self.memory(at - 24, 8) != CREATE:
+                continue
+            code = self.memory(begin, ends.get(begin, begin) - begin) or b""
+            yield code
+            for call in CALL.finditer(code):
+                called = begin + call.end() + 4 + int.from_bytes(call[1], "little", signed=True)
+                size = ends.get(called, called) - called
+                if size >= LONG:
+                    yield self.memory(called, size) or b""
+
+    def _functions(self) -> list[int]:
+        """Where functions begin, by the table for unwinding; [] where there is none."""
+        at, size = self._frames
+        table = self.memory(at, min(size, TABLE_LIMIT)) or b""
+        if table[:4] != FRAMES:
+            return []
+        pairs = iter_unpack("<ii", table[12 : 12 + (len(table) - 12) // 8 * 8])
+        return [at + begin for begin, _ in pairs]
 
     @property
     def machine(self) -> int:
@@ -181,7 +272,7 @@ class ElfBits:
         return None
 
     def _dynamic(self) -> bool:
-        """Reads the program headers once; True where all three tables are named."""
+        """Reads the program headers once; True where symbols can be looked up."""
         if self._loads is None:
             self._loads = []
             (table,) = unpack_from("<Q", self._head, 32)
@@ -191,11 +282,19 @@ class ElfBits:
             headers = self._at(table, entry * count)
             dynamic = b""
             for index in range(count):
-                kind, _, offset, address, _, size = unpack_from("<IIQQQQ", headers, index * entry)
+                kind, _, offset, address, _, size, memory = unpack_from(
+                    "<IIQQQQQ", headers, index * entry
+                )
                 if kind == PT_LOAD:
                     self._loads.append((address, offset, size))
+                    if memory > size > 0:  # the rest of its last page is filled with zeros
+                        self._first_use = max(self._first_use, offset + size)
+                elif kind == PT_GNU_EH_FRAME:
+                    self._frames = address, size
                 elif kind == PT_DYNAMIC:
                     dynamic = self._at(offset, min(size, 1 << 16))
+                    self._dynamic_end = offset + size
+                    self._first_use = max(self._first_use, offset)
             for at in range(0, len(dynamic) - 15, 16):
                 tag, value = unpack_from("<QQ", dynamic, at)
                 if tag == 0:

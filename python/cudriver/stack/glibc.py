@@ -28,8 +28,6 @@ CACHE_FLAGS = {X86_64: (1, 0x0303), AARCH64: (1, 0x0A03), PPC64: (1, 0x0503, 0x0
 CACHE_LIMIT = 64 << 20  # bytes; a cache of 100,000 libraries has 10 MB
 CONF_FILES = 10_000  # files that /etc/ld.so.conf may include; real ones include a dozen
 
-_RELEASE = b"release version "
-
 _LEVELS = (
     ("x86-64-v2", "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3"),
     ("x86-64-v3", "abm avx avx2 bmi1 bmi2 f16c fma movbe xsave"),
@@ -39,24 +37,12 @@ _LEVELS = (
 
 def _release(data: bytes) -> tuple[int, int] | None:
     """(2, 39) from ld.so's "release version 2.39"."""
-    at = data.find(_RELEASE)
-    while at >= 0:
-        number = data[at + len(_RELEASE) : at + len(_RELEASE) + 20]
-        major, dot, rest = number.partition(b".")
-        minor = rest[: len(rest) - len(rest.lstrip(b"0123456789"))]
-        if dot and major.isdigit() and minor:
-            return int(major), int(minor)
-        at = data.find(_RELEASE, at + 1)
-    return None
+    found = re.search(rb"release version (\d+)\.(\d+)", data)
+    return (int(found[1]), int(found[2])) if found else None
 
 
 class Glibc:
     """One loader's built-in settings, read from its file."""
-
-    __slots__ = (
-        "asserts_versions", "cache_path", "folders", "hwcaps_folders", "legacy_folders", "lib",
-        "refuses_exec_stack", "stops_at_files", "version",
-    )  # fmt: skip
 
     def __init__(self, data: bytes, machine: int) -> None:
         self.folders: list[str] = _default_folders(data)
@@ -140,10 +126,7 @@ def _power_folders(root: Root) -> list[str]:
 
 def _cpu_lines(root: Root) -> list[str]:
     # The first processor's entry is enough, and a large machine takes long to print them all.
-    try:
-        return root.read("/proc/cpuinfo", 8192).decode("ascii", "replace").splitlines()
-    except (OSError, ValueError):
-        return []
+    return (root.text("/proc/cpuinfo", 8192) or "").splitlines()
 
 
 class CacheError(ValueError):
@@ -263,20 +246,10 @@ class Cache:
 
 def _sort_key(name: bytes) -> list[tuple[int, int]]:
     """The cache's order: runs of digits count by value and come after any other byte."""
-    key: list[tuple[int, int]] = []
-    at = 0
-    while at < len(name):
-        if 48 <= name[at] <= 57:
-            end = at
-            while end < len(name) and 48 <= name[end] <= 57:
-                end += 1
-            key.append((1, int(name[at:end][-18:])))
-            at = end
-        else:
-            byte = name[at]
-            key.append((0, byte if byte < 128 else byte - 256))
-            at += 1
-    return key
+    return [
+        (1, int(run[-18:])) if run.isdigit() else (0, run[0] if run[0] < 128 else run[0] - 256)
+        for run in re.findall(rb"[0-9]+|[^0-9]", name)
+    ]
 
 
 def read_cache(root: Root, path: str) -> Cache | None:

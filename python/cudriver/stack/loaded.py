@@ -70,11 +70,6 @@ class Search(Record):
 class LoadedObject:
     """One mapped object: ld.so's link_map."""
 
-    __slots__ = (
-        "elf", "linked", "loader", "names", "needed", "origin", "path", "paths", "real_path",
-        "search",
-    )  # fmt: skip
-
     def __init__(
         self,
         path: str,

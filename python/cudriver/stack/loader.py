@@ -8,24 +8,11 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Mapping, Sequence
 
-from cudriver.stack import glibc
-from cudriver.stack.loaded import (
-    ABSOLUTE,
-    CACHE,
-    CONFIGURATION,
-    DEFAULT,
-    ENVIRONMENT,
-    LOADED,
-    NONE,
-    RPATH,
-    RUNPATH,
-    Hit,
-    LoadedObject,
-    Place,
-    Search,
-)
+from cudriver.stack import glibc, loaded
+from cudriver.stack.loaded import Hit, LoadedObject, Place, Search
 from cudriver.stack.loader_files import LoaderFiles, this_machine
 from cudriver.stack.rootfs import Root
 
@@ -33,20 +20,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = [
-    "ABSOLUTE", "CACHE", "CONFIGURATION", "DEFAULT", "ENVIRONMENT", "LOADED", "NONE", "RPATH",
-    "RUNPATH", "Hit", "LoadedObject", "Loader", "Place", "Search", "this_machine",
-]  # fmt: skip
+__all__ = ["Hit", "LoadedObject", "Loader", "Place", "Search", "this_machine"]
 
 DF_1_NODEFLIB = 0x800
 
+_TOKEN = re.compile(r"\$(?:\{(ORIGIN|LIB|PLATFORM)\}|(ORIGIN|LIB|PLATFORM)(?!\w))", re.ASCII)
 CANNOT_OPEN = "cannot open shared object file"
-
-
-def _goes_on(text: str, at: int) -> bool:
-    """Whether what stands there makes another name of a token before it."""
-    letter = text[at : at + 1]
-    return letter == "_" or (letter.isascii() and letter.isalnum())
 
 
 class Loader(LoaderFiles):
@@ -89,30 +68,16 @@ class Loader(LoaderFiles):
         """`text` with $ORIGIN, $LIB and $PLATFORM replaced; None where $ORIGIN is not known."""
         if "$" not in text:
             return text
-        done: list[str] = []
-        at = 0
-        while (dollar := text.find("$", at)) >= 0:
-            done.append(text[at:dollar])
-            at = dollar + 1
-            for token in ("ORIGIN", "LIB", "PLATFORM"):
-                if text.startswith("{" + token + "}", at):
-                    length = len(token) + 2
-                elif text.startswith(token, at) and not _goes_on(text, at + len(token)):
-                    length = len(token)
-                else:
-                    continue
-                if token == "ORIGIN":
-                    if owner is None:
-                        return None
-                    done.append(owner.origin)
-                else:
-                    done.append(self.settings.lib if token == "LIB" else self.platform)
-                at += length
-                break
-            else:
-                done.append("$")
-        done.append(text[at:])
-        return "".join(done)
+        names = [braced or bare for braced, bare in _TOKEN.findall(text)]
+        if owner is None and "ORIGIN" in names:
+            return None
+        values = {name: self._value(name, owner) for name in names}
+        return _TOKEN.sub(lambda found: values[found[1] or found[2]], text)
+
+    def _value(self, token: str, owner: LoadedObject | None) -> str:
+        if token == "ORIGIN":
+            return owner.origin if owner else ""
+        return self.settings.lib if token == "LIB" else self.platform
 
     def _split(
         self, text: str, separators: str, owner: LoadedObject | None
@@ -134,8 +99,8 @@ class Loader(LoaderFiles):
     def _own_path(self, owner: LoadedObject, rule: str) -> list[tuple[str, str]]:
         known = owner.paths.get(rule)
         if known is None:
-            text = owner.elf.runpath if rule == RUNPATH else owner.elf.rpath
-            if rule == RPATH and owner.elf.runpath is not None:
+            text = owner.elf.runpath if rule == loaded.RUNPATH else owner.elf.rpath
+            if rule == loaded.RPATH and owner.elf.runpath is not None:
                 text = None  # where both are given, DT_RPATH is ignored
             known = self._split(text, ":", owner) if text else []
             owner.paths[rule] = known
@@ -173,24 +138,24 @@ class Loader(LoaderFiles):
             met_main = False
             while chain is not None:
                 if chain.elf.rpath is not None:
-                    yield RPATH, chain.path, self._own_path(chain, RPATH)
+                    yield loaded.RPATH, chain.path, self._own_path(chain, loaded.RPATH)
                 met_main = met_main or chain is main
                 chain = chain.loader
             if main is not None and not met_main:
-                yield RPATH, main.path, self._own_path(main, RPATH)
-        yield ENVIRONMENT, "", self._library_path(main)
+                yield loaded.RPATH, main.path, self._own_path(main, loaded.RPATH)
+        yield loaded.ENVIRONMENT, "", self._library_path(main)
         if asking is not None and asking.elf.runpath is not None:
-            yield RUNPATH, asking.path, self._own_path(asking, RUNPATH)
-        yield CACHE, "", ()
+            yield loaded.RUNPATH, asking.path, self._own_path(asking, loaded.RUNPATH)
+        yield loaded.CACHE, "", ()
         if self.cache is None and not self.root.host:
             if self._configured is None:
                 self._configured = [
                     (folder.rstrip("/") + "/", origin)
                     for folder, origin in glibc.configured_folders(self.root)
                 ]
-            yield CONFIGURATION, "", self._configured
+            yield loaded.CONFIGURATION, "", self._configured
         if not self._lone(asking, main):
-            yield DEFAULT, "", self._default_path()
+            yield loaded.DEFAULT, "", self._default_path()
 
     def _lone(self, asking: LoadedObject | None, main: LoadedObject | None) -> bool:
         """Whether the asking object wants no default folders (linked with -z nodefaultlib)."""
@@ -248,7 +213,9 @@ class Loader(LoaderFiles):
             else:
                 result.error = f"{name}: {CANNOT_OPEN}"
                 # Where DF_1_NODEFLIB leaves nothing to try, no errno is there to be told.
-                if any(place.rule != CACHE for place in searched) or not self._lone(asking, main):
+                if any(place.rule != loaded.CACHE for place in searched) or not self._lone(
+                    asking, main
+                ):
                     result.error += ": No such file or directory"
         return result
 
@@ -266,7 +233,7 @@ class Loader(LoaderFiles):
         if not path:
             result.error = f"{result.name}: empty dynamic string token substitution"
             return
-        result.rule, result.entry = ABSOLUTE, path
+        result.rule, result.entry = loaded.ABSOLUTE, path
         outcome, error = self.outcome(path)
         if outcome == "found":
             result.path, result.real_path = path, self.real_path(self.absolute(path))
@@ -287,7 +254,7 @@ class Loader(LoaderFiles):
         """
         name = result.name
         for rule, owner, folders in self._places(asking, main):
-            if rule == CACHE:
+            if rule == loaded.CACHE:
                 yield from self._in_cache(name, asking if asking is not None else main)
                 continue
             for folder_name, entry in folders:
@@ -299,7 +266,7 @@ class Loader(LoaderFiles):
                     yield None, Place(rule, folder_name, entry, owner, what)
                     continue
                 found = False
-                for prefix, names in folder.parts:
+                for prefix, names in folder:
                     path = prefix + name
                     whole = self.absolute(path)
                     if name in names if names is not None else self.root.exists(whole):
@@ -331,16 +298,13 @@ class Loader(LoaderFiles):
         if paths and self._lone(asking, None):
             paths = [p for p in paths if not p.startswith(tuple(self.settings.folders))]
         if not paths:
-            yield None, Place(CACHE, source, source)
+            yield None, Place(loaded.CACHE, source, source)
         # The loader tries the first entry only; the others are shadowed, or never found.
         if paths:
             real = self.real_path(paths[0])
-            yield Hit(paths[0], real, CACHE, source), Place(CACHE, source, source)
+            yield Hit(paths[0], real, loaded.CACHE, source), Place(loaded.CACHE, source, source)
 
     def _note_shadow(self, result: Search, hit: Hit) -> None:
-        if hit.real_path == result.real_path:
-            return
-        if any(hit.real_path == other.real_path for other in result.shadowed):
-            return
-        if self.would_pass(hit.path):
+        known = [result.real_path, *(other.real_path for other in result.shadowed)]
+        if hit.real_path not in known and self.would_pass(hit.path):
             result.shadowed.append(hit)

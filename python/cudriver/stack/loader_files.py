@@ -22,14 +22,9 @@ ET_EXEC = 2
 _BEFORE_MACHINE = "ELF file version does not match current one"
 
 
-class Folder:
-    """A folder of a search path with its hwcaps subfolders, best first, itself last."""
-
-    __slots__ = ("parts",)
-
-    def __init__(self) -> None:
-        # (name with a slash at the end, names in it or None where it cannot be listed)
-        self.parts: list[tuple[str, frozenset[str] | None]] = []
+# A folder of a search path, or one below it for some CPUs: its name with a slash at the end,
+# and the names in it, None where it cannot be listed.
+Part = tuple[str, "frozenset[str] | None"]
 
 
 class LoaderFiles:
@@ -44,7 +39,7 @@ class LoaderFiles:
         self._hwcaps = list(hwcaps) if hwcaps is not None else None
         self._settings: glibc.Glibc | None = None
         self._program: tuple[str | None, int] | None = None
-        self._folders: dict[str, Folder | None] = {}
+        self._folders: dict[str, list[Part] | None] = {}
         self._elves: dict[str, ElfFile | ElfError] = {}
         self._files: dict[tuple[int, ...], ElfFile] = {}  # the same by `_identity`
         self._real: dict[str, str] = {}
@@ -144,35 +139,31 @@ class LoaderFiles:
             return None
         return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
 
-    def folder(self, name: str) -> Folder | None:
-        """The folder (its name ends in a slash; "" is the working directory), or None."""
-        try:
-            return self._folders[name]
-        except KeyError:
-            pass
-        folder = self._read_folder(name)
-        self._folders[name] = folder
-        return folder
+    def folder(self, name: str) -> list[Part] | None:
+        """The folder (its name ends in a slash; "" is the working directory), or None. The best of
+        those for some CPUs comes first, itself last.
+        """
+        if name not in self._folders:
+            self._folders[name] = self._read_folder(name)
+        return self._folders[name]
 
-    def _read_folder(self, name: str) -> Folder | None:
+    def _read_folder(self, name: str) -> list[Part] | None:
         listed = self._list(name)
         if listed is None:
             return None
-        folder = Folder()
+        folder: list[Part] = []
         names = listed[1]
         if self.settings.hwcaps_folders and (names is None or "glibc-hwcaps" in names):
             for level in self.hwcaps:
                 part = self._list(f"{name}glibc-hwcaps/{level}/")
                 if part is not None:
-                    folder.parts.append(part)
+                    folder.append(part)
         if self.settings.legacy_folders and self.machine == glibc.X86_64:
-            folder.parts.extend(self._legacy_parts(name, names))
-        folder.parts.append(listed)
+            folder.extend(self._legacy_parts(name, names))
+        folder.append(listed)
         return folder
 
-    def _legacy_parts(
-        self, name: str, names: frozenset[str] | None
-    ) -> Iterator[tuple[str, frozenset[str] | None]]:
+    def _legacy_parts(self, name: str, names: frozenset[str] | None) -> Iterator[Part]:
         """The subfolders that loaders before glibc 2.37 tried: tls, the platform, x86_64."""
         if names is not None and names.isdisjoint(("tls", "haswell", "x86_64")):
             return
@@ -185,7 +176,7 @@ class LoaderFiles:
             if part is not None:
                 yield part
 
-    def _list(self, name: str) -> tuple[str, frozenset[str] | None] | None:
+    def _list(self, name: str) -> Part | None:
         path = self.absolute(name or ".")
         try:
             return name, self.root.listing(path)
@@ -196,13 +187,7 @@ class LoaderFiles:
 
     def would_pass(self, path: str) -> bool:
         """Whether the loader would map the file, by its header alone."""
-        try:
-            head = self.root.read(self.absolute(path), 20)
-        except (OSError, ValueError):
-            return False
-        return head[:6] == b"\x7fELF\x02\x01" and int.from_bytes(head[18:20], "little") == (
-            self.machine
-        )
+        return _machine_at(self.root, self.absolute(path)) == self.machine
 
     def outcome(self, path: str, name: str | None = None) -> tuple[str, str | None]:
         """What the loader makes of an existing file: "found", or why not and its fatal words.
@@ -257,17 +242,24 @@ class LoaderFiles:
         return self.root.is_file(self.absolute(path))
 
 
+def _machine_at(root: Root, path: str) -> int | None:
+    """e_machine of a 64-bit little-endian ELF file; None for any other file, and for none."""
+    try:
+        head = root.read(path, 20)
+    except (OSError, ValueError):
+        return None
+    sound = head[:6] == b"\x7fELF\x02\x01" and len(head) == 20
+    return int.from_bytes(head[18:], "little") if sound else None
+
+
 def machine_of(root: Root) -> int:
     """e_machine of a root's programs: of its shell, else of the only loader that it has."""
     if root.host:
         return this_machine()
-    for path in ("/bin/sh", "/usr/bin/env", "/sbin/ldconfig"):
-        try:
-            head = root.read(path, 20)
-        except (OSError, ValueError):
-            continue
-        if head[:6] == b"\x7fELF\x02\x01" and len(head) == 20:
-            return int.from_bytes(head[18:20], "little")
+    told = (_machine_at(root, path) for path in ("/bin/sh", "/usr/bin/env", "/sbin/ldconfig"))
+    machine = next(filter(None, told), None)
+    if machine:
+        return machine
     there = [m for m, path in glibc.INTERPRETERS.items() if root.is_file(path)]
     return there[0] if len(there) == 1 else this_machine()
 

@@ -7,26 +7,20 @@ two to the same answers.
 
 from __future__ import annotations
 
+import _ast
 import re
+from functools import lru_cache
 
 from cudriver.stack.versions import satisfies
 
-_TOKEN = re.compile(
-    r"""\s*(?:(?P<word>[a-z_]+(?:\.[a-z_]+)?)|(?P<text>"[^"]*"|'[^']*')"""
-    r"""|(?P<sign>===|~=|==|!=|<=|>=|<|>|\(|\)))"""
-)
 _RUN = re.compile(r"[-_.]+")
 _LIKE_A_VERSION = re.compile(r"\s*v?[0-9]")
 _VERSIONS = {"python_version", "python_full_version"}
-_NAMES = {
-    "extra",
-    "implementation_name",
-    "os_name",
-    "platform_machine",
-    "platform_python_implementation",
-    "platform_system",
-    "sys_platform",
-}
+_SIGNS: dict[type[_ast.cmpop], str] = {
+    _ast.Eq: "==", _ast.NotEq: "!=", _ast.Lt: "<", _ast.LtE: "<=", _ast.Gt: ">", _ast.GtE: ">=",
+}  # fmt: skip
+# What is left to packaging: on Linux nobody knows them from outside.
+_OTHERS = {"implementation_version", "platform_release", "platform_version"}
 
 
 class _Unsure(Exception):
@@ -69,7 +63,6 @@ class Markers:
     def __init__(self, variables: dict[str, str]) -> None:
         self.variables = variables
         self._known: dict[tuple[str, str], bool | None] = {}
-        self._tokens: dict[str, list[tuple[str, str]]] = {}
 
     def holds(self, text: str, extra: str = "") -> bool | None:
         """Whether the marker is true, with this extra asked for; None where it is not a marker."""
@@ -84,88 +77,55 @@ class Markers:
             return normal(extra) == normal(lone[2])
         variables = {**self.variables, "extra": extra}
         try:
-            tokens = self._tokens.get(text)
-            if tokens is None:
-                tokens = self._tokens[text] = _tokens(text)
-            return _Parser(tokens, variables).whole()
+            return _holds(_parsed(text), variables)
         except (_Unsure, RecursionError):
             return _by_packaging(text, variables)
 
 
-def _tokens(text: str) -> list[tuple[str, str]]:
-    """(kind, text) of each. Raises _Unsure where there is something else, or too many."""
-    tokens: list[tuple[str, str]] = []
-    position, end = 0, len(text.rstrip())
-    while position < end:
-        match = _TOKEN.match(text, position)
-        if match is None or match.lastgroup is None or len(tokens) > 500:
-            raise _Unsure
-        tokens.append((match.lastgroup, match[match.lastgroup]))
-        position = match.end()
-    return tokens
+@lru_cache(maxsize=1024)  # the same for each extra
+def _parsed(text: str) -> _ast.expr:
+    """The marker's tree: what is decided here is written as Python writes it. Raises _Unsure."""
+    if "#" in text or "\\" in text:  # a comment, an escape: no marker has them
+        raise _Unsure
+    try:
+        tree = compile(text.strip(), "", "eval", _ast.PyCF_ONLY_AST)
+    except (SyntaxError, ValueError, MemoryError):
+        raise _Unsure from None
+    assert isinstance(tree, _ast.Expression)
+    return tree.body
 
 
-class _Parser:
-    def __init__(self, tokens: list[tuple[str, str]], variables: dict[str, str]) -> None:
-        self.tokens = tokens
-        self.variables = variables
-        self.at = 0
+def _holds(node: _ast.expr, variables: dict[str, str]) -> bool:
+    """Raises _Unsure."""
+    if isinstance(node, _ast.BoolOp):
+        answers = [_holds(each, variables) for each in node.values]
+        return all(answers) if isinstance(node.op, _ast.And) else any(answers)
+    if not isinstance(node, _ast.Compare) or len(node.ops) != 1:
+        raise _Unsure
+    name, sign, value = node.left, _SIGNS.get(type(node.ops[0])), node.comparators[0]
+    if sign is None or not isinstance(name, _ast.Name) or not isinstance(value, _ast.Constant):
+        raise _Unsure
+    text = value.value
+    # Neither a prefix nor two in a row: a marker has none of them.
+    if not isinstance(text, str) or value.end_col_offset != value.col_offset + len(text) + 2:
+        raise _Unsure
+    return _compare(variables, name.id, sign, text)
 
-    def peek(self) -> str:
-        return self.tokens[self.at][1] if self.at < len(self.tokens) else ""
 
-    def take(self) -> tuple[str, str]:
-        if self.at >= len(self.tokens):
-            raise _Unsure
-        self.at += 1
-        return self.tokens[self.at - 1]
-
-    def whole(self) -> bool:
-        answer = self.either()
-        if self.at != len(self.tokens):
+def _compare(variables: dict[str, str], name: str, sign: str, value: str) -> bool:
+    mine = variables.get(name, "")
+    if name in _VERSIONS:
+        answer = satisfies(mine, sign + value)
+        if answer is None:
             raise _Unsure
         return answer
-
-    def either(self) -> bool:
-        answer = self.both()
-        while self.peek() == "or":
-            self.take()
-            answer = self.both() or answer
-        return answer
-
-    def both(self) -> bool:
-        answer = self.one()
-        while self.peek() == "and":
-            self.take()
-            answer = self.one() and answer
-        return answer
-
-    def one(self) -> bool:
-        if self.peek() == "(":
-            self.take()
-            answer = self.either()
-            if self.take()[1] != ")":
-                raise _Unsure
-            return answer
-        left, operator, right = self.take(), self.take()[1], self.take()
-        if left[0] != "word" or right[0] != "text":
-            raise _Unsure
-        return self.compare(left[1], operator, right[1][1:-1])
-
-    def compare(self, name: str, operator: str, value: str) -> bool:
-        mine = self.variables.get(name, "")
-        if name in _VERSIONS and operator != "===":
-            answer = satisfies(mine, operator + value)
-            if answer is None:
-                raise _Unsure
-            return answer
-        if name not in _NAMES or operator not in ("==", "!="):
-            raise _Unsure
-        if _LIKE_A_VERSION.match(value):
-            raise _Unsure  # packaging compares what looks like a version as one
-        if name == "extra":
-            mine, value = normal(mine), normal(value)
-        return (mine == value) is (operator == "==")
+    if name in _OTHERS or name not in variables or sign not in ("==", "!="):
+        raise _Unsure
+    if _LIKE_A_VERSION.match(value):
+        raise _Unsure  # packaging compares what looks like a version as one
+    if name == "extra":
+        mine, value = normal(mine), normal(value)
+    return (mine == value) is (sign == "==")
 
 
 def _by_packaging(text: str, variables: dict[str, str]) -> bool | None:

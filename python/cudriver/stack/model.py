@@ -291,6 +291,11 @@ class Library(Record):
     detail: str = ""  # the entry that matched: "$ORIGIN/../../nvidia/nccl/lib", a folder
     own_copy: Shadowed | None = None  # the environment's, where this one comes from outside
 
+    @property
+    def owner(self) -> str:
+        """The distribution that provides it: "nvidia-cudnn-cu12"; "" where that is not known."""
+        return (self.provided_by or "").partition(" ")[0]
+
 
 class LoadFault(Record):
     """Why the loader refuses a library: what an import or a dlopen ends with."""
@@ -338,7 +343,7 @@ class FileFault(Record):
     distribution: str
     file: str
     what: str  # "missing", "hash", "size" (of a module: empty), "edited", "owners", "shared" (by
-    # two that agree about it)
+    # two that agree about it), "hidden" (by this one, which comes first)
     evidence: Evidence
     owners: list[str] = fresh(list)
     framework: str | None = None  # whose import meets it
@@ -377,11 +382,11 @@ class Facts(Record):
     match: str | None = None  # --match: "system"
     match_level: str = "minor"  # "major", "minor", "exact"
 
-    def distribution(self, name: str) -> Distribution | None:
+    def distribution(self, name: str | None) -> Distribution | None:
         """The installed distribution of this (normalised) name, or None."""
         return next((d for d in self.distributions if d.name == name), None)
 
-    def framework(self, name: str) -> Framework | None:
+    def framework(self, name: str | None) -> Framework | None:
         """The framework of this name, or None."""
         return next((f for f in self.frameworks if f.name == name), None)
 

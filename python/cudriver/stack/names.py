@@ -60,6 +60,17 @@ def describe(stem: str) -> dict[str, Any]:
     return row
 
 
+def row_of(soname: str) -> dict[str, Any]:
+    """The same, for libcublas.so.12."""
+    return describe(split(soname)[0])
+
+
+def unsuffixed(wheel: str) -> str:
+    """nvidia-cublas for nvidia-cublas-cu12."""
+    stem, _, number = wheel.rpartition("-cu")
+    return stem if number.isdigit() and stem else wheel
+
+
 def fits(name: str, pattern: str) -> bool:
     """Whether glob takes the name. Nearly all patterns have one "*", or end in "*[0-9]": no
     expression is compiled for these.

@@ -6,14 +6,15 @@ report; this process never loads anything. The child writes no bytecode.
 
 from __future__ import annotations
 
-from cudriver.stack.collect.child import signal_name
+import os
+
+from cudriver.stack.collect.child import Child, signal_name
 from cudriver.stack.names import is_cuda_library
 from cudriver.stack.record import Record
 from cudriver.stack.say import said, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
@@ -24,7 +25,7 @@ NOTHING = "no framework to import"
 OUTPUT_LIMIT = 8 << 20  # bytes of the child's answer
 SHOWN = 200  # bytes of an answer that is none
 ERROR_LIMIT = 2000  # characters of an import's error
-PAUSE = 0.2  # seconds between two looks whether the child has ended
+DESCRIPTOR = 3  # of the child, for its answer: an import may print
 # What is compared, and of which type: a framework of another kind may answer anything.
 VALUES: dict[str, Callable[[Any], bool]] = {
     "torch.cuda": lambda value: isinstance(value, str),
@@ -37,8 +38,10 @@ VALUES: dict[str, Callable[[Any], bool]] = {
 # to a descriptor of its own, since imports may print. After the import it makes the calls by which
 # a framework loads the rest of its libraries; none of them needs a GPU.
 CHILD = r"""
-import importlib, json, os, sys
-fd, names = int(sys.argv[1]), sys.argv[2:]
+import os, sys
+os.chdir(sys.argv[2])
+import importlib, json
+fd, names = int(sys.argv[1]), sys.argv[3:]
 answer = {"imports": {}, "values": {}, "mapped": []}
 def call(key, get):
     try:
@@ -120,13 +123,6 @@ class Observation(Record):
             [text, *(f"import {name}: {error}" for name, error in failed.items())]
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "imports": dict(self.imports),
-            "rows": [row.to_dict() for row in self.rows],
-            "error": self.error,
-        }
-
 
 def observe(
     facts: Facts,
@@ -157,44 +153,22 @@ def _ask(
     executable: str, modules: list[str], environ: Mapping[str, str] | None, timeout: float
 ) -> tuple[dict[str, Any] | None, str | None]:
     """(the child's answer, None) or (None, why there is none)."""
-    import os
-    import subprocess
     import tempfile
-    import time
 
     variables = dict(os.environ if environ is None else environ)
     variables["PYTHONDONTWRITEBYTECODE"] = "1"
-    deadline = time.monotonic() + timeout
-    reader, writer = os.pipe()
-    try:
-        with tempfile.TemporaryDirectory(prefix="cudriver-", ignore_cleanup_errors=True) as folder:
-            child = subprocess.Popen(
-                [executable, "-c", CHILD, str(writer), *modules],
-                cwd=folder,
-                env=variables,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=(writer,),
-                start_new_session=True,
-            )
-            os.close(writer)
-            writer = -1
-            try:
-                raw = _read(reader, child, deadline)
-                status = child.wait(max(deadline - time.monotonic(), 0.0))
-            except subprocess.TimeoutExpired:
-                return None, f"no answer within {timeout:g} s"
-            except OverflowError:
-                return None, f"the interpreter's answer is longer than {OUTPUT_LIMIT} bytes"
-            finally:
-                _end(child)
-    except (OSError, ValueError) as error:
-        return None, f"{executable} does not start: {getattr(error, 'strerror', None) or error}"
-    finally:
-        os.close(reader)
-        if writer >= 0:
-            os.close(writer)
+    with tempfile.TemporaryDirectory(prefix="cudriver-", ignore_cleanup_errors=True) as folder:
+        program = [executable, "-c", CHILD, str(DESCRIPTOR), folder, *modules]
+        try:
+            child = Child(program, variables, timeout, descriptor=DESCRIPTOR, most=OUTPUT_LIMIT + 1)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            return None, f"{executable} does not start: {reason}"
+        raw, _, status = child.end()
+    if len(raw) > OUTPUT_LIMIT:
+        return None, f"the interpreter's answer is longer than {OUTPUT_LIMIT} bytes"
+    if status is None:
+        return None, f"no answer within {timeout:g} s"
     answer = _understood(raw, modules)
     if answer is not None:
         return answer, None
@@ -204,47 +178,6 @@ def _ask(
     else:
         said = " and no answer" * (status >= 0)
     return None, f"the interpreter {end}{said}"
-
-
-def _read(reader: int, child: subprocess.Popen[bytes], deadline: float) -> bytes:
-    """What the child writes. Raises subprocess.TimeoutExpired; OverflowError past OUTPUT_LIMIT."""
-    import os
-    import select
-    import subprocess
-    import time
-
-    poller = select.poll()
-    poller.register(reader, select.POLLIN)
-    pieces = []
-    size = 0
-    while True:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise subprocess.TimeoutExpired(child.args, 0)
-        if not poller.poll(min(left, PAUSE) * 1000):
-            if child.poll() is not None:
-                break  # what it has started keeps the pipe open
-            continue
-        piece = os.read(reader, 1 << 16)
-        if not piece:
-            break
-        pieces.append(piece)
-        size += len(piece)
-        if size > OUTPUT_LIMIT:
-            raise OverflowError
-    return b"".join(pieces)
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """Kills the child and what it has started, unless it has ended."""
-    import contextlib
-    import os
-    import signal
-
-    if child.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
 
 
 def _understood(raw: bytes, modules: list[str]) -> dict[str, Any] | None:
@@ -299,7 +232,7 @@ def compare(facts: Facts, answer: dict[str, Any]) -> Iterable[Row]:
             other = [p for p in mapped if p.rpartition("/")[2] == path.rpartition("/")[2]]
             if other:
                 yield Row(library.soname, path, sorted(other)[0])
-    driver = _real(facts.driver.path)
+    driver = os.path.realpath(facts.driver.path) if facts.driver.path else None
     for path in sorted(mapped - set(predicted)):
         name = path.rpartition("/")[2]
         if name.startswith("libcuda.so") and driver is not None:
@@ -308,12 +241,6 @@ def compare(facts: Facts, answer: dict[str, Any]) -> Iterable[Row]:
             pass  # the driver's own parts come with the driver
         elif is_cuda_library(name) and name not in names:
             yield Row(name, "(not predicted)", path)
-
-
-def _real(path: str | None) -> str | None:
-    import os
-
-    return os.path.realpath(path) if path else None
 
 
 def cudnn(number: int | None) -> str | None:

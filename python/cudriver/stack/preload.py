@@ -31,6 +31,9 @@ _PAIR = re.compile(
 _CALL = re.compile(
     r"""_preload_cuda_(?:deps|lib)\(\s*(?:['"](\w+)['"],\s*['"]([^'"]+)['"](,\s*required=False)?)?"""
 )
+_EXTENSION = re.compile(r"_C(\.abi3|\.cpython-[^.]*)?\.so")  # whatever Python it is for
+_CUDA = re.compile(r"^cuda[ \t]*(?::[^=\n]*)?=[ \t]*['\"]*(\d+)\b", re.MULTILINE)
+_NEXT = re.compile(r"^[^\s#)]", re.MULTILINE)  # what follows a function
 _MAPS = re.compile(r"""['"]([^'"]+)['"] not in _maps""")
 
 
@@ -76,13 +79,11 @@ def read_torch(text: str, cuda_major: int | None) -> TorchPreloads:
 
 def _function(text: str, name: str) -> str:
     """The text of a function at the top level, comment lines left out; "" where there is none."""
-    start = text.find(f"\ndef {name}(")
-    if start < 0:
+    start = text.find(f"\ndef {name}(") + 1
+    if not start:
         return ""
-    end = text.find("\n", start + 1)
-    while end >= 0 and (text[end + 1 : end + 2].isspace() or text[end + 1 : end + 2] in "#)"):
-        end = text.find("\n", end + 1)  # not yet what follows the function
-    lines = text[start + 1 : end if end >= 0 else None].split("\n")
+    end = _NEXT.search(text, start + 1)
+    lines = text[start : end.start() - 1 if end else None].split("\n")
     # Comments may name libraries too.
     return "\n".join(line for line in lines if not line.lstrip(" \t").startswith("#"))
 
@@ -112,8 +113,8 @@ def import_torch(process: Process, package: str, sys_path: Sequence[str]) -> lis
     forgiven; where its rescue fails too, both failures stay, and the last is the one raised.
     """
     root = process.loader.root
-    text = _text(root, f"{package}/__init__.py")
-    major = _cuda_major(_text(root, f"{package}/version.py"))
+    text = root.text(f"{package}/__init__.py", SOURCE_LIMIT) or ""
+    major = _cuda_major(root.text(f"{package}/version.py", SOURCE_LIMIT) or "")
     plan = read_torch(text, major)
     folders = [*sys_path]
     parent = package.rstrip("/").rpartition("/")[0]
@@ -143,12 +144,8 @@ def import_torch(process: Process, package: str, sys_path: Sequence[str]) -> lis
 
 def _cuda_major(text: str) -> int | None:
     """12 from torch/version.py's line `cuda: Optional[str] = '12.8'`."""
-    for line in text.splitlines():
-        name, _, value = line.partition("=")
-        if name.partition(":")[0].rstrip() == "cuda":
-            number = value.strip().strip("'\"").partition(".")[0]
-            return int(number) if number.isdecimal() else None
-    return None
+    number = _CUDA.search(text)
+    return int(number[1]) if number else None
 
 
 def _rescue(
@@ -210,19 +207,6 @@ def _candidate(
 
 
 def _extension(root: Root, package: str) -> str | None:
-    """torch._C's file, whatever Python it is for."""
-    for name in root.names(package):
-        # _C.so, _C.abi3.so, _C.cpython-312-x86_64-linux-gnu.so
-        tag = name.removeprefix("_C").removesuffix("so")
-        if f"_C{tag}so" == name and (
-            tag in (".", ".abi3.") or (tag.startswith(".cpython-") and tag.count(".") == 2)
-        ):
-            return f"{package}/{name}"
-    return None
-
-
-def _text(root: Root, path: str) -> str:
-    try:
-        return root.read(path, SOURCE_LIMIT).decode("utf-8", "replace")
-    except (OSError, ValueError):
-        return ""
+    """torch._C's file."""
+    names = filter(_EXTENSION.fullmatch, root.names(package))
+    return next((f"{package}/{name}" for name in names), None)

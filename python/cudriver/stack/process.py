@@ -8,25 +8,20 @@ import re
 from collections.abc import Sequence
 
 from cudriver import _elf
-from cudriver.stack.loader import LOADED, Hit, LoadedObject, Loader, Search
+from cudriver.stack.loaded import LOADED
+from cudriver.stack.loader import Hit, LoadedObject, Loader, Search
 from cudriver.stack.record import Record, fresh
 from cudriver.stack.symbols import (
-    ABORT,
     DAMAGED,
     NOT_FOUND,
     REJECTED,
-    SYMBOL,
-    VERSION,
     Fault,
     check_symbols,
     check_versions,
     relocation_order,
 )
 
-__all__ = [
-    "ABORT", "DAMAGED", "NOT_FOUND", "REJECTED", "SYMBOL", "VERSION",
-    "Fault", "Load", "Process", "load_graph",
-]  # fmt: skip
+__all__ = ["NOT_FOUND", "Fault", "Load", "Process"]
 
 PRELOAD_FILE = "/etc/ld.so.preload"
 PYTHON_SYMBOL = r"_?Py[A-Z_]"
@@ -43,7 +38,6 @@ class Load(Record):
     searches: list[Search] = fresh(list)  # every lookup it made
     faults: list[Fault] = fresh(list)  # in ld.so's order: the first one is what the user sees
     later: list[Fault] = fresh(list)  # lazy bindings that will fail when called
-    forgiven: list[Fault] = fresh(list)  # faults of a load that failed and was got over
 
     @property
     def error(self) -> str | None:
@@ -52,7 +46,6 @@ class Load(Record):
 
     def forgive(self) -> None:
         """The program expects this failure and goes on: no fault of the environment."""
-        self.forgiven += self.faults
         self.faults = []
 
 
@@ -154,13 +147,7 @@ class Process:
         for obj in found:  # grows
             if not obj.linked:
                 obj.linked = True
-                for name in obj.elf.needed:
-                    child = self._map(name, obj, load, obj)
-                    obj.needed.append((name, child))
-                    if child is not None and id(child) not in seen:
-                        seen.add(id(child))
-                        found.append(child)
-                continue
+                obj.needed += [(name, self._map(name, obj, load, obj)) for name in obj.elf.needed]
             for _, child in obj.needed:
                 if child is not None and id(child) not in seen:
                     seen.add(id(child))
@@ -325,11 +312,3 @@ def _search_fault(search: Search, asking: LoadedObject) -> Fault:
 
 def _folder_of(path: str) -> str:
     return path.rpartition("/")[0] or "/"
-
-
-def load_graph(
-    loader: Loader, executable: str, entries: Sequence[str], *, symbols: bool = True
-) -> tuple[Process, list[Load]]:
-    """A process of `executable` that dlopens every entry in order, as `import` would."""
-    process = Process(loader, executable, symbols=symbols)
-    return process, [process.dlopen(entry) for entry in entries]

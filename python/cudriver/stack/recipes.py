@@ -67,6 +67,25 @@ class Rescue(Record):
     versions: str = ""
 
 
+class Condition(Record):
+    """A name that a package's sources ask, and what it is."""
+
+    name: str
+    holds: bool
+    unset: str = ""  # without this environment variable
+    of: str = ""  # beside these versions of a distribution
+    versions: str = ""
+
+
+class Read(Record):
+    """Where an import reads a version."""
+
+    says: str  # where there is none
+    of: str = ""  # the distribution that has it in its METADATA
+    file: str = ""  # or a file of the package's own: its three numbers are taken apart
+    versions: str = ""  # of the framework that do this
+
+
 class Recipe(Record):
     """How one framework loads its libraries."""
 
@@ -74,14 +93,18 @@ class Recipe(Record):
     distributions: list[str]  # patterns; of several the first that is installed tells the version
     module: str  # what a program imports
     source: str  # the files and releases that this was read from
+    besides: list[str] = fresh(list)  # other modules that programs import
     package: str = ""  # its folder or file in site-packages; default: the module's
     after: list[str] = fresh(list)  # frameworks that its import imports first
-    shown: str = "always"  # "cuda": only where it uses a CUDA library
+    shown: str = "always"  # "cuda": only where it uses a CUDA library; "never": it uses none
     build: dict[str, list[dict[str, str]]] = fresh(dict)  # fact -> where it is stated
     steps: list[Step] = fresh(list)
     rescues: list[Rescue] = fresh(list)
+    conditions: list[Condition] = fresh(list)
     cpu: bool = False  # the package is for the CPU as well: without any CUDA library it is whole
     extra: str = ""  # the extra that brings its CUDA libraries: "and-cuda", "cuda{major}"
+    reads: list[Read] = fresh(list)
+    json: list[str] = fresh(list)  # files of site-packages that its import parses
     entry_points: str = ""  # of which its releases an import reads all packages' entry points
 
 
@@ -91,6 +114,8 @@ def parse(data: dict[str, Any]) -> Recipe:
         made = Recipe(**data)
         made.steps = [_step(each) for each in made.steps]
         made.rescues = [_rescue(each) for each in made.rescues]
+        made.conditions = [_condition(each) for each in made.conditions]
+        made.reads = [_read(each) for each in made.reads]
     except TypeError as error:
         raise ValueError(f"{data.get('name', 'a recipe')}: {error}") from None
     made.package = made.package or made.module.replace(".", "/")
@@ -105,6 +130,14 @@ def _step(data: Any) -> Step:
         if getattr(made, field) not in values:
             raise ValueError(f"{field} is one of {', '.join(values)}: {data}")
     return made
+
+
+def _condition(data: Any) -> Condition:
+    return Condition(**data)
+
+
+def _read(data: Any) -> Read:
+    return Read(**data)
 
 
 def _rescue(data: Any) -> Rescue:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 from cudriver.stack.components import ABSENT, OK, RANK, components
 from cudriver.stack.model import CONSISTENT, ERROR, MISMATCH, NOTE, UNKNOWN, WARNING, every
 from cudriver.stack.report_html_rules import lang, link, section
-from cudriver.stack.report_text import PROVEN, about, counted, short_path
+from cudriver.stack.report_text import PROVEN, about, counted, place_of, short_path
 from cudriver.stack.say import language, said, say
+from cudriver.stack.tables import FOLDER
 from cudriver.stack.text import html as _text
 from cudriver.stack.text import is_command
 
@@ -21,75 +24,15 @@ CLASSES = {CONSISTENT: "good", MISMATCH: "bad", UNKNOWN: "doubt"}  # of a verdic
 CLASSES |= {OK: "good", ABSENT: "soft", WARNING: "doubt", ERROR: "bad"}
 MARKS = {"good": "✓", "soft": "-", "doubt": "!", "bad": "✗"}
 
-_RULES = """
-.cudriver{--ink:#1c2430;--soft:#5b6675;--line:#d9dee5;--page:#fff;--code:#f3f5f8;
---good:#18794e;--doubt:#946300;--bad:#c0262d;--note:#1f66b0;
-color:var(--ink);background:var(--page);font:15px/1.5 system-ui,sans-serif;max-width:62rem;
-text-align:left}
-.cudriver h1,.cudriver h2,.cudriver h3{font-weight:600;line-height:1.25;margin:0;color:inherit}
-.cudriver h1{font-size:1.3rem;overflow-wrap:anywhere}
-.cudriver h2{font-size:1.05rem;margin:1.8rem 0 .5rem}
-.cudriver h3{font-size:1rem}
-.cudriver p{margin:.3rem 0}
-.cudriver .soft{color:var(--soft)}
-.cudriver .verdict{display:inline-block;margin:.6rem 0 .4rem;padding:.15rem .7rem;
-border-radius:1rem;color:#fff;font-weight:600}
-.cudriver .verdict.good{background:#18794e}.cudriver .verdict.doubt{background:#946300}
-.cudriver .verdict.bad{background:#c0262d}
-.cudriver table{border-collapse:collapse;width:100%;margin:0;font-size:inherit;color:inherit;
-table-layout:auto}
-.cudriver tr,.cudriver tr:hover{background:none}
-.cudriver th,.cudriver td{text-align:left;vertical-align:top;padding:.35rem .8rem .35rem 0;
-border-bottom:1px solid var(--line);overflow-wrap:anywhere;background:none;color:inherit}
-.cudriver thead th{color:var(--soft);font-weight:500;font-size:.85rem}
-.cudriver tbody th{font-weight:600;overflow-wrap:break-word;max-width:16rem}
-.cudriver thead th,.cudriver .whole{overflow-wrap:normal;white-space:nowrap}
-.cudriver .mark{width:1.6rem;font-weight:700;padding-right:0}
-.cudriver .mark.good,.cudriver .tag.good{color:var(--good)}
-.cudriver .mark.doubt,.cudriver .tag.doubt{color:var(--doubt)}
-.cudriver .mark.bad,.cudriver .tag.bad{color:var(--bad)}
-.cudriver .tag.note{color:var(--note)}
-.cudriver article{border:1px solid var(--line);border-left-width:4px;border-radius:6px;
-padding:.7rem 1rem;margin:.7rem 0}
-.cudriver article.bad{border-left-color:var(--bad)}
-.cudriver article.doubt{border-left-color:var(--doubt)}
-.cudriver article.note{border-left-color:var(--note)}
-.cudriver a{color:inherit;text-decoration:underline}
-.cudriver h4{font-weight:600;margin:.8rem 0 0;font-size:.95rem}
-.cudriver .tag{font-weight:700;font-size:.85rem;margin-right:.6rem}
-.cudriver dl{display:grid;grid-template-columns:4.5rem 1fr;gap:.3rem .6rem;margin:.6rem 0 0}
-.cudriver dt{color:var(--soft);font-weight:400;float:none;margin:0;width:auto}
-.cudriver dd{margin:0;min-width:0;width:auto}
-.cudriver code,.cudriver pre{font:13px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;
-color:inherit;background:none;padding:0;overflow-wrap:anywhere}
-.cudriver pre{background:var(--code);border-radius:4px;padding:.4rem .6rem;margin:0 0 .3rem;
-white-space:pre-wrap;word-break:normal;max-width:none}
-.cudriver details{margin-top:1.4rem;overflow-x:auto}
-.cudriver details td:not(.whole){min-width:9rem}
-.cudriver summary{cursor:pointer;font-weight:600}
-.cudriver article details{margin:0}
-.cudriver summary h3{display:inline}
-.cudriver:not(.page){padding:.4rem .8rem;box-sizing:border-box}
-"""
-_DARK = """{--ink:#e3e8ef;--soft:#9aa6b5;--line:#333c48;--page:#14181e;--code:#1f252d;
---good:#4cc38a;--doubt:#f0b429;--bad:#ff7b7f;--note:#70b8ff}
-"""
-# A notebook's theme is its own: JupyterLab, VS Code and themes of Sphinx say so above the report.
-_RULES += "@media (prefers-color-scheme:dark){.cudriver.page" + _DARK + "}\n"
-_RULES += ",".join(
-    f".cudriver:is({theme} *)"
-    for theme in ('[data-jp-theme-light="false"]', ".vscode-dark", '[data-theme="dark"]')
-)
-_RULES += _DARK
+
+def _sheet(name: str) -> str:
+    with open(os.path.join(FOLDER, name), encoding="utf-8") as file:
+        return "\n" + file.read()
+
+
 # Notebooks style tables by two classes and an element; three classes win over them.
-STYLE = _RULES.replace(".cudriver", ".cudriver" * 3)
-PAGE_STYLE = """
-html{color-scheme:light dark}
-body{margin:0;padding:2rem 1.2rem}
-@media (prefers-color-scheme:light){body{background:#fff}}
-@media (prefers-color-scheme:dark){body{background:#14181e}}
-.cudriver.page{margin:0 auto 3rem}
-"""
+STYLE = _sheet("report.css").replace(".cudriver", ".cudriver" * 3)
+PAGE_STYLE = _sheet("page.css")
 
 
 def page(reports: Sequence[Outcome]) -> str:
@@ -132,8 +75,7 @@ def _section(report: Outcome, classes: str) -> str:
     if findings:
         parts.append(f"<h2>{_text(say('Findings'))}</h2>")
         parts += [_finding(finding, facts) for finding in findings]
-    if report.observation is not None:
-        parts.append(_observation(report))
+    parts.append(_observation(report))
     if facts.problems:
         rows = "".join(
             f"<li><code>{_text(problem.file)}</code> {_text(said(problem.text, '{problem}'))}</li>"
@@ -188,9 +130,7 @@ def _fix(text: str) -> str:
 
 
 def _evidence(evidence: Evidence, facts: Facts) -> str:
-    place = short_path(facts, evidence.file)
-    if evidence.line is not None:
-        place += f":{evidence.line}"
+    place = place_of(facts, evidence)
     value = f' <span class="soft">{_text(evidence.value)}</span>' if evidence.value else ""
     return f'<p><code title="{_text(evidence.file)}">{_text(place)}</code>{value}</p>'
 

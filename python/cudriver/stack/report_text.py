@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Protocol
 
-    from cudriver.stack.model import Evidence, Facts, Finding, Library
+    from cudriver.stack.model import Evidence, Facts, Finding, Library, Problem
     from cudriver.stack.outcome import Outcome
 
     class Counted(Protocol):
@@ -193,8 +193,8 @@ def observation_lines(report: Outcome, style: Style, verbose: bool) -> list[str]
     if observation is None:
         return []
     head = say("observed") + "  "
-    first, *rest = wrap(observation.summary(), style.width - columns(head))
-    lines = [style.paint(head, "bold") + first, *(" " * columns(head) + line for line in rest)]
+    text = wrap(observation.summary(), style.width - columns(head))
+    lines = _beside(style.paint(head, "bold"), text, columns(head))
     for row in observation.rows:
         if row.agrees and not verbose:
             continue
@@ -218,6 +218,12 @@ def short_path(facts: Facts, path: str) -> str:
     return clean(path)
 
 
+def place_of(facts: Facts, told: Evidence | Problem) -> str:
+    """A file and a line."""
+    line = "" if told.line is None else f":{told.line}"
+    return short_path(facts, told.file) + line
+
+
 def about(facts: Facts) -> list[str]:
     """What kind of environment it is, its Python, and in which root it is."""
     told = [say(facts.environment.kind)]
@@ -236,9 +242,8 @@ def _heading(facts: Facts, style: Style) -> list[str]:
 
 
 def _component(label: str, severity: str, text: str, style: Style) -> list[str]:
-    first, *rest = wrap_clauses(text, style.width - LABEL - 4)
-    lines = [f"{style.mark(severity)} {pad(clean(label), LABEL)}  {first}"]
-    return lines + [" " * (LABEL + 4) + line for line in rest]
+    texts = wrap_clauses(text, style.width - LABEL - 4)
+    return _beside(f"{style.mark(severity)} {pad(clean(label), LABEL)}  ", texts, LABEL + 4)
 
 
 def _finding(finding: Finding, facts: Facts, style: Style) -> list[str]:
@@ -267,16 +272,19 @@ def _finding(finding: Finding, facts: Facts, style: Style) -> list[str]:
 def title_lines(finding: Finding, style: Style, *tag_styles: str) -> list[str]:
     """Severity, rule and title."""
     tag = f"{say(finding.severity)} {finding.rule}"
-    room = style.width - columns(tag) - 2
-    first, *rest = wrap(said(finding.title, finding.rule), room)
+    indent = columns(tag) + 2
     styles = tag_styles or (SEVERITY_COLOUR[finding.severity], "bold")
-    lines = [f"{style.paint(tag, *styles)}  {first}"]
-    return lines + [" " * (columns(tag) + 2) + line for line in rest]
+    texts = wrap(said(finding.title, finding.rule), style.width - indent)
+    return _beside(f"{style.paint(tag, *styles)}  ", texts, indent)
+
+
+def _beside(head: str, texts: Sequence[str], indent: int) -> list[str]:
+    """Lines, the first of them beside a head."""
+    return [head + texts[0], *(" " * indent + text for text in texts[1:])]
 
 
 def _labelled(label: str, texts: Sequence[str], indent: int, style: Style) -> list[str]:
-    head = "  " + style.paint(pad(label, indent - 2), "dim") + texts[0]
-    return [head, *(" " * indent + text for text in texts[1:])]
+    return _beside("  " + style.paint(pad(label, indent - 2), "dim"), texts, indent)
 
 
 def _evidence_lines(finding: Finding, facts: Facts, room: int) -> list[str]:
@@ -288,9 +296,7 @@ def _evidence_lines(finding: Finding, facts: Facts, room: int) -> list[str]:
 
 
 def _evidence(evidence: Evidence, facts: Facts, room: int) -> list[str]:
-    place = short_path(facts, evidence.file)
-    if evidence.line is not None:
-        place += f":{evidence.line}"
+    place = place_of(facts, evidence)
     value = clean(evidence.value.strip())
     if not value:
         return [place]
@@ -303,10 +309,8 @@ def _problems(facts: Facts, style: Style, verbose: bool) -> list[str]:
     lines = []
     shown = facts.problems if verbose else facts.problems[:3]
     for problem in shown:
-        place = short_path(facts, problem.file) + (f":{problem.line}" if problem.line else "")
-        lines += wrap(
-            f"{say('unreadable')}  {place}: {said(problem.text, '{problem}')}", style.width
-        )
+        place, text = place_of(facts, problem), said(problem.text, "{problem}")
+        lines += wrap(f"{say('unreadable')}  {place}: {text}", style.width)
     if len(shown) < len(facts.problems):
         more = len(facts.problems) - len(shown)
         lines.append(" " * 12 + say("and {n} more (-v)", n=more))
@@ -314,10 +318,8 @@ def _problems(facts: Facts, style: Style, verbose: bool) -> list[str]:
 
 
 def _library_table(report: Outcome, style: Style) -> list[str]:
-    lines = []
-    for library in report.libraries:
-        lines += library_lines(library, report.facts, style)
-    return lines
+    every = (library_lines(library, report.facts, style) for library in report.libraries)
+    return [line for lines in every for line in lines]
 
 
 def library_lines(
@@ -355,5 +357,4 @@ def found_by(rule: str) -> str:
 
 
 def _hanging(text: str, style: Style) -> list[str]:
-    first, *rest = wrap(text, style.width - 6)
-    return ["    " + first, *("      " + line for line in rest)]
+    return _beside("    ", wrap(text, style.width - 6), 6)

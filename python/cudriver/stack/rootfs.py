@@ -43,15 +43,15 @@ class Budget:
         self.bytes -= nbytes
         self.files -= files
         self.requirements -= requirements
+        what = None
         if self.bytes < 0:
-            raise TooMuch(f"more than {MOST_BYTES >> 20} MiB would be read; the check was stopped")
-        if self.files < 0:
-            raise TooMuch(f"more than {MOST_FILES} files would be read; the check was stopped")
-        if self.requirements < 0:
-            raise TooMuch(
-                f"more than {MOST_REQUIREMENTS} requirements would be compared; the check was "
-                "stopped"
-            )
+            what = f"{MOST_BYTES >> 20} MiB would be read"
+        elif self.files < 0:
+            what = f"{MOST_FILES} files would be read"
+        elif self.requirements < 0:
+            what = f"{MOST_REQUIREMENTS} requirements would be compared"
+        if what:
+            raise TooMuch(f"more than {what}; the check was stopped")
 
 
 class Root:
@@ -130,24 +130,21 @@ class Root:
         if isinstance(error, OSError) and error.errno not in _ABSENT:
             self.unlisted[folder] = error.strerror or str(error)
 
-    def exists(self, path: str) -> bool:
+    def _mode(self, path: str) -> int:
+        """A file's type; 0 where nothing is."""
         try:
-            self.stat(path)
+            return self.stat(path).st_mode
         except (OSError, ValueError):
-            return False
-        return True
+            return 0
+
+    def exists(self, path: str) -> bool:
+        return self._mode(path) != 0
 
     def is_file(self, path: str) -> bool:
-        try:
-            return stat.S_ISREG(self.stat(path).st_mode)
-        except (OSError, ValueError):
-            return False
+        return stat.S_ISREG(self._mode(path))
 
     def is_dir(self, path: str) -> bool:
-        try:
-            return stat.S_ISDIR(self.stat(path).st_mode)
-        except (OSError, ValueError):
-            return False
+        return stat.S_ISDIR(self._mode(path))
 
     def readlink(self, path: str) -> str | None:
         """The target as written, or None where `path` is not a link."""

@@ -53,16 +53,9 @@ def check_versions(new: Sequence[LoadedObject], find: Find) -> list[Fault]:
                 continue
             if need.version in provider.elf.versions or need.version == provider.elf.base_version:
                 continue
-            faults.append(
-                Fault(
-                    VERSION,
-                    f"{provider.path}: version `{need.version}' not found (required by {obj.path})",
-                    obj.path,
-                    need.version,
-                    need.version,
-                    provider.path,
-                )
-            )
+            text = f"{provider.path}: version `{need.version}' not found (required by {obj.path})"
+            version = need.version
+            faults.append(Fault(VERSION, text, obj.path, version, version, provider.path))
     return faults
 
 
@@ -126,15 +119,11 @@ def check_symbols(
         for reference in answer:
             lazy = reference.lazy and not now and not obj.elf.bind_now
             provider = find(reference.library) if reference.library is not None else None
-            bare = (
-                provider is not None
-                and not provider.elf.has_symbol_versions
-                and bool(provider.elf.find(reference.name))
-            )
-            if bare and not asserts:
-                continue
+            elf = provider.elf if provider else None
             fault = _symbol_fault(obj, reference, lazy, provider)
-            if bare:
+            if elf and not elf.has_symbol_versions and elf.find(reference.name):
+                if not asserts:
+                    continue
                 fault.kind, fault.message = ABORT, _INCONSISTENT
             (later if lazy else faults).append(fault)
     return faults, later
@@ -143,15 +132,8 @@ def check_symbols(
 def _symbol_fault(
     obj: LoadedObject, reference: Reference, lazy: bool, provider: LoadedObject | None
 ) -> Fault:
-    message = f"{obj.path}: undefined symbol: {reference.name}"
-    if reference.version is not None:
-        message += f", version {reference.version}"
-    return Fault(
-        SYMBOL,
-        message,
-        obj.path,
-        reference.name,
-        reference.version,
-        provider.path if provider is not None else reference.library,
-        lazy,
-    )
+    name, version = reference.name, reference.version
+    message = f"{obj.path}: undefined symbol: {name}"
+    message += f", version {version}" if version is not None else ""
+    path = provider.path if provider is not None else reference.library
+    return Fault(SYMBOL, message, obj.path, name, version, path, lazy)

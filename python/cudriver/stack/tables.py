@@ -29,11 +29,8 @@ def driver_cuda(release: str | None) -> str | None:
     branch = major(release)
     if branch is None or not 300 <= branch < 2000:
         return None
-    best = None
-    for row in table("driver")["branches"]:
-        if row["branch"] <= branch:
-            best = row["cuda"]
-    return best
+    rows = (row["cuda"] for row in reversed(table("driver")["branches"]) if row["branch"] <= branch)
+    return next(rows, None)
 
 
 def driver_floor(cuda: str | None) -> str | None:
@@ -48,11 +45,8 @@ def driver_floor(cuda: str | None) -> str | None:
             r["driver"] for r in table("driver")["toolkits"] if cut(r["toolkit"], 2) == cut(cuda, 2)
         ]
         return min(own) if own else None
-    for row in table("driver")["floors"]:
-        if row["cuda_major"] == wanted:
-            floor: str = row["linux"]
-            return floor
-    return None
+    rows = (row for row in table("driver")["floors"] if row["cuda_major"] == wanted)
+    return next((str(row["linux"]) for row in rows), None)
 
 
 def toolkit_of(component: str, version: str | None) -> str | None:

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 # What stays in one line: a word or a Chinese character, and the marks that belong to it.
 HAN = "\u4e00-\u9fff"
 OPENING, CLOSING = "（《“", "，。、：；！？）》”…"
 PIECE = rf"[{OPENING}]*(?:[{HAN}]|[^\s{HAN}{OPENING}{CLOSING}]+)?[{CLOSING}]*"
+
+
+def some(names: Sequence[str], most: int = 3) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def quote(word: str) -> str:

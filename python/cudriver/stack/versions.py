@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from operator import eq, ge, gt, le, lt, ne
 
 _SPACE = " \t\n\r\f\v"
-_OPERATORS = ("==", "!=", "<=", ">=", "~=", "<", ">")
+_SIGNS = {"==": eq, "!=": ne, "<=": le, ">=": ge, "~=": None, "<": lt, ">": gt}  # longest first
 _LOCAL = r"\+[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*\Z"
 
 
@@ -42,6 +43,14 @@ def compare(a: str, b: str) -> int:
     return (first > second) - (first < second)
 
 
+def newer(a: str, b: str) -> bool:
+    """a > b; False where one of them is not a version."""
+    try:
+        return compare(a, b) > 0
+    except ValueError:
+        return False
+
+
 def at_least(version: str | None, floor: str) -> bool | None:
     """version >= floor; None where the version is unknown or unreadable."""
     if version is None:
@@ -71,7 +80,7 @@ def _quickly(version: str, specifier: str) -> bool | None:
     answer = True
     for clause in specifier.split(","):
         text = clause.strip(_SPACE)
-        operator = next((sign for sign in _OPERATORS if text.startswith(sign)), "")
+        operator = next((sign for sign in _SIGNS if text.startswith(sign)), "")
         stated = text[len(operator) :].lstrip(_SPACE)
         if operator in (">=", "<"):
             stated = stated.removesuffix(".dev0")  # no release lies between 2.9.dev0 and 2.9
@@ -87,25 +96,14 @@ def _quickly(version: str, specifier: str) -> bool | None:
     return answer
 
 
-def _holds(number: tuple[int, ...], operator: str, wanted: tuple[int, ...], wildcard: bool) -> bool:
-    if wildcard or operator == "~=":
-        stem = wanted if wildcard else wanted[:-1]
-        head = (number + (0,) * len(stem))[: len(stem)]
-        same = head == stem
-        if operator == "~=":
-            left, right = _padded(number, wanted)
-            return same and left >= right
-        return same if operator == "==" else not same
+def _holds(number: tuple[int, ...], sign: str, wanted: tuple[int, ...], wildcard: bool) -> bool:
     left, right = _padded(number, wanted)
-    if operator == "==":
-        return left == right
-    if operator == "!=":
-        return left != right
-    if operator == "<=":
-        return left <= right
-    if operator == ">=":
-        return left >= right
-    return left < right if operator == "<" else left > right
+    compared = _SIGNS[sign]
+    stem = wanted if wildcard else wanted[:-1]
+    same = left[: len(stem)] == stem
+    if compared is None:
+        return same and left >= right
+    return same is (sign == "==") if wildcard else bool(compared(left, right))
 
 
 def _by_packaging(version: str, specifier: str) -> bool | None:

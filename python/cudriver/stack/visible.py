@@ -73,12 +73,8 @@ def _find(entry: str, devices: Sequence[Device]) -> tuple[int | None, str | None
         hits = [d for d in devices if (d.uuid or "").startswith(entry)]
         return _single(hits)
     if entry.startswith("MIG-"):
-        hits = [
-            d
-            for d in devices
-            if any(i.startswith(entry) for i in d.instances)
-            or (d.mig and entry.startswith(f"MIG-{d.uuid}/"))
-        ]
+        named = [d for d in devices if d.mig and entry.startswith(f"MIG-{d.uuid}/")]
+        hits = [d for d in devices if d in named or any(i.startswith(entry) for i in d.instances)]
         return _single(hits[:1])
     return None, "is neither an index nor a UUID" if entry else "is empty"
 

@@ -15,11 +15,9 @@ Rule = Callable[[Comparison], Iterable[Finding]]
 def registry() -> dict[str, Rule]:
     """Every rule, in order of its number."""
     from cudriver.fleet.rules import machines, nodes, variables, versions
+    from cudriver.stack.rules.finding import numbered
 
-    rules: dict[str, Rule] = {}
-    for module in (machines, versions, variables, nodes):
-        rules.update(module.RULES)
-    return dict(sorted(rules.items()))
+    return numbered(machines, versions, variables, nodes)
 
 
 def judge(facts: Comparison) -> list[Finding]:
@@ -30,11 +28,8 @@ def judge(facts: Comparison) -> list[Finding]:
         rest = found[FINDINGS_KEPT:]
         if len(rest) > 1:  # a rule may have counted by itself what it leaves out
             worst = rest[0]
-            found[FINDINGS_KEPT:] = [
-                Finding(
-                    worst.rule, worst.severity, f"{len(rest):,} more: {worst.title} ...", worst.why
-                )
-            ]
+            title = f"{len(rest):,} more: {worst.title} ..."
+            found[FINDINGS_KEPT:] = [Finding(worst.rule, worst.severity, title, worst.why)]
         findings += found
     for finding in findings:
         finding.evidence = few(finding.evidence)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cudriver.fleet.comparison import FINDINGS_KEPT, Comparison, listed
-from cudriver.fleet.result import Finding, Share
+from cudriver.fleet.result import Finding, finding
 from cudriver.fleet.stacks import BUILT_FOR, CAPABILITIES, CUDA, DRIVER, FRAMEWORK, GPUS, Stack
 from cudriver.stack.model import ERROR, NOTE, WARNING, Framework
 from cudriver.stack.rules.cu5 import fits, with_ptx
@@ -28,14 +28,10 @@ def fl101(facts: Comparison) -> Iterator[Finding]:
     split = facts.split(lambda stack: cut(release(stack), 1))
     if split is not None:
         branches = listed([f"R{share.value}" for share in split.shares])
-        yield Finding(
-            "FL101",
-            WARNING,
-            f"drivers of {len(split.shares)} branches: {branches}",
-            "a branch decides which CUDA runs: what the newer one runs the older may not",
-            split.shares,
-            ["Install one driver branch on all nodes, the one that most of them have."],
-        )
+        title = f"drivers of {len(split.shares)} branches: {branches}"
+        why = "a branch decides which CUDA runs: what the newer one runs the older may not"
+        line = "Install one driver branch on all nodes, the one that most of them have."
+        yield finding(WARNING, title, why, split.shares, line)
 
 
 def fl102(facts: Comparison) -> Iterator[Finding]:
@@ -43,13 +39,8 @@ def fl102(facts: Comparison) -> Iterator[Finding]:
     split = facts.split(release)
     branches = [cut(share.value, 1) for share in split.shares] if split is not None else []
     if split is not None and len(branches) > len(set(branches)):
-        yield Finding(
-            "FL102",
-            NOTE,
-            f"drivers at {len(branches)} patch levels",
-            "patch levels of a branch run the same CUDA; they differ in fixes",
-            split.shares,
-        )
+        why = "patch levels of a branch run the same CUDA; they differ in fixes"
+        yield finding(NOTE, f"drivers at {len(branches)} patch levels", why, split.shares)
 
 
 def fl103(facts: Comparison) -> Iterator[Finding]:
@@ -72,28 +63,19 @@ def fl103(facts: Comparison) -> Iterator[Finding]:
     found = sorted(bare.items())
     for (name, capability), (jobs, builds) in found[:FINDINGS_KEPT]:
         there = [stack for stack in facts.stacks if capability in _known(stack)]
-        yield Finding(
-            "FL103",
-            ERROR,
-            f"GPUs of compute capability {capability} among others, and a {name} without code "
-            "for them",
-            WITHOUT_CODE,
-            [
-                facts.share(f"GPU of compute capability {capability}", there, jobs),
-                facts.share(f"{name} without code for it", builds, jobs),
-            ],
-            [f"Install a build of {name} for all of these GPUs, or keep the job on one kind."],
-        )
+        title = f"GPUs of compute capability {capability} among others, and a {name} without code "
+        evidence = [
+            facts.share(f"GPU of compute capability {capability}", there, jobs),
+            facts.share(f"{name} without code for it", builds, jobs),
+        ]
+        line = f"Install a build of {name} for all of these GPUs, or keep the job on one kind."
+        yield finding(ERROR, f"{title}for them", WITHOUT_CODE, evidence, line)
     if found[FINDINGS_KEPT:]:
         count = len(found) - FINDINGS_KEPT
-        yield Finding("FL103", ERROR, f"{count:,} more builds without code for GPUs", WITHOUT_CODE)
+        yield finding(ERROR, f"{count:,} more builds without code for GPUs", WITHOUT_CODE)
     elif most > CAPABILITIES_COMPARED:
-        yield Finding(
-            "FL103",
-            WARNING,
-            f"GPUs of {most:,} compute capabilities in a job",
-            f"builds were compared with the first {CAPABILITIES_COMPARED} of them",
-        )
+        why = f"builds were compared with the first {CAPABILITIES_COMPARED} of them"
+        yield finding(WARNING, f"GPUs of {most:,} compute capabilities in a job", why)
 
 
 def _known(stack: Stack) -> list[str]:
@@ -121,18 +103,13 @@ def fl104(facts: Comparison) -> Iterator[Finding]:
     split = facts.split(lambda stack: stack.first(GPUS))
     if split is None:
         return
-    counts = {_count(share.value) for share in split.shares}
-    fewer = len(counts) > 1
-    yield Finding(
-        "FL104",
-        WARNING if fewer else NOTE,
-        "nodes with different numbers of GPUs" if fewer else "nodes with different GPUs",
-        "a GPU may have fallen off its bus, or be kept from this node's container"
-        if fewer
-        else "the slowest GPU sets the pace of a job; results may differ in the last bits",
-        split.shares,
-        ["On the nodes with fewer: look for Xid errors with `sudo dmesg | grep -i xid`."] * fewer,
-    )
+    if len({_count(share.value) for share in split.shares}) > 1:
+        why = "a GPU may have fallen off its bus, or be kept from this node's container"
+        line = "On the nodes with fewer: look for Xid errors with `sudo dmesg | grep -i xid`."
+        yield finding(WARNING, "nodes with different numbers of GPUs", why, split.shares, line)
+    else:
+        why = "the slowest GPU sets the pace of a job; results may differ in the last bits"
+        yield finding(NOTE, "nodes with different GPUs", why, split.shares)
 
 
 def _count(value: str) -> int:
@@ -145,15 +122,8 @@ def fl105(facts: Comparison) -> Iterator[Finding]:
     """Nodes without a driver, among others that have one."""
     split = facts.split(lambda stack: "none" if release(stack) is None else "a driver")
     if split is not None:
-        without: list[Share] = [share for share in split.shares if share.value == "none"]
-        yield Finding(
-            "FL105",
-            WARNING,
-            "nodes without a driver, among others that have one",
-            "nothing that needs a GPU runs there; a login node may be meant to have none",
-            without,
-            ["Load or install the driver there, or leave these nodes out."],
-        )
-
-
-RULES = {"FL101": fl101, "FL102": fl102, "FL103": fl103, "FL104": fl104, "FL105": fl105}
+        without = [share for share in split.shares if share.value == "none"]
+        why = "nothing that needs a GPU runs there; a login node may be meant to have none"
+        line = "Load or install the driver there, or leave these nodes out."
+        title = "nodes without a driver, among others that have one"
+        yield finding(WARNING, title, why, without, line)

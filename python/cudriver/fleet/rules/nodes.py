@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cudriver.fleet.comparison import BASELINE, Comparison, title
-from cudriver.fleet.result import Finding, Share
+from cudriver.fleet.result import Finding, Share, finding
 from cudriver.fleet.stacks import FINDING, VERDICT, Stack
 from cudriver.stack.model import ERROR, NOTE, WARNING
+from cudriver.stack.text import some
 
 
 def fl601(facts: Comparison) -> Iterator[Finding]:
@@ -23,18 +24,13 @@ def fl601(facts: Comparison) -> Iterator[Finding]:
         if not errors:
             told.setdefault("a mismatch by the options of its check", {})[stack] = None
     shares = [facts.share(text, stacks) for text, stacks in told.items()]
-    count = sum(len(facts.stacks[stack]) for stack in bad)
-    of = len(facts.nodes)
-    yield Finding(
-        "FL601",
-        ERROR,
-        f"{count} of {of} report{'s tell' if of > 1 else ' tells'} of errors of their own"
-        if of > 1
-        else "the report tells of errors",
-        "there an import, or the first use of CUDA, fails",
-        sorted(shares, key=Share.order),
-        ["Run `cudriver check` on one of these nodes: it says how to fix it."],
-    )
+    count, of = sum(len(facts.stacks[stack]) for stack in bad), len(facts.nodes)
+    title = "the report tells of errors"
+    if of > 1:
+        title = f"{count} of {of} reports tell of errors of their own"
+    why = "there an import, or the first use of CUDA, fails"
+    line = "Run `cudriver check` on one of these nodes: it says how to fix it."
+    yield finding(ERROR, title, why, sorted(shares, key=Share.order), line)
 
 
 def fl602(facts: Comparison) -> Iterator[Finding]:
@@ -42,45 +38,31 @@ def fl602(facts: Comparison) -> Iterator[Finding]:
     unsure = [stack for stack in facts.stacks if stack.first(VERDICT) == "unknown"]
     if unsure:
         share = facts.share("no verdict", unsure)
-        yield Finding(
-            "FL602",
-            WARNING,
-            f"{share.count:,} report{'s' if share.count > 1 else ''} without a verdict",
-            "their own check could not tell whether the stack works: it may fail there",
-            [share],
-            ["Run `cudriver check` on one of these nodes: it names what it could not look into."],
-        )
+        title = f"{share.count:,} report{'s' if share.count > 1 else ''} without a verdict"
+        why = "their own check could not tell whether the stack works: it may fail there"
+        line = "Run `cudriver check` on one of these nodes: it names what it could not look into."
+        yield finding(WARNING, title, why, [share], line)
 
 
 def fl603(facts: Comparison) -> Iterator[Finding]:
     """Nodes that did not answer."""
     if facts.missed:
-        count = facts.missed
         names = ",".join(facts.missing)
-        yield Finding(
-            "FL603",
-            WARNING,
-            f"{count:,} did not answer",
-            "they may be down, or their check was ended or is still under way",
-            [Share("no report", count, names)] if names else [],
-        )
+        why = "they may be down, or their check was ended or is still under way"
+        evidence = [Share("no report", facts.missed, names)] if names else []
+        yield finding(WARNING, f"{facts.missed:,} did not answer", why, evidence)
 
 
 def fl604(facts: Comparison) -> Iterator[Finding]:
     """Processes without a report that can be used: it is damaged, or was not made."""
     count = facts.counts["broken"]
     if count:
-        yield Finding(
-            "FL604",
-            WARNING,
-            f"{count:,} process{'es' if count > 1 else ''} without a usable report",
-            "the comparison lacks what they would have reported",
-            [Share(broken.why, 1, broken.place) for broken in facts.broken],
-            [
-                "Gather damaged reports again: srun --label, or a file for each process. Where a "
-                "process was killed or did not answer, run `cudriver check` on its node."
-            ],
-        )
+        title = f"{count:,} process{'es' if count > 1 else ''} without a usable report"
+        why = "the comparison lacks what they would have reported"
+        evidence = [Share(broken.why, 1, broken.place) for broken in facts.broken]
+        line = "Gather damaged reports again: srun --label, or a file for each process. Where a "
+        line += "process was killed or did not answer, run `cudriver check` on its node."
+        yield finding(WARNING, title, why, evidence, line)
 
 
 def fl605(facts: Comparison) -> Iterator[Finding]:
@@ -89,13 +71,10 @@ def fl605(facts: Comparison) -> Iterator[Finding]:
     for node in facts.nodes:
         versions.setdefault(node.cudriver, []).append(facts.labels[node])
     if len(versions) > 1:
-        yield Finding(
-            "FL605",
-            NOTE,
-            f"reports of {len(versions)} versions of cudriver",
-            "a newer one may see more, so that some differences may be its own",
-            [facts.named(version or "unknown", names) for version, names in versions.items()],
-        )
+        title = f"reports of {len(versions)} versions of cudriver"
+        why = "a newer one may see more, so that some differences may be its own"
+        evidence = [facts.named(version or "unknown", names) for version, names in versions.items()]
+        yield finding(NOTE, title, why, evidence)
 
 
 def fl606(facts: Comparison) -> Iterator[Finding]:
@@ -106,20 +85,5 @@ def fl606(facts: Comparison) -> Iterator[Finding]:
     if other:
         names = [title(key) for key in facts.differing]
         share = facts.share(f"not as {BASELINE}", other)
-        yield Finding(
-            "FL606",
-            WARNING,
-            f"{share.count:,} of {len(facts.nodes):,} differ from {BASELINE}",
-            f"in {', '.join(names[:6])}" + (f" and {len(names) - 6} more" if names[6:] else ""),
-            [share],
-        )
-
-
-RULES = {
-    "FL601": fl601,
-    "FL602": fl602,
-    "FL603": fl603,
-    "FL604": fl604,
-    "FL605": fl605,
-    "FL606": fl606,
-}
+        about = f"{share.count:,} of {len(facts.nodes):,} differ from {BASELINE}"
+        yield finding(WARNING, about, f"in {some(names, 6)}", [share])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cudriver.fleet.comparison import FINDINGS_KEPT, Comparison
-from cudriver.fleet.result import Finding, Share
+from cudriver.fleet.result import Finding, Share, finding
 from cudriver.fleet.stacks import VARIABLE
 from cudriver.stack.model import NOTE, WARNING
 
@@ -31,14 +31,9 @@ def fl501(facts: Comparison) -> Iterator[Finding]:
     for name in SEARCHED:
         shares, _ = _apart(facts, name)
         if shares:
-            yield Finding(
-                "FL501",
-                WARNING,
-                f"{name} differs",
-                "it decides which files are loaded: other nodes may load other libraries",
-                shares,
-                [f"Set {name} in one place for all nodes, or not at all."],
-            )
+            why = "it decides which files are loaded: other nodes may load other libraries"
+            line = f"Set {name} in one place for all nodes, or not at all."
+            yield finding(WARNING, f"{name} differs", why, shares, line)
 
 
 def fl502(facts: Comparison) -> Iterator[Finding]:
@@ -46,18 +41,14 @@ def fl502(facts: Comparison) -> Iterator[Finding]:
     names = _differing(facts, nccl=True)
     for name in names[:FINDINGS_KEPT]:
         shares, within = _apart(facts, name, by_job=True)
-        if shares:
-            yield Finding(
-                "FL502",
-                WARNING if within else NOTE,
-                f"{name} differs" + (" within a job" if within else ""),
-                "most of NCCL's settings must be the same on all ranks, or a collective hangs"
-                if within
-                else "jobs that are compared may run at other speeds",
-                shares,
-                ["Let the launcher export it to all ranks: mpirun -x, srun --export."] * within,
-            )
-    yield from _rest("FL502", WARNING, names, "whether within a job was not looked at")
+        if shares and within:
+            why = "most of NCCL's settings must be the same on all ranks, or a collective hangs"
+            line = "Let the launcher export it to all ranks: mpirun -x, srun --export."
+            yield finding(WARNING, f"{name} differs within a job", why, shares, line)
+        elif shares:
+            why = "jobs that are compared may run at other speeds"
+            yield finding(NOTE, f"{name} differs", why, shares)
+    yield from _rest(WARNING, names, "whether within a job was not looked at")
 
 
 def fl503(facts: Comparison) -> Iterator[Finding]:
@@ -67,16 +58,13 @@ def fl503(facts: Comparison) -> Iterator[Finding]:
     for name in names[:FINDINGS_KEPT]:
         shares, _ = _apart(facts, name)
         if shares:
-            yield Finding("FL503", NOTE, f"{name} differs", why, shares)
-    yield from _rest("FL503", NOTE, names, why)
+            yield finding(NOTE, f"{name} differs", why, shares)
+    yield from _rest(NOTE, names, why)
 
 
-def _rest(rule: str, severity: str, names: list[str], why: str) -> Iterator[Finding]:
+def _rest(severity: str, names: list[str], why: str) -> Iterator[Finding]:
     """Variables that are only counted."""
     count = len(names) - FINDINGS_KEPT
     if count > 0:
         title = f"{count:,} more variable{'s differ' if count > 1 else ' differs'}"
-        yield Finding(rule, severity, title, why)
-
-
-RULES = {"FL501": fl501, "FL502": fl502, "FL503": fl503}
+        yield finding(severity, title, why)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from cudriver.fleet.comparison import FINDINGS_KEPT, Comparison, Split, listed
-from cudriver.fleet.result import Finding
+from cudriver.fleet.result import Finding, finding
 from cudriver.fleet.stacks import (
     CUDA,
     CUDNN,
@@ -20,6 +20,7 @@ from cudriver.fleet.stacks import (
     Stack,
 )
 from cudriver.stack.model import ERROR, NOTE, WARNING
+from cudriver.stack.text import some
 from cudriver.stack.versions import cut
 
 Key = Callable[[Stack], "str | None"]
@@ -28,6 +29,7 @@ RUNTIME = "libcudart.so."
 # Frameworks whose processes talk to each other; their versions must be equal.
 DISTRIBUTED = ("torch", "jax", "tensorflow", "vllm", "paddle")
 SETS_SHOWN = 20  # sets of libraries that the same nodes lack
+ONE = "Install one version of {} on all nodes, the one that the framework pins."
 WITH_RULES = ("libnccl.so", "libcudnn")  # libraries that another rule tells of
 
 
@@ -53,17 +55,17 @@ def built_for(name: str, numbers: int) -> Key:
 
 def within_job(
     facts: Comparison, key: Key, severity: str = ERROR, among: Iterable[Stack] | None = None
-) -> tuple[Split, str, str] | None:
-    """What is apart, its severity, and where: in a job it matters, between jobs it is a warning."""
+) -> Iterator[tuple[Split, str, str]]:
+    """What is apart, if anything, its severity, and where: in a job it matters, between jobs it is
+    a warning.
+    """
     split = facts.split(key, among, by_job=True)
-    if split is None:
-        return None
-    if not split.jobs:
-        return split, WARNING, "in different jobs"
-    named = [job for job in split.jobs if job]
-    shown = ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
-    several = "s" if len(named) > 1 else ""
-    return split, severity, f"in job{several} {shown}" if named else "in one job"
+    if split is not None and not split.jobs:
+        yield split, WARNING, "in different jobs"
+    elif split is not None:
+        named = [job for job in split.jobs if job]
+        several = "s" if len(named) > 1 else ""
+        yield split, severity, f"in job{several} {some(named)}" if named else "in one job"
 
 
 def differing(facts: Comparison, kind: str) -> list[tuple[str, list[Stack]]]:
@@ -83,18 +85,11 @@ def lacked(facts: Comparison, kind: str) -> list[tuple[str, list[Stack]]]:
 def fl201(facts: Comparison) -> Iterator[Finding]:
     """A framework for several CUDA majors."""
     for name, having in differing(facts, FRAMEWORK):
-        apart = within_job(facts, built_for(name, 1), among=having)
-        if apart is not None:
-            split, severity, where = apart
-            majors = listed([share.value for share in split.shares])
-            yield Finding(
-                "FL201",
-                severity,
-                f"{name} for CUDA {majors} {where}",
-                "they need other drivers and other libraries, and are never one build",
-                split.shares,
-                [f"Install one build of {name} on all nodes."],
-            )
+        for split, severity, where in within_job(facts, built_for(name, 1), among=having):
+            title = f"{name} for CUDA {listed([share.value for share in split.shares])} {where}"
+            why = "they need other drivers and other libraries, and are never one build"
+            line = f"Install one build of {name} on all nodes."
+            yield finding(severity, title, why, split.shares, line)
 
 
 def fl202(facts: Comparison) -> Iterator[Finding]:
@@ -102,28 +97,19 @@ def fl202(facts: Comparison) -> Iterator[Finding]:
     for name, having in differing(facts, FRAMEWORK):
         split = facts.split(built_for(name, 2), having)
         if split is not None and len({cut(share.value, 1) for share in split.shares}) == 1:
-            yield Finding(
-                "FL202",
-                WARNING,
-                f"{name} for CUDA {listed([share.value for share in split.shares])}",
-                "builds for other CUDA releases bring other libraries and other kernels: results "
-                "and speed may differ",
-                split.shares,
-                [f"Install one build of {name} on all nodes."],
-            )
+            title = f"{name} for CUDA {listed([share.value for share in split.shares])}"
+            why = "builds for other CUDA releases bring other libraries and other kernels: results "
+            why += "and speed may differ"
+            line = f"Install one build of {name} on all nodes."
+            yield finding(WARNING, title, why, split.shares, line)
 
 
 def fl203(facts: Comparison) -> Iterator[Finding]:
     """Other toolkits on the system."""
     split = facts.split(lambda stack: known(stack.first(SYSTEM_TOOLKIT) or "none"))
     if split is not None:
-        yield Finding(
-            "FL203",
-            NOTE,
-            "other CUDA toolkits on the system",
-            "what is compiled on one node may differ from what is compiled on another",
-            split.shares,
-        )
+        why = "what is compiled on one node may differ from what is compiled on another"
+        yield finding(NOTE, "other CUDA toolkits on the system", why, split.shares)
 
 
 def runtimes(stack: Stack) -> str | None:
@@ -144,20 +130,13 @@ def own_toolkits(stack: Stack) -> str | None:
 def fl204(facts: Comparison) -> Iterator[Finding]:
     """CUDA runtimes or toolkits of several majors, none of which all nodes have."""
     for what, key in (("the CUDA runtime", runtimes), ("the environment's toolkit", own_toolkits)):
-        apart = within_job(facts, key)
-        if apart is None:
-            continue
-        split, severity, where = apart
-        majors = [{*share.value.split(" + ")} for share in split.shares]
-        if not set.intersection(*majors):
-            yield Finding(
-                "FL204",
-                severity,
-                f"{what} of CUDA {listed(sorted(set.union(*majors)))} {where}",
-                "what is built for one major does not load with the libraries of another",
-                split.shares,
-                ["Make the environments from one lock file, with one CUDA major."],
-            )
+        for split, severity, where in within_job(facts, key):
+            majors = [{*share.value.split(" + ")} for share in split.shares]
+            if not set.intersection(*majors):
+                title = f"{what} of CUDA {listed(sorted(set.union(*majors)))} {where}"
+                why = "what is built for one major does not load with the libraries of another"
+                line = "Make the environments from one lock file, with one CUDA major."
+                yield finding(severity, title, why, split.shares, line)
 
 
 def in_use(library: str, word: str) -> Key:
@@ -177,31 +156,19 @@ def in_use(library: str, word: str) -> Key:
 
 def fl301(facts: Comparison) -> Iterator[Finding]:
     """NCCL of several versions."""
-    apart = within_job(facts, in_use("libnccl.so", NCCL))
-    if apart is not None:
-        split, severity, where = apart
-        yield Finding(
-            "FL301",
-            severity,
-            f"NCCL of {len(split.shares)} versions {where}",
-            "ranks with other versions of NCCL do not form a communicator: it fails or hangs",
-            split.shares,
-            ["Install one version of NCCL on all nodes, the one that the framework pins."],
-        )
+    for split, severity, where in within_job(facts, in_use("libnccl.so", NCCL)):
+        title = f"NCCL of {len(split.shares)} versions {where}"
+        why = "ranks with other versions of NCCL do not form a communicator: it fails or hangs"
+        yield finding(severity, title, why, split.shares, ONE.format("NCCL"))
 
 
 def fl302(facts: Comparison) -> Iterator[Finding]:
     """cuDNN of several versions."""
     split = facts.split(in_use("libcudnn.so", CUDNN))
     if split is not None:
-        yield Finding(
-            "FL302",
-            WARNING,
-            f"cuDNN of {len(split.shares)} versions",
-            "it chooses other algorithms: results differ in the last bits, and so does the speed",
-            split.shares,
-            ["Install one version of cuDNN on all nodes, the one that the framework pins."],
-        )
+        why = "it chooses other algorithms: results differ in the last bits, and so does the speed"
+        title = f"cuDNN of {len(split.shares)} versions"
+        yield finding(WARNING, title, why, split.shares, ONE.format("cuDNN"))
 
 
 def fl303(facts: Comparison) -> Iterator[Finding]:
@@ -212,17 +179,11 @@ def fl303(facts: Comparison) -> Iterator[Finding]:
         if split is not None and not name.startswith(WITH_RULES):
             found += [(name, share) for share in split.shares]
     if found:
-        names = list(dict.fromkeys(name for name, _ in found))
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        title = f"CUDA libraries of several versions: {some([*dict(found)])}"
         for name, share in found:
             share.value = f"{name} {share.value}"
-        yield Finding(
-            "FL303",
-            NOTE,
-            f"CUDA libraries of several versions: {', '.join(names[:3])}{more}",
-            "results and speed may differ between nodes",
-            [share for _, share in found],
-        )
+        evidence = [share for _, share in found]
+        yield finding(NOTE, title, "results and speed may differ between nodes", evidence)
 
 
 def brought_by(name: str) -> Key:
@@ -240,14 +201,10 @@ def fl304(facts: Comparison) -> Iterator[Finding]:
     for name, having in differing(facts, LIBRARY):
         split = facts.split(brought_by(name), having)
         if split is not None:
-            yield Finding(
-                "FL304",
-                WARNING,
-                f"{name} comes from elsewhere on some nodes",
-                "an update of the environment does not reach the other file",
-                split.shares,
-                [f"See by which rule it is found there: cudriver which {name}."],
-            )
+            title = f"{name} comes from elsewhere on some nodes"
+            why = "an update of the environment does not reach the other file"
+            line = f"See by which rule it is found there: cudriver which {name}."
+            yield finding(WARNING, title, why, split.shares, line)
 
 
 def fl305(facts: Comparison) -> Iterator[Finding]:
@@ -257,45 +214,32 @@ def fl305(facts: Comparison) -> Iterator[Finding]:
         sets.setdefault(frozenset(having), []).append(name)
     evidence = []
     for who, names in [*sets.items()][:SETS_SHOWN]:
+        what = f"no {names[0]}" if len(names) == 1 else "none of these"
         evidence += [
             facts.share(", ".join(names), [stack for stack in facts.all_stacks if stack in who]),
-            facts.share(
-                f"no {names[0]}" if len(names) == 1 else "none of these",
-                facts.without((LIBRARY, names[0])),
-            ),
+            facts.share(what, facts.without((LIBRARY, names[0]))),
         ]
     if evidence:
         names = sorted(name for each in sets.values() for name in each)
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        rest = f"; {len(sets) - SETS_SHOWN:,} more sets of nodes and libraries are not listed"
-        yield Finding(
-            "FL305",
-            NOTE,
-            f"CUDA libraries that only some nodes have: {', '.join(names[:3])}{more}",
-            "what needs them fails on the other nodes, or works in another way there"
-            + rest * (len(sets) > SETS_SHOWN),
-            evidence,
-        )
+        why = "what needs them fails on the other nodes, or works in another way there"
+        if len(sets) > SETS_SHOWN:
+            rest = f"{len(sets) - SETS_SHOWN:,} more sets of nodes and libraries"
+            why += f"; {rest} are not listed"
+        title = f"CUDA libraries that only some nodes have: {some(names)}"
+        yield finding(NOTE, title, why, evidence)
 
 
 def fl401(facts: Comparison) -> Iterator[Finding]:
     """A framework of several versions."""
     for name, having in differing(facts, FRAMEWORK):
-        talks = name in DISTRIBUTED
-        worst = ERROR if talks else WARNING
-        apart = within_job(facts, version(FRAMEWORK, name), worst, having)
-        if apart is not None:
-            split, severity, where = apart
-            yield Finding(
-                "FL401",
-                severity,
-                f"{name} of {len(split.shares)} versions {where}",
-                "its processes exchange objects and messages that only one version understands"
-                if talks
-                else "what runs on one node may fail or give other results on another",
-                split.shares,
-                [f"Install one version of {name} on all nodes."],
-            )
+        worst, why = WARNING, "what runs on one node may fail or give other results on another"
+        if name in DISTRIBUTED:
+            worst = ERROR
+            why = "its processes exchange objects and messages that only one version understands"
+        for split, severity, where in within_job(facts, version(FRAMEWORK, name), worst, having):
+            title = f"{name} of {len(split.shares)} versions {where}"
+            line = f"Install one version of {name} on all nodes."
+            yield finding(severity, title, why, split.shares, line)
 
 
 def fl402(facts: Comparison) -> Iterator[Finding]:
@@ -303,35 +247,27 @@ def fl402(facts: Comparison) -> Iterator[Finding]:
     names = [name for name, _ in lacked(facts, FRAMEWORK)]
     why = "a program that imports it ends there"
     for name in names[:FINDINGS_KEPT]:
-        yield Finding(
-            "FL402",
-            WARNING,
-            f"{name} is not installed on some nodes",
-            why,
-            [facts.share(f"no {name}", facts.without((FRAMEWORK, name)))],
-            [f"Install {name} there, or leave these nodes out."],
+        title = f"{name} is not installed on some nodes"
+        evidence = [facts.share(f"no {name}", facts.without((FRAMEWORK, name)))]
+        yield finding(
+            WARNING, title, why, evidence, f"Install {name} there, or leave these nodes out."
         )
     if names[FINDINGS_KEPT:]:
         more = f"{len(names) - FINDINGS_KEPT:,} more frameworks"
-        yield Finding("FL402", WARNING, f"{more} are not installed on some nodes", why)
+        yield finding(WARNING, f"{more} are not installed on some nodes", why)
 
 
 def fl403(facts: Comparison) -> Iterator[Finding]:
     """Python of several versions."""
     split = facts.split(lambda stack: stack.first(PYTHON))
-    if split is not None:
-        minors = {cut(share.value, 2) for share in split.shares}
-        several = len(minors) > 1
-        yield Finding(
-            "FL403",
-            WARNING if several else NOTE,
-            f"Python of {len(split.shares)} versions",
-            "compiled packages and pickled functions of one do not fit the other"
-            if several
-            else "patch levels of one Python run the same packages",
-            split.shares,
-            ["Make the environments with one Python."] * several,
-        )
+    if split is None:
+        return
+    title = f"Python of {len(split.shares)} versions"
+    if len({cut(share.value, 2) for share in split.shares}) > 1:
+        why = "compiled packages and pickled functions of one do not fit the other"
+        yield finding(WARNING, title, why, split.shares, "Make the environments with one Python.")
+    else:
+        yield finding(NOTE, title, "patch levels of one Python run the same packages", split.shares)
 
 
 def fl404(facts: Comparison) -> Iterator[Finding]:
@@ -340,27 +276,6 @@ def fl404(facts: Comparison) -> Iterator[Finding]:
     for node in facts.nodes:
         folders.setdefault(node.prefix, []).append(facts.labels[node])
     if len(folders) > 1:
-        yield Finding(
-            "FL404",
-            NOTE,
-            f"the environments lie in {len(folders)} folders",
-            "folders are not compared, what is in them is",
-            [facts.named(folder, names) for folder, names in folders.items()],
-        )
-
-
-RULES = {
-    "FL201": fl201,
-    "FL202": fl202,
-    "FL203": fl203,
-    "FL204": fl204,
-    "FL301": fl301,
-    "FL302": fl302,
-    "FL303": fl303,
-    "FL304": fl304,
-    "FL305": fl305,
-    "FL401": fl401,
-    "FL402": fl402,
-    "FL403": fl403,
-    "FL404": fl404,
-}
+        title = f"the environments lie in {len(folders)} folders"
+        evidence = [facts.named(folder, names) for folder, names in folders.items()]
+        yield finding(NOTE, title, "folders are not compared, what is in them is", evidence)

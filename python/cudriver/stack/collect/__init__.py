@@ -94,6 +94,16 @@ class Machine:
                     self._driver.devices = self.gpus.devices
         return self._driver
 
+    def apart(self) -> Machine:
+        """The same for another thread, which shares nothing that a check changes."""
+        other = copy.copy(self)
+        other.root = Root(self.root.path)
+        other._loader = other._debian = None
+        other.problems, other.toolkits, other._driver = copy.deepcopy(
+            (self.problems, self.toolkits, self.driver())
+        )
+        return other
+
 
 def check_arguments(
     root: str, assume_driver: str | None = None, assume_gpus: Sequence[str] | None = None

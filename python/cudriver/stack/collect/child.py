@@ -9,17 +9,30 @@ from collections.abc import Mapping
 
 OUTPUT_LIMIT = 1 << 20  # bytes
 REAP = 0.25  # seconds that a killed child gets; one that hangs in the kernel is left to init
+PAUSE = 0.2  # seconds between two looks whether it has ended: its own children may keep the pipe
 
 
 class Child:
-    """`program` with its standard output to be read. Its standard error goes nowhere."""
+    """`program` with what it writes to a descriptor, its standard output by default, to be read.
+    Its other output goes nowhere.
+    """
 
-    def __init__(self, program: list[str], environ: Mapping[str, str], limit: float) -> None:
-        """Raises OSError where it cannot be started. limit: seconds from now."""
-        self.limit = limit
+    def __init__(
+        self,
+        program: list[str],
+        environ: Mapping[str, str],
+        limit: float,
+        *,
+        descriptor: int = 1,
+        most: int = OUTPUT_LIMIT,
+    ) -> None:
+        """Raises OSError where it cannot be started. limit: seconds from now. most: bytes."""
+        self.limit, self.most = limit, most
         self.deadline: float = time.monotonic() + limit
         self.pid: int = 0
+        self._status: int | None = None  # None: it runs
         reader, writer = os.pipe()
+        others = {1, 2} - {descriptor}
         try:
             self.pid = os.posix_spawn(
                 program[0],
@@ -27,12 +40,12 @@ class Child:
                 dict(environ),
                 file_actions=[
                     (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                    (os.POSIX_SPAWN_DUP2, writer, 1),
-                    (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
+                    (os.POSIX_SPAWN_DUP2, writer, descriptor),
+                    *((os.POSIX_SPAWN_OPEN, n, os.devnull, os.O_WRONLY, 0) for n in others),
                 ],
                 setpgroup=0,
             )
-        except OSError:
+        except (OSError, ValueError):
             os.close(reader)
             raise
         finally:
@@ -41,39 +54,53 @@ class Child:
 
     def join(self) -> tuple[str, str | None]:
         """Its output, and how it failed ("crashed (SIGSEGV)"), or None."""
-        output, timed_out = self._read()
-        os.close(self.reader)
-        if timed_out:
-            self._kill()
-            self._reap(REAP)
-            return output, f"gave no answer within {self.limit:g} s"
-        status = self._reap(max(0.0, self.deadline - time.monotonic()) + REAP)
-        if status is None:
-            self._kill()
-            self._reap(REAP)
-            return output, f"did not end within {self.limit:g} s"
-        code = os.waitstatus_to_exitcode(status)
+        raw, closed, code = self.end()
+        output = raw.decode("utf-8", "replace")
+        if code is None:
+            what = "did not end" if closed else "gave no answer"
+            return output, f"{what} within {self.limit:g} s"
         if code < 0:
             return output, f"crashed ({signal_name(-code)})"
         return output, f"ended with exit code {code}" if code else None
 
-    def _read(self) -> tuple[str, bool]:
+    def end(self) -> tuple[bytes, bool, int | None]:
+        """Its output, whether that came to an end in time, and its exit code, negative for a
+        signal. None: it has run out of time, and is killed with what it has started.
+        """
+        raw, closed = b"", False
+        try:
+            raw, closed = self._read()
+            os.close(self.reader)
+            if closed:
+                self._reap(max(0.0, self.deadline - time.monotonic()) + REAP)
+        finally:
+            code = None if self._status is None else os.waitstatus_to_exitcode(self._status)
+            if code is None:
+                self._kill()
+                self._reap(REAP)
+        return raw, closed, code
+
+    def _read(self) -> tuple[bytes, bool]:
         import select
 
         poller = select.poll()
         poller.register(self.reader, select.POLLIN)
         pieces: list[bytes] = []
         size = 0
-        while size < OUTPUT_LIMIT:
+        while size < self.most:
             left = self.deadline - time.monotonic()
-            if left <= 0 or not poller.poll(left * 1000):
-                return b"".join(pieces).decode("utf-8", "replace"), True
+            if left <= 0:
+                return b"".join(pieces), False
+            if not poller.poll(min(left, PAUSE) * 1000):
+                if self._ended():
+                    break
+                continue
             piece = os.read(self.reader, 65536)
             if not piece:
                 break
             pieces.append(piece)
             size += len(piece)
-        return b"".join(pieces).decode("utf-8", "replace"), False
+        return b"".join(pieces), True
 
     def _kill(self) -> None:
         import signal
@@ -85,21 +112,23 @@ class Child:
             with suppress(OSError):  # it may have left its group, or be gone
                 os.kill(self.pid, signal.SIGKILL)
 
-    def _reap(self, patience: float) -> int | None:
-        """The wait status, or None where it has not ended in time."""
+    def _reap(self, patience: float) -> None:
+        """Waits for its end."""
         until = time.monotonic() + patience
         pause = 0.0005
-        while True:
+        while not self._ended() and time.monotonic() < until:
+            time.sleep(pause)
+            pause = min(pause * 2, 0.02)
+
+    def _ended(self) -> bool:
+        if self._status is None:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
             except ChildProcessError:
-                return 0  # somebody else reaps this process's children
+                pid, status = self.pid, 0  # somebody else reaps this process's children
             if pid:
-                return status
-            if time.monotonic() >= until:
-                return None
-            time.sleep(pause)
-            pause = min(pause * 2, 0.02)
+                self._status = status
+        return self._status is not None
 
 
 def signal_name(number: int) -> str:

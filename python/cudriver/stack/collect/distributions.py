@@ -159,6 +159,7 @@ def _read(
     metadata = f"{path}/METADATA" if kind == "wheel" else f"{path}/PKG-INFO"
     if match and not matters(normal(match["name"])) and kind == "egg":
         return Distribution(normal(match["name"]), match["version"], kind, path, folder)
+    known = len(problems)
     try:
         raw = root.read(metadata, HEAD)
     except (OSError, ValueError) as error:
@@ -174,7 +175,8 @@ def _read(
     dist = Distribution(normal(match["name"]), match["version"], kind, path, folder)
     head = _head(raw)
     dist.asks = _ASKS.findall(head.decode("utf-8", "replace"))
-    asked = list(_REQUIREMENT.finditer(head.lower()))
+    lowered = head.lower()
+    asked = list(_REQUIREMENT.finditer(lowered))
     if matters(dist.name) or any(one[1] for one in asked):
         dist.installer = installer(root, path)
         if len(head) > HEAD:
@@ -187,6 +189,8 @@ def _read(
             _headers(dist, metadata, head, asked, markers, problems)
             if raw and not _header(head, b"Name")[0]:
                 problems.append(Problem(metadata, "has no Name", 1))
+    if kind == "wheel" and len(problems) == known and b"\nversion:" not in lowered:
+        problems.append(Problem(metadata, "has no Version", 1))
     return dist
 
 

@@ -103,7 +103,9 @@ class Importer:
     def _load(self, step: Step, framework: Framework, process: Process) -> Iterator[Event]:
         files = self.files(step, framework)
         if not files and step.absent != NOTHING:
-            yield Event(_absent(step.load[0], framework.path), "needed", step.absent, step.says)
+            own = f".cpython-{self.env.tag}-{self.env.platform}-linux-gnu.so"
+            gone = _absent(step.load[0].replace("{so}", own), framework.path)
+            yield Event(gone, "needed", step.absent, step.says)
         if step.choose == LOADS:
             tries = (process.dlopen(path, everywhere=step.spread) for path in reversed(files))
             for load in _until_one_loads(tries):
@@ -253,24 +255,21 @@ class Importer:
     def _builtins(self, nvrtc: str, process: Process) -> Iterator[Event]:
         """cuda.pathfinder loads nvrtc's builtins from beside it, because CUDA 13's wheels have no
         RUNPATH: releases from 1.1 on those of 13.0 alone, some later ones those of nvrtc's own
-        version. Its source tells.
+        version. Its source tells; where that is gone, its package is what is wrong.
         """
         folder, basename = os.path.split(nvrtc)
-        for packages in self.env.site_packages:
-            source = f"{packages}/{_PATHFINDER}"
-            text = self.root.text(source, 1 << 20) if self.root.is_file(source) else None
-            if text is None:
-                continue
-            named = re.findall(r'"(libnvrtc-builtins\.so\.[0-9.]+)"', text)
-            if "preload_nvrtc_builtins" in text:
-                names = self.root.names(folder)
-                named = [n for n in names if n.startswith("libnvrtc-builtins.so.")]
-            elif f'"{basename}"' not in text:
-                named = []
-            for beside in (f"{folder}/{one}" for one in named):
-                if self.root.is_file(beside):
-                    yield Event(process.dlopen(beside), "preload", NOTHING)
-            return
+        sources = (f"{packages}/{_PATHFINDER}" for packages in self.env.site_packages)
+        texts = (self.root.text(path, 1 << 20) for path in sources if self.root.is_file(path))
+        text = next(filter(None, texts), "preload_nvrtc_builtins")
+        named = re.findall(r'"(libnvrtc-builtins\.so\.[0-9.]+)"', text)
+        if "preload_nvrtc_builtins" in text:
+            names = self.root.names(folder)
+            named = [n for n in names if n.startswith("libnvrtc-builtins.so.")]
+        elif f'"{basename}"' not in text:
+            named = []
+        for beside in (f"{folder}/{one}" for one in named):
+            if self.root.is_file(beside):
+                yield Event(process.dlopen(beside), "preload", NOTHING)
 
     def needed(self, path: str) -> tuple[str, ...]:
         """The libraries that a file needs; () where it cannot be read."""

@@ -12,7 +12,7 @@ from functools import partial
 from cudriver.stack.collect.catalogue import Catalogue
 from cudriver.stack.collect.file_version import own_version
 from cudriver.stack.collect.imports import Event, Importer
-from cudriver.stack.collect.records import Owners, is_library, loadable
+from cudriver.stack.collect.records import MACHINES, Owners, ending, is_library
 from cudriver.stack.collect.runtime_versions import fill_runtime_versions
 from cudriver.stack.model import (
     ERROR,
@@ -63,6 +63,7 @@ class Resolver:
         self.problems = problems
         self.catalogue: Catalogue = Catalogue(root, env, owners)
         self.faults: list[LoadFault] = []
+        self._mapped: list[tuple[LoadFault, set[str]]] = []  # with the files of that load
         self.unsure: list[str] = []
         self.frameworks: dict[str, Framework] = {}
         self.recipes: dict[str, Recipe] = {}
@@ -92,7 +93,7 @@ class Resolver:
         for framework in frameworks:
             recipe = recipes.get(framework.name)
             if recipe is not None:
-                if framework.variant != "cpu":
+                if framework.variant != "cpu" and recipe.shown != "never":
                     self._guarded(framework, partial(self._use, framework, recipe))
                 always = recipe.shown == "always" or framework.variant != "unknown"
                 if always or framework.loads or self._has_fault(framework):
@@ -180,9 +181,21 @@ class Resolver:
         ends the process in a signal, no caller survives.
         """
         met: set[str] = set()
-        bad = {path for path in suspect if is_library(path) and not loadable(self.root, path)}
+        machine = MACHINES.get(self.env.platform, 0)
+        ends = {path: ending(self.root, path, machine) for path in suspect if is_library(path)}
+        bad = {path: end for path, end in ends.items() if end is not None}
+        started: list[tuple[Framework, Process | None]] = []
         for framework in roots if bad else ():
-            process = self._before(framework)
+            before = len(self.faults)
+            started.append((framework, self._before(framework)))
+            says = "".join(fault.message for fault in self.faults[before:])
+            met |= {path for path in bad if os.path.basename(path) in says}
+        for known, paths in self._mapped:  # a signal comes before a symbol is looked for
+            for path in [path for path in paths if bad.get(path) and known in self.faults]:
+                suspect[path].framework, suspect[path].says = known.framework, bad[path]
+                met.add(path)
+                self.faults.remove(known)
+        for framework, process in started:
             self._end(framework, process.objects if process is not None else (), bad, suspect, met)
         for framework, path, survived in libraries:
             process = self._before(framework)
@@ -197,6 +210,9 @@ class Resolver:
                     self._fault(fault, framework, event)
                     met |= culprits
             self._end(framework, event.load.objects, bad, suspect, met)
+        for path in bad.keys() - met:  # what nothing is known to load
+            if not suspect[path].says and suspect[path].what != "missing":
+                suspect[path].says = bad[path] or self._process().dlopen(path).error or ""
         return met
 
     def _before(self, framework: Framework) -> Process | None:
@@ -210,13 +226,14 @@ class Resolver:
         self,
         framework: Framework,
         objects: Iterable[LoadedObject],
-        bad: set[str],
+        bad: dict[str, str],
         suspect: dict[str, FileFault],
         met: set[str],
     ) -> None:
         """Marks the files that end a process which maps them."""
-        for path in bad & {os.path.normpath(each.path) for each in objects}:
-            suspect[path].framework = suspect[path].framework or framework.name
+        for path in bad.keys() & {os.path.normpath(each.path) for each in objects}:
+            if suspect[path].framework is None:
+                suspect[path].framework, suspect[path].says = framework.name, bad[path]
             met.add(path)
 
     def _rescue(
@@ -420,6 +437,9 @@ class Resolver:
             for f in self.faults
         ):
             self.faults.append(found)
+            if found.kind == "symbol" and found.means == IMPORT:
+                paths = {os.path.normpath(each.path) for each in event.load.objects}
+                self._mapped.append((found, paths))
 
 
 def _normal(path: str | None) -> str | None:

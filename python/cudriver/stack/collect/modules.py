@@ -7,6 +7,14 @@ import re
 import sys
 import zlib
 
+from cudriver.stack.collect.running import decided
+from cudriver.stack.collect.sources import (
+    bound_names,
+    ends_too_early,
+    joined_texts,
+    statements,
+    unknown_end,
+)
 from cudriver.stack.elfbits import ElfBits
 
 TYPE_CHECKING = False
@@ -23,20 +31,27 @@ STRINGS_LIMIT = 16 << 20  # bytes of an extension module's read-only data
 STREAMS = 64  # compressed texts of one extension module
 _MOVED = re.compile(rb"__path__|\b(?:globals|vars)\(\)\.update\(")
 _DYNAMIC = re.compile(
-    rb"\bglobals\(\)|\bsys\.modules\[__name__|^[ \t]*(?:exec|vars|locals)\(|lazy_loader",
+    rb"\bglobals\(\)|\bsys\.modules\[__name__|^[ \t]*(?:exec\((?!\w[\w.]*,)|(?:vars|locals)\()"
+    rb"|lazy_loader",
     re.MULTILINE,
 )
-_JOINS = re.compile(rb"__path__|declare_namespace")  # its folder with those of the same name
+_JOINS = re.compile(
+    rb"__path__ *\+?[=[]|__path__\.\w+\(|declare_namespace"
+)  # its folder with those of the same name
 _PATHS = re.compile(rb"^import[ \t].*(?:sys\.path|addsitedir)", re.MULTILINE)
 # What Python 3.12 added to the grammar of types.
 _TYPE_PARAMETERS = re.compile(
     rb"^([ \t]*(?:class|type|(?:async )?def) \w+)\[(?:[^][\n]|\[[^][\n]*\])*\]", re.MULTILINE
 )
-_TYPE_ALIAS = re.compile(rb"^([ \t]*)type (?=\w+ = )", re.MULTILINE)
-_AT_THE_END = (
-    "was never closed", "unterminated triple-quoted", "unexpected EOF",
-    "expected an indented block",
-)  # fmt: skip
+_TYPE_ALIAS = re.compile(rb"^([ \t]*)type (\w+ = )", re.MULTILINE)  # evaluated when asked for
+
+
+OWN = frozenset(  # names that every module has
+    (
+        *("__builtins__", "__cached__", "__file__", "__loader__", "__name__"),
+        *("__package__", "__path__", "__spec__", *dir(type(re))),
+    )
+)
 
 
 class Place:
@@ -72,7 +87,10 @@ class Modules:
         own = f".cpython-{env.tag}-{env.platform}-linux-gnu.so"
         self.endings: tuple[str, ...] = (own, ".abi3.so", ".so", ".py", ".pyc")
         self.faults: dict[str, FileFault] = {fault.file: fault for fault in faults}
-        self._hiding = [pair for pair in self.faults.items() if pair[1].what == "hidden"]
+        inside = tuple(f"{site}/" for site in self.site_packages)
+        hidden = (pair for pair in self.faults.items() if pair[1].what == "hidden")
+        self._hiding = [pair for pair in hidden if pair[0].startswith(inside)]
+        self.known: dict[str, bool] = {"TYPE_CHECKING": False, "__NUMPY_SETUP__": False}
         self.majors: set[str] = set()  # of CUDA, for packages with a folder for each
         self.instead: dict[str, str] = {}  # by module, the folder that it is taken from
         self._places: dict[str, Place | None] = {}
@@ -81,7 +99,9 @@ class Modules:
         self._broken: dict[str, str] = {}
         self._names: dict[str, frozenset[str]] = {}
         self._children: dict[str, frozenset[str]] = {}
-        self._bound: dict[tuple[str, str], frozenset[str]] = {}
+        self._dynamic: dict[str, bool] = {}
+        self._every: dict[str, set[str]] = {}
+        self._bound: dict[tuple[str, str], frozenset[str] | None] = {}
 
     def find(self, name: str) -> Place | None:
         """What `import name` finds; None where there is nothing, and never was."""
@@ -114,7 +134,7 @@ class Modules:
                         return Place(base + ending, package, fault)
                     if missing and lost is None:
                         lost = Place(base + ending, package, fault, gone=True)
-            if below:
+            if below or (name in names and self.root.is_dir(inner)):
                 portions.append(inner)
         if portions:
             return Place("", portions, lost.fault if lost else None)
@@ -126,7 +146,10 @@ class Modules:
         """
         if not parent.folders or not parent.source:
             return None
-        if not _MOVED.search(self.text(parent)):
+        text = self.text(parent)
+        moved = _MOVED.search(text)
+        imported = rb"\b%s import\b" % re.escape(name).encode()
+        if moved is None or re.search(imported, text[: moved.start()]):
             return None
         found = {}
         for folder in parent.folders:
@@ -135,9 +158,33 @@ class Modules:
                 if place is not None:
                     found[below] = place
         chosen = [found[f"cu{major}"] for major in self.majors if f"cu{major}" in found]
-        if not chosen and self._in(parent.folders, name) is None:
+        apart = any(re.fullmatch(r"cu\d+", below) for below in found) and self.majors
+        if not chosen and not apart and self._in(parent.folders, name) is None:
             chosen = list(found.values())
         return chosen[0] if len(chosen) == 1 else None
+
+    def name(self, path: str) -> str:
+        """The dotted name of what lies in a site-packages folder, or would; "" of anything else."""
+        for site in self.site_packages:
+            if path.startswith(f"{site}/"):
+                folder, _, base = path[len(site) + 1 :].rpartition("/")
+                return ".".join(filter(None, [*folder.split("/"), base.partition(".")[0]]))
+        return ""
+
+    def says(self, fault: FileFault) -> str:
+        """What Python says of the import of a module that is gone, or that it cannot compile, or of
+        the use of a package whose first file is gone or empty; "" where that is not known.
+        """
+        name = self.name(fault.file)
+        package = name.removesuffix(".__init__")
+        place = self.find(package) if name else None
+        if place is None:
+            return ""
+        if package != name and "." not in package and (not place.path or fault.what == "size"):
+            return f"module '{package}' has no attribute"
+        if place.path != fault.file or not place.path.endswith((".py", *self.endings[:2])):
+            return ""  # a library that is no extension module
+        return f"No module named '{package}'" if place.gone else self.broken(place) or ""
 
     def hidden(self, name: str) -> FileFault | None:
         """The folder that comes before that of a module's package, where it has no such module."""
@@ -149,7 +196,9 @@ class Modules:
             if f"{name}.".startswith(f"{package}.") and not joins:
                 above, _, last = name.replace(".", "/").rpartition("/")
                 for site in self.site_packages[self.site_packages.index(first) + 1 :]:
-                    if self._in([f"{site}/{above}".rstrip("/")], last) is not None:
+                    folder = f"{site}/{above}".rstrip("/")
+                    whole = Place(f"{folder}/__init__.py", [folder], None)
+                    if self._in([folder], last) or self._moved(whole, last):
                         return fault
         return None
 
@@ -165,13 +214,16 @@ class Modules:
         return False
 
     def children(self, name: str) -> frozenset[str]:
-        """The names of what lies in a package's folders."""
+        """The names of what lies in a package's folders, or should."""
         place = self.find(name)
         if name not in self._children:
             folders = [*place.folders] if place is not None else []
             if place is not None and place.source and _MOVED.search(self.text(place)):
                 folders += [f"{folder}/{name}" for folder in folders for name in self.names(folder)]
-            bases = (base for folder in folders for base in self.names(folder))
+            bases = {base for folder in folders for base in self.names(folder)}
+            for folder in folders:
+                inside = (f[len(folder) + 1 :] for f in self.faults if f.startswith(f"{folder}/"))
+                bases.update(file.partition("/")[0] for file in inside)
             self._children[name] = frozenset(base.partition(".")[0] for base in bases)
         return self._children[name]
 
@@ -215,8 +267,12 @@ class Modules:
                 self._broken[place.path] = "source code string cannot contain null bytes"
                 return None
             if self.version > sys.version_info[:2]:
-                source = _TYPE_ALIAS.sub(rb"\1", _TYPE_PARAMETERS.sub(rb"\1", source))
-            return ast.parse(source)
+                source = _TYPE_ALIAS.sub(rb"\1\2lambda: ", _TYPE_PARAMETERS.sub(rb"\1", source))
+            tree = ast.parse(source)
+            cut = unknown_end(tree) if place.fault is not None else None
+            if cut is not None:
+                self._broken[place.path] = f"name '{cut}' is not defined"
+            return tree
         except SyntaxError as error:
             # The words and the grammar are those of the Python that runs this: another one knows
             # more, or less. But where a source ends too early, none takes it.
@@ -225,7 +281,8 @@ class Modules:
             if (
                 self.version == here
                 or (self.version and self.version < here and last)
-                or _ends_too_early(source, error)
+                or ends_too_early(source, error)
+                or (last and _is_cut(place.fault, source))
             ):
                 self._broken[place.path] = error.msg
         except (ValueError, RecursionError, MemoryError):
@@ -237,34 +294,83 @@ class Modules:
         self.tree(place)
         return self._broken.get(place.path)
 
+    def decide(self, test: ast.expr) -> bool | None:
+        """Whether a condition of a source holds; None where that is not known."""
+        return decided(test, self.version, self.known)
+
     def binds(self, place: Place, name: str) -> bool:
         """Whether a module's own source may give that name a value."""
-        if name.startswith("__") and name != "__all__":
+        if name in OWN:
             return True
-        tree = self.tree(place)
-        if tree is None or place.gone:
+        bound = self._bound_in(place, "")
+        if bound is None or place.gone:
             return True
-        if _DYNAMIC.search(self.text(place)):
+        if place.path not in self._dynamic:
+            self._dynamic[place.path] = _DYNAMIC.search(self.text(place)) is not None
+        if self._dynamic[place.path]:
             return True
-        return not self._bound_in(place, tree, "").isdisjoint((name, "*", "__getattr__"))
+        return not bound.isdisjoint((name, "*", "__getattr__"))
 
     def submodule_only(self, module: str, place: Place, name: str) -> bool:
         """Whether nothing in a package's own source gives the name another value than its submodule
         of that name.
         """
+        bound = self._bound_in(place, module)
+        return bound is None or name not in bound
+
+    def handles(self, place: Place, name: str) -> bool:
+        """Whether a package's own source gives the name a value where an import has failed."""
         tree = self.tree(place)
-        return tree is None or name not in self._bound_in(place, tree, module)
+        nodes = statements(tree.body) if tree is not None else ()
+        handlers = (node for node in nodes if isinstance(node, ast.ExceptHandler))
+        return any(name in bound_names(each.body, "") for each in handlers)
 
     def brings(self, place: Place, name: str) -> bool:
         """Whether an attribute of a package is a submodule, which its __getattr__ imports."""
-        tree = self.tree(place)
-        bound = self._bound_in(place, tree, "") if tree is not None else frozenset[str]()
-        return "__getattr__" in bound and bound.isdisjoint((name, "*"))
+        bound = self._bound_in(place, "")
+        return bound is not None and "__getattr__" in bound and bound.isdisjoint((name, "*"))
 
-    def _bound_in(self, place: Place, tree: ast.Module, module: str) -> frozenset[str]:
+    def lazily(self, module: str, place: Place, name: str) -> str | None:
+        """The submodule that a package's __getattr__ imports for a name, by a table of its source:
+        {"name": (..., ".module")}.
+        """
+        if not self.brings(place, name) or b"import_module(" not in self.text(place):
+            return None
+        tree = self.tree(place)
+        for node in tree.body if tree is not None else ():
+            value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
+            pairs = (
+                zip(value.keys, value.values, strict=True) if isinstance(value, ast.Dict) else ()
+            )
+            for key, said in pairs:
+                if isinstance(key, ast.Constant) and key.value == name:
+                    for each in said.elts if isinstance(said, ast.Tuple) else [said]:
+                        text = each.value if isinstance(each, ast.Constant) else None
+                        if isinstance(text, str) and self.find(f"{module}.{text.lstrip('.')}"):
+                            return f"{module}.{text.lstrip('.')}"
+        return None
+
+    def every(self, place: Place) -> set[str]:
+        """The names that stand in what a module's __all__ is made of: those that it lists, and
+        those of sets that are joined with it.
+        """
+        if place.path not in self._every:
+            tree = self.tree(place)
+            values: dict[str, ast.expr] = {}
+            for node in statements(tree.body) if tree is not None else ():
+                if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                    values.setdefault(node.targets[0].id, node.value)
+            self._every[place.path] = set(joined_texts(values, "__all__"))
+        return self._every[place.path]
+
+    def _bound_in(self, place: Place, module: str) -> frozenset[str] | None:
+        """The names that a source may give a value; None where it cannot be parsed. Kept: trees are
+        not.
+        """
         key = place.path, module
         if key not in self._bound:
-            self._bound[key] = frozenset(bound_names(tree.body, module))
+            tree = self.tree(place)
+            self._bound[key] = None if tree is None else frozenset(bound_names(tree.body, module))
         return self._bound[key]
 
     # ---- extension modules ----
@@ -282,14 +388,10 @@ class Modules:
         return data + b"\0" + b"\0".join(_inflated(data)) if b"cython_runtime" in data else data
 
 
-def _ends_too_early(source: bytes, error: SyntaxError) -> bool:
-    """Whether a parser came to the end of a source and wanted more."""
-    if any(words in error.msg for words in _AT_THE_END):
-        return True
-    lines = source.rstrip().split(b"\n")
-    line = error.lineno or 0
-    ended = (error.offset or 0) > len(lines[-1]) or "unterminated string" in error.msg
-    return line > len(lines) or (line == len(lines) and ended)
+def _is_cut(fault: FileFault | None, source: bytes) -> bool:
+    """Whether a source is shorter than the line of RECORD that is a fault's evidence says."""
+    stated = fault.evidence.value.rpartition(",")[2] if fault is not None else ""
+    return stated.isdecimal() and len(source) < int(stated)
 
 
 def _inflated(data: bytes) -> Iterator[bytes]:
@@ -305,30 +407,3 @@ def _inflated(data: bytes) -> Iterator[bytes]:
             tried += 1
         if tried == STREAMS:
             return
-
-
-def bound_names(body: list[ast.stmt], module: str) -> Iterator[str]:
-    """The names that statements of a module's level may bind; "*" for any. From `module` itself
-    only another name than a submodule's own is bound; what a handler binds is left out.
-    """
-    left: list[ast.AST] = list(body)
-    while left:
-        node = left.pop()
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            yield node.name
-            for each in ast.walk(node):
-                yield from each.names if isinstance(each, ast.Global) else ()
-            continue
-        if isinstance(node, ast.Lambda) or (module and isinstance(node, ast.ExceptHandler)):
-            continue
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
-        elif isinstance(node, ast.Import):
-            for alias in node.names:
-                yield alias.asname or alias.name.partition(".")[0]
-        elif isinstance(node, ast.ImportFrom) and (not module or node.module not in (None, module)):
-            for alias in node.names:
-                yield alias.asname or alias.name
-        elif isinstance(node, (ast.MatchAs, ast.MatchStar)) and node.name:
-            yield node.name
-        left += ast.iter_child_nodes(node)

@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 RECORD_LIMIT = 32 << 20
 LIBRARIES = 10_000  # shared libraries of one RECORD; a whole environment has a few thousand
 HASH_LIMIT = 1 << 30  # bytes; a larger file is not hashed
-ALTERED_LIMIT = 64 << 20  # the same of one that was only changed after its package was installed
+ALTERED_LIMIT = 128 << 20  # the same of one that was only changed after its package was installed
 COPIED = 40  # files that are otherwise; with more the environment is a copy, or much is wrong
 SLACK = 2_000_000_000  # ns; archives keep whole seconds
 _LINE = re.compile(r'(?:"([^"]*)"|([^,"]*)),([^,]*),([0-9]*)\Z')
 _CONDA_LIBRARY = re.compile(rb'\{[^{}]*"_path": *"([^"]+\.so[.0-9]*)"[^{}]*\}')
 _CONDA_SIZE = re.compile(rb'"hardlink"[^{}]*"size_in_bytes": *(\d+)')  # a link's says nothing
+MACHINES = {"x86_64": 62, "aarch64": 183}  # e_machine
 VITAL = frozenset(("__init__.py", "version.py"))
 
 
@@ -160,9 +161,12 @@ class LostModules:
     while the libraries are resolved.
     """
 
-    def __init__(self, root: Root, wheels: list[tuple[Distribution, bytes]]) -> None:
+    def __init__(
+        self, root: Root, wheels: list[tuple[Distribution, bytes]], platform: str = "x86_64"
+    ) -> None:
         """wheels: each with its RECORD."""
         self.root = root
+        self.machine: int = MACHINES.get(platform, 0)
         self.wheels: list[tuple[Distribution, bytes]] = [
             (dist, raw) for dist, raw in wheels if dist.installer != "conda"
         ]
@@ -180,7 +184,7 @@ class LostModules:
         absent = self._absent()
         hashed = sum(map(len, absent)) <= COPIED
         for (dist, _), lines in zip(self.wheels, absent, strict=True):
-            lost = _lost(self.root, dist, lines, hashed)
+            lost = _lost(self.root, dist, lines, hashed, self.machine)
             if lost and not by_conda(self.root, dist):
                 found += lost
         faults = [f for f in found if f.what != "edited"]
@@ -196,7 +200,7 @@ def _installed_at(root: Root, dist: Distribution) -> int:
 
 
 def _lost(
-    root: Root, dist: Distribution, absent: list[tuple[int, str]], hashed: bool
+    root: Root, dist: Distribution, absent: list[tuple[int, str]], hashed: bool, machine: int
 ) -> list[FileFault]:
     """Of the lines that C found those that are a fault, or suspect."""
     folders: dict[str, list[tuple[str, int, str]]] = {}
@@ -219,7 +223,7 @@ def _lost(
                 gone = gone or size is None
             what = "missing" if gone else "edited"
             if not gone and (size is None or str(size) == stated or not stated.isdecimal()):
-                if size is None or not root.host or not altered(root, path, said, hashed):
+                if size is None or not root.host or not altered(root, path, said, hashed, machine):
                     continue
                 what = "hash" if is_library(name) else "edited"
             elif not gone and (
@@ -259,38 +263,44 @@ def differs(root: Root, path: str, digest: str, stop: Event | None = None) -> bo
     return base64.urlsafe_b64encode(made.digest()).rstrip(b"=").decode() != wanted.rstrip("=")
 
 
-def whole(root: Root, path: str) -> bool:
+def whole(root: Root, path: str, machine: int = 0) -> bool:
     """Whether a file of another size is a library all the same: stripped, changed by patchelf, or
-    listed wrongly by whoever built the wheel.
+    listed wrongly by whoever built the wheel. machine: of that machine.
     """
     from cudriver.stack.elfbits import ElfBits
 
     try:
         with ElfBits(root.open(path)) as file:
-            return file.whole
+            return file.whole and machine in (0, file.machine)
     except (OSError, ValueError):
         return False
 
 
-def loadable(root: Root, path: str) -> bool:
-    """Whether all that a loader maps of a library is there."""
+def ending(root: Root, path: str, machine: int = 0) -> str | None:
+    """How the load of a library ends of which not all is there that a loader maps, reads or runs at
+    once, in the words that a user reads; "" where they are not known, or the loader refuses it;
+    None where it loads. Of an extension module, Python runs one function more. machine: that
+    loads it.
+    """
     from cudriver.stack.elfbits import ElfBits
 
+    module = os.path.basename(path).partition(".")[0]
     try:
         with ElfBits(root.open(path)) as file:
-            return file.sound and not file.severed
+            usable = file.sound and machine in (0, file.machine)
+            return file.ending(f"PyInit_{module}") if usable else ""
     except (OSError, ValueError):
-        return False
+        return ""
 
 
-def altered(root: Root, path: str, line: str, hashed: bool) -> bool:
-    """Whether a file of the right size is not a library, or has other bytes than RECORD says.
-    hashed: those may be read.
+def altered(root: Root, path: str, line: str, hashed: bool, machine: int) -> bool:
+    """Whether a file of the right size has other bytes than RECORD says. hashed: it may be read,
+    though it may be a library all the same.
     """
-    if is_library(os.path.basename(path)) and not whole(root, path):
-        return True
+    odd = is_library(os.path.basename(path)) and not whole(root, path, machine)
     digest = line.rpartition(",")[0].rpartition(",")[2]
-    return hashed and (root.size(path) or 0) <= ALTERED_LIMIT and differs(root, path, digest)
+    size = root.size(path) or 0
+    return (odd or (hashed and size <= ALTERED_LIMIT)) and differs(root, path, digest)
 
 
 def listed(root: Root, dist: Distribution) -> set[str]:
@@ -361,6 +371,7 @@ class Owners:
                 continue
             if size is None and os.path.dirname(path) in self.root.unlisted:
                 continue
+            size = None if self.root.is_dir(path) else size
             owners = [f"{c.distribution.name} {c.distribution.version}" for c in claims]
             in_doubt = len({c.digest for c in claims if c.size in (None, size)}) > 1
             for claim in claims:

@@ -6,11 +6,17 @@ import ast
 from functools import reduce
 from operator import or_
 
+from cudriver.stack.collect.sources import called
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
-_FALSE = frozenset(("TYPE_CHECKING", "__NUMPY_SETUP__"))
+_COMPOUND = (
+    *(ast.If, ast.Try, ast.With, ast.For, ast.While, ast.Match, ast.AsyncFor, ast.AsyncWith),
+    *(ast.ExceptHandler, ast.match_case),
+)
+_LATER = (ast.Lambda, ast.GeneratorExp, ast.ListComp, ast.DictComp, getattr(ast, "TypeAlias", ()))
 
 # What code survives: that a module is not there, another failure of an import, a missing attribute.
 ABSENCE, IMPORT, ATTRIBUTE = 1, 2, 4
@@ -20,17 +26,22 @@ _CAUGHT = {
 }  # fmt: skip
 
 
-def attributes(node: ast.stmt) -> Iterator[list[str]]:
-    """The dotted names ("np", "lib", "x") that a statement evaluates whatever happens."""
+def attributes(node: ast.stmt, annotations: bool = False) -> Iterator[list[str]]:
+    """The dotted names ("np", "lib", "x") that a statement evaluates whatever happens.
+    annotations: those as well.
+    """
     left: list[ast.AST] = [node]
     while left:
         each = left.pop()
         if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)):
             left += [*each.decorator_list, *each.args.defaults]
+            every = each.args.posonlyargs + each.args.args + each.args.kwonlyargs
+            stated = [each.returns, *(one.annotation for one in every)] if annotations else []
+            left += filter(None, stated)
         elif isinstance(each, ast.ClassDef):
             left += [*each.decorator_list, *each.bases]
         elif isinstance(each, ast.AnnAssign):
-            left += [each.value] if each.value else []
+            left += filter(None, [each.value, each.annotation if annotations else None])
         elif isinstance(each, ast.Attribute):
             parts, value = [each.attr], each.value
             while isinstance(value, ast.Attribute):
@@ -42,62 +53,71 @@ def attributes(node: ast.stmt) -> Iterator[list[str]]:
                 left.append(value)
         elif isinstance(each, (ast.IfExp, ast.BoolOp)):
             left.append(each.test if isinstance(each, ast.IfExp) else each.values[0])
-        elif not isinstance(each, (ast.Lambda, ast.GeneratorExp, ast.ListComp, ast.DictComp)):
+        elif not isinstance(each, _LATER):
             left += ast.iter_child_nodes(each)
 
 
 def running(
     body: list[ast.stmt],
-    version: tuple[int, ...],
+    decide: Callable[[ast.If], bool | None],
     functions: dict[str, ast.FunctionDef] | None = None,
 ) -> Iterator[tuple[ast.stmt, int]]:
     """The simple statements that run whatever happens, functions and classes as they are defined,
-    of a function that is called its imports; and which errors of theirs are survived.
+    of a function that is called its imports, a `try` where it ends; and which errors of theirs are
+    survived. decide: which branch runs, where that is known.
     """
     functions = {} if functions is None else functions
     for node in body:
+        for asked in ("test", "iter", "subject") if isinstance(node, _COMPOUND) else ():
+            if hasattr(node, asked):
+                yield ast.Expr(getattr(node, asked)), 0
         if isinstance(node, ast.If):
-            known = decided(node.test, version)
+            known = decide(node)
             if known is not None:
-                yield from running(node.body if known else node.orelse, version, functions)
+                yield from running(node.body if known else node.orelse, decide, functions)
         elif isinstance(node, ast.Try):
-            caught = [_caught(handler) for handler in node.handlers]
-            for each, survived in running(node.body, version, functions):
+            caught = [handled(handler) for handler in node.handlers]
+            for each, survived in running(node.body, decide, functions):
                 if None not in caught and (not caught or _imports((each, 0))):
                     yield each, survived | reduce(or_, filter(None, caught), 0)
-            yield from running(node.finalbody, version, functions)
+            yield node, 0
+            yield from running(node.finalbody, decide, functions)
         elif isinstance(node, ast.With):
             if all(map(_lets_errors_pass, node.items)):
-                yield from running(node.body, version, functions)
+                yield from running(node.body, decide, functions)
         elif isinstance(node, ast.ClassDef):
             yield node, 0
-            yield from running(node.body, version, {})
+            yield from running(node.body, decide, {})
         elif isinstance(node, ast.FunctionDef):
             functions.pop(node.name, None)
-            yields = any(isinstance(each, (ast.Yield, ast.YieldFrom)) for each in ast.walk(node))
-            if not node.decorator_list and not yields:
+            if not node.decorator_list:
                 functions[node.name] = node
             yield node, 0
         elif isinstance(node, (ast.For, ast.While, ast.AsyncFor, ast.AsyncWith, ast.Match)):
             pass  # how often, is not known
         else:
             yield node, 0
-            called = functions.pop(_called(node), None)
-            if called is not None:
-                yield from filter(_imports, running(called.body, version, functions))
+            function = functions.pop(_called(node), None)
+            if function is not None and not _yields(function):
+                yield from filter(_imports, running(function.body, decide, functions))
         if isinstance(node, ast.Raise) or _may_return(node):
             return
 
 
 def _imports(pair: tuple[ast.stmt, int]) -> bool:
-    return isinstance(pair[0], (ast.Import, ast.ImportFrom))
+    return isinstance(pair[0], (ast.Import, ast.ImportFrom, ast.Try))
+
+
+def _yields(function: ast.FunctionDef) -> bool:
+    """Whether a call of it runs nothing of it."""
+    return any(isinstance(each, (ast.Yield, ast.YieldFrom)) for each in ast.walk(function))
 
 
 def _may_return(node: ast.AST) -> bool:
     """Whether a statement may end the function that it is in."""
-    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.expr)):
-        return False
-    return isinstance(node, ast.Return) or any(map(_may_return, ast.iter_child_nodes(node)))
+    if isinstance(node, ast.Return) or not isinstance(node, _COMPOUND):
+        return isinstance(node, ast.Return)
+    return any(map(_may_return, ast.iter_child_nodes(node)))
 
 
 def _lets_errors_pass(item: ast.withitem) -> bool:
@@ -109,13 +129,12 @@ def _lets_errors_pass(item: ast.withitem) -> bool:
 
 
 def _called(node: ast.stmt) -> str:
-    """The function of a statement that is a call, or an assignment of what it returns."""
-    value = node.value if isinstance(node, (ast.Expr, ast.Assign)) else None
-    function = value.func if isinstance(value, ast.Call) else None
-    return function.id if isinstance(function, ast.Name) else ""
+    """The function that a statement calls by its name."""
+    call = called(node)
+    return call.func.id if call is not None and isinstance(call.func, ast.Name) else ""
 
 
-def _caught(handler: ast.ExceptHandler) -> int | None:
+def handled(handler: ast.ExceptHandler) -> int | None:
     """What a handler survives; None where it may be anything."""
     nodes = list(ast.walk(handler.type)) if handler.type is not None else []
     names = {each.id for each in nodes if isinstance(each, ast.Name)}
@@ -123,19 +142,31 @@ def _caught(handler: ast.ExceptHandler) -> int | None:
         return 0
     if not names or names - {*_CAUGHT} or any(isinstance(n, ast.Attribute) for n in nodes):
         return None
-    return reduce(or_, (_CAUGHT[name] for name in names))
+    caught = reduce(or_, (_CAUGHT[name] for name in names))
+    return caught & ABSENCE if any(map(_absence_alone, handler.body)) else caught
 
 
-def decided(test: ast.expr, version: tuple[int, ...]) -> bool | None:
-    """Whether a condition holds on Linux in that Python; None where that is not known."""
+def _absence_alone(node: ast.stmt) -> bool:
+    """Whether a handler raises anew what does not say that there is no such module."""
+    if not isinstance(node, ast.If) or not isinstance(node.test, ast.Compare):
+        return False
+    other = node.orelse if isinstance(node.test.ops[0], ast.In) else node.body
+    raises = bool(other) and isinstance(other[-1], ast.Raise)
+    return raises and ast.unparse(node.test.left) == "'No module named'"
+
+
+def decided(test: ast.expr, version: tuple[int, ...], names: Mapping[str, bool]) -> bool | None:
+    """Whether a condition holds on Linux in that Python; None where that is not known. names: those
+    that are known to be true, or false.
+    """
     if isinstance(test, ast.Constant):
         return bool(test.value)
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        inner = decided(test.operand, version)
+        inner = decided(test.operand, version, names)
         return None if inner is None else not inner
     name = test.id if isinstance(test, ast.Name) else getattr(test, "attr", "")
-    if name in _FALSE:
-        return False
+    if name in names:
+        return names[name]
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
         left, right = ast.unparse(test.left), test.comparators[0]
         operator = type(test.ops[0]).__name__

@@ -24,28 +24,63 @@ BATCH = 1000  # files that wait for a thread at a time
 
 
 class _Job:
-    """A file that has the size that was listed, and the lines of RECORDs that list it."""
+    """A file, and the lines of RECORDs that list it."""
 
     __slots__ = ("claims", "path", "size")
 
-    def __init__(self, path: str, size: int) -> None:
+    def __init__(self, path: str, size: int | None) -> None:
         self.path, self.size = path, size
         self.claims: list[tuple[Distribution, int, str]] = []
 
     @property
     def units(self) -> int:
-        return self.size // UNIT + 1
+        return (self.size or 0) // UNIT + 1
+
+    @property
+    def entries(self) -> list[records.Entry]:
+        """Those lines that state its size."""
+        parsed = (records.parsed(dist, text) for dist, _, text in self.claims)
+        return [entry for entry in parsed if entry is not None and entry.size == self.size]
+
+    def fault(self, what: str) -> FileFault:
+        dist, number, text = self.claims[0]
+        evidence = Evidence(f"{dist.path}/RECORD", number, text[:200])
+        return FileFault(dist.name, self.path, what, evidence)
 
 
 def verify(root: Root, facts: Facts, track: Track) -> list[FileFault]:
-    """The files whose content is none that a RECORD states. Those of another size are known.
+    """The files whose content is none that a RECORD states, and data that is gone.
 
     Where this is interrupted, no other file is begun, and those under way are left as they are.
     """
-    jobs = sorted(_jobs(root, facts), key=lambda job: -job.size)
+    jobs = _jobs(root, facts)
+    found = []
+    for job in jobs:
+        if job.entries or job.path.endswith(".pyc"):
+            continue
+        if job.size is not None:
+            found.append(job.fault("hash"))
+        elif _is_data(job.path) and not _hidden(root, job.path):
+            found.append(job.fault("missing"))
+    jobs = sorted((job for job in jobs if job.entries), key=lambda job: -job.units)
     total = sum(job.units for job in jobs)
     with contextlib.closing(_done(root, jobs)) as done:
-        return [fault for faults in track(done, total) for fault in faults]
+        return found + [fault for faults in track(done, total) for fault in faults]
+
+
+def _is_data(path: str) -> bool:
+    """Whether a file that is gone is neither a module nor a library, which the check looks for
+    itself, nor of tests: images are often made smaller.
+    """
+    left_out = path.endswith(".py") or "/tests/" in path or "/test/" in path
+    return not left_out and not records.is_library(os.path.basename(path))
+
+
+def _hidden(root: Root, path: str) -> bool:
+    """Whether a file lies in a folder that cannot be listed."""
+    folder = os.path.dirname(path)
+    root.names(folder)
+    return folder in root.unlisted
 
 
 def _jobs(root: Root, facts: Facts) -> list[_Job]:
@@ -56,11 +91,12 @@ def _jobs(root: Root, facts: Facts) -> list[_Job]:
         for number, line in enumerate(raw.split(b"\n") if raw else (), 1):
             text = line.decode("utf-8", "replace").strip()
             entry = records.parsed(dist, text)
-            if entry is None or not entry.digest or entry.path in known:
+            if entry is None or not entry.digest or entry.size is None or entry.path in known:
                 continue
-            size = root.size(entry.path)
-            if size is not None and size == entry.size and not records.by_conda(root, dist):
-                job = jobs.setdefault(entry.path, _Job(entry.path, size))
+            if not records.by_conda(root, dist):
+                job = jobs.get(entry.path)
+                if job is None:
+                    job = jobs[entry.path] = _Job(entry.path, root.size(entry.path))
                 job.claims.append((dist, number, text))
     return [*jobs.values()]
 
@@ -73,18 +109,14 @@ def _done(root: Root, jobs: list[_Job]) -> Generator[list[FileFault]]:
     stop = Event()
 
     def wrong(job: _Job) -> bool:
-        entries = (records.parsed(dist, text) for dist, _, text in job.claims)
-        digests = [entry.digest for entry in entries if entry is not None]
-        return all(records.differs(root, job.path, digest, stop) for digest in digests)
+        return all(records.differs(root, job.path, entry.digest, stop) for entry in job.entries)
 
     with ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), THREADS)) as pool:
         try:
             for start in range(0, len(jobs), BATCH):
                 batch = jobs[start : start + BATCH]
                 for job, differs in zip(batch, pool.map(wrong, batch), strict=True):
-                    dist, number, text = job.claims[0]
-                    evidence = Evidence(f"{dist.path}/RECORD", number, text[:200])
-                    yield [FileFault(dist.name, job.path, "hash", evidence)] * differs
+                    yield [job.fault("hash")] * differs
                     for _ in range(job.units - 1):
                         yield []
         finally:

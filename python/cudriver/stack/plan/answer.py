@@ -9,11 +9,7 @@ from cudriver.stack.plan.candidates import Candidate, best, known, number
 from cudriver.stack.plan.commands import Step, addition, environment, machine
 from cudriver.stack.plan.question import Line, Question
 from cudriver.stack.record import Record, but, fresh
-from cudriver.stack.rules import fix
-from cudriver.stack.rules.cu1_releases import cu103
-from cudriver.stack.rules.cu4 import cu401
-from cudriver.stack.rules.cu5 import cu501
-from cudriver.stack.rules.limits import out_of_range
+from cudriver.stack.rules import fix, registry
 from cudriver.stack.tables import table
 from cudriver.stack.versions import major
 
@@ -93,7 +89,7 @@ def _wrong(question: Question) -> str:
     driver = question.driver
     if question.here and driver.release is None and driver.cuda is None:
         return "absent"
-    found = [wrong[1] for device in driver.devices if (wrong := out_of_range(driver, device))]
+    found = [wrong[1] for device in driver.devices if (wrong := fix.out_of_range(driver, device))]
     return "last" if "last" in found else "needs"
 
 
@@ -139,7 +135,8 @@ def add(question: Question, facts: Facts) -> list[Part]:
 def _there(facts: Facts, framework: Framework) -> Part:
     """A framework that is there, and what the check says of it on this driver and these GPUs."""
     own = but(facts, frameworks=[framework])
-    found = [finding for rule in (cu103, cu501, cu401) for finding in rule(own)]
+    rules = map(registry().__getitem__, ("CU103", "CU501", "CU401"))
+    found = [finding for rule in rules for finding in rule(own)]
     found = [finding for finding in found if finding.severity == ERROR or finding.rule == "CU401"]
     says = [Line("has", framework=titles([framework.name]), version=framework.version)]
     says += [Line("finding", rule=each.rule, title=each.title) for each in found]

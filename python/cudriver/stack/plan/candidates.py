@@ -9,7 +9,6 @@ from cudriver.stack.model import Facts
 from cudriver.stack.plan.question import Question
 from cudriver.stack.record import Record, fresh
 from cudriver.stack.rules import fix
-from cudriver.stack.rules.limits import out_of_range, too_old
 from cudriver.stack.tables import table
 from cudriver.stack.versions import cut, major, plain
 
@@ -65,11 +64,11 @@ class Candidate(Record):
         driver, majors = question.driver, question.majors
         proven, own = self.name != "", major(self.cuda)
         floor = self.floor_for(question.gpus)
-        unknown = any(out_of_range(driver, device) for device in driver.devices)
+        unknown = any(fix.out_of_range(driver, device) for device in driver.devices)
         if driver.release is None and driver.cuda is None:
             unknown = fix.branch_for(driver, floor) is None
         found = {
-            "driver": unknown or too_old(driver, self.cuda, floor),
+            "driver": unknown or fix.too_old(driver, self.cuda, floor),
             "gpu": not {*question.gpus} <= self.gpus,
             "python": question.python is not None and question.python not in self.pythons,
             "there": majors is not None and (proven or (majors != set() and own not in majors)),

@@ -28,12 +28,10 @@ _ORDER = {ERROR: 0, WARNING: 1, NOTE: 2}
 
 def registry() -> dict[str, Rule]:
     """Every rule, in order of its number."""
-    from cudriver.stack.rules import cu1, cu2, cu3, cu4, cu5
+    from cudriver.stack.rules import cu1, cu2, cu3, cu4, cu4_files, cu4_pins, cu5
+    from cudriver.stack.rules.finding import numbered
 
-    rules: dict[str, Rule] = {}
-    for module in (cu1, cu2, cu3, cu4, cu5):
-        rules.update(module.RULES)
-    return dict(sorted(rules.items()))
+    return numbered(cu1, cu2, cu3, cu4, cu4_files, cu4_pins, cu5)
 
 
 def judge(

@@ -14,7 +14,8 @@ from cudriver.stack.model import IMPORT, Distribution, Facts, FileFault, LoadFau
 from cudriver.stack.recipes import listed
 from cudriver.stack.record import but
 from cudriver.stack.rules import fix
-from cudriver.stack.rules.faults import caused_by
+from cudriver.stack.rules.cu4_pins import goes_with
+from cudriver.stack.rules.faults import EXEC_STACK, caused_by
 from cudriver.stack.rules.library_fixes import (
     family_of_symbol,
     leak_of,
@@ -22,8 +23,7 @@ from cudriver.stack.rules.library_fixes import (
     owner_of,
     wheel_brings,
 )
-from cudriver.stack.rules.pairs import goes_with
-from cudriver.stack.versions import compare, cut, satisfies
+from cudriver.stack.versions import cut, newer, satisfies
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     Recollect = Callable[[dict[str, str | None]], Facts]
 
 _SPECIFIER = re.compile(r"([A-Za-z0-9._-]+)(?:\[([^]]*)\])?\s*(.*)\Z")
-EXEC_STACK = "cannot enable executable stack"  # which its package built so
 
 
 def after(facts: Facts, lines: list[str], recollect: Recollect | None) -> Facts | None:
@@ -52,9 +51,9 @@ def after(facts: Facts, lines: list[str], recollect: Recollect | None) -> Facts 
     return trial.facts
 
 
-def _of(text: str | None) -> str:
+def _of(text: str) -> str:
     """The distribution in "nvidia-cudnn-cu12 9.10.2.21"."""
-    return (text or "").split(" ")[0]
+    return text.partition(" ")[0]
 
 
 class _Copy:
@@ -129,7 +128,7 @@ class _Copy:
 
     def _holds(self, name: str, file: str | None) -> bool:
         """Whether a file is of that distribution, which brings the file's parts, too."""
-        holder = owner_of(self.facts, file or "")
+        holder = owner_of(self.facts, file)
         return holder is not None and holder.name == name
 
     def _restore(self, name: str) -> list[FileFault]:
@@ -156,7 +155,7 @@ class _Copy:
     ) -> bool:
         """Whether a fault goes with that release in place."""
         facts, name = self.facts, new.name
-        framework, owner = facts.framework(fault.framework or ""), owner_of(facts, fault.library)
+        framework, owner = facts.framework(fault.framework), owner_of(facts, fault.library)
         mine = name in (owner and owner.name, framework and framework.distribution)
         if fault.kind in ("rejected", "damaged"):
             holder = owner_of(facts, fault.file)
@@ -180,7 +179,9 @@ class _Copy:
             if provider
             else family and wheel_brings(name, new.version, family)
         )
-        return bool(old and changed and brought and (self._pinned(new) or _newer(new, old)))
+        if not (old and changed and brought):
+            return False
+        return self._pinned(new) or newer(new.version, old.version)
 
     def _pinned(self, dist: Distribution) -> bool:
         """Whether a requirement says exactly that release."""
@@ -191,7 +192,7 @@ class _Copy:
         """The libraries and the framework of a distribution that is of another release now."""
         facts, renewed = self.facts, {}
         for at, library in enumerate(facts.libraries):
-            if _of(library.provided_by) == name and library.version:
+            if library.owner == name and library.version:
                 own = cut(version, library.version.count(".") + 1)
                 changes = {"version": own, "provided_by": f"{name} {version}", "cuda": None}
                 facts.libraries[at] = renewed[library.path] = but(library, **changes)
@@ -218,7 +219,7 @@ class _Copy:
         for fault in files:
             for other in {_of(o) for o in [fault.distribution, *fault.owners]} - {name}:
                 facts.file_faults.append(but(fault, distribution=other, what="missing", owners=[]))
-        lost = [x for x in facts.libraries if _of(x.provided_by) == name]
+        lost = [x for x in facts.libraries if x.owner == name]
         facts.libraries = [x for x in facts.libraries if x not in lost]
         for library in lost:
             for user in facts.frameworks if library.needed_by and not library.shadowed else ():
@@ -262,10 +263,3 @@ def _follows(fault: LoadFault, file: FileFault) -> bool:
     """Whether a load works again once that file is as its package brought it."""
     refused = fault.kind in ("rejected", "damaged") and EXEC_STACK not in fault.message
     return caused_by(fault, file) or (refused and fault.file == file.file)
-
-
-def _newer(one: Distribution, than: Distribution) -> bool:
-    try:
-        return compare(one.version, than.version) > 0
-    except ValueError:
-        return False

@@ -1,40 +1,30 @@
-"""CU1: the driver: whether it is there and starts. What releases fit is in cu1_releases."""
+"""CU1: the driver: whether it is there and starts, and whether it is new enough."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cudriver.stack.model import ERROR, NOTE, WARNING, Driver, Evidence, Facts, Finding
+from cudriver.stack.model import ERROR, NOTE, WARNING, Driver, Evidence, Facts, Finding, Framework
 from cudriver.stack.rules import fix
-from cudriver.stack.rules.cu1_releases import (
-    COMPAT_UNSUPPORTED,
-    MISMATCHED_SYSTEM,
-    cu103,
-    cu104,
-    cu105,
-    cu106,
-    cu109,
-    folder_fix,
-    kernel_evidence,
-    user_evidence,
-    using,
-)
-from cudriver.stack.tables import driver_floor
+from cudriver.stack.rules.anew import planned
+from cudriver.stack.rules.finding import finding
+from cudriver.stack.tables import driver_floor, table
+from cudriver.stack.text import quote
+from cudriver.stack.versions import compare, cut, major, minor
 
+STUB, NO_DEVICE, MISMATCHED_SYSTEM, COMPAT_UNSUPPORTED = 34, 100, 803, 804  # CUresult
 EPERM, EACCES = 1, 13
-STUB, NO_DEVICE = 34, 100
-CODES = {
-    3: ("CUDA_ERROR_NOT_INITIALIZED", "sudo modprobe nvidia_uvm"),
-    46: (
-        "CUDA_ERROR_DEVICE_UNAVAILABLE",
-        "nvidia-smi -q -d COMPUTE  # look for Exclusive or Prohibited, and for other users",
-    ),
-    100: ("CUDA_ERROR_NO_DEVICE", "nvidia-smi -L  # lists the GPUs that the driver sees"),
-    101: ("CUDA_ERROR_INVALID_DEVICE", "nvidia-smi -L  # lists the GPUs that the driver sees"),
-    304: ("CUDA_ERROR_OPERATING_SYSTEM", "sudo modprobe nvidia_uvm && ls -l /dev/nvidia-uvm"),
-    802: ("CUDA_ERROR_SYSTEM_NOT_READY", "sudo systemctl restart nvidia-fabricmanager"),
-    999: ("CUDA_ERROR_UNKNOWN", "sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm"),
-}
+CDI = (
+    "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml  # on the host: "
+    "CDI survives systemd's daemon-reload"
+)
+GROUP = "sudo usermod -aG video,render $USER  # or the group of /dev/nvidiactl, then log in again"
+# Brands without forward compatibility. A name that is in neither list decides nothing.
+CONSUMER = ("geforce", "titan", "nvidia mx")
+REBOOT = (
+    "sudo reboot  # without a reboot, if nothing uses the GPU: sudo rmmod nvidia_uvm "
+    "nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia"
+)
 
 
 def _hardware(driver: Driver) -> bool:
@@ -42,73 +32,147 @@ def _hardware(driver: Driver) -> bool:
     return bool(driver.pci_devices or driver.nodes or driver.kernel_release)
 
 
+def _start(container: str) -> str:
+    """How to start a container with the driver."""
+    known: dict[str, str] = table("driver")["containers"]
+    return known.get(container, known["other"])
+
+
+def _gpus(driver: Driver) -> list[Evidence]:
+    return [Evidence(f"/sys/bus/pci/devices/{d}/vendor", 1, "0x10de") for d in driver.pci_devices]
+
+
+def using(facts: Facts) -> list[Framework]:
+    return [f for f in facts.frameworks if f.variant == "cuda"]
+
+
+def kernel_evidence(driver: Driver) -> Evidence:
+    return driver.kernel_evidence or Evidence(
+        "/proc/driver/nvidia/version", None, driver.kernel_release or ""
+    )
+
+
+def user_evidence(driver: Driver) -> Evidence:
+    return driver.release_evidence or Evidence(
+        driver.path or "libcuda.so.1", None, driver.release or ""
+    )
+
+
+def folder_fix(facts: Facts, path: str | None, what: str) -> list[str]:
+    """Takes the folder of a wrong libcuda off the loader's path."""
+    folder = (path or "").rpartition("/")[0]
+    variable = facts.environment.variables.get("LD_LIBRARY_PATH", "")
+    entries = [p.rstrip("/") for p in variable.split(":")]
+    unwanted = [p for p in entries if p and (p == folder or p.endswith(f"/{what}"))]
+    if unwanted:
+        return [fix.without("LD_LIBRARY_PATH", variable, unwanted)]
+    found = f"grep -rl {quote(what)} /etc/ld.so.conf.d  # remove the line it finds, then: "
+    return [found + "sudo ldconfig"]
+
+
 def cu101(facts: Facts) -> Iterator[Finding]:
     """No driver."""
-    driver = facts.driver
+    driver, kind = facts.driver, facts.driver.container
     if driver.path is not None or driver.assumed or (driver.wsl and driver.wsl_library):
         return
     if any(device.assumed for device in driver.devices):
         return
-    predicts = None
     torch = facts.framework("torch")
-    if torch and torch.variant == "cuda":
-        predicts = "Found no NVIDIA driver on your system"
-    evidence = [Evidence("libcuda.so.1", None, "not found by the loader")]
-    if driver.kernel_release:
-        evidence.append(kernel_evidence(driver))
-    evidence += [
-        Evidence(f"/sys/bus/pci/devices/{d}/vendor", 1, "0x10de") for d in driver.pci_devices
+    needed = torch is not None and torch.variant == "cuda"
+    predicts = "Found no NVIDIA driver on your system" if needed else None
+    evidence = [
+        Evidence("libcuda.so.1", None, "not found by the loader"),
+        kernel_evidence(driver) if driver.kernel_release else None,
+        *_gpus(driver),
+        *(Evidence(node.path) for node in driver.nodes[:2]),
     ]
-    evidence += [Evidence(node.path) for node in driver.nodes[:2]]
     if not _hardware(driver):
-        title = "no NVIDIA driver here, and no sign of an NVIDIA GPU"
-        if driver.container:
-            title = f"no NVIDIA driver in this {driver.container} container"
-        yield Finding("CU101", NOTE, title, evidence, predicts, [])
-        return
-    if driver.container:
-        title = (
-            f"this {driver.container} container was started without the NVIDIA driver's libraries"
-        )
-        yield Finding(
-            "CU101", ERROR, title, evidence, predicts, [_container_start(driver.container)]
-        )
-        return
-    title = "an NVIDIA GPU is here, but no driver library (libcuda.so.1)"
-    floor = driver_floor(max((f.cuda or "" for f in using(facts)), default=None))
-    fixes = fix.driver_package(driver, floor)
-    yield Finding("CU101", ERROR, title, evidence, predicts, [fixes])
-
-
-def _container_start(kind: str) -> str:
-    return {
-        "docker": "docker run --gpus all ...  # needs nvidia-container-toolkit on the host",
-        "podman": (
-            "podman run --device nvidia.com/gpu=all ...  # needs a CDI specification: "
-            "nvidia-ctk cdi generate"
-        ),
-        "apptainer": "apptainer exec --nv ...",
-        "kubernetes": 'request the GPU in the pod: resources.limits: {"nvidia.com/gpu": 1}',
-    }.get(kind, "start the container with access to the GPU and the driver's libraries")
+        where = f"in this {kind} container" if kind else "here, and no sign of an NVIDIA GPU"
+        yield finding(NOTE, f"no NVIDIA driver {where}", evidence, predicts)
+    elif kind:
+        title = f"this {kind} container was started without the NVIDIA driver's libraries"
+        yield finding(ERROR, title, evidence, predicts, [_start(kind)])
+    else:
+        title = "an NVIDIA GPU is here, but no driver library (libcuda.so.1)"
+        floor = driver_floor(max((f.cuda or "" for f in using(facts)), default=None))
+        yield finding(ERROR, title, evidence, predicts, [fix.driver_package(driver, floor)])
 
 
 def cu102(facts: Facts) -> Iterator[Finding]:
     """The toolkit's link-time stub in place of the driver."""
+    driver, told = facts.driver, facts.driver.init_code == STUB
+    if driver.kind == "stub" or told:
+        evidence = [Evidence(driver.path or "", None, f"found by {driver.found_by}")]
+        evidence += [Evidence("cuInit", None, "34")] * told
+        title = "libcuda.so.1 is the toolkit's stub, not the driver"
+        predicts = "CUDA driver is a stub library"
+        yield finding(ERROR, title, evidence, predicts, folder_fix(facts, driver.path, "stubs"))
+
+
+def cu103(facts: Facts) -> Iterator[Finding]:
+    """A driver below the floor of the CUDA major in use."""
     driver = facts.driver
-    if driver.kind != "stub" and driver.init_code != STUB:
+    if driver.kind == "stub" or (driver.release is None and driver.cuda is None):
         return
-    path = driver.path or ""
-    evidence = [Evidence(path, None, f"found by {driver.found_by}")]
-    if driver.init_code == STUB:
-        evidence.append(Evidence("cuInit", None, "34"))
-    yield Finding(
-        "CU102",
-        ERROR,
-        "libcuda.so.1 is the toolkit's stub, not the driver",
-        evidence,
-        "CUDA driver is a stub library",
-        folder_fix(facts, path, "stubs"),
-    )
+    for framework in using(facts):
+        floor = driver_floor(framework.cuda)
+        if floor is None or not fix.too_old(driver, framework.cuda or "", floor):
+            continue
+        title = f"driver {driver.release or driver.cuda} is too old for {framework.name} "
+        title += f"{framework.version}: CUDA {major(framework.cuda)} needs {floor} or newer"
+        predicts, offered = None, minor(driver.cuda)
+        if framework.name != "torch":
+            predicts = "CUDA driver version is insufficient for CUDA runtime version"
+        elif offered is not None:
+            code = offered[0] * 1000 + offered[1] * 10
+            predicts = f"The NVIDIA driver on your system is too old (found version {code})."
+        other = fix.torch_for_driver(facts) if framework.name == "torch" else None
+        fixes = [fix.torch_from(facts, other)] if other else []
+        own = [] if fix.branch_for(driver, floor) else planned(facts, framework.name)
+        fixes += own or [fix.driver_package(driver, floor)]
+        evidence = [user_evidence(driver), framework.cuda_evidence]
+        yield finding(ERROR, title, evidence, predicts, fixes)
+
+
+def cu104(facts: Facts) -> Iterator[Finding]:
+    """The kernel's half and the libraries are of two releases."""
+    driver = facts.driver
+    if driver.assumed or driver.wsl or driver.kind in ("tegra", "stub", "simulated"):
+        return
+    libraries, kernel = driver.paired_release, driver.kernel_release
+    said = driver.nvml_error if "mismatch" in (driver.nvml_error or "").lower() else None
+    if said or (libraries and kernel and libraries != kernel):
+        title = f"kernel driver {kernel or 'of another release'} and driver libraries "
+        title += f"{libraries or driver.release} do not match"
+        evidence = [kernel_evidence(driver), user_evidence(driver)]
+        evidence += [Evidence("libnvidia-ml.so.1", None, said)] if said else []
+        predicts = "Failed to initialize NVML: Driver/library version mismatch"
+        yield finding(ERROR, title, evidence, predicts, [REBOOT])
+
+
+def cu105(facts: Facts) -> Iterator[Finding]:
+    """cuda-compat that is older than the kernel driver."""
+    driver, told = facts.driver, facts.driver.init_code == MISMATCHED_SYSTEM
+    release, kernel = driver.release, driver.kernel_release
+    if driver.kind == "compat" and (told or (release and kernel and compare(release, kernel) < 0)):
+        title = f"cuda-compat {release} is in use, older than the kernel driver {kernel}"
+        evidence = [user_evidence(driver), kernel_evidence(driver)]
+        evidence += [Evidence("cuInit", None, "803")] * told
+        predicts = "system has unsupported display driver / cuda driver combination (803)"
+        yield finding(ERROR, title, evidence, predicts, folder_fix(facts, driver.path, "compat"))
+
+
+def cu106(facts: Facts) -> Iterator[Finding]:
+    """cuda-compat on a GPU that it does not support."""
+    driver, told = facts.driver, facts.driver.init_code == COMPAT_UNSUPPORTED
+    consumer = [d for d in driver.devices if any(c in (d.name or "").lower() for c in CONSUMER)]
+    if driver.kind == "compat" and (consumer or told):
+        title = "cuda-compat is in use on a GPU that is not a data-centre part"
+        evidence = [user_evidence(driver)]
+        evidence += [Evidence(f"GPU {d.index}", None, d.name or "") for d in consumer]
+        evidence += [Evidence("cuInit", None, "804")] * told
+        predicts = "forward compatibility was attempted on non supported HW (804)"
+        yield finding(ERROR, title, evidence, predicts, folder_fix(facts, driver.path, "compat"))
 
 
 def cu107(facts: Facts) -> Iterator[Finding]:
@@ -116,39 +180,17 @@ def cu107(facts: Facts) -> Iterator[Finding]:
     driver = facts.driver
     if not driver.kernel_release or driver.assumed:
         return
-    closed = [n for n in driver.nodes if n.errno in (EPERM, EACCES)]
+    refused = {EPERM: "operation not permitted", EACCES: "permission denied"}
+    closed = [Evidence(n.path, None, refused[n.errno]) for n in driver.nodes if n.errno in refused]
     absent = bool(driver.container and driver.path and not driver.nodes and not driver.wsl)
-    if driver.devices and not closed:
+    if not closed and (driver.devices or not absent):
         return
-    if not closed and not absent:
-        return
-    evidence = [
-        Evidence(
-            n.path, None, "operation not permitted" if n.errno == EPERM else "permission denied"
-        )
-        for n in closed
-    ]
-    if absent:
-        evidence = [Evidence("/dev/nvidiactl", None, "absent")]
+    fixes = [GROUP]
     if driver.container:
-        fixes = [
-            _container_start(driver.container),
-            "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml  # on the host: "
-            "CDI survives systemd's daemon-reload",
-        ]
-    else:
-        fixes = [
-            "sudo usermod -aG video,render $USER  # or the group of /dev/nvidiactl, then "
-            "log in again"
-        ]
-    yield Finding(
-        "CU107",
-        ERROR,
-        "the driver is loaded, but its device nodes cannot be opened",
-        evidence,
-        "Failed to initialize NVML: Unknown Error",
-        fixes,
-    )
+        fixes = [_start(driver.container), CDI]
+    title = "the driver is loaded, but its device nodes cannot be opened"
+    evidence = [Evidence("/dev/nvidiactl", None, "absent")] if absent else closed
+    yield finding(ERROR, title, evidence, "Failed to initialize NVML: Unknown Error", fixes)
 
 
 def cu108(facts: Facts) -> Iterator[Finding]:
@@ -157,29 +199,40 @@ def cu108(facts: Facts) -> Iterator[Finding]:
     if not driver.wsl or driver.wsl_library is None:
         return
     if driver.path is None:
-        yield Finding(
-            "CU108",
-            ERROR,
-            "WSL's libcuda.so.1 is there, but the loader does not look in its folder",
-            [Evidence(driver.wsl_library, None, "not in the loader's cache")],
-            "libcuda.so.1: cannot open shared object file: No such file or directory",
-            ["echo /usr/lib/wsl/lib | sudo tee /etc/ld.so.conf.d/ld.wsl.conf && sudo ldconfig"],
-        )
+        title = "WSL's libcuda.so.1 is there, but the loader does not look in its folder"
+        evidence = [Evidence(driver.wsl_library, None, "not in the loader's cache")]
+        predicts = "libcuda.so.1: cannot open shared object file: No such file or directory"
+        lines = "echo /usr/lib/wsl/lib | sudo tee /etc/ld.so.conf.d/ld.wsl.conf && sudo ldconfig"
+        yield finding(ERROR, title, evidence, predicts, [lines])
     elif driver.kind == "native":
-        yield Finding(
-            "CU108",
-            ERROR,
-            "a Linux driver's libcuda.so.1 is found before WSL's own",
-            [
-                Evidence(driver.path, None, f"found by {driver.found_by}"),
-                Evidence(driver.wsl_library),
-            ],
-            None,
-            [
-                "sudo apt-get remove --purge 'libnvidia-compute-*' 'nvidia-driver-*'  # "
-                "WSL's driver is the one of Windows"
-            ],
-        )
+        title = "a Linux driver's libcuda.so.1 is found before WSL's own"
+        evidence = [Evidence(driver.path, None, f"found by {driver.found_by}")]
+        evidence.append(Evidence(driver.wsl_library))
+        lines = "sudo apt-get remove --purge 'libnvidia-compute-*' 'nvidia-driver-*'  # "
+        yield finding(ERROR, title, evidence, None, [lines + "WSL's driver is the one of Windows"])
+
+
+def cu109(facts: Facts) -> Iterator[Finding]:
+    """Compilers of PTX that are newer than the driver."""
+    offered = minor(facts.driver.cuda)
+    if offered is None:
+        return
+    for library in facts.libraries:
+        if library.family not in ("nvrtc", "nvjitlink") or "builtins" in library.soname:
+            continue
+        own = minor(library.version)
+        if own is None or own <= offered or own[0] != offered[0]:
+            continue
+        # Numba hands PTX to the driver. PyTorch and CuPy compile for the GPU itself, which works.
+        numba = any(f.distribution == "numba-cuda" for f in facts.frameworks)
+        title = f"{library.soname} {library.version} makes PTX that a driver of CUDA "
+        title += f"{facts.driver.cuda} cannot compile"
+        evidence = [library.version_evidence or Evidence(library.path), user_evidence(facts.driver)]
+        predicts = "the provided PTX was compiled with an unsupported toolchain."
+        branch = fix.driver_branch(cut(library.version, 2))
+        fixes = [fix.driver_package(facts.driver, branch)]
+        yield finding(WARNING if numba else NOTE, title, evidence, predicts, fixes)
+        return
 
 
 def cu110(facts: Facts) -> Iterator[Finding]:
@@ -191,59 +244,27 @@ def cu110(facts: Facts) -> Iterator[Finding]:
     if code and code not in (STUB, MISMATCHED_SYSTEM, COMPAT_UNSUPPORTED):
         if code == NO_DEVICE and not _hardware(driver):
             return
-        name, fixes = CODES.get(
-            code, (f"CUDA error {code}", "nvidia-smi  # what does the driver itself say?")
-        )
-        yield Finding(
-            "CU110",
-            ERROR,
-            f"the driver does not initialise: {name} ({code})",
-            [Evidence("cuInit", None, str(code)), user_evidence(driver)],
-            f"{name} ({code})",
-            [fixes],
-        )
+        known = table("driver")["codes"].get(str(code), {})
+        name = known.get("name", f"CUDA error {code}")
+        line = known.get("fix", "nvidia-smi  # what does the driver itself say?")
+        title = f"the driver does not initialise: {name} ({code})"
+        evidence = [Evidence("cuInit", None, str(code)), user_evidence(driver)]
+        yield finding(ERROR, title, evidence, f"{name} ({code})", [line])
     elif driver.probe_error and not driver.devices:
-        yield Finding(
-            "CU110",
-            ERROR if _hardware(driver) else WARNING,
-            f"asking the driver failed: the child process {driver.probe_error}",
-            [Evidence(driver.path or "libnvidia-ml.so.1", None, driver.probe_error)],
-            None,
-            ["sudo dmesg | grep -i nvrm  # the driver's own messages; a reboot often helps"],
-        )
+        title = f"asking the driver failed: the child process {driver.probe_error}"
+        evidence = [Evidence(driver.path or "libnvidia-ml.so.1", None, driver.probe_error)]
+        line = "sudo dmesg | grep -i nvrm  # the driver's own messages; a reboot often helps"
+        yield finding(ERROR if _hardware(driver) else WARNING, title, evidence, None, [line])
     elif driver.kind == "native" and _module_missing(driver):
         # Without an answer of NVML's it may still be loaded by the first program that asks for it.
         said = driver.nvml_error
-        yield Finding(
-            "CU110",
-            ERROR if said else WARNING,
-            "an NVIDIA GPU is here, but the kernel driver is not loaded",
-            [Evidence("libnvidia-ml.so.1", None, said or "")] * bool(said)
-            + [Evidence("/proc/driver/nvidia/version", None, "absent")]
-            + [
-                Evidence(f"/sys/bus/pci/devices/{d}/vendor", 1, "0x10de")
-                for d in driver.pci_devices
-            ],
-            None,
-            ["sudo modprobe nvidia"],
-        )
+        title = "an NVIDIA GPU is here, but the kernel driver is not loaded"
+        evidence = [Evidence("libnvidia-ml.so.1", None, said)] if said else []
+        evidence += [Evidence("/proc/driver/nvidia/version", None, "absent"), *_gpus(driver)]
+        yield finding(ERROR if said else WARNING, title, evidence, None, ["sudo modprobe nvidia"])
 
 
 def _module_missing(driver: Driver) -> bool:
     """A GPU and the driver's libraries, and no kernel's half. Not so under WSL and on Tegra."""
     there = driver.path is not None and bool(driver.pci_devices)
     return there and driver.kernel_release is None and not driver.wsl and not driver.devices
-
-
-RULES = {
-    "CU101": cu101,
-    "CU102": cu102,
-    "CU103": cu103,
-    "CU104": cu104,
-    "CU105": cu105,
-    "CU106": cu106,
-    "CU107": cu107,
-    "CU108": cu108,
-    "CU109": cu109,
-    "CU110": cu110,
-}

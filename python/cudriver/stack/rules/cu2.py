@@ -7,9 +7,11 @@ from collections.abc import Iterator
 
 from cudriver.stack.model import ERROR, NOTE, WARNING, Evidence, Facts, Finding, Toolkit
 from cudriver.stack.rules import fix
+from cudriver.stack.rules.finding import finding
 from cudriver.stack.text import quote
 from cudriver.stack.versions import cut, major
 
+REPOSITORY = "from NVIDIA's repository"
 LEVELS = {"major": 1, "minor": 2, "exact": 3}
 # Packages that compile CUDA code when they run.
 COMPILES_LATER = ("deepspeed", "flashinfer-python", "tilelang", "pycuda")
@@ -18,23 +20,24 @@ COMPILES_LATER = ("deepspeed", "flashinfer-python", "tilelang", "pycuda")
 def system_toolkit(facts: Facts) -> Toolkit | None:
     """The system's toolkit: the one that is plainly chosen, else the only one, else the newest."""
     toolkits = [t for t in facts.toolkits if t.origin == "system" and t.version]
-    for name in ("CUDA_HOME", "CUDA_PATH", "PATH", "/usr/local/cuda"):
-        for toolkit in toolkits:
-            if name in toolkit.chosen_by:
-                return toolkit
-    return max(toolkits, key=_order) if toolkits else None
+    ways = ("CUDA_HOME", "CUDA_PATH", "PATH", "/usr/local/cuda")
+    chosen = (t for name in ways for t in toolkits if name in t.chosen_by)
+    return next(chosen, max(toolkits, key=_order, default=None))
 
 
 def _order(toolkit: Toolkit) -> tuple[int, ...]:
     return tuple(int(n) for n in (cut(toolkit.version, 3) or "0").split("."))
 
 
+def _version(toolkit: Toolkit) -> tuple[str, Evidence]:
+    version = toolkit.version or ""
+    return version, toolkit.evidence or Evidence(toolkit.path, None, version)
+
+
 def system_cuda(facts: Facts) -> tuple[str, Evidence] | None:
     """The CUDA version of the system's toolkit."""
     toolkit = system_toolkit(facts)
-    if toolkit is None or toolkit.version is None:
-        return None
-    return toolkit.version, toolkit.evidence or Evidence(toolkit.path, None, toolkit.version)
+    return _version(toolkit) if toolkit else None
 
 
 def environment_cuda(facts: Facts) -> tuple[str, Evidence] | None:
@@ -46,38 +49,31 @@ def environment_cuda(facts: Facts) -> tuple[str, Evidence] | None:
         if not same:
             return torch.cuda, torch.cuda_evidence or Evidence(torch.path, None, torch.cuda)
         toolkits = same
-    if toolkits:
-        chosen = toolkits[0]
-        return chosen.version or "", chosen.evidence or Evidence(
-            chosen.path, None, chosen.version or ""
-        )
-    return None
+    return _version(toolkits[0]) if toolkits else None
 
 
 def cu201(facts: Facts) -> Iterator[Finding]:
     """The environment's toolkit is not the system's."""
     mine, theirs = environment_cuda(facts), system_cuda(facts)
     if mine is None or theirs is None:
-        if facts.match and (mine or theirs):
+        if facts.match and (known := mine or theirs):
             side = "environment" if mine is None else "system"
-            known = mine or theirs
             title = f"nothing to match: no CUDA toolkit is found in the {side}"
-            yield Finding("CU201", NOTE, title, [known[1]] if known else [])
+            yield finding(NOTE, title, [known[1]])
         return
     parts = LEVELS[facts.match_level] if facts.match else 2
     a, b = cut(mine[0], parts) or "", cut(theirs[0], parts) or ""
     shared = min(a.count("."), b.count(".")) + 1  # a header tells two numbers, a package three
-    if cut(a, shared) == cut(b, shared):
-        if facts.match and shared < parts:
-            title = f"{a} and {b} agree as far as they are known, which does not settle the rest"
-            yield Finding("CU201", NOTE, title, [mine[1], theirs[1]])
-        return
+    evidence = [mine[1], theirs[1]]
     title = f"the environment has CUDA {a}, the system's toolkit is {b}"
-    if not facts.match:
-        title += "; harmless unless something is compiled"
-    fixes = _match_system(facts, mine[0], theirs[0]) if facts.match else []
-    severity = ERROR if facts.match else NOTE
-    yield Finding("CU201", severity, title, [mine[1], theirs[1]], None, fixes)
+    if cut(a, shared) == cut(b, shared):
+        title = f"{a} and {b} agree as far as they are known, which does not settle the rest"
+        if facts.match and shared < parts:
+            yield finding(NOTE, title, evidence)
+    elif facts.match:
+        yield finding(ERROR, title, evidence, None, _match_system(facts, mine[0], theirs[0]))
+    else:
+        yield finding(NOTE, f"{title}; harmless unless something is compiled", evidence)
 
 
 def settled(facts: Facts) -> bool:
@@ -98,50 +94,40 @@ def _match_system(facts: Facts, mine: str, theirs: str) -> list[str]:
         fixes.append(fix.install(env, f"cuda-version={wanted}"))
     elif torch and wanted in fix.variants(torch.version):
         fixes.append(fix.torch_from(facts, wanted))
-    own = quote("cuda-toolkit-" + (cut(mine, 2) or mine).replace(".", "-"))
-    fixes.append(
-        f"sudo apt-get install {own}  # the system's side instead, from NVIDIA's repository"
-    )
-    return fixes
+    return [*fixes, f"{_apt(cut(mine, 2) or mine)}  # the system's side instead, {REPOSITORY}"]
 
 
-def _nvcc_evidence(facts: Facts) -> list[Evidence]:
-    chosen = facts.nvcc
-    evidence = [chosen.evidence or Evidence(chosen.nvcc or "nvcc", None, chosen.version or "")]
-    torch = facts.framework("torch")
-    if torch and torch.cuda_evidence:
-        evidence.append(torch.cuda_evidence)
-    return evidence
+def _apt(cuda: str) -> str:
+    return f"sudo apt-get install {quote('cuda-toolkit-' + cuda.replace('.', '-'))}"
 
 
-def _build_pair(facts: Facts) -> tuple[str, str] | None:
-    """nvcc's and PyTorch's CUDA, as major.minor."""
-    torch = facts.framework("torch")
-    nvcc, built = cut(facts.nvcc.version, 2), cut(torch.cuda, 2) if torch else None
-    if not facts.nvcc.exists or nvcc is None or built is None:
+def _build_pair(facts: Facts) -> tuple[str, str, list[Evidence | None]] | None:
+    """nvcc's and PyTorch's CUDA, as major.minor, and where they are stated."""
+    torch, chosen = facts.framework("torch"), facts.nvcc
+    nvcc, built = cut(chosen.version, 2), cut(torch.cuda, 2) if torch else None
+    if not chosen.exists or nvcc is None or built is None or torch is None:
         return None
-    return nvcc, built
+    stated = chosen.evidence or Evidence(chosen.nvcc or "nvcc", None, chosen.version or "")
+    return nvcc, built, [stated, torch.cuda_evidence]
+
+
+def _export(variable: str, nvcc: str) -> str:
+    """Sets a variable to the toolkit of an nvcc."""
+    return f"export {variable}={quote(os.path.dirname(os.path.dirname(nvcc)))}"
 
 
 def _nvcc_fix(facts: Facts, built: str) -> list[str]:
     env = facts.environment
     for toolkit in facts.toolkits:
         if toolkit.nvcc and cut(toolkit.nvcc_version or toolkit.version, 2) == built:
-            home = os.path.dirname(os.path.dirname(toolkit.nvcc))
-            return [f"export CUDA_HOME={quote(home)}"]
+            return [_export("CUDA_HOME", toolkit.nvcc)]
     if env.installer in fix.CONDA:
         nvcc = fix.install(env, f"cuda-nvcc={built}.*")
         if (major(built) or 12) < 12 and env.installer != "pixi":
             nvcc += " -c nvidia"  # conda-forge has it from 12.0 on
-        return [
-            nvcc,
-            f"export CUDA_HOME={quote(env.prefix)}",
-        ]
-    package = quote(f"cuda-toolkit-{built.replace('.', '-')}")
-    return [
-        f"sudo apt-get install {package}  # from NVIDIA's repository",
-        f"export CUDA_HOME={quote(f'/usr/local/cuda-{built}')}",
-    ]
+        return [nvcc, f"export CUDA_HOME={quote(env.prefix)}"]
+    home = quote(f"/usr/local/cuda-{built}")
+    return [f"{_apt(built)}  # {REPOSITORY}", f"export CUDA_HOME={home}"]
 
 
 def _means_to_compile(facts: Facts) -> bool:
@@ -157,89 +143,57 @@ def _means_to_compile(facts: Facts) -> bool:
 def cu202(facts: Facts) -> Iterator[Finding]:
     """nvcc of another major than PyTorch's CUDA."""
     pair = _build_pair(facts)
-    if pair is None or major(pair[0]) == major(pair[1]):
-        return
-    nvcc, built = pair
-    yield Finding(
-        "CU202",
-        WARNING if _means_to_compile(facts) else NOTE,
-        f"extensions of PyTorch cannot be compiled here: nvcc is CUDA {nvcc}, PyTorch {built}",
-        _nvcc_evidence(facts),
-        f"The detected CUDA version ({nvcc}) mismatches the version that was used to "
-        f"compile PyTorch ({built}).",
-        _nvcc_fix(facts, built),
-    )
+    if pair is not None and major(pair[0]) != major(pair[1]):
+        nvcc, built, evidence = pair
+        title = f"extensions of PyTorch cannot be compiled here: nvcc is CUDA {nvcc}, PyTorch "
+        predicts = f"The detected CUDA version ({nvcc}) mismatches the version that was used to "
+        predicts += f"compile PyTorch ({built})."
+        severity = WARNING if _means_to_compile(facts) else NOTE
+        yield finding(severity, title + built, evidence, predicts, _nvcc_fix(facts, built))
 
 
 def cu203(facts: Facts) -> Iterator[Finding]:
     """nvcc of another minor than PyTorch's CUDA: it works, with a warning."""
     pair = _build_pair(facts)
-    if pair is None or major(pair[0]) != major(pair[1]) or pair[0] == pair[1]:
-        return
-    nvcc, built = pair
-    yield Finding(
-        "CU203",
-        NOTE,
-        f"nvcc is CUDA {nvcc}, PyTorch {built}: extensions compile, with a warning",
-        _nvcc_evidence(facts),
-        f"The detected CUDA version ({nvcc}) has a minor version mismatch with the version "
-        f"that was used to compile PyTorch ({built}).",
-    )
+    if pair is not None and major(pair[0]) == major(pair[1]) and pair[0] != pair[1]:
+        nvcc, built, evidence = pair
+        title = f"nvcc is CUDA {nvcc}, PyTorch {built}: extensions compile, with a warning"
+        predicts = f"The detected CUDA version ({nvcc}) has a minor version mismatch with the "
+        predicts += f"version that was used to compile PyTorch ({built})."
+        yield finding(NOTE, title, evidence, predicts)
 
 
 def cu204(facts: Facts) -> Iterator[Finding]:
     """No nvcc, though something here compiles CUDA code."""
-    chosen = facts.nvcc
-    if chosen.home is not None:
-        return
     torch = facts.framework("torch")
-    if torch is None or torch.variant != "cuda":
-        return
     wanting = [d for d in facts.distributions if d.name in COMPILES_LATER]
-    if not wanting:
-        return
-    built = cut(torch.cuda, 2) or ""
-    yield Finding(
-        "CU204",
-        WARNING,
-        f"{', '.join(d.name for d in wanting)} compiles CUDA code, and there is no nvcc",
-        [d.evidence for d in wanting],
-        "CUDA_HOME environment variable is not set. Please set it to your CUDA install root.",
-        _nvcc_fix(facts, built),
-    )
+    if wanting and torch and torch.variant == "cuda" and facts.nvcc.home is None:
+        title = f"{', '.join(d.name for d in wanting)} compiles CUDA code, and there is no nvcc"
+        predicts = "CUDA_HOME environment variable is not set. Please set it to your CUDA install "
+        fixes = _nvcc_fix(facts, cut(torch.cuda, 2) or "")
+        yield finding(WARNING, title, [d.evidence for d in wanting], f"{predicts}root.", fixes)
 
 
 def cu205(facts: Facts) -> Iterator[Finding]:
     """CUDA_HOME that is not a toolkit, or not the nvcc of PATH."""
+    chosen = facts.nvcc
     for name in ("CUDA_HOME", "CUDA_PATH"):
         value = facts.environment.variables.get(name)
-        if value is None:
-            continue
         if not value:
-            continue  # unset, for everybody who reads it
-        chosen = facts.nvcc
+            continue  # an empty one is unset, for everybody who reads it
         known = [t for t in facts.toolkits if name in t.chosen_by]
         if ":" in value or not value.startswith("/") or value != value.strip():
             what = "is a list of folders" if ":" in value else "is not an absolute path"
-        elif chosen.chosen_by == name and not chosen.exists and not known:
-            what = "does not exist or holds no toolkit"
-        elif chosen.chosen_by == name and not chosen.exists:
-            if any(t.nvcc for t in facts.toolkits):
-                what = "has no bin/nvcc"
-            else:
-                continue  # libraries and headers only, and no nvcc anywhere: a choice, not a slip
-        else:
+        elif chosen.chosen_by != name or chosen.exists:
             yield from _other_nvcc(facts, name, known)
             continue
-        fixes = _good_home(facts, name)
-        yield Finding(
-            "CU205",
-            WARNING,
-            f"{name} {what}: {value}",
-            [Evidence(f"${name}", None, value)],
-            f"nvcc not found at '{os.path.join(value, 'bin', 'nvcc')}'",
-            fixes,
-        )
+        elif known and not any(t.nvcc for t in facts.toolkits):
+            continue  # libraries and headers only, and no nvcc anywhere: a choice, not a slip
+        else:
+            what = "has no bin/nvcc" if known else "does not exist or holds no toolkit"
+        title, evidence = f"{name} {what}: {value}", [Evidence(f"${name}", None, value)]
+        predicts = f"nvcc not found at '{os.path.join(value, 'bin', 'nvcc')}'"
+        yield finding(WARNING, title, evidence, predicts, _good_home(facts, name))
 
 
 def _good_home(facts: Facts, name: str) -> list[str]:
@@ -247,18 +201,15 @@ def _good_home(facts: Facts, name: str) -> list[str]:
     torch = facts.framework("torch")
     built = cut(torch.cuda, 2) if torch else None
     usable = [t for t in facts.toolkits if t.nvcc]
-    for parts in (2, 1) if built else ():
-        same = [t for t in usable if cut(t.nvcc_version or t.version, parts) == cut(built, parts)]
-        if same:
-            usable = same
-            break
-    else:
-        if built and usable:  # compiling with another major fails (CU202)
-            return [f"unset {name}", *_nvcc_fix(facts, built)]
+    wanted = [(parts, cut(built, parts)) for parts in (2, 1)] if built else []
+    told = [(t, t.nvcc_version or t.version) for t in usable]
+    same = [t for parts, number in wanted for t, version in told if cut(version, parts) == number]
+    if built and usable and not same:  # compiling with another major fails (CU202)
+        return [f"unset {name}", *_nvcc_fix(facts, built)]
+    usable = same or usable
     if not usable:
         return [f"unset {name}"]
-    home = os.path.dirname(os.path.dirname(usable[0].nvcc or ""))
-    return [f"export {name}={quote(home)}"]
+    return [_export(name, usable[0].nvcc or "")]
 
 
 def _other_nvcc(facts: Facts, name: str, known: list[Toolkit]) -> Iterator[Finding]:
@@ -268,17 +219,11 @@ def _other_nvcc(facts: Facts, name: str, known: list[Toolkit]) -> Iterator[Findi
     here, there = cut(known[0].version, 2), cut(on_path[0].version, 2)
     if here is None or there is None or here == there:
         return
-    yield Finding(
-        "CU205",
-        WARNING if major(here) != major(there) else NOTE,
-        f"{name} is CUDA {here}, the nvcc on PATH is CUDA {there}",
-        [
-            Evidence(f"${name}", None, facts.environment.variables[name]),
-            Evidence(on_path[0].nvcc or on_path[0].path, None, there),
-        ],
-        None,
-        [f"export PATH={quote(known[0].path + '/bin')}:$PATH"],
-    )
+    title = f"{name} is CUDA {here}, the nvcc on PATH is CUDA {there}"
+    evidence = [Evidence(f"${name}", None, facts.environment.variables[name])]
+    evidence.append(Evidence(on_path[0].nvcc or on_path[0].path, None, there))
+    fixes = [f"export PATH={quote(known[0].path + '/bin')}:$PATH"]
+    yield finding(WARNING if major(here) != major(there) else NOTE, title, evidence, None, fixes)
 
 
 def cu206(facts: Facts) -> Iterator[Finding]:
@@ -286,36 +231,24 @@ def cu206(facts: Facts) -> Iterator[Finding]:
     for toolkit in facts.toolkits:
         told = {cut(claim.value, 2) for claim in toolkit.claims}
         if toolkit.origin == "system" and len(told) > 1:
-            yield Finding(
-                "CU206",
-                WARNING,
-                f"{toolkit.path} holds parts of two toolkits: "
-                f"{' and '.join(sorted(t or '' for t in told))}",
-                list(toolkit.claims),
-                None,
-                [f"sudo rm -r {quote(toolkit.path)}  # then install one toolkit there again"],
-            )
-    default = [t for t in facts.toolkits if "/usr/local/cuda" in t.chosen_by]
-    others = [t for t in facts.toolkits if {"PATH", "CUDA_HOME", "CUDA_PATH"} & set(t.chosen_by)]
-    for other in others:
-        if not default or other is default[0]:
-            continue
-        a, b = cut(default[0].version, 2), cut(other.version, 2)
-        if a == b:
-            continue
-        why = " and ".join(n for n in other.chosen_by if n != "/usr/local/cuda")
-        yield Finding(
-            "CU206",
-            NOTE,
-            f"/usr/local/cuda is CUDA {a}, {why} leads to CUDA {b}",
-            [e for t in (default[0], other) for e in ([t.evidence] if t.evidence else [])],
-            None,
-            [
-                "sudo update-alternatives --config cuda  # or: sudo ln -sfn "
-                f"{quote(other.path)} /usr/local/cuda"
-            ],
-        )
+            title = f"{toolkit.path} holds parts of two toolkits: "
+            title += " and ".join(sorted(t or "" for t in told))
+            again = f"sudo rm -r {quote(toolkit.path)}  # then install one toolkit there again"
+            yield finding(WARNING, title, toolkit.claims, None, [again])
+    default = next((t for t in facts.toolkits if "/usr/local/cuda" in t.chosen_by), None)
+    if default is None:
         return
+    for other in facts.toolkits:
+        ways = [name for name in other.chosen_by if name != "/usr/local/cuda"]
+        if not {"PATH", "CUDA_HOME", "CUDA_PATH"} & {*ways} or other is default:
+            continue
+        a, b = cut(default.version, 2), cut(other.version, 2)
+        if a != b:
+            title = f"/usr/local/cuda is CUDA {a}, {' and '.join(ways)} leads to CUDA {b}"
+            line = "sudo update-alternatives --config cuda  # or: sudo ln -sfn "
+            line += f"{quote(other.path)} /usr/local/cuda"
+            yield finding(NOTE, title, [default.evidence, other.evidence], None, [line])
+            return
 
 
 def cu207(facts: Facts) -> Iterator[Finding]:
@@ -323,57 +256,28 @@ def cu207(facts: Facts) -> Iterator[Finding]:
     compiler, chosen = facts.compiler, facts.nvcc
     if compiler is None or not chosen.exists:
         return
-    toolkit = next(
-        (t for t in facts.toolkits if t.nvcc and _same_nvcc(t, chosen.nvcc, chosen.evidence)), None
-    )
-    version = major(compiler.version)
+    # The chosen nvcc may be reached through /usr/local/cuda, PATH or a wrapper.
+    names = (chosen.nvcc, chosen.evidence and chosen.evidence.file)
+    toolkit = next((t for t in facts.toolkits if t.nvcc and t.nvcc in names), None)
+    version, clang = major(compiler.version), compiler.kind == "clang"
     if toolkit is None or version is None:
         return
-    limit = toolkit.clang_limit if compiler.kind == "clang" else toolkit.host_compiler_limit
+    limit = toolkit.clang_limit if clang else toolkit.host_compiler_limit
     if limit is None or version <= limit:
         return
+    name = f"{compiler.kind} {compiler.version}"
+    title = f"nvcc of CUDA {cut(toolkit.version, 2)} refuses {name}; {limit} is the newest it takes"
     evidence = [
-        Evidence(
-            compiler.path, None, f"{compiler.kind} {compiler.version}, by {compiler.chosen_by}"
-        )
+        Evidence(compiler.path, None, f"{name}, by {compiler.chosen_by}"),
+        toolkit.host_compiler_evidence if compiler.kind == "gcc" else None,
     ]
-    if toolkit.host_compiler_evidence and compiler.kind == "gcc":
-        evidence.append(toolkit.host_compiler_evidence)
     predicts = f"unsupported GNU version! gcc versions later than {limit} are not supported!"
-    if compiler.kind == "clang":
+    packages, program = f"gcc-{limit} g++-{limit}", f"/usr/bin/g++-{limit}"
+    if clang:
         predicts = "unsupported clang version!"
-    env = facts.environment
-    if env.kind == "conda":
-        fixes = [fix.install(env, f"gxx_linux-64={limit}.*")]
-    elif compiler.kind == "clang":
-        fixes = [f"sudo apt-get install clang-{limit}", f"export NVCC_CCBIN=clang++-{limit}"]
-    else:
-        fixes = [
-            f"sudo apt-get install gcc-{limit} g++-{limit}",
-            f"export NVCC_CCBIN=/usr/bin/g++-{limit}",
-        ]
-    yield Finding(
-        "CU207",
-        WARNING if _means_to_compile(facts) else NOTE,
-        f"nvcc of CUDA {cut(toolkit.version, 2)} refuses {compiler.kind} "
-        f"{compiler.version}; {limit} is the newest it takes",
-        evidence,
-        predicts,
-        fixes,
-    )
-
-
-def _same_nvcc(toolkit: Toolkit, nvcc: str | None, evidence: Evidence | None) -> bool:
-    """The chosen nvcc may be reached through /usr/local/cuda, PATH or a wrapper."""
-    return toolkit.nvcc == nvcc or bool(evidence and evidence.file == toolkit.nvcc)
-
-
-RULES = {
-    "CU201": cu201,
-    "CU202": cu202,
-    "CU203": cu203,
-    "CU204": cu204,
-    "CU205": cu205,
-    "CU206": cu206,
-    "CU207": cu207,
-}
+        packages, program = f"clang-{limit}", f"clang++-{limit}"
+    fixes = [f"sudo apt-get install {packages}", f"export NVCC_CCBIN={program}"]
+    if facts.environment.kind == "conda":
+        fixes = [fix.install(facts.environment, f"gxx_linux-64={limit}.*")]
+    severity = WARNING if _means_to_compile(facts) else NOTE
+    yield finding(severity, title, evidence, predicts, fixes)

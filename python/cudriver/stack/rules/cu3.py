@@ -22,6 +22,7 @@ from cudriver.stack.model import (
 )
 from cudriver.stack.names import DRIVER_LIBRARIES, is_cuda_library, split
 from cudriver.stack.rules.faults import other_build, other_major, proof, told_by_record
+from cudriver.stack.rules.finding import finding
 from cudriver.stack.rules.library_fixes import (
     DRIVER_CALL,
     back_to_pin,
@@ -29,14 +30,10 @@ from cudriver.stack.rules.library_fixes import (
     library_fix,
     symbol_fix,
 )
+from cudriver.stack.tables import table
 from cudriver.stack.versions import cut, minor
 
 FAMILIES = ("cublas", "cufft", "cusolver", "npp")
-
-
-def _said(library: Library) -> Evidence:
-    version = library.version or "unknown version"
-    return library.version_evidence or Evidence(library.path, None, version)
 
 
 def _file(library: Library) -> Evidence:
@@ -44,47 +41,36 @@ def _file(library: Library) -> Evidence:
     return Evidence(library.path, None, f"{library.version or 'unknown version'}, {by}")
 
 
+def _one_release(facts: Facts, parts: list[Library], soname: str, path: str = "") -> list[str]:
+    """What stops one of a family's parts from coming from outside; else the pinned wheel."""
+    leaks = (leak(facts, x) for x in parts if x.origin == "system")
+    return next(filter(None, leaks), None) or back_to_pin(facts, soname, path)
+
+
 def cu301(facts: Facts) -> Iterator[Finding]:
     """cuDNN older than the one that the framework was built with."""
     for framework in facts.frameworks:
-        built, found = minor(framework.cudnn_built), minor(framework.cudnn)
-        if built is None or found is None or framework.variant != "cuda":
+        built, got = minor(framework.cudnn_built), minor(framework.cudnn)
+        if built is None or got is None or framework.variant != "cuda":
             continue
-        if found[0] == built[0] and found[1] >= built[1]:
+        if got[0] == built[0] and got[1] >= built[1]:
             continue
-        library = next(
-            (
-                x
-                for x in facts.libraries
-                if x.family == "cudnn" and cut(x.version, 3) == framework.cudnn
-            ),
-            None,
-        )
-        evidence = [framework.cudnn_evidence] if framework.cudnn_evidence else []
+        parts = (x for x in facts.libraries if x.family == "cudnn")
+        library = next((x for x in parts if cut(x.version, 3) == framework.cudnn), None)
         fixes: list[str] = []
         if library:
-            evidence = [_file(library), *evidence]
-            fixes = (leak(facts, library) if library.origin == "system" else []) or back_to_pin(
-                facts, library.soname
-            )
-        predicts = None
-        if framework.name == "torch" and not framework.cudnn_by_pin:
-            predicts = (
-                "cuDNN version incompatibility: PyTorch was compiled  against "
-                f"{_tuple(framework.cudnn_built)} "
-                f"but found runtime version {_tuple(framework.cudnn)}."
-            )
-        yield Finding(
-            "CU301",
-            WARNING if framework.cudnn_by_pin else ERROR,
-            f"{framework.name} {'pins' if framework.cudnn_by_pin else 'was built with'} "
-            f"cuDNN {framework.cudnn_built} and gets "
-            f"{framework.cudnn}",
-            evidence,
-            predicts,
-            fixes,
-            framework.name,
-        )
+            outside = leak(facts, library) if library.origin == "system" else []
+            fixes = outside or back_to_pin(facts, library.soname)
+        pinned, predicts = framework.cudnn_by_pin, None
+        if framework.name == "torch" and not pinned:
+            predicts = "cuDNN version incompatibility: PyTorch was compiled  against "
+            predicts += f"{_tuple(framework.cudnn_built)} but found runtime version "
+            predicts += f"{_tuple(framework.cudnn)}."
+        title = f"{framework.name} {'pins' if pinned else 'was built with'} cuDNN "
+        title += f"{framework.cudnn_built} and gets {framework.cudnn}"
+        evidence = [_file(library) if library else None, framework.cudnn_evidence]
+        severity = WARNING if pinned else ERROR
+        yield finding(severity, title, evidence, predicts, fixes, framework.name)
 
 
 def _tuple(version: str | None) -> str:
@@ -104,24 +90,15 @@ def cu302(facts: Facts) -> Iterator[Finding]:
         # What is not modelled may load its own before.
         harmless = same or bool(users and not variable and not any(f.modelled for f in users))
         gone = own.rule == GONE
-        version = library.version or "an unknown version"
+        told = f"{library.version or 'an unknown version'} instead of its own "
+        told += f"{own.version or 'copy'}{', which is gone' if gone else ''}"
         if same and not gone:
-            told = f"{version}, the same version as its own copy"
-        else:
-            told = f"{version} instead of its own {own.version or 'copy'}"
-            told += ", which is gone" if gone else ""
-        yield Finding(
-            "CU302",
+            told = f"{library.version or 'an unknown version'}, the same version as its own copy"
+        its = f"{own.version or 'unknown version'}, {'gone' if gone else 'not used'}"
+        yield finding(
             NOTE if harmless and not gone else WARNING,
             f"{library.soname} comes from outside the environment: {told}",
-            [
-                _file(library),
-                Evidence(
-                    own.path,
-                    None,
-                    f"{own.version or 'unknown version'}, {'gone' if gone else 'not used'}",
-                ),
-            ],
+            [_file(library), Evidence(own.path, None, its)],
             None,
             leak(facts, library) or back_to_pin(facts, library.soname, own.path),
             users[0].name if users else library.path,
@@ -143,19 +120,17 @@ def cu303(facts: Facts) -> Iterator[Finding]:
         seen.add((fault.library, fault.name))
         when = " when it is first called" if fault.lazy else ""
         what = f"version {fault.name}" if fault.kind == "version" else fault.name
-        evidence = [Evidence(fault.library, None, f"needs {fault.name}")]
-        provider = next(
-            (x for x in facts.libraries if fault.provider in (x.path, x.real_path, x.soname)), None
-        )
+        names = (x for x in facts.libraries if fault.provider in (x.path, x.real_path, x.soname))
+        provider, lacks = next(names, None), None
+        if fault.provider:
+            lacks = Evidence(fault.provider, None, "does not have it")
         if provider:
-            evidence.append(_file(provider))
-        elif fault.provider:
-            evidence.append(Evidence(fault.provider, None, "does not have it"))
-        yield Finding(
-            "CU303",
+            lacks = _file(provider)
+        needs = Evidence(fault.library, None, f"needs {fault.name}")
+        yield finding(
             fault.severity,
             f"{os.path.basename(fault.library)} needs {what}, which nothing provides{when}",
-            evidence + proof(facts, fault),
+            [needs, lacks, *proof(facts, fault)],
             fault.text,
             [fault.rescue] if fault.rescue else symbol_fix(facts, fault, provider),
             fault.framework or fault.library,
@@ -166,55 +141,28 @@ def cu303(facts: Facts) -> Iterator[Finding]:
 def cu304(facts: Facts) -> Iterator[Finding]:
     """Parts of cuDNN of two versions."""
     for framework in facts.frameworks:
-        parts = [
-            x
-            for x in facts.libraries
-            if x.family == "cudnn" and x.version and x.path in framework.loads
-        ]
+        used = (x for x in facts.libraries if x.version and x.path in framework.loads)
+        parts = [x for x in used if x.family == "cudnn"]
         if len({cut(x.version, 3) for x in parts}) < 2 or not framework.modelled:
             continue
         main = next((x for x in parts if x.soname.startswith("libcudnn_graph")), parts[0])
         strange = [x for x in parts if cut(x.version, 3) != cut(main.version, 3)]
-        fatal = next((x for x in strange if _ends_in(x)), None)
-        outside = next((x for x in parts if x.origin == "system" and leak(facts, x)), None)
-        fixes = leak(facts, outside) if outside else back_to_pin(facts, main.soname)
-        shown = fatal or strange[0]
+        shown = next(filter(_ends_in, strange), strange[0])
+        predicts = _ends_in(shown)
         eight = main.soname.endswith(".so.8")  # whose parts nobody has tried
-        yield Finding(
-            "CU304",
-            ERROR if fatal else WARNING if eight else NOTE,
-            f"cuDNN is of two versions: {main.soname} {main.version}, {shown.soname} "
-            f"{shown.version}",
-            [_file(x) for x in parts],
-            _ends_in(shown),
-            fixes,
-            framework.name,
-            shown.path,
-        )
+        severity = ERROR if predicts else WARNING if eight else NOTE
+        both = f"{main.soname} {main.version}, {shown.soname} {shown.version}"
+        title, evidence = f"cuDNN is of two versions: {both}", map(_file, parts)
+        fixes = _one_release(facts, parts, main.soname)
+        yield finding(severity, title, evidence, predicts, fixes, framework.name, shown.path)
         return
 
 
-# What a part of another version than libcudnn_graph ends in, as seen on an H200 with one part of
-# cuDNN 9.14.0 among those of 9.19.0. `cnn` works, and so does the front library (libcudnn.so) of
-# another version than all parts.
-CUDNN_STATUS = {
-    "libcudnn_ops": "CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH",  # batch norm, LSTM
-    "libcudnn_adv": "CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH",  # LSTM
-    "libcudnn_heuristic": "CUDNN_STATUS_NOT_SUPPORTED_SUBLIBRARY_UNAVAILABLE",  # batch norm, LSTM
-    "libcudnn_engines_precompiled": "CUDNN_STATUS_NOT_SUPPORTED_SUBLIBRARY_UNAVAILABLE",
-    "libcudnn_engines_runtime_compiled": "CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED",  # convolutions
-}
-
-
 def _ends_in(part: Library) -> str | None:
+    """What a part of another version than libcudnn_graph ends in."""
     stem, number = split(part.soname)
-    return CUDNN_STATUS.get(stem) if number.startswith("9") else None
-
-
-def _missing(facts: Facts) -> Iterator[LoadFault]:
-    for fault in facts.load_faults:
-        if fault.kind == "not found" and fault.name not in DRIVER_LIBRARIES:
-            yield fault
+    mixed: dict[str, str] = table("libraries")["cudnn_mixed"]
+    return mixed.get(stem) if number.startswith("9") else None
 
 
 def cu305(facts: Facts) -> Iterator[Finding]:
@@ -222,8 +170,10 @@ def cu305(facts: Facts) -> Iterator[Finding]:
     seen = set()
     groups: dict[tuple[object, ...], list[LoadFault]] = {}
     fixes: dict[str, list[str]] = {}
-    for fault in _missing(facts):
+    for fault in facts.load_faults:
         name = fault.name
+        if fault.kind != "not found" or name in DRIVER_LIBRARIES:
+            continue
         if (fault.framework, name) in seen or re.match(r"libcudnn_|libnvrtc-builtins", name):
             continue  # the latter are opened by SONAME: CU304 and CU306
         if fault.means not in (IMPORT, USE) and not is_cuda_library(name):
@@ -241,32 +191,24 @@ def cu305(facts: Facts) -> Iterator[Finding]:
 
 
 def _not_found(facts: Facts, faults: list[LoadFault], fixes: list[str]) -> Finding:
-    first, names = faults[0], [fault.name for fault in faults]
+    first, names = faults[0], ", ".join(fault.name for fault in faults)
     if first.means == SPARE:
         title = f"{first.framework} finds none of its CUDA libraries and runs on the CPU"
     elif first.rescue is not None:
-        title = f"{first.framework} does not find {', '.join(names)} by itself"
+        title = f"{first.framework} does not find {names} by itself"
     elif len(faults) > 1:
-        title = f"{len(faults)} libraries that {first.framework} needs are not found: "
-        title += ", ".join(names)
+        title = f"{len(faults)} libraries that {first.framework} needs are not found: {names}"
     else:
-        framework = facts.framework(first.framework) if first.framework else None
+        framework = facts.framework(first.framework)
         itself = framework is not None and first.library == framework.path
         who = first.framework if itself else os.path.basename(first.library)
         title = f"{first.name}, which {who} needs, is not found"
-    return Finding(
-        "CU305",
-        first.severity,
-        title,
-        [Evidence(fault.library, None, f"needs {fault.name}") for fault in faults]
-        + _searched(facts, names)
-        + proof(facts, first),
-        first.text,
-        fixes
-        if len(names) == 1
-        else [line.replace(first.name, ", ".join(names)) for line in fixes],
-        first.framework or first.library,
-    )
+    if len(faults) > 1:
+        fixes = [line.replace(first.name, names) for line in fixes]
+    evidence = [Evidence(fault.library, None, f"needs {fault.name}") for fault in faults]
+    evidence += _searched(facts, [fault.name for fault in faults]) + proof(facts, first)
+    subject = first.framework or first.library
+    return finding(first.severity, title, evidence, first.text, fixes, subject)
 
 
 def _searched(facts: Facts, names: list[str]) -> list[Evidence]:
@@ -278,42 +220,36 @@ def _searched(facts: Facts, names: list[str]) -> list[Evidence]:
                 for folder in list(dict.fromkeys(filter(None, resolution.searched)))[:3]:
                     lacking.setdefault(folder, []).append(name)
                 break
-    if len(names) == 1:
-        return [Evidence(folder, None, "does not have it") for folder in lacking]
-    return [
-        Evidence(
-            folder,
-            None,
-            "has none of them" if lacks == names else f"does not have {', '.join(lacks)}",
-        )
-        for folder, lacks in lacking.items()
-    ]
+    told = {folder: f"does not have {', '.join(lacks)}" for folder, lacks in lacking.items()}
+    told |= {folder: "has none of them" for folder, lacks in lacking.items() if lacks == names}
+    one = "does not have it" if len(names) == 1 else None
+    return [Evidence(folder, None, one or lacks) for folder, lacks in told.items()]
 
 
 def cu306(facts: Facts) -> Iterator[Finding]:
     """nvrtc without the builtins of its own minor version."""
     for resolution in facts.resolutions:
-        if resolution.how != "dlopen" or not resolution.soname.startswith("libnvrtc-builtins"):
+        name, path = resolution.soname, resolution.needed_by
+        if resolution.how != "dlopen" or not name.startswith("libnvrtc-builtins"):
             continue
-        nvrtc = next(
-            (x for x in facts.libraries if resolution.needed_by in (x.path, x.real_path)), None
-        )
         if resolution.path is not None or resolution.optional:
             continue
-        evidence = [Evidence(resolution.needed_by, None, f"opens {resolution.soname}")]
+        libraries = (x for x in facts.libraries if path in (x.path, x.real_path))
+        nvrtc = next(libraries, None)
+        evidence = [Evidence(path, None, f"opens {name}")]
         if nvrtc:
-            evidence.append(_said(nvrtc))
-        name = resolution.soname
+            version = nvrtc.version or "unknown version"
+            evidence.append(nvrtc.version_evidence or Evidence(nvrtc.path, None, version))
         users = [f for f in facts.frameworks if nvrtc is not None and nvrtc.path in f.loads]
         known = not users or any(f.modelled for f in users)
-        yield Finding(
-            "CU306",
+        title = f"nvrtc {nvrtc.version if nvrtc else ''} has no {name}".replace("  ", " ")
+        yield finding(
             ERROR if known else NOTE,
-            f"nvrtc {nvrtc.version if nvrtc else ''} has no {name}".replace("  ", " "),
+            title,
             evidence,
             f"nvrtc: error: failed to open {name}.",
-            back_to_pin(facts, "libnvrtc.so", resolution.needed_by),
-            users[0].name if users else resolution.needed_by,
+            back_to_pin(facts, "libnvrtc.so", path),
+            users[0].name if users else path,
         )
 
 
@@ -321,42 +257,17 @@ def cu307(facts: Facts) -> Iterator[Finding]:
     """One library family from two CUDA releases, where the two work together."""
     done = set()
     for framework in facts.frameworks:
-        loaded = [x for x in facts.libraries if x.path in framework.loads and x.version]
-        for used in _families(loaded):
+        families: dict[tuple[str, str], list[Library]] = {}  # libcublas.so.12, libcublasLt.so.12
+        for library in facts.libraries:
+            if library.path in framework.loads and library.version and library.family in FAMILIES:
+                number = split(library.soname)[1].partition(".")[0]
+                families.setdefault((library.family, number), []).append(library)
+        for used in families.values():
             first = used[0]
             second = next((x for x in used if cut(x.version, 3) != cut(first.version, 3)), None)
             if second is None or not framework.modelled or first.path in done:
                 continue
             done.add(first.path)
-            outside = next((x for x in used if x.origin == "system" and leak(facts, x)), None)
-            yield Finding(
-                "CU307",
-                WARNING,
-                f"{first.soname} {first.version} works with {second.soname} {second.version}",
-                [_file(x) for x in used],
-                None,
-                leak(facts, outside) if outside else back_to_pin(facts, first.soname, first.path),
-                framework.name,
-                second.path,
-            )
-
-
-def _families(libraries: list[Library]) -> Iterator[list[Library]]:
-    """The members of a family that go together: libcublas.so.12 with libcublasLt.so.12."""
-    groups: dict[tuple[str, str], list[Library]] = {}
-    for library in libraries:
-        if library.family in FAMILIES:
-            number = split(library.soname)[1].partition(".")[0]
-            groups.setdefault((library.family, number), []).append(library)
-    yield from groups.values()
-
-
-RULES = {
-    "CU301": cu301,
-    "CU302": cu302,
-    "CU303": cu303,
-    "CU304": cu304,
-    "CU305": cu305,
-    "CU306": cu306,
-    "CU307": cu307,
-}
+            title = f"{first.soname} {first.version} works with {second.soname} {second.version}"
+            fixes, evidence = _one_release(facts, used, first.soname, first.path), map(_file, used)
+            yield finding(WARNING, title, evidence, None, fixes, framework.name, second.path)

@@ -1,5 +1,4 @@
-"""CU4: packages. What they require of each other is in cu4_pins and cu4_clashes, their files in
-cu4_files, TensorRT in cu4_tensorrt."""
+"""CU4: packages. What they require of each other is in cu4_pins, their files in cu4_files."""
 
 from __future__ import annotations
 
@@ -22,50 +21,36 @@ from cudriver.stack.model import (
 )
 from cudriver.stack.names import describe, split
 from cudriver.stack.rules import fix
-from cudriver.stack.rules.cu4_clashes import cu407
-from cudriver.stack.rules.cu4_files import cu404
-from cudriver.stack.rules.cu4_pins import cu402, pins
-from cudriver.stack.rules.cu4_tensorrt import cu406
-from cudriver.stack.rules.faults import KIN, other_build, other_major, proof
+from cudriver.stack.rules.cu4_pins import pins
+from cudriver.stack.rules.faults import other_build, other_major, proof
+from cudriver.stack.rules.finding import finding
+from cudriver.stack.tables import driver_floor, table
 from cudriver.stack.text import quote
-from cudriver.stack.versions import at_least, cut, major
+from cudriver.stack.versions import at_least, cut, major, satisfies
 
-
-def _gpu(facts: Facts) -> bool:
-    return bool(facts.driver.devices or facts.driver.kernel_release or facts.driver.pci_devices)
+# The first and the last release of tensorrt-cu11, -cu12, ... on PyPI. Earlier ones of -cu13 require
+# nvidia-cuda-runtime-cu13, which cannot be installed any more.
+RELEASES = {11: ("10.0.1", "10.13.0.35"), 12: ("10.0.1", None), 13: ("10.13.3.9.post1", None)}
 
 
 def cu401(facts: Facts) -> Iterator[Finding]:
     """A build without CUDA where there is a GPU."""
+    driver = facts.driver
+    gpu = bool(driver.devices or driver.kernel_release or driver.pci_devices)
     for framework in facts.frameworks:
-        if framework.variant != "cpu" or framework.name not in (
-            "torch",
-            "tensorflow",
-            "jax",
-            "onnxruntime",
-        ):
+        name, torch = framework.name, framework.name == "torch"
+        if framework.variant != "cpu" or name not in ("torch", "tensorflow", "jax", "onnxruntime"):
             continue
-        dist = facts.distribution(framework.distribution or framework.name)
-        evidence = [framework.cuda_evidence] if framework.cuda_evidence else []
+        dist = facts.distribution(framework.distribution or name)
+        evidence = [framework.cuda_evidence]
         if dist:
             build = f" {dist.build}" if dist.build else ""
-            evidence.append(
-                Evidence(dist.evidence.file, dist.line, f"{dist.name} {dist.version}{build}")
-            )
-        severity = NOTE
-        if framework.name == "torch" and _gpu(facts):
-            severity = ERROR
-        title = f"{framework.name} {framework.version} is built without CUDA"
-        predicts = "torch.cuda.is_available() is False" if framework.name == "torch" else None
-        yield Finding(
-            "CU401",
-            severity,
-            title,
-            evidence,
-            predicts,
-            _cuda_build(facts, framework, dist),
-            framework.name,
-        )
+            made = f"{dist.name} {dist.version}{build}"
+            evidence.append(Evidence(dist.evidence.file, dist.line, made))
+        title = f"{name} {framework.version} is built without CUDA"
+        predicts = "torch.cuda.is_available() is False" if torch else None
+        fixes = _cuda_build(facts, framework, dist)
+        yield finding(ERROR if torch and gpu else NOTE, title, evidence, predicts, fixes, name)
 
 
 def _cuda_build(facts: Facts, framework: Framework, dist: Distribution | None) -> list[str]:
@@ -73,7 +58,7 @@ def _cuda_build(facts: Facts, framework: Framework, dist: Distribution | None) -
     tool = fix.installer(env, dist)
     if framework.name == "torch":
         if tool in fix.CONDA:
-            return [fix.install(env, "pytorch-gpu", by=tool)]
+            return [fix.install(env, "pytorch-gpu", of=dist)]
         cuda = fix.torch_for_driver(facts) or fix.usual_variant(framework.version)
         return [fix.torch_from(facts, cuda)] if cuda else []
     cuda = str(min(major(facts.driver.cuda) or 12, 13))
@@ -87,45 +72,10 @@ def _cuda_build(facts: Facts, framework: Framework, dist: Distribution | None) -
 
 def cu403(facts: Facts) -> Iterator[Finding]:
     """Two CUDA majors in what one framework loads or requires."""
-    for fault in facts.load_faults:
-        known = fault.severity == NOTE or other_build(facts, fault.framework)
-        if fault.kind == "not found" and not known and other_major(facts, fault):
-            torch = facts.framework("torch")
-            present = [
-                d.evidence for d in facts.distributions if re.match(r"nvidia-cuda-runtime", d.name)
-            ]
-            evidence = [Evidence(fault.library, None, f"needs {fault.name}"), *present]
-            if torch and torch.cuda_evidence:
-                evidence.append(torch.cuda_evidence)
-            yield Finding(
-                "CU403",
-                fault.severity,
-                f"{fault.framework} needs {fault.name}, PyTorch here is built for CUDA "
-                f"{torch.cuda if torch else ''}",
-                evidence + proof(facts, fault),
-                fault.text,
-                _one_major(facts, fault.framework or "", fault.name),
-                fault.framework or fault.library,
-            )
-            return
-    for framework in facts.frameworks:
-        # A runtime that PyTorch preloads for nobody does no harm.
-        used = [x for x in facts.libraries if x.path in framework.loads and x.needed_by]
-        runtimes = {x.soname: x for x in used if x.soname.startswith("libcudart.so")}
-        if len(runtimes) > 1 and framework.modelled:
-            yield Finding(
-                "CU403",
-                WARNING,
-                f"{framework.name} loads {' and '.join(sorted(runtimes))} into one process",
-                [
-                    Evidence(x.path, None, f"{x.version}, for {', '.join(x.needed_by[:2])}")
-                    for x in runtimes.values()
-                ],
-                None,
-                _one_major(facts, framework.distribution or framework.name, ""),
-                framework.name,
-            )
-            return
+    told = next(_other_runtime(facts), None) or next(_two_runtimes(facts), None)
+    if told:
+        yield told
+        return
     yield from _left_over(facts)
     for dist in facts.distributions:
         if dist.kind == "conda":
@@ -136,16 +86,46 @@ def cu403(facts: Facts) -> Iterator[Finding]:
             if stem.startswith("nvidia-") and number.isdigit():
                 majors.setdefault(number, requirement)
         if len(majors) > 1:
-            yield Finding(
-                "CU403",
-                WARNING,
-                f"{dist.name} requires packages of CUDA {' and '.join(sorted(majors))}",
-                [r.evidence for r in majors.values()],
-                None,
-                [fix.reinstall(facts, dist)],
-                dist.name,
-            )
+            title = f"{dist.name} requires packages of CUDA {' and '.join(sorted(majors))}"
+            evidence, fixes = [r.evidence for r in majors.values()], [fix.reinstall(facts, dist)]
+            yield finding(WARNING, title, evidence, None, fixes, dist.name)
             return
+
+
+def _other_runtime(facts: Facts) -> Iterator[Finding]:
+    """What does not find the libraries of another CUDA major than that of PyTorch."""
+    torch = facts.framework("torch")
+    for fault in facts.load_faults:
+        known = fault.severity == NOTE or other_build(facts, fault.framework)
+        if torch and fault.kind == "not found" and not known and other_major(facts, fault):
+            title = f"{fault.framework} needs {fault.name}, PyTorch here is built for CUDA "
+            runtimes = (d for d in facts.distributions if d.name.startswith("nvidia-cuda-runtime"))
+            evidence = [
+                Evidence(fault.library, None, f"needs {fault.name}"),
+                *(dist.evidence for dist in runtimes),
+                torch.cuda_evidence,
+                *proof(facts, fault),
+            ]
+            fixes = _one_major(facts, fault.framework or "", fault.name)
+            subject = fault.framework or fault.library
+            yield finding(
+                fault.severity, f"{title}{torch.cuda}", evidence, fault.text, fixes, subject
+            )
+
+
+def _two_runtimes(facts: Facts) -> Iterator[Finding]:
+    """CUDA runtimes of two majors in a process. One that PyTorch preloads for nobody is no harm."""
+    for framework in facts.frameworks:
+        used = (x for x in facts.libraries if x.path in framework.loads and x.needed_by)
+        runtimes = {x.soname: x for x in used if x.soname.startswith("libcudart.so")}
+        if len(runtimes) > 1 and framework.modelled:
+            title = f"{framework.name} loads {' and '.join(sorted(runtimes))} into one process"
+            evidence = [
+                Evidence(x.path, None, f"{x.version}, for {', '.join(x.needed_by[:2])}")
+                for x in runtimes.values()
+            ]
+            fixes = _one_major(facts, framework.distribution or framework.name, "")
+            yield finding(WARNING, title, evidence, None, fixes, framework.name)
 
 
 def _left_over(facts: Facts) -> Iterator[Finding]:
@@ -161,7 +141,7 @@ def _left_over(facts: Facts) -> Iterator[Finding]:
         wheels: dict[str, list[Library]] = {}
         for library in facts.libraries:
             theirs = major(library.cuda)
-            name = (library.provided_by or "").split(" ")[0]
+            name = library.owner
             if theirs in (None, mine) or not name or name in required:
                 continue
             toolkit = "component" in describe(split(library.soname)[0])
@@ -171,45 +151,34 @@ def _left_over(facts: Facts) -> Iterator[Finding]:
         told.update(wheels)
         if dists:
             used = [library for dist in dists for library in wheels[dist.name]]
-            yield Finding(
-                "CU403",
-                WARNING,
-                f"{framework.name} is for CUDA {framework.cuda} and gets "
-                f"{', '.join(x.soname for x in used)} of CUDA {used[0].cuda}, from wheels that "
-                "nothing requires",
-                [Evidence(x.path, None, f"{x.provided_by}, by {x.found_by}") for x in used],
-                None,
-                [fix.uninstall(facts.environment, dist) for dist in dists],
-                framework.name,
-                used[0].path,
+            names = ", ".join(x.soname for x in used)
+            title = f"{framework.name} is for CUDA {framework.cuda} and gets {names} of CUDA "
+            title += f"{used[0].cuda}, from wheels that nothing requires"
+            evidence = [Evidence(x.path, None, f"{x.provided_by}, by {x.found_by}") for x in used]
+            fixes = [fix.uninstall(facts.environment, dist) for dist in dists]
+            yield finding(
+                WARNING, title, evidence, None, fixes, framework.name, because=used[0].path
             )
 
 
 def _one_major(facts: Facts, name: str, soname: str) -> list[str]:
-    env = facts.environment
     framework = facts.framework(name)
     dist = facts.distribution(framework.distribution or name if framework else name)
-    wanted = re.search(r"\.so\.(\d+)", soname)
-    torch = facts.framework("torch")
+    wanted, torch = re.search(r"\.so\.(\d+)", soname), facts.framework("torch")
     fixes = []
     if wanted and torch:
-        for variant in reversed(fix.variants(torch.version)):
-            if str(major(variant)) == wanted[1]:
-                fixes.append(fix.torch_from(facts, variant))
-                break
+        fitting = [v for v in fix.variants(torch.version) if str(major(v)) == wanted[1]]
+        fixes = [fix.torch_from(facts, variant) for variant in fitting[-1:]]
     if dist and torch and torch.cuda:
-        tool = fix.installer(env, dist)
-        fixes.append(
-            fix.install(env, dist.name, by=tool, again=True)
-            + f"  # a build for CUDA {major(torch.cuda)}"
-        )
+        again = fix.install(facts.environment, dist.name, of=dist, again=True)
+        fixes.append(f"{again}  # a build for CUDA {major(torch.cuda)}")
     return fixes
 
 
 def cu405(facts: Facts) -> Iterator[Finding]:
     """torchvision and torchaudio for another CUDA than PyTorch."""
     torch = facts.framework("torch")
-    for name in KIN:
+    for name in fix.KIN:
         kin = facts.framework(name)
         if torch is None or kin is None or not other_build(facts, name):
             continue
@@ -223,35 +192,20 @@ def cu405(facts: Facts) -> Iterator[Finding]:
             severity = WARNING
         if name == "torchvision" and theirs is None:
             predicts = "Could not run 'torchvision::nms' with arguments from the 'CUDA' backend"
-        yield Finding(
-            "CU405",
-            severity,
-            f"torch is built for {_built(mine)}, {name} for {_built(theirs)}",
-            [e for e in (torch.cuda_evidence, kin.cuda_evidence) if e],
-            predicts,
-            [_same_index(facts, name, torch)],
-            name,
-        )
+        title = f"torch is built for {_built(mine)}, {name} for {_built(theirs)}"
+        evidence = [torch.cuda_evidence, kin.cuda_evidence]
+        yield finding(severity, title, evidence, predicts, [_same_index(facts, name, torch)], name)
 
 
 def _refusal(kin: Framework, mine: str | None, theirs: str | None) -> str | None:
     """What the import ends with where it compares PyTorch's CUDA with its own; None where it goes
     on. A build for the CPU compares nothing.
     """
-    if mine is None or theirs is None:
-        return None
-    if kin.name == "torchaudio":
-        if at_least(kin.version, "0.13") is False:
-            return None  # which compares nothing
-        return "Detected that PyTorch and TorchAudio were compiled with different CUDA versions."
-    whole = at_least(kin.version, "0.16") is False  # later ones compare the majors alone
-    if not whole and major(mine) == major(theirs):
-        return None
-    return (
-        "Detected that PyTorch and torchvision were compiled with different CUDA "
-        f"{'' if whole else 'major '}versions. "
-        f"PyTorch has CUDA Version={mine} and torchvision has CUDA Version={theirs}."
-    )
+    for row in table("pairs")["refusals"] if mine and theirs else ():
+        if row["package"] == kin.name and satisfies(kin.version, row["versions"]) is not False:
+            majors = row["compares"] == "major" and major(mine) == major(theirs)
+            return None if majors else str(row["says"]).format(torch=mine, kin=theirs)
+    return None
 
 
 def _built(cuda: str | None) -> str:
@@ -259,17 +213,77 @@ def _built(cuda: str | None) -> str:
 
 
 def _same_index(facts: Facts, name: str, torch: Framework) -> str:
-    env = facts.environment
-    dist = facts.distribution(name)
-    tool = fix.installer(env, dist)
-    if tool in fix.CONDA:
-        return fix.install(env, name, by=tool, again=True)
+    env, dist = facts.environment, facts.distribution(name)
     kin = facts.framework(name)
     version = cut(kin.version, 3) if kin else None
-    if fix.series_for(name, torch.version) != cut(version, 2):
+    other = fix.series_for(name, torch.version) != cut(version, 2)
+    if other or fix.installer(env, dist) in fix.CONDA:
         return fix.kin(facts, name)
-    wanted = f"{name}=={version}"
-    return fix.install(env, wanted, by=tool, index=fix.index_of(facts), again=True, alone=True)
+    wanted, index = f"{name}=={version}", fix.index_of(facts)
+    return fix.install(env, wanted, of=dist, index=index, again=True, alone=True)
+
+
+def cu406(facts: Facts) -> Iterator[Finding]:
+    """TensorRT for another CUDA major: an error where the driver is too old for it. Beside a
+    framework for another major it works, each with libraries of its own.
+    """
+    trt = facts.framework("tensorrt")
+    built = major(trt.cuda) if trt else None
+    if trt is None or built is None:
+        return
+    others = [
+        f for f in facts.frameworks if f.name in ("torch", "onnxruntime") and f.variant == "cuda"
+    ]
+    offered = major(facts.driver.cuda)
+    name = f"TensorRT {trt.version} is for CUDA {built}"
+    if offered is not None and offered < built:
+        agreed = any(major(other.cuda) == offered for other in others)
+        swap = agreed or _release(trt.version, offered) == trt.version
+        title = f"{name}, the driver offers {facts.driver.cuda}"
+        stated = Evidence(facts.driver.path or "driver", None, facts.driver.release or "")
+        predicts = "CUDA initialization failure with error: 35"
+        fixes = _swap(facts, trt, offered) if swap else []
+        fixes = fixes or [fix.driver_package(facts.driver, driver_floor(trt.cuda))]
+        yield finding(ERROR, title, [trt.cuda_evidence, stated], predicts, fixes, "tensorrt")
+        return
+    for other in others:
+        wanted = major(other.cuda)
+        if wanted is not None and wanted != built:
+            title = f"{name}, {other.name} for CUDA {wanted}"
+            fixes = _swap(facts, trt, wanted) or [_newest(facts, other)]
+            evidence = [trt.cuda_evidence, other.cuda_evidence]
+            yield finding(NOTE, title, evidence, None, fixes, "tensorrt")
+            return
+
+
+def _release(version: str, cuda: int) -> str | None:
+    """The release nearest to this one that is for that CUDA major; None where there is none."""
+    first, last = RELEASES.get(cuda, (None, None))
+    if first is None or at_least(version, first) is False:
+        return first
+    return last if last and at_least(version, last) else version
+
+
+def _swap(facts: Facts, trt: Framework, cuda: int) -> list[str]:
+    """Removes what is installed of TensorRT, since both majors write one folder, and installs the
+    release for another CUDA major. Nothing where there is none.
+    """
+    release = _release(trt.version, cuda)
+    if release is None:
+        return []
+    env = facts.environment
+    name = trt.distribution or "tensorrt"
+    stem = name.removesuffix("-bindings")
+    parts = {"tensorrt", name, stem, f"{stem}-bindings", f"{stem}-libs"}
+    fixes = [fix.uninstall(env, dist) for dist in facts.distributions if dist.name in parts]
+    other = f"tensorrt-cu{cuda}=={release}"
+    return [*fixes, fix.install(env, other, of=facts.distribution(name))]
+
+
+def _newest(facts: Facts, other: Framework) -> str:
+    """Updates the framework whose CUDA major no TensorRT is for."""
+    name = other.distribution or other.name
+    return fix.install(facts.environment, name, of=facts.distribution(name), upgrade=True)
 
 
 def cu408(facts: Facts) -> Iterator[Finding]:
@@ -279,51 +293,21 @@ def cu408(facts: Facts) -> Iterator[Finding]:
     if torch is None or dist is None or dist.kind != "wheel" or dist.installer == "conda":
         return
     home = dist.location
-    away = []
-    for pin in pins(facts):
-        wheel = facts.distribution(pin.requirement.name)
-        if (
-            wheel
-            and wheel.kind == "wheel"
-            and pin.top == "torch"
-            and wheel.name.startswith("nvidia-")
-            and wheel.location != home
-        ):
-            away.append(wheel)
+    required = [p.requirement.name for p in pins(facts) if p.top == "torch"]
+    wheels = [facts.distribution(name) for name in required if name.startswith("nvidia-")]
+    away = [w for w in wheels if w and w.kind == "wheel" and w.location != home]
     if not away:
         return
-    missing = [
-        f
-        for f in facts.load_faults
-        if f.kind == "not found" and f.framework == "torch" and f.means == IMPORT
-    ]
-    yield Finding(
-        "CU408",
-        missing[0].severity if missing else WARNING,
-        f"torch is in {home}, its NVIDIA libraries are in {away[0].location}",
-        [dist.evidence, away[0].evidence],
-        missing[0].message if missing else None,
-        [_whole(facts)],
-        "torch",
-    )
+    faults = (f for f in facts.load_faults if f.framework == "torch" and f.means == IMPORT)
+    missing = next((f for f in faults if f.kind == "not found"), None)
+    severity, predicts = (missing.severity, missing.message) if missing else (WARNING, None)
+    title = f"torch is in {home}, its NVIDIA libraries are in {away[0].location}"
+    evidence = [dist.evidence, away[0].evidence]
+    yield finding(severity, title, evidence, predicts, [_whole(facts)], "torch")
 
 
 def _whole(facts: Facts) -> str:
     """A virtual environment of its own: there lib64 is a link to lib, so that nothing is split."""
-    torch = facts.framework("torch")
-    release = cut(torch.version, 3) if torch else None
-    wanted = quote(f"torch=={release}") if release else "torch"
+    torch, wanted = facts.framework("torch"), quote(fix.same_torch(facts) or "torch")
     index = f" --index-url {fix.INDEX}/{fix.tag(torch.cuda)}" if torch and torch.cuda else ""
     return f"python3 -m venv torch-env && torch-env/bin/python -m pip install {wanted}{index}"
-
-
-RULES = {
-    "CU401": cu401,
-    "CU402": cu402,
-    "CU403": cu403,
-    "CU404": cu404,
-    "CU405": cu405,
-    "CU406": cu406,
-    "CU407": cu407,
-    "CU408": cu408,
-}

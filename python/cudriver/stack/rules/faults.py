@@ -13,9 +13,10 @@ from cudriver.stack.model import (
     Framework,
     LoadFault,
 )
+from cudriver.stack.rules.fix import KIN
 from cudriver.stack.versions import cut
 
-KIN = ("torchvision", "torchaudio")  # they check that PyTorch is built for the same CUDA
+EXEC_STACK = "cannot enable executable stack"  # the loader's words; its package built it so
 _OF_A_MAJOR = ("libcudart", "libcublas", "libcublasLt", "libnvrtc", "libnvJitLink", "libcupti")
 
 
@@ -39,7 +40,7 @@ def other_major(facts: Facts, fault: LoadFault) -> bool:
     with: CU403 speaks of it.
     """
     torch = facts.framework("torch")
-    framework = facts.framework(fault.framework) if fault.framework else None
+    framework = facts.framework(fault.framework)
     wanted = _cuda_major(fault.name)
     built = cut(torch.cuda, 1) if torch and torch.cuda else None
     if framework is None or "torch" not in framework.after:
@@ -51,7 +52,7 @@ def other_build(facts: Facts, name: str | None) -> bool:
     """Whether that is one of PyTorch's kin, built for another CUDA, and its import gets as far as
     comparing the two: CU405 speaks of it, and of what does not load for that reason.
     """
-    torch, kin = facts.framework("torch"), facts.framework(name or "")
+    torch, kin = facts.framework("torch"), facts.framework(name)
     if name not in KIN or torch is None or kin is None:
         return False
     if not {torch.variant, kin.variant} <= {"cuda", "cpu"}:
@@ -69,7 +70,7 @@ def _cuda_major(soname: str) -> str | None:
 
 def proof(facts: Facts, fault: LoadFault) -> list[Evidence]:
     """What the fault puts an end to, for whom, and which imports end with it."""
-    framework = facts.framework(fault.framework) if fault.framework else None
+    framework = facts.framework(fault.framework)
     if framework is None or not framework.modelled:
         return []
     doubt = [fault.doubt] if fault.doubt is not None else []
@@ -81,12 +82,14 @@ def proof(facts: Facts, fault: LoadFault) -> list[Evidence]:
     return [end] * bool(purpose) + doubt
 
 
-def ends(facts: Facts, file: FileFault) -> list[Evidence]:
-    """The imports that end at a file that is not as it was."""
-    framework = facts.framework(file.framework or "")
-    if framework is None and file.framework:  # a package without a recipe
-        return [Evidence(file.file, None, f"import {file.framework} fails")]
-    return ended(facts, framework) if framework else []
+def ends(facts: Facts, name: str | None, file: str) -> list[Evidence]:
+    """The imports that end at a file, or at what is not there: that of the framework of that name,
+    or of a package without a recipe, and those that end with it.
+    """
+    framework = facts.framework(name)
+    if framework is not None:
+        return ended(facts, framework)
+    return [Evidence(file, None, f"import {name} fails")] if name else []
 
 
 def ended(facts: Facts, framework: Framework) -> list[Evidence]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from cudriver.stack.model import Distribution, Driver, Environment, Facts
+from cudriver.stack.model import Device, Distribution, Driver, Environment, Facts
 from cudriver.stack.tables import table
 from cudriver.stack.text import quote
 from cudriver.stack.versions import compare, cut, major, minor
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 CONDA = ("conda", "mamba", "micromamba", "pixi")
 INDEX = "https://download.pytorch.org/whl"
+KIN = ("torchvision", "torchaudio")  # they check that PyTorch is built for the same CUDA
 
 
 class Command(str):
@@ -36,18 +37,16 @@ class Command(str):
 def installer(env: Environment, dist: Distribution | None) -> str:
     """Who installed a distribution; where that is not known, who makes this environment."""
     stated = (dist.installer or "").lower() if dist else ""
-    if stated in ("conda", "pip", "uv"):
-        if stated == "conda":
-            return env.installer if env.kind == "conda" else "conda"
-        if stated == "pip" and env.installer in ("uv", "pipx"):
-            return env.installer
-        return stated
-    return env.installer
+    if stated == "conda":
+        return env.installer if env.kind == "conda" else "conda"
+    own = stated not in ("pip", "uv") or (stated == "pip" and env.installer in ("uv", "pipx"))
+    return env.installer if own else stated
 
 
 def install(
     env: Environment,
     *specifiers: str,
+    of: Distribution | None = None,
     by: str | None = None,
     index: str | None = None,
     again: bool = False,
@@ -55,52 +54,47 @@ def install(
     upgrade: bool = False,
 ) -> str:
     """One command that installs these. again: even where that version is there; alone: without
-    what they require; upgrade: the newest. by: "pip", "uv", "conda", ...; default: the
-    environment's own.
+    what they require; upgrade: the newest. by: "pip", "uv", "conda", ...; default: who installed
+    the distribution that it is about, else the environment's own.
     """
-    tool = by or env.installer
+    tool = by or installer(env, of)
     does = {"installs": specifiers, "again": again, "alone": alone, "upgrade": upgrade}
     if tool in CONDA:
         text = _conda(env, tool, specifiers, again)
         return Command.of(text, **does) if again else text  # else which build, the solver tells
-    words = [quote(s) for s in specifiers]
-    if tool == "uv":
-        command = ["uv", "pip", "install", "--python", quote(env.executable or env.prefix)]
-        if again:
-            names = [re.split(r"[\[=<>~! ]", s, maxsplit=1)[0] for s in specifiers]
-            command += [word for name in names for word in ("--reinstall-package", quote(name))]
-        command += _insist(env) + (["--no-deps"] if alone else [])
-        command += ["--upgrade"] if upgrade else []
-    elif tool == "pipx":
-        name = env.prefix.rstrip("/").rpartition("/")[2]
-        command = ["pipx", "runpip", quote(name), "install"]
-        command += (["--force-reinstall"] if again else []) + (["--no-deps"] if alone else [])
-        command += ["--upgrade"] if upgrade else []
-    else:
-        command = [quote(env.executable or f"{env.prefix}/bin/python"), "-m", "pip", "install"]
-        command += _insist(env)
-        command += (["--force-reinstall"] if again else []) + (["--no-deps"] if alone else [])
-        command += ["--upgrade"] if upgrade else []
-    command += words
-    if index:
-        command += ["--index-url", quote(index)]
+    command = _pip(env, tool, "install")
+    if again and tool == "uv":
+        command += [word for s in specifiers for word in ("--reinstall-package", quote(_bare(s)))]
+    elif again:
+        command.append("--force-reinstall")
+    command += ["--no-deps"] * alone + ["--upgrade"] * upgrade + [quote(s) for s in specifiers]
+    command += ["--index-url", quote(index)] if index else []
     return Command.of(" ".join(command), source=index, **does)
+
+
+def _bare(specifier: str) -> str:
+    """The name of what is asked for."""
+    return re.split(r"[\[=<>~! ]", specifier, maxsplit=1)[0]
+
+
+def _pip(env: Environment, tool: str, verb: str) -> list[str]:
+    """pip's command, or that of who stands in for it."""
+    if tool == "pipx":
+        return ["pipx", "runpip", quote(env.prefix.rstrip("/").rpartition("/")[2]), verb]
+    start = [quote(env.executable or f"{env.prefix}/bin/python"), "-m", "pip", verb]
+    if tool == "uv":
+        start = ["uv", "pip", verb, "--python", quote(env.executable or env.prefix)]
+    # What both want to hear before they change a system's own Python (PEP 668).
+    return start + ["--break-system-packages"] * env.managed
 
 
 def _conda(env: Environment, tool: str, specifiers: tuple[str, ...], again: bool) -> str:
     names = [re.sub(r"\Atorch(?![\w-])", "pytorch", s.replace("==", "=")) for s in specifiers]
     words = " ".join(map(quote, names))
-    if tool == "pixi" and again:
-        bare = (re.split(r"[\[=<>~! ]", name, maxsplit=1)[0] for name in names)
-        return f"pixi reinstall {' '.join(map(quote, bare))}"
     if tool == "pixi":
-        return f"pixi add {words}"
+        bare = " ".join(quote(_bare(name)) for name in names)
+        return f"pixi reinstall {bare}" if again else f"pixi add {words}"
     return f"{tool} install -p {quote(env.prefix)} {'--force-reinstall ' if again else ''}{words}"
-
-
-def _insist(env: Environment) -> list[str]:
-    """What pip and uv want to hear before they change a system's own Python (PEP 668)."""
-    return ["--break-system-packages"] if env.managed else []
 
 
 def name_of(dist: Distribution, tool: str) -> str:
@@ -110,36 +104,22 @@ def name_of(dist: Distribution, tool: str) -> str:
 
 def uninstall(env: Environment, dist: Distribution) -> str:
     """The command that removes one distribution."""
-    return Command.of(_uninstall(env, dist), removes=dist.name)
-
-
-def _uninstall(env: Environment, dist: Distribution) -> str:
     tool = installer(env, dist)
-    name = quote(name_of(dist, tool))
     if tool == "pixi":
-        return f"pixi remove {name}"
-    if tool in CONDA:
-        return f"{tool} remove -p {quote(env.prefix)} {name}"
-    python = quote(env.executable or f"{env.prefix}/bin/python")
-    sure = "".join(f"{word} " for word in _insist(env))
-    if tool == "uv":
-        return f"uv pip uninstall --python {python} {sure}{name}"
-    if tool == "pipx":
-        return f"pipx runpip {quote(env.prefix.rstrip('/').rpartition('/')[2])} uninstall -y {name}"
-    return f"{python} -m pip uninstall -y {sure}{name}"
+        words = ["pixi", "remove"]
+    elif tool in CONDA:
+        words = [tool, "remove", "-p", quote(env.prefix)]
+    else:
+        words = _pip(env, tool, "uninstall" if tool == "uv" else "uninstall -y")
+    return Command.of(" ".join([*words, quote(name_of(dist, tool))]), removes=dist.name)
 
 
-def reinstall(facts: Facts, dist: Distribution) -> str:
+def reinstall(facts: Facts, dist: Distribution, alone: bool = True) -> str:
     """Puts a distribution's own files back, in the version that is recorded."""
-    env = facts.environment
-    tool = installer(env, dist)
-    version = dist.version
-    index = None
-    local = re.search(r"\+(cu\d+|cpu)\Z", version)
-    if local and dist.name.startswith("torch"):
-        index = f"{INDEX}/{local[1]}"
-    wanted = f"{name_of(dist, tool)}=={version}"
-    return install(env, wanted, by=tool, index=index, again=True, alone=True)
+    local = re.search(r"\+(cu\d+|cpu)\Z", dist.version)
+    index = f"{INDEX}/{local[1]}" if local and dist.name.startswith("torch") else None
+    wanted = f"{name_of(dist, installer(facts.environment, dist))}=={dist.version}"
+    return install(facts.environment, wanted, of=dist, index=index, again=True, alone=alone)
 
 
 def tag(cuda: str) -> str:
@@ -169,22 +149,21 @@ def usual_variant(torch: str) -> str | None:
 
 def torch_from(facts: Facts, cuda: str) -> str:
     """The command that puts the same PyTorch, built for another CUDA, in place of this one."""
-    env = facts.environment
-    torch = facts.framework("torch")
-    dist = facts.distribution("torch")
-    tool = installer(env, dist)
-    release = cut(torch.version, 3) if torch else None
-    if tool in CONDA:
+    env, torch, dist = facts.environment, facts.framework("torch"), facts.distribution("torch")
+    if installer(env, dist) in CONDA:
         # Which releases a channel built for which CUDA is not known here: the newest that it has.
         same = torch is not None and major(torch.cuda) == major(cuda)
         build = (cut(cuda, 2 if same else 1) or "").replace(".", "")
-        return install(env, f"pytorch=*=*cuda{build}*", by=tool)
-    names = [f"torch=={release}" if release else "torch"]
-    names += [n for n in ("torchvision", "torchaudio") if facts.distribution(n)]
-    return install(env, *names, by=tool, index=f"{INDEX}/{tag(cuda)}", again=True)
+        return install(env, f"pytorch=*=*cuda{build}*", of=dist)
+    names = [same_torch(facts) or "torch", *(name for name in KIN if facts.distribution(name))]
+    return install(env, *names, of=dist, index=f"{INDEX}/{tag(cuda)}", again=True)
 
 
-KIN = ("torchvision", "torchaudio")
+def same_torch(facts: Facts) -> str | None:
+    """The PyTorch that is there, as it is asked for."""
+    torch = facts.framework("torch")
+    release = cut(torch.version, 3) if torch else None
+    return f"torch=={release}" if release else None
 
 
 def kin(facts: Facts, name: str) -> str:
@@ -192,16 +171,12 @@ def kin(facts: Facts, name: str) -> str:
 
     Both are pinned, since an installed one of another release would satisfy its bare name.
     """
-    env, torch = facts.environment, facts.framework("torch")
-    dist = facts.distribution(name)
-    tool = installer(env, dist)
-    if tool in CONDA:
-        return install(env, name, by=tool, again=True)
-    release = cut(torch.version, 3) if torch else None
-    series = series_for(name, torch.version) if torch else None
-    wanted = f"{name}=={series}.*" if series else name
-    beside = [f"torch=={release}"] if release else []
-    return install(env, *beside, wanted, by=tool, index=index_of(facts))
+    env, torch, dist = facts.environment, facts.framework("torch"), facts.distribution(name)
+    if installer(env, dist) in CONDA:
+        return install(env, name, of=dist, again=True)
+    series, beside = series_for(name, torch.version) if torch else None, same_torch(facts)
+    names = [*([beside] if beside else []), f"{name}=={series}.*" if series else name]
+    return install(env, *names, of=dist, index=index_of(facts))
 
 
 def index_of(facts: Facts) -> str | None:
@@ -238,8 +213,6 @@ def torch_for_driver(facts: Facts) -> str | None:
 
 def driver_branch(cuda: str | None) -> int | None:
     """The first branch of drivers that offers a CUDA version, "12.8"."""
-    from cudriver.stack.tables import table
-
     return next((r["branch"] for r in table("driver")["branches"] if r["cuda"] == cuda), None)
 
 
@@ -278,6 +251,27 @@ def driver_package(driver: Driver, floor: str | int | None = None) -> str:
         f"sudo apt-get install nvidia-driver-{branch}{'-open' if opened else ''}  # or your "
         f"distribution's package of R{branch}{newer}, then reboot"
     )
+
+
+def too_old(driver: Driver, cuda: str, floor: str) -> bool:
+    """By release where that is a Linux driver's; by CUDA major for WSL, Tegra and compat."""
+    if driver.kind == "native" and driver.release and not driver.wsl:
+        return compare(driver.release, floor) < 0
+    offered, wanted = major(driver.cuda), major(cuda)
+    return offered is not None and wanted is not None and offered < wanted
+
+
+def out_of_range(driver: Driver, device: Device) -> tuple[int, str] | None:
+    """The "first" or the "last" branch of drivers that knows a GPU which this driver's does not."""
+    branch = major(driver.release)
+    rows = table("driver")["architectures"]
+    row = next((r for r in rows if r["capability"] == device.compute_capability), None)
+    if branch is None or row is None or not device.assumed or driver.kind == "tegra":
+        return None
+    first, last = row["first_branch"], row["last_branch"]
+    if last is not None and branch > last:
+        return last, "last"
+    return (first, "first") if first is not None and branch < first else None
 
 
 def without(variable: str, value: str, unwanted: list[str]) -> str:

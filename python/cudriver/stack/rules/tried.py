@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from cudriver.stack.rules.after import Recollect
 
     Lines = tuple[str, ...]
-    Seen = dict[str, Counter[tuple[str, str]]]
+    Key = tuple[str, str, str | None]
+    Seen = dict[str, Counter[Key]]
 
 TRIALS = 24  # different commands; those of further findings are told untried
 NONE = "no command that is known here fixes this and breaks nothing else."
@@ -100,7 +101,7 @@ class _Trials:
         seen = self._after[lines]
         if seen is None:
             return None
-        key = finding.rule, finding.subject
+        key = _key(finding)
         worse = any(seen[level] - self.before[level] for level in seen)
         return not worse and seen["all"][key] < self.before["all"][key]
 
@@ -118,7 +119,13 @@ class _Trials:
 
 
 def _seen(findings: list[Finding]) -> Seen:
-    """How often each rule speaks of each subject: in errors and warnings, and in errors alone."""
+    """How often each rule speaks of each subject, for which cause: in errors and warnings, and in
+    errors alone.
+    """
     told = [f for f in findings if f.severity != NOTE]
     errors = [f for f in told if f.severity == ERROR]
-    return {k: Counter((f.rule, f.subject) for f in v) for k, v in (("all", told), ("bad", errors))}
+    return {k: Counter(map(_key, v)) for k, v in (("all", told), ("bad", errors))}
+
+
+def _key(finding: Finding) -> Key:
+    return finding.rule, finding.subject, finding.because

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import median
 
-from chaos.score import HARMLESS, RIGHT, share
 from corpus.workshop import Workshop, call, site_packages
 
 LIMIT = 120  # seconds
@@ -66,31 +66,34 @@ def _plain(text: str) -> str:
     return text.lower().replace("_", "-").strip()
 
 
-def table(rows: list[dict]) -> str:
-    """The section of the document, of the faults for which the tools were asked too."""
-    asked = [row for row in rows if row.get("others")]
-    if not asked:
-        return ""
-    broken = [row for row in asked if row["score"]["outcome"] != HARMLESS]
-    seeds = sorted({row["seed"] for row in asked})
-    lines = [
-        "### Beside other tools",
-        "",
-        f"The same faults (seeds {seeds[0]} to {seeds[-1]} of "
-        f"{', '.join(sorted({row['environment'] for row in asked}))}), asked of tools that a user",
-        "may take instead, run in the broken environment as their pages say. They are made for",
-        "other questions: versions, the driver, what is installed. **named**: of the faults that",
-        "break something those where a line that the healthy environment does not get names the",
-        "file or the distribution, be it in a traceback of the tool itself.",
-        "",
-        "| tool | asked | named | median, s (of a busy machine) |",
-        "|---|---:|---:|---:|",
-    ]
-    for name in sorted({name for row in asked for name in row["others"]}):
-        own = [row for row in broken if name in row["others"]]
-        count = sum(row["others"][name]["named"] for row in own)
-        seconds = median(row["others"][name]["seconds"] for row in own)
+def wilson(right: int, of: int, z: float = 1.96) -> tuple[float, float]:
+    """The 95 % interval of a share."""
+    if of == 0:
+        return 0.0, 1.0
+    part, square = right / of, z * z / of
+    middle = (part + square / 2) / (1 + square)
+    half = z / (1 + square) * math.sqrt(part * (1 - part) / of + square / of / 4)
+    return max(middle - half, 0.0), min(middle + half, 1.0)
+
+
+def share(right: int, of: int) -> str:
+    """A share with its interval."""
+    low, high = wilson(right, of)
+    return f"{right} of {of}: {right / of:.2f} ({low:.2f} to {high:.2f})" if of else "none"
+
+
+def table(asked: Iterable[tuple[dict, bool]]) -> list[str]:
+    """The lines of a table; none where no tool was asked. asked: of each fault that breaks
+    something what the tools say, and whether the check has found it.
+    """
+    rows = [(told, right) for told, right in asked if told]
+    if not rows:
+        return []
+    lines = ["| tool | asked | named | median, s (of a busy machine) |", "|---|---:|---:|---:|"]
+    for name in sorted({name for told, _ in rows for name in told}):
+        own = [told[name] for told, _ in rows if name in told]
+        count = sum(each["named"] for each in own)
+        seconds = median(each["seconds"] for each in own)
         lines.append(f"| {name} | {len(own)} | {share(count, len(own))} | {seconds:.1f} |")
-    right = sum(row["score"]["outcome"] == RIGHT for row in broken)
-    lines.append(f"| cudriver check | {len(broken)} | {share(right, len(broken))} | |")
-    return "\n".join(lines)
+    found = sum(right for _, right in rows)
+    return [*lines, f"| cudriver check | {len(rows)} | {share(found, len(rows))} | |"]

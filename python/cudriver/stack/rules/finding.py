@@ -1,0 +1,43 @@
+"""How a rule tells what it has found, and gets its number."""
+
+from __future__ import annotations
+
+import re
+
+from cudriver.stack.model import Evidence, Finding
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from types import ModuleType
+    from typing import Any
+
+
+def finding(
+    severity: str,
+    title: str,
+    evidence: Iterable[Evidence | None] = (),
+    predicts: str | None = None,
+    fix: Iterable[str | None] = (),
+    subject: str | None = "",
+    because: str | None = None,
+) -> Finding:
+    """A finding. Of evidence and fixes None is what there is not."""
+    shown, lines = [e for e in evidence if e], [line for line in fix if line]
+    return Finding("", severity, title, shown, predicts, lines, subject or "", because)
+
+
+def numbered(*modules: ModuleType) -> dict[str, Any]:
+    """The rules of these modules in order: CU101 is the function cu101, and so are its findings."""
+    functions = (f for module in modules for f in vars(module).items())
+    rules = {name.upper(): f for name, f in functions if re.fullmatch(r"(cu|fl)\d{3}", name)}
+    return {number: _rule(number, rules[number]) for number in sorted(rules)}
+
+
+def _rule(number: str, rule: Callable[[Any], Iterable[Any]]) -> Callable[[Any], Iterator[Any]]:
+    def run(facts: Any) -> Iterator[Any]:
+        for each in rule(facts):
+            each.rule = number
+            yield each
+
+    return run

@@ -107,6 +107,8 @@ golden: install ## write anew what rules say, and comparisons: the diff is for r
 	rm -rf tests/stack/golden
 	CUDRIVER_WRITE_GOLDEN=1 $(PYTEST) tests/stack/test_rules.py tests/stack/test_report.py \
 	    tests/stack/test_collect_cases.py tests/stack/test_collect_whole.py \
+	    tests/stack/test_recipes.py tests/stack/test_tried.py \
+	    tests/stack/test_dlopen_cases.py \
 	    tests/fleet/test_compare_cases.py tests/project/test_frozen.py
 
 .PHONY: test-network
@@ -169,7 +171,9 @@ endif
 RUNTIME = $(shell $(CC) -print-file-name=lib$(1).so)
 REPORT = $(CURDIR)/build/$(1)/report
 ASAN_OPTIONS = detect_leaks=0:detect_stack_use_after_return=1:allocator_may_return_null=1
-TSAN_OPTIONS = suppressions=$(CURDIR)/tests/tsan.supp:history_size=4:report_signal_unsafe=0
+# intercept_tls_get_addr=0: where a library's thread-local block begins 16 bytes into a page, the runtime takes
+# the 16 bytes before it for a header of the C library, with a size, and dies where that is nonsense.
+TSAN_OPTIONS = suppressions=$(CURDIR)/tests/tsan.supp:history_size=4:report_signal_unsafe=0:intercept_tls_get_addr=0
 # A test may ask for more memory than there is: malloc answers NULL then, and the sanitizer says so.
 REFUSED = WARNING: AddressSanitizer failed to allocate
 # NumPy's BLAS and its threads are not instrumented: one thread.
@@ -236,6 +240,10 @@ EMULATED = $(wildcard $(patsubst %,tests/%.py, \
 .PHONY: test-aarch64
 test-aarch64: ## build for aarch64 and run the suite there under qemu
 	tests/aarch64/run $(EMULATED) -m "$(SANITIZED) and not slow" $(ARGS)
+
+.PHONY: numa
+numa: ## run the tests of NUMA nodes on an emulated machine with two: needs qemu-system-x86
+	$(VENV)/bin/python tests/numa/run tests/core/test_numa.py $(ARGS)
 
 .PHONY: test-wheel-aarch64
 test-wheel-aarch64: $(VENV)/.dev ## the same of a wheel: WHEEL=... ROOT=..., docs/wheels.md

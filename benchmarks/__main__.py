@@ -72,8 +72,8 @@ def main() -> int:
         if options.json:  # after each row: what was measured is not lost with a process that dies
             text = json.dumps(report.document(bench, rows, about), indent=1)
             options.json.write_text(text + "\n", encoding="utf-8")
-    if options.markdown:
-        report.insert(options.markdown, report.markdown(bench, rows, about))
+        if options.markdown:
+            report.insert(options.markdown, report.markdown(bench, rows, about))
     verdicts = [row.verdict() for row in rows]
     met, missed = verdicts.count("met"), verdicts.count("not met")
     judged, took = met + missed, time.monotonic() - begin

@@ -1,6 +1,6 @@
 """Draws the copy rates of docs/performance.md: `python -m benchmarks.chart FILE.md FILE.svg`.
 
-The figures are read from the page's table, so that the picture shows nothing else. Its colours
+The figures are read from the page's tables, so that the picture shows nothing else. Its colours
 follow the reader's light or dark mode.
 """
 
@@ -42,11 +42,15 @@ def rates(page: str) -> dict[str, dict[str, float]]:
     """The figures in GB/s of each row that is drawn; a cell without one is left out."""
     lines = [line.strip("|").split("|") for line in page.splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in line] for line in lines]
-    head = next(line for line in cells if line[:2] == ["work", "unit"])
-    table = {line[0]: line for line in cells if len(line) == len(head)}
+    table: dict[str, dict[str, str]] = {}
+    for line in cells:
+        if line[:2] == ["work", "unit"]:
+            head = line
+        elif line[1:2] == ["GB/s"]:
+            table.setdefault(line[0], dict(zip(head, line, strict=False)))
     found = {}
     for work, row in ROWS.items():
-        figures = {name: re.match(r"[\d.]+", table[work][head.index(name)]) for name in COLUMNS}
+        figures = {name: re.match(r"[\d.]+", table[work].get(name, "")) for name in COLUMNS}
         found[row] = {name: float(match[0]) for name, match in figures.items() if match}
     return found
 

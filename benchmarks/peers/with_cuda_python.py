@@ -8,7 +8,7 @@ import numpy as np
 from cuda.bindings import driver
 
 from benchmarks.measure import Array, Call, Target, Work
-from benchmarks.peers.base import Copy, Peer
+from benchmarks.peers.base import Copy, Peer, first_time
 from benchmarks.peers.ours import Own
 
 
@@ -115,6 +115,24 @@ class Core(Peer):
             for end, rows in ((target, to), (source, of))
         )
         return lambda: batch(own, here, there)
+
+    def pinned_pool(self) -> Any:
+        return self.core.PinnedMemoryResource(self.core.PinnedMemoryResourceOptions())
+
+    def page_lock(self, nbytes: int) -> Work:
+        own = self.own
+
+        def take() -> Any:
+            pool = self.pinned_pool()
+            made = pool.allocate(nbytes, stream=own)
+            own.sync()
+            return made, pool
+
+        return first_time(take, own.sync, "PinnedMemoryResource, a new one each time")
+
+    def pinned_array(self, nbytes: int) -> Call:
+        allocate, own = self.pinned_pool().allocate, self.own
+        return lambda: allocate(nbytes, stream=own).close()
 
     def device_memory(self, nbytes: int) -> Call:
         allocate, stream = self.gpu.memory_resource.allocate, self.own

@@ -92,6 +92,23 @@ def experts(folder: Path, nbytes: int) -> list[Path]:
     return paths
 
 
+def halves(paths: list[Path], axis: int) -> tuple[dict[str, Any], int]:
+    """Slices of each matrix, as a rank of two has them, and how many bytes are loaded."""
+    cuts: dict[str, Any] = {}
+    nbytes = 0
+    for path in paths:
+        with path.open("rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        for name, tensor in header.items():
+            if name == "__metadata__":
+                continue
+            shape = tensor["shape"]
+            nbytes += 2 * math.prod(shape) // min(2, len(shape))
+            if len(shape) == 2:
+                cuts[name] = (slice(None),) * axis + (slice(0, shape[axis] // 2),)
+    return cuts, nbytes
+
+
 def twin(path: Path) -> Path:
     """A file of tensors of the same sizes, as PyTorch saves them."""
     import torch
@@ -115,21 +132,6 @@ def torch_load(path: Path) -> Any:
     return torch.load(path, mmap=True, map_location="cuda")
 
 
-def fastsafetensors(path: Path) -> Any:
-    from fastsafetensors import fastsafe_open
-
-    with fastsafe_open([str(path)], device="cuda:0", nogds=True) as file:
-        return [file.get_tensor(name) for name in file.keys()]  # noqa: SIM118 (no dict)
-
-
-def streamer(path: Path) -> Any:
-    from runai_model_streamer import SafetensorsStreamer
-
-    with SafetensorsStreamer() as stream:
-        stream.stream_file(str(path), device="cuda")
-        return [tensor for _, tensor in stream.get_tensors()]
-
-
 def instanttensor(paths: list[Path]) -> Any:
     from instanttensor import safe_open
 
@@ -147,7 +149,7 @@ def prefetch(paths: list[Path]) -> Any:
         return {name: tensor for each in loaders for name, tensor in each}
 
 
-def fastsafetensors_many(paths: list[Path]) -> Any:
+def fastsafetensors(paths: list[Path]) -> Any:
     from fastsafetensors import ParallelLoader
 
     files = [*map(str, paths)]
@@ -158,7 +160,7 @@ def fastsafetensors_many(paths: list[Path]) -> Any:
         loader.close()
 
 
-def streamer_many(paths: list[Path]) -> Any:
+def streamer(paths: list[Path]) -> Any:
     from runai_model_streamer import SafetensorsStreamer
 
     with SafetensorsStreamer() as stream:
@@ -195,42 +197,6 @@ def waited(load: Callable[[Any], Any], path: Any) -> Any:
     return loaded
 
 
-PEERS: dict[str, tuple[str, Load]] = {
-    "safetensors": ("safetensors", safetensors),
-    "torch.load": ("torch", torch_load),
-    "fastsafetensors": ("fastsafetensors", fastsafetensors),
-    "Run:ai streamer": ("runai_model_streamer", streamer),
-}
-
-
-def row(*, cold: bool) -> Callable[[Bench], list[Part]]:
-    def build(bench: Bench) -> list[Part]:
-        if find_spec("ml_dtypes") is None:
-            raise Skip("needs ml_dtypes")
-        folder = tempfile.TemporaryDirectory()
-        path = written(folder.name, bench.size(SIZE))
-        goal = times_as_fast(1.0, PLAIN) if cold else times_as_fast(5.0, "safetensors")
-        effort = {"rounds": 3, "least": 2, "long": 8} if cold else {"rounds": 7, "long": 3}
-        label, size = bench.label("", SIZE), path.stat().st_size
-        part = Part(label, size, [goal], warm=not cold, effort=effort)
-
-        def work(load: Load, peer: bool = True) -> Work:
-            file = twin(path) if load is torch_load else path
-            run = partial(waited, load, file) if peer else partial(load, file)
-            before = partial(forget, file) if cold else None
-            return Work(run, before, how=load.__name__, keep=(folder,))
-
-        part.makers[OURS] = partial(work, cu.load_safetensors, peer=False)
-        part.makers[PLAIN] = partial(work, parallel_read, peer=False)
-        if bench.peers and find_spec("torch") is not None:
-            for name, (module, load) in PEERS.items():
-                if find_spec(module) is not None:
-                    part.makers[name] = partial(work, load)
-        return [part]
-
-    return build
-
-
 def has_prefetch() -> bool:
     if find_spec("safetensors") is None:
         return False
@@ -242,9 +208,52 @@ def has_prefetch() -> bool:
 MANY: dict[str, tuple[str, Callable[[list[Path]], Any]]] = {
     "InstantTensor": ("instanttensor", instanttensor),
     "safetensors, prefetch": ("safetensors", prefetch),
-    "fastsafetensors": ("fastsafetensors", fastsafetensors_many),
-    "Run:ai streamer": ("runai_model_streamer", streamer_many),
+    "fastsafetensors": ("fastsafetensors", fastsafetensors),
+    "Run:ai streamer": ("runai_model_streamer", streamer),
 }
+
+
+def loaders() -> dict[str, Callable[[list[Path]], Any]]:
+    """Those of MANY that are here."""
+    return {
+        name: load
+        for name, (module, load) in MANY.items()
+        if find_spec(module) is not None and (load is not prefetch or has_prefetch())
+    }
+
+
+def peers() -> dict[str, Load]:
+    """Loaders of one file."""
+    several = {name: lambda path, load=load: load([path]) for name, load in loaders().items()}
+    alone: dict[str, Load] = {"torch.load": torch_load}
+    return alone | ({"safetensors": safetensors} if find_spec("safetensors") else {}) | several
+
+
+def row(*, cold: bool) -> Callable[[Bench], list[Part]]:
+    def build(bench: Bench) -> list[Part]:
+        if find_spec("ml_dtypes") is None:
+            raise Skip("needs ml_dtypes")
+        folder = tempfile.TemporaryDirectory()
+        path = written(folder.name, bench.size(SIZE))
+        goal = times_as_fast(1.0, PLAIN) if cold else times_as_fast(5.0, "safetensors")
+        effort = {"rounds": 3, "least": 2, "long": 8} if cold else {"rounds": 7, "long": 3}
+        label, size = bench.label("", SIZE), path.stat().st_size
+        goals = [goal, times_as_fast(1.0, *MANY)]
+        part = Part(label, size, goals, warm=not cold, effort=effort)
+
+        def work(load: Load, peer: bool = True) -> Work:
+            file = twin(path) if load is torch_load else path
+            run = partial(waited, load, file) if peer else partial(load, file)
+            before = partial(forget, file) if cold else None
+            return Work(run, before, how=load.__name__, keep=(folder,))
+
+        part.makers[OURS] = partial(work, cu.load_safetensors, peer=False)
+        part.makers[PLAIN] = partial(work, parallel_read, peer=False)
+        if bench.peers and find_spec("torch") is not None:
+            part.makers |= {name: partial(work, load) for name, load in peers().items()}
+        return [part]
+
+    return build
 
 
 def many(bench: Bench) -> list[Part]:
@@ -260,19 +269,22 @@ def many(bench: Bench) -> list[Part]:
     def work(run: Callable[[], Any]) -> Work:
         return Work(run, keep=(folder,))
 
-    def part(text: str, gigabytes: float) -> Part:
+    def part(text: str, gigabytes: float, nbytes: int = size) -> Part:
         effort = {"rounds": 7, "long": 3}
-        return Part(bench.label(text, wanted), size, [at_least_rate(gigabytes)], effort=effort)
+        return Part(bench.label(text, wanted), nbytes, [at_least_rate(gigabytes)], effort=effort)
 
-    arrays = part("", 48)
-    arrays.makers[OURS] = partial(work, partial(cu.load_safetensors, paths))
+    parts = [part("", 48)]
+    parts[0].makers[OURS] = partial(work, partial(cu.load_safetensors, paths))
+    for text, gigabytes, axis in (("rows", 40, 0), ("columns", 20, 1)):
+        cuts, kept = halves(paths, axis)
+        parts.append(part(f"half of the {text} of each (`slices=`)", gigabytes, kept))
+        parts[-1].makers[OURS] = partial(work, partial(cu.load_safetensors, paths, slices=cuts))
     if bench.simulated or find_spec("torch") is None:
-        return [arrays]
+        return parts
     tensors = part("as PyTorch's tensors", 46)
     ours = partial(cu.load_safetensors, framework="torch")
     tensors.makers[OURS] = partial(work, partial(waited, ours, paths))
-    for name, (module, load) in MANY.items() if bench.peers else ():
-        if find_spec(module) is not None and (load is not prefetch or has_prefetch()):
-            tensors.makers[name] = partial(work, partial(waited, load, paths))
-            tensors.goals = [at_least_rate(46), times_as_fast(1.0)]
-    return [arrays, tensors]
+    for name, load in loaders().items() if bench.peers else ():
+        tensors.makers[name] = partial(work, partial(waited, load, paths))
+        tensors.goals = [at_least_rate(46), times_as_fast(1.0)]
+    return [*parts, tensors]

@@ -1,4 +1,4 @@
-"""Whole processes: imports, and the check of an environment."""
+"""Whole processes: imports, the check of an environment, and memory that processes share."""
 
 from __future__ import annotations
 
@@ -6,11 +6,24 @@ import json
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 
-from benchmarks.bench import Bench
-from benchmarks.measure import NUMPY, OURS, Goal, Make, Part, Skip, Work, at_most
+import cudriver as cu
+from benchmarks.bench import GIB, Bench
+from benchmarks.measure import (
+    NUMPY,
+    OURS,
+    Goal,
+    Make,
+    Part,
+    Skip,
+    Work,
+    at_least_rate,
+    at_most,
+)
 from benchmarks.peers import KNOWN
 
 NVIDIA_SMI = "nvidia-smi"
@@ -93,3 +106,63 @@ def large_environment(bench: Bench) -> list[Part]:
     if not bench.environment:
         raise Skip("no environment given")
     return [part("", [at_most(0.250)], {OURS: lambda: check(bench.environment)})]
+
+
+# --- memory that processes share ------------------------------------------------------------------
+
+OTHER = """
+import sys, time
+import cudriver as cu
+region = cu.SharedMemory(sys.argv[1], pin=False)
+cu.pinned_empty(1)  # CUDA is there
+print("ready", flush=True)
+input()
+begin = time.perf_counter()
+region.pin()
+print(time.perf_counter() - begin)
+"""
+
+
+def shared_memory(bench: Bench) -> list[Part]:
+    """New memory of a region is touched and page-locked: by one process, and by two at once. It
+    was reserved before, which is not timed."""
+    wanted = 16 * GIB
+    size = min(wanted // 8 if bench.quick else wanted, 4 * bench.most)
+    effort = {"rounds": 3, "least": 2, "long": 6.0}
+
+    def part(label: str, processes: int, run: Callable[[cu.SharedMemory], float]) -> Part:
+        held: list[cu.SharedMemory] = []
+
+        def make() -> Work:
+            def before() -> None:
+                held.append(cu.SharedMemory(create=True, size=size, pin=False))
+
+            def after() -> None:
+                held[0].unlink()
+                held.pop().close()
+
+            how = "SharedMemory.pin()"
+            return Work(lambda: run(held[0]), before, after, timed=True, how=how)
+
+        made = Part(label, processes * size, [at_least_rate(15)], warm=False, effort=effort)
+        made.makers[OURS] = make
+        return made
+
+    def alone(region: cu.SharedMemory) -> float:
+        begin = time.perf_counter()
+        region.pin()
+        return time.perf_counter() - begin
+
+    def beside(region: cu.SharedMemory) -> float:
+        """The longer of the two times."""
+        command = [sys.executable, "-c", OTHER, str(region.name)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        with subprocess.Popen(command, **pipes) as other:  # type: ignore[call-overload]
+            assert other.stdout.readline() == "ready\n"
+            other.stdin.write("\n")
+            other.stdin.flush()
+            mine = alone(region)
+            return max(mine, float(other.stdout.read()))
+
+    label = partial(bench.label, wanted=wanted, used=size)
+    return [part(label(""), 1, alone), part(label("two processes at once"), 2, beside)]

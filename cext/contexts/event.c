@@ -323,6 +323,7 @@ static PyGetSetDef event_getset[] = {
     {"handle", cudriver_get_pointer, NULL, DOC_Event_handle, (void *)offsetof(EventObject, handle)},
     {"closed", cudriver_get_bool, NULL, DOC_Event_closed, (void *)offsetof(EventObject, closed)},
     {"done", event_get_done, NULL, DOC_Event_done, NULL},
+    {"_recorded", cudriver_get_bool, NULL, NULL, (void *)offsetof(EventObject, recorded)},
     {NULL},
 };
 
@@ -337,7 +338,6 @@ static PyMethodDef event_methods[] = {
 };
 
 static PyMemberDef event_members[] = {
-    {"_recorded", T_BOOL, offsetof(EventObject, recorded), READONLY, NULL},
     {"timing", T_BOOL, offsetof(EventObject, timing), READONLY, DOC_Event_timing},
     {"context", T_OBJECT, offsetof(EventObject, context), READONLY, DOC_Event_context},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(EventObject, weak), READONLY, NULL},

@@ -1570,10 +1570,11 @@ def _call(
     context: Context | None,
     function: str,
     shown: str,
-    arguments: tuple[int | bytes | bytearray, ...],
+    arguments: tuple[int | bytes | bytearray | Event, ...],
     /,
 ) -> None:
     """Call a function of the driver by its name, with the context current, if there is one.
 
-    shown: the arguments that an error's message names. Bytes are passed by their address.
+    shown: the arguments that an error's message names. Bytes are passed by their address, an Event
+    by its handle; it cannot be closed during the call.
     """

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from copykit import wait_for
+
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
@@ -111,6 +113,37 @@ def test_elapsed_time_between_contexts_is_none(cu, stream) -> None:
         assert repr(stream.context) in str(caught.value)
     for thing in (first, second, other, context):
         thing.close()
+
+
+@pytest.mark.threads
+def test_events_are_not_closed_while_the_time_between_them_is_asked_for(cu, sim, stream) -> None:
+    first, second = (cu.Event(timing=True).record(stream) for _ in range(2))
+    second.synchronize()
+    asked = sim.call_count("cuEventElapsedTime")
+    sim.hold_call("cuEventElapsedTime", 1)
+    times: list[float] = []
+    asking = threading.Thread(target=lambda: times.append(first.elapsed_time(second)))
+    asking.start()
+    wait_for(lambda: sim.call_count("cuEventElapsedTime") > asked, "the thread is in the call")
+    try:
+        for event in (first, second):
+            with pytest.raises(ValueError, match="a running call uses it"):
+                event.close()
+    finally:
+        sim.clear_faults()
+        asking.join()
+    assert times[0] >= 0
+    first.close()
+    second.close()
+
+
+def test_an_event_recorded_anew_while_its_time_is_asked_for(cu, sim, stream) -> None:
+    event = cu.Event(timing=True).record(stream)
+    event.synchronize()
+    sim.fail_next("cuEventElapsedTime", 600)
+    with pytest.raises(ValueError, match="is not over"):
+        event.elapsed_time(event)
+    event.close()
 
 
 def test_made_inside_with_it_is_of_the_streams_context(cu, stream) -> None:

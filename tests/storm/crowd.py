@@ -64,6 +64,7 @@ SLOT_STEPS = (
     Step("e.wait(s)", "s e", may=TAKEN),
     Step("e.done, e.closed, e.timing, repr(e)", "e", may=TAKEN),
     Step("e.synchronize()", "e", may=TAKEN),
+    Step("e.elapsed_time(e)", "e", may=TAKEN),
     Step("e.close()", "e", may=TAKEN),
     Step("t.wait()", "t", may=TAKEN),
     Step("t.done, t.nbytes, repr(t)", "t", may=TAKEN),

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from cudriver import _core
 
 if TYPE_CHECKING:
-    from cudriver._core import Context
+    from cudriver._core import Context, Event
 
 ROOM = 256  # for what is written
 
 
 def ask(
-    context: Context | None, function: str, shown: str, written: str, *given: int | bytes
+    context: Context | None, function: str, shown: str, written: str, *given: int | bytes | Event
 ) -> Any:
     """The value that a function writes where its first argument points.
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 from cudriver import _core
+from cudriver.errors import CudaError
 from cudriver.memory.asking import ask
+from cudriver.memory.failures import NOT_READY
 
 if TYPE_CHECKING:
     from cudriver._core import Event
@@ -14,22 +17,26 @@ if TYPE_CHECKING:
 def elapsed_time(start: Event, end: Any) -> float:
     if type(end) is not _core.Event:
         raise TypeError(f"elapsed_time takes the later Event, not {type(end).__name__}")
-    over = [_is_over(event) for event in (start, end)]
+    _check(start)
+    _check(end)
     if start.context is not end.context:
         raise ValueError(
             f"{start!r} belongs to {start.context!r}, {end!r} to {end.context!r}: time passes "
             "between events of one context"
         )
-    if not all(over):
+    shown = f"{start.handle:#x}, {end.handle:#x}"
+    try:
+        time: float = ask(start.context, "cuEventElapsedTime", shown, "f", start, end)
+    except CudaError as error:
+        if error.code != NOT_READY:
+            raise
         raise ValueError(
             "the work before one of the events is not over: synchronize() the later first"
-        )
-    shown = f"{start.handle:#x}, {end.handle:#x}"
-    time: float = ask(start.context, "cuEventElapsedTime", shown, "f", start.handle, end.handle)
+        ) from None
     return time
 
 
-def _is_over(event: Event) -> bool:
+def _check(event: Event) -> None:
     if not event.closed and not (event.timing and event._recorded):
         wrong = (
             "was never recorded"
@@ -37,4 +44,4 @@ def _is_over(event: Event) -> bool:
             else "takes no time: make it with Event(timing=True)"
         )
         raise ValueError(f"{event!r} {wrong}")
-    return event.done  # raises where it is closed, or marks a point in a graph
+    operator.truth(event.done)  # raises where it is closed, or marks a point in a graph

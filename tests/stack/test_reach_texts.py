@@ -92,6 +92,7 @@ SPELLED = {
         "try:\n    from .lost import x\nexcept ImportError:\n    from nowhere import x",
         "from . import lost\nif lost.y > 2:\n    pass",
         "from . import lost\nfor _ in [lost.y]:\n    pass",
+        '"""Documented."""\nif __doc__ is not None:\n    from .lost import x',
     ],
 )
 @pytest.mark.parametrize("damage", ["gone", "cut"])

@@ -21,6 +21,9 @@ def branch(modules: Modules, name: str, place: Place, node: ast.If) -> bool | No
     imports what is brought.
     """
     known = modules.decide(node.test)
+    if known is None and ast.unparse(node.test) == "__doc__ is not None":
+        tree = modules.tree(place)
+        known = tree is not None and ast.get_docstring(tree) is not None
     if known is None and node.orelse:
         body, orelse = (_never(modules, name, place, part) for part in (node.body, node.orelse))
         known = orelse if body != orelse else None

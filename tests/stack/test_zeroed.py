@@ -90,7 +90,7 @@ def agrees(venv, file) -> str | None:
 OWNS = ("fastnet/_C{}", "fast_net.libs/libown-1.so.5.0.0")
 CRASH = "Segmentation fault"
 SECTIONS = {  # and what a user reads, where that is always the same
-    ".init": CRASH, ".dynsym": None, ".dynstr": None, ".gnu.hash": None,
+    ".init": CRASH, ".dynsym": None, ".dynstr": "undefined symbol:", ".gnu.hash": None,
     ".rela.dyn": "Inconsistency detected by ld.so", ".dynamic": CRASH, ".comment": None,
 }  # fmt: skip
 
@@ -260,6 +260,29 @@ def test_a_file_that_is_cut(tmp_path, kept, flags, name):
     number = signal.Signals[name]
     assert done.returncode == -number
     assert ending(Root("/"), str(file)) == signal.strsignal(number)
+
+
+@pytest.mark.parametrize(
+    ("name", "kept", "says"),
+    [
+        (".gnu.version_r", b"", "unsupported version 0 of Verneed record"),
+        (".dynstr", b"", "undefined symbol:"),
+        (".dynstr", b"libc.so.6", "version `' not found"),
+    ],
+)
+def test_names_and_versions(tmp_path, name, kept, says):
+    source = "char *getenv(const char *); char *own(void) { return getenv(0); }"
+    file = library(tmp_path, "libx.so", source)
+    at, size = section(file, name)
+    data = file.read_bytes()
+    keep = data.index(kept, at) if kept else 0
+    zero(file, at, size)
+    data = bytearray(file.read_bytes())
+    data[keep : keep + len(kept)] = kept
+    file.write_bytes(data)
+    done = real.run(sys.executable, "-c", f"import ctypes; ctypes.CDLL({str(file)!r})")
+    assert says in done.stderr
+    assert ending(Root("/"), str(file)) == says
 
 
 def test_a_file_that_is_cut_in_the_last_page_of_its_data(tmp_path):

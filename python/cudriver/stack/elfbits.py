@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 PT_LOAD, PT_DYNAMIC, PT_GNU_EH_FRAME = 1, 2, 0x6474E550
 DT_STRTAB, DT_SYMTAB, DT_GNU_HASH = 5, 6, 0x6FFFFEF5
 DT_RELA, DT_STRSZ, DT_INIT, DT_INIT_ARRAY, DT_INIT_ARRAYSZ = 7, 10, 12, 25, 27
-DT_RELACOUNT = 0x6FFFFFF9
+DT_RELACOUNT, DT_VERNEED, DT_VERNEEDNUM = 0x6FFFFFF9, 0x6FFFFFFE, 0x6FFFFFFF
 RELA = 24  # bytes of a relocation, and of a symbol
+GLOBAL = 1  # the binding of a symbol that somebody must have
 SHT_STRTAB = b"\x03\0\0\0"
 MAX_CHAIN = 4096
 MAX_SECTIONS = 1024
@@ -115,14 +116,19 @@ class ElfBits:
         symbols = self.section(".dynsym", TABLE_LIMIT) or b""
         size = min(self._tables.get(DT_STRSZ, 0), TABLE_LIMIT)
         strings = self.memory(self._tables[DT_STRTAB], size) or b""
+        refused = self._versions(strings)
+        if refused:
+            return refused
         count = min(self._tables.get(DT_RELACOUNT, 0) * RELA, TABLE_LIMIT)
         relative = self.memory(self._tables.get(DT_RELA, 0), count) or b""
         if bytes(2 * RELA) in relative:
             return "Inconsistency detected by ld.so"
-        named = [name for (name,) in iter_unpack("<I20x", symbols) if name]
-        nameless = any(strings[name : name + 1] == b"\0" for name in named)
-        if nameless or bytes(2 * RELA) in symbols[RELA:]:
+        if bytes(2 * RELA) in symbols[RELA:]:
             return ""
+        named = [(name, info >> 4) for name, info in iter_unpack("<IB19x", symbols) if name]
+        nameless = {bind for name, bind in named if strings[name : name + 1] == b"\0"}
+        if nameless:
+            return "undefined symbol:" if GLOBAL in nameless else ""
         begins = [self._tables[DT_INIT]] if DT_INIT in self._tables else []
         array, at = self._tables.get(DT_INIT_ARRAY, 0), 0
         for number in range(min(self._tables.get(DT_INIT_ARRAYSZ, 0) // 8, CONSTRUCTORS)):
@@ -134,6 +140,25 @@ class ElfBits:
         codes = [called, *(self.memory(address, CODE) for address in begins)]
         filling = self._filling(relative) if called is not None else ()
         return CRASH if bytes(CODE) in codes or any(HOLE in each for each in filling) else None
+
+    def _versions(self, strings: bytes) -> str:
+        """What the loader says of the versions that the file needs, which it looks for before
+        symbols: a table of zeros, or names of nothing.
+        """
+        at = self._tables.get(DT_VERNEED, 0)
+        for _ in range(min(self._tables.get(DT_VERNEEDNUM, 0), MAX_HEADERS)):
+            version, count, file, first, after = unpack_from("<HHIII", self.memory(at, 16) or b"")
+            if version != 1:
+                return f"unsupported version {version} of Verneed record"
+            one = at + first
+            # What has no name is the program, which has no versions.
+            for _ in range(count if strings[file : file + 1] != b"\0" else 0):
+                name, skip = unpack_from("<8xII", self.memory(one, 16) or b"")
+                if strings[name : name + 1] == b"\0":
+                    return "version `' not found"
+                one += skip
+            at += after
+        return ""
 
     def _filling(self, relative: bytes) -> Iterator[bytes]:
         """The code of the functions that fill modules, by the slots that Cython gives Python, and

@@ -145,8 +145,8 @@ def _damaged(facts: Facts, file: str, fault: LoadFault) -> Finding:
         fixes = [f"{install} && {patchelf} --clear-execstack {quote(file)}"]
     severity = fault.severity if refused or cut_short or stated else WARNING
     evidence = [Evidence(file, None, reason), *(f.evidence for f in stated), *proof(facts, fault)]
-    told = next((f.says for f in stated if f.says), "Bus error")
-    predicts = fault.text if refused else told if cut_short else None
+    told = next((f.says for f in stated if f.says), "Bus error" if cut_short else None)
+    predicts = fault.text if refused else told
     return finding(severity, title, evidence, predicts, fixes, fault.framework or file, file)
 
 

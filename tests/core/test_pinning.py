@@ -20,7 +20,6 @@ from conftest import DRIVER
 from cudriver import _core
 from cudriver.memory import pinning as implementation
 from forking import let_threads_rest
-from graphkit import eventually
 from parallel import in_thread
 from program import output, run
 
@@ -109,6 +108,25 @@ def test_an_array_is_locked_in_the_end_and_unlocked_with_the_pinning(cu, array) 
     assert not cu.is_pinned(array)
 
 
+def test_dropped_between_the_end_of_the_work_and_that_of_its_thread(
+    cu, array, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual, gate = implementation._Work.run, threading.Event()
+
+    def run(work: Any) -> None:
+        usual(work)
+        assert gate.wait(60)
+
+    monkeypatch.setattr(implementation._Work, "run", run)
+    pinning = cu.pin_async(array)
+    pinning.wait()
+    del pinning
+    locked = cu.is_pinned(array)
+    gate.set()
+    rest()
+    assert not locked
+
+
 def test_new_memory_stays_locked_as_long_as_a_view_of_it_lives(cu) -> None:
     before = cu.host_memory_stats().pinned_bytes
     pinning = cu.pinned_empty_async((3, STEP), "f4", "F")
@@ -122,8 +140,8 @@ def test_new_memory_stays_locked_as_long_as_a_view_of_it_lives(cu) -> None:
     view = array[1:]
     del array
     assert cu.is_pinned(view)
-    del view  # without a GIL, the thread that page-locked it may let go of it a moment later
-    assert eventually(lambda: cu.host_memory_stats().pinned_bytes == before)
+    del view
+    assert cu.host_memory_stats().pinned_bytes == before
 
 
 @pytest.mark.parametrize(
@@ -275,7 +293,7 @@ def test_whoever_waits_is_told_of_a_close(cu, array, hold) -> None:
 
     waiter = threading.Thread(target=wait)
     waiter.start()
-    _core._pin_stop(pinning._owner.work.pin)  # as close() begins
+    _core._pin_stop(pinning._owner.pin)  # as close() begins
     held.go()
     waiter.join()
     pinning.close()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import DTypeLike, NDArray
 
-    from cudriver.typing import HostArray, HostArrayT, NumaLike, ScalarT, ShapeLike
+    from cudriver.typing import HostArrayT, NumaLike, ScalarT, ShapeLike
 
 #: Bytes of one registration. While the driver makes it, every copy of the process waits.
 STEP = 64 << 20
@@ -37,30 +37,32 @@ ArrayT = TypeVar("ArrayT")
 
 
 class _Work:
-    """The work of one thread. It holds no reference to the Pinning, whose end stops it."""
+    """The work of one thread. It holds no reference to the Pinning, whose end stops it, and none to
+    the pin once it is over: whoever drops the Pinning then unlocks the memory.
+    """
 
-    def __init__(self, memory: HostArray) -> None:
-        self.pin = _core._pin_prepare(memory)
+    def __init__(self) -> None:
         self.outcome: bool | BaseException | None = None  # locked; stopped; failed; under way
         self.over = threading.Event()  # an interrupted join() may take the thread for ended
         self.process = os.getpid()
 
-    def start(self, fresh: bool) -> None:
+    def start(self, pin: _core.PageLock, fresh: bool) -> None:
         self.fresh = fresh
-        _running.add(self)
+        _running[self] = pin
         try:
             threading.Thread(target=self.run, name="cudriver-pin", daemon=True).start()
         except RuntimeError:  # no thread is to be had: do it at once
             self.run()
 
     def run(self) -> None:
+        outcome: bool | BaseException
         try:
-            self.outcome = _core._pin_lock(self.pin, STEP, self.fresh)
+            outcome = _core._pin_lock(_running[self], STEP, self.fresh)
         except BaseException as error:
-            self.outcome = error.with_traceback(None)
-        finally:
-            _running.discard(self)
-            self.over.set()
+            outcome = error.with_traceback(None)
+        del _running[self]  # before it tells
+        self.outcome = outcome
+        self.over.set()
 
     @property
     def lost(self) -> bool:
@@ -72,24 +74,24 @@ class _Work:
             self.over.wait(timeout)
 
 
-_running: set[_Work] = set()
+_running: dict[_Work, _core.PageLock] = {}
 
 
 @atexit.register
 def _stop_all() -> None:
-    for work in _running.copy():
-        _core._pin_stop(work.pin)
+    for work, pin in _running.copy().items():
+        _core._pin_stop(pin)
         work.join(EXIT_PATIENCE)
 
 
 class _Owner:
     """Stops the page-locking when neither the Pinning nor the array holds it any longer."""
 
-    def __init__(self, work: _Work) -> None:
-        self.work = work
+    def __init__(self, pin: _core.PageLock) -> None:
+        self.pin, self.work = pin, _Work()
 
     def __del__(self) -> None:
-        _core._pin_stop(self.work.pin)
+        _core._pin_stop(self.pin)
 
 
 class _Memory:
@@ -147,7 +149,7 @@ class Pinning(Generic[ArrayT]):
     @property
     def nbytes(self) -> int:
         """Bytes to page-lock, from the lowest to the highest."""
-        return self._owner.work.pin.nbytes
+        return self._owner.pin.nbytes
 
     @property
     def closed(self) -> bool:
@@ -169,10 +171,10 @@ class Pinning(Generic[ArrayT]):
     @property
     def progress(self) -> float:
         """Part of the memory that is page-locked by now, from 0 to 1."""
-        work = self._owner.work
+        pin, work = self._owner.pin, self._owner.work
         if self._closed or work.outcome is not None:
             return float(work.outcome is True and not self._closed)
-        return _core._pin_locked(work.pin) / max(work.pin.nbytes, 1)
+        return _core._pin_locked(pin) / max(pin.nbytes, 1)
 
     def wait(self) -> None:
         """Wait until all of the memory is page-locked.
@@ -210,11 +212,11 @@ class Pinning(Generic[ArrayT]):
         Uses ``cuMemHostUnregister``. The array stays as it is. Waits for the piece that
         is being page-locked, a few milliseconds. A second call does nothing.
         """
-        work = self._owner.work
-        _core._pin_stop(work.pin)
-        work.join()
+        pin = self._owner.pin
+        _core._pin_stop(pin)
+        self._owner.work.join()
         self._closed = True
-        work.pin.close()
+        pin.close()
 
     def __enter__(self) -> Self:
         """Return the Pinning itself."""
@@ -239,7 +241,7 @@ Pinning.__module__ = "cudriver"
 def _begin(array: ArrayT, owner: _Owner, fresh: bool) -> Pinning[ArrayT]:
     pinning: Pinning[ArrayT] = object.__new__(Pinning)
     pinning._array, pinning._closed, pinning._owner = array, False, owner
-    owner.work.start(fresh)
+    owner.work.start(owner.pin, fresh)
     return pinning
 
 
@@ -283,7 +285,7 @@ def pin_async(array: HostArrayT) -> Pinning[HostArrayT]:
     ...     cu.is_pinned(weights)
     True
     """
-    return _begin(array, _Owner(_Work(array)), False)
+    return _begin(array, _Owner(_core._pin_prepare(array)), False)
 
 
 @overload
@@ -372,7 +374,7 @@ def pinned_empty_async(
     memory = _map(math.prod(lengths) * kind.itemsize)
     memory.place(numa_nodes.now(node))
     array = np.ndarray(lengths, kind, np.asarray(memory), order=order)
-    memory.owner = _Owner(_Work(memory.bytes))
+    memory.owner = _Owner(_core._pin_prepare(memory.bytes))
     return _begin(array, memory.owner, True)
 
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 PT_LOAD, PT_DYNAMIC, PT_GNU_EH_FRAME = 1, 2, 0x6474E550
 DT_STRTAB, DT_SYMTAB, DT_GNU_HASH = 5, 6, 0x6FFFFEF5
-DT_RELA, DT_STRSZ, DT_INIT, DT_INIT_ARRAY, DT_INIT_ARRAYSZ = 7, 10, 12, 25, 27
+DT_PLTRELSZ, DT_RELA, DT_RELASZ, DT_STRSZ, DT_INIT, DT_JMPREL = 2, 7, 8, 10, 12, 23
+DT_INIT_ARRAY, DT_INIT_ARRAYSZ = 25, 27
 DT_RELACOUNT, DT_VERNEED, DT_VERNEEDNUM = 0x6FFFFFF9, 0x6FFFFFFE, 0x6FFFFFFF
 RELA = 24  # bytes of a relocation, and of a symbol
 GLOBAL = 1  # the binding of a symbol that somebody must have
@@ -113,9 +114,8 @@ class ElfBits:
     def _ending(self, entry: str) -> str | None:
         if not {DT_STRTAB, DT_SYMTAB} <= self._tables.keys():
             return CRASH
-        symbols = self.section(".dynsym", TABLE_LIMIT) or b""
         size = min(self._tables.get(DT_STRSZ, 0), TABLE_LIMIT)
-        strings = self.memory(self._tables[DT_STRTAB], size) or b""
+        strings = (self.memory(self._tables[DT_STRTAB], size) or b"").ljust(size, b"\0")
         refused = self._versions(strings)
         if refused:
             return refused
@@ -123,9 +123,10 @@ class ElfBits:
         relative = self.memory(self._tables.get(DT_RELA, 0), count) or b""
         if bytes(2 * RELA) in relative:
             return "Inconsistency detected by ld.so"
+        symbols = max(self.section(".dynsym", TABLE_LIMIT) or b"", self._asked(), key=len)
         if bytes(2 * RELA) in symbols[RELA:]:
             return ""
-        named = [(name, info >> 4) for name, info in iter_unpack("<IB19x", symbols) if name]
+        named = ((name, info >> 4) for name, info in iter_unpack("<IB19x", symbols) if name)
         nameless = {bind for name, bind in named if strings[name : name + 1] == b"\0"}
         if nameless:
             return "undefined symbol:" if GLOBAL in nameless else ""
@@ -140,6 +141,17 @@ class ElfBits:
         codes = [called, *(self.memory(address, CODE) for address in begins)]
         filling = self._filling(relative) if called is not None else ()
         return CRASH if bytes(CODE) in codes or any(HOLE in each for each in filling) else None
+
+    def _asked(self) -> bytes:
+        """The table of symbols, as far as relocations ask for them."""
+        last = 0
+        for table, size in ((DT_RELA, DT_RELASZ), (DT_JMPREL, DT_PLTRELSZ)):
+            length = min(self._tables.get(size, 0), TABLE_LIMIT)
+            data = self.memory(self._tables.get(table, 0), length) or b""
+            numbers = iter_unpack("<12xI8x", data[: len(data) // RELA * RELA])
+            last = max(last, max((number for (number,) in numbers), default=0))
+        found = self.memory(self._tables[DT_SYMTAB], min((last + 1) * RELA, TABLE_LIMIT)) or b""
+        return found[: len(found) // RELA * RELA]
 
     def _versions(self, strings: bytes) -> str:
         """What the loader says of the versions that the file needs, which it looks for before

@@ -532,6 +532,28 @@ def test_what_programs_import_besides(venv, name):
         assert f"import {module} fails" in [each.value for each in found.evidence]
 
 
+@pytest.mark.parametrize(("version", "known"), [("14.2.0", True), ("13.6.0", False)])
+@pytest.mark.parametrize("damage", ["gone", "empty"])
+def test_what_no_source_says_that_it_imports(venv, version, known, damage):
+    sources = {
+        "cupy/__init__.py": "for name in ['new_fusion']:\n    exec(f'from ._core import {name}')\n",
+        "cupy/_core/__init__.py": "",
+    }
+    target = venv.site / f"cupy/_core/new_fusion{SUFFIX}"
+    source = MODULE.format(needs="sched_yield").replace("__C", "_new_fusion")
+    files = put(venv, sources)
+    compile_c(target, source, f"-I{sysconfig.get_paths()['include']}")
+    venv.distribution("cupy-cuda12x", version, files=[*files, target])
+    assert real.import_error(venv.path, "cupy") is None
+    target.unlink()
+    if damage == "empty":
+        target.write_bytes(b"")
+    seen = real.import_error(venv.path, "cupy")
+    (found,) = (f for f in told(venv) if f.rule == "CU404")
+    assert found.severity == ("error" if known else "warning")
+    assert not known or found.predicts in seen
+
+
 def test_the_first_file_of_a_package_of_modules(venv):
     """Without it cuda.bindings is a folder of modules, and those are what programs import."""
     files = put(venv, {"cuda/bindings/driver.py": "", "cuda/bindings/__init__.py": "x = 1\n"})

@@ -94,6 +94,8 @@ class Recipe(Record):
     module: str  # what a program imports
     source: str  # the files and releases that this was read from
     besides: list[str] = fresh(list)  # other modules that programs import
+    imports: dict[str, list[str]] = fresh(dict)  # by releases: what its import imports as well,
+    # which only compiled code says
     package: str = ""  # its folder or file in site-packages; default: the module's
     after: list[str] = fresh(list)  # frameworks that its import imports first
     shown: str = "always"  # "cuda": only where it uses a CUDA library; "never": it uses none

@@ -63,6 +63,7 @@ class Reach:
         self.absent: dict[str, Absent] = {each.name: each for each in absent}
         self.required = required
         self.owner = owner
+        self.imports: dict[str, list[str]] = {}  # by module, what else its import imports
         self.within: set[str] = set()  # packages: others are not read; empty: any are
         # Extension modules that imports reach, and whether an ImportError of theirs is survived.
         self.libraries: list[tuple[Framework, str, bool]] = []
@@ -128,7 +129,7 @@ class Reach:
     def _nearest_first(self) -> None:
         """Follows an import as far as MODULES allows."""
         self._survived, most = 0, min(len(self._seen) + MODULES, MOST)
-        self._import(self._framework.module)
+        self._import_root()
         while self._queue and len(self._seen) < most and not self._all_met():
             _, self._survived, _, name = heapq.heappop(self._queue)
             if self._seen[name] == self._survived:
@@ -147,7 +148,7 @@ class Reach:
         told is met again in what comes before.
         """
         self._survived = 0
-        self._import(self._framework.module)
+        self._import_root()
         running: list[tuple[int, str, Iterator[None]]] = []
         while self._queue or running:
             for _, survived, _, name in sorted(self._queue, key=lambda one: -one[2]):
@@ -160,6 +161,16 @@ class Reach:
                 self._survived, self._running, statements = running[-1]
                 if next(statements, self) is self:
                     running.pop()
+
+    def _import_root(self) -> None:
+        """The framework's own module, and what only compiled code imports for it."""
+        self._import(self._framework.module)
+        for name in self.imports.get(self._framework.module, ()):
+            place = self.modules.find(name)
+            if place is not None and place.gone and place.fault is not None:
+                self._meet(place.fault, LACKS)
+            elif place is not None:
+                self._import(name)
 
     def _nearness(self, name: str) -> int:
         """How many parts of a module's name are those of a package with such a file."""

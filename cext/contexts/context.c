@@ -135,6 +135,7 @@ static int primary_find(CoreState *state, int ordinal, ContextObject **found)
 
 ContextObject *cudriver_context_primary(CoreState *state, int ordinal)
 {
+    bool retained = false;
     CUcontext handle = NULL;
     ContextObject *self;
     CUdevice device;
@@ -143,23 +144,25 @@ ContextObject *cudriver_context_primary(CoreState *state, int ordinal)
     if (cudriver_device_handle(ordinal, &device) < 0) {
         return NULL;
     }
-    if (primary_find(state, ordinal, &self) < 0) {
-        Py_CLEAR(self);
-        return NULL;
+    while (primary_find(state, ordinal, &self) == 0 && self == NULL && !retained) {
+        unsigned long long resets = state->resets;
+        Py_BEGIN_ALLOW_THREADS
+        result = cuda.cuDevicePrimaryCtxRetain(&handle, device);
+        Py_END_ALLOW_THREADS
+        if (result != CUDA_SUCCESS) {
+            return (ContextObject *)cudriver_raise(result, "cuDevicePrimaryCtxRetain", "device %d",
+                                                   ordinal);
+        }
+        /* Another thread may have reset it since. One that was first is seen above. */
+        retained = state->resets == resets;
+        if (!retained) {
+            cuda.cuDevicePrimaryCtxRelease_v2(device);
+        }
     }
-    if (self != NULL) {
-        return self;
-    }
-    Py_BEGIN_ALLOW_THREADS
-    result = cuda.cuDevicePrimaryCtxRetain(&handle, device);
-    Py_END_ALLOW_THREADS
-    if (result != CUDA_SUCCESS) {
-        return (ContextObject *)cudriver_raise(result, "cuDevicePrimaryCtxRetain", "device %d",
-                                               ordinal);
-    }
-    /* Another thread may have been first. */
-    if (primary_find(state, ordinal, &self) < 0 || self != NULL) {
-        cuda.cuDevicePrimaryCtxRelease_v2(device);
+    if (self != NULL || PyErr_Occurred()) {
+        if (retained) {
+            cuda.cuDevicePrimaryCtxRelease_v2(device);
+        }
         if (PyErr_Occurred()) {
             Py_CLEAR(self);
         }

@@ -184,6 +184,7 @@ PyObject *cudriver_context_reset_primary(PyObject *module, PyObject *number)
         Py_END_ALLOW_THREADS
     }
     state->resetting = 0;
+    state->resets++;
     if (failed < 0) {
         return NULL;
     }

@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 from contextkit import FEW, Driver
+from copykit import wait_for
 from parallel import in_thread
 from program import output
 
@@ -730,6 +731,26 @@ def test_calls_during_a_reset_are_refused(cu, sim, driver: Driver, two_devices) 
     assert driver.call("cuDevicePrimaryCtxRelease_v2", 1) == 0
     for name in ("start", "end", "stream", "array", "context"):
         getattr(world, name).close()
+
+
+@pytest.mark.threads
+def test_a_primary_context_retained_beside_a_reset_is_retained_anew(cu, sim, two_devices) -> None:
+    """The driver may have retained it before: then all in it is gone."""
+    made: list[Any] = []
+    retains, calls = sim.live("primary_retains"), sim.call_count("cuDevicePrimaryCtxRetain")
+    sim.hold_call("cuDevicePrimaryCtxRetain", 1)
+    thread = threading.Thread(target=lambda: made.append(two_devices[1].primary_context()))
+    thread.start()
+    wait_for(lambda: sim.call_count("cuDevicePrimaryCtxRetain") > calls, "the thread is in it")
+    try:
+        two_devices[1].reset_primary_context()
+    finally:
+        sim.clear_faults()
+        thread.join()
+    assert sim.call_count("cuDevicePrimaryCtxRetain") == calls + 2
+    assert sim.live("primary_retains") == retains + 1
+    made[0].synchronize()
+    made[0].close()
 
 
 @pytest.mark.parametrize("again", [False, True])

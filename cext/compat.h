@@ -60,9 +60,7 @@ void cudriver_lock_await(void);
     cudriver_lock_begin(&cudriver_locked)
 #else
 #define CUDRIVER_LOCK() ((void)0)
-static inline void cudriver_lock_await(void)
-{
-}
+#define cudriver_lock_await() ((void)0)
 #endif
 
 /* A list keeps a borrowed reference to the object, which is new. */

@@ -71,10 +71,12 @@ static int plan_follow(CoreState *state, const struct cudriver_copy_plan *plan,
     }
     cudriver_lock_await();
     PyEval_RestoreThread(saved);
-    if (cudriver_context_settle(stream->context, here) < 0 ||
-        cudriver_capture_told(stream->handle, asked, captured,
-                              transfer == NULL ? "a blocking copy" : "a copy") < 0) {
-        return -1;
+    if (here != CUDA_SUCCESS) {
+        return cudriver_context_refused(stream->context, here);
+    }
+    if (asked != CUDA_SUCCESS || captured) {
+        return cudriver_capture_told(stream->handle, asked, captured,
+                                     transfer == NULL ? "a blocking copy" : "a copy");
     }
     if (call.refused) {
         return 1;
@@ -194,13 +196,12 @@ static int bounced_blocking(CoreState *state, enum cudriver_copy_kind kind,
 
 /* A peer copy names the contexts of both ends, and the driver may crash when given one that its
  * owner has destroyed. 0 or -1. */
-static int peers_check(CoreState *state, const struct cudriver_copy_plan *plan,
-                       const struct copy_ends *ends)
+static int peers_check(CoreState *state, const struct copy_ends *ends)
 {
     ContextObject *both[] = {ends->dst.context, ends->src.context};
     bool pushed;
 
-    for (int i = 0; i < 2 && plan->kind == CUDRIVER_COPY_PEER; i++) {
+    for (int i = 0; i < 2; i++) {
         if (both[i]->kind == CUDRIVER_CONTEXT_FOREIGN) {
             if (cudriver_context_enter(state, both[i], &pushed) < 0) {
                 return -1;
@@ -229,7 +230,8 @@ static int follow_blocking(CoreState *state, struct cudriver_copy_plan *plan,
     if (plan->kind == CUDRIVER_COPY_BOUNCED || plan->kind == CUDRIVER_COPY_TEMPORARY) {
         return bounced_blocking(state, plan->kind, ends);
     }
-    if (peers_check(state, plan, ends) < 0 || cudriver_stream_read(state, NULL, &stream) < 0) {
+    if ((plan->kind == CUDRIVER_COPY_PEER && peers_check(state, ends) < 0) ||
+        cudriver_stream_read(state, NULL, &stream) < 0) {
         return -1;
     }
     given = stream.held != NULL; /* the enclosing `with stream:` */
@@ -321,7 +323,8 @@ static PyObject *follow_async(CoreState *state, struct cudriver_copy_plan *plan,
         !cudriver_copy_plan_move(plan, stream->context->handle)) {
         return follow_in_order(state, plan, ends, stream);
     }
-    if (peers_check(state, plan, ends) < 0 || cudriver_context_claim(state, stream->context) < 0) {
+    if ((plan->kind == CUDRIVER_COPY_PEER && peers_check(state, ends) < 0) ||
+        cudriver_context_claim(state, stream->context) < 0) {
         return NULL;
     }
     if (part != NULL) {

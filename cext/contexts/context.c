@@ -348,26 +348,30 @@ int cudriver_context_claim(CoreState *state, ContextObject *self)
     return 0;
 }
 
-int cudriver_context_settle(ContextObject *self, CUresult result)
+int cudriver_context_refused(ContextObject *self, CUresult result)
 {
     context_note(self);
     if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED && self->kind == CUDRIVER_CONTEXT_FOREIGN) {
         cudriver_context_unkeep(self);
     }
-    if (result != CUDA_SUCCESS && cudriver_context_check(self) == 0) {
+    if (cudriver_context_check(self) == 0) {
         cudriver_raise(result,
                        cudriver_context_is_stale(self) ? "cuCtxGetId" : "cuCtxPushCurrent_v2",
                        "context %llu of device %d", self->number, self->ordinal);
     }
-    return result == CUDA_SUCCESS ? 0 : -1;
+    return -1;
 }
 
 int cudriver_context_enter(CoreState *state, ContextObject *self, bool *pushed)
 {
+    CUresult result;
+
     if (cudriver_context_claim(state, self) < 0) {
         return -1;
     }
-    if (cudriver_context_settle(self, cudriver_context_make_current(self, pushed)) < 0) {
+    result = cudriver_context_make_current(self, pushed);
+    if (result != CUDA_SUCCESS) {
+        cudriver_context_refused(self, result);
         self->in_use--;
         return -1;
     }

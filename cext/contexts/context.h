@@ -113,11 +113,11 @@ int cudriver_context_enter(CoreState *state, ContextObject *context, bool *pushe
 void cudriver_context_leave(ContextObject *context, bool pushed);
 
 /* `enter` in steps, of which the second needs no GIL: it makes the context current if it is not,
- * and *pushed says whether `leave` must pop it. `claim` or `settle` raises; after `claim`, `leave`.
- */
+ * and *pushed says whether `leave` must pop it. `claim` raises; `refused` raises what
+ * `make_current` has returned, and returns -1. After `claim`, `leave`. */
 int cudriver_context_claim(CoreState *state, ContextObject *context);
 CUresult cudriver_context_make_current(ContextObject *context, bool *pushed);
-int cudriver_context_settle(ContextObject *context, CUresult result);
+int cudriver_context_refused(ContextObject *context, CUresult result);
 
 /* begin without an exception, for frees, queries and waits, which work in any current context; then
  * `end`. False only if the context and everything in it are gone, or in a forked child. */

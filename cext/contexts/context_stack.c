@@ -145,8 +145,9 @@ static int context_push(ContextObject *self)
                                              : cuda.cuCtxPushCurrent_v2(self->handle);
     if (result != CUDA_SUCCESS) {
         push_forget(self, self->pushes.count - 1);
+        return cudriver_context_refused(self, result);
     }
-    return cudriver_context_settle(self, result);
+    return 0;
 }
 
 /* Pops destroyed contexts of other libraries that are above ours: nobody else can pop them. */

@@ -223,14 +223,14 @@ void cudriver_work_begin(CoreState *state, const struct cudriver_stream *stream,
                          struct cudriver_issue *issue)
 {
     issue->queue = queue_of(state, stream);
+    cudriver_works_pass(state, issue->queue);
     issue->work = work_new(state, stream->context);
     issue->result = CUDA_SUCCESS;
     issue->alone = issue->queue->recording++ == 0 || issue->queue == &state->works.loose;
     issue->turn = ++issue->queue->turns;
-    cudriver_pass_begin(state, issue);
 }
 
-static void work_record(const struct cudriver_stream *stream, struct cudriver_issue *issue)
+void cudriver_work_record(const struct cudriver_stream *stream, struct cudriver_issue *issue)
 {
     TransferObject *work = issue->work;
 
@@ -249,17 +249,9 @@ static void work_record(const struct cudriver_stream *stream, struct cudriver_is
     issue->result = cuda.cuEventRecord(work->event, stream->handle);
 }
 
-void cudriver_work_record(const struct cudriver_stream *stream, struct cudriver_issue *issue)
-{
-    work_record(stream, issue);
-    cudriver_pass_ask(issue);
-}
-
 void cudriver_work_cancel(struct cudriver_issue *issue)
 {
     issue->queue->recording--;
-    issue->queue->added += issue->due;
-    cudriver_pass_drop(issue);
     Py_XDECREF(issue->work);
 }
 
@@ -271,13 +263,12 @@ static void record_in_order(CoreState *state, const struct cudriver_stream *stre
     if ((!issue->alone || issue->turn != issue->queue->turns) &&
         issue->queue != &state->works.loose) {
         issue->alone = true;
-        work_record(stream, issue);
+        cudriver_work_record(stream, issue);
     }
     issue->queue->recording--;
 }
 
-/* cudriver_work_end without the end of the pass. */
-static PyObject *work_queue(CoreState *state, const struct cudriver_stream *stream,
+PyObject *cudriver_work_end(CoreState *state, const struct cudriver_stream *stream,
                             struct cudriver_issue *issue, PyObject *first, PyObject *second,
                             size_t bytes, struct cudriver_staging_transfer *staged)
 {
@@ -314,20 +305,6 @@ static PyObject *work_queue(CoreState *state, const struct cudriver_stream *stre
         queue->added += 1 + bytes / BYTES_A_WEIGHT;
     }
     return (PyObject *)work;
-}
-
-PyObject *cudriver_work_end(CoreState *state, const struct cudriver_stream *stream,
-                            struct cudriver_issue *issue, PyObject *first, PyObject *second,
-                            size_t bytes, struct cudriver_staging_transfer *staged)
-{
-    PyObject *work = work_queue(state, stream, issue, first, second, bytes, staged);
-
-    if (work != NULL) {
-        cudriver_pass_end(state, issue);
-    } else {
-        cudriver_pass_drop(issue);
-    }
-    return work;
 }
 
 PyObject *cudriver_work_add(CoreState *state, const struct cudriver_stream *stream, PyObject *first,

@@ -45,19 +45,15 @@ PyObject *cudriver_work_add(CoreState *state, const struct cudriver_stream *stre
 
 /*
  * The same in steps, for a call that issues the work without the GIL, and records the event at
- * once. Now and then it also asks which older work of the stream is over. Then comes `end`, or if
- * nothing was issued `cancel`.
+ * once. `begin` now and then lets go what is over, which may run any code. At last comes `end`, or
+ * if nothing was issued `cancel`.
  */
-#define CUDRIVER_ISSUE_ASKS 8
 struct cudriver_issue {
     TransferObject *work;         /* owned; NULL: no memory */
     struct cudriver_queue *queue; /* borrowed */
     CUresult result;              /* of making its event, then of recording it */
     unsigned int turn;            /* its number among the queue's `turns` */
     bool alone;                   /* no other thread was recording on the stream */
-    size_t due;                   /* weight issued since the last pass; 0: no time for one yet */
-    int asks, ended;              /* older work of the stream to ask, and how much of it is over */
-    TransferObject *asked[CUDRIVER_ISSUE_ASKS]; /* owned; from the oldest on */
 };
 void cudriver_work_begin(CoreState *state, const struct cudriver_stream *stream,
                          struct cudriver_issue *issue);

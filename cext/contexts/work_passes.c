@@ -1,4 +1,4 @@
-/* Whether work in flight is over, and passes over it, which let go what has ended. See work.h. */
+/* Whether work in flight is over, and passes over it, which let go what is. See work.h. */
 #include "work_private.h"
 
 #include "driver/driver.h"
@@ -84,26 +84,55 @@ void cudriver_work_leave(CoreState *state, TransferObject *work, CUresult result
 #define REAP_AFTER 32
 #define REAP_ALL 16
 
-/* Takes what has ended of a stream's work off its queue, from the oldest on, and adds it to a list.
- * If the newest has ended well, so has all before it. */
-static void take_ended(CoreState *state, struct cudriver_queue *queue, TransferObject ***last)
+/* Takes the oldest work off its queue, and adds it to a list. */
+static void take(CoreState *state, TransferObject *work, CUresult result, TransferObject ***last)
+{
+    cudriver_work_leave(state, work, result);
+    **last = work;
+    *last = &work->next;
+}
+
+/* How many pieces of a stream's work have ended well, at least, from the oldest on. What is before
+ * such a piece has, too: so only the newest is asked, then those at places 1, 2, 4, ... */
+static Py_ssize_t ended_at_least(struct cudriver_queue *queue)
+{
+    TransferObject *work = queue->first;
+    Py_ssize_t place = 1, ended = 0;
+
+    if (cudriver_work_event_query(&queue->last->event) == CUDA_SUCCESS) {
+        return queue->count;
+    }
+    for (; place < queue->count; place++, work = work->next) {
+        if ((place & (place - 1)) == 0) {
+            if (cudriver_work_event_query(&work->event) != CUDA_SUCCESS) {
+                break;
+            }
+            ended = place;
+        }
+    }
+    return ended;
+}
+
+/* Takes what has ended of a stream's work off its queue. `all`: to the last piece. */
+static void take_ended(CoreState *state, struct cudriver_queue *queue, bool all,
+                       TransferObject ***last)
 {
     ContextObject *context = queue->first->context;
     bool pushed, here = cudriver_context_begin_free(context, &pushed);
-    bool all = here && cudriver_work_event_query(&queue->last->event) == CUDA_SUCCESS;
-    TransferObject *work;
 
-    while ((work = queue->first) != NULL) {
-        CUresult result = all    ? CUDA_SUCCESS
-                          : here ? cudriver_work_event_query(&work->event)
-                                 : work_gone();
-        if (!cudriver_work_is_end(result)) {
-            break;
+    do {
+        Py_ssize_t ended = here ? ended_at_least(queue) : 0;
+        if (ended == 0) {
+            CUresult result = here ? cudriver_work_event_query(&queue->first->event) : work_gone();
+            if (!cudriver_work_is_end(result)) {
+                break;
+            }
+            take(state, queue->first, result, last);
         }
-        cudriver_work_leave(state, work, result);
-        **last = work;
-        *last = &work->next;
-    }
+        for (; ended > 0; ended--) {
+            take(state, queue->first, CUDA_SUCCESS, last);
+        }
+    } while (all && queue->first != NULL);
     if (here) {
         cudriver_context_end(context, pushed);
     }
@@ -118,9 +147,7 @@ static void take_loose(CoreState *state, TransferObject ***last)
         CUresult result = cudriver_work_ask(work);
         next = work->next;
         if (cudriver_work_is_end(result)) {
-            cudriver_work_leave(state, work, result);
-            **last = work;
-            *last = &work->next;
+            take(state, work, result, last);
         }
     }
     loose->remained = (size_t)loose->count;
@@ -138,22 +165,23 @@ static void works_let_go(TransferObject *ended)
     }
 }
 
-/* Lets go what has ended in queues: in one, or in all (NULL), or `idle` in all on which no thread
- * is issuing work, as such threads make passes of their own. May run any code. */
-static void works_reap(CoreState *state, struct cudriver_queue *only, bool idle)
+/* Lets go what has ended in queues: in one, or in all (NULL). `issuing`: a call issues more; then
+ * it need not be all of one queue, nor those on which other threads are issuing work, as they make
+ * passes of their own. May run any code. */
+static void works_reap(CoreState *state, struct cudriver_queue *only, bool issuing)
 {
     struct cudriver_queue *queue = only != NULL ? only : state->works.queues, *next;
     TransferObject *ended = NULL, **last = &ended;
 
     for (; queue != NULL; queue = only != NULL ? NULL : next) {
         next = queue->next;
-        if (idle && queue->recording > 0) {
+        if (issuing && only == NULL && queue->recording > 0) {
             continue;
         }
         if (queue == &state->works.loose) {
             take_loose(state, &last);
         } else if (queue->first != NULL) {
-            take_ended(state, queue, &last);
+            take_ended(state, queue, !issuing || only == NULL, &last);
         }
         queue->added = 0;
     }
@@ -170,75 +198,13 @@ void cudriver_works_reap_stream(CoreState *state, StreamObject *stream)
     works_reap(state, &stream->works, false);
 }
 
-/* ---- passes by the calls that issue more ---- */
-
-/* Chooses the work at places 1, 2, 4, ... from the oldest on, and the newest. */
-void cudriver_pass_begin(CoreState *state, struct cudriver_issue *issue)
+void cudriver_works_pass(CoreState *state, struct cudriver_queue *queue)
 {
-    struct cudriver_queue *queue = issue->queue;
-    TransferObject *work = queue->first;
-
-    issue->asks = issue->ended = 0;
-    issue->due = queue->added > queue->remained + REAP_AFTER ? queue->added : 0;
-    queue->added -= issue->due;
-    if (issue->due == 0 || work == NULL || queue == &state->works.loose) {
+    if (queue->added <= queue->remained + REAP_AFTER) {
         return;
     }
-    for (int place = 1; work->next != NULL && issue->asks < CUDRIVER_ISSUE_ASKS - 1; place++) {
-        if (place == 1 << issue->asks) {
-            issue->asked[issue->asks++] = (TransferObject *)Py_NewRef((PyObject *)work);
-        }
-        work = work->next;
-    }
-    issue->asked[issue->asks++] = (TransferObject *)Py_NewRef((PyObject *)queue->last);
-}
-
-/* What is before work that is over is over too. */
-void cudriver_pass_ask(struct cudriver_issue *issue)
-{
-    int newest = issue->asks - 1;
-
-    if (newest < 0) {
-        return;
-    }
-    cudriver_driver_relax();
-    if (cudriver_work_event_query(&issue->asked[newest]->event) == CUDA_SUCCESS) {
-        issue->ended = issue->asks;
-    } else {
-        while (issue->ended < newest &&
-               cudriver_work_event_query(&issue->asked[issue->ended]->event) == CUDA_SUCCESS) {
-            issue->ended++;
-        }
-    }
-    cudriver_driver_restore();
-}
-
-void cudriver_pass_drop(struct cudriver_issue *issue)
-{
-    while (issue->asks > 0) {
-        Py_DECREF(issue->asked[--issue->asks]);
-    }
-}
-
-/* Now and then all work is asked. */
-void cudriver_pass_end(CoreState *state, struct cudriver_issue *issue)
-{
-    struct cudriver_queue *queue = issue->queue;
-    TransferObject *newest = issue->ended > 0 ? issue->asked[issue->ended - 1] : NULL;
-    TransferObject *ended = NULL, **last = &ended;
-
-    while (newest != NULL && newest->queue == queue) {
-        TransferObject *work = queue->first;
-        cudriver_work_leave(state, work, CUDA_SUCCESS);
-        *last = work;
-        last = &work->next;
-    }
-    cudriver_pass_drop(issue);
-    works_let_go(ended);
-    if (issue->due > 0 && queue == &state->works.loose) {
-        works_reap(state, queue, false);
-    }
-    if (issue->due > 0 && ++state->works.passes % REAP_ALL == 0) {
+    works_reap(state, queue, true);
+    if (++state->works.passes % REAP_ALL == 0) {
         works_reap(state, NULL, true);
     }
 }

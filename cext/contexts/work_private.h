@@ -22,12 +22,8 @@ void cudriver_work_leave(CoreState *state, TransferObject *work, CUresult result
  * host memory. May run any code. */
 void cudriver_work_let_go(TransferObject *work);
 
-/* A pass over a stream's older work, by a call that issues more: chooses what to ask, if it is time
- * for one; asks, without the GIL; lets go what is over, which may run any code. `drop` ends it
- * without. */
-void cudriver_pass_begin(CoreState *state, struct cudriver_issue *issue);
-void cudriver_pass_ask(struct cudriver_issue *issue);
-void cudriver_pass_end(CoreState *state, struct cudriver_issue *issue);
-void cudriver_pass_drop(struct cudriver_issue *issue);
+/* If it is time for a pass, lets go what is over of a stream's work, and now and then of all
+ * streams': by a call that issues more. May run any code. */
+void cudriver_works_pass(CoreState *state, struct cudriver_queue *queue);
 
 #endif

@@ -18,7 +18,6 @@ struct handler {
     PyDataMem_Handler *ordinary;
     CoreState *state;
     PyObject *module; /* owned: the module that `state` belongs to */
-    PyObject *outer;  /* owned: the handler in force before */
     size_t min_bytes;
     atomic_bool warned;
     atomic_bool over; /* the block object died without __exit__: allocate ordinary memory */
@@ -204,49 +203,13 @@ static void *handler_realloc(void *context, void *address, size_t size)
     return moved;
 }
 
-/* The handler in a capsule if it is one of ours, else NULL. Sets no exception. */
-static struct handler *handler_of(PyObject *capsule)
-{
-    struct handler *handler = NULL;
-
-    if (PyCapsule_IsValid(capsule, "mem_handler")) {
-        handler = PyCapsule_GetPointer(capsule, "mem_handler");
-    }
-    return handler != NULL && handler->numpy.allocator.malloc == handler_malloc ? handler : NULL;
-}
-
 static void handler_end(PyObject *capsule)
 {
-    struct handler *handler = PyCapsule_GetPointer(capsule, "mem_handler"), *next;
-    PyObject *outer;
+    struct handler *handler = PyCapsule_GetPointer(capsule, "mem_handler");
 
-    if (handler == NULL) {
-        return;
-    }
-    outer = handler->outer;
     cudriver_live_remove(handler->state, &handler->live);
     Py_XDECREF(handler->module);
     PyMem_Free(handler);
-    /* In a loop, not recursively: a thread may have entered very many blocks. */
-    while (outer != NULL && cudriver_is_sole_owner(outer) && (next = handler_of(outer)) != NULL) {
-        PyObject *further = next->outer;
-        next->outer = NULL;
-        Py_DECREF(outer);
-        outer = further;
-    }
-    Py_XDECREF(outer);
-}
-
-/* The first handler, from `capsule` outwards, whose block is not over. Borrowed from `capsule`. */
-static PyObject *handler_in_force(PyObject *capsule)
-{
-    struct handler *handler = handler_of(capsule);
-
-    while (handler != NULL && handler->over && handler->outer != NULL) {
-        capsule = handler->outer;
-        handler = handler_of(capsule);
-    }
-    return capsule;
 }
 
 /* New reference: a capsule with a new handler. */
@@ -281,7 +244,8 @@ static PyObject *handler_new(CoreState *state, PyObject *module, size_t min_byte
     return capsule;
 }
 
-/* New reference: the capsule of a new handler, which is in force from here on. */
+/* New reference: the capsule of a new handler, which is in force from here on, and that of the one
+ * before. */
 static PyObject *module_numpy_enter(PyObject *module, PyObject *min_bytes)
 {
     CoreState *state = cudriver_state_of_module(module);
@@ -296,18 +260,19 @@ static PyObject *module_numpy_enter(PyObject *module, PyObject *min_bytes)
         Py_DECREF(capsule);
         return NULL;
     }
-    handler_of(capsule)->outer = Py_NewRef(handler_in_force(before));
-    Py_DECREF(before);
-    return capsule;
+    return Py_BuildValue("(NN)", capsule, before);
 }
 
-/* Puts the handler from before in force again. False: this one is not in force in this context. */
-static PyObject *module_numpy_leave(PyObject *Py_UNUSED(module), PyObject *capsule)
+/* _numpy_leave(capsule, before): puts the handler from before in force again. False: this one is
+ * not in force in this context. */
+static PyObject *module_numpy_leave(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *current = PyDataMem_GetHandler();
+    PyObject *current = PyDataMem_GetHandler(), *capsule, *before;
 
-    if (current == capsule) {
-        Py_XSETREF(current, PyDataMem_SetHandler(handler_in_force(handler_of(capsule)->outer)));
+    if (!PyArg_ParseTuple(args, "OO", &capsule, &before)) {
+        Py_CLEAR(current);
+    } else if (current == capsule) {
+        Py_XSETREF(current, PyDataMem_SetHandler(before));
     }
     if (current == NULL) {
         return NULL;
@@ -319,13 +284,13 @@ static PyObject *module_numpy_leave(PyObject *Py_UNUSED(module), PyObject *capsu
 /* From here on the handler allocates ordinary memory. */
 static PyObject *module_numpy_forget(PyObject *Py_UNUSED(module), PyObject *capsule)
 {
-    handler_of(capsule)->over = true;
+    ((struct handler *)PyCapsule_GetPointer(capsule, "mem_handler"))->over = true;
     Py_RETURN_NONE;
 }
 
 PyMethodDef cudriver_pinned_numpy_functions[] = {
     {"_numpy_enter", module_numpy_enter, METH_O, NULL},
-    {"_numpy_leave", module_numpy_leave, METH_O, NULL},
+    {"_numpy_leave", module_numpy_leave, METH_VARARGS, NULL},
     {"_numpy_forget", module_numpy_forget, METH_O, NULL},
     {NULL},
 };

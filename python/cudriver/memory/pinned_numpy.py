@@ -43,22 +43,23 @@ class pinned_numpy:
     True
     """
 
-    __slots__ = ("__weakref__", "_handler", "_min_bytes")
+    __slots__ = ("__weakref__", "_before", "_handler", "_min_bytes")
 
-    _handler: object  # a capsule, while the block is entered; else None
+    _before: object  # a capsule: the handler from before the block
+    _handler: object  # the same, while the block is entered; else None
     _min_bytes: int
 
     def __new__(cls, *, min_bytes: int = 65536) -> Self:
         least = number("min_bytes is a number of bytes", min_bytes, sys.maxsize)
         self = super().__new__(cls)
-        self._handler, self._min_bytes = None, least
+        self._handler, self._before, self._min_bytes = None, None, least
         return self
 
     def __enter__(self) -> Self:
         """Let NumPy allocate page-locked memory."""
         if self._handler is not None:
             raise RuntimeError("this pinned_numpy() is entered already: make another")
-        self._handler = _core._numpy_enter(self._min_bytes)
+        self._handler, self._before = _core._numpy_enter(self._min_bytes)
         return self
 
     def __exit__(
@@ -67,13 +68,13 @@ class pinned_numpy:
         """Let NumPy allocate as it did before the block."""
         if self._handler is None:
             raise RuntimeError("this pinned_numpy() is not entered")
-        if not _core._numpy_leave(self._handler):
+        if not _core._numpy_leave(self._handler, self._before):
             # Another block would end, or one would begin in another context.
             raise RuntimeError(
                 "this pinned_numpy() is not the innermost of this context: blocks are left in the "
                 "reverse order of their entering, in the thread or task that entered them"
             )
-        self._handler = None
+        self._handler = self._before = None
 
     def __del__(self, forget: Callable[[object], None] = _core._numpy_forget) -> None:
         # Never left, or not in the context that entered it: nobody can leave it any more. (At the

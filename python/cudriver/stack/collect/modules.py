@@ -191,9 +191,7 @@ class Modules:
         for file, fault in self._hiding:
             first = next(site for site in self.site_packages if file.startswith(f"{site}/"))
             package = file[len(first) + 1 :].replace("/", ".")
-            place = self.find(package)
-            joins = place is not None and place.source and _JOINS.search(self.text(place))
-            if f"{name}.".startswith(f"{package}.") and not joins:
+            if f"{name}.".startswith(f"{package}.") and not self._joins(package):
                 above, _, last = name.replace(".", "/").rpartition("/")
                 for site in self.site_packages[self.site_packages.index(first) + 1 :]:
                     folder = f"{site}/{above}".rstrip("/")
@@ -201,6 +199,12 @@ class Modules:
                     if self._in([folder], last) or self._moved(whole, last):
                         return fault
         return None
+
+    def _joins(self, package: str) -> bool:
+        """Whether a package adds folders of its name to its own."""
+        place = self.find(package)
+        source = self.text(place) if place is not None and place.source else b""
+        return _JOINS.search(source) is not None
 
     def elsewhere(self) -> bool:
         """Whether Python may look in more than folders: a zip file, or what a .pth adds by code."""
@@ -266,9 +270,7 @@ class Modules:
             if b"\0" in source:
                 self._broken[place.path] = "source code string cannot contain null bytes"
                 return None
-            if self.version > sys.version_info[:2]:
-                source = _TYPE_ALIAS.sub(rb"\1\2lambda: ", _TYPE_PARAMETERS.sub(rb"\1", source))
-            tree = ast.parse(source)
+            tree = self._compile(source)
             cut = unknown_end(tree) if place.fault is not None else None
             if cut is not None:
                 self._broken[place.path] = f"name '{cut}' is not defined"
@@ -288,6 +290,14 @@ class Modules:
         except (ValueError, RecursionError, MemoryError):
             pass
         return None
+
+    def _compile(self, source: bytes) -> ast.Module:
+        try:
+            return ast.parse(source)
+        except SyntaxError:
+            if self.version <= sys.version_info[:2]:
+                raise
+        return ast.parse(_TYPE_ALIAS.sub(rb"\1\2lambda: ", _TYPE_PARAMETERS.sub(rb"\1", source)))
 
     def broken(self, place: Place) -> str | None:
         """What Python says of a source that it cannot compile."""

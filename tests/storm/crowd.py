@@ -155,7 +155,8 @@ class Member:
         self.crowd, self.thread, self.steps, self.log = crowd, thread, steps, log
         self.mine = {name: array[thread] for name, array in crowd.rows.items()}
         self.model = {name: np.zeros(LENGTH, "u1") for name in self.mine}
-        self.flying: list[tuple[set[str], Any]] = []  # rows, and the transfer that uses them
+        # Rows, the transfer that uses them, and the context that it is in.
+        self.flying: list[tuple[set[str], Any, Any]] = []
         self.done = 0
 
     def run_all(self) -> None:
@@ -227,17 +228,22 @@ class Member:
             return
         self.model[dst] = np.full(LENGTH, env["k"], "u1") if text == fill else self.model[src]
         if "t" in env:
-            self.flying.append(({dst, src}, env["t"]))
+            self.flying.append(({dst, src}, env["t"], stream.context))
             setattr(self.crowd.slots, f"t{self.random.randrange(SLOTS['t'])}", env["t"])
         elif self.random.random() < 0.3:
             self.check(dst)
 
     def settle(self, names: set[str]) -> None:
-        """Waits for what is in flight on these rows."""
-        for rows, transfer in [item for item in self.flying if item[0] & names]:
-            self.call(self.random.choice(("t.wait()", "asyncio.run(over(t))")),
-                      {"t": transfer, "asyncio": asyncio, "over": over}, ())  # fmt: skip
-            self.flying.remove((rows, transfer))
+        """Waits for what is in flight on these rows. Another thread may have closed the stream and
+        its context, which ends when the work in it is over.
+        """
+        for flight in [item for item in self.flying if item[0] & names]:
+            _, transfer, context = flight
+            env = {"t": transfer, "asyncio": asyncio, "over": over}
+            text = self.random.choice(("t.wait()", "asyncio.run(over(t))"))
+            if not self.call(text, env, (cu.InvalidContextError,)) and not context.closed:
+                raise Failure(f"{text}\n  raised, in {context!r}")
+            self.flying.remove(flight)
 
     def check(self, name: str) -> None:
         try:

@@ -192,7 +192,8 @@ define sanitize
 	PYTHONMALLOC=malloc UBSAN_OPTIONS=print_stacktrace=1:log_path=$(call REPORT,$(1)) $(3) \
 	    $(PY) -m $(4) $(ARGS) || status=$$?; \
 	for report in build/$(1)/report.*; do \
-	    [ ! -e "$$report" ] || ! grep -qv "$(REFUSED)" "$$report" || { cat "$$report"; status=1; }; \
+	    [ ! -e "$$report" ] || ! grep -qv "$(REFUSED)" "$$report" || \
+	        { echo "$$report:"; head -n 35 "$$report"; status=1; }; \
 	done; exit $$status
 endef
 

@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 #: A child ends itself after `limit` seconds of one seed; one that cannot is killed so much later.
 GRACE = 60.0
 SHOWN = 80  # lines of a child's standard error
+AGAIN = 25  # of those of the first that failed, at the very end
 NAMES = {
     "pattern": "tests.storm.session",
     "same": "tests.storm.session",
@@ -109,8 +110,8 @@ def command(options: argparse.Namespace, *extra: str) -> str:
     return shlex.join(words)
 
 
-def tell_failure(options: argparse.Namespace, child: Child) -> str:
-    lines = [f"seed {child.seed}: {child.how()}", child.errors]
+def tell_failure(options: argparse.Namespace, child: Child, shown: int = SHOWN) -> str:
+    lines = [f"seed {child.seed}: {child.how()}", *child.errors.splitlines()[-shown:]]
     lines.append(f"replay: {command(options, '--seeds', str(child.seed))}")
     if not options.crowd:
         lines.append(f"shrink: {command(options, '--shrink', str(child.seed))}")
@@ -127,7 +128,9 @@ def storm(options: argparse.Namespace) -> int:
     until = start + seconds if seconds else None
     log = open(options.log, "a", buffering=1) if options.log else None  # noqa: SIM115
     waiting: queue.Queue[list[int] | None] = queue.Queue(maxsize=1)
-    lock, failed, passed = threading.Lock(), [], []  # type: ignore[var-annotated]
+    lock = threading.Lock()
+    failed: list[Child] = []
+    passed: list[int] = []
 
     def work() -> None:
         while (batch := waiting.get()) is not None:
@@ -141,7 +144,7 @@ def storm(options: argparse.Namespace) -> int:
                     text = f"{child.passed[0]}-{child.passed[-1]} ok" if child.passed else "none"
                     line = f"seeds {text} ({time.monotonic() - began:.1f} s)"
                     if child.status:
-                        failed.append(child.seed)
+                        failed.append(child)
                         line += "\n" + tell_failure(options, child)
                     for out in (sys.stdout, log):
                         if out is not None:
@@ -160,8 +163,11 @@ def storm(options: argparse.Namespace) -> int:
     for worker in workers:
         worker.join()
     steps = (len(passed) + len(failed)) * options.threads * options.steps
-    print(f"{len(passed)} seeds passed, {len(failed)} failed:", *(failed or ["none"]))
+    seeds = [child.seed for child in failed]
+    print(f"{len(passed)} seeds passed, {len(failed)} failed:", *(seeds or ["none"]))
     print(f"{steps:,} steps, {options.threads} threads, {time.monotonic() - start:.0f} s")
+    if failed:
+        print(tell_failure(options, failed[0], AGAIN))
     return 1 if failed else 0
 
 

@@ -6,6 +6,7 @@
 #include "driver/driver.h"
 #include "engine/engine.h"
 #include "hostmem/hostmem.h"
+#include "python/call.h"
 #include "python/error.h"
 #include "python/numpy_bridge.h"
 #include "python/wait.h"
@@ -95,101 +96,18 @@ static int plan_follow(CoreState *state, const struct cudriver_copy_plan *plan,
     return -1;
 }
 
-static int ends_copy(CoreState *state, struct copy_ends *ends);
-/* Copies into a DeviceArray, or out of it, that is the other end: on a stream, or if that is NULL
- * at once. New reference: a Transfer, or None. */
-static PyObject *array_copy(CoreState *state, PyObject *array, struct copy_ends *ends, bool into,
-                            struct cudriver_stream *stream)
+/* Device to device by several copies, which memory/copies.py makes: through dense arrays on the
+ * devices, or `by_host`. 0 or -1. */
+static int bounce(CoreState *state, const struct copy_ends *ends, bool by_host)
 {
-    struct cudriver_endpoint *end = into ? &ends->dst : &ends->src;
-    PyObject *done = NULL;
+    PyObject *dst = cudriver_device_array_over(state, &ends->dst, ends->dst.owner, false);
+    PyObject *src = cudriver_device_array_over(state, &ends->src, ends->src.owner, true);
+    PyObject *done = dst != NULL && src != NULL ? cudriver_call("copies", "bounce", "(OOO)", dst,
+                                                                src, by_host ? Py_True : Py_False)
+                                                : NULL;
 
-    if (cudriver_device_array_endpoint(array, into, end) == 0) {
-        done = stream != NULL                ? copy_ends_queue(state, ends, stream, NULL)
-               : ends_copy(state, ends) == 0 ? Py_NewRef(Py_None)
-                                             : NULL;
-        cudriver_endpoint_done(end);
-    }
-    return done;
-}
-
-/* New reference: a dense array like the source, in a context. NULL, without an exception: no
- * memory. */
-static PyObject *array_like(CoreState *state, const struct cudriver_endpoint *src,
-                            ContextObject *context)
-{
-    PyObject *array = cudriver_device_array_new(state, context, src->dtype,
-                                                (Py_ssize_t)src->itemsize, src->ndim, src->shape);
-
-    PyErr_Clear();
-    return array;
-}
-
-/* Device to device through a dense array on the source's device, and between two devices another
- * one on the destination's: ordinary copies, on a stream or at once (NULL). *done: as by
- * array_copy, new reference. False: there is no memory for them, and nothing was done. */
-static bool through_devices(CoreState *state, const struct copy_ends *ends,
-                            struct cudriver_stream *stream, PyObject **done)
-{
-    struct copy_ends packing = {.src = ends->src}, moving = {.src = ends->src}, unpacking = *ends;
-    PyObject *near = array_like(state, &ends->src, ends->src.context), *far = NULL;
-
-    if (near != NULL) {
-        far = ends->dst.context->ordinal == ends->src.context->ordinal
-                  ? Py_NewRef(near)
-                  : array_like(state, &ends->src, ends->dst.context);
-    }
-    if (far == NULL) {
-        Py_XDECREF(near);
-        return false;
-    }
-    *done = array_copy(state, near, &packing, true, stream);
-    if (*done != NULL && far != near) {
-        Py_CLEAR(*done);
-        if (cudriver_device_array_endpoint(near, false, &moving.src) == 0) {
-            *done = array_copy(state, far, &moving, true, stream);
-            cudriver_endpoint_done(&moving.src);
-        }
-    }
-    if (*done != NULL) {
-        Py_SETREF(*done, array_copy(state, far, &unpacking, false, stream));
-    }
-    Py_DECREF(near);
-    Py_DECREF(far);
-    return true;
-}
-
-/* Device to device through a dense array in host memory, if no other path works. 0 or -1. */
-static int bounced_host(CoreState *state, const struct copy_ends *ends)
-{
-    struct copy_ends down = {.src = ends->src}, up = {.dst = ends->dst};
-    PyObject *between;
-    int failed = -1;
-
-    between = cudriver_numpy_empty(ends->src.dtype, ends->src.ndim, ends->src.shape, false);
-    if (between == NULL) {
-        return -1;
-    }
-    if (cudriver_numpy_endpoint(between, true, &down.dst) == 0) {
-        up.src = down.dst;
-        failed = ends_copy(state, &down) < 0 || ends_copy(state, &up) < 0 ? -1 : 0;
-        cudriver_endpoint_done(&down.dst);
-    }
-    Py_DECREF(between);
-    return failed;
-}
-
-/* Device to device by several copies. 0 or -1. */
-static int bounced_blocking(CoreState *state, enum cudriver_copy_kind kind,
-                            const struct copy_ends *ends)
-{
-    bool no_kernel =
-        kind == CUDRIVER_COPY_BOUNCED && ends->dst.context->ordinal == ends->src.context->ordinal;
-    PyObject *done = NULL;
-
-    if (no_kernel || !through_devices(state, ends, NULL, &done)) {
-        return bounced_host(state, ends);
-    }
+    Py_XDECREF(dst);
+    Py_XDECREF(src);
     Py_XDECREF(done);
     return done != NULL ? 0 : -1;
 }
@@ -228,7 +146,9 @@ static int follow_blocking(CoreState *state, struct cudriver_copy_plan *plan,
         return cudriver_numpy_copy(ends->dst.owner, ends->src.owner);
     }
     if (plan->kind == CUDRIVER_COPY_BOUNCED || plan->kind == CUDRIVER_COPY_TEMPORARY) {
-        return bounced_blocking(state, plan->kind, ends);
+        return bounce(state, ends,
+                      plan->kind == CUDRIVER_COPY_BOUNCED && /* there is no kernel */
+                          ends->dst.context->ordinal == ends->src.context->ordinal);
     }
     if ((plan->kind == CUDRIVER_COPY_PEER && peers_check(state, ends) < 0) ||
         cudriver_stream_read(state, NULL, &stream) < 0) {
@@ -256,7 +176,7 @@ static int follow_blocking(CoreState *state, struct cudriver_copy_plan *plan,
     failed = plan_follow(state, plan, ends, &on, NULL, NULL, &pushed);
     cudriver_context_leave(context, pushed);
     cudriver_stream_done(&stream);
-    return failed > 0 ? bounced_host(state, ends) : failed;
+    return failed > 0 ? bounce(state, ends, true) : failed;
 }
 
 /* Copies between matching ends and waits. 0 or -1. */
@@ -314,9 +234,6 @@ static PyObject *follow_async(CoreState *state, struct cudriver_copy_plan *plan,
     bool pushed;
     int failed;
 
-    if (plan->kind == CUDRIVER_COPY_TEMPORARY && through_devices(state, ends, stream, &work)) {
-        return work;
-    }
     if (plan->kind == CUDRIVER_COPY_EMPTY || plan->kind == CUDRIVER_COPY_SAME ||
         plan->kind == CUDRIVER_COPY_HOST || plan->kind == CUDRIVER_COPY_BOUNCED ||
         plan->kind == CUDRIVER_COPY_TEMPORARY ||

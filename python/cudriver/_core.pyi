@@ -1333,11 +1333,11 @@ def copy_async(dst: AnyArray, src: AnyArray, /, stream: StreamLike | None = None
     Notes
     -----
     `explain_copy` names the path, and with it the CUDA function. The call waits
-    until the copy is over if the path is ``'host'`` or ``'bounced'``, or if kernels
-    in the stream's context cannot use the memory. For a ``'staged'`` copy, of
-    pageable or strided memory, it waits where no thread or no page-locked memory can
-    be had, and, unless the copy is small, where the driver has no stream memory
-    operations.
+    until the copy is over if the path is ``'host'``, ``'temporary'`` or
+    ``'bounced'``, or if kernels in the stream's context cannot use the memory. For a
+    ``'staged'`` copy, of pageable or strided memory, it waits where no thread or no
+    page-locked memory can be had, and, unless the copy is small, where the driver
+    has no stream memory operations.
 
     Examples
     --------
@@ -1555,6 +1555,7 @@ def _live() -> list[tuple[tuple[Any, ...], bool]]:
 def _export(array: DeviceArray, stream: int, old: bool, copied: bool, /) -> object:
     """A capsule of DLPack, of the kind before version 1.0 if `old`."""
 
+def _dense(like: DeviceArray, where: DeviceArray, /) -> DeviceArray: ...
 def _views(
     array: DeviceArray, places: list[int], kinds: list[tuple[tuple[int, ...], np.dtype[Any]]], /
 ) -> list[DeviceArray]:

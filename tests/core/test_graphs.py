@@ -133,7 +133,7 @@ REFUSED: dict[str, tuple[Callable[[Any], object], str]] = {
     "copy small": (lambda x: x.in_stream(lambda: cu.copy(x.d[:3], x.a[:3])), "a blocking copy"),
     "strided host": (lambda x: cu.copy_async(x.d[: SIZE // 2], x.p[::2], x.s), "a copy cannot"),
     "strided device": (lambda x: cu.copy_async(x.d[:99], x.large[99:0:-1], x.s), "a copy cannot"),
-    "overlap": (lambda x: cu.copy_async(x.d[1:], x.d[:-1], x.s), "a copy cannot"),
+    "overlap": (lambda x: cu.copy_async(x.d[1:], x.d[:-1], x.s), "cannot be captured"),
     "host to host": (lambda x: cu.copy_async(x.p, x.a, x.s), "cannot be captured"),
     "synchronize": (lambda x: x.s.synchronize(), r"synchronize\(\) cannot be captured"),
     "context": (lambda x: x.s.context.synchronize(), r"Context.synchronize\(\) cannot be captured"),

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import operator
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
+import numpy as np
+
 from cudriver import _core
+from cudriver.errors import CudaError
 from cudriver.memory.copies_plan import CopiesPlan, explain_many, explain_rows
 from cudriver.memory.loading import asked
 from cudriver.memory.named import public
@@ -16,6 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike
 
+    from cudriver._core import DeviceArray
     from cudriver.typing import AnyArray
 
 
@@ -187,6 +192,19 @@ def explain_copy(
     why = why if isinstance(why, str) else why[case]
     name = _STAGING[staging] if staging >= 0 else None
     return CopyPlan(path, why, nbytes, page_locked, name, *numbers)
+
+
+def bounce(dst: DeviceArray, src: DeviceArray, by_host: bool) -> None:
+    """For the core: a copy by several, through dense arrays on the devices or in host memory."""
+    between: list[Any] = []
+    if not by_host:
+        with contextlib.suppress(CudaError):  # there is no memory
+            near = _core._dense(src, src)
+            between = [near] if dst.device == src.device else [near, _core._dense(src, dst)]
+    for array in between or [np.empty(src.shape, src.dtype)]:
+        _core.copy(array, src)
+        src = array
+    _core.copy(dst, src)
 
 
 def copy_threads() -> int:

@@ -10,35 +10,21 @@ const struct cudriver_stream cudriver_unordered;
 
 /* ---- __cuda_array_interface__ ---- */
 
-/* Fills an endpoint with what memory/foreign.py has read. *stream: borrowed. 0 or -1. */
-static int read_geometry(PyObject *read, struct cudriver_endpoint *end, PyObject **stream)
+/* Fills an endpoint with what memory/foreign.py has read of an object, finds its memory's context
+ * and waits for the producer. 0 or -1. */
+static int endpoint_read(CoreState *state, PyObject *object, PyObject *read,
+                         const struct cudriver_stream *on, struct cudriver_endpoint *end)
 {
-    PyObject *dtype, *shape, *strides;
-    Py_ssize_t itemsize;
+    PyObject *array, *stream;
+    CUdeviceptr address;
 
-    if (!PyArg_ParseTuple(read, "KOO!O!O", &end->device, &dtype, &PyList_Type, &shape, &PyList_Type,
-                          &strides, stream) ||
-        cudriver_numpy_dtype(dtype, &end->dtype, &itemsize) < 0) {
+    if (!PyArg_ParseTuple(read, "KOO", &address, &array, &stream) ||
+        cudriver_numpy_endpoint(array, false, end) < 0) {
         return -1;
     }
-    end->itemsize = (size_t)itemsize;
-    end->ndim = (int)PyList_GET_SIZE(shape);
-    for (int i = 0; i < end->ndim; i++) {
-        end->shape[i] = PyLong_AsSsize_t(PyList_GET_ITEM(shape, i));
-        end->strides[i] = PyLong_AsSsize_t(PyList_GET_ITEM(strides, i));
-    }
-    return PyErr_Occurred() ? -1 : 0;
-}
-
-/* Fills an endpoint, finds its memory's context and waits for the producer. 0 or -1. */
-static int endpoint_read(CoreState *state, PyObject *read, const struct cudriver_stream *on,
-                         struct cudriver_endpoint *end)
-{
-    PyObject *stream;
-
-    if (read_geometry(read, end, &stream) < 0) {
-        return -1;
-    }
+    Py_SETREF(end->owner, Py_NewRef(object));
+    end->device = address;
+    end->host = NULL;
     if (end->device == 0) { /* an empty array has no memory and no work */
         return 0;
     }
@@ -89,8 +75,7 @@ static int interface_endpoint(CoreState *state, PyObject *object, bool write,
     if (read == NULL || read == Py_None) { /* None: DLPack is to be asked */
         found = read == NULL ? -1 : 0;
     } else {
-        end->owner = Py_NewRef(object);
-        if (endpoint_read(state, read, on, end) < 0) {
+        if (endpoint_read(state, object, read, on, end) < 0) {
             cudriver_endpoint_done(end);
             found = -1;
         }

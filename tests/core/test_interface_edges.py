@@ -38,12 +38,14 @@ WRONG: list[tuple[type[Exception], dict[str, Any]]] = [
     *((ValueError, {"data": (address, False)}) for address in (0, 16)),
     (ValueError, {"data": (0, False), "shape": (), "strides": None}),
     (ZeroDivisionError, {"data": (4096, Untrue())}),
-    *((TypeError, {"typestr": typestr, "descr": None}) for typestr in (GONE, 5, "|O8")),
-    *((TypeError, {"shape": shape}) for shape in (GONE, [4, 6], (4, "6"), (4, 6.0))),
-    (ValueError, {"shape": (4, -6)}),
+    *((TypeError, {"typestr": typestr, "descr": None}) for typestr in (5, "|O8")),
+    *((TypeError, {"shape": shape}) for shape in ((4, "6"), (4, 6.0))),
+    (ValueError, {"typestr": GONE, "descr": None}),
+    *((ValueError, {"shape": shape}) for shape in (GONE, (4, -6))),
     *((ValueError, {"shape": (n, m), "strides": None}) for n, m in ((4, 1 << 40), (1 << 62, 2))),
-    *((TypeError, {"strides": strides}) for strides in ((4,), (24, 4, 1), [24, 4], ("a", "b"))),
-    (TypeError, {"strides": (1 << 70, 4)}),
+    *((ValueError, {"strides": strides}) for strides in ((4,), (24, 4, 1))),
+    (TypeError, {"strides": ("a", "b")}),
+    (OverflowError, {"strides": (1 << 70, 4)}),
     *((TypeError, {"stream": stream}) for stream in ("x", -1, 1 << 64, 1.0)),
     *((TypeError, {"mask": mask}) for mask in (1, [])),
 ]
@@ -449,7 +451,7 @@ def test_an_extent_beyond_the_memory_is_refused() -> None:
             {"data": (start, False), "shape": (1 << 61, 1 << 61), "strides": (0, 1 << 3)},
         ]:
             foreign = Foreign(array, **{"strides": None, "descr": None, **changes})
-            with pytest.raises(ValueError, match=r"but the memory there ends at|not memory that"):
+            with pytest.raises(ValueError, match=r"memory there ends at|not memory that|too big"):
                 cu.explain_copy(foreign, foreign)
         for first, last, step in [(0, nbytes, 1), (nbytes - 1, -1, -1), (5, nbytes, 7)]:
             shape = (len(range(first, last, step)),)

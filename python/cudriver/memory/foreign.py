@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import operator
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 INTERFACE = "__cuda_array_interface__"
 MISSING = object()
@@ -15,11 +18,9 @@ MISSING = object()
 # ---- arrays --------------------------------------------------------------------------------------
 
 
-def interface(
-    array: Any, shown: Any, write: bool
-) -> tuple[int, np.dtype[Any], list[int], list[int], int | None] | None:
-    """What `__cuda_array_interface__` shows: address (0: there are no items), dtype, shape,
-    strides, and the stream to wait for.
+def interface(array: Any, shown: Any, write: bool) -> tuple[int, NDArray[Any], int | None] | None:
+    """What `__cuda_array_interface__` shows: address (0: there are no items), an ndarray that lies
+    there and must not be read, and the stream to wait for.
 
     None if DLPack is to be asked, which orders streams: version 2 has no entry for a stream.
     """
@@ -27,7 +28,7 @@ def interface(
         wrong = "masked, which is not supported" if isinstance(shown, dict) else "not a dict"
         raise TypeError(f"{type(array).__name__}.{INTERFACE} is {wrong}")
     shown = shown.copy()  # to read a number may run code that changes it
-    data = shown.get("data")
+    data, stream = shown.get("data"), shown.get("stream")
     if not isinstance(data, tuple) or len(data) != 2:
         raise TypeError(f"{INTERFACE}: 'data' is (address, read-only)")
     address = _unsigned(data[0], "an address")
@@ -35,14 +36,14 @@ def interface(
         raise ValueError("the destination is read-only")
     if "stream" not in shown and not isinstance(array, type) and hasattr(array, "__dlpack__"):
         return None
-    dtype = _dtype(shown.get("typestr"), shown.get("descr"))
-    shape, strides = _geometry(shown.get("shape"), shown.get("strides"), dtype.itemsize)
-    if math.prod(shape) * dtype.itemsize == 0:
-        address = 0
-    elif address == 0:
-        raise ValueError(f"{INTERFACE}: an array of shape {tuple(shape)} lies at address 0")
-    stream = shown.get("stream")
-    return address, dtype, shape, strides, None if stream is None else _unsigned(stream, "a stream")
+    stream = None if stream is None else _unsigned(stream, "a stream")
+    try:
+        geometry = _geometry(shown, address)
+        if geometry.nbytes and address == 0:
+            raise ValueError(f"{INTERFACE}: an array of shape {geometry.shape} lies at address 0")
+        return address if geometry.nbytes else 0, geometry, stream
+    finally:
+        geometry = None  # the traceback would keep it, and what prints it read there
 
 
 def _unsigned(value: Any, what: str) -> int:
@@ -51,44 +52,24 @@ def _unsigned(value: Any, what: str) -> int:
     return value
 
 
-def _dtype(typestr: Any, descr: Any) -> np.dtype[Any]:
-    if typestr is None:
-        raise TypeError(f"{INTERFACE} has no 'typestr'")
-    dtype: np.dtype[Any] = np.dtype(typestr)
-    if descr is None or not isinstance(typestr, str) or typestr[1:2] != "V":
-        return dtype
-    fields: np.dtype[Any] = np.dtype(descr)
-    if fields.itemsize != dtype.itemsize:
-        raise ValueError(
-            f"{INTERFACE}: 'typestr' {typestr!r} says items of {dtype.itemsize} bytes, 'descr' "
-            f"{descr!r} items of {fields.itemsize}"
-        )
-    # [("", "|V8")] says no more than the typestr.
-    return dtype if len(descr) == 1 and len(descr[0]) == 2 and not descr[0][0] else fields
-
-
-def _geometry(shape: Any, strides: Any, itemsize: int) -> tuple[list[int], list[int]]:
-    if not isinstance(shape, tuple) or not (
-        strides is None or (isinstance(strides, tuple) and len(strides) == len(shape))
-    ):
-        raise TypeError(f"{INTERFACE}: 'shape' and 'strides' are tuples of one length")
-    lengths = [operator.index(length) for length in shape]
-    if len(lengths) > 64 or not all(0 <= length < 1 << 63 for length in lengths):
-        raise ValueError(f"{INTERFACE}: {shape!r} is not a shape of at most 64 dimensions")
-    if strides is None:
-        steps = [itemsize]
-        for length in lengths[:0:-1]:
-            steps.insert(0, steps[0] * max(length, 1))
-        if steps[0] * max([1, *lengths[:1]]) >= 1 << 63:
-            raise ValueError(
-                f"{INTERFACE}: an array of shape {shape!r} and items of {itemsize} bytes is larger "
-                "than the address space"
-            )
-        return lengths, steps[: len(lengths)]
-    steps = [operator.index(step) for step in strides]
-    if not all(-(1 << 63) <= step < 1 << 63 for step in steps):
-        raise TypeError(f"{INTERFACE}: {strides!r} are not strides")
-    return lengths, steps
+def _geometry(shown: dict[str, Any], address: int) -> Any:
+    """An ndarray as NumPy's own interface describes it, which asks for the same."""
+    lies: dict[str, Any] = {"version": 3, "data": (address or 1, False)}  # at 0 NumPy allocates
+    for name in ("shape", "strides"):
+        if shown.get(name) is not None:
+            lies[name] = tuple(map(operator.index, shown[name]))
+    for name in ("typestr", "descr"):
+        if shown.get(name) is not None:
+            lies[name] = shown[name]
+    made = np.asarray(SimpleNamespace(__array_interface__=lies))
+    size, wanted = made.dtype.itemsize, np.dtype(lies["typestr"]).itemsize
+    if size == wanted:
+        return made
+    del made
+    raise ValueError(
+        f"{INTERFACE}: 'typestr' {lies['typestr']!r} says items of {wanted} bytes, 'descr' "
+        f"{lies.get('descr')!r} items of {size}"
+    )
 
 
 # ---- streams and events --------------------------------------------------------------------------

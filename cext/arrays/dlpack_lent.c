@@ -86,44 +86,6 @@ StreamObject *cudriver_dlpack_stream(CoreState *state, int ordinal)
     return stream != NULL && !stream->closed && stream->context->ordinal == ordinal ? stream : NULL;
 }
 
-/* What lent memory is made ready for. */
-struct order {
-    StreamObject *entered; /* held: the `with stream:` whose stream it is; or NULL */
-    long long number;      /* a stream as DLPack has it: 1 is the default one, -1 none */
-    int ordinal;           /* of its device; -1: any. On another it is the default stream */
-};
-
-/* `on` as in cudriver_dlpack_borrow. Release with order_done. */
-static struct order order_read(CoreState *state, const struct cudriver_stream *on)
-{
-    StreamObject *entered = on == NULL ? cudriver_stream_entered(state) : NULL;
-    struct order order = {NULL, 1, -1};
-    CUstream handle = NULL;
-
-    if (on == CUDRIVER_UNORDERED) {
-        order.number = -1;
-        return order;
-    }
-    if (on != NULL) {
-        handle = on->handle;
-        order.ordinal = on->context != NULL ? on->context->ordinal : -1;
-    } else if (entered != NULL && !entered->closed) {
-        handle = entered->handle;
-        order.ordinal = entered->context->ordinal;
-        order.entered = entered;
-        cudriver_stream_hold(entered); /* another library's code, or another thread, may close it */
-    }
-    if (handle != NULL) {
-        order.number = (long long)(uintptr_t)handle;
-    }
-    return order;
-}
-
-static void order_done(struct order *order)
-{
-    cudriver_stream_let_go(order->entered);
-}
-
 /* Lets our stream wait for another library's; both may be default streams, which are those of
  * `context`. What cannot be ordered counts as ordered: a captured stream's work does not run now,
  * and waits for none outside its graph. False if the driver refuses. */
@@ -241,23 +203,24 @@ static int lent_read(CoreState *state, PyObject *object, bool never_copied,
 
 /* New reference: the capsule that the method gives; memory/dlpack.py asks for it. */
 static PyObject *ask_capsule(PyObject *object, PyObject *method, bool never_copied,
-                             const struct order *order)
+                             const struct cudriver_stream *on)
 {
-    long long number = order->number;
+    long long number = on->handle != NULL ? (long long)(uintptr_t)on->handle : 1;
 
     if (number > 2 && cudriver_require() < 0) {
         return NULL;
     }
-    if (number > 2 && cudriver_capture_forbids((CUstream)(uintptr_t)number)) {
-        number = -1; /* it can wait for no work outside its graph */
+    if (on == CUDRIVER_UNORDERED || (number > 2 && cudriver_capture_forbids(on->handle))) {
+        number = -1; /* what is captured can wait for no work outside its graph */
     }
-    return cudriver_call("dlpack", "ask", "(OOLiO)", object, method, number, order->ordinal,
+    return cudriver_call("dlpack", "ask", "(OOLiO)", object, method, number,
+                         on->context != NULL ? on->context->ordinal : -1,
                          never_copied ? Py_True : Py_False);
 }
 
 /* 1 done, 0 no such method, -1 an exception. */
 static int ask_method(CoreState *state, PyObject *object, bool never_copied,
-                      const struct order *order, struct cudriver_dl_lent *lent,
+                      const struct cudriver_stream *on, struct cudriver_dl_lent *lent,
                       struct cudriver_endpoint *end)
 {
     PyObject *method, *capsule;
@@ -266,7 +229,7 @@ static int ask_method(CoreState *state, PyObject *object, bool never_copied,
     if (found <= 0) {
         return found;
     }
-    capsule = ask_capsule(object, method, never_copied, order);
+    capsule = ask_capsule(object, method, never_copied, on);
     if (capsule != NULL) {
         failed = capsule_take(capsule, lent);
     }
@@ -305,23 +268,24 @@ bool cudriver_dlpack_has_table(CoreState *state, PyObject *object)
 /* Makes a tensor's memory, in `context`, ready for our stream, if need be: the table orders
  * nothing. Whether it is. */
 static bool make_ready(CoreState *state, const struct cudriver_dl_exchange *table,
-                       const struct order *order, const struct cudriver_dl_device *device,
+                       const struct cudriver_stream *on, const struct cudriver_dl_device *device,
                        ContextObject *context)
 {
-    bool here = order->ordinal == -1 || order->ordinal == device->id;
-    uintptr_t ours = here ? (uintptr_t)order->number : 1, theirs;
-    void *stream = NULL;
+    bool here = on->context == NULL || on->context->ordinal == device->id;
+    CUstream ours = here ? on->handle : NULL;
+    void *theirs = NULL;
 
-    if (order->number == -1) {
+    if (on == CUDRIVER_UNORDERED) {
         return true;
     }
     if (table->current_stream == NULL ||
-        table->current_stream(device->type, device->id, &stream) < 0) {
+        table->current_stream(device->type, device->id, &theirs) < 0) {
         PyErr_Clear();
         return false;
     }
-    theirs = stream == NULL ? 1 : (uintptr_t)stream; /* 0 and 1 are the default stream */
-    return ours == theirs || put_behind(state, context, stream, (CUstream)ours);
+    /* 0 and 1 are the default stream. */
+    return ours == theirs || ((uintptr_t)ours <= 1 && (uintptr_t)theirs <= 1) ||
+           put_behind(state, context, theirs, ours);
 }
 
 /* Whether a table's tensor is one that we can read, and is what its memory says: PyTorch's table
@@ -351,7 +315,7 @@ static int is_plain(CoreState *state, PyObject *object, int kind,
 
 /* 1 done, 0 it cannot be had this way (no exception), -1 an exception. */
 static int ask_table(CoreState *state, PyObject *object, int kind, bool never_copied,
-                     const struct order *order, struct cudriver_dl_lent *lent,
+                     const struct cudriver_stream *on, struct cudriver_dl_lent *lent,
                      struct cudriver_endpoint *end)
 {
     const struct cudriver_dl_exchange *table = exchange_of(state, object);
@@ -382,7 +346,7 @@ static int ask_table(CoreState *state, PyObject *object, int kind, bool never_co
         return -1;
     }
     if (end->context != NULL &&
-        !make_ready(state, table, order, &tensor->tensor.device, end->context)) {
+        !make_ready(state, table, on, &tensor->tensor.device, end->context)) {
         cudriver_endpoint_done(end);
         Py_CLEAR(lent->keeper);
         return 0;
@@ -394,22 +358,22 @@ int cudriver_dlpack_borrow(CoreState *state, PyObject *object, int kind, bool ne
                            const struct cudriver_stream *on, struct cudriver_dl_lent *lent,
                            struct cudriver_endpoint *end)
 {
-    struct order order;
+    struct cudriver_stream entered = {.handle = NULL};
     int found = 0;
 
-    if (kind < 0) {
+    if (kind < 0 || (on == NULL && cudriver_stream_read(state, NULL, &entered) < 0)) {
         return -1;
     }
-    order = order_read(state, on);
+    on = on != NULL ? on : &entered;
     if (kind != CUDRIVER_DL_GRAD) { /* else __dlpack__ says why not */
-        found = ask_table(state, object, kind, never_copied, &order, lent, end);
+        found = ask_table(state, object, kind, never_copied, on, lent, end);
     }
     if (found == 0 && kind != CUDRIVER_DL_OTHER) {
         found = refuse_negated(state, object);
     }
     if (found == 0) {
-        found = ask_method(state, object, never_copied, &order, lent, end);
+        found = ask_method(state, object, never_copied, on, lent, end);
     }
-    order_done(&order);
+    cudriver_stream_done(&entered);
     return found;
 }

@@ -347,8 +347,9 @@ def test_a_closed_stream_of_a_with_block_is_not_asked_for() -> None:
     stream = cu.Stream.from_handle(theirs.handle)
     with stream:
         stream.close()
-        cu.from_dlpack(tensor)
-    assert tensor.asked[-1]["stream"] == 1
+        with pytest.raises(ValueError, match="is closed"):
+            cu.from_dlpack(tensor)
+    assert tensor.asked == []
 
 
 def test_a_closed_stream_of_a_with_block_is_not_waited_for() -> None:

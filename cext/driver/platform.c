@@ -130,11 +130,6 @@ int platform_place(void *address, size_t bytes, int node)
     return syscall(SYS_mbind, address, bytes, PREFERRED, &nodes, 65ul, 0u) == 0 ? 0 : errno;
 }
 
-int platform_nodes_of(void **pages, int *nodes, size_t count)
-{
-    return syscall(SYS_move_pages, 0, count, pages, NULL, nodes, 0) == 0 ? 0 : errno;
-}
-
 void platform_run_on(const void *processors, size_t bytes)
 {
     (void)sched_setaffinity(0, bytes, processors);

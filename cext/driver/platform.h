@@ -27,9 +27,6 @@ bool platform_is_of_file(uintptr_t begin, size_t bytes);
  * negative. 0, or errno. */
 int platform_place(void *address, size_t bytes, int node);
 
-/* The NUMA node of each page, or a negative errno. 0, or errno if the system does not tell. */
-int platform_nodes_of(void **pages, int *nodes, size_t count);
-
 /* Lets the calling thread run on a set of processors, bit by bit as for sched_setaffinity. One that
  * the system refuses, such as an empty one, changes nothing. */
 void platform_run_on(const void *processors, size_t bytes);

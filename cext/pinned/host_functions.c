@@ -1,7 +1,6 @@
 /* Functions about page-locked memory: whose memory is, where devices see it, the pool's size. */
 #include "host_memory.h"
 
-#include <errno.h>
 #include <string.h>
 
 #include "arrays/dlpack.h"
@@ -139,31 +138,6 @@ static PyObject *module_ranges(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(
     return ranges;
 }
 
-/* New reference: of addresses, 8 bytes each, the node of each page, 4 bytes each. */
-static PyObject *module_nodes_of(PyObject *Py_UNUSED(module), PyObject *addresses)
-{
-    PyObject *nodes;
-    size_t count;
-    int failed;
-
-    if (!PyBytes_Check(addresses)) {
-        return PyErr_Format(PyExc_TypeError, "addresses are bytes");
-    }
-    count = (size_t)PyBytes_GET_SIZE(addresses) / sizeof(void *);
-    nodes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(count * sizeof(int)));
-    if (nodes == NULL) {
-        return NULL;
-    }
-    failed = platform_nodes_of((void **)PyBytes_AS_STRING(addresses),
-                               (int *)PyBytes_AS_STRING(nodes), count);
-    if (failed != 0) {
-        Py_DECREF(nodes);
-        errno = failed;
-        return PyErr_SetFromErrno(PyExc_OSError);
-    }
-    return nodes;
-}
-
 PyMethodDef cudriver_host_functions[] = {
     {"is_pinned", module_is_pinned, METH_O, DOC_is_pinned},
     {"_host_range", module_host_range, METH_O, DOC__host_range},
@@ -174,6 +148,5 @@ PyMethodDef cudriver_host_functions[] = {
     {"_node", module_node, METH_NOARGS, DOC__node},
     {"_place", module_place, METH_VARARGS, DOC__place},
     {"_ranges", module_ranges, METH_NOARGS, DOC__ranges},
-    {"_nodes_of", module_nodes_of, METH_O, DOC__nodes_of},
     {NULL},
 };

@@ -1527,9 +1527,6 @@ def _place(address: int, nbytes: int, node: int, /) -> int:
 def _ranges() -> bytes:
     """Address and bytes, each an uint64, of all memory that the pool and pins have page-locked."""
 
-def _nodes_of(addresses: bytes, /) -> bytes:
-    """The node of each page (move_pages), an int; negative: errno. `addresses`: uint64."""
-
 def _pin_prepare(array: HostArray, /) -> PageLock:
     """A lock that is closed until `_pin_lock` has page-locked its memory."""
 

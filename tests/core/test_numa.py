@@ -309,10 +309,10 @@ def test_statistics_count_each_byte_once(cu, machine) -> None:
 
 
 def test_statistics_where_the_system_does_not_tell(cu, machine, monkeypatch) -> None:
-    def refused(addresses: bytes) -> bytes:
+    def refused(pages: object) -> object:
         raise PermissionError(errno.EPERM, "no")
 
-    monkeypatch.setattr(machine.numa._core, "_nodes_of", refused)
+    monkeypatch.setattr(machine.numa, "_nodes_of", refused)
     array = cu.pinned_zeros(SIZE, np.uint8)
     stats = cu.host_memory_stats()
     assert stats.nodes == {None: stats.registered_bytes + stats.pinned_bytes}

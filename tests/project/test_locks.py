@@ -22,7 +22,7 @@ WITHOUT = """
     get_device get_geometry get_is_primary get_python get_reversed memory_dealloc memory_repr
     method_copy_from method_copy_to method_memory_info method_reduce method_refuse
     method_reshape method_transpose method_view module_copy_threads module_export
-    module_from_dlpack module_mark_copied module_node module_nodes_of module_numpy_enter
+    module_from_dlpack module_mark_copied module_node module_numpy_enter
     module_numpy_forget module_numpy_leave module_pin_stop module_place module_ranges
     module_set_copy_threads module_set_limit module_set_nodes module_stats pin_traverse
     pinned_empty pinned_zeros set_cache_config stream_get_device stream_exit

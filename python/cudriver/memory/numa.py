@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import operator
 import os
+import platform
 import sys
 from collections import Counter
 from functools import lru_cache
@@ -15,7 +16,7 @@ from cudriver.errors import CudaError
 from cudriver.memory.room import text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from cudriver.memory.devices import Device
     from cudriver.typing import NumaLike
@@ -26,6 +27,7 @@ ANY, POLICY = -1, -2  # as the core has them
 MOST, DEVICES, PROCESSORS = 64, 64, 1024  # nodes, devices and processors in the core's table
 PAGES = 512  # of a piece of memory, to ask where they lie
 ORDINARY_PAGE = 4096
+MOVE_PAGES = 239 if platform.machine() == "aarch64" else 279  # the system call's number
 
 _policy: NumaLike = "device"
 _prepared = False
@@ -212,7 +214,7 @@ def lie(total: int) -> dict[int | None, int]:
     for begin, nbytes in zip(ranges[::2], ranges[1::2], strict=True):
         pages = range(begin - begin % ORDINARY_PAGE, begin + nbytes, _step(nbytes))
         try:
-            told = memoryview(_core._nodes_of(array.array("Q", pages).tobytes())).cast("i")
+            told = _nodes_of(pages)
         except OSError:  # a container's rules
             found[None] += nbytes
             continue
@@ -221,6 +223,17 @@ def lie(total: int) -> dict[int | None, int]:
         shares[next(iter(shares))] += nbytes - sum(shares.values())  # what rounding left
         found.update(shares)
     return dict(sorted(found.items(), key=lambda item: (item[0] is None, item[0] or 0)))
+
+
+def _nodes_of(pages: Sequence[int]) -> list[int]:
+    """The node of each page, or a negative errno. OSError: the system does not tell."""
+    import ctypes
+
+    addresses, told = (ctypes.c_size_t * len(pages))(*pages), (ctypes.c_int * len(pages))()
+    count, libc = ctypes.c_size_t(len(pages)), ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(ctypes.c_long(MOVE_PAGES), 0, count, addresses, None, told, 0):
+        raise OSError(ctypes.get_errno(), "move_pages")
+    return list(told)
 
 
 def _step(nbytes: int) -> int:

@@ -158,6 +158,18 @@ def test_a_module_that_is_cut_within_a_name(venv, end):
         agrees(venv, "torch/functional.py")
 
 
+@pytest.mark.parametrize(
+    "end",
+    [
+        *("import functoo", "import json, functoo", "import functools"),
+        *("from torch.overwritten import xy", "from .overwritten import y"),
+    ],
+)
+def test_a_module_that_is_cut_within_an_import(venv, end):
+    (venv.site / "torch/functional.py").write_text(end)
+    agrees(venv, "torch/functional.py")
+
+
 def test_a_folder_that_is_gone(venv):
     shutil.rmtree(venv.site / "torch/nn")
     agrees(venv, "torch/nn/__init__.py")

@@ -552,6 +552,9 @@ def test_what_no_source_says_that_it_imports(venv, version, known, damage):
     (found,) = (f for f in told(venv) if f.rule == "CU404")
     assert found.severity == ("error" if known else "warning")
     assert not known or found.predicts in seen
+    files[0].unlink()  # what is left is a folder, which imports nothing
+    assert real.import_error(venv.path, "cupy") is None
+    assert not any("import cupy fails" in str(f.evidence) for f in told(venv))
 
 
 def test_the_first_file_of_a_package_of_modules(venv):
@@ -624,6 +627,23 @@ def test_a_condition_that_a_variable_decides(venv, simulator):
     assert (seen is None) == (simulator == "1")
 
 
+@pytest.mark.parametrize("number", ["0", "1"])
+def test_a_condition_of_a_comparison(venv, number):
+    """Of what another package imports, and what that requires."""
+    helper = "import os\nmp = int(os.environ.get('JOBLIB_MULTIPROCESSING', 1)) or None\n"
+    init = "from .helper import mp\nif mp is not None:\n    import cloudpickle\n"
+    files = put(venv, {"joblib/__init__.py": init, "joblib/helper.py": helper})
+    venv.distribution("joblib", "1.6.0", "cloudpickle>=3", files=files)
+    app = put(venv, {"app/__init__.py": "import joblib\n"})
+    venv.distribution("app", "1.0", "joblib", files=app)
+    environ = {"JOBLIB_MULTIPROCESSING": "0"} if number == "0" else {}
+    seen = real.import_error(venv.path, "app", **environ)
+    report = real.check(venv.path, environ=real.clean_environ(**environ), probe_driver=False)
+    found = [f for f in real.findings(report) if "cloudpickle" in f.title]
+    assert [f.predicts in seen for f in found if f.severity == "error"] == [True] * bool(seen)
+    assert (seen is None) == (number == "0")
+
+
 @pytest.mark.parametrize("version", ["13.1.0", "13.2.0"])
 def test_a_condition_that_a_version_decides(venv, version):
     files = put(venv, {"cuda/bindings/__init__.py": f"__version__ = '{version}'\n"})
@@ -654,3 +674,11 @@ def test_what_a_distribution_without_files_of_its_own_requires(venv, own):
         assert each.predicts in seen
         assert each.fix[0].endswith("install 'cuda-bindings~=13.0.0'")
         assert each.proven
+
+
+def test_a_framework_that_needs_one_which_is_not_installed(venv):
+    files = put(venv, {"torchvision/__init__.py": "import torch\n"})
+    venv.distribution("torchvision", "0.29.2", "torch>=2.14", files=files)
+    (found,) = told(venv)
+    assert (found.rule, found.severity, found.subject) == ("CU402", "error", "torchvision")
+    assert found.predicts in real.import_error(venv.path, "torchvision")

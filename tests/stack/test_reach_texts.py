@@ -108,6 +108,39 @@ def test_how_an_import_may_be_written(venv, lines, damage):
     agrees(venv)
 
 
+@pytest.mark.parametrize(
+    "line", ["from fastnet import plain, lost", "from . import lost", "import fastnet.lost"]
+)
+def test_a_module_that_is_imported_later(venv, line):
+    sources = {
+        "fastnet/__init__.py": f"def use():\n    {line}\nuse.__doc__ = ''\n",
+        "fastnet/lost.py": "x = 1\n",
+        "fastnet/plain.py": "x = 1\n",
+    }
+    venv.distribution("fastnet", "1.0", files=put(venv, sources))
+    (venv.site / "fastnet/lost.py").unlink()
+    (found,) = lost(venv)
+    done = real.run(venv.path / "bin/python", "-c", "import fastnet; fastnet.use()")
+    assert found.severity == "warning"
+    assert found.predicts in done.stderr
+
+
+def test_what_suppress_does_not_survive(venv):
+    init = "import contextlib\nwith contextlib.suppress(ImportError):\n"
+    init += "    import helper\n    size = helper.x\n"
+    files = put(venv, {"fastnet/__init__.py": init})
+    parts = put(venv, {"helper/__init__.py": "x = 1\n", "helper/deep.py": "x = 1\n"})
+    venv.distribution("fastnet", "1.0", "helper", files=files)
+    venv.distribution("helper", "1.0", files=parts)
+    assert real.import_error(venv.path, "fastnet") is None
+    parts[0].unlink()
+    assert agrees(venv) == "module 'helper' has no attribute"
+    parts[1].unlink()
+    (venv.site / "helper").rmdir()
+    assert real.import_error(venv.path, "fastnet") is None
+    assert [f.severity for f in lost(venv)] == ["warning"]
+
+
 def test_a_function_that_imports_all_of_a_module(venv):
     lazy = (
         "__all__ = ['part']\ndef __getattr__(name):\n    import lazy.part\n    return lazy.part\n"

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from cudriver.stack.model import Distribution, Facts
     from cudriver.stack.rootfs import Root
 
+FEW = 4  # files, of each of which all sources are asked
 _TOOLS = frozenset(("pip", "setuptools", "uv", "wheel"))  # they are run, not imported
 _PACKAGE = re.compile(rb"^([A-Za-z]\w*)/__init__\.py,", re.MULTILINE)
 _OWN = re.compile(rb"^(?![^,\n/]+\.dist-info/)[^,\n]", re.MULTILINE)  # a file beside its records
@@ -182,13 +183,15 @@ class Lost:
         reach.run(roots)
         others = [each for each in facts.absent if each.framework is None]
         reach.later(others)
-        told = {each.by for each in reach.lacks}
-        others += [each[""] for each in self.either if "" in each and each[""].by in told]
+        lacks = {each.by for each in reach.lacks}
+        others += [each[""] for each in self.either if "" in each and each[""].by in lacks]
         facts.absent = reach.lacks + [each for each in others if each not in reach.lacks]
         self._empty_packages(modules)
         met = resolver.load_reached(roots, reach.libraries, modules.faults)
-        for fault in inner + found + suspects:
-            fault.says = fault.says or modules.says(fault)
+        told = inner + found + suspects
+        for fault in told:
+            later = reach.taken(fault) if len(told) < FEW else ""
+            fault.says = fault.says or later or modules.says(fault)
         for fault in suspects:
             broken = fault.says and fault.what == "edited" and fault.file.endswith(".py")
             if fault.framework is not None or fault.file in met or broken:
@@ -253,7 +256,8 @@ class Lost:
         told = hidden | {framework.distribution for framework in known}
         asks = (ask for dist in self.facts.distributions for ask in dist.asks)
         required = {normal(name) for name, rest in asks if "extra" not in rest.partition(";")[2]}
-        roots = [f for f in known if not f.fails and not f.blocked]
+        # Where what one needs is not installed, its import ends there.
+        roots = [f for f in known if not f.fails and not self.facts.framework(f.blocked)]
         for dist, raw in self.wheels:
             if dist.name in told | (required - lacking) | _TOOLS:
                 continue

@@ -11,6 +11,7 @@ from cudriver.stack.collect.running import decided
 from cudriver.stack.collect.sources import (
     bound_names,
     ends_too_early,
+    from_module,
     joined_texts,
     statements,
     unknown_end,
@@ -271,9 +272,11 @@ class Modules:
                 self._broken[place.path] = "source code string cannot contain null bytes"
                 return None
             tree = self._compile(source)
-            cut = unknown_end(tree) if place.fault is not None else None
-            if cut is not None:
-                self._broken[place.path] = f"name '{cut}' is not defined"
+            if place.fault is not None:
+                cut = unknown_end(tree)
+                says = f"name '{cut}' is not defined" if cut else self._cut_import(place, tree)
+                if says:
+                    self._broken[place.path] = says
             return tree
         except SyntaxError as error:
             # The words and the grammar are those of the Python that runs this: another one knows
@@ -298,6 +301,25 @@ class Modules:
             if self.version <= sys.version_info[:2]:
                 raise
         return ast.parse(_TYPE_ALIAS.sub(rb"\1\2lambda: ", _TYPE_PARAMETERS.sub(rb"\1", source)))
+
+    def _cut_import(self, place: Place, tree: ast.Module) -> str:
+        """What Python says of a source that was cut within a name which it imports."""
+        last = tree.body[-1] if tree.body and self.version else None
+        if not isinstance(last, (ast.Import, ast.ImportFrom)) or not _is_cut(
+            place.fault, self.text(place)
+        ):
+            return ""
+        name = last.names[-1].name
+        if isinstance(last, ast.Import):
+            top = name.partition(".")[0]
+            known = top in sys.stdlib_module_names or self.find(top) is not None
+            return "" if known or self.elsewhere() else f"No module named '{top}'"
+        module = from_module(self.name(place.path), place.path.endswith("/__init__.py"), last)
+        source = self.find(module)
+        if source is None or not source.source or self.find(f"{module}.{name}") is not None:
+            return ""
+        known = re.search(rb"\b%s\b|import \*" % re.escape(name).encode(), self.text(source))
+        return "" if known else f"cannot import name '{name}' from"
 
     def broken(self, place: Place) -> str | None:
         """What Python says of a source that it cannot compile."""

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from cudriver.stack.model import Absent, Framework
 
-MODULES = 1000  # that are read for one import, those nearest to the files first
-MOST = 3000  # for all imports
+MODULES = 2500  # that are read for one import, those nearest to the files first
+MOST = 5000  # for all imports
 ORDERED = 400  # that are read besides, to know which error comes first
 LACKS = "cannot import name"
 _SETS = re.compile(rb"(?<!self)(?<!cls)\.(\w+)\s*=(?!=)")
@@ -126,6 +126,19 @@ class Reach:
             if self.modules.find(name) is None and self._says(imports):
                 each.says = f"No module named '{name}'"
 
+    def taken(self, fault: FileFault) -> str:
+        """What Python says of a module that is gone where what is reached takes it `from` its
+        package, if only later.
+        """
+        name = self.modules.name(fault.file)
+        above, _, last = name.rpartition(".")
+        if fault.what != "missing" or not above or last == "__init__":
+            return ""
+        package = re.escape(above.rpartition(".")[2]).encode()
+        taken = rb"from (?:[\w.]*\b%s|\.+) import [^\n]*\b%s\b" % (package, last.encode())
+        whole = rb"import [\w.]+\.%s\b|from [\w.]*\.%s import" % ((last.encode(),) * 2)
+        return f"{LACKS} '{last}' from" if self._says(taken) and not self._says(whole) else ""
+
     def _nearest_first(self) -> None:
         """Follows an import as far as MODULES allows."""
         self._survived, most = 0, min(len(self._seen) + MODULES, MOST)
@@ -165,7 +178,9 @@ class Reach:
     def _import_root(self) -> None:
         """The framework's own module, and what only compiled code imports for it."""
         self._import(self._framework.module)
-        for name in self.imports.get(self._framework.module, ()):
+        root = self.modules.find(self._framework.module)
+        named = self.imports.get(self._framework.module, ()) if root and root.source else ()
+        for name in named:
             place = self.modules.find(name)
             if place is not None and place.gone and place.fault is not None:
                 self._meet(place.fault, LACKS)

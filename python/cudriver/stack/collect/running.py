@@ -67,7 +67,7 @@ def running(
     survived. decide: which branch runs, where that is known.
     """
     functions = {} if functions is None else functions
-    for node in body:
+    for node in map(_as_try, body):
         for asked in ("test", "iter", "subject") if isinstance(node, _COMPOUND) else ():
             if hasattr(node, asked):
                 yield ast.Expr(getattr(node, asked)), 0
@@ -77,9 +77,12 @@ def running(
                 yield from running(node.body if known else node.orelse, decide, functions)
         elif isinstance(node, ast.Try):
             caught = [handled(handler) for handler in node.handlers]
+            sure = None not in caught
             for each, survived in running(node.body, decide, functions):
-                if None not in caught and (not caught or _imports((each, 0))):
+                if sure or (_imports((each, 0)) and None not in caught):
                     yield each, survived | reduce(or_, filter(None, caught), 0)
+                # What else it survives may happen in what follows anything but an import.
+                sure = sure and (not caught or _imports((each, 0)))
             yield node, 0
             yield from running(node.finalbody, decide, functions)
         elif isinstance(node, ast.With):
@@ -118,6 +121,17 @@ def _may_return(node: ast.AST) -> bool:
     if isinstance(node, ast.Return) or not isinstance(node, _COMPOUND):
         return isinstance(node, ast.Return)
     return any(map(_may_return, ast.iter_child_nodes(node)))
+
+
+def _as_try(node: ast.stmt) -> ast.stmt:
+    """`with suppress(...):` is a `try`; any other statement itself."""
+    call = node.items[0].context_expr if isinstance(node, ast.With) else None
+    if isinstance(node, ast.With) and isinstance(call, ast.Call) and len(node.items) == 1:
+        function = ast.unparse(call.func)
+        if function in ("suppress", "contextlib.suppress"):
+            kinds = ast.Tuple(call.args, ast.Load())
+            return ast.Try(node.body, [ast.ExceptHandler(kinds, None, [ast.Pass()])], [], [])
+    return node
 
 
 def _lets_errors_pass(item: ast.withitem) -> bool:
@@ -168,6 +182,8 @@ def decided(test: ast.expr, version: tuple[int, ...], names: Mapping[str, bool])
     if name in names:
         return names[name]
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        if ast.unparse(test) in names:
+            return names[ast.unparse(test)]
         left, right = ast.unparse(test.left), test.comparators[0]
         operator = type(test.ops[0]).__name__
         try:

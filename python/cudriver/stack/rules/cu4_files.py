@@ -58,7 +58,7 @@ def _not_as_brought(facts: Facts, dist: Distribution, faults: list[FileFault]) -
     title = f"{_files(faults)} {'missing:' if missing else 'not as'} {brought}"
     evidence = [f.evidence for f in faults[:SHOWN]]
     severity = NOTE if faults[0].what == "edited" else WARNING
-    predicts, subject = next((f.says for f in faults if f.says), None), None
+    predicts, subject = next(filter(None, map(_says, faults)), None), None
     caused, met = _caused(facts, faults), next((f for f in faults if f.framework), None)
     if caused:
         predicts, subject = caused.text, caused.framework
@@ -73,6 +73,15 @@ def _not_as_brought(facts: Facts, dist: Distribution, faults: list[FileFault]) -
     plain = faults[0].what == "edited" and not met and not caused  # the wheel may bring it so
     fixes, file = [] if plain else [fix.reinstall(facts, dist)], (met or faults[0]).file
     return finding(severity, title, evidence, predicts, fixes, subject or faults[0].file, file)
+
+
+def _says(fault: FileFault) -> str:
+    """What a user reads of it, who may come to it after the import."""
+    name = os.path.basename(fault.file)
+    if fault.what == "missing" and name.startswith("libnvrtc-builtins.so."):
+        return fault.says or f"nvrtc: error: failed to open {name}."
+    empty = fault.evidence.value.endswith("(on disk: 0 bytes)") and ".so" in name
+    return fault.says or "file too short" * empty
 
 
 def _without_modules(facts: Facts, dist: Distribution, faults: list[FileFault]) -> Finding:

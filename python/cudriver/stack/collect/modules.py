@@ -318,8 +318,8 @@ class Modules:
         source = self.find(module)
         if source is None or not source.source or self.find(f"{module}.{name}") is not None:
             return ""
-        known = re.search(rb"\b%s\b|import \*" % re.escape(name).encode(), self.text(source))
-        return "" if known else f"cannot import name '{name}' from"
+        bound = re.search(rb"\b%s\b|import \*" % re.escape(name).encode(), self.text(source))
+        return "" if bound else f"cannot import name '{name}' from"
 
     def broken(self, place: Place) -> str | None:
         """What Python says of a source that it cannot compile."""

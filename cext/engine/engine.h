@@ -241,10 +241,9 @@ CUresult cudriver_staging_follow(CUcontext first_context, CUstream first, CUcont
 int cudriver_staging_get_threads(void);
 void cudriver_staging_set_threads(int threads);
 
-/* Frees the streams and blocks that no copy uses. If the caller knows that its work on the devices
- * is over (`idle`), kernels too: to wait for a context before would break a capture in it. May
- * block.
- */
+/* Frees what the engine has in contexts in which it does nothing. Unless the caller knows that its
+ * work on the devices is over (`idle`), not where kernels may run: to wait for a context before
+ * would break a capture in it. May block. */
 void cudriver_staging_trim(bool idle);
 
 /* Call before `context` is destroyed. Waits for its copies, and frees everything the engine holds

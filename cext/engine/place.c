@@ -274,26 +274,15 @@ void staging_place_leave(struct staging_place *place)
     staging_unlock();
 }
 
-/* Locked. Moves the lanes that nothing uses to `taken`; if `all`, also those with device memory,
- * and the kernels. */
-static void place_take(struct staging_place *place, bool all, struct staging_place *taken)
+/* Locked. Whether there are kernels, which copies between device memory may yet run. */
+static bool place_has_kernels(const struct staging_place *place)
 {
-    struct staging_lane **link = &place->lanes;
+    bool has = false;
 
-    while (*link != NULL) {
-        struct staging_lane *lane = *link;
-        if (lane->users > 0 || (lane->scratch != 0 && !all)) {
-            link = &lane->next;
-        } else {
-            *link = lane->next;
-            lane->next = taken->lanes;
-            taken->lanes = lane;
-        }
+    for (int i = 0; i < STAGING_MODULES; i++) {
+        has |= place->kernels[i] != NULL;
     }
-    if (all) {
-        memcpy(taken->kernels, place->kernels, sizeof taken->kernels);
-        memset(place->kernels, 0, sizeof place->kernels);
-    }
+    return has;
 }
 
 /* Makes a place's context current. Fails if that was destroyed: a push succeeds even then where it
@@ -315,20 +304,17 @@ static bool place_open(const struct staging_place *place)
     return open;
 }
 
-/* Ends what a place has that is unlinked and that no call uses. `wait`: for what the device does
- * with it. `all`: as by place_clear. */
+/* Locked; releases the lock meanwhile. Ends a place that no call uses. `wait`: for what the device
+ * does with it. `all`: as by place_clear. */
 static void place_end(struct staging_place *place, bool wait, bool all)
 {
-    CUcontext popped;
-    bool open = place_open(place), used;
+    bool used = place_is_used(place, false) || place_has_kernels(place), open;
     unsigned long long until = platform_nanoseconds() + LATE_NS;
+    CUcontext popped;
 
-    staging_lock();
-    used = place_is_used(place, false);
-    for (int i = 0; i < STAGING_MODULES; i++) {
-        used |= place->kernels[i] != NULL; /* copies between device memory may yet run them */
-    }
+    place_unlink(place);
     staging_unlock();
+    open = place_open(place);
     if (open && used && wait && cuda.cuCtxSynchronize() == CUDA_SUCCESS) {
         staging_lock(); /* the threads may yet have to see that it is over */
         while (place_is_used(place, false) && platform_nanoseconds() < until) {
@@ -340,29 +326,45 @@ static void place_end(struct staging_place *place, bool wait, bool all)
     if (open) {
         cuda.cuCtxPopCurrent_v2(&popped);
     }
+    free(place);
+    staging_lock();
+}
+
+/* Locked. The first place that nothing uses, and if not `idle`, no kernel either; NULL: none. */
+static struct staging_place *place_unused(bool idle)
+{
+    struct staging_place *place = staging.places;
+
+    while (place != NULL &&
+           (place->closing || place_is_used(place, true) || (!idle && place_has_kernels(place)))) {
+        place = place->next;
+    }
+    return place;
 }
 
 void cudriver_staging_trim(bool idle)
 {
+    struct staging_place *place;
+
     if (!cudriver_driver_ready) {
         return;
     }
     staging_lock();
-    for (struct staging_place *place = staging.places; place != NULL; place = place->next) {
-        struct staging_place taken = {.context = place->context, .id = place->id};
-        bool all = idle && !place_is_used(place, true);
-        if (place->closing) {
-            continue;
-        }
-        place_take(place, all, &taken);
-        place->users++; /* keeps the place */
-        staging_unlock();
-        place_end(&taken, false, all); /* a wait would break a capture */
-        staging_lock();
-        place->users--;
-        pthread_cond_broadcast(&staging.changed);
+    while ((place = place_unused(idle)) != NULL) {
+        place_end(place, false, true); /* a wait would break a capture */
     }
     staging_unlock();
+}
+
+/* Locked. The place of a context, unless another thread is closing it. */
+static struct staging_place *place_of(CUcontext context)
+{
+    struct staging_place *place = staging.places;
+
+    while (place != NULL && (place->context != context || place->closing)) {
+        place = place->next;
+    }
+    return place;
 }
 
 void cudriver_staging_forget_context(CUcontext context)
@@ -373,24 +375,12 @@ void cudriver_staging_forget_context(CUcontext context)
         return;
     }
     staging_lock();
-    for (;;) {
-        for (place = staging.places; place != NULL; place = place->next) {
-            if (place->context == context && !place->closing) {
-                break;
-            }
-        }
-        if (place == NULL) {
-            break;
-        }
+    while ((place = place_of(context)) != NULL) {
         place->closing = true;
         while (place->users > 0) {
             staging_change_wait(STAGING_POLL_NS);
         }
-        place_unlink(place);
-        staging_unlock();
         place_end(place, true, true);
-        free(place);
-        staging_lock();
     }
     staging_unlock();
 }
@@ -421,12 +411,7 @@ bool cudriver_staging_shutdown(unsigned milliseconds)
         staging_change_wait(until - now);
     }
     while (quiet && staging.places != NULL) {
-        place = staging.places;
-        place_unlink(place);
-        staging_unlock();
-        place_end(place, false, false); /* the rest goes with the process */
-        free(place);
-        staging_lock();
+        place_end(staging.places, false, false); /* the rest goes with the process */
     }
     staging_unlock();
     return quiet;

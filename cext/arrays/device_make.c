@@ -45,7 +45,7 @@ static PyObject *array_make(CoreState *state, const char *function, PyObject *co
     int ndim;
 
     if (cudriver_arguments(&signature, args, count, keywords, values) < 0 ||
-        cudriver_shape_parse(values[0], &ndim, shape) < 0 ||
+        cudriver_numpy_shape(values[0], &ndim, shape) < 0 ||
         cudriver_numpy_dtype(values[1], &dtype, &itemsize) < 0) {
         return NULL;
     }

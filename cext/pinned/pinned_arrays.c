@@ -54,7 +54,7 @@ static PyObject *make(PyObject *module, const char *function, bool zero, PyObjec
     int ndim, node;
 
     if (cudriver_arguments(&signature, args, count, keywords, values) < 0 ||
-        cudriver_shape_parse(values[0], &ndim, shape) < 0 ||
+        cudriver_numpy_shape(values[0], &ndim, shape) < 0 ||
         cudriver_order_parse(values[2], &fortran) < 0 || node_parse(values[3], &node) < 0 ||
         cudriver_numpy_dtype(values[1], &dtype, &itemsize) < 0) {
         return NULL;

@@ -2,6 +2,7 @@
 #include "numpy_bridge.h"
 
 #include <stdatomic.h>
+#include <string.h>
 
 #define CUDRIVER_NUMPY_IS_IMPORTED_HERE
 #include "numpy_api.h"
@@ -105,6 +106,28 @@ int cudriver_numpy_dtype(PyObject *argument, PyObject **dtype, Py_ssize_t *items
     }
     *dtype = (PyObject *)descr;
     *itemsize = (Py_ssize_t)PyDataType_ELSIZE(descr);
+    return 0;
+}
+
+int cudriver_numpy_shape(PyObject *argument, int *ndim, Py_ssize_t *shape)
+{
+    PyArray_Dims lengths = {NULL, 0};
+    PyObject *given;
+    int good;
+
+    if (cudriver_numpy_require() < 0) {
+        return -1;
+    }
+    /* A copy of a list: reading an item may run code that changes it. */
+    given = PyList_Check(argument) ? PyList_AsTuple(argument) : Py_NewRef(argument);
+    good = given != NULL && PyArray_IntpConverter(given, &lengths);
+    Py_XDECREF(given);
+    if (!good) {
+        return -1;
+    }
+    *ndim = lengths.len;
+    memcpy(shape, lengths.ptr, (size_t)lengths.len * sizeof *shape);
+    PyDimMem_FREE(lengths.ptr);
     return 0;
 }
 

@@ -16,6 +16,10 @@ bool cudriver_numpy_is_array(PyObject *object);
  * TypeError for types that hold Python objects. 0 or -1. */
 int cudriver_numpy_dtype(PyObject *argument, PyObject **dtype, Py_ssize_t *itemsize);
 
+/* Reads a shape of at most CUDRIVER_MAX_DIMS dimensions, as np.empty() does; lengths may be
+ * negative. 0, or -1 with TypeError or ValueError. */
+int cudriver_numpy_shape(PyObject *argument, int *ndim, Py_ssize_t *shape);
+
 /* Whether two dtypes describe the same bytes. */
 bool cudriver_numpy_same_dtype(PyObject *first, PyObject *second);
 

@@ -6,10 +6,8 @@
 
 #include "engine/layout.h"
 
-/* Reads a shape of at most CUDRIVER_MAX_DIMS dimensions. 0, or -1 with TypeError or ValueError. */
-int cudriver_shape_parse(PyObject *argument, int *ndim, Py_ssize_t *shape);
-
-/* The size of an array of that shape in bytes, or -1 with ValueError if it overflows. */
+/* The size of an array of a shape in bytes, or -1 with ValueError if it overflows, or if a length
+ * is negative. */
 Py_ssize_t cudriver_shape_bytes(int ndim, const Py_ssize_t *shape, Py_ssize_t itemsize);
 
 /* Reads an order argument: "C" (also NULL or None) or "F". 0 or -1. */

@@ -6,7 +6,6 @@ import ctypes
 import gc
 import operator
 import re
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -220,16 +219,16 @@ def test_bad_arguments_are_named(make: str, simulator: Any) -> None:
         ((-3,), {}, ValueError, "-3"),
         (((2, -1),), {}, ValueError, "-1"),
         (("12",), {}, TypeError, "str"),
-        ((2.5,), {}, TypeError, r"a sequence of ints, not 2\.5 \(float\)"),
-        (((3, 1.5),), {}, TypeError, r"lengths are ints, not 1\.5 \(float\)"),
-        (((3, "4"),), {}, TypeError, r"lengths are ints, not '4' \(str\)"),
-        ((None,), {}, TypeError, "NoneType"),
+        ((2.5,), {}, TypeError, r"a sequence of integers .* got '2\.5'"),
+        (((3, 1.5),), {}, TypeError, "'float' object"),
+        (((3, "4"),), {}, TypeError, "'str' object"),
+        ((None,), {}, TypeError, "None"),
         (((1,) * 65,), {}, ValueError, "65"),
         ((3, object), {}, TypeError, "Python objects"),
         ((3, "no such type"), {}, TypeError, "no such type"),
         (((1 << 40, 1 << 40),), {}, ValueError, rf"\({1 << 40}, {1 << 40}\).* address space"),
-        ((1 << 70,), {}, ValueError, f"at most {sys.maxsize}, not {1 << 70}"),
-        (((2, -1 << 70),), {}, ValueError, str(-1 << 70)),
+        ((1 << 70,), {}, ValueError, "Maximum allowed"),
+        (((2, -1 << 70),), {}, ValueError, "Maximum allowed"),
         ((3,), {"stream": 7}, TypeError, "int"),
         ((3,), {"device": 99}, Exception, "99"),
         ((3,), {"device": "nonsense"}, Exception, "nonsense"),

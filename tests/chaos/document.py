@@ -124,11 +124,13 @@ def wrong(rows: list[dict]) -> str:
             texts = [f"not done: {row['reason']}"]
         else:
             told = row["score"]
+            happens = "; ".join(each["text"] for each in row["failures"][:1])
             if told["outcome"] not in (RIGHT, HARMLESS):
-                happens = "; ".join(each["text"] for each in row["failures"][:1])
                 texts.append(f"the check says {MEANS[told['outcome']]}; what happens: {happens}")
                 if "verified" in row and not named(row):
                     texts.append("`--verify` does not name it either")
+            elif told["outcome"] == RIGHT and not told["text"]:
+                texts.append(f"only its text is not what the user reads: {happens}")
             texts += [f"false error: {text}" for text in told["false_errors"]]
             texts += [f"false warning: {text}" for text in told["false_warnings"]]
             more = verified(row)

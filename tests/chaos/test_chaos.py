@@ -326,6 +326,9 @@ def test_all_that_is_wrong_stands_on_the_page():
     assert "left: e@0/a" in text
     assert "false error: CU404 of x" in text
     assert "only a warning; what happens: ImportError: no" in text
+    assert "only its text is not what the user reads" not in text
+    rows[0]["score"]["text"] = False
+    assert "only its text is not what the user reads: ImportError: no" in document.wrong(rows)
     assert document.wrong(rows[1:1]).endswith("Nothing.")
 
 

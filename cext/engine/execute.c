@@ -81,18 +81,14 @@ static bool word_queue(const struct cudriver_copy_plan *plan, CUstream stream,
            cuda.cuStreamWriteValue32_v2(stream, address, 1, 0) == CUDA_SUCCESS;
 }
 
-/* Waits for a small copy: polls the word, or if that is NULL cuStreamQuery, for a moment, then
- * sleeps: what the stream did before may last. Work that others queue meanwhile does not delay the
- * end by more than that moment. */
-static CUresult small_wait(const struct cudriver_copy_plan *plan,
-                           const struct cudriver_copy_call *call, _Atomic uint32_t *word)
+/* Waits for a small copy, or for a part of one: polls the word, or if that is NULL cuStreamQuery,
+ * for a moment, then sleeps: what the stream did before may last. Work that others queue meanwhile
+ * does not delay the end by more than that moment. */
+static CUresult small_wait(const struct cudriver_copy_call *call, _Atomic uint32_t *word)
 {
     unsigned long long until = platform_nanoseconds() + TUNING_LOOK_NS;
     CUresult result = CUDA_ERROR_NOT_READY;
 
-    if (word != NULL && !word_queue(plan, call->stream, word)) {
-        word = NULL;
-    }
     do {
         if (word == NULL) {
             result = cuda.cuStreamQuery(call->stream);
@@ -110,38 +106,48 @@ static CUresult small_wait(const struct cudriver_copy_plan *plan,
                : cuda.cuStreamSynchronize(call->stream);
 }
 
-/* A dense copy of at most TUNING_SMALL_MOST bytes. Down to pageable memory it goes through a slot,
- * which is faster than the driver's blocking call; NOT_READY: there is none, and nothing was done.
- * If it is interrupted, call->queued says so. */
+/* A dense copy that is_small(). Down to pageable memory it goes through a slot, in parts that are
+ * moved on while the next arrive, which is faster than the driver's blocking call; NOT_READY: there
+ * is none, and nothing was done. If it is interrupted, call->queued says so. */
 static CUresult small_copy(const struct cudriver_copy_plan *plan, struct cudriver_copy_call *call)
 {
     bool through = !plan->dst.on_device && !plan->page_locked;
-    bool word = !plan->dst.on_device || plan->src.on_device || plan->bytes > TUNING_ASK_MOST;
-    size_t at = through ? (plan->bytes + LINE - 1) / LINE * LINE : 0; /* of the word */
-    CUresult result, waited;
+    bool told = !plan->dst.on_device || plan->src.on_device || plan->bytes > TUNING_ASK_MOST;
+    size_t most = through ? TUNING_SLOT_PART : plan->bytes, at, bytes;
+    size_t words = through ? (plan->bytes + LINE - 1) / LINE * LINE : 0; /* behind the bytes */
+    size_t lines = (plan->bytes + most - 1) / most * LINE;
+    CUresult result = CUDA_SUCCESS, waited = CUDA_SUCCESS;
+    struct cudriver_copy_end here = {.host = NULL};
     void *slot = NULL;
 
-    if (word && staging_slot_get(at + LINE, &slot) != CUDA_SUCCESS && through) {
+    if (told && staging_slot_get(words + lines, &slot) != CUDA_SUCCESS && through) {
         return CUDA_ERROR_NOT_READY;
     }
-    if (through) {
-        const struct cudriver_copy_end here = {.host = slot};
-        result = staging_bytes_issue(&here, 0, &plan->src, plan->layout.src_offset, plan->bytes,
-                                     call->stream, &call->function);
-    } else {
-        result = staging_direct_issue(plan, call->stream, &call->function);
+    here.host = slot;
+    told = slot != NULL;
+    for (at = 0; at < plan->bytes && result == CUDA_SUCCESS; at += most) {
+        bytes = plan->bytes - at < most ? plan->bytes - at : most;
+        result = through ? staging_bytes_issue(&here, (int64_t)at, &plan->src,
+                                               plan->layout.src_offset + (int64_t)at, bytes,
+                                               call->stream, &call->function)
+                         : staging_direct_issue(plan, call->stream, &call->function);
+        told = told && result == CUDA_SUCCESS &&
+               word_queue(plan, call->stream, (void *)(here.host + words + at / most * LINE));
     }
-    /* After a failure a part may be queued. */
-    waited = result != CUDA_SUCCESS
-                 ? cuda.cuStreamSynchronize(call->stream)
-                 : small_wait(plan, call, slot != NULL ? (void *)((char *)slot + at) : NULL);
+    if (result != CUDA_SUCCESS) { /* a part may be queued */
+        waited = cuda.cuStreamSynchronize(call->stream);
+    }
+    for (at = 0; at < plan->bytes && result == CUDA_SUCCESS && waited == CUDA_SUCCESS; at += most) {
+        bytes = plan->bytes - at < most ? plan->bytes - at : most;
+        waited = small_wait(call, told ? (void *)(here.host + words + at / most * LINE) : NULL);
+        if (through && waited == CUDA_SUCCESS) {
+            memcpy(plan->host + plan->layout.dst_offset + at, here.host + at, bytes);
+        }
+    }
     if (waited == CUDRIVER_STAGING_INTERRUPTED) {
         call->queued = true;
         call->slot = slot;
     } else if (waited == CUDA_SUCCESS && slot != NULL) { /* else the device may still use it */
-        if (through && result == CUDA_SUCCESS) {
-            memcpy(plan->host + plan->layout.dst_offset, slot, plan->bytes);
-        }
         cudriver_hostmem_free(slot);
     }
     if (result == CUDA_SUCCESS && waited != CUDA_SUCCESS) {
@@ -229,8 +235,10 @@ static CUresult plan_issue(const struct cudriver_copy_plan *plan, struct cudrive
  * waits for the stream before it reads the host. */
 static bool is_small(const struct cudriver_copy_plan *plan)
 {
-    return plan->kind == CUDRIVER_COPY_DIRECT && plan->bytes <= TUNING_SMALL_MOST &&
-           (plan->page_locked || plan->src.on_device);
+    bool inside = plan->dst.on_device && plan->src.on_device;
+
+    return plan->kind == CUDRIVER_COPY_DIRECT && (plan->page_locked || plan->src.on_device) &&
+           plan->bytes <= (inside ? TUNING_SMALL_INSIDE : TUNING_SMALL_MOST);
 }
 
 CUresult cudriver_copy_follow(const struct cudriver_copy_plan *plan,

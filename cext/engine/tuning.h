@@ -171,6 +171,15 @@
  */
 #define TUNING_SMALL_MOST (2 * TUNING_MIB)
 
+/* The same of a copy on a device. H200, ours over the driver's own call, two runs: 4 MiB 0.83,
+ * 0.80, now 0.99, 0.99; 16 MiB 0.88, 0.86, now 0.97, 0.98; 64 MiB 0.96, 0.85, now 0.98, 1.01. */
+#define TUNING_SMALL_INSIDE (64 * TUNING_MIB)
+
+/* Bytes of a part of a copy that goes down through a page-locked slot. H200, 1 MiB right after
+ * another, GB/s in two runs: in one part 8.1, 8.1; parts of 512 KiB 9.0, 9.0; 256 KiB 10.0, 9.7;
+ * 128 KiB 8.4, 8.7; the driver's own call 9.1 to 10.7. */
+#define TUNING_SLOT_PART (256 * TUNING_KIB)
+
 /* Bytes up to which a copy up polls cuStreamQuery; others poll a word that the stream writes. H200,
  * us with cuStreamQuery, the word: 64 bytes up 7.1, 7.1, down 7.2, 6.5; 64 KiB up 10.3, 9.8. */
 #define TUNING_ASK_MOST (8 * TUNING_KIB)

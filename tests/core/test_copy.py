@@ -518,6 +518,20 @@ def test_a_number_of_threads_that_is_one_is_not_talked_of(value: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{value}\n".lstrip() or usual, "")
 
 
+PART = 1 << 18  # of what goes down through a slot
+
+
+@pytest.mark.parametrize("nbytes", [1, PART - 1, PART, PART + 1, 2 * PART, 4 * PART + 3])
+def test_plain_memory_is_filled_part_by_part(sim, nbytes: int) -> None:
+    source = np.random.default_rng(1).integers(0, 256, nbytes, "u1")
+    there, target = cu.to_device(source), np.zeros(nbytes + 1, "u1")
+    before = sim.call_count("cuMemcpyDtoHAsync_v2")
+    cu.copy(target[:-1], there)
+    assert np.array_equal(target[:-1], source)
+    assert target[-1] == 0
+    assert sim.call_count("cuMemcpyDtoHAsync_v2") - before == -(-nbytes // PART)
+
+
 @watched
 @pytest.mark.parametrize("nbytes", [1024, 100_000, 1 << 20, 8 << 20])
 def test_plain_memory_is_read_after_the_default_streams_work(sim, nbytes: int) -> None:

@@ -2,7 +2,6 @@
 #include "numpy_bridge.h"
 
 #include <stdatomic.h>
-#include <string.h>
 
 #define CUDRIVER_NUMPY_IS_IMPORTED_HERE
 #include "numpy_api.h"
@@ -126,7 +125,9 @@ int cudriver_numpy_shape(PyObject *argument, int *ndim, Py_ssize_t *shape)
         return -1;
     }
     *ndim = lengths.len;
-    memcpy(shape, lengths.ptr, (size_t)lengths.len * sizeof *shape);
+    for (int i = 0; i < lengths.len; i++) {
+        shape[i] = lengths.ptr[i];
+    }
     PyDimMem_FREE(lengths.ptr);
     return 0;
 }

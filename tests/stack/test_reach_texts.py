@@ -141,6 +141,15 @@ def test_what_suppress_does_not_survive(venv):
     assert [f.severity for f in lost(venv)] == ["warning"]
 
 
+def test_a_package_is_imported_before_its_module(venv):
+    parts = {"__init__": "from cuda.bindings import utils\n", "utils": "", "driver": ""}
+    files = put(venv, {f"cuda/bindings/{name}.py": text for name, text in parts.items()})
+    venv.distribution("cuda-bindings", "13.5.0", files=files)
+    files[1].unlink()
+    files[2].unlink()
+    assert agrees(venv, "cuda.bindings.driver") == "cannot import name 'utils' from"
+
+
 def test_a_function_that_imports_all_of_a_module(venv):
     lazy = (
         "__all__ = ['part']\ndef __getattr__(name):\n    import lazy.part\n    return lazy.part\n"

@@ -142,7 +142,8 @@ class Reach:
     def _nearest_first(self) -> None:
         """Follows an import as far as MODULES allows."""
         self._survived, most = 0, min(len(self._seen) + MODULES, MOST)
-        self._import_root()
+        for _ in self._root():
+            pass
         while self._queue and len(self._seen) < most and not self._all_met():
             _, self._survived, _, name = heapq.heappop(self._queue)
             if self._seen[name] == self._survived:
@@ -161,8 +162,7 @@ class Reach:
         told is met again in what comes before.
         """
         self._survived = 0
-        self._import_root()
-        running: list[tuple[int, str, Iterator[None]]] = []
+        running: list[tuple[int, str, Iterator[None]]] = [(0, "", self._root())]
         while self._queue or running:
             for _, survived, _, name in sorted(self._queue, key=lambda one: -one[2]):
                 more = name not in reached and self._left and any(not t.framework for t in told)
@@ -175,9 +175,12 @@ class Reach:
                 if next(statements, self) is self:
                     running.pop()
 
-    def _import_root(self) -> None:
-        """The framework's own module, and what only compiled code imports for it."""
-        self._import(self._framework.module)
+    def _root(self) -> Iterator[None]:
+        """The framework's own module, and what only compiled code imports for it, one by one."""
+        for part in prefixes(self._framework.module):
+            if not self._import(part):
+                return
+            yield
         root = self.modules.find(self._framework.module)
         named = self.imports.get(self._framework.module, ()) if root and root.source else ()
         for name in named:

@@ -30,8 +30,12 @@ pytestmark = [
 LATEST = 60.0
 
 
-def during(soon: threading.Timer, call: Callable[[], Any]) -> None:
-    """Calls with the timer started: in pytest.raises(), so that a signal never comes outside."""
+#: Calls of which a wait makes many, and whatever comes before it few.
+ASKING = ("cuStreamQuery", "cuEventQuery")
+
+
+def during(soon: threading.Thread, call: Callable[[], Any]) -> None:
+    """Calls with the thread started: in pytest.raises(), so that a signal never comes outside."""
     soon.start()
     call()
 
@@ -41,9 +45,17 @@ def interrupted(sim):
     """Sends SIGINT while `call` waits for work that is held; releases the work afterwards."""
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
 
+    def asked() -> int:
+        return sum(map(sim.call_count, ASKING))
+
+    def send(enough: int, until: float) -> None:
+        while asked() < enough and time.monotonic() < until:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
     def run(call: Callable[[], Any]) -> None:
         late = threading.Timer(LATEST, sim.release)
-        soon = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+        soon = threading.Thread(target=send, args=(asked() + 20, time.monotonic() + LATEST / 2))
         late.start()
         try:
             with pytest.raises(KeyboardInterrupt):

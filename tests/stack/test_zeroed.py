@@ -287,6 +287,17 @@ def test_names_and_versions(tmp_path, name, kept, says, sections):
     assert ending(Root("/"), str(file)) == says
 
 
+@pytest.mark.parametrize("name", [".dynsym", ".dynstr"])
+def test_symbols_that_nobody_asks_for(tmp_path, name):
+    """Of a library: what another one needs of it, may still be there."""
+    source = "".join(f"int unused_{number}(void) {{ return {number}; }}" for number in range(99))
+    file = library(tmp_path, "libx.so", source)
+    at, size = section(file, name)
+    zero(file, at + size // 2, size // 4)
+    real.run(sys.executable, "-c", f"import ctypes; ctypes.CDLL({str(file)!r})").check_returncode()
+    assert ending(Root("/"), str(file)) is None
+
+
 def test_a_file_that_is_cut_in_the_last_page_of_its_data(tmp_path):
     """It loads: what is lost reads as zeros, and may never be asked for."""
     file = library(tmp_path, "libx.so", "char own[9000] = {1};")

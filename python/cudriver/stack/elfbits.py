@@ -123,13 +123,17 @@ class ElfBits:
         relative = self.memory(self._tables.get(DT_RELA, 0), count) or b""
         if bytes(2 * RELA) in relative:
             return "Inconsistency detected by ld.so"
-        symbols = max(self.section(".dynsym", TABLE_LIMIT) or b"", self._asked(), key=len)
-        if bytes(2 * RELA) in symbols[RELA:]:
+        asked = self._asked()
+        if asked.count((0, 0, 0)) > 1:
             return ""
-        named = ((name, info >> 4) for name, info in iter_unpack("<IB19x", symbols) if name)
-        nameless = {bind for name, bind in named if strings[name : name + 1] == b"\0"}
-        if nameless:
-            return "undefined symbol:" if GLOBAL in nameless else ""
+        symbols = self.section(".dynsym", TABLE_LIMIT) or b""
+        every = (each for each in iter_unpack("<IBxH16x", symbols) if each[0] and each[2])
+        nameless = [strings[name : name + 1] == b"\0" for name, _, _ in every]
+        if nameless and all(nameless):
+            return "undefined symbol:"  # who needs any of them finds none
+        binds = {info >> 4 for name, info, _ in asked if name and strings[name : name + 1] == b"\0"}
+        if binds:
+            return "undefined symbol:" if GLOBAL in binds else ""
         begins = [self._tables[DT_INIT]] if DT_INIT in self._tables else []
         array, at = self._tables.get(DT_INIT_ARRAY, 0), 0
         for number in range(min(self._tables.get(DT_INIT_ARRAYSZ, 0) // 8, CONSTRUCTORS)):
@@ -142,16 +146,18 @@ class ElfBits:
         filling = self._filling(relative) if called is not None else ()
         return CRASH if bytes(CODE) in codes or any(HOLE in each for each in filling) else None
 
-    def _asked(self) -> bytes:
-        """The table of symbols, as far as relocations ask for them."""
-        last = 0
+    def _asked(self) -> list[tuple[int, int, int]]:
+        """The name, the binding and the section of each symbol that a relocation asks for."""
+        numbers: set[int] = set()
         for table, size in ((DT_RELA, DT_RELASZ), (DT_JMPREL, DT_PLTRELSZ)):
             length = min(self._tables.get(size, 0), TABLE_LIMIT)
             data = self.memory(self._tables.get(table, 0), length) or b""
-            numbers = iter_unpack("<12xI8x", data[: len(data) // RELA * RELA])
-            last = max(last, max((number for (number,) in numbers), default=0))
-        found = self.memory(self._tables[DT_SYMTAB], min((last + 1) * RELA, TABLE_LIMIT)) or b""
-        return found[: len(found) // RELA * RELA]
+            found = iter_unpack("<12xI8x", data[: len(data) // RELA * RELA])
+            numbers.update(number for (number,) in found if number)
+        length = min((max(numbers, default=0) + 1) * RELA, TABLE_LIMIT)
+        symbols = self.memory(self._tables[DT_SYMTAB], length) or b""
+        ends = (number * RELA for number in numbers if (number + 1) * RELA <= len(symbols))
+        return [unpack_from("<IBxH", symbols, at) for at in ends]
 
     def _versions(self, strings: bytes) -> str:
         """What the loader says of the versions that the file needs, which it looks for before

@@ -119,12 +119,13 @@ class Reach:
     def later(self, absent: list[Absent]) -> None:
         """Of what no import is proven to reach, what one that is reached imports later, or may."""
         for each in absent:
-            name = each.name.replace("-", "_")
-            imports = rb"^[ \t]*(?:import|from) %s\b|import_module\(['\"]%s\b" % (
-                (name.encode(),) * 2
-            )
-            if self.modules.find(name) is None and self._says(imports):
-                each.says = f"No module named '{name}'"
+            for name in {each.name.replace("-", sign) for sign in "_."}:
+                imports = rb"^[ \t]*(?:import|from) %s\b|import_module\(['\"]%s\b" % (
+                    (name.encode(),) * 2
+                )
+                if self.modules.find(name) is None and self._says(imports):
+                    lost = next(part for part in prefixes(name) if self.modules.find(part) is None)
+                    each.says = f"No module named '{lost}'"
 
     def taken(self, fault: FileFault) -> str:
         """What Python says of a module that is gone where what is reached takes it `from` its

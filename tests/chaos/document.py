@@ -142,6 +142,6 @@ def wrong(rows: list[dict]) -> str:
         if texts:
             target = re.sub(r"lib/python[0-9.]+/site-packages/", "", fault["target"])
             head = f"- **{row['environment']} {row['seed']}**, {fault['kind']} `{target}`"
-            texts = [re.sub(r"/\S*/environments/", "", text) for text in texts]
+            texts = [re.sub(r"\0|/\S*/environments/", "", text) for text in texts]
             lines += [head, *(f"  - {cell(text, 240)}" for text in texts)]
     return "\n".join(lines if len(lines) > 2 else [*lines, "Nothing."])

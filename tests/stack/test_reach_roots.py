@@ -11,6 +11,8 @@ import real
 from test_breakage_built import MODULE, SUFFIX, Venv, compile_c, library, pytestmark  # noqa: F401
 from test_reach import told
 
+from cudriver.stack.collect.modules import Modules
+
 TORCH = {
     "torch/__init__.py": "from .version import __version__\nfrom outer import inner\n"
     "class backends: pass\ntensor = 1\n",
@@ -683,3 +685,24 @@ def test_a_framework_that_needs_one_which_is_not_installed(venv):
     (found,) = told(venv)
     assert (found.rule, found.severity, found.subject) == ("CU402", "error", "torchvision")
     assert found.predicts in real.import_error(venv.path, "torchvision")
+
+
+def test_what_lacks_something_is_followed_from_what_requires_it(venv, monkeypatch):
+    """Of others, which may be large, no source is read."""
+    read = []
+    monkeypatch.setattr(
+        "cudriver.stack.collect.modules.Modules._parse",
+        lambda modules, place, parse=Modules._parse: (
+            read.append(place.path) or parse(modules, place)
+        ),
+    )
+    torch = {**TORCH, "torch/__init__.py": "import middle\nfrom .version import __version__\n"}
+    venv.distribution("torch", "2.8.0", "middle", files=put(venv, torch))
+    venv.distribution(
+        "middle", "1.0", "gone", files=put(venv, {"middle/__init__.py": "import gone"})
+    )
+    venv.distribution("other", "1.0", files=put(venv, {"other/__init__.py": "x = 1\n"}))
+    (found,) = told(venv)
+    assert (found.severity, found.subject) == ("error", "torch")
+    assert found.predicts in real.import_error(venv.path)
+    assert [path for path in read if "/other/" in path] == []

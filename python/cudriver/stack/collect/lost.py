@@ -180,6 +180,10 @@ class Lost:
         if not (modules.faults or facts.absent):
             roots = [root for root in roots if root.distribution in lacking]
             reach.within = set().union(*(packages.get(name, ()) for name in lacking))
+        elif not modules.faults:
+            lacking |= {each.by for each in facts.absent}
+            asking = self._asking(lacking)
+            roots = [root for root in roots if root.distribution in asking]
         reach.run(roots)
         others = [each for each in facts.absent if each.framework is None]
         reach.later(others)
@@ -279,6 +283,15 @@ class Lost:
                 made.distribution, made.modelled = framework.distribution, False
                 roots.append(made)
         return sorted(roots, key=lambda framework: framework.distribution in required)
+
+    def _asking(self, names: set[str]) -> set[str]:
+        """Some distributions, and those that require them, or what does, and so on."""
+        asks = {d.name: {normal(name) for name, _ in d.asks} for d in self.facts.distributions}
+        found, size = {*names}, 0
+        while len(found) > size:
+            size = len(found)
+            found |= {name for name, asked in asks.items() if asked & found}
+        return found
 
     def _overlays(self) -> list[FileFault]:
         """Libraries of LD_LIBRARY_PATH that no loader can use, and that wheels bring as well."""

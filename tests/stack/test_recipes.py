@@ -8,6 +8,8 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
+from importlib.machinery import EXTENSION_SUFFIXES
 from types import SimpleNamespace
 
 import packages
@@ -21,7 +23,7 @@ from cudriver.stack.collect import catalogue, collect, imports
 from cudriver.stack.collect.imports import applies
 from cudriver.stack.collect.records import Owners
 from cudriver.stack.loader import Loader, Search
-from cudriver.stack.model import Framework
+from cudriver.stack.model import Environment, Framework
 from cudriver.stack.recipes import parse
 from cudriver.stack.rootfs import Root
 from cudriver.stack.rules import judge
@@ -29,6 +31,7 @@ from elfkit import compile_c
 
 ALL = {recipe.name: recipe for recipe in map(parse, recipes.listed())}
 ABI = f".cpython-{sys.version_info[0]}{sys.version_info[1]}-x86_64-linux-gnu.so"
+FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 
 @pytest.fixture
@@ -73,6 +76,19 @@ class TestExtensions:
         (finding,) = findings(tree.facts(), "error")
         assert finding.title.startswith("_C")
 
+    def test_the_endings_are_those_of_this_python(self):
+        short = sysconfig.get_python_version()
+        name = f"python{short}{'t' * FREE_THREADED}"
+        made = Environment(
+            prefix="/env",
+            kind="venv",
+            python=f"{short}.1",
+            site_packages=[f"/env/lib/{name}/site-packages"],
+            platform=os.uname().machine,
+        )
+        assert list(made.extensions) == EXTENSION_SUFFIXES
+
+    @pytest.mark.skipif(FREE_THREADED, reason="the environment is one of a Python with the GIL")
     @pytest.mark.parametrize("first", range(3))
     def test_the_one_that_python_takes(self, tmp_path, monkeypatch, first):
         """Of those in one folder, and that folder is not the first of sys.path."""
@@ -80,7 +96,7 @@ class TestExtensions:
         tree = Packages(tmp_path, monkeypatch)
         tree.made = Prefix(tmp_path / "env", root=tmp_path, python=python).venv()
         tree.recipe({"load": ["net/_C{so}"]})
-        for number, ending in enumerate([ABI, ".abi3.so", ".so"][first:]):
+        for number, ending in enumerate(EXTENSION_SUFFIXES[first:]):
             tree.lib(f"net/_C{ending}", f"libcudart.so.{number}")
             tree.move(f"SITE/net/_C{ending}", f"later/net/_C{ending}")
         code = f"import sys; sys.path = [{str(tmp_path / 'later/net')!r}, *sys.path]; import _C"

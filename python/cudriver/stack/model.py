@@ -130,6 +130,17 @@ class Environment(Record):
         threaded = any(f"/python{short}t/" in folder for folder in self.site_packages)
         return short.replace(".", "") + ("t" if threaded else "")
 
+    @property
+    def extensions(self) -> tuple[str, ...]:
+        """What the names of extension modules end in, in the order in which it looks for them."""
+        machine = f"{self.platform}-linux-gnu"
+        own = f".cpython-{self.tag}-{machine}.so"
+        minor = (self.python or "").split(".")[1:2]
+        if not (minor and minor[0].isdecimal() and int(minor[0]) >= 15):
+            return own, ".abi3.so", ".so"
+        stable = (".abi3t",) if self.tag.endswith("t") else (".abi3", ".abi3t")
+        return own, *(f"{name}{rest}.so" for name in stable for rest in (f"-{machine}", "")), ".so"
+
 
 class Device(Record):
     """A GPU. `visible` is False where CUDA_VISIBLE_DEVICES hides it."""

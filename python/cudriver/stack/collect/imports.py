@@ -103,8 +103,8 @@ class Importer:
     def _load(self, step: Step, framework: Framework, process: Process) -> Iterator[Event]:
         files = self.files(step, framework)
         if not files and step.absent != NOTHING:
-            own = f".cpython-{self.env.tag}-{self.env.platform}-linux-gnu.so"
-            gone = _absent(step.load[0].replace("{so}", own), framework.path)
+            own = step.load[0].replace("{so}", self.env.extensions[0])
+            gone = _absent(own, framework.path)
             yield Event(gone, "needed", step.absent, step.says)
         if step.choose == LOADS:
             tries = (process.dlopen(path, everywhere=step.spread) for path in reversed(files))
@@ -153,7 +153,7 @@ class Importer:
         """
         whole = [pattern]
         if "{so}" in pattern:
-            endings = (f".cpython-{self.env.tag}-*.so", ".abi3.so", ".so")
+            endings = (f".cpython-{self.env.tag}-*.so", *self.env.extensions[1:])
             whole = [pattern.replace("{so}", ending) for ending in endings]
         for site in self.env.site_packages:
             for one in whole:

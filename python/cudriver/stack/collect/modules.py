@@ -85,8 +85,7 @@ class Modules:
         digits = (env.python or "").split(".")[:2]
         known = all(map(str.isdecimal, digits))
         self.version: tuple[int, ...] = tuple(map(int, digits)) if known else ()
-        own = f".cpython-{env.tag}-{env.platform}-linux-gnu.so"
-        self.endings: tuple[str, ...] = (own, ".abi3.so", ".so", ".py", ".pyc")
+        self.endings: tuple[str, ...] = (*env.extensions, ".py", ".pyc")
         self.faults: dict[str, FileFault] = {fault.file: fault for fault in faults}
         inside = tuple(f"{site}/" for site in self.site_packages)
         hidden = (pair for pair in self.faults.items() if pair[1].what == "hidden")
@@ -183,7 +182,7 @@ class Modules:
             return ""
         if package != name and "." not in package and (not place.path or fault.what == "size"):
             return f"module '{package}' has no attribute"
-        if place.path != fault.file or not place.path.endswith((".py", *self.endings[:2])):
+        if place.path != fault.file or not place.path.endswith((".py", *self.endings[:-3])):
             return ""  # a library that is no extension module
         return f"No module named '{package}'" if place.gone else self.broken(place) or ""
 

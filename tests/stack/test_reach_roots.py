@@ -687,6 +687,9 @@ def test_a_framework_that_needs_one_which_is_not_installed(venv):
     assert found.predicts in real.import_error(venv.path, "torchvision")
 
 
+LACKS = "import gone\n"
+
+
 def test_what_lacks_something_is_followed_from_what_requires_it(venv, monkeypatch):
     """Of others, which may be large, no source is read."""
     read = []
@@ -696,13 +699,12 @@ def test_what_lacks_something_is_followed_from_what_requires_it(venv, monkeypatc
             read.append(place.path) or parse(modules, place)
         ),
     )
-    torch = {**TORCH, "torch/__init__.py": "import middle\nfrom .version import __version__\n"}
-    venv.distribution("torch", "2.8.0", "middle", files=put(venv, torch))
-    venv.distribution(
-        "middle", "1.0", "gone", files=put(venv, {"middle/__init__.py": "import gone"})
-    )
-    venv.distribution("other", "1.0", files=put(venv, {"other/__init__.py": "x = 1\n"}))
+    torch = {**TORCH, "torch/__init__.py": "import other, middle\nfrom .version import cuda\n"}
+    venv.distribution("torch", "2.8.0", "other", "middle", files=put(venv, torch))
+    venv.distribution("middle", "1.0", "gone", files=put(venv, {"middle/__init__.py": LACKS}))
+    for name in ("other", "another"):
+        venv.distribution(name, "1.0", files=put(venv, {f"{name}/__init__.py": "x = 1\n"}))
     (found,) = told(venv)
     assert (found.severity, found.subject) == ("error", "torch")
     assert found.predicts in real.import_error(venv.path)
-    assert [path for path in read if "/other/" in path] == []
+    assert [path for path in read if "other/" in path] == []

@@ -184,6 +184,8 @@ class Lost:
             lacking |= {each.by for each in facts.absent}
             asking = self._asking(lacking)
             roots = [root for root in roots if root.distribution in asking]
+            reach.within = {root.module.partition(".")[0] for root in roots}
+            reach.within |= set().union(*(packages.get(name, ()) for name in asking))
         reach.run(roots)
         others = [each for each in facts.absent if each.framework is None]
         reach.later(others)

@@ -117,6 +117,11 @@ int cudriver_numpy_shape(PyObject *argument, int *ndim, Py_ssize_t *shape)
     if (cudriver_numpy_require() < 0) {
         return -1;
     }
+    if (argument == Py_None) { /* NumPy before 2.0 takes it for () */
+        PyErr_SetString(PyExc_TypeError,
+                        "expected a sequence of integers or a single integer, got 'None'");
+        return -1;
+    }
     /* A copy of a list: reading an item may run code that changes it. */
     given = PyList_Check(argument) ? PyList_AsTuple(argument) : Py_NewRef(argument);
     good = given != NULL && PyArray_IntpConverter(given, &lengths);

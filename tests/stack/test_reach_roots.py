@@ -701,7 +701,9 @@ def test_what_lacks_something_is_followed_from_what_requires_it(venv, monkeypatc
     )
     torch = {**TORCH, "torch/__init__.py": "import other, middle\nfrom .version import cuda\n"}
     venv.distribution("torch", "2.8.0", "other", "middle", files=put(venv, torch))
-    venv.distribution("middle", "1.0", "gone", files=put(venv, {"middle/__init__.py": LACKS}))
+    inner = {"middle/__init__.py": "import inner\n"}
+    venv.distribution("middle", "1.0", "inner", files=put(venv, inner))
+    venv.distribution("inner", "1.0", "gone", files=put(venv, {"inner/__init__.py": LACKS}))
     for name in ("other", "another"):
         venv.distribution(name, "1.0", files=put(venv, {f"{name}/__init__.py": "x = 1\n"}))
     (found,) = told(venv)

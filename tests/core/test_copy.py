@@ -20,6 +20,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 import cudriver as cu
+from copykit import wait_for
 from native_build import TESTS
 from program import output, run
 
@@ -530,6 +531,26 @@ def test_plain_memory_is_filled_part_by_part(sim, nbytes: int) -> None:
     assert np.array_equal(target[:-1], source)
     assert target[-1] == 0
     assert sim.call_count("cuMemcpyDtoHAsync_v2") - before == -(-nbytes // PART)
+
+
+@watched
+@pytest.mark.parametrize("value", range(10))
+def test_each_part_of_plain_memory_is_waited_for(sim, value: int) -> None:
+    """The device does the first of two parts and stops, while the call looks for the second. A busy
+    machine may begin to look too late to see only the first, so there are ten.
+    """
+    model = np.full(2 * PART, value, "u1")
+    there, target = cu.to_device(model), np.full(2 * PART, 255, "u1")
+    copying = threading.Thread(target=cu.copy, args=(target, there))
+    sim.reset_counts()
+    sim.hold()
+    sim.step(2)  # the first part, and the word behind it
+    copying.start()
+    what = "the call looks no more, but sleeps"
+    wait_for(lambda: sim.call_count("cuEventQuery") or not copying.is_alive(), what)
+    sim.release()
+    copying.join()
+    assert np.array_equal(target, model)
 
 
 @watched

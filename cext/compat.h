@@ -11,14 +11,6 @@
 #error "cudriver needs CPython 3.11 or newer"
 #endif
 
-#if PY_VERSION_HEX < 0x030E0000
-/* Since 3.14. Whether the object of a weak reference is gone. */
-static inline int PyWeakref_IsDead(PyObject *weak)
-{
-    return ((PyWeakReference *)weak)->wr_object == Py_None;
-}
-#endif
-
 #if PY_VERSION_HEX < 0x030D0000
 /* Public since 3.13. */
 #define Py_IsFinalizing _Py_IsFinalizing

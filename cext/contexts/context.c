@@ -50,17 +50,6 @@ ContextObject *cudriver_context_registered(CoreState *state, CUcontext handle)
     return NULL;
 }
 
-int cudriver_context_push_find(const ContextObject *self)
-{
-    uint64_t here = PyThreadState_GetID(PyThreadState_Get());
-    int i = self->pushes.count - 1;
-
-    while (i >= 0 && self->pushes.list[i].state != here) {
-        i--;
-    }
-    return i;
-}
-
 ContextObject *cudriver_context_find_primary(CoreState *state, int ordinal)
 {
     for (ContextObject *item = state->contexts; item != NULL; item = item->next) {

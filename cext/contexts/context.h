@@ -19,13 +19,6 @@ enum cudriver_context_state {
     CUDRIVER_CONTEXT_RESET, /* a primary one that others reset: everything in it is gone */
 };
 
-/* A thread that pushed a context. */
-struct cudriver_push {
-    uint64_t state;       /* its Python state's id, which is never given out again */
-    unsigned long thread; /* its own number, for messages */
-    PyObject *alive;      /* owned: a weak reference, which dies with the thread's Python state */
-};
-
 typedef struct ContextObject {
     PyObject_HEAD
     struct cudriver_live live;
@@ -37,10 +30,7 @@ typedef struct ContextObject {
     CUdevice device;
     enum cudriver_context_kind kind;
     enum cudriver_context_state state;
-    struct {
-        struct cudriver_push *list; /* owned: our pushes, each of which owns a reference */
-        int count, room;
-    } pushes;
+    unsigned pushes;     /* of ours, ever; memory/stack.py has those that still count */
     Py_ssize_t children; /* live arrays, streams and events in it */
     Py_ssize_t in_use;   /* calls that use it now, perhaps without the GIL */
     struct {

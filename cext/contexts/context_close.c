@@ -62,20 +62,25 @@ static CUresult context_end(CoreState *state, ContextObject *self, const char **
 int cudriver_context_close(CoreState *state, ContextObject *self, const char *call)
 {
     const char *function;
+    PyObject *holder;
     CUresult result;
-    bool pushed;
+    bool free;
 
     if (self->children > 0) {
         cudriver_works_reap(state); /* a completed copy may hold the last of them */
     }
-    pushed = cudriver_context_is_pushed(state, self);
-    if (self->state == CUDRIVER_CONTEXT_CLOSED) {
-        return 0;
+    holder = cudriver_context_holder(state, self);
+    if (holder == NULL || self->state == CUDRIVER_CONTEXT_CLOSED) {
+        Py_XDECREF(holder);
+        return holder == NULL ? -1 : 0;
     }
-    if (pushed || self->children > 0 || self->in_use > 0) {
-        unsigned long thread = pushed ? self->pushes.list[self->pushes.count - 1].thread : 0;
-        Py_XDECREF(cudriver_call("contexts", "refuse_end", "(OsknO)", self, call, thread,
+    free = !PyObject_IsTrue(holder) && self->children == 0 && self->in_use == 0;
+    if (!free) {
+        Py_XDECREF(cudriver_call("contexts", "refuse_end", "(OsOnO)", self, call, holder,
                                  self->children, self->in_use > 0 ? Py_True : Py_False));
+    }
+    Py_DECREF(holder);
+    if (!free) {
         return -1;
     }
     result = context_end(state, self, &function);
@@ -97,7 +102,6 @@ void cudriver_context_dealloc(PyObject *object)
         link = &(*link)->next;
     }
     *link = self->next;
-    PyMem_Free(self->pushes.list);
     if (self->state != CUDRIVER_CONTEXT_CLOSED) {
         CUresult result = context_end(state, self, &function);
         cudriver_report(state, result, function, NULL);

@@ -54,12 +54,9 @@ static inline void cudriver_context_unmake_current(bool pushed)
  * exception set. Returns the driver's code if the current context was destroyed. */
 CUresult cudriver_context_find_current(CoreState *state, ContextObject **found);
 
-/* The index of this thread's last push of the context, or -1. */
-int cudriver_context_push_find(const ContextObject *self);
-
-/* Whether a thread has the context on its stack. Corrects what was noted: another library may have
- * popped it, and threads end. Needs a reference of its own: it may drop others. */
-bool cudriver_context_is_pushed(CoreState *state, ContextObject *self);
+/* New reference: the number of a thread that has pushed the context; 0: none has. NULL with an
+ * exception set. Corrects what was noted: another library may have popped it. */
+PyObject *cudriver_context_holder(CoreState *state, ContextObject *self);
 
 /* Methods of Context. */
 PyObject *cudriver_context_push(PyObject *object, PyObject *ignored);

@@ -5,86 +5,26 @@
 #include "python/error.h"
 #include "docstrings.h"
 
-/* New reference: a weak reference to an object that ends with this thread's Python state. */
-static PyObject *thread_weakly(void)
+/* New reference: the list of what this thread has pushed, of memory/stack.py. */
+static PyObject *pushed_here(void)
 {
-    PyObject *dict = PyThreadState_GetDict(), *token, *weak = NULL;
-
-    token = dict != NULL ? Py_XNewRef(PyDict_GetItemString(dict, "cudriver")) : PyErr_NoMemory();
-    if (token == NULL && dict != NULL) {
-        token = PySet_New(NULL);
-        if (token != NULL && PyDict_SetItemString(dict, "cudriver", token) < 0) {
-            Py_CLEAR(token);
-        }
-    }
-    if (token != NULL) {
-        weak = PyWeakref_NewRef(token, NULL);
-        Py_DECREF(token);
-    }
-    return weak;
+    return cudriver_call("stack", "here", "()");
 }
 
-/* Notes that this thread pushed the context, which lives on until that is undone. Takes `alive`
- * over, unless it fails. 0 or -1. */
-static int push_note(ContextObject *self, PyObject *alive)
+/* Takes the last push of a context off the list. False: there is none. */
+static bool push_forget(PyObject *pushed, ContextObject *self)
 {
-    int room = self->pushes.room == 0 ? 4 : self->pushes.room * 2;
-    struct cudriver_push *grown;
+    Py_ssize_t i = PyList_GET_SIZE(pushed) - 1;
 
-    if (self->pushes.count == self->pushes.room) {
-        grown = PyMem_Realloc(self->pushes.list, (size_t)room * sizeof *grown);
-        if (grown == NULL) {
-            PyErr_NoMemory();
-            return -1;
-        }
-        self->pushes.list = grown;
-        self->pushes.room = room;
+    while (i >= 0 && PyList_GET_ITEM(pushed, i) != (PyObject *)self) {
+        i--;
     }
-    self->pushes.list[self->pushes.count].alive = alive;
-    self->pushes.list[self->pushes.count].state = PyThreadState_GetID(PyThreadState_Get());
-    self->pushes.list[self->pushes.count++].thread = PyThread_get_thread_ident();
-    Py_INCREF(self);
-    return 0;
+    return i >= 0 && PyList_SetSlice(pushed, i, i + 1, NULL) == 0;
 }
 
-/* Undoes a note; it may hold the last reference. */
-static void push_forget(ContextObject *self, int index)
-{
-    PyObject *alive = self->pushes.list[index].alive;
-
-    self->pushes.count--;
-    for (int i = index; i < self->pushes.count; i++) {
-        self->pushes.list[i] = self->pushes.list[i + 1];
-    }
-    Py_DECREF(alive);
-    Py_DECREF(self);
-}
-
-/* Forgets one push of this thread of a context that is not on its stack any more: another library
- * popped it. Whether there was one. */
-static bool push_forget_gone(CoreState *state, PyObject *stack)
-{
-    uint64_t here = PyThreadState_GetID(PyThreadState_Get());
-
-    for (ContextObject *context = state->contexts; context != NULL; context = context->next) {
-        Py_ssize_t gone = 0;
-        for (int i = 0; i < context->pushes.count; i++) {
-            gone += context->pushes.list[i].state == here;
-        }
-        for (Py_ssize_t i = 0; gone > 0 && i < PyList_GET_SIZE(stack); i++) {
-            gone -= PyList_GET_ITEM(stack, i) == (PyObject *)context;
-        }
-        if (gone > 0) {
-            push_forget(context, cudriver_context_push_find(context));
-            return true;
-        }
-    }
-    return false;
-}
-
-/* A list of the contexts on this thread's stack, bottom first, down to one that was destroyed. The
- * driver shows only the topmost, so all are popped, and pushed again. */
-static PyObject *stack_list(CoreState *state)
+/* A list of the contexts on this thread's stack, bottom first, down to one that was destroyed:
+ * *whole is false then. The driver shows only the topmost, so all are popped, and pushed again. */
+static PyObject *stack_list(CoreState *state, bool *whole)
 {
     PyObject *list = PyList_New(0);
     ContextObject *context = NULL;
@@ -113,41 +53,56 @@ static PyObject *stack_list(CoreState *state)
     if (list != NULL && (PyErr_Occurred() || PyList_Reverse(list) < 0)) {
         Py_CLEAR(list);
     }
-    while (list != NULL && result == CUDA_SUCCESS && push_forget_gone(state, list)) {
-    }
+    *whole = result == CUDA_SUCCESS;
     return list;
 }
 
-bool cudriver_context_is_pushed(CoreState *state, ContextObject *self)
+PyObject *cudriver_context_holder(CoreState *state, ContextObject *self)
 {
-    PyObject *list = self->pushes.count > 0 ? stack_list(state) : NULL;
+    PyObject *pushed = pushed_here(), *stack = NULL, *holder = NULL;
+    unsigned before;
+    bool whole;
 
-    PyErr_Clear();
-    for (int i = self->pushes.count - 1; i >= 0; i--) {
-        if (i < self->pushes.count && PyWeakref_IsDead(self->pushes.list[i].alive)) {
-            push_forget(self, i);
-        }
+    if (pushed == NULL) {
+        return NULL;
     }
-    Py_XDECREF(list);
-    return self->pushes.count > 0;
+    if (PySequence_Count(pushed, (PyObject *)self) > 0) {
+        stack = stack_list(state, &whole);
+        PyErr_Clear();
+    }
+    while (stack != NULL && whole &&
+           PySequence_Count(pushed, (PyObject *)self) > PySequence_Count(stack, (PyObject *)self) &&
+           push_forget(pushed, self)) {
+    }
+    do { /* again if another thread has pushed it meanwhile */
+        before = self->pushes;
+        Py_XSETREF(holder, cudriver_call("stack", "holder", "(O)", self));
+    } while (holder != NULL && self->pushes != before);
+    Py_XDECREF(stack);
+    Py_DECREF(pushed);
+    return holder;
 }
 
-static int context_push(ContextObject *self)
+PyObject *cudriver_context_push(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
-    PyObject *alive = cudriver_require() < 0 ? NULL : thread_weakly();
+    CUDRIVER_LOCK();
+    ContextObject *self = (ContextObject *)object;
+    PyObject *pushed = cudriver_require() < 0 ? NULL : pushed_here();
     CUresult result;
 
-    if (alive == NULL || cudriver_context_check(self) < 0 || push_note(self, alive) < 0) {
-        Py_XDECREF(alive);
-        return -1;
+    if (pushed == NULL || cudriver_context_check(self) < 0 || PyList_Append(pushed, object) < 0) {
+        Py_XDECREF(pushed);
+        return NULL;
     }
+    self->pushes++;
     result = cudriver_context_is_stale(self) ? CUDA_ERROR_CONTEXT_IS_DESTROYED
                                              : cuda.cuCtxPushCurrent_v2(self->handle);
     if (result != CUDA_SUCCESS) {
-        push_forget(self, self->pushes.count - 1);
-        return cudriver_context_refused(self, result);
+        push_forget(pushed, self);
+        cudriver_context_refused(self, result);
     }
-    return 0;
+    Py_DECREF(pushed);
+    return result == CUDA_SUCCESS ? Py_NewRef(Py_None) : NULL;
 }
 
 /* Pops destroyed contexts of other libraries that are above ours: nobody else can pop them. */
@@ -168,63 +123,52 @@ static CUresult pop_destroyed(ContextObject *self, CUcontext *current)
     return result;
 }
 
-static int context_pop(ContextObject *self)
+/* As pop(). `pushed`: what this thread has pushed. 0 or -1. */
+static int context_pop(ContextObject *self, PyObject *pushed)
 {
     const char *function = "cuCtxGetCurrent";
-    int pushed = cudriver_context_push_find(self);
+    bool ours = PySequence_Count(pushed, (PyObject *)self) > 0;
     CUcontext current = NULL;
-    CUresult result;
+    CUresult result = cuda.cuCtxGetCurrent(&current);
 
-    if (cudriver_require() < 0) {
-        return -1;
-    }
-    result = cuda.cuCtxGetCurrent(&current);
-    if (result == CUDA_SUCCESS && pushed >= 0) {
+    if (result == CUDA_SUCCESS && ours) {
         result = pop_destroyed(self, &current);
     }
     /* The driver may have given the handle of a context that is gone to a new one. */
     if (result == CUDA_SUCCESS &&
-        (current != self->handle || (pushed < 0 && self->state != CUDRIVER_CONTEXT_OPEN))) {
-        Py_XDECREF(cudriver_call("contexts", "refuse_pop", "(OO)", self,
-                                 pushed >= 0 ? Py_True : Py_False));
+        (current != self->handle || (!ours && self->state != CUDRIVER_CONTEXT_OPEN))) {
+        Py_XDECREF(
+            cudriver_call("contexts", "refuse_pop", "(OO)", self, ours ? Py_True : Py_False));
         return -1;
     }
     if (result == CUDA_SUCCESS) {
         function = "cuCtxPopCurrent_v2";
         result = cuda.cuCtxPopCurrent_v2(&current);
     }
-    if (result != CUDA_SUCCESS) {
-        cudriver_raise(result, function, "context %llu of device %d", self->number, self->ordinal);
-        return -1;
+    if (result == CUDA_SUCCESS) {
+        push_forget(pushed, self);
     }
-    if (pushed >= 0) {
-        push_forget(self, pushed);
-    }
-    return 0;
-}
-
-PyObject *cudriver_context_push(PyObject *object, PyObject *Py_UNUSED(ignored))
-{
-    CUDRIVER_LOCK();
-    if (context_push((ContextObject *)object) < 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
+    return cudriver_check(result, function, "context %llu of device %d", self->number,
+                          self->ordinal);
 }
 
 PyObject *cudriver_context_pop(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     CUDRIVER_LOCK();
-    if (context_pop((ContextObject *)object) < 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
+    PyObject *pushed = cudriver_require() < 0 ? NULL : pushed_here();
+    int failed = pushed != NULL ? context_pop((ContextObject *)object, pushed) : -1;
+
+    Py_XDECREF(pushed);
+    return failed < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 PyObject *cudriver_context_method_enter(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     CUDRIVER_LOCK();
-    return context_push((ContextObject *)object) < 0 ? NULL : Py_NewRef(object);
+    PyObject *done = cudriver_context_push(object, NULL);
+
+    Py_XDECREF(done);
+    return done != NULL ? Py_NewRef(object) : NULL;
 }
 
 PyObject *cudriver_context_method_exit(PyObject *object, PyObject *const *Py_UNUSED(args),
@@ -275,8 +219,9 @@ static PyObject *module_context_stack(PyObject *module, PyObject *Py_UNUSED(igno
     CUDRIVER_LOCK();
     CoreState *state = cudriver_state_of_module(module);
     int in_use = driver_in_use();
+    bool whole;
 
-    return in_use < 0 ? NULL : in_use == 0 ? PyList_New(0) : stack_list(state);
+    return in_use < 0 ? NULL : in_use == 0 ? PyList_New(0) : stack_list(state, &whole);
 }
 
 PyMethodDef cudriver_context_stack_functions[] = {

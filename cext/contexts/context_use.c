@@ -156,17 +156,6 @@ static ContextObject *context_implicit(CoreState *state)
     return self;
 }
 
-/* Whether this thread has pushed a context of ours. */
-static bool has_pushed(const CoreState *state)
-{
-    const ContextObject *context = state->contexts;
-
-    while (context != NULL && cudriver_context_push_find(context) < 0) {
-        context = context->next;
-    }
-    return context != NULL;
-}
-
 ContextObject *cudriver_context_for_use(CoreState *state)
 {
     ContextObject *self = NULL;
@@ -180,13 +169,15 @@ ContextObject *cudriver_context_for_use(CoreState *state)
         return self;
     }
     if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED || result == CUDA_ERROR_INVALID_CONTEXT) {
+        PyObject *pushed = cudriver_call("stack", "here", "()");
         CUcontext current = NULL;
         /* A primary context that was made current implicitly and then reset: start again. */
         if (cuda.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == state->implicit &&
-            !has_pushed(state)) {
+            pushed != NULL && PyList_GET_SIZE(pushed) == 0) {
             cuda.cuCtxSetCurrent(NULL);
             result = CUDA_SUCCESS;
         }
+        Py_XDECREF(pushed);
     }
     if (result != CUDA_SUCCESS) {
         return (ContextObject *)cudriver_raise(result, "cuCtxGetCurrent",

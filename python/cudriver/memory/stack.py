@@ -1,0 +1,37 @@
+"""Which threads have pushed which contexts, for the core."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cudriver._core import Context
+
+
+class Pushed(list["Context"]):
+    """What a thread has pushed, and keeps alive: the last at the end. It ends with the thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.thread = threading.get_ident()
+
+
+_local = threading.local()
+_all: list[weakref.ref[Pushed]] = []
+
+
+def here() -> Pushed:
+    """Of the calling thread."""
+    pushed: Pushed | None = getattr(_local, "pushed", None)
+    if pushed is None:
+        pushed = _local.pushed = Pushed()
+        _all.append(weakref.ref(pushed, _all.remove))
+    return pushed
+
+
+def holder(context: Context) -> int:
+    """A thread that has pushed the context, by its number; 0: none has."""
+    everywhere = [pushed for ref in _all[:] if (pushed := ref()) is not None]
+    return next((pushed.thread for pushed in everywhere if context in pushed), 0)

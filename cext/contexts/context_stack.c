@@ -11,20 +11,38 @@ static PyObject *pushed_here(void)
     return cudriver_call("stack", "here", "()");
 }
 
-/* Takes the last push of a context off the list. False: there is none. */
-static bool push_forget(PyObject *pushed, ContextObject *self)
+/* Takes the last push of a context off the list, if there is one. */
+static void push_forget(PyObject *pushed, ContextObject *self)
 {
     Py_ssize_t i = PyList_GET_SIZE(pushed) - 1;
 
     while (i >= 0 && PyList_GET_ITEM(pushed, i) != (PyObject *)self) {
         i--;
     }
-    return i >= 0 && PyList_SetSlice(pushed, i, i + 1, NULL) == 0;
+    if (i >= 0) {
+        PyList_SetSlice(pushed, i, i + 1, NULL);
+    }
 }
 
-/* A list of the contexts on this thread's stack, bottom first, down to one that was destroyed:
- * *whole is false then. The driver shows only the topmost, so all are popped, and pushed again. */
-static PyObject *stack_list(CoreState *state, bool *whole)
+/* Forgets what this thread has pushed and is not on its stack any more: another library popped it.
+ */
+static void pushes_correct(PyObject *stack)
+{
+    PyObject *pushed = pushed_here();
+    Py_ssize_t i = pushed != NULL ? PyList_GET_SIZE(pushed) : 0;
+
+    while (i-- > 0) {
+        PyObject *context = PyList_GET_ITEM(pushed, i);
+        if (PySequence_Count(pushed, context) > PySequence_Count(stack, context)) {
+            push_forget(pushed, (ContextObject *)context);
+        }
+    }
+    Py_XDECREF(pushed);
+}
+
+/* A list of the contexts on this thread's stack, bottom first, down to one that was destroyed. The
+ * driver shows only the topmost, so all are popped, and pushed again. */
+static PyObject *stack_list(CoreState *state)
 {
     PyObject *list = PyList_New(0);
     ContextObject *context = NULL;
@@ -53,32 +71,28 @@ static PyObject *stack_list(CoreState *state, bool *whole)
     if (list != NULL && (PyErr_Occurred() || PyList_Reverse(list) < 0)) {
         Py_CLEAR(list);
     }
-    *whole = result == CUDA_SUCCESS;
+    if (list != NULL && result == CUDA_SUCCESS) {
+        pushes_correct(list);
+    }
     return list;
 }
 
 PyObject *cudriver_context_holder(CoreState *state, ContextObject *self)
 {
-    PyObject *pushed = pushed_here(), *stack = NULL, *holder = NULL;
+    PyObject *pushed = pushed_here(), *holder = NULL;
     unsigned before;
-    bool whole;
 
     if (pushed == NULL) {
         return NULL;
     }
     if (PySequence_Count(pushed, (PyObject *)self) > 0) {
-        stack = stack_list(state, &whole);
+        Py_XDECREF(stack_list(state));
         PyErr_Clear();
-    }
-    while (stack != NULL && whole &&
-           PySequence_Count(pushed, (PyObject *)self) > PySequence_Count(stack, (PyObject *)self) &&
-           push_forget(pushed, self)) {
     }
     do { /* again if another thread has pushed it meanwhile */
         before = self->pushes;
         Py_XSETREF(holder, cudriver_call("stack", "holder", "(O)", self));
     } while (holder != NULL && self->pushes != before);
-    Py_XDECREF(stack);
     Py_DECREF(pushed);
     return holder;
 }
@@ -219,9 +233,8 @@ static PyObject *module_context_stack(PyObject *module, PyObject *Py_UNUSED(igno
     CUDRIVER_LOCK();
     CoreState *state = cudriver_state_of_module(module);
     int in_use = driver_in_use();
-    bool whole;
 
-    return in_use < 0 ? NULL : in_use == 0 ? PyList_New(0) : stack_list(state, &whole);
+    return in_use < 0 ? NULL : in_use == 0 ? PyList_New(0) : stack_list(state);
 }
 
 PyMethodDef cudriver_context_stack_functions[] = {

@@ -209,6 +209,9 @@ ContextObject *cudriver_context_for_device(CoreState *state, PyObject *device)
     if (device == NULL || device == Py_None) {
         return cudriver_context_for_use(state);
     }
+    if (Py_IS_TYPE(device, state->context_type)) { /* memory/streams.py knows it already */
+        return (ContextObject *)Py_NewRef(device);
+    }
     ordinal = cudriver_device_parse(device);
     return ordinal < 0 ? NULL : cudriver_context_for_ordinal(state, ordinal);
 }

@@ -14,7 +14,8 @@ static EventObject *event_of(PyObject *object)
     return (EventObject *)object;
 }
 
-PyObject *cudriver_event_new(CoreState *state, ContextObject *context, bool timing)
+/* New reference: an event in `context`. */
+static PyObject *event_new(CoreState *state, ContextObject *context, bool timing)
 {
     EventObject *self = (EventObject *)state->event_type->tp_alloc(state->event_type, 0);
     unsigned int flags = timing ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING;
@@ -60,7 +61,7 @@ static PyObject *event_create(PyTypeObject *type, PyObject *args, PyObject *keyw
     if (context == NULL) {
         return NULL;
     }
-    self = cudriver_event_new(state, context, timing != 0);
+    self = event_new(state, context, timing != 0);
     Py_DECREF(context);
     return self;
 }
@@ -118,48 +119,51 @@ static int event_use(CoreState *state, EventObject *self, const struct cudriver_
                                    self->handle);
 }
 
-int cudriver_event_record_on(CoreState *state, PyObject *event,
-                             const struct cudriver_stream *stream)
+static PyObject *event_record(PyObject *object, PyObject *args, PyObject *keywords)
 {
-    EventObject *self = (EventObject *)event;
+    CUDRIVER_LOCK();
+    static char *names[] = {"stream", NULL};
+    CoreState *state = cudriver_state_of(object);
+    EventObject *self = event_of(object);
+    struct cudriver_stream stream;
+    PyObject *argument = NULL;
+    int failed = -1;
 
-    if (stream->context != self->context) {
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O:record", names, &argument) ||
+        stream_for(state, self, argument, &stream) < 0) {
+        return NULL;
+    }
+    if (stream.context == self->context) {
+        failed = event_use(state, self, &stream, true);
+    } else {
         PyErr_Format(PyExc_ValueError,
                      "%R belongs to %R, the stream to %R: record an event of the "
                      "stream's own context",
-                     event, self->context, stream->context);
-        return -1;
+                     object, self->context, stream.context);
     }
-    return event_use(state, self, stream, true);
-}
-
-int cudriver_event_record(CoreState *state, PyObject *event, PyObject *argument)
-{
-    struct cudriver_stream stream;
-    int failed;
-
-    if (stream_for(state, (EventObject *)event, argument, &stream) < 0) {
-        return -1;
-    }
-    failed = cudriver_event_record_on(state, event, &stream);
     cudriver_stream_done(&stream);
-    return failed;
+    return failed < 0 ? NULL : Py_NewRef(object);
 }
 
-int cudriver_event_wait(CoreState *state, PyObject *event, PyObject *argument)
+static PyObject *event_wait(PyObject *object, PyObject *args, PyObject *keywords)
 {
-    EventObject *self = (EventObject *)event;
+    CUDRIVER_LOCK();
+    static char *names[] = {"stream", NULL};
+    CoreState *state = cudriver_state_of(object);
+    EventObject *self = event_of(object);
     struct cudriver_stream stream;
+    PyObject *argument = NULL;
     int failed = -1;
 
-    if (stream_for(state, self, argument, &stream) < 0) {
-        return -1;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O:wait", names, &argument) ||
+        stream_for(state, self, argument, &stream) < 0) {
+        return NULL;
     }
     if (cudriver_context_check(self->context) == 0) {
         failed = event_use(state, self, &stream, false);
     }
     cudriver_stream_done(&stream);
-    return failed;
+    return failed < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 /* ---- the type ---- */
@@ -237,32 +241,6 @@ static int event_check_captured(EventObject *self)
                          "a graph, which is not reached once but in every launch",
                          self);
     return -1;
-}
-
-static PyObject *event_record(PyObject *object, PyObject *args, PyObject *keywords)
-{
-    CUDRIVER_LOCK();
-    static char *names[] = {"stream", NULL};
-    PyObject *stream = NULL;
-
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O:record", names, &stream) ||
-        cudriver_event_record(cudriver_state_of(object), object, stream) < 0) {
-        return NULL;
-    }
-    return Py_NewRef(object);
-}
-
-static PyObject *event_wait(PyObject *object, PyObject *args, PyObject *keywords)
-{
-    CUDRIVER_LOCK();
-    static char *names[] = {"stream", NULL};
-    PyObject *stream = NULL;
-
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O:wait", names, &stream) ||
-        cudriver_event_wait(cudriver_state_of(object), object, stream) < 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
 }
 
 static CUresult event_query(void *handle)

@@ -27,19 +27,6 @@ static inline int cudriver_event_check(EventObject *self)
     return 0;
 }
 
-/* New reference: an event in `context`. */
-PyObject *cudriver_event_new(CoreState *state, ContextObject *context, bool timing);
-
-/* Records `event` on a stream argument (cudriver_stream_parse). 0 or -1. */
-int cudriver_event_record(CoreState *state, PyObject *event, PyObject *stream);
-
-/* Records `event` on a stream that was read. 0 or -1. */
-int cudriver_event_record_on(CoreState *state, PyObject *event,
-                             const struct cudriver_stream *stream);
-
-/* Makes a stream argument wait for `event`. 0 or -1. */
-int cudriver_event_wait(CoreState *state, PyObject *event, PyObject *stream);
-
 extern PyType_Spec cudriver_event_spec;
 
 #endif

@@ -1,4 +1,4 @@
-/* Streams and events of other libraries. See stream.h. */
+/* Streams of other libraries. See stream.h. */
 #include "stream.h"
 
 #include "driver/driver.h"
@@ -12,38 +12,27 @@ static bool number_read(PyObject *number, void **handle)
     return *handle != (void *)-1 || !PyErr_Occurred();
 }
 
-/* Reads the handle of an object that is a stream or an event (`kind`). `attribute` is PyTorch's,
- * whose ints are read here; memory/foreign.py knows the others. 1, 0 or -1. */
-static int handle_read(PyObject *object, const char *attribute, const char *kind, void **handle)
+int cudriver_foreign_stream(PyObject *object, CUstream *handle)
 {
     PyObject *value = NULL;
-    int found = PyObject_GetOptionalAttrString(object, attribute, &value);
+    int found = PyObject_GetOptionalAttrString(object, "cuda_stream", &value); /* of PyTorch */
 
-    if (found < 0 || (found > 0 && PyLong_CheckExact(value) && number_read(value, handle))) {
+    if (found < 0 ||
+        (found > 0 && PyLong_CheckExact(value) && number_read(value, (void **)handle))) {
         Py_XDECREF(value);
         return found;
     }
     PyErr_Clear(); /* a number that is none: Python says so */
-    Py_XSETREF(value, cudriver_call("foreign", "handle", "(Os)", object, kind));
+    Py_XSETREF(value, cudriver_call("foreign", "handle", "(Os)", object, "stream"));
     if (value == NULL) {
         return -1;
     }
     found = value != Py_None;
-    if (found && !number_read(value, handle)) {
+    if (found && !number_read(value, (void **)handle)) {
         found = -1;
     }
     Py_DECREF(value);
     return found;
-}
-
-int cudriver_foreign_stream(PyObject *object, CUstream *handle)
-{
-    return handle_read(object, "cuda_stream", "stream", (void **)handle);
-}
-
-int cudriver_foreign_event(PyObject *object, CUevent *handle)
-{
-    return handle_read(object, "cuda_event", "event", (void **)handle);
 }
 
 /* For a green context's stream, the device's primary context: making a green context current takes

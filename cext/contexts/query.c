@@ -10,21 +10,36 @@
 
 #define WORDS 4 /* the most arguments, each a number or a pointer */
 
-/* The argument as an Event, whose handle is meant; NULL: it is something else. Borrowed. */
-static EventObject *event_given(const CoreState *state, PyObject *item)
-{
-    return Py_IS_TYPE(item, state->event_type) ? (EventObject *)item : NULL;
-}
-
-/* Counts the call, or no longer, among the users of each Event, which forbids its close(). */
-static void events_use(const CoreState *state, PyObject *arguments, int calls)
+/* Counts the call, or no longer, among the users of each Event and Stream, which forbids its
+ * close(). */
+static void users_count(const CoreState *state, PyObject *arguments, int calls)
 {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(arguments); i++) {
-        EventObject *event = event_given(state, PyTuple_GET_ITEM(arguments, i));
-        if (event != NULL) {
-            event->users += calls;
+        PyObject *item = PyTuple_GET_ITEM(arguments, i);
+        if (Py_IS_TYPE(item, state->event_type)) {
+            ((EventObject *)item)->users += calls;
+        } else if (Py_IS_TYPE(item, state->stream_type)) {
+            ((StreamObject *)item)->users += calls;
         }
     }
+}
+
+/* Reads an argument: an Event or a Stream, whose handle is meant, a buffer, or a number. 0, or -1
+ * with an exception set. */
+static int word_read(const CoreState *state, PyObject *item, uintptr_t *word)
+{
+    if (Py_IS_TYPE(item, state->event_type)) {
+        *word = (uintptr_t)((EventObject *)item)->handle;
+        return cudriver_event_check((EventObject *)item);
+    }
+    if (Py_IS_TYPE(item, state->stream_type)) {
+        *word = (uintptr_t)((StreamObject *)item)->handle;
+        return cudriver_stream_check((StreamObject *)item);
+    }
+    *word = PyByteArray_CheckExact(item) ? (uintptr_t)PyByteArray_AS_STRING(item)
+            : PyBytes_CheckExact(item)   ? (uintptr_t)PyBytes_AS_STRING(item)
+                                         : (uintptr_t)PyLong_AsUnsignedLongLong(item);
+    return PyErr_Occurred() ? -1 : 0;
 }
 
 /* Reads the arguments of a driver function. 0, or -1 with an exception set. */
@@ -35,17 +50,11 @@ static int words_read(const CoreState *state, PyObject *arguments, uintptr_t *wo
         return -1;
     }
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(arguments); i++) {
-        PyObject *item = PyTuple_GET_ITEM(arguments, i);
-        EventObject *event = event_given(state, item);
-        if (event != NULL && cudriver_event_check(event) < 0) {
+        if (word_read(state, PyTuple_GET_ITEM(arguments, i), &words[i]) < 0) {
             return -1;
         }
-        words[i] = event != NULL                  ? (uintptr_t)event->handle
-                   : PyByteArray_CheckExact(item) ? (uintptr_t)PyByteArray_AS_STRING(item)
-                   : PyBytes_CheckExact(item)     ? (uintptr_t)PyBytes_AS_STRING(item)
-                                                  : (uintptr_t)PyLong_AsUnsignedLongLong(item);
     }
-    return PyErr_Occurred() ? -1 : 0;
+    return 0;
 }
 
 /* _call(context or None, function, shown, arguments). A function leaves alone what it has no
@@ -67,11 +76,11 @@ static PyObject *module_call(PyObject *module, PyObject *args)
         words_read(state, arguments, words) < 0) {
         return NULL;
     }
-    events_use(state, arguments, 1);
+    users_count(state, arguments, 1);
     context = Py_IS_TYPE(given, state->context_type) ? (ContextObject *)given : NULL;
     if (cudriver_require() < 0 ||
         (context != NULL && cudriver_context_begin(state, context, &pushed) < 0)) {
-        events_use(state, arguments, -1);
+        users_count(state, arguments, -1);
         return NULL;
     }
     address = cudriver_driver_function(name);
@@ -84,7 +93,7 @@ static PyObject *module_call(PyObject *module, PyObject *args)
     if (context != NULL) {
         cudriver_context_end(context, pushed);
     }
-    events_use(state, arguments, -1);
+    users_count(state, arguments, -1);
     return cudriver_check(result, name, "%s", shown) < 0 ? NULL : Py_NewRef(Py_None);
 }
 

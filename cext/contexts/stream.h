@@ -120,10 +120,6 @@ extern PyType_Spec cudriver_stream_spec;
  * exception set. May run any code. */
 int cudriver_foreign_stream(PyObject *object, CUstream *handle);
 
-/* The same for an event: from `cuda_event`, or, if its class is called Event, from `ptr` or
- * `handle`. The handle is NULL for an event of PyTorch's that was never recorded. */
-int cudriver_foreign_event(PyObject *object, CUevent *handle);
-
 /* New reference: the context of another library's stream, which is not a default stream. */
 ContextObject *cudriver_foreign_stream_context(CoreState *state, CUstream handle);
 

@@ -1568,11 +1568,11 @@ def _call(
     context: Context | None,
     function: str,
     shown: str,
-    arguments: tuple[int | bytes | bytearray | Event, ...],
+    arguments: tuple[int | bytes | bytearray | Event | Stream, ...],
     /,
 ) -> None:
     """Call a function of the driver by its name, with the context current, if there is one.
 
     shown: the arguments that an error's message names. Bytes are passed by their address, an Event
-    by its handle; it cannot be closed during the call.
+    or a Stream by its handle; it cannot be closed during the call.
     """

@@ -26,7 +26,7 @@ WITHOUT = """
     module_numpy_forget module_numpy_leave module_pin_stop module_place module_ranges
     module_set_copy_threads module_set_limit module_set_nodes module_stats pin_traverse
     pinned_empty pinned_zeros set_cache_config stream_get_device stream_exit
-    stream_traverse transfer_await
+    stream_record stream_traverse stream_wait transfer_await
 """
 
 

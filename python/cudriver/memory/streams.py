@@ -1,4 +1,4 @@
-"""New streams, and `with stream:`, for the core.
+"""New streams, their order, and `with stream:`, for the core.
 
 A context variable holds the streams that are entered, the innermost last, so that tasks which take
 turns in a thread each see their own.
@@ -12,11 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from cudriver import _core
 from cudriver.memory.contexts import stream_priority_range
+from cudriver.memory.foreign import handle
 
 if TYPE_CHECKING:
-    from cudriver._core import Context, Stream
+    from cudriver._core import Context, Event, Stream
 
     Scope = ContextVar[tuple[Stream, ...]]
+
+
+DEFAULT = (0, 1, 2)  # handles: NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD
 
 
 def arguments(priority: Any, device: Any) -> tuple[Context, int]:
@@ -52,3 +56,41 @@ def leave(scope: Scope, stream: Stream) -> None:
     raise RuntimeError(
         f"with {stream!r}: left, but it is not the innermost `with stream:` of this thread or task"
     )
+
+
+# ---- the order of streams ------------------------------------------------------------------------
+
+
+def record(stream: Stream, event: Any) -> Event:
+    if event is None:
+        return _event(stream.context).record(stream)  # no variable: a traceback would keep it
+    if type(event) is not _core.Event:
+        raise TypeError(f"an Event is recorded, not {type(event).__name__}")
+    return event.record(stream)
+
+
+def wait(stream: Stream, other: Any) -> None:
+    if stream.closed:
+        raise ValueError(f"{stream!r} is closed")
+    home = stream  # another library's default stream is that of this stream's context
+    if type(other) is _core.Event:
+        return other.wait(stream)
+    if type(other) is _core.Stream:
+        home = other
+    elif (event := handle(other, "event")) is not None:
+        shown = f"event {event:#x} of {type(other).__name__}"
+        if event:  # else PyTorch never recorded it
+            _core._call(stream.context, "cuStreamWaitEvent", shown, (stream, event, 0))
+        return None
+    elif (number := handle(other, "stream")) is None:
+        hint = " (Stream.from_handle takes a handle)" if isinstance(other, int) else ""
+        name = type(other).__name__
+        raise TypeError(f"a stream waits for an Event or a Stream, not {name}{hint}")
+    elif number not in DEFAULT:
+        home = _core.Stream.from_handle(other)
+    _event(home.context).record(other).wait(stream)
+    return None
+
+
+def _event(context: Any) -> Event:
+    return _core.Event(device=context)

@@ -62,18 +62,18 @@ static bool is_coherent(CUdevice device)
            pageable != 0 && tables != 0;
 }
 
-/* Dense between host and device. Asking the driver about small memory costs as much as the copy
- * call. */
+/* Dense between host and device, and not known to be page-locked. Asking the driver about small
+ * memory costs as much as the copy call. */
 static void plan_dense(struct cudriver_copy_plan *plan, const char *low, const char *high)
 {
     struct staging_settings settings;
     bool small, looked; /* better left to the driver's own call if it is pageable; asked */
 
     staging_settings_get(&settings);
-    small = !plan->one_run && (settings.packers == 1 || plan->bytes < settings.crossover);
+    small = settings.packers == 1 || plan->bytes < settings.crossover;
     looked = !small || !plan->blocking || plan->ask ||
              (!plan->dst.on_device && plan->bytes > TUNING_LOOKED_FROM);
-    plan->page_locked = plan->one_run || (looked && cudriver_hostmem_is_page_locked(low, high));
+    plan->page_locked = looked && cudriver_hostmem_is_page_locked(low, high);
     /* Asynchronous, the driver would read or write pageable memory now, not in the stream's order.
      */
     plan->kind = plan->page_locked || (small && plan->blocking) ? CUDRIVER_COPY_DIRECT
@@ -102,7 +102,10 @@ static void plan_host(struct cudriver_copy_plan *plan)
     cudriver_layout_extent(&plan->layout, !plan->dst.on_device, &low, &high);
     span = (size_t)(high - low);
     plan->one_run = cudriver_hostmem_is_registered(host + low, span);
-    if (plan->layout.ndim == 0) {
+    if (plan->layout.ndim == 0 && plan->one_run) {
+        plan->page_locked = true;
+        plan->kind = CUDRIVER_COPY_DIRECT;
+    } else if (plan->layout.ndim == 0) {
         plan_dense(plan, host + low, host + high);
     } else {
         kind = shape_kind(&plan->layout, &calls);

@@ -19,10 +19,9 @@ static int endpoint_read(CoreState *state, PyObject *object, PyObject *read,
     CUdeviceptr address;
 
     if (!PyArg_ParseTuple(read, "KOO", &address, &array, &stream) ||
-        cudriver_numpy_endpoint(array, false, end) < 0) {
+        cudriver_numpy_endpoint(array, object, false, end) < 0) {
         return -1;
     }
-    Py_SETREF(end->owner, Py_NewRef(object));
     end->device = address;
     end->host = NULL;
     if (end->device == 0) { /* an empty array has no memory and no work */
@@ -92,7 +91,7 @@ static int view_endpoint(PyObject *object, bool write, struct cudriver_endpoint 
     PyObject *array;
     int found = cudriver_numpy_view(object, &array);
 
-    if (found > 0 && cudriver_numpy_endpoint(array, write, end) < 0) {
+    if (found > 0 && cudriver_numpy_endpoint(array, array, write, end) < 0) {
         found = -1;
     }
     Py_XDECREF(array); /* the endpoint keeps it alive */
@@ -109,7 +108,7 @@ int cudriver_endpoint_try(CoreState *state, PyObject *object, bool write,
         return cudriver_device_array_endpoint(object, write, end) < 0 ? -1 : 1;
     }
     if (cudriver_numpy_is_array(object)) {
-        return cudriver_numpy_endpoint(object, write, end) < 0 ? -1 : 1;
+        return cudriver_numpy_endpoint(object, object, write, end) < 0 ? -1 : 1;
     }
     found = cudriver_dlpack_has_table(state, object) /* then that is the fastest way */
                 ? 0

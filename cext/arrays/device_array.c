@@ -262,11 +262,10 @@ int cudriver_device_array_endpoint(PyObject *object, bool write, struct cudriver
         return -1;
     }
     ++memory->busy; /* forbids close() until released */
-    if (cudriver_numpy_endpoint(self->array, write, end) < 0) {
+    if (cudriver_numpy_endpoint(self->array, object, write, end) < 0) {
         --memory->busy;
         return -1;
     }
-    Py_SETREF(end->owner, Py_NewRef(object));
     end->context = (ContextObject *)Py_NewRef((PyObject *)memory->context);
     end->device = (CUdeviceptr)(uintptr_t)end->host;
     end->host = NULL;

@@ -40,7 +40,7 @@ static int target_fill(CoreState *state, struct cudriver_endpoint *target, PyObj
     PyObject *item = cudriver_numpy_item(target->dtype, value);
     struct cudriver_endpoint src;
 
-    if (item == NULL || cudriver_numpy_endpoint(item, false, &src) < 0) {
+    if (item == NULL || cudriver_numpy_endpoint(item, item, false, &src) < 0) {
         Py_XDECREF(item);
         cudriver_endpoint_done(target);
         return -1;
@@ -70,7 +70,7 @@ static int sequence_read(const struct cudriver_endpoint *target, PyObject *value
                          struct cudriver_endpoint *src)
 {
     PyObject *array = cudriver_numpy_cast(value, target->dtype);
-    int found = array == NULL ? -1 : cudriver_numpy_endpoint(array, false, src);
+    int found = array == NULL ? -1 : cudriver_numpy_endpoint(array, array, false, src);
 
     if (found == 0 && src->ndim > 0) {
         found = 1; /* the endpoint keeps the array alive */

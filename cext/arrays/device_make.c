@@ -99,7 +99,7 @@ static int source_read(CoreState *state, PyObject *object, const struct cudriver
 
     if (found == 0) {
         PyObject *array = cudriver_numpy_cast(object, NULL);
-        found = array == NULL ? -1 : cudriver_numpy_endpoint(array, false, end);
+        found = array == NULL ? -1 : cudriver_numpy_endpoint(array, array, false, end);
         Py_XDECREF(array); /* the endpoint keeps it alive */
     }
     return found < 0 ? -1 : 0;

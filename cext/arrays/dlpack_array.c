@@ -44,7 +44,7 @@ static int lent_endpoint(CoreState *state, const struct cudriver_dl_lent *lent,
     if (end->context == NULL) {
         array = lent_array(state, lent, end);
         cudriver_endpoint_done(end);
-        failed = array == NULL ? -1 : cudriver_numpy_endpoint(array, false, end);
+        failed = array == NULL ? -1 : cudriver_numpy_endpoint(array, array, false, end);
         Py_XDECREF(array); /* the endpoint keeps it alive */
         return failed;
     }

@@ -142,7 +142,8 @@ bool cudriver_numpy_same_dtype(PyObject *first, PyObject *second)
     return PyArray_EquivTypes((PyArray_Descr *)first, (PyArray_Descr *)second);
 }
 
-int cudriver_numpy_endpoint(PyObject *object, bool write, struct cudriver_endpoint *end)
+int cudriver_numpy_endpoint(PyObject *object, PyObject *owner, bool write,
+                            struct cudriver_endpoint *end)
 {
     PyArrayObject *array = (PyArrayObject *)object;
     PyArray_Descr *descr = PyArray_DESCR(array);
@@ -155,7 +156,7 @@ int cudriver_numpy_endpoint(PyObject *object, bool write, struct cudriver_endpoi
         return -1;
     }
     cudriver_endpoint_clear(end);
-    end->owner = Py_NewRef(object);
+    end->owner = Py_NewRef(owner);
     end->dtype = Py_NewRef((PyObject *)descr);
     end->host = PyArray_BYTES(array);
     end->itemsize = (size_t)PyArray_ITEMSIZE(array);

@@ -23,8 +23,10 @@ int cudriver_numpy_shape(PyObject *argument, int *ndim, Py_ssize_t *shape);
 /* Whether two dtypes describe the same bytes. */
 bool cudriver_numpy_same_dtype(PyObject *first, PyObject *second);
 
-/* Fills an endpoint from an ndarray; with `write`, refuses a read-only one. 0 or -1. */
-int cudriver_numpy_endpoint(PyObject *array, bool write, struct cudriver_endpoint *end);
+/* Fills an endpoint from an ndarray, which `owner` keeps alive (or is); with `write`, refuses a
+ * read-only one. 0 or -1. */
+int cudriver_numpy_endpoint(PyObject *array, PyObject *owner, bool write,
+                            struct cudriver_endpoint *end);
 
 /* New reference: an uninitialised array in ordinary memory. `fortran`: column-major. */
 PyObject *cudriver_numpy_empty(PyObject *dtype, int ndim, const Py_ssize_t *shape, bool fortran);

@@ -1,4 +1,4 @@
-/* device_empty(), device_zeros(), to_device(); _dense(), _views(). */
+/* device_empty(), device_zeros(), to_device(); _views(). */
 #include "python/arguments.h"
 #include "python/call.h"
 #include "device_array.h"
@@ -169,25 +169,6 @@ static PyObject *module_to_device(PyObject *module, PyObject *const *args, Py_ss
     return array;
 }
 
-/* _dense(like, where): a new array of the shape and dtype of one, in the context of another. */
-static PyObject *module_dense(PyObject *module, PyObject *args)
-{
-    CUDRIVER_LOCK();
-    CoreState *state = cudriver_state_of_module(module);
-    PyTypeObject *type = state->device_array_type;
-    PyObject *like, *where, *array;
-    struct cudriver_endpoint end;
-
-    if (!PyArg_ParseTuple(args, "O!O!", type, &like, type, &where) ||
-        cudriver_device_array_endpoint(like, false, &end) < 0) {
-        return NULL;
-    }
-    array = cudriver_device_array_new(state, ((DeviceArrayObject *)where)->memory->context,
-                                      end.dtype, (Py_ssize_t)end.itemsize, end.ndim, end.shape);
-    cudriver_endpoint_done(&end);
-    return array;
-}
-
 /* _views(array, places, kinds) */
 static PyObject *module_views(PyObject *module, PyObject *args)
 {
@@ -216,7 +197,6 @@ PyMethodDef cudriver_device_make_functions[] = {
     {"device_empty", CUDRIVER_FAST(module_device_empty), DOC_device_empty},
     {"device_zeros", CUDRIVER_FAST(module_device_zeros), DOC_device_zeros},
     {"to_device", CUDRIVER_FAST(module_to_device), DOC_to_device},
-    {"_dense", module_dense, METH_VARARGS, NULL},
     {"_views", module_views, METH_VARARGS, DOC__views},
     {NULL},
 };

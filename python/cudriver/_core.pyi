@@ -1552,7 +1552,6 @@ def _live() -> list[tuple[tuple[Any, ...], bool]]:
 def _export(array: DeviceArray, stream: int, old: bool, copied: bool, /) -> object:
     """A capsule of DLPack, of the kind before version 1.0 if `old`."""
 
-def _dense(like: DeviceArray, where: DeviceArray, /) -> DeviceArray: ...
 def _views(
     array: DeviceArray, places: list[int], kinds: list[tuple[tuple[int, ...], np.dtype[Any]]], /
 ) -> list[DeviceArray]:

@@ -199,8 +199,9 @@ def bounce(dst: DeviceArray, src: DeviceArray, by_host: bool) -> None:
     between: list[Any] = []
     if not by_host:
         with contextlib.suppress(CudaError):  # there is no memory
-            near = _core._dense(src, src)
-            between = [near] if dst.device == src.device else [near, _core._dense(src, dst)]
+            homes: list[Any] = [array.context for array in (src, dst)]
+            homes = homes[: 1 + (dst.device != src.device)]
+            between = [_core.device_empty(src.shape, src.dtype, device=home) for home in homes]
     for array in between or [np.empty(src.shape, src.dtype)]:
         _core.copy(array, src)
         src = array

@@ -224,25 +224,6 @@ static bool place_look(CUdeviceptr address, struct place *place)
            type != 0;
 }
 
-/* Whether memory reaches from `place` to `end`, perhaps through adjacent allocations (PyTorch's
- * expandable segments). If the array has gaps (not `dense`), only its last byte is sure to be
- * touched, so only that is checked. Moves `place` to the last allocation. */
-static bool place_reaches(struct place *place, CUdeviceptr end, bool dense)
-{
-    while (place->bytes != 0 && end - place->start > place->bytes) {
-        CUdeviceptr last = place->start;
-        struct place next;
-        if (!place_look(dense ? place->start + place->bytes : end - 1, &next)) {
-            return false;
-        }
-        *place = next;
-        if (!dense || place->start <= last) {
-            break;
-        }
-    }
-    return true;
-}
-
 ContextObject *cudriver_foreign_context(CoreState *state, const struct cudriver_endpoint *end,
                                         const char *protocol)
 {
@@ -266,12 +247,13 @@ ContextObject *cudriver_foreign_context(CoreState *state, const struct cudriver_
                      (void *)(uintptr_t)low);
         return NULL;
     }
-    last = first;
-    if (high <= low || !place_reaches(&last, high, high - low == cudriver_layout_bytes(&layout))) {
+    /* Its last byte may lie in another allocation: in PyTorch's expandable segments. */
+    if (high <= low ||
+        (first.bytes != 0 && high - first.start > first.bytes && !place_look(high - 1, &last))) {
         PyErr_Format(PyExc_ValueError,
                      "%s: the array takes %zu bytes from %p on, but the memory there ends at %p",
                      protocol, (size_t)(high - low), (void *)(uintptr_t)low,
-                     (void *)(uintptr_t)(last.start + last.bytes));
+                     (void *)(uintptr_t)(first.start + first.bytes));
         return NULL;
     }
     if (first.context != NULL) {

@@ -186,37 +186,30 @@ int cudriver_work_wait(CoreState *state, TransferObject *work)
 
 /* ---- issue ---- */
 
+/* NOT_READY too while it cannot be asked: another thread may have begun a capture since. */
 static CUresult stream_query(void *handle)
 {
-    return cuda.cuStreamQuery(*(CUstream *)handle);
+    CUstream stream = *(CUstream *)handle;
+    CUresult result =
+        cudriver_capture_forbids(stream) ? CUDA_ERROR_NOT_READY : cuda.cuStreamQuery(stream);
+
+    return cudriver_driver_is_capturing(result) ? CUDA_ERROR_NOT_READY : result;
 }
 
-/* Waits for work that no event could be recorded behind; its result, or INTERRUPTED with a signal
- * handler's exception. A capture that another thread has begun since would be broken, and is waited
- * for first. */
-static CUresult wait_unmarked(CUstream stream, struct cudriver_staging_transfer *staged)
+/* Waits for work that no event could be recorded behind. 0, or -1 with an exception. */
+static int wait_unmarked(CUstream stream, struct cudriver_staging_transfer *staged)
 {
-    CUresult result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    int failed;
 
-    while (cudriver_driver_is_capturing(result)) {
-        if (!cudriver_capture_forbids(stream)) {
-            PyThreadState *saved = PyEval_SaveThread();
-            cudriver_driver_relax();
-            result = cudriver_staging_poll(stream_query, &stream, cudriver_signal_arrived, &saved);
-            cudriver_driver_restore();
-            PyEval_RestoreThread(saved);
-        }
-        if (cudriver_driver_is_capturing(result)) {
-            cudriver_nap(1);
-            result = PyErr_CheckSignals() < 0 ? CUDRIVER_STAGING_INTERRUPTED : result;
-        }
-    }
-    if (staged != NULL && result != CUDRIVER_STAGING_INTERRUPTED) {
+    cudriver_driver_relax();
+    failed = cudriver_wait(stream_query, &stream, "cuStreamQuery");
+    cudriver_driver_restore();
+    if (failed == 0) {
         Py_BEGIN_ALLOW_THREADS
-        cudriver_staging_wait(staged, result);
+        cudriver_staging_wait(staged, CUDA_SUCCESS);
         Py_END_ALLOW_THREADS
     }
-    return result;
+    return failed;
 }
 
 void cudriver_work_begin(CoreState *state, const struct cudriver_stream *stream,
@@ -274,12 +267,10 @@ PyObject *cudriver_work_end(CoreState *state, const struct cudriver_stream *stre
 {
     struct cudriver_queue *queue = issue->queue;
     TransferObject *work = issue->work;
-    CUresult result;
 
     record_in_order(state, stream, issue);
     if (work == NULL || issue->result != CUDA_SUCCESS) {
-        result = wait_unmarked(stream->handle, staged);
-        if (result == CUDRIVER_STAGING_INTERRUPTED) {
+        if (wait_unmarked(stream->handle, staged) < 0) {
             /* The device may use them for as long as it likes: they are never let go. */
             Py_XINCREF(first);
             Py_XINCREF(second);
@@ -290,7 +281,6 @@ PyObject *cudriver_work_end(CoreState *state, const struct cudriver_stream *stre
             return PyErr_Occurred() ? NULL : PyErr_NoMemory();
         }
         work->over = true;
-        work->result = result;
     }
     work->staged = staged;
     work->bytes = bytes;

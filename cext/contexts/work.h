@@ -36,8 +36,8 @@ typedef struct TransferObject {
  * New reference: a Transfer of `bytes`, which keeps `first` and `second` (objects, tuples of such,
  * or NULL) alive until the work that was just issued on `stream` is over. `staged` is the engine's
  * transfer (taken) or NULL. The stream's context is current, and the stream is not being captured.
- * Where no event can be recorded, waits for the stream. NULL with an exception set: the work is
- * over, or a signal's handler ended the wait, and what the work uses is kept for ever.
+ * Where no event can be recorded, waits for the stream. NULL with an exception set: no memory, and
+ * the work is over, or the wait failed or was interrupted, and what the work uses is kept for ever.
  */
 PyObject *cudriver_work_add(CoreState *state, const struct cudriver_stream *stream, PyObject *first,
                             PyObject *second, size_t bytes,

@@ -42,7 +42,7 @@ static void dimension_move(struct cudriver_layout *layout, int to, int from)
     layout->src_strides[to] = layout->src_strides[from];
 }
 
-static void dimension_flip(struct cudriver_layout *layout, int d)
+void cudriver_layout_flip(struct cudriver_layout *layout, int d)
 {
     int64_t last = layout->shape[d] - 1;
 
@@ -65,7 +65,7 @@ static void layout_straighten(struct cudriver_layout *layout)
         dimension_move(layout, kept, d);
         int64_t dst = layout->dst_strides[kept], src = layout->src_strides[kept];
         if (dst <= 0 && src <= 0 && (dst | src) != 0) {
-            dimension_flip(layout, kept);
+            cudriver_layout_flip(layout, kept);
         }
         kept++;
     }

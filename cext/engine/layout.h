@@ -39,6 +39,9 @@ static inline uint64_t cudriver_magnitude(int64_t value)
  */
 size_t cudriver_layout_simplify(struct cudriver_layout *layout, bool by_dst);
 
+/* Walks a dimension in the other direction, on both sides. */
+void cudriver_layout_flip(struct cudriver_layout *layout, int dimension);
+
 /* Makes one side dense, from its pointer on, in the order of the walk, and merges what that lets.
  */
 void cudriver_layout_pack(struct cudriver_layout *layout, bool dst);

@@ -19,11 +19,7 @@ static void device_forward(struct cudriver_layout *layout, bool up)
 {
     for (int d = 0; d < layout->ndim; d++) {
         if (device_strides(layout, up)[d] < 0) {
-            int64_t last = layout->shape[d] - 1;
-            layout->dst_offset += last * layout->dst_strides[d];
-            layout->src_offset += last * layout->src_strides[d];
-            layout->dst_strides[d] = -layout->dst_strides[d];
-            layout->src_strides[d] = -layout->src_strides[d];
+            cudriver_layout_flip(layout, d);
         }
     }
 }

@@ -359,7 +359,8 @@ POINTS = "[console_scripts]\nother = other:main\n\n# one more\n[pytest11]\nother
     "content",
     [
         POINTS.encode(), b"", POINTS[:-5].encode(), POINTS[:-16].encode(), b"\0" * 60, b"x",
-        POINTS[:30].encode() + b"\0" * 50, b"[x]\n\xff=1\n", None, FOLDER,
+        POINTS[:30].encode() + b"\0" * 50, b"[x]\n\xff=1\n", None, FOLDER, POINTS[:-24].encode(),
+        b"[x]\nother = not-one\n",
     ],
 )  # fmt: skip
 def test_entry_points_that_an_import_reads(venv, version, content):

@@ -124,6 +124,12 @@ class Environment(Record):
     near: str | None = None  # the environment that was probably meant, where this is none
 
     @property
+    def minor(self) -> int:
+        """Of its Python's version: 12 of "3.12.1"; 0 where that is not known."""
+        part = (self.python or "").split(".")[1:2]
+        return int(part[0]) if part and part[0].isdecimal() else 0
+
+    @property
     def tag(self) -> str:
         """What its extension modules are named for: "313", "313t" of a free-threaded Python."""
         short = ".".join((self.python or "").split(".")[:2])
@@ -135,8 +141,7 @@ class Environment(Record):
         """What the names of extension modules end in, in the order in which it looks for them."""
         machine = f"{self.platform}-linux-gnu"
         own = f".cpython-{self.tag}-{machine}.so"
-        minor = (self.python or "").split(".")[1:2]
-        if not (minor and minor[0].isdecimal() and int(minor[0]) >= 15):
+        if self.minor < 15:
             return own, ".abi3.so", ".so"
         stable = (".abi3t",) if self.tag.endswith("t") else (".abi3", ".abi3t")
         return own, *(f"{name}{rest}.so" for name in stable for rest in (f"-{machine}", "")), ".so"

@@ -13,6 +13,10 @@ from cudriver.stack.model import Evidence, FileFault
 from cudriver.stack.rootfs import TEXT_LIMIT
 from cudriver.stack.versions import satisfies
 
+# What an entry point names: "module:object [extra]". Since Python 3.15 importlib.metadata refuses
+# to read another.
+REFERENCE = re.compile(r"[\w.]+\s*(:\s*[\w.]+\s*)?(\[.*\]\s*)?")
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,21 +59,30 @@ class Contents:
                 continue
             what = "hash" if self.tree.exists(path) else "missing"
             fault = FileFault(dist.name, path, what, Evidence(f"{dist.path}/RECORD", None, path))
-            for framework, recipe in self._readers if not self._has_version(path) else ():
+            for framework, recipe in self._readers:
                 for each in recipe.reads:
                     if each.of == dist.name and satisfies(framework.version, each.versions):
-                        loop = os.strerror(errno.ELOOP)
-                        fault.framework = framework.name
-                        fault.says = loop if lost[path].endswith(loop) else each.says
+                        says = self._without_version(path, each.says)
+                        if says:
+                            fault.framework, fault.says = framework.name, says
             yield fault
 
-    def _has_version(self, path: str) -> bool:
-        """Whether importlib.metadata finds one in METADATA, however much of the rest is zeros."""
+    def _without_version(self, path: str, asker: str) -> str:
+        """What is said where importlib.metadata finds no version in METADATA; "": it finds one,
+        however much of the rest is zeros. `asker`: what who asks for it says of None.
+        """
         try:
-            head = self._read(path).partition(b"\n\n")[0]
-        except OSError:
-            return False
-        return re.search(rb"^version:", head, re.MULTILINE | re.IGNORECASE) is not None
+            text = self._read(path)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                return os.strerror(errno.ELOOP)
+            text = b""
+        head = text.partition(b"\n\n")[0]
+        if re.search(rb"^version:", head, re.MULTILINE | re.IGNORECASE):
+            return ""
+        if self.facts.environment.minor < 15:
+            return asker
+        return "KeyError: 'Version'" if text else "No package metadata was found"
 
     def _other_versions(self) -> Iterator[FileFault]:
         """Files whose text an import takes for its package's version, and that hold another."""
@@ -117,7 +130,7 @@ class Contents:
         for framework, recipe in self._readers:
             if recipe.entry_points and satisfies(framework.version, recipe.entry_points):
                 for dist in self.facts.distributions:
-                    entry = dist.name, framework.module, _unparsed
+                    entry = dist.name, framework.module, self._unparsed
                     files.setdefault(f"{dist.path}/entry_points.txt", entry)
             for inside in recipe.json:
                 path = f"{os.path.dirname(framework.path)}/{inside}"
@@ -131,7 +144,7 @@ class Contents:
             except UnicodeDecodeError as error:
                 says, line = str(error), ""
             except OSError as error:
-                if parse is _unparsed and isinstance(error, IsADirectoryError):
+                if parse is not _not_json and isinstance(error, IsADirectoryError):
                     continue  # importlib.metadata passes it over
                 says, line = error.strerror or "", ""
             if says:
@@ -139,15 +152,19 @@ class Contents:
                 fault.framework, fault.says = reader, says
                 yield fault
 
-
-def _unparsed(text: str) -> tuple[str, str]:
-    """What importlib.metadata says of a file of entry points, and the line that it cannot read."""
-    section = False
-    for line in filter(None, map(str.strip, text.splitlines())):
-        section = section or (line.startswith("[") and line.endswith("]"))
-        if section and "=" not in line and not line.startswith(("#", "[")):
-            return "missing 1 required positional argument: 'value'", line
-    return "", ""
+    def _unparsed(self, text: str) -> tuple[str, str]:
+        """What importlib.metadata says of entry points, and the line that it cannot read."""
+        section = False
+        for line in filter(None, map(str.strip, text.splitlines())):
+            if line.startswith("[") and line.endswith("]"):
+                section = True
+            elif section and not line.startswith("#"):
+                _, equals, value = line.partition("=")
+                if not equals:
+                    return "missing 1 required positional argument: 'value'", line
+                if self.facts.environment.minor >= 15 and not REFERENCE.fullmatch(value.strip()):
+                    return "Invalid object reference", line
+        return "", ""
 
 
 def _not_json(text: str) -> tuple[str, str]:

@@ -4,6 +4,7 @@
 #include "context_private.h"
 
 #include "driver/driver.h"
+#include "python/call.h"
 #include "python/error.h"
 #include "python/wait.h"
 
@@ -420,4 +421,20 @@ bool cudriver_context_begin_free(ContextObject *self, bool *pushed)
     self->in_use++;
     cudriver_driver_relax();
     return true;
+}
+
+PyObject *cudriver_context_pushed_here(const CoreState *state)
+{
+    PyObject *dict = PyThreadState_GetDict(); /* borrowed */
+    PyObject *key = (PyObject *)state->context_type;
+    PyObject *pushed =
+        dict != NULL ? Py_XNewRef(PyDict_GetItemWithError(dict, key)) : PyErr_NoMemory();
+
+    if (pushed == NULL && dict != NULL) {
+        pushed = cudriver_call("stack", "new", "()");
+        if (pushed != NULL && PyDict_SetItem(dict, key, pushed) < 0) {
+            Py_CLEAR(pushed);
+        }
+    }
+    return pushed;
 }

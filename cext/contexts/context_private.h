@@ -54,6 +54,10 @@ static inline void cudriver_context_unmake_current(bool pushed)
  * exception set. Returns the driver's code if the current context was destroyed. */
 CUresult cudriver_context_find_current(CoreState *state, ContextObject **found);
 
+/* New reference: the list of what this thread has pushed, which ends with its Python state; made by
+ * memory/stack.py. */
+PyObject *cudriver_context_pushed_here(const CoreState *state);
+
 /* New reference: the number of a thread that has pushed the context; 0: none has. NULL with an
  * exception set. Corrects what was noted: another library may have popped it. */
 PyObject *cudriver_context_holder(CoreState *state, ContextObject *self);

@@ -5,20 +5,22 @@
 #include "python/error.h"
 #include "docstrings.h"
 
-/* New reference: the list of what this thread has pushed, of memory/stack.py. */
-static PyObject *pushed_here(void)
-{
-    return cudriver_call("stack", "here", "()");
-}
-
-/* Takes the last push of a context off the list, if there is one. */
-static void push_forget(PyObject *pushed, ContextObject *self)
+/* The last push of a context in the list; -1: there is none. */
+static Py_ssize_t push_find(PyObject *pushed, const ContextObject *self)
 {
     Py_ssize_t i = PyList_GET_SIZE(pushed) - 1;
 
-    while (i >= 0 && PyList_GET_ITEM(pushed, i) != (PyObject *)self) {
+    while (i >= 0 && PyList_GET_ITEM(pushed, i) != (const PyObject *)self) {
         i--;
     }
+    return i;
+}
+
+/* Takes it off the list, if there is one. */
+static void push_forget(PyObject *pushed, const ContextObject *self)
+{
+    Py_ssize_t i = push_find(pushed, self);
+
     if (i >= 0) {
         PyList_SetSlice(pushed, i, i + 1, NULL);
     }
@@ -26,9 +28,9 @@ static void push_forget(PyObject *pushed, ContextObject *self)
 
 /* Forgets what this thread has pushed and is not on its stack any more: another library popped it.
  */
-static void pushes_correct(PyObject *stack)
+static void pushes_correct(const CoreState *state, PyObject *stack)
 {
-    PyObject *pushed = pushed_here();
+    PyObject *pushed = cudriver_context_pushed_here(state);
     Py_ssize_t i = pushed != NULL ? PyList_GET_SIZE(pushed) : 0;
 
     while (i-- > 0) {
@@ -72,20 +74,20 @@ static PyObject *stack_list(CoreState *state)
         Py_CLEAR(list);
     }
     if (list != NULL && result == CUDA_SUCCESS) {
-        pushes_correct(list);
+        pushes_correct(state, list);
     }
     return list;
 }
 
 PyObject *cudriver_context_holder(CoreState *state, ContextObject *self)
 {
-    PyObject *pushed = pushed_here(), *holder = NULL;
+    PyObject *pushed = cudriver_context_pushed_here(state), *holder = NULL;
     unsigned before;
 
     if (pushed == NULL) {
         return NULL;
     }
-    if (PySequence_Count(pushed, (PyObject *)self) > 0) {
+    if (push_find(pushed, self) >= 0) {
         Py_XDECREF(stack_list(state));
         PyErr_Clear();
     }
@@ -101,7 +103,8 @@ PyObject *cudriver_context_push(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     CUDRIVER_LOCK();
     ContextObject *self = (ContextObject *)object;
-    PyObject *pushed = cudriver_require() < 0 ? NULL : pushed_here();
+    PyObject *pushed =
+        cudriver_require() < 0 ? NULL : cudriver_context_pushed_here(cudriver_state_of(object));
     CUresult result;
 
     if (pushed == NULL || cudriver_context_check(self) < 0 || PyList_Append(pushed, object) < 0) {
@@ -141,7 +144,7 @@ static CUresult pop_destroyed(ContextObject *self, CUcontext *current)
 static int context_pop(ContextObject *self, PyObject *pushed)
 {
     const char *function = "cuCtxGetCurrent";
-    bool ours = PySequence_Count(pushed, (PyObject *)self) > 0;
+    bool ours = push_find(pushed, self) >= 0;
     CUcontext current = NULL;
     CUresult result = cuda.cuCtxGetCurrent(&current);
 
@@ -169,7 +172,8 @@ static int context_pop(ContextObject *self, PyObject *pushed)
 PyObject *cudriver_context_pop(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     CUDRIVER_LOCK();
-    PyObject *pushed = cudriver_require() < 0 ? NULL : pushed_here();
+    PyObject *pushed =
+        cudriver_require() < 0 ? NULL : cudriver_context_pushed_here(cudriver_state_of(object));
     int failed = pushed != NULL ? context_pop((ContextObject *)object, pushed) : -1;
 
     Py_XDECREF(pushed);

@@ -169,7 +169,7 @@ ContextObject *cudriver_context_for_use(CoreState *state)
         return self;
     }
     if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED || result == CUDA_ERROR_INVALID_CONTEXT) {
-        PyObject *pushed = cudriver_call("stack", "here", "()");
+        PyObject *pushed = cudriver_context_pushed_here(state);
         CUcontext current = NULL;
         /* A primary context that was made current implicitly and then reset: start again. */
         if (cuda.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == state->implicit &&

@@ -18,16 +18,13 @@ class Pushed(list["Context"]):
         self.thread = threading.get_ident()
 
 
-_local = threading.local()
 _all: list[weakref.ref[Pushed]] = []
 
 
-def here() -> Pushed:
-    """Of the calling thread."""
-    pushed: Pushed | None = getattr(_local, "pushed", None)
-    if pushed is None:
-        pushed = _local.pushed = Pushed()
-        _all.append(weakref.ref(pushed, _all.remove))
+def new() -> Pushed:
+    """For the calling thread, which the core keeps beside its Python state."""
+    pushed = Pushed()
+    _all.append(weakref.ref(pushed, _all.remove))
     return pushed
 
 

@@ -248,19 +248,6 @@ void cudriver_work_cancel(struct cudriver_issue *issue)
     Py_XDECREF(issue->work);
 }
 
-/* Work is queued in the order of its events. Where another thread has recorded one meanwhile, the
- * event is recorded (again) while no other thread can. */
-static void record_in_order(CoreState *state, const struct cudriver_stream *stream,
-                            struct cudriver_issue *issue)
-{
-    if ((!issue->alone || issue->turn != issue->queue->turns) &&
-        issue->queue != &state->works.loose) {
-        issue->alone = true;
-        cudriver_work_record(stream, issue);
-    }
-    issue->queue->recording--;
-}
-
 PyObject *cudriver_work_end(CoreState *state, const struct cudriver_stream *stream,
                             struct cudriver_issue *issue, PyObject *first, PyObject *second,
                             size_t bytes, struct cudriver_staging_transfer *staged)
@@ -268,7 +255,13 @@ PyObject *cudriver_work_end(CoreState *state, const struct cudriver_stream *stre
     struct cudriver_queue *queue = issue->queue;
     TransferObject *work = issue->work;
 
-    record_in_order(state, stream, issue);
+    /* Work is queued in the order of its events. Where another thread has recorded one meanwhile,
+     * the event is recorded (again) while no other thread can. */
+    if ((!issue->alone || issue->turn != queue->turns) && queue != &state->works.loose) {
+        issue->alone = true;
+        cudriver_work_record(stream, issue);
+    }
+    queue->recording--;
     if (work == NULL || issue->result != CUDA_SUCCESS) {
         if (wait_unmarked(stream->handle, staged) < 0) {
             /* The device may use them for as long as it likes: they are never let go. */

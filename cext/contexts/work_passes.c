@@ -153,25 +153,13 @@ static void take_loose(CoreState *state, TransferObject ***last)
     loose->remained = (size_t)loose->count;
 }
 
-/* Lets work go that has left its queue: a list. May run any code. */
-static void works_let_go(TransferObject *ended)
-{
-    TransferObject *work;
-
-    while ((work = ended) != NULL) {
-        ended = work->next;
-        work->next = NULL;
-        cudriver_work_let_go(work);
-    }
-}
-
 /* Lets go what has ended in queues: in one, or in all (NULL). `issuing`: a call issues more; then
  * it need not be all of one queue, nor those on which other threads are issuing work, as they make
  * passes of their own. May run any code. */
 static void works_reap(CoreState *state, struct cudriver_queue *only, bool issuing)
 {
     struct cudriver_queue *queue = only != NULL ? only : state->works.queues, *next;
-    TransferObject *ended = NULL, **last = &ended;
+    TransferObject *ended = NULL, **last = &ended, *work;
 
     for (; queue != NULL; queue = only != NULL ? NULL : next) {
         next = queue->next;
@@ -185,7 +173,11 @@ static void works_reap(CoreState *state, struct cudriver_queue *only, bool issui
         }
         queue->added = 0;
     }
-    works_let_go(ended);
+    while ((work = ended) != NULL) {
+        ended = work->next;
+        work->next = NULL;
+        cudriver_work_let_go(work);
+    }
 }
 
 void cudriver_works_reap(CoreState *state)

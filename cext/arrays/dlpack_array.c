@@ -22,15 +22,18 @@ static PyObject *lent_array(CoreState *state, const struct cudriver_dl_lent *len
 int cudriver_dlpack_wait(CoreState *state, const struct cudriver_endpoint *end,
                          const struct cudriver_stream *on)
 {
-    StreamObject *stream = on == NULL ? cudriver_dlpack_stream(state, end->context->ordinal) : NULL;
-    CUstream handle = stream != NULL ? stream->handle : NULL;
-    /* The default stream that the lender was told of is that of the memory's context. */
-    ContextObject *context = cudriver_stream_is_default(handle) ? end->context : stream->context;
-    int failed;
+    StreamObject *entered =
+        on == NULL ? cudriver_dlpack_stream(state, end->context->ordinal) : NULL;
+    struct cudriver_stream stream = {.handle = NULL};
+    int failed = -1;
 
-    cudriver_stream_hold(stream);
-    failed = cudriver_stream_drain(state, context, handle, NULL);
-    cudriver_stream_let_go(stream);
+    if (entered == NULL || cudriver_stream_read(state, (PyObject *)entered, &stream) == 0) {
+        /* The default stream that the lender was told of is that of the memory's context. */
+        failed = cudriver_stream_drain(
+            state, cudriver_stream_is_default(stream.handle) ? end->context : stream.context,
+            stream.handle, NULL);
+    }
+    cudriver_stream_done(&stream);
     return failed;
 }
 

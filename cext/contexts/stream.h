@@ -27,28 +27,11 @@ static inline int cudriver_stream_check(StreamObject *self)
     return 0;
 }
 
-/* Keeps a Stream (or NULL) alive, and forbids its close(), until cudriver_stream_let_go. */
-static inline void cudriver_stream_hold(StreamObject *self)
-{
-    if (self != NULL) {
-        Py_INCREF(self);
-        self->users++;
-    }
-}
-
-static inline void cudriver_stream_let_go(StreamObject *self)
-{
-    if (self != NULL) {
-        self->users--;
-        Py_DECREF(self);
-    }
-}
-
 /* The stream that a stream argument names, for the time of a call. */
 struct cudriver_stream {
     CUstream handle;        /* NULL: the legacy default stream */
     ContextObject *context; /* owned: release with cudriver_stream_done */
-    StreamObject *held;     /* owned: the Stream that was named, which cannot be closed meanwhile */
+    StreamObject *held;     /* owned: the Stream that was named, which this call uses; or NULL */
 };
 
 /*
@@ -69,8 +52,10 @@ int cudriver_stream_settle(CoreState *state, ContextObject *fallback,
 
 static inline void cudriver_stream_done(struct cudriver_stream *stream)
 {
-    cudriver_stream_let_go(stream->held); /* or NULL */
-    stream->held = NULL;
+    if (stream->held != NULL) {
+        stream->held->users--;
+        Py_CLEAR(stream->held);
+    }
     Py_CLEAR(stream->context);
 }
 

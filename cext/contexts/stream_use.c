@@ -43,8 +43,8 @@ int cudriver_stream_read(CoreState *state, PyObject *argument, struct cudriver_s
         }
         stream->handle = object->handle;
         stream->context = (ContextObject *)Py_NewRef((PyObject *)object->context);
-        stream->held = object;
-        cudriver_stream_hold(object);
+        stream->held = (StreamObject *)Py_NewRef(argument);
+        object->users++;
         return 0;
     }
     foreign = cudriver_foreign_stream(argument, &stream->handle);

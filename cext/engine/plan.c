@@ -101,7 +101,7 @@ static void plan_host(struct cudriver_copy_plan *plan)
     }
     cudriver_layout_extent(&plan->layout, !plan->dst.on_device, &low, &high);
     span = (size_t)(high - low);
-    plan->one_run = cudriver_hostmem_is_registered(host + low, span);
+    plan->one_run = cudriver_hostmem_registered(host + low, span) == span;
     if (plan->layout.ndim == 0 && plan->one_run) {
         plan->page_locked = true;
         plan->kind = CUDRIVER_COPY_DIRECT;

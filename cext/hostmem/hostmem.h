@@ -109,9 +109,9 @@ size_t cudriver_hostmem_least(size_t bytes);
  */
 size_t cudriver_hostmem_run(const void *address, size_t bytes);
 
-/* Whether [address, address + bytes) lies in one of our registrations. False: only the driver can
- * tell. Calls no driver function. */
-bool cudriver_hostmem_is_registered(const void *address, size_t bytes);
+/* The same for our own registrations, of the pool and of pins: 0 in none of them, of which only the
+ * driver can tell. Calls no driver function. */
+size_t cudriver_hostmem_registered(const void *address, size_t bytes);
 
 /* Whether all of [low, high) is page-locked, by whomever, as the driver knows it. */
 bool cudriver_hostmem_is_page_locked(const char *low, const char *high);

@@ -19,10 +19,10 @@ void cudriver_hostmem_set_nodes(const struct cudriver_nodes *given)
     for (int i = 1; i < CUDRIVER_NODE_DEVICES; i++) {
         node = given->of_device[i] == node ? node : DIFFERENT;
     }
-    hostmem_lock();
+    pthread_mutex_lock(&hostmem_lock);
     nodes = *given;
     atomic_store(&common, node);
-    hostmem_unlock();
+    pthread_mutex_unlock(&hostmem_lock);
 }
 
 int cudriver_hostmem_node(void)
@@ -36,10 +36,10 @@ int cudriver_hostmem_node(void)
     if (cuda.cuCtxGetDevice(&device) != CUDA_SUCCESS) {
         return CUDRIVER_NODE_POLICY;
     }
-    hostmem_lock();
+    pthread_mutex_lock(&hostmem_lock);
     node =
         device >= 0 && device < CUDRIVER_NODE_DEVICES ? nodes.of_device[device] : CUDRIVER_NODE_ANY;
-    hostmem_unlock();
+    pthread_mutex_unlock(&hostmem_lock);
     return node;
 }
 
@@ -48,8 +48,8 @@ void cudriver_hostmem_go(int node)
     unsigned char processors[sizeof nodes.processors[0]];
 
     node = node < CUDRIVER_NODE_ANY ? CUDRIVER_NODE_ANY : node;
-    hostmem_lock();
+    pthread_mutex_lock(&hostmem_lock);
     memcpy(processors, nodes.processors[1 + node], sizeof processors);
-    hostmem_unlock();
+    pthread_mutex_unlock(&hostmem_lock);
     platform_run_on(processors, sizeof processors);
 }

@@ -84,7 +84,7 @@ static struct hostmem_range *settled_range(const void *address, size_t bytes,
 
     while ((range = hostmem_range_meeting(address, bytes)) != NULL && !range->ready &&
            !(stop != NULL && atomic_load(stop))) {
-        hostmem_wait();
+        pthread_cond_wait(&hostmem_changed, &hostmem_lock);
     }
     return range;
 }
@@ -98,26 +98,26 @@ static CUresult pin_register(struct cudriver_pin *pin, const struct cudriver_pin
     if (!hostmem_range_insert(&pin->range)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    hostmem_unlock();
+    pthread_mutex_unlock(&hostmem_lock);
     result = hostmem_primary_enter(&device);
     if (result == CUDA_SUCCESS) {
-        hostmem_lock();
+        pthread_mutex_lock(&hostmem_lock);
         pin->range.device = device;
-        hostmem_unlock();
+        pthread_mutex_unlock(&hostmem_lock);
         result = range_register(pin, way);
         hostmem_primary_leave();
         if (!pin->ours) {
             hostmem_primary_release(device);
         }
     }
-    hostmem_lock();
+    pthread_mutex_lock(&hostmem_lock);
     if (pin->ours) {
         pin->range.ready = true;
         hostmem_pool.stats.pinned_bytes += pin->range.bytes;
     } else {
         hostmem_range_remove(&pin->range);
     }
-    hostmem_announce();
+    pthread_cond_broadcast(&hostmem_changed);
     return result;
 }
 
@@ -162,7 +162,7 @@ CUresult cudriver_pin_create(void *address, size_t bytes, const struct cudriver_
     if (bytes == 0 || bytes > UINTPTR_MAX - (uintptr_t)address) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    hostmem_lock();
+    pthread_mutex_lock(&hostmem_lock);
     range = settled_range(address, bytes, way->stop);
     if (way->stop != NULL && atomic_load(way->stop)) {
         result = CUDRIVER_PIN_STOPPED;
@@ -176,7 +176,7 @@ CUresult cudriver_pin_create(void *address, size_t bytes, const struct cudriver_
         result = pin_make(address, bytes, way, range != NULL, out);
     }
     hostmem_pool.stats.pins += result == CUDA_SUCCESS;
-    hostmem_unlock();
+    pthread_mutex_unlock(&hostmem_lock);
     return result;
 }
 
@@ -186,7 +186,7 @@ size_t cudriver_pin_share(const void *address, size_t bytes, struct cudriver_pin
     size_t run = 0;
 
     *out = NULL;
-    hostmem_lock();
+    pthread_mutex_lock(&hostmem_lock);
     range = cudriver_driver_is_forked() ? NULL : hostmem_range_meeting(address, bytes);
     *ours = range != NULL;
     range = range != NULL ? hostmem_range_meeting(address, 1) : NULL;
@@ -201,16 +201,16 @@ size_t cudriver_pin_share(const void *address, size_t bytes, struct cudriver_pin
         (*out)->count++;
         hostmem_pool.stats.pins++;
     }
-    hostmem_unlock();
+    pthread_mutex_unlock(&hostmem_lock);
     return run;
 }
 
 void cudriver_pin_stop(atomic_bool *stop)
 {
-    hostmem_lock();
+    pthread_mutex_lock(&hostmem_lock);
     atomic_store(stop, true);
-    hostmem_announce(); /* it may wait for another pin */
-    hostmem_unlock();
+    pthread_cond_broadcast(&hostmem_changed); /* it may wait for another pin */
+    pthread_mutex_unlock(&hostmem_lock);
 }
 
 CUresult cudriver_pin_destroy(struct cudriver_pin *pin)
@@ -220,23 +220,23 @@ CUresult cudriver_pin_destroy(struct cudriver_pin *pin)
     if (pin == NULL) {
         return CUDA_SUCCESS;
     }
-    hostmem_lock();
+    pthread_mutex_lock(&hostmem_lock);
     hostmem_pool.stats.pins--;
     if (--pin->count > 0) {
-        hostmem_unlock();
+        pthread_mutex_unlock(&hostmem_lock);
         return CUDA_SUCCESS;
     }
     if (pin->ours) {
         pin->range.ready = false;
-        hostmem_unlock();
+        pthread_mutex_unlock(&hostmem_lock);
         result = hostmem_unregister(&pin->range);
         hostmem_primary_release(pin->range.device);
-        hostmem_lock();
+        pthread_mutex_lock(&hostmem_lock);
         hostmem_pool.stats.pinned_bytes -= pin->range.bytes;
         hostmem_range_remove(&pin->range);
-        hostmem_announce();
+        pthread_cond_broadcast(&hostmem_changed);
     }
-    hostmem_unlock();
+    pthread_mutex_unlock(&hostmem_lock);
     free(pin);
     return result;
 }

@@ -77,7 +77,7 @@ static CUresult alloc_slowly(size_t bytes, size_t room, int node, void **block, 
         if (hostmem_pool.releasing > 0) {
             size_t seen = hostmem_pool.releases;
             while (hostmem_pool.releasing > 0 && hostmem_pool.releases == seen) {
-                hostmem_wait(); /* pins announce too */
+                pthread_cond_wait(&hostmem_changed, &hostmem_lock); /* pins announce too */
             }
         } else if (trimmed) {
             return CUDA_ERROR_OUT_OF_MEMORY;
@@ -115,7 +115,7 @@ CUresult cudriver_hostmem_alloc(size_t bytes, size_t room, int node, void **addr
     node = node == CUDRIVER_NODE_POLICY ? cudriver_hostmem_node() : node;
     node = node == CUDRIVER_NODE_POLICY ? CUDRIVER_NODE_ANY : node;
 
-    hostmem_lock();
+    pthread_mutex_lock(&hostmem_lock);
     block = hostmem_block_take(bytes, node, zeroed);
     if (block == NULL && hostmem_chunks_sweep()) {
         block = hostmem_block_take(bytes, node, zeroed);
@@ -126,7 +126,7 @@ CUresult cudriver_hostmem_alloc(size_t bytes, size_t room, int node, void **addr
         result = alloc_slowly(bytes, room, node, &block, zeroed);
     }
     count_use(block, bytes);
-    hostmem_unlock();
+    pthread_mutex_unlock(&hostmem_lock);
     *address = block;
     return result;
 }
@@ -144,11 +144,11 @@ void *cudriver_hostmem_try_alloc(size_t bytes, int node)
         return NULL;
     }
     bytes = bytes > 0 ? bytes : 1;
-    hostmem_lock();
+    pthread_mutex_lock(&hostmem_lock);
     block = hostmem_block_take(bytes, node, &zeroed);
     hostmem_pool.stats.hits += block != NULL;
     count_use(block, bytes);
-    hostmem_unlock();
+    pthread_mutex_unlock(&hostmem_lock);
     return block;
 }
 
@@ -157,7 +157,7 @@ size_t cudriver_hostmem_free_if_owned(void *address)
     struct hostmem_region *region;
     size_t bytes;
 
-    hostmem_lock();
+    pthread_mutex_lock(&hostmem_lock);
     region = hostmem_region_of(address);
     bytes = region != NULL ? hostmem_block_bytes(region, address) : 0;
     if (bytes > 0) {
@@ -165,7 +165,7 @@ size_t cudriver_hostmem_free_if_owned(void *address)
         hostmem_pool.stats.used_blocks--;
         hostmem_block_give(region, address);
     }
-    hostmem_unlock();
+    pthread_mutex_unlock(&hostmem_lock);
     return bytes;
 }
 
@@ -181,10 +181,10 @@ bool cudriver_hostmem_owns(const void *address, size_t *bytes)
 {
     struct hostmem_region *region;
 
-    hostmem_lock();
+    pthread_mutex_lock(&hostmem_lock);
     region = hostmem_region_of(address);
     *bytes = region != NULL ? hostmem_block_bytes(region, address) : 0;
-    hostmem_unlock();
+    pthread_mutex_unlock(&hostmem_lock);
     return *bytes > 0;
 }
 
@@ -192,17 +192,17 @@ CUresult cudriver_hostmem_trim(size_t keep, size_t *released)
 {
     CUresult result;
 
-    hostmem_lock();
+    pthread_mutex_lock(&hostmem_lock);
     result = trim(keep, released);
-    hostmem_unlock();
+    pthread_mutex_unlock(&hostmem_lock);
     return result;
 }
 
 void cudriver_hostmem_set_limit(size_t bytes)
 {
-    hostmem_lock();
+    pthread_mutex_lock(&hostmem_lock);
     hostmem_pool.stats.limit_bytes = bytes;
-    hostmem_unlock();
+    pthread_mutex_unlock(&hostmem_lock);
 }
 
 size_t cudriver_hostmem_least(size_t bytes)
@@ -212,17 +212,17 @@ size_t cudriver_hostmem_least(size_t bytes)
 
 void cudriver_hostmem_get_stats(struct cudriver_hostmem_stats *stats)
 {
-    hostmem_lock();
+    pthread_mutex_lock(&hostmem_lock);
     *stats = hostmem_pool.stats;
     stats->pooled_bytes = free_bytes();
-    hostmem_unlock();
+    pthread_mutex_unlock(&hostmem_lock);
 }
 
 bool cudriver_hostmem_uses_device(CUdevice device)
 {
-    hostmem_lock();
+    pthread_mutex_lock(&hostmem_lock);
     bool found = hostmem_pool.adding + hostmem_pool.releasing > 0 || /* perhaps there */
                  hostmem_range_uses_device(device);
-    hostmem_unlock();
+    pthread_mutex_unlock(&hostmem_lock);
     return found;
 }

@@ -67,30 +67,10 @@ struct hostmem_region {
 
 /* --- ranges.c: the lock --- */
 
-/* The lock stays usable across fork(). wait releases it until a thread announces that it has
- * registered or released something; it may return early. */
-extern pthread_mutex_t hostmem_mutex;
+/* The lock stays usable across fork(). `changed` is signalled when something was registered or
+ * released. */
+extern pthread_mutex_t hostmem_lock;
 extern pthread_cond_t hostmem_changed;
-
-static inline void hostmem_lock(void)
-{
-    pthread_mutex_lock(&hostmem_mutex);
-}
-
-static inline void hostmem_unlock(void)
-{
-    pthread_mutex_unlock(&hostmem_mutex);
-}
-
-static inline void hostmem_wait(void)
-{
-    pthread_cond_wait(&hostmem_changed, &hostmem_mutex);
-}
-
-static inline void hostmem_announce(void)
-{
-    pthread_cond_broadcast(&hostmem_changed);
-}
 
 /* --- block.c: under the lock, but for the last --- */
 

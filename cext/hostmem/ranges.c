@@ -8,19 +8,29 @@
 
 /* --- the lock. A forked child finds it free: its blocks are ordinary memory --- */
 
-pthread_mutex_t hostmem_mutex = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t hostmem_lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t hostmem_changed = PTHREAD_COND_INITIALIZER;
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&hostmem_lock);
+}
+
+static void after_fork(void)
+{
+    pthread_mutex_unlock(&hostmem_lock);
+}
 
 static void after_fork_in_child(void)
 {
     pthread_cond_init(&hostmem_changed, NULL); /* the waiting threads are not in the child */
-    hostmem_unlock();
+    pthread_mutex_unlock(&hostmem_lock);
 }
 
 /* When the module is loaded, so before the lock is taken for the first time. */
 __attribute__((constructor)) static void watch_forks(void)
 {
-    pthread_atfork(hostmem_lock, hostmem_unlock, after_fork_in_child);
+    pthread_atfork(before_fork, after_fork, after_fork_in_child);
 }
 
 /* --- ranges --- */
@@ -105,12 +115,11 @@ void hostmem_range_remove(struct hostmem_range *range)
 
 /* --- what is page-locked --- */
 
-/* How many of the `bytes` at `address` lie in one registration; 0: in none of ours. */
-static size_t known_run(const void *address, size_t bytes)
+size_t cudriver_hostmem_registered(const void *address, size_t bytes)
 {
     size_t run = 0;
 
-    hostmem_lock();
+    pthread_mutex_lock(&hostmem_lock);
     struct hostmem_range *range = hostmem_range_meeting(address, 1);
     size_t offset = range != NULL ? (uintptr_t)address - (uintptr_t)range->base : 0;
     size_t locked = range != NULL ? atomic_load(&range->locked) : 0;
@@ -118,18 +127,13 @@ static size_t known_run(const void *address, size_t bytes)
         run = range->step - offset % range->step;
         run = run < locked - offset ? run : locked - offset;
     }
-    hostmem_unlock();
+    pthread_mutex_unlock(&hostmem_lock);
     return run < bytes ? run : bytes;
-}
-
-bool cudriver_hostmem_is_registered(const void *address, size_t bytes)
-{
-    return known_run(address, bytes) == bytes;
 }
 
 size_t cudriver_hostmem_run(const void *address, size_t bytes)
 {
-    size_t run = known_run(address, bytes), size = 0;
+    size_t run = cudriver_hostmem_registered(address, bytes), size = 0;
     CUdeviceptr start = 0, here = (CUdeviceptr)(uintptr_t)address;
 
     if (run > 0) {
@@ -173,21 +177,21 @@ bool cudriver_hostmem_is_page_locked(const char *low, const char *high)
 
 size_t cudriver_hostmem_locked(const void *address, size_t bytes)
 {
-    hostmem_lock();
+    pthread_mutex_lock(&hostmem_lock);
     struct hostmem_range *range = hostmem_range_meeting(address, bytes);
     size_t locked = range != NULL ? atomic_load(&range->locked) : 0;
-    hostmem_unlock();
+    pthread_mutex_unlock(&hostmem_lock);
     return locked < bytes ? locked : bytes;
 }
 
 size_t cudriver_hostmem_list(uint64_t *list, size_t most)
 {
-    hostmem_lock();
+    pthread_mutex_lock(&hostmem_lock);
     size_t count = ranges.count;
     for (size_t i = 0; i < count && i < most; i++) {
         list[2 * i] = (uintptr_t)ranges.list[i]->base;
         list[2 * i + 1] = atomic_load(&ranges.list[i]->locked);
     }
-    hostmem_unlock();
+    pthread_mutex_unlock(&hostmem_lock);
     return count;
 }

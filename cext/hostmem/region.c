@@ -165,16 +165,16 @@ CUresult hostmem_region_add(size_t bytes, size_t room, int node, bool smallest, 
     }
     hostmem_pool.stats.registered_bytes += size;
     hostmem_pool.adding++;
-    hostmem_unlock();
+    pthread_mutex_unlock(&hostmem_lock);
 
     result = region_make(region);
 
-    hostmem_lock();
+    pthread_mutex_lock(&hostmem_lock);
     if (result == CUDA_SUCCESS && !hostmem_range_insert(&region->range)) {
-        hostmem_unlock();
+        pthread_mutex_unlock(&hostmem_lock);
         (void)region_unregister(region);
         region_unmap(region);
-        hostmem_lock();
+        pthread_mutex_lock(&hostmem_lock);
         result = CUDA_ERROR_OUT_OF_MEMORY;
     }
     hostmem_pool.adding--;
@@ -204,16 +204,16 @@ CUresult hostmem_region_release(struct hostmem_region *region)
     hostmem_region_withdraw(region);
     region->range.ready = false;
     hostmem_pool.releasing++;
-    hostmem_unlock();
+    pthread_mutex_unlock(&hostmem_lock);
 
     result = region_unregister(region);
 
-    hostmem_lock();
+    pthread_mutex_lock(&hostmem_lock);
     if (result == CUDA_SUCCESS) {
         hostmem_range_remove(&region->range); /* before others may map something there */
-        hostmem_unlock();
+        pthread_mutex_unlock(&hostmem_lock);
         region_unmap(region);
-        hostmem_lock();
+        pthread_mutex_lock(&hostmem_lock);
         hostmem_pool.stats.registered_bytes -= region->range.bytes;
         region_free(region);
     } else { /* stays mapped: its address could never be used again */
@@ -221,6 +221,6 @@ CUresult hostmem_region_release(struct hostmem_region *region)
     }
     hostmem_pool.releasing--;
     hostmem_pool.releases++;
-    hostmem_announce();
+    pthread_cond_broadcast(&hostmem_changed);
     return result;
 }

@@ -156,6 +156,11 @@ static struct cudriver_hostmem_stats stats_now(void)
     return stats;
 }
 
+static bool is_registered(const void *address, size_t bytes)
+{
+    return cudriver_hostmem_registered(address, bytes) == bytes;
+}
+
 static bool is_zero(const char *bytes, size_t count)
 {
     return count == 0 || (bytes[0] == 0 && memcmp(bytes, bytes + 1, count - 1) == 0);
@@ -638,22 +643,22 @@ static void test_is_registered(void)
     size_t piece = HOSTMEM_PIECE < 20 * MIB ? HOSTMEM_PIECE : 20 * MIB;
     struct cudriver_pin *pin;
 
-    CHECK(cudriver_hostmem_is_registered(block, 2 * MIB));
-    CHECK(cudriver_hostmem_is_registered(block + 2 * MIB - 1, 1));
-    CHECK(!cudriver_hostmem_is_registered(plain, sizeof plain));
+    CHECK(is_registered(block, 2 * MIB));
+    CHECK(is_registered(block + 2 * MIB - 1, 1));
+    CHECK(!is_registered(plain, sizeof plain));
     char *large = make(20 * MIB);
-    CHECK(cudriver_hostmem_is_registered(large, piece));
-    CHECK(!cudriver_hostmem_is_registered(large, piece + 64 * MIB));
-    CHECK(cudriver_hostmem_is_registered(large, 20 * MIB) == (piece == 20 * MIB));
+    CHECK(is_registered(large, piece));
+    CHECK(!is_registered(large, piece + 64 * MIB));
+    CHECK(is_registered(large, 20 * MIB) == (piece == 20 * MIB));
 
     char *buffer = aligned_alloc(4096, 65536);
     pin = pin_on(buffer + 100, 1000);
-    CHECK(cudriver_hostmem_is_registered(buffer + 100, 1000));
-    CHECK(cudriver_hostmem_is_registered(buffer + 1099, 1));
-    CHECK(!cudriver_hostmem_is_registered(buffer + 1099, 2));
-    CHECK(!cudriver_hostmem_is_registered(buffer + 99, 2));
+    CHECK(is_registered(buffer + 100, 1000));
+    CHECK(is_registered(buffer + 1099, 1));
+    CHECK(!is_registered(buffer + 1099, 2));
+    CHECK(!is_registered(buffer + 99, 2));
     unpin(pin);
-    CHECK(!cudriver_hostmem_is_registered(buffer + 100, 1));
+    CHECK(!is_registered(buffer + 100, 1));
     free(buffer);
     cudriver_hostmem_free(large);
     cudriver_hostmem_free(block);
@@ -1200,10 +1205,10 @@ static void test_steps_seen(void)
     wait_for(&inside);
     driver_set_hook(NULL);
     CHECK(cudriver_hostmem_locked(slow.memory, slow.bytes) == 2 * MIB);
-    CHECK(cudriver_hostmem_is_registered(slow.memory + 100, MIB - 100));
-    CHECK(cudriver_hostmem_is_registered(slow.memory + MIB, MIB));
+    CHECK(is_registered(slow.memory + 100, MIB - 100));
+    CHECK(is_registered(slow.memory + MIB, MIB));
     CHECK(cudriver_hostmem_run(slow.memory + MIB, 2 * MIB) == MIB);
-    CHECK(!cudriver_hostmem_is_registered(slow.memory + 2 * MIB, 1));
+    CHECK(!is_registered(slow.memory + 2 * MIB, 1));
     CHECK(pthread_create(&second, NULL, stop_soon, &stop) == 0);
     CHECK(cudriver_pin_create(slow.memory + 10, 100, &impatient, &pin, &other) ==
           CUDRIVER_PIN_STOPPED);
@@ -1430,7 +1435,7 @@ static void test_pin_model(void)
         for (size_t k = 0; k < 40 && round % 8 == 0; k++) {
             size_t at = random_below(BYTES);
             CHECK(driver_is_registered(buffer + at, 1) == (state[at] != 0));
-            CHECK(cudriver_hostmem_is_registered(buffer + at, 1) == (state[at] != 0));
+            CHECK(is_registered(buffer + at, 1) == (state[at] != 0));
         }
     }
     CHECK(refused > 1000 && shared > 1000);

@@ -66,7 +66,6 @@ def test_both_formats_of_a_cache(tmp_path: Path, form: str, count: int) -> None:
             glibc.Cache(raw)
         return
     cache = cache_of(tmp_path)
-    assert sorted((name, path) for name, path, _ in cache) == [(n, f"/lib/{n}") for n in names]
     for name in names:
         assert cache.lookup(name, FLAGS, ()) == [f"/lib/{name}"]
 
@@ -89,7 +88,7 @@ def test_an_old_table_of_an_odd_count_is_padded(flags: int) -> None:
 
 @pytest.mark.parametrize(
     ("machine", "flags"),
-    [(glibc.X86_64, 0x0303), (glibc.AARCH64, 0x0A03), (glibc.PPC64, 0x0503)],
+    [(glibc.X86_64, 0x0303), (glibc.AARCH64, 0x0A03)],
 )
 def test_the_entries_of_each_machine(machine: int, flags: int) -> None:
     """FLAG_ELF_LIBC6 with FLAG_X8664_LIB64 and its kin, of glibc's ldconfig.h."""
@@ -154,7 +153,6 @@ def test_names_beyond_ascii_are_found_in_the_cache_s_order(tmp_path: Path) -> No
     told = listed(tmp_path)
     assert sorted(name for name, _ in told) == sorted(names)
     cache = cache_of(tmp_path)
-    assert [(name, path) for name, path, _ in cache] == told
     for name, path in told:
         assert cache.lookup(name, FLAGS, ()) == [path], name
     assert cache.lookup("libö.so.1", FLAGS, ()) == []
@@ -168,7 +166,6 @@ def test_every_soname_of_a_large_cache_is_found(tmp_path: Path) -> None:
     ldconfig(tmp_path)
     told = listed(tmp_path)
     cache = cache_of(tmp_path)
-    assert [(name, path) for name, path, _ in cache] == told
     assert len(told) == len(names)
     for name in names:
         assert cache.lookup(name, FLAGS, ()) == [f"/lib/{name}"]
@@ -253,22 +250,6 @@ def test_the_platform_of_a_cpu(
     assert (loader.platform, loader.expand("$PLATFORM/x", None)) == (platform, f"{platform}/x")
 
 
-@pytest.mark.parametrize(
-    ("line", "folders"),
-    [
-        ("cpu\t\t: POWER10 (architected)", ["power10", "power9"]),
-        ("cpu : POWER9, altivec supported", ["power9"]),
-        ("cpu : POWER8", []),
-        ("cpu : POWER11", ["power11", "power10", "power9"]),
-        ("model : none", []),
-    ],
-)
-def test_levels_of_a_power_cpu(tmp_path: Path, line: str, folders: list[str]) -> None:
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/cpuinfo").write_text(f"processor : 0\n{line}\n")
-    assert glibc.cpu_folders(Root(str(tmp_path)), glibc.PPC64) == folders
-
-
 # ---- the loader's file ----
 
 
@@ -297,7 +278,6 @@ def test_the_release_of_a_loader(text: bytes, version: tuple[int, int] | None) -
     ("machine", "data", "folders", "lib"),
     [
         (glibc.X86_64, b"", ["/lib64/", "/usr/lib64/"], "lib64"),
-        (glibc.PPC64, b"", ["/lib64/", "/usr/lib64/"], "lib64"),
         (glibc.AARCH64, b"", ["/lib/", "/usr/lib/"], "lib"),
         (glibc.X86_64, b"\0/usr/lib/\0/lib/\0", ["/usr/lib/", "/lib/"], "lib"),
         (

@@ -289,10 +289,10 @@ def test_places_after_the_file_were_not_searched(tmp_path: Path) -> None:
     path = ":".join(f"{tmp_path}/{name}" for name in ("one", "absent", "two", "three"))
     search = Loader(environ={"LD_LIBRARY_PATH": path}).search("libx.so.1")
     assert search.path == str(made)
-    assert [(place.entry, place.outcome) for place in search.searched] == [
-        (f"{tmp_path}/one", "absent"),
-        (f"{tmp_path}/absent", "no folder"),
-        (f"{tmp_path}/two", "found"),
+    assert [(place.folder, place.outcome) for place in search.searched] == [
+        (f"{tmp_path}/one/", "absent"),
+        (f"{tmp_path}/absent/", "no folder"),
+        (f"{tmp_path}/two/", "found"),
     ]
 
 
@@ -480,7 +480,7 @@ def loader_of(folder: Path, stated: str) -> Loader:
             data = self.root.read(interpreter or "", 4 << 20)
             mark = b"release version "
             said = data.replace(mark + mine.encode(), mark + stated.encode())
-            self._settings = glibc.Glibc(said, machine)
+            self.settings = glibc.Glibc(said, machine)
 
     return Stated(environ={})
 

@@ -14,16 +14,15 @@ if TYPE_CHECKING:
 
     from cudriver.stack.rootfs import Root
 
-X86_64, AARCH64, PPC64 = 62, 183, 21  # e_machine
+X86_64, AARCH64 = 62, 183  # e_machine
 
 INTERPRETERS = {
     X86_64: "/lib64/ld-linux-x86-64.so.2",
     AARCH64: "/lib/ld-linux-aarch64.so.1",
-    PPC64: "/lib64/ld64.so.2",
 }
-PLATFORMS = {X86_64: "x86_64", AARCH64: "aarch64", PPC64: "powerpc64le"}
+PLATFORMS = {X86_64: "x86_64", AARCH64: "aarch64"}
 # The flags of cache entries that a program of this machine may take; 1 is the old "any libc".
-CACHE_FLAGS = {X86_64: (1, 0x0303), AARCH64: (1, 0x0A03), PPC64: (1, 0x0503, 0x0303)}
+CACHE_FLAGS = {X86_64: (1, 0x0303), AARCH64: (1, 0x0A03)}
 
 CACHE_LIMIT = 64 << 20  # bytes; a cache of 100,000 libraries has 10 MB
 CONF_FILES = 10_000  # files that /etc/ld.so.conf may include; real ones include a dozen
@@ -47,7 +46,7 @@ class Glibc:
     def __init__(self, data: bytes, machine: int) -> None:
         self.folders: list[str] = _default_folders(data)
         if not self.folders:
-            wide = "64" if machine in (X86_64, PPC64) else ""
+            wide = "64" if machine == X86_64 else ""
             self.folders = [f"/lib{wide}/", f"/usr/lib{wide}/"]
         self.version: tuple[int, int] | None = _release(data)
         end = data.find(b"/ld.so.cache\0")
@@ -102,31 +101,16 @@ def read_glibc(root: Root, interpreter: str | None, machine: int) -> Glibc:
 def cpu_folders(root: Root, machine: int) -> list[str]:
     """The glibc-hwcaps folders that this root's CPU takes, best first; [] where unknown."""
     if machine != X86_64:
-        return _power_folders(root) if machine == PPC64 else []
-    flags: set[str] = set()
-    for line in _cpu_lines(root):
-        if line.startswith("flags"):
-            flags = set(line.partition(":")[2].split())
-            break
+        return []
+    # The first processor's entry is enough, and a large machine takes long to print them all.
+    told = re.search(r"^flags(.*)", root.text("/proc/cpuinfo", 8192) or "", re.MULTILINE)
+    flags = set(told[1].split()) if told else set()
     good: list[str] = []
     for name, needs in _LEVELS:
         if not flags.issuperset(needs.split()):
             break
         good.insert(0, name)
     return good
-
-
-def _power_folders(root: Root) -> list[str]:
-    for line in _cpu_lines(root):
-        model = re.match(r"cpu\s*:\s*POWER(\d+)", line)
-        if model:
-            return [f"power{n}" for n in (11, 10, 9) if n <= int(model[1])]
-    return []
-
-
-def _cpu_lines(root: Root) -> list[str]:
-    # The first processor's entry is enough, and a large machine takes long to print them all.
-    return (root.text("/proc/cpuinfo", 8192) or "").splitlines()
 
 
 class CacheError(ValueError):
@@ -237,12 +221,6 @@ class Cache:
         special.sort(key=lambda item: item[0])
         return [path for _, path in special] + plain
 
-    def __iter__(self) -> Iterator[tuple[str, str, int]]:
-        """name, path, flags of every entry. Raises CacheError."""
-        for index in range(self._count):
-            flags, name, path, _ = self._entry(index)
-            yield self._string(name), self._string(path), flags
-
 
 def _sort_key(name: bytes) -> list[tuple[int, int]]:
     """The cache's order: runs of digits count by value and come after any other byte."""
@@ -261,7 +239,7 @@ def read_cache(root: Root, path: str) -> Cache | None:
     return Cache(data)
 
 
-def configured_folders(root: Root, path: str = "/etc/ld.so.conf") -> list[tuple[str, str]]:
+def configured_folders(root: Root) -> list[tuple[str, str]]:
     """(folder, the file that names it) as ldconfig reads /etc/ld.so.conf and its includes.
 
     An include is read where it stands. A file is read once: its folders are known the second time,
@@ -270,7 +248,7 @@ def configured_folders(root: Root, path: str = "/etc/ld.so.conf") -> list[tuple[
     """
     folders: dict[str, str] = {}
     read: set[str] = set()
-    stack = [_configuration(root, path, read)]
+    stack = [_configuration(root, "/etc/ld.so.conf", read)]
     while stack:
         for kind, text, origin in stack[-1]:
             if kind == "folder":

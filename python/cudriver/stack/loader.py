@@ -10,15 +10,18 @@ import errno
 import os
 import re
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
-from cudriver.stack import glibc, loaded
-from cudriver.stack.loaded import Hit, LoadedObject, Place, Search
+from cudriver.stack import glibc
 from cudriver.stack.loader_files import LoaderFiles, this_machine
+from cudriver.stack.record import Record, fresh
 from cudriver.stack.rootfs import Root
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from cudriver._elf import ElfError, ElfFile
 
 __all__ = ["Hit", "LoadedObject", "Loader", "Place", "Search", "this_machine"]
 
@@ -26,6 +29,88 @@ DF_1_NODEFLIB = 0x800
 
 _TOKEN = re.compile(r"\$(?:\{(ORIGIN|LIB|PLATFORM)\}|(ORIGIN|LIB|PLATFORM)(?!\w))", re.ASCII)
 CANNOT_OPEN = "cannot open shared object file"
+
+# The rules, as model.Resolution.rule has them.
+LOADED = "loaded"  # an object of this name, SONAME or inode is mapped already
+RPATH = "rpath"
+ENVIRONMENT = "LD_LIBRARY_PATH"
+RUNPATH = "runpath"
+CACHE = "cache"  # /etc/ld.so.cache
+CONFIGURATION = "configuration"  # /etc/ld.so.conf, in another root that has no cache yet
+DEFAULT = "default"  # the loader's own folders
+ABSOLUTE = "absolute"  # the name has a slash
+NONE = "none"
+
+
+class Place:
+    """One folder (or the cache) that was looked into. There are thousands: not a Record."""
+
+    __slots__ = ("folder", "outcome", "owner", "rule", "whole")
+
+    def __init__(self, rule: str, folder: str, owner: str = "", outcome: str = "absent") -> None:
+        self.whole: bool = False  # the folder that the path names, not one below it for some CPUs
+        self.rule: str = rule
+        self.folder: str = folder
+        self.owner: str = owner  # the object whose RPATH or RUNPATH it is
+        self.outcome: str = outcome  # absent, no folder, found, or why the file was passed over
+
+
+class Hit(Record):
+    """A file that a rule gives."""
+
+    path: str  # as the loader names the object: not normalised
+    real_path: str  # links followed
+    rule: str
+    entry: str = ""
+    owner: str = ""
+
+
+class Search(Record):
+    """One lookup."""
+
+    name: str
+    requested_by: str | None  # path of the asking object
+    path: str | None = None  # None: not found, see `error`
+    real_path: str | None = None
+    rule: str = NONE
+    entry: str = ""  # what matched: "$ORIGIN/../../nvidia/nccl/lib", a folder, "/etc/ld.so.cache"
+    owner: str = ""  # whose RPATH or RUNPATH that was
+    shadowed: list[Hit] = fresh(list)  # what later rules would have given, other files only
+    searched: list[Place] = fresh(list)
+    error: str | None = None  # exactly as dlerror() has it
+    damage: ElfError | None = None
+
+
+class LoadedObject:
+    """One mapped object: ld.so's link_map."""
+
+    def __init__(
+        self,
+        path: str,
+        real_path: str,
+        elf: ElfFile,
+        *,
+        origin: str,
+        loader: LoadedObject | None = None,
+        search: Search | None = None,
+    ) -> None:
+        self.path: str = path  # l_name
+        self.real_path: str = real_path
+        self.elf: ElfFile = elf
+        self.loader: LoadedObject | None = (
+            loader  # whose DT_NEEDED first mapped it; None after a dlopen
+        )
+        self.origin: str = origin  # what $ORIGIN stands for
+        self.search: Search | None = search
+        self.names: set[str] = {path}  # names that find it again
+        if elf.soname is not None:
+            self.names.add(elf.soname)
+        self.needed: list[tuple[str, LoadedObject | None]] = []  # in order; None: not found
+        self.linked: bool = False  # whether `needed` is filled
+        self.paths: dict[str, list[tuple[str, str]]] = {}  # expanded RPATH and RUNPATH
+
+    def __repr__(self) -> str:
+        return f"<LoadedObject {self.path}>"
 
 
 class Loader(LoaderFiles):
@@ -49,18 +134,14 @@ class Loader(LoaderFiles):
         super().__init__(root, cwd, hwcaps, machine)
         self.environ: dict[str, str] = dict(environ or {})
         self.problems: list[tuple[str, str]] = []  # (file, what is wrong with it)
-        self._cache: glibc.Cache | None = None
-        self._cache_read = False
         self._cached: dict[tuple[int, str], list[str]] = {}  # by machine and name
         self._environment: list[tuple[str, str]] | None = None
-        self._defaults: list[tuple[str, str]] | None = None
-        self._configured: list[tuple[str, str]] | None = None
 
     def use_program(self, interpreter: str | None, machine: int) -> None:
         """Take the settings of the loader that a program names."""
         super().use_program(interpreter, machine)
         # $ORIGIN in LD_LIBRARY_PATH is the program's.
-        self._environment = self._defaults = None
+        self._environment = None
 
     # ---- search paths ----
 
@@ -99,8 +180,8 @@ class Loader(LoaderFiles):
     def _own_path(self, owner: LoadedObject, rule: str) -> list[tuple[str, str]]:
         known = owner.paths.get(rule)
         if known is None:
-            text = owner.elf.runpath if rule == loaded.RUNPATH else owner.elf.rpath
-            if rule == loaded.RPATH and owner.elf.runpath is not None:
+            text = owner.elf.runpath if rule == RUNPATH else owner.elf.rpath
+            if rule == RPATH and owner.elf.runpath is not None:
                 text = None  # where both are given, DT_RPATH is ignored
             known = self._split(text, ":", owner) if text else []
             owner.paths[rule] = known
@@ -112,22 +193,20 @@ class Loader(LoaderFiles):
             self._environment = self._split(text, ":;", main) if text else []
         return self._environment
 
-    def _default_path(self) -> list[tuple[str, str]]:
-        if self._defaults is None:
-            self._defaults = [(f, f.rstrip("/") or "/") for f in self.settings.folders]
-        return self._defaults
-
-    @property
+    @cached_property
     def cache(self) -> glibc.Cache | None:
         """/etc/ld.so.cache; None where there is none or it is unusable (see `problems`)."""
-        if not self._cache_read:
-            self._cache_read = True
-            path = self.settings.cache_path
-            try:
-                self._cache = glibc.read_cache(self.root, path)
-            except glibc.CacheError as error:
-                self.problems.append((path, str(error)))
-        return self._cache
+        path = self.settings.cache_path
+        try:
+            return glibc.read_cache(self.root, path)
+        except glibc.CacheError as error:
+            self.problems.append((path, str(error)))
+            return None
+
+    @cached_property
+    def _configured(self) -> list[tuple[str, str]]:
+        folders = glibc.configured_folders(self.root)
+        return [(folder.rstrip("/") + "/", origin) for folder, origin in folders]
 
     def _places(
         self, asking: LoadedObject | None, main: LoadedObject | None
@@ -138,24 +217,19 @@ class Loader(LoaderFiles):
             met_main = False
             while chain is not None:
                 if chain.elf.rpath is not None:
-                    yield loaded.RPATH, chain.path, self._own_path(chain, loaded.RPATH)
+                    yield RPATH, chain.path, self._own_path(chain, RPATH)
                 met_main = met_main or chain is main
                 chain = chain.loader
             if main is not None and not met_main:
-                yield loaded.RPATH, main.path, self._own_path(main, loaded.RPATH)
-        yield loaded.ENVIRONMENT, "", self._library_path(main)
+                yield RPATH, main.path, self._own_path(main, RPATH)
+        yield ENVIRONMENT, "", self._library_path(main)
         if asking is not None and asking.elf.runpath is not None:
-            yield loaded.RUNPATH, asking.path, self._own_path(asking, loaded.RUNPATH)
-        yield loaded.CACHE, "", ()
+            yield RUNPATH, asking.path, self._own_path(asking, RUNPATH)
+        yield CACHE, "", ()
         if self.cache is None and not self.root.host:
-            if self._configured is None:
-                self._configured = [
-                    (folder.rstrip("/") + "/", origin)
-                    for folder, origin in glibc.configured_folders(self.root)
-                ]
-            yield loaded.CONFIGURATION, "", self._configured
+            yield CONFIGURATION, "", self._configured
         if not self._lone(asking, main):
-            yield loaded.DEFAULT, "", self._default_path()
+            yield DEFAULT, "", [(f, f.rstrip("/") or "/") for f in self.settings.folders]
 
     def _lone(self, asking: LoadedObject | None, main: LoadedObject | None) -> bool:
         """Whether the asking object wants no default folders (linked with -z nodefaultlib)."""
@@ -213,9 +287,7 @@ class Loader(LoaderFiles):
             else:
                 result.error = f"{name}: {CANNOT_OPEN}"
                 # Where DF_1_NODEFLIB leaves nothing to try, no errno is there to be told.
-                if any(place.rule != loaded.CACHE for place in searched) or not self._lone(
-                    asking, main
-                ):
+                if any(place.rule != CACHE for place in searched) or not self._lone(asking, main):
                     result.error += ": No such file or directory"
         return result
 
@@ -233,7 +305,7 @@ class Loader(LoaderFiles):
         if not path:
             result.error = f"{result.name}: empty dynamic string token substitution"
             return
-        result.rule, result.entry = loaded.ABSOLUTE, path
+        result.rule, result.entry = ABSOLUTE, path
         outcome, error = self.outcome(path)
         if outcome == "found":
             result.path, result.real_path = path, self.real_path(self.absolute(path))
@@ -254,7 +326,7 @@ class Loader(LoaderFiles):
         """
         name = result.name
         for rule, owner, folders in self._places(asking, main):
-            if rule == loaded.CACHE:
+            if rule == CACHE:
                 yield from self._in_cache(name, asking if asking is not None else main)
                 continue
             for folder_name, entry in folders:
@@ -263,7 +335,7 @@ class Loader(LoaderFiles):
                     # Only of an absolute name ld.so asks first whether it is a folder.
                     ends = folder_name[:1] != "/" and self._severe(folder_name + name)
                     what = "ends the path" if ends else "no folder"
-                    yield None, Place(rule, folder_name, entry, owner, what)
+                    yield None, Place(rule, folder_name, owner, what)
                     continue
                 found = False
                 for prefix, names in folder:
@@ -272,11 +344,11 @@ class Loader(LoaderFiles):
                     if name in names if names is not None else self.root.exists(whole):
                         found = True
                         real = self.real_path(whole)
-                        place = Place(rule, prefix, entry, owner)
+                        place = Place(rule, prefix, owner)
                         place.whole = prefix == folder_name
                         yield Hit(path, real, rule, entry, owner), place
                 if not found and result.path is None:
-                    yield None, Place(rule, folder_name, entry, owner)
+                    yield None, Place(rule, folder_name, owner)
 
     def _in_cache(
         self, name: str, asking: LoadedObject | None
@@ -291,18 +363,18 @@ class Loader(LoaderFiles):
                 known = cache.lookup(name, flags, self.hwcaps)
             except glibc.CacheError as error:
                 self.problems.append((source, str(error)))
-                self._cache = None
+                self.cache = None
                 return
             self._cached[self.machine, name] = known
         paths = known
         if paths and self._lone(asking, None):
             paths = [p for p in paths if not p.startswith(tuple(self.settings.folders))]
         if not paths:
-            yield None, Place(loaded.CACHE, source, source)
+            yield None, Place(CACHE, source)
         # The loader tries the first entry only; the others are shadowed, or never found.
         if paths:
             real = self.real_path(paths[0])
-            yield Hit(paths[0], real, loaded.CACHE, source), Place(loaded.CACHE, source, source)
+            yield Hit(paths[0], real, CACHE, source), Place(CACHE, source)
 
     def _note_shadow(self, result: Search, hit: Hit) -> None:
         known = [result.real_path, *(other.real_path for other in result.shadowed)]

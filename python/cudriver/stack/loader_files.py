@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
+from functools import cached_property
 
 from cudriver import _elf
 from cudriver.stack import glibc
@@ -36,8 +37,8 @@ class LoaderFiles:
         self.root: Root = root if isinstance(root, Root) else Root(root)
         self.cwd = cwd
         self.machine: int = machine if machine is not None else machine_of(self.root)
-        self._hwcaps = list(hwcaps) if hwcaps is not None else None
-        self._settings: glibc.Glibc | None = None
+        if hwcaps is not None:
+            self.hwcaps = list(hwcaps)
         self._program: tuple[str | None, int] | None = None
         self._folders: dict[str, list[Part] | None] = {}
         self._elves: dict[str, ElfFile | ElfError] = {}
@@ -53,22 +54,18 @@ class LoaderFiles:
             return
         self._program = interpreter, machine
         self.machine = machine
-        self._settings = glibc.read_glibc(self.root, interpreter, machine)
+        self.settings = glibc.read_glibc(self.root, interpreter, machine)
         self._folders.clear()
 
-    @property
+    @cached_property
     def settings(self) -> glibc.Glibc:
         """The built-in settings of this root's loader."""
-        if self._settings is None:
-            self._settings = glibc.read_glibc(self.root, None, self.machine)
-        return self._settings
+        return glibc.read_glibc(self.root, None, self.machine)
 
-    @property
+    @cached_property
     def hwcaps(self) -> list[str]:
         """The glibc-hwcaps folders in use, best first."""
-        if self._hwcaps is None:
-            self._hwcaps = glibc.cpu_folders(self.root, self.machine)
-        return self._hwcaps
+        return glibc.cpu_folders(self.root, self.machine)
 
     @property
     def platform(self) -> str:
@@ -266,10 +263,4 @@ def machine_of(root: Root) -> int:
 
 def this_machine() -> int:
     """e_machine of this process."""
-    names = {
-        "x86_64": glibc.X86_64,
-        "aarch64": glibc.AARCH64,
-        "arm64": glibc.AARCH64,
-        "ppc64le": glibc.PPC64,
-    }
-    return names.get(os.uname().machine, glibc.X86_64)
+    return glibc.AARCH64 if os.uname().machine in ("aarch64", "arm64") else glibc.X86_64

@@ -8,8 +8,7 @@ import re
 from collections.abc import Sequence
 
 from cudriver import _elf
-from cudriver.stack.loaded import LOADED
-from cudriver.stack.loader import Hit, LoadedObject, Loader, Search
+from cudriver.stack.loader import LOADED, Hit, LoadedObject, Loader, Search
 from cudriver.stack.record import Record, fresh
 from cudriver.stack.symbols import (
     DAMAGED,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from test_cli import SOURCES, run
 
 import casekit
-from cudriver.cli.explain import fold, folder, render_page, rule_names
+from cudriver.cli.explain import folder, render_page, rule_names, wrap
 from cudriver.fleet.rules import registry as fleet_rules
 from cudriver.stack import explain
 from cudriver.stack.report_text import Style
@@ -110,10 +110,10 @@ def test_a_page_is_the_same_in_chinese(rule):
 def test_chinese_is_broken_between_characters_but_no_mark_begins_a_line():
     text = "驱动太旧，见 `CU103`（下限）。"
     lines = ["驱动太", "旧，见", "`CU103`", "（下", "限）。"]
-    assert fold(text, 7) == lines
+    assert wrap(text, 7) == lines
     assert [columns(line) for line in lines] == [6, 6, 7, 4, 6]
-    assert fold("- 一二三四", 6, "  ") == ["- 一二", "  三四"]
-    assert fold("ab cd efg", 5) == ["ab cd", "efg"]
+    assert wrap("- 一二三四", 6, 4) == ["- 一二", "三四"]
+    assert wrap("ab cd efg", 5) == ["ab cd", "efg"]
 
 
 @pytest.mark.parametrize(

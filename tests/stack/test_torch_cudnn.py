@@ -7,13 +7,13 @@ import shutil
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from cudriver.stack.collect.runtime_versions import fill_runtime_versions
-from cudriver.stack.collect.torch_cudnn import (
+from cudriver.stack.collect.runtime_versions import (
     _LOAD_PAIR,
     _STORE_AT,
     FUNCTION,
     _numbers,
     compiled_against,
+    fill_runtime_versions,
 )
 from cudriver.stack.model import Framework, Library
 from cudriver.stack.rootfs import Root

@@ -6,7 +6,7 @@ import sys
 
 from cudriver.cli import USAGE_ERROR, terminal
 from cudriver.stack.say import language
-from cudriver.stack.text import fold
+from cudriver.stack.text import wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,8 +66,6 @@ def run(arguments: Namespace) -> int:
     if arguments.json:
         _print_json(names, matches, arguments.lang)
         return 0
-    from cudriver.stack.text import wrap
-
     style = terminal.style(sys.stdout)
     lines: list[str] = []
     for found in matches:
@@ -107,7 +105,9 @@ def render_page(markdown: str, style: Style) -> list[str]:
     def flush() -> None:
         if paragraph:
             text = " ".join(paragraph).replace("`", "").replace("**", "")
-            lines.extend(fold(text, style.width, "  " * text.startswith(("- ", "* "))))
+            indent = "  " * text.startswith(("- ", "* "))
+            first, *rest = wrap(text, style.width, style.width - len(indent))
+            lines.extend([first, *(indent + line for line in rest)])
             paragraph.clear()
 
     code = False

@@ -191,14 +191,12 @@ def _print_json(
 ) -> None:
     import json
 
-    from cudriver.stack.model import public
-    from cudriver.stack.outcome import LIBRARY_FIELDS
+    from cudriver.stack.outcome import promised
 
-    rows = []
-    for library in libraries:
-        row = public(library, *LIBRARY_FIELDS)
-        if library.soname in before:
-            row["instead_of"] = before[library.soname].path
-        rows.append(row)
-    gone = [public(r, "soname", "needed_by", "searched") for r in missing]
+    rows = promised("libraries", libraries)
+    for row in rows:
+        if row["soname"] in before:
+            row["instead_of"] = before[row["soname"]].path
+    names = ("soname", "needed_by", "searched")
+    gone = [{name: getattr(each, name) for name in names} for each in missing]
     print(json.dumps({"libraries": rows, "missing": gone, "unknown": unknown}, indent=2))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from cudriver.fleet.report_text import cells, counted, heading, reference_of, remarks
 from cudriver.fleet.rules import PAGES
-from cudriver.stack.report_html import PAGE_STYLE, STYLE
-from cudriver.stack.report_html_rules import lang, link, section
+from cudriver.stack.report_html import PAGE_STYLE, STYLE, lang, link, rule_pages
 from cudriver.stack.report_text import VERDICTS
 from cudriver.stack.say import language, said, say
 from cudriver.stack.text import html as _text
@@ -43,7 +42,7 @@ def fragment(fleet: Result) -> str:
 
 def _shown(fleet: Result, classes: str) -> str:
     rules = {finding.rule for finding in fleet.findings}
-    return _section(fleet, classes) + section(rules, classes, PAGES)
+    return _section(fleet, classes) + rule_pages(rules, classes, PAGES)
 
 
 def _section(fleet: Result, classes: str) -> str:

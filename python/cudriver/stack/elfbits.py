@@ -14,7 +14,11 @@ from struct import iter_unpack, unpack_from
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from typing import ParamSpec, TypeVar
+
+    P = ParamSpec("P")
+    T = TypeVar("T")
 
 PT_LOAD, PT_DYNAMIC, PT_GNU_EH_FRAME = 1, 2, 0x6474E550
 DT_STRTAB, DT_SYMTAB, DT_GNU_HASH = 5, 6, 0x6FFFFEF5
@@ -38,6 +42,18 @@ FRAMES = b"\1\x1b\3\x3b"  # how linkers encode the sorted table of functions
 LONG = 4096  # bytes of a function
 CALL = re.compile(rb"\xe8(?=(.{4}))", re.DOTALL)  # x86-64's, of a function this far away
 CREATE, EXECUTE = (number.to_bytes(8, "little") for number in (1, 2))  # Py_mod_create, _exec
+
+
+def _if_told(read: Callable[P, T | None]) -> Callable[P, T | None]:
+    """A read that gives None where the file lies."""
+
+    def bounded(*args: P.args, **kwargs: P.kwargs) -> T | None:
+        try:
+            return read(*args, **kwargs)
+        except (StructError, OverflowError, ZeroDivisionError):
+            return None
+
+    return bounded
 
 
 class ElfBits:
@@ -221,14 +237,10 @@ class ElfBits:
         except OSError:
             return b""
 
+    @_if_told
     def section(self, name: str, limit: int) -> bytes | None:
         """At most `limit` bytes of the first section of this name."""
-        try:
-            return self._section(name.encode(), limit)
-        except (StructError, OverflowError):
-            return None
-
-    def _section(self, name: bytes, limit: int) -> bytes | None:
+        wanted = name.encode() + b"\0"
         if not self.sound:
             return None
         (table,) = unpack_from("<Q", self._head, 40)
@@ -240,29 +252,17 @@ class ElfBits:
         text = self._at(strings, min(size, 1 << 16))
         for index in range(count):
             (where,) = unpack_from("<I", headers, index * entry)
-            if text[where : where + len(name) + 1] == name + b"\0":
+            if text[where : where + len(wanted)] == wanted:
                 offset, size = unpack_from("<QQ", headers, index * entry + 24)
                 return self._at(offset, min(size, limit))
         return None
 
-    def symbol(self, name: str, limit: int) -> bytes | None:
-        """The bytes of an exported object or function, as many as it has, at most `limit`."""
-        try:
-            return self._symbol(name.encode(), limit)
-        except (StructError, OverflowError, ZeroDivisionError):
-            return None
-
+    @_if_told
     def local_symbol(self, name: str, limit: int) -> tuple[bytes, int] | None:
         """The bytes and the address of a symbol that .symtab has, exported or not."""
-        try:
-            return self._local_symbol(name.encode(), limit)
-        except (StructError, OverflowError):
-            return None
-
-    def _local_symbol(self, name: bytes, limit: int) -> tuple[bytes, int] | None:
-        strings = self._section(b".strtab", TABLE_LIMIT)
-        symbols = self._section(b".symtab", TABLE_LIMIT)
-        where = strings.find(b"\0" + name + b"\0") + 1 if strings else 0
+        strings = self.section(".strtab", TABLE_LIMIT)
+        symbols = self.section(".symtab", TABLE_LIMIT)
+        where = strings.find(b"\0" + name.encode() + b"\0") + 1 if strings else 0
         if not symbols or not where:
             return None
         wanted = where.to_bytes(4, "little")
@@ -275,15 +275,15 @@ class ElfBits:
         data = self.memory(address, min(size, limit))
         return None if data is None else (data, address)
 
+    @_if_told
     def memory(self, address: int, size: int) -> bytes | None:
         """What the file puts at an address; None where it puts nothing there."""
-        try:
-            offset = self._file(address) if self._dynamic() else None
-        except (StructError, OverflowError):
-            return None
+        offset = self._file(address) if self._dynamic() else None
         return None if offset is None else self._at(offset, size)
 
-    def _symbol(self, name: bytes, limit: int) -> bytes | None:
+    @_if_told
+    def symbol(self, name: str, limit: int) -> bytes | None:
+        """The bytes of an exported object or function, as many as it has, at most `limit`."""
         if not self.sound or not self._dynamic():
             return None
         table = self._file(self._tables[DT_GNU_HASH])
@@ -292,8 +292,8 @@ class ElfBits:
         if table is None or symbols is None or strings is None:
             return None
         buckets, first, bloom, _ = unpack_from("<4I", self._at(table, 16))
-        wanted = 5381
-        for byte in name:
+        stem, wanted = name.encode(), 5381
+        for byte in stem:
             wanted = (wanted * 33 + byte) & 0xFFFFFFFF
         bucket_at = table + 16 + 8 * bloom
         (index,) = unpack_from("<I", self._at(bucket_at + 4 * (wanted % buckets), 4))
@@ -306,7 +306,7 @@ class ElfBits:
                 where, _, _, section, address, size = unpack_from(
                     "<IBBHQQ", self._at(symbols + 24 * step, 24)
                 )
-                same = self._at(strings + where, len(name) + 1) == name + b"\0"
+                same = self._at(strings + where, len(stem) + 1) == stem + b"\0"
                 if same and section:
                     offset = self._file(address)
                     return None if offset is None else self._at(offset, min(size, limit))

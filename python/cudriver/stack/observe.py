@@ -15,7 +15,7 @@ from cudriver.stack.say import said, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
     from typing import Any
 
     from cudriver.stack.model import Facts
@@ -27,12 +27,7 @@ SHOWN = 200  # bytes of an answer that is none
 ERROR_LIMIT = 2000  # characters of an import's error
 DESCRIPTOR = 3  # of the child, for its answer: an import may print
 # What is compared, and of which type: a framework of another kind may answer anything.
-VALUES: dict[str, Callable[[Any], bool]] = {
-    "torch.cuda": lambda value: isinstance(value, str),
-    "torch.cudnn": lambda value: isinstance(value, int),
-    "torch.nccl": lambda value: _is_list(value, (int, str)),
-    "torch.archs": lambda value: _is_list(value, (str,)),
-}
+VALUES = {"torch.cuda": str, "torch.cudnn": int, "torch.nccl": list, "torch.archs": list}
 
 # Runs in the inspected environment: no cudriver there, any Python from 3.6 on. What it finds goes
 # to a descriptor of its own, since imports may print. After the import it makes the calls by which
@@ -69,10 +64,6 @@ with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps
 with os.fdopen(fd, "w") as out:
     json.dump(answer, out)
 """
-
-
-def _is_list(value: Any, kinds: tuple[type, ...]) -> bool:
-    return isinstance(value, list) and all(isinstance(item, kinds) for item in value)
 
 
 class Row(Record):
@@ -199,7 +190,7 @@ def _understood(raw: bytes, modules: list[str]) -> dict[str, Any] | None:
         return None
     return {
         "imports": {name: error and error[:ERROR_LIMIT] for name, error in imports.items()},
-        "values": {key: values.get(key) for key, kind in VALUES.items() if kind(values.get(key))},
+        "values": {k: values[k] for k, kind in VALUES.items() if isinstance(values.get(k), kind)},
         "mapped": mapped,
     }
 
@@ -217,7 +208,7 @@ def compare(facts: Facts, answer: dict[str, Any]) -> Iterable[Row]:
             yield Row(
                 "arch list",
                 " ".join(sorted(torch.archs)) or None,
-                " ".join(sorted(archs)) if archs else None,
+                " ".join(sorted(map(str, archs))) if archs else None,
             )
     if any(answer["imports"].values()):
         return  # half an import maps half of the libraries
@@ -251,6 +242,6 @@ def cudnn(number: int | None) -> str | None:
     return f"{number // major}.{number % major // 100}.{number % 100}"
 
 
-def dotted(parts: list[int | str] | None) -> str | None:
+def dotted(parts: list[Any] | None) -> str | None:
     """[2, 27, 3] as "2.27.3"."""
     return ".".join(map(str, parts)) if parts else None

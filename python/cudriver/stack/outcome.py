@@ -15,8 +15,9 @@ from cudriver.stack.model import (
     Framework,
     Library,
     Toolkit,
-    public,
 )
+from cudriver.stack.record import Record, plain
+from cudriver.stack.tables import table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,22 +27,6 @@ if TYPE_CHECKING:
     from cudriver.stack.observe import Observation
 
 EXIT_CODES = {CONSISTENT: 0, MISMATCH: 1, UNKNOWN: 3}
-
-ENVIRONMENT_FIELDS = ("prefix", "kind", "python")
-DRIVER_FIELDS = ("release", "kernel_release", "cuda", "path", "error")
-DEVICE_FIELDS = (
-    "index",
-    "name",
-    "uuid",
-    "pci_bus_id",
-    "compute_capability",
-    "memory",
-    "visible",
-    "assumed",
-)
-TOOLKIT_FIELDS = ("origin", "kind", "version", "path")
-FRAMEWORK_FIELDS = ("name", "version", "cuda", "cudnn", "nccl", "archs", "path", "modelled")
-LIBRARY_FIELDS = ("soname", "version", "path", "provided_by", "found_by", "shadowed")
 
 
 class Outcome:
@@ -124,22 +109,26 @@ class Outcome:
             In the form that ``data/report.schema.json`` describes.
         """
         facts = self.facts
-        data: dict[str, Any] = {
-            "schema": SCHEMA,
-            "verdict": self.verdict,
-            "environment": public(facts.environment, *ENVIRONMENT_FIELDS),
-            "driver": {
-                **public(facts.driver, *DRIVER_FIELDS),
-                "devices": [public(device, *DEVICE_FIELDS) for device in facts.driver.devices],
-            },
-            "toolkits": [public(toolkit, *TOOLKIT_FIELDS) for toolkit in facts.toolkits],
-            "frameworks": [public(framework, *FRAMEWORK_FIELDS) for framework in facts.frameworks],
-            "libraries": [public(library, *LIBRARY_FIELDS) for library in facts.libraries],
-            "findings": [finding.to_dict() for finding in self.findings],
-            "problems": [problem.to_dict() for problem in facts.problems],
-        }
+        data: dict[str, Any] = {"schema": SCHEMA, "verdict": self.verdict}
+        for name in ("environment", "driver", "toolkits", "frameworks", "libraries"):
+            data[name] = promised(name, getattr(facts, name))
+        data["findings"], data["problems"] = plain(self.findings), plain(facts.problems)
         if facts.root != "/":
             data["environment"]["root"] = facts.root
         if self.observation is not None:
             data["observation"] = self.observation.to_dict()
         return data
+
+
+def promised(name: str, value: Any) -> Any:
+    """A part of the report as plain data: what the schema says of it, and no more."""
+    return _shaped(value, table("report.schema")["properties"][name])
+
+
+def _shaped(value: Any, shape: dict[str, Any]) -> Any:
+    if isinstance(value, list) and "items" in shape:
+        return [_shaped(each, shape["items"]) for each in value]
+    if not isinstance(value, Record) or "properties" not in shape:
+        return plain(value)
+    members = shape["properties"].items()
+    return {n: _shaped(getattr(value, n), part) for n, part in members if hasattr(value, n)}

@@ -92,7 +92,7 @@ class Record:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries and lists all the way down."""
-        return {name: _plain(getattr(self, name)) for name in self._fields}
+        return {name: plain(getattr(self, name)) for name in self._fields}
 
 
 def but(record: T, **changes: Any) -> T:
@@ -102,11 +102,12 @@ def but(record: T, **changes: Any) -> T:
     return made
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value as the dictionaries, lists and texts that JSON has."""
     if isinstance(value, Record):
         return value.to_dict()
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     return value

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 
+from cudriver.stack import explain
 from cudriver.stack.components import ABSENT, OK, RANK, components
 from cudriver.stack.model import CONSISTENT, ERROR, MISMATCH, NOTE, UNKNOWN, WARNING, every
-from cudriver.stack.report_html_rules import lang, link, section
 from cudriver.stack.report_text import PROVEN, about, counted, place_of, short_path
 from cudriver.stack.say import language, said, say
 from cudriver.stack.tables import FOLDER
@@ -15,7 +16,7 @@ from cudriver.stack.text import is_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from cudriver.stack.model import Evidence, Facts, Finding, Library
     from cudriver.stack.outcome import Outcome
@@ -40,7 +41,7 @@ def page(reports: Sequence[Outcome]) -> str:
     title = say("CUDA stack of {names}", names=", ".join(report.prefix for report in reports))
     parts = [_section(report, "cudriver page") for report in reports]
     rules = {found.rule for report in reports for found in every(report.findings)}
-    return document(title, "\n".join([*parts, section(rules, "cudriver page")]), language())
+    return document(title, "\n".join([*parts, rule_pages(rules, "cudriver page")]), language())
 
 
 def document(title: str, body: str, lang: str = "en") -> str:
@@ -56,7 +57,7 @@ def document(title: str, body: str, lang: str = "en") -> str:
 def fragment(report: Outcome) -> str:
     """For a notebook's cell: the section and the pages of its rules, with their style."""
     rules = {found.rule for found in every(report.findings)}
-    return f"<style>{STYLE}</style>{_section(report, 'cudriver')}{section(rules, 'cudriver')}"
+    return f"<style>{STYLE}</style>{_section(report, 'cudriver')}{rule_pages(rules, 'cudriver')}"
 
 
 def _section(report: Outcome, classes: str) -> str:
@@ -183,3 +184,59 @@ def _observation(report: Outcome) -> str:
         "<table><thead><tr><th></th><th></th>"
         f"<th>{_text(say('predicted'))}</th><th>{_text(say('observed'))}</th></tr></thead><tbody>{rows}</tbody></table>"
     )
+
+
+# ---- the pages of the rules, at the end, where their codes lead ----
+
+
+def link(rule: str, folder: str = explain.FOLDER) -> str:
+    """A rule's code, which leads to its page if there is one."""
+    code = _text(rule)
+    return f'<a href="#{code}">{code}</a>' if rule in explain.rule_names(folder) else code
+
+
+def rule_pages(rules: Collection[str], classes: str, folder: str = explain.FOLDER) -> str:
+    """The pages of these rules, each once. In a notebook's cell only their headings stand open:
+    JupyterLab follows a link to what is shown, and opens nothing.
+    """
+    folder = os.path.join(folder, "zh" if language() == "zh" else "")
+    known = [rule for rule in explain.rule_names(folder) if rule in rules]
+    pages = ""
+    for rule in known:
+        heading, *blocks = _blocks(explain.page(rule, folder))
+        body = "".join(blocks)
+        if "page" not in classes:
+            heading, body = "", f"<details><summary>{heading}</summary>{body}</details>"
+        pages += f'<article class="note" id="{rule}">{heading}{body}</article>'
+    heading = _text(say("Rules"))
+    return (
+        f'<section class="{classes}"{lang()}><h2>{heading}</h2>{pages}</section>' if pages else ""
+    )
+
+
+def lang() -> str:
+    """The attribute that says which Chinese characters are meant; none for English."""
+    return "" if language() == "en" else f' lang="{language()}"'
+
+
+def _blocks(page: str) -> Iterator[str]:
+    """A page's headings, paragraphs, lists and code; the pages have no other Markdown."""
+    pieces = r"^```.*?^```|^(?!```|\n).+?(?=\n\n|\n```|\Z)"
+    for text in re.findall(pieces, page.strip(), re.MULTILINE | re.DOTALL):
+        if text.startswith("```"):
+            yield f"<pre>{_text(text.partition(chr(10))[2].removesuffix('```'))}</pre>"
+        elif text.startswith("#"):
+            heading, _, rest = text.partition("\n")
+            level = 3 if heading.startswith("# ") else 4
+            yield f"<h{level}>{_inline(heading.lstrip('# '))}</h{level}>"
+            yield from _blocks(rest) if rest else ()
+        elif text.startswith("- "):
+            items = re.split(r"^- ", text, flags=re.MULTILINE)[1:]
+            yield f"<ul>{''.join(f'<li>{_inline(item)}</li>' for item in items)}</ul>"
+        else:
+            yield f"<p>{_inline(text)}</p>"
+
+
+def _inline(text: str) -> str:
+    """A line's code in its type."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", _text(" ".join(text.split())))

@@ -125,21 +125,6 @@ def pad(text: str, width: int) -> str:
     return text + " " * (width - columns(text))
 
 
-def fold(text: str, width: int, indent: str = "") -> list[str]:
-    """Lines of at most `width` columns, all but the first indented: broken at blanks, and between
-    Chinese characters, but not before a closing mark nor after an opening one.
-    """
-    import re
-
-    lines = [""]
-    for part in re.findall(rf"\s*{PIECE}", text):
-        if lines[-1].strip() and columns(lines[-1] + part) > width:
-            lines.append(indent + part.lstrip())
-        else:
-            lines[-1] += part
-    return lines
-
-
 def wrap_clauses(text: str, width: int) -> list[str]:
     """As `wrap`, but a clause that fits a line is kept in one."""
     lines: list[str] = []
@@ -158,7 +143,10 @@ def wrap_command(command: str, width: int) -> list[str]:
     command = clean(command)
     if columns(command) <= width - 2:
         return [command]
-    words = _shell_words(command)
+    import re
+
+    # At blanks outside quotes, the quotes kept.
+    words: list[str] = re.findall(r"(?:'[^']*'|\"[^\"]*\"|[^ ])+", command) or [command]
     remark: list[str] = []
     if "#" in words:  # a remark must not be carried on with a backslash
         at = words.index("#")
@@ -171,22 +159,6 @@ def wrap_command(command: str, width: int) -> list[str]:
         else:
             lines.append(word if not lines else "  " + word)
     return remark + [f"{line} \\" for line in lines[:-1]] + lines[-1:]
-
-
-def _shell_words(command: str) -> list[str]:
-    """Split at blanks outside quotes, the quotes kept."""
-    words, quote = [""], ""
-    for character in command:
-        if quote:
-            quote = "" if character == quote else quote
-        elif character in "'\"":
-            quote = character
-        elif character == " ":
-            if words[-1]:
-                words.append("")
-            continue
-        words[-1] += character
-    return [word for word in words if word] or [command]
 
 
 def is_command(text: str) -> bool:

@@ -141,11 +141,6 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def interpreter() -> str | None:
-    """This process's own Python, to run a script of ours with."""
-    return sys.executable or None
-
-
 def ourselves(*words: str) -> list[str]:
     """The command line of `cudriver` with this process's Python; -P: nothing is imported from the
     working folder.

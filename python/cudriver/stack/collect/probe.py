@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 
-from cudriver.stack.collect.child import Child, interpreter
-from cudriver.stack.collect.driver import RELEASE, Found
+from cudriver.stack.collect.child import Child
+from cudriver.stack.collect.driver import RELEASE
 from cudriver.stack.model import Device, Driver, Evidence, Problem
 from cudriver.stack.tables import driver_cuda
 from cudriver.stack.versions import from_code
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cudriver.stack.loader import Search
 
 NVML = "libnvidia-ml.so.1"
 TIME_LIMIT = 3.0  # seconds for NVML; a driver that wakes its GPUs can take two
@@ -36,7 +41,7 @@ class Inspected:
         """Whether the file or folder, links followed, lies in one of them."""
         return f"{os.path.realpath(path)}/".startswith(self.stems)
 
-    def outside(self, found: Found) -> str | None:
+    def outside(self, found: Search) -> str | None:
         """The first of what the loader finds that does not; None: there is none."""
         paths = [found.path, *(other.path for other in found.shadowed)]
         return next((path for path in paths if path is not None and not self.holds(path)), None)
@@ -70,8 +75,7 @@ class Probe:
         self.values: dict[str, list[str]] = {}
         self.error: str | None = None
         self._child: Child | None = None
-        python = interpreter()
-        if python is None:
+        if not sys.executable:
             self.error = "this process has no Python interpreter of its own to ask the driver with"
             return
         # A module is compiled already. Its folder comes last, so that it hides no other module.
@@ -80,7 +84,9 @@ class Probe:
         jobs = [f"nvml={nvml or NVML}"] if cuda is None else [f"cuda={cuda}"]
         limit = TIME_LIMIT if cuda is None else CUDA_TIME_LIMIT
         try:
-            self._child = Child([python, "-I", "-S", "-B", "-c", program, *jobs], environ, limit)
+            self._child = Child(
+                [sys.executable, "-I", "-S", "-B", "-c", program, *jobs], environ, limit
+            )
         except OSError as error:
             self.error = f"could not be started: {error.strerror}"
 
@@ -135,7 +141,6 @@ def complete(
 ) -> list[Problem]:
     """Adds what NVML said, and cuInit where there is doubt. Returns who was not asked."""
     probe.join()
-    driver.probed = True
     driver.probe_error = probe.error
     driver.nvml_error = probe.first("nvml.error")
     _from_nvml(driver, probe)

@@ -51,7 +51,7 @@ class Plan(Printed):
 
     def to_text(self, *, width: int = 80, colour: bool = False, verbose: bool = False) -> str:
         from cudriver.stack.report_text import Style
-        from cudriver.stack.text import fold, wrap_command
+        from cudriver.stack.text import wrap, wrap_command
 
         style, lines = Style(width=width, colour=colour), list[str]()
         for kind, text in self._rows():
@@ -59,7 +59,7 @@ class Plan(Printed):
                 lines += ["  " + row for row in wrap_command(text, width - 2)]
             elif kind in ("says", "for"):
                 indent = "  " * (kind == "says")
-                lines += fold(indent + text, width, indent)
+                lines += [indent + line for line in wrap(text, width - len(indent))]
             else:
                 lines += [""] * bool(lines)
                 lines.append(style.paint(text, *filter(None, [COLOURS.get(kind)]), "bold"))

@@ -46,7 +46,6 @@ def driver(release: str | None = "580.95.05", cuda: str | None = "13.0", **more:
         "found_by": "cache",
         "release_evidence": Evidence(path, None, f"libcuda.so.{release}"),
         "kernel_evidence": Evidence("/proc/driver/nvidia/version", 1, f"Kernel Module  {release}"),
-        "probed": True,
         **more,
     }
     return Driver(**made)  # type: ignore[arg-type]

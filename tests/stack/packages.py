@@ -146,9 +146,7 @@ def told(found):
         yield f"{asked.how} {asked.soname}: {asked.rule} {asked.path or ''}".rstrip()
     for fault in found.load_faults:
         more = [fault.means, fault.purpose] + [
-            f"{word} {getattr(fault, word)}"
-            for word in ("owner", "own_copy", "rescue")
-            if getattr(fault, word)
+            f"{word} {getattr(fault, word)}" for word in ("owner", "rescue") if getattr(fault, word)
         ]
         yield f"{fault.kind} {fault.name} of {fault.library}: {', '.join(filter(None, more))}"
     for fault in found.file_faults[:3]:

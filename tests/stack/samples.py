@@ -33,7 +33,6 @@ def healthy() -> Facts:
                 Device(0, "NVIDIA H200", compute_capability="9.0", memory=150_000_000_000),
                 Device(1, "NVIDIA H200", compute_capability="9.0", visible=False),
             ],
-            probed=True,
         ),
         toolkits=[
             Toolkit("environment", "wheels", "12.8.1", f"{SITE}/nvidia"),
@@ -136,7 +135,7 @@ def busy() -> tuple[Facts, list[Finding]]:
             )
         ],
         resolutions=[
-            Resolution(name, f"{site}/x.so", None, "none", optional=optional)
+            Resolution(name, f"{site}/x.so", optional=optional)
             for name, optional in (
                 ("libz.so.4", False), ("liby.so.3", False), ("libx.so.2", False),
                 ("libw.so.1", False), ("libw.so.1", False), ("libv.so.9", True),

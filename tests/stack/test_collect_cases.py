@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ import synth
 import casekit
 from cudriver.stack.collect import collect, compilers, distributions, driver, environment, toolkits
 from cudriver.stack.discover import find_environments
-from cudriver.stack.model import Evidence, Problem, Requirement, Shadowed
+from cudriver.stack.loader import Hit, Search
+from cudriver.stack.model import Evidence, Problem, Requirement
 from cudriver.stack.record import Record
 from cudriver.stack.rootfs import Root
 from elfkit import compile_c
@@ -32,7 +34,7 @@ class Tree:
         self.variables: dict[str, str] = {}
         self.made: synth.Prefix | None = None
         self.problems: list[Problem] = []
-        self.found = driver.Found(None, "cache", [])
+        self.found = Search("libcuda.so.1", None)
         for folder in ("usr/local/bin", "usr/bin", "home/ana"):
             (top / folder).mkdir(parents=True)
 
@@ -117,7 +119,8 @@ class Tree:
 
     def finds(self, path: str, *shadowed: str, rule: str = "cache") -> None:
         """What the loader finds as libcuda.so.1."""
-        self.found = driver.Found(path, rule, [Shadowed(each, "cache") for each in shadowed])
+        self.found = Search("libcuda.so.1", None, path, rule=rule)
+        self.found.shadowed = [Hit(each, each, "cache") for each in shadowed]
 
     # ---- what is told of it ----
 
@@ -137,7 +140,7 @@ class Tree:
     def own(self) -> Iterable[Record]:
         root, env = Root(str(self.top)), self.env()
         found = distributions.collect(root, env, self.problems)
-        return toolkits.environment(root, env, found, self.problems)
+        return toolkits.environment(root, env, found)
 
     def nvcc(self) -> Iterable[Record]:
         root = Root(str(self.top))
@@ -149,7 +152,8 @@ class Tree:
 
     def driver(self) -> Iterable[Record]:
         root = Root(str(self.top))
-        return [driver.collect(root, self.variables, lambda _: self.found, self.problems)]
+        loader = SimpleNamespace(search=lambda _: self.found)
+        return [driver.collect(root, self.variables, loader)]  # type: ignore[arg-type]
 
     def faults(self) -> Iterable[Record]:
         """As a root shows it, and without one: they are the same."""
@@ -196,8 +200,7 @@ def words(item: Any) -> str:
     if isinstance(item, Requirement):
         extras = f"[{','.join(item.extras)}]" if item.extras else ""
         extra = f" for {item.extra}" if item.extra else ""
-        build = f" {item.build}" if item.build else ""
-        return f"{item.name}{extras}{item.specifier}{build}{extra} (line {item.evidence.line})"
+        return f"{item.name}{extras}{item.specifier}{extra} (line {item.evidence.line})"
     return f"{at(item)} {item.value}" if isinstance(item, Evidence) else str(item)
 
 

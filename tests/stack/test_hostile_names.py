@@ -113,7 +113,7 @@ def test_the_lines_that_no_command_above_shows(capsys):
     (library,) = facts.libraries
     report = Report(facts, findings)
     report.observation = Observation({}, [Row(BAD, BAD, None), Row("x", "y", BAD)], BAD)
-    missing = Resolution(BAD, BAD, None, "none", searched=[BAD])
+    missing = Resolution(BAD, BAD, searched=[BAD])
     which._print_text(facts, [library], [missing], [BAD], {library.soname: library})
     lines = [one_line(report, Style(width=1000)), report.to_text(verbose=True)]
     lines += [capsys.readouterr().out, terminal.busy(BAD).label]

@@ -11,7 +11,7 @@ from cudriver.stack.tables import FOLDER, driver_cuda, driver_floor, table, tool
 from cudriver.stack.versions import compare, plain
 
 NAMES = ["architectures", "driver", "environments", "libraries", "pairs", "plan", "pytorch"]
-NAMES += ["toolkits"]
+NAMES += ["packages", "toolkits"]
 MADE = ["derived", "proven", "zh"]  # sentences, and what the corpus writes
 
 

@@ -22,7 +22,7 @@ NAMES = ("cupy/__init__.py", "cupy/data.bin", "cupy/lib/libx.so.1")
 
 def faults(prefix, told=None):
     """The files that a check with --verify finds, by the end of their paths."""
-    machine = machine_for(str(prefix), "/", {}, False, None, None)
+    machine = machine_for(str(prefix), environ={}, probe_driver=False)
 
     def track(done, total):
         pieces = [*done]

@@ -78,7 +78,14 @@ def inspect(
     from cudriver.stack.report import Report
     from cudriver.stack.rules import judge
 
-    machine = machine_for(prefix, root, environ, probe_driver, assume_driver, assume_gpus)
+    machine = machine_for(
+        prefix,
+        root,
+        environ=environ,
+        probe_driver=probe_driver,
+        assume_driver=assume_driver,
+        assume_gpus=assume_gpus,
+    )
     facts = collect(prefix, machine=machine)
     facts.match, facts.match_level = match, match_level
     return Report(facts, judge(facts, None, lambda changes: recollect(facts, machine, changes)))

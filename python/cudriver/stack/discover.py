@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
+from cudriver.stack.collect.environment import pyvenv
 from cudriver.stack.record import Record
 from cudriver.stack.rootfs import Root
 from cudriver.stack.tables import table
@@ -228,7 +229,7 @@ class _Search:
         if resolved in self.seen:
             return None
         self.seen.add(resolved)
-        settings = self._settings(prefix)
+        settings = pyvenv(self.files, prefix)
         conda = self.files.is_dir(f"{prefix}/conda-meta")
         python = settings.get("version_info") or settings.get("version")
         if python is None:
@@ -237,15 +238,6 @@ class _Search:
             if python is None and not conda:
                 return None
         return Found(prefix, kind or _kind(prefix, source, conda, settings), source, python)
-
-    def _settings(self, prefix: str) -> dict[str, str]:
-        """pyvenv.cfg's `name = value` lines, names in lower case."""
-        settings = {}
-        for line in (self.files.text(f"{prefix}/pyvenv.cfg", 1 << 16) or "").splitlines():
-            name, equals, value = line.partition("=")
-            if equals:
-                settings[name.strip().lower()] = value.strip()
-        return settings
 
     def _library_version(self, prefix: str) -> str | None:
         """ "3.11" where the prefix has an interpreter and a folder for packages; else None."""

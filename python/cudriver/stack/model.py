@@ -13,7 +13,6 @@ from cudriver.stack.record import Record, fresh
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
-    from typing import Any
 
 SCHEMA = 1
 
@@ -77,7 +76,6 @@ class Requirement(Record):
     evidence: Evidence
     extras: list[str] = fresh(list)  # asked of the required one: cuda-toolkit[cublas]
     extra: str = ""  # counts only where this extra of the requiring one is asked for
-    build: str | None = None  # conda's build string, where it is pinned
 
 
 class Distribution(Record):
@@ -90,7 +88,6 @@ class Distribution(Record):
     location: str  # the site-packages folder, or the conda prefix
     line: int | None = None  # of its version in METADATA
     build: str | None = None  # conda's build string
-    channel: str | None = None  # conda's
     installer: str | None = None  # what INSTALLER says: pip, uv, conda
     requires: list[Requirement] = fresh(list)
     conda_name: str | None = None  # of the conda package that brought a wheel: "pytorch"
@@ -187,7 +184,6 @@ class Driver(Record):
     nodes: list[DeviceNode] = fresh(list)
     pci_devices: list[str] = fresh(list)  # NVIDIA display devices under /sys/bus/pci
     copies: list[str] = fresh(list)  # other libcuda.so.1 files
-    compat: list[Evidence] = fresh(list)  # cuda-compat folders: file and release
     container: str | None = None  # "docker", "podman", "kubernetes", ...
     wsl: bool = False
     wsl_library: str | None = None  # /usr/lib/wsl/lib/libcuda.so.1 where it exists
@@ -195,7 +191,6 @@ class Driver(Record):
     init_code: int | None = None  # what cuInit returned; None: not asked
     probe_error: str | None = None  # the child hung, crashed or said nothing
     assumed: bool = False
-    probed: bool = False  # NVML answered, or was asked and said why not
 
 
 class Toolkit(Record):
@@ -209,7 +204,6 @@ class Toolkit(Record):
     nvcc: str | None = None
     nvcc_version: str | None = None
     headers: str | None = None  # the folder with cuda.h
-    libraries: list[str] = fresh(list)  # folders
     host_compiler_limit: int | None = None  # newest GCC major that host_config.h takes
     host_compiler_evidence: Evidence | None = None
     clang_limit: int | None = None
@@ -250,7 +244,6 @@ class Framework(Record):
     variant: str = "cuda"  # "cuda", "cpu", "rocm", "unknown"
     cudnn_built: str | None = None
     cudnn_by_pin: bool = False  # that is the version its package pins; the code may want less
-    nccl_built: str | None = None
     cuda_evidence: Evidence | None = None
     archs_evidence: Evidence | None = None
     cudnn_evidence: Evidence | None = None
@@ -280,12 +273,10 @@ class Resolution(Record):
 
     soname: str
     needed_by: str  # the file that asks
-    path: str | None  # None: not found
-    rule: str  # loaded, preload, rpath, LD_LIBRARY_PATH, runpath, cache, default, absolute, none
-    detail: str = ""  # the entry that matched: "$ORIGIN/../../nvidia/nccl/lib", a folder, a file
+    path: str | None = None  # None: not found
+    rule: str = "none"  # loaded, preload, rpath, LD_LIBRARY_PATH, runpath, cache, default, absolute
     how: str = "needed"  # "needed", "dlopen", "preload"
     optional: bool = False  # a dlopen that the caller survives
-    shadowed: list[Shadowed] = fresh(list)
     searched: list[str] = fresh(list)
 
 
@@ -304,7 +295,6 @@ class Library(Record):
     needed_by: list[str] = fresh(list)
     origin: str = "environment"  # "environment", "system", "framework"
     version_evidence: Evidence | None = None
-    detail: str = ""  # the entry that matched: "$ORIGIN/../../nvidia/nccl/lib", a folder
     own_copy: Shadowed | None = None  # the environment's, where this one comes from outside
 
     @property
@@ -320,12 +310,9 @@ class LoadFault(Record):
     library: str  # the file that wants it
     message: str  # what the loader says, and so the ImportError
     name: str = ""  # the library, version or symbol that is missing
-    version: str | None = None  # the symbol's
     provider: str | None = None  # the file that should have had it
     lazy: bool = False  # met at the first call, not at load
     framework: str | None = None  # whose import meets it
-    optional: bool = False  # the import goes on without
-    own_copy: str | None = None  # the environment's file of that name, which was not looked for
     means: str = IMPORT  # what it puts an end to
     says: str = ""  # what the framework itself says then
     purpose: str = ""  # what the framework needs it to do: "compile a kernel"; default: use CUDA
@@ -405,9 +392,3 @@ class Facts(Record):
     def framework(self, name: str | None) -> Framework | None:
         """The framework of this name, or None."""
         return next((f for f in self.frameworks if f.name == name), None)
-
-
-def public(record: Record, *fields: str) -> dict[str, Any]:
-    """The named fields as plain data: what the JSON schema promises, and no more."""
-    whole = record.to_dict()
-    return {name: whole[name] for name in fields}

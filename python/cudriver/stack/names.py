@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from cudriver.stack.tables import table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# A library that needs one of these uses CUDA.
-_CUDA = frozenset(
-    (
-        *("cuda", "cudart", "cublas", "cublasLt", "cufft", "cufftw", "curand", "cusolver"),
-        *("cusolverMg", "cusparse", "cusparseLt", "nccl", "nvrtc", "nvrtc-builtins", "nvJitLink"),
-        *("nvToolsExt", "nvtx3interop", "cupti", "cufile", "cufile_rdma", "nvshmem_host"),
-        *("nvjpeg", "nvonnxparser", "nvfatbin", "nvvm", "nvblas", "nvptxcompiler", "nvidia-ml"),
-        *("nvml", "accinj64", "cuinj64", "cublasmp", "cusolverMp", "cudla", "custatevec"),
-    )
-)
 # These come with the driver.
 DRIVER_LIBRARIES = (
     "libcuda.so.1",
@@ -26,7 +18,8 @@ DRIVER_LIBRARIES = (
     "libnvcuvid.so.1",
     "libnvidia-encode.so.1",
 )
-_FAMILIES = ("cudnn", "cutensor", "npp", "nvinfer", "cudss", "nvcomp")  # and what they go on to
+# And what they go on to.
+_FAMILIES = ("libcudnn", "libcutensor", "libnpp", "libnvinfer", "libcudss", "libnvcomp")
 
 
 def is_cuda_library(name: str) -> bool:
@@ -36,10 +29,15 @@ def is_cuda_library(name: str) -> bool:
         return False
     if number and (number[0] != "." or number == "." or number.strip(".0123456789")):
         return False
-    stem = stem[3:]
     if stem[-9:-8] == "-" and not stem[-8:].strip("0123456789abcdef"):
         stem = stem[:-9]  # auditwheel's hash: a copy that a package brings along
-    return stem in _CUDA or (stem.startswith(_FAMILIES) and stem.replace("_", "").isalnum())
+    return stem in _known() or (stem.startswith(_FAMILIES) and stem.replace("_", "").isalnum())
+
+
+@cache
+def _known() -> frozenset[str]:
+    """What needs one of these uses CUDA."""
+    return frozenset((*table("libraries")["libraries"], *table("libraries")["others"]))
 
 
 def split(soname: str) -> tuple[str, str]:

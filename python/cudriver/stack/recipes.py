@@ -116,8 +116,8 @@ def parse(data: dict[str, Any]) -> Recipe:
         made = Recipe(**data)
         made.steps = [_step(each) for each in made.steps]
         made.rescues = [_rescue(each) for each in made.rescues]
-        made.conditions = [_condition(each) for each in made.conditions]
-        made.reads = [_read(each) for each in made.reads]
+        made.conditions = [Condition(**each) for each in data.get("conditions", ())]
+        made.reads = [Read(**each) for each in data.get("reads", ())]
     except TypeError as error:
         raise ValueError(f"{data.get('name', 'a recipe')}: {error}") from None
     made.package = made.package or made.module.replace(".", "/")
@@ -132,14 +132,6 @@ def _step(data: Any) -> Step:
         if getattr(made, field) not in values:
             raise ValueError(f"{field} is one of {', '.join(values)}: {data}")
     return made
-
-
-def _condition(data: Any) -> Condition:
-    return Condition(**data)
-
-
-def _read(data: Any) -> Read:
-    return Read(**data)
 
 
 def _rescue(data: Any) -> Rescue:

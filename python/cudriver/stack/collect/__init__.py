@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 
 from cudriver.stack.collect.where import from_here, place, working_folder
 from cudriver.stack.model import (
@@ -13,7 +14,6 @@ from cudriver.stack.model import (
     Facts,
     FileFault,
     Problem,
-    Shadowed,
     Toolkit,
 )
 from cudriver.stack.names import is_cuda_library
@@ -21,8 +21,9 @@ from cudriver.stack.rootfs import Budget, Root, TooMuch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from cudriver.stack.collect.debian import DebianOwners
-    from cudriver.stack.collect.driver import Found
     from cudriver.stack.collect.probe import Inspected, Probe
     from cudriver.stack.collect.records import Owners
     from cudriver.stack.loader import Loader
@@ -40,39 +41,22 @@ class Machine:
         self.assumed: Driver | None = None
         self.gpus: Driver | None = None
         self.probe: Probe | None = None
-        self._loader: Loader | None = None
-        self._debian: DebianOwners | None = None
         self._driver: Driver | None = None
         self.verify: Callable[[Facts], list[FileFault]] | None = None  # reads files whole
         self.too_much: TooMuch | None = None  # what it needs was more than a check may read
 
-    @property
+    @cached_property
     def loader(self) -> Loader:
         """ld.so of this root and these variables, with its cache of parsed files."""
-        if self._loader is None:
-            from cudriver.stack.loader import Loader
+        from cudriver.stack.loader import Loader
 
-            self._loader = Loader(self.root, self.variables, cwd=working_folder(self.root))
-        return self._loader
+        return Loader(self.root, self.variables, cwd=working_folder(self.root))
 
-    @property
+    @cached_property
     def debian(self) -> DebianOwners:
-        if self._debian is None:
-            from cudriver.stack.collect.debian import DebianOwners
+        from cudriver.stack.collect.debian import DebianOwners
 
-            self._debian = DebianOwners(self.root)
-        return self._debian
-
-    def search(self, name: str) -> Found:
-        """A library by the loader's rules, for nobody in particular."""
-        from cudriver.stack.collect.driver import Found
-
-        try:
-            search = self.loader.search(name)
-        except NotImplementedError:
-            return Found(None)
-        shadowed = [Shadowed(hit.path, hit.rule) for hit in search.shadowed]
-        return Found(search.path, search.rule, shadowed)
+        return DebianOwners(self.root)
 
     def driver(self) -> Driver:
         """The driver, with NVML's answers in: joins the child that was started first."""
@@ -82,7 +66,7 @@ class Machine:
             if self.assumed is not None:
                 self._driver = self.assumed
             else:
-                self._driver = driver.collect(self.root, self.variables, self.search, self.problems)
+                self._driver = driver.collect(self.root, self.variables, self.loader)
                 if self.probe is not None and self.inspected is not None:
                     from cudriver.stack.collect import probe
 
@@ -98,7 +82,8 @@ class Machine:
         """The same for another thread, which shares nothing that a check changes."""
         other = copy.copy(self)
         other.root = Root(self.root.path)
-        other._loader = other._debian = None
+        for name in ("loader", "debian"):
+            other.__dict__.pop(name, None)
         other.problems, other.toolkits, other._driver = copy.deepcopy(
             (self.problems, self.toolkits, self.driver())
         )
@@ -156,7 +141,7 @@ def _look_around(machine: Machine, probe_driver: bool, prefixes: Sequence[str]) 
         from cudriver.stack.collect import probe
 
         machine.inspected = probe.Inspected(prefixes)
-        found = machine.search(probe.NVML)
+        found = machine.loader.search(probe.NVML)
         nvml = machine.inspected.outside(found)
         if nvml != found.path:
             machine.problems.append(probe.not_asked(found.path or probe.NVML))
@@ -167,33 +152,17 @@ def _look_around(machine: Machine, probe_driver: bool, prefixes: Sequence[str]) 
     machine.toolkits = toolkits.system(tree, machine.variables, machine.problems)
 
 
-def machine_for(
-    prefix: str | None,
-    root: str,
-    environ: Mapping[str, str] | None,
-    probe_driver: bool,
-    assume_driver: str | None,
-    assume_gpus: Sequence[str] | None,
-) -> Machine:
+def machine_for(prefix: str | None, root: str = "/", **stated: Any) -> Machine:
     """`collect_machine` for one environment, which is looked for first."""
-    check_arguments(root, assume_driver, assume_gpus)
-    where = place(Root(root), prefix)
-    return collect_machine(root, environ, probe_driver, assume_driver, assume_gpus, [where])
+    check_arguments(root)
+    return collect_machine(root, prefixes=[place(Root(root), prefix)], **stated)
 
 
-def collect(
-    prefix: str | None = None,
-    *,
-    root: str = "/",
-    environ: Mapping[str, str] | None = None,
-    probe_driver: bool = True,
-    assume_driver: str | None = None,
-    assume_gpus: Sequence[str] | None = None,
-    machine: Machine | None = None,
-) -> Facts:
-    """The facts of the environment at `prefix`. A `machine` stands in for the other arguments."""
-    if machine is None:
-        machine = machine_for(prefix, root, environ, probe_driver, assume_driver, assume_gpus)
+def collect(prefix: str | None = None, *, machine: Machine | None = None, **stated: Any) -> Facts:
+    """The facts of the environment at `prefix`. What else is stated is `machine_for`'s, unless a
+    `machine` is given.
+    """
+    machine = machine or machine_for(prefix, **stated)
     where = place(machine.root, prefix)
     machine.root.budget = Budget()
     try:
@@ -225,7 +194,7 @@ def recollect(facts: Facts, machine: Machine, changes: dict[str, str | None]) ->
     known, new = machine.driver(), other.driver()
     if machine.assumed is None:
         new.devices = [copy.copy(device) for device in known.devices]
-        new.probed, new.cuda = known.probed, new.cuda or known.cuda
+        new.cuda = new.cuda or known.cuda
         for name in ("init_code", "nvml_error", "probe_error", "error"):
             setattr(new, name, getattr(new, name) or getattr(known, name))
     made = collect(facts.environment.prefix, machine=other)
@@ -260,9 +229,7 @@ def _collect(machine: Machine, where: str) -> Facts:
         tree.budget = budget
     facts.file_faults += _shared(owners, {fault.file for fault in facts.file_faults})
     lost = Lost(tree, facts, owners)
-    facts.toolkits = machine.toolkits + toolkits.environment(
-        tree, env, facts.distributions, problems
-    )
+    facts.toolkits = machine.toolkits + toolkits.environment(tree, env, facts.distributions)
     facts.nvcc = toolkits.choice(tree, machine.variables, env, facts.toolkits)
     facts.compiler = compilers.host_compiler(tree, machine.variables, env)
     finder = Finder(tree, facts.distributions, owners, env.site_packages, problems)

@@ -37,16 +37,13 @@ class Catalogue:
         if known is not None:
             known.optional = known.optional and optional  # one who needs it is enough
             return
-        path = os.path.normpath(search.path) if search.path else None
         self.resolutions[key] = Resolution(
             soname=name,
             needed_by=os.path.normpath(search.requested_by) if search.requested_by else "",
-            path=path,
+            path=os.path.normpath(search.path) if search.path else None,
             rule=search.rule,
-            detail=search.entry,
             how=how,
             optional=optional,
-            shadowed=self._shadowed(search),
             searched=[place.folder for place in search.searched],
         )
 
@@ -81,7 +78,6 @@ class Catalogue:
             needed_by=[mapped.loader.path] if mapped.loader else [],
             origin=self.origin(path, mapped.real_path),
             version_evidence=evidence,
-            detail=search.entry if search else "",
         )
         if owner is None and self.debian is not None and library.origin == "system":
             library.provided_by = self.debian.owner(path) or self.debian.owner(mapped.real_path)
@@ -98,16 +94,6 @@ class Catalogue:
             folders.append(self.env.prefix)
         inside = any(p.startswith(f + "/") for f in folders for p in (path, real))
         return "environment" if inside else "system"
-
-    def unseen(self, name: str) -> str | None:
-        """The environment's own file of that name, in a folder where the loader did not look."""
-        own = self._own_copy(name, [])
-        if own is None or own.rule == GONE:
-            return None
-        folder = os.path.dirname(own.path)
-        failed = [r for r in self.resolutions.values() if r.soname == name and r.path is None]
-        looked = {os.path.normpath(folder) for r in failed for folder in r.searched}
-        return None if folder in looked else own.path  # else it looked, and refused the file
 
     def _own_copy(self, soname: str, shadowed: list[Shadowed]) -> Shadowed | None:
         """The environment's file of this name, which a library from outside keeps from use."""

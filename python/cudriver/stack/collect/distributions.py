@@ -12,17 +12,13 @@ import re
 from cudriver.stack.markers import Markers, environment, normal
 from cudriver.stack.model import Distribution, Environment, Evidence, Problem, Requirement
 from cudriver.stack.rootfs import Root
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    pass
+from cudriver.stack.tables import table
 
 HEAD = 512 << 10  # bytes of METADATA that are read; headers are at its start
 COMPARED = 200  # lines of a RECORD that are held against the disk where one package has two
 COMPARED_RECORDS = 8  # of one package
 COMPARED_BYTES = 2 << 20  # of a RECORD; that of a large framework has 1.5 MB
 CONDA_LIMIT = 32 << 20  # bytes; a record of 15,000 files has 5 MB
-CONDA_HEAD = 64 << 10
 
 VERSION_LIMIT = 200  # characters: every report repeats it
 _INFO = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._]*?)-(?P<version>[^-]+)(?:-py[\d.]+)?\Z")
@@ -33,11 +29,7 @@ _REQUIRES = re.compile(
 )
 _EXTRA = re.compile(r"""extra\s*==\s*['"]([^'"]+)['"]""")
 # Beginnings of names, not patterns: each pattern costs its compilation in every run.
-_CUDA_NAMES = (
-    *("nvidia-", "cuda", "cupy", "cutensor", "torch", "triton", "pytorch", "jax", "tensorflow"),
-    *("tensorrt", "onnxruntime", "numba", "flash-attn", "xformers", "vllm", "bitsandbytes"),
-    *("deepspeed", "apex", "transformer-engine"),
-)
+_CUDA_NAMES, _CONDA_NAMES = (tuple(table("packages")[kind]) for kind in ("cuda", "conda"))
 # The requirements that are read: those on such names, those that ask for extras (through which
 # others come to count), and those that are none. For headers in lower case: letters that are what
 # they are, first and everywhere, save the pattern's machinery most of its work.
@@ -46,11 +38,6 @@ _REQUIREMENT = re.compile(
     % "|".join(_CUDA_NAMES).replace("-", "[-_.]+").encode()
 )
 _ASKS = re.compile(r"\nRequires-Dist:[ \t]*([A-Za-z0-9._-]+)([^\n]*)")
-_CONDA_NAMES = (
-    *("cuda", "cudnn", "cupti", "cupy", "cutensor", "gds-tools", "jax", "libcu", "libnpp", "libnv"),
-    *("libtorch", "nccl", "numba", "nvidia", "onnxruntime", "pytorch", "tensorflow", "tensorrt"),
-    *("torch", "triton"),
-)
 
 
 def matters(name: str) -> bool:
@@ -143,7 +130,7 @@ def _merge(found: dict[str, Distribution], conda: Distribution) -> None:
         found[conda.name] = conda
         return
     if known.kind == "wheel" and known.installer in ("conda", None):
-        known.build, known.channel, known.installer = conda.build, conda.channel, "conda"
+        known.build, known.installer = conda.build, "conda"
         known.conda_name = conda.name
     if conda.name not in found:
         found[conda.name] = conda
@@ -316,7 +303,7 @@ def _conda(root: Root, prefix: str, problems: list[Problem]) -> list[Distributio
 def _conda_record(
     root: Root, dist: Distribution, taken: set[tuple[int, int]], problems: list[Problem]
 ) -> bool:
-    """Channel and dependencies. False where the file was read already, by another name."""
+    """Dependencies. False where the file was read already, by another name."""
     try:
         about = root.stat(dist.path)
         if (about.st_dev, about.st_ino) in taken:
@@ -331,9 +318,6 @@ def _conda_record(
     record = conda_json(raw, dist.path, problems)
     if record is None:
         return True
-    channel = record.get("channel")
-    if isinstance(channel, str):
-        dist.channel = channel.rstrip("/").removesuffix("/linux-64").rpartition("/")[2] or channel
     depends = record.get("depends")
     at, line = 0, 1
     for text in depends if isinstance(depends, list) else []:
@@ -350,7 +334,6 @@ def _conda_record(
                     normal(words[0]),
                     words[1] if len(words) > 1 else "",
                     Evidence(dist.path, line if at >= 0 else None, text),
-                    build=words[2] if len(words) > 2 else None,
                 )
             )
     return True

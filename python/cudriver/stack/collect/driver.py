@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from cudriver.stack.model import Device, DeviceNode, Driver, Evidence, Problem, Shadowed
+from cudriver.stack.model import Device, DeviceNode, Driver, Evidence
 from cudriver.stack.rootfs import Root
 from cudriver.stack.tables import driver_cuda, table
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cudriver.stack.loader import Loader
 
 PROC_VERSION = "/proc/driver/nvidia/version"
 SYS_VERSION = "/sys/module/nvidia/version"
@@ -19,25 +23,6 @@ WSL_LIBRARY = "/usr/lib/wsl/lib/libcuda.so.1"
 
 RELEASE = r"\d{3}\.\d+(?:\.\d+)?"
 _IN_NAME = r"\.so\.(\d{3}\.\d+(?:\.\d+)?)\Z"
-_CANDIDATES = (
-    "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
-    "/usr/lib/aarch64-linux-gnu/libcuda.so.1",
-    "/usr/lib64/libcuda.so.1",
-    "/usr/lib/libcuda.so.1",
-    WSL_LIBRARY,
-)
-
-
-class Found:
-    """libcuda as the loader of an environment finds it."""
-
-    def __init__(self, path: str | None, rule: str = "", shadowed: Sequence[Shadowed] = ()) -> None:
-        self.path = path
-        self.rule = rule
-        self.shadowed: list[Shadowed] = list(shadowed)
-
-
-Search = Callable[[str], Found]
 
 
 def assumed(release: str | None, gpus: Sequence[str] | None) -> Driver:
@@ -77,40 +62,28 @@ def worth_asking(root: Root, environ: Mapping[str, str]) -> bool:
     """Whether there is a sign of a driver. A child for nothing would cost its start."""
     if not root.host:
         return False
-    signs = (
-        "/dev/nvidiactl",
-        "/proc/driver/nvidia",
-        "/sys/module/nvidia",
-        "/dev/dxg",
-        "/dev/nvhost-ctrl",
-    )
-    if any(os.path.exists(path) for path in signs):
+    if any(map(os.path.exists, table("driver")["signs"])):
         return True
     folders = [f for f in environ.get("LD_LIBRARY_PATH", "").split(":") if f]
     return any(os.path.exists(f"{f}/libnvidia-ml.so.1") for f in folders)
 
 
-def collect(
-    root: Root,
-    variables: Mapping[str, str],
-    search: Search,
-    problems: list[Problem],
-) -> Driver:
+def collect(root: Root, variables: Mapping[str, str], loader: Loader) -> Driver:
     """What files say. What the driver says is added by `probe.complete`."""
     driver = Driver()
     _kernel(root, driver)
     _surroundings(root, variables, driver)
-    found = search("libcuda.so.1")
-    if found.path is None and root.host is False:
-        found = _usual(root)
+    found = loader.search("libcuda.so.1")
+    if found.path is None and not root.host:
+        found.rule = "default"
+        found.path = next(filter(root.exists, table("driver")["usual"]), None)
     if found.path is not None:
         driver.path = root.resolve(found.path)
         driver.found_by = found.rule
         driver.copies = [s.path for s in found.shadowed]
         driver.kind = _kind(driver.path, found.path)
-        _user_release(root, driver, found.path)
+        _user_release(driver, found.path)
     _paired(root, driver)
-    _compat(root, driver)
     if root.host:
         _nodes(driver)
     else:
@@ -142,28 +115,12 @@ def _surroundings(root: Root, variables: Mapping[str, str], driver: Driver) -> N
     if root.exists(WSL_LIBRARY):
         driver.wsl_library = WSL_LIBRARY
         driver.wsl = driver.wsl or not kernel
-    if root.exists("/run/.containerenv"):
-        driver.container = "podman"
-    elif root.exists("/.dockerenv"):
-        driver.container = "docker"
-    elif root.exists("/.singularity.d"):
-        driver.container = "apptainer"
-    else:
-        groups = root.text("/proc/1/cgroup", 65536) or ""
-        marks = (
-            ("kubepods", "kubernetes"),
-            ("docker", "docker"),
-            ("lxc", "lxc"),
-            ("libpod", "podman"),
-        )
-        driver.container = next((name for mark, name in marks if mark in groups), None)
+    groups = root.text("/proc/1/cgroup", 65536) or ""
+    for mark, kind in table("driver")["container_marks"].items():
+        there = root.exists(mark) if mark.startswith("/") else mark in groups
+        driver.container = driver.container or (kind if there else None)
     if variables.get("KUBERNETES_SERVICE_HOST") or root.exists("/var/run/secrets/kubernetes.io"):
         driver.container = "kubernetes"
-
-
-def _usual(root: Root) -> Found:
-    path = next((p for p in _CANDIDATES if root.exists(p)), None)
-    return Found(path, "default" if path else "")
 
 
 def _kind(path: str, named: str) -> str:
@@ -181,7 +138,7 @@ def _kind(path: str, named: str) -> str:
     return "native"
 
 
-def _user_release(root: Root, driver: Driver, named: str) -> None:
+def _user_release(driver: Driver, named: str) -> None:
     """From the file's name; on WSL and Tegra the name says nothing."""
     match = re.search(_IN_NAME, driver.path or "")
     if match:
@@ -195,24 +152,11 @@ def _paired(root: Root, driver: Driver) -> None:
     if driver.kind == "native":
         driver.paired_release = driver.release
         return
-    for path in (*driver.copies, *_CANDIDATES):
+    for path in (*driver.copies, *table("driver")["usual"]):
         match = re.search(_IN_NAME, root.resolve(path)) if root.exists(path) else None
         if match and _kind(root.resolve(path), path) == "native":
             driver.paired_release = match[1]
             return
-
-
-def _compat(root: Root, driver: Driver) -> None:
-    for name in root.names("/usr/local"):
-        if not name.startswith("cuda"):
-            continue
-        folder = f"/usr/local/{name}/compat"
-        for file in root.names(folder):
-            match = re.search(_IN_NAME, file) if file.startswith("libcuda.so.") else None
-            if match:
-                real = root.resolve(f"{folder}/{file}")
-                if all(known.file != real for known in driver.compat):
-                    driver.compat.append(Evidence(real, None, match[1]))
 
 
 def _is_node(name: str) -> bool:

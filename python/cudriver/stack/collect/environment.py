@@ -8,35 +8,9 @@ import stat
 
 from cudriver.stack.model import Environment, Evidence, Problem
 from cudriver.stack.rootfs import Root, TooMuch
+from cudriver.stack.tables import table
 from cudriver.stack.versions import cut
 
-VARIABLES = (
-    "CC",
-    "CONDA_PREFIX",
-    "CUDAHOSTCXX",
-    "CUDA_DEVICE_ORDER",
-    "CUDA_HOME",
-    "CUDA_PATH",
-    "CUDA_VISIBLE_DEVICES",
-    "CXX",
-    "HOME",
-    "JOBLIB_MULTIPROCESSING",
-    "LD_BIND_NOW",
-    "LD_LIBRARY_PATH",
-    "LD_PRELOAD",
-    "NUMBA_ENABLE_CUDASIM",
-    "NVCC_CCBIN",
-    "NVIDIA_DRIVER_CAPABILITIES",
-    "NVIDIA_VISIBLE_DEVICES",
-    "PATH",
-    "PYTHONHOME",
-    "PYTHONNOUSERSITE",
-    "PYTHONPATH",
-    "PYTHONUSERBASE",
-    "PYTORCH_NVCC",
-    "UV_PROJECT_ENVIRONMENT",
-    "VIRTUAL_ENV",
-)
 _LIB_PYTHON = re.compile(r"python(\d+)\.(\d+)(t?)\Z")
 _PTH_LIMIT = 64 << 10
 PATH_MOST = 1000  # folders on a Python's path
@@ -57,7 +31,7 @@ def describe(
     settings = pyvenv(root, prefix)
     conda = root.is_dir(f"{prefix}/conda-meta")
     env = Environment(prefix=prefix, kind=_kind(root, prefix, settings, conda))
-    env.variables = {name: variables[name] for name in VARIABLES if name in variables}
+    env.variables = {n: variables[n] for n in table("environments")["variables"] if n in variables}
     env.executable = _executable(root, prefix)
     if settings and env.executable is None:
         env.gone = _gone(root, f"{prefix}/bin/python")
@@ -173,9 +147,7 @@ def _machine(root: Root, env: Environment) -> str:
         except (OSError, ValueError):
             head = b""
         if head[:4] == b"\x7fELF" and len(head) == 20:
-            return {62: "x86_64", 183: "aarch64", 21: "ppc64le"}.get(
-                head[18] | head[19] << 8, "unknown"
-            )
+            return {62: "x86_64", 183: "aarch64"}.get(head[18] | head[19] << 8, "unknown")
     return os.uname().machine if root.host else "x86_64"
 
 

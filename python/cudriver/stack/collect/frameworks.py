@@ -13,6 +13,7 @@ from cudriver.stack.elfbits import ElfBits
 from cudriver.stack.model import Distribution, Evidence, Framework, Problem
 from cudriver.stack.recipes import Recipe, listed, parse
 from cudriver.stack.rootfs import Root
+from cudriver.stack.tables import table
 from cudriver.stack.versions import cut
 
 FILE_LIMIT = 256 << 10
@@ -217,12 +218,10 @@ class _Reader:
             made.cuda, made.cuda_evidence = cut(cuda[0], 3), cuda[1]
         else:
             self.tag()
-        cudnn, nccl = self.first(build.get("cudnn", [])), self.first(build.get("nccl", []))
+        cudnn = self.first(build.get("cudnn", []))
         if cudnn is not None:
             made.cudnn_built, made.cudnn_evidence = cut(cudnn[0], 3), cudnn[1]
             made.cudnn_by_pin = any("pin" in source for source in build["cudnn"])
-        if nccl is not None:
-            made.nccl_built = cut(nccl[0], 3)
         rocm, cpu = self.first(build.get("rocm", [])), self.first(build.get("cpu", []), none=True)
         if made.cuda or self.first(build.get("gpu", [])):
             made.variant = "cuda"
@@ -331,24 +330,6 @@ def _arch_list(data: bytes) -> str:
     return best.rstrip(b" \0").decode()
 
 
-# Packages with many libraries and no CUDA: a look at each would cost 50 ms in a large environment.
-# fmt: off
-_PLAIN = frozenset(
-    (
-        "aiohttp", "brotli", "cffi", "charset-normalizer", "coverage", "cryptography", "cython",
-        "debugpy", "frozenlist", "fsspec", "gevent", "google-crc32c", "greenlet", "grpcio",
-        "h5py", "hdf5plugin", "jupyter", "kiwisolver", "lxml", "markupsafe", "matplotlib",
-        "msgpack", "multidict", "mypy", "netcdf4", "numexpr", "numpy", "opencv-python",
-        "opencv-python-headless", "orjson", "pandas", "pillow", "pip", "polars", "propcache",
-        "protobuf", "psutil", "pyarrow", "pydantic-core", "pymupdf", "pyside6", "pywavelets",
-        "pyyaml", "pyzmq", "ray", "rasterio", "regex", "rpds-py", "ruff", "safetensors",
-        "scikit-image", "scikit-learn", "scipy", "sentencepiece", "setuptools", "shapely",
-        "simplejson", "soxr", "spacy", "sqlalchemy", "statsmodels", "tables", "thinc",
-        "tiktoken", "tokenizers", "tornado", "ujson", "uv", "uvloop", "watchfiles",
-        "websockets", "wrapt", "xxhash", "yarl", "zmq", "zstandard",
-    )
-)
-# fmt: on
 _NO_FRAMEWORK = frozenset(("cuda-toolkit", "cuda-python", "cuda-bindings"))  # they are CUDA
 _NOT_OTHER = ("cuda-", "torchgen", "triton", "nvidia-", "conda")
 
@@ -361,7 +342,7 @@ def _with_recipe() -> frozenset[str]:
 
 def matters_here(dist: Distribution) -> bool:
     """Whether a distribution's own files are worth a look: it is a framework, or may use CUDA."""
-    plain = dist.name in _PLAIN or dist.name.startswith(_NOT_OTHER)
+    plain = dist.name in table("packages")["plain"] or dist.name.startswith(_NOT_OTHER)
     if dist.kind == "conda" or (plain and dist.name not in _with_recipe()):
         return False
     return dist.kind == "wheel" or matters(dist.name)

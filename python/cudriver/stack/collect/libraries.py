@@ -38,13 +38,10 @@ from cudriver.stack.versions import cut, satisfies
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import TypeVar
 
     from cudriver.stack.collect.debian import DebianOwners
     from cudriver.stack.loader import LoadedObject, Loader
     from cudriver.stack.process import Fault, Process
-
-    T = TypeVar("T")
 
 MAX_ENTRIES = 60  # extension modules of one framework that are loaded
 STAND_INS = ("/usr/bin/python3", "/bin/sh")  # where an environment's Python cannot be read
@@ -96,7 +93,11 @@ class Resolver:
                 if framework.variant != "cpu" and recipe.shown != "never":
                     self._guarded(framework, partial(self._use, framework, recipe))
                 always = recipe.shown == "always" or framework.variant != "unknown"
-                if always or framework.loads or self._has_fault(framework):
+                if (
+                    always
+                    or framework.loads
+                    or any(f.framework == recipe.name for f in self.faults)
+                ):
                     kept.append(framework)
             else:
                 entries = self._using_cuda(framework)
@@ -107,9 +108,6 @@ class Resolver:
         for framework in kept:
             fill_runtime_versions(self.root, framework, self.catalogue.libraries)
         return kept
-
-    def _has_fault(self, framework: Framework) -> bool:
-        return any(fault.framework == framework.name for fault in self.faults)
 
     def _imported(self, name: str) -> Process | None:
         """A process in which a framework has been imported, and no more done; None where it is
@@ -123,19 +121,29 @@ class Resolver:
         return self._processes[name]
 
     def _import(self, framework: Framework, recipe: Recipe) -> Process | None:
-        process: Process | None = None
-        for name in recipe.after:
-            process = self._imported(name)
-            if process is None:
-                framework.blocked = name
-                return None
-        process = process.copy() if process is not None else self._process()
+        process = self._with(recipe.after, framework)
+        if process is None:
+            return None
         self._inherit(framework, process)
         for event in self.importer.follow(recipe.steps, framework, process, IMPORT):
             self._take(event, framework)
             if event.fails and event.means == IMPORT:
                 framework.fails = True
         return None if framework.fails else process
+
+    def _with(self, names: list[str], framework: Framework | None = None) -> Process | None:
+        """A process of its own in which these have been imported; None where such an import fails,
+        so that the framework, which needs it, is blocked.
+        """
+        process = self._process()
+        for name in names:
+            imported = self._imported(name)
+            if imported is None:
+                if framework is not None:
+                    framework.blocked = name
+                return None
+            process = imported.copy()
+        return process
 
     def _inherit(self, framework: Framework, process: Process) -> None:
         """What is mapped before the framework does anything: LD_PRELOAD's, and what its import
@@ -219,8 +227,7 @@ class Resolver:
         """A process in which that is imported, as far as its recipe tells; None where it fails."""
         if framework.name in self.recipes:
             return self._imported(framework.name)
-        process = self._imported("torch") if "torch" in framework.after else self._process()
-        return None if framework.blocked else process
+        return self._with(framework.after)
 
     def _end(
         self,
@@ -242,12 +249,9 @@ class Resolver:
         """The process and what it loads where the rescue helps, on a machine with a driver."""
         if rescue.versions and satisfies(framework.version, rescue.versions) is False:
             return None
-        process: Process | None = None
-        for name in rescue.after:
-            process = self._imported(name)
-            if process is None:
-                return None
-        process = process.copy() if process is not None else self._process()
+        process = self._with(rescue.after)
+        if process is None:
+            return None
         events: list[Event] = []
         for steps, when in ((rescue.steps, IMPORT), (recipe.steps, IMPORT), (recipe.steps, USE)):
             for event in self.importer.follow(steps, framework, process, when):
@@ -257,17 +261,16 @@ class Resolver:
                 events.append(event)
         return process, events
 
-    def _guarded(self, framework: Framework, step: Callable[[], T]) -> T | None:
+    def _guarded(self, framework: Framework, step: Callable[[], None]) -> None:
         """A step that fails on something unforeseen is a problem, not the report's end."""
         try:
-            return step()
+            step()
         except TooMuch:
             raise
         except Exception as error:
             why = f"its libraries could not be resolved: {type(error).__name__}: {error}"
             self.problems.append(Problem(framework.path, why))
             self.unsure.append(f"{framework.name}: {why}")
-            return None
 
     def _process(self) -> Process:
         """A process of the environment's Python that has just started. Where that cannot be read (a
@@ -307,14 +310,12 @@ class Resolver:
 
     def _unmodelled(self, framework: Framework, entries: list[str]) -> None:
         """Facts about a framework without a recipe: what its libraries would load, one and all."""
-        process: Process | None = None
-        if any(self._needs_torch(entry) for entry in entries):
+        needed = [name for entry in entries for name in self.importer.needed(entry)]
+        if any(name.startswith(("libtorch", "libc10")) for name in needed):
             framework.after = ["torch"]
-            process = self._imported("torch")
-            if process is None and "torch" in self.frameworks:
-                framework.blocked = "torch"
-                return
-        process = process.copy() if process is not None else self._process()
+        process = self._with([n for n in framework.after if n in self.frameworks], framework)
+        if process is None:
+            return
         self._inherit(framework, process)
         step = Step(load=["*"], pathfinder=framework.finds_wheels, fails=UNMODELLED)
         for entry in entries[:MAX_ENTRIES]:
@@ -360,9 +361,6 @@ class Resolver:
         # cuDNN and nvrtc bind what they open when it is called.
         load = process.dlopen(name, caller, now=False)
         self._take(Event(load, "dlopen", means, purpose=purpose), framework)
-
-    def _needs_torch(self, path: str) -> bool:
-        return any(n.startswith(("libtorch", "libc10")) for n in self.importer.needed(path))
 
     def _using_cuda(self, framework: Framework) -> list[str]:
         """Those of its libraries that need a CUDA library, or PyTorch's CUDA half."""
@@ -411,17 +409,17 @@ class Resolver:
         same = (cause, framework.name, event.means)
         if any((f.name, f.framework, f.means) == same for f in self.faults):
             return  # told already: what would have brought it in lacks that library itself
+        provider = fault.provider
+        if provider and "/" in provider:  # a SONAME stays as it is
+            provider = os.path.normpath(provider)
         found = LoadFault(
             kind=fault.kind,
             library=os.path.normpath(fault.library),
             message=fault.message,
             name=fault.name,
-            version=fault.version,
-            provider=_normal(fault.provider),
+            provider=provider,
             lazy=fault.lazy,
             framework=framework.name,
-            optional=event.means not in (IMPORT, USE),
-            own_copy=self.catalogue.unseen(fault.name) if fault.kind == "not found" else None,
             means=event.means,
             says=event.says,
             purpose=event.purpose,
@@ -440,8 +438,3 @@ class Resolver:
             if found.kind == "symbol" and found.means == IMPORT:
                 paths = {os.path.normpath(each.path) for each in event.load.objects}
                 self._mapped.append((found, paths))
-
-
-def _normal(path: str | None) -> str | None:
-    """A path in its normal form; a SONAME as it is."""
-    return os.path.normpath(path) if path and "/" in path else path

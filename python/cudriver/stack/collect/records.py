@@ -15,7 +15,9 @@ from collections.abc import Iterator
 from cudriver import _elf
 from cudriver.stack.background import start
 from cudriver.stack.collect.distributions import installer
+from cudriver.stack.elfbits import ElfBits
 from cudriver.stack.model import LOST, Distribution, Evidence, FileFault, Problem
+from cudriver.stack.record import Record, fresh
 from cudriver.stack.rootfs import Root
 
 TYPE_CHECKING = False
@@ -52,28 +54,16 @@ class Lines:
         return self._number
 
 
-class Entry:
-    """One file of a distribution, as its list has it. There are thousands: not a Record."""
+class Entry(Record):
+    """One file of a distribution, as its list has it."""
 
-    __slots__ = ("at", "digest", "distribution", "lines", "path", "size", "text")
-
-    def __init__(
-        self,
-        distribution: Distribution,
-        path: str,
-        digest: str,
-        size: int | None,
-        lines: Lines,
-        at: int,
-        text: str,
-    ) -> None:
-        self.distribution: Distribution = distribution
-        self.path: str = path  # inside the root, normalised
-        self.digest: str = digest  # "sha256=...", "" for none
-        self.size: int | None = size
-        self.lines: Lines = lines  # where the list has it
-        self.at: int = at
-        self.text: str = text
+    distribution: Distribution
+    path: str  # inside the root, normalised
+    digest: str  # "sha256=...", "" for none
+    size: int | None
+    text: str
+    lines: Lines = fresh(lambda: Lines(b""))  # where the list has it
+    at: int = 0
 
     @property
     def evidence(self) -> Evidence:
@@ -120,7 +110,7 @@ def parsed(dist: Distribution, text: str) -> Entry | None:
     if name.startswith("/") or "/." in path or "//" in path:
         path = os.path.normpath(os.path.join(dist.location, name))
     size = int(match[4]) if match[4] and len(match[4]) < 19 else None
-    return Entry(dist, path, match[3], size, Lines(b""), 0, text)
+    return Entry(dist, path, match[3], size, text)
 
 
 def libraries(dist: Distribution, raw: bytes, problems: list[Problem]) -> list[Entry]:
@@ -267,8 +257,6 @@ def whole(root: Root, path: str, machine: int = 0) -> bool:
     """Whether a file of another size is a library all the same: stripped, changed by patchelf, or
     listed wrongly by whoever built the wheel. machine: of that machine.
     """
-    from cudriver.stack.elfbits import ElfBits
-
     try:
         with ElfBits(root.open(path)) as file:
             return file.whole and machine in (0, file.machine)
@@ -282,8 +270,6 @@ def ending(root: Root, path: str, machine: int = 0) -> str | None:
     None where it loads. Of an extension module, Python runs one function more. machine: that
     loads it.
     """
-    from cudriver.stack.elfbits import ElfBits
-
     module = os.path.basename(path).partition(".")[0]
     try:
         with ElfBits(root.open(path)) as file:
@@ -305,11 +291,7 @@ def altered(root: Root, path: str, line: str, hashed: bool, machine: int) -> boo
 
 def listed(root: Root, dist: Distribution) -> set[str]:
     """The paths of all files that a wheel's RECORD lists."""
-    try:
-        raw = root.read(f"{dist.path}/RECORD", RECORD_LIMIT)
-    except (OSError, ValueError):
-        return set()
-    lines = os.fsdecode(raw).split("\n")
+    lines = os.fsdecode(read(root, dist, [])).split("\n")
     return {f"{dist.location}/{line.partition(',')[0]}" for line in lines}
 
 

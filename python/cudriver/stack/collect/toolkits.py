@@ -107,7 +107,7 @@ def home_of(root: Root, nvcc: str) -> str:
 def directory(root: Root, path: str, problems: list[Problem]) -> Toolkit | None:
     """The toolkit in a folder, or None where there is nothing of one."""
     toolkit = Toolkit("system", "directory", None, path)
-    toolkit.libraries = _library_folders(root, path)
+    libraries = _library_folders(root, path)
     toolkit.headers = _headers(root, path)
     nvcc = f"{path}/bin/nvcc"
     toolkit.nvcc = nvcc if root.is_file(nvcc) else None
@@ -115,7 +115,7 @@ def directory(root: Root, path: str, problems: list[Problem]) -> Toolkit | None:
     _from_json(root, path, claims, toolkit, problems)
     _from_text(root, path, claims, problems)
     _from_header(root, toolkit, claims, problems)
-    _from_library(root, toolkit, claims)
+    _from_library(root, libraries, claims)
     if toolkit.nvcc and toolkit.nvcc_version is None:
         toolkit.nvcc_version, evidence = nvcc_release(root, toolkit.nvcc)
         if evidence:
@@ -125,7 +125,7 @@ def directory(root: Root, path: str, problems: list[Problem]) -> Toolkit | None:
     if claims:
         toolkit.evidence = claims[0]
         toolkit.version = claims[0].value
-    elif named and (toolkit.libraries or toolkit.nvcc or toolkit.headers):
+    elif named and (libraries or toolkit.nvcc or toolkit.headers):
         toolkit.version, toolkit.evidence = named[1], Evidence(path, None, named[1])
     usable = toolkit.nvcc or toolkit.headers or claims or toolkit.version
     return toolkit if usable else None
@@ -209,9 +209,9 @@ def _from_header(
         problems.append(Problem(file, f"does not define {macro}"))
 
 
-def _from_library(root: Root, toolkit: Toolkit, claims: list[Evidence]) -> None:
+def _from_library(root: Root, folders: list[str], claims: list[Evidence]) -> None:
     """libcudart's file name, where nothing else speaks."""
-    for folder in toolkit.libraries:
+    for folder in folders:
         for name in root.names(folder):
             stem, number = split(name)
             if stem == "libcudart" and len(plain(number) or ()) == 3:
@@ -237,9 +237,7 @@ def nvcc_release(root: Root, nvcc: str) -> tuple[str | None, Evidence | None]:
     return match[2].decode(), Evidence(true, None, match[1].decode())
 
 
-def environment(
-    root: Root, env: Environment, distributions: list[Distribution], problems: list[Problem]
-) -> list[Toolkit]:
+def environment(root: Root, env: Environment, distributions: list[Distribution]) -> list[Toolkit]:
     """The toolkits that an environment's packages make up: one a CUDA major."""
     found = []
     by_name = {d.name: d for d in distributions}
@@ -278,7 +276,6 @@ def _conda(root: Root, env: Environment, by_name: dict[str, Distribution]) -> To
         compiler = by_name.get("cuda-nvcc")
         toolkit.nvcc_version = compiler.version if compiler else None
     toolkit.headers = _headers(root, env.prefix)
-    toolkit.libraries = [f"{env.prefix}/lib"]
     return toolkit
 
 
@@ -303,8 +300,6 @@ def _wheels(
             toolkit.nvcc_version = compiler.version if compiler else None
     for folder in (joined, f"{base}/cuda_runtime"):
         toolkit.headers = toolkit.headers or _headers(root, folder)
-        if root.is_dir(f"{folder}/lib"):
-            toolkit.libraries.append(f"{folder}/lib")
     return toolkit
 
 

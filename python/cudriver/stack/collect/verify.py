@@ -7,6 +7,7 @@ import os
 
 from cudriver.stack.collect import records
 from cudriver.stack.model import Distribution, Evidence, FileFault
+from cudriver.stack.record import Record, fresh
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,14 +24,12 @@ THREADS = 32  # at most: each holds 1 MiB of a file
 BATCH = 1000  # files that wait for a thread at a time
 
 
-class _Job:
+class _Job(Record):
     """A file, and the lines of RECORDs that list it."""
 
-    __slots__ = ("claims", "path", "size")
-
-    def __init__(self, path: str, size: int | None) -> None:
-        self.path, self.size = path, size
-        self.claims: list[tuple[Distribution, int, str]] = []
+    path: str
+    size: int | None
+    claims: list[tuple[Distribution, int, str]] = fresh(list)
 
     @property
     def units(self) -> int:

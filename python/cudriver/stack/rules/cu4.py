@@ -28,10 +28,6 @@ from cudriver.stack.tables import driver_floor, table
 from cudriver.stack.text import quote
 from cudriver.stack.versions import at_least, cut, major, satisfies
 
-# The first and the last release of tensorrt-cu11, -cu12, ... on PyPI. Earlier ones of -cu13 require
-# nvidia-cuda-runtime-cu13, which cannot be installed any more.
-RELEASES = {11: ("10.0.1", "10.13.0.35"), 12: ("10.0.1", None), 13: ("10.13.3.9.post1", None)}
-
 
 def cu401(facts: Facts) -> Iterator[Finding]:
     """A build without CUDA where there is a GPU."""
@@ -258,7 +254,8 @@ def cu406(facts: Facts) -> Iterator[Finding]:
 
 def _release(version: str, cuda: int) -> str | None:
     """The release nearest to this one that is for that CUDA major; None where there is none."""
-    first, last = RELEASES.get(cuda, (None, None))
+    known: dict[str, list[str | None]] = table("packages")["tensorrt"]
+    first, last = known.get(str(cuda), (None, None))
     if first is None or at_least(version, first) is False:
         return first
     return last if last and at_least(version, last) else version

@@ -25,7 +25,6 @@
 #define MOST_THREADS 16
 #define TOUCH_UNIT ((size_t)8 << 20) /* bytes that one thread touches at a time */
 #define LEAD 2                       /* registration begins after 1/LEAD of the block */
-#define TOUCH_PATIENCE 100000000ull  /* ns for one unit; longer means that huge pages stall */
 #define PAUSE_NS 150000              /* ns between two pieces */
 
 static size_t system_page(void)
@@ -98,13 +97,11 @@ void hostmem_unmap(char *base, size_t bytes)
 struct touch {
     char *base;
     size_t bytes;
-    bool huge;
     pthread_mutex_t gate; /* held until all threads have started */
     size_t threads;       /* beside this one */
     int node;             /* on whose processors the threads run */
     atomic_size_t next;   /* the next unit to take */
     size_t alone;         /* bytes to take before the registration begins */
-    atomic_bool stalled;
     atomic_bool failed;
     atomic_bool over; /* the registration: the rest need not be touched */
 };
@@ -130,22 +127,11 @@ static bool touch_range(char *base, size_t bytes, bool beside)
     return true;
 }
 
-/* If the system must compact memory to find huge pages, small ones are faster for the rest. */
-static void touch_without_huge_pages(struct touch *touch)
-{
-    size_t done = atomic_load(&touch->next) * TOUCH_UNIT;
-
-    if (done < touch->bytes) {
-        madvise(touch->base + done, touch->bytes - done, MADV_NOHUGEPAGE);
-    }
-}
-
 /* Touches units until all below `limit` are taken. */
 static void touch_until(struct touch *touch, size_t limit)
 {
     while (atomic_load(&touch->next) * TOUCH_UNIT < limit && !atomic_load(&touch->over)) {
         size_t begin = atomic_fetch_add(&touch->next, 1) * TOUCH_UNIT;
-        unsigned long long start = platform_nanoseconds();
 
         if (begin >= touch->bytes) {
             break;
@@ -155,10 +141,6 @@ static void touch_until(struct touch *touch, size_t limit)
                          begin >= touch->alone)) {
             atomic_store(&touch->failed, true);
             break;
-        }
-        if (touch->huge && platform_nanoseconds() - start > TOUCH_PATIENCE &&
-            !atomic_exchange(&touch->stalled, true)) {
-            touch_without_huge_pages(touch);
         }
     }
 }
@@ -182,7 +164,7 @@ static void *touch_work(void *argument)
 static size_t touch_ahead(const struct touch *touch, const struct hostmem_range *range, size_t done,
                           size_t piece)
 {
-    if (touch->threads > 0 && range->step >= HOSTMEM_PIECE && !atomic_load(&touch->stalled)) {
+    if (touch->threads > 0 && range->step >= HOSTMEM_PIECE) {
         return range->bytes / LEAD;
     }
     return done + piece + touch->threads * TOUCH_UNIT;
@@ -216,7 +198,6 @@ static CUresult piece_register(struct hostmem_range *range, size_t done, size_t 
     pieces_pause(range, done);
     if (touch != NULL) {
         touch_until(touch, touch_ahead(touch, range, done, piece));
-        touch_until(touch, touch_ahead(touch, range, done, piece)); /* more if it stalled */
         if (atomic_load(&touch->failed)) {
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
@@ -269,9 +250,8 @@ CUresult hostmem_touch_and_register(struct hostmem_range *range, unsigned flags,
 
     int advice = bytes >= HOSTMEM_ALIGNMENT ? huge_page_advice() : 0;
     if (advice != 0) {
-        touch.huge = madvise(range->base, bytes, advice) == 0 && advice == MADV_HUGEPAGE;
+        (void)madvise(range->base, bytes, advice);
     }
-
     if (bytes >= 2 * TOUCH_UNIT) {
         count = (size_t)platform_processor_count();
         count -= count > 4 ? 2 : 0; /* two CPUs free: one delayed thread delays the whole touch */

@@ -43,7 +43,7 @@ ANY = [
 ]
 FAKE = [
     *("spoilt_address", "trim_refused", "no_waiting", "driver_faults"),
-    *("system_faults", "stall", "pin_makes_room", "wait_for_release"),
+    *("system_faults", "pin_makes_room", "wait_for_release"),
     *("steps", "steps_stopped", "steps_refused", "steps_seen"),
 ]
 THREADED = ["fork", "no_waiting", "wait_for_release", "threads", "settings", "steps_seen"]

@@ -84,22 +84,12 @@ int __wrap_munmap(void *address, size_t bytes)
 }
 
 static atomic_bool populate_unknown; /* as for kernels before 5.14 */
-static atomic_bool
-    populate_stalls; /* calls take long, as when memory is compacted for huge pages */
-static atomic_int small_page_calls;
 
 int __wrap_madvise(void *address, size_t bytes, int advice)
 {
     if (advice == POPULATE && atomic_load(&populate_unknown)) {
         errno = EINVAL;
         return -1;
-    }
-    if (advice == POPULATE && atomic_load(&populate_stalls)) {
-        usleep(150000);
-    }
-    if (advice == MADV_NOHUGEPAGE) {
-        atomic_fetch_add(&small_page_calls, 1);
-        atomic_store(&populate_stalls, false);
     }
     return system_fails() ? -1 : __real_madvise(address, bytes, advice);
 }
@@ -1530,25 +1520,6 @@ static void test_settings(void)
     check_clean();
 }
 
-/* Where huge pages take too long to be found, the rest is touched without; once. However many
- * processors there are: the block has more than twice what 16 threads, the most there are, have in
- * hand at 8 MiB each when one of them notices. */
-static void test_stall(void)
-{
-    size_t bytes = 320 * MIB;
-
-    CHECK(setenv("CUDRIVER_HUGEPAGES", "1", 1) == 0);
-    atomic_store(&populate_stalls, true);
-    char *block = make(bytes);
-    CHECK(atomic_load(&small_page_calls) == 1 && is_zero(block, bytes));
-    cudriver_hostmem_free(block);
-    trim_all();
-    block = make(bytes);
-    CHECK(atomic_load(&small_page_calls) <= 2); /* a busy machine may stall by itself, once */
-    cudriver_hostmem_free(block);
-    check_clean();
-}
-
 static void test_old_kernel(void)
 {
     atomic_store(&populate_unknown, true);
@@ -1617,7 +1588,6 @@ static const struct scenario {
     {"pin_model", test_pin_model, false},
     {"threads", test_threads, false},
     {"settings", test_settings, false},
-    {"stall", test_stall, true},
     {"old_kernel", test_old_kernel, false},
     {"pin_makes_room", test_pin_makes_room, true},
 };

@@ -122,24 +122,6 @@ PyObject *cudriver_context_push(PyObject *object, PyObject *Py_UNUSED(ignored))
     return result == CUDA_SUCCESS ? Py_NewRef(Py_None) : NULL;
 }
 
-/* Pops destroyed contexts of other libraries that are above ours: nobody else can pop them. */
-static CUresult pop_destroyed(ContextObject *self, CUcontext *current)
-{
-    CUresult result = CUDA_SUCCESS, found;
-
-    while (result == CUDA_SUCCESS && *current != NULL && *current != self->handle) {
-        found = cudriver_context_current_check();
-        if (found != CUDA_ERROR_CONTEXT_IS_DESTROYED && found != CUDA_ERROR_INVALID_CONTEXT) {
-            break;
-        }
-        result = cuda.cuCtxPopCurrent_v2(current);
-        if (result == CUDA_SUCCESS) {
-            result = cuda.cuCtxGetCurrent(current);
-        }
-    }
-    return result;
-}
-
 /* As pop(). `pushed`: what this thread has pushed. 0 or -1. */
 static int context_pop(ContextObject *self, PyObject *pushed)
 {
@@ -148,9 +130,6 @@ static int context_pop(ContextObject *self, PyObject *pushed)
     CUcontext current = NULL;
     CUresult result = cuda.cuCtxGetCurrent(&current);
 
-    if (result == CUDA_SUCCESS && ours) {
-        result = pop_destroyed(self, &current);
-    }
     /* The driver may have given the handle of a context that is gone to a new one. */
     if (result == CUDA_SUCCESS &&
         (current != self->handle || (!ours && self->state != CUDRIVER_CONTEXT_OPEN))) {

@@ -27,22 +27,9 @@
 #define LEAD 2                       /* registration begins after 1/LEAD of the block */
 #define PAUSE_NS 150000              /* ns between two pieces */
 
-static size_t system_page(void)
-{
-    static atomic_size_t known;
-    size_t size = atomic_load_explicit(&known, memory_order_relaxed);
-
-    if (size == 0) {
-        long answer = sysconf(_SC_PAGESIZE);
-        size = answer > 0 ? (size_t)answer : 4096;
-        atomic_store_explicit(&known, size, memory_order_relaxed);
-    }
-    return size;
-}
-
 size_t hostmem_round(size_t bytes)
 {
-    size_t page = system_page();
+    size_t page = (size_t)getpagesize();
 
     return (bytes + page - 1) / page * page;
 }
@@ -89,11 +76,6 @@ char *hostmem_map(size_t bytes)
     return raw + skip;
 }
 
-void hostmem_unmap(char *base, size_t bytes)
-{
-    munmap(base, bytes);
-}
-
 struct touch {
     char *base;
     size_t bytes;
@@ -110,6 +92,7 @@ struct touch {
  * madvise() would wait for it, stores do not. The block's user may be writing there already. */
 static bool touch_range(char *base, size_t bytes, bool beside)
 {
+    size_t page = (size_t)getpagesize();
     int failed;
 
     do {
@@ -121,7 +104,7 @@ static bool touch_range(char *base, size_t bytes, bool beside)
     if (failed != 0 && errno != EINVAL && errno != ENOSYS) {
         return false;
     }
-    for (size_t i = 0; i < bytes; i += system_page()) { /* also on an older kernel */
+    for (size_t i = 0; i < bytes; i += page) { /* also on an older kernel */
         atomic_fetch_or_explicit((volatile atomic_char *)(base + i), 0, memory_order_relaxed);
     }
     return true;
@@ -174,7 +157,7 @@ static size_t touch_ahead(const struct touch *touch, const struct hostmem_range 
  * fails, the call will tell. */
 static void pages_bring(char *base, size_t bytes, unsigned flags)
 {
-    char *first = base - (uintptr_t)base % system_page();
+    char *first = base - (uintptr_t)base % (uintptr_t)getpagesize();
 
     madvise(first, (size_t)(base + bytes - first),
             flags & CU_MEMHOSTREGISTER_READ_ONLY ? MADV_POPULATE_READ : MADV_POPULATE_WRITE);
@@ -297,7 +280,7 @@ CUresult hostmem_unregister(struct hostmem_range *range)
         pieces_pause(range, done);
         CUresult result = cuda.cuMemHostUnregister(range->base + done);
         if (result != CUDA_SUCCESS && result != CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED &&
-            first == CUDA_SUCCESS) {
+            result != CUDA_ERROR_DEINITIALIZED && first == CUDA_SUCCESS) {
             first = result;
         }
     }

@@ -95,7 +95,6 @@ size_t hostmem_block_size(size_t bytes);
 /* A private, aligned mapping of `bytes` (a multiple of the system's page), not yet touched; or
  * NULL. */
 char *hostmem_map(size_t bytes);
-void hostmem_unmap(char *base, size_t bytes);
 /* Touches every page of new memory, with several threads if that pays, and registers the range; all
  * or nothing. What others wrote there meanwhile stays. `stop` as for hostmem_register. */
 CUresult hostmem_touch_and_register(struct hostmem_range *range, unsigned flags,
@@ -107,8 +106,8 @@ size_t hostmem_round(size_t bytes);
  * `stop`: NULL, or ends it between two pieces (CUDRIVER_PIN_STOPPED); then pages are also read in
  * before the driver is called. */
 CUresult hostmem_register(struct hostmem_range *range, unsigned flags, const atomic_bool *stop);
-/* Unregisters. Pieces that are no longer registered count as done. No driver call in a forked
- * child. */
+/* Unregisters. Pieces that are no longer registered count as done, as all do once the driver has
+ * ended. No driver call in a forked child. */
 CUresult hostmem_unregister(struct hostmem_range *range);
 
 /* --- region.c: primary contexts; no lock held --- */

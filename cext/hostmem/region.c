@@ -1,6 +1,7 @@
 /* Regions of the pool: mapped and registered, released. And what they share with pins: the primary
  * contexts in which memory is registered. */
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "driver/driver.h"
 #include "driver/platform.h"
@@ -70,7 +71,7 @@ static CUresult map_registered(struct hostmem_range *range)
         }
     }
     while (count > 0) {
-        hostmem_unmap(stale[--count], bytes);
+        munmap(stale[--count], bytes);
     }
     return result;
 }
@@ -91,16 +92,9 @@ static CUresult region_make(struct hostmem_region *region)
     return result;
 }
 
-static CUresult region_unregister(struct hostmem_region *region)
-{
-    CUresult result = hostmem_unregister(&region->range);
-
-    return result == CUDA_ERROR_DEINITIALIZED ? CUDA_SUCCESS : result;
-}
-
 static void region_unmap(struct hostmem_region *region)
 {
-    hostmem_unmap(region->range.base, region->range.bytes);
+    munmap(region->range.base, region->range.bytes);
     hostmem_primary_release(region->range.device);
 }
 
@@ -172,7 +166,7 @@ CUresult hostmem_region_add(size_t bytes, size_t room, int node, bool smallest, 
     pthread_mutex_lock(&hostmem_lock);
     if (result == CUDA_SUCCESS && !hostmem_range_insert(&region->range)) {
         pthread_mutex_unlock(&hostmem_lock);
-        (void)region_unregister(region);
+        (void)hostmem_unregister(&region->range);
         region_unmap(region);
         pthread_mutex_lock(&hostmem_lock);
         result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -206,7 +200,7 @@ CUresult hostmem_region_release(struct hostmem_region *region)
     hostmem_pool.releasing++;
     pthread_mutex_unlock(&hostmem_lock);
 
-    result = region_unregister(region);
+    result = hostmem_unregister(&region->range);
 
     pthread_mutex_lock(&hostmem_lock);
     if (result == CUDA_SUCCESS) {

@@ -14,31 +14,6 @@ static EventObject *event_of(PyObject *object)
     return (EventObject *)object;
 }
 
-/* New reference: an event in `context`. */
-static PyObject *event_new(CoreState *state, ContextObject *context, bool timing)
-{
-    EventObject *self = (EventObject *)state->event_type->tp_alloc(state->event_type, 0);
-    unsigned int flags = timing ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING;
-    bool pushed;
-
-    if (self == NULL) {
-        return NULL;
-    }
-    self->closed = true;
-    if (cudriver_context_begin(state, context, &pushed) < 0 ||
-        cudriver_context_finish(context, pushed, cuda.cuEventCreate(&self->handle, flags),
-                                "cuEventCreate", "%s", timing ? "timing" : "") < 0) {
-        Py_DECREF(self);
-        return NULL;
-    }
-    self->closed = false;
-    self->timing = timing;
-    self->context = (ContextObject *)Py_NewRef((PyObject *)context);
-    context->children++;
-    cudriver_live_add(state, &self->live, "event", 0, (uintptr_t)self->handle, context->ordinal);
-    return (PyObject *)self;
-}
-
 static PyObject *event_create(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
     CUDRIVER_LOCK();
@@ -46,8 +21,11 @@ static PyObject *event_create(PyTypeObject *type, PyObject *args, PyObject *keyw
     CoreState *state = (CoreState *)PyType_GetModuleState(type);
     struct cudriver_stream stream; /* the one that record() uses without an argument */
     ContextObject *context = NULL;
-    PyObject *device = NULL, *self;
+    PyObject *device = NULL;
+    EventObject *self;
+    CUresult result;
     int timing = 0;
+    bool pushed;
 
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "|p$O:Event", names, &timing, &device)) {
         return NULL;
@@ -58,12 +36,27 @@ static PyObject *event_create(PyTypeObject *type, PyObject *args, PyObject *keyw
         context = (ContextObject *)Py_NewRef((PyObject *)stream.context);
         cudriver_stream_done(&stream);
     }
-    if (context == NULL) {
+    self = context != NULL ? (EventObject *)type->tp_alloc(type, 0) : NULL;
+    if (self == NULL) {
+        Py_XDECREF(context);
         return NULL;
     }
-    self = event_new(state, context, timing != 0);
-    Py_DECREF(context);
-    return self;
+    self->closed = true; /* nothing to destroy yet */
+    self->context = context;
+    self->timing = timing != 0;
+    if (cudriver_context_begin(state, context, &pushed) == 0) {
+        result =
+            cuda.cuEventCreate(&self->handle, timing ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING);
+        self->closed = cudriver_context_finish(context, pushed, result, "cuEventCreate", "%s",
+                                               timing ? "timing" : "") < 0;
+    }
+    if (self->closed) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    context->children++;
+    cudriver_live_add(state, &self->live, "event", 0, (uintptr_t)self->handle, context->ordinal);
+    return (PyObject *)self;
 }
 
 /* ---- recorded, waited for by a stream ---- */

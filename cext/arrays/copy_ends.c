@@ -6,13 +6,12 @@
 #include "contexts/stream.h"
 #include "engine/engine.h"
 #include "python/numpy_bridge.h"
-#include "python/shape.h"
 
 int cudriver_endpoints_refuse(const char *format, const struct cudriver_endpoint *src,
                               const struct cudriver_endpoint *dst)
 {
-    PyObject *from = cudriver_shape_tuple(src->ndim, src->shape);
-    PyObject *to = cudriver_shape_tuple(dst->ndim, dst->shape);
+    PyObject *from = cudriver_numpy_tuple(src->ndim, src->shape);
+    PyObject *to = cudriver_numpy_tuple(dst->ndim, dst->shape);
 
     if (from != NULL && to != NULL) {
         PyErr_Format(PyExc_ValueError, format, from, to);

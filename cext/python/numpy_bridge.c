@@ -137,6 +137,11 @@ int cudriver_numpy_shape(PyObject *argument, int *ndim, Py_ssize_t *shape)
     return 0;
 }
 
+PyObject *cudriver_numpy_tuple(int count, const Py_ssize_t *values)
+{
+    return PyArray_IntTupleFromIntp(count, (const npy_intp *)values);
+}
+
 bool cudriver_numpy_same_dtype(PyObject *first, PyObject *second)
 {
     return PyArray_EquivTypes((PyArray_Descr *)first, (PyArray_Descr *)second);

@@ -20,6 +20,9 @@ int cudriver_numpy_dtype(PyObject *argument, PyObject **dtype, Py_ssize_t *items
  * negative. 0, or -1 with TypeError or ValueError. */
 int cudriver_numpy_shape(PyObject *argument, int *ndim, Py_ssize_t *shape);
 
+/* New reference: a shape as a tuple. NumPy is imported. */
+PyObject *cudriver_numpy_tuple(int count, const Py_ssize_t *values);
+
 /* Whether two dtypes describe the same bytes. */
 bool cudriver_numpy_same_dtype(PyObject *first, PyObject *second);
 

@@ -1,6 +1,8 @@
 /* See shape.h. */
 #include "shape.h"
 
+#include "numpy_bridge.h"
+
 Py_ssize_t cudriver_shape_bytes(int ndim, const Py_ssize_t *shape, Py_ssize_t itemsize)
 {
     Py_ssize_t bytes = itemsize;
@@ -15,7 +17,7 @@ Py_ssize_t cudriver_shape_bytes(int ndim, const Py_ssize_t *shape, Py_ssize_t it
         over |= __builtin_mul_overflow(bytes, shape[i], &bytes);
     }
     if (over && !empty) {
-        PyObject *tuple = cudriver_shape_tuple(ndim, shape);
+        PyObject *tuple = cudriver_numpy_tuple(ndim, shape);
         if (tuple != NULL) {
             PyErr_Format(PyExc_ValueError,
                          "an array of shape %R and items of %zd bytes is larger than the address "
@@ -43,19 +45,4 @@ int cudriver_order_parse(PyObject *argument, bool *fortran)
     }
     PyErr_Format(PyExc_ValueError, "order is 'C' or 'F', not %R", argument);
     return -1;
-}
-
-PyObject *cudriver_shape_tuple(int count, const Py_ssize_t *values)
-{
-    PyObject *tuple = PyTuple_New(count);
-
-    for (int i = 0; tuple != NULL && i < count; i++) {
-        PyObject *value = PyLong_FromSsize_t(values[i]);
-        if (value == NULL) {
-            Py_CLEAR(tuple);
-            break;
-        }
-        PyTuple_SET_ITEM(tuple, i, value);
-    }
-    return tuple;
 }

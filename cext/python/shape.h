@@ -13,7 +13,4 @@ Py_ssize_t cudriver_shape_bytes(int ndim, const Py_ssize_t *shape, Py_ssize_t it
 /* Reads an order argument: "C" (also NULL or None) or "F". 0 or -1. */
 int cudriver_order_parse(PyObject *argument, bool *fortran);
 
-/* New reference: a tuple of `count` ints. */
-PyObject *cudriver_shape_tuple(int count, const Py_ssize_t *values);
-
 #endif

@@ -94,8 +94,8 @@ void cudriver_hostmem_set_limit(size_t bytes);
 
 void cudriver_hostmem_get_stats(struct cudriver_hostmem_stats *stats);
 
-/* What is registered, by the pool or pins, up to `most` ranges: address and bytes of each. How many
- * there are. */
+/* What is registered so far, by the pool or pins, up to `most` ranges: address and bytes of each.
+ * How many there are. */
 size_t cudriver_hostmem_list(uint64_t *ranges, size_t most);
 
 /* Bytes that a request maps and registers at least, if no free memory serves it. */
@@ -119,10 +119,6 @@ bool cudriver_hostmem_is_page_locked(const char *low, const char *high);
 /* Whether memory is registered in the primary context of `device`. May be true for another device
  * while memory is being registered or released. */
 bool cudriver_hostmem_uses_device(CUdevice device);
-
-/* How many of the `bytes` at `address` are registered by us so far, from the first on, while a pin
- * is being made of them. */
-size_t cudriver_hostmem_locked(const void *address, size_t bytes);
 
 /* A user's page-lock on a range; opaque. */
 struct cudriver_pin;

@@ -175,15 +175,6 @@ bool cudriver_hostmem_is_page_locked(const char *low, const char *high)
     return true;
 }
 
-size_t cudriver_hostmem_locked(const void *address, size_t bytes)
-{
-    pthread_mutex_lock(&hostmem_lock);
-    struct hostmem_range *range = hostmem_range_meeting(address, bytes);
-    size_t locked = range != NULL ? atomic_load(&range->locked) : 0;
-    pthread_mutex_unlock(&hostmem_lock);
-    return locked < bytes ? locked : bytes;
-}
-
 size_t cudriver_hostmem_list(uint64_t *list, size_t most)
 {
     pthread_mutex_lock(&hostmem_lock);

@@ -185,20 +185,10 @@ static PyObject *module_pin_stop(PyObject *Py_UNUSED(module), PyObject *pin)
     Py_RETURN_NONE;
 }
 
-static PyObject *module_pin_locked(PyObject *Py_UNUSED(module), PyObject *pin)
-{
-    CUDRIVER_LOCK();
-    const struct cudriver_host_range *range = &pin_of(pin)->range;
-
-    return PyLong_FromSize_t(
-        range->owner != NULL ? cudriver_hostmem_locked(range->low, range->bytes) : 0);
-}
-
 PyMethodDef cudriver_pin_functions[] = {
     {"_pin_prepare", module_pin_prepare, METH_O, DOC__pin_prepare},
     {"_pin_lock", module_pin_lock, METH_VARARGS, DOC__pin_lock},
     {"_pin_stop", module_pin_stop, METH_O, NULL},
-    {"_pin_locked", module_pin_locked, METH_O, DOC__pin_locked},
     {NULL},
 };
 

@@ -171,10 +171,13 @@ class Pinning(Generic[ArrayT]):
     @property
     def progress(self) -> float:
         """Part of the memory that is page-locked by now, from 0 to 1."""
-        pin, work = self._owner.pin, self._owner.work
-        if self._closed or work.outcome is not None:
+        array, work = self._owner.pin.array, self._owner.work
+        if self._closed or array is None or work.outcome is not None:
             return float(work.outcome is True and not self._closed)
-        return _core._pin_locked(pin) / max(pin.nbytes, 1)
+        low, _, nbytes = _core._host_range(array)
+        ranges = memoryview(_core._ranges()).cast("Q")
+        locked = dict(zip(ranges[::2], ranges[1::2], strict=True)).get(low, 0)
+        return min(locked / max(nbytes, 1), 1.0)
 
     def wait(self) -> None:
         """Wait until all of the memory is page-locked.

@@ -157,13 +157,39 @@ static CUresult small_copy(const struct cudriver_copy_plan *plan, struct cudrive
     return result;
 }
 
-/* A dense copy between host and device, in parts of TUNING_CUT bytes at most. A pageable part up is
- * read before the call returns, and is on the device when the stream was waited for. */
+/* Copies `bytes` bytes and waits: on a default stream by the driver's blocking call, which alone
+ * waits for other blocking streams before it reads pageable memory. A pageable upload may return
+ * before the device has the bytes. */
+static CUresult part_copy(const struct cudriver_copy_plan *plan, CUdeviceptr device, char *host,
+                          size_t bytes, struct cudriver_copy_call *call)
+{
+    bool up = plan->dst.on_device;
+    CUresult result;
+
+    if (call->stream == NULL) {
+        call->function = up ? "cuMemcpyHtoD_v2" : "cuMemcpyDtoH_v2";
+        result = up ? cuda.cuMemcpyHtoD_v2(device, host, bytes)
+                    : cuda.cuMemcpyDtoH_v2(host, device, bytes);
+    } else {
+        const struct cudriver_copy_end there = {.on_device = true, .device = device};
+        const struct cudriver_copy_end here = {.host = host};
+        result = staging_bytes_issue(up ? &there : &here, 0, up ? &here : &there, 0, bytes,
+                                     call->stream, &call->function);
+    }
+    if (result == CUDA_SUCCESS && (call->stream != NULL || (up && !plan->page_locked))) {
+        call->function = "cuStreamSynchronize";
+        result = cuda.cuStreamSynchronize(call->stream);
+    }
+    return result;
+}
+
+/* A dense copy between host and device, in parts of TUNING_CUT bytes at most. */
 static CUresult dense_copy(const struct cudriver_copy_plan *plan, struct cudriver_copy_call *call)
 {
     bool up = plan->dst.on_device, cut = plan->page_locked && !plan->one_run;
-    int64_t to = plan->layout.dst_offset, from = plan->layout.src_offset;
-    char *host = plan->host + (up ? from : to);
+    const struct cudriver_layout *layout = &plan->layout;
+    CUdeviceptr device = plan->device + (CUdeviceptr)(up ? layout->dst_offset : layout->src_offset);
+    char *host = plan->host + (up ? layout->src_offset : layout->dst_offset);
     CUresult result = CUDA_SUCCESS;
 
     for (size_t at = 0, bytes; at < plan->bytes && result == CUDA_SUCCESS; at += bytes) {
@@ -171,12 +197,7 @@ static CUresult dense_copy(const struct cudriver_copy_plan *plan, struct cudrive
         if (cut) {
             bytes = cudriver_hostmem_run(host + at, bytes); /* split at a registration's end too */
         }
-        result = staging_bytes_issue(&plan->dst, to + (int64_t)at, &plan->src, from + (int64_t)at,
-                                     bytes, call->stream, &call->function);
-        if (result == CUDA_SUCCESS) {
-            call->function = "cuStreamSynchronize";
-            result = cuda.cuStreamSynchronize(call->stream);
-        }
+        result = part_copy(plan, device + at, host + at, bytes, call);
         if (result == CUDA_ERROR_INVALID_VALUE && !plan->one_run &&
             cudriver_hostmem_run(host + at, bytes) < bytes) {
             cut = true; /* a registration ends within the range, maybe since a moment ago */

@@ -71,7 +71,7 @@ def in_context(context: Any) -> None:
         ),
         ("copy(there, pooled)", f"{HERE} {ASK} cuMemcpyHtoDAsync_v2"),
         ("copy(pooled, there)", f"{HERE} {ASK} cuMemcpyDtoHAsync_v2 {WORD}"),
-        ("copy(there, plain)", f"{HERE} {ASK} cuMemcpyHtoDAsync_v2"),
+        ("copy(there, plain)", f"{HERE} {ASK} cuMemcpyHtoD_v2"),
         ("copy(plain, there)", f"{HERE} {ASK} cuMemcpyDtoHAsync_v2 {WORD}"),
         ("copy(larger, large)", f"{LOOK} {HERE} {ASK} cuMemcpyDtoHAsync_v2 {WORD}"),
         ("copy(there, other)", f"{HERE} {ASK} cuMemcpyDtoDAsync_v2 {WORD}"),
@@ -223,7 +223,7 @@ def test_driver_calls_of_a_new_array_with_the_hosts_numbers(cu, sim) -> None:
     made.pop("cuStreamSynchronize", None)
     memory = {"cuMemAllocFromPoolAsync": 1, "cuMemFreeAsync": 1}
     assert made.pop(RELAX) <= 8
-    assert made == memory | {"cuMemcpyHtoDAsync_v2": 1, ASK: 1}
+    assert made == memory | {"cuMemcpyHtoD_v2": 1, ASK: 1}
 
 
 def test_a_primary_context_that_is_current_is_looked_for_once(cu, sim) -> None:

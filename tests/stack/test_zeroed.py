@@ -25,6 +25,7 @@ from cudriver.stack.rootfs import Root
 OWN = """
 static int ready;
 __attribute__((constructor, noinline)) static void prepare(void) { ready = 1; }
+__attribute__((destructor, noinline)) static void finish(void) { ready = 0; }
 static const char *const names[] = {"a", "b", "c", "d"};
 int own(void) { return ready + (names[ready] == 0); }
 """
@@ -90,8 +91,9 @@ def agrees(venv, file) -> str | None:
 OWNS = ("fastnet/_C{}", "fast_net.libs/libown-1.so.5.0.0")
 CRASH = "Segmentation fault"
 SECTIONS = {  # and what a user reads, where that is always the same
-    ".init": CRASH, ".dynsym": None, ".dynstr": "undefined symbol:", ".gnu.hash": None,
-    ".rela.dyn": "Inconsistency detected by ld.so", ".dynamic": CRASH, ".comment": None,
+    ".init": CRASH, ".fini": CRASH, ".dynsym": None, ".dynstr": "undefined symbol:",
+    ".gnu.hash": None, ".rela.dyn": "Inconsistency detected by ld.so", ".dynamic": CRASH,
+    ".comment": None,
 }  # fmt: skip
 
 
@@ -112,6 +114,7 @@ def test_a_section(venv, which, name):
         ("fastnet/_C{}", "PyInit__C"),
         ("fastnet/_C{}", "never_called"),
         ("fast_net.libs/libown-1.so.5.0.0", "prepare"),
+        ("fast_net.libs/libown-1.so.5.0.0", "finish"),
     ],
 )
 def test_a_function(venv, which, name):

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 PT_LOAD, PT_DYNAMIC, PT_GNU_EH_FRAME = 1, 2, 0x6474E550
 DT_STRTAB, DT_SYMTAB, DT_GNU_HASH = 5, 6, 0x6FFFFEF5
-DT_PLTRELSZ, DT_RELA, DT_RELASZ, DT_STRSZ, DT_INIT, DT_JMPREL = 2, 7, 8, 10, 12, 23
-DT_INIT_ARRAY, DT_INIT_ARRAYSZ = 25, 27
+DT_PLTRELSZ, DT_RELA, DT_RELASZ, DT_STRSZ, DT_JMPREL = 2, 7, 8, 10, 23
+DT_INIT, DT_FINI = 12, 13  # run as it is loaded, and at the process's end
+DT_ARRAYS = ((25, 27), (26, 28))  # DT_INIT_ARRAY, DT_FINI_ARRAY, and their sizes
 DT_RELACOUNT, DT_VERNEED, DT_VERNEEDNUM = 0x6FFFFFF9, 0x6FFFFFFE, 0x6FFFFFFF
 RELA = 24  # bytes of a relocation, and of a symbol
 GLOBAL = 1  # the binding of a symbol that somebody must have
@@ -33,7 +34,7 @@ MAX_SECTIONS = 1024
 MAX_HEADERS = 256
 TAIL = 64  # bytes at the end of a segment
 TABLE_LIMIT = 64 << 20  # bytes of a table
-CONSTRUCTORS = 256  # of one library
+CONSTRUCTORS = 256  # of one library, and what runs at its end
 CRASH, CUT = "Segmentation fault", "Bus error"  # as a shell says it
 PAGE = 4096
 CODE = 4  # bytes: no function of these machines begins with so many zeros
@@ -120,7 +121,8 @@ class ElfBits:
     def ending(self, entry: str) -> str | None:
         """How a process ends that loads the file, where zeros stand where the loader needs
         something else: symbols, the relocations that it applies unseen, or the code that it runs at
-        once. "": by words that depend on what is gone. entry: a function that the caller calls.
+        once, or last. "": by words that depend on what is gone. entry: a function that the caller
+        calls.
         """
         try:
             return self._severed() or self._ending(entry)
@@ -150,13 +152,15 @@ class ElfBits:
         binds = {info >> 4 for name, info, _ in asked if name and strings[name : name + 1] == b"\0"}
         if binds:
             return "undefined symbol:" if GLOBAL in binds else ""
-        begins = [self._tables[DT_INIT]] if DT_INIT in self._tables else []
-        array, at = self._tables.get(DT_INIT_ARRAY, 0), 0
-        for number in range(min(self._tables.get(DT_INIT_ARRAYSZ, 0) // 8, CONSTRUCTORS)):
-            at = relative.find((array + 8 * number).to_bytes(8, "little"), at)  # they are sorted
-            if at < 0 or at % RELA:
-                break
-            begins += unpack_from("<Q", relative, at + 16)
+        begins = [self._tables[tag] for tag in (DT_INIT, DT_FINI) if tag in self._tables]
+        for table, length in DT_ARRAYS:
+            array, at = self._tables.get(table, 0), 0
+            for number in range(min(self._tables.get(length, 0) // 8, CONSTRUCTORS)):
+                place = (array + 8 * number).to_bytes(8, "little")
+                at = relative.find(place, at)  # they are sorted
+                if at < 0 or at % RELA:
+                    break
+                begins += unpack_from("<Q", relative, at + 16)
         called = self.symbol(entry, CODE)
         codes = [called, *(self.memory(address, CODE) for address in begins)]
         filling = self._filling(relative) if called is not None else ()

@@ -74,6 +74,11 @@ SPELLED = {
     "    if name not in TABLE:\n        raise AttributeError(name)\n"
     "    package, module = TABLE[name]\n"
     "    return getattr(import_module(module, package=package), name)\n",
+    "fastnet/lazy.py": "from importlib import import_module\ndef attach(package, names):\n"
+    "    def get(name):\n        if name in names:\n"
+    "            return import_module(f'{package}.{name}')\n        raise AttributeError(name)\n"
+    "    return get, names\n__getattr__, __all__ = attach('fastnet', ['plain', 'lost'])\n",
+    "fastnet/helper.py": "def load(name):\n    from fastnet import lost\n    return lost.y\n",
     "fastnet/clones.py": "from importlib import import_module\ndef clone(name, names):\n"
     "    mod = import_module(name)\n    exec(f'from {mod.__name__} import *', names)\n",
 }
@@ -85,6 +90,7 @@ SPELLED = {
         "__import__(__package__ + '.lost')",
         "from importlib import import_module\nlost = import_module(f'{__name__}.lost')\nlost.y",
         "from fastnet.table import x",
+        "from fastnet.lazy import lost",
         "import importlib\nx = importlib.import_module('.lost', package=__name__).x\n"
         "lost = importlib.import_module('.lost', __name__)",
         "from .plain import x\nif x:\n    from .lost import y\nelse:\n    from .other import y",
@@ -92,6 +98,15 @@ SPELLED = {
         "try:\n    from .lost import x\nexcept ImportError:\n    from nowhere import x",
         "from . import lost\nif lost.y > 2:\n    pass",
         "from . import lost\nfor _ in [lost.y]:\n    pass",
+        "for name in ('plain', 'lost'):\n    __import__(f'{__name__}.{name}')",
+        "from importlib import import_module\nNAMES = ['.lost']\nfor name in NAMES:\n"
+        "    import_module(name, __name__)",
+        "lacking = []\nfor name in ('lost',):\n    try:\n        __import__('fastnet.' + name)\n"
+        "    except ImportError as error:\n        lacking.append(str(error))\n"
+        "if lacking:\n    raise ImportError(lacking)",
+        "from .helper import load\nload('a')",
+        "from . import helper as other\nx = other.load('a')",
+        "import fastnet.helper\ntry:\n    fastnet.helper.load(1)\nexcept AttributeError:\n    pass",
         '"""Documented."""\nif __doc__ is not None:\n    from .lost import x',
     ],
 )
@@ -106,6 +121,23 @@ def test_how_an_import_may_be_written(venv, lines, damage):
     else:
         files[1].write_text("x = (1,")
     agrees(venv)
+
+
+@pytest.mark.parametrize("own", ["x", "helper"])
+def test_what_a_function_takes_from_an_empty_package(venv, own):
+    init = (
+        f"import helper\nclass here: x = y = 1\ndef use({own}):\n    if helper.y:\n        pass\n"
+    )
+    files = put(
+        venv, {"fastnet/__init__.py": f"{init}use(here)\n", "helper/__init__.py": "y = 2\n"}
+    )
+    venv.distribution("fastnet", "1.0", files=files)
+    assert real.import_error(venv.path, "fastnet") is None
+    files[1].write_text("")
+    seen = real.import_error(venv.path, "fastnet")
+    (found,) = lost(venv)
+    assert (seen is None) == (own == "helper")
+    assert found.severity == ("warning" if seen is None else "error")
 
 
 @pytest.mark.parametrize(

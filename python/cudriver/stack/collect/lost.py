@@ -188,7 +188,7 @@ class Lost:
             reach.within |= set().union(*(packages.get(name, ()) for name in asking))
         reach.run(roots)
         others = [each for each in facts.absent if each.framework is None]
-        reach.later(others)
+        reach.said.later(others)
         lacks = {each.by for each in reach.lacks}
         others += [each[""] for each in self.either if "" in each and each[""].by in lacks]
         facts.absent = reach.lacks + [each for each in others if each not in reach.lacks]
@@ -196,7 +196,7 @@ class Lost:
         met = resolver.load_reached(roots, reach.libraries, modules.faults)
         told = inner + found + suspects
         for fault in told:
-            later = reach.taken(fault) if len(told) < FEW else ""
+            later = reach.said.taken(fault) if len(told) < FEW else ""
             fault.says = fault.says or later or modules.says(fault)
         for fault in suspects:
             broken = fault.says and fault.what == "edited" and fault.file.endswith(".py")

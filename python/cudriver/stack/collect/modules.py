@@ -10,6 +10,7 @@ import zlib
 from cudriver.stack.collect.running import decided
 from cudriver.stack.collect.sources import (
     bound_names,
+    called,
     ends_too_early,
     from_module,
     joined_texts,
@@ -363,12 +364,21 @@ class Modules:
 
     def lazily(self, module: str, place: Place, name: str) -> str | None:
         """The submodule that a package's __getattr__ imports for a name, by a table of its source:
-        {"name": (..., ".module")}.
+        {"name": (..., ".module")}, or attach("package", ["name"]).
         """
-        if not self.brings(place, name) or b"import_module(" not in self.text(place):
+        tree = self.tree(place) if self.brings(place, name) else None
+        for node in statements(tree.body) if tree is not None else ():
+            call = called(node) if isinstance(node, ast.Assign) else None
+            if call is not None and len(call.args) == 2 and "attach" in ast.unparse(call.func):
+                package, names = (ast.walk(each) for each in call.args)
+                within = next(
+                    (str(e.value) for e in package if isinstance(e, ast.Constant)), module
+                )
+                if name in (each.value for each in names if isinstance(each, ast.Constant)):
+                    return f"{within}.{name}"
+        if tree is None or b"import_module(" not in self.text(place):
             return None
-        tree = self.tree(place)
-        for node in tree.body if tree is not None else ():
+        for node in tree.body:
             value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
             pairs = (
                 zip(value.keys, value.values, strict=True) if isinstance(value, ast.Dict) else ()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import heapq
-import re
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -18,9 +17,24 @@ from functools import partial
 from cudriver.stack.collect.branches import branch, cloned
 from cudriver.stack.collect.compiled import NAMED, Compiled
 from cudriver.stack.collect.modules import OWN, Modules, Place
+from cudriver.stack.collect.reached import LACKS, Said
 from cudriver.stack.collect.records import ending, is_library
-from cudriver.stack.collect.running import ABSENCE, ATTRIBUTE, IMPORT, attributes, handled, running
-from cudriver.stack.collect.sources import distribution, from_module, prefixes, spelled
+from cudriver.stack.collect.running import (
+    ABSENCE,
+    ATTRIBUTE,
+    IMPORT,
+    attributes,
+    handled,
+    importing,
+    running,
+)
+from cudriver.stack.collect.sources import (
+    called,
+    distribution,
+    from_module,
+    prefixes,
+    spelled,
+)
 from cudriver.stack.model import FileFault
 
 TYPE_CHECKING = False
@@ -29,19 +43,19 @@ if TYPE_CHECKING:
 
     from cudriver.stack.model import Absent, Framework
 
+    Statements = list[tuple[ast.stmt, int]]
+
 MODULES = 2500  # that are read for one import, those nearest to the files first
 MOST = 5000  # for all imports
 ORDERED = 400  # that are read besides, to know which error comes first
-LACKS = "cannot import name"
-_SETS = re.compile(rb"(?<!self)(?<!cls)\.(\w+)\s*=(?!=)")
 
 
 class _EndedError(Exception):
-    """A statement ends in an error that is survived: `here` by its module itself."""
+    """A statement ends in an error that is survived."""
 
-    def __init__(self, fault: FileFault, error: int, here: bool) -> None:
+    def __init__(self, fault: FileFault, error: int) -> None:
         super().__init__()
-        self.fault, self.error, self.here = fault, error, here
+        self.fault, self.error = fault, error
 
 
 class Reach:
@@ -74,8 +88,12 @@ class Reach:
         self._parts: dict[str, int] = {}  # by module, what _nearness() says
         self._queue: list[tuple[int, int, int, str]] = []
         self._seen: dict[str, int] = {}  # modules that are reached, and what is survived there
-        self._statements: dict[str, list[tuple[ast.stmt, int]]] = {}  # by file, what runs
-        self._sets: dict[str, frozenset[bytes]] = {}  # by module, attributes that it may set
+        self.said: Said = Said(modules, self._seen)
+        self._statements: dict[str, Statements] = {}  # by file, what runs
+        self._functions: dict[str, dict[str, list[ast.stmt]]] = {}  # by file, those that import
+        self._called: dict[str, int] = {}  # functions, and what is survived there
+        # By module and what it calls it, what it takes from another: that and the name there.
+        self._taken: dict[tuple[str, str], tuple[str, str]] = {}
         self._survived = 0  # which errors the code that is followed survives: ABSENCE, ...
         self._running = ""  # the module whose code that is
         self._left = ORDERED
@@ -101,7 +119,9 @@ class Reach:
         # The error that is reported is that of the first import that fails.
         told: list[FileFault | Absent] = [*self.met, *self.lacks]
         before = [(each.framework, each.says) for each in told]
-        reached, self._seen = self._seen, {}
+        reached = {**self._seen}
+        self._seen.clear()
+        self._called.clear()
         self.met, self.lacks, self.libraries = [], [], []
         for each in told:
             each.framework = None
@@ -115,30 +135,6 @@ class Reach:
                     self.met.append(each)
                 else:
                     self.lacks.append(each)
-
-    def later(self, absent: list[Absent]) -> None:
-        """Of what no import is proven to reach, what one that is reached imports later, or may."""
-        for each in absent:
-            for name in {each.name.replace("-", sign) for sign in "_."}:
-                imports = rb"^[ \t]*(?:import|from) %s\b|import_module\(['\"]%s\b" % (
-                    (name.encode(),) * 2
-                )
-                if self.modules.find(name) is None and self._says(imports):
-                    lost = next(part for part in prefixes(name) if self.modules.find(part) is None)
-                    each.says = f"No module named '{lost}'"
-
-    def taken(self, fault: FileFault) -> str:
-        """What Python says of a module that is gone where what is reached takes it `from` its
-        package, if only later.
-        """
-        name = self.modules.name(fault.file)
-        above, _, last = name.rpartition(".")
-        if fault.what != "missing" or not above or last == "__init__":
-            return ""
-        package = re.escape(above.rpartition(".")[2]).encode()
-        taken = rb"from (?:[\w.]*\b%s|\.+) import [^\n]*\b%s\b" % (package, last.encode())
-        whole = rb"import [\w.]+\.%s\b|from [\w.]*\.%s import" % ((last.encode(),) * 2)
-        return f"{LACKS} '{last}' from" if self._says(taken) and not self._says(whole) else ""
 
     def _nearest_first(self) -> None:
         """Follows an import as far as MODULES allows."""
@@ -229,7 +225,7 @@ class Reach:
             return
         if name not in sys.stdlib_module_names:  # some are distributions, too: dataclasses
             cause = self._handled.get(self._running)
-            if cause is not None and not self._elsewhere(name):
+            if cause is not None and not self.said.elsewhere(name):
                 self._meet(cause, f"No module named '{name}'")
             self._lacking(name, f"No module named '{name}'")
 
@@ -243,7 +239,7 @@ class Reach:
             owner = self.owner(place.path) if place is not None else ""
             lacking = [a for a in self.absent.values() if owner in self.required.get(a.name, ())]
             absent = lacking[0] if len(lacking) == 1 else None
-        if absent is not None and absent.framework is None and not self._elsewhere(name):
+        if absent is not None and absent.framework is None and not self.said.elsewhere(name):
             absent.framework, absent.says = self._framework.name, says
             self.lacks.append(absent)
 
@@ -252,7 +248,7 @@ class Reach:
         of the `try`, or of the module, does not run.
         """
         if (caught | self._survived) & error:
-            raise _EndedError(fault, error, bool(caught & error))
+            raise _EndedError(fault, error)
         self._meet(fault, says)
 
     def _execute(self, name: str) -> Iterator[None]:
@@ -270,24 +266,37 @@ class Reach:
         broken = self.modules.broken(place) if place.fault is not None else None
         if broken is not None and place.fault is not None:
             self._meet(place.fault, broken)  # no ImportError
-        known: dict[str, str] = {}  # by what this module calls it, the module
         if place.path not in self._statements:
             tree = self.modules.tree(place)
-            body = tree.body if tree is not None else []
-            self._statements[place.path] = list(
-                running(body, partial(branch, self.modules, name, place))
-            )
+            self._statements[place.path] = self._runs(tree.body if tree else [], name, place)
+        yield from self._follow(self._statements[place.path], name, place, {})
+
+    def _runs(self, body: list[ast.stmt], name: str, place: Place) -> Statements:
+        """What of a module's statements runs whatever happens."""
+        return list(running(body, partial(branch, self.modules, name, place)))
+
+    def _follow(
+        self,
+        statements: Statements,
+        name: str,
+        place: Place,
+        known: dict[str, str],
+        outside: int = 0,
+    ) -> Iterator[None]:
+        """Statements of a module, one by one. known: by what it calls them, the modules that it
+        imports. outside: errors that who runs them survives.
+        """
         ended: _EndedError | None = None
-        for node, caught in self._statements[place.path]:
+        for node, caught in statements:
             if isinstance(node, ast.Try):
                 if ended is not None:
                     yield from self._handle(node, ended, name, place, known)
                 ended = None
             elif ended is None or not caught:
                 try:
-                    yield from self._statement(node, caught, name, place, known)
+                    yield from self._statement(node, caught | outside, name, place, known)
                 except _EndedError as error:
-                    if not error.here:
+                    if not caught & error.error:
                         raise
                     ended = error
 
@@ -301,9 +310,7 @@ class Reach:
             if (handled(handler) or 0) & ended.error:
                 self._handled[name] = ended.fault
                 try:
-                    for each, caught in running(
-                        handler.body, partial(branch, self.modules, name, place)
-                    ):
+                    for each, caught in self._runs(handler.body, name, place):
                         yield from self._statement(each, caught, name, place, known)
                 finally:
                     del self._handled[name]
@@ -337,11 +344,45 @@ class Reach:
             # What is there is imported before a name is looked up.
             for alias in sorted(node.names, key=lambda one: self._lost(module, one.name)):
                 yield
+                named = f"{module}.{alias.name}"
                 if source and self._from(module, source, alias.name, caught):
-                    known[alias.asname or alias.name] = f"{module}.{alias.name}"
+                    known[alias.asname or alias.name] = named
+                elif source and self.modules.find(named) is None:
+                    self._taken[name, alias.asname or alias.name] = module, alias.name
             yield
-        elif any(self._nearness(each) for each in known.values()):
-            self._uses(node, known, caught)
+        else:
+            if any(self._nearness(each) for each in known.values()):
+                self._uses(node, known, caught)
+            yield from self._calls(node, name, known, caught)
+            for each in node.targets if isinstance(node, ast.Assign) else [node]:
+                bound = getattr(each, "name", getattr(each, "id", ""))
+                known.pop(bound, None)
+                self._taken.pop((name, bound), None)
+
+    def _calls(
+        self, node: ast.stmt, name: str, known: dict[str, str], caught: int
+    ) -> Iterator[None]:
+        """What a call of another module's function imports."""
+        call = called(node)
+        if call is None:
+            return
+        if isinstance(call.func, ast.Name):
+            module, function = self._taken.get((name, call.func.id), ("", ""))
+        else:
+            chain = ast.unparse(call.func).split(".")
+            module, function = ".".join([known.get(chain[0], ""), *chain[1:-1]]), chain[-1]
+        place = self.modules.find(module)
+        if place is None or not place.source:
+            return
+        if place.path not in self._functions:
+            tree = self.modules.tree(place)
+            self._functions[place.path] = importing(tree.body if tree is not None else [])
+        body = self._functions[place.path].get(function)
+        survived, key = caught | self._survived, f"{module}:{function}"
+        before = self._called.get(key, -1)
+        if body is not None and survived & before != before:
+            self._called[key] = survived & before
+            yield from self._follow(self._runs(body, module, place), module, place, {}, caught)
 
     def _extension(self, name: str, place: Place) -> None:
         """An extension module: whether it is one, and what it imports itself: NumPy's core, where
@@ -411,29 +452,9 @@ class Reach:
         fault = source.fault or (running.fault if running is not None else None)
         if fault is None or name in OWN:
             return
-        bound = source.source and (self.modules.binds(source, name) or self._set(name))
+        bound = source.source and (self.modules.binds(source, name) or self.said.sets(name))
         if not source.path or (source.source and not bound):
             self._fail(fault, says, error, caught)
-
-    def _elsewhere(self, name: str) -> bool:
-        """Whether a module may be where folders do not show it."""
-        made = rb"^sys\.path\b|addsitedir\(|sys\.modules\[['\"]%s['\"]\]\s*=" % name.encode()
-        return self.modules.elsewhere() or self._says(made)
-
-    def _set(self, name: str) -> bool:
-        """Whether a module that is reached may set that attribute of another."""
-        for module in self._seen:
-            if module not in self._sets:
-                place = self.modules.find(module)
-                text = self.modules.text(place) if place is not None and place.source else b""
-                self._sets[module] = frozenset(_SETS.findall(text))
-        return any(name.encode() in self._sets[module] for module in self._seen)
-
-    def _says(self, pattern: bytes) -> bool:
-        """Whether the source of a module that is reached has that."""
-        search = re.compile(pattern, re.MULTILINE).search
-        places = filter(None, map(self.modules.find, self._seen))
-        return any(search(self.modules.text(place)) for place in places if place.source)
 
     def _uses(self, node: ast.stmt, known: dict[str, str], caught: int) -> None:
         """Attributes of modules that a statement takes whatever happens."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
+from copy import deepcopy
 from functools import reduce
 from operator import or_
 
-from cudriver.stack.collect.sources import called
+from cudriver.stack.collect.sources import bound_names, called, statements
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,13 +62,16 @@ def attributes(node: ast.stmt, annotations: bool = False) -> Iterator[list[str]]
 def running(
     body: list[ast.stmt],
     decide: Callable[[ast.If], bool | None],
-    functions: dict[str, ast.FunctionDef] | None = None,
+    scope: dict[str, ast.AST] | None = None,
 ) -> Iterator[tuple[ast.stmt, int]]:
     """The simple statements that run whatever happens, functions and classes as they are defined,
-    of a function that is called its imports, a `try` where it ends; and which errors of theirs are
-    survived. decide: which branch runs, where that is known.
+    of a function that is called those without names of its own, a `try` where it ends; and which
+    errors of theirs are survived. decide: which branch runs, where that is known. scope: by name,
+    functions, lists of texts; by "if name" what raises.
     """
-    functions = {} if functions is None else functions
+    scope = {} if scope is None else scope
+    raising = (each for each in body if isinstance(each, ast.If) and _raises(each.body))
+    scope.update((f"if {ast.unparse(each.test)}", each) for each in raising)
     for node in map(_as_try, body):
         for asked in ("test", "iter", "subject") if isinstance(node, _COMPOUND) else ():
             if hasattr(node, asked):
@@ -74,41 +79,112 @@ def running(
         if isinstance(node, ast.If):
             known = decide(node)
             if known is not None:
-                yield from running(node.body if known else node.orelse, decide, functions)
+                node = ast.If(node.test, node.body if known else node.orelse, [])
+                yield from running(node.body, decide, scope)
         elif isinstance(node, ast.Try):
-            caught = [handled(handler) for handler in node.handlers]
+            caught = [0 if _kept(each, scope) else handled(each) for each in node.handlers]
             sure = None not in caught
-            for each, survived in running(node.body, decide, functions):
+            for each, survived in running(node.body, decide, scope):
                 if sure or (_imports((each, 0)) and None not in caught):
                     yield each, survived | reduce(or_, filter(None, caught), 0)
                 # What else it survives may happen in what follows anything but an import.
                 sure = sure and (not caught or _imports((each, 0)))
             yield node, 0
-            yield from running(node.finalbody, decide, functions)
+            yield from running(node.finalbody, decide, scope)
         elif isinstance(node, ast.With):
             if all(map(_lets_errors_pass, node.items)):
-                yield from running(node.body, decide, functions)
+                yield from running(node.body, decide, scope)
         elif isinstance(node, ast.ClassDef):
             yield node, 0
             yield from running(node.body, decide, {})
         elif isinstance(node, ast.FunctionDef):
-            functions.pop(node.name, None)
+            scope.pop(node.name, None)
             if not node.decorator_list:
-                functions[node.name] = node
+                scope[node.name] = node
             yield node, 0
+        elif isinstance(node, ast.For) and (texts := _texts(node, scope)):
+            for text in texts:
+                replace = _Replace(node.target, text)
+                yield from running([replace.visit(deepcopy(e)) for e in node.body], decide, scope)
         elif isinstance(node, (ast.For, ast.While, ast.AsyncFor, ast.AsyncWith, ast.Match)):
             pass  # how often, is not known
         else:
             yield node, 0
-            function = functions.pop(_called(node), None)
-            if function is not None and not _yields(function):
-                yield from filter(_imports, running(function.body, decide, functions))
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                scope[node.targets[0].id] = node.value
+            function = scope.get(_called(node))
+            if isinstance(function, ast.FunctionDef) and not _yields(function):
+                del scope[function.name]
+                own = _own(function)
+                for pair in running(function.body, decide, scope):
+                    if _imports(pair) or own.isdisjoint(_names(pair[0])):
+                        yield pair
         if isinstance(node, ast.Raise) or _may_return(node):
             return
 
 
+def importing(body: list[ast.stmt]) -> dict[str, list[ast.stmt]]:
+    """The functions of a module that import something, which is theirs and no decorator's."""
+    functions = [each for each in body if isinstance(each, ast.FunctionDef)]
+    found = {
+        each.name: each.body
+        for each in functions
+        if not each.decorator_list and any(map(_is_import, statements([each])))
+        if not _yields(each)
+    }
+    names = Counter(bound_names(body, "") if found else ())
+    return {name: inside for name, inside in found.items() if names[name] == 1}
+
+
+def _is_import(node: ast.AST) -> bool:
+    return isinstance(node, (ast.Import, ast.ImportFrom))
+
+
+def _raises(body: list[ast.stmt]) -> bool:
+    return isinstance(body[-1], ast.Raise)
+
+
+def _kept(handler: ast.ExceptHandler, scope: Mapping[str, ast.AST]) -> bool:
+    """Whether a handler adds to a list, for which what follows raises an error."""
+    call = called(handler.body[-1])
+    adds = call is not None and isinstance(call.func, ast.Attribute) and call.func.attr == "append"
+    return call is not None and adds and f"if {ast.unparse(call.func)[:-7]}" in scope
+
+
+def _texts(node: ast.For, scope: Mapping[str, ast.AST]) -> list[ast.Constant]:
+    """The texts that a loop goes through from the first to the last; [] where it does not."""
+    values = scope.get(node.iter.id) if isinstance(node.iter, ast.Name) else node.iter
+    every = values.elts if isinstance(values, (ast.Tuple, ast.List)) else []
+    texts = [e for e in every if isinstance(e, ast.Constant) and isinstance(e.value, str)]
+    inside = (inner for each in node.body for inner in ast.walk(each))
+    ends = any(isinstance(each, (ast.Break, ast.Continue)) for each in inside)
+    return [] if ends or len(texts) < len(every) else texts
+
+
+class _Replace(ast.NodeTransformer):
+    """Puts a value for a name."""
+
+    def __init__(self, target: ast.expr, value: ast.Constant) -> None:
+        self.name, self.value = getattr(target, "id", ""), value
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self.value if node.id == self.name else node
+
+
 def _imports(pair: tuple[ast.stmt, int]) -> bool:
-    return isinstance(pair[0], (ast.Import, ast.ImportFrom, ast.Try))
+    return _is_import(pair[0]) or isinstance(pair[0], ast.Try)
+
+
+def _names(node: ast.AST, kind: type[ast.expr_context] = ast.Load) -> Iterator[str]:
+    names = (each for each in ast.walk(node) if isinstance(each, ast.Name))
+    return (each.id for each in names if isinstance(each.ctx, kind))
+
+
+def _own(function: ast.FunctionDef) -> set[str]:
+    """The names of a function that are not its module's."""
+    return {each.arg for each in ast.walk(function) if isinstance(each, ast.arg)}.union(
+        _names(function, ast.Store)
+    )
 
 
 def _yields(function: ast.FunctionDef) -> bool:
@@ -152,7 +228,7 @@ def handled(handler: ast.ExceptHandler) -> int | None:
     """What a handler survives; None where it may be anything."""
     nodes = list(ast.walk(handler.type)) if handler.type is not None else []
     names = {each.id for each in nodes if isinstance(each, ast.Name)}
-    if isinstance(handler.body[-1], ast.Raise):
+    if _raises(handler.body):
         return 0
     if not names or names - {*_CAUGHT} or any(isinstance(n, ast.Attribute) for n in nodes):
         return None
@@ -165,7 +241,7 @@ def _absence_alone(node: ast.stmt) -> bool:
     if not isinstance(node, ast.If) or not isinstance(node.test, ast.Compare):
         return False
     other = node.orelse if isinstance(node.test.ops[0], ast.In) else node.body
-    raises = bool(other) and isinstance(other[-1], ast.Raise)
+    raises = bool(other) and _raises(other)
     return raises and ast.unparse(node.test.left) == "'No module named'"
 
 
@@ -181,9 +257,9 @@ def decided(test: ast.expr, version: tuple[int, ...], names: Mapping[str, bool])
     name = test.id if isinstance(test, ast.Name) else getattr(test, "attr", "")
     if name in names:
         return names[name]
+    if isinstance(test, (ast.Call, ast.Compare)) and ast.unparse(test) in names:
+        return names[ast.unparse(test)]
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
-        if ast.unparse(test) in names:
-            return names[ast.unparse(test)]
         left, right = ast.unparse(test.left), test.comparators[0]
         operator = type(test.ops[0]).__name__
         try:

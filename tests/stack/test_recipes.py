@@ -328,7 +328,7 @@ class TestEach:
                 assert [f.severity for f in told] in ([], ["warning"]), file
 
     def test_what_faiss_says_of_a_wheel_and_of_its_file(self, venv, sound):
-        """It asks for each wheel by its folder first, and goes by the loader's words then."""
+        """It asks for each wheel by its folder first, and says the same of each file then."""
         TestEach.make(venv, ALL["faiss-gpu"], sound)
         (venv.site / f"faiss/_swigfaiss{ABI}").unlink()
         (found,) = findings(facts(venv), "error")
@@ -337,18 +337,40 @@ class TestEach:
         file = venv.site / "nvidia/cublas/lib/libcublasLt.so.12"
         file.write_bytes(b"x" * 64)
         (found,) = findings(facts(venv), "error")
-        assert found.predicts.endswith("/nvidia/cublas/lib/libcublasLt.so.12: invalid ELF header")
+        assert found.predicts == "corrupt or incomplete nvidia CUDA wheel?"
         file.unlink()
         (found,) = findings(facts(venv), "error")
-        assert found.predicts.startswith("nvidia/cublas/lib/libcublasLt.so.12: cannot open shared")
+        assert found.predicts == "corrupt or incomplete nvidia CUDA wheel?"
         shutil.rmtree(file.parents[1])
         (found,) = findings(facts(venv), "error")
         assert found.predicts == "faiss-gpu installed but nvidia-cublas-cu12 is missing"
 
     @pytest.mark.parametrize(
+        ("name", "lost", "says"),
+        [
+            ("xgboost", "lib/libxgboost.so", "Cannot find XGBoost Library in the candidate path"),
+            ("lightgbm", "lib/lib_lightgbm.so", "Cannot find lightgbm library file in following"),
+        ],
+    )
+    def test_a_package_without_its_library(self, venv, sound, name, lost, says):
+        """It may lie elsewhere, too: where conda puts it, or another build."""
+        TestEach.make(venv, ALL[name], sound)
+        (venv.site / name / "libpath.py").write_text("")
+        assert findings(facts(venv), "error") == []
+        (venv.site / name / lost).unlink()
+        (found,) = findings(facts(venv), "error")
+        assert found.predicts.startswith(says)
+        for elsewhere in ("../../libxgboost.so", "lightgbm/bin/lib_lightgbm.so"):
+            (venv.site / elsewhere).parent.mkdir(parents=True, exist_ok=True)
+            (venv.site / elsewhere).write_bytes(sound)
+        assert findings(facts(venv), "error") == []
+
+    @pytest.mark.parametrize(
         ("lost", "names"),
         [
             ("libnvJitLink.so.12", "libnvJitLink.so.13 or libnvJitLink.so.12"),
+            ("libcublasLt.so.12", "libcublasLt.so.13 or libcublasLt.so.12"),
+            ("libcusparse.so.12", "libcusparse.so.12"),
             ("libcusolver.so.11", "libcusolver.so.12 or libcusolver.so.11"),
         ],
     )
@@ -357,12 +379,13 @@ class TestEach:
         TestEach.make(venv, ALL["cupy"], sound)
         paths = (
             "nvjitlink/lib/libnvJitLink.so.12", "cusolver/lib/libcusolver.so.11",
-            "cublas/lib/libcublas.so.12", "cusparse/lib/libcusparse.so.12",
+            "cublas/lib/libcublas.so.12", "cublas/lib/libcublasLt.so.12",
+            "cusparse/lib/libcusparse.so.12",
             "curand/lib/libcurand.so.10", "cuda_nvrtc/lib/libnvrtc.so.12",
         )  # fmt: skip
         for path in paths:
             file = venv.site / "nvidia" / path
-            file.parent.mkdir(parents=True)
+            file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(sound)
         (venv.site / "nvidia" / next(path for path in paths if path.endswith(lost))).unlink()
         told = [f.predicts for f in findings(facts(venv), "warning")]

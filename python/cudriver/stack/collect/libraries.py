@@ -70,6 +70,7 @@ class Resolver:
         self._lacking: dict[tuple[str, str], str] = {}
         # By framework, a file of that name that is there, and what the loader says of it.
         self._refused: dict[tuple[str, str], Fault] = {}
+        self.said: list[str] = []  # what packages say that do not find a library, and go on
         self._started: Process | None = None
         self._doubt: Evidence | None = None  # where the environment's Python could not be read
         self._processes: dict[str, Process | None] = {}  # by the framework that is imported
@@ -389,6 +390,7 @@ class Resolver:
         if event.means == NOTHING:
             for fault in load.faults[:1]:
                 key = framework.name, os.path.basename(load.name)
+                self.said.append(event.says)
                 if "/" in load.name and fault.kind == "not found":
                     self._lacking[key] = fault.name
                 elif "/" in load.name:

@@ -134,6 +134,10 @@ class Lost:
         read = {fault.file: fault for fault in contents.faults()}
         facts.file_faults = [f for f in facts.file_faults + found if f.file not in read]
         facts.file_faults += read.values()
+        for fault in facts.file_faults:
+            if fault.what == "missing" and not fault.says:
+                name = os.path.basename(fault.file)
+                fault.says = next((says for says in resolver.said if name in says), "")
 
     def _damaged(self) -> tuple[list[FileFault], list[FileFault]]:
         """Files that are not as their package brought them, and those of which only the imports

@@ -25,10 +25,14 @@ from cudriver.stack.rules.library_fixes import leak_of
 from cudriver.stack.text import quote
 from cudriver.stack.versions import newer
 
+_BUILTINS = "libnvrtc-builtins.so."
+
 
 def cu404(facts: Facts) -> Iterator[Finding]:
     """Files that are missing, changed, damaged, or owned by two distributions."""
-    broken = {f.file: f for f in facts.load_faults if f.kind in ("rejected", "damaged")}
+    refused = [f for f in facts.load_faults if f.kind in ("rejected", "damaged")]
+    refused.sort(key=_weight)
+    broken = {f.file: f for f in refused}  # the worst of each
     groups: dict[tuple[str, str], list[FileFault]] = {}
     for fault in facts.file_faults:
         if fault.file not in broken:
@@ -58,7 +62,8 @@ def _not_as_brought(facts: Facts, dist: Distribution, faults: list[FileFault]) -
     title = f"{_files(faults)} {'missing:' if missing else 'not as'} {brought}"
     evidence = [f.evidence for f in faults[:SHOWN]]
     severity = NOTE if faults[0].what == "edited" else WARNING
-    predicts, subject = next(filter(None, map(_says, faults)), None), None
+    order = sorted(faults, key=lambda f: _BUILTINS in f.file)  # NVRTC itself is opened before
+    predicts, subject = next(filter(None, map(_says, order)), None), None
     caused, met = _caused(facts, faults), next((f for f in faults if f.framework), None)
     if caused:
         predicts, subject = caused.text, caused.framework
@@ -78,8 +83,8 @@ def _not_as_brought(facts: Facts, dist: Distribution, faults: list[FileFault]) -
 def _says(fault: FileFault) -> str:
     """What a user reads of it, who may come to it after the import."""
     name = os.path.basename(fault.file)
-    if fault.what == "missing" and name.startswith("libnvrtc-builtins.so."):
-        return fault.says or f"nvrtc: error: failed to open {name}."
+    if name.startswith(_BUILTINS):
+        return f"nvrtc: error: failed to open {name}."
     empty = fault.evidence.value.endswith("(on disk: 0 bytes)") and ".so" in name
     return fault.says or "file too short" * empty
 
@@ -162,8 +167,11 @@ def _damaged(facts: Facts, file: str, fault: LoadFault) -> Finding:
 def _caused(facts: Facts, faults: list[FileFault]) -> LoadFault | None:
     """The worst of what the loader says because of these files."""
     caused = [f for f in facts.load_faults if any(caused_by(f, each) for each in faults)]
-    order = (ERROR, WARNING, NOTE)
-    return min(caused, key=lambda f: order.index(f.severity), default=None)
+    return max(caused, key=_weight, default=None)
+
+
+def _weight(fault: LoadFault) -> int:
+    return (NOTE, WARNING, ERROR).index(fault.severity)
 
 
 def _owned_twice(facts: Facts, dist: Distribution, faults: list[FileFault]) -> Finding:

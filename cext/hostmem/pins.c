@@ -166,7 +166,8 @@ CUresult cudriver_pin_create(void *address, size_t bytes, const struct cudriver_
     range = settled_range(address, bytes, way->stop);
     if (way->stop != NULL && atomic_load(way->stop)) {
         result = CUDRIVER_PIN_STOPPED;
-    } else if (range != NULL && !hostmem_range_holds(range, address, bytes)) {
+    } else if (range != NULL && ((char *)address < range->base ||
+                                 (char *)address + bytes > range->base + range->bytes)) {
         *other = (struct cudriver_pin_range){(uintptr_t)range->base, range->bytes};
         result = CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
     } else if (range != NULL && !range->pooled) {

@@ -129,7 +129,6 @@ void hostmem_primary_release(CUdevice device);
 
 /* The first range that shares a byte with [address, address + bytes), or NULL. */
 struct hostmem_range *hostmem_range_meeting(const void *address, size_t bytes);
-bool hostmem_range_holds(const struct hostmem_range *range, const void *address, size_t bytes);
 /* Whether a range is, or may be about to be, registered in the primary context of `device`. */
 bool hostmem_range_uses_device(CUdevice device);
 /* False: out of memory. */

@@ -64,13 +64,6 @@ struct hostmem_range *hostmem_range_meeting(const void *address, size_t bytes)
     return range != NULL && (uintptr_t)range->base < (uintptr_t)address + bytes ? range : NULL;
 }
 
-bool hostmem_range_holds(const struct hostmem_range *range, const void *address, size_t bytes)
-{
-    size_t offset = (uintptr_t)address - (uintptr_t)range->base;
-
-    return offset < range->bytes && bytes <= range->bytes - offset;
-}
-
 bool hostmem_range_uses_device(CUdevice device)
 {
     for (size_t i = 0; i < ranges.count; i++) {

@@ -226,7 +226,7 @@ static PyObject *method_to_numpy(PyObject *object, PyObject *const *args, Py_ssi
     }
     out = values[0] != Py_None ? values[0] : NULL;
     if (out == NULL) {
-        array = cudriver_numpy_empty(end.dtype, end.ndim, end.shape, false);
+        array = cudriver_numpy_empty(end.dtype, end.ndim, end.shape);
     } else if (cudriver_numpy_is_array(out)) {
         array = Py_NewRef(out);
     } else if (cudriver_host_view(state, out, &array) == 0) {

@@ -173,13 +173,13 @@ int cudriver_numpy_endpoint(PyObject *object, PyObject *owner, bool write,
     return 0;
 }
 
-PyObject *cudriver_numpy_empty(PyObject *dtype, int ndim, const Py_ssize_t *shape, bool fortran)
+PyObject *cudriver_numpy_empty(PyObject *dtype, int ndim, const Py_ssize_t *shape)
 {
     if (cudriver_numpy_require() < 0) {
         return NULL;
     }
     Py_INCREF(dtype); /* PyArray_Empty takes a reference */
-    return PyArray_Empty(ndim, (npy_intp *)shape, (PyArray_Descr *)dtype, fortran);
+    return PyArray_Empty(ndim, (npy_intp *)shape, (PyArray_Descr *)dtype, 0);
 }
 
 PyObject *cudriver_numpy_over(PyObject *owner, void *address, PyObject *dtype, int ndim,
@@ -288,21 +288,19 @@ static bool extents_meet(PyObject *first, PyObject *second)
 
 int cudriver_numpy_copy(PyObject *dst, PyObject *src)
 {
-    PyArrayObject *from = (PyArrayObject *)src;
     PyObject *apart = NULL;
-    int failed = 0;
+    int failed;
 
     if (extents_meet(dst, src)) {
         /* NumPy handles overlap itself only with several dimensions or strides of opposite sign. It
          * corrupts 1-D copies between different strides, and single structured items. */
-        apart = cudriver_numpy_empty((PyObject *)PyArray_DESCR(from), PyArray_NDIM(from),
-                                     PyArray_DIMS(from), false);
-        failed = apart == NULL ? -1 : PyArray_CopyInto((PyArrayObject *)apart, from);
-        from = (PyArrayObject *)apart;
+        apart = PyArray_FromArray((PyArrayObject *)src, NULL,
+                                  NPY_ARRAY_ENSURECOPY | NPY_ARRAY_ENSUREARRAY);
+        if (apart == NULL) {
+            return -1;
+        }
     }
-    if (failed == 0) {
-        failed = PyArray_CopyInto((PyArrayObject *)dst, from);
-    }
+    failed = PyArray_CopyInto((PyArrayObject *)dst, (PyArrayObject *)(apart != NULL ? apart : src));
     Py_XDECREF(apart);
     return failed;
 }

@@ -31,8 +31,8 @@ bool cudriver_numpy_same_dtype(PyObject *first, PyObject *second);
 int cudriver_numpy_endpoint(PyObject *array, PyObject *owner, bool write,
                             struct cudriver_endpoint *end);
 
-/* New reference: an uninitialised array in ordinary memory. `fortran`: column-major. */
-PyObject *cudriver_numpy_empty(PyObject *dtype, int ndim, const Py_ssize_t *shape, bool fortran);
+/* New reference: an uninitialised array in ordinary memory, in C order. */
+PyObject *cudriver_numpy_empty(PyObject *dtype, int ndim, const Py_ssize_t *shape);
 
 /* New reference: an array at `address` whose base is `owner` (borrowed; the array takes a new
  * reference; NULL: none). `strides` in bytes; NULL for C order, or with `fortran` for column-major.

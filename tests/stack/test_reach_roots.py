@@ -711,3 +711,16 @@ def test_what_lacks_something_is_followed_from_what_requires_it(venv, monkeypatc
     assert (found.severity, found.subject) == ("error", "torch")
     assert found.predicts in real.import_error(venv.path)
     assert [path for path in read if "other/" in path] == []
+
+
+def test_a_copy_that_comes_first_and_is_whole_is_not_followed(fastnet, tmp_path, monkeypatch):
+    side = tmp_path / "side"
+    shutil.copytree(fastnet.site / "fastnet", side / "fastnet")
+    environ = real.clean_environ(PYTHONPATH=str(side))
+    read = []
+    monkeypatch.setattr(Modules, "tree", lambda modules, place: read.append(place.path))
+    real.check(fastnet.path, environ=environ, probe_driver=False)
+    assert read == []
+    (side / "fastnet/__init__.py").unlink()
+    real.check(fastnet.path, environ=environ, probe_driver=False)
+    assert read

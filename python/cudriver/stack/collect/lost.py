@@ -325,12 +325,26 @@ class Lost:
             before = folders[: folders.index(dist.location)] if dist.location in folders else []
             packages = {dist.name.replace("-", "/")} | _packages(raw) if before else ()
             for package in sorted(packages):
-                for folder in before if self.tree.is_dir(f"{dist.location}/{package}") else ():
+                own = f"{dist.location}/{package}"
+                for folder in before if self.tree.is_dir(own) else ():
                     file = f"{folder}/{package}"
-                    if self.tree.is_dir(file):
-                        evidence = Evidence(file, None, f"comes before {dist.location}/{package}")
+                    if self.tree.is_dir(file) and not self._has_all(file, own):
+                        evidence = Evidence(file, None, f"comes before {own}")
                         found.append(FileFault(dist.name, file, "hidden", evidence))
         return found
+
+    def _has_all(self, folder: str, own: str) -> bool:
+        """Whether a folder has every module of another: then it hides none."""
+        left = [""]
+        for inside in left:
+            there = {*self.tree.names(f"{folder}{inside}")}
+            for name in self.tree.names(f"{own}{inside}"):
+                below = "." not in name and name != "__pycache__"
+                below = below and self.tree.is_dir(f"{own}{inside}/{name}")
+                if (below or name.endswith((".py", ".so"))) and name not in there:
+                    return False
+                left += [f"{inside}/{name}"] * below
+        return True
 
 
 def _packages(raw: bytes) -> set[str]:

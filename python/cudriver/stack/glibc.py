@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 import struct
 
+from cudriver.stack.names import is_pattern
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -283,31 +285,11 @@ def _configuration(root: Root, path: str, read: set[str]) -> Iterator[tuple[str,
                 whole = pattern if pattern.startswith("/") else f"{folder}/{pattern}"
                 if len(read) >= CONF_FILES or whole in read:
                     continue
-                if _is_pattern(whole):
+                found = [whole]
+                if is_pattern(whole):
                     read.add(whole)
-                for included in _matching(root, whole):
+                    found = root.glob("", whole[1:])
+                for included in found:
                     yield "include", included, path
         elif text.rstrip("/").startswith("/"):  # ldconfig passes over "/" itself
             yield "folder", text.rstrip("/"), path
-
-
-def _is_pattern(text: str) -> bool:
-    return any(sign in text for sign in "*?[")
-
-
-def _matching(root: Root, pattern: str) -> list[str]:
-    """glob(3) inside the root."""
-    import fnmatch
-
-    found = [""]
-    for part in pattern.split("/")[1:]:
-        if _is_pattern(part):
-            found = [
-                f"{folder}/{name}"
-                for folder in found
-                for name in root.names(folder or "/")
-                if fnmatch.fnmatchcase(name, part) and part.startswith(".") >= name.startswith(".")
-            ]
-        else:
-            found = [f"{folder}/{part}" for folder in found]
-    return found

@@ -69,13 +69,18 @@ def unsuffixed(wheel: str) -> str:
     return stem if number.isdigit() and stem else wheel
 
 
+def is_pattern(text: str) -> bool:
+    """Whether glob would not take it as it is."""
+    return any(sign in text for sign in "*?[")
+
+
 def fits(name: str, pattern: str) -> bool:
     """Whether glob takes the name. Nearly all patterns have one "*", or end in "*[0-9]": no
     expression is compiled for these.
     """
     head, star, tail = pattern.partition("*")
     digit = tail == "[0-9]"
-    if any(sign in head + ("" if digit else tail) for sign in "*?["):
+    if is_pattern(head + ("" if digit else tail)):
         from fnmatch import fnmatchcase
 
         return fnmatchcase(name, pattern)

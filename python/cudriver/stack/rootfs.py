@@ -11,6 +11,7 @@ import os
 import stat
 
 from cudriver._regular import open_regular
+from cudriver.stack.names import fits, is_pattern
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -194,6 +195,23 @@ class Root:
                 return sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
         finally:
             os.close(found)
+
+    def glob(self, folder: str, pattern: str, *, folders: bool = False) -> list[str]:
+        """The regular files, or the folders, below a folder that a pattern names; "*" and "?" name
+        nothing that begins with a dot.
+        """
+        found = [folder]
+        *above, last = pattern.split("/")
+        for part in above:
+            names = self._fitting if is_pattern(part) else lambda _, part: [part]
+            found = [f"{inside}/{name}" for inside in found for name in names(inside, part)]
+        paths = (f"{inside}/{name}" for inside in found for name in self._fitting(inside, last))
+        return list(filter(self.is_dir if folders else self.is_file, paths))
+
+    def _fitting(self, folder: str, part: str) -> list[str]:
+        hidden = part.startswith(".")
+        names = (name for name in self.names(folder or "/") if hidden >= name.startswith("."))
+        return [name for name in names if fits(name, part)]
 
     def open(self, path: str) -> int:
         """A descriptor on a regular file, for the caller to close. Raises OSError."""

@@ -52,13 +52,9 @@ def host_compiler(
         if env.kind == "conda" and "conda" in os.path.basename(wrapper):
             path, why = (wrapper if "/" in wrapper else which(root, wrapper, folders)), "CXX"
         elif env.kind == "conda":
-            names = [
-                n
-                for n in root.names(f"{env.prefix}/bin")
-                if re.fullmatch(r".*-conda-linux-gnu-g\+\+", n)
-            ]
-            if names:
-                path, why = f"{env.prefix}/bin/{names[0]}", "conda"
+            own = root.glob(env.prefix, "bin/*-conda-linux-gnu-g++")
+            if own:
+                path, why = own[0], "conda"
     if not path or not root.exists(path):
         return None
     true = root.resolve(path)

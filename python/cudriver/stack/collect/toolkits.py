@@ -18,7 +18,7 @@ from cudriver.stack.model import (
 )
 from cudriver.stack.names import split
 from cudriver.stack.rootfs import Root
-from cudriver.stack.tables import toolkit_of
+from cudriver.stack.tables import table, toolkit_of
 from cudriver.stack.versions import cut, from_code, major, plain
 
 DEFAULT_HOME = "/usr/local/cuda"
@@ -65,15 +65,9 @@ def _candidates(root: Root, variables: Mapping[str, str]) -> list[tuple[str, str
     if nvcc:
         every.append((home_of(root, nvcc), "PATH"))
     every.append((DEFAULT_HOME, DEFAULT_HOME))
-    every += [(f"/usr/local/{n}", "") for n in root.names("/usr/local") if n.startswith("cuda-")]
-    every += [("/opt/cuda", ""), ("/usr/lib/cuda", ""), ("/usr/lib/nvidia-cuda-toolkit", "")]
-    every += [(f"/opt/{n}", "") for n in root.names("/opt") if n.startswith("cuda-")]
-    for system_name in root.names("/opt/nvidia/hpc_sdk"):
-        for release in root.names(f"/opt/nvidia/hpc_sdk/{system_name}"):
-            folder = f"/opt/nvidia/hpc_sdk/{system_name}/{release}/cuda"
-            every += [(f"{folder}/{n}", "") for n in root.names(folder) if n[:1].isdigit()]
-    every += _from_loader(root)
-    return every
+    for pattern in table("toolkits")["places"]:
+        every += [(path, "") for path in root.glob("", pattern, folders=True)]
+    return every + _from_loader(root)
 
 
 def _from_loader(root: Root) -> list[tuple[str, str]]:

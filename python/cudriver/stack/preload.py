@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 
 from cudriver.stack.loader import Search
-from cudriver.stack.names import fits
-from cudriver.stack.process import NOT_FOUND, Fault, Load
+from cudriver.stack.model import LoadFault
+from cudriver.stack.process import NOT_FOUND, Load
 from cudriver.stack.record import Record, fresh
 
 TYPE_CHECKING = False
@@ -160,7 +160,7 @@ def _rescue(
     if missing is not None:
         # A ValueError of torch's own; its text goes on with sys.path.
         message = f"{missing.pattern} not found in the system path"
-        fault = Fault(NOT_FOUND, message, first.name, missing.pattern)
+        fault = LoadFault(NOT_FOUND, first.name, message, missing.pattern)
         loads.append(Load(missing.pattern, Search(missing.pattern, first.name), faults=[fault]))
     if loads[-1].error is None:
         loads.append(process.dlopen(first.name, everywhere=True))
@@ -199,10 +199,9 @@ def _candidate(
         if plan.unified and plan.major is not None:
             places.append(f"{folder}/nvidia/cu{plan.major}/lib")
         places.append(f"{folder}/{preload.folder}/lib")
-        for place in places:
-            for name in root.names(place):
-                if fits(name, preload.pattern):
-                    return f"{place}/{name}"
+        found = [path for place in places for path in root.glob(place, preload.pattern)]
+        if found:
+            return found[0]
     return None
 
 

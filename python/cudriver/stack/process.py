@@ -9,18 +9,18 @@ from collections.abc import Sequence
 
 from cudriver import _elf
 from cudriver.stack.loader import LOADED, Hit, LoadedObject, Loader, Search
+from cudriver.stack.model import LoadFault
 from cudriver.stack.record import Record, fresh
 from cudriver.stack.symbols import (
     DAMAGED,
     NOT_FOUND,
     REJECTED,
-    Fault,
     check_symbols,
     check_versions,
     relocation_order,
 )
 
-__all__ = ["NOT_FOUND", "Fault", "Load", "Process"]
+__all__ = ["NOT_FOUND", "Load", "Process"]
 
 PRELOAD_FILE = "/etc/ld.so.preload"
 PYTHON_SYMBOL = r"_?Py[A-Z_]"
@@ -35,8 +35,8 @@ class Load(Record):
     object: LoadedObject | None = None  # None: the load failed
     objects: list[LoadedObject] = fresh(list)  # newly mapped, in ld.so's order, also on failure
     searches: list[Search] = fresh(list)  # every lookup it made
-    faults: list[Fault] = fresh(list)  # in ld.so's order: the first one is what the user sees
-    later: list[Fault] = fresh(list)  # lazy bindings that will fail when called
+    faults: list[LoadFault] = fresh(list)  # in ld.so's order: the first one is what the user sees
+    later: list[LoadFault] = fresh(list)  # lazy bindings that will fail when called
 
     @property
     def error(self) -> str | None:
@@ -124,7 +124,7 @@ class Process:
             return known
         if elf.exec_stack and self._stack_fixed:
             message = f"{name}: {EXEC_STACK}: {os.strerror(errno.EINVAL)}"
-            load.faults.append(Fault(REJECTED, message, search.path, search.path))
+            load.faults.append(LoadFault(REJECTED, search.path, message, search.path))
             return None
         obj = LoadedObject(
             search.path,
@@ -182,19 +182,9 @@ class Process:
             fault.message = _before_libc(fault.message)
         # ld.so moves itself to where it is first needed.
         self.objects = list(self.scope)
-        if not load.faults or load.faults[0].kind not in (NOT_FOUND, REJECTED):
-            load.faults += check_versions(self.objects, self.find)
-            if self.symbols:
-                now = bool(self.loader.environ.get("LD_BIND_NOW"))
-                faults, load.later = check_symbols(
-                    self.objects[::-1],
-                    self.scope,
-                    self.find,
-                    now=now,
-                    asserts=self.loader.settings.asserts_versions,
-                )
-                load.faults += faults
         load.objects = list(self.objects)
+        if not load.faults or load.faults[0].kind not in (NOT_FOUND, REJECTED):
+            self._check(load, self.objects[::-1], self.scope, False)
         tunables = self.loader.environ.get("GLIBC_TUNABLES", "").split(":")
         executable = any(obj.elf.exec_stack for obj in self.objects)
         forced = "glibc.rtld.execstack=2" in tunables
@@ -206,7 +196,7 @@ class Process:
         try:
             elf = self.loader.open(path)
         except _elf.ElfError as error:
-            load.faults.append(Fault(NOT_FOUND, str(error), self.main.path, path))
+            load.faults.append(LoadFault(NOT_FOUND, self.main.path, str(error), path))
             return
         real = self.loader.real_path(path)
         self._enter(LoadedObject(path, real, elf, origin=_folder_of(path)))
@@ -248,15 +238,18 @@ class Process:
         if not load.searches:
             self._describe_mapped(load.search, root, asking)
         searchlist = self._map_needed([root], load)
+        known = {id(obj) for obj in self.scope}
+        scope = self.scope + [obj for obj in searchlist if id(obj) not in known]
         if not load.faults:
-            self._check(searchlist, load, now)
+            new = {id(obj) for obj in load.objects}
+            order = relocation_order(searchlist) if len(new) > 1 else load.objects
+            self._check(load, [obj for obj in order if id(obj) in new], scope, now)
         if load.faults:
             self._forget(load.objects)
             return load
         load.object = root
         if everywhere:
-            known = {id(obj) for obj in self.scope}
-            self.scope += [obj for obj in searchlist if id(obj) not in known]
+            self.scope = scope
         return load
 
     def _describe_mapped(self, search: Search, obj: LoadedObject, asking: LoadedObject) -> None:
@@ -268,16 +261,13 @@ class Process:
             hits.insert(0, Hit(other.path, other.real_path, other.rule, other.entry, other.owner))
         search.shadowed = [hit for hit in hits if hit.real_path != obj.real_path]
 
-    def _check(self, searchlist: list[LoadedObject], load: Load, now: bool) -> None:
-        new = {id(obj) for obj in load.objects}
+    def _check(
+        self, load: Load, order: list[LoadedObject], scope: list[LoadedObject], now: bool
+    ) -> None:
+        """Versions, then symbols of what was mapped, in the order in which ld.so relocates it."""
         load.faults += check_versions(load.objects, self.find)
-        if not self.symbols or not new:
+        if not self.symbols or not order:
             return
-        known = {id(obj) for obj in self.scope}
-        scope = self.scope + [obj for obj in searchlist if id(obj) not in known]
-        order = load.objects
-        if len(order) > 1:
-            order = [obj for obj in relocation_order(searchlist) if id(obj) in new]
         faults, load.later = check_symbols(
             order,
             scope,
@@ -300,13 +290,13 @@ def _before_libc(message: str) -> str:
     return message
 
 
-def _search_fault(search: Search, asking: LoadedObject) -> Fault:
+def _search_fault(search: Search, asking: LoadedObject) -> LoadFault:
     kind = NOT_FOUND
     if search.damage is not None and search.damage.errno is None:
         kind = REJECTED if search.damage.loader_text is not None else DAMAGED
     elif search.rule != "none" and search.damage is None:
         kind = REJECTED
-    return Fault(kind, search.error or "", asking.path, search.name)
+    return LoadFault(kind, asking.path, search.error or "", search.name)
 
 
 def _folder_of(path: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from cudriver import _elf
-from cudriver.stack.record import Record
+from cudriver.stack.model import LoadFault
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,21 +30,9 @@ _INCONSISTENT = (
 Find = Callable[[str], "LoadedObject | None"]
 
 
-class Fault(Record):
-    """Why a load fails, or would fail had not an earlier fault ended it."""
-
-    kind: str
-    message: str  # as dlerror() has it, and so Python's ImportError or OSError
-    library: str  # path of the object that wants it
-    name: str = ""  # the library, version or symbol
-    version: str | None = None
-    provider: str | None = None  # path (else the name) of what should have had it
-    lazy: bool = False  # met at the first call only
-
-
-def check_versions(new: Sequence[LoadedObject], find: Find) -> list[Fault]:
+def check_versions(new: Sequence[LoadedObject], find: Find) -> list[LoadFault]:
     """The versions that the new objects need and their providers lack, in ld.so's order."""
-    faults: list[Fault] = []
+    faults: list[LoadFault] = []
     for obj in new:
         for need in obj.elf.version_needs:
             provider = find(need.library)
@@ -54,8 +42,7 @@ def check_versions(new: Sequence[LoadedObject], find: Find) -> list[Fault]:
             if need.version in provider.elf.versions or need.version == provider.elf.base_version:
                 continue
             text = f"{provider.path}: version `{need.version}' not found (required by {obj.path})"
-            version = need.version
-            faults.append(Fault(VERSION, text, obj.path, version, version, provider.path))
+            faults.append(LoadFault(VERSION, obj.path, text, need.version, provider.path))
     return faults
 
 
@@ -94,7 +81,7 @@ def check_symbols(
     *,
     now: bool = True,
     asserts: bool = True,
-) -> tuple[list[Fault], list[Fault]]:
+) -> tuple[list[LoadFault], list[LoadFault]]:
     """The undefined symbols of the new objects (in relocation order) that `scope` lacks: those
     that end the load, and those that a call would meet later (lazy binding).
 
@@ -103,8 +90,8 @@ def check_symbols(
     """
     elves = tuple(obj.elf for obj in scope)
     answers = _elf.missing([(obj.elf, elves) for obj in new])
-    faults: list[Fault] = []
-    later: list[Fault] = []
+    faults: list[LoadFault] = []
+    later: list[LoadFault] = []
     damaged: set[str] = set()
     for obj, answer in zip(new, answers, strict=True):
         if isinstance(answer, _elf.ElfError):
@@ -114,7 +101,7 @@ def check_symbols(
             path = next(o.path for o in (obj, *scope) if o.elf.shown == answer.filename)
             if path not in damaged:
                 damaged.add(path)
-                faults.append(Fault(DAMAGED, f"{path}: {answer.reason}", path))
+                faults.append(LoadFault(DAMAGED, path, f"{path}: {answer.reason}"))
             continue
         for reference in answer:
             lazy = reference.lazy and not now and not obj.elf.bind_now
@@ -131,9 +118,9 @@ def check_symbols(
 
 def _symbol_fault(
     obj: LoadedObject, reference: Reference, lazy: bool, provider: LoadedObject | None
-) -> Fault:
+) -> LoadFault:
     name, version = reference.name, reference.version
     message = f"{obj.path}: undefined symbol: {name}"
     message += f", version {version}" if version is not None else ""
     path = provider.path if provider is not None else reference.library
-    return Fault(SYMBOL, message, obj.path, name, version, path, lazy)
+    return LoadFault(SYMBOL, obj.path, message, name, path, lazy)

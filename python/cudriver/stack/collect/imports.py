@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 
-from cudriver.stack.model import FEATURE, IMPORT, NOTHING, Environment, Framework
+from cudriver.stack.model import FEATURE, IMPORT, NOTHING, Environment, Framework, LoadFault
 from cudriver.stack.names import describe, fits, is_cuda_library, split
 from cudriver.stack.recipes import FIRST, LOADS, NEAREST, Step
+from cudriver.stack.record import Record
 from cudriver.stack.versions import cut, minor, satisfies
 
 TYPE_CHECKING = False
@@ -21,18 +22,15 @@ if TYPE_CHECKING:
 _PATHFINDER = "cuda/pathfinder/_dynamic_libs/load_dl_linux.py"
 
 
-class Event:
+class Event(Record):
     """One dlopen that a framework makes, and what its failure puts an end to."""
 
-    __slots__ = ("how", "idle", "load", "means", "purpose", "says")
-
-    def __init__(self, load: Load, how: str, means: str, says: str = "", purpose: str = "") -> None:
-        self.load: Load = load
-        self.purpose: str = purpose
-        self.how: str = how  # "needed", "preload", "dlopen"
-        self.means: str = means
-        self.says: str = says
-        self.idle: bool = False
+    load: Load
+    how: str  # "needed", "preload", "dlopen"
+    means: str
+    says: str = ""
+    purpose: str = ""
+    idle: bool = False
 
     @property
     def fails(self) -> bool:
@@ -157,23 +155,10 @@ class Importer:
             whole = [pattern.replace("{so}", ending) for ending in endings]
         for site in self.env.site_packages:
             for one in whole:
-                these = self._match(site, one.split("/"))
+                these = self.root.glob(site, one)
                 if these:
                     return these
         return []
-
-    def _match(self, folder: str, parts: list[str]) -> list[str]:
-        """glob, in the inspected root."""
-        part, rest = parts[0], parts[1:]
-        if not any(sign in part for sign in "*?["):
-            path = f"{folder}/{part}"
-            if rest:
-                return self._match(path, rest)
-            return [path] if part in self.root.names(folder) and self.root.is_file(path) else []
-        names = [name for name in self.root.names(folder) if fits(name, part)]
-        if rest:
-            return [path for name in names for path in self._match(f"{folder}/{name}", rest)]
-        return [p for name in names if self.root.is_file(p := f"{folder}/{name}")]
 
     # ---- cuda.pathfinder ----
 
@@ -215,7 +200,7 @@ class Importer:
         for place in step.places:
             for site in self.env.site_packages:
                 for name in step.find:
-                    found = self._match(site, [*place.split("/"), name])
+                    found = self.root.glob(site, f"{place}/{name}")
                     if found:
                         return found[0]
         return None
@@ -247,7 +232,7 @@ class Importer:
     def _of_wheels(self, name: str) -> str | None:
         for site in self.env.site_packages:
             for pattern in (f"nvidia/*/lib/{name}", f"cutensor/lib/{name}"):
-                found = self._match(site, pattern.split("/"))
+                found = self.root.glob(site, pattern)
                 if found:
                     return found[0]
         return None
@@ -316,10 +301,10 @@ def _until_one_loads(loads: Iterable[Load]) -> list[Load]:
 def _absent(name: str, asking: str) -> Load:
     """A load that finds no file."""
     from cudriver.stack.loader import Search
-    from cudriver.stack.process import NOT_FOUND, Fault, Load
+    from cudriver.stack.process import NOT_FOUND, Load
 
     message = f"{name}: cannot open shared object file: No such file or directory"
-    fault = Fault(NOT_FOUND, message, asking, os.path.basename(name))
+    fault = LoadFault(NOT_FOUND, asking, message, os.path.basename(name))
     return Load(name, Search(name, asking, error=message), faults=[fault])
 
 

@@ -31,6 +31,7 @@ from cudriver.stack.model import (
 )
 from cudriver.stack.names import DRIVER_LIBRARIES, is_cuda_library
 from cudriver.stack.recipes import Recipe, Rescue, Step
+from cudriver.stack.record import but
 from cudriver.stack.rootfs import Root, TooMuch
 from cudriver.stack.tables import table
 from cudriver.stack.versions import cut, satisfies
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
     from cudriver.stack.collect.debian import DebianOwners
     from cudriver.stack.loader import LoadedObject, Loader
-    from cudriver.stack.process import Fault, Process
+    from cudriver.stack.process import Process
 
 MAX_ENTRIES = 60  # extension modules of one framework that are loaded
 STAND_INS = ("/usr/bin/python3", "/bin/sh")  # where an environment's Python cannot be read
@@ -69,7 +70,7 @@ class Resolver:
         # By framework, a file that is there: the library that it does not find.
         self._lacking: dict[tuple[str, str], str] = {}
         # By framework, a file of that name that is there, and what the loader says of it.
-        self._refused: dict[tuple[str, str], Fault] = {}
+        self._refused: dict[tuple[str, str], LoadFault] = {}
         self.said: list[str] = []  # what packages say that do not find a library, and go on
         self._started: Process | None = None
         self._doubt: Evidence | None = None  # where the environment's Python could not be read
@@ -287,21 +288,21 @@ class Resolver:
         from cudriver.stack.process import Process
 
         failure: Exception | None = None
-        for program in (self.env.executable, *STAND_INS):
+        for program in filter(None, (self.env.executable, *STAND_INS)):
+            own = program == self.env.executable
             try:
-                if program:
-                    process = Process(self.loader, program)
-                    process.stand_in = program != self.env.executable or not any(
-                        each.elf.find("_Py_NoneStruct") for each in process.start.objects
-                    )
-                    if process.stand_in and program == self.env.executable:
-                        why = process.start.error
-                        why = f"does not start here: {why}" if why else "is not Python itself"
-                        self._doubt = Evidence(program, None, why)
-                    return process
+                process = Process(self.loader, program)
+                objects = process.start.objects
+                python = any(each.elf.find("_Py_NoneStruct") for each in objects)
+                process.stand_in = not own or not python
+                if process.stand_in and own:
+                    why = process.start.error
+                    why = f"does not start here: {why}" if why else "is not Python itself"
+                    self._doubt = Evidence(program, None, why)
+                return process
             except (ElfError, OSError, ValueError) as error:
                 failure = failure or error
-                if program and program == self.env.executable:
+                if own:
                     why = f"cannot be read as a program: {error}"
                     if (self.root.text(program, 2) or "") == "#!":
                         why = "is a script: what it sets, and which program it starts, is not known"
@@ -402,7 +403,7 @@ class Resolver:
             self._fault(fault, framework, event)
 
     def _fault(
-        self, fault: Fault, framework: Framework, event: Event, rescue: str | None = None
+        self, fault: LoadFault, framework: Framework, event: Event, rescue: str | None = None
     ) -> None:
         cause: str | None = None
         if fault.kind == "not found":
@@ -414,13 +415,10 @@ class Resolver:
         provider = fault.provider
         if provider and "/" in provider:  # a SONAME stays as it is
             provider = os.path.normpath(provider)
-        found = LoadFault(
-            kind=fault.kind,
+        found = but(
+            fault,
             library=os.path.normpath(fault.library),
-            message=fault.message,
-            name=fault.name,
             provider=provider,
-            lazy=fault.lazy,
             framework=framework.name,
             means=event.means,
             says=event.says,

@@ -11,11 +11,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable
 from struct import pack
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MAX_LINKS = 40  # as the kernel's own limit
 _OPENAT2 = 437  # the call's number, the same on every machine

@@ -29,7 +29,7 @@ def components(report: Outcome) -> list[tuple[str, str, str]]:
     ]
     for framework in facts.frameworks:
         severity, found = _about(report, framework)
-        text = framework_line(facts, framework.name)
+        text = framework_line(framework)
         lines.append((framework.name, severity, text + _wrong(found)))
     if not facts.frameworks:
         lines.append(_row(report, say("frameworks"), say("none that uses CUDA"), True, "CU4"))
@@ -115,9 +115,8 @@ def _wheels(facts: Facts) -> list[str]:
     return [] if used & {d.name for d in wheels} else [f"{d.name} {d.version}" for d in wheels]
 
 
-def framework_line(facts: Facts, name: str) -> str:
+def framework_line(framework: Framework) -> str:
     """Version, and what of CUDA it has."""
-    framework = next(f for f in facts.frameworks if f.name == name)
     if framework.variant == "cpu":
         return framework.version + say(", CPU only")
     if framework.variant == "rocm":

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator, Mapping
 
 from cudriver.stack.collect.environment import pyvenv
 from cudriver.stack.record import Record
 from cudriver.stack.rootfs import Root
 from cudriver.stack.tables import table
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 SYSTEM = ("/usr/local", "/usr")
 RUNNING = "the running interpreter"

@@ -7,12 +7,9 @@ turns it into a real one. Versions are strings as found; `None` means that nothi
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Iterable, Iterator
 
 from cudriver.stack.record import Record, fresh
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
 
 SCHEMA = 1
 

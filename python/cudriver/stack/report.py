@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from cudriver.stack.outcome import Outcome
 from cudriver.stack.printed import Printed
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 
 class Report(Outcome, Printed):

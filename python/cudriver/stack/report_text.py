@@ -83,7 +83,9 @@ def render(report: Outcome, style: Style, *, verbose: bool = False) -> str:
     for label, severity, text in components(report):
         lines += _component(label, severity, text, style)
     if verbose and report.libraries:
-        lines += ["", *_library_table(report, style)]
+        lines.append("")
+        for library in report.libraries:
+            lines += library_lines(library, report.facts, style)
     ranked = sorted(report.findings, key=lambda finding: RANK[finding.severity])
     for finding in ranked:
         if finding.severity != NOTE or verbose:
@@ -315,11 +317,6 @@ def _problems(facts: Facts, style: Style, verbose: bool) -> list[str]:
         more = len(facts.problems) - len(shown)
         lines.append(" " * 12 + say("and {n} more (-v)", n=more))
     return lines
-
-
-def _library_table(report: Outcome, style: Style) -> list[str]:
-    every = (library_lines(library, report.facts, style) for library in report.libraries)
-    return [line for lines in every for line in lines]
 
 
 def library_lines(

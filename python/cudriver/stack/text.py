@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from collections.abc import Sequence
 
 # What stays in one line: a word or a Chinese character, and the marks that belong to it.
 HAN = "\u4e00-\u9fff"

@@ -126,14 +126,10 @@ def _share(root: Root, folder: str, lines: list[bytes]) -> float:
 def _merge(found: dict[str, Distribution], conda: Distribution) -> None:
     """A conda package of Python code has a .dist-info too: one distribution, with conda's build."""
     known = found.get(conda.name) or found.get("torch" if conda.name == "pytorch" else "")
-    if known is None:
-        found[conda.name] = conda
-        return
-    if known.kind == "wheel" and known.installer in ("conda", None):
+    if known is not None and known.kind == "wheel" and known.installer in ("conda", None):
         known.build, known.installer = conda.build, "conda"
         known.conda_name = conda.name
-    if conda.name not in found:
-        found[conda.name] = conda
+    found.setdefault(conda.name, conda)
 
 
 def _read(
@@ -192,12 +188,8 @@ def _reason(error: Exception) -> str:
 
 
 def _from_headers(raw: bytes) -> re.Match[str] | None:
-    head = raw[:65536].decode("utf-8", "replace")
-    name = re.search(r"^Name:\s*(\S+)", head, re.MULTILINE)
-    version = re.search(r"^Version:\s*(\S+)", head, re.MULTILINE)
-    if not name or not version:
-        return None
-    return _INFO.match(f"{name[1].replace('-', '_')}-{version[1].replace('-', '_')}")
+    name, version = (_header(_head(raw), key)[0].replace("-", "_") for key in (b"Name", b"Version"))
+    return _INFO.match(f"{name}-{version}") if name and version else None
 
 
 def _head(raw: bytes) -> bytes:

@@ -71,7 +71,6 @@ def ask_nvml(name: str) -> None:
     if code != SUCCESS:
         nvml.nvmlErrorString.restype = c_char_p
         reason: bytes = nvml.nvmlErrorString(code) or b"?"
-        say("nvml.code", code)
         say("nvml.error", reason.decode("utf-8", "replace"))
         return
     say("nvml.driver", text_of(nvml.nvmlSystemGetDriverVersion))
@@ -90,9 +89,7 @@ def ask_nvml(name: str) -> None:
 
 def ask_device(nvml: ctypes.CDLL, index: int) -> None:
     handle = c_void_p()
-    code = nvml.nvmlDeviceGetHandleByIndex_v2(c_uint(index), byref(handle))
-    if code != SUCCESS:
-        say(f"device.{index}.error", code)
+    if nvml.nvmlDeviceGetHandleByIndex_v2(c_uint(index), byref(handle)) != SUCCESS:
         return
     say(f"device.{index}.name", text_of(nvml.nvmlDeviceGetName, handle))
     say(f"device.{index}.uuid", text_of(nvml.nvmlDeviceGetUUID, handle))
@@ -143,16 +140,9 @@ def ask_cuda(name: str) -> None:
             cuda.cuDeviceGet(byref(device), c_int(index))
             cuda.cuDeviceGetAttribute(byref(major), c_int(75), device)
             cuda.cuDeviceGetAttribute(byref(minor), c_int(76), device)
-            say(f"visible.{index}.name", text_of_name(cuda, device))
+            name = text_of(lambda *into, of=device: cuda.cuDeviceGetName(*into, of))
+            say(f"visible.{index}.name", name)
             say(f"visible.{index}.capability", f"{major.value}.{minor.value}")
-    say("cuda.done", 1)
-
-
-def text_of_name(cuda: ctypes.CDLL, device: c_int) -> str:
-    buffer = ctypes.create_string_buffer(128)
-    if cuda.cuDeviceGetName(buffer, c_int(128), device) != SUCCESS:
-        return ""
-    return buffer.value.decode("utf-8", "replace")
 
 
 def main() -> None:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from functools import reduce
 from operator import or_
 
 from cudriver.stack.collect.sources import bound_names, called, statements
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
 
 _COMPOUND = (
     *(ast.If, ast.Try, ast.With, ast.For, ast.While, ast.Match, ast.AsyncFor, ast.AsyncWith),

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 _AT_THE_END = (
     "was never closed", "unterminated triple-quoted", "unexpected EOF",

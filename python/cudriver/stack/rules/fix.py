@@ -129,22 +129,19 @@ def tag(cuda: str) -> str:
 
 def variants(torch: str) -> list[str]:
     """The CUDA variants of a PyTorch release on its wheel index, oldest first."""
-    wanted = cut(torch, 2)
-    for row in table("pytorch")["releases"]:
-        if row["torch"] == wanted:
-            return sorted(row["cuda"], key=lambda v: tuple(map(int, v.split("."))))
-    return []
+    return sorted(_release(torch).get("cuda", ()), key=lambda v: tuple(map(int, v.split("."))))
 
 
 def usual_variant(torch: str) -> str | None:
     """The CUDA of PyPI's own wheels of a PyTorch release, else the newest variant."""
-    wanted = cut(torch, 2)
-    for row in table("pytorch")["releases"]:
-        if row["torch"] == wanted and row["default"]:
-            default: str = row["default"]
-            return default
-    every = variants(torch)
-    return every[-1] if every else None
+    default: str | None = _release(torch).get("default")
+    return default or next(reversed(variants(torch)), None)
+
+
+def _release(torch: str) -> dict[str, Any]:
+    """The row of a PyTorch release; {} for one that is not known."""
+    rows = (row for row in table("pytorch")["releases"] if row["torch"] == cut(torch, 2))
+    return next(rows, {})
 
 
 def torch_from(facts: Facts, cuda: str) -> str:

@@ -182,6 +182,23 @@ def test_a_hole_in_the_function_that_fills_a_module(venv, name):
     agrees(venv, target)
 
 
+@pytest.mark.parametrize("numbers", [(1, 2), (84, 85)])
+def test_the_numbers_of_the_slots_are_those_of_any_python(venv, numbers):
+    """CPython 3.15 has new ones."""
+    target = venv.site / f"fastnet/_C{SUFFIX}"
+    source = FILLS % ("", "".join(f"many[{number}] = {number};" for number in range(500)))
+    for name, number in zip(("Py_mod_create", "Py_mod_exec"), numbers, strict=True):
+        source = source.replace(name, str(number))
+    compile_c(target, source, f"-I{sysconfig.get_paths()['include']}")
+    target.with_name(target.name + ".c").unlink()
+    shutil.rmtree(venv.site / "fast_net-1.0.dist-info")
+    venv.distribution("fast-net", "1.0", files=[venv.site / "fastnet/__init__.py", target])
+    assert told(venv) == []
+    at, size = function(target, "fill")
+    zero(target, at + size // 2, 256)
+    assert [f.severity for f in told(venv)] == ["error"]
+
+
 def test_what_is_well_is_not_taken_for_zeroed():
     """Of the libraries that are mapped here."""
     with open("/proc/self/maps") as maps:

@@ -10,7 +10,7 @@ import os
 import re
 from itertools import pairwise
 from struct import error as StructError
-from struct import iter_unpack, unpack_from
+from struct import iter_unpack, pack, unpack_from
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ HOLE = bytes(64)  # nor has one so many inside
 FRAMES = b"\1\x1b\3\x3b"  # how linkers encode the sorted table of functions
 LONG = 4096  # bytes of a function
 CALL = re.compile(rb"\xe8(?=(.{4}))", re.DOTALL)  # x86-64's, of a function this far away
-CREATE, EXECUTE = (number.to_bytes(8, "little") for number in (1, 2))  # Py_mod_create, _exec
+# Py_mod_create and Py_mod_exec, in what is built for CPython before 3.15, and for 3.15.
+SLOTS = [pack("<QQ", *numbers) for numbers in ((1, 2), (84, 85))]
 
 
 def _if_told(read: Callable[P, T | None]) -> Callable[P, T | None]:
@@ -207,9 +208,8 @@ class ElfBits:
         ends = dict(pairwise(begins))
         places = {at for at, _, _ in iter_unpack("<QQQ", relative)}
         for at, _, begin in iter_unpack("<QQQ", relative):
-            if at - 16 not in places or self.memory(at - 8, 8) != EXECUTE:
-                continue
-            if self.memory(at - 24, 8) != CREATE:
+            slots = self.memory(at - 24, 24) if at - 16 in places else None
+            if slots is None or slots[:8] + slots[16:] not in SLOTS:
                 continue
             code = self.memory(begin, ends.get(begin, begin) - begin) or b""
             yield code

@@ -288,6 +288,14 @@ def test_the_import_as_it_really_goes(
 
 
 @pytest.mark.parametrize("style", list(STYLES))
+def test_without_the_global_dependencies(tmp_path: Path, parts: Path, style: str) -> None:
+    lay_out(tmp_path, parts, style, "easy", "")
+    (tmp_path / "torch/lib/libtorch_global_deps.so").unlink()
+    (tmp_path / "torch/_utils_internal.py").write_text("import os\nUSE_GLOBAL_DEPS = True\n")
+    assert imported_as_predicted(tmp_path) == set()
+
+
+@pytest.mark.parametrize("style", list(STYLES))
 @pytest.mark.parametrize("dependencies", ["easy", "hard"])
 @pytest.mark.parametrize("damaged", ["cublas/lib/libcublas.so.12", "*/lib/libnvJitLink.so.12"])
 def test_the_first_preload_that_fails_is_the_last(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 SOURCE_LIMIT = 1 << 20  # bytes of a torch/__init__.py
 
+_GLOBAL = "\nUSE_GLOBAL_DEPS = True"
 _FUNCTIONS = ("_load_global_deps", "_preload_cuda_deps", "_preload_cuda_lib", "_get_cuda_dep_paths")
 _PAIR = re.compile(
     r"""(?:\(\s*|cuda_libs\[)?['"](\w+)['"]\]?\s*[:,=]\s*['"](lib[\w.+-]+\.so[^'"]*)['"]"""
@@ -124,7 +125,8 @@ def import_torch(process: Process, package: str, sys_path: Sequence[str]) -> lis
     plan.major = major
     loads: list[Load] = []
     dependencies = f"{package}/lib/libtorch_global_deps.so"
-    if process.loader.is_file(dependencies):
+    own = f"{package}/_utils_internal.py"  # says whether it is loaded, or need not be there
+    if process.loader.is_file(dependencies) or _GLOBAL in (root.text(own, SOURCE_LIMIT) or ""):
         first = process.dlopen(dependencies, everywhere=True)
         loads.append(first)
         if first.error is None:

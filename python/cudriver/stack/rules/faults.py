@@ -23,7 +23,8 @@ _OF_A_MAJOR = ("libcudart", "libcublas", "libcublasLt", "libnvrtc", "libnvJitLin
 def caused_by(fault: LoadFault, file: FileFault) -> bool:
     """Whether what the loader says follows from what is wrong with a file."""
     if fault.kind == "not found" or file.what == "missing":  # one of another machine is passed over
-        return fault.kind == "not found" and fault.name == os.path.basename(file.file)
+        names = os.path.basename(file.file), file.file
+        return fault.kind == "not found" and fault.name in names
     return fault.kind in ("symbol", "version", "abort") and file.file in (
         fault.library,
         os.path.normpath(fault.provider or ""),

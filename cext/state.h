@@ -52,8 +52,8 @@ typedef struct {
 
     struct ContextObject *contexts; /* borrowed: every live Context, newest first */
     unsigned long long serial;      /* the last number given to a context */
-    CUcontext implicit; /* device 0's primary context, as it was last made current by default */
-    int resetting;      /* 1 + the device whose primary context is reset without the GIL; or 0 */
+    CUcontext primary;              /* device 0's primary context, as it was last known */
+    int resetting; /* 1 + the device whose primary context is reset without the GIL; or 0 */
     unsigned long long resets; /* how many there were */
 
     struct {                          /* python/live.c: all that is alive */

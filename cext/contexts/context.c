@@ -14,6 +14,12 @@
 #define EXIT_HOLD 2
 #define EXIT_HOLD_END 30
 
+/* Whether it stays current in a thread that had none. */
+static bool context_is_default(const ContextObject *self)
+{
+    return self->kind == CUDRIVER_CONTEXT_PRIMARY && self->ordinal == 0;
+}
+
 ContextObject *cudriver_context_new(CoreState *state, CUcontext handle, int ordinal,
                                     CUdevice device, enum cudriver_context_kind kind)
 {
@@ -31,6 +37,9 @@ ContextObject *cudriver_context_new(CoreState *state, CUcontext handle, int ordi
     cudriver_will_borrow((PyObject *)self);
     self->next = state->contexts;
     state->contexts = self;
+    if (context_is_default(self)) {
+        state->primary = handle;
+    }
     if (cuda.cuCtxGetId != NULL) {
         cuda.cuCtxGetId(handle, &self->id);
     }
@@ -240,7 +249,7 @@ CUresult cudriver_context_make_current(ContextObject *self, bool *pushed)
     }
     result = cudriver_context_is_stale(self) ? CUDA_ERROR_CONTEXT_IS_DESTROYED
                                              : cuda.cuCtxGetCurrent(&current);
-    if (result == CUDA_SUCCESS && current == NULL && atomic_load(&self->implicit)) {
+    if (result == CUDA_SUCCESS && current == NULL && context_is_default(self)) {
         result = cuda.cuCtxSetCurrent(self->handle);
     } else if (result == CUDA_SUCCESS && current != self->handle) {
         result = cuda.cuCtxPushCurrent_v2(self->handle);

@@ -44,7 +44,6 @@ typedef struct ContextObject {
     } spare;
     struct cudriver_queue works; /* in flight on its default stream */
     atomic_bool ended;           /* other code has ended it, as a call has found */
-    atomic_bool implicit;        /* it stays current in a thread that had none */
     PyObject *weak;
 } ContextObject;
 

@@ -146,8 +146,6 @@ static ContextObject *context_implicit(CoreState *state)
         return NULL;
     }
     result = cuda.cuCtxSetCurrent(self->handle);
-    state->implicit = self->handle;
-    atomic_store(&self->implicit, true);
     if (result != CUDA_SUCCESS) {
         Py_DECREF(self);
         return (ContextObject *)cudriver_raise(result, "cuCtxSetCurrent",
@@ -171,8 +169,8 @@ ContextObject *cudriver_context_for_use(CoreState *state)
     if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED || result == CUDA_ERROR_INVALID_CONTEXT) {
         PyObject *pushed = cudriver_context_pushed_here(state);
         CUcontext current = NULL;
-        /* A primary context that was made current implicitly and then reset: start again. */
-        if (cuda.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == state->implicit &&
+        /* Device 0's primary context, which was reset: start again. */
+        if (cuda.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == state->primary &&
             pushed != NULL && PyList_GET_SIZE(pushed) == 0) {
             cuda.cuCtxSetCurrent(NULL);
             result = CUDA_SUCCESS;

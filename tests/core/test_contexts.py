@@ -121,8 +121,7 @@ def test_nothing_current_means_the_primary_context_of_device_0(cu) -> None:
 
 
 def test_only_device_0s_primary_context_stays_current(cu, driver: Driver, two_devices) -> None:
-    """Where it was used by default; what else calls work in is current during the call only."""
-    cu.memory_info()
+    """What else calls work in is current during the call only."""
     array, other = cu.device_zeros(3), cu.Context()
 
     def of(call: Callable[[], object]) -> int | None:
@@ -143,6 +142,29 @@ def test_only_device_0s_primary_context_stays_current(cu, driver: Driver, two_de
         assert of(call) is None
     there.close()
     other.close()
+
+
+def test_it_stays_current_also_if_nobody_has_used_it_by_default() -> None:
+    """As beside PyTorch, which makes it current in the main thread. A push and a pop take longer
+    than a small copy's own work.
+    """
+    program = """
+        import threading
+        import cudriver as cu
+
+        with cu.Device(0).primary_context() as primary:
+            there, host, stream = cu.device_empty(9), cu.pinned_zeros(9), cu.Stream()
+
+            def copy():
+                cu.copy_async(there, host, stream)
+                print(cu.context_stack() == [primary])
+
+            thread = threading.Thread(target=copy)
+            thread.start()
+            thread.join()
+            stream.synchronize()
+    """
+    assert output(program) == "True\n"
 
 
 # ---- misuse --------------------------------------------------------------------------------------

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from cudriver._core import Context
+from cudriver._core import Context
 
 
-class Pushed(list["Context"]):
+class Pushed(list[Context]):
     """What a thread has pushed, and keeps alive: the last at the end. It ends with the thread."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.thread = threading.get_ident()
+        self.thread: int = threading.get_ident()
 
 
 _all: list[weakref.ref[Pushed]] = []

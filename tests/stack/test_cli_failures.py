@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 
 import jsonschema
@@ -181,7 +182,12 @@ report_text._heading = broken
     assert done.stdout.count("\ncould not tell\n") == 1
 
 
-@pytest.mark.parametrize("failure", [RECURSE, DIE])
+IN_PROCESSES = pytest.mark.skipif(
+    bool(sysconfig.get_config_var("Py_GIL_DISABLED")), reason="a crash in a thread is one of all"
+)
+
+
+@pytest.mark.parametrize("failure", [RECURSE, pytest.param(DIE, marks=IN_PROCESSES)])
 def test_a_worker_that_fails_or_dies_leaves_the_others(tmp_path, failure):
     names = [*"abcdefghij", "broken"]
     for name in names:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+
+from cudriver.cli import INTERRUPTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,12 +53,16 @@ def in_threads(
     work: Callable[[str], T], items: Sequence[str], start: Callable[[], object]
 ) -> Iterator[T]:
     """The same in threads of this process, each of which calls `start` first. A crash in one is a
-    crash of all."""
+    crash of all. Ctrl-C ends the process here: Python would wait for the threads.
+    """
     from concurrent.futures import ThreadPoolExecutor
 
     pool = ThreadPoolExecutor(_count(items), initializer=start)
     try:
         yield from pool.map(work, items)
+    except KeyboardInterrupt:
+        sys.stdout.flush()
+        os._exit(INTERRUPTED)
     finally:
         pool.shutdown(cancel_futures=True)
 

@@ -112,9 +112,9 @@ static int event_use(CoreState *state, EventObject *self, const struct cudriver_
                                    self->handle);
 }
 
-static PyObject *event_record(PyObject *object, PyObject *args, PyObject *keywords)
+/* record() and wait(), which take a stream. 0 or -1. */
+static int event_method(PyObject *object, PyObject *args, PyObject *keywords, bool record)
 {
-    CUDRIVER_LOCK();
     static char *names[] = {"stream", NULL};
     CoreState *state = cudriver_state_of(object);
     EventObject *self = event_of(object);
@@ -122,41 +122,33 @@ static PyObject *event_record(PyObject *object, PyObject *args, PyObject *keywor
     PyObject *argument = NULL;
     int failed = -1;
 
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O:record", names, &argument) ||
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, record ? "|O:record" : "|O:wait", names,
+                                     &argument) ||
         stream_for(state, self, argument, &stream) < 0) {
-        return NULL;
+        return -1;
     }
-    if (stream.context == self->context) {
-        failed = event_use(state, self, &stream, true);
-    } else {
+    if (record && stream.context != self->context) {
         PyErr_Format(PyExc_ValueError,
                      "%R belongs to %R, the stream to %R: record an event of the "
                      "stream's own context",
                      object, self->context, stream.context);
+    } else if (record || cudriver_context_check(self->context) == 0) {
+        failed = event_use(state, self, &stream, record);
     }
     cudriver_stream_done(&stream);
-    return failed < 0 ? NULL : Py_NewRef(object);
+    return failed;
+}
+
+static PyObject *event_record(PyObject *object, PyObject *args, PyObject *keywords)
+{
+    CUDRIVER_LOCK();
+    return event_method(object, args, keywords, true) < 0 ? NULL : Py_NewRef(object);
 }
 
 static PyObject *event_wait(PyObject *object, PyObject *args, PyObject *keywords)
 {
     CUDRIVER_LOCK();
-    static char *names[] = {"stream", NULL};
-    CoreState *state = cudriver_state_of(object);
-    EventObject *self = event_of(object);
-    struct cudriver_stream stream;
-    PyObject *argument = NULL;
-    int failed = -1;
-
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O:wait", names, &argument) ||
-        stream_for(state, self, argument, &stream) < 0) {
-        return NULL;
-    }
-    if (cudriver_context_check(self->context) == 0) {
-        failed = event_use(state, self, &stream, false);
-    }
-    cudriver_stream_done(&stream);
-    return failed < 0 ? NULL : Py_NewRef(Py_None);
+    return event_method(object, args, keywords, false) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 /* ---- the type ---- */

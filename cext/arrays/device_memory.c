@@ -247,7 +247,7 @@ ContextObject *cudriver_foreign_context(CoreState *state, const struct cudriver_
                      (void *)(uintptr_t)low);
         return NULL;
     }
-    /* Its last byte may lie in another allocation: in PyTorch's expandable segments. */
+    /* The last byte may lie in another allocation, as in PyTorch's expandable segments. */
     if (high <= low ||
         (first.bytes != 0 && high - first.start > first.bytes && !place_look(high - 1, &last))) {
         PyErr_Format(PyExc_ValueError,

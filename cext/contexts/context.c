@@ -14,7 +14,7 @@
 #define EXIT_HOLD 2
 #define EXIT_HOLD_END 30
 
-/* Whether it stays current in a thread that had none. */
+/* Whether the context stays current in a thread that had none: device 0's primary one does. */
 static bool context_is_default(const ContextObject *self)
 {
     return self->kind == CUDRIVER_CONTEXT_PRIMARY && self->ordinal == 0;

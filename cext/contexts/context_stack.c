@@ -16,7 +16,7 @@ static Py_ssize_t push_find(PyObject *pushed, const ContextObject *self)
     return i;
 }
 
-/* Takes it off the list, if there is one. */
+/* Takes the last push of a context off the list, if there is one. */
 static void push_forget(PyObject *pushed, const ContextObject *self)
 {
     Py_ssize_t i = push_find(pushed, self);

@@ -207,7 +207,7 @@ ContextObject *cudriver_context_for_device(CoreState *state, PyObject *device)
     if (device == NULL || device == Py_None) {
         return cudriver_context_for_use(state);
     }
-    if (Py_IS_TYPE(device, state->context_type)) { /* from memory/, which knows it already */
+    if (Py_IS_TYPE(device, state->context_type)) { /* memory/ gives the one that it means */
         return (ContextObject *)Py_NewRef(device);
     }
     ordinal = cudriver_device_parse(device);

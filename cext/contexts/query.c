@@ -10,8 +10,8 @@
 
 #define WORDS 4 /* the most arguments, each a number or a pointer */
 
-/* Counts the call, or no longer, among the users of each Event and Stream, which forbids its
- * close(). */
+/* Adds `calls`, 1 or -1, to the users of each Event and Stream in the arguments: while it has any,
+ * its close() is refused. */
 static void users_count(const CoreState *state, PyObject *arguments, int calls)
 {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(arguments); i++) {

@@ -1,4 +1,4 @@
-"""What the sources of the modules say that an import reaches, wherever it stands in them."""
+"""Searches the sources of the modules that an import reaches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SETS = re.compile(rb"(?<!self)(?<!cls)\.(\w+)\s*=(?!=)")
 
 
 class Said:
-    """Searches them."""
+    """What the sources of the modules that are reached say, in whichever line."""
 
     def __init__(self, modules: Modules, seen: Collection[str]) -> None:
         """seen: the modules that are reached, more and more."""

@@ -183,7 +183,8 @@ report_text._heading = broken
 
 
 IN_PROCESSES = pytest.mark.skipif(
-    bool(sysconfig.get_config_var("Py_GIL_DISABLED")), reason="a crash in a thread is one of all"
+    bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
+    reason="without the GIL, threads check, and a crash in one ends all",
 )
 
 

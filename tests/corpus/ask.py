@@ -47,7 +47,8 @@ def truth(
             text = f"died: {end}" if step["error"] == "died" else step["error"]
             row = {"step": step["name"], "text": text, "shown": step.get("shown", text)}
             if text.startswith("died: SIG"):  # as a shell tells it
-                row["shown"] = signal.strsignal(signal.Signals[end]) or text
+                told = signal.strsignal(signal.Signals[end]) or text
+                row["shown"] = step.get("shown", "") + told
             row["module"] = step.get("module", names[0].partition(".")[0])
             result.failures.append(row)
         result.values.update(answer["values"])
@@ -95,13 +96,18 @@ def _child(
                 os.killpg(child.pid, signal.SIGKILL)
                 status, end = child.wait(), f"no answer within {IMPORT_LIMIT} s"
             output.seek(0)
-            lines = output.read().strip().splitlines()
+            left = Path(f"{out}.written")  # by a step that died
+            written = left.read_text(errors="replace") if left.exists() else ""
+            lines = (output.read() + written).strip().splitlines()
         if status < 0 and not end:
             end = signal.Signals(-status).name
         elif status > 0:
             end = f"status {status}: {lines[-1] if lines else ''}"
         try:
-            return json.loads(out.read_text()), end
+            answer = json.loads(out.read_text())
+            if written:
+                answer["steps"][-1]["shown"] = f"{written[-20000:].strip()}\n"
+            return answer, end
         except (OSError, ValueError):
             failure = {"name": f"import {names[0]}", "error": "died"}
             return {**empty, "steps": [failure]}, end or (lines[-1] if lines else "no answer")

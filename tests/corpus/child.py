@@ -11,7 +11,6 @@ import json
 import os
 import re
 import sys
-import tempfile
 import traceback
 
 # What a program does first with the package, as far as it goes without a GPU. An exception counts
@@ -144,11 +143,16 @@ def cuda_core():
 
 
 class StandardError:
-    """Keeps what is written to descriptor 2 meanwhile: C++ logs what Python does not raise."""
+    """Keeps what is written to descriptor 2 meanwhile, in a file that is left there by a process
+    that dies: C++ logs what Python does not raise.
+    """
+
+    def __init__(self, path):
+        self.path = path
 
     def __enter__(self):
         sys.stderr.flush()
-        self.file, self.saved = tempfile.TemporaryFile(), os.dup(2)
+        self.file, self.saved = open(self.path, "w+b"), os.dup(2)
         os.dup2(self.file.fileno(), 2)
         return self
 
@@ -159,6 +163,7 @@ class StandardError:
         self.file.seek(0)
         self.text = self.file.read().decode("utf-8", "replace")
         self.file.close()
+        os.remove(self.path)
         os.write(2, self.text.encode("utf-8", "replace"))
 
     def failure(self, words):
@@ -182,7 +187,7 @@ def main(out, modules, code):
     def step(name, run):
         answer["steps"].append({"name": name, "module": top, "error": "died"})
         save()
-        logged = StandardError()
+        logged = StandardError(out + ".written")
         text = value = None
         try:
             with logged:

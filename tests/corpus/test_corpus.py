@@ -193,10 +193,19 @@ def test_a_child_tells_what_failed_and_what_was_mapped(tmp_path):
 
 
 def test_a_child_that_dies_is_told_from_one_that_answers(tmp_path):
-    code = ("import os; os.abort()",)
+    code = ("import os; os.write(2, b'no such library\\n'); os.abort()",)
     truth = ask.truth(here(tmp_path), ("json",), dict(os.environ), tmp_path, code)
     assert [f["text"] for f in truth.failures] == ["died: SIGABRT"]
+    assert truth.failures[0]["shown"] == "no such library\nAborted"
     assert truth.mapped == {}
+
+
+def test_what_a_child_wrote_before_it_ended(tmp_path):
+    """As the dynamic loader does, which knows no exception."""
+    code = ("import os; os.write(2, b'Inconsistency detected by ld.so\\n'); os._exit(127)",)
+    truth = ask.truth(here(tmp_path), ("json",), dict(os.environ), tmp_path, code)
+    (failure,) = truth.failures
+    assert failure["text"] == "died: status 127: Inconsistency detected by ld.so"
 
 
 def test_an_interpreter_that_is_gone_is_a_failure(tmp_path):

@@ -324,6 +324,20 @@ def test_what_a_package_without_cuda_requires(venv, caught):
         assert agrees(venv) == "No module named 'helper'"
 
 
+def test_what_an_import_of_another_package_reaches(venv):
+    """dateutil imports its parser, which asks for six, only when pandas does."""
+    sources = {
+        "outer/__init__.py": "from fastnet.parser import parse\n",
+        "fastnet/__init__.py": "",
+        "fastnet/parser.py": "from helper import parse\n",
+    }
+    outer, *inner = put(venv, sources)
+    venv.distribution("outer", "1.0", "fastnet", files=[outer])
+    venv.distribution("fastnet", "1.0", "helper>=1", files=inner)
+    assert real.import_error(venv.path, "fastnet") is None
+    assert agrees(venv, "outer") == "No module named 'helper'"
+
+
 def test_several_packages_that_are_required(venv):
     """The first that an import misses is told first; one command installs all of them."""
     outer, inner, *gone = put(

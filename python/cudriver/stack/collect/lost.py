@@ -181,12 +181,8 @@ class Lost:
                     reach.imports[framework.module] = names
         lacking = {each.by for each in either}
         roots = self._roots(resolver, lacking)
-        if not (modules.faults or facts.absent):
-            roots = [root for root in roots if root.distribution in lacking]
-            reach.within = set().union(*(packages.get(name, ()) for name in lacking))
-        elif not modules.faults:
-            lacking |= {each.by for each in facts.absent}
-            asking = self._asking(lacking)
+        if not modules.faults:
+            asking = self._asking(lacking | {each.by for each in facts.absent})
             roots = [root for root in roots if root.distribution in asking]
             reach.within = {root.module.partition(".")[0] for root in roots}
             reach.within |= set().union(*(packages.get(name, ()) for name in asking))

@@ -92,25 +92,21 @@ static void take(CoreState *state, TransferObject *work, CUresult result, Transf
     *last = &work->next;
 }
 
-/* How many pieces of a stream's work have ended well, at least, from the oldest on. What is before
- * such a piece has, too: so only the newest is asked, then those at places 1, 2, 4, ... */
-static Py_ssize_t ended_at_least(struct cudriver_queue *queue)
+/* How many pieces of a stream's work have ended well: all, at least half of those that have, or 0.
+ * What is before such a piece has ended, too: so the newest is asked first, then the one in the
+ * middle of what is before, and so on. H200: the first answer that an event is over takes the
+ * driver 1.6 us, one that it is not 0.5. */
+static Py_ssize_t ended_at_least(const struct cudriver_queue *queue)
 {
-    TransferObject *work = queue->first;
-    Py_ssize_t place = 1, ended = 0;
+    TransferObject *work = queue->last;
+    Py_ssize_t place = queue->count;
 
-    if (cudriver_work_event_query(&queue->last->event) == CUDA_SUCCESS) {
-        return queue->count;
-    }
-    for (; place < queue->count; place++, work = work->next) {
-        if ((place & (place - 1)) == 0) {
-            if (cudriver_work_event_query(&work->event) != CUDA_SUCCESS) {
-                break;
-            }
-            ended = place;
+    while (place > 0 && cudriver_work_event_query(&work->event) != CUDA_SUCCESS) {
+        for (Py_ssize_t half = place / 2; place > half; place--) {
+            work = work->prev;
         }
     }
-    return ended;
+    return place;
 }
 
 /* Takes what has ended of a stream's work off its queue. `all`: to the last piece. */

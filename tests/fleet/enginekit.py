@@ -34,7 +34,9 @@ def environment(folder: Path, jax: str) -> Path:
     """The Python of a virtual environment with all that this one has, and a JAX of its own."""
     version = ".".join(map(str, sys.version_info[:3]))
     home = os.path.dirname(os.path.realpath(sys.executable))
-    prefix = Prefix(folder, python=version.rpartition(".")[0]).venv(home=home, version=version)
+    # Without a GIL its folder is python3.14t.
+    python = version.rpartition(".")[0] + sys.abiflags
+    prefix = Prefix(folder, python=python).venv(home=home, version=version)
     ours = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     lines = [f"import site; site.addsitedir({path!r})\n" for path in sorted(ours)]
     (prefix.site / "ours.pth").write_text("".join(lines))

@@ -27,7 +27,13 @@ extern int {needs}(void);
 static struct PyModuleDef module = {{PyModuleDef_HEAD_INIT, "_C", NULL, -1, NULL}};
 PyMODINIT_FUNC PyInit__C(void)
 {{
-    return {needs}() == 0 ? PyModule_Create(&module) : NULL;
+    PyObject *made = {needs}() == 0 ? PyModule_Create(&module) : NULL;
+#ifdef Py_GIL_DISABLED /* else its import switches the GIL on, and Python warns */
+    if (made != NULL) {{
+        PyUnstable_Module_SetGIL(made, Py_MOD_GIL_NOT_USED);
+    }}
+#endif
+    return made;
 }}
 """
 MAPPED = """

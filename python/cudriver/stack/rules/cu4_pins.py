@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from cudriver.stack.markers import normal
 from cudriver.stack.model import (
     ERROR,
     NOTE,
@@ -380,8 +381,14 @@ def broken(facts: Facts) -> Iterator[tuple[Distribution, Requirement, dict[str, 
         dist, other = facts.distribution(row["package"]), facts.distribution(row["with"])
         if dist is None or not satisfies(dist.version, row["versions"]):
             continue
-        if satisfies(other.version, row["fails"]) if other else row["fails"] == "absent":
-            wants = row["wants"].replace("{version}", dist.version)
+        wants, fails = row["wants"].replace("{version}", dist.version), row["fails"]
+        if fails == "unmet":
+            wants = next((rest for name, rest in dist.asks if normal(name) == row["with"]), "")
+            wants = wants.strip(" ()")
+            bad = other and ";" not in wants and satisfies(other.version, wants) is False
+        else:
+            bad = satisfies(other.version, fails) if other else fails == "absent"
+        if bad:
             yield dist, Requirement(row["with"], wants, dist.evidence), row
 
 
@@ -390,6 +397,6 @@ def goes_with(facts: Facts, name: str, version: str) -> bool:
     torch = facts.distribution("torch")
     if name in fix.KIN:
         return torch is not None and fix.series_for(name, torch.version) == cut(version, 2)
-    rows = [r for r in table("pairs")["pairs"] if r["package"] == name]
+    rows = [r for r in table("pairs")["pairs"] if r["package"] == name and r["wants"]]
     beside = [(r, facts.distribution(r["with"])) for r in rows if satisfies(version, r["versions"])]
     return any(d is not None and satisfies(d.version, r["wants"]) for r, d in beside)

@@ -174,9 +174,9 @@ class Lost:
         either = [each[max(modules.majors & {*each} or each)] for each in self.either]
         packages = {dist.name: _packages(raw) for dist, raw in self.wheels}
         reach = Reach(modules, facts.absent + either, self.by, self._owner, packages)
-        for framework in facts.frameworks:
-            recipe = resolver.recipes.get(framework.name)
-            for releases, names in recipe.imports.items() if recipe is not None else ():
+        for name, recipe in resolver.recipes.items():
+            framework = resolver.frameworks[name]
+            for releases, names in recipe.imports.items():
                 if satisfies(framework.version, releases):
                     reach.imports[framework.module] = names
         lacking = {each.by for each in either}

@@ -77,7 +77,8 @@ class Reach:
         self.absent: dict[str, Absent] = {each.name: each for each in absent}
         self.required = required
         self.owner = owner
-        self.imports: dict[str, list[str]] = {}  # by module, what else its import imports
+        # By module, what its import imports as well, which only compiled code says.
+        self.imports: dict[str, list[str]] = {}
         self.within: set[str] = set()  # packages: others are not read; empty: any are
         # Extension modules that imports reach, and whether an ImportError of theirs is survived.
         self.libraries: list[tuple[Framework, str, bool]] = []
@@ -173,19 +174,11 @@ class Reach:
                     running.pop()
 
     def _root(self) -> Iterator[None]:
-        """The framework's own module, and what only compiled code imports for it, one by one."""
+        """The framework's own module."""
         for part in prefixes(self._framework.module):
             if not self._import(part):
                 return
             yield
-        root = self.modules.find(self._framework.module)
-        named = self.imports.get(self._framework.module, ()) if root and root.source else ()
-        for name in named:
-            place = self.modules.find(name)
-            if place is not None and place.gone and place.fault is not None:
-                self._meet(place.fault, LACKS)
-            elif place is not None:
-                self._import(name)
 
     def _nearness(self, name: str) -> int:
         """How many parts of a module's name are those of a package with such a file."""
@@ -273,6 +266,12 @@ class Reach:
 
     def _runs(self, body: list[ast.stmt], name: str, place: Place) -> Statements:
         """What of a module's statements runs whatever happens."""
+        for each in self.imports.get(name, ()) if place.source else ():
+            lost = self.modules.find(each)
+            if lost is not None and lost.gone and lost.fault is not None:
+                self._fail(lost.fault, LACKS, IMPORT, 0)
+            self._by_extension(each, LACKS)
+            yield
         return list(running(body, partial(branch, self.modules, name, place)))
 
     def _follow(

@@ -106,6 +106,7 @@ class Recipe(Record):
     cpu: bool = False  # the package is for the CPU as well: without any CUDA library it is whole
     extra: str = ""  # the extra that brings its CUDA libraries: "and-cuda", "cuda{major}"
     reads: list[Read] = fresh(list)
+    opens: dict[str, list[str]] = fresh(dict)  # by releases: files that its import needs
     json: list[str] = fresh(list)  # files of site-packages that its import parses
     entry_points: str = ""  # of which its releases an import reads all packages' entry points
 

@@ -48,6 +48,7 @@ class Contents:
         yield from self._unread()
         yield from self._without_metadata()
         yield from self._other_versions()
+        yield from self._unopened()
 
     def _without_metadata(self) -> Iterator[FileFault]:
         """Distributions of which importlib.metadata knows no version, nor what they require."""
@@ -91,7 +92,7 @@ class Contents:
                 entry = self._listed(each.file) if each.file else None
                 if entry is None or not satisfies(framework.version, each.versions):
                     continue
-                what, says = "hash", each.says
+                says = each.says
                 try:
                     text = self._read(entry.path).decode("ascii", "replace")
                     if text.strip() == entry.distribution.version:
@@ -100,11 +101,22 @@ class Contents:
                         says = "invalid literal for int()"
                     if not records.differs(self.tree, entry.path, entry.digest):
                         continue
+                    yield _fault(framework, entry, "hash", says)
                 except OSError as error:
-                    what, says = "missing", f"[Errno {error.errno}] {error.strerror}"
-                fault = FileFault(entry.distribution.name, entry.path, what, entry.evidence)
-                fault.framework, fault.says = framework.name, says
-                yield fault
+                    yield _unopened(framework, entry, error)
+
+    def _unopened(self) -> Iterator[FileFault]:
+        """Files that an import opens, and cannot."""
+        for framework, recipe in self._readers:
+            for releases, names in recipe.opens.items():
+                for name in names if satisfies(framework.version, releases) else ():
+                    entry = self._listed(name)
+                    if entry is None:
+                        continue
+                    try:
+                        self._read(entry.path)
+                    except OSError as error:
+                        yield _unopened(framework, entry, error)
 
     def _read(self, path: str) -> bytes:
         """As an import does. Raises OSError."""
@@ -165,6 +177,16 @@ class Contents:
                 if self.facts.environment.minor >= 15 and not REFERENCE.fullmatch(value.strip()):
                     return "Invalid object reference", line
         return "", ""
+
+
+def _fault(framework: Framework, entry: records.Entry, what: str, says: str) -> FileFault:
+    fault = FileFault(entry.distribution.name, entry.path, what, entry.evidence)
+    fault.framework, fault.says = framework.name, says
+    return fault
+
+
+def _unopened(framework: Framework, entry: records.Entry, error: OSError) -> FileFault:
+    return _fault(framework, entry, "missing", f"[Errno {error.errno}] {error.strerror}")
 
 
 def _not_json(text: str) -> tuple[str, str]:

@@ -254,7 +254,7 @@ class Reach:
         if place is None:
             return
         if place.path.endswith(".so"):
-            self._extension(name, place)
+            yield from self._extension(name, place)
             return
         broken = self.modules.broken(place) if place.fault is not None else None
         if broken is not None and place.fault is not None:
@@ -383,7 +383,7 @@ class Reach:
             self._called[key] = survived & before
             yield from self._follow(self._runs(body, module, place), module, place, {}, caught)
 
-    def _extension(self, name: str, place: Place) -> None:
+    def _extension(self, name: str, place: Place) -> Iterator[None]:
         """An extension module: whether it is one, and what it imports itself: NumPy's core, where
         it is compiled with NumPy's C interface, and what Cython keeps the names of.
         """
@@ -400,6 +400,10 @@ class Reach:
 
     def _by_extension(self, name: str, says: str) -> None:
         """An import by an extension module, which takes some name from there."""
+            for part in prefixes(one.rpartition(".")[0]):
+                if not self._import(part):
+                    break
+                yield
         place = self.modules.find(name) if self._import(name) else None
         fault = place.fault if place is not None else None
         if place is not None and fault is not None and not self._survived & IMPORT:

@@ -165,7 +165,16 @@ class Modules:
         return chosen[0] if len(chosen) == 1 else None
 
     def name(self, path: str) -> str:
-        """The dotted name of what lies in a site-packages folder, or would; "" of anything else."""
+        """The dotted name of what lies in a site-packages folder, or would, as it is imported; ""
+        of anything else.
+        """
+        for module, folder in self.instead.items():
+            own = f"{folder}/{module.rpartition('.')[2]}/"
+            if path.startswith(own):
+                return module + self._dotted(path).removeprefix(self._dotted(own))
+        return self._dotted(path)
+
+    def _dotted(self, path: str) -> str:
         for site in self.site_packages:
             if path.startswith(f"{site}/"):
                 folder, _, base = path[len(site) + 1 :].rpartition("/")
@@ -192,6 +201,9 @@ class Modules:
         for file, fault in self._hiding:
             first = next(site for site in self.site_packages if file.startswith(f"{site}/"))
             package = file[len(first) + 1 :].replace("/", ".")
+        for module, folder in self.instead.items():
+            if name.startswith(f"{module}."):
+                name = self._dotted(folder) + name.removeprefix(module.rpartition(".")[0])
             if f"{name}.".startswith(f"{package}.") and not self._joins(package):
                 above, _, last = name.replace(".", "/").rpartition("/")
                 for site in self.site_packages[self.site_packages.index(first) + 1 :]:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 import sys
 import zlib
 
 from cudriver.stack.collect.running import decided
 from cudriver.stack.collect.sources import (
+    bound_anywhere,
     bound_names,
     called,
     ends_too_early,
     from_module,
     joined_texts,
+    last_name,
     statements,
-    unknown_end,
 )
 from cudriver.stack.elfbits import ElfBits
 
@@ -101,6 +103,7 @@ class Modules:
         self._names: dict[str, frozenset[str]] = {}
         self._children: dict[str, frozenset[str]] = {}
         self._dynamic: dict[str, bool] = {}
+        self._anywhere: dict[str, frozenset[str]] = {}  # by file, names that it binds
         self._every: dict[str, set[str]] = {}
         self._bound: dict[tuple[str, str], frozenset[str] | None] = {}
 
@@ -198,12 +201,12 @@ class Modules:
 
     def hidden(self, name: str) -> FileFault | None:
         """The folder that comes before that of a module's package, where it has no such module."""
-        for file, fault in self._hiding:
-            first = next(site for site in self.site_packages if file.startswith(f"{site}/"))
-            package = file[len(first) + 1 :].replace("/", ".")
         for module, folder in self.instead.items():
             if name.startswith(f"{module}."):
                 name = self._dotted(folder) + name.removeprefix(module.rpartition(".")[0])
+        for file, fault in self._hiding:
+            first = next(site for site in self.site_packages if file.startswith(f"{site}/"))
+            package = file[len(first) + 1 :].replace("/", ".")
             if f"{name}.".startswith(f"{package}.") and not self._joins(package):
                 above, _, last = name.replace(".", "/").rpartition("/")
                 for site in self.site_packages[self.site_packages.index(first) + 1 :]:
@@ -285,8 +288,9 @@ class Modules:
                 return None
             tree = self._compile(source)
             if place.fault is not None:
-                cut = unknown_end(tree)
-                says = f"name '{cut}' is not defined" if cut else self._cut_import(place, tree)
+                cut = last_name(tree)
+                unknown = cut and self.nowhere(cut, place, tree)
+                says = f"name '{cut}' is not defined" if unknown else self._cut_import(place, tree)
                 if says:
                     self._broken[place.path] = says
             return tree
@@ -326,12 +330,34 @@ class Modules:
             top = name.partition(".")[0]
             known = top in sys.stdlib_module_names or self.find(top) is not None
             return "" if known or self.elsewhere() else f"No module named '{top}'"
-        module = from_module(self.name(place.path), place.path.endswith("/__init__.py"), last)
+        module = self._from(place, last)
         source = self.find(module)
         if source is None or not source.source or self.find(f"{module}.{name}") is not None:
             return ""
         bound = re.search(rb"\b%s\b|import \*" % re.escape(name).encode(), self.text(source))
         return "" if bound else f"cannot import name '{name}' from"
+
+    def _from(self, place: Place, statement: ast.ImportFrom) -> str:
+        """The module that a `from` of a source names."""
+        package = place.path.endswith("/__init__.py")
+        return from_module(self.name(place.path).removesuffix(".__init__"), package, statement)
+
+    def nowhere(self, name: str, place: Place, tree: ast.Module) -> bool:
+        """Whether nothing gives a name of a source a value: nor what it imports all names of."""
+        if place.path not in self._anywhere:
+            self._anywhere[place.path] = frozenset(bound_anywhere(tree))
+        if name in self._anywhere[place.path] or name in OWN or hasattr(builtins, name):
+            return False
+        froms = (node for node in statements(tree.body) if isinstance(node, ast.ImportFrom))
+        modules = [self._from(place, node) for node in froms if node.names[0].name == "*"]
+        sources = [(module, self.find(module)) for module in modules]
+        return not self._is_dynamic(place) and all(
+            source is not None
+            and source.source
+            and not self.binds(source, name)
+            and self.find(f"{module}.{name}") is None
+            for module, source in sources
+        )
 
     def broken(self, place: Place) -> str | None:
         """What Python says of a source that it cannot compile."""
@@ -347,13 +373,15 @@ class Modules:
         if name in OWN:
             return True
         bound = self._bound_in(place, "")
-        if bound is None or place.gone:
-            return True
-        if place.path not in self._dynamic:
-            self._dynamic[place.path] = _DYNAMIC.search(self.text(place)) is not None
-        if self._dynamic[place.path]:
+        if bound is None or place.gone or self._is_dynamic(place):
             return True
         return not bound.isdisjoint((name, "*", "__getattr__"))
+
+    def _is_dynamic(self, place: Place) -> bool:
+        """Whether a source may bind names that do not stand in it."""
+        if place.path not in self._dynamic:
+            self._dynamic[place.path] = _DYNAMIC.search(self.text(place)) is not None
+        return self._dynamic[place.path]
 
     def submodule_only(self, module: str, place: Place, name: str) -> bool:
         """Whether nothing in a package's own source gives the name another value than its submodule

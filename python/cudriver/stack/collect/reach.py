@@ -23,6 +23,7 @@ from cudriver.stack.collect.running import (
     ABSENCE,
     ATTRIBUTE,
     IMPORT,
+    NAME,
     attributes,
     handled,
     importing,
@@ -98,6 +99,8 @@ class Reach:
         self._survived = 0  # which errors the code that is followed survives: ABSENCE, ...
         self._running = ""  # the module whose code that is
         self._left = ORDERED
+        # By module, the fault of one of which it takes all names.
+        self._emptied: dict[str, FileFault] = {}
         # By module, the fault for which a handler of its runs.
         self._handled: dict[str, FileFault] = {}
 
@@ -263,15 +266,15 @@ class Reach:
             tree = self.modules.tree(place)
             self._statements[place.path] = self._runs(tree.body if tree else [], name, place)
         yield from self._follow(self._statements[place.path], name, place, {})
-
-    def _runs(self, body: list[ast.stmt], name: str, place: Place) -> Statements:
-        """What of a module's statements runs whatever happens."""
         for each in self.imports.get(name, ()) if place.source else ():
             lost = self.modules.find(each)
             if lost is not None and lost.gone and lost.fault is not None:
                 self._fail(lost.fault, LACKS, IMPORT, 0)
             self._by_extension(each, LACKS)
             yield
+
+    def _runs(self, body: list[ast.stmt], name: str, place: Place) -> Statements:
+        """What of a module's statements runs whatever happens."""
         return list(running(body, partial(branch, self.modules, name, place)))
 
     def _follow(
@@ -352,6 +355,8 @@ class Reach:
         else:
             if any(self._nearness(each) for each in known.values()):
                 self._uses(node, known, caught)
+            if name in self._emptied:
+                self._undefined(node, name, place, caught)
             yield from self._calls(node, name, known, caught)
             for each in node.targets if isinstance(node, ast.Assign) else [node]:
                 bound = getattr(each, "name", getattr(each, "id", ""))
@@ -395,15 +400,15 @@ class Reach:
         if fault is not None or self._nearness(name):
             self.libraries.append((self._framework, place.path, survived))
         for one in self._compiled.imports(name, place.path):
+            for part in prefixes(one.rpartition(".")[0]):
+                if not self._import(part):
+                    break
+                yield
             bare = one in ("numpy", *NAMED.get(name, ()))  # its C interface, and its types
             self._by_extension(one, _bare(one) if bare else LACKS)
 
     def _by_extension(self, name: str, says: str) -> None:
         """An import by an extension module, which takes some name from there."""
-            for part in prefixes(one.rpartition(".")[0]):
-                if not self._import(part):
-                    break
-                yield
         place = self.modules.find(name) if self._import(name) else None
         fault = place.fault if place is not None else None
         if place is not None and fault is not None and not self._survived & IMPORT:
@@ -420,6 +425,8 @@ class Reach:
     def _from(self, module: str, source: Place, name: str, caught: int) -> bool:
         """`from module import name`. Whether that is a module."""
         if name == "*":
+            if source.fault is not None and not source.gone:
+                self._emptied.setdefault(self._running, source.fault)
             for each in self.modules.every(source):
                 if self.modules.brings(source, each) and self.modules.find(f"{module}.{each}"):
                     self._import(f"{module}.{each}", caught)
@@ -474,6 +481,14 @@ class Reach:
                 elif below is None:
                     self._lacks(place, name, _bare(module), ATTRIBUTE, caught)
                 module, place = f"{module}.{name}", below
+
+    def _undefined(self, node: ast.stmt, name: str, place: Place, caught: int) -> None:
+        """Names of a statement that a damaged module, which brings all of its names, lacks."""
+        tree = self.modules.tree(place) or ast.Module([], [])
+        for first, *_ in attributes(node):
+            if self.modules.nowhere(first, place, tree) and not self.said.sets(first):
+                says = f"name '{first}' is not defined"
+                self._fail(self._emptied[name], says, NAME, caught)
 
 
 def _bare(module: str) -> str:

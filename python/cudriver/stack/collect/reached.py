@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from cudriver.stack.model import Absent, FileFault
 
 LACKS = "cannot import name"
-_SETS = re.compile(rb"(?<!self)(?<!cls)\.(\w+)\s*=(?!=)")
+_SETS = re.compile(rb"([\w\])]*)\.(\w+)\s*=(?!=)")
+_IMPORTS = re.compile(rb"^[ \t]*(?:from[ \t]+[\w.]+[ \t]+)?import[ \t]*(\([^)]*|.*)", re.MULTILINE)
 
 
 class Said:
@@ -39,11 +40,18 @@ class Said:
 
     def taken(self, fault: FileFault) -> str:
         """What Python says of a module that is gone where what is reached takes it `from` its
-        package, if only later.
+        package, or of an empty one of which that uses a name, if only later.
         """
         name = self.modules.name(fault.file)
         above, _, last = name.rpartition(".")
-        if fault.what != "missing" or not above or last == "__init__":
+        if not above or last == "__init__":
+            return ""
+        if fault.what == "size" and fault.file.endswith(".py"):
+            if self.anywhere(rb"from [\w.]*\b%s import (?!\*)" % last.encode()):
+                return LACKS
+            uses = self.anywhere(rb"\b%s\.[a-z_]" % last.encode())
+            return f"module '{name}' has no attribute" if uses else ""
+        if fault.what != "missing":
             return ""
         package = re.escape(above.rpartition(".")[2]).encode()
         taken = rb"from (?:[\w.]*\b%s|\.+) import [^\n]*\b%s\b" % (package, last.encode())
@@ -56,12 +64,19 @@ class Said:
         return self.modules.elsewhere() or self.anywhere(made)
 
     def sets(self, name: str) -> bool:
-        """Whether a module that is reached may set that attribute of another."""
+        """Whether a module that is reached may set that attribute of another: of what it imports,
+        what its name says is a module, or what no name alone says.
+        """
         for module in self.seen:
             if module not in self._sets:
                 place = self.modules.find(module)
                 text = self.modules.text(place) if place is not None and place.source else b""
-                self._sets[module] = frozenset(_SETS.findall(text))
+                imported = {*re.findall(rb"\w+", b" ".join(_IMPORTS.findall(text)))}
+                self._sets[module] = frozenset(
+                    attribute
+                    for of, attribute in _SETS.findall(text)
+                    if of in imported or b"mod" in of or not of.isalnum()
+                )
         return any(name.encode() in self._sets[module] for module in self.seen)
 
     def anywhere(self, pattern: bytes) -> bool:

@@ -17,16 +17,26 @@ _COMPOUND = (
 )
 _LATER = (ast.Lambda, ast.GeneratorExp, ast.ListComp, ast.DictComp, getattr(ast, "TypeAlias", ()))
 
-# What code survives: that a module is not there, another failure of an import, a missing attribute.
-ABSENCE, IMPORT, ATTRIBUTE = 1, 2, 4
+# What code survives: that a module is not there, another failure of an import, a missing attribute,
+# a name without a value.
+ABSENCE, IMPORT, ATTRIBUTE, NAME = 1, 2, 4, 8
 _CAUGHT = {
     "ModuleNotFoundError": ABSENCE, "ImportError": ABSENCE | IMPORT, "AttributeError": ATTRIBUTE,
-    "OSError": 0, "NameError": 0, "KeyError": 0, "ValueError": 0, "TypeError": 0,
+    "OSError": 0, "NameError": NAME, "KeyError": 0, "ValueError": 0, "TypeError": 0,
 }  # fmt: skip
 
 
+class Scope(dict[str, ast.AST]):
+    """What is known where a statement runs: by name, functions, lists of texts; by "if name" what
+    raises.
+    """
+
+    within: bool = False  # a function that is followed
+    again: int = 100  # calls, with other arguments, of functions that were followed
+
+
 def attributes(node: ast.stmt, annotations: bool = False) -> Iterator[list[str]]:
-    """The dotted names ("np", "lib", "x") that a statement evaluates whatever happens.
+    """The names, dotted ones ("np", "lib", "x") too, that a statement evaluates whatever happens.
     annotations: those as well.
     """
     left: list[ast.AST] = [node]
@@ -50,6 +60,8 @@ def attributes(node: ast.stmt, annotations: bool = False) -> Iterator[list[str]]
                 yield [value.id, *reversed(parts)]
             else:
                 left.append(value)
+        elif isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load):
+            yield [each.id]
         elif isinstance(each, (ast.IfExp, ast.BoolOp)):
             left.append(each.test if isinstance(each, ast.IfExp) else each.values[0])
         elif not isinstance(each, _LATER):
@@ -59,14 +71,13 @@ def attributes(node: ast.stmt, annotations: bool = False) -> Iterator[list[str]]
 def running(
     body: list[ast.stmt],
     decide: Callable[[ast.If], bool | None],
-    scope: dict[str, ast.AST] | None = None,
+    scope: Scope | None = None,
 ) -> Iterator[tuple[ast.stmt, int]]:
     """The simple statements that run whatever happens, functions and classes as they are defined,
     of a function that is called those without names of its own, a `try` where it ends; and which
-    errors of theirs are survived. decide: which branch runs, where that is known. scope: by name,
-    functions, lists of texts; by "if name" what raises.
+    errors of theirs are survived. decide: which branch runs, where that is known.
     """
-    scope = {} if scope is None else scope
+    scope = Scope() if scope is None else scope
     raising = (each for each in body if isinstance(each, ast.If) and _raises(each.body))
     scope.update((f"if {ast.unparse(each.test)}", each) for each in raising)
     for node in map(_as_try, body):
@@ -93,7 +104,7 @@ def running(
                 yield from running(node.body, decide, scope)
         elif isinstance(node, ast.ClassDef):
             yield node, 0
-            yield from running(node.body, decide, {})
+            yield from running(node.body, decide, Scope())
         elif isinstance(node, ast.FunctionDef):
             scope.pop(node.name, None)
             if not node.decorator_list:
@@ -101,8 +112,8 @@ def running(
             yield node, 0
         elif isinstance(node, ast.For) and (texts := _texts(node, scope)):
             for text in texts:
-                replace = _Replace(node.target, text)
-                yield from running([replace.visit(deepcopy(e)) for e in node.body], decide, scope)
+                inside = _replaced(node.body, {getattr(node.target, "id", ""): text})
+                yield from running(inside, decide, scope)
         elif isinstance(node, (ast.For, ast.While, ast.AsyncFor, ast.AsyncWith, ast.Match)):
             pass  # how often, is not known
         else:
@@ -111,11 +122,16 @@ def running(
                 scope[node.targets[0].id] = node.value
             function = scope.get(_called(node))
             if isinstance(function, ast.FunctionDef) and not _yields(function):
+                inside, own = _given(function, called(node)), _own(function)
                 del scope[function.name]
-                own = _own(function)
-                for pair in running(function.body, decide, scope):
+                outer, scope.within = scope.within, True
+                for pair in running(inside, decide, scope):
                     if _imports(pair) or own.isdisjoint(_names(pair[0])):
                         yield pair
+                scope.within = outer
+                if inside is not function.body and not outer and scope.again:
+                    scope.again -= 1
+                    scope[function.name] = function
         if isinstance(node, ast.Raise) or _may_return(node):
             return
 
@@ -159,13 +175,32 @@ def _texts(node: ast.For, scope: Mapping[str, ast.AST]) -> list[ast.Constant]:
 
 
 class _Replace(ast.NodeTransformer):
-    """Puts a value for a name."""
+    """Puts values for names."""
 
-    def __init__(self, target: ast.expr, value: ast.Constant) -> None:
-        self.name, self.value = getattr(target, "id", ""), value
+    def __init__(self, values: Mapping[str, ast.expr]) -> None:
+        self.values = values
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        return self.value if node.id == self.name else node
+        return self.values.get(node.id, node)
+
+
+def _replaced(body: list[ast.stmt], values: Mapping[str, ast.expr]) -> list[ast.stmt]:
+    return [_Replace(values).visit(deepcopy(each)) for each in body] if values else body
+
+
+def _given(function: ast.FunctionDef, call: ast.Call | None) -> list[ast.stmt]:
+    """The body of a function that is called, with names for the parameters that they are given
+    for.
+    """
+    every = function.args.posonlyargs + function.args.args
+    given = call.args if call is not None else []
+    if any(isinstance(each, ast.Starred) for each in given):
+        return function.body
+    bound = Counter(_names(function, ast.Store))
+    bound.update(each.arg for each in ast.walk(function) if isinstance(each, ast.arg))
+    pairs = zip((each.arg for each in every), given, strict=False)
+    values = {name: v for name, v in pairs if isinstance(v, ast.Name) and bound[name] == 1}
+    return _replaced(function.body, values)
 
 
 def _imports(pair: tuple[ast.stmt, int]) -> bool:

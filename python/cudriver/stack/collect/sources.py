@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import builtins
 from collections.abc import Iterable, Iterator
 
 _AT_THE_END = (
@@ -79,15 +78,25 @@ def ends_too_early(source: bytes, error: SyntaxError) -> bool:
     return line > len(lines) or (line == len(lines) and ended)
 
 
-def unknown_end(tree: ast.Module) -> str | None:
-    """The name that a source ends in, and that nothing gives a value: it was cut there."""
+def last_name(tree: ast.Module) -> str:
+    """The name that a source ends in: it may have been cut there."""
     last = tree.body[-1] if tree.body else None
     value = last.value if isinstance(last, (ast.Expr, ast.Assign, ast.AnnAssign)) else None
-    if not isinstance(value, ast.Name):
-        return None
-    name = value.id
-    known = {*bound_names(tree.body, "")}
-    return None if known & {name, "*"} or hasattr(builtins, name) else name
+    value = last.targets[-1] if isinstance(last, ast.Delete) else value
+    return value.id if isinstance(value, ast.Name) else ""
+
+
+def bound_anywhere(tree: ast.Module) -> Iterator[str]:
+    """The names that any part of a source binds, be it in a function of its own."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.alias):
+            yield node.asname or node.name.partition(".")[0]
+        elif isinstance(node, ast.Name):
+            yield node.id if isinstance(node.ctx, ast.Store) else ""
+        elif isinstance(node, ast.Global):
+            yield from node.names
+        else:
+            yield getattr(node, "name", None) or getattr(node, "arg", None) or ""
 
 
 def from_module(name: str, package: bool, statement: ast.ImportFrom) -> str:

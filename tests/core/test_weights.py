@@ -14,13 +14,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-import safetensors
-import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cudriver as cu
-from weightskit import entry, raw, same
+from weightskit import entry, raw, safetensors, same
 
 RNG = np.random.default_rng(7)
 

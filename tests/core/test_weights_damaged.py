@@ -15,12 +15,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import safetensors
-import safetensors.numpy
 
 import cudriver as cu
 from cudriver.weights import reading
-from weightskit import entry, npy, raw
+from weightskit import entry, npy, raw, safetensors
 
 LONG = 3_000_000  # characters of a value that no message may repeat
 

@@ -17,13 +17,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-import safetensors
-import safetensors.numpy
 
 import cudriver as cu
 from cudriver.weights import reading
 from cudriver.weights import source as sources
-from weightskit import entry, raw
+from weightskit import entry, raw, safetensors
 
 
 def npy(descr: str, shape: str, data: bytes) -> bytes:

@@ -15,7 +15,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,7 +23,7 @@ from cudriver.weights import reading
 from cudriver.weights import safetensors as loading
 from cudriver.weights import safetensors_format as format_
 from cudriver.weights import source as sources
-from weightskit import entry, raw
+from weightskit import entry, raw, safetensors
 from weightskit import same_in_order as same
 
 RNG = np.random.default_rng(11)

@@ -366,3 +366,25 @@ def test_what_only_a_recipe_tells_to_be_loaded(tmp_path, damage):
     assert (found.rule, found.severity) == ("CU404", "error")
     assert found.predicts
     assert found.predicts in seen or (found.predicts == CRASH and "signal 11" in seen)
+
+
+@pytest.mark.parametrize("damage", ["zeros", "cut", "other machine"])
+def test_the_builtins_of_nvrtc(venv, damage):
+    """NVRTC tells what the loader refuses, and no end of the process by a signal."""
+    file = library(venv.site / "nvidia/cu13/lib", "libnvrtc-builtins.so.13.0", OWN)
+    venv.distribution("torch", "2.8.0", files=put(venv, {"torch/version.py": "cuda = '13.0'\n"}))
+    venv.distribution("nvidia-cuda-nvrtc", "13.0.88", files=[file])
+    if damage == "zeros":
+        zero(file, *section(file, ".dynamic"))
+    elif damage == "cut":
+        os.truncate(file, section(file, ".dynamic")[0] // 4096 * 4096)
+    else:
+        zero(file, 18, 2)
+    code = f"import ctypes\ntry: ctypes.CDLL({str(file)!r})\nexcept OSError: print('refused')"
+    done = real.run(sys.executable, "-c", code)
+    (found,) = (f for f in told(venv) if file.name in f.title and f.rule == "CU404")
+    if damage == "other machine":
+        assert done.stdout == "refused\n"
+        assert found.predicts == "nvrtc: error: failed to open libnvrtc-builtins.so.13.0."
+    else:
+        assert signal.strsignal(-done.returncode) == found.predicts

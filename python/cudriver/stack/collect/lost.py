@@ -134,10 +134,12 @@ class Lost:
         read = {fault.file: fault for fault in contents.faults()}
         facts.file_faults = [f for f in facts.file_faults + found if f.file not in read]
         facts.file_faults += read.values()
-        for fault in facts.file_faults:
-            if fault.what == "missing" and not fault.says:
-                name = os.path.basename(fault.file)
+        for fault in (fault for fault in facts.file_faults if not fault.says):
+            name = os.path.basename(fault.file)
+            if fault.what == "missing":
                 fault.says = next((says for says in resolver.said if name in says), "")
+            elif records.is_library(name):
+                fault.says = records.ending(self.tree, fault.file) or ""
 
     def _damaged(self) -> tuple[list[FileFault], list[FileFault]]:
         """Files that are not as their package brought them, and those of which only the imports

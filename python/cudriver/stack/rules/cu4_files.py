@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from cudriver.stack.elfbits import CRASH, CUT
 from cudriver.stack.model import (
     ERROR,
     LOST,
@@ -26,6 +27,7 @@ from cudriver.stack.text import quote
 from cudriver.stack.versions import newer
 
 _BUILTINS = "libnvrtc-builtins.so."
+SIGNALS = (CRASH, CUT)  # they come before whatever the loader would say
 
 
 def cu404(facts: Facts) -> Iterator[Finding]:
@@ -66,7 +68,8 @@ def _not_as_brought(facts: Facts, dist: Distribution, faults: list[FileFault]) -
     predicts, subject = next(filter(None, map(_says, order)), None), None
     caused, met = _caused(facts, faults), next((f for f in faults if f.framework), None)
     if caused:
-        predicts, subject = caused.text, caused.framework
+        predicts = predicts if predicts in SIGNALS else caused.text
+        subject = caused.framework
         # What some package could do without may be of use to others: other bytes stay a warning.
         least = WARNING if faults[0].what == "hash" else NOTE
         severity = least if caused.severity == NOTE else caused.severity
@@ -83,7 +86,7 @@ def _not_as_brought(facts: Facts, dist: Distribution, faults: list[FileFault]) -
 def _says(fault: FileFault) -> str:
     """What a user reads of it, who may come to it after the import."""
     name = os.path.basename(fault.file)
-    if name.startswith(_BUILTINS):
+    if name.startswith(_BUILTINS) and fault.says not in SIGNALS:
         return f"nvrtc: error: failed to open {name}."
     empty = fault.evidence.value.endswith("(on disk: 0 bytes)") and ".so" in name
     return fault.says or "file too short" * empty

@@ -448,3 +448,21 @@ def test_an_empty_module_of_which_cython_takes_a_name(venv):
     assert lost(venv) == []
     files[1].write_text("")
     assert agrees(venv) == "cannot import name"
+
+
+@pytest.mark.parametrize("gone", ["helper", "other"])
+def test_what_an_extension_module_names_of_half_a_package(venv, gone):
+    """Without its first file it is a folder, of which a module may be there or not."""
+    sources = {f"space/{name}.py": "x = 1\n" for name in ("__init__", "helper", "other")}
+    init, *rest = put(venv, {"fastnet/__init__.py": "from . import _C\n", **sources})
+    file = venv.site / f"fastnet/_C{SUFFIX}"
+    compiled(file, COMPILED)
+    venv.distribution("fastnet", "1.0", "space", files=[init, file])
+    venv.distribution("space", "1.0", files=rest)
+    assert lost(venv) == []
+    (venv.site / "space/__init__.py").unlink()
+    (venv.site / f"space/{gone}.py").unlink()
+    if gone == "helper":
+        assert agrees(venv) == "No module named 'space.helper'"
+    else:
+        assert real.import_error(venv.path, "fastnet") is None

@@ -47,6 +47,7 @@ class Compiled:
         self._owners: dict[str, str] = {}
         self._tops: set[str] = {name.partition(".")[0] for name in near}
         self._imports: dict[str, list[str]] = {}  # by extension module
+        self._gone: dict[str, list[str]] = {}  # by extension module, what it names and is gone
 
     def imports(self, module: str, path: str) -> list[str]:
         """What the import of an extension module imports."""
@@ -54,9 +55,16 @@ class Compiled:
             # NumPy 2 has numpy.core for what knows nothing newer; its C interface does.
             old = "numpy.core" if self.modules.find("numpy._core") is not None else "\0"
             named = dict.fromkeys(self._named(module, path))
+            places = ((each, self.modules.find(each)) for each in named)
+            self._gone[path] = [each for each, place in places if place is not None and place.gone]
             sure = {self._sure(e, module): 0 for e in named if not self._imports_back(e, module)}
             self._imports[path] = [each for each in sure if each and not each.startswith(old)]
         return self._imports[path]
+
+    def gone(self, path: str, package: str) -> str:
+        """What an extension module names below a package, and is gone; "": nothing."""
+        below = (each for each in self._gone[path] if each.startswith(f"{package}."))
+        return next(below, "")
 
     def _named(self, module: str, path: str) -> Iterator[str]:
         """The modules that an extension module names."""
@@ -78,9 +86,7 @@ class Compiled:
         names may be anything's. Of its own distribution a module may import that later.
         """
         for child in sorted(self.modules.children(package)):
-            place = self.modules.find(f"{package}.{child}")
-            compiled = place is not None and place.path.endswith(".so")
-            if compiled and _has_name(data, child.encode()):
+            if self._is_compiled(f"{package}.{child}") and _has_name(data, child.encode()):
                 yield f"{package}.{child}"
 
     def _sure(self, name: str, module: str) -> str:
@@ -89,8 +95,7 @@ class Compiled:
         is required; of its own, what is compiled, or lies beside it.
         """
         top = name.partition(".")[0]
-        place = self.modules.find(name)
-        compiled = place is not None and place.path.endswith(".so")
+        place, compiled = self.modules.find(name), self._is_compiled(name)
         if self._same(name, module):
             beside = f"{name}.".startswith(f"{module.rpartition('.')[0]}.")
             return name if beside or compiled or name in NAMED.get(module, ()) else ""
@@ -98,6 +103,10 @@ class Compiled:
         if (compiled or place is None) and (top == module.partition(".")[0] or not required):
             return name
         return required[-1] if required else top
+
+    def _is_compiled(self, name: str) -> bool:
+        place = self.modules.find(name)
+        return place is not None and place.path.endswith(".so")
 
     def _same(self, name: str, module: str) -> bool:
         """Whether two modules are of one distribution."""

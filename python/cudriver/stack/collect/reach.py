@@ -405,7 +405,9 @@ class Reach:
                     break
                 yield
             bare = one in ("numpy", *NAMED.get(name, ()))  # its C interface, and its types
-            self._by_extension(one, _bare(one) if bare else LACKS)
+            gone = "" if bare else self._compiled.gone(place.path, one)
+            says = f"No module named '{gone}'" if gone else LACKS
+            self._by_extension(one, _bare(one) if bare else says)
 
     def _by_extension(self, name: str, says: str) -> None:
         """An import by an extension module, which takes some name from there."""

@@ -100,6 +100,7 @@ def running(
             yield node, 0
             yield from running(node.finalbody, decide, scope)
         elif isinstance(node, ast.With):
+            yield ast.Expr(node.items[0].context_expr), 0
             if all(map(_lets_errors_pass, node.items)):
                 yield from running(node.body, decide, scope)
         elif isinstance(node, ast.ClassDef):

@@ -81,6 +81,8 @@ def ends_too_early(source: bytes, error: SyntaxError) -> bool:
 def last_name(tree: ast.Module) -> str:
     """The name that a source ends in: it may have been cut there."""
     last = tree.body[-1] if tree.body else None
+    while isinstance(last, ast.ClassDef):
+        last = last.body[-1]
     value = last.value if isinstance(last, (ast.Expr, ast.Assign, ast.AnnAssign)) else None
     value = last.targets[-1] if isinstance(last, ast.Delete) else value
     return value.id if isinstance(value, ast.Name) else ""

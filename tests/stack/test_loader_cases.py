@@ -100,8 +100,9 @@ def test_what_a_mapped_object_needs_is_asked_for_once(host: Path, tmp_path: Path
     process = Process(Loader(), str(host))
     assert [search.name for search in process.dlopen(str(top)).searches] == [str(top), low.name]
     again = process.dlopen(str(top))
-    assert again.object is not None
-    assert [name for name, _ in again.object.needed] == [low.name]
+    mapped = process.find(str(top))
+    assert mapped is not None
+    assert [name for name, _ in mapped.needed] == [low.name]
     assert (again.searches, again.objects) == ([], [])
 
 
@@ -248,8 +249,8 @@ def test_the_program_s_rpath_serves_everything(tmp_path: Path) -> None:
     process = Process(Loader(environ={}), str(own))
     for asking in (process.main, None):
         search = process.loader.search("libno.so", asking, process.main)
-        told = [place.folder for place in search.searched if place.rule == "rpath"]
-        assert told == [f"{tmp_path}/low/", f"{tmp_path}/absent/"], "each once"
+        assert search.searched[:2] == [f"{tmp_path}/low/", f"{tmp_path}/absent/"]
+        assert str(tmp_path) not in "".join(search.searched[2:]), "each once"
     assert process.loader.search("liblow.so.1", None, None).path is None
 
 
@@ -289,11 +290,7 @@ def test_places_after_the_file_were_not_searched(tmp_path: Path) -> None:
     path = ":".join(f"{tmp_path}/{name}" for name in ("one", "absent", "two", "three"))
     search = Loader(environ={"LD_LIBRARY_PATH": path}).search("libx.so.1")
     assert search.path == str(made)
-    assert [(place.folder, place.outcome) for place in search.searched] == [
-        (f"{tmp_path}/one/", "absent"),
-        (f"{tmp_path}/absent/", "no folder"),
-        (f"{tmp_path}/two/", "found"),
-    ]
+    assert search.searched == [f"{tmp_path}/{name}/" for name in ("one", "absent", "two")]
 
 
 def test_what_is_mapped_already_shadows_all_others(host: Path, tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ def test_same_files_and_same_words(layout: dict[str, object], stock: Stock) -> N
             assert process.start.error in stderr
             return
         assert code == 0, stderr
-        assert [line for line in stderr.splitlines() if line] == process.ignored
+        assert all("cannot be preloaded" in line for line in stderr.splitlines() if line), stderr
         assert steps[0].mapped == names(process)
         for (scope, name), step in zip(dlopens, steps[1:], strict=True):
             load = process.dlopen(name, everywhere=scope == "G")

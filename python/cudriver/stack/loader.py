@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from cudriver._elf import ElfError, ElfFile
 
-__all__ = ["Hit", "LoadedObject", "Loader", "Place", "Search", "this_machine"]
+__all__ = ["Hit", "LoadedObject", "Loader", "Search", "this_machine"]
 
 DF_1_NODEFLIB = 0x800
 
@@ -40,19 +40,7 @@ CONFIGURATION = "configuration"  # /etc/ld.so.conf, in another root that has no 
 DEFAULT = "default"  # the loader's own folders
 ABSOLUTE = "absolute"  # the name has a slash
 NONE = "none"
-
-
-class Place:
-    """One folder (or the cache) that was looked into. There are thousands: not a Record."""
-
-    __slots__ = ("folder", "outcome", "owner", "rule", "whole")
-
-    def __init__(self, rule: str, folder: str, owner: str = "", outcome: str = "absent") -> None:
-        self.whole: bool = False  # the folder that the path names, not one below it for some CPUs
-        self.rule: str = rule
-        self.folder: str = folder
-        self.owner: str = owner  # the object whose RPATH or RUNPATH it is
-        self.outcome: str = outcome  # absent, no folder, found, or why the file was passed over
+ENDS = "ends the look at this path"
 
 
 class Hit(Record):
@@ -76,9 +64,14 @@ class Search(Record):
     entry: str = ""  # what matched: "$ORIGIN/../../nvidia/nccl/lib", a folder, "/etc/ld.so.cache"
     owner: str = ""  # whose RPATH or RUNPATH that was
     shadowed: list[Hit] = fresh(list)  # what later rules would have given, other files only
-    searched: list[Place] = fresh(list)
+    searched: list[str] = fresh(list)  # folders, and the cache
     error: str | None = None  # exactly as dlerror() has it
     damage: ElfError | None = None
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is known what the loader takes, or refuses."""
+        return self.path is not None or self.error is not None
 
 
 class LoadedObject:
@@ -133,7 +126,6 @@ class Loader(LoaderFiles):
     ) -> None:
         super().__init__(root, cwd, hwcaps, machine)
         self.environ: dict[str, str] = dict(environ or {})
-        self.problems: list[tuple[str, str]] = []  # (file, what is wrong with it)
         self._cached: dict[tuple[int, str], list[str]] = {}  # by machine and name
         self._environment: list[tuple[str, str]] | None = None
 
@@ -195,12 +187,10 @@ class Loader(LoaderFiles):
 
     @cached_property
     def cache(self) -> glibc.Cache | None:
-        """/etc/ld.so.cache; None where there is none or it is unusable (see `problems`)."""
-        path = self.settings.cache_path
+        """/etc/ld.so.cache; None where there is none or it is unusable."""
         try:
-            return glibc.read_cache(self.root, path)
-        except glibc.CacheError as error:
-            self.problems.append((path, str(error)))
+            return glibc.read_cache(self.root, self.settings.cache_path)
+        except glibc.CacheError:
             return None
 
     @cached_property
@@ -211,7 +201,7 @@ class Loader(LoaderFiles):
     def _places(
         self, asking: LoadedObject | None, main: LoadedObject | None
     ) -> Iterator[tuple[str, str, Sequence[tuple[str, str]]]]:
-        """(rule, owner, folders) in the loader's order; the cache has no folders."""
+        """(rule, owner, folders) in the loader's order; the cache stands for a folder."""
         if asking is None or asking.elf.runpath is None:
             chain = asking
             met_main = False
@@ -225,7 +215,8 @@ class Loader(LoaderFiles):
         yield ENVIRONMENT, "", self._library_path(main)
         if asking is not None and asking.elf.runpath is not None:
             yield RUNPATH, asking.path, self._own_path(asking, RUNPATH)
-        yield CACHE, "", ()
+        if self.cache is not None:
+            yield CACHE, "", [(self.settings.cache_path, self.settings.cache_path)]
         if self.cache is None and not self.root.host:
             yield CONFIGURATION, "", self._configured
         if not self._lone(asking, main):
@@ -249,54 +240,51 @@ class Loader(LoaderFiles):
         if "/" in name:
             self._search_file(result, asking)
             return result
-        other_class: int | None = None
-        searched = result.searched
-        given_up: tuple[str, str] | None = None
-        for hit, place in self._candidates(result, asking, main):
-            if given_up == (place.rule, place.owner):
-                continue
-            if hit is None:
-                if result.path is None and result.error is None:
-                    searched.append(place)
-                    if place.outcome == "ends the path":
-                        given_up = place.rule, place.owner
-                continue
-            if result.path is not None or result.error is not None:
-                self._note_shadow(result, hit)
-                continue
-            outcome, error = self.outcome(hit.path, result.name)
-            place.outcome = outcome
-            searched.append(place)
-            if outcome == "other class":
-                other_class = 32
-            if outcome == "found":
-                result.path, result.real_path = hit.path, hit.real_path
-            elif error is not None:
-                result.error, result.damage = error, self.damage(hit.path)
-            else:
-                # Of what cannot be opened only the absent and the forbidden are passed over;
-                # anything else ends the look at this path. The folder itself decides, which comes
-                # after its subfolders for CPUs.
-                if outcome == "unreadable" and place.whole and self._severe(hit.path):
-                    given_up = place.rule, place.owner
-                continue
-            result.rule, result.entry, result.owner = hit.rule, hit.entry, hit.owner
-        if result.path is None and result.error is None:
-            if other_class is not None:
-                result.error = f"{name}: wrong ELF class: ELFCLASS{other_class}"
-            else:
-                result.error = f"{name}: {CANNOT_OPEN}"
-                # Where DF_1_NODEFLIB leaves nothing to try, no errno is there to be told.
-                if any(place.rule != CACHE for place in searched) or not self._lone(asking, main):
-                    result.error += ": No such file or directory"
+        passed: list[str] = []  # why files were passed over
+        for rule, owner, folders in self._places(asking, main):
+            for folder, entry in folders:
+                if not result.settled:
+                    result.searched.append(folder)
+                ends = False
+                for path in self._named(rule, folder, name, asking if asking is not None else main):
+                    hit = Hit(path, self.real_path(self.absolute(path)), rule, entry, owner)
+                    if result.settled:
+                        self._note_shadow(result, hit)
+                    else:
+                        self._try(result, hit, passed)
+                        ends = not result.settled and path == folder + name and passed[-1] == ENDS
+                if ends:
+                    break
+        if not result.settled and "other class" in passed:
+            result.error = f"{name}: wrong ELF class: ELFCLASS32"
+        elif not result.settled:
+            result.error = f"{name}: {CANNOT_OPEN}"
+            # Where DF_1_NODEFLIB leaves nothing to try, no errno is there to be told.
+            nowhere = all(each == self.settings.cache_path for each in result.searched)
+            if not (nowhere and self._lone(asking, main)):
+                result.error += ": No such file or directory"
         return result
+
+    def _try(self, result: Search, hit: Hit, passed: list[str]) -> None:
+        """What the loader makes of a file: the result, or why it is passed over. Of what cannot be
+        opened only the absent and the forbidden are passed over; anything else ends the look at
+        this path, if it lies in the folder itself and not in one below it for some CPUs.
+        """
+        outcome, error = self.outcome(hit.path, result.name)
+        if outcome == "found":
+            result.path, result.real_path = hit.path, hit.real_path
+        elif error is not None:
+            result.error, result.damage = error, self.damage(hit.path)
+        else:
+            passed.append(ENDS if outcome == "unreadable" and self._severe(hit.path) else outcome)
+            return
+        result.rule, result.entry, result.owner = hit.rule, hit.entry, hit.owner
 
     def _severe(self, path: str) -> bool:
         """Whether a file that cannot be opened ends the look at the path that gave it."""
         mild = [errno.ENOENT, errno.EACCES]
         if not self.settings.stops_at_files:
             mild.append(errno.ENOTDIR)
-        self.outcome(path)  # opens it
         return self.open_errno(path) not in mild
 
     def _search_file(self, result: Search, asking: LoadedObject | None) -> None:
@@ -318,63 +306,35 @@ class Loader(LoaderFiles):
             error = f"{path}: {CANNOT_OPEN}: {os.strerror(self.open_errno(path))}"
         result.error, result.damage = error, self.damage(path)
 
-    def _candidates(
-        self, result: Search, asking: LoadedObject | None, main: LoadedObject | None
-    ) -> Iterator[tuple[Hit | None, Place]]:
-        """Every existing file that a rule gives, and the places that have none, as long as there is
-        no result.
-        """
-        name = result.name
-        for rule, owner, folders in self._places(asking, main):
-            if rule == CACHE:
-                yield from self._in_cache(name, asking if asking is not None else main)
-                continue
-            for folder_name, entry in folders:
-                folder = self.folder(folder_name)
-                if folder is None:
-                    # Only of an absolute name ld.so asks first whether it is a folder.
-                    ends = folder_name[:1] != "/" and self._severe(folder_name + name)
-                    what = "ends the path" if ends else "no folder"
-                    yield None, Place(rule, folder_name, owner, what)
-                    continue
-                found = False
-                for prefix, names in folder:
-                    path = prefix + name
-                    whole = self.absolute(path)
-                    if name in names if names is not None else self.root.exists(whole):
-                        found = True
-                        real = self.real_path(whole)
-                        place = Place(rule, prefix, owner)
-                        place.whole = prefix == folder_name
-                        yield Hit(path, real, rule, entry, owner), place
-                if not found and result.path is None:
-                    yield None, Place(rule, folder_name, owner)
-
-    def _in_cache(
-        self, name: str, asking: LoadedObject | None
-    ) -> Iterator[tuple[Hit | None, Place]]:
-        cache, source = self.cache, self.settings.cache_path
-        if cache is None:
+    def _named(
+        self, rule: str, folder: str, name: str, asking: LoadedObject | None
+    ) -> Iterator[str]:
+        """The files of that name which a folder has, or the one that the cache gives."""
+        if rule == CACHE:
+            yield from self._in_cache(name, asking)
             return
+        parts = self.folder(folder)
+        if parts is None and folder[:1] != "/":
+            yield folder + name  # only of an absolute name ld.so asks first whether it is a folder
+        for prefix, names in parts or ():
+            path = prefix + name
+            if name in names if names is not None else self.root.exists(self.absolute(path)):
+                yield path
+
+    def _in_cache(self, name: str, asking: LoadedObject | None) -> list[str]:
+        """The loader tries the first entry only; the others are shadowed, or never found."""
         known = self._cached.get((self.machine, name))
-        if known is None:
+        if known is None and self.cache is not None:
             flags = glibc.CACHE_FLAGS.get(self.machine, (1,))
             try:
-                known = cache.lookup(name, flags, self.hwcaps)
-            except glibc.CacheError as error:
-                self.problems.append((source, str(error)))
+                known = self.cache.lookup(name, flags, self.hwcaps)
+            except glibc.CacheError:
                 self.cache = None
-                return
+                return []
             self._cached[self.machine, name] = known
-        paths = known
-        if paths and self._lone(asking, None):
-            paths = [p for p in paths if not p.startswith(tuple(self.settings.folders))]
-        if not paths:
-            yield None, Place(CACHE, source)
-        # The loader tries the first entry only; the others are shadowed, or never found.
-        if paths:
-            real = self.real_path(paths[0])
-            yield Hit(paths[0], real, CACHE, source), Place(CACHE, source)
+        if known and self._lone(asking, None):
+            known = [p for p in known if not p.startswith(tuple(self.settings.folders))]
+        return known[:1] if known else []
 
     def _note_shadow(self, result: Search, hit: Hit) -> None:
         known = [result.real_path, *(other.real_path for other in result.shadowed)]

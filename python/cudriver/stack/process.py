@@ -32,7 +32,6 @@ class Load(Record):
 
     name: str
     search: Search
-    object: LoadedObject | None = None  # None: the load failed
     objects: list[LoadedObject] = fresh(list)  # newly mapped, in ld.so's order, also on failure
     searches: list[Search] = fresh(list)  # every lookup it made
     faults: list[LoadFault] = fresh(list)  # in ld.so's order: the first one is what the user sees
@@ -52,19 +51,13 @@ class Process:
     """A running program. `objects` is ld.so's list, the program first.
 
     A failed dlopen leaves nothing mapped, as in ld.so; its Load still tells what it had found.
-    `ignored` has ld.so's warnings about LD_PRELOAD.
     """
 
-    def __init__(self, loader: Loader, executable: str, *, symbols: bool = True) -> None:
-        """executable: the program's file. symbols=False skips the look at symbols.
-
-        Raises ElfError where the program cannot be read.
-        """
+    def __init__(self, loader: Loader, executable: str) -> None:
+        """executable: the program's file. Raises ElfError where it cannot be read."""
         self.loader = loader
-        self.symbols = symbols
         self.stand_in = False  # for a Python: nothing is said of Python's own symbols
         self.objects: list[LoadedObject] = []
-        self.ignored: list[str] = []
         self.scope: list[LoadedObject] = []  # global
         self._names: dict[str, LoadedObject] = {}
         self._inodes: dict[tuple[int, int], LoadedObject] = {}
@@ -157,26 +150,17 @@ class Process:
 
     def _start(self, interpreter: str | None) -> Load:
         main = self.main
-        load = Load(main.path, Search(main.path, None, main.path, main.real_path), main)
+        load = Load(main.path, Search(main.path, None, main.path, main.real_path))
         self._enter(main)
         preloaded: list[LoadedObject] = []
         if interpreter is not None:
             self._map_interpreter(interpreter, load)
-        for name, source in self._preloads():
-            before = len(load.faults)
+        before = len(load.faults)
+        for name in self._preloads():
             obj = self._map(name, main, load, main)
             if obj is not None and obj not in preloaded:
                 preloaded.append(obj)
-            for fault in load.faults[before:]:
-                # Here ld.so prints the message without the system's words for errno.
-                reason = fault.message.partition(": ")[2]
-                if not reason.startswith("wrong ELF class"):
-                    reason = reason.partition(": ")[0]
-                self.ignored.append(
-                    f"ERROR: ld.so: object '{name}' from {source} cannot be preloaded "
-                    f"({reason}): ignored."
-                )
-            del load.faults[before:]
+        del load.faults[before:]  # ld.so does without what it cannot preload
         self.scope = self._map_needed([main, *preloaded], load)
         for fault in load.faults:
             fault.message = _before_libc(fault.message)
@@ -201,16 +185,12 @@ class Process:
         real = self.loader.real_path(path)
         self._enter(LoadedObject(path, real, elf, origin=_folder_of(path)))
 
-    def _preloads(self) -> list[tuple[str, str]]:
-        """(name, where it is asked for)"""
-        wanted = [
-            (name, "LD_PRELOAD")
-            for name in self.loader.environ.get("LD_PRELOAD", "").replace(":", " ").split(" ")
-        ]
+    def _preloads(self) -> list[str]:
+        wanted = self.loader.environ.get("LD_PRELOAD", "").replace(":", " ").split(" ")
         text = self.loader.root.text(PRELOAD_FILE) or ""
         for line in text.partition("\0")[0].splitlines():
-            wanted += [(n, PRELOAD_FILE) for n in re.split(r"[\s:]", line.partition("#")[0])]
-        return [(name, source) for name, source in wanted if name]
+            wanted += re.split(r"[\s:]", line.partition("#")[0])
+        return list(filter(None, wanted))
 
     # ---- dlopen ----
 
@@ -247,7 +227,6 @@ class Process:
         if load.faults:
             self._forget(load.objects)
             return load
-        load.object = root
         if everywhere:
             self.scope = scope
         return load
@@ -266,7 +245,7 @@ class Process:
     ) -> None:
         """Versions, then symbols of what was mapped, in the order in which ld.so relocates it."""
         load.faults += check_versions(load.objects, self.find)
-        if not self.symbols or not order:
+        if not order:
             return
         faults, load.later = check_symbols(
             order,

@@ -44,7 +44,7 @@ class Catalogue:
             rule=search.rule,
             how=how,
             optional=optional,
-            searched=[place.folder for place in search.searched],
+            searched=search.searched,
         )
 
     def _shadowed(self, search: Search) -> list[Shadowed]:

@@ -7,6 +7,7 @@ turns it into a real one. Versions are strings as found; `None` means that nothi
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterable, Iterator
 
 from cudriver.stack.record import Record, fresh
@@ -32,6 +33,12 @@ class Evidence(Record):
     file: str
     line: int | None = None
     value: str = ""
+
+    @classmethod
+    def found(cls, file: str, text: str, match: re.Match[str], value: str = "") -> Evidence:
+        """What a pattern found in a file's text. value: what it says, where that is not all."""
+        line = text.count("\n", 0, match.start(match.lastindex or 0)) + 1
+        return cls(file, line, value or match[0].strip()[:200])
 
 
 class Finding(Record):

@@ -96,8 +96,7 @@ def host_limits(root: Root, toolkit: Toolkit) -> None:
     gcc = re.search(r"^[ \t]*#[ \t]*if\s+__GNUC__\s*>\s*(\d+)", text, re.MULTILINE)
     if gcc:
         toolkit.host_compiler_limit = int(gcc[1])
-        line = text.count("\n", 0, gcc.start()) + 1
-        toolkit.host_compiler_evidence = Evidence(file, line, gcc[0].strip())
+        toolkit.host_compiler_evidence = Evidence.found(file, text, gcc)
     clang = re.search(r"__clang_major__\s*>=\s*(\d+)\)\s*\|\|\s*\(__clang_major__\s*<\s*3\)", text)
     if clang:
         toolkit.clang_limit = int(clang[1]) - 1

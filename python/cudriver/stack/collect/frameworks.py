@@ -44,16 +44,14 @@ class Source:
         match = re.search(pattern, self.text, re.MULTILINE)
         if match is None:
             return None
-        line = self.text.count("\n", 0, match.start()) + 1
         group = next((g for g in match.groups() if g is not None), "")
-        return group, Evidence(self.path, line, match[0].strip()[:200])
+        return group, Evidence.found(self.path, self.text, match)
 
     def assigned(self, name: str) -> tuple[str, Evidence] | None:
         """The text assigned to a name; "None" for None."""
         for match in _ASSIGNED.finditer(self.text):
             if match[1] == name:
-                line = self.text.count("\n", 0, match.start()) + 1
-                return match[2] or match[3], Evidence(self.path, line, match[0].strip()[:200])
+                return match[2] or match[3], Evidence.found(self.path, self.text, match)
         return None
 
 

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 
-from cudriver.stack.collect.compilers import HEADER_LIMIT, host_limits, search_path, which
+from cudriver.stack.collect.compilers import host_limits, search_path, which
 from cudriver.stack.elfbits import ElfBits
 from cudriver.stack.model import (
     Distribution,
@@ -22,9 +22,18 @@ from cudriver.stack.tables import table, toolkit_of
 from cudriver.stack.versions import cut, from_code, major, plain
 
 DEFAULT_HOME = "/usr/local/cuda"
-JSON_LIMIT = 1 << 20
+STATED_LIMIT = 1 << 20  # bytes of a file that states a version
 NVCC_LIMIT = 128 << 20
 _NVCC_SAYS = rb"Cuda compilation tools, release (\d+\.\d+), V(\d+\.\d+\.\d+)"
+_JSON = r'"%s"\s*:\s*\{[^{}]*"version"\s*:\s*"(\d+\.\d+[^"]*)"'
+_MACRO = r"^[ \t]*#[ \t]*define[ \t]+%s[ \t]+(\d{4,6})\b"
+# What states a toolkit's version, and the expression for it.
+_STATED = (
+    ("{path}/version.json", _JSON % "cuda"),
+    ("{path}/version.txt", r"CUDA Version (\d+(?:\.\d+)+)"),
+    ("{headers}/cuda.h", _MACRO % "CUDA_VERSION"),
+    ("{headers}/cuda_runtime_api.h", _MACRO % "CUDART_VERSION"),
+)
 _TARGETS = ("x86_64-linux", "sbsa-linux", "aarch64-linux")
 
 
@@ -101,15 +110,25 @@ def home_of(root: Root, nvcc: str) -> str:
 def directory(root: Root, path: str, problems: list[Problem]) -> Toolkit | None:
     """The toolkit in a folder, or None where there is nothing of one."""
     toolkit = Toolkit("system", "directory", None, path)
-    libraries = _library_folders(root, path)
+    folders = [
+        f"{path}/{name}" for name in ("lib64", "lib", *(f"targets/{t}/lib" for t in _TARGETS))
+    ]
+    libraries = [f"{folder}/{n}" for folder in folders for n in root.names(folder) if ".so" in n]
+    libraries = [
+        file for file in libraries if os.path.basename(file).startswith(("libcu", "libnv"))
+    ]
     toolkit.headers = _headers(root, path)
     nvcc = f"{path}/bin/nvcc"
     toolkit.nvcc = nvcc if root.is_file(nvcc) else None
     claims = toolkit.claims
-    _from_json(root, path, claims, toolkit, problems)
-    _from_text(root, path, claims, problems)
-    _from_header(root, toolkit, claims, problems)
-    _from_library(root, libraries, claims)
+    for file, pattern in _STATED:
+        known = [claim for claim in claims if claim.file.endswith(".h")]  # one header is enough
+        if not (file.startswith("{headers}") and (known or toolkit.headers is None)):
+            place = file.format(path=path, headers=toolkit.headers)
+            claims += _stated(root, place, pattern, problems)
+    claims += _from_library(libraries)
+    compiler = _stated(root, f"{path}/version.json", _JSON % "cuda_nvcc", [])
+    toolkit.nvcc_version = compiler[0].value if compiler else None
     if toolkit.nvcc and toolkit.nvcc_version is None:
         toolkit.nvcc_version, evidence = nvcc_release(root, toolkit.nvcc)
         if evidence:
@@ -125,19 +144,6 @@ def directory(root: Root, path: str, problems: list[Problem]) -> Toolkit | None:
     return toolkit if usable else None
 
 
-def _library_folders(root: Root, path: str) -> list[str]:
-    found, seen = [], set()
-    for name in ("lib64", "lib", *(f"targets/{t}/lib" for t in _TARGETS)):
-        folder = f"{path}/{name}"
-        names = root.names(folder)
-        if any(n.startswith(("libcuda", "libcu", "libnv")) and ".so" in n for n in names):
-            true = root.resolve(folder)
-            if true not in seen:
-                seen.add(true)
-                found.append(folder)
-    return found
-
-
 def _headers(root: Root, path: str) -> str | None:
     for name in ("include", *(f"targets/{t}/include" for t in _TARGETS)):
         if root.is_file(f"{path}/{name}/cuda.h"):
@@ -145,72 +151,26 @@ def _headers(root: Root, path: str) -> str | None:
     return None
 
 
-def _from_json(
-    root: Root, path: str, claims: list[Evidence], toolkit: Toolkit, problems: list[Problem]
-) -> None:
-    file = f"{path}/version.json"
+def _stated(root: Root, file: str, pattern: str, problems: list[Problem]) -> list[Evidence]:
+    """What a file says of a version, if it is there."""
     if not root.exists(file):
-        return
-    from cudriver.stack.collect.distributions import conda_json
-
-    try:
-        raw = root.read(file, JSON_LIMIT)
-    except (OSError, ValueError) as error:
-        problems.append(Problem(file, f"cannot be read: {error}"))
-        return
-    record = conda_json(raw, file, problems)
-    for key in ("cuda", "cuda_nvcc"):
-        part = record.get(key) if record else None
-        version = part.get("version") if isinstance(part, dict) else None
-        if isinstance(version, str) and re.match(r"\d+\.\d+", version):
-            at = raw.find(f'"{version}"'.encode(), max(raw.find(f'"{key}"'.encode()), 0))
-            line = raw.count(b"\n", 0, at) + 1 if at >= 0 else None
-            if key == "cuda":
-                claims.append(Evidence(file, line, version))
-            else:
-                toolkit.nvcc_version = version
-        elif record is not None and key == "cuda":
-            problems.append(Problem(file, "has no version of CUDA"))
+        return []
+    text = root.text(file, STATED_LIMIT)
+    match = re.search(pattern, text, re.MULTILINE) if text is not None else None
+    if text is None or match is None:
+        problems.append(Problem(file, "cannot be read" if text is None else "states no version"))
+        return []
+    version = match[1] if "." in match[1] else from_code(int(match[1]))
+    return [Evidence.found(file, text, match, version)]
 
 
-def _from_text(root: Root, path: str, claims: list[Evidence], problems: list[Problem]) -> None:
-    file = f"{path}/version.txt"
-    text = root.text(file, 65536) if root.exists(file) else None
-    if text is None:
-        return
-    match = re.search(r"CUDA Version (\d+(?:\.\d+)+)", text)
-    if match:
-        claims.append(Evidence(file, text.count("\n", 0, match.start()) + 1, match[1]))
-    else:
-        problems.append(Problem(file, "does not say CUDA Version"))
-
-
-def _from_header(
-    root: Root, toolkit: Toolkit, claims: list[Evidence], problems: list[Problem]
-) -> None:
-    for name, macro in (("cuda.h", "CUDA_VERSION"), ("cuda_runtime_api.h", "CUDART_VERSION")):
-        file = f"{toolkit.headers}/{name}" if toolkit.headers else ""
-        text = root.text(file, HEADER_LIMIT) if file and root.exists(file) else None
-        if text is None:
-            continue
-        match = re.search(
-            rf"^[ \t]*#[ \t]*define[ \t]+{macro}[ \t]+(\d{{4,6}})\b", text, re.MULTILINE
-        )
-        if match:
-            line = text.count("\n", 0, match.start()) + 1
-            claims.append(Evidence(file, line, from_code(int(match[1]))))
-            return
-        problems.append(Problem(file, f"does not define {macro}"))
-
-
-def _from_library(root: Root, folders: list[str], claims: list[Evidence]) -> None:
-    """libcudart's file name, where nothing else speaks."""
-    for folder in folders:
-        for name in root.names(folder):
-            stem, number = split(name)
-            if stem == "libcudart" and len(plain(number) or ()) == 3:
-                claims.append(Evidence(f"{folder}/{name}", None, cut(number, 2) or ""))
-                return
+def _from_library(libraries: list[str]) -> list[Evidence]:
+    """libcudart's file name."""
+    for file in libraries:
+        stem, number = split(os.path.basename(file))
+        if stem == "libcudart" and len(plain(number) or ()) == 3:
+            return [Evidence(file, None, cut(number, 2) or "")]
+    return []
 
 
 def nvcc_release(root: Root, nvcc: str) -> tuple[str | None, Evidence | None]:

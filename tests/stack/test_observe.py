@@ -7,7 +7,7 @@ import time
 import pytest
 
 from cudriver.stack.model import Environment, Facts, Framework, Library
-from cudriver.stack.observe import Observation, Row, cudnn, observe
+from cudriver.stack.observe import Observation, Row, observe
 from cudriver.stack.report import Report
 
 
@@ -174,13 +174,6 @@ def test_a_library_that_the_import_maps(facts, tmp_path, name, predicted, differ
     told = [(row.predicted, row.observed) for row in observation.rows if mapped in row.observed]
     shown = predicted or "(not predicted)"
     assert told == ([(shown, mapped)] if differs or predicted else [])
-
-
-@pytest.mark.parametrize(
-    ("number", "text"), [(8907, "8.9.7"), (90300, "9.3.0"), (91002, "9.10.2"), (None, None)]
-)
-def test_cudnn_numbers(number, text):
-    assert cudnn(number) == text
 
 
 def test_one_unknown_side_is_no_difference():

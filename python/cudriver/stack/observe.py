@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from cudriver.stack.collect.child import Child, signal_name
+from cudriver.stack.collect.file_version import decode
 from cudriver.stack.names import is_cuda_library
 from cudriver.stack.record import Record
 from cudriver.stack.say import said, say
@@ -201,7 +202,7 @@ def compare(facts: Facts, answer: dict[str, Any]) -> Iterable[Row]:
     if torch is not None and answer["imports"].get("torch", "") is None:
         yield Row("torch.version.cuda", torch.cuda, values.get("torch.cuda"))
         if torch.variant == "cuda":
-            number = cudnn(values.get("torch.cudnn"))
+            number = decode(values.get("torch.cudnn") or 0, "cudnn")
             yield Row("torch.backends.cudnn.version()", torch.cudnn, number)
             yield Row("torch.cuda.nccl.version()", torch.nccl, dotted(values.get("torch.nccl")))
             archs = values.get("torch.archs")
@@ -232,14 +233,6 @@ def compare(facts: Facts, answer: dict[str, Any]) -> Iterable[Row]:
             pass  # the driver's own parts come with the driver
         elif is_cuda_library(name) and name not in names:
             yield Row(name, "(not predicted)", path)
-
-
-def cudnn(number: int | None) -> str | None:
-    """cuDNN's version number as text: 8907 is 8.9.7, 91002 is 9.10.2."""
-    if not number:
-        return None
-    major = 10000 if number >= 90000 else 1000
-    return f"{number // major}.{number % major // 100}.{number % 100}"
 
 
 def dotted(parts: list[Any] | None) -> str | None:

@@ -7,7 +7,8 @@ import os
 import pytest
 
 from cudriver import stack
-from cudriver.stack.observe import Row, compare, cudnn, dotted
+from cudriver.stack.collect.file_version import decode
+from cudriver.stack.observe import Row, compare, dotted
 from cudriver.stack.report import Report
 
 TYPE_CHECKING = False
@@ -86,7 +87,7 @@ def _rows(facts: Facts, torch: ModuleType) -> Iterator[Row]:
         yield Row("torch.version.cuda", known.cuda or "(CPU only)", built or "(CPU only)")
     if built:
         number = _get(lambda: torch.backends.cudnn.version())
-        yield Row("torch.backends.cudnn.version()", known.cudnn, cudnn(number))
+        yield Row("torch.backends.cudnn.version()", known.cudnn, decode(number or 0, "cudnn"))
         nccl = _get(lambda: dotted(list(torch.cuda.nccl.version())))
         yield Row("torch.cuda.nccl.version()", known.nccl, nccl)
         flags = _get(lambda: native._cuda_getArchFlags())

@@ -184,7 +184,7 @@ class LoaderFiles:
 
     def would_pass(self, path: str) -> bool:
         """Whether the loader would map the file, by its header alone."""
-        return _machine_at(self.root, self.absolute(path)) == self.machine
+        return machine_at(self.root, self.absolute(path)) == self.machine
 
     def outcome(self, path: str, name: str | None = None) -> tuple[str, str | None]:
         """What the loader makes of an existing file: "found", or why not and its fatal words.
@@ -239,21 +239,22 @@ class LoaderFiles:
         return self.root.is_file(self.absolute(path))
 
 
-def _machine_at(root: Root, path: str) -> int | None:
-    """e_machine of a 64-bit little-endian ELF file; None for any other file, and for none."""
+def machine_at(root: Root, path: str) -> int | None:
+    """e_machine of a 64-bit little-endian ELF file, 0 for any other; None for what is none."""
     try:
         head = root.read(path, 20)
     except (OSError, ValueError):
         return None
-    sound = head[:6] == b"\x7fELF\x02\x01" and len(head) == 20
-    return int.from_bytes(head[18:], "little") if sound else None
+    if head[:4] != b"\x7fELF" or len(head) < 20:
+        return None
+    return int.from_bytes(head[18:], "little") if head[4:6] == b"\x02\x01" else 0
 
 
 def machine_of(root: Root) -> int:
     """e_machine of a root's programs: of its shell, else of the only loader that it has."""
     if root.host:
         return this_machine()
-    told = (_machine_at(root, path) for path in ("/bin/sh", "/usr/bin/env", "/sbin/ldconfig"))
+    told = (machine_at(root, path) for path in ("/bin/sh", "/usr/bin/env", "/sbin/ldconfig"))
     machine = next(filter(None, told), None)
     if machine:
         return machine

@@ -7,7 +7,7 @@ import os
 from cudriver.stack.collect.file_version import cuda_of, own_version
 from cudriver.stack.collect.records import Owners
 from cudriver.stack.model import GONE, Environment, Framework, Library, Resolution, Shadowed
-from cudriver.stack.names import describe, is_cuda_library, split
+from cudriver.stack.names import is_cuda_library, row_of
 from cudriver.stack.rootfs import Root
 
 TYPE_CHECKING = False
@@ -47,13 +47,6 @@ class Catalogue:
             searched=search.searched,
         )
 
-    def _shadowed(self, search: Search) -> list[Shadowed]:
-        return [
-            Shadowed(os.path.normpath(hit.path), hit.rule)
-            for hit in search.shadowed
-            if hit.real_path != search.real_path
-        ]
-
     def enter(self, mapped: LoadedObject, framework: Framework, how: str) -> None:
         """Keeps a mapped file, where it is a CUDA library."""
         soname = mapped.elf.soname or os.path.basename(mapped.path)
@@ -71,8 +64,11 @@ class Catalogue:
             version=version,
             provided_by=f"{owner.name} {owner.version}" if owner else None,
             found_by=_rule(search, framework, how) if search else "",
-            shadowed=self._shadowed(search) if search else [],
-            family=describe(split(soname)[0]).get("family", ""),
+            shadowed=[
+                Shadowed(os.path.normpath(hit.path), hit.rule)
+                for hit in (search.shadowed if search else ())
+            ],
+            family=row_of(soname).get("family", ""),
             cuda=cuda_of(soname, version, owner),
             real_path=mapped.real_path,
             needed_by=[mapped.loader.path] if mapped.loader else [],

@@ -6,6 +6,8 @@ import os
 import re
 import stat
 
+from cudriver.stack.glibc import PLATFORMS
+from cudriver.stack.loader_files import machine_at
 from cudriver.stack.model import Environment, Evidence, Problem
 from cudriver.stack.rootfs import Root, TooMuch
 from cudriver.stack.tables import table
@@ -141,13 +143,9 @@ def _managed(root: Root, env: Environment) -> bool:
 
 def _machine(root: Root, env: Environment) -> str:
     """Of the interpreter's own file: an image may be for another machine than this one."""
-    if env.executable:
-        try:
-            head = root.read(root.resolve(env.executable), 20)
-        except (OSError, ValueError):
-            head = b""
-        if head[:4] == b"\x7fELF" and len(head) == 20:
-            return {62: "x86_64", 183: "aarch64"}.get(head[18] | head[19] << 8, "unknown")
+    machine = machine_at(root, root.resolve(env.executable)) if env.executable else None
+    if machine is not None:
+        return PLATFORMS.get(machine, "unknown")
     return os.uname().machine if root.host else "x86_64"
 
 

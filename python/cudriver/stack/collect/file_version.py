@@ -7,8 +7,9 @@ import re
 from struct import unpack
 
 from cudriver.stack.elfbits import ElfBits
+from cudriver.stack.glibc import AARCH64, X86_64
 from cudriver.stack.model import Distribution, Evidence
-from cudriver.stack.names import describe, split
+from cudriver.stack.names import row_of, split
 from cudriver.stack.rootfs import Root
 from cudriver.stack.versions import cut, major
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 _HASH = r"-[0-9a-f]{8}\Z"
 _ITS_OWN = ("lib", "cuda-", "cudnn", "nccl")  # conda's names that start so are a library's own
 CODE_LIMIT = 2048  # bytes of a version function that are looked at
-X86_64, AARCH64 = 62, 183
 # mov dword [reg], imm32; mov dword [reg+8], imm32; mov dword [rsp+8], imm32; mov r32, imm32
 _X86_CONSTANT = re.compile(
     rb"(?s)(?:\xc7[\x00-\x03\x06\x07]|\xc7[\x40-\x43\x45-\x47].|\xc7\x44\x24.|[\xb8-\xbf])(....)"
@@ -32,7 +32,7 @@ def own_version(
     """The version of the library at `path`, and what says so."""
     real = root.resolve(path)
     stem, number = split(os.path.basename(real))
-    row = describe(split(soname)[0])
+    row = row_of(soname)
     if number.count(".") >= 2 or (stem == "libnvrtc-builtins" and "." in number):
         return number, Evidence(path, None, os.path.basename(real))
     coded = _coded(root, real, row, split(soname)[1])
@@ -143,7 +143,7 @@ def cuda_of(soname: str, version: str | None, owner: Distribution | None) -> str
     """The CUDA release that a library belongs to: "12.8.1", "12.8" or "12"; None: not told."""
     from cudriver.stack.tables import toolkit_of
 
-    row = describe(split(soname)[0])
+    row = row_of(soname)
     family = row.get("family", "")
     if family in ("cudart", "nvrtc", "nvjitlink") and version and version.count("."):
         return cut(version, 2)

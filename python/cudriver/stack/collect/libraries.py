@@ -12,8 +12,9 @@ from functools import partial
 from cudriver.stack.collect.catalogue import Catalogue
 from cudriver.stack.collect.file_version import own_version
 from cudriver.stack.collect.imports import Event, Importer
-from cudriver.stack.collect.records import MACHINES, Owners, ending, is_library
+from cudriver.stack.collect.records import Owners, ending, is_library
 from cudriver.stack.collect.runtime_versions import fill_runtime_versions
+from cudriver.stack.glibc import MACHINES
 from cudriver.stack.model import (
     ERROR,
     FEATURE,

@@ -16,6 +16,7 @@ from cudriver import _elf
 from cudriver.stack.background import start
 from cudriver.stack.collect.distributions import installer
 from cudriver.stack.elfbits import ElfBits
+from cudriver.stack.glibc import MACHINES
 from cudriver.stack.model import LOST, Distribution, Evidence, FileFault, Problem
 from cudriver.stack.record import Record, fresh
 from cudriver.stack.rootfs import Root
@@ -33,7 +34,6 @@ SLACK = 2_000_000_000  # ns; archives keep whole seconds
 _LINE = re.compile(r'(?:"([^"]*)"|([^,"]*)),([^,]*),([0-9]*)\Z')
 _CONDA_LIBRARY = re.compile(rb'\{[^{}]*"_path": *"([^"]+\.so[.0-9]*)"[^{}]*\}')
 _CONDA_SIZE = re.compile(rb'"hardlink"[^{}]*"size_in_bytes": *(\d+)')  # a link's says nothing
-MACHINES = {"x86_64": 62, "aarch64": 183}  # e_machine
 VITAL = frozenset(("__init__.py", "version.py"))
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from struct import unpack_from
 
-from cudriver.stack.collect.file_version import X86_64, own_version
+from cudriver.stack.collect.file_version import own_version
 from cudriver.stack.elfbits import ElfBits
+from cudriver.stack.glibc import X86_64
 from cudriver.stack.model import Evidence, Framework, Library
 from cudriver.stack.rootfs import Root
 from cudriver.stack.versions import at_least, cut

@@ -19,7 +19,7 @@ from cudriver.stack.model import (
     Library,
     Requirement,
 )
-from cudriver.stack.names import describe, split
+from cudriver.stack.names import row_of
 from cudriver.stack.rules import fix
 from cudriver.stack.rules.cu4_pins import pins
 from cudriver.stack.rules.faults import other_build, other_major, proof
@@ -140,7 +140,7 @@ def _left_over(facts: Facts) -> Iterator[Finding]:
             name = library.owner
             if theirs in (None, mine) or not name or name in required:
                 continue
-            toolkit = "component" in describe(split(library.soname)[0])
+            toolkit = "component" in row_of(library.soname)
             if toolkit and library.path in framework.loads:
                 wheels.setdefault(name, []).append(library)
         dists = [dist for name in wheels if name not in told and (dist := facts.distribution(name))]

@@ -142,8 +142,7 @@ def told(found):
         more += f", after {' '.join(framework.after)}" if framework.after else ""
         more += f", blocked by {framework.blocked}" if framework.blocked else ""
         yield f"{framework.name}{more}: {' '.join(map(os.path.basename, framework.loads))}".rstrip()
-    for asked in found.resolutions:
-        yield f"{asked.how} {asked.soname}: {asked.rule} {asked.path or ''}".rstrip()
+    yield from (f"missing {each.soname}" for each in found.missing)
     for fault in found.load_faults:
         more = [fault.means, fault.purpose] + [
             f"{word} {getattr(fault, word)}" for word in ("owner", "rescue") if getattr(fault, word)
@@ -154,11 +153,10 @@ def told(found):
     if len(found.file_faults) > 3:
         yield f"and {len(found.file_faults) - 3} more"
     for library in found.libraries:
-        if library.provided_by or library.own_copy or library.origin != "environment":
-            own = library.own_copy
-            more = f", own copy {own.path} {own.version} by {own.rule}" if own else ""
-            whose = f"{library.version or 'unknown'} of {library.provided_by or library.origin}"
-            yield f"{library.path}: {whose}, by {library.found_by}{more}"
+        own = library.own_copy
+        more = f", own copy {own.path} {own.version} by {own.rule}" if own else ""
+        whose = f"{library.version or 'unknown'} of {library.provided_by or library.origin}"
+        yield f"{library.path}: {whose}, by {library.found_by}{more}"
     yield from (f"problem {each.file} {each.text}" for each in found.problems)
     for finding in findings(found):
         subject = f" of {finding.subject}" if finding.subject else ""

@@ -9,8 +9,8 @@ from cudriver.stack.model import (
     Finding,
     Framework,
     Library,
+    Missing,
     Problem,
-    Resolution,
     Shadowed,
     Toolkit,
 )
@@ -134,13 +134,9 @@ def busy() -> tuple[Facts, list[Finding]]:
                 ("c", f"{site}/c", "3.4", "framework", {"found_by": "runpath of liba.so.1"}),
             )
         ],
-        resolutions=[
-            Resolution(name, f"{site}/x.so", optional=optional)
-            for name, optional in (
-                ("libz.so.4", False), ("liby.so.3", False), ("libx.so.2", False),
-                ("libw.so.1", False), ("libw.so.1", False), ("libv.so.9", True),
-                ("libcuda.so.1", False),
-            )
+        missing=[
+            Missing(f"lib{name}", f"{site}/x.so")
+            for name in ("z.so.4", "y.so.3", "x.so.2", "w.so.1", "w.so.1", "cuda.so.1")
         ],
         problems=[Problem(f"{site}/p{n}/RECORD", "no text", n or None) for n in range(5)],
         unsure=["jax: unread"],

@@ -13,7 +13,7 @@ from synth import Prefix
 from test_cli import SOURCES
 
 from cudriver.cli import terminal, which
-from cudriver.stack.model import Resolution
+from cudriver.stack.model import Missing
 from cudriver.stack.observe import Observation, Row
 from cudriver.stack.report import Report
 from cudriver.stack.report_text import Style, one_line
@@ -113,7 +113,7 @@ def test_the_lines_that_no_command_above_shows(capsys):
     (library,) = facts.libraries
     report = Report(facts, findings)
     report.observation = Observation({}, [Row(BAD, BAD, None), Row("x", "y", BAD)], BAD)
-    missing = Resolution(BAD, BAD, searched=[BAD])
+    missing = Missing(BAD, BAD, [BAD])
     which._print_text(facts, [library], [missing], [BAD], {library.soname: library})
     lines = [one_line(report, Style(width=1000)), report.to_text(verbose=True)]
     lines += [capsys.readouterr().out, terminal.busy(BAD).label]

@@ -82,8 +82,8 @@ def test_every_mapped_cuda_library_is_where_it_was_predicted(pair):
 def test_what_the_import_maps_is_predicted_as_loaded(pair):
     """Libraries that `import torch` itself maps are not merely candidates of a dlopen."""
     report, said, prefix = pair
-    needed = {r.path for r in report.facts.resolutions if r.path and r.how in ("needed", "preload")}
-    real_needed = {lib.real_path for lib in report.libraries if lib.path in needed}
+    used = (x for x in report.libraries if x.needed_by or x.found_by.startswith("preload"))
+    real_needed = {library.real_path for library in used}
     imported = {path for path in said["imported"] if is_nvidia(path, prefix)}
     assert imported <= real_needed
 

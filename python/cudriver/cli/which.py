@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-    from cudriver.stack.model import Facts, Library, Resolution
+    from cudriver.stack.model import Facts, Library, Missing
 
 NOT_FOUND = 1
 NOTHING = 3
@@ -132,29 +132,28 @@ def _wanted(soname: str, family: str, names: list[str]) -> bool:
     )
 
 
-def _missing(facts: Facts, names: list[str]) -> list[Resolution]:
-    found: dict[str, Resolution] = {}
-    for resolution in facts.resolutions:
-        gone = resolution.path is None and not resolution.optional
-        if gone and _wanted(resolution.soname, "", names):
-            found.setdefault(resolution.soname, resolution)
+def _missing(facts: Facts, names: list[str]) -> list[Missing]:
+    found: dict[str, Missing] = {}
+    for missing in facts.missing:
+        if _wanted(missing.soname, "", names):
+            found.setdefault(missing.soname, missing)
     return list(found.values())
 
 
-def _unmatched(libraries: list[Library], missing: list[Resolution], names: list[str]) -> list[str]:
+def _unmatched(libraries: list[Library], missing: list[Missing], names: list[str]) -> list[str]:
     """Names that no library answers to."""
     return [
         name
         for name in names
         if not any(_wanted(library.soname, library.family, [name]) for library in libraries)
-        and not any(_wanted(resolution.soname, "", [name]) for resolution in missing)
+        and not any(_wanted(lacking.soname, "", [name]) for lacking in missing)
     ]
 
 
 def _print_text(
     facts: Facts,
     libraries: list[Library],
-    missing: list[Resolution],
+    missing: list[Missing],
     unknown: list[str],
     before: dict[str, Library],
 ) -> None:
@@ -166,12 +165,12 @@ def _print_text(
     lines = [f"{style.paint(clean(facts.environment.prefix), 'bold')}"]
     for library in libraries:
         lines += library_lines(library, facts, style, was=before.get(library.soname))
-    for resolution in missing:
-        name = style.paint(clean(resolution.soname), "bold", "red")
+    for lacking in missing:
+        name = style.paint(clean(lacking.soname), "bold", "red")
         lines.append(say("{name} is not found", name=name))
-        user = short_path(facts, resolution.needed_by)
+        user = short_path(facts, lacking.needed_by)
         lines.append("    " + say("needed by {path}", path=user))
-        for place in resolution.searched:
+        for place in lacking.searched:
             lines.append("    " + say("not in {path}", path=short_path(facts, place)))
     for name in unknown:
         lines.append(say("{name}: no CUDA library of that name is in use here", name=clean(name)))
@@ -185,7 +184,7 @@ def _print_text(
 
 def _print_json(
     libraries: list[Library],
-    missing: list[Resolution],
+    missing: list[Missing],
     unknown: list[str],
     before: dict[str, Library],
 ) -> None:

@@ -144,11 +144,7 @@ def libraries_line(facts: Facts) -> str:
     if not libraries:
         return say("no CUDA libraries")
     outside = [library for library in libraries if library.origin == "system"]
-    missing = {
-        r.soname
-        for r in facts.resolutions
-        if r.path is None and not r.optional and not r.soname.startswith(DRIVER)
-    }
+    missing = {x.soname for x in facts.missing if not x.soname.startswith(DRIVER)}
     n = len(libraries)
     if not outside:
         text = say("{n}, all from the environment" if n > 1 else "1, from the environment", n=n)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from cudriver.stack import glibc
-from cudriver.stack.loader_files import LoaderFiles, this_machine
+from cudriver.stack.loader_files import LoaderFiles
 from cudriver.stack.record import Record, fresh
 from cudriver.stack.rootfs import Root
 
@@ -23,14 +23,12 @@ if TYPE_CHECKING:
 
     from cudriver._elf import ElfError, ElfFile
 
-__all__ = ["Hit", "LoadedObject", "Loader", "Search", "this_machine"]
-
 DF_1_NODEFLIB = 0x800
 
 _TOKEN = re.compile(r"\$(?:\{(ORIGIN|LIB|PLATFORM)\}|(ORIGIN|LIB|PLATFORM)(?!\w))", re.ASCII)
 CANNOT_OPEN = "cannot open shared object file"
 
-# The rules, as model.Resolution.rule has them.
+# The rules.
 LOADED = "loaded"  # an object of this name, SONAME or inode is mapped already
 RPATH = "rpath"
 ENVIRONMENT = "LD_LIBRARY_PATH"

@@ -272,15 +272,11 @@ class Shadowed(Record):
     version: str | None = None
 
 
-class Resolution(Record):
-    """One DT_NEEDED entry, dlopen or preload, resolved as the loader would."""
+class Missing(Record):
+    """A CUDA library that something needs, and that the loader does not find."""
 
     soname: str
     needed_by: str  # the file that asks
-    path: str | None = None  # None: not found
-    rule: str = "none"  # loaded, preload, rpath, LD_LIBRARY_PATH, runpath, cache, default, absolute
-    how: str = "needed"  # "needed", "dlopen", "preload"
-    optional: bool = False  # a dlopen that the caller survives
     searched: list[str] = fresh(list)
 
 
@@ -380,7 +376,7 @@ class Facts(Record):
     distributions: list[Distribution] = fresh(list)
     frameworks: list[Framework] = fresh(list)
     libraries: list[Library] = fresh(list)
-    resolutions: list[Resolution] = fresh(list)
+    missing: list[Missing] = fresh(list)
     load_faults: list[LoadFault] = fresh(list)
     file_faults: list[FileFault] = fresh(list)
     absent: list[Absent] = fresh(list)

@@ -237,7 +237,7 @@ def _collect(machine: Machine, where: str) -> Facts:
     frameworks = finder.all()
     facts.frameworks = resolver.run(frameworks, finder.recipes, machine.debian)
     facts.libraries = list(resolver.catalogue.libraries.values())
-    facts.resolutions = list(resolver.catalogue.resolutions.values())
+    facts.missing = list(resolver.catalogue.missing.values())
     facts.load_faults = resolver.faults
     lost.find(resolver)
     facts.unsure = resolver.unsure + _unread(tree, facts, problems)

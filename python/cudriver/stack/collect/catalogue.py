@@ -6,7 +6,7 @@ import os
 
 from cudriver.stack.collect.file_version import cuda_of, own_version
 from cudriver.stack.collect.records import Owners
-from cudriver.stack.model import GONE, Environment, Framework, Library, Resolution, Shadowed
+from cudriver.stack.model import GONE, Environment, Framework, Library, Missing, Shadowed
 from cudriver.stack.names import is_cuda_library, row_of
 from cudriver.stack.rootfs import Root
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Catalogue:
-    """The libraries and lookups of one environment."""
+    """The libraries of one environment, and those that it lacks."""
 
     def __init__(self, root: Root, env: Environment, owners: Owners) -> None:
         self.root = root
@@ -25,27 +25,14 @@ class Catalogue:
         self.owners = owners
         self.debian: DebianOwners | None = None
         self.libraries: dict[str, Library] = {}  # by path
-        self.resolutions: dict[tuple[str, str, str], Resolution] = {}
+        self.missing: dict[tuple[str, str], Missing] = {}  # by name and who asks
 
-    def resolve(self, search: Search, how: str, optional: bool) -> None:
-        """Keeps what a lookup found, where it was for a CUDA library."""
-        name = os.path.basename(search.name)
-        if not is_cuda_library(name):
-            return
-        key = (search.name, search.requested_by or "", search.rule)
-        known = self.resolutions.get(key)
-        if known is not None:
-            known.optional = known.optional and optional  # one who needs it is enough
-            return
-        self.resolutions[key] = Resolution(
-            soname=name,
-            needed_by=os.path.normpath(search.requested_by) if search.requested_by else "",
-            path=os.path.normpath(search.path) if search.path else None,
-            rule=search.rule,
-            how=how,
-            optional=optional,
-            searched=search.searched,
-        )
+    def lack(self, search: Search) -> None:
+        """Keeps what a lookup did not find, where it was for a CUDA library."""
+        name, by = os.path.basename(search.name), search.requested_by or ""
+        if search.path is None and is_cuda_library(name):
+            asking = os.path.normpath(by) if by else ""
+            self.missing.setdefault((search.name, by), Missing(name, asking, search.searched))
 
     def enter(self, mapped: LoadedObject, framework: Framework, how: str) -> None:
         """Keeps a mapped file, where it is a CUDA library."""

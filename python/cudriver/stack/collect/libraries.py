@@ -50,7 +50,7 @@ STAND_INS = ("/usr/bin/python3", "/bin/sh")  # where an environment's Python can
 
 
 class Resolver:
-    """Collects libraries, resolutions and faults over the frameworks of one environment."""
+    """Collects libraries and faults over the frameworks of one environment."""
 
     def __init__(
         self, root: Root, loader: Loader, env: Environment, owners: Owners, problems: list[Problem]
@@ -379,9 +379,8 @@ class Resolver:
     def _take(self, event: Event, framework: Framework) -> None:
         """What one dlopen teaches."""
         load, how = event.load, event.how
-        for search in (load.search, *load.searches):
-            first = search is load.search
-            self.catalogue.resolve(search, how if first else "needed", event.means == NOTHING)
+        for search in (load.search, *load.searches) if event.means != NOTHING else ():
+            self.catalogue.lack(search)
         for mapped in load.objects if load.error is None or event.means != NOTHING else ():
             self.catalogue.enter(mapped, framework, how)
             path = os.path.normpath(mapped.path)

@@ -119,9 +119,7 @@ class _Copy:
         healed = self._restore(name)
         self._drop(lambda fault: any(_follows(fault, file) for file in healed))
         self._drop(lambda fault: self._cured(fault, new, old, changed, fits))
-        facts.resolutions = [
-            r for r in facts.resolutions if r.path is not None or not self._holds(name, r.needed_by)
-        ]
+        facts.missing = [x for x in facts.missing if not self._holds(name, x.needed_by)]
         if changed:
             cuda = cuda or (None if rebuilt or kind is None else kind.cuda)
             self._renew(name, version, cuda)

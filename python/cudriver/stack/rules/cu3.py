@@ -215,11 +215,9 @@ def _searched(facts: Facts, names: list[str]) -> list[Evidence]:
     """The first folders that were searched for each of these, and which of them they lack."""
     lacking: dict[str, list[str]] = {}
     for name in names:
-        for resolution in facts.resolutions:
-            if resolution.soname == name and resolution.path is None and resolution.searched:
-                for folder in list(dict.fromkeys(filter(None, resolution.searched)))[:3]:
-                    lacking.setdefault(folder, []).append(name)
-                break
+        searched = (x.searched for x in facts.missing if x.soname == name and x.searched)
+        for folder in list(dict.fromkeys(filter(None, next(searched, ()))))[:3]:
+            lacking.setdefault(folder, []).append(name)
     told = {folder: f"does not have {', '.join(lacks)}" for folder, lacks in lacking.items()}
     told |= {folder: "has none of them" for folder, lacks in lacking.items() if lacks == names}
     one = "does not have it" if len(names) == 1 else None
@@ -228,14 +226,11 @@ def _searched(facts: Facts, names: list[str]) -> list[Evidence]:
 
 def cu306(facts: Facts) -> Iterator[Finding]:
     """nvrtc without the builtins of its own minor version."""
-    for resolution in facts.resolutions:
-        name, path = resolution.soname, resolution.needed_by
-        if resolution.how != "dlopen" or not name.startswith("libnvrtc-builtins"):
+    for missing in facts.missing:
+        name, path = missing.soname, missing.needed_by
+        if not name.startswith("libnvrtc-builtins"):
             continue
-        if resolution.path is not None or resolution.optional:
-            continue
-        libraries = (x for x in facts.libraries if path in (x.path, x.real_path))
-        nvrtc = next(libraries, None)
+        nvrtc = next((x for x in facts.libraries if path in (x.path, x.real_path)), None)
         evidence = [Evidence(path, None, f"opens {name}")]
         if nvrtc:
             version = nvrtc.version or "unknown version"

@@ -279,5 +279,5 @@ def looks_into_wheels(facts: Facts, fault: LoadFault) -> bool:
     """Whether what needs a library looks for it among NVIDIA's wheels."""
     if any(f.name == fault.framework and f.finds_wheels for f in facts.frameworks):
         return True
-    failed = (r for r in facts.resolutions if r.soname == fault.name and r.path is None)
-    return any("/nvidia/" in folder for r in failed for folder in r.searched)
+    missing = (x for x in facts.missing if x.soname == fault.name)
+    return any("/nvidia/" in folder for x in missing for folder in x.searched)

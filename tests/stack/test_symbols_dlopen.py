@@ -238,16 +238,6 @@ def test_a_python_s_stand_in_is_not_asked_for_python_s_symbols(host: Path, tmp_p
         assert {fault.name for fault in process.dlopen(path, now=True).faults} <= names
 
 
-def test_a_library_loaded_before_shadows_those_of_every_path(host: Path, tmp_path: Path) -> None:
-    for folder in ("new", "own"):
-        compile_c(tmp_path / folder / "libshared.so.1", "int f;", "-Wl,-soname,libshared.so.1")
-    process = Process(Loader(environ={"LD_LIBRARY_PATH": f"{tmp_path}/own"}), str(host))
-    process.dlopen(f"{tmp_path}/new/libshared.so.1")
-    search = process.dlopen("libshared.so.1").search
-    assert (search.rule, search.path) == ("loaded", f"{tmp_path}/new/libshared.so.1")
-    assert [hit.path for hit in search.shadowed] == [f"{tmp_path}/own/libshared.so.1"]
-
-
 @pytest.mark.parametrize("flag", ["-Wl,--disable-new-dtags", "-Wl,--enable-new-dtags"])
 def test_a_caller_s_path_finds_its_parts_but_not_their_needs(tmp_path: Path, flag: str) -> None:
     """As cuDNN opens its sub-libraries: by SONAME, through its own $ORIGIN."""

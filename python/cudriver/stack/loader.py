@@ -29,7 +29,6 @@ _TOKEN = re.compile(r"\$(?:\{(ORIGIN|LIB|PLATFORM)\}|(ORIGIN|LIB|PLATFORM)(?!\w)
 CANNOT_OPEN = "cannot open shared object file"
 
 # The rules.
-LOADED = "loaded"  # an object of this name, SONAME or inode is mapped already
 RPATH = "rpath"
 ENVIRONMENT = "LD_LIBRARY_PATH"
 RUNPATH = "runpath"

@@ -230,10 +230,6 @@ class LoaderFiles:
         known = self.damage(path)
         return known.errno if known is not None and known.errno else errno.ENOENT
 
-    def identity(self, elf: ElfFile) -> tuple[int, int]:
-        """What makes two names the same object for the loader."""
-        return elf.device, elf.inode
-
     def is_file(self, path: str) -> bool:
         """Whether a regular file is there, links followed inside the root."""
         return self.root.is_file(self.absolute(path))

@@ -135,7 +135,7 @@ def import_torch(process: Process, package: str, sys_path: Sequence[str]) -> lis
             if plan.needs_mapped and any(plan.needs_mapped in path for path in mapped):
                 _preload(process, plan, plan.always, folders, loads)
                 for load in loads:
-                    load.forgive()
+                    load.faults = []
         elif not _rescue(process, plan, folders, loads):
             return loads
     extension = _extension(root, package)
@@ -167,7 +167,7 @@ def _rescue(
     if loads[-1].error is None:
         loads.append(process.dlopen(first.name, everywhere=True))
     if loads[-1].error is None:
-        first.forgive()
+        first.faults = []
         return True
     return False
 

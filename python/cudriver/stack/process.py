@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 
 from cudriver import _elf
-from cudriver.stack.loader import LOADED, Hit, LoadedObject, Loader, Search
+from cudriver.stack.loader import LoadedObject, Loader, Search
 from cudriver.stack.model import LoadFault
 from cudriver.stack.record import Record, fresh
 from cudriver.stack.symbols import (
@@ -41,10 +41,6 @@ class Load(Record):
     def error(self) -> str | None:
         """What dlerror() says; None: it loads."""
         return self.faults[0].message if self.faults else None
-
-    def forgive(self) -> None:
-        """The program expects this failure and goes on: no fault of the environment."""
-        self.faults = []
 
 
 class Process:
@@ -86,7 +82,7 @@ class Process:
 
     def _enter(self, obj: LoadedObject) -> None:
         self.objects.append(obj)
-        self._inodes.setdefault(self.loader.identity(obj.elf), obj)
+        self._inodes.setdefault(_identity(obj.elf), obj)
         for name in obj.names:
             self._names.setdefault(name, obj)
 
@@ -111,7 +107,7 @@ class Process:
             load.faults.append(_search_fault(search, asking))
             return None
         elf = self.loader.open(search.path)
-        known = self._inodes.get(self.loader.identity(elf))
+        known = self._inodes.get(_identity(elf))
         if known is not None:
             self._names.setdefault(name, known)
             return known
@@ -215,8 +211,7 @@ class Process:
             load.search = load.searches[0]
         if root is None:
             return load
-        if not load.searches:
-            self._describe_mapped(load.search, root, asking)
+        load.search.path = load.search.path or root.path  # it may be mapped already
         searchlist = self._map_needed([root], load)
         known = {id(obj) for obj in self.scope}
         scope = self.scope + [obj for obj in searchlist if id(obj) not in known]
@@ -230,15 +225,6 @@ class Process:
         if everywhere:
             self.scope = scope
         return load
-
-    def _describe_mapped(self, search: Search, obj: LoadedObject, asking: LoadedObject) -> None:
-        """Fill in a lookup that ended at a mapped object; shadowed is what the rules had given."""
-        search.path, search.real_path, search.rule = obj.path, obj.real_path, LOADED
-        other = self.loader.search(search.name, asking, self.main)
-        hits = list(other.shadowed)
-        if other.path is not None and other.real_path is not None:
-            hits.insert(0, Hit(other.path, other.real_path, other.rule, other.entry, other.owner))
-        search.shadowed = [hit for hit in hits if hit.real_path != obj.real_path]
 
     def _check(
         self, load: Load, order: list[LoadedObject], scope: list[LoadedObject], now: bool
@@ -276,6 +262,11 @@ def _search_fault(search: Search, asking: LoadedObject) -> LoadFault:
     elif search.rule != "none" and search.damage is None:
         kind = REJECTED
     return LoadFault(kind, asking.path, search.error or "", search.name)
+
+
+def _identity(elf: _elf.ElfFile) -> tuple[int, int]:
+    """What makes two names the same object for the loader."""
+    return elf.device, elf.inode
 
 
 def _folder_of(path: str) -> str:

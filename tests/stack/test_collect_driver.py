@@ -36,13 +36,11 @@ class TestFiles:
             opened.append(path)
             raise PermissionError(1, "Operation not permitted", path)
 
-        monkeypatch.setattr(os, "listdir", lambda _: names)
         monkeypatch.setattr(os, "access", lambda path, _: False)
         monkeypatch.setattr(os, "open", refuse)
-        found = driver.Driver()
-        driver._nodes(found)
+        found = [driver._node(name, True) for name in names if driver._is_node(name)]
         monkeypatch.undo()
-        told = {node.path: node.errno for node in found.nodes}
+        told = {node.path: node.errno for node in found}
         assert told == {"/dev/nvidia0": 13, "/dev/nvidiactl": 1, "/dev/nvidia-uvm": 1}
         assert sorted(opened) == ["/dev/nvidia-uvm", "/dev/nvidiactl"]
 

@@ -84,11 +84,7 @@ def collect(root: Root, variables: Mapping[str, str], loader: Loader) -> Driver:
         driver.kind = _kind(driver.path, found.path)
         _user_release(driver, found.path)
     _paired(root, driver)
-    if root.host:
-        _nodes(driver)
-    else:
-        names = [n for n in root.names("/dev") if _is_node(n)]
-        driver.nodes = [DeviceNode(f"/dev/{n}") for n in names]
+    driver.nodes = [_node(name, root.host) for name in root.names("/dev") if _is_node(name)]
     if driver.kernel_release is None:
         driver.pci_devices = _pci(root)
     return driver
@@ -165,23 +161,17 @@ def _is_node(name: str) -> bool:
     return rest != name and (rest in ("ctl", "-uvm") or rest.isdigit())
 
 
-def _nodes(driver: Driver) -> None:
+def _node(name: str, here: bool) -> DeviceNode:
     """/dev/nvidiaN is not opened: without persistence that wakes the GPU, which takes seconds."""
+    node = DeviceNode(f"/dev/{name}")
     try:
-        names = [n for n in os.listdir("/dev") if _is_node(n)]
-    except OSError:
-        return
-    for name in sorted(names):
-        path = f"/dev/{name}"
-        node = DeviceNode(path)
-        try:
-            if name in ("nvidiactl", "nvidia-uvm"):
-                os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK))
-            elif not os.access(path, os.R_OK | os.W_OK):
-                node.errno = 13
-        except OSError as error:
-            node.errno = error.errno or 5
-        driver.nodes.append(node)
+        if here and name in ("nvidiactl", "nvidia-uvm"):
+            os.close(os.open(node.path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK))
+        elif here and not os.access(node.path, os.R_OK | os.W_OK):
+            node.errno = 13
+    except OSError as error:
+        node.errno = error.errno or 5
+    return node
 
 
 def _pci(root: Root) -> list[str]:

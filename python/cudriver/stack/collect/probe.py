@@ -167,9 +167,12 @@ def _from_nvml(driver: Driver, probe: Probe) -> None:
         driver.cuda = from_code(int(code))
     elif driver.cuda is None:
         driver.cuda = driver_cuda(driver.release)
-    count = probe.first("nvml.count") or "0"
-    for index in range(min(int(count), 256) if count.isdigit() else 0):
-        driver.devices.append(_device(probe, index))
+    driver.devices += _devices(probe)
+
+
+def _devices(probe: Probe) -> list[Device]:
+    count = probe.first("count") or "0"
+    return [_device(probe, n) for n in range(min(int(count), 256) if count.isdigit() else 0)]
 
 
 def _device(probe: Probe, index: int) -> Device:
@@ -197,13 +200,4 @@ def _from_cuda(driver: Driver, probe: Probe) -> None:
         driver.probe_error = f"cuInit {probe.error}"
     elif probe.first("cuda.error"):
         driver.probe_error = probe.first("cuda.error")
-    count = probe.first("cuda.count") or "0"
-    if not driver.devices and count.isdigit():
-        for index in range(min(int(count), 256)):
-            driver.devices.append(
-                Device(
-                    index,
-                    name=probe.first(f"visible.{index}.name"),
-                    compute_capability=probe.first(f"visible.{index}.capability"),
-                )
-            )
+    driver.devices = driver.devices or _devices(probe)

@@ -81,7 +81,7 @@ def ask_nvml(name: str) -> None:
             break
     count = c_uint()
     if nvml.nvmlDeviceGetCount_v2(byref(count)) == SUCCESS:
-        say("nvml.count", count.value)
+        say("count", count.value)
     for index in range(min(count.value, 256)):
         ask_device(nvml, index)
     say("nvml.done", 1)
@@ -134,15 +134,15 @@ def ask_cuda(name: str) -> None:
     if cuda.cuDriverGetVersion(byref(version)) == SUCCESS:
         say("cuda.version", version.value)
     if code == SUCCESS and cuda.cuDeviceGetCount(byref(count)) == SUCCESS:
-        say("cuda.count", count.value)
+        say("count", count.value)
         for index in range(min(count.value, 256)):
             device, major, minor = c_int(), c_int(), c_int()
             cuda.cuDeviceGet(byref(device), c_int(index))
             cuda.cuDeviceGetAttribute(byref(major), c_int(75), device)
             cuda.cuDeviceGetAttribute(byref(minor), c_int(76), device)
             name = text_of(lambda *into, of=device: cuda.cuDeviceGetName(*into, of))
-            say(f"visible.{index}.name", name)
-            say(f"visible.{index}.capability", f"{major.value}.{minor.value}")
+            say(f"device.{index}.name", name)
+            say(f"device.{index}.capability", f"{major.value}.{minor.value}")
 
 
 def main() -> None:

@@ -59,7 +59,7 @@ def verify(root: Root, facts: Facts, track: Track) -> list[FileFault]:
             continue
         if job.size is not None:
             found.append(job.fault("hash"))
-        elif _is_data(job.path) and not _hidden(root, job.path):
+        elif _is_data(job.path) and os.path.dirname(job.path) not in root.unlisted:
             found.append(job.fault("missing"))
     jobs = sorted((job for job in jobs if job.entries), key=lambda job: -job.units)
     total = sum(job.units for job in jobs)
@@ -73,13 +73,6 @@ def _is_data(path: str) -> bool:
     """
     left_out = path.endswith(".py") or "/tests/" in path or "/test/" in path
     return not left_out and not records.is_library(os.path.basename(path))
-
-
-def _hidden(root: Root, path: str) -> bool:
-    """Whether a file lies in a folder that cannot be listed."""
-    folder = os.path.dirname(path)
-    root.names(folder)
-    return folder in root.unlisted
 
 
 def _jobs(root: Root, facts: Facts) -> list[_Job]:

@@ -71,33 +71,22 @@ class Search(Record):
         return self.path is not None or self.error is not None
 
 
-class LoadedObject:
-    """One mapped object: ld.so's link_map."""
+class LoadedObject(Record):
+    """One mapped object: ld.so's link_map. It is told from others by identity."""
 
-    def __init__(
-        self,
-        path: str,
-        real_path: str,
-        elf: ElfFile,
-        *,
-        origin: str,
-        loader: LoadedObject | None = None,
-        search: Search | None = None,
-    ) -> None:
-        self.path: str = path  # l_name
-        self.real_path: str = real_path
-        self.elf: ElfFile = elf
-        self.loader: LoadedObject | None = (
-            loader  # whose DT_NEEDED first mapped it; None after a dlopen
-        )
-        self.origin: str = origin  # what $ORIGIN stands for
-        self.search: Search | None = search
-        self.names: set[str] = {path}  # names that find it again
-        if elf.soname is not None:
-            self.names.add(elf.soname)
-        self.needed: list[tuple[str, LoadedObject | None]] = []  # in order; None: not found
-        self.linked: bool = False  # whether `needed` is filled
-        self.paths: dict[str, list[tuple[str, str]]] = {}  # expanded RPATH and RUNPATH
+    path: str  # l_name
+    real_path: str
+    elf: ElfFile
+    origin: str  # what $ORIGIN stands for
+    loader: LoadedObject | None = None  # whose DT_NEEDED first mapped it; None after a dlopen
+    search: Search | None = None
+    names: set[str] = fresh(set)  # that find it again, beside its path and its SONAME
+    needed: list[tuple[str, LoadedObject | None]] = fresh(list)  # in order; None: not found
+    linked: bool = False  # whether `needed` is filled
+    paths: dict[str, list[tuple[str, str]]] = fresh(dict)  # expanded RPATH and RUNPATH
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"<LoadedObject {self.path}>"
@@ -141,13 +130,10 @@ class Loader(LoaderFiles):
         names = [braced or bare for braced, bare in _TOKEN.findall(text)]
         if owner is None and "ORIGIN" in names:
             return None
-        values = {name: self._value(name, owner) for name in names}
+        values = {"ORIGIN": owner.origin if owner else "", "LIB": self.settings.lib}
+        if "PLATFORM" in names:
+            values["PLATFORM"] = self.platform  # which asks the CPU
         return _TOKEN.sub(lambda found: values[found[1] or found[2]], text)
-
-    def _value(self, token: str, owner: LoadedObject | None) -> str:
-        if token == "ORIGIN":
-            return owner.origin if owner else ""
-        return self.settings.lib if token == "LIB" else self.platform
 
     def _split(
         self, text: str, separators: str, owner: LoadedObject | None

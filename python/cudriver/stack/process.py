@@ -83,7 +83,7 @@ class Process:
     def _enter(self, obj: LoadedObject) -> None:
         self.objects.append(obj)
         self._inodes.setdefault(_identity(obj.elf), obj)
-        for name in obj.names:
+        for name in (obj.path, obj.elf.soname or obj.path, *obj.names):
             self._names.setdefault(name, obj)
 
     def _forget(self, new: Sequence[LoadedObject]) -> None:

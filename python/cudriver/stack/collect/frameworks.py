@@ -11,6 +11,7 @@ from cudriver.stack.collect.imports import applies
 from cudriver.stack.collect.records import Owners
 from cudriver.stack.elfbits import ElfBits
 from cudriver.stack.model import Distribution, Evidence, Framework, Problem
+from cudriver.stack.names import fits
 from cudriver.stack.recipes import Recipe, listed, parse
 from cudriver.stack.rootfs import Root
 from cudriver.stack.tables import table
@@ -105,10 +106,8 @@ class Finder:
         found: list[Distribution] = []
         for pattern in patterns:
             if "*" in pattern:
-                head, _, tail = pattern.partition("*")
-                for name, dist in self.distributions.items():
-                    if name.startswith(head) and name.endswith(tail) and dist not in found:
-                        found.append(dist)
+                every = (d for name, d in self.distributions.items() if fits(name, pattern))
+                found += [dist for dist in every if dist not in found]
             elif pattern in self.distributions:
                 found.append(self.distributions[pattern])
         return found

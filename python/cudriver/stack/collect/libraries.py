@@ -39,7 +39,7 @@ from cudriver.stack.versions import cut, satisfies
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from cudriver.stack.collect.debian import DebianOwners
     from cudriver.stack.loader import LoadedObject, Loader
@@ -196,6 +196,14 @@ class Resolver:
         ends = {path: ending(self.root, path, machine) for path in suspect if is_library(path)}
         bad = {path: end for path, end in ends.items() if end is not None}
         started: list[tuple[Framework, Process | None]] = []
+
+        def end(framework: Framework, objects: Iterable[LoadedObject]) -> None:
+            """Marks the files that end a process which maps them."""
+            for path in bad.keys() & {os.path.normpath(each.path) for each in objects}:
+                if suspect[path].framework is None:
+                    suspect[path].framework, suspect[path].says = framework.name, bad[path]
+                met.add(path)
+
         for framework in roots if bad else ():
             before = len(self.faults)
             started.append((framework, self._before(framework)))
@@ -207,7 +215,7 @@ class Resolver:
                 met.add(path)
                 self.faults.remove(known)
         for framework, process in started:
-            self._end(framework, process.objects if process is not None else (), bad, suspect, met)
+            end(framework, process.objects if process is not None else ())
         for framework, path, survived in libraries:
             process = self._before(framework)
             if process is None:
@@ -220,7 +228,7 @@ class Resolver:
                 if culprits - met:  # the first one tells
                     self._fault(fault, framework, event)
                     met |= culprits
-            self._end(framework, event.load.objects, bad, suspect, met)
+            end(framework, event.load.objects)
         for path in bad.keys() - met:  # what nothing is known to load
             if not suspect[path].says and suspect[path].what != "missing":
                 suspect[path].says = bad[path] or self._process().dlopen(path).error or ""
@@ -231,20 +239,6 @@ class Resolver:
         if framework.name in self.recipes:
             return self._imported(framework.name)
         return self._with(framework.after)
-
-    def _end(
-        self,
-        framework: Framework,
-        objects: Iterable[LoadedObject],
-        bad: dict[str, str],
-        suspect: dict[str, FileFault],
-        met: set[str],
-    ) -> None:
-        """Marks the files that end a process which maps them."""
-        for path in bad.keys() & {os.path.normpath(each.path) for each in objects}:
-            if suspect[path].framework is None:
-                suspect[path].framework, suspect[path].says = framework.name, bad[path]
-            met.add(path)
 
     def _rescue(
         self, rescue: Rescue, framework: Framework, recipe: Recipe
@@ -327,19 +321,27 @@ class Resolver:
         self._dlopened(process, framework)
 
     def _dlopened(self, process: Process, framework: Framework) -> None:
-        """The libraries that cuDNN and nvrtc open by SONAME when they are first used."""
+        """Loads what cuDNN and nvrtc open by SONAME when they are first used, and bind when it is
+        called.
+        """
+        needed = USE if framework.modelled else UNMODELLED
+        for name, caller, optional, purpose in self._opened(process):
+            load = process.dlopen(name, caller, now=False)
+            means = NOTHING if optional else needed
+            self._take(Event(load, "dlopen", means, purpose=purpose), framework)
+
+    def _opened(self, process: Process) -> Iterator[tuple[str, LoadedObject | None, bool, str]]:
+        """Each name, who opens it, whether it may be absent, and what for."""
         parts = table("libraries")
         for number, names in parts["cudnn_parts"].items():
             main = process.find(f"libcudnn.so.{number}")
             for name in names if main is not None else ():
-                optional = name in parts["cudnn_parts_optional"]
-                self._open(process, framework, name, main, optional, "use cuDNN")
+                yield name, main, name in parts["cudnn_parts_optional"], "use cuDNN"
         for mapped in list(process.objects):
             if (mapped.elf.soname or "").startswith("libnvrtc.so."):
                 name = self._builtins(mapped)
                 if name:  # of an nvrtc that is loaded for whoever may want it, nothing is asked
-                    idle = id(mapped) in self._idle
-                    self._open(process, framework, name, mapped, idle, "compile with NVRTC")
+                    yield name, mapped, id(mapped) in self._idle, "compile with NVRTC"
 
     def _builtins(self, nvrtc: LoadedObject) -> str | None:
         """nvrtc opens libnvrtc-builtins of its own minor version."""
@@ -350,20 +352,6 @@ class Resolver:
         if short and nvrtc.elf.soname == "libnvrtc.so.11.2":
             short = None if short == "11.2" and version == short else short
         return f"libnvrtc-builtins.so.{short}" if short and "." in short else None
-
-    def _open(
-        self,
-        process: Process,
-        framework: Framework,
-        name: str,
-        caller: LoadedObject | None,
-        optional: bool,
-        purpose: str,
-    ) -> None:
-        means = NOTHING if optional else USE if framework.modelled else UNMODELLED
-        # cuDNN and nvrtc bind what they open when it is called.
-        load = process.dlopen(name, caller, now=False)
-        self._take(Event(load, "dlopen", means, purpose=purpose), framework)
 
     def _using_cuda(self, framework: Framework) -> list[str]:
         """Those of its libraries that need a CUDA library, or PyTorch's CUDA half."""

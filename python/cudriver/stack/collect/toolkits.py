@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from cudriver.stack.collect.compilers import host_limits, search_path, which
 from cudriver.stack.elfbits import ElfBits
+from cudriver.stack.glibc import configured_folders
 from cudriver.stack.model import (
     Distribution,
     Environment,
@@ -80,17 +81,10 @@ def _candidates(root: Root, variables: Mapping[str, str]) -> list[tuple[str, str
 
 
 def _from_loader(root: Root) -> list[tuple[str, str]]:
-    """Folders that ld.so.conf.d names for CUDA."""
-    found = []
-    for name in root.names("/etc/ld.so.conf.d"):
-        if "cuda" not in name and "nvidia" not in name:
-            continue
-        for line in (root.text(f"/etc/ld.so.conf.d/{name}", 65536) or "").splitlines():
-            folder = line.strip()
-            match = re.match(r"(/.*?)/(?:targets/[^/]+/)?lib(?:64)?\Z", folder)
-            if match:
-                found.append((match[1], ""))
-    return found
+    """Folders that the loader's configuration names for CUDA."""
+    named = [f for f, file in configured_folders(root) if "cuda" in file or "nvidia" in file]
+    found = (re.match(r"(/.*?)/(?:targets/[^/]+/)?lib(?:64)?\Z", folder) for folder in named)
+    return [(match[1], "") for match in found if match]
 
 
 def home_of(root: Root, nvcc: str) -> str:
@@ -175,10 +169,8 @@ def _from_library(libraries: list[str]) -> list[Evidence]:
 
 def nvcc_release(root: Root, nvcc: str) -> tuple[str | None, Evidence | None]:
     """What `nvcc --version` would say, from the text inside the program."""
-    true = root.resolve(nvcc)
     wrapped = f"{home_of(root, nvcc)}/bin/nvcc"
-    if wrapped != true and root.is_file(wrapped):
-        true = root.resolve(wrapped)
+    true = root.resolve(wrapped if root.is_file(wrapped) else nvcc)
     try:
         with ElfBits(root.open(true)) as file:
             text = file.section(".rodata", NVCC_LIMIT) or b""
@@ -204,11 +196,21 @@ def environment(root: Root, env: Environment, distributions: list[Distribution])
         if dist is None or dist.kind == "conda" or dist.version.startswith("0.0"):
             continue
         found.append(_wheels(root, dist, by_name, suffix))
-    for toolkit in found:
-        if toolkit.nvcc:
-            toolkit.nvcc_version = nvcc_release(root, toolkit.nvcc)[0] or toolkit.nvcc_version
-        host_limits(root, toolkit)
     return found
+
+
+def _fill(
+    root: Root, toolkit: Toolkit, folders: list[str], compiler: Distribution | None
+) -> Toolkit:
+    """The nvcc and the headers that lie in these folders. compiler: the package of nvcc."""
+    for folder in folders:
+        if root.is_file(f"{folder}/bin/nvcc"):
+            toolkit.nvcc = f"{folder}/bin/nvcc"
+            version = nvcc_release(root, toolkit.nvcc)[0]
+            toolkit.nvcc_version = version or (compiler.version if compiler else None)
+        toolkit.headers = toolkit.headers or _headers(root, folder)
+    host_limits(root, toolkit)
+    return toolkit
 
 
 def _conda(root: Root, env: Environment, by_name: dict[str, Distribution]) -> Toolkit | None:
@@ -222,15 +224,8 @@ def _conda(root: Root, env: Environment, by_name: dict[str, Distribution]) -> To
         version = toolkit_of("cudart", dist.version) or cut(dist.version, 2)
     elif dist.name == "cuda-nvcc":
         version = toolkit_of("nvcc", dist.version) or cut(dist.version, 2)
-    toolkit = Toolkit("environment", "conda", version, env.prefix)
-    toolkit.evidence = dist.evidence
-    nvcc = f"{env.prefix}/bin/nvcc"
-    if root.is_file(nvcc):
-        toolkit.nvcc = nvcc
-        compiler = by_name.get("cuda-nvcc")
-        toolkit.nvcc_version = compiler.version if compiler else None
-    toolkit.headers = _headers(root, env.prefix)
-    return toolkit
+    toolkit = Toolkit("environment", "conda", version, env.prefix, dist.evidence)
+    return _fill(root, toolkit, [env.prefix], by_name.get("cuda-nvcc"))
 
 
 def _wheels(
@@ -247,14 +242,8 @@ def _wheels(
     joined = f"{base}/cu{major(dist.version)}"
     path = joined if root.is_dir(joined) else base
     toolkit = Toolkit("environment", "wheels", version, path, evidence)
-    for folder in (joined, f"{base}/cuda_nvcc"):
-        if root.is_file(f"{folder}/bin/nvcc"):
-            toolkit.nvcc = f"{folder}/bin/nvcc"
-            compiler = by_name.get(f"nvidia-cuda-nvcc{suffix}")
-            toolkit.nvcc_version = compiler.version if compiler else None
-    for folder in (joined, f"{base}/cuda_runtime"):
-        toolkit.headers = toolkit.headers or _headers(root, folder)
-    return toolkit
+    folders = [joined, f"{base}/cuda_nvcc", f"{base}/cuda_runtime"]
+    return _fill(root, toolkit, folders, by_name.get(f"nvidia-cuda-nvcc{suffix}"))
 
 
 def choice(

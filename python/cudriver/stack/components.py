@@ -155,12 +155,13 @@ def libraries_line(facts: Facts) -> str:
         text = say("{n}, of them from the system: {names}", n=n, names=names)
     if missing:
         text += say("; not found: {names}", names=_some(sorted(missing)))
-    unused = []
-    for library in libraries:
-        for other in library.shadowed:
-            if library.origin != "system" and not _inside(facts, other.path):
-                unused.append(f"{library.soname} {other.version or ''}".rstrip())
-                break
+    inside = facts.environment.prefix.rstrip("/") + "/"
+    unused = [
+        f"{library.soname} {other.version or ''}".rstrip()
+        for library in libraries
+        for other in [x for x in library.shadowed if not x.path.startswith(inside)][:1]
+        if library.origin != "system"
+    ]
     if unused:
         text += say("; unused on the system: {names}", names=_some(unused))
     return text
@@ -186,10 +187,6 @@ def _about(report: Outcome, framework: Framework) -> tuple[str, list[Finding]]:
     if cause is not None and cause.fails:
         return ERROR, found
     return severity or (OK if framework.modelled else UNKNOWN), found
-
-
-def _inside(facts: Facts, path: str) -> bool:
-    return path.startswith(facts.environment.prefix.rstrip("/") + "/")
 
 
 def _some(names: Iterable[str], limit: int = 3) -> str:

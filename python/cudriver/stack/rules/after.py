@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 
+from cudriver.stack.markers import normal
 from cudriver.stack.model import IMPORT, Distribution, Facts, FileFault, LoadFault
 from cudriver.stack.recipes import listed
 from cudriver.stack.record import but
@@ -228,7 +229,7 @@ class _Copy:
 
 
 def _name(text: str) -> str:
-    plain = re.sub(r"[-_.]+", "-", text).lower()
+    plain = normal(text)
     return "torch" if plain in ("pytorch", "pytorch-gpu") else plain
 
 

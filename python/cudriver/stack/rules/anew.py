@@ -15,7 +15,9 @@ def anew(facts: Facts, name: str) -> str:
     if tool in ("conda", "mamba", "micromamba"):
         python = quote(f"python={cut(env.python, 2)}")
         return f"{tool} create -n {named} {python} {'pytorch' if name == 'torch' else named}"
-    words = " ".join(map(quote, _packages(facts, name)))
+    from cudriver.stack.plan.candidates import packages
+
+    words = " ".join(map(quote, packages(facts, name)))
     if tool == "uv":
         return f"uv venv {made} && uv pip install --python {made} {words}"
     python = quote(f"{name}-env/bin/python")
@@ -24,7 +26,9 @@ def anew(facts: Facts, name: str) -> str:
 
 def planned(facts: Facts, name: str) -> list[str]:
     """The same, where a plan has a build of that framework for this driver and these GPUs."""
-    known = facts.environment.installer not in fix.CONDA and _packages(facts, name) != [name]
+    from cudriver.stack.plan.candidates import packages
+
+    known = facts.environment.installer not in fix.CONDA and packages(facts, name) != [name]
     return [anew(facts, name)] if known else []
 
 
@@ -35,9 +39,3 @@ def has_wheels(facts: Facts, torch: str) -> bool:
     named = [c for c in known(["torch"]) if cut(c.frameworks["torch"]["version"], 2) == torch]
     pythons = {python for candidate in named for python in candidate.pythons}
     return not pythons or (cut(facts.environment.python, 2) or "") in {*pythons, ""}
-
-
-def _packages(facts: Facts, name: str) -> list[str]:
-    from cudriver.stack.plan.candidates import packages
-
-    return packages(facts, name)

@@ -101,12 +101,14 @@ def _apt(cuda: str) -> str:
     return f"sudo apt-get install {quote('cuda-toolkit-' + cuda.replace('.', '-'))}"
 
 
-def _build_pair(facts: Facts) -> tuple[str, str, list[Evidence | None]] | None:
-    """nvcc's and PyTorch's CUDA, as major.minor, and where they are stated."""
+def _build_pair(facts: Facts) -> tuple[str, str, list[Evidence | None]]:
+    """nvcc's and PyTorch's CUDA, as major.minor, and where they are stated; nothing of both where
+    one is not known.
+    """
     torch, chosen = facts.framework("torch"), facts.nvcc
     nvcc, built = cut(chosen.version, 2), cut(torch.cuda, 2) if torch else None
     if not chosen.exists or nvcc is None or built is None or torch is None:
-        return None
+        return "", "", []
     stated = chosen.evidence or Evidence(chosen.nvcc or "nvcc", None, chosen.version or "")
     return nvcc, built, [stated, torch.cuda_evidence]
 
@@ -142,9 +144,8 @@ def _means_to_compile(facts: Facts) -> bool:
 
 def cu202(facts: Facts) -> Iterator[Finding]:
     """nvcc of another major than PyTorch's CUDA."""
-    pair = _build_pair(facts)
-    if pair is not None and major(pair[0]) != major(pair[1]):
-        nvcc, built, evidence = pair
+    nvcc, built, evidence = _build_pair(facts)
+    if major(nvcc) != major(built):
         title = f"extensions of PyTorch cannot be compiled here: nvcc is CUDA {nvcc}, PyTorch "
         predicts = f"The detected CUDA version ({nvcc}) mismatches the version that was used to "
         predicts += f"compile PyTorch ({built})."
@@ -154,9 +155,8 @@ def cu202(facts: Facts) -> Iterator[Finding]:
 
 def cu203(facts: Facts) -> Iterator[Finding]:
     """nvcc of another minor than PyTorch's CUDA: it works, with a warning."""
-    pair = _build_pair(facts)
-    if pair is not None and major(pair[0]) == major(pair[1]) and pair[0] != pair[1]:
-        nvcc, built, evidence = pair
+    nvcc, built, evidence = _build_pair(facts)
+    if major(nvcc) == major(built) and nvcc != built:
         title = f"nvcc is CUDA {nvcc}, PyTorch {built}: extensions compile, with a warning"
         predicts = f"The detected CUDA version ({nvcc}) has a minor version mismatch with the "
         predicts += f"version that was used to compile PyTorch ({built})."

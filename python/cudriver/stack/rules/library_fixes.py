@@ -96,7 +96,10 @@ def symbol_fix(facts: Facts, fault: LoadFault, provider: Library | None) -> list
     return (
         (leak_of(facts, os.path.normpath(fault.provider)) if fault.provider else [])
         or _other_driver(facts, fault)
-        or (_other_provider(facts, fault, provider) if provider else _for_torch(facts, fault))
+        # Python's own path may lead out of the environment, the loader's to a system's library.
+        or (leak(facts, provider) if provider else _for_torch(facts, fault))
+        or (_newer(facts, fault, provider) if provider else [])
+        or (back_to_pin(facts, provider.soname, provider.path) if provider else [])
         or _by_name(facts, fault)
         or ([fix.reinstall(facts, owner)] if owner else [])
     )
@@ -113,15 +116,6 @@ def _other_driver(facts: Facts, fault: LoadFault) -> list[str]:
         return []
     floor = fix.driver_branch(version) or driver_floor(version)
     return [fix.driver_package(facts.driver, floor)]
-
-
-def _other_provider(facts: Facts, fault: LoadFault, provider: Library) -> list[str]:
-    # Python's own path may lead out of the environment, the loader's to a system's library.
-    return (
-        leak_of(facts, provider.path, provider.real_path)
-        or _newer(facts, fault, provider)
-        or back_to_pin(facts, provider.soname, provider.path)
-    )
 
 
 def _for_torch(facts: Facts, fault: LoadFault) -> list[str]:
@@ -177,15 +171,10 @@ def _newer(facts: Facts, fault: LoadFault, provider: Library) -> list[str]:
     return [fix.install(env, dist.name, of=dist, upgrade=True, alone=True)]
 
 
-_NAMED = "nvJitLink nccl cublasLt cublas cudnn cusparseLt cusparse cusolver cufft curand nvrtc"
-_BY_PREFIX = {name: f"lib{name}.so" for name in _NAMED.split()}
-_BY_PREFIX |= {"__nvJitLink": "libnvJitLink.so", "nvshmem": "libnvshmem_host.so"}
-_BY_PREFIX |= {"cupti": "libcupti.so", "cuda": "libcudart.so"}
-
-
 def family_of_symbol(symbol: str) -> str | None:
     """The library that a function's name belongs to, by its prefix."""
-    return next((_BY_PREFIX[prefix] for prefix in _BY_PREFIX if symbol.startswith(prefix)), None)
+    prefixes: dict[str, str] = table("libraries")["prefixes"]
+    return next((prefixes[each] for each in prefixes if symbol.startswith(each)), None)
 
 
 def library_fix(facts: Facts, fault: LoadFault) -> list[str]:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 MODULES = 2500  # that are read for one import, those nearest to the files first
 MOST = 5000  # for all imports
-ORDERED = 400  # that are read besides, to know which error comes first
+ORDERED = 800  # that are read besides, to know which error comes first
 
 
 class _EndedError(Exception):

@@ -15,7 +15,7 @@ from cudriver.stack.plan.candidates import number
 from cudriver.stack.rules import fix
 from cudriver.stack.rules.cu5 import fits, torch_archs
 from cudriver.stack.tables import driver_floor, table
-from cudriver.stack.versions import at_least, compare, cut, major
+from cudriver.stack.versions import compare, cut, major
 
 DATA = Path(__file__).parents[2] / "python" / "cudriver" / "stack" / "data"
 RELEASES = Path(__file__).with_name("releases.json")
@@ -47,7 +47,7 @@ def needs(frameworks: Mapping[str, Any], toolkit: str, cudnn: str | None) -> dic
 
 def _serves(gpu: str, archs: list[list[str]], toolkit: str, cudnn: str | None) -> str | None:
     """How code runs on a GPU: "cubin", "ptx" (compiled by the driver), or None."""
-    if at_least(cudnn, CUDNN) and compare(gpu, OLDEST) < 0:
+    if cudnn is not None and compare(cudnn, CUDNN) >= 0 and compare(gpu, OLDEST) < 0:
         return None
     rows = [r for r in table("architectures")["toolkits"] if compare(r["toolkit"], toolkit) <= 0]
     libraries = [f"sm_{arch}" for arch in rows[-1]["archs"]] if rows else []

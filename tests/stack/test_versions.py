@@ -163,14 +163,6 @@ def test_plain(text, numbers):
 
 
 @pytest.mark.parametrize(
-    ("version", "floor", "expected"),
-    [("12.8", "12.8", True), ("12.7.9", "12.8", False), (None, "1", None), ("x", "1", None)],
-)
-def test_at_least(version, floor, expected):
-    assert versions.at_least(version, floor) is expected
-
-
-@pytest.mark.parametrize(
     ("code", "expected"), [(12080, "12.8"), (11040, "11.4"), (13000, "13.0"), (9020, "9.2")]
 )
 def test_cuda_codes(code, expected):

@@ -51,16 +51,6 @@ def newer(a: str, b: str) -> bool:
         return False
 
 
-def at_least(version: str | None, floor: str) -> bool | None:
-    """version >= floor; None where the version is unknown or unreadable."""
-    if version is None:
-        return None
-    try:
-        return compare(version, floor) >= 0
-    except ValueError:
-        return None
-
-
 @lru_cache(maxsize=4096)  # the rules about pins ask the same of every package
 def satisfies(version: str, specifier: str) -> bool | None:
     """Whether a version meets a specifier (pre-releases allowed); None: one is unreadable."""

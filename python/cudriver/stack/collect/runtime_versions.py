@@ -9,7 +9,7 @@ from cudriver.stack.elfbits import ElfBits
 from cudriver.stack.glibc import X86_64
 from cudriver.stack.model import Evidence, Framework, Library
 from cudriver.stack.rootfs import Root
-from cudriver.stack.versions import at_least, cut
+from cudriver.stack.versions import cut, newer
 
 
 def fill_runtime_versions(root: Root, framework: Framework, libraries: dict[str, Library]) -> None:
@@ -38,7 +38,8 @@ def _built_in_nccl(root: Root, framework: Framework) -> str | None:
 
 def _compiled_cudnn(root: Root, framework: Framework) -> None:
     """Where the cuDNN in use is older than the pin: what the code itself wants."""
-    if at_least(framework.cudnn, framework.cudnn_built or "0") is not False:
+    built, used = framework.cudnn_built or "0", framework.cudnn
+    if used is None or not newer(built, used):
         return
     library = f"{framework.path}/lib/libtorch_python.so"
     version = compiled_against(root, library)

@@ -26,7 +26,7 @@ from cudriver.stack.rules.faults import other_build, other_major, proof
 from cudriver.stack.rules.finding import finding
 from cudriver.stack.tables import driver_floor, table
 from cudriver.stack.text import quote
-from cudriver.stack.versions import at_least, cut, major, satisfies
+from cudriver.stack.versions import cut, major, newer, satisfies
 
 
 def cu401(facts: Facts) -> Iterator[Finding]:
@@ -256,9 +256,9 @@ def _release(version: str, cuda: int) -> str | None:
     """The release nearest to this one that is for that CUDA major; None where there is none."""
     known: dict[str, list[str | None]] = table("packages")["tensorrt"]
     first, last = known.get(str(cuda), (None, None))
-    if first is None or at_least(version, first) is False:
+    if first is None or newer(first, version):
         return first
-    return last if last and at_least(version, last) else version
+    return last if last and newer(version, last) else version
 
 
 def _swap(facts: Facts, trt: Framework, cuda: int) -> list[str]:

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import ast
 import re
+from copy import deepcopy
 
-from cudriver.stack.collect.sources import called, from_module
+from cudriver.stack.collect.sources import bound_names, called, from_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ def branch(modules: Modules, name: str, place: Place, node: ast.If) -> bool | No
     """Whether the first branch of a module's `if` runs, where that is known: of two the one that
     imports what is brought.
     """
-    known = modules.decide(node.test)
+    known = modules.decide(_Values(modules, name, place).visit(deepcopy(node.test)))
     if known is None and ast.unparse(node.test) == "__doc__ is not None":
         tree = modules.tree(place)
         known = tree is not None and ast.get_docstring(tree) is not None
@@ -28,6 +29,33 @@ def branch(modules: Modules, name: str, place: Place, node: ast.If) -> bool | No
         body, orelse = (_never(modules, name, place, part) for part in (node.body, node.orelse))
         known = orelse if body != orelse else None
     return known
+
+
+class _Values(ast.NodeTransformer):
+    """Puts into a module's condition what its own names are, and what functions return that do
+    nothing else.
+    """
+
+    def __init__(self, modules: Modules, name: str, place: Place) -> None:
+        self.modules, self.name = modules, name
+        package = name if place.folders else name.rpartition(".")[0]
+        self.values = {"__name__": name, "__package__": package}
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(self.values[node.id]) if node.id in self.values else node
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        above, _, function = ast.unparse(node.func).rpartition(".")
+        place = self.modules.find(above or self.name)
+        tree = self.modules.tree(place) if place is not None and not node.args else None
+        statements = tree.body if tree is not None and not node.keywords else []
+        for each in statements:
+            if isinstance(each, ast.FunctionDef) and each.name == function:
+                body = each.body[ast.get_docstring(each) is not None :]
+                once = [*bound_names(statements, "")].count(function) == 1
+                if once and not each.decorator_list and isinstance(body[0], ast.Return):
+                    return body[0].value or node
+        return node
 
 
 def _never(modules: Modules, name: str, place: Place, body: list[ast.stmt]) -> bool:

@@ -8,8 +8,10 @@ import re
 import sys
 import zlib
 
+from cudriver.stack.collect.records import MACHINES
 from cudriver.stack.collect.running import decided
 from cudriver.stack.collect.sources import (
+    bindings,
     bound_anywhere,
     bound_names,
     called,
@@ -42,13 +44,22 @@ _DYNAMIC = re.compile(
 _JOINS = re.compile(
     rb"__path__ *\+?[=[]|__path__\.\w+\(|declare_namespace"
 )  # its folder with those of the same name
-_PATHS = re.compile(rb"^import[ \t].*(?:sys\.path|addsitedir)", re.MULTILINE)
+_PATHS = re.compile(rb"^import[ \t].*(?:sys\.path|addsitedir|editable)", re.MULTILINE)
+_MAKES = re.compile(  # modules that no folder has
+    rb"sys\.modules(?!\[__name__\](?!\s*=))|from sys import|meta_path|extend_path"
+    rb"|(?:^|[^.\w])__path__(?: *\+?=|\.\w+\()",
+    re.MULTILINE,
+)
 # What Python 3.12 added to the grammar of types.
 _TYPE_PARAMETERS = re.compile(
     rb"^([ \t]*(?:class|type|(?:async )?def) \w+)\[(?:[^][\n]|\[[^][\n]*\])*\]", re.MULTILINE
 )
 _TYPE_ALIAS = re.compile(rb"^([ \t]*)type (\w+ = )", re.MULTILINE)  # evaluated when asked for
 
+
+_GLOBAL = re.compile(rb"^[ \t]+global[ \t]+([\w, ]+)", re.MULTILINE)
+_SINCE_3_12 = frozenset(("annotationlib", "compression", "profiling"))  # of Python's own
+_KNOWN = 3, 15  # the last Python of which that is known
 
 OWN = frozenset(  # names that every module has
     (
@@ -85,6 +96,7 @@ class Modules:
         """faults: files that are not as their packages brought them."""
         self.root = root
         self.site_packages: list[str] = env.site_packages
+        self.machine: int = MACHINES.get(env.platform, 0)
         digits = (env.python or "").split(".")[:2]
         known = all(map(str.isdecimal, digits))
         self.version: tuple[int, ...] = tuple(map(int, digits)) if known else ()
@@ -105,6 +117,8 @@ class Modules:
         self._dynamic: dict[str, bool] = {}
         self._anywhere: dict[str, frozenset[str]] = {}  # by file, names that it binds
         self._every: dict[str, set[str]] = {}
+        self._stars: dict[str, list[str]] = {}
+        self._lines: dict[str, list[tuple[str, int]]] = {}
         self._bound: dict[tuple[str, str], frozenset[str] | None] = {}
 
     def find(self, name: str) -> Place | None:
@@ -221,6 +235,19 @@ class Modules:
         place = self.find(package)
         source = self.text(place) if place is not None and place.source else b""
         return _JOINS.search(source) is not None
+
+    def plain(self, name: str) -> bool:
+        """Whether that is a package whose modules are what lies in its folder."""
+        place = self.find(name)
+        if place is None or not place.source or not place.folders:
+            return False
+        return not _MAKES.search(self.text(place))
+
+    def may_be_own(self, name: str) -> bool:
+        """Whether a module may be one that Python itself has."""
+        names = sys.stdlib_module_names | _SINCE_3_12
+        known = self.version and self.version <= max(_KNOWN, sys.version_info[:2])
+        return not known or name in names or name.startswith("_")
 
     def elsewhere(self) -> bool:
         """Whether Python may look in more than folders: a zip file, or what a .pth adds by code."""
@@ -368,19 +395,57 @@ class Modules:
         """Whether a condition of a source holds; None where that is not known."""
         return decided(test, self.version, self.known)
 
-    def binds(self, place: Place, name: str) -> bool:
-        """Whether a module's own source may give that name a value."""
+    def binds(self, place: Place, name: str, above: frozenset[str] = frozenset()) -> bool:
+        """Whether a module's source may give that name a value, if by taking all from another."""
         if name in OWN:
             return True
         bound = self._bound_in(place, "")
-        if bound is None or place.gone or self._is_dynamic(place):
+        if bound is None or place.gone:
             return True
-        return not bound.isdisjoint((name, "*", "__getattr__"))
+        if "*" not in bound or self._is_dynamic(place) or name in bound:
+            return self._is_dynamic(place) or name in bound
+        return any(self._may_bring(each, name, above | {place.path}) for each in self.stars(place))
+
+    def stars(self, place: Place) -> list[str]:
+        """The modules from which one takes all."""
+        if "*" not in (self._bound_in(place, "") or ()):
+            return []
+        if place.path not in self._stars:
+            tree = self.tree(place)
+            nodes = statements(tree.body) if tree is not None else ()
+            froms = (node for node in nodes if isinstance(node, ast.ImportFrom))
+            self._stars[place.path] = [
+                self._from(place, node) for node in froms if node.names[0].name == "*"
+            ]
+        return self._stars[place.path]
+
+    def _may_bring(self, module: str, name: str, above: frozenset[str]) -> bool:
+        """Whether all that is taken from a module may have a name."""
+        place = self.find(module)
+        if place is None:
+            return not self.plain(module.rpartition(".")[0])
+        return place.path not in above and (not place.source or self.binds(place, name, above))
+
+    def only_in(self, place: Place, name: str, lines: range) -> bool:
+        """Whether a module's source gives the name a value, and in these lines alone."""
+        if name not in (self._bound_in(place, "") or ()) or self._is_dynamic(place):
+            return False
+        if place.path not in self._lines:
+            tree = self.tree(place)
+            self._lines[place.path] = [*bindings(tree.body, "")] if tree is not None else []
+        found = [line for each, line in self._lines[place.path] if each in (name, "*")]
+        return bool(found) and all(line in lines for line in found)
+
+    def set_later(self, place: Place) -> list[str]:
+        """The names of a module that its functions set."""
+        found = _GLOBAL.findall(self.text(place))
+        return [name for names in found for name in names.decode().replace(" ", "").split(",")]
 
     def _is_dynamic(self, place: Place) -> bool:
         """Whether a source may bind names that do not stand in it."""
         if place.path not in self._dynamic:
-            self._dynamic[place.path] = _DYNAMIC.search(self.text(place)) is not None
+            bound, text = self._bound_in(place, "") or (), self.text(place)
+            self._dynamic[place.path] = "__getattr__" in bound or bool(_DYNAMIC.search(text))
         return self._dynamic[place.path]
 
     def submodule_only(self, module: str, place: Place, name: str) -> bool:

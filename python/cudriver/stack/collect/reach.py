@@ -24,8 +24,9 @@ from cudriver.stack.collect.running import (
     ATTRIBUTE,
     IMPORT,
     NAME,
+    Ended,
+    Scope,
     attributes,
-    handled,
     importing,
     running,
 )
@@ -40,23 +41,17 @@ from cudriver.stack.model import FileFault
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from cudriver.stack.model import Absent, Framework
 
-    Statements = list[tuple[ast.stmt, int]]
+    Run = Generator[None, None, bool]
+
+    from cudriver.stack.collect.running import Pairs
 
 MODULES = 2500  # that are read for one import, those nearest to the files first
 MOST = 5000  # for all imports
 ORDERED = 800  # that are read besides, to know which error comes first
-
-
-class _EndedError(Exception):
-    """A statement ends in an error that is survived."""
-
-    def __init__(self, fault: FileFault, error: int) -> None:
-        super().__init__()
-        self.fault, self.error = fault, error
 
 
 class Reach:
@@ -91,7 +86,8 @@ class Reach:
         self._queue: list[tuple[int, int, int, str]] = []
         self._seen: dict[str, int] = {}  # modules that are reached, and what is survived there
         self.said: Said = Said(modules, self._seen)
-        self._statements: dict[str, Statements] = {}  # by file, what runs
+        # By file, its statements, and which names functions set.
+        self._bodies: dict[str, tuple[list[ast.stmt], list[str]]] = {}
         self._functions: dict[str, dict[str, list[ast.stmt]]] = {}  # by file, those that import
         self._called: dict[str, int] = {}  # functions, and what is survived there
         # By module and what it calls it, what it takes from another: that and the name there.
@@ -103,6 +99,9 @@ class Reach:
         self._emptied: dict[str, FileFault] = {}
         # By module, the fault for which a handler of its runs.
         self._handled: dict[str, FileFault] = {}
+        self._failed: dict[str, Ended] = {}  # modules whose import ends in an error
+        # By file, what a `try` of its ends in, and the first line after its body.
+        self._cut: dict[str, tuple[Ended, int]] = {}
 
     def _folders(self, packages: dict[str, set[str]]) -> set[str]:
         """The dotted names of the packages that the files lie in, or would; of libraries also those
@@ -149,9 +148,11 @@ class Reach:
             _, self._survived, _, name = heapq.heappop(self._queue)
             if self._seen[name] == self._survived:
                 self._running = name
-                for _ in self._execute(name):
-                    pass
+                with contextlib.suppress(Ended):
+                    for _ in self._execute(name):
+                        pass
         self._queue.clear()
+        self._cut.clear()
 
     def _all_met(self) -> bool:
         """Whether there is nothing left to look for."""
@@ -169,12 +170,16 @@ class Reach:
                 more = name not in reached and self._left and any(not t.framework for t in told)
                 self._left -= bool(more)
                 if name in reached or more:
+                    self._failed.pop(name, None)
                     running.append((survived, name, self._execute(name)))
             self._queue.clear()
             if running:
                 self._survived, self._running, statements = running[-1]
-                if next(statements, self) is self:
-                    running.pop()
+                try:
+                    if next(statements, self) is self:
+                        running.pop()
+                except Ended as ended:
+                    self._failed[running.pop()[1]] = ended
 
     def _root(self) -> Iterator[None]:
         """The framework's own module."""
@@ -212,18 +217,34 @@ class Reach:
                 heapq.heappush(self._queue, order)
         return True
 
+    def _imported(self, name: str, caught: int) -> Run:
+        """`import a.b.c`, and what runs then. Whether the three are there. Raises Ended."""
+        for part in prefixes(name):
+            there = self._import(part, caught)
+            yield
+            failed = self._failed.get(part)
+            if failed is not None:
+                self._fail(failed.fault, failed.says, failed.error, caught)
+            if not there:
+                return False
+        return True
+
     def _nothing(self, name: str, place: Place | None, caught: int) -> None:
         """An import of what is not there, be it of a distribution that should be."""
         fault = place.fault if place is not None else self.modules.hidden(name)
+        says = f"No module named '{name}'"
         if fault is not None:
-            self._fail(fault, f"No module named '{name}'", ABSENCE, caught)
+            self._fail(fault, says, ABSENCE, caught)
+        running = self.modules.find(self._running)
         if fault is not None or (caught | self._survived) & ABSENCE:
+            if running is not None and running.source and self._fails(name):
+                self._fail(None, says, ABSENCE, caught)
             return
         if name not in sys.stdlib_module_names:  # some are distributions, too: dataclasses
             cause = self._handled.get(self._running)
             if cause is not None and not self.said.elsewhere(name):
-                self._meet(cause, f"No module named '{name}'")
-            self._lacking(name, f"No module named '{name}'")
+                self._meet(cause, says)
+            self._lacking(name, says)
 
     def _lacking(self, name: str, says: str) -> None:
         """A module that nobody brings: whether that is for want of what the one that imports it
@@ -239,20 +260,26 @@ class Reach:
             absent.framework, absent.says = self._framework.name, says
             self.lacks.append(absent)
 
-    def _fail(self, fault: FileFault, says: str, error: int, caught: int) -> None:
-        """A statement that ends in that error. Raises _EndedError where that is survived: the rest
-        of the `try`, or of the module, does not run.
+    def _fail(self, fault: FileFault | None, says: str, error: int, caught: int) -> None:
+        """A statement that ends in that error. Raises Ended where that is survived: the rest of the
+        `try`, or of the module, does not run.
         """
         if (caught | self._survived) & error:
-            raise _EndedError(fault, error)
-        self._meet(fault, says)
+            raise Ended(error, fault, says)
+        if fault is not None:
+            self._meet(fault, says)
+
+    def _fails(self, name: str) -> bool:
+        """Whether the import of a module is known to fail: that failed, or nobody brought it."""
+        if name in self._failed or self.modules.find(name) is not None:
+            return name in self._failed
+        above = name.rpartition(".")[0]
+        if above:
+            return self.modules.plain(above) and self.modules.hidden(name) is None
+        return not self.modules.may_be_own(name) and not self.said.elsewhere(name)
 
     def _execute(self, name: str) -> Iterator[None]:
-        """What runs when a module is imported, statement by statement."""
-        with contextlib.suppress(_EndedError):
-            yield from self._run(name)
-
-    def _run(self, name: str) -> Iterator[None]:
+        """What runs when a module is imported, statement by statement. Raises Ended."""
         place = self.modules.find(name)
         if place is None:
             return
@@ -262,10 +289,13 @@ class Reach:
         broken = self.modules.broken(place) if place.fault is not None else None
         if broken is not None and place.fault is not None:
             self._meet(place.fault, broken)  # no ImportError
-        if place.path not in self._statements:
+        self._cut.pop(place.path, None)
+        if place.path not in self._bodies:
             tree = self.modules.tree(place)
-            self._statements[place.path] = self._runs(tree.body if tree else [], name, place)
-        yield from self._follow(self._statements[place.path], name, place, {})
+            later = self.modules.set_later(place)
+            self._bodies[place.path] = tree.body if tree else [], later
+        body, later = self._bodies[place.path]
+        yield from self._follow(body, name, place, {}, Scope({"": ast.Global(later)}))
         for each in self.imports.get(name, ()) if place.source else ():
             lost = self.modules.find(each)
             if lost is not None and lost.gone and lost.fault is not None:
@@ -273,50 +303,55 @@ class Reach:
             self._by_extension(each, LACKS)
             yield
 
-    def _runs(self, body: list[ast.stmt], name: str, place: Place) -> Statements:
-        """What of a module's statements runs whatever happens."""
-        return list(running(body, partial(branch, self.modules, name, place)))
+    def _decide(self, name: str, place: Place, node: ast.stmt) -> bool | None:
+        """Whether the first branch of an `if` runs, or an import works, where that is known."""
+        if isinstance(node, ast.If):
+            return branch(self.modules, name, place, node)
+        modules: list[str] = []
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            modules = [from_module(name, bool(place.folders), node)]
+        parts = [part for module in modules for part in prefixes(module)]
+        if any(map(self._fails, parts)):
+            return False
+        # Where what nobody survives is imported, the import of this one ends as well.
+        works = isinstance(node, ast.Import) and all(self._seen.get(part) == 0 for part in parts)
+        return works or None
 
     def _follow(
         self,
-        statements: Statements,
+        body: list[ast.stmt],
         name: str,
         place: Place,
         known: dict[str, str],
+        scope: Scope,
         outside: int = 0,
     ) -> Iterator[None]:
         """Statements of a module, one by one. known: by what it calls them, the modules that it
-        imports. outside: errors that who runs them survives.
+        imports. scope: as running() has it. outside: errors that who runs them survives.
         """
-        ended: _EndedError | None = None
-        for node, caught in statements:
-            if isinstance(node, ast.Try):
-                if ended is not None:
-                    yield from self._handle(node, ended, name, place, known)
-                ended = None
-            elif ended is None or not caught:
-                try:
-                    yield from self._statement(node, caught | outside, name, place, known)
-                except _EndedError as error:
-                    if not caught & error.error:
-                        raise
-                    ended = error
-
-    def _handle(
-        self, node: ast.Try, ended: _EndedError, name: str, place: Place, known: dict[str, str]
-    ) -> Iterator[None]:
-        """What runs instead of the statement that ended: a module that nobody brought, which is
-        imported there, makes the error that a user reads.
-        """
-        for handler in node.handlers:
-            if (handled(handler) or 0) & ended.error:
-                self._handled[name] = ended.fault
-                try:
-                    for each, caught in self._runs(handler.body, name, place):
-                        yield from self._statement(each, caught, name, place, known)
-                finally:
-                    del self._handled[name]
-                return
+        pairs: Pairs = running(body, partial(self._decide, name, place), scope)
+        step: Callable[[], tuple[ast.stmt | ast.ExceptHandler, int]] = partial(next, pairs)
+        ended: Ended | None = None
+        with contextlib.suppress(StopIteration):
+            while True:
+                node, caught = step()
+                step = partial(next, pairs)
+                if isinstance(node, ast.ExceptHandler):
+                    if ended is not None and ended.fault is not None:
+                        # A module that nobody brought, which is imported there, makes the error
+                        # that a user reads.
+                        self._handled[name] = ended.fault
+                        self._cut[place.path] = ended, node.lineno
+                elif isinstance(node, ast.Try):
+                    self._handled.pop(name, None)
+                else:
+                    try:
+                        yield from self._statement(node, caught | outside, name, place, known)
+                    except Ended as error:
+                        ended, ended.line = error, getattr(node, "lineno", 0)
+                        step = partial(pairs.throw, ended)
 
     def _statement(
         self, node: ast.stmt, caught: int, name: str, place: Place, known: dict[str, str]
@@ -325,36 +360,27 @@ class Reach:
         node = cloned(self.modules, node, name, place) or spelled(node, name, bool(place.folders))
         if isinstance(node, ast.Import):
             for alias in node.names:
-                for part in prefixes(alias.name):
-                    there = self._import(part, caught)
-                    yield
-                    if not there:
-                        break
+                yield from self._imported(alias.name, caught)
                 bound = alias.name if alias.asname else alias.name.partition(".")[0]
                 known[alias.asname or bound] = bound
         elif isinstance(node, ast.ImportFrom):
             module = from_module(name, bool(place.folders), node)
             if module == "__future__":
                 known.update((alias.name, module) for alias in node.names)
-            there = bool(module)
-            for part in prefixes(module):
-                there = self._import(part, caught)
-                yield
-                if not there:
-                    break
+            there = bool(module) and (yield from self._imported(module, caught))
             source = self.modules.find(module) if there else None
             # What is there is imported before a name is looked up.
             for alias in sorted(node.names, key=lambda one: self._lost(module, one.name)):
                 yield
                 named = f"{module}.{alias.name}"
-                if source and self._from(module, source, alias.name, caught):
+                if source and (yield from self._from(module, source, alias.name, caught)):
                     known[alias.asname or alias.name] = named
                 elif source and self.modules.find(named) is None:
                     self._taken[name, alias.asname or alias.name] = module, alias.name
             yield
         else:
             if any(self._nearness(each) for each in known.values()):
-                self._uses(node, known, caught)
+                yield from self._uses(node, known, caught)
             if name in self._emptied:
                 self._undefined(node, name, place, caught)
             yield from self._calls(node, name, known, caught)
@@ -386,19 +412,21 @@ class Reach:
         before = self._called.get(key, -1)
         if body is not None and survived & before != before:
             self._called[key] = survived & before
-            yield from self._follow(self._runs(body, module, place), module, place, {}, caught)
+            yield from self._follow(body, module, place, {}, Scope(), caught)
 
     def _extension(self, name: str, place: Place) -> Iterator[None]:
         """An extension module: whether it is one, and what it imports itself: NumPy's core, where
         it is compiled with NumPy's C interface, and what Cython keeps the names of.
         """
         fault = place.fault
-        survived = bool(self._survived & IMPORT)
-        end = ending(self.modules.root, place.path) if fault is not None else None
-        if fault is not None and end is not None and not survived:
-            self._meet(fault, end)
+        end = None
+        if fault is not None:
+            end = ending(self.modules.root, place.path, self.modules.machine)
         if fault is not None or self._nearness(name):
+            survived = bool(self._survived & IMPORT)
             self.libraries.append((self._framework, place.path, survived))
+        if fault is not None and end is not None:
+            self._fail(fault, end, IMPORT, 0)
         for one in self._compiled.imports(name, place.path):
             for part in prefixes(one.rpartition(".")[0]):
                 if not self._import(part):
@@ -424,21 +452,21 @@ class Reach:
             fault.framework, fault.says = self._framework.name, says
             self.met.append(fault)
 
-    def _from(self, module: str, source: Place, name: str, caught: int) -> bool:
+    def _from(self, module: str, source: Place, name: str, caught: int) -> Run:
         """`from module import name`. Whether that is a module."""
         if name == "*":
             if source.fault is not None and not source.gone:
                 self._emptied.setdefault(self._running, source.fault)
             for each in self.modules.every(source):
                 if self.modules.brings(source, each) and self.modules.find(f"{module}.{each}"):
-                    self._import(f"{module}.{each}", caught)
+                    yield from self._imported(f"{module}.{each}", caught)
         place = self.modules.find(f"{module}.{name}") if name != "*" else None
         says = f"{LACKS} '{name}' from"
         if place is None:
             if name != "*":
                 lazily = self.modules.lazily(module, source, name)
                 if lazily is not None:
-                    self._import(lazily, caught)
+                    yield from self._imported(lazily, caught)
                 hidden = self.modules.hidden(f"{module}.{name}")
                 if hidden is not None and self.modules.submodule_only(module, source, name):
                     self._fail(hidden, says, IMPORT, caught)
@@ -449,7 +477,7 @@ class Reach:
         if not self.modules.submodule_only(module, source, name):
             return False
         if not place.gone:
-            self._import(f"{module}.{name}", caught)
+            yield from self._imported(f"{module}.{name}", caught)
         elif place.fault is not None and not self.modules.handles(source, name):
             self._fail(place.fault, says, IMPORT, caught)
         return True
@@ -460,15 +488,21 @@ class Reach:
 
     def _lacks(self, source: Place, name: str, says: str, error: int, caught: int) -> None:
         """A name that a damaged module no longer has, or that one asks another for."""
-        running = self.modules.find(self._running) if source.source else None
-        fault = source.fault or (running.fault if running is not None else None)
+        ended, end = self._cut.get(source.path, (None, 0))
+        lines = range(ended.line, end) if ended is not None else range(0)
+        if ended and self.modules.only_in(source, name, lines) and not self.said.sets(name):
+            self._fail(ended.fault, says, error, caught)
+        asking = self.modules.find(self._running)
+        from_all = map(self.modules.find, self.modules.stars(source) if source.source else ())
+        places = [source, *from_all, *[asking] * source.source]
+        fault = next((each.fault for each in places if each and each.fault), None)
         if fault is None or name in OWN:
             return
         bound = source.source and (self.modules.binds(source, name) or self.said.sets(name))
         if not source.path or (source.source and not bound):
             self._fail(fault, says, error, caught)
 
-    def _uses(self, node: ast.stmt, known: dict[str, str], caught: int) -> None:
+    def _uses(self, node: ast.stmt, known: dict[str, str], caught: int) -> Iterator[None]:
         """Attributes of modules that a statement takes whatever happens."""
         deferred = self.modules.version >= (3, 14) or "annotations" in known
         for chain in attributes(node, bool(self.modules.version) and not deferred):
@@ -479,7 +513,7 @@ class Reach:
                     break
                 below = self.modules.find(f"{module}.{name}")
                 if below is not None and self.modules.brings(place, name):
-                    self._import(f"{module}.{name}", caught)
+                    yield from self._imported(f"{module}.{name}", caught)
                 elif below is None:
                     self._lacks(place, name, _bare(module), ATTRIBUTE, caught)
                 module, place = f"{module}.{name}", below

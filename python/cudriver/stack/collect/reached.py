@@ -8,12 +8,16 @@ from cudriver.stack.collect.sources import prefixes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from cudriver.stack.collect.modules import Modules
     from cudriver.stack.model import Absent, FileFault
 
 LACKS = "cannot import name"
+# What makes a module, or looks for it, where no folder has it.
+_MAKES = re.compile(
+    rb"^(sys\.path)\b|(addsitedir)\(|sys\.modules\[['\"](\w+)['\"]\]\s*=", re.MULTILINE
+)
 _SETS = re.compile(rb"([\w\])]*)\.(\w+)\s*=(?!=)")
 _IMPORTS = re.compile(rb"^[ \t]*(?:from[ \t]+[\w.]+[ \t]+)?import[ \t]*(\([^)]*|.*)", re.MULTILINE)
 
@@ -26,6 +30,7 @@ class Said:
         self.modules = modules
         self.seen = seen
         self._sets: dict[str, frozenset[bytes]] = {}  # by module, attributes that it may set
+        self._makes: dict[str, frozenset[bytes]] = {}  # by module, what _MAKES finds
 
     def later(self, absent: list[Absent]) -> None:
         """Of what no import is proven to reach, what one that is reached imports later, or may."""
@@ -60,27 +65,38 @@ class Said:
 
     def elsewhere(self, name: str) -> bool:
         """Whether a module may be where folders do not show it."""
-        made = rb"^sys\.path\b|addsitedir\(|sys\.modules\[['\"]%s['\"]\]\s*=" % name.encode()
-        return self.modules.elsewhere() or self.anywhere(made)
+        made = self._found(self._makes, lambda text: map(b"".join, _MAKES.findall(text)))
+        return not made.isdisjoint((b"sys.path", b"addsitedir", name.encode())) or (
+            self.modules.elsewhere()
+        )
 
     def sets(self, name: str) -> bool:
         """Whether a module that is reached may set that attribute of another: of what it imports,
         what its name says is a module, or what no name alone says.
         """
+        return name.encode() in self._found(self._sets, _attributes)
+
+    def _found(
+        self, known: dict[str, frozenset[bytes]], find: Callable[[bytes], Iterable[bytes]]
+    ) -> set[bytes]:
+        """What is found in the sources of all modules that are reached."""
         for module in self.seen:
-            if module not in self._sets:
+            if module not in known:
                 place = self.modules.find(module)
                 text = self.modules.text(place) if place is not None and place.source else b""
-                imported = {*re.findall(rb"\w+", b" ".join(_IMPORTS.findall(text)))}
-                self._sets[module] = frozenset(
-                    attribute
-                    for of, attribute in _SETS.findall(text)
-                    if of in imported or b"mod" in of or not of.isalnum()
-                )
-        return any(name.encode() in self._sets[module] for module in self.seen)
+                known[module] = frozenset(find(text))
+        return set().union(*(known[module] for module in self.seen))
 
     def anywhere(self, pattern: bytes) -> bool:
         """Whether the source of a module that is reached has that."""
         search = re.compile(pattern, re.MULTILINE).search
         places = filter(None, map(self.modules.find, self.seen))
         return any(search(self.modules.text(place)) for place in places if place.source)
+
+
+def _attributes(text: bytes) -> Iterator[bytes]:
+    """The attributes that a source may set of other modules."""
+    imported = {*re.findall(rb"\w+", b" ".join(_IMPORTS.findall(text)))}
+    for of, attribute in _SETS.findall(text):
+        if of in imported or b"mod" in of or not of.isalnum():
+            yield attribute

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import suppress
 from copy import deepcopy
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
 
 from cudriver.stack.collect.sources import bound_names, called, statements
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cudriver.stack.model import FileFault
+
+    Decide = Callable[[ast.stmt], bool | None]
+    Pairs = Generator[tuple[ast.stmt | ast.ExceptHandler, int], None, None]
 
 _COMPOUND = (
     *(ast.If, ast.Try, ast.With, ast.For, ast.While, ast.Match, ast.AsyncFor, ast.AsyncWith),
@@ -27,12 +35,26 @@ _CAUGHT = {
 
 
 class Scope(dict[str, ast.AST]):
-    """What is known where a statement runs: by name, functions, lists of texts; by "if name" what
-    raises.
+    """What is known where a statement runs: by name, functions and values; by "if name" what
+    raises; by "" the names that functions set.
     """
 
     within: bool = False  # a function that is followed
     again: int = 100  # calls, with other arguments, of functions that were followed
+
+    def copy(self) -> Scope:
+        made = Scope(self)
+        made.within, made.again = self.within, self.again
+        return made
+
+
+class Ended(Exception):
+    """A statement ends in an error, for want of a file or of what nobody brought."""
+
+    def __init__(self, error: int, fault: FileFault | None, says: str) -> None:
+        super().__init__()
+        self.error, self.fault, self.says = error, fault, says
+        self.line = 0  # of the statement in the body that runs
 
 
 def attributes(node: ast.stmt, annotations: bool = False) -> Iterator[list[str]]:
@@ -68,73 +90,219 @@ def attributes(node: ast.stmt, annotations: bool = False) -> Iterator[list[str]]
             left += ast.iter_child_nodes(each)
 
 
-def running(
-    body: list[ast.stmt],
-    decide: Callable[[ast.If], bool | None],
-    scope: Scope | None = None,
-) -> Iterator[tuple[ast.stmt, int]]:
+def running(body: list[ast.stmt], decide: Decide, scope: Scope | None = None) -> Pairs:
     """The simple statements that run whatever happens, functions and classes as they are defined,
     of a function that is called those without names of its own, a `try` where it ends; and which
-    errors of theirs are survived. decide: which branch runs, where that is known.
+    errors of theirs are survived. Who runs one that ends in an error throws Ended: the handler
+    follows, itself and its statements. decide: which branch of an `if` runs, and whether an import
+    works, where that is known.
     """
     scope = Scope() if scope is None else scope
-    raising = (each for each in body if isinstance(each, ast.If) and _raises(each.body))
+    raising = (each for each in body if isinstance(each, ast.If) and _raises(each.body, scope))
     scope.update((f"if {ast.unparse(each.test)}", each) for each in raising)
     for node in map(_as_try, body):
         for asked in ("test", "iter", "subject") if isinstance(node, _COMPOUND) else ():
             if hasattr(node, asked):
                 yield ast.Expr(getattr(node, asked)), 0
         if isinstance(node, ast.If):
-            known = decide(node)
-            if known is not None:
+            known = decide(_valued(node, scope))
+            if known is None:
+                settle([node], decide, scope)
+            else:
                 node = ast.If(node.test, node.body if known else node.orelse, [])
                 yield from running(node.body, decide, scope)
         elif isinstance(node, ast.Try):
-            caught = [0 if _kept(each, scope) else handled(each) for each in node.handlers]
-            sure = None not in caught
-            for each, survived in running(node.body, decide, scope):
-                if sure or (_imports((each, 0)) and None not in caught):
-                    yield each, survived | reduce(or_, filter(None, caught), 0)
-                # What else it survives may happen in what follows anything but an import.
-                sure = sure and (not caught or _imports((each, 0)))
-            yield node, 0
-            yield from running(node.finalbody, decide, scope)
+            yield from _trying(node, decide, scope)
         elif isinstance(node, ast.With):
             yield ast.Expr(node.items[0].context_expr), 0
             if all(map(_lets_errors_pass, node.items)):
                 yield from running(node.body, decide, scope)
+            else:
+                settle([node], decide, scope)
         elif isinstance(node, ast.ClassDef):
             yield node, 0
             yield from running(node.body, decide, Scope())
-        elif isinstance(node, ast.FunctionDef):
-            scope.pop(node.name, None)
-            if not node.decorator_list:
-                scope[node.name] = node
-            yield node, 0
+            settle([node], decide, scope)
         elif isinstance(node, ast.For) and (texts := _texts(node, scope)):
             for text in texts:
                 inside = _replaced(node.body, {getattr(node.target, "id", ""): text})
                 yield from running(inside, decide, scope)
         elif isinstance(node, (ast.For, ast.While, ast.AsyncFor, ast.AsyncWith, ast.Match)):
-            pass  # how often, is not known
+            settle([node], decide, scope)  # how often, is not known
         else:
             yield node, 0
-            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                scope[node.targets[0].id] = node.value
+            settle([node], decide, scope)
             function = scope.get(_called(node))
             if isinstance(function, ast.FunctionDef) and not _yields(function):
-                inside, own = _given(function, called(node)), _own(function)
+                inside = _given(function, called(node))
                 del scope[function.name]
-                outer, scope.within = scope.within, True
-                for pair in running(inside, decide, scope):
-                    if _imports(pair) or own.isdisjoint(_names(pair[0])):
-                        yield pair
-                scope.within = outer
-                if inside is not function.body and not outer and scope.again:
+                yield from _inside(function, inside, node, decide, scope)
+                if inside is not function.body and not scope.within and scope.again:
                     scope.again -= 1
                     scope[function.name] = function
         if isinstance(node, ast.Raise) or _may_return(node):
             return
+
+
+def _inside(
+    function: ast.FunctionDef,
+    body: list[ast.stmt],
+    call: ast.stmt,
+    decide: Decide,
+    scope: Scope,
+) -> Pairs:
+    """What runs of a function that is called."""
+    own = _own(function)
+    outer = scope.copy()
+    outer.within = True
+    for name in own:
+        outer.pop(name, None)
+    pairs = running(body, decide, outer)
+    try:
+        yield from _chosen(pairs, lambda pair: _imports(pair) or own.isdisjoint(_names(pair[0])))
+    except Ended as ended:
+        ended.line = call.lineno
+        raise
+    for name in {*scope} - {*outer} - own:  # a function that was called there
+        del scope[name]
+
+
+def _chosen(pairs: Pairs, chosen: Callable[[tuple[ast.AST, int]], bool], caught: int = 0) -> Pairs:
+    """Some of the statements that run, with errors of theirs that are survived besides."""
+    step: Callable[[], tuple[ast.stmt | ast.ExceptHandler, int]] = partial(next, pairs)
+    with suppress(StopIteration):
+        while True:
+            each, survived = step()
+            step = partial(next, pairs)
+            if chosen((each, survived)):
+                try:
+                    yield each, survived | caught
+                except Ended as ended:
+                    step = partial(pairs.throw, ended)
+
+
+def _trying(node: ast.Try, decide: Decide, scope: Scope) -> Pairs:
+    """What runs of a `try`."""
+    before = scope.copy()
+    caught = [0 if _kept(each, scope) else handled(each, scope) for each in node.handlers]
+    sure = None not in caught
+    absence = all(each and not each & ATTRIBUTE for each in caught)  # no other error
+
+    def chosen(pair: tuple[ast.AST, int]) -> bool:
+        nonlocal sure
+        runs = sure or (_imports(pair) and None not in caught)
+        # What else it survives may happen in what follows anything but an import.
+        sure = sure and (not caught or _imports(pair) or (absence and not _calls(pair[0])))
+        return runs
+
+    try:
+        survived = reduce(or_, filter(None, caught), 0)
+        yield from _chosen(running(node.body, decide, scope), chosen, survived)
+    except Ended as ended:
+        handlers = zip(node.handlers, caught, strict=True)
+        handler = next((each for each, errors in handlers if (errors or 0) & ended.error), None)
+        if handler is None:
+            raise
+        yield handler, 0
+        yield from running(handler.body, decide, scope)
+    else:
+        scope.clear()
+        scope.update(before)
+        settle([node], decide, scope)
+    yield node, 0
+    yield from running(node.finalbody, decide, scope)
+
+
+def settle(body: list[ast.stmt], decide: Decide, scope: Scope) -> bool:
+    """Keeps in the scope what names are known to be after statements. Whether these may come to
+    their end.
+    """
+    for node in map(_as_try, body):
+        goes_on = not isinstance(node, (ast.Raise, ast.Return, ast.Break, ast.Continue))
+        if isinstance(node, ast.If):
+            known = decide(_valued(node, scope))
+            parts = [(node.body, scope)] * (known is not False)
+            parts += [(node.orelse, scope)] * (known is not True)
+            goes_on = _either(parts, decide, scope)
+        elif isinstance(node, ast.Try):
+            bound = {*bound_names(node.body, "")}
+            torn = Scope((name, value) for name, value in scope.items() if name not in bound)
+            ends = [(each.body, torn) for each in node.handlers]
+            works = all(_plain(e) or (_is_import(e) and decide(e)) for e in node.body)
+            whole = [([*node.body, *node.orelse], scope)]
+            goes_on = _either(whole + ends * (not works), decide, scope)
+            goes_on = goes_on and settle(node.finalbody, decide, scope)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            goes_on = decide(node) is not False
+        if not goes_on:
+            return False
+        if not isinstance(node, (ast.If, ast.Try)):
+            _bind(node, scope)
+    return True
+
+
+def _bind(node: ast.stmt, scope: Scope) -> None:
+    """What a statement makes of the names in a scope."""
+    targets = [*getattr(node, "targets", ()), *filter(None, [getattr(node, "target", None)])]
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        scope.pop(node.name, None)
+        if isinstance(node, ast.FunctionDef) and not node.decorator_list:
+            scope[node.name] = node
+    elif isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Delete)):
+        for target in targets:
+            for name in _names(target, None):
+                scope.pop(name, None)
+        value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
+        if value is not None and len(targets) == 1 and isinstance(targets[0], ast.Name):
+            scope[targets[0].id] = value
+    elif not isinstance(node, ast.Expr):
+        for name in bound_names([node], ""):
+            known = [each for each, value in scope.items() if isinstance(value, ast.Constant)]
+            for each in known if name == "*" else [name]:
+                scope.pop(each, None)
+        if isinstance(node, ast.Import):
+            names = (alias.asname or alias.name.partition(".")[0] for alias in node.names)
+            scope.update((name, ast.Constant(True)) for name in names)  # as a module is
+
+
+def _either(
+    parts: list[tuple[list[ast.stmt], Scope]],
+    decide: Decide,
+    scope: Scope,
+) -> bool:
+    """Keeps what is the same after each of some bodies, of which one runs. Whether one ends."""
+    after = [(body, before.copy()) for body, before in parts]
+    ends = [names for body, names in after if settle(body, decide, names)]
+    if ends:
+        first, *others = ends
+        same = (each for each in first if all(_same(first[each], o.get(each)) for o in others))
+        kept = {name: first[name] for name in same}
+        scope.clear()
+        scope.update(kept)
+    return bool(ends)
+
+
+def _same(one: ast.AST, other: ast.AST | None) -> bool:
+    if isinstance(one, ast.Constant) and isinstance(other, ast.Constant):
+        return ast.dump(one) == ast.dump(other)
+    return one is other
+
+
+def _plain(node: ast.stmt) -> bool:
+    """Whether a statement only gives a name a value."""
+    return isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+
+
+def _valued(node: ast.If, scope: Mapping[str, ast.AST]) -> ast.If:
+    """An `if` with the values of names in its condition, but for those that functions may set."""
+    names = {name for name in _names(node.test) if isinstance(scope.get(name), ast.Constant)}
+    inner = (each.value for each in ast.walk(node.test) if isinstance(each, ast.Attribute))
+    names.difference_update(each.id for each in inner if isinstance(each, ast.Name))
+    if not names:
+        return node
+    later = getattr(scope.get(""), "names", ())
+    replace = _Replace({name: scope[name] for name in names.difference(later)})
+    return ast.If(replace.visit(deepcopy(node.test)), node.body, node.orelse)
 
 
 def importing(body: list[ast.stmt]) -> dict[str, list[ast.stmt]]:
@@ -154,7 +322,14 @@ def _is_import(node: ast.AST) -> bool:
     return isinstance(node, (ast.Import, ast.ImportFrom))
 
 
-def _raises(body: list[ast.stmt]) -> bool:
+def _raises(body: list[ast.stmt], scope: Mapping[str, ast.AST]) -> bool:
+    """Whether statements end in an error, if only by a function that does nothing else."""
+    call = called(body[-1])
+    function = scope.get(_called(body[-1]))
+    if call is not None and ast.unparse(call.func) == "sys.exit":
+        return True
+    if isinstance(function, ast.FunctionDef):
+        return isinstance(function.body[-1], ast.Raise) and not any(map(_may_return, function.body))
     return isinstance(body[-1], ast.Raise)
 
 
@@ -178,14 +353,14 @@ def _texts(node: ast.For, scope: Mapping[str, ast.AST]) -> list[ast.Constant]:
 class _Replace(ast.NodeTransformer):
     """Puts values for names."""
 
-    def __init__(self, values: Mapping[str, ast.expr]) -> None:
+    def __init__(self, values: Mapping[str, ast.AST]) -> None:
         self.values = values
 
-    def visit_Name(self, node: ast.Name) -> ast.expr:
+    def visit_Name(self, node: ast.Name) -> ast.AST:
         return self.values.get(node.id, node)
 
 
-def _replaced(body: list[ast.stmt], values: Mapping[str, ast.expr]) -> list[ast.stmt]:
+def _replaced(body: list[ast.stmt], values: Mapping[str, ast.AST]) -> list[ast.stmt]:
     return [_Replace(values).visit(deepcopy(each)) for each in body] if values else body
 
 
@@ -204,13 +379,17 @@ def _given(function: ast.FunctionDef, call: ast.Call | None) -> list[ast.stmt]:
     return _replaced(function.body, values)
 
 
-def _imports(pair: tuple[ast.stmt, int]) -> bool:
-    return _is_import(pair[0]) or isinstance(pair[0], ast.Try)
+def _imports(pair: tuple[ast.AST, int]) -> bool:
+    return _is_import(pair[0]) or isinstance(pair[0], (ast.Try, ast.ExceptHandler))
 
 
-def _names(node: ast.AST, kind: type[ast.expr_context] = ast.Load) -> Iterator[str]:
+def _calls(node: ast.AST) -> bool:
+    return any(isinstance(each, ast.Call) for each in ast.walk(node))
+
+
+def _names(node: ast.AST, kind: type[ast.expr_context] | None = ast.Load) -> Iterator[str]:
     names = (each for each in ast.walk(node) if isinstance(each, ast.Name))
-    return (each.id for each in names if isinstance(each.ctx, kind))
+    return (each.id for each in names if kind is None or isinstance(each.ctx, kind))
 
 
 def _own(function: ast.FunctionDef) -> set[str]:
@@ -239,7 +418,9 @@ def _as_try(node: ast.stmt) -> ast.stmt:
         function = ast.unparse(call.func)
         if function in ("suppress", "contextlib.suppress"):
             kinds = ast.Tuple(call.args, ast.Load())
-            return ast.Try(node.body, [ast.ExceptHandler(kinds, None, [ast.Pass()])], [], [])
+            handler = ast.ExceptHandler(kinds, None, [ast.Pass()])
+            handler.lineno = (node.end_lineno or 0) + 1
+            return ast.Try(node.body, [handler], [], [])
     return node
 
 
@@ -257,11 +438,11 @@ def _called(node: ast.stmt) -> str:
     return call.func.id if call is not None and isinstance(call.func, ast.Name) else ""
 
 
-def handled(handler: ast.ExceptHandler) -> int | None:
+def handled(handler: ast.ExceptHandler, scope: Mapping[str, ast.AST]) -> int | None:
     """What a handler survives; None where it may be anything."""
     nodes = list(ast.walk(handler.type)) if handler.type is not None else []
     names = {each.id for each in nodes if isinstance(each, ast.Name)}
-    if _raises(handler.body):
+    if _raises(handler.body, scope):
         return 0
     if not names or names - {*_CAUGHT} or any(isinstance(n, ast.Attribute) for n in nodes):
         return None
@@ -274,7 +455,7 @@ def _absence_alone(node: ast.stmt) -> bool:
     if not isinstance(node, ast.If) or not isinstance(node.test, ast.Compare):
         return False
     other = node.orelse if isinstance(node.test.ops[0], ast.In) else node.body
-    raises = bool(other) and _raises(other)
+    raises = bool(other) and _raises(other, {})
     return raises and ast.unparse(node.test.left) == "'No module named'"
 
 
@@ -287,12 +468,21 @@ def decided(test: ast.expr, version: tuple[int, ...], names: Mapping[str, bool])
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         inner = decided(test.operand, version, names)
         return None if inner is None else not inner
+    if isinstance(test, ast.BoolOp):
+        known = [decided(each, version, names) for each in test.values]
+        ends = isinstance(test.op, ast.Or)  # what one of them is, it is as a whole
+        return ends if ends in known else None if None in known else not ends
     name = test.id if isinstance(test, ast.Name) else getattr(test, "attr", "")
     if name in names:
         return names[name]
     if isinstance(test, (ast.Call, ast.Compare)) and ast.unparse(test) in names:
         return names[ast.unparse(test)]
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        is_what = test.left, test.comparators[0]
+        if isinstance(test.ops[0], (ast.Is, ast.IsNot)) and all(
+            isinstance(each, ast.Constant) for each in is_what
+        ):
+            return _same(*is_what) == isinstance(test.ops[0], ast.Is)
         left, right = ast.unparse(test.left), test.comparators[0]
         operator = type(test.ops[0]).__name__
         try:

@@ -26,13 +26,19 @@ def bound_names(body: list[ast.stmt], module: str) -> Iterator[str]:
     """The names that statements of a module's level may bind; "*" for any. From `module` itself
     only another name than a submodule's own is bound; what a handler binds is left out.
     """
+    return (name for name, _ in bindings(body, module))
+
+
+def bindings(body: list[ast.stmt], module: str) -> Iterator[tuple[str, int]]:
+    """The same, each with its line."""
     left: list[ast.AST] = list(body)
     while left:
         node = left.pop()
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            yield node.name
+            yield node.name, node.lineno
             for each in statements([node]):
-                yield from each.names if isinstance(each, ast.Global) else ()
+                names = each.names if isinstance(each, ast.Global) else ()
+                yield from ((name, node.lineno) for name in names)
             continue
         if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
             left += node.orelse if not isinstance(node.test, ast.UnaryOp) else node.body
@@ -40,15 +46,15 @@ def bound_names(body: list[ast.stmt], module: str) -> Iterator[str]:
         if isinstance(node, ast.Lambda) or (module and isinstance(node, ast.ExceptHandler)):
             continue
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
+            yield node.id, node.lineno
         elif isinstance(node, ast.Import):
             for alias in node.names:
-                yield alias.asname or alias.name.partition(".")[0]
+                yield alias.asname or alias.name.partition(".")[0], node.lineno
         elif isinstance(node, ast.ImportFrom) and (not module or node.module not in (None, module)):
             for alias in node.names:
-                yield alias.asname or alias.name
+                yield alias.asname or alias.name, node.lineno
         elif isinstance(node, (ast.MatchAs, ast.MatchStar)) and node.name:
-            yield node.name
+            yield node.name, node.lineno
         left += ast.iter_child_nodes(node)
 
 

@@ -146,7 +146,6 @@ static const struct {
     {&cudriver_transfer_spec, offsetof(CoreState, transfer_type)},
     {&cudriver_device_array_spec, offsetof(CoreState, device_array_type)},
     {&cudriver_host_memory_spec, offsetof(CoreState, host_memory_type)},
-    {&cudriver_pin_spec, offsetof(CoreState, pin_type)},
 };
 
 static PyMethodDef *const functions[] = {

@@ -210,6 +210,28 @@ static int copy_and_wait(CoreState *state, PyObject *dst, PyObject *src, PyObjec
     return done != NULL ? 0 : -1;
 }
 
+/* 0 if `out` is an array in host memory, else -1 with an exception set. */
+static int out_check(CoreState *state, PyObject *out)
+{
+    struct cudriver_endpoint end;
+    bool host;
+    int found;
+
+    if (cudriver_numpy_is_array(out)) {
+        return 0;
+    }
+    found = cudriver_endpoint_try(state, out, true, CUDRIVER_UNORDERED, &end);
+    host = found > 0 && end.context == NULL;
+    if (found > 0) {
+        cudriver_endpoint_done(&end);
+    }
+    if (found >= 0 && !host) {
+        PyErr_Format(PyExc_TypeError, "out is not an array in host memory, but a %.100s",
+                     Py_TYPE(out)->tp_name);
+    }
+    return host ? 0 : -1;
+}
+
 static PyObject *method_to_numpy(PyObject *object, PyObject *const *args, Py_ssize_t count,
                                  PyObject *keywords)
 {
@@ -217,29 +239,21 @@ static PyObject *method_to_numpy(PyObject *object, PyObject *const *args, Py_ssi
     static const char *const names[] = {"out", "stream", NULL};
     static const struct cudriver_signature signature = {"to_numpy", 1, 0, names};
     CoreState *state = cudriver_state_of(object);
-    PyObject *values[2], *out, *array = NULL;
+    PyObject *values[2], *array = NULL;
     struct cudriver_endpoint end;
 
     if (cudriver_arguments(&signature, args, count, keywords, values) < 0 ||
         cudriver_device_array_endpoint(object, false, &end) < 0) {
         return NULL;
     }
-    out = values[0] != Py_None ? values[0] : NULL;
-    if (out == NULL) {
+    if (values[0] == NULL || values[0] == Py_None) {
         array = cudriver_numpy_empty(end.dtype, end.ndim, end.shape);
-    } else if (cudriver_numpy_is_array(out)) {
-        array = Py_NewRef(out);
-    } else if (cudriver_host_view(state, out, &array) == 0) {
-        PyErr_Format(PyExc_TypeError, "out is not an array in host memory, but a %.100s",
-                     Py_TYPE(out)->tp_name);
+    } else if (out_check(state, values[0]) == 0) {
+        array = Py_NewRef(values[0]);
     }
     cudriver_endpoint_done(&end);
-    if (array == NULL || copy_and_wait(state, array, object, values[1]) < 0) {
-        Py_XDECREF(array);
-        return NULL;
-    }
-    if (out != NULL) {
-        Py_SETREF(array, Py_NewRef(out));
+    if (array != NULL && copy_and_wait(state, array, object, values[1]) < 0) {
+        Py_CLEAR(array);
     }
     return array;
 }

@@ -63,10 +63,6 @@ int cudriver_dlpack_borrow(CoreState *state, PyObject *object, int kind, bool ne
 /* Whether an object's type has a table of C functions that we know. */
 bool cudriver_dlpack_has_table(CoreState *state, PyObject *object);
 
-/* New reference: a NumPy array over an object's host memory, by the buffer protocol, NumPy's
- * interface or DLPack. 1 done; 0 and NULL if it has none; -1 with an exception set. */
-int cudriver_host_view(CoreState *state, PyObject *object, PyObject **array);
-
 /* Fills an endpoint through the protocol. A tensor that requires grad may be read. Device memory is
  * ready for what is queued on `on`, if that is on its device, from here on: see also the endpoint's
  * `on_default`. Otherwise it is ready now. 1 done, 0 no such protocol, -1 an exception. */

@@ -135,30 +135,6 @@ static PyObject *array_over(CoreState *state, PyObject *object, bool never_copie
     return array;
 }
 
-int cudriver_host_view(CoreState *state, PyObject *object, PyObject **array)
-{
-    struct cudriver_endpoint end;
-    struct cudriver_dl_lent lent;
-    int found = cudriver_numpy_view(object, array);
-
-    if (found != 0 || PyType_Check(object) || Py_IS_TYPE(object, state->device_array_type)) {
-        return found;
-    }
-    found = cudriver_dlpack_borrow(state, object, cudriver_dlpack_kind(state, object), true, NULL,
-                                   &lent, &end);
-    if (found <= 0) {
-        return found;
-    }
-    found = end.context != NULL ? 0 : 1;
-    if (found > 0) {
-        *array = lent_array(state, &lent, &end);
-        found = *array != NULL ? 1 : -1;
-    }
-    cudriver_endpoint_done(&end);
-    Py_DECREF(lent.keeper);
-    return found;
-}
-
 static PyObject *module_from_dlpack(PyObject *module, PyObject *const *args, Py_ssize_t count,
                                     PyObject *keywords)
 {

@@ -3,32 +3,21 @@
 
 #include <string.h>
 
-#include "arrays/dlpack.h"
 #include "driver/driver.h"
 #include "driver/platform.h"
 #include "hostmem/hostmem.h"
 #include "python/error.h"
-#include "python/numpy_bridge.h"
 #include "contexts/work.h"
 #include "engine/engine.h"
 #include "docstrings.h"
 
-/* Finds an array's memory, which is not kept: the object keeps it. 0 or -1. */
-static int memory_of(CoreState *state, PyObject *object, struct cudriver_host_range *range)
-{
-    int failed = cudriver_host_range_find(state, object, "expected an array in host memory", range);
-
-    cudriver_host_range_done(range);
-    return failed;
-}
-
-static PyObject *module_is_pinned(PyObject *module, PyObject *object)
+static PyObject *module_is_page_locked(PyObject *Py_UNUSED(module), PyObject *args)
 {
     CUDRIVER_LOCK();
-    CoreState *state = cudriver_state_of_module(module);
-    struct cudriver_host_range range;
+    unsigned long long low;
+    Py_ssize_t bytes;
 
-    if (memory_of(state, object, &range) < 0) {
+    if (!PyArg_ParseTuple(args, "Kn", &low, &bytes)) {
         return NULL;
     }
     if (!cudriver_driver.loaded && cudriver_require_loaded() < 0) {
@@ -38,21 +27,8 @@ static PyObject *module_is_pinned(PyObject *module, PyObject *object)
     if (cudriver_driver_is_forked() || cuda.cuPointerGetAttribute == NULL) {
         Py_RETURN_FALSE;
     }
-    return PyBool_FromLong(cudriver_hostmem_is_page_locked(
-        range.low, range.low + (range.bytes > 0 ? range.bytes : 1)));
-}
-
-/* _host_range(array): the lowest address, that of the first item, and the bytes between the ends.
- */
-static PyObject *module_host_range(PyObject *module, PyObject *object)
-{
-    CUDRIVER_LOCK();
-    struct cudriver_host_range range;
-
-    return memory_of(cudriver_state_of_module(module), object, &range) < 0
-               ? NULL
-               : Py_BuildValue("(KKn)", (unsigned long long)(uintptr_t)range.low,
-                               (unsigned long long)(uintptr_t)range.first, (Py_ssize_t)range.bytes);
+    return PyBool_FromLong(
+        cudriver_hostmem_is_page_locked((char *)(uintptr_t)low, (char *)(uintptr_t)low + bytes));
 }
 
 /* New reference: the fields of HostMemoryStats. */
@@ -139,8 +115,7 @@ static PyObject *module_ranges(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(
 }
 
 PyMethodDef cudriver_host_functions[] = {
-    {"is_pinned", module_is_pinned, METH_O, DOC_is_pinned},
-    {"_host_range", module_host_range, METH_O, DOC__host_range},
+    {"_is_page_locked", module_is_page_locked, METH_VARARGS, DOC__is_page_locked},
     {"_host_memory_stats", module_stats, METH_NOARGS, NULL},
     {"_trim", module_trim, METH_O, DOC__trim},
     {"_set_limit", module_set_limit, METH_O, DOC__set_limit},

@@ -1,4 +1,4 @@
-/* HostMemory: one block of page-locked memory from the pool. */
+/* HostMemory: a block of the page-locked pool, or a lock on others' memory; pin.c makes those. */
 #include "host_memory.h"
 
 #include "driver/driver.h"
@@ -79,8 +79,24 @@ HostMemoryObject *cudriver_host_memory_new(CoreState *state, const char *functio
         Py_DECREF(self);
         return NULL;
     }
+    self->block = true;
     cudriver_live_add(state, &self->live, "host memory", self->bytes, (uintptr_t)self->address, -1);
     return self;
+}
+
+CUresult cudriver_host_memory_unlock(CoreState *state, HostMemoryObject *self)
+{
+    struct cudriver_pin *pin = self->pin;
+    CUresult result = CUDA_SUCCESS;
+
+    self->pin = NULL; /* first: others may end the lock meanwhile */
+    cudriver_live_remove(state, &self->live);
+    if (pin != NULL) {
+        Py_BEGIN_ALLOW_THREADS
+        result = cudriver_pin_destroy(pin);
+        Py_END_ALLOW_THREADS
+    }
+    return result;
 }
 
 static void memory_dealloc(PyObject *object)
@@ -89,9 +105,13 @@ static void memory_dealloc(PyObject *object)
     CoreState *state = cudriver_state_of(object);
     PyTypeObject *type = Py_TYPE(object);
 
-    cudriver_live_remove(state, &self->live);
-    if (self->address != NULL) {
+    if (self->block) {
+        cudriver_live_remove(state, &self->live);
         cudriver_hostmem_free(self->address);
+    } else {
+        CUDRIVER_LOCK();
+        cudriver_report(state, cudriver_host_memory_unlock(state, self), "cuMemHostUnregister",
+                        NULL);
     }
     type->tp_free(object);
     Py_DECREF(type);

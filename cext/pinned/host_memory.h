@@ -4,12 +4,18 @@
 
 #include "contexts/context.h"
 
-/* Owner of one block: the base of a page-locked array. */
+/* Page-locked memory: a block of the pool, the base of an array; or memory of somebody else, which
+ * memory/host.py keeps alive. */
 typedef struct {
     PyObject_HEAD
     struct cudriver_live live;
     void *address;
     size_t bytes;
+    bool block; /* owned: of the pool. The rest is of others' memory */
+    bool writable;
+    atomic_bool stop;         /* page-locking that is under way */
+    int ordinal;              /* of the device in use when it was made; -1: none was */
+    struct cudriver_pin *pin; /* owned; NULL if nothing is page-locked */
 } HostMemoryObject;
 
 /* New reference: `bytes` of page-locked memory of a NUMA node, or CUDRIVER_NODE_POLICY. `function`:
@@ -20,26 +26,12 @@ HostMemoryObject *cudriver_host_memory_new(CoreState *state, const char *functio
 /* The bytes that may be page-locked at once, from cudriver.memory.room. 0 or -1. */
 int cudriver_host_room(size_t *room);
 
-/* Host memory of another owner, whatever kind of object that is. */
-struct cudriver_host_range {
-    PyObject *owner;   /* owned: the ndarray, or the object that `view` is of */
-    Py_buffer view;    /* acquired if view.obj is not NULL */
-    char *low, *first; /* the lowest address, and that of the first item */
-    size_t bytes;
-    bool writable;
-};
-
-/* Finds the memory of an ndarray, a buffer, or what NumPy's interface or DLPack lends. `refusal`:
- * what is wanted, for the message. 0 or -1; release with cudriver_host_range_done, also if it
- * fails. In pin.c. */
-int cudriver_host_range_find(CoreState *state, PyObject *object, const char *refusal,
-                             struct cudriver_host_range *range);
-void cudriver_host_range_done(struct cudriver_host_range *range);
+/* Ends the page lock on memory of somebody else, which is then in no list of what is alive. */
+CUresult cudriver_host_memory_unlock(CoreState *state, HostMemoryObject *self);
 
 extern PyType_Spec cudriver_host_memory_spec;
 extern PyMethodDef cudriver_pinned_arrays_functions[];
 extern PyMethodDef cudriver_host_functions[];
-extern PyType_Spec cudriver_pin_spec;
 extern PyMethodDef cudriver_pin_functions[];
 extern PyMethodDef cudriver_pinned_numpy_functions[];
 

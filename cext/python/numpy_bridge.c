@@ -70,11 +70,6 @@ bool cudriver_numpy_is_bool(PyObject *object)
     return PyArray_IsScalar(object, Bool);
 }
 
-bool cudriver_numpy_holds_objects(PyObject *array)
-{
-    return holds_objects(PyArray_DESCR((PyArrayObject *)array));
-}
-
 int cudriver_numpy_dtype(PyObject *argument, PyObject **dtype, Py_ssize_t *itemsize)
 {
     PyArray_Descr *descr = NULL;
@@ -273,15 +268,31 @@ PyObject *cudriver_numpy_cast(PyObject *object, PyObject *dtype)
     return PyArray_FromAny(object, (PyArray_Descr *)dtype, 0, 0, NPY_ARRAY_FORCECAST, NULL);
 }
 
+/* The lowest address of an array's memory, and its length in bytes. */
+static void array_extent(PyObject *object, char **low, size_t *bytes)
+{
+    PyArrayObject *array = (PyArrayObject *)object;
+    struct cudriver_layout layout = {.ndim = PyArray_NDIM(array),
+                                     .itemsize = (size_t)PyArray_ITEMSIZE(array)};
+    int64_t from, to;
+
+    for (int i = 0; i < layout.ndim; i++) {
+        layout.shape[i] = PyArray_DIM(array, i);
+        layout.src_strides[i] = PyArray_STRIDE(array, i);
+    }
+    cudriver_layout_extent(&layout, false, &from, &to);
+    *low = (char *)((uintptr_t)PyArray_BYTES(array) + (uintptr_t)from);
+    *bytes = (size_t)to - (size_t)from;
+}
+
 /* Whether the memory ranges of two arrays share a byte. */
 static bool extents_meet(PyObject *first, PyObject *second)
 {
     char *low[2];
     size_t bytes[2];
-    bool writable;
 
-    cudriver_numpy_extent(first, &low[0], &bytes[0], &writable);
-    cudriver_numpy_extent(second, &low[1], &bytes[1], &writable);
+    array_extent(first, &low[0], &bytes[0]);
+    array_extent(second, &low[1], &bytes[1]);
     return (uintptr_t)low[0] - (uintptr_t)low[1] < bytes[1] ||
            (uintptr_t)low[1] - (uintptr_t)low[0] < bytes[0];
 }
@@ -328,21 +339,4 @@ PyObject *cudriver_numpy_item(PyObject *dtype, PyObject *value)
 char *cudriver_numpy_data(PyObject *array)
 {
     return PyArray_BYTES((PyArrayObject *)array);
-}
-
-void cudriver_numpy_extent(PyObject *object, char **low, size_t *bytes, bool *writable)
-{
-    PyArrayObject *array = (PyArrayObject *)object;
-    struct cudriver_layout layout = {.ndim = PyArray_NDIM(array),
-                                     .itemsize = (size_t)PyArray_ITEMSIZE(array)};
-    int64_t from, to;
-
-    for (int i = 0; i < layout.ndim; i++) {
-        layout.shape[i] = PyArray_DIM(array, i);
-        layout.dst_strides[i] = layout.src_strides[i] = PyArray_STRIDE(array, i);
-    }
-    cudriver_layout_extent(&layout, false, &from, &to);
-    *low = (char *)((uintptr_t)PyArray_BYTES(array) + (uintptr_t)from);
-    *bytes = PyArray_SIZE(array) == 0 ? 0 : (size_t)to - (size_t)from;
-    *writable = PyArray_ISWRITEABLE(array);
 }

@@ -67,13 +67,7 @@ bool cudriver_numpy_is_scalar(PyObject *object);
 /* Whether the object is a NumPy bool, which old versions accept as a number. */
 bool cudriver_numpy_is_bool(PyObject *object);
 
-/* Whether the array holds Python objects; if so, TypeError is set. */
-bool cudriver_numpy_holds_objects(PyObject *array);
-
 /* The address of an array's first item. */
 char *cudriver_numpy_data(PyObject *array);
-
-/* The lowest address of an array's memory, its length in bytes, and whether it is writable. */
-void cudriver_numpy_extent(PyObject *array, char **low, size_t *bytes, bool *writable);
 
 #endif

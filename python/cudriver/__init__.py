@@ -30,7 +30,6 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
         device_zeros,
         from_dlpack,
         init,
-        is_pinned,
         pinned_empty,
         pinned_zeros,
         to_device,
@@ -64,6 +63,7 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
         use_driver,
     )
     from cudriver.memory.failures import error_names
+    from cudriver.memory.host import is_pinned, mapped_pointer
     from cudriver.memory.live import Allocation, live_allocations, trace_allocations
     from cudriver.memory.numa import set_host_memory_policy
     from cudriver.memory.pinned import pinned_array, pinned_empty_like, pinned_full
@@ -73,7 +73,6 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
     from cudriver.memory.pool import (
         HostMemoryStats,
         host_memory_stats,
-        mapped_pointer,
         set_host_memory_limit,
         trim_host_memory,
     )
@@ -176,6 +175,7 @@ _HOMES = {
         "use_driver",
     ),
     "memory.failures": ("error_names",),
+    "memory.host": ("is_pinned", "mapped_pointer"),
     "memory.live": ("Allocation", "live_allocations", "trace_allocations"),
     "memory.numa": ("set_host_memory_policy",),
     "memory.pinned": ("pinned_array", "pinned_empty_like", "pinned_full"),
@@ -185,7 +185,6 @@ _HOMES = {
     "memory.pool": (
         "HostMemoryStats",
         "host_memory_stats",
-        "mapped_pointer",
         "set_host_memory_limit",
         "trim_host_memory",
     ),

@@ -26,7 +26,6 @@ from cudriver.typing import (
     BasicIndex,
     DeviceLike,
     EventLike,
-    HostArray,
     HostArrayT,
     NumaLike,
     ScalarT,
@@ -866,27 +865,11 @@ class DeviceArray(Generic[ScalarT_co]):
 
 @final
 class HostMemory:
-    """A block of page-locked memory: the base of the arrays that lie in it, which keep it."""
+    """Page-locked memory: a block, the base of the arrays that lie in it; or a lock on others'."""
 
     @property
     def nbytes(self) -> int:
         """Size in bytes."""
-
-@final
-class PageLock:
-    """A page lock on memory of somebody else, behind `pin` and `Pinning`."""
-
-    @property
-    def array(self) -> HostArray | None:
-        """Array whose memory it is; None once the lock is closed."""
-    @property
-    def nbytes(self) -> int:
-        """Bytes from the lowest to the highest."""
-    @property
-    def closed(self) -> bool:
-        """Whether the memory is not locked, yet or any more."""
-    def close(self) -> None:
-        """Unlock the memory that no other lock holds."""
 
 def init() -> None:
     """Initialise the driver.
@@ -1079,30 +1062,6 @@ def pinned_zeros(
     *,
     numa: NumaLike = "policy",
 ) -> NDArray[Any]: ...
-def is_pinned(array: HostArray, /) -> bool:
-    """Return whether all of an array's memory is page-locked.
-
-    Parameters
-    ----------
-    array : array
-        Any array in host memory that `copy` takes.
-
-    Returns
-    -------
-    bool
-        True if the driver knows the memory as page-locked, by whichever library.
-        False where there is no driver, and in a forked child.
-
-    Notes
-    -----
-    Uses ``cuPointerGetAttribute``, and creates no context.
-
-    Examples
-    --------
-    >>> cu.is_pinned(np.empty(10)), cu.is_pinned(cu.pinned_empty(10))
-    (False, True)
-    """
-
 @overload
 def device_empty(
     shape: ShapeLike,
@@ -1505,8 +1464,8 @@ def _copy_threads() -> tuple[int, int]:
 def _set_copy_threads(count: int, /) -> None:
     """Set how many; 0: as many as the process's processors suggest."""
 
-def _host_range(array: HostArray, /) -> tuple[int, int, int]:
-    """An array's lowest address, that of its first item, and the bytes from end to end."""
+def _is_page_locked(low: int, nbytes: int, /) -> bool:
+    """Whether the driver knows all of the memory as page-locked; False without a driver."""
 
 def _host_memory_stats() -> tuple[Any, ...]: ...
 def _trim(keep: int, /) -> int:
@@ -1527,16 +1486,19 @@ def _place(address: int, nbytes: int, node: int, /) -> int:
 def _ranges() -> bytes:
     """Address and bytes, each an uint64, of all memory that the pool and pins have page-locked."""
 
-def _pin_prepare(array: HostArray, /) -> PageLock:
-    """A lock that is closed until `_pin_lock` has page-locked its memory."""
+def _pin_prepare(low: int, nbytes: int, writable: bool, /) -> HostMemory:
+    """A lock on memory that the caller keeps alive. `_pin_lock` then page-locks it."""
 
-def _pin_lock(lock: PageLock, step: int, fresh: bool, /) -> bool:
+def _pin_lock(lock: HostMemory, step: int, fresh: bool, /) -> bool:
     """Page-lock, at most `step` bytes in one driver call; 0: as many as one takes; -1: the same,
     and nobody stops it. False: `_pin_stop` has ended it. `fresh`: the memory is new, and is touched
     by several threads.
     """
 
-def _pin_stop(lock: PageLock, /) -> None: ...
+def _pin_stop(lock: HostMemory, /) -> None: ...
+def _pin_unlock(lock: HostMemory, /) -> None:
+    """Unlock the memory that no other lock holds."""
+
 def _numpy_enter(min_bytes: int, /) -> tuple[object, object]: ...
 def _numpy_leave(handler: object, before: object, /) -> bool: ...
 def _numpy_forget(handler: object, /) -> None: ...

@@ -17,6 +17,7 @@ from cudriver import _core
 from cudriver.memory import numa as numa_nodes
 from cudriver.memory import refusals, waiting
 from cudriver.memory.failures import OUT_OF_MEMORY, failure
+from cudriver.memory.host import PageLock, host_range
 from cudriver.memory.pool import host_memory_stats
 from cudriver.memory.room import host_room
 
@@ -46,7 +47,7 @@ class _Work:
         self.over = threading.Event()  # an interrupted join() may take the thread for ended
         self.process = os.getpid()
 
-    def start(self, pin: _core.PageLock, fresh: bool) -> None:
+    def start(self, pin: PageLock, fresh: bool) -> None:
         self.fresh = fresh
         _running[self] = pin
         try:
@@ -57,7 +58,7 @@ class _Work:
     def run(self) -> None:
         outcome: bool | BaseException
         try:
-            outcome = _core._pin_lock(_running[self], STEP, self.fresh)
+            outcome = _running[self].lock(STEP, self.fresh)
         except BaseException as error:
             outcome = error.with_traceback(None)
         del _running[self]  # before it tells
@@ -74,24 +75,24 @@ class _Work:
             self.over.wait(timeout)
 
 
-_running: dict[_Work, _core.PageLock] = {}
+_running: dict[_Work, PageLock] = {}
 
 
 @atexit.register
 def _stop_all() -> None:
     for work, pin in _running.copy().items():
-        _core._pin_stop(pin)
+        pin.stop()
         work.join(EXIT_PATIENCE)
 
 
 class _Owner:
     """Stops the page-locking when neither the Pinning nor the array holds it any longer."""
 
-    def __init__(self, pin: _core.PageLock) -> None:
+    def __init__(self, pin: PageLock) -> None:
         self.pin, self.work = pin, _Work()
 
     def __del__(self) -> None:
-        _core._pin_stop(self.pin)
+        self.pin.stop()
 
 
 class _Memory:
@@ -174,10 +175,10 @@ class Pinning(Generic[ArrayT]):
         array, work = self._owner.pin.array, self._owner.work
         if self._closed or array is None or work.outcome is not None:
             return float(work.outcome is True and not self._closed)
-        low, _, nbytes = _core._host_range(array)
+        memory = host_range(array)
         ranges = memoryview(_core._ranges()).cast("Q")
-        locked = dict(zip(ranges[::2], ranges[1::2], strict=True)).get(low, 0)
-        return min(locked / max(nbytes, 1), 1.0)
+        locked = dict(zip(ranges[::2], ranges[1::2], strict=True)).get(memory.low, 0)
+        return min(locked / max(memory.nbytes, 1), 1.0)
 
     def wait(self) -> None:
         """Wait until all of the memory is page-locked.
@@ -216,7 +217,7 @@ class Pinning(Generic[ArrayT]):
         is being page-locked, a few milliseconds. A second call does nothing.
         """
         pin = self._owner.pin
-        _core._pin_stop(pin)
+        pin.stop()
         self._owner.work.join()
         self._closed = True
         pin.close()
@@ -288,7 +289,7 @@ def pin_async(array: HostArrayT) -> Pinning[HostArrayT]:
     ...     cu.is_pinned(weights)
     True
     """
-    return _begin(array, _Owner(_core._pin_prepare(array)), False)
+    return _begin(array, _Owner(PageLock(array)), False)
 
 
 @overload
@@ -377,7 +378,7 @@ def pinned_empty_async(
     memory = _map(math.prod(lengths) * kind.itemsize)
     memory.place(numa_nodes.now(node))
     array = np.ndarray(lengths, kind, np.asarray(memory), order=order)
-    memory.owner = _Owner(_core._pin_prepare(memory.bytes))
+    memory.owner = _Owner(PageLock(memory.bytes))
     return _begin(array, memory.owner, True)
 
 

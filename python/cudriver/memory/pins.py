@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn, Self, final
 
-from cudriver import _core
+from cudriver.memory.host import PageLock
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -54,13 +54,13 @@ class pin:
 
     __slots__ = ("__weakref__", "_lock")
 
-    _lock: _core.PageLock
+    _lock: PageLock
 
     def __new__(cls, array: HostArray) -> Self:
         self = super().__new__(cls)
-        self._lock = _core._pin_prepare(array)
+        self._lock = PageLock(array)
         try:
-            _core._pin_lock(self._lock, -1, False)
+            self._lock.lock(-1, False)
         except BaseException:
             self._lock.close()
             del array  # the traceback would keep it

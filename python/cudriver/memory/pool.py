@@ -1,19 +1,13 @@
-"""The pool of page-locked memory: its state and limits; where devices see such memory."""
+"""The pool of page-locked memory: its state and limits."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from cudriver import _core
-from cudriver.errors import CudaError
-from cudriver.memory.asking import ask
-from cudriver.memory.failures import INVALID_VALUE
 from cudriver.memory.named import public
 from cudriver.memory.numa import lie
 from cudriver.memory.numbers import MOST, number
-
-if TYPE_CHECKING:
-    from cudriver.typing import HostArray
 
 
 @public
@@ -134,46 +128,3 @@ def set_host_memory_limit(bytes: int | None, /) -> None:
     """
     most = MOST if bytes is None else number("a limit is a number of bytes or None", bytes)
     _core._set_limit(most)
-
-
-def mapped_pointer(array: HostArray, /) -> int:
-    """Return the device address of an array in page-locked memory.
-
-    Parameters
-    ----------
-    array : numpy.ndarray, or what else has host memory
-        For example of `pinned_empty`.
-
-    Returns
-    -------
-    int
-        The address of the first item (``CUdeviceptr``), in the current context.
-
-    Raises
-    ------
-    ValueError
-        The memory is not page-locked.
-
-    Notes
-    -----
-    Uses ``cuMemHostGetDevicePointer``.
-
-    Examples
-    --------
-    >>> array = cu.pinned_empty(10)
-    >>> cu.mapped_pointer(array[1:]) - cu.mapped_pointer(array)
-    8
-    """
-    low, first, nbytes = _core._host_range(array)
-    try:
-        address: int = ask(
-            _core._context_for_use(None), "cuMemHostGetDevicePointer_v2", f"{low:#x}", "Q", low, 0
-        )
-    except CudaError as error:
-        if error.code != INVALID_VALUE:
-            raise
-        raise ValueError(
-            f"{nbytes} bytes at {low:#x} are not page-locked: make the array with pinned_empty, or "
-            "pin() it"
-        ) from None
-    return address + first - low

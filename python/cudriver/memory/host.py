@@ -1,0 +1,191 @@
+"""Host memory of somebody else: where an array or a buffer has it, and where devices see it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from cudriver import _core
+from cudriver.errors import CudaError
+from cudriver.memory.asking import ask
+from cudriver.memory.failures import INVALID_VALUE
+
+if TYPE_CHECKING:
+    from cudriver.typing import HostArray
+
+LARGEST = (1 << 63) - 1  # bytes: what more an array spans, no process has
+
+
+class HostRange(NamedTuple):
+    """Memory from the lowest to the highest byte of an array, alive as long as the owner.
+
+    owner: the array, and a memoryview that keeps a buffer from moving, or None. first: the address
+    of the first item.
+    """
+
+    owner: tuple[HostArray, memoryview | None]
+    low: int
+    first: int
+    nbytes: int
+    writable: bool
+
+
+def host_range(array: Any, refusal: str = "expected an array in host memory") -> HostRange:
+    """The memory of an ndarray, of a buffer, or of what NumPy's interface or DLPack lends."""
+    if isinstance(array, np.ndarray):
+        return _of_ndarray(array)
+    try:
+        held = memoryview(array)
+    except TypeError:
+        lent = _lent(array)
+        if lent is None:
+            raise TypeError(f"{refusal}, not {type(array).__name__}") from None
+        return _of_ndarray(lent)
+    return _of_ndarray(np.frombuffer(held, np.uint8))._replace(owner=(array, held))
+
+
+def _of_ndarray(array: np.ndarray[Any, Any]) -> HostRange:
+    first: int = array.__array_interface__["data"][0]
+    if array.flags.forc:  # dense: the usual case
+        return HostRange((array, None), first, first, array.nbytes, array.flags.writeable)
+    reaches = [
+        (length - 1) * stride for length, stride in zip(array.shape, array.strides, strict=True)
+    ]
+    low = first + sum(reach for reach in reaches if reach < 0) if array.size else first
+    high = first + sum(reach for reach in reaches if reach > 0) + array.itemsize
+    nbytes = min(high - low, LARGEST) if array.size else 0
+    return HostRange((array, None), low, first, nbytes, array.flags.writeable)
+
+
+def _lent(thing: Any) -> np.ndarray[Any, Any] | None:
+    """An ndarray over host memory that an object lends; None: it lends none."""
+    if isinstance(thing, type):
+        return None
+    if hasattr(thing, "__array_struct__") or hasattr(thing, "__array_interface__"):
+        return np.asarray(thing)
+    lent = _core.from_dlpack(thing, copy=False) if hasattr(thing, "__dlpack__") else None
+    return lent if isinstance(lent, np.ndarray) else None
+
+
+def is_pinned(array: HostArray, /) -> bool:
+    """Return whether all of an array's memory is page-locked.
+
+    Parameters
+    ----------
+    array : array
+        Any array in host memory that `copy` takes.
+
+    Returns
+    -------
+    bool
+        True if the driver knows the memory as page-locked, by whichever library.
+        False where there is no driver, and in a forked child.
+
+    Notes
+    -----
+    Uses ``cuPointerGetAttribute``, and creates no context.
+
+    Examples
+    --------
+    >>> cu.is_pinned(np.empty(10)), cu.is_pinned(cu.pinned_empty(10))
+    (False, True)
+    """
+    memory = host_range(array)
+    return _core._is_page_locked(memory.low, max(memory.nbytes, 1))
+
+
+def mapped_pointer(array: HostArray, /) -> int:
+    """Return the device address of an array in page-locked memory.
+
+    Parameters
+    ----------
+    array : numpy.ndarray, or what else has host memory
+        For example of `pinned_empty`.
+
+    Returns
+    -------
+    int
+        The address of the first item (``CUdeviceptr``), in the current context.
+
+    Raises
+    ------
+    ValueError
+        The memory is not page-locked.
+
+    Notes
+    -----
+    Uses ``cuMemHostGetDevicePointer``.
+
+    Examples
+    --------
+    >>> array = cu.pinned_empty(10)
+    >>> cu.mapped_pointer(array[1:]) - cu.mapped_pointer(array)
+    8
+    """
+    _, low, first, nbytes, _ = host_range(array)
+    try:
+        address: int = ask(
+            _core._context_for_use(None), "cuMemHostGetDevicePointer_v2", f"{low:#x}", "Q", low, 0
+        )
+    except CudaError as error:
+        if error.code != INVALID_VALUE:
+            raise
+        raise ValueError(
+            f"{nbytes} bytes at {low:#x} are not page-locked: make the array with pinned_empty, or "
+            "pin() it"
+        ) from None
+    return address + first - low
+
+
+class PageLock:
+    """A page lock on an array's memory, behind `pin` and `Pinning`: closed until `lock`.
+
+    Attributes
+    ----------
+    nbytes : int
+        Bytes from the lowest to the highest.
+    closed : bool
+        Whether the memory is not locked, yet or any more.
+    """
+
+    __slots__ = ("_held", "_memory", "closed", "nbytes")
+
+    def __init__(self, array: HostArray) -> None:
+        memory = host_range(array, "only an array in host memory can be page-locked")
+        kind = getattr(memory.owner[0], "dtype", None)
+        if isinstance(kind, np.dtype) and kind.hasobject:
+            raise TypeError(
+                f"dtype {kind} holds Python objects, which have no place in memory that a device "
+                "reads"
+            )
+        self._held: tuple[HostArray, object] | None = memory.owner
+        self.nbytes, self.closed = memory.nbytes, True
+        self._memory: Any = _core._pin_prepare(memory.low, memory.nbytes, memory.writable)
+
+    @property
+    def array(self) -> HostArray | None:
+        """Whose memory it is; None once the lock was closed."""
+        held = self._held
+        return held[0] if held is not None else None
+
+    def lock(self, step: int, fresh: bool) -> bool:
+        """As the core's `_pin_lock`."""
+        self.closed = not _core._pin_lock(self._memory, step, fresh)
+        return not self.closed
+
+    def stop(self) -> None:
+        """End a `lock` that is under way in another thread."""
+        _core._pin_stop(self._memory)
+
+    def close(self) -> None:
+        """Unlock the memory that no other lock holds."""
+        held = self._held  # until it is unlocked, also by another thread
+        self._held, self.closed = None, True
+        try:
+            _core._pin_unlock(self._memory)
+        finally:
+            del held  # the traceback would keep it
+
+    def __del__(self) -> None:
+        self._memory = None  # before its owner goes

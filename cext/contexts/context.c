@@ -400,19 +400,6 @@ void cudriver_context_end(ContextObject *self, bool pushed)
     cudriver_context_leave(self, pushed);
 }
 
-int cudriver_context_finish(ContextObject *self, bool pushed, CUresult result, const char *function,
-                            const char *format, ...)
-{
-    va_list args;
-    int failed;
-
-    cudriver_context_end(self, pushed);
-    va_start(args, format);
-    failed = cudriver_check_va(result, function, format, args);
-    va_end(args);
-    return failed;
-}
-
 bool cudriver_context_begin_free(ContextObject *self, bool *pushed)
 {
     CUresult result;

@@ -90,12 +90,6 @@ void cudriver_context_end(ContextObject *context, bool pushed);
 ContextObject *cudriver_context_begin_use(CoreState *state, bool *pushed);
 void cudriver_context_end_use(ContextObject *context, bool pushed);
 
-/* Ends a bracket around one driver call whose result is `result`, and raises if that is an error:
- * function and format as for cudriver_raise. 0 or -1. */
-int cudriver_context_finish(ContextObject *context, bool pushed, CUresult result,
-                            const char *function, const char *format, ...)
-    __attribute__((format(printf, 5, 6)));
-
 /* begin and end without cudriver_driver_relax, which costs more than it is worth around a small
  * copy. */
 int cudriver_context_enter(CoreState *state, ContextObject *context, bool *pushed);

@@ -47,8 +47,8 @@ static PyObject *event_create(PyTypeObject *type, PyObject *args, PyObject *keyw
     if (cudriver_context_begin(state, context, &pushed) == 0) {
         result =
             cuda.cuEventCreate(&self->handle, timing ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING);
-        self->closed = cudriver_context_finish(context, pushed, result, "cuEventCreate", "%s",
-                                               timing ? "timing" : "") < 0;
+        cudriver_context_end(context, pushed);
+        self->closed = cudriver_check(result, "cuEventCreate", "%s", timing ? "timing" : "") < 0;
     }
     if (self->closed) {
         Py_DECREF(self);
@@ -107,9 +107,9 @@ static int event_use(CoreState *state, EventObject *self, const struct cudriver_
         self->recorded = true;
         self->captured = captured > 0;
     }
-    return cudriver_context_finish(stream->context, pushed, result,
-                                   record ? "cuEventRecord" : "cuStreamWaitEvent", "event %p",
-                                   self->handle);
+    cudriver_context_end(stream->context, pushed);
+    return cudriver_check(result, record ? "cuEventRecord" : "cuStreamWaitEvent", "event %p",
+                          self->handle);
 }
 
 /* record() and wait(), which take a stream. 0 or -1. */

@@ -94,8 +94,8 @@ PyObject *cudriver_stream_from_handle(PyObject *type, PyObject *argument)
     self->owner = Py_NewRef(PyLong_Check(argument) ? Py_None : argument);
     if (named && cudriver_context_begin(state, context, &pushed) == 0) {
         result = cuda.cuStreamGetPriority(handle, &self->priority);
-        cudriver_context_finish(context, pushed, result, "cuStreamGetPriority", "stream %p",
-                                (void *)handle);
+        cudriver_context_end(context, pushed);
+        cudriver_check(result, "cuStreamGetPriority", "stream %p", (void *)handle);
     }
     if (PyErr_Occurred()) {
         Py_CLEAR(self);

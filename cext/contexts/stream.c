@@ -45,8 +45,8 @@ static PyObject *stream_create(PyTypeObject *type, PyObject *args, PyObject *key
     Py_BEGIN_ALLOW_THREADS
     result = cuda.cuStreamCreateWithPriority(&self->handle, CU_STREAM_NON_BLOCKING, priority);
     Py_END_ALLOW_THREADS
-    if (cudriver_context_finish(context, pushed, result, "cuStreamCreateWithPriority",
-                                "priority %d", priority) < 0) {
+    cudriver_context_end(context, pushed);
+    if (cudriver_check(result, "cuStreamCreateWithPriority", "priority %d", priority) < 0) {
         Py_DECREF(self);
         return NULL;
     }

@@ -122,6 +122,6 @@ int cudriver_works_follow(CoreState *state, cudriver_uses *uses, const void *mem
         result = cuda.cuStreamWaitEvent(stream, work->event, 0);
         work = work_using(state, cudriver_works_next(work), uses, memory);
     }
-    return cudriver_context_finish(context, pushed, result, "cuStreamWaitEvent",
-                                   "the consumer's stream %p", (void *)stream);
+    cudriver_context_end(context, pushed);
+    return cudriver_check(result, "cuStreamWaitEvent", "the consumer's stream %p", (void *)stream);
 }

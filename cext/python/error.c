@@ -20,14 +20,12 @@ const char *cudriver_error_name(CUresult code)
     return error_text(cuda.cuGetErrorName, code);
 }
 
-int cudriver_check_va(CUresult code, const char *function, const char *format, va_list args)
+/* Raises what a code means. */
+static void raise_va(CUresult code, const char *function, const char *format, va_list args)
 {
     char arguments[768] = "";
     PyObject *exception;
 
-    if (code == CUDA_SUCCESS) {
-        return 0;
-    }
     vsnprintf(arguments, sizeof arguments, format, args);
     exception = cudriver_call("failures", "failure", "(issssO)", (int)code, function, arguments,
                               cudriver_error_name(code), error_text(cuda.cuGetErrorString, code),
@@ -36,21 +34,19 @@ int cudriver_check_va(CUresult code, const char *function, const char *format, v
         PyErr_SetObject((PyObject *)Py_TYPE(exception), exception);
         Py_DECREF(exception);
     }
-    return -1;
 }
 
 int cudriver_check(CUresult code, const char *function, const char *format, ...)
 {
     va_list args;
-    int failed;
 
     if (code == CUDA_SUCCESS) {
         return 0;
     }
     va_start(args, format);
-    failed = cudriver_check_va(code, function, format, args);
+    raise_va(code, function, format, args);
     va_end(args);
-    return failed;
+    return -1;
 }
 
 PyObject *cudriver_raise(CUresult code, const char *function, const char *format, ...)
@@ -58,7 +54,7 @@ PyObject *cudriver_raise(CUresult code, const char *function, const char *format
     va_list args;
 
     va_start(args, format);
-    cudriver_check_va(code, function, format, args);
+    raise_va(code, function, format, args);
     va_end(args);
     return NULL;
 }

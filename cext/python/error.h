@@ -23,7 +23,6 @@ PyObject *cudriver_raise(CUresult code, const char *function, const char *format
 /* Raises that if `code` is an error. 0 or -1. */
 int cudriver_check(CUresult code, const char *function, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-int cudriver_check_va(CUresult code, const char *function, const char *format, va_list args);
 
 /* Raises cudriver.errors.<class_name> with a formatted message and no driver code. Returns NULL. */
 PyObject *cudriver_raise_plain(const char *class_name, const char *format, ...);

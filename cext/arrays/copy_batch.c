@@ -65,12 +65,11 @@ uint64_t copy_end_address(const struct cudriver_endpoint *end)
 
 void copy_end_span(const struct cudriver_endpoint *end, uint64_t *span)
 {
-    span[0] = copy_end_address(end);
-    span[1] = span[0] + end->itemsize;
-    for (int d = 0; d < end->ndim; d++) {
-        uint64_t reach = (uint64_t)(end->shape[d] - 1) * (uint64_t)end->strides[d];
-        span[(int64_t)reach > 0] += reach;
-    }
+    int64_t low, high;
+
+    cudriver_extent(end->ndim, end->itemsize, end->shape, end->strides, &low, &high);
+    span[0] = copy_end_address(end) + (uint64_t)low;
+    span[1] = copy_end_address(end) + (uint64_t)high;
 }
 
 /* Bytes of an end's items, and whether they are dense in C order. */

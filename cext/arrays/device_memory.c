@@ -227,19 +227,11 @@ static bool place_look(CUdeviceptr address, struct place *place)
 ContextObject *cudriver_foreign_context(CoreState *state, const struct cudriver_endpoint *end,
                                         const char *protocol)
 {
-    struct cudriver_layout layout; /* one side of it */
     struct place first, last;
     CUdeviceptr low, high;
     int64_t from, to;
 
-    layout.ndim = end->ndim;
-    layout.itemsize = end->itemsize;
-    layout.src_offset = 0;
-    for (int i = 0; i < end->ndim; i++) {
-        layout.shape[i] = end->shape[i];
-        layout.src_strides[i] = end->strides[i];
-    }
-    cudriver_layout_extent(&layout, false, &from, &to);
+    cudriver_extent(end->ndim, end->itemsize, end->shape, end->strides, &from, &to);
     low = end->device + (CUdeviceptr)from;
     high = end->device + (CUdeviceptr)to;
     if (!place_look(low, &first)) {

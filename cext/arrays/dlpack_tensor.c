@@ -101,15 +101,13 @@ static int read_axis(const struct cudriver_dl_tensor *tensor, int axis, int64_t 
 /* Checks that the bytes of a non-empty array lie between address 0 and the end. 0 or -1. */
 static int check_extent(const struct cudriver_endpoint *end, uintptr_t address)
 {
-    uintptr_t low = address, high;
-    bool over = __builtin_add_overflow(address, end->itemsize, &high);
+    int64_t low, high;
+    uintptr_t top;
+    bool over;
 
-    for (int i = 0; i < end->ndim && !over; i++) {
-        int64_t span;
-        over = __builtin_mul_overflow(end->strides[i], end->shape[i] - 1, &span) ||
-               (span < 0 ? __builtin_sub_overflow(low, -(uintptr_t)span, &low)
-                         : __builtin_add_overflow(high, (uintptr_t)span, &high));
-    }
+    cudriver_extent(end->ndim, end->itemsize, end->shape, end->strides, &low, &high);
+    over = low == INT64_MIN || high == INT64_MAX || (uintptr_t)-low > address ||
+           __builtin_add_overflow(address, (uintptr_t)high, &top);
     if (over || address == 0) {
         PyErr_Format(PyExc_ValueError,
                      over ? "DLPack: the array at %p is larger than the address space"

@@ -388,20 +388,30 @@ void cudriver_layout_copy(const struct cudriver_layout *layout, char *dst, const
     }
 }
 
-void cudriver_layout_extent(const struct cudriver_layout *layout, bool of_dst, int64_t *low,
-                            int64_t *high)
+void cudriver_extent(int ndim, size_t itemsize, const int64_t *shape, const int64_t *strides,
+                     int64_t *low, int64_t *high)
 {
-    const int64_t *strides = of_dst ? layout->dst_strides : layout->src_strides;
-    __int128 first = of_dst ? layout->dst_offset : layout->src_offset;
-    __int128 last = first;
+    __int128 first = 0, last = (__int128)itemsize;
 
-    if (cudriver_layout_bytes(layout) != 0) {
-        for (int d = 0; d < layout->ndim; d++) {
-            __int128 span = (__int128)(layout->shape[d] - 1) * strides[d];
-            *(span < 0 ? &first : &last) += span;
+    *low = *high = 0;
+    for (int d = 0; d < ndim; d++) {
+        __int128 span = (__int128)(shape[d] - 1) * strides[d];
+        if (shape[d] <= 0 || itemsize == 0) {
+            return;
         }
-        last += (__int128)layout->itemsize;
+        *(span < 0 ? &first : &last) += span;
     }
     *low = first < INT64_MIN ? INT64_MIN : (int64_t)first;
     *high = last > INT64_MAX ? INT64_MAX : (int64_t)last;
+}
+
+void cudriver_layout_extent(const struct cudriver_layout *layout, bool of_dst, int64_t *low,
+                            int64_t *high)
+{
+    int64_t offset = of_dst ? layout->dst_offset : layout->src_offset;
+
+    cudriver_extent(layout->ndim, layout->itemsize, layout->shape,
+                    of_dst ? layout->dst_strides : layout->src_strides, low, high);
+    *low = plus(*low, offset);
+    *high = plus(*high, offset);
 }

@@ -268,33 +268,19 @@ PyObject *cudriver_numpy_cast(PyObject *object, PyObject *dtype)
     return PyArray_FromAny(object, (PyArray_Descr *)dtype, 0, 0, NPY_ARRAY_FORCECAST, NULL);
 }
 
-/* The lowest address of an array's memory, and its length in bytes. */
-static void array_extent(PyObject *object, char **low, size_t *bytes)
-{
-    PyArrayObject *array = (PyArrayObject *)object;
-    struct cudriver_layout layout = {.ndim = PyArray_NDIM(array),
-                                     .itemsize = (size_t)PyArray_ITEMSIZE(array)};
-    int64_t from, to;
-
-    for (int i = 0; i < layout.ndim; i++) {
-        layout.shape[i] = PyArray_DIM(array, i);
-        layout.src_strides[i] = PyArray_STRIDE(array, i);
-    }
-    cudriver_layout_extent(&layout, false, &from, &to);
-    *low = (char *)((uintptr_t)PyArray_BYTES(array) + (uintptr_t)from);
-    *bytes = (size_t)to - (size_t)from;
-}
-
 /* Whether the memory ranges of two arrays share a byte. */
-static bool extents_meet(PyObject *first, PyObject *second)
+static bool extents_meet(PyArrayObject *first, PyArrayObject *second)
 {
-    char *low[2];
-    size_t bytes[2];
+    PyArrayObject *both[] = {first, second};
+    int64_t low[2], high[2];
 
-    array_extent(first, &low[0], &bytes[0]);
-    array_extent(second, &low[1], &bytes[1]);
-    return (uintptr_t)low[0] - (uintptr_t)low[1] < bytes[1] ||
-           (uintptr_t)low[1] - (uintptr_t)low[0] < bytes[0];
+    for (int i = 0; i < 2; i++) {
+        cudriver_extent(PyArray_NDIM(both[i]), (size_t)PyArray_ITEMSIZE(both[i]),
+                        PyArray_SHAPE(both[i]), PyArray_STRIDES(both[i]), &low[i], &high[i]);
+        low[i] += (int64_t)(uintptr_t)PyArray_BYTES(both[i]);
+        high[i] += (int64_t)(uintptr_t)PyArray_BYTES(both[i]);
+    }
+    return low[0] < high[1] && low[1] < high[0];
 }
 
 int cudriver_numpy_copy(PyObject *dst, PyObject *src)
@@ -302,7 +288,7 @@ int cudriver_numpy_copy(PyObject *dst, PyObject *src)
     PyObject *apart = NULL;
     int failed;
 
-    if (extents_meet(dst, src)) {
+    if (extents_meet((PyArrayObject *)dst, (PyArrayObject *)src)) {
         /* NumPy handles overlap itself only with several dimensions or strides of opposite sign. It
          * corrupts 1-D copies between different strides, and single structured items. */
         apart = PyArray_FromArray((PyArrayObject *)src, NULL,

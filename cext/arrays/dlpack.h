@@ -19,19 +19,14 @@
 
 /* ---- another library's tensor ---- */
 
-struct cudriver_dl_lent {
-    PyObject *keeper;                        /* owned: gives the tensor back when it goes */
-    const struct cudriver_dl_tensor *tensor; /* lives as long as the keeper */
-    uint64_t flags;
-};
-
 /* The stream that a device's lent memory must be ready for: the enclosing `with stream:` if that is
  * on the device; NULL: the default stream. Borrowed. */
 StreamObject *cudriver_dlpack_stream(CoreState *state, int ordinal);
 
 /* Reads what a lent tensor describes: a host end's address, or a device end's address and context.
- * `end` has no owner, and is the caller's to release, also if this fails. 0 or -1. */
-int cudriver_dlpack_read(CoreState *state, const struct cudriver_dl_lent *lent,
+ * `padded`: each item has bytes of its own. `end` has no owner, and is the caller's to release,
+ * also if this fails. 0 or -1. */
+int cudriver_dlpack_read(CoreState *state, const struct cudriver_dl_tensor *tensor, bool padded,
                          struct cudriver_endpoint *end);
 
 /* Finds the data type of a dtype. 0, or -1 with BufferError if there is none. */
@@ -54,11 +49,10 @@ PyObject *cudriver_dlpack_words(void);
  * `never_copied`: it must not be a copy. Device memory is made ready for `on` if that is on its
  * device, else for the device's default stream; if `on` is NULL, for cudriver_dlpack_stream. A
  * stream that is being captured can wait for no work outside its graph, and none can wait for it:
- * then nothing is ordered, and neither if `on` is CUDRIVER_UNORDERED. 1 done: the keeper and `end`
- * are the caller's to release. 0 no such protocol, -1 an exception. */
+ * then nothing is ordered, and neither if `on` is CUDRIVER_UNORDERED. 1 done: `end`, whose owner is
+ * the tensor's keeper, is the caller's to release. 0 no such protocol, -1 an exception. */
 int cudriver_dlpack_borrow(CoreState *state, PyObject *object, int kind, bool never_copied,
-                           const struct cudriver_stream *on, struct cudriver_dl_lent *lent,
-                           struct cudriver_endpoint *end);
+                           const struct cudriver_stream *on, struct cudriver_endpoint *end);
 
 /* Whether an object's type has a table of C functions that we know. */
 bool cudriver_dlpack_has_table(CoreState *state, PyObject *object);

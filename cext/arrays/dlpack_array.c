@@ -8,15 +8,12 @@
 #include "python/numpy_bridge.h"
 
 /* New reference: a NumPy array over lent host memory, or a DeviceArray over lent device memory. */
-static PyObject *lent_array(CoreState *state, const struct cudriver_dl_lent *lent,
-                            const struct cudriver_endpoint *end)
+static PyObject *lent_array(CoreState *state, const struct cudriver_endpoint *end)
 {
-    const bool read_only = (lent->flags & CUDRIVER_DL_READ_ONLY) != 0;
-
     return end->context != NULL
-               ? cudriver_device_array_over(state, end, lent->keeper, read_only)
-               : cudriver_numpy_over(lent->keeper, end->host, end->dtype, end->ndim, end->shape,
-                                     end->strides, false, !read_only);
+               ? cudriver_device_array_over(state, end, end->owner, end->read_only)
+               : cudriver_numpy_over(end->owner, end->host, end->dtype, end->ndim, end->shape,
+                                     end->strides, false, !end->read_only);
 }
 
 int cudriver_dlpack_wait(CoreState *state, const struct cudriver_endpoint *end,
@@ -38,20 +35,19 @@ int cudriver_dlpack_wait(CoreState *state, const struct cudriver_endpoint *end,
 }
 
 /* Makes what was read of a lent tensor an end of a copy. 0 or -1. */
-static int lent_endpoint(CoreState *state, const struct cudriver_dl_lent *lent,
-                         const struct cudriver_stream *on, struct cudriver_endpoint *end)
+static int lent_endpoint(CoreState *state, const struct cudriver_stream *on,
+                         struct cudriver_endpoint *end)
 {
     PyObject *array;
     int failed;
 
     if (end->context == NULL) {
-        array = lent_array(state, lent, end);
+        array = lent_array(state, end);
         cudriver_endpoint_done(end);
         failed = array == NULL ? -1 : cudriver_numpy_endpoint(array, array, false, end);
         Py_XDECREF(array); /* the endpoint keeps it alive */
         return failed;
     }
-    end->owner = Py_NewRef(lent->keeper);
     if (on == CUDRIVER_UNORDERED) {
         return 0;
     }
@@ -80,27 +76,25 @@ int cudriver_dlpack_endpoint(CoreState *state, PyObject *object, bool write,
 {
     int kind = cudriver_dlpack_kind(state, object), found;
     PyObject *plain = NULL;
-    struct cudriver_dl_lent lent;
 
     if (kind == CUDRIVER_DL_GRAD) {
         object = plain = without_grad(object, write);
         kind = plain != NULL ? CUDRIVER_DL_TENSOR : -1;
     }
-    found = cudriver_dlpack_borrow(state, object, kind, write, on, &lent, end);
+    found = cudriver_dlpack_borrow(state, object, kind, write, on, end);
     Py_XDECREF(plain);
     if (found <= 0) {
         return found;
     }
-    if (write && (lent.flags & CUDRIVER_DL_READ_ONLY)) {
+    if (write && end->read_only) {
         PyErr_SetString(PyExc_ValueError, "the destination is read-only");
         found = -1;
-    } else if (lent_endpoint(state, &lent, on, end) < 0) {
+    } else if (lent_endpoint(state, on, end) < 0) {
         found = -1;
     }
     if (found < 0) {
         cudriver_endpoint_done(end);
     }
-    Py_DECREF(lent.keeper);
     return found;
 }
 
@@ -111,7 +105,6 @@ static PyObject *array_over(CoreState *state, PyObject *object, bool never_copie
 {
     CUDRIVER_LOCK();
     struct cudriver_endpoint end;
-    struct cudriver_dl_lent lent;
     PyObject *array;
     int found;
 
@@ -121,7 +114,7 @@ static PyObject *array_over(CoreState *state, PyObject *object, bool never_copie
                    : cudriver_device_array_subscript(object, Py_Ellipsis);
     }
     found = cudriver_dlpack_borrow(state, object, cudriver_dlpack_kind(state, object), never_copied,
-                                   NULL, &lent, &end);
+                                   NULL, &end);
     if (found <= 0) {
         if (found == 0) {
             PyErr_Format(PyExc_TypeError, "%.100s has no __dlpack__, so it lends no memory",
@@ -129,9 +122,8 @@ static PyObject *array_over(CoreState *state, PyObject *object, bool never_copie
         }
         return NULL;
     }
-    array = lent_array(state, &lent, &end);
+    array = lent_array(state, &end);
     cudriver_endpoint_done(&end);
-    Py_DECREF(lent.keeper);
     return array;
 }
 

@@ -9,6 +9,12 @@
 
 /* ---- the keeper of a tensor, which gives it back once ---- */
 
+struct lent {
+    PyObject *keeper;                        /* owned: gives the tensor back when it goes */
+    const struct cudriver_dl_tensor *tensor; /* lives as long as the keeper */
+    uint64_t flags;
+};
+
 #define KEEPER "cudriver dlpack keeper"
 #define KEEPER_OLD "cudriver old dlpack keeper"
 
@@ -34,7 +40,7 @@ static void keeper_end(PyObject *capsule)
 }
 
 /* Takes a tensor over, unless this fails. 0, or -1 with an exception set. */
-static int tensor_take(struct cudriver_dl_managed *tensor, struct cudriver_dl_lent *lent)
+static int tensor_take(struct cudriver_dl_managed *tensor, struct lent *lent)
 {
     lent->keeper = PyCapsule_New(tensor, KEEPER, keeper_end);
     lent->tensor = &tensor->tensor;
@@ -57,7 +63,7 @@ static int version_check(const struct cudriver_dl_managed *tensor)
 }
 
 /* Takes a tensor over out of its capsule, unless this fails. 0, or -1 with an exception set. */
-static int capsule_take(PyObject *capsule, struct cudriver_dl_lent *lent)
+static int capsule_take(PyObject *capsule, struct lent *lent)
 {
     if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
         struct cudriver_dl_managed *tensor = PyCapsule_GetPointer(capsule, "dltensor_versioned");
@@ -180,12 +186,16 @@ static int refuse_negated(CoreState *state, PyObject *object)
 
 /* ---- asking: the method __dlpack__ ---- */
 
-/* Reads a tensor of `object` that was taken, and gives it back if that fails. 0 or -1. */
-static int lent_read(CoreState *state, PyObject *object, bool never_copied,
-                     struct cudriver_dl_lent *lent, struct cudriver_endpoint *end)
+/* Reads a tensor of `object` that was taken into an end, which gets the keeper, and gives it back
+ * if that fails. 0 or -1. */
+static int lent_read(CoreState *state, PyObject *object, bool never_copied, struct lent *lent,
+                     struct cudriver_endpoint *end)
 {
-    int failed = cudriver_dlpack_read(state, lent, end);
+    int failed =
+        cudriver_dlpack_read(state, lent->tensor, (lent->flags & CUDRIVER_DL_PADDED) != 0, end);
 
+    end->owner = lent->keeper;
+    end->read_only = (lent->flags & CUDRIVER_DL_READ_ONLY) != 0;
     if (failed == 0 && never_copied && (lent->flags & CUDRIVER_DL_IS_COPIED)) {
         PyErr_Format(
             PyExc_BufferError,
@@ -196,7 +206,6 @@ static int lent_read(CoreState *state, PyObject *object, bool never_copied,
     }
     if (failed < 0) {
         cudriver_endpoint_done(end);
-        Py_CLEAR(lent->keeper);
     }
     return failed;
 }
@@ -220,10 +229,10 @@ static PyObject *ask_capsule(PyObject *object, PyObject *method, bool never_copi
 
 /* 1 done, 0 no such method, -1 an exception. */
 static int ask_method(CoreState *state, PyObject *object, bool never_copied,
-                      const struct cudriver_stream *on, struct cudriver_dl_lent *lent,
-                      struct cudriver_endpoint *end)
+                      const struct cudriver_stream *on, struct cudriver_endpoint *end)
 {
     PyObject *method, *capsule;
+    struct lent lent;
     int found = PyObject_GetOptionalAttr(object, word(state, WORD_DLPACK), &method), failed = -1;
 
     if (found <= 0) {
@@ -231,10 +240,10 @@ static int ask_method(CoreState *state, PyObject *object, bool never_copied,
     }
     capsule = ask_capsule(object, method, never_copied, on);
     if (capsule != NULL) {
-        failed = capsule_take(capsule, lent);
+        failed = capsule_take(capsule, &lent);
     }
     if (failed == 0) {
-        failed = lent_read(state, object, never_copied, lent, end);
+        failed = lent_read(state, object, never_copied, &lent, end);
     }
     Py_DECREF(method);
     Py_XDECREF(capsule);
@@ -315,11 +324,11 @@ static int is_plain(CoreState *state, PyObject *object, int kind,
 
 /* 1 done, 0 it cannot be had this way (no exception), -1 an exception. */
 static int ask_table(CoreState *state, PyObject *object, int kind, bool never_copied,
-                     const struct cudriver_stream *on, struct cudriver_dl_lent *lent,
-                     struct cudriver_endpoint *end)
+                     const struct cudriver_stream *on, struct cudriver_endpoint *end)
 {
     const struct cudriver_dl_exchange *table = exchange_of(state, object);
     struct cudriver_dl_managed *tensor = NULL;
+    struct lent lent;
     int found;
 
     if (table == NULL || table->from_object == NULL) {
@@ -329,7 +338,7 @@ static int ask_table(CoreState *state, PyObject *object, int kind, bool never_co
         PyErr_Clear(); /* __dlpack__ says why */
         return 0;
     }
-    if (tensor_take(tensor, lent) < 0) {
+    if (tensor_take(tensor, &lent) < 0) {
         PyErr_Clear(); /* the deleter may run Python code */
         if (tensor->deleter != NULL) {
             tensor->deleter(tensor);
@@ -339,24 +348,22 @@ static int ask_table(CoreState *state, PyObject *object, int kind, bool never_co
     }
     found = is_plain(state, object, kind, tensor);
     if (found <= 0) {
-        Py_CLEAR(lent->keeper);
+        Py_DECREF(lent.keeper);
         return found;
     }
-    if (lent_read(state, object, never_copied, lent, end) < 0) {
+    if (lent_read(state, object, never_copied, &lent, end) < 0) {
         return -1;
     }
     if (end->context != NULL &&
         !make_ready(state, table, on, &tensor->tensor.device, end->context)) {
         cudriver_endpoint_done(end);
-        Py_CLEAR(lent->keeper);
         return 0;
     }
     return 1;
 }
 
 int cudriver_dlpack_borrow(CoreState *state, PyObject *object, int kind, bool never_copied,
-                           const struct cudriver_stream *on, struct cudriver_dl_lent *lent,
-                           struct cudriver_endpoint *end)
+                           const struct cudriver_stream *on, struct cudriver_endpoint *end)
 {
     struct cudriver_stream entered = {.handle = NULL};
     int found = 0;
@@ -366,13 +373,13 @@ int cudriver_dlpack_borrow(CoreState *state, PyObject *object, int kind, bool ne
     }
     on = on != NULL ? on : &entered;
     if (kind != CUDRIVER_DL_GRAD) { /* else __dlpack__ says why not */
-        found = ask_table(state, object, kind, never_copied, on, lent, end);
+        found = ask_table(state, object, kind, never_copied, on, end);
     }
     if (found == 0 && kind != CUDRIVER_DL_OTHER) {
         found = refuse_negated(state, object);
     }
     if (found == 0) {
-        found = ask_method(state, object, never_copied, on, lent, end);
+        found = ask_method(state, object, never_copied, on, end);
     }
     cudriver_stream_done(&entered);
     return found;

@@ -119,10 +119,9 @@ static int check_extent(const struct cudriver_endpoint *end, uintptr_t address)
 }
 
 /* Reads dtype, shape, strides and *address. *empty: there are no items. 0 or -1. */
-static int read_tensor(CoreState *state, const struct cudriver_dl_lent *lent,
+static int read_tensor(CoreState *state, const struct cudriver_dl_tensor *tensor, bool padded,
                        struct cudriver_endpoint *end, uintptr_t *address, bool *empty)
 {
-    const struct cudriver_dl_tensor *tensor = lent->tensor;
     int64_t dense = 1;
 
     if (tensor->ndim < 0 || tensor->ndim > CUDRIVER_MAX_DIMS ||
@@ -133,7 +132,7 @@ static int read_tensor(CoreState *state, const struct cudriver_dl_lent *lent,
                      (int)tensor->ndim);
         return -1;
     }
-    end->dtype = type_read(state, tensor->dtype, (lent->flags & CUDRIVER_DL_PADDED) != 0);
+    end->dtype = type_read(state, tensor->dtype, padded);
     if (end->dtype == NULL) {
         return -1;
     }
@@ -161,28 +160,28 @@ static int read_tensor(CoreState *state, const struct cudriver_dl_lent *lent,
 }
 
 /* Finds a device end's context; that of an empty one is its device's. 0 or -1. */
-static int read_context(CoreState *state, const struct cudriver_dl_lent *lent, bool empty,
+static int read_context(CoreState *state, const struct cudriver_dl_tensor *tensor, bool empty,
                         struct cudriver_endpoint *end)
 {
     if (cudriver_require() < 0) {
         return -1;
     }
-    end->context = empty ? cudriver_context_for_ordinal(state, lent->tensor->device.id)
+    end->context = empty ? cudriver_context_for_ordinal(state, tensor->device.id)
                          : cudriver_foreign_context(state, end, "DLPack");
     return end->context == NULL ? -1 : 0;
 }
 
-int cudriver_dlpack_read(CoreState *state, const struct cudriver_dl_lent *lent,
+int cudriver_dlpack_read(CoreState *state, const struct cudriver_dl_tensor *tensor, bool padded,
                          struct cudriver_endpoint *end)
 {
     uintptr_t address;
     bool empty;
 
     cudriver_endpoint_clear(end);
-    if (read_tensor(state, lent, end, &address, &empty) < 0) {
+    if (read_tensor(state, tensor, padded, end, &address, &empty) < 0) {
         return -1;
     }
-    switch (lent->tensor->device.type) {
+    switch (tensor->device.type) {
     case CUDRIVER_DL_CPU:
     case CUDRIVER_DL_CUDA_HOST:
         end->host = empty ? NULL : (char *)address;
@@ -190,13 +189,13 @@ int cudriver_dlpack_read(CoreState *state, const struct cudriver_dl_lent *lent,
     case CUDRIVER_DL_CUDA:
     case CUDRIVER_DL_CUDA_MANAGED:
         end->device = empty ? 0 : address;
-        return read_context(state, lent, empty, end);
+        return read_context(state, tensor, empty, end);
     default:
         PyErr_Format(
             PyExc_BufferError,
             "DLPack: memory of device type %d is not supported, only of 1 (CPU), 2 (CUDA), "
             "3 (page-locked) and 13 (managed)",
-            (int)lent->tensor->device.type);
+            (int)tensor->device.type);
         return -1;
     }
 }

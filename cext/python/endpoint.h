@@ -14,6 +14,7 @@ struct cudriver_endpoint {
     CUdeviceptr device;            /* of a device end: its first item */
     Py_ssize_t *busy; /* a device end's count of running calls, which includes this one; or NULL */
     bool fixed;      /* of a host end: one item, which nobody changes, as often as the shape says */
+    bool read_only;  /* lent so */
     bool on_default; /* of a device end: ready for its context's default stream, maybe not yet */
     size_t itemsize;
     int ndim;
@@ -29,7 +30,7 @@ static inline void cudriver_endpoint_clear(struct cudriver_endpoint *end)
     end->host = NULL;
     end->device = 0;
     end->busy = NULL;
-    end->fixed = end->on_default = false;
+    end->fixed = end->read_only = end->on_default = false;
 }
 
 static inline void cudriver_endpoint_done(struct cudriver_endpoint *end)

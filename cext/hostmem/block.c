@@ -106,7 +106,7 @@ bool hostmem_chunks_sweep(void)
 }
 
 /* Cuts a slot from the first chunk with room, which becomes the first of all. NULL: none has. */
-static char *slot_cut(struct shelf *shelf, size_t bytes, bool *zeroed)
+static char *slot_cut(struct shelf *shelf, size_t bytes)
 {
     if (shelf->chunks != NULL && shelf->chunks->taken == 0) {
         shelf_sweep(shelf);
@@ -121,14 +121,12 @@ static char *slot_cut(struct shelf *shelf, size_t bytes, bool *zeroed)
         chunk->next_free = shelf->chunks;
         shelf->chunks = chunk;
         chunk->cut = place + bytes;
-        *zeroed = place >= chunk->touched;
-        chunk->touched = chunk->cut > chunk->touched ? chunk->cut : chunk->touched;
         return chunk->range.base + place;
     }
     return NULL;
 }
 
-static char *slot_take(struct shelf *shelf, size_t bytes, bool *zeroed)
+static char *slot_take(struct shelf *shelf, size_t bytes)
 {
     unsigned class = class_of(bytes);
     char *slot = shelf->free_slots[class];
@@ -136,7 +134,7 @@ static char *slot_take(struct shelf *shelf, size_t bytes, bool *zeroed)
     if (slot != NULL) {
         shelf->free_slots[class] = (char *)*entry_of(hostmem_region_of(slot), slot);
     } else {
-        slot = slot_cut(shelf, class_bytes(class), zeroed);
+        slot = slot_cut(shelf, class_bytes(class));
     }
     if (slot != NULL) {
         struct hostmem_region *chunk = hostmem_region_of(slot);
@@ -169,12 +167,11 @@ static void *large_take(struct shelf *shelf, size_t bytes)
     return NULL;
 }
 
-void *hostmem_block_take(size_t bytes, int node, bool *zeroed)
+void *hostmem_block_take(size_t bytes, int node)
 {
     struct shelf *shelf = shelf_of(node);
 
-    *zeroed = false;
-    return bytes < HOSTMEM_LARGE ? slot_take(shelf, bytes, zeroed) : large_take(shelf, bytes);
+    return bytes < HOSTMEM_LARGE ? slot_take(shelf, bytes) : large_take(shelf, bytes);
 }
 
 size_t hostmem_block_bytes(const struct hostmem_region *region, const void *address)

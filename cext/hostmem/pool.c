@@ -69,7 +69,7 @@ static CUresult alloc_slowly(size_t bytes, size_t room, int node, void **block, 
         if (result != CUDA_ERROR_OUT_OF_MEMORY) {
             return result;
         }
-        *block = hostmem_block_take(bytes, node, zeroed); /* freed meanwhile */
+        *block = hostmem_block_take(bytes, node); /* freed meanwhile */
         if (*block != NULL) {
             hostmem_pool.stats.hits++;
             return CUDA_SUCCESS;
@@ -116,9 +116,9 @@ CUresult cudriver_hostmem_alloc(size_t bytes, size_t room, int node, void **addr
     node = node == CUDRIVER_NODE_POLICY ? CUDRIVER_NODE_ANY : node;
 
     pthread_mutex_lock(&hostmem_lock);
-    block = hostmem_block_take(bytes, node, zeroed);
+    block = hostmem_block_take(bytes, node);
     if (block == NULL && hostmem_chunks_sweep()) {
-        block = hostmem_block_take(bytes, node, zeroed);
+        block = hostmem_block_take(bytes, node);
     }
     if (block != NULL) {
         hostmem_pool.stats.hits++;
@@ -133,7 +133,6 @@ CUresult cudriver_hostmem_alloc(size_t bytes, size_t room, int node, void **addr
 
 void *cudriver_hostmem_try_alloc(size_t bytes, int node)
 {
-    bool zeroed;
     void *block;
 
     if (cudriver_driver_is_forked() || bytes > HOSTMEM_MOST) {
@@ -145,7 +144,7 @@ void *cudriver_hostmem_try_alloc(size_t bytes, int node)
     }
     bytes = bytes > 0 ? bytes : 1;
     pthread_mutex_lock(&hostmem_lock);
-    block = hostmem_block_take(bytes, node, &zeroed);
+    block = hostmem_block_take(bytes, node);
     hostmem_pool.stats.hits += block != NULL;
     count_use(block, bytes);
     pthread_mutex_unlock(&hostmem_lock);

@@ -59,8 +59,7 @@ struct hostmem_region {
      * live slot begins, 2 * bytes requested + 1; where a free one does, the address of the next
      * free slot of its class. The links are not in the slots: a device may still write there. */
     uint64_t *slots;
-    size_t cut;     /* of a chunk: bytes that were cut into slots */
-    size_t touched; /* of a chunk: bytes that were ever cut; those behind are zero */
+    size_t cut; /* of a chunk: bytes that were cut into slots */
     struct hostmem_region *next;
     struct hostmem_region *next_free; /* of the same class */
 };
@@ -75,7 +74,7 @@ extern pthread_cond_t hostmem_changed;
 /* --- block.c: under the lock, but for the last --- */
 
 /* A block of a node, from the free ones or from a chunk with room, or NULL. */
-void *hostmem_block_take(size_t bytes, int node, bool *zeroed);
+void *hostmem_block_take(size_t bytes, int node);
 /* The size requested for the live block at `address`; 0: no block begins there. */
 size_t hostmem_block_bytes(const struct hostmem_region *region, const void *address);
 /* Frees a live block. */

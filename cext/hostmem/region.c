@@ -181,8 +181,8 @@ CUresult hostmem_region_add(size_t bytes, size_t room, int node, bool smallest, 
         hostmem_pool.stats.peak_bytes = hostmem_pool.stats.registered_bytes;
     }
     region_join(region);
-    *block = hostmem_block_take(bytes, node, zeroed);
-    *zeroed = *zeroed || *block == region->range.base; /* a large block of new memory */
+    *block = hostmem_block_take(bytes, node);
+    *zeroed = *block == region->range.base; /* new memory */
     return CUDA_SUCCESS;
 }
 

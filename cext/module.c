@@ -8,6 +8,7 @@
 #include "python/error.h"
 #include "contexts/event.h"
 #include "pinned/host_memory.h"
+#include "hostmem/hostmem.h"
 #include "ladder/ladder.h"
 #include "python/live.h"
 #include "python/call.h"
@@ -106,10 +107,13 @@ static int environment_read(PyObject *module)
 {
     CoreState *state = cudriver_state_of_module(module);
     PyObject *read = cudriver_call("loading", "begin", "(O)", module), *threads = NULL;
-    int processors, tracing, reporting;
+    int processors, huge, coherent, tracing, reporting;
 
-    if (read != NULL && PyArg_ParseTuple(read, "ipp", &processors, &tracing, &reporting)) {
-        platform_processors_limit(processors);
+    if (read != NULL &&
+        PyArg_ParseTuple(read, "iippp", &processors, &huge, &coherent, &tracing, &reporting)) {
+        platform_processors_set(processors);
+        cudriver_hostmem_set_huge(huge);
+        cudriver_staging_set_coherent(coherent != 0);
         state->live.tracing = tracing != 0;
         state->live.reporting = reporting != 0;
         threads = cudriver_call("loading", "wished", "(ii)", cudriver_staging_get_threads(),

@@ -23,37 +23,18 @@ const char *const platform_driver_names[] = {
     NULL,
 };
 
-static atomic_int processors_most; /* 0: not limited */
+static atomic_int processors; /* 0: not told */
 
-void platform_processors_limit(int count)
+void platform_processors_set(int count)
 {
-    atomic_store(&processors_most, count);
+    atomic_store(&processors, count);
 }
 
 int platform_processor_count(void)
 {
-    long count = 0;
+    int count = atomic_load(&processors);
 
-    /* A fixed cpu_set_t may be too small: grow until the kernel accepts it. */
-    for (int size = 1024; size <= 1 << 20; size *= 4) {
-        cpu_set_t *set = CPU_ALLOC(size);
-        if (set == NULL) {
-            break;
-        }
-        if (sched_getaffinity(0, CPU_ALLOC_SIZE(size), set) == 0) {
-            count = CPU_COUNT_S(CPU_ALLOC_SIZE(size), set);
-        }
-        CPU_FREE(set);
-        if (count > 0) {
-            break;
-        }
-    }
-    if (count <= 0) {
-        count = sysconf(_SC_NPROCESSORS_ONLN);
-    }
-    int most = atomic_load(&processors_most);
-    count = most > 0 && most < count ? most : count;
-    return count < 1 ? 1 : (int)count;
+    return count > 0 ? count : (int)sysconf(_SC_NPROCESSORS_ONLN);
 }
 
 /* msync with MS_ASYNC writes nothing on Linux, and fails with ENOMEM if a page is not mapped. */

@@ -10,10 +10,10 @@
 /* Names of the driver library, in the order to try; ends with NULL. */
 extern const char *const platform_driver_names[];
 
-/* CPUs that this process may use, by affinity and the limit; at least 1. The limit is what a cgroup
- * allows, which memory/loading.py reads; 0: none. */
+/* CPUs that this process may use, by affinity and cgroup, as memory/loading.py finds; until that
+ * has told, those of the machine. */
 int platform_processor_count(void);
-void platform_processors_limit(int count);
+void platform_processors_set(int count);
 
 /* Whether every page of [begin, begin + bytes) is mapped. One system call, which visits mappings,
  * not pages. */

@@ -241,6 +241,10 @@ CUresult cudriver_staging_follow(CUcontext first_context, CUstream first, CUcont
 int cudriver_staging_get_threads(void);
 void cudriver_staging_set_threads(int threads);
 
+/* Whether pageable memory is left to devices that read it through the host's page tables; true at
+ * first. */
+void cudriver_staging_set_coherent(bool coherent);
+
 /* Frees what the engine has in contexts in which it does nothing. Unless the caller knows that its
  * work on the devices is over (`idle`), not where kernels may run: to wait for a context before
  * would break a capture in it. May block. */

@@ -59,14 +59,6 @@ static bool can_stream(void)
 #endif
 }
 
-/* CUDRIVER_COHERENT=0: copies are staged as elsewhere. */
-static bool setting_coherent(void)
-{
-    const char *text = getenv("CUDRIVER_COHERENT");
-
-    return text == NULL || strcmp(text, "0") != 0;
-}
-
 /* The defaults, from the process's CPUs. */
 static void settings_default(struct staging_settings *settings)
 {
@@ -78,7 +70,7 @@ static void settings_default(struct staging_settings *settings)
         .crossover = TUNING_STAGED,
         .streaming = can_stream() ? TUNING_STREAMING : 0,
         .part = TUNING_PART,
-        .coherent = setting_coherent(),
+        .coherent = true,
         .linger = few ? 0 : TUNING_LINGER_NS,
     };
     settings_threads(settings, threads < TUNING_THREADS_MOST ? threads : TUNING_THREADS_MOST);
@@ -136,6 +128,13 @@ int cudriver_staging_get_threads(void)
 
     staging_settings_get(&settings);
     return settings.threads;
+}
+
+void cudriver_staging_set_coherent(bool coherent)
+{
+    staging_lock();
+    staging.settings.coherent = coherent;
+    staging_unlock();
 }
 
 void cudriver_staging_set_threads(int threads)

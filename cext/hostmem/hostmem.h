@@ -39,6 +39,11 @@ struct cudriver_nodes {
 /* Until this is called, each device's node is ANY. */
 void cudriver_hostmem_set_nodes(const struct cudriver_nodes *nodes);
 
+/* What madvise() is told of new memory from 2 MiB on: MADV_HUGEPAGE, MADV_NOHUGEPAGE, or 0:
+ * nothing.
+ */
+void cudriver_hostmem_set_huge(int advice);
+
 /* The node of the current context's device; POLICY: none is current, and devices differ. Calls no
  * driver function if all devices have one node. */
 int cudriver_hostmem_node(void);

@@ -34,26 +34,11 @@ size_t hostmem_round(size_t bytes)
     return (bytes + page - 1) / page * page;
 }
 
-/* MADV_HUGEPAGE, MADV_NOHUGEPAGE, or 0 for the system's default. */
-static int huge_page_advice(void)
-{
-    const char *wish = getenv("CUDRIVER_HUGEPAGES");
-    char modes[64] = "";
+static atomic_int huge_page_advice; /* 0: the system's default */
 
-    if (wish != NULL && strcmp(wish, "0") == 0) {
-        return MADV_NOHUGEPAGE;
-    }
-    if (wish != NULL && strcmp(wish, "1") == 0) {
-        return MADV_HUGEPAGE;
-    }
-    int file = open("/sys/kernel/mm/transparent_hugepage/enabled", O_RDONLY | O_CLOEXEC);
-    if (file < 0) {
-        return 0;
-    }
-    ssize_t length = read(file, modes, sizeof modes - 1);
-    close(file);
-    modes[length < 0 ? 0 : length] = '\0';
-    return strstr(modes, "[madvise]") != NULL ? MADV_HUGEPAGE : 0;
+void cudriver_hostmem_set_huge(int advice)
+{
+    atomic_store(&huge_page_advice, advice);
 }
 
 char *hostmem_map(size_t bytes)
@@ -231,7 +216,7 @@ CUresult hostmem_touch_and_register(struct hostmem_range *range, unsigned flags,
     size_t count = 1;
     CUresult result;
 
-    int advice = bytes >= HOSTMEM_ALIGNMENT ? huge_page_advice() : 0;
+    int advice = bytes >= HOSTMEM_ALIGNMENT ? atomic_load(&huge_page_advice) : 0;
     if (advice != 0) {
         (void)madvise(range->base, bytes, advice);
     }

@@ -37,6 +37,19 @@ def owner_of(array: np.ndarray) -> Any:
     return base
 
 
+@pytest.mark.parametrize(("wish", "flag"), [("0", "nh"), ("1", "hg")])
+def test_the_system_is_told_of_the_wish_for_huge_pages(wish: str, flag: str) -> None:
+    program = """
+        import cudriver as cu
+        array = cu.pinned_empty(4 << 20, "u1")
+        begin = array.__array_interface__["data"][0]
+        lines = open("/proc/self/smaps").read().splitlines()
+        at = next(i for i, line in enumerate(lines) if line.startswith(f"{begin:x}-"))
+        print(next(line for line in lines[at:] if line.startswith("VmFlags")))
+    """
+    assert flag in output(program, CUDRIVER_HUGEPAGES=wish).split()
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(), 0, 5, (3, 0, 2), (4, 5), [2, 3, 4]], ids=str)
 @pytest.mark.parametrize("order", ["C", "F"])

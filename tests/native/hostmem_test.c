@@ -1517,13 +1517,13 @@ static void test_threads(void)
     check_clean();
 }
 
-/* Settings that the system may refuse: memory comes all the same. */
+/* Advice that the system may refuse: memory comes all the same. */
 static void test_settings(void)
 {
-    const char *const wishes[] = {"0", "1", "", "yes"};
+    const int advice[] = {MADV_NOHUGEPAGE, MADV_HUGEPAGE, 0, -1};
 
-    for (size_t i = 0; i < sizeof wishes / sizeof wishes[0]; i++) {
-        CHECK(setenv("CUDRIVER_HUGEPAGES", wishes[i], 1) == 0);
+    for (size_t i = 0; i < sizeof advice / sizeof advice[0]; i++) {
+        cudriver_hostmem_set_huge(advice[i]);
         char *block = make(40 * MIB);
         CHECK(is_zero(block, 40 * MIB));
         cudriver_hostmem_free(block);

@@ -1,8 +1,9 @@
-"""What the core asks when it is loaded: environment variables, and what a cgroup allows."""
+"""What the core asks when it is loaded: environment variables, processors, huge pages."""
 
 from __future__ import annotations
 
 import atexit
+import mmap
 import os
 import re
 import sys
@@ -52,8 +53,27 @@ def processors(root: str = "") -> int:
     return max(int(int(words[0]) / int(words[1]) + 0.5), 1)
 
 
-def begin(core: ModuleType) -> tuple[int, bool, bool]:
-    """How many processors a cgroup allows; whether to note where things are made, and to report at
+def usable() -> int:
+    """How many processors this process may use, by affinity and cgroup."""
+    try:
+        count = len(os.sched_getaffinity(0))
+    except OSError:
+        count = os.cpu_count() or 1
+    return min(count, processors() or count)
+
+
+def huge_pages() -> int:
+    """What to tell the system of new memory: mmap.MADV_HUGEPAGE, MADV_NOHUGEPAGE, or 0: nothing."""
+    wish = os.environ.get("CUDRIVER_HUGEPAGES", "")
+    if wish in ("0", "1"):
+        return mmap.MADV_HUGEPAGE if wish == "1" else mmap.MADV_NOHUGEPAGE
+    modes = text("/sys/kernel/mm/transparent_hugepage/enabled")
+    return mmap.MADV_HUGEPAGE if "[madvise]" in modes else 0
+
+
+def begin(core: ModuleType) -> tuple[int, int, bool, bool, bool]:
+    """How many processors there are; the advice on huge pages; whether to leave pageable memory to
+    devices that read the host's pages; whether to note where things are made, and to report at the
     exit.
     """
     # Without the GIL, CPython 3.13 lacks what the core's lock is made of. It switches the GIL on,
@@ -65,4 +85,5 @@ def begin(core: ModuleType) -> tuple[int, bool, bool]:
         )
     atexit.register(core._shutdown)
     reporting = _is_set("CUDRIVER_REPORT_LEAKS")
-    return processors(), reporting or _is_set("CUDRIVER_TRACE"), reporting
+    coherent = os.environ.get("CUDRIVER_COHERENT") != "0"
+    return usable(), huge_pages(), coherent, reporting or _is_set("CUDRIVER_TRACE"), reporting

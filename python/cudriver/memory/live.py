@@ -91,6 +91,12 @@ def line_running() -> str | None:
     return None if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
+def page_locked() -> list[tuple[int, int]]:
+    """Address and bytes of all memory that the pool and pins have page-locked."""
+    numbers = memoryview(_core._ranges()).cast("Q")
+    return list(zip(numbers[::2], numbers[1::2], strict=True))
+
+
 def report() -> None:
     """Write what is alive to sys.stderr, if anything is, but for contexts that the package keeps.
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from cudriver import _core
 from cudriver.errors import CudaError
+from cudriver.memory.live import page_locked
 from cudriver.memory.room import text
 
 if TYPE_CHECKING:
@@ -210,8 +211,7 @@ def lie(total: int) -> dict[int | None, int]:
     if len(nodes()) < 2:
         return {next(iter(nodes()), 0): total}
     found: Counter[int | None] = Counter()
-    ranges = memoryview(_core._ranges()).cast("Q")
-    for begin, nbytes in zip(ranges[::2], ranges[1::2], strict=True):
+    for begin, nbytes in page_locked():
         pages = range(begin - begin % ORDINARY_PAGE, begin + nbytes, _step(nbytes))
         try:
             told = _nodes_of(pages)

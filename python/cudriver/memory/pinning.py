@@ -18,6 +18,7 @@ from cudriver.memory import numa as numa_nodes
 from cudriver.memory import refusals, waiting
 from cudriver.memory.failures import OUT_OF_MEMORY, failure
 from cudriver.memory.host import PageLock, host_range
+from cudriver.memory.live import page_locked
 from cudriver.memory.pool import host_memory_stats
 from cudriver.memory.room import host_room
 
@@ -176,8 +177,7 @@ class Pinning(Generic[ArrayT]):
         if self._closed or array is None or work.outcome is not None:
             return float(work.outcome is True and not self._closed)
         memory = host_range(array)
-        ranges = memoryview(_core._ranges()).cast("Q")
-        locked = dict(zip(ranges[::2], ranges[1::2], strict=True)).get(memory.low, 0)
+        locked = dict(page_locked()).get(memory.low, 0)
         return min(locked / max(memory.nbytes, 1), 1.0)
 
     def wait(self) -> None:

@@ -26,10 +26,15 @@ def listed(path: str, macro: str) -> dict[str, str]:
     return dict(re.findall(r"X\((cu\w+), (?:\(([^)]*)\), )?\d+\)", text))
 
 
+def used() -> dict[str, str]:
+    """Those that cudriver itself calls."""
+    called, asked = (listed("driver/cuda_abi.h", f"CUDRIVER_{n}") for n in ("CALLED", "ASKED"))
+    return called | asked
+
+
 def functions() -> dict[str, str]:
     """Those that work, with their parameters; not the variants for per-thread default streams."""
-    ours = listed("driver/cuda_abi.h", "CUDRIVER_FUNCTIONS")
-    return ours | listed("sim/functions.h", "SIM_OTHERS")
+    return used() | listed("sim/functions.h", "SIM_OTHERS")
 
 
 def function_names() -> list[str]:

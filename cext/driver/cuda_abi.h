@@ -28,10 +28,6 @@ typedef void (*CUhostFn)(void *userData);
 typedef uint32_t cuuint32_t;
 typedef uint64_t cuuint64_t;
 
-typedef struct CUuuid_st {
-    char bytes[16];
-} CUuuid;
-
 /* The codes that C names; cudriver/memory/failures.py has all, and their texts. */
 typedef enum cudaError_enum {
     CUDA_SUCCESS = 0,
@@ -93,22 +89,6 @@ typedef enum CUdevice_attribute_enum {
     CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED = 113,
     CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED = 115,
 } CUdevice_attribute;
-
-typedef enum CUlimit_enum {
-    CU_LIMIT_STACK_SIZE = 0,
-    CU_LIMIT_PRINTF_FIFO_SIZE = 1,
-    CU_LIMIT_MALLOC_HEAP_SIZE = 2,
-    CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH = 3,
-    CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT = 4,
-    CU_LIMIT_MAX_L2_FETCH_GRANULARITY = 5,
-    CU_LIMIT_PERSISTING_L2_CACHE_SIZE = 6
-} CUlimit;
-
-typedef enum CUfunc_cache_enum {
-    CU_FUNC_CACHE_PREFER_NONE = 0,
-    CU_FUNC_CACHE_PREFER_L1 = 2,
-    CU_FUNC_CACHE_PREFER_EQUAL = 3
-} CUfunc_cache;
 
 enum { CU_STREAM_DEFAULT = 0x0, CU_STREAM_NON_BLOCKING = 0x1 };
 
@@ -179,34 +159,6 @@ typedef enum CUpointer_attribute_enum {
     CU_POINTER_ATTRIBUTE_RANGE_SIZE = 12
 } CUpointer_attribute;
 
-typedef enum CUmemPool_attribute_enum {
-    CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES = 1,
-    CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC = 2,
-    CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES = 3,
-    CU_MEMPOOL_ATTR_RELEASE_THRESHOLD = 4,
-    CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5,
-    CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH = 6,
-    CU_MEMPOOL_ATTR_USED_MEM_CURRENT = 7,
-    CU_MEMPOOL_ATTR_USED_MEM_HIGH = 8
-} CUmemPool_attribute;
-
-typedef enum CUmemAllocationType_enum {
-    CU_MEM_ALLOCATION_TYPE_PINNED = 1,
-} CUmemAllocationType;
-
-typedef enum CUmemAllocationHandleType_enum {
-    CU_MEM_HANDLE_TYPE_NONE = 0,
-} CUmemAllocationHandleType;
-
-typedef enum CUmemLocationType_enum {
-    CU_MEM_LOCATION_TYPE_INVALID = 0,
-    CU_MEM_LOCATION_TYPE_DEVICE = 1,
-} CUmemLocationType;
-
-typedef enum CUmemAccess_flags_enum {
-    CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3,
-} CUmemAccess_flags;
-
 /* Passed as NULL only, so its members are not declared. */
 typedef struct CUctxCreateParams_st CUctxCreateParams;
 
@@ -215,27 +167,6 @@ typedef enum CUjit_option_enum {
     CU_JIT_ERROR_LOG_BUFFER = 5,
     CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES = 6
 } CUjit_option;
-
-typedef struct CUmemLocation_st {
-    CUmemLocationType type;
-    int id;
-} CUmemLocation;
-
-typedef struct CUmemPoolProps_st {
-    CUmemAllocationType allocType;
-    CUmemAllocationHandleType handleTypes;
-    CUmemLocation location;
-    void *win32SecurityAttributes;
-    size_t maxSize; /* from here on 64 bytes were `reserved` in CUDA 12.0; zero means the same */
-    unsigned short usage;
-    unsigned char gpuDirectRDMACapable;
-    unsigned char reserved[53];
-} CUmemPoolProps;
-
-typedef struct CUmemAccessDesc_st {
-    CUmemLocation location;
-    CUmemAccess_flags flags;
-} CUmemAccessDesc;
 
 typedef struct CUDA_MEMCPY3D_st {
     size_t srcXInBytes;
@@ -269,7 +200,8 @@ typedef struct CUDA_MEMCPY3D_st {
 #define CUDRIVER_OLDEST_API 11000
 
 /* clang-format off */
-#define CUDRIVER_FUNCTIONS(X) \
+/* Those that C calls. */
+#define CUDRIVER_CALLED(X) \
     /* the driver itself */ \
     X(cuInit, (unsigned int flags), 2000) \
     X(cuDriverGetVersion, (int *version), 2020) \
@@ -278,18 +210,10 @@ typedef struct CUDA_MEMCPY3D_st {
     /* devices */ \
     X(cuDeviceGet, (CUdevice *device, int ordinal), 2000) \
     X(cuDeviceGetCount, (int *count), 2000) \
-    X(cuDeviceGetName, (char *name, int size, CUdevice device), 2000) \
-    X(cuDeviceGetUuid, (CUuuid *uuid, CUdevice device), 9020) \
-    X(cuDeviceGetUuid_v2, (CUuuid *uuid, CUdevice device), 11040) \
-    X(cuDeviceTotalMem_v2, (size_t *bytes, CUdevice device), 3020) \
     X(cuDeviceGetAttribute, (int *value, CUdevice_attribute attribute, CUdevice device), 2000) \
-    X(cuDeviceGetByPCIBusId, (CUdevice *device, const char *id), 4010) \
-    X(cuDeviceGetPCIBusId, (char *id, int size, CUdevice device), 4010) \
-    X(cuDeviceCanAccessPeer, (int *can, CUdevice device, CUdevice peer), 4000) \
     /* primary contexts */ \
     X(cuDevicePrimaryCtxRetain, (CUcontext *context, CUdevice device), 7000) \
     X(cuDevicePrimaryCtxRelease_v2, (CUdevice device), 11000) \
-    X(cuDevicePrimaryCtxSetFlags_v2, (CUdevice device, unsigned int flags), 11000) \
     X(cuDevicePrimaryCtxGetState, (CUdevice device, unsigned int *flags, int *active), 7000) \
     X(cuDevicePrimaryCtxReset_v2, (CUdevice device), 11000) \
     /* contexts */ \
@@ -301,26 +225,16 @@ typedef struct CUDA_MEMCPY3D_st {
     X(cuCtxSetCurrent, (CUcontext context), 4000) \
     X(cuCtxGetCurrent, (CUcontext *context), 4000) \
     X(cuCtxGetDevice, (CUdevice *device), 2000) \
-    X(cuCtxGetFlags, (unsigned int *flags), 7000) \
     X(cuCtxGetId, (CUcontext context, unsigned long long *id), 12000) \
     X(cuCtxSynchronize, (void), 2000) \
-    X(cuCtxSetLimit, (CUlimit limit, size_t value), 3010) \
-    X(cuCtxGetLimit, (size_t *value, CUlimit limit), 3010) \
-    X(cuCtxGetCacheConfig, (CUfunc_cache *config), 3020) \
-    X(cuCtxSetCacheConfig, (CUfunc_cache config), 3020) \
     X(cuCtxGetApiVersion, (CUcontext context, unsigned int *version), 3020) \
-    X(cuCtxGetStreamPriorityRange, (int *least, int *greatest), 5050) \
     /* device memory */ \
     X(cuMemGetInfo_v2, (size_t *available, size_t *total), 3020) \
     X(cuMemAlloc_v2, (CUdeviceptr *address, size_t bytes), 3020) \
     X(cuMemFree_v2, (CUdeviceptr address), 3020) \
     X(cuMemAllocFromPoolAsync, (CUdeviceptr *address, size_t bytes, CUmemoryPool pool, CUstream stream), 11020) \
     X(cuMemFreeAsync, (CUdeviceptr address, CUstream stream), 11020) \
-    X(cuMemPoolCreate, (CUmemoryPool *pool, const CUmemPoolProps *props), 11020) \
-    X(cuMemPoolDestroy, (CUmemoryPool pool), 11020) \
-    X(cuMemPoolSetAttribute, (CUmemoryPool pool, CUmemPool_attribute attribute, void *value), 11020) \
     X(cuMemPoolTrimTo, (CUmemoryPool pool, size_t keep), 11020) \
-    X(cuMemPoolSetAccess, (CUmemoryPool pool, const CUmemAccessDesc *map, size_t count), 11020) \
     /* host memory */ \
     X(cuMemHostRegister_v2, (void *address, size_t bytes, unsigned int flags), 6050) \
     X(cuMemHostUnregister, (void *address), 4000) \
@@ -370,6 +284,30 @@ typedef struct CUDA_MEMCPY3D_st {
     X(cuModuleUnload, (CUmodule module), 2000) \
     X(cuModuleGetFunction, (CUfunction *function, CUmodule module, const char *name), 2000) \
     X(cuLaunchKernel, (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void **params, void **extra), 4000)
+
+/* Those that only Python calls, by their names (contexts/query.c): their types are in
+ * sim/cuda_types.h, and no structure of them is known here. */
+#define CUDRIVER_ASKED(X) \
+    X(cuDeviceGetName, (char *name, int size, CUdevice device), 2000) \
+    X(cuDeviceGetUuid, (CUuuid *uuid, CUdevice device), 9020) \
+    X(cuDeviceGetUuid_v2, (CUuuid *uuid, CUdevice device), 11040) \
+    X(cuDeviceTotalMem_v2, (size_t *bytes, CUdevice device), 3020) \
+    X(cuDeviceGetByPCIBusId, (CUdevice *device, const char *id), 4010) \
+    X(cuDeviceGetPCIBusId, (char *id, int size, CUdevice device), 4010) \
+    X(cuDeviceCanAccessPeer, (int *can, CUdevice device, CUdevice peer), 4000) \
+    X(cuDevicePrimaryCtxSetFlags_v2, (CUdevice device, unsigned int flags), 11000) \
+    X(cuCtxGetFlags, (unsigned int *flags), 7000) \
+    X(cuCtxSetLimit, (CUlimit limit, size_t value), 3010) \
+    X(cuCtxGetLimit, (size_t *value, CUlimit limit), 3010) \
+    X(cuCtxGetCacheConfig, (CUfunc_cache *config), 3020) \
+    X(cuCtxSetCacheConfig, (CUfunc_cache config), 3020) \
+    X(cuCtxGetStreamPriorityRange, (int *least, int *greatest), 5050) \
+    X(cuMemPoolCreate, (CUmemoryPool *pool, const CUmemPoolProps *props), 11020) \
+    X(cuMemPoolDestroy, (CUmemoryPool pool), 11020) \
+    X(cuMemPoolSetAttribute, (CUmemoryPool pool, CUmemPool_attribute attribute, void *value), 11020) \
+    X(cuMemPoolSetAccess, (CUmemoryPool pool, const CUmemAccessDesc *map, size_t count), 11020)
 /* clang-format on */
+
+#define CUDRIVER_FUNCTIONS(X) CUDRIVER_CALLED(X) CUDRIVER_ASKED(X)
 
 #endif

@@ -17,7 +17,10 @@
 /* One pointer for each function of the list; NULL if the driver lacks it. */
 struct cudriver_table {
 #define X(name, args, since) CUresult(*name) args;
-    CUDRIVER_FUNCTIONS(X)
+    CUDRIVER_CALLED(X)
+#undef X
+#define X(name, args, since) void *name;
+    CUDRIVER_ASKED(X)
 #undef X
 };
 

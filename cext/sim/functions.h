@@ -6,7 +6,7 @@
 #ifndef CUDRIVER_SIM_FUNCTIONS_H
 #define CUDRIVER_SIM_FUNCTIONS_H
 
-#include "driver/cuda_abi.h"
+#include "cuda_types.h"
 
 enum {
     CU_CTX_SCHED_AUTO = 0x00,

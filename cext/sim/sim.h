@@ -34,7 +34,6 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "driver/cuda_abi.h"
 #include "cudriver_sim.h"
 #include "functions.h"
 

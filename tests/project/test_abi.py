@@ -1,4 +1,4 @@
-"""cuda_abi.h, cuda_errors.h and attributes.py against the official cuda.h, old and new."""
+"""Our lists of types, functions, codes and attributes against the official cuda.h, old and new."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from native_build import CEXT
 
 HEADERS = CEXT / "driver"
 LISTS = (
-    HEADERS / "cuda_abi.h",
     CEXT / "sim" / "cuda_errors.h",
     Path(cudriver.__file__).with_name("memory") / "attributes.py",
 )
@@ -33,7 +32,22 @@ def ours_in(folder: Path) -> Path:
     """The folder, with our lists in it."""
     for path in LISTS:
         shutil.copy(path, folder)
+    (folder / "cuda_abi.h").write_text(types() + lists())
     return folder
+
+
+END = "/* The oldest driver API"
+
+
+def types() -> str:
+    """Those of cuda_abi.h and of cuda_types.h."""
+    own = (HEADERS / "cuda_abi.h").read_text().split(END, 1)[0]
+    further = (CEXT / "sim" / "cuda_types.h").read_text()
+    return own + further.split('#include "driver/cuda_abi.h"\n', 1)[1].rsplit("#endif", 1)[0]
+
+
+def lists() -> str:
+    return END + (HEADERS / "cuda_abi.h").read_text().split(END, 1)[1]
 
 
 @pytest.fixture(scope="module")
@@ -85,9 +99,8 @@ def test_the_functions_for_other_libraries_agree(
 ) -> None:
     """functions.h, read in the place of our own list."""
     ours_in(tmp_path)
-    types = (HEADERS / "cuda_abi.h").read_text().split("/* The oldest driver API", 1)[0]
     others = (CEXT / "sim" / "functions.h").read_text()
-    others = others.split('#include "driver/cuda_abi.h"\n', 1)[1]
+    others = others.split('#include "cuda_types.h"\n', 1)[1]
     own_types, lists = others.split("/* clang-format", 1)
     # It names an enumeration, which is another type when both stand side by side.
     callback = (
@@ -98,7 +111,8 @@ def test_the_functions_for_other_libraries_agree(
     lines = simkit.listed("sim/functions.h", "SIM_OTHERS")
     since = dict(re.findall(r"X\((cu\w+), \([^)]*\), (\d+)\)", lists))
     entries = [f"X({n}, ({a}), {since[n]})" for n, a in lines.items() if n not in PROFILER]
-    text = f"{types}{own_types}#define CUDRIVER_FUNCTIONS(X) {' '.join(entries)}\n#endif\n"
+    text = f"{types()}{own_types}#define CUDRIVER_CALLED(X) {' '.join(entries)}\n"
+    text += "#define CUDRIVER_FUNCTIONS(X) CUDRIVER_CALLED(X)\n#endif\n"
     (tmp_path / "cuda_abi.h").write_text(text)
     assert len(entries) > 30
     assert compare.check(tmp_path, officials) == []

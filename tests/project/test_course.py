@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from native_build import CEXT, ROOT, shared
-from simkit import listed
+from simkit import used
 
 pytestmark = pytest.mark.static
 
@@ -76,9 +76,7 @@ def driver_without_gpu(tmp_path: Path) -> Path:
     """The folder of a libcuda.so.1 that tells its version and whose cuInit finds no GPU."""
     if not CEXT.is_dir():
         pytest.skip("no C sources beside the tests")
-    answers = dict.fromkeys(
-        listed("driver/cuda_abi.h", "CUDRIVER_FUNCTIONS"), "(void) { return 3; }"
-    )
+    answers = dict.fromkeys(used(), "(void) { return 3; }")
     answers["cuInit"] = "(unsigned flags) { return flags == 0 ? 100 : 1; }"
     answers["cuDriverGetVersion"] = "(int *version) { *version = 13000; return 0; }"
     source = tmp_path / "driver.c"

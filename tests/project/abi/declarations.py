@@ -61,8 +61,8 @@ def read(folder: Path) -> Declarations:
     found = Declarations()
     code = []
     for line in text.splitlines():
-        if line.startswith("#define CUDRIVER_FUNCTIONS(X)"):
-            found.functions = functions(line.split("(X)", 1)[1])
+        if line.startswith(("#define CUDRIVER_CALLED(X)", "#define CUDRIVER_ASKED(X)")):
+            found.functions += functions(line.split("(X)", 1)[1])
         elif match := re.fullmatch(r"#define (CU_\w+)\s+\S+\s*", line):
             found.macros.append(match[1])
         elif not line.startswith("#"):

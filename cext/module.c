@@ -99,6 +99,9 @@ static PyMethodDef methods[] = {
     {"_live", module_live, METH_NOARGS, DOC__live},
     {"_trace", module_trace, METH_O, DOC__trace},
     {"_shutdown", module_shutdown, METH_NOARGS, NULL},
+    {"_copy_many", cudriver_copy_many, METH_VARARGS, DOC__copy_many},
+    {"_copy_rows", cudriver_copy_rows, METH_VARARGS, DOC__copy_rows},
+    {"_read_files", cudriver_read_files, METH_VARARGS, DOC__read_files},
     {NULL},
 };
 

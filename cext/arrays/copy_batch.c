@@ -6,7 +6,7 @@
  * it keeps its ends, and is queued as copy_async() would do it. Nothing is queued before all is
  * checked.
  */
-#include "copy_batch.h"
+#include "copy_private.h"
 
 #include <string.h>
 

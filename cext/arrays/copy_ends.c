@@ -1,11 +1,144 @@
-/* Both ends of a copy: read, checked against each other, and planned. See copy_private.h. */
+/* The ends of a copy: each read from whatever has memory, both checked against each other, and
+ * planned. See copy.h and copy_private.h. */
 #include "copy_private.h"
 
 #include <string.h>
 
 #include "contexts/stream.h"
+#include "device_array.h"
+#include "dlpack.h"
 #include "engine/engine.h"
+#include "python/call.h"
+#include "python/error.h"
 #include "python/numpy_bridge.h"
+
+const struct cudriver_stream cudriver_unordered;
+
+/* ---- __cuda_array_interface__ ---- */
+
+/* Fills an endpoint with what memory/foreign.py has read of an object, finds its memory's context
+ * and waits for the producer. 0 or -1. */
+static int endpoint_read(CoreState *state, PyObject *object, PyObject *read,
+                         const struct cudriver_stream *on, struct cudriver_endpoint *end)
+{
+    PyObject *array, *stream;
+    CUdeviceptr address;
+
+    if (!PyArg_ParseTuple(read, "KOO", &address, &array, &stream) ||
+        cudriver_numpy_endpoint(array, object, false, end) < 0) {
+        return -1;
+    }
+    end->device = address;
+    end->host = NULL;
+    if (end->device == 0) { /* an empty array has no memory and no work */
+        return 0;
+    }
+    if (cudriver_require() < 0) {
+        return -1;
+    }
+    end->context = cudriver_foreign_context(state, end, "__cuda_array_interface__");
+    if (end->context == NULL || stream == Py_None || on == CUDRIVER_UNORDERED) {
+        return end->context == NULL ? -1 : 0;
+    }
+    return cudriver_stream_drain(state, end->context,
+                                 (CUstream)(uintptr_t)PyLong_AsUnsignedLongLong(stream), NULL);
+}
+
+/* Reading the interface has raised. 0, without an exception, if DLPack may read what it refuses:
+ * PyTorch raises RuntimeError for a tensor that requires grad. Else -1. */
+static int interface_refused(PyObject *object)
+{
+    bool refused = PyErr_ExceptionMatches(PyExc_RuntimeError);
+    PyObject *type, *value, *traceback;
+
+    PyErr_Fetch(&type, &value, &traceback); /* no attribute is looked up with an exception set */
+    if (!refused || PyType_Check(object) || !PyObject_HasAttrString(object, "__dlpack__")) {
+        PyErr_Restore(type, value, traceback);
+        return -1;
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+    return 0;
+}
+
+/* Fills an endpoint through __cuda_array_interface__, and waits for the stream that it names,
+ * unless `on` is CUDRIVER_UNORDERED. 1 done; 0 no such protocol, or it names no stream and the
+ * object has DLPack, which orders streams; -1 an exception. */
+static int interface_endpoint(CoreState *state, PyObject *object, bool write,
+                              const struct cudriver_stream *on, struct cudriver_endpoint *end)
+{
+    PyObject *interface, *read;
+    int found = PyObject_GetOptionalAttrString(object, "__cuda_array_interface__", &interface);
+
+    if (found <= 0) {
+        return found < 0 ? interface_refused(object) : 0;
+    }
+    read = cudriver_call("foreign", "interface", "(OOO)", object, interface,
+                         write ? Py_True : Py_False);
+    Py_DECREF(interface);
+    if (read == NULL || read == Py_None) { /* None: DLPack is to be asked */
+        found = read == NULL ? -1 : 0;
+    } else {
+        if (endpoint_read(state, object, read, on, end) < 0) {
+            cudriver_endpoint_done(end);
+            found = -1;
+        }
+    }
+    Py_XDECREF(read);
+    return found;
+}
+
+/* ---- any ---- */
+
+/* Reads an end that is a buffer or has NumPy's array interface: 1, 0 or -1. */
+static int view_endpoint(PyObject *object, bool write, struct cudriver_endpoint *end)
+{
+    PyObject *array;
+    int found = cudriver_numpy_view(object, &array);
+
+    if (found > 0 && cudriver_numpy_endpoint(array, array, write, end) < 0) {
+        found = -1;
+    }
+    Py_XDECREF(array); /* the endpoint keeps it alive */
+    return found;
+}
+
+int cudriver_endpoint_try(CoreState *state, PyObject *object, bool write,
+                          const struct cudriver_stream *on, struct cudriver_endpoint *end)
+{
+    int found;
+
+    cudriver_endpoint_clear(end);
+    if (Py_IS_TYPE(object, state->device_array_type)) {
+        return cudriver_device_array_endpoint(object, write, end) < 0 ? -1 : 1;
+    }
+    if (cudriver_numpy_is_array(object)) {
+        return cudriver_numpy_endpoint(object, object, write, end) < 0 ? -1 : 1;
+    }
+    found = cudriver_dlpack_has_table(state, object) /* then that is the fastest way */
+                ? 0
+                : interface_endpoint(state, object, write, on, end);
+    if (found == 0 && !PyType_Check(object)) { /* a class shows methods that need an object */
+        found = cudriver_dlpack_endpoint(state, object, write, on, end);
+    }
+    return found == 0 ? view_endpoint(object, write, end) : found;
+}
+
+int cudriver_endpoint_parse(CoreState *state, PyObject *object, bool write, const char *name,
+                            const struct cudriver_stream *on, struct cudriver_endpoint *end)
+{
+    int found = cudriver_endpoint_try(state, object, write, on, end);
+
+    if (found == 0) {
+        PyErr_Format(PyExc_TypeError, "%s is not an array, but a %.100s%s", name,
+                     Py_TYPE(object)->tp_name,
+                     write ? "" : " (np.asarray() makes an array of most things)");
+    }
+    return found > 0 ? 0 : -1;
+}
+
+/* ---- both ---- */
 
 int cudriver_endpoints_refuse(const char *format, const struct cudriver_endpoint *src,
                               const struct cudriver_endpoint *dst)

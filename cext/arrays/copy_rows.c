@@ -2,7 +2,7 @@
  * copy_rows(): rows of one array into rows of another. Dense rows become runs at once, without an
  * end for each; other rows go back to memory/rows.py, which gives them to copy_many() one by one.
  */
-#include "copy_batch.h"
+#include "copy_private.h"
 
 #include <string.h>
 

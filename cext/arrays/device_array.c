@@ -5,7 +5,6 @@
 #include "python/call.h"
 #include "python/error.h"
 #include "python/numpy_bridge.h"
-#include "python/shape.h"
 
 static DeviceArrayObject *array_of(PyObject *object)
 {
@@ -83,7 +82,7 @@ static PyObject *array_wrap(CoreState *state, struct cudriver_device_memory *mem
 PyObject *cudriver_device_array_new(CoreState *state, ContextObject *context, PyObject *dtype,
                                     Py_ssize_t itemsize, int ndim, const Py_ssize_t *shape)
 {
-    Py_ssize_t bytes = cudriver_shape_bytes(ndim, shape, itemsize);
+    Py_ssize_t bytes = cudriver_numpy_bytes(ndim, shape, itemsize);
     struct cudriver_device_memory *memory;
     bool pushed;
     int failed;

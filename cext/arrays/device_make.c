@@ -3,7 +3,6 @@
 #include "python/call.h"
 #include "device_array.h"
 #include "python/numpy_bridge.h"
-#include "python/shape.h"
 #include "docstrings.h"
 
 /* New reference: the context of a new array on the device of `home` (NULL: on any): that of the

@@ -5,7 +5,6 @@
 #include "python/call.h"
 #include "python/error.h"
 #include "python/numpy_bridge.h"
-#include "python/shape.h"
 
 /* ---- data types: memory/dlpack.py knows them; what it has said once is kept ---- */
 
@@ -145,10 +144,10 @@ static int read_tensor(CoreState *state, const struct cudriver_dl_tensor *tensor
         }
         *empty |= end->shape[i] == 0;
         if (__builtin_mul_overflow(dense, end->shape[i] > 0 ? end->shape[i] : 1, &dense)) {
-            dense = INT64_MAX; /* cudriver_shape_bytes refuses it */
+            dense = INT64_MAX; /* cudriver_numpy_bytes refuses it */
         }
     }
-    if (cudriver_shape_bytes(end->ndim, end->shape, (Py_ssize_t)end->itemsize) < 0) {
+    if (cudriver_numpy_bytes(end->ndim, end->shape, (Py_ssize_t)end->itemsize) < 0) {
         return -1;
     }
     if (__builtin_add_overflow((uintptr_t)tensor->data, tensor->byte_offset, address)) {

@@ -1,6 +1,6 @@
 /* Context: the registry, creation, and the bracket around driver calls. context_use.c chooses the
- * context of a call, context_stack.c pushes and pops, context_close.c closes and resets,
- * context_type.c has the Python type. */
+ * context of a call, context_stack.c pushes and pops, context_type.c has the Python
+ * type, and closes and resets. */
 #include "context_private.h"
 
 #include "driver/driver.h"

@@ -68,14 +68,4 @@ PyObject *cudriver_context_pop(PyObject *object, PyObject *ignored);
 PyObject *cudriver_context_method_enter(PyObject *object, PyObject *ignored);
 PyObject *cudriver_context_method_exit(PyObject *object, PyObject *const *args, Py_ssize_t count);
 
-/* Closes the context, for a call of this name; refuses if it is on a stack or has children. 0 or
- * -1.
- */
-int cudriver_context_close(CoreState *state, ContextObject *self, const char *call);
-
-void cudriver_context_dealloc(PyObject *object);
-
-/* _reset_primary_context(ordinal) */
-PyObject *cudriver_context_reset_primary(PyObject *module, PyObject *number);
-
 #endif

@@ -37,7 +37,7 @@ struct cudriver_stream {
 /*
  * Reads a stream argument. A Stream is itself. None or NULL is the innermost `with stream:` of this
  * thread or task, else the default stream of `fallback` (NULL: of the current context). Another
- * library's stream is read by cudriver_foreign_stream; its context is the one that the driver
+ * library's stream is read by its attributes; its context is the one that the driver
  * names, or for a default stream's handle that of `fallback`. 0, or -1 with an exception set.
  * Release with cudriver_stream_done. This and the functions below are in stream_use.c.
  */
@@ -97,16 +97,6 @@ bool cudriver_capture_forbids(CUstream stream);
 StreamObject *cudriver_stream_entered(CoreState *state);
 
 extern PyType_Spec cudriver_stream_spec;
-
-/* ---- foreign_stream.c ---- */
-
-/* Reads the handle of another library's stream: from `cuda_stream`, from `__cuda_stream__`, or, if
- * its class is called Stream, from `ptr` or `handle`. 1; 0 if `object` is not a stream; -1 with an
- * exception set. May run any code. */
-int cudriver_foreign_stream(PyObject *object, CUstream *handle);
-
-/* New reference: the context of another library's stream, which is not a default stream. */
-ContextObject *cudriver_foreign_stream_context(CoreState *state, CUstream handle);
 
 /* Stream.from_handle, a class method. */
 PyObject *cudriver_stream_from_handle(PyObject *type, PyObject *argument);

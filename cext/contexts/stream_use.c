@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "driver/driver.h"
+#include "python/call.h"
 #include "python/error.h"
 #include "python/wait.h"
 
@@ -23,6 +24,66 @@ StreamObject *cudriver_stream_entered(CoreState *state)
     Py_XDECREF(streams); /* the context keeps them alive */
     return last != NULL && Py_IS_TYPE(last, state->stream_type) ? (StreamObject *)last : NULL;
 }
+
+/* ---- streams of other libraries ---- */
+
+/* Reads a handle, a number from 0 to 2^64 - 1. False if it is none, perhaps with an exception. */
+static bool number_read(PyObject *number, void **handle)
+{
+    *handle = (void *)(uintptr_t)PyLong_AsUnsignedLongLong(number);
+    return *handle != (void *)-1 || !PyErr_Occurred();
+}
+
+/* Reads the handle of another library's stream: from `cuda_stream`, from `__cuda_stream__`, or, if
+ * its class is called Stream, from `ptr` or `handle`. 1; 0 if `object` is not a stream; -1 with an
+ * exception set. May run any code. */
+static int foreign_read(PyObject *object, CUstream *handle)
+{
+    PyObject *value = NULL;
+    int found = PyObject_GetOptionalAttrString(object, "cuda_stream", &value); /* of PyTorch */
+
+    if (found < 0 ||
+        (found > 0 && PyLong_CheckExact(value) && number_read(value, (void **)handle))) {
+        Py_XDECREF(value);
+        return found;
+    }
+    PyErr_Clear(); /* a number that is none: Python says so */
+    Py_XSETREF(value, cudriver_call("foreign", "handle", "(Os)", object, "stream"));
+    if (value == NULL) {
+        return -1;
+    }
+    found = value != Py_None;
+    if (found && !number_read(value, (void **)handle)) {
+        found = -1;
+    }
+    Py_DECREF(value);
+    return found;
+}
+
+/* New reference: the context of another library's stream, which is not a default stream. For a
+ * green context's stream, the device's primary context: making a green context current takes it
+ * from the thread that has it current. */
+static ContextObject *foreign_context(CoreState *state, CUstream handle)
+{
+    bool newer;
+    CUcontext context = NULL;
+    CUgreenCtx green;
+    CUresult result;
+
+    if (cudriver_require() < 0) {
+        return NULL;
+    }
+    newer = cuda.cuStreamGetCtx_v2 != NULL;
+    result = newer ? cuda.cuStreamGetCtx_v2(handle, &context, &green)
+                   : cuda.cuStreamGetCtx(handle, &context);
+    if (result != CUDA_SUCCESS) {
+        return (ContextObject *)cudriver_raise(
+            result, newer ? "cuStreamGetCtx_v2" : "cuStreamGetCtx", "stream %p", (void *)handle);
+    }
+    return cudriver_context_of_handle(state, context);
+}
+
+/* ---- the stream of a call ---- */
 
 int cudriver_stream_read(CoreState *state, PyObject *argument, struct cudriver_stream *stream)
 {
@@ -47,14 +108,14 @@ int cudriver_stream_read(CoreState *state, PyObject *argument, struct cudriver_s
         object->users++;
         return 0;
     }
-    foreign = cudriver_foreign_stream(argument, &stream->handle);
+    foreign = foreign_read(argument, &stream->handle);
     if (foreign == 0) {
         PyErr_Format(PyExc_TypeError, "a stream is a Stream or None, not %.100s%s",
                      Py_TYPE(argument)->tp_name,
                      PyLong_Check(argument) ? " (Stream.from_handle takes a handle)" : "");
     }
     if (foreign > 0 && !cudriver_stream_is_default(stream->handle)) {
-        stream->context = cudriver_foreign_stream_context(state, stream->handle);
+        stream->context = foreign_context(state, stream->handle);
         foreign = stream->context != NULL ? 1 : -1;
     }
     return foreign > 0 ? 0 : -1;
@@ -180,4 +241,51 @@ int cudriver_streams_wait(CoreState *state, ContextObject *context, const char *
     }
     Py_XDECREF(busy);
     return failed;
+}
+
+/* ---- Stream.from_handle() ---- */
+
+PyObject *cudriver_stream_from_handle(PyObject *type, PyObject *argument)
+{
+    CUDRIVER_LOCK();
+    PyTypeObject *stream_type = (PyTypeObject *)type;
+    CoreState *state = (CoreState *)PyType_GetModuleState(stream_type);
+    ContextObject *context;
+    StreamObject *self;
+    PyObject *number;
+    CUstream handle;
+    CUresult result;
+    bool pushed, named;
+
+    if (Py_IS_TYPE(argument, stream_type)) {
+        return Py_NewRef(argument);
+    }
+    number = cudriver_call("foreign", "stream_argument", "(O)", argument);
+    if (number == NULL) {
+        return NULL;
+    }
+    handle = (CUstream)(uintptr_t)PyLong_AsUnsignedLongLong(number);
+    Py_DECREF(number);
+    named = !cudriver_stream_is_default(handle);
+    context = named ? foreign_context(state, handle) : cudriver_context_for_use(state);
+    if (context == NULL) {
+        return NULL;
+    }
+    self = (StreamObject *)stream_type->tp_alloc(stream_type, 0);
+    if (self == NULL) {
+        Py_DECREF(context);
+        return NULL;
+    }
+    self->context = context; /* takes the reference */
+    self->handle = handle;
+    self->owner = Py_NewRef(PyLong_Check(argument) ? Py_None : argument);
+    if (named && cudriver_context_begin(state, context, &pushed) == 0) {
+        result = cuda.cuStreamGetPriority(handle, &self->priority);
+        cudriver_context_end(context, pushed);
+        cudriver_check(result, "cuStreamGetPriority", "stream %p", (void *)handle);
+    }
+    if (PyErr_Occurred()) {
+        Py_CLEAR(self);
+    }
+    return (PyObject *)self;
 }

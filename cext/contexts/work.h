@@ -67,9 +67,6 @@ void cudriver_work_cancel(struct cudriver_issue *issue);
 /* New reference: a Transfer that is over (an empty copy, or one that had to block). */
 PyObject *cudriver_work_over(CoreState *state, size_t bytes);
 
-/* tp_dealloc of Transfer: keeps it and its event for later work. */
-void cudriver_work_dealloc(PyObject *object);
-
 /* The work's result, or NOT_READY. In a forked child NOT_INITIALIZED: nothing ends there. The
  * caller holds a reference. May run any code. */
 CUresult cudriver_work_poll(CoreState *state, TransferObject *work);

@@ -26,9 +26,6 @@ HostMemoryObject *cudriver_host_memory_new(CoreState *state, const char *functio
 /* The bytes that may be page-locked at once, from cudriver.memory.room. 0 or -1. */
 int cudriver_host_room(size_t *room);
 
-/* Ends the page lock on memory of somebody else, which is then in no list of what is alive. */
-CUresult cudriver_host_memory_unlock(CoreState *state, HostMemoryObject *self);
-
 extern PyType_Spec cudriver_host_memory_spec;
 extern PyMethodDef cudriver_pinned_arrays_functions[];
 extern PyMethodDef cudriver_host_functions[];

@@ -8,7 +8,6 @@
 #include "python/call.h"
 #include "python/error.h"
 #include "python/numpy_bridge.h"
-#include "python/shape.h"
 #include "docstrings.h"
 
 /* Clearing more bytes than this releases the GIL. */
@@ -40,6 +39,24 @@ static int node_parse(PyObject *numa, int *node)
     return PyErr_Occurred() ? -1 : 0;
 }
 
+/* Reads an order argument: "C" (also NULL or None) or "F". 0 or -1. */
+static int order_parse(PyObject *argument, bool *fortran)
+{
+    *fortran = false;
+    if (argument == NULL || argument == Py_None) {
+        return 0;
+    }
+    if (PyUnicode_Check(argument) && PyUnicode_GET_LENGTH(argument) == 1) {
+        Py_UCS4 letter = Py_TOUPPER(PyUnicode_READ_CHAR(argument, 0));
+        *fortran = letter == 'F';
+        if (letter == 'C' || letter == 'F') {
+            return 0;
+        }
+    }
+    PyErr_Format(PyExc_ValueError, "order is 'C' or 'F', not %R", argument);
+    return -1;
+}
+
 /* New reference: the array that the arguments of `function` ask for; all zero if `zero`. */
 static PyObject *make(PyObject *module, const char *function, bool zero, PyObject *const *args,
                       Py_ssize_t count, PyObject *keywords)
@@ -54,12 +71,12 @@ static PyObject *make(PyObject *module, const char *function, bool zero, PyObjec
     int ndim, node;
 
     if (cudriver_arguments(&signature, args, count, keywords, values) < 0 ||
-        cudriver_numpy_shape(values[0], &ndim, shape) < 0 ||
-        cudriver_order_parse(values[2], &fortran) < 0 || node_parse(values[3], &node) < 0 ||
+        cudriver_numpy_shape(values[0], &ndim, shape) < 0 || order_parse(values[2], &fortran) < 0 ||
+        node_parse(values[3], &node) < 0 ||
         cudriver_numpy_dtype(values[1], &dtype, &itemsize) < 0) {
         return NULL;
     }
-    bytes = cudriver_shape_bytes(ndim, shape, itemsize);
+    bytes = cudriver_numpy_bytes(ndim, shape, itemsize);
     if (bytes >= 0 && cudriver_require() == 0) {
         memory = cudriver_host_memory_new(state, function, (size_t)bytes, node, &zeroed);
     }

@@ -132,6 +132,33 @@ int cudriver_numpy_shape(PyObject *argument, int *ndim, Py_ssize_t *shape)
     return 0;
 }
 
+Py_ssize_t cudriver_numpy_bytes(int ndim, const Py_ssize_t *shape, Py_ssize_t itemsize)
+{
+    Py_ssize_t bytes = itemsize;
+    bool empty = false, over = false;
+
+    for (int i = 0; i < ndim; i++) {
+        if (shape[i] < 0) {
+            PyErr_Format(PyExc_ValueError, "negative dimensions are not allowed: %zd", shape[i]);
+            return -1;
+        }
+        empty |= shape[i] == 0;
+        over |= __builtin_mul_overflow(bytes, shape[i], &bytes);
+    }
+    if (over && !empty) {
+        PyObject *tuple = cudriver_numpy_tuple(ndim, shape);
+        if (tuple != NULL) {
+            PyErr_Format(PyExc_ValueError,
+                         "an array of shape %R and items of %zd bytes is larger than the address "
+                         "space",
+                         tuple, itemsize);
+            Py_DECREF(tuple);
+        }
+        return -1;
+    }
+    return empty ? 0 : bytes;
+}
+
 PyObject *cudriver_numpy_tuple(int count, const Py_ssize_t *values)
 {
     return PyArray_IntTupleFromIntp(count, (const npy_intp *)values);

@@ -20,6 +20,10 @@ int cudriver_numpy_dtype(PyObject *argument, PyObject **dtype, Py_ssize_t *items
  * negative. 0, or -1 with TypeError or ValueError. */
 int cudriver_numpy_shape(PyObject *argument, int *ndim, Py_ssize_t *shape);
 
+/* The size of an array of a shape in bytes, or -1 with ValueError if it overflows, or if a length
+ * is negative. */
+Py_ssize_t cudriver_numpy_bytes(int ndim, const Py_ssize_t *shape, Py_ssize_t itemsize);
+
 /* New reference: a shape as a tuple. NumPy is imported. */
 PyObject *cudriver_numpy_tuple(int count, const Py_ssize_t *values);
 

@@ -8,7 +8,6 @@ import re
 import sys
 import zlib
 
-from cudriver.stack.collect.records import MACHINES
 from cudriver.stack.collect.running import decided
 from cudriver.stack.collect.sources import (
     bindings,
@@ -21,6 +20,7 @@ from cudriver.stack.collect.sources import (
     last_name,
     statements,
 )
+from cudriver.stack.glibc import MACHINES
 from cudriver.stack.elfbits import ElfBits
 
 TYPE_CHECKING = False
@@ -295,8 +295,19 @@ class Modules:
     def tree(self, place: Place) -> ast.Module | None:
         """A module's source; None where it cannot be read, or is none."""
         if place.path not in self._trees:
-            self._trees[place.path] = self._parse(place) if place.source else None
+            tree = self._trees[place.path] = self._parse(place) if place.source else None
+            if tree is not None and place.fault is not None:
+                self._note_cut(place, tree)
+            return tree
         return self._trees[place.path]
+
+    def _note_cut(self, place: Place, tree: ast.Module) -> None:
+        """Notes what Python says where a source ends too early, and is one all the same."""
+        cut = last_name(tree)
+        unknown = cut and self.nowhere(cut, place, tree)
+        says = f"name '{cut}' is not defined" if unknown else self._cut_import(place, tree)
+        if says:
+            self._broken[place.path] = says
 
     def _parse(self, place: Place) -> ast.Module | None:
         source = self.text(place)
@@ -313,14 +324,7 @@ class Modules:
             if b"\0" in source:
                 self._broken[place.path] = "source code string cannot contain null bytes"
                 return None
-            tree = self._compile(source)
-            if place.fault is not None:
-                cut = last_name(tree)
-                unknown = cut and self.nowhere(cut, place, tree)
-                says = f"name '{cut}' is not defined" if unknown else self._cut_import(place, tree)
-                if says:
-                    self._broken[place.path] = says
-            return tree
+            return self._compile(source)
         except SyntaxError as error:
             # The words and the grammar are those of the Python that runs this: another one knows
             # more, or less. But where a source ends too early, none takes it.

@@ -20,8 +20,8 @@ from cudriver.stack.collect.sources import (
     last_name,
     statements,
 )
-from cudriver.stack.glibc import MACHINES
 from cudriver.stack.elfbits import ElfBits
+from cudriver.stack.glibc import MACHINES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -139,15 +139,21 @@ struct cudriver_pin_way {
     const atomic_bool *stop; /* NULL, or what cudriver_pin_stop sets */
 };
 
+struct cudriver_pin_range {
+    uintptr_t begin;
+    size_t bytes;
+};
+
 /*
  * Page-locks [address, address + bytes), at least a byte, in place. A pin of memory that another
  * pin holds as a whole shares its registration. One that shares a part with another, or contains
- * it, is HOST_MEMORY_ALREADY_REGISTERED. Memory that is page-locked already (by our pool,
- * cuMemHostAlloc, another library) is accepted as it is. Waits while another thread page-locks a
- * part of the memory. The caller keeps the memory alive until cudriver_pin_destroy.
+ * it, is HOST_MEMORY_ALREADY_REGISTERED, and *other tells the other's range (else 0 bytes). Memory
+ * that is page-locked already (by our pool, cuMemHostAlloc, another library) is accepted as it is.
+ * Waits while another thread page-locks a part of the memory. The caller keeps the memory alive
+ * until cudriver_pin_destroy.
  */
 CUresult cudriver_pin_create(void *address, size_t bytes, const struct cudriver_pin_way *way,
-                             struct cudriver_pin **pin);
+                             struct cudriver_pin **pin, struct cudriver_pin_range *other);
 
 /* Ends a cudriver_pin_create of another thread soon, unless it is over. */
 void cudriver_pin_stop(atomic_bool *stop);

@@ -149,12 +149,13 @@ static CUresult pin_make(void *address, size_t bytes, const struct cudriver_pin_
 }
 
 CUresult cudriver_pin_create(void *address, size_t bytes, const struct cudriver_pin_way *way,
-                             struct cudriver_pin **out)
+                             struct cudriver_pin **out, struct cudriver_pin_range *other)
 {
     CUresult result = CUDA_SUCCESS;
     struct hostmem_range *range;
 
     *out = NULL;
+    *other = (struct cudriver_pin_range){0, 0};
     if (cudriver_driver_is_forked()) {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
@@ -167,6 +168,7 @@ CUresult cudriver_pin_create(void *address, size_t bytes, const struct cudriver_
         result = CUDRIVER_PIN_STOPPED;
     } else if (range != NULL && ((char *)address < range->base ||
                                  (char *)address + bytes > range->base + range->bytes)) {
+        *other = (struct cudriver_pin_range){(uintptr_t)range->base, range->bytes};
         result = CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
     } else if (range != NULL && !range->pooled) {
         *out = (struct cudriver_pin *)range;

@@ -165,12 +165,15 @@ static int pin_check(const HostMemoryObject *self)
     return 0;
 }
 
-/* Raises what became of a refused pin. */
-static void raise_refusal(const HostMemoryObject *self, CUresult result)
+/* Raises what became of a refused pin. `other`: the range of a pin that holds a part of the memory,
+ * if there is one: by now it may be gone. */
+static void raise_refusal(const HostMemoryObject *self, CUresult result,
+                          struct cudriver_pin_range other)
 {
     PyObject *arguments = cudriver_call(
-        "refusals", "pin", "(iKnO)", (int)result, (unsigned long long)(uintptr_t)self->address,
-        (Py_ssize_t)self->bytes, self->writable ? Py_True : Py_False);
+        "refusals", "pin", "(iKnOKn)", (int)result, (unsigned long long)(uintptr_t)self->address,
+        (Py_ssize_t)self->bytes, self->writable ? Py_True : Py_False,
+        (unsigned long long)other.begin, (Py_ssize_t)other.bytes);
 
     if (arguments != NULL) {
         cudriver_raise(result, "cuMemHostRegister_v2", "%s", PyUnicode_AsUTF8(arguments));
@@ -212,6 +215,7 @@ static PyObject *module_pin_lock(PyObject *module, PyObject *args)
 {
     CUDRIVER_LOCK();
     CoreState *state = cudriver_state_of_module(module);
+    struct cudriver_pin_range other = {0, 0};
     struct cudriver_pin_way way;
     struct cudriver_pin *pin = NULL;
     CUresult result = CUDA_SUCCESS;
@@ -237,7 +241,7 @@ static PyObject *module_pin_lock(PyObject *module, PyObject *args)
                                     .stop = step >= 0 ? &self->stop : NULL};
     if (self->bytes > 0) {
         Py_BEGIN_ALLOW_THREADS
-        result = cudriver_pin_create(self->address, self->bytes, &way, &pin);
+        result = cudriver_pin_create(self->address, self->bytes, &way, &pin, &other);
         Py_END_ALLOW_THREADS
     }
     cudriver_context_end_use(context, pushed);
@@ -245,7 +249,7 @@ static PyObject *module_pin_lock(PyObject *module, PyObject *args)
         Py_RETURN_FALSE;
     }
     if (result != CUDA_SUCCESS) {
-        raise_refusal(self, result);
+        raise_refusal(self, result, other);
         return NULL;
     }
     self->pin = pin;

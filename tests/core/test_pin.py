@@ -16,6 +16,7 @@ import pytest
 from numpy.lib.stride_tricks import as_strided
 
 import cudriver as cu
+from cudriver.memory import refusals
 from parallel import together
 
 
@@ -244,6 +245,20 @@ def test_a_range_that_is_mapped_in_part_is_refused() -> None:
         libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *4 * [ctypes.c_long])
         libc.mmap.restype = ctypes.c_void_p
         assert libc.mmap(start + 3 * page, page, mmap.PROT_READ, flags, -1, 0) == start + 3 * page
+
+
+def test_a_pin_in_the_way_is_named_though_it_ends_meanwhile(monkeypatch: Any) -> None:
+    memory = np.zeros(8192, np.uint8)
+    other = cu.pin(memory[:4096])
+    tell = refusals.pin
+
+    def ended(*arguments: Any) -> str:
+        other.close()
+        return tell(*arguments)
+
+    monkeypatch.setattr(refusals, "pin", ended)
+    with pytest.raises(ValueError, match="another pin holds 4096 bytes"):
+        cu.pin(memory[100:5000])
 
 
 def test_many_threads_pin_parts_of_one_array() -> None:

@@ -222,9 +222,11 @@ static void check_clean(void)
 
 static CUresult try_pin(char *address, size_t bytes, struct cudriver_pin **pin)
 {
-    CUresult result = cudriver_pin_create(address, bytes, &AT_ONCE, pin);
+    struct cudriver_pin_range other;
+    CUresult result = cudriver_pin_create(address, bytes, &AT_ONCE, pin, &other);
 
     CHECK((*pin != NULL) == (result == CUDA_SUCCESS));
+    CHECK(other.bytes == 0 || result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
     CHECK(result != CUDA_SUCCESS || driver_is_registered(address, bytes));
     return result;
 }
@@ -742,16 +744,17 @@ static void test_fork(void)
 
 /* --- pins --- */
 
-/* A pin that shares a part with another. */
-static void refuse_pin(char *address, size_t bytes)
+/* A pin that shares a part with another, which is told. */
+static void refuse_pin(char *address, size_t bytes, char *theirs, size_t their_bytes)
 {
     size_t pins = stats_now().pins, pinned = stats_now().pinned_bytes;
     unsigned calls = driver_calls();
+    struct cudriver_pin_range other;
     struct cudriver_pin *pin;
 
-    CHECK(cudriver_pin_create(address, bytes, &AT_ONCE, &pin) ==
+    CHECK(cudriver_pin_create(address, bytes, &AT_ONCE, &pin, &other) ==
           CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
-    CHECK(pin == NULL);
+    CHECK(pin == NULL && other.begin == (uintptr_t)theirs && other.bytes == their_bytes);
     CHECK(driver_calls() == calls && stats_now().pins == pins);
     CHECK(stats_now().pinned_bytes == pinned);
 }
@@ -775,12 +778,12 @@ static void test_pins(void)
     b = pin_on(buffer + 300, 100);
     CHECK(!driver_is_registered(buffer + 200, 1) && !driver_is_registered(buffer + 99, 1));
     /* over a part of one, of both, over one as a whole and more */
-    refuse_pin(buffer, 101);
-    refuse_pin(buffer + 199, 10);
-    refuse_pin(buffer + 150, 200);
-    refuse_pin(buffer + 250, 5000);
-    refuse_pin(buffer + 100, 101);
-    refuse_pin(buffer + 99, 101);
+    refuse_pin(buffer, 101, buffer + 100, 100);
+    refuse_pin(buffer + 199, 10, buffer + 100, 100);
+    refuse_pin(buffer + 150, 200, buffer + 100, 100);
+    refuse_pin(buffer + 250, 5000, buffer + 300, 100);
+    refuse_pin(buffer + 100, 101, buffer + 100, 100);
+    refuse_pin(buffer + 99, 101, buffer + 100, 100);
     c = pin_on(buffer + 200, 100); /* between them */
     unpin(a);
     unpin(b);
@@ -845,6 +848,7 @@ static void test_foreign_pins(void)
 {
     char *buffer = aligned_alloc(4096, 1 * MIB);
     struct cudriver_pin *pin, *other;
+    struct cudriver_pin_range none;
 
     CHECK(cuda.cuMemHostRegister_v2(buffer, 4096, 0) == CUDA_SUCCESS);
     CHECK(cuda.cuMemHostRegister_v2(buffer + 4096, 4096, 0) == CUDA_SUCCESS);
@@ -871,7 +875,7 @@ static void test_foreign_pins(void)
 
     if (driver_is_fake()) { /* what the driver itself allocated */
         driver_set_allocated(buffer, 8192);
-        CHECK(cudriver_pin_create(buffer + 10, 8000, &AT_ONCE, &pin) == CUDA_SUCCESS);
+        CHECK(cudriver_pin_create(buffer + 10, 8000, &AT_ONCE, &pin, &none) == CUDA_SUCCESS);
         CHECK(stats_now().pinned_bytes == 0);
         unpin(pin);
         CHECK(try_pin(buffer, 9000, &pin) == CUDA_ERROR_INVALID_VALUE);
@@ -885,15 +889,16 @@ static void test_read_only_pins(void)
 {
     char *page = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     struct cudriver_pin *pin, *other;
+    struct cudriver_pin_range none;
 
     CHECK(page != MAP_FAILED);
     memset(page, 7, 8192);
     CHECK(mprotect(page, 8192, PROT_READ) == 0);
     driver_set_read_only(page, 8192);
     CHECK(try_pin(page, 5000, &pin) == CUDA_ERROR_INVALID_VALUE);
-    CHECK(cudriver_pin_create(page, 5000, &READ_ONLY, &pin) == CUDA_SUCCESS);
+    CHECK(cudriver_pin_create(page, 5000, &READ_ONLY, &pin, &none) == CUDA_SUCCESS);
     CHECK(driver_is_registered(page, 5000));
-    CHECK(cudriver_pin_create(page + 100, 4000, &READ_ONLY, &other) == CUDA_SUCCESS);
+    CHECK(cudriver_pin_create(page + 100, 4000, &READ_ONLY, &other, &none) == CUDA_SUCCESS);
     CHECK(page[0] == 7 && stats_now().pinned_bytes == 5000);
     unpin(pin);
     unpin(other);
@@ -1092,10 +1097,11 @@ static struct {
 static void *pin_slowly(void *argument)
 {
     const struct cudriver_pin_way way = {.step = MIB, .stop = &slow.stop, .fresh = slow.fresh};
+    struct cudriver_pin_range other;
 
     (void)argument;
     CHECK(cuda.cuCtxSetCurrent(context) == CUDA_SUCCESS);
-    slow.result = cudriver_pin_create(slow.memory, slow.bytes, &way, &slow.pin);
+    slow.result = cudriver_pin_create(slow.memory, slow.bytes, &way, &slow.pin, &other);
     return NULL;
 }
 
@@ -1191,6 +1197,7 @@ static void test_steps_seen(void)
     pthread_t thread, second;
     atomic_bool stop = false;
     struct cudriver_pin *pin = NULL;
+    struct cudriver_pin_range other;
     const struct cudriver_pin_way impatient = {.step = MIB, .stop = &stop};
 
     CHECK(sem_init(&inside, 0, 0) == 0 && sem_init(&leave, 0, 0) == 0);
@@ -1205,7 +1212,8 @@ static void test_steps_seen(void)
     CHECK(cudriver_hostmem_run(slow.memory + MIB, 2 * MIB) == MIB);
     CHECK(!is_registered(slow.memory + 2 * MIB, 1));
     CHECK(pthread_create(&second, NULL, stop_soon, &stop) == 0);
-    CHECK(cudriver_pin_create(slow.memory + 10, 100, &impatient, &pin) == CUDRIVER_PIN_STOPPED);
+    CHECK(cudriver_pin_create(slow.memory + 10, 100, &impatient, &pin, &other) ==
+          CUDRIVER_PIN_STOPPED);
     pthread_join(second, NULL);
     sem_post(&leave);
     pthread_join(thread, NULL);

@@ -129,7 +129,6 @@ STUB_LIBRARY = 34
 NO_DEVICE = 100
 NOT_FOUND = 500
 NOT_READY = 600
-ALREADY_REGISTERED = 712
 
 #: Of the errors that this package raises itself. The driver says what others mean.
 MEANINGS = {

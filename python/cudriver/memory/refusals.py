@@ -6,8 +6,7 @@ import resource
 from typing import NoReturn
 
 from cudriver import _core
-from cudriver.memory.failures import ALREADY_REGISTERED, INVALID_VALUE, OUT_OF_MEMORY
-from cudriver.memory.live import page_locked
+from cudriver.memory.failures import INVALID_VALUE, OUT_OF_MEMORY
 from cudriver.memory.room import text
 
 
@@ -56,15 +55,17 @@ def unmapped(low: int, nbytes: int) -> NoReturn:
     )
 
 
-def pin(code: int, low: int, nbytes: int, writable: bool) -> str:
-    """The arguments of a pin that was refused; ValueError if for another pin. For the core."""
-    for other, held in page_locked() if code == ALREADY_REGISTERED else ():
-        if other < low + nbytes and low < other + held:
-            raise ValueError(
-                f"cannot page-lock {nbytes} bytes from {low:#x} on: another pin holds {held} bytes "
-                f"from {other:#x} on, which share a part with them. Close that pin first, or pin "
-                "the whole memory before its parts"
-            )
+def pin(code: int, low: int, nbytes: int, writable: bool, other: int, other_bytes: int) -> str:
+    """The arguments of a pin that the driver refused. For the core.
+
+    other: the address of a pin that holds a part of the memory; its bytes are 0 if there is none.
+    """
+    if other_bytes > 0:
+        raise ValueError(
+            f"cannot page-lock {nbytes} bytes from {low:#x} on: another pin holds {other_bytes} "
+            f"bytes from {other:#x} on, which share a part with them. Close that pin first, or pin "
+            "the whole memory before its parts"
+        )
     hint = "" if code == INVALID_VALUE else _lock_limit(nbytes)
     if not writable:
         hint = f", read-only{hint}"

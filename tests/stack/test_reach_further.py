@@ -8,7 +8,8 @@ import pytest
 import real
 from test_breakage_built import Venv, pytestmark  # noqa: F401
 
-from cudriver.stack.collect.modules import Modules, Place
+from cudriver.stack.collect.modules import Modules
+from cudriver.stack.collect.places import Place
 from cudriver.stack.model import Environment
 from cudriver.stack.rootfs import Root
 

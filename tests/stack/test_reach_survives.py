@@ -14,7 +14,8 @@ import real
 from test_breakage_built import SUFFIX, Venv, pytestmark  # noqa: F401
 
 import casekit
-from cudriver.stack.collect.modules import Modules, Place
+from cudriver.stack.collect.modules import Modules
+from cudriver.stack.collect.places import Place
 from cudriver.stack.model import Environment, Evidence, FileFault
 from cudriver.stack.rootfs import Root
 

@@ -11,7 +11,8 @@ from test_breakage_built import MODULE, SUFFIX, Venv, compile_c, pytestmark  # n
 from test_reach import told
 from test_reach_roots import fastnet, put  # noqa: F401
 
-from cudriver.stack.collect.modules import Modules, Place
+from cudriver.stack.collect.modules import Modules
+from cudriver.stack.collect.places import Place
 from cudriver.stack.collect.running import attributes
 from cudriver.stack.model import Environment, Evidence, FileFault
 from cudriver.stack.rootfs import Root

@@ -1,4 +1,4 @@
-"""Where an environment's Python finds modules, and what their sources say. Nothing is run."""
+"""What the sources of modules say. Nothing is run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 import sys
 import zlib
 
+from cudriver.stack.collect.places import Places
 from cudriver.stack.collect.running import decided
 from cudriver.stack.collect.sources import (
     bindings,
@@ -21,33 +22,22 @@ from cudriver.stack.collect.sources import (
     statements,
 )
 from cudriver.stack.elfbits import ElfBits
-from cudriver.stack.glibc import MACHINES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
+    from cudriver.stack.collect.places import Place
     from cudriver.stack.model import Environment, FileFault
     from cudriver.stack.rootfs import Root
 
-SOURCE_LIMIT = 2 << 20  # bytes of one
 PARSED_LIMIT = 96 << 20  # bytes of all sources: what is beyond is not followed
 HELD_LIMIT = 8 << 20  # bytes of sources whose trees are kept: those take a hundred times as much
 STRINGS_LIMIT = 16 << 20  # bytes of an extension module's read-only data
 STREAMS = 64  # compressed texts of one extension module
-_MOVED = re.compile(rb"__path__|\b(?:globals|vars)\(\)\.update\(")
 _DYNAMIC = re.compile(
     rb"\bglobals\(\)|\bsys\.modules\[__name__|^[ \t]*(?:exec\((?!\w[\w.]*,)|(?:vars|locals)\()"
     rb"|lazy_loader",
-    re.MULTILINE,
-)
-_JOINS = re.compile(
-    rb"__path__ *\+?[=[]|__path__\.\w+\(|declare_namespace"
-)  # its folder with those of the same name
-_PATHS = re.compile(rb"^import[ \t].*(?:sys\.path|addsitedir|editable)", re.MULTILINE)
-_MAKES = re.compile(  # modules that no folder has
-    rb"sys\.modules(?!\[__name__\](?!\s*=))|from sys import|meta_path|extend_path"
-    rb"|(?:^|[^.\w])__path__(?: *\+?=|\.\w+\()",
     re.MULTILINE,
 )
 # What Python 3.12 added to the grammar of types.
@@ -56,10 +46,7 @@ _TYPE_PARAMETERS = re.compile(
 )
 _TYPE_ALIAS = re.compile(rb"^([ \t]*)type (\w+ = )", re.MULTILINE)  # evaluated when asked for
 
-
 _GLOBAL = re.compile(rb"^[ \t]+global[ \t]+([\w, ]+)", re.MULTILINE)
-_SINCE_3_12 = frozenset(("annotationlib", "compression", "profiling"))  # of Python's own
-_KNOWN = 3, 15  # the last Python of which that is known
 
 OWN = frozenset(  # names that every module has
     (
@@ -69,134 +56,22 @@ OWN = frozenset(  # names that every module has
 )
 
 
-class Place:
-    """What an import of a module finds: a file, a folder of nothing but folders, or nothing where
-    something should be.
-    """
-
-    __slots__ = ("fault", "folders", "gone", "path")
-
-    def __init__(
-        self, path: str, folders: list[str], fault: FileFault | None, gone: bool = False
-    ) -> None:
-        self.path: str = path  # "" of a namespace
-        self.folders: list[str] = folders  # in which its submodules are looked for; [] of a module
-        self.fault: FileFault | None = fault
-        self.gone: bool = gone
-
-    @property
-    def source(self) -> bool:
-        return self.path.endswith(".py") and not self.gone
-
-
-class Modules:
-    """Finds modules as Python's own finder does, and reads their sources."""
+class Modules(Places):
+    """Finds modules, and reads their sources."""
 
     def __init__(self, root: Root, env: Environment, faults: Collection[FileFault]) -> None:
         """faults: files that are not as their packages brought them."""
-        self.root = root
-        self.site_packages: list[str] = env.site_packages
-        self.machine: int = MACHINES.get(env.platform, 0)
-        digits = (env.python or "").split(".")[:2]
-        known = all(map(str.isdecimal, digits))
-        self.version: tuple[int, ...] = tuple(map(int, digits)) if known else ()
-        self.endings: tuple[str, ...] = (*env.extensions, ".py", ".pyc")
-        self.faults: dict[str, FileFault] = {fault.file: fault for fault in faults}
-        inside = tuple(f"{site}/" for site in self.site_packages)
-        hidden = (pair for pair in self.faults.items() if pair[1].what == "hidden")
-        self._hiding = [pair for pair in hidden if pair[0].startswith(inside)]
+        super().__init__(root, env, faults)
         self.known: dict[str, bool] = {"TYPE_CHECKING": False, "__NUMPY_SETUP__": False}
-        self.majors: set[str] = set()  # of CUDA, for packages with a folder for each
-        self.instead: dict[str, str] = {}  # by module, the folder that it is taken from
-        self._places: dict[str, Place | None] = {}
         self._trees: dict[str, ast.Module | None] = {}
         self._parsed = self._held = 0  # bytes of sources
         self._broken: dict[str, str] = {}
-        self._names: dict[str, frozenset[str]] = {}
-        self._children: dict[str, frozenset[str]] = {}
         self._dynamic: dict[str, bool] = {}
         self._anywhere: dict[str, frozenset[str]] = {}  # by file, names that it binds
         self._every: dict[str, set[str]] = {}
         self._stars: dict[str, list[str]] = {}
         self._lines: dict[str, list[tuple[str, int]]] = {}
         self._bound: dict[tuple[str, str], frozenset[str] | None] = {}
-
-    def find(self, name: str) -> Place | None:
-        """What `import name` finds; None where there is nothing, and never was."""
-        if name not in self._places:
-            above, _, last = name.rpartition(".")
-            parent = self.find(above) if above else None
-            folders = self.site_packages if not above else parent.folders if parent else []
-            found = self._moved(parent, last) if parent is not None else None
-            if name in self.instead:
-                found = self._in([self.instead[name]], last)
-            self._places[name] = found or self._in(folders, last)
-        return self._places[name]
-
-    def _in(self, folders: list[str], name: str) -> Place | None:
-        """The first of some folders that has the module, else one that should have it."""
-        portions: list[str] = []
-        lost: Place | None = None
-        for folder in folders:
-            names, inner = self.names(folder), f"{folder}/{name}"
-            below = self.names(inner) if name in names else frozenset()
-            for base, stem, there in (
-                (f"{inner}/__init__", "__init__", below),
-                (inner, name, names),
-            ):
-                package = [inner] if stem == "__init__" else []
-                for ending in self.endings:
-                    fault = self.faults.get(base + ending)
-                    missing = fault is not None and fault.what == "missing"
-                    if f"{stem}{ending}" in there and not missing:
-                        return Place(base + ending, package, fault)
-                    if missing and lost is None:
-                        lost = Place(base + ending, package, fault, gone=True)
-            if below or (name in names and self.root.is_dir(inner)):
-                portions.append(inner)
-        if portions:
-            return Place("", portions, lost.fault if lost else None)
-        return lost
-
-    def _moved(self, parent: Place, name: str) -> Place | None:
-        """A module of a package that changes its __path__: in a folder below its own, of several
-        that which is named by the CUDA release.
-        """
-        if not parent.folders or not parent.source:
-            return None
-        text = self.text(parent)
-        moved = _MOVED.search(text)
-        imported = rb"\b%s import\b" % re.escape(name).encode()
-        if moved is None or re.search(imported, text[: moved.start()]):
-            return None
-        found = {}
-        for folder in parent.folders:
-            for below in sorted(self.names(folder)):
-                place = self._in([f"{folder}/{below}"], name) if "." not in below else None
-                if place is not None:
-                    found[below] = place
-        chosen = [found[f"cu{major}"] for major in self.majors if f"cu{major}" in found]
-        apart = any(re.fullmatch(r"cu\d+", below) for below in found) and self.majors
-        if not chosen and not apart and self._in(parent.folders, name) is None:
-            chosen = list(found.values())
-        return chosen[0] if len(chosen) == 1 else None
-
-    def name(self, path: str) -> str:
-        """The dotted name of what lies in a site-packages folder, or would, as it is imported; ""
-        of anything else.
-        """
-        for module, folder in self.instead.items():
-            own = f"{folder}/{module.rpartition('.')[2]}/"
-            if path.startswith(own):
-                return module + self._dotted(path).removeprefix(self._dotted(own))
-        return self._dotted(path)
-
-    def _dotted(self, path: str) -> str:
-        for site in self.site_packages:
-            if path.startswith(f"{site}/"):
-                folder, _, base = path[len(site) + 1 :].rpartition("/")
-                return ".".join(filter(None, [*folder.split("/"), base.partition(".")[0]]))
-        return ""
 
     def says(self, fault: FileFault) -> str:
         """What Python says of the import of a module that is gone, or that it cannot compile, or of
@@ -212,85 +87,6 @@ class Modules:
         if place.path != fault.file or not place.path.endswith((".py", *self.endings[:-3])):
             return ""  # a library that is no extension module
         return f"No module named '{package}'" if place.gone else self.broken(place) or ""
-
-    def hidden(self, name: str) -> FileFault | None:
-        """The folder that comes before that of a module's package, where it has no such module."""
-        for module, folder in self.instead.items():
-            if name.startswith(f"{module}."):
-                name = self._dotted(folder) + name.removeprefix(module.rpartition(".")[0])
-        for file, fault in self._hiding:
-            first = next(site for site in self.site_packages if file.startswith(f"{site}/"))
-            package = file[len(first) + 1 :].replace("/", ".")
-            if f"{name}.".startswith(f"{package}.") and not self._joins(package):
-                above, _, last = name.replace(".", "/").rpartition("/")
-                for site in self.site_packages[self.site_packages.index(first) + 1 :]:
-                    folder = f"{site}/{above}".rstrip("/")
-                    whole = Place(f"{folder}/__init__.py", [folder], None)
-                    if self._in([folder], last) or self._moved(whole, last):
-                        return fault
-        return None
-
-    def _joins(self, package: str) -> bool:
-        """Whether a package adds folders of its name to its own."""
-        place = self.find(package)
-        source = self.text(place) if place is not None and place.source else b""
-        return _JOINS.search(source) is not None
-
-    def plain(self, name: str) -> bool:
-        """Whether that is a package whose modules are what lies in its folder."""
-        place = self.find(name)
-        if place is None or not place.source or not place.folders:
-            return False
-        return not _MAKES.search(self.text(place))
-
-    def may_be_own(self, name: str) -> bool:
-        """Whether a module may be one that Python itself has."""
-        names = sys.stdlib_module_names | _SINCE_3_12
-        known = self.version and self.version <= max(_KNOWN, sys.version_info[:2])
-        return not known or name in names or name.startswith("_")
-
-    def elsewhere(self) -> bool:
-        """Whether Python may look in more than folders: a zip file, or what a .pth adds by code."""
-        for folder in self.site_packages:
-            for name in self.names(folder):
-                path = f"{folder}/{name}"
-                if name.endswith(".pth") and _PATHS.search(self.text(Place(path, [], None))):
-                    return True
-                if name.endswith((".egg", ".zip")) and self.root.is_file(path):
-                    return True
-        return False
-
-    def children(self, name: str) -> frozenset[str]:
-        """The names of what lies in a package's folders, or should."""
-        place = self.find(name)
-        if name not in self._children:
-            folders = [*place.folders] if place is not None else []
-            if place is not None and place.source and _MOVED.search(self.text(place)):
-                folders += [f"{folder}/{name}" for folder in folders for name in self.names(folder)]
-            bases = {base for folder in folders for base in self.names(folder)}
-            for folder in folders:
-                inside = (f[len(folder) + 1 :] for f in self.faults if f.startswith(f"{folder}/"))
-                bases.update(file.partition("/")[0] for file in inside)
-            self._children[name] = frozenset(base.partition(".")[0] for base in bases)
-        return self._children[name]
-
-    def names(self, folder: str) -> frozenset[str]:
-        """The names in a folder; none if it is not a folder."""
-        if folder not in self._names:
-            try:
-                self._names[folder] = self.root.listing(folder)
-            except (OSError, ValueError):
-                self._names[folder] = frozenset()
-        return self._names[folder]
-
-    # ---- sources ----
-
-    def text(self, place: Place) -> bytes:
-        try:
-            source = self.root.read(place.path, SOURCE_LIMIT + 1)
-        except (OSError, ValueError):
-            return b""
-        return source if len(source) <= SOURCE_LIMIT else b""
 
     def tree(self, place: Place) -> ast.Module | None:
         """A module's source; None where it cannot be read, or is none."""

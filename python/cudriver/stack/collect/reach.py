@@ -16,7 +16,8 @@ from functools import partial
 
 from cudriver.stack.collect.branches import branch, cloned
 from cudriver.stack.collect.compiled import NAMED, Compiled
-from cudriver.stack.collect.modules import OWN, Modules, Place
+from cudriver.stack.collect.modules import OWN, Modules
+from cudriver.stack.collect.places import Place
 from cudriver.stack.collect.reached import LACKS, Said
 from cudriver.stack.collect.records import ending, is_library
 from cudriver.stack.collect.running import (
@@ -25,11 +26,11 @@ from cudriver.stack.collect.running import (
     IMPORT,
     NAME,
     Ended,
-    Scope,
     attributes,
     importing,
     running,
 )
+from cudriver.stack.collect.settled import Scope
 from cudriver.stack.collect.sources import (
     called,
     distribution,

@@ -10,13 +10,23 @@ from copy import deepcopy
 from functools import partial, reduce
 from operator import or_
 
+from cudriver.stack.collect.settled import (
+    Replace,
+    Scope,
+    as_try,
+    is_import,
+    names_in,
+    same_value,
+    settle,
+    valued,
+)
 from cudriver.stack.collect.sources import bound_names, called, statements
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from cudriver.stack.collect.settled import Decide
     from cudriver.stack.model import FileFault
 
-    Decide = Callable[[ast.stmt], bool | None]
     Pairs = Generator[tuple[ast.stmt | ast.ExceptHandler, int], None, None]
 
 _COMPOUND = (
@@ -32,20 +42,6 @@ _CAUGHT = {
     "ModuleNotFoundError": ABSENCE, "ImportError": ABSENCE | IMPORT, "AttributeError": ATTRIBUTE,
     "OSError": 0, "NameError": NAME, "KeyError": 0, "ValueError": 0, "TypeError": 0,
 }  # fmt: skip
-
-
-class Scope(dict[str, ast.AST]):
-    """What is known where a statement runs: by name, functions and values; by "if name" what
-    raises; by "" the names that functions set.
-    """
-
-    within: bool = False  # a function that is followed
-    again: int = 100  # calls, with other arguments, of functions that were followed
-
-    def copy(self) -> Scope:
-        made = Scope(self)
-        made.within, made.again = self.within, self.again
-        return made
 
 
 class Ended(Exception):
@@ -100,12 +96,12 @@ def running(body: list[ast.stmt], decide: Decide, scope: Scope | None = None) ->
     scope = Scope() if scope is None else scope
     raising = (each for each in body if isinstance(each, ast.If) and _raises(each.body, scope))
     scope.update((f"if {ast.unparse(each.test)}", each) for each in raising)
-    for node in map(_as_try, body):
+    for node in map(as_try, body):
         for asked in ("test", "iter", "subject") if isinstance(node, _COMPOUND) else ():
             if hasattr(node, asked):
                 yield ast.Expr(getattr(node, asked)), 0
         if isinstance(node, ast.If):
-            known = decide(_valued(node, scope))
+            known = decide(valued(node, scope))
             if known is None:
                 settle([node], decide, scope)
             else:
@@ -159,7 +155,7 @@ def _inside(
         outer.pop(name, None)
     pairs = running(body, decide, outer)
     try:
-        yield from _chosen(pairs, lambda pair: _imports(pair) or own.isdisjoint(_names(pair[0])))
+        yield from _chosen(pairs, lambda pair: _imports(pair) or own.isdisjoint(names_in(pair[0])))
     except Ended as ended:
         ended.line = call.lineno
         raise
@@ -213,113 +209,17 @@ def _trying(node: ast.Try, decide: Decide, scope: Scope) -> Pairs:
     yield from running(node.finalbody, decide, scope)
 
 
-def settle(body: list[ast.stmt], decide: Decide, scope: Scope) -> bool:
-    """Keeps in the scope what names are known to be after statements. Whether these may come to
-    their end.
-    """
-    for node in map(_as_try, body):
-        goes_on = not isinstance(node, (ast.Raise, ast.Return, ast.Break, ast.Continue))
-        if isinstance(node, ast.If):
-            known = decide(_valued(node, scope))
-            parts = [(node.body, scope)] * (known is not False)
-            parts += [(node.orelse, scope)] * (known is not True)
-            goes_on = _either(parts, decide, scope)
-        elif isinstance(node, ast.Try):
-            bound = {*bound_names(node.body, "")}
-            torn = Scope((name, value) for name, value in scope.items() if name not in bound)
-            ends = [(each.body, torn) for each in node.handlers]
-            works = all(_plain(e) or (_is_import(e) and decide(e)) for e in node.body)
-            whole = [([*node.body, *node.orelse], scope)]
-            goes_on = _either(whole + ends * (not works), decide, scope)
-            goes_on = goes_on and settle(node.finalbody, decide, scope)
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            goes_on = decide(node) is not False
-        if not goes_on:
-            return False
-        if not isinstance(node, (ast.If, ast.Try)):
-            _bind(node, scope)
-    return True
-
-
-def _bind(node: ast.stmt, scope: Scope) -> None:
-    """What a statement makes of the names in a scope."""
-    targets = [*getattr(node, "targets", ()), *filter(None, [getattr(node, "target", None)])]
-    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        scope.pop(node.name, None)
-        if isinstance(node, ast.FunctionDef) and not node.decorator_list:
-            scope[node.name] = node
-    elif isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Delete)):
-        for target in targets:
-            for name in _names(target, None):
-                scope.pop(name, None)
-        value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
-        if value is not None and len(targets) == 1 and isinstance(targets[0], ast.Name):
-            scope[targets[0].id] = value
-    elif not isinstance(node, ast.Expr):
-        for name in bound_names([node], ""):
-            known = [each for each, value in scope.items() if isinstance(value, ast.Constant)]
-            for each in known if name == "*" else [name]:
-                scope.pop(each, None)
-        if isinstance(node, ast.Import):
-            names = (alias.asname or alias.name.partition(".")[0] for alias in node.names)
-            scope.update((name, ast.Constant(True)) for name in names)  # as a module is
-
-
-def _either(
-    parts: list[tuple[list[ast.stmt], Scope]],
-    decide: Decide,
-    scope: Scope,
-) -> bool:
-    """Keeps what is the same after each of some bodies, of which one runs. Whether one ends."""
-    after = [(body, before.copy()) for body, before in parts]
-    ends = [names for body, names in after if settle(body, decide, names)]
-    if ends:
-        first, *others = ends
-        same = (each for each in first if all(_same(first[each], o.get(each)) for o in others))
-        kept = {name: first[name] for name in same}
-        scope.clear()
-        scope.update(kept)
-    return bool(ends)
-
-
-def _same(one: ast.AST, other: ast.AST | None) -> bool:
-    if isinstance(one, ast.Constant) and isinstance(other, ast.Constant):
-        return ast.dump(one) == ast.dump(other)
-    return one is other
-
-
-def _plain(node: ast.stmt) -> bool:
-    """Whether a statement only gives a name a value."""
-    return isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
-
-
-def _valued(node: ast.If, scope: Mapping[str, ast.AST]) -> ast.If:
-    """An `if` with the values of names in its condition, but for those that functions may set."""
-    names = {name for name in _names(node.test) if isinstance(scope.get(name), ast.Constant)}
-    inner = (each.value for each in ast.walk(node.test) if isinstance(each, ast.Attribute))
-    names.difference_update(each.id for each in inner if isinstance(each, ast.Name))
-    if not names:
-        return node
-    later = getattr(scope.get(""), "names", ())
-    replace = _Replace({name: scope[name] for name in names.difference(later)})
-    return ast.If(replace.visit(deepcopy(node.test)), node.body, node.orelse)
-
-
 def importing(body: list[ast.stmt]) -> dict[str, list[ast.stmt]]:
     """The functions of a module that import something, which is theirs and no decorator's."""
     functions = [each for each in body if isinstance(each, ast.FunctionDef)]
     found = {
         each.name: each.body
         for each in functions
-        if not each.decorator_list and any(map(_is_import, statements([each])))
+        if not each.decorator_list and any(map(is_import, statements([each])))
         if not _yields(each)
     }
     names = Counter(bound_names(body, "") if found else ())
     return {name: inside for name, inside in found.items() if names[name] == 1}
-
-
-def _is_import(node: ast.AST) -> bool:
-    return isinstance(node, (ast.Import, ast.ImportFrom))
 
 
 def _raises(body: list[ast.stmt], scope: Mapping[str, ast.AST]) -> bool:
@@ -350,18 +250,8 @@ def _texts(node: ast.For, scope: Mapping[str, ast.AST]) -> list[ast.Constant]:
     return [] if ends or len(texts) < len(every) else texts
 
 
-class _Replace(ast.NodeTransformer):
-    """Puts values for names."""
-
-    def __init__(self, values: Mapping[str, ast.AST]) -> None:
-        self.values = values
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        return self.values.get(node.id, node)
-
-
 def _replaced(body: list[ast.stmt], values: Mapping[str, ast.AST]) -> list[ast.stmt]:
-    return [_Replace(values).visit(deepcopy(each)) for each in body] if values else body
+    return [Replace(values).visit(deepcopy(each)) for each in body] if values else body
 
 
 def _given(function: ast.FunctionDef, call: ast.Call | None) -> list[ast.stmt]:
@@ -372,7 +262,7 @@ def _given(function: ast.FunctionDef, call: ast.Call | None) -> list[ast.stmt]:
     given = call.args if call is not None else []
     if any(isinstance(each, ast.Starred) for each in given):
         return function.body
-    bound = Counter(_names(function, ast.Store))
+    bound = Counter(names_in(function, ast.Store))
     bound.update(each.arg for each in ast.walk(function) if isinstance(each, ast.arg))
     pairs = zip((each.arg for each in every), given, strict=False)
     values = {name: v for name, v in pairs if isinstance(v, ast.Name) and bound[name] == 1}
@@ -380,22 +270,17 @@ def _given(function: ast.FunctionDef, call: ast.Call | None) -> list[ast.stmt]:
 
 
 def _imports(pair: tuple[ast.AST, int]) -> bool:
-    return _is_import(pair[0]) or isinstance(pair[0], (ast.Try, ast.ExceptHandler))
+    return is_import(pair[0]) or isinstance(pair[0], (ast.Try, ast.ExceptHandler))
 
 
 def _calls(node: ast.AST) -> bool:
     return any(isinstance(each, ast.Call) for each in ast.walk(node))
 
 
-def _names(node: ast.AST, kind: type[ast.expr_context] | None = ast.Load) -> Iterator[str]:
-    names = (each for each in ast.walk(node) if isinstance(each, ast.Name))
-    return (each.id for each in names if kind is None or isinstance(each.ctx, kind))
-
-
 def _own(function: ast.FunctionDef) -> set[str]:
     """The names of a function that are not its module's."""
     return {each.arg for each in ast.walk(function) if isinstance(each, ast.arg)}.union(
-        _names(function, ast.Store)
+        names_in(function, ast.Store)
     )
 
 
@@ -409,19 +294,6 @@ def _may_return(node: ast.AST) -> bool:
     if isinstance(node, ast.Return) or not isinstance(node, _COMPOUND):
         return isinstance(node, ast.Return)
     return any(map(_may_return, ast.iter_child_nodes(node)))
-
-
-def _as_try(node: ast.stmt) -> ast.stmt:
-    """`with suppress(...):` is a `try`; any other statement itself."""
-    call = node.items[0].context_expr if isinstance(node, ast.With) else None
-    if isinstance(node, ast.With) and isinstance(call, ast.Call) and len(node.items) == 1:
-        function = ast.unparse(call.func)
-        if function in ("suppress", "contextlib.suppress"):
-            kinds = ast.Tuple(call.args, ast.Load())
-            handler = ast.ExceptHandler(kinds, None, [ast.Pass()])
-            handler.lineno = (node.end_lineno or 0) + 1
-            return ast.Try(node.body, [handler], [], [])
-    return node
 
 
 def _lets_errors_pass(item: ast.withitem) -> bool:
@@ -482,7 +354,7 @@ def decided(test: ast.expr, version: tuple[int, ...], names: Mapping[str, bool])
         if isinstance(test.ops[0], (ast.Is, ast.IsNot)) and all(
             isinstance(each, ast.Constant) for each in is_what
         ):
-            return _same(*is_what) == isinstance(test.ops[0], ast.Is)
+            return same_value(*is_what) == isinstance(test.ops[0], ast.Is)
         left, right = ast.unparse(test.left), test.comparators[0]
         operator = type(test.ops[0]).__name__
         try:

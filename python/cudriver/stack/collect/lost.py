@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 FEW = 4  # files, of each of which all sources are asked
 _TOOLS = frozenset(("pip", "setuptools", "uv", "wheel"))  # they are run, not imported
-_PACKAGE = re.compile(rb"^([A-Za-z]\w*)/__init__\.py,", re.MULTILINE)
+_FIRST = re.compile(rb"/__init__\.py,")  # behind the path of a package
 _OWN = re.compile(rb"^(?![^,\n/]+\.dist-info/)[^,\n]", re.MULTILINE)  # a file beside its records
-_LIBRARY = re.compile(rb"^([^,\n]+/[^/,\n]+\.so[.0-9]*),", re.MULTILINE)
+_LIBRARY = re.compile(rb"\.so[.0-9]*,")
 _RELEASE = re.compile(r"extra\s*==\s*['\"]cu(\d+)['\"]")  # of an extra for a CUDA release
 
 
@@ -305,7 +305,7 @@ class Lost:
         names = {os.path.basename(file) for file in files if records.is_library(file)}
         brought: dict[str, tuple[Distribution, str]] = {}
         for dist, raw in self.wheels if names else ():
-            for path in map(os.fsdecode, _LIBRARY.findall(raw)):
+            for path in filter(os.path.dirname, _paths(raw, _LIBRARY)):
                 brought.setdefault(os.path.basename(path), (dist, f"{dist.location}/{path}"))
         found = []
         for file in files:
@@ -347,7 +347,14 @@ class Lost:
 
 def _packages(raw: bytes) -> set[str]:
     """The packages that a RECORD lists."""
-    return {os.fsdecode(name) for name in _PACKAGE.findall(raw)}
+    folders = (path.rpartition("/")[0] for path in _paths(raw, _FIRST))
+    return {name for name in folders if name.isidentifier() and not name.startswith("_")}
+
+
+def _paths(raw: bytes, ending: re.Pattern[bytes]) -> Iterator[str]:
+    """The paths of a RECORD that end so. To look at each line takes ten times as long."""
+    for match in ending.finditer(raw):
+        yield os.fsdecode(raw[raw.rfind(b"\n", 0, match.start()) + 1 : match.end() - 1])
 
 
 def _asks(dist: Distribution) -> Iterator[tuple[str, str, str]]:

@@ -14,6 +14,7 @@ from facts import (
     toolkit,
     torch,
     used,
+    wheel,
 )
 
 import casekit
@@ -129,6 +130,22 @@ def test_every_pair_with_an_exact_version_is_compared():
         exact = [pin for pin, one in zip(stated, chosen, strict=True) if one]
         wanted = [p for p in itertools.combinations(stated, 2) if {*p} & {*exact}]
         assert list(cu4_pins._pairs(stated, exact)) == wanted
+
+
+def test_what_may_not_be_absent_is_compared_with_no_range(monkeypatch):
+    """Such a word is no range: the library that parses ranges would be imported to tell so."""
+    asked, satisfies = [], cu4_pins.satisfies
+
+    def ask(version, wanted):
+        asked.append(wanted)
+        return satisfies(version, wanted)
+
+    monkeypatch.setattr(cu4_pins, "satisfies", ask)
+    pjrt, plugin = (wheel(f"jax-cuda12-{name}", "0.4.35") for name in ("pjrt", "plugin"))
+    assert not list(cu4_pins.broken(facts(distributions=[pjrt, plugin])))
+    assert asked
+    assert "absent" not in asked
+    assert [dist for dist, _, _ in cu4_pins.broken(facts(distributions=[pjrt]))] == [pjrt]
 
 
 @pytest.mark.parametrize(

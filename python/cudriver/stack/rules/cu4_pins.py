@@ -386,8 +386,10 @@ def broken(facts: Facts) -> Iterator[tuple[Distribution, Requirement, dict[str, 
             wants = next((rest for name, rest in dist.asks if normal(name) == row["with"]), "")
             wants = wants.strip(" ()")
             bad = other and ";" not in wants and satisfies(other.version, wants) is False
+        elif fails == "absent":
+            bad = other is None
         else:
-            bad = satisfies(other.version, fails) if other else fails == "absent"
+            bad = other and satisfies(other.version, fails)
         if bad:
             yield dist, Requirement(row["with"], wants, dist.evidence), row
 

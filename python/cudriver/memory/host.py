@@ -160,7 +160,8 @@ class PageLock:
                 "reads"
             )
         self._held: tuple[HostArray, object] | None = memory.owner
-        self.nbytes, self.closed = memory.nbytes, True
+        self.nbytes: int = memory.nbytes
+        self.closed: bool = True
         self._memory: Any = _core._pin_prepare(memory.low, memory.nbytes, memory.writable)
 
     @property

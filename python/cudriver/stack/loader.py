@@ -85,8 +85,10 @@ class LoadedObject(Record):
     linked: bool = False  # whether `needed` is filled
     paths: dict[str, list[tuple[str, str]]] = fresh(dict)  # expanded RPATH and RUNPATH
 
-    __eq__ = object.__eq__
     __hash__ = object.__hash__  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
 
     def __repr__(self) -> str:
         return f"<LoadedObject {self.path}>"

@@ -17,6 +17,7 @@ from numpy.lib.stride_tricks import as_strided
 
 import cudriver as cu
 from cudriver.memory import refusals
+from cudriver.memory.live import page_locked
 from parallel import together
 
 
@@ -245,6 +246,25 @@ def test_a_range_that_is_mapped_in_part_is_refused() -> None:
         libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *4 * [ctypes.c_long])
         libc.mmap.restype = ctypes.c_void_p
         assert libc.mmap(start + 3 * page, page, mmap.PROT_READ, flags, -1, 0) == start + 3 * page
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda whole: whole[8:40, 16:48],
+        lambda whole: whole[40:8:-1, 16:48],
+        lambda whole: whole[8:40, 48:16:-3],
+        lambda whole: whole[40:8:-2, 48:16:-1].T,
+    ],
+)
+def test_a_view_is_locked_from_its_lowest_to_its_highest_byte(of: Any) -> None:
+    view = of(np.zeros((64, 64), np.float32))
+    bounds = getattr(np.lib, "array_utils", np).byte_bounds  # NumPy's own answer
+    low, end = bounds(view)
+    with cu.pin(view) as pin:
+        assert pin.nbytes == end - low
+        assert (low, end - low) in page_locked()
+        assert cu.is_pinned(view)
 
 
 def test_a_pin_in_the_way_is_named_though_it_ends_meanwhile(monkeypatch: Any) -> None:

@@ -12,7 +12,7 @@ import pytest
 from synth import Prefix
 
 from cudriver.stack import inspect
-from cudriver.stack.collect import distributions, records
+from cudriver.stack.collect import distributions, lost, records
 from cudriver.stack.model import Distribution
 from cudriver.stack.rootfs import Root
 
@@ -242,3 +242,9 @@ def test_a_folder_where_a_module_was(venv):
     (venv.site / "torch/nn/functional.py").unlink()
     (venv.site / "torch/nn/functional.py").mkdir()
     assert told(venv) == ([] if venv.root else [("torch/nn/functional.py", "missing")])
+
+
+def test_the_packages_of_a_record_are_its_first_folders_with_a_public_name():
+    lines = ["yaml", "_yaml", "yaml/inner", "google", "not-a-name", "x.dist-info"]
+    raw = "".join(f"{folder}/__init__.py,sha256=A,1\n" for folder in lines) + "top.py,,\n"
+    assert lost._packages(raw.encode()) == {"yaml", "google"}

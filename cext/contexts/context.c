@@ -1,6 +1,6 @@
 /* Context: the registry, creation, and the bracket around driver calls. context_use.c chooses the
- * context of a call, context_stack.c pushes and pops, context_type.c has the Python
- * type, and closes and resets. */
+ * context of a call, context_stack.c pushes and pops, context_type.c closes and resets, and has the
+ * Python type. */
 #include "context_private.h"
 
 #include "driver/driver.h"

@@ -1,4 +1,4 @@
-"""Host memory of somebody else: where an array or a buffer has it, and where devices see it."""
+"""Host memory that others own: where an array or a buffer has it, and where devices see it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cudriver.memory.failures import INVALID_VALUE
 if TYPE_CHECKING:
     from cudriver.typing import HostArray
 
-LARGEST = (1 << 63) - 1  # bytes: what more an array spans, no process has
+LARGEST = (1 << 63) - 1  # bytes; no process has more
 
 
 class HostRange(NamedTuple):

@@ -98,7 +98,7 @@ class Modules(Places):
         return self._trees[place.path]
 
     def _note_cut(self, place: Place, tree: ast.Module) -> None:
-        """Notes what Python says where a source ends too early, and is one all the same."""
+        """Notes what Python says of a source that was cut and still compiles."""
         cut = last_name(tree)
         unknown = cut and self.nowhere(cut, place, tree)
         says = f"name '{cut}' is not defined" if unknown else self._cut_import(place, tree)

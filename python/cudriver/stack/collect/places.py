@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 SOURCE_LIMIT = 2 << 20  # bytes of one
 _MOVED = re.compile(rb"__path__|\b(?:globals|vars)\(\)\.update\(")
-_JOINS = re.compile(  # its folder with those of the same name
+_JOINS = re.compile(  # a package that adds folders of its name to its own
     rb"__path__ *\+?[=[]|__path__\.\w+\(|declare_namespace"
 )
 _PATHS = re.compile(rb"^import[ \t].*(?:sys\.path|addsitedir|editable)", re.MULTILINE)
-_MAKES = re.compile(  # modules that no folder has
+_MAKES = re.compile(  # what makes modules that no folder has
     rb"sys\.modules(?!\[__name__\](?!\s*=))|from sys import|meta_path|extend_path"
     rb"|(?:^|[^.\w])__path__(?: *\+?=|\.\w+\()",
     re.MULTILINE,

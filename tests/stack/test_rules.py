@@ -19,7 +19,7 @@ from facts import (
 
 import casekit
 from cudriver.stack.model import Environment, Evidence, Facts, FileFault, Toolkit
-from cudriver.stack.rules import cu2, cu4_pins, cu5, judge, registry, verdict
+from cudriver.stack.rules import cu2, cu4_pins, cu5, judge, pairs, registry, verdict
 
 OWN = Toolkit(
     "environment", "wheels", "12.8", f"{PREFIX}/nvidia", Evidence(f"{PREFIX}/METADATA", 3, "12.8")
@@ -134,18 +134,18 @@ def test_every_pair_with_an_exact_version_is_compared():
 
 def test_what_may_not_be_absent_is_compared_with_no_range(monkeypatch):
     """Such a word is no range: the library that parses ranges would be imported to tell so."""
-    asked, satisfies = [], cu4_pins.satisfies
+    asked, satisfies = [], pairs.satisfies
 
     def ask(version, wanted):
         asked.append(wanted)
         return satisfies(version, wanted)
 
-    monkeypatch.setattr(cu4_pins, "satisfies", ask)
+    monkeypatch.setattr(pairs, "satisfies", ask)
     pjrt, plugin = (wheel(f"jax-cuda12-{name}", "0.4.35") for name in ("pjrt", "plugin"))
-    assert not list(cu4_pins.broken(facts(distributions=[pjrt, plugin])))
+    assert not list(pairs.broken(facts(distributions=[pjrt, plugin])))
     assert asked
     assert "absent" not in asked
-    assert [dist for dist, _, _ in cu4_pins.broken(facts(distributions=[pjrt]))] == [pjrt]
+    assert [dist for dist, _, _ in pairs.broken(facts(distributions=[pjrt]))] == [pjrt]
 
 
 @pytest.mark.parametrize(

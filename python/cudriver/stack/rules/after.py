@@ -15,7 +15,6 @@ from cudriver.stack.model import IMPORT, Distribution, Facts, FileFault, LoadFau
 from cudriver.stack.recipes import listed
 from cudriver.stack.record import but
 from cudriver.stack.rules import fix
-from cudriver.stack.rules.cu4_pins import goes_with
 from cudriver.stack.rules.faults import EXEC_STACK, caused_by
 from cudriver.stack.rules.library_fixes import (
     family_of_symbol,
@@ -24,6 +23,7 @@ from cudriver.stack.rules.library_fixes import (
     owner_of,
     wheel_brings,
 )
+from cudriver.stack.rules.pairs import goes_with
 from cudriver.stack.versions import cut, newer, satisfies
 
 TYPE_CHECKING = False

@@ -6,7 +6,6 @@
 #include "driver/driver.h"
 #include "engine/engine.h"
 #include "hostmem/hostmem.h"
-#include "python/arguments.h"
 #include "python/call.h"
 #include "python/error.h"
 #include "python/numpy_bridge.h"
@@ -306,38 +305,6 @@ PyObject *cudriver_copy_async(CoreState *state, PyObject *dst, PyObject *src, Py
     return transfer;
 }
 
-/* Issues a copy between matching ends on a stream argument. 0 or -1. */
-static int ends_copy_on(CoreState *state, struct copy_ends *ends, PyObject *argument)
-{
-    struct cudriver_stream stream;
-    PyObject *transfer;
-
-    if (cudriver_stream_read(state, argument, &stream) < 0) {
-        return -1;
-    }
-    transfer = copy_ends_queue(state, ends, &stream, NULL);
-    cudriver_stream_done(&stream);
-    Py_XDECREF(transfer);
-    return transfer != NULL ? 0 : -1;
-}
-
-int cudriver_copy_ends(CoreState *state, const struct cudriver_endpoint *dst,
-                       const struct cudriver_endpoint *src, PyObject *stream)
-{
-    struct copy_ends ends = {.dst = *dst, .src = *src};
-    int failed;
-
-    if (copy_ends_match(&ends.dst, &ends.src) < 0) {
-        failed = -1;
-    } else if (stream != NULL && stream != Py_None) {
-        failed = ends_copy_on(state, &ends, stream);
-    } else {
-        failed = ends_copy(state, &ends);
-    }
-    copy_ends_done(&ends);
-    return failed;
-}
-
 /* ---- functions of the module ---- */
 
 static PyObject *module_copy(PyObject *module, PyObject *const *args, Py_ssize_t count,
@@ -372,6 +339,40 @@ static PyObject *module_copy_async(PyObject *module, PyObject *const *args, Py_s
         return NULL;
     }
     return cudriver_copy_async(state, args[0], args[1], count + named == 3 ? args[2] : NULL);
+}
+
+/* _fill(array, item, stream): a copy of one item to all places, which does not wait for an
+ * enclosing `with stream:`. */
+static PyObject *module_fill(PyObject *module, PyObject *args)
+{
+    CUDRIVER_LOCK();
+    CoreState *state = cudriver_state_of_module(module);
+    PyObject *array, *item, *given, *done = NULL;
+    struct cudriver_stream stream;
+    struct copy_ends ends;
+
+    if (!PyArg_ParseTuple(args, "O!OO", state->device_array_type, &array, &item, &given) ||
+        copy_ends_read(state, array, item, NULL, &ends) < 0) {
+        return NULL;
+    }
+    ends.src.ndim = ends.dst.ndim;
+    ends.src.fixed = true;
+    for (int i = 0; i < ends.dst.ndim; i++) {
+        ends.src.shape[i] = ends.dst.shape[i];
+        ends.src.strides[i] = 0;
+    }
+    if (given == Py_None) {
+        StreamObject *entered = cudriver_dlpack_stream(state, ends.dst.context->ordinal);
+        given = entered != NULL ? (PyObject *)entered : Py_None;
+    }
+    if (given == Py_None) {
+        done = ends_copy(state, &ends) < 0 ? NULL : Py_NewRef(Py_None);
+    } else if (cudriver_stream_read(state, given, &stream) == 0) {
+        done = copy_ends_queue(state, &ends, &stream, NULL);
+        cudriver_stream_done(&stream);
+    }
+    copy_ends_done(&ends);
+    return done;
 }
 
 /* New reference: the fields of a CopyPlan but `why`, and what that is made of: whether the plan is
@@ -420,6 +421,7 @@ PyMethodDef cudriver_copy_functions[] = {
     {"copy_async", CUDRIVER_FAST(module_copy_async), DOC_copy_async},
     {"_copy_threads", module_copy_threads, METH_NOARGS, DOC__copy_threads},
     {"_set_copy_threads", module_set_copy_threads, METH_O, DOC__set_copy_threads},
+    {"_fill", module_fill, METH_VARARGS, DOC__fill},
     {"_explain_copy", module_explain_copy, METH_VARARGS, NULL},
     {NULL},
 };

@@ -30,11 +30,6 @@ int cudriver_endpoints_refuse(const char *format, const struct cudriver_endpoint
 /* Copies and waits, in the order of the enclosing `with stream:` if there is one. 0 or -1. */
 int cudriver_copy_blocking(CoreState *state, PyObject *dst, PyObject *src);
 
-/* Copies between two endpoints and releases both: asynchronously with a stream argument, else as
- * above. 0 or -1. */
-int cudriver_copy_ends(CoreState *state, const struct cudriver_endpoint *dst,
-                       const struct cudriver_endpoint *src, PyObject *stream);
-
 /* Issues a copy on a stream argument. New reference: a Transfer. */
 PyObject *cudriver_copy_async(CoreState *state, PyObject *dst, PyObject *src, PyObject *stream);
 

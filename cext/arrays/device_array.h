@@ -46,9 +46,6 @@ int cudriver_device_array_await(CoreState *state, const Py_ssize_t *busy);
 /* array[key]: a view, by basic indexing. New reference. */
 PyObject *cudriver_device_array_subscript(PyObject *object, PyObject *key);
 
-/* array[key] = value, in device_assign.c. 0 or -1. */
-int cudriver_device_array_assign(PyObject *object, PyObject *key, PyObject *value);
-
 /* tp_dealloc and close(): both free the memory that the array owns. */
 void cudriver_device_array_dealloc(PyObject *object);
 PyObject *cudriver_device_array_close(PyObject *object, PyObject *ignored);
@@ -56,14 +53,7 @@ PyObject *cudriver_device_array_close(PyObject *object, PyObject *ignored);
 /* device_array_methods.c: the type. */
 extern PyType_Spec cudriver_device_array_spec;
 
-/* device_make.c: the module's functions; a new array on the same device, in C order. `stream` as
- * in cudriver_stream_parse; if there is none, waits. New reference. */
+/* device_make.c: functions of the module. */
 extern PyMethodDef cudriver_device_make_functions[];
-PyObject *cudriver_device_array_copy(CoreState *state, DeviceArrayObject *self, PyObject *stream);
-
-/* device_assign.c: sets every item to `value` (NULL: zero bytes), cast to the array's dtype.
- * `stream` as in cudriver_stream_parse; if there is none, waits. 0 or -1. */
-int cudriver_device_array_fill(CoreState *state, DeviceArrayObject *self, PyObject *value,
-                               PyObject *stream);
 
 #endif

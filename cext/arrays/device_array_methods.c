@@ -15,20 +15,7 @@ static DeviceArrayObject *array_of(PyObject *object)
 
 static PyObject *array_repr(PyObject *object)
 {
-    CUDRIVER_LOCK();
-    DeviceArrayObject *self = array_of(object);
-    PyObject *shape = PyObject_GetAttrString(self->array, "shape");
-    PyObject *dtype = PyObject_GetAttrString(self->array, "dtype");
-    PyObject *text = NULL;
-
-    if (shape != NULL && dtype != NULL) {
-        text = PyUnicode_FromFormat("<DeviceArray shape=%R dtype=%S on device %d%s>", shape, dtype,
-                                    self->memory->context->ordinal,
-                                    self->memory->closed ? ", closed" : "");
-    }
-    Py_XDECREF(shape);
-    Py_XDECREF(dtype);
-    return text;
+    return cudriver_call("arrays", "text", "(O)", object);
 }
 
 static Py_ssize_t array_length(PyObject *object)
@@ -108,15 +95,13 @@ static PyObject *method_transpose(PyObject *object, PyObject *axes)
     return cudriver_device_array_view(array_of(object), view);
 }
 
-static PyObject *method_view(PyObject *object, PyObject *const *args, Py_ssize_t count,
-                             PyObject *keywords)
+static PyObject *method_view(PyObject *object, PyObject *args, PyObject *keywords)
 {
-    static const char *const names[] = {"dtype", NULL};
-    static const struct cudriver_signature signature = {"view", 1, 1, names};
+    static char *names[] = {"dtype", NULL};
     PyObject *argument, *dtype, *view;
     Py_ssize_t itemsize;
 
-    if (cudriver_arguments(&signature, args, count, keywords, &argument) < 0 ||
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O:view", names, &argument) ||
         cudriver_numpy_dtype(argument, &dtype, &itemsize) < 0) {
         return NULL;
     }
@@ -139,163 +124,29 @@ static PyObject *method_reshape(PyObject *object, PyObject *args, PyObject *keyw
     return cudriver_device_array_view(array_of(object), view);
 }
 
-/* ---- filling and copying ---- */
+/* ---- in Python ---- */
 
-static PyObject *method_fill(PyObject *object, PyObject *const *args, Py_ssize_t count,
-                             PyObject *keywords)
+CUDRIVER_IN_PYTHON(method_fill, "making", "fill")
+CUDRIVER_IN_PYTHON(method_copy_from, "making", "copy_from")
+CUDRIVER_IN_PYTHON(method_copy_to, "making", "copy_to")
+CUDRIVER_IN_PYTHON(method_to_numpy, "making", "to_numpy")
+CUDRIVER_IN_PYTHON(method_copy, "making", "copy")
+CUDRIVER_IN_PYTHON(method_deepcopy, "making", "deepcopy")
+CUDRIVER_IN_PYTHON(method_reduce, "arrays", "refuse_pickle")
+CUDRIVER_IN_PYTHON(method_refuse, "arrays", "refuse_conversion")
+
+/* array[key] = value */
+static int array_assign(PyObject *object, PyObject *key, PyObject *value)
 {
-    CUDRIVER_LOCK();
-    static const char *const names[] = {"value", "stream", NULL};
-    static const struct cudriver_signature signature = {"fill", 2, 1, names};
-    PyObject *values[2];
+    PyObject *done;
 
-    if (cudriver_arguments(&signature, args, count, keywords, values) < 0 ||
-        cudriver_device_array_fill(cudriver_state_of(object), array_of(object), values[0],
-                                   values[1]) < 0) {
-        return NULL;
+    if (value == NULL) {
+        PyErr_SetString(PyExc_TypeError, "the items of a DeviceArray cannot be deleted");
+        return -1;
     }
-    Py_RETURN_NONE;
-}
-
-/* Copies to or from an argument: waits if there is no stream, else returns a Transfer. */
-static PyObject *copy_either_way(const struct cudriver_signature *signature, PyObject *object,
-                                 bool to, PyObject *const *args, Py_ssize_t count,
-                                 PyObject *keywords)
-{
-    CUDRIVER_LOCK();
-    CoreState *state = cudriver_state_of(object);
-    PyObject *values[2], *dst, *src;
-
-    if (cudriver_arguments(signature, args, count, keywords, values) < 0) {
-        return NULL;
-    }
-    dst = to ? values[0] : object;
-    src = to ? object : values[0];
-    if (values[1] != NULL && values[1] != Py_None) {
-        return cudriver_copy_async(state, dst, src, values[1]);
-    }
-    return cudriver_copy_blocking(state, dst, src) < 0 ? NULL : Py_NewRef(Py_None);
-}
-
-static PyObject *method_copy_from(PyObject *object, PyObject *const *args, Py_ssize_t count,
-                                  PyObject *keywords)
-{
-    static const char *const names[] = {"src", "stream", NULL};
-    static const struct cudriver_signature signature = {"copy_from", 2, 1, names};
-
-    return copy_either_way(&signature, object, false, args, count, keywords);
-}
-
-static PyObject *method_copy_to(PyObject *object, PyObject *const *args, Py_ssize_t count,
-                                PyObject *keywords)
-{
-    static const char *const names[] = {"dst", "stream", NULL};
-    static const struct cudriver_signature signature = {"copy_to", 2, 1, names};
-
-    return copy_either_way(&signature, object, true, args, count, keywords);
-}
-
-/* 0 when the copy is over, or -1. */
-static int copy_and_wait(CoreState *state, PyObject *dst, PyObject *src, PyObject *stream)
-{
-    PyObject *transfer, *done;
-
-    if (stream == NULL || stream == Py_None) {
-        return cudriver_copy_blocking(state, dst, src);
-    }
-    transfer = cudriver_copy_async(state, dst, src, stream);
-    done = transfer != NULL ? PyObject_CallMethod(transfer, "wait", NULL) : NULL;
-    Py_XDECREF(transfer);
+    done = cudriver_call("making", "assign", "(OOO)", object, key, value);
     Py_XDECREF(done);
     return done != NULL ? 0 : -1;
-}
-
-/* 0 if `out` is an array in host memory, else -1 with an exception set. */
-static int out_check(CoreState *state, PyObject *out)
-{
-    struct cudriver_endpoint end;
-    bool host;
-    int found;
-
-    if (cudriver_numpy_is_array(out)) {
-        return 0;
-    }
-    found = cudriver_endpoint_try(state, out, true, CUDRIVER_UNORDERED, &end);
-    host = found > 0 && end.context == NULL;
-    if (found > 0) {
-        cudriver_endpoint_done(&end);
-    }
-    if (found >= 0 && !host) {
-        PyErr_Format(PyExc_TypeError, "out is not an array in host memory, but a %.100s",
-                     Py_TYPE(out)->tp_name);
-    }
-    return host ? 0 : -1;
-}
-
-static PyObject *method_to_numpy(PyObject *object, PyObject *const *args, Py_ssize_t count,
-                                 PyObject *keywords)
-{
-    CUDRIVER_LOCK();
-    static const char *const names[] = {"out", "stream", NULL};
-    static const struct cudriver_signature signature = {"to_numpy", 1, 0, names};
-    CoreState *state = cudriver_state_of(object);
-    PyObject *values[2], *array = NULL;
-    struct cudriver_endpoint end;
-
-    if (cudriver_arguments(&signature, args, count, keywords, values) < 0 ||
-        cudriver_device_array_endpoint(object, false, &end) < 0) {
-        return NULL;
-    }
-    if (values[0] == NULL || values[0] == Py_None) {
-        array = cudriver_numpy_empty(end.dtype, end.ndim, end.shape);
-    } else if (out_check(state, values[0]) == 0) {
-        array = Py_NewRef(values[0]);
-    }
-    cudriver_endpoint_done(&end);
-    if (array != NULL && copy_and_wait(state, array, object, values[1]) < 0) {
-        Py_CLEAR(array);
-    }
-    return array;
-}
-
-static PyObject *method_copy(PyObject *object, PyObject *const *args, Py_ssize_t count,
-                             PyObject *keywords)
-{
-    CUDRIVER_LOCK();
-    static const char *const names[] = {"stream", NULL};
-    static const struct cudriver_signature signature = {"copy", 1, 0, names};
-    PyObject *stream;
-
-    if (cudriver_arguments(&signature, args, count, keywords, &stream) < 0) {
-        return NULL;
-    }
-    return cudriver_device_array_copy(cudriver_state_of(object), array_of(object), stream);
-}
-
-/* copy.copy() and copy.deepcopy(), whose memo has nothing to find here. */
-static PyObject *method_copy_plain(PyObject *object, PyObject *Py_UNUSED(memo))
-{
-    CUDRIVER_LOCK();
-    return cudriver_device_array_copy(cudriver_state_of(object), array_of(object), NULL);
-}
-
-static PyObject *method_reduce(PyObject *object, PyObject *Py_UNUSED(ignored))
-{
-    PyErr_Format(PyExc_TypeError,
-                 "cannot pickle %R: device memory belongs to this process; pickle its to_numpy(), "
-                 "and give that to to_device() where it is loaded",
-                 object);
-    return NULL;
-}
-
-static PyObject *method_refuse(PyObject *object, PyObject *Py_UNUSED(args),
-                               PyObject *Py_UNUSED(keywords))
-{
-    PyErr_Format(
-        PyExc_TypeError,
-        "%R is in device memory and does not turn into a NumPy array by itself: call to_numpy()",
-        object);
-    return NULL;
 }
 
 /* ---- what would read items on the device, one by one ---- */
@@ -376,19 +227,19 @@ static PyMethodDef array_methods[] = {
     {"copy_to", CUDRIVER_FAST(method_copy_to), DOC_DeviceArray_copy_to},
     {"to_numpy", CUDRIVER_FAST(method_to_numpy), DOC_DeviceArray_to_numpy},
     {"copy", CUDRIVER_FAST(method_copy), DOC_DeviceArray_copy},
-    {"__copy__", method_copy_plain, METH_NOARGS, DOC_DeviceArray___copy__},
-    {"__deepcopy__", method_copy_plain, METH_O, DOC_DeviceArray___deepcopy__},
-    {"__reduce__", method_reduce, METH_NOARGS, DOC_DeviceArray___reduce__},
+    {"__copy__", CUDRIVER_FAST(method_copy), DOC_DeviceArray___copy__},
+    {"__deepcopy__", CUDRIVER_FAST(method_deepcopy), DOC_DeviceArray___deepcopy__},
+    {"__reduce__", CUDRIVER_FAST(method_reduce), DOC_DeviceArray___reduce__},
     {"close", cudriver_device_array_close, METH_NOARGS, DOC_DeviceArray_close},
     {"transpose", method_transpose, METH_VARARGS, DOC_DeviceArray_transpose},
     {"reshape", (PyCFunction)(void (*)(void))method_reshape, METH_VARARGS | METH_KEYWORDS,
      DOC_DeviceArray_reshape},
-    {"view", CUDRIVER_FAST(method_view), DOC_DeviceArray_view},
+    {"view", (PyCFunction)(void (*)(void))method_view, METH_VARARGS | METH_KEYWORDS,
+     DOC_DeviceArray_view},
     {"__dlpack__", CUDRIVER_FAST(cudriver_device_array_dlpack), DOC_DeviceArray___dlpack__},
     {"__dlpack_device__", cudriver_device_array_dlpack_device, METH_NOARGS,
      DOC_DeviceArray___dlpack_device__},
-    {"__array__", (PyCFunction)(void (*)(void))method_refuse, METH_VARARGS | METH_KEYWORDS,
-     DOC_DeviceArray___array__},
+    {"__array__", CUDRIVER_FAST(method_refuse), DOC_DeviceArray___array__},
     {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, DOC_DeviceArray___class_getitem__},
     {NULL},
 };
@@ -408,7 +259,7 @@ static PyType_Slot array_slots[] = {
     {Py_tp_members, array_members},
     {Py_mp_length, array_length},
     {Py_mp_subscript, cudriver_device_array_subscript},
-    {Py_mp_ass_subscript, cudriver_device_array_assign},
+    {Py_mp_ass_subscript, array_assign},
     {Py_tp_richcompare, array_compare},
     {Py_tp_hash, array_hash},
     {Py_tp_iter, array_iterate},

@@ -54,6 +54,10 @@ PyObject *cudriver_dlpack_words(void);
 int cudriver_dlpack_borrow(CoreState *state, PyObject *object, int kind, bool never_copied,
                            const struct cudriver_stream *on, struct cudriver_endpoint *end);
 
+/* New reference: a NumPy array over an end's host memory, or a DeviceArray over its device memory,
+ * either of which keeps the end's owner alive. */
+PyObject *cudriver_endpoint_array(CoreState *state, const struct cudriver_endpoint *end);
+
 /* Whether an object's type has a table of C functions that we know. */
 bool cudriver_dlpack_has_table(CoreState *state, PyObject *object);
 

@@ -7,8 +7,7 @@
 #include "python/call.h"
 #include "python/numpy_bridge.h"
 
-/* New reference: a NumPy array over lent host memory, or a DeviceArray over lent device memory. */
-static PyObject *lent_array(CoreState *state, const struct cudriver_endpoint *end)
+PyObject *cudriver_endpoint_array(CoreState *state, const struct cudriver_endpoint *end)
 {
     return end->context != NULL
                ? cudriver_device_array_over(state, end, end->owner, end->read_only)
@@ -42,7 +41,7 @@ static int lent_endpoint(CoreState *state, const struct cudriver_stream *on,
     int failed;
 
     if (end->context == NULL) {
-        array = lent_array(state, end);
+        array = cudriver_endpoint_array(state, end);
         cudriver_endpoint_done(end);
         failed = array == NULL ? -1 : cudriver_numpy_endpoint(array, array, false, end);
         Py_XDECREF(array); /* the endpoint keeps it alive */
@@ -122,7 +121,7 @@ static PyObject *array_over(CoreState *state, PyObject *object, bool never_copie
         }
         return NULL;
     }
-    array = lent_array(state, &end);
+    array = cudriver_endpoint_array(state, &end);
     cudriver_endpoint_done(&end);
     return array;
 }

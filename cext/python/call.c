@@ -27,10 +27,19 @@ static PyObject *module_get(const char *name)
     return module;
 }
 
-PyObject *cudriver_call_in(const char *module, const char *function, const char *format, ...)
+/* A function of a module. New reference. */
+static PyObject *function_get(const char *module, const char *function)
 {
     PyObject *imported = module_get(module);
-    PyObject *callable = imported != NULL ? PyObject_GetAttrString(imported, function) : NULL;
+    PyObject *found = imported != NULL ? PyObject_GetAttrString(imported, function) : NULL;
+
+    Py_XDECREF(imported);
+    return found;
+}
+
+PyObject *cudriver_call_in(const char *module, const char *function, const char *format, ...)
+{
+    PyObject *callable = function_get(module, function);
     PyObject *arguments, *result = NULL;
     va_list values;
 
@@ -41,7 +50,27 @@ PyObject *cudriver_call_in(const char *module, const char *function, const char 
         result = arguments != NULL ? PyObject_CallObject(callable, arguments) : NULL;
         Py_XDECREF(arguments);
     }
-    Py_XDECREF(imported);
+    Py_XDECREF(callable);
+    return result;
+}
+
+PyObject *cudriver_call_method(const char *module, const char *function, PyObject *object,
+                               PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    size_t given = (size_t)count + (keywords != NULL ? (size_t)PyTuple_GET_SIZE(keywords) : 0);
+    PyObject *callable = function_get(module, function), *result = NULL;
+    PyObject **all = PyMem_New(PyObject *, given + 1);
+
+    if (callable != NULL && all != NULL) {
+        all[0] = object;
+        for (size_t i = 0; i < given; i++) {
+            all[1 + i] = args[i];
+        }
+        result = PyObject_Vectorcall(callable, all, (size_t)count + 1, keywords);
+    } else if (callable != NULL) {
+        PyErr_NoMemory();
+    }
+    PyMem_Free(all);
     Py_XDECREF(callable);
     return result;
 }

@@ -9,6 +9,22 @@
 #define cudriver_call(module, ...) cudriver_call_in("cudriver.memory." module, __VA_ARGS__)
 PyObject *cudriver_call_in(const char *module, const char *function, const char *format, ...);
 
+/* Defines a method that is written in Python: such a function, which takes the object first. For a
+ * PyMethodDef of METH_FASTCALL | METH_KEYWORDS. */
+#define CUDRIVER_IN_PYTHON(method, module, function)                                          \
+    static PyObject *method(PyObject *object, PyObject *const *args, Py_ssize_t count,        \
+                            PyObject *keywords)                                               \
+    {                                                                                         \
+        return cudriver_call_method("cudriver.memory." module, function, object, args, count, \
+                                    keywords);                                                \
+    }
+PyObject *cudriver_call_method(const char *module, const char *function, PyObject *object,
+                               PyObject *const *args, Py_ssize_t count, PyObject *keywords);
+
+/* The function and flags of such a method's PyMethodDef. */
+#define CUDRIVER_FAST(function) \
+    (PyCFunction)(void (*)(void)) function, METH_FASTCALL | METH_KEYWORDS
+
 /* New reference: the Device of an ordinal that is known to exist. Initialises the driver. */
 PyObject *cudriver_device_new(int ordinal);
 

@@ -60,11 +60,6 @@ static bool holds_objects(PyArray_Descr *descr)
     return false;
 }
 
-bool cudriver_numpy_is_scalar(PyObject *object)
-{
-    return PyArray_IsAnyScalar(object);
-}
-
 bool cudriver_numpy_is_bool(PyObject *object)
 {
     return PyArray_IsScalar(object, Bool);
@@ -195,15 +190,6 @@ int cudriver_numpy_endpoint(PyObject *object, PyObject *owner, bool write,
     return 0;
 }
 
-PyObject *cudriver_numpy_empty(PyObject *dtype, int ndim, const Py_ssize_t *shape)
-{
-    if (cudriver_numpy_require() < 0) {
-        return NULL;
-    }
-    Py_INCREF(dtype); /* PyArray_Empty takes a reference */
-    return PyArray_Empty(ndim, (npy_intp *)shape, (PyArray_Descr *)dtype, 0);
-}
-
 PyObject *cudriver_numpy_over(PyObject *owner, void *address, PyObject *dtype, int ndim,
                               const Py_ssize_t *shape, const Py_ssize_t *strides, bool fortran,
                               bool writable)
@@ -286,15 +272,6 @@ int cudriver_numpy_view(PyObject *object, PyObject **array)
     return view != NULL ? 1 : -1;
 }
 
-PyObject *cudriver_numpy_cast(PyObject *object, PyObject *dtype)
-{
-    if (cudriver_numpy_require() < 0) {
-        return NULL;
-    }
-    Py_XINCREF(dtype); /* PyArray_FromAny takes a reference */
-    return PyArray_FromAny(object, (PyArray_Descr *)dtype, 0, 0, NPY_ARRAY_FORCECAST, NULL);
-}
-
 /* Whether the memory ranges of two arrays share a byte. */
 static bool extents_meet(PyArrayObject *first, PyArrayObject *second)
 {
@@ -327,26 +304,6 @@ int cudriver_numpy_copy(PyObject *dst, PyObject *src)
     failed = PyArray_CopyInto((PyArrayObject *)dst, (PyArrayObject *)(apart != NULL ? apart : src));
     Py_XDECREF(apart);
     return failed;
-}
-
-PyObject *cudriver_numpy_item(PyObject *dtype, PyObject *value)
-{
-    const npy_intp one = 1;
-    PyObject *item;
-    bool scalar;
-
-    if (cudriver_numpy_require() < 0) {
-        return NULL;
-    }
-    /* Scalars go into a 0-d array in half the time; an array of length 1 takes sequences too. */
-    scalar = value == NULL || PyFloat_Check(value) || PyLong_Check(value) ||
-             PyArray_IsScalar(value, Generic);
-    Py_INCREF(dtype); /* PyArray_Zeros takes a reference */
-    item = PyArray_Zeros(scalar ? 0 : 1, &one, (PyArray_Descr *)dtype, 0);
-    if (item != NULL && value != NULL && PyArray_CopyObject((PyArrayObject *)item, value) < 0) {
-        Py_CLEAR(item);
-    }
-    return item;
 }
 
 char *cudriver_numpy_data(PyObject *array)

@@ -35,9 +35,6 @@ bool cudriver_numpy_same_dtype(PyObject *first, PyObject *second);
 int cudriver_numpy_endpoint(PyObject *array, PyObject *owner, bool write,
                             struct cudriver_endpoint *end);
 
-/* New reference: an uninitialised array in ordinary memory, in C order. */
-PyObject *cudriver_numpy_empty(PyObject *dtype, int ndim, const Py_ssize_t *shape);
-
 /* New reference: an array at `address` whose base is `owner` (borrowed; the array takes a new
  * reference; NULL: none). `strides` in bytes; NULL for C order, or with `fortran` for column-major.
  */
@@ -54,19 +51,9 @@ bool cudriver_numpy_is_writable(PyObject *array);
  * 0: the object is none of these; -1 with an exception set. Never copies. */
 int cudriver_numpy_view(PyObject *object, PyObject **array);
 
-/* New reference: the object as an array, of that dtype, if it is not NULL: cast as by
- * `array[...] = object`. */
-PyObject *cudriver_numpy_cast(PyObject *object, PyObject *dtype);
-
 /* Copies; if the two overlap, as if the source had been copied first. Both have the same shape and
  * dtype. 0 or -1. */
 int cudriver_numpy_copy(PyObject *dst, PyObject *src);
-
-/* New reference: an array of one item, which `array[...] = value` made; NULL: zero bytes. */
-PyObject *cudriver_numpy_item(PyObject *dtype, PyObject *value);
-
-/* Whether the object is a number, a string, or a scalar of NumPy's. NumPy is imported. */
-bool cudriver_numpy_is_scalar(PyObject *object);
 
 /* Whether the object is a NumPy bool, which old versions accept as a number. */
 bool cudriver_numpy_is_bool(PyObject *object);

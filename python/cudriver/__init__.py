@@ -26,13 +26,10 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
         copy,
         copy_async,
         current_context,
-        device_empty,
-        device_zeros,
         from_dlpack,
         init,
         pinned_empty,
         pinned_zeros,
-        to_device,
     )
     from cudriver.errors import (
         CudaError,
@@ -65,6 +62,7 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
     from cudriver.memory.failures import error_names
     from cudriver.memory.host import is_pinned, mapped_pointer
     from cudriver.memory.live import Allocation, live_allocations, trace_allocations
+    from cudriver.memory.making import device_empty, device_zeros, to_device
     from cudriver.memory.numa import set_host_memory_policy
     from cudriver.memory.pinned import pinned_array, pinned_empty_like, pinned_full
     from cudriver.memory.pinned_numpy import pinned_numpy
@@ -177,6 +175,7 @@ _HOMES = {
     "memory.failures": ("error_names",),
     "memory.host": ("is_pinned", "mapped_pointer"),
     "memory.live": ("Allocation", "live_allocations", "trace_allocations"),
+    "memory.making": ("device_empty", "device_zeros", "to_device"),
     "memory.numa": ("set_host_memory_policy",),
     "memory.pinned": ("pinned_array", "pinned_empty_like", "pinned_full"),
     "memory.pinned_numpy": ("pinned_numpy",),

@@ -1062,172 +1062,6 @@ def pinned_zeros(
     *,
     numa: NumaLike = "policy",
 ) -> NDArray[Any]: ...
-@overload
-def device_empty(
-    shape: ShapeLike,
-    dtype: type[float] | Literal["float64"] = "float64",
-    *,
-    device: DeviceLike | None = None,
-    stream: StreamLike | None = None,
-) -> DeviceArray[np.float64]:
-    """Return a new device array with undefined contents.
-
-    Parameters
-    ----------
-    shape : int or sequence of int
-        Lengths of the dimensions.
-    dtype : dtype_like, optional
-        Type of an item.
-    device : Device or what `Device` takes, optional
-        Where to allocate: in the current context if that is on the device, else in
-        the device's primary one, which cudriver holds from then on. The default is
-        the context of `stream`, else the current one.
-    stream : Stream, optional
-        Whose context to allocate in. Any stream may use the array at once.
-
-    Returns
-    -------
-    DeviceArray
-        In C order.
-
-    Raises
-    ------
-    OutOfMemoryError
-        The device has too little memory; the message says how much is free.
-
-    Notes
-    -----
-    Uses ``cuMemAllocFromPoolAsync``, or ``cuMemAlloc`` where the device has no pools.
-
-    Examples
-    --------
-    >>> cu.device_empty((2, 3), np.float32).nbytes
-    24
-    """
-
-@overload
-def device_empty(
-    shape: ShapeLike,
-    dtype: type[ScalarT] | np.dtype[ScalarT],
-    *,
-    device: DeviceLike | None = None,
-    stream: StreamLike | None = None,
-) -> DeviceArray[ScalarT]: ...
-@overload
-def device_empty(
-    shape: ShapeLike,
-    dtype: DTypeLike,
-    *,
-    device: DeviceLike | None = None,
-    stream: StreamLike | None = None,
-) -> DeviceArray: ...
-@overload
-def device_zeros(
-    shape: ShapeLike,
-    dtype: type[float] | Literal["float64"] = "float64",
-    *,
-    device: DeviceLike | None = None,
-    stream: StreamLike | None = None,
-) -> DeviceArray[np.float64]:
-    """Return a new device array filled with zero bytes.
-
-    Parameters
-    ----------
-    shape : int or sequence of int
-        Lengths of the dimensions.
-    dtype : dtype_like, optional
-        Type of an item.
-    device : Device or what `Device` takes, optional
-        As for `device_empty`.
-    stream : Stream, optional
-        As for `device_empty`. Without one, the call waits until the array is filled.
-
-    Returns
-    -------
-    DeviceArray
-        In C order.
-
-    Raises
-    ------
-    OutOfMemoryError
-        The device has too little memory; the message says how much is free.
-
-    Notes
-    -----
-    Uses ``cuMemsetD8Async`` and what `device_empty` uses.
-
-    Examples
-    --------
-    >>> cu.device_zeros(3).to_numpy()
-    array([0., 0., 0.])
-    """
-
-@overload
-def device_zeros(
-    shape: ShapeLike,
-    dtype: type[ScalarT] | np.dtype[ScalarT],
-    *,
-    device: DeviceLike | None = None,
-    stream: StreamLike | None = None,
-) -> DeviceArray[ScalarT]: ...
-@overload
-def device_zeros(
-    shape: ShapeLike,
-    dtype: DTypeLike,
-    *,
-    device: DeviceLike | None = None,
-    stream: StreamLike | None = None,
-) -> DeviceArray: ...
-@overload
-def to_device(
-    array: NDArray[ScalarT] | DeviceArray[ScalarT],
-    stream: StreamLike | None = None,
-    *,
-    device: DeviceLike | None = None,
-) -> DeviceArray[ScalarT]: ...
-@overload
-def to_device(
-    array: ArrayLike | AnyArray,
-    stream: StreamLike | None = None,
-    *,
-    device: DeviceLike | None = None,
-) -> DeviceArray:
-    """Return a copy of an array in device memory.
-
-    Parameters
-    ----------
-    array : array_like
-        What `copy` or `numpy.asarray` takes: arrays of any library, buffers, lists,
-        numbers.
-    stream : Stream, optional
-        The stream in whose order the copy runs. The source is kept alive until the
-        copy is over. Without a stream, the call waits for the copy.
-    device : Device or what `Device` takes, optional
-        Where to: as for `device_empty`.
-
-    Returns
-    -------
-    DeviceArray
-        In C order, with the shape and dtype of `array`.
-
-    Raises
-    ------
-    OutOfMemoryError
-        The device has too little memory; the message says how much is free.
-    ValueError
-        There is no such device, or `stream` is on another one.
-
-    Notes
-    -----
-    Calls what `device_empty` and `copy` call; see `explain_copy`.
-
-    Examples
-    --------
-    >>> cu.to_device([[1, 2], [3, 4]]).to_numpy()
-    array([[1, 2],
-           [3, 4]])
-    """
-
 def copy(dst: AnyArray, src: AnyArray, /) -> None:
     """Copy an array into another one, and wait.
 
@@ -1511,10 +1345,28 @@ def _live() -> list[tuple[tuple[Any, ...], bool]]:
 def _export(array: DeviceArray, stream: int, old: bool, copied: bool, /) -> object:
     """A capsule of DLPack, of the kind before version 1.0 if `old`."""
 
-def _views(
-    array: DeviceArray, places: list[int], kinds: list[tuple[tuple[int, ...], np.dtype[Any]]], /
-) -> list[DeviceArray]:
-    """C-ordered views of a dense array: each from a byte of it on, of a shape and a dtype."""
+def _device_empty(
+    shape: ShapeLike,
+    dtype: DTypeLike,
+    device: DeviceLike | Context | None,
+    stream: StreamLike | None,
+    asked: bool,
+    /,
+) -> DeviceArray:
+    """A new array on a device. asked: the caller has named it; else it is another array's."""
+
+def _lend(
+    object: Any, write: bool, stream: StreamLike | None, /
+) -> DeviceArray | NDArray[Any] | None:
+    """What speaks a protocol of arrays as one of ours over its memory; None: it speaks none.
+    stream: of the copy that comes; None: one that waits.
+    """
+
+def _fill(array: DeviceArray, item: NDArray[Any], stream: StreamLike | None, /) -> Transfer | None:
+    """Set every item to an array's only one, which nobody changes."""
+
+def _views(array: DeviceArray, function: str, arguments: tuple[Any, ...], /) -> list[DeviceArray]:
+    """Views with the geometries that a function of `memory.arrays` makes of the array's."""
 
 def _mark_copied(capsule: object, /) -> None:
     """Say in a capsule of DLPack that its tensor is a copy, if it is of a kind that can."""

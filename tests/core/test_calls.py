@@ -371,16 +371,16 @@ def test_arguments_by_name(cu, name: str) -> None:
     function = function_of(cu, name)
     function(**named)
     function(*named.values())
-    missing = rf"{name}\(\) missing required argument '{first}' \(pos 1\)$"
+    missing = rf"{name}\(\) missing .*argument:? '{first}'"
     with pytest.raises(TypeError, match=missing):
         function()
     with pytest.raises(TypeError, match=missing):
         function(**{"dtype" if "empty" in name or "zeros" in name else "stream": None})
-    with pytest.raises(TypeError, match=rf"{name}\(\) got multiple values for argument '{first}'"):
+    with pytest.raises(TypeError, match=rf"{name}\(\) .*'{first}'"):
         function(*named.values(), **named)
-    with pytest.raises(TypeError, match=rf"{name}\(\) got an unexpected keyword argument 'no'"):
+    with pytest.raises(TypeError, match=rf"(?=.*{name}\(\)).*'no'"):
         function(**named, no=1)
-    with pytest.raises(TypeError, match=rf"{name}\(\) takes at most {most} positional"):
+    with pytest.raises(TypeError, match=rf"{name}\(\) takes .* positional"):
         function(*range(most + 1))
 
 

@@ -140,6 +140,28 @@ def test_an_assignment_that_is_refused_says_why_and_changes_nothing() -> None:
             array[...] = value
 
 
+def test_an_error_keeps_no_array() -> None:
+    """Its traceback would, by a variable of a function that is written in Python."""
+    array = cu.device_zeros((4, 4))
+    wrong = [np.zeros(7), np.zeros(4, "i4"), cu.to_device(np.zeros(7)), "no number"]
+    alive = cu.live_allocations()
+    for value in wrong:
+        try:
+            array[1:] = value
+        except (ValueError, TypeError):
+            assert cu.live_allocations() == alive
+            array.close()  # which a view forbids
+        assert array.closed
+        array = cu.device_zeros((4, 4))
+        alive = cu.live_allocations()
+    closed = cu.Stream()
+    closed.close()
+    try:
+        cu.to_device(np.zeros(4), closed)
+    except ValueError:
+        assert cu.live_allocations() == alive
+
+
 def test_an_assignment_follows_the_stream_around_it() -> None:
     array, stream = cu.device_empty(1 << 20, "i4"), cu.Stream()
     host = np.arange(1 << 20, dtype="i4")

@@ -201,11 +201,12 @@ def test_an_array_keeps_the_allocation_of_its_file(tmp_path: Path) -> None:
 def test_no_view_reaches_beyond_the_memory(places: list[int]) -> None:
     memory = cu.device_empty(64, np.uint8)
     kind = ((2,), np.dtype("f4"))
-    assert [view.shape for view in cu._core._views(memory, [0, 56], [kind, kind])] == [(2,), (2,)]
+    views = cu._core._views(memory, "parts", ([0, 56], [kind, kind]))
+    assert [view.shape for view in views] == [(2,), (2,)]
     with pytest.raises((TypeError, ValueError, OverflowError)):
-        cu._core._views(memory, places, [kind, kind])
+        cu._core._views(memory, "parts", (places, [kind, kind]))
     with pytest.raises(TypeError):
-        cu._core._views(memory, [0], [3])  # type: ignore[list-item]
+        cu._core._views(memory, "parts", ([0], [3]))
 
 
 # ---- several files -------------------------------------------------------------------------------

@@ -34,8 +34,29 @@ class ArrayFlags(NamedTuple):
     writeable: bool
 
 
+def text(array: DeviceArray) -> str:
+    """For the core, as what follows: `repr()`. It asks the driver for nothing."""
+    _, ordinal = array.__dlpack_device__()
+    closed = ", closed" if array.closed else ""
+    return f"<DeviceArray shape={array.shape} dtype={array.dtype} on device {ordinal}{closed}>"
+
+
+def refuse_pickle(array: DeviceArray) -> NoReturn:
+    raise TypeError(
+        f"cannot pickle {array!r}: device memory belongs to this process; pickle its to_numpy(), "
+        "and give that to to_device() where it is loaded"
+    )
+
+
+def refuse_conversion(array: DeviceArray, *args: object, **keywords: object) -> NoReturn:
+    raise TypeError(
+        f"{array!r} is in device memory and does not turn into a NumPy array by itself: call "
+        "to_numpy()"
+    )
+
+
 def flags(array: DeviceArray, geometry: NDArray[Any], owns: bool) -> ArrayFlags:
-    """For the core, as what follows. geometry: an ndarray at the device's address."""
+    """geometry: an ndarray at the device's address."""
     dense = geometry.flags
     return ArrayFlags(dense.c_contiguous, dense.f_contiguous, owns, dense.writeable)
 
@@ -80,15 +101,25 @@ def reshape(geometry: Any, shape: Any, keywords: dict[str, Any] | None) -> Any:
         del geometry  # as above
 
 
-def parts(
-    geometry: NDArray[Any], places: list[int], kinds: list[tuple[tuple[int, ...], np.dtype[Any]]]
-) -> list[NDArray[Any]]:
+Kinds = list[tuple[tuple[int, ...], np.dtype[Any]]]
+
+
+def parts(geometry: NDArray[Any], given: tuple[list[int], Kinds]) -> list[NDArray[Any]]:
     """C-ordered arrays in the memory of a dense one: each from a byte on, of a shape and dtype."""
+    places, kinds = given
     try:
         if min(places, default=0) < 0:  # NumPy would not see it
             raise ValueError(f"byte {min(places)} is not in the memory")
         pairs = zip(places, kinds, strict=True)
         return [np.ndarray(shape, dtype, geometry, place) for place, (shape, dtype) in pairs]
+    finally:
+        del geometry  # as above
+
+
+def broadcast(geometry: NDArray[Any], shapes: tuple[Any, Any]) -> list[NDArray[Any]]:
+    """A view of the first shape, repeated to have the second."""
+    try:
+        return [np.broadcast_to(geometry.reshape(shapes[0]), shapes[1])]
     finally:
         del geometry  # as above
 

@@ -13,6 +13,7 @@ from cudriver import _core
 from cudriver.errors import CudaError
 from cudriver.memory.copies_plan import CopiesPlan, explain_many, explain_rows
 from cudriver.memory.loading import asked
+from cudriver.memory.making import device_empty
 from cudriver.memory.named import public
 
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ def bounce(dst: DeviceArray, src: DeviceArray, by_host: bool) -> None:
         with contextlib.suppress(CudaError):  # there is no memory
             homes: list[Any] = [array.context for array in (src, dst)]
             homes = homes[: 1 + (dst.device != src.device)]
-            between = [_core.device_empty(src.shape, src.dtype, device=home) for home in homes]
+            between = [device_empty(src.shape, src.dtype, device=home) for home in homes]
     for array in between or [np.empty(src.shape, src.dtype)]:
         _core.copy(array, src)
         src = array

@@ -9,6 +9,7 @@ import numpy as np
 
 from cudriver import _core
 from cudriver.memory.devices import ordinal_of
+from cudriver.memory.making import device_empty
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,7 +83,7 @@ def take(x: Any, device: Any, copy: Any) -> Any:
             )
         if there == "cpu":
             return array.to_numpy()
-        made = _core.device_empty(array.shape, array.dtype, device=there)
+        made = device_empty(array.shape, array.dtype, device=there)
         _core.copy(made, array)
         return made
     finally:

@@ -84,7 +84,7 @@ class NumpysTypes:
     def views(self, memory: DeviceArray) -> Views:
         types = self.types
         return lambda places, kinds: _views(
-            memory, places, [(shape, types[name]) for shape, name in kinds]
+            memory, "parts", (places, [(shape, types[name]) for shape, name in kinds])
         )
 
 

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.lib import format as npy
 
-from cudriver._core import DeviceArray, device_empty
+from cudriver._core import DeviceArray
+from cudriver.memory.making import device_empty
 from cudriver.weights.reading import RUN, Reading
 from cudriver.weights.source import LENGTHS, Source, chosen, is_shape, shown
 

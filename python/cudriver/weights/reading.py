@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cudriver._core import DeviceArray, Stream, _read_files, device_empty
+from cudriver._core import DeviceArray, Stream, _read_files
+from cudriver.memory.making import device_empty
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

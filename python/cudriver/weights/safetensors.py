@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from cudriver._core import DeviceArray, device_empty
+from cudriver._core import DeviceArray
+from cudriver.memory.making import device_empty
 from cudriver.weights.blocks import Block, NumpysTypes, TorchsTypes, dtypes_of, types_of
 from cudriver.weights.reading import Reading
 from cudriver.weights.safetensors_format import Tensor, header, shards

@@ -1,0 +1,315 @@
+"""New device arrays, and what goes into an array and comes out of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import numpy as np
+
+from cudriver import _core
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+    from cudriver._core import DeviceArray, Transfer
+    from cudriver.typing import AnyArray, DeviceLike, ScalarT, ShapeLike, StreamLike
+
+
+@overload
+def device_empty(
+    shape: ShapeLike,
+    dtype: type[float] | Literal["float64"] = float,
+    *,
+    device: DeviceLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray[np.float64]: ...
+@overload
+def device_empty(
+    shape: ShapeLike,
+    dtype: type[ScalarT] | np.dtype[ScalarT],
+    *,
+    device: DeviceLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray[ScalarT]: ...
+@overload
+def device_empty(
+    shape: ShapeLike,
+    dtype: DTypeLike,
+    *,
+    device: DeviceLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray: ...
+def device_empty(
+    shape: ShapeLike,
+    dtype: DTypeLike = float,
+    *,
+    device: DeviceLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray:
+    """Return a new device array with undefined contents.
+
+    Parameters
+    ----------
+    shape : int or sequence of int
+        Lengths of the dimensions.
+    dtype : dtype_like, optional
+        Type of an item.
+    device : Device or what `Device` takes, optional
+        Where to allocate: in the current context if that is on the device, else in
+        the device's primary one, which cudriver holds from then on. The default is
+        the context of `stream`, else the current one.
+    stream : Stream, optional
+        Whose context to allocate in. Any stream may use the array at once.
+
+    Returns
+    -------
+    DeviceArray
+        In C order.
+
+    Raises
+    ------
+    OutOfMemoryError
+        The device has too little memory; the message says how much is free.
+
+    Notes
+    -----
+    Uses ``cuMemAllocFromPoolAsync``, or ``cuMemAlloc`` where the device has no pools.
+
+    Examples
+    --------
+    >>> cu.device_empty((2, 3), np.float32).nbytes
+    24
+    """
+    return _core._device_empty(shape, dtype, device, stream, True)
+
+
+@overload
+def device_zeros(
+    shape: ShapeLike,
+    dtype: type[float] | Literal["float64"] = float,
+    *,
+    device: DeviceLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray[np.float64]: ...
+@overload
+def device_zeros(
+    shape: ShapeLike,
+    dtype: type[ScalarT] | np.dtype[ScalarT],
+    *,
+    device: DeviceLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray[ScalarT]: ...
+@overload
+def device_zeros(
+    shape: ShapeLike,
+    dtype: DTypeLike,
+    *,
+    device: DeviceLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray: ...
+def device_zeros(
+    shape: ShapeLike,
+    dtype: DTypeLike = float,
+    *,
+    device: DeviceLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray:
+    """Return a new device array filled with zero bytes.
+
+    Parameters
+    ----------
+    shape : int or sequence of int
+        Lengths of the dimensions.
+    dtype : dtype_like, optional
+        Type of an item.
+    device : Device or what `Device` takes, optional
+        As for `device_empty`.
+    stream : Stream, optional
+        As for `device_empty`. Without one, the call waits until the array is filled.
+
+    Returns
+    -------
+    DeviceArray
+        In C order.
+
+    Raises
+    ------
+    OutOfMemoryError
+        The device has too little memory; the message says how much is free.
+
+    Notes
+    -----
+    Uses ``cuMemsetD8Async`` and what `device_empty` uses.
+
+    Examples
+    --------
+    >>> cu.device_zeros(3).to_numpy()
+    array([0., 0., 0.])
+    """
+    array = _core._device_empty(shape, dtype, device, stream, True)
+    try:
+        _core._fill(array, np.zeros((), array.dtype), stream)
+        return array
+    finally:
+        del array  # the traceback of an exception would keep it
+
+
+@overload
+def to_device(
+    array: NDArray[ScalarT] | DeviceArray[ScalarT],
+    stream: StreamLike | None = None,
+    *,
+    device: DeviceLike | None = None,
+) -> DeviceArray[ScalarT]: ...
+@overload
+def to_device(
+    array: ArrayLike | AnyArray,
+    stream: StreamLike | None = None,
+    *,
+    device: DeviceLike | None = None,
+) -> DeviceArray: ...
+def to_device(
+    array: ArrayLike | AnyArray,
+    stream: StreamLike | None = None,
+    *,
+    device: DeviceLike | None = None,
+) -> DeviceArray:
+    """Return a copy of an array in device memory.
+
+    Parameters
+    ----------
+    array : array_like
+        What `copy` or `numpy.asarray` takes: arrays of any library, buffers, lists,
+        numbers.
+    stream : Stream, optional
+        The stream in whose order the copy runs. The source is kept alive until the
+        copy is over. Without a stream, the call waits for the copy.
+    device : Device or what `Device` takes, optional
+        Where to: as for `device_empty`.
+
+    Returns
+    -------
+    DeviceArray
+        In C order, with the shape and dtype of `array`.
+
+    Raises
+    ------
+    OutOfMemoryError
+        The device has too little memory; the message says how much is free.
+    ValueError
+        There is no such device, or `stream` is on another one.
+
+    Notes
+    -----
+    Calls what `device_empty` and `copy` call; see `explain_copy`.
+
+    Examples
+    --------
+    >>> cu.to_device([[1, 2], [3, 4]]).to_numpy()
+    array([[1, 2],
+           [3, 4]])
+    """
+    made = source = None
+    try:
+        home = None if device is None else _core._context_for_use(device)
+        source = None if isinstance(array, bytes) else _core._lend(array, False, stream)
+        if source is None:
+            source = np.asarray(array)
+        made = _core._device_empty(source.shape, source.dtype, home, stream, False)
+        if stream is None:
+            _core.copy(made, source)
+        else:
+            _core.copy_async(made, source, stream)
+        return made
+    finally:
+        made = source = None  # as above
+
+
+# ---- methods of DeviceArray, for the core --------------------------------------------------------
+
+SCALARS = (np.generic, int, float, complex, str, bytes)
+
+
+def _item(dtype: np.dtype[Any], value: Any) -> NDArray[Any]:
+    """An array of one item."""
+    scalar = isinstance(value, SCALARS)  # an array of length 1 takes sequences too
+    item = np.zeros(() if scalar else 1, dtype)
+    item[...] = value
+    return item
+
+
+def fill(array: DeviceArray, value: Any, stream: StreamLike | None = None) -> None:
+    _core._fill(array, _item(array.dtype, value), stream)
+
+
+def assign(array: DeviceArray, key: Any, value: Any) -> None:
+    """array[key] = value, by NumPy's rules. No variable for the view: a traceback would keep it."""
+    shape, dtype = array[key].shape, array.dtype
+    one = isinstance(value, SCALARS) or (isinstance(value, np.ndarray) and value.ndim == 0)
+    source: Any = value
+    try:
+        if not one:
+            source = _core._lend(value, False, None)
+        if source is None:
+            source = np.asarray(value, dtype)
+            one = source.ndim == 0
+        if one:
+            _core._fill(array[key], _item(dtype, source), None)
+        else:
+            _core.copy(array[key], source if source.shape == shape else _broadcast(source, shape))
+    finally:
+        source = None  # as above
+
+
+def _broadcast(source: Any, shape: tuple[int, ...]) -> Any:
+    """A view of that shape."""
+    wanted = source.shape
+    extra = max(len(wanted) - len(shape), 0)
+    if wanted[:extra] == (1,) * extra:
+        wanted = wanted[extra:]
+    try:
+        if isinstance(source, np.ndarray):
+            return np.broadcast_to(source.reshape(wanted), shape)
+        return _core._views(source, "broadcast", (wanted, shape))[0]
+    except ValueError:
+        raise ValueError(
+            f"an array of shape {source.shape} cannot be broadcast into shape {shape} (nothing was "
+            "copied)"
+        ) from None
+    finally:
+        del source  # as above
+
+
+def copy_from(array: DeviceArray, src: Any, stream: StreamLike | None = None) -> Transfer | None:
+    if stream is not None:
+        return _core.copy_async(array, src, stream)
+    _core.copy(array, src)
+    return None
+
+
+def copy_to(array: DeviceArray, dst: Any, stream: StreamLike | None = None) -> Transfer | None:
+    if stream is not None:
+        return _core.copy_async(dst, array, stream)
+    _core.copy(dst, array)
+    return None
+
+
+def to_numpy(array: DeviceArray, out: Any = None, *, stream: StreamLike | None = None) -> Any:
+    if out is None:
+        out = np.empty(array.shape, array.dtype)
+    elif not isinstance(_core._lend(out, True, None), np.ndarray):
+        raise TypeError(f"out is not an array in host memory, but a {type(out).__name__}")
+    transfer = copy_to(array, out, stream)
+    if transfer is not None:
+        transfer.wait()
+    return out
+
+
+def copy(array: DeviceArray, stream: StreamLike | None = None) -> DeviceArray:
+    home: Any = array.context
+    made: DeviceArray = to_device(array, stream, device=home)
+    return made
+
+
+def deepcopy(array: DeviceArray, memo: object) -> DeviceArray:
+    return copy(array)

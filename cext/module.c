@@ -185,7 +185,10 @@ static int module_exec(PyObject *module)
     }
     state->stream_scope = PyContextVar_New("cudriver.stream", NULL);
     state->dlpack_words = cudriver_dlpack_words();
-    return state->stream_scope != NULL && state->dlpack_words != NULL ? 0 : -1;
+    state->dlpack_types = PyDict_New();
+    return state->stream_scope == NULL || state->dlpack_words == NULL || state->dlpack_types == NULL
+               ? -1
+               : PyModule_AddObjectRef(module, "_stream_scope", state->stream_scope);
 }
 
 static int module_traverse(PyObject *module, visitproc visit, void *arg)

@@ -3,7 +3,6 @@
 
 #include "dlpack.h"
 
-#include "python/arguments.h"
 #include "python/call.h"
 #include "python/numpy_bridge.h"
 #include "docstrings.h"
@@ -126,6 +125,7 @@ static PyObject *method_reshape(PyObject *object, PyObject *args, PyObject *keyw
 
 /* ---- in Python ---- */
 
+CUDRIVER_IN_PYTHON(method_dlpack, "dlpack", "export")
 CUDRIVER_IN_PYTHON(method_fill, "making", "fill")
 CUDRIVER_IN_PYTHON(method_copy_from, "making", "copy_from")
 CUDRIVER_IN_PYTHON(method_copy_to, "making", "copy_to")
@@ -236,7 +236,7 @@ static PyMethodDef array_methods[] = {
      DOC_DeviceArray_reshape},
     {"view", (PyCFunction)(void (*)(void))method_view, METH_VARARGS | METH_KEYWORDS,
      DOC_DeviceArray_view},
-    {"__dlpack__", CUDRIVER_FAST(cudriver_device_array_dlpack), DOC_DeviceArray___dlpack__},
+    {"__dlpack__", CUDRIVER_FAST(method_dlpack), DOC_DeviceArray___dlpack__},
     {"__dlpack_device__", cudriver_device_array_dlpack_device, METH_NOARGS,
      DOC_DeviceArray___dlpack_device__},
     {"__array__", CUDRIVER_FAST(method_refuse), DOC_DeviceArray___array__},

@@ -29,9 +29,6 @@ StreamObject *cudriver_dlpack_stream(CoreState *state, int ordinal);
 int cudriver_dlpack_read(CoreState *state, const struct cudriver_dl_tensor *tensor, bool padded,
                          struct cudriver_endpoint *end);
 
-/* Finds the data type of a dtype. 0, or -1 with BufferError if there is none. */
-int cudriver_dlpack_type(CoreState *state, PyObject *dtype, struct cudriver_dl_type *type);
-
 /* What an object is, as far as it says so by `requires_grad`. */
 enum cudriver_dl_kind {
     CUDRIVER_DL_OTHER,
@@ -74,9 +71,7 @@ int cudriver_dlpack_wait(CoreState *state, const struct cudriver_endpoint *end,
 
 /* ---- tensors of ours ---- */
 
-/* Methods of DeviceArray. */
-PyObject *cudriver_device_array_dlpack(PyObject *object, PyObject *const *args, Py_ssize_t count,
-                                       PyObject *keywords);
+/* A method of DeviceArray. */
 PyObject *cudriver_device_array_dlpack_device(PyObject *object, PyObject *ignored);
 
 extern PyMethodDef cudriver_dlpack_from_functions[];

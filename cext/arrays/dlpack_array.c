@@ -1,10 +1,8 @@
-/* Lent tensors as arrays and as ends of copies; from_dlpack(). See dlpack.h. */
+/* Lent tensors as arrays and as ends of copies. See dlpack.h. */
 #include "dlpack.h"
 
 #include "docstrings.h"
 #include "driver/driver.h"
-#include "python/arguments.h"
-#include "python/call.h"
 #include "python/numpy_bridge.h"
 
 PyObject *cudriver_endpoint_array(CoreState *state, const struct cudriver_endpoint *end)
@@ -97,23 +95,25 @@ int cudriver_dlpack_endpoint(CoreState *state, PyObject *object, bool write,
     return found;
 }
 
-/* ---- from_dlpack() ---- */
-
-/* New reference: an object's array where it is, without a copy of ours. */
-static PyObject *array_over(CoreState *state, PyObject *object, bool never_copied)
+/* _borrow(object, never_copied): an object's array where it is, without a copy of ours. */
+static PyObject *module_borrow(PyObject *module, PyObject *args)
 {
     CUDRIVER_LOCK();
+    CoreState *state = cudriver_state_of_module(module);
     struct cudriver_endpoint end;
-    PyObject *array;
-    int found;
+    PyObject *object, *array;
+    int found, never_copied;
 
+    if (!PyArg_ParseTuple(args, "Op", &object, &never_copied)) {
+        return NULL;
+    }
     if (Py_IS_TYPE(object, state->device_array_type)) { /* a view keeps the order of its work */
         return cudriver_device_array_check((DeviceArrayObject *)object) < 0
                    ? NULL
                    : cudriver_device_array_subscript(object, Py_Ellipsis);
     }
-    found = cudriver_dlpack_borrow(state, object, cudriver_dlpack_kind(state, object), never_copied,
-                                   NULL, &end);
+    found = cudriver_dlpack_borrow(state, object, cudriver_dlpack_kind(state, object),
+                                   never_copied != 0, NULL, &end);
     if (found <= 0) {
         if (found == 0) {
             PyErr_Format(PyExc_TypeError, "%.100s has no __dlpack__, so it lends no memory",
@@ -126,25 +126,7 @@ static PyObject *array_over(CoreState *state, PyObject *object, bool never_copie
     return array;
 }
 
-static PyObject *module_from_dlpack(PyObject *module, PyObject *const *args, Py_ssize_t count,
-                                    PyObject *keywords)
-{
-    static const char *const names[] = {"x", "device", "copy", NULL};
-    static const struct cudriver_signature signature = {"from_dlpack", 1, 1, names};
-    PyObject *values[3], *device, *copy;
-
-    if (cudriver_arguments(&signature, args, count, keywords, values) < 0) {
-        return NULL;
-    }
-    device = values[1] != NULL ? values[1] : Py_None;
-    copy = values[2] != NULL ? values[2] : Py_None;
-    if (device != Py_None || (copy != Py_None && copy != Py_False)) {
-        return cudriver_call("dlpack", "take", "(OOO)", values[0], device, copy);
-    }
-    return array_over(cudriver_state_of_module(module), values[0], copy == Py_False);
-}
-
 PyMethodDef cudriver_dlpack_from_functions[] = {
-    {"from_dlpack", CUDRIVER_FAST(module_from_dlpack), DOC_from_dlpack},
+    {"_borrow", module_borrow, METH_VARARGS, DOC__borrow},
     {NULL},
 };

@@ -2,8 +2,6 @@
 #include "dlpack.h"
 
 #include "contexts/work.h"
-#include "python/arguments.h"
-#include "python/call.h"
 #include "python/numpy_bridge.h"
 #include "docstrings.h"
 
@@ -67,35 +65,15 @@ static void tensor_fill(const struct cudriver_endpoint *end, struct cudriver_dl_
     tensor->data = empty ? NULL : (void *)(uintptr_t)end->device;
 }
 
-/* Whether the strides are whole items; if not, BufferError. */
-static bool strides_fit(const struct cudriver_endpoint *end)
-{
-    for (int i = 0; i < end->ndim; i++) {
-        if (end->strides[i] % (Py_ssize_t)end->itemsize != 0) {
-            PyErr_Format(PyExc_BufferError,
-                         "DLPack has strides of whole items: that of axis %d is %zd bytes, and an "
-                         "item has %zu",
-                         i, end->strides[i], end->itemsize);
-            return false;
-        }
-    }
-    return true;
-}
-
 /* New: a tensor in one of both kinds, which owns the array that `end` is. NULL with an exception
  * set. */
-static struct export *export_new(CoreState *state, const struct cudriver_endpoint *end, bool old,
-                                 uint64_t flags)
+static struct export *export_new(const struct cudriver_endpoint *end, struct cudriver_dl_type type,
+                                 bool old, uint64_t flags)
 {
     DeviceArrayObject *array = (DeviceArrayObject *)end->owner;
-    bool writable = cudriver_numpy_is_writable(array->array), padded;
-    struct cudriver_dl_type type;
+    bool writable = cudriver_numpy_is_writable(array->array), padded = type.bits < 8;
     struct export *self;
 
-    if (cudriver_dlpack_type(state, end->dtype, &type) < 0 || !strides_fit(end)) {
-        return NULL;
-    }
-    padded = type.bits < 8;
     if (old && (!writable || padded)) {
         PyErr_Format(PyExc_BufferError,
                      "%R is %s, which only DLPack 1.0 can say: the other library asked for an "
@@ -138,7 +116,8 @@ static void capsule_end(PyObject *capsule)
     }
 }
 
-static PyObject *capsule_new(CoreState *state, DeviceArrayObject *array, bool old, uint64_t flags)
+static PyObject *capsule_new(DeviceArrayObject *array, struct cudriver_dl_type type, bool old,
+                             uint64_t flags)
 {
     struct cudriver_endpoint end;
     struct export *self;
@@ -147,7 +126,7 @@ static PyObject *capsule_new(CoreState *state, DeviceArrayObject *array, bool ol
     if (cudriver_device_array_endpoint((PyObject *)array, false, &end) < 0) {
         return NULL;
     }
-    self = export_new(state, &end, old, flags);
+    self = export_new(&end, type, old, flags);
     cudriver_endpoint_done(&end);
     if (self == NULL) {
         return NULL;
@@ -185,96 +164,29 @@ static int consumer_follow(CoreState *state, DeviceArrayObject *array, uintptr_t
     return failed;
 }
 
-/* Whether an argument was given. */
-static bool is_given(PyObject *argument)
-{
-    return argument != NULL && argument != Py_None;
-}
-
-/* Reads what consumers usually give: a version and a stream, of plain ints, and no more. False if
- * it is anything else, which memory/dlpack.py reads. */
-static bool arguments_usual(PyObject *const *values, long long *number, bool *old)
-{
-    PyObject *stream = values[0], *version = values[1];
-    int over = 0;
-
-    *number = 1;
-    *old = true;
-    if (is_given(stream)) {
-        if (!PyLong_CheckExact(stream)) {
-            return false;
-        }
-        *number = PyLong_AsLongLongAndOverflow(stream, &over);
-        if (over != 0) {
-            return false;
-        }
-    }
-    if (is_given(version)) {
-        if (!PyTuple_CheckExact(version) || PyTuple_GET_SIZE(version) != 2 ||
-            !PyLong_CheckExact(PyTuple_GET_ITEM(version, 0))) {
-            return false;
-        }
-        *old = PyLong_AsLongAndOverflow(PyTuple_GET_ITEM(version, 0), &over) < 1;
-    }
-    return over == 0 && (*number == -1 || *number > 0) && !is_given(values[2]) &&
-           !is_given(values[3]);
-}
-
-/* New reference: the array's capsule. Before it is made, the stream of that number is made to wait
- * for our work in flight; -1: none is. */
-static PyObject *exported(CoreState *state, DeviceArrayObject *array, long long number, bool old,
-                          uint64_t flags)
-{
-    CUDRIVER_LOCK();
-    if (cudriver_device_array_check(array) < 0 ||
-        (number != -1 && consumer_follow(state, array, (uintptr_t)number) < 0)) {
-        return NULL;
-    }
-    return capsule_new(state, array, old, flags);
-}
-
-PyObject *cudriver_device_array_dlpack(PyObject *object, PyObject *const *args, Py_ssize_t count,
-                                       PyObject *keywords)
-{
-    static const char *const names[] = {"stream", "max_version", "dl_device", "copy", NULL};
-    static const struct cudriver_signature signature = {"__dlpack__", 0, 0, names};
-    PyObject *values[4];
-    long long number;
-    bool old;
-
-    if (cudriver_arguments(&signature, args, count, keywords, values) < 0) {
-        return NULL;
-    }
-    if (arguments_usual(values, &number, &old)) {
-        return exported(cudriver_state_of(object), (DeviceArrayObject *)object, number, old, 0);
-    }
-    for (int i = 0; i < 4; i++) {
-        values[i] = values[i] != NULL ? values[i] : Py_None;
-    }
-    return cudriver_call("dlpack", "export", "(OOOOO)", object, values[0], values[1], values[2],
-                         values[3]);
-}
-
 PyObject *cudriver_device_array_dlpack_device(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     return Py_BuildValue("(ii)", CUDRIVER_DL_CUDA,
                          ((DeviceArrayObject *)object)->memory->context->ordinal);
 }
 
-/* _export(array, stream, old, copied), of arguments that memory/dlpack.py has read. */
+/* _export(array, stream, old, copied, code, bits), of arguments that memory/dlpack.py has read. */
 static PyObject *module_export(PyObject *module, PyObject *args)
 {
+    CUDRIVER_LOCK();
     CoreState *state = cudriver_state_of_module(module);
-    PyObject *array;
+    struct cudriver_dl_type type = {.lanes = 1};
+    DeviceArrayObject *array;
     long long number;
     int old, copied;
 
-    if (!PyArg_ParseTuple(args, "O!Lpp", state->device_array_type, &array, &number, &old,
-                          &copied)) {
+    if (!PyArg_ParseTuple(args, "O!Lppbb", state->device_array_type, &array, &number, &old, &copied,
+                          &type.code, &type.bits) ||
+        cudriver_device_array_check(array) < 0 ||
+        (number != -1 && consumer_follow(state, array, (uintptr_t)number) < 0)) {
         return NULL;
     }
-    return exported(state, (DeviceArrayObject *)array, number, old != 0,
-                    copied ? CUDRIVER_DL_IS_COPIED : 0);
+    return capsule_new(array, type, old != 0, copied ? CUDRIVER_DL_IS_COPIED : 0);
 }
 
 /* _mark_copied(capsule): says that a host tensor is a copy, where its kind can. */

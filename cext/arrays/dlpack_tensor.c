@@ -6,57 +6,28 @@
 #include "python/error.h"
 #include "python/numpy_bridge.h"
 
-/* ---- data types: memory/dlpack.py knows them; what it has said once is kept ---- */
-
-/* Borrowed: what is kept for a key. NULL, perhaps with an exception set. */
-static PyObject *kept(CoreState *state, PyObject *key)
-{
-    if (state->dlpack_types == NULL) {
-        state->dlpack_types = PyDict_New();
-    }
-    return state->dlpack_types != NULL ? PyDict_GetItemWithError(state->dlpack_types, key) : NULL;
-}
-
-/* Keeps what was said first for a key, and takes `said` over. Borrowed; NULL if that is NULL. */
-static PyObject *keep(CoreState *state, PyObject *key, PyObject *said)
-{
-    PyObject *first = said != NULL ? PyDict_SetDefault(state->dlpack_types, key, said) : NULL;
-
-    Py_XDECREF(said);
-    return first;
-}
-
-int cudriver_dlpack_type(CoreState *state, PyObject *dtype, struct cudriver_dl_type *type)
-{
-    PyObject *pair = kept(state, dtype);
-    int code, bits;
-
-    if (pair == NULL && !PyErr_Occurred()) {
-        pair = keep(state, dtype, cudriver_call("dlpack", "type_of", "(O)", dtype));
-    }
-    if (pair == NULL || !PyArg_ParseTuple(pair, "ii", &code, &bits)) {
-        return -1;
-    }
-    *type = (struct cudriver_dl_type){.code = (uint8_t)code, .bits = (uint8_t)bits, .lanes = 1};
-    return 0;
-}
-
-/* New reference: the dtype of a data type. NULL with BufferError if there is none, or ImportError
- * if it needs an ml_dtypes that is not installed. `padded`: each item has bytes of its own. */
+/* New reference: the dtype of a data type. memory/dlpack.py knows them; what it has said once is
+ * kept. NULL with BufferError if there is none, or ImportError if it needs an ml_dtypes that is not
+ * installed. `padded`: each item has bytes of its own. */
 static PyObject *type_read(CoreState *state, struct cudriver_dl_type type, bool padded)
 {
     PyObject *key =
         PyLong_FromUnsignedLong(type.code | (unsigned long)type.bits << 8 |
                                 (unsigned long)type.lanes << 16 | (unsigned long)padded << 32);
-    PyObject *dtype = key != NULL && cudriver_numpy_require() == 0 ? kept(state, key) : NULL;
+    PyObject *dtype = NULL;
 
-    if (dtype == NULL && !PyErr_Occurred()) {
-        dtype = keep(state, key,
-                     cudriver_call("dlpack", "dtype_of", "(iiiO)", type.code, type.bits, type.lanes,
-                                   padded ? Py_True : Py_False));
+    if (key != NULL && cudriver_numpy_require() == 0) {
+        dtype = Py_XNewRef(PyDict_GetItemWithError(state->dlpack_types, key));
+        if (dtype == NULL && !PyErr_Occurred()) {
+            dtype = cudriver_call("dlpack", "dtype_of", "(iiiO)", type.code, type.bits, type.lanes,
+                                  padded ? Py_True : Py_False);
+            if (dtype != NULL && PyDict_SetItem(state->dlpack_types, key, dtype) < 0) {
+                Py_CLEAR(dtype);
+            }
+        }
     }
     Py_XDECREF(key);
-    return Py_XNewRef(dtype);
+    return dtype;
 }
 
 /* ---- tensors ---- */

@@ -251,10 +251,7 @@ static int set_cache_config(PyObject *object, PyObject *value, void *Py_UNUSED(c
     return done != NULL ? 0 : -1;
 }
 
-static PyObject *method_memory_info(PyObject *object, PyObject *Py_UNUSED(ignored))
-{
-    return cudriver_call("contexts", "memory_info_of", "(O)", object);
-}
+CUDRIVER_IN_PYTHON(method_memory_info, "contexts", "memory_info_of")
 
 static PyGetSetDef context_getset[] = {
     {"device", get_device, NULL, DOC_Context_device, NULL},
@@ -276,7 +273,7 @@ static PyMethodDef context_methods[] = {
     {"pop", cudriver_context_pop, METH_NOARGS, DOC_Context_pop},
     {"close", method_close, METH_NOARGS, DOC_Context_close},
     {"synchronize", method_synchronize, METH_NOARGS, DOC_Context_synchronize},
-    {"memory_info", method_memory_info, METH_NOARGS, DOC_Context_memory_info},
+    {"memory_info", CUDRIVER_FAST(method_memory_info), DOC_Context_memory_info},
     {"__enter__", cudriver_context_method_enter, METH_NOARGS, DOC_Context___enter__},
     {"__exit__", (PyCFunction)(void (*)(void))cudriver_context_method_exit, METH_FASTCALL,
      DOC_Context___exit__},

@@ -277,10 +277,7 @@ static PyObject *event_get_done(PyObject *object, void *Py_UNUSED(closure))
     return PyBool_FromLong(result == CUDA_SUCCESS);
 }
 
-static PyObject *event_elapsed(PyObject *object, PyObject *other)
-{
-    return cudriver_call("events", "elapsed_time", "(OO)", object, other);
-}
+CUDRIVER_IN_PYTHON(event_elapsed, "events", "elapsed_time")
 
 static PyGetSetDef event_getset[] = {
     {"handle", cudriver_get_pointer, NULL, DOC_Event_handle, (void *)offsetof(EventObject, handle)},
@@ -295,7 +292,7 @@ static PyMethodDef event_methods[] = {
      DOC_Event_record},
     {"wait", (PyCFunction)(void (*)(void))event_wait, METH_VARARGS | METH_KEYWORDS, DOC_Event_wait},
     {"synchronize", event_synchronize, METH_NOARGS, DOC_Event_synchronize},
-    {"elapsed_time", event_elapsed, METH_O, DOC_Event_elapsed_time},
+    {"elapsed_time", CUDRIVER_FAST(event_elapsed), DOC_Event_elapsed_time},
     {"close", event_close, METH_NOARGS, DOC_Event_close},
     {NULL},
 };

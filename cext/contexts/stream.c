@@ -3,7 +3,6 @@
 
 #include "work.h"
 #include "driver/driver.h"
-#include "python/arguments.h"
 #include "python/call.h"
 #include "python/error.h"
 #include "docstrings.h"
@@ -219,20 +218,11 @@ static PyObject *stream_get_done(PyObject *object, void *Py_UNUSED(closure))
 static PyObject *stream_enter(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     CUDRIVER_LOCK();
-    CoreState *state = cudriver_state_of(object);
-
     if (cudriver_stream_check(stream_of(object)) < 0) {
         return NULL;
     }
-    state->stream_scope_used = true;
-    return cudriver_call("streams", "enter", "(OO)", state->stream_scope, object);
-}
-
-static PyObject *stream_exit(PyObject *object, PyObject *const *Py_UNUSED(args),
-                             Py_ssize_t Py_UNUSED(count))
-{
-    return cudriver_call("streams", "leave", "(OO)", cudriver_state_of(object)->stream_scope,
-                         object);
+    cudriver_state_of(object)->stream_scope_used = true;
+    return cudriver_call("streams", "enter", "(O)", object);
 }
 
 static PyObject *stream_get_device(PyObject *object, void *Py_UNUSED(closure))
@@ -249,25 +239,9 @@ static PyObject *stream_protocol(PyObject *object, PyObject *Py_UNUSED(ignored))
     return Py_BuildValue("(iN)", 0, PyLong_FromVoidPtr(stream_of(object)->handle));
 }
 
-/* ---- the order of streams ---- */
-
-static PyObject *stream_record(PyObject *object, PyObject *const *args, Py_ssize_t count,
-                               PyObject *keywords)
-{
-    static const char *const names[] = {"event", NULL};
-    static const struct cudriver_signature signature = {"record", 1, 0, names};
-    PyObject *event;
-
-    if (cudriver_arguments(&signature, args, count, keywords, &event) < 0) {
-        return NULL;
-    }
-    return cudriver_call("streams", "record", "(OO)", object, event != NULL ? event : Py_None);
-}
-
-static PyObject *stream_wait(PyObject *object, PyObject *other)
-{
-    return cudriver_call("streams", "wait", "(OO)", object, other);
-}
+CUDRIVER_IN_PYTHON(stream_exit, "streams", "leave")
+CUDRIVER_IN_PYTHON(stream_record, "streams", "record")
+CUDRIVER_IN_PYTHON(stream_wait, "streams", "wait")
 
 /* ---- the type ---- */
 
@@ -283,12 +257,12 @@ static PyGetSetDef stream_getset[] = {
 static PyMethodDef stream_methods[] = {
     {"synchronize", stream_synchronize, METH_NOARGS, DOC_Stream_synchronize},
     {"record", CUDRIVER_FAST(stream_record), DOC_Stream_record},
-    {"wait", stream_wait, METH_O, DOC_Stream_wait},
+    {"wait", CUDRIVER_FAST(stream_wait), DOC_Stream_wait},
     {"close", stream_close, METH_NOARGS, DOC_Stream_close},
     {"from_handle", cudriver_stream_from_handle, METH_O | METH_CLASS, DOC_Stream_from_handle},
     {"__cuda_stream__", stream_protocol, METH_NOARGS, DOC_Stream___cuda_stream__},
     {"__enter__", stream_enter, METH_NOARGS, DOC_Stream___enter__},
-    {"__exit__", (PyCFunction)(void (*)(void))stream_exit, METH_FASTCALL, DOC_Stream___exit__},
+    {"__exit__", CUDRIVER_FAST(stream_exit), DOC_Stream___exit__},
     {NULL},
 };
 

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "hostmem/hostmem.h"
-#include "python/arguments.h"
 #include "python/call.h"
 #include "python/error.h"
 #include "python/numpy_bridge.h"
@@ -57,28 +56,28 @@ static int order_parse(PyObject *argument, bool *fortran)
     return -1;
 }
 
-/* New reference: the array that the arguments of `function` ask for; all zero if `zero`. */
-static PyObject *make(PyObject *module, const char *function, bool zero, PyObject *const *args,
-                      Py_ssize_t count, PyObject *keywords)
+/* New reference: the array that the arguments ask for; all zero if `zero`. */
+static PyObject *make(PyObject *module, bool zero, PyObject *args, PyObject *keywords)
 {
-    static const char *const names[] = {"shape", "dtype", "order", "numa", NULL};
-    const struct cudriver_signature signature = {function, 3, 1, names};
+    static char *names[] = {"shape", "dtype", "order", "numa", NULL};
+    const char *format = zero ? "O|OO$O:pinned_zeros" : "O|OO$O:pinned_empty";
     CoreState *state = cudriver_state_of_module(module);
+    PyObject *lengths, *type = NULL, *order = NULL, *numa = NULL, *dtype, *array = NULL;
     Py_ssize_t shape[CUDRIVER_MAX_DIMS], itemsize, bytes;
-    PyObject *values[4], *dtype, *array = NULL;
     HostMemoryObject *memory = NULL;
     bool fortran, zeroed;
     int ndim, node;
 
-    if (cudriver_arguments(&signature, args, count, keywords, values) < 0 ||
-        cudriver_numpy_shape(values[0], &ndim, shape) < 0 || order_parse(values[2], &fortran) < 0 ||
-        node_parse(values[3], &node) < 0 ||
-        cudriver_numpy_dtype(values[1], &dtype, &itemsize) < 0) {
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, format, names, &lengths, &type, &order,
+                                     &numa) ||
+        cudriver_numpy_shape(lengths, &ndim, shape) < 0 || order_parse(order, &fortran) < 0 ||
+        node_parse(numa, &node) < 0 || cudriver_numpy_dtype(type, &dtype, &itemsize) < 0) {
         return NULL;
     }
     bytes = cudriver_numpy_bytes(ndim, shape, itemsize);
     if (bytes >= 0 && cudriver_require() == 0) {
-        memory = cudriver_host_memory_new(state, function, (size_t)bytes, node, &zeroed);
+        memory =
+            cudriver_host_memory_new(state, strchr(format, ':') + 1, (size_t)bytes, node, &zeroed);
     }
     if (memory != NULL) {
         if (zero && !zeroed) {
@@ -92,20 +91,20 @@ static PyObject *make(PyObject *module, const char *function, bool zero, PyObjec
     return array;
 }
 
-static PyObject *pinned_empty(PyObject *module, PyObject *const *args, Py_ssize_t count,
-                              PyObject *keywords)
+static PyObject *pinned_empty(PyObject *module, PyObject *args, PyObject *keywords)
 {
-    return make(module, "pinned_empty", false, args, count, keywords);
+    return make(module, false, args, keywords);
 }
 
-static PyObject *pinned_zeros(PyObject *module, PyObject *const *args, Py_ssize_t count,
-                              PyObject *keywords)
+static PyObject *pinned_zeros(PyObject *module, PyObject *args, PyObject *keywords)
 {
-    return make(module, "pinned_zeros", true, args, count, keywords);
+    return make(module, true, args, keywords);
 }
 
 PyMethodDef cudriver_pinned_arrays_functions[] = {
-    {"pinned_empty", CUDRIVER_FAST(pinned_empty), DOC_pinned_empty},
-    {"pinned_zeros", CUDRIVER_FAST(pinned_zeros), DOC_pinned_zeros},
+    {"pinned_empty", (PyCFunction)(void (*)(void))pinned_empty, METH_VARARGS | METH_KEYWORDS,
+     DOC_pinned_empty},
+    {"pinned_zeros", (PyCFunction)(void (*)(void))pinned_zeros, METH_VARARGS | METH_KEYWORDS,
+     DOC_pinned_zeros},
     {NULL},
 };

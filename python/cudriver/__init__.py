@@ -26,7 +26,6 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
         copy,
         copy_async,
         current_context,
-        from_dlpack,
         init,
         pinned_empty,
         pinned_zeros,
@@ -51,6 +50,7 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
     from cudriver.memory.copies import CopyPlan, copy_threads, explain_copy, set_copy_threads
     from cudriver.memory.copies_plan import CopiesPlan
     from cudriver.memory.devices import Device, device_count, devices
+    from cudriver.memory.dlpack import from_dlpack
     from cudriver.memory.driver import (
         DriverVersion,
         driver_is_simulated,
@@ -164,6 +164,7 @@ _HOMES = {
     "memory.copies_plan": ("CopiesPlan",),
     "memory.copies": ("CopyPlan", "copy_threads", "explain_copy", "set_copy_threads"),
     "memory.devices": ("Device", "device_count", "devices"),
+    "memory.dlpack": ("from_dlpack",),
     "memory.driver": (
         "DriverVersion",
         "driver_is_simulated",

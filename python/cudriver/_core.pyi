@@ -1,6 +1,7 @@
 """The C core. Every name that a user needs is re-exported by ``cudriver``."""
 
 from collections.abc import Generator, Iterable, Sequence
+from contextvars import ContextVar
 from types import GenericAlias, TracebackType
 from typing import (
     Any,
@@ -32,9 +33,9 @@ from cudriver.typing import (
     ScalarT_co,
     ShapeLike,
     StreamLike,
-    SupportsDLPack,
 )
 
+_stream_scope: ContextVar[tuple[Stream, ...]]
 _LadderKernel = Literal["read", "write", "shared_read", "shared_write"]
 
 @final
@@ -1142,85 +1143,6 @@ def copy_async(dst: AnyArray, src: AnyArray, /, stream: StreamLike | None = None
     True
     """
 
-@overload
-def from_dlpack(
-    x: NDArray[ScalarT], /, *, device: None = None, copy: bool | None = None
-) -> NDArray[ScalarT]: ...
-@overload
-def from_dlpack(
-    x: NDArray[ScalarT] | DeviceArray[ScalarT],
-    /,
-    *,
-    device: Literal["cpu"],
-    copy: bool | None = None,
-) -> NDArray[ScalarT]: ...
-@overload
-def from_dlpack(
-    x: SupportsDLPack, /, *, device: Literal["cpu"], copy: bool | None = None
-) -> NDArray[Any]: ...
-@overload
-def from_dlpack(
-    x: DeviceArray[ScalarT],
-    /,
-    *,
-    device: SupportsIndex | Device | None = None,
-    copy: bool | None = None,
-) -> DeviceArray[ScalarT]: ...
-@overload
-def from_dlpack(
-    x: NDArray[ScalarT], /, *, device: SupportsIndex | Device, copy: bool | None = None
-) -> DeviceArray[ScalarT]: ...
-@overload
-def from_dlpack(
-    x: SupportsDLPack, /, *, device: DeviceLike | None = None, copy: bool | None = None
-) -> DeviceArray | NDArray[Any]:
-    """Return an array that shares another library's memory.
-
-    Parameters
-    ----------
-    x : object with ``__dlpack__``
-        A tensor or array of PyTorch, CuPy, JAX, NumPy, cuda-core, ...
-    device : int, str or Device, optional
-        Where the array is to be: a device, or ``"cpu"``. If `x` is elsewhere, it is
-        copied there. The default is where `x` is.
-    copy : bool, optional
-        True always copies, into C order. False never copies. The default copies only
-        if `device` needs it.
-
-    Returns
-    -------
-    DeviceArray or numpy.ndarray
-        A DeviceArray for device memory, an ndarray for host memory. It keeps the
-        memory alive. It is read-only if `x` says that it is.
-
-    Raises
-    ------
-    TypeError
-        `x` has no ``__dlpack__``.
-    BufferError
-        This kind of memory or this data type is not supported.
-    ValueError
-        The tensor's description is invalid, or `device` needs a copy and
-        ``copy=False`` forbids it.
-    ImportError
-        The data type (bfloat16, float8, ...) needs ``ml_dtypes``.
-
-    Notes
-    -----
-    The other library makes the stream of the enclosing ``with stream:``, else the
-    default stream, wait for its own work on the memory. If the type of `x` offers
-    DLPack's table of C functions, that is used: for host memory always, for device
-    memory if the other library's current stream is the same one, or is idle.
-
-    Examples
-    --------
-    >>> numbers = np.arange(3)
-    >>> cu.from_dlpack(numbers).ctypes.data == numbers.ctypes.data
-    True
-    >>> cu.from_dlpack(numbers, device=0)
-    <DeviceArray shape=(3,) dtype=int64 on device 0>
-    """
-
 def _ladder_copy(dst: AnyArray, src: AnyArray, /) -> None:
     """One cuMemcpyHtoD or cuMemcpyDtoH over the whole, whatever the host's memory is: the driver
     alone. Both ends C-ordered without gaps and of one size; else ValueError.
@@ -1342,7 +1264,12 @@ def _trace(enabled: bool, /) -> None:
 def _live() -> list[tuple[tuple[Any, ...], bool]]:
     """The fields of each Allocation, oldest first, and whether it is a context that is kept."""
 
-def _export(array: DeviceArray, stream: int, old: bool, copied: bool, /) -> object:
+def _borrow(object: Any, never_copied: bool, /) -> DeviceArray | NDArray[Any]:
+    """An array over the memory that an object lends by DLPack."""
+
+def _export(
+    array: DeviceArray, stream: int, old: bool, copied: bool, code: int, bits: int, /
+) -> object:
     """A capsule of DLPack, of the kind before version 1.0 if `old`."""
 
 def _device_empty(

@@ -154,7 +154,7 @@ def code(name: str) -> str:
 
 def defines(text: str) -> Iterator[str]:
     """The functions and variables of a C file that others can name."""
-    hidden = r"static|extern|typedef|_Static_assert|#"
+    hidden = r"static|extern|typedef|_Static_assert|CUDRIVER_IN_PYTHON|#"
     for part in re.finditer(rf"^(?!{hidden})\w[^;{{}}=#]*([;{{=])", text, re.M):
         function = re.search(r"(\w+)\s*\(", part[0])
         variable = re.search(r"(\w+)\s*(?:\[[^]]*\]\s*)*[;=]$", part[0])

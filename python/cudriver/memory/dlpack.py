@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any, NoReturn
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, SupportsIndex, overload
 
 import numpy as np
 
 from cudriver import _core
 from cudriver.memory.devices import ordinal_of
-from cudriver.memory.making import device_empty
+from cudriver.memory.making import to_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from cudriver._core import DeviceArray
+    from cudriver.memory.devices import Device
+    from cudriver.typing import DeviceLike, ScalarT, SupportsDLPack
 
 CPU, CUDA, MANAGED = 1, 2, 13  # kinds of devices
 VERSION = (1, 3)  # as in cext/python/dlpack_abi.h
@@ -65,15 +68,92 @@ def refuse(given: object, name: str | None) -> NoReturn:
     )
 
 
-def take(x: Any, device: Any, copy: Any) -> Any:
-    """from_dlpack() with arguments that may need a copy."""
+@overload
+def from_dlpack(
+    x: NDArray[ScalarT], /, *, device: None = None, copy: bool | None = None
+) -> NDArray[ScalarT]: ...
+@overload
+def from_dlpack(
+    x: NDArray[ScalarT] | DeviceArray[ScalarT],
+    /,
+    *,
+    device: Literal["cpu"],
+    copy: bool | None = None,
+) -> NDArray[ScalarT]: ...
+@overload
+def from_dlpack(
+    x: SupportsDLPack, /, *, device: Literal["cpu"], copy: bool | None = None
+) -> NDArray[Any]: ...
+@overload
+def from_dlpack(
+    x: DeviceArray[ScalarT],
+    /,
+    *,
+    device: SupportsIndex | Device | None = None,
+    copy: bool | None = None,
+) -> DeviceArray[ScalarT]: ...
+@overload
+def from_dlpack(
+    x: NDArray[ScalarT], /, *, device: SupportsIndex | Device, copy: bool | None = None
+) -> DeviceArray[ScalarT]: ...
+@overload
+def from_dlpack(
+    x: SupportsDLPack, /, *, device: DeviceLike | None = None, copy: bool | None = None
+) -> DeviceArray | NDArray[Any]: ...
+def from_dlpack(x: Any, *, device: Any = None, copy: bool | None = None) -> Any:
+    """Return an array that shares another library's memory.
+
+    Parameters
+    ----------
+    x : object with ``__dlpack__``
+        A tensor or array of PyTorch, CuPy, JAX, NumPy, cuda-core, ...
+    device : int, str or Device, optional
+        Where the array is to be: a device, or ``"cpu"``. If `x` is elsewhere, it is
+        copied there. The default is where `x` is.
+    copy : bool, optional
+        True always copies, into C order. False never copies. The default copies only
+        if `device` needs it.
+
+    Returns
+    -------
+    DeviceArray or numpy.ndarray
+        A DeviceArray for device memory, an ndarray for host memory. It keeps the
+        memory alive. It is read-only if `x` says that it is.
+
+    Raises
+    ------
+    TypeError
+        `x` has no ``__dlpack__``.
+    BufferError
+        This kind of memory or this data type is not supported.
+    ValueError
+        The tensor's description is invalid, or `device` needs a copy and
+        ``copy=False`` forbids it.
+    ImportError
+        The data type (bfloat16, float8, ...) needs ``ml_dtypes``.
+
+    Notes
+    -----
+    The other library makes the stream of the enclosing ``with stream:``, else the
+    default stream, wait for its own work on the memory. If the type of `x` offers
+    DLPack's table of C functions, that is used: for host memory always, for device
+    memory if the other library's current stream is the same one, or is idle.
+
+    Examples
+    --------
+    >>> numbers = np.arange(3)
+    >>> cu.from_dlpack(numbers).ctypes.data == numbers.ctypes.data
+    True
+    >>> cu.from_dlpack(numbers, device=0)
+    <DeviceArray shape=(3,) dtype=int64 on device 0>
+    """
     never = copy is not None and not copy
-    array: Any = _core.from_dlpack(x, copy=False if never else None)
-    here: int | str = "cpu" if isinstance(array, np.ndarray) else array.device.ordinal
-    there = here if device is None else device
-    if not (isinstance(there, str) and there == "cpu"):
-        there = ordinal_of(there)
+    array: Any = _core._borrow(x, never)
     try:
+        if device is None:
+            return array.copy() if copy else array
+        here: int | str = "cpu" if isinstance(array, np.ndarray) else array.device.ordinal
+        there = device if isinstance(device, str) and device == "cpu" else ordinal_of(device)
         if here == there:
             return array.copy() if copy else array
         if never:
@@ -81,11 +161,7 @@ def take(x: Any, device: Any, copy: Any) -> Any:
             raise ValueError(
                 f"the {name} is not on the device asked for ({device!r}), and copy=False"
             )
-        if there == "cpu":
-            return array.to_numpy()
-        made = device_empty(array.shape, array.dtype, device=there)
-        _core.copy(made, array)
-        return made
+        return array.to_numpy() if there == "cpu" else to_device(array, device=there)
     finally:
         del array  # the traceback of an exception would keep it
 
@@ -93,27 +169,42 @@ def take(x: Any, device: Any, copy: Any) -> Any:
 # ---- ours ----------------------------------------------------------------------------------------
 
 
-def export(array: DeviceArray, stream: Any, max_version: Any, dl_device: Any, copy: Any) -> object:
-    """DeviceArray.__dlpack__() with arguments that the core does not read itself."""
+def export(
+    array: DeviceArray,
+    *,
+    stream: Any = None,
+    max_version: Any = None,
+    dl_device: Any = None,
+    copy: Any = None,
+) -> object:
+    """DeviceArray.__dlpack__()."""
     version = _pair("max_version", "(major, minor)", max_version)
     device = _pair("dl_device", "(type, id)", dl_device)
-    own = array.__dlpack_device__()
     old = version is None or version[0] < 1
-    if device is not None and device[0] == CPU:
+    if device is not None and device != (own := array.__dlpack_device__()):
+        if device[0] != CPU:
+            raise BufferError(
+                f"{array!r} cannot be exported to dl_device {device}: only to its own device, "
+                f"{own}, or copied to the CPU, (1, 0)"
+            )
         if copy is not None and not copy:
             raise BufferError(
                 f"{array!r} is in device memory: the CPU gets it by a copy, and copy=False"
             )
         return _export_host(array.to_numpy(), old)
-    if device not in (None, own):
-        raise BufferError(
-            f"{array!r} cannot be exported to dl_device {device}: only to its own device, {own}, "
-            "or copied to the CPU, (1, 0)"
-        )
+        return _export_host(array.to_numpy(), old)
     number = _stream_number(stream)
+    code, bits = type_of(array.dtype)
+    size = array.itemsize
+    for axis, stride in enumerate(array.strides):
+        if stride % size:
+            raise BufferError(
+                f"DLPack has strides of whole items: that of axis {axis} is {stride} bytes, and an "
+                f"item has {size}"
+            )
     if copy:  # waits, so no stream has to
-        return _core._export(array.copy(), -1, old, True)
-    return _core._export(array, number, old, False)
+        return _core._export(array.copy(), -1, old, True, code, bits)
+    return _core._export(array, number, old, False, code, bits)
 
 
 def _pair(name: str, meaning: str, value: Any) -> tuple[int, int] | None:
@@ -209,6 +300,7 @@ def dtype_of(code: int, bits: int, lanes: int, padded: bool) -> np.dtype[Any]:
     return found
 
 
+@lru_cache
 def type_of(dtype: np.dtype[Any]) -> tuple[int, int]:
     """DLPack's code and bits of a dtype."""
     for names in TYPES, ML_TYPES:

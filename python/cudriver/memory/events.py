@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cudriver._core import Event
 
 
-def elapsed_time(start: Event, end: Any) -> float:
+def elapsed_time(start: Event, end: Any, /) -> float:
     if type(end) is not _core.Event:
         raise TypeError(f"elapsed_time takes the later Event, not {type(end).__name__}")
     _check(start)

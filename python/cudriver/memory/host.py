@@ -64,7 +64,7 @@ def _lent(thing: Any) -> np.ndarray[Any, Any] | None:
         return None
     if hasattr(thing, "__array_struct__") or hasattr(thing, "__array_interface__"):
         return np.asarray(thing)
-    lent = _core.from_dlpack(thing, copy=False) if hasattr(thing, "__dlpack__") else None
+    lent = _core._borrow(thing, True) if hasattr(thing, "__dlpack__") else None
     return lent if isinstance(lent, np.ndarray) else None
 
 

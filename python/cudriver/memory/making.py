@@ -222,7 +222,7 @@ def to_device(
             _core.copy_async(made, source, stream)
         return made
     finally:
-        made = source = None  # as above
+        del array, made, source  # as above
 
 
 # ---- methods of DeviceArray, for the core --------------------------------------------------------
@@ -295,20 +295,27 @@ def copy_to(array: DeviceArray, dst: Any, stream: StreamLike | None = None) -> T
 
 
 def to_numpy(array: DeviceArray, out: Any = None, *, stream: StreamLike | None = None) -> Any:
-    if out is None:
-        out = np.empty(array.shape, array.dtype)
-    elif not isinstance(_core._lend(out, True, None), np.ndarray):
-        raise TypeError(f"out is not an array in host memory, but a {type(out).__name__}")
-    transfer = copy_to(array, out, stream)
-    if transfer is not None:
-        transfer.wait()
-    return out
+    try:
+        if out is None:
+            out = np.empty(array.shape, array.dtype)
+        elif not isinstance(_core._lend(out, True, None), np.ndarray):
+            raise TypeError(f"out is not an array in host memory, but a {type(out).__name__}")
+        if stream is None:
+            _core.copy(out, array)
+        else:
+            _core.copy_async(out, array, stream).wait()
+        return out
+    finally:
+        del array  # as above
 
 
 def copy(array: DeviceArray, stream: StreamLike | None = None) -> DeviceArray:
     home: Any = array.context
-    made: DeviceArray = to_device(array, stream, device=home)
-    return made
+    try:
+        made: DeviceArray = to_device(array, stream, device=home)
+        return made
+    finally:
+        del array  # as above
 
 
 def deepcopy(array: DeviceArray, memo: object) -> DeviceArray:

@@ -7,7 +7,6 @@ turns in a thread each see their own.
 from __future__ import annotations
 
 import operator
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from cudriver import _core
@@ -16,8 +15,6 @@ from cudriver.memory.foreign import handle
 
 if TYPE_CHECKING:
     from cudriver._core import Context, Event, Stream
-
-    Scope = ContextVar[tuple[Stream, ...]]
 
 
 DEFAULT = (0, 1, 2)  # handles: NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD
@@ -35,24 +32,24 @@ def arguments(priority: Any, device: Any) -> tuple[Context, int]:
     return context, number
 
 
-def _entered(scope: Scope) -> tuple[Stream, ...]:
-    streams = scope.get(())
+def _entered() -> tuple[Stream, ...]:
+    streams = _core._stream_scope.get(())
     return streams if type(streams) is tuple else ()  # anybody can set it
 
 
-def enter(scope: Scope, stream: Stream) -> Stream:
-    scope.set((*_entered(scope), stream))
+def enter(stream: Stream) -> Stream:
+    _core._stream_scope.set((*_entered(), stream))
     return stream
 
 
-def leave(scope: Scope, stream: Stream) -> None:
-    streams = _entered(scope)
+def leave(stream: Stream, *exception: object) -> None:
+    streams = _entered()
     if streams and streams[-1] is stream:
-        scope.set(streams[:-1])
+        _core._stream_scope.set(streams[:-1])
         return
     places = [i for i, entered in enumerate(streams) if entered is stream]
     if places:  # leave it even so: nothing else would
-        scope.set((*streams[: places[-1]], *streams[places[-1] + 1 :]))
+        _core._stream_scope.set((*streams[: places[-1]], *streams[places[-1] + 1 :]))
     raise RuntimeError(
         f"with {stream!r}: left, but it is not the innermost `with stream:` of this thread or task"
     )
@@ -61,7 +58,7 @@ def leave(scope: Scope, stream: Stream) -> None:
 # ---- the order of streams ------------------------------------------------------------------------
 
 
-def record(stream: Stream, event: Any) -> Event:
+def record(stream: Stream, event: Any = None) -> Event:
     if event is None:
         return _event(stream.context).record(stream)  # no variable: a traceback would keep it
     if type(event) is not _core.Event:
@@ -69,7 +66,7 @@ def record(stream: Stream, event: Any) -> Event:
     return event.record(stream)
 
 
-def wait(stream: Stream, other: Any) -> None:
+def wait(stream: Stream, other: Any, /) -> None:
     if stream.closed:
         raise ValueError(f"{stream!r} is closed")
     home = stream  # another library's default stream is that of this stream's context

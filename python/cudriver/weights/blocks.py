@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cudriver._core import DeviceArray, Stream, _views, from_dlpack
+from cudriver._core import DeviceArray, Stream, _views
+from cudriver.memory.dlpack import from_dlpack
 from cudriver.weights.reading import RUN
 from cudriver.weights.safetensors_format import Tensor, numpy_type
 from cudriver.weights.source import Source, shown

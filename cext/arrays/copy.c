@@ -138,13 +138,16 @@ static int follow_blocking(CoreState *state, struct cudriver_copy_plan *plan,
     ContextObject *context = ends->home;
     struct cudriver_stream stream, on;
     bool given, pushed;
+    PyObject *done;
     int failed;
 
     if (plan->kind == CUDRIVER_COPY_EMPTY || plan->kind == CUDRIVER_COPY_SAME) {
         return 0;
     }
     if (plan->kind == CUDRIVER_COPY_HOST) {
-        return cudriver_numpy_copy(ends->dst.owner, ends->src.owner);
+        done = cudriver_call("copies", "on_host", "(OO)", ends->dst.owner, ends->src.owner);
+        Py_XDECREF(done);
+        return done != NULL ? 0 : -1;
     }
     if (plan->kind == CUDRIVER_COPY_BOUNCED || plan->kind == CUDRIVER_COPY_TEMPORARY) {
         return bounce(state, ends,

@@ -21,10 +21,6 @@ int cudriver_endpoint_parse(CoreState *state, PyObject *object, bool write, cons
 int cudriver_endpoint_try(CoreState *state, PyObject *object, bool write,
                           const struct cudriver_stream *on, struct cudriver_endpoint *end);
 
-/* Sets ValueError: `format` takes the shapes of both ends. -1. */
-int cudriver_endpoints_refuse(const char *format, const struct cudriver_endpoint *src,
-                              const struct cudriver_endpoint *dst);
-
 /* ---- copies ---- */
 
 /* Copies and waits, in the order of the enclosing `with stream:` if there is one. 0 or -1. */

@@ -94,8 +94,8 @@ static int interface_endpoint(CoreState *state, PyObject *object, bool write,
 /* Reads an end that is a buffer or has NumPy's array interface: 1, 0 or -1. */
 static int view_endpoint(PyObject *object, bool write, struct cudriver_endpoint *end)
 {
-    PyObject *array;
-    int found = cudriver_numpy_view(object, &array);
+    PyObject *array = cudriver_call("foreign", "view", "(O)", object);
+    int found = array == NULL ? -1 : array == Py_None ? 0 : 1;
 
     if (found > 0 && cudriver_numpy_endpoint(array, array, write, end) < 0) {
         found = -1;
@@ -140,36 +140,17 @@ int cudriver_endpoint_parse(CoreState *state, PyObject *object, bool write, cons
 
 /* ---- both ---- */
 
-int cudriver_endpoints_refuse(const char *format, const struct cudriver_endpoint *src,
-                              const struct cudriver_endpoint *dst)
-{
-    PyObject *from = cudriver_numpy_tuple(src->ndim, src->shape);
-    PyObject *to = cudriver_numpy_tuple(dst->ndim, dst->shape);
-
-    if (from != NULL && to != NULL) {
-        PyErr_Format(PyExc_ValueError, format, from, to);
-    }
-    Py_XDECREF(from);
-    Py_XDECREF(to);
-    return -1;
-}
-
 int copy_ends_match(const struct cudriver_endpoint *dst, const struct cudriver_endpoint *src)
 {
-    if (dst->ndim != src->ndim ||
-        memcmp(dst->shape, src->shape, (size_t)dst->ndim * sizeof dst->shape[0]) != 0) {
-        return cudriver_endpoints_refuse(
-            "the shapes differ: %R cannot be copied into %R (nothing was copied)", src, dst);
+    if (dst->ndim == src->ndim &&
+        memcmp(dst->shape, src->shape, (size_t)dst->ndim * sizeof dst->shape[0]) == 0 &&
+        (dst->dtype == src->dtype || cudriver_numpy_same_dtype(dst->dtype, src->dtype))) {
+        return 0;
     }
-    if (dst->dtype != src->dtype && !cudriver_numpy_same_dtype(dst->dtype, src->dtype)) {
-        PyErr_Format(
-            PyExc_TypeError,
-            "the dtypes differ: %S cannot be copied into %S (nothing was copied); cast the "
-            "source first: a host array by its astype(), a device array by another library",
-            src->dtype, dst->dtype);
-        return -1;
-    }
-    return 0;
+    Py_XDECREF(cudriver_call("refusals", "ends", "(NNOO)",
+                             cudriver_numpy_tuple(dst->ndim, dst->shape),
+                             cudriver_numpy_tuple(src->ndim, src->shape), dst->dtype, src->dtype));
+    return -1;
 }
 
 void copy_ends_done(struct copy_ends *ends)

@@ -73,13 +73,11 @@ int cudriver_numpy_dtype(PyObject *argument, PyObject **dtype, Py_ssize_t *items
     if (cudriver_numpy_require() < 0) {
         return -1;
     }
-    if (argument == NULL) {
-        descr = PyArray_DescrFromType(NPY_DOUBLE);
-    } else if (!PyArray_DescrConverter(argument, &descr)) {
+    if (!PyArray_DescrConverter(argument, &descr)) {
         return -1;
     }
-    if (descr == NULL || holds_objects(descr)) {
-        Py_XDECREF(descr);
+    if (holds_objects(descr)) {
+        Py_DECREF(descr);
         return -1;
     }
     if (PyDataType_ELSIZE(descr) == 0 && PyTypeNum_ISSTRING(descr->type_num)) {
@@ -221,89 +219,6 @@ bool cudriver_numpy_is_c_contiguous(PyObject *array)
 bool cudriver_numpy_is_writable(PyObject *array)
 {
     return PyArray_ISWRITEABLE((PyArrayObject *)array);
-}
-
-/* New reference: an ndarray over a buffer. NumPy would copy the items of a buffer whose format it
- * does not know. */
-static PyObject *view_of_buffer(PyObject *object)
-{
-    PyObject *buffer = PyMemoryView_FromObject(object), *array = NULL, *base;
-
-    if (buffer != NULL) {
-        array = PyArray_FromAny(buffer, NULL, 0, 0, 0, NULL);
-    }
-    base = array != NULL ? PyArray_BASE((PyArrayObject *)array) : NULL;
-    if (array != NULL &&
-        (base == NULL || !PyMemoryView_Check(base) ||
-         PyArray_ITEMSIZE((PyArrayObject *)array) != PyMemoryView_GET_BUFFER(buffer)->itemsize)) {
-        const char *format = PyMemoryView_GET_BUFFER(buffer)->format;
-        PyErr_Format(PyExc_TypeError,
-                     "%.100s has items of the format '%.100s', which is not a dtype",
-                     Py_TYPE(object)->tp_name, format != NULL ? format : "B");
-        Py_CLEAR(array);
-    }
-    Py_XDECREF(buffer);
-    return array;
-}
-
-int cudriver_numpy_view(PyObject *object, PyObject **array)
-{
-    PyObject *view;
-
-    *array = NULL;
-    if (cudriver_numpy_require() < 0) {
-        return -1;
-    }
-    if (PyType_Check(object) || PyArray_IsScalar(object, Generic)) { /* as NumPy sees them */
-        return 0;
-    }
-    if (PyObject_CheckBuffer(object)) {
-        *array = view_of_buffer(object);
-        return *array != NULL ? 1 : -1;
-    }
-    view = PyArray_FromStructInterface(object);
-    if (view == Py_NotImplemented) { /* borrowed */
-        view = PyArray_FromInterface(object);
-    }
-    if (view == Py_NotImplemented) {
-        return 0;
-    }
-    *array = view;
-    return view != NULL ? 1 : -1;
-}
-
-/* Whether the memory ranges of two arrays share a byte. */
-static bool extents_meet(PyArrayObject *first, PyArrayObject *second)
-{
-    PyArrayObject *both[] = {first, second};
-    int64_t low[2], high[2];
-
-    for (int i = 0; i < 2; i++) {
-        cudriver_extent(PyArray_NDIM(both[i]), (size_t)PyArray_ITEMSIZE(both[i]),
-                        PyArray_SHAPE(both[i]), PyArray_STRIDES(both[i]), &low[i], &high[i]);
-        low[i] += (int64_t)(uintptr_t)PyArray_BYTES(both[i]);
-        high[i] += (int64_t)(uintptr_t)PyArray_BYTES(both[i]);
-    }
-    return low[0] < high[1] && low[1] < high[0];
-}
-
-int cudriver_numpy_copy(PyObject *dst, PyObject *src)
-{
-    PyObject *apart = NULL;
-    int failed;
-
-    if (extents_meet((PyArrayObject *)dst, (PyArrayObject *)src)) {
-        /* NumPy handles overlap itself only with several dimensions or strides of opposite sign. It
-         * corrupts 1-D copies between different strides, and single structured items. */
-        apart = PyArray_FromArray((PyArrayObject *)src, NULL,
-                                  NPY_ARRAY_ENSURECOPY | NPY_ARRAY_ENSUREARRAY);
-        if (apart == NULL) {
-            return -1;
-        }
-    }
-    failed = PyArray_CopyInto((PyArrayObject *)dst, (PyArrayObject *)(apart != NULL ? apart : src));
-    Py_XDECREF(apart);
-    return failed;
 }
 
 char *cudriver_numpy_data(PyObject *array)

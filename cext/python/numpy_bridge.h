@@ -12,7 +12,7 @@ int cudriver_numpy_require(void);
 /* Whether `object` is an ndarray or a subclass; false if NumPy is not imported yet. */
 bool cudriver_numpy_is_array(PyObject *object);
 
-/* Reads a dtype argument (NULL: float64): *dtype is a new reference, *itemsize its size in bytes.
+/* Reads a dtype argument: *dtype is a new reference, *itemsize its size in bytes.
  * TypeError for types that hold Python objects. 0 or -1. */
 int cudriver_numpy_dtype(PyObject *argument, PyObject **dtype, Py_ssize_t *itemsize);
 
@@ -45,15 +45,6 @@ PyObject *cudriver_numpy_over(PyObject *owner, void *address, PyObject *dtype, i
 /* How an ndarray lies in memory. */
 bool cudriver_numpy_is_c_contiguous(PyObject *array);
 bool cudriver_numpy_is_writable(PyObject *array);
-
-/* Makes an ndarray over the memory of a buffer, or of what has __array_interface__ or
- * __array_struct__; the array keeps the object alive, and a buffer exported. 1 and a new reference;
- * 0: the object is none of these; -1 with an exception set. Never copies. */
-int cudriver_numpy_view(PyObject *object, PyObject **array);
-
-/* Copies; if the two overlap, as if the source had been copied first. Both have the same shape and
- * dtype. 0 or -1. */
-int cudriver_numpy_copy(PyObject *dst, PyObject *src);
 
 /* Whether the object is a NumPy bool, which old versions accept as a number. */
 bool cudriver_numpy_is_bool(PyObject *object);

@@ -27,8 +27,6 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
         copy_async,
         current_context,
         init,
-        pinned_empty,
-        pinned_zeros,
     )
     from cudriver.errors import (
         CudaError,
@@ -64,7 +62,13 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
     from cudriver.memory.live import Allocation, live_allocations, trace_allocations
     from cudriver.memory.making import device_empty, device_zeros, to_device
     from cudriver.memory.numa import set_host_memory_policy
-    from cudriver.memory.pinned import pinned_array, pinned_empty_like, pinned_full
+    from cudriver.memory.pinned import (
+        pinned_array,
+        pinned_empty,
+        pinned_empty_like,
+        pinned_full,
+        pinned_zeros,
+    )
     from cudriver.memory.pinned_numpy import pinned_numpy
     from cudriver.memory.pinning import Pinning, pin_async, pinned_empty_async
     from cudriver.memory.pins import pin
@@ -178,7 +182,13 @@ _HOMES = {
     "memory.live": ("Allocation", "live_allocations", "trace_allocations"),
     "memory.making": ("device_empty", "device_zeros", "to_device"),
     "memory.numa": ("set_host_memory_policy",),
-    "memory.pinned": ("pinned_array", "pinned_empty_like", "pinned_full"),
+    "memory.pinned": (
+        "pinned_array",
+        "pinned_empty",
+        "pinned_empty_like",
+        "pinned_full",
+        "pinned_zeros",
+    ),
     "memory.pinned_numpy": ("pinned_numpy",),
     "memory.pinning": ("Pinning", "pin_async", "pinned_empty_async"),
     "memory.pins": ("pin",),

@@ -28,7 +28,6 @@ from cudriver.typing import (
     DeviceLike,
     EventLike,
     HostArrayT,
-    NumaLike,
     ScalarT,
     ScalarT_co,
     ShapeLike,
@@ -939,130 +938,6 @@ def context_stack() -> list[Context]:
     True
     """
 
-@overload
-def pinned_empty(
-    shape: ShapeLike,
-    dtype: type[float] | Literal["float64"] = "float64",
-    order: Literal["C", "F"] = "C",
-    *,
-    numa: NumaLike = "policy",
-) -> NDArray[np.float64]:
-    """Return a new ndarray in page-locked memory, with undefined contents.
-
-    Parameters
-    ----------
-    shape : int or sequence of int
-        Lengths of the dimensions.
-    dtype : dtype_like, optional
-        Type of an item.
-    order : {'C', 'F'}, optional
-        Order of the items in memory.
-    numa : {'policy', 'device'}, int or None, optional
-        NUMA node of the memory: as `set_host_memory_policy` says, the one nearest the
-        current context's device, a node by its number, or wherever the system puts it.
-
-    Returns
-    -------
-    numpy.ndarray
-        Its base owns the memory: arrays and views keep it alive, beyond the context.
-
-    Raises
-    ------
-    OutOfMemoryError
-        The system refuses the memory, or the limit is reached.
-    ValueError
-        There is no such NUMA node, or this process may not use it.
-
-    Notes
-    -----
-    Uses ``cuMemHostRegister`` on memory of the process's own, which comes from a
-    pool and is page-locked for every context. Kernels may address it: see
-    `mapped_pointer`. While the driver registers it, every copy of the process waits,
-    20 ms for each GiB; not so with `pinned_empty_async`.
-
-    Examples
-    --------
-    >>> frame = cu.pinned_empty((1080, 1920, 3), np.uint8)
-    >>> cu.is_pinned(frame)
-    True
-    """
-
-@overload
-def pinned_empty(
-    shape: ShapeLike,
-    dtype: type[ScalarT] | np.dtype[ScalarT],
-    order: Literal["C", "F"] = "C",
-    *,
-    numa: NumaLike = "policy",
-) -> NDArray[ScalarT]: ...
-@overload
-def pinned_empty(
-    shape: ShapeLike,
-    dtype: DTypeLike,
-    order: Literal["C", "F"] = "C",
-    *,
-    numa: NumaLike = "policy",
-) -> NDArray[Any]: ...
-@overload
-def pinned_zeros(
-    shape: ShapeLike,
-    dtype: type[float] | Literal["float64"] = "float64",
-    order: Literal["C", "F"] = "C",
-    *,
-    numa: NumaLike = "policy",
-) -> NDArray[np.float64]:
-    """Return a new ndarray in page-locked memory, filled with zero bytes.
-
-    Parameters
-    ----------
-    shape : int or sequence of int
-        Lengths of the dimensions.
-    dtype : dtype_like, optional
-        Type of an item.
-    order : {'C', 'F'}, optional
-        Order of the items in memory.
-    numa : {'policy', 'device'}, int or None, optional
-        NUMA node of the memory: as `set_host_memory_policy` says, the one nearest the
-        current context's device, a node by its number, or wherever the system puts it.
-
-    Returns
-    -------
-    numpy.ndarray
-        As from `pinned_empty`.
-
-    Raises
-    ------
-    OutOfMemoryError
-        The system refuses the memory, or the limit is reached.
-    ValueError
-        There is no such NUMA node, or this process may not use it.
-
-    Notes
-    -----
-    Uses ``cuMemHostRegister``; see `pinned_empty`.
-
-    Examples
-    --------
-    >>> cu.pinned_zeros(3)
-    array([0., 0., 0.])
-    """
-
-@overload
-def pinned_zeros(
-    shape: ShapeLike,
-    dtype: type[ScalarT] | np.dtype[ScalarT],
-    order: Literal["C", "F"] = "C",
-    *,
-    numa: NumaLike = "policy",
-) -> NDArray[ScalarT]: ...
-@overload
-def pinned_zeros(
-    shape: ShapeLike,
-    dtype: DTypeLike,
-    order: Literal["C", "F"] = "C",
-    *,
-    numa: NumaLike = "policy",
-) -> NDArray[Any]: ...
 def copy(dst: AnyArray, src: AnyArray, /) -> None:
     """Copy an array into another one, and wait.
 
@@ -1219,6 +1094,11 @@ def _copy_threads() -> tuple[int, int]:
 
 def _set_copy_threads(count: int, /) -> None:
     """Set how many; 0: as many as the process's processors suggest."""
+
+def _pinned(
+    shape: ShapeLike, dtype: DTypeLike, fortran: bool, node: int, zero: bool, /
+) -> NDArray[Any]:
+    """A new page-locked array."""
 
 def _is_page_locked(low: int, nbytes: int, /) -> bool:
     """Whether the driver knows all of the memory as page-locked; False without a driver."""

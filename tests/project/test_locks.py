@@ -22,7 +22,7 @@ WITHOUT = """
     get_python get_reversed memory_repr method_reshape method_transpose method_view
     module_copy_threads module_mark_copied module_node module_numpy_enter module_numpy_forget
     module_numpy_leave module_pin_stop module_place module_ranges module_set_copy_threads
-    module_set_limit module_set_nodes module_stats pinned_empty pinned_zeros set_cache_config
+    module_set_limit module_set_nodes module_stats module_pinned set_cache_config
     stream_get_device stream_traverse transfer_await
 """
 

@@ -74,6 +74,13 @@ def interface(array: DeviceArray, geometry: NDArray[Any], owns: bool) -> dict[st
         del geometry  # the traceback of an exception would keep it, and what prints it read there
 
 
+def is_fortran(order: object) -> bool:
+    """Reads an order argument, "C" or "F"; None is "C"."""
+    if order is not None and (not isinstance(order, str) or order not in ("C", "F", "c", "f")):
+        raise ValueError(f"order is 'C' or 'F', not {order!r}")
+    return order in ("F", "f")
+
+
 def reshape(geometry: Any, shape: Any, keywords: dict[str, Any] | None) -> Any:
     """A view of another shape. Where NumPy would copy, ValueError."""
     try:
@@ -81,10 +88,8 @@ def reshape(geometry: Any, shape: Any, keywords: dict[str, Any] | None) -> Any:
         unknown = [name for name in keywords or () if name != "order"]
         if unknown:
             raise TypeError(f"reshape() got an unexpected keyword argument {unknown[0]!r}")
-        order = "C" if order is None else order
-        if not isinstance(order, str) or order not in ("C", "F", "c", "f"):
-            raise ValueError(f"order is 'C' or 'F', not {order!r}")
-        fortran = order in ("F", "f")
+        fortran = is_fortran(order)
+        order = "F" if fortran else "C"
         if geometry.flags.f_contiguous if fortran else geometry.flags.c_contiguous:
             return geometry.reshape(shape, order=order)
         if np.lib.NumpyVersion(np.__version__) < "2.1.0":

@@ -19,7 +19,7 @@ from cudriver.memory.named import public
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import ArrayLike
+    from numpy.typing import ArrayLike, NDArray
 
     from cudriver._core import DeviceArray
     from cudriver.typing import AnyArray
@@ -207,6 +207,18 @@ def bounce(dst: DeviceArray, src: DeviceArray, by_host: bool) -> None:
         _core.copy(array, src)
         src = array
     _core.copy(dst, src)
+
+
+def on_host(dst: NDArray[Any], src: NDArray[Any]) -> None:
+    """For the core: a copy between arrays of one shape and dtype in host memory; where they
+    overlap, as if the source had been copied first.
+    """
+    dst, src = np.asarray(dst), np.asarray(src)  # not by a method of a subclass
+    # NumPy handles overlap itself only with several dimensions or strides of opposite sign. It
+    # corrupts 1-D copies between different strides, and single structured items.
+    if np.may_share_memory(dst, src):
+        src = src.copy()
+    np.copyto(dst, src, casting="unsafe")
 
 
 def copy_threads() -> int:

@@ -72,6 +72,25 @@ def _geometry(shown: dict[str, Any], address: int) -> Any:
     )
 
 
+def view(x: Any) -> NDArray[Any] | None:
+    """An ndarray over the memory of a buffer, or of what shows NumPy's interface; None: it is
+    neither. It keeps the object alive, and a buffer exported. Never a copy.
+    """
+    if isinstance(x, (type, np.generic)):  # as NumPy sees them
+        return None
+    try:
+        held = memoryview(x)
+    except TypeError:
+        shows = hasattr(x, "__array_struct__") or hasattr(x, "__array_interface__")
+        return np.asarray(x) if shows else None
+    array = np.asarray(held)  # a copy of the items if it does not know their format
+    if isinstance(array.base, memoryview) and array.itemsize == held.itemsize:
+        return array
+    raise TypeError(
+        f"{type(x).__name__} has items of the format '{held.format}', which is not a dtype"
+    )
+
+
 # ---- streams and events --------------------------------------------------------------------------
 
 

@@ -10,6 +10,16 @@ from cudriver.memory.failures import INVALID_VALUE, OUT_OF_MEMORY
 from cudriver.memory.room import text
 
 
+def ends(to: tuple[int, ...], of: tuple[int, ...], into: object, dtype: object) -> NoReturn:
+    """Raise what differs between the ends of a copy, by their shapes and dtypes. For the core."""
+    if to != of:
+        raise ValueError(f"the shapes differ: {of} cannot be copied into {to} (nothing was copied)")
+    raise TypeError(
+        f"the dtypes differ: {dtype} cannot be copied into {into} (nothing was copied); cast the "
+        "source first: a host array by its astype(), a device array by another library"
+    )
+
+
 def under_limit(limit: int) -> str:
     return f", under set_host_memory_limit({limit})"
 

@@ -366,27 +366,20 @@ static int pairs_add(struct copy_batch *batch, PyObject *destinations, PyObject 
     return 0;
 }
 
-/* _copy_many(destinations, sources, stream, apart, explain) */
+/* _copy_many(destinations, sources, stream, apart, explain), of tuples of one length */
 PyObject *cudriver_copy_many(PyObject *module, PyObject *args)
 {
     CUDRIVER_LOCK();
     struct copy_batch batch = {.state = cudriver_state_of_module(module)};
-    PyObject *destinations, *sources, *stream, *to, *from, *done, *work = NULL;
+    PyObject *to, *from, *stream, *done, *work = NULL;
     int apart, explain;
 
-    if (!PyArg_ParseTuple(args, "OOOpp", &destinations, &sources, &stream, &apart, &explain)) {
+    if (!PyArg_ParseTuple(args, "O!O!Opp", &PyTuple_Type, &to, &PyTuple_Type, &from, &stream,
+                          &apart, &explain)) {
         return NULL;
     }
     batch.explain = explain != 0;
-    to = PySequence_Tuple(destinations);
-    from = to != NULL ? PySequence_Tuple(sources) : NULL;
-    if (from != NULL && PyTuple_GET_SIZE(to) != PyTuple_GET_SIZE(from)) {
-        PyErr_Format(PyExc_ValueError,
-                     "the lengths differ: %zd destinations, %zd sources (nothing was copied)",
-                     PyTuple_GET_SIZE(to), PyTuple_GET_SIZE(from));
-        Py_CLEAR(from);
-    }
-    if (from != NULL && cudriver_stream_read(batch.state, stream, &batch.stream) == 0 &&
+    if (cudriver_stream_read(batch.state, stream, &batch.stream) == 0 &&
         copy_batch_begin(&batch, PyTuple_GET_SIZE(to), PyTuple_GET_SIZE(to)) == 0 &&
         pairs_add(&batch, to, from) == 0) {
         done = apart ? Py_NewRef(Py_None)
@@ -395,7 +388,5 @@ PyObject *cudriver_copy_many(PyObject *module, PyObject *args)
         Py_XDECREF(done);
     }
     copy_batch_end(&batch);
-    Py_XDECREF(to);
-    Py_XDECREF(from);
     return work;
 }

@@ -44,46 +44,19 @@ static int endpoint_read(CoreState *state, PyObject *object, PyObject *read,
                                  (CUstream)(uintptr_t)PyLong_AsUnsignedLongLong(stream), NULL);
 }
 
-/* Reading the interface has raised. 0, without an exception, if DLPack may read what it refuses:
- * PyTorch raises RuntimeError for a tensor that requires grad. Else -1. */
-static int interface_refused(PyObject *object)
-{
-    bool refused = PyErr_ExceptionMatches(PyExc_RuntimeError);
-    PyObject *type, *value, *traceback;
-
-    PyErr_Fetch(&type, &value, &traceback); /* no attribute is looked up with an exception set */
-    if (!refused || PyType_Check(object) || !PyObject_HasAttrString(object, "__dlpack__")) {
-        PyErr_Restore(type, value, traceback);
-        return -1;
-    }
-    Py_XDECREF(type);
-    Py_XDECREF(value);
-    Py_XDECREF(traceback);
-    return 0;
-}
-
 /* Fills an endpoint through __cuda_array_interface__, and waits for the stream that it names,
- * unless `on` is CUDRIVER_UNORDERED. 1 done; 0 no such protocol, or it names no stream and the
- * object has DLPack, which orders streams; -1 an exception. */
+ * unless `on` is CUDRIVER_UNORDERED. 1 done; 0 no such protocol, or DLPack is to be asked; -1 an
+ * exception. */
 static int interface_endpoint(CoreState *state, PyObject *object, bool write,
                               const struct cudriver_stream *on, struct cudriver_endpoint *end)
 {
-    PyObject *interface, *read;
-    int found = PyObject_GetOptionalAttrString(object, "__cuda_array_interface__", &interface);
+    PyObject *read =
+        cudriver_call("foreign", "interface", "(OO)", object, write ? Py_True : Py_False);
+    int found = read == NULL ? -1 : read == Py_None ? 0 : 1;
 
-    if (found <= 0) {
-        return found < 0 ? interface_refused(object) : 0;
-    }
-    read = cudriver_call("foreign", "interface", "(OOO)", object, interface,
-                         write ? Py_True : Py_False);
-    Py_DECREF(interface);
-    if (read == NULL || read == Py_None) { /* None: DLPack is to be asked */
-        found = read == NULL ? -1 : 0;
-    } else {
-        if (endpoint_read(state, object, read, on, end) < 0) {
-            cudriver_endpoint_done(end);
-            found = -1;
-        }
+    if (found > 0 && endpoint_read(state, object, read, on, end) < 0) {
+        cudriver_endpoint_done(end);
+        found = -1;
     }
     Py_XDECREF(read);
     return found;

@@ -1,7 +1,6 @@
 /* _read_files(): bytes of open files into device memory, for weights/reading.py. */
-#include "device_array.h"
+#include "copy.h"
 #include "python/error.h"
-#include "python/numpy_bridge.h"
 
 /* The engine's `interrupted`: whether *data, `ended`, is set. */
 static bool files_ended(void *data)
@@ -34,57 +33,21 @@ static int files_read(CoreState *state, const struct cudriver_files *files,
     return cudriver_check(result, "cudriver.load", "%zu bytes of files", files->bytes);
 }
 
-/* Lets arrays be written at once. 0 or -1. */
-static int arrays_check(CoreState *state, PyObject *arrays)
-{
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(arrays); i++) {
-        DeviceArrayObject *array = (DeviceArrayObject *)PyList_GET_ITEM(arrays, i);
-        if (!Py_IS_TYPE(array, state->device_array_type)) {
-            PyErr_SetString(PyExc_TypeError, "a DeviceArray is needed");
-            return -1;
-        }
-        if (cudriver_device_array_check(array) < 0) {
-            return -1;
-        }
-        if (array->memory->number > array->memory->context->allocs.settled) {
-            cudriver_device_settle(array->memory);
-        }
-    }
-    return 0;
-}
-
-/* Adds to each run the address of its array. 0 or -1. */
-static int runs_place(struct cudriver_file_run *run, Py_ssize_t count, PyObject *arrays)
-{
-    for (Py_ssize_t i = 0; i < count; i++) {
-        int64_t number = run[i].array;
-        if (number < 0 || number >= PyList_GET_SIZE(arrays)) {
-            PyErr_SetString(PyExc_ValueError, "a run needs an array");
-            return -1;
-        }
-        run[i].device += (intptr_t)cudriver_numpy_data(
-            ((DeviceArrayObject *)PyList_GET_ITEM(arrays, number))->array);
-    }
-    return 0;
-}
-
+/* _read_files(runs, nbytes, progress, stream) */
 PyObject *cudriver_read_files(PyObject *module, PyObject *args)
 {
     CUDRIVER_LOCK();
     CoreState *state = cudriver_state_of_module(module);
     Py_buffer runs, progress;
     struct cudriver_stream stream;
-    PyObject *arrays, *given;
-    Py_ssize_t bytes, count;
+    PyObject *given;
+    Py_ssize_t bytes;
     int failed = -1;
 
-    if (!PyArg_ParseTuple(args, "w*O!nw*O", &runs, &PyList_Type, &arrays, &bytes, &progress,
-                          &given)) {
+    if (!PyArg_ParseTuple(args, "y*nw*O", &runs, &bytes, &progress, &given)) {
         return NULL;
     }
-    count = runs.len / (Py_ssize_t)sizeof(struct cudriver_file_run);
-    if (arrays_check(state, arrays) == 0 && runs_place(runs.buf, count, arrays) == 0 &&
-        cudriver_stream_read(state, given, &stream) == 0) {
+    if (cudriver_stream_read(state, given, &stream) == 0) {
         _Atomic int64_t *counts = progress.buf;
         const struct cudriver_files files = {runs.buf,
                                              (size_t)runs.len / sizeof(struct cudriver_file_run),

@@ -58,22 +58,20 @@ static PyObject *get_device(PyObject *object, void *Py_UNUSED(closure))
     return cudriver_device_new(array_of(object)->memory->context->ordinal);
 }
 
-static PyObject *get_pointer(PyObject *object, void *Py_UNUSED(closure))
+/* `shared`: not NULL if the address leaves this package. */
+static PyObject *get_pointer(PyObject *object, void *shared)
 {
     CUDRIVER_LOCK();
-    DeviceArrayObject *self = array_of(object);
     struct cudriver_endpoint end;
-    size_t items = 1;
+    Py_ssize_t bytes;
 
     if (cudriver_device_array_endpoint(object, false, &end) < 0) {
         return NULL;
     }
-    self->memory->shared = true;
-    for (int i = 0; i < end.ndim; i++) {
-        items = end.shape[i] == 0 ? 0 : items;
-    }
+    array_of(object)->memory->shared |= shared != NULL;
+    bytes = cudriver_numpy_bytes(end.ndim, end.shape, (Py_ssize_t)end.itemsize);
     cudriver_endpoint_done(&end);
-    return PyLong_FromUnsignedLongLong(items > 0 && end.itemsize > 0 ? end.device : 0);
+    return PyLong_FromUnsignedLongLong(bytes > 0 ? end.device : 0);
 }
 
 /* ---- views ---- */
@@ -212,7 +210,8 @@ static PyGetSetDef array_getset[] = {
     {"nbytes", get_geometry, NULL, DOC_DeviceArray_nbytes, "nbytes"},
     {"T", get_reversed, NULL, DOC_DeviceArray_T, NULL},
     {"flags", get_python, NULL, DOC_DeviceArray_flags, "flags"},
-    {"pointer", get_pointer, NULL, DOC_DeviceArray_pointer, NULL},
+    {"pointer", get_pointer, NULL, DOC_DeviceArray_pointer, "shared"},
+    {"_address", get_pointer, NULL, NULL, NULL},
     {"device", get_device, NULL, DOC_DeviceArray_device, NULL},
     {"context", get_context, NULL, DOC_DeviceArray_context, NULL},
     {"closed", get_closed, NULL, DOC_DeviceArray_closed, NULL},

@@ -1,6 +1,6 @@
 """The C core. Every name that a user needs is re-exported by ``cudriver``."""
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from contextvars import ContextVar
 from types import GenericAlias, TracebackType
 from typing import (
@@ -588,6 +588,9 @@ class DeviceArray(Generic[ScalarT_co]):
     def closed(self) -> bool:
         """Whether the memory has been freed."""
     @property
+    def _address(self) -> int:
+        """`pointer`, for this package."""
+    @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """Protocol by which other libraries take the array without a copy (version 3)."""
     def __dlpack__(
@@ -1047,8 +1050,8 @@ def _driver() -> tuple[str, int, bool]:
 
 def _explain_copy(dst: AnyArray, src: AnyArray, /) -> tuple[Any, ...]: ...
 def _copy_many(
-    destinations: Iterable[AnyArray],
-    sources: Iterable[AnyArray],
+    destinations: tuple[AnyArray, ...],
+    sources: tuple[AnyArray, ...],
     stream: StreamLike | None,
     apart: bool,
     explain: bool,
@@ -1073,17 +1076,11 @@ def _copy_rows(
     """
 
 def _read_files(
-    runs: NDArray[np.void],
-    arrays: list[DeviceArray],
-    nbytes: int,
-    progress: NDArray[np.int64],
-    stream: StreamLike,
-    /,
+    runs: NDArray[np.void], nbytes: int, progress: NDArray[np.int64], stream: StreamLike, /
 ) -> None:
     """Read parts of open files into device memory, and wait.
 
-    runs: struct cudriver_file_run of engine/engine.h; `array` is the place of the run's array in
-    `arrays`; `device` counts from there, and becomes an address. nbytes: what travels of them, at
+    runs: struct cudriver_file_run of engine/engine.h. nbytes: what travels of them, at
     least 1. progress: bytes that were read so far, and what ended the reading: 0, the number of a
     run that could not be read, counted from 1, or a negative number that another thread has put
     there.

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from cudriver import _core
 from cudriver.memory import devices, rows
 from cudriver.memory.named import public
 
@@ -54,7 +53,7 @@ def explain_rows(there: Any, to: Any, origin: Any, of: Any) -> CopiesPlan:
 
 def explain_many(there: Any, origin: Any) -> CopiesPlan:
     """How copy_many() would copy."""
-    return _plan(_core._copy_many(there, origin, None, False, True))
+    return _plan(rows.queue_many(there, origin, None, True))
 
 
 def _plan(told: list[Any]) -> CopiesPlan:

@@ -18,12 +18,21 @@ MISSING = object()
 # ---- arrays --------------------------------------------------------------------------------------
 
 
-def interface(array: Any, shown: Any, write: bool) -> tuple[int, NDArray[Any], int | None] | None:
+def interface(array: Any, write: bool) -> tuple[int, NDArray[Any], int | None] | None:
     """What `__cuda_array_interface__` shows: address (0: there are no items), an ndarray that lies
     there and must not be read, and the stream to wait for.
 
-    None if DLPack is to be asked, which orders streams: version 2 has no entry for a stream.
+    None if there is none, or if DLPack is to be asked, which orders streams (version 2 has no entry
+    for a stream) and may read what this refuses: a tensor of PyTorch's that requires grad.
     """
+    try:
+        shown = getattr(array, INTERFACE, MISSING)
+    except RuntimeError:
+        if _lends(array):
+            return None
+        raise
+    if shown is MISSING:
+        return None
     if not isinstance(shown, dict) or shown.get("mask") is not None:
         wrong = "masked, which is not supported" if isinstance(shown, dict) else "not a dict"
         raise TypeError(f"{type(array).__name__}.{INTERFACE} is {wrong}")
@@ -34,7 +43,7 @@ def interface(array: Any, shown: Any, write: bool) -> tuple[int, NDArray[Any], i
     address = _unsigned(data[0], "an address")
     if bool(data[1]) and write:
         raise ValueError("the destination is read-only")
-    if "stream" not in shown and not isinstance(array, type) and hasattr(array, "__dlpack__"):
+    if "stream" not in shown and _lends(array):
         return None
     stream = None if stream is None else _unsigned(stream, "a stream")
     try:
@@ -44,6 +53,10 @@ def interface(array: Any, shown: Any, write: bool) -> tuple[int, NDArray[Any], i
         return address if geometry.nbytes else 0, geometry, stream
     finally:
         geometry = None  # the traceback would keep it, and what prints it read there
+
+
+def _lends(array: Any) -> bool:
+    return not isinstance(array, type) and hasattr(array, "__dlpack__")
 
 
 def _unsigned(value: Any, what: str) -> int:

@@ -62,7 +62,7 @@ def copy_many(
     >>> there[2].to_numpy()
     array([2, 2, 2, 2])
     """
-    made: Transfer = _core._copy_many(destinations, sources, stream, False, False)
+    made: Transfer = queue_many(destinations, sources, stream, False)
     return made
 
 
@@ -133,14 +133,28 @@ def copy_rows(
     return made
 
 
+def queue_many(there: Iterable[Any], origin: Iterable[Any], stream: Any, explain: bool) -> Any:
+    """For `copy_many` and its plan: a Transfer, or what the core tells of the copies."""
+    to, of = tuple(there), tuple(origin)
+    try:
+        if len(to) != len(of):
+            raise ValueError(
+                f"the lengths differ: {len(to)} destinations, {len(of)} sources (nothing was "
+                "copied)"
+            )
+        return _core._copy_many(to, of, stream, False, explain)
+    finally:
+        del to, of  # the traceback of an exception would keep them
+
+
 def queue(there: Any, rows: Any, origin: Any, source_rows: Any, stream: Any, explain: bool) -> Any:
     """For `copy_rows` and its plan: a Transfer, or what the core tells of the copies."""
     done = _core._copy_rows(there, rows, origin, source_rows, stream, explain)
     if not isinstance(done, tuple):
         return done
     at, source_at, apart = done
-    to = [there[i : i + 1] for i in at.tolist()]
-    of = [origin[i : i + 1] for i in source_at.tolist()]
+    to = tuple(there[i : i + 1] for i in at.tolist())
+    of = tuple(origin[i : i + 1] for i in source_at.tolist())
     return _core._copy_many(to, of, stream, apart, explain)
 
 

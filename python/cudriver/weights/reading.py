@@ -84,7 +84,9 @@ class Reading:
         done: NDArray[np.int64],
     ) -> None:
         if runs.size:
-            _read_files(runs, arrays, nbytes, done, self.own)
+            addresses = np.array([array._address for array in arrays], np.uint64)
+            runs["device"] += addresses.astype(np.int64)[runs["array"]]
+            _read_files(runs, nbytes, done, self.own)
         if done[1] > 0:
             run = {name: int(runs[done[1] - 1][name]) for name in RUN.names or ()}
             rows = run["bytes"] // run["row"] if run["pitch"] else 1

@@ -97,18 +97,14 @@ static int plan_follow(CoreState *state, const struct cudriver_copy_plan *plan,
     return -1;
 }
 
-/* Device to device by several copies, which memory/copies.py makes: through dense arrays on the
- * devices, or `by_host`. 0 or -1. */
-static int bounce(CoreState *state, const struct copy_ends *ends, bool by_host)
+/* Lets a function of memory/copies.py do it, between arrays over both ends: a copy on the host, or
+ * from device to device by several copies. 0 or -1. */
+static int copy_in_python(CoreState *state, const struct copy_ends *ends, const char *function)
 {
-    PyObject *dst = cudriver_device_array_over(state, &ends->dst, ends->dst.owner, false);
-    PyObject *src = cudriver_device_array_over(state, &ends->src, ends->src.owner, true);
-    PyObject *done = dst != NULL && src != NULL ? cudriver_call("copies", "bounce", "(OOO)", dst,
-                                                                src, by_host ? Py_True : Py_False)
-                                                : NULL;
+    PyObject *done =
+        cudriver_call("copies", function, "(NN)", cudriver_endpoint_array(state, &ends->dst),
+                      cudriver_endpoint_array(state, &ends->src));
 
-    Py_XDECREF(dst);
-    Py_XDECREF(src);
     Py_XDECREF(done);
     return done != NULL ? 0 : -1;
 }
@@ -138,21 +134,18 @@ static int follow_blocking(CoreState *state, struct cudriver_copy_plan *plan,
     ContextObject *context = ends->home;
     struct cudriver_stream stream, on;
     bool given, pushed;
-    PyObject *done;
     int failed;
 
     if (plan->kind == CUDRIVER_COPY_EMPTY || plan->kind == CUDRIVER_COPY_SAME) {
         return 0;
     }
     if (plan->kind == CUDRIVER_COPY_HOST) {
-        done = cudriver_call("copies", "on_host", "(OO)", ends->dst.owner, ends->src.owner);
-        Py_XDECREF(done);
-        return done != NULL ? 0 : -1;
+        return copy_in_python(state, ends, "on_host");
     }
     if (plan->kind == CUDRIVER_COPY_BOUNCED || plan->kind == CUDRIVER_COPY_TEMPORARY) {
-        return bounce(state, ends,
-                      plan->kind == CUDRIVER_COPY_BOUNCED && /* there is no kernel */
-                          ends->dst.context->ordinal == ends->src.context->ordinal);
+        bool no_kernel = plan->kind == CUDRIVER_COPY_BOUNCED &&
+                         ends->dst.context->ordinal == ends->src.context->ordinal;
+        return copy_in_python(state, ends, no_kernel ? "bounce_by_host" : "bounce");
     }
     if ((plan->kind == CUDRIVER_COPY_PEER && peers_check(state, ends) < 0) ||
         cudriver_stream_read(state, NULL, &stream) < 0) {
@@ -180,7 +173,7 @@ static int follow_blocking(CoreState *state, struct cudriver_copy_plan *plan,
     failed = plan_follow(state, plan, ends, &on, NULL, NULL, &pushed);
     cudriver_context_leave(context, pushed);
     cudriver_stream_done(&stream);
-    return failed > 0 ? bounce(state, ends, true) : failed;
+    return failed > 0 ? copy_in_python(state, ends, "bounce_by_host") : failed;
 }
 
 /* Copies between matching ends and waits. 0 or -1. */
@@ -194,19 +187,6 @@ static int ends_copy(CoreState *state, struct copy_ends *ends)
     }
     copy_ends_plan(ends, true, false, &plan);
     return follow_blocking(state, &plan, ends);
-}
-
-int cudriver_copy_blocking(CoreState *state, PyObject *dst, PyObject *src)
-{
-    struct copy_ends ends;
-    int failed;
-
-    if (copy_ends_parse(state, dst, src, NULL, &ends) < 0) {
-        return -1;
-    }
-    failed = ends_copy(state, &ends);
-    copy_ends_done(&ends);
-    return failed;
 }
 
 /* For copies that cannot be issued on the stream: waits for the stream, then copies. */
@@ -291,23 +271,6 @@ PyObject *copy_ends_queue(CoreState *state, struct copy_ends *ends, struct cudri
     return follow_async(state, &plan, ends, stream, part);
 }
 
-PyObject *cudriver_copy_async(CoreState *state, PyObject *dst, PyObject *src, PyObject *argument)
-{
-    struct cudriver_stream stream;
-    PyObject *transfer = NULL;
-    struct copy_ends ends;
-
-    if (cudriver_stream_read(state, argument, &stream) < 0) {
-        return NULL;
-    }
-    if (copy_ends_parse(state, dst, src, &stream, &ends) == 0) {
-        transfer = copy_ends_queue(state, &ends, &stream, NULL);
-        copy_ends_done(&ends);
-    }
-    cudriver_stream_done(&stream);
-    return transfer;
-}
-
 /* ---- functions of the module ---- */
 
 static PyObject *module_copy(PyObject *module, PyObject *const *args, Py_ssize_t count,
@@ -315,15 +278,19 @@ static PyObject *module_copy(PyObject *module, PyObject *const *args, Py_ssize_t
 {
     CUDRIVER_LOCK();
     CoreState *state = cudriver_state_of_module(module);
+    struct copy_ends ends;
+    int failed;
 
     if (count != 2 || names != NULL) {
         PyErr_SetString(PyExc_TypeError, "copy(dst, src) takes two positional arguments");
         return NULL;
     }
-    if (cudriver_copy_blocking(state, args[0], args[1]) < 0) {
+    if (copy_ends_parse(state, args[0], args[1], NULL, &ends) < 0) {
         return NULL;
     }
-    Py_RETURN_NONE;
+    failed = ends_copy(state, &ends);
+    copy_ends_done(&ends);
+    return failed < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static PyObject *module_copy_async(PyObject *module, PyObject *const *args, Py_ssize_t count,
@@ -332,6 +299,9 @@ static PyObject *module_copy_async(PyObject *module, PyObject *const *args, Py_s
     CUDRIVER_LOCK();
     CoreState *state = cudriver_state_of_module(module);
     Py_ssize_t named = names == NULL ? 0 : PyTuple_GET_SIZE(names);
+    struct cudriver_stream stream;
+    PyObject *transfer = NULL;
+    struct copy_ends ends;
 
     /* A keyword argument's value follows the positional ones, so it is args[2] either way. */
     if (count < 2 || count + named > 3 || named > 1 ||
@@ -341,7 +311,15 @@ static PyObject *module_copy_async(PyObject *module, PyObject *const *args, Py_s
                         "copy_async(dst, src, stream=None) takes two arrays, and a stream or None");
         return NULL;
     }
-    return cudriver_copy_async(state, args[0], args[1], count + named == 3 ? args[2] : NULL);
+    if (cudriver_stream_read(state, count + named == 3 ? args[2] : NULL, &stream) < 0) {
+        return NULL;
+    }
+    if (copy_ends_parse(state, args[0], args[1], &stream, &ends) == 0) {
+        transfer = copy_ends_queue(state, &ends, &stream, NULL);
+        copy_ends_done(&ends);
+    }
+    cudriver_stream_done(&stream);
+    return transfer;
 }
 
 /* _fill(array, item, stream): a copy of one item to all places, which does not wait for an

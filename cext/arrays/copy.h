@@ -23,12 +23,6 @@ int cudriver_endpoint_try(CoreState *state, PyObject *object, bool write,
 
 /* ---- copies ---- */
 
-/* Copies and waits, in the order of the enclosing `with stream:` if there is one. 0 or -1. */
-int cudriver_copy_blocking(CoreState *state, PyObject *dst, PyObject *src);
-
-/* Issues a copy on a stream argument. New reference: a Transfer. */
-PyObject *cudriver_copy_async(CoreState *state, PyObject *dst, PyObject *src, PyObject *stream);
-
 /* Functions of the module. Two issue many copies as one piece of work: of two sequences (`apart`:
  * no destination overlaps another or a source), or of rows. New reference: a Transfer. If the rows
  * are not dense, and so have to be copied one by one, a tuple: both indices, as int64 arrays

@@ -31,21 +31,11 @@ int cudriver_dlpack_wait(CoreState *state, const struct cudriver_endpoint *end,
     return failed;
 }
 
-/* Makes what was read of a lent tensor an end of a copy. 0 or -1. */
-static int lent_endpoint(CoreState *state, const struct cudriver_stream *on,
-                         struct cudriver_endpoint *end)
+/* Puts a lent end of a copy in order. 0 or -1. */
+static int lent_order(CoreState *state, const struct cudriver_stream *on,
+                      struct cudriver_endpoint *end)
 {
-    PyObject *array;
-    int failed;
-
-    if (end->context == NULL) {
-        array = cudriver_endpoint_array(state, end);
-        cudriver_endpoint_done(end);
-        failed = array == NULL ? -1 : cudriver_numpy_endpoint(array, array, false, end);
-        Py_XDECREF(array); /* the endpoint keeps it alive */
-        return failed;
-    }
-    if (on == CUDRIVER_UNORDERED) {
+    if (end->context == NULL || on == CUDRIVER_UNORDERED) {
         return 0;
     }
     if (on == NULL || (on->context != NULL && on->context->ordinal != end->context->ordinal)) {
@@ -86,7 +76,7 @@ int cudriver_dlpack_endpoint(CoreState *state, PyObject *object, bool write,
     if (write && end->read_only) {
         PyErr_SetString(PyExc_ValueError, "the destination is read-only");
         found = -1;
-    } else if (lent_endpoint(state, on, end) < 0) {
+    } else if (lent_order(state, on, end) < 0) {
         found = -1;
     }
     if (found < 0) {

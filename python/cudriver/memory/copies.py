@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import html
 import operator
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
@@ -195,25 +194,31 @@ def explain_copy(
     return CopyPlan(path, why, nbytes, page_locked, name, *numbers)
 
 
-def bounce(dst: DeviceArray, src: DeviceArray, by_host: bool) -> None:
-    """For the core: a copy by several, through dense arrays on the devices or in host memory."""
-    between: list[Any] = []
-    if not by_host:
-        with contextlib.suppress(CudaError):  # there is no memory
-            homes: list[Any] = [array.context for array in (src, dst)]
-            homes = homes[: 1 + (dst.device != src.device)]
-            between = [device_empty(src.shape, src.dtype, device=home) for home in homes]
-    for array in between or [np.empty(src.shape, src.dtype)]:
+def bounce(dst: DeviceArray, src: DeviceArray) -> None:
+    """For the core: a copy by several, through dense arrays on the devices."""
+    homes: list[Any] = [array.context for array in (src, dst)]
+    homes = homes[: 1 + (dst.device != src.device)]
+    try:
+        between = [device_empty(src.shape, src.dtype, device=home) for home in homes]
+    except CudaError:  # there is no memory
+        return bounce_by_host(dst, src)
+    for array in between:
         _core.copy(array, src)
         src = array
-    _core.copy(dst, src)
+    return _core.copy(dst, src)
+
+
+def bounce_by_host(dst: DeviceArray, src: DeviceArray) -> None:
+    """The same through an array in host memory."""
+    between = np.empty(src.shape, src.dtype)
+    _core.copy(between, src)
+    _core.copy(dst, between)
 
 
 def on_host(dst: NDArray[Any], src: NDArray[Any]) -> None:
     """For the core: a copy between arrays of one shape and dtype in host memory; where they
     overlap, as if the source had been copied first.
     """
-    dst, src = np.asarray(dst), np.asarray(src)  # not by a method of a subclass
     # NumPy handles overlap itself only with several dimensions or strides of opposite sign. It
     # corrupts 1-D copies between different strides, and single structured items.
     if np.may_share_memory(dst, src):

@@ -200,7 +200,7 @@ def test_import_alone_and_again() -> None:
         first = sys.modules.pop("cudriver._core")
         import cudriver._core as second
         assert second is not first
-        assert second.pinned_zeros(5).sum() == 0 == array.sum()
+        assert second._pinned(5, float, False, -2, True).sum() == 0 == array.sum()
         del array
     """
     assert output(program) == ""

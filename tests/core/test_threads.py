@@ -219,18 +219,9 @@ def test_closing_from_what_a_call_reads(cu) -> None:
             said.append(str(caught.value))
             return cu.device_empty(100, "u1").__cuda_array_interface__
 
-    class Value:
-        def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
-            with pytest.raises(ValueError, match="a running call") as caught:
-                array.close()
-            said.append(str(caught.value))
-            return np.array(5, "u1")
-
     with contextlib.suppress(ValueError):
         cu.copy(array, Source())
-    array.fill(Value())
-    assert len(said) == 2
-    assert (array.to_numpy() == 5).all()
+    assert len(said) == 1
     array.close()
 
 

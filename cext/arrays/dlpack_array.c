@@ -3,6 +3,7 @@
 
 #include "docstrings.h"
 #include "driver/driver.h"
+#include "python/call.h"
 #include "python/numpy_bridge.h"
 
 PyObject *cudriver_endpoint_array(CoreState *state, const struct cudriver_endpoint *end)
@@ -45,19 +46,6 @@ static int lent_order(CoreState *state, const struct cudriver_stream *on,
     return 0;
 }
 
-/* New reference: what to read instead of a tensor that requires grad. NULL with an exception set,
- * also if it is to be written. */
-static PyObject *without_grad(PyObject *object, bool write)
-{
-    if (write) {
-        PyErr_Format(PyExc_ValueError,
-                     "the destination is a %.100s that requires grad: pass its detach()",
-                     Py_TYPE(object)->tp_name);
-        return NULL;
-    }
-    return PyObject_CallMethod(object, "detach", NULL);
-}
-
 int cudriver_dlpack_endpoint(CoreState *state, PyObject *object, bool write,
                              const struct cudriver_stream *on, struct cudriver_endpoint *end)
 {
@@ -65,7 +53,8 @@ int cudriver_dlpack_endpoint(CoreState *state, PyObject *object, bool write,
     PyObject *plain = NULL;
 
     if (kind == CUDRIVER_DL_GRAD) {
-        object = plain = without_grad(object, write);
+        object = plain =
+            cudriver_call("dlpack", "without_grad", "(OO)", object, write ? Py_True : Py_False);
         kind = plain != NULL ? CUDRIVER_DL_TENSOR : -1;
     }
     found = cudriver_dlpack_borrow(state, object, kind, write, on, end);

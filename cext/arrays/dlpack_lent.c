@@ -170,20 +170,6 @@ static int method_says(PyObject *object, PyObject *name)
     return truth;
 }
 
-/* Refuses a lazily negated tensor, which __dlpack__ too lends as its memory is. 0, or -1 with
- * BufferError. */
-static int refuse_negated(CoreState *state, PyObject *object)
-{
-    int negated = method_says(object, word(state, WORD_NEG));
-
-    if (negated > 0) {
-        PyErr_Format(PyExc_BufferError,
-                     "the %.100s is lazily negated, which DLPack cannot say: call resolve_neg()",
-                     Py_TYPE(object)->tp_name);
-    }
-    return negated == 0 ? 0 : -1;
-}
-
 /* ---- asking: the method __dlpack__ ---- */
 
 /* Reads a tensor of `object` that was taken into an end, which gets the keeper, and gives it back
@@ -303,8 +289,8 @@ static bool make_ready(CoreState *state, const struct cudriver_dl_exchange *tabl
 static int is_plain(CoreState *state, PyObject *object, int kind,
                     const struct cudriver_dl_managed *tensor)
 {
-    int conjugated = 0;
     uint8_t code;
+    int odd;
 
     if (tensor->version.major != CUDRIVER_DL_MAJOR) { /* its dtype may lie elsewhere */
         return 0;
@@ -313,13 +299,11 @@ static int is_plain(CoreState *state, PyObject *object, int kind,
     if (kind != CUDRIVER_DL_TENSOR || (code != CUDRIVER_DL_FLOAT && code != CUDRIVER_DL_COMPLEX)) {
         return 1;
     }
-    if (refuse_negated(state, object) < 0) {
-        return -1;
+    odd = method_says(object, word(state, WORD_NEG));
+    if (odd == 0 && code == CUDRIVER_DL_COMPLEX) {
+        odd = method_says(object, word(state, WORD_CONJ));
     }
-    if (code == CUDRIVER_DL_COMPLEX) {
-        conjugated = method_says(object, word(state, WORD_CONJ));
-    }
-    return conjugated < 0 ? -1 : !conjugated;
+    return odd < 0 ? -1 : !odd;
 }
 
 /* 1 done, 0 it cannot be had this way (no exception), -1 an exception. */
@@ -374,9 +358,6 @@ int cudriver_dlpack_borrow(CoreState *state, PyObject *object, int kind, bool ne
     on = on != NULL ? on : &entered;
     if (kind != CUDRIVER_DL_GRAD) { /* else __dlpack__ says why not */
         found = ask_table(state, object, kind, never_copied, on, end);
-    }
-    if (found == 0 && kind != CUDRIVER_DL_OTHER) {
-        found = refuse_negated(state, object);
     }
     if (found == 0) {
         found = ask_method(state, object, never_copied, on, end);

@@ -37,6 +37,12 @@ def ask(
     stream: what device memory is to be ready for, on the device `ordinal` (-1: on any). Memory of
     another device is made ready for its default stream.
     """
+    says = getattr(lender, "is_neg", None) if hasattr(lender, "requires_grad") else None
+    if says is not None and says():  # of PyTorch, which lends the memory as it is
+        raise BufferError(
+            f"the {type(lender).__name__} is lazily negated, which DLPack cannot say: call "
+            "resolve_neg()"
+        )
     device = lender.__dlpack_device__()
     if not isinstance(device, tuple) or len(device) != 2:
         name = type(lender).__name__
@@ -53,6 +59,15 @@ def ask(
         return method(max_version=VERSION, **old, **new)
     except TypeError:
         return method(**old)
+
+
+def without_grad(tensor: Any, write: bool) -> Any:
+    """What to read instead of a tensor of PyTorch's that requires grad."""
+    if write:
+        raise ValueError(
+            f"the destination is a {type(tensor).__name__} that requires grad: pass its detach()"
+        )
+    return tensor.detach()
 
 
 def refuse(given: object, name: str | None) -> NoReturn:

@@ -108,26 +108,19 @@ static PyMethodDef methods[] = {
 /* Reads the environment, and registers _shutdown with atexit. 0 or -1. */
 static int environment_read(PyObject *module)
 {
-    CoreState *state = cudriver_state_of_module(module);
-    PyObject *read = cudriver_call("loading", "begin", "(O)", module), *threads = NULL;
-    int processors, huge, coherent, tracing, reporting;
+    PyObject *read = cudriver_call("loading", "begin", "(O)", module), *done = NULL;
+    int processors, huge, coherent, reporting;
 
-    if (read != NULL &&
-        PyArg_ParseTuple(read, "iippp", &processors, &huge, &coherent, &tracing, &reporting)) {
+    if (read != NULL && PyArg_ParseTuple(read, "iipp", &processors, &huge, &coherent, &reporting)) {
         platform_processors_set(processors);
         cudriver_hostmem_set_huge(huge);
         cudriver_staging_set_coherent(coherent != 0);
-        state->live.tracing = tracing != 0;
-        state->live.reporting = reporting != 0;
-        threads = cudriver_call("loading", "wished", "(ii)", cudriver_staging_get_threads(),
-                                CUDRIVER_STAGING_THREADS_MOST);
-    }
-    if (threads != NULL) {
-        cudriver_staging_set_threads((int)PyLong_AsLong(threads));
+        cudriver_state_of_module(module)->live.reporting = reporting != 0;
+        done = cudriver_call("loading", "set_threads", "(O)", module);
     }
     Py_XDECREF(read);
-    Py_XDECREF(threads);
-    return threads != NULL ? 0 : -1;
+    Py_XDECREF(done);
+    return done != NULL ? 0 : -1;
 }
 
 /* The driver and page-locked memory belong to the process: the end of a second interpreter would
@@ -168,7 +161,7 @@ static int module_exec(PyObject *module)
 {
     CoreState *state = cudriver_state_of_module(module);
 
-    if (interpreter_check() < 0 || environment_read(module) < 0) {
+    if (interpreter_check() < 0) {
         return -1;
     }
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
@@ -186,9 +179,10 @@ static int module_exec(PyObject *module)
     state->stream_scope = PyContextVar_New("cudriver.stream", NULL);
     state->dlpack_words = cudriver_dlpack_words();
     state->dlpack_types = PyDict_New();
-    return state->stream_scope == NULL || state->dlpack_words == NULL || state->dlpack_types == NULL
+    return state->dlpack_words == NULL || state->dlpack_types == NULL ||
+                   PyModule_AddObjectRef(module, "_stream_scope", state->stream_scope) < 0
                ? -1
-               : PyModule_AddObjectRef(module, "_stream_scope", state->stream_scope);
+               : environment_read(module);
 }
 
 static int module_traverse(PyObject *module, visitproc visit, void *arg)

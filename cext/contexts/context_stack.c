@@ -26,27 +26,11 @@ static void push_forget(PyObject *pushed, const ContextObject *self)
     }
 }
 
-/* Forgets what this thread has pushed and is not on its stack any more: another library popped it.
- */
-static void pushes_correct(const CoreState *state, PyObject *stack)
-{
-    PyObject *pushed = cudriver_context_pushed_here(state);
-    Py_ssize_t i = pushed != NULL ? PyList_GET_SIZE(pushed) : 0;
-
-    while (i-- > 0) {
-        PyObject *context = PyList_GET_ITEM(pushed, i);
-        if (PySequence_Count(pushed, context) > PySequence_Count(stack, context)) {
-            push_forget(pushed, (ContextObject *)context);
-        }
-    }
-    Py_XDECREF(pushed);
-}
-
 /* A list of the contexts on this thread's stack, bottom first, down to one that was destroyed. The
  * driver shows only the topmost, so all are popped, and pushed again. */
 static PyObject *stack_list(CoreState *state)
 {
-    PyObject *list = PyList_New(0);
+    PyObject *list = PyList_New(0), *done;
     ContextObject *context = NULL;
     Py_ssize_t popped = 0;
     CUcontext handle;
@@ -74,7 +58,11 @@ static PyObject *stack_list(CoreState *state)
         Py_CLEAR(list);
     }
     if (list != NULL && result == CUDA_SUCCESS) {
-        pushes_correct(state, list);
+        done = cudriver_call("stack", "correct", "(NO)", cudriver_context_pushed_here(state), list);
+        if (done == NULL) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(done);
     }
     return list;
 }

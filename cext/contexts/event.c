@@ -61,21 +61,6 @@ static PyObject *event_create(PyTypeObject *type, PyObject *args, PyObject *keyw
 
 /* ---- recorded, waited for by a stream ---- */
 
-/* Reads a stream argument; the default stream is that of the event's context. 0 or -1. */
-static int stream_for(CoreState *state, EventObject *self, PyObject *argument,
-                      struct cudriver_stream *stream)
-{
-    if (cudriver_event_check(self) < 0 ||
-        cudriver_stream_parse(state, argument, self->context, stream) < 0) {
-        return -1;
-    }
-    if (cudriver_event_check(self) < 0) { /* reading another library's stream runs its code */
-        cudriver_stream_done(stream);
-        return -1;
-    }
-    return 0;
-}
-
 /* Lets a stream record the event or wait for it, during which the event cannot be closed. 0 or -1.
  */
 static int event_use(CoreState *state, EventObject *self, const struct cudriver_stream *stream,
@@ -120,19 +105,22 @@ static int event_method(PyObject *object, PyObject *args, PyObject *keywords, bo
     EventObject *self = event_of(object);
     struct cudriver_stream stream;
     PyObject *argument = NULL;
-    int failed = -1;
+    int failed;
 
     if (!PyArg_ParseTupleAndKeywords(args, keywords, record ? "|O:record" : "|O:wait", names,
                                      &argument) ||
-        stream_for(state, self, argument, &stream) < 0) {
+        cudriver_stream_parse(state, argument, self->context, &stream) < 0) {
         return -1;
     }
-    if (record && stream.context != self->context) {
+    failed = cudriver_event_check(self); /* now: reading another library's stream runs its code */
+    if (failed == 0 && record && stream.context != self->context) {
         PyErr_Format(PyExc_ValueError,
                      "%R belongs to %R, the stream to %R: record an event of the "
                      "stream's own context",
                      object, self->context, stream.context);
-    } else if (record || cudriver_context_check(self->context) == 0) {
+        failed = -1;
+    }
+    if (failed == 0 && (record || (failed = cudriver_context_check(self->context)) == 0)) {
         failed = event_use(state, self, &stream, record);
     }
     cudriver_stream_done(&stream);

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import warnings
-from types import ModuleType
+from typing import Any
 
 from cudriver.memory.room import text
 
@@ -24,8 +24,9 @@ def asked(most: int) -> int | None:
     return number if 1 <= number <= most else None
 
 
-def wished(usual: int, most: int) -> int:
-    """How many threads to use; 0: as many as usual. RuntimeWarning: not a number."""
+def set_threads(core: Any) -> None:
+    """Sets how many copy threads there are. RuntimeWarning: the variable is not a number."""
+    usual, most = core._copy_threads()
     number = asked(most)
     if number is None:
         value, threads = ascii(os.environ[_VARIABLE])[:60], "threads" if usual > 1 else "thread"
@@ -35,7 +36,7 @@ def wished(usual: int, most: int) -> int:
             RuntimeWarning,
             stacklevel=1,
         )
-    return number or 0
+    core._set_copy_threads(number or 0)
 
 
 def _is_set(variable: str) -> bool:
@@ -71,10 +72,9 @@ def huge_pages() -> int:
     return mmap.MADV_HUGEPAGE if "[madvise]" in modes else 0
 
 
-def begin(core: ModuleType) -> tuple[int, int, bool, bool, bool]:
+def begin(core: Any) -> tuple[int, int, bool, bool]:
     """How many processors there are; the advice on huge pages; whether to leave pageable memory to
-    devices that read the host's pages; whether to note where things are made, and to report at the
-    exit.
+    devices that read the host's pages; whether to report at the exit.
     """
     # Without the GIL, CPython 3.13 lacks what the core's lock is made of. It switches the GIL on,
     # unless its user forbids that.
@@ -86,4 +86,5 @@ def begin(core: ModuleType) -> tuple[int, int, bool, bool, bool]:
     atexit.register(core._shutdown)
     reporting = _is_set("CUDRIVER_REPORT_LEAKS")
     coherent = os.environ.get("CUDRIVER_COHERENT") != "0"
-    return usable(), huge_pages(), coherent, reporting or _is_set("CUDRIVER_TRACE"), reporting
+    core._trace(reporting or _is_set("CUDRIVER_TRACE"))
+    return usable(), huge_pages(), coherent, reporting

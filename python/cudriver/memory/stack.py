@@ -26,6 +26,15 @@ def new() -> Pushed:
     return pushed
 
 
+def correct(pushed: Pushed, stack: list[Context]) -> None:
+    """Forget what the thread has pushed and is not on its stack any more: another library popped
+    it.
+    """
+    for context in pushed[::-1]:
+        if pushed.count(context) > stack.count(context):
+            del pushed[len(pushed) - 1 - pushed[::-1].index(context)]
+
+
 def holder(context: Context) -> int:
     """A thread that has pushed the context, by its number; 0: none has."""
     everywhere = [pushed for ref in _all[:] if (pushed := ref()) is not None]

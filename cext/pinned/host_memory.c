@@ -1,11 +1,14 @@
 /* HostMemory: a block of the page-locked pool, or a page lock on others' memory. */
 #include "host_memory.h"
 
+#include <string.h>
+
 #include "driver/driver.h"
 #include "driver/platform.h"
 #include "hostmem/hostmem.h"
 #include "python/call.h"
 #include "python/error.h"
+#include "python/numpy_bridge.h"
 #include "contexts/work.h"
 #include "docstrings.h"
 
@@ -63,8 +66,10 @@ static int memory_lock(CoreState *state, HostMemoryObject *self, const char *fun
     return 0;
 }
 
-HostMemoryObject *cudriver_host_memory_new(CoreState *state, const char *function, size_t bytes,
-                                           int node, bool *zeroed)
+/* New reference: `bytes` of page-locked memory of a NUMA node, or CUDRIVER_NODE_POLICY. `function`:
+ * the Python function that was called, for a message. *zeroed: it is all zero. */
+static HostMemoryObject *memory_new(CoreState *state, const char *function, size_t bytes, int node,
+                                    bool *zeroed)
 {
     HostMemoryObject *self =
         (HostMemoryObject *)state->host_memory_type->tp_alloc(state->host_memory_type, 0);
@@ -145,6 +150,54 @@ PyType_Spec cudriver_host_memory_spec = {
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .slots = memory_slots,
 };
+
+/* ---- arrays in it, for memory/pinned.py ---- */
+
+/* Clearing more bytes than this releases the GIL. */
+#define LONG_BYTES ((size_t)1 << 20)
+
+static void clear(void *address, size_t bytes)
+{
+    if (bytes > LONG_BYTES) {
+        Py_BEGIN_ALLOW_THREADS
+        memset(address, 0, bytes);
+        Py_END_ALLOW_THREADS
+    } else {
+        memset(address, 0, bytes);
+    }
+}
+
+/* _pinned(shape, dtype, fortran, node, zero) */
+static PyObject *module_pinned(PyObject *module, PyObject *args)
+{
+    CoreState *state = cudriver_state_of_module(module);
+    Py_ssize_t shape[CUDRIVER_MAX_DIMS], itemsize, bytes;
+    PyObject *lengths, *type, *dtype, *array = NULL;
+    HostMemoryObject *memory = NULL;
+    int ndim, node, fortran, zero;
+    bool zeroed;
+
+    if (!PyArg_ParseTuple(args, "OOpip", &lengths, &type, &fortran, &node, &zero) ||
+        cudriver_numpy_shape(lengths, &ndim, shape) < 0 ||
+        cudriver_numpy_dtype(type, &dtype, &itemsize) < 0) {
+        return NULL;
+    }
+    bytes = cudriver_numpy_bytes(ndim, shape, itemsize);
+    if (bytes >= 0 && cudriver_require() == 0) {
+        memory =
+            memory_new(state, zero ? "pinned_zeros" : "pinned_empty", (size_t)bytes, node, &zeroed);
+    }
+    if (memory != NULL) {
+        if (zero && !zeroed) {
+            clear(memory->address, (size_t)bytes);
+        }
+        array = cudriver_numpy_over((PyObject *)memory, memory->address, dtype, ndim, shape, NULL,
+                                    fortran != 0, true);
+        Py_DECREF(memory);
+    }
+    Py_DECREF(dtype);
+    return array;
+}
 
 /* ---- page locks on others' memory, for memory/host.py ---- */
 
@@ -273,7 +326,8 @@ static PyObject *module_pin_unlock(PyObject *module, PyObject *pin)
                : Py_NewRef(Py_None);
 }
 
-PyMethodDef cudriver_pin_functions[] = {
+PyMethodDef cudriver_host_memory_functions[] = {
+    {"_pinned", module_pinned, METH_VARARGS, DOC__pinned},
     {"_pin_prepare", module_pin_prepare, METH_VARARGS, DOC__pin_prepare},
     {"_pin_lock", module_pin_lock, METH_VARARGS, DOC__pin_lock},
     {"_pin_stop", module_pin_stop, METH_O, NULL},

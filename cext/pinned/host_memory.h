@@ -18,18 +18,12 @@ typedef struct {
     struct cudriver_pin *pin; /* owned; NULL if nothing is page-locked */
 } HostMemoryObject;
 
-/* New reference: `bytes` of page-locked memory of a NUMA node, or CUDRIVER_NODE_POLICY. `function`:
- * the Python function that was called, for a message. *zeroed: it is all zero. */
-HostMemoryObject *cudriver_host_memory_new(CoreState *state, const char *function, size_t bytes,
-                                           int node, bool *zeroed);
-
 /* The bytes that may be page-locked at once, from cudriver.memory.room. 0 or -1. */
 int cudriver_host_room(size_t *room);
 
 extern PyType_Spec cudriver_host_memory_spec;
-extern PyMethodDef cudriver_pinned_arrays_functions[];
 extern PyMethodDef cudriver_host_functions[];
-extern PyMethodDef cudriver_pin_functions[];
+extern PyMethodDef cudriver_host_memory_functions[];
 extern PyMethodDef cudriver_pinned_numpy_functions[];
 
 #endif

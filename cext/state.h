@@ -23,6 +23,10 @@ struct cudriver_live {
     PyObject *where; /* owned: "file:line" when tracing is on, else NULL */
 };
 
+/* How many events of ended work a stream keeps for later work. An event from there takes 0.2 us of
+ * a 4 KiB copy's 2.3, one that is created and destroyed 0.8. */
+#define CUDRIVER_SPARE_MOST 128
+
 /* The work in flight of a stream. See contexts/work.h. */
 struct cudriver_queue {
     struct TransferObject *first, *last; /* owned references, in the order of their events */
@@ -30,8 +34,8 @@ struct cudriver_queue {
     Py_ssize_t count;                    /* pieces of work */
     size_t added;                        /* weight of what was issued since the last pass */
     size_t remained;                     /* pieces after the last pass; only of loose work */
-    unsigned int recording;              /* threads that record an event on the stream now */
-    unsigned int turns;                  /* how many have ever begun to */
+    CUevent spare[CUDRIVER_SPARE_MOST];  /* owned: events of ended work, for later work */
+    int spares;
 };
 
 typedef struct {
@@ -64,7 +68,6 @@ typedef struct {
     struct {                           /* contexts/work.c: work in flight */
         struct cudriver_queue *queues; /* borrowed: those that are not empty */
         struct cudriver_queue loose;   /* work that is in no stream's queue */
-        unsigned long long issued;     /* how much there ever was */
         unsigned int passes;           /* over the work of one stream */
     } works;
 

@@ -21,26 +21,27 @@ void copy_slot_free(PyObject *capsule)
 
 /* Keeps alive what an interrupted copy uses, until its stream has passed it. An exception is set.
  */
-static void ends_keep(CoreState *state, const struct copy_ends *ends,
+static void ends_keep(CoreState *state, PyObject *dst, PyObject *src,
                       const struct cudriver_stream *stream, void *slot)
 {
     PyObject *type, *value, *trace, *kept, *owners, *work;
 
     PyErr_Fetch(&type, &value, &trace);
     kept = slot != NULL ? PyCapsule_New(slot, NULL, copy_slot_free) : Py_NewRef(Py_None);
-    owners = kept != NULL ? PyTuple_Pack(2, kept, ends->dst.owner) : NULL;
-    work = cudriver_work_add(state, stream, owners, ends->src.owner, 0, NULL);
+    owners = kept != NULL ? PyTuple_Pack(2, kept, dst) : NULL;
+    work = cudriver_work_add(state, stream, owners, src, 0, NULL);
     Py_XDECREF(kept);
     Py_XDECREF(owners);
     Py_XDECREF(work);
     PyErr_Restore(type, value, trace);
 }
 
-/* Follows a plan on a stream of its context, which was claimed; waits if `transfer` is NULL. Not on
- * a stream that is being captured. `issue`, if not NULL, is recorded behind the copy. 0 or -1; 1 if
- * the copy was refused and may be bounced. */
-static int plan_follow(CoreState *state, const struct cudriver_copy_plan *plan,
-                       const struct copy_ends *ends, const struct cudriver_stream *stream,
+/* Follows a plan on a stream of its context, which may be used; waits if `transfer` is NULL. Not on
+ * a stream that is being captured. `issue`, if not NULL, is recorded behind the copy. `dst` and
+ * `src`: what keeps both ends alive. Takes no lock unless it fails. 0 or -1; 1 if the copy was
+ * refused and may be bounced. */
+static int plan_follow(CoreState *state, const struct cudriver_copy_plan *plan, PyObject *dst,
+                       PyObject *src, const struct cudriver_stream *stream,
                        struct cudriver_staging_transfer **transfer, struct cudriver_issue *issue,
                        bool *pushed)
 {
@@ -73,6 +74,11 @@ static int plan_follow(CoreState *state, const struct cudriver_copy_plan *plan,
     }
     cudriver_lock_await();
     PyEval_RestoreThread(saved);
+    if (here == CUDA_SUCCESS && asked == CUDA_SUCCESS && !captured && !call.refused &&
+        !call.queued && result == CUDA_SUCCESS) {
+        return 0;
+    }
+    CUDRIVER_LOCK();
     if (here != CUDA_SUCCESS) {
         return cudriver_context_refused(stream->context, here);
     }
@@ -84,7 +90,7 @@ static int plan_follow(CoreState *state, const struct cudriver_copy_plan *plan,
         return 1;
     }
     if (call.queued) {
-        ends_keep(state, ends, stream, call.slot);
+        ends_keep(state, dst, src, stream, call.slot);
     }
     if (result == CUDA_SUCCESS) {
         return 0;
@@ -170,7 +176,7 @@ static int follow_blocking(CoreState *state, struct cudriver_copy_plan *plan,
     }
     on =
         (struct cudriver_stream){given ? stream.handle : NULL, context, given ? stream.held : NULL};
-    failed = plan_follow(state, plan, ends, &on, NULL, NULL, &pushed);
+    failed = plan_follow(state, plan, ends->dst.owner, ends->src.owner, &on, NULL, NULL, &pushed);
     cudriver_context_leave(context, pushed);
     cudriver_stream_done(&stream);
     return failed > 0 ? copy_in_python(state, ends, "bounce_by_host") : failed;
@@ -207,13 +213,30 @@ static PyObject *follow_in_order(CoreState *state, struct cudriver_copy_plan *pl
     return cudriver_work_over(state, plan->bytes);
 }
 
-/* Issues a copy as planned, on a stream of one of its devices. As copy_ends_queue. */
-static PyObject *follow_async(CoreState *state, struct cudriver_copy_plan *plan,
-                              struct copy_ends *ends, struct cudriver_stream *stream,
-                              struct cudriver_staging_transfer **part)
+/* Issues a copy that is a piece of work in flight by now. Takes no lock unless it fails. New
+ * reference: a Transfer. NULL without an exception: the copy was refused, and may be bounced. */
+static PyObject *work_issue(CoreState *state, const struct cudriver_copy_plan *plan,
+                            const struct cudriver_stream *stream, struct cudriver_issue *issue)
 {
     struct cudriver_staging_transfer *staged = NULL;
-    struct cudriver_issue issue;
+    PyObject *work = NULL, *const *owners = issue->work->owners;
+    bool pushed;
+
+    if (plan_follow(state, plan, owners[0], owners[1], stream, &staged, issue, &pushed) == 0) {
+        work = cudriver_work_end(state, stream, issue, staged);
+    } else {
+        CUDRIVER_LOCK();
+        cudriver_work_cancel(state, issue);
+    }
+    cudriver_context_unmake_current(pushed);
+    return work;
+}
+
+/* Issues a copy as planned, on a stream of one of its devices. As ends_begin. */
+static PyObject *follow_async(CoreState *state, struct cudriver_copy_plan *plan,
+                              struct copy_ends *ends, struct cudriver_stream *stream,
+                              struct cudriver_staging_transfer **part, struct cudriver_issue *issue)
+{
     PyObject *work;
     bool pushed;
     int failed;
@@ -224,24 +247,26 @@ static PyObject *follow_async(CoreState *state, struct cudriver_copy_plan *plan,
         !cudriver_copy_plan_move(plan, stream->context->handle)) {
         return follow_in_order(state, plan, ends, stream);
     }
-    if ((plan->kind == CUDRIVER_COPY_PEER && peers_check(state, ends) < 0) ||
-        cudriver_context_claim(state, stream->context) < 0) {
+    if (plan->kind == CUDRIVER_COPY_PEER && peers_check(state, ends) < 0) {
         return NULL;
     }
     if (part != NULL) {
-        failed = plan_follow(state, plan, ends, stream, part, NULL, &pushed);
+        if (cudriver_context_claim(state, stream->context) < 0) {
+            return NULL;
+        }
+        failed =
+            plan_follow(state, plan, ends->dst.owner, ends->src.owner, stream, part, NULL, &pushed);
+        cudriver_context_leave(stream->context, pushed);
         work = failed ? NULL : Py_NewRef(Py_None);
     } else {
-        cudriver_work_begin(state, stream, &issue);
-        failed = plan_follow(state, plan, ends, stream, &staged, &issue, &pushed);
-        work = failed ? NULL
-                      : cudriver_work_end(state, stream, &issue, ends->dst.owner, ends->src.owner,
-                                          plan->bytes, staged);
-        if (failed) {
-            cudriver_work_cancel(&issue);
+        if (cudriver_work_begin(state, stream, ends->dst.owner, ends->src.owner, plan->bytes,
+                                issue) < 0 ||
+            plan->kind == CUDRIVER_COPY_DIRECT) {
+            return NULL;
         }
+        work = work_issue(state, plan, stream, issue);
+        failed = work == NULL && !PyErr_Occurred();
     }
-    cudriver_context_leave(stream->context, pushed);
     if (failed > 0) {
         plan->kind = CUDRIVER_COPY_BOUNCED;
         return follow_in_order(state, plan, ends, stream);
@@ -258,17 +283,30 @@ static int end_wait(CoreState *state, const struct cudriver_endpoint *end,
                : 0;
 }
 
-PyObject *copy_ends_queue(CoreState *state, struct copy_ends *ends, struct cudriver_stream *stream,
-                          struct cudriver_staging_transfer **part)
+/* Plans a copy between matching ends and issues it, but for one DIRECT copy: that is `issue`'s, for
+ * work_issue, which needs neither the lock nor the ends. New reference: a Transfer; or NULL, with
+ * an exception unless issue->work is set. */
+static PyObject *ends_begin(CoreState *state, struct copy_ends *ends,
+                            struct cudriver_stream *stream, struct cudriver_staging_transfer **part,
+                            struct cudriver_copy_plan *plan, struct cudriver_issue *issue)
 {
-    struct cudriver_copy_plan plan;
-
-    copy_ends_plan(ends, false, true, &plan);
+    issue->work = NULL;
+    copy_ends_plan(ends, false, true, plan);
     if (cudriver_stream_settle(state, ends->home, stream) < 0 || copy_ends_near(stream, ends) < 0 ||
         end_wait(state, &ends->dst, stream) < 0 || end_wait(state, &ends->src, stream) < 0) {
         return NULL;
     }
-    return follow_async(state, &plan, ends, stream, part);
+    return follow_async(state, plan, ends, stream, part, issue);
+}
+
+PyObject *copy_ends_queue(CoreState *state, struct copy_ends *ends, struct cudriver_stream *stream,
+                          struct cudriver_staging_transfer **part)
+{
+    struct cudriver_copy_plan plan;
+    struct cudriver_issue issue;
+    PyObject *work = ends_begin(state, ends, stream, part, &plan, &issue);
+
+    return work == NULL && issue.work != NULL ? work_issue(state, &plan, stream, &issue) : work;
 }
 
 /* ---- functions of the module ---- */
@@ -296,12 +334,12 @@ static PyObject *module_copy(PyObject *module, PyObject *const *args, Py_ssize_t
 static PyObject *module_copy_async(PyObject *module, PyObject *const *args, Py_ssize_t count,
                                    PyObject *names)
 {
-    CUDRIVER_LOCK();
     CoreState *state = cudriver_state_of_module(module);
     Py_ssize_t named = names == NULL ? 0 : PyTuple_GET_SIZE(names);
+    struct cudriver_issue issue = {NULL, CUDA_SUCCESS};
+    struct cudriver_copy_plan plan;
     struct cudriver_stream stream;
     PyObject *transfer = NULL;
-    struct copy_ends ends;
 
     /* A keyword argument's value follows the positional ones, so it is args[2] either way. */
     if (count < 2 || count + named > 3 || named > 1 ||
@@ -311,12 +349,19 @@ static PyObject *module_copy_async(PyObject *module, PyObject *const *args, Py_s
                         "copy_async(dst, src, stream=None) takes two arrays, and a stream or None");
         return NULL;
     }
-    if (cudriver_stream_read(state, count + named == 3 ? args[2] : NULL, &stream) < 0) {
-        return NULL;
+    {
+        CUDRIVER_LOCK();
+        struct copy_ends ends;
+        if (cudriver_stream_read(state, count + named == 3 ? args[2] : NULL, &stream) < 0) {
+            return NULL;
+        }
+        if (copy_ends_parse(state, args[0], args[1], &stream, &ends) == 0) {
+            transfer = ends_begin(state, &ends, &stream, NULL, &plan, &issue);
+            copy_ends_done(&ends);
+        }
     }
-    if (copy_ends_parse(state, args[0], args[1], &stream, &ends) == 0) {
-        transfer = copy_ends_queue(state, &ends, &stream, NULL);
-        copy_ends_done(&ends);
+    if (transfer == NULL && issue.work != NULL) {
+        transfer = work_issue(state, &plan, &stream, &issue);
     }
     cudriver_stream_done(&stream);
     return transfer;

@@ -37,6 +37,7 @@ static int endpoint_read(CoreState *state, PyObject *object, PyObject *read,
         return -1;
     }
     end->context = cudriver_foreign_context(state, end, "__cuda_array_interface__");
+    end->kept = (PyObject *)end->context;
     if (end->context == NULL || stream == Py_None || on == CUDRIVER_UNORDERED) {
         return end->context == NULL ? -1 : 0;
     }

@@ -265,7 +265,7 @@ int cudriver_device_array_endpoint(PyObject *object, bool write, struct cudriver
         --memory->busy;
         return -1;
     }
-    end->context = (ContextObject *)Py_NewRef((PyObject *)memory->context);
+    end->context = memory->context;
     end->device = (CUdeviceptr)(uintptr_t)end->host;
     end->host = NULL;
     end->busy = &memory->busy;

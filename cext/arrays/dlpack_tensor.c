@@ -138,6 +138,7 @@ static int read_context(CoreState *state, const struct cudriver_dl_tensor *tenso
     }
     end->context = empty ? cudriver_context_for_ordinal(state, tensor->device.id)
                          : cudriver_foreign_context(state, end, "DLPack");
+    end->kept = (PyObject *)end->context;
     return end->context == NULL ? -1 : 0;
 }
 

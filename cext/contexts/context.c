@@ -1,6 +1,7 @@
 /* Context: the registry, creation, and the bracket around driver calls. context_use.c chooses the
  * context of a call, context_stack.c pushes and pops, context_type.c closes and resets, and has the
  * Python type. */
+#include "work.h"
 #include "context_private.h"
 
 #include "driver/driver.h"
@@ -264,6 +265,15 @@ CUresult cudriver_context_make_current(ContextObject *self, bool *pushed)
     return result;
 }
 
+void cudriver_context_unmake_current(bool pushed)
+{
+    CUcontext popped;
+
+    if (pushed) {
+        cuda.cuCtxPopCurrent_v2(&popped);
+    }
+}
+
 /* Notes that other code has reset a primary context. */
 static void context_note(ContextObject *self)
 {
@@ -290,7 +300,7 @@ int cudriver_context_check(ContextObject *self)
 static bool calls_run(const CoreState *state)
 {
     for (const ContextObject *context = state->contexts; context != NULL; context = context->next) {
-        if (context->in_use > 0) {
+        if (cudriver_works_is_used(state, context)) {
             return true;
         }
     }
@@ -336,11 +346,19 @@ static int turn_check(CoreState *state, const ContextObject *self)
     return 0;
 }
 
+int cudriver_context_ready(CoreState *state, ContextObject *self)
+{
+    return cudriver_require() < 0 ||
+                   ((state->resetting != 0 || state->exit_thread != 0) &&
+                    turn_check(state, self) < 0) ||
+                   (self->state != CUDRIVER_CONTEXT_OPEN && cudriver_context_check(self) < 0)
+               ? -1
+               : 0;
+}
+
 int cudriver_context_claim(CoreState *state, ContextObject *self)
 {
-    if (cudriver_require() < 0 ||
-        ((state->resetting != 0 || state->exit_thread != 0) && turn_check(state, self) < 0) ||
-        (self->state != CUDRIVER_CONTEXT_OPEN && cudriver_context_check(self) < 0)) {
+    if (cudriver_context_ready(state, self) < 0) {
         return -1;
     }
     self->in_use++;
@@ -379,9 +397,7 @@ int cudriver_context_enter(CoreState *state, ContextObject *self, bool *pushed)
 
 void cudriver_context_leave(ContextObject *self, bool pushed)
 {
-    if (pushed) {
-        cudriver_context_unmake_current(pushed);
-    }
+    cudriver_context_unmake_current(pushed);
     self->in_use--;
 }
 

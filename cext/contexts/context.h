@@ -38,10 +38,6 @@ typedef struct ContextObject {
         unsigned long long number;  /* allocations so far on that stream */
         unsigned long long settled; /* how many of these are known to be complete */
     } allocs;
-    struct {
-        struct TransferObject *first; /* owned: the memory and events of ended work */
-        int count;
-    } spare;
     struct cudriver_queue works; /* in flight on its default stream */
     atomic_bool ended;           /* other code has ended it, as a call has found */
     PyObject *weak;
@@ -97,9 +93,13 @@ void cudriver_context_leave(ContextObject *context, bool pushed);
 
 /* `enter` in steps, of which the second needs no GIL: it makes the context current if it is not,
  * and *pushed says whether `leave` must pop it. `claim` raises; `refused` raises what
- * `make_current` has returned, and returns -1. After `claim`, `leave`. */
+ * `make_current` has returned, and returns -1. After `claim`, `leave`. `ready` is `claim` for a
+ * call that has a piece of work in flight while it runs, and so need not be counted: after it,
+ * `unmake_current`, which needs no GIL. */
 int cudriver_context_claim(CoreState *state, ContextObject *context);
+int cudriver_context_ready(CoreState *state, ContextObject *context);
 CUresult cudriver_context_make_current(ContextObject *context, bool *pushed);
+void cudriver_context_unmake_current(bool pushed);
 int cudriver_context_refused(ContextObject *context, CUresult result);
 
 /* begin without an exception, for frees, queries and waits, which work in any current context; then

@@ -40,16 +40,6 @@ CUresult cudriver_context_current_check(void);
  * cuCtxGetId for such a handle, and may crash when given it in another call. */
 bool cudriver_context_is_stale(ContextObject *self);
 
-/* Undoes cudriver_context_make_current. */
-static inline void cudriver_context_unmake_current(bool pushed)
-{
-    CUcontext popped;
-
-    if (pushed) {
-        cuda.cuCtxPopCurrent_v2(&popped);
-    }
-}
-
 /* *found: this thread's current context, a new reference; NULL if there is none or with an
  * exception set. Returns the driver's code if the current context was destroyed. */
 CUresult cudriver_context_find_current(CoreState *state, ContextObject **found);

@@ -88,7 +88,7 @@ static CUresult context_end(CoreState *state, ContextObject *self, const char **
 {
     CUresult result;
 
-    cudriver_works_forget(self);
+    cudriver_works_forget(&self->works, self);
     if (self->state == CUDRIVER_CONTEXT_OPEN) {
         self->state = CUDRIVER_CONTEXT_CLOSED;
     }
@@ -106,7 +106,7 @@ static int context_close(CoreState *state, ContextObject *self, const char *call
     const char *function;
     PyObject *holder;
     CUresult result;
-    bool free;
+    bool used, free;
 
     if (self->children > 0) {
         cudriver_works_reap(state); /* a completed copy may hold the last of them */
@@ -116,10 +116,11 @@ static int context_close(CoreState *state, ContextObject *self, const char *call
         Py_XDECREF(holder);
         return holder == NULL ? -1 : 0;
     }
-    free = !PyObject_IsTrue(holder) && self->children == 0 && self->in_use == 0;
+    used = cudriver_works_is_used(state, self);
+    free = !PyObject_IsTrue(holder) && self->children == 0 && !used;
     if (!free) {
         Py_XDECREF(cudriver_call("contexts", "refuse_end", "(OsOnO)", self, call, holder,
-                                 self->children, self->in_use > 0 ? Py_True : Py_False));
+                                 self->children, used ? Py_True : Py_False));
     }
     Py_DECREF(holder);
     if (!free) {
@@ -159,7 +160,7 @@ CUresult cudriver_memory_return(CoreState *state, size_t keep, size_t *released)
 
     cudriver_works_reap(state);
     for (ContextObject *context = state->contexts; context != NULL; context = context->next) {
-        cudriver_works_forget(context);
+        cudriver_works_forget(&context->works, context);
     }
     idle = state->works.queues == NULL;
     Py_BEGIN_ALLOW_THREADS
@@ -310,7 +311,7 @@ static int reset_check(CoreState *state, int ordinal, CUdevice device, bool memo
         cudriver_context_raise_resetting(state);
         return -1;
     }
-    while (busy != NULL && (busy->ordinal != ordinal || busy->in_use == 0)) {
+    while (busy != NULL && (busy->ordinal != ordinal || !cudriver_works_is_used(state, busy))) {
         busy = busy->next;
     }
     if (busy != NULL || (memory && cudriver_hostmem_uses_device(device))) {

@@ -11,7 +11,7 @@ typedef struct StreamObject {
     PyObject *owner;        /* owned: whose stream it is (None: not known); NULL: ours */
     CUstream handle;        /* ours: owned while not closed */
     bool closed;
-    Py_ssize_t users; /* calls that use the handle, perhaps without the GIL */
+    atomic_int users; /* calls that use the handle, perhaps without the GIL */
     int priority;
     struct cudriver_queue works; /* in flight on it */
     PyObject *weak;
@@ -30,7 +30,7 @@ static inline int cudriver_stream_check(StreamObject *self)
 /* The stream that a stream argument names, for the time of a call. */
 struct cudriver_stream {
     CUstream handle;        /* NULL: the legacy default stream */
-    ContextObject *context; /* owned: release with cudriver_stream_done */
+    ContextObject *context; /* that of `held`; where there is none, owned */
     StreamObject *held;     /* owned: the Stream that was named, which this call uses; or NULL */
 };
 
@@ -50,11 +50,13 @@ int cudriver_stream_read(CoreState *state, PyObject *argument, struct cudriver_s
 int cudriver_stream_settle(CoreState *state, ContextObject *fallback,
                            struct cudriver_stream *stream);
 
+/* Needs no lock of ours. */
 static inline void cudriver_stream_done(struct cudriver_stream *stream)
 {
     if (stream->held != NULL) {
         stream->held->users--;
         Py_CLEAR(stream->held);
+        stream->context = NULL;
     }
     Py_CLEAR(stream->context);
 }

@@ -103,7 +103,7 @@ int cudriver_stream_read(CoreState *state, PyObject *argument, struct cudriver_s
             return -1;
         }
         stream->handle = object->handle;
-        stream->context = (ContextObject *)Py_NewRef((PyObject *)object->context);
+        stream->context = object->context;
         stream->held = (StreamObject *)Py_NewRef(argument);
         object->users++;
         return 0;

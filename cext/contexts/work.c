@@ -1,18 +1,12 @@
 /* Work in flight, and its Python type, Transfer. See work.h. */
 #include "work_private.h"
 
-#include <string.h>
-
 #include "stream.h"
 #include "driver/driver.h"
 #include "python/call.h"
 #include "python/error.h"
 #include "python/wait.h"
 #include "docstrings.h"
-
-/* How many ended pieces of work, with their events, a context keeps for later work. An event from
- * there takes 0.2 us of a 4 KiB copy's 2.3, one that is created and destroyed 0.8. */
-#define SPARE_MOST 512
 
 /* What a piece of work weighs: one, and one more for each so many bytes that its owners may hold.
  */
@@ -34,6 +28,7 @@ static struct cudriver_queue *queue_of(CoreState *state, const struct cudriver_s
                                                       : &state->works.loose;
 }
 
+/* Adds work, with a reference that the queue takes. */
 static void queue_add(CoreState *state, struct cudriver_queue *queue, TransferObject *work)
 {
     if (queue->count++ == 0) {
@@ -49,6 +44,9 @@ static void queue_add(CoreState *state, struct cudriver_queue *queue, TransferOb
     work->next = NULL;
     *(work->prev != NULL ? &work->prev->next : &queue->first) = work;
     queue->last = work;
+    if (!cudriver_queue_is_streams(state, queue, work->context)) {
+        Py_INCREF(work->context);
+    }
 }
 
 TransferObject *cudriver_works_first(const CoreState *state)
@@ -72,91 +70,53 @@ void cudriver_works_end_stream(CoreState *state, StreamObject *stream)
         cudriver_work_unqueue(state, work);
         queue_add(state, &state->works.loose, work);
     }
+    cudriver_works_forget(&stream->works, stream->context);
+}
+
+void cudriver_works_forget(struct cudriver_queue *queue, ContextObject *context)
+{
+    bool pushed;
+
+    if (queue->spares > 0 && cudriver_context_begin_free(context, &pushed)) {
+        for (int i = 0; i < queue->spares; i++) {
+            cuda.cuEventDestroy_v2(queue->spare[i]);
+        }
+        cudriver_context_end(context, pushed);
+    }
+    queue->spares = 0;
 }
 
 /* ---- one piece of work ---- */
 
-/* New reference: a piece of work, perhaps one that the context keeps, which has an event. NULL,
- * without an exception: no memory. */
-static TransferObject *work_new(CoreState *state, ContextObject *context)
-{
-    TransferObject *work = context->spare.first;
-
-    if (work != NULL) {
-        CUevent event = work->event;
-        context->spare.first = work->next;
-        context->spare.count--;
-        memset((char *)work + sizeof(PyObject), 0, sizeof *work - sizeof(PyObject));
-        PyObject_Init((PyObject *)work, state->transfer_type);
-        work->event = event;
-    } else {
-        work = (TransferObject *)state->transfer_type->tp_alloc(state->transfer_type, 0);
-        if (work == NULL) {
-            PyErr_Clear();
-            return NULL;
-        }
-    }
-    work->context = (ContextObject *)Py_NewRef((PyObject *)context);
-    return work;
-}
-
-PyObject *cudriver_work_over(CoreState *state, size_t bytes)
+/* New reference, or NULL with an exception set. */
+static TransferObject *work_new(const CoreState *state, size_t bytes)
 {
     TransferObject *work =
         (TransferObject *)state->transfer_type->tp_alloc(state->transfer_type, 0);
 
     if (work != NULL) {
         work->bytes = bytes;
+    }
+    return work;
+}
+
+PyObject *cudriver_work_over(CoreState *state, size_t bytes)
+{
+    TransferObject *work = work_new(state, bytes);
+
+    if (work != NULL) {
         work->over = true;
     }
     return (PyObject *)work;
 }
 
-/* Keeps the work and its event for later work. */
 static void work_dealloc(PyObject *object)
 {
-    CUDRIVER_LOCK();
-    TransferObject *work = (TransferObject *)object;
-    ContextObject *context = work->context;
     PyTypeObject *type = Py_TYPE(object);
-    bool pushed;
 
-    cudriver_staging_release(work->staged);
-    if (work->event != NULL && context->state == CUDRIVER_CONTEXT_OPEN &&
-        work->result == CUDA_SUCCESS && context->spare.count < SPARE_MOST) {
-        work->next = context->spare.first;
-        context->spare.first = work;
-        context->spare.count++;
-    } else {
-        if (work->event != NULL && cudriver_context_begin_free(context, &pushed)) {
-            cuda.cuEventDestroy_v2(work->event);
-            cudriver_context_end(context, pushed);
-        }
-        type->tp_free(object);
-    }
-    Py_XDECREF(context);
+    cudriver_staging_release(((TransferObject *)object)->staged);
+    type->tp_free(object);
     Py_DECREF(type);
-}
-
-void cudriver_works_forget(ContextObject *context)
-{
-    bool pushed, here = false;
-
-    if (context->spare.first != NULL) {
-        here = cudriver_context_begin_free(context, &pushed);
-    }
-    while (context->spare.first != NULL) {
-        TransferObject *work = context->spare.first;
-        context->spare.first = work->next;
-        if (here) {
-            cuda.cuEventDestroy_v2(work->event);
-        }
-        PyObject_Free(work);
-    }
-    context->spare.count = 0;
-    if (here) {
-        cudriver_context_end(context, pushed);
-    }
 }
 
 CUresult cudriver_work_poll(CoreState *state, TransferObject *work)
@@ -170,18 +130,35 @@ CUresult cudriver_work_poll(CoreState *state, TransferObject *work)
     return result;
 }
 
+/* Waits a while for work in flight, without the GIL. 0, or -1 with an exception set. */
+static int wait_without(CoreState *state, TransferObject *work)
+{
+    ContextObject *context = work->context;
+    bool pushed;
+    int failed;
+
+    Py_INCREF(context);
+    failed = cudriver_context_begin(state, context, &pushed);
+    if (failed == 0) {
+        work->waiters++;
+        failed = cudriver_wait(cudriver_work_query, work, "cuEventQuery");
+        if (--work->waiters == 0 && work->over) {
+            cuda.cuEventDestroy_v2(work->event);
+            work->event = NULL;
+        }
+        cudriver_context_end(context, pushed);
+    }
+    Py_DECREF(context);
+    return failed;
+}
+
 int cudriver_work_wait(CoreState *state, TransferObject *work)
 {
-    bool pushed;
     int failed = 0;
 
     Py_INCREF(work);
     while (failed == 0 && cudriver_work_poll(state, work) == CUDA_ERROR_NOT_READY) {
-        failed = cudriver_context_begin(state, work->context, &pushed);
-        if (failed == 0) {
-            failed = cudriver_wait(cudriver_work_event_query, &work->event, "cuEventQuery");
-            cudriver_context_end(work->context, pushed);
-        }
+        failed = wait_without(state, work);
     }
     Py_DECREF(work);
     return failed;
@@ -215,24 +192,48 @@ static int wait_unmarked(CUstream stream, struct cudriver_staging_transfer *stag
     return failed;
 }
 
-void cudriver_work_begin(CoreState *state, const struct cudriver_stream *stream,
-                         struct cudriver_issue *issue)
+/* Queues work that is about to be issued. 0, or -1 with an exception. */
+static int issue_begin(CoreState *state, const struct cudriver_stream *stream,
+                       struct cudriver_queue *queue, PyObject *first, PyObject *second,
+                       size_t bytes, struct cudriver_issue *issue)
 {
-    issue->queue = queue_of(state, stream);
-    cudriver_works_pass(state, issue->queue);
-    issue->work = work_new(state, stream->context);
-    issue->result = CUDA_SUCCESS;
-    issue->alone = issue->queue->recording++ == 0 || issue->queue == &state->works.loose;
-    issue->turn = ++issue->queue->turns;
+    struct cudriver_queue *spares = cudriver_queue_of_spares(state, queue, stream->context);
+    TransferObject *work = work_new(state, bytes);
+
+    *issue = (struct cudriver_issue){work, CUDA_SUCCESS};
+    if (work == NULL) {
+        return -1;
+    }
+    work->context = stream->context;
+    work->owners[0] = Py_XNewRef(first);
+    work->owners[1] = Py_XNewRef(second);
+    if (spares->spares > 0) {
+        work->event = spares->spare[--spares->spares];
+    }
+    if (queue->last != NULL && queue->last->stage == CUDRIVER_WORK_BEGUN) {
+        queue = &state->works.loose; /* another thread issues work: which is first? */
+    }
+    queue_add(state, queue, (TransferObject *)Py_NewRef((PyObject *)work));
+    /* Not each time, so that the cost of issuing does not grow with what is in flight. */
+    queue->added += 1 + bytes / BYTES_A_WEIGHT;
+    return 0;
+}
+
+int cudriver_work_begin(CoreState *state, const struct cudriver_stream *stream, PyObject *first,
+                        PyObject *second, size_t bytes, struct cudriver_issue *issue)
+{
+    struct cudriver_queue *queue = queue_of(state, stream);
+
+    cudriver_works_pass(state, queue);
+    return cudriver_context_ready(state, stream->context) < 0
+               ? -1
+               : issue_begin(state, stream, queue, first, second, bytes, issue);
 }
 
 void cudriver_work_record(const struct cudriver_stream *stream, struct cudriver_issue *issue)
 {
     TransferObject *work = issue->work;
 
-    if (work == NULL || issue->result != CUDA_SUCCESS || !issue->alone) {
-        return;
-    }
     if (work->event == NULL) {
         cudriver_driver_relax();
         issue->result = cuda.cuEventCreate(&work->event, CU_EVENT_DISABLE_TIMING);
@@ -245,51 +246,45 @@ void cudriver_work_record(const struct cudriver_stream *stream, struct cudriver_
     issue->result = cuda.cuEventRecord(work->event, stream->handle);
 }
 
-void cudriver_work_cancel(struct cudriver_issue *issue)
+void cudriver_work_cancel(CoreState *state, struct cudriver_issue *issue)
 {
-    issue->queue->recording--;
-    Py_XDECREF(issue->work);
+    issue->work->stage = CUDRIVER_WORK_CANCELLED;
+    cudriver_work_leave(state, issue->work, CUDA_SUCCESS);
+    cudriver_work_let_go(issue->work);
+    Py_CLEAR(issue->work);
+}
+
+/* Waits for work that no event could be recorded behind. Its Transfer, or NULL. */
+static PyObject *end_unmarked(CoreState *state, const struct cudriver_stream *stream,
+                              struct cudriver_issue *issue)
+{
+    CUDRIVER_LOCK();
+    TransferObject *work = issue->work;
+
+    if (wait_unmarked(stream->handle, work->staged) < 0) {
+        /* The device may use them for as long as it likes: they are kept for ever. */
+        Py_XINCREF(work->owners[0]);
+        Py_XINCREF(work->owners[1]);
+        work->staged = NULL;
+    }
+    Py_INCREF(work);
+    cudriver_work_cancel(state, issue);
+    if (PyErr_Occurred()) {
+        Py_CLEAR(work);
+    }
+    return (PyObject *)work;
 }
 
 PyObject *cudriver_work_end(CoreState *state, const struct cudriver_stream *stream,
-                            struct cudriver_issue *issue, PyObject *first, PyObject *second,
-                            size_t bytes, struct cudriver_staging_transfer *staged)
+                            struct cudriver_issue *issue, struct cudriver_staging_transfer *staged)
 {
-    struct cudriver_queue *queue = issue->queue;
     TransferObject *work = issue->work;
 
-    /* Work is queued in the order of its events. Where another thread has recorded one meanwhile,
-     * the event is recorded (again) while no other thread can. */
-    if ((!issue->alone || issue->turn != queue->turns) && queue != &state->works.loose) {
-        issue->alone = true;
-        cudriver_work_record(stream, issue);
-    }
-    queue->recording--;
-    if (work == NULL || issue->result != CUDA_SUCCESS) {
-        if (wait_unmarked(stream->handle, staged) < 0) {
-            /* The device may use them for as long as it likes: they are never let go. */
-            Py_XINCREF(first);
-            Py_XINCREF(second);
-            staged = NULL;
-        }
-        if (work == NULL) {
-            cudriver_staging_release(staged);
-            return PyErr_Occurred() ? NULL : PyErr_NoMemory();
-        }
-        work->over = true;
-    }
     work->staged = staged;
-    work->bytes = bytes;
-    if (PyErr_Occurred()) {
-        Py_CLEAR(work);
-    } else if (!work->over) {
-        work->owners[0] = Py_XNewRef(first);
-        work->owners[1] = Py_XNewRef(second);
-        work->serial = ++state->works.issued;
-        queue_add(state, queue, (TransferObject *)Py_NewRef((PyObject *)work));
-        /* Not each time, so that the cost of issuing does not grow with what is in flight. */
-        queue->added += 1 + bytes / BYTES_A_WEIGHT;
+    if (issue->result != CUDA_SUCCESS) {
+        return end_unmarked(state, stream, issue);
     }
+    atomic_store_explicit(&work->stage, CUDRIVER_WORK_ISSUED, memory_order_release);
     return (PyObject *)work;
 }
 
@@ -297,11 +292,22 @@ PyObject *cudriver_work_add(CoreState *state, const struct cudriver_stream *stre
                             PyObject *second, size_t bytes,
                             struct cudriver_staging_transfer *staged)
 {
+    struct cudriver_queue *queue = queue_of(state, stream);
     struct cudriver_issue issue;
 
-    cudriver_work_begin(state, stream, &issue);
+    cudriver_works_pass(state, queue);
+    if (issue_begin(state, stream, queue, first, second, bytes, &issue) < 0) {
+        PyErr_Clear();
+        if (wait_unmarked(stream->handle, staged) == 0) {
+            cudriver_staging_release(staged);
+            return PyErr_NoMemory();
+        }
+        Py_XINCREF(first); /* kept for ever, as by end_unmarked */
+        Py_XINCREF(second);
+        return NULL;
+    }
     cudriver_work_record(stream, &issue);
-    return cudriver_work_end(state, stream, &issue, first, second, bytes, staged);
+    return cudriver_work_end(state, stream, &issue, staged);
 }
 
 /* ---- the type ---- */

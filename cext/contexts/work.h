@@ -2,11 +2,14 @@
  * Work in flight, and the objects that it keeps alive.
  *
  * Each piece of asynchronous work, a Transfer in Python, owns references to the memory that is read
- * and written, and an event, which is recorded behind it as soon as it is issued. It is over when
- * the event is; then it lets the references go. Every function needs the GIL.
+ * and written, and an event, which is recorded behind it as soon as it is issued. It is in flight
+ * from just before it is issued until the event is over; then it lets the references go. Every
+ * function needs the GIL.
  */
 #ifndef CUDRIVER_WORK_H
 #define CUDRIVER_WORK_H
+
+#include <stdatomic.h>
 
 #include "context.h"
 #include "engine/engine.h"
@@ -15,22 +18,43 @@
 /*
  * Work in flight is queued by stream, in the order of its events (struct cudriver_queue): it ends
  * in that order, so a pass asks few of each stream. Queues are in the Stream, for a default stream
- * in its context; what is in no known order is in state->works.loose.
+ * in its context; what is in no known order is in state->works.loose. Only the last of a queue may
+ * be without its event yet: what is issued meanwhile is loose.
  */
+enum cudriver_work_stage {
+    CUDRIVER_WORK_BEGUN,
+    CUDRIVER_WORK_ISSUED,    /* its event is recorded */
+    CUDRIVER_WORK_CANCELLED, /* it never will be */
+};
+
 typedef struct TransferObject {
     PyObject_HEAD
-    struct TransferObject *next,
-        *prev;                    /* in the queue, which owns a reference; or a spare's next */
-    struct cudriver_queue *queue; /* NULL: not in flight */
-    unsigned long long serial;    /* in the order of issue */
-    bool over;                    /* out of the queue: `result` is set */
+    struct TransferObject *next, *prev;     /* in the queue, which owns a reference */
+    struct cudriver_queue *queue;           /* NULL: not in flight */
+    _Atomic enum cudriver_work_stage stage; /* ISSUED is set without the GIL */
+    bool over;                              /* out of the queue: `result` is set */
     CUresult result;
-    ContextObject *context; /* owned; a spare's: borrowed; NULL: over from the first */
-    CUevent event;          /* owned */
+    int waiters;            /* threads that ask the event without the GIL */
+    ContextObject *context; /* in flight: owned, or in the queue of a Stream borrowed from that */
+    CUevent event;          /* in flight: owned */
     struct cudriver_staging_transfer *staged; /* owned: the engine's, or NULL */
-    PyObject *owners[2]; /* owned until it is over, or NULL; a tuple: all that is in it */
+    PyObject *owners[2]; /* owned in flight, or NULL; a tuple: all that is in it */
     size_t bytes;
 } TransferObject;
+
+/* Whether a call that is counted uses the context, or one issues work in it. */
+static inline bool cudriver_works_is_used(const CoreState *state, const ContextObject *context)
+{
+    bool used = context->in_use > 0;
+
+    for (struct cudriver_queue *queue = state->works.queues; queue != NULL && !used;
+         queue = queue->next) {
+        for (TransferObject *work = queue->first; work != NULL && !used; work = work->next) {
+            used = work->context == context && work->stage == CUDRIVER_WORK_BEGUN;
+        }
+    }
+    return used;
+}
 
 /*
  * New reference: a Transfer of `bytes`, which keeps `first` and `second` (objects, tuples of such,
@@ -44,25 +68,22 @@ PyObject *cudriver_work_add(CoreState *state, const struct cudriver_stream *stre
                             struct cudriver_staging_transfer *staged);
 
 /*
- * The same in steps, for a call that issues the work without the GIL, and records the event at
- * once. `begin` now and then lets go what is over, which may run any code. At last comes `end`, or
- * if nothing was issued `cancel`.
+ * The same in steps, for a call that issues the work itself. `begin` first lets go what is over now
+ * and then, which may run any code, and checks that the stream's context may be used: 0, or -1 with
+ * an exception. Without the GIL the work is then issued, and `record` records its event. At last
+ * comes `end`, which needs no lock of ours unless the event could not be recorded, or if nothing
+ * was issued `cancel`.
  */
 struct cudriver_issue {
-    TransferObject *work;         /* owned; NULL: no memory */
-    struct cudriver_queue *queue; /* borrowed */
-    CUresult result;              /* of making its event, then of recording it */
-    unsigned int turn;            /* its number among the queue's `turns` */
-    bool alone;                   /* no other thread was recording on the stream */
+    TransferObject *work; /* owned; NULL: none was begun */
+    CUresult result;      /* of making its event, then of recording it */
 };
-void cudriver_work_begin(CoreState *state, const struct cudriver_stream *stream,
-                         struct cudriver_issue *issue);
-void cudriver_work_record(const struct cudriver_stream *stream,
-                          struct cudriver_issue *issue); /* needs no GIL */
+int cudriver_work_begin(CoreState *state, const struct cudriver_stream *stream, PyObject *first,
+                        PyObject *second, size_t bytes, struct cudriver_issue *issue);
+void cudriver_work_record(const struct cudriver_stream *stream, struct cudriver_issue *issue);
 PyObject *cudriver_work_end(CoreState *state, const struct cudriver_stream *stream,
-                            struct cudriver_issue *issue, PyObject *first, PyObject *second,
-                            size_t bytes, struct cudriver_staging_transfer *staged);
-void cudriver_work_cancel(struct cudriver_issue *issue);
+                            struct cudriver_issue *issue, struct cudriver_staging_transfer *staged);
+void cudriver_work_cancel(CoreState *state, struct cudriver_issue *issue);
 
 /* New reference: a Transfer that is over (an empty copy, or one that had to block). */
 PyObject *cudriver_work_over(CoreState *state, size_t bytes);
@@ -112,7 +133,7 @@ void cudriver_works_drain(CoreState *state);
 /* The stream ends, or is forgotten: the order of its work is no longer known. */
 void cudriver_works_end_stream(CoreState *state, StreamObject *stream);
 
-/* Frees the work, and its events, that a context keeps for later. Before its end. */
-void cudriver_works_forget(ContextObject *context);
+/* Destroys the events that a queue of the context keeps for later. */
+void cudriver_works_forget(struct cudriver_queue *queue, ContextObject *context);
 
 #endif

@@ -5,10 +5,16 @@
 
 /* ---- one piece of work: is it over? ---- */
 
-CUresult cudriver_work_event_query(void *handle)
+CUresult cudriver_work_query(void *object)
 {
-    CUresult result = cuda.cuEventQuery(*(CUevent *)handle);
+    TransferObject *work = object;
+    enum cudriver_work_stage stage = atomic_load_explicit(&work->stage, memory_order_acquire);
+    CUresult result;
 
+    if (stage != CUDRIVER_WORK_ISSUED) {
+        return stage == CUDRIVER_WORK_BEGUN ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+    }
+    result = cuda.cuEventQuery(work->event);
     return cudriver_driver_is_capturing(result) ? CUDA_ERROR_NOT_READY : result;
 }
 
@@ -30,7 +36,7 @@ CUresult cudriver_work_ask(TransferObject *work)
     if (!cudriver_context_begin_free(work->context, &pushed)) {
         return work_gone();
     }
-    result = cudriver_work_event_query(&work->event);
+    result = cudriver_work_query(work);
     cudriver_context_end(work->context, pushed);
     return result;
 }
@@ -42,6 +48,7 @@ void cudriver_work_let_go(TransferObject *work)
         cudriver_staging_wait(work->staged, work->result);
         Py_END_ALLOW_THREADS
     }
+    Py_CLEAR(work->context);
     Py_CLEAR(work->owners[0]);
     Py_CLEAR(work->owners[1]);
     Py_DECREF(work);
@@ -69,11 +76,49 @@ void cudriver_work_unqueue(CoreState *state, TransferObject *work)
     }
 }
 
+bool cudriver_queue_is_streams(const CoreState *state, const struct cudriver_queue *queue,
+                               const ContextObject *context)
+{
+    return queue != &state->works.loose && queue != &context->works;
+}
+
+struct cudriver_queue *cudriver_queue_of_spares(CoreState *state, struct cudriver_queue *queue,
+                                                ContextObject *context)
+{
+    return queue == &state->works.loose ? &context->works : queue;
+}
+
+/* Keeps the event of work that is over for later work, or destroys it. */
+static void event_leave(TransferObject *work, struct cudriver_queue *spares)
+{
+    ContextObject *context = work->context;
+    CUevent event = work->event;
+    bool pushed;
+
+    if (event == NULL || work->waiters > 0) { /* the last that waits destroys it */
+        return;
+    }
+    work->event = NULL;
+    if (work->result == CUDA_SUCCESS && context->state == CUDRIVER_CONTEXT_OPEN &&
+        spares->spares < CUDRIVER_SPARE_MOST) {
+        spares->spare[spares->spares++] = event;
+    } else if (cudriver_context_begin_free(context, &pushed)) {
+        cuda.cuEventDestroy_v2(event);
+        cudriver_context_end(context, pushed);
+    }
+}
+
 void cudriver_work_leave(CoreState *state, TransferObject *work, CUresult result)
 {
+    struct cudriver_queue *queue = work->queue;
+
     cudriver_work_unqueue(state, work);
     work->over = true;
     work->result = result;
+    event_leave(work, cudriver_queue_of_spares(state, queue, work->context));
+    if (cudriver_queue_is_streams(state, queue, work->context)) {
+        work->context = NULL;
+    }
 }
 
 /* ---- passes ---- */
@@ -101,13 +146,13 @@ static Py_ssize_t ended_at_least(const struct cudriver_queue *queue)
     TransferObject *work = queue->last;
     Py_ssize_t half = queue->count / 2;
 
-    if (cudriver_work_event_query(&work->event) == CUDA_SUCCESS) {
+    if (cudriver_work_query(work) == CUDA_SUCCESS) {
         return queue->count;
     }
     for (Py_ssize_t place = queue->count; place > half && half > 0; place--) {
         work = work->prev;
     }
-    return half > 0 && cudriver_work_event_query(&work->event) == CUDA_SUCCESS ? half : 0;
+    return half > 0 && cudriver_work_query(work) == CUDA_SUCCESS ? half : 0;
 }
 
 /* Takes what has ended of a stream's work off its queue. `all`: to the last piece. */
@@ -120,7 +165,7 @@ static void take_ended(CoreState *state, struct cudriver_queue *queue, bool all,
     do {
         Py_ssize_t ended = here ? ended_at_least(queue) : 0;
         if (ended == 0) {
-            CUresult result = here ? cudriver_work_event_query(&queue->first->event) : work_gone();
+            CUresult result = here ? cudriver_work_query(queue->first) : work_gone();
             if (!cudriver_work_is_end(result)) {
                 break;
             }
@@ -160,12 +205,12 @@ static void works_reap(CoreState *state, struct cudriver_queue *only, bool issui
 
     for (; queue != NULL; queue = only != NULL ? NULL : next) {
         next = queue->next;
-        if (issuing && only == NULL && queue->recording > 0) {
+        if (queue->first == NULL) {
             continue;
         }
         if (queue == &state->works.loose) {
             take_loose(state, &last);
-        } else if (queue->first != NULL) {
+        } else if (!issuing || only != NULL || queue->last->stage != CUDRIVER_WORK_BEGUN) {
             take_ended(state, queue, !issuing || only == NULL, &last);
         }
         queue->added = 0;

@@ -4,9 +4,10 @@
 
 #include "work.h"
 
-/* cuEventQuery of the event that `event` points to; NOT_READY too if the driver does not tell while
- * a stream is being captured: the device may still use the memory. Needs no GIL. */
-CUresult cudriver_work_event_query(void *event);
+/* cuEventQuery of the event of `work`, a TransferObject; NOT_READY too before it is recorded, and
+ * if the driver does not tell while a stream is being captured: the device may still use the
+ * memory. Needs no GIL. */
+CUresult cudriver_work_query(void *work);
 
 /* The work's state, as the driver tells it; in a forked child NOT_INITIALIZED. */
 CUresult cudriver_work_ask(TransferObject *work);
@@ -14,9 +15,19 @@ CUresult cudriver_work_ask(TransferObject *work);
 /* Whether such an answer means that the work is over, well or not. */
 bool cudriver_work_is_end(CUresult result);
 
-/* Work leaves its queue, whose reference is the caller's then; `leave`: because it is over. */
+/* Work leaves its queue, whose reference is the caller's then; `leave`: because it is over. Then
+ * its event is kept for later work, or destroyed. */
 void cudriver_work_unqueue(CoreState *state, TransferObject *work);
 void cudriver_work_leave(CoreState *state, TransferObject *work, CUresult result);
+
+/* Whether it is a Stream's queue: the Stream keeps the context alive, which the queue's work then
+ * does not own. */
+bool cudriver_queue_is_streams(const CoreState *state, const struct cudriver_queue *queue,
+                               const ContextObject *context);
+
+/* Where the events of the queue's work in a context are kept for later work. */
+struct cudriver_queue *cudriver_queue_of_spares(CoreState *state, struct cudriver_queue *queue,
+                                                ContextObject *context);
 
 /* Lets the owners go, and the queue's reference. After a failure the engine's threads may still use
  * host memory. May run any code. */

@@ -48,18 +48,17 @@ bool cudriver_works_hold(CoreState *state, const PyObject *object)
 
 int cudriver_works_wait(CoreState *state, const ContextObject *context)
 {
-    unsigned long long newest = state->works.issued;
-    TransferObject *work = cudriver_works_first(state);
-    int failed = 0;
+    PyObject *now = PyList_New(0); /* not what is issued meanwhile */
+    int failed = now == NULL ? -1 : 0;
 
-    while (failed == 0 && work != NULL) {
-        if (work->context == context && work->serial <= newest) {
-            failed = cudriver_work_wait(state, work);
-            work = cudriver_works_first(state); /* the queues may have changed */
-        } else {
-            work = cudriver_works_next(work);
-        }
+    for (TransferObject *work = cudriver_works_first(state); failed == 0 && work != NULL;
+         work = cudriver_works_next(work)) {
+        failed = work->context == context ? PyList_Append(now, (PyObject *)work) : 0;
     }
+    for (Py_ssize_t i = 0; failed == 0 && i < PyList_GET_SIZE(now); i++) {
+        failed = cudriver_work_wait(state, (TransferObject *)PyList_GET_ITEM(now, i));
+    }
+    Py_XDECREF(now);
     return failed;
 }
 
@@ -118,8 +117,11 @@ int cudriver_works_follow(CoreState *state, cudriver_uses *uses, const void *mem
         return -1;
     }
     while (work != NULL && result == CUDA_SUCCESS) {
-        /* Even on `stream`: its handle may have been another's. */
-        result = cuda.cuStreamWaitEvent(stream, work->event, 0);
+        /* Even on `stream`: its handle may have been another's. What another thread issues just now
+         * is in no order with this call. */
+        if (work->stage == CUDRIVER_WORK_ISSUED) {
+            result = cuda.cuStreamWaitEvent(stream, work->event, 0);
+        }
         work = work_using(state, cudriver_works_next(work), uses, memory);
     }
     cudriver_context_end(context, pushed);

@@ -9,7 +9,8 @@
 struct cudriver_endpoint {
     PyObject *owner; /* owned: keeps the memory alive; release with cudriver_endpoint_done */
     PyObject *dtype; /* owned */
-    struct ContextObject *context; /* owned: the context of a device end; NULL for a host end */
+    struct ContextObject *context; /* of a device end, kept alive by `owner` or `kept`; or NULL */
+    PyObject *kept;                /* owned, or NULL */
     char *host;                    /* of a host end: its first item */
     CUdeviceptr device;            /* of a device end: its first item */
     Py_ssize_t *busy; /* a device end's count of running calls, which includes this one; or NULL */
@@ -27,6 +28,7 @@ static inline void cudriver_endpoint_clear(struct cudriver_endpoint *end)
 {
     end->owner = end->dtype = NULL;
     end->context = NULL;
+    end->kept = NULL;
     end->host = NULL;
     end->device = 0;
     end->busy = NULL;
@@ -41,7 +43,8 @@ static inline void cudriver_endpoint_done(struct cudriver_endpoint *end)
     }
     Py_CLEAR(end->owner);
     Py_CLEAR(end->dtype);
-    Py_CLEAR(end->context);
+    Py_CLEAR(end->kept);
+    end->context = NULL;
 }
 
 #endif

@@ -20,6 +20,7 @@ import pytest
 
 import cudriver as cu
 from copykit import LARGE, NamedBy, ends, ends_before, one_step, wait_for
+from graphkit import RELAXED, Capture
 
 pytestmark = [pytest.mark.threads, pytest.mark.usefixtures("no_leaks")]
 
@@ -314,6 +315,38 @@ def only_this_thread() -> Iterator[None]:
     sys.setswitchinterval(60)
     yield
     sys.setswitchinterval(before)
+
+
+def test_what_waits_for_a_copy_that_is_refused_while_it_is_issued(sim: Any) -> None:
+    """The copy is in flight from before it is issued, and then never is."""
+    source, there = cu.pinned_zeros(4096, np.uint8), cu.device_zeros(4096, np.uint8)
+    stream = cu.Stream()
+    asked = sim.call_count("cuStreamIsCapturing")
+    errors: list[BaseException] = []
+
+    def issue() -> None:
+        try:
+            cu.copy_async(there, source, stream)
+        except cu.CudaError as error:
+            errors.append(error)
+
+    sim.hold_call("cuStreamIsCapturing", 1)
+    issuing = threading.Thread(target=issue)
+    issuing.start()
+    wait_for(lambda: sim.call_count("cuStreamIsCapturing") > asked, "the thread is in its copy")
+    waiting = threading.Thread(target=cu.copy, args=(there, np.full(4096, 7, np.uint8)))
+    with Capture(ctypes.CDLL(cu.driver_path()), stream, RELAXED):
+        waiting.start()
+        for thing in (there, stream):
+            with pytest.raises(ValueError, match="cannot close"):
+                thing.close()
+        assert waiting.is_alive()
+        sim.clear_faults()
+        issuing.join()
+    waiting.join(60)
+    assert not waiting.is_alive()
+    assert "cannot be captured" in str(*errors)
+    assert (there.to_numpy() == 7).all()
 
 
 def test_a_copy_issued_while_another_thread_issues_one_on_the_stream(held: Any) -> None:

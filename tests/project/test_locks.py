@@ -23,7 +23,7 @@ WITHOUT = """
     module_copy_threads module_mark_copied module_node module_numpy_enter module_numpy_forget
     module_numpy_leave module_pin_stop module_place module_ranges module_set_copy_threads
     module_set_limit module_set_nodes module_stats module_pinned set_cache_config
-    stream_get_device stream_traverse transfer_await
+    stream_get_device stream_traverse transfer_await work_dealloc
 """
 
 

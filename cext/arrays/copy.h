@@ -24,9 +24,8 @@ int cudriver_endpoint_try(CoreState *state, PyObject *object, bool write,
 /* ---- copies ---- */
 
 /* Functions of the module. Two issue many copies as one piece of work: of two sequences (`apart`:
- * no destination overlaps another or a source), or of rows. New reference: a Transfer. If the rows
- * are not dense, and so have to be copied one by one, a tuple: both indices, as int64 arrays
- * without negative ones, and `apart`. `explain`: nothing is issued; a list, which
+ * no destination overlaps another or a source), or of rows. New reference: a Transfer; of rows
+ * perhaps a tuple, for memory/rows.py. `explain`: nothing is issued; a list, which
  * memory/copies_plan.py reads. */
 PyObject *cudriver_copy_many(PyObject *module, PyObject *args);
 PyObject *cudriver_copy_rows(PyObject *module, PyObject *args);

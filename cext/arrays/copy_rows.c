@@ -106,66 +106,50 @@ static int rows_add(struct copy_batch *batch, struct copy_ends *whole, const str
     return 1;
 }
 
-/* New reference: the indices, none negative, and whether the ends lie apart; or an error. */
-static PyObject *rows_check(const struct rows *rows, PyObject *to, PyObject *of,
-                            const struct copy_ends *whole)
-{
-    return cudriver_call("rows", "check_indices", "(OOLLN)", to, of, (long long)rows->dst_length,
-                         (long long)rows->src_length, PyBool_FromLong(!ends_meet(whole)));
-}
-
-/* Copies rows between ends that were read, by two int64 arrays. New reference: a Transfer, or if
- * the rows are not runs what rows_check says. */
+/* Copies rows between ends that were read, by two int64 arrays. New reference: a Transfer; a tuple
+ * if the indices are wrong or the rows no runs: how many rows either end has, and whether the ends
+ * lie apart. */
 static PyObject *rows_copy(struct copy_batch *batch, struct copy_ends *whole, PyObject *to,
                            PyObject *of)
 {
     struct rows rows = {(const int64_t *)cudriver_numpy_data(to),
                         (const int64_t *)cudriver_numpy_data(of), PyObject_Size(to),
                         whole->dst.shape[0], whole->src.shape[0]};
-    PyObject *checked = NULL, *work = NULL;
-    int added;
+    int added = 0;
 
-    if (!rows_are_good(&rows)) {
-        checked = rows_check(&rows, to, of, whole);
-        if (checked == NULL) {
-            return NULL;
-        }
+    if (rows_are_good(&rows)) {
+        added = copy_batch_begin(batch, 0, rows.count) < 0 ? -1 : rows_add(batch, whole, &rows);
     }
-    Py_XDECREF(checked);
-    added = copy_batch_begin(batch, 0, rows.count) < 0 ? -1 : rows_add(batch, whole, &rows);
-    if (added > 0) {
-        work = copy_batch_issue(batch);
-    } else if (added == 0) {
-        work = rows_check(&rows, to, of, whole);
+    if (added != 0) {
+        return added < 0 ? NULL : copy_batch_issue(batch);
     }
-    return work;
+    return Py_BuildValue("(LLN)", (long long)rows.dst_length, (long long)rows.src_length,
+                         PyBool_FromLong(!ends_meet(whole)));
 }
 
-/* _copy_rows(destination, rows, source, source_rows, stream, explain) */
+/* _copy_rows(destination, rows, source, source_rows, stream, explain): the indices are int64 arrays
+ * of one length. */
 PyObject *cudriver_copy_rows(PyObject *module, PyObject *args)
 {
     CUDRIVER_LOCK();
     struct copy_batch batch = {.state = cudriver_state_of_module(module)};
-    PyObject *dst, *rows, *src, *source_rows, *stream, *indices, *work = NULL;
+    PyObject *dst, *to, *src, *of, *stream, *work = NULL;
     struct copy_ends whole;
     int explain;
 
-    if (!PyArg_ParseTuple(args, "OOOOOp", &dst, &rows, &src, &source_rows, &stream, &explain) ||
-        (indices = cudriver_call("rows", "indices", "(OO)", rows, source_rows)) == NULL) {
+    if (!PyArg_ParseTuple(args, "OOOOOp", &dst, &to, &src, &of, &stream, &explain)) {
         return NULL;
     }
     batch.explain = explain != 0;
     if (cudriver_stream_read(batch.state, stream, &batch.stream) == 0 &&
         copy_ends_read(batch.state, dst, src, &batch.stream, &whole) == 0) {
         if (whole.dst.ndim > 0 && whole.src.ndim > 0) {
-            work = rows_copy(&batch, &whole, PyTuple_GET_ITEM(indices, 0),
-                             PyTuple_GET_ITEM(indices, 1));
+            work = rows_copy(&batch, &whole, to, of);
         } else {
             PyErr_SetString(PyExc_ValueError, "an array without dimensions has no rows");
         }
         copy_ends_done(&whole);
     }
     copy_batch_end(&batch);
-    Py_DECREF(indices);
     return work;
 }

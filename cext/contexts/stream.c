@@ -230,15 +230,7 @@ static PyObject *stream_get_device(PyObject *object, void *Py_UNUSED(closure))
     return cudriver_device_new(stream_of(object)->context->ordinal);
 }
 
-static PyObject *stream_protocol(PyObject *object, PyObject *Py_UNUSED(ignored))
-{
-    CUDRIVER_LOCK();
-    if (cudriver_stream_check(stream_of(object)) < 0) {
-        return NULL;
-    }
-    return Py_BuildValue("(iN)", 0, PyLong_FromVoidPtr(stream_of(object)->handle));
-}
-
+CUDRIVER_IN_PYTHON(stream_protocol, "streams", "protocol")
 CUDRIVER_IN_PYTHON(stream_exit, "streams", "leave")
 CUDRIVER_IN_PYTHON(stream_record, "streams", "record")
 CUDRIVER_IN_PYTHON(stream_wait, "streams", "wait")
@@ -260,7 +252,7 @@ static PyMethodDef stream_methods[] = {
     {"wait", CUDRIVER_FAST(stream_wait), DOC_Stream_wait},
     {"close", stream_close, METH_NOARGS, DOC_Stream_close},
     {"from_handle", cudriver_stream_from_handle, METH_O | METH_CLASS, DOC_Stream_from_handle},
-    {"__cuda_stream__", stream_protocol, METH_NOARGS, DOC_Stream___cuda_stream__},
+    {"__cuda_stream__", CUDRIVER_FAST(stream_protocol), DOC_Stream___cuda_stream__},
     {"__enter__", stream_enter, METH_NOARGS, DOC_Stream___enter__},
     {"__exit__", CUDRIVER_FAST(stream_exit), DOC_Stream___exit__},
     {NULL},

@@ -16,7 +16,7 @@ from typing import (
 )
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import DTypeLike, NDArray
 from typing_extensions import deprecated
 
 from cudriver.memory.arrays import ArrayFlags
@@ -1063,16 +1063,16 @@ def _copy_many(
 
 def _copy_rows(
     destination: AnyArray,
-    rows: ArrayLike,
+    rows: NDArray[np.int64],
     source: AnyArray,
-    source_rows: ArrayLike,
+    source_rows: NDArray[np.int64],
     stream: StreamLike | None,
     explain: bool,
     /,
 ) -> Any:
-    """As `_copy_many`, or a tuple: the rows have to be copied one by one.
+    """As `_copy_many`, or a tuple: an index is wrong, or the rows have to be copied one by one.
 
-    The indices, none negative, and whether the arrays are known to lie apart.
+    How many rows each array has, and whether the arrays are known to lie apart.
     """
 
 def _read_files(

@@ -149,10 +149,12 @@ def queue_many(there: Iterable[Any], origin: Iterable[Any], stream: Any, explain
 
 def queue(there: Any, rows: Any, origin: Any, source_rows: Any, stream: Any, explain: bool) -> Any:
     """For `copy_rows` and its plan: a Transfer, or what the core tells of the copies."""
-    done = _core._copy_rows(there, rows, origin, source_rows, stream, explain)
+    at, source_at = indices(rows, source_rows)
+    done = _core._copy_rows(there, at, origin, source_at, stream, explain)
     if not isinstance(done, tuple):
         return done
-    at, source_at, apart = done
+    length, source_length, apart = done
+    at, source_at = _checked(at, source_at, length, source_length)
     to = tuple(there[i : i + 1] for i in at.tolist())
     of = tuple(origin[i : i + 1] for i in source_at.tolist())
     return _core._copy_many(to, of, stream, apart, explain)
@@ -173,21 +175,17 @@ def _index(rows: ArrayLike, name: str) -> NDArray[np.int64]:
 
 
 def indices(rows: ArrayLike, source_rows: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For the core: the rows to write and to read, which may be out of range or repeat."""
+    """The rows to write and to read, which may be out of range or repeat."""
     to, of = _index(rows, "rows"), _index(source_rows, "source_rows")
     if to.size != of.size:
         raise ValueError(f"the lengths differ: {to.size} rows, {of.size} source_rows")
     return to, of
 
 
-def check_indices(
-    to: NDArray[np.int64],
-    of: NDArray[np.int64],
-    length: int,
-    source_length: int,
-    apart: bool,
-) -> tuple[NDArray[np.int64], NDArray[np.int64], bool]:
-    """For the core: raises what is wrong with the indices, or returns them from 0 on."""
+def _checked(
+    to: NDArray[np.int64], of: NDArray[np.int64], length: int, source_length: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The indices from 0 on; raises what is wrong with them."""
     for name, given, most in ("rows", to, length), ("source_rows", of, source_length):
         for index in given[(given < -most) | (given >= most)]:
             raise IndexError(f"{name}: index {index} is out of bounds for axis 0 with size {most}")
@@ -196,7 +194,7 @@ def check_indices(
     again = ordered[1:] == ordered[:-1]
     if again.any():
         raise ValueError(f"rows has {ordered[again.argmax()]} twice: a row is written once")
-    return to, of, apart
+    return to, of
 
 
 def refuse_overlap_of_runs(runs: bytes) -> None:

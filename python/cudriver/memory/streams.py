@@ -32,6 +32,17 @@ def arguments(priority: Any, device: Any) -> tuple[Context, int]:
     return context, number
 
 
+def _check(stream: Stream) -> None:
+    if stream.closed:
+        raise ValueError(f"{stream!r} is closed")
+
+
+def protocol(stream: Stream) -> tuple[int, int]:
+    """`__cuda_stream__()`."""
+    _check(stream)
+    return 0, stream.handle
+
+
 def _entered() -> tuple[Stream, ...]:
     streams = _core._stream_scope.get(())
     return streams if type(streams) is tuple else ()  # anybody can set it
@@ -67,8 +78,7 @@ def record(stream: Stream, event: Any = None) -> Event:
 
 
 def wait(stream: Stream, other: Any, /) -> None:
-    if stream.closed:
-        raise ValueError(f"{stream!r} is closed")
+    _check(stream)
     home = stream  # another library's default stream is that of this stream's context
     if type(other) is _core.Event:
         return other.wait(stream)

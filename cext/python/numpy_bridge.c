@@ -35,14 +35,9 @@ int cudriver_numpy_require(void)
 
 bool cudriver_numpy_is_array(PyObject *object)
 {
-    if (!imported) {
-        /* An ndarray can exist only if NumPy was imported. */
-        PyObject *modules = PyImport_GetModuleDict();
-        if (modules == NULL || PyDict_GetItemString(modules, "numpy") == NULL ||
-            cudriver_numpy_require() < 0) {
-            PyErr_Clear();
-            return false;
-        }
+    if (cudriver_numpy_require() < 0) {
+        PyErr_Clear(); /* what needs NumPy says so */
+        return false;
     }
     return PyArray_Check(object);
 }

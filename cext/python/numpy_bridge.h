@@ -9,7 +9,7 @@
 /* Imports NumPy's C API once. 0 or -1. */
 int cudriver_numpy_require(void);
 
-/* Whether `object` is an ndarray or a subclass; false if NumPy is not imported yet. */
+/* Whether `object` is an ndarray or a subclass. */
 bool cudriver_numpy_is_array(PyObject *object);
 
 /* Reads a dtype argument: *dtype is a new reference, *itemsize its size in bytes.

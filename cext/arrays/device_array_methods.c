@@ -211,7 +211,7 @@ static PyGetSetDef array_getset[] = {
     {"T", get_reversed, NULL, DOC_DeviceArray_T, NULL},
     {"flags", get_python, NULL, DOC_DeviceArray_flags, "flags"},
     {"pointer", get_pointer, NULL, DOC_DeviceArray_pointer, "shared"},
-    {"_address", get_pointer, NULL, NULL, NULL},
+    {"_address", get_pointer, NULL, DOC_DeviceArray__address, NULL},
     {"device", get_device, NULL, DOC_DeviceArray_device, NULL},
     {"context", get_context, NULL, DOC_DeviceArray_context, NULL},
     {"closed", get_closed, NULL, DOC_DeviceArray_closed, NULL},

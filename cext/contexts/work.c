@@ -44,7 +44,8 @@ static void queue_add(CoreState *state, struct cudriver_queue *queue, TransferOb
     work->next = NULL;
     *(work->prev != NULL ? &work->prev->next : &queue->first) = work;
     queue->last = work;
-    if (!cudriver_queue_is_streams(state, queue, work->context)) {
+    work->owns = queue == &state->works.loose || queue == &work->context->works;
+    if (work->owns) {
         Py_INCREF(work->context);
     }
 }
@@ -197,7 +198,7 @@ static int issue_begin(CoreState *state, const struct cudriver_stream *stream,
                        struct cudriver_queue *queue, PyObject *first, PyObject *second,
                        size_t bytes, struct cudriver_issue *issue)
 {
-    struct cudriver_queue *spares = cudriver_queue_of_spares(state, queue, stream->context);
+    struct cudriver_queue *spares = queue == &state->works.loose ? &stream->context->works : queue;
     TransferObject *work = work_new(state, bytes);
 
     *issue = (struct cudriver_issue){work, CUDA_SUCCESS};

@@ -35,7 +35,8 @@ typedef struct TransferObject {
     bool over;                              /* out of the queue: `result` is set */
     CUresult result;
     int waiters;            /* threads that ask the event without the GIL */
-    ContextObject *context; /* in flight: owned, or in the queue of a Stream borrowed from that */
+    bool owns;              /* `context` is owned; in the queue of a Stream, that owns it */
+    ContextObject *context; /* in flight */
     CUevent event;          /* in flight: owned */
     struct cudriver_staging_transfer *staged; /* owned: the engine's, or NULL */
     PyObject *owners[2]; /* owned in flight, or NULL; a tuple: all that is in it */

@@ -76,49 +76,27 @@ void cudriver_work_unqueue(CoreState *state, TransferObject *work)
     }
 }
 
-bool cudriver_queue_is_streams(const CoreState *state, const struct cudriver_queue *queue,
-                               const ContextObject *context)
-{
-    return queue != &state->works.loose && queue != &context->works;
-}
-
-struct cudriver_queue *cudriver_queue_of_spares(CoreState *state, struct cudriver_queue *queue,
-                                                ContextObject *context)
-{
-    return queue == &state->works.loose ? &context->works : queue;
-}
-
-/* Keeps the event of work that is over for later work, or destroys it. */
-static void event_leave(TransferObject *work, struct cudriver_queue *spares)
-{
-    ContextObject *context = work->context;
-    CUevent event = work->event;
-    bool pushed;
-
-    if (event == NULL || work->waiters > 0) { /* the last that waits destroys it */
-        return;
-    }
-    work->event = NULL;
-    if (work->result == CUDA_SUCCESS && context->state == CUDRIVER_CONTEXT_OPEN &&
-        spares->spares < CUDRIVER_SPARE_MOST) {
-        spares->spare[spares->spares++] = event;
-    } else if (cudriver_context_begin_free(context, &pushed)) {
-        cuda.cuEventDestroy_v2(event);
-        cudriver_context_end(context, pushed);
-    }
-}
-
 void cudriver_work_leave(CoreState *state, TransferObject *work, CUresult result)
 {
-    struct cudriver_queue *queue = work->queue;
+    ContextObject *context = work->context;
+    struct cudriver_queue *spares = work->owns ? &context->works : work->queue;
+    bool pushed;
 
     cudriver_work_unqueue(state, work);
     work->over = true;
     work->result = result;
-    event_leave(work, cudriver_queue_of_spares(state, queue, work->context));
-    if (cudriver_queue_is_streams(state, queue, work->context)) {
-        work->context = NULL;
+    work->context = work->owns ? context : NULL;
+    if (work->event == NULL || work->waiters > 0) { /* the last that waits destroys it */
+        return;
     }
+    if (result == CUDA_SUCCESS && context->state == CUDRIVER_CONTEXT_OPEN &&
+        spares->spares < CUDRIVER_SPARE_MOST) {
+        spares->spare[spares->spares++] = work->event;
+    } else if (cudriver_context_begin_free(context, &pushed)) {
+        cuda.cuEventDestroy_v2(work->event);
+        cudriver_context_end(context, pushed);
+    }
+    work->event = NULL;
 }
 
 /* ---- passes ---- */

@@ -20,15 +20,6 @@ bool cudriver_work_is_end(CUresult result);
 void cudriver_work_unqueue(CoreState *state, TransferObject *work);
 void cudriver_work_leave(CoreState *state, TransferObject *work, CUresult result);
 
-/* Whether it is a Stream's queue: the Stream keeps the context alive, which the queue's work then
- * does not own. */
-bool cudriver_queue_is_streams(const CoreState *state, const struct cudriver_queue *queue,
-                               const ContextObject *context);
-
-/* Where the events of the queue's work in a context are kept for later work. */
-struct cudriver_queue *cudriver_queue_of_spares(CoreState *state, struct cudriver_queue *queue,
-                                                ContextObject *context);
-
 /* Lets the owners go, and the queue's reference. After a failure the engine's threads may still use
  * host memory. May run any code. */
 void cudriver_work_let_go(TransferObject *work);

@@ -46,6 +46,24 @@
 #define SIM_DEFAULT_VERSION 13000
 #define SIM_DEFAULT_REGISTRATION_LIMIT (512ull << 30)
 
+/* Codes that the core does not name. cuda_errors.h, which a test compares, has all of them. */
+#define CUDA_ERROR_NO_DEVICE ((CUresult)100)
+#define CUDA_ERROR_INVALID_DEVICE ((CUresult)101)
+#define CUDA_ERROR_UNSUPPORTED_LIMIT ((CUresult)215)
+#define CUDA_ERROR_PEER_ACCESS_UNSUPPORTED ((CUresult)217)
+#define CUDA_ERROR_FILE_NOT_FOUND ((CUresult)301)
+#define CUDA_ERROR_ILLEGAL_STATE ((CUresult)401)
+#define CUDA_ERROR_ILLEGAL_ADDRESS ((CUresult)700)
+#define CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED ((CUresult)704)
+#define CUDA_ERROR_PEER_ACCESS_NOT_ENABLED ((CUresult)705)
+#define CUDA_ERROR_NOT_PERMITTED ((CUresult)800)
+#define CUDA_ERROR_STREAM_CAPTURE_MERGE ((CUresult)902)
+#define CUDA_ERROR_STREAM_CAPTURE_UNMATCHED ((CUresult)903)
+#define CUDA_ERROR_STREAM_CAPTURE_UNJOINED ((CUresult)904)
+#define CUDA_ERROR_STREAM_CAPTURE_ISOLATION ((CUresult)905)
+#define CUDA_ERROR_CAPTURED_EVENT ((CUresult)907)
+#define CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD ((CUresult)908)
+
 #define X(name, args, since) SIM_EXPORT CUresult name args;
 SIM_FUNCTIONS(X)
 SIM_PER_THREAD(X)

@@ -16,10 +16,7 @@ CUresult staging_slot_get(size_t bytes, void **slot)
 {
     bool zeroed;
 
-    *slot = cudriver_hostmem_try_alloc(bytes, CUDRIVER_NODE_POLICY);
-    return *slot != NULL
-               ? CUDA_SUCCESS
-               : cudriver_hostmem_alloc(bytes, SIZE_MAX, CUDRIVER_NODE_POLICY, slot, &zeroed);
+    return cudriver_hostmem_alloc(bytes, SIZE_MAX, CUDRIVER_NODE_POLICY, slot, &zeroed);
 }
 
 /* ---- lanes ---- */

@@ -284,14 +284,6 @@ static void piece_do(const struct piece *piece)
 
 /* ---- the threads ---- */
 
-/* Waits about half a microsecond. */
-static void look_away(void)
-{
-    for (int i = 0; i < TUNING_PAUSES; i++) {
-        platform_relax();
-    }
-}
-
 /* Locked. How many threads should be awake for what the transfers want. */
 static int threads_allowed(void)
 {
@@ -382,7 +374,9 @@ static void thread_rest(struct rest *rest)
         rest->nap = rest->nap * 3 / 2 < TUNING_NAP_MOST_NS ? rest->nap * 3 / 2 : TUNING_NAP_MOST_NS;
     } else {
         do {
-            look_away();
+            for (int i = 0; i < TUNING_PAUSES; i++) {
+                platform_relax();
+            }
         } while (!watch && atomic_load_explicit(&staging.news, memory_order_acquire) == news &&
                  platform_nanoseconds() < until);
     }

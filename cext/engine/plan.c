@@ -149,7 +149,7 @@ static void plan_strided(struct cudriver_copy_plan *plan)
     enum cudriver_copy_kind kind = shape_kind(&plan->layout, &calls);
     bool wide = staging_kernels_unit(&plan->layout, plan->dst.device, plan->src.device) >=
                 TUNING_DEVICE_KERNEL_UNIT;
-    bool driver = plan->bytes <= TUNING_DEVICE_KERNEL_LEAST ||
+    bool driver = plan->bytes <= TUNING_KERNEL_LEAST ||
                   (plan->layout.itemsize >= TUNING_SHORTEST_ROW && !wide);
 
     driver = driver && kind != CUDRIVER_COPY_BOUNCED && calls == 1;

@@ -29,13 +29,10 @@
  * for long runs, 64 MiB down went from 43.3 to 48.4 GB/s (among other changes). */
 #define TUNING_LONG_RUN 4096
 
-/* Bytes up to which a copy between host and device never uses the kernel: a few small driver copies
- * cost less than its launch. Not measured. */
-#define TUNING_PERMUTED_LEAST 16384
-
-/* Bytes up to which a copy between device memory leaves short rows to the driver: one call, and no
- * kernel to load. Not measured. */
-#define TUNING_DEVICE_KERNEL_LEAST 16384
+/* Bytes up to which a copy between host and device never uses the kernel, and one between device
+ * memory leaves short rows to the driver: a few small driver copies cost less than a launch. Not
+ * measured. */
+#define TUNING_KERNEL_LEAST 16384
 
 /* log2 of the bytes of a kernel's item from which on it copies rows between device memory faster
  * than the driver does. H200, 64 MiB, GB/s by the driver, by the kernel: rows of 64 bytes, items of

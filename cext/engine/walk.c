@@ -93,7 +93,7 @@ static bool should_permute(const struct cudriver_copy_plan *copy,
     bool up = copy->dst.on_device, dense = copy->staged.spread.ndim == 0;
 
     if (copy->bytes < copy->staged.crossover) {
-        return run < TUNING_GOOD_ROW / 8 && copy->bytes > TUNING_PERMUTED_LEAST;
+        return run < TUNING_GOOD_ROW / 8 && copy->bytes > TUNING_KERNEL_LEAST;
     }
     return staging_host_repeats(by_host, up) || !host_in_order(by_device, up) ||
            (!dense && run < TUNING_GOOD_ROW);

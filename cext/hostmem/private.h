@@ -55,9 +55,10 @@ struct hostmem_region {
     struct hostmem_range range;
     size_t taken; /* bytes of live blocks, rounded up */
     size_t asked; /* of a large block: bytes requested; 0: it is free */
-    /* Of a chunk, owned, an entry for each HOSTMEM_SLOT_LEAST bytes; NULL: a large block. Where a
-     * live slot begins, 2 * bytes requested + 1; where a free one does, the address of the next
-     * free slot of its class. The links are not in the slots: a device may still write there. */
+    /* Of a chunk, behind this, an entry for each HOSTMEM_SLOT_LEAST bytes; NULL: a large block.
+     * Where a live slot begins, 2 * bytes requested + 1; where a free one does, the address of the
+     * next free slot of its class. The links are not in the slots: a device may still write there.
+     */
     uint64_t *slots;
     size_t cut; /* of a chunk: bytes that were cut into slots */
     struct hostmem_region *next;

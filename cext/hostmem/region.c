@@ -98,27 +98,14 @@ static void region_unmap(struct hostmem_region *region)
     hostmem_primary_release(region->range.device);
 }
 
-static void region_free(struct hostmem_region *region)
-{
-    if (region != NULL) {
-        free(region->slots);
-        free(region);
-    }
-}
-
 /* A region that has no memory yet; NULL: out of memory. */
 static struct hostmem_region *region_new(size_t bytes, int node, bool chunk)
 {
-    struct hostmem_region *region = calloc(1, sizeof *region);
+    size_t slots = chunk ? bytes / HOSTMEM_SLOT_LEAST : 0;
+    struct hostmem_region *region = calloc(1, sizeof *region + slots * sizeof *region->slots);
 
-    if (region != NULL && chunk) {
-        region->slots = calloc(bytes / HOSTMEM_SLOT_LEAST, sizeof *region->slots);
-        if (region->slots == NULL) {
-            free(region);
-            return NULL;
-        }
-    }
     if (region != NULL) {
+        region->slots = chunk ? (uint64_t *)(region + 1) : NULL;
         region->range.bytes = bytes;
         region->range.step = HOSTMEM_PIECE;
         region->range.node = node;
@@ -174,7 +161,7 @@ CUresult hostmem_region_add(size_t bytes, size_t room, int node, bool smallest, 
     hostmem_pool.adding--;
     if (result != CUDA_SUCCESS) {
         hostmem_pool.stats.registered_bytes -= size;
-        region_free(region);
+        free(region);
         return result;
     }
     if (hostmem_pool.stats.registered_bytes > hostmem_pool.stats.peak_bytes) {
@@ -209,7 +196,7 @@ CUresult hostmem_region_release(struct hostmem_region *region)
         region_unmap(region);
         pthread_mutex_lock(&hostmem_lock);
         hostmem_pool.stats.registered_bytes -= region->range.bytes;
-        region_free(region);
+        free(region);
     } else { /* stays mapped: its address could never be used again */
         region_join(region);
     }

@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
-#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -116,21 +115,20 @@ void platform_run_on(const void *processors, size_t bytes)
     (void)sched_setaffinity(0, bytes, processors);
 }
 
-bool platform_thread_start(void *(*run)(void *), void *argument)
+bool platform_thread_start(void *(*run)(void *), void *argument, pthread_t *thread)
 {
     sigset_t all, before;
-    pthread_attr_t attributes;
-    pthread_t thread;
-    int failed;
+    pthread_t detached;
+    bool started;
 
     sigfillset(&all);
-    pthread_attr_init(&attributes);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    failed = pthread_create(&thread, &attributes, run, argument);
+    started = pthread_create(thread != NULL ? thread : &detached, NULL, run, argument) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
-    return failed == 0;
+    if (started && thread == NULL) {
+        pthread_detach(detached);
+    }
+    return started;
 }
 
 void platform_thread_name(const char *name)

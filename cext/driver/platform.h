@@ -2,6 +2,7 @@
 #ifndef CUDRIVER_PLATFORM_H
 #define CUDRIVER_PLATFORM_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -31,8 +32,9 @@ int platform_place(void *address, size_t bytes, int node);
  * the system refuses, such as an empty one, changes nothing. */
 void platform_run_on(const void *processors, size_t bytes);
 
-/* Starts a detached thread with all signals blocked: they are for the program's own threads. */
-bool platform_thread_start(void *(*run)(void *), void *argument);
+/* Starts a thread with all signals blocked: they are for the program's own threads. *thread, unless
+ * NULL, is to be joined. */
+bool platform_thread_start(void *(*run)(void *), void *argument, pthread_t *thread);
 
 /* Names the calling thread for debuggers and `top`, in at most 15 characters. */
 void platform_thread_name(const char *name);

@@ -420,7 +420,7 @@ static void *thread_main(void *unused)
 /* Locked. Starts as many threads as should be awake. */
 static void threads_start(void)
 {
-    while (staging.threads < threads_allowed() && platform_thread_start(thread_main, NULL)) {
+    while (staging.threads < threads_allowed() && platform_thread_start(thread_main, NULL, NULL)) {
         staging.threads++;
     }
 }

@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -212,7 +211,6 @@ CUresult hostmem_touch_and_register(struct hostmem_range *range, unsigned flags,
                           .node = range->node,
                           .gate = PTHREAD_MUTEX_INITIALIZER};
     pthread_t threads[MOST_THREADS];
-    sigset_t all, before;
     size_t count = 1;
     CUresult result;
 
@@ -227,21 +225,17 @@ CUresult hostmem_touch_and_register(struct hostmem_range *range, unsigned flags,
         count = count < bytes / TOUCH_UNIT ? count : bytes / TOUCH_UNIT;
     }
     if (count > 1) {
-        /* Block signals: they are for the program's own threads. Nobody begins before all threads
-         * have started: a new thread's stack changes the address space, and the system would make
-         * it wait for the touches in progress. */
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &before);
+        /* Nobody begins before all threads have started: a new thread's stack changes the address
+         * space, and the system would make it wait for the touches in progress. */
         pthread_mutex_lock(&touch.gate);
         while (touch.threads < count - 1 &&
-               pthread_create(&threads[touch.threads], NULL, touch_work, &touch) == 0) {
+               platform_thread_start(touch_work, &touch, &threads[touch.threads])) {
             touch.threads++;
         }
         if (touch.threads > 0) {
             touch.alone = touch_ahead(&touch, range, 0, bytes < range->step ? bytes : range->step);
         }
         pthread_mutex_unlock(&touch.gate);
-        pthread_sigmask(SIG_SETMASK, &before, NULL);
     }
     result = range_register(range, flags, stop, &touch); /* this thread touches too */
     atomic_store(&touch.over, true);

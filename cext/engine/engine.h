@@ -254,12 +254,9 @@ void cudriver_staging_trim(bool idle);
  * in it. May block. */
 void cudriver_staging_forget_context(CUcontext context);
 
-/*
- * At exit: stops the copies under way, lets their streams go on, ends the threads, frees streams
- * and blocks. Kernels and scratch memory go with the process (there are none after
- * cudriver_staging_trim). False: not done within `milliseconds`, and the rest is left as it is.
- * Later copies return DEINITIALIZED. May block.
- */
+/* At exit: stops the copies under way, lets their streams go on, ends the threads. What the engine
+ * has in contexts goes with the process. False: not done within `milliseconds`, and the rest is
+ * left as it is. Later copies return DEINITIALIZED. May block. */
 bool cudriver_staging_shutdown(unsigned milliseconds);
 
 #endif

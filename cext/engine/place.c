@@ -21,15 +21,14 @@ CUresult staging_slot_get(size_t bytes, void **slot)
 
 /* ---- lanes ---- */
 
-/* Frees what a place has; lanes in use are given up. `current`: its context is; else it is gone,
- * and the driver's objects with it. `all`: device memory and kernels too, which waits for the
- * device. */
-static void place_clear(struct staging_place *place, bool current, bool all)
+/* Frees what a place has; lanes in use are given up. `current`: its context is, and this waits for
+ * the device; else it is gone, and the driver's objects with it. */
+static void place_clear(struct staging_place *place, bool current)
 {
     struct staging_lane *lane = place->lanes, *next;
 
     for (int i = 0; i < STAGING_MODULES; i++) {
-        if (current && all) {
+        if (current) {
             staging_kernels_unload(place->kernels[i]);
         } else {
             free(place->kernels[i]);
@@ -42,7 +41,7 @@ static void place_clear(struct staging_place *place, bool current, bool all)
             lane->next = NULL;
             continue;
         }
-        if (current && all && lane->scratch != 0) {
+        if (current && lane->scratch != 0) {
             cuda.cuMemFree_v2(lane->scratch);
         }
         for (int i = 0; current && i < STAGING_BLOCKS_MOST && lane->copied[i] != NULL; i++) {
@@ -102,7 +101,7 @@ static CUresult lane_make(size_t bytes, size_t scratch, bool own, struct staging
         result = own ? lane_stream(lane) : lane_words(lane);
     }
     if (result != CUDA_SUCCESS) {
-        place_clear(&(struct staging_place){.lanes = lane}, true, true);
+        place_clear(&(struct staging_place){.lanes = lane}, true);
         return result;
     }
     *made = lane;
@@ -225,7 +224,7 @@ static CUresult place_find(CUcontext context, unsigned long long id, struct stag
         }
         if (place->context == context && !place->closing && place->users == 0) {
             place_unlink(place);
-            place_clear(place, false, false);
+            place_clear(place, false);
             free(place);
         }
     }
@@ -302,8 +301,8 @@ static bool place_open(const struct staging_place *place)
 }
 
 /* Locked; releases the lock meanwhile. Ends a place that no call uses. `wait`: for what the device
- * does with it. `all`: as by place_clear. */
-static void place_end(struct staging_place *place, bool wait, bool all)
+ * does with it. */
+static void place_end(struct staging_place *place, bool wait)
 {
     bool used = place_is_used(place, false) || place_has_kernels(place), open;
     unsigned long long until = platform_nanoseconds() + LATE_NS;
@@ -319,7 +318,7 @@ static void place_end(struct staging_place *place, bool wait, bool all)
         }
         staging_unlock();
     }
-    place_clear(place, open, all);
+    place_clear(place, open);
     if (open) {
         cuda.cuCtxPopCurrent_v2(&popped);
     }
@@ -348,7 +347,7 @@ void cudriver_staging_trim(bool idle)
     }
     staging_lock();
     while ((place = place_unused(idle)) != NULL) {
-        place_end(place, false, true); /* a wait would break a capture */
+        place_end(place, false); /* a wait would break a capture */
     }
     staging_unlock();
 }
@@ -377,7 +376,7 @@ void cudriver_staging_forget_context(CUcontext context)
         while (place->users > 0) {
             staging_change_wait(STAGING_POLL_NS);
         }
-        place_end(place, true, true);
+        place_end(place, true);
     }
     staging_unlock();
 }
@@ -406,9 +405,6 @@ bool cudriver_staging_shutdown(unsigned milliseconds)
             break;
         }
         staging_change_wait(until - now);
-    }
-    while (quiet && staging.places != NULL) {
-        place_end(staging.places, false, false); /* the rest goes with the process */
     }
     staging_unlock();
     return quiet;

@@ -423,6 +423,7 @@ static CUresult finish(struct cudriver_staging_transfer *transfer)
 
 static void check_engine_is_empty(void)
 {
+    cudriver_staging_trim(true);
     staging_lock();
     CHECK(staging.places == NULL && staging.threads == 0 && staging.users == 0);
     staging_unlock();
@@ -1365,7 +1366,6 @@ int main(int count, char **arguments)
             start();
             scenarios[i].run(&random, rounds);
             (void)cuda.cuCtxSynchronize(); /* may tell of an error that a scenario caused */
-            cudriver_staging_trim(true);
             CHECK(cudriver_staging_shutdown(100000));
             check_engine_is_empty();
             if (strcmp(arguments[1], "unknown") == 0 || strcmp(arguments[1], "lost") == 0) {
@@ -1392,10 +1392,7 @@ int main(int count, char **arguments)
             if (cudriver_driver.simulated) {
                 static const char *const kinds[] = {"pending", "streams",     "events",
                                                     "modules", "allocations", "registrations"};
-                /* Kernels and scratch memory go with the process. */
-                bool ends =
-                    strcmp(arguments[1], "shutdown") == 0 || strcmp(arguments[1], "closing") == 0;
-                for (size_t k = 0; k < (ends ? 3 : 6); k++) {
+                for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
                     if (sim.live(kinds[k]) != 0) {
                         fprintf(stderr, "%lld %s alive at the end\n", sim.live(kinds[k]), kinds[k]);
                         return 1;

@@ -133,46 +133,31 @@ PyObject *cudriver_device_array_view(DeviceArrayObject *of, PyObject *array)
 
 /* ---- basic indexing: integers, slices, ... and None ---- */
 
-/* New reference: an item of a key that makes a view, with integers as int; else IndexError: NumPy
- * would read items for arrays, lists and booleans. */
-static PyObject *item_checked(PyObject *item)
+/* Whether NumPy makes a view for an item of a key as it is. */
+static bool item_is_plain(PyObject *item)
 {
-    PyObject *index = NULL;
-
-    if (PySlice_Check(item) || PyLong_CheckExact(item) || item == Py_None || item == Py_Ellipsis) {
-        return Py_NewRef(item);
-    }
-    if (PyIndex_Check(item) && !PyBool_Check(item) && !cudriver_numpy_is_bool(item)) {
-        index = PyNumber_Index(item);
-        if (index != NULL || !PyErr_ExceptionMatches(PyExc_TypeError)) {
-            return index;
-        }
-    }
-    return PyErr_Format(PyExc_IndexError,
-                        "a DeviceArray takes integers, slices, ... and None as indices, not %.100s",
-                        Py_TYPE(item)->tp_name);
+    return PySlice_Check(item) || PyLong_CheckExact(item) || item == Py_None ||
+           item == Py_Ellipsis || cudriver_numpy_is_integer(item);
 }
 
-/* New reference: the key as a tuple with an ellipsis, for which NumPy always makes a view. */
+/* New reference: the key as a tuple with an ellipsis, for which NumPy always makes a view. For
+ * arrays, lists and booleans it would read items: then IndexError. */
 static PyObject *key_checked(PyObject *key)
 {
     PyObject *const *items = PyTuple_Check(key) ? ((PyTupleObject *)key)->ob_item : &key;
     Py_ssize_t count = PyTuple_Check(key) ? PyTuple_GET_SIZE(key) : 1, length = count + 1;
     PyObject *checked;
+    bool plain = true;
 
     for (Py_ssize_t i = 0; i < count; i++) {
         length = items[i] == Py_Ellipsis ? count : length;
+        plain &= item_is_plain(items[i]);
     }
     checked = PyTuple_New(length);
     for (Py_ssize_t i = 0; checked != NULL && i < length; i++) {
-        PyObject *item = i < count ? item_checked(items[i]) : Py_NewRef(Py_Ellipsis);
-        if (item == NULL) {
-            Py_CLEAR(checked);
-        } else {
-            PyTuple_SET_ITEM(checked, i, item);
-        }
+        PyTuple_SET_ITEM(checked, i, Py_NewRef(i < count ? items[i] : Py_Ellipsis));
     }
-    return checked;
+    return checked == NULL || plain ? checked : cudriver_call("arrays", "index", "(N)", checked);
 }
 
 PyObject *cudriver_device_array_subscript(PyObject *object, PyObject *key)

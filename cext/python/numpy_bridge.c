@@ -55,9 +55,9 @@ static bool holds_objects(PyArray_Descr *descr)
     return false;
 }
 
-bool cudriver_numpy_is_bool(PyObject *object)
+bool cudriver_numpy_is_integer(PyObject *object)
 {
-    return PyArray_IsScalar(object, Bool);
+    return PyArray_IsScalar(object, Integer);
 }
 
 int cudriver_numpy_dtype(PyObject *argument, PyObject **dtype, Py_ssize_t *itemsize)

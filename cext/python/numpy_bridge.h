@@ -46,8 +46,8 @@ PyObject *cudriver_numpy_over(PyObject *owner, void *address, PyObject *dtype, i
 bool cudriver_numpy_is_c_contiguous(PyObject *array);
 bool cudriver_numpy_is_writable(PyObject *array);
 
-/* Whether the object is a NumPy bool, which old versions accept as a number. */
-bool cudriver_numpy_is_bool(PyObject *object);
+/* Whether the object is one of NumPy's integers, no array. NumPy is imported. */
+bool cudriver_numpy_is_integer(PyObject *object);
 
 /* The address of an array's first item. */
 char *cudriver_numpy_data(PyObject *array);

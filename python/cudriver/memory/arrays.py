@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -104,6 +105,24 @@ def reshape(geometry: Any, shape: Any, keywords: dict[str, Any] | None) -> Any:
         ) from None
     finally:
         del geometry  # as above
+
+
+def index(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A key of basic indexing, with integers as int."""
+    return tuple(map(_item, key))
+
+
+def _item(item: Any) -> Any:
+    if item is None or item is Ellipsis or isinstance(item, slice):
+        return item
+    try:
+        if not isinstance(item, (bool, np.bool_)):  # which old versions accept as a number
+            return operator.index(item)
+    except TypeError:
+        pass
+    raise IndexError(
+        f"a DeviceArray takes integers, slices, ... and None as indices, not {type(item).__name__}"
+    )
 
 
 Kinds = list[tuple[tuple[int, ...], np.dtype[Any]]]

@@ -101,12 +101,11 @@ static void *open_first(const char *path)
 static void note_path(void *library, const char *fallback)
 {
     struct link_map *map = NULL;
+    bool known =
+        dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 && map != NULL && map->l_name[0] != '\0';
 
-    if (dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 && map != NULL && map->l_name[0]) {
-        snprintf(cudriver_driver.path, sizeof cudriver_driver.path, "%s", map->l_name);
-    } else {
-        snprintf(cudriver_driver.path, sizeof cudriver_driver.path, "%s", fallback);
-    }
+    snprintf(cudriver_driver.path, sizeof cudriver_driver.path, "%s",
+             known ? map->l_name : fallback);
 }
 
 enum cudriver_load cudriver_driver_load(const char *path)

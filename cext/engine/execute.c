@@ -1,5 +1,4 @@
-/* Follows the plan of a copy: the driver's own copies, or one of the engine's ways. See engine.h.
- */
+/* Follows the plan of a copy: by the driver's own copies, or by one of the engine's ways. */
 #include "private.h"
 
 #include <string.h>

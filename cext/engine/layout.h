@@ -42,8 +42,7 @@ size_t cudriver_layout_simplify(struct cudriver_layout *layout, bool by_dst);
 /* Walks a dimension in the other direction, on both sides. */
 void cudriver_layout_flip(struct cudriver_layout *layout, int dimension);
 
-/* Makes one side dense, from its pointer on, in the order of the walk, and merges what that lets.
- */
+/* Makes one side dense, from its pointer on, in the walk's order, and merges what that lets. */
 void cudriver_layout_pack(struct cudriver_layout *layout, bool dst);
 
 /* The number of bytes that a layout moves: 0 if it is empty, SIZE_MAX if it overflows size_t. */

@@ -467,8 +467,7 @@ void staging_pack_list(struct cudriver_staging_transfer *transfer)
     staging.words += transfer->words;
     atomic_fetch_add_explicit(&staging.news, 1, memory_order_release);
     threads_start();
-    /* An asynchronous call returns at once: one thread, and one that may be napping, wake the rest.
-     */
+    /* An asynchronous call returns at once: two threads, of which one may nap, wake the rest. */
     threads_wake(transfer->words ? 2 : TUNING_CALLED);
 }
 

@@ -74,8 +74,7 @@ static void plan_dense(struct cudriver_copy_plan *plan, const char *low, const c
     looked = !small || !plan->blocking || plan->ask ||
              (!plan->dst.on_device && plan->bytes > TUNING_LOOKED_FROM);
     plan->page_locked = looked && cudriver_hostmem_is_page_locked(low, high);
-    /* Asynchronous, the driver would read or write pageable memory now, not in the stream's order.
-     */
+    /* Asynchronous, the driver would use pageable memory now, not in the stream's order. */
     plan->kind = plan->page_locked || (small && plan->blocking) ? CUDRIVER_COPY_DIRECT
                                                                 : CUDRIVER_COPY_STAGED;
     if (plan->kind == CUDRIVER_COPY_STAGED && plan->blocking && settings.coherent &&

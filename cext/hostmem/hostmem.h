@@ -39,8 +39,7 @@ struct cudriver_nodes {
 /* Until this is called, each device's node is ANY. */
 void cudriver_hostmem_set_nodes(const struct cudriver_nodes *nodes);
 
-/* What madvise() is told of new memory from 2 MiB on: MADV_HUGEPAGE, MADV_NOHUGEPAGE, or 0:
- * nothing.
+/* What madvise() is told of new memory from 2 MiB on: MADV_HUGEPAGE, MADV_NOHUGEPAGE; 0: nothing.
  */
 void cudriver_hostmem_set_huge(int advice);
 

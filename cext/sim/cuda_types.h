@@ -1,9 +1,14 @@
 /* What cuda_abi.h leaves out: types of functions that only Python calls, which passes plain words,
- * and codes. A test compares them with the official cuda.h. */
+ * codes, and attributes. A test compares them with the official cuda.h. */
 #ifndef CUDRIVER_SIM_CUDA_TYPES_H
 #define CUDRIVER_SIM_CUDA_TYPES_H
 
 #include "driver/cuda_abi.h"
+
+#define CU_DEVICE_ATTRIBUTE_PCI_BUS_ID 33
+#define CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR 75
+#define CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR 76
+#define CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED 115
 
 typedef struct CUuuid_st {
     char bytes[16];

@@ -24,7 +24,6 @@ typedef struct CUevent_st *CUevent;
 typedef struct CUstream_st *CUstream;
 typedef struct CUgreenCtx_st *CUgreenCtx;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
-typedef void (*CUhostFn)(void *userData);
 typedef uint32_t cuuint32_t;
 typedef uint64_t cuuint64_t;
 
@@ -239,7 +238,6 @@ typedef struct CUDA_MEMCPY3D_st {
     X(cuStreamGetId, (CUstream stream, unsigned long long *id), 12000) \
     X(cuStreamGetCtx, (CUstream stream, CUcontext *context), 9020) \
     X(cuStreamGetCtx_v2, (CUstream stream, CUcontext *context, CUgreenCtx *green), 12050) \
-    X(cuLaunchHostFunc, (CUstream stream, CUhostFn function, void *data), 10000) \
     X(cuStreamWriteValue32_v2, (CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags), 11070) \
     X(cuStreamBatchMemOp_v2, (CUstream stream, unsigned int count, CUstreamBatchMemOpParams *params, unsigned int flags), 11070) \
     /* graphs */ \

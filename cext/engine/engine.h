@@ -134,9 +134,8 @@ struct cudriver_copy_call {
  * before the first byte is read or written; work queued after it waits for the last byte. Both
  * memories must outlive the copy. Of a STAGED copy the caller owns *transfer, and passes it to
  * cudriver_staging_release; if it fails later, the stream goes on and the transfer holds the error.
- * A STAGED copy blocks until it is over if no thread, memory or kernel can be had, or if stream
- * memory operations are missing and it is not small; *transfer is then NULL, and call->interrupted
- * is called only in that case.
+ * A STAGED copy blocks until it is over if no thread, memory, kernel or stream memory operations
+ * can be had; *transfer is then NULL, and call->interrupted is called only in that case.
  *
  * The plan is for the same kind of call, blocking or not. May block.
  */
@@ -197,9 +196,8 @@ CUresult cudriver_files_copy(const struct cudriver_files *files, CUcontext conte
 /* ---- staged copies ---- */
 
 /* Waits until a copy is over and returns its result: the host's memory is no longer in use.
- * `streamed` is SUCCESS if the stream has passed the copy: the threads see that in 0.5 ms. If it is
- * an error, nobody knows: the copy and its blocks are given up once the context proves broken. NULL
- * is over. May block. */
+ * `streamed` is SUCCESS if the stream has passed the copy. If it is an error, nobody knows: the
+ * copy and its blocks are given up once the context proves broken. NULL is over. May block. */
 CUresult cudriver_staging_wait(struct cudriver_staging_transfer *transfer, CUresult streamed);
 
 /* Drops the handle. A copy that is not over goes on, and both memories must outlive it. NULL is

@@ -237,22 +237,18 @@ CUresult staging_part_issue(struct cudriver_staging_transfer *transfer, size_t p
 }
 
 /* Makes the stream write that it has done `passed` steps, and then wait until `ready` parts are
- * packed or unpacked; 0: neither. In one call. Notes a refusal, for later copies in this context.
- */
+ * packed or unpacked. In one call. Notes a refusal, for later copies in this context. */
 static CUresult words_step(struct cudriver_staging_transfer *transfer, size_t passed, size_t ready)
 {
     const struct staging_lane *lane = transfer->blocks.lane;
     uint32_t base = transfer->steps.base, value = base + (uint32_t)ready;
-    CUstreamBatchMemOpParams values[2];
-    unsigned count = 0;
-    CUresult result = CUDA_SUCCESS;
+    CUstreamBatchMemOpParams values[2] = {
+        {.writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32,
+                        .address = lane->address + STAGING_WORD,
+                        .value = base + (uint32_t)passed}}};
+    unsigned count = 1;
+    CUresult result;
 
-    if (passed > 0) {
-        values[count++].writeValue =
-            (struct CUstreamMemOpWriteValueParams_st){.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32,
-                                                      .address = lane->address + STAGING_WORD,
-                                                      .value = base + (uint32_t)passed};
-    }
     if (ready > 0 &&
         (int32_t)(atomic_load_explicit(lane->ready, memory_order_acquire) - value) < 0) {
         values[count++].waitValue =
@@ -261,16 +257,15 @@ static CUresult words_step(struct cudriver_staging_transfer *transfer, size_t pa
                                                      .value = value,
                                                      .flags = CU_STREAM_WAIT_VALUE_GEQ};
     }
-    if (count > 0) {
-        result = cuda.cuStreamBatchMemOp_v2(transfer->stream, count, values, 0);
-    }
+    result = cuda.cuStreamBatchMemOp_v2(transfer->stream, count, values, 0);
     if (result == CUDA_ERROR_NOT_SUPPORTED) {
         transfer->place->no_words = true;
     }
     return result;
 }
 
-/* Up, for each part: wait until it is packed, copy it, tell.
+/* First the stream tells that it has come to the copy.
+ * Up, for each part: wait until it is packed, copy it, tell.
  * Down, for each part: wait until its block is unpacked, copy it, tell; then wait for the rest. */
 CUresult staging_words_queue(struct cudriver_staging_transfer *transfer)
 {

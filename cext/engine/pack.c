@@ -15,11 +15,14 @@
 
 /* ---- the two words of a lane ---- */
 
-/* Steps that the stream has done; negative while the lane serves an earlier copy. */
+/* Steps that the stream has done; negative until it comes to the copy. */
 static int32_t words_passed(const struct cudriver_staging_transfer *transfer)
 {
-    return (int32_t)(atomic_load_explicit(transfer->blocks.lane->passed, memory_order_acquire) -
-                     transfer->steps.base);
+    int32_t passed =
+        (int32_t)(atomic_load_explicit(transfer->blocks.lane->passed, memory_order_acquire) -
+                  transfer->steps.base);
+
+    return transfer->arrived && passed < 0 ? 0 : passed;
 }
 
 /* Tells the stream that so many parts are moved. */
@@ -115,8 +118,8 @@ void staging_transfer_end(struct cudriver_staging_transfer *transfer, CUresult r
     pthread_cond_broadcast(&staging.changed);
 }
 
-/* Locked. Lets the stream pass a copy that was stopped. Ends one that it has passed, and takes it
- * from the list. */
+/* Locked. Ends an asynchronous copy that its stream has passed, and takes it from the list; false:
+ * it has not. Lets the stream pass one that was stopped. */
 static bool words_ended(struct cudriver_staging_transfer *transfer)
 {
     int32_t passed = words_passed(transfer);
@@ -138,13 +141,22 @@ static bool words_ended(struct cudriver_staging_transfer *transfer)
     return true;
 }
 
+void staging_words_look(void)
+{
+    struct cudriver_staging_transfer *transfer = staging.packing, *next;
+
+    for (; transfer != NULL; transfer = next) {
+        next = transfer->next;
+        (void)(transfer->words && words_ended(transfer));
+    }
+}
+
 /* Locked. Takes the next piece, if its part is released. */
 static bool piece_take(struct cudriver_staging_transfer *transfer, struct piece *piece)
 {
     size_t part = transfer->at.taking, released = transfer->at.released;
 
-    if (transfer->words) { /* the stream tells how far it is; no parts while an earlier copy has the
-                              lane */
+    if (transfer->words) { /* the stream tells how far it is */
         int32_t passed = words_passed(transfer);
         released = passed < 0
                        ? 0

@@ -9,9 +9,6 @@
 #include "driver/platform.h"
 #include "hostmem/hostmem.h"
 
-/* ns until a copy that its stream has passed is given up. */
-#define LATE_NS 2000000000ull
-
 CUresult staging_slot_get(size_t bytes, void **slot)
 {
     bool zeroed;
@@ -136,7 +133,7 @@ static struct staging_lane *lane_find(const struct staging_place *place, unsigne
 CUresult staging_lane_get(struct cudriver_staging_transfer *transfer, size_t bytes, size_t scratch)
 {
     struct staging_place *place = transfer->place;
-    bool own = transfer->own, up = transfer->copy.staged.up;
+    bool own = !transfer->words, up = transfer->copy.staged.up;
     size_t wanted = bytes < TUNING_LANE_LEAST ? TUNING_LANE_LEAST : bytes;
     unsigned long long stream = NO_ID;
     struct staging_lane *found;
@@ -177,9 +174,9 @@ CUresult staging_lane_get(struct cudriver_staging_transfer *transfer, size_t byt
         transfer->blocks.lane = found;
         transfer->blocks.memory = found->block + STAGING_WORDS + at;
         transfer->stream = own ? found->own : transfer->stream;
-        transfer->steps.base = found->issued;
+        transfer->steps.base = found->issued + 1;
         transfer->steps.count = transfer->parts.count + !up;
-        found->issued += transfer->words ? (uint32_t)transfer->steps.count : 0;
+        found->issued = transfer->steps.base + (uint32_t)transfer->steps.count;
     }
     staging_unlock();
     return result;
@@ -305,17 +302,14 @@ static bool place_open(const struct staging_place *place)
 static void place_end(struct staging_place *place, bool wait)
 {
     bool used = place_is_used(place, false) || place_has_kernels(place), open;
-    unsigned long long until = platform_nanoseconds() + LATE_NS;
     CUcontext popped;
 
     place_unlink(place);
     staging_unlock();
     open = place_open(place);
     if (open && used && wait && cuda.cuCtxSynchronize() == CUDA_SUCCESS) {
-        staging_lock(); /* the threads may yet have to see that it is over */
-        while (place_is_used(place, false) && platform_nanoseconds() < until) {
-            staging_change_wait(STAGING_POLL_NS);
-        }
+        staging_lock();
+        staging_words_look();
         staging_unlock();
     }
     place_clear(place, open);
@@ -346,6 +340,7 @@ void cudriver_staging_trim(bool idle)
         return;
     }
     staging_lock();
+    staging_words_look();
     while ((place = place_unused(idle)) != NULL) {
         place_end(place, false); /* a wait would break a capture */
     }

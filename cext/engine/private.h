@@ -43,15 +43,13 @@
  * uses them.
  *
  * One lock, `staging.lock`. While it is held, only the page-locked pool's lock may be taken. It is
- * held for moments, never while calling the driver, moving bytes or calling `interrupted`. So a
- * host function on a stream may take it. What ends a host function's wait never depends on another
- * stream or on a thread that calls the driver: the packing threads only move bytes, and a small
- * copy's host function packs alone. Streams share hardware channels, and a stream that waits for a
- * word blocks its whole channel: so all copies of a transfer are in one stream.
+ * held for moments, never while calling the driver, moving bytes or calling `interrupted`.
+ * Streams share hardware channels, and a stream that waits for a word blocks its whole channel: so
+ * all copies of a transfer are in one stream, and what ends the wait depends on no other and on no
+ * thread that calls the driver: the packing threads only move bytes.
  *
  * Ownership: a place owns its lanes and kernels. A transfer is counted by references: its caller's,
- * the list of the packing threads, and each host function that is queued. It borrows its
- * lane until it is over.
+ * and the list of the packing threads. It borrows its lane until it is over.
  */
 #ifndef CUDRIVER_ENGINE_PRIVATE_H
 #define CUDRIVER_ENGINE_PRIVATE_H
@@ -258,8 +256,7 @@ struct cudriver_staging_transfer {
         *also;                   /* owned: the handle's next; see cudriver_staging_join */
     struct staging_place *place; /* borrowed; while the call lasts */
     CUstream stream;             /* borrowed; while the call lasts */
-    bool own;                    /* blocking: on the lane's own stream */
-    bool words;                  /* asynchronous, through words; else small */
+    bool words;                  /* asynchronous; else blocking, on the lane's own stream */
     int packers;                 /* packing threads that it wants */
     int node;                    /* where its blocks lie, and the packing threads run */
     struct cudriver_copy_plan copy;
@@ -271,11 +268,12 @@ struct cudriver_staging_transfer {
         size_t count;
     } blocks;
     struct {
-        uint32_t base; /* the words' value before its first part */
+        uint32_t base; /* `passed` when the stream comes to it; `ready` before its first part */
         size_t count;  /* at base + count of `passed` the stream has passed it */
     } steps;
     /* The rest is guarded by the lock. */
     struct cudriver_staging_transfer *next; /* in the packing threads' list */
+    bool arrived;                           /* the stream was idle: it need not say so */
     bool listed;                            /* ever */
     bool stopped;                           /* no more pieces are taken */
     bool over;
@@ -353,6 +351,10 @@ bool staging_pack_ensure(void);
 
 /* Locked. Gives a transfer to the packing threads; only the first call does something. */
 void staging_pack_list(struct cudriver_staging_transfer *transfer);
+
+/* Locked. Ends the asynchronous copies that their streams have passed, as the threads do when they
+ * look. */
+void staging_words_look(void);
 
 /* Locked. Takes an asynchronous copy back whose stream was waited for, and may have lacked some of
  * its commands. */

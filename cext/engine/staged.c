@@ -4,7 +4,7 @@
  *   blocking      on the lane's own stream. The calling thread issues each part's copy, with an
  *                 event behind it, and packs and unpacks too.
  *   asynchronous  on the caller's stream. It waits for a word before a part and writes one behind
- *                 it. Of a small copy, of one part, host functions pack and unpack.
+ *                 it.
  *
  * See private.h.
  */
@@ -18,10 +18,10 @@
 
 /* ---- transfers ---- */
 
-/* A transfer with its lane; the caller owns *made. `stream`: NULL, `own`: blocking, on the lane's
- * own stream. */
+/* A transfer with its lane; the caller owns *made. `words`: asynchronous, on `stream`; else it gets
+ * the lane's own. */
 static CUresult transfer_make(const struct cudriver_copy_plan *copy, CUstream stream,
-                              struct staging_place *place, bool own,
+                              struct staging_place *place, bool words,
                               struct cudriver_staging_transfer **made)
 {
     struct cudriver_staging_transfer *transfer = calloc(1, sizeof *transfer);
@@ -36,10 +36,9 @@ static CUresult transfer_make(const struct cudriver_copy_plan *copy, CUstream st
     atomic_init(&transfer->references, 1);
     transfer->place = place;
     transfer->stream = stream;
-    transfer->own = own;
-    transfer->words = !own && plan->path != CUDRIVER_STAGING_SMALL;
+    transfer->words = words;
     transfer->node = cudriver_hostmem_node();
-    transfer->packers = own ? plan->threads - 1 : transfer->words ? plan->threads : 0;
+    transfer->packers = words ? plan->threads : plan->threads - 1;
     transfer->copy = *copy;
     if (plan->runs != NULL) {
         atomic_fetch_add(&plan->runs->users, 1);
@@ -74,10 +73,7 @@ static CUresult transfer_undo(struct cudriver_staging_transfer *transfer, CUresu
     CUresult waited;
 
     staging_lock();
-    staging_pack_stop(transfer);
-    if (transfer->words) {
-        staging_pack_list(transfer); /* so that the threads let its stream go on */
-    }
+    staging_pack_stop(transfer); /* if listed, the threads let its stream go on */
     staging_unlock();
     waited = cuda.cuStreamSynchronize(transfer->stream);
     staging_lock();
@@ -193,94 +189,20 @@ static CUresult blocking_run(struct cudriver_staging_transfer *transfer,
 
 /* ---- in the order of the caller's stream ---- */
 
-/* Host function: the stream has reached a copy. */
-static void words_arrive(void *data)
-{
-    staging_lock();
-    staging_pack_list(data);
-    staging_unlock();
-    staging_transfer_drop(data);
-}
-
-/* Moves the bytes of a small copy, unless it was stopped. */
-static void small_move(struct cudriver_staging_transfer *transfer)
-{
-    bool stopped;
-
-    staging_lock();
-    stopped = transfer->stopped || staging.stopping;
-    transfer->at.moving = !stopped;
-    staging_unlock();
-    if (!stopped) {
-        staging_part_move(transfer, 0, 0, transfer->parts.largest);
-        staging_lock();
-        transfer->at.moving = 0;
-        transfer->at.moved = 1;
-        pthread_cond_broadcast(&staging.changed);
-        staging_unlock();
-    }
-}
-
-/* Host function, before a small copy up. */
-static void small_pack(void *data)
-{
-    small_move(data);
-    staging_transfer_drop(data);
-}
-
-/* Host function, behind a small copy. */
-static void small_done(void *data)
-{
-    struct cudriver_staging_transfer *transfer = data;
-
-    if (!transfer->copy.staged.up) {
-        small_move(transfer);
-    }
-    staging_lock();
-    staging_transfer_end(transfer,
-                         transfer->at.moved == 1 ? CUDA_SUCCESS : CUDA_ERROR_DEINITIALIZED, false);
-    staging_unlock();
-    staging_transfer_drop(transfer);
-}
-
-/* Queues a host function, which drops a reference. */
-static CUresult function_queue(struct cudriver_staging_transfer *transfer, void (*run)(void *data))
-{
-    CUresult result;
-
-    transfer->references++;
-    result = cuda.cuLaunchHostFunc(transfer->stream, run, transfer);
-    if (result != CUDA_SUCCESS) {
-        staging_transfer_drop(transfer);
-    }
-    return result;
-}
-
 /* Queues a transfer. On an idle stream packing begins at once: a small copy is packed here. */
 static CUresult transfer_queue(struct cudriver_staging_transfer *transfer, bool idle)
 {
-    bool up = transfer->copy.staged.up;
-    CUresult result = CUDA_SUCCESS;
+    bool helped;
 
     staging_lock();
-    idle = idle && transfer->blocks.lane->users == 2; /* this copy and this call */
-    if (idle && transfer->words) {
-        staging_pack_list(transfer);
-    }
+    transfer->arrived = idle && transfer->blocks.lane->users == 2; /* this copy and this call */
+    do {
+        helped = transfer->arrived && transfer->copy.staged.path == CUDRIVER_STAGING_SMALL &&
+                 staging_pack_help(transfer);
+    } while (helped);
+    staging_pack_list(transfer);
     staging_unlock();
-    if (transfer->words) {
-        result = idle ? CUDA_SUCCESS : function_queue(transfer, words_arrive);
-        return result == CUDA_SUCCESS ? staging_words_queue(transfer) : result;
-    }
-    if (up && idle) {
-        small_move(transfer);
-    } else if (up) {
-        result = function_queue(transfer, small_pack);
-    }
-    if (result == CUDA_SUCCESS) {
-        result = staging_part_issue(transfer, 0);
-    }
-    return result == CUDA_SUCCESS ? function_queue(transfer, small_done) : result;
+    return staging_words_queue(transfer);
 }
 
 /* ---- by the calling thread alone ---- */
@@ -358,11 +280,11 @@ CUresult staging_transfer_copy(const struct cudriver_copy_plan *copy,
     if (state != CUDA_SUCCESS && state != CUDA_ERROR_NOT_READY) {
         return state;
     }
-    if (later && copy->staged.path != CUDRIVER_STAGING_SMALL &&
+    if (later &&
         (cuda.cuStreamBatchMemOp_v2 == NULL || place->no_words || !staging_pack_ensure())) {
         return CUDA_ERROR_NOT_SUPPORTED;
     }
-    result = transfer_make(copy, later ? call->stream : NULL, place, !later, &transfer);
+    result = transfer_make(copy, call->stream, place, later, &transfer);
     if (result != CUDA_SUCCESS) {
         return result;
     }
@@ -473,6 +395,7 @@ CUresult cudriver_staging_wait(struct cudriver_staging_transfer *transfer, CUres
         return CUDA_ERROR_NOT_INITIALIZED;
     }
     staging_lock();
+    staging_words_look();
     for (; transfer != NULL; transfer = transfer->also) {
         while (!transfer->over) {
             staging_change_wait(STAGING_POLL_NS);

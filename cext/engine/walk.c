@@ -183,7 +183,7 @@ void staging_plan_make(struct cudriver_copy_plan *copy, bool blocking, bool kern
     plan->up = copy->dst.on_device;
     plan->crossover = settings.crossover;
     if (!blocking) {
-        plan->crossover /= 2; /* below it a host function packs, in one thread */
+        plan->crossover /= 2;
     }
     plan_path(plan, copy, kernels);
     if (plan->path != CUDRIVER_STAGING_SMALL) {

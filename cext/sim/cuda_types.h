@@ -10,6 +10,8 @@
 #define CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR 76
 #define CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED 115
 
+typedef void (*CUhostFn)(void *userData);
+
 typedef struct CUuuid_st {
     char bytes[16];
 } CUuuid;

@@ -1088,9 +1088,9 @@ static void wait_fails(struct random *random)
     /* A small asynchronous copy that is refused when its bytes are on their way already. */
     check_path(&dense, false, false, CUDRIVER_STAGING_SMALL);
     sim.hold();
-    CHECK(sim.fail("cuLaunchHostFunc:1:999,cuStreamSynchronize:1:719") == 0);
+    CHECK(sim.fail("cuStreamBatchMemOp_v2:2:999,cuStreamSynchronize:1:719") == 0);
     CHECK(copy_start(&job, &transfer) == CUDA_ERROR_UNKNOWN);
-    check_slot_is_kept(ends.stream, 4096);
+    check_slot_is_kept(ends.stream, STAGING_WORDS + TUNING_LANE_LEAST);
     /* Of one slot. */
     job.layout = &turned;
     check_path(&turned, false, true, CUDRIVER_STAGING_SMALL);

@@ -77,6 +77,7 @@ void staging_transfer_drop(struct cudriver_staging_transfer *transfer)
         if (transfer->copy.staged.runs != NULL) {
             staging_runs_drop(transfer->copy.staged.runs);
         }
+        free(transfer->plain);
         free(transfer);
     }
 }
@@ -105,6 +106,7 @@ void staging_transfer_end(struct cudriver_staging_transfer *transfer, CUresult r
     transfer->result = result;
     if (lost) {
         transfer->blocks.lane->lost = true;
+        transfer->plain = NULL; /* given up too */
         if (transfer->copy.staged.runs != NULL) {
             transfer->copy.staged.runs->table = NULL; /* given up too */
         }
@@ -248,8 +250,9 @@ static void runs_move(const struct staging_plan *plan, char *block, size_t begin
     }
 }
 
-void staging_part_move(const struct cudriver_staging_transfer *transfer, size_t part, size_t begin,
-                       size_t end)
+/* Moves bytes [begin, end) of a part between the host and its block. */
+static void part_move(const struct cudriver_staging_transfer *transfer, size_t part, size_t begin,
+                      size_t end)
 {
     const struct staging_plan *plan = &transfer->copy.staged;
     char *host = transfer->copy.host;
@@ -277,7 +280,7 @@ static void piece_do(const struct piece *piece)
     size_t moved;
 
     staging_unlock();
-    staging_part_move(transfer, piece->part, piece->begin, piece->end);
+    part_move(transfer, piece->part, piece->begin, piece->end);
     staging_lock();
     transfer->at.left[piece->part % transfer->blocks.count] -= piece->end - piece->begin;
     moved = transfer->at.moved;

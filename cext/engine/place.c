@@ -88,7 +88,7 @@ static CUresult lane_make(size_t bytes, size_t scratch, bool own, struct staging
     }
     lane->bytes = bytes;
     lane->scratch_bytes = scratch;
-    result = staging_slot_get(STAGING_WORDS + bytes, &memory);
+    result = bytes > 0 ? staging_slot_get(STAGING_WORDS + bytes, &memory) : CUDA_SUCCESS;
     lane->block = result == CUDA_SUCCESS ? memory : NULL;
     if (result == CUDA_SUCCESS && scratch > 0) {
         result = cuda.cuMemAlloc_v2(&lane->scratch, scratch);
@@ -157,11 +157,17 @@ CUresult staging_lane_get(struct cudriver_staging_transfer *transfer, size_t byt
             wanted = bytes;
             result = CUDA_SUCCESS;
             found = lane_find(place, stream, wanted, scratch, own);
+        } else if (staging_must_do_without(result) && own && wanted > 0 && bytes <= TUNING_ALONE) {
+            transfer->plain = malloc(bytes);
+            wanted = 0;
+            result = transfer->plain != NULL ? CUDA_SUCCESS : result;
+            found = transfer->plain != NULL ? lane_find(place, stream, 0, scratch, own) : NULL;
         }
     }
     if (found != NULL) {
         size_t at = 0;
-        if (!up && found->users == 0) { /* others use it in the order of their stream */
+        if (!up && found->users == 0 &&
+            transfer->plain == NULL) { /* others use it in the order of their stream */
             /* Each begins after the one before: TUNING_TURNED says why. Up, the memory that was
              * used last is the fastest. */
             at = found->bytes - found->turn < bytes ? 0 : found->turn;
@@ -172,8 +178,9 @@ CUresult staging_lane_get(struct cudriver_staging_transfer *transfer, size_t byt
         found->stream = stream;
         staging.users++;
         transfer->blocks.lane = found;
-        transfer->blocks.memory = found->block + STAGING_WORDS + at;
-        transfer->stream = own ? found->own : transfer->stream;
+        transfer->blocks.memory =
+            transfer->plain != NULL ? transfer->plain : found->block + STAGING_WORDS + at;
+        transfer->stream = own && transfer->copy.staged.blocks > 1 ? found->own : transfer->stream;
         transfer->steps.base = found->issued + 1;
         transfer->steps.count = transfer->parts.count + !up;
         found->issued = transfer->steps.base + (uint32_t)transfer->steps.count;

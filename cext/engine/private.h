@@ -256,7 +256,7 @@ struct cudriver_staging_transfer {
         *also;                   /* owned: the handle's next; see cudriver_staging_join */
     struct staging_place *place; /* borrowed; while the call lasts */
     CUstream stream;             /* borrowed; while the call lasts */
-    bool words;                  /* asynchronous; else blocking, on the lane's own stream */
+    bool words;                  /* asynchronous; else blocking */
     int packers;                 /* packing threads that it wants */
     int node;                    /* where its blocks lie, and the packing threads run */
     struct cudriver_copy_plan copy;
@@ -264,9 +264,10 @@ struct cudriver_staging_transfer {
     struct staging_kernels *kernels; /* borrowed from the place; NULL: not permuted */
     struct {
         struct staging_lane *lane; /* borrowed */
-        char *memory;              /* of the lane */
+        char *memory;              /* of the lane; or plain */
         size_t count;
     } blocks;
+    char *plain; /* owned: ordinary memory, where no page-locked can be had; else NULL */
     struct {
         uint32_t base; /* `passed` when the stream comes to it; `ready` before its first part */
         size_t count;  /* at base + count of `passed` the stream has passed it */
@@ -338,10 +339,6 @@ void staging_runs_drop(struct staging_runs *runs);
 
 /* The block of a part. */
 char *staging_block(const struct cudriver_staging_transfer *transfer, size_t part);
-
-/* Moves bytes [begin, end) of a part between the host and its block. */
-void staging_part_move(const struct cudriver_staging_transfer *transfer, size_t part, size_t begin,
-                       size_t end);
 
 /* Announces a copy for so many threads, which wake meanwhile. */
 void staging_pack_expect(int threads);

@@ -18,8 +18,8 @@
 
 /* ---- transfers ---- */
 
-/* A transfer with its lane; the caller owns *made. `words`: asynchronous, on `stream`; else it gets
- * the lane's own. */
+/* A transfer with its lane; the caller owns *made. `words`: asynchronous. It and one of a single
+ * block is on `stream`, others on the lane's own. */
 static CUresult transfer_make(const struct cudriver_copy_plan *copy, CUstream stream,
                               struct staging_place *place, bool words,
                               struct cudriver_staging_transfer **made)
@@ -205,68 +205,6 @@ static CUresult transfer_queue(struct cudriver_staging_transfer *transfer, bool 
     return staging_words_queue(transfer);
 }
 
-/* ---- by the calling thread alone ---- */
-
-/* Copies a part through the only block. *waited: whether the device no longer uses it. */
-static CUresult slot_part(struct cudriver_staging_transfer *transfer, size_t part, CUresult *waited)
-{
-    bool up = transfer->copy.staged.up;
-    size_t begin, end;
-    CUresult result;
-
-    staging_box_find(&transfer->copy.staged, &transfer->parts, part, &begin, &end, NULL);
-    if (up) {
-        staging_part_move(transfer, part, begin, end);
-    }
-    result = staging_part_issue(transfer, part);
-    *waited = cuda.cuStreamSynchronize(transfer->stream); /* of its rows some may be under way */
-    result = result != CUDA_SUCCESS ? result : *waited;
-    if (!up && result == CUDA_SUCCESS) {
-        staging_part_move(transfer, part, begin, end);
-    }
-    return result;
-}
-
-/* A copy that is small, or for which no threads, lane or kernel can be had: through one slot, on
- * the caller's stream, and waits. The slot is page-locked if possible. */
-static CUresult slot_copy(const struct cudriver_copy_plan *copy,
-                          const struct cudriver_copy_call *call)
-{
-    struct cudriver_staging_transfer alone = {.stream = call->stream,
-                                              .copy = *copy,
-                                              .parts =
-                                                  staging_boxes_make(&copy->staged, TUNING_ALONE)};
-    unsigned long long asked = alone.parts.count > 1 ? platform_nanoseconds() : 0;
-    CUresult result = CUDA_SUCCESS, waited = CUDA_SUCCESS;
-    void *locked, *slot;
-
-    slot = staging_slot_get(alone.parts.largest, &locked) == CUDA_SUCCESS
-               ? locked
-               : malloc(alone.parts.largest);
-    if (slot == NULL) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    alone.blocks.memory = slot;
-    alone.blocks.count = 1;
-    for (size_t part = 0; part < alone.parts.count && result == CUDA_SUCCESS; part++) {
-        if (part > 0) {
-            result = staging_may_go_on(call, platform_nanoseconds(), &asked);
-        }
-        if (result == CUDA_SUCCESS) {
-            result = slot_part(&alone, part, &waited);
-        }
-    }
-    if (waited != CUDA_SUCCESS) {
-        return result; /* given up: the device may still use the slot */
-    }
-    if (locked != NULL) {
-        cudriver_hostmem_free(locked);
-    } else {
-        free(slot);
-    }
-    return result;
-}
-
 /* ---- any plan ---- */
 
 CUresult staging_transfer_copy(const struct cudriver_copy_plan *copy,
@@ -314,20 +252,17 @@ static CUresult copy_now(const struct cudriver_copy_plan *copy,
 {
     CUresult result;
 
-    if (copy->staged.path == CUDRIVER_STAGING_SMALL) {
-        result = cudriver_staging_stream_settle(call->stream, call->interrupted, call->data);
-        return result == CUDA_SUCCESS ? slot_copy(copy, call) : result;
-    }
     staging_pack_expect(copy->staged.threads - 1);
     /* The lane's stream is not the caller's: nothing before may be missed. */
-    result = cudriver_staging_stream_wait(call->stream, call->interrupted, call->data);
+    result = copy->staged.blocks > 1
+                 ? cudriver_staging_stream_wait(call->stream, call->interrupted, call->data)
+                 : cudriver_staging_stream_settle(call->stream, call->interrupted, call->data);
     return result == CUDA_SUCCESS ? staging_transfer_copy(copy, call, place, false, NULL) : result;
 }
 
 CUresult staging_copy(const struct cudriver_copy_plan *copy, const struct cudriver_copy_call *call,
                       struct cudriver_staging_transfer **transfer)
 {
-    bool small = transfer == NULL && copy->staged.path == CUDRIVER_STAGING_SMALL;
     struct cudriver_copy_plan again;
     struct staging_place *place;
     CUresult result = staging_place_enter(copy->context, &place);
@@ -340,14 +275,15 @@ CUresult staging_copy(const struct cudriver_copy_plan *copy, const struct cudriv
     }
     result = transfer != NULL ? staging_transfer_copy(copy, call, place, true, transfer)
                               : copy_now(copy, call, place);
-    if (result != CUDA_SUCCESS && !small &&
-        staging_must_do_without(result)) { /* a kernel, words, threads or a lane */
+    if (staging_must_do_without(result)) { /* a kernel, words, threads or a lane */
         again = *copy;
         staging_plan_make(&again, true, false);
         again.staged.files = copy->staged.files;
         result = copy_now(&again, call, place);
-        if (staging_must_do_without(result)) {
-            result = slot_copy(&again, call);
+        if (staging_must_do_without(result)) { /* by one block, of ordinary memory if need be */
+            again.staged.chunk = TUNING_ALONE;
+            again.staged.blocks = 1;
+            result = copy_now(&again, call, place);
         }
     }
     staging_place_leave(place);

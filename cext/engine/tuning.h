@@ -192,9 +192,9 @@
 #define TUNING_WAIT_NAPS 64
 #define TUNING_WAIT_NAP_NS 250000l
 
-/* ---- by the calling thread alone, and cut ---- */
+/* ---- without page-locked memory, and cut ---- */
 
-/* Bytes of the slot of a copy that no lane can be had for. Not measured. */
+/* Bytes of a block of ordinary memory, at most. Not measured. */
 #define TUNING_ALONE TUNING_MIB
 
 /* Bytes of one call of the driver's own blocking copy: longer copies are cut, so that Ctrl-C need

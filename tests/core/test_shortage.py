@@ -70,7 +70,7 @@ ALONE = """
     plain = np.ones(size, "u1") if kind == "dense" else np.ones(2 * size, "u1")[::2]
     array = cu.device_zeros(size, "u1")
     array.context.synchronize()
-    cu.set_host_memory_limit(4096)  # so that the calling thread copies through a slot of 1 MiB
+    cu.set_host_memory_limit(4096)  # so that the calling thread copies through a block of 1 MiB
     sim.cudriver_sim_hold()
 
     def when_it_waits(act):
@@ -94,6 +94,7 @@ ALONE = """
 
     def interrupt():
         os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.5)  # it asks for signals while it waits
         sim.cudriver_sim_release()
 
     if how == "interrupted":

@@ -1091,13 +1091,13 @@ static void wait_fails(struct random *random)
     CHECK(sim.fail("cuStreamBatchMemOp_v2:2:999,cuStreamSynchronize:1:719") == 0);
     CHECK(copy_start(&job, &transfer) == CUDA_ERROR_UNKNOWN);
     check_slot_is_kept(ends.stream, STAGING_WORDS + TUNING_LANE_LEAST);
-    /* Of one slot. */
+    /* A small blocking copy. */
     job.layout = &turned;
     check_path(&turned, false, true, CUDRIVER_STAGING_SMALL);
     sim.hold();
-    CHECK(sim.fail("cuStreamSynchronize:1:719") == 0);
+    CHECK(sim.fail("cuEventQuery:1:719,cuStreamSynchronize:1:719") == 0);
     CHECK(copy_now(&job) == CUDA_ERROR_LAUNCH_FAILED);
-    check_slot_is_kept(ends.stream, 4096);
+    check_slot_is_kept(ends.stream, STAGING_WORDS + TUNING_LANE_LEAST);
     /* Without threads. */
     sim.hold();
     CHECK(sim.fail("cuStreamQuery:1:719,cuStreamSynchronize:1:719") == 0);

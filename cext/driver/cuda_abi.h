@@ -224,9 +224,6 @@ typedef struct CUDA_MEMCPY3D_st {
     X(cuMemsetD8Async, (CUdeviceptr dst, unsigned char value, size_t count, CUstream stream), 3020) \
     X(cuMemsetD16Async, (CUdeviceptr dst, unsigned short value, size_t count, CUstream stream), 3020) \
     X(cuMemsetD32Async, (CUdeviceptr dst, unsigned int value, size_t count, CUstream stream), 3020) \
-    X(cuMemsetD2D8Async, (CUdeviceptr dst, size_t pitch, unsigned char value, size_t width, size_t height, CUstream stream), 3020) \
-    X(cuMemsetD2D16Async, (CUdeviceptr dst, size_t pitch, unsigned short value, size_t width, size_t height, CUstream stream), 3020) \
-    X(cuMemsetD2D32Async, (CUdeviceptr dst, size_t pitch, unsigned int value, size_t width, size_t height, CUstream stream), 3020) \
     /* streams */ \
     X(cuStreamCreateWithPriority, (CUstream *stream, unsigned int flags, int priority), 5050) \
     X(cuStreamDestroy_v2, (CUstream stream), 4000) \

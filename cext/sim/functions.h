@@ -104,6 +104,9 @@ typedef struct CUexecAffinityParam_st CUexecAffinityParam;
 #define SIM_OTHERS(X) \
     X(cuCtxEnablePeerAccess, (CUcontext peer, unsigned int flags), 4000) \
     X(cuMemPoolGetAttribute, (CUmemoryPool pool, CUmemPool_attribute attribute, void *value), 11020) \
+    X(cuMemsetD2D8Async, (CUdeviceptr dst, size_t pitch, unsigned char value, size_t width, size_t height, CUstream stream), 3020) \
+    X(cuMemsetD2D16Async, (CUdeviceptr dst, size_t pitch, unsigned short value, size_t width, size_t height, CUstream stream), 3020) \
+    X(cuMemsetD2D32Async, (CUdeviceptr dst, size_t pitch, unsigned int value, size_t width, size_t height, CUstream stream), 3020) \
     X(cuLaunchHostFunc, (CUstream stream, CUhostFn function, void *data), 10000) \
     X(cuStreamWaitValue32_v2, (CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags), 11070) \
     X(cuMemHostAlloc, (void **address, size_t bytes, unsigned int flags), 2020) \

@@ -136,7 +136,7 @@ def test_fill_at_any_address(at: int, key: Any) -> None:
     assert whole.to_numpy().tobytes() == model.tobytes()
 
 
-def test_fill_of_rows_further_apart_than_the_driver_takes() -> None:
+def test_fill_of_rows_that_lie_far_apart() -> None:
     if cu.memory_info().free < 5 << 30:
         pytest.skip("needs 5 GiB of device memory")
     there = cu.device_empty((2, 1 << 31), np.uint8)
@@ -171,14 +171,13 @@ def test_fills_of_many_planes_are_copies_of_an_item(
         del array, stream
 
 
-@pytest.mark.parametrize("rows", [False, True])
 @pytest.mark.parametrize(("dtype", "value"), [("u1", 1), ("u2", 0x102), ("u4", 0x1020304)])
-def test_a_fill_that_fails_names_its_call(sim: Any, dtype: str, value: int, rows: bool) -> None:
+def test_a_fill_that_fails_names_its_call(sim: Any, dtype: str, value: int) -> None:
     array = cu.device_zeros((4, 16), dtype)
-    name = f"cuMemset{'D2' if rows else ''}D{8 * array.itemsize}Async"
+    name = f"cuMemsetD{8 * array.itemsize}Async"
     sim.fail(f"{name}:1:2")
     with pytest.raises(cu.OutOfMemoryError, match=name + r"\("):
-        (array[:, :3] if rows else array).fill(value)
+        array.fill(value)
     assert not array.to_numpy().any()
 
 

@@ -54,7 +54,7 @@ static CUresult issue_kernel(const struct cudriver_copy_plan *plan, struct cudri
         return result;
     }
     call->function = "cuModuleLoadDataEx";
-    result = staging_place_kernels(place, &plan->layout, dst, src, &kernels);
+    result = staging_place_kernels(place, &kernels);
     if (result == CUDA_SUCCESS) {
         call->function = "cuLaunchKernel";
         result = staging_kernels_launch(kernels, &plan->layout, dst, src, call->stream);

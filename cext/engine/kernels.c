@@ -14,13 +14,11 @@
 #define THREADS 256
 #define BLOCKS_MOST 4096 /* of permute: enough for every GPU, and threads have several items */
 
-/* A loaded module: the permuting kernels of one item size, or the kernel of runs. Each is compiled
- * by itself, since that takes a while. */
+/* The loaded module. */
 struct staging_kernels {
-    int unit; /* log2 of the item size; STAGING_KERNEL_RUNS */
     CUmodule module;
-    CUfunction permute; /* or the kernel of runs */
-    CUfunction transpose;
+    CUfunction permute[SIZES], transpose[SIZES]; /* by log2 of the item size */
+    CUfunction runs;
 };
 
 /* On all but old platforms it is the host's address. The last context in which that was so is
@@ -42,32 +40,32 @@ CUdeviceptr staging_device_address(CUcontext context, void *memory)
     return address;
 }
 
-static CUresult entry_get(CUfunction *function, CUmodule module, const char *kind, int unit)
+static CUresult entries_get(struct staging_kernels *kernels)
 {
-    char name[32] = "cudriver_runs";
+    CUresult result = cuda.cuModuleGetFunction(&kernels->runs, kernels->module, "cudriver_runs");
+    char name[32];
 
-    if (unit != STAGING_KERNEL_RUNS) {
-        snprintf(name, sizeof name, "cudriver_%s_%d", kind, 1 << unit);
+    for (int i = 0; i < 2 * SIZES && result == CUDA_SUCCESS; i++) {
+        int unit = i / 2;
+        snprintf(name, sizeof name, "cudriver_%s_%d", i % 2 ? "transpose" : "permute", 1 << unit);
+        result = cuda.cuModuleGetFunction(
+            i % 2 ? &kernels->transpose[unit] : &kernels->permute[unit], kernels->module, name);
     }
-    return cuda.cuModuleGetFunction(function, module, name);
+    return result;
 }
 
-/* Loads a module into the current context. The caller owns *made. */
-static CUresult kernels_load(int unit, struct staging_kernels **made)
+/* Loads the module into the current context. The caller owns *made. */
+static CUresult kernels_load(struct staging_kernels **made)
 {
     struct staging_kernels *kernels = calloc(1, sizeof *kernels);
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
 
     if (kernels != NULL) {
-        kernels->unit = unit;
-        result = cuda.cuModuleLoadDataEx(&kernels->module, kernels_ptx[unit], 0, NULL, NULL);
+        result = cuda.cuModuleLoadDataEx(&kernels->module, kernels_ptx, 0, NULL, NULL);
         kernels->module = result == CUDA_SUCCESS ? kernels->module : NULL;
     }
     if (result == CUDA_SUCCESS) {
-        result = entry_get(&kernels->permute, kernels->module, "permute", unit);
-    }
-    if (result == CUDA_SUCCESS && unit != STAGING_KERNEL_RUNS) {
-        result = entry_get(&kernels->transpose, kernels->module, "transpose", unit);
+        result = entries_get(kernels);
     }
     if (result != CUDA_SUCCESS) {
         staging_kernels_unload(kernels);
@@ -145,8 +143,7 @@ static bool is_final(CUresult result)
            result == (CUresult)221 /* CUDA_ERROR_JIT_COMPILER_NOT_FOUND */;
 }
 
-CUresult staging_place_module(struct staging_place *place, int unit,
-                              struct staging_kernels **kernels)
+CUresult staging_place_kernels(struct staging_place *place, struct staging_kernels **kernels)
 {
     struct staging_kernels *loaded;
     CUresult result;
@@ -155,33 +152,25 @@ CUresult staging_place_module(struct staging_place *place, int unit,
         return CUDA_ERROR_NOT_SUPPORTED;
     }
     staging_lock();
-    *kernels = place->kernels[unit];
+    *kernels = place->kernels;
     staging_unlock();
     if (*kernels != NULL) {
         return CUDA_SUCCESS;
     }
-    result = kernels_load(unit, &loaded);
+    result = kernels_load(&loaded);
     if (result != CUDA_SUCCESS) {
         place->no_kernels |= is_final(result);
         return is_final(result) ? CUDA_ERROR_NOT_SUPPORTED : result;
     }
     staging_lock();
-    if (place->kernels[unit] == NULL) {
-        place->kernels[unit] = loaded;
+    if (place->kernels == NULL) {
+        place->kernels = loaded;
         loaded = NULL;
     }
-    *kernels = place->kernels[unit];
+    *kernels = place->kernels;
     staging_unlock();
     staging_kernels_unload(loaded); /* if another thread was faster */
     return CUDA_SUCCESS;
-}
-
-CUresult staging_place_kernels(struct staging_place *place, const struct cudriver_layout *layout,
-                               CUdeviceptr dst, CUdeviceptr src, struct staging_kernels **kernels)
-{
-    int unit = staging_kernels_unit(layout, dst, src);
-
-    return unit < 0 ? CUDA_ERROR_NOT_SUPPORTED : staging_place_module(place, unit, kernels);
 }
 
 CUresult staging_runs_launch(const struct staging_kernels *kernels, CUdeviceptr table,
@@ -190,13 +179,13 @@ CUresult staging_runs_launch(const struct staging_kernels *kernels, CUdeviceptr 
     void *parameters[] = {&table, &count};
     uint64_t blocks = (count + 1) / 2;
 
-    return cuda.cuLaunchKernel(kernels->permute,
+    return cuda.cuLaunchKernel(kernels->runs,
                                (unsigned)(blocks < TUNING_RUN_BLOCKS ? blocks : TUNING_RUN_BLOCKS),
                                1, 1, THREADS, 1, 1, 0, stream, parameters, NULL);
 }
 
-/* Launches a kernel for items of the kernels' size. The layout is sorted by the destination. */
-static CUresult units_launch(const struct staging_kernels *kernels,
+/* Launches a kernel for items of so many bytes. The layout is sorted by the destination. */
+static CUresult units_launch(const struct staging_kernels *kernels, int unit,
                              const struct cudriver_layout *units, CUdeviceptr dst, CUdeviceptr src,
                              CUstream stream)
 {
@@ -226,12 +215,12 @@ static CUresult units_launch(const struct staging_kernels *kernels,
         uint64_t nx = values[3 + DIMS - 1], ny = values[3 + DIMS - 2];
         uint64_t blocks = (nx + TILE - 1) / TILE * ((ny + TILE - 1) / TILE) * (count / nx / ny);
         if (blocks <= 0x7fffffff) {
-            return cuda.cuLaunchKernel(kernels->transpose, (unsigned)blocks, 1, 1, TILE, TILE_ROWS,
-                                       1, 0, stream, parameters, NULL);
+            return cuda.cuLaunchKernel(kernels->transpose[unit], (unsigned)blocks, 1, 1, TILE,
+                                       TILE_ROWS, 1, 0, stream, parameters, NULL);
         }
     }
     uint64_t blocks = (count + THREADS - 1) / THREADS;
-    return cuda.cuLaunchKernel(kernels->permute,
+    return cuda.cuLaunchKernel(kernels->permute[unit],
                                (unsigned)(blocks < BLOCKS_MOST ? blocks : BLOCKS_MOST), 1, 1,
                                THREADS, 1, 1, 0, stream, parameters, NULL);
 }
@@ -241,12 +230,17 @@ CUresult staging_kernels_launch(const struct staging_kernels *kernels,
                                 CUdeviceptr src, CUstream stream)
 {
     struct cudriver_layout units = *layout;
+    int unit;
 
     cudriver_layout_simplify(&units, true);
-    if (is_split(&units, kernels->unit)) {
-        units.shape[units.ndim] = (int64_t)(units.itemsize >> kernels->unit);
-        units.dst_strides[units.ndim] = units.src_strides[units.ndim] = (int64_t)1 << kernels->unit;
+    unit = staging_kernels_unit(&units, dst, src);
+    if (unit < 0) {
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    if (is_split(&units, unit)) {
+        units.shape[units.ndim] = (int64_t)(units.itemsize >> unit);
+        units.dst_strides[units.ndim] = units.src_strides[units.ndim] = (int64_t)1 << unit;
         units.ndim++;
     }
-    return units_launch(kernels, &units, dst, src, stream);
+    return units_launch(kernels, unit, &units, dst, src, stream);
 }

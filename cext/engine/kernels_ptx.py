@@ -1,7 +1,7 @@
 """The kernels' PTX: setup.py makes a C header of it, and tests do.
 
 It is for sm_50 (Maxwell) and ISA 6.0, which every driver from CUDA 11 on takes; the driver
-compiles it at first use. Each item size of N bytes has a module with two entries:
+compiles it at first use. Each item size of N bytes has two entries:
 
   cudriver_permute_N    any strides: each thread moves items, one after another
   cudriver_transpose_N  through a tile of 32 x 32 items in shared memory. Dimension 5 is the
@@ -11,7 +11,7 @@ Both take (dst, src, count, lengths 0..5, destination's strides 0..5, source's s
 bits each, strides in bytes. Dimension 5 is the fastest; unused dimensions have length 1. `count`
 is the number of items; only permute reads it, transpose has one block for each tile.
 
-One more module has the entry cudriver_runs: (table, count). The table has a struct cudriver_run
+One more entry is cudriver_runs: (table, count). The table has a struct cudriver_run
 for each dense copy; each half of a block takes every so many of them, by the largest items that
 fit.
 """
@@ -301,7 +301,7 @@ def fill(text: str, size: int, d: int = 0) -> str:
 
 
 def permuting(size: int) -> str:
-    """The module for items of so many bytes."""
+    """The entries for items of so many bytes."""
 
     def dimensions(last: int) -> str:
         return "".join(DIMENSION.replace("$d", str(d)) for d in range(last, -1, -1))
@@ -311,12 +311,12 @@ def permuting(size: int) -> str:
     transpose += TRANSPOSE_WRITE + TRANSPOSE_WRITE_ROW * 4
     text = ".visible .entry cudriver_permute_$size" + PARAMETERS + permute + PERMUTE_END
     text += ".visible .entry cudriver_transpose_$size" + PARAMETERS + transpose + END
-    return HEAD + fill(text, size)
+    return fill(text, size)
 
 
 def runs() -> str:
-    """The module that copies runs, by items of 16, 4 and 1 bytes."""
-    text = HEAD + RUNS
+    """The entry that copies runs, by items of 16, 4 and 1 bytes."""
+    text = RUNS
     for size in 16, 4, 1:
         moves = [fill(RUNS_READ, size, d) for d in range(4)]
         moves += [fill(RUNS_WRITE, size, d) for d in range(4)]
@@ -325,7 +325,6 @@ def runs() -> str:
 
 
 def header() -> str:
-    """C: the texts of the modules for items of 1, 2, 4, 8 and 16 bytes, and of the one of runs."""
-    texts = [*map(permuting, (1, 2, 4, 8, 16)), runs()]
-    modules = ",\n".join(json.dumps(text) for text in texts)
-    return f"static const char *const kernels_ptx[] = {{\n{modules}}};\n"
+    """C: the text of the module."""
+    text = HEAD + "".join(map(permuting, (1, 2, 4, 8, 16))) + runs()
+    return f"static const char kernels_ptx[] = {json.dumps(text)};\n"

@@ -24,12 +24,10 @@ static void place_clear(struct staging_place *place, bool current)
 {
     struct staging_lane *lane = place->lanes, *next;
 
-    for (int i = 0; i < STAGING_MODULES; i++) {
-        if (current) {
-            staging_kernels_unload(place->kernels[i]);
-        } else {
-            free(place->kernels[i]);
-        }
+    if (current) {
+        staging_kernels_unload(place->kernels);
+    } else {
+        free(place->kernels);
     }
     for (; lane != NULL; lane = next) {
         next = lane->next;
@@ -274,17 +272,6 @@ void staging_place_leave(struct staging_place *place)
     staging_unlock();
 }
 
-/* Locked. Whether there are kernels, which copies between device memory may yet run. */
-static bool place_has_kernels(const struct staging_place *place)
-{
-    bool has = false;
-
-    for (int i = 0; i < STAGING_MODULES; i++) {
-        has |= place->kernels[i] != NULL;
-    }
-    return has;
-}
-
 /* Makes a place's context current. Fails if that was destroyed: a push succeeds even then where it
  * is current in some thread, and the driver may crash when given objects of that context. */
 static bool place_open(const struct staging_place *place)
@@ -308,7 +295,7 @@ static bool place_open(const struct staging_place *place)
  * does with it. */
 static void place_end(struct staging_place *place, bool wait)
 {
-    bool used = place_is_used(place, false) || place_has_kernels(place), open;
+    bool used = place_is_used(place, false) || place->kernels != NULL, open;
     CUcontext popped;
 
     place_unlink(place);
@@ -327,13 +314,14 @@ static void place_end(struct staging_place *place, bool wait)
     staging_lock();
 }
 
-/* Locked. The first place that nothing uses, and if not `idle`, no kernel either; NULL: none. */
+/* Locked. The first place that nothing uses, and if not `idle`, that has no kernels either, which
+ * copies between device memory may yet run; NULL: none. */
 static struct staging_place *place_unused(bool idle)
 {
     struct staging_place *place = staging.places;
 
     while (place != NULL &&
-           (place->closing || place_is_used(place, true) || (!idle && place_has_kernels(place)))) {
+           (place->closing || place_is_used(place, true) || (!idle && place->kernels != NULL))) {
         place = place->next;
     }
     return place;

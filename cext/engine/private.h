@@ -66,9 +66,7 @@
 #define STAGING_KERNEL_DIMS 6
 #define STAGING_KERNEL_TILE 32 /* items, and rows of them that a tile's threads make at a time */
 #define STAGING_KERNEL_TILE_ROWS 8
-#define STAGING_KERNEL_UNITS 5                   /* item sizes: 1, 2, 4, 8, 16 bytes */
-#define STAGING_KERNEL_RUNS STAGING_KERNEL_UNITS /* the kernel of runs, beside those by size */
-#define STAGING_MODULES (STAGING_KERNEL_UNITS + 1)
+#define STAGING_KERNEL_UNITS 5 /* item sizes: 1, 2, 4, 8, 16 bytes */
 #define STAGING_POLL_NS 50000000ull
 
 /* ---- settings ---- */
@@ -127,8 +125,8 @@ struct staging_place {
     unsigned long long id; /* the context's, from cuCtxGetId; else 0 */
     int users;             /* calls that use it */
     bool closing;
-    struct staging_lane *lanes;                       /* owned */
-    struct staging_kernels *kernels[STAGING_MODULES]; /* owned */
+    struct staging_lane *lanes;      /* owned */
+    struct staging_kernels *kernels; /* owned; or NULL */
     _Atomic bool no_kernels;
     _Atomic bool no_words; /* no stream memory operations */
 };
@@ -261,7 +259,7 @@ struct cudriver_staging_transfer {
     int node;                    /* where its blocks lie, and the packing threads run */
     struct cudriver_copy_plan copy;
     struct staging_boxes parts;
-    struct staging_kernels *kernels; /* borrowed from the place; NULL: not permuted */
+    struct staging_kernels *kernels; /* borrowed from the place; NULL: it needs none */
     struct {
         struct staging_lane *lane; /* borrowed */
         char *memory;              /* of the lane; or plain */
@@ -374,22 +372,17 @@ CUdeviceptr staging_device_address(CUcontext context, void *memory);
  * STAGING_KERNEL_DIMS dimensions, one for an item of another size included. */
 int staging_kernels_unit(const struct cudriver_layout *layout, CUdeviceptr dst, CUdeviceptr src);
 
-/* The kernels for such items; loads them if the place has none. NOT_SUPPORTED: there are none in
- * this context. The place's context is current; *kernels is borrowed from the place. */
-CUresult staging_place_kernels(struct staging_place *place, const struct cudriver_layout *layout,
-                               CUdeviceptr dst, CUdeviceptr src, struct staging_kernels **kernels);
+/* The kernels; loads them if the place has none. NOT_SUPPORTED: there are none in this context. The
+ * place's context is current; *kernels is borrowed from the place. */
+CUresult staging_place_kernels(struct staging_place *place, struct staging_kernels **kernels);
 void staging_kernels_unload(struct staging_kernels *kernels);
-
-/* The same by the module's number. */
-CUresult staging_place_module(struct staging_place *place, int unit,
-                              struct staging_kernels **kernels);
 
 /* Queues the copies in a table of `count` runs, of 1 at least. */
 CUresult staging_runs_launch(const struct staging_kernels *kernels, CUdeviceptr table,
                              uint64_t count, CUstream stream);
 
-/* Queues dst[layout] = src[layout] between device memory. The kernels' item size must divide the
- * layout and the addresses. */
+/* Queues dst[layout] = src[layout] between device memory. NOT_SUPPORTED: the layout has too many
+ * dimensions. */
 CUresult staging_kernels_launch(const struct staging_kernels *kernels,
                                 const struct cudriver_layout *layout, CUdeviceptr dst,
                                 CUdeviceptr src, CUstream stream);

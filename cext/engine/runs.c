@@ -112,7 +112,7 @@ static CUresult kernel_queue(struct runs *all)
     void *table;
 
     if (all->small < TUNING_RUNS_LEAST ||
-        staging_place_module(all->place, STAGING_KERNEL_RUNS, &kernels) != CUDA_SUCCESS ||
+        staging_place_kernels(all->place, &kernels) != CUDA_SUCCESS ||
         staging_slot_get(entries * sizeof *all->table, &table) != CUDA_SUCCESS) {
         return CUDA_SUCCESS;
     }

@@ -42,11 +42,9 @@ static CUresult transfer_make(const struct cudriver_copy_plan *copy, CUstream st
     transfer->copy = *copy;
     if (plan->runs != NULL) {
         atomic_fetch_add(&plan->runs->users, 1);
-        result = staging_place_module(place, STAGING_KERNEL_RUNS, &transfer->kernels);
     }
-    if (permuted) {
-        result = staging_place_kernels(place, &plan->spread, plan->up ? copy->device : 0,
-                                       plan->up ? 0 : copy->device, &transfer->kernels);
+    if (permuted || plan->runs != NULL) {
+        result = staging_place_kernels(place, &transfer->kernels);
     }
     for (int users = staging.users; users > 1 && part > TUNING_PART_LEAST; users /= 2) {
         part /= 2; /* many copies at once: less memory for each */

@@ -85,7 +85,7 @@ static bool word_queue(const struct cudriver_copy_plan *plan, CUstream stream,
  * does not delay the end by more than that moment. */
 static CUresult small_wait(const struct cudriver_copy_call *call, _Atomic uint32_t *word)
 {
-    unsigned long long until = platform_nanoseconds() + TUNING_LOOK_NS;
+    unsigned long long until = platform_nanoseconds() + TUNING_WAIT_SPIN_NS;
     CUresult result = CUDA_ERROR_NOT_READY;
 
     do {

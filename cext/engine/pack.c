@@ -170,18 +170,13 @@ static bool piece_take(struct cudriver_staging_transfer *transfer, struct piece 
     }
     *piece = (struct piece){transfer, part, transfer->at.taken, transfer->at.until};
     if (piece->begin == piece->end) { /* not begun */
-        size_t share;
         staging_box_find(&transfer->copy.staged, &transfer->parts, part, &piece->begin, &piece->end,
                          NULL);
-        share = ((piece->end - piece->begin) / 8 + 4095) / 4096 * 4096;
-        transfer->at.share = share < TUNING_SHARE_LEAST  ? TUNING_SHARE_LEAST
-                             : share > TUNING_SHARE_MOST ? TUNING_SHARE_MOST
-                                                         : share;
         transfer->at.until = piece->end;
         transfer->at.left[part % transfer->blocks.count] = piece->end - piece->begin;
     }
-    if (piece->end - piece->begin > transfer->at.share) {
-        piece->end = piece->begin + transfer->at.share;
+    if (piece->end - piece->begin > TUNING_PIECE) {
+        piece->end = piece->begin + TUNING_PIECE;
     }
     transfer->at.taken = piece->end;
     if (piece->end == transfer->at.until) {
@@ -438,15 +433,6 @@ static void threads_start(void)
     while (staging.threads < threads_allowed() && platform_thread_start(thread_main, NULL, NULL)) {
         staging.threads++;
     }
-}
-
-void staging_pack_expect(int threads)
-{
-    staging_lock();
-    staging.wanted += threads;
-    threads_wake(TUNING_CALLED);
-    staging.wanted -= threads;
-    staging_unlock();
 }
 
 bool staging_pack_ensure(void)

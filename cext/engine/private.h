@@ -240,10 +240,10 @@ struct staging_boxes {
 
 /* How far the packing is. Guarded by the lock. */
 struct staging_progress {
-    size_t released;            /* parts that may be moved */
-    _Atomic size_t moved;       /* parts that are moved; written under the lock */
-    size_t taking;              /* the part whose pieces are given out */
-    size_t taken, until, share; /* bytes of the walk: given out, end of the part, of a piece */
+    size_t released;                  /* parts that may be moved */
+    _Atomic size_t moved;             /* parts that are moved; written under the lock */
+    size_t taking;                    /* the part whose pieces are given out */
+    size_t taken, until;              /* bytes of the walk: given out, end of the part */
     size_t left[STAGING_BLOCKS_MOST]; /* bytes of the part in each block that are not moved */
     int moving;                       /* pieces being moved */
 };
@@ -337,9 +337,6 @@ void staging_runs_drop(struct staging_runs *runs);
 
 /* The block of a part. */
 char *staging_block(const struct cudriver_staging_transfer *transfer, size_t part);
-
-/* Announces a copy for so many threads, which wake meanwhile. */
-void staging_pack_expect(int threads);
 
 /* Makes sure that a packing thread is alive, before a stream depends on one. */
 bool staging_pack_ensure(void);

@@ -175,7 +175,6 @@ static CUresult staged_queue(struct runs *all, bool up)
     if (all->pageable[up] == 0) {
         return CUDA_SUCCESS;
     }
-    staging_pack_expect(TUNING_PACKERS_MOST); /* they wake meanwhile */
     runs = runs_gather(all, up, &plan.bytes);
     if (runs != NULL) {
         plan.dst.on_device = up;

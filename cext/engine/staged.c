@@ -46,9 +46,6 @@ static CUresult transfer_make(const struct cudriver_copy_plan *copy, CUstream st
     if (permuted || plan->runs != NULL) {
         result = staging_place_kernels(place, &transfer->kernels);
     }
-    for (int users = staging.users; users > 1 && part > TUNING_PART_LEAST; users /= 2) {
-        part /= 2; /* many copies at once: less memory for each */
-    }
     transfer->parts = staging_boxes_make(plan, part);
     transfer->blocks.count = blocks < transfer->parts.count ? blocks : transfer->parts.count;
     if (result == CUDA_SUCCESS) {
@@ -250,7 +247,6 @@ static CUresult copy_now(const struct cudriver_copy_plan *copy,
 {
     CUresult result;
 
-    staging_pack_expect(copy->staged.threads - 1);
     /* The lane's stream is not the caller's: nothing before may be missed. */
     result = copy->staged.blocks > 1
                  ? cudriver_staging_stream_wait(call->stream, call->interrupted, call->data)

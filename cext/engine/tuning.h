@@ -113,9 +113,8 @@
  */
 #define TUNING_STAY 64
 
-/* Bytes of a piece: an eighth of a part, within these bounds. Not measured. */
-#define TUNING_SHARE_LEAST (64 * TUNING_KIB)
-#define TUNING_SHARE_MOST (256 * TUNING_KIB)
+/* Bytes of a piece. Not measured. */
+#define TUNING_PIECE (128 * TUNING_KIB)
 
 /* ---- blocks and parts ---- */
 
@@ -180,9 +179,6 @@
 /* Bytes up to which a copy up polls cuStreamQuery; others poll a word that the stream writes. H200,
  * us with cuStreamQuery, the word: 64 bytes up 7.1, 7.1, down 7.2, 6.5; 64 KiB up 10.3, 9.8. */
 #define TUNING_ASK_MOST (8 * TUNING_KIB)
-
-/* ns that the wait for a small copy polls before it sleeps. Not measured. */
-#define TUNING_LOOK_NS 60000ull
 
 /* A wait for a stream or an event polls for SPIN ns, then sleeps a NAPS-th of the time so far, at
  * most NAP ns: it ends at most that late. H200, 16 calls of copy_rows, 4 KiB, GB/s up and down, and

@@ -333,22 +333,13 @@ static bool piece_find(struct piece *piece, int node)
     return skipped && piece_find(piece, EVERY_NODE);
 }
 
-/* On which node's processors a packing thread runs, and how many pieces it has moved there. */
-struct station {
-    int node;
-    int pieces;
-};
-
-/* Locked; releases the lock if the thread has to go elsewhere. */
-static void thread_go(struct station *station, const struct piece *piece)
+/* Locked; releases the lock if the thread has to go to another node's processors. */
+static void thread_go(int *node, const struct piece *piece)
 {
-    int node = piece->transfer->node;
-
-    station->pieces = station->pieces < TUNING_STAY ? station->pieces + 1 : 0;
-    if (node != station->node) {
-        *station = (struct station){node, 1};
+    if (*node != piece->transfer->node) {
+        *node = piece->transfer->node;
         staging_unlock();
-        cudriver_hostmem_go(node);
+        cudriver_hostmem_go(*node);
         staging_lock();
     }
 }
@@ -400,16 +391,16 @@ static void thread_rest(struct rest *rest)
 static void *thread_main(void *unused)
 {
     struct rest rest = {platform_nanoseconds(), TUNING_NAP_NS};
-    struct station station = {CUDRIVER_NODE_ANY, 0};
     struct piece piece;
+    int node = CUDRIVER_NODE_ANY;
 
     (void)unused;
     platform_thread_name("cudriver-pack");
     staging_lock();
     for (;;) {
-        if (piece_find(&piece, station.pieces < TUNING_STAY ? station.node : EVERY_NODE)) {
+        if (piece_find(&piece, node)) {
             threads_wake(TUNING_CALLED); /* perhaps there is another piece */
-            thread_go(&station, &piece);
+            thread_go(&node, &piece);
             piece_do(&piece);
             rest = (struct rest){platform_nanoseconds(), TUNING_NAP_NS};
         } else if (staging.stopping && staging.users == 0) {

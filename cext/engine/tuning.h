@@ -109,10 +109,6 @@
 /* Threads that one thread wakes; each of them wakes as many. Not measured. */
 #define TUNING_CALLED 8
 
-/* Pieces that a thread moves on one NUMA node before it looks at other nodes' copies. Not measured.
- */
-#define TUNING_STAY 64
-
 /* Bytes of a piece. Not measured. */
 #define TUNING_PIECE (128 * TUNING_KIB)
 

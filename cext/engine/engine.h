@@ -85,6 +85,7 @@ struct cudriver_copy_plan {
     CUcontext context; /* the context of the stream; NULL: host to host */
     char *host;        /* between host and device: the host end, and the device end */
     CUdeviceptr device;
+    size_t word;                /* FILL: its item repeats one of so many bytes */
     bool page_locked;           /* the host end; false if the driver was not asked */
     bool one_run;               /* the host end is known to lie in one registration */
     bool coherent;              /* pageable and dense, of a device that reads the host's pages */

@@ -67,6 +67,27 @@ static CUresult issue_kernel(const struct cudriver_copy_plan *plan, struct cudri
     return result;
 }
 
+/* A fill of dense memory. */
+static CUresult issue_fill(const struct cudriver_copy_plan *plan, struct cudriver_copy_call *call)
+{
+    CUdeviceptr device = plan->device + (CUdeviceptr)plan->layout.dst_offset;
+    unsigned short two;
+    unsigned int four;
+
+    if (plan->word == 1) {
+        call->function = "cuMemsetD8Async";
+        return cuda.cuMemsetD8Async(device, (unsigned char)*plan->host, plan->bytes, call->stream);
+    }
+    if (plan->word == 2) {
+        call->function = "cuMemsetD16Async";
+        memcpy(&two, plan->host, 2);
+        return cuda.cuMemsetD16Async(device, two, plan->bytes / 2, call->stream);
+    }
+    call->function = "cuMemsetD32Async";
+    memcpy(&four, plan->host, 4);
+    return cuda.cuMemsetD32Async(device, four, plan->bytes / 4, call->stream);
+}
+
 /* ---- blocking, dense ---- */
 
 /* Lets the stream write 1 to a word of page-locked memory. False: the driver cannot. */
@@ -223,7 +244,7 @@ static CUresult plan_issue(const struct cudriver_copy_plan *plan, struct cudrive
     case CUDRIVER_COPY_DIRECT:
         return staging_direct_issue(plan, call->stream, &call->function);
     case CUDRIVER_COPY_FILL:
-        return staging_fill(plan, call->stream, &call->function);
+        return issue_fill(plan, call);
     default:
         return staging_rows_issue(&plan->layout, &plan->dst, &plan->src, call->stream,
                                   &call->function);

@@ -86,6 +86,26 @@ static void plan_dense(struct cudriver_copy_plan *plan, const char *low, const c
     }
 }
 
+/* The word whose repetition is the item of a fill, as the driver sets it in dense memory: 1, 2 or 4
+ * bytes; 0: it cannot. */
+static size_t fill_word(const struct cudriver_copy_plan *plan)
+{
+    const struct cudriver_layout *layout = &plan->layout;
+    CUdeviceptr address = plan->device + (CUdeviceptr)layout->dst_offset;
+    size_t size = layout->itemsize;
+
+    if (layout->ndim > 1 || (layout->ndim == 1 && (layout->src_strides[0] != 0 ||
+                                                   layout->dst_strides[0] != (int64_t)size))) {
+        return 0;
+    }
+    for (size_t word = 1; word <= 4 && word <= size; word *= 2) {
+        if (size % word == 0 && memcmp(plan->host, plan->host + word, size - word) == 0) {
+            return address % word == 0 ? word : 0;
+        }
+    }
+    return 0;
+}
+
 /* One end is in host memory. */
 static void plan_host(struct cudriver_copy_plan *plan)
 {
@@ -94,7 +114,8 @@ static void plan_host(struct cudriver_copy_plan *plan)
     enum cudriver_copy_kind kind;
     size_t span;
 
-    if (plan->fixed && staging_fill_fits(plan)) {
+    plan->word = plan->fixed ? fill_word(plan) : 0;
+    if (plan->word > 0) {
         plan->kind = CUDRIVER_COPY_FILL;
         return;
     }

@@ -6,7 +6,6 @@
  *   walk.c        how a staged copy travels, and its parts       no CUDA
  *   execute.c     follows a plan: the driver's own copies, or one of the files below; dense ones
  *                 and their waits of microseconds
- *   fill.c        the driver's fills
  *   staged.c      copies that are staged, blocking or in stream order; waits for one
  *   issue.c       what a stream does: the driver's own copies; the parts of a transfer
  *   pack.c        the packing threads; how far a transfer is     no CUDA
@@ -189,15 +188,6 @@ CUresult staging_transfer_copy(const struct cudriver_copy_plan *copy,
 /* A STAGED copy, as by cudriver_copy_follow. */
 CUresult staging_copy(const struct cudriver_copy_plan *copy, const struct cudriver_copy_call *call,
                       struct cudriver_staging_transfer **transfer);
-
-/* ---- fill.c ---- */
-
-/* Whether the driver's fills do a copy whose source does not change. */
-bool staging_fill_fits(const struct cudriver_copy_plan *plan);
-
-/* Queues them on the stream. The first failed call ends it. */
-CUresult staging_fill(const struct cudriver_copy_plan *plan, CUstream stream,
-                      const char **function);
 
 /* ---- place.c ---- */
 

@@ -172,10 +172,6 @@
  * 128 KiB 8.4, 8.7; the driver's own call 9.1 to 10.7. */
 #define TUNING_SLOT_PART (256 * TUNING_KIB)
 
-/* Bytes up to which a copy up polls cuStreamQuery; others poll a word that the stream writes. H200,
- * us with cuStreamQuery, the word: 64 bytes up 7.1, 7.1, down 7.2, 6.5; 64 KiB up 10.3, 9.8. */
-#define TUNING_ASK_MOST (8 * TUNING_KIB)
-
 /* A wait for a stream or an event polls for SPIN ns, then sleeps a NAPS-th of the time so far, at
  * most NAP ns: it ends at most that late. H200, 16 calls of copy_rows, 4 KiB, GB/s up and down, and
  * ms of CPU of 5.5: with 8, and sleeps 50 us too long, 46.7, 49.3, 1.6; 32 48.3, 49.6, 2.0;

@@ -69,7 +69,7 @@ def in_context(context: Any) -> None:
             "copy_async(there[::2], pooled[::2], stream)",
             f"{HERE} {ASK} cuMemcpy3DAsync_v2 cuEventRecord",
         ),
-        ("copy(there, pooled)", f"{HERE} {ASK} cuMemcpyHtoDAsync_v2"),
+        ("copy(there, pooled)", f"{HERE} {ASK} cuMemcpyHtoDAsync_v2 {WORD}"),
         ("copy(pooled, there)", f"{HERE} {ASK} cuMemcpyDtoHAsync_v2 {WORD}"),
         ("copy(there, plain)", f"{HERE} {ASK} cuMemcpyHtoD_v2"),
         ("copy(plain, there)", f"{HERE} {ASK} cuMemcpyDtoHAsync_v2 {WORD}"),

@@ -19,11 +19,8 @@
 #define TUNING_STAGED (1536 * TUNING_KIB)
 
 /* Bytes of a device run from which on 2D copies are as fast as dense ones, so that no kernel is
- * needed. Not measured. */
+ * needed; and of a host run worth reading by itself, in any order of the runs. Not measured. */
 #define TUNING_GOOD_ROW 512
-
-/* Bytes of a host run worth reading by itself, in any order of the runs. Not measured. */
-#define TUNING_GOOD_RUN 256
 
 /* Bytes of a host run that moves like dense memory, with as many threads. H200: with fewer threads
  * for long runs, 64 MiB down went from 43.3 to 48.4 GB/s (among other changes). */

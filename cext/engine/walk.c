@@ -2,8 +2,6 @@
  * private.h. */
 #include "private.h"
 
-#define ALIGNED ((size_t)4096) /* bytes; the largest part is a multiple of it */
-
 static const int64_t *host_strides(const struct cudriver_layout *layout, bool up)
 {
     return up ? layout->src_strides : layout->dst_strides;
@@ -29,7 +27,7 @@ static bool host_in_order(const struct cudriver_layout *walk, bool up)
 {
     const int64_t *strides = host_strides(walk, up);
 
-    if (walk->itemsize >= TUNING_GOOD_RUN) {
+    if (walk->itemsize >= TUNING_GOOD_ROW) {
         return true;
     }
     for (int d = 1; d < walk->ndim; d++) {
@@ -225,12 +223,7 @@ struct staging_boxes staging_boxes_make(const struct staging_plan *plan, size_t 
         boxes.length = boxes.rows =
             d == spread->ndim ? (int64_t)spread->itemsize : spread->shape[d];
         if (rows < (size_t)boxes.length) {
-            size_t parts = ((size_t)boxes.length + rows - 1) / rows;
-            size_t even = ((size_t)boxes.length + parts - 1) / parts;
-            if (d == spread->ndim) { /* boxes of bytes begin aligned */
-                even = d == plan->repeats ? rows : (even + ALIGNED - 1) / ALIGNED * ALIGNED;
-            }
-            boxes.rows = (int64_t)even;
+            boxes.rows = (int64_t)rows;
             break;
         }
         if (d == plan->repeats) {

@@ -196,9 +196,9 @@ CUresult cudriver_files_copy(const struct cudriver_files *files, CUcontext conte
 
 /* ---- staged copies ---- */
 
-/* Waits until a copy is over and returns its result: the host's memory is no longer in use.
- * `streamed` is SUCCESS if the stream has passed the copy. If it is an error, nobody knows: the
- * copy and its blocks are given up once the context proves broken. NULL is over. May block. */
+/* Returns the result of a copy: the host's memory is no longer in use. `streamed` is SUCCESS if the
+ * stream has passed the copy. If it is an error, nobody knows: waits until the copy is over, or
+ * gives it and its blocks up once the context proves broken. NULL is over. May block. */
 CUresult cudriver_staging_wait(struct cudriver_staging_transfer *transfer, CUresult streamed);
 
 /* Drops the handle. A copy that is not over goes on, and both memories must outlive it. NULL is

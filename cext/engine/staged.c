@@ -269,7 +269,8 @@ CUresult staging_copy(const struct cudriver_copy_plan *copy, const struct cudriv
     }
     result = transfer != NULL ? staging_transfer_copy(copy, call, place, true, transfer)
                               : copy_now(copy, call, place);
-    if (staging_must_do_without(result)) { /* a kernel, words, threads or a lane */
+    if (result != CUDA_SUCCESS &&
+        staging_must_do_without(result)) { /* a kernel, words, threads or a lane */
         again = *copy;
         staging_plan_make(&again, true, false);
         again.staged.files = copy->staged.files;
@@ -325,11 +326,10 @@ CUresult cudriver_staging_wait(struct cudriver_staging_transfer *transfer, CUres
         return CUDA_ERROR_NOT_INITIALIZED;
     }
     staging_lock();
-    staging_words_look();
     for (; transfer != NULL; transfer = transfer->also) {
-        while (!transfer->over) {
+        while (!transfer->over && streamed != CUDA_SUCCESS) {
             staging_change_wait(STAGING_POLL_NS);
-            if (!transfer->over && streamed != CUDA_SUCCESS) {
+            if (!transfer->over) {
                 staging_unlock();
                 probed = context_probe(transfer->copy.context);
                 staging_lock();
@@ -338,7 +338,10 @@ CUresult cudriver_staging_wait(struct cudriver_staging_transfer *transfer, CUres
                 }
             }
         }
-        result = result == CUDA_SUCCESS ? transfer->result : result;
+        probed = transfer->over      ? transfer->result
+                 : transfer->stopped ? CUDA_ERROR_DEINITIALIZED
+                                     : CUDA_SUCCESS; /* a thread has yet to see it */
+        result = result == CUDA_SUCCESS ? probed : result;
     }
     staging_unlock();
     return result;

@@ -418,6 +418,10 @@ static CUresult ending(struct cudriver_staging_transfer *transfer)
 /* The same when its stream has passed it, or will. */
 static CUresult finish(struct cudriver_staging_transfer *transfer)
 {
+    while (transfer != NULL && !cudriver_driver_is_forked() &&
+           ending(transfer) ==
+               CUDRIVER_STAGING_INTERRUPTED) { /* its stream has not passed it yet */
+    }
     return transfer == NULL ? CUDA_SUCCESS : cudriver_staging_wait(transfer, CUDA_SUCCESS);
 }
 

@@ -32,25 +32,27 @@ static ContextObject *context_choose(CoreState *state, ContextObject *home, bool
 }
 
 /* _device_empty(shape, dtype, device, stream, asked) */
-static PyObject *module_device_empty(PyObject *module, PyObject *args)
+static PyObject *module_device_empty(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     CUDRIVER_LOCK();
     CoreState *state = cudriver_state_of_module(module);
-    PyObject *lengths, *type, *device, *stream, *dtype, *array = NULL;
+    PyObject *dtype, *array = NULL;
     ContextObject *context = NULL;
     Py_ssize_t shape[CUDRIVER_MAX_DIMS], itemsize;
-    int ndim, asked;
+    int ndim;
 
-    if (!PyArg_ParseTuple(args, "OOOOp", &lengths, &type, &device, &stream, &asked) ||
-        cudriver_numpy_shape(lengths, &ndim, shape) < 0 ||
-        cudriver_numpy_dtype(type, &dtype, &itemsize) < 0) {
+    if (count != 5) {
+        return PyErr_Format(PyExc_TypeError, "_device_empty() takes 5 arguments, not %zd", count);
+    }
+    if (cudriver_numpy_shape(args[0], &ndim, shape) < 0 ||
+        cudriver_numpy_dtype(args[1], &dtype, &itemsize) < 0) {
         return NULL;
     }
-    if (device != Py_None) {
-        context = cudriver_context_for_device(state, device);
+    if (args[2] != Py_None) {
+        context = cudriver_context_for_device(state, args[2]);
     }
     if (!PyErr_Occurred()) {
-        Py_XSETREF(context, context_choose(state, context, asked != 0, stream));
+        Py_XSETREF(context, context_choose(state, context, args[4] == Py_True, args[3]));
     }
     if (context != NULL && !PyErr_Occurred()) {
         array = cudriver_device_array_new(state, context, dtype, itemsize, ndim, shape);
@@ -118,7 +120,8 @@ static PyObject *module_views(PyObject *module, PyObject *args)
 }
 
 PyMethodDef cudriver_device_make_functions[] = {
-    {"_device_empty", module_device_empty, METH_VARARGS, DOC__device_empty},
+    {"_device_empty", (PyCFunction)(void (*)(void))module_device_empty, METH_FASTCALL,
+     DOC__device_empty},
     {"_lend", module_lend, METH_VARARGS, DOC__lend},
     {"_views", module_views, METH_VARARGS, DOC__views},
     {NULL},

@@ -74,6 +74,16 @@ static struct export *export_new(const struct cudriver_endpoint *end, struct cud
     bool writable = cudriver_numpy_is_writable(array->array), padded = type.bits < 8;
     struct export *self;
 
+    for (int i = 0; i < end->ndim; i++) {
+        if (end->strides[i] % (Py_ssize_t)end->itemsize != 0) {
+            PyErr_Format(PyExc_BufferError,
+                         "DLPack has strides of whole items: that of axis %d is %zd bytes, and an "
+                         "item has %zu",
+                         i, end->strides[i], end->itemsize);
+            return NULL;
+        }
+    }
+
     if (old && (!writable || padded)) {
         PyErr_Format(PyExc_BufferError,
                      "%R is %s, which only DLPack 1.0 can say: the other library asked for an "

@@ -163,10 +163,12 @@ def from_dlpack(x: Any, *, device: Any = None, copy: bool | None = None) -> Any:
     <DeviceArray shape=(3,) dtype=int64 on device 0>
     """
     never = copy is not None and not copy
+    if device is None and not copy:
+        return _core._borrow(x, never)
     array: Any = _core._borrow(x, never)
     try:
         if device is None:
-            return array.copy() if copy else array
+            return array.copy()
         here: int | str = "cpu" if isinstance(array, np.ndarray) else array.device.ordinal
         there = device if isinstance(device, str) and device == "cpu" else ordinal_of(device)
         if here == there:
@@ -193,9 +195,8 @@ def export(
     copy: Any = None,
 ) -> object:
     """DeviceArray.__dlpack__()."""
-    version = _pair("max_version", "(major, minor)", max_version)
-    device = _pair("dl_device", "(type, id)", dl_device)
-    old = version is None or version[0] < 1
+    old = max_version is None or _pair("max_version", "(major, minor)", max_version)[0] < 1
+    device = None if dl_device is None else _pair("dl_device", "(type, id)", dl_device)
     if device is not None and device != (own := array.__dlpack_device__()):
         if device[0] != CPU:
             raise BufferError(
@@ -207,32 +208,20 @@ def export(
                 f"{array!r} is in device memory: the CPU gets it by a copy, and copy=False"
             )
         return _export_host(array.to_numpy(), old)
-        return _export_host(array.to_numpy(), old)
-    number = _stream_number(stream)
+    number = 1 if stream is None else _stream_number(stream)
     code, bits = type_of(array.dtype)
-    size = array.itemsize
-    for axis, stride in enumerate(array.strides):
-        if stride % size:
-            raise BufferError(
-                f"DLPack has strides of whole items: that of axis {axis} is {stride} bytes, and an "
-                f"item has {size}"
-            )
     if copy:  # waits, so no stream has to
         return _core._export(array.copy(), -1, old, True, code, bits)
     return _core._export(array, number, old, False, code, bits)
 
 
-def _pair(name: str, meaning: str, value: Any) -> tuple[int, int] | None:
-    if value is None:
-        return None
+def _pair(name: str, meaning: str, value: Any) -> tuple[int, int]:
     if not isinstance(value, tuple) or len(value) != 2:
         raise TypeError(f"{name} is None or a pair {meaning}, not {value!r}")
     return operator.index(value[0]), operator.index(value[1])
 
 
 def _stream_number(stream: Any) -> int:
-    if stream is None:
-        return 1
     try:
         number = operator.index(stream)
     except TypeError:

@@ -14,6 +14,8 @@ ROOT = Path(__file__).parents[2]
 # Where the parts that `make chaos` writes begin: they end before the next heading.
 RANDOM, WRONG = "## Random faults", "Of the random faults:"
 
+COLOUR = r"\x1b\[[0-9;]*m"  # of a terminal
+
 
 def parts(page: str) -> dict[str, str]:
     """What `make chaos` has written, by how it begins."""
@@ -235,7 +237,7 @@ def wrong(row: dict) -> list[str]:
     if row["state"] != "done":
         return []
     texts = [f"false alarm: {text}" for text in row["false_alarms"]]
-    texts += [f"missed: {text}" for text in row["misses"]]
+    texts += [f"missed: {re.sub(COLOUR, '', text)}" for text in row["misses"]]
     texts += [f"differs: {text}" for text in row["differences"]]
     fixes = row.get("fix", {})
     if fixes.get("state") == "failed":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from fnmatch import fnmatch
 
 from cudriver.stack.markers import normal
 from cudriver.stack.model import IMPORT, Distribution, Facts, FileFault, LoadFault
@@ -261,8 +262,10 @@ def _torch(version: str, cuda: str | None, platform: str) -> dict[str, Any]:
 
 
 def _found_in_wheels(fault: LoadFault) -> set[str]:
-    """The names, any of which will do, that a framework's recipe has found in NVIDIA's wheels."""
+    """The names, any of which will do, that a framework's recipe finds in NVIDIA's wheels."""
     steps = [s for r in listed() if r["name"] == fault.framework for s in r["steps"]]
+    if any(fnmatch(each, f"nvidia/*/{fault.name}") for s in steps for each in s.get("load", ())):
+        return {fault.name}
     mine = [s for s in steps if fault.name in s.get("find", ())]
     wheels = [s for s in mine if any(p.startswith("nvidia/") for p in s.get("places", ()))]
     return {name for step in wheels for name in step["find"]}

@@ -55,11 +55,15 @@ def in_threads(
     """The same in threads of this process, each of which calls `start` first. A crash in one is a
     crash of all. Ctrl-C ends the process here: Python would wait for the threads.
     """
-    from concurrent.futures import ThreadPoolExecutor
+    from concurrent.futures import ThreadPoolExecutor, wait
 
     pool = ThreadPoolExecutor(_count(items), initializer=start)
     try:
-        yield from pool.map(work, items)
+        for future in [pool.submit(work, item) for item in items]:
+            # Again and again: a Ctrl-C that comes just before a wait is seen only behind it.
+            while not wait([future], timeout=1).done:
+                pass
+            yield future.result()
     except KeyboardInterrupt:
         sys.stdout.flush()
         os._exit(INTERRUPTED)

@@ -70,6 +70,7 @@ def typed(args: str, overloads: list[ast.FunctionDef]) -> tuple[str, str]:
         for arg in (*given.posonlyargs, *given.args, *given.kwonlyargs):
             if arg.annotation is not None:
                 types[arg.arg] = either(types.get(arg.arg), arg.annotation)
+    args = re.sub(r"<class '(\w+)'>", r"\1", args)  # a default
     (shown,) = ast.parse(f"def f{args}: ...").body
     assert isinstance(shown, ast.FunctionDef)
     for arg in (*shown.args.posonlyargs, *shown.args.args, *shown.args.kwonlyargs):
@@ -116,7 +117,7 @@ class Attribute(PyAttribute):
 
 def forget_overloads(_app: Sphinx) -> None:
     """Lets autodoc show one signature of a Python function, not each overload as it is written."""
-    for module in ("memory.pinned", "memory.copies"):
+    for module in ("memory.pinned", "memory.copies", "memory.making", "memory.dlpack"):
         analyzer = ModuleAnalyzer.for_module(f"cudriver.{module}")  # which Sphinx keeps
         analyzer.analyze()
         analyzer.overloads.clear()

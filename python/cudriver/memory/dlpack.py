@@ -115,7 +115,9 @@ def from_dlpack(
 def from_dlpack(
     x: SupportsDLPack, /, *, device: DeviceLike | None = None, copy: bool | None = None
 ) -> DeviceArray | NDArray[Any]: ...
-def from_dlpack(x: Any, *, device: Any = None, copy: bool | None = None) -> Any:
+def from_dlpack(
+    x: SupportsDLPack, /, *, device: DeviceLike | None = None, copy: bool | None = None
+) -> DeviceArray | NDArray[Any]:
     """Return an array that shares another library's memory.
 
     Parameters
@@ -163,24 +165,28 @@ def from_dlpack(x: Any, *, device: Any = None, copy: bool | None = None) -> Any:
     <DeviceArray shape=(3,) dtype=int64 on device 0>
     """
     never = copy is not None and not copy
+    made: DeviceArray | NDArray[Any] = _core._borrow(x, never)
     if device is None and not copy:
-        return _core._borrow(x, never)
-    array: Any = _core._borrow(x, never)
+        return made
+    array: Any = made
     try:
         if device is None:
-            return array.copy()
+            made = array.copy()
+            return made
         here: int | str = "cpu" if isinstance(array, np.ndarray) else array.device.ordinal
         there = device if isinstance(device, str) and device == "cpu" else ordinal_of(device)
         if here == there:
-            return array.copy() if copy else array
+            made = array.copy() if copy else array
+            return made
         if never:
             name = type(x).__name__
             raise ValueError(
                 f"the {name} is not on the device asked for ({device!r}), and copy=False"
             )
-        return array.to_numpy() if there == "cpu" else to_device(array, device=there)
+        made = array.to_numpy() if there == "cpu" else to_device(array, device=there)
+        return made
     finally:
-        del array  # the traceback of an exception would keep it
+        del array, made  # the traceback of an exception would keep it
 
 
 # ---- ours ----------------------------------------------------------------------------------------

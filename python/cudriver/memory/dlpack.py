@@ -116,7 +116,7 @@ def from_dlpack(
     x: SupportsDLPack, /, *, device: DeviceLike | None = None, copy: bool | None = None
 ) -> DeviceArray | NDArray[Any]: ...
 def from_dlpack(
-    x: SupportsDLPack, /, *, device: DeviceLike | None = None, copy: bool | None = None
+    x: SupportsDLPack, *, device: DeviceLike | None = None, copy: bool | None = None
 ) -> DeviceArray | NDArray[Any]:
     """Return an array that shares another library's memory.
 

@@ -120,7 +120,10 @@ static int event_method(PyObject *object, PyObject *args, PyObject *keywords, bo
                      object, self->context, stream.context);
         failed = -1;
     }
-    if (failed == 0 && (record || (failed = cudriver_context_check(self->context)) == 0)) {
+    if (failed == 0 && !record) {
+        failed = cudriver_context_check(self->context);
+    }
+    if (failed == 0) {
         failed = event_use(state, self, &stream, record);
     }
     cudriver_stream_done(&stream);

@@ -318,6 +318,15 @@ static CUresult context_probe(CUcontext context)
                                                                                       : result;
 }
 
+/* Locked. The result of a copy whose stream has passed it; a thread may have yet to see that. */
+static CUresult transfer_result(const struct cudriver_staging_transfer *transfer)
+{
+    if (transfer->over) {
+        return transfer->result;
+    }
+    return transfer->stopped ? CUDA_ERROR_DEINITIALIZED : CUDA_SUCCESS;
+}
+
 CUresult cudriver_staging_wait(struct cudriver_staging_transfer *transfer, CUresult streamed)
 {
     CUresult result = CUDA_SUCCESS, probed;
@@ -338,10 +347,7 @@ CUresult cudriver_staging_wait(struct cudriver_staging_transfer *transfer, CUres
                 }
             }
         }
-        probed = transfer->over      ? transfer->result
-                 : transfer->stopped ? CUDA_ERROR_DEINITIALIZED
-                                     : CUDA_SUCCESS; /* a thread has yet to see it */
-        result = result == CUDA_SUCCESS ? probed : result;
+        result = result == CUDA_SUCCESS ? transfer_result(transfer) : result;
     }
     staging_unlock();
     return result;

@@ -14,7 +14,7 @@
 #define PAUSES_MOST 4096
 
 static PyMutex lock;
-/* Of this thread. In the static block: no call is needed to find it. */
+/* How many sections this thread is in. With this model no function is called to find it. */
 static _Thread_local int sections __attribute__((tls_model("initial-exec")));
 
 /* In a forked child. CPython forks while no thread is in a section, but the lock may have been

@@ -165,28 +165,26 @@ def from_dlpack(
     <DeviceArray shape=(3,) dtype=int64 on device 0>
     """
     never = copy is not None and not copy
-    made: DeviceArray | NDArray[Any] = _core._borrow(x, never)
+    shared = _core._borrow(x, never)
     if device is None and not copy:
-        return made
-    array: Any = made
+        return shared
     try:
         if device is None:
-            made = array.copy()
-            return made
-        here: int | str = "cpu" if isinstance(array, np.ndarray) else array.device.ordinal
+            return shared.copy()
+        here: int | str = "cpu" if isinstance(shared, np.ndarray) else shared.device.ordinal
         there = device if isinstance(device, str) and device == "cpu" else ordinal_of(device)
         if here == there:
-            made = array.copy() if copy else array
-            return made
+            return shared.copy() if copy else shared
         if never:
             name = type(x).__name__
             raise ValueError(
                 f"the {name} is not on the device asked for ({device!r}), and copy=False"
             )
-        made = array.to_numpy() if there == "cpu" else to_device(array, device=there)
-        return made
+        if there == "cpu" and not isinstance(shared, np.ndarray):
+            return shared.to_numpy()
+        return to_device(shared, device=there)
     finally:
-        del array, made  # the traceback of an exception would keep it
+        del shared  # the traceback of an exception would keep it
 
 
 # ---- ours ----------------------------------------------------------------------------------------

@@ -122,19 +122,22 @@ class _Copy:
         self._drop(lambda fault: any(_follows(fault, file) for file in healed))
         self._drop(lambda fault: self._cured(fault, new, old, changed, fits))
         facts.missing = [x for x in facts.missing if not self._holds(name, x.needed_by)]
-        if changed and name in fix.KIN and goes_with(facts, name, version):
+        if changed and fits and name in fix.KIN:
             facts.libraries = [x for x in facts.libraries if x.owner != name]  # of the old release
         if changed:
             if cuda is None and not rebuilt and kind is not None:
-                cuda = (None if new.kind == "conda" else self._usual(name, version)) or kind.cuda
+                cuda = self._usual(new, fits) or kind.cuda
             self._renew(name, version, cuda)
 
-    def _usual(self, name: str, version: str) -> str | None:
-        """The CUDA of PyPI's own build of PyTorch, or of its kin that goes with the one here."""
+    def _usual(self, new: Distribution, fits: bool) -> str | None:
+        """The CUDA of PyPI's own build of PyTorch, or of its kin that goes with the one here; None
+        for other distributions, and for conda's.
+        """
         torch = self.facts.distribution("torch")
-        if name in fix.KIN and torch is not None and goes_with(self.facts, name, version):
-            version, name = torch.version, "torch"
-        return fix.usual_variant(version) if name == "torch" else None
+        if torch is None or new.kind == "conda":
+            return None
+        mine = new.name == "torch" or (new.name in fix.KIN and fits)
+        return fix.usual_variant(torch.version) if mine else None
 
     def _holds(self, name: str, file: str | None) -> bool:
         """Whether a file is of that distribution, which brings the file's parts, too."""

@@ -588,6 +588,25 @@ def test_a_reset_is_refused_while_anything_lives_there(cu, two_devices, what: st
     again.close()
 
 
+@pytest.mark.threads
+def test_a_reset_is_refused_while_a_copy_is_issued_there(cu, sim, two_devices) -> None:
+    device, calls = two_devices[1], sim.call_count("cuMemcpyHtoDAsync_v2")
+    with device.primary_context() as context:
+        stream, there, source = cu.Stream(), cu.device_zeros(4096), cu.pinned_zeros(4096)
+        sim.hold_call("cuMemcpyHtoDAsync_v2", 1)
+        issuing = threading.Thread(target=cu.copy_async, args=(there, source, stream))
+        issuing.start()
+        wait_for(lambda: sim.call_count("cuMemcpyHtoDAsync_v2") > calls, "the thread is in it")
+    try:
+        with pytest.raises(cu.InvalidContextError, match=r"cannot reset .*: a call is running in"):
+            device.reset_primary_context()
+    finally:
+        sim.clear_faults()
+        issuing.join()
+    stream.synchronize()
+    assert not context.closed
+
+
 def test_a_reset_returns_free_memory_first(cu, driver: Driver, two_devices) -> None:
     """What the pool and the copy engine keep for later is registered in primary contexts."""
     cu.trim_host_memory()

@@ -374,6 +374,23 @@ def test_a_copy_issued_while_another_thread_issues_one_on_the_stream(held: Any) 
     assert elsewhere.to_numpy().any()
 
 
+def test_a_later_copy_that_is_over_ends_none_that_is_not_issued_yet(sim: Any) -> None:
+    source, there = cu.pinned_zeros(4096, np.uint8), cu.device_zeros(4096, np.uint8)
+    stream, calls = cu.Stream(), sim.call_count("cuMemcpyHtoDAsync_v2")
+    sim.hold_call("cuMemcpyHtoDAsync_v2", 1)
+    issuing = threading.Thread(target=cu.copy_async, args=(there, source, stream))
+    issuing.start()
+    wait_for(lambda: sim.call_count("cuMemcpyHtoDAsync_v2") > calls, "the thread is in its copy")
+    cu.copy_async(cu.device_zeros(4096, np.uint8), source, stream)
+    stream.synchronize()  # asks for the newest work first
+    with pytest.raises(ValueError, match="cannot close"):
+        there.close()
+    sim.clear_faults()
+    issuing.join()
+    stream.synchronize()
+    there.close()
+
+
 @pytest.mark.usefixtures("only_this_thread")
 def test_copies_of_two_threads_are_over_in_the_order_of_the_stream(held: Any) -> None:
     """Also where the thread that records its event first queues its copy last: when that is over,

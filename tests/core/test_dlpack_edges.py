@@ -490,6 +490,8 @@ def test_strides_that_are_no_whole_items() -> None:
             array.__dlpack__(**asked)
     with pytest.raises(BufferError, match="that of axis 1 is 5 bytes"):
         array.T.__dlpack__()
+    with pytest.raises(BufferError, match="that of axis 0 is -5 bytes"):
+        array[::-1].__dlpack__()
     taken = kit.Taken(array.T[:, ::2].__dlpack__())
     assert taken.strides == (1, 5)
     taken.give_back()

@@ -95,6 +95,17 @@ def test_large_fills_of_views(dtype: Any, key: Any) -> None:
     assert raw(array.to_numpy()) == raw(model)
 
 
+@pytest.mark.parametrize("offset", range(1, 5))
+@pytest.mark.parametrize("dtype", ["u2", "f4"])
+def test_fills_of_items_at_odd_addresses(dtype: str, offset: int) -> None:
+    """The driver sets words of 2 and 4 bytes at multiples of these only."""
+    model = np.zeros(45, np.uint8)
+    array = cu.to_device(model)
+    array[offset : offset + 40].view(dtype).fill(1.7)
+    model[offset : offset + 40].view(dtype)[...] = np.array(1.7).astype(dtype)
+    assert raw(array.to_numpy()) == raw(model)
+
+
 class Aliased(kit.Lender):
     """Items that lie on each other, which no slice gives."""
 

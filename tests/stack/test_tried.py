@@ -8,6 +8,9 @@ from facts import (
     SITE,
     environment,
     facts,
+    fault,
+    kin,
+    torch,
     wheel,
 )
 from synth import Prefix
@@ -16,7 +19,7 @@ from cudriver.stack import inspect
 from cudriver.stack.model import every
 from cudriver.stack.record import but
 from cudriver.stack.report import Report
-from cudriver.stack.rules import judge, tried
+from cudriver.stack.rules import after, judge, tried
 from cudriver.stack.rules.finding import finding
 from cudriver.stack.rules.fix import install
 
@@ -49,6 +52,30 @@ def test_a_fix_heals_the_cause_that_it_takes_away():
     assert [each.fix[0].split()[-1] for each in (first, second)] == ["sympy", "networkx"]
     assert first.proven
     assert second.proven
+
+
+@pytest.mark.parametrize(("release", "cuda"), [("0.16.0", "12.1"), ("0.14.0", "11.7")])
+def test_only_a_torchvision_that_goes_with_pytorch_is_built_for_its_cuda(release, cuda):
+    of = facts(
+        distributions=[wheel("torch", "2.1.2"), wheel("torchvision", "0.15.2")],
+        frameworks=[
+            torch("2.1.2", "12.1"),
+            kin("torchvision", "0.15.2+cu117", "11.7", distribution="torchvision"),
+        ],
+    )
+    changed = after.after(of, [install(of.environment, f"torchvision=={release}")], None)
+    assert changed.framework("torchvision").cuda == cuda
+    assert of.framework("torchvision").cuda == "11.7"
+
+
+@pytest.mark.parametrize(("folder", "heals"), [("nvidia/cublas/lib", True), ("made/lib", False)])
+def test_a_wheel_brings_what_a_recipe_loads_from_it_alone(monkeypatch, folder, heals):
+    recipe = {"name": "made", "steps": [{"load": [f"{folder}/libcublas.so.12"]}]}
+    monkeypatch.setattr(after, "listed", lambda: [recipe])
+    lost = fault("not found", "libcublas.so.12", f"{SITE}/made", "x", framework="made")
+    of = facts(load_faults=[lost], distributions=[wheel("made", "1.0")])
+    command = install(of.environment, "nvidia-cublas-cu12==12.6.4.1")
+    assert (after.after(of, [command], None).load_faults == []) is heals
 
 
 def test_what_an_overlay_pins_into_the_environment():

@@ -144,6 +144,7 @@ class Simulator:
             "set_driver_version": (ctypes.c_int, [ctypes.c_int]),
             "set_latency": (ctypes.c_int, [word]),
             "set_late": (ctypes.c_int, [word]),
+            "set_jitter": (ctypes.c_int, [word]),
             "set_bandwidth": (ctypes.c_int, [word]),
             "set_registration_limit": (ctypes.c_int, [word]),
             "set_profile": (ctypes.c_int, [text]),

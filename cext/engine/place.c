@@ -336,9 +336,12 @@ void cudriver_staging_trim(bool idle)
     }
     staging_lock();
     staging_words_look();
+    staging.trims++;
     while ((place = place_unused(idle)) != NULL) {
         place_end(place, false); /* a wait would break a capture */
     }
+    staging.trims--;
+    pthread_cond_broadcast(&staging.changed);
     staging_unlock();
 }
 
@@ -367,6 +370,9 @@ void cudriver_staging_forget_context(CUcontext context)
             staging_change_wait(STAGING_POLL_NS);
         }
         place_end(place, true);
+    }
+    while (staging.trims > 0) { /* perhaps in this context, which must not end meanwhile */
+        staging_change_wait(STAGING_POLL_NS);
     }
     staging_unlock();
 }

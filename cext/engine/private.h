@@ -141,6 +141,7 @@ struct staging_engine {
     int wanted;                                /* sum of their threads */
     int words;                                 /* listed copies whose progress words tell */
     bool watched;                              /* an idle thread looks at the words */
+    int trims;         /* under way: they free what is in contexts, by places not listed any more */
     _Atomic int users; /* copies that are not over; written under the lock */
     int threads, idle;
     sem_t sleep; /* idle threads sleep here */

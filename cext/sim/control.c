@@ -77,6 +77,7 @@ static __attribute__((constructor)) void read_environment(void)
     knob_from_environment("CUDRIVER_SIM_DRIVER_VERSION", set_version);
     knob_from_environment("CUDRIVER_SIM_LATENCY_US", cudriver_sim_set_latency);
     knob_from_environment("CUDRIVER_SIM_LATE_US", cudriver_sim_set_late);
+    knob_from_environment("CUDRIVER_SIM_JITTER_US", cudriver_sim_set_jitter);
     knob_from_environment("CUDRIVER_SIM_BANDWIDTH", cudriver_sim_set_bandwidth);
     text_from_environment("CUDRIVER_SIM_FAIL", cudriver_sim_fail);
 }
@@ -102,6 +103,7 @@ SIM_EXPORT void cudriver_sim_reset(void)
     atomic_store(&sim_knobs.memory, SIM_DEFAULT_MEMORY);
     atomic_store(&sim_knobs.latency, 0);
     atomic_store(&sim_knobs.late, 0);
+    atomic_store(&sim_knobs.jitter, 0);
     atomic_store(&sim_knobs.bandwidth, 0);
     atomic_store(&sim_knobs.registration_limit, SIM_DEFAULT_REGISTRATION_LIMIT);
     cudriver_sim_set_profile("default");
@@ -154,6 +156,15 @@ SIM_EXPORT int cudriver_sim_set_late(unsigned long long microseconds)
         return -1;
     }
     atomic_store(&sim_knobs.late, microseconds);
+    return 0;
+}
+
+SIM_EXPORT int cudriver_sim_set_jitter(unsigned long long microseconds)
+{
+    if (microseconds > 1000000) {
+        return -1;
+    }
+    atomic_store(&sim_knobs.jitter, microseconds);
     return 0;
 }
 

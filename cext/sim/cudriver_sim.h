@@ -13,6 +13,8 @@
  *   CUDRIVER_SIM_LATENCY_US      microseconds before each operation; default 0
  *   CUDRIVER_SIM_LATE_US         microseconds by which copies and fills are late; see
  *                                cudriver_sim_set_late; default 0
+ *   CUDRIVER_SIM_JITTER_US       microseconds by which calls begin late, at most; see
+ *                                cudriver_sim_set_jitter; default 0
  *   CUDRIVER_SIM_BANDWIDTH       bytes per second, suffix K, M, G; default 0: no limit
  *   CUDRIVER_SIM_FAIL            calls to fail, separated by commas; see cudriver_sim_fail
  *   CUDRIVER_SIM_PROFILE         see cudriver_sim_set_profile
@@ -51,6 +53,10 @@ int cudriver_sim_set_bandwidth(unsigned long long bytes_per_second);
  * pageable memory of any size, once the source has been read, and one between device memory. A wait
  * that is missing then shows. 0: as hardware was seen to do it. */
 int cudriver_sim_set_late(unsigned long long microseconds);
+
+/* One call in six begins late, by so many microseconds at most, at random: as where the system lets
+ * another thread run first. What two threads must not do at once then shows. */
+int cudriver_sim_set_jitter(unsigned long long microseconds);
 
 /* A registration of at least this many bytes fails with INVALID_VALUE; 0: the default, 512 GiB. */
 int cudriver_sim_set_registration_limit(unsigned long long bytes);

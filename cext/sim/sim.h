@@ -240,6 +240,7 @@ struct sim_knobs {
     atomic_int version;
     atomic_ullong latency; /* microseconds */
     atomic_ullong late;    /* microseconds, of copies and fills; 0: the mode is off */
+    atomic_ullong jitter;  /* microseconds, at most, of calls; 0: none is late */
     atomic_ullong bandwidth;
     atomic_ullong registration_limit;
     atomic_bool stub;

@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 struct sim_state sim = {
     .lock = PTHREAD_MUTEX_INITIALIZER,
@@ -167,9 +168,31 @@ void sim_enter_through(CUresult (*permits)(enum sim_call call))
     gate = permits;
 }
 
+/* Begins a call late, now and then: cudriver_sim_set_jitter. */
+static void call_pause(void)
+{
+    static _Thread_local uint32_t state; /* of a linear congruential generator */
+    unsigned long long most = atomic_load_explicit(&sim_knobs.jitter, memory_order_relaxed);
+    struct timespec time;
+
+    if (most == 0) {
+        return;
+    }
+    if (state == 0) {
+        clock_gettime(CLOCK_MONOTONIC, &time);
+        state = (uint32_t)time.tv_nsec;
+    }
+    state = state * 1664525u + 1013904223u;
+    if (state >> 16 < UINT16_MAX / 6) {
+        time = (struct timespec){.tv_nsec = (long)(most * 1000 * (state >> 16) / (UINT16_MAX / 6))};
+        nanosleep(&time, NULL);
+    }
+}
+
 CUresult sim_enter(enum sim_call call)
 {
     sim_fault_count(call);
+    call_pause();
     if (atomic_load_explicit(&sim_knobs.stub, memory_order_relaxed)) {
         return CUDA_ERROR_STUB_LIBRARY;
     }

@@ -13,6 +13,7 @@ import pytest
 
 from conftest import DRIVER
 from parallel import together
+from program import output
 
 pytestmark = [pytest.mark.usefixtures("no_leaks"), pytest.mark.threads]
 
@@ -267,3 +268,31 @@ def test_manual_contexts_that_close_leave_copies_in_the_primary_one_alone(cu, ki
             assert (back == source).all()
 
     together(contexts, copies)
+
+
+@pytest.mark.skipif(DRIVER != "sim", reason="holds a call of the simulator")
+def test_a_context_ends_after_what_a_trim_frees_in_it() -> None:
+    """Else the trim gives the driver handles that are nobody's any more, or others'."""
+    program = """
+        import ctypes, threading, time, numpy as np, cudriver as cu
+        plain = np.ones(4 << 20, np.uint8)
+        context = cu.Context()
+        with context:
+            cu.to_device(plain)  # a stream, events and a block stay with the context
+        sim = ctypes.CDLL(cu.driver_path())
+        sim.cudriver_sim_call_count.restype = ctypes.c_longlong
+        pushes = sim.cudriver_sim_call_count(b"cuCtxPushCurrent_v2")
+        sim.cudriver_sim_hold_call(b"cuCtxPushCurrent_v2", ctypes.c_ulonglong(1))
+        trimming = threading.Thread(target=cu.trim_host_memory)
+        trimming.start()
+        while sim.cudriver_sim_call_count(b"cuCtxPushCurrent_v2") == pushes:
+            time.sleep(0.001)
+        ending = threading.Thread(target=context.close)
+        ending.start()
+        ending.join(0.3)  # time to end, if it did not wait
+        sim.cudriver_sim_clear_faults()
+        trimming.join()
+        ending.join()
+        print(context.closed)
+    """
+    assert output(program) == "True\n"

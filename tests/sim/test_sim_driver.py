@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -352,6 +353,21 @@ def test_late_work_ends_after_the_calls_that_may_return_before_it(
     sim.cudriver_sim_reset()
     assert sim.cuMemcpyHtoD_v2(p, source, size) == 0
     assert sim.cuStreamQuery(None) == 0
+
+
+def test_with_jitter_some_calls_begin_late(sim: Driver, context: int) -> None:
+    """By at most what was asked, beside what the system takes."""
+    assert sim.cudriver_sim_set_jitter(1_000_001) == -1
+    assert sim.cudriver_sim_set_jitter(100_000) == 0
+    took = []
+    for _ in range(60):
+        began = time.monotonic()
+        assert sim.cuCtxGetDevice(ctypes.byref(ctypes.c_int())) == 0
+        took.append(time.monotonic() - began)
+    late = [seconds for seconds in took if seconds > 0.001]
+    assert 0 < len(late) < 60
+    assert any(seconds > 0.02 for seconds in late)
+    sim.cudriver_sim_reset()
 
 
 def test_steps_run_one_by_one_in_order(sim: Driver, context: int) -> None:

@@ -37,6 +37,8 @@ LIVE = {
 PIN_STEP = 1 << 14
 #: Microseconds that each operation of the simulated device takes at first, by seed.
 DELAYS = (0, 0, 20, 200)
+#: Microseconds by which its calls begin late at most, by seed.
+JITTERS = (0, 300, 50)
 
 Keep = dict[int, list[int]]
 
@@ -49,6 +51,7 @@ class Simulator:
         if self.library is not None:
             self.library.cudriver_sim_live.restype = ctypes.c_longlong
             self.library.cudriver_sim_set_latency.argtypes = [ctypes.c_ulonglong]
+            self.library.cudriver_sim_set_jitter.argtypes = [ctypes.c_ulonglong]
         self.first = {what: self.count(what) for what in LIVE}
 
     def count(self, what: str) -> int:
@@ -66,6 +69,11 @@ class Simulator:
         """Each operation of a stream takes so long from now on."""
         if self.library is not None:
             self.library.cudriver_sim_set_latency(microseconds)
+
+    def jitter(self, microseconds: int) -> None:
+        """Calls begin late from now on, by so much at most."""
+        if self.library is not None:
+            self.library.cudriver_sim_set_jitter(microseconds)
 
 
 def alive(simulator: Simulator) -> dict[str, object]:
@@ -126,7 +134,9 @@ def run_seed(
     simulator.delay(DELAYS[seed % len(DELAYS)])
     before = alive(simulator)
     lines = Script(script)
+    simulator.jitter(JITTERS[seed % len(JITTERS)])
     run_threads(bodies(seed, config, simulator, keep, lines), wrong)
+    simulator.jitter(0)
     lines.close()
     cu.set_host_memory_limit(None)
     cu.set_copy_threads(None)

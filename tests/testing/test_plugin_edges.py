@@ -286,8 +286,8 @@ def test_the_settings_are_those_that_the_driver_reads(monkeypatch: pytest.Monkey
     assert {*names} == {
         "CUDRIVER_LIBRARY", "CUDRIVER_TRACE", "CUDRIVER_X",
         *(f"CUDRIVER_SIM_{name}" for name in (
-            "PROFILE", "DEVICES", "MEMORY", "DRIVER_VERSION", "LATENCY_US", "LATE_US", "BANDWIDTH",
-            "FAIL",
+            "PROFILE", "DEVICES", "MEMORY", "DRIVER_VERSION", "LATENCY_US", "LATE_US", "JITTER_US",
+            "BANDWIDTH", "FAIL",
         )),
     }  # fmt: skip
     number = "import os; print(os.environ['CUDRIVER_SIM_DEVICES'])"
@@ -297,7 +297,7 @@ def test_the_settings_are_those_that_the_driver_reads(monkeypatch: pytest.Monkey
         SimulatedCuda().run("", zeta=1, gpus=1, devices=2)
     assert str(caught.value) == (
         "the simulated driver has no setting 'gpus'; it has bandwidth, devices, driver_version, "
-        "fail, late_us, latency_us, memory, profile"
+        "fail, jitter_us, late_us, latency_us, memory, profile"
     )
 
 

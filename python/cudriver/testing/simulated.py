@@ -15,7 +15,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 KNOBS = frozenset(
-    {"profile", "devices", "memory", "driver_version", "latency_us", "late_us", "bandwidth", "fail"}
+    {
+        "profile",
+        "devices",
+        "memory",
+        "driver_version",
+        "latency_us",
+        "late_us",
+        "jitter_us",
+        "bandwidth",
+        "fail",
+    }
 )
 HINT = "`CUDRIVER_LIBRARY=sim pytest` runs a session on the simulated driver"
 
@@ -60,7 +70,8 @@ class SimulatedCuda:
         **knobs : object, optional
             The driver's settings: ``devices=4``, ``memory=1 << 30`` (bytes of each),
             ``fail="cuMemAlloc_v2:1:2"`` (the first call of that function returns error 2),
-            ``latency_us``, ``late_us``, ``bandwidth``, ``driver_version``, ``profile``.
+            ``latency_us``, ``late_us``, ``jitter_us``, ``bandwidth``, ``driver_version``,
+            ``profile``.
 
         Returns
         -------

@@ -1,7 +1,4 @@
 /* cudriver._core: the module, its state, and the functions about the driver itself. */
-#include "contexts/context.h"
-#include "arrays/copy.h"
-#include "arrays/device_array.h"
 #include "arrays/dlpack.h"
 #include "driver/driver.h"
 #include "driver/platform.h"
@@ -10,11 +7,7 @@
 #include "pinned/host_memory.h"
 #include "hostmem/hostmem.h"
 #include "ladder/ladder.h"
-#include "python/live.h"
 #include "python/call.h"
-#include "engine/engine.h"
-#include "state.h"
-#include "contexts/stream.h"
 #include "contexts/work.h"
 #include "docstrings.h"
 

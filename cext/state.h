@@ -5,7 +5,6 @@
 #include "compat.h"
 
 #include <stdbool.h>
-#include <stdint.h>
 
 #include "driver/cuda_abi.h"
 

@@ -1,16 +1,13 @@
 /* Copies, blocking and asynchronous: both ends are read, and the plan is followed. See copy.h. */
 #include "copy_private.h"
 
-#include "device_array.h"
 #include "dlpack.h"
 #include "driver/driver.h"
-#include "engine/engine.h"
 #include "hostmem/hostmem.h"
 #include "python/call.h"
 #include "python/error.h"
 #include "python/numpy_bridge.h"
 #include "python/wait.h"
-#include "contexts/stream.h"
 #include "contexts/work.h"
 #include "docstrings.h"
 

@@ -4,10 +4,7 @@
 
 #include <string.h>
 
-#include "contexts/stream.h"
-#include "device_array.h"
 #include "dlpack.h"
-#include "engine/engine.h"
 #include "python/call.h"
 #include "python/error.h"
 #include "python/numpy_bridge.h"

@@ -1,6 +1,4 @@
 /* DeviceArray: the type. See device_array.h. */
-#include "device_array.h"
-
 #include "dlpack.h"
 
 #include "python/call.h"

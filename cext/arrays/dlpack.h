@@ -13,7 +13,6 @@
 #ifndef CUDRIVER_DLPACK_H
 #define CUDRIVER_DLPACK_H
 
-#include "copy.h"
 #include "device_array.h"
 #include "python/dlpack_abi.h"
 

@@ -2,7 +2,6 @@
  * dlpack.h. */
 #include "dlpack.h"
 
-#include "contexts/stream.h"
 #include "driver/driver.h"
 #include "python/call.h"
 #include "python/error.h"

@@ -1,7 +1,6 @@
 /* What a lent tensor describes, read and checked. See dlpack.h. */
 #include "dlpack.h"
 
-#include "copy.h"
 #include "python/call.h"
 #include "python/error.h"
 #include "python/numpy_bridge.h"

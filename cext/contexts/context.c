@@ -4,7 +4,6 @@
 #include "work.h"
 #include "context_private.h"
 
-#include "driver/driver.h"
 #include "python/call.h"
 #include "python/error.h"
 #include "python/wait.h"

@@ -5,7 +5,6 @@
 #include <stdatomic.h>
 
 #include "python/live.h"
-#include "state.h"
 
 enum cudriver_context_kind {
     CUDRIVER_CONTEXT_MANUAL,  /* ours: cuCtxCreate, destroyed with the object */

@@ -1,6 +1,5 @@
 /* A thread's stack of contexts: push, pop, and looking at the driver's own. */
 #include "context_private.h"
-#include "driver/driver.h"
 #include "python/call.h"
 #include "python/error.h"
 #include "docstrings.h"

@@ -1,8 +1,6 @@
 /* Context as a Python type: its methods and properties, its end, and the reset of a primary one. */
 #include "work.h"
 #include "context_private.h"
-#include "driver/driver.h"
-#include "engine/engine.h"
 #include "hostmem/hostmem.h"
 #include "python/call.h"
 #include "python/error.h"

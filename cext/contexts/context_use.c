@@ -1,6 +1,5 @@
 /* The context of a call. See context.h and context_private.h. */
 #include "context_private.h"
-#include "driver/driver.h"
 #include "python/call.h"
 #include "python/error.h"
 

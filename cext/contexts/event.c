@@ -6,7 +6,6 @@
 #include "python/call.h"
 #include "python/error.h"
 #include "python/wait.h"
-#include "stream.h"
 #include "docstrings.h"
 
 static EventObject *event_of(PyObject *object)

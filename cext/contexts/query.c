@@ -1,10 +1,9 @@
 /* What only Python asks of the driver: `_call` calls a function by its name. */
-#include "context.h"
+#include "event.h"
 
 #include <string.h>
 
 #include "driver/driver.h"
-#include "event.h"
 #include "python/error.h"
 #include "docstrings.h"
 

@@ -1,7 +1,6 @@
 /* Work in flight, and its Python type, Transfer. See work.h. */
 #include "work_private.h"
 
-#include "stream.h"
 #include "driver/driver.h"
 #include "python/call.h"
 #include "python/error.h"

@@ -9,11 +9,8 @@
 #ifndef CUDRIVER_WORK_H
 #define CUDRIVER_WORK_H
 
-#include <stdatomic.h>
-
-#include "context.h"
-#include "engine/engine.h"
 #include "stream.h"
+#include "engine/engine.h"
 
 /*
  * Work in flight is queued by stream, in the order of its events (struct cudriver_queue): it ends

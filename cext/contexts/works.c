@@ -1,7 +1,6 @@
 /* Questions about all work in flight: what uses this memory, and when is it over? See work.h. */
 #include "work.h"
 
-#include "stream.h"
 #include "driver/driver.h"
 #include "python/error.h"
 #include "python/wait.h"

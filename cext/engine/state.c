@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #include "private.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "driver/driver.h"

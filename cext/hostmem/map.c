@@ -3,17 +3,14 @@
 #include "private.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "driver/driver.h"
-#include "hostmem.h"
 #include "driver/platform.h"
 
 #ifndef MADV_POPULATE_WRITE

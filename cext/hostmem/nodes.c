@@ -4,7 +4,6 @@
 
 #include "driver/driver.h"
 #include "driver/platform.h"
-#include "hostmem.h"
 #include "private.h"
 
 #define DIFFERENT CUDRIVER_NODES

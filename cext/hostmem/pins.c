@@ -13,8 +13,6 @@
  * The lock is never held across a driver call. Instead a pin's range is not `ready` while it is
  * being registered or released, and other threads that need its bytes wait.
  */
-#include "hostmem.h"
-
 #include <stdint.h>
 #include <stdlib.h>
 

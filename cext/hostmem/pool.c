@@ -1,6 +1,4 @@
 /* The pool of page-locked host memory: see hostmem.h and private.h. */
-#include "hostmem.h"
-
 #include <assert.h>
 
 #include "driver/driver.h"

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "driver/driver.h"
-#include "hostmem.h"
 #include "private.h"
 
 /* --- the lock. A forked child finds it free: its blocks are ordinary memory --- */

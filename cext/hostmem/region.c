@@ -5,7 +5,6 @@
 
 #include "driver/driver.h"
 #include "driver/platform.h"
-#include "hostmem.h"
 #include "private.h"
 
 #define ADDRESSES 4 /* to try */

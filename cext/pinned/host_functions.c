@@ -8,7 +8,6 @@
 #include "hostmem/hostmem.h"
 #include "python/error.h"
 #include "contexts/work.h"
-#include "engine/engine.h"
 #include "docstrings.h"
 
 static PyObject *module_is_page_locked(PyObject *Py_UNUSED(module), PyObject *args)

@@ -8,7 +8,6 @@
 #include "driver/driver.h"
 #include "python/error.h"
 #include "hostmem/hostmem.h"
-#include "python/live.h"
 #include "python/numpy_bridge.h"
 
 /* The handler of one pinned_numpy() block. Each array that it allocated owns its capsule and so

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include "call.h"
-#include "driver/driver.h"
 
 /* What the driver says of a code; "" if nothing. */
 static const char *error_text(CUresult (*say)(CUresult, const char **), CUresult code)

@@ -4,7 +4,6 @@
 #define CUDRIVER_NUMPY_BRIDGE_H
 
 #include "endpoint.h"
-#include "state.h"
 
 /* Imports NumPy's C API once. 0 or -1. */
 int cudriver_numpy_require(void);

@@ -4,8 +4,6 @@
 
 #include "state.h"
 
-#include "driver/cuda_abi.h"
-
 /* The copy engine's `interrupted`, called without the GIL. `data`: the saved thread state. */
 bool cudriver_signal_arrived(void *data);
 

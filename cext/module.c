@@ -52,17 +52,6 @@ static PyObject *module_trace(PyObject *module, PyObject *enabled)
     Py_RETURN_NONE;
 }
 
-/* Writes what is alive to sys.stderr. Never raises. */
-static void report_live(void)
-{
-    PyObject *done = cudriver_call("live", "report", "()");
-
-    if (done == NULL) {
-        PyErr_WriteUnraisable(NULL);
-    }
-    Py_XDECREF(done);
-}
-
 /* Called by atexit: ends calls of other threads, and waits for work in flight before its memory
  * goes. */
 static PyObject *module_shutdown(PyObject *module, PyObject *Py_UNUSED(ignored))
@@ -75,7 +64,11 @@ static PyObject *module_shutdown(PyObject *module, PyObject *Py_UNUSED(ignored))
         cudriver_works_drain(state);
         if (state->live.reporting) {
             PyGC_Collect(); /* what only a cycle keeps alive is not a leak */
-            report_live();
+            PyObject *done = cudriver_call("live", "report", "()");
+            if (done == NULL) {
+                PyErr_WriteUnraisable(NULL);
+            }
+            Py_XDECREF(done);
         }
         Py_BEGIN_ALLOW_THREADS
         cudriver_staging_shutdown(2000);

@@ -6,11 +6,6 @@
 #include "python/error.h"
 #include "python/numpy_bridge.h"
 
-static DeviceArrayObject *array_of(PyObject *object)
-{
-    return (DeviceArrayObject *)object;
-}
-
 /* ---- the memory ---- */
 
 /* New: memory in `context`, of no array yet and with nothing in it. NULL with MemoryError. */
@@ -126,7 +121,7 @@ PyObject *cudriver_device_array_view(DeviceArrayObject *of, PyObject *array)
     PyObject *view = array_wrap(cudriver_state_of((PyObject *)of), of->memory, array);
 
     if (view != NULL) {
-        array_of(view)->is_view = true;
+        ((DeviceArrayObject *)view)->is_view = true;
     }
     return view;
 }
@@ -162,14 +157,15 @@ static PyObject *key_checked(PyObject *key)
 
 PyObject *cudriver_device_array_subscript(PyObject *object, PyObject *key)
 {
+    DeviceArrayObject *self = (DeviceArrayObject *)object;
     PyObject *checked = key_checked(key), *array;
 
     if (checked == NULL) {
         return NULL;
     }
-    array = PyObject_GetItem(array_of(object)->array, checked);
+    array = PyObject_GetItem(self->array, checked);
     Py_DECREF(checked);
-    return cudriver_device_array_view(array_of(object), array);
+    return cudriver_device_array_view(self, array);
 }
 
 /* ---- the end ---- */
@@ -177,7 +173,7 @@ PyObject *cudriver_device_array_subscript(PyObject *object, PyObject *key)
 void cudriver_device_array_dealloc(PyObject *object)
 {
     CUDRIVER_LOCK();
-    DeviceArrayObject *self = array_of(object);
+    DeviceArrayObject *self = (DeviceArrayObject *)object;
     PyTypeObject *type = Py_TYPE(object);
 
     cudriver_weak_clear(object, &self->weak);
@@ -190,18 +186,18 @@ void cudriver_device_array_dealloc(PyObject *object)
 }
 
 /* 0 if nothing but the array uses its memory, else -1 with ValueError. */
-static int close_check(CoreState *state, PyObject *object)
+static int close_check(CoreState *state, DeviceArrayObject *self)
 {
-    const struct cudriver_device_memory *memory = array_of(object)->memory;
-    bool view = array_of(object)->is_view;
+    const struct cudriver_device_memory *memory = self->memory;
+    PyObject *object = (PyObject *)self;
 
-    if (!view) {
+    if (!self->is_view) {
         cudriver_works_reap(state); /* a completed copy may hold the last view */
     }
-    if (view || memory->arrays > 1 || memory->busy > 0 || memory->exports > 0 ||
+    if (self->is_view || memory->arrays > 1 || memory->busy > 0 || memory->exports > 0 ||
         (!cudriver_is_sole_owner(object) && cudriver_works_hold(state, object))) {
         Py_XDECREF(cudriver_call("arrays", "refuse_close", "(OOnOn)", object,
-                                 view ? Py_True : Py_False, memory->arrays - 1,
+                                 self->is_view ? Py_True : Py_False, memory->arrays - 1,
                                  memory->busy > 0 ? Py_True : Py_False, memory->exports));
         return -1;
     }
@@ -212,18 +208,16 @@ PyObject *cudriver_device_array_close(PyObject *object, PyObject *Py_UNUSED(igno
 {
     CUDRIVER_LOCK();
     CoreState *state = cudriver_state_of(object);
-    unsigned long long address = array_of(object)->memory->address;
+    DeviceArrayObject *self = (DeviceArrayObject *)object;
+    unsigned long long address = self->memory->address;
     const char *function;
     CUresult result;
 
-    if (close_check(state, object) < 0) {
+    if (close_check(state, self) < 0) {
         return NULL;
     }
-    result = memory_release(state, array_of(object)->memory, &function);
-    if (result != CUDA_SUCCESS) {
-        return cudriver_raise(result, function, "0x%llx", address);
-    }
-    Py_RETURN_NONE;
+    result = memory_release(state, self->memory, &function);
+    return cudriver_check(result, function, "0x%llx", address) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 int cudriver_device_array_check(DeviceArrayObject *self)
@@ -262,7 +256,8 @@ int cudriver_device_array_endpoint(PyObject *object, bool write, struct cudriver
 
 bool cudriver_device_array_uses(CoreState *state, PyObject *owner, const void *memory)
 {
-    return Py_IS_TYPE(owner, state->device_array_type) && array_of(owner)->memory == memory;
+    return Py_IS_TYPE(owner, state->device_array_type) &&
+           ((DeviceArrayObject *)owner)->memory == memory;
 }
 
 int cudriver_device_array_await(CoreState *state, const Py_ssize_t *busy)

@@ -53,7 +53,9 @@ static PyObject *get_context(PyObject *object, void *Py_UNUSED(closure))
 
 static PyObject *get_device(PyObject *object, void *Py_UNUSED(closure))
 {
-    return cudriver_device_new(array_of(object)->memory->context->ordinal);
+    int ordinal = array_of(object)->memory->context->ordinal;
+
+    return cudriver_call("devices", "device_at", "(i)", ordinal);
 }
 
 /* `shared`: not NULL if the address leaves this package. */

@@ -6,11 +6,6 @@
 #include "python/error.h"
 #include "docstrings.h"
 
-static ContextObject *context_of(PyObject *object)
-{
-    return (ContextObject *)object;
-}
-
 static PyObject *context_create(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
     CUDRIVER_LOCK();
@@ -37,7 +32,7 @@ static PyObject *context_repr(PyObject *object)
     CUDRIVER_LOCK();
     static const char *const kinds[] = {"Context", "primary Context", "foreign Context"};
     static const char *const states[] = {"", ", closed", ", reset"};
-    ContextObject *self = context_of(object);
+    ContextObject *self = (ContextObject *)object;
 
     return PyUnicode_FromFormat("<%s #%llu on device %d%s>", kinds[self->kind], self->number,
                                 self->ordinal, states[self->state]);
@@ -175,63 +170,56 @@ CUresult cudriver_memory_return(CoreState *state, size_t keep, size_t *released)
 static PyObject *method_close(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     CUDRIVER_LOCK();
-    if (context_close(cudriver_state_of(object), context_of(object), "close") < 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
-}
+    int failed = context_close(cudriver_state_of(object), (ContextObject *)object, "close");
 
-/* cuCtxSynchronize() cannot be interrupted by signals, so first waits interruptibly for our own
- * work, our streams and the default one. 0, or -1 with an exception set. */
-static int wait_for_known(CoreState *state, ContextObject *self)
-{
-    static const char call[] = "Context.synchronize()";
-
-    return cudriver_streams_wait(state, self, call) < 0 || cudriver_works_wait(state, self) < 0
-               ? -1
-               : cudriver_stream_drain(state, self, NULL, call);
+    return failed < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static PyObject *method_synchronize(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     CUDRIVER_LOCK();
+    static const char call[] = "Context.synchronize()";
     CoreState *state = cudriver_state_of(object);
-    ContextObject *self = context_of(object);
-    CUresult result;
-    bool pushed;
+    ContextObject *self = (ContextObject *)object;
+    CUresult result = CUDA_SUCCESS;
+    bool pushed, failed;
 
     if (cudriver_context_begin(state, self, &pushed) < 0) {
         return NULL;
     }
-    if (wait_for_known(state, self) < 0) {
-        cudriver_context_end(self, pushed);
-        return NULL;
+    /* Signals cannot interrupt cuCtxSynchronize(), so first waits interruptibly for our own work,
+     * our streams and the default one. */
+    failed = cudriver_streams_wait(state, self, call) < 0 || cudriver_works_wait(state, self) < 0 ||
+             cudriver_stream_drain(state, self, NULL, call) < 0;
+    if (!failed) {
+        Py_BEGIN_ALLOW_THREADS
+        result = cuda.cuCtxSynchronize();
+        Py_END_ALLOW_THREADS
     }
-    Py_BEGIN_ALLOW_THREADS
-    result = cuda.cuCtxSynchronize();
-    Py_END_ALLOW_THREADS
     cudriver_context_end(self, pushed);
-    cudriver_works_reap(state);
-    if (cudriver_check(result, "cuCtxSynchronize", "context %llu", self->number) < 0) {
+    if (failed) {
         return NULL;
     }
-    Py_RETURN_NONE;
+    cudriver_works_reap(state);
+    return cudriver_check(result, "cuCtxSynchronize", "context %llu", self->number) < 0
+               ? NULL
+               : Py_NewRef(Py_None);
 }
 
 static PyObject *get_device(PyObject *object, void *Py_UNUSED(closure))
 {
-    return cudriver_device_new(context_of(object)->ordinal);
+    return cudriver_call("devices", "device_at", "(i)", ((ContextObject *)object)->ordinal);
 }
 
 static PyObject *get_closed(PyObject *object, void *Py_UNUSED(closure))
 {
     CUDRIVER_LOCK();
-    return PyBool_FromLong(context_of(object)->state != CUDRIVER_CONTEXT_OPEN);
+    return PyBool_FromLong(((ContextObject *)object)->state != CUDRIVER_CONTEXT_OPEN);
 }
 
 static PyObject *get_is_primary(PyObject *object, void *Py_UNUSED(closure))
 {
-    return PyBool_FromLong(context_of(object)->kind == CUDRIVER_CONTEXT_PRIMARY);
+    return PyBool_FromLong(((ContextObject *)object)->kind == CUDRIVER_CONTEXT_PRIMARY);
 }
 
 /* What is written in Python: memory/contexts.py has a function of the property's name, which takes

@@ -8,11 +8,6 @@
 #include "python/wait.h"
 #include "docstrings.h"
 
-static EventObject *event_of(PyObject *object)
-{
-    return (EventObject *)object;
-}
-
 static PyObject *event_create(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
     CUDRIVER_LOCK();
@@ -101,7 +96,7 @@ static int event_method(PyObject *object, PyObject *args, PyObject *keywords, bo
 {
     static char *names[] = {"stream", NULL};
     CoreState *state = cudriver_state_of(object);
-    EventObject *self = event_of(object);
+    EventObject *self = (EventObject *)object;
     struct cudriver_stream stream;
     PyObject *argument = NULL;
     int failed;
@@ -166,7 +161,7 @@ static CUresult event_release(CoreState *state, EventObject *self)
 static void event_dealloc(PyObject *object)
 {
     CUDRIVER_LOCK();
-    EventObject *self = event_of(object);
+    EventObject *self = (EventObject *)object;
     CoreState *state = cudriver_state_of(object);
     PyTypeObject *type = Py_TYPE(object);
 
@@ -180,22 +175,20 @@ static void event_dealloc(PyObject *object)
 static PyObject *event_close(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     CUDRIVER_LOCK();
-    CoreState *state = cudriver_state_of(object);
+    EventObject *self = (EventObject *)object;
+    CUresult result;
 
-    if (event_of(object)->users > 0) {
-        PyErr_Format(PyExc_ValueError, "cannot close %R: a running call uses it", object);
-        return NULL;
+    if (self->users > 0) {
+        return PyErr_Format(PyExc_ValueError, "cannot close %R: a running call uses it", object);
     }
-    if (cudriver_check(event_release(state, event_of(object)), "cuEventDestroy_v2", "%s", "") < 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
+    result = event_release(cudriver_state_of(object), self);
+    return cudriver_check(result, "cuEventDestroy_v2", "%s", "") < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static PyObject *event_repr(PyObject *object)
 {
     CUDRIVER_LOCK();
-    EventObject *self = event_of(object);
+    EventObject *self = (EventObject *)object;
 
     if (self->closed) {
         return PyUnicode_FromString("<Event, closed>");
@@ -226,7 +219,7 @@ static CUresult event_query(void *handle)
 static PyObject *event_synchronize(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     CUDRIVER_LOCK();
-    EventObject *self = event_of(object);
+    EventObject *self = (EventObject *)object;
     CoreState *state = cudriver_state_of(object);
     CUevent handle = self->handle;
     bool pushed;
@@ -250,7 +243,7 @@ static PyObject *event_synchronize(PyObject *object, PyObject *Py_UNUSED(ignored
 static PyObject *event_get_done(PyObject *object, void *Py_UNUSED(closure))
 {
     CUDRIVER_LOCK();
-    EventObject *self = event_of(object);
+    EventObject *self = (EventObject *)object;
     CoreState *state = cudriver_state_of(object);
     CUresult result;
     bool pushed;

@@ -7,11 +7,6 @@
 #include "python/error.h"
 #include "docstrings.h"
 
-static StreamObject *stream_of(PyObject *object)
-{
-    return (StreamObject *)object;
-}
-
 static PyObject *stream_create(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
     CUDRIVER_LOCK();
@@ -101,7 +96,7 @@ static void stream_dealloc(PyObject *object)
 {
     PyObject_GC_UnTrack(object); /* first: a wait for the lock lets the collector run */
     CUDRIVER_LOCK();
-    StreamObject *self = stream_of(object);
+    StreamObject *self = (StreamObject *)object;
     CoreState *state = cudriver_state_of(object);
     PyTypeObject *type = Py_TYPE(object);
 
@@ -117,14 +112,14 @@ static void stream_dealloc(PyObject *object)
 static int stream_traverse(PyObject *object, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(object));
-    Py_VISIT(stream_of(object)->owner);
+    Py_VISIT(((StreamObject *)object)->owner);
     return 0;
 }
 
 static int stream_clear(PyObject *object)
 {
     CUDRIVER_LOCK();
-    StreamObject *self = stream_of(object);
+    StreamObject *self = (StreamObject *)object;
 
     if (self->owner != NULL) {
         stream_release(cudriver_state_of(object), self);
@@ -135,28 +130,24 @@ static int stream_clear(PyObject *object)
 static PyObject *stream_close(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     CUDRIVER_LOCK();
-    CoreState *state = cudriver_state_of(object);
+    StreamObject *self = (StreamObject *)object;
+    CUresult result;
 
-    if (stream_of(object)->users > 0) {
-        PyErr_Format(PyExc_ValueError, "cannot close %R: a running call uses it", object);
+    if (self->users > 0) {
+        return PyErr_Format(PyExc_ValueError, "cannot close %R: a running call uses it", object);
+    }
+    if (stream_is_captured(self)) {
+        cudriver_capture_raise(self->handle, "close()", "must live until the capture ends");
         return NULL;
     }
-    if (stream_is_captured(stream_of(object))) {
-        cudriver_capture_raise(stream_of(object)->handle, "close()",
-                               "must live until the capture ends");
-        return NULL;
-    }
-    if (cudriver_check(stream_release(state, stream_of(object)), "cuStreamDestroy_v2", "%s", "") <
-        0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
+    result = stream_release(cudriver_state_of(object), self);
+    return cudriver_check(result, "cuStreamDestroy_v2", "%s", "") < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static PyObject *stream_repr(PyObject *object)
 {
     CUDRIVER_LOCK();
-    StreamObject *self = stream_of(object);
+    StreamObject *self = (StreamObject *)object;
 
     if (self->closed) {
         return PyUnicode_FromString("<Stream, closed>");
@@ -169,7 +160,7 @@ static PyObject *stream_repr(PyObject *object)
 static PyObject *stream_synchronize(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     CUDRIVER_LOCK();
-    StreamObject *self = stream_of(object);
+    StreamObject *self = (StreamObject *)object;
     CoreState *state = cudriver_state_of(object);
     int failed;
 
@@ -189,7 +180,7 @@ static PyObject *stream_synchronize(PyObject *object, PyObject *Py_UNUSED(ignore
 static PyObject *stream_get_done(PyObject *object, void *Py_UNUSED(closure))
 {
     CUDRIVER_LOCK();
-    StreamObject *self = stream_of(object);
+    StreamObject *self = (StreamObject *)object;
     CoreState *state = cudriver_state_of(object);
     CUresult result;
     bool pushed;
@@ -218,7 +209,7 @@ static PyObject *stream_get_done(PyObject *object, void *Py_UNUSED(closure))
 static PyObject *stream_enter(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     CUDRIVER_LOCK();
-    if (cudriver_stream_check(stream_of(object)) < 0) {
+    if (cudriver_stream_check((StreamObject *)object) < 0) {
         return NULL;
     }
     cudriver_state_of(object)->stream_scope_used = true;
@@ -227,7 +218,9 @@ static PyObject *stream_enter(PyObject *object, PyObject *Py_UNUSED(ignored))
 
 static PyObject *stream_get_device(PyObject *object, void *Py_UNUSED(closure))
 {
-    return cudriver_device_new(stream_of(object)->context->ordinal);
+    int ordinal = ((StreamObject *)object)->context->ordinal;
+
+    return cudriver_call("devices", "device_at", "(i)", ordinal);
 }
 
 CUDRIVER_IN_PYTHON(stream_protocol, "streams", "protocol")

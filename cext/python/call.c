@@ -75,11 +75,6 @@ PyObject *cudriver_call_method(const char *module, const char *function, PyObjec
     return result;
 }
 
-PyObject *cudriver_device_new(int ordinal)
-{
-    return cudriver_call("devices", "device_at", "(i)", ordinal);
-}
-
 int cudriver_device_parse(PyObject *object)
 {
     PyObject *found =

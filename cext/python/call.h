@@ -25,9 +25,6 @@ PyObject *cudriver_call_method(const char *module, const char *function, PyObjec
 #define CUDRIVER_FAST(function) \
     (PyCFunction)(void (*)(void)) function, METH_FASTCALL | METH_KEYWORDS
 
-/* New reference: the Device of an ordinal that is known to exist. Initialises the driver. */
-PyObject *cudriver_device_new(int ordinal);
-
 /* Reads a device argument: None (0), an ordinal, a Device, a UUID, a PCI bus ID, "cuda" (the
  * current context's), "cuda:1", a torch.device or a cuda.core.Device. Returns the ordinal, or -1
  * with an exception set. Initialises the driver. */

@@ -51,24 +51,17 @@ void cudriver_live_remove(CoreState *state, struct cudriver_live *entry)
     Py_CLEAR(entry->where);
 }
 
-/* New reference: ((kind, nbytes, address, device or None, where or None), kept). */
-static PyObject *entry_row(const struct cudriver_live *entry)
-{
-    return Py_BuildValue("((snKNO)O)", entry->kind, (Py_ssize_t)entry->bytes, entry->address,
-                         entry->device < 0 ? Py_NewRef(Py_None) : PyLong_FromLong(entry->device),
-                         entry->where != NULL ? entry->where : Py_None,
-                         entry->kept ? Py_True : Py_False);
-}
-
 PyObject *cudriver_live_list(CoreState *state)
 {
-    int collected =
-        PyGC_Disable(); /* the collector may run objects' ends, which changes the list */
+    int collected = PyGC_Disable(); /* it may run objects' ends, which changes the list */
     PyObject *list = PyList_New(0);
 
     for (struct cudriver_live *entry = state->live.newest; entry != NULL && list != NULL;
          entry = entry->next) {
-        PyObject *row = entry_row(entry);
+        PyObject *device = entry->device < 0 ? Py_NewRef(Py_None) : PyLong_FromLong(entry->device);
+        PyObject *row = Py_BuildValue(
+            "((snKNO)O)", entry->kind, (Py_ssize_t)entry->bytes, entry->address, device,
+            entry->where != NULL ? entry->where : Py_None, entry->kept ? Py_True : Py_False);
         if (row == NULL || PyList_Append(list, row) < 0) {
             Py_CLEAR(list);
         }

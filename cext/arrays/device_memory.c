@@ -153,7 +153,7 @@ void cudriver_device_settle(const struct cudriver_device_memory *memory)
  * current for the call. */
 static CUresult free_without_context(CUdevice device, CUdeviceptr address)
 {
-    CUcontext primary, popped;
+    CUcontext primary;
     CUresult result;
 
     Py_BEGIN_ALLOW_THREADS
@@ -163,7 +163,7 @@ static CUresult free_without_context(CUdevice device, CUdeviceptr address)
         cuda.cuDevicePrimaryCtxRetain(&primary, device) == CUDA_SUCCESS) {
         if (cuda.cuCtxPushCurrent_v2(primary) == CUDA_SUCCESS) {
             result = cuda.cuMemFree_v2(address);
-            cuda.cuCtxPopCurrent_v2(&popped);
+            cudriver_driver_pop();
         }
         cuda.cuDevicePrimaryCtxRelease_v2(device);
     }

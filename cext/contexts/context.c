@@ -158,18 +158,15 @@ ContextObject *cudriver_context_primary(CoreState *state, int ordinal)
             cuda.cuDevicePrimaryCtxRelease_v2(device);
         }
     }
-    if (self != NULL || PyErr_Occurred()) {
-        if (retained) {
-            cuda.cuDevicePrimaryCtxRelease_v2(device);
-        }
-        if (PyErr_Occurred()) {
-            Py_CLEAR(self);
-        }
-        return self;
+    if (self == NULL && !PyErr_Occurred()) {
+        self = cudriver_context_new(state, handle, ordinal, device, CUDRIVER_CONTEXT_PRIMARY);
+        retained = self == NULL; /* the object has it */
     }
-    self = cudriver_context_new(state, handle, ordinal, device, CUDRIVER_CONTEXT_PRIMARY);
-    if (self == NULL) {
+    if (retained) {
         cuda.cuDevicePrimaryCtxRelease_v2(device);
+    }
+    if (PyErr_Occurred()) {
+        Py_CLEAR(self);
     }
     return self;
 }
@@ -189,7 +186,7 @@ CUstream cudriver_context_alloc_stream(ContextObject *self)
 
 ContextObject *cudriver_context_keep(ContextObject *self)
 {
-    if (!self->live.kept) {
+    if (self != NULL && !self->live.kept) {
         self->live.kept = true;
         Py_INCREF(self);
     }
@@ -266,10 +263,8 @@ CUresult cudriver_context_make_current(ContextObject *self, bool *pushed)
 
 void cudriver_context_unmake_current(bool pushed)
 {
-    CUcontext popped;
-
     if (pushed) {
-        cuda.cuCtxPopCurrent_v2(&popped);
+        cudriver_driver_pop();
     }
 }
 

@@ -25,8 +25,9 @@ int cudriver_device_handle(int ordinal, CUdevice *handle);
 /* A new manual context on no thread's stack. The driver is initialised. New reference. */
 ContextObject *cudriver_context_create(CoreState *state, int ordinal, unsigned long flags);
 
-/* The package holds a reference from here on, and returns the argument. Otherwise the context would
- * go with its last array, and finding or making it again for the next one takes up to 0.1 s. */
+/* The package holds a reference from here on, and returns the argument (NULL: NULL). Otherwise the
+ * context would go with its last array, and finding or making it again for the next one takes up to
+ * 0.1 s. */
 ContextObject *cudriver_context_keep(ContextObject *self);
 
 /* Drops the package's own reference, if it holds one. It may be the last. */

@@ -27,8 +27,8 @@ static ContextObject *context_adopt_foreign(CoreState *state, CUcontext handle, 
     cudriver_contexts_unkeep(state, false);
     self = cudriver_context_registered(state, handle); /* another thread may have been first */
     if (self == NULL) {
-        self = cudriver_context_new(state, handle, ordinal, device, CUDRIVER_CONTEXT_FOREIGN);
-        self = self != NULL ? cudriver_context_keep(self) : NULL;
+        self = cudriver_context_keep(
+            cudriver_context_new(state, handle, ordinal, device, CUDRIVER_CONTEXT_FOREIGN));
     }
     return self;
 }
@@ -60,7 +60,6 @@ static ContextObject *context_adopt(CoreState *state, CUcontext handle, CUdevice
             self = cudriver_context_new(state, handle, ordinal, device, CUDRIVER_CONTEXT_PRIMARY);
             if (self == NULL) {
                 cuda.cuDevicePrimaryCtxRelease_v2(device);
-                return NULL;
             }
             return cudriver_context_keep(self);
         }
@@ -104,7 +103,6 @@ CUresult cudriver_context_find_current(CoreState *state, ContextObject **found)
 ContextObject *cudriver_context_of_handle(CoreState *state, CUcontext handle)
 {
     ContextObject *self = cudriver_context_registered(state, handle);
-    CUcontext popped;
     CUresult result;
 
     if (self != NULL && !cudriver_context_is_stale(self)) {
@@ -114,21 +112,13 @@ ContextObject *cudriver_context_of_handle(CoreState *state, CUcontext handle)
     result = cuda.cuCtxPushCurrent_v2(handle);
     if (result == CUDA_SUCCESS) {
         result = cudriver_context_find_current(state, &self);
-        cuda.cuCtxPopCurrent_v2(&popped);
+        cudriver_driver_pop();
     }
     if (result != CUDA_SUCCESS) {
         return (ContextObject *)cudriver_raise(result, "cuCtxPushCurrent_v2",
                                                "another library's context %p", (void *)handle);
     }
     return self;
-}
-
-/* A device's primary context, which the package keeps. New reference. */
-static ContextObject *context_kept(CoreState *state, int ordinal)
-{
-    ContextObject *self = cudriver_context_primary(state, ordinal);
-
-    return self != NULL ? cudriver_context_keep(self) : NULL;
 }
 
 /* Device 0's primary context, made current. New reference. */
@@ -140,7 +130,7 @@ static ContextObject *context_implicit(CoreState *state)
     if (cudriver_device_parse(NULL) < 0) { /* raises if there is no device */
         return NULL;
     }
-    self = context_kept(state, 0);
+    self = cudriver_context_keep(cudriver_context_primary(state, 0));
     if (self == NULL) {
         return NULL;
     }
@@ -223,5 +213,6 @@ ContextObject *cudriver_context_for_ordinal(CoreState *state, int ordinal)
         }
         Py_DECREF(current);
     }
-    return PyErr_Occurred() ? NULL : context_kept(state, ordinal);
+    return PyErr_Occurred() ? NULL
+                            : cudriver_context_keep(cudriver_context_primary(state, ordinal));
 }

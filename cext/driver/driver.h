@@ -63,6 +63,14 @@ extern atomic_bool cudriver_driver_ready;
 /* Whether this process was forked after the driver was initialised: no driver call is allowed. */
 bool cudriver_driver_is_forked(void);
 
+/* Takes the current context off this thread's stack. */
+static inline void cudriver_driver_pop(void)
+{
+    CUcontext popped;
+
+    cuda.cuCtxPopCurrent_v2(&popped);
+}
+
 /* Whether a query or a wait was refused only because a stream is being captured into a graph, maybe
  * by another thread. Nothing is known about the work asked about; ask again later. */
 static inline bool cudriver_driver_is_capturing(CUresult result)

@@ -276,16 +276,14 @@ void staging_place_leave(struct staging_place *place)
  * is current in some thread, and the driver may crash when given objects of that context. */
 static bool place_open(const struct staging_place *place)
 {
-    CUcontext popped;
     unsigned long long id = 0;
     unsigned version;
     bool open = cuda.cuCtxGetId == NULL ||
                 (cuda.cuCtxGetId(place->context, &id) == CUDA_SUCCESS && id == place->id);
 
     open = open && cuda.cuCtxPushCurrent_v2(place->context) == CUDA_SUCCESS;
-
     if (open && cuda.cuCtxGetApiVersion(NULL, &version) != CUDA_SUCCESS) {
-        cuda.cuCtxPopCurrent_v2(&popped);
+        cudriver_driver_pop();
         open = false;
     }
     return open;
@@ -296,7 +294,6 @@ static bool place_open(const struct staging_place *place)
 static void place_end(struct staging_place *place, bool wait)
 {
     bool used = place_is_used(place, false) || place->kernels != NULL, open;
-    CUcontext popped;
 
     place_unlink(place);
     staging_unlock();
@@ -308,7 +305,7 @@ static void place_end(struct staging_place *place, bool wait)
     }
     place_clear(place, open);
     if (open) {
-        cuda.cuCtxPopCurrent_v2(&popped);
+        cudriver_driver_pop();
     }
     free(place);
     staging_lock();

@@ -307,24 +307,14 @@ CUresult cudriver_files_copy(const struct cudriver_files *files, CUcontext conte
 static CUresult context_probe(CUcontext context)
 {
     unsigned flags;
-    CUcontext popped;
     CUresult result = cuda.cuCtxPushCurrent_v2(context);
 
     if (result == CUDA_SUCCESS) {
         result = cuda.cuMemHostGetFlags(&flags, &flags); /* no page-locked memory: INVALID_VALUE */
-        cuda.cuCtxPopCurrent_v2(&popped);
+        cudriver_driver_pop();
     }
     return result == CUDA_ERROR_INVALID_VALUE || cudriver_driver_is_capturing(result) ? CUDA_SUCCESS
                                                                                       : result;
-}
-
-/* Locked. The result of a copy whose stream has passed it; a thread may have yet to see that. */
-static CUresult transfer_result(const struct cudriver_staging_transfer *transfer)
-{
-    if (transfer->over) {
-        return transfer->result;
-    }
-    return transfer->stopped ? CUDA_ERROR_DEINITIALIZED : CUDA_SUCCESS;
 }
 
 CUresult cudriver_staging_wait(struct cudriver_staging_transfer *transfer, CUresult streamed)
@@ -347,7 +337,11 @@ CUresult cudriver_staging_wait(struct cudriver_staging_transfer *transfer, CUres
                 }
             }
         }
-        result = result == CUDA_SUCCESS ? transfer_result(transfer) : result;
+        if (result == CUDA_SUCCESS) { /* the stream has passed it; a thread may yet see that */
+            result = transfer->over      ? transfer->result
+                     : transfer->stopped ? CUDA_ERROR_DEINITIALIZED
+                                         : CUDA_SUCCESS;
+        }
     }
     staging_unlock();
     return result;

@@ -261,7 +261,6 @@ CUresult cudriver_staging_stream_settle(CUstream stream, bool (*interrupted)(voi
 CUresult cudriver_staging_follow(CUcontext first_context, CUstream first, CUcontext second_context,
                                  CUstream second)
 {
-    CUcontext popped;
     CUevent event;
     CUresult result =
         first_context != NULL ? cuda.cuCtxPushCurrent_v2(first_context) : CUDA_SUCCESS;
@@ -277,13 +276,13 @@ CUresult cudriver_staging_follow(CUcontext first_context, CUstream first, CUcont
         if (result == CUDA_SUCCESS) {
             result = cuda.cuStreamWaitEvent(second, event, 0);
             if (second_context != NULL) {
-                cuda.cuCtxPopCurrent_v2(&popped);
+                cudriver_driver_pop();
             }
         }
         cuda.cuEventDestroy_v2(event); /* the driver keeps it until the wait is over */
     }
     if (first_context != NULL) {
-        cuda.cuCtxPopCurrent_v2(&popped);
+        cudriver_driver_pop();
     }
     return result;
 }

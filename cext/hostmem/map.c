@@ -193,13 +193,8 @@ static CUresult range_register(struct hostmem_range *range, unsigned flags, cons
     return result;
 }
 
-CUresult hostmem_register(struct hostmem_range *range, unsigned flags, const atomic_bool *stop)
-{
-    return range_register(range, flags, stop, NULL);
-}
-
-CUresult hostmem_touch_and_register(struct hostmem_range *range, unsigned flags,
-                                    const atomic_bool *stop)
+/* Registers new memory, which threads touch meanwhile. */
+static CUresult fresh_register(struct hostmem_range *range, unsigned flags, const atomic_bool *stop)
 {
     const size_t bytes = range->bytes;
     struct touch touch = {.base = range->base,
@@ -241,6 +236,12 @@ CUresult hostmem_touch_and_register(struct hostmem_range *range, unsigned flags,
     }
     pthread_mutex_destroy(&touch.gate);
     return result;
+}
+
+CUresult hostmem_register(struct hostmem_range *range, unsigned flags, const atomic_bool *stop,
+                          bool fresh)
+{
+    return fresh ? fresh_register(range, flags, stop) : range_register(range, flags, stop, NULL);
 }
 
 CUresult hostmem_unregister(struct hostmem_range *range)

@@ -42,13 +42,12 @@ static bool supports_read_only(void)
 /* Registers a pin's memory, or finds it locked by others. In its primary context. */
 static CUresult range_register(struct cudriver_pin *pin, const struct cudriver_pin_way *way)
 {
-    CUresult result = way->fresh ? hostmem_touch_and_register(&pin->range, HOSTMEM_FLAGS, way->stop)
-                                 : hostmem_register(&pin->range, HOSTMEM_FLAGS, way->stop);
+    CUresult result = hostmem_register(&pin->range, HOSTMEM_FLAGS, way->stop, way->fresh);
 
     if (result == CUDA_ERROR_OUT_OF_MEMORY) { /* the pool's free memory counts as locked */
         size_t released;
         (void)cudriver_hostmem_trim(0, &released);
-        result = hostmem_register(&pin->range, HOSTMEM_FLAGS, way->stop);
+        result = hostmem_register(&pin->range, HOSTMEM_FLAGS, way->stop, false);
     }
     pin->ours = result == CUDA_SUCCESS;
     /* Overlap returns 712 with registered memory, INVALID_VALUE with memory the driver
@@ -64,8 +63,8 @@ static CUresult range_register(struct cudriver_pin *pin, const struct cudriver_p
     /* INVALID_VALUE also means a mapping without write permission. The read-only flag is tried
      * second: writable memory that is only meant to be read is better registered without it. */
     if (result == CUDA_ERROR_INVALID_VALUE && way->read_only && supports_read_only()) {
-        result =
-            hostmem_register(&pin->range, HOSTMEM_FLAGS | CU_MEMHOSTREGISTER_READ_ONLY, way->stop);
+        result = hostmem_register(&pin->range, HOSTMEM_FLAGS | CU_MEMHOSTREGISTER_READ_ONLY,
+                                  way->stop, false);
         pin->ours = result == CUDA_SUCCESS;
     }
     return result;
@@ -103,7 +102,7 @@ static CUresult pin_register(struct cudriver_pin *pin, const struct cudriver_pin
         pin->range.device = device;
         pthread_mutex_unlock(&hostmem_lock);
         result = range_register(pin, way);
-        hostmem_primary_leave();
+        cudriver_driver_pop();
         if (!pin->ours) {
             hostmem_primary_release(device);
         }

@@ -95,17 +95,15 @@ size_t hostmem_block_size(size_t bytes);
 /* A private, aligned mapping of `bytes` (a multiple of the system's page), not yet touched; or
  * NULL. */
 char *hostmem_map(size_t bytes);
-/* Touches every page of new memory, with several threads if that pays, and registers the range; all
- * or nothing. What others wrote there meanwhile stays. `stop` as for hostmem_register. */
-CUresult hostmem_touch_and_register(struct hostmem_range *range, unsigned flags,
-                                    const atomic_bool *stop);
 /* Rounds up to the system's page. */
 size_t hostmem_round(size_t bytes);
 /* Registers, in pieces of `step` bytes; all or nothing. A driver call keeps every copy of the
  * process waiting until it returns, so a range that is locked beside other work takes small steps.
  * `stop`: NULL, or ends it between two pieces (CUDRIVER_PIN_STOPPED); then pages are also read in
- * before the driver is called. */
-CUresult hostmem_register(struct hostmem_range *range, unsigned flags, const atomic_bool *stop);
+ * before the driver is called. `fresh`: new memory, whose pages are all touched, by several threads
+ * if that pays; what others wrote there meanwhile stays. */
+CUresult hostmem_register(struct hostmem_range *range, unsigned flags, const atomic_bool *stop,
+                          bool fresh);
 /* Unregisters. Pieces that are no longer registered count as done, as all do once the driver has
  * ended. No driver call in a forked child. */
 CUresult hostmem_unregister(struct hostmem_range *range);
@@ -117,12 +115,10 @@ CUresult hostmem_unregister(struct hostmem_range *range);
  * is made in the primary context of a device, and holds one reference to it. Only a reset of that
  * primary context can take the registration away.
  *
- * enter retains the primary context of the current context's device and makes it current. Call
- * leave after registering. The reference stays with the registration, until
- * hostmem_primary_release.
+ * enter retains the primary context of the current context's device and makes it current: pop it
+ * after registering. The reference stays with the registration, until hostmem_primary_release.
  */
 CUresult hostmem_primary_enter(CUdevice *device);
-void hostmem_primary_leave(void);
 void hostmem_primary_release(CUdevice device);
 
 /* --- ranges.c: under the lock --- */

@@ -31,13 +31,6 @@ CUresult hostmem_primary_enter(CUdevice *device)
     return result;
 }
 
-void hostmem_primary_leave(void)
-{
-    CUcontext popped;
-
-    cuda.cuCtxPopCurrent_v2(&popped);
-}
-
 void hostmem_primary_release(CUdevice device)
 {
     if (!cudriver_driver_is_forked()) {
@@ -64,7 +57,7 @@ static CUresult map_registered(struct hostmem_range *range)
             break;
         }
         (void)platform_place(range->base, bytes, range->node); /* if refused, it lies elsewhere */
-        result = hostmem_touch_and_register(range, HOSTMEM_FLAGS, NULL);
+        result = hostmem_register(range, HOSTMEM_FLAGS, NULL, true);
         if (result != CUDA_SUCCESS) {
             stale[count++] = range->base;
         }
@@ -84,7 +77,7 @@ static CUresult region_make(struct hostmem_region *region)
         return result;
     }
     result = map_registered(&region->range);
-    hostmem_primary_leave();
+    cudriver_driver_pop();
     if (result != CUDA_SUCCESS) {
         hostmem_primary_release(region->range.device);
     }

@@ -89,18 +89,6 @@ static inline bool cudriver_is_sole_owner(PyObject *object)
 #endif
 }
 
-/* For tp_dealloc: clears the weak references to an object; *list is their list. */
-static inline void cudriver_weak_clear(PyObject *object, PyObject *const *list)
-{
-#ifndef CUDRIVER_FREE_THREADED /* else others may change the list now */
-    if (*list == NULL) {
-        return;
-    }
-#endif
-    (void)list;
-    PyObject_ClearWeakRefs(object);
-}
-
 /* New reference: a type's attribute as it is; NULL, without an exception, if there is none. */
 static inline PyObject *cudriver_type_attribute(PyTypeObject *type, PyObject *name)
 {

@@ -176,7 +176,7 @@ void cudriver_device_array_dealloc(PyObject *object)
     DeviceArrayObject *self = (DeviceArrayObject *)object;
     PyTypeObject *type = Py_TYPE(object);
 
-    cudriver_weak_clear(object, &self->weak);
+    PyObject_ClearWeakRefs(object);
     Py_DECREF(self->array);
     if (--self->memory->arrays == 0) {
         memory_end(cudriver_state_of(object), self->memory);

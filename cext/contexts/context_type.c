@@ -133,7 +133,7 @@ static void context_dealloc(PyObject *object)
     ContextObject **link = &state->contexts;
     const char *function;
 
-    cudriver_weak_clear(object, &self->weak);
+    PyObject_ClearWeakRefs(object);
     while (*link != self) {
         link = &(*link)->next;
     }

@@ -165,7 +165,7 @@ static void event_dealloc(PyObject *object)
     CoreState *state = cudriver_state_of(object);
     PyTypeObject *type = Py_TYPE(object);
 
-    cudriver_weak_clear(object, &self->weak);
+    PyObject_ClearWeakRefs(object);
     cudriver_report(state, event_release(state, self), "cuEventDestroy_v2", NULL);
     Py_XDECREF(self->context);
     type->tp_free(object);

@@ -100,7 +100,7 @@ static void stream_dealloc(PyObject *object)
     CoreState *state = cudriver_state_of(object);
     PyTypeObject *type = Py_TYPE(object);
 
-    cudriver_weak_clear(object, &self->weak);
+    PyObject_ClearWeakRefs(object);
     cudriver_report(state, stream_release(state, self), "cuStreamDestroy_v2", NULL);
     Py_XDECREF(self->owner);
     Py_XDECREF(self->context);

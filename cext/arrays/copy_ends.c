@@ -87,7 +87,7 @@ int cudriver_endpoint_try(CoreState *state, PyObject *object, bool write,
     if (cudriver_numpy_is_array(object)) {
         return cudriver_numpy_endpoint(object, object, write, end) < 0 ? -1 : 1;
     }
-    found = cudriver_dlpack_has_table(state, object) /* then that is the fastest way */
+    found = cudriver_dlpack_table(state, object) != NULL /* then that is the fastest way */
                 ? 0
                 : interface_endpoint(state, object, write, on, end);
     if (found == 0 && !PyType_Check(object)) { /* a class shows methods that need an object */

@@ -54,8 +54,10 @@ int cudriver_dlpack_borrow(CoreState *state, PyObject *object, int kind, bool ne
  * either of which keeps the end's owner alive. */
 PyObject *cudriver_endpoint_array(CoreState *state, const struct cudriver_endpoint *end);
 
-/* Whether an object's type has a table of C functions that we know. */
-bool cudriver_dlpack_has_table(CoreState *state, PyObject *object);
+/* The table of C functions of an object's type; NULL if it has none that we know. Only the type's
+ * own counts: the functions take what has it on trust, and a proxy or a class has the attribute
+ * too. */
+const struct cudriver_dl_exchange *cudriver_dlpack_table(CoreState *state, PyObject *object);
 
 /* Fills an endpoint through the protocol. A tensor that requires grad may be read. Device memory is
  * ready for what is queued on `on`, if that is on its device, from here on: see also the endpoint's

@@ -83,7 +83,6 @@ static struct export *export_new(const struct cudriver_endpoint *end, struct cud
             return NULL;
         }
     }
-
     if (old && (!writable || padded)) {
         PyErr_Format(PyExc_BufferError,
                      "%R is %s, which only DLPack 1.0 can say: the other library asked for an "
@@ -161,13 +160,11 @@ static int consumer_follow(CoreState *state, DeviceArrayObject *array, uintptr_t
     if (state->works.queues == NULL) {
         return 0;
     }
-    if (number > 2) {
-        context = (ContextObject *)Py_NewRef((PyObject *)memory->context);
-    } else { /* a default stream is that of the consumer's context */
-        context = cudriver_context_for_ordinal(state, array->memory->context->ordinal);
-        if (context == NULL) {
-            return -1;
-        }
+    /* A default stream is that of the consumer's context. */
+    context = number > 2 ? (ContextObject *)Py_NewRef((PyObject *)memory->context)
+                         : cudriver_context_for_ordinal(state, memory->context->ordinal);
+    if (context == NULL) {
+        return -1;
     }
     failed = cudriver_works_follow(state, cudriver_device_array_uses, memory, context, stream);
     Py_DECREF(context);

@@ -120,17 +120,14 @@ static bool put_behind(CoreState *state, ContextObject *context, CUstream theirs
 
 /* ---- the protocol's names ---- */
 
-enum word { WORD_TABLE, WORD_DLPACK, WORD_GRAD, WORD_CONJ, WORD_NEG, WORDS };
+enum word { WORD_TABLE, WORD_DLPACK, WORD_GRAD, WORD_CONJ, WORD_NEG };
 
 PyObject *cudriver_dlpack_words(void)
 {
-    PyObject *words = Py_BuildValue("(sssss)", "__dlpack_c_exchange_api__", "__dlpack__",
-                                    "requires_grad", "is_conj", "is_neg");
-
-    for (int i = 0; words != NULL && i < WORDS; i++) {
-        PyUnicode_InternInPlace(&PyTuple_GET_ITEM(words, i));
-    }
-    return words;
+    return Py_BuildValue(
+        "(NNNNN)", PyUnicode_InternFromString("__dlpack_c_exchange_api__"),
+        PyUnicode_InternFromString("__dlpack__"), PyUnicode_InternFromString("requires_grad"),
+        PyUnicode_InternFromString("is_conj"), PyUnicode_InternFromString("is_neg"));
 }
 
 /* Borrowed: a name. */
@@ -237,9 +234,7 @@ static int ask_method(CoreState *state, PyObject *object, bool never_copied,
 
 /* ---- asking: the exchange table ---- */
 
-/* The table of an object's type; NULL if it has none that we know. Only the type's own counts: the
- * table's functions take what has it on trust, and a proxy or a class has the attribute too. */
-static const struct cudriver_dl_exchange *exchange_of(CoreState *state, PyObject *object)
+const struct cudriver_dl_exchange *cudriver_dlpack_table(CoreState *state, PyObject *object)
 {
     PyObject *capsule = cudriver_type_attribute(Py_TYPE(object), word(state, WORD_TABLE));
     const struct cudriver_dl_exchange *table = NULL;
@@ -252,11 +247,6 @@ static const struct cudriver_dl_exchange *exchange_of(CoreState *state, PyObject
         table = table->older;
     }
     return table;
-}
-
-bool cudriver_dlpack_has_table(CoreState *state, PyObject *object)
-{
-    return exchange_of(state, object) != NULL;
 }
 
 /* Makes a tensor's memory, in `context`, ready for our stream, if need be: the table orders
@@ -309,7 +299,7 @@ static int is_plain(CoreState *state, PyObject *object, int kind,
 static int ask_table(CoreState *state, PyObject *object, int kind, bool never_copied,
                      const struct cudriver_stream *on, struct cudriver_endpoint *end)
 {
-    const struct cudriver_dl_exchange *table = exchange_of(state, object);
+    const struct cudriver_dl_exchange *table = cudriver_dlpack_table(state, object);
     struct cudriver_dl_managed *tensor = NULL;
     struct lent lent;
     int found;

@@ -128,19 +128,6 @@ static int read_tensor(CoreState *state, const struct cudriver_dl_tensor *tensor
     return *empty ? 0 : check_extent(end, *address);
 }
 
-/* Finds a device end's context; that of an empty one is its device's. 0 or -1. */
-static int read_context(CoreState *state, const struct cudriver_dl_tensor *tensor, bool empty,
-                        struct cudriver_endpoint *end)
-{
-    if (cudriver_require() < 0) {
-        return -1;
-    }
-    end->context = empty ? cudriver_context_for_ordinal(state, tensor->device.id)
-                         : cudriver_foreign_context(state, end, "DLPack");
-    end->kept = (PyObject *)end->context;
-    return end->context == NULL ? -1 : 0;
-}
-
 int cudriver_dlpack_read(CoreState *state, const struct cudriver_dl_tensor *tensor, bool padded,
                          struct cudriver_endpoint *end)
 {
@@ -159,7 +146,13 @@ int cudriver_dlpack_read(CoreState *state, const struct cudriver_dl_tensor *tens
     case CUDRIVER_DL_CUDA:
     case CUDRIVER_DL_CUDA_MANAGED:
         end->device = empty ? 0 : address;
-        return read_context(state, tensor, empty, end);
+        if (cudriver_require() < 0) {
+            return -1;
+        }
+        end->context = empty ? cudriver_context_for_ordinal(state, tensor->device.id)
+                             : cudriver_foreign_context(state, end, "DLPack");
+        end->kept = (PyObject *)end->context;
+        return end->context == NULL ? -1 : 0;
     default:
         PyErr_Format(
             PyExc_BufferError,

@@ -14,7 +14,7 @@
  * keeps it alive. */
 struct handler {
     PyDataMem_Handler numpy; /* what NumPy calls; first, so that a pointer to it is one to this */
-    PyDataMem_Handler *ordinary;
+    PyDataMemAllocator ordinary; /* NumPy's own */
     CoreState *state;
     PyObject *module; /* owned: the module that `state` belongs to */
     size_t min_bytes;
@@ -124,18 +124,16 @@ static void *handler_lock(struct handler *handler, size_t bytes, bool *zeroed)
 static void *handler_malloc(void *context, size_t size)
 {
     struct handler *handler = context;
-    PyDataMemAllocator *ordinary = &handler->ordinary->allocator;
     void *address;
     bool zeroed;
 
     address = size >= handler->min_bytes ? handler_lock(handler, size, &zeroed) : NULL;
-    return address != NULL ? address : ordinary->malloc(ordinary->ctx, size);
+    return address != NULL ? address : handler->ordinary.malloc(handler->ordinary.ctx, size);
 }
 
 static void *handler_calloc(void *context, size_t count, size_t size)
 {
     struct handler *handler = context;
-    PyDataMemAllocator *ordinary = &handler->ordinary->allocator;
     void *address = NULL;
     size_t bytes;
     bool zeroed = true;
@@ -144,7 +142,7 @@ static void *handler_calloc(void *context, size_t count, size_t size)
         address = handler_lock(handler, bytes, &zeroed);
     }
     if (address == NULL) {
-        return ordinary->calloc(ordinary->ctx, count, size);
+        return handler->ordinary.calloc(handler->ordinary.ctx, count, size);
     }
     return zeroed ? address : memset(address, 0, bytes);
 }
@@ -152,20 +150,19 @@ static void *handler_calloc(void *context, size_t count, size_t size)
 static void handler_free(void *context, void *address, size_t size)
 {
     struct handler *handler = context;
-    PyDataMemAllocator *ordinary = &handler->ordinary->allocator;
     size_t bytes = cudriver_hostmem_free_if_owned(address);
 
     if (bytes > 0) {
         handler_uncount(handler, bytes);
     } else {
-        ordinary->free(ordinary->ctx, address, size);
+        handler->ordinary.free(handler->ordinary.ctx, address, size);
     }
 }
 
 /* Grows an ordinary block to `size` (its old size is unknown), then moves it if possible. */
 static void *realloc_ordinary(struct handler *handler, void *address, size_t size)
 {
-    PyDataMemAllocator *ordinary = &handler->ordinary->allocator;
+    const PyDataMemAllocator *ordinary = &handler->ordinary;
     void *grown = ordinary->realloc(ordinary->ctx, address, size), *locked;
     bool zeroed;
 
@@ -214,17 +211,14 @@ static void handler_end(PyObject *capsule)
 /* New reference: a capsule with a new handler. */
 static PyObject *handler_new(CoreState *state, PyObject *module, size_t min_bytes)
 {
-    struct handler *handler = PyMem_Calloc(1, sizeof *handler);
+    PyDataMem_Handler *usual = PyCapsule_GetPointer(PyDataMem_DefaultHandler, "mem_handler");
+    struct handler *handler = usual != NULL ? PyMem_Calloc(1, sizeof *handler) : NULL;
     PyObject *capsule;
 
     if (handler == NULL) {
-        return PyErr_NoMemory();
+        return usual != NULL ? PyErr_NoMemory() : NULL;
     }
-    handler->ordinary = PyCapsule_GetPointer(PyDataMem_DefaultHandler, "mem_handler");
-    if (handler->ordinary == NULL) {
-        PyMem_Free(handler);
-        return NULL;
-    }
+    handler->ordinary = usual->allocator;
     memcpy(handler->numpy.name, "cudriver_page_locked", sizeof "cudriver_page_locked");
     handler->numpy.version = 1;
     handler->numpy.allocator.ctx = handler;

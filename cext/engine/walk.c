@@ -7,21 +7,6 @@ static const int64_t *host_strides(const struct cudriver_layout *layout, bool up
     return up ? layout->src_strides : layout->dst_strides;
 }
 
-static const int64_t *device_strides(const struct cudriver_layout *layout, bool up)
-{
-    return up ? layout->dst_strides : layout->src_strides;
-}
-
-/* Flips dimensions so that the device's side never runs backwards: driver copies cannot do that. */
-static void device_forward(struct cudriver_layout *layout, bool up)
-{
-    for (int d = 0; d < layout->ndim; d++) {
-        if (device_strides(layout, up)[d] < 0) {
-            cudriver_layout_flip(layout, d);
-        }
-    }
-}
-
 /* Whether a walk visits the host's memory in order, or in runs long enough. */
 static bool host_in_order(const struct cudriver_layout *walk, bool up)
 {
@@ -105,7 +90,13 @@ static bool plan_strided(struct staging_plan *plan, const struct cudriver_copy_p
     bool up = plan->up;
     struct cudriver_layout by_host = copy->layout, by_device;
 
-    device_forward(&by_host, up); /* simplifying turns no side backwards */
+    /* The device's side never runs backwards: driver copies cannot do that. Simplifying turns no
+     * side backwards. */
+    for (int d = 0; d < by_host.ndim; d++) {
+        if ((up ? by_host.dst_strides : by_host.src_strides)[d] < 0) {
+            cudriver_layout_flip(&by_host, d);
+        }
+    }
     by_device = by_host;
     cudriver_layout_simplify(&by_host, !up);
     cudriver_layout_simplify(&by_device, up);

@@ -98,35 +98,27 @@ static void *open_first(const char *path)
     return library;
 }
 
-static void note_path(void *library, const char *fallback)
-{
-    struct link_map *map = NULL;
-    bool known =
-        dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 && map != NULL && map->l_name[0] != '\0';
-
-    snprintf(cudriver_driver.path, sizeof cudriver_driver.path, "%s",
-             known ? map->l_name : fallback);
-}
-
-enum cudriver_load cudriver_driver_load(const char *path)
+bool cudriver_driver_load(const char *path)
 {
     struct cudriver_table table;
+    struct link_map *map = NULL;
     CUresult result;
     void *library;
     int version = 0;
+    bool known;
 
     if (cudriver_driver.loaded) {
-        return CUDRIVER_LOADED;
+        return true;
     }
-    cudriver_driver.message[0] = '\0';
+    cudriver_driver.path[0] = cudriver_driver.message[0] = '\0';
     library = open_first(path);
     if (library == NULL) {
-        return CUDRIVER_NOT_FOUND;
+        return false;
     }
-    note_path(library, path != NULL ? path : platform_driver_names[0]);
+    known = dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 && map != NULL && map->l_name[0] != '\0';
+    path = path != NULL ? path : platform_driver_names[0];
+    snprintf(cudriver_driver.path, sizeof cudriver_driver.path, "%s", known ? map->l_name : path);
     cudriver_driver.message[0] = '\0'; /* drop earlier failures */
-
-    memset(&table, 0, sizeof table);
     table_fill(library, &table);
     result = table.cuDriverGetVersion != NULL ? table.cuDriverGetVersion(&version)
                                               : CUDA_ERROR_NOT_FOUND;
@@ -137,7 +129,7 @@ enum cudriver_load cudriver_driver_load(const char *path)
         cudriver_driver.version = version;
         cudriver_driver.asked = result;
         dlclose(library);
-        return CUDRIVER_UNSUPPORTED;
+        return false;
     }
     table_hide_newer(&table, version);
     pthread_mutex_lock(&init_lock);
@@ -148,7 +140,7 @@ enum cudriver_load cudriver_driver_load(const char *path)
     cudriver_driver.simulated = dlsym(library, "cudriver_sim_version") != NULL;
     cudriver_driver.loaded = true;
     pthread_atfork(NULL, NULL, mark_forked);
-    return CUDRIVER_LOADED;
+    return true;
 }
 
 CUresult cudriver_driver_init(void)

@@ -25,27 +25,21 @@ struct cudriver_table {
 
 extern struct cudriver_table cuda;
 
-enum cudriver_load {
-    CUDRIVER_LOADED = 0,
-    CUDRIVER_NOT_FOUND,   /* no library could be opened */
-    CUDRIVER_UNSUPPORTED, /* the library is not a driver, is too old or lacks functions */
-};
-
 struct cudriver_driver {
     bool loaded;
     bool simulated;
-    int version;     /* 1000 * major + 10 * minor, from cuDriverGetVersion; 0 for a stub */
-    CUresult asked;  /* of one that is UNSUPPORTED: cuDriverGetVersion's; NOT_FOUND: it has none */
-    char path[4096]; /* the file that was opened */
+    int version;        /* 1000 * major + 10 * minor, from cuDriverGetVersion; 0 for a stub */
+    CUresult asked;     /* of one that is refused: cuDriverGetVersion's; NOT_FOUND: it has none */
+    char path[4096];    /* the file that was opened; "": none could be */
     char message[8192]; /* why the last load failed: the loader's words, or what is missing */
 };
 
 extern struct cudriver_driver cudriver_driver;
 
 /* Opens `path`, or the system's libcuda if it is NULL, and fills `cuda`. Not thread-safe: the
- * caller holds the GIL. Once loaded, does nothing. On failure nothing is loaded, and `message` says
- * why. */
-enum cudriver_load cudriver_driver_load(const char *path);
+ * caller holds the GIL. Once loaded, does nothing. False: nothing is loaded, and `message` says
+ * why: no library could be opened, or it is not a driver, is too old or lacks functions. */
+bool cudriver_driver_load(const char *path);
 
 /* The address of a function of the list; NULL if the driver lacks it, or the list does. */
 void *cudriver_driver_function(const char *name);

@@ -91,9 +91,9 @@ void cudriver_report(CoreState *state, CUresult code, const char *function, PyOb
 int cudriver_require_loaded(void)
 {
     CUDRIVER_LOCK();
-    enum cudriver_load result;
     PyObject *path;
     char *name = NULL;
+    bool loaded;
 
     if (cudriver_driver.loaded) {
         return 0;
@@ -103,15 +103,14 @@ int cudriver_require_loaded(void)
         Py_XDECREF(path);
         return -1;
     }
-    result = cudriver_driver_load(name);
+    loaded = cudriver_driver_load(name);
     Py_DECREF(path);
-    if (result != CUDRIVER_LOADED) {
-        Py_XDECREF(cudriver_call("driver", "refuse", "(Oyyii)",
-                                 result == CUDRIVER_NOT_FOUND ? Py_False : Py_True,
-                                 cudriver_driver.path, cudriver_driver.message,
-                                 (int)cudriver_driver.asked, cudriver_driver.version));
+    if (!loaded) {
+        Py_XDECREF(cudriver_call("driver", "refuse", "(yyii)", cudriver_driver.path,
+                                 cudriver_driver.message, (int)cudriver_driver.asked,
+                                 cudriver_driver.version));
     }
-    return result == CUDRIVER_LOADED ? 0 : -1;
+    return loaded ? 0 : -1;
 }
 
 int cudriver_require_slowly(void)

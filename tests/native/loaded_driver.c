@@ -8,7 +8,7 @@
 
 void driver_start(void)
 {
-    if (cudriver_driver_load(getenv("CUDRIVER_LIBRARY")) != CUDRIVER_LOADED) {
+    if (!cudriver_driver_load(getenv("CUDRIVER_LIBRARY"))) {
         fprintf(stderr, "%s\n", cudriver_driver.message);
         exit(2);
     }

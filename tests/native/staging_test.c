@@ -61,7 +61,7 @@ static void start(void)
     const char *path = getenv("CUDRIVER_LIBRARY");
     CUdevice device;
 
-    if (cudriver_driver_load(path) != CUDRIVER_LOADED) {
+    if (!cudriver_driver_load(path)) {
         fprintf(stderr, "%s\n", cudriver_driver.message);
         exit(2);
     }

@@ -215,16 +215,16 @@ def _not_found(why: str, chosen: bool = True) -> DriverNotFoundError:
     return DriverNotFoundError(f"no CUDA driver library: {why}. {advice}")
 
 
-def refuse(opened: bool, path: bytes, told: bytes, code: int, version: int) -> NoReturn:
-    """Raise why no library was loaded, or not the one that was opened. For the core.
+def refuse(path: bytes, told: bytes, code: int, version: int) -> NoReturn:
+    """Raise why no library was loaded, or not the one that was opened: its path. For the core.
 
     told: the loader's words, or the functions that are missing. code: what cuDriverGetVersion
     returned; NOT_FOUND: there is none.
     """
     name, words = path.decode(errors="replace"), told.decode(errors="replace")
-    if not opened and library() is not None:
+    if not path and library() is not None:
         raise _not_found(f"{_CHOSEN} could not be opened: {words}")
-    if not opened:
+    if not path:
         paths = os.environ.get("LD_LIBRARY_PATH") or "unset"
         wsl = ", and /usr/lib/wsl/lib" if os.path.exists("/dev/dxg") else ""
         searched = f"LD_LIBRARY_PATH={paths}, /etc/ld.so.cache, the default folders{wsl}"

@@ -167,10 +167,11 @@ static int follow_blocking(CoreState *state, struct cudriver_copy_plan *plan,
         }
         given = false;
     }
-    if (cudriver_context_claim(state, context) < 0) {
+    if (cudriver_context_ready(state, context) < 0) {
         cudriver_stream_done(&stream);
         return -1;
     }
+    context->in_use++;
     on =
         (struct cudriver_stream){given ? stream.handle : NULL, context, given ? stream.held : NULL};
     failed = plan_follow(state, plan, ends->dst.owner, ends->src.owner, &on, NULL, NULL, &pushed);
@@ -248,9 +249,10 @@ static PyObject *follow_async(CoreState *state, struct cudriver_copy_plan *plan,
         return NULL;
     }
     if (part != NULL) {
-        if (cudriver_context_claim(state, stream->context) < 0) {
+        if (cudriver_context_ready(state, stream->context) < 0) {
             return NULL;
         }
+        stream->context->in_use++;
         failed =
             plan_follow(state, plan, ends->dst.owner, ends->src.owner, stream, part, NULL, &pushed);
         cudriver_context_leave(stream->context, pushed);
@@ -320,7 +322,7 @@ static PyObject *module_copy(PyObject *module, PyObject *const *args, Py_ssize_t
         PyErr_SetString(PyExc_TypeError, "copy(dst, src) takes two positional arguments");
         return NULL;
     }
-    if (copy_ends_parse(state, args[0], args[1], NULL, &ends) < 0) {
+    if (copy_ends_parse(state, args[0], args[1], true, NULL, &ends) < 0) {
         return NULL;
     }
     failed = ends_copy(state, &ends);
@@ -352,7 +354,7 @@ static PyObject *module_copy_async(PyObject *module, PyObject *const *args, Py_s
         if (cudriver_stream_read(state, count + named == 3 ? args[2] : NULL, &stream) < 0) {
             return NULL;
         }
-        if (copy_ends_parse(state, args[0], args[1], &stream, &ends) == 0) {
+        if (copy_ends_parse(state, args[0], args[1], true, &stream, &ends) == 0) {
             transfer = ends_begin(state, &ends, &stream, NULL, &plan, &issue);
             copy_ends_done(&ends);
         }
@@ -375,7 +377,7 @@ static PyObject *module_fill(PyObject *module, PyObject *args)
     struct copy_ends ends;
 
     if (!PyArg_ParseTuple(args, "O!OO", state->device_array_type, &array, &item, &given) ||
-        copy_ends_read(state, array, item, NULL, &ends) < 0) {
+        copy_ends_parse(state, array, item, false, NULL, &ends) < 0) {
         return NULL;
     }
     ends.src.ndim = ends.dst.ndim;
@@ -410,8 +412,8 @@ static PyObject *module_explain_copy(PyObject *module, PyObject *args)
     PyObject *dst, *src;
 
     if (!PyArg_ParseTuple(args, "OO", &dst, &src) ||
-        copy_ends_parse(cudriver_state_of_module(module), dst, src, CUDRIVER_UNORDERED, &ends) <
-            0) {
+        copy_ends_parse(cudriver_state_of_module(module), dst, src, true, CUDRIVER_UNORDERED,
+                        &ends) < 0) {
         return NULL;
     }
     copy_ends_plan(&ends, true, true, &plan);

@@ -187,7 +187,7 @@ bool copy_batch_takes(const struct copy_batch *batch, const struct copy_ends *en
            end_is_near(batch, &ends->dst) && end_is_near(batch, &ends->src);
 }
 
-/* Adds a pair, whose ends it takes over. 0 or -1. */
+/* Adds a pair of matching ends, which it takes over. 0 or -1. */
 static int batch_add(struct copy_batch *batch, Py_ssize_t index, struct copy_ends *ends)
 {
     uint64_t *span = (uint64_t *)(PyBytes_AS_STRING(batch->spans) + SPAN * index);
@@ -196,8 +196,7 @@ static int batch_add(struct copy_batch *batch, Py_ssize_t index, struct copy_end
     int failed = 0;
     bool run;
 
-    if (copy_ends_match(&ends->dst, &ends->src) < 0 || copy_batch_place(batch, ends) < 0 ||
-        PyList_Append(batch->owners, ends->dst.owner) < 0 ||
+    if (copy_batch_place(batch, ends) < 0 || PyList_Append(batch->owners, ends->dst.owner) < 0 ||
         PyList_Append(batch->owners, ends->src.owner) < 0) {
         copy_ends_done(ends);
         return -1;
@@ -303,22 +302,16 @@ static PyObject *batch_queue(struct copy_batch *batch)
     return work;
 }
 
-/* New reference: the runs, as bytes, and what decides how they are copied. */
-static PyObject *batch_explain(const struct copy_batch *batch)
-{
-    return Py_BuildValue("[y#nnniii]", (char *)batch->runs,
-                         (Py_ssize_t)(batch->count * sizeof *batch->runs), batch->bytes,
-                         batch->odds, TUNING_RUN_MOST, TUNING_RUNS_LEAST, TUNING_RUN_BLOCKS,
-                         batch->home != NULL ? batch->home->ordinal : -1);
-}
-
 PyObject *copy_batch_issue(struct copy_batch *batch)
 {
     PyObject *owners, *work;
     bool pushed;
 
-    if (batch->explain) {
-        return batch_explain(batch);
+    if (batch->explain) { /* the runs, as bytes, and what decides how they are copied */
+        return Py_BuildValue("[y#nnniii]", (char *)batch->runs,
+                             (Py_ssize_t)(batch->count * sizeof *batch->runs), batch->bytes,
+                             batch->odds, TUNING_RUN_MOST, TUNING_RUNS_LEAST, TUNING_RUN_BLOCKS,
+                             batch->home != NULL ? batch->home->ordinal : -1);
     }
     if (PyList_Append(batch->owners, Py_None) < 0) { /* room for the table */
         return NULL;
@@ -356,8 +349,8 @@ static int pairs_add(struct copy_batch *batch, PyObject *destinations, PyObject 
 {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(sources); i++) {
         struct copy_ends ends;
-        if (copy_ends_read(batch->state, PyTuple_GET_ITEM(destinations, i),
-                           PyTuple_GET_ITEM(sources, i), &batch->stream, &ends) < 0 ||
+        if (copy_ends_parse(batch->state, PyTuple_GET_ITEM(destinations, i),
+                            PyTuple_GET_ITEM(sources, i), true, &batch->stream, &ends) < 0 ||
             batch_add(batch, i, &ends) < 0) {
             note_pair(i);
             return -1;

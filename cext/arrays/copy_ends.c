@@ -130,8 +130,8 @@ void copy_ends_done(struct copy_ends *ends)
     cudriver_endpoint_done(&ends->src);
 }
 
-int copy_ends_read(CoreState *state, PyObject *dst, PyObject *src, const struct cudriver_stream *on,
-                   struct copy_ends *ends)
+int copy_ends_parse(CoreState *state, PyObject *dst, PyObject *src, bool match,
+                    const struct cudriver_stream *on, struct copy_ends *ends)
 {
     if (cudriver_endpoint_parse(state, dst, true, "dst", on, &ends->dst) < 0) {
         return -1;
@@ -140,16 +140,7 @@ int copy_ends_read(CoreState *state, PyObject *dst, PyObject *src, const struct 
         cudriver_endpoint_done(&ends->dst);
         return -1;
     }
-    return 0;
-}
-
-int copy_ends_parse(CoreState *state, PyObject *dst, PyObject *src,
-                    const struct cudriver_stream *on, struct copy_ends *ends)
-{
-    if (copy_ends_read(state, dst, src, on, ends) < 0) {
-        return -1;
-    }
-    if (copy_ends_match(&ends->dst, &ends->src) < 0) {
+    if (match && copy_ends_match(&ends->dst, &ends->src) < 0) {
         copy_ends_done(ends);
         return -1;
     }

@@ -14,14 +14,11 @@ struct copy_ends {
 /* The end of a capsule with a slot of the page-locked pool. */
 void copy_slot_free(PyObject *capsule);
 
-/* Reads both ends. `on`: the stream of an asynchronous copy, else NULL. 0 or -1. */
-int copy_ends_read(CoreState *state, PyObject *dst, PyObject *src, const struct cudriver_stream *on,
-                   struct copy_ends *ends);
-void copy_ends_done(struct copy_ends *ends);
-
-/* The same, and checks them against each other. */
-int copy_ends_parse(CoreState *state, PyObject *dst, PyObject *src,
+/* Reads both ends. `match`: they have to. `on`: the stream of an asynchronous copy, else NULL. 0 or
+ * -1. */
+int copy_ends_parse(CoreState *state, PyObject *dst, PyObject *src, bool match,
                     const struct cudriver_stream *on, struct copy_ends *ends);
+void copy_ends_done(struct copy_ends *ends);
 
 /* Checks that both have the same shape and dtype. 0, or -1 with ValueError or TypeError. */
 int copy_ends_match(const struct cudriver_endpoint *dst, const struct cudriver_endpoint *src);

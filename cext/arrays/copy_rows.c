@@ -142,7 +142,7 @@ PyObject *cudriver_copy_rows(PyObject *module, PyObject *args)
     }
     batch.explain = explain != 0;
     if (cudriver_stream_read(batch.state, stream, &batch.stream) == 0 &&
-        copy_ends_read(batch.state, dst, src, &batch.stream, &whole) == 0) {
+        copy_ends_parse(batch.state, dst, src, false, &batch.stream, &whole) == 0) {
         if (whole.dst.ndim > 0 && whole.src.ndim > 0) {
             work = rows_copy(&batch, &whole, to, of);
         } else {

@@ -350,15 +350,6 @@ int cudriver_context_ready(CoreState *state, ContextObject *self)
                : 0;
 }
 
-int cudriver_context_claim(CoreState *state, ContextObject *self)
-{
-    if (cudriver_context_ready(state, self) < 0) {
-        return -1;
-    }
-    self->in_use++;
-    return 0;
-}
-
 int cudriver_context_refused(ContextObject *self, CUresult result)
 {
     context_note(self);
@@ -377,9 +368,10 @@ int cudriver_context_enter(CoreState *state, ContextObject *self, bool *pushed)
 {
     CUresult result;
 
-    if (cudriver_context_claim(state, self) < 0) {
+    if (cudriver_context_ready(state, self) < 0) {
         return -1;
     }
+    self->in_use++;
     result = cudriver_context_make_current(self, pushed);
     if (result != CUDA_SUCCESS) {
         cudriver_context_refused(self, result);

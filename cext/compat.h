@@ -16,22 +16,7 @@
 #define Py_IsFinalizing _Py_IsFinalizing
 
 /* Since 3.13. An attribute that may be missing: 1 and a new reference; 0 and NULL; -1 and NULL with
- * an exception set. */
-static inline int PyObject_GetOptionalAttrString(PyObject *object, const char *name,
-                                                 PyObject **result)
-{
-    *result = PyObject_GetAttrString(object, name);
-    if (*result != NULL) {
-        return 1;
-    }
-    if (!PyErr_ExceptionMatches(PyExc_AttributeError)) {
-        return -1;
-    }
-    PyErr_Clear();
-    return 0;
-}
-
-/* The same by a name that is an object; makes no exception for most types. */
+ * an exception set. Makes no exception for most types. */
 #define PyObject_GetOptionalAttr _PyObject_LookupAttr
 #endif
 

@@ -222,8 +222,7 @@ PyObject *cudriver_device_array_close(PyObject *object, PyObject *Py_UNUSED(igno
 
 int cudriver_device_array_check(DeviceArrayObject *self)
 {
-    if (self->memory->closed) {
-        PyErr_Format(PyExc_ValueError, "%R is closed", self);
+    if (cudriver_open_check((PyObject *)self, self->memory->closed) < 0) {
         return -1;
     }
     return self->memory->context->state == CUDRIVER_CONTEXT_OPEN

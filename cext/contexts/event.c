@@ -106,7 +106,7 @@ static int event_method(PyObject *object, PyObject *args, PyObject *keywords, bo
         cudriver_stream_parse(state, argument, self->context, &stream) < 0) {
         return -1;
     }
-    failed = cudriver_event_check(self); /* now: reading another library's stream runs its code */
+    failed = cudriver_open_check(object, self->closed); /* now: reading a stream may run code */
     if (failed == 0 && record && stream.context != self->context) {
         PyErr_Format(PyExc_ValueError,
                      "%R belongs to %R, the stream to %R: record an event of the "
@@ -225,7 +225,7 @@ static PyObject *event_synchronize(PyObject *object, PyObject *Py_UNUSED(ignored
     bool pushed;
     int failed;
 
-    if (cudriver_event_check(self) < 0 || event_check_captured(self) < 0 ||
+    if (cudriver_open_check(object, self->closed) < 0 || event_check_captured(self) < 0 ||
         cudriver_context_begin(state, self->context, &pushed) < 0) {
         return NULL;
     }
@@ -248,7 +248,7 @@ static PyObject *event_get_done(PyObject *object, void *Py_UNUSED(closure))
     CUresult result;
     bool pushed;
 
-    if (cudriver_event_check(self) < 0 || event_check_captured(self) < 0 ||
+    if (cudriver_open_check(object, self->closed) < 0 || event_check_captured(self) < 0 ||
         cudriver_context_begin(state, self->context, &pushed) < 0) {
         return NULL;
     }

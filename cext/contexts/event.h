@@ -17,16 +17,6 @@ typedef struct EventObject {
     PyObject *weak;
 } EventObject;
 
-/* 0, or -1 with ValueError if the event is closed. */
-static inline int cudriver_event_check(EventObject *self)
-{
-    if (self->closed) {
-        PyErr_Format(PyExc_ValueError, "%R is closed", self);
-        return -1;
-    }
-    return 0;
-}
-
 extern PyType_Spec cudriver_event_spec;
 
 #endif

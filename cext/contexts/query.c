@@ -29,11 +29,11 @@ static int word_read(const CoreState *state, PyObject *item, uintptr_t *word)
 {
     if (Py_IS_TYPE(item, state->event_type)) {
         *word = (uintptr_t)((EventObject *)item)->handle;
-        return cudriver_event_check((EventObject *)item);
+        return cudriver_open_check(item, ((EventObject *)item)->closed);
     }
     if (Py_IS_TYPE(item, state->stream_type)) {
         *word = (uintptr_t)((StreamObject *)item)->handle;
-        return cudriver_stream_check((StreamObject *)item);
+        return cudriver_open_check(item, ((StreamObject *)item)->closed);
     }
     *word = PyByteArray_CheckExact(item) ? (uintptr_t)PyByteArray_AS_STRING(item)
             : PyBytes_CheckExact(item)   ? (uintptr_t)PyBytes_AS_STRING(item)

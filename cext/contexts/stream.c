@@ -164,7 +164,7 @@ static PyObject *stream_synchronize(PyObject *object, PyObject *Py_UNUSED(ignore
     CoreState *state = cudriver_state_of(object);
     int failed;
 
-    if (cudriver_stream_check(self) < 0) {
+    if (cudriver_open_check(object, self->closed) < 0) {
         return NULL;
     }
     self->users++;
@@ -185,7 +185,7 @@ static PyObject *stream_get_done(PyObject *object, void *Py_UNUSED(closure))
     CUresult result;
     bool pushed;
 
-    if (cudriver_stream_check(self) < 0 ||
+    if (cudriver_open_check(object, self->closed) < 0 ||
         cudriver_context_begin(state, self->context, &pushed) < 0) {
         return NULL;
     }
@@ -209,7 +209,7 @@ static PyObject *stream_get_done(PyObject *object, void *Py_UNUSED(closure))
 static PyObject *stream_enter(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     CUDRIVER_LOCK();
-    if (cudriver_stream_check((StreamObject *)object) < 0) {
+    if (cudriver_open_check(object, ((StreamObject *)object)->closed) < 0) {
         return NULL;
     }
     cudriver_state_of(object)->stream_scope_used = true;

@@ -17,16 +17,6 @@ typedef struct StreamObject {
     PyObject *weak;
 } StreamObject;
 
-/* 0, or -1 with ValueError if the stream is closed. */
-static inline int cudriver_stream_check(StreamObject *self)
-{
-    if (self->closed) {
-        PyErr_Format(PyExc_ValueError, "%R is closed", self);
-        return -1;
-    }
-    return 0;
-}
-
 /* The stream that a stream argument names, for the time of a call. */
 struct cudriver_stream {
     CUstream handle;        /* NULL: the legacy default stream */

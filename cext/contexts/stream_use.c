@@ -39,9 +39,10 @@ static bool number_read(PyObject *number, void **handle)
  * exception set. May run any code. */
 static int foreign_read(PyObject *object, CUstream *handle)
 {
-    PyObject *value = NULL;
-    int found = PyObject_GetOptionalAttrString(object, "cuda_stream", &value); /* of PyTorch */
+    PyObject *value = NULL, *name = PyUnicode_InternFromString("cuda_stream"); /* of PyTorch */
+    int found = name != NULL ? PyObject_GetOptionalAttr(object, name, &value) : -1;
 
+    Py_XDECREF(name);
     if (found < 0 ||
         (found > 0 && PyLong_CheckExact(value) && number_read(value, (void **)handle))) {
         Py_XDECREF(value);
@@ -99,7 +100,7 @@ int cudriver_stream_read(CoreState *state, PyObject *argument, struct cudriver_s
     }
     if (Py_IS_TYPE(argument, state->stream_type)) {
         object = (StreamObject *)argument;
-        if (cudriver_stream_check(object) < 0) {
+        if (cudriver_open_check(argument, object->closed) < 0) {
             return -1;
         }
         stream->handle = object->handle;

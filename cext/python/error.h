@@ -41,6 +41,16 @@ static inline int cudriver_require(void)
     return cudriver_driver_ready ? 0 : cudriver_require_slowly();
 }
 
+/* 0, or -1 with ValueError if the object is closed. */
+static inline int cudriver_open_check(PyObject *object, bool closed)
+{
+    if (closed) {
+        PyErr_Format(PyExc_ValueError, "%R is closed", object);
+        return -1;
+    }
+    return 0;
+}
+
 /* The driver's name for a code, or "" if it knows none. */
 const char *cudriver_error_name(CUresult code);
 

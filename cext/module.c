@@ -109,19 +109,6 @@ static int environment_read(PyObject *module)
     return done != NULL ? 0 : -1;
 }
 
-/* The driver and page-locked memory belong to the process: the end of a second interpreter would
- * stop the first one's copies. 0 or -1. */
-static int interpreter_check(void)
-{
-    if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
-        PyErr_SetString(PyExc_ImportError,
-                        "cudriver._core works in the process's main interpreter only, and this is "
-                        "a subinterpreter: the CUDA driver is one for the whole process");
-        return -1;
-    }
-    return 0;
-}
-
 static const struct {
     PyType_Spec *spec;
     size_t kept; /* where the state owns the type */
@@ -147,7 +134,12 @@ static int module_exec(PyObject *module)
 {
     CoreState *state = cudriver_state_of_module(module);
 
-    if (interpreter_check() < 0) {
+    /* The driver and page-locked memory belong to the process: the end of a second interpreter
+     * would stop the first one's copies. */
+    if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
+        PyErr_SetString(PyExc_ImportError,
+                        "cudriver._core works in the process's main interpreter only, and this is "
+                        "a subinterpreter: the CUDA driver is one for the whole process");
         return -1;
     }
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
@@ -202,7 +194,7 @@ static void module_free(void *module)
 static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, module_exec},
 #ifdef Py_mod_multiple_interpreters
-    /* Not so: but then interpreter_check refuses all of them, and says why. */
+    /* Not so: but then module_exec refuses all of them, and says why. */
     {Py_mod_multiple_interpreters, Py_MOD_PER_INTERPRETER_GIL_SUPPORTED},
 #endif
 #ifdef CUDRIVER_FREE_THREADED

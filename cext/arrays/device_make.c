@@ -67,7 +67,7 @@ static PyObject *module_lend(PyObject *module, PyObject *args)
 {
     CUDRIVER_LOCK();
     CoreState *state = cudriver_state_of_module(module);
-    struct cudriver_stream stream = {.handle = NULL}, *on = NULL;
+    struct cudriver_stream stream = {.handle = NULL}, *on;
     struct cudriver_endpoint end;
     PyObject *object, *given, *array = NULL;
     int write, found = -1;
@@ -78,9 +78,7 @@ static PyObject *module_lend(PyObject *module, PyObject *args)
     if (Py_IS_TYPE(object, state->device_array_type) || cudriver_numpy_is_array(object)) {
         return Py_NewRef(object);
     }
-    if (given != Py_None) {
-        on = &stream;
-    }
+    on = given != Py_None ? &stream : NULL;
     if (on == NULL || cudriver_stream_read(state, given, on) == 0) {
         found = cudriver_endpoint_try(state, object, write, on, &end);
     }

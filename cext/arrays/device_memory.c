@@ -41,16 +41,6 @@ static int pool_of(ContextObject *context, CUmemoryPool *pool)
     return 0;
 }
 
-/* Returns the pools' free memory to the driver. */
-static void pools_trim(void)
-{
-    for (int i = 0; i < DEVICES; i++) {
-        if (pools[i].pool != NULL) {
-            cuda.cuMemPoolTrimTo(pools[i].pool, 0);
-        }
-    }
-}
-
 /* One attempt. The GIL is held on entry and on return. */
 static CUresult alloc_once(CUmemoryPool pool, CUstream stream, size_t bytes, CUdeviceptr *address)
 {
@@ -107,7 +97,11 @@ int cudriver_device_alloc(CoreState *state, struct cudriver_device_memory *memor
             return -1;
         }
         Py_BEGIN_ALLOW_THREADS
-        pools_trim();
+        for (int i = 0; i < DEVICES; i++) { /* free memory of the pools */
+            if (pools[i].pool != NULL) {
+                cuda.cuMemPoolTrimTo(pools[i].pool, 0);
+            }
+        }
         Py_END_ALLOW_THREADS
         result = alloc_once(pool, order, bytes, &memory->address);
     }

@@ -15,16 +15,14 @@
  *   place.c       places and their lanes: creation, trim, closing, exit
  *   layout.c      strided memory on the host: see layout.h       no CUDA
  *
- * The terms:
+ * The terms, beside those of README.md:
  *
- *   up, down   to the device, from the device
  *   transfer   one staged copy under way, counted by references
  *   place      what the engine owns in one context: lanes, kernels
  *   lane       blocks; for blocking copies a stream and an event for each block, for asynchronous
  *              ones two words: the threads store in `ready` how many parts they have moved, the
  *              stream in `passed` how many it has copied
  *   block      page-locked memory for a part
- *   slot       a block of the page-locked pool: for one call, or to make a lane of
  *   part       what the stream copies at a time; the blocks take turns
  *   piece      what one thread packs at a time
  *   walk       a layout, in the order in which its bytes travel

@@ -137,12 +137,12 @@ static CUresult pin_make(void *address, size_t bytes, const struct cudriver_pin_
     if (!pooled) { /* the pool keeps its memory registered, and the pinned array keeps its block */
         result = pin_register(pin, way);
     }
-    if (result != CUDA_SUCCESS) {
+    if (result == CUDA_SUCCESS) {
+        *out = pin;
+    } else {
         free(pin);
-        return result;
     }
-    *out = pin;
-    return CUDA_SUCCESS;
+    return result;
 }
 
 CUresult cudriver_pin_create(void *address, size_t bytes, const struct cudriver_pin_way *way,

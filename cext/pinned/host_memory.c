@@ -206,23 +206,6 @@ static PyObject *module_pinned(PyObject *module, PyObject *const *args, Py_ssize
 
 /* ---- page locks on others' memory, for memory/host.py ---- */
 
-/* Checks that the whole range is mapped: strides may reach further. 0, or -1 with ValueError. */
-static int pin_check(const HostMemoryObject *self)
-{
-    uintptr_t low = (uintptr_t)self->address;
-    bool mapped;
-
-    Py_BEGIN_ALLOW_THREADS
-    mapped = platform_is_mapped(low, self->bytes);
-    Py_END_ALLOW_THREADS
-    if (!mapped) {
-        Py_XDECREF(cudriver_call("refusals", "unmapped", "(KK)", (unsigned long long)low,
-                                 (unsigned long long)self->bytes));
-        return -1;
-    }
-    return 0;
-}
-
 /* Raises what became of a refused pin. `other`: the range of a pin that holds a part of the memory,
  * if there is one: by now it may be gone. */
 static void raise_refusal(const HostMemoryObject *self, CUresult result,
@@ -246,7 +229,7 @@ static PyObject *module_pin_prepare(PyObject *module, PyObject *args)
     CoreState *state = cudriver_state_of_module(module);
     HostMemoryObject *self =
         (HostMemoryObject *)state->host_memory_type->tp_alloc(state->host_memory_type, 0);
-    bool initialised = cudriver_driver_ready || cudriver_driver_is_forked();
+    bool initialised = cudriver_driver_ready || cudriver_driver_is_forked(), mapped;
     CUdevice device;
     int writable;
 
@@ -256,8 +239,16 @@ static PyObject *module_pin_prepare(PyObject *module, PyObject *args)
     }
     self->ordinal = -1;
     self->writable = writable != 0;
+    Py_BEGIN_ALLOW_THREADS
+    mapped = platform_is_mapped((uintptr_t)self->address, self->bytes);
+    Py_END_ALLOW_THREADS
+    if (!mapped) { /* strides may reach further than the memory */
+        Py_XDECREF(cudriver_call("refusals", "unmapped", "(KK)",
+                                 (unsigned long long)(uintptr_t)self->address,
+                                 (unsigned long long)self->bytes));
+    }
     /* cuInit takes a while: it is called when the memory is page-locked, perhaps in a thread. */
-    if (pin_check(self) < 0 || (initialised ? cudriver_require() : cudriver_require_loaded()) < 0) {
+    if (!mapped || (initialised ? cudriver_require() : cudriver_require_loaded()) < 0) {
         Py_DECREF(self);
         return NULL;
     }

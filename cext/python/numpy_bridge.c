@@ -65,10 +65,7 @@ int cudriver_numpy_dtype(PyObject *argument, PyObject **dtype, Py_ssize_t *items
     PyArray_Descr *descr = NULL;
 
     *dtype = NULL;
-    if (cudriver_numpy_require() < 0) {
-        return -1;
-    }
-    if (!PyArray_DescrConverter(argument, &descr)) {
+    if (cudriver_numpy_require() < 0 || !PyArray_DescrConverter(argument, &descr)) {
         return -1;
     }
     if (holds_objects(descr)) {

@@ -178,8 +178,8 @@ struct staging_runs {
 
 /* ---- staged.c ---- */
 
-/* A copy by a transfer. `later`: asynchronous; *made: the transfer then. NOT_SUPPORTED and the
- * like: it cannot be done so. */
+/* A copy by a transfer. `later`: asynchronous; *made: the transfer then. Else waits, first for the
+ * stream. NOT_SUPPORTED and the like: it cannot be done so. */
 CUresult staging_transfer_copy(const struct cudriver_copy_plan *copy,
                                const struct cudriver_copy_call *call, struct staging_place *place,
                                bool later, struct cudriver_staging_transfer **made);

@@ -207,10 +207,16 @@ CUresult staging_transfer_copy(const struct cudriver_copy_plan *copy,
                                bool later, struct cudriver_staging_transfer **made)
 {
     struct cudriver_staging_transfer *transfer;
-    /* Query before anything is queued: if the query fails, so would the wait that undoes it. */
-    CUresult result, state = later ? staging_stream_query(call->stream) : CUDA_SUCCESS;
+    CUresult result, state;
 
-    if (state != CUDA_SUCCESS && state != CUDA_ERROR_NOT_READY) {
+    if (later) { /* asked first: if that fails, so would the wait that undoes what is queued */
+        state = staging_stream_query(call->stream);
+    } else if (copy->staged.blocks > 1) { /* on the lane's stream: nothing before may be missed */
+        state = cudriver_staging_stream_wait(call->stream, call->interrupted, call->data);
+    } else {
+        state = cudriver_staging_stream_settle(call->stream, call->interrupted, call->data);
+    }
+    if (state != CUDA_SUCCESS && !(later && state == CUDA_ERROR_NOT_READY)) {
         return state;
     }
     if (later &&
@@ -241,19 +247,6 @@ CUresult staging_transfer_copy(const struct cudriver_copy_plan *copy,
     return result;
 }
 
-/* A copy as planned, which waits. */
-static CUresult copy_now(const struct cudriver_copy_plan *copy,
-                         const struct cudriver_copy_call *call, struct staging_place *place)
-{
-    CUresult result;
-
-    /* The lane's stream is not the caller's: nothing before may be missed. */
-    result = copy->staged.blocks > 1
-                 ? cudriver_staging_stream_wait(call->stream, call->interrupted, call->data)
-                 : cudriver_staging_stream_settle(call->stream, call->interrupted, call->data);
-    return result == CUDA_SUCCESS ? staging_transfer_copy(copy, call, place, false, NULL) : result;
-}
-
 CUresult staging_copy(const struct cudriver_copy_plan *copy, const struct cudriver_copy_call *call,
                       struct cudriver_staging_transfer **transfer)
 {
@@ -267,18 +260,16 @@ CUresult staging_copy(const struct cudriver_copy_plan *copy, const struct cudriv
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    result = transfer != NULL ? staging_transfer_copy(copy, call, place, true, transfer)
-                              : copy_now(copy, call, place);
-    if (result != CUDA_SUCCESS &&
-        staging_must_do_without(result)) { /* a kernel, words, threads or a lane */
+    result = staging_transfer_copy(copy, call, place, transfer != NULL, transfer);
+    if (staging_must_do_without(result)) { /* a kernel, words, threads or a lane */
         again = *copy;
         staging_plan_make(&again, true, false);
         again.staged.files = copy->staged.files;
-        result = copy_now(&again, call, place);
+        result = staging_transfer_copy(&again, call, place, false, NULL);
         if (staging_must_do_without(result)) { /* by one block, of ordinary memory if need be */
             again.staged.chunk = TUNING_ALONE;
             again.staged.blocks = 1;
-            result = copy_now(&again, call, place);
+            result = staging_transfer_copy(&again, call, place, false, NULL);
         }
     }
     staging_place_leave(place);

@@ -17,23 +17,9 @@ void cudriver_contexts_unkeep(CoreState *state, bool all)
     }
 }
 
-/* Wraps a foreign handle that is current here. The package keeps the object until the context is
- * destroyed or closed, so that not every call adopts it again. New reference. */
-static ContextObject *context_adopt_foreign(CoreState *state, CUcontext handle, int ordinal,
-                                            CUdevice device)
-{
-    ContextObject *self;
-
-    cudriver_contexts_unkeep(state, false);
-    self = cudriver_context_registered(state, handle); /* another thread may have been first */
-    if (self == NULL) {
-        self = cudriver_context_keep(
-            cudriver_context_new(state, handle, ordinal, device, CUDRIVER_CONTEXT_FOREIGN));
-    }
-    return self;
-}
-
-/* Wraps a handle that is current here and that we do not know. New reference. */
+/* Wraps a handle that is current here and that we do not know. The package keeps the object, a
+ * foreign one until the context is destroyed or closed, so that not every call adopts it again. New
+ * reference. */
 static ContextObject *context_adopt(CoreState *state, CUcontext handle, CUdevice device)
 {
     unsigned int flags;
@@ -65,7 +51,11 @@ static ContextObject *context_adopt(CoreState *state, CUcontext handle, CUdevice
         }
         cuda.cuDevicePrimaryCtxRelease_v2(device);
     }
-    return context_adopt_foreign(state, handle, ordinal, device);
+    cudriver_contexts_unkeep(state, false);
+    self = cudriver_context_registered(state, handle); /* another thread may have been first */
+    return self != NULL ? self
+                        : cudriver_context_keep(cudriver_context_new(state, handle, ordinal, device,
+                                                                     CUDRIVER_CONTEXT_FOREIGN));
 }
 
 CUresult cudriver_context_find_current(CoreState *state, ContextObject **found)

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "driver/driver.h"
+#include "engine/engine.h"
 #include "python/call.h"
 #include "python/error.h"
 #include "python/wait.h"
@@ -200,7 +201,12 @@ int cudriver_stream_drain(CoreState *state, ContextObject *context, CUstream str
     }
     failed = cudriver_capture_check(stream, call);
     if (failed == 0) {
-        failed = cudriver_wait_stream(stream);
+        PyThreadState *saved = PyEval_SaveThread();
+        CUresult result = cudriver_staging_stream_wait(stream, cudriver_signal_arrived, &saved);
+        PyEval_RestoreThread(saved);
+        failed = result == CUDRIVER_STAGING_INTERRUPTED
+                     ? -1
+                     : cudriver_check(result, "cuStreamQuery", "stream %p", (void *)stream);
     }
     cudriver_context_end(context, pushed);
     return failed < 0 ? -1 : 0;

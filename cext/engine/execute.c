@@ -33,14 +33,6 @@ static CUresult issue_peer(const struct cudriver_copy_plan *plan, struct cudrive
     return result;
 }
 
-/* Errors after which the path through the host may work. A launch answers INVALID_HANDLE if the
- * stream is of another context, as another library's may be. */
-static bool is_refusal(CUresult result)
-{
-    return result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_OUT_OF_MEMORY ||
-           result == CUDA_ERROR_INVALID_HANDLE;
-}
-
 /* A copy on one device by the kernel. Loading that takes a while, at the first use in a context. */
 static CUresult issue_kernel(const struct cudriver_copy_plan *plan, struct cudriver_copy_call *call)
 {
@@ -59,7 +51,10 @@ static CUresult issue_kernel(const struct cudriver_copy_plan *plan, struct cudri
         call->function = "cuLaunchKernel";
         result = staging_kernels_launch(kernels, &plan->layout, dst, src, call->stream);
     }
-    call->refused = is_refusal(result);
+    /* Then the path through the host may work. A launch answers INVALID_HANDLE if the stream is of
+     * another context, as another library's may be. */
+    call->refused = result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_OUT_OF_MEMORY ||
+                    result == CUDA_ERROR_INVALID_HANDLE;
     if (result != CUDA_SUCCESS) {
         cuda.cuStreamSynchronize(call->stream); /* of several launches some may be queued */
     }

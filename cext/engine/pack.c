@@ -333,17 +333,6 @@ static bool piece_find(struct piece *piece, int node)
     return skipped && piece_find(piece, EVERY_NODE);
 }
 
-/* Locked; releases the lock if the thread has to go to another node's processors. */
-static void thread_go(int *node, const struct piece *piece)
-{
-    if (*node != piece->transfer->node) {
-        *node = piece->transfer->node;
-        staging_unlock();
-        cudriver_hostmem_go(*node);
-        staging_lock();
-    }
-}
-
 /* What a packing thread without work waits by. */
 struct rest {
     unsigned long long busy; /* ns; when it last had work */
@@ -399,8 +388,13 @@ static void *thread_main(void *unused)
     staging_lock();
     for (;;) {
         if (piece_find(&piece, node)) {
-            threads_wake(TUNING_CALLED); /* perhaps there is another piece */
-            thread_go(&node, &piece);
+            threads_wake(TUNING_CALLED);        /* perhaps there is another piece */
+            if (node != piece.transfer->node) { /* goes to that node's processors */
+                node = piece.transfer->node;
+                staging_unlock();
+                cudriver_hostmem_go(node);
+                staging_lock();
+            }
             piece_do(&piece);
             rest = (struct rest){platform_nanoseconds(), TUNING_NAP_NS};
         } else if (staging.stopping && staging.users == 0) {

@@ -37,14 +37,3 @@ int cudriver_wait(CUresult (*query)(void *handle), void *handle, const char *fun
     }
     return result == CUDRIVER_STAGING_INTERRUPTED ? -1 : cudriver_check(result, function, "%s", "");
 }
-
-int cudriver_wait_stream(CUstream stream)
-{
-    PyThreadState *saved = PyEval_SaveThread();
-    CUresult result = cudriver_staging_stream_wait(stream, cudriver_signal_arrived, &saved);
-
-    PyEval_RestoreThread(saved);
-    return result == CUDRIVER_STAGING_INTERRUPTED
-               ? -1
-               : cudriver_check(result, "cuStreamQuery", "stream %p", (void *)stream);
-}

@@ -14,7 +14,4 @@ void cudriver_nap(long milliseconds);
  * exception set: a signal handler's, or one that names `function`. */
 int cudriver_wait(CUresult (*query)(void *handle), void *handle, const char *function);
 
-/* The same for the work that is queued on a stream by now, in its context. */
-int cudriver_wait_stream(CUstream stream);
-
 #endif

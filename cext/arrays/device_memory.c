@@ -41,6 +41,21 @@ static int pool_of(ContextObject *context, CUmemoryPool *pool)
     return 0;
 }
 
+/* The stream that orders the context's allocations, made at the first. Borrowed; NULL with an
+ * exception set. Between begin and end. */
+static CUstream stream_of(ContextObject *context)
+{
+    if (context->allocs.stream == NULL) {
+        CUresult result =
+            cuda.cuStreamCreateWithPriority(&context->allocs.stream, CU_STREAM_NON_BLOCKING, 0);
+        if (result != CUDA_SUCCESS) {
+            context->allocs.stream = NULL;
+            cudriver_raise(result, "cuStreamCreateWithPriority", "for allocations");
+        }
+    }
+    return context->allocs.stream;
+}
+
 /* One attempt. The GIL is held on entry and on return. */
 static CUresult alloc_once(CUmemoryPool pool, CUstream stream, size_t bytes, CUdeviceptr *address)
 {
@@ -86,7 +101,7 @@ int cudriver_device_alloc(CoreState *state, struct cudriver_device_memory *memor
     }
     cudriver_works_reap(state);
     if (pool != NULL) {
-        order = cudriver_context_alloc_stream(context);
+        order = stream_of(context);
         if (order == NULL) {
             return -1;
         }

@@ -171,19 +171,6 @@ ContextObject *cudriver_context_primary(CoreState *state, int ordinal)
     return self;
 }
 
-CUstream cudriver_context_alloc_stream(ContextObject *self)
-{
-    if (self->allocs.stream == NULL) {
-        CUresult result =
-            cuda.cuStreamCreateWithPriority(&self->allocs.stream, CU_STREAM_NON_BLOCKING, 0);
-        if (result != CUDA_SUCCESS) {
-            self->allocs.stream = NULL;
-            cudriver_raise(result, "cuStreamCreateWithPriority", "for allocations");
-        }
-    }
-    return self->allocs.stream;
-}
-
 ContextObject *cudriver_context_keep(ContextObject *self)
 {
     if (self != NULL && !self->live.kept) {

@@ -104,10 +104,6 @@ int cudriver_context_refused(ContextObject *context, CUresult result);
  * `end`. False only if the context and everything in it are gone, or in a forked child. */
 bool cudriver_context_begin_free(ContextObject *context, bool *pushed);
 
-/* The stream that orders the context's allocations when the caller names none. Created at first
- * use, between begin and end. Borrowed; NULL with an exception set. */
-CUstream cudriver_context_alloc_stream(ContextObject *context);
-
 /* 0 if the context may be used; else -1 with InvalidContextError. */
 int cudriver_context_check(ContextObject *context);
 

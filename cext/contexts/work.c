@@ -119,7 +119,9 @@ static void work_dealloc(PyObject *object)
     Py_DECREF(type);
 }
 
-CUresult cudriver_work_poll(CoreState *state, TransferObject *work)
+/* The work's result, or NOT_READY. In a forked child NOT_INITIALIZED: nothing ends there. The
+ * caller holds a reference. May run any code. */
+static CUresult work_poll(CoreState *state, TransferObject *work)
 {
     CUresult result = cudriver_work_ask(work);
 
@@ -157,7 +159,7 @@ int cudriver_work_wait(CoreState *state, TransferObject *work)
     int failed = 0;
 
     Py_INCREF(work);
-    while (failed == 0 && cudriver_work_poll(state, work) == CUDA_ERROR_NOT_READY) {
+    while (failed == 0 && work_poll(state, work) == CUDA_ERROR_NOT_READY) {
         failed = wait_without(state, work);
     }
     Py_DECREF(work);
@@ -315,7 +317,7 @@ PyObject *cudriver_work_add(CoreState *state, const struct cudriver_stream *stre
 /* NOT_READY, or the result. */
 static CUresult transfer_poll(TransferObject *self)
 {
-    CUresult result = cudriver_work_poll(cudriver_state_of((PyObject *)self), self);
+    CUresult result = work_poll(cudriver_state_of((PyObject *)self), self);
 
     if (result == CUDA_SUCCESS && self->staged != NULL) {
         /* After a fault the engine lets the stream continue and reports the fault here. */

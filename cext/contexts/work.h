@@ -86,12 +86,7 @@ void cudriver_work_cancel(CoreState *state, struct cudriver_issue *issue);
 /* New reference: a Transfer that is over (an empty copy, or one that had to block). */
 PyObject *cudriver_work_over(CoreState *state, size_t bytes);
 
-/* The work's result, or NOT_READY. In a forked child NOT_INITIALIZED: nothing ends there. The
- * caller holds a reference. May run any code. */
-CUresult cudriver_work_poll(CoreState *state, TransferObject *work);
-
-/* Waits until the work is over; cudriver_work_poll then has its result. 0, or -1 with an exception
- * set. */
+/* Waits until the work is over. 0, or -1 with an exception set. */
 int cudriver_work_wait(CoreState *state, TransferObject *work);
 
 /* Lets go what work that is over kept alive. Cheap if nothing is in flight. Never raises. May run

@@ -209,11 +209,6 @@ CUresult staging_lane_get(struct cudriver_staging_transfer *transfer, size_t byt
 /* SUCCESS if the stream is idle, else NOT_READY or an error. */
 CUresult staging_stream_query(CUstream stream);
 
-/* SUCCESS, or why a blocking copy ends here: asked between two steps. Times in ns; *asked: when
- * `interrupted` was last called or the copy began. */
-CUresult staging_may_go_on(const struct cudriver_copy_call *call, unsigned long long now,
-                           unsigned long long *asked);
-
 /* ---- transfers ---- */
 
 /* How the bytes of a copy are cut into boxes: each covers up to `rows` entries of dimension `split`

@@ -136,11 +136,16 @@ static CUresult step_help(struct cudriver_staging_transfer *transfer,
                           const struct cudriver_copy_call *call, struct progress *at)
 {
     unsigned long long now = platform_nanoseconds();
-    CUresult result = staging_may_go_on(call, now, &at->asked);
     bool helped;
 
-    if (result != CUDA_SUCCESS) {
-        return result;
+    if (staging.stopping) {
+        return CUDA_ERROR_DEINITIALIZED;
+    }
+    if (call->interrupted != NULL && now - at->asked >= STAGING_POLL_NS) {
+        if (call->interrupted(call->data)) {
+            return CUDRIVER_STAGING_INTERRUPTED;
+        }
+        at->asked = platform_nanoseconds();
     }
     staging_lock();
     helped = staging_pack_help(transfer);

@@ -151,22 +151,6 @@ void cudriver_staging_set_threads(int threads)
 
 /* ---- waits ---- */
 
-CUresult staging_may_go_on(const struct cudriver_copy_call *call, unsigned long long now,
-                           unsigned long long *asked)
-{
-    if (staging.stopping) {
-        return CUDA_ERROR_DEINITIALIZED;
-    }
-    if (call->interrupted == NULL || now - *asked < STAGING_POLL_NS) {
-        return CUDA_SUCCESS;
-    }
-    if (call->interrupted(call->data)) {
-        return CUDRIVER_STAGING_INTERRUPTED;
-    }
-    *asked = platform_nanoseconds();
-    return CUDA_SUCCESS;
-}
-
 CUresult cudriver_staging_poll(CUresult (*query)(void *handle), void *handle,
                                bool (*interrupted)(void *data), void *data)
 {

@@ -2,16 +2,12 @@
  * Pins: page-locking memory that somebody else owns, in place. See hostmem.h.
  *
  * The driver registers ranges by byte, refuses any overlap (712) and releases only whole
- * registrations. So a pin is one range, registered once. Pins of the same memory, or of a part of
- * it, are the same pin, which counts them; it is unregistered when the last of them has gone.
+ * registrations. So a pin is one range, registered once: pins of a part of it are the same pin.
  *
  * Whoever pins keeps the memory alive until the pin is destroyed. Memory that is unmapped while
  * registered would stay registered by address, with its old pages: the driver would refuse to
  * register what is mapped there next (712), or copy from pages that nobody sees any more. Pins of
  * the same memory are on one owner's memory, so it is alive as long as one of them is.
- *
- * The lock is never held across a driver call. Instead a pin's range is not `ready` while it is
- * being registered or released, and other threads that need its bytes wait.
  */
 #include <stdint.h>
 #include <stdlib.h>

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from chaos.faults import Fault
-from corpus.compare import predicts, stands_for
+from corpus.compare import predicts, shown, stands_for
 from corpus.others import share
 
 RIGHT = "right"
@@ -53,8 +53,8 @@ def score(words: tuple[str, ...], failures: list[dict], findings: list[dict]) ->
     else:
         about = any(names(f, words) for f in warnings)
         result.outcome = WEAK if about else SILENT
-    shown = [failure.get("shown", failure["text"]) for failure in failures]
-    result.text = any(predicts(f, text) for f in errors + warnings for text in shown)
+    texts = [shown(failure) for failure in failures]
+    result.text = any(predicts(f, text) for f in errors + warnings for text in texts)
     return result
 
 

@@ -84,7 +84,7 @@ def compare(
             result.misses.append(f"{failure['step']}: {failure['text']}")
             continue
         result.found += 1
-        result.texts_right += any(predicts(finding, failure["text"]) for finding in standing)
+        result.texts_right += any(predicts(finding, shown(failure)) for finding in standing)
     fired = {finding["rule"] for finding in said.findings}
     result.misses += [f"{rule} is expected" for rule in expect if rule not in fired]
     result.found += sum(rule in fired for rule in expect)
@@ -99,6 +99,11 @@ def plain(text: str) -> str:
     return re.sub(r"\s+", " ", text).strip().rstrip(".")
 
 
+def shown(failure: dict[str, str]) -> str:
+    """All that a user reads: of an exception, what it was raised from stands above it."""
+    return failure.get("shown", failure["text"])
+
+
 def predicts(finding: dict[str, Any], text: str) -> bool:
     """Whether a finding carries the text of this failure."""
     said = plain(finding.get("predicts") or "")
@@ -107,7 +112,7 @@ def predicts(finding: dict[str, Any], text: str) -> bool:
 
 def stands_for(finding: dict[str, Any], failure: dict[str, str]) -> bool:
     """Whether a finding explains a failure: by its text, or else by what it is about."""
-    if predicts(finding, failure["text"]):
+    if predicts(finding, shown(failure)):
         return True
     if failure["text"].startswith("died"):
         return finding["rule"].startswith(("CU3", "CU4"))  # there is no text to compare

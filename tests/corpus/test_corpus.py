@@ -232,6 +232,14 @@ def test_an_error_that_carries_the_text_is_right():
     assert outcome.false_alarms == outcome.misses == []
 
 
+def test_a_text_that_an_exception_was_raised_from_is_read_too():
+    told = failure("OSError: Could not load this library: /a/_torchaudio.abi3.so")
+    assert compare(Truth([told]), said(finding(predicts=GONE))).false_alarms
+    told["shown"] = f"OSError: {GONE}\n\nThe above exception was ...\n\n{told['text']}\n"
+    outcome = compare(Truth([told]), said(finding(predicts=GONE)))
+    assert (outcome.right_errors, outcome.found, outcome.texts_right) == (1, 1, 1)
+
+
 def test_an_error_without_a_failure_is_a_false_alarm():
     outcome = compare(Truth(), said(finding(predicts=GONE), finding(severity="warning")))
     assert outcome.false_alarms == ["CU303 it breaks"]

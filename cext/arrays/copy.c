@@ -167,11 +167,10 @@ static int follow_blocking(CoreState *state, struct cudriver_copy_plan *plan,
         }
         given = false;
     }
-    if (cudriver_context_ready(state, context) < 0) {
+    if (cudriver_context_claim(state, context) < 0) {
         cudriver_stream_done(&stream);
         return -1;
     }
-    context->in_use++;
     on =
         (struct cudriver_stream){given ? stream.handle : NULL, context, given ? stream.held : NULL};
     failed = plan_follow(state, plan, ends->dst.owner, ends->src.owner, &on, NULL, NULL, &pushed);
@@ -249,10 +248,9 @@ static PyObject *follow_async(CoreState *state, struct cudriver_copy_plan *plan,
         return NULL;
     }
     if (part != NULL) {
-        if (cudriver_context_ready(state, stream->context) < 0) {
+        if (cudriver_context_claim(state, stream->context) < 0) {
             return NULL;
         }
-        stream->context->in_use++;
         failed =
             plan_follow(state, plan, ends->dst.owner, ends->src.owner, stream, part, NULL, &pushed);
         cudriver_context_leave(stream->context, pushed);

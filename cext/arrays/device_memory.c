@@ -112,7 +112,7 @@ int cudriver_device_alloc(CoreState *state, struct cudriver_device_memory *memor
             return -1;
         }
         Py_BEGIN_ALLOW_THREADS
-        for (int i = 0; i < DEVICES; i++) { /* free memory of the pools */
+        for (int i = 0; i < DEVICES; i++) { /* returns what is free in the pools */
             if (pools[i].pool != NULL) {
                 cuda.cuMemPoolTrimTo(pools[i].pool, 0);
             }

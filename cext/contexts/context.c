@@ -160,7 +160,7 @@ ContextObject *cudriver_context_primary(CoreState *state, int ordinal)
     }
     if (self == NULL && !PyErr_Occurred()) {
         self = cudriver_context_new(state, handle, ordinal, device, CUDRIVER_CONTEXT_PRIMARY);
-        retained = self == NULL; /* the object has it */
+        retained = self == NULL; /* else the object owns it */
     }
     if (retained) {
         cuda.cuDevicePrimaryCtxRelease_v2(device);
@@ -355,10 +355,9 @@ int cudriver_context_enter(CoreState *state, ContextObject *self, bool *pushed)
 {
     CUresult result;
 
-    if (cudriver_context_ready(state, self) < 0) {
+    if (cudriver_context_claim(state, self) < 0) {
         return -1;
     }
-    self->in_use++;
     result = cudriver_context_make_current(self, pushed);
     if (result != CUDA_SUCCESS) {
         cudriver_context_refused(self, result);

@@ -91,11 +91,18 @@ int cudriver_context_enter(CoreState *state, ContextObject *context, bool *pushe
 void cudriver_context_leave(ContextObject *context, bool pushed);
 
 /* `enter` in steps, of which the second needs no GIL: it makes the context current if it is not,
- * and *pushed says whether `leave` must pop it. `ready` raises; `refused` raises what
- * `make_current` has returned, and returns -1. After `ready` the call counts itself in `in_use`,
- * and ends with `leave`. One that has a piece of work in flight while it runs need not be counted:
- * it ends with `unmake_current`, which needs no GIL. */
+ * and *pushed says whether `leave` must pop it. `claim` raises; `refused` raises what
+ * `make_current` has returned, and returns -1. After `claim`, `leave`. `ready` is `claim` for a
+ * call that has a piece of work in flight while it runs, and so need not be counted: after it,
+ * `unmake_current`, which needs no GIL. */
 int cudriver_context_ready(CoreState *state, ContextObject *context);
+static inline int cudriver_context_claim(CoreState *state, ContextObject *context)
+{
+    int failed = cudriver_context_ready(state, context);
+
+    context->in_use += failed == 0;
+    return failed;
+}
 CUresult cudriver_context_make_current(ContextObject *context, bool *pushed);
 void cudriver_context_unmake_current(bool pushed);
 int cudriver_context_refused(ContextObject *context, CUresult result);

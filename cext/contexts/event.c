@@ -106,7 +106,8 @@ static int event_method(PyObject *object, PyObject *args, PyObject *keywords, bo
         cudriver_stream_parse(state, argument, self->context, &stream) < 0) {
         return -1;
     }
-    failed = cudriver_open_check(object, self->closed); /* now: reading a stream may run code */
+    /* Only now: reading another library's stream runs its code, which may close the event. */
+    failed = cudriver_open_check(object, self->closed);
     if (failed == 0 && record && stream.context != self->context) {
         PyErr_Format(PyExc_ValueError,
                      "%R belongs to %R, the stream to %R: record an event of the "

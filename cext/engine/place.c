@@ -368,7 +368,7 @@ void cudriver_staging_forget_context(CUcontext context)
         }
         place_end(place, true);
     }
-    while (staging.trims > 0) { /* perhaps in this context, which must not end meanwhile */
+    while (staging.trims > 0) { /* one may free what is in this context */
         staging_change_wait(STAGING_POLL_NS);
     }
     staging_unlock();

@@ -139,7 +139,7 @@ struct staging_engine {
     int wanted;                                /* sum of their threads */
     int words;                                 /* listed copies whose progress words tell */
     bool watched;                              /* an idle thread looks at the words */
-    int trims;         /* under way: they free what is in contexts, by places not listed any more */
+    int trims; /* under way: each frees what is in the contexts of places it took off the list */
     _Atomic int users; /* copies that are not over; written under the lock */
     int threads, idle;
     sem_t sleep; /* idle threads sleep here */
@@ -178,11 +178,11 @@ struct staging_runs {
 
 /* ---- staged.c ---- */
 
-/* A copy by a transfer. `later`: asynchronous; *made: the transfer then. Else waits, first for the
- * stream. NOT_SUPPORTED and the like: it cannot be done so. */
+/* A copy by a transfer. `made`: asynchronous, and *made is the transfer. NULL: waits, first for the
+ * stream, then for the copy. NOT_SUPPORTED and the like: it cannot be done so. */
 CUresult staging_transfer_copy(const struct cudriver_copy_plan *copy,
                                const struct cudriver_copy_call *call, struct staging_place *place,
-                               bool later, struct cudriver_staging_transfer **made);
+                               struct cudriver_staging_transfer **made);
 
 /* A STAGED copy, as by cudriver_copy_follow. */
 CUresult staging_copy(const struct cudriver_copy_plan *copy, const struct cudriver_copy_call *call,

@@ -182,7 +182,7 @@ static CUresult staged_queue(struct runs *all, bool up)
         staging_plan_make(&plan, false, false);
         plan.staged.runs = runs;
         plan.staged.blocks = up ? TUNING_RUN_STAGED_BLOCKS : plan.staged.blocks;
-        result = staging_transfer_copy(&plan, all->call, all->place, true, &staged);
+        result = staging_transfer_copy(&plan, all->call, all->place, &staged);
         cudriver_staging_join(&all->staged, staged);
         staging_runs_drop(runs);
     }

@@ -209,12 +209,13 @@ static CUresult transfer_queue(struct cudriver_staging_transfer *transfer, bool 
 
 CUresult staging_transfer_copy(const struct cudriver_copy_plan *copy,
                                const struct cudriver_copy_call *call, struct staging_place *place,
-                               bool later, struct cudriver_staging_transfer **made)
+                               struct cudriver_staging_transfer **made)
 {
     struct cudriver_staging_transfer *transfer;
+    const bool later = made != NULL;
     CUresult result, state;
 
-    if (later) { /* asked first: if that fails, so would the wait that undoes what is queued */
+    if (later) { /* asked first: if it fails, so would the wait that undoes what is queued */
         state = staging_stream_query(call->stream);
     } else if (copy->staged.blocks > 1) { /* on the lane's stream: nothing before may be missed */
         state = cudriver_staging_stream_wait(call->stream, call->interrupted, call->data);
@@ -265,16 +266,16 @@ CUresult staging_copy(const struct cudriver_copy_plan *copy, const struct cudriv
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    result = staging_transfer_copy(copy, call, place, transfer != NULL, transfer);
-    if (staging_must_do_without(result)) { /* a kernel, words, threads or a lane */
+    result = staging_transfer_copy(copy, call, place, transfer);
+    if (staging_must_do_without(result)) { /* no kernel, words, threads or lane could be had */
         again = *copy;
         staging_plan_make(&again, true, false);
         again.staged.files = copy->staged.files;
-        result = staging_transfer_copy(&again, call, place, false, NULL);
+        result = staging_transfer_copy(&again, call, place, NULL);
         if (staging_must_do_without(result)) { /* by one block, of ordinary memory if need be */
             again.staged.chunk = TUNING_ALONE;
             again.staged.blocks = 1;
-            result = staging_transfer_copy(&again, call, place, false, NULL);
+            result = staging_transfer_copy(&again, call, place, NULL);
         }
     }
     staging_place_leave(place);

@@ -35,7 +35,7 @@ int cudriver_numpy_require(void)
 
 bool cudriver_numpy_is_array(PyObject *object)
 {
-    if (!imported && cudriver_numpy_require() < 0) {
+    if (cudriver_numpy_require() < 0) {
         PyErr_Clear(); /* what needs NumPy says so */
         return false;
     }

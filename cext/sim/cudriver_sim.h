@@ -54,8 +54,8 @@ int cudriver_sim_set_bandwidth(unsigned long long bytes_per_second);
  * that is missing then shows. 0: as hardware was seen to do it. */
 int cudriver_sim_set_late(unsigned long long microseconds);
 
-/* One call in six begins late, by so many microseconds at most, at random: as where the system lets
- * another thread run first. What two threads must not do at once then shows. */
+/* One call in six, at random, begins late, by at most so many microseconds, as if the system had
+ * let other threads run first. What two threads must not do at the same time then shows. */
 int cudriver_sim_set_jitter(unsigned long long microseconds);
 
 /* A registration of at least this many bytes fails with INVALID_VALUE; 0: the default, 512 GiB. */

@@ -272,7 +272,7 @@ def test_manual_contexts_that_close_leave_copies_in_the_primary_one_alone(cu, ki
 
 @pytest.mark.skipif(DRIVER != "sim", reason="holds a call of the simulator")
 def test_a_context_ends_after_what_a_trim_frees_in_it() -> None:
-    """Else the trim gives the driver handles that are nobody's any more, or others'."""
+    """If it ended first, the trim would give the driver handles of what is destroyed already."""
     program = """
         import ctypes, threading, time, numpy as np, cudriver as cu
         plain = np.ones(4 << 20, np.uint8)
@@ -289,7 +289,7 @@ def test_a_context_ends_after_what_a_trim_frees_in_it() -> None:
             time.sleep(0.001)
         ending = threading.Thread(target=context.close)
         ending.start()
-        ending.join(0.3)  # time to end, if it did not wait
+        ending.join(0.3)  # if it did not wait for the trim, it would end now
         sim.cudriver_sim_clear_faults()
         trimming.join()
         ending.join()

@@ -356,7 +356,7 @@ def test_late_work_ends_after_the_calls_that_may_return_before_it(
 
 
 def test_with_jitter_some_calls_begin_late(sim: Driver, context: int) -> None:
-    """By at most what was asked, beside what the system takes."""
+    """Some calls do, others do not, and some of them are late by much."""
     assert sim.cudriver_sim_set_jitter(1_000_001) == -1
     assert sim.cudriver_sim_set_jitter(100_000) == 0
     took = []

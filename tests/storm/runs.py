@@ -71,7 +71,7 @@ class Simulator:
             self.library.cudriver_sim_set_latency(microseconds)
 
     def jitter(self, microseconds: int) -> None:
-        """Calls begin late from now on, by so much at most."""
+        """Some calls begin late from now on, by so many microseconds at most."""
         if self.library is not None:
             self.library.cudriver_sim_set_jitter(microseconds)
 

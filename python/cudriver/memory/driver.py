@@ -216,10 +216,10 @@ def _not_found(why: str, chosen: bool = True) -> DriverNotFoundError:
 
 
 def refuse(path: bytes, told: bytes, code: int, version: int) -> NoReturn:
-    """Raise why no library was loaded, or not the one that was opened: its path. For the core.
+    """Raise why no driver was loaded. For the core.
 
-    told: the loader's words, or the functions that are missing. code: what cuDriverGetVersion
-    returned; NOT_FOUND: there is none.
+    path: the library that was opened; empty: none could be. told: the loader's words, or the
+    functions that are missing. code: what cuDriverGetVersion returned; NOT_FOUND: there is none.
     """
     name, words = path.decode(errors="replace"), told.decode(errors="replace")
     if not path and library() is not None:

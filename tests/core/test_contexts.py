@@ -10,6 +10,7 @@ import ctypes
 import functools
 import gc
 import random
+import sysconfig
 import threading
 import time
 import weakref
@@ -541,6 +542,37 @@ def test_primary_context_close_and_again(cu, driver, two_devices) -> None:
     with pytest.raises(cu.InvalidContextError):
         context.push()
     again.close()
+
+
+@pytest.mark.skipif(
+    bool(sysconfig.get_config_var("Py_GIL_DISABLED")), reason="its allocator cannot be replaced"
+)
+def test_a_primary_context_that_no_memory_is_left_for_is_given_back(simulator) -> None:
+    pytest.importorskip("_testcapi", reason="this CPython has no tests of its own")
+    program = """
+        import _testcapi, ctypes, cudriver as cu
+        sim = ctypes.CDLL(cu.driver_path())
+        sim.cudriver_sim_live.restype = ctypes.c_longlong
+        device = cu.Device(1)
+        device.primary_context().close()
+        refused = 0
+        for nth in range(100):
+            made = None
+            _testcapi.set_nomemory(nth, nth + 1)
+            try:
+                made = device.primary_context()
+            except MemoryError:
+                refused += 1
+            finally:
+                _testcapi.remove_mem_hooks()
+            if made is not None:
+                made.close()
+            assert sim.cudriver_sim_live(b"primary_retains") == 0, nth
+        print(0 < refused < 100)
+    """
+    if simulator is None:
+        pytest.skip("counts what the simulator has retained")
+    assert output(program, CUDRIVER_SIM_DEVICES="2") == "True\n"
 
 
 def test_primary_flags(cu, driver, two_devices) -> None:

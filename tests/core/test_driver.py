@@ -202,6 +202,26 @@ def test_everything_works_on_each_driver_version(version: str) -> None:
     assert said == [f"{version[:2]}.{int(version[2:]) // 10}", "1"]  # `pinned`
 
 
+def test_a_library_that_cannot_be_opened_after_one_that_is_no_driver(tmp_path: Path) -> None:
+    """Each is refused for a reason of its own."""
+    damaged = tmp_path / "libcuda.so.1"
+    damaged.write_text("not a library")
+    program = """
+        import sys, cudriver as cu
+        for path in sys.argv[1:]:
+            cu.use_driver(path)
+            try:
+                cu.init()
+            except cu.CudaError as error:
+                print(type(error).__name__, error)
+    """
+    other = compiled(tmp_path, "int nothing;")
+    first, second = output(program, other, str(damaged)).splitlines()
+    assert "exports no cuDriverGetVersion" in first
+    assert second.startswith("DriverNotFoundError")
+    assert f"could not be opened: {damaged}" in second
+
+
 # ---- choosing ------------------------------------------------------------------------------------
 
 

@@ -220,8 +220,8 @@ CUresult cudriver_staging_poll(CUresult (*query)(void *handle), void *handle,
 /* Waits in this way until the work that is queued on the stream by now is done. */
 CUresult cudriver_staging_stream_wait(CUstream stream, bool (*interrupted)(void *data), void *data);
 
-/* The same before a blocking call issues anything, which cannot be interrupted afterwards. Costs
- * one query if the stream is idle; work of other streams that a default stream waits for is not
+/* The same before a blocking call issues anything, which cannot be interrupted afterwards. For the
+ * default stream costs one query if that is idle: work of other streams that it waits for is not
  * seen. */
 CUresult cudriver_staging_stream_settle(CUstream stream, bool (*interrupted)(void *data),
                                         void *data);

@@ -237,7 +237,7 @@ CUresult cudriver_staging_stream_wait(CUstream stream, bool (*interrupted)(void 
 
 CUresult cudriver_staging_stream_settle(CUstream stream, bool (*interrupted)(void *), void *data)
 {
-    return cuda.cuStreamQuery(stream) == CUDA_SUCCESS
+    return stream == NULL && cuda.cuStreamQuery(stream) == CUDA_SUCCESS
                ? CUDA_SUCCESS
                : cudriver_staging_stream_wait(stream, interrupted, data);
 }

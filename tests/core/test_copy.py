@@ -571,10 +571,11 @@ def test_plain_memory_is_read_after_the_default_streams_work(sim, nbytes: int) -
 
 
 @watched
+@pytest.mark.parametrize("blocking", [False, True])
 @pytest.mark.parametrize("pinned", [False, True])
 @pytest.mark.parametrize("kind", ["made by default", "per thread"])
 def test_memory_is_read_after_the_default_streams_work_that_a_stream_waits_for(
-    kind: str, pinned: bool
+    kind: str, pinned: bool, blocking: bool
 ) -> None:
     """A stream made without CU_STREAM_NON_BLOCKING, or the per-thread default stream, says that it
     is idle while the default stream's work, which comes before its next operation, still runs.
@@ -595,10 +596,54 @@ def test_memory_is_read_after_the_default_streams_work_that_a_stream_waits_for(
             assert library.cuStreamCreateWithPriority(ctypes.byref(made), 0, 0) == 0
         assert made.value is not None
         assert library.cuLaunchHostFunc(None, write, None) == 0
-        cu.copy_async(there[::-1], source, SimpleNamespace(cuda_stream=made.value)).wait()
+        if blocking:
+            with cu.Stream.from_handle(made.value):
+                cu.copy(there[::-1], source)
+        else:
+            cu.copy_async(there[::-1], source, SimpleNamespace(cuda_stream=made.value)).wait()
         assert (there.to_numpy() == 7).all()
         if kind == "made by default":
             assert library.cuStreamDestroy_v2(made) == 0
+
+
+@watched
+@pytest.mark.parametrize("nbytes", [1024, 100_000, 1 << 20, 8 << 20])
+def test_plain_memory_is_read_after_what_a_blocking_stream_waits_for(nbytes: int) -> None:
+    """Whichever way the copy takes: by the driver, by one block, by many."""
+    source, there = np.zeros(nbytes, "u1"), cu.device_zeros(nbytes, "u1")
+    library, made = ctypes.CDLL(cu.driver_path()), ctypes.c_void_p()
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    def write(_: object) -> None:
+        time.sleep(0.1)
+        source[:] = 7
+
+    with cu.Device(0).primary_context():
+        assert library.cuStreamCreateWithPriority(ctypes.byref(made), 0, 0) == 0
+        assert made.value is not None
+        assert library.cuLaunchHostFunc(None, write, None) == 0
+        with cu.Stream.from_handle(made.value):
+            cu.copy(there, source)
+        assert (there.to_numpy() == 7).all()
+        assert library.cuStreamDestroy_v2(made) == 0
+
+
+@watched
+@pytest.mark.parametrize("nbytes", [1024, 100_000, 1 << 20, 8 << 20])
+def test_a_copy_comes_after_what_the_default_stream_waits_for(nbytes: int) -> None:
+    """Also where the engine's own stream copies, which does not wait for a blocking stream."""
+    source, there = np.full(nbytes, 3, "u1"), cu.device_zeros(nbytes, "u1")
+    library, made = ctypes.CDLL(cu.driver_path()), ctypes.c_void_p()
+    wait = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: time.sleep(0.1))
+    size, address = ctypes.c_size_t(nbytes), ctypes.c_ulonglong(there.pointer)
+    with cu.Device(0).primary_context():
+        assert library.cuStreamCreateWithPriority(ctypes.byref(made), 0, 0) == 0
+        assert library.cuLaunchHostFunc(made, wait, None) == 0
+        assert library.cuMemsetD8Async(address, ctypes.c_ubyte(5), size, made) == 0
+        cu.copy(there, source)
+        assert library.cuStreamSynchronize(made) == 0
+        assert (there.to_numpy() == 3).all()
+        assert library.cuStreamDestroy_v2(made) == 0
 
 
 #: The shape of the device's array and a view of it; a view of the host's, of (120, 500, 8) items.

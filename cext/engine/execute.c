@@ -198,6 +198,9 @@ static CUresult part_copy(const struct cudriver_copy_plan *plan, CUdeviceptr dev
     return result;
 }
 
+/* How often a dense copy looks again where registrations end, after the driver refused a part. */
+#define MOST_REFUSALS 3
+
 /* A dense copy between host and device, in parts of TUNING_CUT bytes at most. */
 static CUresult dense_copy(const struct cudriver_copy_plan *plan, struct cudriver_copy_call *call)
 {
@@ -206,6 +209,7 @@ static CUresult dense_copy(const struct cudriver_copy_plan *plan, struct cudrive
     CUdeviceptr device = plan->device + (CUdeviceptr)(up ? layout->dst_offset : layout->src_offset);
     char *host = plan->host + (up ? layout->src_offset : layout->dst_offset);
     CUresult result = CUDA_SUCCESS;
+    int refused = 0;
 
     for (size_t at = 0, bytes; at < plan->bytes && result == CUDA_SUCCESS; at += bytes) {
         bytes = plan->bytes - at < TUNING_CUT ? plan->bytes - at : TUNING_CUT;
@@ -213,9 +217,10 @@ static CUresult dense_copy(const struct cudriver_copy_plan *plan, struct cudrive
             bytes = cudriver_hostmem_run(host + at, bytes); /* split at a registration's end too */
         }
         result = part_copy(plan, device + at, host + at, bytes, call);
-        if (result == CUDA_ERROR_INVALID_VALUE && !plan->one_run &&
-            cudriver_hostmem_run(host + at, bytes) < bytes) {
-            cut = true; /* a registration ends within the range, maybe since a moment ago */
+        if (result == CUDA_ERROR_INVALID_VALUE && refused++ < MOST_REFUSALS) {
+            /* A registration ends within the range, or did so until a moment ago: another thread
+             * may lock and unlock the memory in steps. */
+            cut = true;
             bytes = 0;
             result = CUDA_SUCCESS;
         } else if (result == CUDA_SUCCESS && at + bytes < plan->bytes &&

@@ -383,6 +383,22 @@ def test_a_copy_of_which_a_part_is_refused_is_over_when_it_says_so(sim: Any) -> 
     soon.join()
 
 
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_a_copy_across_a_lock_that_ends_meanwhile(sim: Any, nth: int) -> None:
+    """Where another thread locks the memory in steps and unlocks it, the driver refuses a copy
+    across the end of a step, of which nothing is left when it is looked for."""
+    host = np.arange(70_000, dtype=np.uint8)
+    sim.fail(",".join(f"cuMemcpyHtoD_v2:{i}:1" for i in range(1, nth + 1)))
+    np.testing.assert_array_equal(cu.to_device(host).to_numpy(), host)
+
+
+def test_a_copy_that_the_driver_always_refuses(sim: Any) -> None:
+    sim.fail("cuMemcpyHtoD_v2:*:1")
+    with pytest.raises(cu.CudaError, match=r"cuMemcpyHtoD_v2\(70000 bytes") as caught:
+        cu.to_device(np.zeros(70_000, np.uint8))
+    assert caught.value.code == 1
+
+
 @watched
 @pytest.mark.parametrize("scarce", [False, True])
 @pytest.mark.parametrize("size", [100, 1 << 20, 5 << 20])

@@ -221,8 +221,7 @@ CUresult cudriver_staging_poll(CUresult (*query)(void *handle), void *handle,
 CUresult cudriver_staging_stream_wait(CUstream stream, bool (*interrupted)(void *data), void *data);
 
 /* The same before a blocking call issues anything, which cannot be interrupted afterwards. For the
- * default stream costs one query if that is idle: work of other streams that it waits for is not
- * seen. */
+ * default stream costs one query if that is idle, and so are the streams that it waits for. */
 CUresult cudriver_staging_stream_settle(CUstream stream, bool (*interrupted)(void *data),
                                         void *data);
 

@@ -645,6 +645,29 @@ def test_plain_memory_is_read_after_what_a_blocking_stream_waits_for(nbytes: int
 
 
 @watched
+@pytest.mark.parametrize("step", [1, -1])
+@pytest.mark.parametrize("nbytes", [1024, 100_000, 1 << 20, 8 << 20])
+def test_plain_memory_is_read_after_what_the_default_stream_waits_for(
+    nbytes: int, step: int
+) -> None:
+    """Work of a blocking stream writes it: until then the default stream is not idle."""
+    source, there = np.zeros(nbytes, "u1"), cu.device_zeros(nbytes, "u1")
+    library, made = ctypes.CDLL(cu.driver_path()), ctypes.c_void_p()
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    def write(_: object) -> None:
+        time.sleep(0.1)
+        source[:] = 7
+
+    with cu.Device(0).primary_context():
+        assert library.cuStreamCreateWithPriority(ctypes.byref(made), 0, 0) == 0
+        assert library.cuLaunchHostFunc(made, write, None) == 0
+        cu.copy(there, source[::step])
+        assert (there.to_numpy() == 7).all()
+        assert library.cuStreamDestroy_v2(made) == 0
+
+
+@watched
 @pytest.mark.parametrize("nbytes", [1024, 100_000, 1 << 20, 8 << 20])
 def test_a_copy_comes_after_what_the_default_stream_waits_for(nbytes: int) -> None:
     """Also where the engine's own stream copies, which does not wait for a blocking stream."""

@@ -198,9 +198,6 @@ static CUresult part_copy(const struct cudriver_copy_plan *plan, CUdeviceptr dev
     return result;
 }
 
-/* How often a dense copy looks again where registrations end, after the driver refused a part. */
-#define MOST_REFUSALS 3
-
 /* A dense copy between host and device, in parts of TUNING_CUT bytes at most. */
 static CUresult dense_copy(const struct cudriver_copy_plan *plan, struct cudriver_copy_call *call)
 {
@@ -209,7 +206,6 @@ static CUresult dense_copy(const struct cudriver_copy_plan *plan, struct cudrive
     CUdeviceptr device = plan->device + (CUdeviceptr)(up ? layout->dst_offset : layout->src_offset);
     char *host = plan->host + (up ? layout->src_offset : layout->dst_offset);
     CUresult result = CUDA_SUCCESS;
-    int refused = 0;
 
     for (size_t at = 0, bytes; at < plan->bytes && result == CUDA_SUCCESS; at += bytes) {
         bytes = plan->bytes - at < TUNING_CUT ? plan->bytes - at : TUNING_CUT;
@@ -217,10 +213,8 @@ static CUresult dense_copy(const struct cudriver_copy_plan *plan, struct cudrive
             bytes = cudriver_hostmem_run(host + at, bytes); /* split at a registration's end too */
         }
         result = part_copy(plan, device + at, host + at, bytes, call);
-        if (result == CUDA_ERROR_INVALID_VALUE && refused++ < MOST_REFUSALS) {
-            /* A registration ends within the range, or did so until a moment ago: another thread
-             * may lock and unlock the memory in steps. */
-            cut = true;
+        if (result == CUDA_ERROR_INVALID_VALUE && !cut) {
+            cut = true; /* a registration ends within the range, maybe since a moment ago */
             bytes = 0;
             result = CUDA_SUCCESS;
         } else if (result == CUDA_SUCCESS && at + bytes < plan->bytes &&
@@ -262,25 +256,19 @@ static bool is_small(const struct cudriver_copy_plan *plan)
            plan->bytes <= (inside ? TUNING_SMALL_INSIDE : TUNING_SMALL_MOST);
 }
 
-CUresult cudriver_copy_follow(const struct cudriver_copy_plan *plan,
-                              struct cudriver_copy_call *call,
-                              struct cudriver_staging_transfer **transfer)
+/* Follows a plan that is not staged. Nothing is in flight after an error. */
+static CUresult driver_copy(const struct cudriver_copy_plan *plan, struct cudriver_copy_call *call,
+                            bool wait)
 {
     CUresult result, waited;
 
-    call->refused = call->queued = false;
-    call->slot = NULL;
-    call->function = NULL;
-    if (plan->kind == CUDRIVER_COPY_STAGED) {
-        return staging_copy(plan, call, transfer);
-    }
-    if (transfer == NULL && is_small(plan)) {
+    if (wait && is_small(plan)) {
         result = small_copy(plan, call);
         if (result != CUDA_ERROR_NOT_READY) {
             return result;
         }
     }
-    if (transfer == NULL) {
+    if (wait) {
         call->function = "cuStreamQuery";
         result = cudriver_staging_stream_settle(call->stream, call->interrupted, call->data);
         if (result != CUDA_SUCCESS) {
@@ -291,7 +279,7 @@ CUresult cudriver_copy_follow(const struct cudriver_copy_plan *plan,
         }
     }
     result = plan_issue(plan, call);
-    if (transfer != NULL && (result == CUDA_SUCCESS || call->refused)) {
+    if (!wait && (result == CUDA_SUCCESS || call->refused)) {
         return result;
     }
     /* After a failure a part may be in flight, and nobody would keep its memory alive. */
@@ -301,4 +289,39 @@ CUresult cudriver_copy_follow(const struct cudriver_copy_plan *plan,
         call->function = "cuStreamSynchronize";
     }
     return result;
+}
+
+/* The same copy, staged, after the driver refused its own with `refusal`, as it does at the end of
+ * a registration: another thread may lock and unlock the memory in steps. */
+static CUresult copy_staged(const struct cudriver_copy_plan *plan, struct cudriver_copy_call *call,
+                            struct cudriver_staging_transfer **transfer, CUresult refusal)
+{
+    struct cudriver_copy_plan again = *plan;
+    CUresult result;
+
+    again.kind = CUDRIVER_COPY_STAGED;
+    cudriver_driver_relax();
+    staging_plan_make(&again, transfer == NULL, true);
+    result = staging_copy(&again, call, transfer);
+    cudriver_driver_restore();
+    return result == CUDA_SUCCESS || result == CUDRIVER_STAGING_INTERRUPTED ? result : refusal;
+}
+
+CUresult cudriver_copy_follow(const struct cudriver_copy_plan *plan,
+                              struct cudriver_copy_call *call,
+                              struct cudriver_staging_transfer **transfer)
+{
+    CUresult result;
+
+    call->refused = call->queued = false;
+    call->slot = NULL;
+    call->function = NULL;
+    if (plan->kind == CUDRIVER_COPY_STAGED) {
+        return staging_copy(plan, call, transfer);
+    }
+    result = driver_copy(plan, call, transfer == NULL);
+    return result == CUDA_ERROR_INVALID_VALUE && !plan->one_run && !plan->fixed &&
+                   plan->dst.on_device != plan->src.on_device
+               ? copy_staged(plan, call, transfer, result)
+               : result;
 }

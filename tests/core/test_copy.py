@@ -383,7 +383,7 @@ def test_a_copy_of_which_a_part_is_refused_is_over_when_it_says_so(sim: Any) -> 
     soon.join()
 
 
-@pytest.mark.parametrize("nth", [1, 2, 3])
+@pytest.mark.parametrize("nth", [1, 2, 3, 9])
 def test_a_copy_across_a_lock_that_ends_meanwhile(sim: Any, nth: int) -> None:
     """Where another thread locks the memory in steps and unlocks it, the driver refuses a copy
     across the end of a step, of which nothing is left when it is looked for."""
@@ -393,10 +393,39 @@ def test_a_copy_across_a_lock_that_ends_meanwhile(sim: Any, nth: int) -> None:
 
 
 def test_a_copy_that_the_driver_always_refuses(sim: Any) -> None:
-    sim.fail("cuMemcpyHtoD_v2:*:1")
+    sim.fail("cuMemcpyHtoD_v2:*:1,cuMemcpyHtoDAsync_v2:*:1")
     with pytest.raises(cu.CudaError, match=r"cuMemcpyHtoD_v2\(70000 bytes") as caught:
         cu.to_device(np.zeros(70_000, np.uint8))
     assert caught.value.code == 1
+
+
+@watched
+@pytest.mark.parametrize("rows", [False, True])
+@pytest.mark.parametrize("blocking", [True, False])
+@pytest.mark.parametrize("up", [True, False])
+def test_a_copy_that_the_driver_refuses_is_staged(
+    sim: Any, driver: ctypes.CDLL, up: bool, blocking: bool, rows: bool
+) -> None:
+    """It was planned for memory that others had page-locked, and now lock in steps and unlock."""
+    model = np.arange(1 << 20, dtype="u4").view("u1").reshape(-1, 1024)
+    host, there = (model.copy() if up else np.zeros_like(model)), cu.to_device(model)
+    if up:
+        there.fill(0)
+    width = 512 if rows else 1024
+    ends: tuple[Any, Any] = (there[:, :width], host[:, :width])[:: 1 if up else -1]
+    address = ctypes.c_void_p(host.ctypes.data)
+    assert driver.cuMemHostRegister_v2(address, ctypes.c_size_t(4 << 20), 1) == 0
+    assert cu.explain_copy(*ends).path == ("2D" if rows else "direct")
+    function = "cuMemcpy" + ("3D" if rows else "HtoD" if up else "DtoH")
+    later = rows or not blocking
+    sim.fail(f"{function}Async_v2:1:1" if later else f"{function}_v2:*:1")
+    if blocking:
+        cu.copy(*ends)
+    else:
+        cu.copy_async(*ends, cu.Stream()).wait()
+    assert driver.cuMemHostUnregister(address) == 0
+    got = there.to_numpy() if up else host
+    np.testing.assert_array_equal(got[:, :width], model[:, :width])
 
 
 @watched

@@ -13,6 +13,19 @@ const struct cudriver_stream cudriver_unordered;
 
 /* ---- __cuda_array_interface__ ---- */
 
+/* Waits for a producer's stream. A default one is that of `context`, the memory's; another may be
+ * of another context than the memory. 0 or -1. */
+static int producer_wait(CoreState *state, ContextObject *context, CUstream stream)
+{
+    ContextObject *home = cudriver_stream_is_default(stream)
+                              ? (ContextObject *)Py_NewRef((PyObject *)context)
+                              : cudriver_stream_context(state, stream);
+    int failed = home != NULL ? cudriver_stream_drain(state, home, stream, NULL) : -1;
+
+    Py_XDECREF(home);
+    return failed;
+}
+
 /* Fills an endpoint with what memory/foreign.py has read of an object, finds its memory's context
  * and waits for the producer. 0 or -1. */
 static int endpoint_read(CoreState *state, PyObject *object, PyObject *read,
@@ -38,8 +51,8 @@ static int endpoint_read(CoreState *state, PyObject *object, PyObject *read,
     if (end->context == NULL || stream == Py_None || on == CUDRIVER_UNORDERED) {
         return end->context == NULL ? -1 : 0;
     }
-    return cudriver_stream_drain(state, end->context,
-                                 (CUstream)(uintptr_t)PyLong_AsUnsignedLongLong(stream), NULL);
+    return producer_wait(state, end->context,
+                         (CUstream)(uintptr_t)PyLong_AsUnsignedLongLong(stream));
 }
 
 /* Fills an endpoint through __cuda_array_interface__, and waits for the stream that it names,

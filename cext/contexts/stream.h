@@ -51,6 +51,11 @@ static inline void cudriver_stream_done(struct cudriver_stream *stream)
     Py_CLEAR(stream->context);
 }
 
+/* New reference: the context of another library's stream, which is not a default stream. For a
+ * green context's stream, the device's primary context: making a green context current takes it
+ * from the thread that has it current. */
+ContextObject *cudriver_stream_context(CoreState *state, CUstream handle);
+
 /* Waits in `context` for what is queued on a stream of it by now. One that is being captured: if
  * `call` names a call, CudaError says that it cannot be captured; else nothing runs that could be
  * waited for. 0 or -1. */

@@ -62,10 +62,7 @@ static int foreign_read(PyObject *object, CUstream *handle)
     return found;
 }
 
-/* New reference: the context of another library's stream, which is not a default stream. For a
- * green context's stream, the device's primary context: making a green context current takes it
- * from the thread that has it current. */
-static ContextObject *foreign_context(CoreState *state, CUstream handle)
+ContextObject *cudriver_stream_context(CoreState *state, CUstream handle)
 {
     bool newer;
     CUcontext context = NULL;
@@ -117,7 +114,7 @@ int cudriver_stream_read(CoreState *state, PyObject *argument, struct cudriver_s
                      PyLong_Check(argument) ? " (Stream.from_handle takes a handle)" : "");
     }
     if (foreign > 0 && !cudriver_stream_is_default(stream->handle)) {
-        stream->context = foreign_context(state, stream->handle);
+        stream->context = cudriver_stream_context(state, stream->handle);
         foreign = stream->context != NULL ? 1 : -1;
     }
     return foreign > 0 ? 0 : -1;
@@ -274,7 +271,7 @@ PyObject *cudriver_stream_from_handle(PyObject *type, PyObject *argument)
     handle = (CUstream)(uintptr_t)PyLong_AsUnsignedLongLong(number);
     Py_DECREF(number);
     named = !cudriver_stream_is_default(handle);
-    context = named ? foreign_context(state, handle) : cudriver_context_for_use(state);
+    context = named ? cudriver_stream_context(state, handle) : cudriver_context_for_use(state);
     if (context == NULL) {
         return NULL;
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import time
 from contextlib import ExitStack
 from typing import Any
 
@@ -174,6 +175,30 @@ def test_the_stream_is_of_the_memorys_context(
     with context:
         assert driver.cuMemFree_v2(address) == 0
     array.close()
+    named.close()
+    context.close()
+
+
+def test_the_stream_may_be_of_another_context_than_the_memory(driver: Any) -> None:
+    """Memory of a pool belongs to no context."""
+    array, out = cu.device_zeros(1000, "u1"), np.zeros(1000, "u1")
+    with cu.Context(0) as context:
+        named = cu.Stream()
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    def wait(_: object) -> None:
+        time.sleep(0.1)
+
+    for call in (cu.copy, lambda *ends: cu.copy_async(*ends, cu.Stream()).wait()):
+        array.fill(0)
+        with context:
+            handle, size = ctypes.c_void_p(named.handle), ctypes.c_size_t(1000)
+            assert driver.cuLaunchHostFunc(handle, wait, None) == 0
+            address = ctypes.c_uint64(array.pointer)
+            assert driver.cuMemsetD8Async(address, 7, size, handle) == 0
+        call(out, Foreign(array, stream=named.handle))
+        assert (out == 7).all()
+        out[:] = 0
     named.close()
     context.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import ctypes
 import gc
 import mmap
@@ -249,6 +250,40 @@ def test_any_mixture_is_copied(seed: int) -> None:
     cu.copy_many(destinations, iter(sources)).wait()
     for there, data in zip(destinations, wanted, strict=True):
         assert np.array_equal(there.to_numpy() if hasattr(there, "pointer") else there, data)
+
+
+class Shown:
+    """Memory of the host, or of a device, that shows where it lies and cannot be indexed."""
+
+    def __init__(self, array: Any) -> None:
+        self.owner, name = array, "__array_interface__"
+        name = name if isinstance(array, np.ndarray) else "__cuda_array_interface__"
+        setattr(self, name, getattr(array, name))
+
+
+@pytest.mark.parametrize("other", [np.array, cu.to_device])
+@pytest.mark.parametrize(
+    "make",
+    [bytearray, lambda plain: array.array("B", plain), (ctypes.c_uint8 * 12).from_buffer_copy,
+     lambda plain: Shown(np.frombuffer(bytearray(plain), np.uint8)),
+     lambda plain: Shown(cu.to_device(np.repeat(np.frombuffer(plain, np.uint8), 2))[::2]),
+     lambda plain: memoryview(bytearray(plain))],
+    ids=["bytearray", "array.array", "ctypes", "shown", "shown, of a device", "memoryview"],
+)  # fmt: skip
+def test_rows_of_what_has_no_slices_that_are_views(make: Any, other: Any) -> None:
+    """Not of ctypes, nor of array.array; those of others are copies."""
+    plain, out = random(12), np.zeros(12, np.uint8)
+    source = other(plain)
+    ours = make(bytes(12))
+    cu.copy_rows(ours, [1, 2, 11], source, [3, 4, -1]).wait()
+    cu.copy(out, np.frombuffer(ours, np.uint8) if isinstance(ours, ctypes.Array) else ours)
+    wanted = np.zeros(12, np.uint8)
+    wanted[[1, 2, 11]] = plain[[3, 4, -1]]
+    assert np.array_equal(out, wanted)
+    there = other(np.zeros(12, np.uint8))
+    cu.copy_rows(there, [5, 6], ours, [11, 2]).wait()
+    back = there if isinstance(there, np.ndarray) else there.to_numpy()
+    assert np.array_equal(back[5:7], wanted[[11, 2]])
 
 
 def test_what_is_interleaved_does_not_overlap() -> None:

@@ -155,9 +155,14 @@ def queue(there: Any, rows: Any, origin: Any, source_rows: Any, stream: Any, exp
         return done
     length, source_length, apart = done
     at, source_at = _checked(at, source_at, length, source_length)
+    # Arrays of ours: a slice of a bytearray, for one, would be a copy.
+    there, origin = _core._lend(there, True, stream), _core._lend(origin, False, stream)
     to = tuple(there[i : i + 1] for i in at.tolist())
     of = tuple(origin[i : i + 1] for i in source_at.tolist())
-    return _core._copy_many(to, of, stream, apart, explain)
+    try:
+        return _core._copy_many(to, of, stream, apart, explain)
+    finally:
+        del there, origin, to, of  # as above
 
 
 def _index(rows: ArrayLike, name: str) -> NDArray[np.int64]:

@@ -286,6 +286,21 @@ def test_rows_of_what_has_no_slices_that_are_views(make: Any, other: Any) -> Non
     assert np.array_equal(back[5:7], wanted[[11, 2]])
 
 
+@pytest.mark.parametrize(("shape", "strides"), [((10, 4), (8, 8)), ((5, 2, 2), (4, 8, 4))])
+def test_rows_with_gaps_that_share_items_are_refused(shape: Any, strides: Any) -> None:
+    base = np.zeros(100, np.int32)
+    host, there = (
+        np.lib.stride_tricks.as_strided(base, shape, strides),
+        cu.device_zeros(shape, "i4"),
+    )
+    with pytest.raises(ValueError, match="destinations 0 and 1 overlap"):
+        cu.copy_rows(host, [0, 1], there, [0, 1])
+    cu.copy_rows(host, [0, 4], there, [0, 1]).wait()
+    turned = np.zeros((6, 40), np.int32).T
+    cu.copy_rows(turned, [0, 1], cu.to_device(np.ones((2, 6), np.int32)), [0, 1]).wait()
+    assert turned.sum() == 12
+
+
 def test_what_is_interleaved_does_not_overlap() -> None:
     plain = random((20, 32))
     there = cu.to_device(np.zeros_like(plain))

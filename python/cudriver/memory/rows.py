@@ -160,7 +160,7 @@ def queue(there: Any, rows: Any, origin: Any, source_rows: Any, stream: Any, exp
     to = tuple(there[i : i + 1] for i in at.tolist())
     of = tuple(origin[i : i + 1] for i in source_at.tolist())
     try:
-        return _core._copy_many(to, of, stream, apart, explain)
+        return _core._copy_many(to, of, stream, apart and not _may_fold(there), explain)
     finally:
         del there, origin, to, of  # as above
 
@@ -247,6 +247,20 @@ def _share(some: tuple[Any, ...], at: int, others: tuple[Any, ...], other: int) 
         return first is None or second is None or np.shares_memory(first, second, most)
     except np.exceptions.TooHardError:
         return True
+
+
+def _may_fold(array: Any) -> bool:
+    """Whether items of an array may share a byte: a stride is shorter than what lies inside it."""
+    geometry = _geometry(array)
+    if geometry is None:
+        return False
+    reach = geometry.itemsize
+    strides = (abs(stride) for stride in geometry.strides)
+    for stride, length in sorted(zip(strides, geometry.shape, strict=True)):
+        if length > 1 and stride < reach:
+            return True
+        reach += stride * (length - 1)
+    return False
 
 
 def _geometry(array: Any) -> NDArray[Any] | None:

@@ -144,7 +144,8 @@ def test_new_memory_stays_locked_as_long_as_a_view_of_it_lives(cu) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "dtype"), [((), "f8"), (0, "u1"), (5, "u1"), ((2, 0, 3), "c16"), ([4, 5], "V3")]
+    ("shape", "dtype"),
+    [((), "f8"), (0, "u1"), (5, "u1"), ((2, 0, 3), "c16"), ([4, 5], "V3"), (9, "S"), (9, "U")],
 )
 def test_shapes_are_those_of_pinned_empty(cu, shape: Any, dtype: str) -> None:
     with cu.pinned_empty_async(shape, dtype) as pinning:

@@ -195,6 +195,7 @@ def test_arrays_are_where_numpy_has_them(memory, shape: Any, dtype: Any, offset:
 
 def test_array_takes_no_other_dtype_by_default(memory) -> None:
     assert memory.array(3).dtype == np.float64
+    assert memory.array(3, "S").dtype == np.empty(3, "S").dtype
 
 
 @FORMS

@@ -368,7 +368,7 @@ def pinned_empty_async(
     True
     """
     lengths = _lengths(shape)
-    kind = np.dtype(dtype)
+    kind = _item_type(dtype)
     if kind.hasobject:
         raise TypeError(f"dtype {kind} holds Python objects: they cannot be page-locked")
     if order not in ("C", "F"):
@@ -390,6 +390,12 @@ def _lengths(shape: ShapeLike) -> tuple[int, ...]:
     if min(lengths, default=0) < 0:
         raise ValueError(f"the lengths of a shape must be at least 0, not {lengths}")
     return lengths
+
+
+def _item_type(dtype: DTypeLike) -> np.dtype[Any]:
+    """As np.empty takes it: 'S' and 'U' mean one character."""
+    kind = np.dtype(dtype)
+    return np.dtype(f"{kind.char}1") if kind.itemsize == 0 and kind.char in "SU" else kind
 
 
 def _map(nbytes: int) -> _Memory:

@@ -18,7 +18,7 @@ from cudriver import _core
 from cudriver.memory import shared_files
 from cudriver.memory.host import PageLock
 from cudriver.memory.numa import node_of, now
-from cudriver.memory.pinning import _lengths
+from cudriver.memory.pinning import _item_type, _lengths
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -306,7 +306,7 @@ class SharedMemory:
         >>> memory.array((4, 8), np.int32, offset=1024).any().item()
         False
         """
-        lengths, kind = _lengths(shape), np.dtype(dtype)
+        lengths, kind = _lengths(shape), _item_type(dtype)
         if kind.hasobject:
             raise TypeError(f"dtype {kind} holds Python objects: they cannot be shared")
         begin, nbytes = operator.index(offset), math.prod(lengths) * kind.itemsize

@@ -537,6 +537,29 @@ def test_without_threads_it_is_done_at_once(cu, array, monkeypatch) -> None:
         assert cu.is_pinned(array)
 
 
+def test_ctrl_c_while_the_thread_starts(cu, array, monkeypatch) -> None:
+    begin, begun = threading.Thread.start, []
+
+    def interrupted(self: threading.Thread, late: bool) -> None:
+        begun.append(self)
+        if not late:
+            begin(self)
+            self.join()
+        raise KeyboardInterrupt
+
+    for late in (False, True):
+        monkeypatch.setattr(
+            threading.Thread, "start", lambda thread, late=late: interrupted(thread, late)
+        )
+        with pytest.raises(KeyboardInterrupt):
+            cu.pin_async(array)
+    assert implementation._running == {}
+    begin(begun[1])
+    begun[1].join()
+    begun.clear()
+    assert not cu.is_pinned(array)
+
+
 # ---- the process ---------------------------------------------------------------------------------
 
 

@@ -55,6 +55,9 @@ class _Work:
             threading.Thread(target=self.run, name="cudriver-pin", daemon=True).start()
         except RuntimeError:  # no thread is to be had: do it at once
             self.run()
+        except BaseException:  # Ctrl-C: the thread may begin yet
+            _running.pop(self, None)
+            raise
 
     def run(self) -> None:
         outcome: bool | BaseException
@@ -62,7 +65,7 @@ class _Work:
             outcome = _running[self].lock(STEP, self.fresh)
         except BaseException as error:
             outcome = error.with_traceback(None)
-        del _running[self]  # before it tells
+        _running.pop(self, None)  # before it tells
         self.outcome = outcome
         self.over.set()
 

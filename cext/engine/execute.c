@@ -173,12 +173,12 @@ static CUresult small_copy(const struct cudriver_copy_plan *plan, struct cudrive
 }
 
 /* Copies `bytes` bytes and waits: on a default stream by the driver's blocking call, which alone
- * waits for other blocking streams before it reads pageable memory. A pageable upload may return
- * before the device has the bytes. */
+ * waits for other blocking streams before it reads pageable memory. An upload may return before the
+ * device has the bytes if the memory is pageable, perhaps since another thread ended our lock. */
 static CUresult part_copy(const struct cudriver_copy_plan *plan, CUdeviceptr device, char *host,
                           size_t bytes, struct cudriver_copy_call *call)
 {
-    bool up = plan->dst.on_device;
+    bool up = plan->dst.on_device, plain;
     CUresult result;
 
     if (call->stream == NULL) {
@@ -191,7 +191,8 @@ static CUresult part_copy(const struct cudriver_copy_plan *plan, CUdeviceptr dev
         result = staging_bytes_issue(up ? &there : &here, 0, up ? &here : &there, 0, bytes,
                                      call->stream, &call->function);
     }
-    if (result == CUDA_SUCCESS && (call->stream != NULL || (up && !plan->page_locked))) {
+    plain = !plan->page_locked || (plan->ours && cudriver_hostmem_registered(host, bytes) < bytes);
+    if (result == CUDA_SUCCESS && (call->stream != NULL || (up && plain))) {
         call->function = "cuStreamSynchronize";
         result = cuda.cuStreamSynchronize(call->stream);
     }
@@ -299,7 +300,6 @@ static CUresult copy_staged(const struct cudriver_copy_plan *plan, struct cudriv
     struct cudriver_copy_plan again = *plan;
     CUresult result;
 
-    again.kind = CUDRIVER_COPY_STAGED;
     cudriver_driver_relax();
     staging_plan_make(&again, transfer == NULL, true);
     result = staging_copy(&again, call, transfer);

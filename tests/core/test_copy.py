@@ -456,6 +456,29 @@ def test_a_blocking_call_has_done_its_work(sim: Any, what: str, size: int, scarc
     assert (out == 5).all()
 
 
+@watched
+@pytest.mark.parametrize("lock", [cu.pin, cu.pin_async])
+def test_a_blocking_call_has_done_its_work_though_its_lock_ends(
+    sim: Any, driver: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch, lock: Any
+) -> None:
+    """Page-locked when the copy was planned, pageable when the stream comes to it."""
+    monkeypatch.setattr("cudriver.memory.pinning.STEP", 1 << 20)
+    source, array = np.full(8 << 20, 7, "u1"), cu.device_zeros(8 << 20, "u1")
+    out, stream, pin = cu.pinned_zeros(8 << 20, "u1"), cu.Stream(), lock(source)
+    while not cu.is_pinned(source):
+        time.sleep(0.001)
+    wait = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: time.sleep(0.3))
+    with cu.Device(0).primary_context():
+        assert driver.cuLaunchHostFunc(None, wait, None) == 0
+    soon = threading.Timer(0.1, pin.close)
+    soon.start()
+    sim.set_late(100_000)
+    cu.copy(array, source)
+    cu.copy_async(out, array, stream).wait()
+    assert (out == 7).all()
+    soon.join()
+
+
 @pytest.mark.parametrize("threads", [1, 2, 40])
 def test_copies_with_another_number_of_threads(threads: int) -> None:
     usual = cu.copy_threads()

@@ -281,7 +281,7 @@ int cudriver_context_check(ContextObject *self)
 static bool calls_run(const CoreState *state)
 {
     for (const ContextObject *context = state->contexts; context != NULL; context = context->next) {
-        if (cudriver_works_is_used(state, context)) {
+        if (cudriver_works_is_used(state, context, false)) {
             return true;
         }
     }

@@ -101,15 +101,13 @@ static int context_close(CoreState *state, ContextObject *self, const char *call
     CUresult result;
     bool used, free;
 
-    if (self->children > 0) {
-        cudriver_works_reap(state); /* a completed copy may hold the last of them */
-    }
+    cudriver_works_reap(state); /* a completed copy may hold the last child */
     holder = cudriver_context_holder(state, self);
     if (holder == NULL || self->state == CUDRIVER_CONTEXT_CLOSED) {
         Py_XDECREF(holder);
         return holder == NULL ? -1 : 0;
     }
-    used = cudriver_works_is_used(state, self);
+    used = cudriver_works_is_used(state, self, self->children == 0);
     free = !PyObject_IsTrue(holder) && self->children == 0 && !used;
     if (!free) {
         Py_XDECREF(cudriver_call("contexts", "refuse_end", "(OsOnO)", self, call, holder,
@@ -297,7 +295,8 @@ static int reset_check(CoreState *state, int ordinal, CUdevice device, bool memo
         cudriver_context_raise_resetting(state);
         return -1;
     }
-    while (busy != NULL && (busy->ordinal != ordinal || !cudriver_works_is_used(state, busy))) {
+    while (busy != NULL &&
+           (busy->ordinal != ordinal || !cudriver_works_is_used(state, busy, false))) {
         busy = busy->next;
     }
     if (busy != NULL || (memory && cudriver_hostmem_uses_device(device))) {

@@ -40,15 +40,16 @@ typedef struct TransferObject {
     size_t bytes;
 } TransferObject;
 
-/* Whether a call that is counted uses the context, or one issues work in it. */
-static inline bool cudriver_works_is_used(const CoreState *state, const ContextObject *context)
+/* Whether a call that is counted uses the context, or issues work in it; or `any` is in flight. */
+static inline bool cudriver_works_is_used(const CoreState *state, const ContextObject *context,
+                                          bool any)
 {
     bool used = context->in_use > 0;
 
     for (struct cudriver_queue *queue = state->works.queues; queue != NULL && !used;
          queue = queue->next) {
         for (TransferObject *work = queue->first; work != NULL && !used; work = work->next) {
-            used = work->context == context && work->stage == CUDRIVER_WORK_BEGUN;
+            used = work->context == context && (any || work->stage == CUDRIVER_WORK_BEGUN);
         }
     }
     return used;

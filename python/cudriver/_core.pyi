@@ -145,7 +145,8 @@ class Context:
         Raises
         ------
         InvalidContextError
-            It is on a thread's stack, or arrays, streams or events live in it.
+            It is on a thread's stack, or arrays, streams or events live in it, or a
+            call or an asynchronous copy is under way there.
 
         Notes
         -----

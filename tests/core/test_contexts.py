@@ -306,6 +306,38 @@ def test_closing_while_another_thread_calls_in_it(cu, sim, driver: Driver, conte
     driver.pop()
 
 
+@pytest.mark.parametrize("primary", [False, True])
+def test_closing_while_a_copy_of_others_memory_is_in_flight(
+    cu, sim, driver: Driver, primary: bool
+) -> None:
+    """Nothing of ours lives there, but the memory that is written must not serve others: what
+    retains a primary context beside us keeps its work going."""
+    context = cu.Device(1).primary_context() if primary else cu.Context(1)
+    address, out = ctypes.c_uint64(), cu.pinned_zeros(100, "u1")
+    driver.push(context.handle)
+    assert driver.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(100)) == 0
+    assert driver.call("cuMemsetD8_v2", address, 7, ctypes.c_size_t(100)) == 0
+    driver.pop()
+    shown = {"shape": (100,), "typestr": "|u1", "data": (address.value, False), "version": 3}
+    theirs = SimpleNamespace(__cuda_array_interface__={**shown, "stream": None})
+    sim.settle()
+    sim.hold()
+    transfer = cu.copy_async(out, theirs)
+    late = threading.Timer(30, sim.release)
+    late.start()
+    with pytest.raises(cu.InvalidContextError, match="or an asynchronous copy; wait for that"):
+        context.close()
+    late.cancel()
+    assert not transfer.done
+    sim.release()
+    transfer.wait()
+    assert (out == 7).all()
+    driver.push(context.handle)
+    assert driver.call("cuMemFree_v2", address) == 0
+    driver.pop()
+    context.close()
+
+
 def test_everything_about_a_closed_context(cu, context) -> None:
     context.close()
     context.close()

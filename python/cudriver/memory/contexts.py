@@ -150,7 +150,7 @@ def refuse_pop(context: Context, pushed: bool) -> NoReturn:
 
 def refuse_end(context: Context, call: str, thread: int, children: int, running: bool) -> NoReturn:
     """Raise what forbids a call that ends a context: it is on a thread's stack (0: on none), it has
-    children, or a call runs in it.
+    children, or a call or a copy runs in it.
     """
     if thread:
         try:
@@ -166,7 +166,7 @@ def refuse_end(context: Context, call: str, thread: int, children: int, running:
         also = ", and a call is running" if running else ""
         why = f"{children} {live} in it{also} (see live_allocations())"
     else:
-        why = "a call is running in it; wait for that first"
+        why = "a call is running in it, or an asynchronous copy; wait for that first"
     raise InvalidContextError(f"cannot {call} {context!r}: {why}")
 
 

@@ -170,6 +170,34 @@ def test_a_file_that_an_import_opens(numba_cuda, damage):
     assert all(f.predicts in seen for f in lost(numba_cuda))
 
 
+LOOKS = """import os
+path = os.path.join(os.path.dirname(__file__), "bin", "torch_shm_manager")
+if not os.path.exists(path):
+    raise RuntimeError("Unable to find torch_shm_manager at " + path)
+"""
+
+
+@pytest.mark.parametrize("damage", ["gone", "folder", "link", "empty", "its folder"])
+def test_a_file_that_an_import_looks_for(venv, damage):
+    """Images are made small without PyTorch's bin/, of which an import opens nothing."""
+    files = put(venv, {"torch/__init__.py": LOOKS, "torch/bin/torch_shm_manager": "x"})
+    venv.distribution("torch", "2.13.0", files=files)
+    assert lost(venv) == []
+    files[1].unlink()
+    if damage == "folder":
+        files[1].mkdir()
+    elif damage == "link":
+        files[1].symlink_to("gone")
+    elif damage == "empty":
+        files[1].write_text("")
+    elif damage == "its folder":
+        files[1].parent.rmdir()
+    seen = real.import_error(venv.path, "torch")
+    assert (seen is None) == (damage in ("folder", "empty"))
+    assert [f.severity for f in lost(venv)] == ["error"] * (seen is not None)
+    assert all(f.predicts in seen for f in lost(venv))
+
+
 @pytest.mark.parametrize("damage", ["gone", "empty"])
 def test_what_only_compiled_code_of_another_package_imports(venv, damage):
     """pandas, which has the recipe, is required by what a program imports."""

@@ -107,6 +107,7 @@ class Recipe(Record):
     extra: str = ""  # the extra that brings its CUDA libraries: "and-cuda", "cuda{major}"
     reads: list[Read] = fresh(list)
     opens: dict[str, list[str]] = fresh(dict)  # by releases: files that its import needs
+    asks: dict[str, str] = fresh(dict)  # files that its import looks for, and what it says then
     json: list[str] = fresh(list)  # files of site-packages that its import parses
     entry_points: str = ""  # of which its releases an import reads all packages' entry points
 

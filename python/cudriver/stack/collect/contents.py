@@ -106,7 +106,7 @@ class Contents:
                     yield _unopened(framework, entry, error)
 
     def _unopened(self) -> Iterator[FileFault]:
-        """Files that an import opens, and cannot."""
+        """Files that an import opens, or looks for, and cannot."""
         for framework, recipe in self._readers:
             for releases, names in recipe.opens.items():
                 for name in names if satisfies(framework.version, releases) else ():
@@ -117,6 +117,10 @@ class Contents:
                         self._read(entry.path)
                     except OSError as error:
                         yield _unopened(framework, entry, error)
+            for name, says in recipe.asks.items():
+                entry = self._listed(name)
+                if entry is not None and not self.tree.exists(entry.path):
+                    yield _fault(framework, entry, "missing", says)
 
     def _read(self, path: str) -> bytes:
         """As an import does. Raises OSError."""

@@ -155,6 +155,12 @@ def test_shapes_are_those_of_pinned_empty(cu, shape: Any, dtype: str) -> None:
         assert pinning.progress == 1.0
 
 
+@pytest.mark.parametrize("order", ["C", "F", "c", "f", None])
+def test_orders_are_those_of_pinned_empty(cu, order: Any) -> None:
+    with cu.pinned_empty_async((2, 3), order=order) as pinning:
+        assert pinning.array.strides == cu.pinned_empty((2, 3), order=order).strides
+
+
 @KINDS
 def test_it_can_be_awaited(cu, array, kind: str) -> None:
     async def main() -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from cudriver import _core
 from cudriver.memory import numa as numa_nodes
 from cudriver.memory import refusals, waiting
+from cudriver.memory.arrays import is_fortran
 from cudriver.memory.failures import OUT_OF_MEMORY, failure
 from cudriver.memory.host import PageLock, host_range
 from cudriver.memory.live import page_locked
@@ -374,13 +375,12 @@ def pinned_empty_async(
     kind = _item_type(dtype)
     if kind.hasobject:
         raise TypeError(f"dtype {kind} holds Python objects: they cannot be page-locked")
-    if order not in ("C", "F"):
-        raise ValueError(f"order is 'C' or 'F', not {order!r}")
+    fortran = is_fortran(order)
     node = numa_nodes.node_of(numa)
     _core.init()
     memory = _map(math.prod(lengths) * kind.itemsize)
     memory.place(numa_nodes.now(node))
-    array = np.ndarray(lengths, kind, np.asarray(memory), order=order)
+    array = np.ndarray(lengths, kind, np.asarray(memory), order="F" if fortran else "C")
     memory.owner = _Owner(PageLock(memory.bytes))
     return _begin(array, memory.owner, True)
 

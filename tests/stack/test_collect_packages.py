@@ -99,18 +99,6 @@ class TestPath:
         assert str(stated) in real.stdout.splitlines()
         assert str(added) not in real.stdout.splitlines()
 
-    @pytest.mark.parametrize("form", ["{}/", "{}//", "{}/../side", "{}/."])
-    def test_a_folder_is_written_as_pythons(self, venv, tmp_path, form):
-        """A variable may have it with more slashes than it needs: libraries are held against it."""
-        (tmp_path / "side").mkdir()
-        written = form.format(tmp_path / "side")
-        real = subprocess.run(
-            [sys.executable, "-c", "import sys; print(sys.path[1])"],
-            env={"PYTHONPATH": written}, capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        there = describe(venv, PYTHONPATH=written)[0].site_packages
-        assert there == [real.stdout.strip(), str(venv.site)]
-
     @pytest.mark.parametrize("shared", [True, False])
     @pytest.mark.parametrize("by", ["HOME", "PYTHONUSERBASE"])
     def test_the_order_is_pythons(self, tmp_path, shared, by):

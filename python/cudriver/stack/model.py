@@ -123,7 +123,6 @@ class Environment(Record):
     managed: bool = False  # by the system (PEP 668): pip refuses to change it unless told to
     gone: Evidence | None = None  # bin/python, a link to an interpreter that is no longer there
     near: str | None = None  # the environment that was probably meant, where this is none
-    zipped: bool = False  # whether a file is on its path: a zip file, a wheel
 
     @property
     def minor(self) -> int:

@@ -44,7 +44,7 @@ def describe(
         env.base_prefix = settings.get("base-prefix") or os.path.dirname(settings["home"])
     env.platform = _machine(root, env)
     folders = _folders(root, env, settings, threaded)
-    _with_pth(root, env, folders, problems)
+    env.site_packages = _with_pth(root, env, folders, problems)
     return env
 
 
@@ -155,7 +155,7 @@ def _folders(root: Root, env: Environment, settings: dict[str, str], threaded: s
     short = ".".join((env.python or "").split(".")[:2])
     name = f"python{short}{threaded}"
     shared = settings.get("include-system-site-packages", "").lower() == "true"
-    folders = _stated(env)
+    folders = [p for p in variables.get("PYTHONPATH", "").split(":") if p.startswith("/")]
     user: list[str] = []
     home = f"{variables['HOME']}/.local" if variables.get("HOME") else ""
     home = variables.get("PYTHONUSERBASE") or home
@@ -168,17 +168,11 @@ def _folders(root: Root, env: Environment, settings: dict[str, str], threaded: s
         folders += _of_prefix(root, env.base_prefix, name)
     kept: list[str] = []
     seen: set[str] = set()
-    for folder in map(os.path.normpath, folders):
-        if root.exists(folder) and (true := root.resolve(folder)) not in seen:
+    for folder in folders:
+        if root.is_dir(folder) and (true := root.resolve(folder)) not in seen:
             seen.add(true)
             kept.append(folder)
     return kept
-
-
-def _stated(env: Environment) -> list[str]:
-    """What PYTHONPATH has, in its normal form: so Python has it, too."""
-    stated = env.variables.get("PYTHONPATH", "").split(":")
-    return [os.path.normpath(path) for path in stated if path.startswith("/")]
 
 
 def _of_prefix(root: Root, prefix: str, name: str) -> list[str]:
@@ -197,16 +191,19 @@ def _of_prefix(root: Root, prefix: str, name: str) -> list[str]:
     return [f"{prefix}/{lib}/{name}/site-packages" for lib in ("lib", "lib64")]
 
 
-def _with_pth(root: Root, env: Environment, folders: list[str], problems: list[Problem]) -> None:
-    """Adds the folders, each followed by those that its .pth files add, each once by whatever path.
+def _with_pth(
+    root: Root, env: Environment, folders: list[str], problems: list[Problem]
+) -> list[str]:
+    """The folders, each followed by those that its .pth files add, each once by whatever path.
     Lines that run code are not run, and Python reads no such file of a folder that is there by
     PYTHONPATH alone.
     """
+    every: list[str] = []
     taken: set[tuple[int, int]] = set()
-    stated = _stated(env)
+    stated = env.variables.get("PYTHONPATH", "").split(":")
     own = (env.prefix.rstrip("/") + "/", f"{env.base_prefix}/")
     for folder in folders:
-        _add(root, folder, env, taken)
+        _add(root, folder, every, taken)
         if folder in stated and not folder.startswith(own):
             continue
         for name in root.names(folder):
@@ -220,20 +217,20 @@ def _with_pth(root: Root, env: Environment, folders: list[str], problems: list[P
                 entry = line.strip()
                 if not entry or entry.startswith(("#", "import ", "import\t")) or "\0" in entry:
                     continue
-                _add(root, os.path.normpath(os.path.join(folder, entry)), env, taken)
+                _add(root, os.path.normpath(os.path.join(folder, entry)), every, taken)
+    return every
 
 
-def _add(root: Root, path: str, env: Environment, taken: set[tuple[int, int]]) -> None:
-    """Adds a folder that is there to those on the path, or notes that a file is there."""
+def _add(root: Root, folder: str, every: list[str], taken: set[tuple[int, int]]) -> None:
+    """Adds a folder that is there to those on the path."""
     try:
-        about = root.stat(path)
+        about = root.stat(folder)
     except (OSError, ValueError):
         return
-    env.zipped = env.zipped or stat.S_ISREG(about.st_mode)
     if stat.S_ISDIR(about.st_mode) and (about.st_dev, about.st_ino) not in taken:
-        if len(env.site_packages) == PATH_MOST:
+        if len(every) == PATH_MOST:
             raise TooMuch(
                 f"its .pth files name more than {PATH_MOST} folders; the check was stopped"
             )
         taken.add((about.st_dev, about.st_ino))
-        env.site_packages.append(path)
+        every.append(folder)

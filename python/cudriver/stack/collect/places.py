@@ -56,7 +56,6 @@ class Places:
         """faults: files that are not as their packages brought them."""
         self.root = root
         self.site_packages: list[str] = env.site_packages
-        self.zipped: bool = env.zipped
         self.machine: int = MACHINES.get(env.platform, 0)
         digits = (env.python or "").split(".")[:2]
         known = all(map(str.isdecimal, digits))
@@ -187,9 +186,14 @@ class Places:
 
     def elsewhere(self) -> bool:
         """Whether Python may look in more than folders: a zip file, or what a .pth adds by code."""
-        names = (f"{site}/{name}" for site in self.site_packages for name in self.names(site))
-        code = (self.text(Place(path, [], None)) for path in names if path.endswith(".pth"))
-        return self.zipped or any(map(_PATHS.search, code))
+        for folder in self.site_packages:
+            for name in self.names(folder):
+                path = f"{folder}/{name}"
+                if name.endswith(".pth") and _PATHS.search(self.text(Place(path, [], None))):
+                    return True
+                if name.endswith((".egg", ".zip")) and self.root.is_file(path):
+                    return True
+        return False
 
     def children(self, name: str) -> frozenset[str]:
         """The names of what lies in a package's folders, or should."""

@@ -34,7 +34,7 @@ class Said:
 
     def later(self, absent: list[Absent]) -> None:
         """Of what no import is proven to reach, what one that is reached imports later, or may."""
-        for each in absent if not self.modules.elsewhere() else ():
+        for each in absent:
             for name in {each.name.replace("-", sign) for sign in "_."}:
                 imports = rb"^[ \t]*(?:import|from) %s\b|import_module\(['\"]%s\b" % (
                     (name.encode(),) * 2

@@ -107,7 +107,7 @@ static int context_close(CoreState *state, ContextObject *self, const char *call
         Py_XDECREF(holder);
         return holder == NULL ? -1 : 0;
     }
-    used = cudriver_works_is_used(state, self, self->children == 0);
+    used = cudriver_works_is_used(state, self, self->children == 0 && !cudriver_driver_is_forked());
     free = !PyObject_IsTrue(holder) && self->children == 0 && !used;
     if (!free) {
         Py_XDECREF(cudriver_call("contexts", "refuse_end", "(OsOnO)", self, call, holder,

@@ -301,7 +301,8 @@ static CUresult copy_staged(const struct cudriver_copy_plan *plan, struct cudriv
     CUresult result;
 
     cudriver_driver_relax();
-    staging_plan_make(&again, transfer == NULL, true);
+    staging_plan_make(&again, transfer == NULL,
+                      cudriver_copy_is_usable(plan->device, plan->context));
     result = staging_copy(&again, call, transfer);
     cudriver_driver_restore();
     return result == CUDA_SUCCESS || result == CUDRIVER_STAGING_INTERRUPTED ? result : refusal;

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import signal
 import traceback
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -207,6 +209,26 @@ def test_arrays_of_copies_in_flight_are_refused_in_the_child(cu, over: bool) -> 
 
     assert in_child(body) == ""
     transfer.wait()
+
+
+def test_a_context_of_a_copy_in_flight_is_closed_in_the_child(cu, sim) -> None:
+    """Nothing can be waited for there."""
+    context, out, address = cu.Context(0), cu.pinned_zeros(100, "u1"), ctypes.c_uint64()
+    driver = ctypes.CDLL(cu.driver_path())
+    with context:
+        assert driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(100)) == 0
+    shown = {"shape": (100,), "typestr": "|u1", "data": (address.value, False), "version": 3}
+    theirs = SimpleNamespace(__cuda_array_interface__={**shown, "stream": None})
+    sim.hold()
+    transfer = cu.copy_async(out, theirs)
+    with pytest.raises(cu.InvalidContextError):
+        context.close()
+    assert in_child(context.close) == ""
+    sim.release()
+    transfer.wait()
+    with context:
+        assert driver.cuMemFree_v2(address) == 0
+    context.close()
 
 
 def test_parent_copies_right_during_and_after_a_fork(cu) -> None:

@@ -57,6 +57,7 @@ class _Work:
         except RuntimeError:  # no thread is to be had: do it at once
             self.run()
         except BaseException:  # Ctrl-C: the thread may begin yet
+            pin.stop()
             _running.pop(self, None)
             raise
 

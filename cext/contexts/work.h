@@ -40,7 +40,8 @@ typedef struct TransferObject {
     size_t bytes;
 } TransferObject;
 
-/* Whether a call that is counted uses the context, or issues work in it; or `any` is in flight. */
+/* Whether a call that is counted uses the context or issues work in it; with `any`, also whether
+ * work is in flight there. */
 static inline bool cudriver_works_is_used(const CoreState *state, const ContextObject *context,
                                           bool any)
 {

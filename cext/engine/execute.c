@@ -178,7 +178,7 @@ static CUresult small_copy(const struct cudriver_copy_plan *plan, struct cudrive
 static CUresult part_copy(const struct cudriver_copy_plan *plan, CUdeviceptr device, char *host,
                           size_t bytes, struct cudriver_copy_call *call)
 {
-    bool up = plan->dst.on_device, plain;
+    bool up = plan->dst.on_device;
     CUresult result;
 
     if (call->stream == NULL) {
@@ -191,8 +191,10 @@ static CUresult part_copy(const struct cudriver_copy_plan *plan, CUdeviceptr dev
         result = staging_bytes_issue(up ? &there : &here, 0, up ? &here : &there, 0, bytes,
                                      call->stream, &call->function);
     }
-    plain = !plan->page_locked || (plan->ours && cudriver_hostmem_registered(host, bytes) < bytes);
-    if (result == CUDA_SUCCESS && (call->stream != NULL || (up && plain))) {
+    if (result == CUDA_SUCCESS &&
+        (call->stream != NULL ||
+         (up && (!plan->page_locked ||
+                 (plan->ours && cudriver_hostmem_registered(host, bytes) < bytes))))) {
         call->function = "cuStreamSynchronize";
         result = cuda.cuStreamSynchronize(call->stream);
     }

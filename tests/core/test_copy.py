@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -675,9 +676,14 @@ def test_memory_is_read_after_the_default_streams_work_that_a_stream_waits_for(
 
 
 @watched
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("step", [1, -1])
 @pytest.mark.parametrize("nbytes", [1024, 100_000, 1 << 20, 8 << 20])
-def test_plain_memory_is_read_after_what_a_blocking_stream_waits_for(nbytes: int) -> None:
-    """Whichever way the copy takes: by the driver, by one block, by many."""
+def test_plain_memory_is_read_after_what_its_stream_waits_for(
+    nbytes: int, step: int, inside: bool
+) -> None:
+    """By the driver, by one block, by many: a blocking stream and the default one wait for each
+    other, and the work of one of them writes what a copy on the other reads."""
     source, there = np.zeros(nbytes, "u1"), cu.device_zeros(nbytes, "u1")
     library, made = ctypes.CDLL(cu.driver_path()), ctypes.c_void_p()
 
@@ -689,32 +695,9 @@ def test_plain_memory_is_read_after_what_a_blocking_stream_waits_for(nbytes: int
     with cu.Device(0).primary_context():
         assert library.cuStreamCreateWithPriority(ctypes.byref(made), 0, 0) == 0
         assert made.value is not None
-        assert library.cuLaunchHostFunc(None, write, None) == 0
-        with cu.Stream.from_handle(made.value):
-            cu.copy(there, source)
-        assert (there.to_numpy() == 7).all()
-        assert library.cuStreamDestroy_v2(made) == 0
-
-
-@watched
-@pytest.mark.parametrize("step", [1, -1])
-@pytest.mark.parametrize("nbytes", [1024, 100_000, 1 << 20, 8 << 20])
-def test_plain_memory_is_read_after_what_the_default_stream_waits_for(
-    nbytes: int, step: int
-) -> None:
-    """Work of a blocking stream writes it: until then the default stream is not idle."""
-    source, there = np.zeros(nbytes, "u1"), cu.device_zeros(nbytes, "u1")
-    library, made = ctypes.CDLL(cu.driver_path()), ctypes.c_void_p()
-
-    @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-    def write(_: object) -> None:
-        time.sleep(0.1)
-        source[:] = 7
-
-    with cu.Device(0).primary_context():
-        assert library.cuStreamCreateWithPriority(ctypes.byref(made), 0, 0) == 0
-        assert library.cuLaunchHostFunc(made, write, None) == 0
-        cu.copy(there, source[::step])
+        assert library.cuLaunchHostFunc(None if inside else made, write, None) == 0
+        with cu.Stream.from_handle(made.value) if inside else nullcontext():
+            cu.copy(there, source[::step])
         assert (there.to_numpy() == 7).all()
         assert library.cuStreamDestroy_v2(made) == 0
 

@@ -56,7 +56,7 @@ class _Work:
             threading.Thread(target=self.run, name="cudriver-pin", daemon=True).start()
         except RuntimeError:  # no thread is to be had: do it at once
             self.run()
-        except BaseException:  # Ctrl-C: the thread may begin yet
+        except BaseException:  # Ctrl-C; the thread may still begin
             pin.stop()
             _running.pop(self, None)
             raise

@@ -343,6 +343,15 @@ def test_the_second_hop_leaks_through_runpath_alone(venv, tmp_path, hop, leaks):
     assert "CU302" not in real.rules(venv.check())
 
 
+def test_a_folder_of_pythonpath_with_the_environment_and_a_toolkit(venv, tmp_path):
+    """What lies beside the environment in it is not the environment's."""
+    chain(venv, *runpath(SECOND_HOP))
+    outside = tmp_path / "cuda-12.9" / "lib64"
+    link_library(outside)
+    parent = {"PYTHONPATH": str(tmp_path), "LD_LIBRARY_PATH": str(outside)}
+    assert real.rules_of_environment(venv.check(**parent)) == {"CU302"}
+
+
 def test_a_leaked_library_that_lacks_the_symbol(venv, tmp_path):
     chain(venv, *runpath(SECOND_HOP))
     outside = tmp_path / "cuda-12.1" / "lib64"

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from synth import Prefix
 
 from cudriver.stack.collect import collect, distributions, environment, records
+from cudriver.stack.collect.where import from_here
 from cudriver.stack.rootfs import Root
 from elfkit import compile_c
 
@@ -98,6 +99,32 @@ class TestPath:
         )  # fmt: skip
         assert str(stated) in real.stdout.splitlines()
         assert str(added) not in real.stdout.splitlines()
+
+    @pytest.mark.parametrize(
+        "form", ["{}/", "{}//", "{}/../side", "{}/.", "side", "./side/", "a:side"]
+    )
+    def test_a_folder_is_written_as_pythons(self, venv, tmp_path, monkeypatch, form):
+        """Libraries are held against it."""
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "side").mkdir()
+        written = form.format(tmp_path / "side")
+        real = subprocess.run(
+            [sys.executable, "-c", "import sys; print(*sys.path, sep='\\n')"],
+            env={"PYTHONPATH": written}, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        variables = from_here({"PYTHONPATH": written}, str(tmp_path))
+        first, *others = describe(venv, **variables)[0].site_packages
+        assert (first in real.stdout.splitlines(), others) == (True, [str(venv.site)])
+
+    def test_what_is_named_like_a_pth_file_in_the_working_folder(self, venv, tmp_path):
+        """A checkpoint; and the environment lies there."""
+        (tmp_path / "side").mkdir()
+        (tmp_path / "model.pth").write_text(f"{tmp_path}/side\nimport editable\n")
+        variables = from_here({"PYTHONPATH": "."}, str(tmp_path))
+        env, _, problems = describe(venv, **variables)
+        assert env.site_packages == [str(tmp_path), str(venv.site)]
+        assert not env.path_by_code
+        assert problems == []
 
     @pytest.mark.parametrize("shared", [True, False])
     @pytest.mark.parametrize("by", ["HOME", "PYTHONUSERBASE"])

@@ -63,10 +63,14 @@ def survives(path, **variables: str) -> None:
 
 
 def errors(venv, **variables: str) -> list[tuple[str, str | None]]:
+    return told(venv, "error", **variables)
+
+
+def told(venv, severity: str, **variables: str) -> list[tuple[str, str | None]]:
     report = real.check(venv, environ=real.clean_environ(**variables), probe_driver=False)
     machine = "CU1", "CU401"  # CU401 is an error where the machine has a GPU
-    told = [f for f in report.findings if f.severity == "error"]
-    return [(f.title, f.predicts) for f in told if not f.rule.startswith(machine)]
+    found = [f for f in report.findings if f.severity == severity]
+    return [(f.title, f.predicts) for f in found if not f.rule.startswith(machine)]
 
 
 def test_a_required_distribution_of_which_python_has_the_module(tmp_path):
@@ -75,10 +79,16 @@ def test_a_required_distribution_of_which_python_has_the_module(tmp_path):
     survives(tmp_path)
 
 
-@pytest.mark.parametrize("where", ["a zip file", "a folder that code adds", "a compiled file"])
-def test_a_required_distribution_whose_module_is_elsewhere(tmp_path, where):
-    init = "import helper\nfrom .version import __version__\n"
+WHERE = ["a zip file", "a wheel", "a folder that code adds", "a compiled file", "a stated wheel"]
+
+
+@pytest.mark.parametrize("when", ["at once", "later"])
+@pytest.mark.parametrize("where", WHERE)
+def test_a_required_distribution_whose_module_is_elsewhere(tmp_path, where, when):
+    init = "import helper" if when == "at once" else "def later():\n    import helper"
+    init += "\nfrom .version import __version__\n"
     venv = made(tmp_path, {"__init__.py": init}, "helper")
+    given = {}
     source = tmp_path / "side/helper.py"
     source.parent.mkdir()
     source.write_text("x = 1\n")
@@ -86,12 +96,38 @@ def test_a_required_distribution_whose_module_is_elsewhere(tmp_path, where):
         with zipfile.ZipFile(venv.site / "helper-1.0.egg", "w") as file:
             file.write(source, "helper.py")
         (venv.site / "easy-install.pth").write_text("./helper-1.0.egg\n")
+    elif where.endswith("wheel"):
+        with zipfile.ZipFile(tmp_path / "helper-1.0-py3-none-any.whl", "w") as file:
+            file.write(source, "helper.py")
+        if where == "a wheel":
+            (venv.site / "more.pth").write_text(f"{file.filename}\n")
+        else:
+            given["PYTHONPATH"] = str(file.filename)
     elif where == "a folder that code adds":
         code = f"import sys; sys.path.append({str(source.parent)!r})\n"
         (venv.site / "helper.pth").write_text(code)
     else:
         py_compile.compile(str(source), str(venv.site / "helper.pyc"))
-    survives(tmp_path)
+    survives(tmp_path, **given)
+    assert told(venv.path, "warning", **given) == []
+
+
+@pytest.mark.parametrize("stated", ["side", "./side/", "", ":", "~/side:side"])
+def test_a_required_distribution_in_a_folder_that_is_stated_from_here(
+    tmp_path, monkeypatch, stated
+):
+    """An empty entry of PYTHONPATH is the folder in which a program starts."""
+    init = "import helper\nfrom .version import __version__\n"
+    made(tmp_path, {"__init__.py": init}, "helper")
+    (tmp_path / "side").mkdir()
+    (tmp_path / "side/helper.py").write_text("x = 1\n")
+    monkeypatch.chdir(tmp_path / ("side" if stated == ":" else ""))
+    if stated:
+        survives(tmp_path, PYTHONPATH=stated)
+    else:
+        said = real.import_error(tmp_path / "env", PYTHONPATH=stated) or ""
+        ((_, predicts),) = errors(tmp_path / "env", PYTHONPATH=stated)
+        assert predicts in said
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,18 @@ class Environment(Record):
     managed: bool = False  # by the system (PEP 668): pip refuses to change it unless told to
     gone: Evidence | None = None  # bin/python, a link to an interpreter that is no longer there
     near: str | None = None  # the environment that was probably meant, where this is none
+    zip_files: list[str] = fresh(list)  # on its path: wheels, eggs; any file
+    path_by_code: bool = False  # whether code of a .pth file may add to it
+
+    @property
+    def stated(self) -> list[str]:
+        """What PYTHONPATH has."""
+        return list(filter(None, self.variables.get("PYTHONPATH", "").split(":")))
+
+    def lies_in(self, folder: str) -> bool:
+        """Whether a folder has it inside, or another that is on its path: a project's, a home."""
+        inside = folder.rstrip("/") + "/"
+        return any(path.startswith(inside) for path in (self.prefix, *self.site_packages))
 
     @property
     def minor(self) -> int:

@@ -72,11 +72,12 @@ class Catalogue:
 
     def origin(self, path: str, real: str) -> str:
         """Where a file comes from: this environment, the base of a venv, or the system."""
-        folders = list(self.env.site_packages)
+        stated = [path for path in self.env.stated if self.env.lies_in(path)]
+        folders = [path for path in self.env.site_packages if path not in stated]
         if self.env.kind != "system":
             folders.append(self.env.prefix)
         inside = any(p.startswith(f + "/") for f in folders for p in (path, real))
-        return "environment" if inside else "system"
+        return "environment" if inside or self.owners.owner(path) else "system"
 
     def _own_copy(self, soname: str, shadowed: list[Shadowed]) -> Shadowed | None:
         """The environment's file of this name, which a library from outside keeps from use."""

@@ -13,6 +13,7 @@ from cudriver.stack.rootfs import Root, TooMuch
 from cudriver.stack.tables import table
 from cudriver.stack.versions import cut
 
+_PATHS = re.compile(r"^import[ \t].*(?:sys\.path|addsitedir|editable)", re.MULTILINE)
 _LIB_PYTHON = re.compile(r"python(\d+)\.(\d+)(t?)\Z")
 _PTH_LIMIT = 64 << 10
 PATH_MOST = 1000  # folders on a Python's path
@@ -43,8 +44,12 @@ def describe(
     if settings.get("home"):
         env.base_prefix = settings.get("base-prefix") or os.path.dirname(settings["home"])
     env.platform = _machine(root, env)
-    folders = _folders(root, env, settings, threaded)
-    env.site_packages = _with_pth(root, env, folders, problems)
+    taken: set[tuple[int, int]] = set()
+    for path in env.stated:
+        _add(root, path, env, taken)
+    for folder in _folders(root, env, settings, threaded):
+        _add(root, folder, env, taken)
+        _add_named(root, folder, env, taken, problems)
     return env
 
 
@@ -150,12 +155,12 @@ def _machine(root: Root, env: Environment) -> str:
 
 
 def _folders(root: Root, env: Environment, settings: dict[str, str], threaded: str) -> list[str]:
-    """site-packages in the order in which that Python would have them."""
+    """The folders whose .pth files that Python reads, in its order."""
     variables, prefix = env.variables, env.prefix
     short = ".".join((env.python or "").split(".")[:2])
     name = f"python{short}{threaded}"
     shared = settings.get("include-system-site-packages", "").lower() == "true"
-    folders = [p for p in variables.get("PYTHONPATH", "").split(":") if p.startswith("/")]
+    folders: list[str] = []
     user: list[str] = []
     home = f"{variables['HOME']}/.local" if variables.get("HOME") else ""
     home = variables.get("PYTHONUSERBASE") or home
@@ -191,46 +196,36 @@ def _of_prefix(root: Root, prefix: str, name: str) -> list[str]:
     return [f"{prefix}/{lib}/{name}/site-packages" for lib in ("lib", "lib64")]
 
 
-def _with_pth(
-    root: Root, env: Environment, folders: list[str], problems: list[Problem]
-) -> list[str]:
-    """The folders, each followed by those that its .pth files add, each once by whatever path.
-    Lines that run code are not run, and Python reads no such file of a folder that is there by
-    PYTHONPATH alone.
-    """
-    every: list[str] = []
-    taken: set[tuple[int, int]] = set()
-    stated = env.variables.get("PYTHONPATH", "").split(":")
-    own = (env.prefix.rstrip("/") + "/", f"{env.base_prefix}/")
-    for folder in folders:
-        _add(root, folder, every, taken)
-        if folder in stated and not folder.startswith(own):
+def _add_named(
+    root: Root, folder: str, env: Environment, taken: set[tuple[int, int]], problems: list[Problem]
+) -> None:
+    """Adds what the .pth files of a folder name. Lines that run code are not run."""
+    for name in root.names(folder):
+        if not name.endswith(".pth"):
             continue
-        for name in root.names(folder):
-            if not name.endswith(".pth"):
+        text = root.text(f"{folder}/{name}", _PTH_LIMIT)
+        if text is None:
+            problems.append(Problem(f"{folder}/{name}", "cannot be read"))
+            continue
+        env.path_by_code = env.path_by_code or _PATHS.search(text) is not None
+        for line in text.splitlines():
+            entry = line.strip()
+            if not entry or entry.startswith(("#", "import ", "import\t")) or "\0" in entry:
                 continue
-            text = root.text(f"{folder}/{name}", _PTH_LIMIT)
-            if text is None:
-                problems.append(Problem(f"{folder}/{name}", "cannot be read"))
-                continue
-            for line in text.splitlines():
-                entry = line.strip()
-                if not entry or entry.startswith(("#", "import ", "import\t")) or "\0" in entry:
-                    continue
-                _add(root, os.path.normpath(os.path.join(folder, entry)), every, taken)
-    return every
+            _add(root, os.path.normpath(os.path.join(folder, entry)), env, taken)
 
 
-def _add(root: Root, folder: str, every: list[str], taken: set[tuple[int, int]]) -> None:
-    """Adds a folder that is there to those on the path."""
+def _add(root: Root, path: str, env: Environment, taken: set[tuple[int, int]]) -> None:
+    """Adds what is there to the path, a folder or a zip file, once by whatever path."""
     try:
-        about = root.stat(folder)
+        about = root.stat(path)
     except (OSError, ValueError):
         return
-    if stat.S_ISDIR(about.st_mode) and (about.st_dev, about.st_ino) not in taken:
-        if len(every) == PATH_MOST:
+    known = env.site_packages if stat.S_ISDIR(about.st_mode) else env.zip_files
+    if (about.st_dev, about.st_ino) not in taken:
+        if len(known) == PATH_MOST:
             raise TooMuch(
                 f"its .pth files name more than {PATH_MOST} folders; the check was stopped"
             )
         taken.add((about.st_dev, about.st_ino))
-        every.append(folder)
+        known.append(path)

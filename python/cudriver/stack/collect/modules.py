@@ -156,7 +156,7 @@ class Modules(Places):
         if isinstance(last, ast.Import):
             top = name.partition(".")[0]
             known = top in sys.stdlib_module_names or self.find(top) is not None
-            return "" if known or self.elsewhere() else f"No module named '{top}'"
+            return "" if known or self.elsewhere(top) else f"No module named '{top}'"
         module = self._from(place, last)
         source = self.find(module)
         if source is None or not source.source or self.find(f"{module}.{name}") is not None:

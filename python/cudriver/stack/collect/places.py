@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 
+from cudriver.stack.collect.zipped import directory, holds
 from cudriver.stack.glibc import MACHINES
 
 TYPE_CHECKING = False
@@ -19,7 +20,6 @@ _MOVED = re.compile(rb"__path__|\b(?:globals|vars)\(\)\.update\(")
 _JOINS = re.compile(  # a package that adds folders of its name to its own
     rb"__path__ *\+?[=[]|__path__\.\w+\(|declare_namespace"
 )
-_PATHS = re.compile(rb"^import[ \t].*(?:sys\.path|addsitedir|editable)", re.MULTILINE)
 _MAKES = re.compile(  # what makes modules that no folder has
     rb"sys\.modules(?!\[__name__\](?!\s*=))|from sys import|meta_path|extend_path"
     rb"|(?:^|[^.\w])__path__(?: *\+?=|\.\w+\()",
@@ -56,6 +56,8 @@ class Places:
         """faults: files that are not as their packages brought them."""
         self.root = root
         self.site_packages: list[str] = env.site_packages
+        self.innermost: list[str] = sorted(env.site_packages, key=len, reverse=True)
+        self.env = env
         self.machine: int = MACHINES.get(env.platform, 0)
         digits = (env.python or "").split(".")[:2]
         known = all(map(str.isdecimal, digits))
@@ -70,6 +72,7 @@ class Places:
         self._places: dict[str, Place | None] = {}
         self._names: dict[str, frozenset[str]] = {}
         self._children: dict[str, frozenset[str]] = {}
+        self._zipped: list[bytes] | None = None
 
     def find(self, name: str) -> Place | None:
         """What `import name` finds; None where there is nothing, and never was."""
@@ -142,7 +145,7 @@ class Places:
         return self._dotted(path)
 
     def _dotted(self, path: str) -> str:
-        for site in self.site_packages:
+        for site in self.innermost:
             if path.startswith(f"{site}/"):
                 folder, _, base = path[len(site) + 1 :].rpartition("/")
                 return ".".join(filter(None, [*folder.split("/"), base.partition(".")[0]]))
@@ -154,7 +157,7 @@ class Places:
             if name.startswith(f"{module}."):
                 name = self._dotted(folder) + name.removeprefix(module.rpartition(".")[0])
         for file, fault in self._hiding:
-            first = next(site for site in self.site_packages if file.startswith(f"{site}/"))
+            first = next(site for site in self.innermost if file.startswith(f"{site}/"))
             package = file[len(first) + 1 :].replace("/", ".")
             if f"{name}.".startswith(f"{package}.") and not self._joins(package):
                 above, _, last = name.replace(".", "/").rpartition("/")
@@ -184,16 +187,13 @@ class Places:
         known = self.version and self.version <= max(_KNOWN, sys.version_info[:2])
         return not known or name in names or name.startswith("_")
 
-    def elsewhere(self) -> bool:
-        """Whether Python may look in more than folders: a zip file, or what a .pth adds by code."""
-        for folder in self.site_packages:
-            for name in self.names(folder):
-                path = f"{folder}/{name}"
-                if name.endswith(".pth") and _PATHS.search(self.text(Place(path, [], None))):
-                    return True
-                if name.endswith((".egg", ".zip")) and self.root.is_file(path):
-                    return True
-        return False
+    def elsewhere(self, name: str) -> bool:
+        """Whether Python may find a module outside those folders: in a zip file, or in what code of
+        a .pth file adds.
+        """
+        if self._zipped is None:
+            self._zipped = [directory(self.root, path) for path in self.env.zip_files]
+        return self.env.path_by_code or any(holds(each, name) for each in self._zipped)
 
     def children(self, name: str) -> frozenset[str]:
         """The names of what lies in a package's folders, or should."""

@@ -39,7 +39,8 @@ class Said:
                 imports = rb"^[ \t]*(?:import|from) %s\b|import_module\(['\"]%s\b" % (
                     (name.encode(),) * 2
                 )
-                if self.modules.find(name) is None and self.anywhere(imports):
+                there = self.modules.find(name) is not None or self.modules.elsewhere(name)
+                if not there and self.anywhere(imports):
                     lost = next(part for part in prefixes(name) if self.modules.find(part) is None)
                     each.says = f"No module named '{lost}'"
 
@@ -67,7 +68,7 @@ class Said:
         """Whether a module may be where folders do not show it."""
         made = self._found(self._makes, lambda text: map(b"".join, _MAKES.findall(text)))
         return not made.isdisjoint((b"sys.path", b"addsitedir", name.encode())) or (
-            self.modules.elsewhere()
+            self.modules.elsewhere(name)
         )
 
     def sets(self, name: str) -> bool:

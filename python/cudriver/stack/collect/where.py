@@ -1,4 +1,4 @@
-"""Which folder is inspected, and what relative entries of the loader's variables mean in it."""
+"""Which folder is inspected, and what relative entries of variables mean in the working folder."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def working_folder(tree: Root) -> str:
 
 
 def from_here(variables: dict[str, str], folder: str) -> dict[str, str]:
-    """The variables with what ld.so takes from the working folder made absolute: relative and empty
-    entries of LD_LIBRARY_PATH, and files of LD_PRELOAD.
+    """The variables with what ld.so and Python take from the working folder made absolute: relative
+    and empty entries of LD_LIBRARY_PATH and PYTHONPATH, and files of LD_PRELOAD.
     """
 
     def absolute(entry: str) -> str:
@@ -27,6 +27,10 @@ def from_here(variables: dict[str, str], folder: str) -> dict[str, str]:
             entry if entry.startswith(("/", "$")) else os.path.normpath(os.path.join(folder, entry))
         )
 
+    value = variables.get("PYTHONPATH", "")
+    if value:
+        entries = (os.path.normpath(os.path.join(folder, entry)) for entry in value.split(":"))
+        variables["PYTHONPATH"] = ":".join(entries)
     value = variables.get("LD_LIBRARY_PATH", "")
     if value:
         variables["LD_LIBRARY_PATH"] = ":".join(map(absolute, re.split("[:;]", value)))

@@ -81,7 +81,8 @@ def leak_of(facts: Facts, *paths: str) -> list[str]:
             plain = os.path.normpath(entry)
             beside = plain in paths or plain in (os.path.dirname(path) for path in paths)
             below = any(path.startswith(f"{plain}/") for path in paths)
-            if beside or (name == "PYTHONPATH" and below):
+            below = below and name == "PYTHONPATH" and not facts.environment.lies_in(plain)
+            if beside or below:
                 hits.append(entry.rstrip("/"))
         if hits:
             return [fix.without(name, value, hits)]

@@ -88,7 +88,6 @@ struct cudriver_copy_plan {
     size_t word;                /* FILL: its item repeats one of so many bytes */
     bool page_locked;           /* the host end; false if the driver was not asked */
     bool one_run;               /* the host end is known to lie in one registration */
-    bool ours;                  /* its lowest byte lies in a registration of ours */
     bool coherent;              /* pageable and dense, of a device that reads the host's pages */
     struct staging_plan staged; /* STAGED */
 };

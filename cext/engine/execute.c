@@ -174,7 +174,7 @@ static CUresult small_copy(const struct cudriver_copy_plan *plan, struct cudrive
 
 /* Copies `bytes` bytes and waits: on a default stream by the driver's blocking call, which alone
  * waits for other blocking streams before it reads pageable memory. An upload may return before the
- * device has the bytes if the memory is pageable, perhaps since another thread ended our lock. */
+ * device has the bytes if the memory is pageable, perhaps since another thread ended its lock. */
 static CUresult part_copy(const struct cudriver_copy_plan *plan, CUdeviceptr device, char *host,
                           size_t bytes, struct cudriver_copy_call *call)
 {
@@ -193,8 +193,7 @@ static CUresult part_copy(const struct cudriver_copy_plan *plan, CUdeviceptr dev
     }
     if (result == CUDA_SUCCESS &&
         (call->stream != NULL ||
-         (up && (!plan->page_locked ||
-                 (plan->ours && cudriver_hostmem_registered(host, bytes) < bytes))))) {
+         (up && !(plan->page_locked && cudriver_hostmem_is_page_locked(host, host + bytes))))) {
         call->function = "cuStreamSynchronize";
         result = cuda.cuStreamSynchronize(call->stream);
     }

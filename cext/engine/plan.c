@@ -112,7 +112,7 @@ static void plan_host(struct cudriver_copy_plan *plan)
     const char *host = plan->host;
     int64_t calls, low, high;
     enum cudriver_copy_kind kind;
-    size_t span, run;
+    size_t span;
 
     plan->word = plan->fixed ? fill_word(plan) : 0;
     if (plan->word > 0) {
@@ -121,9 +121,7 @@ static void plan_host(struct cudriver_copy_plan *plan)
     }
     cudriver_layout_extent(&plan->layout, !plan->dst.on_device, &low, &high);
     span = (size_t)(high - low);
-    run = cudriver_hostmem_registered(host + low, span);
-    plan->one_run = run == span;
-    plan->ours = run > 0;
+    plan->one_run = cudriver_hostmem_registered(host + low, span) == span;
     if (plan->layout.ndim == 0 && plan->one_run) {
         plan->page_locked = true;
         plan->kind = CUDRIVER_COPY_DIRECT;
@@ -202,7 +200,7 @@ void cudriver_copy_plan_make(struct cudriver_copy_plan *plan)
     plan->context = plan->dst.on_device ? plan->dst.context : plan->src.context;
     plan->host = plan->dst.on_device ? plan->src.host : plan->dst.host;
     plan->device = plan->dst.on_device ? plan->dst.device : plan->src.device;
-    plan->page_locked = plan->one_run = plan->ours = plan->coherent = false;
+    plan->page_locked = plan->one_run = plan->coherent = false;
     same = plan->dst.on_device && plan->src.on_device && plan->dst.device == plan->src.device &&
            memcmp(layout->dst_strides, layout->src_strides,
                   (size_t)layout->ndim * sizeof layout->dst_strides[0]) == 0;

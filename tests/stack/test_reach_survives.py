@@ -112,6 +112,23 @@ def test_a_required_distribution_whose_module_is_elsewhere(tmp_path, where, when
     assert told(venv.path, "warning", **given) == []
 
 
+def test_a_project_with_a_folder_of_a_packages_name_and_the_environment(tmp_path, monkeypatch):
+    """Python takes the package, whatever comes before it."""
+    init = "from .version import __version__\nfrom . import part\n"
+    venv = made(tmp_path, {"__init__.py": init, "part.py": "x = 1\n"})
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch/train.py").write_text("import torch\n")
+    monkeypatch.chdir(tmp_path)
+    here = {"PYTHONPATH": "."}
+    survives(tmp_path, **here)
+    report = real.check(venv.path, environ=real.clean_environ(**here), probe_driver=False)
+    assert [each.path for each in report.frameworks] == [str(venv.site / "torch")]
+    (venv.site / "torch/part.py").unlink()
+    assert "cannot import name 'part' from" in (real.import_error(venv.path, **here) or "")
+    ((_, predicts),) = errors(venv.path, **here)
+    assert predicts == "cannot import name 'part' from"
+
+
 @pytest.mark.parametrize("stated", ["side", "./side/", "", ":", "~/side:side"])
 def test_a_required_distribution_in_a_folder_that_is_stated_from_here(
     tmp_path, monkeypatch, stated

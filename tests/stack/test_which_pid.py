@@ -72,6 +72,18 @@ def test_a_process_that_was_started_by_a_relative_path(tmp_path, monkeypatch, fo
         assert Running(pid).prefix == str(python)
 
 
+def test_what_variables_mean_in_the_folder_of_a_process(tmp_path, monkeypatch):
+    """Not in that of whoever asks."""
+    library = nccl(tmp_path / "outside" / "libnccl.so.2")
+    for name in ("PYTHONPATH", "LD_LIBRARY_PATH"):
+        monkeypatch.setenv(name, "lib:")
+    with running(sys.executable, "-c", PROGRAM, library, cwd=tmp_path) as pid:
+        variables = Running(pid).variables
+    assert {variables[name] for name in ("PYTHONPATH", "LD_LIBRARY_PATH")} == {
+        f"{tmp_path}/lib:{tmp_path}"
+    }
+
+
 def test_a_process_in_another_mount_namespace(venv, tmp_path):
     """As in a container: its paths are not ours. /mnt there is the environment."""
     alone = ("unshare", "--user", "--map-root-user", "--mount")

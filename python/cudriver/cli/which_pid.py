@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from cudriver import _elf
+from cudriver.stack.collect.where import from_here
 from cudriver.stack.names import is_cuda_library, split
 
 TYPE_CHECKING = False
@@ -26,7 +27,8 @@ class Running:
         own = mounts == os.readlink(f"{PROC}/self/ns/mnt")
         self.root: str = "/" if own else f"{self._folder}/root"  # of a container
         pairs = map(os.fsdecode, _read(f"{self._folder}/environ").split(b"\0"))
-        self.variables: dict[str, str] = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+        variables = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+        self.variables: dict[str, str] = from_here(variables, os.readlink(f"{self._folder}/cwd"))
         named = self.variables.get("VIRTUAL_ENV") or self.variables.get("CONDA_PREFIX")
         self.prefix: str = self._program() or named or os.readlink(f"{self._folder}/exe")
         self.mapped: dict[str, str] = {}

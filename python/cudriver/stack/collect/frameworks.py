@@ -143,12 +143,15 @@ class Finder:
         return any(required.name in names for dist in others for required in dist.requires)
 
     def package(self, name: str) -> str | None:
-        """The folder (or file) of an importable package: the first on the path."""
-        for folder in self.site_packages:
-            path = f"{folder}/{name}"
-            if self.root.is_dir(path) or ("." in name and self.root.is_file(path)):
-                return path
-        return None
+        """The folder (or file) of an importable package: the first on the path that has its first
+        module; a project's folder may have its name alone.
+        """
+        paths = [f"{folder}/{name}" for folder in self.site_packages]
+        if "." in name:
+            return next(filter(self.root.is_file, paths), None)
+        found = list(filter(self.root.is_dir, paths))
+        first = (f for f in found if {"__init__.py", "__init__.pyc"} & {*self.root.names(f)})
+        return (next(first, None) if len(found) > 1 else None) or next(iter(found), None)
 
     def source(self, path: str) -> Source:
         """A file of assignments, read once."""

@@ -38,6 +38,8 @@ OTHER_TERMS = (
     "发行版本",
     "手工创建",
     "搜索路径",
+    "暂存",
+    "您",
 )
 CODE = re.compile(r"^ *```.*?^ *```$|^<!--.*?-->$", re.MULTILINE | re.DOTALL)
 
@@ -116,6 +118,25 @@ def test_a_page_has_the_figures_of_the_english_one(page: Path) -> None:
     if "{include}" in page.read_text(encoding="utf-8"):  # tables of the English page
         there &= here
     assert here == there
+
+
+WHOLE = [  # the glossary has entries of its own; others show parts of the English page
+    page
+    for page in [*MIRRORED, *RULES]
+    if page.stem != "glossary" and "{include}" not in page.read_text(encoding="utf-8")
+]
+
+
+def shown_as_code(path: Path) -> set[str]:
+    """What a page's prose shows as code, without the names of pages."""
+    text = CODE.sub("", path.read_text(encoding="utf-8"))
+    words = (" ".join(code.split()) for code in re.findall(r"`([^`]+)`", text))
+    return {code for code in words if not re.fullmatch(r"(docs|course)/\S+", code)}
+
+
+@pytest.mark.parametrize("page", WHOLE, ids=name)
+def test_a_page_names_what_the_english_one_does(page: Path) -> None:
+    assert shown_as_code(english(page)) - shown_as_code(page) == set()
 
 
 @pytest.mark.parametrize("page", [*PAGES, *RULES], ids=name)

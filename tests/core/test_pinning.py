@@ -476,6 +476,19 @@ def test_more_than_the_machine_has(cu) -> None:
         cu.set_host_memory_limit(None)
 
 
+def test_pins_count_towards_the_limit_and_are_not_limited(cu) -> None:
+    before = cu.host_memory_stats()
+    held = before.registered_bytes + before.pinned_bytes
+    cu.set_host_memory_limit(held + (2 << 20))
+    try:
+        refused = pytest.raises(cu.OutOfMemoryError, match="page-locked already, under")
+        with cu.pin(np.zeros(3 << 20, np.uint8)), refused:
+            cu.pinned_empty_async(1 << 20, np.uint8)
+        cu.pinned_empty_async(1 << 20, np.uint8).wait()
+    finally:
+        cu.set_host_memory_limit(None)
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "said"),
     [

@@ -117,7 +117,8 @@ def set_host_memory_limit(bytes: int | None, /) -> None:
     Notes
     -----
     Calls no CUDA function. Beyond the limit there is an OutOfMemoryError; in
-    `pinned_numpy`, ordinary memory.
+    `pinned_numpy`, ordinary memory. It holds for `pinned_empty_async` as well, where all
+    that is page-locked counts; `pin`, `pin_async` and `SharedMemory` are not limited.
 
     Examples
     --------

@@ -129,6 +129,28 @@ def test_a_project_with_a_folder_of_a_packages_name_and_the_environment(tmp_path
     assert predicts == "cannot import name 'part' from"
 
 
+@pytest.mark.parametrize("folder", ["torch/doc", "torch/examples/more", "docs"])
+def test_documentation_that_is_left_out(tmp_path, folder):
+    """As tests are, to make an image smaller: nothing is told unless it is imported."""
+    init = "from .version import __version__\n"
+    venv = made(tmp_path, {"__init__.py": init})
+    shutil.rmtree(venv.site / "torch-2.8.0.dist-info")
+    inside = venv.site / folder
+    inside.mkdir(parents=True)
+    files = [venv.site / f"torch/{name}.py" for name in ("__init__", "version")]
+    files += [inside / f"{name}.py" for name in ("__init__", "part")]
+    for file in files[2:]:
+        file.write_text("x = 1\n")
+    venv.distribution("torch", "2.8.0", files=files)
+    shutil.rmtree(venv.site / "/".join(folder.split("/")[:2]))
+    survives(tmp_path)
+    assert told(venv.path, "warning") == []
+    if folder == "torch/doc":
+        files[0].write_text(f"{init}import torch.doc.part\n")
+        said = real.import_error(venv.path)
+        assert [f"ModuleNotFoundError: {predicts}" for _, predicts in errors(venv.path)] == [said]
+
+
 @pytest.mark.parametrize("stated", ["side", "./side/", "", ":", "~/side:side"])
 def test_a_required_distribution_in_a_folder_that_is_stated_from_here(
     tmp_path, monkeypatch, stated

@@ -34,6 +34,7 @@ SLACK = 2_000_000_000  # ns; archives keep whole seconds
 _LINE = re.compile(r'(?:"([^"]*)"|([^,"]*)),([^,]*),([0-9]*)\Z')
 _CONDA_LIBRARY = re.compile(rb'\{[^{}]*"_path": *"([^"]+\.so[.0-9]*)"[^{}]*\}')
 _CONDA_SIZE = re.compile(rb'"hardlink"[^{}]*"size_in_bytes": *(\d+)')  # a link's says nothing
+_DOCUMENTS = frozenset(("doc", "docs", "examples"))
 VITAL = frozenset(("__init__.py", "version.py"))
 
 
@@ -146,9 +147,9 @@ class LostModules:
     of another hash. (In another root only those that every import reads are asked for their size.)
 
     One that was edited, or stripped, is not yet a fault: it is a suspect, of which the imports
-    that reach it tell. Images are often made smaller: tests are left out, and sources whose
-    compiled files stay. To ask for thousands of files takes a fifth of a check, so a thread does it
-    while the libraries are resolved.
+    that reach it tell. Images are often made smaller: tests are left out, folders of documentation
+    (suspects too), and sources whose compiled files stay. To ask for thousands of files takes a
+    fifth of a check, so a thread does it while the libraries are resolved.
     """
 
     def __init__(
@@ -177,8 +178,16 @@ class LostModules:
             lost = _lost(self.root, dist, lines, hashed, self.machine)
             if lost and not by_conda(self.root, dist):
                 found += lost
-        faults = [f for f in found if f.what != "edited"]
-        return faults, [f for f in found if f.what == "edited"]
+        suspects = [f for f in found if f.what == "edited" or _documents(self.root, f)]
+        return [fault for fault in found if fault not in suspects], suspects
+
+
+def _documents(root: Root, fault: FileFault) -> bool:
+    """Whether a file is gone with all of a folder that is documentation by its name."""
+    parts = fault.file.split("/")
+    ends = (end for end in range(1, len(parts)) if parts[end - 1] in _DOCUMENTS)
+    folders = ("/".join(parts[:end]) for end in ends)
+    return fault.what == "missing" and not all(map(root.is_dir, folders))
 
 
 def _installed_at(root: Root, dist: Distribution) -> int:

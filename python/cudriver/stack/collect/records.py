@@ -178,8 +178,12 @@ class LostModules:
             lost = _lost(self.root, dist, lines, hashed, self.machine)
             if lost and not by_conda(self.root, dist):
                 found += lost
-        suspects = [f for f in found if f.what == "edited" or _documents(self.root, f)]
-        return [fault for fault in found if fault not in suspects], suspects
+        faults: list[FileFault] = []
+        suspects: list[FileFault] = []
+        for fault in found:
+            suspected = fault.what == "edited" or _documents(self.root, fault)
+            (suspects if suspected else faults).append(fault)
+        return faults, suspects
 
 
 def _documents(root: Root, fault: FileFault) -> bool:

@@ -1094,7 +1094,7 @@ def _set_copy_threads(count: int, /) -> None:
     """Set how many; 0: as many as the process's processors suggest."""
 
 def _pinned(
-    shape: ShapeLike, dtype: DTypeLike, fortran: bool, node: int, zero: bool, /
+    shape: ShapeLike, dtype: DTypeLike | None, fortran: bool, node: int, zero: bool, /
 ) -> NDArray[Any]:
     """A new page-locked array."""
 
@@ -1152,7 +1152,7 @@ def _export(
 
 def _device_empty(
     shape: ShapeLike,
-    dtype: DTypeLike,
+    dtype: DTypeLike | None,
     device: DeviceLike | Context | None,
     stream: StreamLike | None,
     asked: bool,

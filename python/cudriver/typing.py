@@ -91,10 +91,14 @@ class SupportsArrayStruct(Protocol):
         """A capsule of a PyArrayInterface."""
 
 
-HostArray: TypeAlias = NDArray[Any] | SupportsBuffer | SupportsArrayInterface | SupportsArrayStruct
-"""An array in host memory, of NumPy or of what else NumPy takes without a copy."""
+HostArray: TypeAlias = (
+    NDArray[Any] | SupportsBuffer | SupportsArrayInterface | SupportsArrayStruct | SupportsDLPack
+)
+"""An array in host memory, of NumPy or of what else NumPy takes without a copy. DLPack's protocol
+is that of device memory, too: where an array lies shows when it is used.
+"""
 
-AnyArray: TypeAlias = HostArray | DeviceArray | SupportsCudaArrayInterface | SupportsDLPack
+AnyArray: TypeAlias = HostArray | DeviceArray | SupportsCudaArrayInterface
 """An array in host or device memory, of any library, as `cudriver.copy` takes it."""
 
 NumaLike: TypeAlias = Literal["policy", "device"] | SupportsIndex | None

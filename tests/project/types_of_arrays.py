@@ -36,6 +36,21 @@ assert_type(cu.pinned_array(host), NDArray[np.float32])
 assert_type(cu.pinned_array([1, 2], np.int8), NDArray[np.int8])
 assert_type(cu.pinned_array([1, 2]), NDArray[Any])
 
+# None is NumPy's default, and NumPy's integers are numbers.
+some = np.int64(100)
+assert_type(cu.pinned_empty(3, None), NDArray[np.float64])
+assert_type(cu.pinned_empty_async(3, None).array, NDArray[np.float64])
+assert_type(cu.device_zeros(3, None), cu.DeviceArray[np.float64])
+assert_type(cu.SharedMemory.anonymous(some).array(some // 10, np.int8, some // 2), NDArray[np.int8])
+cu.set_host_memory_limit(some << 30)
+cu.set_host_memory_limit(None)
+cu.set_host_memory_policy(numa=some - some)
+cu.set_host_memory_policy()
+cu.set_copy_threads(some)
+cu.set_copy_threads(None)
+cu.trim_host_memory(some)
+cu.pinned_numpy(min_bytes=some)
+
 # Device arrays.
 assert_type(there, cu.DeviceArray[np.float32])
 assert_type(cu.to_device([1, 2]), cu.DeviceArray[Any])
@@ -86,6 +101,27 @@ class TheirStream:
         return (0, stream.handle)
 
 
+class TheirArray:
+    """A host array of another library that has DLPack alone, as PyTorch's tensors."""
+
+    memory = np.arange(6, dtype=F4)
+
+    def __dlpack__(self, *, stream: int | None = None, **more: Any) -> Any:
+        return self.memory.__dlpack__(**more)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.memory.__dlpack_device__()
+
+
+theirs = TheirArray()
+with cu.pin(theirs):
+    assert cu.is_pinned(theirs)
+    assert cu.mapped_pointer(theirs)
+assert_type(cu.pin_async(theirs).array, TheirArray)
+assert_type(there.to_numpy(theirs), TheirArray)
+assert_type(cu.from_dlpack(x=there), cu.DeviceArray[np.float32])
+
+
 def upload(
     array: cut.HostArray,
     stream: cut.StreamLike | None = None,
@@ -98,5 +134,5 @@ def upload(
     return cu.from_dlpack(target).reshape(shape) if isinstance(target, cu.DeviceArray) else there
 
 
-assert upload(host, stream).shape == (6,)
+assert upload(host, stream).shape == upload(theirs).shape == (6,)
 assert upload(memoryview(b"abc"), TheirStream(), cu.Device(0), (3, 1)).shape == (3, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import operator
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex, overload
 
 import numpy as np
 
@@ -249,7 +249,7 @@ def copy_threads() -> int:
     return _core._copy_threads()[0]
 
 
-def set_copy_threads(count: int | None, /) -> None:
+def set_copy_threads(count: SupportsIndex | None, /) -> None:
     """Set how many threads may pack and unpack copies of pageable memory.
 
     Parameters

@@ -85,35 +85,33 @@ def refuse(given: object, name: str | None) -> NoReturn:
 
 @overload
 def from_dlpack(
-    x: NDArray[ScalarT], /, *, device: None = None, copy: bool | None = None
+    x: NDArray[ScalarT], *, device: None = None, copy: bool | None = None
 ) -> NDArray[ScalarT]: ...
 @overload
 def from_dlpack(
     x: NDArray[ScalarT] | DeviceArray[ScalarT],
-    /,
     *,
     device: Literal["cpu"],
     copy: bool | None = None,
 ) -> NDArray[ScalarT]: ...
 @overload
 def from_dlpack(
-    x: SupportsDLPack, /, *, device: Literal["cpu"], copy: bool | None = None
+    x: SupportsDLPack, *, device: Literal["cpu"], copy: bool | None = None
 ) -> NDArray[Any]: ...
 @overload
 def from_dlpack(
     x: DeviceArray[ScalarT],
-    /,
     *,
     device: SupportsIndex | Device | None = None,
     copy: bool | None = None,
 ) -> DeviceArray[ScalarT]: ...
 @overload
 def from_dlpack(
-    x: NDArray[ScalarT], /, *, device: SupportsIndex | Device, copy: bool | None = None
+    x: NDArray[ScalarT], *, device: SupportsIndex | Device, copy: bool | None = None
 ) -> DeviceArray[ScalarT]: ...
 @overload
 def from_dlpack(
-    x: SupportsDLPack, /, *, device: DeviceLike | None = None, copy: bool | None = None
+    x: SupportsDLPack, *, device: DeviceLike | None = None, copy: bool | None = None
 ) -> DeviceArray | NDArray[Any]: ...
 def from_dlpack(
     x: SupportsDLPack, *, device: DeviceLike | None = None, copy: bool | None = None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @overload
 def device_empty(
     shape: ShapeLike,
-    dtype: type[float] | Literal["float64"] = float,
+    dtype: type[float] | Literal["float64"] | None = float,
     *,
     device: DeviceLike | None = None,
     stream: StreamLike | None = None,
@@ -34,14 +34,14 @@ def device_empty(
 @overload
 def device_empty(
     shape: ShapeLike,
-    dtype: DTypeLike,
+    dtype: DTypeLike | None,
     *,
     device: DeviceLike | None = None,
     stream: StreamLike | None = None,
 ) -> DeviceArray: ...
 def device_empty(
     shape: ShapeLike,
-    dtype: DTypeLike = float,
+    dtype: DTypeLike | None = float,
     *,
     device: DeviceLike | None = None,
     stream: StreamLike | None = None,
@@ -86,7 +86,7 @@ def device_empty(
 @overload
 def device_zeros(
     shape: ShapeLike,
-    dtype: type[float] | Literal["float64"] = float,
+    dtype: type[float] | Literal["float64"] | None = float,
     *,
     device: DeviceLike | None = None,
     stream: StreamLike | None = None,
@@ -102,14 +102,14 @@ def device_zeros(
 @overload
 def device_zeros(
     shape: ShapeLike,
-    dtype: DTypeLike,
+    dtype: DTypeLike | None,
     *,
     device: DeviceLike | None = None,
     stream: StreamLike | None = None,
 ) -> DeviceArray: ...
 def device_zeros(
     shape: ShapeLike,
-    dtype: DTypeLike = float,
+    dtype: DTypeLike | None = float,
     *,
     device: DeviceLike | None = None,
     stream: StreamLike | None = None,

@@ -9,7 +9,7 @@ import platform
 import sys
 from collections import Counter
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, SupportsIndex
 
 from cudriver import _core
 from cudriver.errors import CudaError
@@ -34,7 +34,7 @@ _policy: NumaLike = "device"
 _prepared = False
 
 
-def set_host_memory_policy(*, numa: Literal["device"] | int | None = "device") -> None:
+def set_host_memory_policy(*, numa: Literal["device"] | SupportsIndex | None = "device") -> None:
     """Choose the NUMA node that new page-locked memory comes from.
 
     Parameters

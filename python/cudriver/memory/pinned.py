@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @overload
 def pinned_empty(
     shape: ShapeLike,
-    dtype: type[float] | Literal["float64"] = float,
+    dtype: type[float] | Literal["float64"] | None = float,
     order: Literal["C", "F"] = "C",
     *,
     numa: NumaLike = "policy",
@@ -35,14 +35,14 @@ def pinned_empty(
 @overload
 def pinned_empty(
     shape: ShapeLike,
-    dtype: DTypeLike,
+    dtype: DTypeLike | None,
     order: Literal["C", "F"] = "C",
     *,
     numa: NumaLike = "policy",
 ) -> NDArray[Any]: ...
 def pinned_empty(
     shape: ShapeLike,
-    dtype: DTypeLike = float,
+    dtype: DTypeLike | None = float,
     order: Literal["C", "F"] = "C",
     *,
     numa: NumaLike = "policy",
@@ -94,7 +94,7 @@ def pinned_empty(
 @overload
 def pinned_zeros(
     shape: ShapeLike,
-    dtype: type[float] | Literal["float64"] = float,
+    dtype: type[float] | Literal["float64"] | None = float,
     order: Literal["C", "F"] = "C",
     *,
     numa: NumaLike = "policy",
@@ -110,14 +110,14 @@ def pinned_zeros(
 @overload
 def pinned_zeros(
     shape: ShapeLike,
-    dtype: DTypeLike,
+    dtype: DTypeLike | None,
     order: Literal["C", "F"] = "C",
     *,
     numa: NumaLike = "policy",
 ) -> NDArray[Any]: ...
 def pinned_zeros(
     shape: ShapeLike,
-    dtype: DTypeLike = float,
+    dtype: DTypeLike | None = float,
     order: Literal["C", "F"] = "C",
     *,
     numa: NumaLike = "policy",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Self, final
+from typing import TYPE_CHECKING, Self, SupportsIndex, final
 
 from cudriver import _core
 from cudriver.memory.numbers import number
@@ -49,7 +49,7 @@ class pinned_numpy:
     _handler: object  # the same, while the block is entered; else None
     _min_bytes: int
 
-    def __new__(cls, *, min_bytes: int = 65536) -> Self:
+    def __new__(cls, *, min_bytes: SupportsIndex = 65536) -> Self:
         least = number("min_bytes is a number of bytes", min_bytes, sys.maxsize)
         self = super().__new__(cls)
         self._handler, self._before, self._min_bytes = None, None, least

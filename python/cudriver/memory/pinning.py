@@ -300,7 +300,7 @@ def pin_async(array: HostArrayT) -> Pinning[HostArrayT]:
 @overload
 def pinned_empty_async(
     shape: ShapeLike,
-    dtype: type[float] | Literal["float64"] = "float64",
+    dtype: type[float] | Literal["float64"] | None = "float64",
     order: Literal["C", "F"] = "C",
     *,
     numa: NumaLike = "policy",
@@ -316,14 +316,14 @@ def pinned_empty_async(
 @overload
 def pinned_empty_async(
     shape: ShapeLike,
-    dtype: DTypeLike,
+    dtype: DTypeLike | None,
     order: Literal["C", "F"] = "C",
     *,
     numa: NumaLike = "policy",
 ) -> Pinning[NDArray[Any]]: ...
 def pinned_empty_async(
     shape: ShapeLike,
-    dtype: DTypeLike = "float64",
+    dtype: DTypeLike | None = "float64",
     order: Literal["C", "F"] = "C",
     *,
     numa: NumaLike = "policy",
@@ -396,7 +396,7 @@ def _lengths(shape: ShapeLike) -> tuple[int, ...]:
     return lengths
 
 
-def _item_type(dtype: DTypeLike) -> np.dtype[Any]:
+def _item_type(dtype: DTypeLike | None) -> np.dtype[Any]:
     """As np.empty takes it: 'S' and 'U' mean one character."""
     kind = np.dtype(dtype)
     return np.dtype(f"{kind.char}1") if kind.itemsize == 0 and kind.char in "SU" else kind

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, SupportsIndex
 
 from cudriver import _core
 from cudriver.memory.named import public
@@ -71,7 +71,7 @@ def host_memory_stats() -> HostMemoryStats:
     return stats._replace(nodes=lie(stats.registered_bytes + stats.pinned_bytes))
 
 
-def trim_host_memory(keep: int = 0) -> int:
+def trim_host_memory(keep: SupportsIndex = 0) -> int:
     """Return free page-locked memory of the pool to the system.
 
     Parameters
@@ -106,7 +106,7 @@ def trim_host_memory(keep: int = 0) -> int:
     return _core._trim(number("keep is a number of bytes", keep))
 
 
-def set_host_memory_limit(bytes: int | None, /) -> None:
+def set_host_memory_limit(bytes: SupportsIndex | None, /) -> None:
     """Limit how much memory the pool page-locks.
 
     Parameters

@@ -10,7 +10,7 @@ import operator
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, overload
 
 import numpy as np
 
@@ -133,7 +133,7 @@ class SharedMemory:
         self,
         name: str | None = None,
         create: bool = False,
-        size: int = 0,
+        size: SupportsIndex = 0,
         *,
         pin: bool = True,
         huge: bool = False,
@@ -169,7 +169,7 @@ class SharedMemory:
 
     @staticmethod
     def anonymous(
-        size: int, *, pin: bool = True, huge: bool = False, numa: NumaLike = "policy"
+        size: SupportsIndex, *, pin: bool = True, huge: bool = False, numa: NumaLike = "policy"
     ) -> SharedMemory:
         """Make a region without a name, which the system frees with its last process.
 
@@ -264,17 +264,19 @@ class SharedMemory:
     def array(
         self,
         shape: ShapeLike,
-        dtype: type[float] | Literal["float64"] = "float64",
-        offset: int = 0,
+        dtype: type[float] | Literal["float64"] | None = "float64",
+        offset: SupportsIndex = 0,
     ) -> NDArray[np.float64]: ...
     @overload
     def array(
-        self, shape: ShapeLike, dtype: type[ScalarT] | np.dtype[ScalarT], offset: int = 0
+        self, shape: ShapeLike, dtype: type[ScalarT] | np.dtype[ScalarT], offset: SupportsIndex = 0
     ) -> NDArray[ScalarT]: ...
     @overload
-    def array(self, shape: ShapeLike, dtype: DTypeLike, offset: int = 0) -> NDArray[Any]: ...
     def array(
-        self, shape: ShapeLike, dtype: DTypeLike = "float64", offset: int = 0
+        self, shape: ShapeLike, dtype: DTypeLike | None, offset: SupportsIndex = 0
+    ) -> NDArray[Any]: ...
+    def array(
+        self, shape: ShapeLike, dtype: DTypeLike | None = "float64", offset: SupportsIndex = 0
     ) -> NDArray[Any]:
         """Return an ndarray of a part of the region.
 

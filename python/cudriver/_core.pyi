@@ -321,6 +321,8 @@ class Stream:
         ------
         TypeError
             `handle` is neither an int nor a stream.
+        ValueError
+            The int is negative or too large.
         CudaError
             The driver does not know the handle.
 
@@ -645,6 +647,11 @@ class DeviceArray(Generic[ScalarT_co]):
             Cast to the array's dtype.
         stream : Stream, optional
             The stream in whose order to fill. Without one, the call waits.
+
+        Raises
+        ------
+        TypeError, ValueError, OverflowError
+            NumPy cannot cast the value to the dtype, or it is no scalar.
 
         Notes
         -----

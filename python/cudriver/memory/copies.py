@@ -236,10 +236,10 @@ def copy_threads() -> int:
 
     Notes
     -----
-    By default a few less than the CPUs that the process may use, by affinity and
-    cgroup. ``CUDRIVER_COPY_THREADS`` or `set_copy_threads` change it. The variable
-    is read when cudriver's core is loaded; anything but a number from 1 to 1024 is
-    ignored with a RuntimeWarning.
+    By default two fewer than the CPUs that the process may use, by affinity and cgroup,
+    and 64 at most; up to four CPUs, all. ``CUDRIVER_COPY_THREADS`` or `set_copy_threads`
+    change it. The variable is read when cudriver's core is loaded; anything but a number
+    from 1 to 1024 is ignored with a RuntimeWarning.
 
     Examples
     --------

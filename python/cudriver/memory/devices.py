@@ -166,6 +166,8 @@ class Device:
 
         Raises
         ------
+        ValueError
+            There are no such flags.
         CudaError
             The driver refuses the flags, or has no memory for the context.
 

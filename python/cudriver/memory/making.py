@@ -70,6 +70,10 @@ def device_empty(
     ------
     OutOfMemoryError
         The device has too little memory; the message says how much is free.
+    TypeError
+        The items are Python objects.
+    ValueError
+        A length is negative, there is no such device, or `stream` is on another one.
 
     Notes
     -----
@@ -136,6 +140,10 @@ def device_zeros(
     ------
     OutOfMemoryError
         The device has too little memory; the message says how much is free.
+    TypeError
+        The items are Python objects.
+    ValueError
+        A length is negative, there is no such device, or `stream` is on another one.
 
     Notes
     -----
@@ -196,6 +204,8 @@ def to_device(
     ------
     OutOfMemoryError
         The device has too little memory; the message says how much is free.
+    TypeError
+        The items are Python objects.
     ValueError
         There is no such device, or `stream` is on another one.
 

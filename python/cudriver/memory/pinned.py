@@ -70,8 +70,12 @@ def pinned_empty(
     ------
     OutOfMemoryError
         The system refuses the memory, or the limit is reached.
+    TypeError
+        The items are Python objects.
     ValueError
-        There is no such NUMA node, or this process may not use it.
+        A length is negative, or there is no such NUMA node, or none that this process may use.
+    PermissionError
+        The system lets this process choose no NUMA node, as in many containers.
 
     Notes
     -----
@@ -145,8 +149,12 @@ def pinned_zeros(
     ------
     OutOfMemoryError
         The system refuses the memory, or the limit is reached.
+    TypeError
+        The items are Python objects.
     ValueError
-        There is no such NUMA node, or this process may not use it.
+        A length is negative, or there is no such NUMA node, or none that this process may use.
+    PermissionError
+        The system lets this process choose no NUMA node, as in many containers.
 
     Notes
     -----
@@ -210,7 +218,7 @@ def pinned_full(
 
     Raises
     ------
-    OutOfMemoryError, ValueError
+    OutOfMemoryError, TypeError, ValueError, PermissionError
         As from `pinned_empty`.
 
     Notes
@@ -280,7 +288,7 @@ def pinned_empty_like(
 
     Raises
     ------
-    OutOfMemoryError, ValueError
+    OutOfMemoryError, TypeError, ValueError, PermissionError
         As from `pinned_empty`.
 
     Notes
@@ -356,7 +364,7 @@ def pinned_array(
 
     Raises
     ------
-    OutOfMemoryError, ValueError
+    OutOfMemoryError, TypeError, ValueError, PermissionError
         As from `pinned_empty`.
 
     Notes

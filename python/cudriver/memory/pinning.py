@@ -270,6 +270,8 @@ def pin_async(array: HostArrayT) -> Pinning[HostArrayT]:
 
     Raises
     ------
+    TypeError
+        It is no array in host memory, or its items are Python objects.
     ValueError
         The array reaches beyond the process's memory.
     DriverNotFoundError
@@ -352,8 +354,12 @@ def pinned_empty_async(
     ------
     OutOfMemoryError
         The system refuses the memory, or the limit is reached.
+    TypeError
+        The items are Python objects.
     ValueError
-        There is no such NUMA node, or this process may not use it.
+        A length is negative, or there is no such NUMA node, or none that this process may use.
+    PermissionError
+        The system lets this process choose no NUMA node, as in many containers.
     DriverNotFoundError
         No driver library could be opened.
 

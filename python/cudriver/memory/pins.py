@@ -25,6 +25,8 @@ class pin:
 
     Raises
     ------
+    TypeError
+        It is no array in host memory, or its items are Python objects.
     ValueError
         The array reaches beyond the process's memory, or shares a part of its memory
         with a pin that does not hold all of it.

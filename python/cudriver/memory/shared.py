@@ -97,6 +97,8 @@ class SharedMemory:
         than `size`, or the driver cannot page-lock it; nothing is left behind.
     ValueError
         The name, the size or the options do not fit.
+    PermissionError
+        The region is another user's, or the system lets this process choose no NUMA node.
     DriverNotFoundError
         No driver library could be opened, and the region was to be page-locked.
 

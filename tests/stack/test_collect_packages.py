@@ -123,7 +123,7 @@ class TestPath:
         variables = from_here({"PYTHONPATH": "."}, str(tmp_path))
         env, _, problems = describe(venv, **variables)
         assert env.site_packages == [str(tmp_path), str(venv.site)]
-        assert not env.path_by_code
+        assert env.by_code == []
         assert problems == []
 
     @pytest.mark.parametrize("shared", [True, False])

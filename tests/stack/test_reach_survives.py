@@ -169,6 +169,47 @@ def test_a_required_distribution_in_a_folder_that_is_stated_from_here(
         assert predicts in said
 
 
+# What the finders of setuptools and of editables, hatchling's, have in them.
+FINDERS = {
+    "setuptools": """MAPPING: dict[str, str] = {'NAME': 'FOLDER/NAME'}
+class Finder:
+    def find_spec(name, path=None, target=None):
+        return spec_from_file_location(name, f"{MAPPING[name]}.py") if name in MAPPING else None
+def install():
+    sys.meta_path.append(Finder)
+""",
+    "editables": """class F:
+    known = {}
+    def map_module(name, path):
+        F.known[name] = path
+    def find_spec(name, path=None, target=None):
+        return spec_from_file_location(name, F.known[name]) if name in F.known else None
+def install():
+    sys.meta_path.append(F)
+F.map_module('NAME', 'FOLDER/NAME.py')
+""",
+}
+
+
+@pytest.mark.parametrize("finds", ["helper", "another"])
+@pytest.mark.parametrize("finder", FINDERS)
+def test_a_required_distribution_beside_an_editable_install(tmp_path, finder, finds):
+    """Its finder finds that one alone."""
+    init = "import helper\nfrom .version import __version__\n"
+    venv = made(tmp_path, {"__init__.py": init}, "helper")
+    (tmp_path / f"{finds}.py").write_text("x = 1\n")
+    text = FINDERS[finder].replace("NAME", finds).replace("FOLDER", str(tmp_path))
+    imports = "import sys\nfrom importlib.util import spec_from_file_location\n"
+    (venv.site / "__editable___x_finder.py").write_text(imports + text)
+    code = "import __editable___x_finder; __editable___x_finder.install()"
+    (venv.site / "__editable__.x.pth").write_text(code)
+    if finds == "helper":
+        survives(tmp_path)
+    else:
+        said = real.import_error(venv.path)
+        assert [f"ModuleNotFoundError: {predicts}" for _, predicts in errors(venv.path)] == [said]
+
+
 @pytest.mark.parametrize(
     "code",
     [

@@ -124,7 +124,7 @@ class Environment(Record):
     gone: Evidence | None = None  # bin/python, a link to an interpreter that is no longer there
     near: str | None = None  # the environment that was probably meant, where this is none
     zip_files: list[str] = fresh(list)  # on its path: wheels, eggs; any file
-    path_by_code: bool = False  # whether code of a .pth file may add to it
+    by_code: list[str] = fresh(list)  # modules that code of .pth files finds; "*": may be any
 
     @property
     def stated(self) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Iterator
 
 from cudriver.stack.glibc import PLATFORMS
 from cudriver.stack.loader_files import machine_at
@@ -13,7 +14,10 @@ from cudriver.stack.rootfs import Root, TooMuch
 from cudriver.stack.tables import table
 from cudriver.stack.versions import cut
 
-_PATHS = re.compile(r"^import[ \t].*(?:sys\.path|addsitedir|editable)", re.MULTILINE)
+_CODE = re.compile(r"^import[ \t].*", re.MULTILINE)
+_FINDER = re.compile(r"import[ \t]+(\w*editable\w*)(?!.*(?:sys\.path|addsitedir))")
+_PATHS = re.compile(r"sys\.path|addsitedir|editable")
+_MAPPED = re.compile(r"^(?:MAPPING|NAMESPACES)\b.*|\.map_module\(.*", re.MULTILINE)
 _LIB_PYTHON = re.compile(r"python(\d+)\.(\d+)(t?)\Z")
 _PTH_LIMIT = 64 << 10
 PATH_MOST = 1000  # folders on a Python's path
@@ -207,12 +211,24 @@ def _add_named(
         if text is None:
             problems.append(Problem(f"{folder}/{name}", "cannot be read"))
             continue
-        env.path_by_code = env.path_by_code or _PATHS.search(text) is not None
+        env.by_code += _found_by_code(root, folder, text)
         for line in text.splitlines():
             entry = line.strip()
             if not entry or entry.startswith(("#", "import ", "import\t")) or "\0" in entry:
                 continue
             _add(root, os.path.normpath(os.path.join(folder, entry)), env, taken)
+
+
+def _found_by_code(root: Root, folder: str, text: str) -> Iterator[str]:
+    """The modules that code of a .pth file finds, by their names' first parts; "*": it may find
+    any. Those of an editable install stand in a file beside it.
+    """
+    for line in _CODE.findall(text):
+        finder = _FINDER.match(line)
+        source = root.text(f"{folder}/{finder[1]}.py") if finder else None
+        names = re.findall(r"['\"]([\w.]+)['\"]", " ".join(_MAPPED.findall(source or "")))
+        if names or _PATHS.search(line):
+            yield from [name.partition(".")[0] for name in names] or "*"
 
 
 def _add(root: Root, path: str, env: Environment, taken: set[tuple[int, int]]) -> None:

@@ -188,12 +188,13 @@ class Places:
         return not known or name in names or name.startswith("_")
 
     def elsewhere(self, name: str) -> bool:
-        """Whether Python may find a module outside those folders: in a zip file, or in what code of
-        a .pth file adds.
+        """Whether Python may find a module outside those folders: in a zip file, or by code of a
+        .pth file.
         """
         if self._zipped is None:
             self._zipped = [directory(self.root, path) for path in self.env.zip_files]
-        return self.env.path_by_code or any(holds(each, name) for each in self._zipped)
+        by_code = not {"*", name.partition(".")[0]}.isdisjoint(self.env.by_code)
+        return by_code or any(holds(each, name) for each in self._zipped)
 
     def children(self, name: str) -> frozenset[str]:
         """The names of what lies in a package's folders, or should."""

@@ -17,7 +17,8 @@ class Allocation(NamedTuple):
     Attributes
     ----------
     kind : str
-        What it is: 'device array', 'host memory', 'pin', 'stream', 'event', 'context', ...
+        What it is: 'device array', 'host memory', 'NumPy arrays of a pinned_numpy()', 'pin',
+        'stream', 'event', 'context' or 'primary context'.
     nbytes : int
         Its size in bytes; 0 where that means nothing.
     address : int

@@ -25,8 +25,8 @@ class HostMemoryStats(NamedTuple):
     limit_bytes : int or None
         The limit that was set.
     pins, pinned_bytes : int
-        Live pins (pin(), pin_async(), pinned_empty_async()), and the bytes that they have
-        page-locked.
+        Live pins (pin(), pin_async(), pinned_empty_async(), SharedMemory), and the bytes that they
+        have page-locked.
     hits, misses : int
         Arrays that were served from free memory, and those for which memory had to be page-locked.
     nodes : dict

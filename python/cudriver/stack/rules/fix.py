@@ -271,9 +271,15 @@ def out_of_range(driver: Driver, device: Device) -> tuple[int, str] | None:
     return (first, "first") if first is not None and branch < first else None
 
 
+def entries(variable: str, value: str) -> list[str]:
+    """The folders of a variable, or the files of LD_PRELOAD, which spaces part as well."""
+    parts = value.replace(" ", ":") if variable == "LD_PRELOAD" else value
+    return [part for part in parts.split(":") if part]
+
+
 def without(variable: str, value: str, unwanted: list[str]) -> str:
     """The variable set to its own value less some folders, or unset where nothing is left."""
-    kept = [p for p in value.replace(" ", ":").split(":") if p and p.rstrip("/") not in unwanted]
+    kept = [path for path in entries(variable, value) if path.rstrip("/") not in unwanted]
     if not kept:
         return Command.of(f"unset {variable}", sets=(variable, None))
     left = ":".join(kept)

@@ -75,9 +75,8 @@ def leak_of(facts: Facts, *paths: str) -> list[str]:
     variables = facts.environment.variables
     for name in ("LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONPATH"):
         value = variables.get(name, "")
-        entries = [p for p in value.replace(" ", ":").split(":") if p]
         hits = []
-        for entry in entries:
+        for entry in fix.entries(name, value):
             plain = os.path.normpath(entry)
             beside = plain in paths or plain in (os.path.dirname(path) for path in paths)
             below = any(path.startswith(f"{plain}/") for path in paths)

@@ -236,6 +236,14 @@ def test_a_device_that_is_not_there_is_told(three: Driver, named: Any, text: str
     assert str(caught.value) == text
 
 
+def test_one_device_is_told_in_the_singular(three: Driver) -> None:
+    three.count = 1
+    with pytest.raises(ValueError, match=r"no device has the uuid GPU-3333; there is 1 \(see"):
+        devices.ordinal_of("GPU-3333")
+    with pytest.raises(ValueError, match="device 2 does not exist: there is 1, numbered from 0"):
+        devices.ordinal_of(2)
+
+
 def test_each_name_initialises_the_driver(three: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = []
     monkeypatch.setattr(_core, "init", lambda: begun.append(1))

@@ -347,9 +347,12 @@ def _existing(ordinal: int, given: object = None) -> int:
     if count == 0:
         raise failure(NO_DEVICE, "cuDeviceGet", str(ordinal))
     if not 0 <= ordinal < count:
-        there = f"there {'is' if count == 1 else 'are'} {count}, numbered from 0"
-        raise ValueError(f"device {given} does not exist: {there}")
+        raise ValueError(f"device {given} does not exist: {_there(count)}, numbered from 0")
     return ordinal
+
+
+def _there(count: int) -> str:
+    return f"there {'is' if count == 1 else 'are'} {count}"
 
 
 def _by_text(text: str) -> int:
@@ -386,8 +389,7 @@ def _by_uuid(text: str) -> int:
     start = text.lower() if text[:4].upper() == "GPU-" else f"gpu-{text.lower()}"
     fitting = [d._ordinal for d in devices() if d.uuid.lower().startswith(start)]
     if not fitting:
-        count = device_count()
-        raise ValueError(f"no device has the uuid {text}; there are {count} (see devices())")
+        raise ValueError(f"no device has the uuid {text}; {_there(device_count())} (see devices())")
     if len(fitting) > 1:
         raise ValueError(f"the uuid {text} fits devices {fitting[0]} and {fitting[1]}")
     return fitting[0]

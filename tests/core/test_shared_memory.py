@@ -251,6 +251,35 @@ def test_a_closed_one_says_so(cu, memory) -> None:
     memory.unlink()
 
 
+def test_a_finalizer_closes_one_while_another_is_used() -> None:
+    """Wherever in array() the collector runs: it may run where a lock is held."""
+    program = """
+        import gc
+        import cudriver as cu
+
+        class Loader:
+            def __init__(self):
+                self.memory, self.itself = cu.SharedMemory.anonymous(4096, pin=False), self
+
+            def __del__(self):
+                self.memory.close()
+                closed.append(self.memory.closed)
+
+        closed, memory = [], cu.SharedMemory.anonymous(4096, pin=False)
+        memory.array(1, "u1")
+        gc.collect()
+        for count in range(100):
+            gc.disable()
+            Loader()
+            gc.set_threshold(gc.get_count()[0] + count)
+            gc.enable()
+            memory.array(1, "u1")
+        gc.collect()
+        print(len(closed), all(closed))
+        """
+    assert output(program, timeout=60) == "100 True\n"
+
+
 @pytest.mark.threads
 def test_threads_that_use_and_close_it_meet_no_unmapped_memory(cu) -> None:
     for _ in range(30):

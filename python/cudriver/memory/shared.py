@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
     from cudriver.typing import NumaLike, ScalarT, ShapeLike
 
-_lock = threading.Lock()  # of every SharedMemory's state; short
+# Of every SharedMemory's state; short. A finalizer or a signal's handler may run in the thread that
+# holds it, and use or close another region.
+_lock = threading.RLock()
 os.register_at_fork(
     before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
 )

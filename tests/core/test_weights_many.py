@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import json
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
@@ -23,6 +25,7 @@ from cudriver.weights import reading
 from cudriver.weights import safetensors as loading
 from cudriver.weights import safetensors_format as format_
 from cudriver.weights import source as sources
+from forking import let_threads_rest
 from weightskit import entry, raw, safetensors
 from weightskit import same_in_order as same
 
@@ -445,6 +448,40 @@ def test_an_iterator_may_be_left_early(tmp_path: Path, monkeypatch: pytest.Monke
     unused = cu.iter_safetensors(tmp_path / "nothing")  # nothing is read before the first step
     with pytest.raises(FileNotFoundError):
         next(unused)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
+def test_a_forked_child_is_told_that_it_cannot_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "GROUP", 1024)
+    made = experts(2)
+    write(tmp_path / "x", made)
+    read, may = reading.Reading.read, threading.Event()
+
+    def late(self: Any, source: Any, arrays: Any, runs: Any, *rest: Any) -> None:
+        if runs["offset"].min() > 1024:  # the second
+            may.wait(60)
+        read(self, source, arrays, runs, *rest)
+
+    monkeypatch.setattr(reading.Reading, "read", late)
+    some = cu.iter_safetensors(tmp_path / "x")
+    found = dict([next(some)])
+    let_threads_rest()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        status = 1
+        try:
+            next(some)
+        except cu.ForkedProcessError:
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    may.set()
+    found.update(some)
+    assert all((found[name].to_numpy() == made[name]).all() for name in made)
 
 
 def test_an_error_of_a_read_ends_the_iteration(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cudriver._core import DeviceArray, Stream, _read_files
+from cudriver._core import DeviceArray, Stream, _read_files, init
 from cudriver.memory.making import device_empty
 
 if TYPE_CHECKING:
@@ -91,6 +91,11 @@ class Reading:
             run = {name: int(runs[done[1] - 1][name]) for name in RUN.names or ()}
             rows = run["bytes"] // run["row"] if run["pitch"] else 1
             source.explain(run["offset"], run["bytes"] + (run["pitch"] - run["row"]) * (rows - 1))
+
+    def landed(self, part: Future[None]) -> None:
+        """Waits until a part has landed. A forked child, without the thread that reads, is told."""
+        init()
+        part.result()
 
     def finish(self) -> None:
         """Waits until all bytes have landed.

@@ -310,7 +310,7 @@ def iter_safetensors(
                 block, views, read = begun.popleft()
                 arrays = [*block.arrays(views)]
                 del views
-                read.result()
+                reading.landed(read)
                 arrays.reverse()
                 while arrays:
                     yield arrays.pop()

@@ -137,6 +137,21 @@ int copy_ends_match(const struct cudriver_endpoint *dst, const struct cudriver_e
     return -1;
 }
 
+/* 0, or -1 with ValueError: the destination is some fields of records in host memory. Items are
+ * copied whole, but for those from host memory, which NumPy copies. */
+static int fields_check(const struct copy_ends *ends)
+{
+    bool down = ends->dst.context == NULL && ends->src.context != NULL;
+    PyObject *of = down ? cudriver_numpy_records(ends->dst.owner) : NULL, *done;
+
+    if (of == NULL) {
+        return 0;
+    }
+    done = cudriver_call("refusals", "fields", "(OO)", ends->dst.dtype, of);
+    Py_XDECREF(done);
+    return done != NULL ? 0 : -1;
+}
+
 void copy_ends_done(struct copy_ends *ends)
 {
     cudriver_endpoint_done(&ends->dst);
@@ -153,7 +168,7 @@ int copy_ends_parse(CoreState *state, PyObject *dst, PyObject *src, bool match,
         cudriver_endpoint_done(&ends->dst);
         return -1;
     }
-    if (match && copy_ends_match(&ends->dst, &ends->src) < 0) {
+    if ((match && copy_ends_match(&ends->dst, &ends->src) < 0) || fields_check(ends) < 0) {
         copy_ends_done(ends);
         return -1;
     }

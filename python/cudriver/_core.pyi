@@ -964,7 +964,8 @@ def copy(dst: AnyArray, src: AnyArray, /) -> None:
     Raises
     ------
     TypeError, ValueError
-        An end is not an array, or the two do not fit. Nothing was copied.
+        An end is not an array, the two do not fit, or ``dst`` is some fields of records,
+        which the copy of whole items would damage. Nothing was copied.
     CudaError
         The copy failed.
 

@@ -387,7 +387,7 @@ def pinned_empty_async(
     _core.init()
     memory = _map(math.prod(lengths) * kind.itemsize)
     memory.place(numa_nodes.now(node))
-    array = np.ndarray(lengths, kind, np.asarray(memory), order="F" if fortran else "C")
+    array = _over(np.asarray(memory), lengths, kind, order="F" if fortran else "C")
     memory.owner = _Owner(PageLock(memory.bytes))
     return _begin(array, memory.owner, True)
 
@@ -406,6 +406,20 @@ def _item_type(dtype: DTypeLike | None) -> np.dtype[Any]:
     """As np.empty takes it: 'S' and 'U' mean one character."""
     kind = np.dtype(dtype)
     return np.dtype(f"{kind.char}1") if kind.itemsize == 0 and kind.char in "SU" else kind
+
+
+def _over(
+    memory: NDArray[np.uint8],
+    lengths: tuple[int, ...],
+    kind: np.dtype[Any],
+    begin: int = 0,
+    order: Literal["C", "F"] = "C",
+) -> NDArray[Any]:
+    """An array in bytes of a memory."""
+    if kind.names is None or 0 in lengths:
+        return np.ndarray(lengths, kind, memory, begin, order=order)
+    # The base of a view of some fields is to have all: refusals.fields() looks there.
+    return np.frombuffer(memory.data, kind, math.prod(lengths), begin).reshape(lengths, order=order)
 
 
 def _map(nbytes: int) -> _Memory:

@@ -1,13 +1,16 @@
-"""Why memory was not page-locked: what an error's message says between its parentheses."""
+"""Why something was refused: errors, and what their messages say between parentheses."""
 
 from __future__ import annotations
 
 import resource
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from cudriver import _core
 from cudriver.memory.failures import INVALID_VALUE, OUT_OF_MEMORY
 from cudriver.memory.room import text
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def ends(to: tuple[int, ...], of: tuple[int, ...], into: object, dtype: object) -> NoReturn:
@@ -18,6 +21,41 @@ def ends(to: tuple[int, ...], of: tuple[int, ...], into: object, dtype: object) 
         f"the dtypes differ: {dtype} cannot be copied into {into} (nothing was copied); cast the "
         "source first: a host array by its astype(), a device array by another library"
     )
+
+
+def fields(part: np.dtype[Any], whole: np.dtype[Any]) -> None:
+    """Raise where a destination has only some fields of records: the others would be overwritten.
+    For the core.
+
+    part: its dtype. whole: that of the array of which it is a view.
+    """
+    if whole.names is not None and _has_gaps(part) and not _has(whole, part):
+        raise ValueError(
+            f"the destination has only the fields {part.names} of records, and a copy would "
+            "overwrite what lies between them (nothing was copied): copy into an array of its own, "
+            "and assign that"
+        )
+
+
+def _has_gaps(dtype: np.dtype[Any]) -> bool:
+    """Whether bytes of an item are of no field."""
+    end = 0
+    for kind, begin in sorted(_fields(dtype), key=lambda field: field[1]):
+        if begin > end or _has_gaps(kind.base):
+            return True
+        end = max(end, begin + kind.itemsize)
+    return dtype.names is not None and end < dtype.itemsize
+
+
+def _has(whole: np.dtype[Any], part: np.dtype[Any]) -> bool:
+    """Whether a dtype is another, or has it for a field."""
+    return whole == part or any(_has(kind.base, part) for kind, _ in _fields(whole))
+
+
+def _fields(dtype: np.dtype[Any]) -> list[tuple[np.dtype[Any], int]]:
+    """The dtype and the place of each field."""
+    found: Any = dtype.fields or {}
+    return [found[name][:2] for name in dtype.names or ()]
 
 
 def under_limit(limit: int) -> str:

@@ -18,7 +18,7 @@ from cudriver import _core
 from cudriver.memory import shared_files
 from cudriver.memory.host import PageLock
 from cudriver.memory.numa import node_of, now
-from cudriver.memory.pinning import _item_type, _lengths
+from cudriver.memory.pinning import _item_type, _lengths, _over
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -320,7 +320,7 @@ class SharedMemory:
             raise ValueError(
                 f"an array of {nbytes} bytes at offset {begin} is not in a region of {self._size}"
             )
-        return np.ndarray(lengths, kind, self._bytes(), begin)
+        return _over(self._bytes(), lengths, kind, begin)
 
     def _bytes(self) -> NDArray[np.uint8]:
         with _lock:

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -306,6 +307,26 @@ def test_statistics_count_each_byte_once(cu, machine) -> None:
         assert sum(stats.nodes.values()) == stats.registered_bytes + stats.pinned_bytes
     assert set(stats.nodes) <= {0, 1}
     del arrays
+
+
+def test_statistics_while_page_locking_begins(cu, sim, machine) -> None:
+    """Of the memory nothing is page-locked yet: it has no page to ask for."""
+    register = "cuMemHostRegister_v2"
+    cu.pinned_empty(1)
+    before, calls = cu.host_memory_stats(), sim.call_count(register)
+    sim.hold_call(register, 1)
+    pinning = cu.pinned_empty_async(SIZE, np.uint8)
+    while sim.call_count(register) == calls:
+        time.sleep(0.001)
+    try:
+        assert cu.host_memory_stats() == before
+        other = cu.pinned_empty_async(10, np.uint8)
+    finally:
+        sim.clear_faults()
+    pinning.wait()
+    other.wait()
+    stats = cu.host_memory_stats()
+    assert sum(stats.nodes.values()) == stats.registered_bytes + stats.pinned_bytes
 
 
 def test_statistics_where_the_system_does_not_tell(cu, machine, monkeypatch) -> None:

@@ -212,6 +212,8 @@ def lie(total: int) -> dict[int | None, int]:
         return {next(iter(nodes()), 0): total}
     found: Counter[int | None] = Counter()
     for begin, nbytes in page_locked():
+        if nbytes == 0:  # page-locking begins or ends
+            continue
         pages = range(begin - begin % ORDINARY_PAGE, begin + nbytes, _step(nbytes))
         try:
             told = _nodes_of(pages)

@@ -44,7 +44,7 @@ void cudriver_hostmem_set_nodes(const struct cudriver_nodes *nodes);
 void cudriver_hostmem_set_huge(int advice);
 
 /* The node of the current context's device; POLICY: none is current, and devices differ. Calls no
- * driver function if all devices have one node. */
+ * driver function if all devices have one node. Where they differ, ANY in a forked child. */
 int cudriver_hostmem_node(void);
 
 /* Lets the calling thread run on a node's processors, or on those of all if it is ANY. */

@@ -32,6 +32,9 @@ int cudriver_hostmem_node(void)
     if (node != DIFFERENT) {
         return node;
     }
+    if (cudriver_driver_is_forked()) { /* the driver cannot be asked */
+        return CUDRIVER_NODE_ANY;
+    }
     if (cuda.cuCtxGetDevice(&device) != CUDA_SUCCESS) {
         return CUDRIVER_NODE_POLICY;
     }

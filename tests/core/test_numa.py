@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from test_fork import in_child
 
 from conftest import DRIVER
 from program import output
@@ -298,6 +300,25 @@ def test_memory_of_every_node_goes_back(cu, machine) -> None:
         cu.pinned_empty(100, np.uint8, numa=numa)
     assert cu.trim_host_memory() > 3 * SIZE
     assert cu.host_memory_stats().registered_bytes == before
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
+@pytest.mark.parametrize("named", [True, False])
+def test_a_forked_child_makes_shared_memory_without_the_driver(
+    cu, machine, two_devices, named: bool
+) -> None:
+    name = f"cudriver-test-{uuid.uuid4().hex}"
+    cu.memory_info()
+
+    def make() -> None:
+        if named:
+            memory = cu.SharedMemory(name, create=True, size=4096, pin=False)
+            memory.unlink()
+        else:
+            memory = cu.SharedMemory.anonymous(4096, pin=False)
+        memory.array(4096, np.uint8)[:] = 1
+
+    assert in_child(make) == ""
 
 
 def test_statistics_count_each_byte_once(cu, machine) -> None:

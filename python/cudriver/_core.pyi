@@ -975,7 +975,7 @@ def copy(dst: AnyArray, src: AnyArray, /) -> None:
     ordered after the work of the enclosing ``with stream:``, else of the default
     stream, and after every call of this package in flight on a DeviceArray's
     memory. Other threads run meanwhile. Ctrl-C interrupts the wait; a copy of at
-    most 2 MiB may be queued by then, and goes on.
+    most 2 MiB, or 64 MiB within a device, may be queued by then, and goes on.
 
     Examples
     --------
@@ -1015,10 +1015,10 @@ def copy_async(dst: AnyArray, src: AnyArray, /, stream: StreamLike | None = None
     -----
     `explain_copy` names the path, and with it the CUDA function. The call waits
     until the copy is over if the path is ``'host'``, ``'temporary'`` or
-    ``'bounced'``, or if kernels in the stream's context cannot use the memory. For a
-    ``'staged'`` copy, of pageable or strided memory, it waits where no thread or no
-    page-locked memory can be had, and, unless the copy is small, where the driver
-    has no stream memory operations.
+    ``'bounced'``, or if kernels in the stream's context cannot use the memory. For
+    a copy of pageable memory, or a ``'staged'`` one, it waits where no thread or no
+    page-locked memory can be had, or where the driver has no stream memory
+    operations.
 
     Examples
     --------

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import struct
 import sys
 import sysconfig
 import time
@@ -388,3 +389,20 @@ def test_the_builtins_of_nvrtc(venv, damage):
         assert found.predicts == "nvrtc: error: failed to open libnvrtc-builtins.so.13.0."
     else:
         assert signal.strsignal(-done.returncode) == found.predicts
+
+
+def test_a_library_that_was_shifted(venv):
+    """By `strip`: patchelf left segments without content, whose place in the file then changed."""
+    (file,) = (venv.site / "fast_net.libs").iterdir()
+    data = bytearray(file.read_bytes())
+    (table,), (count,) = struct.unpack_from("<Q", data, 32), struct.unpack_from("<H", data, 56)
+    kinds = [struct.unpack_from("<I", data, table + 56 * index)[0] for index in range(count)]
+    stack = table + 56 * kinds.index(0x6474E551)  # PT_GNU_STACK
+    struct.pack_into("<IIQQQQQQ", data, stack, 1, 6, 0x98, 1 << 20, 1 << 20, 0, 0x98, 0x1000)
+    file.write_bytes(data + b"\0" * 8)
+    said = real.import_error(venv.path, "fastnet") or ""
+    assert "ELF load command address/offset not page-aligned" in said
+    assert [(f.severity, f.predicts) for f in told(venv)] == [
+        ("error", ending(Root("/"), str(file)))
+    ]
+    assert told(venv)[0].predicts in said

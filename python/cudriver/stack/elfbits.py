@@ -36,6 +36,7 @@ TAIL = 64  # bytes at the end of a segment
 TABLE_LIMIT = 64 << 20  # bytes of a table
 CONSTRUCTORS = 256  # of one library, and what runs at its end
 CRASH, CUT = "Segmentation fault", "Bus error"  # as a shell says it
+SHIFTED = "ELF load command address/offset not page-aligned"  # as the loader does
 PAGE = 4096
 CODE = 4  # bytes: no function of these machines begins with so many zeros
 HOLE = bytes(64)  # nor has one so many inside
@@ -67,6 +68,7 @@ class ElfBits:
         self._loads: list[tuple[int, int, int]] | None = None  # address, offset, size in the file
         self._tables: dict[int, int] = {}
         self._frames = (0, 0)  # address and size of the table of functions
+        self._shifted = False  # by `strip`, after patchelf: a segment that cannot be mapped
         self._first_use = self._dynamic_end = 0  # bytes that the loader reads, or writes, first
 
     def __enter__(self) -> ElfBits:
@@ -126,7 +128,8 @@ class ElfBits:
         calls.
         """
         try:
-            return self._severed() or self._ending(entry)
+            severed = self._severed()
+            return severed or (SHIFTED if self._shifted else self._ending(entry))
         except (StructError, OverflowError):
             return ""
 
@@ -329,11 +332,12 @@ class ElfBits:
             headers = self._at(table, entry * count)
             dynamic = b""
             for index in range(count):
-                kind, _, offset, address, _, size, memory = unpack_from(
-                    "<IIQQQQQ", headers, index * entry
+                kind, _, offset, address, _, size, memory, align = unpack_from(
+                    "<IIQQQQQQ", headers, index * entry
                 )
                 if kind == PT_LOAD:
                     self._loads.append((address, offset, size))
+                    self._shifted |= align > 0 and (address - offset) & (align - 1) != 0
                     if memory > size > 0:  # the rest of its last page is filled with zeros
                         self._first_use = max(self._first_use, offset + size)
                 elif kind == PT_GNU_EH_FRAME:

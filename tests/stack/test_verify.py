@@ -137,6 +137,17 @@ def reads_one(process: int) -> bool:
     return False
 
 
+def interrupted(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
+    """What it prints until Ctrl-C ends it. Pressed again where CPython did not see it: a signal
+    that comes right before a thread waits for a lock, most often without the GIL.
+    """
+    for _ in range(10):
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.communicate(timeout=20)
+    raise AssertionError("it goes on")
+
+
 def test_ctrl_c_ends_it_at_once(venv):
     """A file that would take hours is being read, and more wait for a thread."""
     paths = [venv.site / f"cupy/huge{number}.bin" for number in range(40)]
@@ -153,8 +164,7 @@ def test_ctrl_c_ends_it_at_once(venv):
             while not reads_one(check.pid):
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
-            check.send_signal(signal.SIGINT)
-            out, err = check.communicate(timeout=60)
+            out, err = interrupted(check)
         finally:
             check.kill()
     assert (check.returncode, out, err) == (130, b"", b"")

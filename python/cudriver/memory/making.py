@@ -222,7 +222,10 @@ def to_device(
     made = source = None
     try:
         home = None if device is None else _core._context_for_use(device)
-        source = None if isinstance(array, bytes) else _core._lend(array, False, stream)
+        if type(array) is np.ndarray:
+            source = array
+        elif not isinstance(array, bytes):
+            source = _core._lend(array, False, stream)
         if source is None:
             source = np.asarray(array)
         made = _core._device_empty(source.shape, source.dtype, home, stream, False)

@@ -141,13 +141,13 @@ int copy_ends_match(const struct cudriver_endpoint *dst, const struct cudriver_e
  * copied whole, but for those from host memory, which NumPy copies. */
 static int fields_check(const struct copy_ends *ends)
 {
-    bool down = ends->dst.context == NULL && ends->src.context != NULL;
-    PyObject *of = down ? cudriver_numpy_records(ends->dst.owner) : NULL, *done;
+    PyObject *done;
 
-    if (of == NULL) {
+    if (ends->dst.context != NULL || ends->src.context == NULL ||
+        !cudriver_numpy_has_fields(ends->dst.dtype)) {
         return 0;
     }
-    done = cudriver_call("refusals", "fields", "(OO)", ends->dst.dtype, of);
+    done = cudriver_call("refusals", "fields", "(O)", ends->dst.owner);
     Py_XDECREF(done);
     return done != NULL ? 0 : -1;
 }

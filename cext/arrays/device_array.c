@@ -128,13 +128,6 @@ PyObject *cudriver_device_array_view(DeviceArrayObject *of, PyObject *array)
 
 /* ---- basic indexing: integers, slices, ... and None ---- */
 
-/* Whether NumPy makes a view for an item of a key as it is. */
-static bool item_is_plain(PyObject *item)
-{
-    return PySlice_Check(item) || PyLong_CheckExact(item) || item == Py_None ||
-           item == Py_Ellipsis || cudriver_numpy_is_integer(item);
-}
-
 /* New reference: the key as a tuple with an ellipsis, for which NumPy always makes a view. For
  * arrays, lists and booleans it would read items: then IndexError. */
 static PyObject *key_checked(PyObject *key)
@@ -142,11 +135,12 @@ static PyObject *key_checked(PyObject *key)
     PyObject *const *items = PyTuple_Check(key) ? ((PyTupleObject *)key)->ob_item : &key;
     Py_ssize_t count = PyTuple_Check(key) ? PyTuple_GET_SIZE(key) : 1, length = count + 1;
     PyObject *checked;
-    bool plain = true;
+    bool plain = true; /* of each item as it is, NumPy makes a view */
 
     for (Py_ssize_t i = 0; i < count; i++) {
         length = items[i] == Py_Ellipsis ? count : length;
-        plain &= item_is_plain(items[i]);
+        plain &= PySlice_Check(items[i]) || PyLong_CheckExact(items[i]) || items[i] == Py_None ||
+                 items[i] == Py_Ellipsis || cudriver_numpy_is_integer(items[i]);
     }
     checked = PyTuple_New(length);
     for (Py_ssize_t i = 0; checked != NULL && i < length; i++) {

@@ -31,13 +31,6 @@ static PyObject *type_read(CoreState *state, struct cudriver_dl_type type, bool 
 
 /* ---- tensors ---- */
 
-/* Whether a tensor's memory is a device's: its range is checked with the driver. */
-static bool is_on_device(const struct cudriver_dl_tensor *tensor)
-{
-    return tensor->device.type == CUDRIVER_DL_CUDA ||
-           tensor->device.type == CUDRIVER_DL_CUDA_MANAGED;
-}
-
 /* Reads an axis; `dense` is its stride in items if the tensor has no strides. 0 or -1. */
 static int read_axis(const struct cudriver_dl_tensor *tensor, int axis, int64_t dense,
                      struct cudriver_endpoint *end)
@@ -52,7 +45,9 @@ static int read_axis(const struct cudriver_dl_tensor *tensor, int axis, int64_t 
     }
     /* CuPy divides negative strides as unsigned numbers, so that only the product that wraps around
      * is right. On a device the driver then tells whether there is memory. */
-    if (__builtin_mul_overflow(items, (int64_t)end->itemsize, &stride) && !is_on_device(tensor)) {
+    if (__builtin_mul_overflow(items, (int64_t)end->itemsize, &stride) &&
+        tensor->device.type != CUDRIVER_DL_CUDA &&
+        tensor->device.type != CUDRIVER_DL_CUDA_MANAGED) {
         if (length > 1) {
             PyErr_Format(PyExc_ValueError,
                          "DLPack: the stride of axis %d, %lld items of %zu bytes, is larger than "

@@ -154,17 +154,9 @@ bool cudriver_numpy_same_dtype(PyObject *first, PyObject *second)
     return PyArray_EquivTypes((PyArray_Descr *)first, (PyArray_Descr *)second);
 }
 
-PyObject *cudriver_numpy_records(PyObject *object)
+bool cudriver_numpy_has_fields(PyObject *dtype)
 {
-    PyArrayObject *array = (PyArrayObject *)object;
-    PyObject *base;
-
-    if (!PyArray_Check(object) || !PyDataType_HASFIELDS(PyArray_DESCR(array))) {
-        return NULL;
-    }
-    base = PyArray_BASE(array);
-    return base != NULL && PyArray_Check(base) ? (PyObject *)PyArray_DESCR((PyArrayObject *)base)
-                                               : NULL;
+    return PyDataType_HASFIELDS((PyArray_Descr *)dtype);
 }
 
 int cudriver_numpy_endpoint(PyObject *object, PyObject *owner, bool write,

@@ -29,9 +29,7 @@ PyObject *cudriver_numpy_tuple(int count, const Py_ssize_t *values);
 /* Whether two dtypes describe the same bytes. */
 bool cudriver_numpy_same_dtype(PyObject *first, PyObject *second);
 
-/* Borrowed: the dtype of what an ndarray with fields is a view of. NULL: it is no such view, or no
- * ndarray. NumPy is imported. */
-PyObject *cudriver_numpy_records(PyObject *object);
+bool cudriver_numpy_has_fields(PyObject *dtype);
 
 /* Fills an endpoint from an ndarray, which `owner` keeps alive (or is); with `write`, refuses a
  * read-only one. 0 or -1. */

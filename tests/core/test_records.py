@@ -69,6 +69,19 @@ def test_what_lies_between_fields_is_not_overwritten(maker: str, part: str, call
 
 
 @pytest.mark.parametrize("maker", MAKERS)
+def test_nor_through_a_buffer(maker: str) -> None:
+    dtype = np.dtype([("a", "i4"), ("b", "i4"), ("c", "i4")])
+    records = MAKERS[maker](6, dtype)
+    records[:] = 7
+    there = cu.to_device(np.ones(6, dtype)[["a", "c"]])
+    with pytest.raises(ValueError, match=r"only the fields \('a', 'c'\) .*nothing was copied"):
+        cu.copy(memoryview(records[["a", "c"]]), there)
+    assert (records["b"] == 7).all()
+    cu.copy(memoryview(records), cu.to_device(np.ones(6, dtype)))
+    assert (records == np.ones(6, dtype)).all()
+
+
+@pytest.mark.parametrize("maker", MAKERS)
 def test_records_that_are_whole_are_copied(maker: str) -> None:
     """So are those with gaps of their own, which are nobody's."""
     padded = np.dtype([("a", "i1"), ("b", "f8")], align=True)
@@ -93,3 +106,10 @@ def test_numpy_copies_some_fields_on_the_host() -> None:
     cu.copy(records[["a", "c"]], source[["a", "c"]])
     assert not records["a"].any()
     assert (records["b"] == 7).all()
+
+
+@pytest.mark.parametrize("dtype", [[], [("a", "V0")]])
+def test_records_of_no_bytes(dtype: Any) -> None:
+    for make in (shared, page_locked_later):
+        array = make((2, 3), np.dtype(dtype))
+        assert (array.shape, array.dtype) == ((2, 3), np.dtype(dtype))

@@ -416,7 +416,7 @@ def _over(
     order: Literal["C", "F"] = "C",
 ) -> NDArray[Any]:
     """An array in bytes of a memory."""
-    if kind.names is None or 0 in lengths:
+    if kind.names is None or kind.itemsize == 0 or 0 in lengths:
         return np.ndarray(lengths, kind, memory, begin, order=order)
     # The base of a view of some fields is to have all: refusals.fields() looks there.
     return np.frombuffer(memory.data, kind, math.prod(lengths), begin).reshape(lengths, order=order)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import resource
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
+
+import numpy as np
 
 from cudriver import _core
 from cudriver.memory.failures import INVALID_VALUE, OUT_OF_MEMORY
 from cudriver.memory.room import text
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 def ends(to: tuple[int, ...], of: tuple[int, ...], into: object, dtype: object) -> NoReturn:
@@ -23,15 +22,19 @@ def ends(to: tuple[int, ...], of: tuple[int, ...], into: object, dtype: object) 
     )
 
 
-def fields(part: np.dtype[Any], whole: np.dtype[Any]) -> None:
+def fields(destination: object) -> None:
     """Raise where a destination has only some fields of records: the others would be overwritten.
     For the core.
-
-    part: its dtype. whole: that of the array of which it is a view.
     """
-    if whole.names is not None and _has_gaps(part) and not _has(whole, part):
+    seen: list[np.dtype[Any]] = []  # from the destination's on, to that of all of the records
+    holder = destination
+    while isinstance(holder, np.ndarray | memoryview):
+        if isinstance(holder, np.ndarray) and holder.dtype.names is not None:
+            seen.append(holder.dtype)
+        holder = holder.base if isinstance(holder, np.ndarray) else holder.obj
+    if seen and _has_gaps(seen[0]) and not _has(seen[-1], seen[0]):
         raise ValueError(
-            f"the destination has only the fields {part.names} of records, and a copy would "
+            f"the destination has only the fields {seen[0].names} of records, and a copy would "
             "overwrite what lies between them (nothing was copied): copy into an array of its own, "
             "and assign that"
         )

@@ -219,7 +219,8 @@ def to_device(
     array([[1, 2],
            [3, 4]])
     """
-    made = source = None
+    made: DeviceArray | None = None
+    source: DeviceArray | NDArray[Any] | None = None
     try:
         home = None if device is None else _core._context_for_use(device)
         if type(array) is np.ndarray:

@@ -406,3 +406,16 @@ def test_a_library_that_was_shifted(venv):
         ("error", ending(Root("/"), str(file)))
     ]
     assert told(venv)[0].predicts in said
+
+
+def test_a_library_for_larger_pages(venv):
+    """Its segments are shifted by whole pages of this machine, not of the size that it states."""
+    (file,) = (venv.site / "fast_net.libs").iterdir()
+    data = bytearray(file.read_bytes())
+    (table,), (count,) = struct.unpack_from("<Q", data, 32), struct.unpack_from("<H", data, 56)
+    for header in range(table, table + 56 * count, 56):
+        if data[header] == 1:  # PT_LOAD
+            struct.pack_into("<Q", data, header + 48, 1 << 16)
+    file.write_bytes(data + b"\0" * 8)
+    assert real.import_error(venv.path, "fastnet") is None
+    assert [f for f in told(venv) if f.severity == "error"] == []

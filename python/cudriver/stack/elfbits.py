@@ -332,12 +332,12 @@ class ElfBits:
             headers = self._at(table, entry * count)
             dynamic = b""
             for index in range(count):
-                kind, _, offset, address, _, size, memory, align = unpack_from(
-                    "<IIQQQQQQ", headers, index * entry
+                kind, _, offset, address, _, size, memory = unpack_from(
+                    "<IIQQQQQ", headers, index * entry
                 )
                 if kind == PT_LOAD:
                     self._loads.append((address, offset, size))
-                    self._shifted |= align > 0 and (address - offset) & (align - 1) != 0
+                    self._shifted |= (address - offset) % PAGE != 0
                     if memory > size > 0:  # the rest of its last page is filled with zeros
                         self._first_use = max(self._first_use, offset + size)
                 elif kind == PT_GNU_EH_FRAME:

@@ -72,15 +72,19 @@ def leak(facts: Facts, library: Library) -> list[str]:
 
 def leak_of(facts: Facts, *paths: str) -> list[str]:
     """What takes a file out of the variable that brings it in; [] where none does."""
-    variables = facts.environment.variables
+    env, variables = facts.environment, facts.environment.variables
     for name in ("LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONPATH"):
         value = variables.get(name, "")
         hits = []
         for entry in fix.entries(name, value):
             plain = os.path.normpath(entry)
             beside = plain in paths or plain in (os.path.dirname(path) for path in paths)
-            below = any(path.startswith(f"{plain}/") for path in paths)
-            below = below and name == "PYTHONPATH" and not facts.environment.lies_in(plain)
+            # What lies in the environment, or in another of its folders, is there without that.
+            nearer = [p for p in (env.prefix, *env.site_packages) if p.startswith(f"{plain}/")]
+            below = name == "PYTHONPATH" and any(
+                path.startswith(f"{plain}/") and not any(path.startswith(f"{p}/") for p in nearer)
+                for path in paths
+            )
             if beside or below:
                 hits.append(entry.rstrip("/"))
         if hits:

@@ -101,6 +101,27 @@ def test_records_that_are_whole_are_copied(maker: str) -> None:
         assert (records == source).all()
 
 
+PADDED = np.dtype([("a", "i1"), ("c", "i4")], align=True)
+MESSAGE = np.dtype([("header", "u1", 16), ("body", "u1", 64)])
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        np.zeros(6, MESSAGE)["body"].view(PADDED),
+        np.zeros(6, PADDED).view(PADDED.newbyteorder("S")),
+        np.zeros(6, PADDED)[["c", "a"]],
+        np.zeros(6, [("x", "i8")]).view(PADDED),
+    ],
+    ids=["of a payload", "of another order", "of all fields", "of a number"],
+)
+def test_records_with_gaps_that_are_no_choice_of_fields(records: Any) -> None:
+    source = np.zeros(records.shape, records.dtype)
+    source["a"], source["c"] = 3, 5
+    cu.copy(records, cu.to_device(source))
+    assert (records == source).all()
+
+
 def test_numpy_copies_some_fields_on_the_host() -> None:
     records, source = np.full(6, 7, RECORD), np.zeros(6, RECORD)
     cu.copy(records[["a", "c"]], source[["a", "c"]])

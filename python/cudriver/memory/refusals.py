@@ -32,7 +32,7 @@ def fields(destination: object) -> None:
         if isinstance(holder, np.ndarray) and holder.dtype.names is not None:
             seen.append(holder.dtype)
         holder = holder.base if isinstance(holder, np.ndarray) else holder.obj
-    if seen and _has_gaps(seen[0]) and not _has(seen[-1], seen[0]):
+    if seen and seen[0] is not seen[-1] and _has_gaps(seen[0]) and _selects(seen[-1], seen[0]):
         raise ValueError(
             f"the destination has only the fields {seen[0].names} of records, and a copy would "
             "overwrite what lies between them (nothing was copied): copy into an array of its own, "
@@ -50,9 +50,12 @@ def _has_gaps(dtype: np.dtype[Any]) -> bool:
     return dtype.names is not None and end < dtype.itemsize
 
 
-def _has(whole: np.dtype[Any], part: np.dtype[Any]) -> bool:
-    """Whether a dtype is another, or has it for a field."""
-    return whole == part or any(_has(kind.base, part) for kind, _ in _fields(whole))
+def _selects(whole: np.dtype[Any], part: np.dtype[Any]) -> bool:
+    """Whether a dtype is what NumPy makes of some fields of another, or of one of its fields."""
+    of = dict(zip(whole.names or (), _fields(whole), strict=True))
+    to = dict(zip(part.names or (), _fields(part), strict=True))
+    some = whole.itemsize == part.itemsize and len(to) < len(of) and to.items() <= of.items()
+    return some or any(_selects(kind.base, part) for kind, _ in of.values())
 
 
 def _fields(dtype: np.dtype[Any]) -> list[tuple[np.dtype[Any], int]]:

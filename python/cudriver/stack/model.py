@@ -131,10 +131,10 @@ class Environment(Record):
         """What PYTHONPATH has."""
         return list(filter(None, self.variables.get("PYTHONPATH", "").split(":")))
 
-    def lies_in(self, folder: str) -> bool:
-        """Whether a folder has it inside, or another that is on its path: a project's, a home."""
-        inside = folder.rstrip("/") + "/"
-        return any(path.startswith(inside) for path in (self.prefix, *self.site_packages))
+    def inside(self, folder: str) -> list[str]:
+        """What of it lies in a folder, a project's or a home: its own, and others on its path."""
+        start = folder.rstrip("/") + "/"
+        return [path for path in (self.prefix, *self.site_packages) if path.startswith(start)]
 
     @property
     def minor(self) -> int:

@@ -72,7 +72,7 @@ class Catalogue:
 
     def origin(self, path: str, real: str) -> str:
         """Where a file comes from: this environment, the base of a venv, or the system."""
-        stated = [path for path in self.env.stated if self.env.lies_in(path)]
+        stated = [path for path in self.env.stated if self.env.inside(path)]
         folders = [path for path in self.env.site_packages if path not in stated]
         if self.env.kind != "system":
             folders.append(self.env.prefix)

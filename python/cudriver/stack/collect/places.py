@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
+from struct import error as StructError
 
-from cudriver.stack.collect.zipped import directory, holds
 from cudriver.stack.glibc import MACHINES
 
 TYPE_CHECKING = False
@@ -72,7 +72,7 @@ class Places:
         self._places: dict[str, Place | None] = {}
         self._names: dict[str, frozenset[str]] = {}
         self._children: dict[str, frozenset[str]] = {}
-        self._zipped: list[bytes] | None = None
+        self._zipped: set[str] | None = None
 
     def find(self, name: str) -> Place | None:
         """What `import name` finds; None where there is nothing, and never was."""
@@ -192,9 +192,9 @@ class Places:
         .pth file.
         """
         if self._zipped is None:
-            self._zipped = [directory(self.root, path) for path in self.env.zip_files]
-        by_code = not {"*", name.partition(".")[0]}.isdisjoint(self.env.by_code)
-        return by_code or any(holds(each, name) for each in self._zipped)
+            self._zipped = {top for path in self.env.zip_files for top in _zipped(self.root, path)}
+        top = name.partition(".")[0]
+        return top in self._zipped or not {"*", top}.isdisjoint(self.env.by_code)
 
     def children(self, name: str) -> frozenset[str]:
         """The names of what lies in a package's folders, or should."""
@@ -225,3 +225,17 @@ class Places:
         except (OSError, ValueError):
             return b""
         return source if len(source) <= SOURCE_LIMIT else b""
+
+
+def _zipped(root: Root, path: str) -> set[str]:
+    """The names of modules and packages in a zip file; of any other file none."""
+    from zipfile import BadZipFile, ZipFile
+
+    try:
+        with open(root.open(path), "rb") as file, ZipFile(file) as archive:
+            names = archive.namelist()
+    except (OSError, ValueError, BadZipFile, NotImplementedError, StructError):
+        return set()
+    root.take(sum(map(len, names)))
+    files = [name for name in names if "/" in name or name.endswith((".py", ".pyc"))]
+    return {re.split("[/.]", name)[0] for name in files}

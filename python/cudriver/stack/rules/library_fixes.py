@@ -80,10 +80,9 @@ def leak_of(facts: Facts, *paths: str) -> list[str]:
             plain = os.path.normpath(entry)
             beside = plain in paths or plain in (os.path.dirname(path) for path in paths)
             # What lies in the environment, or in another of its folders, is there without that.
-            nearer = [p for p in (env.prefix, *env.site_packages) if p.startswith(f"{plain}/")]
+            nearer = tuple(f"{folder}/" for folder in env.inside(plain))
             below = name == "PYTHONPATH" and any(
-                path.startswith(f"{plain}/") and not any(path.startswith(f"{p}/") for p in nearer)
-                for path in paths
+                path.startswith(f"{plain}/") and not path.startswith(nearer) for path in paths
             )
             if beside or below:
                 hits.append(entry.rstrip("/"))

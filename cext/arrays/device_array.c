@@ -135,7 +135,7 @@ static PyObject *key_checked(PyObject *key)
     PyObject *const *items = PyTuple_Check(key) ? ((PyTupleObject *)key)->ob_item : &key;
     Py_ssize_t count = PyTuple_Check(key) ? PyTuple_GET_SIZE(key) : 1, length = count + 1;
     PyObject *checked;
-    bool plain = true; /* of each item as it is, NumPy makes a view */
+    bool plain = true; /* NumPy makes a view for each item as it is */
 
     for (Py_ssize_t i = 0; i < count; i++) {
         length = items[i] == Py_Ellipsis ? count : length;

@@ -26,7 +26,7 @@ def fields(destination: object) -> None:
     """Raise where a destination has only some fields of records: the others would be overwritten.
     For the core.
     """
-    seen: list[np.dtype[Any]] = []  # from the destination's on, to that of all of the records
+    seen: list[np.dtype[Any]] = []  # those with fields: the destination's, ..., the whole records'
     holder = destination
     while isinstance(holder, np.ndarray | memoryview):
         if isinstance(holder, np.ndarray) and holder.dtype.names is not None:
@@ -35,8 +35,8 @@ def fields(destination: object) -> None:
     if seen and seen[0] is not seen[-1] and _has_gaps(seen[0]) and _selects(seen[-1], seen[0]):
         raise ValueError(
             f"the destination has only the fields {seen[0].names} of records, and a copy would "
-            "overwrite what lies between them (nothing was copied): copy into an array of its own, "
-            "and assign that"
+            "overwrite what lies between them (nothing was copied): copy into a new array, and "
+            "assign that to the fields"
         )
 
 

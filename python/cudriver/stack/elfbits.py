@@ -68,7 +68,7 @@ class ElfBits:
         self._loads: list[tuple[int, int, int]] | None = None  # address, offset, size in the file
         self._tables: dict[int, int] = {}
         self._frames = (0, 0)  # address and size of the table of functions
-        self._shifted = False  # by `strip`, after patchelf: a segment that cannot be mapped
+        self._shifted = False  # a segment cannot be mapped: `strip` moved it, after patchelf
         self._first_use = self._dynamic_end = 0  # bytes that the loader reads, or writes, first
 
     def __enter__(self) -> ElfBits:

@@ -132,7 +132,7 @@ class Environment(Record):
         return list(filter(None, self.variables.get("PYTHONPATH", "").split(":")))
 
     def inside(self, folder: str) -> list[str]:
-        """What of it lies in a folder, a project's or a home: its own, and others on its path."""
+        """Its prefix and the folders of its path that lie inside a folder, such as a project's."""
         start = folder.rstrip("/") + "/"
         return [path for path in (self.prefix, *self.site_packages) if path.startswith(start)]
 

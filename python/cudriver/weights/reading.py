@@ -93,8 +93,8 @@ class Reading:
             source.explain(run["offset"], run["bytes"] + (run["pitch"] - run["row"]) * (rows - 1))
 
     def landed(self, part: Future[None]) -> None:
-        """Waits until a part has landed. A forked child, without the thread that reads, is told."""
-        init()
+        """Waits until a part has landed. Raises in a forked child, where no thread reads."""
+        init()  # raises there
         part.result()
 
     def finish(self) -> None:

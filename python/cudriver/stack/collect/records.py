@@ -187,7 +187,7 @@ class LostModules:
 
 
 def _documents(root: Root, fault: FileFault) -> bool:
-    """Whether a file is gone with all of a folder that is documentation by its name."""
+    """Whether a file is missing with a whole folder that, by its name, has documentation."""
     parts = fault.file.split("/")
     ends = (end for end in range(1, len(parts)) if parts[end - 1] in _DOCUMENTS)
     folders = ("/".join(parts[:end]) for end in ends)

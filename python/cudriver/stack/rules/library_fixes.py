@@ -79,7 +79,7 @@ def leak_of(facts: Facts, *paths: str) -> list[str]:
         for entry in fix.entries(name, value):
             plain = os.path.normpath(entry)
             beside = plain in paths or plain in (os.path.dirname(path) for path in paths)
-            # What lies in the environment, or in another of its folders, is there without that.
+            # A file of the environment, or of a nearer folder of its path, does not need this one.
             nearer = tuple(f"{folder}/" for folder in env.inside(plain))
             below = name == "PYTHONPATH" and any(
                 path.startswith(f"{plain}/") and not path.startswith(nearer) for path in paths

@@ -119,6 +119,19 @@ def test_what_cannot_be_read_in_a_folder_is_named_and_the_rest_is_compared(tmp_p
     }
 
 
+@pytest.mark.parametrize("text", ["", "\n", "{", "Traceback (most recent call last):\n"])
+def test_a_file_that_should_be_a_report_and_has_none_is_named(tmp_path, text):
+    """A node whose check ended before it printed: what the others say is not all."""
+    (tmp_path / "all.jsonl").write_text(lines(SAME))
+    (tmp_path / "node9.json").write_text(text)
+    (tmp_path / "node9.err").write_text(text)
+    found = told(tmp_path)
+    assert (found["status"], found["counts"]["reports"]) == ("unknown", 4)
+    (lost,) = (each for each in found["findings"] if each["rule"] == "FL604")
+    named = {share["nodes"]: share["value"] for share in lost["evidence"]}
+    assert named == {str(tmp_path / "node9.json"): "no report in it"}
+
+
 def test_a_fifo_that_is_named_is_read(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

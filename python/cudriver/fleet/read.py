@@ -76,9 +76,14 @@ def _unread(path: str, error: OSError) -> Broken:
 
 
 def file(path: str) -> Iterator[Told | Broken | Other]:
-    """What is in a file. Raises OSError."""
+    """What is in a file; one that is JSON by its name has a report. Raises OSError."""
+    other = True
     with open(path, "rb", buffering=BUFFER) as stream:
-        yield from lines(stream, path)
+        for item in lines(stream, path):
+            other &= isinstance(item, Other)
+            yield item
+    if other and path.endswith((".json", ".jsonl")):
+        yield Broken(path, "no report in it")
 
 
 def lines(stream: BinaryIO, place: str) -> Iterator[Told | Broken | Other]:

@@ -141,6 +141,8 @@ USAGE = [
     (["check", "--jsn"], "; did you mean --json?\n"),
     (["check", "--asume-driver=470.1"], "; did you mean --assume-driver?\n"),
     (["explain", "x", "--lst"], "; did you mean --list?\n"),
+    (["plan", "torch", "--assume-gpu", "9.0"], "; did you mean --gpu?\n"),
+    (["check", "--gpu", "9.0"], "; did you mean --assume-gpu?\n"),
     (["which", "libcudart", "--quux"], "usage: "),
     (["check", "/nowhere/at/all"], "/nowhere/at/all"),
     (["check", ""], ""),  # not the working folder

@@ -254,7 +254,9 @@ def _nearest_option(parser: ArgumentParser, message: str) -> str:
     unknown = message.partition("unrecognized arguments: ")[2].split()
     options = [name for action in parser._actions for name in action.option_strings]
     wrong = next((word.partition("=")[0] for word in unknown if word.startswith("-")), "")
-    return next(iter(get_close_matches(wrong, options, n=1)), "")
+    ends = f"-{wrong.rpartition('-')[2]}"
+    alike = [name for name in options if wrong and name.endswith(ends)]  # --gpu, --assume-gpu
+    return next(iter(alike or get_close_matches(wrong, options, n=1)), "")
 
 
 def formatter(raw: bool = False) -> Callable[[str], HelpFormatter]:

@@ -47,6 +47,8 @@ def make(
         plain = name.strip().lower().replace("_", "-")
         names.append(known["aliases"].get(plain, plain))
         told = f"{name!r} is not a package that a plan knows" if name else "no package is named"
+        if re.search(r"[=<>~!\[@]", name):
+            told = f"{name!r} is more than a name: a plan chooses versions and extras"
         one_of(known["frameworks"], names[-1], told)
     one_of(known["make"], installer, f"{installer!r} is not an installer")
     family = "debian" if server is None else server

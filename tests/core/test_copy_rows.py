@@ -321,6 +321,39 @@ def test_what_is_interleaved_does_not_overlap() -> None:
         cu.copy_many([there[:, ::2], host[0]], [host[:, ::2], there[3]])
 
 
+def test_items_that_numpys_interface_cannot_name() -> None:
+    """It has no float8: rows with gaps were a TypeError."""
+    float8 = pytest.importorskip("ml_dtypes", reason="NumPy has no float8 of its own").float8_e5m2
+    plain = random((6, 32)).astype(float8)
+    there = cu.to_device(plain)
+    cu.copy_rows(there[:, ::2], [5, 0], plain[:, 1::2], [1, 2]).wait()
+    cu.copy_many([there[1:, ::2]], [there[1:, 1::2]]).wait()
+    wanted = plain.copy()
+    wanted[[5, 0], ::2] = plain[[1, 2], 1::2]
+    wanted[1:, ::2] = plain[1:, 1::2]
+    assert there.to_numpy().tobytes() == wanted.tobytes()
+    with pytest.raises(ValueError, match="overlap"):
+        cu.copy_rows(there[:, ::2], [0], there[:, ::2], [0])
+
+
+class Lent:
+    """An array that is shown by DLPack alone."""
+
+    def __init__(self, array: Any) -> None:
+        self.__dlpack__, self.__dlpack_device__ = array.__dlpack__, array.__dlpack_device__
+
+
+@pytest.mark.parametrize("make", [np.zeros, cu.device_zeros])
+def test_what_others_lend_and_is_interleaved_does_not_overlap(make: Any) -> None:
+    plain, whole = random((20, 32)), make((20, 32), np.uint8)
+    halves = [Lent(whole[:, :16]), Lent(whole[:, 16:])]
+    there = [cu.to_device(plain[:, :16].copy()), cu.to_device(plain[:, 16:].copy())]
+    cu.copy_many(halves, there).wait()
+    assert np.array_equal(whole if make is np.zeros else whole.to_numpy(), plain)
+    with pytest.raises(ValueError, match="overlap"):
+        cu.copy_many([Lent(whole[:, :16]), Lent(whole[:, 15:31])], there)
+
+
 def test_none_at_all() -> None:
     transfer = cu.copy_many([], [])
     transfer.wait()

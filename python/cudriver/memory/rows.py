@@ -239,12 +239,9 @@ def refuse_overlap(spans: bytes, to: tuple[Any, ...], of: tuple[Any, ...]) -> No
 
 def _share(some: tuple[Any, ...], at: int, others: tuple[Any, ...], other: int) -> bool:
     """Whether two arrays whose spans meet share a byte; True where that takes long to tell."""
-    if not some:
-        return True
-    first, second = _geometry(some[at]), _geometry(others[other])
     most: Any = 1000  # of the work
     try:
-        return first is None or second is None or np.shares_memory(first, second, most)
+        return not some or np.shares_memory(_geometry(some[at]), _geometry(others[other]), most)
     except np.exceptions.TooHardError:
         return True
 
@@ -252,8 +249,6 @@ def _share(some: tuple[Any, ...], at: int, others: tuple[Any, ...], other: int) 
 def _may_fold(array: Any) -> bool:
     """Whether items of an array may share a byte: a stride is shorter than what lies inside it."""
     geometry = _geometry(array)
-    if geometry is None:
-        return False
     reach = geometry.itemsize
     strides = (abs(stride) for stride in geometry.strides)
     for stride, length in sorted(zip(strides, geometry.shape, strict=True)):
@@ -263,12 +258,12 @@ def _may_fold(array: Any) -> bool:
     return False
 
 
-def _geometry(array: Any) -> NDArray[Any] | None:
-    """How an array lies in memory, which must not be read; None: not known."""
-    if isinstance(array, np.ndarray):
-        return array
-    shown = getattr(array, "__cuda_array_interface__", None)
-    shown = getattr(array, "__array_interface__", None) if shown is None else shown
-    if shown is None:
-        return None
-    return np.asarray(SimpleNamespace(__array_interface__={**shown, "version": 3}))
+def _geometry(array: Any) -> NDArray[Any]:
+    """How an array lies in memory, which must not be read."""
+    ours: Any = _core._lend(array, False, None)
+    if isinstance(ours, np.ndarray):
+        return ours
+    # Bytes: NumPy's interface has no float8.
+    shown = {"data": (ours._address, True), "shape": ours.shape, "strides": ours.strides}
+    shown |= {"typestr": f"|V{ours.itemsize}", "version": 3}
+    return np.asarray(SimpleNamespace(__array_interface__=shown))

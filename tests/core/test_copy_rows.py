@@ -134,12 +134,12 @@ BAD: dict[str, tuple[type[Exception], str, Callable[[Any, Any], object]]] = {
         lambda d, h: cu.copy_rows(cu.device_empty((2000, 64), "u1"), [3, 1999, 3], h, [0, 1, 2]),
     ),
     "read and written": (
-        ValueError, "destination 1 overlaps source 0",
+        ValueError, "what pair 1 writes overlaps what pair 0 reads",
         lambda d, h: cu.copy_rows(d, [0, 1], d, [1, 2]),
     ),
     "onto itself": (ValueError, "overlaps", lambda d, h: cu.copy_rows(d, [1], d, [1])),
     "rows that overlap": (
-        ValueError, "destinations 0 and 1 overlap",
+        ValueError, "what pairs 0 and 1 write overlaps",
         lambda d, h: cu.copy_rows(
             np.lib.stride_tricks.as_strided(h, (2, 64), (1, 1)), [0, 1], d, [0, 1]
         ),
@@ -162,11 +162,11 @@ BAD: dict[str, tuple[type[Exception], str, Callable[[Any, Any], object]]] = {
         TypeError, "dtypes", lambda d, h: cu.copy_many([d[0], d[1]], [h[0], h[1].view("i1")]),
     ),
     "many overlap": (
-        ValueError, "destinations 0 and 2 overlap",
+        ValueError, "what pairs 0 and 2 write overlaps",
         lambda d, h: cu.copy_many([d[0], d[2], d[0, 63:]], [h[0], h[1], h[3, :1]]),
     ),
     "many read and written": (
-        ValueError, "destination 1 overlaps source 0",
+        ValueError, "what pair 1 writes overlaps what pair 0 reads",
         lambda d, h: cu.copy_many([h[0], d[1]], [d[1], h[1]]),
     ),
     "many closed": (ValueError, "closed", lambda d, h: cu.copy_many([d, closed(d)], [h, h])),
@@ -293,7 +293,7 @@ def test_rows_with_gaps_that_share_items_are_refused(shape: Any, strides: Any) -
         np.lib.stride_tricks.as_strided(base, shape, strides),
         cu.device_zeros(shape, "i4"),
     )
-    with pytest.raises(ValueError, match="destinations 0 and 1 overlap"):
+    with pytest.raises(ValueError, match="what pairs 0 and 1 write overlaps"):
         cu.copy_rows(host, [0, 1], there, [0, 1])
     cu.copy_rows(host, [0, 4], there, [0, 1]).wait()
     turned = np.zeros((6, 40), np.int32).T
@@ -312,12 +312,12 @@ def test_what_is_interleaved_does_not_overlap() -> None:
     assert np.array_equal(host, plain)
     cu.copy_many([there[:, ::2]], [there[:, 1::2]]).wait()
     assert np.array_equal(there.to_numpy()[:, ::2], plain[:, 1::2])
-    with pytest.raises(ValueError, match="destinations 0 and 2 overlap"):
+    with pytest.raises(ValueError, match="what pairs 0 and 2 write overlaps"):
         cu.copy_many(
             [there[:, ::2], there[:, 1::2], there[:, 4::8]],
             [host[:, ::2], host[:, ::2], host[:, 4::8]],
         )
-    with pytest.raises(ValueError, match="overlaps source"):
+    with pytest.raises(ValueError, match="overlaps what pair"):
         cu.copy_many([there[:, ::2], host[0]], [host[:, ::2], there[3]])
 
 

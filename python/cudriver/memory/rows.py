@@ -223,7 +223,9 @@ def refuse_overlap(spans: bytes, to: tuple[Any, ...], of: tuple[Any, ...]) -> No
         for other in range(at + 1, int(np.searchsorted(low, high[at]))):
             first, second = sorted((int(order[at]), int(order[other])))
             if _share(to, first, to, second):
-                raise ValueError(f"destinations {first} and {second} overlap (nothing was copied)")
+                raise ValueError(
+                    f"what pairs {first} and {second} write overlaps (nothing was copied)"
+                )
     reach = np.maximum.accumulate(high)  # spans of destinations may meet by now
     begin = np.searchsorted(reach, table[:, 2], side="right")
     end = np.searchsorted(low, table[:, 3])
@@ -232,8 +234,8 @@ def refuse_overlap(spans: bytes, to: tuple[Any, ...], of: tuple[Any, ...]) -> No
             first = int(order[at])
             if high[at] > table[source, 2] and _share(to, first, of, source):
                 raise ValueError(
-                    f"destination {first} overlaps source {source}, and the copies of one call "
-                    "have no order (nothing was copied)"
+                    f"what pair {first} writes overlaps what pair {source} reads, and the copies "
+                    "of one call have no order (nothing was copied)"
                 )
 
 

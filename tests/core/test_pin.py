@@ -188,6 +188,23 @@ def test_strided_views_are_locked_from_their_lowest_byte_to_their_highest() -> N
         assert empty.nbytes == 0
 
 
+def test_strided_buffers_are_locked_likewise() -> None:
+    base = np.arange(100000)
+    view = memoryview(base)[50000:10:-3]
+    assert not cu.is_pinned(view)
+    with cu.pin(view) as pin:
+        assert pin.nbytes == (50000 - 11) // 3 * 3 * 8 + 8
+        assert pin.array is view
+        assert cu.is_pinned(view)
+        assert cu.is_pinned(base[11:50001])
+        assert cu.mapped_pointer(view) - cu.mapped_pointer(base[11:]) == (50000 - 11) * 8
+    turned = memoryview(np.asfortranarray(np.ones((300, 200))))
+    with cu.pin_async(turned) as pinning:
+        pinning.wait()
+        assert pinning.nbytes == 300 * 200 * 8
+        assert cu.is_pinned(turned)
+
+
 def test_what_is_locked_already_is_taken_as_it_is() -> None:
     array = cu.pinned_full(10000, 4, np.int32)
     with cu.pin(array):

@@ -10,6 +10,7 @@ from cudriver import _core
 from cudriver.errors import CudaError
 from cudriver.memory.asking import ask
 from cudriver.memory.failures import INVALID_VALUE
+from cudriver.memory.foreign import view
 
 if TYPE_CHECKING:
     from cudriver.typing import HostArray
@@ -42,7 +43,8 @@ def host_range(array: Any, refusal: str = "expected an array in host memory") ->
         if lent is None:
             raise TypeError(f"{refusal}, not {type(array).__name__}") from None
         return _of_ndarray(lent)
-    return _of_ndarray(np.frombuffer(held, np.uint8))._replace(owner=(array, held))
+    shown: Any = np.frombuffer(held, np.uint8) if held.c_contiguous else view(held)
+    return _of_ndarray(shown)._replace(owner=(array, held))
 
 
 def _of_ndarray(array: np.ndarray[Any, Any]) -> HostRange:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import copy
 import gc
 import io
 import pickle
@@ -266,6 +267,15 @@ def test_a_block_that_is_gone_is_over() -> None:
     assert [cu.is_pinned(array) for array in kept] == [False, False]
     assert [int(array[0]) for array in kept] == [7, 8]
     assert listed() == 0
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_block_cannot_be_copied(duplicate: Callable[[Any], Any]) -> None:
+    """The end of the copy would end the block."""
+    with cu.pinned_numpy() as block:
+        with pytest.raises(TypeError, match=r"cannot pickle 'cudriver\.pinned_numpy' object"):
+            duplicate(block)
+        assert cu.is_pinned(np.empty(LIMIT))
 
 
 def test_very_many_blocks_that_nobody_leaves() -> None:

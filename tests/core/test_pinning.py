@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
 import mmap
 import os
+import pickle
 import signal
 import threading
 import time
@@ -181,6 +183,16 @@ def test_objects_with_a_buffer_are_taken_too(cu) -> None:
     with cu.pin_async(bytes(9000)) as pinning:
         pinning.wait()
         assert cu.is_pinned(pinning.array)
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_it_cannot_be_copied(cu, array, duplicate: Callable[[Any], Any]) -> None:
+    """The copy would unlock the memory behind its back."""
+    with cu.pin_async(array) as pinning:
+        pinning.wait()
+        with pytest.raises(TypeError, match=r"cannot pickle 'cudriver\.Pinning' object"):
+            duplicate(pinning)
+        assert cu.is_pinned(array)
 
 
 def test_it_is_registered_on_the_device_in_use(cu, two_devices, array) -> None:

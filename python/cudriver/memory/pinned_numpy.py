@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Self, SupportsIndex, final
+from typing import TYPE_CHECKING, NoReturn, Self, SupportsIndex, final
 
 from cudriver import _core
 from cudriver.memory.numbers import number
@@ -81,6 +81,9 @@ class pinned_numpy:
         # interpreter's end this module's names may be gone.)
         if self._handler is not None:
             forget(self._handler)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("cannot pickle 'cudriver.pinned_numpy' object")
 
 
 pinned_numpy.__module__ = "cudriver"

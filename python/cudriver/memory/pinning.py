@@ -9,7 +9,7 @@ import mmap
 import operator
 import os
 import threading
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, final, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, TypeVar, final, overload
 
 import numpy as np
 
@@ -242,6 +242,9 @@ class Pinning(Generic[ArrayT]):
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self.progress:.0%}"
         return f"<Pinning of {self.nbytes} bytes, {state}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("cannot pickle 'cudriver.Pinning' object")
 
 
 Pinning.__module__ = "cudriver"

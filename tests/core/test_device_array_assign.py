@@ -98,6 +98,7 @@ def test_an_array_assigned_to_itself_is_read_first(data: st.DataObject, shape: A
         ("S3", [b"a", b"bc", "d"]), ("M8[D]", "2001-01-01"), ("M8[D]", np.datetime64("2001-01-01")),
         ("i4, f4", (1, 2.5)), ("i4, f4", [(1, 2), (3, 4), (5, 6)]),
         ("u1", bytearray(b"xyz")), ("u1", memoryview(b"xyz")), ("?", [0, 2, 0]), ("f4", range(3)),
+        ("i4", np.array([[7, 8, 9]], "i4").view(np.matrix)),
     ],
     ids=named,
 )  # fmt: skip

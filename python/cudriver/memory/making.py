@@ -283,7 +283,8 @@ def _broadcast(source: Any, shape: tuple[int, ...]) -> Any:
         wanted = wanted[extra:]
     try:
         if isinstance(source, np.ndarray):
-            return np.broadcast_to(source.reshape(wanted), shape)
+            plain = np.asarray(source)  # a matrix keeps two dimensions
+            return np.broadcast_to(plain.reshape(wanted), shape)
         return _core._views(source, "broadcast", (wanted, shape))[0]
     except ValueError:
         raise ValueError(

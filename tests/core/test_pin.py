@@ -197,7 +197,7 @@ def test_strided_buffers_are_locked_likewise() -> None:
         assert pin.array is view
         assert cu.is_pinned(view)
         assert cu.is_pinned(base[11:50001])
-        assert cu.mapped_pointer(view) - cu.mapped_pointer(base[11:]) == (50000 - 11) * 8
+        assert cu.mapped_pointer(view) - cu.mapped_pointer(base[11:50001]) == (50000 - 11) * 8
     turned = memoryview(np.asfortranarray(np.ones((300, 200))))
     with cu.pin_async(turned) as pinning:
         pinning.wait()
@@ -210,6 +210,16 @@ def test_what_is_locked_already_is_taken_as_it_is() -> None:
     with cu.pin(array):
         assert cu.is_pinned(array)
     assert cu.is_pinned(array), "the pool's own lock stays"
+
+
+def test_an_array_of_which_a_part_is_pinned_has_no_device_address() -> None:
+    """A kernel would fault behind that part."""
+    base = np.arange(100000)
+    with cu.pin(base[:50000]):
+        for whole in base, base[::-1], base[10:50001]:
+            with pytest.raises(ValueError, match="are not all page-locked: make"):
+                cu.mapped_pointer(whole)
+        assert cu.mapped_pointer(base[49999:50000]) == cu.mapped_pointer(base[:10]) + 49999 * 8
 
 
 def test_bad_arguments() -> None:

@@ -113,11 +113,11 @@ def mapped_pointer(array: HostArray, /) -> int:
     Raises
     ------
     ValueError
-        The memory is not page-locked.
+        The memory is not page-locked, or not all of it is.
 
     Notes
     -----
-    Uses ``cuMemHostGetDevicePointer``.
+    Uses ``cuMemHostGetDevicePointer`` and ``cuPointerGetAttribute``.
 
     Examples
     --------
@@ -126,18 +126,20 @@ def mapped_pointer(array: HostArray, /) -> int:
     8
     """
     _, low, first, nbytes, _ = host_range(array)
+    wrong = "not all page-locked"
     try:
         address: int = ask(
             _core._context_for_use(None), "cuMemHostGetDevicePointer_v2", f"{low:#x}", "Q", low, 0
         )
+        if _core._is_page_locked(low, max(nbytes, 1)):  # the driver looks at the first byte alone
+            return address + first - low
     except CudaError as error:
         if error.code != INVALID_VALUE:
             raise
-        raise ValueError(
-            f"{nbytes} bytes at {low:#x} are not page-locked: make the array with pinned_empty, or "
-            "pin() it"
-        ) from None
-    return address + first - low
+        wrong = "not page-locked"
+    raise ValueError(
+        f"{nbytes} bytes at {low:#x} are {wrong}: make the array with pinned_empty, or pin() it"
+    )
 
 
 class PageLock:

@@ -73,6 +73,7 @@ def test_gib_stand_beside_bytes_where_memory_is_out() -> None:
     assert shown("10737418 bytes, 1181116006400000") == (
         "10737418 bytes (0.01 GiB), 1181116006400000 (1,100,000 GiB)"
     )
+    assert shown("1073500000000 bytes") == "1073500000000 bytes (1,000 GiB)"
     same = "9999999 bytes at 0x7f12345678, limit(1073741824), 0x1234567890"
     assert shown(same) == same
     assert "(0.0931 GiB)" in str(failure(2, "cuMemAlloc", "100000000 bytes"))

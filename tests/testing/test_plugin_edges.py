@@ -109,8 +109,8 @@ def test_a_marker_that_is_wrong_is_an_error_before_devices_are_asked(
 @pytest.mark.parametrize(
     ("count", "text"),
     [
-        (0, "0 MiB"), (1 << 20, "1 MiB"), (GIB - 1, "1.02e+03 MiB"), (GIB, "1 GiB"),
-        (3 * GIB // 2, "1.5 GiB"), (150120 << 20, "147 GiB"),
+        (0, "0 MiB"), (1 << 20, "1 MiB"), (1000 << 20, "1,000 MiB"), (GIB - 1, "1,024 MiB"),
+        (GIB, "1 GiB"), (3 * GIB // 2, "1.5 GiB"), (150120 << 20, "147 GiB"),
     ],
 )  # fmt: skip
 def test_memory_in_words(count: int, text: str) -> None:

@@ -173,7 +173,7 @@ def with_gib(text: str) -> str:
 
 def _with_gib(found: re.Match[str]) -> str:
     gib = int(found[0].split()[0]) / (1 << 30)
-    return f"{found[0]} ({f'{gib:,.0f}' if gib >= 1000 else f'{gib:.3g}'} GiB)"
+    return f"{found[0]} ({f'{gib:,.0f}' if gib >= 100 else f'{gib:.3g}'} GiB)"
 
 
 def failure(

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 TIME_LIMIT = 120.0  # seconds; the first cuInit on a machine with many GPUs takes long
-UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+MIB, GIB = 1 << 20, 1 << 30
+UNITS = {"": 1, "k": 1 << 10, "m": MIB, "g": GIB, "t": 1 << 40}
 
 
 def require(item: pytest.Item) -> None:
@@ -65,7 +66,8 @@ def _needed(devices: int, memory: int) -> str:
 
 
 def _size(count: int) -> str:
-    return f"{count / (1 << 30):.3g} GiB" if count >= 1 << 30 else f"{count / (1 << 20):.3g} MiB"
+    number, unit = (count / GIB, "GiB") if count >= GIB else (count / MIB, "MiB")
+    return f"{number:,.0f} {unit}" if number >= 100 else f"{number:.3g} {unit}"
 
 
 @functools.cache

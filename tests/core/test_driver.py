@@ -319,6 +319,23 @@ def test_choice_by_path(tmp_path: Path) -> None:
     assert output(program, CUDRIVER_LIBRARY=None) == f"{library} True\n"
 
 
+def test_an_empty_path_is_no_library() -> None:
+    """The loader takes it for the program itself, which lacks every function."""
+    program = """
+        import cudriver as cu
+        cu.use_driver("")
+        try:
+            cu.init()
+        except cu.DriverNotFoundError as error:
+            print(error)
+        cu.use_driver("sim")
+        print(cu.driver_is_simulated())
+    """
+    first, second = lines(program)
+    assert "is not a library: the path is empty. Correct the path" in first
+    assert second == "True"
+
+
 @pytest.mark.parametrize("bad", ["None", "3", "object()"])
 def test_bad_choice(bad: str) -> None:
     program = f"""

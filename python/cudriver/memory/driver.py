@@ -222,7 +222,10 @@ def refuse(path: bytes, told: bytes, code: int, version: int) -> NoReturn:
     functions that are missing. code: what cuDriverGetVersion returned; NOT_FOUND: there is none.
     """
     name, words = path.decode(errors="replace"), told.decode(errors="replace")
-    if not path and library() is not None:
+    chosen = library()
+    if chosen == b"":  # by dlopen() the program itself
+        raise _not_found(f"{_CHOSEN} is not a library: the path is empty")
+    if not path and chosen is not None:
         raise _not_found(f"{_CHOSEN} could not be opened: {words}")
     if not path:
         paths = os.environ.get("LD_LIBRARY_PATH") or "unset"

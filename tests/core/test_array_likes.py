@@ -205,6 +205,34 @@ def test_what_is_no_array(cu, bad: Any) -> None:
     there.close()
 
 
+@pytest.mark.parametrize("error", [BufferError, TypeError])
+def test_what_a_library_does_not_lend_is_read_by_numpy(cu, error: type[Exception]) -> None:
+    """As pyarrow's dates, bools, and what has nulls: its ArrowTypeError is a TypeError."""
+
+    class Arrow:
+        def __init__(self, items: Any) -> None:
+            self.items = np.array(items)
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return 1, 0
+
+        def __dlpack__(self, **_: Any) -> Any:
+            raise error("not of this type")
+
+        def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+            return self.items
+
+    days = np.array(["2026-11-22", "NaT", "2001-01-01"], "M8[D]")
+    there = cu.to_device(Arrow(days))
+    assert there.to_numpy().tobytes() == days.tobytes()
+    there[:2] = Arrow(days[1:])
+    assert there.to_numpy().tobytes() == days[[1, 2, 2]].tobytes()
+    for refused in (lambda: cu.to_device(Arrow([None])), lambda: cu.copy(there, Arrow(days))):
+        with pytest.raises(error, match="not of this type"):
+            refused()
+    there.close()
+
+
 def test_scalars_of_numpy_are_no_arrays_to_copy(cu) -> None:
     """Their buffers are not what they seem: that of a date is eight bytes."""
     there = cu.device_zeros((), "M8[s]")

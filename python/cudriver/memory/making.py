@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
@@ -226,7 +227,7 @@ def to_device(
         if type(array) is np.ndarray:
             source = array
         elif not isinstance(array, bytes):
-            source = _core._lend(array, False, stream)
+            source = _lent(array, stream)
         if source is None:
             source = np.asarray(array)
         made = _core._device_empty(source.shape, source.dtype, home, stream, False)
@@ -237,6 +238,20 @@ def to_device(
         return made
     finally:
         del array, made, source  # as above
+
+
+def _lent(array: Any, stream: StreamLike | None) -> DeviceArray | NDArray[Any] | None:
+    """Another library's array as one of ours; None: it speaks no protocol."""
+    try:
+        return _core._lend(array, False, stream)
+    except (BufferError, TypeError):  # pyarrow lends no dates, no bools, and nothing with nulls
+        with suppress(Exception):
+            read = np.asarray(array)
+            if not read.dtype.hasobject:
+                return read
+        raise
+    finally:
+        del array  # as above
 
 
 # ---- methods of DeviceArray, for the core --------------------------------------------------------
@@ -263,7 +278,7 @@ def assign(array: DeviceArray, key: Any, value: Any) -> None:
     source: Any = value
     try:
         if not one:
-            source = _core._lend(value, False, None)
+            source = _lent(value, None)
         if source is None:
             source = np.asarray(value, dtype)
             one = source.ndim == 0

@@ -329,11 +329,23 @@ class Grad(kit.Lender):
         return super().__dlpack__(**asked)
 
 
-def test_a_tensor_that_requires_grad_is_read_only() -> None:
-    def tensor() -> Grad:
-        model = MODEL.copy()
-        return Grad(model.ctypes.data, model.shape, device=(kit.CPU, 0), owner=model)
+def tensor() -> Grad:
+    model = MODEL.copy()
+    return Grad(model.ctypes.data, model.shape, device=(kit.CPU, 0), owner=model)
 
+
+def test_a_tensor_that_requires_grad_can_be_page_locked() -> None:
+    """As the parameters of a model are, to copy from."""
+    parameter = tensor()
+    assert not cu.is_pinned(parameter)
+    parameter.requires_grad = True  # this one's detach() has ended it
+    with cu.pin(parameter) as pin:
+        parameter.requires_grad = True
+        assert cu.is_pinned(parameter)
+        assert pin.nbytes == MODEL.nbytes
+
+
+def test_a_tensor_that_requires_grad_is_read_only() -> None:
     there, refused = placed(), tensor()
     there.fill(0)
     cu.copy(there, tensor())

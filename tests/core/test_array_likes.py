@@ -17,6 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hn
 
+from cudriver.memory import host
+
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
@@ -324,6 +326,20 @@ def test_pins_by_dlpack(cu) -> None:
         assert sys.getrefcount(data) > references  # the tensor that was lent
     assert not cu.is_pinned(thing)
     assert sys.getrefcount(data) == references
+
+
+def test_pins_by_dlpack_where_the_buffer_is_refused(cu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX's arrays of bfloat16 on the CPU: a buffer has no such format, and DLPack has."""
+
+    def refuse(thing: Any) -> memoryview:
+        raise BufferError("no such format")
+
+    monkeypatch.setattr(host, "memoryview", refuse, raising=False)
+    thing = Lent(np.zeros(5000))
+    with cu.pin(thing):
+        assert cu.is_pinned(thing)
+    with pytest.raises(BufferError, match="no such format"):
+        cu.is_pinned(bytearray(3))
 
 
 @pytest.mark.parametrize("how", [Interface, Struct])

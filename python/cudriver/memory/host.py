@@ -38,11 +38,13 @@ def host_range(array: Any, refusal: str = "expected an array in host memory") ->
         return _of_ndarray(array)
     try:
         held = memoryview(array)
-    except TypeError:
+    except (TypeError, BufferError) as error:  # JAX has no buffer of bfloat16, but lends it
         lent = _lent(array)
-        if lent is None:
-            raise TypeError(f"{refusal}, not {type(array).__name__}") from None
-        return _of_ndarray(lent)
+        if lent is not None:
+            return _of_ndarray(lent)
+        if isinstance(error, BufferError):
+            raise
+        raise TypeError(f"{refusal}, not {type(array).__name__}") from None
     shown: Any = np.frombuffer(held, np.uint8) if held.c_contiguous else view(held)
     return _of_ndarray(shown)._replace(owner=(array, held))
 

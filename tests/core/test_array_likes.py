@@ -207,19 +207,21 @@ def test_what_is_no_array(cu, bad: Any) -> None:
     there.close()
 
 
-@pytest.mark.parametrize("error", [BufferError, TypeError])
+@pytest.mark.parametrize("error", [BufferError, TypeError, RuntimeError])
 def test_what_a_library_does_not_lend_is_read_by_numpy(cu, error: type[Exception]) -> None:
-    """As pyarrow's dates, bools, and what has nulls: its ArrowTypeError is a TypeError."""
+    """As pyarrow's dates, bools, and what has nulls: its ArrowTypeError is a TypeError. JAX's int4:
+    its JaxRuntimeError is a RuntimeError, which CudaError is, too.
+    """
 
     class Arrow:
         def __init__(self, items: Any) -> None:
-            self.items = np.array(items)
+            self.items, self.error = np.array(items), error
 
         def __dlpack_device__(self) -> tuple[int, int]:
             return 1, 0
 
         def __dlpack__(self, **_: Any) -> Any:
-            raise error("not of this type")
+            raise self.error("not of this type")
 
         def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
             return self.items
@@ -232,6 +234,10 @@ def test_what_a_library_does_not_lend_is_read_by_numpy(cu, error: type[Exception
     for refused in (lambda: cu.to_device(Arrow([None])), lambda: cu.copy(there, Arrow(days))):
         with pytest.raises(error, match="not of this type"):
             refused()
+    driver = Arrow(days)
+    driver.error = cu.CudaError
+    with pytest.raises(cu.CudaError, match="not of this type"):
+        cu.to_device(driver)
     there.close()
 
 

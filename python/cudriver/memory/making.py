@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from cudriver import _core
+from cudriver.errors import CudaError
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -244,7 +245,9 @@ def _lent(array: Any, stream: StreamLike | None) -> DeviceArray | NDArray[Any] |
     """Another library's array as one of ours; None: it speaks no protocol."""
     try:
         return _core._lend(array, False, stream)
-    except (BufferError, TypeError):  # pyarrow lends no dates, no bools, and nothing with nulls
+    except CudaError:  # also a RuntimeError
+        raise
+    except (BufferError, RuntimeError, TypeError):  # pyarrow's bools and dates, JAX's int4
         with suppress(Exception):
             read = np.asarray(array)
             if not read.dtype.hasobject:

@@ -251,6 +251,26 @@ def test_a_closed_one_says_so(cu, memory) -> None:
     memory.unlink()
 
 
+def test_a_finalizer_that_closes_one_which_is_gone_closes_no_other_file() -> None:
+    """Of a cycle any finalizer may come first; the older object's does with a GIL."""
+    program = """
+        import gc, os
+        import cudriver as cu
+
+        class Loader:
+            def __del__(self):
+                opened.append(os.open("/dev/null", os.O_RDONLY))
+                self.memory.close()
+
+        opened, memory, loader = [], cu.SharedMemory.anonymous(4096, pin=False), Loader()
+        loader.memory, loader.itself, memory.user = memory, loader, loader
+        del memory, loader
+        gc.collect()
+        print(len(opened), os.fstat(opened[0]).st_size)
+        """
+    assert output(program) == "1 0\n"
+
+
 def test_a_finalizer_closes_one_while_another_is_used() -> None:
     """Wherever in array() the collector runs: it may run where a lock is held."""
     program = """

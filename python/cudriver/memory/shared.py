@@ -439,8 +439,9 @@ class SharedMemory:
         self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_file", -1) >= 0:
-            os.close(self._file)
+        file, self._file = getattr(self, "_file", -1), -1  # another's finalizer may close it, too
+        if file >= 0:
+            os.close(file)
 
     def __reduce__(self) -> tuple[Callable[..., SharedMemory], tuple[Any, ...]]:
         self._mapped()

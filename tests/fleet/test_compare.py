@@ -178,6 +178,17 @@ def test_what_is_no_baseline_is_refused(baseline):
         compare([report()], baseline=baseline)
 
 
+@pytest.mark.parametrize("one", ["reports.jsonl", b"{}", report()])
+def test_one_report_or_text_is_not_many(one):
+    with pytest.raises(TypeError, match="reports is one"):
+        compare(one)
+
+
+def test_fewer_than_none_are_not_expected():
+    with pytest.raises(ValueError, match="expect=-1"):
+        compare([], expect=-1)
+
+
 def test_no_report_is_no_verdict():
     found = compare([])
     assert (found.status, found.exit_code, found.groups) == ("unknown", 3, [])

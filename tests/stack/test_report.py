@@ -236,6 +236,10 @@ def test_select_and_ignore_take_a_rule_or_the_start_of_one():
     assert [f.rule for f in report.restricted(["CU3"], ["CU303"]).findings] == ["CU302"]
     assert [f.rule for f in report.restricted([], ["CU303", "CU302"]).findings] == ["CU201"]
     assert report.restricted([], ["CU303"]).exit_code == 0
+    for odd in ("CU303", ["cu303"], ["CU999"], ["CU"], [""]):
+        for select, ignore in ((odd, []), ([], odd)):
+            with pytest.raises(ValueError, match="neither a rule"):
+                report.restricted(select, ignore)
 
 
 @pytest.mark.parametrize("width", [60, 80, 100])

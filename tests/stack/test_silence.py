@@ -3,11 +3,12 @@
 import json
 import os
 import sys
+from pathlib import Path
 
 import pytest
 from synth import Prefix, toolkit
 
-from cudriver.stack import inspect
+from cudriver.stack import find_environments, inspect
 from cudriver.stack.collect import collect
 from elfkit import compile_c
 
@@ -107,9 +108,19 @@ class TestAnotherRoot:
             inspect(root=str(tree / "absent"))
         with pytest.raises(ValueError, match="looks like"):
             inspect(venv.inside, root=str(tree), assume_driver="new")
+        with pytest.raises(ValueError, match="match='toolkit'"):
+            inspect(venv.inside, root=str(tree), match="toolkit")
+        with pytest.raises(ValueError, match="match_level='patch'"):
+            inspect(venv.inside, root=str(tree), match_level="patch")
+        for absent in ("", str(tree / "absent")):
+            with pytest.raises(NotADirectoryError):
+                find_environments(absent)
         outside = os.path.dirname(str(tree))
         with pytest.raises(NotADirectoryError):
             inspect("/../" + os.path.basename(outside), root=str(tree))
+
+    def test_a_path_is_a_folder_too(self, tree, venv):
+        assert inspect(Path(venv.inside), root=str(tree)).prefix == venv.inside
 
     def test_an_interpreter_stands_for_its_environment(self, tree, venv):
         venv.torch()

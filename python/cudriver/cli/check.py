@@ -310,12 +310,11 @@ def _rules(text: str) -> list[str]:
     """ "CU303,CU4" as a list; what is not a rule or the start of one is a usage error."""
     from argparse import ArgumentTypeError
 
-    from cudriver.stack.explain import rule_names
+    from cudriver.stack.explain import check_rules
 
     names = [name.strip().upper() for name in text.split(",") if name.strip()]
-    for name in names:
-        if not any(rule.startswith(name) for rule in rule_names()) or name in ("C", "CU"):
-            raise ArgumentTypeError(
-                f"{name!r} is neither a rule (CU303) nor the start of one (CU3)"
-            )
+    try:
+        check_rules(names)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
     return names

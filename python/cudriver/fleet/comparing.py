@@ -47,8 +47,11 @@ def compare(
 
     Raises
     ------
+    TypeError
+        `reports` is one report or one text, not many.
     ValueError
-        `baseline` is neither a report nor a saved baseline, or `nodes` is not a list of hosts.
+        `baseline` is neither a report nor a saved baseline, `expect` is negative, or `nodes` is not
+        a list of hosts.
 
     Notes
     -----
@@ -62,6 +65,10 @@ def compare(
     >>> [group.nodes for group in fleet.compare([here, there]).groups]
     ['d[0-1]']
     """
+    if isinstance(reports, (str, bytes, dict)):
+        raise TypeError(f"reports is one {type(reports).__name__}: pass a list or a file")
+    if expect is not None and expect < 0:
+        raise ValueError(f"expect={expect!r}: how many reports there should be is 0 or more")
     names = hosts.parse(nodes) if isinstance(nodes, str) else nodes
     facts = look(reports, baseline=baseline, expect=expect, nodes=names)
     return groups.fleet(facts, judge(facts), strict=strict)

@@ -62,7 +62,7 @@ def inspect(
     NotADirectoryError
         `prefix` or `root` is not a folder.
     ValueError
-        An assumed driver or compute capability is none.
+        An assumed driver or compute capability is none, or `match` or `match_level` is another.
 
     Notes
     -----
@@ -77,7 +77,12 @@ def inspect(
     from cudriver.stack.collect import collect, machine_for, recollect
     from cudriver.stack.report import Report
     from cudriver.stack.rules import judge
+    from cudriver.stack.rules.cu2 import LEVELS
 
+    if match not in (None, "system"):
+        raise ValueError(f"match={match!r}: it is 'system' or None")
+    if match_level not in LEVELS:
+        raise ValueError(f"match_level={match_level!r}: it is one of {', '.join(LEVELS)}")
     machine = machine_for(
         prefix,
         root,

@@ -53,6 +53,11 @@ def find_environments(
     list of Found
         The folder, the kind, and how it was found.
 
+    Raises
+    ------
+    NotADirectoryError
+        `root` is not a folder.
+
     Notes
     -----
     Reads folders and files only: those that variables, conda's lists and Jupyter's kernels name,
@@ -64,6 +69,8 @@ def find_environments(
     >>> all(found.prefix.startswith("/") for found in stack.find_environments())
     True
     """
+    if not os.path.isdir(root):
+        raise NotADirectoryError(f"{root} is not a folder")
     files = Root(root)
     if environ is None:
         environ = os.environ if files.host else {}

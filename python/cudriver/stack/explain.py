@@ -9,6 +9,10 @@ from itertools import accumulate
 
 from cudriver.stack.record import Record
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 FOLDER = os.path.join(os.path.dirname(__file__), "data", "rules")
 PATTERNS = "patterns.json"  # {"CU303": ["regular expression", ...]}
 LINE_LIMIT = 4096  # characters of a line that are looked at
@@ -26,6 +30,14 @@ class Match(Record):
 def rule_names(folder: str = FOLDER) -> list[str]:
     """Every rule that has a page, in order, and the texts without a rule (EX101)."""
     return sorted(name[:-3] for name in os.listdir(folder) if name.endswith(".md"))
+
+
+def check_rules(names: Iterable[str]) -> None:
+    """Raises ValueError for what is neither a rule nor the start of one."""
+    known = rule_names()
+    for name in names:
+        if len(name) < 3 or not any(rule.startswith(name) for rule in known):
+            raise ValueError(f"{name!r} is neither a rule (CU303) nor the start of one (CU3)")
 
 
 def page(rule: str, folder: str = FOLDER) -> str:

@@ -49,10 +49,17 @@ class Report(Outcome, Printed):
         -------
         Report
             A new report about the same facts.
+
+        Raises
+        ------
+        ValueError
+            One of them is not the beginning of a rule.
         """
+        from cudriver.stack.explain import check_rules
         from cudriver.stack.model import every
         from cudriver.stack.rules.tried import alone, fold
 
+        check_rules([*select, *ignore])
         kept = [
             alone(finding)
             for finding in every(self.findings)

@@ -50,7 +50,8 @@ def place(tree: Root, prefix: str | None) -> str:
         prefix = sys.prefix if tree.host else "/usr"
     if not prefix:
         raise NotADirectoryError("an empty path is not a folder")
-    path = os.path.abspath(prefix) if tree.host else os.path.normpath("/" + prefix.lstrip("/"))
+    inside = "/" + os.fspath(prefix).lstrip("/")
+    path = os.path.abspath(prefix) if tree.host else os.path.normpath(inside)
     if tree.is_file(path) and os.path.basename(os.path.dirname(path)) == "bin":
         path = os.path.dirname(os.path.dirname(path))
     if not tree.is_dir(path):

@@ -130,7 +130,7 @@ def framework_line(framework: Framework) -> str:
         )
         if value
     ]
-    text = framework.version
+    text = framework.version or say("unknown version")
     if parts:
         text += ": " + ", ".join(parts)
     if framework.blocked:

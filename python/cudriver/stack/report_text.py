@@ -141,7 +141,7 @@ def one_line(report: Outcome, style: Style) -> str:
     built for, then the last of these. Rules are all named: where they alone fill the line they
     stand in others below it.
     """
-    frameworks = [clean(f"{f.name} {f.version}") for f in report.facts.frameworks]
+    frameworks = [clean(f"{f.name} {f.version}").rstrip() for f in report.facts.frameworks]
     built = [
         clean(f" (CUDA {f.cuda})" if f.cuda else " (CPU)" if f.variant == "cpu" else "")
         for f in report.facts.frameworks

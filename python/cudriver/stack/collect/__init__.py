@@ -260,6 +260,12 @@ def _unread(tree: Root, facts: Facts, problems: list[Problem]) -> list[str]:
         if folder in around or f"{folder}/".startswith(inside):
             problems.append(Problem(folder, f"cannot be read: {why}"))
     for framework in facts.frameworks:
+        seen = os.path.dirname(framework.path) not in tree.unlisted
+        if seen and framework.distribution is None and framework.variant == "cuda":
+            why = (
+                "has no .dist-info: what it requires, and whether its files are whole, is not known"
+            )
+            problems.append(Problem(framework.path, why))
         # Its package was not found on the path: only code of the environment knows where it is.
         url = f"{framework.path}/direct_url.json"
         if framework.path.endswith(".dist-info") and '"editable": true' in (tree.text(url) or ""):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from functools import cache
 
 from cudriver.stack.collect.distributions import matters
 from cudriver.stack.collect.imports import applies
-from cudriver.stack.collect.records import Owners
+from cudriver.stack.collect.records import Owners, is_library
 from cudriver.stack.elfbits import ElfBits
 from cudriver.stack.model import Distribution, Evidence, Framework, Problem
 from cudriver.stack.names import fits
@@ -20,6 +21,7 @@ from cudriver.stack.versions import cut
 FILE_LIMIT = 256 << 10
 RODATA_LIMIT = 64 << 20
 MAX_LIBRARIES = 400  # of one framework
+MAX_FOLDERS = 1000  # in which they are looked for
 
 _ASSIGNED = re.compile(r"^(\w+)\s*(?::[^=\n]+)?=\s*(?:(None)|['\"]([^'\"\n]*)['\"])", re.MULTILINE)
 
@@ -99,7 +101,41 @@ class Finder:
                 other = self.other(dist)
                 if other is not None:
                     found.append(other)
-        return found
+        return [*found, *self._unlisted(found)]
+
+    def _unlisted(self, found: list[Framework]) -> Iterator[Framework]:
+        """Packages and extension modules that no distribution lists: those that lost their
+        .dist-info, or were built where they lie. (libraries.py drops those that use no CUDA.)
+        """
+        known = {os.path.basename(framework.path) for framework in found}
+        for path, (entry, *_) in self.owners.by_path.items():
+            known.add(path[len(entry.distribution.location) + 1 :].partition("/")[0])
+        for folder in self.site_packages:
+            for name in self.root.names(folder):
+                top, path = name.partition(".")[0], f"{folder}/{name}"
+                named = top.lower().replace("_", "-")
+                if name in known or named in self.distributions or named.startswith(_NOT_OTHER):
+                    continue
+                built = ".cpython-" in name or ".abi3." in name
+                paths = self._below(path) if name == top else [path] * (built and is_library(name))
+                uses = name in _modules() and self.root.is_file(f"{path}/__init__.py")
+                if (paths or uses) and not any(map(self.owners.owner, paths)):
+                    known.add(name)
+                    made = Framework(top, "", variant="cuda" if uses else "unknown", path=path)
+                    made.libraries, made.modelled = paths, False
+                    yield made
+
+    def _below(self, package: str) -> list[str]:
+        """The shared libraries of a package, and of those in it."""
+        left, found = [package], []
+        for folder in left:
+            if folder.endswith("/lib") or self.root.is_file(f"{folder}/__init__.py"):
+                names = self.root.names(folder)
+                found += [f"{folder}/{name}" for name in names if is_library(name)]
+                left += [f"{folder}/{name}" for name in names if name.isidentifier()]
+            if len(left) > MAX_FOLDERS:
+                break
+        return found[:MAX_LIBRARIES]
 
     def _installed(self, patterns: list[str]) -> list[Distribution]:
         """A recipe's distributions that are there, the one that counts first."""
@@ -338,6 +374,13 @@ _NOT_OTHER = ("cuda-", "torchgen", "triton", "nvidia-", "conda")
 def _with_recipe() -> frozenset[str]:
     """The distributions that a recipe names."""
     return frozenset(name for data in listed() for name in data["distributions"])
+
+
+@cache
+def _modules() -> frozenset[str]:
+    """What programs import that use CUDA for all that is known."""
+    always = (data for data in listed() if data.get("shown", "always") == "always")
+    return frozenset(data["module"] for data in always)
 
 
 def matters_here(dist: Distribution) -> bool:

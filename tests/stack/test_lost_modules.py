@@ -166,6 +166,12 @@ def test_the_time_does_not_grow_with_the_faults(tmp_path, monkeypatch):
     assert len(lost.faults()[0]) == len(looked) == records.LOST
 
 
+def test_a_lost_module_behind_a_thousand_of_documentation(venv):
+    pages = [f"torch/docs/a{number}.py" for number in range(records.LOST)]
+    record(venv, *(f"{page},sha256=x,9" for page in pages), "torch/zlib.py,sha256=x,9")
+    assert told(venv) == [("torch/zlib.py", "missing")]
+
+
 def test_the_installer_of_a_distribution(tmp_path):
     for text, says in (("", None), (" \n", None), ("conda", "conda"), ("uv\nmore\n", "uv")):
         (tmp_path / "INSTALLER").write_text(text)

@@ -34,7 +34,7 @@ SLACK = 2_000_000_000  # ns; archives keep whole seconds
 _LINE = re.compile(r'(?:"([^"]*)"|([^,"]*)),([^,]*),([0-9]*)\Z')
 _CONDA_LIBRARY = re.compile(rb'\{[^{}]*"_path": *"([^"]+\.so[.0-9]*)"[^{}]*\}')
 _CONDA_SIZE = re.compile(rb'"hardlink"[^{}]*"size_in_bytes": *(\d+)')  # a link's says nothing
-_DOCUMENTS = frozenset(("doc", "docs", "examples"))
+_DOCUMENTS = re.compile(r"(?:^|/)(?:docs?|examples)(?=/|\Z)")
 VITAL = frozenset(("__init__.py", "version.py"))
 
 
@@ -188,9 +188,7 @@ class LostModules:
 
 def _documents(root: Root, fault: FileFault) -> bool:
     """Whether a file is missing with a whole folder that, by its name, has documentation."""
-    parts = fault.file.split("/")
-    ends = (end for end in range(1, len(parts)) if parts[end - 1] in _DOCUMENTS)
-    folders = ("/".join(parts[:end]) for end in ends)
+    folders = (fault.file[: found.end()] for found in _DOCUMENTS.finditer(fault.file))
     return fault.what == "missing" and not all(map(root.is_dir, folders))
 
 
@@ -211,7 +209,8 @@ def _lost(
         folder, _, name = line.partition(",")[0].rpartition("/")
         folders.setdefault(folder, []).append((name, number, line.strip()))
     found: list[FileFault] = []
-    for folder, lines in folders.items():
+    # Documentation, which may be left out, comes last.
+    for folder, lines in sorted(folders.items(), key=lambda each: bool(_DOCUMENTS.search(each[0]))):
         if folder.startswith(("/", "..", '"')):
             continue
         place = f"{dist.location}/{folder}".rstrip("/")

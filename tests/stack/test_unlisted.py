@@ -57,6 +57,18 @@ def test_what_pytorch_requires_is_not_known(venv, pattern):
     assert "xgboost" in names(made)
 
 
+def test_conda_knows_its_packages_without_one(tmp_path):
+    made = Prefix(tmp_path / "env").conda()
+    made.torch(libraries=True)
+    made.wheels()
+    made.conda_package("pytorch", "2.8.0", files=["lib/python3.11/site-packages/torch/version.py"])
+    without(made, "torch-*")
+    (made.site / "xgboost").mkdir()
+    (made.site / "xgboost/__init__.py").touch()
+    found = report(made)
+    assert (found.verdict, names(found)) == ("consistent", ["torch"])
+
+
 def test_of_others_nothing_depends(venv):
     without(venv, "numpy-*")
     assert report(venv).verdict == "consistent"

@@ -260,8 +260,9 @@ def _unread(tree: Root, facts: Facts, problems: list[Problem]) -> list[str]:
         if folder in around or f"{folder}/".startswith(inside):
             problems.append(Problem(folder, f"cannot be read: {why}"))
     for framework in facts.frameworks:
-        seen = os.path.dirname(framework.path) not in tree.unlisted
-        if seen and framework.distribution is None and framework.variant == "cuda":
+        # conda's own packages need none, and of a folder that cannot be listed that is said above.
+        apart = env.kind == "conda" or os.path.dirname(framework.path) in tree.unlisted
+        if framework.variant == "cuda" and framework.distribution is None and not apart:
             why = (
                 "has no .dist-info: what it requires, and whether its files are whole, is not known"
             )

@@ -101,6 +101,8 @@ class Finder:
                 other = self.other(dist)
                 if other is not None:
                     found.append(other)
+        if any(dist.kind == "conda" for dist in self.distributions.values()):
+            return found  # conda's own packages need no .dist-info
         return [*found, *self._unlisted(found)]
 
     def _unlisted(self, found: list[Framework]) -> Iterator[Framework]:

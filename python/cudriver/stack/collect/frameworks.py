@@ -120,7 +120,9 @@ class Finder:
                     continue
                 built = ".cpython-" in name or ".abi3." in name
                 paths = self._below(path) if name == top else [path] * (built and is_library(name))
-                uses = name in _modules() and self.root.is_file(f"{path}/__init__.py")
+                # An egg says of itself what it is, in EGG-INFO.
+                uses = name in _modules() and not folder.endswith(".egg")
+                uses = uses and self.root.is_file(f"{path}/__init__.py")
                 if (paths or uses) and not any(map(self.owners.owner, paths)):
                     known.add(name)
                     made = Framework(top, "", variant="cuda" if uses else "unknown", path=path)

@@ -120,12 +120,9 @@ class Finder:
                     continue
                 built = ".cpython-" in name or ".abi3." in name
                 paths = self._below(path) if name == top else [path] * (built and is_library(name))
-                # An egg says of itself what it is, in EGG-INFO.
-                uses = name in _modules() and not folder.endswith(".egg")
-                uses = uses and self.root.is_file(f"{path}/__init__.py")
-                if (paths or uses) and not any(map(self.owners.owner, paths)):
+                if paths and not any(map(self.owners.owner, paths)):
                     known.add(name)
-                    made = Framework(top, "", variant="cuda" if uses else "unknown", path=path)
+                    made = Framework(top, "", variant="unknown", path=path)
                     made.libraries, made.modelled = paths, False
                     yield made
 
@@ -378,13 +375,6 @@ _NOT_OTHER = ("cuda-", "torchgen", "triton", "nvidia-", "conda")
 def _with_recipe() -> frozenset[str]:
     """The distributions that a recipe names."""
     return frozenset(name for data in listed() for name in data["distributions"])
-
-
-@cache
-def _modules() -> frozenset[str]:
-    """What programs import that use CUDA for all that is known."""
-    always = (data for data in listed() if data.get("shown", "always") == "always")
-    return frozenset(data["module"] for data in always)
 
 
 def matters_here(dist: Distribution) -> bool:

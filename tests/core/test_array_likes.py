@@ -241,6 +241,24 @@ def test_what_a_library_does_not_lend_is_read_by_numpy(cu, error: type[Exception
     there.close()
 
 
+def test_a_mask_is_not_lost(cu) -> None:
+    """NumPy would read the data without it."""
+
+    class Masked:
+        def __init__(self) -> None:
+            shown = {"shape": (1,), "typestr": "|u1", "data": (0, False), "version": 3}
+            self.__cuda_array_interface__ = {**shown, "mask": object()}
+
+        def __array__(self, *_: object, **__: object) -> np.ndarray[Any, Any]:
+            return np.zeros(1, "u1")
+
+    there = cu.device_zeros(1)
+    for refused in (lambda: cu.to_device(Masked()), lambda: there.__setitem__(..., Masked())):
+        with pytest.raises(TypeError, match="mask"):
+            refused()
+    there.close()
+
+
 def test_scalars_of_numpy_are_no_arrays_to_copy(cu) -> None:
     """Their buffers are not what they seem: that of a date is eight bytes."""
     there = cu.device_zeros((), "M8[s]")

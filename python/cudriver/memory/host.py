@@ -68,7 +68,7 @@ def _lent(thing: Any) -> np.ndarray[Any, Any] | None:
         return None
     if hasattr(thing, "__array_struct__") or hasattr(thing, "__array_interface__"):
         return np.asarray(thing)
-    if getattr(thing, "requires_grad", False):  # of PyTorch, which lends the same memory so
+    if getattr(thing, "requires_grad", False) and hasattr(thing, "detach"):  # PyTorch's
         thing = thing.detach()
     lent = _core._borrow(thing, True) if hasattr(thing, "__dlpack__") else None
     return lent if isinstance(lent, np.ndarray) else None

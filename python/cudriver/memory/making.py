@@ -248,6 +248,8 @@ def _lent(array: Any, stream: StreamLike | None) -> DeviceArray | NDArray[Any] |
     except CudaError:  # also a RuntimeError
         raise
     except (BufferError, RuntimeError, TypeError):  # pyarrow's bools and dates, JAX's int4
+        if hasattr(array, "__cuda_array_interface__"):  # NumPy would lose a mask
+            raise
         with suppress(Exception):
             read = np.asarray(array)
             if not read.dtype.hasobject:

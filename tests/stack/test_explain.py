@@ -160,6 +160,15 @@ def test_a_pasted_text_finds_its_rule_first(name):
     assert [match.rule for match in found[:1]] == [PASTED[name].told], found
 
 
+@pytest.mark.parametrize(("error", "rule"), [(34, "CU102"), (803, "CU105"), (804, "CU106")])
+def test_an_error_with_a_rule_of_its_own_has_no_other(error, rule):
+    said = {34: "CUDA driver is a stub library", 803: "system has unsupported display driver / "
+            "cuda driver combination", 804: "forward compatibility was attempted on non supported "
+            "HW"}[error]  # fmt: skip
+    text = f"Unexpected error from cudaGetDeviceCount(). Did you? Error {error}: {said}"
+    assert [found.rule for found in explain.match(text)] == [rule]
+
+
 def test_what_is_no_fault_of_cuda_s_finds_none():
     for text in (
         "ImportError: libGL.so.1: cannot open shared object file: No such file or directory",
@@ -168,6 +177,7 @@ def test_what_is_no_fault_of_cuda_s_finds_none():
         "KeyError: 'cudnn'",
         "node1:4521:4521 [0] NCCL INFO NCCL version 2.27.3+cuda12.9",
         "ERROR: Unexpected bus error encountered in worker.",
+        "DistributionNotFound: version '2.0' not found",
     ):
         assert explain.match(text) == [], text
 

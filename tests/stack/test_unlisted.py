@@ -112,6 +112,7 @@ def test_an_egg(venv):
     [
         (f"own/_C{ABI}", "libz9.so.1"),  # no CUDA
         (f"data/x{ABI}", "libcudart.so.12"),  # no package
+        ("lib/libx.so", "libcudart.so.12"),  # the same
         ("libcublas.so.12", "libcublasLt.so.12"),  # no extension module
         (f"numpy/_C{ABI}", "libcudart.so.12"),  # one that has a .dist-info
     ],

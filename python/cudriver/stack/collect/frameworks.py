@@ -21,7 +21,7 @@ from cudriver.stack.versions import cut
 FILE_LIMIT = 256 << 10
 RODATA_LIMIT = 64 << 20
 MAX_LIBRARIES = 400  # of one framework
-MAX_FOLDERS = 1000  # in which they are looked for
+MAX_FOLDERS = 5000  # in which those that no distribution lists are looked for
 
 _ASSIGNED = re.compile(r"^(\w+)\s*(?::[^=\n]+)?=\s*(?:(None)|['\"]([^'\"\n]*)['\"])", re.MULTILINE)
 
@@ -76,6 +76,7 @@ class Finder:
         self.problems = problems
         self.recipes: dict[str, Recipe] = {}  # of the frameworks that were found, by name
         self._sources: dict[str, Source] = {}
+        self._folders_left = MAX_FOLDERS
 
     def all(self) -> list[Framework]:
         """Every framework, PyTorch first; those without a recipe last."""
@@ -130,12 +131,14 @@ class Finder:
         """The shared libraries of a package, and of those in it."""
         left, found = [package], []
         for folder in left:
-            if folder.endswith("/lib") or self.root.is_file(f"{folder}/__init__.py"):
+            if self._folders_left == 0:
+                break
+            self._folders_left -= 1
+            beside = folder != package and folder.endswith("/lib")
+            if beside or self.root.is_file(f"{folder}/__init__.py"):
                 names = self.root.names(folder)
                 found += [f"{folder}/{name}" for name in names if is_library(name)]
                 left += [f"{folder}/{name}" for name in names if name.isidentifier()]
-            if len(left) > MAX_FOLDERS:
-                break
         return found[:MAX_LIBRARIES]
 
     def _installed(self, patterns: list[str]) -> list[Distribution]:

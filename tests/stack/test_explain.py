@@ -160,12 +160,16 @@ def test_a_pasted_text_finds_its_rule_first(name):
     assert [match.rule for match in found[:1]] == [PASTED[name].told], found
 
 
-@pytest.mark.parametrize(("error", "rule"), [(34, "CU102"), (803, "CU105"), (804, "CU106")])
+@pytest.mark.parametrize(
+    ("error", "rule"),
+    [
+        ("34: CUDA driver is a stub library", "CU102"),
+        ("803: system has unsupported display driver / cuda driver combination", "CU105"),
+        ("804: forward compatibility was attempted on non supported HW", "CU106"),
+    ],
+)
 def test_an_error_with_a_rule_of_its_own_has_no_other(error, rule):
-    said = {34: "CUDA driver is a stub library", 803: "system has unsupported display driver / "
-            "cuda driver combination", 804: "forward compatibility was attempted on non supported "
-            "HW"}[error]  # fmt: skip
-    text = f"Unexpected error from cudaGetDeviceCount(). Did you? Error {error}: {said}"
+    text = f"Unexpected error from cudaGetDeviceCount(). Did you? Error {error}"
     assert [found.rule for found in explain.match(text)] == [rule]
 
 

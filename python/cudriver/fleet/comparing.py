@@ -68,7 +68,7 @@ def compare(
     if isinstance(reports, (str, bytes, dict)):
         raise TypeError(f"reports is one {type(reports).__name__}: pass a list or a file")
     if expect is not None and expect < 0:
-        raise ValueError(f"expect={expect!r}: how many reports there should be is 0 or more")
+        raise ValueError(f"expect={expect!r}: a number of reports is 0 or more")
     names = hosts.parse(nodes) if isinstance(nodes, str) else nodes
     facts = look(reports, baseline=baseline, expect=expect, nodes=names)
     return groups.fleet(facts, judge(facts), strict=strict)

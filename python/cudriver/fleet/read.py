@@ -76,7 +76,7 @@ def _unread(path: str, error: OSError) -> Broken:
 
 
 def file(path: str) -> Iterator[Told | Broken | Other]:
-    """What is in a file; one that is JSON by its name has a report. Raises OSError."""
+    """What is in a file. Without a report it is Broken if its name says JSON. Raises OSError."""
     other = True
     with open(path, "rb", buffering=BUFFER) as stream:
         for item in lines(stream, path):

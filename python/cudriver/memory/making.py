@@ -228,7 +228,7 @@ def to_device(
         if type(array) is np.ndarray:
             source = array
         elif not isinstance(array, bytes):
-            source = _lent(array, stream)
+            source = _source(array, stream)
         if source is None:
             source = np.asarray(array)
         made = _core._device_empty(source.shape, source.dtype, home, stream, False)
@@ -241,8 +241,10 @@ def to_device(
         del array, made, source  # as above
 
 
-def _lent(array: Any, stream: StreamLike | None) -> DeviceArray | NDArray[Any] | None:
-    """Another library's array as one of ours; None: it speaks no protocol."""
+def _source(array: Any, stream: StreamLike | None) -> DeviceArray | NDArray[Any] | None:
+    """What is copied of another library's array: what it lends, else what NumPy reads of it; None:
+    it speaks no protocol.
+    """
     try:
         return _core._lend(array, False, stream)
     except CudaError:  # also a RuntimeError
@@ -283,7 +285,7 @@ def assign(array: DeviceArray, key: Any, value: Any) -> None:
     source: Any = value
     try:
         if not one:
-            source = _lent(value, None)
+            source = _source(value, None)
         if source is None:
             source = np.asarray(value, dtype)
             one = source.ndim == 0

@@ -219,11 +219,11 @@ def refuse_overlap(spans: bytes, to: tuple[Any, ...], of: tuple[Any, ...]) -> No
     table = np.frombuffer(spans, np.uint64).reshape(-1, 4)
     order = np.argsort(table[:, 0])
     low, high = table[order, 0], table[order, 1]
-    lie: dict[int, NDArray[Any]] = {}  # how arrays lie, by their id()
+    layouts: dict[int, NDArray[Any]] = {}  # of arrays, by their id()
     for at in np.nonzero(low[1:] < high[:-1])[0].tolist():
         for other in range(at + 1, int(np.searchsorted(low, high[at]))):
             first, second = sorted((int(order[at]), int(order[other])))
-            if not to or _share(to[first], to[second], lie):
+            if not to or _share(to[first], to[second], layouts):
                 raise ValueError(
                     f"what pairs {first} and {second} write overlaps (nothing was copied)"
                 )
@@ -234,21 +234,21 @@ def refuse_overlap(spans: bytes, to: tuple[Any, ...], of: tuple[Any, ...]) -> No
         for at in range(int(begin[source]), int(end[source])):
             first = int(order[at])
             meet = high[at] > table[source, 2]
-            if meet and (not to or _share(to[first], of[source], lie)):
+            if meet and (not to or _share(to[first], of[source], layouts)):
                 raise ValueError(
                     f"what pair {first} writes overlaps what pair {source} reads, and the copies "
                     "of one call have no order (nothing was copied)"
                 )
 
 
-def _share(first: Any, second: Any, lie: dict[int, NDArray[Any]]) -> bool:
+def _share(first: Any, second: Any, layouts: dict[int, NDArray[Any]]) -> bool:
     """Whether two arrays share a byte; True where that takes long to tell."""
     for array in first, second:
-        if id(array) not in lie:
-            lie[id(array)] = _geometry(array)
+        if id(array) not in layouts:
+            layouts[id(array)] = _geometry(array)
     most: Any = 1000  # of the work
     try:
-        return np.shares_memory(lie[id(first)], lie[id(second)], most)
+        return np.shares_memory(layouts[id(first)], layouts[id(second)], most)
     except np.exceptions.TooHardError:
         return True
 

@@ -62,7 +62,8 @@ def inspect(
     NotADirectoryError
         `prefix` or `root` is not a folder.
     ValueError
-        An assumed driver or compute capability is none, or `match` or `match_level` is another.
+        An assumed driver release or compute capability does not exist, or `match` or `match_level`
+        has another value than those above.
 
     Notes
     -----

@@ -260,7 +260,7 @@ def _unread(tree: Root, facts: Facts, problems: list[Problem]) -> list[str]:
         if folder in around or f"{folder}/".startswith(inside):
             problems.append(Problem(folder, f"cannot be read: {why}"))
     for framework in facts.frameworks:
-        # conda's own packages need none, and of a folder that cannot be listed that is said above.
+        # conda's packages need none. That a folder cannot be listed was told above.
         apart = env.kind == "conda" or os.path.dirname(framework.path) in tree.unlisted
         if framework.variant == "cuda" and framework.distribution is None and not apart:
             why = (

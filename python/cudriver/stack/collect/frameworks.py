@@ -21,7 +21,7 @@ from cudriver.stack.versions import cut
 FILE_LIMIT = 256 << 10
 RODATA_LIMIT = 64 << 20
 MAX_LIBRARIES = 400  # of one framework
-MAX_FOLDERS = 5000  # in which those that no distribution lists are looked for
+MAX_FOLDERS = 5000  # looked into for packages that no distribution lists
 
 _ASSIGNED = re.compile(r"^(\w+)\s*(?::[^=\n]+)?=\s*(?:(None)|['\"]([^'\"\n]*)['\"])", re.MULTILINE)
 

@@ -122,7 +122,7 @@ def test_what_cannot_be_read_in_a_folder_is_named_and_the_rest_is_compared(tmp_p
 @pytest.mark.parametrize("text", ["", "\n", "{", "Traceback (most recent call last):\n"])
 def test_a_file_that_should_be_a_report_and_has_none_is_named(tmp_path, text):
     """A node whose check ended before it printed: what the others say is not all."""
-    (tmp_path / "all.jsonl").write_text(lines(SAME))
+    (tmp_path / "all.jsonl").write_text(f"a line\n{lines(SAME)}and another\n")
     (tmp_path / "node9.json").write_text(text)
     (tmp_path / "node9.err").write_text(text)
     found = told(tmp_path)

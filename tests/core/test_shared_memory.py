@@ -606,6 +606,7 @@ def test_arrays_that_do_not_fit_are_refused(memory) -> None:
         (ValueError, "not in a region of 100000", ((1 << 40, 1 << 40), "f8")),
         (ValueError, "at least 0", (-1,)),
         (TypeError, "shape", ("3",)),
+        (TypeError, "shape", ((True, 2),)),
         (TypeError, "Python objects", (3, object)),
         (TypeError, "float", (3, "u1", 1.5)),
     ]:

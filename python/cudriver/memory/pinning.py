@@ -9,6 +9,7 @@ import mmap
 import operator
 import os
 import threading
+from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, TypeVar, final, overload
 
 import numpy as np
@@ -396,8 +397,12 @@ def pinned_empty_async(
 
 
 def _lengths(shape: ShapeLike) -> tuple[int, ...]:
+    """As NumPy takes a shape: a bool is no length, and dicts and sets are no sequences."""
     try:
-        lengths = tuple(map(operator.index, shape if np.iterable(shape) else (shape,)))
+        given = tuple(shape) if np.iterable(shape) else (shape,)
+        if isinstance(shape, Mapping | Set) or any(isinstance(each, bool) for each in given):
+            raise TypeError
+        lengths = tuple(map(operator.index, given))
     except TypeError:
         raise TypeError(f"shape is an integer or a sequence of integers, not {shape!r}") from None
     if min(lengths, default=0) < 0:

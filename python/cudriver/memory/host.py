@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -72,6 +73,16 @@ def _lent(thing: Any) -> np.ndarray[Any, Any] | None:
         thing = thing.detach()
     lent = _core._borrow(thing, True) if hasattr(thing, "__dlpack__") else None
     return lent if isinstance(lent, np.ndarray) else None
+
+
+def _objects(array: HostArray, held: memoryview | None) -> str | None:
+    """The type of items that hold Python objects; None: they hold none."""
+    dtype = getattr(array, "dtype", None)
+    if isinstance(dtype, np.dtype):
+        return f"dtype {dtype}" if dtype.hasobject else None
+    if held is not None and "O" in re.sub(":.*?:", "", held.format):  # without fields' names
+        return f"the format {held.format!r}"
+    return None
 
 
 def is_pinned(array: HostArray, /) -> bool:
@@ -161,11 +172,9 @@ class PageLock:
 
     def __init__(self, array: HostArray) -> None:
         memory = host_range(array, "only an array in host memory can be page-locked")
-        kind = getattr(memory.owner[0], "dtype", None)
-        if isinstance(kind, np.dtype) and kind.hasobject:
+        if (kind := _objects(*memory.owner)) is not None:
             raise TypeError(
-                f"dtype {kind} holds Python objects, which have no place in memory that a device "
-                "reads"
+                f"{kind} holds Python objects, which have no place in memory that a device reads"
             )
         self._held: tuple[HostArray, object] | None = memory.owner
         self.nbytes: int = memory.nbytes

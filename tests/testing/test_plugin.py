@@ -243,6 +243,40 @@ def test_leaks_are_named_with_their_lines(session: Session) -> None:
     assert lines[at + 1].endswith(f"test_it.py:{again}")
 
 
+def test_work_that_nobody_can_wait_for_is_given_time(session: Session) -> None:
+    result = session("""
+        import ctypes
+        import threading
+
+        import cudriver as cu
+        import numpy as np
+        import pytest
+
+        pytestmark = pytest.mark.usefixtures("no_cuda_leaks")
+        simulator = ctypes.CDLL(cu.driver_path())
+        kept = []
+
+        def test_copy_in_flight_in_a_context_that_was_dropped():
+            with cu.Context():
+                array, memory = cu.device_empty(1 << 20, "u1"), cu.pinned_zeros(1 << 20, "u1")
+                cu.synchronize()
+                simulator.cudriver_sim_hold()
+                threading.Timer(0.3, simulator.cudriver_sim_release).start()
+                cu.copy_async(array, memory, cu.Stream())
+
+        def test_pins_that_were_dropped():
+            for _ in range(20):
+                cu.pin_async(np.empty(1 << 20, "u1"))
+
+        def test_leak():
+            kept.append(cu.Context())
+    """)
+    result.assert_outcomes(passed=3, errors=1)
+    lines = [line.strip() for line in result.outlines]
+    at = lines.index("alive after the test: 1 object that cudriver made in it")
+    assert lines[at + 1].startswith("context, 0 bytes, device 0, made at /")
+
+
 # ---- simulated_cuda ------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import time
 from collections import Counter
 
 import pytest
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 KEPT = "primary context"  # belongs to the device, and is kept on purpose
+#: What may go by itself soon: nobody can wait for work in a context that was dropped, nor for the
+#: thread of a dropped pin_async().
+SOON, PATIENCE = {"context", "pin"}, 1.0  # seconds
 
 
 def watch(request: pytest.FixtureRequest) -> Iterator[None]:
@@ -35,6 +39,10 @@ def watch(request: pytest.FixtureRequest) -> Iterator[None]:
     left = _alive() - before
     if left:
         _finish_work(left)
+        left = _alive() - before
+    end = time.monotonic() + PATIENCE
+    while any(row.kind in SOON for row in left) and time.monotonic() < end:
+        time.sleep(0.01)
         left = _alive() - before
     if left:
         pytest.fail(_text(left), pytrace=False)

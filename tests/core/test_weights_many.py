@@ -226,12 +226,15 @@ def test_several_paths_are_loaded_as_one(tmp_path: Path) -> None:
     ]
     same(cu.load_safetensors(paths), made)
     same(cu.load_safetensors(map(str, paths[:2])), {name: made[name] for name in names[:6]})
+    same(cu.load_safetensors(map(os.fsencode, paths)), made)  # type: ignore[call-overload]
     same(cu.load_safetensors(paths, names=names[4:5]), {names[4]: made[names[4]]})
     assert cu.load_safetensors([]) == {}
     with pytest.raises(
         ValueError, match=r"0\.safetensors.*1\.safetensors, \.\.\. has no array 'x'"
     ):
         cu.load_safetensors(paths, names=["x"])
+    with pytest.raises(ValueError, match=r"^/.*0\.safetensors has no array 'x'"):
+        cu.load_safetensors(os.fsencode(paths[0]), names=["x"])  # type: ignore[call-overload]
     with pytest.raises(
         ValueError, match=r"0\.safetensors and .*z both have the tensor 'expert00002'"
     ):

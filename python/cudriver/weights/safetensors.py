@@ -45,7 +45,7 @@ def headers(
     """The tensors of each file, checked. All files are open before the first is read."""
     sources = []
     for path in paths:
-        for file, listed in shards(os.fspath(path)).items():
+        for file, listed in shards(os.fsdecode(path)).items():
             sources.append((opened.enter_context(closing(Source(file))), listed))
     owners: dict[str, Source] = {}
     for source, listed in sources:
@@ -85,7 +85,7 @@ def files_of(
     if names is None and not slices:
         return required(types, files)
     found, cuts = [*files], slices or {}
-    where = ", ".join(os.fspath(each) for each in paths[:2]) + ", ..." * (len(paths) > 2)
+    where = ", ".join(os.fsdecode(each) for each in paths[:2]) + ", ..." * (len(paths) > 2)
     wanted = chosen(where, (name for _, tensors in found for name, _, _ in tensors), names)
     chosen(where, wanted, cuts)
     parts = [(source, cut(tensors, wanted, cuts)) for source, tensors in found]

@@ -24,7 +24,7 @@ class Source:
     state: os.stat_result
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path: str = os.fspath(path)
+        self.path: str = os.fsdecode(path)
         try:
             self.fd, self.state = open_regular(self.path)
         except OSError as error:

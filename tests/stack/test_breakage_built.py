@@ -172,7 +172,7 @@ def predictions(report) -> list[str]:
     A package that the check does not know may never load all of its libraries: such a finding can
     be a warning.
     """
-    found = [f.predicts for f in report.findings if f.severity in ("error", "warning")]
+    found = [f.predicts for f in real.findings(report) if f.severity in ("error", "warning")]
     return [f"ImportError: {text}" for text in found if text]
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import struct
 import sys
+import time
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -405,3 +406,25 @@ def test_a_change_whose_time_was_set_back_is_seen(
     monkeypatch.setattr(reading.Reading, "add", changed)
     with pytest.raises(ValueError, match=r"x\.npy was changed while it was read"):
         cu.load_npy(path)
+
+
+@pytest.mark.parametrize("way", ["replaced", "removed", "linked"])
+def test_a_file_that_loses_or_gets_a_name_is_read_to_its_end(tmp_path: Path, way: str) -> None:
+    """docs/weights.md tells who changes a file to rename a new one over it."""
+    path, other = tmp_path / "x", tmp_path / "y"
+    header = {name: entry("U8", [2], at, at + 2) for name, at in (("a", 0), ("b", 2))}
+    path.write_bytes(raw(header, b"abcd"))
+    other.write_bytes(raw(header, b"efgh"))
+    time.sleep(0.03)  # the clock of files has steps
+    loading = cu.iter_safetensors(path)
+    found = {"a": next(loading)[1]}
+    if way == "replaced":
+        other.replace(path)
+    elif way == "removed":
+        path.unlink()
+    else:
+        os.link(path, tmp_path / "z")
+    found.update(loading)
+    assert {name: array.to_numpy().tobytes() for name, array in found.items()} == {
+        "a": b"ab", "b": b"cd",
+    }  # fmt: skip

@@ -100,7 +100,7 @@ def test_each_sign_of_a_change_counts(
     (tmp_path / "x").write_bytes(b"abc")
     with contextlib.closing(sources.Source(tmp_path / "x")) as source:
         source.check_unchanged()
-        fields = ("st_size", "st_mtime_ns", "st_ctime_ns")
+        fields = ("st_size", "st_mtime_ns", "st_ctime_ns", "st_nlink")
         now = SimpleNamespace(**{name: getattr(source.state, name) for name in fields})
         setattr(now, field, getattr(now, field) + 1)
         monkeypatch.setattr(os, "fstat", lambda fd: now)

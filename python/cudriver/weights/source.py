@@ -57,12 +57,11 @@ class Source:
 
     def check_unchanged(self) -> None:
         now, then = os.fstat(self.fd), self.state
+        same = (now.st_size, now.st_mtime_ns) == (then.st_size, then.st_mtime_ns)
         # Programs can set the modification time back, but not the time of that change (st_ctime).
-        if (now.st_size, now.st_mtime_ns, now.st_ctime_ns) != (
-            then.st_size,
-            then.st_mtime_ns,
-            then.st_ctime_ns,
-        ):
+        # It changes too where the file gets or loses a name: a new file is renamed over it.
+        touched = now.st_ctime_ns != then.st_ctime_ns and now.st_nlink == then.st_nlink
+        if touched or not same:
             raise ValueError(f"{self.path} was changed while it was read")
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from cudriver._core import DeviceArray, Stream, _read_files, init
 from cudriver.memory.making import device_empty
+from cudriver.memory.rows import copy_many
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,7 +47,7 @@ class Reading:
 
     def __init__(self, stream: StreamLike | None, device: DeviceLike | None) -> None:
         if stream is not None:
-            Stream.from_handle(stream).done  # noqa: B018 (raises if the stream is being captured)
+            copy_many((), (), stream=stream)  # raises if the stream is being captured
         self.device: Any = device_empty(0, np.uint8, device=device, stream=stream).device
         self.own: Stream = Stream(device=self.device)
         self.order: StreamLike = self.own if stream is None else stream

@@ -192,6 +192,7 @@ def test_other_calls_are_made_at_once(capture: Any, driver: Any, mode: int) -> N
         assert before.done
         made = cu.to_device(things.a)
         assert np.array_equal(made.to_numpy(), things.a)
+        made = cu.device_empty(SIZE, np.uint8, stream=things.s)  # the stream only says where
         assert np.array_equal(things.large.to_numpy(), np.full(1 << 21, 5, np.uint8))
         made.fill(7)
         cu.copy(things.p, made)

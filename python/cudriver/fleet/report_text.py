@@ -100,7 +100,7 @@ def remarks(fleet: Result) -> list[str]:
 def counted(fleet: Result) -> str:
     """The status, and how many errors and warnings there are."""
     text = say(VERDICTS[fleet.status][0])
-    counts = counts_of(fleet.findings)
+    counts = counts_of([finding.severity for finding in fleet.findings])
     return text + (say(": {counts}", counts=counts) if counts else "")
 
 

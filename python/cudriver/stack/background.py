@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import _thread
+from collections.abc import Callable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import TypeVar
 
     T = TypeVar("T")

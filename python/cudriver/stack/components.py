@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from cudriver.stack.model import ERROR, NOTE, UNKNOWN, WARNING, every
+from collections.abc import Iterable
+
+from cudriver.stack.model import ERROR, NOTE, UNKNOWN, WARNING, Facts, Finding, Framework, every
+from cudriver.stack.outcome import Outcome
 from cudriver.stack.say import language, said, say
 from cudriver.stack.tables import table
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from cudriver.stack.model import Facts, Finding, Framework
-    from cudriver.stack.outcome import Outcome
 
 RANK = {ERROR: 0, WARNING: 1, NOTE: 2}
 OK, ABSENT = "ok", "absent"  # a component without a finding; one that is not there

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from struct import error as StructError
 from struct import iter_unpack, pack, unpack_from
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from typing import ParamSpec, TypeVar
 
     P = ParamSpec("P")

@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 import re
 from bisect import bisect_right
+from collections.abc import Iterable
 from itertools import accumulate
 
 from cudriver.stack.record import Record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 FOLDER = os.path.join(os.path.dirname(__file__), "data", "rules")
 PATTERNS = "patterns.json"  # {"CU303": ["regular expression", ...]}

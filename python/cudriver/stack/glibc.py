@@ -7,14 +7,10 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Iterator, Sequence
 
 from cudriver.stack.names import is_pattern
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from cudriver.stack.rootfs import Root
+from cudriver.stack.rootfs import Root
 
 X86_64, AARCH64 = 62, 183  # e_machine
 MACHINES = {"x86_64": X86_64, "aarch64": AARCH64}

@@ -9,19 +9,14 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
+from cudriver._elf import ElfError, ElfFile
 from cudriver.stack import glibc
 from cudriver.stack.loader_files import LoaderFiles
 from cudriver.stack.record import Record, fresh
 from cudriver.stack.rootfs import Root
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cudriver._elf import ElfError, ElfFile
 
 DF_1_NODEFLIB = 0x800
 

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from cudriver import _elf
+from cudriver._elf import ElfError, ElfFile
 from cudriver.stack import glibc
 from cudriver.stack.rootfs import Root
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cudriver._elf import ElfError, ElfFile
 
 DF_1_PIE = 0x8000000
 ET_EXEC = 2

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
+from cudriver.stack.record import Any
 from cudriver.stack.tables import table
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 # These come with the driver.
 DRIVER_LIBRARIES = (

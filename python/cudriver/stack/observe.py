@@ -7,19 +7,14 @@ report; this process never loads anything. The child writes no bytecode.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
 
 from cudriver.stack.collect.child import Child, signal_name
 from cudriver.stack.collect.file_version import decode
+from cudriver.stack.model import Facts
 from cudriver.stack.names import is_cuda_library
-from cudriver.stack.record import Record
+from cudriver.stack.record import Any, Record
 from cudriver.stack.say import said, say
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from typing import Any
-
-    from cudriver.stack.model import Facts
 
 TIME_LIMIT = 120.0  # seconds; a first import of PyTorch from a slow disk takes long
 NOTHING = "no framework to import"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from cudriver.stack.model import (
     CONSISTENT,
     ERROR,
@@ -16,14 +18,11 @@ from cudriver.stack.model import (
     Library,
     Toolkit,
 )
-from cudriver.stack.record import Record, plain
+from cudriver.stack.record import Any, Record, plain
 from cudriver.stack.tables import table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
-
     from cudriver.stack.observe import Observation
 
 EXIT_CODES = {CONSISTENT: 0, MISMATCH: 1, UNKNOWN: 3}

@@ -9,18 +9,13 @@ so it is taken from the text of the very file, which is never run.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from cudriver.stack.loader import Search
 from cudriver.stack.model import LoadFault
-from cudriver.stack.process import NOT_FOUND, Load
+from cudriver.stack.process import NOT_FOUND, Load, Process
 from cudriver.stack.record import Record, fresh
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cudriver.stack.process import Process
-    from cudriver.stack.rootfs import Root
+from cudriver.stack.rootfs import Root
 
 SOURCE_LIMIT = 1 << 20  # bytes of a torch/__init__.py
 

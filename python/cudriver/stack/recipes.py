@@ -12,13 +12,9 @@ import warnings
 from functools import cache
 
 from cudriver.stack.model import FEATURE, IMPORT, NOTHING, USE
-from cudriver.stack.record import Record, fresh
+from cudriver.stack.record import Any, Record, fresh
 from cudriver.stack.rootfs import Root
 from cudriver.stack.tables import FOLDER
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 ALL, FIRST, LOADS, NEAREST = "all", "first", "loads", "nearest"
 VERBS = ("load", "open", "find", "builtin")

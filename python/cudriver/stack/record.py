@@ -5,12 +5,14 @@ from __future__ import annotations
 TYPE_CHECKING = False  # typing takes 5 ms to import
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, ClassVar, TypeVar
+    from typing import Any as Any
+    from typing import ClassVar, TypeVar
 
     from typing_extensions import dataclass_transform
 
     T = TypeVar("T")
 else:
+    Any = object  # for the annotations of all modules
 
     def dataclass_transform(**_):
         return lambda cls: cls

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Collection, Iterator, Sequence
 
 from cudriver.stack import explain
 from cudriver.stack.components import ABSENT, OK, RANK, components
-from cudriver.stack.model import CONSISTENT, ERROR, MISMATCH, NOTE, UNKNOWN, WARNING, every
+from cudriver.stack.model import (
+    CONSISTENT,
+    ERROR,
+    MISMATCH,
+    NOTE,
+    UNKNOWN,
+    WARNING,
+    Evidence,
+    Facts,
+    Finding,
+    Library,
+    every,
+)
+from cudriver.stack.outcome import Outcome
 from cudriver.stack.report_text import PROVEN, about, counted, place_of, short_path
 from cudriver.stack.say import language, said, say
 from cudriver.stack.tables import FOLDER
 from cudriver.stack.text import html as _text
 from cudriver.stack.text import is_command
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
-    from cudriver.stack.model import Evidence, Facts, Finding, Library
-    from cudriver.stack.outcome import Outcome
 
 CLASSES = {CONSISTENT: "good", MISMATCH: "bad", UNKNOWN: "doubt"}  # of a verdict
 CLASSES |= {OK: "good", ABSENT: "soft", WARNING: "doubt", ERROR: "bad"}

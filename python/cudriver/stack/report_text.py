@@ -5,8 +5,23 @@ Nothing is wider than `Style.width` except a path that is. Quiet when all is wel
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cudriver.stack.components import ABSENT, OK, RANK, components
-from cudriver.stack.model import CONSISTENT, ERROR, MISMATCH, NOTE, UNKNOWN, WARNING
+from cudriver.stack.model import (
+    CONSISTENT,
+    ERROR,
+    MISMATCH,
+    NOTE,
+    UNKNOWN,
+    WARNING,
+    Evidence,
+    Facts,
+    Finding,
+    Library,
+    Problem,
+)
+from cudriver.stack.outcome import Outcome
 from cudriver.stack.say import said, say
 from cudriver.stack.text import (
     clean,
@@ -18,20 +33,6 @@ from cudriver.stack.text import (
     wrap_clauses,
     wrap_command,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Protocol
-
-    from cudriver.stack.model import Evidence, Facts, Finding, Library, Problem
-    from cudriver.stack.outcome import Outcome
-
-    class Counted(Protocol):
-        """A finding of `check`, or one of `fleet`."""
-
-        severity: str
-
 
 COLOURS = {
     "bold": "1",
@@ -120,15 +121,15 @@ def verdict_lines(report: Outcome, style: Style) -> list[str]:
 def counted(report: Outcome) -> str:
     """The verdict, and how many errors and warnings there are."""
     text = say(VERDICTS[report.verdict][0])
-    counts = counts_of(report.findings)
+    counts = counts_of([finding.severity for finding in report.findings])
     return text + (say(": {counts}", counts=counts) if counts else "")
 
 
-def counts_of(findings: Sequence[Counted]) -> str:
-    """ "1 error, 2 warnings"."""
+def counts_of(severities: Sequence[str]) -> str:
+    """ "1 error, 2 warnings": of findings of `check`, or of `fleet`."""
     parts = []
     for severity, many in ((ERROR, "{n} errors"), (WARNING, "{n} warnings")):
-        n = sum(finding.severity == severity for finding in findings)
+        n = severities.count(severity)
         if n:
             parts.append(say(many if n > 1 else f"{{n}} {severity}", n=n))
     return say(", ").join(parts)

@@ -10,12 +10,9 @@ import re
 import sys
 from functools import partial
 
+from cudriver.stack.record import Any
 from cudriver.stack.tables import table
 from cudriver.stack.text import CLOSING
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, TextIO
 
 LANGUAGES = ("en", "zh")
 LONGEST = 2000  # characters of a sentence that is looked for among the templates
@@ -37,7 +34,7 @@ def language() -> str:
     return "zh" if chinese and can_encode(sys.stdout, CLOSING) else "en"
 
 
-def can_encode(stream: TextIO | None, text: str) -> bool:
+def can_encode(stream: object, text: str) -> bool:
     """Whether the stream's encoding has these characters (a C locale has no tick)."""
     try:
         text.encode(getattr(stream, "encoding", None) or "ascii")

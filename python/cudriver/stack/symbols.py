@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from cudriver import _elf
+from cudriver._elf import Reference
+from cudriver.stack.loader import LoadedObject
 from cudriver.stack.model import LoadFault
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from cudriver._elf import Reference
-    from cudriver.stack.loader import LoadedObject
 
 NOT_FOUND, REJECTED, DAMAGED, VERSION, SYMBOL, ABORT = (
     "not found",  # a needed library is not found

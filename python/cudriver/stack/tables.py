@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from functools import cache
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from cudriver.stack.record import Any
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")
 

@@ -8,21 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 from cudriver.stack.collect.where import from_here, place, working_folder
-from cudriver.stack.model import (
-    Driver,
-    Environment,
-    Facts,
-    FileFault,
-    Problem,
-    Toolkit,
-)
+from cudriver.stack.model import Driver, Environment, Facts, FileFault, Problem, Toolkit
 from cudriver.stack.names import is_cuda_library
+from cudriver.stack.record import Any
 from cudriver.stack.rootfs import Budget, Root, TooMuch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from cudriver.stack.collect.debian import DebianOwners
     from cudriver.stack.collect.probe import Inspected, Probe
     from cudriver.stack.collect.records import Owners

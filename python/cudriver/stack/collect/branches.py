@@ -8,12 +8,9 @@ import ast
 import re
 from copy import deepcopy
 
+from cudriver.stack.collect.modules import Modules
+from cudriver.stack.collect.places import Place
 from cudriver.stack.collect.sources import bound_names, called, from_module
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from cudriver.stack.collect.modules import Modules
-    from cudriver.stack.collect.places import Place
 
 _CLONES = re.compile(rb"exec\(f?['\"]from \{.+\} import \*")
 

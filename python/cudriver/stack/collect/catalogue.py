@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 
+from cudriver.stack.collect.debian import DebianOwners
 from cudriver.stack.collect.file_version import cuda_of, own_version
 from cudriver.stack.collect.records import Owners
+from cudriver.stack.loader import LoadedObject, Search
 from cudriver.stack.model import GONE, Environment, Framework, Library, Missing, Shadowed
 from cudriver.stack.names import is_cuda_library, row_of
 from cudriver.stack.rootfs import Root
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from cudriver.stack.collect.debian import DebianOwners
-    from cudriver.stack.loader import LoadedObject, Search
 
 
 class Catalogue:

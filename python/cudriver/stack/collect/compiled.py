@@ -6,15 +6,11 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable, Iterator, Mapping
 
+from cudriver.stack.collect.modules import Modules
 from cudriver.stack.collect.sources import distribution, from_module, prefixes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from cudriver.stack.collect.modules import Modules
-    from cudriver.stack.model import Absent
+from cudriver.stack.model import Absent
 
 _NUMPY = (b"numpy._core._multiarray_umath", b"numpy.core._multiarray_umath")
 # From which NumPy 2's core takes names by C code as it starts.

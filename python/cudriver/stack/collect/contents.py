@@ -7,27 +7,20 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections.abc import Callable, Iterator
 
 from cudriver.stack.collect import records
-from cudriver.stack.model import Evidence, FileFault
-from cudriver.stack.rootfs import TEXT_LIMIT
+from cudriver.stack.collect.libraries import Resolver
+from cudriver.stack.model import Distribution, Evidence, Facts, FileFault, Framework
+from cudriver.stack.recipes import Recipe
+from cudriver.stack.rootfs import TEXT_LIMIT, Root
 from cudriver.stack.versions import satisfies
 
 # What an entry point names: "module:object [extra]". Since Python 3.15 importlib.metadata refuses
 # to read another.
 REFERENCE = re.compile(r"[\w.]+\s*(:\s*[\w.]+\s*)?(\[.*\]\s*)?")
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from cudriver.stack.collect.libraries import Resolver
-    from cudriver.stack.model import Distribution, Facts, Framework
-    from cudriver.stack.recipes import Recipe
-    from cudriver.stack.rootfs import Root
-
-    Wheels = list[tuple[Distribution, bytes]]
-    Parse = Callable[[str], tuple[str, str]]
+Wheels = list[tuple[Distribution, bytes]]
+Parse = Callable[[str], tuple[str, str]]
 
 
 class Contents:

@@ -9,13 +9,10 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
+from cudriver.stack.loader import Loader
 from cudriver.stack.model import Device, DeviceNode, Driver, Evidence
 from cudriver.stack.rootfs import Root
 from cudriver.stack.tables import driver_cuda, table
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from cudriver.stack.loader import Loader
 
 PROC_VERSION = "/proc/driver/nvidia/version"
 SYS_VERSION = "/sys/module/nvidia/version"

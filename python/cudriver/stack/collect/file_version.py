@@ -10,12 +10,9 @@ from cudriver.stack.elfbits import ElfBits
 from cudriver.stack.glibc import AARCH64, X86_64
 from cudriver.stack.model import Distribution, Evidence
 from cudriver.stack.names import row_of, split
+from cudriver.stack.record import Any
 from cudriver.stack.rootfs import Root
 from cudriver.stack.versions import cut, major
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 _HASH = r"-[0-9a-f]{8}\Z"
 _ITS_OWN = ("lib", "cuda-", "cudnn", "nccl")  # conda's names that start so are a library's own

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Iterator
 
+from cudriver._elf import ElfError
+from cudriver.stack.loader import LoadedObject, Loader, Search
 from cudriver.stack.model import FEATURE, IMPORT, NOTHING, Environment, Framework, LoadFault
 from cudriver.stack.names import describe, fits, is_cuda_library, split
+from cudriver.stack.process import NOT_FOUND, Load, Process
 from cudriver.stack.recipes import FIRST, LOADS, NEAREST, Step
 from cudriver.stack.record import Record
+from cudriver.stack.rootfs import Root
 from cudriver.stack.versions import cut, minor, satisfies
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from cudriver.stack.loader import LoadedObject, Loader
-    from cudriver.stack.process import Load, Process
-    from cudriver.stack.rootfs import Root
 
 _PATHFINDER = "cuda/pathfinder/_dynamic_libs/load_dl_linux.py"
 
@@ -258,11 +255,9 @@ class Importer:
 
     def needed(self, path: str) -> tuple[str, ...]:
         """The libraries that a file needs; () where it cannot be read."""
-        from cudriver import _elf
-
         try:
             return self.loader.open(path).needed
-        except _elf.ElfError:
+        except ElfError:
             return ()
 
 
@@ -300,9 +295,6 @@ def _until_one_loads(loads: Iterable[Load]) -> list[Load]:
 
 def _absent(name: str, asking: str) -> Load:
     """A load that finds no file."""
-    from cudriver.stack.loader import Search
-    from cudriver.stack.process import NOT_FOUND, Load
-
     message = f"{name}: cannot open shared object file: No such file or directory"
     fault = LoadFault(NOT_FOUND, asking, message, os.path.basename(name))
     return Load(name, Search(name, asking, error=message), faults=[fault])

@@ -7,14 +7,18 @@ user's programs would load them.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
+from cudriver._elf import ElfError
 from cudriver.stack.collect.catalogue import Catalogue
+from cudriver.stack.collect.debian import DebianOwners
 from cudriver.stack.collect.file_version import own_version
 from cudriver.stack.collect.imports import Event, Importer
 from cudriver.stack.collect.records import Owners, ending, is_library
 from cudriver.stack.collect.runtime_versions import fill_runtime_versions
 from cudriver.stack.glibc import MACHINES
+from cudriver.stack.loader import LoadedObject, Loader
 from cudriver.stack.model import (
     ERROR,
     FEATURE,
@@ -31,19 +35,12 @@ from cudriver.stack.model import (
     Problem,
 )
 from cudriver.stack.names import DRIVER_LIBRARIES, is_cuda_library
+from cudriver.stack.process import Process
 from cudriver.stack.recipes import Recipe, Rescue, Step
 from cudriver.stack.record import but
 from cudriver.stack.rootfs import Root, TooMuch
 from cudriver.stack.tables import table
 from cudriver.stack.versions import cut, satisfies
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from cudriver.stack.collect.debian import DebianOwners
-    from cudriver.stack.loader import LoadedObject, Loader
-    from cudriver.stack.process import Process
 
 MAX_ENTRIES = 60  # extension modules of one framework that are loaded
 STAND_INS = ("/usr/bin/python3", "/bin/sh")  # where an environment's Python cannot be read
@@ -279,9 +276,6 @@ class Resolver:
         return self._started.copy()
 
     def _start(self) -> Process:
-        from cudriver._elf import ElfError
-        from cudriver.stack.process import Process
-
         failure: Exception | None = None
         for program in filter(None, (self.env.executable, *STAND_INS)):
             own = program == self.env.executable

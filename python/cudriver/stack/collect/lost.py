@@ -8,23 +8,21 @@ import gc
 import os
 import re
 from collections import Counter
+from collections.abc import Iterator
 
 from cudriver.stack.collect import distributions, records
 from cudriver.stack.collect.contents import Contents
 from cudriver.stack.collect.frameworks import matters_here
+from cudriver.stack.collect.libraries import Resolver
 from cudriver.stack.markers import Markers, environment, normal
-from cudriver.stack.model import Absent, Evidence, FileFault, Framework
+from cudriver.stack.model import Absent, Distribution, Evidence, Facts, FileFault, Framework
 from cudriver.stack.recipes import listed
+from cudriver.stack.rootfs import Root
 from cudriver.stack.versions import satisfies
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cudriver.stack.collect.libraries import Resolver
     from cudriver.stack.collect.modules import Modules
-    from cudriver.stack.model import Distribution, Facts
-    from cudriver.stack.rootfs import Root
 
 FEW = 4  # files, of each of which all sources are asked
 _TOOLS = frozenset(("pip", "setuptools", "uv", "wheel"))  # they are run, not imported

@@ -7,8 +7,9 @@ import builtins
 import re
 import sys
 import zlib
+from collections.abc import Collection, Iterator
 
-from cudriver.stack.collect.places import Places
+from cudriver.stack.collect.places import Place, Places
 from cudriver.stack.collect.running import decided
 from cudriver.stack.collect.sources import (
     bindings,
@@ -22,14 +23,8 @@ from cudriver.stack.collect.sources import (
     statements,
 )
 from cudriver.stack.elfbits import ElfBits
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-    from cudriver.stack.collect.places import Place
-    from cudriver.stack.model import Environment, FileFault
-    from cudriver.stack.rootfs import Root
+from cudriver.stack.model import Environment, FileFault
+from cudriver.stack.rootfs import Root
 
 PARSED_LIMIT = 96 << 20  # bytes of all sources: what is beyond is not followed
 HELD_LIMIT = 8 << 20  # bytes of sources whose trees are kept: those take a hundred times as much

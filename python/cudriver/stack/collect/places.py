@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Collection
 from struct import error as StructError
 
 from cudriver.stack.glibc import MACHINES
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from cudriver.stack.model import Environment, FileFault
-    from cudriver.stack.rootfs import Root
+from cudriver.stack.model import Environment, FileFault
+from cudriver.stack.rootfs import Root
 
 SOURCE_LIMIT = 2 << 20  # bytes of one
 _MOVED = re.compile(rb"__path__|\b(?:globals|vars)\(\)\.update\(")

@@ -12,13 +12,10 @@ from collections.abc import Mapping, Sequence
 
 from cudriver.stack.collect.child import Child
 from cudriver.stack.collect.driver import RELEASE
+from cudriver.stack.loader import Search
 from cudriver.stack.model import Device, Driver, Evidence, Problem
 from cudriver.stack.tables import driver_cuda
 from cudriver.stack.versions import from_code
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from cudriver.stack.loader import Search
 
 NVML = "libnvidia-ml.so.1"
 TIME_LIMIT = 3.0  # seconds for NVML; a driver that wakes its GPUs can take two

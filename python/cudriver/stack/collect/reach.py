@@ -11,7 +11,7 @@ import ast
 import contextlib
 import heapq
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 
 from cudriver.stack.collect.branches import branch, cloned
@@ -26,29 +26,16 @@ from cudriver.stack.collect.running import (
     IMPORT,
     NAME,
     Ended,
+    Pairs,
     attributes,
     importing,
     running,
 )
 from cudriver.stack.collect.settled import Scope
-from cudriver.stack.collect.sources import (
-    called,
-    distribution,
-    from_module,
-    prefixes,
-    spelled,
-)
-from cudriver.stack.model import FileFault
+from cudriver.stack.collect.sources import called, distribution, from_module, prefixes, spelled
+from cudriver.stack.model import Absent, FileFault, Framework
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
-
-    from cudriver.stack.model import Absent, Framework
-
-    Run = Generator[None, None, bool]
-
-    from cudriver.stack.collect.running import Pairs
+Run = Generator[None, None, bool]
 
 MODULES = 2500  # that are read for one import, those nearest to the files first
 MOST = 5000  # for all imports

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Collection, Iterable, Iterator
 
+from cudriver.stack.collect.modules import Modules
 from cudriver.stack.collect.sources import prefixes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
-
-    from cudriver.stack.collect.modules import Modules
-    from cudriver.stack.model import Absent, FileFault
+from cudriver.stack.model import Absent, FileFault
 
 LACKS = "cannot import name"
 # What makes a module, or looks for it, where no folder has it.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from cudriver import _elf
 from cudriver.stack.background import start
@@ -20,10 +20,6 @@ from cudriver.stack.glibc import MACHINES
 from cudriver.stack.model import LOST, Distribution, Evidence, FileFault, Problem
 from cudriver.stack.record import Record, fresh
 from cudriver.stack.rootfs import Root
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from threading import Event
 
 RECORD_LIMIT = 32 << 20
 LIBRARIES = 10_000  # shared libraries of one RECORD; a whole environment has a few thousand
@@ -243,10 +239,10 @@ def _lost(
     return found
 
 
-def differs(root: Root, path: str, digest: str, stop: Event | None = None) -> bool:
+def differs(root: Root, path: str, digest: str, stop: Callable[[], bool] | None = None) -> bool:
     """Whether a file has another content than its RECORD's hash says. (False: unknown.)
 
-    stop: once it is set, no more is read, and the answer says nothing.
+    stop: once it says so, no more is read, and the answer says nothing.
     """
     import base64
     import hashlib
@@ -257,7 +253,7 @@ def differs(root: Root, path: str, digest: str, stop: Event | None = None) -> bo
     made, buffer = hashlib.sha256(), bytearray(1 << 20)
     try:
         with os.fdopen(root.open(path), "rb", buffering=0) as file:
-            while not (stop and stop.is_set()) and (size := file.readinto(buffer)):
+            while not (stop and stop()) and (size := file.readinto(buffer)):
                 root.take(size, 0)
                 made.update(memoryview(buffer)[:size])
     except (OSError, ValueError):

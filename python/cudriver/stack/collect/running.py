@@ -11,6 +11,7 @@ from functools import partial, reduce
 from operator import or_
 
 from cudriver.stack.collect.settled import (
+    Decide,
     Replace,
     Scope,
     as_try,
@@ -21,13 +22,9 @@ from cudriver.stack.collect.settled import (
     valued,
 )
 from cudriver.stack.collect.sources import bound_names, called, statements
+from cudriver.stack.model import FileFault
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from cudriver.stack.collect.settled import Decide
-    from cudriver.stack.model import FileFault
-
-    Pairs = Generator[tuple[ast.stmt | ast.ExceptHandler, int], None, None]
+Pairs = Generator[tuple[ast.stmt | ast.ExceptHandler, int], None, None]
 
 _COMPOUND = (
     *(ast.If, ast.Try, ast.With, ast.For, ast.While, ast.Match, ast.AsyncFor, ast.AsyncWith),

@@ -8,9 +8,7 @@ from copy import deepcopy
 
 from cudriver.stack.collect.sources import bound_names
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    Decide = Callable[[ast.stmt], bool | None]
+Decide = Callable[[ast.stmt], bool | None]
 
 
 class Scope(dict[str, ast.AST]):

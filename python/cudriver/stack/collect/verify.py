@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable, Generator, Iterable
 
 from cudriver.stack.collect import records
-from cudriver.stack.model import Distribution, Evidence, FileFault
+from cudriver.stack.model import Distribution, Evidence, Facts, FileFault
 from cudriver.stack.record import Record, fresh
+from cudriver.stack.rootfs import Root
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
-
-    from cudriver.stack.model import Facts
-    from cudriver.stack.rootfs import Root
-
-    # Given what is done (one for each UNIT of bytes) and how much there is: shows how far it is.
-    Track = Callable[[Iterable[list[FileFault]], int], Iterable[list[FileFault]]]
+# Given what is done (one for each UNIT of bytes) and how much there is: shows how far it is.
+Track = Callable[[Iterable[list[FileFault]], int], Iterable[list[FileFault]]]
 
 UNIT = 16 << 20
 THREADS = 32  # at most: each holds 1 MiB of a file
@@ -101,7 +96,8 @@ def _done(root: Root, jobs: list[_Job]) -> Generator[list[FileFault]]:
     stop = Event()
 
     def wrong(job: _Job) -> bool:
-        return all(records.differs(root, job.path, entry.digest, stop) for entry in job.entries)
+        stopped = stop.is_set
+        return all(records.differs(root, job.path, each.digest, stopped) for each in job.entries)
 
     with ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), THREADS)) as pool:
         try:

@@ -7,14 +7,10 @@ from functools import cache
 
 from cudriver.stack.model import Facts
 from cudriver.stack.plan.question import Question
-from cudriver.stack.record import Record, fresh
+from cudriver.stack.record import Any, Record, fresh
 from cudriver.stack.rules import fix
 from cudriver.stack.tables import table
 from cudriver.stack.versions import cut, major, plain
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 
 class Candidate(Record):

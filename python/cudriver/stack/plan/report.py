@@ -8,11 +8,8 @@ from cudriver.stack.plan.answer import DERIVED, NOTHING, PROVEN, THERE, Part, ti
 from cudriver.stack.plan.commands import Step
 from cudriver.stack.plan.question import Line, Question
 from cudriver.stack.printed import Printed
+from cudriver.stack.record import Any
 from cudriver.stack.say import language
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 COLOURS = {NOTHING: "red", DERIVED: "yellow", PROVEN: "green", THERE: "green"}  # the worst first
 CLASSES = {"red": "bad", "yellow": "doubt", "green": "good"}

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from fnmatch import fnmatch
 
 from cudriver.stack.markers import normal
 from cudriver.stack.model import IMPORT, Distribution, Facts, FileFault, LoadFault
 from cudriver.stack.recipes import listed
-from cudriver.stack.record import but
+from cudriver.stack.record import Any, but
 from cudriver.stack.rules import fix
 from cudriver.stack.rules.faults import EXEC_STACK, caused_by
 from cudriver.stack.rules.library_fixes import (
@@ -27,13 +28,7 @@ from cudriver.stack.rules.library_fixes import (
 from cudriver.stack.rules.pairs import goes_with
 from cudriver.stack.versions import cut, newer, satisfies
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, TypeVar
-
-    T = TypeVar("T")
-    Recollect = Callable[[dict[str, str | None]], Facts]
+Recollect = Callable[[dict[str, str | None]], Facts]
 
 _SPECIFIER = re.compile(r"([A-Za-z0-9._-]+)(?:\[([^]]*)\])?\s*(.*)\Z")
 

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import os
 
-from cudriver.stack.model import (
-    IMPORT,
-    USE,
-    Evidence,
-    Facts,
-    FileFault,
-    Framework,
-    LoadFault,
-)
+from cudriver.stack.model import IMPORT, USE, Evidence, Facts, FileFault, Framework, LoadFault
 from cudriver.stack.rules.fix import KIN
 from cudriver.stack.versions import cut
 

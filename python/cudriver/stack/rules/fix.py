@@ -5,13 +5,10 @@ from __future__ import annotations
 import re
 
 from cudriver.stack.model import Device, Distribution, Driver, Environment, Facts
+from cudriver.stack.record import Any
 from cudriver.stack.tables import table
 from cudriver.stack.text import quote
 from cudriver.stack.versions import compare, cut, major, minor
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 CONDA = ("conda", "mamba", "micromamba", "pixi")
 INDEX = "https://download.pytorch.org/whl"

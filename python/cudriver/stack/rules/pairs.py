@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from cudriver.stack.markers import normal
-from cudriver.stack.model import Requirement
+from cudriver.stack.model import Distribution, Facts, Requirement
 from cudriver.stack.rules import fix
 from cudriver.stack.tables import table
 from cudriver.stack.versions import cut, satisfies
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cudriver.stack.model import Distribution, Facts
 
 
 def broken(facts: Facts) -> Iterator[tuple[Distribution, Requirement, dict[str, str]]]:

@@ -5,20 +5,15 @@ away, or that brings an error or a warning, is left out.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 from cudriver.stack.model import ERROR, NOTE, Facts, Finding
 from cudriver.stack.record import but
-from cudriver.stack.rules.after import after
+from cudriver.stack.rules.after import Recollect, after
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cudriver.stack.rules.after import Recollect
-
-    Lines = tuple[str, ...]
-    Key = tuple[str, str, str | None]
-    Seen = dict[str, Counter[Key]]
+Lines = tuple[str, ...]
+Key = tuple[str, str, str | None]
+Seen = dict[str, Counter[Key]]
 
 TRIALS = 24  # different commands; those of further findings are told untried
 NONE = "no command that is known here fixes this and breaks nothing else."

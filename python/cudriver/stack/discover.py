@@ -5,6 +5,7 @@ Only folder listings and small text files are read; nothing is run.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -215,8 +216,6 @@ class _Search:
         text = self.files.text(spec, 1 << 20)
         if text is None:
             return None
-        import json
-
         try:
             words = json.loads(text)["argv"]
         except (ValueError, KeyError, TypeError, RecursionError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from bisect import bisect_right
@@ -64,8 +65,6 @@ def match(text: str) -> list[Match]:
     (EX101) comes after what is. Of a line the first
     4,096 characters count. The time is that of the text's length, whatever is in it.
     """
-    import json
-
     with open(os.path.join(FOLDER, PATTERNS), encoding="utf-8") as file:
         table: dict[str, list[str]] = json.load(file)
     lines = [line[:LINE_LIMIT] for line in text.splitlines()]

@@ -6,6 +6,7 @@ report; this process never loads anything. The child writes no bytecode.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Mapping
 
@@ -169,8 +170,6 @@ def _ask(
 
 def _understood(raw: bytes, modules: list[str]) -> dict[str, Any] | None:
     """The answer, if it is one: a broken interpreter may write anything."""
-    import json
-
     try:
         answer = json.loads(raw)
     except (ValueError, RecursionError):

@@ -6,6 +6,7 @@ them. A distribution that is installed beside cudriver may bring others.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import warnings
@@ -144,8 +145,6 @@ def listed() -> list[dict[str, Any]]:
     distributions, which replace ours of the same name. `parse` makes a recipe of one: few are
     needed, and to make them all takes as long as to read the files.
     """
-    import json
-
     folder, root = os.path.join(FOLDER, "loading"), Root()
     found = []
     for name in sorted(os.listdir(folder), key=lambda name: (name != "torch.json", name)):
@@ -165,7 +164,6 @@ def _brought(root: Root) -> list[dict[str, Any]]:
     )
     if not any(f"[{GROUP}]" in (root.text(path) or "") for path in infos):
         return []  # without importlib.metadata, whose own import takes 10 ms
-    import json
     from importlib.metadata import entry_points
     from importlib.util import find_spec
 

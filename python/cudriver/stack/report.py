@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from cudriver.stack.model import every
 from cudriver.stack.outcome import Outcome
 from cudriver.stack.printed import Printed
 
@@ -56,7 +57,6 @@ class Report(Outcome, Printed):
             One of them is not the beginning of a rule.
         """
         from cudriver.stack.explain import check_rules
-        from cudriver.stack.model import every
         from cudriver.stack.rules.tried import alone, fold
 
         check_rules([*select, *ignore])

@@ -6,6 +6,7 @@ import os
 from functools import cache
 
 from cudriver.stack.record import Any
+from cudriver.stack.versions import cut, major
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")
 
@@ -22,8 +23,6 @@ def table(name: str) -> dict[str, Any]:
 
 def driver_cuda(release: str | None) -> str | None:
     """The newest CUDA that a driver release offers: "580.95.05" gives "13.0"."""
-    from cudriver.stack.versions import major
-
     branch = major(release)
     if branch is None or not 300 <= branch < 2000:
         return None
@@ -35,8 +34,6 @@ def driver_floor(cuda: str | None) -> str | None:
     """The oldest driver release on which libraries of this CUDA run: its major's from 11 on,
     before that its own.
     """
-    from cudriver.stack.versions import cut, major
-
     wanted = major(cuda)
     if wanted is not None and wanted < 11:
         own = [

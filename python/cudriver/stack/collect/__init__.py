@@ -7,7 +7,10 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
+from cudriver.stack.collect import driver
+from cudriver.stack.collect.debian import DebianOwners
 from cudriver.stack.collect.where import from_here, place, working_folder
+from cudriver.stack.loader import Loader
 from cudriver.stack.model import Driver, Environment, Facts, FileFault, Problem, Toolkit
 from cudriver.stack.names import is_cuda_library
 from cudriver.stack.record import Any
@@ -15,10 +18,8 @@ from cudriver.stack.rootfs import Budget, Root, TooMuch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from cudriver.stack.collect.debian import DebianOwners
     from cudriver.stack.collect.probe import Inspected, Probe
     from cudriver.stack.collect.records import Owners
-    from cudriver.stack.loader import Loader
 
 
 class Machine:
@@ -40,21 +41,15 @@ class Machine:
     @cached_property
     def loader(self) -> Loader:
         """ld.so of this root and these variables, with its cache of parsed files."""
-        from cudriver.stack.loader import Loader
-
         return Loader(self.root, self.variables, cwd=working_folder(self.root))
 
     @cached_property
     def debian(self) -> DebianOwners:
-        from cudriver.stack.collect.debian import DebianOwners
-
         return DebianOwners(self.root)
 
     def driver(self) -> Driver:
         """The driver, with NVML's answers in: joins the child that was started first."""
         if self._driver is None:
-            from cudriver.stack.collect import driver
-
             if self.assumed is not None:
                 self._driver = self.assumed
             else:
@@ -86,8 +81,6 @@ def check_arguments(
     root: str, assume_driver: str | None = None, assume_gpus: Sequence[str] | None = None
 ) -> None:
     """Raises NotADirectoryError, ValueError as `inspect` does."""
-    from cudriver.stack.collect import driver
-
     if not os.path.isdir(root):
         raise NotADirectoryError(f"{root} is not a folder")
     driver.assumed(assume_driver, assume_gpus)
@@ -104,8 +97,6 @@ def collect_machine(
     """The machine's half of the facts, for environments at `prefixes`: no driver library in them is
     asked. Raises NotADirectoryError, ValueError as `inspect` does.
     """
-    from cudriver.stack.collect import driver
-
     check_arguments(root, assume_driver, assume_gpus)
     tree = Root(root)
     if environ is None:
@@ -126,8 +117,6 @@ def collect_machine(
 
 def _look_around(machine: Machine, probe_driver: bool, prefixes: Sequence[str]) -> None:
     """Starts the child that asks the driver, and looks for toolkits."""
-    from cudriver.stack.collect import driver
-
     tree = machine.root
     if machine.assumed is None and probe_driver and driver.worth_asking(tree, machine.variables):
         from cudriver.stack.collect import probe

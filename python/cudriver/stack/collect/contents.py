@@ -5,6 +5,7 @@ points, JSON.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -188,8 +189,6 @@ def _unopened(framework: Framework, entry: records.Entry, error: OSError) -> Fil
 
 def _not_json(text: str) -> tuple[str, str]:
     """What Python's json says of a text that is none, and its first line."""
-    import json
-
     try:
         json.loads(text)
     except ValueError as error:

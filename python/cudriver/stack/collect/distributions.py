@@ -6,6 +6,7 @@ where it speaks of CUDA: an environment has hundreds of packages, and a dozen ma
 
 from __future__ import annotations
 
+import json
 import os
 import re
 
@@ -333,8 +334,6 @@ def _conda_record(
 
 def conda_json(raw: bytes, path: str, problems: list[Problem]) -> dict[str, object] | None:
     """A conda-meta record, or None and a problem. RecursionError: nested without end."""
-    import json
-
     try:
         record = json.loads(raw)
     except (ValueError, RecursionError) as error:

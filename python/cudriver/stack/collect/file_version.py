@@ -12,6 +12,7 @@ from cudriver.stack.model import Distribution, Evidence
 from cudriver.stack.names import row_of, split
 from cudriver.stack.record import Any
 from cudriver.stack.rootfs import Root
+from cudriver.stack.tables import toolkit_of
 from cudriver.stack.versions import cut, major
 
 _HASH = r"-[0-9a-f]{8}\Z"
@@ -138,8 +139,6 @@ def decode(number: int, code: str) -> str | None:
 
 def cuda_of(soname: str, version: str | None, owner: Distribution | None) -> str | None:
     """The CUDA release that a library belongs to: "12.8.1", "12.8" or "12"; None: not told."""
-    from cudriver.stack.tables import toolkit_of
-
     row = row_of(soname)
     family = row.get("family", "")
     if family in ("cudart", "nvrtc", "nvjitlink") and version and version.count("."):

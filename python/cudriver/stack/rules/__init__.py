@@ -16,6 +16,7 @@ from cudriver.stack.model import (
     Finding,
     every,
 )
+from cudriver.stack.rules.finding import numbered
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ _ORDER = {ERROR: 0, WARNING: 1, NOTE: 2}
 def registry() -> dict[str, Rule]:
     """Every rule, in order of its number."""
     from cudriver.stack.rules import cu1, cu2, cu3, cu4, cu4_files, cu4_pins, cu5
-    from cudriver.stack.rules.finding import numbered
 
     return numbered(cu1, cu2, cu3, cu4, cu4_files, cu4_pins, cu5)
 

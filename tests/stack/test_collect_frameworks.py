@@ -261,7 +261,7 @@ class TestVersions:
             "libx.so.1",
             'const char words[] = "some words"; char kept[] = "data"; int f(void) { return 7; }',
         )
-        with ElfBits(Root("/").open(path)) as file:
+        with ElfBits(Root("/"), path) as file:
             assert file.symbol("words", 64) == b"some words\0"
             assert file.symbol("kept", 64) == b"data\0"  # its address is not its place
             assert file.symbol("absent", 64) is None
@@ -288,7 +288,7 @@ class TestVersions:
                 size += 16
             file.seek(dynamic + 32)
             file.write(struct.pack("<Q", size + 15))
-        with ElfBits(Root("/").open(path)) as bits:
+        with ElfBits(Root("/"), path) as bits:
             assert bits.symbol("words", 64) == b"some words\0"
 
 

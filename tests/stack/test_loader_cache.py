@@ -47,9 +47,7 @@ def libraries(root: Path, names: list[str]) -> None:
 
 
 def cache_of(root: Path) -> glibc.Cache:
-    cache = glibc.read_cache(Root(str(root)), "/etc/ld.so.cache")
-    assert cache is not None
-    return cache
+    return glibc.Cache(Root(str(root)).read("/etc/ld.so.cache", glibc.CACHE_LIMIT))
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])

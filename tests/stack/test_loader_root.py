@@ -359,8 +359,7 @@ def test_this_machine_s_cache_as_ldconfig_prints_it() -> None:
     printed = subprocess.run([LDCONFIG, "-p"], capture_output=True, text=True, check=True).stdout
     wanted = re.findall(r"^\t(\S+) \(([^)]*)\) => (\S+)$", printed, re.MULTILINE)
     assert wanted
-    cache = glibc.read_cache(Root("/"), "/etc/ld.so.cache")
-    assert cache is not None
+    cache = glibc.Cache(Root("/").read("/etc/ld.so.cache", glibc.CACHE_LIMIT))
     flags = glibc.CACHE_FLAGS[Loader().machine]
     first: dict[str, str] = {}
     for name, kind, path in wanted:
@@ -379,8 +378,7 @@ def test_hwcaps_entries_of_a_cache(image: Path, tmp_path: Path) -> None:
         (root / "opt/two/glibc-hwcaps" / level).mkdir()
         shutil.copy(root / "opt/two/libtwo.so.2", root / "opt/two/glibc-hwcaps" / level)
     subprocess.run([LDCONFIG, "-X", "-r", str(root)], check=True, capture_output=True)
-    cache = glibc.read_cache(Root(str(root)), "/etc/ld.so.cache")
-    assert cache is not None
+    cache = glibc.Cache(Root(str(root)).read("/etc/ld.so.cache", glibc.CACHE_LIMIT))
     flags = glibc.CACHE_FLAGS[glibc.X86_64]
     below = "/opt/two/glibc-hwcaps"
     for hwcaps, path in [

@@ -13,6 +13,8 @@ from itertools import pairwise
 from struct import error as StructError
 from struct import iter_unpack, pack, unpack_from
 
+from cudriver.stack.rootfs import Root
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import ParamSpec, TypeVar
@@ -60,10 +62,13 @@ def _if_told(read: Callable[P, T | None]) -> Callable[P, T | None]:
 
 
 class ElfBits:
-    """An open file. Close it, or use it in a `with` statement."""
+    """A file, open in a `with` statement. One that cannot be opened is as one that is no ELF."""
 
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
+    def __init__(self, root: Root, path: str) -> None:
+        try:
+            self.descriptor = root.open(path)
+        except (OSError, ValueError):
+            self.descriptor = -1
         self._head = self._at(0, 64)
         self._loads: list[tuple[int, int, int]] | None = None  # address, offset, size in the file
         self._tables: dict[int, int] = {}
@@ -75,7 +80,8 @@ class ElfBits:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self.descriptor)
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
 
     @property
     def sound(self) -> bool:

@@ -87,14 +87,8 @@ def _default_folders(data: bytes) -> list[str]:
 
 def read_glibc(root: Root, interpreter: str | None, machine: int) -> Glibc:
     """The settings of the loader at `interpreter`; common ones where it cannot be read."""
-    data = b""
     path = interpreter or INTERPRETERS.get(machine)
-    if path is not None:
-        try:
-            data = root.read(path, 4 << 20)
-        except (OSError, ValueError):
-            data = b""
-    return Glibc(data, machine)
+    return Glibc(root.raw(path, 4 << 20) if path is not None else b"", machine)
 
 
 def cpu_folders(root: Root, machine: int) -> list[str]:
@@ -227,15 +221,6 @@ def _sort_key(name: bytes) -> list[tuple[int, int]]:
         (1, int(run[-18:])) if run.isdigit() else (0, run[0] if run[0] < 128 else run[0] - 256)
         for run in re.findall(rb"[0-9]+|[^0-9]", name)
     ]
-
-
-def read_cache(root: Root, path: str) -> Cache | None:
-    """The cache, or None where there is none. Raises CacheError where it is unusable."""
-    try:
-        data = root.read(path, CACHE_LIMIT)
-    except (OSError, ValueError):
-        return None
-    return Cache(data)
 
 
 def configured_folders(root: Root) -> list[tuple[str, str]]:

@@ -169,7 +169,7 @@ class Loader(LoaderFiles):
     def cache(self) -> glibc.Cache | None:
         """/etc/ld.so.cache; None where there is none or it is unusable."""
         try:
-            return glibc.read_cache(self.root, self.settings.cache_path)
+            return glibc.Cache(self.root.raw(self.settings.cache_path, glibc.CACHE_LIMIT))
         except glibc.CacheError:
             return None
 

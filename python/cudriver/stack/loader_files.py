@@ -232,10 +232,7 @@ class LoaderFiles:
 
 def machine_at(root: Root, path: str) -> int | None:
     """e_machine of a 64-bit little-endian ELF file, 0 for any other; None for what is none."""
-    try:
-        head = root.read(path, 20)
-    except (OSError, ValueError):
-        return None
+    head = root.raw(path, 20)
     if head[:4] != b"\x7fELF" or len(head) < 20:
         return None
     return int.from_bytes(head[18:], "little") if head[4:6] == b"\x02\x01" else 0

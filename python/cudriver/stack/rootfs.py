@@ -239,6 +239,13 @@ class Root:
         self.take(len(data))
         return data
 
+    def raw(self, path: str, limit: int) -> bytes:
+        """The same; b"" where it cannot be read."""
+        try:
+            return self.read(path, limit)
+        except (OSError, ValueError):
+            return b""
+
     def text(self, path: str, limit: int = TEXT_LIMIT) -> str | None:
         """The file as text, what is not UTF-8 replaced; None where it cannot be read."""
         try:

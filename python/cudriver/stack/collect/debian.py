@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from cudriver.stack.rootfs import Root
+from cudriver.stack.rootfs import TEXT_LIMIT, Root
 
 # Beginnings of names.
 _NVIDIA = ("libcu", "libnv", "libnpp", "libnccl", "cuda", "nvidia", "tensorrt")
@@ -24,10 +24,7 @@ class DebianOwners:
             self._lists = []
             for name in self.root.names("/var/lib/dpkg/info"):
                 if name.endswith(".list") and name.startswith(_NVIDIA):
-                    try:
-                        raw = self.root.read(f"/var/lib/dpkg/info/{name}")
-                    except (OSError, ValueError):
-                        continue
+                    raw = self.root.raw(f"/var/lib/dpkg/info/{name}", TEXT_LIMIT)
                     self._lists.append((name[:-5].split(":")[0], b"\n" + raw + b"\n"))
         wanted = b"\n" + os.fsencode(path) + b"\n"
         for package, raw in self._lists:

@@ -82,10 +82,7 @@ def _present(root: Root, several: list[Distribution], problems: list[Problem]) -
         return apart[0]
     lists = []
     for dist in apart[:COMPARED_RECORDS]:
-        try:
-            lines = root.read(f"{dist.path}/RECORD", COMPARED_BYTES).splitlines()
-        except (OSError, ValueError):
-            lines = []
+        lines = root.raw(f"{dist.path}/RECORD", COMPARED_BYTES).splitlines()
         lists.append({line for line in lines if b".dist-info/" not in line})
     shared = set.intersection(*lists)
     best = max(

@@ -77,12 +77,8 @@ def _coded(
     symbol, code = row.get("symbol"), row.get("code")
     if not symbol or not code:
         return None
-    try:
-        with ElfBits(root.open(real)) as file:
-            raw = file.symbol(symbol, CODE_LIMIT)
-            machine = file.machine
-    except (OSError, ValueError):
-        return None
+    with ElfBits(root, real) as file:
+        raw, machine = file.symbol(symbol, CODE_LIMIT), file.machine
     if not raw:
         return None
     numbers = [unpack("<I", raw)[0]] if len(raw) == 4 else constants(raw, machine)

@@ -212,14 +212,6 @@ class Finder:
         entries = self.owners.of.get(dist.path, [])
         return [e.path for e in entries[:MAX_LIBRARIES] if self.root.is_file(e.path)]
 
-    def strings(self, path: str) -> bytes | None:
-        """The read-only data of a library; None where it cannot be read."""
-        try:
-            with ElfBits(self.root.open(path)) as file:
-                return file.section(".rodata", RODATA_LIMIT)
-        except (OSError, ValueError):
-            return None
-
     def other(self, dist: Distribution) -> Framework | None:
         """A package without a recipe that has shared libraries (libraries.py drops those that use
         no CUDA), or that requires NVIDIA's.
@@ -314,11 +306,11 @@ class _Reader:
         dist = self.dist
         if "distribution" in source:
             dist = self.finder.distributions.get(source["distribution"])
+        if self.site is None and ("strings" in source or "file" in source):
+            return None
         if "strings" in source:
             return self._archs(source["strings"])
         if "file" in source:
-            if self.site is None:
-                return None
             file = self.finder.source(f"{self.site}/{source['file']}")
             if "assigned" in source:
                 return file.assigned(source["assigned"])
@@ -338,7 +330,8 @@ class _Reader:
     def _archs(self, name: str) -> tuple[str, Evidence] | None:
         """The list is one string in a library's read-only data."""
         path = f"{self.site}/{name}"
-        archs = _arch_list(self.finder.strings(path) or b"") if self.site else ""
+        with ElfBits(self.finder.root, path) as file:
+            archs = _arch_list(file.section(".rodata", RODATA_LIMIT) or b"")
         return (archs, Evidence(path, None, archs)) if archs else None
 
 

@@ -320,11 +320,8 @@ class Modules(Places):
         """The texts in an extension module: what it is compiled with, those that Cython compressed
         last.
         """
-        try:
-            with ElfBits(self.root.open(path)) as file:
-                data = file.section(".rodata", STRINGS_LIMIT) or b""
-        except (OSError, ValueError):
-            return b""
+        with ElfBits(self.root, path) as file:
+            data = file.section(".rodata", STRINGS_LIMIT) or b""
         self.root.take(len(data))
         return data + b"\0" + b"\0".join(_inflated(data)) if b"cython_runtime" in data else data
 

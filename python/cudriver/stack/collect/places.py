@@ -216,10 +216,7 @@ class Places:
         return self._names[folder]
 
     def text(self, place: Place) -> bytes:
-        try:
-            source = self.root.read(place.path, SOURCE_LIMIT + 1)
-        except (OSError, ValueError):
-            return b""
+        source = self.root.raw(place.path, SOURCE_LIMIT + 1)
         return source if len(source) <= SOURCE_LIMIT else b""
 
 

@@ -265,11 +265,8 @@ def whole(root: Root, path: str, machine: int = 0) -> bool:
     """Whether a file of another size is a library all the same: stripped, changed by patchelf, or
     listed wrongly by whoever built the wheel. machine: of that machine.
     """
-    try:
-        with ElfBits(root.open(path)) as file:
-            return file.whole and machine in (0, file.machine)
-    except (OSError, ValueError):
-        return False
+    with ElfBits(root, path) as file:
+        return file.whole and machine in (0, file.machine)
 
 
 def ending(root: Root, path: str, machine: int = 0) -> str | None:
@@ -279,12 +276,9 @@ def ending(root: Root, path: str, machine: int = 0) -> str | None:
     loads it.
     """
     module = os.path.basename(path).partition(".")[0]
-    try:
-        with ElfBits(root.open(path)) as file:
-            usable = file.sound and machine in (0, file.machine)
-            return file.ending(f"PyInit_{module}") if usable else ""
-    except (OSError, ValueError):
-        return ""
+    with ElfBits(root, path) as file:
+        usable = file.sound and machine in (0, file.machine)
+        return file.ending(f"PyInit_{module}") if usable else ""
 
 
 def altered(root: Root, path: str, line: str, hashed: bool, machine: int) -> bool:
@@ -329,11 +323,7 @@ class Owners:
             self.by_path.setdefault(entry.path, []).append(entry)
 
     def add_conda(self, dist: Distribution) -> None:
-        try:
-            raw = self.root.read(dist.path, RECORD_LIMIT)
-        except (OSError, ValueError):
-            return  # already reported by whoever read the record
-        self._conda.append((dist, raw))
+        self._conda.append((dist, self.root.raw(dist.path, RECORD_LIMIT)))
 
     def owner(self, path: str) -> Distribution | None:
         """The distribution that a file belongs to: of two claims, the one whose size fits."""

@@ -74,15 +74,11 @@ _LOAD_PAIR = (b"\x66\x0f\x6f\x05", b"\x0f\x28\x05")  # movdqa, movaps from %rip 
 
 def compiled_against(root: Root, library: str) -> str | None:
     """ "9.8.0" for a libtorch_python.so; None where its code does not tell."""
-    try:
-        with ElfBits(root.open(library)) as file:
-            found = file.local_symbol(FUNCTION, CODE_LIMIT)
-            if found is None or file.machine != X86_64:
-                return None
-            numbers = _numbers(file, *found)
-    except (OSError, ValueError):
-        return None
-    patch, minor, major = numbers
+    with ElfBits(root, library) as file:
+        found = file.local_symbol(FUNCTION, CODE_LIMIT)
+        if found is None or file.machine != X86_64:
+            return None
+        patch, minor, major = _numbers(file, *found)
     if major is None or minor is None or patch is None:
         return None
     if not (5 <= major < 100 and minor < 1000 and patch < 1000):

@@ -83,10 +83,7 @@ def _from_loader(root: Root) -> list[tuple[str, str]]:
 def home_of(root: Root, nvcc: str) -> str:
     """The toolkit that an nvcc belongs to: links followed, and a wrapper script's exec."""
     true = root.resolve(nvcc)
-    try:
-        head = root.read(true, 4096)
-    except (OSError, ValueError):
-        head = b""
+    head = root.raw(true, 4096)
     if head.startswith(b"#!"):
         match = re.search(rb"^\s*exec\s+[\"']?(/[^\s\"']+/nvcc)\b", head, re.MULTILINE)
         if match:
@@ -164,11 +161,8 @@ def nvcc_release(root: Root, nvcc: str) -> tuple[str | None, Evidence | None]:
     """What `nvcc --version` would say, from the text inside the program."""
     wrapped = f"{home_of(root, nvcc)}/bin/nvcc"
     true = root.resolve(wrapped if root.is_file(wrapped) else nvcc)
-    try:
-        with ElfBits(root.open(true)) as file:
-            text = file.section(".rodata", NVCC_LIMIT) or b""
-    except (OSError, ValueError):
-        return None, None
+    with ElfBits(root, true) as file:
+        text = file.section(".rodata", NVCC_LIMIT) or b""
     at = text.find(b"Cuda compilation tools, release ")
     match = re.match(_NVCC_SAYS, text[at : at + 200]) if at >= 0 else None
     if match is None:

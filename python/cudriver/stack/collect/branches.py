@@ -45,8 +45,7 @@ class _Values(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.expr:
         above, _, function = ast.unparse(node.func).rpartition(".")
         place = self.modules.find(above or self.name)
-        tree = self.modules.tree(place) if place is not None and not node.args else None
-        statements = tree.body if tree is not None and not node.keywords else []
+        statements = self.modules.body(place) if not node.args and not node.keywords else []
         for each in statements:
             if isinstance(each, ast.FunctionDef) and each.name == function:
                 body = each.body[ast.get_docstring(each) is not None :]
@@ -74,9 +73,9 @@ def cloned(modules: Modules, node: ast.stmt, name: str, place: Place) -> ast.stm
     if call is None or not (isinstance(module, ast.Constant) and isinstance(module.value, str)):
         return None
     # Most calls with a text name no module: their sources need not be parsed again.
-    tree = modules.tree(place) if modules.find(module.value) else None
+    body = modules.body(place) if modules.find(module.value) else []
     function = ast.unparse(call.func)
-    for each in tree.body if tree is not None else ():
+    for each in body:
         if isinstance(each, ast.ImportFrom) and function in (one.name for one in each.names):
             source = modules.find(from_module(name, bool(place.folders), each))
             if source and _CLONES.search(modules.text(source)):

@@ -120,8 +120,7 @@ class Compiled:
         """
         top, mine = name.partition(".")[0], module.partition(".")[0]
         first = self.modules.find(top) if top != mine else None
-        tree = self.modules.tree(first) if first is not None else None
-        froms = [node for node in tree.body if isinstance(node, ast.ImportFrom)] if tree else []
+        froms = [n for n in self.modules.body(first) if isinstance(n, ast.ImportFrom)]
         places = [first, *(self.modules.find(from_module(top, True, node)) for node in froms)]
         search = re.compile(rb"^(?:import|from) %s\b" % mine.encode(), re.MULTILINE).search
         return any(each and each.source and search(self.modules.text(each)) for each in places)

@@ -65,8 +65,7 @@ class Modules(Places):
         self._anywhere: dict[str, frozenset[str]] = {}  # by file, names that it binds
         self._every: dict[str, set[str]] = {}
         self._stars: dict[str, list[str]] = {}
-        self._lines: dict[str, list[tuple[str, int]]] = {}
-        self._bound: dict[tuple[str, str], frozenset[str] | None] = {}
+        self._bound: dict[tuple[str, str], dict[str, list[int]] | None] = {}
 
     def says(self, fault: FileFault) -> str:
         """What Python says of the import of a module that is gone, or that it cannot compile, or of
@@ -91,6 +90,11 @@ class Modules(Places):
                 self._note_cut(place, tree)
             return tree
         return self._trees[place.path]
+
+    def body(self, place: Place | None) -> list[ast.stmt]:
+        """The statements of a module's source; none where it cannot be read."""
+        tree = self.tree(place) if place is not None else None
+        return tree.body if tree is not None else []
 
     def _note_cut(self, place: Place, tree: ast.Module) -> None:
         """Notes what Python says of a source that was cut and still compiles."""
@@ -170,9 +174,7 @@ class Modules(Places):
             self._anywhere[place.path] = frozenset(bound_anywhere(tree))
         if name in self._anywhere[place.path] or name in OWN or hasattr(builtins, name):
             return False
-        froms = (node for node in statements(tree.body) if isinstance(node, ast.ImportFrom))
-        modules = [self._from(place, node) for node in froms if node.names[0].name == "*"]
-        sources = [(module, self.find(module)) for module in modules]
+        sources = [(module, self.find(module)) for module in self.stars(place)]
         return not self._is_dynamic(place) and all(
             source is not None
             and source.source
@@ -206,8 +208,7 @@ class Modules(Places):
         if "*" not in (self._bound_in(place, "") or ()):
             return []
         if place.path not in self._stars:
-            tree = self.tree(place)
-            nodes = statements(tree.body) if tree is not None else ()
+            nodes = statements(self.body(place))
             froms = (node for node in nodes if isinstance(node, ast.ImportFrom))
             self._stars[place.path] = [
                 self._from(place, node) for node in froms if node.names[0].name == "*"
@@ -223,13 +224,10 @@ class Modules(Places):
 
     def only_in(self, place: Place, name: str, lines: range) -> bool:
         """Whether a module's source gives the name a value, and in these lines alone."""
-        if name not in (self._bound_in(place, "") or ()) or self._is_dynamic(place):
+        bound = self._bound_in(place, "") or {}
+        if name not in bound or self._is_dynamic(place):
             return False
-        if place.path not in self._lines:
-            tree = self.tree(place)
-            self._lines[place.path] = [*bindings(tree.body, "")] if tree is not None else []
-        found = [line for each, line in self._lines[place.path] if each in (name, "*")]
-        return bool(found) and all(line in lines for line in found)
+        return all(line in lines for line in bound[name] + bound.get("*", []))
 
     def set_later(self, place: Place) -> list[str]:
         """The names of a module that its functions set."""
@@ -252,22 +250,21 @@ class Modules(Places):
 
     def handles(self, place: Place, name: str) -> bool:
         """Whether a package's own source gives the name a value where an import has failed."""
-        tree = self.tree(place)
-        nodes = statements(tree.body) if tree is not None else ()
+        nodes = statements(self.body(place))
         handlers = (node for node in nodes if isinstance(node, ast.ExceptHandler))
         return any(name in bound_names(each.body, "") for each in handlers)
 
     def brings(self, place: Place, name: str) -> bool:
         """Whether an attribute of a package is a submodule, which its __getattr__ imports."""
         bound = self._bound_in(place, "")
-        return bound is not None and "__getattr__" in bound and bound.isdisjoint((name, "*"))
+        return bound is not None and "__getattr__" in bound and bound.keys().isdisjoint((name, "*"))
 
     def lazily(self, module: str, place: Place, name: str) -> str | None:
         """The submodule that a package's __getattr__ imports for a name, by a table of its source:
         {"name": (..., ".module")}, or attach("package", ["name"]).
         """
-        tree = self.tree(place) if self.brings(place, name) else None
-        for node in statements(tree.body) if tree is not None else ():
+        body = self.body(place) if self.brings(place, name) else []
+        for node in statements(body):
             call = called(node) if isinstance(node, ast.Assign) else None
             if call is not None and len(call.args) == 2 and "attach" in ast.unparse(call.func):
                 package, names = (ast.walk(each) for each in call.args)
@@ -276,9 +273,9 @@ class Modules(Places):
                 )
                 if name in (each.value for each in names if isinstance(each, ast.Constant)):
                     return f"{within}.{name}"
-        if tree is None or b"import_module(" not in self.text(place):
+        if not body or b"import_module(" not in self.text(place):
             return None
-        for node in tree.body:
+        for node in body:
             value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
             pairs = (
                 zip(value.keys, value.values, strict=True) if isinstance(value, ast.Dict) else ()
@@ -296,22 +293,23 @@ class Modules(Places):
         those of sets that are joined with it.
         """
         if place.path not in self._every:
-            tree = self.tree(place)
             values: dict[str, ast.expr] = {}
-            for node in statements(tree.body) if tree is not None else ():
+            for node in statements(self.body(place)):
                 if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
                     values.setdefault(node.targets[0].id, node.value)
             self._every[place.path] = set(joined_texts(values, "__all__"))
         return self._every[place.path]
 
-    def _bound_in(self, place: Place, module: str) -> frozenset[str] | None:
-        """The names that a source may give a value; None where it cannot be parsed. Kept: trees are
-        not.
+    def _bound_in(self, place: Place, module: str) -> dict[str, list[int]] | None:
+        """The names that a source may give a value, each with the lines that do; None where it
+        cannot be parsed. Kept: trees are not.
         """
         key = place.path, module
         if key not in self._bound:
-            tree = self.tree(place)
-            self._bound[key] = None if tree is None else frozenset(bound_names(tree.body, module))
+            found: dict[str, list[int]] = {}
+            for name, line in bindings(self.body(place), module):
+                found.setdefault(name, []).append(line)
+            self._bound[key] = None if self.tree(place) is None else found
         return self._bound[key]
 
     # ---- extension modules ----

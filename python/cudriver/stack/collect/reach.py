@@ -279,9 +279,7 @@ class Reach:
             self._meet(place.fault, broken)  # no ImportError
         self._cut.pop(place.path, None)
         if place.path not in self._bodies:
-            tree = self.modules.tree(place)
-            later = self.modules.set_later(place)
-            self._bodies[place.path] = tree.body if tree else [], later
+            self._bodies[place.path] = self.modules.body(place), self.modules.set_later(place)
         body, later = self._bodies[place.path]
         yield from self._follow(body, name, place, {}, Scope({"": ast.Global(later)}))
         for each in self.imports.get(name, ()) if place.source else ():
@@ -393,8 +391,7 @@ class Reach:
         if place is None or not place.source:
             return
         if place.path not in self._functions:
-            tree = self.modules.tree(place)
-            self._functions[place.path] = importing(tree.body if tree is not None else [])
+            self._functions[place.path] = importing(self.modules.body(place))
         body = self._functions[place.path].get(function)
         survived, key = caught | self._survived, f"{module}:{function}"
         before = self._called.get(key, -1)

@@ -653,6 +653,25 @@ def test_a_reset_is_refused_while_anything_lives_there(cu, two_devices, what: st
 
 
 @pytest.mark.threads
+def test_a_reset_that_meets_a_trim_says_so(cu, sim, two_devices) -> None:
+    cu.trim_host_memory()
+    device, calls = two_devices[1], sim.call_count("cuMemHostUnregister")
+    with device.primary_context():
+        cu.pinned_full(1 << 18, 7.0)  # its memory stays in the pool
+    sim.hold_call("cuMemHostUnregister", 1)
+    trimming = threading.Thread(target=cu.trim_host_memory)
+    trimming.start()
+    try:
+        wait_for(lambda: sim.call_count("cuMemHostUnregister") > calls, "the thread is in it")
+        with pytest.raises(cu.InvalidContextError, match="or a thread returns some just now"):
+            device.reset_primary_context()
+    finally:
+        sim.clear_faults()
+        trimming.join()
+    device.reset_primary_context()
+
+
+@pytest.mark.threads
 def test_a_reset_is_refused_while_a_copy_is_issued_there(cu, sim, two_devices) -> None:
     device, calls = two_devices[1], sim.call_count("cuMemcpyHtoDAsync_v2")
     with device.primary_context() as context:

@@ -178,8 +178,8 @@ def refuse_reset(ordinal: int, busy: Context | None) -> NoReturn:
         why = f"a call is running in {busy!r}; wait for it first"
     else:
         why = (
-            "page-locked memory of arrays, pins or copies is registered in it; let that go first "
-            "(see live_allocations())"
+            "page-locked memory of arrays, pins or copies is registered in it, or a thread returns "
+            "some just now, as trim_host_memory() does; let that go first (see live_allocations())"
         )
     raise InvalidContextError(f"cannot reset the primary context of device {ordinal}: {why}")
 

@@ -67,10 +67,12 @@ def test_foreign_context_destroyed_by_its_owner(cu, driver: Driver, popped: bool
     foreign = cu.current_context()
     array, stream, event = cu.device_empty(100), cu.Stream(), cu.Event()
     event.record(stream)
+    assert foreign.exists
     if popped:
         assert driver.pop() == handle
     driver.destroy(handle)
     before = driver.current()
+    assert not foreign.exists
     calls: list[Callable[[], Any]] = [
         foreign.synchronize,
         stream.synchronize,

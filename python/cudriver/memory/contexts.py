@@ -10,6 +10,7 @@ from cudriver import _core
 from cudriver.errors import CudaError, InvalidContextError
 from cudriver.memory import numbers
 from cudriver.memory.asking import ask, ask_two
+from cudriver.memory.failures import CONTEXT_IS_DESTROYED
 from cudriver.memory.named import public
 
 if TYPE_CHECKING:
@@ -99,7 +100,13 @@ def _primary_state(context: Context) -> tuple[int, int]:
 
 
 def exists(context: Context) -> bool:
-    return bool(_primary_state(context)[1]) if context.is_primary else not context.closed
+    if context.is_primary or context.closed:
+        return context.is_primary and bool(_primary_state(context)[1])
+    try:
+        api_version(context)
+    except CudaError as error:  # its owner, another library, may have destroyed it
+        return error.code != CONTEXT_IS_DESTROYED
+    return True
 
 
 def active(context: Context) -> bool:

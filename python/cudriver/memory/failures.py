@@ -129,6 +129,7 @@ STUB_LIBRARY = 34
 NO_DEVICE = 100
 NOT_FOUND = 500
 NOT_READY = 600
+CONTEXT_IS_DESTROYED = 709
 
 #: Of the errors that this package raises itself. The driver says what others mean.
 MEANINGS = {

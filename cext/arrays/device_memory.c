@@ -146,12 +146,9 @@ void cudriver_device_settle(const struct cudriver_device_memory *memory)
     if (!cudriver_context_begin_free(context, &pushed)) {
         return;
     }
-    result = cuda.cuStreamQuery(stream);
-    if (result == CUDA_ERROR_NOT_READY) {
-        Py_BEGIN_ALLOW_THREADS
-        result = cuda.cuStreamSynchronize(stream); /* whoever uses the memory gets the error */
-        Py_END_ALLOW_THREADS
-    }
+    Py_BEGIN_ALLOW_THREADS
+    result = cuda.cuStreamSynchronize(stream); /* whoever uses the memory gets the error */
+    Py_END_ALLOW_THREADS
     cudriver_context_end(context, pushed);
     if (result == CUDA_SUCCESS && allocated > context->allocs.settled) {
         context->allocs.settled = allocated;

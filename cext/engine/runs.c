@@ -181,7 +181,11 @@ static CUresult staged_queue(struct runs *all, bool up)
         plan.layout.itemsize = plan.bytes;
         staging_plan_make(&plan, false, false);
         plan.staged.runs = runs;
-        plan.staged.blocks = up ? TUNING_RUN_STAGED_BLOCKS : plan.staged.blocks;
+        if (up && plan.staged.path != CUDRIVER_STAGING_SMALL) {
+            plan.staged.blocks = TUNING_RUN_STAGED_BLOCKS;
+            plan.staged.threads = plan.staged.most;
+            plan.staged.streaming = false;
+        }
         result = staging_transfer_copy(&plan, all->call, all->place, &staged);
         cudriver_staging_join(&all->staged, staged);
         staging_runs_drop(runs);
@@ -204,9 +208,9 @@ static CUresult staged_queue(struct runs *all, bool up)
 static CUresult runs_queue(struct runs *all)
 {
     CUresult result = kernel_queue(all);
-    size_t alone = all->count - all->pageable[0] - all->pageable[1];
+    size_t alone =
+        all->count - all->pageable[0] - all->pageable[1] - (all->table != NULL ? all->small : 0);
 
-    alone -= all->table != NULL ? all->small : 0;
     for (size_t i = 0; alone > 0 && result == CUDA_SUCCESS; i++) {
         if (!all->runs[i].pageable && !(all->table != NULL && is_kernels(&all->runs[i]))) {
             result = run_copy(all, &all->runs[i]);

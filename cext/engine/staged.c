@@ -286,14 +286,12 @@ CUresult cudriver_files_copy(const struct cudriver_files *files, CUcontext conte
                              struct cudriver_copy_call *call)
 {
     struct cudriver_copy_plan plan = {.bytes = files->bytes, .context = context};
-    struct staging_settings settings;
 
     plan.dst.on_device = true;
     plan.layout.itemsize = files->bytes;
-    staging_settings_get(&settings);
     staging_plan_make(&plan, true, false);
     plan.staged.files = files;
-    plan.staged.threads = settings.threads; /* the system's copies are slower than memcpy */
+    plan.staged.threads = plan.staged.most; /* the system's copies are slower than memcpy */
     call->function = NULL;
     return staging_copy(&plan, call, NULL);
 }

@@ -68,7 +68,8 @@
 #define TUNING_RUN_STAGED (16 * TUNING_KIB)
 
 /* Blocks of a staged copy of runs up. H200, rows of 4, 16, 64 and 256 KiB, GB/s: with room for 64
- * MiB 29.0, 39.0, 40.9, 45.9; with 4 blocks 29.1, 38.3, 43.6, 47.1. */
+ * MiB 29.0, 39.0, 40.9, 45.9; with 4, which stay in the caches, 29.1, 38.3, 43.6, 47.1. On another
+ * with streaming stores 24.8, 28.9, 31.8, 44.7; without, by all threads, 24.5, 35.6, 42.7, 46.2. */
 #define TUNING_RUN_STAGED_BLOCKS 4
 
 /* Bytes from one row of a file to the next, up to which rows are read with what lies between them,

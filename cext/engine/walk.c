@@ -170,6 +170,7 @@ void staging_plan_make(struct cudriver_copy_plan *copy, bool blocking, bool kern
 
     staging_settings_get(&settings);
     plan->up = copy->dst.on_device;
+    plan->most = settings.threads;
     plan->crossover = settings.crossover;
     if (!blocking) {
         plan->crossover /= 2;

@@ -10,19 +10,19 @@ from cudriver.stack.collect.records import Owners
 from cudriver.stack.loader import LoadedObject, Search
 from cudriver.stack.model import GONE, Environment, Framework, Library, Missing, Shadowed
 from cudriver.stack.names import is_cuda_library, row_of
+from cudriver.stack.record import Record, fresh
 from cudriver.stack.rootfs import Root
 
 
-class Catalogue:
+class Catalogue(Record):
     """The libraries of one environment, and those that it lacks."""
 
-    def __init__(self, root: Root, env: Environment, owners: Owners) -> None:
-        self.root = root
-        self.env = env
-        self.owners = owners
-        self.debian: DebianOwners | None = None
-        self.libraries: dict[str, Library] = {}  # by path
-        self.missing: dict[tuple[str, str], Missing] = {}  # by name and who asks
+    root: Root
+    env: Environment
+    owners: Owners
+    debian: DebianOwners | None = None
+    libraries: dict[str, Library] = fresh(dict)  # by path
+    missing: dict[tuple[str, str], Missing] = fresh(dict)  # by name and who asks
 
     def lack(self, search: Search) -> None:
         """Keeps what a lookup did not find, where it was for a CUDA library."""

@@ -158,9 +158,8 @@ class Contents:
                     continue  # importlib.metadata passes it over
                 says, line = error.strerror or "", ""
             if says:
-                fault = FileFault(name, path, "hash", Evidence(path, None, line[:200]))
-                fault.framework, fault.says = reader, says
-                yield fault
+                evidence = Evidence(path, None, line[:200])
+                yield FileFault(name, path, "hash", evidence, framework=reader, says=says)
 
     def _unparsed(self, text: str) -> tuple[str, str]:
         """What importlib.metadata says of entry points, and the line that it cannot read."""
@@ -178,9 +177,8 @@ class Contents:
 
 
 def _fault(framework: Framework, entry: records.Entry, what: str, says: str) -> FileFault:
-    fault = FileFault(entry.distribution.name, entry.path, what, entry.evidence)
-    fault.framework, fault.says = framework.name, says
-    return fault
+    of, told = entry.distribution.name, entry.evidence
+    return FileFault(of, entry.path, what, told, framework=framework.name, says=says)
 
 
 def _unopened(framework: Framework, entry: records.Entry, error: OSError) -> FileFault:

@@ -14,6 +14,7 @@ from cudriver.stack.elfbits import ElfBits
 from cudriver.stack.model import Distribution, Evidence, Framework, Problem
 from cudriver.stack.names import fits
 from cudriver.stack.recipes import Recipe, listed, parse
+from cudriver.stack.record import Record
 from cudriver.stack.rootfs import Root
 from cudriver.stack.tables import table
 from cudriver.stack.versions import cut
@@ -232,16 +233,13 @@ class Finder:
         return made
 
 
-class _Reader:
+class _Reader(Record):
     """Reads where a framework states its build, as its recipe tells."""
 
-    def __init__(
-        self, finder: Finder, framework: Framework, dist: Distribution | None, site: str | None
-    ) -> None:
-        self.finder = finder
-        self.framework = framework
-        self.dist = dist
-        self.site = site
+    finder: Finder
+    framework: Framework
+    dist: Distribution | None
+    site: str | None
 
     def fill(self, recipe: Recipe) -> None:
         made, build = self.framework, recipe.build

@@ -364,9 +364,8 @@ def _asks(dist: Distribution) -> Iterator[tuple[str, str, str]]:
 
 def _absent(dist: Distribution, name: str, specifier: str) -> Absent:
     specifier = specifier.strip().removeprefix("(").removesuffix(")")
-    absent = Absent(name, specifier if "@" not in specifier else "", dist.name)
-    absent.evidence = Evidence(f"{dist.path}/METADATA", None, f"{name}{specifier}")
-    return absent
+    evidence = Evidence(f"{dist.path}/METADATA", None, f"{name}{specifier}")
+    return Absent(name, specifier if "@" not in specifier else "", dist.name, evidence)
 
 
 def _told(fault: FileFault) -> bool:

@@ -8,8 +8,10 @@ import json
 import os
 import re
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from cudriver.stack.loader import Loader
 from elfkit import compile_c
 
 PYTHON = "3.11"
@@ -23,6 +25,22 @@ CU12 = {
     "nvidia-nvjitlink-cu12": "12.8.93",
 }
 LINUX = 'platform_system == "Linux" and platform_machine == "x86_64"'
+
+
+def loader_for(
+    root: Path | str,
+    environ: Mapping[str, str] | None = None,
+    *,
+    hwcaps: Sequence[str] | None = None,
+    machine: int | None = None,
+) -> Loader:
+    """A loader for another CPU, or another machine, than the root tells."""
+    loader = Loader(str(root), environ)
+    if machine is not None:
+        loader.machine = machine
+    if hwcaps is not None:
+        loader.hwcaps = list(hwcaps)
+    return loader
 
 
 class Prefix:

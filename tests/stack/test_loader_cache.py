@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from synth import loader_for
 
 from cudriver.stack import glibc
 from cudriver.stack.loader import Loader
@@ -244,7 +245,7 @@ def test_the_platform_of_a_cpu(
     (tmp_path / "proc").mkdir()
     text = f"processor\t: 0\nvendor_id\t: {vendor}\nflags\t\t: {flags}\n"
     (tmp_path / "proc/cpuinfo").write_text(text)
-    loader = Loader(str(tmp_path), machine=machine)
+    loader = loader_for(str(tmp_path), machine=machine)
     assert (loader.platform, loader.expand("$PLATFORM/x", None)) == (platform, f"{platform}/x")
 
 

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from synth import loader_for
 from test_dlopen_cases import compare
 
 import elfkit
@@ -170,10 +171,10 @@ def test_that_entry_by_the_root_s_own_glibc(tmp_path: Path, stated: str, found: 
     library(tmp_path / "two/libx.so.1")
     (tmp_path / "file").write_text("no folder\n")
     program_of(tmp_path, stated)
-    loader = Loader(str(tmp_path), {"LD_LIBRARY_PATH": "file:two"}, hwcaps=())
+    loader = loader_for(str(tmp_path), {"LD_LIBRARY_PATH": "file:two"}, hwcaps=())
     loader.use_program("/ld.so", loader.machine)
     assert (loader.search("libx.so.1").path == "two/libx.so.1") is found
-    absolute = Loader(str(tmp_path), {"LD_LIBRARY_PATH": "/file:two"}, hwcaps=())
+    absolute = loader_for(str(tmp_path), {"LD_LIBRARY_PATH": "/file:two"}, hwcaps=())
     absolute.use_program("/ld.so", absolute.machine)
     assert absolute.search("libx.so.1").path == "two/libx.so.1"
 
@@ -197,7 +198,7 @@ def test_another_program_s_loader_means_another_look_at_folders(
     for first in ("2.36", "2.43"):
         program_of(tmp_path, first)
         machine = glibc.X86_64
-        loader = Loader(str(tmp_path), {"LD_LIBRARY_PATH": "/one"}, hwcaps=(), machine=machine)
+        loader = loader_for(str(tmp_path), {"LD_LIBRARY_PATH": "/one"}, hwcaps=(), machine=machine)
         loader.use_program("/ld.so", machine)
         old = first == "2.36"
         assert (loader.folder("/one/") or no_folder())[0][0] == ("/one/tls/" if old else "/one/")
@@ -330,7 +331,7 @@ def test_what_is_mapped_already_shadows_all_others(host: Path, tmp_path: Path) -
 )
 def test_tokens(host: Path, tmp_path: Path, text: str, expected: str) -> None:
     (tmp_path / "ld.so").write_bytes(b"\0/lib/odd/\0/usr/lib/odd/\0")
-    loader = Loader(str(tmp_path), hwcaps=(), machine=glibc.X86_64)
+    loader = loader_for(str(tmp_path), hwcaps=(), machine=glibc.X86_64)
     loader.use_program("/ld.so", glibc.X86_64)
     owner = Process(Loader(environ={}), str(host)).main
     owner.origin = "/here"

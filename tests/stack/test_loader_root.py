@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from synth import loader_for
 
 import elfkit
 from cudriver import _elf
@@ -135,7 +136,7 @@ def test_a_root_as_a_chroot_shows_it(
     inside = {path.stat().st_ino for path in root.rglob("*") if not path.is_symlink()}
     for name in NAMES:
         steps = run_inside(root, [f"NL:{name}"], **variables)
-        process = Process(Loader(str(root), variables, hwcaps=hwcaps), "/program")
+        process = Process(loader_for(str(root), variables, hwcaps=hwcaps), "/program")
         if process.start.error is not None:
             assert steps[0].error is not None
             assert steps[0].error.endswith(f"shared libraries: {process.start.error}")
@@ -324,15 +325,15 @@ def test_shadowed_files_are_named_with_their_rules(image: Path, tmp_path: Path) 
     (root / "opt/text").mkdir()
     (root / "opt/text/libtwo.so.2").write_text("a linker script or other text")
     environ = {"LD_LIBRARY_PATH": "/opt/other:/opt/text"}
-    search = Loader(str(root), environ, hwcaps=()).search("libtwo.so.2")
+    search = loader_for(str(root), environ, hwcaps=()).search("libtwo.so.2")
     assert (search.rule, search.path) == ("LD_LIBRARY_PATH", "/opt/other/libtwo.so.2")
     # The text file would stop nobody who never looks at it, and is not a library.
     assert [(hit.rule, hit.path) for hit in search.shadowed] == [
         ("cache", "/opt/two/libtwo.so.2"), ("default", "/usr/lib/libtwo.so.2"),
     ]  # fmt: skip
-    search = Loader(str(root), {}, hwcaps=()).search("libtwo.so.2")
+    search = loader_for(str(root), {}, hwcaps=()).search("libtwo.so.2")
     assert search.searched == ["/etc/ld.so.cache"]
-    search = Loader(str(root), {}, hwcaps=()).search("libno.so")
+    search = loader_for(str(root), {}, hwcaps=()).search("libno.so")
     assert search.error == "libno.so: cannot open shared object file: No such file or directory"
     assert search.searched[0] == "/etc/ld.so.cache"
     assert search.searched[1:] == Loader(str(root)).settings.folders
@@ -389,7 +390,7 @@ def test_hwcaps_entries_of_a_cache(image: Path, tmp_path: Path) -> None:
         (("x86-64-v9",), "/opt/two/libtwo.so.2"),
     ]:
         assert cache.lookup("libtwo.so.2", flags, hwcaps)[0] == path
-        search = Loader(str(root), hwcaps=hwcaps, machine=glibc.X86_64).search("libtwo.so.2")
+        search = loader_for(str(root), hwcaps=hwcaps, machine=glibc.X86_64).search("libtwo.so.2")
         assert search.path == path
 
 
@@ -437,7 +438,7 @@ def test_a_cache_cut_anywhere(image: Path, tmp_path: Path) -> None:
     generator = whole.rindex(b"ldconfig")  # the last section, which nobody needs
     for length in [*range(0, len(whole), 7), len(whole)]:
         path.write_bytes(whole[:length])
-        loader = Loader(str(root), hwcaps=())
+        loader = loader_for(str(root), hwcaps=())
         search = loader.search("libtwo.so.10")
         assert (loader.cache is None) is (length < generator)
         if loader.cache is None:

@@ -93,21 +93,13 @@ class Loader(LoaderFiles):
     """ld.so of one root.
 
     environ: LD_LIBRARY_PATH, LD_PRELOAD, LD_BIND_NOW, ... of the process; nothing is taken from
-    this process's own. cwd: what relative paths mean. hwcaps: the glibc-hwcaps folders this CPU
-    takes, best first; None: those of the root's own /proc/cpuinfo, none where it has none.
-    machine: e_machine of the programs in question; None: this machine's.
+    this process's own. cwd: what relative paths mean.
     """
 
     def __init__(
-        self,
-        root: Root | str = "/",
-        environ: Mapping[str, str] | None = None,
-        *,
-        cwd: str = "/",
-        hwcaps: Sequence[str] | None = None,
-        machine: int | None = None,
+        self, root: Root | str = "/", environ: Mapping[str, str] | None = None, *, cwd: str = "/"
     ) -> None:
-        super().__init__(root, cwd, hwcaps, machine)
+        super().__init__(root, cwd)
         self.environ: dict[str, str] = dict(environ or {})
         self._cached: dict[tuple[int, str], list[str]] = {}  # by machine and name
         self._environment: list[tuple[str, str]] | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 
 from cudriver import _elf
@@ -26,14 +26,10 @@ Part = tuple[str, "frozenset[str] | None"]
 class LoaderFiles:
     """One root, one machine: opens files, each once, and lists folders, each once."""
 
-    def __init__(
-        self, root: Root | str, cwd: str, hwcaps: Sequence[str] | None, machine: int | None
-    ) -> None:
+    def __init__(self, root: Root | str, cwd: str) -> None:
         self.root: Root = root if isinstance(root, Root) else Root(root)
         self.cwd = cwd
-        self.machine: int = machine if machine is not None else machine_of(self.root)
-        if hwcaps is not None:
-            self.hwcaps = list(hwcaps)
+        self.machine: int = machine_of(self.root)  # e_machine of the programs in question
         self._program: tuple[str | None, int] | None = None
         self._folders: dict[str, list[Part] | None] = {}
         self._elves: dict[str, ElfFile | ElfError] = {}
@@ -59,7 +55,7 @@ class LoaderFiles:
 
     @cached_property
     def hwcaps(self) -> list[str]:
-        """The glibc-hwcaps folders in use, best first."""
+        """The glibc-hwcaps folders that the CPU takes, best first, by the root's /proc/cpuinfo."""
         return glibc.cpu_folders(self.root, self.machine)
 
     @property

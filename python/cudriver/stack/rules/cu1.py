@@ -14,17 +14,6 @@ from cudriver.stack.versions import compare, cut, major, minor
 
 STUB, NO_DEVICE, MISMATCHED_SYSTEM, COMPAT_UNSUPPORTED = 34, 100, 803, 804  # CUresult
 EPERM, EACCES = 1, 13
-CDI = (
-    "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml  # on the host: "
-    "CDI survives systemd's daemon-reload"
-)
-GROUP = "sudo usermod -aG video,render $USER  # or the group of /dev/nvidiactl, then log in again"
-# Brands without forward compatibility. A name that is in neither list decides nothing.
-CONSUMER = ("geforce", "titan", "nvidia mx")
-REBOOT = (
-    "sudo reboot  # without a reboot, if nothing uses the GPU: sudo rmmod nvidia_uvm "
-    "nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia"
-)
 
 
 def _hardware(driver: Driver) -> bool:
@@ -58,9 +47,21 @@ def user_evidence(driver: Driver) -> Evidence:
     )
 
 
-def folder_fix(facts: Facts, path: str | None, what: str) -> list[str]:
+def _fix(of: str) -> str:
+    return str(table("driver")["fixes"][of])
+
+
+def _wrong_file(facts: Facts, code: int, title: str, evidence: list[Evidence]) -> Finding:
+    """A libcuda that is not the driver's, be it by its path or by what cuInit returns."""
+    known = table("driver")["codes"][str(code)]
+    evidence += [Evidence("cuInit", None, str(code))] * (facts.driver.init_code == code)
+    fixes = _folder_fix(facts, known["folder"])
+    return finding(ERROR, title, evidence, known["predicts"], fixes)
+
+
+def _folder_fix(facts: Facts, what: str) -> list[str]:
     """Takes the folder of a wrong libcuda off the loader's path."""
-    folder = (path or "").rpartition("/")[0]
+    folder = (facts.driver.path or "").rpartition("/")[0]
     variable = facts.environment.variables.get("LD_LIBRARY_PATH", "")
     entries = [p.rstrip("/") for p in variable.split(":")]
     unwanted = [p for p in entries if p and (p == folder or p.endswith(f"/{what}"))]
@@ -100,13 +101,11 @@ def cu101(facts: Facts) -> Iterator[Finding]:
 
 def cu102(facts: Facts) -> Iterator[Finding]:
     """The toolkit's link-time stub in place of the driver."""
-    driver, told = facts.driver, facts.driver.init_code == STUB
-    if driver.kind == "stub" or told:
+    driver = facts.driver
+    if driver.kind == "stub" or driver.init_code == STUB:
         evidence = [Evidence(driver.path or "", None, f"found by {driver.found_by}")]
-        evidence += [Evidence("cuInit", None, "34")] * told
         title = "libcuda.so.1 is the toolkit's stub, not the driver"
-        predicts = "CUDA driver is a stub library"
-        yield finding(ERROR, title, evidence, predicts, folder_fix(facts, driver.path, "stubs"))
+        yield _wrong_file(facts, STUB, title, evidence)
 
 
 def cu103(facts: Facts) -> Iterator[Finding]:
@@ -147,7 +146,7 @@ def cu104(facts: Facts) -> Iterator[Finding]:
         evidence = [kernel_evidence(driver), user_evidence(driver)]
         evidence += [Evidence("libnvidia-ml.so.1", None, said)] if said else []
         predicts = "Failed to initialize NVML: Driver/library version mismatch"
-        yield finding(ERROR, title, evidence, predicts, [REBOOT])
+        yield finding(ERROR, title, evidence, predicts, [_fix("mismatch")])
 
 
 def cu105(facts: Facts) -> Iterator[Finding]:
@@ -157,22 +156,19 @@ def cu105(facts: Facts) -> Iterator[Finding]:
     if driver.kind == "compat" and (told or (release and kernel and compare(release, kernel) < 0)):
         title = f"cuda-compat {release} is in use, older than the kernel driver {kernel}"
         evidence = [user_evidence(driver), kernel_evidence(driver)]
-        evidence += [Evidence("cuInit", None, "803")] * told
-        predicts = "system has unsupported display driver / cuda driver combination (803)"
-        yield finding(ERROR, title, evidence, predicts, folder_fix(facts, driver.path, "compat"))
+        yield _wrong_file(facts, MISMATCHED_SYSTEM, title, evidence)
 
 
 def cu106(facts: Facts) -> Iterator[Finding]:
     """cuda-compat on a GPU that it does not support."""
     driver, told = facts.driver, facts.driver.init_code == COMPAT_UNSUPPORTED
-    consumer = [d for d in driver.devices if any(c in (d.name or "").lower() for c in CONSUMER)]
+    brands = table("driver")["consumer"]  # a name that has none of them decides nothing
+    consumer = [d for d in driver.devices if any(b in (d.name or "").lower() for b in brands)]
     if driver.kind == "compat" and (consumer or told):
         title = "cuda-compat is in use on a GPU that is not a data-centre part"
         evidence = [user_evidence(driver)]
         evidence += [Evidence(f"GPU {d.index}", None, d.name or "") for d in consumer]
-        evidence += [Evidence("cuInit", None, "804")] * told
-        predicts = "forward compatibility was attempted on non supported HW (804)"
-        yield finding(ERROR, title, evidence, predicts, folder_fix(facts, driver.path, "compat"))
+        yield _wrong_file(facts, COMPAT_UNSUPPORTED, title, evidence)
 
 
 def cu107(facts: Facts) -> Iterator[Finding]:
@@ -185,9 +181,9 @@ def cu107(facts: Facts) -> Iterator[Finding]:
     absent = bool(driver.container and driver.path and not driver.nodes and not driver.wsl)
     if not closed and (driver.devices or not absent):
         return
-    fixes = [GROUP]
+    fixes = [_fix("nodes")]
     if driver.container:
-        fixes = [_start(driver.container), CDI]
+        fixes = [_start(driver.container), _fix("nodes of a container")]
     title = "the driver is loaded, but its device nodes cannot be opened"
     evidence = [Evidence("/dev/nvidiactl", None, "absent")] if absent else closed
     yield finding(ERROR, title, evidence, "Failed to initialize NVML: Unknown Error", fixes)
@@ -202,14 +198,12 @@ def cu108(facts: Facts) -> Iterator[Finding]:
         title = "WSL's libcuda.so.1 is there, but the loader does not look in its folder"
         evidence = [Evidence(driver.wsl_library, None, "not in the loader's cache")]
         predicts = "libcuda.so.1: cannot open shared object file: No such file or directory"
-        lines = "echo /usr/lib/wsl/lib | sudo tee /etc/ld.so.conf.d/ld.wsl.conf && sudo ldconfig"
-        yield finding(ERROR, title, evidence, predicts, [lines])
+        yield finding(ERROR, title, evidence, predicts, [_fix("wsl cache")])
     elif driver.kind == "native":
         title = "a Linux driver's libcuda.so.1 is found before WSL's own"
         evidence = [Evidence(driver.path, None, f"found by {driver.found_by}")]
         evidence.append(Evidence(driver.wsl_library))
-        lines = "sudo apt-get remove --purge 'libnvidia-compute-*' 'nvidia-driver-*'  # "
-        yield finding(ERROR, title, evidence, None, [lines + "WSL's driver is the one of Windows"])
+        yield finding(ERROR, title, evidence, None, [_fix("linux driver in wsl")])
 
 
 def cu109(facts: Facts) -> Iterator[Finding]:
@@ -246,15 +240,15 @@ def cu110(facts: Facts) -> Iterator[Finding]:
             return
         known = table("driver")["codes"].get(str(code), {})
         name = known.get("name", f"CUDA error {code}")
-        line = known.get("fix", "nvidia-smi  # what does the driver itself say?")
+        line = known.get("fix", _fix("unknown code"))
         title = f"the driver does not initialise: {name} ({code})"
         evidence = [Evidence("cuInit", None, str(code)), user_evidence(driver)]
         yield finding(ERROR, title, evidence, f"{name} ({code})", [line])
     elif driver.probe_error and not driver.devices:
         title = f"asking the driver failed: the child process {driver.probe_error}"
         evidence = [Evidence(driver.path or "libnvidia-ml.so.1", None, driver.probe_error)]
-        line = "sudo dmesg | grep -i nvrm  # the driver's own messages; a reboot often helps"
-        yield finding(ERROR if _hardware(driver) else WARNING, title, evidence, None, [line])
+        severity = ERROR if _hardware(driver) else WARNING
+        yield finding(severity, title, evidence, None, [_fix("no answer")])
     elif driver.kind == "native" and _module_missing(driver):
         # Without an answer of NVML's it may still be loaded by the first program that asks for it.
         said = driver.nvml_error

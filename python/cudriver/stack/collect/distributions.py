@@ -12,6 +12,7 @@ import re
 
 from cudriver.stack.markers import Markers, environment, normal
 from cudriver.stack.model import Distribution, Environment, Evidence, Problem, Requirement
+from cudriver.stack.record import Record
 from cudriver.stack.rootfs import Root
 from cudriver.stack.tables import table
 
@@ -53,46 +54,209 @@ def conda_matters(name: str) -> bool:
 
 def collect(root: Root, env: Environment, problems: list[Problem]) -> list[Distribution]:
     """Every installed distribution; of two with one name, the one that Python imports."""
-    markers = Markers(environment(env.python or "3.12", env.platform))
+    reader = _Reader(root, Markers(environment(env.python or "3.12", env.platform)), problems)
     found: dict[str, Distribution] = {}
     for folder in env.site_packages:
         here: dict[str, list[Distribution]] = {}
         for name in root.names(folder):
             # "~orch-2.8.0.dist-info" is what pip could not remove: Python does not read it.
             if name.endswith((".dist-info", ".egg-info")) and not name.startswith("~"):
-                dist = _read(root, folder, name, markers, problems)
+                dist = reader.read(folder, name)
                 if dist is not None:
                     here.setdefault(dist.name, []).append(dist)
         for name, several in here.items():
-            found.setdefault(
-                name, several[0] if len(several) == 1 else _present(root, several, problems)
-            )
+            found.setdefault(name, several[0] if len(several) == 1 else reader.present(several))
     if env.kind == "conda":
-        for dist in _conda(root, env.prefix, problems):
+        for dist in reader.conda(env.prefix):
             _merge(found, dist)
     return list(found.values())
 
 
-def _present(root: Root, several: list[Distribution], problems: list[Problem]) -> Distribution:
-    """Of several records of one package in a folder the one whose files are there: an update that
-    was broken off, or done by another tool, leaves the old record behind. Else the first.
-    """
-    apart = _different(root, several)
-    if len(apart) == 1:
-        return apart[0]
-    lists = []
-    for dist in apart[:COMPARED_RECORDS]:
-        lines = root.raw(f"{dist.path}/RECORD", COMPARED_BYTES).splitlines()
-        lists.append({line for line in lines if b".dist-info/" not in line})
-    shared = set.intersection(*lists)
-    best = max(
-        zip(apart, lists, strict=False),
-        key=lambda pair: _share(root, pair[0].location, sorted(pair[1] - shared)),
-    )[0]
-    if len(apart) > COMPARED_RECORDS:
-        why = f"is one of {len(apart)} records of its package; {COMPARED_RECORDS} were compared"
-        problems.append(Problem(best.path, why))
-    return best
+class _Reader(Record):
+    """Reads what a folder of packages says of each."""
+
+    root: Root
+    markers: Markers
+    problems: list[Problem]
+
+    def _note(self, file: str, text: str, line: int | None = None) -> None:
+        self.problems.append(Problem(file, text, line))
+
+    def present(self, several: list[Distribution]) -> Distribution:
+        """Of several records of one package in a folder the one whose files are there: an update
+        that was broken off, or done by another tool, leaves the old record behind. Else the first.
+        """
+        apart = _different(self.root, several)
+        if len(apart) == 1:
+            return apart[0]
+        lists = []
+        for dist in apart[:COMPARED_RECORDS]:
+            lines = self.root.raw(f"{dist.path}/RECORD", COMPARED_BYTES).splitlines()
+            lists.append({line for line in lines if b".dist-info/" not in line})
+        shared = set.intersection(*lists)
+        best = max(
+            zip(apart, lists, strict=False),
+            key=lambda pair: _share(self.root, pair[0].location, sorted(pair[1] - shared)),
+        )[0]
+        if len(apart) > COMPARED_RECORDS:
+            why = f"is one of {len(apart)} records of its package; {COMPARED_RECORDS} were compared"
+            self._note(best.path, why)
+        return best
+
+    def read(self, folder: str, entry: str) -> Distribution | None:
+        """The distribution of a .dist-info or .egg-info folder; None where it has no name."""
+        path = f"{folder}/{entry}"
+        stem, _, suffix = entry.rpartition(".")
+        match = _INFO.match(stem)
+        kind = "wheel" if suffix == "dist-info" else "egg"
+        metadata = f"{path}/METADATA" if kind == "wheel" else f"{path}/PKG-INFO"
+        if match and not matters(normal(match["name"])) and kind == "egg":
+            return Distribution(normal(match["name"]), match["version"], kind, path, folder)
+        known = len(self.problems)
+        try:
+            raw = self.root.read(metadata, HEAD)
+        except (OSError, ValueError) as error:
+            if kind == "wheel":
+                self._note(metadata, f"cannot be read: {_reason(error)}")
+            raw = b""
+        if not match:
+            match = _from_headers(raw)
+            if match is None:
+                if raw:
+                    self._note(metadata, "has no Name and Version")
+                return None
+        dist = Distribution(normal(match["name"]), match["version"], kind, path, folder)
+        head = _head(raw)
+        dist.asks = _ASKS.findall(head.decode("utf-8", "replace"))
+        lowered = head.lower()
+        asked = list(_REQUIREMENT.finditer(lowered))
+        if matters(dist.name) or any(one[1] for one in asked):
+            dist.installer = installer(self.root, path)
+            if len(head) > HEAD:
+                why = f"its headers go on past {HEAD} bytes; the rest was not read"
+                self._note(metadata, why)
+            if b"\0" in head:
+                self._note(metadata, "is not text")
+            else:
+                self.root.take(0, 0, len(asked))
+                self._headers(dist, metadata, head, asked)
+                if raw and not _header(head, b"Name")[0]:
+                    self._note(metadata, "has no Name", 1)
+        if kind == "wheel" and len(self.problems) == known and b"\nversion:" not in lowered:
+            self._note(metadata, "has no Version", 1)
+        return dist
+
+    def _headers(
+        self, dist: Distribution, file: str, head: bytes, asked: list[re.Match[bytes]]
+    ) -> None:
+        """Version and requirements, with the lines they stand on."""
+        version, line = _header(head, b"Version")
+        if version and len(version) <= VERSION_LIMIT:  # else that of the folder's name
+            dist.version, dist.line = version, line
+        at, line = 0, 0
+        for match in asked:
+            start = match.start() + len("\nRequires-Dist:")
+            end = head.find(b"\n", start)
+            text = head[start : end if end >= 0 else len(head)].decode("utf-8", "replace").strip()
+            line += head.count(b"\n", at, start)
+            at = start
+            self._require(dist, file, line, text)
+
+    def _require(self, dist: Distribution, file: str, number: int, text: str) -> None:
+        match = _REQUIRES.match(text) if len(text) < 4096 else None
+        if match is None:
+            if "@" not in text:  # a direct reference says nothing about versions
+                self._note(file, f"a requirement that cannot be read: {text[:80]}", number)
+            return
+        marker = match["marker"]
+        extra = ""
+        if marker:
+            applies = self.markers.holds(marker)
+            if applies is None:
+                self._note(file, f"a marker that cannot be read: {marker.strip()[:80]}", number)
+                return
+            if not applies:
+                # Kept with its extra: only a distribution that asks for the extra makes it count.
+                wanted = _EXTRA.search(marker)
+                if not wanted or not self.markers.holds(marker, wanted[1]):
+                    return
+                extra = normal(wanted[1])
+        extras = [normal(e.strip()) for e in (match["extras"] or "").split(",") if e.strip()]
+        dist.requires.append(
+            Requirement(
+                name=normal(match["name"]),
+                specifier=match["specifier"].strip().removeprefix("(").removesuffix(")").strip(),
+                evidence=Evidence(file, number, text),
+                extras=extras,
+                extra=extra,
+            )
+        )
+
+    def conda(self, prefix: str) -> list[Distribution]:
+        """Its packages of every kind."""
+        found = []
+        taken: set[tuple[int, int]] = set()
+        folder = f"{prefix}/conda-meta"
+        for entry in self.root.names(folder):
+            parts = entry.removesuffix(".json").rsplit("-", 2)
+            if not entry.endswith(".json") or len(parts) != 3 or not all(parts):
+                continue
+            name = normal(parts[0])
+            dist = Distribution(name, parts[1], "conda", f"{folder}/{entry}", prefix)
+            dist.build, dist.installer = parts[2], "conda"
+            if conda_matters(name) and not self._conda_record(dist, taken):
+                continue
+            found.append(dist)
+        return found
+
+    def _conda_record(self, dist: Distribution, taken: set[tuple[int, int]]) -> bool:
+        """Dependencies. False where the file was read already, by another name."""
+        try:
+            about = self.root.stat(dist.path)
+            if (about.st_dev, about.st_ino) in taken:
+                return False
+            taken.add((about.st_dev, about.st_ino))
+            if about.st_size > CONDA_LIMIT:
+                raise ValueError(f"it is larger than {CONDA_LIMIT >> 20} MiB")
+            raw = self.root.read(dist.path, CONDA_LIMIT)
+        except (OSError, ValueError) as error:
+            self._note(dist.path, f"cannot be read: {_reason(error)}")
+            return True
+        record = self._conda_json(raw, dist.path)
+        if record is None:
+            return True
+        depends = record.get("depends")
+        at, line = 0, 1
+        for text in depends if isinstance(depends, list) else []:
+            if not isinstance(text, str):
+                continue
+            words = text.split()
+            if words and conda_matters(normal(words[0])):
+                self.root.take(0, 0, 1)
+                # They stand in their order; what is written with escapes is not looked for again.
+                before, at = at, raw.find(f'"{text}"'.encode(), at) if at >= 0 else -1
+                line += raw.count(b"\n", before, at) if at >= 0 else 0
+                dist.requires.append(
+                    Requirement(
+                        normal(words[0]),
+                        words[1] if len(words) > 1 else "",
+                        Evidence(dist.path, line if at >= 0 else None, text),
+                    )
+                )
+        return True
+
+    def _conda_json(self, raw: bytes, path: str) -> dict[str, object] | None:
+        """A conda-meta record, or None and a problem. RecursionError: nested without end."""
+        try:
+            record = json.loads(raw)
+        except (ValueError, RecursionError) as error:
+            line = getattr(error, "lineno", None)
+            self._note(path, f"is not JSON: {getattr(error, 'msg', None) or error}", line)
+            return None
+        if not isinstance(record, dict):
+            self._note(path, "is not a JSON object")
+            return None
+        return record
 
 
 def _different(root: Root, several: list[Distribution]) -> list[Distribution]:
@@ -130,51 +294,6 @@ def _merge(found: dict[str, Distribution], conda: Distribution) -> None:
     found.setdefault(conda.name, conda)
 
 
-def _read(
-    root: Root, folder: str, entry: str, markers: Markers, problems: list[Problem]
-) -> Distribution | None:
-    path = f"{folder}/{entry}"
-    stem, _, suffix = entry.rpartition(".")
-    match = _INFO.match(stem)
-    kind = "wheel" if suffix == "dist-info" else "egg"
-    metadata = f"{path}/METADATA" if kind == "wheel" else f"{path}/PKG-INFO"
-    if match and not matters(normal(match["name"])) and kind == "egg":
-        return Distribution(normal(match["name"]), match["version"], kind, path, folder)
-    known = len(problems)
-    try:
-        raw = root.read(metadata, HEAD)
-    except (OSError, ValueError) as error:
-        if kind == "wheel":
-            problems.append(Problem(metadata, f"cannot be read: {_reason(error)}"))
-        raw = b""
-    if not match:
-        match = _from_headers(raw)
-        if match is None:
-            if raw:
-                problems.append(Problem(metadata, "has no Name and Version"))
-            return None
-    dist = Distribution(normal(match["name"]), match["version"], kind, path, folder)
-    head = _head(raw)
-    dist.asks = _ASKS.findall(head.decode("utf-8", "replace"))
-    lowered = head.lower()
-    asked = list(_REQUIREMENT.finditer(lowered))
-    if matters(dist.name) or any(one[1] for one in asked):
-        dist.installer = installer(root, path)
-        if len(head) > HEAD:
-            why = f"its headers go on past {HEAD} bytes; the rest was not read"
-            problems.append(Problem(metadata, why))
-        if b"\0" in head:
-            problems.append(Problem(metadata, "is not text"))
-        else:
-            root.take(0, 0, len(asked))
-            _headers(dist, metadata, head, asked, markers, problems)
-            if raw and not _header(head, b"Name")[0]:
-                problems.append(Problem(metadata, "has no Name", 1))
-    if kind == "wheel" and len(problems) == known and b"\nversion:" not in lowered:
-        problems.append(Problem(metadata, "has no Version", 1))
-    return dist
-
-
 def installer(root: Root, path: str) -> str | None:
     """What the INSTALLER of a .dist-info folder says: pip, uv, conda."""
     lines = (root.text(f"{path}/INSTALLER", 256) or "").strip().splitlines()
@@ -199,28 +318,6 @@ def _head(raw: bytes) -> bytes:
     return b"\n" + (raw if end < 0 else raw[:end])
 
 
-def _headers(
-    dist: Distribution,
-    file: str,
-    head: bytes,
-    asked: list[re.Match[bytes]],
-    markers: Markers,
-    problems: list[Problem],
-) -> None:
-    """Version and requirements, with the lines they stand on."""
-    version, line = _header(head, b"Version")
-    if version and len(version) <= VERSION_LIMIT:  # else that of the folder's name
-        dist.version, dist.line = version, line
-    at, line = 0, 0
-    for match in asked:
-        start = match.start() + len("\nRequires-Dist:")
-        end = head.find(b"\n", start)
-        text = head[start : end if end >= 0 else len(head)].decode("utf-8", "replace").strip()
-        line += head.count(b"\n", at, start)
-        at = start
-        _require(dist, file, line, text, markers, problems)
-
-
 def _header(head: bytes, key: bytes) -> tuple[str, int]:
     """A header's text and line; "" where it is not there."""
     at = head.rfind(b"\n" + key + b":")
@@ -229,115 +326,3 @@ def _header(head: bytes, key: bytes) -> tuple[str, int]:
     start, end = at + len(key) + 2, head.find(b"\n", at + 1)
     text = head[start : end if end >= 0 else len(head)].decode("utf-8", "replace")
     return text.strip(), head.count(b"\n", 0, start)
-
-
-def _require(
-    dist: Distribution,
-    file: str,
-    number: int,
-    text: str,
-    markers: Markers,
-    problems: list[Problem],
-) -> None:
-    match = _REQUIRES.match(text) if len(text) < 4096 else None
-    if match is None:
-        if "@" not in text:  # a direct reference says nothing about versions
-            problems.append(
-                Problem(file, f"a requirement that cannot be read: {text[:80]}", number)
-            )
-        return
-    marker = match["marker"]
-    extra = ""
-    if marker:
-        applies = markers.holds(marker)
-        if applies is None:
-            problems.append(
-                Problem(file, f"a marker that cannot be read: {marker.strip()[:80]}", number)
-            )
-            return
-        if not applies:
-            # Kept with its extra: only a distribution that asks for the extra makes it count.
-            wanted = _EXTRA.search(marker)
-            if not wanted or not markers.holds(marker, wanted[1]):
-                return
-            extra = normal(wanted[1])
-    extras = [normal(e.strip()) for e in (match["extras"] or "").split(",") if e.strip()]
-    dist.requires.append(
-        Requirement(
-            name=normal(match["name"]),
-            specifier=match["specifier"].strip().removeprefix("(").removesuffix(")").strip(),
-            evidence=Evidence(file, number, text),
-            extras=extras,
-            extra=extra,
-        )
-    )
-
-
-def _conda(root: Root, prefix: str, problems: list[Problem]) -> list[Distribution]:
-    found = []
-    taken: set[tuple[int, int]] = set()
-    folder = f"{prefix}/conda-meta"
-    for entry in root.names(folder):
-        parts = entry.removesuffix(".json").rsplit("-", 2)
-        if not entry.endswith(".json") or len(parts) != 3 or not all(parts):
-            continue
-        name = normal(parts[0])
-        dist = Distribution(name, parts[1], "conda", f"{folder}/{entry}", prefix)
-        dist.build, dist.installer = parts[2], "conda"
-        if conda_matters(name) and not _conda_record(root, dist, taken, problems):
-            continue
-        found.append(dist)
-    return found
-
-
-def _conda_record(
-    root: Root, dist: Distribution, taken: set[tuple[int, int]], problems: list[Problem]
-) -> bool:
-    """Dependencies. False where the file was read already, by another name."""
-    try:
-        about = root.stat(dist.path)
-        if (about.st_dev, about.st_ino) in taken:
-            return False
-        taken.add((about.st_dev, about.st_ino))
-        if about.st_size > CONDA_LIMIT:
-            raise ValueError(f"it is larger than {CONDA_LIMIT >> 20} MiB")
-        raw = root.read(dist.path, CONDA_LIMIT)
-    except (OSError, ValueError) as error:
-        problems.append(Problem(dist.path, f"cannot be read: {_reason(error)}"))
-        return True
-    record = conda_json(raw, dist.path, problems)
-    if record is None:
-        return True
-    depends = record.get("depends")
-    at, line = 0, 1
-    for text in depends if isinstance(depends, list) else []:
-        if not isinstance(text, str):
-            continue
-        words = text.split()
-        if words and conda_matters(normal(words[0])):
-            root.take(0, 0, 1)
-            # They stand in their order; what is written with escapes is not looked for again.
-            before, at = at, raw.find(f'"{text}"'.encode(), at) if at >= 0 else -1
-            line += raw.count(b"\n", before, at) if at >= 0 else 0
-            dist.requires.append(
-                Requirement(
-                    normal(words[0]),
-                    words[1] if len(words) > 1 else "",
-                    Evidence(dist.path, line if at >= 0 else None, text),
-                )
-            )
-    return True
-
-
-def conda_json(raw: bytes, path: str, problems: list[Problem]) -> dict[str, object] | None:
-    """A conda-meta record, or None and a problem. RecursionError: nested without end."""
-    try:
-        record = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        line = getattr(error, "lineno", None)
-        problems.append(Problem(path, f"is not JSON: {getattr(error, 'msg', None) or error}", line))
-        return None
-    if not isinstance(record, dict):
-        problems.append(Problem(path, "is not a JSON object"))
-        return None
-    return record

@@ -281,7 +281,7 @@ class Reach:
         if place.path not in self._bodies:
             self._bodies[place.path] = self.modules.body(place), self.modules.set_later(place)
         body, later = self._bodies[place.path]
-        yield from self._follow(body, name, place, {}, Scope({"": ast.Global(later)}))
+        yield from self._follow(body, name, place, later)
         for each in self.imports.get(name, ()) if place.source else ():
             lost = self.modules.find(each)
             if lost is not None and lost.gone and lost.fault is not None:
@@ -306,18 +306,14 @@ class Reach:
         return works or None
 
     def _follow(
-        self,
-        body: list[ast.stmt],
-        name: str,
-        place: Place,
-        known: dict[str, str],
-        scope: Scope,
-        outside: int = 0,
+        self, body: list[ast.stmt], name: str, place: Place, later: list[str], outside: int = 0
     ) -> Iterator[None]:
-        """Statements of a module, one by one. known: by what it calls them, the modules that it
-        imports. scope: as running() has it. outside: errors that who runs them survives.
+        """Statements of a module, one by one. later: the names that its functions set. outside:
+        errors that who runs them survives.
         """
-        pairs: Pairs = running(body, partial(self._decide, name, place), scope)
+        known: dict[str, str] = {}  # by what it calls them, the modules that it imports
+        scope = Scope(partial(self._decide, name, place), {"": ast.Global(later)})
+        pairs: Pairs = running(body, scope)
         step: Callable[[], tuple[ast.stmt | ast.ExceptHandler, int]] = partial(next, pairs)
         ended: Ended | None = None
         with contextlib.suppress(StopIteration):
@@ -397,7 +393,7 @@ class Reach:
         before = self._called.get(key, -1)
         if body is not None and survived & before != before:
             self._called[key] = survived & before
-            yield from self._follow(body, module, place, {}, Scope(), caught)
+            yield from self._follow(body, module, place, [], caught)
 
     def _extension(self, name: str, place: Place) -> Iterator[None]:
         """An extension module: whether it is one, and what it imports itself: NumPy's core, where

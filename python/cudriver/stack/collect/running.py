@@ -11,7 +11,6 @@ from functools import partial, reduce
 from operator import or_
 
 from cudriver.stack.collect.settled import (
-    Decide,
     Replace,
     Scope,
     as_try,
@@ -83,14 +82,12 @@ def attributes(node: ast.stmt, annotations: bool = False) -> Iterator[list[str]]
             left += ast.iter_child_nodes(each)
 
 
-def running(body: list[ast.stmt], decide: Decide, scope: Scope | None = None) -> Pairs:
+def running(body: list[ast.stmt], scope: Scope) -> Pairs:
     """The simple statements that run whatever happens, functions and classes as they are defined,
     of a function that is called those without names of its own, a `try` where it ends; and which
     errors of theirs are survived. Who runs one that ends in an error throws Ended: the handler
-    follows, itself and its statements. decide: which branch of an `if` runs, and whether an import
-    works, where that is known.
+    follows, itself and its statements.
     """
-    scope = Scope() if scope is None else scope
     raising = (each for each in body if isinstance(each, ast.If) and _raises(each.body, scope))
     scope.update((f"if {ast.unparse(each.test)}", each) for each in raising)
     for node in map(as_try, body):
@@ -98,38 +95,38 @@ def running(body: list[ast.stmt], decide: Decide, scope: Scope | None = None) ->
             if hasattr(node, asked):
                 yield ast.Expr(getattr(node, asked)), 0
         if isinstance(node, ast.If):
-            known = decide(valued(node, scope))
+            known = scope.decide(valued(node, scope))
             if known is None:
-                settle([node], decide, scope)
+                settle([node], scope)
             else:
                 node = ast.If(node.test, node.body if known else node.orelse, [])
-                yield from running(node.body, decide, scope)
+                yield from running(node.body, scope)
         elif isinstance(node, ast.Try):
-            yield from _trying(node, decide, scope)
+            yield from _trying(node, scope)
         elif isinstance(node, ast.With):
             yield ast.Expr(node.items[0].context_expr), 0
             if all(map(_lets_errors_pass, node.items)):
-                yield from running(node.body, decide, scope)
+                yield from running(node.body, scope)
             else:
-                settle([node], decide, scope)
+                settle([node], scope)
         elif isinstance(node, ast.ClassDef):
             yield node, 0
-            yield from running(node.body, decide, Scope())
-            settle([node], decide, scope)
+            yield from running(node.body, Scope(scope.decide))
+            settle([node], scope)
         elif isinstance(node, ast.For) and (texts := _texts(node, scope)):
             for text in texts:
                 inside = _replaced(node.body, {getattr(node.target, "id", ""): text})
-                yield from running(inside, decide, scope)
+                yield from running(inside, scope)
         elif isinstance(node, (ast.For, ast.While, ast.AsyncFor, ast.AsyncWith, ast.Match)):
-            settle([node], decide, scope)  # how often, is not known
+            settle([node], scope)  # how often, is not known
         else:
             yield node, 0
-            settle([node], decide, scope)
+            settle([node], scope)
             function = scope.get(_called(node))
             if isinstance(function, ast.FunctionDef) and not _yields(function):
                 inside = _given(function, called(node))
                 del scope[function.name]
-                yield from _inside(function, inside, node, decide, scope)
+                yield from _inside(function, inside, node, scope)
                 if inside is not function.body and not scope.within and scope.again:
                     scope.again -= 1
                     scope[function.name] = function
@@ -137,20 +134,12 @@ def running(body: list[ast.stmt], decide: Decide, scope: Scope | None = None) ->
             return
 
 
-def _inside(
-    function: ast.FunctionDef,
-    body: list[ast.stmt],
-    call: ast.stmt,
-    decide: Decide,
-    scope: Scope,
-) -> Pairs:
+def _inside(function: ast.FunctionDef, body: list[ast.stmt], call: ast.stmt, scope: Scope) -> Pairs:
     """What runs of a function that is called."""
     own = _own(function)
-    outer = scope.copy()
+    outer = scope.without(own)
     outer.within = True
-    for name in own:
-        outer.pop(name, None)
-    pairs = running(body, decide, outer)
+    pairs = running(body, outer)
     try:
         yield from _chosen(pairs, lambda pair: _imports(pair) or own.isdisjoint(names_in(pair[0])))
     except Ended as ended:
@@ -174,9 +163,9 @@ def _chosen(pairs: Pairs, chosen: Callable[[tuple[ast.AST, int]], bool], caught:
                     step = partial(pairs.throw, ended)
 
 
-def _trying(node: ast.Try, decide: Decide, scope: Scope) -> Pairs:
+def _trying(node: ast.Try, scope: Scope) -> Pairs:
     """What runs of a `try`."""
-    before = scope.copy()
+    before = scope.without()
     caught = [0 if _kept(each, scope) else handled(each, scope) for each in node.handlers]
     sure = None not in caught
     absence = all(each and not each & ATTRIBUTE for each in caught)  # no other error
@@ -190,20 +179,20 @@ def _trying(node: ast.Try, decide: Decide, scope: Scope) -> Pairs:
 
     try:
         survived = reduce(or_, filter(None, caught), 0)
-        yield from _chosen(running(node.body, decide, scope), chosen, survived)
+        yield from _chosen(running(node.body, scope), chosen, survived)
     except Ended as ended:
         handlers = zip(node.handlers, caught, strict=True)
         handler = next((each for each, errors in handlers if (errors or 0) & ended.error), None)
         if handler is None:
             raise
         yield handler, 0
-        yield from running(handler.body, decide, scope)
+        yield from running(handler.body, scope)
     else:
         scope.clear()
         scope.update(before)
-        settle([node], decide, scope)
+        settle([node], scope)
     yield node, 0
-    yield from running(node.finalbody, decide, scope)
+    yield from running(node.finalbody, scope)
 
 
 def importing(body: list[ast.stmt]) -> dict[str, list[ast.stmt]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 
 from cudriver.stack.collect.sources import bound_names
@@ -19,33 +19,40 @@ class Scope(dict[str, ast.AST]):
     within: bool = False  # a function that is followed
     again: int = 100  # calls, with other arguments, of functions that were followed
 
-    def copy(self) -> Scope:
-        made = Scope(self)
+    def __init__(self, decide: Decide, known: Mapping[str, ast.AST] | None = None) -> None:
+        """decide: which branch of an `if` runs, whether an import works, where that is known."""
+        super().__init__(known or {})
+        self.decide: Decide = decide
+
+    def without(self, names: Iterable[str] = ()) -> Scope:
+        """A copy that knows nothing of these."""
+        made = Scope(self.decide, self)
         made.within, made.again = self.within, self.again
+        for name in names:
+            made.pop(name, None)
         return made
 
 
-def settle(body: list[ast.stmt], decide: Decide, scope: Scope) -> bool:
+def settle(body: list[ast.stmt], scope: Scope) -> bool:
     """Keeps in the scope what names are known to be after statements. Whether these may come to
     their end.
     """
     for node in map(as_try, body):
         goes_on = not isinstance(node, (ast.Raise, ast.Return, ast.Break, ast.Continue))
         if isinstance(node, ast.If):
-            known = decide(valued(node, scope))
+            known = scope.decide(valued(node, scope))
             parts = [(node.body, scope)] * (known is not False)
             parts += [(node.orelse, scope)] * (known is not True)
-            goes_on = _either(parts, decide, scope)
+            goes_on = _either(parts, scope)
         elif isinstance(node, ast.Try):
-            bound = {*bound_names(node.body, "")}
-            torn = Scope((name, value) for name, value in scope.items() if name not in bound)
+            torn = scope.without(bound_names(node.body, ""))
             ends = [(each.body, torn) for each in node.handlers]
-            works = all(_plain(e) or (is_import(e) and decide(e)) for e in node.body)
+            works = all(_plain(e) or (is_import(e) and scope.decide(e)) for e in node.body)
             whole = [([*node.body, *node.orelse], scope)]
-            goes_on = _either(whole + ends * (not works), decide, scope)
-            goes_on = goes_on and settle(node.finalbody, decide, scope)
+            goes_on = _either(whole + ends * (not works), scope)
+            goes_on = goes_on and settle(node.finalbody, scope)
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            goes_on = decide(node) is not False
+            goes_on = scope.decide(node) is not False
         if not goes_on:
             return False
         if not isinstance(node, (ast.If, ast.Try)):
@@ -77,14 +84,10 @@ def _bind(node: ast.stmt, scope: Scope) -> None:
             scope.update((name, ast.Constant(True)) for name in names)  # as a module is
 
 
-def _either(
-    parts: list[tuple[list[ast.stmt], Scope]],
-    decide: Decide,
-    scope: Scope,
-) -> bool:
+def _either(parts: list[tuple[list[ast.stmt], Scope]], scope: Scope) -> bool:
     """Keeps what is the same after each of some bodies, of which one runs. Whether one ends."""
-    after = [(body, before.copy()) for body, before in parts]
-    ends = [names for body, names in after if settle(body, decide, names)]
+    after = [(body, before.without()) for body, before in parts]
+    ends = [names for body, names in after if settle(body, names)]
     if ends:
         first, *others = ends
         same = (each for each in first if all(same_value(first[each], o.get(each)) for o in others))

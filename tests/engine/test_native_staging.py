@@ -31,7 +31,7 @@ SCENARIOS = {
     "threads": (40, 8),
     "shared": (20, 4),
     "closing": (12, 3),
-    "faults": (24, 6),
+    "faults": (24, 2),
     "interrupted": (16, 6),
     "forget": (40, 12),
     "forked": (12, 4),

@@ -14,6 +14,7 @@ import real
 from test_breakage_built import SUFFIX, Venv, pytestmark  # noqa: F401
 
 import casekit
+from cudriver.stack.collect import driver
 from cudriver.stack.collect.modules import Modules
 from cudriver.stack.collect.places import Place
 from cudriver.stack.model import Environment, Evidence, FileFault
@@ -345,3 +346,16 @@ def test_a_name_that_a_handler_gives_where_the_module_is_gone(tmp_path):
     venv = made(tmp_path, sources)
     (venv.site / "torch/thrust.py").unlink()
     survives(tmp_path)
+
+
+def test_an_import_that_fails_is_told_before_a_build_without_cuda(tmp_path, monkeypatch):
+    """One command takes both away, so that one of them is told beside the other."""
+    monkeypatch.setattr(driver, "_pci", lambda root: ["10de:2335"])
+    init = "from .version import __version__\nfrom torch.part import x\n"
+    venv = made(tmp_path, {"__init__.py": init, "part.py": "x = 1\n"})
+    (venv.site / "torch/part.py").unlink()
+    report = real.check(venv.path, environ=real.clean_environ(), probe_driver=False)
+    found = [f for f in report.findings if not f.rule.startswith("CU1")]
+    assert [(f.rule, f.predicts, [g.rule for g in f.also]) for f in found] == [
+        ("CU404", "No module named 'torch.part'", ["CU401"])
+    ]

@@ -93,6 +93,20 @@ def test_foreign_context_destroyed_by_its_owner(cu, driver: Driver, popped: bool
         assert driver.current() == before
 
 
+def test_whether_a_context_exists_that_other_code_destroyed() -> None:
+    """The driver crashes in other calls, given its handle."""
+    program = """
+        import ctypes, os
+        import cudriver as cu
+
+        context = cu.Context()
+        destroy = ctypes.CDLL(cu.driver_path()).cuCtxDestroy_v2
+        print(context.exists, destroy(ctypes.c_void_p(context.handle)), context.exists, flush=True)
+        os._exit(0)  # close() would give the driver the handle
+    """
+    assert output(program) == "True 0 False\n"
+
+
 def test_copies_from_and_to_another_device_whose_context_is_destroyed(
     cu, driver: Driver, two_devices
 ) -> None:

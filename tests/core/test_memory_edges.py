@@ -352,7 +352,7 @@ def test_limits_are_those_that_the_device_has(monkeypatch: pytest.MonkeyPatch) -
 def test_what_a_context_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     answers: dict[str, Any] = {
         "cuDevicePrimaryCtxGetState": (8, 0), "cuCtxGetFlags": 4, "cuCtxGetApiVersion": (3020, 0),
-        "cuCtxGetStreamPriorityRange": (1, -5), "cuMemGetInfo_v2": (10, 20),
+        "cuCtxGetStreamPriorityRange": (1, -5), "cuMemGetInfo_v2": (10, 20), "cuCtxGetId": (7, 0),
     }  # fmt: skip
     asked = []
 
@@ -366,7 +366,7 @@ def test_what_a_context_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contexts, "ask_two", query)
     device = SimpleNamespace(ordinal=1, _handle=11)
     primary: Any = SimpleNamespace(is_primary=True, closed=False, device=device)
-    own: Any = SimpleNamespace(is_primary=False, closed=False, device=device)
+    own: Any = SimpleNamespace(is_primary=False, closed=False, device=device, handle=5)
     assert (contexts.flags(primary), contexts.flags(own)) == (8, 4)
     assert asked == [(False, "cuDevicePrimaryCtxGetState", 11), (True, "cuCtxGetFlags")]
     assert (contexts.exists(primary), contexts.exists(own)) == (False, True)

@@ -102,9 +102,10 @@ def _primary_state(context: Context) -> tuple[int, int]:
 def exists(context: Context) -> bool:
     if context.is_primary or context.closed:
         return context.is_primary and bool(_primary_state(context)[1])
-    try:
-        api_version(context)
-    except CudaError as error:  # its owner, another library, may have destroyed it
+    try:  # other code may have destroyed it: of such a handle the driver bears no other question
+        ask_two(None, "cuCtxGetId", repr(context), "Q", context.handle)
+        api_version(context)  # another context may have the handle now
+    except CudaError as error:
         return error.code != CONTEXT_IS_DESTROYED
     return True
 

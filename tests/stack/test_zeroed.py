@@ -3,6 +3,7 @@ oracle is the real import.
 """
 
 import ctypes
+import errno
 import json
 import os
 import re
@@ -20,7 +21,7 @@ from test_cli import run
 from test_reach import told
 from test_reach_roots import put
 
-from cudriver.stack.collect.records import altered, ending
+from cudriver.stack.collect.records import altered, ending, whole
 from cudriver.stack.rootfs import Root
 
 OWN = """
@@ -230,6 +231,25 @@ def test_a_large_file_of_another_machine(tmp_path, machine, foreign):
     wanted = machine if own == 62 else {62: 183, 183: 62}[machine]
     assert altered(Root("/"), str(file), "libx.so,sha256=?,1", False, wanted) == foreign
     assert (ending(Root("/"), str(file), wanted) == "") == foreign
+
+
+@pytest.mark.parametrize(("ask", "answer"), [(ending, ""), (whole, False)])
+def test_a_file_that_its_server_loses_once_it_is_open(tmp_path, monkeypatch, ask, answer):
+    """NFS: removed by another machine."""
+    file = library(tmp_path, "libx.so", OWN)
+
+    def lost(descriptor):
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    class Lossy(Root):
+        def open(self, path):
+            opened = super().open(path)
+            patched.setattr(os, "fstat", lost)
+            return opened
+
+    with monkeypatch.context() as patched:
+        given = ask(Lossy("/"), str(file))
+    assert given == answer
 
 
 NVIDIA = {"cuda_runtime": ["libcudart"], "cublas": ["libcublas", "libcublasLt"]}

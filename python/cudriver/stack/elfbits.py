@@ -97,7 +97,11 @@ class ElfBits:
             return False
         (table,) = unpack_from("<Q", self._head, 40)
         entry, count, names = unpack_from("<HHH", self._head, 58)
-        if not 0 < table <= os.fstat(self.descriptor).st_size - entry * count:
+        try:
+            size = os.fstat(self.descriptor).st_size
+        except OSError:  # an NFS server may lose an open file
+            return False
+        if not 0 < table <= size - entry * count:
             return False
         return names == 0 or self._at(table + entry * names + 4, 4) == SHT_STRTAB
 
@@ -136,7 +140,7 @@ class ElfBits:
         try:
             severed = self._severed()
             return severed or (SHIFTED if self._shifted else self._ending(entry))
-        except (StructError, OverflowError):
+        except (OSError, StructError, OverflowError):
             return ""
 
     def _ending(self, entry: str) -> str | None:

@@ -19,10 +19,12 @@ from cudriver.stack.text import columns
 from native_build import ROOT
 
 
-def run(*words: object, text: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+def run(
+    *words: object, text: str = "", command: str = "fleet", **variables: str
+) -> subprocess.CompletedProcess[str]:
     """The command in a process of its own."""
     return subprocess.run(
-        [sys.executable, "-m", "cudriver", "fleet", *map(str, words)],
+        [sys.executable, "-m", "cudriver", command, *map(str, words)],
         input=text,
         capture_output=True,
         text=True,
@@ -162,6 +164,18 @@ def test_a_baseline_is_saved_and_compared_with(tmp_path):
     found = told("--baseline", golden, text=lines(MIXED))
     assert {each["rule"] for each in found["findings"]} == {"FL301", "FL606"}
     assert run("--save-baseline", golden, text="").returncode == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("fleet", "--html"), ("fleet", "--save-baseline"),
+     ("plan", "torch", "--driver", "580.65.06", "--gpu", "9.0", "--html"), ("check", "--html")],
+)  # fmt: skip
+def test_a_full_disk_is_said_of_the_file_that_was_to_be_written(words):
+    """docs/reference/exit-codes.md: 2 where the file could not be written."""
+    done = run(*words[1:], "/dev/full", text=lines(SAME), command=words[0])
+    assert done.returncode == 2
+    assert done.stderr == "cudriver: /dev/full: No space left on device\n"
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])

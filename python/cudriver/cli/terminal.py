@@ -128,8 +128,12 @@ def write_file(text: str, path: str) -> None:
         encoding = sys.stdout.encoding or "ascii"
         sys.stdout.write(text.encode(encoding, "xmlcharrefreplace").decode(encoding))
         return
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        error.filename = path  # that of a full disk names none
+        raise
 
 
 def progress(

@@ -227,7 +227,9 @@ def test_a_marker_of_nested_parentheses_is_a_problem_in_the_report(tmp_path):
     assert done.returncode in (0, 3)
 
 
-@pytest.mark.parametrize("command", ["check", "check --json", "which", "explain CU303", "--help"])
+@pytest.mark.parametrize(
+    "command", ["check", "check --json", "check --html -", "which", "explain CU303", "--help"]
+)
 @pytest.mark.parametrize("target", [">&-", ">/dev/full"])
 def test_output_that_cannot_be_written_is_3(root, command, target):
     where = f"--root {root}" if command.startswith(("check", "which")) else ""
@@ -256,6 +258,10 @@ def test_a_pipe_that_is_closed_early_stays_quiet(root):
     everything = " ".join([f"--root {root}"] + ["/opt/a"] * 200)
     done = shell(f"$CUDRIVER check {everything} | head -1")
     assert (done.returncode, done.stderr) == (0, "")
+    for more in "", "--html -":
+        gone = "| (exec <&-; sleep 1); exit ${PIPESTATUS[0]}"
+        done = shell(f"$CUDRIVER check {everything} {more} {gone}")
+        assert (done.returncode, done.stderr) == (141, "")
     done = shell("set -o pipefail; $CUDRIVER check --no-such-option 2>&1 | true; exit $?")
     assert done.stderr == ""
 

@@ -288,7 +288,7 @@ def _write_html(reports: list[Report], arguments: Namespace) -> bool:
     try:
         terminal.write_file(terminal.signed(page(reports), arguments.words), arguments.html)
     except OSError as error:
-        terminal.complain(f"{arguments.html}: {error.strerror}")
+        terminal.complain_of_file(error)
         return False
     return True
 

@@ -228,8 +228,10 @@ def test_a_marker_of_nested_parentheses_is_a_problem_in_the_report(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "command", ["check", "check --json", "check --html -", "which", "explain CU303", "--help"]
-)
+    "command",
+    ["check", "check --json", "check --html -", "which", "explain CU303", "--help",
+     "explain --help"],
+)  # fmt: skip
 @pytest.mark.parametrize("target", [">&-", ">/dev/full"])
 def test_output_that_cannot_be_written_is_3(root, command, target):
     where = f"--root {root}" if command.startswith(("check", "which")) else ""

@@ -208,6 +208,9 @@ def parser(
             choose(_wish(list(args or [])))  # before --help, and before what is wrong
             return super().parse_known_args(args, namespace)
 
+        def _print_message(self, message: str, file: Any = None) -> None:
+            (file or sys.stderr).write(message)  # argparse's own hides that it could not
+
         def error(self, message: str) -> NoReturn:
             near = _nearest_option(self, message)
             if not near:

@@ -178,6 +178,24 @@ def test_a_full_disk_is_said_of_the_file_that_was_to_be_written(words):
     assert done.stderr == "cudriver: /dev/full: No space left on device\n"
 
 
+@pytest.mark.parametrize("words", [("/proc/self/mem",), ("--baseline", "/proc/self/mem")])
+def test_what_fails_while_it_is_read_is_named(words):
+    """The start of this process's memory can be opened, not read: as a file on a lost disk."""
+    done = run(*words, text=lines(SAME))
+    assert done.returncode == 2
+    assert done.stderr == "cudriver: /proc/self/mem: Input/output error\n"
+
+
+def test_standard_input_that_cannot_be_read_is_named(tmp_path):
+    with open(tmp_path / "out", "wb") as file:
+        done = subprocess.run(
+            [sys.executable, "-m", "cudriver", "fleet"],
+            stdin=file, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr == "cudriver: standard input: Bad file descriptor\n"
+
+
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
 def test_a_terminal_of_any_width_is_kept_to(width, monkeypatch, capsys):
     reports = [*MIXED, *(report(f"rack{n * 7}-node-with-a-long-name") for n in range(90))]

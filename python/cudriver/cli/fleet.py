@@ -138,6 +138,9 @@ def _baseline(path: str) -> Any:
     with open(path, encoding="utf-8") as file:
         try:
             return json.load(file)
+        except OSError as error:
+            error.filename = path  # that of a read names none
+            raise
         except (ValueError, RecursionError):
             raise ValueError(
                 f"{path} is not JSON: --baseline takes a report, or what --save-baseline wrote"

@@ -87,8 +87,12 @@ def file(path: str) -> Iterator[Told | Broken | Other]:
 
 
 def lines(stream: BinaryIO, place: str) -> Iterator[Told | Broken | Other]:
-    """What is in a stream of lines, or of one document that fills many lines."""
-    return told(_bounded(stream), place)
+    """What is in a stream of lines, or of one document that fills many lines. Raises OSError."""
+    try:
+        yield from told(_bounded(stream), place)
+    except OSError as error:
+        error.filename = place  # that of a read names none
+        raise
 
 
 def _bounded(stream: BinaryIO) -> Iterator[bytes]:

@@ -89,13 +89,18 @@ def test_the_status_and_the_signal_are_the_commands(cache: Path) -> None:
     assert (done.returncode, done.stdout) == (-signal.SIGPIPE, "")
 
 
-def test_what_cannot_be_run(cache: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_run(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = run("--", "no-such-command", "--help")
     assert (done.returncode, done.stderr) == (127, "cudriver: command not found: no-such-command\n")
     (tmp_path / "data").touch()
     done = run("--", str(tmp_path / "data"))
     assert done.returncode == 126
     assert done.stderr.endswith(f"cannot run {tmp_path / 'data'}: Permission denied\n")
+    # A file of this folder is no command: its name has no slash.
+    monkeypatch.chdir(tmp_path)
+    assert subprocess.run(["env", "data"], capture_output=True).returncode == 127
+    done = run("--", "data")
+    assert (done.returncode, done.stderr) == (127, "cudriver: command not found: data\n")
     for words in [], ["--"]:
         done = run(*words)
         assert done.returncode == 2

@@ -48,7 +48,8 @@ def run(arguments: Namespace) -> int:
     if not command:
         terminal.complain("say which command to run: cudriver simulate -- pytest tests/")
         return 2
-    if shutil.which(command[0]) is None and not os.path.exists(command[0]):
+    named = os.path.dirname(command[0]) and os.path.exists(command[0])  # not by PATH
+    if shutil.which(command[0]) is None and not named:
         terminal.complain(f"command not found: {command[0]}")
         return NOT_FOUND
     try:

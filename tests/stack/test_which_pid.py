@@ -52,10 +52,16 @@ def test_what_a_process_has_mapped(venv, tmp_path, file):
         words = ("which", "--pid", str(pid), "--prefix", str(venv.path))
         told = json.loads((done := run(*words, "--json")).stdout)
         text = run(*words, "nccl").stdout
+        lacking = run(*words, "nccl", "cudnn").stdout
+        alone = run(*words, "cudnn")
     rows = [row for row in told["libraries"] if row["mapped"] == str(library)]
     assert [row["is"] for row in rows] == ["not expected"]
     assert done.returncode == 0
     assert f"not expected  {library}" in text
+    # It has mapped a CUDA library, but none of that name.
+    unknown = "cudnn: no CUDA library of that name is in use here\n"
+    assert lacking == text + unknown
+    assert (alone.returncode, alone.stdout) == (3, f"{venv.path}\n{unknown}")
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,13 @@ def _of_process(arguments: Namespace) -> int:
             if what == "another" and library is not None:
                 values = {"path": clean(library.path), "rule": library.found_by}
                 lines.append(" " * 14 + say("instead of {path} (by {rule})", **values))
-        lines += [say("the process has mapped no CUDA library")] * (not rows)
+        found = [process.mapped[path] for path, *_ in rows]
+        for name in names:
+            if not any(_wanted(each, "", [name]) for each in found):
+                lines.append(
+                    say("{name}: no CUDA library of that name is in use here", name=clean(name))
+                )
+        lines += [say("the process has mapped no CUDA library")] * (not process.mapped)
         terminal.write("\n".join(lines) + "\n")
     if any(what == "another" for _, what, _ in rows):
         return NOT_FOUND

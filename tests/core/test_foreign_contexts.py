@@ -107,6 +107,24 @@ def test_whether_a_context_exists_that_other_code_destroyed() -> None:
     assert output(program) == "True 0 False\n"
 
 
+def test_a_context_whose_handle_another_one_got_does_not_exist(cu, driver: Driver) -> None:
+    handle = driver.create()
+    foreign = cu.current_context()
+    driver.pop()
+    driver.destroy(handle)
+    made = [driver.create()]
+    while made[-1] != handle and len(made) < 20:
+        made.append(driver.create())
+    try:
+        if made[-1] != handle:
+            pytest.skip("the driver gives no handle twice")
+        assert not foreign.exists
+    finally:
+        for each in reversed(made):
+            driver.pop()
+            driver.destroy(each)
+
+
 def test_copies_from_and_to_another_device_whose_context_is_destroyed(
     cu, driver: Driver, two_devices
 ) -> None:

@@ -51,7 +51,7 @@ struct staging_plan {
     bool up;
     size_t chunk;                /* bytes of a part; 0: small */
     int blocks;                  /* at most */
-    int threads, most;           /* at most, the caller's included; of any copy */
+    int threads, most;           /* its own and any copy's, at most, the caller's included */
     size_t crossover;            /* bytes; smaller copies are not staged, unless permuted */
     bool streaming;              /* the threads write past the CPU's caches */
     struct cudriver_layout walk; /* between the host and what travels, dense; ndim 0: one run */

@@ -100,9 +100,11 @@ def _primary_state(context: Context) -> tuple[int, int]:
 
 
 def exists(context: Context) -> bool:
-    if context.is_primary or context.closed:
-        return context.is_primary and bool(_primary_state(context)[1])
-    try:  # other code may have destroyed it: of such a handle the driver bears no other question
+    if context.is_primary:
+        return bool(_primary_state(context)[1])
+    if context.closed:
+        return False
+    try:  # other code may have destroyed it: then the driver crashes in most calls, not in this one
         ask_two(None, "cuCtxGetId", repr(context), "Q", context.handle)
         api_version(context)  # another context may have the handle now
     except CudaError as error:

@@ -297,3 +297,12 @@ def test_a_version_of_any_length_is_not_repeated(tmp_path):
     metadata = prefix.dist("torch", "2.8.0") / "METADATA"
     metadata.write_text(metadata.read_text().replace("2.8.0", "2.8.0+" + "x" * 400_000))
     assert checked(tmp_path).distribution("torch").version == "2.8.0"
+
+
+@pytest.mark.parametrize("below", [False, True])
+@pytest.mark.parametrize("name", ["absent", "folder", "pipe", "nul\0", "n" * 300])
+def test_what_cannot_be_read_is_nothing(tmp_path, name, below):
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    root = Root(str(tmp_path) if below else "/")
+    assert root.raw(f"/{name}" if below else f"{tmp_path}/{name}", 10) == b""

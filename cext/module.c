@@ -5,6 +5,7 @@
 #include "python/error.h"
 #include "contexts/event.h"
 #include "pinned/host_memory.h"
+#include "pinned/page_lock.h"
 #include "hostmem/hostmem.h"
 #include "ladder/ladder.h"
 #include "python/call.h"
@@ -119,6 +120,7 @@ static const struct {
     {&cudriver_transfer_spec, offsetof(CoreState, transfer_type)},
     {&cudriver_device_array_spec, offsetof(CoreState, device_array_type)},
     {&cudriver_host_memory_spec, offsetof(CoreState, host_memory_type)},
+    {&cudriver_page_lock_spec, offsetof(CoreState, page_lock_type)},
 };
 
 static PyMethodDef *const functions[] = {
@@ -127,7 +129,7 @@ static PyMethodDef *const functions[] = {
     cudriver_ladder_functions,        cudriver_device_make_functions,
     cudriver_dlpack_from_functions,   cudriver_dlpack_export_functions,
     cudriver_host_functions,          cudriver_host_memory_functions,
-    cudriver_pinned_numpy_functions,
+    cudriver_page_lock_functions,     cudriver_pinned_numpy_functions,
 };
 
 static int module_exec(PyObject *module)

@@ -45,6 +45,7 @@ typedef struct {
     PyTypeObject *device_array_type;
     PyTypeObject *transfer_type;
     PyTypeObject *host_memory_type;
+    PyTypeObject *page_lock_type;
 
     PyObject *dlpack_words; /* names of the protocol; see dlpack_lent.c */
     PyObject *dlpack_types; /* a dict, filled as they are met; see dlpack_tensor.c */

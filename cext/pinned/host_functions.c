@@ -51,6 +51,9 @@ static PyObject *module_trim(PyObject *module, PyObject *keep)
     size_t most = PyLong_AsSize_t(keep), released = 0;
     CUresult result = CUDA_SUCCESS;
 
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
     if (cudriver_driver_ready) {
         result = cudriver_memory_return(cudriver_state_of_module(module), most, &released);
     }
@@ -61,7 +64,12 @@ static PyObject *module_trim(PyObject *module, PyObject *keep)
 
 static PyObject *module_set_limit(PyObject *Py_UNUSED(module), PyObject *limit)
 {
-    cudriver_hostmem_set_limit(PyLong_AsSize_t(limit));
+    size_t bytes = PyLong_AsSize_t(limit);
+
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    cudriver_hostmem_set_limit(bytes);
     Py_RETURN_NONE;
 }
 

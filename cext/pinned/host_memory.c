@@ -1,10 +1,9 @@
-/* HostMemory: a block of the page-locked pool, or a page lock on others' memory. */
+/* HostMemory: a block of the page-locked pool. */
 #include "host_memory.h"
 
 #include <string.h>
 
 #include "driver/driver.h"
-#include "driver/platform.h"
 #include "hostmem/hostmem.h"
 #include "python/call.h"
 #include "python/error.h"
@@ -85,39 +84,18 @@ static HostMemoryObject *memory_new(CoreState *state, const char *function, size
         Py_DECREF(self);
         return NULL;
     }
-    self->block = true;
     cudriver_live_add(state, &self->live, "host memory", self->bytes, (uintptr_t)self->address, -1);
     return self;
-}
-
-/* Ends the page lock on others' memory, which is then in no list of what is alive. */
-static CUresult memory_unlock(CoreState *state, HostMemoryObject *self)
-{
-    struct cudriver_pin *pin = self->pin;
-    CUresult result = CUDA_SUCCESS;
-
-    self->pin = NULL; /* first: others may end the lock meanwhile */
-    cudriver_live_remove(state, &self->live);
-    if (pin != NULL) {
-        Py_BEGIN_ALLOW_THREADS
-        result = cudriver_pin_destroy(pin);
-        Py_END_ALLOW_THREADS
-    }
-    return result;
 }
 
 static void memory_dealloc(PyObject *object)
 {
     HostMemoryObject *self = (HostMemoryObject *)object;
-    CoreState *state = cudriver_state_of(object);
     PyTypeObject *type = Py_TYPE(object);
 
-    if (self->block) {
-        cudriver_live_remove(state, &self->live);
+    if (self->address != NULL) {
+        cudriver_live_remove(cudriver_state_of(object), &self->live);
         cudriver_hostmem_free(self->address);
-    } else {
-        CUDRIVER_LOCK();
-        cudriver_report(state, memory_unlock(state, self), "cuMemHostUnregister", NULL);
     }
     type->tp_free(object);
     Py_DECREF(type);
@@ -183,7 +161,7 @@ static PyObject *module_pinned(PyObject *module, PyObject *const *args, Py_ssize
     }
     node = (int)PyLong_AsLong(args[3]);
     zero = args[4] == Py_True;
-    if (cudriver_numpy_shape(args[0], &ndim, shape) < 0 ||
+    if (PyErr_Occurred() || cudriver_numpy_shape(args[0], &ndim, shape) < 0 ||
         cudriver_numpy_dtype(args[1], &dtype, &itemsize) < 0) {
         return NULL;
     }
@@ -204,129 +182,7 @@ static PyObject *module_pinned(PyObject *module, PyObject *const *args, Py_ssize
     return array;
 }
 
-/* ---- page locks on others' memory, for memory/host.py ---- */
-
-/* Raises what became of a refused pin. `other`: the range of a pin that holds a part of the memory,
- * if there is one: by now it may be gone. */
-static void raise_refusal(const HostMemoryObject *self, CUresult result,
-                          struct cudriver_pin_range other)
-{
-    PyObject *arguments = cudriver_call(
-        "refusals", "pin", "(iKnOKn)", (int)result, (unsigned long long)(uintptr_t)self->address,
-        (Py_ssize_t)self->bytes, self->writable ? Py_True : Py_False,
-        (unsigned long long)other.begin, (Py_ssize_t)other.bytes);
-
-    if (arguments != NULL) {
-        cudriver_raise(result, "cuMemHostRegister_v2", "%s", PyUnicode_AsUTF8(arguments));
-        Py_DECREF(arguments);
-    }
-}
-
-/* _pin_prepare(low, nbytes, writable) */
-static PyObject *module_pin_prepare(PyObject *module, PyObject *args)
-{
-    CUDRIVER_LOCK();
-    CoreState *state = cudriver_state_of_module(module);
-    HostMemoryObject *self =
-        (HostMemoryObject *)state->host_memory_type->tp_alloc(state->host_memory_type, 0);
-    bool initialised = cudriver_driver_ready || cudriver_driver_is_forked(), mapped;
-    CUdevice device;
-    int writable;
-
-    if (self == NULL || !PyArg_ParseTuple(args, "KKp", &self->address, &self->bytes, &writable)) {
-        Py_XDECREF(self);
-        return NULL;
-    }
-    self->ordinal = -1;
-    self->writable = writable != 0;
-    Py_BEGIN_ALLOW_THREADS
-    mapped = platform_is_mapped((uintptr_t)self->address, self->bytes);
-    Py_END_ALLOW_THREADS
-    if (!mapped) { /* strides may reach further than the memory */
-        Py_XDECREF(cudriver_call("refusals", "unmapped", "(KK)",
-                                 (unsigned long long)(uintptr_t)self->address,
-                                 (unsigned long long)self->bytes));
-    }
-    /* cuInit takes a while: it is called when the memory is page-locked, perhaps in a thread. */
-    if (!mapped || (initialised ? cudriver_require() : cudriver_require_loaded()) < 0) {
-        Py_DECREF(self);
-        return NULL;
-    }
-    if (initialised && cuda.cuCtxGetDevice(&device) == CUDA_SUCCESS) {
-        self->ordinal = device;
-    }
-    cudriver_live_add(state, &self->live, "pin", self->bytes, (uintptr_t)self->address, -1);
-    return (PyObject *)self;
-}
-
-/* _pin_lock(pin, step, fresh) */
-static PyObject *module_pin_lock(PyObject *module, PyObject *args)
-{
-    CUDRIVER_LOCK();
-    CoreState *state = cudriver_state_of_module(module);
-    struct cudriver_pin_range other = {0, 0};
-    struct cudriver_pin_way way;
-    struct cudriver_pin *pin = NULL;
-    CUresult result = CUDA_SUCCESS;
-    ContextObject *context;
-    HostMemoryObject *self;
-    Py_ssize_t step;
-    bool pushed;
-    int fresh;
-
-    if (!PyArg_ParseTuple(args, "O!np:_pin_lock", state->host_memory_type, &self, &step, &fresh) ||
-        cudriver_require() < 0) {
-        return NULL;
-    }
-    context = self->ordinal < 0 ? cudriver_context_for_use(state)
-                                : cudriver_context_for_ordinal(state, self->ordinal);
-    if (context == NULL || cudriver_context_begin(state, context, &pushed) < 0) {
-        Py_XDECREF(context);
-        return NULL;
-    }
-    way = (struct cudriver_pin_way){.read_only = !self->writable,
-                                    .fresh = fresh != 0,
-                                    .step = step > 0 ? (size_t)step : 0,
-                                    .stop = step >= 0 ? &self->stop : NULL};
-    if (self->bytes > 0) {
-        Py_BEGIN_ALLOW_THREADS
-        result = cudriver_pin_create(self->address, self->bytes, &way, &pin, &other);
-        Py_END_ALLOW_THREADS
-    }
-    cudriver_context_end_use(context, pushed);
-    if (result == CUDRIVER_PIN_STOPPED) {
-        Py_RETURN_FALSE;
-    }
-    if (result != CUDA_SUCCESS) {
-        raise_refusal(self, result, other);
-        return NULL;
-    }
-    self->pin = pin;
-    Py_RETURN_TRUE;
-}
-
-static PyObject *module_pin_stop(PyObject *Py_UNUSED(module), PyObject *pin)
-{
-    cudriver_pin_stop(&((HostMemoryObject *)pin)->stop);
-    Py_RETURN_NONE;
-}
-
-static PyObject *module_pin_unlock(PyObject *module, PyObject *pin)
-{
-    CUDRIVER_LOCK();
-    HostMemoryObject *self = (HostMemoryObject *)pin;
-    CUresult result = memory_unlock(cudriver_state_of_module(module), self);
-
-    return cudriver_check(result, "cuMemHostUnregister", "%zu bytes", self->bytes) < 0
-               ? NULL
-               : Py_NewRef(Py_None);
-}
-
 PyMethodDef cudriver_host_memory_functions[] = {
     {"_pinned", (PyCFunction)(void (*)(void))module_pinned, METH_FASTCALL, DOC__pinned},
-    {"_pin_prepare", module_pin_prepare, METH_VARARGS, DOC__pin_prepare},
-    {"_pin_lock", module_pin_lock, METH_VARARGS, DOC__pin_lock},
-    {"_pin_stop", module_pin_stop, METH_O, NULL},
-    {"_pin_unlock", module_pin_unlock, METH_O, DOC__pin_unlock},
     {NULL},
 };

@@ -237,15 +237,31 @@ static PyObject *handler_new(CoreState *state, PyObject *module, size_t min_byte
     return capsule;
 }
 
+/* The handler of a capsule that handler_new() made. NULL with TypeError. */
+static struct handler *handler_of(PyObject *capsule)
+{
+    struct handler *handler = PyCapsule_IsValid(capsule, "mem_handler")
+                                  ? PyCapsule_GetPointer(capsule, "mem_handler")
+                                  : NULL;
+
+    if (handler == NULL || handler->numpy.allocator.malloc != handler_malloc) {
+        PyErr_Format(PyExc_TypeError, "expected a handler of pinned_numpy(), not %.100s",
+                     Py_TYPE(capsule)->tp_name);
+        return NULL;
+    }
+    return handler;
+}
+
 /* New reference: the capsule of a new handler, which is in force from here on, and that of the one
  * before. */
 static PyObject *module_numpy_enter(PyObject *module, PyObject *min_bytes)
 {
     CoreState *state = cudriver_state_of_module(module);
+    size_t least = PyLong_AsSize_t(min_bytes);
     PyObject *capsule, *before;
 
-    if (cudriver_numpy_require() < 0 || cudriver_require() < 0 ||
-        (capsule = handler_new(state, module, PyLong_AsSize_t(min_bytes))) == NULL) {
+    if (PyErr_Occurred() || cudriver_numpy_require() < 0 || cudriver_require() < 0 ||
+        (capsule = handler_new(state, module, least)) == NULL) {
         return NULL;
     }
     before = PyDataMem_SetHandler(capsule);
@@ -260,11 +276,18 @@ static PyObject *module_numpy_enter(PyObject *module, PyObject *min_bytes)
  * not in force in this context. */
 static PyObject *module_numpy_leave(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *current = PyDataMem_GetHandler(), *capsule, *before;
+    PyObject *current, *capsule, *before;
 
-    if (!PyArg_ParseTuple(args, "OO", &capsule, &before)) {
-        Py_CLEAR(current);
-    } else if (current == capsule) {
+    if (cudriver_numpy_require() < 0 || !PyArg_ParseTuple(args, "OO", &capsule, &before) ||
+        handler_of(capsule) == NULL) {
+        return NULL;
+    }
+    if (!PyCapsule_IsValid(before, "mem_handler")) {
+        return PyErr_Format(PyExc_TypeError, "expected a handler of NumPy, not %.100s",
+                            Py_TYPE(before)->tp_name);
+    }
+    current = PyDataMem_GetHandler();
+    if (current == capsule) {
         Py_XSETREF(current, PyDataMem_SetHandler(before));
     }
     if (current == NULL) {
@@ -277,7 +300,12 @@ static PyObject *module_numpy_leave(PyObject *Py_UNUSED(module), PyObject *args)
 /* From here on the handler allocates ordinary memory. */
 static PyObject *module_numpy_forget(PyObject *Py_UNUSED(module), PyObject *capsule)
 {
-    ((struct handler *)PyCapsule_GetPointer(capsule, "mem_handler"))->over = true;
+    struct handler *handler = handler_of(capsule);
+
+    if (handler == NULL) {
+        return NULL;
+    }
+    handler->over = true;
     Py_RETURN_NONE;
 }
 

@@ -27,6 +27,7 @@ from cudriver.typing import (
     BasicIndex,
     DeviceLike,
     EventLike,
+    HostArray,
     HostArrayT,
     ScalarT,
     ScalarT_co,
@@ -876,11 +877,37 @@ class DeviceArray(Generic[ScalarT_co]):
 
 @final
 class HostMemory:
-    """Page-locked memory: a block, the base of the arrays that lie in it; or a lock on others'."""
+    """A block of the pool of page-locked memory: the base of the arrays that lie in it."""
 
     @property
     def nbytes(self) -> int:
         """Size in bytes."""
+
+@final
+class PageLock:
+    """A page lock on memory of somebody else, closed until `lock`: array has it, and held keeps it
+    where it is, or is None. Both stay alive until the memory is unlocked.
+    """
+
+    def __new__(
+        cls, array: HostArray, held: object, low: int, nbytes: int, writable: bool, /
+    ) -> PageLock: ...
+    @property
+    def array(self) -> HostArray | None:
+        """Whose memory it is; None once the lock was closed."""
+    @property
+    def closed(self) -> bool:
+        """Whether the memory is not locked, yet or any more."""
+    @property
+    def nbytes(self) -> int:
+        """Bytes from the lowest to the highest."""
+    def lock(self, step: int, fresh: bool, /) -> bool:
+        """Page-lock, at most `step` bytes in one driver call; 0: as many as one takes; -1: the
+        same, and nobody stops it. False: `_pin_stop` has ended it. `fresh`: the memory is new, and
+        is touched by several threads.
+        """
+    def close(self) -> None:
+        """Unlock the memory that no other lock holds."""
 
 def init() -> None:
     """Initialise the driver.
@@ -1128,18 +1155,8 @@ def _place(address: int, nbytes: int, node: int, /) -> int:
 def _ranges() -> bytes:
     """Address and bytes, each an uint64, of all memory that the pool and pins have page-locked."""
 
-def _pin_prepare(low: int, nbytes: int, writable: bool, /) -> HostMemory:
-    """A lock on memory that the caller keeps alive. `_pin_lock` then page-locks it."""
-
-def _pin_lock(lock: HostMemory, step: int, fresh: bool, /) -> bool:
-    """Page-lock, at most `step` bytes in one driver call; 0: as many as one takes; -1: the same,
-    and nobody stops it. False: `_pin_stop` has ended it. `fresh`: the memory is new, and is touched
-    by several threads.
-    """
-
-def _pin_stop(lock: HostMemory, /) -> None: ...
-def _pin_unlock(lock: HostMemory, /) -> None:
-    """Unlock the memory that no other lock holds."""
+def _pin_stop(lock: PageLock, /) -> None:
+    """End a `lock` that is under way in another thread, or that comes."""
 
 def _numpy_enter(min_bytes: int, /) -> tuple[object, object]: ...
 def _numpy_leave(handler: object, before: object, /) -> bool: ...

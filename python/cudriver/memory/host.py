@@ -157,53 +157,11 @@ def mapped_pointer(array: HostArray, /) -> int:
     )
 
 
-class PageLock:
-    """A page lock on an array's memory, behind `pin` and `Pinning`: closed until `lock`.
-
-    Attributes
-    ----------
-    nbytes : int
-        Bytes from the lowest to the highest.
-    closed : bool
-        Whether the memory is not locked, yet or any more.
-    """
-
-    __slots__ = ("_held", "_memory", "closed", "nbytes")
-
-    def __init__(self, array: HostArray) -> None:
-        memory = host_range(array, "only an array in host memory can be page-locked")
-        if (kind := _objects(*memory.owner)) is not None:
-            raise TypeError(
-                f"{kind} holds Python objects, which have no place in memory that a device reads"
-            )
-        self._held: tuple[HostArray, object] | None = memory.owner
-        self.nbytes: int = memory.nbytes
-        self.closed: bool = True
-        self._memory: Any = _core._pin_prepare(memory.low, memory.nbytes, memory.writable)
-
-    @property
-    def array(self) -> HostArray | None:
-        """Whose memory it is; None once the lock was closed."""
-        held = self._held
-        return held[0] if held is not None else None
-
-    def lock(self, step: int, fresh: bool) -> bool:
-        """As the core's `_pin_lock`."""
-        self.closed = not _core._pin_lock(self._memory, step, fresh)
-        return not self.closed
-
-    def stop(self) -> None:
-        """End a `lock` that is under way in another thread."""
-        _core._pin_stop(self._memory)
-
-    def close(self) -> None:
-        """Unlock the memory that no other lock holds."""
-        held = self._held  # until it is unlocked, also by another thread
-        self._held, self.closed = None, True
-        try:
-            _core._pin_unlock(self._memory)
-        finally:
-            del held  # the traceback would keep it
-
-    def __del__(self) -> None:
-        self._memory = None  # before its owner goes
+def page_lock(array: HostArray) -> _core.PageLock:
+    """A page lock on an array's memory, behind `pin` and `Pinning`: closed until its `lock`."""
+    memory = host_range(array, "only an array in host memory can be page-locked")
+    if (kind := _objects(*memory.owner)) is not None:
+        raise TypeError(
+            f"{kind} holds Python objects, which have no place in memory that a device reads"
+        )
+    return _core.PageLock(*memory.owner, memory.low, memory.nbytes, memory.writable)

@@ -79,8 +79,8 @@ class pinned_numpy:
     def __del__(self, forget: Callable[[object], None] = _core._numpy_forget) -> None:
         # Never left, or not in the context that entered it: nobody can leave it any more. (At the
         # interpreter's end this module's names may be gone.)
-        if self._handler is not None:
-            forget(self._handler)
+        if (handler := getattr(self, "_handler", None)) is not None:
+            forget(handler)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("cannot pickle 'cudriver.pinned_numpy' object")

@@ -9,7 +9,7 @@ import mmap
 import operator
 import os
 import threading
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, TypeVar, final, overload
 
 import numpy as np
@@ -19,7 +19,7 @@ from cudriver.memory import numa as numa_nodes
 from cudriver.memory import refusals, waiting
 from cudriver.memory.arrays import is_fortran
 from cudriver.memory.failures import OUT_OF_MEMORY, failure
-from cudriver.memory.host import PageLock, host_range
+from cudriver.memory.host import host_range, page_lock
 from cudriver.memory.live import page_locked
 from cudriver.memory.pool import host_memory_stats
 from cudriver.memory.room import host_room
@@ -50,7 +50,7 @@ class _Work:
         self.over = threading.Event()  # an interrupted join() may take the thread for ended
         self.process = os.getpid()
 
-    def start(self, pin: PageLock, fresh: bool) -> None:
+    def start(self, pin: _core.PageLock, fresh: bool) -> None:
         self.fresh = fresh
         _running[self] = pin
         try:
@@ -58,7 +58,7 @@ class _Work:
         except RuntimeError:  # no thread is to be had: do it at once
             self.run()
         except BaseException:  # Ctrl-C; the thread may still begin
-            pin.stop()
+            _core._pin_stop(pin)
             _running.pop(self, None)
             raise
 
@@ -82,24 +82,25 @@ class _Work:
             self.over.wait(timeout)
 
 
-_running: dict[_Work, PageLock] = {}
+_running: dict[_Work, _core.PageLock] = {}
 
 
 @atexit.register
 def _stop_all() -> None:
     for work, pin in _running.copy().items():
-        pin.stop()
+        _core._pin_stop(pin)
         work.join(EXIT_PATIENCE)
 
 
 class _Owner:
     """Stops the page-locking when neither the Pinning nor the array holds it any longer."""
 
-    def __init__(self, pin: PageLock) -> None:
+    def __init__(self, pin: _core.PageLock) -> None:
         self.pin, self.work = pin, _Work()
 
-    def __del__(self) -> None:
-        self.pin.stop()
+    def __del__(self, stop: Callable[[_core.PageLock], None] = _core._pin_stop) -> None:
+        if (pin := getattr(self, "pin", None)) is not None:
+            stop(pin)
 
 
 class _Memory:
@@ -223,7 +224,7 @@ class Pinning(Generic[ArrayT]):
         is being page-locked, a few milliseconds. A second call does nothing.
         """
         pin = self._owner.pin
-        pin.stop()
+        _core._pin_stop(pin)
         self._owner.work.join()
         self._closed = True
         pin.close()
@@ -300,7 +301,7 @@ def pin_async(array: HostArrayT) -> Pinning[HostArrayT]:
     ...     cu.is_pinned(weights)
     True
     """
-    return _begin(array, _Owner(PageLock(array)), False)
+    return _begin(array, _Owner(page_lock(array)), False)
 
 
 @overload
@@ -392,7 +393,7 @@ def pinned_empty_async(
     memory = _map(math.prod(lengths) * kind.itemsize)
     memory.place(numa_nodes.now(node))
     array = _over(np.asarray(memory), lengths, kind, order="F" if fortran else "C")
-    memory.owner = _Owner(PageLock(memory.bytes))
+    memory.owner = _Owner(page_lock(memory.bytes))
     return _begin(array, memory.owner, True)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn, Self, final
 
-from cudriver.memory.host import PageLock
+from cudriver.memory.host import page_lock
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from cudriver._core import PageLock
     from cudriver.typing import HostArray
 
 
@@ -60,7 +61,7 @@ class pin:
 
     def __new__(cls, array: HostArray) -> Self:
         self = super().__new__(cls)
-        self._lock = PageLock(array)
+        self._lock = page_lock(array)
         try:
             self._lock.lock(-1, False)
         except BaseException:

@@ -16,7 +16,7 @@ import numpy as np
 
 from cudriver import _core
 from cudriver.memory import shared_files
-from cudriver.memory.host import PageLock
+from cudriver.memory.host import page_lock
 from cudriver.memory.numa import node_of, now
 from cudriver.memory.pinning import _item_type, _lengths, _over
 
@@ -52,7 +52,7 @@ class _Mapping:
             memory.madvise(mmap.MADV_HUGEPAGE)
         self.read_only = read_only
         self.bytes = np.frombuffer(memory, np.uint8)
-        self.pin: PageLock | None = None  # it holds the bytes, so it ends before them
+        self.pin: _core.PageLock | None = None  # it holds the bytes, so it ends before them
 
 
 class _Lease:
@@ -366,7 +366,7 @@ class SharedMemory:
         mapping = self._mapped()
         _core.init()  # a forked child is told here
         if mapping.pin is None:
-            pin = PageLock(mapping.bytes)
+            pin = page_lock(mapping.bytes)
             # Threads touch it first. H200, 8 GiB: 17.8 GB/s, by the driver alone 4.0; in four
             # processes at once 7.5 and 2.3.
             pin.lock(0, not mapping.read_only)
@@ -438,10 +438,10 @@ class SharedMemory:
         """Close it."""
         self.close()
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
         file, self._file = getattr(self, "_file", -1), -1  # another's finalizer may close it, too
         if file >= 0:
-            os.close(file)
+            close(file)
 
     def __reduce__(self) -> tuple[Callable[..., SharedMemory], tuple[Any, ...]]:
         self._mapped()

@@ -29,9 +29,10 @@ class Below:
         self._descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._openat2 = _openat2(self._descriptor)
 
-    def __del__(self) -> None:
-        if hasattr(self, "_descriptor"):
-            os.close(self._descriptor)
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        descriptor, self._descriptor = getattr(self, "_descriptor", -1), -1
+        if descriptor >= 0:
+            close(descriptor)
 
     def fileno(self) -> int:
         """The folder's descriptor, open as long as this object lives."""

@@ -435,7 +435,12 @@ static PyObject *module_copy_threads(PyObject *Py_UNUSED(module), PyObject *Py_U
 
 static PyObject *module_set_copy_threads(PyObject *Py_UNUSED(module), PyObject *count)
 {
-    cudriver_staging_set_threads((int)PyLong_AsLong(count));
+    long threads = PyLong_AsLong(count);
+
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    cudriver_staging_set_threads((int)threads);
     Py_RETURN_NONE;
 }
 

@@ -371,6 +371,10 @@ PyObject *cudriver_copy_many(PyObject *module, PyObject *args)
                           &apart, &explain)) {
         return NULL;
     }
+    if (PyTuple_GET_SIZE(to) != PyTuple_GET_SIZE(from)) {
+        return PyErr_Format(PyExc_ValueError, "%zd destinations, %zd sources", PyTuple_GET_SIZE(to),
+                            PyTuple_GET_SIZE(from));
+    }
     batch.explain = explain != 0;
     if (cudriver_stream_read(batch.state, stream, &batch.stream) == 0 &&
         copy_batch_begin(&batch, PyTuple_GET_SIZE(to), PyTuple_GET_SIZE(to)) == 0 &&

@@ -33,6 +33,21 @@ static int files_read(CoreState *state, const struct cudriver_files *files,
     return cudriver_check(result, "cudriver.load", "%zu bytes of files", files->bytes);
 }
 
+/* Whether the buffers are runs within `bytes`, and two counts. If not, TypeError. */
+static bool files_are_good(const Py_buffer *runs, Py_ssize_t bytes, const Py_buffer *progress)
+{
+    const Py_ssize_t each = sizeof(struct cudriver_file_run);
+    const struct cudriver_file_run *last =
+        (const void *)((const char *)runs->buf + runs->len - each);
+
+    if (runs->itemsize == each && runs->len >= each && last->begin + last->bytes <= bytes &&
+        progress->itemsize == sizeof(int64_t) && progress->len >= 2 * progress->itemsize) {
+        return true;
+    }
+    PyErr_Format(PyExc_TypeError, "expected runs of files within %zd bytes, and two int64", bytes);
+    return false;
+}
+
 /* _read_files(runs, nbytes, progress, stream) */
 PyObject *cudriver_read_files(PyObject *module, PyObject *args)
 {
@@ -47,7 +62,8 @@ PyObject *cudriver_read_files(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "y*nw*O", &runs, &bytes, &progress, &given)) {
         return NULL;
     }
-    if (cudriver_stream_read(state, given, &stream) == 0) {
+    if (files_are_good(&runs, bytes, &progress) &&
+        cudriver_stream_read(state, given, &stream) == 0) {
         _Atomic int64_t *counts = progress.buf;
         const struct cudriver_files files = {runs.buf,
                                              (size_t)runs.len / sizeof(struct cudriver_file_run),

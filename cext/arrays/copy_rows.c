@@ -112,11 +112,19 @@ static int rows_add(struct copy_batch *batch, struct copy_ends *whole, const str
 static PyObject *rows_copy(struct copy_batch *batch, struct copy_ends *whole, PyObject *to,
                            PyObject *of)
 {
-    struct rows rows = {(const int64_t *)cudriver_numpy_data(to),
-                        (const int64_t *)cudriver_numpy_data(of), PyObject_Size(to),
-                        whole->dst.shape[0], whole->src.shape[0]};
+    struct rows rows = {.dst_length = whole->dst.shape[0], .src_length = whole->src.shape[0]};
+    Py_ssize_t sources = 0;
     int added = 0;
 
+    rows.to = cudriver_numpy_int64(to, &rows.count);
+    rows.of = rows.to != NULL ? cudriver_numpy_int64(of, &sources) : NULL;
+    if (rows.of == NULL) {
+        return NULL;
+    }
+    if (sources != rows.count) {
+        return PyErr_Format(PyExc_ValueError, "%zd rows of the destination, %zd of the source",
+                            rows.count, sources);
+    }
     if (rows_are_good(&rows)) {
         added = copy_batch_begin(batch, 0, rows.count) < 0 ? -1 : rows_add(batch, whole, &rows);
     }

@@ -105,6 +105,10 @@ static PyObject *module_views(PyObject *module, PyObject *args)
     }
     views = cudriver_call("arrays", function, "(OO)", ((DeviceArrayObject *)array)->array,
                           arguments); /* a list that nobody else has */
+    if (views != NULL && !PyList_Check(views)) {
+        PyErr_Format(PyExc_TypeError, "%s() gives no list", function);
+        Py_CLEAR(views);
+    }
     for (Py_ssize_t i = 0; views != NULL && i < PyList_GET_SIZE(views); i++) {
         PyObject *part = Py_NewRef(PyList_GET_ITEM(views, i));
         PyObject *view = cudriver_device_array_view((DeviceArrayObject *)array, part);

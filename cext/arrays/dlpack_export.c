@@ -199,6 +199,10 @@ static PyObject *module_export(PyObject *module, PyObject *args)
 /* _mark_copied(capsule): says that a host tensor is a copy, where its kind can. */
 static PyObject *module_mark_copied(PyObject *Py_UNUSED(module), PyObject *capsule)
 {
+    if (!PyCapsule_CheckExact(capsule)) {
+        return PyErr_Format(PyExc_TypeError, "expected a capsule, not %.100s",
+                            Py_TYPE(capsule)->tp_name);
+    }
     if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
         struct cudriver_dl_managed *tensor = PyCapsule_GetPointer(capsule, "dltensor_versioned");
         tensor->flags |= CUDRIVER_DL_IS_COPIED;

@@ -313,7 +313,7 @@ static PyObject *module_reset_primary(PyObject *module, PyObject *number)
 {
     CUDRIVER_LOCK();
     CoreState *state = cudriver_state_of_module(module);
-    int ordinal = (int)PyLong_AsLong(number);
+    int ordinal;
     CUcontext handle = NULL, current = NULL;
     CUresult result = CUDA_SUCCESS;
     ContextObject *self;
@@ -321,7 +321,7 @@ static PyObject *module_reset_primary(PyObject *module, PyObject *number)
     CUdevice device;
     int failed = 0;
 
-    if (cudriver_device_handle(ordinal, &device) < 0) {
+    if (!PyArg_Parse(number, "i", &ordinal) || cudriver_device_handle(ordinal, &device) < 0) {
         return NULL;
     }
     if (reset_check(state, ordinal, device, false) < 0) {
@@ -369,8 +369,11 @@ static PyObject *module_for_use(PyObject *module, PyObject *device)
 static PyObject *module_primary_context(PyObject *module, PyObject *ordinal)
 {
     CUDRIVER_LOCK();
-    return (PyObject *)cudriver_context_primary(cudriver_state_of_module(module),
-                                                (int)PyLong_AsLong(ordinal));
+    int number;
+
+    return PyArg_Parse(ordinal, "i", &number)
+               ? (PyObject *)cudriver_context_primary(cudriver_state_of_module(module), number)
+               : NULL;
 }
 
 PyMethodDef cudriver_context_functions[] = {

@@ -218,7 +218,20 @@ bool cudriver_numpy_is_writable(PyObject *array)
     return PyArray_ISWRITEABLE((PyArrayObject *)array);
 }
 
-char *cudriver_numpy_data(PyObject *array)
+const int64_t *cudriver_numpy_int64(PyObject *object, Py_ssize_t *count)
 {
-    return PyArray_BYTES((PyArrayObject *)array);
+    PyArrayObject *array;
+
+    if (cudriver_numpy_require() < 0) {
+        return NULL;
+    }
+    array = PyArray_Check(object) ? (PyArrayObject *)object : NULL;
+    if (array == NULL || PyArray_TYPE(array) != NPY_INT64 || PyArray_NDIM(array) != 1 ||
+        !PyArray_ISCARRAY_RO(array)) {
+        PyErr_Format(PyExc_TypeError, "expected a dense int64 array of one dimension, not %.100s",
+                     Py_TYPE(object)->tp_name);
+        return NULL;
+    }
+    *count = PyArray_DIM(array, 0);
+    return (const int64_t *)PyArray_BYTES(array);
 }

@@ -50,7 +50,8 @@ bool cudriver_numpy_is_writable(PyObject *array);
 /* Whether the object is one of NumPy's integers, no array. NumPy is imported. */
 bool cudriver_numpy_is_integer(PyObject *object);
 
-/* The address of an array's first item. */
-char *cudriver_numpy_data(PyObject *array);
+/* The items of a dense int64 array of one dimension, and how many. NULL with TypeError: it is none.
+ */
+const int64_t *cudriver_numpy_int64(PyObject *object, Py_ssize_t *count);
 
 #endif

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,7 @@ import numpy as np
 import cudriver as cu
 from cudriver.errors import CudaError
 
+from . import canaries
 from .model import Failure, Flight, Model, World
 from .steps import Step
 
@@ -54,6 +56,13 @@ async def over(transfer: Any) -> None:
     await transfer
 
 
+class Kept:
+    """An error and its frames, in a cycle, as a notebook or a test keeps them."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error, self.frame, self.me = error, sys._getframe(), self
+
+
 class Session(Model):
     def __init__(
         self,
@@ -64,6 +73,8 @@ class Session(Model):
     ) -> None:
         super().__init__(world)
         self.steps, self.log = steps, log
+        self.kept: list[Kept] = []
+        self.cycles = False  # some may be in garbage
         self.env |= {
             "cu": cu, "np": np, "gc": gc, "asyncio": asyncio, "m": self.m, "delay": delay,
             "pattern": pattern, "same": same, "over": over, "rows": rows, **world.names,
@@ -130,11 +141,30 @@ class Session(Model):
             return
         if step.kind == "reset" and self.primary(step.device or 0) in self.stack:
             return
+        static = canaries.look()
         self.before(step)
         self.act(step)
         self.done += 1
+        self.forget(random.Random(step.salt))
+        if over := canaries.changed(static):
+            raise Failure(f"{step.do}\n  changed static objects of the interpreter: {over}")
+
+    def forget(self, choice: random.Random) -> None:
+        """Drops the kept errors, each a cycle with all that its frames hold, or collects such."""
+        if choice.random() < 0.1:
+            self.kept.clear()
+        if choice.random() < 0.05:
+            gc.collect()
+
+    def collect(self) -> None:
+        self.kept.clear()
+        gc.collect()
+        self.cycles = False
 
     def before(self, step: Step) -> None:
+        ends = step.kind == "drop" and step.uses[0] in self.contexts
+        if self.cycles and (ends or step.kind in ("reset", "end context", "close")):
+            self.collect()  # the arrays of their frames would be in the way
         if step.kind == "reset":
             self.settle_all()
             self.clear(self.primary(step.device or 0))
@@ -194,6 +224,8 @@ class Session(Model):
                 raise Failure(f"{step.do}\n  raised {error!r}, expected {expected}") from error
             message = str(error).partition("\n")[0]
             self.log(f"# {type(error).__name__}: {message}")
+            self.kept.append(Kept(error))
+            self.cycles = True
             return
         if "ok" not in expected:
             raise Failure(f"{step.do}\n  succeeded, expected {expected}")
@@ -218,6 +250,7 @@ class Session(Model):
     def finish(self) -> None:
         """Waits, compares everything, and lets go of it, contexts last."""
         self.settle_all()
+        self.collect()
         for name, root in self.roots.items():
             if not root.closed and root.home not in self.dead:
                 self.act(Step("check", f"same({name}, m.{name})", uses=(name,), reads=(name,)))

@@ -355,3 +355,11 @@ def test_each_line_of_a_pasted_error_belongs_to_the_rule_that_answers_it(page: s
         rules = re.findall(r"\[(\w+)\]\(\S*/data/rules/", answer)
         for line in error.splitlines():
             assert [match.rule for match in explain.match(line)][:1] == rules, line
+
+
+@pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
+def test_the_first_screen_names_the_two_commands(name: str) -> None:
+    """What a newcomer sees before scrolling: thirty lines."""
+    first = (ROOT / name).read_text(encoding="utf-8").splitlines()[:30]
+    for command in ("make run", "make test"):
+        assert any(line.startswith(f"$ {command} ") for line in first)

@@ -87,10 +87,12 @@ class TestExtensions:
             site_packages=[f"/env/lib/{name}/site-packages"],
             platform=os.uname().machine,
         )
-        assert list(made.extensions) == EXTENSION_SUFFIXES
+        debian = f".abi3-{made.platform}-linux-gnu.so"  # which only Debian's 3.13 and 3.14 take
+        others = [ending for ending in made.extensions if ending != debian]
+        assert EXTENSION_SUFFIXES in (list(made.extensions), others)
 
     @pytest.mark.skipif(FREE_THREADED, reason="the environment is one of a Python with the GIL")
-    @pytest.mark.parametrize("first", range(3))
+    @pytest.mark.parametrize("first", range(len(EXTENSION_SUFFIXES)))
     def test_the_one_that_python_takes(self, tmp_path, monkeypatch, first):
         """Of those in one folder, and that folder is not the first of sys.path."""
         python = f"{sys.version_info[0]}.{sys.version_info[1]}"

@@ -151,11 +151,15 @@ class Environment(Record):
 
     @property
     def extensions(self) -> tuple[str, ...]:
-        """What the names of extension modules end in, in the order in which it looks for them."""
+        """What the names of extension modules end in, in the order in which it looks for them.
+
+        Of 3.13 and 3.14 only Debian's take the stable ABI with a machine, and only they build it.
+        """
         machine = f"{self.platform}-linux-gnu"
         own = f".cpython-{self.tag}-{machine}.so"
         if self.minor < 15:
-            return own, ".abi3.so", ".so"
+            debian = (f".abi3-{machine}.so",) if self.minor >= 13 else ()
+            return own, ".abi3.so", *debian, ".so"
         stable = (".abi3t",) if self.tag.endswith("t") else (".abi3", ".abi3t")
         return own, *(f"{name}{rest}.so" for name in stable for rest in (f"-{machine}", "")), ".so"
 

@@ -26,9 +26,10 @@ def library(path: Path, dynamic: list[tuple[int, int]], parts: dict[int, bytes],
     """A sparse library of `size` bytes with these dynamic entries, and these bytes at offsets."""
     table = b"".join(struct.pack("<qQ", *entry) for entry in (*dynamic, (0, 0)))
     header = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
-    header += struct.pack("<HHIQQQIHHHHHH", 3, MACHINE, 1, 0, 64, 0, 0, 64, 56, 2, 0, 0, 0)
+    header += struct.pack("<HHIQQQIHHHHHH", 3, MACHINE, 1, 0, 64, 0, 0, 64, 56, 3, 0, 0, 0)
     header += struct.pack("<IIQQQQQQ", 1, 4, 0, 0, 0, size, size, 4096)
     header += struct.pack("<IIQQQQQQ", 2, 4, 4096, 4096, 4096, len(table), len(table), 8)
+    header += struct.pack("<IIQQQQQQ", 0x6474E551, 6, 0, 0, 0, 0, 0, 16)  # no executable stack
     with open(path, "wb") as file:
         file.truncate(size)
         for offset, data in {0: header, 4096: table, **parts}.items():

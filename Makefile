@@ -91,8 +91,9 @@ editable: $(VENV)/.requirements ## install for development: edits of Python show
 run: install ## run the demo, on the real driver or else the simulated one
 	$(VENV)/bin/cudriver demo $(ARGS)
 
-# More than a small machine has processors: many tests wait. A file's tests stay together, in their order.
-PROCESSES = -n 4 --dist loadfile --no-loadscope-reorder
+# More than a small machine has processors: many tests wait. A file's tests stay together, in their order. A
+# process that dies ends the run, which names its test: the tests of another would be waited for for ever.
+PROCESSES = -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 
 .PHONY: test
 test: install ## the suite on the simulated driver, without large downloads
@@ -113,7 +114,7 @@ golden: install ## write anew what rules say, and comparisons: the diff is for r
 
 .PHONY: test-network
 test-network: install ## tests on real frameworks: GBs, into ~/.cache/cudriver-tests
-	CUDRIVER_TEST_DRIVER=sim $(PYTEST) -m network $(ARGS)
+	CUDRIVER_TEST_DRIVER=sim $(PYTEST) -m network -o faulthandler_timeout=3600 $(ARGS)
 
 .PHONY: test-peers
 test-peers: install ## other libraries' tests, under `cudriver simulate`

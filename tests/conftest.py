@@ -8,6 +8,7 @@ skipped, with the reason, where that is not to be had; never by a platform's nam
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import gc
 import os
 import re
@@ -30,6 +31,9 @@ SANITIZER = os.environ.get("CUDRIVER_TEST_SANITIZER", "")
 LACKING = {name for name in ("cc", "gcc", "readelf") if shutil.which(name) is None}
 
 
+STDERR = pytest.StashKey[int]()  # that of the process, which a test's output does not go to
+
+
 def named(value: object) -> str:
     """A parameter in a test's name, which is the same in each process: without addresses."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
@@ -41,6 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if DRIVER not in ("sim", "real"):
         raise pytest.UsageError(f"CUDRIVER_TEST_DRIVER={DRIVER}: neither sim nor real")
+    config.stash[STDERR] = os.dup(2)
     os.environ["LC_ALL"] = "C.UTF-8"  # not the developer's language
     os.environ.pop("COLUMNS", None)  # a terminal's width, which pipes must not have
     if DRIVER == "sim":
@@ -115,6 +120,13 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
     if report.failed and DRIVER == "real" and terminal is not None:
         terminal.write_line(f"\n{report.outcome} ({report.when}): {report.nodeid}")
     return report
+
+
+def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
+    """What tears a test down that failed may hang, too: pytest ends its own limit here."""
+    seconds = float(node.config.getini("faulthandler_timeout"))
+    if isinstance(node, pytest.Item) and seconds > 0:
+        faulthandler.dump_traceback_later(seconds, file=node.config.stash[STDERR], exit=True)
 
 
 @contextmanager

@@ -119,5 +119,5 @@ def run(
         env=env,
         capture_output=True,
         text=True,
-        timeout=900,
+        timeout=500,
     )

@@ -183,7 +183,7 @@ print(growth, seen)
 
 def test_threads_that_make_and_drop_the_same_kinds_leave_nothing() -> None:
     """No reference to what they share, no object, no memory of Python's."""
-    growth, seen = output(THREADS, str(TESTS), timeout=600).split(" ", 1)
+    growth, seen = output(THREADS, str(TESTS), timeout=500).split(" ", 1)
     assert int(growth) < 20, f"blocks after each loop of 80 rounds: {seen}"
 
 

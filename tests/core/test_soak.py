@@ -21,5 +21,5 @@ def test_short_soak() -> None:
         import soak
         print(soak.soak(int(sys.argv[2]), quiet=True))
     """
-    done = run(program, str(TESTS), str(ROUNDS), timeout=600)
+    done = run(program, str(TESTS), str(ROUNDS), timeout=500)
     assert (done.returncode, done.stdout, done.stderr) == (0, "{}\n", "")

@@ -60,10 +60,16 @@ $(PY):
 	    echo "No C compiler ($(CC)). On Debian: apt-get install gcc libc6-dev" >&2; exit 1; }
 	"$(PYTHON)" -m venv $(VENV)
 
+NEEDS = $(foreach list,requires dependencies test,$(call requirements,$(list)))
+
 $(VENV)/.requirements: pyproject.toml | $(PY)
-	$(PY) -m pip install --quiet --disable-pip-version-check \
-	    $(foreach list,requires dependencies test,$(call requirements,$(list)))
+	$(PY) -m pip install --quiet --disable-pip-version-check $(NEEDS)
 	@touch $@
+
+# For a machine without a network: ARGS="--dest FOLDER --python-version 3.13".
+.PHONY: download
+download: | $(PY)
+	$(PY) -m pip download --quiet --disable-pip-version-check --only-binary :all: $(ARGS) $(NEEDS)
 
 $(VENV)/.dev: $(VENV)/.requirements
 	$(PY) -m pip install --quiet --disable-pip-version-check $(call requirements,dev)

@@ -221,13 +221,13 @@ def test_installs_from_the_archive_into_a_bare_environment(wheel: Path, tmp_path
     run(python, "-c", "import cudriver._core", cwd=tmp_path)
 
 
-def test_import_is_light() -> None:
+def test_import_is_light(tmp_path: Path) -> None:
     """`import cudriver` loads neither NumPy nor rich, and no driver."""
     code = (
         "import sys, cudriver; heavy = {'numpy', 'rich', 'argparse', 'json'} & set(sys.modules);"
         "print(sorted(heavy), 'libcuda' in open('/proc/self/maps').read())"
     )
-    assert run(sys.executable, "-c", code, cwd=Path.home()) == "[] False"
+    assert run(sys.executable, "-c", code, cwd=tmp_path) == "[] False"
 
 
 def declared_version() -> str:
@@ -238,13 +238,13 @@ def declared_version() -> str:
 
 
 @pytest.mark.skipif(not PACKAGE.is_dir(), reason="no source tree beside the tests")
-def test_one_version() -> None:
+def test_one_version(tmp_path: Path) -> None:
     from importlib.metadata import version
 
     import cudriver
 
     assert cudriver.__version__ == version("cudriver") == declared_version()
-    said = run(sys.executable, "-m", "cudriver", "--version", cwd=Path.home())
+    said = run(sys.executable, "-m", "cudriver", "--version", cwd=tmp_path)
     assert said == f"cudriver {cudriver.__version__}"
 
 

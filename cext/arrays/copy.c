@@ -35,8 +35,9 @@ static void ends_keep(CoreState *state, PyObject *dst, PyObject *src,
 
 /* Follows a plan on a stream of its context, which may be used; waits if `transfer` is NULL. Not on
  * a stream that is being captured. `issue`, if not NULL, is recorded behind the copy. `dst` and
- * `src`: what keeps both ends alive. Takes no lock unless it fails. 0 or -1; 1 if the copy was
- * refused and may be bounced. */
+ * `src`: what keeps both ends alive. Takes no lock unless it fails. 0 or -1, also with *transfer
+ * set, if it was interrupted and the stream goes on; 1 if the copy was refused and may be bounced.
+ */
 static int plan_follow(CoreState *state, const struct cudriver_copy_plan *plan, PyObject *dst,
                        PyObject *src, const struct cudriver_stream *stream,
                        struct cudriver_staging_transfer **transfer, struct cudriver_issue *issue,
@@ -65,7 +66,7 @@ static int plan_follow(CoreState *state, const struct cudriver_copy_plan *plan, 
         if (relax) {
             cudriver_driver_restore();
         }
-        if (issue != NULL && result == CUDA_SUCCESS && !call.refused) {
+        if (issue != NULL && !call.refused && (result == CUDA_SUCCESS || call.queued)) {
             cudriver_work_record(stream, issue);
         }
     }
@@ -86,7 +87,7 @@ static int plan_follow(CoreState *state, const struct cudriver_copy_plan *plan, 
     if (call.refused) {
         return 1;
     }
-    if (call.queued) {
+    if (call.queued && issue == NULL && transfer == NULL) {
         ends_keep(state, dst, src, stream, call.slot);
     }
     if (result == CUDA_SUCCESS) {
@@ -217,10 +218,16 @@ static PyObject *work_issue(CoreState *state, const struct cudriver_copy_plan *p
 {
     struct cudriver_staging_transfer *staged = NULL;
     PyObject *work = NULL, *const *owners = issue->work->owners;
+    PyObject *type, *value, *trace;
     bool pushed;
 
     if (plan_follow(state, plan, owners[0], owners[1], stream, &staged, issue, &pushed) == 0) {
         work = cudriver_work_end(state, stream, issue, staged);
+    } else if (staged != NULL) { /* interrupted: it is in flight, and nobody waits for it */
+        PyErr_Fetch(&type, &value, &trace);
+        work = cudriver_work_end(state, stream, issue, staged);
+        Py_CLEAR(work);
+        PyErr_Restore(type, value, trace);
     } else {
         CUDRIVER_LOCK();
         cudriver_work_cancel(state, issue);
@@ -288,7 +295,7 @@ static PyObject *ends_begin(CoreState *state, struct copy_ends *ends,
                             struct cudriver_copy_plan *plan, struct cudriver_issue *issue)
 {
     issue->work = NULL;
-    copy_ends_plan(ends, false, true, plan);
+    copy_ends_plan(ends, false, false, plan);
     if (cudriver_stream_settle(state, ends->home, stream) < 0 || copy_ends_near(stream, ends) < 0 ||
         end_wait(state, &ends->dst, stream) < 0 || end_wait(state, &ends->src, stream) < 0) {
         return NULL;
@@ -328,31 +335,52 @@ static PyObject *module_copy(PyObject *module, PyObject *const *args, Py_ssize_t
     return failed < 0 ? NULL : Py_NewRef(Py_None);
 }
 
+/* Reads what copy_async() takes beside its two arrays. 0, or -1 with an exception. */
+static int options_read(PyObject *const *args, Py_ssize_t count, PyObject *names, PyObject **stream,
+                        int *borrow)
+{
+    Py_ssize_t named = names == NULL ? 0 : PyTuple_GET_SIZE(names);
+    bool good = count == 2 || count == 3;
+
+    *stream = count == 3 ? args[2] : NULL;
+    *borrow = 0;
+    for (Py_ssize_t i = 0; i < named && good && *borrow >= 0; i++) {
+        PyObject *name = PyTuple_GET_ITEM(names, i);
+        if (PyUnicode_CompareWithASCIIString(name, "borrow") == 0) {
+            *borrow = PyObject_IsTrue(args[count + i]);
+        } else {
+            good = *stream == NULL && PyUnicode_CompareWithASCIIString(name, "stream") == 0;
+            *stream = args[count + i];
+        }
+    }
+    if (!good) {
+        PyErr_SetString(PyExc_TypeError, "copy_async(dst, src, stream=None, *, borrow=False) takes "
+                                         "two arrays, and a stream or None");
+    }
+    return good && *borrow >= 0 ? 0 : -1;
+}
+
 static PyObject *module_copy_async(PyObject *module, PyObject *const *args, Py_ssize_t count,
                                    PyObject *names)
 {
     CoreState *state = cudriver_state_of_module(module);
-    Py_ssize_t named = names == NULL ? 0 : PyTuple_GET_SIZE(names);
     struct cudriver_issue issue = {NULL, CUDA_SUCCESS};
     struct cudriver_copy_plan plan;
     struct cudriver_stream stream;
-    PyObject *transfer = NULL;
+    PyObject *given, *transfer = NULL;
+    int borrow;
 
-    /* A keyword argument's value follows the positional ones, so it is args[2] either way. */
-    if (count < 2 || count + named > 3 || named > 1 ||
-        (named == 1 &&
-         PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "stream") != 0)) {
-        PyErr_SetString(PyExc_TypeError,
-                        "copy_async(dst, src, stream=None) takes two arrays, and a stream or None");
+    if (options_read(args, count, names, &given, &borrow) < 0) {
         return NULL;
     }
     {
         CUDRIVER_LOCK();
         struct copy_ends ends;
-        if (cudriver_stream_read(state, count + named == 3 ? args[2] : NULL, &stream) < 0) {
+        if (cudriver_stream_read(state, given, &stream) < 0) {
             return NULL;
         }
         if (copy_ends_parse(state, args[0], args[1], true, &stream, &ends) == 0) {
+            ends.borrow = borrow > 0;
             transfer = ends_begin(state, &ends, &stream, NULL, &plan, &issue);
             copy_ends_done(&ends);
         }
@@ -399,7 +427,7 @@ static PyObject *module_fill(PyObject *module, PyObject *args)
 }
 
 /* New reference: the fields of a CopyPlan but `why`, and what that is made of: whether the plan is
- * for dense memory, for ends that are both on a device, that are not on the same. */
+ * for dense memory, for ends that are both on a device, that are not on the same; and so on. */
 static PyObject *module_explain_copy(PyObject *module, PyObject *args)
 {
     CUDRIVER_LOCK();
@@ -421,11 +449,12 @@ static PyObject *module_explain_copy(PyObject *module, PyObject *args)
         path = (int)staged.path;
     }
     return Py_BuildValue(
-        "(snNininNNNN)", cudriver_copy_kind_name(plan.kind), (Py_ssize_t)plan.bytes,
+        "(snNininNNNNNn)", cudriver_copy_kind_name(plan.kind), (Py_ssize_t)plan.bytes,
         PyBool_FromLong(plan.page_locked), path, (Py_ssize_t)staged.chunk, staged.threads,
         (Py_ssize_t)staged.crossover, PyBool_FromLong(plan.layout.ndim == 0),
         PyBool_FromLong(plan.dst.on_device && plan.src.on_device),
-        PyBool_FromLong(plan.dst.ordinal != plan.src.ordinal), PyBool_FromLong(plan.coherent));
+        PyBool_FromLong(plan.dst.ordinal != plan.src.ordinal), PyBool_FromLong(plan.coherent),
+        PyBool_FromLong(plan.dst.on_device), (Py_ssize_t)TUNING_HELD);
 }
 
 static PyObject *module_copy_threads(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))

@@ -225,43 +225,45 @@ static int batch_add(struct copy_batch *batch, Py_ssize_t index, struct copy_end
         return -1;
     }
     *odd = *ends;
+    odd->borrow = batch->borrow;
     batch->odd[batch->odds++] = odd;
     return 0;
 }
 
 /* ---- queueing ---- */
 
-/* Queues the runs, in an entered context. 0 or -1. */
+/* Queues the runs, in an entered context. 0; -1; or 1 with an exception: it was interrupted, and
+ * they are in flight. */
 static int runs_queue(struct copy_batch *batch, struct cudriver_staging_transfer **staged)
 {
     PyThreadState *saved = PyEval_SaveThread();
     struct cudriver_copy_call call = {
         .stream = batch->stream.handle, .interrupted = cudriver_signal_arrived, .data = &saved};
     void *table;
-    PyObject *owner;
+    PyObject *owner, *type, *value, *trace;
     CUresult result;
 
     cudriver_driver_relax();
-    result = cudriver_runs_issue(batch->runs, batch->count, batch->stream.context->handle, &call,
-                                 &table, staged);
+    result = cudriver_runs_issue(batch->runs, batch->count, batch->stream.context->handle,
+                                 batch->borrow, &call, &table, staged);
     cudriver_driver_restore();
     PyEval_RestoreThread(saved);
-    if (result != CUDA_SUCCESS) {
-        if (!PyErr_Occurred()) {
-            cudriver_raise(result, call.function != NULL ? call.function : "cudriver.copy_many",
-                           "%zu copies", batch->count);
-        }
+    if (result != CUDA_SUCCESS && !PyErr_Occurred()) {
+        cudriver_raise(result, call.function != NULL ? call.function : "cudriver.copy_many",
+                       "%zu copies", batch->count);
+    }
+    if (result != CUDA_SUCCESS && !call.queued) {
         return -1;
     }
+    PyErr_Fetch(&type, &value, &trace);
     owner = table != NULL ? PyCapsule_New(table, NULL, copy_slot_free) : NULL;
     if (owner != NULL) {
         Py_ssize_t last = PyTuple_GET_SIZE(batch->owners) - 1;
         Py_DECREF(PyTuple_GET_ITEM(batch->owners, last)); /* None */
         PyTuple_SET_ITEM(batch->owners, last, owner);
-    } else {
-        PyErr_Clear(); /* a table without an owner is never freed: the device may read it */
-    }
-    return 0;
+    } /* else a table is never freed: the device may read it */
+    PyErr_Restore(type, value, trace);
+    return result != CUDA_SUCCESS;
 }
 
 /* Queues the odd copies. *staged: the engine's transfers. 0 or -1. */
@@ -279,18 +281,21 @@ static int odds_queue(struct copy_batch *batch, struct cudriver_staging_transfer
     return 0;
 }
 
-/* Queues all, in an entered context. New reference: the Transfer. If an odd copy fails, those
- * before it are in flight all the same, and keep their ends alive. */
+/* Queues all, in an entered context. New reference: the Transfer. If an odd copy fails, or the call
+ * is interrupted, those before are in flight all the same, and keep their ends alive. */
 static PyObject *batch_queue(struct copy_batch *batch)
 {
     struct cudriver_staging_transfer *staged = NULL;
     PyObject *work, *type = NULL, *value = NULL, *trace = NULL;
+    int failed = cudriver_capture_check(batch->stream.handle, "a copy");
 
-    if (cudriver_capture_check(batch->stream.handle, "a copy") < 0 ||
-        (batch->count > 0 && runs_queue(batch, &staged) < 0)) {
+    if (failed == 0 && batch->count > 0) {
+        failed = runs_queue(batch, &staged);
+    }
+    if (failed < 0) {
         return NULL;
     }
-    if (odds_queue(batch, &staged) < 0) {
+    if (failed > 0 || odds_queue(batch, &staged) < 0) {
         PyErr_Fetch(&type, &value, &trace);
     }
     work =
@@ -359,22 +364,23 @@ static int pairs_add(struct copy_batch *batch, PyObject *destinations, PyObject 
     return 0;
 }
 
-/* _copy_many(destinations, sources, stream, apart, explain), of tuples of one length */
+/* _copy_many(destinations, sources, stream, apart, borrow, explain), of tuples of one length */
 PyObject *cudriver_copy_many(PyObject *module, PyObject *args)
 {
     CUDRIVER_LOCK();
     struct copy_batch batch = {.state = cudriver_state_of_module(module)};
     PyObject *to, *from, *stream, *done, *work = NULL;
-    int apart, explain;
+    int apart, borrow, explain;
 
-    if (!PyArg_ParseTuple(args, "O!O!Opp", &PyTuple_Type, &to, &PyTuple_Type, &from, &stream,
-                          &apart, &explain)) {
+    if (!PyArg_ParseTuple(args, "O!O!Oppp", &PyTuple_Type, &to, &PyTuple_Type, &from, &stream,
+                          &apart, &borrow, &explain)) {
         return NULL;
     }
     if (PyTuple_GET_SIZE(to) != PyTuple_GET_SIZE(from)) {
         return PyErr_Format(PyExc_ValueError, "%zd destinations, %zd sources", PyTuple_GET_SIZE(to),
                             PyTuple_GET_SIZE(from));
     }
+    batch.borrow = borrow != 0;
     batch.explain = explain != 0;
     if (cudriver_stream_read(batch.state, stream, &batch.stream) == 0 &&
         copy_batch_begin(&batch, PyTuple_GET_SIZE(to), PyTuple_GET_SIZE(to)) == 0 &&

@@ -161,6 +161,7 @@ void copy_ends_done(struct copy_ends *ends)
 int copy_ends_parse(CoreState *state, PyObject *dst, PyObject *src, bool match,
                     const struct cudriver_stream *on, struct copy_ends *ends)
 {
+    ends->borrow = false;
     if (cudriver_endpoint_parse(state, dst, true, "dst", on, &ends->dst) < 0) {
         return -1;
     }
@@ -194,6 +195,7 @@ void copy_ends_plan(struct copy_ends *ends, bool blocking, bool ask,
     end_describe(src, &plan->src);
     plan->blocking = blocking;
     plan->fixed = src->fixed;
+    plan->borrow = ends->borrow;
     plan->ask = ask;
     layout->ndim = dst->ndim;
     layout->itemsize = dst->itemsize;

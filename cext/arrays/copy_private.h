@@ -9,6 +9,7 @@ struct copy_ends {
     struct cudriver_endpoint dst, src;
     ContextObject *home; /* borrowed: whose stream a copy uses by default; NULL: host to host. Set
                             by its plan */
+    bool borrow;         /* as in the plan; false when read */
 };
 
 /* The end of a capsule with a slot of the page-locked pool. */
@@ -23,7 +24,7 @@ void copy_ends_done(struct copy_ends *ends);
 /* Checks that both have the same shape and dtype. 0, or -1 with ValueError or TypeError. */
 int copy_ends_match(const struct cudriver_endpoint *dst, const struct cudriver_endpoint *src);
 
-/* Plans a copy between matching ends. `ask`: as in the plan. */
+/* Plans a copy between matching ends. `ask` as in the plan. */
 void copy_ends_plan(struct copy_ends *ends, bool blocking, bool ask,
                     struct cudriver_copy_plan *plan);
 
@@ -45,6 +46,7 @@ PyObject *copy_ends_queue(CoreState *state, struct copy_ends *ends, struct cudri
 struct copy_batch {
     CoreState *state;
     bool explain; /* only tells how it would be done */
+    bool borrow;  /* as in a plan */
     struct cudriver_stream stream;
     ContextObject *home; /* owned: the first device end's; NULL: none yet */
     size_t bytes;

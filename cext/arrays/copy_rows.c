@@ -135,7 +135,7 @@ static PyObject *rows_copy(struct copy_batch *batch, struct copy_ends *whole, Py
                          PyBool_FromLong(!ends_meet(whole)));
 }
 
-/* _copy_rows(destination, rows, source, source_rows, stream, explain): the indices are int64 arrays
+/* _copy_rows(dst, src, dst_rows, src_rows, stream, borrow, explain): the indices are int64 arrays
  * of one length. */
 PyObject *cudriver_copy_rows(PyObject *module, PyObject *args)
 {
@@ -143,11 +143,12 @@ PyObject *cudriver_copy_rows(PyObject *module, PyObject *args)
     struct copy_batch batch = {.state = cudriver_state_of_module(module)};
     PyObject *dst, *to, *src, *of, *stream, *work = NULL;
     struct copy_ends whole;
-    int explain;
+    int borrow, explain;
 
-    if (!PyArg_ParseTuple(args, "OOOOOp", &dst, &to, &src, &of, &stream, &explain)) {
+    if (!PyArg_ParseTuple(args, "OOOOOpp", &dst, &src, &to, &of, &stream, &borrow, &explain)) {
         return NULL;
     }
+    batch.borrow = borrow != 0;
     batch.explain = explain != 0;
     if (cudriver_stream_read(batch.state, stream, &batch.stream) == 0 &&
         copy_ends_parse(batch.state, dst, src, false, &batch.stream, &whole) == 0) {

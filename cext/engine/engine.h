@@ -77,8 +77,9 @@ struct cudriver_copy_plan {
     struct cudriver_copy_end dst, src; /* borrowed memory and handles */
     struct cudriver_layout layout;     /* of any form; the planner simplifies it */
     bool blocking;
-    bool fixed; /* the source, one item of the host, does not change: it may be read at once */
-    bool ask;   /* ask the driver whether host memory is page-locked, however small the copy */
+    bool fixed;  /* the source, one item of the host, does not change: it may be read at once */
+    bool borrow; /* not blocking: pageable memory may be read until the copy is over */
+    bool ask;    /* blocking: ask the driver whether host memory is page-locked, however small */
     /* Set by the planner. */
     enum cudriver_copy_kind kind;
     size_t bytes;
@@ -119,10 +120,11 @@ struct cudriver_copy_call {
     bool (*interrupted)(void *data);
     void *data;
     /* Set by the call. */
-    bool refused;         /* nothing was done, and the copy may be BOUNCED instead */
-    bool queued;          /* interrupted, but the stream goes on: what it uses must outlive that */
-    void *slot;           /* the same: page-locked memory that is used too, or NULL; then for
-                             cudriver_hostmem_free */
+    bool refused; /* nothing was done, and the copy may be BOUNCED instead */
+    bool queued;  /* interrupted, but the stream goes on: what it uses, but for pageable memory that
+                     is read, must outlive that. *transfer may be set */
+    void *slot;   /* the same: page-locked memory that is used too, or NULL; then for
+                     cudriver_hostmem_free */
     const char *function; /* after an error: the driver call that failed; NULL: several calls */
 };
 
@@ -131,12 +133,13 @@ struct cudriver_copy_call {
  * interruption nothing is in use, unless waiting for the stream failed or call->queued is set. How
  * much was written is undefined.
  *
- * Otherwise queues the copy on the stream and returns at once. Work queued before it finishes
- * before the first byte is read or written; work queued after it waits for the last byte. Both
- * memories must outlive the copy. Of a STAGED copy the caller owns *transfer, and passes it to
- * cudriver_staging_release; if it fails later, the stream goes on and the transfer holds the error.
- * A STAGED copy blocks until it is over if no thread, memory, kernel or stream memory operations
- * can be had; *transfer is then NULL, and call->interrupted is called only in that case.
+ * Otherwise queues the copy on the stream. Work queued before it finishes before the first byte is
+ * written; work queued after it waits for the last byte. Both memories must outlive the copy. What
+ * it reads it may read until then, and returns at once; but pageable memory up, unless
+ * plan->borrow, was read when it returns. Of a STAGED copy the caller owns *transfer, and passes it
+ * to cudriver_staging_release; if it fails later, the stream goes on and the transfer holds the
+ * error. A STAGED copy blocks until it is over if no thread, memory, kernel or stream memory
+ * operations can be had, or TUNING_HELD bytes are in use; *transfer is then NULL.
  *
  * The plan is for the same kind of call, blocking or not. May block.
  */
@@ -154,17 +157,18 @@ struct cudriver_run {
 };
 
 /*
- * Queues copies on call->stream, of `context`, which is current, and returns at once. They are done
- * in any order: none writes what another reads or writes. A kernel does the small ones, if it can
- * be had; each other is a copy by itself. Those of pageable memory are staged together.
+ * Queues copies on call->stream, of `context`, which is current. They are done in any order: none
+ * writes what another reads or writes. A kernel does the small ones, if it can be had; each other
+ * is a copy by itself. Those of pageable memory are staged together; `borrow` as in a plan.
  *
  * *table: what the kernel reads, which the caller gives to cudriver_hostmem_free once the stream
  * has passed the copies; or NULL. *transfer: of the staged copies, as by cudriver_copy_follow.
- * After an error nothing is under way, unless the stream cannot be waited for. May block, as staged
- * copies do; and loading the kernel takes a while at the first use in a context.
+ * After an error nothing is under way, unless the stream cannot be waited for or call->queued is
+ * set. May block, as staged copies do; and loading the kernel takes a while at the first use in a
+ * context.
  */
 CUresult cudriver_runs_issue(const struct cudriver_run *runs, size_t count, CUcontext context,
-                             struct cudriver_copy_call *call, void **table,
+                             bool borrow, struct cudriver_copy_call *call, void **table,
                              struct cudriver_staging_transfer **transfer);
 
 /* ---- files ---- */

@@ -125,7 +125,7 @@ CUresult staging_direct_issue(const struct cudriver_copy_plan *plan, CUstream st
 {
     const struct cudriver_copy_end *dst = &plan->dst, *src = &plan->src;
     int64_t to = plan->layout.dst_offset, from = plan->layout.src_offset;
-    bool whole = plan->one_run || (dst->on_device && src->on_device);
+    bool whole = plan->one_run || !plan->page_locked; /* or on the device, or small */
     const char *host = whole ? NULL : dst->on_device ? src->host + from : dst->host + to;
     CUresult result = CUDA_SUCCESS;
 
@@ -219,7 +219,7 @@ CUresult staging_part_issue(struct cudriver_staging_transfer *transfer, size_t p
         return staging_rows_issue(&layout, up ? &there : &block, up ? &block : &there, stream,
                                   &function);
     }
-    there.device = scratch = transfer->blocks.lane->scratch;
+    there.device = scratch = transfer->lane->scratch;
     if (up) {
         result = staging_bytes_issue(&there, 0, &block, 0, end - begin, stream, &function);
     }
@@ -240,7 +240,7 @@ CUresult staging_part_issue(struct cudriver_staging_transfer *transfer, size_t p
  * packed or unpacked. In one call. Notes a refusal, for later copies in this context. */
 static CUresult words_step(struct cudriver_staging_transfer *transfer, size_t passed, size_t ready)
 {
-    const struct staging_lane *lane = transfer->blocks.lane;
+    const struct staging_lane *lane = transfer->lane;
     uint32_t base = transfer->steps.base, value = base + (uint32_t)ready;
     CUstreamBatchMemOpParams values[2] = {
         {.writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32,
@@ -269,7 +269,7 @@ static CUresult words_step(struct cudriver_staging_transfer *transfer, size_t pa
  * Down, for each part: wait until its block is unpacked, copy it, tell; then wait for the rest. */
 CUresult staging_words_queue(struct cudriver_staging_transfer *transfer)
 {
-    size_t count = transfer->parts.count, blocks = transfer->blocks.count;
+    size_t count = transfer->parts.count, blocks = transfer->blocks;
     bool up = transfer->copy.staged.up;
     CUresult result = CUDA_SUCCESS;
 

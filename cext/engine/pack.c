@@ -18,17 +18,21 @@
 /* Steps that the stream has done; negative until it comes to the copy. */
 static int32_t words_passed(const struct cudriver_staging_transfer *transfer)
 {
-    int32_t passed =
-        (int32_t)(atomic_load_explicit(transfer->blocks.lane->passed, memory_order_acquire) -
-                  transfer->steps.base);
+    int32_t passed = (int32_t)(atomic_load_explicit(transfer->lane->passed, memory_order_acquire) -
+                               transfer->steps.base);
 
     return transfer->arrived && passed < 0 ? 0 : passed;
 }
 
-/* Tells the stream that so many parts are moved. */
+/* Locked. Tells the stream that so many parts are moved, unless the word says more: for a later
+ * copy in the lane. */
 static void words_publish(struct cudriver_staging_transfer *transfer, size_t parts)
 {
-    atomic_store(transfer->blocks.lane->ready, transfer->steps.base + (uint32_t)parts);
+    uint32_t value = transfer->steps.base + (uint32_t)parts;
+
+    if ((int32_t)(value - atomic_load(transfer->lane->ready)) > 0) {
+        atomic_store(transfer->lane->ready, value);
+    }
 }
 
 /* ---- parts and pieces ---- */
@@ -41,7 +45,7 @@ struct piece {
 
 char *staging_block(const struct cudriver_staging_transfer *transfer, size_t part)
 {
-    return transfer->blocks.memory + part % transfer->blocks.count * transfer->parts.largest;
+    return transfer->block[part % transfer->blocks].memory;
 }
 
 /* Locked. False: it is not in the list. */
@@ -104,14 +108,15 @@ void staging_transfer_end(struct cudriver_staging_transfer *transfer, CUresult r
     }
     transfer->over = true;
     transfer->result = result;
+    staging_blocks_drop(transfer, lost);
     if (lost) {
-        transfer->blocks.lane->lost = true;
+        transfer->lane->lost = true;
         transfer->plain = NULL; /* given up too */
         if (transfer->copy.staged.runs != NULL) {
             transfer->copy.staged.runs->table = NULL; /* given up too */
         }
     } else {
-        transfer->blocks.lane->users--;
+        transfer->lane->users--;
     }
     staging.users--;
     if (staging.stopping) {
@@ -133,7 +138,7 @@ static bool words_ended(struct cudriver_staging_transfer *transfer)
     if (quiet) {
         words_publish(transfer, transfer->parts.count);
     }
-    if (!(quiet && transfer->blocks.lane->lost) && passed < (int32_t)transfer->steps.count) {
+    if (!(quiet && transfer->lane->lost) && passed < (int32_t)transfer->steps.count) {
         return false;
     }
     transfer_unlist(transfer);
@@ -160,9 +165,8 @@ static bool piece_take(struct cudriver_staging_transfer *transfer, struct piece 
 
     if (transfer->words) { /* the stream tells how far it is */
         int32_t passed = words_passed(transfer);
-        released = passed < 0
-                       ? 0
-                       : (size_t)passed + (transfer->copy.staged.up ? transfer->blocks.count : 0);
+        released =
+            passed < 0 ? 0 : (size_t)passed + (transfer->copy.staged.up ? transfer->blocks : 0);
     }
     if (part == transfer->parts.count || transfer->stopped || staging.stopping ||
         part >= released) {
@@ -173,7 +177,7 @@ static bool piece_take(struct cudriver_staging_transfer *transfer, struct piece 
         staging_box_find(&transfer->copy.staged, &transfer->parts, part, &piece->begin, &piece->end,
                          NULL);
         transfer->at.until = piece->end;
-        transfer->at.left[part % transfer->blocks.count] = piece->end - piece->begin;
+        transfer->block[part % transfer->blocks].left = piece->end - piece->begin;
     }
     if (piece->end - piece->begin > TUNING_PIECE) {
         piece->end = piece->begin + TUNING_PIECE;
@@ -277,9 +281,9 @@ static void piece_do(const struct piece *piece)
     staging_unlock();
     part_move(transfer, piece->part, piece->begin, piece->end);
     staging_lock();
-    transfer->at.left[piece->part % transfer->blocks.count] -= piece->end - piece->begin;
+    transfer->block[piece->part % transfer->blocks].left -= piece->end - piece->begin;
     moved = transfer->at.moved;
-    while (moved < transfer->at.taking && transfer->at.left[moved % transfer->blocks.count] == 0) {
+    while (moved < transfer->at.taking && transfer->block[moved % transfer->blocks].left == 0) {
         moved++;
     }
     transfer->at.moving--;
@@ -483,8 +487,7 @@ bool staging_pack_help(struct cudriver_staging_transfer *transfer)
 void staging_pack_close(struct cudriver_staging_transfer *transfer)
 {
     words_publish(transfer, transfer->parts.count);
-    atomic_store(transfer->blocks.lane->passed,
-                 transfer->steps.base + (uint32_t)transfer->steps.count);
+    atomic_store(transfer->lane->passed, transfer->steps.base + (uint32_t)transfer->steps.count);
     if (transfer_unlist(transfer)) {
         staging_transfer_drop(transfer); /* not the last reference: the caller has one */
     }

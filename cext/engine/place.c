@@ -16,6 +16,56 @@ CUresult staging_slot_get(size_t bytes, void **slot)
     return cudriver_hostmem_alloc(bytes, SIZE_MAX, CUDRIVER_NODE_POLICY, slot, &zeroed);
 }
 
+/* ---- blocks of a transfer's own ---- */
+
+/* How many blocks lie in a piece of memory. */
+static size_t piece_blocks(const struct cudriver_staging_transfer *transfer)
+{
+    size_t blocks = TUNING_HELD_PIECE / transfer->parts.largest;
+
+    blocks = blocks < transfer->blocks ? blocks : transfer->blocks;
+    return blocks > 0 ? blocks : 1;
+}
+
+CUresult staging_blocks_hold(struct cudriver_staging_transfer *transfer)
+{
+    size_t of = piece_blocks(transfer), piece = of * transfer->parts.largest;
+    size_t bytes = (transfer->blocks + of - 1) / of * piece;
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    void *memory = NULL;
+
+    staging_lock();
+    if (staging.held + bytes > staging.settings.held) {
+        staging_words_look();
+    }
+    if (staging.held + bytes <= staging.settings.held) {
+        staging.held += transfer->held = bytes;
+        result = CUDA_SUCCESS;
+    }
+    staging_unlock();
+    for (size_t i = 0; i < transfer->blocks && result == CUDA_SUCCESS; i++) {
+        if (i % of == 0) {
+            result = staging_slot_get(piece, &memory);
+        }
+        transfer->block[i].memory =
+            memory != NULL ? (char *)memory + i % of * transfer->parts.largest : NULL;
+    }
+    return result;
+}
+
+void staging_blocks_drop(struct cudriver_staging_transfer *transfer, bool lost)
+{
+    size_t of = transfer->held > 0 ? piece_blocks(transfer) : 1;
+
+    for (size_t i = 0; i < transfer->blocks && transfer->held > 0 && !lost; i += of) {
+        if (transfer->block[i].memory != NULL) {
+            cudriver_hostmem_free(transfer->block[i].memory);
+        }
+    }
+    staging.held -= transfer->held;
+    transfer->held = 0;
+}
+
 /* ---- lanes ---- */
 
 /* Frees what a place has; lanes in use are given up. `current`: its context is, and this waits for
@@ -79,14 +129,16 @@ static CUresult lane_make(size_t bytes, size_t scratch, bool own, struct staging
 {
     struct staging_lane *lane = calloc(1, sizeof *lane);
     void *memory = NULL;
-    CUresult result;
+    CUresult result = CUDA_SUCCESS;
 
     if (lane == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     lane->bytes = bytes;
     lane->scratch_bytes = scratch;
-    result = bytes > 0 ? staging_slot_get(STAGING_WORDS + bytes, &memory) : CUDA_SUCCESS;
+    if (bytes > 0 || !own) {
+        result = staging_slot_get(STAGING_WORDS + bytes, &memory);
+    }
     lane->block = result == CUDA_SUCCESS ? memory : NULL;
     if (result == CUDA_SUCCESS && scratch > 0) {
         result = cuda.cuMemAlloc_v2(&lane->scratch, scratch);
@@ -108,7 +160,7 @@ static CUresult lane_make(size_t bytes, size_t scratch, bool own, struct staging
 #define NO_ID (~0ull)
 
 /* Locked. A lane that fits: the one that earlier copies on the stream use, else a free one; NULL:
- * none. */
+ * none. Where 0 bytes are wanted, one that has none. */
 static struct staging_lane *lane_find(const struct staging_place *place, unsigned long long stream,
                                       size_t bytes, size_t scratch, bool own)
 {
@@ -118,7 +170,8 @@ static struct staging_lane *lane_find(const struct staging_place *place, unsigne
         bool same =
             lane->users > 0 && !lane->issuing && lane->stream == stream && stream != NO_ID && !own;
         if ((same || lane->users == 0) && !lane->lost && lane->bytes >= bytes &&
-            lane->scratch_bytes >= scratch && own == (lane->own != NULL)) {
+            (bytes > 0 || lane->bytes == 0) && lane->scratch_bytes >= scratch &&
+            own == (lane->own != NULL)) {
             if (same) {
                 return lane;
             }
@@ -141,7 +194,9 @@ CUresult staging_lane_get(struct cudriver_staging_transfer *transfer, size_t byt
         cuda.cuStreamGetId(transfer->stream, &stream) != CUDA_SUCCESS) {
         stream = NO_ID;
     }
-    wanted = !up && bytes >= TUNING_LANE_LEAST && wanted < TUNING_TURNED ? TUNING_TURNED : wanted;
+    wanted = bytes == 0                                                    ? 0
+             : !up && bytes >= TUNING_LANE_LEAST && wanted < TUNING_TURNED ? TUNING_TURNED
+                                                                           : wanted;
     staging_lock();
     found = lane_find(place, stream, wanted, scratch, own);
     while (found == NULL && result == CUDA_SUCCESS) {
@@ -175,9 +230,11 @@ CUresult staging_lane_get(struct cudriver_staging_transfer *transfer, size_t byt
         found->issuing = true;
         found->stream = stream;
         staging.users++;
-        transfer->blocks.lane = found;
-        transfer->blocks.memory =
-            transfer->plain != NULL ? transfer->plain : found->block + STAGING_WORDS + at;
+        transfer->lane = found;
+        for (size_t i = 0; i < transfer->blocks && bytes > 0; i++) {
+            char *memory = transfer->plain != NULL ? transfer->plain : found->block + STAGING_WORDS;
+            transfer->block[i].memory = memory + at + i * transfer->parts.largest;
+        }
         transfer->stream = own && transfer->copy.staged.blocks > 1 ? found->own : transfer->stream;
         transfer->steps.base = found->issued + 1;
         transfer->steps.count = transfer->parts.count + !up;

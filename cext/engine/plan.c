@@ -71,12 +71,13 @@ static void plan_dense(struct cudriver_copy_plan *plan, const char *low, const c
 
     staging_settings_get(&settings);
     small = settings.packers == 1 || plan->bytes < settings.crossover;
-    looked = !small || !plan->blocking || plan->ask ||
+    if (!plan->blocking) { /* the driver would use pageable memory now, not in the stream's order */
+        small = plan->dst.on_device && !plan->borrow && plan->bytes <= TUNING_READ;
+    }
+    looked = !small || (plan->blocking && plan->ask) ||
              (!plan->dst.on_device && plan->bytes > TUNING_LOOKED_FROM);
     plan->page_locked = looked && cudriver_hostmem_is_page_locked(low, high);
-    /* Asynchronous, the driver would use pageable memory now, not in the stream's order. */
-    plan->kind = plan->page_locked || (small && plan->blocking) ? CUDRIVER_COPY_DIRECT
-                                                                : CUDRIVER_COPY_STAGED;
+    plan->kind = plan->page_locked || small ? CUDRIVER_COPY_DIRECT : CUDRIVER_COPY_STAGED;
     if (plan->kind == CUDRIVER_COPY_STAGED && plan->blocking && settings.coherent &&
         is_coherent(plan->dst.on_device ? plan->dst.ordinal : plan->src.ordinal)) {
         plan->coherent = true;
@@ -139,6 +140,7 @@ static void plan_host(struct cudriver_copy_plan *plan)
                          : CUDRIVER_COPY_STAGED;
     }
     if (plan->kind == CUDRIVER_COPY_STAGED) {
+        plan->borrow |= plan->page_locked || plan->fixed;
         staging_plan_make(plan, plan->blocking, true);
     }
 }

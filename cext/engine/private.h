@@ -21,7 +21,11 @@
  *   place      what the engine owns in one context: lanes, kernels
  *   lane       blocks; for blocking copies a stream and an event for each block, for asynchronous
  *              ones two words: the threads store in `ready` how many parts they have moved, the
- *              stream in `passed` how many it has copied
+ *              stream in `passed` how many it has copied. One without blocks serves copies that
+ *              hold theirs
+ *   to hold    an asynchronous copy of pageable memory that is not borrowed takes blocks of its
+ *              own: where the stream is busy, one for each part. So packing begins at once, and the
+ *              call returns when it has ended
  *   block      page-locked memory for a part
  *   part       what the stream copies at a time; the blocks take turns
  *   piece      what one thread packs at a time
@@ -74,6 +78,7 @@ struct staging_settings {
     int linger;       /* ns that an idle thread polls before it sleeps */
     size_t crossover; /* bytes from which on a copy is staged */
     size_t part;      /* bytes of a part, at most */
+    size_t held;      /* bytes of blocks that copies have of their own, at most, in all */
     bool coherent;    /* leave pageable memory to devices that read it through the host's tables */
     size_t streaming; /* bytes of the largest blocking copy up that bypasses the caches; 0: none */
 };
@@ -139,7 +144,8 @@ struct staging_engine {
     int wanted;                                /* sum of their threads */
     int words;                                 /* listed copies whose progress words tell */
     bool watched;                              /* an idle thread looks at the words */
-    int trims; /* under way: each frees what is in the contexts of places it took off the list */
+    int trims;   /* under way: each frees what is in the contexts of places it took off the list */
+    size_t held; /* bytes of the blocks that copies have of their own */
     _Atomic int users; /* copies that are not over; written under the lock */
     int threads, idle;
     sem_t sleep; /* idle threads sleep here */
@@ -181,11 +187,11 @@ struct staging_runs {
 /* A copy by a transfer. `made`: asynchronous, and *made is the transfer. NULL: waits, first for the
  * stream, then for the copy. NOT_SUPPORTED and the like: it cannot be done so. */
 CUresult staging_transfer_copy(const struct cudriver_copy_plan *copy,
-                               const struct cudriver_copy_call *call, struct staging_place *place,
+                               struct cudriver_copy_call *call, struct staging_place *place,
                                struct cudriver_staging_transfer **made);
 
 /* A STAGED copy, as by cudriver_copy_follow. */
-CUresult staging_copy(const struct cudriver_copy_plan *copy, const struct cudriver_copy_call *call,
+CUresult staging_copy(const struct cudriver_copy_plan *copy, struct cudriver_copy_call *call,
                       struct cudriver_staging_transfer **transfer);
 
 /* ---- place.c ---- */
@@ -201,8 +207,14 @@ CUresult staging_place_enter(CUcontext context, struct staging_place **place);
 void staging_place_leave(struct staging_place *place);
 
 /* Gives the transfer a lane with so many bytes of blocks and of device memory, and makes it and the
- * call its users. */
+ * call its users. 0 bytes: the transfer has blocks of its own. */
 CUresult staging_lane_get(struct cudriver_staging_transfer *transfer, size_t bytes, size_t scratch);
+
+/* Gives the transfer blocks of its own. OUT_OF_MEMORY too above settings.held. */
+CUresult staging_blocks_hold(struct cudriver_staging_transfer *transfer);
+
+/* Locked. Gives them back; `lost`: nobody knows whether a stream still uses them. */
+void staging_blocks_drop(struct cudriver_staging_transfer *transfer, bool lost);
 
 /* ---- state.c: waits ---- */
 
@@ -224,12 +236,16 @@ struct staging_boxes {
 
 /* How far the packing is. Guarded by the lock. */
 struct staging_progress {
-    size_t released;                  /* parts that may be moved */
-    _Atomic size_t moved;             /* parts that are moved; written under the lock */
-    size_t taking;                    /* the part whose pieces are given out */
-    size_t taken, until;              /* bytes of the walk: given out, end of the part */
-    size_t left[STAGING_BLOCKS_MOST]; /* bytes of the part in each block that are not moved */
-    int moving;                       /* pieces being moved */
+    size_t released;      /* parts that may be moved */
+    _Atomic size_t moved; /* parts that are moved; written under the lock */
+    size_t taking;        /* the part whose pieces are given out */
+    size_t taken, until;  /* bytes of the walk: given out, end of the part */
+    int moving;           /* pieces being moved */
+};
+
+struct staging_block {
+    char *memory;
+    size_t left; /* bytes of its part that are not moved. Guarded by the lock */
 };
 
 struct cudriver_staging_transfer {
@@ -244,11 +260,9 @@ struct cudriver_staging_transfer {
     struct cudriver_copy_plan copy;
     struct staging_boxes parts;
     struct staging_kernels *kernels; /* borrowed from the place; NULL: it needs none */
-    struct {
-        struct staging_lane *lane; /* borrowed */
-        char *memory;              /* of the lane; or plain */
-        size_t count;
-    } blocks;
+    struct staging_lane *lane;       /* borrowed: its blocks, words, stream, events and scratch */
+    size_t blocks;
+    size_t held; /* bytes of blocks of its own, for a source that is read at once; else 0 */
     char *plain; /* owned: ordinary memory, where no page-locked can be had; else NULL */
     struct {
         uint32_t base; /* `passed` when the stream comes to it; `ready` before its first part */
@@ -256,12 +270,13 @@ struct cudriver_staging_transfer {
     } steps;
     /* The rest is guarded by the lock. */
     struct cudriver_staging_transfer *next; /* in the packing threads' list */
-    bool arrived;                           /* the stream was idle: it need not say so */
-    bool listed;                            /* ever */
-    bool stopped;                           /* no more pieces are taken */
+    bool arrived; /* nothing else uses the blocks: the stream need not say so */
+    bool listed;  /* ever */
+    bool stopped; /* no more pieces are taken */
     bool over;
     CUresult result;
     struct staging_progress at;
+    struct staging_block block[]; /* borrowed from the lane, or `plain`, or owned: `held` */
 };
 
 /* ---- walk.c: parts ---- */

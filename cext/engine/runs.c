@@ -21,6 +21,7 @@ struct runs {
     size_t small, bytes; /* runs for the kernel, if it can be had, and their bytes */
     size_t pageable[2];  /* runs of pageable memory: down, up */
     CUcontext context;
+    bool borrow;
     struct staging_place *place;
     struct cudriver_copy_call *call;
     struct cudriver_run *table; /* owned; page-locked, of the kernel's runs; NULL: it does none */
@@ -40,8 +41,8 @@ static CUresult run_copy(struct runs *all, const struct cudriver_run *run)
                                           all->context, -1};
     plan.src = (struct cudriver_copy_end){!run->up, (char *)(uintptr_t)run->src, run->src,
                                           all->context, -1};
-    plan.blocking = plan.fixed = false;
-    plan.ask = true;
+    plan.blocking = plan.fixed = plan.ask = false;
+    plan.borrow = all->borrow;
     plan.layout.ndim = 0;
     plan.layout.itemsize = run->bytes;
     plan.layout.dst_offset = plan.layout.src_offset = 0;
@@ -168,7 +169,7 @@ static struct staging_runs *runs_gather(const struct runs *all, bool up, size_t 
 static CUresult staged_queue(struct runs *all, bool up)
 {
     struct cudriver_staging_transfer *staged = NULL;
-    struct cudriver_copy_plan plan = {.context = all->context};
+    struct cudriver_copy_plan plan = {.context = all->context, .borrow = all->borrow};
     struct staging_runs *runs;
     CUresult result = CUDA_ERROR_NOT_SUPPORTED;
 
@@ -225,10 +226,11 @@ static CUresult runs_queue(struct runs *all)
 }
 
 CUresult cudriver_runs_issue(const struct cudriver_run *runs, size_t count, CUcontext context,
-                             struct cudriver_copy_call *call, void **table,
+                             bool borrow, struct cudriver_copy_call *call, void **table,
                              struct cudriver_staging_transfer **transfer)
 {
-    struct runs all = {.runs = runs, .count = count, .context = context, .call = call};
+    struct runs all = {
+        .runs = runs, .count = count, .context = context, .borrow = borrow, .call = call};
     CUresult result = staging_place_enter(context, &all.place);
 
     *table = *transfer = NULL;
@@ -241,7 +243,9 @@ CUresult cudriver_runs_issue(const struct cudriver_run *runs, size_t count, CUco
     staging_place_leave(all.place);
     *table = all.table;
     *transfer = all.staged;
-    if (result != CUDA_SUCCESS && cuda.cuStreamSynchronize(call->stream) == CUDA_SUCCESS) {
+    call->queued = result == CUDRIVER_STAGING_INTERRUPTED;
+    if (result != CUDA_SUCCESS && !call->queued &&
+        cuda.cuStreamSynchronize(call->stream) == CUDA_SUCCESS) {
         cudriver_staging_wait(all.staged, CUDA_SUCCESS);
         cudriver_staging_release(all.staged);
         if (all.table != NULL) {

@@ -4,7 +4,7 @@
  *   blocking      on the lane's own stream. The calling thread issues each part's copy, with an
  *                 event behind it, and packs and unpacks too.
  *   asynchronous  on the caller's stream. It waits for a word before a part and writes one behind
- *                 it.
+ *                 it. Unless its source is borrowed, the caller packs too, until all is read.
  *
  * See private.h.
  */
@@ -18,16 +18,28 @@
 
 /* ---- transfers ---- */
 
+/* Whether an asynchronous copy reads its source before the call returns. */
+static bool is_read_at_once(const struct cudriver_copy_plan *copy)
+{
+    return copy->staged.up && !copy->borrow;
+}
+
 /* A transfer with its lane; the caller owns *made. `words`: asynchronous. It and one of a single
- * block is on `stream`, others on the lane's own. */
+ * block is on `stream`, others on the lane's own. `idle`: nothing keeps the stream from taking the
+ * blocks in turn. */
 static CUresult transfer_make(const struct cudriver_copy_plan *copy, CUstream stream,
-                              struct staging_place *place, bool words,
+                              struct staging_place *place, bool words, bool idle,
                               struct cudriver_staging_transfer **made)
 {
-    struct cudriver_staging_transfer *transfer = calloc(1, sizeof *transfer);
     const struct staging_plan *plan = &copy->staged;
     bool permuted = plan->path == CUDRIVER_STAGING_PERMUTED;
-    size_t part = plan->chunk > 0 ? plan->chunk : SIZE_MAX, blocks = (size_t)plan->blocks;
+    bool hold = words && is_read_at_once(copy);
+    const struct staging_boxes parts =
+        staging_boxes_make(plan, plan->chunk > 0 ? plan->chunk : SIZE_MAX);
+    size_t blocks =
+        (idle || !hold) && (size_t)plan->blocks < parts.count ? (size_t)plan->blocks : parts.count;
+    struct cudriver_staging_transfer *transfer =
+        calloc(1, sizeof *transfer + blocks * sizeof transfer->block[0]);
     CUresult result = CUDA_SUCCESS;
 
     if (transfer == NULL) {
@@ -38,21 +50,27 @@ static CUresult transfer_make(const struct cudriver_copy_plan *copy, CUstream st
     transfer->stream = stream;
     transfer->words = words;
     transfer->node = cudriver_hostmem_node();
-    transfer->packers = words ? plan->threads : plan->threads - 1;
+    transfer->packers = words && !hold ? plan->threads : plan->threads - 1;
     transfer->copy = *copy;
+    transfer->parts = parts;
+    transfer->blocks = blocks;
     if (plan->runs != NULL) {
         atomic_fetch_add(&plan->runs->users, 1);
     }
     if (permuted || plan->runs != NULL) {
         result = staging_place_kernels(place, &transfer->kernels);
     }
-    transfer->parts = staging_boxes_make(plan, part);
-    transfer->blocks.count = blocks < transfer->parts.count ? blocks : transfer->parts.count;
+    if (result == CUDA_SUCCESS && hold) {
+        result = staging_blocks_hold(transfer);
+    }
     if (result == CUDA_SUCCESS) {
-        result = staging_lane_get(transfer, transfer->blocks.count * transfer->parts.largest,
-                                  permuted ? transfer->parts.largest : 0);
+        result = staging_lane_get(transfer, hold ? 0 : blocks * parts.largest,
+                                  permuted ? parts.largest : 0);
     }
     if (result != CUDA_SUCCESS) {
+        staging_lock();
+        staging_blocks_drop(transfer, false);
+        staging_unlock();
         staging_transfer_drop(transfer);
         return result;
     }
@@ -78,8 +96,8 @@ static CUresult transfer_undo(struct cudriver_staging_transfer *transfer, CUresu
         staging_pack_close(transfer);
     }
     staging_transfer_end(transfer, result, false);
-    transfer->blocks.lane->issuing = false;
-    transfer->blocks.lane->users--;
+    transfer->lane->issuing = false;
+    transfer->lane->users--;
     staging_unlock();
     return waited != CUDA_SUCCESS && staging_must_do_without(result) ? CUDA_ERROR_UNKNOWN : result;
 }
@@ -99,14 +117,13 @@ static CUresult step_issue(struct cudriver_staging_transfer *transfer, struct pr
     CUresult result;
 
     if (at->issued == transfer->parts.count ||
-        (transfer->copy.staged.up ? moved <= at->issued
-                                  : at->issued >= moved + transfer->blocks.count)) {
+        (transfer->copy.staged.up ? moved <= at->issued : at->issued >= moved + transfer->blocks)) {
         return CUDA_ERROR_NOT_READY;
     }
     result = staging_part_issue(transfer, at->issued);
     if (result == CUDA_SUCCESS) {
-        result = cuda.cuEventRecord(
-            transfer->blocks.lane->copied[at->issued % transfer->blocks.count], transfer->stream);
+        result = cuda.cuEventRecord(transfer->lane->copied[at->issued % transfer->blocks],
+                                    transfer->stream);
         at->issued++;
     }
     return result;
@@ -120,12 +137,12 @@ static CUresult step_copied(struct cudriver_staging_transfer *transfer, struct p
     if (at->copied == at->issued) {
         return CUDA_ERROR_NOT_READY;
     }
-    result = cuda.cuEventQuery(transfer->blocks.lane->copied[at->copied % transfer->blocks.count]);
+    result = cuda.cuEventQuery(transfer->lane->copied[at->copied % transfer->blocks]);
     if (result == CUDA_SUCCESS) {
         at->copied++;
         staging_lock();
-        staging_pack_release(
-            transfer, transfer->copy.staged.up ? at->copied + transfer->blocks.count : at->copied);
+        staging_pack_release(transfer,
+                             transfer->copy.staged.up ? at->copied + transfer->blocks : at->copied);
         staging_unlock();
     }
     return result;
@@ -168,7 +185,7 @@ static CUresult blocking_run(struct cudriver_staging_transfer *transfer,
     CUresult result = CUDA_SUCCESS;
 
     staging_lock();
-    staging_pack_release(transfer, transfer->copy.staged.up ? transfer->blocks.count : 0);
+    staging_pack_release(transfer, transfer->copy.staged.up ? transfer->blocks : 0);
     staging_unlock();
     while (
         result == CUDA_SUCCESS &&
@@ -189,13 +206,15 @@ static CUresult blocking_run(struct cudriver_staging_transfer *transfer,
 
 /* ---- in the order of the caller's stream ---- */
 
-/* Queues a transfer. On an idle stream packing begins at once: a small copy is packed here. */
+/* Queues a transfer. On an idle stream, or into blocks of its own, packing begins at once: a small
+ * copy is packed here. */
 static CUresult transfer_queue(struct cudriver_staging_transfer *transfer, bool idle)
 {
     bool helped;
 
     staging_lock();
-    transfer->arrived = idle && transfer->blocks.lane->users == 2; /* this copy and this call */
+    transfer->arrived =
+        transfer->held > 0 || (idle && transfer->lane->users == 2); /* this copy and this call */
     do {
         helped = transfer->arrived && transfer->copy.staged.path == CUDRIVER_STAGING_SMALL &&
                  staging_pack_help(transfer);
@@ -205,10 +224,53 @@ static CUresult transfer_queue(struct cudriver_staging_transfer *transfer, bool 
     return staging_words_queue(transfer);
 }
 
+/* Whether a context is broken or gone: then its streams pass nothing any more. */
+static CUresult context_probe(CUcontext context)
+{
+    unsigned flags;
+    CUresult result = cuda.cuCtxPushCurrent_v2(context);
+
+    if (result == CUDA_SUCCESS) {
+        result = cuda.cuMemHostGetFlags(&flags, &flags); /* no page-locked memory: INVALID_VALUE */
+        cudriver_driver_pop();
+    }
+    return result == CUDA_ERROR_INVALID_VALUE || cudriver_driver_is_capturing(result) ? CUDA_SUCCESS
+                                                                                      : result;
+}
+
+/* The calling thread packs too, until all of a queued transfer's source is read. */
+static CUresult transfer_read(struct cudriver_staging_transfer *transfer,
+                              const struct cudriver_copy_call *call)
+{
+    struct progress at = {.asked = platform_nanoseconds(), .idle = platform_nanoseconds()};
+    unsigned long long probed = at.asked;
+    CUresult result = CUDA_SUCCESS;
+
+    while (result == CUDA_SUCCESS &&
+           atomic_load_explicit(&transfer->at.moved, memory_order_acquire) <
+               transfer->parts.count) {
+        result = step_help(transfer, call, &at);
+        if (result == CUDA_SUCCESS && platform_nanoseconds() - probed > STAGING_POLL_NS) {
+            result = context_probe(transfer->copy.context);
+            probed = platform_nanoseconds();
+        }
+    }
+    return result;
+}
+
+/* Lets the stream go on after an interruption, without reading more of the source. */
+static void transfer_cut(struct cudriver_staging_transfer *transfer)
+{
+    staging_lock();
+    staging_pack_stop(transfer);
+    staging_words_look();
+    staging_unlock();
+}
+
 /* ---- any plan ---- */
 
 CUresult staging_transfer_copy(const struct cudriver_copy_plan *copy,
-                               const struct cudriver_copy_call *call, struct staging_place *place,
+                               struct cudriver_copy_call *call, struct staging_place *place,
                                struct cudriver_staging_transfer **made)
 {
     struct cudriver_staging_transfer *transfer;
@@ -229,23 +291,30 @@ CUresult staging_transfer_copy(const struct cudriver_copy_plan *copy,
         (cuda.cuStreamBatchMemOp_v2 == NULL || place->no_words || !staging_pack_ensure())) {
         return CUDA_ERROR_NOT_SUPPORTED;
     }
-    result = transfer_make(copy, call->stream, place, later, &transfer);
+    result = transfer_make(copy, call->stream, place, later, state == CUDA_SUCCESS, &transfer);
     if (result != CUDA_SUCCESS) {
         return result;
     }
     result = later ? transfer_queue(transfer, state == CUDA_SUCCESS) : blocking_run(transfer, call);
-    if (result != CUDA_SUCCESS) {
+    if (result == CUDA_SUCCESS && later && is_read_at_once(copy)) {
+        result = transfer_read(transfer, call);
+    }
+    call->queued = later && result == CUDRIVER_STAGING_INTERRUPTED;
+    if (call->queued) {
+        transfer_cut(transfer);
+    }
+    if (result != CUDA_SUCCESS && !call->queued) {
         result = transfer_undo(transfer, result);
     } else {
         staging_lock();
         if (!later) {
             staging_transfer_end(transfer, CUDA_SUCCESS, false);
         }
-        transfer->blocks.lane->issuing = false;
-        transfer->blocks.lane->users--;
+        transfer->lane->issuing = false;
+        transfer->lane->users--;
         staging_unlock();
     }
-    if (result == CUDA_SUCCESS && later) {
+    if (later && (result == CUDA_SUCCESS || call->queued)) {
         *made = transfer;
     } else {
         staging_transfer_drop(transfer);
@@ -253,7 +322,7 @@ CUresult staging_transfer_copy(const struct cudriver_copy_plan *copy,
     return result;
 }
 
-CUresult staging_copy(const struct cudriver_copy_plan *copy, const struct cudriver_copy_call *call,
+CUresult staging_copy(const struct cudriver_copy_plan *copy, struct cudriver_copy_call *call,
                       struct cudriver_staging_transfer **transfer)
 {
     struct cudriver_copy_plan again;
@@ -297,20 +366,6 @@ CUresult cudriver_files_copy(const struct cudriver_files *files, CUcontext conte
 }
 
 /* ---- waiting for a transfer ---- */
-
-/* Whether a context is broken or gone: then its streams pass nothing any more. */
-static CUresult context_probe(CUcontext context)
-{
-    unsigned flags;
-    CUresult result = cuda.cuCtxPushCurrent_v2(context);
-
-    if (result == CUDA_SUCCESS) {
-        result = cuda.cuMemHostGetFlags(&flags, &flags); /* no page-locked memory: INVALID_VALUE */
-        cudriver_driver_pop();
-    }
-    return result == CUDA_ERROR_INVALID_VALUE || cudriver_driver_is_capturing(result) ? CUDA_SUCCESS
-                                                                                      : result;
-}
 
 CUresult cudriver_staging_wait(struct cudriver_staging_transfer *transfer, CUresult streamed)
 {

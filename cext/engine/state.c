@@ -69,6 +69,7 @@ static void settings_default(struct staging_settings *settings)
         .crossover = TUNING_STAGED,
         .streaming = can_stream() ? TUNING_STREAMING : 0,
         .part = TUNING_PART,
+        .held = TUNING_HELD,
         .coherent = true,
         .linger = few ? 0 : TUNING_LINGER_NS,
     };

@@ -18,6 +18,10 @@
  * as many. H200: below about 1 MiB the driver's own path is as fast. */
 #define TUNING_STAGED (1536 * TUNING_KIB)
 
+/* Bytes up to which the driver's own call reads pageable memory and returns, whatever the stream
+ * does: H200, up to 2 MiB. Packing is faster from here on. Not measured. */
+#define TUNING_READ (64 * TUNING_KIB)
+
 /* Bytes of a device run from which on 2D copies are as fast as dense ones, so that no kernel is
  * needed; and of a host run worth reading by itself, in any order of the runs. Not measured. */
 #define TUNING_GOOD_ROW 512
@@ -134,6 +138,11 @@
 /* Bytes of the blocks of a copy, unless it is a blocking one up. H200: with four blocks 16 MiB down
  * 27 GB/s, with room for all 41. */
 #define TUNING_ROOM (64 * TUNING_MIB)
+
+/* Bytes of page-locked memory in which sources wait, read already, for their streams, in all; and
+ * of a piece of it, which holds several blocks. Not measured. */
+#define TUNING_HELD (256 * TUNING_MIB)
+#define TUNING_HELD_PIECE (8 * TUNING_MIB)
 
 /* Bytes of a lane, at least. Not measured. */
 #define TUNING_LANE_LEAST (256 * TUNING_KIB)

@@ -1012,7 +1012,9 @@ def copy(dst: AnyArray, src: AnyArray, /) -> None:
     array([0, 1, 2])
     """
 
-def copy_async(dst: AnyArray, src: AnyArray, /, stream: StreamLike | None = None) -> Transfer:
+def copy_async(
+    dst: AnyArray, src: AnyArray, /, stream: StreamLike | None = None, *, borrow: bool = False
+) -> Transfer:
     """Copy an array into another one in the order of a stream.
 
     Parameters
@@ -1020,10 +1022,13 @@ def copy_async(dst: AnyArray, src: AnyArray, /, stream: StreamLike | None = None
     dst : array
         Where to: any array that `copy` takes. Do not read it before the copy is over.
     src : array
-        Where from: any such array of the same shape and dtype. Do not change it
-        before the copy is over.
+        Where from: any such array of the same shape and dtype. Ordinary (pageable)
+        memory has been read when the call returns. Page-locked and device memory is
+        read later: do not change it before the copy is over.
     stream : Stream, optional
         The default is the enclosing ``with stream:``, else the default stream.
+    borrow : bool, optional
+        Return at once, and read ordinary memory later too.
 
     Returns
     -------
@@ -1046,6 +1051,13 @@ def copy_async(dst: AnyArray, src: AnyArray, /, stream: StreamLike | None = None
     a copy of pageable memory, or a ``'staged'`` one, it waits where no thread or no
     page-locked memory can be had, or where the driver has no stream memory
     operations.
+
+    Pageable memory is read in the call, into page-locked memory of cudriver's pool, and goes
+    to the device from there in the stream's order; up to 64 KiB the driver does it. A
+    stream that is busy does not delay the call unless 256 MiB have been read that
+    their streams have not come to yet, or the limit of page-locked memory is
+    reached. Then the call waits for the stream; Ctrl-C ends the wait. With `borrow`
+    it needs no such memory.
 
     Examples
     --------
@@ -1090,6 +1102,7 @@ def _copy_many(
     sources: tuple[AnyArray, ...],
     stream: StreamLike | None,
     apart: bool,
+    borrow: bool,
     explain: bool,
     /,
 ) -> Any:
@@ -1098,11 +1111,12 @@ def _copy_many(
     """
 
 def _copy_rows(
-    destination: AnyArray,
-    rows: NDArray[np.int64],
-    source: AnyArray,
-    source_rows: NDArray[np.int64],
+    dst: AnyArray,
+    src: AnyArray,
+    dst_rows: NDArray[np.int64],
+    src_rows: NDArray[np.int64],
     stream: StreamLike | None,
+    borrow: bool,
     explain: bool,
     /,
 ) -> Any:

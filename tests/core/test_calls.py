@@ -65,6 +65,7 @@ def in_context(context: Any) -> None:
         ("copy_async(there, pooled, stream)", f"{HERE} {ASK} cuMemcpyHtoDAsync_v2 cuEventRecord"),
         ("copy_async(pooled, there, stream)", f"{HERE} {ASK} cuMemcpyDtoHAsync_v2 cuEventRecord"),
         ("copy_async(there, ordinary, stream)", f"{HERE} {ASK} cuMemcpyHtoDAsync_v2 cuEventRecord"),
+        ("copy_async(there, plain, stream)", f"{HERE} {ASK} cuMemcpyHtoDAsync_v2 cuEventRecord"),
         (
             "copy_async(there[::2], pooled[::2], stream)",
             f"{HERE} {ASK} cuMemcpy3DAsync_v2 cuEventRecord",

@@ -147,7 +147,7 @@ def test_random_programs_give_what_the_same_program_gives_in_order(seed: int, re
             arrays[to][a].fill(step, stream)
             models[to][a] = step
         else:
-            cu.copy_async(arrays[to][a], arrays[source][b], stream)
+            cu.copy_async(arrays[to][a], arrays[source][b], stream, borrow=True)
             models[to][a] = models[source][b].copy()
         last[to] = last[source] = stream.record()
     for stream in streams:
@@ -669,7 +669,8 @@ def test_memory_is_read_after_the_default_streams_work_that_a_stream_waits_for(
             with cu.Stream.from_handle(made.value):
                 cu.copy(there[::-1], source)
         else:
-            cu.copy_async(there[::-1], source, SimpleNamespace(cuda_stream=made.value)).wait()
+            stream = SimpleNamespace(cuda_stream=made.value)
+            cu.copy_async(there[::-1], source, stream, borrow=True).wait()
         assert (there.to_numpy() == 7).all()
         if kind == "made by default":
             assert library.cuStreamDestroy_v2(made) == 0

@@ -457,6 +457,8 @@ def test_copy_async_takes_two_arrays_and_perhaps_a_stream() -> None:
         lambda: cu.copy_async(there, source, steam=cu.Stream()),  # type: ignore[call-arg]
         lambda: cu.copy_async(there, stream=None, src=source),  # type: ignore[call-arg]
         lambda: cu.copy_async(there),  # type: ignore[call-arg]
+        lambda: cu.copy_async(there, source, None, True),  # type: ignore[misc]
+        lambda: cu.copy_async(there, source, borrow=True, copy=True),  # type: ignore[call-arg]
     ]
     for call in calls:
         with pytest.raises(TypeError, match="two arrays, and a stream or None"):
@@ -466,6 +468,8 @@ def test_copy_async_takes_two_arrays_and_perhaps_a_stream() -> None:
         with pytest.raises(TypeError, match="takes two positional arguments"):
             cu.copy(*given, **named)  # type: ignore[call-overload]
     assert not there.to_numpy().any()
+    for named in ({"borrow": True, "stream": None}, {"stream": None, "borrow": 0}):
+        cu.copy_async(there, source, **named).wait()
 
 
 @pytest.mark.parametrize("seen", ["by synchronize", "by a wait", "by close"])
@@ -586,7 +590,7 @@ def test_little_page_locked_memory_makes_a_copy_slower_and_does_not_end_it() -> 
 @pytest.mark.parametrize("to_device", [False, True])
 def test_a_small_pageable_copy_does_not_wait(held: Any, to_device: bool, size: int) -> None:
     """The driver's own call would: to pageable memory it returns when the copy is over, and from
-    there it reads at once."""
+    there it reads at once, though it is borrowed."""
     held.release()
     there, out = cu.device_zeros(size, np.uint8), cu.pinned_zeros(size, np.uint8)
     host = np.full(size, 8, np.uint8)
@@ -597,7 +601,7 @@ def test_a_small_pageable_copy_does_not_wait(held: Any, to_device: bool, size: i
 
     def issue() -> None:
         ends = (there, host) if to_device else (host, there)
-        transfers.append(cu.copy_async(*ends, stream))
+        transfers.append(cu.copy_async(*ends, stream, borrow=True))
         issued.set()
 
     issuing = threading.Thread(target=issue)

@@ -147,7 +147,7 @@ WAITING = """
 
 
 @pytest.mark.skipif(DRIVER == "real", reason="needs the simulated driver, held")
-@pytest.mark.parametrize("size", [1 << 16, 16 << 20])
+@pytest.mark.parametrize("size", [(1 << 16) + 1, 16 << 20])
 def test_a_copy_that_has_to_wait_for_its_stream_can_be_interrupted(size: int) -> None:
     """An asynchronous one without slots. It would wait for ever for what this thread does later."""
     assert output(WAITING, str(size)) == "interrupted\nTrue\n"

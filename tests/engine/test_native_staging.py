@@ -42,11 +42,14 @@ SCENARIOS = {
     "unknown": (1, 1),
     "refused": (1, 1),
     "lost": (1, 1),
-    "lanes": (2, 2),
+    "lanes": (4, 4),
+    "reading": (4, 2),
 }
 # Of these a process has one round: as many processes, each with a seed of its own.
 ONCE = {"closing"}
-ON_THE_SIMULATOR = {"faults", "interrupted", "unknown", "refused", "lost", "lanes"}
+ON_THE_SIMULATOR = {
+    "faults", "interrupted", "unknown", "refused", "lost", "lanes", "reading",
+}  # fmt: skip
 
 if REAL:
     CASES = [("plain", name) for name in SCENARIOS]

@@ -122,6 +122,7 @@ struct copy {
     unsigned char *host, *host_before, *device_before, *device_after;
     CUdeviceptr device;
     CUstream stream;
+    bool borrow, spoilt; /* the host's bytes were written again when the call had read them */
 };
 
 /* What one side's memory looks like: in one piece, rows with gaps between them, anything, anything
@@ -170,7 +171,7 @@ static size_t side_make(struct random *random, const struct cudriver_layout *lay
 static struct copy copy_make(struct random *random, size_t most, CUstream stream)
 {
     static const int sizes[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 40, 300};
-    struct copy copy = {.up = below(random, 2), .stream = stream};
+    struct copy copy = {.up = below(random, 2), .stream = stream, .borrow = below(random, 2)};
     struct cudriver_layout *layout = &copy.layout;
     size_t room;
 
@@ -233,9 +234,22 @@ struct job {
     const struct cudriver_layout *layout;
     bool (*interrupted)(void *data);
     void *data;
+    bool borrow;
+    struct copy *copy; /* or NULL */
 };
 
-static struct job copy_job(const struct copy *copy)
+static struct job job_make(bool up, CUstream stream, CUdeviceptr device, void *host,
+                           const struct cudriver_layout *layout)
+{
+    return (struct job){.to_device = up,
+                        .context = context,
+                        .stream = stream,
+                        .device = device,
+                        .host = host,
+                        .layout = layout};
+}
+
+static struct job copy_job(struct copy *copy)
 {
     return (struct job){
         .to_device = copy->up,
@@ -244,6 +258,8 @@ static struct job copy_job(const struct copy *copy)
         .device = copy->device,
         .host = copy->host,
         .layout = &copy->layout,
+        .borrow = copy->borrow,
+        .copy = copy,
     };
 }
 
@@ -258,6 +274,7 @@ static void job_plan(const struct job *job, bool waits, struct cudriver_copy_pla
         .layout = *job->layout,
         .bytes = cudriver_layout_bytes(job->layout),
         .kind = CUDRIVER_COPY_STAGED,
+        .borrow = job->borrow,
     };
     staging_plan_make(plan, waits, true);
 }
@@ -277,9 +294,17 @@ static CUresult copy_now(const struct job *job)
     return job_follow(job, NULL);
 }
 
+/* Writes to the source as soon as it must have been read. */
 static CUresult copy_start(const struct job *job, struct cudriver_staging_transfer **transfer)
 {
-    return job_follow(job, transfer);
+    CUresult result = job_follow(job, transfer);
+    struct copy *copy = job->copy;
+
+    if (result == CUDA_SUCCESS && job->to_device && !job->borrow && copy != NULL) {
+        memset(copy->host, 0xee, copy->host_bytes);
+        copy->spoilt = true;
+    }
+    return result;
 }
 
 static enum cudriver_staging_path path_of(const struct cudriver_layout *layout, bool up, bool waits)
@@ -335,8 +360,16 @@ static void compare(const struct copy *copy, const char *what, const unsigned ch
     }
 }
 
+static void copy_mend(const struct copy *copy)
+{
+    if (copy->spoilt) {
+        memcpy(copy->host, copy->host_before, copy->host_bytes);
+    }
+}
+
 static void copy_verify(const struct copy *copy)
 {
+    copy_mend(copy);
     CALL(cuda.cuMemcpyDtoH_v2(copy->device_after, copy->device, copy->device_bytes));
     if (copy->up) {
         copy_by_items(copy, copy->device_before, copy->host_before);
@@ -350,6 +383,7 @@ static void copy_verify(const struct copy *copy)
 /* After a copy that failed or was stopped: what it reads is as it was. */
 static void copy_verify_source(const struct copy *copy)
 {
+    copy_mend(copy);
     if (copy->up) {
         compare(copy, "the host", copy->host, copy->host_before, copy->host_bytes);
     } else {
@@ -550,10 +584,14 @@ static void ordered(struct random *random, int rounds)
             sim.hold();
         }
         CALL(cuda.cuMemsetD8Async(device, 7, bytes, stream));
-        struct job up = {true, context, stream, device, a, &layout, NULL, NULL};
-        struct job down = {false, context, stream, device, b, &layout, NULL, NULL};
-        struct job over = {false, context, stream, other, a, &layout, NULL, NULL};
+        struct job up = job_make(true, stream, device, a, &layout);
+        up.borrow = i % 3;
+        struct job down = job_make(false, stream, device, b, &layout);
+        struct job over = job_make(false, stream, other, a, &layout);
         CALL(copy_start(&up, &transfers[0]));
+        if (!up.borrow) {
+            memset(a, 0xee, bytes);
+        }
         CALL(copy_start(&down, &transfers[1]));
         CALL(copy_start(&over, &transfers[2]));
         if (cudriver_driver.simulated && i % 2) {
@@ -1078,7 +1116,7 @@ static void wait_fails(struct random *random)
     const struct cudriver_layout dense = {.ndim = 0, .itemsize = 4096};
     const struct cudriver_layout turned = transposed(32);
     struct ends ends = ends_make(random, 4096);
-    struct job job = {false, context, ends.stream, ends.device, ends.host, &dense, NULL, NULL};
+    struct job job = job_make(false, ends.stream, ends.device, ends.host, &dense);
     struct cudriver_copy_plan small = {.src = {.on_device = true, .device = ends.device},
                                        .kind = CUDRIVER_COPY_DIRECT,
                                        .context = context,
@@ -1116,13 +1154,24 @@ static void wait_fails(struct random *random)
     ends_free(&ends);
 }
 
+/* The lane that was given up last; NULL: none. */
+static const struct staging_lane *lost_lane(void)
+{
+    const struct staging_lane *lane = staging.places->lanes;
+
+    while (lane != NULL && !lane->lost) {
+        lane = lane->next;
+    }
+    return lane;
+}
+
 /* A copy by parts is refused, and the wait for what was queued of it fails: no other attempt
  * follows, which would race with the first, and no other copy takes its lane. */
 static void undo_fails(struct random *random, bool asynchronous)
 {
     const struct cudriver_layout layout = transposed(512);
     struct ends ends = ends_make(random, (size_t)1 << 20);
-    struct job job = {true, context, ends.stream, ends.device, ends.host, &layout, NULL, NULL};
+    struct job job = job_make(true, ends.stream, ends.device, ends.host, &layout);
     struct cudriver_staging_transfer *transfer;
 
     check_path(&layout, true, !asynchronous, CUDRIVER_STAGING_PERMUTED);
@@ -1136,6 +1185,7 @@ static void undo_fails(struct random *random, bool asynchronous)
         CHECK(wait < 400);
     }
     CALL(ending(transfer));
+    CHECK(lost_lane() != NULL && lost_lane() != transfer->lane);
     cudriver_staging_release(transfer);
     CALL(cuda.cuMemcpyDtoH_v2(ends.back, ends.device, ends.bytes));
     for (int i = 0; i < 512 * 512; i++) {
@@ -1166,16 +1216,17 @@ static void lanes(struct random *random, int rounds)
 {
     const struct cudriver_layout dense = {.ndim = 0, .itemsize = 4 << 20};
     struct ends ends = ends_make(random, (size_t)4 << 20);
-    struct job job = {true, context, ends.stream, ends.device, ends.host, &dense, NULL, NULL};
+    struct job job = job_make(true, ends.stream, ends.device, ends.host, &dense);
 
     need_simulator();
     for (int i = 0; i < 2 * rounds; i++) {
         struct cudriver_staging_transfer *transfers[2];
         job.stream = i % 2 ? (CUstream)2 : ends.stream;
+        job.borrow = i % 4 < 2;
         sim.hold();
         CALL(copy_start(&job, &transfers[0]));
         CALL(copy_start(&job, &transfers[1]));
-        CHECK((transfers[0]->blocks.lane == transfers[1]->blocks.lane) == (i % 2 == 0));
+        CHECK((transfers[0]->lane == transfers[1]->lane) == (i % 2 == 0));
         sim.release();
         for (int k = 0; k < 2; k++) {
             CALL(finish(transfers[k]));
@@ -1187,6 +1238,84 @@ static void lanes(struct random *random, int rounds)
     ends_free(&ends);
 }
 
+/* The same memory in all copies: each is read before the next is written there. */
+static void read_into(struct job *job, int number, struct cudriver_staging_transfer **transfer)
+{
+    memset(job->host, number, job->layout->itemsize);
+    CALL(copy_start(job, transfer));
+    memset(job->host, 0xee, job->layout->itemsize);
+}
+
+/* Behind a stream that does not get on, as many sources are read as there is memory for. Then the
+ * call waits, until it is interrupted; and then nothing reads the source any more. */
+static void reading(struct random *random, int rounds)
+{
+    enum { BYTES = 2 << 20 };
+    const struct cudriver_layout dense = {.ndim = 0, .itemsize = BYTES};
+    struct staging_settings settings;
+    unsigned later = 100;
+
+    need_simulator();
+    staging_settings_get(&settings);
+    settings.part = (size_t)64 << 10; /* more parts than a stream that is idle has blocks */
+    settings.held = (size_t)5 << 20;
+    staging_lock();
+    staging.settings = settings;
+    staging_unlock();
+    for (int i = 0; i < rounds; i++) {
+        struct cudriver_staging_transfer *transfers[4] = {NULL};
+        struct ends ends = ends_make(random, BYTES);
+        struct job job = job_make(true, ends.stream, 0, ends.host, &dense);
+        CUdeviceptr there[4];
+        pthread_t helper;
+
+        for (int k = 0; k < 4; k++) {
+            CALL(cuda.cuMemAlloc_v2(&there[k], BYTES));
+        }
+        sim.hold();
+        CALL(cuda.cuMemsetD8Async(ends.device, 1, 1, ends.stream));
+        for (int k = 0; k < 2; k++) {
+            job.device = there[k];
+            read_into(&job, k + 1, &transfers[k]);
+        }
+        CHECK(staging.held == 2 * BYTES);
+        job.device = there[2];
+        job.interrupted = interrupt_at_once;
+        CHECK(copy_start(&job, &transfers[2]) == CUDRIVER_STAGING_INTERRUPTED);
+        CHECK(transfers[2] == NULL);
+        CHECK(pthread_create(&helper, NULL, release_later, &later) == 0);
+        job.interrupted = NULL;
+        read_into(&job, 3, &transfers[2]);
+        pthread_join(helper, NULL);
+        CHECK(transfers[2] == NULL); /* it waited */
+        for (int k = 0; k < 2; k++) {
+            CALL(finish(transfers[k]));
+            cudriver_staging_release(transfers[k]);
+        }
+        /* More parts than blocks. */
+        sim.hold();
+        job.device = there[3];
+        job.interrupted = interrupt_at_once;
+        CHECK(copy_start(&job, &transfers[3]) == CUDRIVER_STAGING_INTERRUPTED);
+        CHECK(transfers[3] != NULL);
+        free(ends.host);
+        ends.host = NULL;
+        sim.release();
+        CHECK(finish(transfers[3]) == CUDA_ERROR_DEINITIALIZED);
+        cudriver_staging_release(transfers[3]);
+        CALL(cuda.cuStreamSynchronize(ends.stream));
+        CHECK(staging.held == 0);
+        for (int k = 0; k < 4; k++) {
+            CALL(cuda.cuMemcpyDtoH_v2(ends.back, there[k], BYTES));
+            for (int at = 0; at < BYTES && k < 3; at++) {
+                CHECK(ends.back[at] == k + 1);
+            }
+            CALL(cuda.cuMemFree_v2(there[k]));
+        }
+        ends_free(&ends);
+    }
+}
+
 /* A driver that refuses stream memory operations is asked for them once. */
 static void refused(struct random *random, int rounds)
 {
@@ -1194,7 +1323,7 @@ static void refused(struct random *random, int rounds)
                                              "cuStreamBatchMemOp_v2"};
     const struct cudriver_layout layout = transposed(1024);
     struct ends ends = ends_make(random, (size_t)4 << 20);
-    struct job job = {true, context, ends.stream, ends.device, ends.host, &layout, NULL, NULL};
+    struct job job = job_make(true, ends.stream, ends.device, ends.host, &layout);
     struct cudriver_staging_transfer *transfer;
     long long calls = 0;
 
@@ -1230,8 +1359,10 @@ static void lost(struct random *random, int rounds)
     const struct cudriver_layout dense = {.ndim = 0, .itemsize = 4 << 20};
     const struct cudriver_layout little = {.ndim = 0, .itemsize = 1 << 14};
     struct ends ends = ends_make(random, (size_t)4 << 20);
-    struct job job = {true, context, ends.stream, ends.device, ends.host, &dense, NULL, NULL};
-    struct job small = {true, context, ends.stream, ends.device, NULL, &little, NULL, NULL};
+    struct job job = job_make(true, ends.stream, ends.device, ends.host, &dense);
+    job.borrow = true;
+    struct job small = job_make(true, ends.stream, ends.device, NULL, &little);
+    small.borrow = true;
     struct cudriver_staging_transfer *transfers[2];
 
     (void)rounds;
@@ -1273,6 +1404,7 @@ static void shutdown(struct random *random, int rounds)
     small_settings(random);
     for (int k = 0; k < EACH; k++) {
         copies[k] = copy_make(random, MOST, stream);
+        copies[k].borrow = true; /* others would wait for the stream, which passes no part */
     }
     if (cudriver_driver.simulated) {
         sim.hold();
@@ -1328,7 +1460,7 @@ static void sizes(struct random *random, int rounds)
                 host[k] = (unsigned char)(next(random) >> 8);
             }
             CALL(cuda.cuMemAlloc_v2(&device, bytes));
-            struct job job = {true, context, NULL, device, host, &layout, NULL, NULL};
+            struct job job = job_make(true, NULL, device, host, &layout);
             CALL(copy_now(&job));
             CALL(cuda.cuMemcpyDtoH_v2(back, device, bytes));
             CHECK(memcmp(host, back, bytes) == 0);
@@ -1358,6 +1490,7 @@ static const struct scenario {
     {"sizes", sizes, 1},         {"between", between, 60},
     {"unknown", unknown, 1},     {"refused", refused, 1},
     {"lost", lost, 1},           {"lanes", lanes, 2},
+    {"reading", reading, 4},
 };
 
 int main(int count, char **arguments)

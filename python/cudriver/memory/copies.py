@@ -124,6 +124,17 @@ _WHY: dict[str, str | dict[str, str]] = {
 }
 
 
+# Of copy_async().
+_READ = (
+    "; copy_async() returns when it is read, and waits for a busy stream only where 256 MiB have "
+    "been read that wait for theirs"
+)
+_LARGE = (
+    "; copy_async() returns when it is read: as it is more than the 256 MiB that may wait for a "
+    "busy stream, the call waits for that"
+)
+
+
 @overload
 def explain_copy(dst: AnyArray, src: AnyArray, /) -> CopyPlan: ...
 @overload
@@ -179,7 +190,7 @@ def explain_copy(
     if isinstance(dst, (list, tuple)):
         return explain_many(dst, src)
     path, nbytes, page_locked, staging, *numbers = _core._explain_copy(dst, src)
-    *numbers, dense, on_device, apart, coherent = numbers
+    *numbers, dense, on_device, apart, coherent, up, held = numbers
     if path == "bounced":
         case = "apart" if apart else "no kernel"
     elif on_device:
@@ -190,6 +201,8 @@ def explain_copy(
         case = ("dense " if dense else "strided ") + ("locked" if page_locked else "pageable")
     why = _WHY[path]
     why = why if isinstance(why, str) else why[case]
+    if path == "staged" and up and not page_locked:
+        why += _READ if nbytes <= held else _LARGE
     name = _STAGING[staging] if staging >= 0 else None
     return CopyPlan(path, why, nbytes, page_locked, name, *numbers)
 

@@ -142,7 +142,7 @@ def queue_many(there: Iterable[Any], origin: Iterable[Any], stream: Any, explain
                 f"the lengths differ: {len(to)} destinations, {len(of)} sources (nothing was "
                 "copied)"
             )
-        return _core._copy_many(to, of, stream, False, explain)
+        return _core._copy_many(to, of, stream, False, False, explain)
     finally:
         del to, of  # the traceback of an exception would keep them
 
@@ -150,7 +150,7 @@ def queue_many(there: Iterable[Any], origin: Iterable[Any], stream: Any, explain
 def queue(there: Any, rows: Any, origin: Any, source_rows: Any, stream: Any, explain: bool) -> Any:
     """For `copy_rows` and its plan: a Transfer, or what the core tells of the copies."""
     at, source_at = indices(rows, source_rows)
-    done = _core._copy_rows(there, at, origin, source_at, stream, explain)
+    done = _core._copy_rows(there, origin, at, source_at, stream, False, explain)
     if not isinstance(done, tuple):
         return done
     length, source_length, apart = done
@@ -160,7 +160,7 @@ def queue(there: Any, rows: Any, origin: Any, source_rows: Any, stream: Any, exp
     to = tuple(there[i : i + 1] for i in at.tolist())
     of = tuple(origin[i : i + 1] for i in source_at.tolist())
     try:
-        return _core._copy_many(to, of, stream, apart and not _may_fold(there), explain)
+        return _core._copy_many(to, of, stream, apart and not _may_fold(there), False, explain)
     finally:
         del there, origin, to, of  # as above
 

@@ -480,13 +480,15 @@ def staged_asynchronous_copies(cu: Any) -> None:
 def many_copies_at_once(cu: Any) -> None:
     stream, plain = cu.Stream(), np.ones((8, 64))
     pinned, device = cu.pinned_zeros((8, 64)), cu.device_zeros((8, 64))
-    cu.explain_copy(device, pinned, rows=range(8), source_rows=range(8))
+    cu.explain_copy(device, pinned, dst_rows=range(8), src_rows=range(8))
     cu.explain_copy([device[1], device[2, ::2]], [plain[1], plain[2, ::2]])
     transfers = [
-        cu.copy_rows(device, range(8), pinned, range(8), stream=stream),
-        cu.copy_rows(device, [5, 3], plain, [0, 1], stream=stream),
-        cu.copy_many([pinned[i] for i in range(8)], [device[i] for i in range(8)], stream=stream),
-        cu.copy_many([device[1], device[2, ::2]], [plain[1], plain[2, ::2]], stream=stream),
+        cu.copy_rows_async(device, pinned, range(8), range(8), stream=stream),
+        cu.copy_rows_async(device, plain, [5, 3], [0, 1], stream=stream),
+        cu.copy_many_async(
+            [pinned[i] for i in range(8)], [device[i] for i in range(8)], stream=stream
+        ),
+        cu.copy_many_async([device[1], device[2, ::2]], [plain[1], plain[2, ::2]], stream=stream),
     ]
     for transfer in transfers:
         transfer.wait()

@@ -48,7 +48,7 @@ class Ours(Own):
 
     def rows_issue(self, target: Any, source: Any, to: Array, of: Array, width: int) -> Call:
         rows, source_rows, stream = to // width, of // width, self.rows_stream
-        return lambda: cu.copy_rows(target, rows, source, source_rows, stream=stream)
+        return lambda: cu.copy_rows_async(target, source, rows, source_rows, stream=stream)
 
     def wait(self, stream: Any = None) -> Call:
         return self.rows_stream.synchronize
@@ -62,7 +62,7 @@ class Ours(Own):
         there, stream = self.device(host), cu.Stream()
         pairs = [there[i] for i in range(len(host))], list(host)
         copy = Copy(there, host, Target(host, pointer=there.pointer))
-        issue = lambda: cu.copy_many(*pairs, stream=stream)  # noqa: E731
+        issue = lambda: cu.copy_many_async(*pairs, stream=stream)  # noqa: E731
         return copy.work(issue, "copy_many", stream.synchronize)
 
     def issued_into(self, tensor: Any, host: Array, calls: int) -> Work:

@@ -10,6 +10,7 @@
 
 #include <string.h>
 
+#include "device_array.h"
 #include "driver/driver.h"
 #include "hostmem/hostmem.h"
 #include "python/call.h"
@@ -141,10 +142,16 @@ static ContextObject *ends_home(const struct copy_ends *ends)
 int copy_batch_place(struct copy_batch *batch, const struct copy_ends *ends)
 {
     ContextObject *home = ends_home(ends);
+    CoreState *state = batch->state;
 
+    if (batch->mode == COPY_BATCH_BLOCKING && state->works.queues != NULL &&
+        (cudriver_device_array_await(state, ends->dst.busy) < 0 ||
+         cudriver_device_array_await(state, ends->src.busy) < 0)) {
+        return -1;
+    }
     if (batch->home == NULL && home != NULL) {
         batch->home = (ContextObject *)Py_NewRef((PyObject *)home);
-        if (cudriver_stream_settle(batch->state, home, &batch->stream) < 0) {
+        if (cudriver_stream_settle(state, home, &batch->stream) < 0) {
             return -1;
         }
     }
@@ -225,7 +232,7 @@ static int batch_add(struct copy_batch *batch, Py_ssize_t index, struct copy_end
         return -1;
     }
     *odd = *ends;
-    odd->borrow = batch->borrow;
+    odd->borrow = batch->mode != COPY_BATCH_READ;
     batch->odd[batch->odds++] = odd;
     return 0;
 }
@@ -245,7 +252,7 @@ static int runs_queue(struct copy_batch *batch, struct cudriver_staging_transfer
 
     cudriver_driver_relax();
     result = cudriver_runs_issue(batch->runs, batch->count, batch->stream.context->handle,
-                                 batch->borrow, &call, &table, staged);
+                                 batch->mode != COPY_BATCH_READ, &call, &table, staged);
     cudriver_driver_restore();
     PyEval_RestoreThread(saved);
     if (result != CUDA_SUCCESS && !PyErr_Occurred()) {
@@ -312,7 +319,8 @@ PyObject *copy_batch_issue(struct copy_batch *batch)
     PyObject *owners, *work;
     bool pushed;
 
-    if (batch->explain) { /* the runs, as bytes, and what decides how they are copied */
+    if (batch->mode ==
+        COPY_BATCH_EXPLAIN) { /* the runs, as bytes, and what decides how they are copied */
         return Py_BuildValue("[y#nnniii]", (char *)batch->runs,
                              (Py_ssize_t)(batch->count * sizeof *batch->runs), batch->bytes,
                              batch->odds, TUNING_RUN_MOST, TUNING_RUNS_LEAST, TUNING_RUN_BLOCKS,
@@ -364,24 +372,23 @@ static int pairs_add(struct copy_batch *batch, PyObject *destinations, PyObject 
     return 0;
 }
 
-/* _copy_many(destinations, sources, stream, apart, borrow, explain), of tuples of one length */
+/* _copy_many(destinations, sources, stream, apart, mode), of tuples of one length */
 PyObject *cudriver_copy_many(PyObject *module, PyObject *args)
 {
     CUDRIVER_LOCK();
     struct copy_batch batch = {.state = cudriver_state_of_module(module)};
     PyObject *to, *from, *stream, *done, *work = NULL;
-    int apart, borrow, explain;
+    int apart, mode;
 
-    if (!PyArg_ParseTuple(args, "O!O!Oppp", &PyTuple_Type, &to, &PyTuple_Type, &from, &stream,
-                          &apart, &borrow, &explain)) {
+    if (!PyArg_ParseTuple(args, "O!O!Opi", &PyTuple_Type, &to, &PyTuple_Type, &from, &stream,
+                          &apart, &mode)) {
         return NULL;
     }
     if (PyTuple_GET_SIZE(to) != PyTuple_GET_SIZE(from)) {
         return PyErr_Format(PyExc_ValueError, "%zd destinations, %zd sources", PyTuple_GET_SIZE(to),
                             PyTuple_GET_SIZE(from));
     }
-    batch.borrow = borrow != 0;
-    batch.explain = explain != 0;
+    batch.mode = (enum copy_batch_mode)mode;
     if (cudriver_stream_read(batch.state, stream, &batch.stream) == 0 &&
         copy_batch_begin(&batch, PyTuple_GET_SIZE(to), PyTuple_GET_SIZE(to)) == 0 &&
         pairs_add(&batch, to, from) == 0) {

@@ -45,8 +45,13 @@ PyObject *copy_ends_queue(CoreState *state, struct copy_ends *ends, struct cudri
 /* Many copies that become one piece of work. */
 struct copy_batch {
     CoreState *state;
-    bool explain; /* only tells how it would be done */
-    bool borrow;  /* as in a plan */
+    enum copy_batch_mode {                      /* memory/rows.py has the same numbers */
+                           COPY_BATCH_READ,     /* pageable sources are read at once */
+                           COPY_BATCH_BORROW,   /* not so */
+                           COPY_BATCH_BLOCKING, /* the same: the caller waits. First for work in
+                                                   flight on the ends */
+                           COPY_BATCH_EXPLAIN,  /* only tells how it would be done */
+    } mode;
     struct cudriver_stream stream;
     ContextObject *home; /* owned: the first device end's; NULL: none yet */
     size_t bytes;
@@ -65,7 +70,8 @@ struct copy_batch {
 int copy_batch_begin(struct copy_batch *batch, Py_ssize_t pairs, Py_ssize_t runs);
 void copy_batch_end(struct copy_batch *batch);
 
-/* Finds out where the batch runs, and checks that the copy is there. 0 or -1. */
+/* Finds out where the batch runs, and checks that the copy is there; waits as `mode` says. 0 or -1.
+ */
 int copy_batch_place(struct copy_batch *batch, const struct copy_ends *ends);
 
 /* Whether a copy of matching ends is a run. *bytes: of their items. */

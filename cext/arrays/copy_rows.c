@@ -135,21 +135,20 @@ static PyObject *rows_copy(struct copy_batch *batch, struct copy_ends *whole, Py
                          PyBool_FromLong(!ends_meet(whole)));
 }
 
-/* _copy_rows(dst, src, dst_rows, src_rows, stream, borrow, explain): the indices are int64 arrays
- * of one length. */
+/* _copy_rows(dst, src, dst_rows, src_rows, stream, mode): the indices are int64 arrays of one
+ * length. */
 PyObject *cudriver_copy_rows(PyObject *module, PyObject *args)
 {
     CUDRIVER_LOCK();
     struct copy_batch batch = {.state = cudriver_state_of_module(module)};
     PyObject *dst, *to, *src, *of, *stream, *work = NULL;
     struct copy_ends whole;
-    int borrow, explain;
+    int mode;
 
-    if (!PyArg_ParseTuple(args, "OOOOOpp", &dst, &src, &to, &of, &stream, &borrow, &explain)) {
+    if (!PyArg_ParseTuple(args, "OOOOOi", &dst, &src, &to, &of, &stream, &mode)) {
         return NULL;
     }
-    batch.borrow = borrow != 0;
-    batch.explain = explain != 0;
+    batch.mode = (enum copy_batch_mode)mode;
     if (cudriver_stream_read(batch.state, stream, &batch.stream) == 0 &&
         copy_ends_parse(batch.state, dst, src, false, &batch.stream, &whole) == 0) {
         if (whole.dst.ndim > 0 && whole.src.ndim > 0) {

@@ -78,7 +78,7 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
         set_host_memory_limit,
         trim_host_memory,
     )
-    from cudriver.memory.rows import copy_many, copy_rows
+    from cudriver.memory.rows import copy_many, copy_many_async, copy_rows, copy_rows_async
     from cudriver.memory.shared import SharedMemory
     from cudriver.weights import iter_safetensors, load_npy, load_npz, load_safetensors
 
@@ -112,7 +112,9 @@ __all__ = [
     "copy",
     "copy_async",
     "copy_many",
+    "copy_many_async",
     "copy_rows",
+    "copy_rows_async",
     "copy_threads",
     "current_context",
     "device_count",
@@ -198,7 +200,7 @@ _HOMES = {
         "set_host_memory_limit",
         "trim_host_memory",
     ),
-    "memory.rows": ("copy_many", "copy_rows"),
+    "memory.rows": ("copy_many", "copy_many_async", "copy_rows", "copy_rows_async"),
     "memory.shared": ("SharedMemory",),
     "weights": ("iter_safetensors", "load_npy", "load_npz", "load_safetensors"),
 }  # of what is not in the core

@@ -1102,12 +1102,11 @@ def _copy_many(
     sources: tuple[AnyArray, ...],
     stream: StreamLike | None,
     apart: bool,
-    borrow: bool,
-    explain: bool,
+    mode: int,
     /,
 ) -> Any:
-    """A Transfer. `apart`: no destination overlaps another or a source. `explain`: nothing is
-    queued; a list, which `memory/copies_plan.py` reads.
+    """A Transfer. `apart`: no destination overlaps another or a source. `mode`: of `memory/rows.py`;
+    to explain, a list, which `memory/copies_plan.py` reads, and nothing is queued.
     """
 
 def _copy_rows(
@@ -1116,8 +1115,7 @@ def _copy_rows(
     dst_rows: NDArray[np.int64],
     src_rows: NDArray[np.int64],
     stream: StreamLike | None,
-    borrow: bool,
-    explain: bool,
+    mode: int,
     /,
 ) -> Any:
     """As `_copy_many`, or a tuple: an index is wrong, or the rows have to be copied one by one.

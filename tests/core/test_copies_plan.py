@@ -49,14 +49,14 @@ def test_rows_go_as_it_says(sim: Any, case: str) -> None:
     there, source, count, path, launches, copies = ROWS[case]
     dst, src, rows = there(), source(), np.arange(count)
     warm = device(9, 64), locked(9, 64)
-    cu.copy_rows(warm[0], range(9), warm[1], range(9)).wait()  # loads the kernel
+    cu.copy_rows(warm[0], warm[1], range(9), range(9))  # loads the kernel
     sim.settle()
     sim.reset_counts()
-    plan = cu.explain_copy(dst, src, rows=rows, source_rows=rows[::-1])
+    plan = cu.explain_copy(dst, src, dst_rows=rows, src_rows=rows[::-1])
     assert [sim.call_count(name) for name in (*COPIES, "cuLaunchKernel")] == [0] * 4
     assert plan.path == path
     assert plan.counts == ({path: count} if count else {})
-    cu.copy_rows(dst, rows, src, rows[::-1]).wait()
+    cu.copy_rows(dst, src, rows, rows[::-1])
     if launches >= 0:
         assert sim.call_count("cuLaunchKernel") == launches
     elif path == "staged":
@@ -69,7 +69,7 @@ def test_rows_go_as_it_says(sim: Any, case: str) -> None:
 
 def test_it_says_what_the_kernel_takes_and_how_to_avoid_it() -> None:
     there, source = device(64, 1 << 18), locked(64, 1 << 18)
-    plan = cu.explain_copy(there, source, rows=range(64), source_rows=range(64))
+    plan = cu.explain_copy(there, source, dst_rows=range(64), src_rows=range(64))
     has = cu.Device(0).multiprocessor_count
     assert plan.multiprocessors == min(32, has)
     assert f"at most {plan.multiprocessors} of the device's {has} multiprocessors" in plan.why
@@ -98,18 +98,18 @@ def test_memory_that_is_page_locked_in_part() -> None:
         at = range(16)
         plan = cu.explain_copy([there[i] for i in at], [source[i] for i in at])
         assert plan.counts == {"kernel": 8, "staged": 8}
-    whole = cu.explain_copy(there, source, rows=range(16), source_rows=range(16))
+    whole = cu.explain_copy(there, source, dst_rows=range(16), src_rows=range(16))
     assert whole.counts == {"staged": 16}
 
 
 @pytest.mark.parametrize(
     ("error", "text", "call"),
     [
-        (TypeError, "together", lambda d, h: cu.explain_copy(d, h, rows=[0])),
-        (TypeError, "together", lambda d, h: cu.explain_copy(d, h, source_rows=[0])),
-        (IndexError, "index 4", lambda d, h: cu.explain_copy(d, h, rows=[4], source_rows=[0])),
-        (ValueError, "twice", lambda d, h: cu.explain_copy(d, h, rows=[1, 1], source_rows=[0, 1])),
-        (ValueError, "lengths", lambda d, h: cu.explain_copy(d, h, rows=[1], source_rows=[])),
+        (TypeError, "together", lambda d, h: cu.explain_copy(d, h, dst_rows=[0])),
+        (TypeError, "together", lambda d, h: cu.explain_copy(d, h, src_rows=[0])),
+        (IndexError, "index 4", lambda d, h: cu.explain_copy(d, h, dst_rows=[4], src_rows=[0])),
+        (ValueError, "twice", lambda d, h: cu.explain_copy(d, h, dst_rows=[1, 1], src_rows=[0, 1])),
+        (ValueError, "lengths", lambda d, h: cu.explain_copy(d, h, dst_rows=[1], src_rows=[])),
         (ValueError, "overlap", lambda d, h: cu.explain_copy([d, d[1:]], [h, h[1:]])),
         (ValueError, "1 destinations", lambda d, h: cu.explain_copy([d], [])),
         (TypeError, "not an array", lambda d, h: cu.explain_copy([d], [3])),

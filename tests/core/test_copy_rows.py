@@ -55,19 +55,19 @@ def test_rows_are_copied_as_numpy_does(host: str, shape: Any, dtype: Any) -> Non
     to, of = rng.permutation(rows)[: rows // 2], rng.integers(-rows, rows, rows // 2)
     wanted = np.zeros(shape, dtype)
     wanted[to] = plain[of]
-    cu.copy_rows(there, to, source, of).wait()
+    cu.copy_rows(there, source, to, of)
     assert np.array_equal(there.to_numpy(), wanted)
 
     back = HOSTS[host](np.zeros(shape, dtype))
     down = np.zeros(shape, dtype)
     down[of := rng.permutation(rows)[: rows // 2]] = wanted[to]
-    cu.copy_rows(back, of, there, to, stream=cu.Stream()).wait()
+    cu.copy_rows_async(back, there, of, to, stream=cu.Stream()).wait()
     assert np.array_equal(back, down)
 
     other = cu.to_device(np.zeros(shape, dtype))
     between = np.zeros(shape, dtype)
     between[of] = wanted[to]
-    cu.copy_rows(other, of, there, to).wait()
+    cu.copy_rows(other, there, of, to)
     assert np.array_equal(other.to_numpy(), between)
 
 
@@ -83,7 +83,7 @@ def test_rows_are_copied_as_numpy_does(host: str, shape: Any, dtype: Any) -> Non
 def test_indices_are_any_sequence_of_integers(rows: Any) -> None:
     plain = random((5, 32))
     there = cu.to_device(np.zeros_like(plain))
-    cu.copy_rows(there, rows, cu.pinned_array(plain), rows).wait()
+    cu.copy_rows(there, cu.pinned_array(plain), rows, rows)
     at = np.asarray(rows, np.int64)
     wanted = np.zeros_like(plain)
     wanted[at] = plain[at]
@@ -93,65 +93,65 @@ def test_indices_are_any_sequence_of_integers(rows: Any) -> None:
 def test_rows_within_one_array() -> None:
     plain = random((8, 100))
     cache = cu.to_device(plain)
-    cu.copy_rows(cache, [0, 2, 4, 6], cache, [1, 3, 3, 7]).wait()
+    cu.copy_rows(cache, cache, [0, 2, 4, 6], [1, 3, 3, 7])
     plain[[0, 2, 4, 6]] = plain[[1, 3, 3, 7]]
     assert np.array_equal(cache.to_numpy(), plain)
 
 
 BAD: dict[str, tuple[type[Exception], str, Callable[[Any, Any], object]]] = {
-    "lengths": (ValueError, "1 rows, 2 source_rows", lambda d, h: cu.copy_rows(d, [0], h, [1, 2])),
+    "lengths": (ValueError, "1 dst_rows, 2 src_rows", lambda d, h: cu.copy_rows(d, h, [0], [1, 2])),
     "too large": (
-        IndexError, "rows: index 4 is out of bounds for axis 0 with size 4",
-        lambda d, h: cu.copy_rows(d, [0, 4], h, [0, 1]),
+        IndexError, "dst_rows: index 4 is out of bounds for axis 0 with size 4",
+        lambda d, h: cu.copy_rows(d, h, [0, 4], [0, 1]),
     ),
     "too small": (
-        IndexError, "source_rows: index -5 is out of bounds for axis 0 with size 4",
-        lambda d, h: cu.copy_rows(d, [0, 1], h, [0, -5]),
+        IndexError, "src_rows: index -5 is out of bounds for axis 0 with size 4",
+        lambda d, h: cu.copy_rows(d, h, [0, 1], [0, -5]),
     ),
     "too large a source": (
-        IndexError, "source_rows: index 4 is out of bounds for axis 0 with size 4",
-        lambda d, h: cu.copy_rows(d, [0, 1], h, [0, 4]),
+        IndexError, "src_rows: index 4 is out of bounds for axis 0 with size 4",
+        lambda d, h: cu.copy_rows(d, h, [0, 1], [0, 4]),
     ),
     "too small a destination": (
-        IndexError, "rows: index -5 is out of bounds for axis 0 with size 4",
-        lambda d, h: cu.copy_rows(d, [0, -5], h, [0, 1]),
+        IndexError, "dst_rows: index -5 is out of bounds for axis 0 with size 4",
+        lambda d, h: cu.copy_rows(d, h, [0, -5], [0, 1]),
     ),
     "huge": (
         IndexError, "18446744073709551615 is out of bounds",
-        lambda d, h: cu.copy_rows(d, np.array([2**64 - 1], np.uint64), h, [0]),
+        lambda d, h: cu.copy_rows(d, h, np.array([2**64 - 1], np.uint64), [0]),
     ),
-    "beyond int64": (IndexError, "object", lambda d, h: cu.copy_rows(d, [2**70], h, [0])),
-    "bools": (IndexError, "type bool", lambda d, h: cu.copy_rows(d, [True], h, [0])),
-    "floats": (IndexError, "type float64", lambda d, h: cu.copy_rows(d, [1.0], h, [0])),
-    "text": (IndexError, "<U1", lambda d, h: cu.copy_rows(d, ["a"], h, [0])),
-    "a number": (ValueError, "rows has 0 dimensions", lambda d, h: cu.copy_rows(d, 1, h, [1])),
-    "a table": (ValueError, "2 dimensions", lambda d, h: cu.copy_rows(d, [[1]], h, [1])),
+    "beyond int64": (IndexError, "object", lambda d, h: cu.copy_rows(d, h, [2**70], [0])),
+    "bools": (IndexError, "type bool", lambda d, h: cu.copy_rows(d, h, [True], [0])),
+    "floats": (IndexError, "type float64", lambda d, h: cu.copy_rows(d, h, [1.0], [0])),
+    "text": (IndexError, "<U1", lambda d, h: cu.copy_rows(d, h, ["a"], [0])),
+    "a number": (ValueError, "dst_rows has 0 dimensions", lambda d, h: cu.copy_rows(d, h, 1, [1])),
+    "a table": (ValueError, "2 dimensions", lambda d, h: cu.copy_rows(d, h, [[1]], [1])),
     "twice": (
-        ValueError, "rows has 2 twice", lambda d, h: cu.copy_rows(d, [2, 0, -2], h, [0, 1, 2]),
+        ValueError, "dst_rows has 2 twice", lambda d, h: cu.copy_rows(d, h, [2, 0, -2], [0, 1, 2]),
     ),
     "twice of many": (
-        ValueError, "rows has 3 twice",
-        lambda d, h: cu.copy_rows(cu.device_empty((2000, 64), "u1"), [3, 1999, 3], h, [0, 1, 2]),
+        ValueError, "dst_rows has 3 twice",
+        lambda d, h: cu.copy_rows(cu.device_empty((2000, 64), "u1"), h, [3, 1999, 3], [0, 1, 2]),
     ),
     "read and written": (
         ValueError, "what pair 1 writes overlaps what pair 0 reads",
-        lambda d, h: cu.copy_rows(d, [0, 1], d, [1, 2]),
+        lambda d, h: cu.copy_rows(d, d, [0, 1], [1, 2]),
     ),
-    "onto itself": (ValueError, "overlaps", lambda d, h: cu.copy_rows(d, [1], d, [1])),
+    "onto itself": (ValueError, "overlaps", lambda d, h: cu.copy_rows(d, d, [1], [1])),
     "rows that overlap": (
         ValueError, "what pairs 0 and 1 write overlaps",
         lambda d, h: cu.copy_rows(
-            np.lib.stride_tricks.as_strided(h, (2, 64), (1, 1)), [0, 1], d, [0, 1]
+            np.lib.stride_tricks.as_strided(h, (2, 64), (1, 1)), d, [0, 1], [0, 1]
         ),
     ),
-    "shapes": (ValueError, "shapes differ", lambda d, h: cu.copy_rows(d, [1], h[:, 1:], [1])),
-    "dimensions": (ValueError, "shapes differ", lambda d, h: cu.copy_rows(d, [1], h[0], [1])),
-    "dtypes": (TypeError, "dtypes differ", lambda d, h: cu.copy_rows(d, [1], h.view("i1"), [1])),
-    "no rows": (ValueError, "without dimensions", lambda d, h: cu.copy_rows(d[0, 0], [0], h, [0])),
-    "no array": (TypeError, "src is not an array", lambda d, h: cu.copy_rows(d, [0], [1], [0])),
-    "read-only": (ValueError, "read-only", lambda d, h: cu.copy_rows(locked(h), [0], d, [0])),
-    "no stream": (TypeError, "a stream is", lambda d, h: cu.copy_rows(d, [0], h, [0], stream=3)),
-    "closed": (ValueError, "closed", lambda d, h: cu.copy_rows(closed(d), [0], h, [0])),
+    "shapes": (ValueError, "shapes differ", lambda d, h: cu.copy_rows(d, h[:, 1:], [1], [1])),
+    "dimensions": (ValueError, "shapes differ", lambda d, h: cu.copy_rows(d, h[0], [1], [1])),
+    "dtypes": (TypeError, "dtypes differ", lambda d, h: cu.copy_rows(d, h.view("i1"), [1], [1])),
+    "no rows": (ValueError, "without dimensions", lambda d, h: cu.copy_rows(d[0, 0], h, [0], [0])),
+    "no array": (TypeError, "src is not an array", lambda d, h: cu.copy_rows(d, [1], [0], [0])),
+    "read-only": (ValueError, "read-only", lambda d, h: cu.copy_rows(locked(h), d, [0], [0])),
+    "no stream": (TypeError, "a stream is", lambda d, h: cu.copy_rows_async(d, h, [0], [0], stream=3)),
+    "closed": (ValueError, "closed", lambda d, h: cu.copy_rows(closed(d), h, [0], [0])),
     "many lengths": (
         ValueError, "2 destinations, 1 sources", lambda d, h: cu.copy_many([d[0], d[1]], [h[0]]),
     ),
@@ -215,10 +215,10 @@ def test_another_device_is_refused(two_devices: Any) -> None:
     first = cu.device_zeros((4, 4))
     stream = cu.Stream()  # of device 0
     with pytest.raises(ValueError, match="the stream is on device 0, the array on device 1"):
-        cu.copy_rows(there, [0], host, [1], stream=stream)
+        cu.copy_rows_async(there, host, [0], [1], stream=stream)
     with pytest.raises(ValueError, match="the stream is on device 0, the array on device 1"):
         cu.copy_many([first, there], [host, host])
-    cu.copy_rows(there, [0, 1], first, [1, 2]).wait()  # between two: as copy_async() does it
+    cu.copy_rows(there, first, [0, 1], [1, 2])  # between two: as copy_async() does it
 
 
 def mixture(seed: int) -> tuple[list[Any], list[Any], list[Any]]:
@@ -247,7 +247,7 @@ def mixture(seed: int) -> tuple[list[Any], list[Any], list[Any]]:
 @pytest.mark.parametrize("seed", range(12))
 def test_any_mixture_is_copied(seed: int) -> None:
     destinations, sources, wanted = mixture(seed)
-    cu.copy_many(destinations, iter(sources)).wait()
+    cu.copy_many(destinations, iter(sources))
     for there, data in zip(destinations, wanted, strict=True):
         assert np.array_equal(there.to_numpy() if hasattr(there, "pointer") else there, data)
 
@@ -275,13 +275,13 @@ def test_rows_of_what_has_no_slices_that_are_views(make: Any, other: Any) -> Non
     plain, out = random(12), np.zeros(12, np.uint8)
     source = other(plain)
     ours = make(bytes(12))
-    cu.copy_rows(ours, [1, 2, 11], source, [3, 4, -1]).wait()
+    cu.copy_rows(ours, source, [1, 2, 11], [3, 4, -1])
     cu.copy(out, np.frombuffer(ours, np.uint8) if isinstance(ours, ctypes.Array) else ours)
     wanted = np.zeros(12, np.uint8)
     wanted[[1, 2, 11]] = plain[[3, 4, -1]]
     assert np.array_equal(out, wanted)
     there = other(np.zeros(12, np.uint8))
-    cu.copy_rows(there, [5, 6], ours, [11, 2]).wait()
+    cu.copy_rows(there, ours, [5, 6], [11, 2])
     back = there if isinstance(there, np.ndarray) else there.to_numpy()
     assert np.array_equal(back[5:7], wanted[[11, 2]])
 
@@ -294,10 +294,10 @@ def test_rows_with_gaps_that_share_items_are_refused(shape: Any, strides: Any) -
         cu.device_zeros(shape, "i4"),
     )
     with pytest.raises(ValueError, match="what pairs 0 and 1 write overlaps"):
-        cu.copy_rows(host, [0, 1], there, [0, 1])
-    cu.copy_rows(host, [0, 4], there, [0, 1]).wait()
+        cu.copy_rows(host, there, [0, 1], [0, 1])
+    cu.copy_rows(host, there, [0, 4], [0, 1])
     turned = np.zeros((6, 40), np.int32).T
-    cu.copy_rows(turned, [0, 1], cu.to_device(np.ones((2, 6), np.int32)), [0, 1]).wait()
+    cu.copy_rows(turned, cu.to_device(np.ones((2, 6), np.int32)), [0, 1], [0, 1])
     assert turned.sum() == 12
 
 
@@ -305,12 +305,12 @@ def test_what_is_interleaved_does_not_overlap() -> None:
     plain = random((20, 32))
     there = cu.to_device(np.zeros_like(plain))
     halves = [plain[:, :16].copy(), plain[:, 16:].copy()]
-    cu.copy_many([there[:, :16], there[:, 16:]], halves).wait()
+    cu.copy_many([there[:, :16], there[:, 16:]], halves)
     assert np.array_equal(there.to_numpy(), plain)
     host = np.zeros_like(plain)
-    cu.copy_many([host[:, ::2], host[:, 1::2]], [there[:, ::2], there[:, 1::2]]).wait()
+    cu.copy_many([host[:, ::2], host[:, 1::2]], [there[:, ::2], there[:, 1::2]])
     assert np.array_equal(host, plain)
-    cu.copy_many([there[:, ::2]], [there[:, 1::2]]).wait()
+    cu.copy_many([there[:, ::2]], [there[:, 1::2]])
     assert np.array_equal(there.to_numpy()[:, ::2], plain[:, 1::2])
     with pytest.raises(ValueError, match="what pairs 0 and 2 write overlaps"):
         cu.copy_many(
@@ -326,14 +326,14 @@ def test_items_that_numpys_interface_cannot_name() -> None:
     float8 = pytest.importorskip("ml_dtypes", reason="NumPy has no float8 of its own").float8_e5m2
     plain = random((6, 32)).astype(float8)
     there = cu.to_device(plain)
-    cu.copy_rows(there[:, ::2], [5, 0], plain[:, 1::2], [1, 2]).wait()
-    cu.copy_many([there[1:, ::2]], [there[1:, 1::2]]).wait()
+    cu.copy_rows(there[:, ::2], plain[:, 1::2], [5, 0], [1, 2])
+    cu.copy_many([there[1:, ::2]], [there[1:, 1::2]])
     wanted = plain.copy()
     wanted[[5, 0], ::2] = plain[[1, 2], 1::2]
     wanted[1:, ::2] = plain[1:, 1::2]
     assert there.to_numpy().tobytes() == wanted.tobytes()
     with pytest.raises(ValueError, match="overlap"):
-        cu.copy_rows(there[:, ::2], [0], there[:, ::2], [0])
+        cu.copy_rows(there[:, ::2], there[:, ::2], [0], [0])
 
 
 class Lent:
@@ -348,14 +348,14 @@ def test_what_others_lend_and_is_interleaved_does_not_overlap(make: Any) -> None
     plain, whole = random((20, 32)), make((20, 32), np.uint8)
     halves = [Lent(whole[:, :16]), Lent(whole[:, 16:])]
     there = [cu.to_device(plain[:, :16].copy()), cu.to_device(plain[:, 16:].copy())]
-    cu.copy_many(halves, there).wait()
+    cu.copy_many(halves, there)
     assert np.array_equal(whole if make is np.zeros else whole.to_numpy(), plain)
     with pytest.raises(ValueError, match="overlap"):
         cu.copy_many([Lent(whole[:, :16]), Lent(whole[:, 15:31])], there)
 
 
 def test_none_at_all() -> None:
-    transfer = cu.copy_many([], [])
+    transfer = cu.copy_many_async([], [])
     transfer.wait()
     assert transfer.done
     assert transfer.nbytes == 0
@@ -364,14 +364,14 @@ def test_none_at_all() -> None:
 def test_a_kernel_copies_small_rows_and_the_driver_large_ones(sim: Any) -> None:
     host, there = cu.pinned_array(random((100, 512))), cu.device_empty((100, 512), np.uint8)
     rows = np.arange(100)
-    cu.copy_rows(there, rows, host, rows).wait()  # loads the kernel
+    cu.copy_rows(there, host, rows, rows)  # loads the kernel
     sim.reset_counts()
-    cu.copy_rows(there, rows, host, rows).wait()
-    cu.copy_many(list_of(there, 100), list_of(host, 100)).wait()
+    cu.copy_rows(there, host, rows, rows)
+    cu.copy_many(list_of(there, 100), list_of(host, 100))
     assert sim.call_count("cuLaunchKernel") == 2
     assert sum(map(sim.call_count, COPIES)) == 0
     large, there = cu.pinned_array(random((5, 1 << 20))), cu.device_empty((5, 1 << 20), np.uint8)
-    cu.copy_rows(there, range(5), large, range(5)).wait()
+    cu.copy_rows(there, large, range(5), range(5))
     assert sim.call_count("cuLaunchKernel") == 2
     assert sim.call_count("cuMemcpyHtoDAsync_v2") == 5
 
@@ -386,7 +386,7 @@ def test_where_there_is_no_kernel_the_driver_copies(sim: Any, call: str) -> None
         host, there = cu.pinned_array(random((50, 48))), cu.device_empty((50, 48), np.uint8)
         sim.fail(f"{call}:1:801")
         rows = np.arange(50)
-        cu.copy_rows(there, rows, host, rows[::-1]).wait()
+        cu.copy_rows(there, host, rows, rows[::-1])
         assert np.array_equal(there.to_numpy(), host[::-1])
         assert sim.call_count("cuMemcpyHtoDAsync_v2") == 50
         del there
@@ -402,10 +402,10 @@ def test_many_pageable_rows_are_staged_together(sim: Any, width: int, way: str) 
         cu.copy(there, plain)
     sim.reset_counts()
     if way == "up":
-        cu.copy_rows(there, to, plain, of).wait()
+        cu.copy_rows(there, plain, to, of)
     else:
         out = np.zeros_like(plain)
-        cu.copy_rows(out, to, there, of).wait()
+        cu.copy_rows(out, there, to, of)
     assert sim.call_count("cuLaunchKernel") < rows / 2 + 40
     assert sum(map(sim.call_count, COPIES)) == 0
     wanted = np.zeros_like(plain)
@@ -419,11 +419,11 @@ def test_many_pageable_rows_are_staged_together(sim: Any, width: int, way: str) 
 )
 def test_pageable_rows_are_copied_one_by_one_where_they_must_be(sim: Any, failing: str) -> None:
     elsewhere, four = cu.device_empty((4, 8)), cu.pinned_zeros((4, 8))
-    cu.copy_rows(elsewhere, range(4), four, range(4)).wait()  # the new context is asked again
+    cu.copy_rows(elsewhere, four, range(4), range(4))  # the new context is asked again
     with cu.Context(0):
         plain, there = random((300, 5000)), cu.device_zeros((300, 5000), np.uint8)
         sim.fail(failing)
-        cu.copy_rows(there, range(300), plain, range(299, -1, -1)).wait()
+        cu.copy_rows(there, plain, range(300), range(299, -1, -1))
         assert np.array_equal(there.to_numpy(), plain[::-1])
         del there
 
@@ -433,8 +433,8 @@ def test_page_locked_pieces_of_others_are_page_locked() -> None:
     there = cu.device_empty(plain.shape, plain.dtype)
     half = plain[:32], plain[32:]
     with cu.pin(half[0]), cu.pin(half[1]):  # two registrations
-        cu.copy_rows(there, range(64), plain, range(64)).wait()
-        cu.copy_many([there[16:48]], [plain[16:48]]).wait()
+        cu.copy_rows(there, plain, range(64), range(64))
+        cu.copy_many([there[16:48]], [plain[16:48]])
     assert np.array_equal(there.to_numpy(), plain)
 
 
@@ -445,8 +445,8 @@ def test_page_locked_pieces_of_others_are_page_locked() -> None:
 def held(sim: Any) -> Iterator[Any]:
     """Streams stand still until held.release()."""
     host, there = cu.pinned_zeros((8, 64), np.uint8), cu.device_zeros((8, 64), np.uint8)
-    cu.copy_rows(there, range(8), host, range(8)).wait()  # what is made at first use is made
-    cu.copy_many([there[0]], [np.zeros(64, np.uint8)]).wait()
+    cu.copy_rows(there, host, range(8), range(8))  # what is made at first use is made
+    cu.copy_many([there[0]], [np.zeros(64, np.uint8)])
     del there
     sim.settle()
     yield sim
@@ -456,8 +456,8 @@ def held(sim: Any) -> Iterator[Any]:
 
 def copies(kind: str, there: Any, host: Any, stream: Any) -> Any:
     if kind == "rows":
-        return cu.copy_rows(there, range(8), host, range(8), stream=stream)
-    return cu.copy_many(list_of(there, 8), list_of(host, 8), stream=stream)
+        return cu.copy_rows_async(there, host, range(8), range(8), stream=stream)
+    return cu.copy_many_async(list_of(there, 8), list_of(host, 8), stream=stream)
 
 
 KINDS = pytest.mark.parametrize("kind", ["rows", "many"])
@@ -513,7 +513,7 @@ def test_an_array_in_it_cannot_be_closed_and_is_waited_for(held: Any) -> None:
     host, there = cu.pinned_array(random((8, 64))), cu.to_device(np.zeros((8, 64), np.uint8))
     stream = cu.Stream()
     held.hold()
-    transfer = cu.copy_many([there], [host], stream=stream)
+    transfer = cu.copy_many_async([there], [host], stream=stream)
     with pytest.raises(ValueError, match="an asynchronous copy uses it"):
         there.close()
     held.release()
@@ -565,7 +565,7 @@ def test_streams_of_other_libraries_and_of_a_with_statement() -> None:
     plain = random((8, 64))
     there = cu.to_device(np.zeros_like(plain))
     with cu.Stream() as stream:
-        cu.copy_rows(there, range(8), cu.pinned_array(plain), range(8))
+        cu.copy_rows(there, cu.pinned_array(plain), range(8), range(8))
         stream.synchronize()
     assert np.array_equal(there.to_numpy(), plain)
 
@@ -577,8 +577,8 @@ def test_memory_of_another_context() -> None:
     with cu.Context(0) as context:
         there = cu.to_device(np.zeros_like(plain))
     stream = cu.Stream()
-    cu.copy_rows(there, range(8), host, range(8), stream=stream).wait()
-    cu.copy_rows(out, range(8), there, range(8), stream=stream).wait()
+    cu.copy_rows_async(there, host, range(8), range(8), stream=stream).wait()
+    cu.copy_rows_async(out, there, range(8), range(8), stream=stream).wait()
     assert np.array_equal(out, plain)
     del there
     context.close()
@@ -593,9 +593,9 @@ def test_a_row_across_two_registrations(sim: Any) -> None:
         parts = [cu.pin(host[: 2 * page]), cu.pin(host[2 * page :])]
         rows = [host[at : at + page] for at in range(9, 3 * page, 100)]
         there = [cu.device_empty(page, np.uint8) for _ in rows]
-        cu.copy_many(there, rows).wait()  # loads the kernel
+        cu.copy_many(there, rows)  # loads the kernel
         sim.reset_counts()
-        cu.copy_many(there, rows).wait()
+        cu.copy_many(there, rows)
         assert sim.call_count("cuLaunchKernel") == 1
         for one, row in zip(there, rows, strict=True):
             assert np.array_equal(one.to_numpy(), row)

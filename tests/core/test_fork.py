@@ -86,8 +86,8 @@ def test_every_first_call_of_a_child_is_told(cu) -> None:
         array.to_numpy,
         lambda: cu.copy(array, plain),
         lambda: cu.copy_async(array, plain, stream),
-        lambda: cu.copy_rows(array, [1], pinned, [2], stream=stream),
-        lambda: cu.copy_many([array], [plain], stream=stream),
+        lambda: cu.copy_rows_async(array, pinned, [1], [2], stream=stream),
+        lambda: cu.copy_many_async([array], [plain], stream=stream),
         lambda: cu.SharedMemory.anonymous(10),
         lambda: cu.pin_async(plain),
         lambda: cu.pinned_empty_async(10),
@@ -158,14 +158,15 @@ def one_by_one(cu: Any, targets: list[Any], sources: list[Any], stream: Any) -> 
 
 
 def many(cu: Any, targets: list[Any], sources: list[Any], stream: Any) -> list[Any]:
-    return [cu.copy_many(targets, sources, stream=stream)]
+    return [cu.copy_many_async(targets, sources, stream=stream)]
 
 
 def rows(cu: Any, targets: list[Any], sources: list[Any], stream: Any) -> list[Any]:
     pairs = zip(targets, sources, strict=True)
     at = np.arange(16)
     return [
-        cu.copy_rows(t.reshape(16, -1), at, s.reshape(16, -1), at, stream=stream) for t, s in pairs
+        cu.copy_rows_async(t.reshape(16, -1), s.reshape(16, -1), at, at, stream=stream)
+        for t, s in pairs
     ]
 
 

@@ -140,7 +140,7 @@ def made():
     yield cu.pinned_empty(100), cu.pinned_array(plain)
     yield cu.Stream(), cu.Stream.from_handle(stream.handle), cu.Event(), stream.record()
     yield cu.copy_async(there, pinned, stream), there.copy_to(plain, stream)
-    yield cu.copy_many([there[:9], there[9:]], [plain[:9], plain[9:]], stream=stream)
+    yield cu.copy_many_async([there[:9], there[9:]], [plain[:9], plain[9:]], stream=stream)
     yield cu.pin(np.zeros(600)), memory.array(100)
     yield cu.from_dlpack(there), cu.from_dlpack(pinned.view())
     yield there.context, stream.context, cu.current_context(), cu.live_allocations()

@@ -44,8 +44,8 @@ CALLS: dict[str, Callable[[Any, Any], object]] = {
     "to_numpy": lambda to, there: there.to_numpy(out=to),
     "copy_to": lambda to, there: there.copy_to(to),
     "copy_async": lambda to, there: cu.copy_async(to, there, cu.Stream()).wait(),
-    "copy_many": lambda to, there: cu.copy_many([to], [there]).wait(),
-    "copy_rows": lambda to, there: cu.copy_rows(to, [0], there, [0]).wait(),
+    "copy_many": lambda to, there: cu.copy_many([to], [there]),
+    "copy_rows": lambda to, there: cu.copy_rows(to, there, [0], [0]),
     "explain_copy": cu.explain_copy,
 }
 

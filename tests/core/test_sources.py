@@ -260,3 +260,69 @@ def test_explain_copy_says_whether_the_call_may_wait() -> None:
         assert "copy_async" not in cu.explain_copy(host, there).why
         with cu.pin(host):
             assert "copy_async" not in cu.explain_copy(there, host).why
+
+
+def each(array: Any) -> list[Any]:
+    return [array[i] for i in range(len(array))]
+
+
+MANY: dict[str, Callable[[Any, Any, Any, bool], Any]] = {
+    "many": lambda there, host, stream, lent: cu.copy_many_async(
+        each(there), each(host), stream, borrow=lent
+    ),
+    "rows": lambda there, host, stream, lent: cu.copy_rows_async(
+        there, host, range(len(host)), range(len(host)), stream, borrow=lent
+    ),
+    "rows that lie apart": lambda there, host, stream, lent: cu.copy_rows_async(
+        there[:, ::2], host[:, ::2], range(len(host)), range(len(host)), stream, borrow=lent
+    ),
+    "one by one": lambda there, host, stream, lent: cu.copy_many_async(
+        [there[0], there[1:, ::2]], [host[0], host[1:, ::2]], stream, borrow=lent
+    ),
+}
+
+
+@pytest.mark.parametrize("lent", [False, True])
+@pytest.mark.parametrize("call", MANY)
+@pytest.mark.parametrize("shape", [(9, 64), (40, 4096), (4, 1 << 20)])
+def test_sources_of_many_copies(held: Any, call: str, lent: bool, shape: tuple[int, int]) -> None:
+    held.release()
+    there, host = cu.device_zeros(shape, np.uint8), np.full(shape, 5, np.uint8)
+    busy = busy_stream(held)
+    transfer = MANY[call](there, host, busy, lent)
+    host[:] = 9
+    assert not transfer.done
+    held.release()
+    transfer.wait()
+    assert there.to_numpy().max() == (9 if lent else 5)
+
+
+@pytest.mark.parametrize("what", ["many", "rows"])
+@pytest.mark.parametrize("down", [False, True])
+def test_calls_without_async_are_over_when_they_return(held: Any, what: str, down: bool) -> None:
+    """And come after what calls with a stream have begun on the same memory."""
+    held.release()
+    host, there = cu.pinned_full((8, 4096), 7, np.uint8), cu.device_zeros((8, 4096), np.uint8)
+    stream, elsewhere = cu.Stream(), cu.device_zeros(16, np.uint8)
+    held.hold()
+    elsewhere.fill(1, stream)
+    there.fill(3, stream)
+    ends = (host, there) if down else (there, host)
+    over: list[bool] = []
+
+    def copy() -> None:
+        if what == "many":
+            cu.copy_many(*map(each, ends))
+        else:
+            cu.copy_rows(*ends, range(8), range(8))
+        over.append(True)
+        assert (np.asarray(host) == (3 if down else 7)).all()
+
+    copying = threading.Thread(target=copy)
+    copying.start()
+    copying.join(0.1)
+    assert not over
+    held.release()
+    copying.join()
+    assert over
+    assert (there.to_numpy() == (3 if down else 7)).all()

@@ -219,16 +219,18 @@ class Member:
             "dst.copy_from(src)" if on_device else "cu.copy(dst, src)",
         ]
         if stream is not None:
-            ways += ["t = cu.copy_async(dst, src, s)"] * 4
-            ways += ["t = cu.copy_many([dst[:300], dst[300:]], [src[:300], src[300:]], stream=s)"]
-            ways += ["t = cu.copy_rows(column(dst), at, column(src), at, stream=s)"]
+            lent = self.random.choice(("", ", borrow=True"))
+            ways += [f"t = cu.copy_async(dst, src, s{lent})"] * 4
+            ways += [f"t = cu.copy_many_async([dst[:9], dst[9:]], [src[:9], src[9:]], s{lent})"]
+            ways += [f"t = cu.copy_rows_async(column(dst), column(src), at, at, s{lent})"]
         text = self.random.choice(ways)
         self.settle({dst, src})
         if not self.call(text, env, TAKEN if text.startswith("t =") else ()):
             return
         self.model[dst] = np.full(LENGTH, env["k"], "u1") if text == fill else self.model[src]
         if "t" in env:
-            self.flying.append(({dst, src}, env["t"], stream.context))
+            was_read = src == "H" and "borrow" not in text
+            self.flying.append(({dst} if was_read else {dst, src}, env["t"], stream.context))
             setattr(self.crowd.slots, f"t{self.random.randrange(SLOTS['t'])}", env["t"])
         elif self.random.random() < 0.3:
             self.check(dst)

@@ -150,7 +150,7 @@ class Model:
             }
             if ends and on not in ends and step.kind == "work":
                 return (*none, "ValueError")
-        if "cu.copy_many(" in step.do or "cu.copy_rows(" in step.do:
+        if "cu.copy_many" in step.do or "cu.copy_rows" in step.do:
             met = {self.owner(n) for n in step.reads} & {self.owner(n) for n in step.writes}
             return ("ok", "ValueError") if met else ("ok",)  # the parts may overlap
         return ("ok",)
@@ -248,6 +248,13 @@ class Model:
         if kind == "pin" and not self.is_locked(self.env[step.makes].array):
             raise Failure(f"{step.do}\n  is_pinned() says no")
 
+    def was_read(self, name: str, step: Step) -> bool:
+        """Whether a source was read when the call had returned: what is pageable and not lent."""
+        root = self.roots[name]
+        lent = "borrow=True" in step.do or root.owner not in self.env
+        locked = lent or any(root is other for other in self.pins.values())
+        return root.where == "host" and not locked and not cu.is_pinned(self.env[root.owner])
+
     def is_locked(self, array: Any) -> bool:
         return array.size == 0 or cu.is_pinned(array)
 
@@ -293,8 +300,8 @@ class Model:
         if step.kind in ("work", "device") and stream:
             self.flights.append(
                 Flight(step.makes if step.kind == "work" else "", stream, self.things[stream].home,
-                       {self.owner(n) for n in step.reads}, {self.owner(n) for n in step.writes},
-                       {stream})
+                       {self.owner(n) for n in step.reads if not self.was_read(n, step)},
+                       {self.owner(n) for n in step.writes}, {stream})
             )  # fmt: skip
         elif step.kind == "record":
             event = step.makes or next(n for n in step.uses if n != stream)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .steps import Config, Making
+from .steps import SHARED, Config, Making
 
 
 class Plan(Making):
@@ -41,9 +41,11 @@ class Plan(Making):
         self.add("work", text, f"m.{target} = {value}", uses=uses, writes=(array.name,),
                  stream=stream or "")  # fmt: skip
 
-    def ends(self) -> tuple[str, str, str, str] | None:
-        """Two arrays that a copy may be between: names, and what is taken of each."""
-        dst = self.array(write=True)
+    def ends(self, *of: str) -> tuple[str, str, str, str] | None:
+        """Two arrays that a copy may be between: names, and what is taken of each. of: what the
+        source is; then the destination is on a device.
+        """
+        dst = self.array(*(("device",) if of else ()), write=True)
         if dst is None:
             return None
         same = [
@@ -51,6 +53,7 @@ class Plan(Making):
             for a in self.arrays.values()
             if a.dtype == dst.dtype
             and len(a.shape) == len(dst.shape)
+            and (not of or (a.where in of and a.name not in SHARED))
             and (not a.closed or self.chance(4))
         ]
         if not same:
@@ -83,20 +86,42 @@ class Plan(Making):
                  reads=(src,), writes=(dst,))  # fmt: skip
 
     def copy_async(self) -> None:
-        self.copy_later("cu.copy_async({into}, {source}, {stream})")
+        self.copy_later("cu.copy_async({into}, {source}, {stream}{borrow})")
 
     def copy_many(self) -> None:
         forward, backward = "range(len({into}))", "range(-1, -len({into}) - 1, -1)"
         at = self.random.choice((forward, backward))
         ways = [
-            "cu.copy_many([{into}], [{source}], stream={stream})",
-            "cu.copy_many(rows({into}), rows({source}), stream={stream})",
-            f"cu.copy_rows({{into}}, {at}, {{source}}, {at}, stream={{stream}})",
+            "cu.copy_many_async([{into}], [{source}], {stream}{borrow})",
+            "cu.copy_many_async(rows({into}), rows({source}), {stream}{borrow})",
+            f"cu.copy_rows_async({{into}}, {{source}}, {at}, {at}, {{stream}}{{borrow}})",
         ]
         self.copy_later(self.random.choice(ways))
 
-    def copy_later(self, way: str) -> None:
-        ends, stream = self.ends(), self.one("stream")
+    def copy_many_now(self) -> None:
+        ends = self.ends()
+        if ends is None:
+            return
+        dst, into, src, source = ends
+        count = f"range(len({into}))"
+        ways = [f"cu.copy_many(rows({into}), rows({source}))",
+                f"cu.copy_rows({into}, {source}, {count}, {count})"]  # fmt: skip
+        way = ways[0] if self.arrays[dst].shape[0] > 3000 else self.random.choice(ways)
+        target = into if into.endswith("]") else f"{into}[...]"
+        self.add("work", way, f"m.{target} = m.{source}.copy()", uses=(dst, src), reads=(src,),
+                 writes=(dst,))  # fmt: skip
+
+    def feed(self) -> None:
+        """The commonest loop there is: what was copied is filled anew, while the stream is busy."""
+        stream = self.one("stream")
+        if self.config.simulated:
+            self.add("other", "delay(1000)")
+        for _ in range(self.random.randint(3, 8)):
+            self.copy_later("cu.copy_async({into}, {source}, {stream}{borrow})", "host", on=stream)
+        self.delay()
+
+    def copy_later(self, way: str, *of: str, on: str | None = None) -> None:
+        ends, stream = self.ends(*of), on or self.one("stream")
         if ends is None or stream is None:
             return
         dst, into, src, source = ends
@@ -104,10 +129,16 @@ class Plan(Making):
             return  # a million rows take too long
         name = self.name("t")
         target = into if into.endswith("]") else f"{into}[...]"
-        do = way.format(into=into, source=source, stream=stream)
+        borrow = ", borrow=True" if self.chance(30) else ""
+        do = way.format(into=into, source=source, stream=stream, borrow=borrow)
         self.add("work", f"{name} = {do}", f"m.{target} = m.{source}.copy()", makes=name,
                  uses=(dst, src, stream), reads=(src,), writes=(dst,), stream=stream)  # fmt: skip
         self.named["transfer"].append(name)
+        if self.arrays[src].where == "host" and src not in SHARED and self.chance(70):
+            # It was read, unless it was lent or page-locked.
+            text = f"pattern(m.{source}.shape, {self.arrays[src].dtype!r}, {self.number()})"
+            text = f"{source if source.endswith(']') else f'{source}[...]'} = {text}"
+            self.add("write", text, f"m.{text}", uses=(src,), writes=(src,))
 
     def burst(self) -> None:
         for _ in range(self.random.randint(3, 20)):
@@ -272,12 +303,12 @@ CHOICES: list[Callable[[Plan], None]] = [
     Plan.brief, Plan.pin, Plan.write, Plan.fill, Plan.copy, Plan.copy_async, Plan.burst,
     Plan.check, Plan.wait, Plan.order, Plan.delay, Plan.push, Plan.pop, Plan.finish_context,
     Plan.reset, Plan.close, Plan.drop, Plan.process, Plan.ask, Plan.explain, Plan.misuse,
-    Plan.wait_pin, Plan.copy_many,
+    Plan.wait_pin, Plan.copy_many, Plan.copy_many_now, Plan.feed,
 ]  # fmt: skip
 WEIGHTS = [
     4, 6, 8, 5, 2, 3, 5,
     3, 5, 5, 5, 16, 16, 1,
     6, 8, 8, 1, 3, 4, 3,
     1, 4, 8, 3, 3, 2, 3,
-    3, 8,
+    3, 8, 3, 4,
 ]  # fmt: skip

@@ -49,7 +49,7 @@ def same(actual: Any, model: Any) -> None:
 
 def rows(array: Any) -> list[Any]:
     step = max(1, len(array) // 40)
-    return [array[i : i + step] for i in range(0, len(array), step)]
+    return [array[i : i + step] for i in range(0, max(len(array), 1), step)]
 
 
 async def over(transfer: Any) -> None:

@@ -139,12 +139,12 @@ _LARGE = (
 def explain_copy(dst: AnyArray, src: AnyArray, /) -> CopyPlan: ...
 @overload
 def explain_copy(
-    dst: AnyArray, src: AnyArray, /, *, rows: ArrayLike, source_rows: ArrayLike
+    dst: AnyArray, src: AnyArray, /, dst_rows: ArrayLike, src_rows: ArrayLike
 ) -> CopiesPlan: ...
 @overload
 def explain_copy(dst: Sequence[AnyArray], src: Sequence[AnyArray], /) -> CopiesPlan: ...
 def explain_copy(
-    dst: Any, src: Any, /, *, rows: ArrayLike | None = None, source_rows: ArrayLike | None = None
+    dst: Any, src: Any, /, dst_rows: ArrayLike | None = None, src_rows: ArrayLike | None = None
 ) -> CopyPlan | CopiesPlan:
     """Return which path a copy, or many in one call, would take, and why. Copies nothing.
 
@@ -154,7 +154,7 @@ def explain_copy(
         As for `copy` and `copy_rows`; a list or a tuple as for `copy_many`.
     src : array, or list or tuple of arrays
         The same.
-    rows, source_rows : sequence of int, optional
+    dst_rows, src_rows : sequence of int, optional
         Both, as for `copy_rows`.
 
     Returns
@@ -179,14 +179,14 @@ def explain_copy(
     >>> cu.explain_copy(there, cu.pinned_zeros(1000)).path
     'direct'
     >>> cache, blocks = cu.pinned_zeros((100, 4096)), cu.device_empty((10, 4096))
-    >>> plan = cu.explain_copy(blocks, cache, rows=range(10), source_rows=range(10))
+    >>> plan = cu.explain_copy(blocks, cache, range(10), range(10))
     >>> plan.path, plan.counts
     ('kernel', {'kernel': 10})
     """
-    if (rows is None) != (source_rows is None):
-        raise TypeError("rows and source_rows are given together")
-    if rows is not None:
-        return explain_rows(dst, rows, src, source_rows)
+    if (dst_rows is None) != (src_rows is None):
+        raise TypeError("dst_rows and src_rows are given together")
+    if dst_rows is not None:
+        return explain_rows(dst, src, dst_rows, src_rows)
     if isinstance(dst, (list, tuple)):
         return explain_many(dst, src)
     path, nbytes, page_locked, staging, *numbers = _core._explain_copy(dst, src)

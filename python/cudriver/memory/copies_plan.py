@@ -46,14 +46,14 @@ class CopiesPlan(NamedTuple):
     seconds: float
 
 
-def explain_rows(there: Any, to: Any, origin: Any, of: Any) -> CopiesPlan:
+def explain_rows(there: Any, origin: Any, to: Any, of: Any) -> CopiesPlan:
     """How copy_rows() would copy."""
-    return _plan(rows.queue(there, to, origin, of, None, True))
+    return _plan(rows.queue(there, origin, to, of, None, rows.EXPLAIN))
 
 
 def explain_many(there: Any, origin: Any) -> CopiesPlan:
     """How copy_many() would copy."""
-    return _plan(rows.queue_many(there, origin, None, True))
+    return _plan(rows.queue_many(there, origin, None, rows.EXPLAIN))
 
 
 def _plan(told: list[Any]) -> CopiesPlan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from cudriver import _core
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -18,27 +19,19 @@ if TYPE_CHECKING:
     from cudriver.typing import AnyArray, StreamLike
 
 
-def copy_many(
-    destinations: Iterable[AnyArray],
-    sources: Iterable[AnyArray],
-    *,
-    stream: StreamLike | None = None,
-) -> Transfer:
-    """Copy many arrays into as many others, as one piece of work in the order of a stream.
+#: Of enum copy_batch_mode in cext/arrays/copy_private.h.
+READ, BORROW, BLOCKING, EXPLAIN = range(4)
+
+
+def copy_many(dsts: Iterable[AnyArray], srcs: Iterable[AnyArray], /) -> None:
+    """Copy many arrays into as many others in one call, and wait until all are copied.
 
     Parameters
     ----------
-    destinations : sequence of arrays
+    dsts : sequence of arrays
         Where to: arrays that `copy` takes. None may overlap another, or a source.
-    sources : sequence of arrays
+    srcs : sequence of arrays
         Where from: for each destination an array of the same shape and dtype.
-    stream : Stream, optional
-        The default is the enclosing ``with stream:``, else the default stream.
-
-    Returns
-    -------
-    Transfer
-        What to wait for. It keeps all arrays alive until every copy is over.
 
     Raises
     ------
@@ -50,50 +43,79 @@ def copy_many(
 
     Notes
     -----
-    The copies are done in any order. Small ones that are dense, of page-locked
-    memory or on one device, are done by a kernel, one launch for all: see
-    `copy_rows`. The others are done as by `copy_async`.
+    `copy_many_async`, and a wait for it, on the stream of the enclosing ``with
+    stream:``, else on the default stream.
 
     Examples
     --------
     >>> hosts = [cu.pinned_full(4, i) for i in range(3)]
     >>> there = [cu.device_empty(4, int) for host in hosts]
-    >>> cu.copy_many(there, hosts).wait()
+    >>> cu.copy_many(there, hosts)
     >>> there[2].to_numpy()
     array([2, 2, 2, 2])
     """
-    made: Transfer = queue_many(destinations, sources, stream, False)
-    return made
+    queue_many(dsts, srcs, None, BLOCKING).wait()
 
 
-def copy_rows(
-    destination: AnyArray,
-    rows: ArrayLike,
-    source: AnyArray,
-    source_rows: ArrayLike,
-    *,
+def copy_many_async(
+    dsts: Iterable[AnyArray],
+    srcs: Iterable[AnyArray],
+    /,
     stream: StreamLike | None = None,
+    *,
+    borrow: bool = False,
 ) -> Transfer:
-    """Copy rows of one array to rows of another, as one piece of work in the order of a stream.
+    """Copy many arrays into as many others, as one piece of work in the order of a stream.
 
     Parameters
     ----------
-    destination : array
-        Where to: any array that `copy` takes, with at least one dimension.
-    rows : sequence of int
-        Which rows to write: indices along the first dimension, each once. Negative
-        ones count from the end.
-    source : array
-        Where from: any such array whose rows have the same shape and dtype.
-    source_rows : sequence of int
-        For each row to write, the one to read. They may repeat.
+    dsts, srcs : sequence of arrays
+        As for `copy_many`. Pageable sources have been read when the call returns.
     stream : Stream, optional
         The default is the enclosing ``with stream:``, else the default stream.
+    borrow : bool, optional
+        Read pageable sources later too: as for `copy_async`.
 
     Returns
     -------
     Transfer
-        What to wait for. It keeps both arrays alive until every row is copied.
+        What to wait for. It keeps all arrays alive until every copy is over.
+
+    Raises
+    ------
+    TypeError, ValueError, CudaError
+        As for `copy_many`.
+
+    Notes
+    -----
+    The copies are done in any order. Small ones that are dense, of page-locked
+    memory or on one device, are done by a kernel, one launch for all: see
+    `copy_rows_async`. The others are done as by `copy_async`.
+
+    Examples
+    --------
+    >>> hosts = [cu.pinned_full(4, i) for i in range(3)]
+    >>> there = [cu.device_empty(4, int) for host in hosts]
+    >>> cu.copy_many_async(there, hosts, cu.Stream()).wait()
+    """
+    made: Transfer = queue_many(dsts, srcs, stream, BORROW if borrow else READ)
+    return made
+
+
+def copy_rows(dst: AnyArray, src: AnyArray, /, dst_rows: ArrayLike, src_rows: ArrayLike) -> None:
+    """Copy rows of one array to rows of another, and wait until all are copied.
+
+    Parameters
+    ----------
+    dst : array
+        Where to: any array that `copy` takes, with at least one dimension.
+    src : array
+        Where from: any such array whose rows have the same shape and dtype.
+    dst_rows : sequence of int
+        Which rows to write: indices along the first dimension, each once. Negative
+        ones count from the end.
+    src_rows : sequence of int
+        For each row to write, the one to read. They may repeat.
 
     Raises
     ------
@@ -107,13 +129,63 @@ def copy_rows(
 
     Notes
     -----
-    As ``destination[rows] = source[source_rows]``. Where rows are dense and shorter than
-    1 MiB, in page-locked memory or on the same device, a kernel copies them: 32 blocks
-    of 256 threads read or write the host's memory over the bus, at the bus's rate
-    for rows of 4 KiB and more. Meanwhile other kernels have the rest of the
-    multiprocessors. Longer rows are copied by the driver, which uses none.
-    ``explain_copy(destination, source, rows=rows, source_rows=source_rows)`` says
-    which way a call would take.
+    As ``dst[dst_rows] = src[src_rows]``. `copy_rows_async`, and a wait for it, on the
+    stream of the enclosing ``with stream:``, else on the default stream.
+
+    Examples
+    --------
+    >>> cache = cu.pinned_array(np.arange(8).reshape(4, 2))
+    >>> there = cu.device_zeros((3, 2), cache.dtype)
+    >>> cu.copy_rows(there, cache, [0, 2], [3, 1])
+    >>> there.to_numpy()
+    array([[6, 7],
+           [0, 0],
+           [2, 3]])
+    """
+    queue(dst, src, dst_rows, src_rows, None, BLOCKING).wait()
+
+
+def copy_rows_async(
+    dst: AnyArray,
+    src: AnyArray,
+    /,
+    dst_rows: ArrayLike,
+    src_rows: ArrayLike,
+    stream: StreamLike | None = None,
+    *,
+    borrow: bool = False,
+) -> Transfer:
+    """Copy rows of one array to rows of another, as one piece of work in the order of a stream.
+
+    Parameters
+    ----------
+    dst, src : array
+        As for `copy_rows`. Pageable rows have been read when the call returns.
+    dst_rows, src_rows : sequence of int
+        As for `copy_rows`. They are read in the call.
+    stream : Stream, optional
+        The default is the enclosing ``with stream:``, else the default stream.
+    borrow : bool, optional
+        Read pageable rows later too: as for `copy_async`.
+
+    Returns
+    -------
+    Transfer
+        What to wait for. It keeps both arrays alive until every row is copied.
+
+    Raises
+    ------
+    IndexError, TypeError, ValueError, CudaError
+        As for `copy_rows`.
+
+    Notes
+    -----
+    Where rows are dense and shorter than 1 MiB, in page-locked memory or on the same
+    device, a kernel copies them: 32 blocks of 256 threads read or write the host's
+    memory over the bus, at the bus's rate for rows of 4 KiB and more. Meanwhile other
+    kernels have the rest of the multiprocessors. Longer rows are copied by the driver,
+    which uses none. ``explain_copy(dst, src, dst_rows, src_rows)`` says which way a
+    call would take.
     Dense rows of pageable memory are staged together, and the same kernel puts them in
     place; others are copied one by one, as by `copy_async`. An array of ``int64`` as
     indices costs least. Uses ``cuLaunchKernel`` and ``cuMemcpyHtoDAsync`` or
@@ -123,17 +195,14 @@ def copy_rows(
     --------
     >>> cache = cu.pinned_array(np.arange(8).reshape(4, 2))
     >>> there = cu.device_zeros((3, 2), cache.dtype)
-    >>> cu.copy_rows(there, [0, 2], cache, [3, 1]).wait()
-    >>> there.to_numpy()
-    array([[6, 7],
-           [0, 0],
-           [2, 3]])
+    >>> transfer = cu.copy_rows_async(there, cache, [0, 2], [3, 1], cu.Stream())
+    >>> transfer.wait()
     """
-    made: Transfer = queue(destination, rows, source, source_rows, stream, False)
+    made: Transfer = queue(dst, src, dst_rows, src_rows, stream, BORROW if borrow else READ)
     return made
 
 
-def queue_many(there: Iterable[Any], origin: Iterable[Any], stream: Any, explain: bool) -> Any:
+def queue_many(there: Iterable[Any], origin: Iterable[Any], stream: Any, mode: int) -> Any:
     """For `copy_many` and its plan: a Transfer, or what the core tells of the copies."""
     to, of = tuple(there), tuple(origin)
     try:
@@ -142,15 +211,15 @@ def queue_many(there: Iterable[Any], origin: Iterable[Any], stream: Any, explain
                 f"the lengths differ: {len(to)} destinations, {len(of)} sources (nothing was "
                 "copied)"
             )
-        return _core._copy_many(to, of, stream, False, False, explain)
+        return _core._copy_many(to, of, stream, False, mode)
     finally:
         del to, of  # the traceback of an exception would keep them
 
 
-def queue(there: Any, rows: Any, origin: Any, source_rows: Any, stream: Any, explain: bool) -> Any:
+def queue(there: Any, origin: Any, rows: Any, src_rows: Any, stream: Any, mode: int) -> Any:
     """For `copy_rows` and its plan: a Transfer, or what the core tells of the copies."""
-    at, source_at = indices(rows, source_rows)
-    done = _core._copy_rows(there, origin, at, source_at, stream, False, explain)
+    at, source_at = indices(rows, src_rows)
+    done = _core._copy_rows(there, origin, at, source_at, stream, mode)
     if not isinstance(done, tuple):
         return done
     length, source_length, apart = done
@@ -160,7 +229,7 @@ def queue(there: Any, rows: Any, origin: Any, source_rows: Any, stream: Any, exp
     to = tuple(there[i : i + 1] for i in at.tolist())
     of = tuple(origin[i : i + 1] for i in source_at.tolist())
     try:
-        return _core._copy_many(to, of, stream, apart and not _may_fold(there), False, explain)
+        return _core._copy_many(to, of, stream, apart and not _may_fold(there), mode)
     finally:
         del there, origin, to, of  # as above
 
@@ -179,11 +248,13 @@ def _index(rows: ArrayLike, name: str) -> NDArray[np.int64]:
     return np.array(given, np.int64)  # a copy: another thread may write to theirs after the checks
 
 
-def indices(rows: ArrayLike, source_rows: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def indices(
+    dst_rows: ArrayLike, src_rows: ArrayLike
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The rows to write and to read, which may be out of range or repeat."""
-    to, of = _index(rows, "rows"), _index(source_rows, "source_rows")
+    to, of = _index(dst_rows, "dst_rows"), _index(src_rows, "src_rows")
     if to.size != of.size:
-        raise ValueError(f"the lengths differ: {to.size} rows, {of.size} source_rows")
+        raise ValueError(f"the lengths differ: {to.size} dst_rows, {of.size} src_rows")
     return to, of
 
 
@@ -191,14 +262,14 @@ def _checked(
     to: NDArray[np.int64], of: NDArray[np.int64], length: int, source_length: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The indices from 0 on; raises what is wrong with them."""
-    for name, given, most in ("rows", to, length), ("source_rows", of, source_length):
+    for name, given, most in ("dst_rows", to, length), ("src_rows", of, source_length):
         for index in given[(given < -most) | (given >= most)]:
             raise IndexError(f"{name}: index {index} is out of bounds for axis 0 with size {most}")
     to, of = np.where(to < 0, to + length, to), np.where(of < 0, of + source_length, of)
     ordered = np.sort(to)
     again = ordered[1:] == ordered[:-1]
     if again.any():
-        raise ValueError(f"rows has {ordered[again.argmax()]} twice: a row is written once")
+        raise ValueError(f"dst_rows has {ordered[again.argmax()]} twice: a row is written once")
     return to, of
 
 
@@ -216,39 +287,81 @@ def refuse_overlap(spans: bytes, to: tuple[Any, ...], of: tuple[Any, ...]) -> No
     and the same of the source; all 0 where there is nothing to copy. to, of: the arrays, to look
     closer where spans meet; () where they are dense.
     """
-    table = np.frombuffer(spans, np.uint64).reshape(-1, 4)
-    order = np.argsort(table[:, 0])
-    low, high = table[order, 0], table[order, 1]
-    layouts: dict[int, NDArray[Any]] = {}  # of arrays, by their id()
-    for at in np.nonzero(low[1:] < high[:-1])[0].tolist():
-        for other in range(at + 1, int(np.searchsorted(low, high[at]))):
-            first, second = sorted((int(order[at]), int(order[other])))
-            if not to or _share(to[first], to[second], layouts):
-                raise ValueError(
-                    f"what pairs {first} and {second} write overlaps (nothing was copied)"
-                )
-    reach = np.maximum.accumulate(high)  # spans of destinations may meet by now
-    begin = np.searchsorted(reach, table[:, 2], side="right")
-    end = np.searchsorted(low, table[:, 3])
-    for source in np.nonzero(begin < end)[0].tolist():
-        for at in range(int(begin[source]), int(end[source])):
-            first = int(order[at])
-            meet = high[at] > table[source, 2]
-            if meet and (not to or _share(to[first], of[source], layouts)):
-                raise ValueError(
-                    f"what pair {first} writes overlaps what pair {source} reads, and the copies "
-                    "of one call have no order (nothing was copied)"
-                )
+    table = np.frombuffer(spans, np.uint64).reshape(-1, 4).astype(np.int64)
+    count, arrays = len(table), (*to, *of)
+    low, high = table[:, [0, 2]].T.ravel(), table[:, [1, 3]].T.ravel()  # destinations, sources
+    for most in count, 2 * count:  # first among destinations
+        for group in _meeting(low[:most], high[:most]):
+            for first, second in _pairs(group, low, high, arrays):
+                if first >= count or (second < count) != (most == count):
+                    continue
+                if arrays and not _share(arrays[first], arrays[second]):
+                    continue
+                if second < count:
+                    text = f"what pairs {first} and {second} write overlaps"
+                else:
+                    text = f"what pair {first} writes overlaps what pair {second - count} reads, "
+                    text += "and the copies of one call have no order"
+                raise ValueError(f"{text} (nothing was copied)")
 
 
-def _share(first: Any, second: Any, layouts: dict[int, NDArray[Any]]) -> bool:
+def _meeting(low: NDArray[np.int64], high: NDArray[np.int64]) -> list[NDArray[np.intp]]:
+    """The numbers of those ranges that meet others, in groups that are apart."""
+    order = np.argsort(low, kind="stable")
+    apart = low[order][1:] >= np.maximum.accumulate(high[order])[:-1]
+    if apart.all():
+        return []
+    return [group for group in np.split(order, np.nonzero(apart)[0] + 1) if group.size > 1]
+
+
+def _pairs(
+    group: NDArray[np.intp], low: NDArray[np.int64], high: NDArray[np.int64], arrays: Any
+) -> Iterator[tuple[int, int]]:
+    """Those of a group that may share a byte, the smaller number first: where their spans meet, and
+    the places of their items within the stride that all have in common. Of n columns of a matrix
+    that is none, in n log n steps.
+    """
+    steps = [_step(arrays[at]) for at in group.tolist()] if arrays else []
+    common = math.gcd(*(step for step, _ in steps))
+    near = [np.arange(group.size)]
+    if common > 0:
+        place = low[group] % common
+        reach = place + np.array([run for _, run in steps])
+        over = np.nonzero(reach > common)[0]  # they go on at the beginning
+        near = [
+            np.unique(np.concatenate([np.arange(group.size), over])[part])
+            for part in _meeting(
+                np.concatenate([place, place[over] - common]),
+                np.concatenate([reach, reach[over] - common]),
+            )
+        ]
+    for part in near:
+        some = group[part]
+        for meeting in _meeting(low[some], high[some]):
+            ordered = some[meeting]
+            ends = np.searchsorted(low[ordered], high[ordered])
+            for at, end in enumerate(ends.tolist()):
+                for other in ordered[at + 1 : end].tolist():
+                    yield min(int(ordered[at]), other), max(int(ordered[at]), other)
+
+
+def _step(array: Any) -> tuple[int, int]:
+    """A stride of which all of an array's are multiples, and the bytes that lie together at each."""
+    geometry = _geometry(array)
+    step, run = 0, geometry.itemsize
+    for stride, length in sorted(zip(map(abs, geometry.strides), geometry.shape, strict=True)):
+        if length > 1 and stride > run:
+            step = math.gcd(step, stride)
+        elif length > 1:
+            run += stride * (length - 1)
+    return step, run
+
+
+def _share(first: Any, second: Any) -> bool:
     """Whether two arrays share a byte; True where that takes long to tell."""
-    for array in first, second:
-        if id(array) not in layouts:
-            layouts[id(array)] = _geometry(array)
     most: Any = 1000  # of the work
     try:
-        return np.shares_memory(layouts[id(first)], layouts[id(second)], most)
+        return np.shares_memory(_geometry(first), _geometry(second), most)
     except np.exceptions.TooHardError:
         return True
 

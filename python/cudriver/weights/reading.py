@@ -16,7 +16,7 @@ import numpy as np
 
 from cudriver._core import DeviceArray, Stream, _read_files, init
 from cudriver.memory.making import device_empty
-from cudriver.memory.rows import copy_many
+from cudriver.memory.rows import copy_many_async
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -47,7 +47,7 @@ class Reading:
 
     def __init__(self, stream: StreamLike | None, device: DeviceLike | None) -> None:
         if stream is not None:
-            copy_many((), (), stream=stream)  # raises if the stream is being captured
+            copy_many_async((), (), stream)  # raises if the stream is being captured
         self.device: Any = device_empty(0, np.uint8, device=device, stream=stream).device
         self.own: Stream = Stream(device=self.device)
         self.order: StreamLike = self.own if stream is None else stream

@@ -1105,8 +1105,8 @@ def _copy_many(
     mode: int,
     /,
 ) -> Any:
-    """A Transfer. `apart`: no destination overlaps another or a source. `mode`: of `memory/rows.py`;
-    to explain, a list, which `memory/copies_plan.py` reads, and nothing is queued.
+    """A Transfer. `apart`: no destination overlaps another or a source. `mode`: of `memory/rows.py`.
+    To explain, nothing is queued: a list, which `memory/copies_plan.py` reads.
     """
 
 def _copy_rows(

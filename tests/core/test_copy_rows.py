@@ -150,7 +150,7 @@ BAD: dict[str, tuple[type[Exception], str, Callable[[Any, Any], object]]] = {
     "no rows": (ValueError, "without dimensions", lambda d, h: cu.copy_rows(d[0, 0], h, [0], [0])),
     "no array": (TypeError, "src is not an array", lambda d, h: cu.copy_rows(d, [1], [0], [0])),
     "read-only": (ValueError, "read-only", lambda d, h: cu.copy_rows(locked(h), d, [0], [0])),
-    "no stream": (TypeError, "a stream is", lambda d, h: cu.copy_rows_async(d, h, [0], [0], stream=3)),
+    "no stream": (TypeError, "a stream is", lambda d, h: cu.copy_rows_async(d, h, [0], [0], 3)),
     "closed": (ValueError, "closed", lambda d, h: cu.copy_rows(closed(d), h, [0], [0])),
     "many lengths": (
         ValueError, "2 destinations, 1 sources", lambda d, h: cu.copy_many([d[0], d[1]], [h[0]]),

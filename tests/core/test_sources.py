@@ -43,10 +43,8 @@ def seen_waiting(held: Any, returned: list[int]) -> int:
     until = time.monotonic() + 60
     while time.monotonic() < until:
         count, asked = len(returned), held.call_count("cuEventQuery")
-        wait_for(
-            lambda: held.call_count("cuEventQuery") > asked + 20 or len(returned) > count,
-            "it neither returns nor waits",
-        )
+        while held.call_count("cuEventQuery") <= asked + 20 and len(returned) == count:
+            assert time.monotonic() < until, "it neither returns nor waits"
         if len(returned) == count:
             return count
     raise AssertionError("it never waits")
@@ -246,10 +244,8 @@ def test_a_copy_that_the_device_fails_while_the_call_reads(held: Any) -> None:
     held.release()
     host, there, stream = np.zeros(80 << 20, np.uint8), new(80 << 20), cu.Stream()
     held.fail("async:1:719")
-    with pytest.raises(cu.CudaError, match="719|LAUNCH_FAILED"):
-        for _ in range(9):
-            cu.copy_async(there, host, stream)
-            stream.synchronize()
+    with pytest.raises(cu.CudaError, match="LAUNCH_FAILED"):
+        cu.copy_async(there, host, stream).wait()
     held.put_back()
 
 

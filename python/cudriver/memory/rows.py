@@ -346,7 +346,7 @@ def _pairs(
 
 
 def _step(array: Any) -> tuple[int, int]:
-    """A stride of which all of an array's are multiples, and the bytes that lie together at each."""
+    """A stride of which all of an array's are multiples, and the bytes together at each."""
     geometry = _geometry(array)
     step, run = 0, geometry.itemsize
     for stride, length in sorted(zip(map(abs, geometry.strides), geometry.shape, strict=True)):

@@ -476,7 +476,7 @@ def staged_asynchronous_copies(cu: Any) -> None:
         down.wait()
 
 
-@covers("copy_rows", "copy_many", "CopiesPlan")
+@covers("copy_rows", "copy_many", "copy_rows_async", "copy_many_async", "CopiesPlan")
 def many_copies_at_once(cu: Any) -> None:
     stream, plain = cu.Stream(), np.ones((8, 64))
     pinned, device = cu.pinned_zeros((8, 64)), cu.device_zeros((8, 64))
@@ -484,7 +484,7 @@ def many_copies_at_once(cu: Any) -> None:
     cu.explain_copy([device[1], device[2, ::2]], [plain[1], plain[2, ::2]])
     transfers = [
         cu.copy_rows_async(device, pinned, range(8), range(8), stream=stream),
-        cu.copy_rows_async(device, plain, [5, 3], [0, 1], stream=stream),
+        cu.copy_rows_async(device, plain, [5, 3], [0, 1], stream, borrow=True),
         cu.copy_many_async(
             [pinned[i] for i in range(8)], [device[i] for i in range(8)], stream=stream
         ),
@@ -492,6 +492,8 @@ def many_copies_at_once(cu: Any) -> None:
     ]
     for transfer in transfers:
         transfer.wait()
+    cu.copy_rows(device, plain, range(8), range(8))
+    cu.copy_many([device[1], device[2, ::2]], [plain[1], plain[2, ::2]])
 
 
 @covers("Transfer.__await__")

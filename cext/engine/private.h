@@ -13,6 +13,7 @@
  *   files.c       what is packed from files                      no CUDA
  *   kernels.c     the kernels: loading, launching; kernels_ptx.py makes their PTX at build time
  *   place.c       places and their lanes: creation, trim, closing, exit
+ *   blocks.c      memory for blocks: from the pool, and of a transfer's own
  *   layout.c      strided memory on the host: see layout.h       no CUDA
  *
  * The terms, beside those of README.md:
@@ -196,10 +197,6 @@ CUresult staging_copy(const struct cudriver_copy_plan *copy, struct cudriver_cop
 
 /* ---- place.c ---- */
 
-/* A block of the page-locked pool, which may have to grow: owned by the caller until
- * cudriver_hostmem_free. NULL in *slot on failure. */
-CUresult staging_slot_get(size_t bytes, void **slot);
-
 /* Finds or makes the place of the current context, and adds a user; end it with
  * staging_place_leave. NOT_INITIALIZED in a forked child, DEINITIALIZED after shutdown,
  * CONTEXT_IS_DESTROYED while the place is being closed. */
@@ -209,6 +206,12 @@ void staging_place_leave(struct staging_place *place);
 /* Gives the transfer a lane with so many bytes of blocks and of device memory, and makes it and the
  * call its users. 0 bytes: the transfer has blocks of its own. */
 CUresult staging_lane_get(struct cudriver_staging_transfer *transfer, size_t bytes, size_t scratch);
+
+/* ---- blocks.c ---- */
+
+/* A block of the page-locked pool, which may have to grow: owned by the caller until
+ * cudriver_hostmem_free. NULL in *slot on failure. */
+CUresult staging_slot_get(size_t bytes, void **slot);
 
 /* Gives the transfer blocks of its own. OUT_OF_MEMORY too above settings.held. */
 CUresult staging_blocks_hold(struct cudriver_staging_transfer *transfer);

@@ -62,6 +62,12 @@ static CUresult transfer_make(const struct cudriver_copy_plan *copy, CUstream st
     }
     if (result == CUDA_SUCCESS && hold) {
         result = staging_blocks_hold(transfer);
+        if (result != CUDA_SUCCESS && transfer->held == 0) { /* those of ended copies serve, too */
+            staging_lock();
+            staging_words_look();
+            staging_unlock();
+            result = staging_blocks_hold(transfer);
+        }
     }
     if (result == CUDA_SUCCESS) {
         result = staging_lane_get(transfer, hold ? 0 : blocks * parts.largest,

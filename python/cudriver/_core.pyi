@@ -1105,8 +1105,9 @@ def _copy_many(
     mode: int,
     /,
 ) -> Any:
-    """A Transfer. `apart`: no destination overlaps another or a source. `mode`: of `memory/rows.py`.
-    To explain, nothing is queued: a list, which `memory/copies_plan.py` reads.
+    """A Transfer; to explain, a list, which `memory/copies_plan.py` reads.
+
+    `apart`: no destination overlaps another or a source. `mode`: of `memory/rows.py`.
     """
 
 def _copy_rows(

@@ -3,6 +3,8 @@
  * word and writes its own. See private.h. */
 #include "private.h"
 
+#include <assert.h>
+
 #include "driver/driver.h"
 #include "hostmem/hostmem.h"
 
@@ -192,6 +194,7 @@ static CUresult runs_part_issue(struct cudriver_staging_transfer *transfer, size
         run += begin == run[1].begin;
     }
     runs->filled += (size_t)(entry - first);
+    assert(runs->filled <= runs->room);
     return staging_runs_launch(transfer->kernels, table, (uint64_t)(entry - first),
                                transfer->stream);
 }

@@ -178,7 +178,7 @@ struct staging_run {
 struct staging_runs {
     atomic_int users;           /* the call, and the transfer */
     struct cudriver_run *table; /* owned; page-locked, for the kernel */
-    size_t filled;
+    size_t filled, room;        /* entries of it */
     size_t count;
     struct staging_run run[]; /* and one behind the last */
 };

@@ -7,6 +7,7 @@
  */
 #include "private.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #include "driver/driver.h"
@@ -120,6 +121,7 @@ static CUresult kernel_queue(struct runs *all)
     all->table = table;
     address = staging_device_address(all->context, table);
     count = address != 0 ? table_fill(all, most) : 0;
+    assert(count <= entries);
     if (count == 0) {
         cudriver_hostmem_free(table);
         all->table = NULL;
@@ -161,6 +163,7 @@ static struct staging_runs *runs_gather(const struct runs *all, bool up, size_t 
         return NULL;
     }
     runs->table = table;
+    runs->room = room;
     atomic_init(&runs->users, 1);
     return runs;
 }

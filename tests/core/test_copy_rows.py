@@ -6,6 +6,7 @@ import array
 import ctypes
 import gc
 import mmap
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 import cudriver as cu
+from copykit import wait_for
 from cudriver.memory import rows
 from graphkit import Capture
 
@@ -436,6 +438,76 @@ def test_page_locked_pieces_of_others_are_page_locked() -> None:
         cu.copy_rows(there, plain, range(64), range(64))
         cu.copy_many([there[16:48]], [plain[16:48]])
     assert np.array_equal(there.to_numpy(), plain)
+
+
+def test_rows_that_are_page_locked_in_part_are_not_given_to_the_kernel() -> None:
+    plain = random((8, 16 << 10))
+    there = cu.device_empty(plain.shape, plain.dtype)
+    for part in (slice(0, 8 << 10), slice(8 << 10, None), slice(4 << 10, 9000)):
+        pins = [cu.pin(row[part]) for row in plain]
+        assert cu.explain_copy(list_of(there, 8), list_of(plain, 8)).counts == {"staged": 8}
+        cu.copy_many(list_of(there, 8), list_of(plain, 8))
+        assert np.array_equal(there.to_numpy(), plain)
+        for pin in pins:
+            pin.close()
+
+
+def test_a_copy_that_begins_within_a_registration_is_cut_where_each_ends(sim: Any) -> None:
+    size, count = 64 << 10, 8
+    plain, there = random(size * count), cu.device_zeros(size * count, np.uint8)
+    pins = [cu.pin(plain[i * size : (i + 1) * size]) for i in range(count)]
+    part = slice(size // 2, -size // 4)
+    sim.settle()
+    sim.reset_counts()
+    cu.copy_async(there[part], plain[part], cu.Stream()).wait()
+    assert sim.call_count("cuMemcpyHtoDAsync_v2") == count
+    assert np.array_equal(there[part].to_numpy(), plain[part])
+    for pin in pins:
+        pin.close()
+
+
+@pytest.mark.parametrize("end", ["source", "destination"])
+def test_no_array_of_a_call_that_is_running_can_be_closed(sim: Any, end: str) -> None:
+    """Each is counted until the driver has all copies, though the Transfer holds none yet."""
+    first, second = ([cu.device_zeros(64, np.uint8) for _ in range(8)] for _ in range(2))
+    cu.copy_many(first, second)  # loads the kernel
+    calls = sim.call_count("cuLaunchKernel")
+    sim.hold_call("cuLaunchKernel", 1)
+    copying = threading.Thread(target=cu.copy_many_async, args=(first, second))
+    copying.start()
+    wait_for(lambda: sim.call_count("cuLaunchKernel") > calls, "the call is under way")
+    with pytest.raises(ValueError, match="cannot close"):
+        (second if end == "source" else first)[3].close()
+    sim.clear_faults()
+    copying.join()
+
+
+def test_a_call_that_fails_waits_for_what_it_has_queued(sim: Any) -> None:
+    """The kernel reads a table, which goes back to the pool."""
+    locked, plain = cu.pinned_zeros((8, 64), np.uint8), np.zeros((4, 64), np.uint8)
+    there, stream = cu.device_zeros((12, 64), np.uint8), cu.Stream()
+    to, of = list_of(there, 12), [*list_of(locked, 8), *list_of(plain, 4)]
+    cu.copy_many_async(to, of, stream).wait()
+    failed: list[cu.CudaError] = []
+
+    def copy() -> None:
+        try:
+            cu.copy_many_async(to, of, stream)
+        except cu.CudaError as error:
+            failed.append(error)
+
+    sim.settle()
+    sim.hold()
+    asked = sim.call_count("cuStreamQuery")
+    sim.fail("cuStreamQuery:1:999")  # whether the stream is idle: first of the staged part
+    copying = threading.Thread(target=copy)
+    copying.start()
+    wait_for(lambda: sim.call_count("cuStreamQuery") > asked, "the staged part fails")
+    copying.join(0.2)
+    assert copying.is_alive(), "the kernel is queued"
+    sim.release()
+    copying.join()
+    assert [error.code for error in failed] == [999]
 
 
 # ---- one piece of work ----

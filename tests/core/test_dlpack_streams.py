@@ -142,9 +142,10 @@ def test_a_stream_of_another_device_has_to_wait_for_a_tensor(driver: Any, two_de
     assert not there.to_numpy().any()
 
 
+@pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize("write", [False, True])
 def test_the_default_stream_of_another_context_has_to_wait_for_a_tensor(
-    driver: Any, write: bool
+    driver: Any, write: bool, many: bool
 ) -> None:
     """The lender orders its work against the default stream of the memory's context."""
     address, back = ctypes.c_uint64(), cu.pinned_zeros(SIZE, "f4")
@@ -154,7 +155,11 @@ def test_the_default_stream_of_another_context_has_to_wait_for_a_tensor(
     tensor = Late(array, cu.Stream(), driver)
     with cu.Context(0):
         ends = (tensor, back) if write else (back, tensor)
-        transfer = cu.copy_async(*ends, cu.Stream.from_handle(1))
+        stream = cu.Stream.from_handle(1)
+        if many:
+            transfer = cu.copy_many_async([ends[0]], [ends[1]], stream)
+        else:
+            transfer = cu.copy_async(*ends, stream)
         assert tensor.is_over()
         transfer.wait()
     assert driver.cuMemFree_v2(address) == 0

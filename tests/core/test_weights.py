@@ -258,3 +258,14 @@ def test_no_file_and_no_memory_stays_open_after_an_error(tmp_path: Path) -> None
         with pytest.raises(ValueError, match="is no"):
             cu.load_npz(tmp_path / "x")
     assert (sorted(os.listdir("/proc/self/fd")), cu.live_allocations()) == before
+
+
+def test_arrays_that_lie_side_by_side_are_read_one_by_one(tmp_path: Path) -> None:
+    """Each by itself in device memory: no copy of the driver's crosses from one into the next."""
+    arrays = {f"t{i}": np.full(4096, i, np.float32) for i in range(8)}
+    safetensors.numpy.save_file(arrays, tmp_path / "side.safetensors")
+    for names in (list(arrays), list(arrays)[::2], list(arrays)[2:5]):
+        found = cu.load_safetensors(tmp_path / "side.safetensors", names=names)
+        assert {name: set(found[name].to_numpy()) for name in names} == {
+            name: {float(name[1:])} for name in names
+        }

@@ -1290,7 +1290,6 @@ static void reading(struct random *random, int rounds)
         CHECK(transfers[2] == NULL); /* it waited */
         for (int k = 0; k < 2; k++) {
             CALL(finish(transfers[k]));
-            cudriver_staging_release(transfers[k]);
         }
         /* More parts than blocks. */
         sim.hold();
@@ -1302,7 +1301,11 @@ static void reading(struct random *random, int rounds)
         ends.host = NULL;
         sim.release();
         CHECK(finish(transfers[3]) == CUDA_ERROR_DEINITIALIZED);
-        cudriver_staging_release(transfers[3]);
+        for (int k = 2; k >= 0; k--) { /* the last of those that are waited for as one */
+            cudriver_staging_join(&transfers[k], transfers[k + 1]);
+        }
+        CHECK(cudriver_staging_wait(transfers[0], CUDA_SUCCESS) == CUDA_ERROR_DEINITIALIZED);
+        cudriver_staging_release(transfers[0]);
         CALL(cuda.cuStreamSynchronize(ends.stream));
         CHECK(staging.held == 0);
         for (int k = 0; k < 4; k++) {
@@ -1447,6 +1450,16 @@ static void sizes(struct random *random, int rounds)
     static const size_t around[] = {1, 4096, 65536, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
 
     (void)rounds;
+    for (int64_t dst = INT32_MAX; dst <= (int64_t)INT32_MAX + 1; dst++) { /* the longest pitch */
+        for (int64_t src = INT32_MAX; src <= (int64_t)INT32_MAX + 1; src++) {
+            const struct cudriver_layout far = {.ndim = 1,
+                                                .itemsize = 64,
+                                                .shape = {2},
+                                                .dst_strides = {dst},
+                                                .src_strides = {src}};
+            CHECK(staging_rows_dims(&far) == (dst == INT32_MAX && src == INT32_MAX));
+        }
+    }
     for (size_t i = 0; i < sizeof around / sizeof around[0]; i++) {
         for (int delta = -1; delta <= 1; delta++) {
             size_t bytes = around[i] + (size_t)delta;

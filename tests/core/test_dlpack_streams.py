@@ -142,10 +142,9 @@ def test_a_stream_of_another_device_has_to_wait_for_a_tensor(driver: Any, two_de
     assert not there.to_numpy().any()
 
 
-@pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize("write", [False, True])
 def test_the_default_stream_of_another_context_has_to_wait_for_a_tensor(
-    driver: Any, write: bool, many: bool
+    driver: Any, write: bool
 ) -> None:
     """The lender orders its work against the default stream of the memory's context."""
     address, back = ctypes.c_uint64(), cu.pinned_zeros(SIZE, "f4")
@@ -155,14 +154,27 @@ def test_the_default_stream_of_another_context_has_to_wait_for_a_tensor(
     tensor = Late(array, cu.Stream(), driver)
     with cu.Context(0):
         ends = (tensor, back) if write else (back, tensor)
-        stream = cu.Stream.from_handle(1)
-        if many:
-            transfer = cu.copy_many_async([ends[0]], [ends[1]], stream)
-        else:
-            transfer = cu.copy_async(*ends, stream)
+        transfer = cu.copy_async(*ends, cu.Stream.from_handle(1))
         assert tensor.is_over()
         transfer.wait()
     assert driver.cuMemFree_v2(address) == 0
+
+
+@pytest.mark.parametrize("write", [False, True])
+def test_many_copies_on_another_contexts_stream_wait_for_a_tensor(driver: Any, write: bool) -> None:
+    """Memory of a pool may be used there, and is not ready before its lender is."""
+    back = cu.pinned_full(SIZE, 5, "f4")
+    tensor = Late(cu.device_zeros(SIZE, "f4"), cu.Stream(), driver)
+    with cu.Context(0) as context:
+        stream = cu.Stream.from_handle(1)  # its default stream
+    ends = (tensor, back) if write else (back, tensor)
+    transfer = cu.copy_many_async([ends[0]], [ends[1]], stream)
+    over = tensor.is_over()
+    transfer.wait()
+    context.synchronize()
+    stream.close()
+    context.close()
+    assert over
 
 
 @pytest.mark.parametrize("by", ["method", "interface", "table"])

@@ -33,6 +33,7 @@ class Own(Peer):
 
 class Ours(Own):
     name = OURS
+    lent = False  # whether asynchronous copies may read their sources later
     lender = Own.device
 
     def copy(self, copy: Copy) -> Work:
@@ -42,7 +43,9 @@ class Ours(Own):
             return copy.work(lambda: cu.copy(target, source), f"copy: {plan.staging or plan.path}")
         stream = copy.stream or cu.Stream()
         after = stream.synchronize
-        return copy.work(lambda: cu.copy_async(target, source, stream), "copy_async", after)
+        lent = self.lent
+        issue = lambda: cu.copy_async(target, source, stream, borrow=lent)  # noqa: E731
+        return copy.work(issue, "copy_async", after)
 
     rows_way = "copy_rows"
 
@@ -103,3 +106,7 @@ class Ours(Own):
             return array.pointer, array.shape, array.strides, array.dtype
 
         return call
+
+
+class Lent(Ours):
+    lent = True

@@ -55,8 +55,11 @@ class Torch(Peer):
 
         return run
 
+    def current(self) -> Any:
+        return torch.cuda.current_stream(0)
+
     def wait(self, stream: Any = None) -> Call:
-        chosen = torch.cuda.current_stream(0) if stream is None else stream
+        chosen = self.current() if stream is None else stream
         return chosen.synchronize  # type: ignore[no-any-return]
 
     rows_way = "indices on both sides"

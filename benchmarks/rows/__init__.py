@@ -38,10 +38,12 @@ TABLE = [
         together.across,
     ),
     Row(
-        "asynchronous copy of a plain 256 MiB array: time until the call returns",
-        "<= 0.1 ms",
-        calls.asynchronous,
+        "`copy_async` of ordinary memory until it returns, the source read",
+        "<= 10 us, 0.1, 1.2, 8 ms",
+        calls.reading,
     ),
+    Row("the same on a stream that is busy for 50 ms", "the same", calls.reading_busy),
+    Row("256 MiB with `borrow=True` until it returns", "<= 0.3 ms", calls.borrowing),
     Row(copies.SWEEP, "never below 0.97 of the driver's own", copies.sweep),
     Row("page-locked 2 GiB, first time", ">= 20 GB/s, >= 10x cuMemHostAlloc", calls.first_time),
     Row(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 import cudriver as cu
-from benchmarks.bench import GIB, KIB, MIB, Bench
+from benchmarks.bench import GIB, KIB, MIB, Bench, size_name
 from benchmarks.measure import (
     DRIVER,
     NUMPY,
@@ -21,18 +22,57 @@ from benchmarks.measure import (
     at_most,
     times_as_fast,
 )
+from benchmarks.peers.base import Peer
 from benchmarks.peers.driver import POOL
+from benchmarks.peers.ours import Lent
 
 CALLS = 1000  # in a row, where one takes microseconds
 ISSUES = 200  # small copies in a row: fewer than a stream's queue holds
 LEAST = 1 / 1.2  # not slower than the fastest by more than a fifth
 
 
-def asynchronous(bench: Bench) -> list[Part]:
+# Bytes of ordinary memory, and the seconds in which a copy on a stream has read them.
+READ = {4 * KIB: 10e-6, MIB: 0.1e-3, 4 * 64 * 3 * 224 * 224: 1.2e-3, 256 * MIB: 8e-3}
+
+
+def _read(bench: Bench, wanted: int) -> Part:
+    label = bench.label(size_name(wanted), wanted)
+    return Part(label, unit="us" if wanted < MIB else "ms", goals=[at_most(READ[wanted])])
+
+
+def reading(bench: Bench) -> list[Part]:
     """A copy that is issued and then waited for; the wait is not counted."""
+    parts = []
+    for wanted in READ:
+        host = bench.host(bench.size(wanted))
+        parts += bench.offer(_read(bench, wanted), lambda who, h=host: who.up(h, wait=False))
+    return parts
+
+
+def reading_busy(bench: Bench) -> list[Part]:
+    """The same behind 50 ms of products of matrices on the stream."""
+    torch, parts = pytorch(bench), []
+    compute, stream = torch.computing(0.05), torch.current()
+    ours = cu.Stream.from_handle(stream.cuda_stream or 1)
+
+    def works(who: Peer, host: Array, on: Any) -> Work:
+        work = who.up(host, wait=False, stream=on)
+        return replace(work, before=compute)
+
+    for wanted in READ:
+        host, part = bench.host(bench.size(wanted)), _read(bench, wanted)
+        part.makers[OURS] = partial(works, bench.ours, host, ours)
+        part.makers[torch.name] = partial(works, torch, host, stream)
+        parts.append(part)
+    return parts
+
+
+def borrowing(bench: Bench) -> list[Part]:
+    """A copy whose source is read later."""
     host = bench.host(bench.size(256 * MIB))
-    part = Part(bench.label("", 256 * MIB), unit="ms", goals=[at_most(0.1e-3)])
-    return bench.offer(part, lambda who: who.up(host, wait=False))
+    part = Part(bench.label("", 256 * MIB), unit="ms", goals=[at_most(0.3e-3)])
+    part.makers[OURS] = lambda: Lent().up(host, wait=False)
+    return [part]
 
 
 def small_issue(bench: Bench) -> list[Part]:

@@ -108,7 +108,9 @@ void staging_transfer_end(struct cudriver_staging_transfer *transfer, CUresult r
     }
     transfer->over = true;
     transfer->result = result;
-    staging_blocks_drop(transfer, lost);
+    if (transfer->held > 0) {
+        staging_blocks_drop(transfer, lost);
+    }
     if (lost) {
         transfer->lane->lost = true;
         transfer->plain = NULL; /* given up too */

@@ -106,6 +106,11 @@ const char *cudriver_copy_kind_name(enum cudriver_copy_kind kind);
  * device, other memory only in its own. Calls only a query. */
 bool cudriver_copy_is_usable(CUdeviceptr memory, CUcontext context);
 
+/* Whether a copy of `bytes` to (up) or from a device would queue behind big copies of ours that are
+ * in flight there in the same direction, on other streams than `stream`; then the kernel moves it,
+ * if it is small. Asks the driver nothing where none was begun lately. */
+bool cudriver_copy_is_beside(int ordinal, bool up, CUstream stream, size_t bytes);
+
 /* ---- following a plan ---- */
 
 struct cudriver_staging_transfer; /* a staged copy under way; opaque */
@@ -113,6 +118,7 @@ struct cudriver_staging_transfer; /* a staged copy under way; opaque */
 /* How to follow a plan that is not EMPTY, SAME, HOST, TEMPORARY or BOUNCED. */
 struct cudriver_copy_call {
     CUstream stream; /* of plan->context, which is current; NULL: the default stream */
+    bool beside;     /* by the kernel, if it can: of cudriver_runs_issue */
     /* Called about every 50 ms while a blocking copy waits for the stream's earlier work, or a
      * staged or small one for its own, and between the parts of TUNING_CUT bytes of the driver's
      * own copy, by the waiting thread, without locks; true stops the copy. NULL: it cannot be

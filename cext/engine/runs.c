@@ -56,16 +56,17 @@ static CUresult run_copy(struct runs *all, const struct cudriver_run *run)
 /* ---- page-locked ---- */
 
 /* Whether the kernel does a run, if it can be had. */
-static bool is_kernels(const struct cudriver_run *run)
+static bool is_kernels(const struct runs *all, const struct cudriver_run *run)
 {
-    return run->bytes < TUNING_RUN_MOST && !run->pageable;
+    return run->bytes < (all->call->beside ? TUNING_BESIDE_MOST + 1 : TUNING_RUN_MOST) &&
+           !run->pageable;
 }
 
 static void runs_count(struct runs *all)
 {
     for (size_t i = 0; i < all->count; i++) {
         const struct cudriver_run *run = &all->runs[i];
-        if (is_kernels(run)) {
+        if (is_kernels(all, run)) {
             all->small++;
             all->bytes += run->bytes;
         } else if (run->pageable) {
@@ -83,7 +84,7 @@ static size_t table_fill(struct runs *all, size_t most)
     for (size_t i = 0; i < all->count; i++) {
         const struct cudriver_run *run = &all->runs[i];
         uint64_t dst = run->dst, src = run->src;
-        if (!is_kernels(run)) {
+        if (!is_kernels(all, run)) {
             continue;
         }
         if (run->up) {
@@ -113,7 +114,7 @@ static CUresult kernel_queue(struct runs *all)
     CUdeviceptr address;
     void *table;
 
-    if (all->small < TUNING_RUNS_LEAST ||
+    if (all->small < (all->call->beside ? 1 : TUNING_RUNS_LEAST) ||
         staging_place_kernels(all->place, &kernels) != CUDA_SUCCESS ||
         staging_slot_get(entries * sizeof *all->table, &table) != CUDA_SUCCESS) {
         return CUDA_SUCCESS;
@@ -133,12 +134,13 @@ static CUresult kernel_queue(struct runs *all)
 
 /* ---- pageable ---- */
 
-/* New: the pageable runs of one direction; NULL: one alone, or no memory. */
+/* New: the pageable runs of one direction; NULL: one alone, unless it is beside big copies, or no
+ * memory. */
 static struct staging_runs *runs_gather(const struct runs *all, bool up, size_t *bytes)
 {
     size_t most = all->pageable[up];
     struct staging_runs *runs =
-        most > 1 ? malloc(sizeof *runs + (most + 1) * sizeof runs->run[0]) : NULL;
+        most > !all->call->beside ? malloc(sizeof *runs + (most + 1) * sizeof runs->run[0]) : NULL;
     size_t at = 0, room;
     void *table;
 
@@ -216,7 +218,7 @@ static CUresult runs_queue(struct runs *all)
         all->count - all->pageable[0] - all->pageable[1] - (all->table != NULL ? all->small : 0);
 
     for (size_t i = 0; alone > 0 && result == CUDA_SUCCESS; i++) {
-        if (!all->runs[i].pageable && !(all->table != NULL && is_kernels(&all->runs[i]))) {
+        if (!all->runs[i].pageable && !(all->table != NULL && is_kernels(all, &all->runs[i]))) {
             result = run_copy(all, &all->runs[i]);
             alone--;
         }

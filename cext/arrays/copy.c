@@ -1,4 +1,4 @@
-/* Copies, blocking and asynchronous: both ends are read, and the plan is followed. See copy.h. */
+/* Copies, blocking and asynchronous: the plan between two ends is followed. See copy_private.h. */
 #include "copy_private.h"
 
 #include "dlpack.h"
@@ -9,7 +9,6 @@
 #include "python/numpy_bridge.h"
 #include "python/wait.h"
 #include "contexts/work.h"
-#include "docstrings.h"
 
 void copy_slot_free(PyObject *capsule)
 {
@@ -180,8 +179,7 @@ static int follow_blocking(CoreState *state, struct cudriver_copy_plan *plan,
     return failed > 0 ? copy_in_python(state, ends, "bounce_by_host") : failed;
 }
 
-/* Copies between matching ends and waits. 0 or -1. */
-static int ends_copy(CoreState *state, struct copy_ends *ends)
+int copy_ends_copy(CoreState *state, struct copy_ends *ends)
 {
     struct cudriver_copy_plan plan;
 
@@ -211,10 +209,8 @@ static PyObject *follow_in_order(CoreState *state, struct cudriver_copy_plan *pl
     return cudriver_work_over(state, plan->bytes);
 }
 
-/* Issues a copy that is a piece of work in flight by now. Takes no lock unless it fails. New
- * reference: a Transfer. NULL without an exception: the copy was refused, and may be bounced. */
-static PyObject *work_issue(CoreState *state, const struct cudriver_copy_plan *plan,
-                            const struct cudriver_stream *stream, struct cudriver_issue *issue)
+PyObject *copy_work_issue(CoreState *state, const struct cudriver_copy_plan *plan,
+                          const struct cudriver_stream *stream, struct cudriver_issue *issue)
 {
     struct cudriver_staging_transfer *staged = NULL;
     PyObject *work = NULL, *const *owners = issue->work->owners;
@@ -236,7 +232,7 @@ static PyObject *work_issue(CoreState *state, const struct cudriver_copy_plan *p
     return work;
 }
 
-/* Issues a copy as planned, on a stream of one of its devices. As ends_begin. */
+/* Issues a copy as planned, on a stream of one of its devices. As copy_ends_begin. */
 static PyObject *follow_async(CoreState *state, struct cudriver_copy_plan *plan,
                               struct copy_ends *ends, struct cudriver_stream *stream,
                               struct cudriver_staging_transfer **part, struct cudriver_issue *issue)
@@ -268,7 +264,7 @@ static PyObject *follow_async(CoreState *state, struct cudriver_copy_plan *plan,
             plan->kind == CUDRIVER_COPY_DIRECT) {
             return NULL;
         }
-        work = work_issue(state, plan, stream, issue);
+        work = copy_work_issue(state, plan, stream, issue);
         failed = work == NULL && !PyErr_Occurred();
     }
     if (failed > 0) {
@@ -287,12 +283,9 @@ static int end_wait(CoreState *state, const struct cudriver_endpoint *end,
                : 0;
 }
 
-/* Plans a copy between matching ends and issues it, but for one DIRECT copy: that is `issue`'s, for
- * work_issue, which needs neither the lock nor the ends. New reference: a Transfer; or NULL, with
- * an exception unless issue->work is set. */
-static PyObject *ends_begin(CoreState *state, struct copy_ends *ends,
-                            struct cudriver_stream *stream, struct cudriver_staging_transfer **part,
-                            struct cudriver_copy_plan *plan, struct cudriver_issue *issue)
+PyObject *copy_ends_begin(CoreState *state, struct copy_ends *ends, struct cudriver_stream *stream,
+                          struct cudriver_staging_transfer **part, struct cudriver_copy_plan *plan,
+                          struct cudriver_issue *issue)
 {
     issue->work = NULL;
     copy_ends_plan(ends, false, false, plan);
@@ -308,177 +301,8 @@ PyObject *copy_ends_queue(CoreState *state, struct copy_ends *ends, struct cudri
 {
     struct cudriver_copy_plan plan;
     struct cudriver_issue issue;
-    PyObject *work = ends_begin(state, ends, stream, part, &plan, &issue);
+    PyObject *work = copy_ends_begin(state, ends, stream, part, &plan, &issue);
 
-    return work == NULL && issue.work != NULL ? work_issue(state, &plan, stream, &issue) : work;
+    return work == NULL && issue.work != NULL ? copy_work_issue(state, &plan, stream, &issue)
+                                              : work;
 }
-
-/* ---- functions of the module ---- */
-
-static PyObject *module_copy(PyObject *module, PyObject *const *args, Py_ssize_t count,
-                             PyObject *names)
-{
-    CUDRIVER_LOCK();
-    CoreState *state = cudriver_state_of_module(module);
-    struct copy_ends ends;
-    int failed;
-
-    if (count != 2 || names != NULL) {
-        PyErr_SetString(PyExc_TypeError, "copy(dst, src) takes two positional arguments");
-        return NULL;
-    }
-    if (copy_ends_parse(state, args[0], args[1], true, NULL, &ends) < 0) {
-        return NULL;
-    }
-    failed = ends_copy(state, &ends);
-    copy_ends_done(&ends);
-    return failed < 0 ? NULL : Py_NewRef(Py_None);
-}
-
-/* Reads what copy_async() takes beside its two arrays. 0, or -1 with an exception. */
-static int options_read(PyObject *const *args, Py_ssize_t count, PyObject *names, PyObject **stream,
-                        int *borrow)
-{
-    Py_ssize_t named = names == NULL ? 0 : PyTuple_GET_SIZE(names);
-    bool good = count == 2 || count == 3;
-
-    *stream = count == 3 ? args[2] : NULL;
-    *borrow = 0;
-    for (Py_ssize_t i = 0; i < named && good && *borrow >= 0; i++) {
-        PyObject *name = PyTuple_GET_ITEM(names, i);
-        if (PyUnicode_CompareWithASCIIString(name, "borrow") == 0) {
-            *borrow = PyObject_IsTrue(args[count + i]);
-        } else {
-            good = *stream == NULL && PyUnicode_CompareWithASCIIString(name, "stream") == 0;
-            *stream = args[count + i];
-        }
-    }
-    if (!good) {
-        PyErr_SetString(PyExc_TypeError, "copy_async(dst, src, stream=None, *, borrow=False) takes "
-                                         "two arrays, and a stream or None");
-    }
-    return good && *borrow >= 0 ? 0 : -1;
-}
-
-static PyObject *module_copy_async(PyObject *module, PyObject *const *args, Py_ssize_t count,
-                                   PyObject *names)
-{
-    CoreState *state = cudriver_state_of_module(module);
-    struct cudriver_issue issue = {NULL, CUDA_SUCCESS};
-    struct cudriver_copy_plan plan;
-    struct cudriver_stream stream;
-    PyObject *given, *transfer = NULL;
-    int borrow;
-
-    if (options_read(args, count, names, &given, &borrow) < 0) {
-        return NULL;
-    }
-    {
-        CUDRIVER_LOCK();
-        struct copy_ends ends;
-        if (cudriver_stream_read(state, given, &stream) < 0) {
-            return NULL;
-        }
-        if (copy_ends_parse(state, args[0], args[1], true, &stream, &ends) == 0) {
-            ends.borrow = borrow > 0;
-            transfer = ends_begin(state, &ends, &stream, NULL, &plan, &issue);
-            copy_ends_done(&ends);
-        }
-    }
-    if (transfer == NULL && issue.work != NULL) {
-        transfer = work_issue(state, &plan, &stream, &issue);
-    }
-    cudriver_stream_done(&stream);
-    return transfer;
-}
-
-/* _fill(array, item, stream): a copy of one item to all places, which does not wait for an
- * enclosing `with stream:`. */
-static PyObject *module_fill(PyObject *module, PyObject *args)
-{
-    CUDRIVER_LOCK();
-    CoreState *state = cudriver_state_of_module(module);
-    PyObject *array, *item, *given, *done = NULL;
-    struct cudriver_stream stream;
-    struct copy_ends ends;
-
-    if (!PyArg_ParseTuple(args, "O!OO", state->device_array_type, &array, &item, &given) ||
-        copy_ends_parse(state, array, item, false, NULL, &ends) < 0) {
-        return NULL;
-    }
-    ends.src.ndim = ends.dst.ndim;
-    ends.src.fixed = true;
-    for (int i = 0; i < ends.dst.ndim; i++) {
-        ends.src.shape[i] = ends.dst.shape[i];
-        ends.src.strides[i] = 0;
-    }
-    if (given == Py_None) {
-        StreamObject *entered = cudriver_dlpack_stream(state, ends.dst.context->ordinal);
-        given = entered != NULL ? (PyObject *)entered : Py_None;
-    }
-    if (given == Py_None) {
-        done = ends_copy(state, &ends) < 0 ? NULL : Py_NewRef(Py_None);
-    } else if (cudriver_stream_read(state, given, &stream) == 0) {
-        done = copy_ends_queue(state, &ends, &stream, NULL);
-        cudriver_stream_done(&stream);
-    }
-    copy_ends_done(&ends);
-    return done;
-}
-
-/* New reference: the fields of a CopyPlan but `why`, and what that is made of: whether the plan is
- * for dense memory, for ends that are both on a device, that are not on the same; and so on. */
-static PyObject *module_explain_copy(PyObject *module, PyObject *args)
-{
-    CUDRIVER_LOCK();
-    struct copy_ends ends;
-    struct cudriver_copy_plan plan; /* its pointers to the ends are stale */
-    struct staging_plan staged = {0};
-    int path = -1;
-    PyObject *dst, *src;
-
-    if (!PyArg_ParseTuple(args, "OO", &dst, &src) ||
-        copy_ends_parse(cudriver_state_of_module(module), dst, src, true, CUDRIVER_UNORDERED,
-                        &ends) < 0) {
-        return NULL;
-    }
-    copy_ends_plan(&ends, true, true, &plan);
-    copy_ends_done(&ends);
-    if (plan.kind == CUDRIVER_COPY_STAGED) {
-        staged = plan.staged;
-        path = (int)staged.path;
-    }
-    return Py_BuildValue(
-        "(snNininNNNNNn)", cudriver_copy_kind_name(plan.kind), (Py_ssize_t)plan.bytes,
-        PyBool_FromLong(plan.page_locked), path, (Py_ssize_t)staged.chunk, staged.threads,
-        (Py_ssize_t)staged.crossover, PyBool_FromLong(plan.layout.ndim == 0),
-        PyBool_FromLong(plan.dst.on_device && plan.src.on_device),
-        PyBool_FromLong(plan.dst.ordinal != plan.src.ordinal), PyBool_FromLong(plan.coherent),
-        PyBool_FromLong(plan.dst.on_device), (Py_ssize_t)TUNING_HELD);
-}
-
-static PyObject *module_copy_threads(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
-{
-    return Py_BuildValue("(ii)", cudriver_staging_get_threads(), CUDRIVER_STAGING_THREADS_MOST);
-}
-
-static PyObject *module_set_copy_threads(PyObject *Py_UNUSED(module), PyObject *count)
-{
-    long threads = PyLong_AsLong(count);
-
-    if (PyErr_Occurred()) {
-        return NULL;
-    }
-    cudriver_staging_set_threads((int)threads);
-    Py_RETURN_NONE;
-}
-
-PyMethodDef cudriver_copy_functions[] = {
-    {"copy", CUDRIVER_FAST(module_copy), DOC_copy},
-    {"copy_async", CUDRIVER_FAST(module_copy_async), DOC_copy_async},
-    {"_copy_threads", module_copy_threads, METH_NOARGS, DOC__copy_threads},
-    {"_set_copy_threads", module_set_copy_threads, METH_O, DOC__set_copy_threads},
-    {"_fill", module_fill, METH_VARARGS, DOC__fill},
-    {"_explain_copy", module_explain_copy, METH_VARARGS, NULL},
-    {NULL},
-};

@@ -96,6 +96,11 @@ static bool end_is_near(const struct copy_batch *batch, const struct cudriver_en
             cudriver_copy_is_usable(end->device, here->handle));
 }
 
+bool copy_batch_is_near(const struct copy_batch *batch, const struct copy_ends *ends)
+{
+    return end_is_near(batch, &ends->dst) && end_is_near(batch, &ends->src);
+}
+
 static void pin_free(PyObject *capsule)
 {
     struct cudriver_pin *pin = PyCapsule_GetPointer(capsule, NULL);
@@ -191,7 +196,7 @@ bool copy_batch_takes(const struct copy_batch *batch, const struct copy_ends *en
     *bytes = end_bytes(&ends->dst, &dense[0]);
     end_bytes(&ends->src, &dense[1]);
     return dense[0] && dense[1] && *bytes > 0 && ends_home(ends) != NULL &&
-           end_is_near(batch, &ends->dst) && end_is_near(batch, &ends->src);
+           copy_batch_is_near(batch, ends);
 }
 
 /* Adds a pair of matching ends, which it takes over. 0 or -1. */
@@ -239,13 +244,31 @@ static int batch_add(struct copy_batch *batch, Py_ssize_t index, struct copy_end
 
 /* ---- queueing ---- */
 
+/* Whether the batch is small, and would queue behind big copies in each direction that it has. */
+static bool batch_is_beside(const struct copy_batch *batch)
+{
+    bool has[2] = {false, false}, beside = batch->home != NULL;
+
+    for (size_t i = 0; i < batch->count; i++) {
+        has[0] |= batch->runs[i].down;
+        has[1] |= batch->runs[i].up;
+    }
+    for (int up = 0; up < 2; up++) {
+        beside = beside && (!has[up] ||
+                            copy_is_beside(&batch->stream, batch->home->ordinal, up, batch->bytes));
+    }
+    return beside && (has[0] || has[1]);
+}
+
 /* Queues the runs, in an entered context. 0; -1; or 1 with an exception: it was interrupted, and
  * they are in flight. */
 static int runs_queue(struct copy_batch *batch, struct cudriver_staging_transfer **staged)
 {
     PyThreadState *saved = PyEval_SaveThread();
-    struct cudriver_copy_call call = {
-        .stream = batch->stream.handle, .interrupted = cudriver_signal_arrived, .data = &saved};
+    struct cudriver_copy_call call = {.stream = batch->stream.handle,
+                                      .beside = batch_is_beside(batch),
+                                      .interrupted = cudriver_signal_arrived,
+                                      .data = &saved};
     void *table;
     PyObject *owner, *type, *value, *trace;
     CUresult result;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "dlpack.h"
+#include "driver/driver.h"
 #include "python/call.h"
 #include "python/error.h"
 #include "python/numpy_bridge.h"
@@ -185,11 +186,22 @@ static void end_describe(const struct cudriver_endpoint *from, struct cudriver_c
     end->ordinal = end->on_device ? from->context->ordinal : -1;
 }
 
+void copy_ends_layout(const struct copy_ends *ends, struct cudriver_layout *layout)
+{
+    const struct cudriver_endpoint *dst = &ends->dst, *src = &ends->src;
+
+    layout->ndim = dst->ndim;
+    layout->itemsize = dst->itemsize;
+    layout->dst_offset = layout->src_offset = 0;
+    memcpy(layout->shape, dst->shape, (size_t)dst->ndim * sizeof dst->shape[0]);
+    memcpy(layout->dst_strides, dst->strides, (size_t)dst->ndim * sizeof dst->strides[0]);
+    memcpy(layout->src_strides, src->strides, (size_t)src->ndim * sizeof src->strides[0]);
+}
+
 void copy_ends_plan(struct copy_ends *ends, bool blocking, bool ask,
                     struct cudriver_copy_plan *plan)
 {
     const struct cudriver_endpoint *dst = &ends->dst, *src = &ends->src;
-    struct cudriver_layout *layout = &plan->layout;
 
     end_describe(dst, &plan->dst);
     end_describe(src, &plan->src);
@@ -197,12 +209,7 @@ void copy_ends_plan(struct copy_ends *ends, bool blocking, bool ask,
     plan->fixed = src->fixed;
     plan->borrow = ends->borrow;
     plan->ask = ask;
-    layout->ndim = dst->ndim;
-    layout->itemsize = dst->itemsize;
-    layout->dst_offset = layout->src_offset = 0;
-    memcpy(layout->shape, dst->shape, (size_t)dst->ndim * sizeof dst->shape[0]);
-    memcpy(layout->dst_strides, dst->strides, (size_t)dst->ndim * sizeof dst->strides[0]);
-    memcpy(layout->src_strides, src->strides, (size_t)src->ndim * sizeof src->strides[0]);
+    copy_ends_layout(ends, &plan->layout);
     ends->home = dst->context != NULL ? dst->context : src->context;
     cudriver_copy_plan_make(plan);
 }
@@ -225,4 +232,22 @@ int copy_ends_near(const struct cudriver_stream *stream, const struct copy_ends 
     PyErr_Format(PyExc_ValueError, "the stream is on device %d, the array on device %d",
                  stream->context->ordinal, to != NULL ? to->ordinal : from->ordinal);
     return -1;
+}
+
+/* Whether the work of a stream is to come before that of others. */
+static bool stream_is_urgent(const struct cudriver_stream *stream)
+{
+    int priority = 0;
+
+    if (stream->held != NULL) {
+        return stream->held->priority < 0;
+    }
+    return !cudriver_stream_is_default(stream->handle) &&
+           cuda.cuStreamGetPriority(stream->handle, &priority) == CUDA_SUCCESS && priority < 0;
+}
+
+bool copy_is_beside(const struct cudriver_stream *stream, int ordinal, bool up, size_t bytes)
+{
+    return bytes <= TUNING_BESIDE_MOST &&
+           (stream_is_urgent(stream) || cudriver_copy_is_beside(ordinal, up, stream->handle));
 }

@@ -24,6 +24,13 @@ void copy_ends_done(struct copy_ends *ends);
 /* Checks that both have the same shape and dtype. 0, or -1 with ValueError or TypeError. */
 int copy_ends_match(const struct cudriver_endpoint *dst, const struct cudriver_endpoint *src);
 
+/* The layout between matching ends. */
+void copy_ends_layout(const struct copy_ends *ends, struct cudriver_layout *layout);
+
+/* Whether so many bytes to (up) or from a device would queue behind big copies of ours, or the
+ * stream's work is to come before others': a kernel moves them then, if it can. */
+bool copy_is_beside(const struct cudriver_stream *stream, int ordinal, bool up, size_t bytes);
+
 /* Plans a copy between matching ends. `ask` as in the plan. */
 void copy_ends_plan(struct copy_ends *ends, bool blocking, bool ask,
                     struct cudriver_copy_plan *plan);
@@ -33,6 +40,23 @@ bool copy_stream_is_near(const struct cudriver_stream *stream, const struct copy
 
 /* Checks that the stream is on one of the copy's devices. 0, or -1 with ValueError. */
 int copy_ends_near(const struct cudriver_stream *stream, const struct copy_ends *ends);
+
+/* Copies between matching ends and waits. 0 or -1. */
+int copy_ends_copy(CoreState *state, struct copy_ends *ends);
+
+struct cudriver_issue;
+
+/* Plans a copy between matching ends and issues it, but for one DIRECT copy: that is `issue`'s, for
+ * copy_work_issue, which needs neither the lock nor the ends. New reference: a Transfer; or NULL,
+ * with an exception unless issue->work is set. */
+PyObject *copy_ends_begin(CoreState *state, struct copy_ends *ends, struct cudriver_stream *stream,
+                          struct cudriver_staging_transfer **part, struct cudriver_copy_plan *plan,
+                          struct cudriver_issue *issue);
+
+/* Issues a copy that is a piece of work in flight by now. Takes no lock unless it fails. New
+ * reference: a Transfer. NULL without an exception: the copy was refused, and may be bounced. */
+PyObject *copy_work_issue(CoreState *state, const struct cudriver_copy_plan *plan,
+                          const struct cudriver_stream *stream, struct cudriver_issue *issue);
 
 /* Issues a copy between matching ends on a stream that was read. New reference: a Transfer. With
  * `part`, as a part of a larger piece of work: None while it is under way, and *part is the
@@ -84,10 +108,26 @@ int copy_batch_run(struct copy_batch *batch, const struct copy_ends *ends, size_
 /* Issues a batch that is complete, or explains it. New reference: its Transfer, or a list. */
 PyObject *copy_batch_issue(struct copy_batch *batch);
 
+/* Whether the batch's stream can use both ends. */
+bool copy_batch_is_near(const struct copy_batch *batch, const struct copy_ends *ends);
+
 /* The first byte of an end, and the one behind its last. */
 void copy_end_span(const struct cudriver_endpoint *end, uint64_t *span);
 
 /* The address of an end's first item. */
 uint64_t copy_end_address(const struct cudriver_endpoint *end);
+
+/* ---- copy_beside.c ---- */
+
+/* Issues a small copy that would queue behind big ones, if it is one. 0: *work is a new reference
+ * to its Transfer; -1; or 1: it is none, and nothing was done. */
+int copy_beside(CoreState *state, struct copy_ends *ends, const struct cudriver_stream *stream,
+                enum copy_batch_mode mode, PyObject **work);
+
+/* The same, and waits for it, on the stream of a blocking copy. */
+int copy_beside_wait(CoreState *state, struct copy_ends *ends);
+
+/* Whether copy_beside would issue it on the default stream. */
+bool copy_beside_explain(const struct copy_ends *ends);
 
 #endif

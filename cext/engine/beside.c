@@ -133,18 +133,23 @@ static struct staging_note *note_find(int ordinal, bool up, CUstream stream,
     return note;
 }
 
-bool cudriver_copy_is_beside(int ordinal, bool up, CUstream stream, size_t bytes)
+bool cudriver_copy_is_beside(int ordinal, bool up, CUstream stream)
 {
     struct staging_place *place;
     struct staging_note *note;
     CUevent over;
     bool flying = false;
 
-    if (atomic_load_explicit(&staging.big, memory_order_relaxed) == 0 ||
-        bytes > TUNING_BESIDE_MOST || ordinal < 0 || ordinal >= STAGING_DEVICES) {
+    if (atomic_load_explicit(&staging.big, memory_order_relaxed) == 0 || ordinal < 0 ||
+        ordinal >= STAGING_DEVICES) {
         return false;
     }
-    flying = atomic_load(&staging.big_calls[ordinal][up]) > 0;
+    if (atomic_load(&staging.big_calls[ordinal][up]) > 0) {
+        staging_lock();
+        staging_words_look(); /* some may be over, and nobody looked */
+        staging_unlock();
+        flying = atomic_load(&staging.big_calls[ordinal][up]) > 0;
+    }
     /* Each note that is over is no longer pending: this ends. */
     while (!flying && (note = note_find(ordinal, up, stream, &place, &over)) != NULL) {
         flying = note_asked(place, note, over);

@@ -91,6 +91,10 @@ _ROWS = {
     "strided locked": "page-locked rows: the driver copies them as they lie",
     "device": "rows on one device: the driver copies them",
 }
+_BESIDE = (
+    "small, and a big copy in the same direction is in flight, behind which the copy engine would "
+    "serve it: a kernel moves it beside that"
+)
 _WHY: dict[str, str | dict[str, str]] = {
     "empty": "there is nothing to copy",
     "same": "both ends are the same memory: nothing to do",
@@ -173,6 +177,10 @@ def explain_copy(
     What the path ``'kernel'`` or ``'temporary'`` needs may be missing when the copy
     comes: the kernel, or memory. Then it goes through host memory, or one by one.
 
+    A copy of at most 16 MiB takes the path ``'kernel'`` where copies of 64 MiB or more
+    are in flight in the same direction on the device, on another stream, or its own
+    stream has a priority higher than normal, which this does not know.
+
     Examples
     --------
     >>> there = cu.device_empty(1000)
@@ -190,7 +198,9 @@ def explain_copy(
     if isinstance(dst, (list, tuple)):
         return explain_many(dst, src)
     path, nbytes, page_locked, staging, *numbers = _core._explain_copy(dst, src)
-    *numbers, dense, on_device, apart, coherent, up, held = numbers
+    *numbers, dense, on_device, apart, coherent, up, held, beside = numbers
+    if beside:
+        return CopyPlan("kernel", _BESIDE, nbytes, page_locked, None, 0, 0, 0)
     if path == "bounced":
         case = "apart" if apart else "no kernel"
     elif on_device:

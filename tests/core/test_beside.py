@@ -1,0 +1,197 @@
+"""Small copies beside big ones: by the kernel, because the copy engine serves in the order of issue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+MIB = 1 << 20
+BIG = 64 * MIB  # TUNING_BIG
+MOST = 16 * MIB  # TUNING_BESIDE_MOST
+
+pytestmark = [pytest.mark.usefixtures("no_leaks"), pytest.mark.threads]
+
+
+@pytest.fixture(scope="module")
+def big(cu: Any) -> tuple[Any, Any]:
+    return cu.pinned_zeros(BIG, "u1"), cu.device_zeros(BIG, "u1")
+
+
+@pytest.fixture
+def launches(sim: Any) -> Callable[[], int]:
+    """How many kernels were launched since."""
+    before = sim.call_count("cuLaunchKernel")
+    return lambda: int(sim.call_count("cuLaunchKernel")) - before
+
+
+def small(cu: Any, nbytes: int = 65536) -> tuple[Any, Any]:
+    host = cu.pinned_array(np.random.default_rng(1).integers(0, 256, nbytes, np.uint8))
+    return host, cu.device_zeros(nbytes, "u1")
+
+
+def ends(cu: Any, up: bool, nbytes: int = 65536) -> tuple[Any, Any]:
+    """Where to and where from."""
+    host, there = small(cu, nbytes)
+    if up:
+        return there, host
+    cu.copy(there, host)
+    host[:] = 0
+    return host, there
+
+
+def bytes_of(array: Any) -> bytes:
+    return bytes((array if isinstance(array, np.ndarray) else array.to_numpy()).tobytes())
+
+
+@pytest.mark.parametrize("up", [True, False])
+@pytest.mark.parametrize("blocking", [True, False])
+def test_beside_a_big_copy_the_kernel_moves_a_small_one(
+    cu: Any, sim: Any, big: Any, launches: Any, up: bool, blocking: bool
+) -> None:
+    dst, src = ends(cu, up)
+    wanted, other = bytes_of(src), cu.Stream()
+    sim.settle()
+    sim.set_latency(2000)  # each operation: the big one is in flight for longer than the rest
+    before = launches()
+    transfer = cu.copy_async(*(reversed(big) if up else big), cu.Stream())
+    if blocking:
+        cu.copy(dst, src)
+    else:
+        cu.copy_async(dst, src, other).wait()
+    assert launches() == before + 1
+    transfer.wait()
+    assert bytes_of(dst) == wanted
+
+
+@pytest.mark.parametrize("case", ["idle", "other direction", "same stream", "large"])
+def test_else_the_copy_engine_does(cu: Any, sim: Any, big: Any, launches: Any, case: str) -> None:
+    stream = cu.Stream()
+    dst, src = ends(cu, True, MOST + 1 if case == "large" else 65536)
+    sim.settle()
+    sim.set_latency(2000)
+    flying = None
+    if case != "idle":
+        pair = big if case == "other direction" else reversed(big)
+        flying = cu.copy_async(*pair, stream)
+    before = launches()
+    cu.copy_async(dst, src, stream if case == "same stream" else cu.Stream()).wait()
+    assert launches() == before
+    if flying is not None:
+        flying.wait()
+
+
+def test_when_the_big_one_is_over_nobody_asks(cu: Any, sim: Any, big: Any) -> None:
+    dst, src = ends(cu, True)
+    cu.copy_async(big[1], big[0], cu.Stream()).wait()
+    asked = []
+    for _ in range(2):  # the first finds that it is over
+        stream, before = cu.Stream(), sim.call_count("cuEventQuery")
+        transfer = cu.copy_async(dst, src, stream)
+        asked.append(sim.call_count("cuEventQuery") - before)
+        transfer.wait()
+    assert asked == [1, 0]
+    assert sim.call_count("cuLaunchKernel") == 0
+
+
+def test_a_stream_of_higher_priority(cu: Any, sim: Any, launches: Any) -> None:
+    dst, src = ends(cu, True)
+    wanted = bytes_of(src)
+    urgent = cu.Stream(priority=-1)
+    cu.copy_async(dst, src, urgent).wait()
+    assert launches() == 1
+    assert bytes_of(dst) == wanted
+    handle = cu.Stream.from_handle(urgent.handle)
+    cu.copy_async(dst, src, handle).wait()
+    assert launches() == 2
+
+
+@pytest.mark.parametrize("up", [True, False])
+def test_rows_of_a_strided_copy(cu: Any, sim: Any, launches: Any, up: bool) -> None:
+    """A launch for all rows, and nothing between them is touched."""
+    whole = cu.pinned_array(np.arange(100 * 200, dtype="i4").reshape(100, 200))
+    there = cu.to_device(np.full((100, 120), -1, "i4"))
+    host, urgent = whole[::-2, 20:140], cu.Stream(priority=-1)
+    before = launches()
+    if up:
+        cu.copy_async(there[:50], host, urgent).wait()
+        assert (there.to_numpy()[:50] == host).all() and (there.to_numpy()[50:] == -1).all()
+    else:
+        kept = np.array(whole)
+        kept[::-2, 20:140] = -1
+        cu.copy_async(host, there[:50], urgent).wait()
+        assert (whole == kept).all()
+    assert launches() == before + 1
+
+
+def test_pageable_memory_goes_through_a_slot(cu: Any, sim: Any, launches: Any) -> None:
+    array = np.random.default_rng(2).integers(0, 256, 3 * MIB, np.uint8)
+    there, urgent, wanted = cu.device_zeros(array.size, "u1"), cu.Stream(priority=-1), array.copy()
+    transfer = cu.copy_async(there, array, urgent)
+    array[:] = 0  # it has been read
+    transfer.wait()
+    assert launches() > 0
+    assert (there.to_numpy() == wanted).all()
+
+
+@pytest.mark.parametrize("count", [1, 3, 100])
+def test_many_and_rows(cu: Any, sim: Any, launches: Any, count: int) -> None:
+    cache = cu.pinned_array(np.arange(200 * 1000, dtype="i4").reshape(200, 1000))
+    there, urgent = cu.device_zeros((count, 1000), "i4"), cu.Stream(priority=-1)
+    rows = list(range(0, 2 * count, 2))
+    cu.copy_rows_async(there, cache, range(count), rows, urgent).wait()
+    assert launches() == 1
+    assert (there.to_numpy() == cache[rows]).all()
+    cu.copy_many_async([there[:1]], [cache[7:8]], urgent).wait()
+    assert launches() == 2
+    assert (there.to_numpy()[0] == cache[7]).all()
+
+
+def test_memory_that_is_locked_half_is_read_by_no_kernel(cu: Any, sim: Any) -> None:
+    """The kernel would read what is not page-locked: an illegal address."""
+    array, urgent = np.random.default_rng(3).random(40000), cu.Stream(priority=-1)
+    there = cu.device_zeros(array.size)
+    with cu.pin(array[:20000]):
+        cu.copy_async(there, array, urgent).wait()
+    assert (there.to_numpy() == array).all()
+
+
+def test_a_pin_that_ends_meanwhile_keeps_its_memory_locked(cu: Any, sim: Any) -> None:
+    array, urgent = np.random.default_rng(4).random(40000), cu.Stream(priority=-1)
+    there = cu.device_zeros(array.size)
+    sim.settle()
+    sim.hold()
+    pin = cu.pin(array)
+    transfer = cu.copy_async(there, array, urgent)
+    pin.close()
+    assert cu.is_pinned(array)
+    sim.release()
+    transfer.wait()
+    assert (there.to_numpy() == array).all()
+    del transfer
+    cu.live_allocations()
+    assert not cu.is_pinned(array)
+
+
+def test_explain_copy_says_why(cu: Any, sim: Any, big: Any) -> None:
+    dst, src = ends(cu, True)
+    assert cu.explain_copy(dst, src).path == "direct"
+    sim.set_latency(2000)
+    transfer = cu.copy_async(big[1], big[0], cu.Stream())
+    plan = cu.explain_copy(dst, src)
+    assert plan.path == "kernel" and "in flight" in plan.why
+    transfer.wait()
+    assert cu.explain_copy(dst, src).path == "direct"
+
+
+def test_without_the_kernel_the_copy_engine_does(cu: Any, sim: Any) -> None:
+    dst, src = ends(cu, True)
+    with cu.Context():
+        there, urgent = cu.device_zeros(src.size, "u1"), cu.Stream(priority=-1)
+        sim.fail("cuModuleLoadDataEx:*:209")
+        cu.copy_async(there, src, urgent).wait()
+        sim.fail("")
+        assert bytes_of(there) == bytes_of(src)
+        there.close(), urgent.close()

@@ -22,12 +22,12 @@ def ends(to: tuple[int, ...], of: tuple[int, ...], into: object, dtype: object) 
     )
 
 
-def fields(destination: object) -> None:
+def fields(owner: object) -> None:
     """Raise where a destination has only some fields of records: the others would be overwritten.
-    For the core.
+    For the core. owner: the destination, or what begins with it.
     """
     seen: list[np.dtype[Any]] = []  # those with fields: the destination's, ..., the whole records'
-    holder = destination
+    holder = owner[0] if isinstance(owner, tuple) else owner
     while isinstance(holder, np.ndarray | memoryview):
         if isinstance(holder, np.ndarray) and holder.dtype.names is not None:
             seen.append(holder.dtype)

@@ -37,8 +37,8 @@ bool cudriver_numpy_has_fields(PyObject *dtype);
  */
 PyObject *cudriver_numpy_hold(PyObject *array);
 
-/* Fills an endpoint from an ndarray, which `owner` keeps alive, or is: then its memory is held, too. With `write`, refuses a
- * read-only one. 0 or -1. */
+/* Fills an endpoint from an ndarray, which `owner` keeps alive, or is: then its memory is held,
+ * too. With `write`, refuses a read-only one. 0 or -1. */
 int cudriver_numpy_endpoint(PyObject *array, PyObject *owner, bool write,
                             struct cudriver_endpoint *end);
 

@@ -17,8 +17,8 @@ struct host {
     bool leaving;   /* being freed or unregistered */
     size_t mapping; /* allocated: bytes of the mapping */
     /* Registered: the same pages at another address, or NULL. A registration is of pages, not of
-     * addresses: unmapped and mapped again, those show new pages to the program, and the old ones to
-     * the device. Linux makes such a second mapping of shared memory only. */
+     * addresses: unmapped and mapped again, those show new pages to the program, and the old ones
+     * to the device. Linux makes such a second mapping of shared memory only. */
     char *pages;
     size_t skip; /* from there to the first byte */
 };
@@ -217,7 +217,8 @@ CUresult cuMemFreeHost(void *address)
 
 /*
  * Whether all of [start, start + bytes) is mapped and readable, and with `writable` also writable.
- * *one: by one mapping. Reads /proc/self/maps, about 100 us: as long as a registration on hardware. True without /proc.
+ * *one: by one mapping. Reads /proc/self/maps, about 100 us: as long as a registration on hardware.
+ * True without /proc.
  */
 static bool memory_is_there(uintptr_t start, size_t bytes, bool writable, bool *one)
 {

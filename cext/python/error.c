@@ -19,20 +19,24 @@ const char *cudriver_error_name(CUresult code)
     return error_text(cuda.cuGetErrorName, code);
 }
 
-/* Raises what a code means. */
-static void raise_va(CUresult code, const char *function, const char *format, va_list args)
+/* Raises an exception of ours, which this takes over; NULL: one is set. */
+static void raise_object(PyObject *exception)
 {
-    char arguments[768] = "";
-    PyObject *exception;
-
-    vsnprintf(arguments, sizeof arguments, format, args);
-    exception = cudriver_call("failures", "failure", "(issssO)", (int)code, function, arguments,
-                              cudriver_error_name(code), error_text(cuda.cuGetErrorString, code),
-                              cudriver_driver_is_forked() ? Py_True : Py_False);
     if (exception != NULL) {
         PyErr_SetObject((PyObject *)Py_TYPE(exception), exception);
         Py_DECREF(exception);
     }
+}
+
+/* Raises what a code means. */
+static void raise_va(CUresult code, const char *function, const char *format, va_list args)
+{
+    char arguments[768] = "";
+
+    vsnprintf(arguments, sizeof arguments, format, args);
+    raise_object(cudriver_call("failures", "failure", "(issssO)", (int)code, function, arguments,
+                               cudriver_error_name(code), error_text(cuda.cuGetErrorString, code),
+                               cudriver_driver_is_forked() ? Py_True : Py_False));
 }
 
 int cudriver_check(CUresult code, const char *function, const char *format, ...)
@@ -76,15 +80,19 @@ PyObject *cudriver_raise_plain(const char *class_name, const char *format, ...)
 
 void cudriver_report(CoreState *state, CUresult code, const char *function, PyObject *owner)
 {
-    PyObject *type, *value, *traceback;
+    PyObject *type, *value, *traceback, *told;
 
     if (code == CUDA_SUCCESS || state->exiting || code == CUDA_ERROR_DEINITIALIZED ||
         cudriver_driver_is_forked() || Py_IsFinalizing()) {
         return;
     }
     PyErr_Fetch(&type, &value, &traceback);
-    cudriver_raise(code, function, "in a destructor");
-    PyErr_WriteUnraisable(owner);
+    told = cudriver_call("failures", "reported", "(isss)", (int)code, function,
+                         cudriver_error_name(code), error_text(cuda.cuGetErrorString, code));
+    if (told != Py_None) {
+        raise_object(told);
+        PyErr_WriteUnraisable(owner);
+    }
     PyErr_Restore(type, value, traceback);
 }
 

@@ -73,7 +73,9 @@ def test_memory_of_a_copy_in_flight_cannot_be_closed(
     array[...] = 7
     there = zeros_before(held, array.shape)
     stream = cu.Stream()
-    transfer = cu.copy_async(there, array, stream) if upwards else cu.copy_async(array, there, stream)
+    transfer = (
+        cu.copy_async(there, array, stream) if upwards else cu.copy_async(array, there, stream)
+    )
     with pytest.raises(BufferError):
         close()
     held.release()

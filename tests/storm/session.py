@@ -34,7 +34,7 @@ def pattern(shape: tuple[int, ...], dtype: str, k: int, order: str = "C") -> Any
 
 
 def mapped(array: Any) -> Any:
-    """The same in memory whose owner may unmap it: a view as Python's pages on shared memory have."""
+    """The same in memory that its owner may unmap: a view as Python's own pages make it."""
     memory = mmap.mmap(-1, max(array.nbytes, 1))
     result = np.ndarray(array.shape, array.dtype, memory, strides=array.strides)
     result[...] = array

@@ -9,11 +9,18 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, final
 from uuid import UUID
 
 from cudriver import _core
-from cudriver.errors import CudaError
+from cudriver.errors import CudaError, InvalidContextError
 from cudriver.memory.asking import ROOM, ask
 from cudriver.memory.attributes import NUMBERS
 from cudriver.memory.contexts import MemoryInfo, memory_info_of
-from cudriver.memory.failures import INVALID_VALUE, NO_DEVICE, failure
+from cudriver.memory.failures import (
+    INVALID_VALUE,
+    LOST_HINT,
+    NO_DEVICE,
+    failure,
+    found_again,
+    is_lost,
+)
 
 if TYPE_CHECKING:
     from cudriver._core import Context
@@ -222,10 +229,20 @@ class Device:
         Notes
         -----
         Uses ``cuDevicePrimaryCtxReset``. Free memory of cudriver's pools is returned
-        first. Until the reset is over, other threads' calls on the device raise
+        first. After a kernel has failed (``CUDA_ERROR_ILLEGAL_ADDRESS`` and the like),
+        the driver makes no new context in this process: the call raises a CudaError
+        that says so. Until the reset is over, other threads' calls on the device raise
         InvalidContextError.
         """
-        _core._reset_primary_context(self._ordinal)
+        try:
+            _core._reset_primary_context(self._ordinal)
+        except InvalidContextError as error:
+            if not is_lost():
+                raise
+            raise InvalidContextError(f"{error}; but {LOST_HINT}") from None
+        if is_lost():  # the reset itself succeeds
+            _core._primary_context(self._ordinal)
+            found_again()
 
     def __eq__(self, other: object) -> bool:
         return self._ordinal == other._ordinal if isinstance(other, Device) else NotImplemented

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from cudriver import _core
-from cudriver.memory.failures import INVALID_VALUE, OUT_OF_MEMORY
+from cudriver.memory.failures import INVALID_VALUE, LOST, OUT_OF_MEMORY
 from cudriver.memory.room import text
 
 
@@ -86,7 +86,7 @@ def pool(code: int, called: str, nbytes: int, least: int, room: int) -> tuple[st
     called: ours. least: bytes that were to be page-locked. room: what the system had left.
     """
     _, _, _, registered, _, limit, *_ = _core._host_memory_stats()
-    function, why = "cuMemHostRegister_v2", _lock_limit(registered + nbytes)
+    function, why = "cuMemHostRegister_v2", "" if code in LOST else _lock_limit(registered + nbytes)
     if code == OUT_OF_MEMORY:
         function = f"cudriver.{called}"  # the driver may not have been asked
         if limit is not None and registered + least > limit:
@@ -120,7 +120,7 @@ def pin(code: int, low: int, nbytes: int, writable: bool, other: int, other_byte
             f"bytes from {other:#x} on, which share a part with them. Close that pin first, or pin "
             "the whole memory before its parts"
         )
-    hint = "" if code == INVALID_VALUE else _lock_limit(nbytes)
+    hint = "" if code == INVALID_VALUE or code in LOST else _lock_limit(nbytes)
     if not writable:
         hint = f", read-only{hint}"
     elif code == INVALID_VALUE:

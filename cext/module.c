@@ -160,7 +160,8 @@ static int module_exec(PyObject *module)
     state->dlpack_words = cudriver_dlpack_words();
     state->dlpack_types = PyDict_New();
     return state->dlpack_words == NULL || state->dlpack_types == NULL ||
-                   PyModule_AddObjectRef(module, "_stream_scope", state->stream_scope) < 0
+                   PyModule_AddObjectRef(module, "_stream_scope", state->stream_scope) < 0 ||
+                   cudriver_dlpack_exchange_setup(state) < 0
                ? -1
                : environment_read(module);
 }

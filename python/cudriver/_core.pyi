@@ -5,6 +5,7 @@ from contextvars import ContextVar
 from types import GenericAlias, TracebackType
 from typing import (
     Any,
+    ClassVar,
     Generic,
     Literal,
     NoReturn,
@@ -597,6 +598,7 @@ class DeviceArray(Generic[ScalarT_co]):
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """Protocol by which other libraries take the array without a copy (version 3)."""
+    __dlpack_c_exchange_api__: ClassVar[Any]
     def __dlpack__(
         self,
         *,

@@ -1,6 +1,7 @@
-"""What a copy or a page lock uses stays mapped: an array that NumPy lays over somebody's buffer holds
-a reference to it, but no export, so that its owner could close it meanwhile. Closing is refused then,
-as Python refuses it while np.frombuffer() has the buffer.
+"""What a copy or a page lock uses stays mapped.
+
+An array that NumPy lays over somebody's buffer holds a reference to it, but no export: its owner
+could close it meanwhile. Closing is refused then, as while np.frombuffer() has the buffer.
 """
 
 from __future__ import annotations

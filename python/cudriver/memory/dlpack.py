@@ -10,7 +10,7 @@ import numpy as np
 
 from cudriver import _core
 from cudriver.memory.devices import ordinal_of
-from cudriver.memory.making import to_device
+from cudriver.memory.making import device_empty, to_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -215,6 +215,24 @@ def export(
     if copy:  # waits, so no stream has to
         return _core._export(array.copy(), -1, old, True, code, bits)
     return _core._export(array, number, old, False, code, bits)
+
+
+def allocate(
+    kind: int, ordinal: int, code: int, bits: int, lanes: int, shape: bytes
+) -> DeviceArray | tuple[str, str]:
+    """A new array for who asks by the table of C functions; or an error's kind and text.
+
+    shape: lengths as int64.
+    """
+    try:
+        if kind != CUDA:
+            raise ValueError(f"a DeviceArray is in device memory (DLPack's {CUDA}), not in {kind}")
+        lengths = memoryview(shape).cast("q").tolist()
+        return device_empty(lengths, dtype_of(code, bits, lanes, False), device=ordinal)
+    except MemoryError as error:
+        return "MemoryError", str(error)
+    except Exception as error:
+        return type(error).__name__, str(error)
 
 
 def _pair(name: str, meaning: str, value: Any) -> tuple[int, int]:

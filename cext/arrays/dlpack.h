@@ -54,9 +54,10 @@ int cudriver_dlpack_borrow(CoreState *state, PyObject *object, int kind, bool ne
  * either of which keeps the end's owner alive. */
 PyObject *cudriver_endpoint_array(CoreState *state, const struct cudriver_endpoint *end);
 
-/* New reference: such an array over a tensor that another library gives us, and that we give back
- * with the array, or if this fails. NULL with an exception set. */
-PyObject *cudriver_dlpack_adopt(CoreState *state, struct cudriver_dl_managed *tensor);
+/* Fills an endpoint through a tensor that another library has given us; its owner gives that back,
+ * or this does if it fails. 0 or -1. */
+int cudriver_dlpack_adopt(CoreState *state, struct cudriver_dl_managed *tensor,
+                          struct cudriver_endpoint *end);
 
 /* The table of C functions of an object's type; NULL if it has none that we know. Only the type's
  * own counts: the functions take what has it on trust, and a proxy or a class has the attribute

@@ -197,17 +197,29 @@ static PyObject *module_export(PyObject *module, PyObject *args)
     return capsule_new(array, type, old != 0, copied ? CUDRIVER_DL_IS_COPIED : 0);
 }
 
-/* _mark_copied(capsule): says that a host tensor is a copy, where its kind can. */
-static PyObject *module_mark_copied(PyObject *Py_UNUSED(module), PyObject *capsule)
+/* _mark(capsule, flags, kind, code, bits): what NumPy does not know of a host tensor of its own. */
+static PyObject *module_mark(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    if (!PyCapsule_CheckExact(capsule)) {
-        return PyErr_Format(PyExc_TypeError, "expected a capsule, not %.100s",
-                            Py_TYPE(capsule)->tp_name);
+    struct cudriver_dl_tensor *tensor;
+    PyObject *capsule;
+    int flags, kind, code, bits;
+
+    if (!PyArg_ParseTuple(args, "Oiiii", &capsule, &flags, &kind, &code, &bits)) {
+        return NULL;
     }
     if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
-        struct cudriver_dl_managed *tensor = PyCapsule_GetPointer(capsule, "dltensor_versioned");
-        tensor->flags |= CUDRIVER_DL_IS_COPIED;
+        struct cudriver_dl_managed *managed = PyCapsule_GetPointer(capsule, "dltensor_versioned");
+        managed->flags |= (uint64_t)flags;
+        tensor = &managed->tensor;
+    } else { /* which has no flags; its tensor comes first */
+        tensor = PyCapsule_GetPointer(capsule, "dltensor");
     }
+    if (tensor == NULL) {
+        return NULL;
+    }
+    tensor->device.type = kind;
+    tensor->dtype.code = (uint8_t)code;
+    tensor->dtype.bits = (uint8_t)bits;
     Py_RETURN_NONE;
 }
 
@@ -259,8 +271,13 @@ static int table_from_object(void *object, struct cudriver_dl_managed **out)
 static int table_to_object(struct cudriver_dl_managed *tensor, void **object)
 {
     CUDRIVER_LOCK();
+    struct cudriver_endpoint end;
 
-    *object = cudriver_dlpack_adopt(imported, tensor);
+    *object = NULL;
+    if (cudriver_dlpack_adopt(imported, tensor, &end) == 0) {
+        *object = cudriver_endpoint_array(imported, &end);
+        cudriver_endpoint_done(&end);
+    }
     return *object != NULL ? 0 : -1;
 }
 
@@ -328,7 +345,7 @@ int cudriver_dlpack_exchange_setup(CoreState *state)
 }
 
 PyMethodDef cudriver_dlpack_export_functions[] = {
-    {"_mark_copied", module_mark_copied, METH_O, DOC__mark_copied},
+    {"_mark", module_mark, METH_VARARGS, DOC__mark},
     {"_export", module_export, METH_VARARGS, DOC__export},
     {NULL},
 };

@@ -357,23 +357,17 @@ int cudriver_dlpack_borrow(CoreState *state, PyObject *object, int kind, bool ne
 
 /* ---- given ---- */
 
-PyObject *cudriver_dlpack_adopt(CoreState *state, struct cudriver_dl_managed *tensor)
+int cudriver_dlpack_adopt(CoreState *state, struct cudriver_dl_managed *tensor,
+                          struct cudriver_endpoint *end)
 {
-    struct cudriver_endpoint end;
     struct lent lent;
-    PyObject *array;
 
     if (tensor_take(tensor, &lent) < 0) {
-        return NULL;
+        return -1;
     }
     if (version_check(tensor) < 0) {
         Py_DECREF(lent.keeper);
-        return NULL;
+        return -1;
     }
-    if (lent_read(state, Py_None, false, &lent, &end) < 0) {
-        return NULL;
-    }
-    array = cudriver_endpoint_array(state, &end);
-    cudriver_endpoint_done(&end);
-    return array;
+    return lent_read(state, Py_None, false, &lent, end);
 }

@@ -264,7 +264,7 @@ PyObject *cudriver_stream_from_handle(PyObject *type, PyObject *argument)
     if (Py_IS_TYPE(argument, stream_type)) {
         return Py_NewRef(argument);
     }
-    number = cudriver_call("foreign", "stream_argument", "(O)", argument);
+    number = cudriver_call("foreign", "handle_argument", "(Os)", argument, "stream");
     if (number == NULL) {
         return NULL;
     }

@@ -39,6 +39,11 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
     )
     from cudriver.flags import ContextFlags
     from cudriver.memory.arrays import ArrayFlags
+    from cudriver.memory.borrowing import (
+        dlpack_pinned,
+        from_cuda_array_interface,
+        from_pointer,
+    )
     from cudriver.memory.contexts import (
         MemoryInfo,
         StreamPriorityRange,
@@ -121,6 +126,7 @@ __all__ = [
     "device_empty",
     "device_zeros",
     "devices",
+    "dlpack_pinned",
     "driver_is_simulated",
     "driver_path",
     "driver_version",
@@ -128,7 +134,9 @@ __all__ = [
     "errors",
     "explain_copy",
     "fleet",
+    "from_cuda_array_interface",
     "from_dlpack",
+    "from_pointer",
     "host_memory_stats",
     "init",
     "is_available",
@@ -166,6 +174,7 @@ _MODULES = frozenset({"errors", "fleet", "stack"})
 _HOMES = {
     "flags": ("ContextFlags",),
     "memory.arrays": ("ArrayFlags",),
+    "memory.borrowing": ("dlpack_pinned", "from_cuda_array_interface", "from_pointer"),
     "memory.contexts": ("MemoryInfo", "StreamPriorityRange", "memory_info", "synchronize"),
     "memory.copies_plan": ("CopiesPlan",),
     "memory.copies": ("CopyPlan", "copy_threads", "explain_copy", "set_copy_threads"),

@@ -150,6 +150,7 @@ static int module_exec(PyObject *module)
         if (*kept == NULL || PyModule_AddType(module, *kept) < 0) {
             return -1;
         }
+        (*kept)->tp_getattro = cudriver_getattro;
     }
     for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
         if (PyModule_AddFunctions(module, functions[i]) < 0) {

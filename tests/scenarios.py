@@ -374,6 +374,23 @@ def lent_and_borrowed_arrays(cu: Any) -> None:
     borrowed.close()
 
 
+@covers("from_cuda_array_interface", "from_pointer", "dlpack_pinned", "Event.from_handle")
+def memory_that_others_show(cu: Any) -> None:
+    array, stream, host = cu.device_zeros(6), cu.Stream(), cu.pinned_zeros(6)
+    shown = cu.from_cuda_array_interface(
+        SimpleNamespace(__cuda_array_interface__=array.__cuda_array_interface__)
+    )
+    placed = cu.from_pointer(array.pointer, (2, 3), np.float64, owner=array)
+    placed.fill(2)
+    assert (shown.to_numpy() == 2).all()
+    assert cu.from_dlpack(cu.dlpack_pinned(host)).ctypes.data == host.ctypes.data
+    mark = stream.record()
+    event = cu.Event.from_handle(mark.handle)
+    event.wait(stream)
+    event.synchronize()
+    event.close()
+
+
 class _Lender:
     """An array that is not a DeviceArray, so that it is borrowed by DLPack."""
 

@@ -22,7 +22,7 @@ static PyObject *event_create(PyTypeObject *type, PyObject *args, PyObject *keyw
     bool pushed;
 
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "|p$O:Event", names, &timing, &device)) {
-        return NULL;
+        return cudriver_keywords_refused("Event", keywords);
     }
     if (device != NULL && device != Py_None) {
         context = cudriver_context_for_device(state, device);

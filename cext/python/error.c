@@ -19,24 +19,20 @@ const char *cudriver_error_name(CUresult code)
     return error_text(cuda.cuGetErrorName, code);
 }
 
-/* Raises an exception of ours, which this takes over; NULL: one is set. */
-static void raise_object(PyObject *exception)
-{
-    if (exception != NULL) {
-        PyErr_SetObject((PyObject *)Py_TYPE(exception), exception);
-        Py_DECREF(exception);
-    }
-}
-
 /* Raises what a code means. */
 static void raise_va(CUresult code, const char *function, const char *format, va_list args)
 {
     char arguments[768] = "";
+    PyObject *exception;
 
     vsnprintf(arguments, sizeof arguments, format, args);
-    raise_object(cudriver_call("failures", "failure", "(issssO)", (int)code, function, arguments,
-                               cudriver_error_name(code), error_text(cuda.cuGetErrorString, code),
-                               cudriver_driver_is_forked() ? Py_True : Py_False));
+    exception = cudriver_call("failures", "raised", "(issssO)", (int)code, function, arguments,
+                              cudriver_error_name(code), error_text(cuda.cuGetErrorString, code),
+                              cudriver_driver_is_forked() ? Py_True : Py_False);
+    if (exception != NULL && exception != Py_None) { /* None: destructors have said it */
+        PyErr_SetObject((PyObject *)Py_TYPE(exception), exception);
+    }
+    Py_XDECREF(exception);
 }
 
 int cudriver_check(CUresult code, const char *function, const char *format, ...)
@@ -80,17 +76,15 @@ PyObject *cudriver_raise_plain(const char *class_name, const char *format, ...)
 
 void cudriver_report(CoreState *state, CUresult code, const char *function, PyObject *owner)
 {
-    PyObject *type, *value, *traceback, *told;
+    PyObject *type, *value, *traceback;
 
     if (code == CUDA_SUCCESS || state->exiting || code == CUDA_ERROR_DEINITIALIZED ||
         cudriver_driver_is_forked() || Py_IsFinalizing()) {
         return;
     }
     PyErr_Fetch(&type, &value, &traceback);
-    told = cudriver_call("failures", "reported", "(isss)", (int)code, function,
-                         cudriver_error_name(code), error_text(cuda.cuGetErrorString, code));
-    if (told != Py_None) {
-        raise_object(told);
+    cudriver_raise(code, function, "in a destructor");
+    if (PyErr_Occurred()) {
         PyErr_WriteUnraisable(owner);
     }
     PyErr_Restore(type, value, traceback);

@@ -220,7 +220,10 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     if name not in __all__:
-        raise AttributeError(f"module 'cudriver' has no attribute {name!r}")
+        hint = ""
+        if not name.startswith("_"):
+            hint = import_module("cudriver.memory.names").ours("cudriver", name)
+        raise AttributeError(f"module 'cudriver' has no attribute {name!r}{hint}")
     if name in _MODULES:
         return import_module(f"cudriver.{name}")
     home = "errors" if name in _ERRORS else "_core"

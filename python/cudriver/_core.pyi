@@ -906,11 +906,20 @@ class DeviceArray(Generic[ScalarT_co]):
         """
     def __array__(self, *args: Any, **kwargs: Any) -> NDArray[Any]:
         """Raise TypeError: a silent copy from the device is seldom meant. Call to_numpy()."""
+    def __array_function__(self, function: Any, types: Any, args: Any, keywords: Any) -> Any:
+        """Raise TypeError, as functions of NumPy do: it computes nothing in device memory."""
+    def __format__(self, spec: str, /) -> str:
+        """Return the repr; TypeError for a format."""
     @classmethod
     def __class_getitem__(cls, item: Any, /) -> GenericAlias:
         """Return a generic alias, for annotations: ``DeviceArray[np.float32]``."""
+    @overload
+    def __getitem__(self, key: str, /) -> DeviceArray: ...
+    @overload
     def __getitem__(self, key: BasicIndex | tuple[BasicIndex, ...], /) -> Self: ...
-    def __setitem__(self, key: BasicIndex | tuple[BasicIndex, ...], value: Any, /) -> None: ...
+    def __setitem__(
+        self, key: str | BasicIndex | tuple[BasicIndex, ...], value: Any, /
+    ) -> None: ...
     def __hash__(self) -> int: ...
     def __len__(self) -> int: ...
 

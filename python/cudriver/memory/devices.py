@@ -21,6 +21,7 @@ from cudriver.memory.failures import (
     found_again,
     is_lost,
 )
+from cudriver.memory.names import missing
 
 if TYPE_CHECKING:
     from cudriver._core import Context
@@ -256,8 +257,23 @@ class Device:
         except CudaError:
             return f"<Device {self._ordinal}>"
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("cannot pickle 'cudriver.Device' object")
+    if not TYPE_CHECKING:  # no type checker takes any name for one
+
+        def __getattr__(self, name: str) -> NoReturn:
+            missing(self, name)
+
+    def __reduce__(self) -> tuple[type[Device], tuple[str | int]]:
+        """A device is a value: its uuid, which is the same in other processes, or its ordinal."""
+        try:
+            return Device, (self.uuid,)
+        except CudaError:
+            return Device, (self._ordinal,)
+
+    def __copy__(self) -> Device:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Device:
+        return self
 
 
 Device.__module__ = "cudriver"

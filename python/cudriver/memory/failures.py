@@ -8,6 +8,7 @@ import sys
 import textwrap
 from collections import Counter
 from types import FrameType
+from typing import NoReturn
 
 from cudriver.errors import (
     CudaError,
@@ -182,6 +183,7 @@ FORKED = (
 _first = ""  # where a failure of LOST was seen first
 _told: Counter[tuple[str, int]] = Counter()  # by destructors
 TOLD_AT_MOST = 10  # of one kind
+IN_A_DESTRUCTOR = "in a destructor"
 
 
 def calling() -> FrameType | None:
@@ -190,6 +192,21 @@ def calling() -> FrameType | None:
     while frame is not None and str(frame.f_globals.get("__name__")).startswith("cudriver."):
         frame = frame.f_back
     return frame
+
+
+def captured(stream: int, call: str, why: str) -> NoReturn:
+    """Raise that a call cannot be captured into a graph. For the core, which knows it as `call`;
+    the user may have called a function of this package that makes it.
+    """
+    written, frame = "", sys._getframe().f_back
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith("cudriver."):
+        written, frame = frame.f_code.co_name, frame.f_back
+    if written and call in ("a copy", "a blocking copy"):
+        call = "array[key] = value" if written == "assign" else f"{written}()"
+    raise CudaError(
+        f"{call} cannot be captured: stream {stream:#x} is being captured into a graph, and {why} "
+        "(nothing was done, and the capture goes on)"
+    )
 
 
 def is_lost() -> bool:
@@ -221,7 +238,7 @@ def reported(code: int, function: str, name: str, meaning: str) -> CudaError | N
     """
     kind = ("", 0) if code in LOST else (function, code)
     _told[kind] += 1
-    error = failure(code, function, "in a destructor", name, meaning)
+    error = failure(code, function, IN_A_DESTRUCTOR, name, meaning)
     if code not in LOST:
         return error if _told[kind] <= TOLD_AT_MOST else None
     if _told[kind] == 1 and sys.stderr is not None:
@@ -264,6 +281,15 @@ def failure(
     arguments = with_gib(arguments) if code == OUT_OF_MEMORY else arguments
     message = f"{function}({arguments}): {name} ({code}): {meaning}"
     return kind(f"{message}. Hint: {hint}" if hint else message, code, name, meaning, function)
+
+
+def raised(
+    code: int, function: str, arguments: str, name: str, meaning: str, forked: bool
+) -> CudaError | None:
+    """What the core raises, or None where destructors have said it often enough."""
+    if arguments == IN_A_DESTRUCTOR:
+        return reported(code, function, name, meaning)
+    return failure(code, function, arguments, name, meaning, forked)
 
 
 def error_names() -> dict[int, str]:

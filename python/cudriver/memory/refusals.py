@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 from typing import Any, NoReturn
 
@@ -15,11 +16,28 @@ from cudriver.memory.room import text
 def ends(to: tuple[int, ...], of: tuple[int, ...], into: object, dtype: object) -> NoReturn:
     """Raise what differs between the ends of a copy, by their shapes and dtypes. For the core."""
     if to != of:
-        raise ValueError(f"the shapes differ: {of} cannot be copied into {to} (nothing was copied)")
+        raise ValueError(
+            f"the shapes differ: {of} cannot be copied into {to} (nothing was copied)"
+            + _as_bytes(to, of, into, dtype)
+        )
     raise TypeError(
         f"the dtypes differ: {dtype} cannot be copied into {into} (nothing was copied); cast the "
         "source first: a host array by its astype(), a device array by another library"
     )
+
+
+def _as_bytes(to: tuple[int, ...], of: tuple[int, ...], into: Any, dtype: Any) -> str:
+    """A hint where both ends have as many bytes, or where one is bytes for the other."""
+    there, here = (math.prod(shape) * each.itemsize for shape, each in ((to, into), (of, dtype)))
+    if there == here:
+        return f": both have {here} bytes; reshape() one, or view() it as {dtype} first"
+    if 1 in (into.itemsize, dtype.itemsize) and into != dtype:
+        items, of_kind = (into, dtype) if into.itemsize == 1 else (dtype, into)
+        return (
+            f": one end is of {items}, the other of {of_kind}; allocate it with the other's shape "
+            f"and dtype, or view() it as {of_kind}, and take as many items"
+        )
+    return ""
 
 
 def fields(owner: object) -> None:

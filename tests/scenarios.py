@@ -419,6 +419,20 @@ def arrays_from_files(cu: Any) -> None:
         assert [array.to_numpy().tobytes() for _, array in cut] == [b"bc"]
 
 
+@covers("save_safetensors")
+def arrays_into_a_file(cu: Any) -> None:
+    there = cu.to_device(np.arange(24, dtype="f4").reshape(4, 6))
+    last = cu.device_zeros(3, device=cu.device_count() - 1)
+    arrays = {"a": there, "b": there[:, ::2], "c": last, "d": np.ones(5), "e": there[:0]}
+    with tempfile.TemporaryDirectory() as folder:
+        with contextlib.suppress(TypeError):
+            cu.save_safetensors(f"{folder}/a", {"x": there, "y": object()})
+        cu.save_safetensors(f"{folder}/a", arrays, metadata={"x": "y"}, fsync=True)
+        assert (
+            cu.load_safetensors(f"{folder}/a")["b"].to_numpy() == there.to_numpy()[:, ::2]
+        ).all()
+
+
 @covers("copy_threads", "set_copy_threads")
 def copy_settings(cu: Any) -> None:
     usual = cu.copy_threads()

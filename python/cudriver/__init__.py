@@ -85,7 +85,13 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
     )
     from cudriver.memory.rows import copy_many, copy_many_async, copy_rows, copy_rows_async
     from cudriver.memory.shared import SharedMemory
-    from cudriver.weights import iter_safetensors, load_npy, load_npz, load_safetensors
+    from cudriver.weights import (
+        iter_safetensors,
+        load_npy,
+        load_npz,
+        load_safetensors,
+        save_safetensors,
+    )
 
 __all__ = [
     "Allocation",
@@ -157,6 +163,7 @@ __all__ = [
     "pinned_full",
     "pinned_numpy",
     "pinned_zeros",
+    "save_safetensors",
     "set_copy_threads",
     "set_host_memory_limit",
     "set_host_memory_policy",
@@ -211,7 +218,13 @@ _HOMES = {
     ),
     "memory.rows": ("copy_many", "copy_many_async", "copy_rows", "copy_rows_async"),
     "memory.shared": ("SharedMemory",),
-    "weights": ("iter_safetensors", "load_npy", "load_npz", "load_safetensors"),
+    "weights": (
+        "iter_safetensors",
+        "load_npy",
+        "load_npz",
+        "load_safetensors",
+        "save_safetensors",
+    ),
 }  # of what is not in the core
 
 

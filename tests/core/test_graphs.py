@@ -140,6 +140,10 @@ REFUSED: dict[str, tuple[Callable[[Any], object], str]] = {
     "host to host": (lambda x: cu.copy_async(x.p, x.a, x.s), "cannot be captured"),
     "synchronize": (lambda x: x.s.synchronize(), r"synchronize\(\) cannot be captured"),
     "context": (lambda x: x.s.context.synchronize(), r"Context.synchronize\(\) cannot be captured"),
+    "save": (
+        lambda x: cu.save_safetensors("x.safetensors", {"x": x.d}),
+        r"Context.synchronize\(\) cannot be captured",
+    ),
     "done": (lambda x: x.s.done, "done cannot be captured"),
     "close": (lambda x: x.s.close(), "must live until the capture ends"),
     "wait": (lambda x: x.s.wait(x.e), "outside the graph"),

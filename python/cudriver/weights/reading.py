@@ -138,7 +138,7 @@ class Reading:
 
 
 @contextmanager
-def progress(total: int) -> Iterator[Any]:
+def progress(total: int, what: str = "read") -> Iterator[Any]:
     """A bar on standard error for large files, if that is a terminal. Gives what shows a count."""
     if total < SHOWN or sys.stderr is None or not sys.stderr.isatty():
         yield lambda done: None
@@ -148,5 +148,5 @@ def progress(total: int) -> Iterator[Any]:
 
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("read", total=total)
+        task = bar.add_task(what, total=total)
         yield lambda done: bar.update(task, completed=done)

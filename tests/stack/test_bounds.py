@@ -1,13 +1,17 @@
 """Environments of absurd sizes: the work grows with the size, and what was left out is said."""
 
+import errno
+import fcntl
 import itertools
 import json
 import os
+import signal
 
 import pytest
 from facts import facts, wheel
 from synth import Prefix
 
+from cudriver import _elf
 from cudriver.stack import inspect, rootfs
 from cudriver.stack.collect import distributions, environment, modules, records
 from cudriver.stack.loader_files import LoaderFiles
@@ -86,9 +90,7 @@ def contents(monkeypatch):
     """The sizes of the files whose contents were read."""
     sizes = []
     usual = rootfs._content
-    monkeypatch.setattr(
-        rootfs, "_content", lambda fd, size, limit: sizes.append(size) or usual(fd, size, limit)
-    )
+    monkeypatch.setattr(rootfs, "_content", lambda fd, size: sizes.append(size) or usual(fd, size))
     return sizes
 
 
@@ -306,3 +308,33 @@ def test_what_cannot_be_read_is_nothing(tmp_path, name, below):
     os.mkfifo(tmp_path / "pipe")
     root = Root(str(tmp_path) if below else "/")
     assert root.raw(f"/{name}" if below else f"{tmp_path}/{name}", 10) == b""
+
+
+def test_a_file_that_somebody_holds_is_not_waited_for(tmp_path):
+    """A write lease keeps whoever opens the file waiting for 45 s."""
+    metadata = Prefix(tmp_path / "env", root=tmp_path).venv().dist("torch", "2.8.0") / "METADATA"
+    ignored = signal.signal(signal.SIGIO, signal.SIG_IGN)
+    with open(metadata, "r+b") as held:
+        fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        facts = checked(tmp_path)
+        assert _elf_errno(str(metadata)) == errno.EAGAIN
+    signal.signal(signal.SIGIO, ignored)
+    (problem,) = [p for p in facts.problems if p.file.endswith("METADATA")]
+    assert problem.text == "cannot be read: Resource temporarily unavailable"
+
+
+def _elf_errno(path):
+    with pytest.raises(_elf.ElfError) as caught:
+        _elf.ElfFile(path)
+    return caught.value.errno
+
+
+def test_a_link_to_a_file_of_proc_is_not_read(tmp_path):
+    """/proc/kmsg waits, and whoever reads it takes its lines from others."""
+    venv = Prefix(tmp_path / "env").venv()
+    metadata = venv.dist("torch", "2.8.0") / "METADATA"
+    metadata.unlink()
+    metadata.symlink_to("/proc/self/environ")
+    root = Root()
+    assert root.read("/proc/self/environ") != b""
+    assert root.read(str(metadata)) == b""

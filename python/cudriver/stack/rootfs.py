@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cudriver.stack.below import Below
 
 TEXT_LIMIT = 8 << 20  # bytes; no text file that matters is near it
+KERNEL = ("/proc/", "/sys/")  # files that have no size, or a wrong one: by these names alone
 LARGE = 1 << 20  # bytes, from which on a file's content is kept
 MOST_BYTES = 1 << 30  # that the check of one environment reads; a large one has 50 MB
 MOST_FILES = 1_000_000  # that it looks at; a large one has 20,000
@@ -227,12 +228,14 @@ class Root:
         descriptor, about = self._open(path)
         try:
             size = about.st_size
-            if size < LARGE:
-                data = _content(descriptor, size, limit)
+            if path.startswith(KERNEL):
+                data = _stream(descriptor, limit)
+            elif size < LARGE:
+                data = _content(descriptor, min(size, limit))
             else:  # a RECORD, which may have many names
                 key = (about.st_dev, about.st_ino, size, about.st_mtime_ns, limit)
                 known = self._contents.get(key)
-                data = _content(descriptor, size, limit) if known is None else known
+                data = _content(descriptor, min(size, limit)) if known is None else known
                 self._contents[key] = data
         finally:
             os.close(descriptor)
@@ -254,15 +257,19 @@ class Root:
             return None
 
 
-def _content(descriptor: int, size: int, limit: int) -> bytes:
-    """At most `limit` bytes of a file of that size."""
-    # One read does, of a byte more than there is. Files in /proc and /sys have no size, or a wrong
-    # one, and come in pieces.
-    whole = os.read(descriptor, min(limit, size + 1, 1 << 30))
-    if len(whole) == size > 0 or len(whole) >= limit:
+def _content(descriptor: int, size: int) -> bytes:
+    """As many bytes of a file. A link in a package may lead to a file of /proc, which has no size,
+    and reading it may take what it has from others: nothing is asked of it.
+    """
+    whole = os.read(descriptor, min(size, 1 << 30)) if size else b""
+    if len(whole) == size:
         return whole
-    pieces = [whole]
-    limit -= len(whole)
+    return whole + _stream(descriptor, size - len(whole))
+
+
+def _stream(descriptor: int, limit: int) -> bytes:
+    """At most `limit` bytes of a file that comes in pieces, to its end."""
+    pieces = []
     while limit > 0 and (piece := os.read(descriptor, min(limit, 1 << 20))):
         pieces.append(piece)
         limit -= len(piece)

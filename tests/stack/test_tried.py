@@ -169,3 +169,21 @@ class TestOneCauseIsOneFinding:
         of.frameworks[0].cudnn_by_pin = True
         one, *_, other = [but(f, proven=False, also=[]) for f in every(judge(of))]
         assert tried.fold([one, other]) == [one, other]
+
+
+def test_the_work_grows_with_the_findings_and_not_faster(monkeypatch):
+    """Each trial runs all rules, and there are so many trials; each finding asks each of them."""
+    asked = []
+    usual = tried._Trials.heals
+    monkeypatch.setattr(tried._Trials, "heals", lambda *words: asked.append(1) or usual(*words))
+    counts = []
+    for many in (200, 400):
+        asked.clear()
+        files = [f"{SITE}/nvidia/x/lib/lib{n}.so.1" for n in range(many)]
+        faults = [
+            fault("rejected", file, f"{SITE}/torch/a.so", f"{file}: file too short", owner="torch")
+            for file in files
+        ]
+        assert len(judge(facts(load_faults=faults))[0].also) >= many - 1
+        counts.append(len(asked))
+    assert counts[1] <= 2.2 * counts[0]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import warnings
 from functools import cache
@@ -20,6 +21,7 @@ from cudriver.stack.tables import FOLDER
 ALL, FIRST, LOADS, NEAREST = "all", "first", "loads", "nearest"
 VERBS = ("load", "open", "find", "builtin")
 GROUP = "cudriver.recipes"  # entry points: "package:file.json", a file in the package's folder
+_RE = ("name", "tag", "conda", "match")  # patterns of a build's sources
 _CHOICES = {
     "when": (IMPORT, USE),
     "fails": (IMPORT, USE, FEATURE, NOTHING),
@@ -113,18 +115,48 @@ def parse(data: dict[str, Any]) -> Recipe:
     """A recipe from its file's content. Raises ValueError for what is not a recipe."""
     try:
         made = Recipe(**data)
+        _check(made)
         made.steps = [_step(each) for each in made.steps]
         made.rescues = [_rescue(each) for each in made.rescues]
         made.conditions = [Condition(**each) for each in data.get("conditions", ())]
         made.reads = [Read(**each) for each in data.get("reads", ())]
     except TypeError as error:
         raise ValueError(f"{data.get('name', 'a recipe')}: {error}") from None
+    for sources in made.build.values():
+        for pattern in (text for source in sources for kind, text in source.items() if kind in _RE):
+            _compiled(pattern)
     made.package = made.package or made.module.replace(".", "/")
     return made
 
 
+def _check(made: Record) -> None:
+    """Raises ValueError where a value is not of its field's type."""
+    for name, kind in type(made).__annotations__.items():
+        value = getattr(made, name, None)
+        if not _is(value, kind):
+            raise ValueError(f"{name} is no {kind}: {value!r:.60}")
+
+
+def _is(value: Any, kind: str) -> bool:
+    if kind.startswith("list["):
+        return isinstance(value, list) and all(_is(each, kind[5:-1]) for each in value)
+    if kind.startswith("dict["):
+        inner = kind[5:-1].partition(", ")[2]
+        pairs = value.items() if isinstance(value, dict) else [(None, None)]
+        return all(isinstance(name, str) and _is(each, inner) for name, each in pairs)
+    return isinstance(value, {"str": str, "bool": bool}.get(kind, dict))
+
+
+def _compiled(pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ValueError(f"{pattern!r:.60} is no pattern: {error}") from None
+
+
 def _step(data: Any) -> Step:
     made = Step(**data)
+    _check(made)
     if sum(bool(getattr(made, verb)) for verb in VERBS) != 1:
         raise ValueError(f"a step needs one of {', '.join(VERBS)}: {data}")
     for field, values in _CHOICES.items():
@@ -135,6 +167,7 @@ def _step(data: Any) -> Step:
 
 def _rescue(data: Any) -> Rescue:
     made = Rescue(**data)
+    _check(made)
     made.steps = [_step(each) for each in made.steps]
     return made
 
@@ -177,6 +210,6 @@ def _brought(root: Root) -> list[dict[str, Any]]:
             data = json.loads(root.read(os.path.join(spec.submodule_search_locations[0], name)))
             parse({**data})
             found.append(data)
-        except (OSError, ValueError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
             warnings.warn(f"{GROUP}: {entry.name} is left out: {error}", stacklevel=2)
     return found

@@ -13,9 +13,9 @@ from synth import Prefix
 
 from cudriver import _elf
 from cudriver.stack import inspect, rootfs
-from cudriver.stack.collect import distributions, environment, modules, records
+from cudriver.stack.collect import distributions, environment, records
+from cudriver.stack.integrity import listed
 from cudriver.stack.loader_files import LoaderFiles
-from cudriver.stack.model import Environment
 from cudriver.stack.rootfs import Root
 from cudriver.stack.rules import cu4_pins, judge, verdict
 
@@ -78,7 +78,8 @@ def test_a_record_of_a_million_lines_is_read_up_to_its_limit(tmp_path, monkeypat
     entry = records.Entry
     monkeypatch.setattr(records, "Entry", lambda *words: made.append(1) or entry(*words))
     report = inspect("/env", root=str(tmp_path))
-    assert len(made) == 2 * (records.LIBRARIES + 1)  # one more shows that there are more
+    most = 2 * (records.LIBRARIES + 1)  # one more shows that there are more
+    assert most <= len(made) <= most + listed.MOST
     assert [p.text for p in report.facts.problems] == [
         "lists more than 10000 shared libraries; the rest was not read"
     ] * 2
@@ -277,21 +278,6 @@ def test_a_large_file_is_kept_and_read_again_when_it_changed(tmp_path, contents)
     os.utime(file, (1, 1))
     file.write_bytes(b"y" * rootfs.LARGE)
     assert root.read("/link")[:1] == b"y"
-
-
-def test_sources_are_parsed_up_to_a_limit_and_few_trees_are_kept(tmp_path, monkeypatch):
-    for name in "abcde":
-        (tmp_path / f"{name}.py").write_text(f"x{name} = 1\n" * 100)
-    here = Environment(str(tmp_path), "venv", site_packages=[str(tmp_path)])
-    found = modules.Modules(Root("/"), here, ())
-    places = [found.find(name) for name in "abcde"]
-    size = len(found.text(places[0]))
-    monkeypatch.setattr(modules, "HELD_LIMIT", 2 * size)
-    monkeypatch.setattr(modules, "PARSED_LIMIT", 4 * size)
-    trees = [found.tree(place) for place in places]
-    assert [tree is not None for tree in trees] == [True] * 4 + [False]
-    assert found.tree(places[3]) is trees[3]  # kept
-    assert found.tree(places[0]) is None  # given up since, and now beyond the limit
 
 
 def test_a_version_of_any_length_is_not_repeated(tmp_path):

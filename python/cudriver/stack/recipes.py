@@ -66,25 +66,6 @@ class Rescue(Record):
     versions: str = ""
 
 
-class Condition(Record):
-    """A name that a package's sources ask, and what it is."""
-
-    name: str
-    holds: bool
-    unset: str = ""  # without this environment variable
-    of: str = ""  # beside these versions of a distribution
-    versions: str = ""
-
-
-class Read(Record):
-    """Where an import reads a version."""
-
-    says: str  # where there is none
-    of: str = ""  # the distribution that has it in its METADATA
-    file: str = ""  # or a file of the package's own: its three numbers are taken apart
-    versions: str = ""  # of the framework that do this
-
-
 class Recipe(Record):
     """How one framework loads its libraries."""
 
@@ -92,23 +73,14 @@ class Recipe(Record):
     distributions: list[str]  # patterns; of several the first that is installed tells the version
     module: str  # what a program imports
     source: str  # the files and releases that this was read from
-    besides: list[str] = fresh(list)  # other modules that programs import
-    imports: dict[str, list[str]] = fresh(dict)  # by releases: what its import imports as well,
-    # which only compiled code says
     package: str = ""  # its folder or file in site-packages; default: the module's
     after: list[str] = fresh(list)  # frameworks that its import imports first
-    shown: str = "always"  # "cuda": only where it uses a CUDA library; "never": it uses none
+    shown: str = "always"  # "cuda": only where it uses a CUDA library
     build: dict[str, list[dict[str, str]]] = fresh(dict)  # fact -> where it is stated
     steps: list[Step] = fresh(list)
     rescues: list[Rescue] = fresh(list)
-    conditions: list[Condition] = fresh(list)
     cpu: bool = False  # the package is for the CPU as well: without any CUDA library it is whole
     extra: str = ""  # the extra that brings its CUDA libraries: "and-cuda", "cuda{major}"
-    reads: list[Read] = fresh(list)
-    opens: dict[str, list[str]] = fresh(dict)  # by releases: files that its import needs
-    asks: dict[str, str] = fresh(dict)  # files that its import looks for, and what it says then
-    json: list[str] = fresh(list)  # files of site-packages that its import parses
-    entry_points: str = ""  # of which its releases an import reads all packages' entry points
 
 
 def parse(data: dict[str, Any]) -> Recipe:
@@ -118,8 +90,6 @@ def parse(data: dict[str, Any]) -> Recipe:
         _check(made)
         made.steps = [_step(each) for each in made.steps]
         made.rescues = [_rescue(each) for each in made.rescues]
-        made.conditions = [Condition(**each) for each in data.get("conditions", ())]
-        made.reads = [Read(**each) for each in data.get("reads", ())]
     except TypeError as error:
         raise ValueError(f"{data.get('name', 'a recipe')}: {error}") from None
     for sources in made.build.values():

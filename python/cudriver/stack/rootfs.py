@@ -23,7 +23,8 @@ LARGE = 1 << 20  # bytes, from which on a file's content is kept
 MOST_BYTES = 1 << 30  # that the check of one environment reads; a large one has 50 MB
 MOST_FILES = 1_000_000  # that it looks at; a large one has 20,000
 MOST_REQUIREMENTS = 20_000  # on CUDA packages, that it compares; a large one has 1,000
-_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # the errors of a path that leads nowhere
+# The errors of a path that leads nowhere.
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 
 
 class TooMuch(Exception):
@@ -126,6 +127,17 @@ class Root:
         except (OSError, ValueError) as error:
             self._refused(os.path.dirname(path), error)
             return None
+
+    def regular(self, path: str) -> tuple[int | None, int]:
+        """The size and the time, in ns, of a regular file; (None, 0) where there is none, or where
+        that cannot be told: see `size`.
+        """
+        try:
+            about = self.stat(path)
+        except (OSError, ValueError) as error:
+            self._refused(os.path.dirname(path), error)
+            return None, 0
+        return (about.st_size, about.st_mtime_ns) if stat.S_ISREG(about.st_mode) else (None, 0)
 
     def _refused(self, folder: str, error: OSError | ValueError) -> None:
         """Keeps what hides whether something is there. ValueError: no file can have that name."""

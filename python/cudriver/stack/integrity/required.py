@@ -42,22 +42,19 @@ def absent(tree: Root, facts: Facts, wanting: dict[str, Distribution]) -> Iterat
     installed = {dist.name for dist in facts.distributions}
     if env.kind == "conda" or "*" in env.by_code or env.zip_files:
         return  # conda's solver sees to it; or what lies elsewhere is not known
+    names = (name for folder in env.site_packages for name in tree.names(folder))
+    # A module of its name may be there, be it of another distribution.
+    modules = {name.partition(".")[0] for name in names}.union(env.by_code)
     for dist in wanting.values():
         for name, specifier, marker in _asks(dist) if dist.kind == "wheel" else ():
             if name in installed or told_by_loader(name) or "extra" in marker:
                 continue
             holds = not marker.strip() or markers.holds(marker)
-            if holds and dist.installer != "conda" and not _importable(tree, facts, name):
+            there = name.replace("-", "_") in modules
+            if holds and not there and dist.installer != "conda":
                 specifier = specifier.strip().removeprefix("(").removesuffix(")")
                 evidence = Evidence(f"{dist.path}/METADATA", None, f"{name}{specifier}")
                 yield Absent(name, specifier if "@" not in specifier else "", dist.name, evidence)
-
-
-def _importable(tree: Root, facts: Facts, name: str) -> bool:
-    """Whether a module of a distribution's name is there, be it of another distribution."""
-    env, module = facts.environment, name.replace("-", "_")
-    names = {name.partition(".")[0] for folder in env.site_packages for name in tree.names(folder)}
-    return module in names or module in env.by_code
 
 
 def _asks(dist: Distribution) -> Iterator[tuple[str, str, str]]:

@@ -143,8 +143,8 @@ static int open_path(const char *path, int root)
 }
 
 /*
- * Opens for reading what `found` (O_PATH) stands for. A descriptor, or -1 and errno. It does not wait
- * for another process that holds a lease on the file.
+ * Opens for reading what `found` (O_PATH) stands for. A descriptor, or -1 and errno. It does not
+ * wait for another process that holds a lease on the file.
  */
 static int open_found(int found, const struct elf_file *file, const struct stat *about)
 {

@@ -53,6 +53,13 @@ def title(rule: str, folder: str = FOLDER) -> str:
     return heading.removeprefix(rule).lstrip(" :.-")
 
 
+def summary(rule: str, folder: str = FOLDER) -> str:
+    """The first sentence of a rule's page."""
+    paragraph = page(rule, folder).split("\n\n")[2]
+    text = " ".join(paragraph.split()).replace("`", "")
+    return re.split(r"(?<=\.) (?=[A-Z])|(?<=。)", text, maxsplit=1)[0]
+
+
 def translated(folder: str, rule: str, lang: str) -> str:
     """Where the page of a rule is in a language: below the English ones; else it is the English."""
     own = os.path.join(folder, lang)

@@ -15,6 +15,7 @@ import re
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -196,16 +197,37 @@ class Simulator:
         self.reset_counts()
 
     def settle(self) -> None:
-        """Waits until no operation is pending in any context, a minute at most. A context's
-        synchronize() leaves the others at work, and what it lets go is freed in stream order."""
-        until = time.monotonic() + 60
-        while self.live("pending") > 0 and time.monotonic() < until:
+        """Waits until no operation is pending in any context, or none has ended for ten seconds. A
+        context's synchronize() leaves the others at work, and what it lets go is freed in stream
+        order."""
+        pending, until = 0, 0.0
+        while (now := self.live("pending")) > 0:
+            if now != pending:
+                pending, until = now, time.monotonic() + 10
+            if time.monotonic() > until:
+                return
             time.sleep(0.001)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name not in self._functions:
             raise AttributeError(name)
         return lambda *arguments: self.call(name, *arguments)
+
+
+def at_rest() -> bool:
+    """Whether all other threads of this process sleep, in three looks: what is alive then, and is
+    not wanted, has leaked. A thread that only waits for a processor does not sleep."""
+    own = str(threading.get_native_id())
+    for _ in range(3):
+        time.sleep(0.02)
+        for task in Path("/proc/self/task").iterdir():
+            try:
+                state = (task / "stat").read_text().rpartition(")")[2].split()[0]
+            except (FileNotFoundError, ProcessLookupError):  # it has ended
+                return False
+            if task.name != own and state != "S":
+                return False
+    return True
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ import pytest
 from native_build import ROOT, compiler
 
 pytestmark = [
+    pytest.mark.apart,
     pytest.mark.skipif(not (ROOT / "benchmarks").is_dir(), reason="no benchmarks beside the tests"),
     pytest.mark.skipif(
         bool(os.environ.get("CUDRIVER_TEST_SANITIZER")), reason="a sanitizer's times mean nothing"

@@ -204,7 +204,7 @@ static PyObject *module_mark(PyObject *Py_UNUSED(module), PyObject *args)
     PyObject *capsule;
     int flags, kind, code, bits;
 
-    if (!PyArg_ParseTuple(args, "Oiiii", &capsule, &flags, &kind, &code, &bits)) {
+    if (!PyArg_ParseTuple(args, "O!iiii", &PyCapsule_Type, &capsule, &flags, &kind, &code, &bits)) {
         return NULL;
     }
     if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {

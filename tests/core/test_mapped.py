@@ -92,7 +92,7 @@ def test_memory_of_many_copies_in_flight_cannot_be_closed(owner: Owner, held: An
     array = np.ndarray((16, SIZE // 16), np.uint8, lent)
     array[...] = np.arange(16)[:, None]
     there = cu.device_empty(array.shape, np.uint8)
-    transfer = cu.copy_many([there[i] for i in range(16)], list(array), stream=cu.Stream())
+    transfer = cu.copy_many_async([there[i] for i in range(16)], list(array), stream=cu.Stream())
     with pytest.raises(BufferError):
         close()
     held.release()

@@ -366,7 +366,7 @@ def test_memory_with_a_gap_between_its_pins_is_pageable(
         sim.hold()
         try:
             there.fill(1, stream)
-            transfer = cu.copy_async(there, plain, stream)
+            transfer = cu.copy_async(there, plain, stream, borrow=True)
             plain[:] = 7  # before the stream comes to the copy
         finally:
             sim.release()

@@ -51,6 +51,7 @@ OURS: dict[str, dict[str, str]] = {
         **_same(("get_current", "get_current_context", "current"), "current_context()"),
         **_same(("show_config", "collect_env", "detect"), "the command `cudriver check`"),
         **_same(("load_file", "safe_open"), "load_safetensors(path)"),
+        "save_file": "save_safetensors(path, arrays)",
         **_same(("numba_device", "SourceModule", "RawKernel", "RawModule", "jit", "compile"),
                 "CuPy or Numba for kernels; they take a DeviceArray"),
     },

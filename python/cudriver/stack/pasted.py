@@ -256,7 +256,10 @@ _READERS: list[tuple[str, Callable[[re.Match[str]], Said]]] = [
     (r"No module named '(?P<module>[\w.]{1,200})'(?P<shadow>; '\w+' is not a package)?", _module),
     (r"numpy\.(_?core)\.multiarray failed|_ARRAY_API not found|using NumPy 1\.x", _plain("numpy")),
     (r"Descriptors cannot|Protobuf Gencode|'MessageFactory'", _plain("protobuf")),
-    (r"cannot import name '?(?P<name>\w{1,100})'? from '(?!partially)(?P<module>[\w.]{1,200})'", _name),
+    (
+        r"cannot import name '?(?P<name>\w{1,100})'? from '(?!partially)(?P<module>[\w.]{1,200})'",
+        _name,
+    ),
     (r"PJRT API version|(?:jax_?cuda|xla_cuda)(?P<major>\d\d).{0,80}not compatible", _jax),
     (r"module '(?P<module>[\w.]{1,200})' has no attribute '(?P<name>\w{1,100})'", _name),
     (r"bad magic number|marshal data too short", _plain("bytecode")),

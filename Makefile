@@ -97,13 +97,13 @@ editable: $(VENV)/.requirements ## install for development: edits of Python show
 run: install ## run the demo, on the real driver or else the simulated one
 	$(VENV)/bin/cudriver demo $(ARGS)
 
-# More than a small machine has processors: many tests wait. A file's tests stay together, in their order. A
+# A process a processor, four at most: each collects all tests. A file's tests stay together, in their order. A
 # process that dies ends the run, which names its test: the tests of another would be waited for for ever.
-PROCESSES = -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart=0
+PROCESSES = -n auto --maxprocesses=4 --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 
 .PHONY: test
-test: install ## the suite on the simulated driver, without large downloads
-	CUDRIVER_TEST_DRIVER=sim $(PYTEST) $(or $(ARGS),$(PROCESSES))
+test: install ## the suite on the simulated driver, without what .ci/run has steps for
+	CUDRIVER_TEST_DRIVER=sim $(PYTEST) $(or $(ARGS),$(PROCESSES) -m "not network and not apart")
 
 .PHONY: test-gpu
 test-gpu: install ## the suite on the real driver
@@ -184,10 +184,12 @@ TSAN_OPTIONS = suppressions=$(CURDIR)/tests/tsan.supp:history_size=4:report_sign
 # A test may ask for more memory than there is: malloc answers NULL then, and the sanitizer says so.
 REFUSED = WARNING: AddressSanitizer failed to allocate
 # NumPy's BLAS and its threads are not instrumented: one thread.
-# Tests of files, headers and builds run none of our code; those of the check run no C but the ELF
-# reader, which has tests of its own beside them, and is fuzzed with these sanitizers.
-SANITIZED = not network and not static
-NOT_SANITIZED = --ignore=tests/stack --ignore=tests/fleet --ignore=tests/project/test_docs.py
+# A sanitizer runs the tests of the C parts: the core, the ELF reader, the native programs, the simulated driver. The
+# check runs no C but the ELF reader; reports, documents, weights and the pytest plugin are Python; storms have targets
+# of their own.
+SANITIZED = not network and not static and not slow and not apart
+NOT_SANITIZED = $(foreach part,stack fleet project corpus chaos storm testing,--ignore=tests/$(part)) \
+    $(patsubst %,--ignore=%,$(wildcard tests/core/test_weights_*.py tests/core/test_cli_*.py))
 
 # $(1) name, $(2) -fsanitize=, $(3) variables for the run, $(4) what is run
 define sanitize
@@ -213,15 +215,15 @@ WITH_TSAN = OPENBLAS_NUM_THREADS=1 LD_PRELOAD=$(call RUNTIME,tsan) \
 
 .PHONY: asan
 asan: $(VENV)/.requirements ## the suite with AddressSanitizer and UndefinedBehaviorSanitizer
-	$(call sanitize,asan,address$(,)undefined,$(WITH_ASAN),$(SANITIZED_PYTEST) $(NOT_SANITIZED) -m "$(SANITIZED) and not slow")
+	$(call sanitize,asan,address$(,)undefined,$(WITH_ASAN),$(SANITIZED_PYTEST) $(NOT_SANITIZED) -m "$(SANITIZED)")
 
 .PHONY: ubsan
 ubsan: $(VENV)/.requirements ## the suite with UndefinedBehaviorSanitizer alone: quicker
-	$(call sanitize,ubsan,undefined,,$(SANITIZED_PYTEST) $(NOT_SANITIZED) -m "$(SANITIZED) and not slow")
+	$(call sanitize,ubsan,undefined,,$(SANITIZED_PYTEST) $(NOT_SANITIZED) -m "$(SANITIZED)")
 
 .PHONY: tsan
 tsan: $(VENV)/.requirements ## the tests that use threads, with ThreadSanitizer
-	$(call sanitize,tsan,thread,$(WITH_TSAN),$(SANITIZED_PYTEST) $(NOT_SANITIZED) -m "$(SANITIZED) and threads and not slow")
+	$(call sanitize,tsan,thread,$(WITH_TSAN),$(SANITIZED_PYTEST) $(NOT_SANITIZED) -m "$(SANITIZED) and threads")
 
 STORM = tests.storm --seeds 0-299
 
@@ -247,7 +249,7 @@ EMULATED = $(wildcard $(patsubst %,tests/%.py, \
 
 .PHONY: test-aarch64
 test-aarch64: ## build for aarch64 and run the suite there under qemu
-	tests/aarch64/run $(EMULATED) -m "$(SANITIZED) and not slow" $(ARGS)
+	tests/aarch64/run $(EMULATED) -m "$(SANITIZED)" $(ARGS)
 
 .PHONY: numa
 numa: ## run the tests of NUMA nodes on an emulated machine with two: needs qemu-system-x86
@@ -255,7 +257,7 @@ numa: ## run the tests of NUMA nodes on an emulated machine with two: needs qemu
 
 .PHONY: test-wheel-aarch64
 test-wheel-aarch64: $(VENV)/.dev ## the same of a wheel: WHEEL=... ROOT=..., docs/wheels.md
-	UV=$(VENV)/bin/uv release/test-wheel-aarch64 $(WHEEL) $(ROOT) $(EMULATED) -m "$(SANITIZED) and not slow" $(ARGS)
+	UV=$(VENV)/bin/uv release/test-wheel-aarch64 $(WHEEL) $(ROOT) $(EMULATED) -m "$(SANITIZED)" $(ARGS)
 
 # --- the code's form -------------------------------------------------------------------------------
 

@@ -150,6 +150,7 @@ static int module_exec(PyObject *module)
         if (*kept == NULL || PyModule_AddType(module, *kept) < 0) {
             return -1;
         }
+        (*kept)->tp_getattro = cudriver_getattro;
     }
     for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
         if (PyModule_AddFunctions(module, functions[i]) < 0) {
@@ -160,7 +161,8 @@ static int module_exec(PyObject *module)
     state->dlpack_words = cudriver_dlpack_words();
     state->dlpack_types = PyDict_New();
     return state->dlpack_words == NULL || state->dlpack_types == NULL ||
-                   PyModule_AddObjectRef(module, "_stream_scope", state->stream_scope) < 0
+                   PyModule_AddObjectRef(module, "_stream_scope", state->stream_scope) < 0 ||
+                   cudriver_dlpack_exchange_setup(state) < 0
                ? -1
                : environment_read(module);
 }

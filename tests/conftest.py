@@ -15,6 +15,7 @@ import re
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -28,6 +29,21 @@ if TYPE_CHECKING:
 
 DRIVER = os.environ.get("CUDRIVER_TEST_DRIVER", "sim")
 SANITIZER = os.environ.get("CUDRIVER_TEST_SANITIZER", "")
+#: What depends on the interpreter, below tests/: calls of the core, types, packages, start-up. Not
+#: copies, tables, ELF and reports, whose answers are those of the step `test`.
+PYTHON = (
+    *("core/*", "testing/*", "elf/test_elf_reader.py", "fleet/test_cli_fleet.py"),
+    *("fleet/test_node.py", "project/test_types.py", "project/test_signatures.py"),
+    *("project/test_docstrings.py", "stack/test_background.py", "stack/test_check_threads.py"),
+    *("stack/test_cli*.py", "stack/test_collect_packages.py", "stack/test_discover.py"),
+    *("stack/test_rapids.py", "stack/test_this_environment.py", "stack/test_versions.py"),
+)
+ANY_PYTHON = (
+    *("core/test_cgroups.py", "core/test_cli_memory.py", "core/test_coherent.py"),
+    *("core/test_copies_plan.py", "core/test_copy*.py", "core/test_fill.py"),
+    *("core/test_foreign*.py", "core/test_numa.py", "core/test_shortage.py"),
+    *("core/test_simulate.py", "core/test_weights_*.py"),
+)
 LACKING = {name for name in ("cc", "gcc", "readelf") if shutil.which(name) is None}
 
 
@@ -83,11 +99,18 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if _listed(item, PYTHON) and not _listed(item, ANY_PYTHON):
+            item.add_marker(pytest.mark.python)
     if DRIVER == "sim":
         skip = pytest.mark.skip(reason="needs the real driver and a GPU: make test-gpu")
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(skip)
+
+
+def _listed(item: pytest.Item, patterns: tuple[str, ...]) -> bool:
+    return any(item.path.match(f"tests/{pattern}") for pattern in patterns)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -196,16 +219,37 @@ class Simulator:
         self.reset_counts()
 
     def settle(self) -> None:
-        """Waits until no operation is pending in any context, a minute at most. A context's
-        synchronize() leaves the others at work, and what it lets go is freed in stream order."""
-        until = time.monotonic() + 60
-        while self.live("pending") > 0 and time.monotonic() < until:
+        """Waits until no operation is pending in any context, or none has ended for ten seconds. A
+        context's synchronize() leaves the others at work, and what it lets go is freed in stream
+        order."""
+        pending, until = 0, 0.0
+        while (now := self.live("pending")) > 0:
+            if now != pending:
+                pending, until = now, time.monotonic() + 10
+            if time.monotonic() > until:
+                return
             time.sleep(0.001)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name not in self._functions:
             raise AttributeError(name)
         return lambda *arguments: self.call(name, *arguments)
+
+
+def at_rest() -> bool:
+    """Whether all other threads of this process sleep, in three looks: what is alive then, and is
+    not wanted, has leaked. A thread that only waits for a processor does not sleep."""
+    own = str(threading.get_native_id())
+    for _ in range(3):
+        time.sleep(0.02)
+        for task in Path("/proc/self/task").iterdir():
+            try:
+                state = (task / "stat").read_text().rpartition(")")[2].split()[0]
+            except (FileNotFoundError, ProcessLookupError):  # it has ended
+                return False
+            if task.name != own and state != "S":
+                return False
+    return True
 
 
 @pytest.fixture(scope="session")
@@ -251,6 +295,9 @@ def as_new() -> Iterator[None]:
     in cycles of garbage end: others' small arrays may lie in their pages. A registration that
     nobody undoes any more would make later arrays at its address page-locked."""
     gc.collect()
+    if (failures := sys.modules.get("cudriver.memory.failures")) is not None:
+        failures.found_again()  # what a test injects is no state of the process
+        failures._told.clear()
     if (cu := _core_simulated()) is not None:
         _close_kept(cu)
     yield

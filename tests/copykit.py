@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,19 @@ def ends_before(held: Any, size: int = 1 << 16, seed: int = 1) -> tuple[Any, Any
     made = ends(size, seed)
     held.hold()
     return made
+
+
+@contextmanager
+def lateness(simulator: Any, late: bool) -> Iterator[None]:
+    """The simulated device may be late with all that may be late, so that a missing wait shows."""
+    if simulator is None or not late:
+        yield
+        return
+    simulator.set_late(300)
+    try:
+        yield
+    finally:
+        simulator.set_late(0)
 
 
 def one_step(held: Any) -> None:

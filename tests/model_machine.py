@@ -139,6 +139,7 @@ def pytorch(prefix: Prefix) -> None:
     files += [package / "__init__.py", package / "version.py"]
     requires = [f"{wheel}=={version}; {LINUX}" for wheel, (version, *_) in WHEELS.items()]
     named = {str(file.relative_to(prefix.site)): file for file in files}
+    prefix.dist("filelock", "3.16.1", files={"filelock/__init__.py": b"class FileLock: pass\n"})
     prefix.dist("torch", "2.8.0", ["filelock", *requires], named)
 
 

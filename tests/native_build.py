@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import runpy
 import shutil
@@ -22,16 +21,22 @@ _SANITIZE = ("-O1", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all")
 BUILDS = {
     "plain": ("-O2",),
     "asan": (*_SANITIZE, "-fsanitize=address,undefined"),
+    "ubsan": (*_SANITIZE, "-fsanitize=undefined"),
     "tsan": (*_SANITIZE, "-fsanitize=thread"),
 }
+#: Programs are built as the package is that the suite runs on.
+BUILD = os.environ.get("CUDRIVER_TEST_SANITIZER") or "plain"
+FLAGS = BUILDS[BUILD]
 
-#: For a file of tests whose programs are built in several of these ways.
-marks = [
-    pytest.mark.skipif(
-        bool(os.environ.get("CUDRIVER_TEST_SANITIZER")),
-        reason="these programs are built with sanitizers of their own: make test",
-    ),
+#: For a file of tests whose programs are built with each sanitizer in turn: make test, asan, tsan.
+each_build = [
     pytest.mark.skipif(not CEXT.is_dir(), reason="no C sources beside the tests"),
+    pytest.mark.threads,
+]
+#: For one whose programs are not.
+marks = [
+    each_build[0],
+    pytest.mark.skipif(BUILD != "plain", reason="without a sanitizer: make test"),
 ]
 
 
@@ -66,36 +71,10 @@ def shared(output: Path, files: list[Path], *arguments: str) -> Path:
     return compile_c(output, files, "-fPIC", "-shared", *arguments)
 
 
-def simulator(folder: Path, build: str = "plain") -> Path:
-    """The simulated driver in a file of its own, so with its own globals: the installed package's,
-    or one built with a sanitizer."""
-    if build != "plain":
-        return shared(folder / f"libsim_{build}.so", sources("sim/*.c"), *BUILDS[build])
+def simulator(folder: Path) -> Path:
+    """The simulated driver in a file of its own, so with its own globals."""
     library = Path(cudriver.__file__).with_name("libcudriver_sim.so")
     return Path(shutil.copy(library, folder))
-
-
-@functools.cache
-def fixed_addresses() -> tuple[str, ...]:
-    """gcc's ThreadSanitizer cannot live with the widest address randomisation of newer kernels."""
-    prefix = ("setarch", os.uname().machine, "-R")
-    if shutil.which(prefix[0]) is None:
-        return ()
-    return prefix if subprocess.run([*prefix, "true"], capture_output=True).returncode == 0 else ()
-
-
-def need(folder: Path, build: str) -> None:
-    """Skips the test where a program built in this way does not link or start."""
-    if build == "plain":
-        return
-    (folder / "empty.c").write_text("int main(void) { return 0; }\n")
-    command = [*compiler(), *BUILDS[build], str(folder / "empty.c"), "-o", str(folder / "empty")]
-    if (
-        subprocess.run(command, capture_output=True).returncode != 0
-        or subprocess.run([*fixed_addresses(), folder / "empty"], capture_output=True).returncode
-        != 0
-    ):
-        pytest.skip(f"the compiler's {build} does not work on this machine")
 
 
 def environment() -> dict[str, str]:
@@ -108,15 +87,12 @@ def environment() -> dict[str, str]:
 
 
 def run(
-    program: Path, *arguments: str, build: str = "plain", env: dict[str, str] | None = None
+    program: Path, *arguments: str, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    prefix = fixed_addresses() if build == "tsan" else ()
     env = environment() if env is None else env
-    if build == "tsan":
-        env = env | {"TSAN_OPTIONS": f"suppressions='{TESTS / 'tsan.supp'}'"}
     return subprocess.run(
-        [*prefix, str(program), *arguments],
-        env=env,
+        [str(program), *arguments],
+        env=env | {"TSAN_OPTIONS": f"suppressions='{TESTS / 'tsan.supp'}'"},
         capture_output=True,
         text=True,
         timeout=500,

@@ -374,6 +374,23 @@ def lent_and_borrowed_arrays(cu: Any) -> None:
     borrowed.close()
 
 
+@covers("from_cuda_array_interface", "from_pointer", "dlpack_pinned", "Event.from_handle")
+def memory_that_others_show(cu: Any) -> None:
+    array, stream, host = cu.device_zeros(6), cu.Stream(), cu.pinned_zeros(6)
+    shown = cu.from_cuda_array_interface(
+        SimpleNamespace(__cuda_array_interface__=array.__cuda_array_interface__)
+    )
+    placed = cu.from_pointer(array.pointer, (2, 3), np.float64, owner=array)
+    placed.fill(2)
+    assert (shown.to_numpy() == 2).all()
+    assert cu.from_dlpack(cu.dlpack_pinned(host)).ctypes.data == host.ctypes.data
+    mark = stream.record()
+    event = cu.Event.from_handle(mark.handle)
+    event.wait(stream)
+    event.synchronize()
+    event.close()
+
+
 class _Lender:
     """An array that is not a DeviceArray, so that it is borrowed by DLPack."""
 
@@ -400,6 +417,20 @@ def arrays_from_files(cu: Any) -> None:
         assert cu.load_safetensors(f"{folder}/a.safetensors")["x"].to_numpy().tobytes() == b"abc"
         cut = cu.iter_safetensors([f"{folder}/a.safetensors"], slices={"x": slice(1, None)})
         assert [array.to_numpy().tobytes() for _, array in cut] == [b"bc"]
+
+
+@covers("save_safetensors")
+def arrays_into_a_file(cu: Any) -> None:
+    there = cu.to_device(np.arange(24, dtype="f4").reshape(4, 6))
+    last = cu.device_zeros(3, device=cu.device_count() - 1)
+    arrays = {"a": there, "b": there[:, ::2], "c": last, "d": np.ones(5), "e": there[:0]}
+    with tempfile.TemporaryDirectory() as folder:
+        with contextlib.suppress(TypeError):
+            cu.save_safetensors(f"{folder}/a", {"x": there, "y": object()})
+        cu.save_safetensors(f"{folder}/a", arrays, metadata={"x": "y"}, fsync=True)
+        assert (
+            cu.load_safetensors(f"{folder}/a")["b"].to_numpy() == there.to_numpy()[:, ::2]
+        ).all()
 
 
 @covers("copy_threads", "set_copy_threads")

@@ -15,7 +15,9 @@ static PyObject *module_copy(PyObject *module, PyObject *const *args, Py_ssize_t
     int failed;
 
     if (count != 2 || names != NULL) {
-        PyErr_SetString(PyExc_TypeError, "copy(dst, src) takes two positional arguments");
+        PyErr_SetString(PyExc_TypeError,
+                        "copy(dst, src) takes two positional arguments; in a stream's order "
+                        "it is copy_async(dst, src, stream)");
         return NULL;
     }
     if (copy_ends_parse(state, args[0], args[1], true, NULL, &ends) < 0) {

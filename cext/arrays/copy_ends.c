@@ -39,6 +39,7 @@ static int endpoint_read(CoreState *state, PyObject *object, PyObject *read,
         cudriver_numpy_endpoint(array, object, false, end) < 0) {
         return -1;
     }
+    end->read_only = !cudriver_numpy_is_writable(array);
     end->device = address;
     end->host = NULL;
     if (end->device == 0) { /* an empty array has no memory and no work */
@@ -47,7 +48,7 @@ static int endpoint_read(CoreState *state, PyObject *object, PyObject *read,
     if (cudriver_require() < 0) {
         return -1;
     }
-    end->context = cudriver_foreign_context(state, end, "__cuda_array_interface__");
+    end->context = cudriver_foreign_context(state, end, Py_TYPE(object)->tp_name);
     end->kept = (PyObject *)end->context;
     if (end->context == NULL || stream == Py_None || on == CUDRIVER_UNORDERED) {
         return end->context == NULL ? -1 : 0;

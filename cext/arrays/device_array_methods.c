@@ -132,6 +132,8 @@ CUDRIVER_IN_PYTHON(method_copy, "making", "copy")
 CUDRIVER_IN_PYTHON(method_deepcopy, "making", "deepcopy")
 CUDRIVER_IN_PYTHON(method_reduce, "arrays", "refuse_pickle")
 CUDRIVER_IN_PYTHON(method_refuse, "arrays", "refuse_conversion")
+CUDRIVER_IN_PYTHON(method_function, "arrays", "array_function")
+CUDRIVER_IN_PYTHON(method_format, "arrays", "formatted")
 
 /* array[key] = value */
 static int array_assign(PyObject *object, PyObject *key, PyObject *value)
@@ -159,7 +161,12 @@ static PyObject *array_refuse(PyObject *object, const char *verb, const char *or
 
 static PyObject *array_number(PyObject *object)
 {
-    return array_refuse(object, "make a number of", "");
+    return array_refuse(object, "make a number of", ": to_numpy().item()");
+}
+
+static PyObject *array_compute(PyObject *left, PyObject *right)
+{
+    return cudriver_call("arrays", "refuse_computing", "(OO)", left, right);
 }
 
 static int array_truth(PyObject *object)
@@ -185,19 +192,6 @@ static PyObject *array_compare(PyObject *object, PyObject *other, int operation)
 static Py_hash_t array_hash(PyObject *object)
 {
     return PyBaseObject_Type.tp_hash(object);
-}
-
-/* Where an attribute is missing, the error says what DeviceArrays have in its place. */
-static PyObject *array_getattro(PyObject *object, PyObject *name)
-{
-    PyObject *value = PyObject_GenericGetAttr(object, name);
-
-    if (value == NULL && PyErr_ExceptionMatches(PyExc_AttributeError) &&
-        PyUnicode_READ_CHAR(name, 0) != '_') {
-        PyErr_Clear();
-        value = cudriver_call("arrays", "missing", "(OO)", object, name);
-    }
-    return value;
 }
 
 static PyGetSetDef array_getset[] = {
@@ -239,6 +233,8 @@ static PyMethodDef array_methods[] = {
     {"__dlpack_device__", cudriver_device_array_dlpack_device, METH_NOARGS,
      DOC_DeviceArray___dlpack_device__},
     {"__array__", CUDRIVER_FAST(method_refuse), DOC_DeviceArray___array__},
+    {"__array_function__", CUDRIVER_FAST(method_function), DOC_DeviceArray___array_function__},
+    {"__format__", CUDRIVER_FAST(method_format), DOC_DeviceArray___format__},
     {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, DOC_DeviceArray___class_getitem__},
     {NULL},
 };
@@ -252,7 +248,6 @@ static PyType_Slot array_slots[] = {
     {Py_tp_doc, DOC_DeviceArray},
     {Py_tp_dealloc, cudriver_device_array_dealloc},
     {Py_tp_repr, array_repr},
-    {Py_tp_getattro, array_getattro},
     {Py_tp_methods, array_methods},
     {Py_tp_getset, array_getset},
     {Py_tp_members, array_members},
@@ -265,6 +260,11 @@ static PyType_Slot array_slots[] = {
     {Py_nb_bool, array_truth},
     {Py_nb_float, array_number},
     {Py_nb_int, array_number},
+    {Py_nb_add, array_compute},
+    {Py_nb_subtract, array_compute},
+    {Py_nb_multiply, array_compute},
+    {Py_nb_true_divide, array_compute},
+    {Py_nb_matrix_multiply, array_compute},
     {0, NULL},
 };
 

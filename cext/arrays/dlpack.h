@@ -4,7 +4,7 @@
  *   dlpack_tensor.c    another library's tensor, read and checked
  *   dlpack_lent.c      that tensor: asked for, put in the order of streams, kept, and given back
  *   dlpack_array.c     as an array, or as one end of a copy; from_dlpack()
- *   dlpack_export.c    ours: __dlpack__, __dlpack_device__
+ *   dlpack_export.c    ours: __dlpack__, __dlpack_device__, and the table of C functions
  *
  * Who owns what: a tensor is given back by its deleter, once. A lent tensor belongs to its
  * `keeper`, a capsule that whatever uses the memory holds a reference to. A tensor of ours owns a
@@ -54,6 +54,11 @@ int cudriver_dlpack_borrow(CoreState *state, PyObject *object, int kind, bool ne
  * either of which keeps the end's owner alive. */
 PyObject *cudriver_endpoint_array(CoreState *state, const struct cudriver_endpoint *end);
 
+/* Fills an endpoint through a tensor that another library has given us; its owner gives that back,
+ * or this does if it fails. 0 or -1. */
+int cudriver_dlpack_adopt(CoreState *state, struct cudriver_dl_managed *tensor,
+                          struct cudriver_endpoint *end);
+
 /* The table of C functions of an object's type; NULL if it has none that we know. Only the type's
  * own counts: the functions take what has it on trust, and a proxy or a class has the attribute
  * too. */
@@ -74,6 +79,9 @@ int cudriver_dlpack_wait(CoreState *state, const struct cudriver_endpoint *end,
 
 /* A method of DeviceArray. */
 PyObject *cudriver_device_array_dlpack_device(PyObject *object, PyObject *ignored);
+
+/* Gives DeviceArray its own table of C functions, __dlpack_c_exchange_api__. 0 or -1. */
+int cudriver_dlpack_exchange_setup(CoreState *state);
 
 extern PyMethodDef cudriver_dlpack_from_functions[];
 extern PyMethodDef cudriver_dlpack_export_functions[];

@@ -95,8 +95,7 @@ static PyObject *module_borrow(PyObject *module, PyObject *args)
                                    never_copied != 0, NULL, &end);
     if (found <= 0) {
         if (found == 0) {
-            PyErr_Format(PyExc_TypeError, "%.100s has no __dlpack__, so it lends no memory",
-                         Py_TYPE(object)->tp_name);
+            Py_XDECREF(cudriver_call("dlpack", "refuse_lender", "(O)", object));
         }
         return NULL;
     }

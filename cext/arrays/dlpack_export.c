@@ -2,6 +2,7 @@
 #include "dlpack.h"
 
 #include "contexts/work.h"
+#include "python/call.h"
 #include "python/numpy_bridge.h"
 #include "docstrings.h"
 
@@ -196,22 +197,155 @@ static PyObject *module_export(PyObject *module, PyObject *args)
     return capsule_new(array, type, old != 0, copied ? CUDRIVER_DL_IS_COPIED : 0);
 }
 
-/* _mark_copied(capsule): says that a host tensor is a copy, where its kind can. */
-static PyObject *module_mark_copied(PyObject *Py_UNUSED(module), PyObject *capsule)
+/* _mark(capsule, flags, kind, code, bits): what NumPy does not know of a host tensor of its own. */
+static PyObject *module_mark(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    if (!PyCapsule_CheckExact(capsule)) {
-        return PyErr_Format(PyExc_TypeError, "expected a capsule, not %.100s",
-                            Py_TYPE(capsule)->tp_name);
+    struct cudriver_dl_tensor *tensor;
+    PyObject *capsule;
+    int flags, kind, code, bits;
+
+    if (!PyArg_ParseTuple(args, "O!iiii", &PyCapsule_Type, &capsule, &flags, &kind, &code, &bits)) {
+        return NULL;
     }
     if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
-        struct cudriver_dl_managed *tensor = PyCapsule_GetPointer(capsule, "dltensor_versioned");
-        tensor->flags |= CUDRIVER_DL_IS_COPIED;
+        struct cudriver_dl_managed *managed = PyCapsule_GetPointer(capsule, "dltensor_versioned");
+        managed->flags |= (uint64_t)flags;
+        tensor = &managed->tensor;
+    } else { /* which has no flags; its tensor comes first */
+        tensor = PyCapsule_GetPointer(capsule, "dltensor");
     }
+    if (tensor == NULL) {
+        return NULL;
+    }
+    tensor->device.type = kind;
+    tensor->dtype.code = (uint8_t)code;
+    tensor->dtype.bits = (uint8_t)bits;
     Py_RETURN_NONE;
 }
 
+/* ---- the exchange table ---- */
+
+/* Of the imported module; the table's functions are given no object to find it by. */
+static CoreState *imported;
+
+/* The standard asks for no order here: a consumer queues its work on our current stream, which is
+ * made to wait for our work on others. */
+static int table_from_object(void *object, struct cudriver_dl_managed **out)
+{
+    CUDRIVER_LOCK();
+    DeviceArrayObject *array = object;
+    struct cudriver_dl_type type = {.lanes = 1};
+    struct cudriver_endpoint end;
+    struct cudriver_stream on = {.handle = NULL};
+    struct export *made = NULL;
+    StreamObject *entered;
+    PyObject *kind;
+    int failed;
+
+    *out = NULL;
+    if (!Py_IS_TYPE(object, imported->device_array_type)) {
+        PyErr_Format(PyExc_TypeError, "a DeviceArray is wanted, not %.100s",
+                     Py_TYPE(object)->tp_name);
+        return -1;
+    }
+    entered = cudriver_dlpack_stream(imported, array->memory->context->ordinal);
+    if (cudriver_device_array_check(array) < 0 ||
+        (entered != NULL && cudriver_stream_read(imported, (PyObject *)entered, &on) < 0)) {
+        return -1;
+    }
+    failed = consumer_follow(imported, array, on.handle != NULL ? (uintptr_t)on.handle : 1);
+    cudriver_stream_done(&on);
+    if (failed < 0 || cudriver_device_array_endpoint(object, false, &end) < 0) {
+        return -1;
+    }
+    kind = cudriver_call("dlpack", "type_of", "(O)", end.dtype);
+    if (kind != NULL && PyArg_ParseTuple(kind, "bb", &type.code, &type.bits)) {
+        made = export_new(&end, type, false, 0);
+    }
+    Py_XDECREF(kind);
+    cudriver_endpoint_done(&end);
+    *out = made != NULL ? &made->head.versioned : NULL;
+    return made != NULL ? 0 : -1;
+}
+
+static int table_to_object(struct cudriver_dl_managed *tensor, void **object)
+{
+    CUDRIVER_LOCK();
+    struct cudriver_endpoint end;
+
+    *object = NULL;
+    if (cudriver_dlpack_adopt(imported, tensor, &end) == 0) {
+        *object = cudriver_endpoint_array(imported, &end);
+        cudriver_endpoint_done(&end);
+    }
+    return *object != NULL ? 0 : -1;
+}
+
+/* May be called without the GIL, and an exception travels as text. */
+static int table_allocate(struct cudriver_dl_tensor *like, struct cudriver_dl_managed **out,
+                          void *context,
+                          void (*set_error)(void *context, const char *kind, const char *message))
+{
+    PyGILState_STATE gil = PyGILState_Ensure();
+    const char *kind = "RuntimeError", *message = "the allocation failed";
+    PyObject *made = cudriver_call(
+        "dlpack", "allocate", "(iiiiiN)", (int)like->device.type, (int)like->device.id,
+        like->dtype.code, like->dtype.bits, like->dtype.lanes,
+        Py_BuildValue("y#", like->shape, (Py_ssize_t)(sizeof like->shape[0] * (size_t)like->ndim)));
+    int failed = made != NULL && !PyTuple_Check(made) ? table_from_object(made, out) : -1;
+
+    if (failed < 0) {
+        (void)(made != NULL && PyArg_ParseTuple(made, "ss", &kind, &message));
+        PyErr_Clear();
+        *out = NULL;
+        set_error(context, kind, message);
+    }
+    Py_XDECREF(made);
+    PyGILState_Release(gil);
+    return failed;
+}
+
+static int table_current_stream(int32_t device_type, int32_t device_id, void **stream)
+{
+    PyGILState_STATE gil = PyGILState_Ensure();
+
+    *stream = NULL; /* the default one */
+    if (device_type == CUDRIVER_DL_CUDA || device_type == CUDRIVER_DL_CUDA_MANAGED) {
+        CUDRIVER_LOCK();
+        const StreamObject *current = cudriver_dlpack_stream(imported, device_id);
+        *stream = current != NULL ? current->handle : NULL;
+    }
+    PyGILState_Release(gil);
+    return 0;
+}
+
+/* `borrow` is not offered: an array has its strides in bytes, and the caller gives no room for
+ * those in items. */
+static struct cudriver_dl_exchange table = {
+    .version = {CUDRIVER_DL_MAJOR, CUDRIVER_DL_MINOR},
+    .allocate = table_allocate,
+    .from_object = table_from_object,
+    .to_object = table_to_object,
+    .current_stream = table_current_stream,
+};
+
+int cudriver_dlpack_exchange_setup(CoreState *state)
+{
+    PyTypeObject *type = state->device_array_type;
+    PyObject *capsule = PyCapsule_New(&table, "dlpack_exchange_api", NULL);
+    int failed = -1;
+
+    imported = state;
+    if (capsule != NULL) { /* Python cannot change the type, and nobody has seen it yet */
+        failed = PyDict_SetItemString(type->tp_dict, "__dlpack_c_exchange_api__", capsule);
+        PyType_Modified(type);
+        Py_DECREF(capsule);
+    }
+    return failed;
+}
+
 PyMethodDef cudriver_dlpack_export_functions[] = {
-    {"_mark_copied", module_mark_copied, METH_O, DOC__mark_copied},
+    {"_mark", module_mark, METH_VARARGS, DOC__mark},
     {"_export", module_export, METH_VARARGS, DOC__export},
     {NULL},
 };

@@ -354,3 +354,20 @@ int cudriver_dlpack_borrow(CoreState *state, PyObject *object, int kind, bool ne
     cudriver_stream_done(&entered);
     return found;
 }
+
+/* ---- given ---- */
+
+int cudriver_dlpack_adopt(CoreState *state, struct cudriver_dl_managed *tensor,
+                          struct cudriver_endpoint *end)
+{
+    struct lent lent;
+
+    if (tensor_take(tensor, &lent) < 0) {
+        return -1;
+    }
+    if (version_check(tensor) < 0) {
+        Py_DECREF(lent.keeper);
+        return -1;
+    }
+    return lent_read(state, Py_None, false, &lent, end);
+}

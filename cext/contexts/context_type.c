@@ -327,8 +327,9 @@ static PyObject *module_reset_primary(PyObject *module, PyObject *number)
     if (reset_check(state, ordinal, device, false) < 0) {
         return NULL; /* else the return of memory would wait for them */
     }
-    (void)cudriver_memory_return(state, 0, &released);
-    if (reset_check(state, ordinal, device, true) < 0) {
+    result = cudriver_memory_return(state, 0, &released);
+    if (cudriver_check(result, "cuMemHostUnregister", "free memory of device %d", ordinal) < 0 ||
+        reset_check(state, ordinal, device, true) < 0) {
         return NULL;
     }
     /* The driver waits for other libraries' work, and that may wait for Python code: a host

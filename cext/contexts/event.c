@@ -22,7 +22,7 @@ static PyObject *event_create(PyTypeObject *type, PyObject *args, PyObject *keyw
     bool pushed;
 
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "|p$O:Event", names, &timing, &device)) {
-        return NULL;
+        return cudriver_keywords_refused("Event", keywords);
     }
     if (device != NULL && device != Py_None) {
         context = cudriver_context_for_device(state, device);
@@ -50,6 +50,26 @@ static PyObject *event_create(PyTypeObject *type, PyObject *args, PyObject *keyw
     }
     context->children++;
     cudriver_live_add(state, &self->live, "event", 0, (uintptr_t)self->handle, context->ordinal);
+    return (PyObject *)self;
+}
+
+static PyObject *event_from_handle(PyObject *type, PyObject *argument)
+{
+    CUDRIVER_LOCK();
+    CoreState *state = (CoreState *)PyType_GetModuleState((PyTypeObject *)type);
+    PyObject *number = cudriver_call("foreign", "handle_argument", "(Os)", argument, "event");
+    ContextObject *context = number != NULL ? cudriver_context_for_use(state) : NULL;
+    EventObject *self =
+        context != NULL ? (EventObject *)state->event_type->tp_alloc(state->event_type, 0) : NULL;
+
+    if (self != NULL) {
+        self->context = (ContextObject *)Py_NewRef((PyObject *)context);
+        self->handle = PyLong_AsVoidPtr(number);
+        self->owner = Py_NewRef(PyLong_Check(argument) ? Py_None : argument);
+        self->timing = self->recorded = true; /* the driver knows whether it is so */
+    }
+    Py_XDECREF(number);
+    Py_XDECREF(context);
     return (PyObject *)self;
 }
 
@@ -149,6 +169,10 @@ static CUresult event_release(CoreState *state, EventObject *self)
         return CUDA_SUCCESS;
     }
     self->closed = true;
+    if (self->owner != NULL) {
+        self->handle = NULL;
+        return CUDA_SUCCESS;
+    }
     cudriver_live_remove(state, &self->live);
     if (cudriver_context_begin_free(self->context, &pushed)) {
         result = cuda.cuEventDestroy_v2(self->handle);
@@ -169,6 +193,7 @@ static void event_dealloc(PyObject *object)
     PyObject_ClearWeakRefs(object);
     cudriver_report(state, event_release(state, self), "cuEventDestroy_v2", NULL);
     Py_XDECREF(self->context);
+    Py_XDECREF(self->owner);
     type->tp_free(object);
     Py_DECREF(type);
 }
@@ -278,6 +303,7 @@ static PyMethodDef event_methods[] = {
     {"synchronize", event_synchronize, METH_NOARGS, DOC_Event_synchronize},
     {"elapsed_time", CUDRIVER_FAST(event_elapsed), DOC_Event_elapsed_time},
     {"close", event_close, METH_NOARGS, DOC_Event_close},
+    {"from_handle", event_from_handle, METH_O | METH_CLASS, DOC_Event_from_handle},
     {NULL},
 };
 

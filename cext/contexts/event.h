@@ -8,7 +8,8 @@ typedef struct EventObject {
     PyObject_HEAD
     struct cudriver_live live;
     ContextObject *context; /* owned */
-    CUevent handle;         /* owned while not closed */
+    PyObject *owner; /* owned: of another library's event, or None; NULL: the event is ours */
+    CUevent handle;  /* owned while not closed, if it is ours */
     bool timing;
     bool recorded;
     bool captured; /* last recorded in a capture: it marks a point in a graph */

@@ -20,7 +20,7 @@ static PyObject *stream_create(PyTypeObject *type, PyObject *args, PyObject *key
     int priority;
 
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O$O:Stream", names, &argument, &device)) {
-        return NULL;
+        return cudriver_keywords_refused("Stream", keywords);
     }
     read = cudriver_call("streams", "arguments", "(NO)",
                          argument != NULL ? Py_NewRef(argument) : PyLong_FromLong(0), device);

@@ -151,10 +151,8 @@ CUresult cudriver_capture_ask(CUstream stream, bool *captured)
 
 void cudriver_capture_raise(CUstream stream, const char *call, const char *why)
 {
-    cudriver_raise_plain("CudaError",
-                         "%s cannot be captured: stream %p is being captured into a graph, and %s "
-                         "(nothing was done, and the capture goes on)",
-                         call, (void *)stream, why);
+    Py_XDECREF(cudriver_call("failures", "captured", "(Kss)", (unsigned long long)(uintptr_t)stream,
+                             call, why));
 }
 
 int cudriver_capture_told(CUstream stream, CUresult result, bool captured, const char *call)
@@ -264,7 +262,7 @@ PyObject *cudriver_stream_from_handle(PyObject *type, PyObject *argument)
     if (Py_IS_TYPE(argument, stream_type)) {
         return Py_NewRef(argument);
     }
-    number = cudriver_call("foreign", "stream_argument", "(O)", argument);
+    number = cudriver_call("foreign", "handle_argument", "(Os)", argument, "stream");
     if (number == NULL) {
         return NULL;
     }

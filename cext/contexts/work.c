@@ -114,6 +114,7 @@ static void work_dealloc(PyObject *object)
 {
     PyTypeObject *type = Py_TYPE(object);
 
+    PyObject_ClearWeakRefs(object);
     cudriver_staging_release(((TransferObject *)object)->staged);
     type->tp_free(object);
     Py_DECREF(type);
@@ -390,6 +391,7 @@ static PyGetSetDef transfer_getset[] = {
 };
 
 static PyMemberDef transfer_members[] = {
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(TransferObject, weak), READONLY, NULL},
     {"nbytes", T_PYSSIZET, offsetof(TransferObject, bytes), READONLY, DOC_Transfer_nbytes},
     {NULL},
 };

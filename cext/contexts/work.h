@@ -38,6 +38,7 @@ typedef struct TransferObject {
     struct cudriver_staging_transfer *staged; /* owned: the engine's, or NULL */
     PyObject *owners[2]; /* owned in flight, or NULL; a tuple: all that is in it */
     size_t bytes;
+    PyObject *weak;
 } TransferObject;
 
 /* Whether a call that is counted uses the context or issues work in it; with `any`, also whether

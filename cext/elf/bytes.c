@@ -142,14 +142,17 @@ static int open_path(const char *path, int root)
     }
 }
 
-/* Opens for reading what `found` (O_PATH) stands for. A descriptor, or -1 and errno. */
+/*
+ * Opens for reading what `found` (O_PATH) stands for. A descriptor, or -1 and errno. It does not
+ * wait for another process that holds a lease on the file.
+ */
 static int open_found(int found, const struct elf_file *file, const struct stat *about)
 {
     char name[64];
     struct stat now;
     int fd;
     snprintf(name, sizeof(name), "/proc/self/fd/%d", found);
-    fd = open(name, O_RDONLY | O_CLOEXEC);
+    fd = open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd >= 0 || errno != ENOENT || file->root >= 0) {
         return fd;
     }

@@ -1,4 +1,4 @@
-/* The Python files and libraries that a wheel's RECORD lists. See record.h. */
+/* What a wheel's RECORD lists, and whether the disk has it so. See record.h. */
 #define _GNU_SOURCE
 #include "record.h"
 
@@ -37,29 +37,35 @@ static bool is_of_tests(const char *path, size_t length)
            strncmp(path, "test/", 5) == 0;
 }
 
-static bool begins_as_elf(int folder, const char *path)
+static bool ends_in(const char *path, size_t length, const char *end)
 {
-    char head[4];
-    int file = openat(folder, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    bool does = file < 0 || (read(file, head, 4) == 4 && memcmp(head, "\177ELF", 4) == 0);
-
-    if (file >= 0) {
-        close(file);
-    }
-    return does; /* what may not be read is not known to be otherwise */
+    size_t size = strlen(end);
+    return length >= size && memcmp(path + length - size, end, size) == 0;
 }
 
-/* "libx.so", "libx.so.5.0.0" */
-static bool is_library(const struct elf_line *line, size_t path_length)
+/*
+ * Documents, headers, static libraries and type stubs: no import opens them. Of what
+ * an installer wrote about a package only what Python reads itself.
+ */
+static bool is_idle(const char *path, size_t length)
 {
-    size_t end = path_length;
+    static const char *const ends[] = {
+        ".h",    ".hpp", ".hxx", ".hh",    ".cuh", ".inl",   ".a",
+        ".pyi",  ".pxd", ".pyx", ".cmake", ".md",  ".rst",   ".txt",
+        ".html", ".css", ".png", ".svg",   ".pdf", ".ipynb", "/py.typed",
+    };
+    static const char info[] = ".dist-info/";
+    const char *about = memmem(path, length, info, sizeof(info) - 1);
 
-    while (end > 3 && (line->text[end - 1] == '.' ||
-                       (line->text[end - 1] >= '0' && line->text[end - 1] <= '9'))) {
-        end--;
+    if (about != NULL) {
+        return !ends_in(path, length, "/METADATA") && !ends_in(path, length, "/entry_points.txt");
     }
-    return (end == path_length || line->text[end] == '.') &&
-           memcmp(line->text + end - 3, ".so", 3) == 0;
+    for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
+        if (ends_in(path, length, ends[i])) {
+            return true;
+        }
+    }
+    return false;
 }
 
 static bool is_as_listed(const struct elf_record *record, int folder, const struct elf_line *line,
@@ -74,22 +80,22 @@ static bool is_as_listed(const struct elf_record *record, int folder, const stru
     }
     memcpy(path, line->text, path_length);
     path[path_length] = '\0';
-    return fstatat(folder, path, &about, 0) == 0 && (size < 0 || about.st_size == size) &&
-           about.st_mtim.tv_sec * 1000000000LL + about.st_mtim.tv_nsec <= record->since &&
-           (!is_library(line, path_length) || begins_as_elf(folder, path));
+    return fstatat(folder, path, &about, 0) == 0 && S_ISREG(about.st_mode) &&
+           (size < 0 || about.st_size == size) &&
+           about.st_mtim.tv_sec * 1000000000LL + about.st_mtim.tv_nsec <= record->since;
 }
 
-/* The length of the path of a Python file or a library that has a hash; 0 for any other line. */
+/* The length of the path of a file below the folder that has a hash; 0 for any other line. */
 static size_t listed_path(const struct elf_line *line)
 {
-    static const char hash[] = ",sha256=";
+    static const char hash[] = ",sha256="; /* or another number */
     size_t hash_length = sizeof(hash) - 1;
     const char *comma = memchr(line->text, ',', line->length);
     size_t length = comma != NULL ? (size_t)(comma - line->text) : 0;
 
-    if (length <= 3 || line->length - length < hash_length ||
-        memcmp(comma, hash, hash_length) != 0 ||
-        (memcmp(comma - 3, ".py", 3) != 0 && !is_library(line, length))) {
+    if (length == 0 || line->length - length < hash_length || memcmp(comma, hash, 4) != 0 ||
+        comma[hash_length - 1] != '=' || line->text[0] == '/' || line->text[0] == '"' ||
+        (length > 2 && memcmp(line->text, "../", 3) == 0)) {
         return 0;
     }
     return length;
@@ -122,9 +128,11 @@ bool elf_record_read(struct elf_record *record, int folder)
         line.length = newline != NULL ? (size_t)(newline - line.text) : left;
         line.number++;
         length = listed_path(&line);
-        files += length > 0;
-        if (length > 0 && !is_of_tests(line.text, length) &&
-            !is_as_listed(record, folder, &line, length) && !record_keep(record, &line)) {
+        if (length == 0 || is_of_tests(line.text, length) || is_idle(line.text, length)) {
+            continue;
+        }
+        files++;
+        if (!is_as_listed(record, folder, &line, length) && !record_keep(record, &line)) {
             return false;
         }
     }

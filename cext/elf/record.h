@@ -1,6 +1,7 @@
 /*
- * The Python files and libraries that a wheel's RECORD lists, and whether they are as it says: a
- * framework has thousands of them, and the check's time is short. Plain C; the text is untrusted.
+ * What a wheel's RECORD lists, and whether the disk has it so, by name, size and time: nothing is
+ * opened. A framework lists thousands of files, and the check's time is short. Plain C; the text is
+ * untrusted.
  */
 #ifndef CUDRIVER_ELF_RECORD_H
 #define CUDRIVER_ELF_RECORD_H
@@ -24,10 +25,10 @@ struct elf_record {
 };
 
 /*
- * Finds the lines of those, tests aside, that are not there, have another size than the line says,
- * were changed after `since`, or are libraries that do not begin as ELF files do. folder: the
- * descriptor of what the paths start from; -1: nothing is there. False: no memory. Release with
- * free(record->absent).
+ * Finds the lines of files with a hash that are not there, have another size than the line says, or
+ * were changed after `since`. Left out is what no import opens: tests, documents, headers, static
+ * libraries, type stubs. folder: the descriptor of what the paths start from; -1: nothing is there.
+ * False: no memory. Release with free(record->absent).
  */
 bool elf_record_read(struct elf_record *record, int folder);
 

@@ -82,7 +82,7 @@ static bool touch_range(char *base, size_t bytes, bool beside)
     if (failed == 0 && !beside) {
         return true;
     }
-    if (failed != 0 && errno != EINVAL && errno != ENOSYS) {
+    if (failed != 0 && errno != EINVAL && errno != ENOSYS && errno != EPERM) {
         return false;
     }
     for (size_t i = 0; i < bytes; i += page) { /* also on an older kernel */

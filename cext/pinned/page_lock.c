@@ -8,6 +8,7 @@
 #include "python/call.h"
 #include "python/error.h"
 #include "python/live.h"
+#include "python/numpy_bridge.h"
 #include "docstrings.h"
 
 /* It owns what keeps the memory mapped, so that the lock ends first whoever drops what. */
@@ -46,8 +47,14 @@ static PyObject *lock_create(PyTypeObject *type, PyObject *args, PyObject *keywo
     if (keywords != NULL && PyDict_GET_SIZE(keywords) > 0) {
         return PyErr_Format(PyExc_TypeError, "PageLock() takes no keyword arguments");
     }
-    if (!PyArg_ParseTuple(args, "OOKnp:PageLock", &array, &held, &low, &bytes, &writable) ||
-        (self = lock_of(type->tp_alloc(type, 0))) == NULL) {
+    if (!PyArg_ParseTuple(args, "OOKnp:PageLock", &array, &held, &low, &bytes, &writable)) {
+        return NULL;
+    }
+    held = held == Py_None && cudriver_numpy_is_array(array) ? cudriver_numpy_hold(array)
+                                                             : Py_NewRef(held);
+    self = held != NULL ? lock_of(type->tp_alloc(type, 0)) : NULL;
+    if (self == NULL) {
+        Py_XDECREF(held);
         return NULL;
     }
     self->address = (void *)(uintptr_t)low;
@@ -56,7 +63,7 @@ static PyObject *lock_create(PyTypeObject *type, PyObject *args, PyObject *keywo
     self->closed = true;
     self->ordinal = -1;
     self->array = Py_NewRef(array);
-    self->held = Py_NewRef(held);
+    self->held = held;
     Py_BEGIN_ALLOW_THREADS
     mapped = platform_is_mapped((uintptr_t)self->address, self->bytes);
     Py_END_ALLOW_THREADS

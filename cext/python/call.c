@@ -75,6 +75,27 @@ PyObject *cudriver_call_method(const char *module, const char *function, PyObjec
     return result;
 }
 
+PyObject *cudriver_getattro(PyObject *object, PyObject *name)
+{
+    PyObject *value = PyObject_GenericGetAttr(object, name);
+
+    if (value == NULL && PyErr_ExceptionMatches(PyExc_AttributeError) &&
+        PyUnicode_READ_CHAR(name, 0) != '_') {
+        PyErr_Clear();
+        value = cudriver_call("names", "missing", "(OO)", object, name);
+    }
+    return value;
+}
+
+PyObject *cudriver_keywords_refused(const char *kind, PyObject *keywords)
+{
+    if (keywords != NULL && PyErr_ExceptionMatches(PyExc_TypeError)) {
+        PyErr_Clear();
+        Py_XDECREF(cudriver_call("names", "keyword", "(sO)", kind, keywords));
+    }
+    return NULL;
+}
+
 int cudriver_device_parse(PyObject *object)
 {
     PyObject *found =

@@ -7,7 +7,8 @@
 #include "engine/layout.h"
 
 struct cudriver_endpoint {
-    PyObject *owner; /* owned: keeps the memory alive; release with cudriver_endpoint_done */
+    PyObject *owner; /* owned: keeps the memory alive and mapped, perhaps a tuple; release with
+                        cudriver_endpoint_done */
     PyObject *dtype; /* owned */
     struct ContextObject *context; /* of a device end, kept alive by `owner` or `kept`; or NULL */
     PyObject *kept;                /* owned, or NULL */

@@ -26,13 +26,13 @@ static void raise_va(CUresult code, const char *function, const char *format, va
     PyObject *exception;
 
     vsnprintf(arguments, sizeof arguments, format, args);
-    exception = cudriver_call("failures", "failure", "(issssO)", (int)code, function, arguments,
+    exception = cudriver_call("failures", "raised", "(issssO)", (int)code, function, arguments,
                               cudriver_error_name(code), error_text(cuda.cuGetErrorString, code),
                               cudriver_driver_is_forked() ? Py_True : Py_False);
-    if (exception != NULL) {
+    if (exception != NULL && exception != Py_None) { /* None: destructors have said it */
         PyErr_SetObject((PyObject *)Py_TYPE(exception), exception);
-        Py_DECREF(exception);
     }
+    Py_XDECREF(exception);
 }
 
 int cudriver_check(CUresult code, const char *function, const char *format, ...)
@@ -84,7 +84,9 @@ void cudriver_report(CoreState *state, CUresult code, const char *function, PyOb
     }
     PyErr_Fetch(&type, &value, &traceback);
     cudriver_raise(code, function, "in a destructor");
-    PyErr_WriteUnraisable(owner);
+    if (PyErr_Occurred()) {
+        PyErr_WriteUnraisable(owner);
+    }
     PyErr_Restore(type, value, traceback);
 }
 

@@ -159,6 +159,26 @@ bool cudriver_numpy_has_fields(PyObject *dtype)
     return PyDataType_HASFIELDS((PyArray_Descr *)dtype);
 }
 
+PyObject *cudriver_numpy_hold(PyObject *array)
+{
+    PyObject *base = array, *held, *both;
+
+    while (base != NULL && PyArray_Check(base)) {
+        base = PyArray_BASE((PyArrayObject *)base);
+    }
+    if (base == NULL || !PyObject_CheckBuffer(base)) {
+        return Py_NewRef(array);
+    }
+    held = PyMemoryView_FromObject(base);
+    if (held == NULL && PyErr_ExceptionMatches(PyExc_BufferError)) {
+        PyErr_Clear(); /* it has memory of which it lends no such view */
+        return Py_NewRef(array);
+    }
+    both = held != NULL ? PyTuple_Pack(2, array, held) : NULL;
+    Py_XDECREF(held);
+    return both;
+}
+
 int cudriver_numpy_endpoint(PyObject *object, PyObject *owner, bool write,
                             struct cudriver_endpoint *end)
 {
@@ -173,7 +193,10 @@ int cudriver_numpy_endpoint(PyObject *object, PyObject *owner, bool write,
         return -1;
     }
     cudriver_endpoint_clear(end);
-    end->owner = Py_NewRef(owner);
+    end->owner = object == owner ? cudriver_numpy_hold(object) : Py_NewRef(owner);
+    if (end->owner == NULL) {
+        return -1;
+    }
     end->dtype = Py_NewRef((PyObject *)descr);
     end->host = PyArray_BYTES(array);
     end->itemsize = (size_t)PyArray_ITEMSIZE(array);

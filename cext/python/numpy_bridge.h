@@ -31,8 +31,14 @@ bool cudriver_numpy_same_dtype(PyObject *first, PyObject *second);
 
 bool cudriver_numpy_has_fields(PyObject *dtype);
 
-/* Fills an endpoint from an ndarray, which `owner` keeps alive (or is); with `write`, refuses a
- * read-only one. 0 or -1. */
+/* New reference: what keeps an ndarray's memory alive and mapped. That is the array; or, where its
+ * chain of bases ends in an object that lends a buffer, the array and a memoryview of that object,
+ * which cannot be closed or resized as long as the view lives. NULL with ValueError: it is closed.
+ */
+PyObject *cudriver_numpy_hold(PyObject *array);
+
+/* Fills an endpoint from an ndarray, which `owner` keeps alive, or is: then its memory is held,
+ * too. With `write`, refuses a read-only one. 0 or -1. */
 int cudriver_numpy_endpoint(PyObject *array, PyObject *owner, bool write,
                             struct cudriver_endpoint *end);
 

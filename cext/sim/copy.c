@@ -59,7 +59,7 @@ static CUresult side_pin(const struct shape *shape, const struct side *side, str
 {
     if (side->host) {
         pin->block = NULL;
-        pin->bytes = (char *)side->address;
+        pin->bytes = sim_host_bytes(side->address, side_extent(shape, side));
         return CUDA_SUCCESS;
     }
     return sim_memory_pin(side->address, side_extent(shape, side), pin);

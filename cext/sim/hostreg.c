@@ -16,6 +16,11 @@ struct host {
     bool allocated; /* by cuMemHostAlloc */
     bool leaving;   /* being freed or unregistered */
     size_t mapping; /* allocated: bytes of the mapping */
+    /* Registered: the same pages at another address, or NULL. A registration is of pages, not of
+     * addresses: unmapped and mapped again, those show new pages to the program, and the old ones
+     * to the device. Linux makes such a second mapping of shared memory only. */
+    char *pages;
+    size_t skip; /* from there to the first byte */
 };
 
 enum sim_host_kind sim_host_kind(uintptr_t address, size_t bytes)
@@ -26,6 +31,15 @@ enum sim_host_kind sim_host_kind(uintptr_t address, size_t bytes)
         return HOST_PAGEABLE; /* even if a locked range begins within */
     }
     return range->bytes - (address - range->start) >= bytes ? HOST_LOCKED : HOST_TORN;
+}
+
+char *sim_host_bytes(uintptr_t address, size_t bytes)
+{
+    const struct host *host = (struct host *)sim_range_find(sim.hosts, address);
+
+    return sim_host_kind(address, bytes) == HOST_LOCKED && host->pages != NULL
+               ? host->pages + host->skip + (address - host->range.start)
+               : (char *)address;
 }
 
 bool sim_host_info(uintptr_t address, struct sim_host_info *info)
@@ -42,6 +56,14 @@ bool sim_host_info(uintptr_t address, struct sim_host_info *info)
     return true;
 }
 
+static void host_free(struct host *host)
+{
+    if (host != NULL && host->pages != NULL) {
+        munmap(host->pages, host->skip + host->range.bytes);
+    }
+    free(host);
+}
+
 /* In the monitor, given up meanwhile. */
 static void host_remove(struct host *host)
 {
@@ -51,7 +73,7 @@ static void host_remove(struct host *host)
         munmap((void *)host->range.start, host->mapping);
         sim_lock();
     }
-    free(host);
+    host_free(host);
 }
 
 /* Memory of cuMemHostAlloc is freed with the context; registered memory belongs to the program. */
@@ -195,15 +217,17 @@ CUresult cuMemFreeHost(void *address)
 
 /*
  * Whether all of [start, start + bytes) is mapped and readable, and with `writable` also writable.
- * Reads /proc/self/maps, about 100 us: as long as a registration on hardware. True without /proc.
+ * *one: by one mapping. Reads /proc/self/maps, about 100 us: as long as a registration on hardware.
+ * True without /proc.
  */
-static bool memory_is_there(uintptr_t start, size_t bytes, bool writable)
+static bool memory_is_there(uintptr_t start, size_t bytes, bool writable, bool *one)
 {
     uintptr_t reached = start, end = start + bytes;
     FILE *maps = fopen("/proc/self/maps", "re");
     char line[512];
     bool whole_line = true;
 
+    *one = false;
     if (maps == NULL) {
         return true;
     }
@@ -218,10 +242,30 @@ static bool memory_is_there(uintptr_t start, size_t bytes, bool writable)
         if (first > reached || mode[0] != 'r' || (writable && mode[1] != 'w')) {
             break;
         }
+        *one = first <= start && last >= end;
         reached = (uintptr_t)last;
     }
     fclose(maps);
     return reached >= end;
+}
+
+/* New: a registration of memory that is there. NULL: no memory. */
+static struct host *host_new(uintptr_t start, size_t bytes, bool one)
+{
+    struct host *host = calloc(1, sizeof *host);
+    void *pages = MAP_FAILED;
+
+    if (host == NULL) {
+        return NULL;
+    }
+    host->range.start = start;
+    host->range.bytes = bytes;
+    host->skip = start % (size_t)sysconf(_SC_PAGESIZE);
+    if (one) {
+        pages = mremap((void *)(start - host->skip), 0, host->skip + bytes, MREMAP_MAYMOVE);
+    }
+    host->pages = pages != MAP_FAILED ? pages : NULL;
+    return host;
 }
 
 /* In the monitor. The error for a new registration that overlaps another one, or memory of
@@ -244,7 +288,7 @@ CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned int flags)
     struct sim_context *context;
     CUresult result = sim_enter_current(CALL_cuMemHostRegister_v2, &context);
     struct host *host;
-    bool there;
+    bool there, one;
 
     if (result != CUDA_SUCCESS) {
         return result;
@@ -259,8 +303,8 @@ CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned int flags)
     }
     sim_context_work_begin(context);
     sim_unlock();
-    there = memory_is_there(start, bytes, (flags & CU_MEMHOSTREGISTER_READ_ONLY) == 0);
-    host = calloc(1, sizeof *host);
+    there = memory_is_there(start, bytes, (flags & CU_MEMHOSTREGISTER_READ_ONLY) == 0, &one);
+    host = host_new(start, bytes, there && one);
     sim_lock();
     if (host == NULL) {
         result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -270,8 +314,6 @@ CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned int flags)
         result = overlap_check(start, bytes);
     }
     if (result == CUDA_SUCCESS) {
-        host->range.start = start;
-        host->range.bytes = bytes;
         host->context = context;
         /* As hardware reports them: always mapped, and never read-only. */
         host->flags =
@@ -279,7 +321,7 @@ CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned int flags)
         sim_range_insert(&sim.hosts, &host->range);
         host = NULL;
     }
-    free(host);
+    host_free(host);
     sim_context_work_end(context);
     return sim_leave(result);
 }

@@ -34,7 +34,7 @@ static void *launch_memory(struct launch *launch, uint64_t address, size_t bytes
                                                  : sim_memory_pin(address, bytes, pin);
     if (result == CUDA_ERROR_INVALID_VALUE && sim_space_find(address) == NULL &&
         host_is_locked(address, bytes)) {
-        pin->bytes = (char *)(uintptr_t)address;
+        pin->bytes = sim_host_bytes((uintptr_t)address, bytes);
         result = CUDA_SUCCESS;
     }
     if (result == CUDA_SUCCESS) {

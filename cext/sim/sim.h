@@ -438,6 +438,8 @@ long long sim_memory_taken(bool unused);
  * refused, as by hardware, even if another registration begins there. */
 enum sim_host_kind { HOST_PAGEABLE, HOST_LOCKED, HOST_TORN };
 enum sim_host_kind sim_host_kind(uintptr_t address, size_t bytes);
+/* In the monitor. Where the device sees host memory: what a registration holds are its pages. */
+char *sim_host_bytes(uintptr_t address, size_t bytes);
 /* In the monitor. Describes the page-locked range that contains `address`. False: none. */
 struct sim_host_info {
     uintptr_t start;

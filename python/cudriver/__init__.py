@@ -39,6 +39,11 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
     )
     from cudriver.flags import ContextFlags
     from cudriver.memory.arrays import ArrayFlags
+    from cudriver.memory.borrowing import (
+        dlpack_pinned,
+        from_cuda_array_interface,
+        from_pointer,
+    )
     from cudriver.memory.contexts import (
         MemoryInfo,
         StreamPriorityRange,
@@ -80,7 +85,13 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
     )
     from cudriver.memory.rows import copy_many, copy_many_async, copy_rows, copy_rows_async
     from cudriver.memory.shared import SharedMemory
-    from cudriver.weights import iter_safetensors, load_npy, load_npz, load_safetensors
+    from cudriver.weights import (
+        iter_safetensors,
+        load_npy,
+        load_npz,
+        load_safetensors,
+        save_safetensors,
+    )
 
 __all__ = [
     "Allocation",
@@ -121,6 +132,7 @@ __all__ = [
     "device_empty",
     "device_zeros",
     "devices",
+    "dlpack_pinned",
     "driver_is_simulated",
     "driver_path",
     "driver_version",
@@ -128,7 +140,9 @@ __all__ = [
     "errors",
     "explain_copy",
     "fleet",
+    "from_cuda_array_interface",
     "from_dlpack",
+    "from_pointer",
     "host_memory_stats",
     "init",
     "is_available",
@@ -149,6 +163,7 @@ __all__ = [
     "pinned_full",
     "pinned_numpy",
     "pinned_zeros",
+    "save_safetensors",
     "set_copy_threads",
     "set_host_memory_limit",
     "set_host_memory_policy",
@@ -166,6 +181,7 @@ _MODULES = frozenset({"errors", "fleet", "stack"})
 _HOMES = {
     "flags": ("ContextFlags",),
     "memory.arrays": ("ArrayFlags",),
+    "memory.borrowing": ("dlpack_pinned", "from_cuda_array_interface", "from_pointer"),
     "memory.contexts": ("MemoryInfo", "StreamPriorityRange", "memory_info", "synchronize"),
     "memory.copies_plan": ("CopiesPlan",),
     "memory.copies": ("CopyPlan", "copy_threads", "explain_copy", "set_copy_threads"),
@@ -202,7 +218,13 @@ _HOMES = {
     ),
     "memory.rows": ("copy_many", "copy_many_async", "copy_rows", "copy_rows_async"),
     "memory.shared": ("SharedMemory",),
-    "weights": ("iter_safetensors", "load_npy", "load_npz", "load_safetensors"),
+    "weights": (
+        "iter_safetensors",
+        "load_npy",
+        "load_npz",
+        "load_safetensors",
+        "save_safetensors",
+    ),
 }  # of what is not in the core
 
 
@@ -211,7 +233,10 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     if name not in __all__:
-        raise AttributeError(f"module 'cudriver' has no attribute {name!r}")
+        hint = ""
+        if not name.startswith("_"):
+            hint = import_module("cudriver.memory.names").ours("cudriver", name)
+        raise AttributeError(f"module 'cudriver' has no attribute {name!r}{hint}")
     if name in _MODULES:
         return import_module(f"cudriver.{name}")
     home = "errors" if name in _ERRORS else "_core"

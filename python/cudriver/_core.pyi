@@ -5,6 +5,7 @@ from contextvars import ContextVar
 from types import GenericAlias, TracebackType
 from typing import (
     Any,
+    ClassVar,
     Generic,
     Literal,
     NoReturn,
@@ -282,7 +283,8 @@ class Stream:
         ----------
         other : Event or Stream
             An event, or the stream whose work so far is waited for; ours, or of PyTorch,
-            CuPy, Numba, cuda-core or what else has ``__cuda_stream__``.
+            CuPy, Numba, cuda-core or what else has ``__cuda_stream__``, or a ``CUevent``
+            or ``CUstream`` of cuda.bindings.
 
         Notes
         -----
@@ -403,6 +405,42 @@ class Event:
     @property
     def context(self) -> Context:
         """Context of the event."""
+    @classmethod
+    def from_handle(cls, handle: SupportsInt | EventLike, /) -> Event:
+        """Return an event that another library owns.
+
+        Parameters
+        ----------
+        handle : int or object
+            A ``CUevent`` or ``cudaEvent_t`` as an int, or another library's event object,
+            which the result keeps alive.
+
+        Returns
+        -------
+        Event
+            Its `close` releases the other library's event and does not destroy it.
+
+        Raises
+        ------
+        TypeError
+            `handle` is neither an int nor an event.
+        ValueError
+            The int is 0, negative or too large.
+
+        Notes
+        -----
+        Calls no CUDA function. If you pass an int, keep the event alive yourself. An int
+        that is not an event's handle may crash the process in the driver. `context` is the
+        one that is current now; streams of the event's own context record it.
+
+        Examples
+        --------
+        >>> theirs = cu.Stream().record()
+        >>> event = cu.Event.from_handle(theirs.handle)
+        >>> event.synchronize()
+        >>> event.done
+        True
+        """
     def record(self, stream: StreamLike | None = None) -> Self:
         """Mark the work queued on a stream so far.
 
@@ -597,6 +635,7 @@ class DeviceArray(Generic[ScalarT_co]):
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """Protocol by which other libraries take the array without a copy (version 3)."""
+    __dlpack_c_exchange_api__: ClassVar[Any]
     def __dlpack__(
         self,
         *,
@@ -867,11 +906,20 @@ class DeviceArray(Generic[ScalarT_co]):
         """
     def __array__(self, *args: Any, **kwargs: Any) -> NDArray[Any]:
         """Raise TypeError: a silent copy from the device is seldom meant. Call to_numpy()."""
+    def __array_function__(self, function: Any, types: Any, args: Any, keywords: Any) -> Any:
+        """Raise TypeError, as functions of NumPy do: it computes nothing in device memory."""
+    def __format__(self, spec: str, /) -> str:
+        """Return the repr; TypeError for a format."""
     @classmethod
     def __class_getitem__(cls, item: Any, /) -> GenericAlias:
         """Return a generic alias, for annotations: ``DeviceArray[np.float32]``."""
+    @overload
+    def __getitem__(self, key: str, /) -> DeviceArray: ...
+    @overload
     def __getitem__(self, key: BasicIndex | tuple[BasicIndex, ...], /) -> Self: ...
-    def __setitem__(self, key: BasicIndex | tuple[BasicIndex, ...], value: Any, /) -> None: ...
+    def __setitem__(
+        self, key: str | BasicIndex | tuple[BasicIndex, ...], value: Any, /
+    ) -> None: ...
     def __hash__(self) -> int: ...
     def __len__(self) -> int: ...
 
@@ -1211,8 +1259,8 @@ def _fill(array: DeviceArray, item: NDArray[Any], stream: StreamLike | None, /) 
 def _views(array: DeviceArray, function: str, arguments: tuple[Any, ...], /) -> list[DeviceArray]:
     """Views with the geometries that a function of `memory.arrays` makes of the array's."""
 
-def _mark_copied(capsule: object, /) -> None:
-    """Say in a capsule of DLPack that its tensor is a copy, if it is of a kind that can."""
+def _mark(capsule: object, flags: int, kind: int, code: int, bits: int, /) -> None:
+    """Write into a host tensor's capsule what NumPy does not know of it."""
 
 def _primary_context(ordinal: int, /) -> Context: ...
 def _reset_primary_context(ordinal: int, /) -> None: ...

@@ -133,8 +133,8 @@ def missing(
 def absent(
     wheels: Sequence[tuple[bytes, str | None] | tuple[bytes, str | None, int]], /
 ) -> list[list[tuple[int, str]]]:
-    """For each (RECORD, folder, time) the lines, by number and text, of the Python files and
-    libraries (".so") that RECORD lists, tests aside, and that `folder` lacks or has otherwise: of
-    another size, changed after that time (in ns; default: never), or libraries that do not begin as
-    ELF files do. folder: None: all that it lists.
+    """For each (RECORD, folder, time) the lines, by number and text, of files with a hash that
+    RECORD lists and that `folder` lacks or has otherwise: of another size, or changed after that
+    time (in ns; default: never). Nothing is opened. Left out is what no import opens: tests,
+    documents, headers, static libraries, type stubs. folder: None: all that RECORD lists.
     """

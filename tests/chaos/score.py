@@ -29,7 +29,8 @@ class Score:
 def score(words: tuple[str, ...], failures: list[dict], findings: list[dict]) -> Score:
     """failures, findings: those that the healthy environment has not.
 
-    A warning is right where it is about the fault, whether or not that breaks an import.
+    A warning is right where it is about the fault, whether or not that breaks an import; so is an
+    error that says that the installation is damaged, of the file that was damaged.
     """
     errors = [f for f in findings if f["severity"] == "error"]
     warnings = [f for f in findings if f["severity"] == "warning"]
@@ -37,7 +38,8 @@ def score(words: tuple[str, ...], failures: list[dict], findings: list[dict]) ->
     for finding in errors + warnings:
         explains = any(stands_for(finding, failure) for failure in failures)
         strong = finding["severity"] == "error"
-        if explains or (names(finding, words) and (failures or not strong)):
+        damaged = " is damaged: " in finding["title"]
+        if explains or (names(finding, words) and (failures or damaged or not strong)):
             continue
         wrong = result.false_errors if strong else result.false_warnings
         wrong.append(f"{finding['rule']} {finding['title']}")

@@ -33,6 +33,8 @@ from cudriver.ladder.rungs import RUNGS
 from native_build import CEXT
 from program import Terminal
 
+pytestmark = pytest.mark.apart
+
 SOURCES = str(Path(cudriver.__file__).parent.parent)
 COMMAND = [sys.executable, "-m", "cudriver", "bench"]
 MIB = 1 << 20

@@ -177,7 +177,7 @@ def test_a_lender_that_refuses_is_not_asked_in_another_way(error: Any) -> None:
 
 @pytest.mark.parametrize("thing", [None, 3, [1.0], "text", object(), np.float64(1)])
 def test_what_lends_nothing(thing: Any) -> None:
-    with pytest.raises(TypeError, match="has no __dlpack__, so it lends no memory"):
+    with pytest.raises(TypeError, match="has no __dlpack__, by which it would lend memory"):
         cu.from_dlpack(thing)
 
 

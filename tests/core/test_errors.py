@@ -163,15 +163,15 @@ def test_failed_free_in_a_destructor_is_reported_not_raised(cu, sim, monkeypatch
     said = []
     monkeypatch.setattr(sys, "unraisablehook", said.append)
     stream, event = cu.Stream(), cu.Event()
-    sim.fail_next("cuStreamDestroy_v2", 719)
-    sim.fail_next("cuEventDestroy_v2", 999)
+    sim.fail_next("cuStreamDestroy_v2", 400)
+    sim.fail_next("cuEventDestroy_v2", 1)
     try:
         raise KeyError("pending")
     except KeyError:
         del stream, event
     assert [(e.exc_value.code, e.exc_value.function) for e in said] == [
-        (719, "cuStreamDestroy_v2"),
-        (999, "cuEventDestroy_v2"),
+        (400, "cuStreamDestroy_v2"),
+        (1, "cuEventDestroy_v2"),
     ]
 
 
@@ -192,7 +192,7 @@ def test_failed_free_of_a_device_array_names_the_call(cu, sim, monkeypatch) -> N
     said = []
     monkeypatch.setattr(sys, "unraisablehook", said.append)
     array = cu.device_empty(100)
-    sim.fail("cuMemFreeAsync:1:999,cuMemFree_v2:1:999")
+    sim.fail("cuMemFreeAsync:1:1,cuMemFree_v2:1:1")
     del array
-    assert [e.exc_value.code for e in said] == [999]
+    assert [e.exc_value.code for e in said] == [1]
     assert said[0].exc_value.function in ("cuMemFreeAsync", "cuMemFree_v2")

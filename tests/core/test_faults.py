@@ -12,13 +12,13 @@ import gc
 import mmap
 import re
 import sys
-import time
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from conftest import at_rest
 from native_build import CEXT
 from scenarios import SCENARIOS
 
@@ -170,13 +170,9 @@ def test_each_call_fails_in_turn(cu, sim, quiet, functions, name: str) -> None:
                     sim.settle()
                     sim.reset()  # fixes the devices that the work behind it broke
                     after = sweep.settle()
-                deadline = time.monotonic() + 60
-                while (
-                    after != before
-                    and function not in FREES | LOOKS
-                    and time.monotonic() < deadline
-                ):
-                    time.sleep(0.01)  # a worker of the copy engine is on its way back
+                resting = function in FREES | LOOKS
+                while after != before and not resting:
+                    resting = at_rest()  # else a worker of the copy engine is on its way back
                     after = sweep.settle()
                 assert after["live_allocations"] == before["live_allocations"], where
                 if function in FREES | LOOKS:  # a broken device frees nothing either

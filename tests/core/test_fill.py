@@ -16,6 +16,7 @@ from test_device_array import DTYPES, PACKED, PADDED, random_array, raw
 
 import cudriver as cu
 import dlpackkit as kit
+from copykit import lateness
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -38,9 +39,16 @@ SETS = ("D8", "D16", "D32", "D2D8", "D2D16", "D2D32")
     dtype=st.sampled_from(DTYPES),
     seed=st.integers(0, 1 << 30),
     streamed=st.booleans(),
+    late=st.booleans(),
 )
 def test_a_fill_is_numpys_and_touches_nothing_else(
-    data: st.DataObject, shape: Any, dtype: Any, seed: int, streamed: bool
+    simulator: Any,
+    data: st.DataObject,
+    shape: Any,
+    dtype: Any,
+    seed: int,
+    streamed: bool,
+    late: bool,
 ) -> None:
     dtype = np.dtype(dtype)
     model = random_array(shape, dtype, seed)
@@ -50,21 +58,22 @@ def test_a_fill_is_numpys_and_touches_nothing_else(
         bits = bytes([seed % 2, 0, 0, 0] if dtype.kind == "U" else [seed % 2])
         value = np.frombuffer(bits * (dtype.itemsize // len(bits)), dtype).reshape(())
     base = cu.to_device(model)
-    if streamed:
-        stream = cu.Stream()
-        base[key].fill(value, stream)
-        stream.synchronize()
-    else:
-        base[key].fill(value)
+    with lateness(simulator, late):
+        if streamed:
+            stream = cu.Stream()
+            base[key].fill(value, stream)
+            stream.synchronize()
+        else:
+            base[key].fill(value)
+        got = base.to_numpy()
     if dtype == PADDED:
         model[key] = value
-        got = base.to_numpy()
         assert all(raw(got[name]) == raw(model[name]) for name in ("x", "y"))
     else:
         item = value.tobytes()
         flat = model.view(f"V{dtype.itemsize}") if model.ndim else model.reshape(1).view("V")
         flat.reshape(model.shape)[key] = np.frombuffer(item, f"V{dtype.itemsize}")[0]
-        assert meant(base.to_numpy()) == meant(model)
+        assert meant(got) == meant(model)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ from cudriver.ladder.result import Measured, add_ratios, number, show_size
 from cudriver.ladder.room import SMALLEST, shrinking
 from cudriver.ladder.rungs import BY_NAME
 
+pytestmark = pytest.mark.apart
+
 MIB = 1 << 20
 
 

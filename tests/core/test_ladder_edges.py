@@ -18,7 +18,7 @@ from cudriver import _core
 BLOCK = 256  # threads, each with a word of `sums`
 TILE = 4096  # words of shared memory
 
-pytestmark = pytest.mark.usefixtures("no_leaks", "same_stack")
+pytestmark = [pytest.mark.apart, pytest.mark.usefixtures("no_leaks", "same_stack")]
 
 
 def words(count: int, device: int = 0) -> Any:

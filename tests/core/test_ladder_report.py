@@ -11,6 +11,8 @@ from cudriver.ladder import plot, report
 from cudriver.ladder.result import Measured, add_ratios
 from cudriver.ladder.rungs import BY_NAME, RUNGS
 
+pytestmark = pytest.mark.apart
+
 MIB = 1 << 20
 
 

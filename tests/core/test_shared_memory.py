@@ -229,8 +229,6 @@ def test_it_is_not_closed_under_what_uses_it(cu, memory, holder: str) -> None:
     held = HOLDERS[holder](memory)
     with pytest.raises(BufferError, match="alive"):
         memory.close()
-    with pytest.raises(BufferError, match="alive"), memory:
-        pass
     assert not memory.closed
     np.asarray(held)[...] = 1
     assert memory.buf[31] in (0, 1, 0x3F)
@@ -777,3 +775,94 @@ def test_without_memfd_a_nameless_file_of_dev_shm_serves(
 def test_a_kernel_without_transparent_huge_pages(cu, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(mmap, "MADV_HUGEPAGE")
     cu.SharedMemory.anonymous(SIZE).close()
+
+
+# ---- its ends ------------------------------------------------------------------------------------
+
+
+def test_a_with_block_ends_while_its_arrays_live_on(cu, nothing_left) -> None:
+    with cu.SharedMemory.anonymous(SIZE) as memory:
+        array = memory.array(10)
+        array[:] = 3
+        with pytest.raises(BufferError, match="arrays or memoryviews of it are alive"):
+            memory.close()
+    assert memory.closed
+    with pytest.raises(ValueError, match="is closed"):
+        memory.array(10)
+    assert cu.is_pinned(array)
+    assert cu.to_device(array).to_numpy().tolist() == [3] * 10
+    pins = cu.host_memory_stats().pins
+    del array
+    gc.collect()
+    assert cu.host_memory_stats().pins == pins - 1
+    memory.close()
+
+
+def test_ctrl_c_as_it_gets_its_name_leaves_none(cu, monkeypatch, nothing_left) -> None:
+    link = os.link
+    before = set(os.listdir("/dev/shm"))
+
+    def interrupted(*args: Any, **options: Any) -> None:
+        link(*args, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "link", interrupted)
+    for name in (None, f"cu_test_{os.getpid()}"):
+        with pytest.raises(KeyboardInterrupt):
+            cu.SharedMemory(name, create=True, size=SIZE)
+        assert set(os.listdir("/dev/shm")) == before
+
+
+def test_a_name_that_somebody_else_has_is_left_alone(cu, name: str, nothing_left) -> None:
+    """Also where the name was taken after it was found to be free."""
+    from cudriver.memory import shared_files
+
+    memory = cu.SharedMemory(name, create=True, size=SIZE)
+    file = shared_files.new_file("/dev/shm", True, False)
+    given: list[str] = []
+    with pytest.raises(FileExistsError):
+        shared_files.give_name(file, name, False, given)
+    shared_files.take_names(file, given)
+    os.close(file)
+    assert os.path.exists(f"/dev/shm/{name}")
+    memory.unlink()
+    memory.close()
+
+
+def test_without_proc_it_says_so(cu, monkeypatch, nothing_left) -> None:
+    def link(*args: Any, **options: Any) -> None:
+        raise FileNotFoundError(2, "No such file or directory")
+
+    exists = os.path.exists
+    monkeypatch.setattr(os, "link", link)
+    monkeypatch.setattr(os.path, "exists", lambda p: "/proc/" not in str(p) and exists(p))
+    with pytest.raises(OSError, match="gets its name by /proc, which is not mounted"):
+        cu.SharedMemory(create=True, size=SIZE, pin=False)
+
+
+def test_a_region_with_holes_is_not_filled_beyond_what_is_left(cu, name: str, nothing_left) -> None:
+    """As multiprocessing makes one; page-locking it takes all of its memory."""
+    path = f"/dev/shm/{name}"
+    with open(path, "wb") as file:
+        os.ftruncate(file.fileno(), 1 << 42)
+    try:
+        with pytest.raises(cu.OutOfMemoryError, match=f"{1 << 42} bytes"):
+            cu.SharedMemory(name)
+        assert os.stat(path).st_blocks == 0
+        with cu.SharedMemory(name, pin=False) as memory, pytest.raises(cu.OutOfMemoryError):
+            memory.pin()
+        os.truncate(path, SIZE)
+        with cu.SharedMemory(name) as memory:
+            assert cu.is_pinned(memory.buf)
+    finally:
+        os.unlink(path)
+
+
+def test_a_pickled_one_is_read_only_if_it_was_opened_so(cu, name: str, nothing_left) -> None:
+    with cu.SharedMemory(name, create=True, size=SIZE) as maker:
+        for read_only in (False, True):
+            with cu.SharedMemory(name, read_only=read_only) as memory:
+                again = pickle.loads(pickle.dumps(memory))
+                assert again.array(3).flags.writeable is not read_only
+                again.close()
+        maker.unlink()

@@ -208,7 +208,6 @@ WRONG_NUMPY = {
     ),
     "a negative length": (cu.load_npy, NPY.replace(b"(100,", b"(-10,"), "shape"),
     "objects": (cu.load_npy, saved(np.save, np.array([None])), "dtype 'object'"),
-    "records": (cu.load_npy, saved(np.save, np.zeros(2, "i4,f4")), "dtype"),
     "an empty .npz": (cu.load_npz, b"", "is not an .npz file"),
     "a cut .npz": (cu.load_npz, NPZ[:-30], "is not an .npz file"),
     "compressed": (cu.load_npz, saved(np.savez_compressed, np.arange(9)), "numpy.savez"),
@@ -243,7 +242,7 @@ def test_a_captured_stream_is_refused(tmp_path: Path, sim: Any) -> None:
     stream, library = cu.Stream(), ctypes.CDLL(cu.driver_path())
     handle, graph = ctypes.c_void_p(stream.handle), ctypes.c_void_p()
     assert library.cuStreamBeginCapture_v2(handle, 2) == 0
-    with pytest.raises(cu.CudaError, match=r"^a copy cannot be captured: stream"):
+    with pytest.raises(cu.CudaError, match=r"^load_npy\(\) cannot be captured: stream"):
         cu.load_npy(tmp_path / "x.npy", stream=stream)
     assert library.cuStreamEndCapture(handle, ctypes.byref(graph)) == 0
     assert library.cuGraphDestroy(graph) == 0
@@ -269,3 +268,54 @@ def test_arrays_that_lie_side_by_side_are_read_one_by_one(tmp_path: Path) -> Non
         assert {name: set(found[name].to_numpy()) for name in names} == {
             name: {float(name[1:])} for name in names
         }
+
+
+def test_records_are_loaded(tmp_path: Path) -> None:
+    points = np.zeros((3, 5), [("xyz", "<f4", 3), ("intensity", "<u2"), ("pair", "i4,f8")])
+    points["intensity"] = np.arange(15).reshape(3, 5)
+    points["pair"]["f1"] = 2.5
+    np.save(tmp_path / "x.npy", np.asfortranarray(points))
+    np.savez(tmp_path / "x.npz", points=points, other=np.ones(3))
+    for there in (cu.load_npy(tmp_path / "x.npy"), cu.load_npz(tmp_path / "x.npz")["points"]):
+        assert there.dtype == points.dtype
+        assert np.array_equal(there.to_numpy(), points)
+        assert np.array_equal(there["intensity"].to_numpy(), points["intensity"])
+
+
+@pytest.mark.parametrize("by", ["load_npy", "load_safetensors"])
+def test_a_load_follows_the_earlier_work_of_its_stream(tmp_path: Path, sim: Any, by: str) -> None:
+    """What that work still uses may be what the load is given."""
+    source = np.arange(1000.0)
+    np.save(tmp_path / "x.npy", source)
+    safetensors.numpy.save_file({"x": source}, tmp_path / "x")
+    stream, there = cu.Stream(), cu.device_zeros(1000)
+    transfer = cu.copy_async(there, cu.pinned_zeros(1000), stream)
+    sim.reset_counts()
+    if by == "load_npy":
+        loaded = cu.load_npy(tmp_path / "x.npy", stream=stream)
+    else:
+        loaded = cu.load_safetensors(tmp_path / "x", stream=stream)["x"]
+    assert sim.call_count("cuStreamWaitEvent") > 0
+    assert np.array_equal(loaded.to_numpy(), source)
+    transfer.wait()
+
+
+def test_without_a_thread_it_is_read_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As copies are made without one."""
+    import threading
+
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    parts = {f"x{i}": np.full(100, i, "f4") for i in range(5)}
+    for number in range(3):
+        safetensors.numpy.save_file(parts, tmp_path / str(number))
+    np.save(tmp_path / "x.npy", parts["x3"])
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert np.array_equal(cu.load_npy(tmp_path / "x.npy").to_numpy(), parts["x3"])
+    loaded = cu.load_safetensors(tmp_path / "0")
+    for name, array in cu.iter_safetensors([tmp_path / "1"]):
+        assert np.array_equal(array.to_numpy(), parts[name])
+    assert all(np.array_equal(loaded[name].to_numpy(), parts[name]) for name in parts)

@@ -435,8 +435,8 @@ def test_what_numpy_has_for_an_item_is_kept(tmp_path: Path, descr: str) -> None:
 @pytest.mark.parametrize(
     ("descr", "shape", "data", "text"),
     [
-        ("('<f4',(2,))", "(1,)", 8, "the dtype \"('<f4', (2,))\", which device arrays cannot have"),
-        ("'|O'", "(1,)", 8, "the dtype 'object', which device arrays cannot have"),
+        ("('<f4',(2,))", "(1,)", 8, "the dtype \"('<f4', (2,))\": items that no array has"),
+        ("'|O'", "(1,)", 8, "the dtype 'object': Python objects"),
         ("'<f4'", "(-1,)", 8, f"the shape (-1,); a shape is {LENGTHS}"),
         ("'<i8'", f"(0,{1 << 60})", 0, f"the shape (0, {1 << 60}); a shape is {LENGTHS}"),
         ("'<i8'", "(3,)", 23, "int64 of shape (3,) has 24 bytes, and 23 are there"),

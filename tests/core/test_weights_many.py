@@ -347,6 +347,20 @@ def test_items_of_less_than_a_byte_are_cut_between_bytes(tmp_path: Path) -> None
         load(slice(None), slice(1, 4))
 
 
+@pytest.mark.parametrize(("kind", "shape", "nbytes"), [("F4", (6, 3), 9), ("F6_E2M3", (8, 3), 18)])
+def test_rows_of_no_whole_bytes_are_not_cut(
+    tmp_path: Path, kind: str, shape: tuple[int, int], nbytes: int
+) -> None:
+    """The next row begins within a byte, even where the cut does not."""
+    (tmp_path / "x").write_bytes(raw({"x": entry(kind, list(shape), 0, nbytes)}, bytes(nbytes)))
+    stop = 2 if kind == "F4" else 3
+    for key in ((slice(None), slice(0, stop)), (slice(None), slice(0, 0))):
+        if key[1].stop == shape[1]:
+            continue
+        with pytest.raises(ValueError, match="within a byte"):
+            cu.load_safetensors(tmp_path / "x", slices={"x": key})
+
+
 @pytest.mark.parametrize(
     ("slices", "message"),
     [

@@ -102,7 +102,7 @@ RIGHT: dict[str, Callable[[Things], tuple[Any, ...]]] = {
     "_ladder_kernel": lambda t: ("read", t.there, t.sums, 0, 1, 1),
     "_lend": lambda t: (t.there, False, None),
     "_live": lambda t: (),
-    "_mark_copied": lambda t: (t.capsule,),
+    "_mark": lambda t: (t.capsule, 0, 2, 2, 64),
     "_node": lambda t: (),
     "_numpy_enter": lambda t: (1 << 40,),
     "_numpy_forget": lambda t: (t.handler,),
@@ -127,7 +127,7 @@ RIGHT: dict[str, Callable[[Things], tuple[Any, ...]]] = {
 #: Where nothing but the type in the stub is right: a TypeError for every other kind.
 EXACT = {
     "_export": {0: "there"}, "_fill": {0: "there"}, "_views": {0: "there"},
-    "_pin_stop": {0: "lock"}, "_numpy_forget": {0: "handler"}, "_mark_copied": {0: "capsule"},
+    "_pin_stop": {0: "lock"}, "_numpy_forget": {0: "handler"}, "_mark": {0: "capsule"},
 }  # fmt: skip
 
 

@@ -68,8 +68,8 @@ def test_one_that_is_listed_as_empty(site: Path, end: str) -> None:
     "line",
     [
         b"", b",", b".py", b"a/z.py", b"a/z.py,", b"a/z.py,,", b"a/z.py,sha256",
-        b"a/z.pyc,sha256=x,1", b"a/z.py,md5=x,1", b'"a/z,y.py",sha256=x,1',
-        b".py,sha256=x,1", b"py,sha256=x,1",
+        b"a/z.py,md5=x,1", b'"a/z,y.py",sha256=x,1', b",sha256=x,1", b"/a/z.py,sha256=x,1",
+        b"../bin/z,sha256=x,1", b"a/z.py,sha999x,1",
     ],
 )  # fmt: skip
 def test_other_lines_are_passed_over(site: Path, line: bytes) -> None:
@@ -114,31 +114,48 @@ def test_one_of_another_size(site: Path, data: bytes, size: str, told: bool) -> 
     assert absent(listed("a/y.py", size=size), str(site)) == ["a/y.py"] * told
 
 
-@pytest.mark.parametrize(
-    ("head", "told"),
-    [(b"\x7fELF\x02", False), (b"\0\0\0\0\0", True), (b"\x7fELD\x02", True), (b"\x7fEL", True)],
+def test_no_regular_file_is_none(site: Path) -> None:
+    """And nothing waits for whoever writes to a pipe."""
+    os.mkfifo(site / "a/pipe.py")
+    (site / "a/folder.py").mkdir()
+    names = ["a/pipe.py", "a/folder.py"]
+    assert absent(listed(*names), str(site)) == names
+
+
+@pytest.mark.parametrize("kind", ["sha256", "sha384", "sha512"])
+def test_any_hash(kind: str) -> None:
+    assert absent(f"a/z.py,{kind}=aBc_-d,6\n".encode(), None) == ["a/z.py"]
+
+
+IDLE = (
+    *("a/x.h", "a/x.hpp", "a/x.cuh", "a/libx.a", "a/x.pyi", "a/py.typed", "a/x.pxd", "a/x.pyx"),
+    *("a/README.md", "a/x.rst", "a/x.txt", "a/x.html", "a/x.cmake", "a/x.ipynb"),
+    *("a-1.0.dist-info/RECORD", "a-1.0.dist-info/licenses/LICENSE", "a-1.0.dist-info/WHEEL"),
 )
-@pytest.mark.parametrize("name", ["a/_c.so", "a/_c.so.5", "a/_c.so.5.0.12"])
-def test_a_library_that_does_not_begin_as_one(
-    site: Path, name: str, head: bytes, told: bool
-) -> None:
-    (site / name).write_bytes(head)
-    for line in (f"{name}{HASH}{len(head)}\n", f"{name}{HASH}\n"):
-        assert absent(line.encode(), str(site)) == [name] * told
-    (site / name).unlink()
-    os.mkfifo(site / name)
-    assert absent(f"{name}{HASH}\n".encode(), str(site)) == [name], "and does not wait"
+COUNTS = (
+    *("a/x.py", "a/x.so", "a/x.so.5", "a/x.pyc", "a/x.json", "a/x", "a/bin/ptxas", "a/h", ".py"),
+    *("a/x.typed", "a/x.ha", "a-1.0.dist-info/METADATA", "a-1.0.dist-info/entry_points.txt"),
+    "a/x.dist-info.py",
+)
 
 
-@pytest.mark.parametrize("name", ["a/_c.so5", "a/_c.5", "a/_cso.5", "a/5"])
-def test_a_name_that_is_no_librarys(site: Path, name: str) -> None:
-    (site / name).write_bytes(b"no library")
-    assert absent(f"{name}{HASH}10\n".encode(), str(site)) == []
+def test_what_no_import_opens_is_left_out() -> None:
+    assert absent(listed(*IDLE, *COUNTS), None) == [*COUNTS]
+
+
+def test_what_was_changed_later(site: Path) -> None:
+    """By a time in nanoseconds; before any, all of them were."""
+    os.utime(site / "top.py", ns=(0, 5))
+    os.utime(site / "a/b/x.py", ns=(0, 4))
+    record = listed("top.py", "a/b/x.py")
+    for since, told in ((5, []), (4, ["top.py"]), (-1, ["top.py", "a/b/x.py"])):
+        (found,) = _elf.absent([(record, str(site), since)])
+        assert [line.partition(",")[0] for _, line in found] == told
 
 
 FOLDERS = st.sampled_from(["", "a/", "a/b/", "tests/", "a/test/", "testing/"])
 STEMS = st.sampled_from(["x", "y", "tests", "\u00e4", "x,y", 'x"y'])
-PATHS = st.builds("{}{}{}".format, FOLDERS, STEMS, st.sampled_from([".py", ".pyc", ".so"]))
+PATHS = st.builds("{}{}{}".format, FOLDERS, STEMS, st.sampled_from([".py", ".h", ".so"]))
 HASHES = st.sampled_from(["sha256=x", "md5=x", ""])
 ROWS = st.tuples(PATHS, HASHES, st.sampled_from(["", "0", "6", "10"]))
 
@@ -161,11 +178,7 @@ def test_as_a_csv_reader_has_it(
             csv.writer(file, lineterminator=end).writerows(rows)
 
         def lost(path: str, digest: str, size: str) -> bool:
-            if (
-                not path.endswith((".py", ".so"))
-                or not digest.startswith("sha256=")
-                or set(path) & {*',"'}
-            ):
+            if path.endswith(".h") or not digest.startswith("sha256=") or set(path) & {*',"'}:
                 return False
             if re.match("(.*/)?tests?/", path):
                 return False
@@ -173,7 +186,7 @@ def test_as_a_csv_reader_has_it(
                 on_disk = os.stat(site / path).st_size
             except OSError:
                 return True
-            return size not in ("", str(on_disk)) or path.endswith(".so")
+            return size not in ("", str(on_disk))
 
         with open(site / "RECORD", newline="") as file:
             wanted = [row[0] for row in csv.reader(file) if lost(*row)]

@@ -1,13 +1,12 @@
 """The copy engine (cext/engine/), natively: tests/native/staging_test.c.
 
-Built here plainly and with sanitizers, with the simulated driver built the same way; and plainly
-for the system's driver with CUDRIVER_TEST_DRIVER=real. Each copy is compared with one made item by
-item.
+Built here as the package and its simulated driver are, so with a sanitizer in `make asan` and `make
+tsan`; with CUDRIVER_TEST_DRIVER=real for the system's driver. Each copy is compared with one made
+item by item.
 """
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 
@@ -15,12 +14,12 @@ import pytest
 
 import native_build
 from conftest import DRIVER
-from native_build import BUILDS, TESTS, compile_c, sources
+from native_build import BUILD, FLAGS, TESTS, compile_c, sources
 
 REAL = DRIVER == "real"
 SOURCES = ("driver/driver.c", "driver/platform.c", "hostmem/*.c", "engine/*.c")
 
-pytestmark = native_build.marks
+pytestmark = native_build.each_build
 
 # scenario: rounds plainly, under a sanitizer. As `staging_test` prints them: a test holds the two
 # together.
@@ -51,53 +50,37 @@ ON_THE_SIMULATOR = {
     "faults", "interrupted", "unknown", "refused", "lost", "lanes", "reading",
 }  # fmt: skip
 
-if REAL:
-    CASES = [("plain", name) for name in SCENARIOS]
-else:
-    CASES = [
-        (build, name)
-        for build in BUILDS
-        for name, (_, rounds) in SCENARIOS.items()
-        if build == "plain" or rounds > 0
-    ]
-
-
-class Programs:
-    """The test program and the simulated driver, by build; made when first needed."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.made: dict[str, tuple[Path, Path | None]] = {}
-
-    def get(self, build: str) -> tuple[Path, Path | None]:
-        if build not in self.made:
-            native_build.need(self.folder, build)
-            files = [TESTS / "native" / "staging_test.c", *sources(*SOURCES)]
-            program = compile_c(self.folder / build, files, *BUILDS[build])
-            library = None if REAL else native_build.simulator(self.folder, build)
-            self.made[build] = program, library
-        return self.made[build]
+ROUNDS = {name: rounds[BUILD != "plain"] for name, rounds in SCENARIOS.items()}
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
-    return Programs(tmp_path_factory.mktemp("staging"))
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    files = [TESTS / "native" / "staging_test.c", *sources(*SOURCES)]
+    return compile_c(tmp_path_factory.mktemp("staging") / "staging", files, *FLAGS)
 
 
-@pytest.mark.parametrize(("build", "name"), CASES)
-def test_scenario(programs: Programs, build: str, name: str) -> None:
-    program, library = programs.get(build)
-    environment = native_build.environment()
-    environment |= {k: v for k, v in os.environ.items() if k == "CUDRIVER_SIM_LATE_US"}
+@pytest.fixture(scope="module")
+def library(program: Path) -> Path | None:
+    """The simulated driver."""
+    return None if REAL else native_build.simulator(program.parent)
+
+
+CASES = [(name, rounds, 0) for name, rounds in ROUNDS.items() if rounds]
+if BUILD == "plain" and not REAL:  # on a device that is late with all that may be late
+    CASES += [(name, n, 300) for name, (_, n) in SCENARIOS.items() if n and name != "faults"]
+
+
+@pytest.mark.parametrize(("name", "rounds", "late"), CASES)
+def test_scenario(program: Path, library: Path | None, name: str, rounds: int, late: int) -> None:
+    environment = native_build.environment() | {"CUDRIVER_SIM_LATE_US": str(late)}
     if library is not None:
         environment["CUDRIVER_LIBRARY"] = str(library)
     if name in ("faults", "unknown", "lost"):
         # A call that gives something back and is made to fail leaves it to the driver; what the
         # device may yet use is kept.
         environment["ASAN_OPTIONS"] = "detect_leaks=0"
-    rounds = SCENARIOS[name][0 if build == "plain" else 1]
     for seed in range(1, rounds + 1 if name in ONCE else 2):
-        done = native_build.run(program, name, str(seed), str(rounds), build=build, env=environment)
+        done = native_build.run(program, name, str(seed), str(rounds), env=environment)
         if done.returncode == 2:
             assert REAL or "simulated" in done.stderr, done.stderr
             assert name in ON_THE_SIMULATOR or "no device" in done.stderr, done.stderr
@@ -105,7 +88,6 @@ def test_scenario(programs: Programs, build: str, name: str) -> None:
         assert done.returncode == 0, f"{seed}: {done.stdout[-1000:]}\n{done.stderr[-4000:]}"
 
 
-def test_every_scenario_is_run(programs: Programs) -> None:
-    program, _ = programs.get("plain")
+def test_every_scenario_is_run(program: Path) -> None:
     done = subprocess.run([str(program)], capture_output=True, text=True)
     assert done.stdout.split() == list(SCENARIOS)

@@ -18,6 +18,7 @@ import pytest
 from native_build import ROOT, compiler
 
 pytestmark = [
+    pytest.mark.apart,
     pytest.mark.skipif(not (ROOT / "benchmarks").is_dir(), reason="no benchmarks beside the tests"),
     pytest.mark.skipif(
         bool(os.environ.get("CUDRIVER_TEST_SANITIZER")), reason="a sanitizer's times mean nothing"
@@ -71,6 +72,7 @@ WORKS = [
     "safetensors, 5 GiB of bfloat16 in 40 tensors, in the page cache",
     "the same, not in the page cache",
     "a mixture of experts, 16 GiB of bfloat16 in 14,004 tensors in 4 files in memory",
+    "`save_safetensors`, 16 GiB of 14,004 device arrays into a file",
 ]
 NOT_HERE = {"one GPU", "needs PyTorch", "no environment given"}
 OURS = "cudriver"

@@ -18,7 +18,7 @@ import pytest
 from native_build import ROOT
 from program import TWO
 
-pytestmark = pytest.mark.static
+pytestmark = [pytest.mark.static, pytest.mark.apart]
 
 PACKAGE = ROOT / "python" / "cudriver"
 LEFT_OUT = {".git", "build", "dist", "__pycache__", ".probe"}

@@ -93,15 +93,15 @@ def prose(path: Path) -> str:
     return re.sub(r"`[^`]+`|\]\([^)]+\)|<[^>]+>", "", text)
 
 
-@pytest.mark.parametrize("page", MIRRORED, ids=name)
-def test_a_page_mirrors_the_english_one(page: Path) -> None:
-    other = english(page)
-    assert headings(page) == headings(other)
-    shown, expected = (
-        [meaning(block) for block in blocks(path) if not block.kind.startswith("{")]
-        for path in (page, other)
-    )
-    assert shown == expected
+def test_pages_mirror_the_english_ones() -> None:
+    for page in MIRRORED:
+        other = english(page)
+        assert headings(page) == headings(other), name(page)
+        shown, expected = (
+            [meaning(block) for block in blocks(path) if not block.kind.startswith("{")]
+            for path in (page, other)
+        )
+        assert shown == expected, name(page)
 
 
 def figures(path: Path) -> set[str]:
@@ -112,12 +112,12 @@ def figures(path: Path) -> set[str]:
     return set(re.findall(r"(?<![\w.])\d(?:[\d,.]*\d)?", text))
 
 
-@pytest.mark.parametrize("page", [*MIRRORED, *CHAPTERS, *RULES], ids=name)
-def test_a_page_has_the_figures_of_the_english_one(page: Path) -> None:
-    here, there = figures(page), figures(english(page))
-    if "{include}" in page.read_text(encoding="utf-8"):  # tables of the English page
-        there &= here
-    assert here == there
+def test_pages_have_the_figures_of_the_english_ones() -> None:
+    for page in [*MIRRORED, *CHAPTERS, *RULES]:
+        here, there = figures(page), figures(english(page))
+        if "{include}" in page.read_text(encoding="utf-8"):  # tables of the English page
+            there &= here
+        assert here == there, name(page)
 
 
 WHOLE = [  # the glossary has entries of its own; others show parts of the English page
@@ -134,17 +134,23 @@ def shown_as_code(path: Path) -> set[str]:
     return {code for code in words if not re.fullmatch(r"(docs|course)/\S+", code)}
 
 
-@pytest.mark.parametrize("page", WHOLE, ids=name)
-def test_a_page_names_what_the_english_one_does(page: Path) -> None:
-    assert shown_as_code(english(page)) - shown_as_code(page) == set()
+def test_pages_name_what_the_english_ones_do() -> None:
+    lacking = {name(page): shown_as_code(english(page)) - shown_as_code(page) for page in WHOLE}
+    assert {page: words for page, words in lacking.items() if words} == {}
 
 
-@pytest.mark.parametrize("page", [*PAGES, *RULES], ids=name)
-def test_a_page_has_chinese_punctuation_and_the_terms_of_the_glossary(page: Path) -> None:
+def test_pages_have_chinese_punctuation_and_the_terms_of_the_glossary() -> None:
     wrong = r'[\u4e00-\u9fff][,;:?!()]|[,;?!()][\u4e00-\u9fff]|"|「'
-    assert re.findall(wrong, prose(page)) == []
-    text = re.sub("零拷贝|笔记本电脑", "", page.read_text(encoding="utf-8"))
-    assert [term for term in OTHER_TERMS if term in text] == []
+    for page in [*PAGES, *RULES]:
+        assert re.findall(wrong, prose(page)) == [], name(page)
+        text = re.sub("零拷贝|笔记本电脑", "", page.read_text(encoding="utf-8"))
+        assert [term for term in OTHER_TERMS if term in text] == [], name(page)
+
+
+def test_there_are_pages() -> None:
+    assert len(MIRRORED) > 40
+    assert len(WHOLE) > 100
+    assert len(RULES) > 50
 
 
 def test_the_site_shows_no_space_where_a_line_of_chinese_ends(

@@ -13,7 +13,10 @@ from native_build import ROOT
 
 EXAMPLES = ROOT / "examples"
 
-pytestmark = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="no examples beside the tests")
+pytestmark = [
+    pytest.mark.apart,
+    pytest.mark.skipif(not EXAMPLES.is_dir(), reason="no examples beside the tests"),
+]
 
 RUNS = {
     "feed_model.py": (["--batches", "5"], "5 batches arrived and came back\n"),

@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import native_build
-from native_build import BUILDS, compile_c, simulator
+from native_build import BUILD, FLAGS, compile_c, simulator
 from simkit import PROGRAMS
 
-pytestmark = native_build.marks
+pytestmark = native_build.each_build
+
+ROUNDS = {"asan": 120, "ubsan": 120, "tsan": 60}
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The simulated driver by build, made once."""
-    return functools.cache(lambda build: simulator(tmp_path_factory.mktemp("sim"), build))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("build", "rounds"), [("plain", 300), ("asan", 120), ("tsan", 60)])
-def test_stress(library: Callable[[str], Path], tmp_path: Path, build: str, rounds: int) -> None:
-    files = [PROGRAMS / "stress.c", library(build)]
-    program = compile_c(tmp_path / "stress", files, *BUILDS[build])
-    done = native_build.run(program, str(rounds), build=build)
+@pytest.mark.skipif(BUILD not in ROUNDS, reason="with a sanitizer: make asan")
+def test_stress(tmp_path: Path) -> None:
+    program = compile_c(tmp_path / "stress", [PROGRAMS / "stress.c", simulator(tmp_path)], *FLAGS)
+    done = native_build.run(program, str(ROUNDS[BUILD]))
     assert done.returncode == 0, done.stderr
 
 
-def test_every_failure_leaves_nothing_alive(library: Callable[[str], Path], tmp_path: Path) -> None:
-    files = [PROGRAMS / "sweep.c", library("asan")]
-    done = native_build.run(compile_c(tmp_path / "sweep", files, *BUILDS["asan"]))
+@pytest.mark.skipif(BUILD != "asan", reason="with AddressSanitizer: make asan")
+def test_every_failure_leaves_nothing_alive(tmp_path: Path) -> None:
+    program = compile_c(tmp_path / "sweep", [PROGRAMS / "sweep.c", simulator(tmp_path)], *FLAGS)
+    done = native_build.run(program)
     assert done.returncode == 0, done.stderr

@@ -156,7 +156,7 @@ class Prefix:
             )
             files["torch/lib/libtorch_python.so"] = package / "lib" / "libtorch_python.so"
         requires = [f"{name}=={pin}; {LINUX}" for name, pin in pins.items()]
-        return self.dist("torch", version, ["filelock", *requires, *more], files)
+        return self.dist("torch", version, [*requires, *more], files)
 
     def wheels(self, versions: dict[str, str] | None = None) -> None:
         """NVIDIA's wheels, empty."""

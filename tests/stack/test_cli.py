@@ -1,7 +1,9 @@
 """The command line: exit codes, streams, options. Processes of their own, as a script sees them."""
 
+import contextlib
 import fcntl
 import html
+import io
 import json
 import os
 import pty
@@ -47,6 +49,14 @@ def run(*words: str, text: str | None = None, **variables: str) -> subprocess.Co
         timeout=120,
         check=False,
     )
+
+
+def here(*words: str) -> subprocess.CompletedProcess[str]:
+    """The same in this process, for what depends on nothing of a process."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = cli.main(words)
+    return subprocess.CompletedProcess(words, status, out.getvalue(), err.getvalue())
 
 
 def on_terminal(*words: str, **variables: str) -> str:
@@ -116,10 +126,12 @@ def test_a_check_imports_no_heavy_module(cpu_torch):
 
 @pytest.mark.parametrize("name", ["", *sorted(cli.COMMANDS)])
 @pytest.mark.parametrize("width", [60, 80])
-def test_help_fits_the_terminal(name, width):
-    done = run(*[name] * bool(name), "--help", COLUMNS=str(width))
+def test_help_fits_the_terminal(name, width, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    done = here(*[name] * bool(name), "--help")
     assert [line for line in done.stdout.splitlines() if len(line) > width] == []
-    whole = run(*[name] * bool(name), "--help", COLUMNS="100")
+    monkeypatch.setenv("COLUMNS", "100")
+    whole = here(*[name] * bool(name), "--help")
     assert sorted(done.stdout.split()) == sorted(whole.stdout.split())
     example = rf"^( +)cudriver (?:{'|'.join(cli.COMMANDS)})\b"
     assert {*re.findall(example, done.stdout, re.MULTILINE)} <= {"  "}
@@ -128,7 +140,7 @@ def test_help_fits_the_terminal(name, width):
 @pytest.mark.parametrize("name", sorted(cli.COMMANDS))
 def test_every_command_in_help_explains_itself(name):
     assert name in cli._available()
-    done = run(name, "--help")
+    done = here(name, "--help")
     assert done.returncode == 0
     assert f"cudriver {name}" in done.stdout
 
@@ -168,7 +180,7 @@ USAGE = [
 
 @pytest.mark.parametrize(("words", "said"), USAGE, ids=[" ".join(words) for words, _ in USAGE])
 def test_usage_errors_are_2_and_go_to_standard_error(cpu_torch, words, said):
-    done = run(*(str(cpu_torch) if word == "ROOT" else word for word in words))
+    done = here(*(str(cpu_torch) if word == "ROOT" else word for word in words))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(("cudriver", "usage:"))
     assert said in done.stderr

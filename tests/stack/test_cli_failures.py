@@ -15,7 +15,7 @@ import time
 import jsonschema
 import pytest
 from synth import Prefix
-from test_cli import SOURCES, run
+from test_cli import SOURCES, here, run
 from test_report import strict_schema
 
 NESTED = "(" * 500 + "python_version > '3'" + ")" * 500
@@ -73,19 +73,14 @@ def root(tmp_path):
     ["1 / 0", "raise MemoryError", "f = lambda: f(); f()", "raise ValueError('of ours')",
      "raise NotADirectoryError('of ours')", "''.encode('no such encoding')", SECOND_LINE],
 )  # fmt: skip
-def test_an_error_of_our_own_is_3_in_one_line(module, function, words, failure):
-    source = f"""
-from cudriver.stack import {module}
-def broken(*_, **__):
-    {failure}
-{module}.{function} = broken
-"""
-    done = patched(source, *words)
+def test_an_error_of_our_own_is_3_in_one_line(module, function, words, failure, monkeypatch):
+    monkeypatch.setattr(f"cudriver.stack.{module}.{function}", lambda *_, **__: exec(failure, {}))
+    done = here(*words)
     assert done.returncode == 3
     assert done.stdout == "" or words == ["check"]  # the report that says so
     assert len(done.stderr.splitlines()) == 1
     assert "\x1b" not in done.stderr
-    traced = patched(source, *words, "-v")
+    traced = here(*words, "-v")
     assert traced.returncode == 3
     assert "Traceback (most recent call last):" in traced.stderr
     assert "\x1b" not in traced.stderr

@@ -21,7 +21,7 @@ from cudriver.stack.report_text import Style
 from cudriver.stack.rules import registry
 from cudriver.stack.text import columns
 
-TEXTS = ["EX101", "EX102", "EX103", "EX104", "EX105", "EX106"]  # texts without a rule
+TEXTS = [f"EX{number}" for number in range(101, 115)]  # texts without a rule
 # Errors, tracebacks and logs as people paste them, and the rule that each belongs to.
 _, PASTED = casekit.read(Path(__file__).with_name("pasted.txt"))
 MESSAGES = {
@@ -327,8 +327,8 @@ def test_a_text_that_no_pattern_is_made_for_ends(line):
 
 
 PATTERNS = json.loads(Path(explain.FOLDER, explain.PATTERNS).read_text())
-WORDS = sorted({word for group in PATTERNS.values() for pattern in group
-                for part in pattern.split(".*")
+WORDS = sorted({word for kind in explain.KINDS for group in PATTERNS[kind].values()
+                for pattern in group for part in pattern.split(".*")
                 for word in (re.sub(r"\\(.)|[][(){}|?*+^!]", r"\1", part), part)})  # fmt: skip
 WORDS += [case.words for case in PASTED.values() if "\n" not in case.words]
 WORDS += [
@@ -349,18 +349,19 @@ WORDS += [
 @given(st.lists(st.lists(st.sampled_from(WORDS), max_size=5).map("".join), max_size=6))
 def test_what_is_found_is_what_the_expressions_say_of_each_line(lines):
     """Put together from their own words. Line by line, with Python's own `.*` and IGNORECASE."""
-    last = {
-        rule: max((n for n, line in enumerate(lines, 1)
-                   if any(re.search(pattern, line, re.IGNORECASE) for pattern in group)), default=0)
-        for rule, group in PATTERNS.items()
-    }  # fmt: skip
-    wanted = sorted(
-        ((n, rule) for rule, n in last.items() if n),
-        key=lambda each: (each[1].startswith("EX"), -each[0]),
-    )
+    wanted: dict[str, int] = {}
+    for kind in explain.KINDS:
+        last = {
+            rule: max((n for n, line in enumerate(lines, 1)
+                       if any(re.search(pattern, line, re.IGNORECASE) for pattern in group)),
+                      default=0)
+            for rule, group in PATTERNS[kind].items() if rule not in wanted
+        }  # fmt: skip
+        here = sorted(last, key=lambda rule: (rule.startswith("EX"), -last[rule]))
+        wanted.update((rule, last[rule]) for rule in here if last[rule])
     found = explain.match("\n".join(lines))
-    assert [(match.line, match.rule) for match in found] == wanted
-    assert [match.text for match in found] == [lines[n - 1].strip() for n, _ in wanted]
+    assert [(match.rule, match.line) for match in found] == [*wanted.items()]
+    assert [match.text for match in found] == [lines[n - 1].strip() for n in wanted.values()]
 
 
 @pytest.mark.parametrize("encoding", ["gb18030", "latin-1", "utf-16"])

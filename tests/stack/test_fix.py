@@ -50,6 +50,14 @@ def test_a_wheel_that_nothing_pins(major):
     assert back_to_pin(of, f"libcublas.so.{major}") == [fixes]
 
 
+@pytest.mark.parametrize(("major", "name"), [("12", "nvidia-cublas-cu12"), ("13", "nvidia-cublas")])
+def test_of_two_majors_that_are_pinned_the_one_of_the_library(major, name):
+    asks = wheel("torch", "2", "nvidia-cublas-cu12==12.4", "nvidia-cublas==13.4")
+    both = [wheel("nvidia-cublas-cu12", "12.1"), wheel("nvidia-cublas", "13.1")]
+    of = facts(distributions=[asks, *both])
+    assert back_to_pin(of, f"libcublas.so.{major}") == [pip(f"{name}=={major}.4")]
+
+
 @pytest.mark.parametrize(
     ("kind", "soname", "fixes"),
     [

@@ -44,33 +44,6 @@ def venv(tmp_path):
     return made
 
 
-class TestModules:
-    def test_whole(self, venv):
-        assert real.import_error(venv.path, "torch; torch.tensor") is None
-        assert found(venv, "error", "warning") == []
-
-    @pytest.mark.parametrize("name", ["__init__.py", "version.py"])
-    @pytest.mark.parametrize("how", ["missing", "empty"])
-    def test_what_every_import_needs(self, venv, name, how):
-        file = venv.site / "torch" / name
-        file.unlink()
-        if how == "empty":
-            file.write_bytes(b"")
-        seen = real.import_error(venv.path, "torch; torch.tensor")
-        assert seen is not None
-        (told,) = found(venv, "error")
-        assert told.rule == "CU404"
-        assert told.title == f"{name} is {how}: torch 2.8.0+cu128 brought it"
-        assert told.evidence[0].file.endswith("torch-2.8.0+cu128.dist-info/RECORD")
-        assert told.evidence[0].value.startswith(f"torch/{name},sha256=")
-        assert told.evidence[0].line == list(MODULES).index(f"torch/{name}") + 2
-        assert "torch==2.8.0+cu128" in told.fix[0]
-        if told.predicts is not None:
-            assert told.predicts in seen
-        else:
-            assert (name, how) == ("version.py", "empty")
-
-
 class TestEditable:
     """pip install --editable: a .pth file names the folder, or runs code that finds it."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from bisect import bisect
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,9 @@ from cudriver.stack.versions import major
 SOURCES = Path(plan.__file__).parent
 FRAMEWORKS = list(table("plan")["frameworks"])
 RELEASES = [f"{row['branch']}.99" for row in table("driver")["branches"]]
-CAPABILITIES = [row["capability"] for row in table("driver")["architectures"]]
+BRANCHES = [row["branch"] for row in table("driver")["branches"]]
+ARCHITECTURES = {row["capability"]: row for row in table("driver")["architectures"]}
+CAPABILITIES = [*ARCHITECTURES]
 EVERY = [*candidates.sets("proven"), *candidates.sets("derived")]
 cu103, cu501 = map(registry().__getitem__, ("CU103", "CU501"))
 
@@ -38,23 +41,35 @@ def errors(candidate, release, capability):
     return {f.rule for f in found if f.severity == "error"}
 
 
-@pytest.mark.parametrize("candidate", EVERY, ids=lambda each: each.name or each.packages[0])
-def test_a_plan_and_the_check_agree_on_every_driver_and_gpu(candidate, monkeypatch):
+def borders(candidate, capability):
+    """The releases on both sides of all that may decide: floors, and where a GPU begins or ends."""
+    row = ARCHITECTURES[capability]
+    floors = [candidate.floor, *candidate.drivers]
+    floors += [driver_floor(told["cuda"]) for told in candidate.frameworks.values()]
+    branches = {major(floor) for floor in floors} | {row["first_branch"], row["last_branch"]}
+    places = {bisect(BRANCHES, branch) for branch in branches - {None}}
+    near = {place + side for place in places for side in (-2, -1, 0)} | {0, len(RELEASES) - 1}
+    return [RELEASES[place] for place in sorted(near) if 0 <= place < len(RELEASES)]
+
+
+def test_a_plan_and_the_check_agree_on_every_driver_and_gpu(monkeypatch):
     """What is planned is no error of CU103 or CU501; where all archs are known, nor is more."""
     for fixes in ("cu1.planned", "cu5.planned", "cu5._other_build"):  # not looked at, and take long
         monkeypatch.setattr(f"cudriver.stack.rules.{fixes}", lambda *_: [])
-    for release, capability in itertools.product(RELEASES, CAPABILITIES):
-        driver = drivers.assumed(release, [capability])
-        asked = question.Question([*candidate.frameworks], driver)
-        found = candidate.obstacles(asked)
-        said = errors(candidate, release, capability)
-        if not found:
-            assert said == set(), (release, capability)
-        if "CU103" in said:
-            assert "driver" in found, (release, capability)
-        if not said and found:  # the plan knows more: PTX that the driver must compile, libraries
-            ptx = capability in candidate.ptx
-            assert ptx or capability not in candidate.gpus, (release, capability)
+    for candidate, capability in itertools.product(EVERY, CAPABILITIES):
+        for release in borders(candidate, capability):
+            driver = drivers.assumed(release, [capability])
+            asked = question.Question([*candidate.frameworks], driver)
+            found = candidate.obstacles(asked)
+            said = errors(candidate, release, capability)
+            where = candidate.name or candidate.packages, release, capability
+            if not found:
+                assert said == set(), where
+            if "CU103" in said:
+                assert "driver" in found, where
+            if not said and found:  # the plan knows more: PTX that the driver compiles, libraries
+                ptx = capability in candidate.ptx
+                assert ptx or capability not in candidate.gpus, where
 
 
 # Compute capability: the last branch. NVIDIA, CUDA Toolkit, Driver and Architecture Matrix.
@@ -86,60 +101,62 @@ def test_a_driver_that_the_check_offers_ends_the_error(cuda):
             assert ("or newer" in told) == (last is None), pair
 
 
-@pytest.mark.parametrize("candidate", EVERY, ids=lambda each: each.name or each.packages[0])
-def test_the_driver_that_a_plan_names_is_known_to_serve_it(candidate):
-    for capability in candidate.gpus:
-        driver = drivers.assumed("390.157", [capability])
-        branch = branch_for(driver, candidate.floor_for([capability]))
-        if branch is None:  # no driver does
-            assert major(candidate.floor) > LAST[capability], capability
-        else:
-            then = drivers.assumed(f"{branch}.999", [capability])
-            asked = question.Question([*candidate.frameworks], then)
-            assert candidate.obstacles(asked) == set(), capability
-            assert errors(candidate, f"{branch}.999", capability) == set(), capability
+def test_the_driver_that_a_plan_names_is_known_to_serve_it():
+    for candidate in EVERY:
+        for capability in candidate.gpus:
+            where = candidate.name or candidate.packages, capability
+            driver = drivers.assumed("390.157", [capability])
+            branch = branch_for(driver, candidate.floor_for([capability]))
+            if branch is None:  # no driver does
+                assert major(candidate.floor) > LAST[capability], where
+            else:
+                then = drivers.assumed(f"{branch}.999", [capability])
+                asked = question.Question([*candidate.frameworks], then)
+                assert candidate.obstacles(asked) == set(), where
+                assert errors(candidate, f"{branch}.999", capability) == set(), where
 
 
-@pytest.mark.parametrize("candidate", candidates.sets("proven"), ids=lambda each: each.name)
-def test_the_architectures_of_a_proven_torch_are_those_of_the_table(candidate):
-    torch = candidate.frameworks.get("torch")
-    listed = torch and torch_archs(torch["version"], torch["cuda"], "x86_64")
-    if listed:
-        assert set(torch["archs"]) == {arch for arch in listed if arch.startswith("sm_")}
+def test_the_architectures_of_a_proven_torch_are_those_of_the_table():
+    for candidate in candidates.sets("proven"):
+        torch = candidate.frameworks.get("torch")
+        listed = torch and torch_archs(torch["version"], torch["cuda"], "x86_64")
+        if listed:
+            named = {arch for arch in listed if arch.startswith("sm_")}
+            assert set(torch["archs"]) == named, candidate.name
 
 
-@pytest.mark.parametrize("candidate", EVERY, ids=lambda each: each.name or each.packages[0])
-def test_floors_are_those_of_nvidia_s_release_notes(candidate):
+def test_floors_are_those_of_nvidia_s_release_notes():
     """CUDA Toolkit release notes, minor version compatibility; and the driver's first branches."""
-    major = int(candidate.cuda.partition(".")[0])
-    assert candidate.floor == {10: "440.33", 11: "450.80.02", 12: "525.60.13", 13: "580"}[major]
+    floors = {10: "440.33", 11: "450.80.02", 12: "525.60.13", 13: "580"}
     firsts = {"8.9": 520, "9.0": 520, "10.0": 570, "10.3": 575, "10.7": 615, "12.0": 570}
-    for floor, gpus in candidate.drivers.items():
-        for gpu in {*gpus}.intersection(firsts):
-            assert int(floor.partition(".")[0]) >= firsts[gpu]
+    for candidate in EVERY:
+        assert candidate.floor == floors[int(candidate.cuda.partition(".")[0])], candidate.packages
+        for floor, gpus in candidate.drivers.items():
+            for gpu in {*gpus}.intersection(firsts):
+                assert int(floor.partition(".")[0]) >= firsts[gpu], (candidate.packages, gpu)
 
 
-@pytest.mark.parametrize("candidate", candidates.sets("proven"), ids=lambda each: each.name)
-def test_a_proven_set_installs_what_it_names(candidate):
-    for python in candidate.pythons:
-        for package in candidate.packages:
+def test_a_proven_set_installs_what_it_names():
+    for candidate in candidates.sets("proven"):
+        for python, package in itertools.product(candidate.pythons, candidate.packages):
             name, _, version = re.sub(r"\[.*?\]", "", package).partition("==")
-            assert candidate.versions(python)[name.replace("_", "-")] == version, python
+            installed = candidate.versions(python)[name.replace("_", "-")]
+            assert installed == version, (candidate.name, python)
 
 
-@pytest.mark.parametrize("name", FRAMEWORKS)
-@pytest.mark.parametrize("release", ["470.82.01", "535.104.05", "580.95.05"])
-def test_the_best_is_the_newest_that_fits(name, release):
-    asked = question.Question([name], drivers.assumed(release, ["8.0"]))
-    chosen = candidates.best(asked)
-    fitting = [
-        e for e in candidates.sets("proven") if name in e.frameworks and not e.obstacles(asked)
-    ]
-    if fitting:
-        least = min(len(each.frameworks) for each in fitting)
-        alone = [each for each in fitting if len(each.frameworks) == least]
-        assert chosen.name
-        assert chosen.newness([name]) == max(each.newness([name]) for each in alone)
+def test_the_best_is_the_newest_that_fits():
+    for name, release in itertools.product(FRAMEWORKS, ["470.82.01", "535.104.05", "580.95.05"]):
+        asked = question.Question([name], drivers.assumed(release, ["8.0"]))
+        chosen = candidates.best(asked)
+        fitting = [
+            e for e in candidates.sets("proven") if name in e.frameworks and not e.obstacles(asked)
+        ]
+        if fitting:
+            least = min(len(each.frameworks) for each in fitting)
+            alone = [each for each in fitting if len(each.frameworks) == least]
+            newest = max(each.newness([name]) for each in alone)
+            assert chosen.name, (name, release)
+            assert chosen.newness([name]) == newest, (name, release)
 
 
 @pytest.mark.parametrize(

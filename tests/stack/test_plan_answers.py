@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from cudriver.stack import plan
@@ -116,6 +118,23 @@ def test_a_question_has_its_answer(packages, driver, gpu, python, answer):
         if part.status != "nothing":
             assert major(driver) >= major(driver_floor(part.candidate.cuda))
             assert wanted is None or wanted in part.candidate.pythons
+
+
+ENOUGH = re.compile(r"from ([\d.]+) on there is one")
+
+
+def test_the_driver_that_is_named_as_enough_is_enough():
+    """Whatever else keeps a set away: another Python, a GPU that it has no code for."""
+    named = 0
+    for packages in ("torch", "jax", "tensorflow", "cupy"):
+        for gpu in ("7.0", "8.0", "9.0", "10.0", "12.0"):
+            for python in (None, "3.10", "3.12", "3.13", "3.14"):
+                made = plan.make(packages, driver="418.40", gpus=[gpu], python=python)
+                for floor in ENOUGH.findall(str(made)):
+                    named += 1
+                    better = plan.make(packages, driver=floor, gpus=[gpu], python=python)
+                    assert better.exit_code == 0, (packages, gpu, python, floor)
+    assert named > 40
 
 
 def test_the_questions_are_as_many_as_promised():

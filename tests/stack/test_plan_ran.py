@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shlex
@@ -37,7 +38,6 @@ RAN = {
 }
 SETS = json.loads(Path(FOLDER, "proven.json").read_text(encoding="utf-8"))["sets"]
 RUNS = [(made, run) for made in SETS for run in made["runs"]]
-IDS = [f"{made['name']}-py{run['python']}" for made, run in RUNS]
 TOOLS = list(table("plan")["make"])
 # In the first line, in English and in Chinese.
 PROVEN, OTHERWISE = {"en": ": proven", "zh": "：已验证"}, {"en": ": not proven", "zh": "：未验证"}
@@ -76,45 +76,41 @@ def recorded(made, run, tool):
     return [line.strip() for line in told.strip().splitlines()]
 
 
-@pytest.mark.parametrize("tool", TOOLS)
-@pytest.mark.parametrize(("made", "run"), RUNS, ids=IDS)
-def test_a_step_is_said_to_have_been_run_only_where_a_record_has_its_commands(
-    made, run, tool, monkeypatch
-):
-    (part,) = made_of(monkeypatch, made, run, tool).parts
-    plans = run.get("plans", {})
-    assert [bool(step.ran) for step in part.steps] == [
-        tool in plans,
-        *[("uv" if tool == "uv" else "pip") in plans] * 3,
-    ]
-    for step in part.steps:
-        if step.ran:
-            (by,) = {tool, "pip"} & RAN.keys() if tool != "uv" else {"uv"}
-            assert step.ran == plans[by]
-            assert {*typed(step, tool)} <= {*recorded(made, run, by)}
-    if tool in plans:
-        everything = [line for step in part.steps for line in typed(step, tool)]
-        assert everything == recorded(made, run, tool)
+def test_a_step_is_said_to_have_been_run_only_where_a_record_has_its_commands(monkeypatch):
+    for (made, run), tool in itertools.product(RUNS, TOOLS):
+        (part,) = made_of(monkeypatch, made, run, tool).parts
+        where, plans = (made["name"], run["python"], tool), run.get("plans", {})
+        assert [bool(step.ran) for step in part.steps] == [
+            tool in plans,
+            *[("uv" if tool == "uv" else "pip") in plans] * 3,
+        ], where
+        for step in part.steps:
+            if step.ran:
+                (by,) = {tool, "pip"} & RAN.keys() if tool != "uv" else {"uv"}
+                assert step.ran == plans[by], where
+                assert {*typed(step, tool)} <= {*recorded(made, run, by)}, where
+        if tool in plans:
+            everything = [line for step in part.steps for line in typed(step, tool)]
+            assert everything == recorded(made, run, tool), where
 
 
-@pytest.mark.parametrize("tool", TOOLS)
-@pytest.mark.parametrize(("made", "run"), RUNS, ids=IDS)
-def test_every_form_begins_with_whether_all_was_run(made, run, tool, lang, monkeypatch):
-    ran = tool in run.get("plans", {})
-    told = made_of(monkeypatch, made, run, tool)
-    first = told.title + (PROVEN if ran else OTHERWISE)[lang]
-    assert told.to_text().splitlines()[0] == first
-    headings = [re.findall(r"<h1.*?>(.*?)</h1>", page) for page in forms(told)]
-    assert headings == [[first], [first]]
-    assert json.loads(told.to_json())["status"] == ("proven" if ran else "derived")
-    steps = json.loads(told.to_json())["environments"][0]["steps"]
-    unmarked = [step["title"] for step in steps if step["ran"]]
-    for page in (*forms(told), told.to_text()):
-        assert page.count(MARK[lang]) == len(steps) - len(unmarked)
-    says = " ".join(each for part in told.parts for each in part.says)
-    assert ("These commands were run on" in says) == ran
-    assert ("marked as not run" in says) == bool(unmarked and not ran)
-    assert ("never run as they stand" in says) == (not unmarked)
+def test_every_form_begins_with_whether_all_was_run(lang, monkeypatch):
+    for (made, run), tool in itertools.product(RUNS, TOOLS):
+        where, ran = (made["name"], run["python"], tool), tool in run.get("plans", {})
+        told = made_of(monkeypatch, made, run, tool)
+        first = told.title + (PROVEN if ran else OTHERWISE)[lang]
+        assert told.to_text().splitlines()[0] == first, where
+        headings = [re.findall(r"<h1.*?>(.*?)</h1>", page) for page in forms(told)]
+        assert headings == [[first], [first]], where
+        assert json.loads(told.to_json())["status"] == ("proven" if ran else "derived"), where
+        steps = json.loads(told.to_json())["environments"][0]["steps"]
+        unmarked = [step["title"] for step in steps if step["ran"]]
+        for page in (*forms(told), told.to_text()):
+            assert page.count(MARK[lang]) == len(steps) - len(unmarked), where
+        says = " ".join(each for part in told.parts for each in part.says)
+        assert ("These commands were run on" in says) == ran, where
+        assert ("marked as not run" in says) == bool(unmarked and not ran), where
+        assert ("never run as they stand" in says) == (not unmarked), where
 
 
 def forms(told):

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import sysconfig
 from importlib.machinery import EXTENSION_SUFFIXES
-from importlib.metadata import EntryPoint
 from types import SimpleNamespace
 
 import packages
@@ -108,46 +107,6 @@ class TestExtensions:
         (finding,) = findings(tree.facts())
         assert finding.predicts in said
         assert "libcudart.so.0" in finding.predicts
-
-
-class TestWhatImportlibMetadataSays:
-    """Since Python 3.15 it raises where it returned None, or did not look."""
-
-    @pytest.fixture(params=["3.14", "3.15"])
-    def tree(self, request, tmp_path, monkeypatch):
-        tree = Packages(tmp_path, monkeypatch)
-        tree.made = Prefix(tmp_path / "env", root=tmp_path, python=request.param).venv()
-        return tree
-
-    def said(self, tree, before, since):
-        (finding,) = findings(tree.facts(), "error")
-        assert finding.predicts == (since if tree.made.python == "3.15" else before)
-
-    @pytest.mark.parametrize(
-        ("text", "since"),
-        [
-            (None, "No package metadata was found"),
-            (b"", "No package metadata was found"),
-            (b"Name: other\n", "KeyError: 'Version'"),
-        ],
-    )
-    def test_where_there_is_no_version(self, tree, text, since):
-        tree.recipe(reads=[{"of": "other", "says": "who asks"}])
-        file = tree.made.dist("other", "1.0") / "METADATA"
-        file.unlink()
-        if text is not None:
-            file.write_bytes(text)
-        self.said(tree, "who asks", since)
-
-    @pytest.mark.parametrize("value", ["not-a-module", "", "a:b-c", "a:b []x"])
-    def test_of_an_entry_point_that_names_no_object(self, tree, value):
-        tree.recipe(entry_points=">=1")
-        good = "a.b", "a : b.c [d, e]"
-        assert [bool(EntryPoint.pattern.match(each)) for each in (*good, value)] == [1, 1, 0]
-        text = "[x]\n# y-z\nfirst = {}\nsecond = {}\nthird = {}\nfourth\n".format(*good, value)
-        (tree.made.dist("other", "1.0") / "entry_points.txt").write_text(text)
-        before = "missing 1 required positional argument: 'value'"
-        self.said(tree, before, "Invalid object reference")
 
 
 class TestChoices:

@@ -24,6 +24,21 @@ RECIPE = {
     "steps": [{"open": ["libnvfastnet.so.1"], "says": "fastnet: its library was not found"}],
 }
 VALUE = "fastnet_recipes:recipe.json"
+WRONG = [
+    ({"name": 7}, "name is no str"),
+    ({"module": None}, "module is no str"),
+    ({"distributions": "fastnet"}, "distributions is no list[str]"),
+    ({"after": [["torch"]]}, "after is no list[str]"),
+    ({"cpu": "yes"}, "cpu is no bool"),
+    ({"steps": {"open": ["x"]}}, "steps is no list[Step]"),
+    ({"steps": ["open"]}, "steps is no list[Step]"),
+    ({"steps": [{"open": "libx.so"}]}, "open is no list[str]"),
+    ({"steps": [{"open": ["x"], "versions": 2}]}, "versions is no str"),
+    ({"steps": [{"load": ["x"], "when": "later"}]}, "when is one of"),
+    ({"build": {"cuda": [["name"]]}}, "build is no dict[str, list[dict[str, str]]]"),
+    ({"build": {"cuda": [{"name": "("}]}}, "'(' is no pattern"),
+    ({"rescues": [{"say": 3}]}, "say is no str"),
+]
 ASK = """
 import json, sys, warnings
 from cudriver import stack
@@ -105,6 +120,7 @@ def test_a_framework_is_modelled_by_the_recipe_of_another_distribution(checked):
         (VALUE, "{", "Expecting property name"),
         (VALUE, "[]", "is not a mapping"),
         (VALUE, '{"name": "fastnet"}', "needs 'distributions'"),
+        *((VALUE, json.dumps({**RECIPE, **other}), told) for other, told in WRONG),
         ("fastnet_recipes:other.json", "{}", "No such file"),
         ("nowhere:recipe.json", "{}", "'nowhere' is not the name of a package"),
         ("fastnet_recipes.sub:recipe.json", "{}", "is not the name of a package"),

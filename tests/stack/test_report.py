@@ -18,6 +18,7 @@ from cudriver.stack import explain
 from cudriver.stack.components import _some, components, libraries_line, toolkit_line
 from cudriver.stack.model import Environment, Facts, Finding, Framework, Shadowed
 from cudriver.stack.observe import Observation, Row
+from cudriver.stack.record import but
 from cudriver.stack.report import Report
 from cudriver.stack.report_text import PREFIX_LEAST, Style, one_line, short_path
 from cudriver.stack.text import clean, columns, elide, wrap_command
@@ -439,10 +440,31 @@ class TestWhyItCannotBeTold:
         ]
         for of in open_ones:
             report = Report(of, [])
-            assert (report.verdict, len(report.doubts)) == ("unknown", 1)
-            (why,) = report.doubts
-            assert report.to_text(width=200).splitlines()[-1] == f"  {why}"
-            assert f"<p>{why}</p>" in report.to_html()
+            assert report.verdict == "unknown"
+            assert len(report.doubts) == 2 - all(f.modelled for f in of.frameworks)
+            for why in report.doubts:
+                assert f"  {why}" in report.to_text(width=200).splitlines()
+                assert f"<p>{why}</p>" in report.to_html()
+
+    def test_what_a_real_import_settles(self):
+        """It is offered where it can be made, and with its answer nothing is open."""
+        of = facts(frameworks=[Framework("mine", "1.0", modelled=False, module="mine")])
+        finding = Finding("CU404", "warning", "t", doubt="whether a needs b is not known")
+        report = Report(of, [Finding("CU303", "warning", "t", also=[finding])])
+        command = f"cudriver check --observe {of.environment.prefix}"
+        assert report.doubts == [
+            "whether a needs b is not known",
+            "how mine loads its libraries is not known",
+            f"the real imports tell: {command}",
+        ]
+        assert "--observe" not in str(Report(but(of, root="/mnt"), report.findings).doubts)
+        for imports, error, verdict in (
+            ({"mine": None}, None, "consistent"),
+            ({"mine": "ImportError: no"}, None, "mismatch"),
+            ({}, "no answer within 3 s", "unknown"),
+        ):
+            seen = Observation(imports, [], error)
+            assert Report(of, report.findings, observation=seen).verdict == verdict
 
     def test_an_error_leaves_nothing_open(self):
         of = facts(unsure=["/a: cannot be read"])

@@ -206,6 +206,7 @@ def test_a_driver_that_lacks_what_is_called_later():
         ("10.3", ["compute_100f"], "ptx"),
         ("10.0", ["compute_100f"], "ptx"),
         ("12.0", ["compute_100f"], None),
+        ("10.3", ["compute_100a"], None),  # such PTX is for that GPU alone
         ("10.0", ["compute_103f"], None),
         ("7.0", ["compute_75"], None),
         ("9.0", ["nonsense", ""], None),

@@ -144,7 +144,6 @@ class TestWhatCannotBeRead:
     @pytest.mark.parametrize(
         "name",
         [
-            "torch/version.py",
             "torch-2.8.0+cu128.dist-info/METADATA",
             "torch-2.8.0+cu128.dist-info/RECORD",
             "nvidia_nccl_cu12-2.27.3.dist-info/METADATA",

@@ -16,7 +16,7 @@ from facts import (
 from synth import Prefix
 
 from cudriver.stack import inspect
-from cudriver.stack.model import every
+from cudriver.stack.model import Evidence, FileFault, every
 from cudriver.stack.record import but
 from cudriver.stack.report import Report
 from cudriver.stack.rules import after, judge, tried
@@ -169,3 +169,42 @@ class TestOneCauseIsOneFinding:
         of.frameworks[0].cudnn_by_pin = True
         one, *_, other = [but(f, proven=False, also=[]) for f in every(judge(of))]
         assert tried.fold([one, other]) == [one, other]
+
+
+def test_the_work_grows_with_the_findings_and_not_faster(monkeypatch):
+    """Each trial runs all rules, and there are so many trials; each finding asks each of them."""
+    asked = []
+    usual = tried._Trials.heals
+    monkeypatch.setattr(tried._Trials, "heals", lambda *words: asked.append(1) or usual(*words))
+    counts = []
+    for many in (200, 400):
+        asked.clear()
+        files = [f"{SITE}/nvidia/x/lib/lib{n}.so.1" for n in range(many)]
+        faults = [
+            fault("rejected", file, f"{SITE}/torch/a.so", f"{file}: file too short", owner="torch")
+            for file in files
+        ]
+        assert len(judge(facts(load_faults=faults))[0].also) >= many - 1
+        counts.append(len(asked))
+    assert counts[1] <= 2.2 * counts[0]
+
+
+def test_what_takes_a_file_from_another_package_is_no_fix():
+    """Both NCCLs are required and have one file: the newer is there, and an import wants the older
+    one's symbol. With that one back, the newer one's users have a file that is not theirs.
+    """
+    file = f"{SITE}/nvidia/nccl/lib/libnccl.so.2"
+    owners = ["nvidia-nccl-cu12 2.27.3", "nvidia-nccl-cu13 2.28.9"]
+    torn = FileFault("nvidia-nccl-cu12", file, "owners", Evidence(f"{SITE}/RECORD", 7), owners)
+    says = f"{SITE}/torch/a.so: undefined symbol: ncclOld"
+    of = facts(
+        distributions=[
+            wheel("torch", "2.8.0", "nvidia-nccl-cu12==2.27.3", "nvidia-nccl-cu13==2.28.9"),
+            wheel("nvidia-nccl-cu12", "2.27.3"),
+            wheel("nvidia-nccl-cu13", "2.28.9"),
+        ],
+        load_faults=[fault("symbol", "ncclOld", f"{SITE}/torch/a.so", says, provider=file)],
+        file_faults=[torn],
+    )
+    (found,) = [each for each in judge(of) if each.rule == "CU404"]
+    assert (found.severity, found.fix, found.proven) == ("error", [tried.NONE], False)

@@ -1,6 +1,7 @@
 """`cudriver check --verify`: what keeps its size. The oracle is the hash that the test writes."""
 
 import contextlib
+import hashlib
 import json
 import os
 import signal
@@ -14,9 +15,11 @@ from synth import Prefix
 from test_cli import run
 
 from cudriver.stack.collect import collect, machine_for
-from cudriver.stack.collect.verify import UNIT, _Job, verify
+from cudriver.stack.integrity.verify import UNIT, Job, verify
+from cudriver.stack.rootfs import Root
 from elfkit import compile_c
 
+HOLE = 100 << 20  # bytes: as many as are read of a file that takes no disk
 NAMES = ("cupy/__init__.py", "cupy/data.bin", "cupy/lib/libx.so.1")
 
 
@@ -30,7 +33,7 @@ def faults(prefix, told=None):
             told.append((len(pieces), total))
         return pieces
 
-    machine.verify = lambda facts: verify(machine.root, facts, track)
+    machine.verify = lambda facts, loader: verify(machine.root, facts, loader, track)
     found = collect(str(prefix), machine=machine).file_faults
     return {f.file.partition("site-packages/")[2]: f for f in found}
 
@@ -149,14 +152,14 @@ def interrupted(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
 
 
 def test_ctrl_c_ends_it_at_once(venv):
-    """A file that would take hours is being read, and more wait for a thread."""
+    """A file of which hardly anything is there is read whole, and more wait for a thread."""
     paths = [venv.site / f"cupy/huge{number}.bin" for number in range(40)]
     record = venv.site / "cupy_cuda12x-13.0.dist-info/RECORD"
     with open(record, "a") as lines:
         for path in paths:
             with open(path, "wb") as file:
-                file.truncate(1 << 42)  # a hole: no disk is used
-            lines.write(f"cupy/{path.name},sha256=x,{1 << 42}\n")
+                file.truncate(HOLE)  # no disk is used
+            lines.write(f"cupy/{path.name},sha256=x,{HOLE}\n")
     words = [sys.executable, "-m", "cudriver", "check", str(venv.path), "--verify", "--no-probe"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as check:
         try:
@@ -172,7 +175,7 @@ def test_ctrl_c_ends_it_at_once(venv):
 
 def test_few_files_wait_at_a_time(venv, monkeypatch):
     """Each that waits takes memory: none is handed to a thread before the batch is done."""
-    monkeypatch.setattr("cudriver.stack.collect.verify.BATCH", 2)
+    monkeypatch.setattr("cudriver.stack.integrity.verify.BATCH", 2)
     for name in NAMES:
         flip(venv.site / name)
     told = []
@@ -181,4 +184,73 @@ def test_few_files_wait_at_a_time(venv, monkeypatch):
 
 
 def test_the_bar_counts_bytes():
-    assert [_Job("/x", size).units for size in (0, UNIT - 1, UNIT, 5 * UNIT)] == [1, 1, 2, 6]
+    assert [Job("/x", size).units for size in (0, UNIT - 1, UNIT, 5 * UNIT)] == [1, 1, 2, 6]
+
+
+def listing(venv, name, size, times=1):
+    with open(venv.site / "cupy_cuda12x-13.0.dist-info/RECORD", "a") as lines:
+        lines.write(f"{name},sha256=x,{size}\n" * times)
+
+
+def test_a_file_of_holes_is_not_read(venv):
+    """It would take hours, and no package brings one."""
+    with open(venv.site / "cupy/huge.bin", "wb") as file:
+        file.truncate(1 << 42)
+    listing(venv, "cupy/huge.bin", 1 << 42)
+    assert faults(venv.path) == {}
+
+
+def test_a_file_is_read_once_however_often_it_is_listed(venv, monkeypatch):
+    opened = []
+    usual = Root.open
+    monkeypatch.setattr(Root, "open", lambda self, path: opened.append(path) or usual(self, path))
+    (venv.site / "cupy/often.bin").write_bytes(b"x" * 99)
+    listing(venv, "cupy/often.bin", 99, 10_000)
+    assert [*faults(venv.path)] == ["cupy/often.bin"]
+    assert sum(path.endswith("often.bin") for path in opened) == 1
+
+
+class TestSystem:
+    """What a system's package manager brought is its own: dpkg's list tells, not RECORD."""
+
+    @pytest.fixture
+    def root(self, tmp_path):
+        made = Prefix(tmp_path / "usr", python="3.11", root=tmp_path)
+        packages = tmp_path / "usr/lib/python3/dist-packages"
+        made.dist("numpy", "1.24.2", files={"numpy/__init__.py": b"x = 1\n"}, site=packages)
+        made.dist("torch", "1.13.1", ["numpy"], {"torch/__init__.py": b"y = 1\n"}, site=packages)
+        for name in ("numpy", "torch"):
+            (info,) = packages.glob(f"{name}*.dist-info")
+            (info / "INSTALLER").write_text("debian\n")
+            file = packages / name / "__init__.py"
+            file.write_bytes(b"# patched by Debian\n")  # RECORD says otherwise
+            folder = tmp_path / "var/lib/dpkg/info"
+            folder.mkdir(parents=True, exist_ok=True)
+            lines = [
+                (hashlib.md5(path.read_bytes()).hexdigest(), path)
+                for path in (info / "METADATA", file)
+            ]
+            text = "".join(f"{md5}  {path.relative_to(tmp_path)}\n" for md5, path in lines)
+            (folder / f"python3-{name}.md5sums").write_text(text)
+        (folder / "bash.md5sums").write_text(f"{'0' * 32}  usr/bin/bash\n")
+        (tmp_path / "usr/bin").mkdir(exist_ok=True)
+        (tmp_path / "usr/bin/python3.11").touch()
+        (tmp_path / "usr/bin/bash").touch()
+        return tmp_path
+
+    def told(self, root):
+        words = ("check", "/usr", "--root", root, "--json", "--verify", "--no-probe")
+        data = json.loads(run(*words).stdout)
+        return [each for each in data["findings"] if each["rule"] == "CU404"]
+
+    def test_untouched(self, root):
+        assert self.told(root) == []
+
+    def test_touched(self, root):
+        flip(root / "usr/lib/python3/dist-packages/numpy/__init__.py")
+        (told,) = self.told(root)
+        assert (
+            told["title"] == "__init__.py is not as the system's package python3-numpy brought it"
+        )
+        assert told["fix"] == ["sudo apt-get install --reinstall python3-numpy"]
+        assert told["evidence"][0]["file"] == "/var/lib/dpkg/info/python3-numpy.md5sums"

@@ -121,6 +121,9 @@ class Model:
             return (*step.error.split(), *closed)
         if step.kind in ("close", "end context"):
             return self.rule_close(name)
+        if step.kind == "unmap":  # what is over may still hold the memory, until somebody looks
+            pinned = any(self.roots[name] is root for root in self.pins.values())
+            return ("BufferError",) if pinned else ("ok", "BufferError")
         if step.kind == "pop":
             top = self.stack[-1] if self.stack else None
             return ("ok",) if top and self.contexts[name].home == top else ("InvalidContextError",)
@@ -239,6 +242,10 @@ class Model:
             self.note_close(name)
         elif kind == "drop":
             self.note_drop(name)
+        elif kind == "unmap":
+            for each in list(self.roots[name].names):
+                del self.env[each]
+                self.note_drop(each)
         if step.stream or kind in ("wait", "event sync", "sync context"):
             self.note_stream(step)
         if kind in ("device", "stream", "event"):

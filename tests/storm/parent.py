@@ -28,6 +28,8 @@ NAMES = {
     "pattern": "tests.storm.session",
     "same": "tests.storm.session",
     "over": "tests.storm.session",
+    "mapped": "tests.storm.session",
+    "unmap": "tests.storm.session",
     "make_world": "tests.storm.runs",
     "Simulator": "tests.storm.runs",
 }

@@ -236,6 +236,13 @@ class Plan(Making):
             if kind != "array" and self.chance(80):
                 self.named[kind].remove(name)
 
+    def unmap(self) -> None:
+        """The owner of an array's memory closes it; refused while something uses that."""
+        lent = [array.name for array in self.arrays.values() if array.lent]
+        if lent:
+            name = self.random.choice(lent)
+            self.add("unmap", f"unmap({name})", uses=(name,))
+
     def drop(self) -> None:
         kinds = ("array", "array", "transfer", "transfer", "pin", "stream", "event", "context")
         kind = self.random.choice(kinds)
@@ -303,12 +310,12 @@ CHOICES: list[Callable[[Plan], None]] = [
     Plan.brief, Plan.pin, Plan.write, Plan.fill, Plan.copy, Plan.copy_async, Plan.burst,
     Plan.check, Plan.wait, Plan.order, Plan.delay, Plan.push, Plan.pop, Plan.finish_context,
     Plan.reset, Plan.close, Plan.drop, Plan.process, Plan.ask, Plan.explain, Plan.misuse,
-    Plan.wait_pin, Plan.copy_many, Plan.copy_many_now, Plan.feed,
+    Plan.wait_pin, Plan.copy_many, Plan.copy_many_now, Plan.feed, Plan.unmap,
 ]  # fmt: skip
 WEIGHTS = [
     4, 6, 8, 5, 2, 3, 5,
     3, 5, 5, 5, 16, 16, 1,
     6, 8, 8, 1, 3, 4, 3,
     1, 4, 8, 3, 3, 2, 3,
-    3, 8, 3, 4,
+    3, 8, 3, 4, 6,
 ]  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import mmap
 import random
 import sys
 import time
@@ -30,6 +31,19 @@ def pattern(shape: tuple[int, ...], dtype: str, k: int, order: str = "C") -> Any
     words = np.arange(result.nbytes, dtype="u4") * np.uint32(2 * k + 1)
     result[...] = (words >> np.uint32(9)).astype("u1").view(dtype).reshape(shape)
     return result
+
+
+def mapped(array: Any) -> Any:
+    """The same in memory that its owner may unmap: a view as Python's own pages make it."""
+    memory = mmap.mmap(-1, max(array.nbytes, 1))
+    result = np.ndarray(array.shape, array.dtype, memory, strides=array.strides)
+    result[...] = array
+    return result
+
+
+def unmap(array: Any) -> None:
+    """Nobody may look at the array afterwards; it may go."""
+    array.base.close()
 
 
 def same(actual: Any, model: Any) -> None:
@@ -77,7 +91,8 @@ class Session(Model):
         self.cycles = False  # some may be in garbage
         self.env |= {
             "cu": cu, "np": np, "gc": gc, "asyncio": asyncio, "m": self.m, "delay": delay,
-            "pattern": pattern, "same": same, "over": over, "rows": rows, **world.names,
+            "pattern": pattern, "same": same, "over": over, "rows": rows,
+            "mapped": mapped, "unmap": unmap, **world.names,
         }  # fmt: skip
 
     # ---- waiting where a program must ------------------------------------------------------------
@@ -217,7 +232,7 @@ class Session(Model):
         self.log(step.do)
         try:
             self.call(step.do)
-        except (CudaError, ValueError, TypeError, IndexError) as error:
+        except (CudaError, ValueError, TypeError, IndexError, BufferError) as error:
             names = [cls.__name__ for cls in type(error).__mro__]
             expected += self.expected(step)  # another thread may have set a limit meanwhile
             if not any(name in names for name in expected):

@@ -55,6 +55,7 @@ class Array:
     shape: tuple[int, ...]
     dtype: str
     closed: bool = False
+    lent: bool = False  # over a mapping that its owner may close
 
 
 class Making:
@@ -147,8 +148,10 @@ class Making:
         shape, dtype = self.form()
         name, order = self.name("h"), self.random.choice("CCF")
         text = f"pattern({shape}, {dtype!r}, {self.number()}, {order!r})"
+        lent = self.chance(30)
+        text = f"mapped({text})" if lent else text
         self.add("host", f"{name} = {text}", f"m.{name} = {name}.copy()", makes=name)
-        self.arrays[name] = Array(name, "host", shape, dtype)
+        self.arrays[name] = Array(name, "host", shape, dtype, lent=lent)
 
     def pinned(self) -> None:
         shape, dtype = self.form()

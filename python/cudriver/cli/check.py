@@ -135,12 +135,12 @@ def _reports(arguments: Namespace) -> list[Report]:
         prefixes = target.places(arguments.prefix or [None], arguments)
     machine = target.machine(arguments, prefixes)
     if arguments.verify:
-        from cudriver.stack.collect.verify import verify
+        from cudriver.stack.integrity.verify import verify
 
         def track(done: Iterable[T], total: int) -> Iterable[T]:
             return terminal.progress(done, total, "comparing hashes")
 
-        machine.verify = lambda facts: verify(machine.root, facts, track)
+        machine.verify = lambda facts, loader: verify(machine.root, facts, loader, track)
     if len(prefixes) < MANY or arguments.observe or arguments.verify:
         one = (_report(prefix, machine, arguments) for prefix in prefixes)
         return list(terminal.progress(one, len(prefixes), "checking"))

@@ -68,16 +68,32 @@ def run(arguments: Namespace) -> int:
         return 0
     style = terminal.style(sys.stdout)
     lines: list[str] = []
-    for found in matches:
+    for found, answer in zip(matches, _answers(matches, arguments.lang), strict=True):
         title = explain.title(found.rule, folder(found.rule, arguments.lang))
         lines.append(f"{style.paint(found.rule, 'bold')}  {title}")
-        lines += ["  " + line for line in wrap(f"line {found.line}: {found.text}", style.width - 2)]
-    # A traceback may touch several rules; its last line is the one to read about.
+        for text in (f"line {found.line}: {found.text}", *answer):
+            lines += ["  " + line for line in wrap(text, style.width - 2)]
+    # A traceback may touch several rules; the likeliest is the one to read about.
     for name in names[:1] if matches else names:
         page = explain.page(name, folder(name, arguments.lang))
         lines += [""] * bool(lines) + render_page(page, style)
     terminal.write("\n".join(lines) + "\n")
     return 0
+
+
+def _answers(matches: list[Match], lang: str) -> list[list[str]]:
+    """In short, for each match: what its line says by itself, else, of all but the first, whose
+    page is shown, what the rule means.
+    """
+    from cudriver.stack import explain, pasted
+
+    answers: list[list[str]] = []
+    for found in matches:
+        own = pasted.answer(found.text, lang)
+        if not own or own in answers:
+            own = [explain.summary(found.rule, folder(found.rule, lang))] if answers else []
+        answers.append(own)
+    return answers
 
 
 def folder(rule: str, lang: str = "en") -> str:
@@ -181,7 +197,10 @@ def _print_json(names: list[str], matches: list[Match], lang: str) -> None:
     print(
         json.dumps(
             {
-                "matches": [found.to_dict() for found in matches],
+                "matches": [
+                    {**found.to_dict(), "answer": answer}
+                    for found, answer in zip(matches, _answers(matches, lang), strict=True)
+                ],
                 "rules": [
                     {
                         "rule": name,

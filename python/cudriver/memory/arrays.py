@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from cudriver import _core
 from cudriver.memory.named import public
 
 if TYPE_CHECKING:
@@ -54,6 +55,45 @@ def refuse_conversion(array: DeviceArray, *args: object, **keywords: object) -> 
         f"{array!r} is in device memory and does not turn into a NumPy array by itself: call "
         "to_numpy()"
     )
+
+
+def _elsewhere(what: str) -> str:
+    return (
+        f"a DeviceArray holds memory and computes nothing: use {what} of its to_numpy(), or give "
+        "it to a library that computes on the device, as in cupy.from_dlpack(array) or "
+        "torch.from_dlpack(array)"
+    )
+
+
+def refuse_computing(left: Any, right: Any) -> Any:
+    """An operator, for the core: NotImplemented for what may know a DeviceArray."""
+    known = (int, float, complex, np.ndarray, np.generic, _core.DeviceArray)
+    refused = isinstance(left, known) and isinstance(right, known)
+    del left, right  # a traceback would keep them
+    if refused:
+        raise TypeError(_elsewhere("the operator"))
+    return NotImplemented
+
+
+#: What NumPy answers by attributes alone.
+_SHOWN = frozenset(("shape", "ndim", "size", "iscomplexobj", "isrealobj"))
+
+
+def array_function(array: DeviceArray, function: Any, types: Any, args: Any, keywords: Any) -> Any:
+    """`__array_function__`: without it np.array_equal() takes the refusal for "not equal"."""
+    if function.__name__ in _SHOWN:
+        return function.__wrapped__(*args, **keywords)
+    try:
+        raise TypeError(_elsewhere(f"np.{function.__name__}()"))
+    finally:
+        del array, args, keywords  # a traceback would keep them
+
+
+def formatted(array: DeviceArray, spec: str, /) -> str:
+    """`__format__`."""
+    if not spec:
+        return repr(array)
+    raise TypeError(f"{array!r} has no format {spec!r}: use to_numpy(), or to_numpy().item()")
 
 
 def flags(array: DeviceArray, geometry: NDArray[Any], owns: bool) -> ArrayFlags:
@@ -107,8 +147,10 @@ def reshape(geometry: Any, shape: Any, keywords: dict[str, Any] | None) -> Any:
         del geometry  # as above
 
 
-def index(key: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A key of basic indexing, with integers as int."""
+def index(key: tuple[Any, ...]) -> tuple[Any, ...] | str:
+    """A key of basic indexing, with integers as int; or a field's name."""
+    if isinstance(key[0], str) and len(key) <= 2:
+        return str(key[0])
     return tuple(map(_item, key))
 
 
@@ -121,7 +163,8 @@ def _item(item: Any) -> Any:
     except TypeError:
         pass
     raise IndexError(
-        f"a DeviceArray takes integers, slices, ... and None as indices, not {type(item).__name__}"
+        "a DeviceArray takes integers, slices, ... and None as indices, or the name of one field, "
+        f"not {type(item).__name__}"
     )
 
 
@@ -165,40 +208,3 @@ def refuse_close(array: DeviceArray, view: bool, views: int, busy: bool, exports
     else:
         why = "an asynchronous copy uses it; wait() for that first"
     raise ValueError(f"cannot close {array!r}: {why}")
-
-
-# What arrays of CuPy, PyTorch, Numba and PyCUDA call it, and what a DeviceArray does.
-_OURS = {
-    **dict.fromkeys(("get", "numpy", "cpu", "copy_to_host"), "to_numpy()"),
-    **dict.fromkeys(("set", "copy_to_device"), "copy_from(array)"),
-    **dict.fromkeys(("data", "ptr", "data_ptr", "gpudata", "ctypes"), "pointer"),
-    **dict.fromkeys(("to", "cuda"), "cudriver.to_device(array, device=...)"),
-    **dict.fromkeys(("clone", "contiguous"), "copy()"),
-    **dict.fromkeys(("ravel", "flatten"), "reshape(-1)"),
-    "permute": "transpose()",
-    "stride": "strides",
-    "numel": "size",
-    "element_size": "itemsize",
-    "is_contiguous": "flags.c_contiguous",
-    "free": "close()",
-    "item": "to_numpy().item()",
-    "tolist": "to_numpy().tolist()",
-    "tobytes": "to_numpy().tobytes()",
-}
-
-
-def missing(array: DeviceArray, name: str) -> NoReturn:
-    """Raise AttributeError: the array has no such attribute, but perhaps one for the purpose."""
-    text = f"'{type(array).__module__}.{type(array).__name__}' object has no attribute {name!r}"
-    if name in _OURS:
-        text += f"; use {_OURS[name]}"
-    elif hasattr(np.ndarray, name):
-        text += (
-            f": it holds memory and computes nothing; use to_numpy().{name}, or give the array to "
-            "a library that computes on the device, as in cupy.from_dlpack(array) or "
-            "torch.from_dlpack(array)"
-        )
-    try:
-        raise AttributeError(text, name=name, obj=array)
-    finally:
-        del array  # a traceback would keep it

@@ -9,11 +9,19 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, final
 from uuid import UUID
 
 from cudriver import _core
-from cudriver.errors import CudaError
+from cudriver.errors import CudaError, InvalidContextError
 from cudriver.memory.asking import ROOM, ask
 from cudriver.memory.attributes import NUMBERS
 from cudriver.memory.contexts import MemoryInfo, memory_info_of
-from cudriver.memory.failures import INVALID_VALUE, NO_DEVICE, failure
+from cudriver.memory.failures import (
+    INVALID_VALUE,
+    LOST_HINT,
+    NO_DEVICE,
+    failure,
+    found_again,
+    is_lost,
+)
+from cudriver.memory.names import missing
 
 if TYPE_CHECKING:
     from cudriver._core import Context
@@ -222,10 +230,20 @@ class Device:
         Notes
         -----
         Uses ``cuDevicePrimaryCtxReset``. Free memory of cudriver's pools is returned
-        first. Until the reset is over, other threads' calls on the device raise
+        first. After a kernel has failed (``CUDA_ERROR_ILLEGAL_ADDRESS`` and the like),
+        the driver makes no new context in this process: the call raises a CudaError
+        that says so. Until the reset is over, other threads' calls on the device raise
         InvalidContextError.
         """
-        _core._reset_primary_context(self._ordinal)
+        try:
+            _core._reset_primary_context(self._ordinal)
+        except InvalidContextError as error:
+            if not is_lost():
+                raise
+            raise InvalidContextError(f"{error}; but {LOST_HINT}") from None
+        if is_lost():  # the reset itself succeeds
+            _core._primary_context(self._ordinal)
+            found_again()
 
     def __eq__(self, other: object) -> bool:
         return self._ordinal == other._ordinal if isinstance(other, Device) else NotImplemented
@@ -239,8 +257,23 @@ class Device:
         except CudaError:
             return f"<Device {self._ordinal}>"
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("cannot pickle 'cudriver.Device' object")
+    if not TYPE_CHECKING:  # no type checker takes any name for one
+
+        def __getattr__(self, name: str) -> NoReturn:
+            missing(self, name)
+
+    def __reduce__(self) -> tuple[type[Device], tuple[str | int]]:
+        """A device is a value: its uuid, which is the same in other processes, or its ordinal."""
+        try:
+            return Device, (self.uuid,)
+        except CudaError:
+            return Device, (self._ordinal,)
+
+    def __copy__(self) -> Device:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Device:
+        return self
 
 
 Device.__module__ = "cudriver"

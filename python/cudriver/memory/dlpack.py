@@ -10,7 +10,7 @@ import numpy as np
 
 from cudriver import _core
 from cudriver.memory.devices import ordinal_of
-from cudriver.memory.making import to_device
+from cudriver.memory.making import device_empty, to_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from cudriver.memory.devices import Device
     from cudriver.typing import DeviceLike, ScalarT, SupportsDLPack
 
-CPU, CUDA, MANAGED = 1, 2, 13  # kinds of devices
+CPU, CUDA, CUDA_HOST, MANAGED = 1, 2, 3, 13  # kinds of devices
+IS_COPIED, PADDED = 2, 4  # flags
 VERSION = (1, 3)  # as in cext/python/dlpack_abi.h
 
 
@@ -217,6 +218,31 @@ def export(
     return _core._export(array, number, old, False, code, bits)
 
 
+def allocate(
+    kind: int, ordinal: int, code: int, bits: int, lanes: int, shape: bytes
+) -> DeviceArray | tuple[str, str]:
+    """A new array for who asks by the table of C functions; or an error's kind and text.
+
+    shape: lengths as int64.
+    """
+    try:
+        if kind != CUDA:
+            raise ValueError(f"a DeviceArray is in device memory (DLPack's {CUDA}), not in {kind}")
+        lengths = memoryview(shape).cast("q").tolist()
+        return device_empty(lengths, dtype_of(code, bits, lanes, False), device=ordinal)
+    except MemoryError as error:
+        return "MemoryError", str(error)
+    except Exception as error:
+        return type(error).__name__, str(error)
+
+
+def refuse_lender(x: object) -> NoReturn:
+    """Raise that from_dlpack() cannot take an object."""
+    shows = not isinstance(x, type) and hasattr(x, "__cuda_array_interface__")
+    hint = "; it has __cuda_array_interface__: use from_cuda_array_interface()" if shows else ""
+    raise TypeError(f"{type(x).__name__} has no __dlpack__, by which it would lend memory{hint}")
+
+
 def _pair(name: str, meaning: str, value: Any) -> tuple[int, int]:
     if not isinstance(value, tuple) or len(value) != 2:
         raise TypeError(f"{name} is None or a pair {meaning}, not {value!r}")
@@ -237,13 +263,32 @@ def _stream_number(stream: Any) -> int:
     return number
 
 
-def _export_host(array: NDArray[Any], old: bool) -> object:
+def _export_host(array: NDArray[Any], old: bool, kind: int = CPU, flags: int = IS_COPIED) -> object:
+    """A capsule of NumPy's, with what NumPy does not know. kind: of its memory."""
+    code, bits = type_of(array.dtype)
+    if old and bits < 8:
+        raise BufferError(
+            f"items of {array.dtype} are less than a byte, as DLPack 1.0 can say first"
+        )
+    plain = array if (code, bits) in TYPES else array.view(f"u{array.itemsize}")
     try:
-        capsule = array.__dlpack__() if old else array.__dlpack__(max_version=VERSION)
+        capsule = plain.__dlpack__() if old else plain.__dlpack__(max_version=VERSION)
     except TypeError:  # NumPy before 2.1 knows only the older kind
-        capsule = array.__dlpack__()
-    _core._mark_copied(capsule)  # NumPy cannot know
+        capsule = plain.__dlpack__()
+    _core._mark(capsule, flags | (PADDED if bits < 8 else 0), kind, code, bits)
     return capsule
+
+
+def export_pinned(array: NDArray[Any], max_version: Any, dl_device: Any, copied: bool) -> object:
+    """What `dlpack_pinned` makes lends this."""
+    old = max_version is None or _pair("max_version", "(major, minor)", max_version)[0] < 1
+    device = (CUDA_HOST, 0) if dl_device is None else _pair("dl_device", "(type, id)", dl_device)
+    if device not in ((CUDA_HOST, 0), (CPU, 0)):
+        raise BufferError(
+            f"page-locked memory cannot be exported to dl_device {device}: only as what it is, "
+            "(3, 0), or as the CPU's, (1, 0)"
+        )
+    return _export_host(array, old, device[0], IS_COPIED if copied else 0)
 
 
 # ---- types ---------------------------------------------------------------------------------------

@@ -148,6 +148,8 @@ def use_driver(choice: str | os.PathLike[str], /) -> None:
     ------
     CudaError
         Another driver has been initialised: a process has one.
+    ValueError
+        It is neither of these words nor a file's name.
 
     Notes
     -----
@@ -165,6 +167,12 @@ def use_driver(choice: str | os.PathLike[str], /) -> None:
     """
     global _choice
     path = os.fspath(choice)
+    word = os.fsdecode(path)
+    if word not in ("", "auto", "sim") and "/" not in word and ".so" not in word:
+        raise ValueError(
+            f"use_driver({choice!r}): expected 'sim', which is the simulated driver, 'auto', or a "
+            "library's file"
+        )
     if path == "auto":
         if is_available():
             return

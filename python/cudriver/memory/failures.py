@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import linecache
 import re
+import sys
+import textwrap
+from collections import Counter
+from types import FrameType
+from typing import NoReturn
 
 from cudriver.errors import (
     CudaError,
@@ -138,6 +144,10 @@ MEANINGS = {
     NO_DEVICE: "no CUDA-capable device was detected",
 }
 
+#: After these every call of the process fails, and so does a new context: ILLEGAL_ADDRESS,
+#: LAUNCH_TIMEOUT, ASSERT, ..., UNKNOWN.
+LOST = frozenset((700, 702, 710, *range(714, 720), 721, 999))
+
 CLASSES: dict[int, type[CudaError]] = {
     OUT_OF_MEMORY: OutOfMemoryError,
     NOT_INITIALIZED: NotInitializedError,
@@ -151,20 +161,89 @@ HINTS = {
     STUB_LIBRARY: "take the toolkit's stubs folder off LD_LIBRARY_PATH; the driver's libcuda.so.1 "
     "comes with the NVIDIA driver",
     NO_DEVICE: "see `cudriver check` and CUDA_VISIBLE_DEVICES",
-    700: "an earlier asynchronous operation failed; the context can only be destroyed now",
     709: "somebody else destroyed or reset the context; pop it where it is on this thread's stack "
     "(context_stack()), and where it was a device's primary one, Device.reset_primary_context() "
     "begins anew",
     712: "this range overlaps one that is page-locked already, perhaps by another library",
     803: "the loaded libcuda does not belong to the kernel's driver; see `cudriver check`",
     804: "a cuda-compat libcuda is loaded, which this GPU does not support; see `cudriver check`",
-    999: "after a suspend the nvidia_uvm module often needs to be loaded anew",
 }
+UNKNOWN_HINT = "after a suspend the nvidia_uvm module often needs to be loaded anew"
+LOST_HINT = (
+    "a kernel or a copy that was issued earlier has failed, and no CUDA call works in this process "
+    "any more: start the process again (under compute-sanitizer, which names the kernel)"
+)
 
 FORKED = (
     "this process was forked from one in which CUDA was initialised; start it with the 'spawn' "
     "method instead"
 )
+
+
+_first = ""  # where a failure of LOST was seen first
+_told: Counter[tuple[str, int]] = Counter()  # by destructors
+TOLD_AT_MOST = 10  # of one kind
+IN_A_DESTRUCTOR = "in a destructor"
+
+
+def calling() -> FrameType | None:
+    """The frame that called this package."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith("cudriver."):
+        frame = frame.f_back
+    return frame
+
+
+def captured(stream: int, call: str, why: str) -> NoReturn:
+    """Raise that a call cannot be captured into a graph. For the core, which knows it as `call`;
+    the user may have called a function of this package that makes it.
+    """
+    written, frame = "", sys._getframe().f_back
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith("cudriver."):
+        written, frame = frame.f_code.co_name, frame.f_back
+    if written and call in ("a copy", "a blocking copy"):
+        call = "array[key] = value" if written == "assign" else f"{written}()"
+    raise CudaError(
+        f"{call} cannot be captured: stream {stream:#x} is being captured into a graph, and {why} "
+        "(nothing was done, and the capture goes on)"
+    )
+
+
+def is_lost() -> bool:
+    """Whether a failure was seen that this process does not survive."""
+    return bool(_first)
+
+
+def found_again() -> None:
+    """The device works again, as the simulated one may."""
+    global _first
+    _first = ""
+
+
+def _lost(call: str) -> str:
+    """The hint for a code of LOST: what to do, and which line met it first."""
+    global _first
+    frame = calling()
+    if not _first and frame is not None:
+        file, number = frame.f_code.co_filename, frame.f_lineno
+        line = textwrap.shorten(linecache.getline(file, number), 100)
+        _first = f"{file}:{number}" + (f", `{line}`" if line else "") + f", by {call}"
+    return f"{LOST_HINT}. Seen first at {_first}"
+
+
+def reported(code: int, function: str, name: str, meaning: str) -> CudaError | None:
+    """What a destructor reports of a failed call; None: it is said, or was often enough.
+
+    Where no call works any more, that is one line for all that is freed from then on.
+    """
+    kind = ("", 0) if code in LOST else (function, code)
+    _told[kind] += 1
+    error = failure(code, function, IN_A_DESTRUCTOR, name, meaning)
+    if code not in LOST:
+        return error if _told[kind] <= TOLD_AT_MOST else None
+    if _told[kind] == 1 and sys.stderr is not None:
+        print(f"cudriver: {error}", file=sys.stderr)
+    return None
 
 
 def with_gib(text: str) -> str:
@@ -197,9 +276,20 @@ def failure(
     kind, hint = CLASSES.get(code, CudaError), HINTS.get(code, "")
     if code == NOT_INITIALIZED and forked:
         kind, hint = ForkedProcessError, FORKED
+    elif code in LOST:
+        hint = UNKNOWN_HINT if function == "cuInit" else _lost(f"{function}({arguments})")
     arguments = with_gib(arguments) if code == OUT_OF_MEMORY else arguments
     message = f"{function}({arguments}): {name} ({code}): {meaning}"
     return kind(f"{message}. Hint: {hint}" if hint else message, code, name, meaning, function)
+
+
+def raised(
+    code: int, function: str, arguments: str, name: str, meaning: str, forked: bool
+) -> CudaError | None:
+    """What the core raises, or None where destructors have said it often enough."""
+    if arguments == IN_A_DESTRUCTOR:
+        return reported(code, function, name, meaning)
+    return failure(code, function, arguments, name, meaning, forked)
 
 
 def error_names() -> dict[int, str]:

@@ -13,6 +13,18 @@ if TYPE_CHECKING:
 
 INTERFACE = "__cuda_array_interface__"
 MISSING = object()
+RAW = {"stream": ("CUstream", "cudaStream_t"), "event": ("CUevent", "cudaEvent_t")}
+
+
+class Placed:
+    """Device memory at an address, as from_pointer() is told of it; keeps its owner alive."""
+
+    def __init__(
+        self, address: int, shape: Any, dtype: np.dtype[Any], strides: Any, owner: object
+    ) -> None:
+        shown = {"shape": shape, "strides": strides, "typestr": f"|V{dtype.itemsize}"}
+        self.address, self.owner = address, owner
+        self.geometry: Any = _geometry(shown, address, False).view(dtype)
 
 
 # ---- arrays --------------------------------------------------------------------------------------
@@ -25,6 +37,8 @@ def interface(array: Any, write: bool) -> tuple[int, NDArray[Any], int | None] |
     None if there is none, or if DLPack is to be asked, which orders streams (version 2 has no entry
     for a stream) and may read what this refuses: a tensor of PyTorch's that requires grad.
     """
+    if isinstance(array, Placed):
+        return array.address, array.geometry, None
     try:
         shown = getattr(array, INTERFACE, MISSING)
     except RuntimeError:
@@ -47,7 +61,7 @@ def interface(array: Any, write: bool) -> tuple[int, NDArray[Any], int | None] |
         return None
     stream = None if stream is None else _unsigned(stream, "a stream")
     try:
-        geometry = _geometry(shown, address)
+        geometry = _geometry(shown, address, bool(data[1]))
         if geometry.nbytes and address == 0:
             raise ValueError(f"{INTERFACE}: an array of shape {geometry.shape} lies at address 0")
         return address if geometry.nbytes else 0, geometry, stream
@@ -65,9 +79,9 @@ def _unsigned(value: Any, what: str) -> int:
     return value
 
 
-def _geometry(shown: dict[str, Any], address: int) -> Any:
+def _geometry(shown: dict[str, Any], address: int, read_only: bool) -> Any:
     """An ndarray as NumPy's own interface describes it, which asks for the same."""
-    lies: dict[str, Any] = {"version": 3, "data": (address or 1, False)}  # at 0 NumPy allocates
+    lies: dict[str, Any] = {"version": 3, "data": (address or 1, read_only)}  # at 0 it allocates
     for name in ("shape", "strides"):
         if shown.get(name) is not None:
             lies[name] = tuple(map(operator.index, shown[name]))
@@ -96,12 +110,23 @@ def view(x: Any) -> NDArray[Any] | None:
     except TypeError:
         shows = hasattr(x, "__array_struct__") or hasattr(x, "__array_interface__")
         return np.asarray(x) if shows else None
+    refuse_pointer(x, held)
     array = np.asarray(held)  # a copy of the items if it does not know their format
     if isinstance(array.base, memoryview) and array.itemsize == held.itemsize:
         return array
     raise TypeError(
         f"{type(x).__name__} has items of the format '{held.format}', which is not a dtype"
     )
+
+
+def refuse_pointer(x: object, held: memoryview) -> None:
+    """Raise for a pointer of ctypes: its buffer is the pointer's own eight bytes."""
+    if held.ndim == 0 and held.format.lstrip("<>=@!")[:1] in tuple("&PzZX"):
+        raise TypeError(
+            f"{type(x).__name__} is a pointer, which does not say how much memory lies there: "
+            "np.ctypeslib.as_array(pointer, shape) makes an array of host memory, "
+            "cudriver.from_pointer(address, shape, dtype) one of device memory"
+        )
 
 
 # ---- streams and events --------------------------------------------------------------------------
@@ -122,33 +147,39 @@ def handle(x: Any, kind: str) -> int | None:
     if value is MISSING and _is_called(x, kind.capitalize()):  # memory has these attributes, too
         value = getattr(x, "ptr", MISSING)
         value = getattr(x, "handle", MISSING) if value is MISSING else value
+    if value is MISSING and _is_raw(x, kind):
+        value = x
     if value is MISSING:
         return None
     try:
-        number = _number(value)
+        found = address_of(value)
     except TypeError:
-        number = -1
-    if not 0 <= number < 1 << 64:
+        found = -1
+    if not 0 <= found < 1 << 64:
         raise TypeError(f"{type(x).__name__}: its {kind} is {value!r}, which is not a handle")
-    if number == 0 and kind == "event" and named is MISSING:
+    if found == 0 and kind == "event" and named is MISSING:
         raise ValueError(f"{type(x).__name__} says that its event is 0: is it closed?")
-    return number
+    return found
 
 
-def stream_argument(x: Any) -> int:
-    """The handle that Stream.from_handle() is given."""
+def handle_argument(x: Any, kind: str) -> int:
+    """The handle that Stream.from_handle() or Event.from_handle() is given."""
     plain = hasattr(type(x), "__index__") and not isinstance(x, bool)
-    number = None if plain else handle(x, "stream")
-    if number is None:
-        if not plain and not (_has_int(x) and _is_called(x, "CUstream", "cudaStream_t")):
-            name = type(x).__name__
-            raise TypeError(
-                f"a stream's handle is an int, or an object that is a stream, not {name}"
-            )
-        number = _number(x)
-    if not 0 <= number < 1 << 64:
-        raise ValueError(f"{number} is not the handle of a stream")
-    return number
+    found = operator.index(x) if plain else handle(x, kind)
+    a = "an" if kind == "event" else "a"
+    if found is None:
+        name = type(x).__name__
+        raise TypeError(
+            f"{a} {kind}'s handle is an int, or an object that is {a} {kind}, not {name}"
+        )
+    if not 0 <= found < 1 << 64 or (found == 0 and kind == "event"):
+        raise ValueError(f"{found} is not the handle of {a} {kind}")
+    return found
+
+
+def _is_raw(x: Any, kind: str) -> bool:
+    """Whether it is a handle of cuda.bindings."""
+    return _has_int(x) and _is_called(x, *RAW[kind])
 
 
 def _is_called(x: Any, *endings: str) -> bool:
@@ -161,13 +192,13 @@ def _has_int(value: Any) -> bool:
     return hasattr(type(value), "__int__") and not hasattr(type(value), "__float__")
 
 
-def _number(value: Any) -> int:
-    """A handle: an int, what int() takes, or a ctypes pointer, whose value is None for 0."""
+def address_of(value: Any) -> int:
+    """A handle or an address: an int, what int() takes, or a ctypes pointer (None there is 0)."""
     if hasattr(type(value), "__index__") and not isinstance(value, bool):
         return operator.index(value)
     if _has_int(value):
         return int(value)
-    number = getattr(value, "value", MISSING)
-    if number is not None and not isinstance(number, int):
+    found = getattr(value, "value", MISSING)
+    if found is not None and not isinstance(found, int):
         raise TypeError("no number")
-    return number or 0
+    return found or 0

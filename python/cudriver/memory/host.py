@@ -11,7 +11,7 @@ from cudriver import _core
 from cudriver.errors import CudaError
 from cudriver.memory.asking import ask
 from cudriver.memory.failures import INVALID_VALUE
-from cudriver.memory.foreign import view
+from cudriver.memory.foreign import refuse_pointer, view
 
 if TYPE_CHECKING:
     from cudriver.typing import HostArray
@@ -46,6 +46,7 @@ def host_range(array: Any, refusal: str = "expected an array in host memory") ->
         if isinstance(error, BufferError):
             raise
         raise TypeError(f"{refusal}, not {type(array).__name__}") from None
+    refuse_pointer(array, held)
     shown: Any = np.frombuffer(held, np.uint8) if held.c_contiguous else view(held)
     return _of_ndarray(shown)._replace(owner=(array, held))
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from types import FrameType
 from typing import NamedTuple
 
 from cudriver import _core
+from cudriver.memory.failures import calling
 from cudriver.memory.named import public
 
 
@@ -86,9 +86,7 @@ def trace_allocations(enabled: bool = True) -> None:
 
 def line_running() -> str | None:
     """'file:line' of the code that called this package, for the core."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and str(frame.f_globals.get("__name__")).startswith("cudriver."):
-        frame = frame.f_back
+    frame = calling()
     return None if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 

@@ -280,7 +280,8 @@ def fill(array: DeviceArray, value: Any, stream: StreamLike | None = None) -> No
 
 def assign(array: DeviceArray, key: Any, value: Any) -> None:
     """array[key] = value, by NumPy's rules. No variable for the view: a traceback would keep it."""
-    shape, dtype = array[key].shape, array.dtype
+    shape = array[key].shape
+    dtype = array.dtype[key].base if isinstance(key, str) else array.dtype
     one = isinstance(value, SCALARS) or (isinstance(value, np.ndarray) and value.ndim == 0)
     source: Any = value
     try:

@@ -22,7 +22,7 @@ class pin:
     array : array
         Any array in host memory that `copy` takes; also an ``mmap``, shared memory,
         or read-only memory such as ``bytes``, to copy from. It stays alive as long
-        as the pin is open.
+        as the pin is open, and to close what its memory belongs to is a BufferError.
 
     Raises
     ------

@@ -2,32 +2,50 @@
 
 from __future__ import annotations
 
+import math
 import resource
 from typing import Any, NoReturn
 
 import numpy as np
 
 from cudriver import _core
-from cudriver.memory.failures import INVALID_VALUE, OUT_OF_MEMORY
+from cudriver.memory.failures import INVALID_VALUE, LOST, OUT_OF_MEMORY
 from cudriver.memory.room import text
 
 
 def ends(to: tuple[int, ...], of: tuple[int, ...], into: object, dtype: object) -> NoReturn:
     """Raise what differs between the ends of a copy, by their shapes and dtypes. For the core."""
     if to != of:
-        raise ValueError(f"the shapes differ: {of} cannot be copied into {to} (nothing was copied)")
+        raise ValueError(
+            f"the shapes differ: {of} cannot be copied into {to} (nothing was copied)"
+            + _as_bytes(to, of, into, dtype)
+        )
     raise TypeError(
         f"the dtypes differ: {dtype} cannot be copied into {into} (nothing was copied); cast the "
         "source first: a host array by its astype(), a device array by another library"
     )
 
 
-def fields(destination: object) -> None:
+def _as_bytes(to: tuple[int, ...], of: tuple[int, ...], into: Any, dtype: Any) -> str:
+    """A hint where both ends have as many bytes, or where one is bytes for the other."""
+    there, here = (math.prod(shape) * each.itemsize for shape, each in ((to, into), (of, dtype)))
+    if there == here:
+        return f": both have {here} bytes; reshape() one, or view() it as {dtype} first"
+    if 1 in (into.itemsize, dtype.itemsize) and into != dtype:
+        items, of_kind = (into, dtype) if into.itemsize == 1 else (dtype, into)
+        return (
+            f": one end is of {items}, the other of {of_kind}; allocate it with the other's shape "
+            f"and dtype, or view() it as {of_kind}, and take as many items"
+        )
+    return ""
+
+
+def fields(owner: object) -> None:
     """Raise where a destination has only some fields of records: the others would be overwritten.
-    For the core.
+    For the core. owner: the destination, or what begins with it.
     """
     seen: list[np.dtype[Any]] = []  # those with fields: the destination's, ..., the whole records'
-    holder = destination
+    holder = owner[0] if isinstance(owner, tuple) else owner
     while isinstance(holder, np.ndarray | memoryview):
         if isinstance(holder, np.ndarray) and holder.dtype.names is not None:
             seen.append(holder.dtype)
@@ -86,7 +104,7 @@ def pool(code: int, called: str, nbytes: int, least: int, room: int) -> tuple[st
     called: ours. least: bytes that were to be page-locked. room: what the system had left.
     """
     _, _, _, registered, _, limit, *_ = _core._host_memory_stats()
-    function, why = "cuMemHostRegister_v2", _lock_limit(registered + nbytes)
+    function, why = "cuMemHostRegister_v2", "" if code in LOST else _lock_limit(registered + nbytes)
     if code == OUT_OF_MEMORY:
         function = f"cudriver.{called}"  # the driver may not have been asked
         if limit is not None and registered + least > limit:
@@ -120,7 +138,7 @@ def pin(code: int, low: int, nbytes: int, writable: bool, other: int, other_byte
             f"bytes from {other:#x} on, which share a part with them. Close that pin first, or pin "
             "the whole memory before its parts"
         )
-    hint = "" if code == INVALID_VALUE else _lock_limit(nbytes)
+    hint = "" if code == INVALID_VALUE or code in LOST else _lock_limit(nbytes)
     if not writable:
         hint = f", read-only{hint}"
     elif code == INVALID_VALUE:

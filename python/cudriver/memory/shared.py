@@ -224,13 +224,15 @@ class SharedMemory:
         if pin:
             _core.init()  # before any memory is taken
         file = shared_files.make(size, named, huge, now(node))
+        given: list[str] = []  # the file's paths
         try:
             self._open(file, name, False)
             if pin:
                 self.pin()
             if named:
-                self._name = shared_files.give_name(file, name, huge)
+                self._name = shared_files.give_name(file, name, huge, given)
         except BaseException:
+            shared_files.take_names(file, given)
             os.close(file)
             self._mapping = None  # the error's traceback may hold this
             raise
@@ -324,9 +326,9 @@ class SharedMemory:
 
     def _bytes(self) -> NDArray[np.uint8]:
         with _lock:
-            lease = self._lease()
+            mapping, lease = self._mapped(), self._lease()
             if lease is None:
-                lease = _Lease(self._mapped())
+                lease = _Lease(mapping)
                 self._lease = weakref.ref(lease)
         return np.asarray(lease)
 
@@ -364,6 +366,8 @@ class SharedMemory:
         True
         """
         mapping = self._mapped()
+        if self._name is not None:
+            shared_files.check_filled(self._name)
         _core.init()  # a forked child is told here
         if mapping.pin is None:
             pin = page_lock(mapping.bytes)
@@ -378,7 +382,8 @@ class SharedMemory:
         Raises
         ------
         BufferError
-            Arrays or memoryviews of it are alive; nothing was done.
+            Arrays or memoryviews of it are alive; nothing was done. The end of a ``with``
+            block does not raise it: the region goes with the last of them.
         CudaError
             The driver cannot unlock the memory.
 
@@ -435,8 +440,15 @@ class SharedMemory:
     def __exit__(
         self, *exception: type[BaseException] | BaseException | TracebackType | None
     ) -> None:
-        """Close it."""
-        self.close()
+        """Close it: at once, or when the last array of it goes."""
+        with _lock:
+            file, mapping = self._file, self._mapping
+            self._file, self._mapping = -1, None
+            used = self._lease() is not None
+        if file >= 0:
+            os.close(file)
+        if mapping is not None and mapping.pin is not None and not used:
+            mapping.pin.close()
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         file, self._file = getattr(self, "_file", -1), -1  # another's finalizer may close it, too

@@ -94,19 +94,37 @@ def new_file(folder: str, named: bool, huge: bool) -> int:
     return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
 
 
-def give_name(file: int, name: str | None, huge: bool) -> str:
-    """Give a file its name, once it is ready: whoever opens it finds all of it."""
+def give_name(file: int, name: str | None, huge: bool, given: list[str]) -> str:
+    """Give a file its name, once it is ready: whoever opens it finds all of it.
+
+    given: gets the path before the file has it, so that `take_names` can undo this at any time.
+    """
     folder = huge_folder(True) if huge else SHM
     while True:
         chosen = name or f"cu_{secrets.token_hex(6)}"
         try:
             # src_dir_fd makes Python call linkat(), which follows the link to the nameless file.
             source, target = f"/proc/self/fd/{file}", os.path.join(folder, chosen)
+            given.append(target)
             os.link(source, target, src_dir_fd=file, follow_symlinks=True)
             return chosen
+        except FileNotFoundError:
+            if os.path.exists(source):
+                raise
+            why = "a region gets its name by /proc, which is not mounted here"
+            raise OSError(errno.ENOSYS, why, source) from None
         except FileExistsError:
             if name is not None:
                 raise exists(target) from None
+
+
+def take_names(file: int, given: list[str]) -> None:
+    """Undo `give_name`, which was interrupted: what is still the file's."""
+    about = os.fstat(file)
+    for path in given:
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(path, follow_symlinks=False), about):
+                os.unlink(path)
 
 
 def exists(path: str) -> FileExistsError:
@@ -118,6 +136,20 @@ def exists(path: str) -> FileExistsError:
 
 def refusal(arguments: str) -> CudaError:
     return failure(OUT_OF_MEMORY, "cudriver.SharedMemory", arguments)
+
+
+def check_filled(name: str) -> None:
+    """OutOfMemoryError where an existing region has holes, which page-locking fills, and too little
+    memory is left for them. What multiprocessing makes is empty until it is touched.
+    """
+    path = path_of(name)
+    try:
+        about = os.stat(path)
+    except FileNotFoundError:  # it was unlinked
+        return
+    holes = about.st_size - about.st_blocks * 512
+    if holes > 0 and os.path.dirname(path) == SHM:
+        check_room(holes, SHM)
 
 
 def check_room(size: int, folder: str | None) -> None:

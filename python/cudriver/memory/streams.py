@@ -90,7 +90,9 @@ def wait(stream: Stream, other: Any, /) -> None:
             _core._call(stream.context, "cuStreamWaitEvent", shown, (stream, event, 0))
         return None
     elif (number := handle(other, "stream")) is None:
-        hint = " (Stream.from_handle takes a handle)" if isinstance(other, int) else ""
+        hint = (
+            " (Stream.from_handle and Event.from_handle take one)" if isinstance(other, int) else ""
+        )
         name = type(other).__name__
         raise TypeError(f"a stream waits for an Event or a Stream, not {name}{hint}")
     elif number not in DEFAULT:

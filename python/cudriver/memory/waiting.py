@@ -3,7 +3,6 @@ driver calls into Python."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Generator
 from typing import Any, Protocol
 
@@ -17,6 +16,8 @@ class _Work(Protocol):
 
 
 async def _poll(work: _Work) -> None:
+    import asyncio  # whoever awaits has imported it; pin_async() need not wait for that
+
     loop = asyncio.get_running_loop()
     begin = loop.time()
     while not work.done:

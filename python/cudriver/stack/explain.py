@@ -12,7 +12,8 @@ from itertools import accumulate
 from cudriver.stack.record import Record
 
 FOLDER = os.path.join(os.path.dirname(__file__), "data", "rules")
-PATTERNS = "patterns.json"  # {"CU303": ["regular expression", ...]}
+PATTERNS = "patterns.json"  # {"cause": {"CU303": ["regular expression", ...]}, "symptom": ...}
+KINDS = ("cause", "symptom", "mention")  # of words, the most telling first
 LINE_LIMIT = 4096  # characters of a line that are looked at
 ANYTHING = re.compile(r"(?<!\(\?!)\.\*")  # between the parts of a pattern
 
@@ -52,6 +53,13 @@ def title(rule: str, folder: str = FOLDER) -> str:
     return heading.removeprefix(rule).lstrip(" :.-")
 
 
+def summary(rule: str, folder: str = FOLDER) -> str:
+    """The first sentence of a rule's page."""
+    paragraph = page(rule, folder).split("\n\n")[2]
+    text = " ".join(paragraph.split()).replace("`", "")
+    return re.split(r"(?<=\.) (?=[A-Z])|(?<=。)", text, maxsplit=1)[0]
+
+
 def translated(folder: str, rule: str, lang: str) -> str:
     """Where the page of a rule is in a language: below the English ones; else it is the English."""
     own = os.path.join(folder, lang)
@@ -59,25 +67,31 @@ def translated(folder: str, rule: str, lang: str) -> str:
 
 
 def match(text: str) -> list[Match]:
-    """The rules that know a line of `text`, each once with its last line.
+    """The rules that know a line of `text`, each once with its last line, the likeliest first.
 
-    The end of a traceback is what the user saw, so the last line comes first; what has no rule
-    (EX101) comes after what is. Of a line the first
-    4,096 characters count. The time is that of the text's length, whatever is in it.
+    Words that name a cause come before those that several causes end in, and these before those
+    that stand beside anything. Among equals the last line comes first, because the end of a
+    traceback is what the user saw; what has no rule (EX101) comes after what has one. Of a line the
+    first 4,096 characters count. The time is that of the text's length, whatever is in it.
     """
     with open(os.path.join(FOLDER, PATTERNS), encoding="utf-8") as file:
-        table: dict[str, list[str]] = json.load(file)
+        table: dict[str, dict[str, list[str]]] = json.load(file)
     lines = [line[:LINE_LIMIT] for line in text.splitlines()]
-    found: list[tuple[int, str]] = []
-    if lines:
-        lowered = "\n".join(lines).lower()
-        ends = [*accumulate(len(line) + 1 for line in lowered.split("\n"))]
-        for rule, group in table.items():
-            last = max(_last_line(pattern, lowered, ends) for pattern in group)
-            if last >= 0:
-                found.append((last, rule))
-    found.sort(key=lambda each: (each[1].startswith("EX"), -each[0]))
-    return [Match(rule, number + 1, lines[number].strip()) for number, rule in found]
+    if not lines:
+        return []
+    lowered = "\n".join(lines).lower()
+    ends = [*accumulate(len(line) + 1 for line in lowered.split("\n"))]
+    found: dict[str, int] = {}
+    for kind in KINDS:
+        here = {
+            rule: last
+            for rule, group in table[kind].items()
+            if rule not in found
+            and (last := max(_last_line(pattern, lowered, ends) for pattern in group)) >= 0
+        }
+        order = sorted(here, key=lambda rule: (rule.startswith("EX"), -here[rule]))
+        found.update((rule, here[rule]) for rule in order)
+    return [Match(rule, number + 1, lines[number].strip()) for rule, number in found.items()]
 
 
 def _last_line(pattern: str, text: str, ends: list[int]) -> int:

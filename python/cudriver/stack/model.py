@@ -23,7 +23,12 @@ CONSISTENT, MISMATCH, UNKNOWN = "consistent", "mismatch", "unknown"
 IMPORT, USE, FEATURE, NOTHING = "import", "use", "feature", "nothing"
 SPARE, UNMODELLED = "spare", "unmodelled"
 
-LOST = 1000  # files of one distribution that are told; no more are looked for
+# What is wrong with a file. DAMAGED: empty, cut, no library, no source: whoever needs it fails.
+# CHANGED: of other bytes, and nobody knows whether they serve. EDITED: changed, and sound. OWNERS:
+# of two packages that disagree; SHARED: that agree. HIDDEN: by this one, which comes before it.
+MISSING, DAMAGED, CHANGED, EDITED = "missing", "damaged", "changed", "edited"
+OWNERS, SHARED, HIDDEN = "owners", "shared", "hidden"
+
 GONE = "gone"  # the rule of a Shadowed that a wheel brought and that is no longer there
 
 
@@ -54,6 +59,7 @@ class Finding(Record):
     because: str | None = None  # the file or package that caused it, where that is another
     proven: bool = False  # `fix` takes it away on a copy of the facts, and brings nothing worse
     crashed: bool = False  # the rule failed or gave up: its silence means nothing
+    doubt: str = ""  # why nobody can tell without an import whether it does harm
     also: list[Finding] = fresh(list)  # follow from its cause; the same fix takes them away
 
 
@@ -361,12 +367,13 @@ class FileFault(Record):
 
     distribution: str
     file: str
-    what: str  # "missing", "hash", "size" (of a module: empty), "edited", "owners", "shared" (by
-    # two that agree about it), "hidden" (by this one, which comes first)
+    what: str  # MISSING, ...
     evidence: Evidence
     owners: list[str] = fresh(list)
-    framework: str | None = None  # whose import meets it
-    says: str = ""  # what that import says then
+    why: str = ""  # of one that is DAMAGED: "is empty"
+    says: str = ""  # what an import says that meets it
+    proven: bool = False  # of one that is MISSING: an import of its package ends there
+    package: str = ""  # of the system's package manager: it owns the file
 
 
 class Absent(Record):
@@ -376,8 +383,6 @@ class Absent(Record):
     specifier: str
     by: str
     evidence: Evidence | None = None
-    framework: str | None = None  # whose import meets it
-    says: str = ""  # what that import says then
 
 
 class Facts(Record):
@@ -398,6 +403,7 @@ class Facts(Record):
     absent: list[Absent] = fresh(list)
     problems: list[Problem] = fresh(list)
     unsure: list[str] = fresh(list)  # steps that failed, so that silence about them means nothing
+    verified: bool = False  # --verify: the content of all files was compared
     match: str | None = None  # --match: "system"
     match_level: str = "minor"  # "major", "minor", "exact"
 

@@ -12,9 +12,11 @@ from collections.abc import Iterable, Mapping
 
 from cudriver.stack.collect.child import Child, signal_name
 from cudriver.stack.collect.file_version import decode
+from cudriver.stack.collect.records import RECORD_LIMIT, module_of
 from cudriver.stack.model import Facts
 from cudriver.stack.names import is_cuda_library
 from cudriver.stack.record import Any, Record
+from cudriver.stack.rootfs import Root
 from cudriver.stack.say import said, say
 
 TIME_LIMIT = 120.0  # seconds; a first import of PyTorch from a slow disk takes long
@@ -94,6 +96,11 @@ class Observation(Record):
         )
 
     @property
+    def works(self) -> bool:
+        """True where every import was made, and worked."""
+        return self.error is None and not any(self.imports.values())
+
+    @property
     def unanswered(self) -> bool:
         """True where there was something to observe and nothing came of it."""
         return self.error is not None and self.error != NOTHING
@@ -128,13 +135,23 @@ def observe(
     executable = facts.environment.executable
     if executable is None:
         return Observation({}, [], f"no interpreter in {facts.environment.prefix}")
-    modules = list(dict.fromkeys(f.module or f.name for f in facts.frameworks if f.modelled))
+    modules = _modules(facts)
     if not modules:
         return Observation({}, [], NOTHING)
     answer, error = _ask(executable, modules, environ, timeout)
     if answer is None:
         return Observation({}, [], error)
     return Observation(answer["imports"], list(compare(facts, answer)))
+
+
+def _modules(facts: Facts) -> list[str]:
+    """What is imported: the frameworks, and the packages of which something may be lacking."""
+    found = [f.module or f.name * f.modelled for f in facts.frameworks]
+    names = [*(fault.distribution for fault in facts.file_faults), *(a.by for a in facts.absent)]
+    for dist in filter(None, map(facts.distribution, dict.fromkeys(names))):
+        raw = Root().raw(f"{dist.path}/RECORD", RECORD_LIMIT)
+        found.append(module_of(dist, raw))
+    return list(dict.fromkeys(filter(None, found)))
 
 
 def _ask(

@@ -20,6 +20,7 @@ from cudriver.stack.model import (
 )
 from cudriver.stack.record import Any, Record, plain
 from cudriver.stack.tables import table
+from cudriver.stack.text import quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,19 +80,27 @@ class Outcome:
         if self.observation is not None and self.observation.differs:
             return MISMATCH
         told = verdict(self.findings, self.facts)
-        return UNKNOWN if told == CONSISTENT and self.doubts else told
+        return told if told == MISMATCH else UNKNOWN if self.doubts else CONSISTENT
 
     @property
     def doubts(self) -> list[str]:
         """Why it could not be told whether all fits, where the verdict says so."""
-        from cudriver.stack.rules import doubts
+        from cudriver.stack.rules import doubts, open_questions
 
         why = doubts(self.findings, self.facts)
+        settled = self.observation is not None and self.observation.works
+        asked = open_questions(self.findings, self.facts)
+        if settled:
+            why = [each for each in why if each not in asked]
         strange = [f.name for f in self.frameworks if not f.modelled]
         if self.strict and strange and len(strange) < len(self.frameworks):
             why.append(f"how {', '.join(strange)} loads its libraries is not known")
         if self.observation is not None and self.observation.unanswered:
             why.append("the environment's Python gave --observe no answer")
+        here = self.facts.root == "/" and self.facts.environment.executable is not None
+        if asked and here and self.observation is None:
+            command = f"cudriver check --observe {quote(self.prefix)}"
+            why.append(f"the real imports tell: {command}")
         return why
 
     @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import warnings
 from functools import cache
@@ -20,6 +21,7 @@ from cudriver.stack.tables import FOLDER
 ALL, FIRST, LOADS, NEAREST = "all", "first", "loads", "nearest"
 VERBS = ("load", "open", "find", "builtin")
 GROUP = "cudriver.recipes"  # entry points: "package:file.json", a file in the package's folder
+_RE = ("name", "tag", "conda", "match")  # patterns of a build's sources
 _CHOICES = {
     "when": (IMPORT, USE),
     "fails": (IMPORT, USE, FEATURE, NOTHING),
@@ -64,25 +66,6 @@ class Rescue(Record):
     versions: str = ""
 
 
-class Condition(Record):
-    """A name that a package's sources ask, and what it is."""
-
-    name: str
-    holds: bool
-    unset: str = ""  # without this environment variable
-    of: str = ""  # beside these versions of a distribution
-    versions: str = ""
-
-
-class Read(Record):
-    """Where an import reads a version."""
-
-    says: str  # where there is none
-    of: str = ""  # the distribution that has it in its METADATA
-    file: str = ""  # or a file of the package's own: its three numbers are taken apart
-    versions: str = ""  # of the framework that do this
-
-
 class Recipe(Record):
     """How one framework loads its libraries."""
 
@@ -90,41 +73,60 @@ class Recipe(Record):
     distributions: list[str]  # patterns; of several the first that is installed tells the version
     module: str  # what a program imports
     source: str  # the files and releases that this was read from
-    besides: list[str] = fresh(list)  # other modules that programs import
-    imports: dict[str, list[str]] = fresh(dict)  # by releases: what its import imports as well,
-    # which only compiled code says
     package: str = ""  # its folder or file in site-packages; default: the module's
     after: list[str] = fresh(list)  # frameworks that its import imports first
-    shown: str = "always"  # "cuda": only where it uses a CUDA library; "never": it uses none
+    shown: str = "always"  # "cuda": only where it uses a CUDA library
     build: dict[str, list[dict[str, str]]] = fresh(dict)  # fact -> where it is stated
     steps: list[Step] = fresh(list)
     rescues: list[Rescue] = fresh(list)
-    conditions: list[Condition] = fresh(list)
     cpu: bool = False  # the package is for the CPU as well: without any CUDA library it is whole
     extra: str = ""  # the extra that brings its CUDA libraries: "and-cuda", "cuda{major}"
-    reads: list[Read] = fresh(list)
-    opens: dict[str, list[str]] = fresh(dict)  # by releases: files that its import needs
-    asks: dict[str, str] = fresh(dict)  # files that its import looks for, and what it says then
-    json: list[str] = fresh(list)  # files of site-packages that its import parses
-    entry_points: str = ""  # of which its releases an import reads all packages' entry points
 
 
 def parse(data: dict[str, Any]) -> Recipe:
     """A recipe from its file's content. Raises ValueError for what is not a recipe."""
     try:
         made = Recipe(**data)
+        _check(made)
         made.steps = [_step(each) for each in made.steps]
         made.rescues = [_rescue(each) for each in made.rescues]
-        made.conditions = [Condition(**each) for each in data.get("conditions", ())]
-        made.reads = [Read(**each) for each in data.get("reads", ())]
     except TypeError as error:
         raise ValueError(f"{data.get('name', 'a recipe')}: {error}") from None
+    for sources in made.build.values():
+        for pattern in (text for source in sources for kind, text in source.items() if kind in _RE):
+            _compiled(pattern)
     made.package = made.package or made.module.replace(".", "/")
     return made
 
 
+def _check(made: Record) -> None:
+    """Raises ValueError where a value is not of its field's type."""
+    for name, kind in type(made).__annotations__.items():
+        value = getattr(made, name, None)
+        if not _is(value, kind):
+            raise ValueError(f"{name} is no {kind}: {value!r:.60}")
+
+
+def _is(value: Any, kind: str) -> bool:
+    if kind.startswith("list["):
+        return isinstance(value, list) and all(_is(each, kind[5:-1]) for each in value)
+    if kind.startswith("dict["):
+        inner = kind[5:-1].partition(", ")[2]
+        pairs = value.items() if isinstance(value, dict) else [(None, None)]
+        return all(isinstance(name, str) and _is(each, inner) for name, each in pairs)
+    return isinstance(value, {"str": str, "bool": bool}.get(kind, dict))
+
+
+def _compiled(pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ValueError(f"{pattern!r:.60} is no pattern: {error}") from None
+
+
 def _step(data: Any) -> Step:
     made = Step(**data)
+    _check(made)
     if sum(bool(getattr(made, verb)) for verb in VERBS) != 1:
         raise ValueError(f"a step needs one of {', '.join(VERBS)}: {data}")
     for field, values in _CHOICES.items():
@@ -135,6 +137,7 @@ def _step(data: Any) -> Step:
 
 def _rescue(data: Any) -> Rescue:
     made = Rescue(**data)
+    _check(made)
     made.steps = [_step(each) for each in made.steps]
     return made
 
@@ -177,6 +180,6 @@ def _brought(root: Root) -> list[dict[str, Any]]:
             data = json.loads(root.read(os.path.join(spec.submodule_search_locations[0], name)))
             parse({**data})
             found.append(data)
-        except (OSError, ValueError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
             warnings.warn(f"{GROUP}: {entry.name} is left out: {error}", stacklevel=2)
     return found

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from cudriver.stack.below import Below
 
 TEXT_LIMIT = 8 << 20  # bytes; no text file that matters is near it
+KERNEL = ("/proc/", "/sys/")  # files that have no size, or a wrong one: by these names alone
 LARGE = 1 << 20  # bytes, from which on a file's content is kept
 MOST_BYTES = 1 << 30  # that the check of one environment reads; a large one has 50 MB
 MOST_FILES = 1_000_000  # that it looks at; a large one has 20,000
 MOST_REQUIREMENTS = 20_000  # on CUDA packages, that it compares; a large one has 1,000
-_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # the errors of a path that leads nowhere
+# The errors of a path that leads nowhere.
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 
 
 class TooMuch(Exception):
@@ -126,6 +128,17 @@ class Root:
             self._refused(os.path.dirname(path), error)
             return None
 
+    def regular(self, path: str) -> tuple[int | None, int]:
+        """The size and the time, in ns, of a regular file; (None, 0) where there is none, or where
+        that cannot be told: see `size`.
+        """
+        try:
+            about = self.stat(path)
+        except (OSError, ValueError) as error:
+            self._refused(os.path.dirname(path), error)
+            return None, 0
+        return (about.st_size, about.st_mtime_ns) if stat.S_ISREG(about.st_mode) else (None, 0)
+
     def _refused(self, folder: str, error: OSError | ValueError) -> None:
         """Keeps what hides whether something is there. ValueError: no file can have that name."""
         if isinstance(error, OSError) and error.errno not in _ABSENT:
@@ -227,12 +240,14 @@ class Root:
         descriptor, about = self._open(path)
         try:
             size = about.st_size
-            if size < LARGE:
-                data = _content(descriptor, size, limit)
+            if path.startswith(KERNEL):
+                data = _stream(descriptor, limit)
+            elif size < LARGE:
+                data = _content(descriptor, min(size, limit))
             else:  # a RECORD, which may have many names
                 key = (about.st_dev, about.st_ino, size, about.st_mtime_ns, limit)
                 known = self._contents.get(key)
-                data = _content(descriptor, size, limit) if known is None else known
+                data = _content(descriptor, min(size, limit)) if known is None else known
                 self._contents[key] = data
         finally:
             os.close(descriptor)
@@ -254,15 +269,19 @@ class Root:
             return None
 
 
-def _content(descriptor: int, size: int, limit: int) -> bytes:
-    """At most `limit` bytes of a file of that size."""
-    # One read does, of a byte more than there is. Files in /proc and /sys have no size, or a wrong
-    # one, and come in pieces.
-    whole = os.read(descriptor, min(limit, size + 1, 1 << 30))
-    if len(whole) == size > 0 or len(whole) >= limit:
+def _content(descriptor: int, size: int) -> bytes:
+    """As many bytes of a file. A link in a package may lead to a file of /proc, which has no size,
+    and reading it may take what it has from others: nothing is asked of it.
+    """
+    whole = os.read(descriptor, min(size, 1 << 30)) if size else b""
+    if len(whole) == size:
         return whole
-    pieces = [whole]
-    limit -= len(whole)
+    return whole + _stream(descriptor, size - len(whole))
+
+
+def _stream(descriptor: int, limit: int) -> bytes:
+    """At most `limit` bytes of a file that comes in pieces, to its end."""
+    pieces = []
     while limit > 0 and (piece := os.read(descriptor, min(limit, 1 << 20))):
         pieces.append(piece)
         limit -= len(piece)

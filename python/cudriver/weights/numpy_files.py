@@ -61,10 +61,9 @@ def stored(source: Source, begin: int, end: int, name: str) -> Stored:
         shape, fortran, dtype = array_header(head)
     except Exception as error:  # NumPy lets through what Python's tokenizer and parser raise
         raise ValueError(f"{name} is not an .npy array: {shown(error)}") from None
-    if dtype.hasobject or dtype.names is not None or dtype.subdtype or not dtype.itemsize:
-        raise ValueError(
-            f"{name} has the dtype {shown(str(dtype))}, which device arrays cannot have"
-        )
+    if dtype.hasobject or dtype.subdtype or not dtype.itemsize:
+        why = "Python objects" if dtype.hasobject else "items that no array has"
+        raise ValueError(f"{name} has the dtype {shown(str(dtype))}: {why}")
     if not is_shape(shape, 8 * dtype.itemsize):
         raise ValueError(f"{name} has the shape {shown(shape)}; a shape is {LENGTHS}")
     found = Stored(dtype, shape, fortran, begin + head.tell())

@@ -55,7 +55,8 @@ class Reading:
         self.begun: list[NDArray[np.int64]] = []  # of each part: bytes read, and what ended it
         self.running: set[Future[None]] = set()
         self.sources: set[Source] = set()
-        self.pool: ThreadPoolExecutor = ThreadPoolExecutor(1, thread_name_prefix="cudriver-read")
+        self.pool: ThreadPoolExecutor | None  # None: the system gives no thread
+        self.pool = ThreadPoolExecutor(1, thread_name_prefix="cudriver-read")
 
     def add(
         self, source: Source, arrays: list[DeviceArray], runs: NDArray[np.void], nbytes: int
@@ -72,8 +73,21 @@ class Reading:
         self.total += int(runs["bytes"].sum())
         self.begun.append(done)
         self.sources.add(source)
-        future = self.pool.submit(self.read, source, arrays, runs, nbytes, done)
+        future = self.begin(source, arrays, runs, nbytes, done)
         self.running.add(future)
+        return future
+
+    def begin(self, *part: Any) -> Future[None]:
+        """Reads a part in the thread; in this one where the system gives none."""
+        if self.pool is not None:
+            try:
+                return self.pool.submit(self.read, *part)
+            except RuntimeError:
+                self.pool.shutdown(wait=False, cancel_futures=True)  # it has the part in its queue
+                self.pool = None
+        future: Future[None] = Future()
+        self.read(*part)
+        future.set_result(None)
         return future
 
     def read(
@@ -119,11 +133,12 @@ class Reading:
     def close(self) -> None:
         for done in self.begun:
             done[1] = STOPPED
-        self.pool.shutdown(cancel_futures=True)
+        if self.pool is not None:
+            self.pool.shutdown(cancel_futures=True)
 
 
 @contextmanager
-def progress(total: int) -> Iterator[Any]:
+def progress(total: int, what: str = "read") -> Iterator[Any]:
     """A bar on standard error for large files, if that is a terminal. Gives what shows a count."""
     if total < SHOWN or sys.stderr is None or not sys.stderr.isatty():
         yield lambda done: None
@@ -133,5 +148,5 @@ def progress(total: int) -> Iterator[Any]:
 
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("read", total=total)
+        task = bar.add_task(what, total=total)
         yield lambda done: bar.update(task, completed=done)

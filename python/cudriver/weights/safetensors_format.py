@@ -11,7 +11,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from itertools import chain
 from typing import Any
@@ -35,30 +35,33 @@ ENTRY_LETTERS = len('"":{"dtype":"","shape":[],"data_offsets":[,]},')  # beside 
 METADATA = re.compile(r'\{("__metadata__":\{[^{}]*\}),')
 
 # The format's types: bits an item, and NumPy's name. Those without a NumPy type stay bytes.
+# They stand in the order of the format's own library, which writes arrays of the last one first.
 TYPES = {
     "BOOL": (8, "bool"),
+    "F4": (4, None),
+    "F6_E2M3": (6, None),
+    "F6_E3M2": (6, None),
     "U8": (8, "uint8"),
     "I8": (8, "int8"),
-    "U16": (16, "uint16"),
-    "I16": (16, "int16"),
-    "F16": (16, "float16"),
-    "U32": (32, "uint32"),
-    "I32": (32, "int32"),
-    "F32": (32, "float32"),
-    "U64": (64, "uint64"),
-    "I64": (64, "int64"),
-    "F64": (64, "float64"),
-    "C64": (64, "complex64"),
-    "BF16": (16, "bfloat16"),
-    "F8_E4M3": (8, "float8_e4m3fn"),
     "F8_E5M2": (8, "float8_e5m2"),
+    "F8_E4M3": (8, "float8_e4m3fn"),
     "F8_E8M0": (8, "float8_e8m0fnu"),
     "F8_E4M3FNUZ": (8, "float8_e4m3fnuz"),
     "F8_E5M2FNUZ": (8, "float8_e5m2fnuz"),
-    "F6_E2M3": (6, None),
-    "F6_E3M2": (6, None),
-    "F4": (4, None),
+    "I16": (16, "int16"),
+    "U16": (16, "uint16"),
+    "F16": (16, "float16"),
+    "BF16": (16, "bfloat16"),
+    "I32": (32, "int32"),
+    "U32": (32, "uint32"),
+    "F32": (32, "float32"),
+    "C64": (64, "complex64"),
+    "F64": (64, "float64"),
+    "I64": (64, "int64"),
+    "U64": (64, "uint64"),
 }
+ORDER = {dtype: place for place, dtype in enumerate(TYPES)}
+NAMES = {name: dtype for dtype, (_, name) in TYPES.items() if name}  # those of NumPy's types
 
 
 class Kind:
@@ -142,6 +145,47 @@ def numpy_type(name: str) -> np.dtype[Any]:
         ) from None
     found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
     return found
+
+
+def kind_of(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Kind:
+    """The kind of an array that is to be saved."""
+    found = NAMES.get(dtype.name) if dtype.isnative and dtype.names is None else None
+    if found is None:
+        raise TypeError(f"array {shown(name)} has the dtype {dtype}, which the format lacks")
+    return Kind(found, shape)
+
+
+def is_text(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:  # half of a pair of surrogates
+        return False
+
+
+def encoded(tensors: Iterable[tuple[str, Kind]], metadata: Mapping[str, str] | None) -> bytes:
+    """The begin of a file with these tensors, in this order: the header and its length.
+
+    It is as the format's own library writes it, and ends at a multiple of 8 bytes.
+    """
+    found: dict[str, Any] = {}
+    if metadata is not None:
+        if not isinstance(metadata, Mapping):
+            raise TypeError(f"metadata is {shown(metadata)}; a dict of str is needed")
+        for key, value in metadata.items():
+            if not (is_text(key) and is_text(value)):
+                raise TypeError(f"metadata has {shown(key)}: {shown(value)}; both are valid text")
+        found["__metadata__"] = dict(metadata)
+    end = 0
+    for name, kind in tensors:
+        begin, end = end, end + kind.nbytes
+        if name == "__metadata__":
+            raise ValueError("an array cannot have the name '__metadata__', the format's own")
+        found[name] = {"dtype": kind.dtype, "shape": kind.shape, "data_offsets": [begin, end]}
+    data = json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode()
+    data += b" " * (-len(data) % 8)
+    if len(data) > HEADER_MOST:
+        raise ValueError(f"the header has {len(data)} bytes, and the format allows {HEADER_MOST}")
+    return len(data).to_bytes(8, "little") + data
 
 
 def header(source: Source) -> list[Tensor]:

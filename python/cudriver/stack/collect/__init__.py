@@ -11,7 +11,16 @@ from cudriver.stack.collect import driver
 from cudriver.stack.collect.debian import DebianOwners
 from cudriver.stack.collect.where import from_here, place, working_folder
 from cudriver.stack.loader import Loader
-from cudriver.stack.model import Driver, Environment, Facts, FileFault, Problem, Toolkit
+from cudriver.stack.model import (
+    HIDDEN,
+    SHARED,
+    Driver,
+    Environment,
+    Facts,
+    FileFault,
+    Problem,
+    Toolkit,
+)
 from cudriver.stack.names import is_cuda_library
 from cudriver.stack.record import Any
 from cudriver.stack.rootfs import Budget, Root, TooMuch
@@ -35,7 +44,7 @@ class Machine:
         self.gpus: Driver | None = None
         self.probe: Probe | None = None
         self._driver: Driver | None = None
-        self.verify: Callable[[Facts], list[FileFault]] | None = None  # reads files whole
+        self.verify: Callable[[Facts, Loader], list[FileFault]] | None = None  # reads files whole
         self.too_much: TooMuch | None = None  # what it needs was more than a check may read
 
     @cached_property
@@ -168,9 +177,9 @@ def recollect(facts: Facts, machine: Machine, changes: dict[str, str | None]) ->
     variables = {name: v for name, v in {**machine.variables, **changes}.items() if v is not None}
     other = Machine(machine.root, variables)
     other.assumed, other.gpus, other.too_much = machine.assumed, machine.gpus, machine.too_much
-    other.verify = machine.verify and (
-        lambda _: [fault for fault in facts.file_faults if fault.what == "hash"]
-    )
+    if machine.verify is not None:  # files are the same, whatever the variables
+        seen = [fault for fault in facts.file_faults if fault.what != HIDDEN]
+        other.verify = lambda now, _: _beside(seen, now.file_faults)
     _look_around(other, False, [])
     known, new = machine.driver(), other.driver()
     if machine.assumed is None:
@@ -193,7 +202,7 @@ def _collect(machine: Machine, where: str) -> Facts:
     from cudriver.stack.collect import compilers, distributions, environment, toolkits
     from cudriver.stack.collect.frameworks import Finder
     from cudriver.stack.collect.libraries import Resolver
-    from cudriver.stack.collect.lost import Lost
+    from cudriver.stack.integrity.whole import Whole
 
     env = environment.describe(tree, where, machine.variables, problems)
     facts = Facts(environment=env, root=tree.path, problems=problems)
@@ -203,24 +212,25 @@ def _collect(machine: Machine, where: str) -> Facts:
 
         env.near = near(tree, env.prefix)
     owners = _owners(tree, facts, problems)
-    facts.file_faults = owners.faults()
-    if machine.verify is not None:
-        budget, tree.budget = tree.budget, None
-        facts.file_faults += machine.verify(facts)
-        tree.budget = budget
-    facts.file_faults += _shared(owners, {fault.file for fault in facts.file_faults})
-    lost = Lost(tree, facts, owners)
     facts.toolkits = machine.toolkits + toolkits.environment(tree, env, facts.distributions)
     facts.nvcc = toolkits.choice(tree, machine.variables, env, facts.toolkits)
     facts.compiler = compilers.host_compiler(tree, machine.variables, env)
     finder = Finder(tree, facts.distributions, owners, env.site_packages, problems)
     resolver = Resolver(tree, machine.loader, env, owners, problems)
     frameworks = finder.all()
+    whole = Whole(tree, facts, owners, frameworks, machine.verify is not None)
     facts.frameworks = resolver.run(frameworks, finder.recipes, machine.debian)
     facts.libraries = list(resolver.catalogue.libraries.values())
     facts.missing = list(resolver.catalogue.missing.values())
     facts.load_faults = resolver.faults
-    lost.find(resolver)
+    facts.file_faults = owners.faults()
+    facts.file_faults += _shared(owners, {fault.file for fault in facts.file_faults})
+    facts.file_faults += whole.faults(resolver)
+    if machine.verify is not None:
+        facts.verified = True
+        budget, tree.budget = tree.budget, None
+        facts.file_faults += machine.verify(facts, machine.loader)
+        tree.budget = budget
     facts.unsure = resolver.unsure + _unread(tree, facts, problems)
     facts.driver = machine.driver()
     problems += machine.problems[known:]
@@ -268,6 +278,12 @@ def _unread(tree: Root, facts: Facts, problems: list[Problem]) -> list[str]:
     return found
 
 
+def _beside(seen: list[FileFault], known: list[FileFault]) -> list[FileFault]:
+    """Those of which nothing is known yet."""
+    files = {fault.file for fault in known}
+    return [fault for fault in seen if fault.file not in files]
+
+
 def _shared(owners: Owners, told: set[str]) -> list[FileFault]:
     """CUDA libraries that two distributions brought, and that both agree about."""
     found = []
@@ -276,7 +292,7 @@ def _shared(owners: Owners, told: set[str]) -> list[FileFault]:
         if len(names) > 1 and path not in told and is_cuda_library(os.path.basename(path)):
             whole = [f"{c.distribution.name} {c.distribution.version}" for c in claims]
             first = claims[0]
-            found.append(FileFault(first.distribution.name, path, "shared", first.evidence, whole))
+            found.append(FileFault(first.distribution.name, path, SHARED, first.evidence, whole))
     return found
 
 

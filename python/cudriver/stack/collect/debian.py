@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 
 from cudriver.stack.rootfs import TEXT_LIMIT, Root
 
+_SUMS = ".md5sums"
 # Beginnings of names.
 _NVIDIA = ("libcu", "libnv", "libnpp", "libnccl", "cuda", "nvidia", "tensorrt")
 
@@ -44,3 +46,18 @@ class DebianOwners:
             if words and "Status: install ok installed" in head:
                 found = words[0]
         return found
+
+
+def sums(root: Root, folders: Iterable[str]) -> Iterator[tuple[str, str, str, int]]:
+    """Of the packages that brought one of these folders every file: the package, the path, its MD5
+    and the line that says so.
+    """
+    wanted = [b"  " + os.fsencode(folder.lstrip("/")) + b"/" for folder in folders]
+    for name in root.names("/var/lib/dpkg/info"):
+        raw = root.raw(f"/var/lib/dpkg/info/{name}", TEXT_LIMIT) if name.endswith(_SUMS) else b""
+        if any(folder in raw for folder in wanted):
+            for number, line in enumerate(raw.split(b"\n"), 1):
+                digest, _, path = line.partition(b"  ")
+                if path:
+                    file, md5 = "/" + os.fsdecode(path), digest.decode("ascii", "replace")
+                    yield name[: -len(_SUMS)], file, md5, number

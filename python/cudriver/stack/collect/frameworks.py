@@ -9,7 +9,7 @@ from functools import cache
 
 from cudriver.stack.collect.distributions import matters
 from cudriver.stack.collect.imports import applies
-from cudriver.stack.collect.records import Owners, is_library
+from cudriver.stack.collect.records import Owners, is_library, module_of
 from cudriver.stack.elfbits import ElfBits
 from cudriver.stack.model import Distribution, Evidence, Framework, Problem
 from cudriver.stack.names import fits
@@ -226,6 +226,7 @@ class Finder:
             package = os.path.commonpath(paths) if len(paths) > 1 else os.path.dirname(paths[0])
         made = Framework(dist.name, dist.version, variant="unknown", path=package)
         made.distribution, made.libraries, made.modelled = dist.name, paths, False
+        made.module = module_of(dist, self.owners.records.get(dist.path, b""))
         made.finds_wheels = any(r.name == "cuda-pathfinder" for r in dist.requires)
         _Reader(self, made, dist, None).tag()
         if wants and made.variant == "unknown":

@@ -7,7 +7,7 @@ user's programs would load them.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from cudriver._elf import ElfError
@@ -15,9 +15,8 @@ from cudriver.stack.collect.catalogue import Catalogue
 from cudriver.stack.collect.debian import DebianOwners
 from cudriver.stack.collect.file_version import own_version
 from cudriver.stack.collect.imports import Event, Importer
-from cudriver.stack.collect.records import Owners, ending, is_library
+from cudriver.stack.collect.records import Owners
 from cudriver.stack.collect.runtime_versions import fill_runtime_versions
-from cudriver.stack.glibc import MACHINES
 from cudriver.stack.loader import LoadedObject, Loader
 from cudriver.stack.model import (
     ERROR,
@@ -29,7 +28,6 @@ from cudriver.stack.model import (
     USE,
     Environment,
     Evidence,
-    FileFault,
     Framework,
     LoadFault,
     Problem,
@@ -59,7 +57,6 @@ class Resolver:
         self.problems = problems
         self.catalogue: Catalogue = Catalogue(root, env, owners)
         self.faults: list[LoadFault] = []
-        self._mapped: list[tuple[LoadFault, set[str]]] = []  # with the files of that load
         self.unsure: list[str] = []
         self.frameworks: dict[str, Framework] = {}
         self.recipes: dict[str, Recipe] = {}
@@ -69,7 +66,6 @@ class Resolver:
         self._lacking: dict[tuple[str, str], str] = {}
         # By framework, a file of that name that is there, and what the loader says of it.
         self._refused: dict[tuple[str, str], LoadFault] = {}
-        self.said: list[str] = []  # what packages say that do not find a library, and go on
         self._started: Process | None = None
         self._doubt: Evidence | None = None  # where the environment's Python could not be read
         self._processes: dict[str, Process | None] = {}  # by the framework that is imported
@@ -90,7 +86,7 @@ class Resolver:
         for framework in frameworks:
             recipe = recipes.get(framework.name)
             if recipe is not None:
-                if framework.variant != "cpu" and recipe.shown != "never":
+                if framework.variant != "cpu":
                     self._guarded(framework, partial(self._use, framework, recipe))
                 always = recipe.shown == "always" or framework.variant != "unknown"
                 if (
@@ -178,64 +174,19 @@ class Resolver:
             self._take(event, framework)
         self._dlopened(process, framework)
 
-    def load_reached(
-        self,
-        roots: list[Framework],
-        libraries: list[tuple[Framework, str, bool]],
-        suspect: dict[str, FileFault],
-    ) -> set[str]:
-        """Loads extension modules that imports reach, and tells what suspect files do to them.
-        Returns the files that the loader complained of, or that end before they should. What
-        ends the process in a signal, no caller survives.
+    def tried(self, distribution: str, path: str) -> LoadFault | None:
+        """What the loader says of a library of a distribution, loaded by itself once its framework
+        is imported, or what that imports first, as far as these imports work; None where it loads.
         """
-        met: set[str] = set()
-        machine = MACHINES.get(self.env.platform, 0)
-        ends = {path: ending(self.root, path, machine) for path in suspect if is_library(path)}
-        bad = {path: end for path, end in ends.items() if end is not None}
-        started: list[tuple[Framework, Process | None]] = []
-
-        def end(framework: Framework, objects: Iterable[LoadedObject]) -> None:
-            """Marks the files that end a process which maps them."""
-            for path in bad.keys() & {os.path.normpath(each.path) for each in objects}:
-                if suspect[path].framework is None:
-                    suspect[path].framework, suspect[path].says = framework.name, bad[path]
-                met.add(path)
-
-        for framework in roots if bad else ():
-            before = len(self.faults)
-            started.append((framework, self._before(framework)))
-            says = "".join(fault.message for fault in self.faults[before:])
-            met |= {path for path in bad if os.path.basename(path) in says}
-        for known, paths in self._mapped:  # a signal comes before a symbol is looked for
-            for path in [path for path in paths if bad.get(path) and known in self.faults]:
-                suspect[path].framework, suspect[path].says = known.framework, bad[path]
-                met.add(path)
-                self.faults.remove(known)
-        for framework, process in started:
-            end(framework, process.objects if process is not None else ())
-        for framework, path, survived in libraries:
-            process = self._before(framework)
-            if process is None:
-                continue
-            event = Event(process.copy().dlopen(path), "needed", IMPORT)
-            if survived and any(fault.kind != "damaged" for fault in event.load.faults):
-                continue
-            for fault in event.load.faults[:1]:
-                culprits = {p for p in suspect if os.path.basename(p) in fault.message}
-                if culprits - met:  # the first one tells
-                    self._fault(fault, framework, event)
-                    met |= culprits
-            end(framework, event.load.objects)
-        for path in bad.keys() - met:  # what nothing is known to load
-            if not suspect[path].says and suspect[path].what != "missing":
-                suspect[path].says = bad[path] or self._process().dlopen(path).error or ""
-        return met
-
-    def _before(self, framework: Framework) -> Process | None:
-        """A process in which that is imported, as far as its recipe tells; None where it fails."""
-        if framework.name in self.recipes:
-            return self._imported(framework.name)
-        return self._with(framework.after)
+        owner = next((f for f in self.frameworks.values() if f.distribution == distribution), None)
+        try:
+            process = self._imported(owner.name) if owner and owner.name in self.recipes else None
+            if process is None and owner is not None:
+                process = self._with([name for name in owner.after if name in self.frameworks])
+            load = (process or self._process()).copy().dlopen(path)
+        except (ElfError, OSError, ValueError):
+            return None
+        return load.faults[0] if load.faults else None
 
     def _rescue(
         self, rescue: Rescue, framework: Framework, recipe: Recipe
@@ -373,7 +324,6 @@ class Resolver:
         if event.means == NOTHING:
             for fault in load.faults[:1]:
                 key = framework.name, os.path.basename(load.name)
-                self.said.append(event.says)
                 if "/" in load.name and fault.kind == "not found":
                     self._lacking[key] = fault.name
                 elif "/" in load.name:
@@ -417,6 +367,3 @@ class Resolver:
             for f in self.faults
         ):
             self.faults.append(found)
-            if found.kind == "symbol" and found.means == IMPORT:
-                paths = {os.path.normpath(each.path) for each in event.load.objects}
-                self._mapped.append((found, paths))

@@ -92,9 +92,6 @@ def doubts(findings: Iterable[Finding], facts: Facts) -> list[str]:
     for fault in facts.load_faults:
         if fault.doubt in told:  # it would be an error, had that been looked at
             why.append(f"{fault.doubt.file}: {fault.doubt.value}")
-    if facts.frameworks and not any(f.modelled for f in facts.frameworks):
-        names = ", ".join(f.name for f in facts.frameworks)
-        why.append(f"how {names} loads its libraries is not known")  # no verdict without a look
     if facts.match is not None:
         from cudriver.stack.rules.cu2 import settled
 
@@ -103,4 +100,13 @@ def doubts(findings: Iterable[Finding], facts: Facts) -> list[str]:
     if env.python is None and not facts.distributions:
         near = f"; did you mean {env.near}?" if env.near else ""
         why.append(f"{env.prefix} has neither a Python nor packages{near}")
-    return list(dict.fromkeys(why))
+    return list(dict.fromkeys([*why, *open_questions(findings, facts)]))
+
+
+def open_questions(findings: Iterable[Finding], facts: Facts) -> list[str]:
+    """Those doubts that a real import settles."""
+    why = [finding.doubt for finding in every(findings) if finding.doubt]
+    if facts.frameworks and not any(f.modelled for f in facts.frameworks):
+        names = ", ".join(f.name for f in facts.frameworks)
+        why.append(f"how {names} loads its libraries is not known")  # no verdict without a look
+    return why

@@ -13,7 +13,17 @@ from collections.abc import Callable
 from fnmatch import fnmatch
 
 from cudriver.stack.markers import normal
-from cudriver.stack.model import IMPORT, Distribution, Facts, FileFault, LoadFault
+from cudriver.stack.model import (
+    HIDDEN,
+    IMPORT,
+    MISSING,
+    OWNERS,
+    SHARED,
+    Distribution,
+    Facts,
+    FileFault,
+    LoadFault,
+)
 from cudriver.stack.recipes import listed
 from cudriver.stack.record import Any, but
 from cudriver.stack.rules import fix
@@ -144,11 +154,11 @@ class _Copy:
         healed: list[FileFault] = []
         kept: list[FileFault] = []
         for fault in self.facts.file_faults:  # there may be thousands
-            own = fault.distribution == name and fault.what not in ("shared", "hidden")
+            own = fault.distribution == name and fault.what not in (SHARED, HIDDEN)
             (healed if own else kept).append(fault)
         for fault in healed:
             others = [_of(o) for o in fault.owners if _of(o) != name]
-            if fault.what == "owners" and others:
+            if fault.what == OWNERS and others:
                 kept.append(but(fault, distribution=others[0]))
         self.facts.file_faults = kept
         return healed
@@ -226,7 +236,7 @@ class _Copy:
         facts.file_faults = [f for f in facts.file_faults if f not in files]
         for fault in files:
             for other in {_of(o) for o in [fault.distribution, *fault.owners]} - {name}:
-                facts.file_faults.append(but(fault, distribution=other, what="missing", owners=[]))
+                facts.file_faults.append(but(fault, distribution=other, what=MISSING, owners=[]))
         lost = [x for x in facts.libraries if x.owner == name]
         facts.libraries = [x for x in facts.libraries if x not in lost]
         for library in lost:

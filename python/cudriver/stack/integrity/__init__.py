@@ -1,0 +1,1 @@
+"""Whether an installation is whole: what RECORD says beside what lies there."""

@@ -1,0 +1,148 @@
+"""What became of a file that is not as its package brought it: each is looked at once.
+
+A library is parsed, a source is compiled and never run, of byte code the header is read. All of it
+is linear in the file's size, and a check spends so much on it and no more: what is left is not
+known.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+
+from cudriver.stack.collect import records
+from cudriver.stack.elfbits import ElfBits
+from cudriver.stack.integrity.listed import Different
+from cudriver.stack.loader import Loader
+from cudriver.stack.model import CHANGED, DAMAGED, EDITED, MISSING, Environment
+from cudriver.stack.record import Record
+from cudriver.stack.rootfs import Root
+
+SOURCES = 4 << 20  # bytes of sources that one check compiles: half a second
+HASHED = 256 << 20  # bytes that it hashes without --verify: half a second
+OPENED = 2000  # files that it opens
+SOURCE = 1 << 20  # bytes of one source; a larger one is not compiled
+HEAD = 4096
+PARSE_ONLY = 0x400  # ast.PyCF_ONLY_AST; to import ast takes 5 ms
+_PYC_HEADER = 16
+BUS_ERROR = "Bus error"  # as a shell says it
+
+
+class Seen(Record):
+    """What a look tells."""
+
+    what: str  # MISSING, DAMAGED, CHANGED, EDITED
+    why: str = ""  # of what is damaged: "is empty"
+    says: str = ""  # what a user reads who imports it
+
+
+class Looker:
+    """Looks at files of one environment as long as its budget lasts."""
+
+    def __init__(self, root: Root, env: Environment, loader: Loader) -> None:
+        self.root = root
+        self.env = env
+        self.loader = loader
+        self.spent = False  # something was not looked at
+        self._sources, self._hashed, self._opened = SOURCES, HASHED, OPENED
+
+    def at(self, file: Different) -> Seen | None:
+        """None: it is as it was, or may be."""
+        if file.size is None:
+            return Seen(MISSING)
+        if file.size == 0 and file.stated:
+            library = records.is_library(os.path.basename(file.path))
+            return Seen(DAMAGED, "is empty", "file too short" if library else "")
+        if self._opened == 0:
+            return self._left(file)
+        self._opened -= 1
+        if file.same_size:
+            self._hashed -= file.size
+            if self._hashed < 0:
+                return self._left(file)
+            if not records.differs(self.root, file.path, file.digest):
+                return None
+        return self.into(file)
+
+    def _left(self, file: Different) -> Seen | None:
+        """A file that there is no time for. One of the right size is taken for what it was: all of
+        a copy may be younger than its RECORD.
+        """
+        self.spent = self.spent or not file.same_size
+        return None if file.same_size else Seen(CHANGED)
+
+    def into(self, file: Different) -> Seen:
+        """A file that is there and has other content."""
+        name = os.path.basename(file.path)
+        if records.is_library(name):
+            error = self._unusable(file.path)
+            return Seen(CHANGED if file.same_size else EDITED) if error is None else error
+        if name.endswith(".pyc"):
+            return self._byte_code(file)
+        try:
+            raw = self.root.read(file.path, SOURCE + 1)
+        except (OSError, ValueError):
+            return Seen(CHANGED)
+        if name.endswith(".py"):
+            return self._source(raw)
+        if name == "METADATA" and b"\nversion:" not in raw.partition(b"\n\n")[0].lower():
+            return Seen(DAMAGED, "has no Version")
+        if name.endswith(".json") and len(raw) <= SOURCE:
+            try:
+                json.loads(raw)
+            except (ValueError, RecursionError) as error:
+                return Seen(DAMAGED, "is not JSON", str(error))
+        return Seen(CHANGED if b"\0" in raw[:HEAD] else EDITED)
+
+    def _unusable(self, path: str) -> Seen | None:
+        """Why no process of this environment can load a library; None: nothing speaks against it.
+        Of another machine or class it is damaged, too: its package brought one for this.
+        """
+        kind, words = self.loader.outcome(path)
+        if kind in ("other machine", "other class"):
+            return Seen(DAMAGED, f"is for another machine than {self.env.platform}")
+        if kind == "rejected":
+            says = (words or "").removeprefix(f"{path}: ")
+            cut = says.startswith("truncated: ")  # it is mapped, and read where nothing is
+            return Seen(
+                DAMAGED,
+                "ends too early" if cut else f"is no library: {says}",
+                BUS_ERROR if cut else says,
+            )
+        if kind != "found":
+            return None
+        with ElfBits(self.root, path) as file:
+            return None if file.whole else Seen(DAMAGED, "ends too early")
+
+    def _source(self, raw: bytes) -> Seen:
+        """Whether a source compiles, by the Python that runs this check. What a newer one may take
+        is not known here.
+        """
+        self._sources -= len(raw)
+        if len(raw) > SOURCE or self._sources < 0:
+            self.spent = True
+            return Seen(CHANGED)
+        if b"\0" in raw:
+            return Seen(DAMAGED, "has null bytes", "source code string cannot contain null bytes")
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                # Parsed, which is linear; the rest of a compilation is not, of hostile constants.
+                compile(raw, "source", "exec", PARSE_ONLY, dont_inherit=True)
+        except SyntaxError as error:
+            if (3, self.env.minor) > sys.version_info[:2]:
+                return Seen(CHANGED)
+            return Seen(DAMAGED, f"does not compile: {error.msg}, line {error.lineno}", error.msg)
+        except (ValueError, RecursionError, MemoryError, OverflowError):
+            return Seen(CHANGED)
+        return Seen(EDITED)
+
+    def _byte_code(self, file: Different) -> Seen:
+        """Byte code that stands for a source which is not there. Other byte code is made anew."""
+        if "/__pycache__/" in file.path:
+            return Seen(EDITED)
+        head = self.root.raw(file.path, _PYC_HEADER)
+        whole = len(head) == _PYC_HEADER and head[2:4] == b"\r\n"
+        return Seen(EDITED) if whole else Seen(DAMAGED, "is no byte code", "bad magic number")

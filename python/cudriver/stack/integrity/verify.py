@@ -1,0 +1,128 @@
+"""`cudriver check --verify`: compares the content of every file that packages list: of wheels with
+RECORD's hash, of what a system's package manager brought with its own list (dpkg's).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator
+
+from cudriver import _elf
+from cudriver.stack.collect import records
+from cudriver.stack.collect.debian import sums
+from cudriver.stack.integrity.listed import ALL, Different, leaves_alone, of_system
+from cudriver.stack.integrity.look import Looker
+from cudriver.stack.loader import Loader
+from cudriver.stack.model import CHANGED, Distribution, Evidence, Facts, FileFault
+from cudriver.stack.record import Record, fresh
+from cudriver.stack.rootfs import Root
+
+# Given what is done (one for each UNIT of bytes) and how much there is: shows how far it is.
+Track = Callable[[Iterable[list[FileFault]], int], Iterable[list[FileFault]]]
+
+UNIT = 16 << 20
+THREADS = 32  # at most: each holds 1 MiB of a file
+BATCH = 1000  # files that wait for a thread at a time
+
+
+class Job(Record):
+    """A file, and each hash that a list states of it."""
+
+    path: str
+    size: int
+    claims: dict[str, Different] = fresh(dict)  # by the hash
+
+    @property
+    def units(self) -> int:
+        return self.size // UNIT + 1
+
+
+def verify(root: Root, facts: Facts, loader: Loader, track: Track) -> list[FileFault]:
+    """The files whose content is none that a list states. Those of another size are known.
+
+    Where this is interrupted, no other file is begun, and those under way are left as they are.
+    """
+    known = {fault.file for fault in facts.file_faults}
+    jobs: dict[str, Job] = {}
+    for file in _listed(root, facts):
+        if file.path not in known and file.same_size and file.size is not None:
+            job = jobs.setdefault(file.path, Job(file.path, file.size))
+            job.claims.setdefault(file.digest, file)
+    order = sorted(jobs.values(), key=lambda job: -job.units)
+    looker, total = Looker(root, facts.environment, loader), sum(job.units for job in order)
+    found = []
+    with contextlib.closing(_done(root, order, looker)) as done:
+        for faults in track(done, total):
+            found += faults
+    return [*found, *_of_system(root, facts)]
+
+
+def _listed(root: Root, facts: Facts) -> Iterator[Different]:
+    """Every file that wheels list and that counts."""
+    for dist in facts.distributions:
+        raw = records.read(root, dist, []) if dist.kind == "wheel" else b""
+        if not raw or leaves_alone(root, dist):
+            continue
+        (lines,) = _elf.absent([(raw, dist.location if root.host else None, ALL)])
+        for number, line in lines:
+            entry = records.parsed(dist, line.strip())
+            if entry is not None:
+                evidence = Evidence(f"{dist.path}/RECORD", number, line.strip()[:200])
+                size, inside = root.regular(entry.path)[0], line.partition(",")[0]
+                yield Different(dist, entry.path, inside, entry.digest, entry.size, size, evidence)
+
+
+def _done(root: Root, jobs: list[Job], looker: Looker) -> Generator[list[FileFault]]:
+    """What is wrong with each, read by as many threads as there are CPUs."""
+    from concurrent.futures import ThreadPoolExecutor
+    from threading import Event
+
+    stop = Event()
+
+    def wrong(job: Job) -> bool:
+        return all(records.differs(root, job.path, each, stop.is_set) for each in job.claims)
+
+    with ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), THREADS)) as pool:
+        try:
+            for start in range(0, len(jobs), BATCH):
+                batch = jobs[start : start + BATCH]
+                for job, differs in zip(batch, pool.map(wrong, batch), strict=True):
+                    yield [_fault(job, looker)] if differs else []
+                    for _ in range(job.units - 1):
+                        yield []
+        finally:
+            stop.set()
+
+
+def _fault(job: Job, looker: Looker) -> FileFault:
+    file = next(iter(job.claims.values()))
+    seen = looker.into(file)
+    name = file.dist.name
+    return FileFault(name, file.path, seen.what, file.evidence, why=seen.why, says=seen.says)
+
+
+def _of_system(root: Root, facts: Facts) -> Iterator[FileFault]:
+    """What dpkg's own list denies."""
+    usual = (dist for dist in facts.distributions if dist.kind != "conda")
+    dists = {dist.path: dist for dist in usual if of_system(root, dist)}
+    for package, file, digest, line in sums(root, dists) if dists else ():
+        there = root.regular(file)[0] is not None
+        made = records.hash_of(root, file, "md5") if there else None
+        if made is not None and made.hex() != digest:
+            dist = _owner(dists, file)
+            evidence = Evidence(f"/var/lib/dpkg/info/{package}.md5sums", line, digest)
+            name = dist.name if dist else package
+            yield FileFault(name, file, CHANGED, evidence, package=package.partition(":")[0])
+
+
+def _owner(dists: dict[str, Distribution], file: str) -> Distribution | None:
+    """The distribution of these that lies in the folder of a file, by its first name there."""
+    for dist in dists.values():
+        inside = file.removeprefix(f"{dist.location}/")
+        if inside != file and inside.partition("/")[0].partition(".")[0].lower() in (
+            dist.name.replace("-", "_"),
+            dist.name,
+        ):
+            return dist
+    return None

@@ -1,0 +1,116 @@
+"""Whether the files of what has to do with CUDA are whole. (--verify: those of every wheel.)"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from cudriver.stack.collect import records
+from cudriver.stack.collect.libraries import Resolver
+from cudriver.stack.collect.records import Owners
+from cudriver.stack.integrity.hidden import hidden
+from cudriver.stack.integrity.listed import Different, Listed, Wheels, top_modules
+from cudriver.stack.integrity.look import Looker, Seen
+from cudriver.stack.integrity.required import absent, required
+from cudriver.stack.model import (
+    CHANGED,
+    EDITED,
+    MISSING,
+    Distribution,
+    Facts,
+    FileFault,
+    Framework,
+    LoadFault,
+)
+from cudriver.stack.names import DRIVER_LIBRARIES, is_cuda_library
+from cudriver.stack.rootfs import Root
+
+TRIED = 16  # libraries that were changed and are loaded as an import would: the time is short
+
+
+class Whole:
+    """Begins to look while the libraries are resolved."""
+
+    def __init__(
+        self,
+        tree: Root,
+        facts: Facts,
+        owners: Owners,
+        frameworks: list[Framework],
+        every: bool = False,
+    ) -> None:
+        """every: of all wheels, not of those alone that have to do with CUDA."""
+        self.tree: Root = tree
+        self.facts: Facts = facts
+        wanted = required(facts, owners, frameworks)
+        facts.absent = [*absent(tree, facts, wanted)]
+        self.wheels: Wheels = []
+        self._others: list[Distribution] = []  # wheels whose RECORD nobody has read
+        for dist in facts.distributions:
+            if dist.kind == "wheel" and (every or dist.name in wanted):
+                raw = owners.records.get(dist.path)
+                if raw is None:
+                    raw = records.read(tree, dist, facts.problems)
+                self.wheels.append((dist, raw))
+            elif dist.kind == "wheel":
+                self._others.append(dist)
+        self._listed = Listed(tree, self.wheels)
+        self._loads = 0
+        self._first: dict[str, set[str]] = {}  # by distribution, what an import runs first
+
+    def faults(self, resolver: Resolver) -> Iterator[FileFault]:
+        """The files that are not as their packages brought them."""
+        looker = Looker(self.tree, self.facts.environment, resolver.loader)
+        others = ((dist, records.read(self.tree, dist, [])) for dist in self._others)
+        for file in self._listed.different(others):
+            seen = looker.at(file)
+            if seen is not None:
+                yield self._fault(file, seen, resolver)
+        if looker.spent or self._listed.more:
+            why = "so many files were changed that not all were looked at"
+            resolver.unsure.append(f"{self.facts.environment.prefix}: {why}")
+        yield from hidden(self.tree, self.facts.environment, self.wheels)
+
+    def _fault(self, file: Different, seen: Seen, resolver: Resolver) -> FileFault:
+        name = file.dist.name
+        made = FileFault(name, file.path, seen.what, file.evidence, why=seen.why, says=seen.says)
+        library = records.is_library(os.path.basename(file.path))
+        if seen.what == MISSING:
+            made.proven, made.says = self._gone(file, resolver)
+        elif library and seen.what in (CHANGED, EDITED) and self._loads < TRIED:
+            self._loads += 1
+            fault = resolver.tried(name, file.path)
+            if fault is not None and not _optional(fault):
+                made.what, made.why, made.says = CHANGED, "does not load", fault.message
+        return made
+
+    def _gone(self, file: Different, resolver: Resolver) -> tuple[bool, str]:
+        """Whether an import is proven to need a file that is gone, and what it says then: what
+        runs first, and where a recipe says that a framework has its version.
+        """
+        name, inside = file.dist.name, file.inside
+        module = inside.removesuffix(".py").replace("/", ".")
+        versions = (
+            source.get("file")
+            for framework in resolver.frameworks.values()
+            if framework.distribution == name and framework.name in resolver.recipes
+            for source in resolver.recipes[framework.name].build.get("version", ())
+        )
+        if inside in versions:
+            return True, f"No module named '{module}'"
+        if name not in self._first:
+            raw = next(raw for dist, raw in self.wheels if dist is file.dist)
+            self._first[name] = {*top_modules(raw)}
+        if inside not in self._first[name]:
+            return False, ""
+        package = module.removesuffix(".__init__")
+        if package != module and self.tree.is_dir(os.path.dirname(file.path)):
+            bare = f"module '{package}' has no attribute"
+            return True, "cannot import name" if "." in package else bare
+        return True, f"No module named '{package.partition('.')[0]}'"
+
+
+def _optional(fault: LoadFault) -> bool:
+    """Whether what a library lacks is CUDA's: recipes tell who needs it."""
+    missing = fault.kind == "not found"
+    return missing and (fault.name in DRIVER_LIBRARIES or is_cuda_library(fault.name))

@@ -1,0 +1,564 @@
+"""What RECORD says beside what lies there. The oracle is what was done to a file, and, where an
+error names a text, the real import.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import py_compile
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import real
+from synth import Prefix
+from test_breakage_built import MODULE, SUFFIX, Venv, library, pytestmark  # noqa: F401
+
+from cudriver.stack import inspect
+from cudriver.stack.integrity import listed, look, whole
+from cudriver.stack.model import ERROR, NOTE, WARNING, Finding
+from elfkit import compile_c
+
+VERSION = "__version__ = '2.8.0'\ncuda = None\nhip = None\n"
+TEXT = "def add(a, b):\n    return a + b\n"
+FILES = {
+    "torch/__init__.py": "from .version import __version__\nfrom . import _C, nn\nimport outer\n",
+    "torch/version.py": VERSION,
+    "torch/nn/__init__.py": TEXT,
+    "torch/nn/later.py": TEXT,
+    "torch/nn/empty.py": "",
+    "torch/data.json": '{"a": 1}\n',
+    "torch/table.bin": "\0\1\2" * 99,
+    "torch/README.md": "Words.\n",
+    "torch/include/x.h": "int x;\n",
+    "torch/include/generate.py": TEXT,
+    "torch/lib/libx.a": "!<arch>\n",
+    "torch/nn/tests/test_all.py": TEXT,
+    "torch/types.pyi": "x: int\n",
+    "outer/__init__.py": TEXT,
+    "outer/part.py": TEXT,
+    "other/__init__.py": TEXT,
+}
+EXTENSION = f"torch/_C{SUFFIX}"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Venv:
+    """A venv with as much of PyTorch as can be imported, what it requires, and a package that has
+    nothing to do with it.
+    """
+    venv = Venv(tmp_path_factory.mktemp("made") / "env")
+    for name, text in FILES.items():
+        (venv.site / name).parent.mkdir(parents=True, exist_ok=True)
+        (venv.site / name).write_text(text)
+    source = "static int nothing(void) { return 0; }\nconst char held[40000] = {1};\n"
+    include = f"-I{sysconfig.get_paths()['include']}"
+    text = source + MODULE.format(needs="nothing").replace("extern int nothing(void);", "")
+    target = compile_c(venv.site / EXTENSION, text, include)
+    target.with_name(target.name + ".c").unlink()
+    own = [venv.site / name for name in (*FILES, EXTENSION) if name.startswith("torch/")]
+    venv.distribution("torch", "2.8.0", "outer", files=own)
+    venv.distribution("outer", "1.0", files=[*(venv.site / "outer").iterdir()])
+    venv.distribution("other", "1.0", files=[*(venv.site / "other").iterdir()])
+    return venv
+
+
+@pytest.fixture
+def venv(made: Venv, tmp_path: Path) -> Venv:
+    """A copy of it to break."""
+    shutil.copytree(made.path, tmp_path / "env", symlinks=True)
+    copy: Venv = object.__new__(Venv)
+    copy.path = tmp_path / "env"
+    copy.site = copy.path / made.site.relative_to(made.path)
+    return copy
+
+
+def report(venv: Venv, root: str = "/", **variables: str):
+    if root != "/":
+        return inspect(f"/{venv.path.name}", root=root, environ={}, probe_driver=False)
+    return real.check(venv.path, environ=real.clean_environ(**variables), probe_driver=False)
+
+
+def found(venv: Venv, **variables: str) -> list[Finding]:
+    told = report(venv, **variables).findings
+    return [each for each in told if each.rule in ("CU402", "CU404", "CU303", "CU305")]
+
+
+def empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def cut(file: Path) -> None:
+    data = file.read_bytes()
+    file.write_bytes(data[: len(data) // 2])
+
+
+def replace(content: bytes) -> Callable[[Path], None]:
+    return lambda file: later(file, content) and None
+
+
+def later(file: Path, content: bytes) -> int:
+    """Writes, long after the installer did: what keeps its size is known by that."""
+    count = file.write_bytes(content)
+    time = file.stat().st_mtime + 60
+    os.utime(file, (time, time))
+    return count
+
+
+def zero(file: Path) -> None:
+    later(file, bytes(file.stat().st_size))
+
+
+def foreign(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[18:20] = (183 if os.uname().machine == "x86_64" else 62).to_bytes(2, "little")
+    later(file, bytes(data))
+
+
+def folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+def flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    later(file, bytes(data))
+
+
+DAMAGE: dict[str, tuple[str, Callable[[Path], None], str]] = {
+    "empty module": ("torch/nn/later.py", empty, "later.py is empty"),
+    "zeroed module": ("torch/nn/later.py", zero, "later.py has null bytes"),
+    "cut module": ("torch/nn/later.py", replace(TEXT[:11].encode()), "later.py does not compile"),
+    "merged module": (
+        "torch/nn/__init__.py",
+        replace(TEXT.encode() + b"<<<<<<< HEAD\n"),
+        "__init__.py does not compile: invalid syntax, line 3",
+    ),
+    "empty module of what it requires": ("outer/part.py", empty, "part.py is empty"),
+    "empty extension": (EXTENSION, empty, "is empty"),
+    "cut extension": (EXTENSION, cut, "_C"),
+    "zeroed extension": (EXTENSION, zero, "is no library: invalid ELF header"),
+    "pointer": (EXTENSION, replace(b"version https://git-lfs\n" * 9), "invalid ELF header"),
+    "other machine": (EXTENSION, foreign, "is for another machine than"),
+    "empty data": ("torch/table.bin", empty, "table.bin is empty"),
+    "cut JSON": ("torch/data.json", replace(b'{"a": '), "data.json is not JSON"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_is_an_error_whoever_meets_it(venv: Venv, damage: str) -> None:
+    name, do, title = DAMAGE[damage]
+    do(venv.site / name)
+    (told,) = found(venv)
+    owner = "outer 1.0" if name.startswith("outer") else "torch 2.8.0"
+    assert (told.rule, told.severity, told.proven) == ("CU404", ERROR, True)
+    assert told.title.startswith(f"{owner} is damaged: {os.path.basename(name)} ")
+    assert title in told.title
+    assert told.fix[0].endswith(f"--force-reinstall --no-deps {owner.replace(' ', '==')}")
+    assert any(each.file.endswith("/RECORD") for each in told.evidence)
+    module = name.removesuffix(".py").replace("/", ".") if name.endswith(".py") else "torch"
+    error = real.import_error(venv.path, module)
+    if told.predicts == "Bus error":
+        assert error == f"killed by signal {signal.SIGBUS:d}"
+    elif told.predicts is not None and name != "torch/data.json":
+        assert told.predicts in (error or "")
+
+
+GONE: dict[str, tuple[str, str | None, str]] = {
+    "top module": ("torch/__init__.py", ERROR, "torch; torch.nn"),
+    "version that a recipe reads": ("torch/version.py", ERROR, "torch"),
+    "top module of what it requires": ("outer/__init__.py", ERROR, "outer; outer.add"),
+    "module": ("torch/nn/later.py", WARNING, ""),
+    "data": ("torch/table.bin", WARNING, ""),
+    "extension": (EXTENSION, WARNING, ""),
+    "stated empty": ("torch/nn/empty.py", None, ""),
+    "document": ("torch/README.md", None, ""),
+    "header": ("torch/include/x.h", None, ""),
+    "static library": ("torch/lib/libx.a", None, ""),
+    "type stub": ("torch/types.pyi", None, ""),
+    "test": ("torch/nn/tests/test_all.py", None, ""),
+    "of a package that nothing here requires": ("other/__init__.py", None, ""),
+}
+
+
+@pytest.mark.parametrize("what", GONE)
+@pytest.mark.parametrize("how", ["gone", "folder"])
+def test_what_is_gone(venv: Venv, what: str, how: str) -> None:
+    """An error where its loading is proven; else nobody knows, and --observe tells."""
+    name, severity, module = GONE[what]
+    folder(venv.site / name) if how == "folder" else (venv.site / name).unlink()
+    made = report(venv)
+    told = found(venv)
+    assert [each.severity for each in told] == [severity] * (severity is not None)
+    if severity == ERROR:
+        error = real.import_error(venv.path, module)
+        assert told[0].predicts
+        assert told[0].predicts in (error or "")
+    if severity == WARNING:
+        assert (made.verdict, made.exit_code) == ("unknown", 3)
+        assert told[0].doubt in made.doubts
+        assert os.path.basename(name) in told[0].doubt
+
+
+@pytest.mark.parametrize("name", ["torch/include", "torch/nn/tests"])
+def test_a_folder_that_images_leave_out(venv: Venv, name: str) -> None:
+    """With all that is in it, sources too; what lies there of one that was not left out counts."""
+    if name == "torch/include":
+        (venv.site / "torch/include/generate.py").unlink()
+        assert [each.severity for each in found(venv)] == [WARNING]
+    shutil.rmtree(venv.site / name)
+    assert found(venv) == []
+
+
+def test_a_source_whose_byte_code_stays(venv: Venv) -> None:
+    file = venv.site / "torch/nn/later.py"
+    py_compile.compile(str(file), str(file.with_suffix(".pyc")))
+    file.unlink()
+    assert real.import_error(venv.path, "torch.nn.later") is None
+    assert found(venv) == []
+
+
+SOUND: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "comment": ("torch/nn/__init__.py", replace(TEXT.encode() + b"# mine\n")),
+    "data": ("torch/data.json", replace(b'{"a": 1, "b": 2}\n')),
+    "stripped": (EXTENSION, lambda file: subprocess.run(["strip", file], check=True)),
+}
+
+
+@pytest.mark.parametrize("what", SOUND)
+def test_what_was_edited_and_is_sound(venv: Venv, what: str) -> None:
+    name, do = SOUND[what]
+    do(venv.site / name)
+    assert real.import_error(venv.path, "torch") is None
+    (told,) = found(venv)
+    assert (told.severity, told.fix, report(venv).verdict) == (NOTE, [], "consistent")
+    base = os.path.basename(name)
+    assert told.title == f"{base} is not what was installed, and sound"
+
+
+def test_one_note_for_all_that_was_edited(venv: Venv) -> None:
+    for name in ("torch/nn/__init__.py", "torch/nn/later.py", "outer/part.py"):
+        with open(venv.site / name, "a") as file:
+            file.write("# mine\n")
+    (told,) = found(venv)
+    assert told.severity == NOTE
+    assert told.title.endswith("and 2 more files are not what was installed, and sound")
+
+
+@pytest.mark.parametrize("name", [EXTENSION, "torch/table.bin"])
+def test_other_bytes_of_the_same_size(venv: Venv, name: str) -> None:
+    """Whether they serve, nobody knows. The same bytes, written anew, are no change."""
+    later(venv.site / name, (venv.site / name).read_bytes())
+    assert found(venv) == []
+    flip(venv.site / name)
+    (told,) = found(venv)
+    assert (told.severity, bool(told.doubt)) == (WARNING, True)
+    assert report(venv).exit_code == 3
+
+
+def test_a_changed_library_is_resolved_like_any_other(venv: Venv, tmp_path: Path) -> None:
+    """patchelf --add-needed: it is a library all the same, and its import ends. Where a recipe
+    loads it, that is an error; else nobody knows who imports it.
+    """
+    needed = library(tmp_path, "libnobody.so.2", "int nobody(void) { return 0; }")
+    own = venv.site / f"late/_C{SUFFIX}"
+    own.parent.mkdir()
+    shutil.copy(venv.site / EXTENSION, own)
+    venv.distribution("late", "1.0", files=[own])
+    assert found(venv) == []
+    include = f"-I{sysconfig.get_paths()['include']}"
+    compile_c(own, MODULE.format(needs="nobody"), include, str(needed))
+    needed.unlink()
+    assert "libnobody.so.2" in (real.import_error(venv.path, "late._C") or "")
+    (told,) = found(venv)
+    assert (told.rule, told.severity, report(venv).exit_code) == ("CU404", WARNING, 3)
+    assert "libnobody.so.2: cannot open shared object file" in (told.predicts or "")
+    shutil.copy(own, venv.site / EXTENSION)
+    assert "libnobody.so.2" in (real.import_error(venv.path, "torch") or "")
+    assert report(venv).exit_code == 1
+
+
+def test_what_a_newer_python_may_take_is_not_known(tmp_path: Path) -> None:
+    newer = f"3.{sys.version_info[1] + 1}"
+    for python, exit_code in ((newer, 3), ("{}.{}".format(*sys.version_info), 1)):
+        prefix = Prefix(tmp_path / python, python=python).venv()
+        prefix.dist("torch", "2.8.0", files={"torch/__init__.py": b"x = 1\n"})
+        (prefix.site / "torch/__init__.py").write_bytes(b"x = 1 +*\n")
+        made = inspect(prefix.inside, environ={}, probe_driver=False)
+        assert made.exit_code == exit_code
+
+
+@pytest.mark.parametrize(
+    ("content", "severity"),
+    [(b"", ERROR), (b"not byte code at all", ERROR), (None, NOTE)],
+)
+def test_byte_code_without_a_source(tmp_path: Path, content: bytes | None, severity: str) -> None:
+    prefix = Prefix(tmp_path / "env").venv()
+    (tmp_path / "m.py").write_text("x = 1\n")
+    code = Path(py_compile.compile(str(tmp_path / "m.py"), str(tmp_path / "m.pyc"))).read_bytes()
+    prefix.dist("torch", "2.8.0", files={"torch/m.pyc": code, "torch/__init__.py": b"x = 1\n"})
+    (prefix.site / "torch/m.pyc").write_bytes(code + b"N" if content is None else content)
+    made = inspect(prefix.inside, environ={}, probe_driver=False)
+    assert [f.severity for f in made.findings if f.rule == "CU404"] == [severity]
+    (prefix.site / "torch/m.pyc").unlink()
+    made = inspect(prefix.inside, environ={}, probe_driver=False)
+    assert [f for f in made.findings if f.rule == "CU404"] == [], "byte code is made anew"
+
+
+def test_another_root_is_looked_at_alike(venv: Venv) -> None:
+    """There links are followed inside it; files of the right size are known by their time."""
+    assert report(venv, str(venv.path.parent)).facts.file_faults == []
+    empty(venv.site / "torch/nn/later.py")
+    flip(venv.site / "torch/table.bin")
+    (venv.site / "torch/nn/__init__.py").unlink()
+    faults = report(venv, str(venv.path.parent)).facts.file_faults
+    assert {(os.path.basename(f.file), f.what) for f in faults} == {
+        ("later.py", "damaged"),
+        ("table.bin", "changed"),
+        ("__init__.py", "missing"),
+    }
+
+
+def test_a_file_that_two_packages_bring(venv: Venv) -> None:
+    """google/__init__.py of several: each has another, and one is there."""
+    venv.distribution("mine", "1.0", files=[venv.site / "torch/nn/later.py"])
+    empty(venv.site / "torch/nn/later.py")
+    assert found(venv) == []
+
+
+def test_what_conda_or_the_system_installed_is_theirs(venv: Venv, monkeypatch) -> None:
+    empty(venv.site / "torch/nn/later.py")
+    (info,) = venv.site.glob("torch*.dist-info")
+    (info / "INSTALLER").write_text("conda\n")
+    assert found(venv) == []
+    (info / "INSTALLER").write_text("pip\n")
+    assert [each.severity for each in found(venv)] == [ERROR]
+
+
+NAMES = ["*", "[", "a(b", "(x+x+)+y", "\udc80", "\u00e9", "x" * 300, "a\tb"]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=ascii)
+def test_no_name_in_a_record_ends_the_report(venv: Venv, name: str) -> None:
+    """A name is no pattern, and need not be text. Each must be readable JSON as well."""
+    (record,) = venv.site.glob("torch*.dist-info/RECORD")
+    with open(record, "a", errors="surrogateescape") as file:
+        file.write(f"torch/{name}.py,sha256=x,9\n")
+    empty(venv.site / "torch/nn/later.py")
+    made = report(venv)
+    told = {each.severity for each in real.findings(made) if each.rule == "CU404"}
+    assert told == {ERROR, WARNING}
+    json.loads(made.to_json())
+    assert "later.py is empty" in str(made)
+
+
+class TestRequired:
+    """What is required and not installed: METADATA does not say whether an import needs it."""
+
+    def test_it_is_not_known(self, venv: Venv) -> None:
+        shutil.rmtree(venv.site / "outer")
+        shutil.rmtree(next(venv.site.glob("outer*.dist-info")))
+        (told,) = found(venv)
+        assert told.title == "torch requires outer (installed: none)"
+        assert (told.rule, told.severity, told.proven) == ("CU402", WARNING, True)
+        assert told.fix[0].endswith("install outer")
+        assert report(venv).exit_code == 3
+
+    def test_its_module_is_there_all_the_same(self, venv: Venv) -> None:
+        shutil.rmtree(next(venv.site.glob("outer*.dist-info")))
+        assert found(venv) == []
+
+    def test_many_are_one_finding(self, tmp_path: Path) -> None:
+        prefix = Prefix(tmp_path / "env").venv()
+        prefix.dist("torch", "2.8.0", [f"p{n}" for n in range(500)])
+        made = inspect(prefix.inside, environ={}, probe_driver=False)
+        (told,) = [each for each in made.findings if each.rule == "CU402"]
+        assert told.title == "torch requires p0 and 499 more (installed: none)"
+        assert told.proven
+
+
+class TestHidden:
+    def test_half_of_a_package_that_comes_first(self, venv: Venv, tmp_path: Path) -> None:
+        """A part without a first file joins the rest; one with it hides the rest."""
+        side = tmp_path / "side" / "torch"
+        side.mkdir(parents=True)
+        (side / "version.py").write_text(VERSION)
+        path = str(side.parent)
+        assert found(venv, PYTHONPATH=path) == []
+        assert real.import_error(venv.path, "torch", PYTHONPATH=path) is None
+        shutil.copy(venv.site / "torch/__init__.py", side)
+        assert real.import_error(venv.path, "torch", PYTHONPATH=path) is not None
+        (told,) = found(venv, PYTHONPATH=path)
+        assert (told.severity, bool(told.doubt)) == (WARNING, True)
+        assert told.title.startswith(f"{side} hides torch 2.8.0")
+        assert told.fix == ["unset PYTHONPATH"]
+
+
+# ---- the budget ----
+
+
+class Work:
+    """What a check does: files that Python opens, and calls of functions, as instructions cannot be
+    counted everywhere.
+    """
+
+    def __init__(self) -> None:
+        self.opened, self.calls, self.bytes = 0, 0, 0
+
+
+def work(venv: Prefix, monkeypatch: pytest.MonkeyPatch) -> tuple[Work, object]:
+    from cudriver import _elf, _regular
+    from cudriver.stack import rootfs
+
+    done = Work()
+    opener, reader, elf = _regular.open_regular, os.read, _elf.ElfFile
+
+    def opening(*words, **more):
+        done.opened += 1
+        return opener(*words, **more)
+
+    def reading(descriptor, size):
+        data = reader(descriptor, size)
+        done.bytes += len(data)
+        return data
+
+    def parsing(*words, **more):
+        done.opened += 1
+        return elf(*words, **more)
+
+    def count(*_):
+        done.calls += 1
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rootfs, "open_regular", opening)
+        patch.setattr(os, "read", reading)
+        patch.setattr(_elf, "ElfFile", parsing)
+        before = sys.getprofile()
+        sys.setprofile(count)
+        try:
+            made = inspect(venv.inside, environ={}, probe_driver=False)
+        finally:
+            sys.setprofile(before)
+    return done, made
+
+
+MANY = 500
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Prefix:
+    """An environment with many modules and libraries."""
+    prefix = Prefix(tmp_path / "env").venv()
+    one = compile_c(tmp_path / "one.so", "int x;").read_bytes()
+    modules = {f"torch/m{n}.py": TEXT.encode() * 9 for n in range(MANY)}
+    libraries = {f"torch/lib/lib{n}.so.1": one + bytes(n) for n in range(MANY)}
+    first = {"torch/__init__.py": b"x = 1\n", "torch/version.py": VERSION.encode()}
+    prefix.dist("torch", "2.8.0", files={**first, **modules, **libraries})
+    return prefix
+
+
+def test_a_healthy_check_opens_no_file_of_a_package(large: Prefix, monkeypatch) -> None:
+    done, made = work(large, monkeypatch)
+    assert made.verdict == "consistent"
+    assert done.opened < 60
+
+
+PLANTS = {
+    "one comment": (1, 10, 10_000),
+    "renamed libraries": (0, 10, 400_000),
+    "500 emptied files": (0, 10, 400_000),
+    "500 stripped libraries": (3 * MANY, 20 << 20, 1_500_000),
+    "500 edited modules": (MANY, 1 << 20, 500_000),
+}
+
+
+@pytest.mark.parametrize("plant", PLANTS)
+def test_what_is_wrong_costs_little(large: Prefix, monkeypatch, plant: str) -> None:
+    """Beyond a healthy check: so many files, bytes and calls. (10 million calls take 2 seconds.)"""
+    inspect(large.inside, environ={}, probe_driver=False)  # imports
+    healthy, _ = work(large, monkeypatch)
+    site = large.site / "torch"
+    if plant == "one comment":
+        with open(site / "m7.py", "a") as file:
+            file.write("# mine\n")
+    elif plant == "500 edited modules":
+        for n in range(MANY):
+            with open(site / f"m{n}.py", "a") as file:
+                file.write("# mine\n")
+    elif plant == "500 emptied files":
+        for n in range(MANY):
+            empty(site / f"m{n}.py")
+    else:
+        for n in range(MANY):
+            file = site / f"lib/lib{n}.so.1"
+            if plant == "renamed libraries":
+                file.rename(file.with_suffix(".2"))
+            else:
+                file.write_bytes(file.read_bytes() + bytes(1000))
+    done, made = work(large, monkeypatch)
+    files, _, calls = PLANTS[plant]
+    assert done.opened - healthy.opened <= files + 5
+    assert done.calls - healthy.calls <= calls
+    told = [each for each in made.findings if each.rule == "CU404"]
+    assert len(told) == 1
+
+
+def test_what_there_is_no_time_for_is_not_known(large: Prefix, monkeypatch) -> None:
+    monkeypatch.setattr(look, "SOURCES", 100)
+    for n in range(9):
+        with open(large.site / f"torch/m{n}.py", "a") as file:
+            file.write("# mine\n")
+    made = inspect(large.inside, environ={}, probe_driver=False)
+    assert made.exit_code == 3
+    assert any("so many files were changed that not all were looked at" in d for d in made.doubts)
+
+
+def test_a_copy_whose_files_are_all_of_today_is_as_it_was(large: Prefix, monkeypatch) -> None:
+    monkeypatch.setattr(look, "OPENED", 3)
+    for n in range(9):
+        later(large.site / f"torch/m{n}.py", TEXT.encode() * 9)
+    assert inspect(large.inside, environ={}, probe_driver=False).verdict == "consistent"
+
+
+def test_no_more_are_told_than_a_person_reads(large: Prefix, monkeypatch) -> None:
+    monkeypatch.setattr(listed, "MOST", 7)
+    for n in range(9):
+        (large.site / f"torch/m{n}.py").unlink()
+    made = inspect(large.inside, environ={}, probe_driver=False)
+    assert len(made.facts.file_faults) == 7
+
+
+def test_few_changed_libraries_are_loaded(large: Prefix, monkeypatch) -> None:
+    asked = []
+    monkeypatch.setattr(
+        "cudriver.stack.collect.libraries.Resolver.tried", lambda *words: asked.append(words)
+    )
+    for n in range(2 * whole.TRIED):
+        file = large.site / f"torch/lib/lib{n}.so.1"
+        file.write_bytes(file.read_bytes() + bytes(1000))
+    inspect(large.inside, environ={}, probe_driver=False)
+    assert len(asked) == whole.TRIED
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("kind", ["sha256", "sha384", "sha512"])
+def test_the_hashes_of_a_record(tmp_path: Path, kind: str, padded: bool) -> None:
+    """Some tools leave base64's padding in."""
+    from cudriver.stack.collect.records import differs
+    from cudriver.stack.rootfs import Root
+
+    (tmp_path / "file").write_bytes(b"as it was")
+    digest = base64.urlsafe_b64encode(hashlib.new(kind, b"as it was").digest()).decode()
+    stated = f"{kind}={digest if padded else digest.rstrip('=')}"
+    assert not differs(Root(), str(tmp_path / "file"), stated)
+    (tmp_path / "file").write_bytes(b"as it is!")
+    assert differs(Root(), str(tmp_path / "file"), stated)

@@ -246,6 +246,14 @@ void staging_blocks_drop(struct cudriver_staging_transfer *transfer, bool lost);
 /* SUCCESS if the stream is idle, else NOT_READY or an error. */
 CUresult staging_stream_query(CUstream stream);
 
+/* ---- state.c: big copies ---- */
+
+/* Big copies of a device that begin (1) or end (-1). */
+void staging_big_count(int ordinal, bool up, int copies);
+
+/* Drops the notes of a place; `current`: its context is, else the events are gone. */
+void staging_big_clear(struct staging_place *place, bool current);
+
 /* ---- transfers ---- */
 
 /* How the bytes of a copy are cut into boxes: each covers up to `rows` entries of dimension `split`
@@ -389,12 +397,6 @@ void staging_pack_stop(struct cudriver_staging_transfer *transfer);
 
 /* The driver's own copy of so many bytes was issued on a stream of the current context. */
 void staging_big_issued(CUcontext context, bool up, CUstream stream, size_t bytes);
-
-/* Big copies of a device that begin (1) or end (-1). */
-void staging_big_count(int ordinal, bool up, int copies);
-
-/* Drops the notes of a place; `current`: its context is, else the events are gone. */
-void staging_big_clear(struct staging_place *place, bool current);
 
 /* ---- kernels.c ---- */
 

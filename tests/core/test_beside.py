@@ -1,4 +1,4 @@
-"""Small copies beside big ones: by the kernel, because the copy engine serves in the order of issue."""
+"""Small copies beside big ones: the kernel moves them, since a copy engine serves in order."""
 
 from __future__ import annotations
 
@@ -85,7 +85,8 @@ def test_else_the_copy_engine_does(cu: Any, sim: Any, big: Any, launches: Any, c
 
 def test_when_the_big_one_is_over_nobody_asks(cu: Any, sim: Any, big: Any) -> None:
     dst, src = ends(cu, True)
-    cu.copy_async(big[1], big[0], cu.Stream()).wait()
+    flown = cu.Stream()
+    cu.copy_async(big[1], big[0], flown).wait()
     asked = []
     for _ in range(2):  # the first finds that it is over
         stream, before = cu.Stream(), sim.call_count("cuEventQuery")
@@ -117,7 +118,8 @@ def test_rows_of_a_strided_copy(cu: Any, sim: Any, launches: Any, up: bool) -> N
     before = launches()
     if up:
         cu.copy_async(there[:50], host, urgent).wait()
-        assert (there.to_numpy()[:50] == host).all() and (there.to_numpy()[50:] == -1).all()
+        assert (there.to_numpy()[:50] == host).all()
+        assert (there.to_numpy()[50:] == -1).all()
     else:
         kept = np.array(whole)
         kept[::-2, 20:140] = -1
@@ -181,17 +183,19 @@ def test_explain_copy_says_why(cu: Any, sim: Any, big: Any) -> None:
     sim.set_latency(2000)
     transfer = cu.copy_async(big[1], big[0], cu.Stream())
     plan = cu.explain_copy(dst, src)
-    assert plan.path == "kernel" and "in flight" in plan.why
+    assert plan.path == "kernel"
+    assert "in flight" in plan.why
     transfer.wait()
     assert cu.explain_copy(dst, src).path == "direct"
 
 
 def test_without_the_kernel_the_copy_engine_does(cu: Any, sim: Any) -> None:
-    dst, src = ends(cu, True)
+    _, src = ends(cu, True)
     with cu.Context():
         there, urgent = cu.device_zeros(src.size, "u1"), cu.Stream(priority=-1)
         sim.fail("cuModuleLoadDataEx:*:209")
         cu.copy_async(there, src, urgent).wait()
         sim.fail("")
         assert bytes_of(there) == bytes_of(src)
-        there.close(), urgent.close()
+        there.close()
+        urgent.close()

@@ -40,6 +40,7 @@ KNOWN = {
     "lock_of object": "for methods, and behind module_pin_stop's check",
     "event_method object": "for methods",
     "cudriver_device_array_endpoint object": "its callers check the type",
+    "copy_beside_wait work": "copy_batch_issue() has made it",
     "cudriver_device_array_view view": "array_wrap() has made it",
     "export_new end->owner": "the end is cudriver_device_array_endpoint's",
     "stack_list PyList_GET_ITEM(list, i - 1)": "the function has filled the list",

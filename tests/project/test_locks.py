@@ -16,7 +16,7 @@ BODY = re.compile(r"^[\w ]+ \*?(\w+)\([^;{]*?\)\n\{\n(.*?)^\}", re.MULTILINE | r
 
 #: Those that read only what never changes, raise, or leave all to a function that takes it.
 WITHOUT = """
-    array_assign array_compare array_getattro array_hash array_iterate array_length array_number
+    array_assign array_compare array_compute array_hash array_iterate array_length array_number
     array_repr array_truth cudriver_context_method_exit cudriver_device_array_dlpack_device
     cudriver_device_array_subscript get_context get_device get_geometry get_is_primary
     get_python get_reversed lock_dealloc lock_traverse memory_dealloc memory_repr method_reshape

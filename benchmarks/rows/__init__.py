@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.bench import GIB, MIB
 from benchmarks.row import Row
-from benchmarks.rows import calls, copies, files, processes, saving, threads, together
+from benchmarks.rows import calls, copies, files, neighbours, processes, saving, threads, together
 
 TABLE = [
     Row(
@@ -44,6 +44,11 @@ TABLE = [
     ),
     Row("the same on a stream that is busy for 50 ms", "the same", calls.reading_busy),
     Row("256 MiB with `borrow=True` until it returns", "<= 0.3 ms", calls.borrowing),
+    Row(
+        "page-locked copies of 4 KiB, 64 KiB, 1 and 16 MiB beside 1 GiB in the same direction",
+        "<= 0.05, 0.05, 0.12, 1.2 ms",
+        neighbours.beside,
+    ),
     Row(copies.SWEEP, "never below 0.97 of the driver's own", copies.sweep),
     Row("page-locked 2 GiB, first time", ">= 20 GB/s, >= 10x cuMemHostAlloc", calls.first_time),
     Row(

@@ -44,6 +44,7 @@ WORKS = [
     "`copy_async` of ordinary memory until it returns, the source read",
     "the same on a stream that is busy for 50 ms",
     "256 MiB with `borrow=True` until it returns",
+    "page-locked copies of 4 KiB, 64 KiB, 1 and 16 MiB beside 1 GiB in the same direction",
     "any size, 4 KiB to 4 GiB, any path",
     "page-locked 2 GiB, first time",
     "page-locked 32 GiB beside other work; the longest wait of a 64 KiB copy meanwhile",

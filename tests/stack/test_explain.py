@@ -21,7 +21,7 @@ from cudriver.stack.report_text import Style
 from cudriver.stack.rules import registry
 from cudriver.stack.text import columns
 
-TEXTS = [f"EX{number}" for number in range(101, 115)]  # texts without a rule
+TEXTS = [f"EX{number}" for number in range(101, 116)]  # texts without a rule
 # Errors, tracebacks and logs as people paste them, and the rule that each belongs to.
 _, PASTED = casekit.read(Path(__file__).with_name("pasted.txt"))
 MESSAGES = {

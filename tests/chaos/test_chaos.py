@@ -17,7 +17,7 @@ from chaos import __main__ as program
 from chaos import document, faults
 from chaos.score import HARMLESS, OTHER, RIGHT, SILENT, WEAK, score, summary
 from corpus import others
-from corpus.document import RANDOM, WRONG, parts, with_parts
+from corpus.document import PASTED, RANDOM, WRONG, parts, with_parts
 
 DISTRIBUTIONS = {"alpha": "1.0", "beta": "2.0"}
 
@@ -292,6 +292,15 @@ def test_a_page_keeps_what_a_run_wrote():
     assert with_parts(page, new) == page
     assert with_parts(page, {}) == PAGE
     assert with_parts(PAGE, parts(page)) == page
+
+
+def test_what_is_written_by_hand_stays_on_the_page():
+    by_hand = f"{PASTED}\n\n| a |\n\nb"
+    page = with_parts(PAGE, {PASTED: by_hand})
+    for new in ({}, {RANDOM: f"{RANDOM}\n\nc", WRONG: f"{WRONG}\n\nd"}):
+        page = with_parts(page, new)
+        assert parts(page) == {PASTED: by_hand, **new}
+        assert with_parts(PAGE, parts(page)) == page
 
 
 def test_all_that_is_wrong_stands_on_the_page():

@@ -13,20 +13,27 @@ ROOT = Path(__file__).parents[2]
 
 # Where the parts that `make chaos` writes begin: they end before the next heading.
 RANDOM, WRONG = "## Random faults", "Of the random faults:"
+PASTED = "## Errors that are pasted"  # written by hand
 
 COLOUR = r"\x1b\[[0-9;]*m"  # of a terminal
 
 
 def parts(page: str) -> dict[str, str]:
-    """What `make chaos` has written, by how it begins."""
-    found = (re.search(rf"(?ms)^{start}.*?(?=\n\n## )", page) for start in (RANDOM, WRONG))
+    """What `make corpus` has not written, by how it begins."""
+    found = (re.search(rf"(?ms)^{start}.*?(?=\n\n## )", page) for start in (PASTED, RANDOM, WRONG))
     return {m[0].partition("\n")[0]: m[0] for m in found if m}
 
 
 def with_parts(page: str, new: dict[str, str]) -> str:
-    """A page with these in place of its own, the figures before what stays wrong."""
-    for old in parts(page).values():
-        page = page.replace(old + "\n\n", "")
+    """A page with these in place of its own, the figures before what stays wrong. What is written
+    by hand stays where no other is given.
+    """
+    old = parts(page)
+    for part in old.values():
+        page = page.replace(part + "\n\n", "")
+    new = {name: old[name] for name in (PASTED,) if name in old} | new
+    if PASTED in new:
+        page = page.replace("## What stays wrong\n", f"{new[PASTED]}\n\n## What stays wrong\n")
     if RANDOM in new:
         page = page.replace("## What stays wrong\n", f"{new[RANDOM]}\n\n## What stays wrong\n")
     if WRONG in new:

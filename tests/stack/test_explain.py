@@ -21,7 +21,7 @@ from cudriver.stack.report_text import Style
 from cudriver.stack.rules import registry
 from cudriver.stack.text import columns
 
-TEXTS = [f"EX{number}" for number in range(101, 115)]  # texts without a rule
+TEXTS = [f"EX{number}" for number in range(101, 116)]  # texts without a rule
 # Errors, tracebacks and logs as people paste them, and the rule that each belongs to.
 _, PASTED = casekit.read(Path(__file__).with_name("pasted.txt"))
 MESSAGES = {
@@ -398,3 +398,36 @@ def test_only_the_start_of_a_line_is_looked_at():
     known = MESSAGES["CU104"][0]
     assert [found.rule for found in explain.match("x" * (4096 - len(known)) + known)] == ["CU104"]
     assert explain.match("x" * (4097 - len(known)) + known) == []
+
+
+DRAWN = {name: casekit.read(Path(__file__).with_name(f"drawn_{name}.txt"))[1].values()
+         for name in ("learn", "measure")}  # fmt: skip
+
+
+def outcome(case):
+    """Of an error of a public report: named first, second, rightly left alone, missed, wrong."""
+    found = [match.rule for match in explain.match(case.words)]
+    if case.told in ("none", "unknown"):
+        nothing = "alone" if case.told == "none" else "missed"
+        return "wrong" if found else nothing
+    if case.told in found:
+        return "first" if found[0] == case.told else "second"
+    return "wrong" if found else "missed"
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "right", "wrong"), [("learn", 42, 41, 1), ("measure", 102, 89, 5)]
+)
+def test_what_public_reports_say_is_known_as_well_as_it_was(name, count, right, wrong):
+    """What was measured with texts that no pattern had seen is in docs/accuracy.md."""
+    outcomes = [outcome(case) for case in DRAWN[name]]
+    assert len(outcomes) == count
+    assert len([o for o in outcomes if o in ("first", "second", "alone")]) >= right
+    assert outcomes.count("wrong") <= wrong
+
+
+def test_the_drawn_texts_have_rules_that_exist_and_nobody_s_folders():
+    for case in [*DRAWN["learn"], *DRAWN["measure"]]:
+        assert case.told in ("none", "unknown") or case.told in rule_names()
+        assert len(case.words.splitlines()) <= 4
+        assert {*re.findall(r"/home/(\w+)", case.words)} <= {"user"}

@@ -270,8 +270,8 @@ _READERS: list[tuple[str, Callable[[re.Match[str]], Said]]] = [
     (r"found version (?P<code>\d{4,5})\)", _driver),
     (r"unsatisfied condition: cuda>=(?P<cuda>\d{1,2}\.\d)", _image),
     (
-        r"CUDA version \(?(?P<here>[\d.]{1,6}\d)\)? (?:mismatches|does not match) the version .{0,60}"
-        r"(?:compiled with|compile PyTorch) \(?(?P<torch>[\d.]{1,6}\d)",
+        r"CUDA version \(?(?P<here>[\d.]{1,6}\d)\)? (?:mismatches|does not match) "
+        r"the version .{0,60}(?:compiled with|compile PyTorch) \(?(?P<torch>[\d.]{1,6}\d)",
         _nvcc,
     ),
     (r"\b__cuda\b", _plain("__cuda")),

@@ -16,7 +16,8 @@ from cudriver.stack.collect import collect, collect_machine
 from cudriver.stack.collect.driver import assumed
 from cudriver.stack.plan import answer
 from cudriver.stack.plan.candidates import sets
-from cudriver.stack.plan.question import Question, gpu, one_of
+from cudriver.stack.plan.gpus import gpu
+from cudriver.stack.plan.question import Question, one_of
 from cudriver.stack.plan.report import Plan
 from cudriver.stack.record import but
 from cudriver.stack.rules.fix import branch_for

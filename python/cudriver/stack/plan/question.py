@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 
-from cudriver.stack.collect.driver import capability
 from cudriver.stack.model import Driver
 from cudriver.stack.record import Record, fresh
 from cudriver.stack.say import said, say
@@ -57,15 +55,3 @@ def one_of(names: Collection[str], name: str, told: str) -> None:
     if name not in names:
         raise ValueError(f"{told}; known are {', '.join(names)}")
 
-
-def gpu(name: str) -> str:
-    """The compute capability of a GPU: "9.0", "H100", or as nvidia-smi names it."""
-    if re.fullmatch(r"(sm_)?\d+(\.\d)?[af]?", name.strip()):
-        return capability(name)
-    plain = re.sub("nvidia|geforce|tesla|quadro", "", name.lower())
-    plain = re.sub(r"[\s_-]+", " ", plain).strip()
-    models = {row["name"].lower(): row["capability"] for row in table("plan")["gpus"]}
-    known = [each for each in models if re.match(each.replace(" ", " ?") + r"(?!\d)", plain)]
-    if not known:
-        raise ValueError(f"no GPU {name!r} is known here; state its compute capability, as 9.0")
-    return str(models[max(known, key=len)])

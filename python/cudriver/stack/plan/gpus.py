@@ -34,6 +34,17 @@ def data_centre(name: str) -> bool | None:
         return None
 
 
+def beside_arm(name: str) -> bool:
+    """Whether a GPU is one that sits beside an Arm processor only."""
+    try:
+        return (
+            any(each in _find(name) for each in table("gpus")["arm"])
+            or _known()[_find(name)][1] == "jetson"
+        )
+    except ValueError:
+        return False
+
+
 def _words(name: str) -> list[str]:
     text = re.sub("[®™]", " ", name).lower()
     for joined, apart in JOINED:

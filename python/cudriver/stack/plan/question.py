@@ -42,6 +42,8 @@ class Question(Record):
     here: bool = False  # the driver is this machine's
     family: str | None = None  # of distributions, on a new server
     containers: bool = False  # which it runs
+    centre: bool | None = None  # the GPUs are for data centres; None: that is not known
+    arm: bool = False  # the GPUs sit beside Arm processors
 
     @property
     def gpus(self) -> list[str]:
@@ -49,9 +51,14 @@ class Question(Record):
         known = (device.compute_capability for device in self.driver.devices)
         return list(dict.fromkeys(filter(None, known)))
 
+    @property
+    def tegra(self) -> bool:
+        """Whether one of the GPUs is a Tegra's, whose drivers are numbered apart."""
+        rows = [row for row in table("driver")["architectures"] if row["capability"] in self.gpus]
+        return any(row["first_branch"] is None and row["last_branch"] is None for row in rows)
+
 
 def one_of(names: Collection[str], name: str, told: str) -> None:
     """Raises ValueError, with the names, for what is none of them."""
     if name not in names:
         raise ValueError(f"{told}; known are {', '.join(names)}")
-

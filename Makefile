@@ -141,6 +141,10 @@ chaos: install $(VENV)/.dev ## random faults in real environments: ARGS="-j 4 --
 corpus-plans: install $(VENV)/.dev ## run the plans of proven sets as printed, and find the sets again
 	PYTHONPATH=tests $(PY) -m corpus.proven $(ARGS)
 
+.PHONY: tables
+tables: install $(VENV)/.dev ## draw the releases that `cudriver plan` knows anew, and show what changed
+	PYTHONPATH=tests $(PY) -m corpus.draw
+
 .PHONY: check-newest
 check-newest: install ## our declarations against the newest cuda.h of NVIDIA's wheels
 	CUDRIVER_TEST_HEADERS=newest $(PYTEST) tests/project/test_abi.py $(ARGS)

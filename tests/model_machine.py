@@ -196,8 +196,7 @@ except OSError as error:
 def command(root: Path, words: Sequence[str]) -> int:
     """A command on the machine: one of `cudriver`, `-m pip install ...` or `-c "import torch"`."""
     from cudriver.cli import main, target
-    from cudriver.stack import plan
-    from cudriver.stack.collect import collect
+    from cudriver.stack import inspect, plan
 
     if words[:3] == ["-m", "pip", "install"]:
         name, _, version = words[-1].partition("==")
@@ -216,14 +215,14 @@ def command(root: Path, words: Sequence[str]) -> int:
         return found
 
     def added_to(prefix, **stated):
-        return collect(prefix, root=str(root), **stated)
+        return inspect(prefix, root=str(root), **stated)
 
-    target.facts, plan.collect = inside, added_to
+    target.facts, plan.inspect = inside, added_to
     try:
         there = ["--root", str(root)] if words[0] in ("check", "which") else []
         return main([words[0], *there, *words[1:]])
     finally:
-        target.facts, plan.collect = facts, collect
+        target.facts, plan.inspect = facts, inspect
 
 
 def picture(root: Path) -> str:

@@ -62,12 +62,12 @@ def _newest(versions: Iterable[str]) -> str:
 def of_set(made: Mapping[str, Any]) -> dict[str, Any]:
     """What a proven set needs: the versions that it has say which libraries it brings."""
     cuda = _newest(f["cuda"] for f in made["frameworks"].values())
-    toolkit = _wheel(made["installed"], "cuda-runtime") or cuda
+    toolkit = brought(made["installed"], "cuda-runtime") or cuda
     own = {"pythons": [run["python"] for run in made["runs"]]}
-    return own | needs(made["frameworks"], toolkit, _wheel(made["installed"], "cudnn"))
+    return own | needs(made["frameworks"], toolkit, brought(made["installed"], "cudnn"))
 
 
-def _wheel(installed: Mapping[str, str], stem: str) -> str | None:
+def brought(installed: Mapping[str, str], stem: str) -> str | None:
     """The version of NVIDIA's wheel of a library, for any CUDA; of several the newest."""
     names = (f"nvidia-{stem}", *(f"nvidia-{stem}-cu{cuda}" for cuda in (11, 12, 13)))
     there = [cut(installed[name], 2) or "" for name in names if name in installed]
@@ -77,32 +77,57 @@ def _wheel(installed: Mapping[str, str], stem: str) -> str | None:
 def rows(proven: list[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """One framework each: the releases, with the code that the same build has in a proven set."""
     seen = {
-        (name, f["version"], major(f["cuda"])): f["archs"]
+        (name, number(f["version"])[:2], major(f["cuda"])): f["archs"]
         for made in proven
         for name, f in made["frameworks"].items()
     }
-    known = json.loads(RELEASES.read_text())
-    for row in (*known["releases"], *_torch(known["torch"])):
+    for row in (each for told in releases() for each in (told, *_variants(told))):
         frameworks, cuda = {}, row["cuda"]
         for name, version in row["frameworks"].items():
-            archs = torch_archs(version, cuda, "x86_64") if name == "torch" else []
-            archs = archs or seen.get((name, version, major(cuda)), [])
+            archs = _torch_archs(version, cuda) if name == "torch" else []
+            archs = archs or _near(seen, name, version, major(cuda))
             frameworks[name] = {"version": version, "cuda": cuda, "archs": archs}
-        told = {name: row[name] for name in ("packages", "pythons", "index") if name in row}
-        yield {**told, "frameworks": frameworks, **needs(frameworks, row["toolkit"], row["cudnn"])}
+        if "torch" not in frameworks or frameworks["torch"]["archs"]:  # else nothing is known of it
+            kept = ("packages", "pythons", "index", "source", "brings", "date")
+            told = {name: row[name] for name in kept if name in row}
+            needed = needs(frameworks, row["toolkit"], row["cudnn"])
+            yield {**told, "frameworks": frameworks, **needed}
 
 
-def _torch(releases: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """PyTorch for each CUDA that its releases were built for, where their code is known."""
-    known = {row["torch"]: row for row in table("pytorch")["releases"]}
-    for row in releases:
-        version = row["packages"][0].partition("==")[2]
-        for cuda in fix.variants(version):
-            told = {"frameworks": {"torch": version}, "cuda": cuda, "toolkit": cuda}
-            if cuda != fix.usual_variant(version):
-                told["index"] = f"{fix.INDEX}/{fix.tag(cuda)}"
-            if torch_archs(version, cuda, "x86_64"):
-                yield {**row, **told, "cudnn": known[row["torch"]]["cudnn"].get(cuda)}
+def releases() -> list[dict[str, Any]]:
+    """What `make tables` drew."""
+    return list(json.loads(RELEASES.read_text())["releases"])
+
+
+def _near(seen: Mapping[Any, list[str]], name: str, version: str, cuda: int | None) -> list[str]:
+    """The code of the same series; else what the series before and after it, where known, share."""
+    own = number(version)[:2]
+    known = sorted(series for each, series, of in seen if (each, of) == (name, cuda))
+    if name == "torch" or own in known:
+        return seen.get((name, own, cuda), [])
+    around = [*[s for s in known if s < own][-1:], *[s for s in known if s > own][:1]]
+    lists = [seen[name, series, cuda] for series in around]
+    return [arch for arch in lists[0] if all(arch in each for each in lists)] if lists else []
+
+
+def _torch_archs(version: str, cuda: str) -> list[str]:
+    """The table's list, or the one that the releases before and after share for this CUDA."""
+    own = torch_archs(version, cuda, "x86_64")
+    first, second = map(int, version.split(".")[:2])
+    around = [torch_archs(f"{first}.{second + step}", cuda, "x86_64") for step in (-1, 1)]
+    return own or (around[0] if around[0] == around[1] else [])
+
+
+def _variants(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A release of PyTorch for the other CUDAs that its own index has."""
+    if [*row["frameworks"]] != ["torch"]:
+        return
+    version = row["frameworks"]["torch"]
+    known = {row["torch"]: row for row in table("pytorch")["releases"]}.get(cut(version, 2), {})
+    for cuda in known.get("cuda", ()):
+        if cut(cuda, 2) != cut(row["cuda"], 2):
+            told = {"cuda": cuda, "toolkit": cuda, "cudnn": known["cudnn"].get(cuda)}
+            yield {**row, **told, "index": f"{fix.INDEX}/{fix.tag(cuda)}"}
 
 
 def save(path: Path, sets: list[dict[str, Any]], failed: list[dict[str, Any]]) -> None:
@@ -123,11 +148,10 @@ def main() -> None:
     for made in known["sets"]:
         made.update(of_set(made))
     save(path, known["sets"], known["failed"])
-    about = (
-        "Written by make corpus from tests/corpus/releases.json and the tables: nobody ran these."
-    )
+    about = "Written by make tables from what the package index told, and the other tables."
     lines = ",\n".join(map(json.dumps, rows(known["sets"])))
-    text = f'{{"about": {json.dumps(about)}, "sets": [\n{lines}\n]}}\n'
+    head = f'"about": {json.dumps(about)}, "drawn": "{json.loads(RELEASES.read_text())["drawn"]}"'
+    text = f'{{{head}, "sets": [\n{lines}\n]}}\n'
     (DATA / "derived.json").write_text(text)
 
 

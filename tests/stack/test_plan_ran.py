@@ -55,7 +55,7 @@ def lang(request):
 def made_of(monkeypatch, made, run, tool, **more):
     """The plan of one set."""
     (chosen,) = (each for each in candidates.sets("proven") if each.name == made["name"])
-    monkeypatch.setattr(answer, "best", lambda _: chosen)
+    monkeypatch.setattr(answer, "best", lambda *_, **__: chosen)
     names = made["frameworks"]
     more = {"driver": "580.95.05", **more}
     return plan.make(*names, python=run["python"], installer=tool, **more)

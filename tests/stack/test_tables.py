@@ -11,8 +11,8 @@ from cudriver.stack.tables import FOLDER, driver_cuda, driver_floor, table, tool
 from cudriver.stack.versions import compare, plain
 
 NAMES = ["architectures", "driver", "environments", "libraries", "pairs", "plan", "pytorch"]
-NAMES += ["packages", "toolkits"]
-MADE = ["derived", "proven", "zh"]  # sentences, and what the corpus writes
+NAMES += ["gpus", "packages", "toolkits"]
+MADE = ["derived", "proven", "zh"]  # sentences, and what `make corpus` and `make tables` write
 
 
 def rows(name):

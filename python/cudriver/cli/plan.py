@@ -9,9 +9,9 @@ from cudriver.cli import USAGE_ERROR, terminal
 from cudriver.cli.outcome import show
 
 DESCRIPTION = """\
-What to install so that it fits this machine, or another: sets of packages that were
-installed and imported, else what follows from the tables, else what is needed first.
-Nothing is run."""
+What to install so that it fits this machine, or another: what the driver runs, the newest
+releases that fit, and which of them were installed and imported; else what is needed first.
+Nothing is installed."""
 
 EPILOG = """\
 exit status: 0 there is a plan, 1 nothing fits, 2 usage, 3 could not tell
@@ -23,7 +23,7 @@ exit status: 0 there is a plan, 1 nothing fits, 2 usage, 3 could not tell
   cudriver plan torch --server ubuntu --gpu 9.0
                                            a new server, from the driver on
 """
-NAMES = "torch, jax, tensorflow, cupy, onnxruntime-gpu, vllm"
+NAMES = "torch, jax, tensorflow, cupy, onnxruntime-gpu, vllm, sglang, numba-cuda, xformers, ..."
 
 
 def parser() -> ArgumentParser:

@@ -12,11 +12,13 @@ import os
 import re
 from collections.abc import Sequence
 
-from cudriver.stack.collect import collect, collect_machine
+from cudriver.stack import inspect
+from cudriver.stack.collect import collect_machine
 from cudriver.stack.collect.driver import assumed
 from cudriver.stack.plan import answer
 from cudriver.stack.plan.candidates import sets
-from cudriver.stack.plan.question import Question, gpu, one_of
+from cudriver.stack.plan.gpus import beside_arm, data_centre, gpu
+from cudriver.stack.plan.question import Question, one_of
 from cudriver.stack.plan.report import Plan
 from cudriver.stack.record import but
 from cudriver.stack.rules.fix import branch_for
@@ -62,6 +64,7 @@ def make(
         one_of(branches, driver.partition(".")[0], f"no branch of driver {driver} is known here")
     asked = Question(list(dict.fromkeys(names)), stated, version, installer)
     asked = but(asked, here=driver is None and server is None, family=server, containers=containers)
+    asked = but(asked, centre=_centre(gpus), arm=any(map(beside_arm, gpus)))
     if branch_for(stated) is None:
         raise ValueError(f"no driver serves compute capabilities {', '.join(asked.gpus)} together")
     if containers and server is None:
@@ -71,16 +74,26 @@ def make(
     if asked.here and os.uname().machine != "x86_64":
         raise ValueError(f"plans are known for x86_64 only; this machine is {os.uname().machine}")
     if at is not None:
-        facts = collect(at, assume_driver=driver, assume_gpus=asked.gpus or None)
+        report = inspect(at, assume_driver=driver, assume_gpus=asked.gpus or None)
+        facts = report.facts
         if facts.environment.executable is None:
             raise ValueError(f"{at} has no Python: it is not an environment")
         asked = but(asked, driver=facts.driver, python=cut(facts.environment.python, 2))
-        return Plan(asked, answer.add(asked, facts), [])
+        says, steps = answer.checked(at, report.findings)
+        return Plan(asked, answer.add(asked, facts), [], says, steps)
     if asked.here:
         found = collect_machine().driver()
+        names = [device.name for device in found.devices if device.name]
         asked = but(asked, driver=but(found, devices=stated.devices or found.devices))
+        asked = but(asked, centre=_centre(gpus or names))
     parts = answer.answer(asked)
     return Plan(asked, parts, answer.before(asked, parts))
+
+
+def _centre(names: Sequence[str]) -> bool | None:
+    """Whether GPUs are all for data centres; None where one is not known."""
+    known = list(map(data_centre, names))
+    return None if None in known or not known else all(known)
 
 
 def constraints(name: str, python: str | None = None) -> str:

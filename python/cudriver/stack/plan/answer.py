@@ -1,16 +1,16 @@
-"""The answer to a question: proven sets first, then what the tables allow, then what is needed."""
+"""The answer to a question: what fits, the newest first; what was run of it; what is needed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cudriver.stack.model import ERROR, Driver, Environment, Facts, Framework
+from cudriver.stack.model import ERROR, Driver, Environment, Facts, Finding, Framework
 from cudriver.stack.plan.candidates import Candidate, best, known, number
 from cudriver.stack.plan.commands import Step, addition, environment, machine
 from cudriver.stack.plan.question import Line, Question
 from cudriver.stack.record import Record, but, fresh
 from cudriver.stack.rules import fix, registry
-from cudriver.stack.tables import table
+from cudriver.stack.tables import driver_cuda, driver_floor, table
 from cudriver.stack.versions import major
 
 NOTHING, DERIVED, PROVEN, THERE = "nothing", "derived", "proven", "there"
@@ -41,6 +41,8 @@ def answer(question: Question) -> list[Part]:
 def _one(question: Question, env: Environment | None = None, folder: str = "env") -> Part:
     """One environment, new or (env) there already."""
     names, driver = question.packages, question.driver
+    if question.tegra:
+        return Part(names, NOTHING, None, [Line("jetson")])
     chosen, wanted = best(question), best(but(question, driver=Driver(devices=driver.devices)))
     if chosen is None:
         return _nothing(question, wanted, folder if env is None else None)
@@ -50,6 +52,8 @@ def _one(question: Question, env: Environment | None = None, folder: str = "env"
     elif wanted and wanted.newness(names)[:-1] > chosen.newness(names)[:-1]:  # CUDA is no reason
         says += _needs(question, wanted)
     steps = addition(chosen, env) if env else environment(chosen, question, folder)
+    if question.arm:  # what was run was run on x86_64
+        steps = [but(each, ran=None) for each in steps]
     status = PROVEN if all(step.ran for step in steps) else DERIVED
     return Part(names, status, chosen, says, steps)
 
@@ -63,23 +67,63 @@ def _about(chosen: Candidate, question: Question) -> list[Line]:
     """How a candidate is known, and what it asks of the machine."""
     if chosen.name:
         run, (made, filled) = chosen.run(question.python), chosen.ran(question)
+        made, filled = (None, None) if question.arm else (made, filled)
         kind = "ran" if made else "filled" if filled else "not ran"
         lines = [Line("set", set=chosen, **run), Line(kind, ran=filled)]
     else:
         tried = [r for r in table("proven")["failed"] if r["packages"] == chosen.packages]
         lines = [Line("tried", set=chosen, **tried[0]) if tried else Line("follows", set=chosen)]
+        older = best(question, proven=True)
+        if older is not None:
+            lines.append(Line("older", set=older, **older.run(question.python)))
     lines.append(Line("floor", floor=chosen.floor_for(question.gpus)))
     if not question.gpus:
         lines.append(Line("served", gpus=", ".join(sorted(chosen.gpus, key=number))))
     compiled = ", ".join(gpu for gpu in question.gpus if gpu in chosen.ptx)
-    return lines + [Line("ptx", gpus=compiled)] * bool(compiled)
+    lines += [Line("ptx", gpus=compiled)] * bool(compiled)
+    lines += [Line("unread", names=titles(chosen.unread))] * bool(chosen.unread)
+    lines += [Line("toolkit needed", cuda=major(chosen.cuda))] * (not chosen.brings)
+    return lines + [Line("compiled", cuda=major(chosen.cuda))] * bool(chosen.source)
+
+
+def facts(question: Question) -> list[Line]:
+    """What the driver runs, whatever is asked for: the first that a plan says."""
+    driver, wanted = question.driver, [row["cuda_major"] for row in table("driver")["floors"]]
+    runs = [c for c in wanted if not fix.too_old(driver, str(c), driver_floor(str(c)) or "0")]
+    lines = []
+    if driver.cuda:
+        told = {"driver": driver.release or driver.cuda, "cuda": driver.cuda}
+        many = Line("reaches", majors=", ".join(map(str, runs)), **told)
+        lines.append(many if runs else Line("reaches none", oldest=wanted[0], **told))
+    if driver.cuda and runs and "torch" in question.packages:
+        rows = [row for row in table("pytorch")["releases"] if number(row["torch"]) >= (2,)]
+        known = {cuda for row in rows for cuda in row["cuda"] if major(cuda) in runs[-1:]}
+        tags = ", ".join(fix.tag(cuda) for cuda in sorted(known, key=number))
+        lines += [Line("indexes", cuda=runs[-1], tags=tags)] * bool(tags)
+    return lines + [Line("arm")] * (question.arm and not question.tegra)
+
+
+def compat(question: Question, wanted: Candidate) -> list[Line]:
+    """The package that brings a newer libcuda without root, where the driver and GPUs take it."""
+    driver, least = question.driver, driver_cuda(wanted.floor_for(question.gpus)) or "0"
+    rows = (r for r in table("plan")["compat"] if major(driver.release) in r["branches"])
+    takes = [row["cuda"] for row in rows if number(row["cuda"]) >= number(least)]
+    unknown = any(fix.out_of_range(driver, device) for device in driver.devices)
+    if not takes or unknown or question.centre is False or driver.kind != "native":
+        return []
+    cuda = min(takes, key=number)
+    package = f"cuda-compat-{cuda.replace('.', '-')}"
+    return [
+        Line("compat" if question.centre else "compat if", set=wanted, cuda=cuda, package=package)
+    ]
 
 
 def _needs(question: Question, wanted: Candidate) -> list[Line]:
-    """Which driver a candidate takes, where another one is there or none."""
+    """Which driver a candidate takes, where another one is there or none; first without root."""
     floor, driver = wanted.floor_for(question.gpus), question.driver
     values = {"floor": floor, "branch": fix.branch_for(driver, floor)}
-    lines = [Line(_wrong(question), set=wanted, driver=driver.release or driver.cuda, **values)]
+    lines = compat(question, wanted)
+    lines.append(Line(_wrong(question), set=wanted, driver=driver.release or driver.cuda, **values))
     lines += [Line("open")] * (fix.modules(driver) == "open")
     return lines + [Line("container")] * (driver.container is not None)
 
@@ -105,17 +149,23 @@ def _nothing(question: Question, wanted: Candidate | None, folder: str | None) -
     elif found and all("gpu" in kinds for _, kinds in found):
         kind = "no code"
     values = {"names": titles(question.packages), "python": question.python, "driver": driver}
-    values |= {"gpus": ", ".join(gpus), "pythons": ", ".join(sorted(pythons, key=number))}
+    values["date"] = table("derived")["drawn"]
+    values |= {"gpus": ", ".join(gpus), "pythons": ", ".join(sorted(pythons, key=_order))}
     said = [Line(kind, floor=min(floors, key=number, default=""), **values)]
     part = Part(question.packages, NOTHING, wanted, said)
     if wanted is None:
         return part
-    part.says += [*_needs(question, wanted), *_about(wanted, question)[:2]]
+    part.says += [*_needs(question, wanted), _about(wanted, question)[0]]
     if folder is not None:
         part.says += [] if question.family else [Line("ubuntu")]
         part.steps = machine(question, fix.branch_for(question.driver, wanted.floor_for(gpus)))
         part.steps += environment(wanted, question, folder)
     return part
+
+
+def _order(python: str) -> tuple[object, ...]:
+    """What Pythons are sorted by: "3.13", "3.13t", "3.14"."""
+    return number(python.rstrip("t")), python
 
 
 def add(question: Question, facts: Facts) -> list[Part]:
@@ -142,6 +192,16 @@ def _there(facts: Facts, framework: Framework) -> Part:
     says += [Line("finding", rule=each.rule, title=each.title) for each in found]
     steps = [Step(Line("fix"), each.fix, []) for each in found if each.fix]
     return Part([framework.name], NOTHING if found else THERE, None, says, steps)
+
+
+def checked(prefix: str, findings: list[Finding]) -> tuple[list[Line], list[Step]]:
+    """What the check says of an environment before anything is added to it."""
+    wrong = [finding for finding in findings if finding.severity == ERROR]
+    if not wrong:
+        return [Line("checked", prefix=prefix)], []
+    says = [Line("check first", prefix=prefix, n=len(wrong))]
+    says += [Line("finding", rule=each.rule, title=each.title) for each in wrong]
+    return says, [Step(Line("fix"), each.fix, []) for each in wrong if each.fix]
 
 
 def before(question: Question, parts: list[Part]) -> list[Step]:

@@ -1,4 +1,4 @@
-"""What could be installed: the proven sets, and what the tables allow; and what rules each out."""
+"""What could be installed: what the index had, and the proven sets; and what rules each out."""
 
 from __future__ import annotations
 
@@ -27,10 +27,18 @@ class Candidate(Record):
     name: str = ""  # of a proven set; none: it is not proven
     installed: dict[str, str] = fresh(dict)  # every package that all its Pythons have
     runs: list[dict[str, Any]] = fresh(list)  # the proofs
+    source: list[str] = fresh(list)  # what is compiled where it is installed, after the others
+    brings: bool = True  # its CUDA; otherwise it takes a toolkit that is there
+    date: str = ""  # of the release
 
     def __str__(self) -> str:
         known = table("plan")["frameworks"]
         return ", ".join(f"{known[name]} {f['version']}" for name, f in self.frameworks.items())
+
+    @property
+    def unread(self) -> list[str]:
+        """The frameworks of which nobody has read the code of such a release."""
+        return [name for name, told in self.frameworks.items() if not told["archs"]]
 
     def run(self, python: str | None) -> dict[str, Any]:
         """The proof with a Python; None: with the newest. Nothing, where there is none."""
@@ -44,6 +52,11 @@ class Candidate(Record):
     def versions(self, python: str | None) -> dict[str, str]:
         """Every package of a set, with its version."""
         return {**self.installed, **self.run(python)["installed"]}
+
+    @property
+    def newest(self) -> str:
+        """The newest of its Pythons that is not free-threaded."""
+        return [python for python in self.pythons if not python.endswith("t")][-1]
 
     @property
     def gpus(self) -> set[str]:
@@ -77,8 +90,11 @@ class Candidate(Record):
 
 
 def number(version: str) -> tuple[int, ...]:
-    """What versions are sorted by: PyTorch's local part does not count."""
-    return plain(version.partition("+")[0]) or (0,)
+    """What versions are sorted by; a post-release follows its release, PyTorch's local part does
+    not count.
+    """
+    own, _, post = version.partition("+")[0].partition(".post")
+    return (*(plain(own) or (0,)), *(plain(post) or ()))
 
 
 @cache
@@ -92,23 +108,25 @@ def known(names: Iterable[str]) -> list[Candidate]:
     return [c for c in (*sets("proven"), *sets("derived")) if {*names} <= {*c.frameworks}]
 
 
-def best(question: Question, proofs: bool = True) -> Candidate | None:
-    """Proven sets first (proofs), then the fewest beside those wanted, then the newest."""
+def best(question: Question, proven: bool = False) -> Candidate | None:
+    """The fewest frameworks beside those wanted, then the newest, then what was run. proven: of
+    the proven sets only.
+    """
     names = question.packages
 
     def rank(each: Candidate) -> tuple[object, ...]:
         versions, usual, size = each.newness(names), each.index is None, len(each.packages)
-        least = -len(each.frameworks)
-        return (proofs and each.name != "", least, versions[:-1], usual, versions, -size, each.name)
+        least, ran = -len(each.frameworks), each.name != ""
+        return (least, versions[:-1], usual, versions, ran, -size, each.name)
 
     fitting = (each for each in known(names) if not each.obstacles(question))
-    return max(fitting, key=rank, default=None)
+    return max((each for each in fitting if each.name or not proven), key=rank, default=None)
 
 
 def packages(facts: Facts, name: str) -> list[str]:
     """What an environment of its own for a framework begins with; where no plan is, its name."""
     plain, python = table("plan")["aliases"].get(name, name), cut(facts.environment.python, 2)
-    chosen = best(Question([plain], facts.driver, python), proofs=False)
-    if chosen is None:
+    chosen = best(Question([plain], facts.driver, python))
+    if chosen is None or chosen.source:  # one command does not compile it
         return [name]
     return [*chosen.packages, *(["--index-url", chosen.index] if chosen.index else [])]

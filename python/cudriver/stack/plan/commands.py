@@ -30,11 +30,13 @@ def step(title: str, commands: list[str], see: list[str], **values: object) -> S
 def environment(candidate: Candidate, question: Question, folder: str = "env") -> list[Step]:
     """Makes an environment with these packages, from nothing."""
     known, tool = table("plan"), question.installer
-    python = question.python or candidate.pythons[-1]
+    python = question.python or candidate.newest
     prefix = known["prefixes"][tool].format(folder=folder)
     env = Environment(prefix, "venv", executable=f"{prefix}/bin/python", installer=tool)
     see = [f"{env.executable} --version  # Python {python}"]
-    steps = [step("make", known["make"][tool], see, python=python, folder=folder)]
+    number, free = python.rstrip("t"), " python-freethreading" * python.endswith("t")
+    values = {"python": python, "folder": folder, "conda": f"python={number}{free}"}
+    steps = [step("make", known["make"][tool], see, **values)]
     if candidate.name:
         wanted = f"cudriver plan --constraints {candidate.name} --python {python} > {LISTED}"
         see = [f"wc -l {LISTED}  # {len(candidate.versions(python))}"]
@@ -56,9 +58,13 @@ def _install(env: Environment, candidate: Candidate, held: bool) -> list[Step]:
     used = [f"{python} -c {quote(uses[name])}" for name in candidate.frameworks]
     words = [*(["--constraint", LISTED] if held else []), *candidate.packages]
     by = "uv" if env.installer == "uv" else "pip"
-    made = fix.install(env, *words, by=by, index=candidate.index)
+    made = [fix.install(env, *words, by=by, index=candidate.index)]
+    if candidate.source:  # it is compiled against what was installed before
+        made.append(
+            f"{_pip(env, 'install')} --no-build-isolation {' '.join(map(quote, candidate.source))}"
+        )
     return [
-        Step(Line("install"), [made], [_pip(env, "check")]),
+        Step(Line("install"), made, [_pip(env, "check")]),
         Step(Line("check"), [f"cudriver check --strict {quote(env.prefix)}"], used),
     ]
 

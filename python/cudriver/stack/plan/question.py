@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 
-from cudriver.stack.collect.driver import capability
 from cudriver.stack.model import Driver
 from cudriver.stack.record import Record, fresh
 from cudriver.stack.say import said, say
@@ -44,6 +42,8 @@ class Question(Record):
     here: bool = False  # the driver is this machine's
     family: str | None = None  # of distributions, on a new server
     containers: bool = False  # which it runs
+    centre: bool | None = None  # the GPUs are for data centres; None: that is not known
+    arm: bool = False  # the GPUs sit beside Arm processors
 
     @property
     def gpus(self) -> list[str]:
@@ -51,21 +51,14 @@ class Question(Record):
         known = (device.compute_capability for device in self.driver.devices)
         return list(dict.fromkeys(filter(None, known)))
 
+    @property
+    def tegra(self) -> bool:
+        """Whether one of the GPUs is a Tegra's, whose drivers are numbered apart."""
+        rows = [row for row in table("driver")["architectures"] if row["capability"] in self.gpus]
+        return any(row["first_branch"] is None and row["last_branch"] is None for row in rows)
+
 
 def one_of(names: Collection[str], name: str, told: str) -> None:
     """Raises ValueError, with the names, for what is none of them."""
     if name not in names:
         raise ValueError(f"{told}; known are {', '.join(names)}")
-
-
-def gpu(name: str) -> str:
-    """The compute capability of a GPU: "9.0", "H100", or as nvidia-smi names it."""
-    if re.fullmatch(r"(sm_)?\d+(\.\d)?[af]?", name.strip()):
-        return capability(name)
-    plain = re.sub("nvidia|geforce|tesla|quadro", "", name.lower())
-    plain = re.sub(r"[\s_-]+", " ", plain).strip()
-    models = {row["name"].lower(): row["capability"] for row in table("plan")["gpus"]}
-    known = [each for each in models if re.match(each.replace(" ", " ?") + r"(?!\d)", plain)]
-    if not known:
-        raise ValueError(f"no GPU {name!r} is known here; state its compute capability, as 9.0")
-    return str(models[max(known, key=len)])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from cudriver.stack.plan.answer import DERIVED, NOTHING, PROVEN, THERE, Part, titles
+from cudriver.stack.plan import age
+from cudriver.stack.plan.answer import DERIVED, NOTHING, PROVEN, THERE, Part, facts, titles
 from cudriver.stack.plan.commands import Step
 from cudriver.stack.plan.question import Line, Question
 from cudriver.stack.printed import Printed
@@ -21,10 +22,19 @@ TAGS |= {"command": "<pre>{}</pre>"}
 class Plan(Printed):
     """What to install, as `cudriver.stack.plan.make` returns it. It prints itself."""
 
-    def __init__(self, question: Question, parts: list[Part], server: list[Step]) -> None:
+    def __init__(
+        self,
+        question: Question,
+        parts: list[Part],
+        server: list[Step],
+        says: Sequence[Line] = (),
+        fixes: Sequence[Step] = (),
+    ) -> None:
         self.question: Question = question
         self.parts: list[Part] = parts
-        self.server: list[Step] = server
+        self.server: list[Step] = server  # what a new server needs first
+        self.says: list[Line] = [*facts(question), *says, *age.told()]
+        self.fixes: list[Step] = [*fixes]  # of the environment that is added to
         self.title: str = titles(question.packages)
 
     @property
@@ -43,6 +53,9 @@ class Plan(Printed):
         asked = {name: getattr(question, name) for name in ("packages", "gpus", "python")}
         asked |= {"driver": question.driver.release, "installer": question.installer}
         told = {"schema": 1, "status": self.status, "question": asked}
+        told["tables"] = age.drawn()
+        told["says"] = [*self.says]
+        told["fixes"] = [step.to_dict() for step in self.fixes]
         told["server"] = [step.to_dict() for step in self.server]
         return {**told, "environments": [part.to_dict() for part in self.parts]}
 
@@ -85,6 +98,8 @@ class Plan(Printed):
         gpus, python = ", ".join(question.gpus) or anything, question.python or anything
         yield self.status, Line(self.status, names=self.title).own
         yield "for", Line("asked", driver=driver, gpus=gpus, python=python).own
+        yield from (("says", said.own) for said in self.says)
+        yield from self._steps(self.fixes)
         yield from [("says", Line("guides").own)] * bool(self.server)
         yield from self._steps(self.server)
         for part in self.parts:

@@ -1,0 +1,106 @@
+"""GPUs by their names: as nvidia-smi, makers, shops and clouds write them."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from cudriver.stack.collect.driver import capability
+from cudriver.stack.tables import table
+
+CENTRE = "data centre"
+MAKE = re.compile(r"\d+[a-z]{0,3}|(sxm|hbm|nvl|gen|pcie)\d\w?|x\d+", re.ASCII)  # 80gb, sxm5, 2x
+JOINED = (
+    (r"\b(rtx|gtx|gt|titan)(?=pro|a?\d)", r"\1 "),  # RTX4090, RTXA6000
+    (r"\bpro(?=\d)", "pro "),
+    (r"(?<=\d)ti\b", " ti"),  # 3080Ti
+    (r"(?<=\d)(?=(sxm|pcie|nvl)\d?\b)", " "),  # H100SXM5
+)
+Span = tuple[int, int, str]
+
+
+def gpu(name: str) -> str:
+    """The compute capability of a GPU: "9.0", "H100", or as nvidia-smi names it."""
+    if re.fullmatch(r"(sm_)?\d{1,2}\.?\d[af]?", name.strip(), re.ASCII):
+        return capability(name)
+    return _known()[_find(name)][0]
+
+
+def data_centre(name: str) -> bool | None:
+    """Whether a GPU is one for data centres; None: a bare capability, or one not known."""
+    try:
+        return _known()[_find(name)][1] == CENTRE
+    except ValueError:
+        return None
+
+
+def beside_arm(name: str) -> bool:
+    """Whether a GPU is one that sits beside an Arm processor only."""
+    try:
+        return (
+            any(each in _find(name) for each in table("gpus")["arm"])
+            or _known()[_find(name)][1] == "jetson"
+        )
+    except ValueError:
+        return False
+
+
+def _words(name: str) -> list[str]:
+    text = re.sub("[®™]", " ", name).lower()
+    for joined, apart in JOINED:
+        text = re.sub(joined, apart, text)
+    return re.findall(r"[a-z0-9]+", text, re.ASCII)
+
+
+@cache
+def _known() -> dict[str, tuple[str, str]]:
+    """The capability of each name, and the kind of GPU that it is."""
+    found = {}
+    for row in table("gpus")["gpus"]:
+        for kind in (CENTRE, "workstation", "jetson"):
+            for name in row.get(kind, ()):
+                found[" ".join(_words(name))] = (str(row["capability"]), kind)
+    return found
+
+
+def _find(name: str) -> str:
+    """The one known name that a text has. Raises ValueError."""
+    unknown = f"no GPU {name!r} is known here; state its compute capability, as 9.0"
+    if not name.strip() or re.search(r"[^\w ®™().,+/'\"-]", name) or len(name) > 120:
+        raise ValueError(unknown)
+    words, about = _words(name), table("gpus")
+    meant = {" ".join(_words(row["name"])): row["meant"] for row in about["ambiguous"]}
+    spans = _spans(words, [*_known(), *meant], about["series"])
+    spans = [s for s in spans if not any(_within(s, other) for other in spans)]
+    models = [s for s in spans if s[2] not in about["words"]] or spans[:1]
+    found = list(dict.fromkeys(span[2] for span in models))
+    taken = {at for start, end, _ in spans for at in range(start, end)}
+    left = [word for at, word in enumerate(words) if at not in taken]
+    series = {*about["series"]}.intersection(words)
+    odd = [word for word in left if word not in about["words"] and not MAKE.fullmatch(word)]
+    if not found or (odd and not series):
+        raise ValueError(unknown)
+    either = [each for one in found for each in meant.get(one, ())]
+    either = either or (found if len({_known()[one][0] for one in found}) > 1 else [])
+    if either:
+        told = ", ".join(either)
+        raise ValueError(f"{name!r} may be {told}: state which, or the compute capability")
+    return found[0]
+
+
+def _spans(words: list[str], names: list[str], series: list[str]) -> list[Span]:
+    """Where which names stand. A text may begin with a number: "4090" is an RTX 4090."""
+    found = []
+    for name in names:
+        parts = name.split()
+        for start in range(len(words)):
+            if words[start : start + len(parts)] == parts:
+                found.append((start, start + len(parts), name))
+        short = parts[1:]
+        if short and parts[0] in series and short[0].isdigit() and words[: len(short)] == short:
+            found.append((0, len(short), name))
+    return found
+
+
+def _within(span: Span, other: Span) -> bool:
+    return other[0] <= span[0] and span[1] <= other[1] and other[1] - other[0] > span[1] - span[0]

@@ -151,6 +151,7 @@ def test_the_context_of_anothers_stream_is_one_question(cu, sim) -> None:
     assert made.keys() - {"cuEventQuery"} == {
         *(HERE, ASK, RELAX),  # to wait asks, as often as it takes
         *("cuMemcpyHtoDAsync_v2", "cuEventRecord"),
+        "cuStreamGetPriority",  # whether it is to go beside others
     }
     assert "cuStreamGetCtx_v2" not in driver_calls(sim, lambda: copy(default))
 

@@ -72,7 +72,7 @@ def test_an_asynchronous_copy_keeps_the_streams_order(cu, coherent) -> None:
     first.context.synchronize()
     coherent.hold()
     cu.copy_async(plain, first, stream)
-    last = cu.copy_async(second, plain, stream)
+    last = cu.copy_async(second, plain, stream, borrow=True)  # reads what the first will write
     coherent.release()
     last.wait()
     assert (second.to_numpy() == 7).all()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -285,8 +286,7 @@ def test_a_device_whose_driver_fails_is_shown_by_its_ordinal(three: Driver) -> N
     assert {device: 1}[cu.Device(2)] == 1
     assert cu.Device(1) != device
     assert device.__eq__(2) is NotImplemented
-    with pytest.raises(TypeError, match=r"cannot pickle 'cudriver\.Device' object"):
-        device.__reduce__()
+    assert pickle.loads(pickle.dumps(device)) == device  # by its ordinal: it has no uuid
 
 
 # ---- contexts ------------------------------------------------------------------------------------
@@ -412,10 +412,8 @@ def test_waiting_looks_again_after_an_eighth_of_the_time_so_far(
         now[0] += max(seconds, 0.008)
         transfer.done = len(pauses) == 4
 
-    monkeypatch.setattr(
-        waiting.asyncio, "get_running_loop", lambda: SimpleNamespace(time=lambda: now[0])
-    )
-    monkeypatch.setattr(waiting.asyncio, "sleep", sleep)
+    monkeypatch.setattr(asyncio, "get_running_loop", lambda: SimpleNamespace(time=lambda: now[0]))
+    monkeypatch.setattr(asyncio, "sleep", sleep)
 
     async def whole() -> None:
         await waiting._poll(transfer)

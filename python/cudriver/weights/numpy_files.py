@@ -69,7 +69,7 @@ def stored(source: Source, begin: int, end: int, name: str) -> Stored:
     found = Stored(dtype, shape, fortran, begin + head.tell())
     if found.begin + found.nbytes > end:
         raise ValueError(
-            f"{name} is cut off: {dtype} of shape {shown(shape)} has "
+            f"{name} is cut off: {shown(str(dtype))} of shape {shown(shape)} has "
             f"{shown(found.nbytes)} bytes, and {end - found.begin} are there"
         )
     return found

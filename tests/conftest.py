@@ -113,12 +113,6 @@ def _listed(item: pytest.Item, patterns: tuple[str, ...]) -> bool:
     return any(item.path.match(f"tests/{pattern}") for pattern in patterns)
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """gc.collect(), which hundreds of tests call, need not look through pytest's own objects."""
-    gc.collect()
-    gc.freeze()
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
     """A test counts its golden blocks from one, also where it runs again in this process."""
@@ -293,8 +287,10 @@ def as_new() -> Iterator[None]:
     """Each file finds the simulated driver as a new process does, whichever files ran before it:
     what copies keep with a context goes with it, and the pool of page-locked memory is empty. Pins
     in cycles of garbage end: others' small arrays may lie in their pages. A registration that
-    nobody undoes any more would make later arrays at its address page-locked."""
+    nobody undoes any more would make later arrays at its address page-locked. What is alive now
+    belongs to no test of the file: gc.collect(), which hundreds call, need not look through it."""
     gc.collect()
+    gc.freeze()
     if (failures := sys.modules.get("cudriver.memory.failures")) is not None:
         failures.found_again()  # what a test injects is no state of the process
         failures._told.clear()

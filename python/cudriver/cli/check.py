@@ -198,7 +198,7 @@ def _checked(prefix: str, machine: Machine, arguments: Namespace) -> Report:
 
 def _failed(prefix: str, error: Exception, arguments: Namespace) -> Report:
     """The report of an environment whose check failed: it could not be told, and why."""
-    from cudriver.stack.model import Environment, Facts, Problem
+    from cudriver.stack.facts import Environment, Facts, Problem
     from cudriver.stack.report import Report
 
     terminal.complain_of_failure(error, f"{prefix}: ", trace=arguments.verbose)

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from cudriver.stack.collect import Machine
-    from cudriver.stack.model import Facts
+    from cudriver.stack.facts import Facts
 
 
 def add_options(parser: ArgumentParser) -> None:

@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-    from cudriver.stack.model import Facts, Library, Missing
+    from cudriver.stack.facts import Facts, Library, Missing
 
 NOT_FOUND = 1
 NOTHING = 3

@@ -10,7 +10,7 @@ from cudriver.stack.names import is_cuda_library, split
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from cudriver.stack.model import Library
+    from cudriver.stack.facts import Library
 
 PROC = "/proc"
 

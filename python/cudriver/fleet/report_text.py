@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 
-from cudriver.stack.model import NOTE
+from cudriver.stack.facts import NOTE
 from cudriver.stack.report_text import SEVERITY_COLOUR, VERDICTS, counts_of
 from cudriver.stack.say import said, say
 from cudriver.stack.text import clean, columns, elide, pad, wrap

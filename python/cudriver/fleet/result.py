@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cudriver.stack.model import ERROR, NOTE, WARNING
+from cudriver.stack.facts import ERROR, NOTE, WARNING
 from cudriver.stack.record import Record, fresh
 
 TYPE_CHECKING = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cudriver.stack.model import ERROR, NOTE, UNKNOWN, WARNING, Facts, Finding, Framework, every
+from cudriver.stack.facts import ERROR, NOTE, UNKNOWN, WARNING, Facts, Finding, Framework, every
 from cudriver.stack.outcome import Outcome
 from cudriver.stack.say import language, said, say
 from cudriver.stack.tables import table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cudriver.stack.model import (
+from cudriver.stack.facts import (
     CONSISTENT,
     ERROR,
     MISMATCH,

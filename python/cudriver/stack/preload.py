@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from cudriver.stack.facts import LoadFault
 from cudriver.stack.loader import Search
-from cudriver.stack.model import LoadFault
 from cudriver.stack.process import NOT_FOUND, Load, Process
 from cudriver.stack.record import Record, fresh
 from cudriver.stack.rootfs import Root

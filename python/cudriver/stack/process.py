@@ -8,8 +8,8 @@ import re
 from collections.abc import Sequence
 
 from cudriver import _elf
+from cudriver.stack.facts import LoadFault
 from cudriver.stack.loader import LoadedObject, Loader, Search
-from cudriver.stack.model import LoadFault
 from cudriver.stack.record import Record, fresh
 from cudriver.stack.symbols import (
     DAMAGED,

@@ -6,7 +6,7 @@ import re
 import warnings
 
 from cudriver.stack import inspect
-from cudriver.stack.model import ERROR, UNKNOWN, WARNING, Finding
+from cudriver.stack.facts import ERROR, UNKNOWN, WARNING, Finding
 from cudriver.stack.say import said
 
 _MARKUP = re.compile(r"(\[[a-z#/@][^\[]*?\])")  # `rapids doctor` takes it for a style

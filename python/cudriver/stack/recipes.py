@@ -13,7 +13,7 @@ import sys
 import warnings
 from functools import cache
 
-from cudriver.stack.model import FEATURE, IMPORT, NOTHING, USE
+from cudriver.stack.facts import FEATURE, IMPORT, NOTHING, USE
 from cudriver.stack.record import Any, Record, fresh
 from cudriver.stack.rootfs import Root
 from cudriver.stack.tables import FOLDER

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from cudriver.stack.model import every
+from cudriver.stack.facts import every
 from cudriver.stack.outcome import Outcome
 from cudriver.stack.printed import Printed
 

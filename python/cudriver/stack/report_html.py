@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from cudriver.stack import explain
 from cudriver.stack.components import ABSENT, OK, RANK, components
-from cudriver.stack.model import (
+from cudriver.stack.facts import (
     CONSISTENT,
     ERROR,
     MISMATCH,

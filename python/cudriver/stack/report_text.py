@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cudriver.stack.components import ABSENT, OK, RANK, components
-from cudriver.stack.model import (
+from cudriver.stack.facts import (
     CONSISTENT,
     ERROR,
     MISMATCH,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cudriver.stack.model import MISMATCH
+from cudriver.stack.facts import MISMATCH
 from cudriver.testing.running import inspect
 
 TYPE_CHECKING = False

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from cudriver.stack.model import Facts
+    from cudriver.stack.facts import Facts
 
 
 class RunningStack(Report):

@@ -66,7 +66,7 @@ def preflight(*, timeout: float = TIMEOUT) -> None:
 
 def judge(answers: Answers) -> bytes:
     """What is wrong with the answers; nothing if they fit."""
-    from cudriver.stack.model import ERROR
+    from cudriver.stack.facts import ERROR
     from cudriver.stack.text import clean
 
     lines = []

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from cudriver.fleet.comparison import FINDINGS_KEPT, Comparison, listed
 from cudriver.fleet.result import Finding, finding
 from cudriver.fleet.stacks import BUILT_FOR, CAPABILITIES, CUDA, DRIVER, FRAMEWORK, GPUS, Stack
-from cudriver.stack.model import ERROR, NOTE, WARNING, Framework
+from cudriver.stack.facts import ERROR, NOTE, WARNING, Framework
 from cudriver.stack.rules.cu5 import fits, with_ptx
 from cudriver.stack.versions import cut, minor
 

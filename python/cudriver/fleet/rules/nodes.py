@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from cudriver.fleet.comparison import BASELINE, Comparison, title
 from cudriver.fleet.result import Finding, Share, finding
 from cudriver.fleet.stacks import FINDING, VERDICT, Stack
-from cudriver.stack.model import ERROR, NOTE, WARNING
+from cudriver.stack.facts import ERROR, NOTE, WARNING
 from cudriver.stack.text import some
 
 

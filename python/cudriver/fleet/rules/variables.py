@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from cudriver.fleet.comparison import FINDINGS_KEPT, Comparison
 from cudriver.fleet.result import Finding, Share, finding
 from cudriver.fleet.stacks import VARIABLE
-from cudriver.stack.model import NOTE, WARNING
+from cudriver.stack.facts import NOTE, WARNING
 
 # What the dynamic loader and Python search by.
 SEARCHED = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHOME", "PYTHONPATH", "PYTHONUSERBASE")

@@ -19,7 +19,7 @@ from cudriver.fleet.stacks import (
     UNKNOWN,
     Stack,
 )
-from cudriver.stack.model import ERROR, NOTE, WARNING
+from cudriver.stack.facts import ERROR, NOTE, WARNING
 from cudriver.stack.text import some
 from cudriver.stack.versions import cut
 

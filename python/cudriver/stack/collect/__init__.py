@@ -10,8 +10,7 @@ from functools import cached_property
 from cudriver.stack.collect import driver
 from cudriver.stack.collect.debian import DebianOwners
 from cudriver.stack.collect.where import from_here, place, working_folder
-from cudriver.stack.loader import Loader
-from cudriver.stack.model import (
+from cudriver.stack.facts import (
     HIDDEN,
     SHARED,
     Driver,
@@ -21,6 +20,7 @@ from cudriver.stack.model import (
     Problem,
     Toolkit,
 )
+from cudriver.stack.loader import Loader
 from cudriver.stack.names import is_cuda_library
 from cudriver.stack.record import Any
 from cudriver.stack.rootfs import Budget, Root, TooMuch

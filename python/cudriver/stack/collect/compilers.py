@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 
-from cudriver.stack.model import Environment, Evidence, HostCompiler, Toolkit
+from cudriver.stack.facts import Environment, Evidence, HostCompiler, Toolkit
 from cudriver.stack.rootfs import Root
 from cudriver.stack.versions import plain
 

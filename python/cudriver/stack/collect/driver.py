@@ -9,8 +9,8 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
+from cudriver.stack.facts import Device, DeviceNode, Driver, Evidence
 from cudriver.stack.loader import Loader
-from cudriver.stack.model import Device, DeviceNode, Driver, Evidence
 from cudriver.stack.rootfs import Root
 from cudriver.stack.tables import driver_cuda, table
 

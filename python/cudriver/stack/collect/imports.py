@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Iterator
 
 from cudriver._elf import ElfError
+from cudriver.stack.facts import FEATURE, IMPORT, NOTHING, Environment, Framework, LoadFault
 from cudriver.stack.loader import LoadedObject, Loader, Search
-from cudriver.stack.model import FEATURE, IMPORT, NOTHING, Environment, Framework, LoadFault
 from cudriver.stack.names import describe, fits, is_cuda_library, split
 from cudriver.stack.process import NOT_FOUND, Load, Process
 from cudriver.stack.recipes import FIRST, LOADS, NEAREST, Step

@@ -17,8 +17,7 @@ from cudriver.stack.collect.file_version import own_version
 from cudriver.stack.collect.imports import Event, Importer
 from cudriver.stack.collect.records import Owners
 from cudriver.stack.collect.runtime_versions import fill_runtime_versions
-from cudriver.stack.loader import LoadedObject, Loader
-from cudriver.stack.model import (
+from cudriver.stack.facts import (
     ERROR,
     FEATURE,
     IMPORT,
@@ -32,6 +31,7 @@ from cudriver.stack.model import (
     LoadFault,
     Problem,
 )
+from cudriver.stack.loader import LoadedObject, Loader
 from cudriver.stack.names import DRIVER_LIBRARIES, is_cuda_library
 from cudriver.stack.process import Process
 from cudriver.stack.recipes import Recipe, Rescue, Step

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 from cudriver.stack.collect.distributions import installer
 from cudriver.stack.elfbits import ElfBits
-from cudriver.stack.model import (
+from cudriver.stack.facts import (
     DAMAGED,
     EDITED,
     MISSING,

@@ -15,7 +15,7 @@ from cudriver import _elf
 from cudriver.stack.background import start
 from cudriver.stack.collect import records
 from cudriver.stack.collect.distributions import installer
-from cudriver.stack.model import Distribution, Evidence
+from cudriver.stack.facts import Distribution, Evidence
 from cudriver.stack.record import Record
 from cudriver.stack.rootfs import Root
 

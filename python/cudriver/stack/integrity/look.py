@@ -14,9 +14,9 @@ import warnings
 
 from cudriver.stack.collect import records
 from cudriver.stack.elfbits import ElfBits
+from cudriver.stack.facts import CHANGED, DAMAGED, EDITED, MISSING, Environment
 from cudriver.stack.integrity.listed import Different
 from cudriver.stack.loader import Loader
-from cudriver.stack.model import CHANGED, DAMAGED, EDITED, MISSING, Environment
 from cudriver.stack.record import Record
 from cudriver.stack.rootfs import Root
 

@@ -8,11 +8,7 @@ from collections.abc import Iterator
 from cudriver.stack.collect import records
 from cudriver.stack.collect.libraries import Resolver
 from cudriver.stack.collect.records import Owners
-from cudriver.stack.integrity.hidden import hidden
-from cudriver.stack.integrity.listed import Different, Listed, Wheels, top_modules
-from cudriver.stack.integrity.look import Looker, Seen
-from cudriver.stack.integrity.required import absent, required
-from cudriver.stack.model import (
+from cudriver.stack.facts import (
     CHANGED,
     EDITED,
     MISSING,
@@ -22,6 +18,10 @@ from cudriver.stack.model import (
     Framework,
     LoadFault,
 )
+from cudriver.stack.integrity.hidden import hidden
+from cudriver.stack.integrity.listed import Different, Listed, Wheels, top_modules
+from cudriver.stack.integrity.look import Looker, Seen
+from cudriver.stack.integrity.required import absent, required
 from cudriver.stack.names import DRIVER_LIBRARIES, is_cuda_library
 from cudriver.stack.rootfs import Root
 

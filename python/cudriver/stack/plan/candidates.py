@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cache
 
-from cudriver.stack.model import Facts
+from cudriver.stack.facts import Facts
 from cudriver.stack.plan.question import Question
 from cudriver.stack.record import Any, Record, fresh
 from cudriver.stack.rules import fix

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cudriver.stack.model import Environment
+from cudriver.stack.facts import Environment
 from cudriver.stack.plan.candidates import Candidate
 from cudriver.stack.plan.question import Line, Question
 from cudriver.stack.record import Record, but

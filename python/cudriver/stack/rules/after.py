@@ -12,8 +12,7 @@ import re
 from collections.abc import Callable
 from fnmatch import fnmatch
 
-from cudriver.stack.markers import normal
-from cudriver.stack.model import (
+from cudriver.stack.facts import (
     HIDDEN,
     IMPORT,
     MISSING,
@@ -24,6 +23,7 @@ from cudriver.stack.model import (
     FileFault,
     LoadFault,
 )
+from cudriver.stack.markers import normal
 from cudriver.stack.recipes import listed
 from cudriver.stack.record import Any, but
 from cudriver.stack.rules import fix

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cudriver.stack.model import Facts
+from cudriver.stack.facts import Facts
 from cudriver.stack.rules import fix
 from cudriver.stack.text import quote
 from cudriver.stack.versions import cut

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cudriver.stack.model import ERROR, NOTE, WARNING, Driver, Evidence, Facts, Finding, Framework
+from cudriver.stack.facts import ERROR, NOTE, WARNING, Driver, Evidence, Facts, Finding, Framework
 from cudriver.stack.rules import fix
 from cudriver.stack.rules.anew import planned
 from cudriver.stack.rules.finding import finding

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from cudriver.stack.model import ERROR, NOTE, WARNING, Evidence, Facts, Finding, Toolkit
+from cudriver.stack.facts import ERROR, NOTE, WARNING, Evidence, Facts, Finding, Toolkit
 from cudriver.stack.rules import fix
 from cudriver.stack.rules.finding import finding
 from cudriver.stack.text import quote

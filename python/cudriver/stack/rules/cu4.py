@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from cudriver.stack.model import (
+from cudriver.stack.facts import (
     ERROR,
     IMPORT,
     NOTE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from cudriver.stack.model import (
+from cudriver.stack.facts import (
     CHANGED,
     DAMAGED,
     EDITED,

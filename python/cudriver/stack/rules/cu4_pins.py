@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from cudriver.stack.model import (
+from cudriver.stack.facts import (
     ERROR,
     NOTE,
     WARNING,

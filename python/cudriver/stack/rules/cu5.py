@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from cudriver.stack.model import ERROR, NOTE, WARNING, Device, Evidence, Facts, Finding, Framework
+from cudriver.stack.facts import ERROR, NOTE, WARNING, Device, Evidence, Facts, Finding, Framework
 from cudriver.stack.rules import fix
 from cudriver.stack.rules.anew import has_wheels, planned
 from cudriver.stack.rules.finding import finding

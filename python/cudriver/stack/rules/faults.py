@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from cudriver.stack.model import (
+from cudriver.stack.facts import (
     IMPORT,
     MISSING,
     SHARED,

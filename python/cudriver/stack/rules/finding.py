@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 
-from cudriver.stack.model import Evidence, Finding
+from cudriver.stack.facts import Evidence, Finding
 from cudriver.stack.record import Any
 
 

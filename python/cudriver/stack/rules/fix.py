@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from cudriver.stack.model import Device, Distribution, Driver, Environment, Facts
+from cudriver.stack.facts import Device, Distribution, Driver, Environment, Facts
 from cudriver.stack.record import Any
 from cudriver.stack.tables import table
 from cudriver.stack.text import quote

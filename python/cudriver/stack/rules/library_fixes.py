@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from cudriver.stack.model import Distribution, Facts, Framework, Library, LoadFault
+from cudriver.stack.facts import Distribution, Facts, Framework, Library, LoadFault
 from cudriver.stack.names import is_cuda_library, row_of, split, unsuffixed
 from cudriver.stack.rules import fix
 from cudriver.stack.tables import driver_floor, table

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from cudriver.stack.model import ERROR, NOTE, Facts, Finding
+from cudriver.stack.facts import ERROR, NOTE, Facts, Finding
 from cudriver.stack.record import but
 from cudriver.stack.rules.after import Recollect, after
 

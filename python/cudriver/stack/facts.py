@@ -1,0 +1,416 @@
+"""What is known about a machine and an environment (facts), and what follows from it (findings).
+
+Every path is a path inside the inspected root, as a process living there would see it; rootfs
+turns it into a real one. Versions are strings as found; `None` means that nothing said so.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator
+
+from cudriver.stack.record import Record, fresh
+
+SCHEMA = 1
+
+ERROR, WARNING, NOTE = "error", "warning", "note"
+CONSISTENT, MISMATCH, UNKNOWN = "consistent", "mismatch", "unknown"
+
+# What a library that does not load puts an end to: the import, every use of the package, a part of
+# it that was asked for, or nothing. SPARE: a part that was not asked for, since the package serves
+# the CPU too. UNMODELLED: not known, since no recipe tells how the package loads its libraries.
+IMPORT, USE, FEATURE, NOTHING = "import", "use", "feature", "nothing"
+SPARE, UNMODELLED = "spare", "unmodelled"
+
+# What is wrong with a file. DAMAGED: empty, cut, no library, no source: whoever needs it fails.
+# CHANGED: of other bytes, and nobody knows whether they serve. EDITED: changed, and sound. OWNERS:
+# of two packages that disagree; SHARED: that agree. HIDDEN: by this one, which comes before it.
+MISSING, DAMAGED, CHANGED, EDITED = "missing", "damaged", "changed", "edited"
+OWNERS, SHARED, HIDDEN = "owners", "shared", "hidden"
+
+GONE = "gone"  # the rule of a Shadowed that a wheel brought and that is no longer there
+
+
+class Evidence(Record):
+    """Where a fact was read. `line` counts from 1; None where lines mean nothing."""
+
+    file: str
+    line: int | None = None
+    value: str = ""
+
+    @classmethod
+    def found(cls, file: str, text: str, match: re.Match[str], value: str = "") -> Evidence:
+        """What a pattern found in a file's text. value: what it says, where that is not all."""
+        line = text.count("\n", 0, match.start(match.lastindex or 0)) + 1
+        return cls(file, line, value or match[0].strip()[:200])
+
+
+class Finding(Record):
+    """One thing a rule found. `predicts` is the error text the user will meet, if one is known."""
+
+    rule: str
+    severity: str
+    title: str
+    evidence: list[Evidence] = fresh(list)
+    predicts: str | None = None
+    fix: list[str] = fresh(list)
+    subject: str = ""  # the framework, or else the file, that it is about
+    because: str | None = None  # the file or package that caused it, where that is another
+    proven: bool = False  # `fix` takes it away on a copy of the facts, and brings nothing worse
+    crashed: bool = False  # the rule failed or gave up: its silence means nothing
+    doubt: str = ""  # why nobody can tell without an import whether it does harm
+    also: list[Finding] = fresh(list)  # follow from its cause; the same fix takes them away
+
+
+def every(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """The findings, each before those that were folded into it."""
+    for finding in findings:
+        yield finding
+        yield from finding.also
+
+
+class Problem(Record):
+    """A file that could not be read or understood, or a step that failed. Never an exception."""
+
+    file: str
+    text: str
+    line: int | None = None
+
+
+class Requirement(Record):
+    """One requirement of a distribution that applies to this environment."""
+
+    name: str  # normalised
+    specifier: str  # "==12.8.4.1", "" for any
+    evidence: Evidence
+    extras: list[str] = fresh(list)  # asked of the required one: cuda-toolkit[cublas]
+    extra: str = ""  # counts only where this extra of the requiring one is asked for
+
+
+class Distribution(Record):
+    """An installed package: a wheel's .dist-info, an .egg-info, or a conda-meta record."""
+
+    name: str  # normalised: lower case, runs of -_. become one -
+    version: str
+    kind: str  # "wheel", "egg", "conda"
+    path: str  # the .dist-info folder, or the conda-meta file
+    location: str  # the site-packages folder, or the conda prefix
+    line: int | None = None  # of its version in METADATA
+    build: str | None = None  # conda's build string
+    installer: str | None = None  # what INSTALLER says: pip, uv, conda
+    requires: list[Requirement] = fresh(list)
+    conda_name: str | None = None  # of the conda package that brought a wheel: "pytorch"
+    asks: list[tuple[str, str]] = fresh(list)  # every Requires-Dist: the name, and the rest
+
+    def active(self, extras: Collection[str]) -> list[Requirement]:
+        """The requirements that count when it is asked for with these extras."""
+        return [r for r in self.requires if not r.extra or r.extra in extras]
+
+    @property
+    def evidence(self) -> Evidence:
+        """The file that says that it is installed."""
+        file = {"wheel": "/METADATA", "egg": "/PKG-INFO", "conda": ""}[self.kind]
+        return Evidence(self.path + file, self.line, f"{self.name} {self.version}")
+
+
+class Environment(Record):
+    """The environment under inspection."""
+
+    prefix: str
+    kind: str  # "venv", "uv", "conda", "pipx", "system", "unknown"
+    python: str | None = None  # version, "3.12.1"
+    executable: str | None = None  # its interpreter
+    site_packages: list[str] = fresh(list)  # in the order of sys.path
+    installer: str = "pip"  # "pip", "uv", "conda", "mamba": which command fixes it
+    base_prefix: str | None = None  # of a venv: where its interpreter lives
+    platform: str = "x86_64"  # machine of its interpreter
+    variables: dict[str, str] = fresh(dict)  # the environment variables that matter
+    managed: bool = False  # by the system (PEP 668): pip refuses to change it unless told to
+    gone: Evidence | None = None  # bin/python, a link to an interpreter that is no longer there
+    near: str | None = None  # the environment that was probably meant, where this is none
+    zip_files: list[str] = fresh(list)  # on its path: wheels, eggs; any file
+    by_code: list[str] = fresh(list)  # modules that code of .pth files finds; "*": may be any
+
+    @property
+    def stated(self) -> list[str]:
+        """What PYTHONPATH has."""
+        return list(filter(None, self.variables.get("PYTHONPATH", "").split(":")))
+
+    def inside(self, folder: str) -> list[str]:
+        """Its prefix and the folders of its path that lie inside a folder, such as a project's."""
+        start = folder.rstrip("/") + "/"
+        return [path for path in (self.prefix, *self.site_packages) if path.startswith(start)]
+
+    @property
+    def minor(self) -> int:
+        """Of its Python's version: 12 of "3.12.1"; 0 where that is not known."""
+        part = (self.python or "").split(".")[1:2]
+        return int(part[0]) if part and part[0].isdecimal() else 0
+
+    @property
+    def tag(self) -> str:
+        """What its extension modules are named for: "313", "313t" of a free-threaded Python."""
+        short = ".".join((self.python or "").split(".")[:2])
+        threaded = any(f"/python{short}t/" in folder for folder in self.site_packages)
+        return short.replace(".", "") + ("t" if threaded else "")
+
+    @property
+    def extensions(self) -> tuple[str, ...]:
+        """What the names of extension modules end in, in the order in which it looks for them.
+
+        Of 3.13 and 3.14 only Debian's take the stable ABI with a machine, and only they build it.
+        """
+        machine = f"{self.platform}-linux-gnu"
+        own = f".cpython-{self.tag}-{machine}.so"
+        if self.minor < 15:
+            debian = (f".abi3-{machine}.so",) if self.minor >= 13 else ()
+            return own, ".abi3.so", *debian, ".so"
+        stable = (".abi3t",) if self.tag.endswith("t") else (".abi3", ".abi3t")
+        return own, *(f"{name}{rest}.so" for name in stable for rest in (f"-{machine}", "")), ".so"
+
+
+class Device(Record):
+    """A GPU. `visible` is False where CUDA_VISIBLE_DEVICES hides it."""
+
+    index: int
+    name: str | None = None
+    uuid: str | None = None
+    pci_bus_id: str | None = None
+    compute_capability: str | None = None  # "9.0"
+    memory: int | None = None  # bytes
+    mig: bool = False
+    visible: bool = True
+    assumed: bool = False
+    instances: list[str] = fresh(list)  # UUIDs of its MIG instances
+
+
+class DeviceNode(Record):
+    """A /dev entry of the driver, and whether this user can open it (errno, 0: yes)."""
+
+    path: str
+    errno: int = 0
+
+
+class Driver(Record):
+    """Both halves of the driver: the kernel module, and libcuda as the loader finds it."""
+
+    release: str | None = None  # the user-mode driver's, from libcuda's file name or NVML
+    kernel_release: str | None = None
+    cuda: str | None = None  # newest CUDA that the user-mode driver in use offers, "13.0"
+    path: str | None = None  # libcuda.so.1 as resolved, links followed
+    found_by: str | None = None  # the loader's rule for it
+    error: str | None = None  # why there is no usable driver, in one line
+    devices: list[Device] = fresh(list)
+    kind: str = "native"  # "native", "compat", "stub", "wsl", "tegra", "simulated"
+    paired_release: str | None = None  # of the libcuda that came with the kernel driver
+    release_evidence: Evidence | None = None
+    kernel_evidence: Evidence | None = None
+    kernel_open: bool = False  # the open kernel modules
+    nodes: list[DeviceNode] = fresh(list)
+    pci_devices: list[str] = fresh(list)  # NVIDIA display devices under /sys/bus/pci
+    copies: list[str] = fresh(list)  # other libcuda.so.1 files
+    container: str | None = None  # "docker", "podman", "kubernetes", ...
+    wsl: bool = False
+    wsl_library: str | None = None  # /usr/lib/wsl/lib/libcuda.so.1 where it exists
+    nvml_error: str | None = None
+    init_code: int | None = None  # what cuInit returned; None: not asked
+    probe_error: str | None = None  # the child hung, crashed or said nothing
+    assumed: bool = False
+
+
+class Toolkit(Record):
+    """A CUDA toolkit, or the part of one that is there."""
+
+    origin: str  # "system", "environment"
+    kind: str  # "directory", "conda", "wheels", "debian"
+    version: str | None  # "13.0.2", "13.0" where no more is known
+    path: str
+    evidence: Evidence | None = None
+    nvcc: str | None = None
+    nvcc_version: str | None = None
+    headers: str | None = None  # the folder with cuda.h
+    host_compiler_limit: int | None = None  # newest GCC major that host_config.h takes
+    host_compiler_evidence: Evidence | None = None
+    clang_limit: int | None = None
+    chosen_by: list[str] = fresh(list)  # "CUDA_HOME", "CUDA_PATH", "PATH", "/usr/local/cuda", ...
+    claims: list[Evidence] = fresh(list)  # every statement of its version, to be compared
+
+
+class HostCompiler(Record):
+    """The C++ compiler that nvcc would run."""
+
+    path: str
+    version: str | None
+    kind: str = "gcc"  # "gcc", "clang"
+    chosen_by: str = "PATH"  # "NVCC_CCBIN", "CC", "PATH"
+
+
+class NvccChoice(Record):
+    """How torch.utils.cpp_extension would look for CUDA: CUDA_HOME, CUDA_PATH, nvcc, default."""
+
+    home: str | None = None
+    chosen_by: str | None = None
+    nvcc: str | None = None  # where the nvcc of that home should be
+    exists: bool = False
+    version: str | None = None
+    evidence: Evidence | None = None
+
+
+class Framework(Record):
+    """A package whose libraries use CUDA."""
+
+    name: str
+    version: str
+    cuda: str | None = None  # what it was built with; None: CPU only or unknown
+    cudnn: str | None = None  # what it will get at run time
+    nccl: str | None = None
+    archs: list[str] = fresh(list)  # "sm_90", "compute_120"
+    path: str = ""  # its package folder
+    variant: str = "cuda"  # "cuda", "cpu", "rocm", "unknown"
+    cudnn_built: str | None = None
+    cudnn_by_pin: bool = False  # that is the version its package pins; the code may want less
+    cuda_evidence: Evidence | None = None
+    archs_evidence: Evidence | None = None
+    cudnn_evidence: Evidence | None = None
+    distribution: str | None = None
+    libraries: list[str] = fresh(list)  # its own shared libraries, the roots of the resolution
+    loads: list[str] = fresh(list)  # the CUDA libraries in its process, by path
+    finds_wheels: bool = False  # loads the environment's own libraries first, by cuda-pathfinder
+    modelled: bool = True  # False: no recipe tells what it loads; what is known of it are facts
+    module: str = ""  # what a program imports
+    after: list[str] = fresh(list)  # frameworks that its import imports first
+    extra: str = ""  # the extra of its package that brings its CUDA libraries: "and-cuda"
+    required: bool = False  # by another installed package; looked up where a step is `alone`
+    fails: bool = False  # its import does, by a fault in load_faults
+    blocked: str | None = None  # the framework that its import needs, and that fails itself
+
+
+class Shadowed(Record):
+    """A file that the loader would have taken had an earlier rule not found another."""
+
+    path: str
+    rule: str
+    version: str | None = None
+
+
+class Missing(Record):
+    """A CUDA library that something needs, and that the loader does not find."""
+
+    soname: str
+    needed_by: str  # the file that asks
+    searched: list[str] = fresh(list)
+
+
+class Library(Record):
+    """A CUDA library as this environment gets it."""
+
+    soname: str
+    path: str  # as found
+    version: str | None = None  # its own, "9.19.0"
+    provided_by: str | None = None  # "nvidia-cudnn-cu12 9.19.0.56", "libcudnn9-cuda-12 9.14.0.64-1"
+    found_by: str = ""  # the loader's rule
+    shadowed: list[Shadowed] = fresh(list)
+    family: str = ""  # "cublas", "cudnn", ...
+    cuda: str | None = None  # CUDA release it belongs to: "12.8" or "12"
+    real_path: str = ""  # links followed
+    needed_by: list[str] = fresh(list)
+    origin: str = "environment"  # "environment", "system", "framework"
+    version_evidence: Evidence | None = None
+    own_copy: Shadowed | None = None  # the environment's, where this one comes from outside
+
+    @property
+    def owner(self) -> str:
+        """The distribution that provides it: "nvidia-cudnn-cu12"; "" where that is not known."""
+        return (self.provided_by or "").partition(" ")[0]
+
+
+class LoadFault(Record):
+    """Why the loader refuses a library: what an import or a dlopen ends with."""
+
+    kind: str  # "not found", "version", "symbol", "rejected", "damaged"
+    library: str  # the file that wants it
+    message: str  # what the loader says, and so the ImportError
+    name: str = ""  # the library, version or symbol that is missing
+    provider: str | None = None  # the file that should have had it
+    lazy: bool = False  # met at the first call, not at load
+    framework: str | None = None  # whose import meets it
+    means: str = IMPORT  # what it puts an end to
+    says: str = ""  # what the framework itself says then
+    purpose: str = ""  # what the framework needs it to do: "compile a kernel"; default: use CUDA
+    owner: str | None = None  # of a "rejected" or "damaged" file: the distribution that brought it
+    rescue: str | None = None  # what a program can do before, so that it does not happen
+    doubt: Evidence | None = None  # what could not be looked at, so that this is not proof
+
+    @property
+    def file(self) -> str:
+        """The file that is rejected or damaged. The loader names it, links and ".." left in."""
+        stated = self.message.partition(": ")[0]
+        return os.path.normpath(stated if stated.startswith("/") else self.library)
+
+    @property
+    def severity(self) -> str:
+        """An error where it is proved to end an import, or every use of the package."""
+        if self.rescue is not None or self.means in (SPARE, UNMODELLED):
+            return NOTE
+        proved = not self.lazy and self.doubt is None
+        return ERROR if self.means in (IMPORT, USE) and proved else WARNING
+
+    @property
+    def text(self) -> str:
+        """What the user gets to read."""
+        return self.says or self.message
+
+
+class FileFault(Record):
+    """A file that RECORD or conda-meta lists and the disk contradicts."""
+
+    distribution: str
+    file: str
+    what: str  # MISSING, ...
+    evidence: Evidence
+    owners: list[str] = fresh(list)
+    why: str = ""  # of one that is DAMAGED: "is empty"
+    says: str = ""  # what an import says that meets it
+    proven: bool = False  # of one that is MISSING: an import of its package ends there
+    package: str = ""  # of the system's package manager: it owns the file
+
+
+class Absent(Record):
+    """A distribution that an installed one requires, and that is not installed."""
+
+    name: str
+    specifier: str
+    by: str
+    evidence: Evidence | None = None
+
+
+class Facts(Record):
+    """Everything that the rules may look at."""
+
+    environment: Environment
+    root: str = "/"
+    driver: Driver = fresh(Driver)
+    toolkits: list[Toolkit] = fresh(list)
+    nvcc: NvccChoice = fresh(NvccChoice)
+    compiler: HostCompiler | None = None
+    distributions: list[Distribution] = fresh(list)
+    frameworks: list[Framework] = fresh(list)
+    libraries: list[Library] = fresh(list)
+    missing: list[Missing] = fresh(list)
+    load_faults: list[LoadFault] = fresh(list)
+    file_faults: list[FileFault] = fresh(list)
+    absent: list[Absent] = fresh(list)
+    problems: list[Problem] = fresh(list)
+    unsure: list[str] = fresh(list)  # steps that failed, so that silence about them means nothing
+    verified: bool = False  # --verify: the content of all files was compared
+    match: str | None = None  # --match: "system"
+    match_level: str = "minor"  # "major", "minor", "exact"
+
+    def distribution(self, name: str | None) -> Distribution | None:
+        """The installed distribution of this (normalised) name, or None."""
+        return next((d for d in self.distributions if d.name == name), None)
+
+    def framework(self, name: str | None) -> Framework | None:
+        """The framework of this name, or None."""
+        return next((f for f in self.frameworks if f.name == name), None)

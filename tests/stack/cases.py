@@ -13,7 +13,7 @@ import facts
 import golden
 
 import casekit
-from cudriver.stack import model
+from cudriver.stack import facts as types
 from cudriver.stack.rules import judge, registry
 
 TRIED = Path(__file__).with_name("tried_cases.txt")
@@ -29,13 +29,13 @@ def in_full(source: str) -> str:
     return re.sub(r"\b(PREFIX|SITE|LIB64)(?=[-/:\"'])", lambda name: NAMES[name[0]], source)
 
 
-def make(rule: str, case: casekit.Case) -> model.Facts:
+def make(rule: str, case: casekit.Case) -> types.Facts:
     """The facts of a case."""
     return facts_of(casekit.read(path(rule))[0], case.source)
 
 
-def facts_of(head: str, source: str) -> model.Facts:
-    known = {**vars(model), **vars(facts)}
+def facts_of(head: str, source: str) -> types.Facts:
+    known = {**vars(types), **vars(facts)}
     exec(in_full(head), known)
     return eval(f"facts({in_full(source)})", known)  # type: ignore[no-any-return]
 
@@ -65,7 +65,7 @@ def tried() -> tuple[str, dict[str, casekit.Case]]:
     return casekit.read(TRIED)
 
 
-def of_fixes(name: str) -> model.Facts:
+def of_fixes(name: str) -> types.Facts:
     head, known = tried()
     return facts_of(head, known[name].source)
 

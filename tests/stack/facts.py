@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import copy
 from typing import TypeVar
 
-from cudriver.stack.model import (
+from cudriver.stack.facts import (
     Device,
     Distribution,
     Driver,

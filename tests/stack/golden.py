@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import casekit
-from cudriver.stack.model import Finding
+from cudriver.stack.facts import Finding
 
 FOLDER = Path(__file__).with_name("golden")
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from cudriver.stack.model import every
+from cudriver.stack.facts import every
 
 CACHE = Path(os.environ.get("CUDRIVER_TEST_CACHE", "~/.cache/cudriver-tests")).expanduser()
 ENVIRONMENTS = {

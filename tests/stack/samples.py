@@ -1,6 +1,6 @@
 """Hand-made facts and findings for tests of what a person sees."""
 
-from cudriver.stack.model import (
+from cudriver.stack.facts import (
     Device,
     Driver,
     Environment,

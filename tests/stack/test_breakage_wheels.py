@@ -13,7 +13,7 @@ import real
 from facts import facts
 from facts import torch as by_hand
 
-from cudriver.stack.model import Framework, every
+from cudriver.stack.facts import Framework, every
 from cudriver.stack.rules import registry
 
 pytestmark = pytest.mark.network

@@ -16,8 +16,8 @@ import synth
 import casekit
 from cudriver.stack.collect import collect, compilers, distributions, driver, environment, toolkits
 from cudriver.stack.discover import find_environments
+from cudriver.stack.facts import Evidence, Problem, Requirement
 from cudriver.stack.loader import Hit, Search
-from cudriver.stack.model import Evidence, Problem, Requirement
 from cudriver.stack.record import Record
 from cudriver.stack.rootfs import Root
 from elfkit import compile_c

@@ -17,7 +17,7 @@ from facts import (
     wheel,
 )
 
-from cudriver.stack.model import Device, Driver, Framework
+from cudriver.stack.facts import Device, Driver, Framework
 from cudriver.stack.rules import fix
 from cudriver.stack.rules.library_fixes import back_to_pin, library_fix, pinned, symbol_fix
 

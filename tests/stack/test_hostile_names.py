@@ -13,7 +13,7 @@ from synth import Prefix
 from test_cli import SOURCES
 
 from cudriver.cli import terminal, which
-from cudriver.stack.model import Missing
+from cudriver.stack.facts import Missing
 from cudriver.stack.observe import Observation, Row
 from cudriver.stack.report import Report
 from cudriver.stack.report_text import Style, one_line

@@ -15,7 +15,7 @@ from packaging.version import Version
 from cudriver.cli import main
 from cudriver.stack import plan, say
 from cudriver.stack.collect import driver as drivers
-from cudriver.stack.model import Environment, Facts, Framework
+from cudriver.stack.facts import Environment, Facts, Framework
 from cudriver.stack.plan import answer, candidates, question
 from cudriver.stack.plan.commands import LISTED
 from cudriver.stack.rules import registry

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from cudriver.stack import plan
-from cudriver.stack.model import Driver
+from cudriver.stack.facts import Driver
 from cudriver.stack.plan.candidates import best
 from cudriver.stack.record import but
 from cudriver.stack.rules.fix import branch_for

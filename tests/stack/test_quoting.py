@@ -6,7 +6,7 @@ import subprocess
 import pytest
 from facts import facts
 
-from cudriver.stack.model import Distribution, Environment, Evidence, Requirement
+from cudriver.stack.facts import Distribution, Environment, Evidence, Requirement
 from cudriver.stack.rules import cu4_pins, fix
 
 NAME = "x;touch owned $(id) `id` 'q' \"d\" | & > ~ *\n#"

@@ -10,7 +10,7 @@ import pytest
 from samples import broken_findings, healthy
 
 from cudriver.stack import rapids
-from cudriver.stack.model import Finding
+from cudriver.stack.facts import Finding
 from cudriver.stack.report import Report
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 import real
 
-from cudriver.stack.model import Device
+from cudriver.stack.facts import Device
 from cudriver.stack.visible import select
 
 pytestmark = pytest.mark.network

@@ -22,8 +22,8 @@ from cudriver.stack import recipes
 from cudriver.stack.collect import catalogue, collect, imports
 from cudriver.stack.collect.imports import applies
 from cudriver.stack.collect.records import Owners
+from cudriver.stack.facts import Environment, Framework
 from cudriver.stack.loader import Loader, Search
-from cudriver.stack.model import Environment, Framework
 from cudriver.stack.recipes import parse
 from cudriver.stack.rootfs import Root
 from cudriver.stack.rules import judge

@@ -16,7 +16,7 @@ from synth import Prefix
 import cudriver.stack
 from cudriver.stack import explain
 from cudriver.stack.components import _some, components, libraries_line, toolkit_line
-from cudriver.stack.model import Environment, Facts, Finding, Framework, Shadowed
+from cudriver.stack.facts import Environment, Facts, Finding, Framework, Shadowed
 from cudriver.stack.observe import Observation, Row
 from cudriver.stack.record import but
 from cudriver.stack.report import Report

@@ -18,7 +18,7 @@ from facts import (
 )
 
 import casekit
-from cudriver.stack.model import Environment, Evidence, Facts, FileFault, Toolkit
+from cudriver.stack.facts import Environment, Evidence, Facts, FileFault, Toolkit
 from cudriver.stack.rules import cu2, cu4_pins, cu5, judge, pairs, registry, verdict
 
 OWN = Toolkit(

@@ -15,7 +15,7 @@ from cudriver.stack.collect.runtime_versions import (
     compiled_against,
     fill_runtime_versions,
 )
-from cudriver.stack.model import Framework, Library
+from cudriver.stack.facts import Framework, Library
 from cudriver.stack.rootfs import Root
 from elfkit import compile_c
 

@@ -16,7 +16,7 @@ from facts import (
 from synth import Prefix
 
 from cudriver.stack import inspect
-from cudriver.stack.model import Evidence, FileFault, every
+from cudriver.stack.facts import Evidence, FileFault, every
 from cudriver.stack.record import but
 from cudriver.stack.report import Report
 from cudriver.stack.rules import after, judge, tried

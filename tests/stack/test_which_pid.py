@@ -11,7 +11,7 @@ from synth import Prefix
 from test_cli import run
 
 from cudriver.cli.which_pid import Running, compare
-from cudriver.stack.model import Library
+from cudriver.stack.facts import Library
 from elfkit import compile_c
 
 PROGRAM = "import ctypes, sys; ctypes.CDLL(sys.argv[1]); print('ready', flush=True); input()"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cudriver.stack.model import Environment, Evidence, Facts, Finding, Framework
+from cudriver.stack.facts import Environment, Evidence, Facts, Finding, Framework
 from cudriver.testing import devices, running, simulated
 from cudriver.testing.running import RunningStack
 from cudriver.testing.simulated import SimulatedCuda

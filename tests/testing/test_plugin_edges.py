@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import cudriver as cu
-from cudriver.stack.model import Environment, Facts, Framework
+from cudriver.stack.facts import Environment, Facts, Framework
 from cudriver.testing import devices, leaks, running
 from cudriver.testing.gate import Gate
 from cudriver.testing.simulated import KNOBS, SimulatedCuda

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cudriver.stack.model import ERROR, Driver, Environment, Facts, Finding, Framework
+from cudriver.stack.facts import ERROR, Driver, Environment, Facts, Finding, Framework
 from cudriver.stack.plan.candidates import Candidate, best, known, number
 from cudriver.stack.plan.commands import Step, addition, environment, machine
 from cudriver.stack.plan.question import Line, Question

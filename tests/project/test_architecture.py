@@ -68,6 +68,13 @@ PARTS = {
     "pytest_plugin": {"testing"},
 }
 
+# A room of stack/ and the rooms that it may import. Its files outside of rooms are of the ground,
+# which every room may use and which uses none, or they lie above all rooms.
+ROOMS: dict[str, set[str]] = {
+    "roots": set(),
+}
+STACK_GROUND = {"background", "facts", "names", "record", "say", "tables", "text", "versions"}
+
 # What annotations name, and nothing else: no part imports it at run time, so it may lie above all.
 TYPES = "cudriver.typing"
 
@@ -253,6 +260,21 @@ def test_python_imports_look_downward(part: str) -> None:
         for other in sorted(imports(name, known)):
             there = other.split(".")[1] if "." in other else "__init__"
             wrong += [] if there in PARTS[part] | {part} else [f"{name} imports {other}"]
+    assert wrong == []
+
+
+def room(module: str) -> str:
+    return module.removeprefix("cudriver.stack").removeprefix(".").partition(".")[0] or "__init__"
+
+
+def test_rooms_of_the_stack_look_downward() -> None:
+    known = modules(PACKAGE)
+    wrong = []
+    for name in known:
+        if name.startswith("cudriver.stack.") and (here := room(name)) in {*ROOMS, *STACK_GROUND}:
+            below = STACK_GROUND | ROOMS.get(here, set()) | {here}
+            others = {other for other in imports(name, known) if other.startswith("cudriver.stack")}
+            wrong += [f"{name} imports {o}" for o in sorted(others) if room(o) not in below]
     assert wrong == []
 
 

@@ -15,10 +15,11 @@ import pytest
 
 import cudriver as cu
 from cudriver import _elf, _regular
-from cudriver.stack import below, find_environments, inspect
-from cudriver.stack.below import Below
+from cudriver.stack import find_environments, inspect
 from cudriver.stack.loader import Loader
-from cudriver.stack.rootfs import Root
+from cudriver.stack.roots import below
+from cudriver.stack.roots.below import Below
+from cudriver.stack.roots.rootfs import Root
 from elfkit import compile_c
 
 SECRET = "of the host"

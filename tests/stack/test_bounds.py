@@ -12,11 +12,12 @@ from facts import facts, wheel
 from synth import Prefix
 
 from cudriver import _elf
-from cudriver.stack import inspect, rootfs
+from cudriver.stack import inspect
 from cudriver.stack.collect import distributions, environment, records
 from cudriver.stack.integrity import listed
 from cudriver.stack.loader_files import LoaderFiles
-from cudriver.stack.rootfs import Root
+from cudriver.stack.roots import rootfs
+from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.rules import cu4_pins, judge, verdict
 
 

@@ -19,7 +19,7 @@ from cudriver.stack.discover import find_environments
 from cudriver.stack.facts import Evidence, Problem, Requirement
 from cudriver.stack.loader import Hit, Search
 from cudriver.stack.record import Record
-from cudriver.stack.rootfs import Root
+from cudriver.stack.roots.rootfs import Root
 from elfkit import compile_c
 
 PATH = Path(__file__).with_name("collect_cases.txt")

@@ -12,7 +12,7 @@ import pytest
 from cudriver.stack import inspect
 from cudriver.stack.collect import collect_machine, driver, probe
 from cudriver.stack.collect.child import Child
-from cudriver.stack.rootfs import Root
+from cudriver.stack.roots.rootfs import Root
 from elfkit import compile_c
 
 

@@ -15,7 +15,7 @@ from cudriver.stack.collect.runtime_versions import _first
 from cudriver.stack.elfbits import ElfBits
 from cudriver.stack.facts import Library
 from cudriver.stack.names import fits, is_cuda_library
-from cudriver.stack.rootfs import Root
+from cudriver.stack.roots.rootfs import Root
 from elfkit import compile_c
 from program import output
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from synth import Prefix
 
 from cudriver.stack.collect import collect, distributions, environment, records
-from cudriver.stack.collect.where import from_here
-from cudriver.stack.rootfs import Root
+from cudriver.stack.roots.rootfs import Root
+from cudriver.stack.roots.where import from_here
 from elfkit import compile_c
 
 

@@ -4,7 +4,7 @@ import pytest
 from synth import toolkit
 
 from cudriver.stack.collect import compilers, toolkits
-from cudriver.stack.rootfs import Root
+from cudriver.stack.roots.rootfs import Root
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from test_cli import SOURCES
 
 from cudriver.stack.discover import MAX_FOLDERS, Found, find_environments, prefix_of_python
-from cudriver.stack.rootfs import Root
+from cudriver.stack.roots.rootfs import Root
 
 
 @pytest.fixture

@@ -417,7 +417,7 @@ class Work:
 
 def work(venv: Prefix, monkeypatch: pytest.MonkeyPatch) -> tuple[Work, object]:
     from cudriver import _elf, _regular
-    from cudriver.stack import rootfs
+    from cudriver.stack.roots import rootfs
 
     done = Work()
     opener, reader, elf = _regular.open_regular, os.read, _elf.ElfFile
@@ -554,7 +554,7 @@ def test_few_changed_libraries_are_loaded(large: Prefix, monkeypatch) -> None:
 def test_the_hashes_of_a_record(tmp_path: Path, kind: str, padded: bool) -> None:
     """Some tools leave base64's padding in."""
     from cudriver.stack.collect.records import differs
-    from cudriver.stack.rootfs import Root
+    from cudriver.stack.roots.rootfs import Root
 
     (tmp_path / "file").write_bytes(b"as it was")
     digest = base64.urlsafe_b64encode(hashlib.new(kind, b"as it was").digest()).decode()

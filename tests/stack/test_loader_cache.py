@@ -13,7 +13,7 @@ from synth import loader_for
 
 from cudriver.stack import glibc
 from cudriver.stack.loader import Loader
-from cudriver.stack.rootfs import Root
+from cudriver.stack.roots.rootfs import Root
 from elfkit import compile_c
 
 LDCONFIG = shutil.which("ldconfig") or "/sbin/ldconfig"

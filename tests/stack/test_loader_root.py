@@ -20,7 +20,7 @@ from cudriver import _elf
 from cudriver.stack import glibc
 from cudriver.stack.loader import Loader
 from cudriver.stack.process import Process
-from cudriver.stack.rootfs import Root
+from cudriver.stack.roots.rootfs import Root
 from elfkit import Step, clean_environment, compile_c
 
 LDCONFIG = shutil.which("ldconfig") or "/sbin/ldconfig"

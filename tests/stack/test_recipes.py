@@ -25,7 +25,7 @@ from cudriver.stack.collect.records import Owners
 from cudriver.stack.facts import Environment, Framework
 from cudriver.stack.loader import Loader, Search
 from cudriver.stack.recipes import parse
-from cudriver.stack.rootfs import Root
+from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.rules import judge
 from elfkit import compile_c
 

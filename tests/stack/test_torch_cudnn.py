@@ -16,7 +16,7 @@ from cudriver.stack.collect.runtime_versions import (
     fill_runtime_versions,
 )
 from cudriver.stack.facts import Framework, Library
-from cudriver.stack.rootfs import Root
+from cudriver.stack.roots.rootfs import Root
 from elfkit import compile_c
 
 # What the compiler makes of returning std::tuple<size_t, size_t, size_t>(MAJOR, MINOR, PATCH).

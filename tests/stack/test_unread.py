@@ -11,7 +11,7 @@ from synth import Prefix
 
 from cudriver.stack import inspect
 from cudriver.stack.collect import distributions
-from cudriver.stack.rootfs import Root
+from cudriver.stack.roots.rootfs import Root
 
 NOBODY = 65534
 FILES = {

@@ -16,7 +16,7 @@ from test_cli import run
 
 from cudriver.stack.collect import collect, machine_for
 from cudriver.stack.integrity.verify import UNIT, Job, verify
-from cudriver.stack.rootfs import Root
+from cudriver.stack.roots.rootfs import Root
 from elfkit import compile_c
 
 HOLE = 100 << 20  # bytes: as many as are read of a file that takes no disk

@@ -41,8 +41,8 @@ class BadOption(Exception):
 def places(prefixes: Sequence[str | None], arguments: Namespace) -> list[str]:
     """The environments' folders; each may be named by its interpreter too. Raises BadOption."""
     from cudriver.stack.collect import check_arguments
-    from cudriver.stack.collect.where import place
-    from cudriver.stack.rootfs import Root
+    from cudriver.stack.roots.rootfs import Root
+    from cudriver.stack.roots.where import place
 
     try:
         check_arguments(arguments.root, arguments.assume_driver, arguments.assume_gpu)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from cudriver import _elf
-from cudriver.stack.collect.where import from_here
 from cudriver.stack.names import is_cuda_library, split
+from cudriver.stack.roots.where import from_here
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

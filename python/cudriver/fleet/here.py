@@ -43,7 +43,7 @@ def loaded() -> list[dict[str, str | None]]:
     """The CUDA libraries that are mapped into this process: name, version and file."""
     from cudriver.stack.collect.file_version import own_version
     from cudriver.stack.names import is_cuda_library
-    from cudriver.stack.rootfs import Root
+    from cudriver.stack.roots.rootfs import Root
 
     root, found = Root("/"), []
     for path in sorted(_mapped_files()):

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from cudriver.stack.collect.environment import pyvenv
 from cudriver.stack.record import Record
-from cudriver.stack.rootfs import Root
+from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.tables import table
 
 SYSTEM = ("/usr/local", "/usr")

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from struct import error as StructError
 from struct import unpack_from
 
-from cudriver.stack.rootfs import Root
+from cudriver.stack.roots.rootfs import Root
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator, Sequence
 
 from cudriver.stack.names import is_pattern
-from cudriver.stack.rootfs import Root
+from cudriver.stack.roots.rootfs import Root
 
 X86_64, AARCH64 = 62, 183  # e_machine
 MACHINES = {"x86_64": X86_64, "aarch64": AARCH64}

@@ -16,7 +16,7 @@ from cudriver._elf import ElfError, ElfFile
 from cudriver.stack import glibc
 from cudriver.stack.loader_files import LoaderFiles
 from cudriver.stack.record import Record, fresh
-from cudriver.stack.rootfs import Root
+from cudriver.stack.roots.rootfs import Root
 
 DF_1_NODEFLIB = 0x800
 

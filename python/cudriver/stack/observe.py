@@ -16,7 +16,7 @@ from cudriver.stack.collect.records import RECORD_LIMIT, module_of
 from cudriver.stack.facts import Facts
 from cudriver.stack.names import is_cuda_library
 from cudriver.stack.record import Any, Record
-from cudriver.stack.rootfs import Root
+from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.say import said, say
 
 TIME_LIMIT = 120.0  # seconds; a first import of PyTorch from a slow disk takes long

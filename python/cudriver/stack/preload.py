@@ -15,7 +15,7 @@ from cudriver.stack.facts import LoadFault
 from cudriver.stack.loader import Search
 from cudriver.stack.process import NOT_FOUND, Load, Process
 from cudriver.stack.record import Record, fresh
-from cudriver.stack.rootfs import Root
+from cudriver.stack.roots.rootfs import Root
 
 SOURCE_LIMIT = 1 << 20  # bytes of a torch/__init__.py
 

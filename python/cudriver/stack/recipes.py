@@ -15,7 +15,7 @@ from functools import cache
 
 from cudriver.stack.facts import FEATURE, IMPORT, NOTHING, USE
 from cudriver.stack.record import Any, Record, fresh
-from cudriver.stack.rootfs import Root
+from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.tables import FOLDER
 
 ALL, FIRST, LOADS, NEAREST = "all", "first", "loads", "nearest"

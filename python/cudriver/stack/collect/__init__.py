@@ -9,7 +9,6 @@ from functools import cached_property
 
 from cudriver.stack.collect import driver
 from cudriver.stack.collect.debian import DebianOwners
-from cudriver.stack.collect.where import from_here, place, working_folder
 from cudriver.stack.facts import (
     HIDDEN,
     SHARED,
@@ -23,7 +22,8 @@ from cudriver.stack.facts import (
 from cudriver.stack.loader import Loader
 from cudriver.stack.names import is_cuda_library
 from cudriver.stack.record import Any
-from cudriver.stack.rootfs import Budget, Root, TooMuch
+from cudriver.stack.roots.rootfs import Budget, Root, TooMuch
+from cudriver.stack.roots.where import from_here, place, working_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from cudriver.stack.facts import GONE, Environment, Framework, Library, Missing,
 from cudriver.stack.loader import LoadedObject, Search
 from cudriver.stack.names import is_cuda_library, row_of
 from cudriver.stack.record import Record, fresh
-from cudriver.stack.rootfs import Root
+from cudriver.stack.roots.rootfs import Root
 
 
 class Catalogue(Record):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 
 from cudriver.stack.facts import Environment, Evidence, HostCompiler, Toolkit
-from cudriver.stack.rootfs import Root
+from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.versions import plain
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 
-from cudriver.stack.rootfs import TEXT_LIMIT, Root
+from cudriver.stack.roots.rootfs import TEXT_LIMIT, Root
 
 _SUMS = ".md5sums"
 # Beginnings of names.

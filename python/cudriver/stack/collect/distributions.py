@@ -13,7 +13,7 @@ import re
 from cudriver.stack.facts import Distribution, Environment, Evidence, Problem, Requirement
 from cudriver.stack.markers import Markers, environment, normal
 from cudriver.stack.record import Record
-from cudriver.stack.rootfs import Root
+from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.tables import table
 
 HEAD = 512 << 10  # bytes of METADATA that are read; headers are at its start

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from cudriver.stack.facts import Device, DeviceNode, Driver, Evidence
 from cudriver.stack.loader import Loader
-from cudriver.stack.rootfs import Root
+from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.tables import driver_cuda, table
 
 PROC_VERSION = "/proc/driver/nvidia/version"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from cudriver.stack.facts import Environment, Evidence, Problem
 from cudriver.stack.glibc import PLATFORMS
 from cudriver.stack.loader_files import machine_at
-from cudriver.stack.rootfs import Root, TooMuch
+from cudriver.stack.roots.rootfs import Root, TooMuch
 from cudriver.stack.tables import table
 from cudriver.stack.versions import cut
 

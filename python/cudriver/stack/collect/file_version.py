@@ -11,7 +11,7 @@ from cudriver.stack.facts import Distribution, Evidence
 from cudriver.stack.glibc import AARCH64, X86_64
 from cudriver.stack.names import row_of, split
 from cudriver.stack.record import Any
-from cudriver.stack.rootfs import Root
+from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.tables import toolkit_of
 from cudriver.stack.versions import cut, major
 

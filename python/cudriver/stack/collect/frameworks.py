@@ -15,7 +15,7 @@ from cudriver.stack.facts import Distribution, Evidence, Framework, Problem
 from cudriver.stack.names import fits
 from cudriver.stack.recipes import Recipe, listed, parse
 from cudriver.stack.record import Record
-from cudriver.stack.rootfs import Root
+from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.tables import table
 from cudriver.stack.versions import cut
 

@@ -13,7 +13,7 @@ from cudriver.stack.names import describe, fits, is_cuda_library, split
 from cudriver.stack.process import NOT_FOUND, Load, Process
 from cudriver.stack.recipes import FIRST, LOADS, NEAREST, Step
 from cudriver.stack.record import Record
-from cudriver.stack.rootfs import Root
+from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.versions import cut, minor, satisfies
 
 _PATHFINDER = "cuda/pathfinder/_dynamic_libs/load_dl_linux.py"

@@ -36,7 +36,7 @@ from cudriver.stack.names import DRIVER_LIBRARIES, is_cuda_library
 from cudriver.stack.process import Process
 from cudriver.stack.recipes import Recipe, Rescue, Step
 from cudriver.stack.record import but
-from cudriver.stack.rootfs import Root, TooMuch
+from cudriver.stack.roots.rootfs import Root, TooMuch
 from cudriver.stack.tables import table
 from cudriver.stack.versions import cut, satisfies
 

@@ -23,7 +23,7 @@ from cudriver.stack.facts import (
     Problem,
 )
 from cudriver.stack.record import Record, fresh
-from cudriver.stack.rootfs import Root
+from cudriver.stack.roots.rootfs import Root
 
 RECORD_LIMIT = 32 << 20
 LIBRARIES = 10_000  # shared libraries of one RECORD; a whole environment has a few thousand

@@ -8,7 +8,7 @@ from cudriver.stack.collect.file_version import own_version
 from cudriver.stack.elfbits import ElfBits
 from cudriver.stack.facts import Evidence, Framework, Library
 from cudriver.stack.glibc import X86_64
-from cudriver.stack.rootfs import Root
+from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.versions import cut, newer
 
 

@@ -11,7 +11,7 @@ from cudriver.stack.elfbits import ElfBits
 from cudriver.stack.facts import Distribution, Environment, Evidence, NvccChoice, Problem, Toolkit
 from cudriver.stack.glibc import configured_folders
 from cudriver.stack.names import split
-from cudriver.stack.rootfs import Root
+from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.tables import table, toolkit_of
 from cudriver.stack.versions import cut, from_code, major, plain
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from cudriver.stack.collect.records import packages_of
 from cudriver.stack.facts import HIDDEN, Environment, Evidence, FileFault
 from cudriver.stack.integrity.listed import Wheels
-from cudriver.stack.rootfs import Root
+from cudriver.stack.roots.rootfs import Root
 
 _FIRST = ("__init__.py", "__init__.pyc")
 

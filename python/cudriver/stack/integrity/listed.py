@@ -17,7 +17,7 @@ from cudriver.stack.collect import records
 from cudriver.stack.collect.distributions import installer
 from cudriver.stack.facts import Distribution, Evidence
 from cudriver.stack.record import Record
-from cudriver.stack.rootfs import Root
+from cudriver.stack.roots.rootfs import Root
 
 Wheels = list[tuple[Distribution, bytes]]  # each with its RECORD
 

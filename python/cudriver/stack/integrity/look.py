@@ -18,7 +18,7 @@ from cudriver.stack.facts import CHANGED, DAMAGED, EDITED, MISSING, Environment
 from cudriver.stack.integrity.listed import Different
 from cudriver.stack.loader import Loader
 from cudriver.stack.record import Record
-from cudriver.stack.rootfs import Root
+from cudriver.stack.roots.rootfs import Root
 
 SOURCES = 4 << 20  # bytes of sources that one check compiles: half a second
 HASHED = 256 << 20  # bytes that it hashes without --verify: half a second

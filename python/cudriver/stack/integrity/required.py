@@ -8,7 +8,7 @@ from cudriver.stack.collect.distributions import matters
 from cudriver.stack.collect.records import Owners
 from cudriver.stack.facts import Absent, Distribution, Evidence, Facts, Framework
 from cudriver.stack.markers import Markers, environment, normal
-from cudriver.stack.rootfs import Root
+from cudriver.stack.roots.rootfs import Root
 
 _TOOLS = frozenset(("pip", "setuptools", "uv", "wheel"))  # they are run, not imported
 

@@ -16,7 +16,7 @@ from cudriver.stack.integrity.listed import ALL, Different, leaves_alone, of_sys
 from cudriver.stack.integrity.look import Looker
 from cudriver.stack.loader import Loader
 from cudriver.stack.record import Record, fresh
-from cudriver.stack.rootfs import Root
+from cudriver.stack.roots.rootfs import Root
 
 # Given what is done (one for each UNIT of bytes) and how much there is: shows how far it is.
 Track = Callable[[Iterable[list[FileFault]], int], Iterable[list[FileFault]]]

@@ -23,7 +23,7 @@ from cudriver.stack.integrity.listed import Different, Listed, Wheels, top_modul
 from cudriver.stack.integrity.look import Looker, Seen
 from cudriver.stack.integrity.required import absent, required
 from cudriver.stack.names import DRIVER_LIBRARIES, is_cuda_library
-from cudriver.stack.rootfs import Root
+from cudriver.stack.roots.rootfs import Root
 
 TRIED = 16  # libraries that were changed and are loaded as an import would: the time is short
 

@@ -15,7 +15,7 @@ from cudriver.stack.names import fits, is_pattern
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from cudriver.stack.below import Below
+    from cudriver.stack.roots.below import Below
 
 TEXT_LIMIT = 8 << 20  # bytes; no text file that matters is near it
 KERNEL = ("/proc/", "/sys/")  # files that have no size, or a wrong one: by these names alone
@@ -67,7 +67,7 @@ class Root:
         self.host: bool = self.path == "/"
         self.below: Below | None = None  # None: this process's own "/"
         if not self.host:
-            from cudriver.stack.below import Below
+            from cudriver.stack.roots.below import Below
 
             self.below = Below(self.path)
         self._folders: dict[str, str] = {}  # where folders are, for `resolve` alone

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 
-from cudriver.stack.rootfs import Root
+from cudriver.stack.roots.rootfs import Root
 
 
 def working_folder(tree: Root) -> str:

@@ -1,0 +1,1 @@
+"""One file system, seen from outside: what lies below a folder as if that were "/"."""

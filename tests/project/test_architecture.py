@@ -72,6 +72,7 @@ PARTS = {
 # which every room may use and which uses none, or they lie above all rooms.
 ROOMS: dict[str, set[str]] = {
     "roots": set(),
+    "elf": {"roots"},
 }
 STACK_GROUND = {"background", "facts", "names", "record", "say", "tables", "text", "versions"}
 

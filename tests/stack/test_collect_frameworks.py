@@ -12,7 +12,7 @@ from cudriver.stack.collect.debian import DebianOwners
 from cudriver.stack.collect.frameworks import Finder
 from cudriver.stack.collect.records import is_library
 from cudriver.stack.collect.runtime_versions import _first
-from cudriver.stack.elfbits import ElfBits
+from cudriver.stack.elf.bits import ElfBits
 from cudriver.stack.facts import Library
 from cudriver.stack.names import fits, is_cuda_library
 from cudriver.stack.roots.rootfs import Root

@@ -6,7 +6,7 @@ import os
 import re
 from struct import unpack
 
-from cudriver.stack.elfbits import ElfBits
+from cudriver.stack.elf.bits import ElfBits
 from cudriver.stack.facts import Distribution, Evidence
 from cudriver.stack.glibc import AARCH64, X86_64
 from cudriver.stack.names import row_of, split

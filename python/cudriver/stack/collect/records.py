@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from cudriver.stack.collect.distributions import installer
-from cudriver.stack.elfbits import ElfBits
+from cudriver.stack.elf.bits import ElfBits
 from cudriver.stack.facts import (
     DAMAGED,
     EDITED,

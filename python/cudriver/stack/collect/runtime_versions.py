@@ -5,7 +5,7 @@ from __future__ import annotations
 from struct import unpack_from
 
 from cudriver.stack.collect.file_version import own_version
-from cudriver.stack.elfbits import ElfBits
+from cudriver.stack.elf.bits import ElfBits
 from cudriver.stack.facts import Evidence, Framework, Library
 from cudriver.stack.glibc import X86_64
 from cudriver.stack.roots.rootfs import Root

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 
 from cudriver.stack.collect.compilers import host_limits, search_path, which
-from cudriver.stack.elfbits import ElfBits
+from cudriver.stack.elf.bits import ElfBits
 from cudriver.stack.facts import Distribution, Environment, Evidence, NvccChoice, Problem, Toolkit
 from cudriver.stack.glibc import configured_folders
 from cudriver.stack.names import split

@@ -13,7 +13,7 @@ import sys
 import warnings
 
 from cudriver.stack.collect import records
-from cudriver.stack.elfbits import ElfBits
+from cudriver.stack.elf.bits import ElfBits
 from cudriver.stack.facts import CHANGED, DAMAGED, EDITED, MISSING, Environment
 from cudriver.stack.integrity.listed import Different
 from cudriver.stack.loader import Loader

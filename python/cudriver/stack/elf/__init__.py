@@ -1,0 +1,1 @@
+"""What of a library matters that its loader never asks for."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from cudriver import _elf
-from cudriver.stack.loader import Loader
+from cudriver.stack.loader.search import Loader
 from elfkit import DT_STRTAB, Patch, compile_c
 from parallel import together
 

@@ -73,6 +73,7 @@ PARTS = {
 ROOMS: dict[str, set[str]] = {
     "roots": set(),
     "elf": {"roots"},
+    "loader": {"roots", "elf"},
 }
 STACK_GROUND = {"background", "facts", "names", "record", "say", "tables", "text", "versions"}
 

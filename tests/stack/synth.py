@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from cudriver.stack.loader import Loader
+from cudriver.stack.loader.search import Loader
 from elfkit import compile_c
 
 PYTHON = "3.11"

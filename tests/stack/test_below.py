@@ -16,7 +16,7 @@ import pytest
 import cudriver as cu
 from cudriver import _elf, _regular
 from cudriver.stack import find_environments, inspect
-from cudriver.stack.loader import Loader
+from cudriver.stack.loader.search import Loader
 from cudriver.stack.roots import below
 from cudriver.stack.roots.below import Below
 from cudriver.stack.roots.rootfs import Root

@@ -15,7 +15,7 @@ from cudriver import _elf
 from cudriver.stack import inspect
 from cudriver.stack.collect import distributions, environment, records
 from cudriver.stack.integrity import listed
-from cudriver.stack.loader_files import LoaderFiles
+from cudriver.stack.loader.files import LoaderFiles
 from cudriver.stack.roots import rootfs
 from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.rules import cu4_pins, judge, verdict

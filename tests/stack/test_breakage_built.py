@@ -518,8 +518,8 @@ def test_which_names_the_file_that_is_really_mapped(venv, tmp_path):
 @pytest.mark.parametrize("kind", ["folder", "loop", "text"])
 def test_a_program_that_cannot_start_says_what_the_loader_says(tmp_path, kind):
     """ld.so has few words of its own before libc is there: "Error 21" for a folder."""
-    from cudriver.stack.loader import Loader
-    from cudriver.stack.process import Process
+    from cudriver.stack.loader.process import Process
+    from cudriver.stack.loader.search import Loader
 
     needed = compile_c(tmp_path / "lib/libneeded.so.1", "int f(void) { return 0; }")
     source = "extern int f(void); int main(void) { return f(); }"

@@ -17,7 +17,7 @@ import casekit
 from cudriver.stack.collect import collect, compilers, distributions, driver, environment, toolkits
 from cudriver.stack.discover import find_environments
 from cudriver.stack.facts import Evidence, Problem, Requirement
-from cudriver.stack.loader import Hit, Search
+from cudriver.stack.loader.search import Hit, Search
 from cudriver.stack.record import Record
 from cudriver.stack.roots.rootfs import Root
 from elfkit import compile_c

@@ -14,8 +14,8 @@ import pytest
 
 import casekit
 import elfkit
-from cudriver.stack.loader import Loader
-from cudriver.stack.process import Load, Process
+from cudriver.stack.loader.process import Load, Process
+from cudriver.stack.loader.search import Loader
 from elfkit import clean_environment, compile_c, run_host
 
 PATH = Path(__file__).with_name("dlopen_cases.txt")

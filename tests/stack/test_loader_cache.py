@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from synth import loader_for
 
-from cudriver.stack import glibc
-from cudriver.stack.loader import Loader
+from cudriver.stack.loader import glibc
+from cudriver.stack.loader.search import Loader
 from cudriver.stack.roots.rootfs import Root
 from elfkit import compile_c
 

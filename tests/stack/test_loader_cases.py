@@ -14,9 +14,9 @@ from test_dlopen_cases import compare
 
 import elfkit
 from cudriver import _elf
-from cudriver.stack import glibc
-from cudriver.stack.loader import Loader
-from cudriver.stack.process import Process
+from cudriver.stack.loader import glibc
+from cudriver.stack.loader.process import Process
+from cudriver.stack.loader.search import Loader
 from elfkit import DT_NEEDED, DT_RPATH, DT_SONAME, Patch, clean_environment, compile_c
 
 KEEP = "-Wl,--no-as-needed"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cudriver.stack import preload
-from cudriver.stack.loader import Loader
-from cudriver.stack.preload import Preload, import_torch, read_torch
-from cudriver.stack.process import Process
+from cudriver.stack.loader import preload
+from cudriver.stack.loader.preload import Preload, import_torch, read_torch
+from cudriver.stack.loader.process import Process
+from cudriver.stack.loader.search import Loader
 from elfkit import clean_environment, compile_c
 
 # The shape of torch/__init__.py through the years, in our words; each runs as it stands.

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import elfkit
-from cudriver.stack.loader import Loader
-from cudriver.stack.process import Process
+from cudriver.stack.loader.process import Process
+from cudriver.stack.loader.search import Loader
 from elfkit import DT_RPATH, DT_RUNPATH, PLACEHOLDER, Patch, clean_environment, compile_c, run_host
 
 FOLDERS = ["d0", "d1", "d2", "d3"]

@@ -17,9 +17,9 @@ from synth import loader_for
 
 import elfkit
 from cudriver import _elf
-from cudriver.stack import glibc
-from cudriver.stack.loader import Loader
-from cudriver.stack.process import Process
+from cudriver.stack.loader import glibc
+from cudriver.stack.loader.process import Process
+from cudriver.stack.loader.search import Loader
 from cudriver.stack.roots.rootfs import Root
 from elfkit import Step, clean_environment, compile_c
 

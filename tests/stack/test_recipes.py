@@ -23,7 +23,7 @@ from cudriver.stack.collect import catalogue, collect, imports
 from cudriver.stack.collect.imports import applies
 from cudriver.stack.collect.records import Owners
 from cudriver.stack.facts import Environment, Framework
-from cudriver.stack.loader import Loader, Search
+from cudriver.stack.loader.search import Loader, Search
 from cudriver.stack.recipes import parse
 from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.rules import judge

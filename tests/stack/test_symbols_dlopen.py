@@ -14,8 +14,8 @@ import pytest
 from test_dlopen_cases import compare
 
 import elfkit
-from cudriver.stack.loader import Loader
-from cudriver.stack.process import Process
+from cudriver.stack.loader.process import Process
+from cudriver.stack.loader.search import Loader
 from elfkit import DT_NEEDED, Patch, clean_environment, compile_c, run_host
 
 LAZY = "-Wl,-z,lazy"

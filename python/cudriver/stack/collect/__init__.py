@@ -19,7 +19,7 @@ from cudriver.stack.facts import (
     Problem,
     Toolkit,
 )
-from cudriver.stack.loader import Loader
+from cudriver.stack.loader.search import Loader
 from cudriver.stack.names import is_cuda_library
 from cudriver.stack.record import Any
 from cudriver.stack.roots.rootfs import Budget, Root, TooMuch

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from cudriver.stack.facts import Device, DeviceNode, Driver, Evidence
-from cudriver.stack.loader import Loader
+from cudriver.stack.loader.search import Loader
 from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.tables import driver_cuda, table
 

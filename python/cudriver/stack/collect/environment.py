@@ -8,8 +8,8 @@ import stat
 from collections.abc import Iterator
 
 from cudriver.stack.facts import Environment, Evidence, Problem
-from cudriver.stack.glibc import PLATFORMS
-from cudriver.stack.loader_files import machine_at
+from cudriver.stack.loader.files import machine_at
+from cudriver.stack.loader.glibc import PLATFORMS
 from cudriver.stack.roots.rootfs import Root, TooMuch
 from cudriver.stack.tables import table
 from cudriver.stack.versions import cut

@@ -8,7 +8,7 @@ from struct import unpack
 
 from cudriver.stack.elf.bits import ElfBits
 from cudriver.stack.facts import Distribution, Evidence
-from cudriver.stack.glibc import AARCH64, X86_64
+from cudriver.stack.loader.glibc import AARCH64, X86_64
 from cudriver.stack.names import row_of, split
 from cudriver.stack.record import Any
 from cudriver.stack.roots.rootfs import Root

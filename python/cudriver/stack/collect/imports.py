@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 
 from cudriver._elf import ElfError
 from cudriver.stack.facts import FEATURE, IMPORT, NOTHING, Environment, Framework, LoadFault
-from cudriver.stack.loader import LoadedObject, Loader, Search
+from cudriver.stack.loader.process import NOT_FOUND, Load, Process
+from cudriver.stack.loader.search import LoadedObject, Loader, Search
 from cudriver.stack.names import describe, fits, is_cuda_library, split
-from cudriver.stack.process import NOT_FOUND, Load, Process
 from cudriver.stack.recipes import FIRST, LOADS, NEAREST, Step
 from cudriver.stack.record import Record
 from cudriver.stack.roots.rootfs import Root
@@ -82,7 +82,7 @@ class Importer:
             yield from self._find(step, framework, process)
 
     def _torch(self, framework: Framework, process: Process) -> Iterator[Event]:
-        from cudriver.stack.preload import import_torch
+        from cudriver.stack.loader.preload import import_torch
 
         loads = import_torch(process, framework.path, self.env.site_packages)
         loaded = {load.name for load in loads if load.error is None}

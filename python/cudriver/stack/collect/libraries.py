@@ -31,9 +31,9 @@ from cudriver.stack.facts import (
     LoadFault,
     Problem,
 )
-from cudriver.stack.loader import LoadedObject, Loader
+from cudriver.stack.loader.process import Process
+from cudriver.stack.loader.search import LoadedObject, Loader
 from cudriver.stack.names import DRIVER_LIBRARIES, is_cuda_library
-from cudriver.stack.process import Process
 from cudriver.stack.recipes import Recipe, Rescue, Step
 from cudriver.stack.record import but
 from cudriver.stack.roots.rootfs import Root, TooMuch

@@ -16,7 +16,7 @@ from cudriver.stack.collect import records
 from cudriver.stack.elf.bits import ElfBits
 from cudriver.stack.facts import CHANGED, DAMAGED, EDITED, MISSING, Environment
 from cudriver.stack.integrity.listed import Different
-from cudriver.stack.loader import Loader
+from cudriver.stack.loader.search import Loader
 from cudriver.stack.record import Record
 from cudriver.stack.roots.rootfs import Root
 

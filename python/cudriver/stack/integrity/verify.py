@@ -14,7 +14,7 @@ from cudriver.stack.collect.debian import sums
 from cudriver.stack.facts import CHANGED, Distribution, Evidence, Facts, FileFault
 from cudriver.stack.integrity.listed import ALL, Different, leaves_alone, of_system
 from cudriver.stack.integrity.look import Looker
-from cudriver.stack.loader import Loader
+from cudriver.stack.loader.search import Loader
 from cudriver.stack.record import Record, fresh
 from cudriver.stack.roots.rootfs import Root
 

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 
 from cudriver import _elf
 from cudriver.stack.facts import LoadFault
-from cudriver.stack.loader import LoadedObject, Loader, Search
-from cudriver.stack.record import Record, fresh
-from cudriver.stack.symbols import (
+from cudriver.stack.loader.search import LoadedObject, Loader, Search
+from cudriver.stack.loader.symbols import (
     DAMAGED,
     NOT_FOUND,
     REJECTED,
@@ -19,6 +18,7 @@ from cudriver.stack.symbols import (
     check_versions,
     relocation_order,
 )
+from cudriver.stack.record import Record, fresh
 
 __all__ = ["NOT_FOUND", "Load", "Process"]
 

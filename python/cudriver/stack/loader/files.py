@@ -9,7 +9,7 @@ from functools import cached_property
 
 from cudriver import _elf
 from cudriver._elf import ElfError, ElfFile
-from cudriver.stack import glibc
+from cudriver.stack.loader import glibc
 from cudriver.stack.roots.rootfs import Root
 
 DF_1_PIE = 0x8000000

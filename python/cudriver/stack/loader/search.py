@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 from cudriver._elf import ElfError, ElfFile
-from cudriver.stack import glibc
-from cudriver.stack.loader_files import LoaderFiles
+from cudriver.stack.loader import glibc
+from cudriver.stack.loader.files import LoaderFiles
 from cudriver.stack.record import Record, fresh
 from cudriver.stack.roots.rootfs import Root
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from cudriver import _elf
 from cudriver._elf import Reference
 from cudriver.stack.facts import LoadFault
-from cudriver.stack.loader import LoadedObject
+from cudriver.stack.loader.search import LoadedObject
 
 NOT_FOUND, REJECTED, DAMAGED, VERSION, SYMBOL, ABORT = (
     "not found",  # a needed library is not found

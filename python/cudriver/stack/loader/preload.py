@@ -12,8 +12,8 @@ import re
 from collections.abc import Sequence
 
 from cudriver.stack.facts import LoadFault
-from cudriver.stack.loader import Search
-from cudriver.stack.process import NOT_FOUND, Load, Process
+from cudriver.stack.loader.process import NOT_FOUND, Load, Process
+from cudriver.stack.loader.search import Search
 from cudriver.stack.record import Record, fresh
 from cudriver.stack.roots.rootfs import Root
 

@@ -1,0 +1,1 @@
+"""The dynamic loader (glibc's ld.so), told from outside: what one process maps, and what fails."""

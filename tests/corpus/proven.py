@@ -30,7 +30,7 @@ from corpus.workshop import (
     interpreter,
     site_packages,
 )
-from cudriver.stack.collect.driver import assumed
+from cudriver.stack.machine.driver import assumed
 from cudriver.stack.plan.candidates import sets
 from cudriver.stack.plan.commands import environment
 from cudriver.stack.plan.question import Question

@@ -74,6 +74,7 @@ ROOMS: dict[str, set[str]] = {
     "roots": set(),
     "elf": {"roots"},
     "loader": {"roots", "elf"},
+    "machine": {"roots", "elf", "loader"},
 }
 STACK_GROUND = {"background", "facts", "names", "record", "say", "tables", "text", "versions"}
 

@@ -392,7 +392,7 @@ def test_no_answer_to_observe_is_3(cpu_torch):
 
 def test_which_asks_no_driver(cpu_torch, monkeypatch):
     """Not even in the machine's own root, where `check` does."""
-    from cudriver.stack.collect import driver
+    from cudriver.stack.machine import driver
 
     asked = []
     monkeypatch.setattr(driver, "worth_asking", lambda *_: asked.append(1))

@@ -14,10 +14,11 @@ import pytest
 import synth
 
 import casekit
-from cudriver.stack.collect import collect, compilers, distributions, driver, environment, toolkits
+from cudriver.stack.collect import collect, distributions, environment
 from cudriver.stack.discover import find_environments
 from cudriver.stack.facts import Evidence, Problem, Requirement
 from cudriver.stack.loader.search import Hit, Search
+from cudriver.stack.machine import compilers, driver, toolkits
 from cudriver.stack.record import Record
 from cudriver.stack.roots.rootfs import Root
 from elfkit import compile_c

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from cudriver.stack import inspect
-from cudriver.stack.collect import collect_machine, driver, probe
-from cudriver.stack.collect.child import Child
+from cudriver.stack.collect import collect_machine
+from cudriver.stack.machine import driver, probe
+from cudriver.stack.machine.child import Child
 from cudriver.stack.roots.rootfs import Root
 from elfkit import compile_c
 

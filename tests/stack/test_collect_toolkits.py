@@ -3,7 +3,7 @@
 import pytest
 from synth import toolkit
 
-from cudriver.stack.collect import compilers, toolkits
+from cudriver.stack.machine import compilers, toolkits
 from cudriver.stack.roots.rootfs import Root
 
 

@@ -14,8 +14,8 @@ from packaging.version import Version
 
 from cudriver.cli import main
 from cudriver.stack import plan, say
-from cudriver.stack.collect import driver as drivers
 from cudriver.stack.facts import Environment, Facts, Framework
+from cudriver.stack.machine import driver as drivers
 from cudriver.stack.plan import answer, candidates, question
 from cudriver.stack.plan.commands import LISTED
 from cudriver.stack.rules import registry

@@ -6,7 +6,7 @@ import pytest
 import real
 
 from cudriver.stack.facts import Device
-from cudriver.stack.visible import select
+from cudriver.stack.machine.visible import select
 
 pytestmark = pytest.mark.network
 

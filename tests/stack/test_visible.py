@@ -3,7 +3,7 @@
 import pytest
 from facts import gpu
 
-from cudriver.stack.visible import mark, select
+from cudriver.stack.machine.visible import mark, select
 
 DEVICES = [gpu(0), gpu(1), gpu(2, mig=True, instances=["MIG-11-22", "MIG-33-44"])]
 

@@ -98,7 +98,7 @@ def choose_driver() -> str | int | None:
     import signal
     import subprocess
 
-    from cudriver.stack.collect.child import ourselves
+    from cudriver.stack.machine.child import ourselves
 
     environ = dict(os.environ, CUDRIVER_LIBRARY="sim", CUDRIVER_DEMO_REASON=reason)
     with subprocess.Popen(ourselves(*sys.argv[1:]), env=environ) as child:

@@ -13,7 +13,7 @@ import sys
 
 import pytest
 
-from cudriver.stack.collect.child import ourselves
+from cudriver.stack.machine.child import ourselves
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

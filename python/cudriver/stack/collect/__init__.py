@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
-from cudriver.stack.collect import driver
 from cudriver.stack.collect.debian import DebianOwners
 from cudriver.stack.facts import (
     HIDDEN,
@@ -20,6 +19,7 @@ from cudriver.stack.facts import (
     Toolkit,
 )
 from cudriver.stack.loader.search import Loader
+from cudriver.stack.machine import driver
 from cudriver.stack.names import is_cuda_library
 from cudriver.stack.record import Any
 from cudriver.stack.roots.rootfs import Budget, Root, TooMuch
@@ -27,8 +27,8 @@ from cudriver.stack.roots.where import from_here, place, working_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from cudriver.stack.collect.probe import Inspected, Probe
     from cudriver.stack.collect.records import Owners
+    from cudriver.stack.machine.probe import Inspected, Probe
 
 
 class Machine:
@@ -64,7 +64,7 @@ class Machine:
             else:
                 self._driver = driver.collect(self.root, self.variables, self.loader)
                 if self.probe is not None and self.inspected is not None:
-                    from cudriver.stack.collect import probe
+                    from cudriver.stack.machine import probe
 
                     self.problems += probe.complete(
                         self._driver, self.probe, self.variables, self.inspected
@@ -128,7 +128,7 @@ def _look_around(machine: Machine, probe_driver: bool, prefixes: Sequence[str]) 
     """Starts the child that asks the driver, and looks for toolkits."""
     tree = machine.root
     if machine.assumed is None and probe_driver and driver.worth_asking(tree, machine.variables):
-        from cudriver.stack.collect import probe
+        from cudriver.stack.machine import probe
 
         machine.inspected = probe.Inspected(prefixes)
         found = machine.loader.search(probe.NVML)
@@ -137,7 +137,7 @@ def _look_around(machine: Machine, probe_driver: bool, prefixes: Sequence[str]) 
             machine.problems.append(probe.not_asked(found.path or probe.NVML))
         if nvml is not None or found.path is None:
             machine.probe = probe.Probe(machine.inspected.without(machine.variables), nvml=nvml)
-    from cudriver.stack.collect import toolkits  # once the child is under way
+    from cudriver.stack.machine import toolkits
 
     machine.toolkits = toolkits.system(tree, machine.variables, machine.problems)
 
@@ -198,11 +198,11 @@ def _collect(machine: Machine, where: str) -> Facts:
     known = len(machine.problems)
     problems: list[Problem] = list(machine.problems)
 
-    from cudriver.stack import visible
-    from cudriver.stack.collect import compilers, distributions, environment, toolkits
+    from cudriver.stack.collect import distributions, environment
     from cudriver.stack.collect.frameworks import Finder
     from cudriver.stack.collect.libraries import Resolver
     from cudriver.stack.integrity.whole import Whole
+    from cudriver.stack.machine import compilers, toolkits, visible
 
     env = environment.describe(tree, where, machine.variables, problems)
     facts = Facts(environment=env, root=tree.path, problems=problems)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from cudriver.stack import inspect
 from cudriver.stack.collect import collect_machine
-from cudriver.stack.collect.driver import assumed
+from cudriver.stack.machine.driver import assumed
 from cudriver.stack.plan import answer
 from cudriver.stack.plan.candidates import sets
 from cudriver.stack.plan.gpus import beside_arm, data_centre, gpu

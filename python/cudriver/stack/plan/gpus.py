@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from cudriver.stack.collect.driver import capability
+from cudriver.stack.machine.driver import capability
 from cudriver.stack.tables import table
 
 CENTRE = "data centre"

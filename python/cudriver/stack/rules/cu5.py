@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator
 
 from cudriver.stack.facts import ERROR, NOTE, WARNING, Device, Evidence, Facts, Finding, Framework
+from cudriver.stack.machine.visible import VARIABLE, select
 from cudriver.stack.rules import fix
 from cudriver.stack.rules.anew import has_wheels, planned
 from cudriver.stack.rules.finding import finding
 from cudriver.stack.tables import table
 from cudriver.stack.text import quote
 from cudriver.stack.versions import cut, major, minor
-from cudriver.stack.visible import VARIABLE, select
 
 
 def fits(capability: str, archs: list[str]) -> str | None:

@@ -146,7 +146,7 @@ def ourselves(*words: str) -> list[str]:
     working folder.
     """
     home = os.path.abspath(__file__)
-    for _ in "cudriver", "stack", "collect", "child.py":
+    for _ in "cudriver", "stack", "machine", "child.py":
         home = os.path.dirname(home)
     # Our own folder comes last, so that it hides no other module.
     program = (

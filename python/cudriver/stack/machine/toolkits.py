@@ -6,10 +6,10 @@ import os
 import re
 from collections.abc import Mapping
 
-from cudriver.stack.collect.compilers import host_limits, search_path, which
 from cudriver.stack.elf.bits import ElfBits
 from cudriver.stack.facts import Distribution, Environment, Evidence, NvccChoice, Problem, Toolkit
 from cudriver.stack.loader.glibc import configured_folders
+from cudriver.stack.machine.compilers import host_limits, search_path, which
 from cudriver.stack.names import split
 from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.tables import table, toolkit_of

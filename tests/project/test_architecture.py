@@ -75,6 +75,7 @@ ROOMS: dict[str, set[str]] = {
     "elf": {"roots"},
     "loader": {"roots", "elf"},
     "machine": {"roots", "elf", "loader"},
+    "environment": {"roots", "elf", "loader"},
 }
 STACK_GROUND = {"background", "facts", "names", "record", "say", "tables", "text", "versions"}
 

@@ -13,7 +13,7 @@ from synth import Prefix
 
 from cudriver import _elf
 from cudriver.stack import inspect
-from cudriver.stack.collect import distributions, environment, records
+from cudriver.stack.environment import distributions, interpreter, records
 from cudriver.stack.integrity import listed
 from cudriver.stack.loader.files import LoaderFiles
 from cudriver.stack.roots import rootfs
@@ -167,9 +167,9 @@ def test_a_path_of_more_folders_than_anybody_has_is_said(tmp_path, monkeypatch):
     for number in range(5):
         (packages / f"f{number}").mkdir()
     (packages / "a.pth").write_text("".join(f"f{number}\n" for number in range(5)))
-    monkeypatch.setattr(environment, "PATH_MOST", 6)
+    monkeypatch.setattr(interpreter, "PATH_MOST", 6)
     assert len(checked(tmp_path).environment.site_packages) == 6
-    monkeypatch.setattr(environment, "PATH_MOST", 5)
+    monkeypatch.setattr(interpreter, "PATH_MOST", 5)
     report = inspect("/env", root=str(tmp_path))
     why = "its .pth files name more than 5 folders; the check was stopped"
     assert (report.verdict, report.facts.unsure) == ("unknown", [f"/env: {why}"])

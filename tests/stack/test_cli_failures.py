@@ -21,13 +21,13 @@ from test_report import strict_schema
 NESTED = "(" * 500 + "python_version > '3'" + ")" * 500
 # One environment's collection fails; the others are as they are.
 BREAK_ONE = """
-from cudriver.stack.collect import environment
-describe = environment.describe
+from cudriver.stack.environment import interpreter
+describe = interpreter.describe
 def broken(tree, prefix, *rest):
     if "broken" in prefix:
         {failure}
     return describe(tree, prefix, *rest)
-environment.describe = broken
+interpreter.describe = broken
 """
 RECURSE = "f = lambda: f(); f()"
 SECOND_LINE = "raise RuntimeError('two\\nlines and \\x1b[31m')"
@@ -109,8 +109,8 @@ def test_interrupted_workers_are_quiet_and_leave_at_once(tmp_path):
         Prefix(tmp_path / f"opt/{number}", root=tmp_path).venv()
     source = """
 import os, time
-from cudriver.stack.collect import environment
-environment.describe = lambda *_: os.write(1, b"here\\n") and time.sleep(600)
+from cudriver.stack.environment import interpreter
+interpreter.describe = lambda *_: os.write(1, b"here\\n") and time.sleep(600)
 """
     script = f"{source}\nimport sys; from cudriver.cli import main; sys.exit(main())"
     child = subprocess.Popen(
@@ -200,7 +200,7 @@ def test_a_worker_that_fails_or_dies_leaves_the_others(tmp_path, failure):
 
 def test_an_environment_that_goes_away_meanwhile_leaves_the_others(root):
     source = """
-from cudriver.stack import discover
+from cudriver.stack.environment import discover
 found = discover.find_environments
 def more(*words):
     return [*found(*words), discover.Found("/opt/gone", "venv", "test")]

@@ -14,8 +14,9 @@ import pytest
 import synth
 
 import casekit
-from cudriver.stack.collect import collect, distributions, environment
-from cudriver.stack.discover import find_environments
+from cudriver.stack.collect import collect
+from cudriver.stack.environment import distributions, interpreter
+from cudriver.stack.environment.discover import find_environments
 from cudriver.stack.facts import Evidence, Problem, Requirement
 from cudriver.stack.loader.search import Hit, Search
 from cudriver.stack.machine import compilers, driver, toolkits
@@ -127,7 +128,7 @@ class Tree:
 
     def env(self) -> Any:
         root = Root(str(self.top))
-        return environment.describe(root, self.prefix().inside, self.variables, self.problems)
+        return interpreter.describe(root, self.prefix().inside, self.variables, self.problems)
 
     def environment(self) -> Iterable[Record]:
         return [self.env()]

@@ -8,11 +8,11 @@ from facts import wheel
 from synth import Prefix
 
 from cudriver.stack.collect import collect, file_version
-from cudriver.stack.collect.debian import DebianOwners
 from cudriver.stack.collect.frameworks import Finder
-from cudriver.stack.collect.records import is_library
 from cudriver.stack.collect.runtime_versions import _first
 from cudriver.stack.elf.bits import ElfBits
+from cudriver.stack.environment.debian import DebianOwners
+from cudriver.stack.environment.records import is_library
 from cudriver.stack.facts import Library
 from cudriver.stack.names import fits, is_cuda_library
 from cudriver.stack.roots.rootfs import Root

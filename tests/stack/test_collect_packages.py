@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from synth import Prefix
 
-from cudriver.stack.collect import collect, distributions, environment, records
+from cudriver.stack.collect import collect
+from cudriver.stack.environment import distributions, interpreter, records
 from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.roots.where import from_here
 from elfkit import compile_c
@@ -21,7 +22,7 @@ from elfkit import compile_c
 def describe(prefix, **variables):
     problems = []
     root = Root(str(prefix.root) if prefix.root else "/")
-    return environment.describe(root, prefix.inside, variables, problems), root, problems
+    return interpreter.describe(root, prefix.inside, variables, problems), root, problems
 
 
 def installed(prefix, **variables):
@@ -67,12 +68,12 @@ class TestKinds:
         (tmp_path / "usr/bin/python3").symlink_to("/usr/bin/python3.12")
         for folder in ("usr/lib/python3/dist-packages", "usr/local/lib/python3.12/dist-packages"):
             (tmp_path / folder).mkdir(parents=True)
-        env = environment.describe(Root(str(tmp_path)), "/usr", {}, [])
+        env = interpreter.describe(Root(str(tmp_path)), "/usr", {}, [])
         assert (env.kind, env.python, env.platform) == ("system", "3.12", "aarch64")
         assert not env.managed
         (tmp_path / "usr/lib/python3.12").mkdir()
         (tmp_path / "usr/lib/python3.12/EXTERNALLY-MANAGED").write_text("[externally-managed]\n")
-        assert environment.describe(Root(str(tmp_path)), "/usr", {}, []).managed
+        assert interpreter.describe(Root(str(tmp_path)), "/usr", {}, []).managed
         assert env.site_packages == [
             "/usr/local/lib/python3.12/dist-packages",
             "/usr/lib/python3/dist-packages",
@@ -142,7 +143,7 @@ class TestPath:
             env={by: str(home)}, capture_output=True, text=True, check=True,
         )  # fmt: skip
         seen = [path for path in done.stdout.splitlines() if path.startswith(str(tmp_path))]
-        env = environment.describe(Root("/"), str(made), {by: str(home)}, [])
+        env = interpreter.describe(Root("/"), str(made), {by: str(home)}, [])
         ours = [path for path in env.site_packages if path.startswith(str(tmp_path))]
         assert ours == seen
         assert len(seen) == (4 if shared else 2)

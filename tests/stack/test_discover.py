@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 from test_cli import SOURCES
 
-from cudriver.stack.discover import MAX_FOLDERS, Found, find_environments, prefix_of_python
+from cudriver.stack.environment.discover import (
+    MAX_FOLDERS,
+    Found,
+    find_environments,
+    prefix_of_python,
+)
 from cudriver.stack.roots.rootfs import Root
 
 
@@ -96,7 +101,7 @@ def test_the_running_environment_is_listed_wherever_it_is(monkeypatch, tmp_path)
 
 
 def test_a_huge_home_ends(machine, monkeypatch):
-    monkeypatch.setattr("cudriver.stack.discover.MAX_FOLDERS", 50)
+    monkeypatch.setattr("cudriver.stack.environment.discover.MAX_FOLDERS", 50)
     assert MAX_FOLDERS > 50
     for number in range(200):
         (machine / f"home/ana/{number:03}/below").mkdir(parents=True)

@@ -553,7 +553,7 @@ def test_few_changed_libraries_are_loaded(large: Prefix, monkeypatch) -> None:
 @pytest.mark.parametrize("kind", ["sha256", "sha384", "sha512"])
 def test_the_hashes_of_a_record(tmp_path: Path, kind: str, padded: bool) -> None:
     """Some tools leave base64's padding in."""
-    from cudriver.stack.collect.records import differs
+    from cudriver.stack.environment.records import differs
     from cudriver.stack.roots.rootfs import Root
 
     (tmp_path / "file").write_bytes(b"as it was")

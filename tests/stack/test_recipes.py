@@ -21,7 +21,7 @@ from synth import Prefix
 from cudriver.stack import recipes
 from cudriver.stack.collect import catalogue, collect, imports
 from cudriver.stack.collect.imports import applies
-from cudriver.stack.collect.records import Owners
+from cudriver.stack.environment.records import Owners
 from cudriver.stack.facts import Environment, Framework
 from cudriver.stack.loader.search import Loader, Search
 from cudriver.stack.recipes import parse

@@ -10,7 +10,7 @@ import pytest
 from synth import Prefix
 
 from cudriver.stack import inspect
-from cudriver.stack.collect import distributions
+from cudriver.stack.environment import distributions
 from cudriver.stack.roots.rootfs import Root
 
 NOBODY = 65534

@@ -13,7 +13,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from cudriver.stack import versions
-from cudriver.stack.markers import Markers, environment, normal
+from cudriver.stack.environment.markers import Markers, environment, normal
 
 numbers = st.lists(st.integers(0, 130), min_size=1, max_size=5).map(lambda n: ".".join(map(str, n)))
 locals_ = st.sampled_from(["", "", "+cu128", "+cpu", "+cu12.8", ".post1", "rc1", ".dev3", "a0"])
@@ -276,7 +276,7 @@ def test_plain_numbers_do_without_packaging():
 
     code = """
 import sys
-from cudriver.stack.markers import Markers, environment
+from cudriver.stack.environment.markers import Markers, environment
 from cudriver.stack.versions import compare, satisfies
 
 satisfies("2.8.0+cu128", "==2.8.0")

@@ -128,7 +128,7 @@ def exit_code(reports: list[Report]) -> int:
 def _reports(arguments: Namespace) -> list[Report]:
     if arguments.all:
         target.places([], arguments)  # the options
-        from cudriver.stack.discover import find_environments
+        from cudriver.stack.environment.discover import find_environments
 
         prefixes = [found.prefix for found in find_environments(arguments.root)]
     else:

@@ -99,7 +99,7 @@ def inspect(
 
 def __getattr__(name: str) -> Any:
     if name == "find_environments":
-        from cudriver.stack.discover import find_environments
+        from cudriver.stack.environment.discover import find_environments
 
         return find_environments
     if name == "Report":

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Mapping
 
 from cudriver.stack.collect.file_version import decode
-from cudriver.stack.collect.records import RECORD_LIMIT, module_of
+from cudriver.stack.environment.records import RECORD_LIMIT, module_of
 from cudriver.stack.facts import Facts
 from cudriver.stack.machine.child import Child, signal_name
 from cudriver.stack.names import is_cuda_library

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
-from cudriver.stack.collect.debian import DebianOwners
+from cudriver.stack.environment.debian import DebianOwners
 from cudriver.stack.facts import (
     HIDDEN,
     SHARED,
@@ -27,7 +27,7 @@ from cudriver.stack.roots.where import from_here, place, working_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from cudriver.stack.collect.records import Owners
+    from cudriver.stack.environment.records import Owners
     from cudriver.stack.machine.probe import Inspected, Probe
 
 
@@ -198,17 +198,17 @@ def _collect(machine: Machine, where: str) -> Facts:
     known = len(machine.problems)
     problems: list[Problem] = list(machine.problems)
 
-    from cudriver.stack.collect import distributions, environment
     from cudriver.stack.collect.frameworks import Finder
     from cudriver.stack.collect.libraries import Resolver
+    from cudriver.stack.environment import distributions, interpreter
     from cudriver.stack.integrity.whole import Whole
     from cudriver.stack.machine import compilers, toolkits, visible
 
-    env = environment.describe(tree, where, machine.variables, problems)
+    env = interpreter.describe(tree, where, machine.variables, problems)
     facts = Facts(environment=env, root=tree.path, problems=problems)
     facts.distributions = distributions.collect(tree, env, problems)
     if env.python is None and not facts.distributions:
-        from cudriver.stack.discover import near
+        from cudriver.stack.environment.discover import near
 
         env.near = near(tree, env.prefix)
     owners = _owners(tree, facts, problems)
@@ -242,7 +242,7 @@ def _unread(tree: Root, facts: Facts, problems: list[Problem]) -> list[str]:
     """What could not be read of that which decides: where the packages lie, what those of CUDA say
     of themselves. The rules' silence about it means nothing.
     """
-    from cudriver.stack.collect.distributions import conda_matters, matters
+    from cudriver.stack.environment.distributions import conda_matters, matters
 
     env = facts.environment
     around = (f"{env.prefix}/conda-meta", f"{env.prefix}/lib")
@@ -297,8 +297,8 @@ def _shared(owners: Owners, told: set[str]) -> list[FileFault]:
 
 
 def _owners(tree: Root, facts: Facts, problems: list[Problem]) -> Owners:
-    from cudriver.stack.collect import distributions, records
     from cudriver.stack.collect.frameworks import matters_here
+    from cudriver.stack.environment import distributions, records
 
     owners = records.Owners(tree)
     for dist in facts.distributions:

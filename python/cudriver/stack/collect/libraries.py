@@ -12,11 +12,11 @@ from functools import partial
 
 from cudriver._elf import ElfError
 from cudriver.stack.collect.catalogue import Catalogue
-from cudriver.stack.collect.debian import DebianOwners
 from cudriver.stack.collect.file_version import own_version
 from cudriver.stack.collect.imports import Event, Importer
-from cudriver.stack.collect.records import Owners
 from cudriver.stack.collect.runtime_versions import fill_runtime_versions
+from cudriver.stack.environment.debian import DebianOwners
+from cudriver.stack.environment.records import Owners
 from cudriver.stack.facts import (
     ERROR,
     FEATURE,

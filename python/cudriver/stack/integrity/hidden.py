@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cudriver.stack.collect.records import packages_of
+from cudriver.stack.environment.records import packages_of
 from cudriver.stack.facts import HIDDEN, Environment, Evidence, FileFault
 from cudriver.stack.integrity.listed import Wheels
 from cudriver.stack.roots.rootfs import Root

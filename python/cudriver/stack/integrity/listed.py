@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 
 from cudriver import _elf
 from cudriver.stack.background import start
-from cudriver.stack.collect import records
-from cudriver.stack.collect.distributions import installer
+from cudriver.stack.environment import records
+from cudriver.stack.environment.distributions import installer
 from cudriver.stack.facts import Distribution, Evidence
 from cudriver.stack.record import Record
 from cudriver.stack.roots.rootfs import Root

@@ -12,8 +12,8 @@ import os
 import sys
 import warnings
 
-from cudriver.stack.collect import records
 from cudriver.stack.elf.bits import ElfBits
+from cudriver.stack.environment import records
 from cudriver.stack.facts import CHANGED, DAMAGED, EDITED, MISSING, Environment
 from cudriver.stack.integrity.listed import Different
 from cudriver.stack.loader.search import Loader

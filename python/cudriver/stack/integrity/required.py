@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cudriver.stack.collect.distributions import matters
-from cudriver.stack.collect.records import Owners
+from cudriver.stack.environment.distributions import matters
+from cudriver.stack.environment.markers import Markers, environment, normal
+from cudriver.stack.environment.records import Owners
 from cudriver.stack.facts import Absent, Distribution, Evidence, Facts, Framework
-from cudriver.stack.markers import Markers, environment, normal
 from cudriver.stack.roots.rootfs import Root
 
 _TOOLS = frozenset(("pip", "setuptools", "uv", "wheel"))  # they are run, not imported

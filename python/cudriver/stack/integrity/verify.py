@@ -9,8 +9,8 @@ import os
 from collections.abc import Callable, Generator, Iterable, Iterator
 
 from cudriver import _elf
-from cudriver.stack.collect import records
-from cudriver.stack.collect.debian import sums
+from cudriver.stack.environment import records
+from cudriver.stack.environment.debian import sums
 from cudriver.stack.facts import CHANGED, Distribution, Evidence, Facts, FileFault
 from cudriver.stack.integrity.listed import ALL, Different, leaves_alone, of_system
 from cudriver.stack.integrity.look import Looker

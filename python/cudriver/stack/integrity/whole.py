@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from cudriver.stack.collect import records
 from cudriver.stack.collect.libraries import Resolver
-from cudriver.stack.collect.records import Owners
+from cudriver.stack.environment import records
+from cudriver.stack.environment.records import Owners
 from cudriver.stack.facts import (
     CHANGED,
     EDITED,

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable
 from fnmatch import fnmatch
 
+from cudriver.stack.environment.markers import normal
 from cudriver.stack.facts import (
     HIDDEN,
     IMPORT,
@@ -23,7 +24,6 @@ from cudriver.stack.facts import (
     FileFault,
     LoadFault,
 )
-from cudriver.stack.markers import normal
 from cudriver.stack.recipes import listed
 from cudriver.stack.record import Any, but
 from cudriver.stack.rules import fix

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from cudriver.stack.environment.markers import normal
 from cudriver.stack.facts import Distribution, Facts, Requirement
-from cudriver.stack.markers import normal
 from cudriver.stack.rules import fix
 from cudriver.stack.tables import table
 from cudriver.stack.versions import cut, satisfies

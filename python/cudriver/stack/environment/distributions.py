@@ -10,8 +10,8 @@ import json
 import os
 import re
 
+from cudriver.stack.environment.markers import Markers, environment, normal
 from cudriver.stack.facts import Distribution, Environment, Evidence, Problem, Requirement
-from cudriver.stack.markers import Markers, environment, normal
 from cudriver.stack.record import Record
 from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.tables import table

@@ -10,8 +10,8 @@ import os
 import re
 from collections.abc import Callable, Iterator
 
-from cudriver.stack.collect.distributions import installer
 from cudriver.stack.elf.bits import ElfBits
+from cudriver.stack.environment.distributions import installer
 from cudriver.stack.facts import (
     DAMAGED,
     EDITED,

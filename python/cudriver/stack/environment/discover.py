@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 
-from cudriver.stack.collect.environment import pyvenv
+from cudriver.stack.environment.interpreter import pyvenv
 from cudriver.stack.record import Record
 from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.tables import table

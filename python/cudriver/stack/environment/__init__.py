@@ -1,0 +1,1 @@
+"""The environment: its Python and that Python's path, what is installed, who brought which file."""

@@ -76,6 +76,8 @@ ROOMS: dict[str, set[str]] = {
     "loader": {"roots", "elf"},
     "machine": {"roots", "elf", "loader"},
     "environment": {"roots", "elf", "loader"},
+    "load": {"roots", "elf", "loader", "machine", "environment"},
+    "integrity": {"roots", "elf", "loader", "machine", "environment", "load"},
 }
 STACK_GROUND = {"background", "facts", "names", "record", "say", "tables", "text", "versions"}
 

@@ -12,7 +12,8 @@ from synth import CU12
 from test_collect_cases import Tree
 
 import casekit
-from cudriver.stack.collect import collect, frameworks
+from cudriver.stack.collect import collect
+from cudriver.stack.load import frameworks
 from cudriver.stack.rules import judge, verdict
 
 PATH = Path(__file__).with_name("recipe_cases.txt")

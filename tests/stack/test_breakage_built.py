@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 import real
 
-from cudriver.stack.collect import frameworks, libraries
-from cudriver.stack.recipes import listed
+from cudriver.stack.load import frameworks, libraries
+from cudriver.stack.load.recipes import listed
 from elfkit import compile_c
 
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")

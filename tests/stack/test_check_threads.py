@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from cudriver import stack
-from cudriver.stack import plan, recipes, tables
+from cudriver.stack import plan, tables
+from cudriver.stack.load import recipes
 from model_machine import EVAL, TRAIN, make
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")

@@ -7,13 +7,14 @@ import pytest
 from facts import wheel
 from synth import Prefix
 
-from cudriver.stack.collect import collect, file_version
-from cudriver.stack.collect.frameworks import Finder
-from cudriver.stack.collect.runtime_versions import _first
+from cudriver.stack.collect import collect
 from cudriver.stack.elf.bits import ElfBits
 from cudriver.stack.environment.debian import DebianOwners
 from cudriver.stack.environment.records import is_library
 from cudriver.stack.facts import Library
+from cudriver.stack.load import file_version
+from cudriver.stack.load.frameworks import Finder
+from cudriver.stack.load.runtime_versions import _first
 from cudriver.stack.names import fits, is_cuda_library
 from cudriver.stack.roots.rootfs import Root
 from elfkit import compile_c

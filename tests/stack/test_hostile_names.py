@@ -14,7 +14,7 @@ from test_cli import SOURCES
 
 from cudriver.cli import terminal, which
 from cudriver.stack.facts import Missing
-from cudriver.stack.observe import Observation, Row
+from cudriver.stack.load.observe import Observation, Row
 from cudriver.stack.report import Report
 from cudriver.stack.report_text import Style, one_line
 

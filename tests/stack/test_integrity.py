@@ -540,7 +540,7 @@ def test_no_more_are_told_than_a_person_reads(large: Prefix, monkeypatch) -> Non
 def test_few_changed_libraries_are_loaded(large: Prefix, monkeypatch) -> None:
     asked = []
     monkeypatch.setattr(
-        "cudriver.stack.collect.libraries.Resolver.tried", lambda *words: asked.append(words)
+        "cudriver.stack.load.libraries.Resolver.tried", lambda *words: asked.append(words)
     )
     for n in range(2 * whole.TRIED):
         file = large.site / f"torch/lib/lib{n}.so.1"

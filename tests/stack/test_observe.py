@@ -7,7 +7,7 @@ import time
 import pytest
 
 from cudriver.stack.facts import Environment, Facts, Framework, Library
-from cudriver.stack.observe import Observation, Row, observe
+from cudriver.stack.load.observe import Observation, Row, observe
 from cudriver.stack.report import Report
 
 

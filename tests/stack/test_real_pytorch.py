@@ -114,7 +114,7 @@ def test_the_environment_is_not_touched(pair):
 
 
 def test_observation_agrees_with_the_prediction(pair):
-    from cudriver.stack.observe import observe
+    from cudriver.stack.load.observe import observe
 
     report, _, _ = pair
     observation = observe(report.facts, environ=real.clean_environ())

@@ -18,13 +18,13 @@ from facts import PREFIX, SITE, environment
 from packages import Packages
 from synth import Prefix
 
-from cudriver.stack import recipes
-from cudriver.stack.collect import catalogue, collect, imports
-from cudriver.stack.collect.imports import applies
+from cudriver.stack.collect import collect
 from cudriver.stack.environment.records import Owners
 from cudriver.stack.facts import Environment, Framework
+from cudriver.stack.load import catalogue, imports, recipes
+from cudriver.stack.load.imports import applies
+from cudriver.stack.load.recipes import parse
 from cudriver.stack.loader.search import Loader, Search
-from cudriver.stack.recipes import parse
 from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.rules import judge
 from elfkit import compile_c

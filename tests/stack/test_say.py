@@ -20,8 +20,8 @@ from cudriver.stack import say
 from cudriver.stack.components import components
 from cudriver.stack.explain import rule_names
 from cudriver.stack.facts import ERROR, NOTE, WARNING, Driver, Environment, Facts, Finding, Problem
+from cudriver.stack.load.observe import Observation, Row
 from cudriver.stack.machine.driver import trouble
-from cudriver.stack.observe import Observation, Row
 from cudriver.stack.report import Report
 from cudriver.stack.report_text import PROVEN, VERDICTS
 from cudriver.stack.rules import registry

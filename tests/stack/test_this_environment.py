@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cudriver import stack
-from cudriver.stack.observe import observe
+from cudriver.stack.load.observe import observe
 
 ASK = r"""
 import json, os, sys

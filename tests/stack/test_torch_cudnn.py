@@ -7,7 +7,8 @@ import shutil
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from cudriver.stack.collect.runtime_versions import (
+from cudriver.stack.facts import Framework, Library
+from cudriver.stack.load.runtime_versions import (
     _LOAD_PAIR,
     _STORE_AT,
     FUNCTION,
@@ -15,7 +16,6 @@ from cudriver.stack.collect.runtime_versions import (
     compiled_against,
     fill_runtime_versions,
 )
-from cudriver.stack.facts import Framework, Library
 from cudriver.stack.roots.rootfs import Root
 from elfkit import compile_c
 

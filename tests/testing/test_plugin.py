@@ -558,7 +558,7 @@ def test_each_mapped_library_is_compared(tmp_path: Path) -> None:
 def test_differences_are_a_diff(session: Session) -> None:
     source = """
         import sys
-        from cudriver.stack.observe import Row
+        from cudriver.stack.load.observe import Row
         from cudriver.testing import running
 
         def rows(facts, torch):

@@ -187,7 +187,7 @@ def _checked(prefix: str, machine: Machine, arguments: Namespace) -> Report:
     findings = judge(facts, None, lambda changes: recollect(facts, machine, changes))
     report = Report(facts, findings, strict=arguments.strict)
     if arguments.observe:
-        from cudriver.stack.observe import observe
+        from cudriver.stack.load.observe import observe
 
         with terminal.busy(f"importing in {report.prefix}"):
             report.observation = observe(facts, timeout=arguments.timeout)

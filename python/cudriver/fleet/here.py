@@ -41,7 +41,7 @@ def report(*, probe_driver: bool = True, **identifiers: Any) -> dict[str, Any]:
 
 def loaded() -> list[dict[str, str | None]]:
     """The CUDA libraries that are mapped into this process: name, version and file."""
-    from cudriver.stack.collect.file_version import own_version
+    from cudriver.stack.load.file_version import own_version
     from cudriver.stack.names import is_cuda_library
     from cudriver.stack.roots.rootfs import Root
 

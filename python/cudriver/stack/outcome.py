@@ -24,7 +24,7 @@ from cudriver.stack.text import quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from cudriver.stack.observe import Observation
+    from cudriver.stack.load.observe import Observation
 
 EXIT_CODES = {CONSISTENT: 0, MISMATCH: 1, UNKNOWN: 3}
 

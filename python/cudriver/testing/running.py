@@ -7,8 +7,8 @@ import os
 import pytest
 
 from cudriver import stack
-from cudriver.stack.collect.file_version import decode
-from cudriver.stack.observe import Row, compare, dotted
+from cudriver.stack.load.file_version import decode
+from cudriver.stack.load.observe import Row, compare, dotted
 from cudriver.stack.report import Report
 
 TYPE_CHECKING = False

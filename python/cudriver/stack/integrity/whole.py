@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from cudriver.stack.collect.libraries import Resolver
 from cudriver.stack.environment import records
 from cudriver.stack.environment.records import Owners
 from cudriver.stack.facts import (
@@ -22,6 +21,7 @@ from cudriver.stack.integrity.hidden import hidden
 from cudriver.stack.integrity.listed import Different, Listed, Wheels, top_modules
 from cudriver.stack.integrity.look import Looker, Seen
 from cudriver.stack.integrity.required import absent, required
+from cudriver.stack.load.libraries import Resolver
 from cudriver.stack.names import DRIVER_LIBRARIES, is_cuda_library
 from cudriver.stack.roots.rootfs import Root
 

@@ -24,7 +24,7 @@ from cudriver.stack.facts import (
     FileFault,
     LoadFault,
 )
-from cudriver.stack.recipes import listed
+from cudriver.stack.load.recipes import listed
 from cudriver.stack.record import Any, but
 from cudriver.stack.rules import fix
 from cudriver.stack.rules.faults import EXEC_STACK, caused_by

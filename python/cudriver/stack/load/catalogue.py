@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from cudriver.stack.collect.file_version import cuda_of, own_version
 from cudriver.stack.environment.debian import DebianOwners
 from cudriver.stack.environment.records import Owners
 from cudriver.stack.facts import GONE, Environment, Framework, Library, Missing, Shadowed
+from cudriver.stack.load.file_version import cuda_of, own_version
 from cudriver.stack.loader.search import LoadedObject, Search
 from cudriver.stack.names import is_cuda_library, row_of
 from cudriver.stack.record import Record, fresh

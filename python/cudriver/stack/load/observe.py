@@ -10,9 +10,9 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 
-from cudriver.stack.collect.file_version import decode
 from cudriver.stack.environment.records import RECORD_LIMIT, module_of
 from cudriver.stack.facts import Facts
+from cudriver.stack.load.file_version import decode
 from cudriver.stack.machine.child import Child, signal_name
 from cudriver.stack.names import is_cuda_library
 from cudriver.stack.record import Any, Record

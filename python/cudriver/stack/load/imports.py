@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 
 from cudriver._elf import ElfError
 from cudriver.stack.facts import FEATURE, IMPORT, NOTHING, Environment, Framework, LoadFault
+from cudriver.stack.load.recipes import FIRST, LOADS, NEAREST, Step
 from cudriver.stack.loader.process import NOT_FOUND, Load, Process
 from cudriver.stack.loader.search import LoadedObject, Loader, Search
 from cudriver.stack.names import describe, fits, is_cuda_library, split
-from cudriver.stack.recipes import FIRST, LOADS, NEAREST, Step
 from cudriver.stack.record import Record
 from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.versions import cut, minor, satisfies

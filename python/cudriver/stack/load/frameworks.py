@@ -7,13 +7,13 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
-from cudriver.stack.collect.imports import applies
 from cudriver.stack.elf.bits import ElfBits
 from cudriver.stack.environment.distributions import matters
 from cudriver.stack.environment.records import Owners, is_library, module_of
 from cudriver.stack.facts import Distribution, Evidence, Framework, Problem
+from cudriver.stack.load.imports import applies
+from cudriver.stack.load.recipes import Recipe, listed, parse
 from cudriver.stack.names import fits
-from cudriver.stack.recipes import Recipe, listed, parse
 from cudriver.stack.record import Record
 from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.tables import table

@@ -11,10 +11,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from cudriver._elf import ElfError
-from cudriver.stack.collect.catalogue import Catalogue
-from cudriver.stack.collect.file_version import own_version
-from cudriver.stack.collect.imports import Event, Importer
-from cudriver.stack.collect.runtime_versions import fill_runtime_versions
 from cudriver.stack.environment.debian import DebianOwners
 from cudriver.stack.environment.records import Owners
 from cudriver.stack.facts import (
@@ -31,10 +27,14 @@ from cudriver.stack.facts import (
     LoadFault,
     Problem,
 )
+from cudriver.stack.load.catalogue import Catalogue
+from cudriver.stack.load.file_version import own_version
+from cudriver.stack.load.imports import Event, Importer
+from cudriver.stack.load.recipes import Recipe, Rescue, Step
+from cudriver.stack.load.runtime_versions import fill_runtime_versions
 from cudriver.stack.loader.process import Process
 from cudriver.stack.loader.search import LoadedObject, Loader
 from cudriver.stack.names import DRIVER_LIBRARIES, is_cuda_library
-from cudriver.stack.recipes import Recipe, Rescue, Step
 from cudriver.stack.record import but
 from cudriver.stack.roots.rootfs import Root, TooMuch
 from cudriver.stack.tables import table

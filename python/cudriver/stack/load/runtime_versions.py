@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from struct import unpack_from
 
-from cudriver.stack.collect.file_version import own_version
 from cudriver.stack.elf.bits import ElfBits
 from cudriver.stack.facts import Evidence, Framework, Library
+from cudriver.stack.load.file_version import own_version
 from cudriver.stack.loader.glibc import X86_64
 from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.versions import cut, newer

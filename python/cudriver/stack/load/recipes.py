@@ -1,6 +1,6 @@
 """Loading recipes: what a framework loads, from where and in which order, as data.
 
-Each is one file, data/loading/NAME.json, described in docs/recipes.md. `collect.imports` follows
+Each is one file, data/loading/NAME.json, described in docs/recipes.md. `load.imports` follows
 them. A distribution that is installed beside cudriver may bring others.
 """
 

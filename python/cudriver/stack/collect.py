@@ -198,10 +198,10 @@ def _collect(machine: Machine, where: str) -> Facts:
     known = len(machine.problems)
     problems: list[Problem] = list(machine.problems)
 
-    from cudriver.stack.collect.frameworks import Finder
-    from cudriver.stack.collect.libraries import Resolver
     from cudriver.stack.environment import distributions, interpreter
     from cudriver.stack.integrity.whole import Whole
+    from cudriver.stack.load.frameworks import Finder
+    from cudriver.stack.load.libraries import Resolver
     from cudriver.stack.machine import compilers, toolkits, visible
 
     env = interpreter.describe(tree, where, machine.variables, problems)
@@ -297,8 +297,8 @@ def _shared(owners: Owners, told: set[str]) -> list[FileFault]:
 
 
 def _owners(tree: Root, facts: Facts, problems: list[Problem]) -> Owners:
-    from cudriver.stack.collect.frameworks import matters_here
     from cudriver.stack.environment import distributions, records
+    from cudriver.stack.load.frameworks import matters_here
 
     owners = records.Owners(tree)
     for dist in facts.distributions:

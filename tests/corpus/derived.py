@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from cudriver.stack.fixes import fix
+from cudriver.stack.fixes.builds import torch_archs
 from cudriver.stack.plan.candidates import number
-from cudriver.stack.rules import fix
-from cudriver.stack.rules.cu5 import fits, torch_archs
+from cudriver.stack.rules.cu5 import fits
 from cudriver.stack.tables import driver_floor, table
 from cudriver.stack.versions import compare, cut, major
 

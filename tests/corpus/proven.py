@@ -30,11 +30,11 @@ from corpus.workshop import (
     interpreter,
     site_packages,
 )
+from cudriver.stack.fixes.fix import branch_for
 from cudriver.stack.machine.driver import assumed
 from cudriver.stack.plan.candidates import sets
 from cudriver.stack.plan.commands import environment
 from cudriver.stack.plan.question import Question
-from cudriver.stack.rules.fix import branch_for
 from cudriver.stack.tables import table
 
 ROOT = Path(__file__).parents[2]

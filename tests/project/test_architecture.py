@@ -78,6 +78,9 @@ ROOMS: dict[str, set[str]] = {
     "environment": {"roots", "elf", "loader"},
     "load": {"roots", "elf", "loader", "machine", "environment"},
     "integrity": {"roots", "elf", "loader", "machine", "environment", "load"},
+    # A rule takes its fixes from fixes/; a new environment is made as `cudriver plan` has it.
+    "fixes": {"roots", "environment", "load", "plan"},
+    "rules": {"roots", "machine", "environment", "load", "fixes"},
 }
 STACK_GROUND = {"background", "facts", "names", "record", "say", "tables", "text", "versions"}
 

@@ -18,8 +18,8 @@ from facts import (
 )
 
 from cudriver.stack.facts import Device, Driver, Framework
-from cudriver.stack.rules import fix
-from cudriver.stack.rules.library_fixes import back_to_pin, library_fix, pinned, symbol_fix
+from cudriver.stack.fixes import fix
+from cudriver.stack.fixes.library_fixes import back_to_pin, library_fix, pinned, symbol_fix
 
 
 def test_nobody_s_library_has_no_fix():

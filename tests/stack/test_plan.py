@@ -15,12 +15,12 @@ from packaging.version import Version
 from cudriver.cli import main
 from cudriver.stack import plan, say
 from cudriver.stack.facts import Environment, Facts, Framework
+from cudriver.stack.fixes.builds import torch_archs
+from cudriver.stack.fixes.fix import branch_for
 from cudriver.stack.machine import driver as drivers
 from cudriver.stack.plan import answer, candidates, question
 from cudriver.stack.plan.commands import LISTED
 from cudriver.stack.rules import registry
-from cudriver.stack.rules.cu5 import torch_archs
-from cudriver.stack.rules.fix import branch_for
 from cudriver.stack.tables import driver_floor, table
 from cudriver.stack.text import columns
 from cudriver.stack.versions import major

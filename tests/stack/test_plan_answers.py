@@ -9,9 +9,9 @@ import pytest
 
 from cudriver.stack import plan
 from cudriver.stack.facts import Driver
+from cudriver.stack.fixes.fix import branch_for
 from cudriver.stack.plan.candidates import best
 from cudriver.stack.record import but
-from cudriver.stack.rules.fix import branch_for
 from cudriver.stack.tables import driver_cuda, driver_floor, table
 from cudriver.stack.versions import compare, major
 

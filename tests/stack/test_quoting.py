@@ -7,7 +7,8 @@ import pytest
 from facts import facts
 
 from cudriver.stack.facts import Distribution, Environment, Evidence, Requirement
-from cudriver.stack.rules import cu4_pins, fix
+from cudriver.stack.fixes import fix
+from cudriver.stack.rules import cu4_pins
 
 NAME = "x;touch owned $(id) `id` 'q' \"d\" | & > ~ *\n#"
 INSTALLERS = ["pip", "uv", "pipx", "conda", "mamba", "micromamba", "pixi"]

@@ -19,7 +19,8 @@ from facts import (
 
 import casekit
 from cudriver.stack.facts import Environment, Evidence, Facts, FileFault, Toolkit
-from cudriver.stack.rules import cu2, cu4_pins, cu5, judge, pairs, registry, verdict
+from cudriver.stack.fixes import pairs
+from cudriver.stack.rules import cu2, cu4_pins, cu5, judge, registry, verdict
 
 OWN = Toolkit(
     "environment", "wheels", "12.8", f"{PREFIX}/nvidia", Evidence(f"{PREFIX}/METADATA", 3, "12.8")

@@ -17,11 +17,12 @@ from synth import Prefix
 
 from cudriver.stack import inspect
 from cudriver.stack.facts import Evidence, FileFault, every
+from cudriver.stack.fixes import after, tried
+from cudriver.stack.fixes.fix import install
 from cudriver.stack.record import but
 from cudriver.stack.report import Report
-from cudriver.stack.rules import after, judge, tried
+from cudriver.stack.rules import judge
 from cudriver.stack.rules.finding import finding
-from cudriver.stack.rules.fix import install
 
 CUDNN = f"{SITE}/nvidia/cudnn/lib/libcudnn.so.9"
 

@@ -57,7 +57,7 @@ class Report(Outcome, Printed):
             One of them is not the beginning of a rule.
         """
         from cudriver.stack.explain import check_rules
-        from cudriver.stack.rules.tried import alone, fold
+        from cudriver.stack.fixes.tried import alone, fold
 
         check_rules([*select, *ignore])
         kept = [

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from cudriver.stack import inspect
 from cudriver.stack.collect import collect_machine
+from cudriver.stack.fixes.fix import branch_for
 from cudriver.stack.machine.driver import assumed
 from cudriver.stack.plan import answer
 from cudriver.stack.plan.candidates import sets
@@ -21,7 +22,6 @@ from cudriver.stack.plan.gpus import beside_arm, data_centre, gpu
 from cudriver.stack.plan.question import Question, one_of
 from cudriver.stack.plan.report import Plan
 from cudriver.stack.record import but
-from cudriver.stack.rules.fix import branch_for
 from cudriver.stack.tables import table
 from cudriver.stack.versions import cut
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from cudriver.stack.facts import ERROR, Driver, Environment, Facts, Finding, Framework
+from cudriver.stack.fixes import fix
 from cudriver.stack.plan.candidates import Candidate, best, known, number
 from cudriver.stack.plan.commands import Step, addition, environment, machine
 from cudriver.stack.plan.question import Line, Question
 from cudriver.stack.record import Record, but, fresh
-from cudriver.stack.rules import fix, registry
+from cudriver.stack.rules import registry
 from cudriver.stack.tables import driver_cuda, driver_floor, table
 from cudriver.stack.versions import major
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 
 from cudriver.stack.facts import Facts
+from cudriver.stack.fixes import fix
 from cudriver.stack.plan.question import Question
 from cudriver.stack.record import Any, Record, fresh
-from cudriver.stack.rules import fix
 from cudriver.stack.tables import table
 from cudriver.stack.versions import cut, major, plain
 

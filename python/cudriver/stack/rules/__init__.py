@@ -20,7 +20,7 @@ from cudriver.stack.rules.finding import numbered
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from cudriver.stack.rules.after import Recollect
+    from cudriver.stack.fixes.after import Recollect
 
 Rule = Callable[[Facts], Iterable[Finding]]
 
@@ -43,7 +43,7 @@ def judge(
     """
     findings = run(facts, rules)
     if any(finding.fix and finding.severity != NOTE for finding in findings):
-        from cudriver.stack.rules.tried import fold, try_fixes
+        from cudriver.stack.fixes.tried import fold, try_fixes
 
         try_fixes(facts, findings, lambda changed: run(changed, rules), recollect)
         return fold(findings)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 from cudriver.stack.facts import ERROR, NOTE, WARNING, Evidence, Facts, Finding, Toolkit
-from cudriver.stack.rules import fix
+from cudriver.stack.fixes import fix
 from cudriver.stack.rules.finding import finding
 from cudriver.stack.text import quote
 from cudriver.stack.versions import cut, major

@@ -20,16 +20,16 @@ from cudriver.stack.facts import (
     Library,
     LoadFault,
 )
-from cudriver.stack.names import DRIVER_LIBRARIES, is_cuda_library, split
-from cudriver.stack.rules.faults import other_build, other_major, proof, told_by_record
-from cudriver.stack.rules.finding import finding
-from cudriver.stack.rules.library_fixes import (
+from cudriver.stack.fixes.faults import other_build, other_major, proof, told_by_record
+from cudriver.stack.fixes.library_fixes import (
     DRIVER_CALL,
     back_to_pin,
     leak,
     library_fix,
     symbol_fix,
 )
+from cudriver.stack.names import DRIVER_LIBRARIES, is_cuda_library, split
+from cudriver.stack.rules.finding import finding
 from cudriver.stack.tables import table
 from cudriver.stack.versions import cut, minor
 

@@ -19,10 +19,10 @@ from cudriver.stack.facts import (
     Library,
     Requirement,
 )
+from cudriver.stack.fixes import fix
+from cudriver.stack.fixes.faults import other_build, other_major, proof
 from cudriver.stack.names import row_of
-from cudriver.stack.rules import fix
 from cudriver.stack.rules.cu4_pins import pins
-from cudriver.stack.rules.faults import other_build, other_major, proof
 from cudriver.stack.rules.finding import finding
 from cudriver.stack.tables import driver_floor, table
 from cudriver.stack.text import quote

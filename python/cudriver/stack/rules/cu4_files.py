@@ -23,11 +23,11 @@ from cudriver.stack.facts import (
     Finding,
     LoadFault,
 )
-from cudriver.stack.rules import fix
+from cudriver.stack.fixes import fix
+from cudriver.stack.fixes.faults import EXEC_STACK, caused_by, proof
+from cudriver.stack.fixes.library_fixes import leak_of
 from cudriver.stack.rules.cu4_pins import SHOWN, pins
-from cudriver.stack.rules.faults import EXEC_STACK, caused_by, proof
 from cudriver.stack.rules.finding import finding
-from cudriver.stack.rules.library_fixes import leak_of
 from cudriver.stack.text import quote
 from cudriver.stack.versions import newer
 

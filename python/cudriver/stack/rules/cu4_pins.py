@@ -17,12 +17,12 @@ from cudriver.stack.facts import (
     Finding,
     Requirement,
 )
+from cudriver.stack.fixes import fix
+from cudriver.stack.fixes.anew import anew
+from cudriver.stack.fixes.library_fixes import leak_of
+from cudriver.stack.fixes.pairs import broken
 from cudriver.stack.record import Record, but
-from cudriver.stack.rules import fix
-from cudriver.stack.rules.anew import anew
 from cudriver.stack.rules.finding import finding
-from cudriver.stack.rules.library_fixes import leak_of
-from cudriver.stack.rules.pairs import broken
 from cudriver.stack.text import some
 from cudriver.stack.versions import major, minor, satisfies
 

@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator
 
 from cudriver.stack.facts import ERROR, NOTE, WARNING, Device, Evidence, Facts, Finding, Framework
+from cudriver.stack.fixes import fix
+from cudriver.stack.fixes.anew import has_wheels, planned
+from cudriver.stack.fixes.builds import archs_of, builds_for, torch_archs
 from cudriver.stack.machine.visible import VARIABLE, select
-from cudriver.stack.rules import fix
-from cudriver.stack.rules.anew import has_wheels, planned
 from cudriver.stack.rules.finding import finding
 from cudriver.stack.tables import table
 from cudriver.stack.text import quote
@@ -77,24 +78,6 @@ def with_ptx(framework: Framework, platform: str) -> list[str]:
     return framework.archs + [arch for arch in built if arch.startswith("compute_")]
 
 
-def _builds(platform: str) -> list[dict[str, str]]:
-    """PyTorch's builds for Linux on a machine ("x86_64", "aarch64"), oldest first."""
-    return [r for r in table("architectures")["torch"] if f"linux {platform}" in r["platform"]]
-
-
-def archs_of(row: dict[str, str]) -> list[str]:
-    """The list of one of PyTorch's builds, as its binary would tell it."""
-    numbers = row["archs"].replace("+PTX", "").replace(".", "").split(";")
-    ptx = [f"compute_{numbers[-1]}"] if "+PTX" in row["archs"] else []
-    return [f"sm_{number}" for number in numbers] + ptx
-
-
-def torch_archs(version: str, cuda: str | None, platform: str) -> list[str]:
-    """What a build of PyTorch has code for, as its table tells; [] where that is not known."""
-    rows = (r for r in _builds(platform) if r["torch"] == cut(version, 2) and r["cuda"] == cuda)
-    return next(map(archs_of, rows), [])
-
-
 def _other_build(facts: Facts, framework: Framework, capability: str) -> list[str]:
     """The same PyTorch for another CUDA that has code for this GPU, else another release. Other
     frameworks: an environment of their own with a build that has.
@@ -103,7 +86,7 @@ def _other_build(facts: Facts, framework: Framework, capability: str) -> list[st
         return planned(facts, framework.name)
     env, offered = facts.environment, facts.driver.cuda
     tool = fix.installer(env, facts.distribution("torch"))
-    builds = [row for row in _builds(env.platform) if fits(capability, archs_of(row))]
+    builds = [row for row in builds_for(env.platform) if fits(capability, archs_of(row))]
     most = major(offered) or 0 if offered else 1000
     # Where the driver runs none, CU103 speaks of it.
     builds = [row for row in builds if (major(row["cuda"]) or 0) <= most] or builds

@@ -6,8 +6,8 @@ import os
 import re
 
 from cudriver.stack.facts import Distribution, Facts, Framework, Library, LoadFault
+from cudriver.stack.fixes import fix
 from cudriver.stack.names import is_cuda_library, row_of, split, unsuffixed
-from cudriver.stack.rules import fix
 from cudriver.stack.tables import driver_floor, table
 from cudriver.stack.versions import cut, minor
 

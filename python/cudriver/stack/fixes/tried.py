@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Callable
 
 from cudriver.stack.facts import ERROR, NOTE, Facts, Finding
+from cudriver.stack.fixes.after import Recollect, after
 from cudriver.stack.record import but
-from cudriver.stack.rules.after import Recollect, after
 
 Lines = tuple[str, ...]
 Key = tuple[str, str, str | None]

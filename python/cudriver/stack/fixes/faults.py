@@ -15,7 +15,7 @@ from cudriver.stack.facts import (
     Framework,
     LoadFault,
 )
-from cudriver.stack.rules.fix import KIN
+from cudriver.stack.fixes.fix import KIN
 from cudriver.stack.versions import cut
 
 EXEC_STACK = "cannot enable executable stack"  # the loader's words; its package built it so

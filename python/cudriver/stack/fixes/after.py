@@ -24,18 +24,18 @@ from cudriver.stack.facts import (
     FileFault,
     LoadFault,
 )
-from cudriver.stack.load.recipes import listed
-from cudriver.stack.record import Any, but
-from cudriver.stack.rules import fix
-from cudriver.stack.rules.faults import EXEC_STACK, caused_by
-from cudriver.stack.rules.library_fixes import (
+from cudriver.stack.fixes import fix
+from cudriver.stack.fixes.faults import EXEC_STACK, caused_by
+from cudriver.stack.fixes.library_fixes import (
     family_of_symbol,
     leak_of,
     looks_into_wheels,
     owner_of,
     wheel_brings,
 )
-from cudriver.stack.rules.pairs import goes_with
+from cudriver.stack.fixes.pairs import goes_with
+from cudriver.stack.load.recipes import listed
+from cudriver.stack.record import Any, but
 from cudriver.stack.versions import cut, newer, satisfies
 
 Recollect = Callable[[dict[str, str | None]], Facts]
@@ -263,7 +263,7 @@ def _release(wanted: str, old: Distribution | None) -> str:
 
 def _torch(version: str, cuda: str | None, platform: str) -> dict[str, Any]:
     """A build of PyTorch with the libraries that it pins."""
-    from cudriver.stack.rules.cu5 import torch_archs
+    from cudriver.stack.fixes.builds import torch_archs
 
     built = {"archs": torch_archs(version, cuda, platform), "variant": "cuda" if cuda else "cpu"}
     return {**built, "cudnn": None, "cudnn_built": None, "nccl": None, "loads": [], "fails": False}

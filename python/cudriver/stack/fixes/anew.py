@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cudriver.stack.facts import Facts
-from cudriver.stack.rules import fix
+from cudriver.stack.fixes import fix
 from cudriver.stack.text import quote
 from cudriver.stack.versions import cut
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from cudriver.stack.environment.markers import normal
 from cudriver.stack.facts import Distribution, Facts, Requirement
-from cudriver.stack.rules import fix
+from cudriver.stack.fixes import fix
 from cudriver.stack.tables import table
 from cudriver.stack.versions import cut, satisfies
 

@@ -1,0 +1,1 @@
+"""Commands that fix what a rule found, for this installer, and proven on a copy of the facts."""

@@ -231,7 +231,7 @@ def picture(root: Path) -> str:
     from rich.text import Text
 
     from cudriver import stack
-    from cudriver.stack.report_text import Style, render
+    from cudriver.stack.report.text import Style, render
 
     report = stack.inspect(TRAIN, root=str(root)).restricted(["CU303"], [])
     report.facts.root = "/"

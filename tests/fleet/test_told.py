@@ -17,7 +17,7 @@ from cudriver.fleet.result import Change, Finding, Group, Share
 from cudriver.fleet.rules import judge
 from cudriver.fleet.rules.versions import brought_by, known, together
 from cudriver.fleet.stacks import FRAMEWORK, LIBRARY, VARIABLE, Stack
-from cudriver.stack.report_text import Style
+from cudriver.stack.report.text import Style
 
 MIXED = """\
 8 nodes in 5 groups; 3 agree

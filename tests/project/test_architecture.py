@@ -81,6 +81,7 @@ ROOMS: dict[str, set[str]] = {
     # A rule takes its fixes from fixes/; a new environment is made as `cudriver plan` has it.
     "fixes": {"roots", "environment", "load", "plan"},
     "rules": {"roots", "machine", "environment", "load", "fixes"},
+    "report": {"load", "fixes", "rules", "explain"},
 }
 STACK_GROUND = {"background", "facts", "names", "record", "say", "tables", "text", "versions"}
 

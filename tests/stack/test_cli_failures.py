@@ -87,7 +87,7 @@ def test_an_error_of_our_own_is_3_in_one_line(module, function, words, failure, 
 
 
 def test_a_module_that_cannot_be_imported_is_3():
-    source = "import sys; sys.modules['cudriver.stack.report_text'] = None"
+    source = "import sys; sys.modules['cudriver.stack.report.text'] = None"
     done = patched(source, "check")
     assert done.returncode == 3
     assert len(done.stderr.splitlines()) == 1
@@ -163,7 +163,7 @@ def test_its_place_in_the_json_says_so(root):
 
 def test_a_report_that_cannot_be_written_leaves_the_others(root):
     source = """
-from cudriver.stack import report_text
+from cudriver.stack.report import text as report_text
 heading = report_text._heading
 def broken(facts, style):
     if "broken" in facts.environment.prefix and facts.environment.kind != "unknown":

@@ -17,7 +17,7 @@ import casekit
 from cudriver.cli.explain import folder, render_page, rule_names, wrap
 from cudriver.fleet.rules import registry as fleet_rules
 from cudriver.stack import explain
-from cudriver.stack.report_text import Style
+from cudriver.stack.report.text import Style
 from cudriver.stack.rules import registry
 from cudriver.stack.text import columns
 

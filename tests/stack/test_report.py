@@ -15,12 +15,12 @@ from synth import Prefix
 
 import cudriver.stack
 from cudriver.stack import explain
-from cudriver.stack.components import _some, components, libraries_line, toolkit_line
 from cudriver.stack.facts import Environment, Facts, Finding, Framework, Shadowed
 from cudriver.stack.load.observe import Observation, Row
 from cudriver.stack.record import but
 from cudriver.stack.report import Report
-from cudriver.stack.report_text import PREFIX_LEAST, Style, one_line, short_path
+from cudriver.stack.report.components import _some, components, libraries_line, toolkit_line
+from cudriver.stack.report.text import PREFIX_LEAST, Style, one_line, short_path
 from cudriver.stack.text import clean, columns, elide, wrap_command
 
 SCHEMA = Path(cudriver.stack.__file__).parent / "data" / "report.schema.json"

@@ -250,7 +250,7 @@ def _print_lines(reports: list[Report], arguments: Namespace) -> None:
 
 
 def _print_text(reports: list[Report], arguments: Namespace) -> None:
-    from cudriver.stack.report_text import one_line, render, standing
+    from cudriver.stack.report.text import one_line, render, standing
     from cudriver.stack.text import wrap
 
     style = terminal.style(sys.stdout)
@@ -283,7 +283,7 @@ def summary(standings: list[str]) -> str:
 
 
 def _write_html(reports: list[Report], arguments: Namespace) -> bool:
-    from cudriver.stack.report_html import page
+    from cudriver.stack.report.html import page
 
     try:
         terminal.write_file(terminal.signed(page(reports), arguments.words), arguments.html)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
     from cudriver.stack.explain import Match
-    from cudriver.stack.report_text import Style
+    from cudriver.stack.report.text import Style
 
 COULD_NOT_TELL = 3
 TEXT_LIMIT = 4 << 20  # bytes of pasted text that are looked at, the last ones

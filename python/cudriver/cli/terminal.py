@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import Any, NoReturn, TextIO, TypeVar
 
-    from cudriver.stack.report_text import Style
+    from cudriver.stack.report.text import Style
 
     T = TypeVar("T")
 
@@ -89,7 +89,7 @@ def redraws(stream: TextIO) -> bool:
 
 def style(stream: TextIO) -> Style:
     """How a report is to be written on this stream."""
-    from cudriver.stack.report_text import ELLIPSIS, MARKS, Style
+    from cudriver.stack.report.text import ELLIPSIS, MARKS, Style
 
     plain = not can_encode(stream, ELLIPSIS + "".join(MARKS.values()))
     return Style(width=width(stream), colour=wants_colour(stream), plain=plain)

@@ -163,7 +163,7 @@ def _print_text(
     unknown: list[str],
     before: dict[str, Library],
 ) -> None:
-    from cudriver.stack.report_text import library_lines, short_path
+    from cudriver.stack.report.text import library_lines, short_path
     from cudriver.stack.say import say
     from cudriver.stack.text import clean
 
@@ -196,7 +196,7 @@ def _print_json(
 ) -> None:
     import json
 
-    from cudriver.stack.outcome import promised
+    from cudriver.stack.report.outcome import promised
 
     rows = promised("libraries", libraries)
     for row in rows:

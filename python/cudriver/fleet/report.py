@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cudriver.fleet.result import Result
-from cudriver.stack.printed import Printed
+from cudriver.stack.report.printed import Printed
 
 
 class Fleet(Result, Printed):
@@ -46,7 +46,7 @@ class Fleet(Result, Printed):
 
     def to_text(self, *, width: int = 80, colour: bool = False, verbose: bool = False) -> str:
         from cudriver.fleet.report_text import render
-        from cudriver.stack.report_text import Style
+        from cudriver.stack.report.text import Style
 
         return render(self, Style(width=width, colour=colour), verbose=verbose)
 

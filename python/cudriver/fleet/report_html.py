@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from cudriver.fleet.report_text import cells, counted, heading, reference_of, remarks
 from cudriver.fleet.rules import PAGES
-from cudriver.stack.report_html import PAGE_STYLE, STYLE, lang, link, rule_pages
-from cudriver.stack.report_text import VERDICTS
+from cudriver.stack.report.html import PAGE_STYLE, STYLE, lang, link, rule_pages
+from cudriver.stack.report.text import VERDICTS
 from cudriver.stack.say import language, said, say
 from cudriver.stack.text import html as _text
 

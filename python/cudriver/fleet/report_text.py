@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 
 from cudriver.stack.facts import NOTE
-from cudriver.stack.report_text import SEVERITY_COLOUR, VERDICTS, counts_of
+from cudriver.stack.report.text import SEVERITY_COLOUR, VERDICTS, counts_of
 from cudriver.stack.say import said, say
 from cudriver.stack.text import clean, columns, elide, pad, wrap
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cudriver.fleet.result import Change, Finding, Group, Result, Share
-    from cudriver.stack.report_text import Style
+    from cudriver.stack.report.text import Style
 
 GROUPS_SHOWN, CHANGES_SHOWN, SHARES_SHOWN = 8, 12, 6
 LABEL = 12  # columns of the left-hand names

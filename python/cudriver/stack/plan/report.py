@@ -8,8 +8,8 @@ from cudriver.stack.plan import age
 from cudriver.stack.plan.answer import DERIVED, NOTHING, PROVEN, THERE, Part, facts, titles
 from cudriver.stack.plan.commands import Step
 from cudriver.stack.plan.question import Line, Question
-from cudriver.stack.printed import Printed
 from cudriver.stack.record import Any
+from cudriver.stack.report.printed import Printed
 from cudriver.stack.say import language
 
 COLOURS = {NOTHING: "red", DERIVED: "yellow", PROVEN: "green", THERE: "green"}  # the worst first
@@ -60,7 +60,7 @@ class Plan(Printed):
         return {**told, "environments": [part.to_dict() for part in self.parts]}
 
     def to_text(self, *, width: int = 80, colour: bool = False, verbose: bool = False) -> str:
-        from cudriver.stack.report_text import Style
+        from cudriver.stack.report.text import Style
         from cudriver.stack.text import wrap, wrap_command
 
         style, lines = Style(width=width, colour=colour), list[str]()
@@ -76,12 +76,12 @@ class Plan(Printed):
         return "\n".join(lines) + "\n"
 
     def to_html(self) -> str:
-        from cudriver.stack.report_html import document
+        from cudriver.stack.report.html import document
 
         return document(self.title, self._section("cudriver page"), language())
 
     def _repr_html_(self) -> str:
-        from cudriver.stack.report_html import STYLE
+        from cudriver.stack.report.html import STYLE
 
         return f"<style>{STYLE}</style>{self._section('cudriver')}"
 

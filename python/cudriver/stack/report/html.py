@@ -7,7 +7,6 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 
 from cudriver.stack import explain
-from cudriver.stack.components import ABSENT, OK, RANK, components
 from cudriver.stack.facts import (
     CONSISTENT,
     ERROR,
@@ -21,8 +20,9 @@ from cudriver.stack.facts import (
     Library,
     every,
 )
-from cudriver.stack.outcome import Outcome
-from cudriver.stack.report_text import PROVEN, about, counted, place_of, short_path
+from cudriver.stack.report.components import ABSENT, OK, RANK, components
+from cudriver.stack.report.outcome import Outcome
+from cudriver.stack.report.text import PROVEN, about, counted, place_of, short_path
 from cudriver.stack.say import language, said, say
 from cudriver.stack.tables import FOLDER
 from cudriver.stack.text import html as _text

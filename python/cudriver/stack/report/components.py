@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from cudriver.stack.facts import ERROR, NOTE, UNKNOWN, WARNING, Facts, Finding, Framework, every
-from cudriver.stack.outcome import Outcome
+from cudriver.stack.report.outcome import Outcome
 from cudriver.stack.say import language, said, say
 from cudriver.stack.tables import table
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from cudriver.stack.facts import every
-from cudriver.stack.outcome import Outcome
-from cudriver.stack.printed import Printed
+from cudriver.stack.report.outcome import Outcome
+from cudriver.stack.report.printed import Printed
 
 
 class Report(Outcome, Printed):
@@ -69,17 +69,17 @@ class Report(Outcome, Printed):
         return Report(self.facts, fold(kept), strict=self.strict, observation=self.observation)
 
     def to_text(self, *, width: int = 80, colour: bool = False, verbose: bool = False) -> str:
-        from cudriver.stack.report_text import Style, render
+        from cudriver.stack.report.text import Style, render
 
         return render(self, Style(width=width, colour=colour), verbose=verbose)
 
     def to_html(self) -> str:
-        from cudriver.stack.report_html import page
+        from cudriver.stack.report.html import page
 
         return page([self])
 
     def _repr_html_(self) -> str:
-        from cudriver.stack.report_html import fragment
+        from cudriver.stack.report.html import fragment
 
         return fragment(self)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cudriver.stack.components import ABSENT, OK, RANK, components
 from cudriver.stack.facts import (
     CONSISTENT,
     ERROR,
@@ -21,7 +20,8 @@ from cudriver.stack.facts import (
     Library,
     Problem,
 )
-from cudriver.stack.outcome import Outcome
+from cudriver.stack.report.components import ABSENT, OK, RANK, components
+from cudriver.stack.report.outcome import Outcome
 from cudriver.stack.say import said, say
 from cudriver.stack.text import (
     clean,

@@ -126,22 +126,24 @@ def test_a_folder_of_the_core_is_small(name: str) -> None:
 DRAWN = re.compile(r"(\w+)/(\w+\.(c|py))\s+(\w+)(?: -> (\w+))?")
 
 
-def drawn(readme: str) -> Iterator[tuple[Path, str]]:
+def drawn(readme: Path, package: Path = PACKAGE) -> Iterator[tuple[Path, str]]:
     """The functions of the paths, and the files where they are said to be."""
-    for block in re.findall(r"^```\n(.*?)^```", readme, re.M | re.S):
+    for block in re.findall(r"^```\n(.*?)^```", readme.read_text(), re.M | re.S):
         for line in block.splitlines():
             if found := DRAWN.match(line):
                 folder, name, kind, *functions = found.groups()
-                path = (PACKAGE if kind == "py" else CEXT) / folder / name
+                path = (package if kind == "py" else CEXT) / folder / name
                 yield from ((path, function) for function in functions if function)
 
 
 def test_the_paths_in_the_readme_are_those_of_the_code() -> None:
-    paths = [*drawn((CEXT / "README.md").read_text())]
+    paths = [*drawn(CEXT / "README.md")]
     assert len(paths) > 60
+    check = [*drawn(PACKAGE / "stack" / "README.md", PACKAGE / "stack")]
+    assert len(check) > 6
     assert [
         f"{path.name} has no {function}"
-        for path, function in paths
+        for path, function in [*paths, *check]
         if not re.search(rf"\b{function}\(", path.read_text())
     ] == []
 
@@ -275,6 +277,16 @@ def test_python_imports_look_downward(part: str) -> None:
 
 def room(module: str) -> str:
     return module.removeprefix("cudriver.stack").removeprefix(".").partition(".")[0] or "__init__"
+
+
+def test_every_folder_of_the_stack_is_a_room_of_its_readme() -> None:
+    folders = {p.parent.name for p in (PACKAGE / "stack").glob("*/__init__.py")}
+    assert folders == {*ROOMS, "plan"}
+    told = re.findall(r"^\| `(\w+)/` \|", (PACKAGE / "stack" / "README.md").read_text(), re.M)
+    assert sorted(told) == sorted(ROOMS)
+    assert [
+        n for n in told for below in ROOMS[n] & {*ROOMS} if told.index(below) > told.index(n)
+    ] == []
 
 
 def test_rooms_of_the_stack_look_downward() -> None:

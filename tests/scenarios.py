@@ -195,6 +195,7 @@ def two_events(cu: Any) -> None:
 
 @covers(
     "pinned_empty", "pinned_zeros", "pinned_full", "pinned_empty_like", "pinned_array",
+    "pinned_zeros_like",
     "is_pinned", "mapped_pointer", "host_memory_stats", "HostMemoryStats", "trim_host_memory",
     "set_host_memory_limit", "set_host_memory_policy", "live_allocations", "Allocation",
     "trace_allocations",
@@ -205,6 +206,7 @@ def page_locked_arrays(cu: Any) -> None:
         cu.pinned_zeros(MIDDLE),
         cu.pinned_full(1 << 16, 3, "i2"),
         cu.pinned_empty_like(np.zeros((5, 6)).T),
+        cu.pinned_zeros_like(np.zeros((5, 6)).T),
         cu.pinned_array([[1, 2], [3, 4]]),
     ]
     for array in arrays:
@@ -290,6 +292,7 @@ def numpys_own_arrays(cu: Any) -> None:
 
 @covers(
     "DeviceArray", "device_empty", "device_zeros", "to_device", "DeviceArray.fill",
+    "device_full", "device_empty_like",
     "DeviceArray.copy_from", "DeviceArray.copy_to", "DeviceArray.to_numpy", "DeviceArray.close",
     "DeviceArray.shape", "DeviceArray.strides", "DeviceArray.dtype", "DeviceArray.ndim",
     "DeviceArray.size", "DeviceArray.itemsize", "DeviceArray.nbytes", "DeviceArray.pointer",
@@ -312,6 +315,8 @@ def device_arrays(cu: Any) -> None:
     other = cu.to_device(array, device=cu.device_count() - 1)
     other.pointer, other.__cuda_array_interface__
     other.close()
+    cu.device_full((3, 4), 1.5, order="F"), cu.device_full((2, 3), [1, 2, 3])
+    cu.device_empty_like(array.T[:, ::2])
     empty = cu.device_empty(0)
     empty.fill(1)
     assert empty.to_numpy().size == 0

@@ -65,15 +65,16 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
     from cudriver.memory.failures import error_names
     from cudriver.memory.host import is_pinned, mapped_pointer
     from cudriver.memory.live import Allocation, live_allocations, trace_allocations
-    from cudriver.memory.making import device_empty, device_zeros, to_device
-    from cudriver.memory.numa import set_host_memory_policy
-    from cudriver.memory.pinned import (
-        pinned_array,
-        pinned_empty,
-        pinned_empty_like,
-        pinned_full,
-        pinned_zeros,
+    from cudriver.memory.making import (
+        device_empty,
+        device_empty_like,
+        device_full,
+        device_zeros,
     )
+    from cudriver.memory.moving import to_device
+    from cudriver.memory.numa import set_host_memory_policy
+    from cudriver.memory.pinned import pinned_empty, pinned_full, pinned_zeros
+    from cudriver.memory.pinned_like import pinned_array, pinned_empty_like, pinned_zeros_like
     from cudriver.memory.pinned_numpy import pinned_numpy
     from cudriver.memory.pinning import Pinning, pin_async, pinned_empty_async
     from cudriver.memory.pins import pin
@@ -130,6 +131,8 @@ __all__ = [
     "current_context",
     "device_count",
     "device_empty",
+    "device_empty_like",
+    "device_full",
     "device_zeros",
     "devices",
     "dlpack_pinned",
@@ -163,6 +166,7 @@ __all__ = [
     "pinned_full",
     "pinned_numpy",
     "pinned_zeros",
+    "pinned_zeros_like",
     "save_safetensors",
     "set_copy_threads",
     "set_host_memory_limit",
@@ -198,15 +202,11 @@ _HOMES = {
     "memory.failures": ("error_names",),
     "memory.host": ("is_pinned", "mapped_pointer"),
     "memory.live": ("Allocation", "live_allocations", "trace_allocations"),
-    "memory.making": ("device_empty", "device_zeros", "to_device"),
+    "memory.making": ("device_empty", "device_empty_like", "device_full", "device_zeros"),
+    "memory.moving": ("to_device",),
     "memory.numa": ("set_host_memory_policy",),
-    "memory.pinned": (
-        "pinned_array",
-        "pinned_empty",
-        "pinned_empty_like",
-        "pinned_full",
-        "pinned_zeros",
-    ),
+    "memory.pinned": ("pinned_empty", "pinned_full", "pinned_zeros"),
+    "memory.pinned_like": ("pinned_array", "pinned_empty_like", "pinned_zeros_like"),
     "memory.pinned_numpy": ("pinned_numpy",),
     "memory.pinning": ("Pinning", "pin_async", "pinned_empty_async"),
     "memory.pins": ("pin",),

@@ -1242,9 +1242,13 @@ def _device_empty(
     device: DeviceLike | Context | None,
     stream: StreamLike | None,
     asked: bool,
+    fortran: bool,
+    axes: tuple[int, ...] | None,
     /,
 ) -> DeviceArray:
-    """A new array on a device. asked: the caller has named it; else it is another array's."""
+    """A new array on a device. asked: the caller has named it; else it is another array's. axes:
+    the array is transposed so.
+    """
 
 def _lend(
     object: Any, write: bool, stream: StreamLike | None, /

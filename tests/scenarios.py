@@ -12,7 +12,6 @@ import copy
 import mmap
 import pickle
 import tempfile
-import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -74,7 +73,7 @@ def the_attributes(cu: Any) -> None:
     "Context.__exit__", "Context.synchronize", "Context.memory_info", "Context.device",
     "Context.closed", "Context.is_primary", "Context.handle", "Context.exists", "Context.flags",
     "ContextFlags", "current_context", "context_stack", "memory_info", "MemoryInfo", "synchronize",
-    "Device.memory_info", "Context.active",
+    "Device.memory_info",
 )  # fmt: skip
 def a_manual_context(cu: Any) -> None:
     context = cu.Context(0, flags=cu.ContextFlags.SCHED_YIELD)
@@ -91,9 +90,6 @@ def a_manual_context(cu: Any) -> None:
     cu.synchronize(0)
     assert cu.Device(0).memory_info().free > 0
     context.device, context.closed, context.is_primary, context.handle, context.exists
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        context.active
     context.flags
     context.close()
 
@@ -293,7 +289,7 @@ def numpys_own_arrays(cu: Any) -> None:
 @covers(
     "DeviceArray", "device_empty", "device_zeros", "to_device", "DeviceArray.fill",
     "device_full", "device_empty_like",
-    "DeviceArray.copy_from", "DeviceArray.copy_to", "DeviceArray.to_numpy", "DeviceArray.close",
+    "DeviceArray.to_numpy", "DeviceArray.close",
     "DeviceArray.shape", "DeviceArray.strides", "DeviceArray.dtype", "DeviceArray.ndim",
     "DeviceArray.size", "DeviceArray.itemsize", "DeviceArray.nbytes", "DeviceArray.pointer",
     "DeviceArray.device", "DeviceArray.context", "DeviceArray.closed",
@@ -302,9 +298,9 @@ def numpys_own_arrays(cu: Any) -> None:
 def device_arrays(cu: Any) -> None:
     array = cu.device_zeros((8, 16), "i4")
     array[2:4, ::2].fill(7)
-    array.copy_from(np.ones((8, 16), "i4"))
+    cu.copy(array, np.ones((8, 16), "i4"))
     out = np.empty((8, 16), "i4")
-    array.copy_to(out)
+    cu.copy(out, array)
     assert (array.to_numpy() == out).all()
     array.shape, array.strides, array.dtype, array.ndim, array.size, array.itemsize
     array.nbytes, array.device, array.context, array.closed, len(array), repr(array)
@@ -490,8 +486,8 @@ def asynchronous_copies(cu: Any) -> None:
     device, other = cu.to_device(plain, stream=stream), cu.to_device(plain)
     transfers = [
         cu.copy_async(pinned, device, stream),
-        device.copy_from(plain, stream),
-        device.copy_to(plain, stream),
+        cu.copy_async(device, plain, stream),
+        cu.copy_async(plain, device, stream),
         cu.copy_async(plain, other, None),
     ]
     for transfer in transfers:
@@ -512,7 +508,7 @@ def staged_asynchronous_copies(cu: Any) -> None:
         down.wait()
 
 
-@covers("copy_rows", "copy_many", "copy_rows_async", "copy_many_async", "CopiesPlan")
+@covers("copy_rows", "copy_many", "copy_rows_async", "copy_many_async")
 def many_copies_at_once(cu: Any) -> None:
     stream, plain = cu.Stream(), np.ones((8, 64))
     pinned, device = cu.pinned_zeros((8, 64)), cu.device_zeros((8, 64))

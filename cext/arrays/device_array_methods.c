@@ -125,8 +125,6 @@ static PyObject *method_reshape(PyObject *object, PyObject *args, PyObject *keyw
 
 CUDRIVER_IN_PYTHON(method_dlpack, "dlpack", "export")
 CUDRIVER_IN_PYTHON(method_fill, "moving", "fill")
-CUDRIVER_IN_PYTHON(method_copy_from, "moving", "copy_from")
-CUDRIVER_IN_PYTHON(method_copy_to, "moving", "copy_to")
 CUDRIVER_IN_PYTHON(method_to_numpy, "moving", "to_numpy")
 CUDRIVER_IN_PYTHON(method_copy, "moving", "copy")
 CUDRIVER_IN_PYTHON(method_deepcopy, "moving", "deepcopy")
@@ -216,8 +214,6 @@ static PyGetSetDef array_getset[] = {
 
 static PyMethodDef array_methods[] = {
     {"fill", CUDRIVER_FAST(method_fill), DOC_DeviceArray_fill},
-    {"copy_from", CUDRIVER_FAST(method_copy_from), DOC_DeviceArray_copy_from},
-    {"copy_to", CUDRIVER_FAST(method_copy_to), DOC_DeviceArray_copy_to},
     {"to_numpy", CUDRIVER_FAST(method_to_numpy), DOC_DeviceArray_to_numpy},
     {"copy", CUDRIVER_FAST(method_copy), DOC_DeviceArray_copy},
     {"__copy__", CUDRIVER_FAST(method_copy), DOC_DeviceArray___copy__},

@@ -51,7 +51,6 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
         synchronize,
     )
     from cudriver.memory.copies import CopyPlan, copy_threads, explain_copy, set_copy_threads
-    from cudriver.memory.copies_plan import CopiesPlan
     from cudriver.memory.devices import Device, device_count, devices
     from cudriver.memory.dlpack import from_dlpack
     from cudriver.memory.driver import (
@@ -99,7 +98,6 @@ __all__ = [
     "ArrayFlags",
     "Context",
     "ContextFlags",
-    "CopiesPlan",
     "CopyPlan",
     "CudaError",
     "Device",
@@ -187,7 +185,6 @@ _HOMES = {
     "memory.arrays": ("ArrayFlags",),
     "memory.borrowing": ("dlpack_pinned", "from_cuda_array_interface", "from_pointer"),
     "memory.contexts": ("MemoryInfo", "StreamPriorityRange", "memory_info", "synchronize"),
-    "memory.copies_plan": ("CopiesPlan",),
     "memory.copies": ("CopyPlan", "copy_threads", "explain_copy", "set_copy_threads"),
     "memory.devices": ("Device", "device_count", "devices"),
     "memory.dlpack": ("from_dlpack",),

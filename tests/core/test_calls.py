@@ -352,8 +352,6 @@ FUNCTIONS = {
     "device_zeros": ("shape", 3, {"shape": 4}),
     "to_device": ("array", 2, {"array": [1.0]}),
     "fill": ("value", 2, {"value": 1}),
-    "copy_from": ("src", 2, {"src": np.zeros(4)}),
-    "copy_to": ("dst", 2, {"dst": np.zeros(4)}),
 }
 
 

@@ -285,7 +285,8 @@ def test_the_paths_that_are_explained() -> None:
     plain = np.zeros((4096, 1024), np.float32)
     there = cu.device_zeros((4096, 1024), np.float32)
     assert cu.explain_copy(there, pinned)[:4:3] == ("direct", True)
-    assert cu.explain_copy(there, pinned)[4:] == (None, 0, 0, 0), "of staged copies only"
+    assert cu.explain_copy(there, pinned)[4:8] == (None, 0, 0, 0), "of staged copies only"
+    assert cu.explain_copy(there, pinned)[8:] == ({"direct": 1}, 0, 0.0), "of many copies"
     assert cu.explain_copy(there, plain).path == "staged"
     assert cu.explain_copy(there[:1], plain[:1]).path == "direct"
     assert cu.explain_copy(there[:, :512], pinned[:, :512]).path == "2D"
@@ -294,7 +295,7 @@ def test_the_paths_that_are_explained() -> None:
     assert cu.explain_copy(there, plain[:, ::-1]).path == "staged"
     assert cu.explain_copy(plain, plain).path == "host"
     assert cu.explain_copy(there[:0], plain[:0]).path == "empty"
-    assert all(len(plan) == 8 for plan in [cu.explain_copy(there, plain)])
+    assert all(len(plan) == 11 for plan in [cu.explain_copy(there, plain)])
 
 
 def test_a_notebook_shows_a_plan_as_a_table() -> None:

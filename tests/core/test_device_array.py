@@ -451,22 +451,6 @@ def test_to_numpy_into_an_array() -> None:
         array.to_numpy(frozen)
 
 
-def test_copy_from_and_copy_to() -> None:
-    model = np.arange(12).reshape(3, 4)
-    array = cu.device_zeros((3, 4), int)
-    assert array.copy_from(model) is None  # type: ignore[func-returns-value]
-    other = cu.device_empty((4, 3), int)
-    with pytest.raises(ValueError, match="shapes differ"):
-        array.copy_to(other)
-    out = np.zeros((3, 4), int)
-    stream = cu.Stream()
-    transfer = array.copy_to(out, stream)
-    transfer.wait()
-    assert np.array_equal(out, model)
-    array.copy_from(src=model[::-1], stream=stream).wait()
-    assert np.array_equal(array.to_numpy(), model[::-1])
-
-
 # ---- closing -----------------------------------------------------------------------------------
 
 

@@ -88,8 +88,6 @@ assert_type(cu.from_dlpack(there), cu.DeviceArray[np.float32])
 assert_type(cu.from_dlpack(there, device="cpu"), NDArray[np.float32])
 assert_type(cu.from_dlpack(host), NDArray[np.float32])
 assert_type(cu.from_dlpack(host, device=0), cu.DeviceArray[np.float32])
-assert_type(there.copy_from(host), None)
-assert_type(there.copy_from(host, stream), cu.Transfer)
 assert_type(cu.copy_async(there, host), cu.Transfer)
 
 

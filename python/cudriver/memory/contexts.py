@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, final
 
@@ -110,11 +109,6 @@ def exists(context: Context) -> bool:
     except CudaError as error:
         return error.code != CONTEXT_IS_DESTROYED
     return True
-
-
-def active(context: Context) -> bool:
-    warnings.warn("Context.active is called exists", DeprecationWarning, stacklevel=2)
-    return exists(context)
 
 
 def flags(context: Context) -> int:

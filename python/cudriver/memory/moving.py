@@ -13,7 +13,7 @@ from cudriver.errors import CudaError
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-    from cudriver._core import DeviceArray, Transfer
+    from cudriver._core import DeviceArray
     from cudriver.typing import AnyArray, DeviceLike, ScalarT, StreamLike
 
 
@@ -177,20 +177,6 @@ def _broadcast(source: Any, shape: tuple[int, ...]) -> Any:
         ) from None
     finally:
         del source  # as above
-
-
-def copy_from(array: DeviceArray, src: Any, stream: StreamLike | None = None) -> Transfer | None:
-    if stream is not None:
-        return _core.copy_async(array, src, stream)
-    _core.copy(array, src)
-    return None
-
-
-def copy_to(array: DeviceArray, dst: Any, stream: StreamLike | None = None) -> Transfer | None:
-    if stream is not None:
-        return _core.copy_async(dst, array, stream)
-    _core.copy(dst, array)
-    return None
 
 
 def to_numpy(array: DeviceArray, out: Any = None, *, stream: StreamLike | None = None) -> Any:

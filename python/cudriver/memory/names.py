@@ -60,7 +60,8 @@ OURS: dict[str, dict[str, str]] = {
     "DeviceArray": {
         **_same(("get", "numpy", "cpu", "copy_to_host", "asnumpy"), "to_numpy()"),
         **_same(("set", "copy_to_device"), "cudriver.copy(array, source)"),
-        "copy_": "cudriver.copy(array, source)",
+        **_same(("copy_", "copy_from"), "cudriver.copy(array, source)"),
+        "copy_to": "cudriver.copy(destination, array)",
         **_same(("data", "ptr", "data_ptr", "gpudata", "ctypes"), "pointer"),
         **_same(("to", "cuda"), "cudriver.to_device(array, device=...)"),
         **_same(("clone", "contiguous"), "copy()"),

@@ -165,16 +165,12 @@ class Context:
         driver has no question for that.
         """
     def memory_info(self) -> MemoryInfo:
-        """Return the free and total memory of the context's device.
+        """Return the free and total memory of the context's device (cuMemGetInfo).
 
         Returns
         -------
         MemoryInfo
             A named tuple ``(free, total)`` in bytes.
-
-        Notes
-        -----
-        Uses ``cuMemGetInfo``.
         """
     def __enter__(self) -> Self:
         """Put the context on this thread's stack, as push() does."""

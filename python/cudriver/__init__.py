@@ -38,23 +38,19 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
         UnsupportedDriverError,
     )
     from cudriver.flags import ContextFlags
-    from cudriver.memory.arrays import ArrayFlags
     from cudriver.memory.borrowing import (
         dlpack_pinned,
         from_cuda_array_interface,
         from_pointer,
     )
     from cudriver.memory.contexts import (
-        MemoryInfo,
-        StreamPriorityRange,
         memory_info,
         synchronize,
     )
-    from cudriver.memory.copies import CopyPlan, copy_threads, explain_copy, set_copy_threads
+    from cudriver.memory.copies import copy_threads, explain_copy, set_copy_threads
     from cudriver.memory.devices import Device, device_count, devices
     from cudriver.memory.dlpack import from_dlpack
     from cudriver.memory.driver import (
-        DriverVersion,
         driver_is_simulated,
         driver_path,
         driver_version,
@@ -63,7 +59,7 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
     )
     from cudriver.memory.failures import error_names
     from cudriver.memory.host import is_pinned, mapped_pointer
-    from cudriver.memory.live import Allocation, live_allocations, trace_allocations
+    from cudriver.memory.live import live_allocations, trace_allocations
     from cudriver.memory.making import (
         device_empty,
         device_empty_like,
@@ -78,7 +74,6 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
     from cudriver.memory.pinning import Pinning, pin_async, pinned_empty_async
     from cudriver.memory.pins import pin
     from cudriver.memory.pool import (
-        HostMemoryStats,
         host_memory_stats,
         set_host_memory_limit,
         trim_host_memory,
@@ -94,27 +89,20 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
     )
 
 __all__ = [
-    "Allocation",
-    "ArrayFlags",
     "Context",
     "ContextFlags",
-    "CopyPlan",
     "CudaError",
     "Device",
     "DeviceArray",
     "DriverNotFoundError",
-    "DriverVersion",
     "Event",
     "ForkedProcessError",
-    "HostMemoryStats",
     "InvalidContextError",
-    "MemoryInfo",
     "NotInitializedError",
     "OutOfMemoryError",
     "Pinning",
     "SharedMemory",
     "Stream",
-    "StreamPriorityRange",
     "Transfer",
     "UnsupportedDriverError",
     "__version__",
@@ -182,14 +170,12 @@ _ERRORS = frozenset(name for name in __all__ if name.endswith("Error"))
 _MODULES = frozenset({"errors", "fleet", "stack"})
 _HOMES = {
     "flags": ("ContextFlags",),
-    "memory.arrays": ("ArrayFlags",),
     "memory.borrowing": ("dlpack_pinned", "from_cuda_array_interface", "from_pointer"),
-    "memory.contexts": ("MemoryInfo", "StreamPriorityRange", "memory_info", "synchronize"),
-    "memory.copies": ("CopyPlan", "copy_threads", "explain_copy", "set_copy_threads"),
+    "memory.contexts": ("memory_info", "synchronize"),
+    "memory.copies": ("copy_threads", "explain_copy", "set_copy_threads"),
     "memory.devices": ("Device", "device_count", "devices"),
     "memory.dlpack": ("from_dlpack",),
     "memory.driver": (
-        "DriverVersion",
         "driver_is_simulated",
         "driver_path",
         "driver_version",
@@ -198,7 +184,7 @@ _HOMES = {
     ),
     "memory.failures": ("error_names",),
     "memory.host": ("is_pinned", "mapped_pointer"),
-    "memory.live": ("Allocation", "live_allocations", "trace_allocations"),
+    "memory.live": ("live_allocations", "trace_allocations"),
     "memory.making": ("device_empty", "device_empty_like", "device_full", "device_zeros"),
     "memory.moving": ("to_device",),
     "memory.numa": ("set_host_memory_policy",),
@@ -208,7 +194,6 @@ _HOMES = {
     "memory.pinning": ("Pinning", "pin_async", "pinned_empty_async"),
     "memory.pins": ("pin",),
     "memory.pool": (
-        "HostMemoryStats",
         "host_memory_stats",
         "set_host_memory_limit",
         "trim_host_memory",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from cudriver._version import __version__
 
-TYPE_CHECKING = False
+TYPE_CHECKING = bool()  # noqa: UP018 - of a literal, jedi skips what follows
 if TYPE_CHECKING:  # typing itself costs more than the rest of this file
     from typing import Any
 

@@ -12,7 +12,6 @@ import copy
 import mmap
 import pickle
 import tempfile
-import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -35,7 +34,7 @@ def covers(*names: str) -> Callable[[Scenario], Scenario]:
 
 @covers(
     "init", "is_available", "driver_version", "driver_path", "driver_is_simulated", "use_driver",
-    "DriverVersion", "error_names",
+    "error_names",
 )  # fmt: skip
 def the_driver(cu: Any) -> None:
     cu.init()
@@ -73,8 +72,8 @@ def the_attributes(cu: Any) -> None:
     "Context", "Context.push", "Context.pop", "Context.close", "Context.__enter__",
     "Context.__exit__", "Context.synchronize", "Context.memory_info", "Context.device",
     "Context.closed", "Context.is_primary", "Context.handle", "Context.exists", "Context.flags",
-    "ContextFlags", "current_context", "context_stack", "memory_info", "MemoryInfo", "synchronize",
-    "Device.memory_info", "Context.active",
+    "ContextFlags", "current_context", "context_stack", "memory_info", "synchronize",
+    "Device.memory_info",
 )  # fmt: skip
 def a_manual_context(cu: Any) -> None:
     context = cu.Context(0, flags=cu.ContextFlags.SCHED_YIELD)
@@ -91,16 +90,13 @@ def a_manual_context(cu: Any) -> None:
     cu.synchronize(0)
     assert cu.Device(0).memory_info().free > 0
     context.device, context.closed, context.is_primary, context.handle, context.exists
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        context.active
     context.flags
     context.close()
 
 
 @covers(
     "Context.limits", "Context.cache_config", "Context.stream_priority_range",
-    "Context.api_version", "StreamPriorityRange",
+    "Context.api_version",
 )  # fmt: skip
 def a_contexts_settings(cu: Any) -> None:
     context = cu.Context()
@@ -195,8 +191,9 @@ def two_events(cu: Any) -> None:
 
 @covers(
     "pinned_empty", "pinned_zeros", "pinned_full", "pinned_empty_like", "pinned_array",
-    "is_pinned", "mapped_pointer", "host_memory_stats", "HostMemoryStats", "trim_host_memory",
-    "set_host_memory_limit", "set_host_memory_policy", "live_allocations", "Allocation",
+    "pinned_zeros_like",
+    "is_pinned", "mapped_pointer", "host_memory_stats", "trim_host_memory",
+    "set_host_memory_limit", "set_host_memory_policy", "live_allocations",
     "trace_allocations",
 )  # fmt: skip
 def page_locked_arrays(cu: Any) -> None:
@@ -205,6 +202,7 @@ def page_locked_arrays(cu: Any) -> None:
         cu.pinned_zeros(MIDDLE),
         cu.pinned_full(1 << 16, 3, "i2"),
         cu.pinned_empty_like(np.zeros((5, 6)).T),
+        cu.pinned_zeros_like(np.zeros((5, 6)).T),
         cu.pinned_array([[1, 2], [3, 4]]),
     ]
     for array in arrays:
@@ -290,7 +288,8 @@ def numpys_own_arrays(cu: Any) -> None:
 
 @covers(
     "DeviceArray", "device_empty", "device_zeros", "to_device", "DeviceArray.fill",
-    "DeviceArray.copy_from", "DeviceArray.copy_to", "DeviceArray.to_numpy", "DeviceArray.close",
+    "device_full", "device_empty_like",
+    "DeviceArray.to_numpy", "DeviceArray.close",
     "DeviceArray.shape", "DeviceArray.strides", "DeviceArray.dtype", "DeviceArray.ndim",
     "DeviceArray.size", "DeviceArray.itemsize", "DeviceArray.nbytes", "DeviceArray.pointer",
     "DeviceArray.device", "DeviceArray.context", "DeviceArray.closed",
@@ -299,9 +298,9 @@ def numpys_own_arrays(cu: Any) -> None:
 def device_arrays(cu: Any) -> None:
     array = cu.device_zeros((8, 16), "i4")
     array[2:4, ::2].fill(7)
-    array.copy_from(np.ones((8, 16), "i4"))
+    cu.copy(array, np.ones((8, 16), "i4"))
     out = np.empty((8, 16), "i4")
-    array.copy_to(out)
+    cu.copy(out, array)
     assert (array.to_numpy() == out).all()
     array.shape, array.strides, array.dtype, array.ndim, array.size, array.itemsize
     array.nbytes, array.device, array.context, array.closed, len(array), repr(array)
@@ -312,13 +311,15 @@ def device_arrays(cu: Any) -> None:
     other = cu.to_device(array, device=cu.device_count() - 1)
     other.pointer, other.__cuda_array_interface__
     other.close()
+    cu.device_full((3, 4), 1.5, order="F"), cu.device_full((2, 3), [1, 2, 3])
+    cu.device_empty_like(array.T[:, ::2])
     empty = cu.device_empty(0)
     empty.fill(1)
     assert empty.to_numpy().size == 0
 
 
 @covers(
-    "ArrayFlags", "DeviceArray.T", "DeviceArray.transpose", "DeviceArray.reshape",
+    "DeviceArray.T", "DeviceArray.transpose", "DeviceArray.reshape",
     "DeviceArray.view", "DeviceArray.flags",
 )  # fmt: skip
 def views_of_device_arrays(cu: Any) -> None:
@@ -440,7 +441,7 @@ def copy_settings(cu: Any) -> None:
     cu.set_copy_threads(None)
 
 
-@covers("copy", "explain_copy", "CopyPlan")
+@covers("copy", "explain_copy")
 def blocking_copies(cu: Any) -> None:
     device, other = cu.device_empty((64, 64)), cu.device_empty((64, 64))
     pinned, plain = cu.pinned_zeros((64, 64)), np.ones((64, 64))
@@ -485,8 +486,8 @@ def asynchronous_copies(cu: Any) -> None:
     device, other = cu.to_device(plain, stream=stream), cu.to_device(plain)
     transfers = [
         cu.copy_async(pinned, device, stream),
-        device.copy_from(plain, stream),
-        device.copy_to(plain, stream),
+        cu.copy_async(device, plain, stream),
+        cu.copy_async(plain, device, stream),
         cu.copy_async(plain, other, None),
     ]
     for transfer in transfers:
@@ -507,7 +508,7 @@ def staged_asynchronous_copies(cu: Any) -> None:
         down.wait()
 
 
-@covers("copy_rows", "copy_many", "copy_rows_async", "copy_many_async", "CopiesPlan")
+@covers("copy_rows", "copy_many", "copy_rows_async", "copy_many_async")
 def many_copies_at_once(cu: Any) -> None:
     stream, plain = cu.Stream(), np.ones((8, 64))
     pinned, device = cu.pinned_zeros((8, 64)), cu.device_zeros((8, 64))

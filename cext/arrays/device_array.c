@@ -75,7 +75,8 @@ static PyObject *array_wrap(CoreState *state, struct cudriver_device_memory *mem
 }
 
 PyObject *cudriver_device_array_new(CoreState *state, ContextObject *context, PyObject *dtype,
-                                    Py_ssize_t itemsize, int ndim, const Py_ssize_t *shape)
+                                    Py_ssize_t itemsize, int ndim, const Py_ssize_t *shape,
+                                    bool fortran)
 {
     Py_ssize_t bytes = cudriver_numpy_bytes(ndim, shape, itemsize);
     struct cudriver_device_memory *memory;
@@ -98,7 +99,7 @@ PyObject *cudriver_device_array_new(CoreState *state, ContextObject *context, Py
                       context->ordinal);
     return array_wrap(state, memory,
                       cudriver_numpy_over(NULL, (void *)(uintptr_t)memory->address, dtype, ndim,
-                                          shape, NULL, false, true));
+                                          shape, NULL, fortran, true));
 }
 
 PyObject *cudriver_device_array_over(CoreState *state, const struct cudriver_endpoint *end,

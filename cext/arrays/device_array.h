@@ -15,9 +15,10 @@ typedef struct {
     PyObject *weak;
 } DeviceArrayObject;
 
-/* New reference: an uninitialised C-ordered array. */
+/* New reference: an uninitialised array, C-ordered or column-major. */
 PyObject *cudriver_device_array_new(CoreState *state, ContextObject *context, PyObject *dtype,
-                                    Py_ssize_t itemsize, int ndim, const Py_ssize_t *shape);
+                                    Py_ssize_t itemsize, int ndim, const Py_ssize_t *shape,
+                                    bool fortran);
 
 /* New reference: an array over another library's memory, as `end` says; `lender` (borrowed; the
  * array takes a new reference) keeps that alive. */

@@ -124,12 +124,10 @@ static PyObject *method_reshape(PyObject *object, PyObject *args, PyObject *keyw
 /* ---- in Python ---- */
 
 CUDRIVER_IN_PYTHON(method_dlpack, "dlpack", "export")
-CUDRIVER_IN_PYTHON(method_fill, "making", "fill")
-CUDRIVER_IN_PYTHON(method_copy_from, "making", "copy_from")
-CUDRIVER_IN_PYTHON(method_copy_to, "making", "copy_to")
-CUDRIVER_IN_PYTHON(method_to_numpy, "making", "to_numpy")
-CUDRIVER_IN_PYTHON(method_copy, "making", "copy")
-CUDRIVER_IN_PYTHON(method_deepcopy, "making", "deepcopy")
+CUDRIVER_IN_PYTHON(method_fill, "moving", "fill")
+CUDRIVER_IN_PYTHON(method_to_numpy, "moving", "to_numpy")
+CUDRIVER_IN_PYTHON(method_copy, "moving", "copy")
+CUDRIVER_IN_PYTHON(method_deepcopy, "moving", "deepcopy")
 CUDRIVER_IN_PYTHON(method_reduce, "arrays", "refuse_pickle")
 CUDRIVER_IN_PYTHON(method_refuse, "arrays", "refuse_conversion")
 CUDRIVER_IN_PYTHON(method_function, "arrays", "array_function")
@@ -144,7 +142,7 @@ static int array_assign(PyObject *object, PyObject *key, PyObject *value)
         PyErr_SetString(PyExc_TypeError, "the items of a DeviceArray cannot be deleted");
         return -1;
     }
-    done = cudriver_call("making", "assign", "(OOO)", object, key, value);
+    done = cudriver_call("moving", "assign", "(OOO)", object, key, value);
     Py_XDECREF(done);
     return done != NULL ? 0 : -1;
 }
@@ -216,8 +214,6 @@ static PyGetSetDef array_getset[] = {
 
 static PyMethodDef array_methods[] = {
     {"fill", CUDRIVER_FAST(method_fill), DOC_DeviceArray_fill},
-    {"copy_from", CUDRIVER_FAST(method_copy_from), DOC_DeviceArray_copy_from},
-    {"copy_to", CUDRIVER_FAST(method_copy_to), DOC_DeviceArray_copy_to},
     {"to_numpy", CUDRIVER_FAST(method_to_numpy), DOC_DeviceArray_to_numpy},
     {"copy", CUDRIVER_FAST(method_copy), DOC_DeviceArray_copy},
     {"__copy__", CUDRIVER_FAST(method_copy), DOC_DeviceArray___copy__},

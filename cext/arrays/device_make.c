@@ -1,4 +1,4 @@
-/* New arrays, for memory/making.py, and others' arrays as arrays of ours. */
+/* New arrays, for memory/making.py and moving.py, and others' arrays as arrays of ours. */
 #include "dlpack.h"
 #include "python/call.h"
 #include "python/numpy_bridge.h"
@@ -31,7 +31,22 @@ static ContextObject *context_choose(CoreState *state, ContextObject *home, bool
     return context;
 }
 
-/* _device_empty(shape, dtype, device, stream, asked) */
+/* The axes of a new array in another order: it still owns its memory, as a view would not. Takes
+ * the array over; NULL fails. */
+static PyObject *array_transposed(PyObject *object, PyObject *axes)
+{
+    DeviceArrayObject *array = (DeviceArrayObject *)object;
+    PyObject *transposed = PyObject_CallMethod(array->array, "transpose", "(O)", axes);
+
+    if (transposed == NULL) {
+        Py_DECREF(object);
+        return NULL;
+    }
+    Py_SETREF(array->array, transposed);
+    return object;
+}
+
+/* _device_empty(shape, dtype, device, stream, asked, fortran, axes) */
 static PyObject *module_device_empty(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     CUDRIVER_LOCK();
@@ -41,8 +56,8 @@ static PyObject *module_device_empty(PyObject *module, PyObject *const *args, Py
     Py_ssize_t shape[CUDRIVER_MAX_DIMS], itemsize;
     int ndim;
 
-    if (count != 5) {
-        return PyErr_Format(PyExc_TypeError, "_device_empty() takes 5 arguments, not %zd", count);
+    if (count != 7) {
+        return PyErr_Format(PyExc_TypeError, "_device_empty() takes 7 arguments, not %zd", count);
     }
     if (cudriver_numpy_shape(args[0], &ndim, shape) < 0 ||
         cudriver_numpy_dtype(args[1], &dtype, &itemsize) < 0) {
@@ -55,7 +70,11 @@ static PyObject *module_device_empty(PyObject *module, PyObject *const *args, Py
         Py_XSETREF(context, context_choose(state, context, args[4] == Py_True, args[3]));
     }
     if (context != NULL && !PyErr_Occurred()) {
-        array = cudriver_device_array_new(state, context, dtype, itemsize, ndim, shape);
+        array = cudriver_device_array_new(state, context, dtype, itemsize, ndim, shape,
+                                          args[5] == Py_True);
+    }
+    if (array != NULL && args[6] != Py_None) {
+        array = array_transposed(array, args[6]);
     }
     Py_XDECREF(context);
     Py_DECREF(dtype);

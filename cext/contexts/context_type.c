@@ -243,7 +243,6 @@ static PyGetSetDef context_getset[] = {
     {"closed", get_closed, NULL, DOC_Context_closed, NULL},
     {"is_primary", get_is_primary, NULL, DOC_Context_is_primary, NULL},
     {"exists", get_python, NULL, DOC_Context_exists, "exists"},
-    {"active", get_python, NULL, DOC_Context_active, "active"},
     {"flags", get_python, NULL, DOC_Context_flags, "flags"},
     {"limits", get_python, NULL, DOC_Context_limits, "limits"},
     {"cache_config", get_python, set_cache_config, DOC_Context_cache_config, "cache_config"},

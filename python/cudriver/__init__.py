@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from cudriver._version import __version__
 
-TYPE_CHECKING = False
+TYPE_CHECKING = bool()  # noqa: UP018 - of a literal, jedi skips what follows
 if TYPE_CHECKING:  # typing itself costs more than the rest of this file
     from typing import Any
 
@@ -38,24 +38,19 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
         UnsupportedDriverError,
     )
     from cudriver.flags import ContextFlags
-    from cudriver.memory.arrays import ArrayFlags
     from cudriver.memory.borrowing import (
         dlpack_pinned,
         from_cuda_array_interface,
         from_pointer,
     )
     from cudriver.memory.contexts import (
-        MemoryInfo,
-        StreamPriorityRange,
         memory_info,
         synchronize,
     )
-    from cudriver.memory.copies import CopyPlan, copy_threads, explain_copy, set_copy_threads
-    from cudriver.memory.copies_plan import CopiesPlan
+    from cudriver.memory.copies import copy_threads, explain_copy, set_copy_threads
     from cudriver.memory.devices import Device, device_count, devices
     from cudriver.memory.dlpack import from_dlpack
     from cudriver.memory.driver import (
-        DriverVersion,
         driver_is_simulated,
         driver_path,
         driver_version,
@@ -64,21 +59,21 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
     )
     from cudriver.memory.failures import error_names
     from cudriver.memory.host import is_pinned, mapped_pointer
-    from cudriver.memory.live import Allocation, live_allocations, trace_allocations
-    from cudriver.memory.making import device_empty, device_zeros, to_device
-    from cudriver.memory.numa import set_host_memory_policy
-    from cudriver.memory.pinned import (
-        pinned_array,
-        pinned_empty,
-        pinned_empty_like,
-        pinned_full,
-        pinned_zeros,
+    from cudriver.memory.live import live_allocations, trace_allocations
+    from cudriver.memory.making import (
+        device_empty,
+        device_empty_like,
+        device_full,
+        device_zeros,
     )
+    from cudriver.memory.moving import to_device
+    from cudriver.memory.numa import set_host_memory_policy
+    from cudriver.memory.pinned import pinned_empty, pinned_full, pinned_zeros
+    from cudriver.memory.pinned_like import pinned_array, pinned_empty_like, pinned_zeros_like
     from cudriver.memory.pinned_numpy import pinned_numpy
     from cudriver.memory.pinning import Pinning, pin_async, pinned_empty_async
     from cudriver.memory.pins import pin
     from cudriver.memory.pool import (
-        HostMemoryStats,
         host_memory_stats,
         set_host_memory_limit,
         trim_host_memory,
@@ -94,28 +89,20 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
     )
 
 __all__ = [
-    "Allocation",
-    "ArrayFlags",
     "Context",
     "ContextFlags",
-    "CopiesPlan",
-    "CopyPlan",
     "CudaError",
     "Device",
     "DeviceArray",
     "DriverNotFoundError",
-    "DriverVersion",
     "Event",
     "ForkedProcessError",
-    "HostMemoryStats",
     "InvalidContextError",
-    "MemoryInfo",
     "NotInitializedError",
     "OutOfMemoryError",
     "Pinning",
     "SharedMemory",
     "Stream",
-    "StreamPriorityRange",
     "Transfer",
     "UnsupportedDriverError",
     "__version__",
@@ -130,6 +117,8 @@ __all__ = [
     "current_context",
     "device_count",
     "device_empty",
+    "device_empty_like",
+    "device_full",
     "device_zeros",
     "devices",
     "dlpack_pinned",
@@ -163,6 +152,7 @@ __all__ = [
     "pinned_full",
     "pinned_numpy",
     "pinned_zeros",
+    "pinned_zeros_like",
     "save_safetensors",
     "set_copy_threads",
     "set_host_memory_limit",
@@ -180,15 +170,12 @@ _ERRORS = frozenset(name for name in __all__ if name.endswith("Error"))
 _MODULES = frozenset({"errors", "fleet", "stack"})
 _HOMES = {
     "flags": ("ContextFlags",),
-    "memory.arrays": ("ArrayFlags",),
     "memory.borrowing": ("dlpack_pinned", "from_cuda_array_interface", "from_pointer"),
-    "memory.contexts": ("MemoryInfo", "StreamPriorityRange", "memory_info", "synchronize"),
-    "memory.copies_plan": ("CopiesPlan",),
-    "memory.copies": ("CopyPlan", "copy_threads", "explain_copy", "set_copy_threads"),
+    "memory.contexts": ("memory_info", "synchronize"),
+    "memory.copies": ("copy_threads", "explain_copy", "set_copy_threads"),
     "memory.devices": ("Device", "device_count", "devices"),
     "memory.dlpack": ("from_dlpack",),
     "memory.driver": (
-        "DriverVersion",
         "driver_is_simulated",
         "driver_path",
         "driver_version",
@@ -197,21 +184,16 @@ _HOMES = {
     ),
     "memory.failures": ("error_names",),
     "memory.host": ("is_pinned", "mapped_pointer"),
-    "memory.live": ("Allocation", "live_allocations", "trace_allocations"),
-    "memory.making": ("device_empty", "device_zeros", "to_device"),
+    "memory.live": ("live_allocations", "trace_allocations"),
+    "memory.making": ("device_empty", "device_empty_like", "device_full", "device_zeros"),
+    "memory.moving": ("to_device",),
     "memory.numa": ("set_host_memory_policy",),
-    "memory.pinned": (
-        "pinned_array",
-        "pinned_empty",
-        "pinned_empty_like",
-        "pinned_full",
-        "pinned_zeros",
-    ),
+    "memory.pinned": ("pinned_empty", "pinned_full", "pinned_zeros"),
+    "memory.pinned_like": ("pinned_array", "pinned_empty_like", "pinned_zeros_like"),
     "memory.pinned_numpy": ("pinned_numpy",),
     "memory.pinning": ("Pinning", "pin_async", "pinned_empty_async"),
     "memory.pins": ("pin",),
     "memory.pool": (
-        "HostMemoryStats",
         "host_memory_stats",
         "set_host_memory_limit",
         "trim_host_memory",

@@ -18,7 +18,6 @@ from typing import (
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
-from typing_extensions import deprecated
 
 from cudriver.memory.arrays import ArrayFlags
 from cudriver.memory.contexts import ContextLimits, MemoryInfo, StreamPriorityRange
@@ -88,10 +87,6 @@ class Context:
         """Whether the context exists on the device; of a primary context, whether anybody in this
         process holds it (cuDevicePrimaryCtxGetState). `current_context` says which one is current.
         """
-    @property
-    @deprecated("Context.active is called exists")
-    def active(self) -> bool:
-        """Deprecated: call it `exists`."""
     @property
     def flags(self) -> int:
         """Flags as an int: see ContextFlags (cuCtxGetFlags)."""
@@ -170,16 +165,12 @@ class Context:
         driver has no question for that.
         """
     def memory_info(self) -> MemoryInfo:
-        """Return the free and total memory of the context's device.
+        """Return the free and total memory of the context's device (cuMemGetInfo).
 
         Returns
         -------
         MemoryInfo
             A named tuple ``(free, total)`` in bytes.
-
-        Notes
-        -----
-        Uses ``cuMemGetInfo``.
         """
     def __enter__(self) -> Self:
         """Put the context on this thread's stack, as push() does."""
@@ -537,7 +528,7 @@ class Transfer:
     Examples
     --------
     >>> there = cu.device_empty(3)
-    >>> transfer = there.copy_from(cu.pinned_zeros(3), cu.Stream())
+    >>> transfer = cu.copy_async(there, cu.pinned_zeros(3), cu.Stream())
     >>> transfer.wait()
     >>> transfer.nbytes
     24
@@ -697,50 +688,6 @@ class DeviceArray(Generic[ScalarT_co]):
         -----
         Uses ``cuMemsetD8Async`` and its kin, or a copy for items of other sizes.
         """
-    @overload
-    def copy_from(self, src: AnyArray, stream: None = None) -> None:
-        """Copy another array into this one.
-
-        Parameters
-        ----------
-        src : array
-            Any array that `cudriver.copy` takes, of the same shape and dtype.
-        stream : Stream, optional
-            The stream in whose order to copy. Without one, the call waits.
-
-        Returns
-        -------
-        Transfer or None
-            A Transfer if a stream is given.
-
-        Notes
-        -----
-        As `copy_async` with a stream, as `cudriver.copy` without.
-        """
-    @overload
-    def copy_from(self, src: AnyArray, stream: StreamLike) -> Transfer: ...
-    @overload
-    def copy_to(self, dst: AnyArray, stream: None = None) -> None:
-        """Copy this array into another one.
-
-        Parameters
-        ----------
-        dst : array
-            Any array that `cudriver.copy` takes, of the same shape and dtype.
-        stream : Stream, optional
-            The stream in whose order to copy. Without one, the call waits.
-
-        Returns
-        -------
-        Transfer or None
-            A Transfer if a stream is given.
-
-        Notes
-        -----
-        As `copy_async` with a stream, as `cudriver.copy` without.
-        """
-    @overload
-    def copy_to(self, dst: AnyArray, stream: StreamLike) -> Transfer: ...
     @overload
     def to_numpy(
         self, out: None = None, *, stream: StreamLike | None = None
@@ -1242,9 +1189,13 @@ def _device_empty(
     device: DeviceLike | Context | None,
     stream: StreamLike | None,
     asked: bool,
+    fortran: bool,
+    axes: tuple[int, ...] | None,
     /,
 ) -> DeviceArray:
-    """A new array on a device. asked: the caller has named it; else it is another array's."""
+    """A new array on a device. asked: the caller has named it; else it is another array's. axes:
+    the array is transposed so.
+    """
 
 def _lend(
     object: Any, write: bool, stream: StreamLike | None, /

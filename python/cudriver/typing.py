@@ -1,7 +1,8 @@
-"""Types for annotations: what the functions of this package take.
+"""Types for annotations: what the functions of this package take, and what some return.
 
 As `numpy.typing` does, this module names what a parameter may be, so that functions of yours which
-pass arrays, streams or devices on can say so. Nothing else imports it at run time.
+pass arrays, streams or devices on can say so. The named tuples that functions return, which nobody
+makes, have their names here, too. Nothing else imports it at run time.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cudriver._core import DeviceArray, Event, Stream
+from cudriver.memory.arrays import ArrayFlags
+from cudriver.memory.contexts import MemoryInfo, StreamPriorityRange
+from cudriver.memory.copies import CopyPlan
 from cudriver.memory.devices import Device
+from cudriver.memory.driver import DriverVersion
+from cudriver.memory.live import Allocation
+from cudriver.memory.pool import HostMemoryStats
 
 if TYPE_CHECKING:  # its `default` came to Python's own with 3.13
     from typing_extensions import TypeVar
@@ -24,9 +31,13 @@ if TYPE_CHECKING:  # its `default` came to Python's own with 3.13
     HostArrayT = TypeVar("HostArrayT", bound="HostArray")
 
 __all__ = [
+    "Allocation",
     "AnyArray",
+    "ArrayFlags",
     "BasicIndex",
+    "CopyPlan",
     "DeviceLike",
+    "DriverVersion",
     "EventLike",
     "HasCudaEvent",
     "HasCudaStream",
@@ -35,9 +46,12 @@ __all__ = [
     "HasPtr",
     "HasTypeAndIndex",
     "HostArray",
+    "HostMemoryStats",
+    "MemoryInfo",
     "NumaLike",
     "ShapeLike",
     "StreamLike",
+    "StreamPriorityRange",
     "SupportsArrayInterface",
     "SupportsArrayStruct",
     "SupportsBuffer",

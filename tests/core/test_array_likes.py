@@ -102,9 +102,6 @@ def test_copies_into(cu, kind: str) -> None:
     cu.copy(thing, there)
     assert np.array_equal(seen(thing), expected)
     seen(thing)[...] = 0
-    there.copy_to(thing)
-    assert np.array_equal(seen(thing), expected)
-    seen(thing)[...] = 0
     assert there.to_numpy(out=thing) is thing
     assert np.array_equal(seen(thing), expected)
     seen(thing)[...] = 0
@@ -127,9 +124,7 @@ def test_copies_from(cu, kind: str) -> None:
     stream = cu.Stream()
     for copy in (
         lambda: cu.copy(there, thing),
-        lambda: there.copy_from(thing),
         lambda: cu.copy_async(there, thing, stream).wait(),
-        lambda: there.copy_from(thing, stream).wait(),
     ):
         there.fill(0)
         copy()
@@ -149,7 +144,6 @@ def test_read_only_memory_is_no_destination(cu, thing: Any) -> None:
     for copy in (
         lambda: cu.copy(thing, there),
         lambda: cu.copy_async(thing, there, None),
-        lambda: there.copy_to(thing),
         lambda: there.to_numpy(out=thing),
     ):
         with pytest.raises(ValueError, match="the destination is read-only"):

@@ -497,12 +497,6 @@ def test_api_version_and_priorities(cu, context) -> None:
     assert context.exists is True
 
 
-def test_the_old_name_of_exists_works_with_a_warning(cu, context) -> None:
-    with pytest.warns(DeprecationWarning, match=r"Context\.active is called exists") as caught:
-        assert context.active is True
-    assert caught[0].filename == __file__
-
-
 # ---- primary contexts ----------------------------------------------------------------------------
 
 
@@ -529,7 +523,7 @@ def test_the_primary_context_of_a_device_that_is_named_is_kept(
         sim.reset_counts()
         for device in (*two_devices, 1):
             for _ in range(20):
-                cu.device_zeros(3, device=device).copy_from(np.arange(3.0))
+                cu.copy(cu.device_zeros(3, device=device), np.arange(3.0))
                 cu.Stream(device=device).close()
                 cu.Event(device=device).close()
         assert sim.call_count("cuDevicePrimaryCtxRetain") == 1, "device 0's is there already"

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import cudriver as cu
+import cudriver.typing as cut
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -88,6 +89,12 @@ def test_many_copies_of_many_kinds() -> None:
     assert plan.counts == {"kernel": 5, "direct": 1, "staged": 2, "apart": 1}
     assert plan.path == "direct", "of most of the bytes"
     assert plan.nbytes == 7 * 64 + 2 * MIB + 64
+    assert (plan.page_locked, plan.staging, plan.threads) == (False, None, 0)
+    assert type(plan) is type(cu.explain_copy(there[0], source[0])) is cut.CopyPlan
+    assert cu.explain_copy(there[:6], source[:6]).page_locked
+    html = plan._repr_html_()
+    assert "kernel: 5, direct: 1, staged: 2, apart: 1" in html
+    assert f"up to {plan.multiprocessors}" in html
     assert cu.explain_copy(tuple(there), tuple(source)) == plan
     assert cu.explain_copy([], []).path == "empty"
 

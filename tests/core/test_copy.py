@@ -21,6 +21,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 import cudriver as cu
+import cudriver.typing as cut
 from copykit import lateness, wait_for
 from native_build import TESTS
 from program import output, run
@@ -285,7 +286,8 @@ def test_the_paths_that_are_explained() -> None:
     plain = np.zeros((4096, 1024), np.float32)
     there = cu.device_zeros((4096, 1024), np.float32)
     assert cu.explain_copy(there, pinned)[:4:3] == ("direct", True)
-    assert cu.explain_copy(there, pinned)[4:] == (None, 0, 0, 0), "of staged copies only"
+    assert cu.explain_copy(there, pinned)[4:8] == (None, 0, 0, 0), "of staged copies only"
+    assert cu.explain_copy(there, pinned)[8:] == ({"direct": 1}, 0, 0.0), "of many copies"
     assert cu.explain_copy(there, plain).path == "staged"
     assert cu.explain_copy(there[:1], plain[:1]).path == "direct"
     assert cu.explain_copy(there[:, :512], pinned[:, :512]).path == "2D"
@@ -294,11 +296,11 @@ def test_the_paths_that_are_explained() -> None:
     assert cu.explain_copy(there, plain[:, ::-1]).path == "staged"
     assert cu.explain_copy(plain, plain).path == "host"
     assert cu.explain_copy(there[:0], plain[:0]).path == "empty"
-    assert all(len(plan) == 8 for plan in [cu.explain_copy(there, plain)])
+    assert all(len(plan) == 11 for plan in [cu.explain_copy(there, plain)])
 
 
 def test_a_notebook_shows_a_plan_as_a_table() -> None:
-    def shown(plan: cu.CopyPlan) -> dict[str, str]:
+    def shown(plan: cut.CopyPlan) -> dict[str, str]:
         rows = ElementTree.fromstring(plan._repr_html_())
         return {row[0].text or "": row[1].text or "" for row in rows}
 
@@ -321,7 +323,7 @@ def test_a_notebook_shows_a_plan_as_a_table() -> None:
 
 @pytest.mark.parametrize("to_device", [True, False])
 def test_a_copy_is_staged_from_the_crossover_on(to_device: bool) -> None:
-    def plan(nbytes: int, strided: bool) -> cu.CopyPlan:
+    def plan(nbytes: int, strided: bool) -> cut.CopyPlan:
         there = cu.device_empty(nbytes, np.uint8)
         host = np.zeros((nbytes, 2), np.uint8)[:, 0] if strided else np.zeros(nbytes, np.uint8)
         return cu.explain_copy(there, host) if to_device else cu.explain_copy(host, there)

@@ -91,6 +91,91 @@ def test_geometry_is_numpys(dtype: Any, shape: Any) -> None:
     assert raw(cu.device_zeros(shape, dtype).to_numpy()) == bytes(model.nbytes)
 
 
+@pytest.mark.parametrize("shape", [(), 0, 5, (3, 0, 2), (4, 5), [2, 3, 4]], ids=str)
+@pytest.mark.parametrize("order", ["C", "F", "f", None])
+def test_order_is_numpys(shape: Any, order: Any) -> None:
+    for dtype in ("f4", np.dtype(("f4", (2, 3)))):
+        model = np.empty(shape, dtype, order=order or "C")
+        for made in (
+            cu.device_empty(shape, dtype, order),
+            cu.device_zeros(shape, dtype, order=order),
+            cu.device_full(shape, 0, dtype, order),
+        ):
+            assert (made.shape, made.dtype) == (model.shape, model.dtype)
+            assert made.flags[:2] == (model.flags.c_contiguous, model.flags.f_contiguous)
+            made.fill(3)
+            assert (made.to_numpy() == 3).all()
+            made.close()
+
+
+@pytest.mark.parametrize("order", ["K", "A", "column", 3])
+def test_an_order_that_is_none(order: Any) -> None:
+    for make in (cu.device_empty, cu.device_zeros):
+        with pytest.raises(ValueError, match=re.escape(f"order is 'C' or 'F', not {order!r}")):
+            make((2, 3), "f4", order)
+    if order not in ("K", "A"):
+        with pytest.raises(ValueError, match=re.escape(f"not {order!r}")):
+            cu.device_empty_like(np.ones(3), order=order)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        ((2, 3), 7),
+        ((2, 3), 2.5, "f4"),
+        (2, 1 + 2j),
+        ((), True),
+        (3, 2.9, int),
+        (2, "word"),
+        (2, b"word", "S2"),
+        ((4, 3), [1, 2, 3]),
+        ((2, 3), np.arange(6).reshape(2, 3), "f8", "F"),
+        (0, 1),
+        ((2, 0), [[1], [2]]),
+        (3, (1, 2.5, 1), [("a", "u1"), ("b", "f8"), ("c", "i2")]),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("streamed", [False, True])
+def test_full_is_numpys(call: tuple[Any, ...], streamed: bool) -> None:
+    """The bytes also, of casts and of broadcast values."""
+    dtype = np.dtype(call[2]) if len(call) > 2 else None
+    if dtype is not None and dtype.names:
+        call = (call[0], np.array(call[1], dtype), dtype)
+    model, stream = np.full(*call), cu.Stream() if streamed else None
+    made = cu.device_full(*call, stream=stream)
+    found = made.to_numpy(stream=stream)
+    assert (found.dtype, found.shape, raw(found)) == (model.dtype, model.shape, raw(model))
+    assert made.flags.f_contiguous == (model.flags.f_contiguous)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        ((3, [1, 2]), ValueError, "broadcast"),
+        ((3, "word", float), ValueError, "word"),
+        ((3, None), TypeError, "Python objects"),
+        ((-3, 1), ValueError, "negative"),
+        ((3, 1, "f4", "K"), ValueError, "order is"),
+    ],
+)
+def test_values_that_cannot_fill(call: tuple[Any, ...], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        cu.device_full(*call)
+
+
+def test_what_is_like_a_device_array_is_on_its_device(two_devices: Any) -> None:
+    first, second = two_devices
+    there = cu.device_empty((2, 3, 4), "i2", device=second).transpose(1, 2, 0)
+    like = cu.device_empty_like(there)
+    assert (like.device, like.dtype, like.strides) == (second, there.dtype, there.strides)
+    assert cu.device_empty_like(there, device=first).device == first
+    assert cu.device_empty_like(there.to_numpy()).device == first
+    assert cu.device_empty_like([[1.5]], "u1").nbytes == 1
+    with pytest.raises(ValueError, match="the stream is on device 0, the array on device 1"):
+        cu.device_empty_like(there, stream=cu.Stream(device=first))
+
+
 def test_a_dtype_with_a_shape_of_its_own_gives_dimensions_as_numpys() -> None:
     pair = np.dtype(("f4", (2, 3)))
     for made in (cu.device_zeros(5, pair), cu.pinned_zeros(5, pair), cu.device_zeros((), pair)):
@@ -232,7 +317,7 @@ def test_bad_arguments_are_named(make: str, simulator: Any) -> None:
         ((3,), {"stream": 7}, TypeError, "int"),
         ((3,), {"device": 99}, Exception, "99"),
         ((3,), {"device": "nonsense"}, Exception, "nonsense"),
-        ((3, float, 0), {}, TypeError, "positional"),
+        ((3, float, "C", 0), {}, TypeError, "positional"),
     ]:
         with pytest.raises(error, match=text):
             function(*arguments, **keywords)
@@ -364,22 +449,6 @@ def test_to_numpy_into_an_array() -> None:
     frozen.flags.writeable = False
     with pytest.raises(ValueError, match="read-only"):
         array.to_numpy(frozen)
-
-
-def test_copy_from_and_copy_to() -> None:
-    model = np.arange(12).reshape(3, 4)
-    array = cu.device_zeros((3, 4), int)
-    assert array.copy_from(model) is None  # type: ignore[func-returns-value]
-    other = cu.device_empty((4, 3), int)
-    with pytest.raises(ValueError, match="shapes differ"):
-        array.copy_to(other)
-    out = np.zeros((3, 4), int)
-    stream = cu.Stream()
-    transfer = array.copy_to(out, stream)
-    transfer.wait()
-    assert np.array_equal(out, model)
-    array.copy_from(src=model[::-1], stream=stream).wait()
-    assert np.array_equal(array.to_numpy(), model[::-1])
 
 
 # ---- closing -----------------------------------------------------------------------------------

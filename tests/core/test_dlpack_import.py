@@ -308,7 +308,7 @@ def test_copies_take_what_has_dlpack(old: bool) -> None:
     cu.copy(lend(out), lend(array))
     assert (out == MODEL).all()
     there.fill(0)
-    there.copy_from(lend(array, old=old))
+    cu.copy(there, lend(array, old=old))
     assert (there.to_numpy() == MODEL).all()
     assert (cu.to_device(lend(MODEL.copy()[:, ::2])).to_numpy() == MODEL[:, ::2]).all()
     assert cu.explain_copy(there, lend(MODEL.copy())).path == "direct"

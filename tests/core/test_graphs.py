@@ -112,8 +112,6 @@ REFUSED: dict[str, tuple[Callable[[Any], object], str]] = {
         "a copy cannot be captured",
     ),
     "to_numpy": (lambda x: x.in_stream(x.d.to_numpy), "call it before or after"),
-    "copy_from": (lambda x: x.d.copy_from(x.p, x.s), r"^copy_from\(\) cannot be captured"),
-    "copy_to": (lambda x: x.d.copy_to(x.p, x.s), r"^copy_to\(\) cannot be captured"),
     "to_device": (lambda x: cu.to_device(x.p, x.s), "cannot be captured"),
     "to_device here": (lambda x: x.in_stream(lambda: cu.to_device(x.a)), "cannot be captured"),
     "to_device, foreign": (

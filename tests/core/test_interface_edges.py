@@ -316,11 +316,11 @@ def test_foreign_arrays_at_either_end() -> None:
         assert np.array_equal(out, model)
         cu.copy(foreign, model + 1)
         assert np.array_equal(array.to_numpy(), model + 1)
-        array.copy_from(model)
+        cu.copy(array, model)
         stream = cu.Stream()
         cu.copy_async(foreign, model * 2, stream).wait()
         assert np.array_equal(array.to_numpy(), model * 2)
-        array.copy_from(model)
+        cu.copy(array, model)
     turned = Foreign(array, shape=(6, 4), strides=(4, 24))
     assert np.array_equal(cu.to_device(turned).to_numpy(), model.T)
 

@@ -139,7 +139,7 @@ def made():
     yield cu.device_empty(100), cu.to_device(pinned[:100])
     yield cu.pinned_empty(100), cu.pinned_array(plain)
     yield cu.Stream(), cu.Stream.from_handle(stream.handle), cu.Event(), stream.record()
-    yield cu.copy_async(there, pinned, stream), there.copy_to(plain, stream)
+    yield cu.copy_async(there, pinned, stream), cu.copy_async(plain, there, stream)
     yield cu.copy_many_async([there[:9], there[9:]], [plain[:9], plain[9:]], stream=stream)
     yield cu.pin(np.zeros(600)), memory.array(100)
     yield cu.from_dlpack(there), cu.from_dlpack(pinned.view())

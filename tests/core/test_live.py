@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pytest
 
+import cudriver.typing as cut
 from program import output, run
 
 
@@ -44,7 +45,7 @@ def test_each_kind_of_thing(cu, ours) -> None:
 def test_row_is_a_named_tuple(cu) -> None:
     stream = cu.Stream()
     row = cu.live_allocations()[-1]
-    assert isinstance(row, cu.Allocation)
+    assert isinstance(row, cut.Allocation)
     assert row == (row.kind, row.nbytes, row.address, row.device, row.where)
     assert row.address == stream.handle
 

@@ -103,7 +103,7 @@ def test_the_drivers_version(
     assert cu.driver_version() == version
     assert str(cu.driver_version()) == f"{version[0]}.{version[1]}"
     assert repr(cu.driver_version()) == (
-        f"cudriver.DriverVersion(major={version[0]}, minor={version[1]})"
+        f"cudriver.typing.DriverVersion(major={version[0]}, minor={version[1]})"
     )
 
 
@@ -560,9 +560,11 @@ def test_a_block_that_nobody_leaves_is_forgotten(monkeypatch: pytest.MonkeyPatch
 def test_named_tuples_are_shown_as_the_packages() -> None:
     for value in (cu.host_memory_stats(), cu.memory_info(), cu.live_allocations()[-1]):
         kind = type(value)
-        assert kind.__module__ == "cudriver"
-        assert repr(value).startswith(f"cudriver.{kind.__name__}({kind._fields[0]}=")
+        assert pickle.loads(pickle.dumps(value)) == value
+        assert kind.__module__ == "cudriver.typing"
+        assert repr(value).startswith(f"cudriver.typing.{kind.__name__}({kind._fields[0]}=")
     flags = cu.device_zeros((2, 3))[:, 1].flags
     assert repr(flags) == (
-        "cudriver.ArrayFlags(c_contiguous=False, f_contiguous=False, owndata=False, writeable=True)"
+        "cudriver.typing.ArrayFlags(c_contiguous=False, f_contiguous=False, owndata=False, "
+        "writeable=True)"
     )

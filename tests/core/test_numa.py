@@ -204,6 +204,7 @@ MAKERS = {
     "pinned_zeros": lambda cu, numa: cu.pinned_zeros(100, numa=numa),
     "pinned_full": lambda cu, numa: cu.pinned_full(100, 1, numa=numa),
     "pinned_empty_like": lambda cu, numa: cu.pinned_empty_like(np.ones(3), numa=numa),
+    "pinned_zeros_like": lambda cu, numa: cu.pinned_zeros_like(np.ones(3), numa=numa),
     "pinned_array": lambda cu, numa: cu.pinned_array([1, 2], numa=numa),
     "pinned_empty_async": lambda cu, numa: cu.pinned_empty_async(100, numa=numa).wait(),
     "SharedMemory": lambda cu, numa: cu.SharedMemory(

@@ -161,6 +161,7 @@ def test_a_limit_is_an_error_and_nothing_is_lost() -> None:
         ("pinned_zeros", (9 << 20, np.uint8)),
         ("pinned_full", (9 << 20, 1, np.uint8)),
         ("pinned_empty_like", (np.empty(9 << 20, np.uint8),)),
+        ("pinned_zeros_like", (np.empty(9 << 20, np.uint8),)),
         ("pinned_array", (np.empty(9 << 20, np.uint8),)),
     ],
 )
@@ -176,7 +177,7 @@ def test_an_error_names_its_call_and_no_limit_that_was_not_met(
     finally:
         sim.clear_faults()
         cu.set_host_memory_limit(None)
-    called = "pinned_zeros" if name == "pinned_zeros" else "pinned_empty"
+    called = "pinned_zeros" if "zeros" in name else "pinned_empty"
     assert caught.value.function == f"cudriver.{called}"
     assert str(caught.value).startswith(f"cudriver.{called}(9437184 bytes; ")
     assert "set_host_memory_limit" not in str(caught.value)
@@ -414,13 +415,18 @@ def test_what_resembles_an_array_has_numpys_strides(data: Any) -> None:
     dtype = data.draw(st.sampled_from([None, "f8", "u1"]))
     wanted = np.empty_like(model, dtype, order=order or "K")
     array = cu.pinned_array(model, dtype, order)
-    for found in (cu.pinned_empty_like(model, dtype, order), array):
+    zeros = cu.pinned_zeros_like(model, dtype, order)
+    assert not zeros.any()
+    there = cu.device_empty_like(model, dtype, order)
+    assert not there[...].flags.owndata
+    assert there.flags.owndata, "a transposed view could not be closed"
+    for found in (cu.pinned_empty_like(model, dtype, order), zeros, there, array):
         assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
         assert steps(found) == steps(wanted)
     assert np.array_equal(array, model)
 
 
-def steps(array: np.ndarray) -> list[int]:
+def steps(array: np.ndarray | cu.DeviceArray) -> list[int]:
     """The strides that lead anywhere."""
     pairs = zip(array.strides, array.shape, strict=True)
     return [step for step, size in pairs if size > 1 and array.size]

@@ -42,7 +42,6 @@ PARTS: dict[str, Callable[[Any], Any]] = {
 CALLS: dict[str, Callable[[Any, Any], object]] = {
     "copy": cu.copy,
     "to_numpy": lambda to, there: there.to_numpy(out=to),
-    "copy_to": lambda to, there: there.copy_to(to),
     "copy_async": lambda to, there: cu.copy_async(to, there, cu.Stream()).wait(),
     "copy_many": lambda to, there: cu.copy_many([to], [there]),
     "copy_rows": lambda to, there: cu.copy_rows(to, there, [0], [0]),

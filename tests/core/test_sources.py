@@ -52,7 +52,6 @@ def seen_waiting(held: Any, returned: list[int]) -> int:
 
 CALLS: dict[str, Callable[[Any, Any, Any], object]] = {
     "copy_async": lambda there, host, stream: cu.copy_async(there, host, stream),
-    "copy_from": lambda there, host, stream: there.copy_from(host, stream),
     "a buffer": lambda there, host, stream: cu.copy_async(there, memoryview(host), stream),
 }
 

@@ -540,7 +540,7 @@ def test_arguments_are_taken_as_a_function_of_pythons_takes_them() -> None:
     def to_device(array: Any, stream: Any = None) -> None: ...
 
     def device_empty(
-        shape: Any, dtype: Any = float, *, device: Any = None, stream: Any = None
+        shape: Any, dtype: Any = float, order: Any = "C", *, device: Any = None, stream: Any = None
     ) -> None: ...
 
     x = np.zeros(3)

@@ -75,6 +75,10 @@ def test_synchronize_and_memory_info_take_the_current_context_of_their_device(
     with cu.Context(1) as context:
         before = sim.live("contexts")
         cu.synchronize(1)
+        free, total = cu.memory_info(1)
+        assert cu.memory_info("cuda:1").total == cu.memory_info(device=cu.Device(1)).total == total
+        with pytest.raises(ValueError, match="99"):
+            cu.memory_info(99)
         free, total = cu.Device(1).memory_info()
         assert 0 < free <= total == context.memory_info().total
         assert sim.live("contexts") == before

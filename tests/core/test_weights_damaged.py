@@ -377,7 +377,7 @@ def test_the_arrays_are_filled_on_return(tmp_path: Path, sim: Any, streamed: boo
     stream, other, found = cu.Stream() if streamed else None, cu.Stream(), np.zeros(200, "u1")
     sim.set_latency(50_000)  # microseconds before each operation
     try:
-        cu.load_npy(tmp_path / "x.npy", stream=stream).copy_to(found, stream=other).wait()
+        cu.copy_async(found, cu.load_npy(tmp_path / "x.npy", stream=stream), other).wait()
     finally:
         sim.set_latency(0)
     assert found.tolist() == [*range(200)]

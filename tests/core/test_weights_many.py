@@ -441,7 +441,7 @@ def test_a_tensor_is_there_when_it_is_handed_out(
         for name, array in cu.iter_safetensors(tmp_path / "x"):
             there = np.empty((8, 64), np.float16)
             other = cu.Stream()
-            array.copy_to(there, stream=other).wait()
+            cu.copy_async(there, array, other).wait()
             assert (there == made[name]).all()
     finally:
         sim.set_latency(0)

@@ -90,7 +90,7 @@ RIGHT: dict[str, Callable[[Things], tuple[Any, ...]]] = {
     "_copy_many": lambda t: ((t.there,), (t.host,), None, True, 0),
     "_copy_rows": lambda t: (t.there, t.host, t.index, t.index, None, 0),
     "_copy_threads": lambda t: (),
-    "_device_empty": lambda t: ((3,), "f8", None, None, False),
+    "_device_empty": lambda t: ((3, 2), "f8", None, None, False, False, (1, 0)),
     "_driver": lambda t: (),
     "_drop_driver": lambda t: (),
     "_explain_copy": lambda t: (t.there, t.host),

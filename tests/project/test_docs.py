@@ -32,6 +32,7 @@ from typing import NamedTuple
 import pytest
 
 import cudriver as cu
+import cudriver.typing as cut
 from cudriver.cli import COMMANDS, _load
 from cudriver.stack import explain
 from cudriver.stack.report import Report
@@ -280,7 +281,7 @@ def test_the_reference_has_every_public_name() -> None:
     text = "".join(path.read_text() for path in (DOCS / "reference" / "api").glob("*.md"))
     named = set(re.findall(r"^\.\. auto\w+:: (\w+)(?:\(\))?$", text, re.MULTILINE))
     wanted = {name for name in cu.__all__ if not inspect.ismodule(getattr(cu, name))}
-    wanted |= {*cu.stack.__all__, *cu.fleet.__all__}
+    wanted |= {*cu.stack.__all__, *cu.fleet.__all__, *cut.__all__}
     assert wanted - named == {"__version__"}
 
 

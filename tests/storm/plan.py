@@ -75,13 +75,8 @@ class Plan(Making):
         stream, context = self.one("stream"), self.one("context")
         within = self.random.choices((None, stream, context), (70, 15, 15))[0]
         prefix = f"with {within}: " if within else ""
-        calls = [f"cu.copy({into}, {source})"]
-        if self.arrays[dst].where == "device":
-            calls.append(f"{into}.copy_from({source})")
-        if self.arrays[src].where == "device":
-            calls.append(f"{source}.copy_to({into})")
         target = into if into.endswith("]") else f"{into}[...]"
-        self.add("work", prefix + self.random.choice(calls), f"m.{target} = m.{source}.copy()",
+        self.add("work", prefix + f"cu.copy({into}, {source})", f"m.{target} = m.{source}.copy()",
                  uses=(dst, src, within) if within else (dst, src), within=within or "",
                  reads=(src,), writes=(dst,))  # fmt: skip
 
@@ -292,11 +287,12 @@ class Plan(Making):
         wrong = f"np.zeros({(*array.shape, 7)}, {array.dtype!r})"
         calls = [(f"cu.copy({name}, {wrong})", "ValueError", (name,)),
                  (f"cu.copy({name}, np.zeros({array.shape}, 'u8'))", "TypeError", (name,)),
-                 (f"{name}.copy_from({wrong}, {stream})", "ValueError", (name, stream or name)),
+                 (f"cu.copy_async({name}, {wrong}, {stream})", "ValueError",
+                  (name, stream or name)),
                  (f"cu.copy({name}, [1, 2])", "TypeError", (name,)),
                  (f"{name}[{array.shape[0]}]", "IndexError", (name,)),
                  (f"{name}[::0]", "ValueError", (name,)),
-                 (f"{name}.copy_to(np.frombuffer(bytes({name}.nbytes), 'u1'))", "", (name,)),
+                 (f"cu.copy(np.frombuffer(bytes({name}.nbytes), 'u1'), {name})", "", (name,)),
                  (f"cu.device_empty(1 << 50, 'u1', device={0})", "OutOfMemoryError", ()),
                  ("cu.pinned_empty((-1,))", "ValueError", ()),
                  ("cu.Stream(priority=9)", "ValueError", ()),

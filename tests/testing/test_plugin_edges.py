@@ -20,6 +20,7 @@ from cudriver.stack.facts import Environment, Facts, Framework
 from cudriver.testing import devices, leaks, running
 from cudriver.testing.gate import Gate
 from cudriver.testing.simulated import KNOBS, SimulatedCuda
+from cudriver.typing import Allocation
 
 GIB = 1 << 30
 
@@ -187,8 +188,8 @@ def test_a_child_that_does_not_answer(
 
 
 def test_a_leak_in_words() -> None:
-    stream = cu.Allocation("stream", 0, 5, 1, "/a.py:3")
-    memory = cu.Allocation("host memory", 80, 6, None, None)
+    stream = Allocation("stream", 0, 5, 1, "/a.py:3")
+    memory = Allocation("host memory", 80, 6, None, None)
     assert leaks._text(Counter([stream])) == (
         "alive after the test: 1 object that cudriver made in it\n"
         "  stream, 0 bytes, device 1, made at /a.py:3"
@@ -250,13 +251,13 @@ def test_a_context_that_cannot_be_waited_for_hides_no_leak(
             raise cu.CudaError("broken")
 
     monkeypatch.setattr(cu, "Device", Broken)
-    rows = [cu.Allocation("stream", 0, 1, ordinal, None) for ordinal in (0, 1, None)]
+    rows = [Allocation("stream", 0, 1, ordinal, None) for ordinal in (0, 1, None)]
     leaks._finish_work(Counter(rows))
     assert {0, 1} <= {*waited}
     waited.clear()
-    kept = cu.Allocation("primary context", 0, 1, 1, None)
+    kept = Allocation("primary context", 0, 1, 1, None)
     monkeypatch.setattr(cu, "live_allocations", lambda: [kept])
-    leaks._finish_work(Counter([cu.Allocation("host memory", 8, 1, None, None)]))
+    leaks._finish_work(Counter([Allocation("host memory", 8, 1, None, None)]))
     assert waited == [1]
 
 

@@ -8,7 +8,7 @@ A report is a line of ``cudriver check --json --compact``, made where the work r
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
+TYPE_CHECKING = bool()  # noqa: UP018 - of a literal, jedi skips what follows
 if TYPE_CHECKING:
     from typing import Any
 

@@ -122,6 +122,18 @@ def is_fortran(order: object) -> bool:
     return order in ("F", "f")
 
 
+def layout(like: DeviceArray | NDArray[Any], order: object) -> list[int]:
+    """The axes of an array made like another, the longest stride first; for None as for "K"."""
+    axes = [*range(like.ndim)]
+    c, f = like.flags.c_contiguous, like.flags.f_contiguous
+    if order is None or order in ("K", "k"):
+        if not c and not f:
+            return sorted(axes, key=lambda axis: -abs(like.strides[axis]))
+        order = "A"
+    fortran = f and not c if order in ("A", "a") else is_fortran(order)
+    return axes[::-1] if fortran else axes
+
+
 def reshape(geometry: Any, shape: Any, keywords: dict[str, Any] | None) -> Any:
     """A view of another shape. Where NumPy would copy, ValueError."""
     try:

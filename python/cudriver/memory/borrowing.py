@@ -12,7 +12,7 @@ from cudriver.memory.devices import ordinal_of
 from cudriver.memory.foreign import INTERFACE, Placed, address_of
 from cudriver.memory.host import is_pinned
 from cudriver.memory.making import device_empty
-from cudriver.memory.pinned import pinned_array
+from cudriver.memory.pinned_like import pinned_array
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

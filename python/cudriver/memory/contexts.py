@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, final
 
@@ -34,18 +33,28 @@ class StreamPriorityRange(NamedTuple):
     greatest: int
 
 
-def memory_info() -> MemoryInfo:
-    """Return the free and total memory of the current context's device.
+def memory_info(device: DeviceLike | None = None) -> MemoryInfo:
+    """Return the free and total memory of a device.
+
+    Parameters
+    ----------
+    device : Device or what `Device` takes, optional
+        The default is the current context's.
 
     Returns
     -------
     MemoryInfo
         A named tuple ``(free, total)`` in bytes.
 
+    Raises
+    ------
+    ValueError
+        There is no such device.
+
     Notes
     -----
-    Uses ``cuMemGetInfo``. Where no context is current, device 0's primary context
-    becomes it.
+    Uses ``cuMemGetInfo`` in the current context if it is the device's, otherwise in the device's
+    primary context, which is created if nobody holds it yet.
 
     Examples
     --------
@@ -53,7 +62,7 @@ def memory_info() -> MemoryInfo:
     >>> 0 < free <= total
     True
     """
-    return memory_info_of(_core._context_for_use(None))
+    return memory_info_of(_core._context_for_use(device))
 
 
 def synchronize(device: DeviceLike | None = None) -> None:
@@ -110,11 +119,6 @@ def exists(context: Context) -> bool:
     except CudaError as error:
         return error.code != CONTEXT_IS_DESTROYED
     return True
-
-
-def active(context: Context) -> bool:
-    warnings.warn("Context.active is called exists", DeprecationWarning, stacklevel=2)
-    return exists(context)
 
 
 def flags(context: Context) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 
 from cudriver import _core
 from cudriver.errors import CudaError
-from cudriver.memory.copies_plan import CopiesPlan, explain_many, explain_rows
+from cudriver.memory.copies_plan import explain_many, explain_rows
 from cudriver.memory.loading import asked
 from cudriver.memory.making import device_empty
 from cudriver.memory.named import public
@@ -26,19 +26,21 @@ if TYPE_CHECKING:
 
 @public
 class CopyPlan(NamedTuple):
-    """Which path a copy takes, and why; see explain_copy().
+    """Which path a copy takes, or many in one call, and why; see explain_copy().
 
     Attributes
     ----------
     path : str
         'direct', '2D', '3D', 'staged', 'kernel', 'temporary', 'peer', 'bounced', 'host', 'same' or
-        'empty'.
+        'empty'. Of many copies that of most of the bytes: 'kernel', 'direct' (a driver copy each),
+        'staged' (together), 'apart' (each as by `copy_async`) or 'empty'.
     why : str
-        The reason, in a sentence.
+        The reason, in a sentence; of many copies also what they take from the device, and how to
+        avoid that.
     nbytes : int
         Bytes to be moved.
     page_locked : bool
-        Whether the host side is page-locked.
+        Whether the host side is page-locked; of many copies, whether that of all dense ones is.
     staging : str or None
         How a staged copy travels: 'staged', 'staged, packed', 'staged, rows', 'staged, permuted',
         'small'.
@@ -48,11 +50,18 @@ class CopyPlan(NamedTuple):
         Threads that may work on a staged copy; else 0.
     crossover : int
         Bytes from which on a dense pageable copy is staged; 0 where not staged.
+    counts : dict
+        How many copies go which way: the paths, and their numbers.
+    multiprocessors : int
+        How many of the device's multiprocessors many copies occupy, at most; else 0.
+    seconds : float
+        For how long, about, where all goes at the rate of PCIe 5 x16; 0 if there are none, or
+        where both ends are on the device.
     """
 
     path: Literal[
         "empty", "same", "host", "direct", "2D", "3D", "staged", "kernel", "temporary", "peer",
-        "bounced",
+        "bounced", "apart",
     ]  # fmt: skip
     why: str
     nbytes: int
@@ -61,6 +70,9 @@ class CopyPlan(NamedTuple):
     chunk: int
     threads: int
     crossover: int
+    counts: dict[str, int]
+    multiprocessors: int
+    seconds: float
 
     def _repr_html_(self) -> str:
         rows = {
@@ -77,6 +89,10 @@ class CopyPlan(NamedTuple):
             rows["threads"] = f"up to {self.threads}"
         if self.crossover:
             rows["staged from"] = f"{self.crossover:,} bytes"
+        if sum(self.counts.values()) > 1:
+            rows["copies"] = ", ".join(f"{path}: {n:,}" for path, n in self.counts.items())
+        if self.multiprocessors:
+            rows["multiprocessors"] = f"up to {self.multiprocessors}"
         cells = (
             f'<tr><th style="text-align: left; white-space: nowrap">{name}</th>'
             f'<td style="text-align: left">{html.escape(value)}</td></tr>'
@@ -144,12 +160,12 @@ def explain_copy(dst: AnyArray, src: AnyArray, /) -> CopyPlan: ...
 @overload
 def explain_copy(
     dst: AnyArray, src: AnyArray, /, dst_rows: ArrayLike, src_rows: ArrayLike
-) -> CopiesPlan: ...
+) -> CopyPlan: ...
 @overload
-def explain_copy(dst: Sequence[AnyArray], src: Sequence[AnyArray], /) -> CopiesPlan: ...
+def explain_copy(dst: Sequence[AnyArray], src: Sequence[AnyArray], /) -> CopyPlan: ...
 def explain_copy(
     dst: Any, src: Any, /, dst_rows: ArrayLike | None = None, src_rows: ArrayLike | None = None
-) -> CopyPlan | CopiesPlan:
+) -> CopyPlan:
     """Return which path a copy, or many in one call, would take, and why. Copies nothing.
 
     Parameters
@@ -163,7 +179,7 @@ def explain_copy(
 
     Returns
     -------
-    CopyPlan or CopiesPlan
+    CopyPlan
         A named tuple, with the path's name and the reason first. Of `copy_rows` and
         `copy_many` it also tells what the copies take from the device.
 
@@ -194,13 +210,15 @@ def explain_copy(
     if (dst_rows is None) != (src_rows is None):
         raise TypeError("dst_rows and src_rows are given together")
     if dst_rows is not None:
-        return explain_rows(dst, src, dst_rows, src_rows)
+        return CopyPlan(*explain_rows(dst, src, dst_rows, src_rows))
     if isinstance(dst, (list, tuple)):
-        return explain_many(dst, src)
+        return CopyPlan(*explain_many(dst, src))
     path, nbytes, page_locked, staging, *numbers = _core._explain_copy(dst, src)
     *numbers, dense, on_device, apart, coherent, up, held, beside = numbers
     if beside:
-        return CopyPlan("kernel", _BESIDE, nbytes, page_locked, None, 0, 0, 0)
+        return CopyPlan(
+            "kernel", _BESIDE, nbytes, page_locked, None, 0, 0, 0, {"kernel": 1}, 0, 0.0
+        )
     if path == "bounced":
         case = "apart" if apart else "no kernel"
     elif on_device:
@@ -214,7 +232,8 @@ def explain_copy(
     if path == "staged" and up and not page_locked:
         why += _READ if nbytes <= held else _LARGE
     name = _STAGING[staging] if staging >= 0 else None
-    return CopyPlan(path, why, nbytes, page_locked, name, *numbers)
+    taken = (*numbers, {path: 1} if path != "empty" else {}, 0, 0.0)
+    return CopyPlan(path, why, nbytes, page_locked, name, *taken)
 
 
 def bounce(dst: DeviceArray, src: DeviceArray) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cudriver.memory import devices, rows
-from cudriver.memory.named import public
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -16,47 +15,17 @@ if TYPE_CHECKING:
 BUS = 50e9
 
 
-@public
-class CopiesPlan(NamedTuple):
-    """How `copy_rows` or `copy_many` would copy, and why; see explain_copy().
-
-    Attributes
-    ----------
-    path : str
-        Of most of the bytes: 'kernel', 'direct' (a driver copy each), 'staged' (together),
-        'apart' (each as by `copy_async`) or 'empty'.
-    why : str
-        What is copied in which way, what it takes from the device, and how to avoid that.
-    nbytes : int
-        Bytes to be moved.
-    counts : dict
-        How many copies go which way: the paths above, and their numbers.
-    multiprocessors : int
-        How many of the device's multiprocessors the copies occupy, at most.
-    seconds : float
-        For how long, about, where all goes at the rate of PCIe 5 x16; 0 if there are none, or
-        where both ends are on the device.
-    """
-
-    path: Literal["empty", "kernel", "direct", "staged", "apart"]
-    why: str
-    nbytes: int
-    counts: dict[str, int]
-    multiprocessors: int
-    seconds: float
-
-
-def explain_rows(there: Any, origin: Any, to: Any, of: Any) -> CopiesPlan:
-    """How copy_rows() would copy."""
+def explain_rows(there: Any, origin: Any, to: Any, of: Any) -> tuple[Any, ...]:
+    """How copy_rows() would copy: the fields of a CopyPlan."""
     return _plan(rows.queue(there, origin, to, of, None, rows.EXPLAIN))
 
 
-def explain_many(there: Any, origin: Any) -> CopiesPlan:
-    """How copy_many() would copy."""
+def explain_many(there: Any, origin: Any) -> tuple[Any, ...]:
+    """The same of copy_many()."""
     return _plan(rows.queue_many(there, origin, None, rows.EXPLAIN))
 
 
-def _plan(told: list[Any]) -> CopiesPlan:
+def _plan(told: list[Any]) -> tuple[Any, ...]:
     runs, nbytes, odds, most, least, blocks, device = told
     table = np.frombuffer(runs, np.uint64).reshape(-1, 4)
     length = table[:, 2]
@@ -86,10 +55,13 @@ def _plan(told: list[Any]) -> CopiesPlan:
             "copy_async() for each, take none"
         )
     path: Any = max(moved, key=lambda path: moved[path]) if nbytes else "empty"
-    return CopiesPlan(
+    locked = bool((up | down).any()) and not pageable.any()
+    return (
         path,
         "; ".join(parts) or "there is nothing to copy",
         nbytes,
+        locked,
+        *(None, 0, 0, 0),
         counts,
         min(blocks, has),
         seconds,

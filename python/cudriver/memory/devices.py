@@ -12,7 +12,7 @@ from cudriver import _core
 from cudriver.errors import CudaError, InvalidContextError
 from cudriver.memory.asking import ROOM, ask
 from cudriver.memory.attributes import NUMBERS
-from cudriver.memory.contexts import MemoryInfo, memory_info_of
+from cudriver.memory.contexts import MemoryInfo, memory_info
 from cudriver.memory.failures import (
     INVALID_VALUE,
     LOST_HINT,
@@ -198,24 +198,14 @@ class Device:
         return _core._primary_context(self._ordinal)
 
     def memory_info(self) -> MemoryInfo:
-        """Return the free and total memory of the device.
+        """Return the free and total memory of the device, as `cudriver.memory_info`.
 
         Returns
         -------
         MemoryInfo
             A named tuple ``(free, total)`` in bytes.
-
-        Notes
-        -----
-        Uses ``cuMemGetInfo`` in the current context if it is this device's, otherwise in the
-        primary context, which is created if nobody holds it yet.
-
-        Examples
-        --------
-        >>> cu.Device(0).memory_info().total > 0
-        True
         """
-        return memory_info_of(_core._context_for_use(self))
+        return memory_info(self)
 
     def reset_primary_context(self) -> None:
         """Destroy everything in the primary context, for all libraries of the process.

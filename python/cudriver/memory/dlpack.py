@@ -10,7 +10,8 @@ import numpy as np
 
 from cudriver import _core
 from cudriver.memory.devices import ordinal_of
-from cudriver.memory.making import device_empty, to_device
+from cudriver.memory.making import device_empty
+from cudriver.memory.moving import to_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,19 +1,19 @@
-"""New device arrays, and what goes into an array and comes out of it."""
+"""New device arrays."""
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
 from cudriver import _core
-from cudriver.errors import CudaError
+from cudriver.memory.arrays import is_fortran, layout
+from cudriver.memory.moving import given
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-    from cudriver._core import DeviceArray, Transfer
+    from cudriver._core import DeviceArray
     from cudriver.typing import AnyArray, DeviceLike, ScalarT, ShapeLike, StreamLike
 
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 def device_empty(
     shape: ShapeLike,
     dtype: type[float] | Literal["float64"] | None = float,
+    order: Literal["C", "F"] = "C",
     *,
     device: DeviceLike | None = None,
     stream: StreamLike | None = None,
@@ -29,6 +30,7 @@ def device_empty(
 def device_empty(
     shape: ShapeLike,
     dtype: type[ScalarT] | np.dtype[ScalarT],
+    order: Literal["C", "F"] = "C",
     *,
     device: DeviceLike | None = None,
     stream: StreamLike | None = None,
@@ -37,6 +39,7 @@ def device_empty(
 def device_empty(
     shape: ShapeLike,
     dtype: DTypeLike | None,
+    order: Literal["C", "F"] = "C",
     *,
     device: DeviceLike | None = None,
     stream: StreamLike | None = None,
@@ -44,6 +47,7 @@ def device_empty(
 def device_empty(
     shape: ShapeLike,
     dtype: DTypeLike | None = float,
+    order: Literal["C", "F"] = "C",
     *,
     device: DeviceLike | None = None,
     stream: StreamLike | None = None,
@@ -56,6 +60,8 @@ def device_empty(
         Lengths of the dimensions.
     dtype : dtype_like, optional
         Type of an item.
+    order : {'C', 'F'}, optional
+        Order of the items in memory.
     device : Device or what `Device` takes, optional
         Where to allocate: in the current context if that is on the device, else in
         the device's primary one, which cudriver holds from then on. The default is
@@ -66,7 +72,7 @@ def device_empty(
     Returns
     -------
     DeviceArray
-        In C order.
+        It owns its memory.
 
     Raises
     ------
@@ -75,7 +81,7 @@ def device_empty(
     TypeError
         The items are Python objects.
     ValueError
-        A length is negative, there is no such device, or `stream` is on another one.
+        A length is negative, there is no such device or order, or `stream` is on another one.
 
     Notes
     -----
@@ -86,13 +92,15 @@ def device_empty(
     >>> cu.device_empty((2, 3), np.float32).nbytes
     24
     """
-    return _core._device_empty(shape, dtype, device, stream, True)
+    fortran = order != "C" and is_fortran(order)
+    return _core._device_empty(shape, dtype, device, stream, True, fortran, None)
 
 
 @overload
 def device_zeros(
     shape: ShapeLike,
     dtype: type[float] | Literal["float64"] | None = float,
+    order: Literal["C", "F"] = "C",
     *,
     device: DeviceLike | None = None,
     stream: StreamLike | None = None,
@@ -101,6 +109,7 @@ def device_zeros(
 def device_zeros(
     shape: ShapeLike,
     dtype: type[ScalarT] | np.dtype[ScalarT],
+    order: Literal["C", "F"] = "C",
     *,
     device: DeviceLike | None = None,
     stream: StreamLike | None = None,
@@ -109,6 +118,7 @@ def device_zeros(
 def device_zeros(
     shape: ShapeLike,
     dtype: DTypeLike | None,
+    order: Literal["C", "F"] = "C",
     *,
     device: DeviceLike | None = None,
     stream: StreamLike | None = None,
@@ -116,6 +126,7 @@ def device_zeros(
 def device_zeros(
     shape: ShapeLike,
     dtype: DTypeLike | None = float,
+    order: Literal["C", "F"] = "C",
     *,
     device: DeviceLike | None = None,
     stream: StreamLike | None = None,
@@ -128,6 +139,8 @@ def device_zeros(
         Lengths of the dimensions.
     dtype : dtype_like, optional
         Type of an item.
+    order : {'C', 'F'}, optional
+        Order of the items in memory.
     device : Device or what `Device` takes, optional
         As for `device_empty`.
     stream : Stream, optional
@@ -136,7 +149,7 @@ def device_zeros(
     Returns
     -------
     DeviceArray
-        In C order.
+        It owns its memory.
 
     Raises
     ------
@@ -145,7 +158,7 @@ def device_zeros(
     TypeError
         The items are Python objects.
     ValueError
-        A length is negative, there is no such device, or `stream` is on another one.
+        A length is negative, there is no such device or order, or `stream` is on another one.
 
     Notes
     -----
@@ -156,7 +169,7 @@ def device_zeros(
     >>> cu.device_zeros(3).to_numpy()
     array([0., 0., 0.])
     """
-    array = _core._device_empty(shape, dtype, device, stream, True)
+    array = device_empty(shape, dtype, order, device=device, stream=stream)
     try:
         _core._fill(array, np.zeros((), array.dtype), stream)
         return array
@@ -165,196 +178,166 @@ def device_zeros(
 
 
 @overload
-def to_device(
-    array: NDArray[ScalarT] | DeviceArray[ScalarT],
-    stream: StreamLike | None = None,
+def device_full(
+    shape: ShapeLike,
+    fill_value: Any,
+    dtype: type[ScalarT] | np.dtype[ScalarT],
+    order: Literal["C", "F"] = "C",
     *,
     device: DeviceLike | None = None,
+    stream: StreamLike | None = None,
 ) -> DeviceArray[ScalarT]: ...
 @overload
-def to_device(
-    array: ArrayLike | AnyArray,
-    stream: StreamLike | None = None,
+def device_full(
+    shape: ShapeLike,
+    fill_value: Any,
+    dtype: DTypeLike | None = None,
+    order: Literal["C", "F"] = "C",
     *,
     device: DeviceLike | None = None,
+    stream: StreamLike | None = None,
 ) -> DeviceArray: ...
-def to_device(
-    array: ArrayLike | AnyArray,
-    stream: StreamLike | None = None,
+def device_full(
+    shape: ShapeLike,
+    fill_value: Any,
+    dtype: DTypeLike | None = None,
+    order: Literal["C", "F"] = "C",
     *,
     device: DeviceLike | None = None,
+    stream: StreamLike | None = None,
 ) -> DeviceArray:
-    """Return a copy of an array in device memory.
+    """Return a new device array filled with a value.
 
     Parameters
     ----------
-    array : array_like
-        What `copy` or `numpy.asarray` takes: arrays of any library, buffers, lists,
-        numbers.
-    stream : Stream, optional
-        The stream in whose order the copy runs. The source is kept alive until the
-        copy is over. Without a stream, the call waits for the copy.
+    shape : int or sequence of int
+        Lengths of the dimensions.
+    fill_value : array_like
+        Cast and broadcast as `numpy.full` does it.
+    dtype : dtype_like, optional
+        Type of an item. The default is that of `fill_value`.
+    order : {'C', 'F'}, optional
+        Order of the items in memory.
     device : Device or what `Device` takes, optional
-        Where to: as for `device_empty`.
+        As for `device_empty`.
+    stream : Stream, optional
+        As for `device_empty`. Without one, the call waits until the array is filled.
 
     Returns
     -------
     DeviceArray
-        In C order, with the shape and dtype of `array`.
+        It owns its memory.
 
     Raises
     ------
-    OutOfMemoryError
-        The device has too little memory; the message says how much is free.
-    TypeError
-        The items are Python objects.
-    ValueError
-        There is no such device, or `stream` is on another one.
+    OutOfMemoryError, TypeError, ValueError
+        As from `device_empty`, or `fill_value` cannot be cast or broadcast.
 
     Notes
     -----
-    Calls what `device_empty` and `copy` call; see `explain_copy`.
+    Uses what `device_empty` and `DeviceArray.fill` use, or, where `fill_value` is an array,
+    what `copy` uses.
 
     Examples
     --------
-    >>> cu.to_device([[1, 2], [3, 4]]).to_numpy()
-    array([[1, 2],
-           [3, 4]])
+    >>> cu.device_full(3, 7).to_numpy()
+    array([7, 7, 7])
     """
-    made: DeviceArray | None = None
+    value = np.full(np.shape(fill_value), fill_value, dtype)
+    array = device_empty(
+        shape, value.dtype if dtype is None else dtype, order, device=device, stream=stream
+    )
+    try:
+        if value.ndim == 0:
+            _core._fill(array, value, stream)
+        elif stream is None:
+            _core.copy(array, np.broadcast_to(value, array.shape))
+        else:
+            _core.copy_async(array, np.broadcast_to(value, array.shape), stream)
+        return array
+    finally:
+        del array  # as above
+
+
+@overload
+def device_empty_like(
+    prototype: NDArray[ScalarT] | DeviceArray[ScalarT],
+    dtype: None = None,
+    order: Literal["C", "F", "K", "A"] = "K",
+    *,
+    device: DeviceLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray[ScalarT]: ...
+@overload
+def device_empty_like(
+    prototype: ArrayLike | AnyArray,
+    dtype: type[ScalarT] | np.dtype[ScalarT],
+    order: Literal["C", "F", "K", "A"] = "K",
+    *,
+    device: DeviceLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray[ScalarT]: ...
+@overload
+def device_empty_like(
+    prototype: ArrayLike | AnyArray,
+    dtype: DTypeLike | None = None,
+    order: Literal["C", "F", "K", "A"] = "K",
+    *,
+    device: DeviceLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray: ...
+def device_empty_like(
+    prototype: ArrayLike | AnyArray,
+    dtype: DTypeLike | None = None,
+    order: Literal["C", "F", "K", "A"] = "K",
+    *,
+    device: DeviceLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray:
+    """Return a new device array with undefined contents, shaped like another array.
+
+    Parameters
+    ----------
+    prototype : array_like
+        What `to_device` takes: gives the shape, and the dtype and order unless they are given.
+    dtype : dtype_like, optional
+        Type of an item.
+    order : {'C', 'F', 'A', 'K'}, optional
+        Order of the items in memory, as for `numpy.empty_like`.
+    device : Device or what `Device` takes, optional
+        The default is that of `prototype`, if it is on a device; else as for `device_empty`.
+    stream : Stream, optional
+        As for `device_empty`.
+
+    Returns
+    -------
+    DeviceArray
+        It owns its memory.
+
+    Raises
+    ------
+    OutOfMemoryError, TypeError, ValueError
+        As from `device_empty`.
+
+    Notes
+    -----
+    Uses what `device_empty` uses.
+
+    Examples
+    --------
+    >>> cu.device_empty_like(np.ones((2, 3), np.int16)).shape
+    (2, 3)
+    """
+    home: Any = device
     source: DeviceArray | NDArray[Any] | None = None
     try:
-        home = None if device is None else _core._context_for_use(device)
-        if type(array) is np.ndarray:
-            source = array
-        elif not isinstance(array, bytes):
-            source = _source(array, stream)
-        if source is None:
-            source = np.asarray(array)
-        made = _core._device_empty(source.shape, source.dtype, home, stream, False)
-        if stream is None:
-            _core.copy(made, source)
-        else:
-            _core.copy_async(made, source, stream)
-        return made
+        source = given(prototype, stream)
+        if device is None and isinstance(source, _core.DeviceArray):
+            home = source.context
+        axes = layout(source, order)
+        shape = tuple(source.shape[axis] for axis in axes)
+        back = tuple(axes.index(axis) for axis in range(source.ndim))
+        dtype = source.dtype if dtype is None else dtype
+        return _core._device_empty(shape, dtype, home, stream, device is not None, False, back)
     finally:
-        del array, made, source  # as above
-
-
-def _source(array: Any, stream: StreamLike | None) -> DeviceArray | NDArray[Any] | None:
-    """What is copied of another library's array: what it lends, else what NumPy reads of it; None:
-    it speaks no protocol.
-    """
-    try:
-        return _core._lend(array, False, stream)
-    except CudaError:  # also a RuntimeError
-        raise
-    except (BufferError, RuntimeError, TypeError):  # pyarrow's bools and dates, JAX's int4
-        if hasattr(array, "__cuda_array_interface__"):  # NumPy would lose a mask
-            raise
-        with suppress(Exception):
-            read = np.asarray(array)
-            if not read.dtype.hasobject:
-                return read
-        raise
-    finally:
-        del array  # as above
-
-
-# ---- methods of DeviceArray, for the core --------------------------------------------------------
-
-SCALARS = (np.generic, int, float, complex, str, bytes)
-
-
-def _item(dtype: np.dtype[Any], value: Any) -> NDArray[Any]:
-    """An array of one item."""
-    scalar = isinstance(value, SCALARS)  # an array of length 1 takes sequences too
-    item = np.zeros(() if scalar else 1, dtype)
-    item[...] = value
-    return item
-
-
-def fill(array: DeviceArray, value: Any, stream: StreamLike | None = None) -> None:
-    _core._fill(array, _item(array.dtype, value), stream)
-
-
-def assign(array: DeviceArray, key: Any, value: Any) -> None:
-    """array[key] = value, by NumPy's rules. No variable for the view: a traceback would keep it."""
-    shape = array[key].shape
-    dtype = array.dtype[key].base if isinstance(key, str) else array.dtype
-    one = isinstance(value, SCALARS) or (isinstance(value, np.ndarray) and value.ndim == 0)
-    source: Any = value
-    try:
-        if not one:
-            source = _source(value, None)
-        if source is None:
-            source = np.asarray(value, dtype)
-            one = source.ndim == 0
-        if one:
-            _core._fill(array[key], _item(dtype, source), None)
-        else:
-            _core.copy(array[key], source if source.shape == shape else _broadcast(source, shape))
-    finally:
-        source = None  # as above
-
-
-def _broadcast(source: Any, shape: tuple[int, ...]) -> Any:
-    """A view of that shape."""
-    wanted = source.shape
-    extra = max(len(wanted) - len(shape), 0)
-    if wanted[:extra] == (1,) * extra:
-        wanted = wanted[extra:]
-    try:
-        if isinstance(source, np.ndarray):
-            plain = np.asarray(source)  # a matrix keeps two dimensions
-            return np.broadcast_to(plain.reshape(wanted), shape)
-        return _core._views(source, "broadcast", (wanted, shape))[0]
-    except ValueError:
-        raise ValueError(
-            f"an array of shape {source.shape} cannot be broadcast into shape {shape} (nothing was "
-            "copied)"
-        ) from None
-    finally:
-        del source  # as above
-
-
-def copy_from(array: DeviceArray, src: Any, stream: StreamLike | None = None) -> Transfer | None:
-    if stream is not None:
-        return _core.copy_async(array, src, stream)
-    _core.copy(array, src)
-    return None
-
-
-def copy_to(array: DeviceArray, dst: Any, stream: StreamLike | None = None) -> Transfer | None:
-    if stream is not None:
-        return _core.copy_async(dst, array, stream)
-    _core.copy(dst, array)
-    return None
-
-
-def to_numpy(array: DeviceArray, out: Any = None, *, stream: StreamLike | None = None) -> Any:
-    try:
-        if out is None:
-            out = np.empty(array.shape, array.dtype)
-        elif not isinstance(_core._lend(out, True, None), np.ndarray):
-            raise TypeError(f"out is not an array in host memory, but a {type(out).__name__}")
-        if stream is None:
-            _core.copy(out, array)
-        else:
-            _core.copy_async(out, array, stream).wait()
-        return out
-    finally:
-        del array  # as above
-
-
-def copy(array: DeviceArray, stream: StreamLike | None = None) -> DeviceArray:
-    home: Any = array.context
-    try:
-        made: DeviceArray = to_device(array, stream, device=home)
-        return made
-    finally:
-        del array  # as above
-
-
-def deepcopy(array: DeviceArray, memo: object) -> DeviceArray:
-    return copy(array)
+        del prototype, source  # as above

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from cudriver.memory.arrays import is_fortran
 from cudriver.memory.numa import POLICY, node_of
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, DTypeLike, NDArray
+    from numpy.typing import DTypeLike, NDArray
 
     from cudriver.typing import NumaLike, ScalarT, ShapeLike
 
@@ -234,150 +234,4 @@ def pinned_full(
         shape, np.asarray(fill_value).dtype if dtype is None else dtype, order, numa=numa
     )
     np.copyto(array, fill_value, casting="unsafe")
-    return array
-
-
-@overload
-def pinned_empty_like(
-    prototype: NDArray[ScalarT],
-    dtype: None = None,
-    order: Literal["C", "F", "K", "A"] = "K",
-    *,
-    numa: NumaLike = "policy",
-) -> NDArray[ScalarT]: ...
-@overload
-def pinned_empty_like(
-    prototype: ArrayLike,
-    dtype: type[ScalarT] | np.dtype[ScalarT],
-    order: Literal["C", "F", "K", "A"] = "K",
-    *,
-    numa: NumaLike = "policy",
-) -> NDArray[ScalarT]: ...
-@overload
-def pinned_empty_like(
-    prototype: ArrayLike,
-    dtype: DTypeLike | None = None,
-    order: Literal["C", "F", "K", "A"] = "K",
-    *,
-    numa: NumaLike = "policy",
-) -> NDArray[Any]: ...
-def pinned_empty_like(
-    prototype: ArrayLike,
-    dtype: DTypeLike | None = None,
-    order: Literal["C", "F", "K", "A"] = "K",
-    *,
-    numa: NumaLike = "policy",
-) -> NDArray[Any]:
-    """Return a new ndarray in page-locked memory, shaped like another array.
-
-    Parameters
-    ----------
-    prototype : array_like
-        Gives the shape, and the dtype and order unless they are given.
-    dtype : dtype_like, optional
-        Type of an item.
-    order : {'C', 'F', 'A', 'K'}, optional
-        Order of the items in memory, as for `numpy.empty_like`.
-    numa : {'policy', 'device'}, int or None, optional
-        NUMA node of the memory, as for `pinned_empty`.
-
-    Returns
-    -------
-    numpy.ndarray
-        As from `pinned_empty`, with undefined contents.
-
-    Raises
-    ------
-    OutOfMemoryError, TypeError, ValueError, PermissionError
-        As from `pinned_empty`.
-
-    Notes
-    -----
-    Uses ``cuMemHostRegister``; see `pinned_empty`.
-
-    Examples
-    --------
-    >>> cu.pinned_empty_like(np.ones((2, 3), np.int16)).shape
-    (2, 3)
-    """
-    source = np.asarray(prototype)
-    dtype = source.dtype if dtype is None else dtype
-    order = "K" if order is None else order
-    if order in ("K", "k", "A", "a"):
-        dense = source.flags.c_contiguous or source.flags.f_contiguous
-        if order in ("K", "k") and not dense:  # the longest stride first, as NumPy does it
-            axes = sorted(range(source.ndim), key=lambda axis: -abs(source.strides[axis]))
-            array = pinned_empty([source.shape[axis] for axis in axes], dtype, numa=numa)
-            return np.transpose(array, [axes.index(axis) for axis in range(source.ndim)])
-        order = "F" if source.flags.fnc else "C"
-    return pinned_empty(source.shape, dtype, cast("Literal['C', 'F']", order), numa=numa)
-
-
-@overload
-def pinned_array(
-    object: NDArray[ScalarT],
-    dtype: None = None,
-    order: Literal["C", "F", "K", "A"] = "K",
-    *,
-    numa: NumaLike = "policy",
-) -> NDArray[ScalarT]: ...
-@overload
-def pinned_array(
-    object: ArrayLike,
-    dtype: type[ScalarT] | np.dtype[ScalarT],
-    order: Literal["C", "F", "K", "A"] = "K",
-    *,
-    numa: NumaLike = "policy",
-) -> NDArray[ScalarT]: ...
-@overload
-def pinned_array(
-    object: ArrayLike,
-    dtype: DTypeLike | None = None,
-    order: Literal["C", "F", "K", "A"] = "K",
-    *,
-    numa: NumaLike = "policy",
-) -> NDArray[Any]: ...
-def pinned_array(
-    object: ArrayLike,
-    dtype: DTypeLike | None = None,
-    order: Literal["C", "F", "K", "A"] = "K",
-    *,
-    numa: NumaLike = "policy",
-) -> NDArray[Any]:
-    """Return a page-locked copy of an array.
-
-    Parameters
-    ----------
-    object : array_like
-        What `numpy.asarray` takes.
-    dtype : dtype_like, optional
-        Type of an item. The default is that of `object`.
-    order : {'C', 'F', 'A', 'K'}, optional
-        Order of the items in memory, as for `numpy.array`.
-    numa : {'policy', 'device'}, int or None, optional
-        NUMA node of the memory, as for `pinned_empty`.
-
-    Returns
-    -------
-    numpy.ndarray
-        As from `pinned_empty`, with the items of ``numpy.asarray(object, dtype)``.
-
-    Raises
-    ------
-    OutOfMemoryError, TypeError, ValueError, PermissionError
-        As from `pinned_empty`.
-
-    Notes
-    -----
-    Uses ``cuMemHostRegister``; see `pinned_empty`.
-
-    Examples
-    --------
-    >>> cu.pinned_array([1, 2, 3])
-    array([1, 2, 3])
-    """
-    source = np.asarray(object, dtype)
-    same = isinstance(object, np.ndarray) and object.shape == source.shape
-    array = pinned_empty_like(object if same else source, source.dtype, order, numa=numa)
-    np.copyto(array, source)
     return array

@@ -9,11 +9,12 @@ Nothing is run in the inspected environment and libcuda is never loaded into thi
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
+TYPE_CHECKING = bool()  # noqa: UP018 - of a literal, jedi skips what follows
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from cudriver.stack.discover import find_environments
     from cudriver.stack.report import Report
 
 __all__ = ["find_environments", "inspect"]

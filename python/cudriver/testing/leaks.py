@@ -15,6 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from cudriver.typing import Allocation
+
 KEPT = "primary context"  # belongs to the device, and is kept on purpose
 #: What may go by itself soon: nobody can wait for work in a context that was dropped, nor for the
 #: thread of a dropped pin_async().
@@ -48,11 +50,11 @@ def watch(request: pytest.FixtureRequest) -> Iterator[None]:
         pytest.fail(_text(left), pytrace=False)
 
 
-def _alive() -> Counter[cu.Allocation]:
+def _alive() -> Counter[Allocation]:
     return Counter(row for row in cu.live_allocations() if row.kind != KEPT)
 
 
-def _finish_work(left: Counter[cu.Allocation]) -> None:
+def _finish_work(left: Counter[Allocation]) -> None:
     """Wait for copies in flight, which hold their ends."""
     devices = {row.device for row in cu.live_allocations() if row.kind == KEPT}
     for device in devices | {row.device for row in left}:
@@ -61,7 +63,7 @@ def _finish_work(left: Counter[cu.Allocation]) -> None:
                 cu.Device(device).primary_context().synchronize()
 
 
-def _text(left: Counter[cu.Allocation]) -> str:
+def _text(left: Counter[Allocation]) -> str:
     count = left.total()
     things = "1 object" if count == 1 else f"{count} objects"
     lines = [f"alive after the test: {things} that cudriver made in it"]

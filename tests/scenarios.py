@@ -133,7 +133,7 @@ def two_streams(cu: Any) -> None:
         array.fill(1)
     second.wait(first)
     second.wait(first.record())
-    array.fill(2, second)
+    array.fill(2, stream=second)
     first.done, second.synchronize()
     repr(first), first.handle, first.priority, first.closed, first.context, first.device
     first.__cuda_stream__()
@@ -161,8 +161,8 @@ def a_stream_of_another_library(cu: Any) -> None:
     device = cu.device_count() - 1
     stream, event = cu.Stream(device=device), cu.Event(device=device)
     theirs = SimpleNamespace(cuda_stream=stream.handle)
-    array = cu.to_device(np.arange(MIDDLE), theirs)
-    array.fill(1, theirs)
+    array = cu.to_device(np.arange(MIDDLE), stream=theirs)
+    array.fill(1, stream=theirs)
     assert array.to_numpy(stream=theirs).all()
     back = np.zeros(MIDDLE, array.dtype)
     transfer = cu.copy_async(back, array, theirs)
@@ -342,7 +342,7 @@ def assignments_to_device_arrays(cu: Any) -> None:
     for value in (object(), np.zeros(3), np.zeros(16)):
         with contextlib.suppress(ValueError, TypeError):
             array[0] = value
-    twin, later = copy.copy(array.T), array.copy(stream)
+    twin, later = copy.copy(array.T), array.copy(stream=stream)
     stream.synchronize()
     assert (later.to_numpy() == twin.to_numpy().T).all()
     assert hash(array) != hash(twin)
@@ -356,7 +356,7 @@ def assignments_to_device_arrays(cu: Any) -> None:
 )  # fmt: skip
 def lent_and_borrowed_arrays(cu: Any) -> None:
     stream, model = cu.Stream(), np.arange(24, dtype="f4").reshape(4, 6)
-    array = cu.to_device(model, stream)
+    array = cu.to_device(model, stream=stream)
     capsules = [array.__dlpack__(stream=1), array[1:].__dlpack__(max_version=(1, 0))]
     lender = _Lender(array)
     borrowed = cu.from_dlpack(lender)
@@ -587,6 +587,6 @@ def memory_in_stream_order(cu: Any) -> None:
     array = cu.device_zeros(MIDDLE, stream=stream)
     view = array[::2]
     del array
-    view.fill(3, stream)
+    view.fill(3, stream=stream)
     del view
     stream.close()

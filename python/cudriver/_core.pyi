@@ -207,7 +207,7 @@ class Stream:
     Examples
     --------
     >>> stream = cu.Stream()
-    >>> array = cu.to_device(np.arange(3), stream)
+    >>> array = cu.to_device(np.arange(3), stream=stream)
     >>> stream.synchronize()
     >>> array.to_numpy()
     array([0, 1, 2])
@@ -669,7 +669,7 @@ class DeviceArray(Generic[ScalarT_co]):
         """
     def __dlpack_device__(self) -> tuple[int, int]:
         """Return DLPack's type of the device (2, CUDA) and its ordinal."""
-    def fill(self, value: Any, stream: StreamLike | None = None) -> None:
+    def fill(self, value: Any, *, stream: StreamLike | None = None) -> None:
         """Set every item to a value.
 
         Parameters
@@ -709,7 +709,7 @@ class DeviceArray(Generic[ScalarT_co]):
         """
     @overload
     def to_numpy(self, out: HostArrayT, *, stream: StreamLike | None = None) -> HostArrayT: ...
-    def copy(self, stream: StreamLike | None = None) -> Self:
+    def copy(self, *, stream: StreamLike | None = None) -> Self:
         """Return a copy on the same device.
 
         Parameters

@@ -254,7 +254,7 @@ def test_device_memory_is_waited_for_before_its_first_use(cu, sim, use: str) -> 
     host = np.zeros(16, np.uint8)
     works: dict[str, Callable[[Any], object]] = {
         "pointer": lambda array: array.pointer,
-        "fill": lambda array: array.fill(1, cu.Stream()),
+        "fill": lambda array: array.fill(1, stream=cu.Stream()),
         "copy": lambda array: cu.copy(host, array),
     }
     arrays = [cu.device_empty(16, np.uint8) for _ in range(3)]
@@ -350,8 +350,8 @@ FUNCTIONS = {
     "pinned_zeros": ("shape", 3, {"shape": 4}),
     "device_empty": ("shape", 3, {"shape": 4}),
     "device_zeros": ("shape", 3, {"shape": 4}),
-    "to_device": ("array", 2, {"array": [1.0]}),
-    "fill": ("value", 2, {"value": 1}),
+    "to_device": ("array", 1, {"array": [1.0]}),
+    "fill": ("value", 1, {"value": 1}),
 }
 
 

@@ -151,7 +151,7 @@ def test_random_programs_give_what_the_same_program_gives_in_order(seed: int, re
         if isinstance(arrays[to], cu.DeviceArray) and rng.random() < 0.3:
             if arrays[to].device != stream.device:
                 continue
-            arrays[to][a].fill(step, stream)
+            arrays[to][a].fill(step, stream=stream)
             models[to][a] = step
         else:
             cu.copy_async(arrays[to][a], arrays[source][b], stream, borrow=True)
@@ -752,16 +752,16 @@ def copy_elsewhere(blocking: bool, pinned: bool, name: str) -> None:
     context = cu.Context()
     with context:
         stream = cu.Stream()
-    there.fill(5, stream)
+    there.fill(5, stream=stream)
     if blocking:
         with stream:
             cu.copy(there[key], view(host))
-            there.fill(6, stream)
+            there.fill(6, stream=stream)
             cu.copy(there[key], view(host))
             cu.copy(view(back), there[key])
     else:
         cu.copy_async(there[key], view(host), stream)
-        there.fill(6, stream)
+        there.fill(6, stream=stream)
         cu.copy_async(there[key], view(host), stream)
         cu.copy_async(view(back), there[key], stream).wait()
     expected = np.full(shape, 6, "i4")
@@ -795,7 +795,7 @@ def test_a_stream_whose_kernels_cannot_use_the_memory() -> None:
         array, context = cu.device_zeros((150, 30, 20), "V12"), cu.Context()
         with context:
             stream = cu.Stream()
-        array[::2, ::2, ::2].fill(np.void(b"123456789012"), stream)
+        array[::2, ::2, ::2].fill(np.void(b"123456789012"), stream=stream)
         stream.synchronize()
         filled = array.to_numpy() == np.void(b"123456789012")
         assert filled[::2, ::2, ::2].all() and filled.sum() == 75 * 15 * 10

@@ -102,7 +102,7 @@ def test_pageable_copies_keep_the_streams_order(to_device: bool, strided: bool) 
         cu.copy_async(there, second if to_device else pinned, stream),
         cu.copy_async(outs[1], there, stream),
     ]
-    there.fill(7, stream)
+    there.fill(7, stream=stream)
     transfers.append(cu.copy_async(outs[2], there, stream))
     for transfer in random.Random(1).sample(transfers, len(transfers)):
         transfer.wait()
@@ -480,7 +480,7 @@ def test_memory_of_a_stream_that_is_gone_waits_for_nothing_else(sim: Any, seen: 
     if seen == "by a wait":
         sim.set_latency(50_000)
     array = cu.device_empty(source.shape, np.uint8, stream=stream)
-    array.fill(3, stream)
+    array.fill(3, stream=stream)
     if seen == "by close":
         wait_for(lambda: sim.live("pending") == 0, "the fill never ends")
     else:
@@ -529,21 +529,21 @@ def test_a_call_without_a_stream_sees_what_one_with_a_stream_began(sim: Any, how
     sim.hold()
     try:
         if how == "to_device":
-            there = cu.to_device(source, stream)
+            there = cu.to_device(source, stream=stream)
         elif how == "zeros":
             there = cu.device_zeros(LARGE, np.uint8, stream=stream)
-            there.fill(5, stream)
+            there.fill(5, stream=stream)
         elif how == "view":
-            there[: LARGE // 2].fill(5, stream)
-            there[LARGE // 2 :].fill(5, stream)
+            there[: LARGE // 2].fill(5, stream=stream)
+            there[LARGE // 2 :].fill(5, stream=stream)
         else:
-            there.fill(5, stream)
+            there.fill(5, stream=stream)
         timer = threading.Timer(0.1, sim.release)
         timer.start()
         assert there[:10].to_numpy().tolist() == [5] * 10
         timer.join()
         sim.hold()
-        there.fill(6, stream)
+        there.fill(6, stream=stream)
         timer = threading.Timer(0.1, sim.release)
         timer.start()
         there.fill(7)
@@ -597,7 +597,7 @@ def test_a_small_pageable_copy_does_not_wait(held: Any, to_device: bool, size: i
     stream, issued = cu.Stream(), threading.Event()
     transfers = []
     held.hold()
-    there.fill(5, stream)
+    there.fill(5, stream=stream)
 
     def issue() -> None:
         ends = (there, host) if to_device else (host, there)

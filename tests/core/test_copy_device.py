@@ -117,7 +117,7 @@ def test_more_dimensions_than_the_kernel_has(sim: Any, axis: int) -> None:
     assert cu.explain_copy(there, source.T).path == "bounced"
     cu.copy(there, source.T)
     assert raw(there.to_numpy()) == raw(np.ascontiguousarray(model.T))
-    source.fill(3, stream)
+    source.fill(3, stream=stream)
     cu.copy_async(there, source.T, stream).wait()
     assert (there.to_numpy() == 3).all()
 
@@ -272,7 +272,7 @@ def test_they_come_in_the_streams_order(sim: Any) -> None:
         cu.copy_async(src, source, stream)
         transfer = cu.copy_async(dst[to], src, stream)
         behind = [cu.copy_async(outs[0], dst, stream)]
-        dst.fill(-1, stream)
+        dst.fill(-1, stream=stream)
         behind.append(cu.copy_async(outs[1], dst, stream))
         assert not transfer.done
         assert not stream.done
@@ -506,7 +506,7 @@ def test_a_stream_of_another_context_of_the_device(
     cu.copy(array, model)
     sim.set_latency(2000)
     sim.reset_counts()
-    array[3:50, 1::2].fill(fill, stream)
+    array[3:50, 1::2].fill(fill, stream=stream)
     if blocking:
         with stream:
             cu.copy(array[to], array[source])

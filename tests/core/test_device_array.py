@@ -247,7 +247,7 @@ def test_a_copy_goes_to_the_device_that_is_named(two_devices: Any) -> None:
         assert (array.device, array.context) == (second, second.primary_context())
         assert np.array_equal(array.to_numpy(), model)
     stream = cu.Stream(device=second)
-    assert cu.to_device(model, stream, device=second).device == second
+    assert cu.to_device(model, stream=stream, device=second).device == second
     with stream:
         assert cu.to_device(model, device=second).device == second
         assert cu.to_device(model, device=first).device == first
@@ -256,7 +256,7 @@ def test_a_copy_goes_to_the_device_that_is_named(two_devices: Any) -> None:
         assert cu.to_device(model, device=0).context is first.primary_context()
     alive = cu.live_allocations()
     with pytest.raises(ValueError, match="stream is on device 1, the array on device 0"):
-        cu.to_device(model, stream, device=first)
+        cu.to_device(model, stream=stream, device=first)
     with pytest.raises(ValueError, match="device 2 does not exist"):
         cu.to_device(model, device=2)
     with pytest.raises(TypeError, match="positional"):

@@ -158,7 +158,7 @@ def test_an_error_keeps_no_array() -> None:
     closed = cu.Stream()
     closed.close()
     try:
-        cu.to_device(np.zeros(4), closed)
+        cu.to_device(np.zeros(4), stream=closed)
     except ValueError:
         assert cu.live_allocations() == alive
 
@@ -178,7 +178,7 @@ def test_an_assignment_follows_the_stream_around_it() -> None:
 # ---- copies ------------------------------------------------------------------------------------
 
 
-COPIES: list[Any] = [lambda a: a.copy(), lambda a: a.copy(None), copy.copy, copy.deepcopy]
+COPIES: list[Any] = [lambda a: a.copy(), lambda a: a.copy(stream=None), copy.copy, copy.deepcopy]
 
 
 @pytest.mark.parametrize("how", COPIES)
@@ -206,7 +206,7 @@ def test_a_deep_copy_of_a_structure_copies_an_array_once() -> None:
 def test_a_copy_in_the_order_of_a_stream() -> None:
     array, _ = pair(1 << 18)
     stream = cu.Stream()
-    array.fill(5, stream)
+    array.fill(5, stream=stream)
     twin = array.copy(stream=stream)
     del array
     assert (twin.to_numpy() == 5).all()
@@ -223,7 +223,7 @@ def test_a_copy_stays_on_its_device() -> None:
         assert array.copy().device == array.device
         assert not array.copy().to_numpy().any()
     with pytest.raises(ValueError, match="the stream is on device 0, the array on device 1"):
-        array.copy(stream)
+        array.copy(stream=stream)
 
 
 def test_a_closed_array_is_not_copied() -> None:

@@ -237,7 +237,7 @@ def test_no_stream_waits_where_none_has_to(sim: Any) -> None:
 def test_a_view_is_behind_the_work_on_its_whole(sim: Any) -> None:
     array, ours = cu.device_zeros(10), cu.Stream()
     sim.hold()
-    array[5:].fill(3, ours)
+    array[5:].fill(3, stream=ours)
     sim.reset_counts()
     array[:5].__dlpack__(stream=1)
     assert sim.call_count("cuStreamWaitEvent") == 1

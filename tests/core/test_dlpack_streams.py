@@ -80,7 +80,7 @@ def test_a_copy_to_a_new_array_waits_for_the_stream_of_a_tensor(driver: Any) -> 
     source = cu.pinned_full(SIZE, 7, "f4")
     with busy(driver, tensor.work):
         first = cu.copy_async(cu.from_dlpack(tensor), source, tensor.work)
-        array = cu.to_device(tensor, stream)
+        array = cu.to_device(tensor, stream=stream)
         assert not tensor.work.done
         assert not stream.done
     assert (array.to_numpy() == 7).all()

@@ -38,9 +38,9 @@ def test_form(cu) -> None:
 def test_done_follows_the_work_before_it(cu, sim, stream) -> None:
     array = cu.device_zeros(100, "u1")
     sim.hold()
-    array.fill(1, stream)
+    array.fill(1, stream=stream)
     event = cu.Event().record(stream)
-    array.fill(2, stream)
+    array.fill(2, stream=stream)
     assert event.done is False
     sim.step(3)  # the fill, the event that tells us of its end, and the one recorded
     event.synchronize()
@@ -56,7 +56,7 @@ def test_elapsed_time(cu, sim, stream) -> None:
     first, second = cu.Event(timing=True), cu.Event(timing=True)
     sim.set_latency(3000)
     first.record(stream)
-    array.fill(1, stream)
+    array.fill(1, stream=stream)
     second.record(stream)
     second.synchronize()
     milliseconds = first.elapsed_time(second)
@@ -86,7 +86,7 @@ def test_elapsed_time_that_cannot_be_told(cu, sim, stream) -> None:
             first.elapsed_time(second)
     late = cu.Event(timing=True)
     sim.hold()
-    array.fill(1, stream)
+    array.fill(1, stream=stream)
     late.record(stream)
     with pytest.raises(ValueError, match="is not over"):
         timed.elapsed_time(late)
@@ -195,7 +195,7 @@ def test_closed_while_work_waits_for_it(cu, sim, stream) -> None:
     """The driver lets it go when it is over."""
     other, array = cu.Stream(), cu.device_zeros(10, "u1")
     sim.hold()
-    array.fill(5, other)
+    array.fill(5, stream=other)
     event = cu.Event().record(other)
     stream.wait(event)
     event.close()
@@ -210,7 +210,7 @@ def test_closed_while_work_waits_for_it(cu, sim, stream) -> None:
 def test_synchronize_lets_other_threads_run(cu, sim, stream) -> None:
     array = cu.device_zeros(10, "u1")
     sim.hold()
-    array.fill(1, stream)
+    array.fill(1, stream=stream)
     event = cu.Event().record(stream)
     done = threading.Event()
 
@@ -253,7 +253,7 @@ def test_closing_while_another_thread_waits_for_it(cu, sim, stream) -> None:
             failures.append(error)
 
     sim.hold()
-    array.fill(1, stream)
+    array.fill(1, stream=stream)
     event.record(stream)
     asked = sim.call_count("cuEventQuery")
     thread = threading.Thread(target=wait)

@@ -177,7 +177,7 @@ def test_thread_that_waits_for_ever() -> None:
         stream, array = cu.Stream(), cu.device_zeros(10)
         if cu.driver_is_simulated():
             ctypes.CDLL(cu.driver_path()).cudriver_sim_set_latency(ctypes.c_ulonglong(200_000))
-        array.fill(1, stream)
+        array.fill(1, stream=stream)
         started = threading.Event()
         def wait():
             started.set(); stream.synchronize()
@@ -233,7 +233,7 @@ def test_a_copy_that_the_exit_stopped_is_not_done() -> None:
         sim = ctypes.CDLL(cu.driver_path())
         there, plain, stream = cu.device_zeros(1 << 22, "u1"), np.ones(1 << 22, "u1"), cu.Stream()
         sim.cudriver_sim_hold()
-        there.fill(2, stream)
+        there.fill(2, stream=stream)
         transfer = cu.copy_async(there, plain, stream)
         cu._core._shutdown()
         sim.cudriver_sim_release()

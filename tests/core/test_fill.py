@@ -61,7 +61,7 @@ def test_a_fill_is_numpys_and_touches_nothing_else(
     with lateness(simulator, late):
         if streamed:
             stream = cu.Stream()
-            base[key].fill(value, stream)
+            base[key].fill(value, stream=stream)
             stream.synchronize()
         else:
             base[key].fill(value)
@@ -182,7 +182,7 @@ def test_fills_of_many_planes_are_copies_of_an_item(
         if refused:
             sim.fail("cuModuleLoadDataEx:*:801")
         sim.reset_counts()
-        array[key].fill(value, stream)
+        array[key].fill(value, stream=stream)
         stream.synchronize()
         sets = sum(sim.call_count(f"cuMemset{kind}Async") for kind in SETS)
         assert sets == 0
@@ -206,7 +206,7 @@ def test_fill_on_a_stream_of_another_device(two_devices: Any) -> None:
     array = cu.device_zeros(1000, device=first)
     stream = cu.Stream(device=second)
     with pytest.raises(ValueError, match="device 1"):
-        array.fill(3, stream)
+        array.fill(3, stream=stream)
     assert not array.to_numpy().any()
     with stream:  # as copy() does: a default stream of another device is none for it
         array.fill(3)
@@ -261,7 +261,7 @@ def test_fill_on_a_stream_of_another_context(sim: Any, key: Any) -> None:
         stream = cu.Stream()
     for _ in range(2):
         sim.reset_counts()
-        array[key].fill(value, stream)
+        array[key].fill(value, stream=stream)
         assert sum(sim.call_count(f"cuMemset{kind}Async") for kind in SETS) <= 4
     stream.synchronize()
     model[key] = value

@@ -208,7 +208,7 @@ def test_a_stream_of_a_context_that_is_gone_leaves_the_arrays_own_alone(
     for call in (
         lambda: cu.copy_async(array, np.ones(100), stream),
         lambda: cu.copy_async(array[::2], cu.pinned_zeros(50), stream),
-        lambda: array.fill(1, stream),
+        lambda: array.fill(1, stream=stream),
     ):
         with pytest.raises(cu.InvalidContextError):
             call()

@@ -98,7 +98,7 @@ def test_work_on_their_stream(cu, sim, theirs, kind: str) -> None:
     foreign, ours = STREAMS[kind](theirs.handle), cu.Stream()
     array, pinned = cu.device_zeros(100, "u1", stream=foreign), cu.pinned_zeros(100, "u1")
     sim.hold()
-    array.fill(6, foreign)
+    array.fill(6, stream=foreign)
     transfer = cu.copy_async(pinned, array, foreign)
     event = cu.Event().record(foreign)
     ours.wait(foreign)
@@ -131,7 +131,7 @@ def test_their_default_stream_is_that_of_our_streams_context(cu) -> None:
 def test_our_stream_waits_for_their_event(cu, sim, theirs, kind: str) -> None:
     ours, array, event = cu.Stream(), cu.device_zeros(100, "u1"), cu.Event()
     sim.hold()
-    array.fill(5, theirs)
+    array.fill(5, stream=theirs)
     event.record(theirs)
     ours.wait(EVENTS[kind](event.handle))
     assert not ours.done
@@ -254,7 +254,7 @@ def test_from_handle(cu, sim, theirs, how: Callable[[int], object]) -> None:
     stream.close()
     assert stream.closed
     with pytest.raises(ValueError, match="is closed"):
-        array.fill(1, stream)
+        array.fill(1, stream=stream)
     del stream, array
     assert sim.call_count("cuStreamDestroy_v2") == destroyed
     assert theirs.done
@@ -272,7 +272,7 @@ def test_from_handle_of_the_default_streams(cu, handle: int) -> None:
     assert stream.context is context
     array, pinned = cu.device_zeros(100, "u1", stream=stream), cu.pinned_zeros(100, "u1")
     assert array.context is context
-    array.fill(3, stream)
+    array.fill(3, stream=stream)
     cu.copy_async(pinned, array, stream).wait()
     assert (pinned == 3).all()
     stream.synchronize()
@@ -325,7 +325,7 @@ def test_from_handle_cannot_be_closed_while_a_call_uses_it(cu, sim, theirs) -> N
     """Else its owner could destroy the stream under the call."""
     stream, array = cu.Stream.from_handle(theirs.handle), cu.device_zeros(10)
     sim.hold()
-    array.fill(1, stream)
+    array.fill(1, stream=stream)
     asked = sim.call_count("cuEventQuery")
     thread = threading.Thread(target=stream.synchronize)
     thread.start()
@@ -353,7 +353,7 @@ def test_from_handle_of_a_stream_on_another_device(cu, two_devices) -> None:
     stream = cu.Stream.from_handle(theirs.handle)
     assert stream.device == second
     with pytest.raises(ValueError, match="the stream is on device 1, the array on device 0"):
-        cu.device_zeros(3, device=first).fill(1, stream)
+        cu.device_zeros(3, device=first).fill(1, stream=stream)
     ours = cu.Stream(device=first)
     ours.wait(stream)
     stream.wait(ours)

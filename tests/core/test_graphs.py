@@ -112,20 +112,20 @@ REFUSED: dict[str, tuple[Callable[[Any], object], str]] = {
         "a copy cannot be captured",
     ),
     "to_numpy": (lambda x: x.in_stream(x.d.to_numpy), "call it before or after"),
-    "to_device": (lambda x: cu.to_device(x.p, x.s), "cannot be captured"),
+    "to_device": (lambda x: cu.to_device(x.p, stream=x.s), "cannot be captured"),
     "to_device here": (lambda x: x.in_stream(lambda: cu.to_device(x.a)), "cannot be captured"),
     "to_device, foreign": (
-        lambda x: cu.to_device(x.p, types.SimpleNamespace(cuda_stream=x.s.handle)),
+        lambda x: cu.to_device(x.p, stream=types.SimpleNamespace(cuda_stream=x.s.handle)),
         "cannot be captured",
     ),
-    "array's copy": (lambda x: x.d.copy(x.s), "cannot be captured"),
+    "array's copy": (lambda x: x.d.copy(stream=x.s), "cannot be captured"),
     "assigned array": (
         lambda x: x.in_stream(lambda: x.d.__setitem__(slice(0, 9), x.p[:9])),
         "cannot be captured",
     ),
     "device_zeros": (lambda x: cu.device_zeros(3, stream=x.s), r"^device_zeros\(\) cannot"),
-    "fill": (lambda x: x.d.fill(1, x.s), r"^fill\(\) cannot be captured"),
-    "fill of many pieces": (lambda x: x.boxes.fill(1, x.s), r"^fill\(\) cannot be captured"),
+    "fill": (lambda x: x.d.fill(1, stream=x.s), r"^fill\(\) cannot be captured"),
+    "fill of many pieces": (lambda x: x.boxes.fill(1, stream=x.s), r"^fill\(\) cannot be captured"),
     "assigned number": (
         lambda x: x.in_stream(lambda: x.d.__setitem__(0, 5)),
         r"^array\[key\] = value cannot",
@@ -380,7 +380,7 @@ def test_another_thread_works_as_usual(capture: Any, driver: Any, mode: int) -> 
             event = own.record()
             event.synchronize()
             assert (array[:64].to_numpy() == 3).all()
-            array.fill(9, own)
+            array.fill(9, stream=own)
             own.synchronize()
             assert own.done
             cu.copy(plain, array)

@@ -403,7 +403,7 @@ def test_to_device_reads_an_interface_once(stream: bool) -> None:
             return array.__cuda_array_interface__
 
     chosen = cu.Stream() if stream else None
-    there = cu.to_device(Once(), chosen)
+    there = cu.to_device(Once(), stream=chosen)
     assert np.array_equal(there.to_numpy(), model)
     assert reads == [1]
 
@@ -420,7 +420,7 @@ def test_an_empty_foreign_array_fits_every_device(two_devices: Any) -> None:
                 cu.copy(dst, src)
                 assert cu.copy_async(dst, src, stream).done
                 assert cu.explain_copy(dst, src).path == "empty"
-            assert cu.to_device(nothing, stream).device == two_devices[ordinal]
+            assert cu.to_device(nothing, stream=stream).device == two_devices[ordinal]
     with pytest.raises(TypeError, match="is not a stream"):
         cu.copy(here, Foreign(array, data=(0, False), shape=(3, 0), strides=None, stream="x"))
 

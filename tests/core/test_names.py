@@ -251,7 +251,7 @@ def test_what_cannot_be_captured_is_what_was_written(driver: Any) -> None:
     stream, there, host = cu.Stream(), cu.device_zeros(8), cu.pinned_zeros(8)
     calls = {
         "a copy": lambda: cu.copy_async(there, host, stream),
-        "fill()": lambda: there.fill(1, stream),
+        "fill()": lambda: there.fill(1, stream=stream),
         "to_numpy()": lambda: there.to_numpy(stream=stream),
         "to_device()": lambda: cu.to_device(host, stream=stream),
         "device_zeros()": lambda: cu.device_zeros(8, stream=stream),

@@ -365,7 +365,7 @@ def test_memory_with_a_gap_between_its_pins_is_pageable(
         assert not cu.explain_copy(there, plain).page_locked
         sim.hold()
         try:
-            there.fill(1, stream)
+            there.fill(1, stream=stream)
             transfer = cu.copy_async(there, plain, stream, borrow=True)
             plain[:] = 7  # before the stream comes to the copy
         finally:

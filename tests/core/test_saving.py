@@ -226,8 +226,8 @@ def test_work_before_it_on_any_stream_is_waited_for(held: Any, path: Path) -> No
     """A non-blocking stream, another one, and the default stream, at work when the call comes."""
     first, second = cu.Stream(), cu.Stream()
     there = {name: cu.device_empty(1000, "u1", stream=None) for name in "abc"}
-    there["a"].fill(1, first)
-    there["b"].fill(2, second)
+    there["a"].fill(1, stream=first)
+    there["b"].fill(2, stream=second)
     cu.copy_async(there["c"], cu.pinned_full(1000, 3, "u1"), None)
     with ThreadPoolExecutor(1) as pool:
         saved = pool.submit(cu.save_safetensors, path, there)

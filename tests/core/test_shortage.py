@@ -134,7 +134,7 @@ WAITING = """
     cu.set_host_memory_limit(4096)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sim.cudriver_sim_hold()
-    there.fill(5, stream)
+    there.fill(5, stream=stream)
     threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
     try:
         cu.copy_async(there, plain, stream)

@@ -29,7 +29,7 @@ def busy_stream(held: Any) -> Any:
     gate, stream = cu.device_zeros(64, np.uint8), cu.Stream()
     held.settle()
     held.hold()
-    gate.fill(1, stream)
+    gate.fill(1, stream=stream)
     return stream
 
 
@@ -141,7 +141,7 @@ def test_page_locked_memory_is_read_later_strided_or_not(held: Any) -> None:
         busy.synchronize()
         assert (there.to_numpy() == 5).all()
         held.hold()
-        there.fill(1, busy)
+        there.fill(1, stream=busy)
 
 
 @pytest.fixture
@@ -300,8 +300,8 @@ def test_calls_without_async_are_over_when_they_return(held: Any, what: str, dow
     host, there = cu.pinned_full((8, 4096), 7, np.uint8), cu.device_zeros((8, 4096), np.uint8)
     stream, elsewhere = cu.Stream(), cu.device_zeros(16, np.uint8)
     held.hold()
-    elsewhere.fill(1, stream)
-    there.fill(3, stream)
+    elsewhere.fill(1, stream=stream)
+    there.fill(3, stream=stream)
     ends = (host, there) if down else (there, host)
     over: list[bool] = []
 

@@ -325,7 +325,7 @@ def test_a_handle_in_another_context(home: Any, how: Any) -> None:
     assert (stream.handle, stream.context) == (theirs.handle, home)
     array = cu.device_zeros(10, "u1", stream=stream)
     assert array.context is home
-    array.fill(3, stream)
+    array.fill(3, stream=stream)
     assert (array.to_numpy() == 3).all()
 
 
@@ -417,7 +417,7 @@ def test_a_call_on_another_device_keeps_no_context(two_devices: Any, call: Any) 
     "call",
     [
         lambda array: array.copy(),
-        lambda array: array.copy(None),
+        lambda array: array.copy(stream=None),
         lambda array: cu.device_empty(10, device=0),
         lambda array: cu.device_empty(10, device=0, stream=None),
         lambda array: cu.device_zeros(10, device=0, stream=None),
@@ -509,8 +509,8 @@ def test_a_copy_into_a_new_array_without_a_stream_waits(sim: Any) -> None:
         source[:] = 7
     first = cu.to_device(source)
     sim.set_latency(20_000)
-    copied, stream = first.copy(None), cu.Stream()
-    first.fill(9, stream)
+    copied, stream = first.copy(stream=None), cu.Stream()
+    first.fill(9, stream=stream)
     sim.set_latency(0)
     assert (copied.to_numpy() == 7).all()
     stream.synchronize()
@@ -537,7 +537,7 @@ def test_a_copy_whose_stream_is_on_neither_device(two_devices: Any) -> None:
 def test_arguments_are_taken_as_a_function_of_pythons_takes_them() -> None:
     def from_dlpack(x: Any, *, device: Any = None, copy: Any = None) -> None: ...
 
-    def to_device(array: Any, stream: Any = None) -> None: ...
+    def to_device(array: Any, *, device: Any = None, stream: Any = None) -> None: ...
 
     def device_empty(
         shape: Any, dtype: Any = float, order: Any = "C", *, device: Any = None, stream: Any = None

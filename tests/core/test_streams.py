@@ -58,7 +58,7 @@ def test_synchronize_waits_for_all_streams_of_the_device_it_names(cu, sim) -> No
     sim.settle()  # the memory is there
     sim.hold()
     for array, stream in zip(arrays, streams, strict=True):
-        array.fill(3, stream)
+        array.fill(3, stream=stream)
     assert [stream.done for stream in streams] == [False] * len(streams)
     threading.Timer(0.05, sim.release).start()
     for device in (None, *{stream.device for stream in streams}):
@@ -194,9 +194,9 @@ def test_everything_about_a_closed_stream(cu) -> None:
         lambda: open_stream.wait(stream),
         stream.__enter__,
         stream.__cuda_stream__,
-        lambda: array.fill(0, stream),
+        lambda: array.fill(0, stream=stream),
         lambda: cu.copy_async(array, np.zeros(3), stream),
-        lambda: cu.to_device(np.zeros(3), stream),
+        lambda: cu.to_device(np.zeros(3), stream=stream),
         lambda: cu.device_empty(3, stream=stream),
         lambda: cu.Event().record(stream),
         lambda: cu.Event().wait(stream),
@@ -265,7 +265,7 @@ def test_others_stream_of_another_device_is_as_our_own(cu, sim, two_devices) -> 
         with pytest.raises(ValueError, match="the stream is on device 1, the array on device 0"):
             cu.copy_async(here, host, other)
         with pytest.raises(ValueError, match="the stream is on device 1, the array on device 0"):
-            here.fill(1, other)
+            here.fill(1, stream=other)
         with pytest.raises(ValueError, match="device 0 was asked for"):
             cu.device_empty(3, device=first, stream=other)
         event = cu.Event(device=first)
@@ -328,8 +328,8 @@ def test_others_stream_that_the_driver_refuses(cu, sim, stream) -> None:
     sim.fail_next("cuStreamGetCtx_v2", 400)
     said = rf"cuStreamGetCtx_v2\(stream {stream.handle:#x}\)"
     with pytest.raises(cu.CudaError, match=said) as told:
-        array.fill(1, Foreign(stream.handle))
+        array.fill(1, stream=Foreign(stream.handle))
     assert told.value.code == 400
     sim.fail_next("cuStreamGetCtx_v2", 400)
-    array.fill(1, Foreign(2))  # not asked: of whichever context is current
+    array.fill(1, stream=Foreign(2))  # not asked: of whichever context is current
     assert (array.to_numpy() == 1).all()

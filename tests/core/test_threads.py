@@ -157,7 +157,7 @@ def test_closed_while_another_thread_uses_it(cu, kind: str) -> None:
         if kind == "stream":
             array = cu.device_empty(1000, "u1")
             cu.copy_async(array, pinned, thing)
-            array.fill(1, thing)
+            array.fill(1, stream=thing)
             thing.record().synchronize()
             cu.Stream().wait(thing)
             thing.synchronize()

@@ -147,7 +147,7 @@ def test_any_mix_of_fills_and_copies_is_held(sim: Any, fills: int) -> None:
         sim.cudriver_sim_hold()
         for _ in range(200):
             for there, _ in pairs[:fills]:
-                there.fill(200, stream)
+                there.fill(200, stream=stream)
             for there, source in pairs:
                 cu.copy_async(there, source, stream)
         gone = [weakref.ref(side) for pair in pairs for side in pair]

@@ -423,7 +423,7 @@ def test_a_stream_from_its_handle(library: Any) -> None:
         stream, out = cu.Stream.from_handle(handle), pinned(9)
         assert stream.handle == library.handle(side)
         delay(library.handle(side))
-        ours.fill(value, stream)
+        ours.fill(value, stream=stream)
         cu.copy_async(out, ours, side).wait()
         assert (out == value).all()
 

@@ -134,7 +134,7 @@ def upload(
     shape: cut.ShapeLike = -1,
 ) -> cu.DeviceArray:
     """A function of a user's, which passes on what it is given."""
-    target: cut.AnyArray = cu.to_device(array, stream, device=device)
+    target: cut.AnyArray = cu.to_device(array, stream=stream, device=device)
     cu.copy(target, array)
     return cu.from_dlpack(target).reshape(shape) if isinstance(target, cu.DeviceArray) else there
 

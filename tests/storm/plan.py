@@ -36,7 +36,7 @@ class Plan(Making):
         part, value = array.name + self.part(array, self.some(array.shape)), self.number() % 127
         stream = self.one("stream") if self.chance(50) else None
         uses = (array.name,) if stream is None else (array.name, stream)
-        text = f"{part}.fill({value}" + (f", {stream})" if stream else ")")
+        text = f"{part}.fill({value}" + (f", stream={stream})" if stream else ")")
         target = part if part.endswith("]") else f"{part}[...]"
         self.add("work", text, f"m.{target} = {value}", uses=uses, writes=(array.name,),
                  stream=stream or "")  # fmt: skip

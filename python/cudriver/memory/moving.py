@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 @overload
 def to_device(
     array: NDArray[ScalarT] | DeviceArray[ScalarT],
-    stream: StreamLike | None = None,
     *,
     device: DeviceLike | None = None,
+    stream: StreamLike | None = None,
 ) -> DeviceArray[ScalarT]: ...
 @overload
 def to_device(
     array: ArrayLike | AnyArray,
-    stream: StreamLike | None = None,
     *,
     device: DeviceLike | None = None,
+    stream: StreamLike | None = None,
 ) -> DeviceArray: ...
 def to_device(
     array: ArrayLike | AnyArray,
-    stream: StreamLike | None = None,
     *,
     device: DeviceLike | None = None,
+    stream: StreamLike | None = None,
 ) -> DeviceArray:
     """Return a copy of an array in device memory.
 
@@ -44,11 +44,11 @@ def to_device(
     array : array_like
         What `copy` or `numpy.asarray` takes: arrays of any library, buffers, lists,
         numbers.
+    device : Device or what `Device` takes, optional
+        Where to: as for `device_empty`.
     stream : Stream, optional
         The stream in whose order the copy runs. The source is kept alive until the
         copy is over. Without a stream, the call waits for the copy.
-    device : Device or what `Device` takes, optional
-        Where to: as for `device_empty`.
 
     Returns
     -------
@@ -135,7 +135,7 @@ def _item(dtype: np.dtype[Any], value: Any) -> NDArray[Any]:
     return array
 
 
-def fill(array: DeviceArray, value: Any, stream: StreamLike | None = None) -> None:
+def fill(array: DeviceArray, value: Any, *, stream: StreamLike | None = None) -> None:
     _core._fill(array, _item(array.dtype, value), stream)
 
 
@@ -194,10 +194,10 @@ def to_numpy(array: DeviceArray, out: Any = None, *, stream: StreamLike | None =
         del array  # as above
 
 
-def copy(array: DeviceArray, stream: StreamLike | None = None) -> DeviceArray:
+def copy(array: DeviceArray, *, stream: StreamLike | None = None) -> DeviceArray:
     home: Any = array.context
     try:
-        made: DeviceArray = to_device(array, stream, device=home)
+        made: DeviceArray = to_device(array, device=home, stream=stream)
         return made
     finally:
         del array  # as above

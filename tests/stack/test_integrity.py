@@ -23,8 +23,9 @@ from synth import Prefix
 from test_breakage_built import MODULE, SUFFIX, Venv, library, pytestmark  # noqa: F401
 
 from cudriver.stack import inspect
-from cudriver.stack.facts import ERROR, NOTE, WARNING, Finding
+from cudriver.stack.facts import ERROR, NOTE, WARNING, Driver, Finding
 from cudriver.stack.integrity import listed, look, whole
+from cudriver.stack.machine import driver
 from elfkit import compile_c
 
 VERSION = "__version__ = '2.8.0'\ncuda = None\nhip = None\n"
@@ -69,6 +70,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Venv:
     venv.distribution("outer", "1.0", files=[*(venv.site / "outer").iterdir()])
     venv.distribution("other", "1.0", files=[*(venv.site / "other").iterdir()])
     return venv
+
+
+@pytest.fixture(autouse=True)
+def without_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine that runs this may have a driver and GPUs: then more is said of a CPU build."""
+    monkeypatch.setattr(driver, "collect", lambda *_: Driver())
 
 
 @pytest.fixture

@@ -68,8 +68,9 @@ def stored(source: Source, begin: int, end: int, name: str) -> Stored:
         raise ValueError(f"{name} has the shape {shown(shape)}; a shape is {LENGTHS}")
     found = Stored(dtype, shape, fortran, begin + head.tell())
     if found.begin + found.nbytes > end:
+        kind = "records" if dtype.names else dtype  # which may be thousands of fields
         raise ValueError(
-            f"{name} is cut off: {shown(str(dtype))} of shape {shown(shape)} has "
+            f"{name} is cut off: {kind} of shape {shown(shape)} has "
             f"{shown(found.nbytes)} bytes, and {end - found.begin} are there"
         )
     return found

@@ -23,7 +23,8 @@ class Placed:
         self, address: int, shape: Any, dtype: np.dtype[Any], strides: Any, owner: object
     ) -> None:
         shown = {"shape": shape, "strides": strides, "typestr": f"|V{dtype.itemsize}"}
-        self.address, self.owner = address, owner
+        self.address: int = address
+        self.owner: object = owner
         self.geometry: Any = _geometry(shown, address, False).view(dtype)
 
 

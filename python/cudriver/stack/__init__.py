@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from cudriver.stack.discover import find_environments
+    from cudriver.stack.environment.discover import find_environments
     from cudriver.stack.report import Report
 
 __all__ = ["find_environments", "inspect"]

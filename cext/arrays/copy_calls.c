@@ -91,6 +91,17 @@ static PyObject *module_copy_async(PyObject *module, PyObject *const *args, Py_s
     return transfer;
 }
 
+/* Whether an end has one item, of so many bytes. */
+static bool is_one_item(const struct cudriver_endpoint *end, size_t itemsize)
+{
+    bool one = end->itemsize == itemsize;
+
+    for (int i = 0; i < end->ndim; i++) {
+        one = one && end->shape[i] == 1;
+    }
+    return one;
+}
+
 /* _fill(array, item, stream): a copy of one item to all places, which does not wait for an
  * enclosing `with stream:`. */
 static PyObject *module_fill(PyObject *module, PyObject *args)
@@ -103,6 +114,12 @@ static PyObject *module_fill(PyObject *module, PyObject *args)
 
     if (!PyArg_ParseTuple(args, "O!OO", state->device_array_type, &array, &item, &given) ||
         copy_ends_parse(state, array, item, false, NULL, &ends) < 0) {
+        return NULL;
+    }
+    if (ends.src.context != NULL || !is_one_item(&ends.src, ends.dst.itemsize)) {
+        PyErr_Format(PyExc_TypeError, "expected an array of one item of %zu bytes",
+                     ends.dst.itemsize);
+        copy_ends_done(&ends);
         return NULL;
     }
     ends.src.ndim = ends.dst.ndim;

@@ -33,7 +33,6 @@ def test_every_public_name_is_completed(module: str) -> None:
         ("cu.Stream()", {"record", "synchronize", "wait"}),
         ("cu.device_zeros(3)", {"fill", "reshape", "to_numpy"}),
         ("cu.to_device(3)", {"fill", "T"}),
-        ("cu.pinned_empty(3)", {"reshape", "sum"}),
         ("cu.copy_async(a, b)", {"done", "wait"}),
         ("cu.current_context()", {"push", "synchronize"}),
         ("cu.Device(0)", {"name", "primary_context"}),

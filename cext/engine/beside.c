@@ -10,12 +10,6 @@
 
 #include "driver/driver.h"
 
-/* Locked. Whether a note is of a stream other than this: work on the same waits in any case. */
-static bool note_counts(const struct staging_note *note, CUstream stream)
-{
-    return note->pending && note->stream != stream;
-}
-
 /* Locked. The note to use next: one that is free, or else the oldest. */
 static struct staging_note *note_next(struct staging_big *big)
 {
@@ -89,7 +83,8 @@ static bool note_asked(struct staging_place *place, struct staging_note *note, C
     return flying;
 }
 
-/* One note of a device and a direction that counts, with its place in use. NULL: there is none. */
+/* A pending note of a device and a direction, with its place in use. Copies on `stream` itself do
+ * not count: a later copy there waits for them in any case. NULL: there is none. */
 static struct staging_note *note_find(int ordinal, bool up, CUstream stream,
                                       struct staging_place **found, CUevent *over)
 {
@@ -101,7 +96,7 @@ static struct staging_note *note_find(int ordinal, bool up, CUstream stream,
         for (int i = 0; i < STAGING_NOTES && note == NULL; i++) {
             struct staging_note *each = &place->big[up].note[i];
             if (place->ordinal == ordinal && !place->closing && each->over != NULL &&
-                note_counts(each, stream)) {
+                each->pending && each->stream != stream) {
                 note = each;
                 *over = each->over;
                 *found = place;

@@ -66,16 +66,19 @@ static struct cudriver_stream stream_share(const struct cudriver_stream *stream)
     return shared;
 }
 
-/* How many rows the copy has, if it is to go beside others; else 0. */
+/* How many rows the copy has, if it is to go beside others; else 0. Not on a stream of another
+ * device: a blocking copy does not use an enclosing one, and for the rest it is an error. */
 static size_t beside_rows(const struct copy_ends *ends, const struct cudriver_stream *stream,
                           struct cudriver_layout *layout)
 {
     bool up = ends->dst.context != NULL;
     const ContextObject *context = up ? ends->dst.context : ends->src.context;
 
-    return context != NULL && copy_is_beside(stream, context->ordinal, up, 0)
-               ? ends_rows(ends, layout)
-               : 0;
+    if (context == NULL ||
+        (stream->context != NULL && stream->context->ordinal != context->ordinal)) {
+        return 0;
+    }
+    return copy_is_beside(stream, context->ordinal, up, 0) ? ends_rows(ends, layout) : 0;
 }
 
 int copy_beside(CoreState *state, struct copy_ends *ends, const struct cudriver_stream *stream,

@@ -109,6 +109,21 @@ def test_a_stream_of_higher_priority(cu: Any, sim: Any, launches: Any) -> None:
     assert launches() == 2
 
 
+def test_an_enclosing_stream_of_another_device_is_not_used(
+    cu: Any, sim: Any, launches: Any, two_devices: Any
+) -> None:
+    """A blocking copy does not use it, whatever its priority; an asynchronous one says so."""
+    there = cu.device_zeros(100, "u1", device=two_devices[1])
+    host, stream = cu.pinned_zeros(100, "u1"), cu.Stream(priority=-1, device=two_devices[0])
+    host[:] = np.arange(100)
+    with stream:
+        cu.copy(there, host)
+        with pytest.raises(ValueError, match="the stream is on device 0, the array on device 1"):
+            cu.copy_async(there, host, stream)
+    assert np.array_equal(there.to_numpy(), host)
+    assert launches() == 0
+
+
 @pytest.mark.parametrize("up", [True, False])
 def test_rows_of_a_strided_copy(cu: Any, sim: Any, launches: Any, up: bool) -> None:
     """A launch for all rows, and nothing between them is touched."""

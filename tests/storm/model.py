@@ -39,7 +39,8 @@ class Thing:
 
 @dataclass(eq=False)
 class Flight:
-    """Work that was issued and perhaps runs. `after`: the streams whose later work comes after."""
+    """Work that was issued and perhaps runs. `homes`: where its stream and its memory live.
+    `after`: the streams whose later work comes after."""
 
     transfer: str
     stream: str
@@ -47,6 +48,7 @@ class Flight:
     reads: set[str]
     writes: set[str]
     after: set[str]
+    homes: set[str]
 
 
 class World:
@@ -184,7 +186,7 @@ class Model:
             )
             if lives or context.home in self.stack:
                 return ("InvalidContextError",)
-            if any(f.home == context.home for f in self.flights):
+            if any(context.home in f.homes for f in self.flights):
                 return ("ok", "InvalidContextError")
         return ("ok",)
 
@@ -305,10 +307,12 @@ class Model:
         stream = step.stream
         before = [f for f in self.flights if stream and stream in f.after]
         if step.kind in ("work", "device") and stream:
+            home = self.things[stream].home
             self.flights.append(
-                Flight(step.makes if step.kind == "work" else "", stream, self.things[stream].home,
+                Flight(step.makes if step.kind == "work" else "", stream, home,
                        {self.owner(n) for n in step.reads if not self.was_read(n, step)},
-                       {self.owner(n) for n in step.writes}, {stream})
+                       {self.owner(n) for n in step.writes}, {stream},
+                       {home, *(self.roots[n].home for n in (*step.reads, *step.writes))})
             )  # fmt: skip
         elif step.kind == "record":
             event = step.makes or next(n for n in step.uses if n != stream)

@@ -278,9 +278,12 @@ def test_page_locked_memory_is_lent_as_such() -> None:
 def test_a_copy_of_it_is_page_locked_and_says_so() -> None:
     host = cu.pinned_array(MODEL)
     taken = kit.Taken(cu.dlpack_pinned(host).__dlpack__(max_version=(1, 0), copy=True))
-    assert taken.tensor.data != host.ctypes.data
-    assert taken.managed.flags & kit.IS_COPIED
+    elsewhere = taken.tensor.data != host.ctypes.data
+    knows = np.lib.NumpyVersion(np.__version__) >= "2.1.0"  # of the kind that has flags
+    says = bool(taken.managed.flags & kit.IS_COPIED) if knows else False
     taken.give_back()
+    assert elsewhere
+    assert says == knows
 
 
 def test_a_type_that_numpy_does_not_export() -> None:

@@ -65,7 +65,7 @@ static PyObject *module_shutdown(PyObject *module, PyObject *Py_UNUSED(ignored))
         cudriver_works_drain(state);
         if (state->live.reporting) {
             PyGC_Collect(); /* what only a cycle keeps alive is not a leak */
-            PyObject *done = cudriver_call("live", "report", "()");
+            PyObject *done = cudriver_call(CALL_live_report);
             if (done == NULL) {
                 PyErr_WriteUnraisable(NULL);
             }
@@ -95,7 +95,7 @@ static PyMethodDef methods[] = {
 /* Reads the environment, and registers _shutdown with atexit. 0 or -1. */
 static int environment_read(PyObject *module)
 {
-    PyObject *read = cudriver_call("loading", "begin", "(O)", module), *done = NULL;
+    PyObject *read = cudriver_call(CALL_loading_begin, module), *done = NULL;
     int processors, huge, coherent, reporting;
 
     if (read != NULL && PyArg_ParseTuple(read, "iipp", &processors, &huge, &coherent, &reporting)) {
@@ -103,7 +103,7 @@ static int environment_read(PyObject *module)
         cudriver_hostmem_set_huge(huge);
         cudriver_staging_set_coherent(coherent != 0);
         cudriver_state_of_module(module)->live.reporting = reporting != 0;
-        done = cudriver_call("loading", "set_threads", "(O)", module);
+        done = cudriver_call(CALL_loading_set_threads, module);
     }
     Py_XDECREF(read);
     Py_XDECREF(done);

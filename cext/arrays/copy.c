@@ -102,11 +102,11 @@ static int plan_follow(CoreState *state, const struct cudriver_copy_plan *plan, 
 
 /* Lets a function of memory/copies.py do it, between arrays over both ends: a copy on the host, or
  * from device to device by several copies. 0 or -1. */
-static int copy_in_python(CoreState *state, const struct copy_ends *ends, const char *function)
+static int copy_in_python(CoreState *state, const struct copy_ends *ends,
+                          enum cudriver_function function)
 {
-    PyObject *done =
-        cudriver_call("copies", function, "(NN)", cudriver_endpoint_array(state, &ends->dst),
-                      cudriver_endpoint_array(state, &ends->src));
+    PyObject *done = cudriver_call(function, cudriver_endpoint_array(state, &ends->dst),
+                                   cudriver_endpoint_array(state, &ends->src));
 
     Py_XDECREF(done);
     return done != NULL ? 0 : -1;
@@ -143,12 +143,13 @@ static int follow_blocking(CoreState *state, struct cudriver_copy_plan *plan,
         return 0;
     }
     if (plan->kind == CUDRIVER_COPY_HOST) {
-        return copy_in_python(state, ends, "on_host");
+        return copy_in_python(state, ends, CALL_copies_on_host);
     }
     if (plan->kind == CUDRIVER_COPY_BOUNCED || plan->kind == CUDRIVER_COPY_TEMPORARY) {
         bool no_kernel = plan->kind == CUDRIVER_COPY_BOUNCED &&
                          ends->dst.context->ordinal == ends->src.context->ordinal;
-        return copy_in_python(state, ends, no_kernel ? "bounce_by_host" : "bounce");
+        return copy_in_python(state, ends,
+                              no_kernel ? CALL_copies_bounce_by_host : CALL_copies_bounce);
     }
     if ((plan->kind == CUDRIVER_COPY_PEER && peers_check(state, ends) < 0) ||
         cudriver_stream_read(state, NULL, &stream) < 0) {
@@ -176,7 +177,7 @@ static int follow_blocking(CoreState *state, struct cudriver_copy_plan *plan,
     failed = plan_follow(state, plan, ends->dst.owner, ends->src.owner, &on, NULL, NULL, &pushed);
     cudriver_context_leave(context, pushed);
     cudriver_stream_done(&stream);
-    return failed > 0 ? copy_in_python(state, ends, "bounce_by_host") : failed;
+    return failed > 0 ? copy_in_python(state, ends, CALL_copies_bounce_by_host) : failed;
 }
 
 int copy_ends_copy(CoreState *state, struct copy_ends *ends)

@@ -416,7 +416,7 @@ PyObject *cudriver_copy_many(PyObject *module, PyObject *args)
         copy_batch_begin(&batch, PyTuple_GET_SIZE(to), PyTuple_GET_SIZE(to)) == 0 &&
         pairs_add(&batch, to, from) == 0) {
         done = apart ? Py_NewRef(Py_None)
-                     : cudriver_call("rows", "refuse_overlap", "(OOO)", batch.spans, to, from);
+                     : cudriver_call(CALL_rows_refuse_overlap, batch.spans, to, from);
         work = done != NULL ? copy_batch_issue(&batch) : NULL;
         Py_XDECREF(done);
     }

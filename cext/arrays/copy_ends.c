@@ -63,8 +63,7 @@ static int endpoint_read(CoreState *state, PyObject *object, PyObject *read,
 static int interface_endpoint(CoreState *state, PyObject *object, bool write,
                               const struct cudriver_stream *on, struct cudriver_endpoint *end)
 {
-    PyObject *read =
-        cudriver_call("foreign", "interface", "(OO)", object, write ? Py_True : Py_False);
+    PyObject *read = cudriver_call(CALL_foreign_interface, object, write ? Py_True : Py_False);
     int found = read == NULL ? -1 : read == Py_None ? 0 : 1;
 
     if (found > 0 && endpoint_read(state, object, read, on, end) < 0) {
@@ -80,7 +79,7 @@ static int interface_endpoint(CoreState *state, PyObject *object, bool write,
 /* Reads an end that is a buffer or has NumPy's array interface: 1, 0 or -1. */
 static int view_endpoint(PyObject *object, bool write, struct cudriver_endpoint *end)
 {
-    PyObject *array = cudriver_call("foreign", "view", "(O)", object);
+    PyObject *array = cudriver_call(CALL_foreign_view, object);
     int found = array == NULL ? -1 : array == Py_None ? 0 : 1;
 
     if (found > 0 && cudriver_numpy_endpoint(array, array, write, end) < 0) {
@@ -133,8 +132,7 @@ int copy_ends_match(const struct cudriver_endpoint *dst, const struct cudriver_e
         (dst->dtype == src->dtype || cudriver_numpy_same_dtype(dst->dtype, src->dtype))) {
         return 0;
     }
-    Py_XDECREF(cudriver_call("refusals", "ends", "(NNOO)",
-                             cudriver_numpy_tuple(dst->ndim, dst->shape),
+    Py_XDECREF(cudriver_call(CALL_refusals_ends, cudriver_numpy_tuple(dst->ndim, dst->shape),
                              cudriver_numpy_tuple(src->ndim, src->shape), dst->dtype, src->dtype));
     return -1;
 }
@@ -149,7 +147,7 @@ static int fields_check(const struct copy_ends *ends)
         !cudriver_numpy_has_fields(ends->dst.dtype)) {
         return 0;
     }
-    done = cudriver_call("refusals", "fields", "(O)", ends->dst.owner);
+    done = cudriver_call(CALL_refusals_fields, ends->dst.owner);
     Py_XDECREF(done);
     return done != NULL ? 0 : -1;
 }

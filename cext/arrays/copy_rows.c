@@ -98,7 +98,7 @@ static int rows_add(struct copy_batch *batch, struct copy_ends *whole, const str
     batch->count = (size_t)rows->count;
     batch->bytes = bytes * batch->count;
     if (ends_meet(whole) || cudriver_magnitude(dst_step) < bytes) {
-        done = cudriver_call("rows", "refuse_overlap_of_runs", "(y#)", (char *)batch->runs,
+        done = cudriver_call(CALL_rows_refuse_overlap_of_runs, (char *)batch->runs,
                              (Py_ssize_t)(batch->count * sizeof run));
         Py_XDECREF(done);
         return done != NULL ? 1 : -1;

@@ -147,7 +147,7 @@ static PyObject *key_checked(PyObject *key)
     for (Py_ssize_t i = 0; checked != NULL && i < length; i++) {
         PyTuple_SET_ITEM(checked, i, Py_NewRef(i < count ? items[i] : Py_Ellipsis));
     }
-    return checked == NULL || plain ? checked : cudriver_call("arrays", "index", "(N)", checked);
+    return checked == NULL || plain ? checked : cudriver_call(CALL_arrays_index, checked);
 }
 
 PyObject *cudriver_device_array_subscript(PyObject *object, PyObject *key)
@@ -191,7 +191,7 @@ static int close_check(CoreState *state, DeviceArrayObject *self)
     }
     if (self->is_view || memory->arrays > 1 || memory->busy > 0 || memory->exports > 0 ||
         (!cudriver_is_sole_owner(object) && cudriver_works_hold(state, object))) {
-        Py_XDECREF(cudriver_call("arrays", "refuse_close", "(OOnOn)", object,
+        Py_XDECREF(cudriver_call(CALL_arrays_refuse_close, object,
                                  self->is_view ? Py_True : Py_False, memory->arrays - 1,
                                  memory->busy > 0 ? Py_True : Py_False, memory->exports));
         return -1;

@@ -12,7 +12,7 @@ static DeviceArrayObject *array_of(PyObject *object)
 
 static PyObject *array_repr(PyObject *object)
 {
-    return cudriver_call("arrays", "text", "(O)", object);
+    return cudriver_call(CALL_arrays_text, object);
 }
 
 static Py_ssize_t array_length(PyObject *object)
@@ -28,7 +28,7 @@ static PyObject *get_geometry(PyObject *object, void *name)
 
 /* What is written in Python: memory/arrays.py has a function of the property's name, which takes
  * the array, the ndarray of its geometry, and whether it owns the memory. */
-static PyObject *get_python(PyObject *object, void *name)
+static PyObject *get_python(PyObject *object, void *function)
 {
     DeviceArrayObject *self = array_of(object);
     bool owns;
@@ -37,7 +37,8 @@ static PyObject *get_python(PyObject *object, void *name)
         CUDRIVER_LOCK();
         owns = !self->is_view && self->memory->lender == NULL;
     }
-    return cudriver_call("arrays", name, "(OOO)", object, self->array, owns ? Py_True : Py_False);
+    return cudriver_call((enum cudriver_function)(uintptr_t)function, object, self->array,
+                         owns ? Py_True : Py_False);
 }
 
 static PyObject *get_closed(PyObject *object, void *Py_UNUSED(closure))
@@ -55,7 +56,7 @@ static PyObject *get_device(PyObject *object, void *Py_UNUSED(closure))
 {
     int ordinal = array_of(object)->memory->context->ordinal;
 
-    return cudriver_call("devices", "device_at", "(i)", ordinal);
+    return cudriver_call(CALL_devices_device_at, ordinal);
 }
 
 /* `shared`: not NULL if the address leaves this package. */
@@ -115,23 +116,23 @@ static PyObject *method_reshape(PyObject *object, PyObject *args, PyObject *keyw
     if (keywords == NULL && cudriver_numpy_is_c_contiguous(array)) {
         view = PyObject_CallMethod(array, "reshape", "(O)", shape);
     } else { /* NumPy might copy */
-        view = cudriver_call("arrays", "reshape", "(OOO)", array, shape,
-                             keywords != NULL ? keywords : Py_None);
+        view =
+            cudriver_call(CALL_arrays_reshape, array, shape, keywords != NULL ? keywords : Py_None);
     }
     return cudriver_device_array_view(array_of(object), view);
 }
 
 /* ---- in Python ---- */
 
-CUDRIVER_IN_PYTHON(method_dlpack, "dlpack", "export")
-CUDRIVER_IN_PYTHON(method_fill, "moving", "fill")
-CUDRIVER_IN_PYTHON(method_to_numpy, "moving", "to_numpy")
-CUDRIVER_IN_PYTHON(method_copy, "moving", "copy")
-CUDRIVER_IN_PYTHON(method_deepcopy, "moving", "deepcopy")
-CUDRIVER_IN_PYTHON(method_reduce, "arrays", "refuse_pickle")
-CUDRIVER_IN_PYTHON(method_refuse, "arrays", "refuse_conversion")
-CUDRIVER_IN_PYTHON(method_function, "arrays", "array_function")
-CUDRIVER_IN_PYTHON(method_format, "arrays", "formatted")
+CUDRIVER_IN_PYTHON(method_dlpack, CALL_dlpack_export)
+CUDRIVER_IN_PYTHON(method_fill, CALL_moving_fill)
+CUDRIVER_IN_PYTHON(method_to_numpy, CALL_moving_to_numpy)
+CUDRIVER_IN_PYTHON(method_copy, CALL_moving_copy)
+CUDRIVER_IN_PYTHON(method_deepcopy, CALL_moving_deepcopy)
+CUDRIVER_IN_PYTHON(method_reduce, CALL_arrays_refuse_pickle)
+CUDRIVER_IN_PYTHON(method_refuse, CALL_arrays_refuse_conversion)
+CUDRIVER_IN_PYTHON(method_function, CALL_arrays_array_function)
+CUDRIVER_IN_PYTHON(method_format, CALL_arrays_formatted)
 
 /* array[key] = value */
 static int array_assign(PyObject *object, PyObject *key, PyObject *value)
@@ -142,7 +143,7 @@ static int array_assign(PyObject *object, PyObject *key, PyObject *value)
         PyErr_SetString(PyExc_TypeError, "the items of a DeviceArray cannot be deleted");
         return -1;
     }
-    done = cudriver_call("moving", "assign", "(OOO)", object, key, value);
+    done = cudriver_call(CALL_moving_assign, object, key, value);
     Py_XDECREF(done);
     return done != NULL ? 0 : -1;
 }
@@ -164,7 +165,7 @@ static PyObject *array_number(PyObject *object)
 
 static PyObject *array_compute(PyObject *left, PyObject *right)
 {
-    return cudriver_call("arrays", "refuse_computing", "(OO)", left, right);
+    return cudriver_call(CALL_arrays_refuse_computing, left, right);
 }
 
 static int array_truth(PyObject *object)
@@ -201,14 +202,14 @@ static PyGetSetDef array_getset[] = {
     {"itemsize", get_geometry, NULL, DOC_DeviceArray_itemsize, "itemsize"},
     {"nbytes", get_geometry, NULL, DOC_DeviceArray_nbytes, "nbytes"},
     {"T", get_reversed, NULL, DOC_DeviceArray_T, NULL},
-    {"flags", get_python, NULL, DOC_DeviceArray_flags, "flags"},
+    {"flags", get_python, NULL, DOC_DeviceArray_flags, (void *)CALL_arrays_flags},
     {"pointer", get_pointer, NULL, DOC_DeviceArray_pointer, "shared"},
     {"_address", get_pointer, NULL, DOC_DeviceArray__address, NULL},
     {"device", get_device, NULL, DOC_DeviceArray_device, NULL},
     {"context", get_context, NULL, DOC_DeviceArray_context, NULL},
     {"closed", get_closed, NULL, DOC_DeviceArray_closed, NULL},
     {"__cuda_array_interface__", get_python, NULL, DOC_DeviceArray___cuda_array_interface__,
-     "interface"},
+     (void *)CALL_arrays_interface},
     {NULL},
 };
 

@@ -111,21 +111,20 @@ static PyObject *module_lend(PyObject *module, PyObject *args)
     return found == 0 ? Py_NewRef(Py_None) : array;
 }
 
-/* _views(array, function, arguments) */
+/* _views(array, function, arguments): of the list that a function makes of an ndarray */
 static PyObject *module_views(PyObject *module, PyObject *args)
 {
     CUDRIVER_LOCK();
     PyTypeObject *type = cudriver_state_of_module(module)->device_array_type;
-    PyObject *array, *arguments, *views;
-    const char *function;
+    PyObject *array, *function, *arguments, *views;
 
-    if (!PyArg_ParseTuple(args, "O!sO", type, &array, &function, &arguments)) {
+    if (!PyArg_ParseTuple(args, "O!OO", type, &array, &function, &arguments)) {
         return NULL;
     }
-    views = cudriver_call("arrays", function, "(OO)", ((DeviceArrayObject *)array)->array,
-                          arguments); /* a list that nobody else has */
+    views = PyObject_CallFunctionObjArgs(function, ((DeviceArrayObject *)array)->array, arguments,
+                                         NULL); /* a list that nobody else has */
     if (views != NULL && !PyList_Check(views)) {
-        PyErr_Format(PyExc_TypeError, "%s() gives no list", function);
+        PyErr_Format(PyExc_TypeError, "%R gives no list", function);
         Py_CLEAR(views);
     }
     for (Py_ssize_t i = 0; views != NULL && i < PyList_GET_SIZE(views); i++) {

@@ -29,7 +29,7 @@ static int pool_of(ContextObject *context, CUmemoryPool *pool)
         return 0;
     }
     if (!pools[ordinal].tried) {
-        made = cudriver_call("device_pool", "pool_of", "(O)", context);
+        made = cudriver_call(CALL_device_pool_pool_of, context);
         if (made == NULL) {
             return -1;
         }

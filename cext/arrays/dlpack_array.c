@@ -54,7 +54,7 @@ int cudriver_dlpack_endpoint(CoreState *state, PyObject *object, bool write,
 
     if (kind == CUDRIVER_DL_GRAD) {
         object = plain =
-            cudriver_call("dlpack", "without_grad", "(OO)", object, write ? Py_True : Py_False);
+            cudriver_call(CALL_dlpack_without_grad, object, write ? Py_True : Py_False);
         kind = plain != NULL ? CUDRIVER_DL_TENSOR : -1;
     }
     found = cudriver_dlpack_borrow(state, object, kind, write, on, end);
@@ -95,7 +95,7 @@ static PyObject *module_borrow(PyObject *module, PyObject *args)
                                    never_copied != 0, NULL, &end);
     if (found <= 0) {
         if (found == 0) {
-            Py_XDECREF(cudriver_call("dlpack", "refuse_lender", "(O)", object));
+            Py_XDECREF(cudriver_call(CALL_dlpack_refuse_lender, object));
         }
         return NULL;
     }

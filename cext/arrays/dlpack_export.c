@@ -258,7 +258,7 @@ static int table_from_object(void *object, struct cudriver_dl_managed **out)
     if (failed < 0 || cudriver_device_array_endpoint(object, false, &end) < 0) {
         return -1;
     }
-    kind = cudriver_call("dlpack", "type_of", "(O)", end.dtype);
+    kind = cudriver_call(CALL_dlpack_type_of, end.dtype);
     if (kind != NULL && PyArg_ParseTuple(kind, "bb", &type.code, &type.bits)) {
         made = export_new(&end, type, false, 0);
     }
@@ -289,8 +289,8 @@ static int table_allocate(struct cudriver_dl_tensor *like, struct cudriver_dl_ma
     PyGILState_STATE gil = PyGILState_Ensure();
     const char *kind = "RuntimeError", *message = "the allocation failed";
     PyObject *made = cudriver_call(
-        "dlpack", "allocate", "(iiiiiN)", (int)like->device.type, (int)like->device.id,
-        like->dtype.code, like->dtype.bits, like->dtype.lanes,
+        CALL_dlpack_allocate, (int)like->device.type, (int)like->device.id, like->dtype.code,
+        like->dtype.bits, like->dtype.lanes,
         Py_BuildValue("y#", like->shape, (Py_ssize_t)(sizeof like->shape[0] * (size_t)like->ndim)));
     int failed = made != NULL && !PyTuple_Check(made) ? table_from_object(made, out) : -1;
 

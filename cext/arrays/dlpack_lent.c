@@ -77,7 +77,7 @@ static int capsule_take(PyObject *capsule, struct lent *lent)
         lent->flags = 0;
         return lent->keeper == NULL ? -1 : PyCapsule_SetName(capsule, "used_dltensor");
     }
-    Py_XDECREF(cudriver_call("dlpack", "refuse", "(Oz)", capsule,
+    Py_XDECREF(cudriver_call(CALL_dlpack_refuse, capsule,
                              PyCapsule_CheckExact(capsule) ? PyCapsule_GetName(capsule) : NULL));
     return -1;
 }
@@ -204,7 +204,7 @@ static PyObject *ask_capsule(PyObject *object, PyObject *method, bool never_copi
     if (on == CUDRIVER_UNORDERED || (number > 2 && cudriver_capture_forbids(on->handle))) {
         number = -1; /* what is captured can wait for no work outside its graph */
     }
-    return cudriver_call("dlpack", "ask", "(OOLiO)", object, method, number,
+    return cudriver_call(CALL_dlpack_ask, object, method, number,
                          on->context != NULL ? on->context->ordinal : -1,
                          never_copied ? Py_True : Py_False);
 }

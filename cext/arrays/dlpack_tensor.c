@@ -18,7 +18,7 @@ static PyObject *type_read(CoreState *state, struct cudriver_dl_type type, bool 
     if (key != NULL && cudriver_numpy_require() == 0) {
         dtype = Py_XNewRef(PyDict_GetItemWithError(state->dlpack_types, key));
         if (dtype == NULL && !PyErr_Occurred()) {
-            dtype = cudriver_call("dlpack", "dtype_of", "(iiiO)", type.code, type.bits, type.lanes,
+            dtype = cudriver_call(CALL_dlpack_dtype_of, type.code, type.bits, type.lanes,
                                   padded ? Py_True : Py_False);
             if (dtype != NULL && PyDict_SetItem(state->dlpack_types, key, dtype) < 0) {
                 Py_CLEAR(dtype);

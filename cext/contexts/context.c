@@ -415,7 +415,7 @@ PyObject *cudriver_context_pushed_here(const CoreState *state)
         dict != NULL ? Py_XNewRef(PyDict_GetItemWithError(dict, key)) : PyErr_NoMemory();
 
     if (pushed == NULL && dict != NULL) {
-        pushed = cudriver_call("stack", "new", "()");
+        pushed = cudriver_call(CALL_stack_new);
         if (pushed != NULL && PyDict_SetItem(dict, key, pushed) < 0) {
             Py_CLEAR(pushed);
         }

@@ -57,7 +57,7 @@ static PyObject *stack_list(CoreState *state)
         Py_CLEAR(list);
     }
     if (list != NULL && result == CUDA_SUCCESS) {
-        done = cudriver_call("stack", "correct", "(NO)", cudriver_context_pushed_here(state), list);
+        done = cudriver_call(CALL_stack_correct, cudriver_context_pushed_here(state), list);
         if (done == NULL) {
             Py_CLEAR(list);
         }
@@ -80,7 +80,7 @@ PyObject *cudriver_context_holder(CoreState *state, ContextObject *self)
     }
     do { /* again if another thread has pushed it meanwhile */
         before = self->pushes;
-        Py_XSETREF(holder, cudriver_call("stack", "holder", "(O)", self));
+        Py_XSETREF(holder, cudriver_call(CALL_stack_holder, self));
     } while (holder != NULL && self->pushes != before);
     Py_DECREF(pushed);
     return holder;
@@ -120,8 +120,7 @@ static int context_pop(ContextObject *self, PyObject *pushed)
     /* The driver may have given the handle of a context that is gone to a new one. */
     if (result == CUDA_SUCCESS &&
         (current != self->handle || (!ours && self->state != CUDRIVER_CONTEXT_OPEN))) {
-        Py_XDECREF(
-            cudriver_call("contexts", "refuse_pop", "(OO)", self, ours ? Py_True : Py_False));
+        Py_XDECREF(cudriver_call(CALL_contexts_refuse_pop, self, ours ? Py_True : Py_False));
         return -1;
     }
     if (result == CUDA_SUCCESS) {

@@ -18,7 +18,7 @@ static PyObject *context_create(PyTypeObject *type, PyObject *args, PyObject *ke
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O$O:Context", names, &device, &flags)) {
         return NULL;
     }
-    read = cudriver_call("devices", "context_arguments", "(ON)", device,
+    read = cudriver_call(CALL_devices_context_arguments, device,
                          flags != NULL ? Py_NewRef(flags) : PyLong_FromLong(0));
     if (read != NULL && PyArg_ParseTuple(read, "ik", &ordinal, &value)) {
         made = (PyObject *)cudriver_context_create(state, ordinal, value);
@@ -110,8 +110,8 @@ static int context_close(CoreState *state, ContextObject *self, const char *call
     used = cudriver_works_is_used(state, self, self->children == 0 && !cudriver_driver_is_forked());
     free = !PyObject_IsTrue(holder) && self->children == 0 && !used;
     if (!free) {
-        Py_XDECREF(cudriver_call("contexts", "refuse_end", "(OsOnO)", self, call, holder,
-                                 self->children, used ? Py_True : Py_False));
+        Py_XDECREF(cudriver_call(CALL_contexts_refuse_end, self, call, holder, self->children,
+                                 used ? Py_True : Py_False));
     }
     Py_DECREF(holder);
     if (!free) {
@@ -206,7 +206,7 @@ static PyObject *method_synchronize(PyObject *object, PyObject *Py_UNUSED(ignore
 
 static PyObject *get_device(PyObject *object, void *Py_UNUSED(closure))
 {
-    return cudriver_call("devices", "device_at", "(i)", ((ContextObject *)object)->ordinal);
+    return cudriver_call(CALL_devices_device_at, ((ContextObject *)object)->ordinal);
 }
 
 static PyObject *get_closed(PyObject *object, void *Py_UNUSED(closure))
@@ -220,35 +220,35 @@ static PyObject *get_is_primary(PyObject *object, void *Py_UNUSED(closure))
     return PyBool_FromLong(((ContextObject *)object)->kind == CUDRIVER_CONTEXT_PRIMARY);
 }
 
-/* What is written in Python: memory/contexts.py has a function of the property's name, which takes
- * the context. */
-static PyObject *get_python(PyObject *object, void *name)
+/* What is written in Python, by a function that takes the context. */
+static PyObject *get_python(PyObject *object, void *function)
 {
-    return cudriver_call("contexts", name, "(O)", object);
+    return cudriver_call((enum cudriver_function)(uintptr_t)function, object);
 }
 
 static int set_cache_config(PyObject *object, PyObject *value, void *Py_UNUSED(closure))
 {
-    PyObject *done = cudriver_call("contexts", "set_cache_config", "(OO)", object,
-                                   value != NULL ? value : Py_None);
+    PyObject *done =
+        cudriver_call(CALL_contexts_set_cache_config, object, value != NULL ? value : Py_None);
 
     Py_XDECREF(done);
     return done != NULL ? 0 : -1;
 }
 
-CUDRIVER_IN_PYTHON(method_memory_info, "contexts", "memory_info_of")
+CUDRIVER_IN_PYTHON(method_memory_info, CALL_contexts_memory_info_of)
 
 static PyGetSetDef context_getset[] = {
     {"device", get_device, NULL, DOC_Context_device, NULL},
     {"closed", get_closed, NULL, DOC_Context_closed, NULL},
     {"is_primary", get_is_primary, NULL, DOC_Context_is_primary, NULL},
-    {"exists", get_python, NULL, DOC_Context_exists, "exists"},
-    {"flags", get_python, NULL, DOC_Context_flags, "flags"},
-    {"limits", get_python, NULL, DOC_Context_limits, "limits"},
-    {"cache_config", get_python, set_cache_config, DOC_Context_cache_config, "cache_config"},
+    {"exists", get_python, NULL, DOC_Context_exists, (void *)CALL_contexts_exists},
+    {"flags", get_python, NULL, DOC_Context_flags, (void *)CALL_contexts_flags},
+    {"limits", get_python, NULL, DOC_Context_limits, (void *)CALL_contexts_limits},
+    {"cache_config", get_python, set_cache_config, DOC_Context_cache_config,
+     (void *)CALL_contexts_cache_config},
     {"stream_priority_range", get_python, NULL, DOC_Context_stream_priority_range,
-     "stream_priority_range"},
-    {"api_version", get_python, NULL, DOC_Context_api_version, "api_version"},
+     (void *)CALL_contexts_stream_priority_range},
+    {"api_version", get_python, NULL, DOC_Context_api_version, (void *)CALL_contexts_api_version},
     {NULL},
 };
 
@@ -300,7 +300,7 @@ static int reset_check(CoreState *state, int ordinal, CUdevice device, bool memo
     }
     if (busy != NULL || (memory && cudriver_hostmem_uses_device(device))) {
         /* The call that runs may end meanwhile: a reference. */
-        Py_XDECREF(cudriver_call("contexts", "refuse_reset", "(iN)", ordinal,
+        Py_XDECREF(cudriver_call(CALL_contexts_refuse_reset, ordinal,
                                  Py_NewRef(busy != NULL ? (PyObject *)busy : Py_None)));
         return -1;
     }

@@ -57,7 +57,7 @@ static PyObject *event_from_handle(PyObject *type, PyObject *argument)
 {
     CUDRIVER_LOCK();
     CoreState *state = (CoreState *)PyType_GetModuleState((PyTypeObject *)type);
-    PyObject *number = cudriver_call("foreign", "handle_argument", "(Os)", argument, "event");
+    PyObject *number = cudriver_call(CALL_foreign_handle_argument, argument, "event");
     ContextObject *context = number != NULL ? cudriver_context_for_use(state) : NULL;
     EventObject *self =
         context != NULL ? (EventObject *)state->event_type->tp_alloc(state->event_type, 0) : NULL;
@@ -286,7 +286,7 @@ static PyObject *event_get_done(PyObject *object, void *Py_UNUSED(closure))
     return PyBool_FromLong(result == CUDA_SUCCESS);
 }
 
-CUDRIVER_IN_PYTHON(event_elapsed, "events", "elapsed_time")
+CUDRIVER_IN_PYTHON(event_elapsed, CALL_events_elapsed_time)
 
 static PyGetSetDef event_getset[] = {
     {"handle", cudriver_get_pointer, NULL, DOC_Event_handle, (void *)offsetof(EventObject, handle)},

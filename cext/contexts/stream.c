@@ -22,7 +22,7 @@ static PyObject *stream_create(PyTypeObject *type, PyObject *args, PyObject *key
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O$O:Stream", names, &argument, &device)) {
         return cudriver_keywords_refused("Stream", keywords);
     }
-    read = cudriver_call("streams", "arguments", "(NO)",
+    read = cudriver_call(CALL_streams_arguments,
                          argument != NULL ? Py_NewRef(argument) : PyLong_FromLong(0), device);
     good = read != NULL && PyArg_ParseTuple(read, "Oi", &context, &priority);
     self = good ? (StreamObject *)type->tp_alloc(type, 0) : NULL;
@@ -213,20 +213,20 @@ static PyObject *stream_enter(PyObject *object, PyObject *Py_UNUSED(ignored))
         return NULL;
     }
     cudriver_state_of(object)->stream_scope_used = true;
-    return cudriver_call("streams", "enter", "(O)", object);
+    return cudriver_call(CALL_streams_enter, object);
 }
 
 static PyObject *stream_get_device(PyObject *object, void *Py_UNUSED(closure))
 {
     int ordinal = ((StreamObject *)object)->context->ordinal;
 
-    return cudriver_call("devices", "device_at", "(i)", ordinal);
+    return cudriver_call(CALL_devices_device_at, ordinal);
 }
 
-CUDRIVER_IN_PYTHON(stream_protocol, "streams", "protocol")
-CUDRIVER_IN_PYTHON(stream_exit, "streams", "leave")
-CUDRIVER_IN_PYTHON(stream_record, "streams", "record")
-CUDRIVER_IN_PYTHON(stream_wait, "streams", "wait")
+CUDRIVER_IN_PYTHON(stream_protocol, CALL_streams_protocol)
+CUDRIVER_IN_PYTHON(stream_exit, CALL_streams_leave)
+CUDRIVER_IN_PYTHON(stream_record, CALL_streams_record)
+CUDRIVER_IN_PYTHON(stream_wait, CALL_streams_wait)
 
 /* ---- the type ---- */
 

@@ -50,7 +50,7 @@ static int foreign_read(PyObject *object, CUstream *handle)
         return found;
     }
     PyErr_Clear(); /* a number that is none: Python says so */
-    Py_XSETREF(value, cudriver_call("foreign", "handle", "(Os)", object, "stream"));
+    Py_XSETREF(value, cudriver_call(CALL_foreign_handle, object, "stream"));
     if (value == NULL) {
         return -1;
     }
@@ -151,8 +151,8 @@ CUresult cudriver_capture_ask(CUstream stream, bool *captured)
 
 void cudriver_capture_raise(CUstream stream, const char *call, const char *why)
 {
-    Py_XDECREF(cudriver_call("failures", "captured", "(Kss)", (unsigned long long)(uintptr_t)stream,
-                             call, why));
+    Py_XDECREF(
+        cudriver_call(CALL_failures_captured, (unsigned long long)(uintptr_t)stream, call, why));
 }
 
 int cudriver_capture_told(CUstream stream, CUresult result, bool captured, const char *call)
@@ -262,7 +262,7 @@ PyObject *cudriver_stream_from_handle(PyObject *type, PyObject *argument)
     if (Py_IS_TYPE(argument, stream_type)) {
         return Py_NewRef(argument);
     }
-    number = cudriver_call("foreign", "handle_argument", "(Os)", argument, "stream");
+    number = cudriver_call(CALL_foreign_handle_argument, argument, "stream");
     if (number == NULL) {
         return NULL;
     }

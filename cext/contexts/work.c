@@ -382,7 +382,7 @@ static PyObject *transfer_repr(PyObject *object)
 /* `await transfer`: a coroutine in Python does the polling. */
 static PyObject *transfer_await(PyObject *object)
 {
-    return cudriver_call("waiting", "wait", "(O)", object);
+    return cudriver_call(CALL_waiting_wait, object);
 }
 
 static PyGetSetDef transfer_getset[] = {

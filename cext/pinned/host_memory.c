@@ -13,7 +13,7 @@
 
 int cudriver_host_room(size_t *room)
 {
-    PyObject *bytes = cudriver_call("room", "host_room", "()");
+    PyObject *bytes = cudriver_call(CALL_room_host_room);
 
     *room = bytes != NULL ? PyLong_AsSize_t(bytes) : 0;
     Py_XDECREF(bytes);
@@ -24,7 +24,7 @@ int cudriver_host_room(size_t *room)
 static void raise_alloc(CUresult result, const char *called, size_t bytes, size_t room)
 {
     PyObject *said =
-        cudriver_call("refusals", "pool", "(isnnK)", (int)result, called, (Py_ssize_t)bytes,
+        cudriver_call(CALL_refusals_pool, (int)result, called, (Py_ssize_t)bytes,
                       (Py_ssize_t)cudriver_hostmem_least(bytes), (unsigned long long)room);
     const char *function, *arguments;
 

@@ -68,7 +68,7 @@ static PyObject *lock_create(PyTypeObject *type, PyObject *args, PyObject *keywo
     mapped = platform_is_mapped((uintptr_t)self->address, self->bytes);
     Py_END_ALLOW_THREADS
     if (!mapped) { /* strides may reach further than the memory */
-        Py_XDECREF(cudriver_call("refusals", "unmapped", "(KK)", low, (unsigned long long)bytes));
+        Py_XDECREF(cudriver_call(CALL_refusals_unmapped, low, (unsigned long long)bytes));
     }
     /* cuInit takes a while: it is called when the memory is page-locked, perhaps in a thread. */
     if (!mapped || (initialised ? cudriver_require() : cudriver_require_loaded()) < 0) {
@@ -139,10 +139,10 @@ static void lock_dealloc(PyObject *object)
 static void raise_refusal(const PageLockObject *self, CUresult result,
                           struct cudriver_pin_range other)
 {
-    PyObject *arguments = cudriver_call(
-        "refusals", "pin", "(iKnOKn)", (int)result, (unsigned long long)(uintptr_t)self->address,
-        (Py_ssize_t)self->bytes, self->writable ? Py_True : Py_False,
-        (unsigned long long)other.begin, (Py_ssize_t)other.bytes);
+    PyObject *arguments =
+        cudriver_call(CALL_refusals_pin, (int)result, (unsigned long long)(uintptr_t)self->address,
+                      (Py_ssize_t)self->bytes, self->writable ? Py_True : Py_False,
+                      (unsigned long long)other.begin, (Py_ssize_t)other.bytes);
 
     if (arguments != NULL) {
         cudriver_raise(result, "cuMemHostRegister_v2", "%s", PyUnicode_AsUTF8(arguments));

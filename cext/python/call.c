@@ -1,6 +1,14 @@
 /* See call.h. */
 #include "call.h"
 
+static const struct {
+    const char *module, *name, *format;
+} functions[] = {
+#define X(module, function, format) {"cudriver.memory." #module, #function, format},
+    CUDRIVER_PYTHON_FUNCTIONS(X)
+#undef X
+};
+
 /* A module of cudriver.memory. Where each interpreter keeps what extensions need, a dict keeps
  * those whose import is over: to find that out takes `import` longer than most calls. New
  * reference. */
@@ -27,25 +35,26 @@ static PyObject *module_get(const char *name)
     return module;
 }
 
-/* A function of a module. New reference. */
-static PyObject *function_get(const char *module, const char *function)
+/* New reference. */
+static PyObject *function_get(enum cudriver_function function)
 {
-    PyObject *imported = module_get(module);
-    PyObject *found = imported != NULL ? PyObject_GetAttrString(imported, function) : NULL;
+    PyObject *module = module_get(functions[function].module);
+    PyObject *found =
+        module != NULL ? PyObject_GetAttrString(module, functions[function].name) : NULL;
 
-    Py_XDECREF(imported);
+    Py_XDECREF(module);
     return found;
 }
 
-PyObject *cudriver_call_in(const char *module, const char *function, const char *format, ...)
+PyObject *cudriver_call(enum cudriver_function function, ...)
 {
-    PyObject *callable = function_get(module, function);
+    PyObject *callable = function_get(function);
     PyObject *arguments, *result = NULL;
     va_list values;
 
     if (callable != NULL) {
-        va_start(values, format);
-        arguments = Py_VaBuildValue(format, values);
+        va_start(values, function);
+        arguments = Py_VaBuildValue(functions[function].format, values);
         va_end(values);
         result = arguments != NULL ? PyObject_CallObject(callable, arguments) : NULL;
         Py_XDECREF(arguments);
@@ -54,11 +63,11 @@ PyObject *cudriver_call_in(const char *module, const char *function, const char 
     return result;
 }
 
-PyObject *cudriver_call_method(const char *module, const char *function, PyObject *object,
+PyObject *cudriver_call_method(enum cudriver_function function, PyObject *object,
                                PyObject *const *args, Py_ssize_t count, PyObject *keywords)
 {
     size_t given = (size_t)count + (keywords != NULL ? (size_t)PyTuple_GET_SIZE(keywords) : 0);
-    PyObject *callable = function_get(module, function), *result = NULL;
+    PyObject *callable = function_get(function), *result = NULL;
     PyObject **all = PyMem_New(PyObject *, given + 1);
 
     if (callable != NULL && all != NULL) {
@@ -82,7 +91,7 @@ PyObject *cudriver_getattro(PyObject *object, PyObject *name)
     if (value == NULL && PyErr_ExceptionMatches(PyExc_AttributeError) &&
         PyUnicode_READ_CHAR(name, 0) != '_') {
         PyErr_Clear();
-        value = cudriver_call("names", "missing", "(OO)", object, name);
+        value = cudriver_call(CALL_names_missing, object, name);
     }
     return value;
 }
@@ -91,15 +100,14 @@ PyObject *cudriver_keywords_refused(const char *kind, PyObject *keywords)
 {
     if (keywords != NULL && PyErr_ExceptionMatches(PyExc_TypeError)) {
         PyErr_Clear();
-        Py_XDECREF(cudriver_call("names", "keyword", "(sO)", kind, keywords));
+        Py_XDECREF(cudriver_call(CALL_names_keyword, kind, keywords));
     }
     return NULL;
 }
 
 int cudriver_device_parse(PyObject *object)
 {
-    PyObject *found =
-        cudriver_call("devices", "ordinal_of", "(O)", object != NULL ? object : Py_None);
+    PyObject *found = cudriver_call(CALL_devices_ordinal_of, object != NULL ? object : Py_None);
     int ordinal = found != NULL ? (int)PyLong_AsLong(found) : -1;
 
     Py_XDECREF(found);

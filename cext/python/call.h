@@ -3,22 +3,21 @@
 #define CUDRIVER_CALL_H
 
 #include "compat.h"
+#include "functions.h"
 
-/* Calls cudriver.memory.<module>.<function>, which is imported at its first use, with arguments as
- * for Py_BuildValue: a tuple ("(Oi)"). New reference, or NULL with an exception set. */
-#define cudriver_call(module, ...) cudriver_call_in("cudriver.memory." module, __VA_ARGS__)
-PyObject *cudriver_call_in(const char *module, const char *function, const char *format, ...);
+/* Calls a function of cudriver.memory, whose module is imported at its first use, with the
+ * arguments that its format says. New reference, or NULL with an exception set. */
+PyObject *cudriver_call(enum cudriver_function function, ...);
 
 /* Defines a method that is written in Python: such a function, which takes the object first. For a
  * PyMethodDef of METH_FASTCALL | METH_KEYWORDS. */
-#define CUDRIVER_IN_PYTHON(method, module, function)                                          \
-    static PyObject *method(PyObject *object, PyObject *const *args, Py_ssize_t count,        \
-                            PyObject *keywords)                                               \
-    {                                                                                         \
-        return cudriver_call_method("cudriver.memory." module, function, object, args, count, \
-                                    keywords);                                                \
+#define CUDRIVER_IN_PYTHON(method, function)                                           \
+    static PyObject *method(PyObject *object, PyObject *const *args, Py_ssize_t count, \
+                            PyObject *keywords)                                        \
+    {                                                                                  \
+        return cudriver_call_method(function, object, args, count, keywords);          \
     }
-PyObject *cudriver_call_method(const char *module, const char *function, PyObject *object,
+PyObject *cudriver_call_method(enum cudriver_function function, PyObject *object,
                                PyObject *const *args, Py_ssize_t count, PyObject *keywords);
 
 /* The function and flags of such a method's PyMethodDef. */

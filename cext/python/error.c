@@ -26,7 +26,7 @@ static void raise_va(CUresult code, const char *function, const char *format, va
     PyObject *exception;
 
     vsnprintf(arguments, sizeof arguments, format, args);
-    exception = cudriver_call("failures", "raised", "(issssO)", (int)code, function, arguments,
+    exception = cudriver_call(CALL_failures_raised, (int)code, function, arguments,
                               cudriver_error_name(code), error_text(cuda.cuGetErrorString, code),
                               cudriver_driver_is_forked() ? Py_True : Py_False);
     if (exception != NULL && exception != Py_None) { /* None: destructors have said it */
@@ -100,7 +100,7 @@ int cudriver_require_loaded(void)
     if (cudriver_driver.loaded) {
         return 0;
     }
-    path = cudriver_call("driver", "library", "()");
+    path = cudriver_call(CALL_driver_library);
     if (path == NULL || (path != Py_None && PyBytes_AsStringAndSize(path, &name, NULL) < 0)) {
         Py_XDECREF(path);
         return -1;
@@ -108,9 +108,8 @@ int cudriver_require_loaded(void)
     loaded = cudriver_driver_load(name);
     Py_DECREF(path);
     if (!loaded) {
-        Py_XDECREF(cudriver_call("driver", "refuse", "(yyii)", cudriver_driver.path,
-                                 cudriver_driver.message, (int)cudriver_driver.asked,
-                                 cudriver_driver.version));
+        Py_XDECREF(cudriver_call(CALL_driver_refuse, cudriver_driver.path, cudriver_driver.message,
+                                 (int)cudriver_driver.asked, cudriver_driver.version));
     }
     return loaded ? 0 : -1;
 }
@@ -139,7 +138,7 @@ int cudriver_require_slowly(void)
     if (cudriver_check(result, "cuInit", "0") < 0) {
         return -1;
     }
-    none = cudriver_call("numa", "prepare", "()"); /* hostmem/ is told which node is near */
+    none = cudriver_call(CALL_numa_prepare); /* hostmem/ is told which node is near */
     Py_XDECREF(none);
     return none != NULL ? 0 : -1;
 }

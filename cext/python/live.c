@@ -7,7 +7,7 @@
  * exception. */
 static PyObject *line_running(void)
 {
-    PyObject *where = cudriver_call("live", "line_running", "()");
+    PyObject *where = cudriver_call(CALL_live_line_running);
 
     if (where == NULL && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) {
         PyErr_SetInterrupt(); /* Ctrl-C came just then: it is raised when the next line runs */

@@ -1,6 +1,6 @@
 """The C core. Every name that a user needs is re-exported by ``cudriver``."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextvars import ContextVar
 from types import GenericAlias, TracebackType
 from typing import (
@@ -1207,8 +1207,10 @@ def _lend(
 def _fill(array: DeviceArray, item: NDArray[Any], stream: StreamLike | None, /) -> Transfer | None:
     """Set every item to an array's only one, which nobody changes."""
 
-def _views(array: DeviceArray, function: str, arguments: tuple[Any, ...], /) -> list[DeviceArray]:
-    """Views with the geometries that a function of `memory.arrays` makes of the array's."""
+def _views(
+    array: DeviceArray, function: Callable[..., list[Any]], arguments: tuple[Any, ...], /
+) -> list[DeviceArray]:
+    """Views with the geometries that a function makes of the array's."""
 
 def _mark(capsule: object, flags: int, kind: int, code: int, bits: int, /) -> None:
     """Write into a host tensor's capsule what NumPy does not know of it."""

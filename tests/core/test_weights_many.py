@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cudriver as cu
+from cudriver.memory.arrays import parts
 from cudriver.weights import reading
 from cudriver.weights import safetensors as loading
 from cudriver.weights import safetensors_format as format_
@@ -204,12 +205,12 @@ def test_an_array_keeps_the_allocation_of_its_file(tmp_path: Path) -> None:
 def test_no_view_reaches_beyond_the_memory(places: list[int]) -> None:
     memory = cu.device_empty(64, np.uint8)
     kind = ((2,), np.dtype("f4"))
-    views = cu._core._views(memory, "parts", ([0, 56], [kind, kind]))
+    views = cu._core._views(memory, parts, ([0, 56], [kind, kind]))
     assert [view.shape for view in views] == [(2,), (2,)]
     with pytest.raises((TypeError, ValueError, OverflowError)):
-        cu._core._views(memory, "parts", (places, [kind, kind]))
+        cu._core._views(memory, parts, (places, [kind, kind]))
     with pytest.raises(TypeError):
-        cu._core._views(memory, "parts", ([0], [3]))
+        cu._core._views(memory, parts, ([0], [3]))
 
 
 # ---- several files -------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import numpy as np
 
 from cudriver import _core
 from cudriver.errors import CudaError
+from cudriver.memory.arrays import broadcast
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -169,7 +170,7 @@ def _broadcast(source: Any, shape: tuple[int, ...]) -> Any:
         if isinstance(source, np.ndarray):
             plain = np.asarray(source)  # a matrix keeps two dimensions
             return np.broadcast_to(plain.reshape(wanted), shape)
-        return _core._views(source, "broadcast", (wanted, shape))[0]
+        return _core._views(source, broadcast, (wanted, shape))[0]
     except ValueError:
         raise ValueError(
             f"an array of shape {source.shape} cannot be broadcast into shape {shape} (nothing was "

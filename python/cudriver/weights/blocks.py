@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cudriver._core import DeviceArray, Stream, _views
+from cudriver.memory.arrays import parts
 from cudriver.memory.dlpack import from_dlpack
 from cudriver.weights.reading import RUN
 from cudriver.weights.safetensors_format import Tensor, numpy_type
@@ -85,7 +86,7 @@ class NumpysTypes:
     def views(self, memory: DeviceArray) -> Views:
         types = self.types
         return lambda places, kinds: _views(
-            memory, "parts", (places, [(shape, types[name]) for shape, name in kinds])
+            memory, parts, (places, [(shape, types[name]) for shape, name in kinds])
         )
 
 

@@ -320,7 +320,7 @@ docs: install $(VENV)/.docs ## the site in both languages, in build/docs
 
 .PHONY: pictures
 pictures: install ## draw the README's pictures anew
-	$(PY) -m benchmarks.chart docs/performance.md docs/images/rates.svg
+	$(PY) -m benchmarks.chart docs/images/rates.svg
 	PYTHONPATH=tests $(PY) -m model_machine picture docs/images/check.svg
 
 # --- releases --------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Measures cudriver, its peers and the driver on the same work, and writes a table of ratios.
 
-    python -m benchmarks [--quick] [--only TEXT] [--markdown FILE] [--json FILE]
+    python -m benchmarks [--quick] [--only TEXT] [--markdown FILE] [--json FILE] [--publish]
 
 Without a GPU the simulated driver is used, and the report says so. Exit status: 0, or 1 where a
 work of ours failed or gave wrong bytes. A target that is missed is not a failure.
@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 import cudriver as cu
-from benchmarks import peers, report
+from benchmarks import page, peers, report
 from benchmarks.bench import Bench
 from benchmarks.rows import TABLE
 
@@ -32,6 +32,7 @@ def arguments() -> argparse.Namespace:
     add("--only", metavar="TEXT", action="append", help="rows whose name has this, in any case")
     add("--markdown", metavar="FILE", type=Path, help="the tables, between this file's markers")
     add("--json", metavar="FILE", type=Path, help="write every figure here")
+    add("--publish", action="store_true", help="for docs/performance.md, if this host may")
     add("--most", metavar="BYTES", type=int, help="no array larger than this")
     add("--alone", action="store_true", help="time cudriver alone, and compare no bytes")
     add("--environment", metavar="PREFIX", default="", help="a large one, whose check is timed")
@@ -44,6 +45,15 @@ def main() -> int:
     if "CUDRIVER_LIBRARY" not in os.environ and not cu.is_available():  # anew, simulated
         os.environ["CUDRIVER_LIBRARY"] = "sim"
         os.execv(sys.executable, [sys.executable, "-m", "benchmarks", *sys.argv[1:]])
+    numpy_ms, refused = 0.0, ""
+    if options.publish:
+        numpy_ms, copy_gbs = page.host_test()
+        refused = page.refusal(numpy_ms, copy_gbs)
+        if cu.driver_is_simulated():
+            refused = "the driver is simulated: nothing is written"
+    if refused:
+        print(f"--publish: {refused}", file=sys.stderr)
+        return 2
     faulthandler.enable()  # a peer's crash should say whose it was
     bench = Bench(options.quick, options.alone, options.most, options.environment)
     if not options.alone and (not bench.simulated or os.environ.get("CUDRIVER_BENCH_PEERS")):
@@ -74,6 +84,10 @@ def main() -> int:
             options.json.write_text(text + "\n", encoding="utf-8")
         if options.markdown:
             report.insert(options.markdown, report.markdown(bench, rows, about))
+    if options.publish:
+        versions = {peer.name: peer.version for peer in bench.peers}
+        print(f"\nwritten: {page.write(rows, about, versions, numpy_ms)}")
+        page.main()
     verdicts = [row.verdict() for row in rows]
     met, missed = verdicts.count("met"), verdicts.count("not met")
     judged, took = met + missed, time.monotonic() - begin

@@ -1,7 +1,7 @@
-"""Draws the copy rates of docs/performance.md: `python -m benchmarks.chart FILE.md FILE.svg`.
+"""Draws the copy rates of docs/performance.md: `python -m benchmarks.chart FILE.svg`.
 
-The figures are read from the page's tables, so that the picture shows nothing else. Its colours
-follow the reader's light or dark mode.
+The figures are those of the page, so that the picture shows nothing else. Its colours follow the
+reader's light or dark mode.
 """
 
 from __future__ import annotations
@@ -11,12 +11,17 @@ import sys
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-# A row of the table: what the picture calls it.
+from benchmarks import page
+
+# What the picture calls a row of the benchmark.
 ROWS = {
-    "plain NumPy array to device, 1-2 GiB: 1 GiB": "NumPy array to the GPU, 1 GiB",
+    "any size, 4 KiB to 4 GiB, any path: plain up, 64 KiB": "NumPy array to the GPU, 64 KiB",
+    "any size, 4 KiB to 4 GiB, any path: plain up, 1 MiB": "1 MiB",
+    "the same, 16 MiB: up": "16 MiB",
+    "the same, 256 MiB: up": "256 MiB",
+    "plain NumPy array to device, 1-2 GiB: 1 GiB": "1 GiB",
     "device to plain NumPy array, 1-2 GiB: 1 GiB": "GPU to a NumPy array, 1 GiB",
     "`a.T` of a plain 512 MiB array into a C-ordered device array": "a.T to the GPU, 512 MiB",
-    "`a[:, ::2]` to the device, 256 MiB of data": "a[:, ::2] to the GPU, 256 MiB",
     "`NHWC -> NCHW` of 256 uint8 images of 512 x 512 x 3 (192 MiB) to the device": (
         "256 images, NHWC to NCHW"
     ),
@@ -38,20 +43,12 @@ text { font: 13px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; fill: #1f
 LEFT, WIDTH, BAR, GAP, TOP = 236, 760, 14, 16, 66  # pixels
 
 
-def rates(page: str) -> dict[str, dict[str, float]]:
-    """The figures in GB/s of each row that is drawn; a cell without one is left out."""
-    lines = [line.strip("|").split("|") for line in page.splitlines() if line.startswith("|")]
-    cells = [[cell.strip() for cell in line] for line in lines]
-    table: dict[str, dict[str, str]] = {}
-    for line in cells:
-        if line[:2] == ["work", "unit"]:
-            head = line
-        elif line[1:2] == ["GB/s"]:
-            table.setdefault(line[0], dict(zip(head, line, strict=False)))
-    found = {}
-    for work, row in ROWS.items():
-        figures = {name: re.match(r"[\d.]+", table[work].get(name, "")) for name in COLUMNS}
-        found[row] = {name: float(match[0]) for name, match in figures.items() if match}
+def rates() -> dict[str, dict[str, float]]:
+    """The figures in GB/s of each row that is drawn: medians over the hosts."""
+    runs, found = page.hosts(), {}
+    for row, name in ROWS.items():
+        figures = {who: page.middle(row, who, runs) for who in COLUMNS}
+        found[name] = {who: float(text) for who, text in figures.items() if text}
     return found
 
 
@@ -88,12 +85,11 @@ def svg(figures: dict[str, dict[str, float]], machine: str) -> str:
     )
 
 
-def main(source: str, target: str) -> None:
-    """Reads the page, writes the picture."""
-    page = Path(source).read_text(encoding="utf-8")
-    machine = r"<!-- bench:begin -->\n(?:\d+ x )?(.*?);.*?CUDA ([\d.]+)"  # one GPU is measured
-    ((gpu, version),) = re.findall(machine, page)
-    Path(target).write_text(svg(rates(page), f"{gpu}, CUDA {version}"), encoding="utf-8")
+def main(target: str) -> None:
+    """Writes the picture."""
+    machine = page.hosts()[-1]["machine"]
+    gpu, version = re.findall(r"^(?:\d+ x )?(.*?)[;(].*?CUDA ([\d.]+)", machine)[0]
+    Path(target).write_text(svg(rates(), f"{gpu.strip()}, CUDA {version}"), encoding="utf-8")
 
 
 if __name__ == "__main__":

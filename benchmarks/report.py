@@ -123,7 +123,7 @@ def columns(parts: list[Part]) -> list[str]:
     return [who for who in (OURS, PINNED, DRIVER, POOL, *KNOWN, *LAST) if who in seen]
 
 
-def _table(head: list[str], lines: list[list[str]]) -> str:
+def table(head: list[str], lines: list[list[str]]) -> str:
     def row(cells: list[str]) -> str:
         return "| " + " | ".join(text.replace("|", "\\|") for text in cells) + " |"
 
@@ -162,7 +162,7 @@ def markdown(bench: Bench, rows: list[Row], machine: str) -> str:
     head = ["work", "target", "ours", "ratio to target", "", "best other"]
     out += [
         "",
-        _table(head, [_verdict_line(row) for row in rows]),
+        table(head, [_verdict_line(row) for row in rows]),
         "",
         "Each figure, ± half the quartiles' distance; in brackets how many times as fast ours is.",
         "`driver` is libcuda called from C, `pinned` the same from page-locked memory.",
@@ -177,7 +177,7 @@ def markdown(bench: Bench, rows: list[Row], machine: str) -> str:
         ]
         for row, part in parts
     ]
-    out += ["", _table(["work", "unit", *shown], lines)]
+    out += ["", table(["work", "unit", *shown], lines)]
     out += ["\n" + sweep_table(row) for row in rows if row.name == SWEEP and row.parts]
     return "\n".join(out) + "\n"
 
@@ -196,7 +196,7 @@ def sweep_table(row: Row) -> str:
     sizes = dict.fromkeys(size for _, size in parts)
     lines = [[size, *(entry(parts[path, size]) for path in paths)] for size in sizes]
     text = "Ours over the driver by size and path (in brackets the driver's time):\n\n"
-    return text + _table(["size", *paths], lines)
+    return text + table(["size", *paths], lines)
 
 
 def insert(path: Path, text: str) -> None:

@@ -1,0 +1,198 @@
+"""The page of figures: a run's on a host, and docs/performance.md from all hosts.
+
+python -m benchmarks --publish      # tests the host, measures, writes benchmarks/hosts/
+python -m benchmarks.page           # writes the tables of the page, in both languages
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import report
+from benchmarks.row import Row
+
+ROOT = Path(__file__).parents[1]
+HOSTS = ROOT / "benchmarks" / "hosts"
+PAGES = {"en": ROOT / "docs" / "performance.md", "zh": ROOT / "docs" / "zh" / "performance.md"}
+#: A host whose figures are published does both in at most and at least so much.
+NUMPY_MS, COPY_GBS = 120.0, 5.0
+
+Figures = dict[str, Any]  # "unit", then a figure for each contestant
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of the page: a figure of a row of the benchmark, in words of either language."""
+
+    row: str
+    en: str
+    zh: str
+
+
+SIZES = ("64 KiB", "1 MiB", "4 MiB", "16 MiB", "64 MiB", "256 MiB", "1 GiB")
+SWEPT = "any size, 4 KiB to 4 GiB, any path: {}, {}"
+PEERS = ("driver", "PyTorch", "CuPy", "cuda-core")
+LINES = (
+    Line("plain NumPy array to device, 1-2 GiB: 1 GiB",
+         "ordinary array to the GPU, 1 GiB", "普通数组到 GPU，1 GiB"),
+    Line("device to plain NumPy array, 1-2 GiB: 1 GiB",
+         "GPU to an ordinary array, 1 GiB", "GPU 到普通数组，1 GiB"),
+    Line("`a.T` of a plain 512 MiB array into a C-ordered device array",
+         "`a.T` of an ordinary array to the GPU, 512 MiB", "普通数组的 `a.T` 到 GPU，512 MiB"),
+    Line("pinned array to or from device, 1 GiB: up",
+         "page-locked array to the GPU, 1 GiB", "页锁定数组到 GPU，1 GiB"),
+    Line("page-locked copies of 4 KiB, 64 KiB, 1 and 16 MiB beside 1 GiB in the same direction: "
+         "up, 64 KiB",
+         "64 KiB to the GPU while 1 GiB is on its way there",
+         "1 GiB 正传往 GPU 时，再传 64 KiB"),
+    Line("`copy_async` of ordinary memory until it returns, the source read: 256 MiB",
+         "`copy_async` of an ordinary 256 MiB until it returns, the source read",
+         "普通 256 MiB 的 `copy_async`，直到返回，来源已读完"),
+    Line("`copy_rows`, 4,096 random rows of a page-locked GiB: 4 KiB up",
+         "`copy_rows`, 4,096 random rows of 4 KiB", "`copy_rows`，随机 4,096 行，每行 4 KiB"),
+    Line("page-locked 2 GiB, first time", "page-locking 2 GiB, first time", "首次页锁定 2 GiB"),
+    Line("page-locked array from the pool, 1 MiB and 1 GiB: 1 GiB",
+         "page-locked 1 GiB from the pool", "从内存池取 1 GiB 页锁定内存"),
+    Line("a mixture of experts, 16 GiB of bfloat16 in 14,004 tensors in 4 files in memory",
+         "14,004 tensors of four safetensors files in memory",
+         "内存中四个 safetensors 文件的 14,004 个张量"),
+)  # fmt: skip
+HEADS = {
+    "en": ("work", "unit", "cudriver", "range", "driver", "PyTorch", "CuPy", "cuda-core"),
+    "zh": ("工作", "单位", "cudriver", "范围", "驱动", "PyTorch", "CuPy", "cuda-core"),
+}
+UNTIL = {"en": " to ", "zh": " 至 "}
+SIZE_HEADS = {
+    "en": ("size", "to the GPU", "driver", "from the GPU", "driver"),
+    "zh": ("大小", "到 GPU", "驱动", "从 GPU", "驱动"),
+}
+
+
+# ---- a run ---------------------------------------------------------------------------------------
+
+
+def host_test() -> tuple[float, float]:
+    """Milliseconds that importing NumPy takes a new interpreter, and the GB/s of one thread that
+    copies memory: the best of five each."""
+    timed = "import time; t = time.perf_counter(); import numpy; print(time.perf_counter() - t)"
+    command = [sys.executable, "-c", timed]
+    runs = [subprocess.run(command, capture_output=True, text=True, check=True) for _ in range(5)]
+    source = np.ones(256 << 20, np.uint8)
+    target, best = np.zeros_like(source), float("inf")
+    for _ in range(5):
+        start = time.perf_counter()
+        target[...] = source
+        best = min(best, time.perf_counter() - start)
+    return min(float(run.stdout) for run in runs) * 1e3, source.nbytes / best / 1e9
+
+
+def refusal(numpy_ms: float, copy_gbs: float) -> str:
+    """Why this host's figures are not published; empty where they are."""
+    if numpy_ms <= NUMPY_MS and copy_gbs >= COPY_GBS:
+        return ""
+    return (
+        f"this host imports NumPy in {numpy_ms:.0f} ms (at most {NUMPY_MS:.0f}) and copies memory "
+        f"at {copy_gbs:.1f} GB/s by one thread (at least {COPY_GBS:.0f}): nothing is written"
+    )
+
+
+def figures(rows: list[Row]) -> dict[str, Figures]:
+    """Of each part the median of each contestant."""
+    found: dict[str, Figures] = {}
+    for row in rows:
+        for part in row.parts:
+            name = re.sub(r":? as [\d.]+ [KMG]iB$", "", f"{row.name}: {part.label}".rstrip(": "))
+            known = {who: part.figure(who) for who in part.samples}
+            rounded = {who: float(f"{value:.3g}") for who, value in known.items() if value}
+            found[name] = {"unit": part.unit, **rounded}
+    return found
+
+
+def commit() -> str:
+    done = subprocess.run(["git", "rev-parse", "--short=8", "HEAD"], cwd=ROOT, capture_output=True,
+                          text=True, check=False)  # fmt: skip
+    return done.stdout.strip()
+
+
+def write(rows: list[Row], machine: str, versions: dict[str, str], numpy_ms: float) -> Path:
+    """The file of this run, named by its day and its GPUs."""
+    day = time.strftime("%Y-%m-%d", time.gmtime())
+    gpu = machine.partition(" (")[0].replace("NVIDIA ", "").replace(" ", "")
+    path = HOSTS / f"{day}-{gpu}-{commit() or 'unknown'}.json"
+    about = {"date": day, "commit": commit(), "machine": machine,
+             "numpy_import_ms": round(numpy_ms, 1), "versions": versions}  # fmt: skip
+    text = json.dumps({**about, "figures": figures(rows)}, indent=1, ensure_ascii=False)
+    path.write_text(text + "\n", encoding="utf-8")
+    return path
+
+
+# ---- the page ------------------------------------------------------------------------------------
+
+
+def hosts() -> list[dict[str, Any]]:
+    """What the runs wrote, oldest first."""
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(HOSTS.glob("*.json"))]
+
+
+def values(row: str, who: str, runs: list[dict[str, Any]]) -> list[float]:
+    """The figures of a contestant, a host each."""
+    return [run["figures"][row][who] for run in runs if who in run["figures"].get(row, {})]
+
+
+def middle(row: str, who: str, runs: list[dict[str, Any]]) -> str:
+    found = values(row, who, runs)
+    return report.number(statistics.median(found)) if found else ""
+
+
+def line(shown: Line, language: str, runs: list[dict[str, Any]]) -> list[str] | None:
+    """The cells of a row; None where no host has it."""
+    units = [run["figures"][shown.row]["unit"] for run in runs if shown.row in run["figures"]]
+    ours = values(shown.row, "cudriver", runs)
+    if not ours:
+        return None
+    low, high, until = report.number(min(ours)), report.number(max(ours)), UNTIL[language]
+    return [
+        shown.zh if language == "zh" else shown.en,
+        units[-1],
+        middle(shown.row, "cudriver", runs),
+        f"{low}{until}{high}" if len(ours) > 1 else "",
+        *(middle(shown.row, who, runs) for who in PEERS),
+    ]
+
+
+def tables(language: str, runs: list[dict[str, Any]]) -> str:
+    """The hosts in a line each, the rows, and the sizes."""
+    out = []
+    for run in reversed(runs):
+        gpu, driver, processors, *_ = run["machine"].split("; ")
+        versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
+        about = f"{gpu}; {processors.partition(' (')[0]}; {driver}; {versions}"
+        out.append(f"- {run['date']} (`{run['commit']}`): {about}")
+    rows = [cells for shown in LINES if (cells := line(shown, language, runs))]
+    out += ["", report.table(list(HEADS[language]), rows), ""]
+    sizes = [
+        [size, *(middle(SWEPT.format(path, size), who, runs)
+                 for path in ("plain up", "plain down") for who in ("cudriver", "driver"))]
+        for size in SIZES
+    ]  # fmt: skip
+    return "\n".join([*out, report.table(list(SIZE_HEADS[language]), sizes)]) + "\n"
+
+
+def main() -> None:
+    """Writes the tables into the pages."""
+    for language, page in PAGES.items():
+        report.insert(page, tables(language, hosts()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Figures of speed in prose are those of benchmarks/hosts/, and the page is made of them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.static
+
+page: Any = pytest.importorskip("benchmarks.page", reason="needs benchmarks/ beside tests/")
+ROOT = Path(__file__).parents[2]
+SWEPT = "any size, 4 KiB to 4 GiB, any path: {}".format
+PINNED, PLAIN = "pinned array to or from device, 1 GiB: up", SWEPT("plain up, 64 MiB")
+FEEDING = "feeding 8 plain batches of 36.8 MiB while the GPU computes for 77.6 ms"
+TO, FROM = (
+    "plain NumPy array to device, 1-2 GiB: 1 GiB",
+    "device to plain NumPy array, 1-2 GiB: 1 GiB",
+)
+#: File, a pattern with the figures, and the row and contestant of each.
+QUOTED = [
+    ("README.md", r"page-locked memory run at (\d+) GB/s", [(PINNED, "cudriver")]),
+    ("README.zh-CN.md", r"四者都达到 (\d+) GB/s", [(PINNED, "cudriver")]),
+    ("docs/tutorial/feed.md", r"copy runs at (\d+) GB/s.*?64 MiB at (\d+) GB/s.*?at (\d+) GB",
+     [(PINNED, "cudriver"), (PLAIN, "cudriver"), (PLAIN, "driver")]),
+    ("docs/zh/tutorial/feed.md", r"direct）达到 (\d+) GB.*?staged）达到 (\d+) GB.*?都是 (\d+) GB",
+     [(PINNED, "cudriver"), (PLAIN, "cudriver"), (PLAIN, "driver")]),
+    ("docs/tutorial/feed.md", r"took ([\d.]+) ms\nin all.*?PyTorch takes ([\d.]+) ms",
+     [(FEEDING, "cudriver"), (FEEDING, "PyTorch")]),
+    ("docs/zh/tutorial/feed.md", r"一共用了 ([\d.]+) ms.*?用 ([\d.]+) ms",
+     [(FEEDING, "cudriver"), (FEEDING, "PyTorch")]),
+    ("docs/explanation/page-locking.md", r"1 GiB to the GPU \| (\S+) GB/s \| (\S+) GB/s \| (\S+) ",
+     [(PINNED, "cudriver"), (TO, "cudriver"), (TO, "driver")]),
+    ("docs/explanation/page-locking.md", r"from the GPU \| \S+ GB/s \| (\S+) GB/s \| (\S+) ",
+     [(FROM, "cudriver"), (FROM, "driver")]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "pattern", "rows"), QUOTED)
+def test_prose_quotes_what_a_host_reached(
+    name: str, pattern: str, rows: list[tuple[str, str]]
+) -> None:
+    found = re.search(pattern, (ROOT / name).read_text(encoding="utf-8"), re.DOTALL)
+    assert found, "the sentence is not there"
+    for text, (row, who) in zip(found.groups(), rows, strict=True):
+        known = page.values(row, who, page.hosts())
+        assert min(known) * 0.98 <= float(text) <= max(known) * 1.02, (row, who, known)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_page_shows_what_the_hosts_reached(language: str) -> None:
+    text = page.PAGES[language].read_text(encoding="utf-8")
+    assert page.tables(language, page.hosts()) in text, "python -m benchmarks.page"
+
+
+def test_a_published_host_has_passed_its_test() -> None:
+    for run in page.hosts():
+        assert run["numpy_import_ms"] <= page.NUMPY_MS
+
+
+@pytest.mark.parametrize(("numpy_ms", "copy_gbs"), [(page.NUMPY_MS * 2, 9.0), (80.0, 1.0)])
+def test_a_slow_host_is_refused_by_its_figures(numpy_ms: float, copy_gbs: float) -> None:
+    said = page.refusal(numpy_ms, copy_gbs)
+    assert f"{numpy_ms:.0f} ms" in said
+    assert f"{copy_gbs:.1f} GB/s" in said
+    assert page.refusal(80.0, 9.0) == ""
+
+
+def test_a_run_is_kept_by_the_names_that_the_page_has() -> None:
+    part = SimpleNamespace(label="1 GiB as 512 MiB", unit="GB/s", samples={"cudriver": [1]},
+                           figure=lambda who: 46.3456)  # fmt: skip
+    alone = SimpleNamespace(label="as 4 GiB", unit="GB/s", samples={"cudriver": [1], "CuPy": []},
+                            figure=lambda who: None if who == "CuPy" else 2.0)  # fmt: skip
+    rows = [SimpleNamespace(name="up", parts=[part]), SimpleNamespace(name="many", parts=[alone])]
+    assert page.figures(rows) == {
+        "up: 1 GiB": {"unit": "GB/s", "cudriver": 46.3},
+        "many": {"unit": "GB/s", "cudriver": 2.0},
+    }

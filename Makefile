@@ -266,7 +266,7 @@ test-wheel-aarch64: $(VENV)/.dev ## the same of a wheel: WHEEL=... ROOT=..., doc
 # --- the code's form -------------------------------------------------------------------------------
 
 .PHONY: lint
-lint: $(VENV)/.installed $(VENV)/.dev ## clang-format, ruff, mypy with the stubs, stubtest, pyright
+lint: $(VENV)/.installed $(VENV)/.dev ## clang-format, casts, ruff, mypy with the stubs, stubtest, pyright
 	@status=0; \
 	check() { echo "$$*" | cut -c1-100; "$$@" || status=1; }; \
 	check $(VENV)/bin/clang-format --dry-run -Werror $(C_FILES); \
@@ -275,7 +275,7 @@ lint: $(VENV)/.installed $(VENV)/.dev ## clang-format, ruff, mypy with the stubs
 	check $(VENV)/bin/mypy; \
 	CUDRIVER_LIBRARY=sim check $(PY) -m mypy.stubtest --mypy-config-file pyproject.toml \
 	    $(patsubst python/cudriver/%.pyi,cudriver.%,$(wildcard python/cudriver/*.pyi)); \
-	check $(PYTEST) -q tests/project/test_types.py; \
+	check $(PYTEST) -q tests/project/test_{casts,types}.py; \
 	exit $$status
 
 .PHONY: format

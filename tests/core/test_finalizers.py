@@ -6,6 +6,8 @@ from __future__ import annotations
 import ast
 import gc
 import itertools
+import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,8 +17,10 @@ import numpy as np
 import pytest
 
 import cudriver
-from cudriver.memory import pinning
+from cudriver import _core
+from cudriver.memory import pinning, stack
 from cudriver.memory.host import page_lock
+from cudriver.stack.roots.below import Below
 from program import output
 from storm import canaries
 
@@ -99,31 +103,63 @@ def context(cu: Any) -> list[Any]:
     made = cu.Context()
     with made:
         stream = cu.Stream()
-    return [stream, made]
+    return [stream, made.limits, made]
+
+
+def pinned(cu: Any) -> list[Any]:
+    array = cu.pinned_zeros(100)
+    return [array[1:], array, array.base]
+
+
+def pushed(cu: Any) -> list[Any]:
+    both = [stack.new(), stack.new()]
+    for each in both:
+        each.append(cu.Device(0).primary_context())
+    return [*both, both[0][0]]
 
 
 HOLDERS: list[Callable[[Any], list[Any]]] = [
     pin, pin_async, pinned_empty_async, shared_memory, pinned_numpy, entered_pinned_numpy,
-    device_array, transfer, lent, context,
+    device_array, transfer, lent, context, pinned, pushed,
 ]  # fmt: skip
 #: Every class with a finalizer of Python's, and an object of it that was never finished.
 FINALIZED = {
     "memory/pinning.py:_Owner": lambda: object.__new__(pinning._Owner),
     "memory/pinned_numpy.py:pinned_numpy": lambda: object.__new__(cudriver.pinned_numpy),
     "memory/shared.py:SharedMemory": lambda: object.__new__(cudriver.SharedMemory),
+    "stack/roots/below.py:Below": lambda: object.__new__(Below),
 }
 
 
 def test_every_finalizer_is_known_here() -> None:
-    folder = Path(cudriver.__file__).parent
-    found = set()
-    for path in (*(folder / "memory").rglob("*.py"), *(folder / "weights").rglob("*.py")):
+    found, folder = set(), Path(cudriver.__file__).parent
+    for path in folder.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef) and "__del__" in {
                 each.name for each in node.body if isinstance(each, ast.FunctionDef)
             }:
                 found.add(f"{path.relative_to(folder)}:{node.name}")
     assert found == set(FINALIZED)
+
+
+def test_every_type_of_the_core_is_in_a_cycle_here(cu: Any) -> None:
+    types = {each for each in vars(_core).values() if isinstance(each, type)}
+    types = {each for each in types if not issubclass(each, (Exception, tuple))}
+    assert types <= {type(each) for holder in HOLDERS for each in holder(cu)}
+
+
+def test_every_function_at_the_exit_and_every_callback_is_known_here() -> None:
+    folder, called = Path(cudriver.__file__).parent, re.compile(r"atexit\.register|weakref\.\w+\(")
+    assert {
+        f"{path.relative_to(folder)}: {found}"
+        for path in folder.rglob("*.py")
+        for found in called.findall(path.read_text(encoding="utf-8"))
+    } == {
+        "memory/loading.py: atexit.register",
+        "memory/pinning.py: atexit.register",
+        "memory/shared.py: weakref.ref(",  # without a callback
+        "memory/stack.py: weakref.ref(",
+    }
 
 
 @pytest.mark.parametrize("name", FINALIZED)
@@ -156,9 +192,11 @@ def test_a_cycle_with_an_exception_and_its_frame(cu: Any, holder: Any, first: st
             kept[0].error = error
         kept[0].me, kept[0].frame, kept[0].after = kept, sys._getframe(), after
 
+    refs = list(stack._all)
     for _ in range(3):
         make()
         gc.collect()
+    assert stack._all == refs
 
 
 @pytest.mark.parametrize("holder", HOLDERS, ids=lambda each: each.__name__)
@@ -204,12 +242,23 @@ def test_a_lock_in_a_cycle_ends_before_its_memory_goes(cu: Any, sim: Any) -> Non
     assert sim.call_count("cuMemHostUnregister") == before + 1
 
 
-def test_at_the_interpreters_end(cu: Any) -> None:
+def test_a_folder_is_closed_once(tmp_path: Path) -> None:
+    """Its number may be another's file by then."""
+    below = Below(str(tmp_path))
+    below.__del__()
+    other = os.open(tmp_path, os.O_RDONLY)
+    below.__del__()
+    del below
+    os.close(other)
+
+
+@pytest.mark.parametrize("ends", ["", "[::-1]"])
+def test_at_the_interpreters_end(cu: Any, ends: str) -> None:
     """Objects of all kinds in cycles, which nothing collects before the modules go; and what is to
-    run at the exit runs twice."""
+    run at the exit runs three times, in either order."""
     said = output(
-        """
-        import atexit, gc, sys
+        f"""
+        import gc, sys
 
         sys.path.insert(0, sys.argv[1])
         import cudriver as cu
@@ -220,7 +269,8 @@ def test_at_the_interpreters_end(cu: Any) -> None:
             kept = cases.Kept()
             kept.me, kept.held, kept.frame = kept, holder(cu), sys._getframe()
         made = [make() for make in cases.FINALIZED.values()]
-        atexit._run_exitfuncs()
+        for end in [cases._core._shutdown, cases.pinning._stop_all]{ends} * 2:
+            end()
         print("the end")
         """,
         str(Path(__file__).parents[1]),

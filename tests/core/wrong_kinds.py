@@ -1,4 +1,5 @@
-"""Calls every function of _core and _elf with every wrong kind of object, each in a child process.
+"""Calls every function of _core and _elf with every wrong kind of object, by position and by name,
+each in a child process.
 
 Prints a line for each function that crashed, raised what is no error of its caller, or wrote over a
 static object of the interpreter. test_wrong_kinds.py runs it.
@@ -8,12 +9,14 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import inspect
 import itertools
 import os
 import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from types import GetSetDescriptorType
 from typing import Any
 
 import numpy as np
@@ -81,7 +84,7 @@ class SimpleArray:
         raise ValueError("no index")
 
 
-#: Right arguments of each private function.
+#: Right arguments of each function of the module that needs some.
 RIGHT: dict[str, Callable[[Things], tuple[Any, ...]]] = {
     "PageLock": lambda t: (t.host, None, t.low, t.host.nbytes, True),
     "_borrow": lambda t: (t.there, True),
@@ -122,6 +125,8 @@ RIGHT: dict[str, Callable[[Things], tuple[Any, ...]]] = {
     "_trim": lambda t: (0,),
     "_views": lambda t: (t.there, lambda *_: [], ()),
     "absent": lambda t: ([(b"", None)],),
+    "copy": lambda t: (t.there, t.host),
+    "copy_async": lambda t: (t.there, t.pinned, t.stream),
     "missing": lambda t: ([(t.elf, [t.elf])],),
 }
 #: Where nothing but the type in the stub is right: a TypeError for every other kind.
@@ -132,7 +137,9 @@ EXACT = {
 
 
 def functions() -> dict[str, Any]:
-    """All that Python can call: functions, types, and methods, which get any `self`."""
+    """All that Python can call: functions, types, setters of properties, and methods, which get
+    any `self`. What takes an argument by name is there for each: its last one has that name.
+    """
     found: dict[str, Any] = {}
     for module in (_core, _elf):
         for name, value in vars(module).items():
@@ -141,14 +148,37 @@ def functions() -> dict[str, Any]:
                 for method, descriptor in vars(value).items():
                     if callable(descriptor) or isinstance(descriptor, classmethod):
                         found[f"{name}.{method}"] = getattr(value, method)
+                    elif isinstance(descriptor, GetSetDescriptorType):
+                        found[f"{name}.{method} ="] = descriptor.__set__
             elif callable(value) and not isinstance(value, type):
                 found[name] = value
-    return found
+    named = {
+        f"{name} {keyword}=": by_name(function, keyword)
+        for name, function in found.items()
+        for keyword in keywords(function)
+    }
+    return found | named
+
+
+def keywords(function: Any) -> list[str]:
+    try:
+        taken = inspect.signature(function).parameters.values()
+    except ValueError:
+        return []
+    return [
+        each.name
+        for each in taken
+        if each.kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    ]
+
+
+def by_name(function: Any, keyword: str) -> Callable[..., Any]:
+    return lambda *arguments: function(*arguments[:-1], **dict.fromkeys([keyword], *arguments[-1:]))
 
 
 def calls(name: str, things: Things) -> Iterator[tuple[Any, ...]]:
     """Arguments: each number of them of one kind; then one wrong among right ones."""
-    wrong = things.wrong()
+    wrong, name = things.wrong(), name.split()[0]
     for count in range(MOST + 1):
         for value in wrong if count else [None]:
             yield (value,) * count

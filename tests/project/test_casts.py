@@ -19,11 +19,16 @@ CEXT = Path(__file__).parents[2] / "cext"
 BODY = re.compile(
     r"^(?:static )?[\w ]+? \*?(\w+)\(([^;{]*?)\)\n\{\n(.*?)^\}", re.MULTILINE | re.DOTALL
 )
+#: Functions that cast what they are called with: a call of one is a cast.
+CASTING = (
+    "array_of", "lock_of", "event_method", "cudriver_device_array_endpoint",
+    "cudriver_numpy_endpoint",
+)  # fmt: skip
 #: What tp_alloc has just made is of its type.
 CAST = re.compile(
-    r"\((?!PyObject|PyTypeObject)(\w+Object) \*\)"
+    rf"(?:\((?!PyObject|PyTypeObject)\w+Object \*\)|\b(?:{'|'.join(CASTING)})\()"
     r"(?!Py_NewRef|cudriver_raise|\(+char|\w+->\w+->tp_alloc|\w+->tp_alloc)"
-    r"\(*(\w+(?:->\w+|\([^()]*\))?)"
+    r"\(*(?:PyObject \*\))?(\w+(?:->\w+|\([^()]*\))?)"
 )
 CHECKS = (
     r"Py_IS_TYPE\({0}, [\w>-]+_type\b", r"Py_IS_TYPE\({0}, type\)", r"PyArray_Check\({0}\)",
@@ -36,10 +41,14 @@ CALLED = re.compile(
 )
 #: FUNCTION EXPRESSION: why it needs no check there.
 KNOWN = {
-    "array_of object": "for methods",
-    "lock_of object": "for methods, and behind module_pin_stop's check",
-    "event_method object": "for methods",
-    "cudriver_device_array_endpoint object": "its callers check the type",
+    "array_of object": "a call is a cast",
+    "lock_of object": "a call is a cast",
+    "event_method object": "a call is a cast",
+    "cudriver_device_array_endpoint object": "a call is a cast",
+    "cudriver_device_array_endpoint self->array": "of an array of ours",
+    "capsule_new array": "of that type",
+    "endpoint_read array": "memory/foreign.py has made it",
+    "view_endpoint array": "memory/foreign.py has made it",
     "copy_beside_wait work": "copy_batch_issue() has made it",
     "cudriver_device_array_view view": "array_wrap() has made it",
     "array_transposed object": "cudriver_device_array_new() has made it",
@@ -47,7 +56,7 @@ KNOWN = {
     "stack_list PyList_GET_ITEM(list, i - 1)": "the function has filled the list",
     "cudriver_streams_wait PyTuple_GET_ITEM(busy, i)": "the function has filled the tuple",
     "cudriver_works_wait PyList_GET_ITEM(now, i)": "the function has filled the list",
-    "cudriver_numpy_endpoint object": "its callers check the type",
+    "cudriver_numpy_endpoint object": "a call is a cast",
     "cudriver_numpy_is_c_contiguous array": "of an array of ours",
     "cudriver_numpy_is_writable array": "of an array of ours",
     "cudriver_numpy_over array": "NumPy has made it",
@@ -60,9 +69,9 @@ def unchecked(text: str, called: set[str]) -> Iterator[str]:
         first = parameters.split(",")[0].split("*")[-1].strip()
         for cast in CAST.finditer(body):
             before = re.sub(r"\s+", " ", body[: cast.end()])
-            looked = any(re.search(c.format(re.escape(cast[2])), before) for c in CHECKS)
-            if not looked and not (cast[2] == first and name in called):
-                yield f"{name} {cast[2]}"
+            looked = any(re.search(c.format(re.escape(cast[1])), before) for c in CHECKS)
+            if not looked and not (cast[1] == first and name in called):
+                yield f"{name} {cast[1]}"
 
 
 def sources() -> list[str]:
@@ -88,3 +97,14 @@ static PyObject *module_pin_stop(PyObject *module, PyObject *pin)
     assert list(unchecked(text, {"module_pin_stop"})) == ["module_pin_stop pin"]
     checked = text.replace("cudriver_", "(void)Py_IS_TYPE(pin, state->host_memory_type); cudriver_")
     assert list(unchecked(checked, set())) == []
+
+
+def test_a_cast_by_a_function_is_found() -> None:
+    text = """
+static PyObject *module_pin_stop(PyObject *module, PyObject *pin)
+{
+    cudriver_pin_stop(&lock_of(pin)->stop);
+    Py_RETURN_NONE;
+}
+"""
+    assert list(unchecked(text, {"module_pin_stop"})) == ["module_pin_stop pin"]

@@ -33,6 +33,7 @@ struct cudriver_queue {
     Py_ssize_t count;                    /* pieces of work */
     size_t added;                        /* weight of what was issued since the last pass */
     size_t remained;                     /* pieces after the last pass; only of loose work */
+    size_t big[2];                       /* the sum of its work's, of the same name */
     CUevent spare[CUDRIVER_SPARE_MOST];  /* owned: events of ended work, for later work */
     int spares;
 };
@@ -69,6 +70,7 @@ typedef struct {
         struct cudriver_queue *queues; /* borrowed: those that are not empty */
         struct cudriver_queue loose;   /* work that is in no stream's queue */
         unsigned int passes;           /* over the work of one stream */
+        size_t big;                    /* bytes: those of all queues, and of blocking calls */
     } works;
 
     unsigned long exit_thread; /* the one that ends the interpreter; 0: it goes on */

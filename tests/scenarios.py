@@ -42,7 +42,7 @@ def the_driver(cu: Any) -> None:
     str(cu.driver_version())
     cu.driver_path()
     cu.driver_is_simulated()
-    cu.error_names()
+    cu.errors.error_names()
     with contextlib.suppress(cu.CudaError):
         cu.use_driver("sim")
 
@@ -212,7 +212,8 @@ def page_locked_arrays(cu: Any) -> None:
     cu.set_host_memory_limit(1 << 40)
     cu.set_host_memory_limit(None)
     cu.set_host_memory_policy(numa=None)
-    cu.set_host_memory_policy(numa="device")
+    cu.set_host_memory_policy(numa="device", copy_threads=cu.host_memory_stats().copy_threads + 1)
+    cu.set_host_memory_policy(copy_threads=None)
     cu.trace_allocations()
     cu.trace_allocations(enabled=False)
     cu.live_allocations()
@@ -432,13 +433,6 @@ def arrays_into_a_file(cu: Any) -> None:
         assert (
             cu.load_safetensors(f"{folder}/a")["b"].to_numpy() == there.to_numpy()[:, ::2]
         ).all()
-
-
-@covers("copy_threads", "set_copy_threads")
-def copy_settings(cu: Any) -> None:
-    usual = cu.copy_threads()
-    cu.set_copy_threads(usual + 1)
-    cu.set_copy_threads(None)
 
 
 @covers("copy", "explain_copy")

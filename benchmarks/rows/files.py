@@ -171,7 +171,7 @@ def streamer(paths: list[Path]) -> Any:
 def parallel_read(path: Path) -> None:
     """Every byte into host memory, by as many threads as ours has, and nothing else."""
     step, size = 4 * MIB, path.stat().st_size
-    threads = cu.copy_threads()
+    threads = cu.host_memory_stats().copy_threads
     with path.open("rb") as file, ThreadPoolExecutor(threads) as pool:
 
         def read(first: int) -> None:

@@ -38,7 +38,7 @@ def safetensors(tensors: dict[str, Any], path: Path, fsync: bool) -> None:
 
 def parallel_write(data: memoryview, size: int, path: Path, fsync: bool) -> None:
     """As many bytes, by as many threads as ours has, and nothing else."""
-    threads = cu.copy_threads()
+    threads = cu.host_memory_stats().copy_threads
     with path.open("wb") as file, ThreadPoolExecutor(threads) as pool:
 
         def write(first: int) -> None:

@@ -130,6 +130,21 @@ static int peers_check(CoreState *state, const struct copy_ends *ends)
     return 0;
 }
 
+void copy_call_mark(CoreState *state, ContextObject *context, bool up, size_t bytes, bool begins)
+{
+    context->big[up] += begins ? bytes : -bytes;
+    state->works.big += begins ? bytes : -bytes;
+}
+
+/* Bytes of a copy that is not small, between host and device; else 0. */
+static size_t plan_bus_bytes(const struct cudriver_copy_plan *plan)
+{
+    return plan->bytes >= TUNING_BIG_COUNTED && plan->dst.on_device != plan->src.on_device &&
+                   plan->kind != CUDRIVER_COPY_FILL
+               ? plan->bytes
+               : 0;
+}
+
 /* Does a blocking copy as planned. 0 or -1. */
 static int follow_blocking(CoreState *state, struct cudriver_copy_plan *plan,
                            struct copy_ends *ends)
@@ -174,7 +189,9 @@ static int follow_blocking(CoreState *state, struct cudriver_copy_plan *plan,
     }
     on =
         (struct cudriver_stream){given ? stream.handle : NULL, context, given ? stream.held : NULL};
+    copy_call_mark(state, context, plan->dst.on_device, plan_bus_bytes(plan), true);
     failed = plan_follow(state, plan, ends->dst.owner, ends->src.owner, &on, NULL, NULL, &pushed);
+    copy_call_mark(state, context, plan->dst.on_device, plan_bus_bytes(plan), false);
     cudriver_context_leave(context, pushed);
     cudriver_stream_done(&stream);
     return failed > 0 ? copy_in_python(state, ends, CALL_copies_bounce_by_host) : failed;
@@ -261,8 +278,11 @@ static PyObject *follow_async(CoreState *state, struct cudriver_copy_plan *plan,
         work = failed ? NULL : Py_NewRef(Py_None);
     } else {
         if (cudriver_work_begin(state, stream, ends->dst.owner, ends->src.owner, plan->bytes,
-                                issue) < 0 ||
-            plan->kind == CUDRIVER_COPY_DIRECT) {
+                                issue) < 0) {
+            return NULL;
+        }
+        cudriver_work_mark(state, issue->work, plan->dst.on_device, plan_bus_bytes(plan));
+        if (plan->kind == CUDRIVER_COPY_DIRECT) {
             return NULL;
         }
         work = copy_work_issue(state, plan, stream, issue);

@@ -254,8 +254,8 @@ static bool batch_is_beside(const struct copy_batch *batch)
         has[1] |= batch->runs[i].up;
     }
     for (int up = 0; up < 2; up++) {
-        beside = beside && (!has[up] ||
-                            copy_is_beside(&batch->stream, batch->home->ordinal, up, batch->bytes));
+        beside = beside && (!has[up] || copy_is_beside(batch->state, &batch->stream,
+                                                       batch->home->ordinal, up, batch->bytes));
     }
     return beside && (has[0] || has[1]);
 }
@@ -266,7 +266,7 @@ static int runs_queue(struct copy_batch *batch, struct cudriver_staging_transfer
 {
     PyThreadState *saved = PyEval_SaveThread();
     struct cudriver_copy_call call = {.stream = batch->stream.handle,
-                                      .beside = batch_is_beside(batch),
+                                      .beside = batch->beside,
                                       .interrupted = cudriver_signal_arrived,
                                       .data = &saved};
     void *table;
@@ -294,6 +294,27 @@ static int runs_queue(struct copy_batch *batch, struct cudriver_staging_transfer
     } /* else a table is never freed: the device may read it */
     PyErr_Restore(type, value, trace);
     return result != CUDA_SUCCESS;
+}
+
+/* Notes what of the batch, in flight as `work`, goes to or from a device by the copy engine. */
+static void batch_mark(const struct copy_batch *batch, TransferObject *work)
+{
+    size_t bytes[2] = {0, 0}, odd;
+    bool dense;
+
+    for (size_t i = 0; i < batch->count; i++) {
+        const struct cudriver_run *run = &batch->runs[i];
+        bool large = run->pageable || (run->bytes >= TUNING_BIG_COUNTED && !batch->beside);
+        bytes[run->up] += large && (run->up || run->down) ? run->bytes : 0;
+    }
+    for (size_t i = 0; i < batch->odds; i++) {
+        const struct copy_ends *ends = batch->odd[i];
+        bool up = ends->src.context == NULL;
+        odd = end_bytes(&ends->dst, &dense);
+        bytes[up] += odd >= TUNING_BIG_COUNTED && up != (ends->dst.context == NULL) ? odd : 0;
+    }
+    cudriver_work_mark(batch->state, work, false, bytes[0]);
+    cudriver_work_mark(batch->state, work, true, bytes[1]);
 }
 
 /* Queues the odd copies. *staged: the engine's transfers. 0 or -1. */
@@ -330,6 +351,9 @@ static PyObject *batch_queue(struct copy_batch *batch)
     }
     work =
         cudriver_work_add(batch->state, &batch->stream, batch->owners, NULL, batch->bytes, staged);
+    if (work != NULL) {
+        batch_mark(batch, (TransferObject *)work);
+    }
     if (type != NULL) {
         Py_CLEAR(work);
         PyErr_Restore(type, value, trace);
@@ -358,6 +382,7 @@ PyObject *copy_batch_issue(struct copy_batch *batch)
         cudriver_context_enter(batch->state, batch->stream.context, &pushed) < 0) {
         return NULL;
     }
+    batch->beside = batch_is_beside(batch);
     work = batch_queue(batch);
     cudriver_context_leave(batch->stream.context, pushed);
     return work;

@@ -1,6 +1,6 @@
 /*
  * Small copies that would queue behind big ones: issued as a batch of runs, which the kernel moves
- * over mapped memory while the copy engine is busy. See engine/beside.c.
+ * over mapped memory while the copy engine is busy. See contexts/work.h.
  */
 #include "copy_private.h"
 
@@ -68,8 +68,8 @@ static struct cudriver_stream stream_share(const struct cudriver_stream *stream)
 
 /* How many rows the copy has, if it is to go beside others; else 0. Not on a stream of another
  * device: a blocking copy does not use an enclosing one, and for the rest it is an error. */
-static size_t beside_rows(const struct copy_ends *ends, const struct cudriver_stream *stream,
-                          struct cudriver_layout *layout)
+static size_t beside_rows(CoreState *state, const struct copy_ends *ends,
+                          const struct cudriver_stream *stream, struct cudriver_layout *layout)
 {
     bool up = ends->dst.context != NULL;
     const ContextObject *context = up ? ends->dst.context : ends->src.context;
@@ -78,7 +78,7 @@ static size_t beside_rows(const struct copy_ends *ends, const struct cudriver_st
         (stream->context != NULL && stream->context->ordinal != context->ordinal)) {
         return 0;
     }
-    return copy_is_beside(stream, context->ordinal, up, 0) ? ends_rows(ends, layout) : 0;
+    return copy_is_beside(state, stream, context->ordinal, up, 0) ? ends_rows(ends, layout) : 0;
 }
 
 int copy_beside(CoreState *state, struct copy_ends *ends, const struct cudriver_stream *stream,
@@ -87,7 +87,7 @@ int copy_beside(CoreState *state, struct copy_ends *ends, const struct cudriver_
     struct copy_batch batch = {.state = state, .mode = mode};
     struct cudriver_layout layout;
     struct cudriver_run run;
-    size_t count = beside_rows(ends, stream, &layout);
+    size_t count = beside_rows(state, ends, stream, &layout);
     bool near = true;
 
     *work = NULL;
@@ -125,10 +125,10 @@ int copy_beside_wait(CoreState *state, struct copy_ends *ends)
     return failed;
 }
 
-bool copy_beside_explain(const struct copy_ends *ends)
+bool copy_beside_explain(CoreState *state, const struct copy_ends *ends)
 {
     const struct cudriver_stream stream = {.handle = NULL};
     struct cudriver_layout layout;
 
-    return beside_rows(ends, &stream, &layout) > 0;
+    return beside_rows(state, ends, &stream, &layout) > 0;
 }

@@ -147,6 +147,7 @@ static PyObject *module_fill(PyObject *module, PyObject *args)
 static PyObject *module_explain_copy(PyObject *module, PyObject *args)
 {
     CUDRIVER_LOCK();
+    CoreState *state = cudriver_state_of_module(module);
     struct copy_ends ends;
     struct cudriver_copy_plan plan; /* its pointers to the ends are stale */
     struct staging_plan staged = {0};
@@ -155,12 +156,11 @@ static PyObject *module_explain_copy(PyObject *module, PyObject *args)
     PyObject *dst, *src;
 
     if (!PyArg_ParseTuple(args, "OO", &dst, &src) ||
-        copy_ends_parse(cudriver_state_of_module(module), dst, src, true, CUDRIVER_UNORDERED,
-                        &ends) < 0) {
+        copy_ends_parse(state, dst, src, true, CUDRIVER_UNORDERED, &ends) < 0) {
         return NULL;
     }
     copy_ends_plan(&ends, true, true, &plan);
-    beside = copy_beside_explain(&ends);
+    beside = copy_beside_explain(state, &ends);
     copy_ends_done(&ends);
     if (plan.kind == CUDRIVER_COPY_STAGED) {
         staged = plan.staged;

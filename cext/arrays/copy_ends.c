@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "dlpack.h"
+#include "contexts/work.h"
 #include "driver/driver.h"
 #include "python/call.h"
 #include "python/error.h"
@@ -245,8 +246,9 @@ static bool stream_is_urgent(const struct cudriver_stream *stream)
            cuda.cuStreamGetPriority(stream->handle, &priority) == CUDA_SUCCESS && priority < 0;
 }
 
-bool copy_is_beside(const struct cudriver_stream *stream, int ordinal, bool up, size_t bytes)
+bool copy_is_beside(CoreState *state, const struct cudriver_stream *stream, int ordinal, bool up,
+                    size_t bytes)
 {
     return bytes <= TUNING_BESIDE_MOST &&
-           (stream_is_urgent(stream) || cudriver_copy_is_beside(ordinal, up, stream->handle));
+           (stream_is_urgent(stream) || cudriver_works_are_big(state, ordinal, up, stream));
 }

@@ -1,5 +1,5 @@
 /* _read_files(): bytes of open files into device memory, for weights/reading.py. */
-#include "copy.h"
+#include "copy_private.h"
 #include "python/error.h"
 
 /* The engine's `interrupted`: whether *data, `ended`, is set. */
@@ -21,11 +21,13 @@ static int files_read(CoreState *state, const struct cudriver_files *files,
     if (cudriver_context_enter(state, stream->context, &pushed) < 0) {
         return -1;
     }
+    copy_call_mark(state, stream->context, true, files->bytes, true);
     saved = PyEval_SaveThread();
     cudriver_driver_relax();
     result = cudriver_files_copy(files, stream->context->handle, &call);
     cudriver_driver_restore();
     PyEval_RestoreThread(saved);
+    copy_call_mark(state, stream->context, true, files->bytes, false);
     cudriver_context_leave(stream->context, pushed);
     if (result == CUDRIVER_STAGING_INTERRUPTED) {
         result = CUDA_SUCCESS;

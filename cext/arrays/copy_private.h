@@ -29,7 +29,11 @@ void copy_ends_layout(const struct copy_ends *ends, struct cudriver_layout *layo
 
 /* Whether so many bytes to (up) or from a device would queue behind big copies of ours, or the
  * stream's work is to come before others': a kernel moves them then, if it can. */
-bool copy_is_beside(const struct cudriver_stream *stream, int ordinal, bool up, size_t bytes);
+bool copy_is_beside(CoreState *state, const struct cudriver_stream *stream, int ordinal, bool up,
+                    size_t bytes);
+
+/* A blocking call begins to move so many bytes between host and device, in `context`, or ends. */
+void copy_call_mark(CoreState *state, ContextObject *context, bool up, size_t bytes, bool begins);
 
 /* Plans a copy between matching ends. `ask` as in the plan. */
 void copy_ends_plan(struct copy_ends *ends, bool blocking, bool ask,
@@ -79,6 +83,7 @@ struct copy_batch {
     struct cudriver_stream stream;
     ContextObject *home; /* owned: the first device end's; NULL: none yet */
     size_t bytes;
+    bool beside;               /* the kernel does the runs, if it can */
     struct cudriver_run *runs; /* owned */
     size_t count;
     struct copy_ends **odd; /* owned, as what they point to */
@@ -128,6 +133,6 @@ int copy_beside(CoreState *state, struct copy_ends *ends, const struct cudriver_
 int copy_beside_wait(CoreState *state, struct copy_ends *ends);
 
 /* Whether copy_beside would issue it on the default stream. */
-bool copy_beside_explain(const struct copy_ends *ends);
+bool copy_beside_explain(CoreState *state, const struct copy_ends *ends);
 
 #endif

@@ -32,6 +32,7 @@ typedef struct ContextObject {
     unsigned pushes;     /* of ours, ever; memory/stack.py has those that still count */
     Py_ssize_t children; /* live arrays, streams and events in it */
     Py_ssize_t in_use;   /* calls that use it now, perhaps without the GIL */
+    size_t big[2];       /* bytes that blocking calls move, as in work.h */
     struct {
         CUstream stream;            /* owned: orders allocations only; NULL until first used */
         unsigned long long number;  /* allocations so far on that stream */

@@ -43,6 +43,10 @@ static void queue_add(CoreState *state, struct cudriver_queue *queue, TransferOb
     work->next = NULL;
     *(work->prev != NULL ? &work->prev->next : &queue->first) = work;
     queue->last = work;
+    for (int up = 0; up < 2; up++) {
+        queue->big[up] += work->big[up];
+        state->works.big += work->big[up];
+    }
     work->owns = queue == &state->works.loose || queue == &work->context->works;
     if (work->owns) {
         Py_INCREF(work->context);
@@ -208,6 +212,7 @@ static int issue_begin(CoreState *state, const struct cudriver_stream *stream,
         return -1;
     }
     work->context = stream->context;
+    work->stream = stream->handle;
     work->owners[0] = Py_XNewRef(first);
     work->owners[1] = Py_XNewRef(second);
     if (spares->spares > 0) {

@@ -38,8 +38,20 @@ typedef struct TransferObject {
     struct cudriver_staging_transfer *staged; /* owned: the engine's, or NULL */
     PyObject *owners[2]; /* owned in flight, or NULL; a tuple: all that is in it */
     size_t bytes;
+    size_t big[2];   /* in flight: bytes of copies that are not small, from (0) and to a device */
+    CUstream stream; /* borrowed, only to be compared; another stream may have the handle by now */
     PyObject *weak;
 } TransferObject;
+
+/* Work in flight moves so many bytes more to (up) or from a device. */
+void cudriver_work_mark(CoreState *state, TransferObject *work, bool up, size_t bytes);
+
+/* Whether TUNING_BIG bytes or more, to (up) or from a device, are in flight on other streams than
+ * `stream`, or are moved by blocking calls. A copy engine serves in the order of issue, whatever
+ * the priorities: a copy on `stream` would queue behind them. Asks the driver nothing unless as
+ * much may be in flight. */
+bool cudriver_works_are_big(CoreState *state, int ordinal, bool up,
+                            const struct cudriver_stream *stream);
 
 /* Whether a call that is counted uses the context or issues work in it; with `any`, also whether
  * work is in flight there. */

@@ -64,6 +64,10 @@ void cudriver_work_unqueue(CoreState *state, TransferObject *work)
 {
     struct cudriver_queue *queue = work->queue;
 
+    for (int up = 0; up < 2; up++) {
+        queue->big[up] -= work->big[up];
+        state->works.big -= work->big[up];
+    }
     *(work->prev != NULL ? &work->prev->next : &queue->first) = work->next;
     *(work->next != NULL ? &work->next->prev : &queue->last) = work->prev;
     work->next = work->prev = NULL;

@@ -1,7 +1,9 @@
-/* Questions about all work in flight: what uses this memory, and when is it over? See work.h. */
-#include "work.h"
+/* Questions about all work in flight: what uses this memory, when is it over, is the bus busy? See
+ * work.h. */
+#include "work_private.h"
 
 #include "driver/driver.h"
+#include "engine/tuning.h"
 #include "python/error.h"
 #include "python/wait.h"
 
@@ -125,4 +127,46 @@ int cudriver_works_follow(CoreState *state, cudriver_uses *uses, const void *mem
     }
     cudriver_context_end(context, pushed);
     return cudriver_check(result, "cuStreamWaitEvent", "the consumer's stream %p", (void *)stream);
+}
+
+/* ---- large copies ---- */
+
+void cudriver_work_mark(CoreState *state, TransferObject *work, bool up, size_t bytes)
+{
+    if (work->queue != NULL) {
+        work->big[up] += bytes;
+        work->queue->big[up] += bytes;
+        state->works.big += bytes;
+    }
+}
+
+/* Whether work in flight is on a stream, or was on one of another library with its handle. */
+static bool work_is_on(const TransferObject *work, const struct cudriver_stream *stream)
+{
+    return work->stream == stream->handle &&
+           (stream->held == NULL || work->queue == &stream->held->works);
+}
+
+bool cudriver_works_are_big(CoreState *state, int ordinal, bool up,
+                            const struct cudriver_stream *stream)
+{
+    size_t bytes = 0;
+
+    if (state->works.big < TUNING_BIG) {
+        return false;
+    }
+    for (const ContextObject *context = state->contexts; context != NULL; context = context->next) {
+        bytes += context->ordinal == ordinal ? context->big[up] : 0;
+    }
+    for (struct cudriver_queue *queue = state->works.queues; queue != NULL; queue = queue->next) {
+        TransferObject *work = queue->big[up] > 0 ? queue->first : NULL;
+        for (; work != NULL && bytes < TUNING_BIG; work = work->next) {
+            if (work->big[up] > 0 && !work_is_on(work, stream) &&
+                work->context->ordinal == ordinal &&
+                !cudriver_work_is_end(cudriver_work_ask(work))) {
+                bytes += work->big[up];
+            }
+        }
+    }
+    return bytes >= TUNING_BIG;
 }

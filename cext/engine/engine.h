@@ -106,11 +106,6 @@ const char *cudriver_copy_kind_name(enum cudriver_copy_kind kind);
  * device, other memory only in its own. Calls only a query. */
 bool cudriver_copy_is_usable(CUdeviceptr memory, CUcontext context);
 
-/* Whether big copies of ours to (up) or from a device are in flight, on other streams than
- * `stream`, which a copy there would queue behind: a kernel may move a small one meanwhile. Asks
- * the driver nothing where none was begun lately. */
-bool cudriver_copy_is_beside(int ordinal, bool up, CUstream stream);
-
 /* ---- following a plan ---- */
 
 struct cudriver_staging_transfer; /* a staged copy under way; opaque */

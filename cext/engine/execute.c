@@ -309,25 +309,6 @@ static CUresult copy_staged(const struct cudriver_copy_plan *plan, struct cudriv
     return result == CUDA_SUCCESS || result == CUDRIVER_STAGING_INTERRUPTED ? result : refusal;
 }
 
-/* Whether a copy passes the bus to or from the host. */
-static bool is_across(const struct cudriver_copy_plan *plan)
-{
-    return plan->dst.on_device != plan->src.on_device && plan->kind != CUDRIVER_COPY_FILL;
-}
-
-/* A blocking copy that is not staged; a big one is known as such meanwhile. */
-static CUresult counted_copy(const struct cudriver_copy_plan *plan, struct cudriver_copy_call *call)
-{
-    bool up = plan->dst.on_device, big = is_across(plan) && plan->bytes >= TUNING_BIG;
-    int ordinal = up ? plan->dst.ordinal : plan->src.ordinal;
-    CUresult result;
-
-    staging_big_count(big ? ordinal : -1, up, 1);
-    result = driver_copy(plan, call, true);
-    staging_big_count(big ? ordinal : -1, up, -1);
-    return result;
-}
-
 CUresult cudriver_copy_follow(const struct cudriver_copy_plan *plan,
                               struct cudriver_copy_call *call,
                               struct cudriver_staging_transfer **transfer)
@@ -340,10 +321,7 @@ CUresult cudriver_copy_follow(const struct cudriver_copy_plan *plan,
     if (plan->kind == CUDRIVER_COPY_STAGED) {
         return staging_copy(plan, call, transfer);
     }
-    result = transfer == NULL ? counted_copy(plan, call) : driver_copy(plan, call, false);
-    if (transfer != NULL && result == CUDA_SUCCESS && is_across(plan)) {
-        staging_big_issued(plan->context, plan->dst.on_device, call->stream, plan->bytes);
-    }
+    result = driver_copy(plan, call, transfer == NULL);
     return result == CUDA_ERROR_INVALID_VALUE && !plan->one_run && !plan->fixed &&
                    plan->dst.on_device != plan->src.on_device
                ? copy_staged(plan, call, transfer, result)

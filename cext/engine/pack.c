@@ -111,7 +111,6 @@ void staging_transfer_end(struct cudriver_staging_transfer *transfer, CUresult r
     if (transfer->held > 0) {
         staging_blocks_drop(transfer, lost);
     }
-    staging_big_count(transfer->counted, transfer->copy.staged.up, -1);
     if (lost) {
         transfer->lane->lost = true;
         transfer->plain = NULL; /* given up too */

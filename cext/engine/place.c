@@ -17,7 +17,6 @@ static void place_clear(struct staging_place *place, bool current)
 {
     struct staging_lane *lane = place->lanes, *next;
 
-    staging_big_clear(place, current);
     if (current) {
         staging_kernels_unload(place->kernels);
     } else {
@@ -215,8 +214,7 @@ static bool place_is_used(const struct staging_place *place, bool calls)
 /* Locked. The place of the current context, made if there is none. One of a context that had the
  * same handle, and was destroyed without our knowledge, is dropped: the driver may crash when given
  * its streams. */
-static CUresult place_find(CUcontext context, unsigned long long id, int ordinal,
-                           struct staging_place **found)
+static CUresult place_find(CUcontext context, unsigned long long id, struct staging_place **found)
 {
     struct staging_place *place = staging.places, *next;
 
@@ -237,7 +235,6 @@ static CUresult place_find(CUcontext context, unsigned long long id, int ordinal
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     place->context = context;
-    place->ordinal = ordinal;
     place->id = id;
     place->next = staging.places;
     staging.places = place;
@@ -249,7 +246,6 @@ CUresult staging_place_enter(CUcontext context, struct staging_place **found)
 {
     unsigned long long id = 0;
     CUresult result = CUDA_SUCCESS;
-    CUdevice device = 0;
 
     if (!cudriver_driver_ready) {
         return CUDA_ERROR_NOT_INITIALIZED;
@@ -257,13 +253,9 @@ CUresult staging_place_enter(CUcontext context, struct staging_place **found)
     if (cuda.cuCtxGetId != NULL) {
         result = cuda.cuCtxGetId(context, &id);
     }
-    if (result == CUDA_SUCCESS) {
-        result = cuda.cuCtxGetDevice(&device);
-    }
     staging_lock();
     if (result == CUDA_SUCCESS) {
-        result =
-            staging.stopping ? CUDA_ERROR_DEINITIALIZED : place_find(context, id, device, found);
+        result = staging.stopping ? CUDA_ERROR_DEINITIALIZED : place_find(context, id, found);
     }
     if (result == CUDA_SUCCESS) {
         (*found)->users++;

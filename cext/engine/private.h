@@ -10,7 +10,6 @@
  *   issue.c       what a stream does: the driver's own copies; the parts of a transfer
  *   pack.c        the packing threads; how far a transfer is     no CUDA
  *   runs.c        many dense copies at once
- *   beside.c      which big copies are in flight, for small ones
  *   files.c       what is packed from files                      no CUDA
  *   kernels.c     the kernels: loading, launching; kernels_ptx.py makes their PTX at build time
  *   place.c       places and their lanes: creation, trim, closing, exit
@@ -123,30 +122,11 @@ struct staging_lane {
     CUevent copied[STAGING_BLOCKS_MOST]; /* owned; the same */
 };
 
-/* Big copies of the driver that were issued on a stream, up to an event behind them. */
-struct staging_note {
-    CUevent over; /* owned; NULL: none yet, or a thread is using it */
-    CUstream stream;
-    bool pending; /* they may be in flight */
-};
-
-#define STAGING_NOTES 4
-#define STAGING_DEVICES 32
-
-/* The big copies of a direction. Guarded by the lock. */
-struct staging_big {
-    struct staging_note note[STAGING_NOTES];
-    size_t queued; /* bytes since the last note */
-    unsigned turn;
-};
-
 struct staging_place {
     struct staging_place *next;
     CUcontext context;
-    int ordinal;
-    struct staging_big big[2]; /* down, up */
-    unsigned long long id;     /* the context's, from cuCtxGetId; else 0 */
-    int users;                 /* calls that use it */
+    unsigned long long id; /* the context's, from cuCtxGetId; else 0 */
+    int users;             /* calls that use it */
     bool closing;
     struct staging_lane *lanes;      /* owned */
     struct staging_kernels *kernels; /* owned; or NULL */
@@ -172,8 +152,6 @@ struct staging_engine {
     sem_t sleep; /* idle threads sleep here */
     int calls;   /* wake-ups to post after unlocking; these threads no longer count as idle */
     _Atomic unsigned news; /* changes when there may be a piece to take */
-    _Atomic int big;       /* notes that are pending, and copies that are counted */
-    _Atomic int big_calls[STAGING_DEVICES][2]; /* blocking and staged copies; down, up */
 };
 
 extern struct staging_engine staging;
@@ -246,14 +224,6 @@ void staging_blocks_drop(struct cudriver_staging_transfer *transfer, bool lost);
 /* SUCCESS if the stream is idle, else NOT_READY or an error. */
 CUresult staging_stream_query(CUstream stream);
 
-/* ---- state.c: big copies ---- */
-
-/* Big copies of a device that begin (1) or end (-1). */
-void staging_big_count(int ordinal, bool up, int copies);
-
-/* Drops the notes of a place; `current`: its context is, else the events are gone. */
-void staging_big_clear(struct staging_place *place, bool current);
-
 /* ---- transfers ---- */
 
 /* How the bytes of a copy are cut into boxes: each covers up to `rows` entries of dimension `split`
@@ -290,7 +260,6 @@ struct cudriver_staging_transfer {
     bool words;                  /* asynchronous; else blocking */
     int packers;                 /* packing threads that it wants */
     int node;                    /* where its blocks lie, and the packing threads run */
-    int counted;                 /* the device whose big copies it is one of; -1: none */
     struct cudriver_copy_plan copy;
     struct staging_boxes parts;
     struct staging_kernels *kernels; /* borrowed from the place; NULL: it needs none */
@@ -392,11 +361,6 @@ void staging_pack_release(struct cudriver_staging_transfer *transfer, size_t par
  * afterwards nothing uses the host's memory. */
 bool staging_pack_help(struct cudriver_staging_transfer *transfer);
 void staging_pack_stop(struct cudriver_staging_transfer *transfer);
-
-/* ---- beside.c ---- */
-
-/* The driver's own copy of so many bytes was issued on a stream of the current context. */
-void staging_big_issued(CUcontext context, bool up, CUstream stream, size_t bytes);
 
 /* ---- kernels.c ---- */
 

@@ -54,8 +54,6 @@ static CUresult transfer_make(const struct cudriver_copy_plan *copy, CUstream st
     transfer->copy = *copy;
     transfer->parts = parts;
     transfer->blocks = blocks;
-    transfer->counted = copy->bytes >= TUNING_BIG ? place->ordinal : -1;
-    staging_big_count(transfer->counted, plan->up, 1);
     if (plan->runs != NULL) {
         atomic_fetch_add(&plan->runs->users, 1);
     }
@@ -79,7 +77,6 @@ static CUresult transfer_make(const struct cudriver_copy_plan *copy, CUstream st
         staging_lock();
         staging_blocks_drop(transfer, false);
         staging_unlock();
-        staging_big_count(transfer->counted, plan->up, -1);
         staging_transfer_drop(transfer);
         return result;
     }

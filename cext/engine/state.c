@@ -271,25 +271,3 @@ CUresult cudriver_staging_follow(CUcontext first_context, CUstream first, CUcont
     }
     return result;
 }
-
-/* ---- big copies in flight: beside.c asks ---- */
-
-void staging_big_count(int ordinal, bool up, int copies)
-{
-    if (ordinal >= 0 && ordinal < STAGING_DEVICES) {
-        atomic_fetch_add(&staging.big_calls[ordinal][up], copies);
-        atomic_fetch_add(&staging.big, copies);
-    }
-}
-
-void staging_big_clear(struct staging_place *place, bool current)
-{
-    for (int i = 0; i < 2 * STAGING_NOTES; i++) {
-        struct staging_note *note = &place->big[i / STAGING_NOTES].note[i % STAGING_NOTES];
-        if (note->over != NULL && current) {
-            cuda.cuEventDestroy_v2(note->over);
-        }
-        atomic_fetch_sub(&staging.big, note->pending);
-        *note = (struct staging_note){.over = NULL};
-    }
-}

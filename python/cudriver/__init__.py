@@ -47,7 +47,7 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
         memory_info,
         synchronize,
     )
-    from cudriver.memory.copies import copy_threads, explain_copy, set_copy_threads
+    from cudriver.memory.copies import explain_copy
     from cudriver.memory.devices import Device, device_count, devices
     from cudriver.memory.dlpack import from_dlpack
     from cudriver.memory.driver import (
@@ -57,7 +57,6 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
         is_available,
         use_driver,
     )
-    from cudriver.memory.failures import error_names
     from cudriver.memory.host import is_pinned, mapped_pointer
     from cudriver.memory.live import live_allocations, trace_allocations
     from cudriver.memory.making import (
@@ -67,15 +66,15 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
         device_zeros,
     )
     from cudriver.memory.moving import to_device
-    from cudriver.memory.numa import set_host_memory_policy
     from cudriver.memory.pinned import pinned_empty, pinned_full, pinned_zeros
     from cudriver.memory.pinned_like import pinned_array, pinned_empty_like, pinned_zeros_like
     from cudriver.memory.pinned_numpy import pinned_numpy
-    from cudriver.memory.pinning import Pinning, pin_async, pinned_empty_async
+    from cudriver.memory.pinning import pin_async, pinned_empty_async
     from cudriver.memory.pins import pin
     from cudriver.memory.pool import (
         host_memory_stats,
         set_host_memory_limit,
+        set_host_memory_policy,
         trim_host_memory,
     )
     from cudriver.memory.rows import copy_many, copy_many_async, copy_rows, copy_rows_async
@@ -100,7 +99,6 @@ __all__ = [
     "InvalidContextError",
     "NotInitializedError",
     "OutOfMemoryError",
-    "Pinning",
     "SharedMemory",
     "Stream",
     "Transfer",
@@ -113,7 +111,6 @@ __all__ = [
     "copy_many_async",
     "copy_rows",
     "copy_rows_async",
-    "copy_threads",
     "current_context",
     "device_count",
     "device_empty",
@@ -125,7 +122,6 @@ __all__ = [
     "driver_is_simulated",
     "driver_path",
     "driver_version",
-    "error_names",
     "errors",
     "explain_copy",
     "fleet",
@@ -154,7 +150,6 @@ __all__ = [
     "pinned_zeros",
     "pinned_zeros_like",
     "save_safetensors",
-    "set_copy_threads",
     "set_host_memory_limit",
     "set_host_memory_policy",
     "stack",
@@ -172,7 +167,7 @@ _HOMES = {
     "flags": ("ContextFlags",),
     "memory.borrowing": ("dlpack_pinned", "from_cuda_array_interface", "from_pointer"),
     "memory.contexts": ("memory_info", "synchronize"),
-    "memory.copies": ("copy_threads", "explain_copy", "set_copy_threads"),
+    "memory.copies": ("explain_copy",),
     "memory.devices": ("Device", "device_count", "devices"),
     "memory.dlpack": ("from_dlpack",),
     "memory.driver": (
@@ -182,20 +177,19 @@ _HOMES = {
         "is_available",
         "use_driver",
     ),
-    "memory.failures": ("error_names",),
     "memory.host": ("is_pinned", "mapped_pointer"),
     "memory.live": ("live_allocations", "trace_allocations"),
     "memory.making": ("device_empty", "device_empty_like", "device_full", "device_zeros"),
     "memory.moving": ("to_device",),
-    "memory.numa": ("set_host_memory_policy",),
     "memory.pinned": ("pinned_empty", "pinned_full", "pinned_zeros"),
     "memory.pinned_like": ("pinned_array", "pinned_empty_like", "pinned_zeros_like"),
     "memory.pinned_numpy": ("pinned_numpy",),
-    "memory.pinning": ("Pinning", "pin_async", "pinned_empty_async"),
+    "memory.pinning": ("pin_async", "pinned_empty_async"),
     "memory.pins": ("pin",),
     "memory.pool": (
         "host_memory_stats",
         "set_host_memory_limit",
+        "set_host_memory_policy",
         "trim_host_memory",
     ),
     "memory.rows": ("copy_many", "copy_many_async", "copy_rows", "copy_rows_async"),

@@ -1,8 +1,8 @@
 """Types for annotations: what the functions of this package take, and what some return.
 
 As `numpy.typing` does, this module names what a parameter may be, so that functions of yours which
-pass arrays, streams or devices on can say so. The named tuples that functions return, which nobody
-makes, have their names here, too. Nothing else imports it at run time.
+pass arrays, streams or devices on can say so. What functions return and nobody makes, named tuples
+and `Pinning`, has its names here, too. Nothing else imports it at run time.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from cudriver.memory.copies import CopyPlan
 from cudriver.memory.devices import Device
 from cudriver.memory.driver import DriverVersion
 from cudriver.memory.live import Allocation
+from cudriver.memory.pinning import Pinning
 from cudriver.memory.pool import HostMemoryStats
 
 if TYPE_CHECKING:  # its `default` came to Python's own with 3.13
@@ -49,6 +50,7 @@ __all__ = [
     "HostMemoryStats",
     "MemoryInfo",
     "NumaLike",
+    "Pinning",
     "ShapeLike",
     "StreamLike",
     "StreamPriorityRange",

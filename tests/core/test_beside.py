@@ -85,16 +85,58 @@ def test_else_the_copy_engine_does(cu: Any, sim: Any, big: Any, launches: Any, c
 
 def test_when_the_big_one_is_over_nobody_asks(cu: Any, sim: Any, big: Any) -> None:
     dst, src = ends(cu, True)
-    flown = cu.Stream()
-    cu.copy_async(big[1], big[0], flown).wait()
+    flown = cu.copy_async(big[1], big[0], cu.Stream())
     asked = []
-    for _ in range(2):  # the first finds that it is over
+    for over in (False, True):
+        if over:
+            flown.wait()
+        else:
+            sim.settle()  # it is over, but nobody has seen that
         stream, before = cu.Stream(), sim.call_count("cuEventQuery")
         transfer = cu.copy_async(dst, src, stream)
         asked.append(sim.call_count("cuEventQuery") - before)
         transfer.wait()
     assert asked == [1, 0]
     assert sim.call_count("cuLaunchKernel") == 0
+
+
+@pytest.mark.parametrize("count", [3, 4])
+def test_many_copies_are_a_big_one_together(
+    cu: Any, sim: Any, big: Any, launches: Any, count: int
+) -> None:
+    dst, src = ends(cu, True)
+    sim.settle()
+    sim.hold()
+    transfers = []
+    for i in range(count):
+        part = slice(i * MOST, (i + 1) * MOST)
+        transfers.append(cu.copy_async(big[1][part], big[0][part], cu.Stream()))
+    before = launches()
+    transfers.append(cu.copy_async(dst, src, cu.Stream()))
+    sim.release()
+    for transfer in transfers:
+        transfer.wait()
+    assert launches() - before == (count == 4)
+
+
+@pytest.mark.parametrize("rows", [True, False])
+def test_large_parts_of_a_batch_are_big(
+    cu: Any, sim: Any, big: Any, launches: Any, rows: bool
+) -> None:
+    dst, src = ends(cu, True)
+    host, there = big[0].reshape(8, -1), big[1].reshape(8, -1)
+    sim.settle()
+    sim.hold()
+    if rows:
+        flying = cu.copy_rows_async(there, host, range(8), range(8), cu.Stream())
+    else:
+        flying = cu.copy_many_async([there[i] for i in range(8)], [*host], cu.Stream())
+    before = launches()
+    small = cu.copy_async(dst, src, cu.Stream())
+    assert launches() == before + 1
+    sim.release()
+    flying.wait()
+    small.wait()
 
 
 def test_a_stream_of_higher_priority(cu: Any, sim: Any, launches: Any) -> None:

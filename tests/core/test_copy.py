@@ -328,7 +328,7 @@ def test_a_copy_is_staged_from_the_crossover_on(to_device: bool) -> None:
         host = np.zeros((nbytes, 2), np.uint8)[:, 0] if strided else np.zeros(nbytes, np.uint8)
         return cu.explain_copy(there, host) if to_device else cu.explain_copy(host, there)
 
-    cu.set_copy_threads(4)  # one thread alone stages nothing
+    cu.set_host_memory_policy(copy_threads=4)  # one thread alone stages nothing
     try:
         bound = plan(64 << 20, False).crossover
         assert 1 < bound <= 64 << 20
@@ -346,7 +346,7 @@ def test_a_copy_is_staged_from_the_crossover_on(to_device: bool) -> None:
         ]
         assert [plan.chunk > 0 for plan in strided] == [False, True, True]
     finally:
-        cu.set_copy_threads(None)
+        cu.set_host_memory_policy(copy_threads=None)
 
 
 @pytest.mark.parametrize("outer", [(64,), (65,), (8, 8), (13, 5)])
@@ -491,18 +491,18 @@ def test_a_blocking_call_has_done_its_work_though_its_lock_ends(
 
 @pytest.mark.parametrize("threads", [1, 2, 40])
 def test_copies_with_another_number_of_threads(threads: int) -> None:
-    usual = cu.copy_threads()
+    usual = cu.host_memory_stats().copy_threads
     source = np.random.default_rng(2).integers(0, 255, (2000, 3000), np.uint8)
-    cu.set_copy_threads(threads)
+    cu.set_host_memory_policy(copy_threads=threads)
     try:
-        assert cu.copy_threads() == threads
+        assert cu.host_memory_stats().copy_threads == threads
         for view in (source, source[:, ::2], source.T):
             there = cu.to_device(view)
             assert cu.explain_copy(there, view).threads <= threads
             assert np.array_equal(there.to_numpy(), view)
     finally:
-        cu.set_copy_threads(None)
-    assert cu.copy_threads() == usual
+        cu.set_host_memory_policy(copy_threads=None)
+    assert cu.host_memory_stats().copy_threads == usual
 
 
 @pytest.mark.parametrize("how", ["an old driver", "a refusal"])
@@ -566,9 +566,12 @@ def test_explain_copy_says_what_is_done_after_the_kernel_was_refused() -> None:
     "value", ["abc", "0", "-1", "1025", "99999", "9" * 300, "4.5", "3x", "\udcff"]
 )
 def test_a_number_of_threads_that_is_none_is_told_once(value: str) -> None:
-    code = "import cudriver as cu; print(cu.copy_threads()); cu.set_copy_threads(None); cu.Stream"
+    shown = "print(cu.host_memory_stats().copy_threads)"
+    code = (
+        f"import cudriver as cu; {shown}; cu.set_host_memory_policy(copy_threads=None); cu.Stream"
+    )
     usual = run(code).stdout
-    done = run(code + "; print(cu.copy_threads())", CUDRIVER_COPY_THREADS=value)
+    done = run(f"{code}; {shown}", CUDRIVER_COPY_THREADS=value)
     assert (done.returncode, done.stdout) == (0, usual * 2)
     (told,) = (line for line in done.stderr.splitlines() if "Warning" in line)
     told = told.partition(" RuntimeWarning: ")[2]
@@ -582,7 +585,7 @@ def test_a_number_of_threads_that_is_none_is_an_error_where_warnings_are() -> No
     code = (
         "import warnings; warnings.simplefilter('error')\n"
         "import cudriver as cu\n"
-        "try: cu.copy_threads()\n"
+        "try: cu.host_memory_stats().copy_threads\n"
         "except RuntimeWarning as error: print(error)"
     )
     done = run(code, CUDRIVER_COPY_THREADS="many")
@@ -592,8 +595,11 @@ def test_a_number_of_threads_that_is_none_is_an_error_where_warnings_are() -> No
 
 @pytest.mark.parametrize("value", ["", "1", "1024", " 7"])
 def test_a_number_of_threads_that_is_one_is_not_talked_of(value: str) -> None:
-    usual = run("import cudriver as cu; print(cu.copy_threads())").stdout
-    done = run("import cudriver as cu; print(cu.copy_threads())", CUDRIVER_COPY_THREADS=value)
+    usual = run("import cudriver as cu; print(cu.host_memory_stats().copy_threads)").stdout
+    done = run(
+        "import cudriver as cu; print(cu.host_memory_stats().copy_threads)",
+        CUDRIVER_COPY_THREADS=value,
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{value}\n".lstrip() or usual, "")
 
 

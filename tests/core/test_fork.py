@@ -121,7 +121,7 @@ def test_what_a_child_may_do(cu) -> None:
         assert pinned.sum() == 5000
         pinned[:] = 6
         plain[:] = 7
-        cu.driver_version(), cu.driver_path(), cu.driver_is_simulated(), cu.error_names()
+        cu.driver_version(), cu.driver_path(), cu.driver_is_simulated(), cu.errors.error_names()
         cu.host_memory_stats(), cu.trim_host_memory(), cu.live_allocations()
         repr(stream), repr(context), repr(array), repr(pin), repr(cu)
         array.close(), stream.close(), pin.close()

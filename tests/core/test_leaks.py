@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from conftest import DRIVER
+from cudriver import typing
 from native_build import TESTS
 from program import output
 from scenarios import SCENARIOS
@@ -190,14 +191,18 @@ def test_threads_that_make_and_drop_the_same_kinds_leave_nothing() -> None:
 def test_every_public_name_has_a_leak_scenario(cu) -> None:
     covered = frozenset().union(*(names for _, names in SCENARIOS.values()))
     wanted = set()
-    for name in cu.__all__:
-        thing = getattr(cu, name)
+    things = {
+        **{name: getattr(cu, name) for name in cu.__all__},
+        "error_names": cu.errors.error_names,
+        "Pinning": typing.Pinning,
+    }
+    for name, thing in things.items():
         if name in NOT_CALLED or (isinstance(thing, type) and issubclass(thing, Exception)):
             continue
         wanted.add(name)
         if (
             isinstance(thing, type)
-            and thing.__module__ == "cudriver"
+            and thing.__module__ in ("cudriver", "cudriver.typing")
             and not issubclass(thing, tuple)
         ):
             wanted.update(

@@ -82,7 +82,7 @@ def test_gib_stand_beside_bytes_where_memory_is_out() -> None:
 
 
 def test_names_of_errors_have_success_first_and_their_prefix() -> None:
-    names = cu.error_names()
+    names = cu.errors.error_names()
     assert next(iter(names.items())) == (0, "CUDA_SUCCESS")
     assert len(names) == len(failures.NAMES) + 1
     assert all(name.startswith("CUDA_ERROR_") for code, name in names.items() if code)
@@ -432,15 +432,15 @@ def test_threads_of_copies_have_a_range(monkeypatch: pytest.MonkeyPatch) -> None
     given: list[int] = []
     monkeypatch.setattr(_core, "_copy_threads", lambda: (3, 1024))
     monkeypatch.setattr(_core, "_set_copy_threads", given.append)
-    assert cu.copy_threads() == 3
+    assert cu.host_memory_stats().copy_threads == 3
     for count in (1, 1024, None, np.int64(5)):
-        cu.set_copy_threads(count)
+        cu.set_host_memory_policy(copy_threads=count)
     assert given == [1, 1024, 0, 5]
     for bad in (0, 1025, -1):
         with pytest.raises(ValueError, match=f"is 1 to 1024, or None for .*; not {bad}$"):
-            cu.set_copy_threads(bad)
+            cu.set_host_memory_policy(copy_threads=bad)
     with pytest.raises(TypeError):
-        cu.set_copy_threads(1.5)  # type: ignore[arg-type]
+        cu.set_host_memory_policy(copy_threads=1.5)  # type: ignore[arg-type]
     assert len(given) == 4
 
 

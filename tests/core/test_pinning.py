@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from conftest import DRIVER
-from cudriver import _core
+from cudriver import _core, typing
 from cudriver.memory import pinning as implementation
 from forking import let_threads_rest
 from parallel import in_thread
@@ -191,7 +191,7 @@ def test_it_cannot_be_copied(cu, array, duplicate: Callable[[Any], Any]) -> None
     """The copy would unlock the memory behind its back."""
     with cu.pin_async(array) as pinning:
         pinning.wait()
-        with pytest.raises(TypeError, match=r"cannot pickle 'cudriver\.Pinning' object"):
+        with pytest.raises(TypeError, match=r"cannot pickle 'cudriver\.typing\.Pinning' object"):
             duplicate(pinning)
         assert cu.is_pinned(array)
 
@@ -532,7 +532,7 @@ def test_only_host_memory_is_taken(cu, what: Any) -> None:
     with pytest.raises(TypeError):
         cu.pin_async(np.array([object()]))
     with pytest.raises(TypeError, match="pin_async"):
-        cu.Pinning()
+        typing.Pinning()
 
 
 def test_memory_that_is_not_there_is_refused_at_once(cu) -> None:

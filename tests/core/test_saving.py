@@ -408,12 +408,12 @@ def test_the_file_is_open_as_long_as_a_thread_writes(
         put(self, data, offset)
 
     monkeypatch.setattr(saving.Writing, "put", failing)
-    cu.set_copy_threads(2)
+    cu.set_host_memory_policy(copy_threads=2)
     try:
         with pytest.raises(OSError, match=r"model\.safetensors"):
             cu.save_safetensors(path, {"x": cu.device_zeros(100_000, "u1")})
     finally:
-        cu.set_copy_threads(None)
+        cu.set_host_memory_policy(copy_threads=None)
     assert [Path(each).parent for each in seen] == [path.parent]
     assert untouched(path)
 

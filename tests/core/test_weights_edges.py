@@ -51,14 +51,14 @@ def test_blocks_are_used_again_when_their_copies_are_over(
 ) -> None:
     wanted = np.random.default_rng(1).integers(0, 255, 9_500_001, np.uint8)
     np.save(tmp_path / "x.npy", wanted)
-    before = cu.copy_threads()
-    cu.set_copy_threads(threads)
+    before = cu.host_memory_stats().copy_threads
+    cu.set_host_memory_policy(copy_threads=threads)
     sim.set_latency(2_000)
     try:
         found = cu.load_npy(tmp_path / "x.npy")
     finally:
         sim.set_latency(0)
-        cu.set_copy_threads(before)
+        cu.set_host_memory_policy(copy_threads=before)
     assert (found.to_numpy() == wanted).all()
 
 

@@ -121,7 +121,7 @@ WHOLE_STEPS = (
     Step("repr(cu.live_allocations())"),
     Step("cu.host_memory_stats(), cu.memory_info()"),
     Step("cu.trim_host_memory()"),
-    Step("cu.set_copy_threads(k % 3 + 1)"),
+    Step("cu.set_host_memory_policy(copy_threads=k % 3 + 1)"),
     Step("cu.trace_allocations(k % 2 == 0)"),
     Step("gc.collect()"),
     Step("cu.synchronize()"),

@@ -261,7 +261,7 @@ class Plan(Making):
         do = self.random.choice(
             ("gc.collect()", "cu.trim_host_memory()", f"cu.trim_host_memory({self.number()})",
              "cu.live_allocations()", "cu.host_memory_stats()", "cu.memory_info()",
-             f"cu.set_copy_threads({self.random.choice((1, 2, 8, None))})",
+             f"cu.set_host_memory_policy(copy_threads={self.random.choice((1, 2, 8, None))})",
              "cu.trace_allocations(True)", "cu.trace_allocations(False)", "cu.context_stack()")
         )  # fmt: skip
         self.add("other", do)

@@ -139,7 +139,7 @@ def run_seed(
     simulator.jitter(0)
     lines.close()
     cu.set_host_memory_limit(None)
-    cu.set_copy_threads(None)
+    cu.set_host_memory_policy(copy_threads=None)
     cu.trace_allocations(False)
     simulator.delay(0)
     after = alive(simulator)

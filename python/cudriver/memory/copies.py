@@ -1,17 +1,15 @@
-"""What copies do: the plan of one, and the threads that work on them."""
+"""What copies do: the plan of one."""
 
 from __future__ import annotations
 
 import html
-import operator
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import numpy as np
 
 from cudriver import _core
 from cudriver.errors import CudaError
 from cudriver.memory.copies_plan import explain_many, explain_rows
-from cudriver.memory.loading import asked
 from cudriver.memory.making import device_empty
 from cudriver.memory.named import public
 
@@ -266,61 +264,3 @@ def on_host(dst: NDArray[Any], src: NDArray[Any]) -> None:
     if np.may_share_memory(dst, src):
         src = src.copy()
     np.copyto(dst, src, casting="unsafe")
-
-
-def copy_threads() -> int:
-    """Return how many threads may pack and unpack copies of pageable memory.
-
-    Returns
-    -------
-    int
-        The most that run at a time, for all copies together.
-
-    Notes
-    -----
-    By default two fewer than the CPUs that the process may use, by affinity and cgroup,
-    and 64 at most; up to four CPUs, all. ``CUDRIVER_COPY_THREADS`` or `set_copy_threads`
-    change it. The variable is read when cudriver's core is loaded; anything but a number
-    from 1 to 1024 is ignored with a RuntimeWarning.
-
-    Examples
-    --------
-    >>> 1 <= cu.copy_threads() <= 1024
-    True
-    """
-    return _core._copy_threads()[0]
-
-
-def set_copy_threads(count: SupportsIndex | None, /) -> None:
-    """Set how many threads may pack and unpack copies of pageable memory.
-
-    Parameters
-    ----------
-    count : int or None
-        From 1 to 1024; None for the default (see `copy_threads`).
-
-    Raises
-    ------
-    ValueError
-        The count is out of range.
-
-    Notes
-    -----
-    Copies that have begun keep their threads. Copies of page-locked memory need
-    none.
-
-    Examples
-    --------
-    >>> cu.set_copy_threads(2)
-    >>> cu.copy_threads()
-    2
-    >>> cu.set_copy_threads(None)
-    """
-    most = _core._copy_threads()[1]
-    number = (asked(most) or 0) if count is None else operator.index(count)
-    if count is not None and not 1 <= number <= most:
-        raise ValueError(
-            f"the number of threads is 1 to {most}, or None for as many as the process's "
-            f"processors suggest; not {count!r}"
-        )
-    _core._set_copy_threads(number)

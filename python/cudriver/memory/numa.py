@@ -34,37 +34,8 @@ _policy: NumaLike = "device"
 _prepared = False
 
 
-def set_host_memory_policy(*, numa: Literal["device"] | SupportsIndex | None = "device") -> None:
-    """Choose the NUMA node that new page-locked memory comes from.
-
-    Parameters
-    ----------
-    numa : {'device'}, int or None, optional
-        The node nearest the current context's device, as it is from the start; a node
-        by its number; or wherever the system puts memory.
-
-    Raises
-    ------
-    ValueError
-        There is no such node, or this process may not use it.
-    PermissionError
-        The system lets this process choose no node, as in many containers.
-
-    Notes
-    -----
-    It holds for arrays and regions whose `numa` is not given, and for the blocks
-    through which pageable memory is copied; the threads that pack these run on the
-    node's processors, as far as the process may. A node is preferred: where it is
-    full, memory of another is taken. `host_memory_stats` tells how much lies where.
-
-    Calls no CUDA function, unless CUDA is in use. On a machine with one node it
-    changes nothing.
-
-    Examples
-    --------
-    >>> cu.set_host_memory_policy(numa=None)
-    >>> cu.set_host_memory_policy(numa="device")
-    """
+def prefer(numa: Literal["device"] | SupportsIndex | None) -> None:
+    """Take new memory from a node: that of the current context's device, one by number, or any."""
     global _policy
     node = ANY if numa == "device" else node_of(numa)
     if node == POLICY:

@@ -21,6 +21,7 @@ from cudriver.memory.arrays import is_fortran
 from cudriver.memory.failures import OUT_OF_MEMORY, failure
 from cudriver.memory.host import host_range, page_lock
 from cudriver.memory.live import page_locked
+from cudriver.memory.named import HOME
 from cudriver.memory.pool import host_memory_stats
 from cudriver.memory.room import host_room
 
@@ -246,10 +247,10 @@ class Pinning(Generic[ArrayT]):
         return f"<Pinning of {self.nbytes} bytes, {state}>"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("cannot pickle 'cudriver.Pinning' object")
+        raise TypeError(f"cannot pickle '{HOME}.Pinning' object")
 
 
-Pinning.__module__ = "cudriver"
+Pinning.__module__ = HOME
 
 
 def _begin(array: ArrayT, owner: _Owner, fresh: bool) -> Pinning[ArrayT]:

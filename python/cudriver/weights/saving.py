@@ -20,7 +20,6 @@ import numpy as np
 
 from cudriver import _core
 from cudriver._core import Context, DeviceArray, Stream
-from cudriver.memory.copies import copy_threads
 from cudriver.memory.pinned import pinned_empty
 from cudriver.memory.rows import copy_many
 from cudriver.weights.reading import progress
@@ -188,7 +187,7 @@ class Writing:
         self.arrays: list[Array] = arrays
         self.fsync: bool = fsync
         self.streams: dict[Context, Stream] = {}
-        self.threads: int = min(copy_threads(), WRITERS)
+        self.threads: int = min(_core._copy_threads()[0], WRITERS)
         self.pool: ThreadPoolExecutor = ThreadPoolExecutor(self.threads, "cudriver-write")
         self.running: deque[tuple[Future[None], NDArray[np.uint8]]] = deque()
 

@@ -7,7 +7,7 @@ import pytest
 from facts import wheel
 from synth import Prefix
 
-from cudriver.stack.collect import collect
+from cudriver.stack.collect import ask, collect
 from cudriver.stack.elf.bits import ElfBits
 from cudriver.stack.environment.debian import DebianOwners
 from cudriver.stack.environment.records import is_library
@@ -29,7 +29,7 @@ def venv(tmp_path):
 
 
 def facts(prefix, **variables):
-    return collect(prefix.inside, root=str(prefix.root), environ=variables)
+    return collect(ask(prefix.inside, root=str(prefix.root), environ=variables))
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ class TestVersions:
             f"import ctypes as c; x = c.c_int(); c.CDLL({str(path)!r}).ncclGetVersion(c.byref(x))\n"
             "print(x.value)"
         )
-        found = collect("/env", root=str(tmp_path), environ={}, probe_driver=False)
+        found = collect(ask("/env", root=str(tmp_path), environ={}, probe_driver=False))
         assert (int(answer), found.framework("torch").nccl) == (21403, "2.14.3")
 
     def test_the_code_wins_over_a_package_that_contradicts(self, tmp_path):
@@ -202,7 +202,7 @@ class TestVersions:
         library = prefix.torch("2.6.0", "12.4", pins={}).parent / "torch/lib/libtorch_cuda.so"
         compile_c(library.with_name("libtorch_cuda.so.2.6"), "int x;")
         library.symlink_to("libtorch_cuda.so.2.6")
-        found = collect("/env", root=str(tmp_path), environ={}, probe_driver=False)
+        found = collect(ask("/env", root=str(tmp_path), environ={}, probe_driver=False))
         assert found.framework("torch").nccl is None
 
     @pytest.mark.parametrize(

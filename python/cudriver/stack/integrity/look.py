@@ -41,8 +41,8 @@ class Seen(Record):
 class Looker:
     """Looks at files of one environment as long as its budget lasts."""
 
-    def __init__(self, root: Root, env: Environment, loader: Loader) -> None:
-        self.root = root
+    def __init__(self, env: Environment, loader: Loader) -> None:
+        self.root: Root = loader.root
         self.env = env
         self.loader = loader
         self.spent = False  # something was not looked at

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 
-from cudriver.stack.elf.bits import ElfBits
+from cudriver.stack.elf.parts import is_whole
 from cudriver.stack.environment.distributions import installer
 from cudriver.stack.facts import (
     DAMAGED,
@@ -170,14 +170,6 @@ def hash_of(
     return made.digest()
 
 
-def whole(root: Root, path: str) -> bool:
-    """Whether a file of another size is a library all the same: stripped, changed by patchelf, or
-    listed wrongly by whoever built the wheel.
-    """
-    with ElfBits(root, path) as file:
-        return file.whole
-
-
 def packages_of(raw: bytes) -> set[str]:
     """The packages that a RECORD lists, those in no other."""
     found, at = set(), raw.find(b"/__init__.py,")
@@ -279,7 +271,7 @@ class Owners:
             same = size is not None and (stated is None or size == int(stated[1]))
             if same or path in self.by_path or os.path.dirname(path) in self.root.unlisted:
                 continue
-            what = MISSING if size is None else EDITED if whole(self.root, path) else DAMAGED
+            what = MISSING if size is None else EDITED if is_whole(self.root, path) else DAMAGED
             said = f"{os.fsdecode(match[1])}, {int(stated[1]) if stated else '?'} bytes"
             line = raw.count(b"\n", 0, match.start(1)) + 1
             owner = f"{dist.name} {dist.version}"

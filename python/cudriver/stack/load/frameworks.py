@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
-from cudriver.stack.elf.bits import ElfBits
+from cudriver.stack.elf.parts import section
 from cudriver.stack.environment.distributions import matters
 from cudriver.stack.environment.records import Owners, is_library, module_of
 from cudriver.stack.facts import Distribution, Evidence, Framework
@@ -323,8 +323,7 @@ class _Reader(Record):
     def _archs(self, name: str) -> tuple[str, Evidence] | None:
         """The list is one string in a library's read-only data."""
         path = f"{self.site}/{name}"
-        with ElfBits(self.finder.root, path) as file:
-            archs = _arch_list(file.section(".rodata", RODATA_LIMIT) or b"")
+        archs = _arch_list(section(self.finder.root, path, ".rodata", RODATA_LIMIT))
         return (archs, Evidence(path, None, archs)) if archs else None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from cudriver.stack.elf.bits import ElfBits
+from cudriver.stack.elf.parts import section
 from cudriver.stack.facts import Distribution, Environment, Evidence, NvccChoice, Toolkit
 from cudriver.stack.loader.glibc import configured_folders
 from cudriver.stack.machine.compilers import host_limits, search_path, which
@@ -163,8 +163,7 @@ def nvcc_release(root: Root, nvcc: str) -> tuple[str | None, Evidence | None]:
     """What `nvcc --version` would say, from the text inside the program."""
     wrapped = f"{home_of(root, nvcc)}/bin/nvcc"
     true = root.resolve(wrapped if root.is_file(wrapped) else nvcc)
-    with ElfBits(root, true) as file:
-        text = file.section(".rodata", NVCC_LIMIT) or b""
+    text = section(root, true, ".rodata", NVCC_LIMIT)
     at = text.find(b"Cuda compilation tools, release ")
     match = re.match(_NVCC_SAYS, text[at : at + 200]) if at >= 0 else None
     if match is None:

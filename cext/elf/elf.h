@@ -135,6 +135,7 @@ struct elf_file {
 struct elf_export {
     char *name;
     const char *version; /* NULL: none */
+    uint64_t address, size;
     bool hidden, weak;
 };
 
@@ -188,5 +189,23 @@ int elf_list_missing(struct elf_file *file, struct elf_file **scope, size_t scop
 /* Lists the definitions in the hash table; if `name` is not NULL, only those of that name. */
 int elf_list_exports(struct elf_file *file, const char *name, struct elf_exports *out);
 void elf_exports_free(struct elf_exports *list);
+
+/* parts.c: what no loader asks for. A file that lies about it has none, and no fault. */
+
+/* Finds what the file puts at an address, up to the file's end, and the first section of a name. */
+void elf_find_part(const struct elf_file *file, uint64_t address, struct elf_table *part);
+int elf_find_section(struct elf_file *file, const char *name, struct elf_table *part);
+
+/* Finds a symbol that .symtab has, exported or not. 1, 0 or -errno. */
+int elf_find_local(struct elf_file *file, const char *name, uint64_t *address, uint64_t *size);
+
+/*
+ * Whether the file goes as far as the table of its sections, which linkers put last, and that has
+ * the section of the names. 1, 0 or -errno.
+ */
+int elf_is_whole(struct elf_file *file);
+
+/* bytes.c: reads a part without keeping it. */
+int elf_stream(struct elf_file *file, uint64_t offset, void *to, size_t length);
 
 #endif

@@ -185,7 +185,8 @@ static PyObject *file_repr(struct elf_object *self)
 static PyObject *file_dir(struct elf_object *self, PyObject *Py_UNUSED(ignored))
 {
     PyObject *names = PyDict_Keys(self->fields);
-    static const char *const methods[] = {"exports", "find", "references"};
+    static const char *const methods[] = {"exports",    "find",    "local", "memory",
+                                          "references", "section", "whole"};
     for (size_t i = 0; names != NULL && i < sizeof(methods) / sizeof(*methods); i++) {
         PyObject *name = PyUnicode_FromString(methods[i]);
         if (name == NULL || PyList_Append(names, name) < 0) {
@@ -260,10 +261,127 @@ static PyObject *file_references(struct elf_object *self, PyObject *Py_UNUSED(ig
     return made;
 }
 
+/* New reference: at most `limit` bytes of a part; None where it is not there. */
+static PyObject *bytes_of(struct elf_object *self, const struct elf_table *part, Py_ssize_t limit)
+{
+    struct elf_state *state = state_of_type(Py_TYPE(self));
+    PyObject *made;
+    uint64_t size;
+    char *to;
+    int status;
+    if (!part->present) {
+        Py_RETURN_NONE;
+    }
+    size = part->end - part->offset;
+    size = size < (uint64_t)limit ? size : (uint64_t)limit;
+    made = state != NULL ? PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size) : NULL;
+    if (made == NULL) {
+        return NULL;
+    }
+    to = PyBytes_AS_STRING(made);
+    Py_BEGIN_ALLOW_THREADS
+    pthread_mutex_lock(&state->lock);
+    status = elf_stream(self->file, part->offset, to, (size_t)size);
+    elf_rest(self->file);
+    pthread_mutex_unlock(&state->lock);
+    Py_END_ALLOW_THREADS
+    if (status < 0) {
+        Py_DECREF(made);
+        return elf_py_raise(state, self->file, self->shown);
+    }
+    return made;
+}
+
+static PyObject *file_memory(struct elf_object *self, PyObject *args)
+{
+    struct elf_table part;
+    unsigned long long address;
+    Py_ssize_t size;
+    PyObject *number;
+    if (!PyArg_ParseTuple(args, "O!n:memory", &PyLong_Type, &number, &size)) {
+        return NULL;
+    }
+    address = PyLong_AsUnsignedLongLong(number);
+    if (address == (unsigned long long)-1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    if (size < 0) {
+        return PyErr_Format(PyExc_ValueError, "size is %zd, less than 0", size);
+    }
+    elf_find_part(self->file, address, &part);
+    return bytes_of(self, &part, size);
+}
+
+static PyObject *file_section(struct elf_object *self, PyObject *args)
+{
+    struct elf_state *state = state_of_type(Py_TYPE(self));
+    struct elf_table part;
+    const char *name;
+    Py_ssize_t limit;
+    int status;
+    if (state == NULL || !PyArg_ParseTuple(args, "sn:section", &name, &limit)) {
+        return NULL;
+    }
+    if (limit < 0) {
+        return PyErr_Format(PyExc_ValueError, "limit is %zd, less than 0", limit);
+    }
+    Py_BEGIN_ALLOW_THREADS
+    pthread_mutex_lock(&state->lock);
+    status = elf_find_section(self->file, name, &part);
+    elf_rest(self->file);
+    pthread_mutex_unlock(&state->lock);
+    Py_END_ALLOW_THREADS
+    return status < 0 ? elf_py_raise(state, self->file, self->shown) : bytes_of(self, &part, limit);
+}
+
+static PyObject *file_local(struct elf_object *self, PyObject *args)
+{
+    struct elf_state *state = state_of_type(Py_TYPE(self));
+    uint64_t address = 0, size = 0;
+    const char *name;
+    int status;
+    if (state == NULL || !PyArg_ParseTuple(args, "s:local", &name)) {
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    pthread_mutex_lock(&state->lock);
+    status = elf_find_local(self->file, name, &address, &size);
+    elf_rest(self->file);
+    pthread_mutex_unlock(&state->lock);
+    Py_END_ALLOW_THREADS
+    if (status < 0) {
+        return elf_py_raise(state, self->file, self->shown);
+    }
+    if (status == 0) {
+        Py_RETURN_NONE;
+    }
+    return Py_BuildValue("KK", (unsigned long long)address, (unsigned long long)size);
+}
+
+static PyObject *file_whole(struct elf_object *self, PyObject *Py_UNUSED(ignored))
+{
+    struct elf_state *state = state_of_type(Py_TYPE(self));
+    int status;
+    if (state == NULL) {
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    pthread_mutex_lock(&state->lock);
+    status = elf_is_whole(self->file);
+    elf_rest(self->file);
+    pthread_mutex_unlock(&state->lock);
+    Py_END_ALLOW_THREADS
+    return status < 0 ? elf_py_raise(state, self->file, self->shown) : PyBool_FromLong(status);
+}
+
 static PyMethodDef file_methods[] = {
     {"find", (PyCFunction)file_find, METH_O, DOC_ElfFile_find},
     {"exports", (PyCFunction)file_exports, METH_NOARGS, DOC_ElfFile_exports},
     {"references", (PyCFunction)file_references, METH_NOARGS, DOC_ElfFile_references},
+    {"memory", (PyCFunction)file_memory, METH_VARARGS, DOC_ElfFile_memory},
+    {"section", (PyCFunction)file_section, METH_VARARGS, DOC_ElfFile_section},
+    {"local", (PyCFunction)file_local, METH_VARARGS, DOC_ElfFile_local},
+    {"whole", (PyCFunction)file_whole, METH_NOARGS, DOC_ElfFile_whole},
     {"__dir__", (PyCFunction)file_dir, METH_NOARGS, NULL},
     {0},
 };

@@ -383,6 +383,8 @@ static int add_export(struct elf_file *file, uint64_t number, const char *name,
     }
     item = &out->items[out->count];
     *item = (struct elf_export){.version = version != NULL ? version->version : NULL,
+                                .address = symbol.value,
+                                .size = symbol.size,
                                 .hidden = (version_number & 0x8000) != 0,
                                 .weak = symbol.info >> 4 == STB_WEAK};
     status = elf_string(file, symbol.name, ELF_MAX_SYMBOL_NAME, &item->name, &length);

@@ -92,9 +92,6 @@ static inline int elf_read(struct elf_file *file, uint64_t offset, void *to, siz
     return elf_read_pieces(file, offset, to, length);
 }
 
-/* The same without the cache: for long ranges that are read once. */
-int elf_stream(struct elf_file *file, uint64_t offset, void *to, size_t length);
-
 /*
  * Copies the string at `index` of the string table; more than `limit` bytes are a fault. The caller
  * frees *out; *length does not count the NUL.

@@ -71,10 +71,13 @@ PyObject *elf_py_exports(const struct elf_state *state, const struct elf_exports
     PyObject *made = PyList_New((Py_ssize_t)list->count);
     for (size_t i = 0; made != NULL && i < list->count; i++) {
         const struct elf_export *item = &list->items[i];
-        PyObject *values[] = {elf_py_text(item->name), elf_py_text(item->version),
+        PyObject *values[] = {elf_py_text(item->name),
+                              elf_py_text(item->version),
                               PyBool_FromLong(item->version != NULL && !item->hidden),
-                              PyBool_FromLong(item->weak)};
-        PyObject *entry = elf_py_row(state->export_type, values, 4);
+                              PyBool_FromLong(item->weak),
+                              PyLong_FromUnsignedLongLong(item->address),
+                              PyLong_FromUnsignedLongLong(item->size)};
+        PyObject *entry = elf_py_row(state->export_type, values, 6);
         if (entry == NULL) {
             Py_CLEAR(made);
         } else {
@@ -167,6 +170,8 @@ static PyStructSequence_Field export_fields[] = {{"name", DOC_Export_name},
                                                  {"version", DOC_Export_version},
                                                  {"default", DOC_Export_default},
                                                  {"weak", DOC_Export_weak},
+                                                 {"address", DOC_Export_address},
+                                                 {"size", DOC_Export_size},
                                                  {0}};
 static PyStructSequence_Desc export_description = {"cudriver._elf.Export", DOC_Export,
                                                    export_fields, 4};

@@ -78,6 +78,12 @@ class Export(structseq[str | None | bool], tuple[str, str | None, bool, bool]):
     @property
     def weak(self) -> bool:
         """Weak binding."""
+    @property
+    def address(self) -> int:
+        """Where it lies once mapped, from where the file begins. (Not part of the tuple.)"""
+    @property
+    def size(self) -> int:
+        """Bytes. (Not part of the tuple.)"""
 
 @final
 class ElfFile:
@@ -119,6 +125,14 @@ class ElfFile:
         """Every definition, in hash order. Slow on a large library; for tests and tools."""
     def references(self) -> list[Reference]:
         """Undefined symbols in the order in which the loader meets them, each once."""
+    def memory(self, address: int, size: int, /) -> bytes | None:
+        """At most `size` bytes that the file puts at an address; None where it puts nothing."""
+    def section(self, name: str, limit: int, /) -> bytes | None:
+        """At most `limit` bytes of the first section of a name; None where there is none."""
+    def local(self, name: str, /) -> tuple[int, int] | None:
+        """Address and size of a symbol of .symtab, be it exported or not; None: there is none."""
+    def whole(self) -> bool:
+        """Whether all of the file is there, as far as the table of its sections."""
 
 def missing(
     jobs: Sequence[tuple[ElfFile, Sequence[ElfFile]]], /

@@ -50,6 +50,7 @@ for number in range(first, first + count):
     print(number, flush=False)
     try:
         elf = _elf.ElfFile(path)
+        elf.whole(), elf.section(".dynstr", 64), elf.local("one"), elf.memory(4096, 64)
         elf.references()
         elf.exports()
         elf.find("one")

@@ -61,6 +61,16 @@ static void check_symbols(struct elf_file *file)
     struct elf_exports exports = {0};
     struct elf_file *scope[] = {file, file};
     struct elf_file *culprit = NULL;
+    uint64_t address, size;
+    struct elf_table part;
+    if (elf_find_local(file, "one", &address, &size) == 1) {
+        elf_find_part(file, address, &part);
+        require(!part.present || part.end == file->size, "a part ends in the file");
+    }
+    if (elf_find_section(file, ".rodata", &part) == 0 && part.present) {
+        require(part.offset <= part.end && part.end <= file->size, "a section lies in the file");
+    }
+    require(elf_is_whole(file) >= 0 || file->fault.text[0] != '\0', "a failure has a reason");
     if (elf_list_references(file, &all) == 0) {
         if (elf_list_missing(file, scope, 2, &missing, &culprit) == 0) {
             require(missing.count <= all.count, "missing symbols are references");

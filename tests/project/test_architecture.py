@@ -300,6 +300,18 @@ def test_rooms_of_the_stack_look_downward() -> None:
     assert wrong == []
 
 
+def test_few_functions_of_the_stack_take_what_an_asked_has() -> None:
+    """What is asked for is parsed once; a function that takes its parts apart knows too much."""
+    parts = {"root", "env", "owners", "problems", "machine", "prefix", "environ"}
+    found = []
+    for path in (PACKAGE / "stack").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                taken = {a.arg for a in (*node.args.args, *node.args.kwonlyargs)} & parts
+                found += [f"{path.name}: {node.name} {taken}"] * (len(taken) > 1)
+    assert len(found) <= 10, found
+
+
 @pytest.mark.parametrize("top", [PACKAGE, ROOT / "benchmarks"], ids=lambda top: str(top.name))
 def test_python_modules_have_no_circle(top: Path) -> None:
     """A stub of C may name types of the Python that lies above it."""

@@ -12,7 +12,7 @@ from synth import CU12
 from test_collect_cases import Tree
 
 import casekit
-from cudriver.stack.collect import collect
+from cudriver.stack.collect import ask, collect
 from cudriver.stack.load import frameworks
 from cudriver.stack.rules import judge, verdict
 
@@ -37,7 +37,7 @@ class Packages(Tree):
     def facts(self):
         inside = self.prefix().inside
         more = {"environ": self.variables, "probe_driver": False, **self.assumed}
-        return collect(inside, root=str(self.top), **more)
+        return collect(ask(inside, root=str(self.top), **more))
 
     def machine(self, driver="580.95.05", *gpus):
         """What is assumed of the machine, of which all rules tell then."""

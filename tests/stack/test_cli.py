@@ -603,8 +603,8 @@ def test_what_if_in_another_root_takes_nothing_of_this_machine(monkeypatch):
     from cudriver.cli import which
 
     seen = []
-    monkeypatch.setattr(which.target, "machine", lambda *given: seen.append(given[-1]))
-    monkeypatch.setattr(which.target, "facts", lambda prefix, machine: None)
+    monkeypatch.setattr(which.target, "asked", lambda *given: seen.append(given[-1]) or [None])
+    monkeypatch.setattr("cudriver.stack.collect.collect", lambda asked: None)
     monkeypatch.setenv("LD_PRELOAD", "/here/libx.so")
     for root in ("/image", "/"):
         which._what_if("/env", SimpleNamespace(root=root, ld_library_path="/x"))

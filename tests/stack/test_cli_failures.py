@@ -23,10 +23,10 @@ NESTED = "(" * 500 + "python_version > '3'" + ")" * 500
 BREAK_ONE = """
 from cudriver.stack.environment import interpreter
 describe = interpreter.describe
-def broken(tree, prefix, *rest):
-    if "broken" in prefix:
+def broken(asked):
+    if "broken" in asked.prefix:
         {failure}
-    return describe(tree, prefix, *rest)
+    return describe(asked)
 interpreter.describe = broken
 """
 RECURSE = "f = lambda: f(); f()"

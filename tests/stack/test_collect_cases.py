@@ -14,13 +14,14 @@ import pytest
 import synth
 
 import casekit
-from cudriver.stack.collect import collect
+from cudriver.stack.collect import ask, collect
 from cudriver.stack.environment import distributions, interpreter
 from cudriver.stack.environment.discover import find_environments
 from cudriver.stack.facts import Evidence, Problem, Requirement
 from cudriver.stack.loader.search import Hit, Search
 from cudriver.stack.machine import compilers, driver, toolkits
 from cudriver.stack.record import Record
+from cudriver.stack.roots.asked import Asked
 from cudriver.stack.roots.rootfs import Root
 from elfkit import compile_c
 
@@ -126,42 +127,48 @@ class Tree:
 
     # ---- what is told of it ----
 
+    def asked(self) -> Asked:
+        """What is asked of /env, or where nothing is there of the root."""
+        made = Asked(Root(str(self.top)), self.made.inside if self.made else "/", self.variables)
+        made.root.problems = self.problems
+        return made
+
     def env(self) -> Any:
-        root = Root(str(self.top))
-        return interpreter.describe(root, self.prefix().inside, self.variables, self.problems)
+        self.prefix()
+        return interpreter.describe(self.asked())
 
     def environment(self) -> Iterable[Record]:
         return [self.env()]
 
     def packages(self) -> Iterable[Record]:
-        return distributions.collect(Root(str(self.top)), self.env(), self.problems)
+        env = self.env()
+        return distributions.collect(self.asked().root, env)
 
     def system(self) -> Iterable[Record]:
-        return toolkits.system(Root(str(self.top)), self.variables, self.problems)
+        return toolkits.system(self.asked())
 
     def own(self) -> Iterable[Record]:
-        root, env = Root(str(self.top)), self.env()
-        found = distributions.collect(root, env, self.problems)
-        return toolkits.environment(root, env, found)
+        env, root = self.env(), self.asked().root
+        return toolkits.environment(root, env, distributions.collect(root, env))
 
     def nvcc(self) -> Iterable[Record]:
-        root = Root(str(self.top))
-        return [toolkits.choice(root, self.variables, self.env(), list(self.system()))]  # type: ignore[arg-type]
+        env = self.env()
+        return [toolkits.choice(self.asked(), env, list(self.system()))]  # type: ignore[arg-type]
 
     def compiler(self) -> Iterable[Record]:
-        found = compilers.host_compiler(Root(str(self.top)), self.variables, self.env())
+        env = self.env()
+        found = compilers.host_compiler(self.asked(), env)
         return [found] if found else []
 
     def driver(self) -> Iterable[Record]:
-        root = Root(str(self.top))
         loader = SimpleNamespace(search=lambda _: self.found)
-        return [driver.collect(root, self.variables, loader)]  # type: ignore[arg-type]
+        return [driver.collect(self.asked(), loader)]  # type: ignore[arg-type]
 
     def faults(self) -> Iterable[Record]:
         """As a root shows it, and without one: they are the same."""
         prefix, more = self.prefix(), {"environ": self.variables, "probe_driver": False}
-        inside = collect(prefix.inside, root=str(self.top), **more).file_faults  # type: ignore[arg-type]
-        outside = collect(str(prefix.path), **more).file_faults  # type: ignore[arg-type]
+        inside = collect(ask(prefix.inside, root=str(self.top), **more)).file_faults  # type: ignore[arg-type]
+        outside = collect(ask(str(prefix.path), **more)).file_faults  # type: ignore[arg-type]
         assert [*map(render, inside)] == [render(f).replace(str(self.top), "") for f in outside]
         return inside
 
@@ -171,7 +178,8 @@ class Tree:
 
     def frameworks(self) -> Iterable[Record]:
         inside = self.prefix().inside
-        found = collect(inside, root=str(self.top), environ=self.variables, probe_driver=False)
+        asked = ask(inside, root=str(self.top), environ=self.variables, probe_driver=False)
+        found = collect(asked)
         self.problems = found.problems
         return found.frameworks
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from cudriver.stack import inspect
-from cudriver.stack.collect import collect_machine
+from cudriver.stack.collect import ask, collect_machine
 from cudriver.stack.machine import driver, probe
 from cudriver.stack.machine.child import Child
+from cudriver.stack.roots.asked import Asked
 from cudriver.stack.roots.rootfs import Root
 from elfkit import compile_c
 
@@ -68,7 +69,7 @@ class TestAssumed:
             driver.assumed(release, gpus)
 
     def test_nothing_is_probed(self, tmp_path):
-        machine = collect_machine(str(tmp_path), assume_driver="535")
+        machine = collect_machine(ask("/", root=str(tmp_path), assume_driver="535"))
         assert machine.probe is None
         assert machine.driver().release == "535"
 
@@ -129,7 +130,7 @@ def nvml(tmp_path):
 def probed(environ, monkeypatch, limit=20.0):
     """What NVML in LD_LIBRARY_PATH tells of a driver that has no files."""
     monkeypatch.setattr(probe, "TIME_LIMIT", limit)
-    assert driver.worth_asking(Root("/"), environ)
+    assert driver.worth_asking(Asked(Root("/"), "/", environ))
     found = driver.Driver()
     probe.complete(found, probe.Probe(environ), environ, probe.Inspected(()))
     return found
@@ -193,7 +194,8 @@ class TestNvml:
         assert time.monotonic() - before < 250
 
     def test_no_sign_of_a_driver_no_child(self, tmp_path):
-        assert not driver.worth_asking(Root(str(tmp_path)), {"LD_LIBRARY_PATH": "/usr/lib"})
+        asked = Asked(Root(str(tmp_path)), "/", {"LD_LIBRARY_PATH": "/usr/lib"})
+        assert not driver.worth_asking(asked)
 
     def test_a_library_that_cannot_be_loaded(self, tmp_path, monkeypatch):
         put(tmp_path, "lib/libnvidia-ml.so.1", "no library")

@@ -7,8 +7,8 @@ import pytest
 from facts import wheel
 from synth import Prefix
 
-from cudriver.stack.collect import collect
-from cudriver.stack.elf.bits import ElfBits
+from cudriver.stack.collect import ask, collect
+from cudriver.stack.elf import parts
 from cudriver.stack.environment.debian import DebianOwners
 from cudriver.stack.environment.records import is_library
 from cudriver.stack.facts import Library
@@ -29,7 +29,7 @@ def venv(tmp_path):
 
 
 def facts(prefix, **variables):
-    return collect(prefix.inside, root=str(prefix.root), environ=variables)
+    return collect(ask(prefix.inside, root=str(prefix.root), environ=variables))
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ class TestVersions:
             f"import ctypes as c; x = c.c_int(); c.CDLL({str(path)!r}).ncclGetVersion(c.byref(x))\n"
             "print(x.value)"
         )
-        found = collect("/env", root=str(tmp_path), environ={}, probe_driver=False)
+        found = collect(ask("/env", root=str(tmp_path), environ={}, probe_driver=False))
         assert (int(answer), found.framework("torch").nccl) == (21403, "2.14.3")
 
     def test_the_code_wins_over_a_package_that_contradicts(self, tmp_path):
@@ -202,7 +202,7 @@ class TestVersions:
         library = prefix.torch("2.6.0", "12.4", pins={}).parent / "torch/lib/libtorch_cuda.so"
         compile_c(library.with_name("libtorch_cuda.so.2.6"), "int x;")
         library.symlink_to("libtorch_cuda.so.2.6")
-        found = collect("/env", root=str(tmp_path), environ={}, probe_driver=False)
+        found = collect(ask("/env", root=str(tmp_path), environ={}, probe_driver=False))
         assert found.framework("torch").nccl is None
 
     @pytest.mark.parametrize(
@@ -262,35 +262,20 @@ class TestVersions:
             "libx.so.1",
             'const char words[] = "some words"; char kept[] = "data"; int f(void) { return 7; }',
         )
-        with ElfBits(Root("/"), path) as file:
-            assert file.symbol("words", 64) == b"some words\0"
-            assert file.symbol("kept", 64) == b"data\0"  # its address is not its place
-            assert file.symbol("absent", 64) is None
-            assert len(file.symbol("f", 3)) == 3
-            rodata = file.section(".rodata", 1 << 20)
-            assert file.section(".absent", 10) is None
+        file = parts.opened(Root("/"), path)
+        assert parts.symbol(file, "words", 64) == b"some words\0"
+        assert parts.symbol(file, "kept", 64) == b"data\0"  # its address is not its place
+        assert parts.symbol(file, "absent", 64) is None
+        assert len(parts.symbol(file, "f", 3)) == 3
+        assert parts.local_symbol(file, "words", 64)[0] == b"some words\0"
+        assert parts.local_symbol(file, "ords", 64) is None
+        rodata = parts.section(Root("/"), path, ".rodata", 1 << 20)
+        assert parts.section(Root("/"), path, ".absent", 10) == b""
         shown = subprocess.run(
             ["readelf", "-SW", path], capture_output=True, text=True, check=True
         ).stdout
         line = next(row for row in shown.splitlines() if " .rodata " in row)
         assert len(rodata) == int(line.split("PROGBITS")[1].split()[2], 16)
-
-    def test_a_dynamic_section_that_ends_within_an_entry(self, tmp_path):
-        path = self.library(tmp_path, "libx.so.1", 'const char words[] = "some words";')
-        with open(path, "rb+") as file:
-            data = file.read()
-            (table,) = struct.unpack_from("<Q", data, 32)
-            entry, count = struct.unpack_from("<HH", data, 54)
-            headers = range(table, table + entry * count, entry)
-            dynamic = next(at for at in headers if struct.unpack_from("<I", data, at) == (2,))
-            (start,) = struct.unpack_from("<Q", data, dynamic + 8)
-            size = 0
-            while struct.unpack_from("<Q", data, start + size) != (0,):  # DT_NULL
-                size += 16
-            file.seek(dynamic + 32)
-            file.write(struct.pack("<Q", size + 15))
-        with ElfBits(Root("/"), path) as bits:
-            assert bits.symbol("words", 64) == b"some words\0"
 
 
 @pytest.mark.parametrize("package", ["libcudnn9-cuda-12", "libnccl2"])

@@ -12,29 +12,29 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from synth import Prefix
 
-from cudriver.stack.collect import collect
+from cudriver.stack.collect import ask, collect
 from cudriver.stack.environment import distributions, interpreter, records
+from cudriver.stack.roots.asked import Asked, from_here
 from cudriver.stack.roots.rootfs import Root
-from cudriver.stack.roots.where import from_here
 from elfkit import compile_c
 
 
 def describe(prefix, **variables):
-    problems = []
     root = Root(str(prefix.root) if prefix.root else "/")
-    return interpreter.describe(root, prefix.inside, variables, problems), root, problems
+    return interpreter.describe(Asked(root, prefix.inside, variables)), root, root.problems
 
 
 def installed(prefix, **variables):
     env, root, problems = describe(prefix, **variables)
-    found = distributions.collect(root, env, problems)
+    found = distributions.collect(root, env)
     return {d.name: d for d in found}, problems
 
 
 def libraries(dist, problems=None):
     """What its RECORD lists."""
-    problems = [] if problems is None else problems
-    return records.libraries(dist, records.read(Root("/"), dist, problems), problems)
+    root = Root("/")
+    root.problems = [] if problems is None else problems
+    return records.libraries(root, dist, records.read(root, dist))
 
 
 @pytest.fixture
@@ -68,12 +68,12 @@ class TestKinds:
         (tmp_path / "usr/bin/python3").symlink_to("/usr/bin/python3.12")
         for folder in ("usr/lib/python3/dist-packages", "usr/local/lib/python3.12/dist-packages"):
             (tmp_path / folder).mkdir(parents=True)
-        env = interpreter.describe(Root(str(tmp_path)), "/usr", {}, [])
+        env = interpreter.describe(Asked(Root(str(tmp_path)), "/usr", {}))
         assert (env.kind, env.python, env.platform) == ("system", "3.12", "aarch64")
         assert not env.managed
         (tmp_path / "usr/lib/python3.12").mkdir()
         (tmp_path / "usr/lib/python3.12/EXTERNALLY-MANAGED").write_text("[externally-managed]\n")
-        assert interpreter.describe(Root(str(tmp_path)), "/usr", {}, []).managed
+        assert interpreter.describe(Asked(Root(str(tmp_path)), "/usr", {})).managed
         assert env.site_packages == [
             "/usr/local/lib/python3.12/dist-packages",
             "/usr/lib/python3/dist-packages",
@@ -143,7 +143,7 @@ class TestPath:
             env={by: str(home)}, capture_output=True, text=True, check=True,
         )  # fmt: skip
         seen = [path for path in done.stdout.splitlines() if path.startswith(str(tmp_path))]
-        env = interpreter.describe(Root("/"), str(made), {by: str(home)}, [])
+        env = interpreter.describe(Asked(Root("/"), str(made), {by: str(home)}))
         ours = [path for path in env.site_packages if path.startswith(str(tmp_path))]
         assert ours == seen
         assert len(seen) == (4 if shared else 2)
@@ -183,10 +183,10 @@ class TestConda:
 class TestRecords:
     def owners(self, prefix):
         found, problems = installed(prefix)
-        root = Root("/")
-        owners = records.Owners(root)
+        owners = records.Owners(Root("/"))
+        owners.root.problems = problems
         for dist in found.values():
-            owners.add(dist, problems)
+            owners.add(dist)
         return owners, problems
 
     def test_paths_are_in_their_normal_form(self, venv):
@@ -259,7 +259,9 @@ class TestRecords:
         {"gone": file.unlink, "none": int}.get(
             damage, lambda: file.write_bytes(data[: len(data) // 2] if damage == "half" else b"")
         )()
-        found = [(f.distribution, f.file, f.what) for f in collect(str(prefix.path)).file_faults]
+        found = [
+            (f.distribution, f.file, f.what) for f in collect(ask(str(prefix.path))).file_faults
+        ]
         bad = "missing" if damage == "gone" else "damaged"
         names = {"none": []}.get(damage, [file.name])
         names += ["libcublas.so.12"] * (damage == "gone")  # which leads nowhere now

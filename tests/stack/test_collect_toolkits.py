@@ -4,6 +4,7 @@ import pytest
 from synth import toolkit
 
 from cudriver.stack.machine import compilers, toolkits
+from cudriver.stack.roots.asked import Asked
 from cudriver.stack.roots.rootfs import Root
 
 
@@ -16,9 +17,9 @@ def tree(tmp_path):
 
 
 def system(tree, **variables):
-    problems = []
-    found = toolkits.system(Root(str(tree)), variables, problems)
-    return {t.path: t for t in found}, problems
+    root = Root(str(tree))
+    found = toolkits.system(Asked(root, "/", variables))
+    return {t.path: t for t in found}, root.problems
 
 
 def link(path, target):

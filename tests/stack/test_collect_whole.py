@@ -12,7 +12,7 @@ from golden import assert_words_as_before
 from synth import Prefix, toolkit
 
 from cudriver import cli
-from cudriver.stack.collect import collect
+from cudriver.stack.collect import ask, collect
 from elfkit import compile_c
 
 pytestmark = pytest.mark.skipif(
@@ -162,7 +162,7 @@ def test_facts_are_as_before(tmp_path, make):
     machine(tmp_path)
     prefix = make(tmp_path)
     variables = {"CUDA_HOME": "/usr/local/cuda", "PATH": "/usr/bin:/usr/local/cuda/bin"}
-    found = collect(prefix.inside, root=str(tmp_path), environ=variables, probe_driver=False)
+    found = collect(ask(prefix.inside, root=str(tmp_path), environ=variables, probe_driver=False))
     text = "\n".join(lines(found.to_dict())).replace(str(tmp_path), "ROOT")
     text = text.replace(f"{prefix.inside}/lib/python3.11/site-packages", "SITE")
     assert_words_as_before("facts", text)

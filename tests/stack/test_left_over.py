@@ -11,7 +11,7 @@ import real
 from synth import Prefix
 from test_breakage_built import Venv
 
-from cudriver.stack.collect import collect, collect_machine
+from cudriver.stack.collect import ask, collect, collect_machine
 from cudriver.stack.rules import judge, verdict
 
 INIT = "from .version import __version__\ntensor = float\n"
@@ -28,7 +28,7 @@ MODULES = {
 
 
 def found(venv, *severities):
-    facts = collect(str(venv.path), environ=real.clean_environ(), probe_driver=False)
+    facts = collect(ask(str(venv.path), environ=real.clean_environ(), probe_driver=False))
     about = [f for f in judge(facts) if f.severity in severities and not f.rule.startswith("CU1")]
     return sorted(about, key=lambda f: f.rule)
 
@@ -58,7 +58,7 @@ class TestEditable:
         return tmp_path / "source"
 
     def verdict(self, venv):
-        facts = collect(str(venv.path), environ=real.clean_environ(), probe_driver=False)
+        facts = collect(ask(str(venv.path), environ=real.clean_environ(), probe_driver=False))
         return verdict([f for f in judge(facts) if not f.rule.startswith("CU1")], facts)
 
     def test_by_a_folder(self, venv, source):
@@ -144,10 +144,11 @@ class TestWorkingFolder:
     def test_relative_files_to_preload(self, venv, outside, monkeypatch):
         monkeypatch.chdir(outside.parent)
         value = "lib/libcudart.so.12 libdl.so.2:/absent.so"
-        machine = collect_machine(environ={"LD_PRELOAD": value}, probe_driver=False)
+        machine = collect_machine(ask(environ={"LD_PRELOAD": value}, probe_driver=False))
         preload = machine.loader.environ["LD_PRELOAD"]
         assert preload == f"{outside}/libcudart.so.12:libdl.so.2:/absent.so"
-        image = collect_machine(str(venv.path), environ={"LD_PRELOAD": value}, probe_driver=False)
+        asked = ask("/", root=str(venv.path), environ={"LD_PRELOAD": value})
+        image = collect_machine(asked)
         preload = image.loader.environ["LD_PRELOAD"]
         assert preload == "/lib/libcudart.so.12:libdl.so.2:/absent.so"
 
@@ -162,7 +163,7 @@ class TestWorkingFolder:
         )
         assert done.stdout.split() == [file]
         environ = real.clean_environ(**variables)
-        facts = collect(str(venv.path), environ=environ, probe_driver=False)
+        facts = collect(ask(str(venv.path), environ=environ, probe_driver=False))
         (library,) = facts.libraries
         assert (library.path, library.real_path) == (file, file)
         assert library.origin == "system"
@@ -173,7 +174,7 @@ class TestWorkingFolder:
         monkeypatch.chdir(gone)
         gone.rmdir()
         environ = real.clean_environ(LD_LIBRARY_PATH="lib")
-        facts = collect(str(venv.path), environ=environ, probe_driver=False)
+        facts = collect(ask(str(venv.path), environ=environ, probe_driver=False))
         assert facts.libraries == []
         monkeypatch.chdir(tmp_path)
 

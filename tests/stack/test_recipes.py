@@ -18,7 +18,7 @@ from facts import PREFIX, SITE, environment
 from packages import Packages
 from synth import Prefix
 
-from cudriver.stack.collect import collect
+from cudriver.stack.collect import ask, collect
 from cudriver.stack.environment.records import Owners
 from cudriver.stack.facts import Environment, Framework
 from cudriver.stack.load import catalogue, imports, recipes
@@ -43,7 +43,7 @@ def venv(tmp_path):
 
 
 def facts(prefix, **variables):
-    return collect(prefix.inside, root=str(prefix.root), environ=variables, probe_driver=False)
+    return collect(ask(prefix.inside, root=str(prefix.root), environ=variables, probe_driver=False))
 
 
 def library(prefix, path, *needs, symbol=None, flags=()):

@@ -9,7 +9,7 @@ import pytest
 from synth import Prefix, toolkit
 
 from cudriver.stack import find_environments, inspect
-from cudriver.stack.collect import collect
+from cudriver.stack.collect import ask, collect
 from elfkit import compile_c
 
 
@@ -97,7 +97,7 @@ class TestAnotherRoot:
             "-Wl,-soname,libtorch_cuda.so",
             str(lib / "libcudart.so.12"),
         )
-        facts = collect(venv.inside, root=str(tree))
+        facts = collect(ask(venv.inside, root=str(tree)))
         assert {x.path for x in facts.libraries} <= {"/usr/lib/libcudart.so.12"}
         assert facts.driver.path is None
 

@@ -14,7 +14,7 @@ import pytest
 from synth import Prefix
 from test_cli import run
 
-from cudriver.stack.collect import collect, machine_for
+from cudriver.stack.collect import ask, collect, collect_machine
 from cudriver.stack.integrity.verify import UNIT, Job, verify
 from cudriver.stack.roots.rootfs import Root
 from elfkit import compile_c
@@ -25,7 +25,8 @@ NAMES = ("cupy/__init__.py", "cupy/data.bin", "cupy/lib/libx.so.1")
 
 def faults(prefix, told=None):
     """The files that a check with --verify finds, by the end of their paths."""
-    machine = machine_for(str(prefix), environ={}, probe_driver=False)
+    asked = ask(str(prefix), environ={}, probe_driver=False)
+    machine = collect_machine(asked)
 
     def track(done, total):
         pieces = [*done]
@@ -33,8 +34,8 @@ def faults(prefix, told=None):
             told.append((len(pieces), total))
         return pieces
 
-    machine.verify = lambda facts, loader: verify(machine.root, facts, loader, track)
-    found = collect(str(prefix), machine=machine).file_faults
+    machine.verify = lambda facts, loader: verify(asked.root, facts, loader, track)
+    found = collect(asked, machine).file_faults
     return {f.file.partition("site-packages/")[2]: f for f in found}
 
 

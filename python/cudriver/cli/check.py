@@ -126,21 +126,22 @@ def exit_code(reports: list[Report]) -> int:
 
 
 def _reports(arguments: Namespace) -> list[Report]:
+    from cudriver.stack.collect import collect_machine
+
+    asked, *others = target.asked(["/"] if arguments.all else arguments.prefix or [None], arguments)
+    prefixes = [asked.prefix, *(other.prefix for other in others)]
     if arguments.all:
-        target.places([], arguments)  # the options
         from cudriver.stack.environment.discover import find_environments
 
         prefixes = [found.prefix for found in find_environments(arguments.root)]
-    else:
-        prefixes = target.places(arguments.prefix or [None], arguments)
-    machine = target.machine(arguments, prefixes)
+    machine = collect_machine(asked, prefixes)
     if arguments.verify:
         from cudriver.stack.integrity.verify import verify
 
         def track(done: Iterable[T], total: int) -> Iterable[T]:
             return terminal.progress(done, total, "comparing hashes")
 
-        machine.verify = lambda facts, loader: verify(machine.root, facts, loader, track)
+        machine.verify = lambda facts, loader: verify(asked.root, facts, loader, track)
     if len(prefixes) < MANY or arguments.observe or arguments.verify:
         one = (_report(prefix, machine, arguments) for prefix in prefixes)
         return list(terminal.progress(one, len(prefixes), "checking"))
@@ -178,11 +179,11 @@ def _report(prefix: str, machine: Machine, arguments: Namespace) -> Report:
 
 
 def _checked(prefix: str, machine: Machine, arguments: Namespace) -> Report:
-    from cudriver.stack.collect import recollect
+    from cudriver.stack.collect import collect, recollect
     from cudriver.stack.report import Report
     from cudriver.stack.rules import judge
 
-    facts = target.facts(prefix, machine)
+    facts = collect(machine.asked.at(prefix), machine)
     facts.match, facts.match_level = arguments.match, arguments.match_level or "minor"
     findings = judge(facts, None, lambda changes: recollect(facts, machine, changes))
     report = Report(facts, findings, strict=arguments.strict)

@@ -1,4 +1,4 @@
-"""The options by which `check` and `which` say what to look at, and the looking."""
+"""The options by which `check` and `which` say what to look at."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Mapping, Sequence
 
-    from cudriver.stack.collect import Machine
-    from cudriver.stack.facts import Facts
+    from cudriver.stack.roots.asked import Asked
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -38,41 +37,27 @@ class BadOption(Exception):
     """What an option or a PREFIX says is not there or no such thing: a usage error."""
 
 
-def places(prefixes: Sequence[str | None], arguments: Namespace) -> list[str]:
-    """The environments' folders; each may be named by its interpreter too. Raises BadOption."""
-    from cudriver.stack.collect import check_arguments
-    from cudriver.stack.roots.rootfs import Root
-    from cudriver.stack.roots.where import place
+def asked(
+    prefixes: Sequence[str | None], arguments: Namespace, environ: Mapping[str, str] | None = None
+) -> list[Asked]:
+    """What is asked of these environments, each named by its folder or its interpreter. Raises
+    BadOption.
+    """
+    from cudriver.stack.collect import ask
 
     try:
-        check_arguments(arguments.root, arguments.assume_driver, arguments.assume_gpu)
-        root = Root(arguments.root)
-        return [place(root, prefix) for prefix in prefixes]
+        first, *others = prefixes
+        made = ask(
+            first,
+            root=arguments.root,
+            environ=environ,
+            probe_driver=not arguments.no_probe,
+            assume_driver=arguments.assume_driver,
+            assume_gpus=arguments.assume_gpu,
+        )
+        return [made, *map(made.at, others)]
     except OSError as error:
         named = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         raise BadOption(named) from None
     except ValueError as error:
         raise BadOption(str(error)) from None
-
-
-def machine(
-    arguments: Namespace, prefixes: Sequence[str], environ: Mapping[str, str] | None = None
-) -> Machine:
-    """The machine's half of the facts, for these environments (`places`)."""
-    from cudriver.stack.collect import collect_machine
-
-    return collect_machine(
-        root=arguments.root,
-        environ=environ,
-        probe_driver=not arguments.no_probe,
-        assume_driver=arguments.assume_driver,
-        assume_gpus=arguments.assume_gpu,
-        prefixes=prefixes,
-    )
-
-
-def facts(prefix: str, of: Machine) -> Facts:
-    """The facts of one environment."""
-    from cudriver.stack.collect import collect
-
-    return collect(prefix, machine=of)

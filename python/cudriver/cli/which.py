@@ -46,12 +46,14 @@ def run(arguments: Namespace) -> int:
         return _of_process(arguments)
     try:
         arguments.no_probe = True  # no file depends on what the driver says
-        (prefix,) = target.places([arguments.prefix], arguments)
+        (asked,) = target.asked([arguments.prefix], arguments)
     except target.BadOption as error:
         terminal.complain(str(error))
         return USAGE_ERROR
-    facts = target.facts(prefix, target.machine(arguments, [prefix]))
-    other = _what_if(prefix, arguments)
+    from cudriver.stack.collect import collect
+
+    facts = collect(asked)
+    other = _what_if(asked.prefix, arguments)
     shown = other or facts
     names = arguments.library
     libraries = [lib for lib in shown.libraries if _wanted(lib.soname, lib.family, names)]
@@ -85,14 +87,16 @@ def _of_process(arguments: Namespace) -> int:
         process = Running(arguments.pid)
         arguments.no_probe = True
         arguments.root = process.root if arguments.root == "/" else arguments.root
-        (prefix,) = target.places([arguments.prefix or process.prefix], arguments)
+        (asked,) = target.asked([arguments.prefix or process.prefix], arguments, process.variables)
     except FileNotFoundError:
         terminal.complain(f"--pid {arguments.pid}: there is no such process")
         return USAGE_ERROR
     except (OSError, target.BadOption) as error:
         terminal.complain(f"--pid {arguments.pid}: {getattr(error, 'strerror', None) or error}")
         return USAGE_ERROR
-    facts = target.facts(prefix, target.machine(arguments, [prefix], process.variables))
+    from cudriver.stack.collect import collect
+
+    prefix, facts = asked.prefix, collect(asked)
     rows = compare(process.mapped, facts.libraries)
     names = arguments.library
     rows = [row for row in rows if _wanted(process.mapped[row[0]], "", names)]
@@ -127,7 +131,10 @@ def _what_if(prefix: str, arguments: Namespace) -> Facts | None:
         return None
     environ = dict(os.environ) if arguments.root == "/" else {}
     environ["LD_LIBRARY_PATH"] = arguments.ld_library_path
-    return target.facts(prefix, target.machine(arguments, [prefix], environ))
+    from cudriver.stack.collect import collect
+
+    (asked,) = target.asked([prefix], arguments, environ)
+    return collect(asked)
 
 
 def _wanted(soname: str, family: str, names: list[str]) -> bool:

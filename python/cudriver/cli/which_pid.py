@@ -6,7 +6,7 @@ import os
 
 from cudriver import _elf
 from cudriver.stack.names import is_cuda_library, split
-from cudriver.stack.roots.where import from_here
+from cudriver.stack.roots.asked import from_here
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

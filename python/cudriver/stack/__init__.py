@@ -76,7 +76,7 @@ def inspect(
     >>> report.verdict in ("consistent", "mismatch", "unknown")
     True
     """
-    from cudriver.stack.collect import collect, machine_for, recollect
+    from cudriver.stack.collect import ask, collect, collect_machine, recollect
     from cudriver.stack.report import Report
     from cudriver.stack.rules import judge
     from cudriver.stack.rules.cu2 import LEVELS
@@ -85,15 +85,16 @@ def inspect(
         raise ValueError(f"match={match!r}: it is 'system' or None")
     if match_level not in LEVELS:
         raise ValueError(f"match_level={match_level!r}: it is one of {', '.join(LEVELS)}")
-    machine = machine_for(
+    asked = ask(
         prefix,
-        root,
+        root=root,
         environ=environ,
         probe_driver=probe_driver,
         assume_driver=assume_driver,
         assume_gpus=assume_gpus,
     )
-    facts = collect(prefix, machine=machine)
+    machine = collect_machine(asked, [asked.prefix])
+    facts = collect(asked, machine)
     facts.match, facts.match_level = match, match_level
     return Report(facts, judge(facts, None, lambda changes: recollect(facts, machine, changes)))
 

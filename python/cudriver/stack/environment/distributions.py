@@ -11,7 +11,7 @@ import os
 import re
 
 from cudriver.stack.environment.markers import Markers, environment, normal
-from cudriver.stack.facts import Distribution, Environment, Evidence, Problem, Requirement
+from cudriver.stack.facts import Distribution, Environment, Evidence, Requirement
 from cudriver.stack.record import Record
 from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.tables import table
@@ -52,9 +52,9 @@ def conda_matters(name: str) -> bool:
     return name.startswith(_CONDA_NAMES)
 
 
-def collect(root: Root, env: Environment, problems: list[Problem]) -> list[Distribution]:
+def collect(root: Root, env: Environment) -> list[Distribution]:
     """Every installed distribution; of two with one name, the one that Python imports."""
-    reader = _Reader(root, Markers(environment(env.python or "3.12", env.platform)), problems)
+    reader = _Reader(root, Markers(environment(env.python or "3.12", env.platform)))
     found: dict[str, Distribution] = {}
     for folder in env.site_packages:
         here: dict[str, list[Distribution]] = {}
@@ -77,10 +77,6 @@ class _Reader(Record):
 
     root: Root
     markers: Markers
-    problems: list[Problem]
-
-    def _note(self, file: str, text: str, line: int | None = None) -> None:
-        self.problems.append(Problem(file, text, line))
 
     def present(self, several: list[Distribution]) -> Distribution:
         """Of several records of one package in a folder the one whose files are there: an update
@@ -100,7 +96,7 @@ class _Reader(Record):
         )[0]
         if len(apart) > COMPARED_RECORDS:
             why = f"is one of {len(apart)} records of its package; {COMPARED_RECORDS} were compared"
-            self._note(best.path, why)
+            self.root.note(best.path, why)
         return best
 
     def read(self, folder: str, entry: str) -> Distribution | None:
@@ -112,18 +108,18 @@ class _Reader(Record):
         metadata = f"{path}/METADATA" if kind == "wheel" else f"{path}/PKG-INFO"
         if match and not matters(normal(match["name"])) and kind == "egg":
             return Distribution(normal(match["name"]), match["version"], kind, path, folder)
-        known = len(self.problems)
+        known = len(self.root.problems)
         try:
             raw = self.root.read(metadata, HEAD)
         except (OSError, ValueError) as error:
             if kind == "wheel":
-                self._note(metadata, f"cannot be read: {_reason(error)}")
+                self.root.note(metadata, f"cannot be read: {_reason(error)}")
             raw = b""
         if not match:
             match = _from_headers(raw)
             if match is None:
                 if raw:
-                    self._note(metadata, "has no Name and Version")
+                    self.root.note(metadata, "has no Name and Version")
                 return None
         dist = Distribution(normal(match["name"]), match["version"], kind, path, folder)
         head = _head(raw)
@@ -134,16 +130,16 @@ class _Reader(Record):
             dist.installer = installer(self.root, path)
             if len(head) > HEAD:
                 why = f"its headers go on past {HEAD} bytes; the rest was not read"
-                self._note(metadata, why)
+                self.root.note(metadata, why)
             if b"\0" in head:
-                self._note(metadata, "is not text")
+                self.root.note(metadata, "is not text")
             else:
                 self.root.take(0, 0, len(asked))
                 self._headers(dist, metadata, head, asked)
                 if raw and not _header(head, b"Name")[0]:
-                    self._note(metadata, "has no Name", 1)
-        if kind == "wheel" and len(self.problems) == known and b"\nversion:" not in lowered:
-            self._note(metadata, "has no Version", 1)
+                    self.root.note(metadata, "has no Name", 1)
+        if kind == "wheel" and len(self.root.problems) == known and b"\nversion:" not in lowered:
+            self.root.note(metadata, "has no Version", 1)
         return dist
 
     def _headers(
@@ -166,14 +162,14 @@ class _Reader(Record):
         match = _REQUIRES.match(text) if len(text) < 4096 else None
         if match is None:
             if "@" not in text:  # a direct reference says nothing about versions
-                self._note(file, f"a requirement that cannot be read: {text[:80]}", number)
+                self.root.note(file, f"a requirement that cannot be read: {text[:80]}", number)
             return
         marker = match["marker"]
         extra = ""
         if marker:
             applies = self.markers.holds(marker)
             if applies is None:
-                self._note(file, f"a marker that cannot be read: {marker.strip()[:80]}", number)
+                self.root.note(file, f"a marker that cannot be read: {marker.strip()[:80]}", number)
                 return
             if not applies:
                 # Kept with its extra: only a distribution that asks for the extra makes it count.
@@ -220,7 +216,7 @@ class _Reader(Record):
                 raise ValueError(f"it is larger than {CONDA_LIMIT >> 20} MiB")
             raw = self.root.read(dist.path, CONDA_LIMIT)
         except (OSError, ValueError) as error:
-            self._note(dist.path, f"cannot be read: {_reason(error)}")
+            self.root.note(dist.path, f"cannot be read: {_reason(error)}")
             return True
         record = self._conda_json(raw, dist.path)
         if record is None:
@@ -251,10 +247,10 @@ class _Reader(Record):
             record = json.loads(raw)
         except (ValueError, RecursionError) as error:
             line = getattr(error, "lineno", None)
-            self._note(path, f"is not JSON: {getattr(error, 'msg', None) or error}", line)
+            self.root.note(path, f"is not JSON: {getattr(error, 'msg', None) or error}", line)
             return None
         if not isinstance(record, dict):
-            self._note(path, "is not a JSON object")
+            self.root.note(path, "is not a JSON object")
             return None
         return record
 

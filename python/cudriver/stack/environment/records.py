@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 
-from cudriver.stack.elf.bits import ElfBits
+from cudriver.stack.elf.parts import is_whole
 from cudriver.stack.environment.distributions import installer
 from cudriver.stack.facts import (
     DAMAGED,
@@ -20,7 +20,6 @@ from cudriver.stack.facts import (
     Distribution,
     Evidence,
     FileFault,
-    Problem,
 )
 from cudriver.stack.record import Record, fresh
 from cudriver.stack.roots.rootfs import Root
@@ -77,8 +76,8 @@ def is_library(name: str) -> bool:
     return bool(so) and all(part.isdigit() for part in number.split("."))
 
 
-def read(root: Root, dist: Distribution, problems: list[Problem]) -> bytes:
-    """A wheel's RECORD; b"" where there is none."""
+def read(root: Root, dist: Distribution, quiet: bool = False) -> bytes:
+    """A wheel's RECORD; b"" where there is none. quiet: nothing is noted of one that is bad."""
     if dist.kind != "wheel":
         return b""
     file = f"{dist.path}/RECORD"
@@ -86,16 +85,13 @@ def read(root: Root, dist: Distribution, problems: list[Problem]) -> bytes:
         raw = root.read(file, RECORD_LIMIT + 1)
     except (OSError, ValueError) as error:
         # Distribution packages of Debian and others have none.
-        if getattr(error, "errno", None) not in (errno.ENOENT, errno.ENOTDIR):
-            why = getattr(error, "strerror", None) or str(error)
-            problems.append(Problem(file, f"cannot be read: {why}"))
+        absent = getattr(error, "errno", None) in (errno.ENOENT, errno.ENOTDIR)
+        if not (absent or quiet):
+            root.note(file, f"cannot be read: {getattr(error, 'strerror', None) or error}")
         return b""
-    if len(raw) > RECORD_LIMIT:
-        problems.append(
-            Problem(file, f"is larger than {RECORD_LIMIT} bytes; the rest was not read")
-        )
-        raw = raw[:RECORD_LIMIT]
-    return raw
+    if len(raw) > RECORD_LIMIT and not quiet:
+        root.note(file, f"is larger than {RECORD_LIMIT} bytes; the rest was not read")
+    return raw[:RECORD_LIMIT]
 
 
 def parsed(dist: Distribution, text: str) -> Entry | None:
@@ -111,11 +107,11 @@ def parsed(dist: Distribution, text: str) -> Entry | None:
     return Entry(dist, path, match[3], size, text)
 
 
-def libraries(dist: Distribution, raw: bytes, problems: list[Problem]) -> list[Entry]:
+def libraries(root: Root, dist: Distribution, raw: bytes) -> list[Entry]:
     """The shared libraries that a wheel's RECORD lists."""
     file = f"{dist.path}/RECORD"
     if b"\0" in raw[:4096]:
-        problems.append(Problem(file, "is not text"))
+        root.note(file, "is not text")
         return []
     found: list[Entry] = []
     lines, at = Lines(raw), raw.find(b".so")
@@ -130,7 +126,7 @@ def libraries(dist: Distribution, raw: bytes, problems: list[Problem]) -> list[E
         if entry is not None and is_library(entry.path):
             if len(found) == LIBRARIES:
                 why = f"lists more than {LIBRARIES} shared libraries; the rest was not read"
-                problems.append(Problem(file, why))
+                root.note(file, why)
                 break
             entry.lines, entry.at = lines, start
             found.append(entry)
@@ -174,14 +170,6 @@ def hash_of(
     return made.digest()
 
 
-def whole(root: Root, path: str) -> bool:
-    """Whether a file of another size is a library all the same: stripped, changed by patchelf, or
-    listed wrongly by whoever built the wheel.
-    """
-    with ElfBits(root, path) as file:
-        return file.whole
-
-
 def packages_of(raw: bytes) -> set[str]:
     """The packages that a RECORD lists, those in no other."""
     found, at = set(), raw.find(b"/__init__.py,")
@@ -220,9 +208,9 @@ class Owners:
         self.records: dict[str, bytes] = {}  # distribution's path -> its RECORD
         self._conda: list[tuple[Distribution, bytes]] = []
 
-    def add(self, dist: Distribution, problems: list[Problem]) -> None:
-        raw = self.records[dist.path] = read(self.root, dist, problems)
-        entries = self.of[dist.path] = libraries(dist, raw, problems)
+    def add(self, dist: Distribution) -> None:
+        raw = self.records[dist.path] = read(self.root, dist)
+        entries = self.of[dist.path] = libraries(self.root, dist, raw)
         for entry in entries:
             self.by_path.setdefault(entry.path, []).append(entry)
 
@@ -283,7 +271,7 @@ class Owners:
             same = size is not None and (stated is None or size == int(stated[1]))
             if same or path in self.by_path or os.path.dirname(path) in self.root.unlisted:
                 continue
-            what = MISSING if size is None else EDITED if whole(self.root, path) else DAMAGED
+            what = MISSING if size is None else EDITED if is_whole(self.root, path) else DAMAGED
             said = f"{os.fsdecode(match[1])}, {int(stated[1]) if stated else '?'} bytes"
             line = raw.count(b"\n", 0, match.start(1)) + 1
             owner = f"{dist.name} {dist.version}"

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cudriver.stack.environment.records import packages_of
-from cudriver.stack.facts import HIDDEN, Environment, Evidence, FileFault
+from cudriver.stack.facts import HIDDEN, Evidence, FileFault
 from cudriver.stack.integrity.listed import Wheels
 from cudriver.stack.roots.rootfs import Root
 
 _FIRST = ("__init__.py", "__init__.pyc")
 
 
-def hidden(root: Root, env: Environment, wheels: Wheels) -> Iterator[FileFault]:
-    """The folders that hide a package of these, and lack modules of it."""
-    folders = env.site_packages
+def hidden(root: Root, folders: list[str], wheels: Wheels) -> Iterator[FileFault]:
+    """What hides a package of these in an earlier one of the folders, and lacks modules of it."""
     for dist, raw in wheels if len(folders) > 1 else ():
         before = folders[: folders.index(dist.location)] if dist.location in folders else []
         packages = {dist.name.replace("-", "/")} | packages_of(raw) if before else set()

@@ -12,7 +12,7 @@ import os
 import sys
 import warnings
 
-from cudriver.stack.elf.bits import ElfBits
+from cudriver.stack.elf.parts import is_whole
 from cudriver.stack.environment import records
 from cudriver.stack.facts import CHANGED, DAMAGED, EDITED, MISSING, Environment
 from cudriver.stack.integrity.listed import Different
@@ -41,8 +41,8 @@ class Seen(Record):
 class Looker:
     """Looks at files of one environment as long as its budget lasts."""
 
-    def __init__(self, root: Root, env: Environment, loader: Loader) -> None:
-        self.root = root
+    def __init__(self, env: Environment, loader: Loader) -> None:
+        self.root: Root = loader.root
         self.env = env
         self.loader = loader
         self.spent = False  # something was not looked at
@@ -111,10 +111,8 @@ class Looker:
                 "ends too early" if cut else f"is no library: {says}",
                 BUS_ERROR if cut else says,
             )
-        if kind != "found":
-            return None
-        with ElfBits(self.root, path) as file:
-            return None if file.whole else Seen(DAMAGED, "ends too early")
+        cut = kind == "found" and not is_whole(self.root, path)
+        return Seen(DAMAGED, "ends too early") if cut else None
 
     def _source(self, raw: bytes) -> Seen:
         """Whether a source compiles, by the Python that runs this check. What a newer one may take

@@ -35,14 +35,14 @@ def required(facts: Facts, owners: Owners, frameworks: list[Framework]) -> dict[
     return {name: dist for name, dist in found.items() if name not in _TOOLS}
 
 
-def absent(tree: Root, facts: Facts, wanting: dict[str, Distribution]) -> Iterator[Absent]:
+def absent(root: Root, facts: Facts, wanting: dict[str, Distribution]) -> Iterator[Absent]:
     """What one of these requires, for no extra, and nobody brought."""
     env = facts.environment
     markers = Markers(environment(env.python or "3.12", env.platform))
     installed = {dist.name for dist in facts.distributions}
     if env.kind == "conda" or "*" in env.by_code or env.zip_files:
         return  # conda's solver sees to it; or what lies elsewhere is not known
-    names = (name for folder in env.site_packages for name in tree.names(folder))
+    names = (name for folder in env.site_packages for name in root.names(folder))
     # A module of its name may be there, be it of another distribution.
     modules = {name.partition(".")[0] for name in names}.union(env.by_code)
     for dist in wanting.values():

@@ -50,7 +50,7 @@ def verify(root: Root, facts: Facts, loader: Loader, track: Track) -> list[FileF
             job = jobs.setdefault(file.path, Job(file.path, file.size))
             job.claims.setdefault(file.digest, file)
     order = sorted(jobs.values(), key=lambda job: -job.units)
-    looker, total = Looker(root, facts.environment, loader), sum(job.units for job in order)
+    looker, total = Looker(facts.environment, loader), sum(job.units for job in order)
     found = []
     with contextlib.closing(_done(root, order, looker)) as done:
         for faults in track(done, total):
@@ -61,7 +61,7 @@ def verify(root: Root, facts: Facts, loader: Loader, track: Track) -> list[FileF
 def _listed(root: Root, facts: Facts) -> Iterator[Different]:
     """Every file that wheels list and that counts."""
     for dist in facts.distributions:
-        raw = records.read(root, dist, []) if dist.kind == "wheel" else b""
+        raw = records.read(root, dist, quiet=True) if dist.kind == "wheel" else b""
         if not raw or leaves_alone(root, dist):
             continue
         (lines,) = _elf.absent([(raw, dist.location if root.host else None, ALL)])

@@ -33,35 +33,34 @@ class Whole:
 
     def __init__(
         self,
-        tree: Root,
         facts: Facts,
         owners: Owners,
         frameworks: list[Framework],
         every: bool = False,
     ) -> None:
         """every: of all wheels, not of those alone that have to do with CUDA."""
-        self.tree: Root = tree
+        self.root: Root = owners.root
         self.facts: Facts = facts
         wanted = required(facts, owners, frameworks)
-        facts.absent = [*absent(tree, facts, wanted)]
+        facts.absent = [*absent(self.root, facts, wanted)]
         self.wheels: Wheels = []
         self._others: list[Distribution] = []  # wheels whose RECORD nobody has read
         for dist in facts.distributions:
             if dist.kind == "wheel" and (every or dist.name in wanted):
                 raw = owners.records.get(dist.path)
                 if raw is None:
-                    raw = records.read(tree, dist, facts.problems)
+                    raw = records.read(self.root, dist)
                 self.wheels.append((dist, raw))
             elif dist.kind == "wheel":
                 self._others.append(dist)
-        self._listed = Listed(tree, self.wheels)
+        self._listed = Listed(self.root, self.wheels)
         self._loads = 0
         self._first: dict[str, set[str]] = {}  # by distribution, what an import runs first
 
     def faults(self, resolver: Resolver) -> Iterator[FileFault]:
         """The files that are not as their packages brought them."""
-        looker = Looker(self.tree, self.facts.environment, resolver.loader)
-        others = ((dist, records.read(self.tree, dist, [])) for dist in self._others)
+        looker = Looker(self.facts.environment, resolver.loader)
+        others = ((dist, records.read(self.root, dist, quiet=True)) for dist in self._others)
         for file in self._listed.different(others):
             seen = looker.at(file)
             if seen is not None:
@@ -69,7 +68,7 @@ class Whole:
         if looker.spent or self._listed.more:
             why = "so many files were changed that not all were looked at"
             resolver.unsure.append(f"{self.facts.environment.prefix}: {why}")
-        yield from hidden(self.tree, self.facts.environment, self.wheels)
+        yield from hidden(self.root, self.facts.environment.site_packages, self.wheels)
 
     def _fault(self, file: Different, seen: Seen, resolver: Resolver) -> FileFault:
         name = file.dist.name
@@ -104,7 +103,7 @@ class Whole:
         if inside not in self._first[name]:
             return False, ""
         package = module.removesuffix(".__init__")
-        if package != module and self.tree.is_dir(os.path.dirname(file.path)):
+        if package != module and self.root.is_dir(os.path.dirname(file.path)):
             bare = f"module '{package}' has no attribute"
             return True, "cannot import name" if "." in package else bare
         return True, f"No module named '{package.partition('.')[0]}'"

@@ -6,7 +6,7 @@ import os
 import re
 from struct import unpack
 
-from cudriver.stack.elf.bits import ElfBits
+from cudriver.stack.elf import parts
 from cudriver.stack.facts import Distribution, Evidence
 from cudriver.stack.loader.glibc import AARCH64, X86_64
 from cudriver.stack.names import row_of, split
@@ -77,11 +77,11 @@ def _coded(
     symbol, code = row.get("symbol"), row.get("code")
     if not symbol or not code:
         return None
-    with ElfBits(root, real) as file:
-        raw, machine = file.symbol(symbol, CODE_LIMIT), file.machine
-    if not raw:
+    file = parts.opened(root, real)
+    raw = parts.symbol(file, symbol, CODE_LIMIT) if file else None
+    if file is None or not raw:
         return None
-    numbers = [unpack("<I", raw)[0]] if len(raw) == 4 else constants(raw, machine)
+    numbers = [unpack("<I", raw)[0]] if len(raw) == 4 else constants(raw, file.machine)
     wanted = major(soname_number)
     if code == "pair":
         for at, number in enumerate(numbers[:-1]):

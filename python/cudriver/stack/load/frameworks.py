@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
-from cudriver.stack.elf.bits import ElfBits
+from cudriver.stack.elf.parts import section
 from cudriver.stack.environment.distributions import matters
 from cudriver.stack.environment.records import Owners, is_library, module_of
-from cudriver.stack.facts import Distribution, Evidence, Framework, Problem
+from cudriver.stack.facts import Distribution, Evidence, Framework
 from cudriver.stack.load.imports import applies
 from cudriver.stack.load.recipes import Recipe, listed, parse
 from cudriver.stack.names import fits
@@ -30,16 +30,16 @@ _ASSIGNED = re.compile(r"^(\w+)\s*(?::[^=\n]+)?=\s*(?:(None)|['\"]([^'\"\n]*)['\
 class Source:
     """A file of assignments, read without running it."""
 
-    def __init__(self, root: Root, path: str, problems: list[Problem]) -> None:
+    def __init__(self, root: Root, path: str) -> None:
         self.path = path
         self.text: str = ""
         self.there: bool = root.exists(path)
         if self.there:
             text = root.text(path, FILE_LIMIT)
             if text is None:
-                problems.append(Problem(path, "cannot be read"))
+                root.note(path, "cannot be read")
             elif "\0" in text:
-                problems.append(Problem(path, "is not text"))
+                root.note(path, "is not text")
             else:
                 self.text = text
 
@@ -63,18 +63,12 @@ class Finder:
     """Makes Framework facts of one environment."""
 
     def __init__(
-        self,
-        root: Root,
-        distributions: list[Distribution],
-        owners: Owners,
-        site_packages: list[str],
-        problems: list[Problem],
+        self, owners: Owners, distributions: list[Distribution], site_packages: list[str]
     ) -> None:
-        self.root = root
+        self.root: Root = owners.root
         self.distributions: dict[str, Distribution] = {d.name: d for d in reversed(distributions)}
         self.owners = owners
         self.site_packages = site_packages
-        self.problems = problems
         self.recipes: dict[str, Recipe] = {}  # of the frameworks that were found, by name
         self._sources: dict[str, Source] = {}
         self._folders_left = MAX_FOLDERS
@@ -92,7 +86,7 @@ class Finder:
             try:
                 framework = self.of(recipe, dists)
             except (OSError, ValueError) as error:
-                self.problems.append(Problem(recipe.name, f"could not be read: {error}"))
+                self.root.note(recipe.name, f"could not be read: {error}")
                 continue
             if framework is not None:
                 self.recipes[framework.name] = recipe
@@ -197,7 +191,7 @@ class Finder:
     def source(self, path: str) -> Source:
         """A file of assignments, read once."""
         if path not in self._sources:
-            self._sources[path] = Source(self.root, path, self.problems)
+            self._sources[path] = Source(self.root, path)
         return self._sources[path]
 
     def pin(self, dist: Distribution | None, stem: str) -> tuple[str, Evidence] | None:
@@ -299,7 +293,7 @@ class _Reader(Record):
             file = self.finder.source(f"{self.site}/{source['file']}")
             if file.text:
                 what = source.get("assigned", "version")
-                self.finder.problems.append(Problem(file.path, f"has no {what}"))
+                self.finder.root.note(file.path, f"has no {what}")
 
     def _told(self, source: dict[str, str]) -> tuple[str, Evidence] | None:
         dist = self.dist
@@ -329,8 +323,7 @@ class _Reader(Record):
     def _archs(self, name: str) -> tuple[str, Evidence] | None:
         """The list is one string in a library's read-only data."""
         path = f"{self.site}/{name}"
-        with ElfBits(self.finder.root, path) as file:
-            archs = _arch_list(file.section(".rodata", RODATA_LIMIT) or b"")
+        archs = _arch_list(section(self.finder.root, path, ".rodata", RODATA_LIMIT))
         return (archs, Evidence(path, None, archs)) if archs else None
 
 

@@ -25,7 +25,6 @@ from cudriver.stack.facts import (
     Evidence,
     Framework,
     LoadFault,
-    Problem,
 )
 from cudriver.stack.load.catalogue import Catalogue
 from cudriver.stack.load.file_version import own_version
@@ -47,15 +46,12 @@ STAND_INS = ("/usr/bin/python3", "/bin/sh")  # where an environment's Python can
 class Resolver:
     """Collects libraries and faults over the frameworks of one environment."""
 
-    def __init__(
-        self, root: Root, loader: Loader, env: Environment, owners: Owners, problems: list[Problem]
-    ) -> None:
-        self.root = root
+    def __init__(self, loader: Loader, env: Environment, owners: Owners) -> None:
+        self.root: Root = loader.root
         self.loader = loader
         self.env = env
         self.owners = owners
-        self.problems = problems
-        self.catalogue: Catalogue = Catalogue(root, env, owners)
+        self.catalogue: Catalogue = Catalogue(self.root, env, owners)
         self.faults: list[LoadFault] = []
         self.unsure: list[str] = []
         self.frameworks: dict[str, Framework] = {}
@@ -214,7 +210,7 @@ class Resolver:
             raise
         except Exception as error:
             why = f"its libraries could not be resolved: {type(error).__name__}: {error}"
-            self.problems.append(Problem(framework.path, why))
+            self.root.note(framework.path, why)
             self.unsure.append(f"{framework.name}: {why}")
 
     def _process(self) -> Process:
@@ -247,7 +243,7 @@ class Resolver:
                     if (self.root.text(program, 2) or "") == "#!":
                         why = "is a script: what it sets, and which program it starts, is not known"
                     self._doubt = Evidence(program, None, why)
-                    self.problems.append(Problem(program, why))
+                    self.root.note(program, why)
         raise failure or OSError("no program of this root can be read")
 
     def _unmodelled(self, framework: Framework, entries: list[str]) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from struct import unpack_from
 
-from cudriver.stack.elf.bits import ElfBits
+from cudriver._elf import ElfFile
+from cudriver.stack.elf.parts import local_symbol, opened
 from cudriver.stack.facts import Evidence, Framework, Library
 from cudriver.stack.load.file_version import own_version
 from cudriver.stack.loader.glibc import X86_64
@@ -74,11 +75,11 @@ _LOAD_PAIR = (b"\x66\x0f\x6f\x05", b"\x0f\x28\x05")  # movdqa, movaps from %rip 
 
 def compiled_against(root: Root, library: str) -> str | None:
     """ "9.8.0" for a libtorch_python.so; None where its code does not tell."""
-    with ElfBits(root, library) as file:
-        found = file.local_symbol(FUNCTION, CODE_LIMIT)
-        if found is None or file.machine != X86_64:
-            return None
-        patch, minor, major = _numbers(file, *found)
+    file = opened(root, library)
+    found = local_symbol(file, FUNCTION, CODE_LIMIT) if file else None
+    if file is None or found is None or file.machine != X86_64:
+        return None
+    patch, minor, major = _numbers(file, *found)
     if major is None or minor is None or patch is None:
         return None
     if not (5 <= major < 100 and minor < 1000 and patch < 1000):
@@ -86,7 +87,7 @@ def compiled_against(root: Root, library: str) -> str | None:
     return f"{major}.{minor}.{patch}"
 
 
-def _numbers(file: ElfBits, code: bytes, address: int) -> list[int | None]:
+def _numbers(file: ElfFile, code: bytes, address: int) -> list[int | None]:
     """What the function stores at offsets 0, 8 and 16 of its result."""
     numbers: list[int | None] = [None, None, None]
     for start, slot in _STORE_AT.items():

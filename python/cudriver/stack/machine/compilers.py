@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 
 from cudriver.stack.facts import Environment, Evidence, HostCompiler, Toolkit
+from cudriver.stack.roots.asked import Asked
 from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.versions import plain
 
@@ -35,10 +36,9 @@ def which(root: Root, name: str, folders: list[str]) -> str | None:
     return None
 
 
-def host_compiler(
-    root: Root, variables: Mapping[str, str], env: Environment
-) -> HostCompiler | None:
+def host_compiler(asked: Asked, env: Environment) -> HostCompiler | None:
     """The compiler that nvcc would run: NVCC_CCBIN, else gcc on PATH."""
+    root, variables = asked.root, asked.variables
     folders = search_path(variables, env.prefix)
     stated = variables.get("NVCC_CCBIN", "")
     if stated:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from cudriver.stack.facts import Device, DeviceNode, Driver, Evidence
 from cudriver.stack.loader.search import Loader
+from cudriver.stack.roots.asked import Asked
 from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.tables import driver_cuda, table
 
@@ -55,21 +56,21 @@ def capability(text: str) -> str:
     return wanted
 
 
-def worth_asking(root: Root, environ: Mapping[str, str]) -> bool:
+def worth_asking(asked: Asked) -> bool:
     """Whether there is a sign of a driver. A child for nothing would cost its start."""
-    if not root.host:
+    if not asked.root.host:
         return False
     if any(map(os.path.exists, table("driver")["signs"])):
         return True
-    folders = [f for f in environ.get("LD_LIBRARY_PATH", "").split(":") if f]
+    folders = [f for f in asked.variables.get("LD_LIBRARY_PATH", "").split(":") if f]
     return any(os.path.exists(f"{f}/libnvidia-ml.so.1") for f in folders)
 
 
-def collect(root: Root, variables: Mapping[str, str], loader: Loader) -> Driver:
+def collect(asked: Asked, loader: Loader) -> Driver:
     """What files say. What the driver says is added by `probe.complete`."""
-    driver = Driver()
+    root, driver = asked.root, Driver()
     _kernel(root, driver)
-    _surroundings(root, variables, driver)
+    _surroundings(asked, driver)
     found = loader.search("libcuda.so.1")
     if found.path is None and not root.host:
         found.rule = "default"
@@ -102,7 +103,8 @@ def _kernel(root: Root, driver: Driver) -> None:
         driver.kernel_evidence = Evidence(SYS_VERSION, 1, text.strip())
 
 
-def _surroundings(root: Root, variables: Mapping[str, str], driver: Driver) -> None:
+def _surroundings(asked: Asked, driver: Driver) -> None:
+    root = asked.root
     kernel = root.text("/proc/sys/kernel/osrelease", 256) or ""
     driver.wsl = "microsoft" in kernel.lower() or root.exists("/dev/dxg")
     if root.exists(WSL_LIBRARY):
@@ -112,7 +114,8 @@ def _surroundings(root: Root, variables: Mapping[str, str], driver: Driver) -> N
     for mark, kind in table("driver")["container_marks"].items():
         there = root.exists(mark) if mark.startswith("/") else mark in groups
         driver.container = driver.container or (kind if there else None)
-    if variables.get("KUBERNETES_SERVICE_HOST") or root.exists("/var/run/secrets/kubernetes.io"):
+    inside = asked.variables.get("KUBERNETES_SERVICE_HOST")
+    if inside or root.exists("/var/run/secrets/kubernetes.io"):
         driver.container = "kubernetes"
 
 

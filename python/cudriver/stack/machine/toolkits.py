@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 
-from cudriver.stack.elf.bits import ElfBits
-from cudriver.stack.facts import Distribution, Environment, Evidence, NvccChoice, Problem, Toolkit
+from cudriver.stack.elf.parts import section
+from cudriver.stack.facts import Distribution, Environment, Evidence, NvccChoice, Toolkit
 from cudriver.stack.loader.glibc import configured_folders
 from cudriver.stack.machine.compilers import host_limits, search_path, which
 from cudriver.stack.names import split
+from cudriver.stack.roots.asked import Asked
 from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.tables import table, toolkit_of
 from cudriver.stack.versions import cut, from_code, major, plain
@@ -31,10 +31,10 @@ _STATED = (
 _TARGETS = ("x86_64-linux", "sbsa-linux", "aarch64-linux")
 
 
-def system(root: Root, variables: Mapping[str, str], problems: list[Problem]) -> list[Toolkit]:
+def system(asked: Asked) -> list[Toolkit]:
     """Toolkits outside any environment. One that is reached by several names is listed once."""
-    found: dict[str, Toolkit] = {}
-    for path, why in _candidates(root, variables):
+    root, found = asked.root, dict[str, Toolkit]()
+    for path, why in _candidates(asked):
         if not root.is_dir(path):
             continue
         try:
@@ -44,7 +44,7 @@ def system(root: Root, variables: Mapping[str, str], problems: list[Problem]) ->
         if true in ("/", "/usr", "/usr/local") or _in_environment(root, true):
             continue
         if true not in found:
-            toolkit = directory(root, true, problems)
+            toolkit = directory(root, true)
             if toolkit is None:
                 continue
             found[true] = toolkit
@@ -58,7 +58,8 @@ def _in_environment(root: Root, path: str) -> bool:
     return root.is_dir(f"{path}/conda-meta") or "/site-packages/" in path
 
 
-def _candidates(root: Root, variables: Mapping[str, str]) -> list[tuple[str, str]]:
+def _candidates(asked: Asked) -> list[tuple[str, str]]:
+    root, variables = asked.root, asked.variables
     every: list[tuple[str, str]] = []
     for name in ("CUDA_HOME", "CUDA_PATH"):
         value = variables.get(name, "")
@@ -91,8 +92,8 @@ def home_of(root: Root, nvcc: str) -> str:
     return os.path.dirname(os.path.dirname(true))
 
 
-def directory(root: Root, path: str, problems: list[Problem]) -> Toolkit | None:
-    """The toolkit in a folder, or None where there is nothing of one."""
+def directory(root: Root, path: str, quiet: bool = False) -> Toolkit | None:
+    """The toolkit in a folder, or None where there is nothing of one. quiet: nothing is noted."""
     toolkit = Toolkit("system", "directory", None, path)
     folders = [
         f"{path}/{name}" for name in ("lib64", "lib", *(f"targets/{t}/lib" for t in _TARGETS))
@@ -109,9 +110,9 @@ def directory(root: Root, path: str, problems: list[Problem]) -> Toolkit | None:
         known = [claim for claim in claims if claim.file.endswith(".h")]  # one header is enough
         if not (file.startswith("{headers}") and (known or toolkit.headers is None)):
             place = file.format(path=path, headers=toolkit.headers)
-            claims += _stated(root, place, pattern, problems)
+            claims += _stated(root, place, pattern, quiet)
     claims += _from_library(libraries)
-    compiler = _stated(root, f"{path}/version.json", _JSON % "cuda_nvcc", [])
+    compiler = _stated(root, f"{path}/version.json", _JSON % "cuda_nvcc", quiet=True)
     toolkit.nvcc_version = compiler[0].value if compiler else None
     if toolkit.nvcc and toolkit.nvcc_version is None:
         toolkit.nvcc_version, evidence = nvcc_release(root, toolkit.nvcc)
@@ -135,14 +136,15 @@ def _headers(root: Root, path: str) -> str | None:
     return None
 
 
-def _stated(root: Root, file: str, pattern: str, problems: list[Problem]) -> list[Evidence]:
+def _stated(root: Root, file: str, pattern: str, quiet: bool) -> list[Evidence]:
     """What a file says of a version, if it is there."""
     if not root.exists(file):
         return []
     text = root.text(file, STATED_LIMIT)
     match = re.search(pattern, text, re.MULTILINE) if text is not None else None
     if text is None or match is None:
-        problems.append(Problem(file, "cannot be read" if text is None else "states no version"))
+        if not quiet:
+            root.note(file, "cannot be read" if text is None else "states no version")
         return []
     version = match[1] if "." in match[1] else from_code(int(match[1]))
     return [Evidence.found(file, text, match, version)]
@@ -161,8 +163,7 @@ def nvcc_release(root: Root, nvcc: str) -> tuple[str | None, Evidence | None]:
     """What `nvcc --version` would say, from the text inside the program."""
     wrapped = f"{home_of(root, nvcc)}/bin/nvcc"
     true = root.resolve(wrapped if root.is_file(wrapped) else nvcc)
-    with ElfBits(root, true) as file:
-        text = file.section(".rodata", NVCC_LIMIT) or b""
+    text = section(root, true, ".rodata", NVCC_LIMIT)
     at = text.find(b"Cuda compilation tools, release ")
     match = re.match(_NVCC_SAYS, text[at : at + 200]) if at >= 0 else None
     if match is None:
@@ -175,9 +176,9 @@ def environment(root: Root, env: Environment, distributions: list[Distribution])
     found = []
     by_name = {d.name: d for d in distributions}
     if env.kind == "conda":
-        toolkit = _conda(root, env, by_name)
+        toolkit = _conda(env, by_name)
         if toolkit:
-            found.append(toolkit)
+            found.append(_fill(root, toolkit, [env.prefix], by_name.get("cuda-nvcc")))
     for suffix in ("", "-cu13", "-cu12", "-cu11"):
         dist = by_name.get(f"nvidia-cuda-runtime{suffix}")
         if dist is None or dist.kind == "conda" or dist.version.startswith("0.0"):
@@ -200,7 +201,7 @@ def _fill(
     return toolkit
 
 
-def _conda(root: Root, env: Environment, by_name: dict[str, Distribution]) -> Toolkit | None:
+def _conda(env: Environment, by_name: dict[str, Distribution]) -> Toolkit | None:
     names = ("cuda-toolkit", "cudatoolkit", "cuda-cudart", "cuda-nvcc", "cuda-version")
     parts = [by_name[n] for n in names if n in by_name and by_name[n].kind == "conda"]
     if not parts or (len(parts) == 1 and parts[0].name == "cuda-version"):
@@ -211,8 +212,7 @@ def _conda(root: Root, env: Environment, by_name: dict[str, Distribution]) -> To
         version = toolkit_of("cudart", dist.version) or cut(dist.version, 2)
     elif dist.name == "cuda-nvcc":
         version = toolkit_of("nvcc", dist.version) or cut(dist.version, 2)
-    toolkit = Toolkit("environment", "conda", version, env.prefix, dist.evidence)
-    return _fill(root, toolkit, [env.prefix], by_name.get("cuda-nvcc"))
+    return Toolkit("environment", "conda", version, env.prefix, dist.evidence)
 
 
 def _wheels(
@@ -233,11 +233,9 @@ def _wheels(
     return _fill(root, toolkit, folders, by_name.get(f"nvidia-cuda-nvcc{suffix}"))
 
 
-def choice(
-    root: Root, variables: Mapping[str, str], env: Environment, toolkits: list[Toolkit]
-) -> NvccChoice:
+def choice(asked: Asked, env: Environment, toolkits: list[Toolkit]) -> NvccChoice:
     """CUDA_HOME as torch.utils.cpp_extension works it out."""
-    chosen = NvccChoice()
+    root, variables, chosen = asked.root, asked.variables, NvccChoice()
     for name in ("CUDA_HOME", "CUDA_PATH"):
         if variables.get(name):
             chosen.home, chosen.chosen_by = variables[name], name
@@ -263,7 +261,7 @@ def choice(
     chosen.version, chosen.evidence = nvcc_release(root, chosen.nvcc)
     if chosen.version is None:
         # A wrapper that is not understood: the folder it stands in may say.
-        beside = directory(root, true, [])
+        beside = directory(root, true, quiet=True)
         if beside and beside.version:
             chosen.version, chosen.evidence = beside.version, beside.evidence
     return chosen

@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 
 from cudriver.stack import inspect
-from cudriver.stack.collect import collect_machine
+from cudriver.stack.collect import ask, collect_machine
 from cudriver.stack.fixes.fix import branch_for
 from cudriver.stack.machine.driver import assumed
 from cudriver.stack.plan import answer
@@ -82,7 +82,7 @@ def make(
         says, steps = answer.checked(at, report.findings)
         return Plan(asked, answer.add(asked, facts), [], says, steps)
     if asked.here:
-        found = collect_machine().driver()
+        found = collect_machine(ask()).driver()
         names = [device.name for device in found.devices if device.name]
         asked = but(asked, driver=but(found, devices=stated.devices or found.devices))
         asked = but(asked, centre=_centre(gpus or names))

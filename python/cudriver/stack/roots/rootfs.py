@@ -11,6 +11,7 @@ import os
 import stat
 
 from cudriver._regular import open_regular
+from cudriver.stack.facts import Problem
 from cudriver.stack.names import fits, is_pattern
 
 TYPE_CHECKING = False
@@ -76,9 +77,14 @@ class Root:
         self._contents: dict[tuple[int, ...], bytes] = {}  # of large files, by what they are
         self.budget: Budget | None = None  # None: no limit
         self.unlisted: dict[str, str] = {}  # folders in which something may not be seen, and why
+        self.problems: list[Problem] = []  # what could not be read or understood
 
     def __repr__(self) -> str:
         return f"Root({self.path!r})"
+
+    def note(self, file: str, text: str, line: int | None = None) -> None:
+        """Keeps what is wrong with a file, for the report."""
+        self.problems.append(Problem(file, text, line))
 
     def resolve(self, path: str) -> str:
         """`path` with every link followed, inside the root. What is absent stays as it is.

@@ -1,4 +1,4 @@
-"""Which folder is inspected, and what relative entries of variables mean in the working folder."""
+"""What a check is asked for: where, with which variables, and what is assumed of the machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,23 @@ import os
 import re
 import sys
 
+from cudriver.stack.facts import Driver
+from cudriver.stack.record import Record, but
 from cudriver.stack.roots.rootfs import Root
+
+
+class Asked(Record):
+    """What was asked for, parsed once. It is handed down and never changed."""
+
+    root: Root
+    prefix: str  # the environment's folder, inside the root
+    variables: dict[str, str]  # of the programs there, made absolute by `from_here`
+    probe: bool = True  # whether the driver may be asked, in a child
+    assumed: Driver | None = None  # stands in for this machine's driver, or for its GPUs alone
+
+    def at(self, prefix: str | None) -> Asked:
+        """The same of the environment in another folder. Raises NotADirectoryError."""
+        return but(self, prefix=place(self.root, prefix))
 
 
 def working_folder(tree: Root) -> str:

@@ -8,7 +8,10 @@ import numpy as np
 
 from cudriver._core import _pinned
 from cudriver.memory.arrays import is_fortran
+from cudriver.memory.fresh import fresh
+from cudriver.memory.host import page_lock
 from cudriver.memory.numa import POLICY, node_of
+from cudriver.memory.pieces import lock, step_of
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -23,6 +26,7 @@ def pinned_empty(
     order: Literal["C", "F"] = "C",
     *,
     numa: NumaLike = "policy",
+    pieces: bool = False,
 ) -> NDArray[np.float64]: ...
 @overload
 def pinned_empty(
@@ -31,6 +35,7 @@ def pinned_empty(
     order: Literal["C", "F"] = "C",
     *,
     numa: NumaLike = "policy",
+    pieces: bool = False,
 ) -> NDArray[ScalarT]: ...
 @overload
 def pinned_empty(
@@ -39,6 +44,7 @@ def pinned_empty(
     order: Literal["C", "F"] = "C",
     *,
     numa: NumaLike = "policy",
+    pieces: bool = False,
 ) -> NDArray[Any]: ...
 def pinned_empty(
     shape: ShapeLike,
@@ -46,6 +52,7 @@ def pinned_empty(
     order: Literal["C", "F"] = "C",
     *,
     numa: NumaLike = "policy",
+    pieces: bool = False,
 ) -> NDArray[Any]:
     """Return a new ndarray in page-locked memory, with undefined contents.
 
@@ -60,6 +67,9 @@ def pinned_empty(
     numa : {'policy', 'device'}, int or None, optional
         NUMA node of the memory: as `set_host_memory_policy` says, the one nearest the
         current context's device, a node by its number, or wherever the system puts it.
+    pieces : bool, optional
+        Register the memory in pieces of whole items of the first axis, about 64 MiB
+        each, so that nobody on the machine waits for all of it: see the notes.
 
     Returns
     -------
@@ -74,6 +84,7 @@ def pinned_empty(
         The items are Python objects.
     ValueError
         A length is negative, or there is no such NUMA node, or none that this process may use.
+        Or the memory is to be in pieces, and there is no item of a first axis.
     PermissionError
         The system lets this process choose no NUMA node, as in many containers.
 
@@ -82,14 +93,28 @@ def pinned_empty(
     Uses ``cuMemHostRegister`` on memory of the process's own, which comes from a
     pool and is page-locked for every context. Kernels may address it: see
     `mapped_pointer`. While the driver registers it, every copy of the process waits,
-    20 ms for each GiB; not so with `pinned_empty_async`.
+    20 ms for each GiB, and so do the driver's calls of other processes; not so with
+    ``pieces=True`` or `pinned_empty_async`.
+
+    In pieces, several threads touch the memory while the driver follows, piece by
+    piece. It goes back to the system, not to the pool, and counts among the pins in
+    `host_memory_stats`. The driver refuses a copy across the border of two pieces
+    (``invalid argument``): this package cuts its copies there, other libraries do
+    not. No item of the first axis (with ``order='F'``, of the last) lies across one.
+    So other libraries may copy an item, as a block of a cache, but not many at once.
+    A longer item is one piece; from 448 MiB on there is a RuntimeWarning.
 
     Examples
     --------
     >>> frame = cu.pinned_empty((1080, 1920, 3), np.uint8)
     >>> cu.is_pinned(frame)
     True
+    >>> cache = cu.pinned_empty((1000, 16, 4096), np.uint8, pieces=True)
+    >>> cu.is_pinned(cache)
+    True
     """
+    if pieces:
+        return _in_pieces("pinned_empty", shape, dtype, order, numa)
     node = POLICY if numa == "policy" else node_of(numa)
     fortran = order != "C" and is_fortran(order)
     return _pinned(shape, dtype, fortran, node, False)
@@ -102,6 +127,7 @@ def pinned_zeros(
     order: Literal["C", "F"] = "C",
     *,
     numa: NumaLike = "policy",
+    pieces: bool = False,
 ) -> NDArray[np.float64]: ...
 @overload
 def pinned_zeros(
@@ -110,6 +136,7 @@ def pinned_zeros(
     order: Literal["C", "F"] = "C",
     *,
     numa: NumaLike = "policy",
+    pieces: bool = False,
 ) -> NDArray[ScalarT]: ...
 @overload
 def pinned_zeros(
@@ -118,6 +145,7 @@ def pinned_zeros(
     order: Literal["C", "F"] = "C",
     *,
     numa: NumaLike = "policy",
+    pieces: bool = False,
 ) -> NDArray[Any]: ...
 def pinned_zeros(
     shape: ShapeLike,
@@ -125,6 +153,7 @@ def pinned_zeros(
     order: Literal["C", "F"] = "C",
     *,
     numa: NumaLike = "policy",
+    pieces: bool = False,
 ) -> NDArray[Any]:
     """Return a new ndarray in page-locked memory, filled with zero bytes.
 
@@ -139,6 +168,8 @@ def pinned_zeros(
     numa : {'policy', 'device'}, int or None, optional
         NUMA node of the memory: as `set_host_memory_policy` says, the one nearest the
         current context's device, a node by its number, or wherever the system puts it.
+    pieces : bool, optional
+        Register the memory in pieces, as for `pinned_empty`.
 
     Returns
     -------
@@ -153,6 +184,7 @@ def pinned_zeros(
         The items are Python objects.
     ValueError
         A length is negative, or there is no such NUMA node, or none that this process may use.
+        Or the memory is to be in pieces, and there is no item of a first axis.
     PermissionError
         The system lets this process choose no NUMA node, as in many containers.
 
@@ -165,6 +197,8 @@ def pinned_zeros(
     >>> cu.pinned_zeros(3)
     array([0., 0., 0.])
     """
+    if pieces:
+        return _in_pieces("pinned_zeros", shape, dtype, order, numa)
     node = POLICY if numa == "policy" else node_of(numa)
     fortran = order != "C" and is_fortran(order)
     return _pinned(shape, dtype, fortran, node, True)
@@ -178,6 +212,7 @@ def pinned_full(
     order: Literal["C", "F"] = "C",
     *,
     numa: NumaLike = "policy",
+    pieces: bool = False,
 ) -> NDArray[ScalarT]: ...
 @overload
 def pinned_full(
@@ -187,6 +222,7 @@ def pinned_full(
     order: Literal["C", "F"] = "C",
     *,
     numa: NumaLike = "policy",
+    pieces: bool = False,
 ) -> NDArray[Any]: ...
 def pinned_full(
     shape: ShapeLike,
@@ -195,6 +231,7 @@ def pinned_full(
     order: Literal["C", "F"] = "C",
     *,
     numa: NumaLike = "policy",
+    pieces: bool = False,
 ) -> NDArray[Any]:
     """Return a new ndarray in page-locked memory, filled with a value.
 
@@ -210,6 +247,8 @@ def pinned_full(
         Order of the items in memory.
     numa : {'policy', 'device'}, int or None, optional
         NUMA node of the memory, as for `pinned_empty`.
+    pieces : bool, optional
+        Register the memory in pieces, as for `pinned_empty`.
 
     Returns
     -------
@@ -230,8 +269,18 @@ def pinned_full(
     >>> cu.pinned_full(3, 7)
     array([7, 7, 7])
     """
-    array = pinned_empty(
-        shape, np.asarray(fill_value).dtype if dtype is None else dtype, order, numa=numa
-    )
+    kind = np.asarray(fill_value).dtype if dtype is None else dtype
+    array = pinned_empty(shape, kind, order, numa=numa, pieces=pieces)
     np.copyto(array, fill_value, casting="unsafe")
+    return array
+
+
+def _in_pieces(
+    called: str, shape: ShapeLike, dtype: DTypeLike | None, order: Literal["C", "F"], numa: NumaLike
+) -> NDArray[Any]:
+    """New memory in several registrations, which is zero."""
+    memory, array = fresh(called, shape, dtype, order, numa, some=True)
+    pin = page_lock(memory.bytes)
+    lock(pin, step_of(array), True)
+    memory.owner = pin
     return array

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import pickle
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -186,12 +187,12 @@ def test_other_bad_arguments_are_told_as_without_pieces(cu) -> None:
 
 def test_a_long_item_is_one_piece_and_a_warning_says_so(cu, lengths, monkeypatch) -> None:
     monkeypatch.setattr(pieces, "LONG", 4 * STEP)
-    with pytest.warns(RuntimeWarning, match=f"axis 0 has {4 * STEP} bytes") as told:
+    with pytest.warns(RuntimeWarning, match=f"outermost axis has {4 * STEP} bytes") as told:
         array = cu.pinned_empty((3, 4 * STEP), "u1", pieces=True)
     assert [warning.filename for warning in told] == [__file__]
     assert lengths(array) == 3 * [4 * STEP]
-    with pytest.warns(RuntimeWarning, match="axis 1") as told:
-        cu.pin(np.zeros((4 * STEP, 2), "u1").T.copy("C").T[:, :1], pieces=True)
+    with pytest.warns(RuntimeWarning, match=f"has {4 * STEP} bytes") as told:
+        cu.pin(np.zeros((2, 4 * STEP), "u1").T, pieces=True)
     assert [warning.filename for warning in told] == [__file__]
 
 
@@ -338,6 +339,143 @@ def test_a_forked_child_has_the_bytes_and_the_parent_its_lock(cu) -> None:
     assert os.waitpid(child, 0)[1] == 0
     cu.copy(there, array)
     assert (there.to_numpy() == 6).all()
+
+
+# ---- a driver that refuses -----------------------------------------------------------------------
+
+REFUSED = {  # what is refused, and how it is asked for
+    "pinned_empty": lambda cu, shape: cu.pinned_empty(shape, "u1"),
+    "pinned_zeros": lambda cu, shape: cu.pinned_zeros(shape, "u1"),
+    "pinned_full": lambda cu, shape: cu.pinned_full(shape, 0, "u1"),
+    "pinned_empty_like": lambda cu, shape: cu.pinned_empty_like(np.empty(shape, "u1")),
+    "pinned_array": lambda cu, shape: cu.pinned_array(np.zeros(shape, "u1")),
+}
+simulated = pytest.mark.skipif(DRIVER == "real", reason="the simulated driver refuses")
+
+
+@pytest.fixture
+def short(sim) -> Any:
+    """The driver makes no registration above 20 KiB; its own blocks are there already."""
+    sim.set_registration_limit(20_001)
+    yield sim
+    sim.set_registration_limit(0)
+
+
+def refusal(told: Any, nbytes: int, step: int, whole: bool = True) -> None:
+    """One warning, for the line that called, says what was done and what it means for others."""
+    assert [warning.filename for warning in told] == [__file__]
+    said = str(told[0].message)
+    assert f"refused to page-lock {nbytes} bytes at once (CUDA_ERROR_" in said
+    assert f"pieces of {step} bytes" in said
+    assert "Other libraries cannot copy across" in said
+    assert ("no item of the first axis" in said) == whole
+
+
+@simulated
+@pytest.mark.parametrize("kind", REFUSED)
+def test_new_memory_that_is_refused_at_once_is_had_in_pieces(cu, short, lengths, kind) -> None:
+    with pytest.warns(RuntimeWarning) as told:
+        array = REFUSED[kind](cu, (30, 1000))
+    refusal(told, 30_000, 16_000)
+    assert lengths(array) == [16_000, 14_000]
+    there = cu.device_empty(array.shape, "u1")
+    array[...] = 5
+    cu.copy(there, array)
+    assert (there.to_numpy() == 5).all()
+
+
+@simulated
+@pytest.mark.parametrize("code", [1, 2])
+def test_arrays_and_regions_too(cu, sim, short, lengths, code: int) -> None:
+    array = np.ones((30, 1000), "u1")
+    for take in (lambda: cu.pin(array), lambda: cu.pin(array.T)):
+        with pytest.warns(RuntimeWarning) as told, take():
+            assert lengths(array) == [16_000, 14_000]
+        refusal(told, 30_000, 16_000)
+    sim.set_registration_limit(0)
+    sim.fail(f"{REGISTER}:1:{code}")
+    if code == 2:  # after which free memory is given back, and it is tried again
+        sim.fail(f"{REGISTER}:2:2")
+    with pytest.warns(RuntimeWarning, match="MEMORY" if code == 2 else "VALUE") as told:
+        memory = cu.SharedMemory.anonymous(5 * STEP)
+    refusal(told, 5 * STEP, STEP, whole=False)
+    assert lengths(memory.buf) == 5 * [STEP]
+    memory.close()
+
+
+@simulated
+def test_pieces_are_halved_once(cu, sim, lengths) -> None:
+    sim.set_registration_limit(10_001)
+    array = np.ones((30, 1000), "u1")
+    with pytest.warns(RuntimeWarning) as told, cu.pin(array):
+        assert lengths(array) == [8_000, 8_000, 8_000, 6_000]
+    refusal(told, 30_000, 8_000)
+    with pytest.warns(RuntimeWarning, match="pieces of 16000 bytes: they have 8000") as told:
+        made = cu.pinned_empty((30, 1000), "u1", pieces=True)
+    assert [warning.filename for warning in told] == [__file__]
+    assert lengths(made) == [8_000, 8_000, 8_000, 6_000]
+    before, live = cu.host_memory_stats(), sim.live("registrations")
+    sim.set_registration_limit(5_001)
+    for take in (lambda: cu.pin(array), lambda: cu.pin(array, pieces=True),
+                 lambda: cu.pinned_empty((30, 1000), "u1"),
+                 lambda: cu.pinned_zeros((30, 1000), "u1", pieces=True)):  # fmt: skip
+        with pytest.raises(cu.CudaError, match=r"(INVALID_VALUE|bytes)"):
+            take()
+        assert (cu.host_memory_stats(), sim.live("registrations")) == (before, live)
+    sim.set_registration_limit(0)
+    with cu.pin(array):
+        assert lengths(array) == [30_000]
+
+
+@simulated
+def test_items_that_are_too_long_are_cut_where_nobody_asked_for_whole_ones(cu, short, lengths):
+    array = np.ones((2, 2 * STEP), "u1")
+    with pytest.warns(RuntimeWarning) as told, cu.pin(array):
+        assert lengths(array) == 4 * [STEP]
+    refusal(told, 4 * STEP, STEP, whole=False)
+    with pytest.raises(cu.CudaError, match="INVALID_VALUE"):
+        cu.pin(array, pieces=True)  # an item cannot be had
+
+
+@simulated
+def test_no_more_is_tried_of_little_memory_or_after_another_error(cu, sim) -> None:
+    calls = sim.call_count(REGISTER)
+    sim.fail(f"{REGISTER}:1:1")
+    with pytest.raises(cu.CudaError):
+        cu.pin(np.ones(STEP, "u1"))
+    assert sim.call_count(REGISTER) == calls + 1
+    sim.fail(f"{REGISTER}:1:999")
+    with pytest.raises(cu.CudaError):
+        cu.pin(np.ones(3 * STEP, "u1"))
+    assert sim.call_count(REGISTER) == calls + 2
+
+
+@simulated
+def test_a_limit_of_ours_is_no_reason_for_pieces(cu, sim) -> None:
+    calls = sim.call_count(REGISTER)
+    cu.set_host_memory_limit(cu.host_memory_stats().registered_bytes + 10)
+    try:
+        with pytest.raises(cu.OutOfMemoryError, match="set_host_memory_limit"):
+            cu.pinned_empty(4 << 20, "u1")
+    finally:
+        cu.set_host_memory_limit(None)
+    assert sim.call_count(REGISTER) == calls
+
+
+@simulated
+@pytest.mark.filterwarnings("error")
+def test_a_warning_that_is_an_error_leaves_nothing(cu, short) -> None:
+    cu.memory_info()
+    before, live = cu.host_memory_stats().pins, short.live("registrations")
+    array = np.ones((30, 1000), "u1")
+    gone = weakref.ref(array)
+    for take in (cu.pin, lambda like: cu.pinned_empty(like.shape, "u1"),
+                 lambda like: cu.SharedMemory.anonymous(like.nbytes)):  # fmt: skip
+        with pytest.raises(RuntimeWarning):
+            take(array)
+        assert (cu.host_memory_stats().pins, short.live("registrations")) == (before, live)
+    del array
+    assert gone() is None
 
 
 # ---- shared memory -------------------------------------------------------------------------------

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from cudriver._core import _pinned
+from cudriver.errors import CudaError, OutOfMemoryError
+from cudriver.memory import pieces as pieces_of
 from cudriver.memory.arrays import is_fortran
 from cudriver.memory.fresh import fresh
 from cudriver.memory.host import page_lock
 from cudriver.memory.numa import POLICY, node_of
-from cudriver.memory.pieces import lock, step_of
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -104,6 +105,9 @@ def pinned_empty(
     So other libraries may copy an item, as a block of a cache, but not many at once.
     A longer item is one piece; from 448 MiB on there is a RuntimeWarning.
 
+    Where the driver refuses so much memory at once, as under Linux 6.11 to 6.13, it is
+    registered in pieces by itself, with a RuntimeWarning.
+
     Examples
     --------
     >>> frame = cu.pinned_empty((1080, 1920, 3), np.uint8)
@@ -117,7 +121,10 @@ def pinned_empty(
         return _in_pieces("pinned_empty", shape, dtype, order, numa)
     node = POLICY if numa == "policy" else node_of(numa)
     fortran = order != "C" and is_fortran(order)
-    return _pinned(shape, dtype, fortran, node, False)
+    try:
+        return _pinned(shape, dtype, fortran, node, False)
+    except CudaError as refused:
+        return _in_pieces("pinned_empty", shape, dtype, order, numa, refused)
 
 
 @overload
@@ -201,7 +208,10 @@ def pinned_zeros(
         return _in_pieces("pinned_zeros", shape, dtype, order, numa)
     node = POLICY if numa == "policy" else node_of(numa)
     fortran = order != "C" and is_fortran(order)
-    return _pinned(shape, dtype, fortran, node, True)
+    try:
+        return _pinned(shape, dtype, fortran, node, True)
+    except CudaError as refused:
+        return _in_pieces("pinned_zeros", shape, dtype, order, numa, refused)
 
 
 @overload
@@ -276,11 +286,35 @@ def pinned_full(
 
 
 def _in_pieces(
-    called: str, shape: ShapeLike, dtype: DTypeLike | None, order: Literal["C", "F"], numa: NumaLike
+    called: str,
+    shape: ShapeLike,
+    dtype: DTypeLike | None,
+    order: Literal["C", "F"],
+    numa: NumaLike,
+    refused: CudaError | None = None,
 ) -> NDArray[Any]:
-    """New memory in several registrations, which is zero."""
-    memory, array = fresh(called, shape, dtype, order, numa, some=True)
+    """New memory in several registrations, which is zero. refused: what the driver answered to one;
+    raised where pieces are no way out.
+    """
+    if refused is not None and refused.code not in pieces_of.REFUSALS:
+        raise refused
+    try:
+        memory, array = fresh(called, shape, dtype, order, numa, some=refused is None)
+    except OutOfMemoryError:
+        if refused is None:
+            raise
+        raise refused from None
     pin = page_lock(memory.bytes)
-    lock(pin, step_of(array), True)
+    try:
+        if refused is None:
+            pieces_of.lock(pin, pieces_of.item_of(array), True)
+        elif pieces_of.is_refusal(refused, array.nbytes):
+            pieces_of.lock_after(refused, pin, pieces_of.item_of(array), True)
+        else:
+            raise refused
+    except BaseException:
+        pin.close()
+        del memory, array  # the traceback would keep them
+        raise
     memory.owner = pin
     return array

@@ -45,7 +45,8 @@ class pin:
     or with its last reference. Pins of the same memory, or of a part of another
     pin's, share it. Memory that is page-locked already is taken as it is. While the
     driver registers memory, every copy of the process waits, 20 ms for each GiB; not
-    so with ``pieces=True`` or `pin_async`.
+    so with ``pieces=True`` or `pin_async`. Where the driver refuses so much memory at
+    once, it is registered in pieces, with a RuntimeWarning.
 
     Do not truncate a mapped file meanwhile: touching bytes that are gone ends the
     process with SIGBUS, in a copy too, as it does without a pin.
@@ -69,9 +70,9 @@ class pin:
         self._lock = page_lock(array)
         try:
             if pieces:
-                cut.lock(self._lock, cut.step_of(layout(array)), False)
+                cut.lock(self._lock, cut.item_of(layout(array)), False)
             else:
-                self._lock.lock(-1, False)
+                cut.lock_whole(self._lock, -1, False)
         except BaseException:
             self._lock.close()
             del array  # the traceback would keep it

@@ -109,3 +109,15 @@ TWO = """
         assert all(one.is_pinned(x) and other.is_pinned(x) for x in (outer, inner, again))
     print("the end")
 """
+
+
+#: A program's function that takes CAP_IPC_LOCK from it, which no limit of locked memory holds back.
+UNPRIVILEGED = """
+def unprivileged():
+    import ctypes
+    libc = ctypes.CDLL(None)
+    header, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    assert libc.capget(header, sets) == 0
+    sets[0] &= ~(1 << 14)
+    assert libc.capset(header, sets) == 0
+"""

@@ -243,12 +243,12 @@ def pins(cu: Any) -> None:
     "Pinning.__enter__", "Pinning.__exit__", "Pinning.__await__",
 )  # fmt: skip
 def pins_in_the_background(cu: Any) -> None:
-    from cudriver.memory import pinning as implementation
+    from cudriver.memory import pieces
 
     async def wait(pinning: Any) -> None:
         await pinning
 
-    step, implementation.STEP = implementation.STEP, MIDDLE
+    step, pieces.STEP = pieces.STEP, MIDDLE
     try:
         with cu.pin_async(np.zeros(MIDDLE)) as pinning:
             pinning.wait()
@@ -256,8 +256,12 @@ def pins_in_the_background(cu: Any) -> None:
         with cu.pinned_empty_async((2, MIDDLE)) as pinning:
             asyncio.run(wait(pinning))
             cu.is_pinned(pinning.array)
+        rows, array = cu.pinned_empty((4, MIDDLE), "u1", pieces=True), np.zeros((4, MIDDLE))
+        with cu.pin(array, pieces=True):
+            cu.is_pinned(rows), cu.is_pinned(array)
+        cu.SharedMemory.anonymous(4 * MIDDLE, pieces=True).close()
     finally:
-        implementation.STEP = step
+        pieces.STEP = step
 
 
 @covers(

@@ -105,7 +105,6 @@ SIM_EXPORT void cudriver_sim_reset(void)
     atomic_store(&sim_knobs.late, 0);
     atomic_store(&sim_knobs.jitter, 0);
     atomic_store(&sim_knobs.bandwidth, 0);
-    atomic_store(&sim_knobs.registration_limit, SIM_DEFAULT_REGISTRATION_LIMIT);
     cudriver_sim_set_profile("default");
     cudriver_sim_clear_faults();
     cudriver_sim_reset_counts();
@@ -189,13 +188,15 @@ SIM_EXPORT int cudriver_sim_set_profile(const char *name)
         bool stub;
         bool no_device;
         bool coherent;
+        unsigned long long registration_limit; /* 0: the default */
     } profiles[] = {
-        {"default", SIM_DEFAULT_VERSION, false, false, false},
-        {"stub", SIM_DEFAULT_VERSION, true, false, false},
-        {"old", 11000, false, false, false},
-        {"too_old", 10020, false, false, false},
-        {"no_device", SIM_DEFAULT_VERSION, false, true, false},
-        {"coherent", SIM_DEFAULT_VERSION, false, false, true},
+        {"default", SIM_DEFAULT_VERSION, false, false, false, 0},
+        {"stub", SIM_DEFAULT_VERSION, true, false, false, 0},
+        {"old", 11000, false, false, false, 0},
+        {"too_old", 10020, false, false, false, 0},
+        {"no_device", SIM_DEFAULT_VERSION, false, true, false, 0},
+        {"coherent", SIM_DEFAULT_VERSION, false, false, true, 0},
+        {"short_registrations", SIM_DEFAULT_VERSION, false, false, false, (2ull << 30) + 1},
     };
 
     for (size_t i = 0; i < sizeof profiles / sizeof profiles[0]; i++) {
@@ -204,6 +205,7 @@ SIM_EXPORT int cudriver_sim_set_profile(const char *name)
             atomic_store(&sim_knobs.stub, profiles[i].stub);
             atomic_store(&sim_knobs.no_device, profiles[i].no_device);
             atomic_store(&sim_knobs.coherent, profiles[i].coherent);
+            cudriver_sim_set_registration_limit(profiles[i].registration_limit);
             return 0;
         }
     }

@@ -472,7 +472,7 @@ def test_a_blocking_call_has_done_its_work_though_its_lock_ends(
     sim: Any, driver: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch, lock: Any
 ) -> None:
     """Page-locked when the copy was planned, pageable when the stream comes to it."""
-    monkeypatch.setattr("cudriver.memory.pinning.STEP", 1 << 20)
+    monkeypatch.setattr("cudriver.memory.pieces.STEP", 1 << 20)
     source, array = np.full(8 << 20, 7, "u1"), cu.device_zeros(8 << 20, "u1")
     out, stream, pin = cu.pinned_zeros(8 << 20, "u1"), cu.Stream(), lock(source)
     while not cu.is_pinned(source):

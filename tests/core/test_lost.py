@@ -67,7 +67,7 @@ def test_the_line_that_met_it_first_is_named(tmp_path: Any, sim: Any) -> None:
     source.write_text(WORK + "tell(lambda: cu.device_empty(3))\n")
     done = run(f"import runpy; runpy.run_path({str(source)!r})", **BROKEN)
     named = (  # the copies are issued while the stream runs
-        f"Seen first at {source}:15, `for _ in range(8): cu.copy_async(there, host, stream)`, by cu",
+        f"Seen first at {source}:15, `for _ in range(8): cu.copy_async(there, host, stream)`, by",
         f"Seen first at {source}:16, `stream.synchronize()`, by cuStreamQuery(stream 0x",
     )
     said = done.stdout.splitlines()

@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.usefixtures("no_leaks"), pytest.mark.threads]
 
 @pytest.fixture(autouse=True)
 def steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(implementation, "STEP", STEP)
+    monkeypatch.setattr("cudriver.memory.pieces.STEP", STEP)
 
 
 @pytest.fixture
@@ -630,8 +630,8 @@ def test_a_fork_in_the_middle(cu, array, hold) -> None:
 
 BEGUN = """
     import ctypes, time, numpy as np, cudriver as cu
-    from cudriver.memory import pinning
-    pinning.STEP = 4096
+    from cudriver.memory import pieces, pinning
+    pieces.STEP = 4096
     cu.pinned_empty(1)
     sim = ctypes.CDLL(cu.driver_path())
     sim.cudriver_sim_hold_call(b"cuMemHostRegister_v2", ctypes.c_ulonglong(5))

@@ -26,7 +26,7 @@ from cudriver.memory import shared_files
 from forking import let_threads_rest
 from graphkit import eventually
 from parallel import together
-from program import output, run
+from program import UNPRIVILEGED, output, run
 
 REGISTER = "cuMemHostRegister_v2"
 SHM = Path("/dev/shm")
@@ -360,17 +360,18 @@ def test_what_fails_leaves_nothing(
 
 @pytest.mark.skipif(DRIVER == "real", reason="the simulated driver is made to fail")
 def test_a_limit_of_locked_memory_is_named() -> None:
-    program = """
-        import os, resource
-        import cudriver as cu
-        cu.init()
-        resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, 65536))
-        try:
-            cu.SharedMemory("cudriver-test-limit", create=True, size=1 << 20)
-        except cu.OutOfMemoryError as error:
-            print(error)
-        print(os.path.exists("/dev/shm/cudriver-test-limit"))
-    """
+    program = f"""{UNPRIVILEGED}
+import os, resource
+import cudriver as cu
+cu.init()
+resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, 65536))
+unprivileged()
+try:
+    cu.SharedMemory("cudriver-test-limit", create=True, size=1 << 20)
+except cu.OutOfMemoryError as error:
+    print(error)
+print(os.path.exists("/dev/shm/cudriver-test-limit"))
+"""
     said = output(program, CUDRIVER_SIM_FAIL=f"{REGISTER}:*:2")
     assert "this process may lock 65536 bytes (RLIMIT_MEMLOCK, `ulimit -l`)" in said
     assert said.endswith("False\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,32 +12,64 @@ from pathlib import Path
 import pytest
 
 from conftest import DRIVER, SANITIZER
-from program import TWO, output
+from program import TWO, UNPRIVILEGED, output
 
-LOCKED = """
-    import resource
-    import sys
-    limit = int(sys.argv[1])
-    if limit:
-        resource.setrlimit(resource.RLIMIT_MEMLOCK, (limit, limit))
-    import numpy as np
-    import cudriver as cu
-    for make in (lambda: cu.pinned_empty(1 << 20, "u1"), lambda: cu.pin(np.zeros(1 << 20, "u1"))):
-        try:
-            make()
-        except cu.OutOfMemoryError as error:
-            print(error)
+LOCKED = (
+    UNPRIVILEGED
+    + """
+import resource
+import sys
+code, limit, before, privileged = map(int, sys.argv[1:])
+import numpy as np
+import cudriver as cu
+held = cu.pin(np.zeros(before, "u1"))
+cu.use_driver("sim")
+import ctypes
+ctypes.CDLL(cu.driver_path()).cudriver_sim_fail(b"cuMemHostRegister_v2:*:%d" % code)
+if limit:
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (limit, limit))
+if not privileged:
+    unprivileged()
+for make in (lambda: cu.pinned_empty(1 << 20, "u1"), lambda: cu.pin(np.zeros(1 << 20, "u1"))):
+    try:
+        make()
+    except cu.CudaError as error:
+        print(error)
 """
+)
 
 
 @pytest.mark.skipif(DRIVER == "real", reason="the simulated driver is made to fail")
-@pytest.mark.parametrize(("limit", "named"), [(65536, True), (0, False)])
-def test_the_limit_of_locked_memory_is_named(limit: int, named: bool) -> None:
-    fail = "cuMemHostRegister_v2:*:2"
-    lines = output(LOCKED, str(limit), CUDRIVER_SIM_FAIL=fail).splitlines()
+@pytest.mark.parametrize(
+    ("code", "limit", "before", "named"),
+    [
+        (2, 65536, 0, True),
+        (2, 65536, 65536, True),
+        (2, 0, 0, False),
+        (2, 65536, 65537, False),  # the driver locked more than that already: it obeys no limit
+        (2, 2 << 20, 0, False),
+        (1, 65536, 0, False),  # invalid value
+        (700, 65536, 0, False),
+    ],
+)
+def test_the_limit_of_locked_memory_is_named_where_it_can_be_the_cause(
+    code: int, limit: int, before: int, named: bool
+) -> None:
+    lines = output(LOCKED, str(code), str(limit), str(before), "0").splitlines()
     assert len(lines) == 2
     for line in lines:
-        assert ("this process may lock 65536 bytes (RLIMIT_MEMLOCK, `ulimit -l`)" in line) == named
+        said = f"this process may lock {limit} bytes (RLIMIT_MEMLOCK, `ulimit -l`)"
+        assert (said in line) == named
+
+
+@pytest.mark.skipif(DRIVER == "real", reason="the simulated driver is made to fail")
+def test_no_limit_is_named_to_a_process_that_none_holds_back() -> None:
+    if (
+        not int(re.findall(r"CapEff:\s*(\w+)", Path("/proc/self/status").read_text())[0], 16) >> 14
+        & 1
+    ):
+        pytest.skip("this process has not the capability IPC_LOCK")
+    assert "RLIMIT" not in output(LOCKED, "2", "65536", "0", "1")
 
 
 def reaches_the_end(*words: str, **environ: str) -> None:

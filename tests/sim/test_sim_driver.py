@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import random
 import shutil
 import subprocess
@@ -303,6 +304,20 @@ def test_registration_limit(sim: Driver, context: int) -> None:
     assert sim.cuMemHostRegister_v2(buffer, 8191, 0) == 0
     assert (sim.live("registrations"), sim.live("registration_bytes")) == (1, 8191)
     assert sim.cuMemHostUnregister(buffer) == 0
+
+
+def test_registrations_above_two_gibibytes_of_a_profile(sim: Driver, context: int) -> None:
+    most = 2 << 30
+    with mmap.mmap(-1, most + 4096) as memory:  # which nobody touches
+        view = (ctypes.c_char * (most + 4096)).from_buffer(memory)
+        assert sim.cudriver_sim_set_profile("short_registrations") == 0
+        assert sim.cuMemHostRegister_v2(view, most + 1, 0) == 1
+        assert sim.cuMemHostRegister_v2(view, most, 0) == 0
+        assert sim.cuMemHostUnregister(view) == 0
+        assert sim.cudriver_sim_set_profile("default") == 0
+        assert sim.cuMemHostRegister_v2(view, most + 1, 0) == 0
+        assert sim.cuMemHostUnregister(view) == 0
+        del view
 
 
 # --- streams ---

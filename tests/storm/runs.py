@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TextIO
 
 import cudriver as cu
-from cudriver.memory import pinning
+from cudriver.memory import pieces
 
 from .crowd import Crowd, Member
 from .model import Failure, World
@@ -209,7 +209,7 @@ def run_seeds(
     warnings.filterwarnings("ignore", "pinned_numpy", RuntimeWarning)  # where a limit was set
     until = None if seconds is None else time.monotonic() + seconds
     cu.memory_info()
-    pinning.STEP = PIN_STEP
+    pieces.STEP = PIN_STEP
     simulator = Simulator()
     for seed in seeds:
         if until is not None and time.monotonic() > until:

@@ -186,7 +186,8 @@ class Making:
             model = f"m.{name} = {name}.copy()"
         else:
             order = self.random.choice("CF")
-            do = f"{name} = cu.pinned_empty({shape}, {dtype!r}, {order!r})"
+            pieces = ", pieces=True" if math.prod(shape) and shape and self.chance(30) else ""
+            do = f"{name} = cu.pinned_empty({shape}, {dtype!r}, {order!r}{pieces})"
             do += f"; {name}[...] = pattern({shape}, {dtype!r}, {k})"
             model = f"m.{name} = {name}.copy()"
         self.add("pinned", do, model, **fields)

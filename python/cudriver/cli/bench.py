@@ -22,6 +22,7 @@ MIB = 1 << 20
 SIZE = {False: 512 * MIB, True: 8 * MIB}
 SWEEP = {False: "64K:1G", True: "64K:16M"}
 ROUNDS = {False: 10, True: 3}
+NEIGHBOURS = {False: 4 << 30, True: 8 * MIB}  # the size
 
 DESCRIPTION = """\
 How fast bytes move on each rung of the memory ladder: an ordinary (pageable)
@@ -44,6 +45,7 @@ it has none to plot.
   cudriver bench --sizes                    the same for 64 KiB to 1 GiB
   cudriver bench --sizes --plot ladder.svg  and a drawing of it
   cudriver bench --numa                     page-locked memory of each NUMA node
+  cudriver bench --neighbours               how long others wait meanwhile
 
 Ctrl-C prints what has been measured.
 
@@ -70,7 +72,15 @@ def parser() -> ArgumentParser:
         const="",
         help="a sweep: 1M,64M,1G or 64K:1G, by steps of 4 (the default of it; simulated: 64K:16M)",
     )
-    add("--numa", action="store_true", help="instead of the ladder, copies of each NUMA node")
+    instead = result.add_mutually_exclusive_group()
+    numa = "instead of the ladder, copies of each NUMA node"
+    instead.add_argument("--numa", action="store_true", help=numa)
+    instead.add_argument(
+        "--neighbours",
+        action="store_true",
+        help="instead of the ladder, how long another process, another thread and a small copy "
+        "wait while memory is page-locked and copied, at once and in pieces (default size: 4G)",
+    )
     add("--rounds", metavar="N", type=int, help="timings of each way (default: 10; simulated: 3)")
     add("--plot", metavar="FILE", help="draw it too, into FILE.png or FILE.svg (needs matplotlib)")
     add("--json", action="store_true", help="as JSON, every timing included")
@@ -82,11 +92,14 @@ def run(arguments: Namespace) -> int:
     import cudriver as cu
     from cudriver.cli.demo import choose_driver
 
+    instead = "numa" if arguments.numa else "neighbours" if arguments.neighbours else None
     try:
+        if instead is not None and (arguments.plot, arguments.sizes) != (None, None):
+            raise ValueError(
+                f"--plot and --sizes are for the ladder, which --{instead} does not measure"
+            )
         parse_sizes(arguments, True)  # before a driver is looked for
         check_plot(arguments.plot)
-        if arguments.numa and (arguments.plot, arguments.sizes) != (None, None):
-            raise ValueError("--plot and --sizes are for the ladder, which --numa does not measure")
     except ValueError as error:
         terminal.complain(str(error))
         return USAGE_ERROR
@@ -110,8 +123,10 @@ def run(arguments: Namespace) -> int:
         return USAGE_ERROR
     sizes = parse_sizes(arguments, simulated)
     rounds = ROUNDS[simulated] if arguments.rounds is None else arguments.rounds
-    if arguments.numa:
-        return run_numa(device, sizes[0], rounds, arguments.json)
+    if instead == "neighbours" and arguments.size is None:
+        sizes = [NEIGHBOURS[simulated]]
+    if instead is not None:
+        return run_table(instead, device, sizes[0], rounds, arguments.json)
     try:
         report = measure(device, sizes, rounds)
     except (cu.CudaError, MemoryError) as error:
@@ -136,21 +151,22 @@ def run(arguments: Namespace) -> int:
     return INTERRUPTED if report["interrupted"] else 0
 
 
-def run_numa(device: Any, size: int, rounds: int, as_json: bool) -> int:
-    """Measures and prints the copies of each node; returns the exit code."""
+def run_table(name: str, device: Any, size: int, rounds: int, as_json: bool) -> int:
+    """Measures and prints what --numa or --neighbours asks for; returns the exit code."""
     import json
 
     import cudriver as cu
-    from cudriver.ladder import nodes
+    from cudriver.ladder import neighbours, nodes
 
+    table: Any = {"numa": nodes, "neighbours": neighbours}[name]
     try:
-        report = nodes.measure(device, size, rounds)
+        report = table.measure(device, size, rounds)
     except (cu.CudaError, OSError, MemoryError) as error:
         terminal.complain(str(error) or "out of memory")
         return WRONG
-    text = json.dumps(report, indent=1) if as_json else "\n".join(nodes.lines(report))
+    text = json.dumps(report, indent=1) if as_json else "\n".join(table.lines(report))
     terminal.write(text + "\n")
-    return 0 if all(row["verified"] for row in report["nodes"]) else WRONG
+    return 0 if all(row.get("verified", True) for row in report[table.ROWS]) else WRONG
 
 
 def measure(device: Any, sizes: list[int], rounds: int) -> dict[str, Any]:

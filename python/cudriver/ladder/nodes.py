@@ -12,6 +12,7 @@ import cudriver as cu
 from cudriver.ladder.result import number, show_size
 from cudriver.memory import numa
 
+ROWS = "nodes"  # of the report
 ONE = "This machine has one NUMA node: there is nothing to choose."
 SEVERAL = (
     "The nearest node has the rates of the bus. Another has lower ones where the link between the "

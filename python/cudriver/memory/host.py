@@ -158,6 +158,13 @@ def mapped_pointer(array: HostArray, /) -> int:
     )
 
 
+def layout(array: HostArray) -> np.ndarray[Any, Any] | memoryview:
+    """What has the shape and the strides of an array in host memory."""
+    shown: Any
+    shown, held = host_range(array).owner
+    return shown if held is None else held
+
+
 def page_lock(array: HostArray) -> _core.PageLock:
     """A page lock on an array's memory, behind `pin` and `Pinning`: closed until its `lock`."""
     memory = host_range(array, "only an array in host memory can be page-locked")

@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from cudriver._core import _pinned
+from cudriver.errors import CudaError, OutOfMemoryError
+from cudriver.memory import pieces as pieces_of
 from cudriver.memory.arrays import is_fortran
+from cudriver.memory.fresh import fresh
+from cudriver.memory.host import page_lock
 from cudriver.memory.numa import POLICY, node_of
 
 if TYPE_CHECKING:
@@ -23,6 +27,7 @@ def pinned_empty(
     order: Literal["C", "F"] = "C",
     *,
     numa: NumaLike = "policy",
+    pieces: bool = False,
 ) -> NDArray[np.float64]: ...
 @overload
 def pinned_empty(
@@ -31,6 +36,7 @@ def pinned_empty(
     order: Literal["C", "F"] = "C",
     *,
     numa: NumaLike = "policy",
+    pieces: bool = False,
 ) -> NDArray[ScalarT]: ...
 @overload
 def pinned_empty(
@@ -39,6 +45,7 @@ def pinned_empty(
     order: Literal["C", "F"] = "C",
     *,
     numa: NumaLike = "policy",
+    pieces: bool = False,
 ) -> NDArray[Any]: ...
 def pinned_empty(
     shape: ShapeLike,
@@ -46,6 +53,7 @@ def pinned_empty(
     order: Literal["C", "F"] = "C",
     *,
     numa: NumaLike = "policy",
+    pieces: bool = False,
 ) -> NDArray[Any]:
     """Return a new ndarray in page-locked memory, with undefined contents.
 
@@ -60,6 +68,9 @@ def pinned_empty(
     numa : {'policy', 'device'}, int or None, optional
         NUMA node of the memory: as `set_host_memory_policy` says, the one nearest the
         current context's device, a node by its number, or wherever the system puts it.
+    pieces : bool, optional
+        Register the memory in pieces of whole items of the first axis, about 64 MiB
+        each, so that nobody on the machine waits for all of it: see the notes.
 
     Returns
     -------
@@ -74,6 +85,7 @@ def pinned_empty(
         The items are Python objects.
     ValueError
         A length is negative, or there is no such NUMA node, or none that this process may use.
+        Or the memory is to be in pieces, and there is no item of a first axis.
     PermissionError
         The system lets this process choose no NUMA node, as in many containers.
 
@@ -82,17 +94,37 @@ def pinned_empty(
     Uses ``cuMemHostRegister`` on memory of the process's own, which comes from a
     pool and is page-locked for every context. Kernels may address it: see
     `mapped_pointer`. While the driver registers it, every copy of the process waits,
-    20 ms for each GiB; not so with `pinned_empty_async`.
+    20 ms for each GiB, and so do the driver's calls of other processes; not so with
+    ``pieces=True`` or `pinned_empty_async`.
+
+    In pieces, several threads touch the memory while the driver follows, piece by
+    piece. It goes back to the system, not to the pool, and counts among the pins in
+    `host_memory_stats`. The driver refuses a copy across the border of two pieces
+    (``invalid argument``): this package cuts its copies there, other libraries do
+    not. No item of the first axis (with ``order='F'``, of the last) lies across one.
+    So other libraries may copy an item, as a block of a cache, but not many at once.
+    A longer item is one piece; from 448 MiB on there is a RuntimeWarning.
+
+    Where the driver refuses so much memory at once, as under Linux 6.11 to 6.13, it is
+    registered in pieces by itself, with a RuntimeWarning.
 
     Examples
     --------
     >>> frame = cu.pinned_empty((1080, 1920, 3), np.uint8)
     >>> cu.is_pinned(frame)
     True
+    >>> cache = cu.pinned_empty((1000, 16, 4096), np.uint8, pieces=True)
+    >>> cu.is_pinned(cache)
+    True
     """
+    if pieces:
+        return _in_pieces("pinned_empty", shape, dtype, order, numa)
     node = POLICY if numa == "policy" else node_of(numa)
     fortran = order != "C" and is_fortran(order)
-    return _pinned(shape, dtype, fortran, node, False)
+    try:
+        return _pinned(shape, dtype, fortran, node, False)
+    except CudaError as refused:
+        return _in_pieces("pinned_empty", shape, dtype, order, numa, refused)
 
 
 @overload
@@ -102,6 +134,7 @@ def pinned_zeros(
     order: Literal["C", "F"] = "C",
     *,
     numa: NumaLike = "policy",
+    pieces: bool = False,
 ) -> NDArray[np.float64]: ...
 @overload
 def pinned_zeros(
@@ -110,6 +143,7 @@ def pinned_zeros(
     order: Literal["C", "F"] = "C",
     *,
     numa: NumaLike = "policy",
+    pieces: bool = False,
 ) -> NDArray[ScalarT]: ...
 @overload
 def pinned_zeros(
@@ -118,6 +152,7 @@ def pinned_zeros(
     order: Literal["C", "F"] = "C",
     *,
     numa: NumaLike = "policy",
+    pieces: bool = False,
 ) -> NDArray[Any]: ...
 def pinned_zeros(
     shape: ShapeLike,
@@ -125,6 +160,7 @@ def pinned_zeros(
     order: Literal["C", "F"] = "C",
     *,
     numa: NumaLike = "policy",
+    pieces: bool = False,
 ) -> NDArray[Any]:
     """Return a new ndarray in page-locked memory, filled with zero bytes.
 
@@ -139,6 +175,8 @@ def pinned_zeros(
     numa : {'policy', 'device'}, int or None, optional
         NUMA node of the memory: as `set_host_memory_policy` says, the one nearest the
         current context's device, a node by its number, or wherever the system puts it.
+    pieces : bool, optional
+        Register the memory in pieces, as for `pinned_empty`.
 
     Returns
     -------
@@ -153,6 +191,7 @@ def pinned_zeros(
         The items are Python objects.
     ValueError
         A length is negative, or there is no such NUMA node, or none that this process may use.
+        Or the memory is to be in pieces, and there is no item of a first axis.
     PermissionError
         The system lets this process choose no NUMA node, as in many containers.
 
@@ -165,9 +204,14 @@ def pinned_zeros(
     >>> cu.pinned_zeros(3)
     array([0., 0., 0.])
     """
+    if pieces:
+        return _in_pieces("pinned_zeros", shape, dtype, order, numa)
     node = POLICY if numa == "policy" else node_of(numa)
     fortran = order != "C" and is_fortran(order)
-    return _pinned(shape, dtype, fortran, node, True)
+    try:
+        return _pinned(shape, dtype, fortran, node, True)
+    except CudaError as refused:
+        return _in_pieces("pinned_zeros", shape, dtype, order, numa, refused)
 
 
 @overload
@@ -178,6 +222,7 @@ def pinned_full(
     order: Literal["C", "F"] = "C",
     *,
     numa: NumaLike = "policy",
+    pieces: bool = False,
 ) -> NDArray[ScalarT]: ...
 @overload
 def pinned_full(
@@ -187,6 +232,7 @@ def pinned_full(
     order: Literal["C", "F"] = "C",
     *,
     numa: NumaLike = "policy",
+    pieces: bool = False,
 ) -> NDArray[Any]: ...
 def pinned_full(
     shape: ShapeLike,
@@ -195,6 +241,7 @@ def pinned_full(
     order: Literal["C", "F"] = "C",
     *,
     numa: NumaLike = "policy",
+    pieces: bool = False,
 ) -> NDArray[Any]:
     """Return a new ndarray in page-locked memory, filled with a value.
 
@@ -210,6 +257,8 @@ def pinned_full(
         Order of the items in memory.
     numa : {'policy', 'device'}, int or None, optional
         NUMA node of the memory, as for `pinned_empty`.
+    pieces : bool, optional
+        Register the memory in pieces, as for `pinned_empty`.
 
     Returns
     -------
@@ -230,8 +279,42 @@ def pinned_full(
     >>> cu.pinned_full(3, 7)
     array([7, 7, 7])
     """
-    array = pinned_empty(
-        shape, np.asarray(fill_value).dtype if dtype is None else dtype, order, numa=numa
-    )
+    kind = np.asarray(fill_value).dtype if dtype is None else dtype
+    array = pinned_empty(shape, kind, order, numa=numa, pieces=pieces)
     np.copyto(array, fill_value, casting="unsafe")
+    return array
+
+
+def _in_pieces(
+    called: str,
+    shape: ShapeLike,
+    dtype: DTypeLike | None,
+    order: Literal["C", "F"],
+    numa: NumaLike,
+    refused: CudaError | None = None,
+) -> NDArray[Any]:
+    """New memory in several registrations, which is zero. refused: what the driver answered to one;
+    raised where pieces are no way out.
+    """
+    if refused is not None and refused.code not in pieces_of.REFUSALS:
+        raise refused
+    try:
+        memory, array = fresh(called, shape, dtype, order, numa, some=refused is None)
+    except OutOfMemoryError:
+        if refused is None:
+            raise
+        raise refused from None
+    pin = page_lock(memory.bytes)
+    try:
+        if refused is None:
+            pieces_of.lock(pin, pieces_of.item_of(array), True)
+        elif pieces_of.is_refusal(refused, array.nbytes):
+            pieces_of.lock_after(refused, pin, pieces_of.item_of(array), True)
+        else:
+            raise refused
+    except BaseException:
+        pin.close()
+        del memory, array  # the traceback would keep them
+        raise
+    memory.owner = pin
     return array

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import atexit
 import copy
-import math
-import mmap
 import operator
 import os
 import threading
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, TypeVar, final, overload
 
 import numpy as np
 
 from cudriver import _core
-from cudriver.memory import numa as numa_nodes
-from cudriver.memory import refusals, waiting
-from cudriver.memory.arrays import is_fortran
-from cudriver.memory.failures import OUT_OF_MEMORY, failure
+from cudriver.memory import pieces, waiting
+from cudriver.memory.fresh import fresh
 from cudriver.memory.host import host_range, page_lock
 from cudriver.memory.live import page_locked
 from cudriver.memory.named import HOME
-from cudriver.memory.pool import host_memory_stats
-from cudriver.memory.room import host_room
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -33,9 +27,6 @@ if TYPE_CHECKING:
 
     from cudriver.typing import HostArrayT, NumaLike, ScalarT, ShapeLike
 
-#: Bytes of one registration. While the driver makes it, every copy of the process waits.
-STEP = 64 << 20
-HUGE_PAGE = 2 << 20
 EXIT_PATIENCE = 2.0  # seconds that the interpreter's exit waits for a thread
 
 ArrayT = TypeVar("ArrayT")
@@ -66,7 +57,7 @@ class _Work:
     def run(self) -> None:
         outcome: bool | BaseException
         try:
-            outcome = _running[self].lock(STEP, self.fresh)
+            outcome = _running[self].lock(pieces.STEP, self.fresh)
         except BaseException as error:
             outcome = error.with_traceback(None)
         _running.pop(self, None)  # before it tells
@@ -102,21 +93,6 @@ class _Owner:
     def __del__(self, stop: Callable[[_core.PageLock], None] = _core._pin_stop) -> None:
         if (pin := getattr(self, "pin", None)) is not None:
             stop(pin)
-
-
-class _Memory:
-    """New memory of this process, page-locked as long as it lives: an array's base."""
-
-    def __init__(self, nbytes: int) -> None:
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        whole = np.frombuffer(mmap.mmap(-1, nbytes + HUGE_PAGE, flags=flags), np.uint8)
-        skip = -whole.__array_interface__["data"][0] % HUGE_PAGE
-        self.bytes = whole[skip : skip + nbytes]
-        self.owner: _Owner | None = None
-        self.__array_interface__ = self.bytes.__array_interface__
-
-    def place(self, node: int) -> None:
-        _core._place(self.__array_interface__["data"][0], self.bytes.nbytes, node)
 
 
 @final
@@ -384,66 +360,6 @@ def pinned_empty_async(
     >>> cu.is_pinned(cache)
     True
     """
-    lengths = _lengths(shape)
-    kind = _item_type(dtype)
-    if kind.hasobject:
-        raise TypeError(f"dtype {kind} holds Python objects: they cannot be page-locked")
-    fortran = is_fortran(order)
-    node = numa_nodes.node_of(numa)
-    _core.init()
-    memory = _map(math.prod(lengths) * kind.itemsize)
-    memory.place(numa_nodes.now(node))
-    array = _over(np.asarray(memory), lengths, kind, order="F" if fortran else "C")
-    memory.owner = _Owner(page_lock(memory.bytes))
-    return _begin(array, memory.owner, True)
-
-
-def _lengths(shape: ShapeLike) -> tuple[int, ...]:
-    """As NumPy takes a shape: a bool is no length, and dicts and sets are no sequences."""
-    try:
-        given = tuple(shape) if np.iterable(shape) else (shape,)
-        if isinstance(shape, Mapping | Set) or any(isinstance(each, bool) for each in given):
-            raise TypeError
-        lengths = tuple(map(operator.index, given))
-    except TypeError:
-        raise TypeError(f"shape is an integer or a sequence of integers, not {shape!r}") from None
-    if min(lengths, default=0) < 0:
-        raise ValueError(f"the lengths of a shape must be at least 0, not {lengths}")
-    return lengths
-
-
-def _item_type(dtype: DTypeLike | None) -> np.dtype[Any]:
-    """As np.empty takes it: 'S' and 'U' mean one character."""
-    kind = np.dtype(dtype)
-    return np.dtype(f"{kind.char}1") if kind.itemsize == 0 and kind.char in "SU" else kind
-
-
-def _over(
-    memory: NDArray[np.uint8],
-    lengths: tuple[int, ...],
-    kind: np.dtype[Any],
-    begin: int = 0,
-    order: Literal["C", "F"] = "C",
-) -> NDArray[Any]:
-    """An array in bytes of a memory."""
-    if kind.names is None or kind.itemsize == 0 or 0 in lengths:
-        return np.ndarray(lengths, kind, memory, begin, order=order)
-    # The base of a view of some fields is to have all: refusals.fields() looks there.
-    return np.frombuffer(memory.data, kind, math.prod(lengths), begin).reshape(lengths, order=order)
-
-
-def _map(nbytes: int) -> _Memory:
-    """Map new memory; OutOfMemoryError where the machine or a limit has too little."""
-    stats = host_memory_stats()
-    room, held = host_room(), stats.registered_bytes + stats.pinned_bytes
-    if stats.limit_bytes is not None and held + nbytes > stats.limit_bytes:
-        why = refusals.under_limit(stats.limit_bytes)
-    elif nbytes > room:
-        why = refusals.room_left(room)
-    else:
-        try:
-            return _Memory(nbytes)
-        except (OSError, OverflowError):
-            why = "; the system refuses the mapping"
-    arguments = f"{nbytes} bytes; {held} page-locked already{why}"
-    raise failure(OUT_OF_MEMORY, "cudriver.pinned_empty_async", arguments)
+    memory, array = fresh("pinned_empty_async", shape, dtype, order, numa)
+    owner = memory.owner = _Owner(page_lock(memory.bytes))
+    return _begin(array, owner, True)

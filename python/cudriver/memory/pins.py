@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn, Self, final
 
-from cudriver.memory.host import page_lock
+from cudriver.memory import pieces as cut
+from cudriver.memory.host import layout, page_lock
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -23,6 +24,9 @@ class pin:
         Any array in host memory that `copy` takes; also an ``mmap``, shared memory,
         or read-only memory such as ``bytes``, to copy from. It stays alive as long
         as the pin is open, and to close what its memory belongs to is a BufferError.
+    pieces : bool, optional
+        Register it in pieces, as `pinned_empty` does, so that nobody waits for all of
+        it.
 
     Raises
     ------
@@ -30,7 +34,8 @@ class pin:
         It is no array in host memory, or its items are Python objects.
     ValueError
         The array reaches beyond the process's memory, or shares a part of its memory
-        with a pin that does not hold all of it.
+        with a pin that does not hold all of it. Or it is to be registered in pieces, and
+        has no items of a first axis.
     CudaError
         The driver refuses to page-lock the memory.
 
@@ -40,7 +45,8 @@ class pin:
     or with its last reference. Pins of the same memory, or of a part of another
     pin's, share it. Memory that is page-locked already is taken as it is. While the
     driver registers memory, every copy of the process waits, 20 ms for each GiB; not
-    so with `pin_async`.
+    so with ``pieces=True`` or `pin_async`. Where the driver refuses so much memory at
+    once, it is registered in pieces, with a RuntimeWarning.
 
     Do not truncate a mapped file meanwhile: touching bytes that are gone ends the
     process with SIGBUS, in a copy too, as it does without a pin.
@@ -59,11 +65,14 @@ class pin:
 
     _lock: PageLock
 
-    def __new__(cls, array: HostArray) -> Self:
+    def __new__(cls, array: HostArray, *, pieces: bool = False) -> Self:
         self = super().__new__(cls)
         self._lock = page_lock(array)
         try:
-            self._lock.lock(-1, False)
+            if pieces:
+                cut.lock(self._lock, cut.item_of(layout(array)), False)
+            else:
+                cut.lock_whole(self._lock, -1, False)
         except BaseException:
             self._lock.close()
             del array  # the traceback would keep it

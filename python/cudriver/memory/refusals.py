@@ -9,8 +9,10 @@ from typing import Any, NoReturn
 import numpy as np
 
 from cudriver import _core
-from cudriver.memory.failures import INVALID_VALUE, LOST, OUT_OF_MEMORY
+from cudriver.memory.failures import INVALID_VALUE, OUT_OF_MEMORY
 from cudriver.memory.room import text
+
+CAP_IPC_LOCK = 14  # its bit
 
 
 def ends(to: tuple[int, ...], of: tuple[int, ...], into: object, dtype: object) -> NoReturn:
@@ -90,12 +92,28 @@ def room_left(room: int) -> str:
     return f"; the machine's memory and this process's cgroups leave {room} bytes"
 
 
-def _lock_limit(nbytes: int) -> str:
-    """Not every driver obeys that limit."""
+def _lock_limit(code: int, nbytes: int) -> str:
+    """The limit of locked memory, where that can be why the driver refused so many bytes more. No
+    driver that is known obeys it; then more is locked already than it allows.
+    """
     most, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    if most == resource.RLIM_INFINITY or most >= nbytes:
+    _, _, _, registered, *_, pinned, _, _ = _core._host_memory_stats()
+    if (
+        code != OUT_OF_MEMORY
+        or most == resource.RLIM_INFINITY
+        or not registered + pinned <= most < registered + pinned + nbytes
+        or _may_lock_all()
+    ):
         return ""
     return f"; this process may lock {most} bytes (RLIMIT_MEMLOCK, `ulimit -l`)"
+
+
+def _may_lock_all() -> bool:
+    """Whether the process has CAP_IPC_LOCK, which no limit of locked memory holds back."""
+    for line in text("/proc/self/status").splitlines():
+        if line.startswith("CapEff:"):
+            return bool(int(line.split()[1], 16) >> CAP_IPC_LOCK & 1)
+    return False
 
 
 def pool(code: int, called: str, nbytes: int, least: int, room: int) -> tuple[str, str]:
@@ -104,7 +122,7 @@ def pool(code: int, called: str, nbytes: int, least: int, room: int) -> tuple[st
     called: ours. least: bytes that were to be page-locked. room: what the system had left.
     """
     _, _, _, registered, _, limit, *_ = _core._host_memory_stats()
-    function, why = "cuMemHostRegister_v2", "" if code in LOST else _lock_limit(registered + nbytes)
+    function, why = "cuMemHostRegister_v2", _lock_limit(code, nbytes)
     if code == OUT_OF_MEMORY:
         function = f"cudriver.{called}"  # the driver may not have been asked
         if limit is not None and registered + least > limit:
@@ -138,7 +156,7 @@ def pin(code: int, low: int, nbytes: int, writable: bool, other: int, other_byte
             f"bytes from {other:#x} on, which share a part with them. Close that pin first, or pin "
             "the whole memory before its parts"
         )
-    hint = "" if code == INVALID_VALUE or code in LOST else _lock_limit(nbytes)
+    hint = _lock_limit(code, nbytes)
     if not writable:
         hint = f", read-only{hint}"
     elif code == INVALID_VALUE:

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, overload
 import numpy as np
 
 from cudriver import _core
+from cudriver.memory import pieces as cut
 from cudriver.memory import shared_files
+from cudriver.memory.fresh import item_type, lengths_of, over
 from cudriver.memory.host import page_lock
 from cudriver.memory.numa import node_of, now
-from cudriver.memory.pinning import _item_type, _lengths, _over
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,6 +88,11 @@ class SharedMemory:
     numa : {'policy', 'device'}, int or None, optional
         NUMA node of a new region, as for `pinned_empty`. Without `pin`, the policy is
         followed only once CUDA is in use.
+    pieces : bool, optional
+        Register the region in pieces of 64 MiB, as `pinned_empty` does, so that nobody
+        on the machine waits for all of it. The driver refuses another library's copy
+        across the border of two. No item lies across one where its size is a power of
+        two, up to 64 MiB, and its array begins at a multiple of that.
 
     Raises
     ------
@@ -132,6 +138,7 @@ class SharedMemory:
     _name: str | None
     _lease: Callable[[], _Lease | None]
     _file: int  # of a nameless region, for others; -1: none
+    _pieces: bool
 
     def __init__(
         self,
@@ -143,7 +150,9 @@ class SharedMemory:
         huge: bool = False,
         read_only: bool = False,
         numa: NumaLike = "policy",
+        pieces: bool = False,
     ) -> None:
+        self._pieces = bool(pieces)
         if name is not None:
             name = shared_files.check_name(name)
         size = operator.index(size)
@@ -173,7 +182,12 @@ class SharedMemory:
 
     @staticmethod
     def anonymous(
-        size: SupportsIndex, *, pin: bool = True, huge: bool = False, numa: NumaLike = "policy"
+        size: SupportsIndex,
+        *,
+        pin: bool = True,
+        huge: bool = False,
+        numa: NumaLike = "policy",
+        pieces: bool = False,
     ) -> SharedMemory:
         """Make a region without a name, which the system frees with its last process.
 
@@ -181,7 +195,7 @@ class SharedMemory:
         ----------
         size : int
             Bytes.
-        pin, huge, numa : optional
+        pin, huge, numa, pieces : optional
             As for a region with a name.
 
         Returns
@@ -211,6 +225,7 @@ class SharedMemory:
         1048576
         """
         self = SharedMemory.__new__(SharedMemory)
+        self._pieces = bool(pieces)
         self._make(None, False, operator.index(size), pin, huge, numa)
         return self
 
@@ -314,7 +329,7 @@ class SharedMemory:
         >>> memory.array((4, 8), np.int32, offset=1024).any().item()
         False
         """
-        lengths, kind = _lengths(shape), _item_type(dtype)
+        lengths, kind = lengths_of(shape), item_type(dtype)
         if kind.hasobject:
             raise TypeError(f"dtype {kind} holds Python objects: they cannot be shared")
         begin, nbytes = operator.index(offset), math.prod(lengths) * kind.itemsize
@@ -322,7 +337,7 @@ class SharedMemory:
             raise ValueError(
                 f"an array of {nbytes} bytes at offset {begin} is not in a region of {self._size}"
             )
-        return _over(self._bytes(), lengths, kind, begin)
+        return over(self._bytes(), lengths, kind, begin)
 
     def _bytes(self) -> NDArray[np.uint8]:
         with _lock:
@@ -373,7 +388,10 @@ class SharedMemory:
             pin = page_lock(mapping.bytes)
             # Threads touch it first. H200, 8 GiB: 17.8 GB/s, by the driver alone 4.0; in four
             # processes at once 7.5 and 2.3.
-            pin.lock(0, not mapping.read_only)
+            if self._pieces:
+                cut.lock(pin, 1, not mapping.read_only)
+            else:
+                cut.lock_whole(pin, 0, not mapping.read_only)
             mapping.pin = pin
 
     def close(self) -> None:
@@ -458,10 +476,10 @@ class SharedMemory:
     def __reduce__(self) -> tuple[Callable[..., SharedMemory], tuple[Any, ...]]:
         self._mapped()
         if self._name is not None:
-            return _opened, (type(self), self._name, self._read_only)
+            return _opened, (type(self), self._name, self._read_only, self._pieces)
         from multiprocessing.reduction import DupFd
 
-        return _received, (type(self), DupFd(self._file))
+        return _received, (type(self), DupFd(self._file), self._pieces)
 
     def __repr__(self) -> str:
         name = "" if self._name is None else f" {self._name!r}"
@@ -476,12 +494,13 @@ def _no_lease() -> None:
     return None
 
 
-def _opened(kind: type[SharedMemory], name: str, read_only: bool) -> SharedMemory:
-    return kind(name, pin=False, read_only=read_only)
+def _opened(kind: type[SharedMemory], name: str, read_only: bool, pieces: bool) -> SharedMemory:
+    return kind(name, pin=False, read_only=read_only, pieces=pieces)
 
 
-def _received(kind: type[SharedMemory], descriptor: Any) -> SharedMemory:
+def _received(kind: type[SharedMemory], descriptor: Any, pieces: bool) -> SharedMemory:
     self = kind.__new__(kind)
+    self._pieces = pieces
     file = descriptor.detach()
     try:
         self._open(file, None, False)

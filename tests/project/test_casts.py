@@ -49,6 +49,7 @@ KNOWN = {
     "capsule_new array": "of that type",
     "endpoint_read array": "memory/foreign.py has made it",
     "view_endpoint array": "memory/foreign.py has made it",
+    "batch_queue work": "cudriver_work_add() has made it",
     "copy_beside_wait work": "copy_batch_issue() has made it",
     "cudriver_device_array_view view": "array_wrap() has made it",
     "array_transposed object": "cudriver_device_array_new() has made it",

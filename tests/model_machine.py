@@ -195,8 +195,8 @@ except OSError as error:
 
 def command(root: Path, words: Sequence[str]) -> int:
     """A command on the machine: one of `cudriver`, `-m pip install ...` or `-c "import torch"`."""
-    from cudriver.cli import main, target
-    from cudriver.stack import inspect, plan
+    from cudriver.cli import main
+    from cudriver.stack import collect, inspect, plan
 
     if words[:3] == ["-m", "pip", "install"]:
         name, _, version = words[-1].partition("==")
@@ -207,22 +207,22 @@ def command(root: Path, words: Sequence[str]) -> int:
     if words[0] == "-c":
         assert words[1:] == ["import torch"], words
         return import_torch(root)
-    facts = target.facts
+    facts = collect.collect
 
-    def inside(prefix, machine):
-        found = facts(prefix, machine)
+    def inside(asked, machine=None):
+        found = facts(asked, machine)
         found.root = "/"  # what a report there would say
         return found
 
     def added_to(prefix, **stated):
         return inspect(prefix, root=str(root), **stated)
 
-    target.facts, plan.inspect = inside, added_to
+    collect.collect, plan.inspect = inside, added_to
     try:
         there = ["--root", str(root)] if words[0] in ("check", "which") else []
         return main([words[0], *there, *words[1:]])
     finally:
-        target.facts, plan.inspect = facts, inspect
+        collect.collect, plan.inspect = facts, inspect
 
 
 def picture(root: Path) -> str:

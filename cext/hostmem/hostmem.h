@@ -61,6 +61,7 @@ struct cudriver_hostmem_stats {
     size_t pins;             /* live pins */
     unsigned long long hits; /* allocations that needed no registration */
     unsigned long long misses;
+    size_t huge_given_up; /* bytes of new memory, where the system was slow to make huge pages */
 };
 
 /*

@@ -20,6 +20,7 @@
 
 #define MOST_THREADS 16
 #define TOUCH_UNIT ((size_t)8 << 20) /* bytes that one thread touches at a time */
+#define JUDGED ((size_t)64 << 20)    /* bytes to touch before their rate is judged */
 #define LEAD 2                       /* registration begins after 1/LEAD of the block */
 #define PAUSE_NS 150000              /* ns between two pieces */
 
@@ -35,6 +36,13 @@ static atomic_int huge_page_advice; /* 0: the system's default */
 void cudriver_hostmem_set_huge(int advice)
 {
     atomic_store(&huge_page_advice, advice);
+}
+
+static atomic_size_t huge_given_up; /* bytes */
+
+size_t hostmem_huge_given_up(void)
+{
+    return atomic_load(&huge_given_up);
 }
 
 char *hostmem_map(size_t bytes)
@@ -67,6 +75,9 @@ struct touch {
     size_t alone;         /* bytes to take before the registration begins */
     atomic_bool failed;
     atomic_bool over; /* the registration: the rest need not be touched */
+    atomic_bool huge; /* in huge pages, as far as the system has them */
+    atomic_size_t touched;
+    atomic_ullong spent; /* ns that the threads took for these, together */
 };
 
 /* Touches every page. False: out of memory. `beside`: the driver is taking pages of the block; then
@@ -91,6 +102,24 @@ static bool touch_range(char *base, size_t bytes, bool beside)
     return true;
 }
 
+/* Gives huge pages up for the rest where all threads together touch less than 1 GB/s, a byte a ns:
+ * the system then compacts memory for each, and was reported to take 60 times as long. */
+static void touch_judge(struct touch *touch, size_t bytes, unsigned long long nanoseconds)
+{
+    size_t touched = atomic_fetch_add(&touch->touched, bytes) + bytes;
+    unsigned long long spent = atomic_fetch_add(&touch->spent, nanoseconds) + nanoseconds;
+
+    if (touched < JUDGED || touched * (1 + touch->threads) >= spent ||
+        !atomic_exchange(&touch->huge, false)) {
+        return;
+    }
+    size_t begin = atomic_load(&touch->next) * TOUCH_UNIT;
+    if (begin < touch->bytes &&
+        madvise(touch->base + begin, touch->bytes - begin, MADV_NOHUGEPAGE) == 0) {
+        atomic_fetch_add(&huge_given_up, touch->bytes - begin);
+    }
+}
+
 /* Touches units until all below `limit` are taken. */
 static void touch_until(struct touch *touch, size_t limit)
 {
@@ -100,12 +129,13 @@ static void touch_until(struct touch *touch, size_t limit)
         if (begin >= touch->bytes) {
             break;
         }
-        size_t left = touch->bytes - begin;
-        if (!touch_range(touch->base + begin, left < TOUCH_UNIT ? left : TOUCH_UNIT,
-                         begin >= touch->alone)) {
+        size_t left = touch->bytes - begin, bytes = left < TOUCH_UNIT ? left : TOUCH_UNIT;
+        unsigned long long began = platform_nanoseconds();
+        if (!touch_range(touch->base + begin, bytes, begin >= touch->alone)) {
             atomic_store(&touch->failed, true);
             break;
         }
+        touch_judge(touch, bytes, platform_nanoseconds() - began);
     }
 }
 
@@ -210,6 +240,7 @@ static CUresult fresh_register(struct hostmem_range *range, unsigned flags, cons
     if (advice != 0) {
         (void)madvise(range->base, bytes, advice);
     }
+    atomic_store(&touch.huge, advice == MADV_HUGEPAGE);
     if (bytes >= 2 * TOUCH_UNIT) {
         count = (size_t)platform_processor_count();
         count -= count > 4 ? 2 : 0; /* two CPUs free: one delayed thread delays the whole touch */

@@ -95,6 +95,8 @@ size_t hostmem_block_size(size_t bytes);
 /* A private, aligned mapping of `bytes` (a multiple of the system's page), not yet touched; or
  * NULL. */
 char *hostmem_map(size_t bytes);
+/* Bytes of new memory for which huge pages were given up: the system was slow to make them. */
+size_t hostmem_huge_given_up(void);
 /* Rounds up to the system's page. */
 size_t hostmem_round(size_t bytes);
 /* Registers, in pieces of `step` bytes; all or nothing. A driver call keeps every copy of the

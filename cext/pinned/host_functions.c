@@ -36,13 +36,13 @@ static PyObject *module_stats(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(i
     struct cudriver_hostmem_stats stats;
 
     cudriver_hostmem_get_stats(&stats);
-    return Py_BuildValue("(nnnnnNnnKK)", (Py_ssize_t)stats.used_bytes,
-                         (Py_ssize_t)stats.used_blocks, (Py_ssize_t)stats.pooled_bytes,
-                         (Py_ssize_t)stats.registered_bytes, (Py_ssize_t)stats.peak_bytes,
-                         stats.limit_bytes == SIZE_MAX ? Py_NewRef(Py_None)
-                                                       : PyLong_FromSize_t(stats.limit_bytes),
-                         (Py_ssize_t)stats.pins, (Py_ssize_t)stats.pinned_bytes,
-                         (unsigned long long)stats.hits, (unsigned long long)stats.misses);
+    return Py_BuildValue(
+        "(nnnnnNnnKKn)", (Py_ssize_t)stats.used_bytes, (Py_ssize_t)stats.used_blocks,
+        (Py_ssize_t)stats.pooled_bytes, (Py_ssize_t)stats.registered_bytes,
+        (Py_ssize_t)stats.peak_bytes,
+        stats.limit_bytes == SIZE_MAX ? Py_NewRef(Py_None) : PyLong_FromSize_t(stats.limit_bytes),
+        (Py_ssize_t)stats.pins, (Py_ssize_t)stats.pinned_bytes, (unsigned long long)stats.hits,
+        (unsigned long long)stats.misses, (Py_ssize_t)stats.huge_given_up);
 }
 
 static PyObject *module_trim(PyObject *module, PyObject *keep)

@@ -32,6 +32,9 @@ class HostMemoryStats(NamedTuple):
         have page-locked.
     hits, misses : int
         Arrays that were served from free memory, and those for which memory had to be page-locked.
+    huge_given_up_bytes : int
+        Bytes of new memory, since the start, for which huge pages were given up, because the system
+        made them at less than 1 GB/s. It compacts memory for them; ordinary pages are faster then.
     nodes : dict
         Bytes of `registered_bytes` and `pinned_bytes` by the NUMA node in which they lie, from a
         sample of their pages; under None those of which the system does not tell.
@@ -49,6 +52,7 @@ class HostMemoryStats(NamedTuple):
     pinned_bytes: int
     hits: int
     misses: int
+    huge_given_up_bytes: int
     nodes: dict[int | None, int]
     copy_threads: int
 

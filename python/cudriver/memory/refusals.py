@@ -97,7 +97,7 @@ def _lock_limit(code: int, nbytes: int) -> str:
     driver that is known obeys it; then more is locked already than it allows.
     """
     most, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    _, _, _, registered, *_, pinned, _, _ = _core._host_memory_stats()
+    _, _, _, registered, *_, pinned, _, _, _ = _core._host_memory_stats()
     if (
         code != OUT_OF_MEMORY
         or most == resource.RLIM_INFINITY

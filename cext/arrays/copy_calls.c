@@ -171,8 +171,9 @@ static PyObject *module_explain_copy(PyObject *module, PyObject *args)
         PyBool_FromLong(plan.page_locked), path, (Py_ssize_t)staged.chunk, staged.threads,
         (Py_ssize_t)staged.crossover, PyBool_FromLong(plan.layout.ndim == 0),
         PyBool_FromLong(plan.dst.on_device && plan.src.on_device),
-        PyBool_FromLong(plan.dst.ordinal != plan.src.ordinal), PyBool_FromLong(plan.coherent),
-        PyBool_FromLong(plan.dst.on_device), (Py_ssize_t)TUNING_HELD, PyBool_FromLong(beside));
+        PyBool_FromLong(plan.dst.ordinal != plan.src.ordinal),
+        PyLong_FromLong(plan.coherent + plan.crawls), PyBool_FromLong(plan.dst.on_device),
+        (Py_ssize_t)TUNING_HELD, PyBool_FromLong(beside));
 }
 
 static PyObject *module_copy_threads(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))

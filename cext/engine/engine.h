@@ -90,6 +90,7 @@ struct cudriver_copy_plan {
     bool page_locked;           /* the host end; false if the driver was not asked */
     bool one_run;               /* the host end is known to lie in one registration */
     bool coherent;              /* pageable and dense, of a device that reads the host's pages */
+    bool crawls;                /* and was slow to do so */
     struct staging_plan staged; /* STAGED */
 };
 

@@ -207,6 +207,8 @@ static CUresult dense_copy(const struct cudriver_copy_plan *plan, struct cudrive
     const struct cudriver_layout *layout = &plan->layout;
     CUdeviceptr device = plan->device + (CUdeviceptr)(up ? layout->dst_offset : layout->src_offset);
     char *host = plan->host + (up ? layout->src_offset : layout->dst_offset);
+    bool timed = plan->coherent && plan->bytes >= TUNING_BIG;
+    unsigned long long began = timed ? platform_nanoseconds() : 0;
     CUresult result = CUDA_SUCCESS;
 
     for (size_t at = 0, bytes; at < plan->bytes && result == CUDA_SUCCESS; at += bytes) {
@@ -223,6 +225,9 @@ static CUresult dense_copy(const struct cudriver_copy_plan *plan, struct cudrive
                    call->interrupted(call->data)) {
             result = CUDRIVER_STAGING_INTERRUPTED;
         }
+    }
+    if (timed && result == CUDA_SUCCESS) {
+        staging_coherent_time(up, plan->bytes, platform_nanoseconds() - began);
     }
     return result;
 }

@@ -81,7 +81,8 @@ static void plan_dense(struct cudriver_copy_plan *plan, const char *low, const c
     if (plan->kind == CUDRIVER_COPY_STAGED && plan->blocking && settings.coherent &&
         is_coherent(plan->dst.on_device ? plan->dst.ordinal : plan->src.ordinal)) {
         plan->coherent = true;
-        plan->kind = platform_is_of_file((uintptr_t)low, (size_t)(high - low))
+        plan->crawls = settings.crawls[plan->dst.on_device];
+        plan->kind = plan->crawls || platform_is_of_file((uintptr_t)low, (size_t)(high - low))
                          ? CUDRIVER_COPY_STAGED
                          : CUDRIVER_COPY_DIRECT;
     }
@@ -202,7 +203,7 @@ void cudriver_copy_plan_make(struct cudriver_copy_plan *plan)
     plan->context = plan->dst.on_device ? plan->dst.context : plan->src.context;
     plan->host = plan->dst.on_device ? plan->src.host : plan->dst.host;
     plan->device = plan->dst.on_device ? plan->dst.device : plan->src.device;
-    plan->page_locked = plan->one_run = plan->coherent = false;
+    plan->page_locked = plan->one_run = plan->coherent = plan->crawls = false;
     same = plan->dst.on_device && plan->src.on_device && plan->dst.device == plan->src.device &&
            memcmp(layout->dst_strides, layout->src_strides,
                   (size_t)layout->ndim * sizeof layout->dst_strides[0]) == 0;

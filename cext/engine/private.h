@@ -81,10 +81,15 @@ struct staging_settings {
     size_t part;      /* bytes of a part, at most */
     size_t held;      /* bytes of blocks that copies have of their own, at most, in all */
     bool coherent;    /* leave pageable memory to devices that read it through the host's tables */
+    bool timed[2];    /* whether such a copy from a device was timed, and one to it */
+    bool crawls[2];   /* whether that was slow: such copies are staged */
     size_t streaming; /* bytes of the largest blocking copy up that bypasses the caches; 0: none */
 };
 
 void staging_settings_get(struct staging_settings *settings);
+/* What a big copy took that was left to a device which reads pageable memory; the first is judged.
+ */
+void staging_coherent_time(bool up, size_t bytes, unsigned long long nanoseconds);
 
 /* ---- plans ---- */
 

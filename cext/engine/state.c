@@ -137,6 +137,15 @@ void cudriver_staging_set_coherent(bool coherent)
     staging_unlock();
 }
 
+void staging_coherent_time(bool up, size_t bytes, unsigned long long nanoseconds)
+{
+    staging_lock();
+    staging.settings.crawls[up] = staging.settings.timed[up] ? staging.settings.crawls[up]
+                                                             : bytes < TUNING_CRAWL * nanoseconds;
+    staging.settings.timed[up] = true;
+    staging_unlock();
+}
+
 void cudriver_staging_set_threads(int threads)
 {
     struct staging_settings usual;

@@ -189,14 +189,16 @@ SIM_EXPORT int cudriver_sim_set_profile(const char *name)
         bool no_device;
         bool coherent;
         unsigned long long registration_limit; /* 0: the default */
+        bool crawls;
     } profiles[] = {
-        {"default", SIM_DEFAULT_VERSION, false, false, false, 0},
-        {"stub", SIM_DEFAULT_VERSION, true, false, false, 0},
-        {"old", 11000, false, false, false, 0},
-        {"too_old", 10020, false, false, false, 0},
-        {"no_device", SIM_DEFAULT_VERSION, false, true, false, 0},
-        {"coherent", SIM_DEFAULT_VERSION, false, false, true, 0},
-        {"short_registrations", SIM_DEFAULT_VERSION, false, false, false, (2ull << 30) + 1},
+        {"default", SIM_DEFAULT_VERSION, false, false, false, 0, false},
+        {"stub", SIM_DEFAULT_VERSION, true, false, false, 0, false},
+        {"old", 11000, false, false, false, 0, false},
+        {"too_old", 10020, false, false, false, 0, false},
+        {"no_device", SIM_DEFAULT_VERSION, false, true, false, 0, false},
+        {"coherent", SIM_DEFAULT_VERSION, false, false, true, 0, false},
+        {"short_registrations", SIM_DEFAULT_VERSION, false, false, false, (2ull << 30) + 1, false},
+        {"crawling", SIM_DEFAULT_VERSION, false, false, true, 0, true},
     };
 
     for (size_t i = 0; i < sizeof profiles / sizeof profiles[0]; i++) {
@@ -205,6 +207,7 @@ SIM_EXPORT int cudriver_sim_set_profile(const char *name)
             atomic_store(&sim_knobs.stub, profiles[i].stub);
             atomic_store(&sim_knobs.no_device, profiles[i].no_device);
             atomic_store(&sim_knobs.coherent, profiles[i].coherent);
+            atomic_store(&sim_knobs.crawls, profiles[i].crawls);
             cudriver_sim_set_registration_limit(profiles[i].registration_limit);
             return 0;
         }

@@ -21,6 +21,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define STAGED_BYTES ((size_t)2 << 20)
 
@@ -118,20 +119,40 @@ static void shape_move(const struct shape *shape, char *dst, const char *src)
     }
 }
 
+static bool side_is_pageable(const struct shape *shape, const struct side *side)
+{
+    return side->host && sim_host_kind(side->address, side_extent(shape, side)) != HOST_LOCKED;
+}
+
+/* A copy of pageable memory that crawls takes 1 ns a byte. */
+static void shape_crawl(const struct shape *shape)
+{
+    size_t bytes = shape_bytes(shape);
+    struct timespec pause = {(time_t)(bytes / 1000000000), (long)(bytes % 1000000000)};
+
+    nanosleep(&pause, NULL);
+}
+
 /* Without the monitor. INVALID_VALUE if a side's memory has been freed. */
 static CUresult shape_copy(const struct shape *shape)
 {
     struct sim_pin dst, src;
     CUresult result;
+    bool crawls;
 
     if (shape_bytes(shape) == 0) {
         return CUDA_SUCCESS;
     }
     sim_lock();
     result = shape_pin(shape, &dst, &src);
+    crawls = atomic_load(&sim_knobs.crawls) &&
+             (side_is_pageable(shape, &shape->dst) || side_is_pageable(shape, &shape->src));
     sim_unlock();
     if (result != CUDA_SUCCESS) {
         return result;
+    }
+    if (crawls) {
+        shape_crawl(shape);
     }
     shape_move(shape, dst.bytes, src.bytes);
     sim_lock();
@@ -194,11 +215,6 @@ static bool copy_stage(struct copy_op *copy)
     copy->shape.src.pitch = pack.dst.pitch;
     copy->shape.src.slice = pack.dst.slice;
     return true;
-}
-
-static bool side_is_pageable(const struct shape *shape, const struct side *side)
-{
-    return side->host && sim_host_kind(side->address, side_extent(shape, side)) != HOST_LOCKED;
 }
 
 /* In the monitor, given up meanwhile. Issues a checked copy on a stream. */

@@ -64,7 +64,8 @@ int cudriver_sim_set_registration_limit(unsigned long long bytes);
 /* "default"; "stub": every call returns STUB_LIBRARY (34); "old": CUDA 11.0; "too_old": CUDA 10.2;
  * "no_device": cuInit returns NO_DEVICE (100); "coherent": the devices read pageable memory through
  * the host's page tables, by their attributes; "short_registrations": a registration of more than
- * 2 GiB fails, as under Linux 6.11 to 6.13. -1 for another name. */
+ * 2 GiB fails, as under Linux 6.11 to 6.13; "crawling": "coherent", but copies of pageable
+ * memory take 1 ns a byte. -1 for another name. */
 int cudriver_sim_set_profile(const char *name);
 
 /*

@@ -245,6 +245,7 @@ struct sim_knobs {
     atomic_ullong registration_limit;
     atomic_bool stub;
     atomic_bool no_device;
+    atomic_bool crawls;   /* copies of pageable memory are slow */
     atomic_bool coherent; /* devices read pageable memory through the host's page tables */
 };
 

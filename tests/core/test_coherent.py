@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import native_build
 from conftest import DRIVER
 from program import output
 
@@ -96,3 +97,67 @@ def test_the_bench_asks_its_owner_to_report(cu, coherent) -> None:
 
     notes = ladder.measure(cu.Device(0), [1 << 20], 1)["notes"]
     assert ["CUDRIVER_COHERENT=0 cudriver bench" in note for note in notes] == [True]
+
+
+# ---- a driver that crawls ------------------------------------------------------------------------
+
+CRAWL = """
+    import sys
+    import numpy as np
+    import cudriver as cu
+
+    plain, there = np.ones(64 << 20, "u1"), cu.device_zeros(64 << 20, "u1")
+
+    def way(up, count=64 << 20):
+        ends = (there[:count], plain[:count]) if up else (plain[:count], there[:count])
+        plan = cu.explain_copy(*ends)
+        return f"{plan.path}, slow" if "less than 5 GB/s" in plan.why else plan.path
+
+    cu.copy(there[:60 << 20], plain[:60 << 20])  # not big
+    print(way(True), way(False))
+    cu.copy(there, plain)
+    print(way(True), way(False), way(True, 4 << 20), way(True, 1000))
+    cu.copy(plain, there)
+    print(way(True), way(False))
+    plain[...] = 3
+    cu.copy(there, plain)
+    print((there.to_numpy() == 3).all())
+"""
+#: The clock stands nearly still: whatever the machine takes is little.
+SLOW_CLOCK = r"""
+#define _GNU_SOURCE
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+int clock_gettime(clockid_t clock, struct timespec *time)
+{
+    long result = syscall(SYS_clock_gettime, clock, time);
+
+    if (result == 0 && clock == CLOCK_MONOTONIC) {
+        long long ns = (time->tv_sec * 1000000000ll + time->tv_nsec) / 1000000;
+        time->tv_sec = ns / 1000000000;
+        time->tv_nsec = ns % 1000000000;
+    }
+    return (int)result;
+}
+"""
+
+
+def test_copies_that_crawl_are_staged_from_then_on() -> None:
+    """Each direction by itself: one may be fast."""
+    said = output(CRAWL, CUDRIVER_SIM_PROFILE="crawling").splitlines()
+    assert said == [
+        "direct direct",
+        "staged, slow direct staged, slow direct",
+        "staged, slow staged, slow",
+        "True",
+    ]
+
+
+@pytest.mark.skipif(native_build.BUILD != "plain", reason="a sanitizer has a clock of its own")
+def test_copies_that_do_not_stay_with_the_driver(tmp_path: Path) -> None:
+    (tmp_path / "clock.c").write_text(SLOW_CLOCK)
+    clock = native_build.shared(tmp_path / "clock.so", [tmp_path / "clock.c"])
+    said = output(CRAWL, CUDRIVER_SIM_PROFILE="coherent", LD_PRELOAD=str(clock)).splitlines()
+    assert said == ["direct direct", "direct direct direct direct", "direct direct", "True"]

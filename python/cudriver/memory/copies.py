@@ -126,6 +126,8 @@ _WHY: dict[str, str | dict[str, str]] = {
         "dense pageable": "dense but pageable: worker threads move it through page-locked slots",
         "coherent": "dense but in a mapped file, whose pages the device would read slowly through "
         "the host's page tables: worker threads move it through page-locked slots",
+        "crawls": "dense and pageable, and the device read the first big array through the host's "
+        "page tables at less than 5 GB/s: worker threads move it through page-locked slots",
         "strided locked": "strided in a way that the driver does not copy fast: packed into slots",
         "strided pageable": "strided and pageable: worker threads pack it into page-locked slots",
     },
@@ -222,7 +224,7 @@ def explain_copy(
     elif on_device:
         case = "device"
     elif coherent:
-        case = "coherent"
+        case = "coherent" if coherent < 2 else "crawls"
     else:
         case = ("dense " if dense else "strided ") + ("locked" if page_locked else "pageable")
     why = _WHY[path]

@@ -57,6 +57,11 @@ TABLE = [
         together.page_locking,
     ),
     Row(
+        "page-locked 48 GiB with `pieces=True`; the longest wait of another process and thread",
+        ">= 0.9 of pinned_empty_async; <= 20 ms",
+        neighbours.page_locking,
+    ),
+    Row(
         "shared memory of 16 GiB: touched and page-locked",
         ">= 15 GB/s",
         processes.shared_memory,

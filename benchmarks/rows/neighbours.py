@@ -1,4 +1,5 @@
-"""What one part of a program does to the others: small copies while a big one is in flight."""
+"""What one part of a program does to the others: small copies while a big one is in flight, and who
+waits while memory is page-locked."""
 
 from __future__ import annotations
 
@@ -8,8 +9,12 @@ import numpy as np
 
 import cudriver as cu
 from benchmarks.bench import GIB, KIB, MIB, Bench, size_name
-from benchmarks.measure import Part, Work, at_most
-from benchmarks.peers.base import Peer
+from benchmarks.measure import OURS, Make, Part, Work, at_most, times_as_fast
+from benchmarks.peers.base import Peer, first_time
+from benchmarks.rows.together import IN_ONE, later
+from cudriver.ladder.neighbours import Neighbours
+
+LATER = "pinned_empty_async"
 
 # Bytes of a page-locked array, and the seconds that its copy may take beside the big one.
 BESIDE = {4 * KIB: 0.05e-3, 64 * KIB: 0.05e-3, MIB: 0.12e-3, 16 * MIB: 1.2e-3}
@@ -45,4 +50,50 @@ def beside(bench: Bench) -> list[Part]:
             label = bench.label(f"{'up' if up else 'down'}, {size_name(wanted)}", wanted)
             part = Part(label, unit="ms", goals=[at_most(most)])
             parts += bench.offer(part, lambda who, u=up, n=nbytes: works(who, u, n))
+    return parts
+
+
+def page_locking(bench: Bench) -> list[Part]:
+    """New memory in pieces: the rate, and how long another process and another thread wait for what
+    the driver says of the device's memory."""
+    wanted = 48 * GIB
+    size = min(wanted // 8 if bench.quick else wanted, 8 * bench.most)
+    effort = {"rounds": 3, "least": 2, "long": 4.0}
+
+    def pieces() -> Work:
+        def take() -> object:
+            return cu.pinned_empty(size, np.uint8, pieces=True)
+
+        return first_time(take, cu.trim_host_memory, "pinned_empty(pieces=True)")
+
+    def waits(work: Work, who: str) -> Work:
+        """The longest wait, instead of the time."""
+
+        def run() -> float:
+            with Neighbours(cu.Device(0)) as others:
+                return others.beside(work.run, 1)[who]
+
+        return Work(run, before=work.before, after=work.after, timed=True, how=work.how)
+
+    makers: dict[str, Make] = {
+        OURS: pieces, LATER: lambda: later(size), IN_ONE: lambda: bench.ours.page_lock(size)
+    }  # fmt: skip
+    goals = [times_as_fast(0.9, LATER)]
+    rate = Part(bench.label("", wanted, size), size, goals, warm=False, effort=effort)
+    rate.makers = makers
+    parts = [rate]
+    for who in ("process", "thread"):
+        part = Part(
+            bench.label(f"wait of another {who}", wanted, size),
+            0,
+            [at_most(20e-3)],
+            "ms",
+            warm=False,
+            effort=effort,
+        )
+        part.makers = {
+            name: lambda make=make, who=who: waits(make(), who)  # type: ignore[misc]
+            for name, make in makers.items()
+        }
+        parts.append(part)
     return parts

@@ -107,6 +107,17 @@ def across(bench: Bench) -> list[Part]:
     return bench.offer(one, lambda who: who.across(to[1], 0, 1)) + bench.offer(both, pair)
 
 
+def later(size: int) -> Work:
+    """New memory that a thread page-locks, until it has."""
+
+    def take() -> object:
+        pinning = cu.pinned_empty_async(size, np.uint8)
+        pinning.wait()
+        return pinning
+
+    return first_time(take, cu.trim_host_memory, "pinned_empty_async")
+
+
 def page_locking(bench: Bench) -> list[Part]:
     """New memory that a thread page-locks: the rate, and how long others' copies wait for it."""
     wanted = 32 * GIB
@@ -114,14 +125,7 @@ def page_locking(bench: Bench) -> list[Part]:
     effort = {"rounds": 3, "least": 2, "long": 4.0}
 
     def ours() -> Work:
-        how, array = "pinned_empty_async", (size, np.uint8)
-
-        def take() -> object:
-            pinning = cu.pinned_empty_async(*array)
-            pinning.wait()
-            return pinning
-
-        return first_time(take, cu.trim_host_memory, how)
+        return later(size)
 
     def one_piece() -> Work:
         return bench.ours.page_lock(size)

@@ -48,6 +48,7 @@ WORKS = [
     "any size, 4 KiB to 4 GiB, any path",
     "page-locked 2 GiB, first time",
     "page-locked 32 GiB beside other work; the longest wait of a 64 KiB copy meanwhile",
+    "page-locked 48 GiB with `pieces=True`; the longest wait of another process and thread",
     "shared memory of 16 GiB: touched and page-locked",
     "page-locked array from the pool, 1 MiB and 1 GiB",
     "np.empty inside `pinned_numpy()`, reuse",

@@ -127,7 +127,7 @@ class Neighbours:
         self.process.stdin.flush()
 
     def beside(
-        self, work: Callable[[], None], rounds: int, before: Callable[[], None] = lambda: None
+        self, work: Callable[[], object], rounds: int, before: Callable[[], None] = lambda: None
     ) -> dict[str, float]:
         """The median of the seconds of some work, and the longest waits meanwhile."""
         small, there = cu.pinned_zeros(SMALL, np.uint8), cu.device_empty(SMALL, np.uint8)

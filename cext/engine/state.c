@@ -140,9 +140,10 @@ void cudriver_staging_set_coherent(bool coherent)
 void staging_coherent_time(bool up, size_t bytes, unsigned long long nanoseconds)
 {
     staging_lock();
-    staging.settings.crawls[up] = staging.settings.timed[up] ? staging.settings.crawls[up]
-                                                             : bytes < TUNING_CRAWL * nanoseconds;
-    staging.settings.timed[up] = true;
+    if (!staging.settings.timed[up]) {
+        staging.settings.timed[up] = true;
+        staging.settings.crawls[up] = bytes < TUNING_CRAWL * nanoseconds;
+    }
     staging_unlock();
 }
 

@@ -368,7 +368,7 @@ def refusal(told: Any, nbytes: int, step: int, whole: bool = True) -> None:
     assert f"refused to page-lock {nbytes} bytes at once (CUDA_ERROR_" in said
     assert f"pieces of {step} bytes" in said
     assert "Other libraries cannot copy across" in said
-    assert ("no item of the first axis" in said) == whole
+    assert ("no item of the outermost axis" in said) == whole
 
 
 @simulated

@@ -96,7 +96,7 @@ def lock_after(refused: CudaError, pin: PageLock, item: int, fresh: bool) -> Non
     """Page-lock in pieces what the driver refused at once; raises that if it refuses them too."""
     item = item if item <= STEP else 1
     step = _first(pin, _steps(item), fresh, refused)
-    kept = "; no item of the first axis lies across one" if item > 1 else ""
+    kept = "; no item of the outermost axis lies across one" if item > 1 else ""
     warn(
         f"the driver refused to page-lock {pin.nbytes} bytes at once ({refused.name}): they are "
         f"registered in pieces of {step} bytes. Other libraries cannot copy across the border of "

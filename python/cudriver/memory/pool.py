@@ -28,8 +28,8 @@ class HostMemoryStats(NamedTuple):
     limit_bytes : int or None
         The limit that was set.
     pins, pinned_bytes : int
-        Live pins (pin(), pin_async(), pinned_empty_async(), SharedMemory), and the bytes that they
-        have page-locked.
+        Live pins (pin(), pin_async(), pinned_empty_async(), SharedMemory, new arrays in pieces),
+        and the bytes that they have page-locked.
     hits, misses : int
         Arrays that were served from free memory, and those for which memory had to be page-locked.
     huge_given_up_bytes : int
@@ -127,8 +127,9 @@ def set_host_memory_limit(bytes: SupportsIndex | None, /) -> None:
     Notes
     -----
     Calls no CUDA function. Beyond the limit there is an OutOfMemoryError; in
-    `pinned_numpy`, ordinary memory. It holds for `pinned_empty_async` as well, where all
-    that is page-locked counts; `pin`, `pin_async` and `SharedMemory` are not limited.
+    `pinned_numpy`, ordinary memory. It holds for `pinned_empty_async` and for new memory in
+    pieces as well, where all that is page-locked counts; `pin`, `pin_async` and
+    `SharedMemory` are not limited.
 
     Examples
     --------

@@ -23,10 +23,7 @@ static PyObject *module_copy(PyObject *module, PyObject *const *args, Py_ssize_t
     if (copy_ends_parse(state, args[0], args[1], true, NULL, &ends) < 0) {
         return NULL;
     }
-    failed = copy_beside_wait(state, &ends);
-    if (failed > 0) {
-        failed = copy_ends_copy(state, &ends);
-    }
+    failed = copy_ends_copy(state, &ends);
     copy_ends_done(&ends);
     return failed < 0 ? NULL : Py_NewRef(Py_None);
 }
@@ -77,7 +74,8 @@ static PyObject *module_copy_async(PyObject *module, PyObject *const *args, Py_s
         }
         if (copy_ends_parse(state, args[0], args[1], true, &stream, &ends) == 0) {
             ends.borrow = borrow > 0;
-            if (copy_beside(state, &ends, &stream, borrow ? COPY_BATCH_BORROW : COPY_BATCH_READ,
+            if (!copy_ends_beside(state, &ends, &stream) ||
+                copy_beside(state, &ends, &stream, borrow ? COPY_BATCH_BORROW : COPY_BATCH_READ,
                             &transfer) > 0) {
                 transfer = copy_ends_begin(state, &ends, &stream, NULL, &plan, &issue);
             }

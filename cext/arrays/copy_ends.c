@@ -234,21 +234,27 @@ int copy_ends_near(const struct cudriver_stream *stream, const struct copy_ends 
     return -1;
 }
 
-/* Whether the work of a stream is to come before that of others. */
-static bool stream_is_urgent(const struct cudriver_stream *stream)
-{
-    int priority = 0;
-
-    if (stream->held != NULL) {
-        return stream->held->priority < 0;
-    }
-    return !cudriver_stream_is_default(stream->handle) &&
-           cuda.cuStreamGetPriority(stream->handle, &priority) == CUDA_SUCCESS && priority < 0;
-}
-
 bool copy_is_beside(CoreState *state, const struct cudriver_stream *stream, int ordinal, bool up,
                     size_t bytes)
 {
+    int priority = stream->held != NULL ? stream->held->priority : 0;
+
+    if (stream->held == NULL && !cudriver_stream_is_default(stream->handle) &&
+        cuda.cuStreamGetPriority(stream->handle, &priority) != CUDA_SUCCESS) {
+        priority = 0;
+    }
     return bytes <= TUNING_BESIDE_MOST &&
-           (stream_is_urgent(stream) || cudriver_works_are_big(state, ordinal, up, stream));
+           (priority < 0 ||
+            (state->works.big >= TUNING_BIG && cudriver_works_are_big(state, ordinal, up, stream)));
+}
+
+bool copy_ends_beside(CoreState *state, const struct copy_ends *ends,
+                      const struct cudriver_stream *stream)
+{
+    bool up = ends->dst.context != NULL;
+    const ContextObject *context = up ? ends->dst.context : ends->src.context;
+
+    return context != NULL && !(up && ends->src.context != NULL) && !ends->src.fixed &&
+           (stream->context == NULL || stream->context->ordinal == context->ordinal) &&
+           copy_is_beside(state, stream, context->ordinal, up, 0);
 }

@@ -92,23 +92,13 @@ void cudriver_works_forget(struct cudriver_queue *queue, ContextObject *context)
 
 /* ---- one piece of work ---- */
 
-/* New reference, or NULL with an exception set. */
-static TransferObject *work_new(const CoreState *state, size_t bytes)
+PyObject *cudriver_work_over(CoreState *state, size_t bytes)
 {
     TransferObject *work =
         (TransferObject *)state->transfer_type->tp_alloc(state->transfer_type, 0);
 
     if (work != NULL) {
         work->bytes = bytes;
-    }
-    return work;
-}
-
-PyObject *cudriver_work_over(CoreState *state, size_t bytes)
-{
-    TransferObject *work = work_new(state, bytes);
-
-    if (work != NULL) {
         work->over = true;
     }
     return (PyObject *)work;
@@ -137,35 +127,25 @@ static CUresult work_poll(CoreState *state, TransferObject *work)
     return result;
 }
 
-/* Waits a while for work in flight, without the GIL. 0, or -1 with an exception set. */
-static int wait_without(CoreState *state, TransferObject *work)
-{
-    ContextObject *context = work->context;
-    bool pushed;
-    int failed;
-
-    Py_INCREF(context);
-    failed = cudriver_context_begin(state, context, &pushed);
-    if (failed == 0) {
-        work->waiters++;
-        failed = cudriver_wait(cudriver_work_query, work, "cuEventQuery");
-        if (--work->waiters == 0 && work->over) {
-            cuda.cuEventDestroy_v2(work->event);
-            work->event = NULL;
-        }
-        cudriver_context_end(context, pushed);
-    }
-    Py_DECREF(context);
-    return failed;
-}
-
 int cudriver_work_wait(CoreState *state, TransferObject *work)
 {
     int failed = 0;
+    bool pushed;
 
     Py_INCREF(work);
     while (failed == 0 && work_poll(state, work) == CUDA_ERROR_NOT_READY) {
-        failed = wait_without(state, work);
+        ContextObject *context = (ContextObject *)Py_NewRef((PyObject *)work->context);
+        failed = cudriver_context_begin(state, context, &pushed);
+        if (failed == 0) {
+            work->waiters++;
+            failed = cudriver_wait(cudriver_work_query, work, "cuEventQuery");
+            if (--work->waiters == 0 && work->over) {
+                cuda.cuEventDestroy_v2(work->event);
+                work->event = NULL;
+            }
+            cudriver_context_end(context, pushed);
+        }
+        Py_DECREF(context);
     }
     Py_DECREF(work);
     return failed;
@@ -205,12 +185,14 @@ static int issue_begin(CoreState *state, const struct cudriver_stream *stream,
                        size_t bytes, struct cudriver_issue *issue)
 {
     struct cudriver_queue *spares = queue == &state->works.loose ? &stream->context->works : queue;
-    TransferObject *work = work_new(state, bytes);
+    TransferObject *work =
+        (TransferObject *)state->transfer_type->tp_alloc(state->transfer_type, 0);
 
     *issue = (struct cudriver_issue){work, CUDA_SUCCESS};
     if (work == NULL) {
         return -1;
     }
+    work->bytes = bytes;
     work->context = stream->context;
     work->stream = stream->handle;
     work->owners[0] = Py_XNewRef(first);

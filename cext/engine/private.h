@@ -12,8 +12,7 @@
  *   runs.c        many dense copies at once
  *   files.c       what is packed from files                      no CUDA
  *   kernels.c     the kernels: loading, launching; kernels_ptx.py makes their PTX at build time
- *   place.c       places and their lanes: creation, trim, closing, exit
- *   blocks.c      memory for blocks: from the pool, and of a transfer's own
+ *   place.c       places and their lanes: memory, creation, trim, closing, exit
  *   layout.c      strided memory on the host: see layout.h       no CUDA
  *
  * The terms, beside those of README.md:
@@ -206,8 +205,6 @@ void staging_place_leave(struct staging_place *place);
 /* Gives the transfer a lane with so many bytes of blocks and of device memory, and makes it and the
  * call its users. 0 bytes: the transfer has blocks of its own. */
 CUresult staging_lane_get(struct cudriver_staging_transfer *transfer, size_t bytes, size_t scratch);
-
-/* ---- blocks.c ---- */
 
 /* A block of the page-locked pool, which may have to grow: owned by the caller until
  * cudriver_hostmem_free. NULL in *slot on failure. */

@@ -152,8 +152,7 @@ static int follow_blocking(CoreState *state, struct cudriver_copy_plan *plan,
     ContextObject *context = ends->home;
     struct cudriver_stream stream, on;
     bool given, pushed;
-    PyObject *work;
-    int failed = 1;
+    int failed;
 
     if (plan->kind == CUDRIVER_COPY_EMPTY || plan->kind == CUDRIVER_COPY_SAME) {
         return 0;
@@ -170,15 +169,6 @@ static int follow_blocking(CoreState *state, struct cudriver_copy_plan *plan,
     if ((plan->kind == CUDRIVER_COPY_PEER && peers_check(state, ends) < 0) ||
         cudriver_stream_read(state, NULL, &stream) < 0) {
         return -1;
-    }
-    if (copy_ends_beside(state, ends, &stream)) {
-        failed = copy_beside(state, ends, &stream, COPY_BATCH_BLOCKING, &work);
-    }
-    if (failed <= 0) {
-        cudriver_stream_done(&stream);
-        failed = failed == 0 ? cudriver_work_wait(state, (TransferObject *)work) : -1;
-        Py_XDECREF(work);
-        return failed;
     }
     given = stream.held != NULL; /* the enclosing `with stream:` */
     if (given && stream.context->ordinal == context->ordinal &&

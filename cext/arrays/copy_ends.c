@@ -77,22 +77,10 @@ static int interface_endpoint(CoreState *state, PyObject *object, bool write,
 
 /* ---- any ---- */
 
-/* Reads an end that is a buffer or has NumPy's array interface: 1, 0 or -1. */
-static int view_endpoint(PyObject *object, bool write, struct cudriver_endpoint *end)
-{
-    PyObject *array = cudriver_call(CALL_foreign_view, object);
-    int found = array == NULL ? -1 : array == Py_None ? 0 : 1;
-
-    if (found > 0 && cudriver_numpy_endpoint(array, array, write, end) < 0) {
-        found = -1;
-    }
-    Py_XDECREF(array); /* the endpoint keeps it alive */
-    return found;
-}
-
 int cudriver_endpoint_try(CoreState *state, PyObject *object, bool write,
                           const struct cudriver_stream *on, struct cudriver_endpoint *end)
 {
+    PyObject *array;
     int found;
 
     cudriver_endpoint_clear(end);
@@ -108,7 +96,16 @@ int cudriver_endpoint_try(CoreState *state, PyObject *object, bool write,
     if (found == 0 && !PyType_Check(object)) { /* a class shows methods that need an object */
         found = cudriver_dlpack_endpoint(state, object, write, on, end);
     }
-    return found == 0 ? view_endpoint(object, write, end) : found;
+    if (found != 0) {
+        return found;
+    }
+    array = cudriver_call(CALL_foreign_view, object); /* a buffer, or NumPy's array interface */
+    found = array == NULL ? -1 : array != Py_None;
+    if (found > 0 && cudriver_numpy_endpoint(array, array, write, end) < 0) {
+        found = -1;
+    }
+    Py_XDECREF(array); /* the endpoint keeps it alive */
+    return found;
 }
 
 int cudriver_endpoint_parse(CoreState *state, PyObject *object, bool write, const char *name,

@@ -244,14 +244,18 @@ void cudriver_work_cancel(CoreState *state, struct cudriver_issue *issue)
     Py_CLEAR(issue->work);
 }
 
-/* Waits for work that no event could be recorded behind. Its Transfer, or NULL. */
-static PyObject *end_unmarked(CoreState *state, const struct cudriver_stream *stream,
-                              struct cudriver_issue *issue)
+PyObject *cudriver_work_end(CoreState *state, const struct cudriver_stream *stream,
+                            struct cudriver_issue *issue, struct cudriver_staging_transfer *staged)
 {
-    CUDRIVER_LOCK();
     TransferObject *work = issue->work;
 
-    if (wait_unmarked(stream->handle, work->staged) < 0) {
+    work->staged = staged;
+    if (issue->result == CUDA_SUCCESS) {
+        atomic_store_explicit(&work->stage, CUDRIVER_WORK_ISSUED, memory_order_release);
+        return (PyObject *)work;
+    }
+    CUDRIVER_LOCK();
+    if (wait_unmarked(stream->handle, staged) < 0) {
         /* The device may use them for as long as it likes: they are kept for ever. */
         Py_XINCREF(work->owners[0]);
         Py_XINCREF(work->owners[1]);
@@ -262,19 +266,6 @@ static PyObject *end_unmarked(CoreState *state, const struct cudriver_stream *st
     if (PyErr_Occurred()) {
         Py_CLEAR(work);
     }
-    return (PyObject *)work;
-}
-
-PyObject *cudriver_work_end(CoreState *state, const struct cudriver_stream *stream,
-                            struct cudriver_issue *issue, struct cudriver_staging_transfer *staged)
-{
-    TransferObject *work = issue->work;
-
-    work->staged = staged;
-    if (issue->result != CUDA_SUCCESS) {
-        return end_unmarked(state, stream, issue);
-    }
-    atomic_store_explicit(&work->stage, CUDRIVER_WORK_ISSUED, memory_order_release);
     return (PyObject *)work;
 }
 
@@ -292,7 +283,7 @@ PyObject *cudriver_work_add(CoreState *state, const struct cudriver_stream *stre
             cudriver_staging_release(staged);
             return PyErr_NoMemory();
         }
-        Py_XINCREF(first); /* kept for ever, as by end_unmarked */
+        Py_XINCREF(first); /* kept for ever, as above */
         Py_XINCREF(second);
         return NULL;
     }

@@ -258,15 +258,6 @@ static CUresult transfer_read(struct cudriver_staging_transfer *transfer,
     return result;
 }
 
-/* Lets the stream go on after an interruption, without reading more of the source. */
-static void transfer_cut(struct cudriver_staging_transfer *transfer)
-{
-    staging_lock();
-    staging_pack_stop(transfer);
-    staging_words_look();
-    staging_unlock();
-}
-
 /* ---- any plan ---- */
 
 CUresult staging_transfer_copy(const struct cudriver_copy_plan *copy,
@@ -300,13 +291,14 @@ CUresult staging_transfer_copy(const struct cudriver_copy_plan *copy,
         result = transfer_read(transfer, call);
     }
     call->queued = later && result == CUDRIVER_STAGING_INTERRUPTED;
-    if (call->queued) {
-        transfer_cut(transfer);
-    }
     if (result != CUDA_SUCCESS && !call->queued) {
         result = transfer_undo(transfer, result);
     } else {
         staging_lock();
+        if (call->queued) { /* the stream goes on, without more of the source being read */
+            staging_pack_stop(transfer);
+            staging_words_look();
+        }
         if (!later) {
             staging_transfer_end(transfer, CUDA_SUCCESS, false);
         }

@@ -250,15 +250,26 @@ PyObject *copy_work_issue(CoreState *state, const struct cudriver_copy_plan *pla
     return work;
 }
 
-/* Issues a copy as planned, on a stream of one of its devices. As copy_ends_begin. */
-static PyObject *follow_async(CoreState *state, struct cudriver_copy_plan *plan,
-                              struct copy_ends *ends, struct cudriver_stream *stream,
-                              struct cudriver_staging_transfer **part, struct cudriver_issue *issue)
+PyObject *copy_ends_begin(CoreState *state, struct copy_ends *ends, struct cudriver_stream *stream,
+                          struct cudriver_staging_transfer **part, struct cudriver_copy_plan *plan,
+                          struct cudriver_issue *issue)
 {
+    const struct cudriver_endpoint *both[] = {&ends->dst, &ends->src};
     PyObject *work;
     bool pushed;
     int failed;
 
+    issue->work = NULL;
+    copy_ends_plan(ends, false, false, plan);
+    if (cudriver_stream_settle(state, ends->home, stream) < 0 || copy_ends_near(stream, ends) < 0) {
+        return NULL;
+    }
+    for (int i = 0; i < 2; i++) { /* ready for another context's default stream? */
+        if (both[i]->on_default && both[i]->context != stream->context &&
+            cudriver_dlpack_wait(state, both[i], stream) < 0) {
+            return NULL;
+        }
+    }
     if (plan->kind == CUDRIVER_COPY_EMPTY || plan->kind == CUDRIVER_COPY_SAME ||
         plan->kind == CUDRIVER_COPY_HOST || plan->kind == CUDRIVER_COPY_BOUNCED ||
         plan->kind == CUDRIVER_COPY_TEMPORARY ||
@@ -293,28 +304,6 @@ static PyObject *follow_async(CoreState *state, struct cudriver_copy_plan *plan,
         return follow_in_order(state, plan, ends, stream);
     }
     return work;
-}
-
-/* Waits for an end that is ready for another context's default stream. 0 or -1. */
-static int end_wait(CoreState *state, const struct cudriver_endpoint *end,
-                    const struct cudriver_stream *stream)
-{
-    return end->on_default && end->context != stream->context
-               ? cudriver_dlpack_wait(state, end, stream)
-               : 0;
-}
-
-PyObject *copy_ends_begin(CoreState *state, struct copy_ends *ends, struct cudriver_stream *stream,
-                          struct cudriver_staging_transfer **part, struct cudriver_copy_plan *plan,
-                          struct cudriver_issue *issue)
-{
-    issue->work = NULL;
-    copy_ends_plan(ends, false, false, plan);
-    if (cudriver_stream_settle(state, ends->home, stream) < 0 || copy_ends_near(stream, ends) < 0 ||
-        end_wait(state, &ends->dst, stream) < 0 || end_wait(state, &ends->src, stream) < 0) {
-        return NULL;
-    }
-    return follow_async(state, plan, ends, stream, part, issue);
 }
 
 PyObject *copy_ends_queue(CoreState *state, struct copy_ends *ends, struct cudriver_stream *stream,

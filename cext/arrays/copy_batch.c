@@ -163,20 +163,6 @@ int copy_batch_place(struct copy_batch *batch, const struct copy_ends *ends)
     return home != NULL ? copy_ends_near(&batch->stream, ends) : 0;
 }
 
-/* Releases the ends, but keeps their counts of running calls raised until the batch ends. */
-static void batch_keep(struct copy_batch *batch, struct copy_ends *ends)
-{
-    struct cudriver_endpoint *both[] = {&ends->dst, &ends->src};
-
-    for (int i = 0; i < 2; i++) {
-        if (both[i]->busy != NULL) {
-            batch->busy[batch->busies++] = both[i]->busy;
-            both[i]->busy = NULL;
-        }
-    }
-    copy_ends_done(ends);
-}
-
 int copy_batch_run(struct copy_batch *batch, const struct copy_ends *ends, size_t bytes,
                    struct cudriver_run *run)
 {
@@ -203,6 +189,7 @@ bool copy_batch_takes(const struct copy_batch *batch, const struct copy_ends *en
 static int batch_add(struct copy_batch *batch, Py_ssize_t index, struct copy_ends *ends)
 {
     uint64_t *span = (uint64_t *)(PyBytes_AS_STRING(batch->spans) + SPAN * index);
+    struct cudriver_endpoint *both[] = {&ends->dst, &ends->src};
     struct copy_ends *odd;
     size_t bytes;
     int failed = 0;
@@ -227,7 +214,13 @@ static int batch_add(struct copy_batch *batch, Py_ssize_t index, struct copy_end
             made->dst = span[0];
             made->src = span[2];
         }
-        batch_keep(batch, ends);
+        for (int i = 0; i < 2; i++) { /* calls use them until the batch ends */
+            if (both[i]->busy != NULL) {
+                batch->busy[batch->busies++] = both[i]->busy;
+                both[i]->busy = NULL;
+            }
+        }
+        copy_ends_done(ends);
         return failed;
     }
     odd = PyMem_Malloc(sizeof *odd);

@@ -12,15 +12,11 @@
 #define ROWS_MOST 4096
 
 /* The layout between both ends, simplified: rows that are dense on both sides. How many; 0: it is
- * no small copy between host and device, or none of rows that are worth it. */
+ * no small copy, or none of rows that are worth it. */
 static size_t ends_rows(const struct copy_ends *ends, struct cudriver_layout *layout)
 {
-    const struct cudriver_endpoint *dst = &ends->dst, *src = &ends->src;
     size_t count = 1, bytes;
 
-    if ((dst->context != NULL) == (src->context != NULL) || src->fixed) {
-        return 0;
-    }
     copy_ends_layout(ends, layout);
     bytes = cudriver_layout_simplify(layout, true);
     for (int i = 0; i < layout->ndim && count <= ROWS_MOST; i++) {
@@ -52,49 +48,19 @@ static void rows_fill(struct copy_batch *batch, const struct copy_ends *ends,
     batch->bytes = layout->itemsize * count;
 }
 
-/* The stream of a call, for another use. */
-static struct cudriver_stream stream_share(const struct cudriver_stream *stream)
-{
-    struct cudriver_stream shared = *stream;
-
-    if (shared.held != NULL) {
-        Py_INCREF(shared.held);
-        shared.held->users++;
-    } else {
-        Py_XINCREF(shared.context);
-    }
-    return shared;
-}
-
-/* How many rows the copy has, if it is to go beside others; else 0. Not on a stream of another
- * device: a blocking copy does not use an enclosing one, and for the rest it is an error. */
-static size_t beside_rows(CoreState *state, const struct copy_ends *ends,
-                          const struct cudriver_stream *stream, struct cudriver_layout *layout)
-{
-    bool up = ends->dst.context != NULL;
-    const ContextObject *context = up ? ends->dst.context : ends->src.context;
-
-    if (context == NULL ||
-        (stream->context != NULL && stream->context->ordinal != context->ordinal)) {
-        return 0;
-    }
-    return copy_is_beside(state, stream, context->ordinal, up, 0) ? ends_rows(ends, layout) : 0;
-}
-
-int copy_beside(CoreState *state, struct copy_ends *ends, const struct cudriver_stream *stream,
+int copy_beside(CoreState *state, struct copy_ends *ends, struct cudriver_stream *stream,
                 enum copy_batch_mode mode, PyObject **work)
 {
-    struct copy_batch batch = {.state = state, .mode = mode};
+    struct copy_batch batch = {.state = state, .mode = mode, .stream = *stream};
     struct cudriver_layout layout;
     struct cudriver_run run;
-    size_t count = beside_rows(state, ends, stream, &layout);
+    size_t count = ends_rows(ends, &layout);
     bool near = true;
 
     *work = NULL;
     if (count == 0) {
         return 1;
     }
-    batch.stream = stream_share(stream);
     if (copy_batch_begin(&batch, 1, (Py_ssize_t)count) == 0 &&
         copy_batch_place(&batch, ends) == 0 && (near = copy_batch_is_near(&batch, ends)) &&
         PyList_Append(batch.owners, ends->dst.owner) == 0 &&
@@ -103,26 +69,10 @@ int copy_beside(CoreState *state, struct copy_ends *ends, const struct cudriver_
         rows_fill(&batch, ends, &layout, run, count);
         *work = copy_batch_issue(&batch);
     }
+    *stream = batch.stream; /* with its context */
+    batch.stream = (struct cudriver_stream){.handle = NULL};
     copy_batch_end(&batch);
     return *work != NULL ? 0 : near ? -1 : 1;
-}
-
-int copy_beside_wait(CoreState *state, struct copy_ends *ends)
-{
-    struct cudriver_stream stream;
-    PyObject *work;
-    int failed;
-
-    if (cudriver_stream_read(state, NULL, &stream) < 0) {
-        return -1;
-    }
-    failed = copy_beside(state, ends, &stream, COPY_BATCH_BLOCKING, &work);
-    cudriver_stream_done(&stream);
-    if (failed == 0) {
-        failed = cudriver_work_wait(state, (TransferObject *)work);
-        Py_DECREF(work);
-    }
-    return failed;
 }
 
 bool copy_beside_explain(CoreState *state, const struct copy_ends *ends)
@@ -130,5 +80,5 @@ bool copy_beside_explain(CoreState *state, const struct copy_ends *ends)
     const struct cudriver_stream stream = {.handle = NULL};
     struct cudriver_layout layout;
 
-    return beside_rows(state, ends, &stream, &layout) > 0;
+    return copy_ends_beside(state, ends, &stream) && ends_rows(ends, &layout) > 0;
 }

@@ -11,8 +11,10 @@ static PyObject *module_copy(PyObject *module, PyObject *const *args, Py_ssize_t
 {
     CUDRIVER_LOCK();
     CoreState *state = cudriver_state_of_module(module);
+    struct cudriver_stream stream;
     struct copy_ends ends;
-    int failed;
+    PyObject *work = NULL;
+    int failed = 1;
 
     if (count != 2 || names != NULL) {
         PyErr_SetString(PyExc_TypeError,
@@ -23,10 +25,18 @@ static PyObject *module_copy(PyObject *module, PyObject *const *args, Py_ssize_t
     if (copy_ends_parse(state, args[0], args[1], true, NULL, &ends) < 0) {
         return NULL;
     }
-    failed = copy_beside_wait(state, &ends);
-    if (failed > 0) {
+    if (cudriver_stream_read(state, NULL, &stream) < 0) {
+        failed = -1;
+    } else if (copy_ends_beside(state, &ends, &stream)) {
+        failed = copy_beside(state, &ends, &stream, COPY_BATCH_BLOCKING, &work);
+    }
+    cudriver_stream_done(&stream);
+    if (failed == 0) {
+        failed = cudriver_work_wait(state, (TransferObject *)work);
+    } else if (failed > 0) {
         failed = copy_ends_copy(state, &ends);
     }
+    Py_XDECREF(work);
     copy_ends_done(&ends);
     return failed < 0 ? NULL : Py_NewRef(Py_None);
 }
@@ -77,7 +87,8 @@ static PyObject *module_copy_async(PyObject *module, PyObject *const *args, Py_s
         }
         if (copy_ends_parse(state, args[0], args[1], true, &stream, &ends) == 0) {
             ends.borrow = borrow > 0;
-            if (copy_beside(state, &ends, &stream, borrow ? COPY_BATCH_BORROW : COPY_BATCH_READ,
+            if (!copy_ends_beside(state, &ends, &stream) ||
+                copy_beside(state, &ends, &stream, borrow ? COPY_BATCH_BORROW : COPY_BATCH_READ,
                             &transfer) > 0) {
                 transfer = copy_ends_begin(state, &ends, &stream, NULL, &plan, &issue);
             }
@@ -91,17 +102,6 @@ static PyObject *module_copy_async(PyObject *module, PyObject *const *args, Py_s
     return transfer;
 }
 
-/* Whether an end has one item, of so many bytes. */
-static bool is_one_item(const struct cudriver_endpoint *end, size_t itemsize)
-{
-    bool one = end->itemsize == itemsize;
-
-    for (int i = 0; i < end->ndim; i++) {
-        one = one && end->shape[i] == 1;
-    }
-    return one;
-}
-
 /* _fill(array, item, stream): a copy of one item to all places, which does not wait for an
  * enclosing `with stream:`. */
 static PyObject *module_fill(PyObject *module, PyObject *args)
@@ -111,12 +111,17 @@ static PyObject *module_fill(PyObject *module, PyObject *args)
     PyObject *array, *item, *given, *done = NULL;
     struct cudriver_stream stream;
     struct copy_ends ends;
+    bool one;
 
     if (!PyArg_ParseTuple(args, "O!OO", state->device_array_type, &array, &item, &given) ||
         copy_ends_parse(state, array, item, false, NULL, &ends) < 0) {
         return NULL;
     }
-    if (ends.src.context != NULL || !is_one_item(&ends.src, ends.dst.itemsize)) {
+    one = ends.src.context == NULL && ends.src.itemsize == ends.dst.itemsize;
+    for (int i = 0; i < ends.src.ndim; i++) {
+        one = one && ends.src.shape[i] == 1;
+    }
+    if (!one) {
         PyErr_Format(PyExc_TypeError, "expected an array of one item of %zu bytes",
                      ends.dst.itemsize);
         copy_ends_done(&ends);

@@ -77,22 +77,10 @@ static int interface_endpoint(CoreState *state, PyObject *object, bool write,
 
 /* ---- any ---- */
 
-/* Reads an end that is a buffer or has NumPy's array interface: 1, 0 or -1. */
-static int view_endpoint(PyObject *object, bool write, struct cudriver_endpoint *end)
-{
-    PyObject *array = cudriver_call(CALL_foreign_view, object);
-    int found = array == NULL ? -1 : array == Py_None ? 0 : 1;
-
-    if (found > 0 && cudriver_numpy_endpoint(array, array, write, end) < 0) {
-        found = -1;
-    }
-    Py_XDECREF(array); /* the endpoint keeps it alive */
-    return found;
-}
-
 int cudriver_endpoint_try(CoreState *state, PyObject *object, bool write,
                           const struct cudriver_stream *on, struct cudriver_endpoint *end)
 {
+    PyObject *array;
     int found;
 
     cudriver_endpoint_clear(end);
@@ -108,7 +96,16 @@ int cudriver_endpoint_try(CoreState *state, PyObject *object, bool write,
     if (found == 0 && !PyType_Check(object)) { /* a class shows methods that need an object */
         found = cudriver_dlpack_endpoint(state, object, write, on, end);
     }
-    return found == 0 ? view_endpoint(object, write, end) : found;
+    if (found != 0) {
+        return found;
+    }
+    array = cudriver_call(CALL_foreign_view, object); /* a buffer, or NumPy's array interface */
+    found = array == NULL ? -1 : array != Py_None;
+    if (found > 0 && cudriver_numpy_endpoint(array, array, write, end) < 0) {
+        found = -1;
+    }
+    Py_XDECREF(array); /* the endpoint keeps it alive */
+    return found;
 }
 
 int cudriver_endpoint_parse(CoreState *state, PyObject *object, bool write, const char *name,
@@ -234,21 +231,27 @@ int copy_ends_near(const struct cudriver_stream *stream, const struct copy_ends 
     return -1;
 }
 
-/* Whether the work of a stream is to come before that of others. */
-static bool stream_is_urgent(const struct cudriver_stream *stream)
-{
-    int priority = 0;
-
-    if (stream->held != NULL) {
-        return stream->held->priority < 0;
-    }
-    return !cudriver_stream_is_default(stream->handle) &&
-           cuda.cuStreamGetPriority(stream->handle, &priority) == CUDA_SUCCESS && priority < 0;
-}
-
 bool copy_is_beside(CoreState *state, const struct cudriver_stream *stream, int ordinal, bool up,
                     size_t bytes)
 {
+    int priority = stream->held != NULL ? stream->held->priority : 0;
+
+    if (stream->held == NULL && !cudriver_stream_is_default(stream->handle) &&
+        cuda.cuStreamGetPriority(stream->handle, &priority) != CUDA_SUCCESS) {
+        priority = 0;
+    }
     return bytes <= TUNING_BESIDE_MOST &&
-           (stream_is_urgent(stream) || cudriver_works_are_big(state, ordinal, up, stream));
+           (priority < 0 ||
+            (state->works.big >= TUNING_BIG && cudriver_works_are_big(state, ordinal, up, stream)));
+}
+
+bool copy_ends_beside(CoreState *state, const struct copy_ends *ends,
+                      const struct cudriver_stream *stream)
+{
+    bool up = ends->dst.context != NULL;
+    const ContextObject *context = up ? ends->dst.context : ends->src.context;
+
+    return context != NULL && !(up && ends->src.context != NULL) && !ends->src.fixed &&
+           (stream->context == NULL || stream->context->ordinal == context->ordinal) &&
+           copy_is_beside(state, stream, context->ordinal, up, 0);
 }

@@ -32,6 +32,11 @@ void copy_ends_layout(const struct copy_ends *ends, struct cudriver_layout *layo
 bool copy_is_beside(CoreState *state, const struct cudriver_stream *stream, int ordinal, bool up,
                     size_t bytes);
 
+/* The same of a copy between host and device, whatever its size. Not on a stream of another device:
+ * a blocking copy does not use an enclosing one, and for the rest it is an error. */
+bool copy_ends_beside(CoreState *state, const struct copy_ends *ends,
+                      const struct cudriver_stream *stream);
+
 /* A blocking call begins to move so many bytes between host and device, in `context`, or ends. */
 void copy_call_mark(CoreState *state, ContextObject *context, bool up, size_t bytes, bool begins);
 
@@ -124,13 +129,10 @@ uint64_t copy_end_address(const struct cudriver_endpoint *end);
 
 /* ---- copy_beside.c ---- */
 
-/* Issues a small copy that would queue behind big ones, if it is one. 0: *work is a new reference
- * to its Transfer; -1; or 1: it is none, and nothing was done. */
-int copy_beside(CoreState *state, struct copy_ends *ends, const struct cudriver_stream *stream,
+/* Issues a copy for which copy_ends_beside is true, if it is small. 0: *work is a new reference to
+ * its Transfer; -1; or 1: it is not, and nothing was done. */
+int copy_beside(CoreState *state, struct copy_ends *ends, struct cudriver_stream *stream,
                 enum copy_batch_mode mode, PyObject **work);
-
-/* The same, and waits for it, on the stream of a blocking copy. */
-int copy_beside_wait(CoreState *state, struct copy_ends *ends);
 
 /* Whether copy_beside would issue it on the default stream. */
 bool copy_beside_explain(CoreState *state, const struct copy_ends *ends);

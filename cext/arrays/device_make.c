@@ -31,21 +31,6 @@ static ContextObject *context_choose(CoreState *state, ContextObject *home, bool
     return context;
 }
 
-/* The axes of a new array in another order: it still owns its memory, as a view would not. Takes
- * the array over; NULL fails. */
-static PyObject *array_transposed(PyObject *object, PyObject *axes)
-{
-    DeviceArrayObject *array = (DeviceArrayObject *)object;
-    PyObject *transposed = PyObject_CallMethod(array->array, "transpose", "(O)", axes);
-
-    if (transposed == NULL) {
-        Py_DECREF(object);
-        return NULL;
-    }
-    Py_SETREF(array->array, transposed);
-    return object;
-}
-
 /* _device_empty(shape, dtype, device, stream, asked, fortran, axes) */
 static PyObject *module_device_empty(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
@@ -73,8 +58,14 @@ static PyObject *module_device_empty(PyObject *module, PyObject *const *args, Py
         array = cudriver_device_array_new(state, context, dtype, itemsize, ndim, shape,
                                           args[5] == Py_True);
     }
-    if (array != NULL && args[6] != Py_None) {
-        array = array_transposed(array, args[6]);
+    if (array != NULL && args[6] != Py_None) { /* it owns its memory, as a view would not */
+        DeviceArrayObject *made = (DeviceArrayObject *)array;
+        PyObject *transposed = PyObject_CallMethod(made->array, "transpose", "(O)", args[6]);
+        if (transposed != NULL) {
+            Py_SETREF(made->array, transposed);
+        } else {
+            Py_CLEAR(array);
+        }
     }
     Py_XDECREF(context);
     Py_DECREF(dtype);

@@ -68,24 +68,6 @@ static CUresult alloc_once(CUmemoryPool pool, CUstream stream, size_t bytes, CUd
     return result;
 }
 
-/* Waits for our work in the context, and for the frees behind it. Not for the context as a whole:
- * that would break a capture of any stream in it. 0, or -1 with a signal handler's exception.
- * Between begin and end. */
-static int wait_for_memory(CoreState *state, ContextObject *context)
-{
-    cudriver_works_reap(state);
-    if (cudriver_works_wait(state, context) < 0) {
-        return -1;
-    }
-    if (context->allocs.stream != NULL) {
-        CUstream stream = context->allocs.stream;
-        Py_BEGIN_ALLOW_THREADS
-        cuda.cuStreamSynchronize(stream);
-        Py_END_ALLOW_THREADS
-    }
-    return 0;
-}
-
 int cudriver_device_alloc(CoreState *state, struct cudriver_device_memory *memory, size_t bytes)
 {
     ContextObject *context = memory->context;
@@ -108,10 +90,16 @@ int cudriver_device_alloc(CoreState *state, struct cudriver_device_memory *memor
     }
     result = alloc_once(pool, order, bytes, &memory->address);
     if (result == CUDA_ERROR_OUT_OF_MEMORY) {
-        if (wait_for_memory(state, context) < 0) {
+        /* Our work in the context, and the frees behind it. Not the context as a whole: that would
+         * break a capture of any stream in it. */
+        cudriver_works_reap(state);
+        if (cudriver_works_wait(state, context) < 0) {
             return -1;
         }
         Py_BEGIN_ALLOW_THREADS
+        if (order != NULL) {
+            cuda.cuStreamSynchronize(order);
+        }
         for (int i = 0; i < DEVICES; i++) { /* returns what is free in the pools */
             if (pools[i].pool != NULL) {
                 cuda.cuMemPoolTrimTo(pools[i].pool, 0);

@@ -32,20 +32,6 @@ int cudriver_dlpack_wait(CoreState *state, const struct cudriver_endpoint *end,
     return failed;
 }
 
-/* Puts a lent end of a copy in order. 0 or -1. */
-static int lent_order(CoreState *state, const struct cudriver_stream *on,
-                      struct cudriver_endpoint *end)
-{
-    if (end->context == NULL || on == CUDRIVER_UNORDERED) {
-        return 0;
-    }
-    if (on == NULL || (on->context != NULL && on->context->ordinal != end->context->ordinal)) {
-        return cudriver_dlpack_wait(state, end, on);
-    }
-    end->on_default = cudriver_stream_is_default(on->handle);
-    return 0;
-}
-
 int cudriver_dlpack_endpoint(CoreState *state, PyObject *object, bool write,
                              const struct cudriver_stream *on, struct cudriver_endpoint *end)
 {
@@ -65,8 +51,12 @@ int cudriver_dlpack_endpoint(CoreState *state, PyObject *object, bool write,
     if (write && end->read_only) {
         PyErr_SetString(PyExc_ValueError, "the destination is read-only");
         found = -1;
-    } else if (lent_order(state, on, end) < 0) {
-        found = -1;
+    } else if (end->context != NULL && on != CUDRIVER_UNORDERED) {
+        if (on == NULL || (on->context != NULL && on->context->ordinal != end->context->ordinal)) {
+            found = cudriver_dlpack_wait(state, end, on) < 0 ? -1 : 1;
+        } else {
+            end->on_default = cudriver_stream_is_default(on->handle);
+        }
     }
     if (found < 0) {
         cudriver_endpoint_done(end);

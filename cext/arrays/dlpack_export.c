@@ -126,29 +126,6 @@ static void capsule_end(PyObject *capsule)
     }
 }
 
-static PyObject *capsule_new(DeviceArrayObject *array, struct cudriver_dl_type type, bool old,
-                             uint64_t flags)
-{
-    struct cudriver_endpoint end;
-    struct export *self;
-    PyObject *capsule;
-
-    if (cudriver_device_array_endpoint((PyObject *)array, false, &end) < 0) {
-        return NULL;
-    }
-    self = export_new(&end, type, old, flags);
-    cudriver_endpoint_done(&end);
-    if (self == NULL) {
-        return NULL;
-    }
-    capsule = PyCapsule_New(self, old ? "dltensor" : "dltensor_versioned", capsule_end);
-    if (capsule == NULL) {
-        manager_release(array);
-        PyMem_RawFree(self);
-    }
-    return capsule;
-}
-
 /* Lets the consumer's stream wait for our work in flight on the array's memory. `number`: 1, 2 or a
  * handle, as the standard has it. 0 or -1. */
 static int consumer_follow(CoreState *state, DeviceArrayObject *array, uintptr_t number)
@@ -185,16 +162,30 @@ static PyObject *module_export(PyObject *module, PyObject *args)
     CoreState *state = cudriver_state_of_module(module);
     struct cudriver_dl_type type = {.lanes = 1};
     DeviceArrayObject *array;
+    struct cudriver_endpoint end;
+    struct export *self;
+    PyObject *capsule;
     long long number;
     int old, copied;
 
     if (!PyArg_ParseTuple(args, "O!Lppbb", state->device_array_type, &array, &number, &old, &copied,
                           &type.code, &type.bits) ||
         cudriver_device_array_check(array) < 0 ||
-        (number != -1 && consumer_follow(state, array, (uintptr_t)number) < 0)) {
+        (number != -1 && consumer_follow(state, array, (uintptr_t)number) < 0) ||
+        cudriver_device_array_endpoint((PyObject *)array, false, &end) < 0) {
         return NULL;
     }
-    return capsule_new(array, type, old != 0, copied ? CUDRIVER_DL_IS_COPIED : 0);
+    self = export_new(&end, type, old != 0, copied ? CUDRIVER_DL_IS_COPIED : 0);
+    cudriver_endpoint_done(&end);
+    if (self == NULL) {
+        return NULL;
+    }
+    capsule = PyCapsule_New(self, old ? "dltensor" : "dltensor_versioned", capsule_end);
+    if (capsule == NULL) {
+        manager_release(array);
+        PyMem_RawFree(self);
+    }
+    return capsule;
 }
 
 /* _mark(capsule, flags, kind, code, bits): what NumPy does not know of a host tensor of its own. */

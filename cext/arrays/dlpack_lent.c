@@ -192,35 +192,26 @@ static int lent_read(CoreState *state, PyObject *object, bool never_copied, stru
     return failed;
 }
 
-/* New reference: the capsule that the method gives; memory/dlpack.py asks for it. */
-static PyObject *ask_capsule(PyObject *object, PyObject *method, bool never_copied,
-                             const struct cudriver_stream *on)
-{
-    long long number = on->handle != NULL ? (long long)(uintptr_t)on->handle : 1;
-
-    if (number > 2 && cudriver_require() < 0) {
-        return NULL;
-    }
-    if (on == CUDRIVER_UNORDERED || (number > 2 && cudriver_capture_forbids(on->handle))) {
-        number = -1; /* what is captured can wait for no work outside its graph */
-    }
-    return cudriver_call(CALL_dlpack_ask, object, method, number,
-                         on->context != NULL ? on->context->ordinal : -1,
-                         never_copied ? Py_True : Py_False);
-}
-
 /* 1 done, 0 no such method, -1 an exception. */
 static int ask_method(CoreState *state, PyObject *object, bool never_copied,
                       const struct cudriver_stream *on, struct cudriver_endpoint *end)
 {
-    PyObject *method, *capsule;
+    long long number = on->handle != NULL ? (long long)(uintptr_t)on->handle : 1;
+    PyObject *method, *capsule = NULL;
     struct lent lent;
     int found = PyObject_GetOptionalAttr(object, word(state, WORD_DLPACK), &method), failed = -1;
 
     if (found <= 0) {
         return found;
     }
-    capsule = ask_capsule(object, method, never_copied, on);
+    if (number <= 2 || cudriver_require() == 0) {
+        if (on == CUDRIVER_UNORDERED || (number > 2 && cudriver_capture_forbids(on->handle))) {
+            number = -1; /* what is captured can wait for no work outside its graph */
+        }
+        capsule = cudriver_call(CALL_dlpack_ask, object, method, number,
+                                on->context != NULL ? on->context->ordinal : -1,
+                                never_copied ? Py_True : Py_False);
+    }
     if (capsule != NULL) {
         failed = capsule_take(capsule, &lent);
     }

@@ -75,43 +75,8 @@ static PyObject *event_from_handle(PyObject *type, PyObject *argument)
 
 /* ---- recorded, waited for by a stream ---- */
 
-/* Lets a stream record the event or wait for it, during which the event cannot be closed. 0 or -1.
- */
-static int event_use(CoreState *state, EventObject *self, const struct cudriver_stream *stream,
-                     bool record)
-{
-    CUresult result;
-    bool pushed;
-    int captured;
-
-    if (cudriver_context_begin(state, stream->context, &pushed) < 0) {
-        return -1;
-    }
-    captured = cudriver_capture_check(stream->handle, NULL);
-    if (captured > 0 && !record && !self->captured) {
-        cudriver_capture_raise(stream->handle, "wait()", "the event marks work outside the graph");
-        captured = -1;
-    }
-    if (captured < 0) {
-        cudriver_context_end(stream->context, pushed);
-        return -1;
-    }
-    self->users++;
-    Py_BEGIN_ALLOW_THREADS
-    result = record ? cuda.cuEventRecord(self->handle, stream->handle)
-                    : cuda.cuStreamWaitEvent(stream->handle, self->handle, 0);
-    Py_END_ALLOW_THREADS
-    self->users--;
-    if (record && result == CUDA_SUCCESS) {
-        self->recorded = true;
-        self->captured = captured > 0;
-    }
-    cudriver_context_end(stream->context, pushed);
-    return cudriver_check(result, record ? "cuEventRecord" : "cuStreamWaitEvent", "event %p",
-                          self->handle);
-}
-
-/* record() and wait(), which take a stream. 0 or -1. */
+/* record() and wait(), which take a stream: that records the event or waits for it, during which
+ * the event cannot be closed. 0 or -1. */
 static int event_method(PyObject *object, PyObject *args, PyObject *keywords, bool record)
 {
     static char *names[] = {"stream", NULL};
@@ -119,7 +84,9 @@ static int event_method(PyObject *object, PyObject *args, PyObject *keywords, bo
     EventObject *self = (EventObject *)object;
     struct cudriver_stream stream;
     PyObject *argument = NULL;
-    int failed;
+    CUresult result = CUDA_SUCCESS;
+    int failed, captured;
+    bool pushed;
 
     if (!PyArg_ParseTupleAndKeywords(args, keywords, record ? "|O:record" : "|O:wait", names,
                                      &argument) ||
@@ -138,11 +105,32 @@ static int event_method(PyObject *object, PyObject *args, PyObject *keywords, bo
     if (failed == 0 && !record) {
         failed = cudriver_context_check(self->context);
     }
-    if (failed == 0) {
-        failed = event_use(state, self, &stream, record);
+    if (failed < 0 || cudriver_context_begin(state, stream.context, &pushed) < 0) {
+        cudriver_stream_done(&stream);
+        return -1;
     }
+    captured = cudriver_capture_check(stream.handle, NULL);
+    if (captured > 0 && !record && !self->captured) {
+        cudriver_capture_raise(stream.handle, "wait()", "the event marks work outside the graph");
+        captured = -1;
+    }
+    if (captured >= 0) {
+        self->users++;
+        Py_BEGIN_ALLOW_THREADS
+        result = record ? cuda.cuEventRecord(self->handle, stream.handle)
+                        : cuda.cuStreamWaitEvent(stream.handle, self->handle, 0);
+        Py_END_ALLOW_THREADS
+        self->users--;
+    }
+    if (record && captured >= 0 && result == CUDA_SUCCESS) {
+        self->recorded = true;
+        self->captured = captured > 0;
+    }
+    cudriver_context_end(stream.context, pushed);
+    failed = cudriver_check(result, record ? "cuEventRecord" : "cuStreamWaitEvent", "event %p",
+                            self->handle);
     cudriver_stream_done(&stream);
-    return failed;
+    return captured < 0 ? -1 : failed;
 }
 
 static PyObject *event_record(PyObject *object, PyObject *args, PyObject *keywords)

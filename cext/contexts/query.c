@@ -41,21 +41,6 @@ static int word_read(const CoreState *state, PyObject *item, uintptr_t *word)
     return PyErr_Occurred() ? -1 : 0;
 }
 
-/* Reads the arguments of a driver function. 0, or -1 with an exception set. */
-static int words_read(const CoreState *state, PyObject *arguments, uintptr_t *words)
-{
-    if (PyTuple_GET_SIZE(arguments) > WORDS) {
-        PyErr_Format(PyExc_ValueError, "more than %d arguments", WORDS);
-        return -1;
-    }
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(arguments); i++) {
-        if (word_read(state, PyTuple_GET_ITEM(arguments, i), &words[i]) < 0) {
-            return -1;
-        }
-    }
-    return 0;
-}
-
 /* _call(context or None, function, shown, arguments). A function leaves alone what it has no
  * argument for: each has a register of its own. */
 static PyObject *module_call(PyObject *module, PyObject *args)
@@ -71,9 +56,16 @@ static PyObject *module_call(PyObject *module, PyObject *args)
     CUresult result = CUDA_ERROR_NOT_FOUND;
     void *address;
 
-    if (!PyArg_ParseTuple(args, "OssO!", &given, &name, &shown, &PyTuple_Type, &arguments) ||
-        words_read(state, arguments, words) < 0) {
+    if (!PyArg_ParseTuple(args, "OssO!", &given, &name, &shown, &PyTuple_Type, &arguments)) {
         return NULL;
+    }
+    if (PyTuple_GET_SIZE(arguments) > WORDS) {
+        return PyErr_Format(PyExc_ValueError, "more than %d arguments", WORDS);
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(arguments); i++) {
+        if (word_read(state, PyTuple_GET_ITEM(arguments, i), &words[i]) < 0) {
+            return NULL;
+        }
     }
     users_count(state, arguments, 1);
     context = Py_IS_TYPE(given, state->context_type) ? (ContextObject *)given : NULL;

@@ -92,23 +92,13 @@ void cudriver_works_forget(struct cudriver_queue *queue, ContextObject *context)
 
 /* ---- one piece of work ---- */
 
-/* New reference, or NULL with an exception set. */
-static TransferObject *work_new(const CoreState *state, size_t bytes)
+PyObject *cudriver_work_over(CoreState *state, size_t bytes)
 {
     TransferObject *work =
         (TransferObject *)state->transfer_type->tp_alloc(state->transfer_type, 0);
 
     if (work != NULL) {
         work->bytes = bytes;
-    }
-    return work;
-}
-
-PyObject *cudriver_work_over(CoreState *state, size_t bytes)
-{
-    TransferObject *work = work_new(state, bytes);
-
-    if (work != NULL) {
         work->over = true;
     }
     return (PyObject *)work;
@@ -137,35 +127,25 @@ static CUresult work_poll(CoreState *state, TransferObject *work)
     return result;
 }
 
-/* Waits a while for work in flight, without the GIL. 0, or -1 with an exception set. */
-static int wait_without(CoreState *state, TransferObject *work)
-{
-    ContextObject *context = work->context;
-    bool pushed;
-    int failed;
-
-    Py_INCREF(context);
-    failed = cudriver_context_begin(state, context, &pushed);
-    if (failed == 0) {
-        work->waiters++;
-        failed = cudriver_wait(cudriver_work_query, work, "cuEventQuery");
-        if (--work->waiters == 0 && work->over) {
-            cuda.cuEventDestroy_v2(work->event);
-            work->event = NULL;
-        }
-        cudriver_context_end(context, pushed);
-    }
-    Py_DECREF(context);
-    return failed;
-}
-
 int cudriver_work_wait(CoreState *state, TransferObject *work)
 {
     int failed = 0;
+    bool pushed;
 
     Py_INCREF(work);
     while (failed == 0 && work_poll(state, work) == CUDA_ERROR_NOT_READY) {
-        failed = wait_without(state, work);
+        ContextObject *context = (ContextObject *)Py_NewRef((PyObject *)work->context);
+        failed = cudriver_context_begin(state, context, &pushed);
+        if (failed == 0) {
+            work->waiters++;
+            failed = cudriver_wait(cudriver_work_query, work, "cuEventQuery");
+            if (--work->waiters == 0 && work->over) {
+                cuda.cuEventDestroy_v2(work->event);
+                work->event = NULL;
+            }
+            cudriver_context_end(context, pushed);
+        }
+        Py_DECREF(context);
     }
     Py_DECREF(work);
     return failed;
@@ -205,12 +185,14 @@ static int issue_begin(CoreState *state, const struct cudriver_stream *stream,
                        size_t bytes, struct cudriver_issue *issue)
 {
     struct cudriver_queue *spares = queue == &state->works.loose ? &stream->context->works : queue;
-    TransferObject *work = work_new(state, bytes);
+    TransferObject *work =
+        (TransferObject *)state->transfer_type->tp_alloc(state->transfer_type, 0);
 
     *issue = (struct cudriver_issue){work, CUDA_SUCCESS};
     if (work == NULL) {
         return -1;
     }
+    work->bytes = bytes;
     work->context = stream->context;
     work->stream = stream->handle;
     work->owners[0] = Py_XNewRef(first);
@@ -262,14 +244,18 @@ void cudriver_work_cancel(CoreState *state, struct cudriver_issue *issue)
     Py_CLEAR(issue->work);
 }
 
-/* Waits for work that no event could be recorded behind. Its Transfer, or NULL. */
-static PyObject *end_unmarked(CoreState *state, const struct cudriver_stream *stream,
-                              struct cudriver_issue *issue)
+PyObject *cudriver_work_end(CoreState *state, const struct cudriver_stream *stream,
+                            struct cudriver_issue *issue, struct cudriver_staging_transfer *staged)
 {
-    CUDRIVER_LOCK();
     TransferObject *work = issue->work;
 
-    if (wait_unmarked(stream->handle, work->staged) < 0) {
+    work->staged = staged;
+    if (issue->result == CUDA_SUCCESS) {
+        atomic_store_explicit(&work->stage, CUDRIVER_WORK_ISSUED, memory_order_release);
+        return (PyObject *)work;
+    }
+    CUDRIVER_LOCK();
+    if (wait_unmarked(stream->handle, staged) < 0) {
         /* The device may use them for as long as it likes: they are kept for ever. */
         Py_XINCREF(work->owners[0]);
         Py_XINCREF(work->owners[1]);
@@ -280,19 +266,6 @@ static PyObject *end_unmarked(CoreState *state, const struct cudriver_stream *st
     if (PyErr_Occurred()) {
         Py_CLEAR(work);
     }
-    return (PyObject *)work;
-}
-
-PyObject *cudriver_work_end(CoreState *state, const struct cudriver_stream *stream,
-                            struct cudriver_issue *issue, struct cudriver_staging_transfer *staged)
-{
-    TransferObject *work = issue->work;
-
-    work->staged = staged;
-    if (issue->result != CUDA_SUCCESS) {
-        return end_unmarked(state, stream, issue);
-    }
-    atomic_store_explicit(&work->stage, CUDRIVER_WORK_ISSUED, memory_order_release);
     return (PyObject *)work;
 }
 
@@ -310,7 +283,7 @@ PyObject *cudriver_work_add(CoreState *state, const struct cudriver_stream *stre
             cudriver_staging_release(staged);
             return PyErr_NoMemory();
         }
-        Py_XINCREF(first); /* kept for ever, as by end_unmarked */
+        Py_XINCREF(first); /* kept for ever, as above */
         Py_XINCREF(second);
         return NULL;
     }

@@ -298,27 +298,12 @@ static CUresult driver_copy(const struct cudriver_copy_plan *plan, struct cudriv
     return result;
 }
 
-/* The same copy, staged, after the driver refused its own with `refusal`, as it does at the end of
- * a registration: another thread may lock and unlock the memory in steps. */
-static CUresult copy_staged(const struct cudriver_copy_plan *plan, struct cudriver_copy_call *call,
-                            struct cudriver_staging_transfer **transfer, CUresult refusal)
-{
-    struct cudriver_copy_plan again = *plan;
-    CUresult result;
-
-    cudriver_driver_relax();
-    staging_plan_make(&again, transfer == NULL,
-                      cudriver_copy_is_usable(plan->device, plan->context));
-    result = staging_copy(&again, call, transfer);
-    cudriver_driver_restore();
-    return result == CUDA_SUCCESS || result == CUDRIVER_STAGING_INTERRUPTED ? result : refusal;
-}
-
 CUresult cudriver_copy_follow(const struct cudriver_copy_plan *plan,
                               struct cudriver_copy_call *call,
                               struct cudriver_staging_transfer **transfer)
 {
-    CUresult result;
+    struct cudriver_copy_plan again;
+    CUresult result, staged;
 
     call->refused = call->queued = false;
     call->slot = NULL;
@@ -327,8 +312,17 @@ CUresult cudriver_copy_follow(const struct cudriver_copy_plan *plan,
         return staging_copy(plan, call, transfer);
     }
     result = driver_copy(plan, call, transfer == NULL);
-    return result == CUDA_ERROR_INVALID_VALUE && !plan->one_run && !plan->fixed &&
-                   plan->dst.on_device != plan->src.on_device
-               ? copy_staged(plan, call, transfer, result)
-               : result;
+    if (result != CUDA_ERROR_INVALID_VALUE || plan->one_run || plan->fixed ||
+        plan->dst.on_device == plan->src.on_device) {
+        return result;
+    }
+    /* The same, staged: the driver refuses a copy across the end of a registration, and another
+     * thread may lock and unlock the memory in steps. */
+    again = *plan;
+    cudriver_driver_relax();
+    staging_plan_make(&again, transfer == NULL,
+                      cudriver_copy_is_usable(plan->device, plan->context));
+    staged = staging_copy(&again, call, transfer);
+    cudriver_driver_restore();
+    return staged == CUDA_SUCCESS || staged == CUDRIVER_STAGING_INTERRUPTED ? staged : result;
 }

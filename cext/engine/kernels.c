@@ -40,32 +40,24 @@ CUdeviceptr staging_device_address(CUcontext context, void *memory)
     return address;
 }
 
-static CUresult entries_get(struct staging_kernels *kernels)
-{
-    CUresult result = cuda.cuModuleGetFunction(&kernels->runs, kernels->module, "cudriver_runs");
-    char name[32];
-
-    for (int i = 0; i < 2 * SIZES && result == CUDA_SUCCESS; i++) {
-        int unit = i / 2;
-        snprintf(name, sizeof name, "cudriver_%s_%d", i % 2 ? "transpose" : "permute", 1 << unit);
-        result = cuda.cuModuleGetFunction(
-            i % 2 ? &kernels->transpose[unit] : &kernels->permute[unit], kernels->module, name);
-    }
-    return result;
-}
-
 /* Loads the module into the current context. The caller owns *made. */
 static CUresult kernels_load(struct staging_kernels **made)
 {
     struct staging_kernels *kernels = calloc(1, sizeof *kernels);
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    char name[32];
 
     if (kernels != NULL) {
         result = cuda.cuModuleLoadDataEx(&kernels->module, kernels_ptx, 0, NULL, NULL);
         kernels->module = result == CUDA_SUCCESS ? kernels->module : NULL;
     }
     if (result == CUDA_SUCCESS) {
-        result = entries_get(kernels);
+        result = cuda.cuModuleGetFunction(&kernels->runs, kernels->module, "cudriver_runs");
+    }
+    for (int i = 0; i < 2 * SIZES && result == CUDA_SUCCESS; i++) {
+        CUfunction *entry = i % 2 ? &kernels->transpose[i / 2] : &kernels->permute[i / 2];
+        snprintf(name, sizeof name, "cudriver_%s_%d", i % 2 ? "transpose" : "permute", 1 << i / 2);
+        result = cuda.cuModuleGetFunction(entry, kernels->module, name);
     }
     if (result != CUDA_SUCCESS) {
         staging_kernels_unload(kernels);

@@ -45,15 +45,6 @@ static void place_clear(struct staging_place *place, bool current)
     }
 }
 
-/* Words, for asynchronous copies. */
-static CUresult lane_words(struct staging_lane *lane)
-{
-    memset(lane->block, 0, STAGING_WORDS);
-    lane->ready = (_Atomic uint32_t *)lane->block;
-    lane->passed = (_Atomic uint32_t *)(lane->block + STAGING_WORD);
-    return cuda.cuMemHostGetDevicePointer_v2(&lane->address, lane->block, 0);
-}
-
 /* A stream and events, for a blocking copy. */
 static CUresult lane_stream(struct staging_lane *lane)
 {
@@ -87,8 +78,13 @@ static CUresult lane_make(size_t bytes, size_t scratch, bool own, struct staging
         result = cuda.cuMemAlloc_v2(&lane->scratch, scratch);
         lane->scratch = result == CUDA_SUCCESS ? lane->scratch : 0;
     }
-    if (result == CUDA_SUCCESS) {
-        result = own ? lane_stream(lane) : lane_words(lane);
+    if (result == CUDA_SUCCESS && own) {
+        result = lane_stream(lane);
+    } else if (result == CUDA_SUCCESS) { /* words, for asynchronous copies */
+        memset(lane->block, 0, STAGING_WORDS);
+        lane->ready = (_Atomic uint32_t *)lane->block;
+        lane->passed = (_Atomic uint32_t *)(lane->block + STAGING_WORD);
+        result = cuda.cuMemHostGetDevicePointer_v2(&lane->address, lane->block, 0);
     }
     if (result != CUDA_SUCCESS) {
         place_clear(&(struct staging_place){.lanes = lane}, true);

@@ -1,7 +1,7 @@
 /*
  * The insides of the copy engine. engine.h is the public interface.
  *
- *   state.c       the lock, the settings, waiting for a stream or an event
+ *   state.c       the lock, the settings, waiting for a stream or an event; memory for blocks
  *   plan.c        how a copy is done; what explain_copy tells
  *   walk.c        how a staged copy travels, and its parts       no CUDA
  *   execute.c     follows a plan: the driver's own copies, or one of the files below; dense ones
@@ -13,7 +13,6 @@
  *   files.c       what is packed from files                      no CUDA
  *   kernels.c     the kernels: loading, launching; kernels_ptx.py makes their PTX at build time
  *   place.c       places and their lanes: creation, trim, closing, exit
- *   blocks.c      memory for blocks: from the pool, and of a transfer's own
  *   layout.c      strided memory on the host: see layout.h       no CUDA
  *
  * The terms, beside those of README.md:
@@ -212,7 +211,7 @@ void staging_place_leave(struct staging_place *place);
  * call its users. 0 bytes: the transfer has blocks of its own. */
 CUresult staging_lane_get(struct cudriver_staging_transfer *transfer, size_t bytes, size_t scratch);
 
-/* ---- blocks.c ---- */
+/* ---- state.c: waits, blocks ---- */
 
 /* A block of the page-locked pool, which may have to grow: owned by the caller until
  * cudriver_hostmem_free. NULL in *slot on failure. */
@@ -223,8 +222,6 @@ CUresult staging_blocks_hold(struct cudriver_staging_transfer *transfer);
 
 /* Locked. Gives them back; `lost`: nobody knows whether a stream still uses them. */
 void staging_blocks_drop(struct cudriver_staging_transfer *transfer, bool lost);
-
-/* ---- state.c: waits ---- */
 
 /* SUCCESS if the stream is idle, else NOT_READY or an error. */
 CUresult staging_stream_query(CUstream stream);

@@ -62,19 +62,6 @@ static bool is_kernels(const struct runs *all, const struct cudriver_run *run)
            !run->pageable;
 }
 
-static void runs_count(struct runs *all)
-{
-    for (size_t i = 0; i < all->count; i++) {
-        const struct cudriver_run *run = &all->runs[i];
-        if (is_kernels(all, run)) {
-            all->small++;
-            all->bytes += run->bytes;
-        } else if (run->pageable) {
-            all->pageable[run->up]++;
-        }
-    }
-}
-
 /* Fills the table, with runs cut into pieces of `most` bytes, and returns their number. 0: the
  * kernel cannot reach memory of the host. */
 static size_t table_fill(struct runs *all, size_t most)
@@ -243,7 +230,13 @@ CUresult cudriver_runs_issue(const struct cudriver_run *runs, size_t count, CUco
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    runs_count(&all);
+    for (size_t i = 0; i < count; i++) {
+        all.pageable[runs[i].up] += runs[i].pageable;
+        if (is_kernels(&all, &runs[i])) {
+            all.small++;
+            all.bytes += runs[i].bytes;
+        }
+    }
     result = runs_queue(&all);
     staging_place_leave(all.place);
     *table = all.table;

@@ -18,12 +18,6 @@
 
 /* ---- transfers ---- */
 
-/* Whether an asynchronous copy reads its source before the call returns. */
-static bool is_read_at_once(const struct cudriver_copy_plan *copy)
-{
-    return copy->staged.up && !copy->borrow;
-}
-
 /* A transfer with its lane; the caller owns *made. `words`: asynchronous. It and one of a single
  * block is on `stream`, others on the lane's own. `idle`: nothing keeps the stream from taking the
  * blocks in turn. */
@@ -33,7 +27,7 @@ static CUresult transfer_make(const struct cudriver_copy_plan *copy, CUstream st
 {
     const struct staging_plan *plan = &copy->staged;
     bool permuted = plan->path == CUDRIVER_STAGING_PERMUTED;
-    bool hold = words && is_read_at_once(copy);
+    bool hold = words && plan->up && !copy->borrow; /* the source is read before the call returns */
     const struct staging_boxes parts =
         staging_boxes_make(plan, plan->chunk > 0 ? plan->chunk : SIZE_MAX);
     size_t blocks =
@@ -264,15 +258,6 @@ static CUresult transfer_read(struct cudriver_staging_transfer *transfer,
     return result;
 }
 
-/* Lets the stream go on after an interruption, without reading more of the source. */
-static void transfer_cut(struct cudriver_staging_transfer *transfer)
-{
-    staging_lock();
-    staging_pack_stop(transfer);
-    staging_words_look();
-    staging_unlock();
-}
-
 /* ---- any plan ---- */
 
 CUresult staging_transfer_copy(const struct cudriver_copy_plan *copy,
@@ -302,17 +287,18 @@ CUresult staging_transfer_copy(const struct cudriver_copy_plan *copy,
         return result;
     }
     result = later ? transfer_queue(transfer, state == CUDA_SUCCESS) : blocking_run(transfer, call);
-    if (result == CUDA_SUCCESS && later && is_read_at_once(copy)) {
+    if (result == CUDA_SUCCESS && transfer->held > 0) {
         result = transfer_read(transfer, call);
     }
     call->queued = later && result == CUDRIVER_STAGING_INTERRUPTED;
-    if (call->queued) {
-        transfer_cut(transfer);
-    }
     if (result != CUDA_SUCCESS && !call->queued) {
         result = transfer_undo(transfer, result);
     } else {
         staging_lock();
+        if (call->queued) { /* the stream goes on, without more of the source being read */
+            staging_pack_stop(transfer);
+            staging_words_look();
+        }
         if (!later) {
             staging_transfer_end(transfer, CUDA_SUCCESS, false);
         }

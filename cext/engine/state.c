@@ -1,4 +1,5 @@
-/* The engine's one lock, its settings, and its waits for a stream or an event. See private.h. */
+/* The engine's one lock, its settings, its waits for a stream or an event, and memory for blocks.
+ * See private.h. */
 #define _GNU_SOURCE
 #include "private.h"
 
@@ -6,6 +7,7 @@
 
 #include "driver/driver.h"
 #include "driver/platform.h"
+#include "hostmem/hostmem.h"
 
 /* Held for moments only, so spin briefly before sleeping. */
 #ifdef PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP
@@ -215,35 +217,33 @@ static CUresult stream_mark(CUstream stream, CUevent *event)
     return result;
 }
 
-CUresult staging_stream_query(CUstream stream)
+/* Asks the stream how far it is, or with `wait` waits for it. */
+static CUresult stream_ask(CUstream stream, bool wait, bool (*interrupted)(void *), void *data)
 {
+    bool apart = stream_is_apart(stream);
+    CUresult result = apart ? cuda.cuStreamQuery(stream) : CUDA_ERROR_NOT_READY;
     CUevent event;
-    CUresult result;
 
-    if (stream_is_apart(stream)) {
-        return cuda.cuStreamQuery(stream);
+    if (result != CUDA_ERROR_NOT_READY || (apart && !wait)) {
+        return result;
     }
     result = stream_mark(stream, &event);
     if (result == CUDA_SUCCESS) {
-        result = cuda.cuEventQuery(event);
+        result = wait ? cudriver_staging_poll(event_query, event, interrupted, data)
+                      : cuda.cuEventQuery(event);
         cuda.cuEventDestroy_v2(event);
     }
     return result;
 }
 
+CUresult staging_stream_query(CUstream stream)
+{
+    return stream_ask(stream, false, NULL, NULL);
+}
+
 CUresult cudriver_staging_stream_wait(CUstream stream, bool (*interrupted)(void *), void *data)
 {
-    CUevent event;
-    CUresult result = stream_is_apart(stream) ? cuda.cuStreamQuery(stream) : CUDA_ERROR_NOT_READY;
-
-    if (result == CUDA_ERROR_NOT_READY) {
-        result = stream_mark(stream, &event);
-        if (result == CUDA_SUCCESS) {
-            result = cudriver_staging_poll(event_query, event, interrupted, data);
-            cuda.cuEventDestroy_v2(event);
-        }
-    }
-    return result;
+    return stream_ask(stream, true, interrupted, data);
 }
 
 CUresult cudriver_staging_stream_settle(CUstream stream, bool (*interrupted)(void *), void *data)
@@ -280,4 +280,58 @@ CUresult cudriver_staging_follow(CUcontext first_context, CUstream first, CUcont
         cudriver_driver_pop();
     }
     return result;
+}
+
+/* ---- page-locked memory for blocks: of the pool, and of a transfer's own ---- */
+
+CUresult staging_slot_get(size_t bytes, void **slot)
+{
+    bool zeroed;
+
+    return cudriver_hostmem_alloc(bytes, SIZE_MAX, CUDRIVER_NODE_POLICY, slot, &zeroed);
+}
+
+/* How many blocks lie in a piece of memory. */
+static size_t piece_blocks(const struct cudriver_staging_transfer *transfer)
+{
+    size_t blocks = TUNING_HELD_PIECE / transfer->parts.largest;
+
+    blocks = blocks < transfer->blocks ? blocks : transfer->blocks;
+    return blocks > 0 ? blocks : 1;
+}
+
+CUresult staging_blocks_hold(struct cudriver_staging_transfer *transfer)
+{
+    size_t of = piece_blocks(transfer), piece = of * transfer->parts.largest;
+    size_t bytes = (transfer->blocks + of - 1) / of * piece;
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    void *memory = NULL;
+
+    staging_lock();
+    if (staging.held + bytes <= staging.settings.held) {
+        staging.held += transfer->held = bytes;
+        result = CUDA_SUCCESS;
+    }
+    staging_unlock();
+    for (size_t i = 0; i < transfer->blocks && result == CUDA_SUCCESS; i++) {
+        if (i % of == 0) {
+            result = staging_slot_get(piece, &memory);
+        }
+        transfer->block[i].memory =
+            memory != NULL ? (char *)memory + i % of * transfer->parts.largest : NULL;
+    }
+    return result;
+}
+
+void staging_blocks_drop(struct cudriver_staging_transfer *transfer, bool lost)
+{
+    size_t of = transfer->held > 0 ? piece_blocks(transfer) : 1;
+
+    for (size_t i = 0; i < transfer->blocks && transfer->held > 0 && !lost; i += of) {
+        if (transfer->block[i].memory != NULL) {
+            cudriver_hostmem_free(transfer->block[i].memory);
+        }
+    }
+    staging.held -= transfer->held;
+    transfer->held = 0;
 }

@@ -164,16 +164,6 @@ static size_t touch_ahead(const struct touch *touch, const struct hostmem_range 
     return done + piece + touch->threads * TOUCH_UNIT;
 }
 
-/* Brings pages of others' memory in, so that the driver's call does not wait for them. If that
- * fails, the call will tell. */
-static void pages_bring(char *base, size_t bytes, unsigned flags)
-{
-    char *first = base - (uintptr_t)base % (uintptr_t)getpagesize();
-
-    madvise(first, (size_t)(base + bytes - first),
-            flags & CU_MEMHOSTREGISTER_READ_ONLY ? MADV_POPULATE_READ : MADV_POPULATE_WRITE);
-}
-
 /* Between two driver calls on small pieces. The driver's lock is not fair: without a pause the next
  * call takes it before a copy that waits for it has woken (seen on an H200). */
 static void pieces_pause(const struct hostmem_range *range, size_t done)
@@ -189,6 +179,9 @@ static void pieces_pause(const struct hostmem_range *range, size_t done)
 static CUresult piece_register(struct hostmem_range *range, size_t done, size_t piece,
                                unsigned flags, const atomic_bool *stop, struct touch *touch)
 {
+    char *base = range->base + done;
+    char *first = base - (uintptr_t)base % (uintptr_t)getpagesize();
+
     pieces_pause(range, done);
     if (touch != NULL) {
         touch_until(touch, touch_ahead(touch, range, done, piece));
@@ -196,11 +189,13 @@ static CUresult piece_register(struct hostmem_range *range, size_t done, size_t 
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
     } else if (stop != NULL) {
-        pages_bring(range->base + done, piece, flags);
+        /* Brings pages of others' memory in, so that the driver's call does not wait for them. If
+         * that fails, the call will tell. */
+        madvise(first, (size_t)(base + piece - first),
+                flags & CU_MEMHOSTREGISTER_READ_ONLY ? MADV_POPULATE_READ : MADV_POPULATE_WRITE);
     }
-    return stop != NULL && atomic_load(stop)
-               ? CUDRIVER_PIN_STOPPED
-               : cuda.cuMemHostRegister_v2(range->base + done, piece, flags);
+    return stop != NULL && atomic_load(stop) ? CUDRIVER_PIN_STOPPED
+                                             : cuda.cuMemHostRegister_v2(base, piece, flags);
 }
 
 static CUresult range_register(struct hostmem_range *range, unsigned flags, const atomic_bool *stop,

@@ -68,20 +68,6 @@ static CUresult range_register(struct cudriver_pin *pin, const struct cudriver_p
 
 /* --- pins --- */
 
-/* The first range that shares a byte with the memory, or NULL. Waits while it is not ready, unless
- * it is stopped. */
-static struct hostmem_range *settled_range(const void *address, size_t bytes,
-                                           const atomic_bool *stop)
-{
-    struct hostmem_range *range;
-
-    while ((range = hostmem_range_meeting(address, bytes)) != NULL && !range->ready &&
-           !(stop != NULL && atomic_load(stop))) {
-        pthread_cond_wait(&hostmem_changed, &hostmem_lock);
-    }
-    return range;
-}
-
 /* Registers a new pin. Gives up the lock meanwhile. */
 static CUresult pin_register(struct cudriver_pin *pin, const struct cudriver_pin_way *way)
 {
@@ -156,7 +142,10 @@ CUresult cudriver_pin_create(void *address, size_t bytes, const struct cudriver_
         return CUDA_ERROR_INVALID_VALUE;
     }
     pthread_mutex_lock(&hostmem_lock);
-    range = settled_range(address, bytes, way->stop);
+    while ((range = hostmem_range_meeting(address, bytes)) != NULL && !range->ready &&
+           !(way->stop != NULL && atomic_load(way->stop))) {
+        pthread_cond_wait(&hostmem_changed, &hostmem_lock);
+    }
     if (way->stop != NULL && atomic_load(way->stop)) {
         result = CUDRIVER_PIN_STOPPED;
     } else if (range != NULL && ((char *)address < range->base ||

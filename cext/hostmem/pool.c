@@ -88,19 +88,33 @@ static CUresult alloc_slowly(size_t bytes, size_t room, int node, void **block, 
     }
 }
 
-static void count_use(const void *block, size_t bytes)
+/* Takes a free block; `hard`: looks for more than the usual ones, and for new memory. */
+static CUresult block_get(size_t bytes, size_t room, int node, bool hard, void **block,
+                          bool *zeroed)
 {
-    if (block != NULL) {
+    CUresult result = CUDA_SUCCESS;
+
+    bytes = bytes > 0 ? bytes : 1;
+    pthread_mutex_lock(&hostmem_lock);
+    *block = hostmem_block_take(bytes, node);
+    if (*block == NULL && hard && hostmem_chunks_sweep()) {
+        *block = hostmem_block_take(bytes, node);
+    }
+    if (*block != NULL) {
+        hostmem_pool.stats.hits++;
+    } else if (hard) {
+        result = alloc_slowly(bytes, room, node, block, zeroed);
+    }
+    if (*block != NULL) {
         hostmem_pool.stats.used_bytes += bytes;
         hostmem_pool.stats.used_blocks++;
     }
+    pthread_mutex_unlock(&hostmem_lock);
+    return result;
 }
 
 CUresult cudriver_hostmem_alloc(size_t bytes, size_t room, int node, void **address, bool *zeroed)
 {
-    CUresult result = CUDA_SUCCESS;
-    void *block;
-
     *address = NULL;
     *zeroed = false;
     if (cudriver_driver_is_forked()) {
@@ -109,43 +123,19 @@ CUresult cudriver_hostmem_alloc(size_t bytes, size_t room, int node, void **addr
     if (bytes > HOSTMEM_MOST) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    bytes = bytes > 0 ? bytes : 1;
     node = node == CUDRIVER_NODE_POLICY ? cudriver_hostmem_node() : node;
     node = node == CUDRIVER_NODE_POLICY ? CUDRIVER_NODE_ANY : node;
-
-    pthread_mutex_lock(&hostmem_lock);
-    block = hostmem_block_take(bytes, node);
-    if (block == NULL && hostmem_chunks_sweep()) {
-        block = hostmem_block_take(bytes, node);
-    }
-    if (block != NULL) {
-        hostmem_pool.stats.hits++;
-    } else {
-        result = alloc_slowly(bytes, room, node, &block, zeroed);
-    }
-    count_use(block, bytes);
-    pthread_mutex_unlock(&hostmem_lock);
-    *address = block;
-    return result;
+    return block_get(bytes, room, node, true, address, zeroed);
 }
 
 void *cudriver_hostmem_try_alloc(size_t bytes, int node)
 {
-    void *block;
+    void *block = NULL;
 
-    if (cudriver_driver_is_forked() || bytes > HOSTMEM_MOST) {
-        return NULL;
-    }
     node = node == CUDRIVER_NODE_POLICY ? cudriver_hostmem_node() : node;
-    if (node == CUDRIVER_NODE_POLICY) {
-        return NULL;
+    if (!cudriver_driver_is_forked() && bytes <= HOSTMEM_MOST && node != CUDRIVER_NODE_POLICY) {
+        (void)block_get(bytes, 0, node, false, &block, NULL);
     }
-    bytes = bytes > 0 ? bytes : 1;
-    pthread_mutex_lock(&hostmem_lock);
-    block = hostmem_block_take(bytes, node);
-    hostmem_pool.stats.hits += block != NULL;
-    count_use(block, bytes);
-    pthread_mutex_unlock(&hostmem_lock);
     return block;
 }
 

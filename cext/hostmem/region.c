@@ -68,22 +68,6 @@ static CUresult map_registered(struct hostmem_range *range)
     return result;
 }
 
-/* Gives a region its registered memory, without the lock. All or nothing. */
-static CUresult region_make(struct hostmem_region *region)
-{
-    CUresult result = hostmem_primary_enter(&region->range.device);
-
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    result = map_registered(&region->range);
-    cudriver_driver_pop();
-    if (result != CUDA_SUCCESS) {
-        hostmem_primary_release(region->range.device);
-    }
-    return result;
-}
-
 static void region_unmap(struct hostmem_region *region)
 {
     munmap(region->range.base, region->range.bytes);
@@ -140,7 +124,14 @@ CUresult hostmem_region_add(size_t bytes, size_t room, int node, bool smallest, 
     hostmem_pool.adding++;
     pthread_mutex_unlock(&hostmem_lock);
 
-    result = region_make(region);
+    result = hostmem_primary_enter(&region->range.device);
+    if (result == CUDA_SUCCESS) {
+        result = map_registered(&region->range);
+        cudriver_driver_pop();
+        if (result != CUDA_SUCCESS) {
+            hostmem_primary_release(region->range.device);
+        }
+    }
 
     pthread_mutex_lock(&hostmem_lock);
     if (result == CUDA_SUCCESS && !hostmem_range_insert(&region->range)) {

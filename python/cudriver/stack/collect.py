@@ -24,6 +24,7 @@ from cudriver.stack.names import is_cuda_library
 from cudriver.stack.record import but
 from cudriver.stack.roots.asked import Asked, from_here, place, working_folder
 from cudriver.stack.roots.rootfs import Budget, Root, TooMuch
+from cudriver.stack.tables import matters
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -229,8 +230,6 @@ def _unread(root: Root, facts: Facts) -> list[str]:
     """What could not be read of that which decides: where the packages lie, what those of CUDA say
     of themselves. The rules' silence about it means nothing.
     """
-    from cudriver.stack.environment.distributions import conda_matters, matters
-
     env = facts.environment
     around = (f"{env.prefix}/conda-meta", f"{env.prefix}/lib")
     inside = tuple(f"{folder}/" for folder in env.site_packages)
@@ -251,7 +250,7 @@ def _unread(root: Root, facts: Facts) -> list[str]:
             )
     decisive = [f.path for f in facts.frameworks]
     for dist in facts.distributions:
-        if conda_matters(dist.name) if dist.kind == "conda" else matters(dist.name):
+        if matters(dist.name, "conda" if dist.kind == "conda" else "cuda"):
             decisive.append(dist.path)
     found = []
     for problem in root.problems:
@@ -283,14 +282,14 @@ def _shared(owners: Owners, told: set[str]) -> list[FileFault]:
 
 
 def _owners(root: Root, facts: Facts) -> Owners:
-    from cudriver.stack.environment import distributions, records
+    from cudriver.stack.environment import records
     from cudriver.stack.load.frameworks import matters_here
 
     owners = records.Owners(root)
     for dist in facts.distributions:
         if dist.kind == "conda":
-            if distributions.conda_matters(dist.name):
+            if matters(dist.name, "conda"):
                 owners.add_conda(dist)
-        elif dist.name.startswith("nvidia-") or matters_here(dist):
+        elif matters(dist.name, "parts") or matters_here(dist):
             owners.add(dist)
     return owners

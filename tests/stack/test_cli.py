@@ -604,7 +604,7 @@ def test_what_if_in_another_root_takes_nothing_of_this_machine(monkeypatch):
 
     seen = []
     monkeypatch.setattr(which.target, "asked", lambda *given: seen.append(given[-1]) or [None])
-    monkeypatch.setattr("cudriver.stack.collect.collect", lambda asked: None)
+    monkeypatch.setattr("cudriver.stack.collect.collect_libraries", lambda asked: None)
     monkeypatch.setenv("LD_PRELOAD", "/here/libx.so")
     for root in ("/image", "/"):
         which._what_if("/env", SimpleNamespace(root=root, ld_library_path="/x"))

@@ -64,7 +64,7 @@ def root(tmp_path):
     ("module", "function", "words"),
     [
         ("collect", "collect_machine", ["check"]),
-        ("collect", "collect", ["which"]),
+        ("collect", "collect_libraries", ["which"]),
         ("explain", "page", ["explain", "CU303"]),
     ],
 )

@@ -45,14 +45,13 @@ def run(arguments: Namespace) -> int:
     if arguments.pid is not None:
         return _of_process(arguments)
     try:
-        arguments.no_probe = True  # no file depends on what the driver says
         (asked,) = target.asked([arguments.prefix], arguments)
     except target.BadOption as error:
         terminal.complain(str(error))
         return USAGE_ERROR
-    from cudriver.stack.collect import collect
+    from cudriver.stack.collect import collect_libraries
 
-    facts = collect(asked)
+    facts = collect_libraries(asked)
     other = _what_if(asked.prefix, arguments)
     shown = other or facts
     names = arguments.library
@@ -85,7 +84,6 @@ def _of_process(arguments: Namespace) -> int:
 
     try:
         process = Running(arguments.pid)
-        arguments.no_probe = True
         arguments.root = process.root if arguments.root == "/" else arguments.root
         (asked,) = target.asked([arguments.prefix or process.prefix], arguments, process.variables)
     except FileNotFoundError:
@@ -94,9 +92,9 @@ def _of_process(arguments: Namespace) -> int:
     except (OSError, target.BadOption) as error:
         terminal.complain(f"--pid {arguments.pid}: {getattr(error, 'strerror', None) or error}")
         return USAGE_ERROR
-    from cudriver.stack.collect import collect
+    from cudriver.stack.collect import collect_libraries
 
-    prefix, facts = asked.prefix, collect(asked)
+    prefix, facts = asked.prefix, collect_libraries(asked)
     rows = compare(process.mapped, facts.libraries)
     names = arguments.library
     rows = [row for row in rows if _wanted(process.mapped[row[0]], "", names)]
@@ -131,10 +129,10 @@ def _what_if(prefix: str, arguments: Namespace) -> Facts | None:
         return None
     environ = dict(os.environ) if arguments.root == "/" else {}
     environ["LD_LIBRARY_PATH"] = arguments.ld_library_path
-    from cudriver.stack.collect import collect
+    from cudriver.stack.collect import collect_libraries
 
     (asked,) = target.asked([prefix], arguments, environ)
-    return collect(asked)
+    return collect_libraries(asked)
 
 
 def _wanted(soname: str, family: str, names: list[str]) -> bool:

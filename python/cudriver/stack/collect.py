@@ -24,10 +24,15 @@ from cudriver.stack.names import is_cuda_library
 from cudriver.stack.record import but
 from cudriver.stack.roots.asked import Asked, from_here, place, working_folder
 from cudriver.stack.roots.rootfs import Budget, Root, TooMuch
+from cudriver.stack.tables import matters
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cudriver.stack.environment.records import Owners
+    from cudriver.stack.facts import Framework
+    from cudriver.stack.integrity.whole import Whole
+    from cudriver.stack.load.frameworks import Finder
+    from cudriver.stack.load.libraries import Resolver
     from cudriver.stack.machine.probe import Inspected, Probe
 
 
@@ -142,21 +147,38 @@ def _look_around(machine: Machine, prefixes: Sequence[str]) -> None:
 def collect(asked: Asked, machine: Machine | None = None) -> Facts:
     """The facts of the environment that is asked for. machine: its half, where that is known."""
     machine = machine or collect_machine(asked, [asked.prefix])
-    root, where = asked.root, asked.prefix
+    if machine.too_much is not None:
+        facts = _stopped(asked, machine.too_much)
+    else:
+        facts = _bounded(asked, machine, _Check.all)
+    facts.driver = machine.driver()
+    return facts
+
+
+def collect_libraries(asked: Asked) -> Facts:
+    """Of these facts those about the libraries of the frameworks, and no others."""
+    return _bounded(asked, Machine(asked), _Check.libraries)
+
+
+def _bounded(asked: Asked, machine: Machine, phases: Callable[[_Check], None]) -> Facts:
+    """What phases collect, unless they would read more than a check may."""
+    root = asked.root
     root.budget, root.problems = Budget(), list(machine.problems)
     try:
-        if machine.too_much is not None:
-            raise machine.too_much
-        return _collect(asked, machine)
+        check = _Check(asked, machine)
+        phases(check)
+        return check.facts
     except TooMuch as error:
-        root.budget = None
-        facts = Facts(Environment(where, "unknown"), root=root.path)
-        facts.problems.append(Problem(where, str(error)))
-        facts.unsure.append(f"{where}: {error}")
-        facts.driver = machine.driver()
-        return facts
+        return _stopped(asked, error)
     finally:
         root.budget = None
+
+
+def _stopped(asked: Asked, why: TooMuch) -> Facts:
+    facts = Facts(Environment(asked.prefix, "unknown"), root=asked.root.path)
+    facts.problems.append(Problem(asked.prefix, str(why)))
+    facts.unsure.append(f"{asked.prefix}: {why}")
+    return facts
 
 
 def recollect(facts: Facts, machine: Machine, changes: dict[str, str | None]) -> Facts:
@@ -182,55 +204,97 @@ def recollect(facts: Facts, machine: Machine, changes: dict[str, str | None]) ->
     return made
 
 
-def _collect(asked: Asked, machine: Machine) -> Facts:
-    """The facts of the environment that is asked for. Raises TooMuch."""
-    from cudriver.stack.environment import distributions, interpreter
-    from cudriver.stack.integrity.whole import Whole
-    from cudriver.stack.load.frameworks import Finder
-    from cudriver.stack.load.libraries import Resolver
-    from cudriver.stack.machine import compilers, toolkits, visible
+class _Check:
+    """One environment, phase by phase: each writes facts of its own. Raises TooMuch."""
 
-    root, known = asked.root, len(machine.problems)
-    env = interpreter.describe(asked)
-    facts = Facts(environment=env, root=root.path, problems=root.problems)
-    facts.distributions = distributions.collect(root, env)
-    if env.python is None and not facts.distributions:
-        from cudriver.stack.environment.discover import near
+    def __init__(self, asked: Asked, machine: Machine) -> None:
+        from cudriver.stack.environment import interpreter
 
-        env.near = near(root, env.prefix)
-    owners = _owners(root, facts)
-    facts.toolkits = machine.toolkits + toolkits.environment(root, env, facts.distributions)
-    facts.nvcc = toolkits.choice(asked, env, facts.toolkits)
-    facts.compiler = compilers.host_compiler(asked, env)
-    finder = Finder(owners, facts.distributions, env.site_packages)
-    resolver = Resolver(machine.loader, env, owners)
-    frameworks = finder.all()
-    whole = Whole(facts, owners, frameworks, machine.verify is not None)
-    facts.frameworks = resolver.run(frameworks, finder.recipes, machine.debian)
-    facts.libraries = list(resolver.catalogue.libraries.values())
-    facts.missing = list(resolver.catalogue.missing.values())
-    facts.load_faults = resolver.faults
-    facts.file_faults = owners.faults()
-    facts.file_faults += _shared(owners, {fault.file for fault in facts.file_faults})
-    facts.file_faults += whole.faults(resolver)
-    if machine.verify is not None:
-        facts.verified = True
-        budget, root.budget = root.budget, None
-        facts.file_faults += machine.verify(facts, machine.loader)
-        root.budget = budget
-    facts.unsure = resolver.unsure + _unread(root, facts)
-    facts.driver = machine.driver()
-    facts.problems += machine.problems[known:]
-    visible.mark(facts.driver.devices, asked.variables.get(visible.VARIABLE))
-    return facts
+        self.asked, self.machine, self.root = asked, machine, asked.root
+        self.env: Environment = interpreter.describe(asked)
+        self.facts = Facts(self.env, root=self.root.path, problems=self.root.problems)
+        self.owners: Owners = self._environment()
+
+    def _environment(self) -> Owners:
+        """Its distributions, and who brought which library."""
+        from cudriver.stack.environment import distributions, records
+        from cudriver.stack.load.frameworks import matters_here
+
+        facts, owners = self.facts, records.Owners(self.root)
+        facts.distributions = distributions.collect(self.root, self.env)
+        if self.env.python is None and not facts.distributions:
+            from cudriver.stack.environment.discover import near
+
+            self.env.near = near(self.root, self.env.prefix)
+        for dist in facts.distributions:
+            if dist.kind == "conda":
+                if matters(dist.name, "conda"):
+                    owners.add_conda(dist)
+            elif matters(dist.name, "parts") or matters_here(dist):
+                owners.add(dist)
+        return owners
+
+    def libraries(self) -> None:
+        """What the frameworks load, and nothing else."""
+        from cudriver.stack.load.frameworks import Finder
+
+        finder = Finder(self.owners, self.facts.distributions, self.env.site_packages)
+        resolver = self._load(finder, finder.all())
+        self.facts.unsure = resolver.unsure + _unread(self.root, self.facts)
+
+    def all(self) -> None:
+        """Every phase."""
+        from cudriver.stack.integrity.whole import Whole
+        from cudriver.stack.load.frameworks import Finder
+        from cudriver.stack.machine import visible
+
+        facts, machine, known = self.facts, self.machine, len(self.machine.problems)
+        self._toolkits()
+        finder = Finder(self.owners, facts.distributions, self.env.site_packages)
+        frameworks = finder.all()
+        whole = Whole(facts, self.owners, frameworks, machine.verify is not None)
+        resolver = self._load(finder, frameworks)
+        self._integrity(whole, resolver)
+        facts.unsure = resolver.unsure + _unread(self.root, facts)
+        facts.driver = machine.driver()
+        facts.problems += machine.problems[known:]
+        visible.mark(facts.driver.devices, self.asked.variables.get(visible.VARIABLE))
+
+    def _toolkits(self) -> None:
+        from cudriver.stack.machine import compilers, toolkits
+
+        facts, env = self.facts, self.env
+        own = toolkits.environment(self.root, env, facts.distributions)
+        facts.toolkits = self.machine.toolkits + own
+        facts.nvcc = toolkits.choice(self.asked, env, facts.toolkits)
+        facts.compiler = compilers.host_compiler(self.asked, env)
+
+    def _load(self, finder: Finder, frameworks: list[Framework]) -> Resolver:
+        from cudriver.stack.load.libraries import Resolver
+
+        facts, resolver = self.facts, Resolver(self.machine.loader, self.env, self.owners)
+        facts.frameworks = resolver.run(frameworks, finder.recipes, self.machine.debian)
+        facts.libraries = list(resolver.catalogue.libraries.values())
+        facts.missing = list(resolver.catalogue.missing.values())
+        facts.load_faults = resolver.faults
+        return resolver
+
+    def _integrity(self, whole: Whole, resolver: Resolver) -> None:
+        facts, root = self.facts, self.root
+        facts.file_faults = self.owners.faults()
+        facts.file_faults += _shared(self.owners, {fault.file for fault in facts.file_faults})
+        facts.file_faults += whole.faults(resolver)
+        if self.machine.verify is not None:
+            facts.verified = True
+            budget, root.budget = root.budget, None
+            facts.file_faults += self.machine.verify(facts, self.machine.loader)
+            root.budget = budget
 
 
 def _unread(root: Root, facts: Facts) -> list[str]:
     """What could not be read of that which decides: where the packages lie, what those of CUDA say
     of themselves. The rules' silence about it means nothing.
     """
-    from cudriver.stack.environment.distributions import conda_matters, matters
-
     env = facts.environment
     around = (f"{env.prefix}/conda-meta", f"{env.prefix}/lib")
     inside = tuple(f"{folder}/" for folder in env.site_packages)
@@ -251,7 +315,7 @@ def _unread(root: Root, facts: Facts) -> list[str]:
             )
     decisive = [f.path for f in facts.frameworks]
     for dist in facts.distributions:
-        if conda_matters(dist.name) if dist.kind == "conda" else matters(dist.name):
+        if matters(dist.name, "conda" if dist.kind == "conda" else "cuda"):
             decisive.append(dist.path)
     found = []
     for problem in root.problems:
@@ -280,17 +344,3 @@ def _shared(owners: Owners, told: set[str]) -> list[FileFault]:
             first = claims[0]
             found.append(FileFault(first.distribution.name, path, SHARED, first.evidence, whole))
     return found
-
-
-def _owners(root: Root, facts: Facts) -> Owners:
-    from cudriver.stack.environment import distributions, records
-    from cudriver.stack.load.frameworks import matters_here
-
-    owners = records.Owners(root)
-    for dist in facts.distributions:
-        if dist.kind == "conda":
-            if distributions.conda_matters(dist.name):
-                owners.add_conda(dist)
-        elif dist.name.startswith("nvidia-") or matters_here(dist):
-            owners.add(dist)
-    return owners

@@ -21,6 +21,20 @@ def table(name: str) -> dict[str, Any]:
     return loaded
 
 
+def matters(name: str, group: str = "cuda") -> bool:
+    """Whether a distribution of this (normalised) name is of a group of packages.json: "cuda", what
+    has to do with CUDA; "conda", the same of a conda package; "plain", "parts", "pinned", ...
+    """
+    names, stems = _group(group)
+    return name in names or name.startswith(stems)
+
+
+@cache
+def _group(name: str) -> tuple[frozenset[str], tuple[str, ...]]:
+    row = table("packages")[name]
+    return frozenset(row.get("names", ())), tuple(row.get("stems", ()))
+
+
 def driver_cuda(release: str | None) -> str | None:
     """The newest CUDA that a driver release offers: "580.95.05" gives "13.0"."""
     branch = major(release)

@@ -14,7 +14,7 @@ from cudriver.stack.environment.markers import Markers, environment, normal
 from cudriver.stack.facts import Distribution, Environment, Evidence, Requirement
 from cudriver.stack.record import Record
 from cudriver.stack.roots.rootfs import Root
-from cudriver.stack.tables import table
+from cudriver.stack.tables import matters, table
 
 HEAD = 512 << 10  # bytes of METADATA that are read; headers are at its start
 COMPARED = 200  # lines of a RECORD that are held against the disk where one package has two
@@ -30,26 +30,14 @@ _REQUIRES = re.compile(
     r"(?:;\s*(?P<marker>.*))?\Z"
 )
 _EXTRA = re.compile(r"""extra\s*==\s*['"]([^'"]+)['"]""")
-# Beginnings of names, not patterns: each pattern costs its compilation in every run.
-_CUDA_NAMES, _CONDA_NAMES = (tuple(table("packages")[kind]) for kind in ("cuda", "conda"))
 # The requirements that are read: those on such names, those that ask for extras (through which
 # others come to count), and those that are none. For headers in lower case: letters that are what
 # they are, first and everywhere, save the pattern's machinery most of its work.
 _REQUIREMENT = re.compile(
     rb"\nrequires-dist:[ \t]*(?:(%s)|[a-z0-9._ \t-]+\[|[^a-z0-9 \t\r\n])"
-    % "|".join(_CUDA_NAMES).replace("-", "[-_.]+").encode()
+    % "|".join(table("packages")["cuda"]["stems"]).replace("-", "[-_.]+").encode()
 )
 _ASKS = re.compile(r"\nRequires-Dist:[ \t]*([A-Za-z0-9._-]+)([^\n]*)")
-
-
-def matters(name: str) -> bool:
-    """Whether a (normalised) distribution has to do with CUDA by its name."""
-    return name.startswith(_CUDA_NAMES)
-
-
-def conda_matters(name: str) -> bool:
-    """The same of a conda package."""
-    return name.startswith(_CONDA_NAMES)
 
 
 def collect(root: Root, env: Environment) -> list[Distribution]:
@@ -200,7 +188,7 @@ class _Reader(Record):
             name = normal(parts[0])
             dist = Distribution(name, parts[1], "conda", f"{folder}/{entry}", prefix)
             dist.build, dist.installer = parts[2], "conda"
-            if conda_matters(name) and not self._conda_record(dist, taken):
+            if matters(name, "conda") and not self._conda_record(dist, taken):
                 continue
             found.append(dist)
         return found
@@ -227,7 +215,7 @@ class _Reader(Record):
             if not isinstance(text, str):
                 continue
             words = text.split()
-            if words and conda_matters(normal(words[0])):
+            if words and matters(normal(words[0]), "conda"):
                 self.root.take(0, 0, 1)
                 # They stand in their order; what is written with escapes is not looked for again.
                 before, at = at, raw.find(f'"{text}"'.encode(), at) if at >= 0 else -1

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cudriver.stack.environment.distributions import matters
 from cudriver.stack.environment.markers import Markers, environment, normal
 from cudriver.stack.environment.records import Owners
 from cudriver.stack.facts import Absent, Distribution, Evidence, Facts, Framework
 from cudriver.stack.roots.rootfs import Root
-
-_TOOLS = frozenset(("pip", "setuptools", "uv", "wheel"))  # they are run, not imported
+from cudriver.stack.tables import matters
 
 
 def required(facts: Facts, owners: Owners, frameworks: list[Framework]) -> dict[str, Distribution]:
@@ -32,7 +30,7 @@ def required(facts: Facts, owners: Owners, frameworks: list[Framework]) -> dict[
             if "extra" not in marker and name in installed and name not in found:
                 found[name] = installed[name]
                 left.append(installed[name])
-    return {name: dist for name, dist in found.items() if name not in _TOOLS}
+    return {name: dist for name, dist in found.items() if not matters(name, "tools")}
 
 
 def absent(root: Root, facts: Facts, wanting: dict[str, Distribution]) -> Iterator[Absent]:
@@ -47,7 +45,7 @@ def absent(root: Root, facts: Facts, wanting: dict[str, Distribution]) -> Iterat
     modules = {name.partition(".")[0] for name in names}.union(env.by_code)
     for dist in wanting.values():
         for name, specifier, marker in _asks(dist) if dist.kind == "wheel" else ():
-            if name in installed or told_by_loader(name) or "extra" in marker:
+            if name in installed or name == "triton" or matters(name, "parts") or "extra" in marker:
                 continue
             holds = not marker.strip() or markers.holds(marker)
             there = name.replace("-", "_") in modules
@@ -62,8 +60,3 @@ def _asks(dist: Distribution) -> Iterator[tuple[str, str, str]]:
     for text, rest in dist.asks:
         specifier, _, marker = rest.partition(";")
         yield normal(text), specifier, marker
-
-
-def told_by_loader(name: str) -> bool:
-    """Whether a library that is not found already reports this missing package."""
-    return name.startswith("nvidia-") or name in ("cuda-toolkit", "triton")

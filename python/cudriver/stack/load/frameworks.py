@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from functools import cache
 
 from cudriver.stack.elf.parts import section
-from cudriver.stack.environment.distributions import matters
 from cudriver.stack.environment.records import Owners, is_library, module_of
 from cudriver.stack.facts import Distribution, Evidence, Framework
 from cudriver.stack.load.imports import applies
@@ -16,7 +15,7 @@ from cudriver.stack.load.recipes import Recipe, listed, parse
 from cudriver.stack.names import fits
 from cudriver.stack.record import Record
 from cudriver.stack.roots.rootfs import Root
-from cudriver.stack.tables import table
+from cudriver.stack.tables import matters
 from cudriver.stack.versions import cut
 
 FILE_LIMIT = 256 << 10
@@ -112,7 +111,7 @@ class Finder:
             for name in self.root.names(folder):
                 top, path = name.partition(".")[0], f"{folder}/{name}"
                 named = top.lower().replace("_", "-")
-                if name in known or named in self.distributions or named.startswith(_NOT_OTHER):
+                if name in known or named in self.distributions or matters(named, "plain"):
                     continue
                 built = ".cpython-" in name or ".abi3." in name
                 paths = self._below(path) if name == top else [path] * (built and is_library(name))
@@ -212,7 +211,7 @@ class Finder:
         no CUDA), or that requires NVIDIA's.
         """
         paths = self.libraries(dist) if matters_here(dist) else []
-        wants = dist.kind == "wheel" and dist.name not in _NO_FRAMEWORK and _requires_cuda(dist)
+        wants = dist.kind == "wheel" and not matters(dist.name, "bindings") and _requires_cuda(dist)
         if not paths and not wants:
             return None
         package = dist.path
@@ -355,10 +354,6 @@ def _arch_list(data: bytes) -> str:
     return best.rstrip(b" \0").decode()
 
 
-_NO_FRAMEWORK = frozenset(("cuda-toolkit", "cuda-python", "cuda-bindings"))  # they are CUDA
-_NOT_OTHER = ("cuda-", "torchgen", "triton", "nvidia-", "conda")
-
-
 @cache
 def _with_recipe() -> frozenset[str]:
     """The distributions that a recipe names."""
@@ -367,7 +362,6 @@ def _with_recipe() -> frozenset[str]:
 
 def matters_here(dist: Distribution) -> bool:
     """Whether a distribution's own files are worth a look: it is a framework, or may use CUDA."""
-    plain = dist.name in table("packages")["plain"] or dist.name.startswith(_NOT_OTHER)
-    if dist.kind == "conda" or (plain and dist.name not in _with_recipe()):
+    if dist.kind == "conda" or (matters(dist.name, "plain") and dist.name not in _with_recipe()):
         return False
     return dist.kind == "wheel" or matters(dist.name)

@@ -23,11 +23,10 @@ from cudriver.stack.fixes.library_fixes import leak_of
 from cudriver.stack.fixes.pairs import broken
 from cudriver.stack.record import Record, but
 from cudriver.stack.rules.finding import finding
+from cudriver.stack.tables import matters, table
 from cudriver.stack.text import some
 from cudriver.stack.versions import major, minor, satisfies
 
-RELEVANT = ("cuda-toolkit", "cudnn", "nccl", "triton", "torch", "cudatoolkit")
-RELEVANT_STEMS = ("nvidia-", "tensorrt", "jax-cuda")
 # Newer ones of the same major stand in for older ones.
 FORWARD = r"nvidia-(?:nvjitlink|cudnn|nccl|cuda-nvrtc)(?:-cu\d+)?"
 SHOWN = 5  # pieces of evidence of one kind
@@ -72,17 +71,13 @@ def pins(facts: Facts) -> list[Pin]:
         known = sure.get(dist.name, set())
         for requirement in dist.active(asked.get(dist.name, set())):
             plain = not requirement.extra or requirement.extra in known
-            if relevant(requirement.name) and (plain or requirement.name not in RELEVANT):
+            whole = requirement.name in table("packages")["pinned"]["names"]
+            if matters(requirement.name, "pinned") and (plain or not whole):
                 # Several extras may ask for the same.
                 key = (dist.name, requirement.name, requirement.specifier)
                 pin = Pin(dist, requirement, top.get(dist.name, dist.name), plain)
                 found.setdefault(key, pin)
     return list(found.values())
-
-
-def relevant(name: str) -> bool:
-    """Whether a package is one of CUDA's, or one whose release must fit."""
-    return name in RELEVANT or name.startswith(RELEVANT_STEMS)
 
 
 def _evident_extras(
@@ -97,7 +92,7 @@ def _evident_extras(
     extras: dict[str, list[Requirement]] = {}
     met: set[str] = set()
     for requirement in dist.requires:
-        if requirement.extra and relevant(requirement.name):
+        if requirement.extra and matters(requirement.name, "pinned"):
             extras.setdefault(requirement.extra, []).append(requirement)
             here = installed.get(requirement.name)
             if here and satisfies(here.version, requirement.specifier) is not False:
@@ -143,8 +138,8 @@ def cu402(facts: Facts) -> Iterator[Finding]:
             continue  # conda's solver has its own grammar, and keeps to it
         installed = every.installed.get(requirement.name)
         if installed is None:
-            missing = requirement.name.startswith("nvidia-") or requirement.name == "cuda-toolkit"
-            missing = missing and pin.sure  # of an extra the loader tells: CU305
+            # Of an extra the loader tells: CU305.
+            missing = matters(requirement.name, "parts") and pin.sure
             missing = missing or (pin.by.name, requirement.name) in known
             if missing and not every.elsewhere(requirement.name):
                 groups.setdefault(pin.top, []).append((pin, WARNING, None))

@@ -14,7 +14,8 @@ from test_collect_cases import Tree
 import casekit
 from cudriver.stack.collect import ask, collect
 from cudriver.stack.load import frameworks
-from cudriver.stack.rules import judge, verdict
+from cudriver.stack.rules import judge
+from cudriver.stack.rules.verdict import verdict
 
 PATH = Path(__file__).with_name("recipe_cases.txt")
 HEAD, CASES = casekit.read(PATH)

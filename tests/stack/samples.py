@@ -90,6 +90,7 @@ def broken_findings() -> list[Finding]:
                 "/home/ana/envs/train/bin/python -m pip install --force-reinstall --no-deps "
                 "nvidia-nvjitlink-cu12==12.8.93"
             ],
+            subject="torch",
         ),
         Finding("CU302", "warning", "libnccl.so.2 comes from outside the environment"),
     ]
@@ -159,6 +160,7 @@ def busy() -> tuple[Facts, list[Finding]]:
             predicts="Error: " + "words " * 20,
             fix=["Read the manual. " * 6, "pip install " + "torch==2.8.0 " * 9],
             subject="torch",
+            cpu=True,
         ),
     ]
     return facts, findings

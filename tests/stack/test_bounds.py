@@ -18,7 +18,8 @@ from cudriver.stack.integrity import listed
 from cudriver.stack.loader.files import LoaderFiles
 from cudriver.stack.roots import rootfs
 from cudriver.stack.roots.rootfs import Root
-from cudriver.stack.rules import cu4_pins, judge, verdict
+from cudriver.stack.rules import cu4_pins, judge
+from cudriver.stack.rules.verdict import verdict
 
 
 @pytest.fixture

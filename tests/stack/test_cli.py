@@ -231,7 +231,7 @@ def test_all_marks_warnings_and_fits_the_terminal(cpu_torch):
     site.parent.parent.parent.parent.mkdir(parents=True)
     (cpu_torch / "envs/plain").rename(site.parent.parent.parent)
     words = ["check", "--root", str(cpu_torch), "--all", "--ignore", "CU1"]
-    assert run(*words).stdout.splitlines()[0] == f"✓ /srv/{long}  torch 2.8.0+cpu (CPU)"
+    assert run(*words).stdout.splitlines()[0] == f"- /srv/{long}  torch 2.8.0+cpu (without CUDA)"
     pinned = "Requires-Dist: nvidia-nccl-cu12==2.27.3\n"
     for name, version, more in ("torch", "2.8.0", pinned), ("nvidia-nccl-cu12", "2.20.5", ""):
         dist = site / f"{name.replace('-', '_')}-{version}.dist-info"
@@ -243,7 +243,7 @@ def test_all_marks_warnings_and_fits_the_terminal(cpu_torch):
     first, last = done.stdout.splitlines()
     assert (done.returncode, last) == (0, "1 environment, none with a mismatch, 1 with warnings")
     assert re.fullmatch(
-        r"! /srv/a-proj\S*…\S*-long-name  torch 2.8.0\+cpu \(CPU\).*  CU40.*", first
+        r"! /srv/a-proj\S*…\S*-long-name  torch 2.8.0\+cpu \(without CUDA\)  CU40.*", first
     )
     assert len(first) <= 80
     assert f"/srv/{long}  " in run(*words, COLUMNS="200").stdout

@@ -12,7 +12,8 @@ from synth import Prefix
 from test_breakage_built import Venv
 
 from cudriver.stack.collect import ask, collect, collect_machine
-from cudriver.stack.rules import judge, verdict
+from cudriver.stack.rules import judge
+from cudriver.stack.rules.verdict import verdict
 
 INIT = "from .version import __version__\ntensor = float\n"
 VERSION = "__version__ = '2.8.0+cu128'\ndebug = False\ncuda = '12.8'\nhip = None\n"

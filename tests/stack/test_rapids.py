@@ -64,10 +64,10 @@ def test_a_warning_is_a_warning(run):
 
 def test_what_could_not_be_told_is_a_warning_too(run):
     facts = healthy()
-    facts.frameworks[0].modelled = False
+    facts.unsure = ["/a: cannot be read"]
     value, warned, error = run(facts, [], verbose=False)
     assert (value, error) == (None, None)
-    assert warned == ["how torch loads its libraries is not known"]
+    assert warned == ["/a: cannot be read"]
 
 
 def test_its_first_line_describes_it(run):

@@ -281,7 +281,7 @@ class TestEach:
                 assert [f.severity for f in told] == ["error"], file  # pathfinder's RuntimeError
             elif not followed or not first:
                 assert told == []
-            elif step.fails in ("import", "use"):
+            elif step.fails in ("import", "use", "gpu"):
                 assert [f.severity for f in told] == ["error"], file
             elif step.fails == "nothing":  # a later step may need it
                 assert len(told) <= 1

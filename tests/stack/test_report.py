@@ -9,7 +9,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 import samples
-from facts import SITE, facts, library, wheel
+from facts import SITE, facts, fault, library, wheel
 from golden import assert_words_as_before
 from synth import Prefix
 
@@ -434,7 +434,12 @@ class TestWhyItCannotBeTold:
     def test_every_open_verdict_has_a_reason(self):
         open_ones = [
             facts(unsure=["/a: cannot be read"]),
-            facts(frameworks=[Framework("mine", "1.0", modelled=False)]),
+            facts(
+                frameworks=[Framework("mine", "1.0", modelled=False)],
+                load_faults=[
+                    fault("not found", "libx.so.1", "/a", "x", framework="mine", means="unmodelled")
+                ],
+            ),
             facts(match="system"),
             facts(environment=Environment("/nothing", "unknown"), distributions=[]),
         ]
@@ -448,13 +453,19 @@ class TestWhyItCannotBeTold:
 
     def test_what_a_real_import_settles(self):
         """It is offered where it can be made, and with its answer nothing is open."""
-        of = facts(frameworks=[Framework("mine", "1.0", modelled=False, module="mine")])
+        of = facts(
+            frameworks=[Framework("mine", "1.0", modelled=False, module="mine")],
+            load_faults=[
+                fault("not found", "libx.so.1", "/a", "x", framework="mine", means="unmodelled")
+            ],
+        )
         finding = Finding("CU404", "warning", "t", doubt="whether a needs b is not known")
         report = Report(of, [Finding("CU303", "warning", "t", also=[finding])])
         command = f"cudriver check --observe {of.environment.prefix}"
         assert report.doubts == [
             "whether a needs b is not known",
-            "how mine loads its libraries is not known",
+            "how mine loads its libraries is not known, and libx.so.1, which it links, is not "
+            "found",
             f"the real imports tell: {command}",
         ]
         assert "--observe" not in str(Report(but(of, root="/mnt"), report.findings).doubts)

@@ -20,7 +20,8 @@ from facts import (
 import casekit
 from cudriver.stack.facts import Environment, Evidence, Facts, FileFault, Toolkit
 from cudriver.stack.fixes import pairs
-from cudriver.stack.rules import cu2, cu4_pins, cu5, judge, registry, verdict
+from cudriver.stack.rules import cu2, cu4_pins, cu5, judge, registry
+from cudriver.stack.rules.verdict import verdict
 
 OWN = Toolkit(
     "environment", "wheels", "12.8", f"{PREFIX}/nvidia", Evidence(f"{PREFIX}/METADATA", 3, "12.8")

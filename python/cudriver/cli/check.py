@@ -22,7 +22,8 @@ What CUDA an environment really uses, whether it fits together, what fixes it.
 It changes nothing there, and runs nothing from there except with --observe."""
 
 EPILOG = """\
-exit status: 0 consistent, 1 mismatch, 2 usage, 3 could not tell
+exit status: 0 all that is here for CUDA can use it, 1 something cannot,
+             2 usage, 3 could not tell
 
   cudriver check                           the environment cudriver runs in
   cudriver check ~/envs/train /opt/conda   others, from outside
@@ -251,6 +252,7 @@ def _print_lines(reports: list[Report], arguments: Namespace) -> None:
 
 
 def _print_text(reports: list[Report], arguments: Namespace) -> None:
+    from cudriver.stack.report.components import judged_for
     from cudriver.stack.report.text import one_line, render, standing
     from cudriver.stack.text import wrap
 
@@ -258,6 +260,8 @@ def _print_text(reports: list[Report], arguments: Namespace) -> None:
     if arguments.all:
         # For a pipe, and on a wide terminal, the lines are whole.
         style.width = max(terminal.columns(sys.stdout) or sys.maxsize, terminal.NARROW)
+        judged = next(filter(None, (judged_for(report.facts) for report in reports)), "")
+        terminal.write(f"{judged}\n" * bool(judged))
         for line in _each(reports, lambda report: one_line(report, style), arguments):
             terminal.write(line + "\n")
         text = summary([standing(report) for report in reports])

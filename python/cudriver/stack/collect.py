@@ -52,8 +52,10 @@ class Machine:
     @cached_property
     def loader(self) -> Loader:
         """ld.so of this root and these variables, with its cache of parsed files."""
-        root = self.asked.root
-        return Loader(root, self.asked.variables, cwd=working_folder(root))
+        root, assumed = self.asked.root, self.asked.assumed
+        made = Loader(root, self.asked.variables, cwd=working_folder(root))
+        made.driver_assumed = assumed is not None and assumed.release is not None
+        return made
 
     @cached_property
     def debian(self) -> DebianOwners:

@@ -17,10 +17,14 @@ SCHEMA = 1
 ERROR, WARNING, NOTE = "error", "warning", "note"
 CONSISTENT, MISMATCH, UNKNOWN = "consistent", "mismatch", "unknown"
 
-# What a library that does not load puts an end to: the import, every use of the package, a part of
-# it that was asked for, or nothing. SPARE: a part that was not asked for, since the package serves
-# the CPU too. UNMODELLED: not known, since no recipe tells how the package loads its libraries.
-IMPORT, USE, FEATURE, NOTHING = "import", "use", "feature", "nothing"
+# Whether a framework that is here for CUDA can use it: of a Framework in a Report.
+WORKS, CPU_ONLY, FAILS, NOT_KNOWN = "works", "CPU only", "fails", "not known"
+
+# What a library that does not load puts an end to: the import, every use of the package, its use of
+# the GPU (it goes on without), a part of it that was asked for, or nothing. SPARE: a part that was
+# not asked for, since the package serves the CPU too. UNMODELLED: not known, since no recipe tells
+# how the package loads its libraries.
+IMPORT, USE, GPU, FEATURE, NOTHING = "import", "use", "gpu", "feature", "nothing"
 SPARE, UNMODELLED = "spare", "unmodelled"
 
 # What is wrong with a file. DAMAGED: empty, cut, no library, no source: whoever needs it fails.
@@ -60,6 +64,7 @@ class Finding(Record):
     proven: bool = False  # `fix` takes it away on a copy of the facts, and brings nothing worse
     crashed: bool = False  # the rule failed or gave up: its silence means nothing
     doubt: str = ""  # why nobody can tell without an import whether it does harm
+    cpu: bool = False  # of an error: what it is about goes on without the GPU
     also: list[Finding] = fresh(list)  # follow from its cause; the same fix takes them away
 
 
@@ -284,6 +289,12 @@ class Framework(Record):
     required: bool = False  # by another installed package; looked up where a step is `alone`
     fails: bool = False  # its import does, by a fault in load_faults
     blocked: str | None = None  # the framework that its import needs, and that fails itself
+    state: str | None = None  # in a Report: WORKS, ...; None: it is here without CUDA
+
+    @property
+    def without_cuda(self) -> bool:
+        """Whether it is built without CUDA."""
+        return self.variant in ("cpu", "rocm")
 
 
 class Shadowed(Record):
@@ -354,7 +365,7 @@ class LoadFault(Record):
         if self.rescue is not None or self.means in (SPARE, UNMODELLED):
             return NOTE
         proved = not self.lazy and self.doubt is None
-        return ERROR if self.means in (IMPORT, USE) and proved else WARNING
+        return ERROR if self.means in (IMPORT, USE, GPU) and proved else WARNING
 
     @property
     def text(self) -> str:

@@ -7,6 +7,7 @@ from functools import cache
 from cudriver.stack.record import Any
 from cudriver.stack.tables import table
 
+DRIVER_CALL = r"cu(?!File)[A-Z]"  # a function of libcuda; cuFile's are like it
 # These come with the driver.
 DRIVER_LIBRARIES = (
     "libcuda.so.1",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from cudriver.stack.facts import (
+    GPU,
     IMPORT,
     MISSING,
     SHARED,
@@ -80,7 +81,7 @@ def proof(facts: Facts, fault: LoadFault) -> list[Evidence]:
     if fault.means == IMPORT:
         return ended(facts, framework) + doubt
     name = framework.module or framework.name
-    purpose = fault.purpose or ("use CUDA" if fault.means == USE else "")
+    purpose = fault.purpose or ("use CUDA" if fault.means in (USE, GPU) else "")
     end = Evidence(framework.path or name, None, f"{name} needs it to {purpose}")
     return [end] * bool(purpose) + doubt
 

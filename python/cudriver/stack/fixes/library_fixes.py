@@ -7,11 +7,9 @@ import re
 
 from cudriver.stack.facts import Distribution, Facts, Framework, Library, LoadFault
 from cudriver.stack.fixes import fix
-from cudriver.stack.names import is_cuda_library, row_of, split, unsuffixed
+from cudriver.stack.names import DRIVER_CALL, is_cuda_library, row_of, split, unsuffixed
 from cudriver.stack.tables import driver_floor, table
 from cudriver.stack.versions import cut, minor
-
-DRIVER_CALL = r"cu(?!File)[A-Z]"  # a function of libcuda; cuFile's are like it
 
 
 def pinned(facts: Facts, family: str, soname: str = "") -> tuple[Distribution, str] | None:

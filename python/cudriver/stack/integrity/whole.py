@@ -22,7 +22,7 @@ from cudriver.stack.integrity.listed import Different, Listed, Wheels, top_modul
 from cudriver.stack.integrity.look import Looker, Seen
 from cudriver.stack.integrity.required import absent, required
 from cudriver.stack.load.libraries import Resolver
-from cudriver.stack.names import DRIVER_LIBRARIES, is_cuda_library
+from cudriver.stack.names import is_cuda_library
 from cudriver.stack.roots.rootfs import Root
 
 TRIED = 16  # libraries that were changed and are loaded as an import would: the time is short
@@ -112,4 +112,4 @@ class Whole:
 def _optional(fault: LoadFault) -> bool:
     """Whether what a library lacks is CUDA's: recipes tell who needs it."""
     missing = fault.kind == "not found"
-    return missing and (fault.name in DRIVER_LIBRARIES or is_cuda_library(fault.name))
+    return missing and is_cuda_library(fault.name)

@@ -16,6 +16,7 @@ from cudriver.stack.environment.records import Owners
 from cudriver.stack.facts import (
     ERROR,
     FEATURE,
+    GPU,
     IMPORT,
     NOTHING,
     SPARE,
@@ -33,7 +34,7 @@ from cudriver.stack.load.recipes import Recipe, Rescue, Step
 from cudriver.stack.load.runtime_versions import fill_runtime_versions
 from cudriver.stack.loader.process import Process
 from cudriver.stack.loader.search import LoadedObject, Loader
-from cudriver.stack.names import DRIVER_LIBRARIES, is_cuda_library
+from cudriver.stack.names import is_cuda_library
 from cudriver.stack.record import but
 from cudriver.stack.roots.rootfs import Root, TooMuch
 from cudriver.stack.tables import table
@@ -162,7 +163,7 @@ class Resolver:
                             self._fault(event.load.faults[0], framework, event, rescue.say)
                     process, events = better
                     break
-        parts = [event for event in events if event.means == FEATURE]
+        parts = [event for event in events if event.means in (FEATURE, GPU)]
         if recipe.cpu and parts and all(event.fails for event in parts):
             for event in parts:
                 event.means = SPARE
@@ -196,8 +197,7 @@ class Resolver:
         events: list[Event] = []
         for steps, when in ((rescue.steps, IMPORT), (recipe.steps, IMPORT), (recipe.steps, USE)):
             for event in self.importer.follow(steps, framework, process, when):
-                names = {fault.name for fault in event.load.faults}
-                if event.fails and not names <= {*DRIVER_LIBRARIES}:
+                if event.fails:
                     return None
                 events.append(event)
         return process, events

@@ -13,7 +13,7 @@ import sys
 import warnings
 from functools import cache
 
-from cudriver.stack.facts import FEATURE, IMPORT, NOTHING, USE
+from cudriver.stack.facts import FEATURE, GPU, IMPORT, NOTHING, USE
 from cudriver.stack.record import Any, Record, fresh
 from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.tables import FOLDER
@@ -24,8 +24,8 @@ GROUP = "cudriver.recipes"  # entry points: "package:file.json", a file in the p
 _RE = ("name", "tag", "conda", "match")  # patterns of a build's sources
 _CHOICES = {
     "when": (IMPORT, USE),
-    "fails": (IMPORT, USE, FEATURE, NOTHING),
-    "absent": (IMPORT, USE, FEATURE, NOTHING),
+    "fails": (IMPORT, USE, GPU, FEATURE, NOTHING),
+    "absent": (IMPORT, USE, GPU, FEATURE, NOTHING),
     "choose": (ALL, FIRST, LOADS, NEAREST),
 }
 
@@ -46,7 +46,7 @@ class Step(Record):
     idle: bool = False  # it is only opened, or asked for its version: its parts are not wanted
     pathfinder: bool = False  # cuda.pathfinder loads the CUDA libraries that the files need, before
     when: str = IMPORT  # or at first USE
-    fails: str = IMPORT  # what ends where it does not load: IMPORT, USE, a FEATURE, NOTHING
+    fails: str = IMPORT  # what ends where it does not load: IMPORT, USE, GPU, a FEATURE, NOTHING
     absent: str = NOTHING  # the same, where `load` finds no file
     alone: bool = False  # a FEATURE where another package requires this one: it may do without
     says: str = ""  # what the framework says then; default: what the loader says

@@ -18,12 +18,14 @@ from cudriver.stack.loader.symbols import (
     check_versions,
     relocation_order,
 )
+from cudriver.stack.names import DRIVER_CALL, DRIVER_LIBRARIES
 from cudriver.stack.record import Record, fresh
 
 __all__ = ["NOT_FOUND", "Load", "Process"]
 
 PRELOAD_FILE = "/etc/ld.so.preload"
 PYTHON_SYMBOL = r"_?Py[A-Z_]"
+DRIVER_SYMBOL = rf"{DRIVER_CALL}|nvml[A-Z]|cuvid[A-Z]|NvEncode"
 EXEC_STACK = "cannot enable executable stack as shared object requires"
 
 
@@ -53,6 +55,7 @@ class Process:
         """executable: the program's file. Raises ElfError where it cannot be read."""
         self.loader = loader
         self.stand_in = False  # for a Python: nothing is said of Python's own symbols
+        self.driver_stands_in = False  # nor of the driver's, where none is here or one is assumed
         self.objects: list[LoadedObject] = []
         self.scope: list[LoadedObject] = []  # global
         self._names: dict[str, LoadedObject] = {}
@@ -97,12 +100,18 @@ class Process:
     def _map(
         self, name: str, asking: LoadedObject, load: Load, loader: LoadedObject | None
     ) -> LoadedObject | None:
-        """Find `name` among the mapped objects, else by the rules. None: a fault is noted."""
+        """Find `name` among the mapped objects, else by the rules. None: a fault is noted, or it is
+        the driver's, and judged as if it were there.
+        """
         known = self._names.get(name)
         if known is not None:
             return known
         search = self.loader.search(name, asking, self.main)
         load.searches.append(search)
+        absent = search.path is None and search.damage is None
+        if name in DRIVER_LIBRARIES and (absent or self.loader.driver_assumed):
+            self.driver_stands_in = True  # whether it is here, the rules of the driver tell
+            return None
         if search.path is None or search.real_path is None:
             load.faults.append(_search_fault(search, asking))
             return None
@@ -240,9 +249,13 @@ class Process:
             now=now or bool(self.loader.environ.get("LD_BIND_NOW")),
             asserts=self.loader.settings.asserts_versions,
         )
-        if self.stand_in:
-            faults = [fault for fault in faults if not re.match(PYTHON_SYMBOL, fault.name)]
-            load.later = [fault for fault in load.later if not re.match(PYTHON_SYMBOL, fault.name)]
+        for stands_in, own in (
+            (self.stand_in, PYTHON_SYMBOL),
+            (self.driver_stands_in, DRIVER_SYMBOL),
+        ):
+            if stands_in:
+                faults = [fault for fault in faults if not re.match(own, fault.name)]
+                load.later = [fault for fault in load.later if not re.match(own, fault.name)]
         load.faults += faults
 
 

@@ -101,6 +101,7 @@ class Loader(LoaderFiles):
     ) -> None:
         super().__init__(root, cwd)
         self.environ: dict[str, str] = dict(environ or {})
+        self.driver_assumed = False  # its libraries count as there, whatever is found
         self._cached: dict[tuple[int, str], list[str]] = {}  # by machine and name
         self._environment: list[tuple[str, str]] | None = None
 

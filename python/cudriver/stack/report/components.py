@@ -4,18 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cudriver.stack.facts import ERROR, NOTE, UNKNOWN, WARNING, Facts, Finding, Framework, every
+from cudriver.stack.facts import (
+    CPU_ONLY,
+    ERROR,
+    FAILS,
+    NOT_KNOWN,
+    NOTE,
+    UNKNOWN,
+    WARNING,
+    WORKS,
+    Facts,
+    Finding,
+    Framework,
+    every,
+)
 from cudriver.stack.report.outcome import Outcome
+from cudriver.stack.rules.verdict import concerns
 from cudriver.stack.say import language, said, say
 from cudriver.stack.tables import table
 
 RANK = {ERROR: 0, WARNING: 1, NOTE: 2}
-OK, ABSENT = "ok", "absent"  # a component without a finding; one that is not there
+OK, ABSENT, PLAIN = "ok", "absent", "plain"  # what works; what is not there; what is not judged
+STATES = {WORKS: OK, CPU_ONLY: ERROR, FAILS: ERROR, NOT_KNOWN: UNKNOWN, None: ABSENT}
 DRIVER = ("libcuda.so", "libnvidia-ml.so")  # the driver's line tells of them
 
 
 def components(report: Outcome) -> list[tuple[str, str, str]]:
-    """(name, worst severity, one line) for the driver, toolkits, each framework, the libraries."""
+    """(name, what its mark says, one line) for the driver, toolkits, each framework, the libraries.
+
+    A framework has its state's mark, and what speaks against it; another row only the latter.
+    """
     facts = report.facts
     driver = facts.driver
     no_driver = driver.release is None and driver.path is None
@@ -23,10 +41,13 @@ def components(report: Outcome) -> list[tuple[str, str, str]]:
         _row(report, say("driver"), driver_line(facts), no_driver, "CU1", "CU5"),
         _row(report, say("toolkit"), toolkit_line(facts), not facts.toolkits, "CU2"),
     ]
-    for framework in facts.frameworks:
-        severity, found = _about(report, framework)
-        text = framework_line(framework)
-        lines.append((framework.name, severity, text + _wrong(found)))
+    for framework in report.frameworks:
+        about = [f for f in every(report.findings) if f.subject and concerns(f, framework, facts)]
+        severity, found = _worst(about)
+        mark = STATES[framework.state]
+        if severity == WARNING and mark in (OK, ABSENT):
+            mark = WARNING
+        lines.append((framework.name, mark, framework_line(framework) + _wrong(found)))
     if not facts.frameworks:
         lines.append(_row(report, say("frameworks"), say("none that uses CUDA"), True, "CU4"))
     libraries = say("libraries"), libraries_line(facts), not facts.libraries
@@ -39,7 +60,7 @@ def _row(
 ) -> tuple[str, str, str]:
     """A component with the worst of the findings of these families."""
     severity, found = _worst([f for f in every(report.findings) if f.rule.startswith(families)])
-    return label, severity or (ABSENT if absent else OK), text + _wrong(found)
+    return label, severity or (ABSENT if absent else PLAIN), text + _wrong(found)
 
 
 def _wrong(findings: list[Finding]) -> str:
@@ -112,9 +133,14 @@ def _wheels(facts: Facts) -> list[str]:
 
 
 def framework_line(framework: Framework) -> str:
-    """Version, and what of CUDA it has."""
+    """Its state, its version, and what of CUDA it has."""
+    state = say(framework.state) + say(", ") if framework.state else ""
+    return state + _built(framework)
+
+
+def _built(framework: Framework) -> str:
     if framework.variant == "cpu":
-        return framework.version + say(", CPU only")
+        return framework.version + say(", built without CUDA")
     if framework.variant == "rocm":
         return framework.version + say(", for ROCm")
     parts = [
@@ -132,6 +158,21 @@ def framework_line(framework: Framework) -> str:
     if framework.blocked:
         text += say("; its import needs {name}", name=framework.blocked)
     return text if framework.modelled else text + say("; not modelled: facts only")
+
+
+def using_cuda(report: Outcome) -> bool:
+    """Whether anything is here for CUDA."""
+    return any(framework.state is not None for framework in report.frameworks)
+
+
+def judged_for(facts: Facts) -> str:
+    """For which driver all is judged, where that is not the one that is here."""
+    driver = facts.driver
+    if driver.assumed:
+        return say("judged for driver {release}", release=driver.release or "?")
+    none = driver.path is None and driver.release is None and driver.cuda is None
+    asked = any(not framework.without_cuda for framework in facts.frameworks)
+    return say("no driver: judged as if one were here") if none and asked else ""
 
 
 def libraries_line(facts: Facts) -> str:
@@ -170,19 +211,6 @@ def _worst(findings: list[Finding]) -> tuple[str | None, list[Finding]]:
         if found:
             return severity, found
     return None, []
-
-
-def _about(report: Outcome, framework: Framework) -> tuple[str, list[Finding]]:
-    """The worst severity among the findings about this framework, and these: ERROR where its import
-    ends with another's; UNKNOWN where it is well as far as is known, and its loading is not.
-    """
-    cause = report.facts.framework(framework.blocked)
-    names = (framework.name, framework.distribution)
-    about = [f for f in every(report.findings) if f.subject and f.subject in names]
-    severity, found = _worst(about)
-    if cause is not None and cause.fails:
-        return ERROR, found
-    return severity or (OK if framework.modelled else UNKNOWN), found
 
 
 def _some(names: Iterable[str], limit: int = 3) -> str:

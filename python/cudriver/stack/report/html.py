@@ -20,17 +20,16 @@ from cudriver.stack.facts import (
     Library,
     every,
 )
-from cudriver.stack.report.components import ABSENT, OK, RANK, components
+from cudriver.stack.report.components import ABSENT, OK, PLAIN, RANK, components, using_cuda
 from cudriver.stack.report.outcome import Outcome
-from cudriver.stack.report.text import PROVEN, about, counted, place_of, short_path
+from cudriver.stack.report.text import MARKS, PROVEN, about, counted, place_of, short_path
 from cudriver.stack.say import language, said, say
 from cudriver.stack.tables import FOLDER
 from cudriver.stack.text import html as _text
 from cudriver.stack.text import is_command
 
 CLASSES = {CONSISTENT: "good", MISMATCH: "bad", UNKNOWN: "doubt"}  # of a verdict
-CLASSES |= {OK: "good", ABSENT: "soft", WARNING: "doubt", ERROR: "bad"}
-MARKS = {"good": "✓", "soft": "-", "doubt": "!", "bad": "✗"}
+CLASSES |= {OK: "good", ABSENT: "soft", PLAIN: "soft", WARNING: "doubt", ERROR: "bad"}
 
 
 def _sheet(name: str) -> str:
@@ -70,7 +69,9 @@ def fragment(report: Outcome) -> str:
 def _section(report: Outcome, classes: str) -> str:
     facts = report.facts
     warned = any(f.severity == WARNING for f in report.findings)
-    style = CLASSES[WARNING if warned and report.verdict == CONSISTENT else report.verdict]
+    style = CLASSES[report.verdict]
+    if report.verdict == CONSISTENT and (warned or not using_cuda(report)):
+        style = CLASSES[WARNING if warned else ABSENT]
     findings = sorted(report.findings, key=lambda finding: RANK[finding.severity])
     doubts = report.doubts if report.verdict == UNKNOWN else []
     parts = [
@@ -100,7 +101,7 @@ def _components(report: Outcome) -> str:
     for label, severity, text in components(report):
         style = CLASSES[severity]
         rows.append(
-            f'<tr><td class="mark {style}">{MARKS[style]}</td><th>{_text(label)}</th>'
+            f'<tr><td class="mark {style}">{MARKS[severity].strip()}</td><th>{_text(label)}</th>'
             f"<td>{_text(text)}</td></tr>"
         )
     return f"<table><tbody>{''.join(rows)}</tbody></table>"

@@ -18,7 +18,8 @@ from cudriver.stack.facts import (
     Library,
     Toolkit,
 )
-from cudriver.stack.record import Any, Record, plain
+from cudriver.stack.record import Any, Record, but, plain
+from cudriver.stack.rules.verdict import Imports, answered, questions, states, verdict
 from cudriver.stack.tables import table
 from cudriver.stack.text import quote
 
@@ -62,8 +63,9 @@ class Outcome:
 
     @property
     def frameworks(self) -> list[Framework]:
-        """Installed packages that use CUDA."""
-        return self.facts.frameworks
+        """Installed packages that use CUDA, each with its `state`."""
+        found = states(self.findings, self.facts, strict=self.strict, imports=self._imports)
+        return [but(f, state=found[f.name]) for f in self.facts.frameworks]
 
     @property
     def libraries(self) -> list[Library]:
@@ -73,8 +75,6 @@ class Outcome:
     @property
     def verdict(self) -> str:
         """Verdict: "consistent", "mismatch" or "unknown" (could not tell)."""
-        from cudriver.stack.rules import verdict
-
         if self.strict and any(f.severity in (ERROR, WARNING) for f in self.findings):
             return MISMATCH
         if self.observation is not None and self.observation.differs:
@@ -83,29 +83,29 @@ class Outcome:
         return told if told == MISMATCH else UNKNOWN if self.doubts else CONSISTENT
 
     @property
+    def _imports(self) -> Imports | None:
+        """What the real imports said, where they were made."""
+        seen = self.observation
+        return None if seen is None or seen.error is not None else seen.imports
+
+    @property
     def doubts(self) -> list[str]:
         """Why it could not be told whether all fits, where the verdict says so."""
-        from cudriver.stack.rules import doubts, open_questions
-
-        why = doubts(self.findings, self.facts)
-        settled = self.observation is not None and self.observation.works
-        asked = open_questions(self.findings, self.facts)
-        if settled:
-            why = [each for each in why if each not in asked]
-        strange = [f.name for f in self.frameworks if not f.modelled]
-        if self.strict and strange and len(strange) < len(self.frameworks):
-            why.append(f"how {', '.join(strange)} loads its libraries is not known")
+        asked = list(questions(self.findings, self.facts, self.strict))
+        why = [each.text for each in asked if not answered(each, self._imports)]
         if self.observation is not None and self.observation.unanswered:
             why.append("the environment's Python gave --observe no answer")
         here = self.facts.root == "/" and self.facts.environment.executable is not None
-        if asked and here and self.observation is None:
+        if any(each.import_tells for each in asked) and here and self.observation is None:
             command = f"cudriver check --observe {quote(self.prefix)}"
             why.append(f"the real imports tell: {command}")
         return why
 
     @property
     def exit_code(self) -> int:
-        """Exit code of ``cudriver check``: 0 consistent, 1 mismatch, 3 could not tell."""
+        """Exit code of ``cudriver check``: 0 all that is here for CUDA can use it, 1 something
+        cannot, 3 could not tell.
+        """
         return EXIT_CODES[self.verdict]
 
     def to_dict(self) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class Outcome:
         facts = self.facts
         data: dict[str, Any] = {"schema": SCHEMA, "verdict": self.verdict}
         for name in ("environment", "driver", "toolkits", "frameworks", "libraries"):
-            data[name] = promised(name, getattr(facts, name))
+            data[name] = promised(name, getattr(self if name == "frameworks" else facts, name))
         data["findings"], data["problems"] = plain(self.findings), plain(facts.problems)
         if facts.root != "/":
             data["environment"]["root"] = facts.root

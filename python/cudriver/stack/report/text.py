@@ -14,13 +14,23 @@ from cudriver.stack.facts import (
     NOTE,
     UNKNOWN,
     WARNING,
+    WORKS,
     Evidence,
     Facts,
     Finding,
+    Framework,
     Library,
     Problem,
 )
-from cudriver.stack.report.components import ABSENT, OK, RANK, components
+from cudriver.stack.report.components import (
+    ABSENT,
+    OK,
+    PLAIN,
+    RANK,
+    components,
+    judged_for,
+    using_cuda,
+)
 from cudriver.stack.report.outcome import Outcome
 from cudriver.stack.say import said, say
 from cudriver.stack.text import (
@@ -43,9 +53,9 @@ COLOURS = {
     "cyan": "36",
 }
 SEVERITY_COLOUR = {ERROR: "red", WARNING: "yellow", NOTE: "cyan"}
-MARKS = {OK: "✓", ABSENT: "-", WARNING: "!", ERROR: "✗", UNKNOWN: "?"}
-PLAIN_MARKS = {OK: "+", ABSENT: "-", WARNING: "!", ERROR: "x", UNKNOWN: "?"}
-MARK_COLOUR = {OK: "green", ABSENT: "dim", WARNING: "yellow", ERROR: "red", UNKNOWN: "yellow"}
+MARKS = {OK: "✓", ABSENT: "-", PLAIN: " ", WARNING: "!", ERROR: "✗", UNKNOWN: "?"}
+PLAIN_MARKS = {OK: "+", ABSENT: "-", PLAIN: " ", WARNING: "!", ERROR: "x", UNKNOWN: "?"}
+MARK_COLOUR = {OK: "green", WARNING: "yellow", ERROR: "red", UNKNOWN: "yellow"}
 ELLIPSIS, PLAIN_ELLIPSIS = "…", "..."
 PROVEN = "tried on a copy of these facts: it fixes this, and breaks nothing"
 LABEL = 12  # columns of the left-hand names
@@ -75,7 +85,7 @@ class Style:
 
     def mark(self, severity: str) -> str:
         """The sign in front of a component, or of an environment."""
-        return self.paint(self.marks[severity], MARK_COLOUR[severity])
+        return self.paint(self.marks[severity], MARK_COLOUR.get(severity, "dim"))
 
 
 def render(report: Outcome, style: Style, *, verbose: bool = False) -> str:
@@ -106,7 +116,7 @@ def render(report: Outcome, style: Style, *, verbose: bool = False) -> str:
 
 def verdict_lines(report: Outcome, style: Style) -> list[str]:
     """The last lines: the verdict, what explains the worst finding, why it could not be told."""
-    verdict, (word, colour) = counted(report), VERDICTS[report.verdict]
+    verdict, (word, colour) = counted(report), _word(report)
     rules = [f.rule for f in report.findings if f.severity != NOTE]
     if rules and report.verdict != CONSISTENT:
         verdict += say("; ") + f"cudriver explain {rules[0]}"
@@ -120,9 +130,16 @@ def verdict_lines(report: Outcome, style: Style) -> list[str]:
 
 def counted(report: Outcome) -> str:
     """The verdict, and how many errors and warnings there are."""
-    text = say(VERDICTS[report.verdict][0])
+    text = say(_word(report)[0])
     counts = counts_of([finding.severity for finding in report.findings])
     return text + (say(": {counts}", counts=counts) if counts else "")
+
+
+def _word(report: Outcome) -> tuple[str, str]:
+    """The verdict's word and colour: "consistent" where all that is here for CUDA can use it."""
+    if report.verdict == CONSISTENT and not using_cuda(report):
+        return "nothing here uses CUDA", "dim"
+    return VERDICTS[report.verdict]
 
 
 def counts_of(severities: Sequence[str]) -> str:
@@ -142,11 +159,8 @@ def one_line(report: Outcome, style: Style) -> str:
     built for, then the last of these. Rules are all named: where they alone fill the line they
     stand in others below it.
     """
-    frameworks = [clean(f"{f.name} {f.version}").rstrip() for f in report.facts.frameworks]
-    built = [
-        clean(f" (CUDA {f.cuda})" if f.cuda else " (CPU)" if f.variant == "cpu" else "")
-        for f in report.facts.frameworks
-    ]
+    frameworks = [clean(f"{f.name} {f.version}").rstrip() for f in report.frameworks]
+    built = [clean(_in_short(f)) for f in report.frameworks]
     prefix = clean(report.prefix)
     rules = ", ".join(dict.fromkeys(f.rule for f in report.findings if f.severity != NOTE))
     severity = standing(report)
@@ -169,6 +183,17 @@ def one_line(report: Outcome, style: Style) -> str:
     return f"{line}  {style.paint(rules, colour)}" if rules else line
 
 
+def _in_short(framework: Framework) -> str:
+    """What it was built for, and its state where it does not work."""
+    told = [f"CUDA {framework.cuda}" if framework.cuda else ""]
+    if framework.state is None:
+        told = [say("without CUDA")]
+    elif framework.state != WORKS:
+        told.append(say(framework.state))
+    text = say(", ").join(filter(None, told))
+    return f" ({text})" if text else ""
+
+
 def standing(report: Outcome) -> str:
     """What an environment's mark says: the worst of its findings, or that it could not be told."""
     if report.verdict == UNKNOWN:
@@ -177,7 +202,7 @@ def standing(report: Outcome) -> str:
         return ERROR
     if any(f.severity == WARNING for f in report.findings):
         return WARNING
-    return OK if report.facts.frameworks else ABSENT
+    return OK if using_cuda(report) else ABSENT
 
 
 def _as_many(names: Sequence[str], width: int) -> str:
@@ -228,13 +253,15 @@ def place_of(facts: Facts, told: Evidence | Problem) -> str:
 
 
 def about(facts: Facts) -> list[str]:
-    """What kind of environment it is, its Python, and in which root it is."""
+    """What kind of environment it is, its Python, in which root it is, and for which driver it is
+    judged.
+    """
     told = [say(facts.environment.kind)]
     if facts.environment.python:
         told.append(f"Python {facts.environment.python}")
     if facts.root != "/":
         told.append(say("in {root}", root=facts.root))
-    return told
+    return [*told, *filter(None, [judged_for(facts)])]
 
 
 def _heading(facts: Facts, style: Style) -> list[str]:

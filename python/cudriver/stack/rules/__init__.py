@@ -4,18 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from cudriver.stack.facts import (
-    CONSISTENT,
-    ERROR,
-    MISMATCH,
-    NOTE,
-    UNKNOWN,
-    WARNING,
-    Evidence,
-    Facts,
-    Finding,
-    every,
-)
+from cudriver.stack.facts import ERROR, NOTE, WARNING, Evidence, Facts, Finding
 from cudriver.stack.rules.finding import numbered
 
 TYPE_CHECKING = False
@@ -74,39 +63,3 @@ def _crash(number: str, error: Exception) -> Finding:
     title = f"{number} could not be checked: {type(error).__name__}: {error}"
     fix = ["report this as a bug of cudriver, with the output of `cudriver check --json`"]
     return Finding(number, WARNING, title, evidence, None, fix, number, crashed=True)
-
-
-def verdict(findings: Iterable[Finding], facts: Facts) -> str:
-    """ "mismatch" with an error, "unknown" where something decisive could not be told."""
-    findings = list(findings)
-    if any(f.severity == ERROR for f in findings):
-        return MISMATCH
-    return UNKNOWN if doubts(findings, facts) else CONSISTENT
-
-
-def doubts(findings: Iterable[Finding], facts: Facts) -> list[str]:
-    """Why it cannot be told whether all fits; nothing where it can."""
-    findings, env = list(every(findings)), facts.environment
-    why = [*facts.unsure, *(f.title for f in findings if f.crashed)]
-    told = [evidence for finding in findings for evidence in finding.evidence]
-    for fault in facts.load_faults:
-        if fault.doubt in told:  # it would be an error, had that been looked at
-            why.append(f"{fault.doubt.file}: {fault.doubt.value}")
-    if facts.match is not None:
-        from cudriver.stack.rules.cu2 import settled
-
-        if not settled(facts):
-            why.append("there are no two toolkit versions to compare, as --match asks")
-    if env.python is None and not facts.distributions:
-        near = f"; did you mean {env.near}?" if env.near else ""
-        why.append(f"{env.prefix} has neither a Python nor packages{near}")
-    return list(dict.fromkeys([*why, *open_questions(findings, facts)]))
-
-
-def open_questions(findings: Iterable[Finding], facts: Facts) -> list[str]:
-    """Those doubts that a real import settles."""
-    why = [finding.doubt for finding in every(findings) if finding.doubt]
-    if facts.frameworks and not any(f.modelled for f in facts.frameworks):
-        names = ", ".join(f.name for f in facts.frameworks)
-        why.append(f"how {names} loads its libraries is not known")  # no verdict without a look
-    return why

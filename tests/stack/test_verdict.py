@@ -1,0 +1,178 @@
+"""The state of each framework, and what follows from it: written by hand from the table of states
+in docs/check.md.
+"""
+
+import json
+
+import pytest
+from facts import SITE, Driver, Framework, facts, fault, torch, wheel
+
+from cudriver.stack.facts import Evidence, Finding, Requirement
+from cudriver.stack.load.observe import Observation
+from cudriver.stack.record import but
+from cudriver.stack.report import Report
+from cudriver.stack.report.text import Style, one_line, standing
+from cudriver.stack.rules import judge
+
+WORKS, CPU_ONLY, FAILS, NOT_KNOWN = "works", "CPU only", "fails", "not known"
+JAX = Framework("jax", "0.7.2", cuda="12", path=f"{SITE}/jaxlib", distribution="jax-cuda12-plugin")
+MINE = Framework("mine", "1.0", modelled=False, path=f"{SITE}/mine")
+TF = Framework("tensorflow", "2.20", cuda="12.5")
+ORT = Framework("onnxruntime", "1.22.0", cuda="12.8", path=f"{SITE}/onnxruntime")
+
+
+def lacking(framework, means, **more):
+    """Its library is not found, and that ends this much."""
+    text = "libx.so.1: cannot open shared object file: No such file or directory"
+    return fault("not found", "libcublas.so.12", f"/{framework}.so", text, framework=framework,
+                 means=means, **more)  # fmt: skip
+
+
+def report(*frameworks, **parts):
+    options = {key: parts.pop(key) for key in ("strict", "observation") if key in parts}
+    of = facts(frameworks=list(frameworks), **parts)
+    return Report(of, judge(of), **options)
+
+
+def states(of):
+    return {f.name: f.state for f in of.frameworks}
+
+
+@pytest.mark.parametrize(
+    ("of", "expected", "exit_code"),
+    [
+        (report(torch()), {"torch": WORKS}, 0),
+        (report(torch(), load_faults=[lacking("torch", "import")]), {"torch": FAILS}, 1),
+        (report(torch(), load_faults=[lacking("torch", "use")]), {"torch": FAILS}, 1),
+        # JAX's plugin and ONNX Runtime's provider are passed over: what is left is the CPU
+        (report(JAX, load_faults=[lacking("jax", "gpu")]), {"jax": CPU_ONLY}, 1),
+        (
+            report(torch(), ORT, load_faults=[lacking("onnxruntime", "gpu")]),
+            {"torch": WORKS, "onnxruntime": CPU_ONLY},
+            1,
+        ),
+        # unless the whole import ends
+        (
+            report(JAX, load_faults=[lacking("jax", "gpu"),
+                                     but(lacking("jax", "import"), name="libcudart.so.12")]),
+            {"jax": FAILS},
+            1,
+        ),
+        # a part that was asked for is missing: a warning
+        (report(torch(), load_faults=[lacking("torch", "feature")]), {"torch": WORKS}, 0),
+        (report(MINE), {"mine": WORKS}, 0),
+        (report(MINE, strict=True), {"mine": NOT_KNOWN}, 3),
+        (report(MINE, load_faults=[lacking("mine", "unmodelled")]), {"mine": NOT_KNOWN}, 3),
+        (
+            report(torch(), MINE, load_faults=[lacking("mine", "unmodelled")]),
+            {"torch": WORKS, "mine": NOT_KNOWN},
+            3,
+        ),
+        # what is not asked to use CUDA has no state
+        (report(but(ORT, variant="cpu", cuda=None)), {"onnxruntime": None}, 0),
+        (
+            report(TF, load_faults=[lacking("tensorflow", "spare")]),
+            {"tensorflow": None},
+            0,
+        ),
+        # a build without CUDA where there is a GPU
+        (report(torch("2.8.0+cpu", None, variant="cpu")), {"torch": CPU_ONLY}, 1),
+        (report(torch("2.8.0+cpu", None, variant="cpu"), driver=Driver()), {"torch": None}, 0),
+        # one that could not be read, and all where nobody knows whose it is
+        (report(torch(), JAX, unsure=[f"{SITE}/torch/version.py: cut"]),
+         {"torch": NOT_KNOWN, "jax": WORKS}, 3),
+        (report(torch(), JAX, unsure=["/env/lib: cannot be read"]),
+         {"torch": NOT_KNOWN, "jax": NOT_KNOWN}, 3),
+    ],
+)  # fmt: skip
+def test_states(of, expected, exit_code):
+    assert states(of) == expected, of.to_text()
+    assert of.exit_code == exit_code
+    rows = json.loads(of.to_json())["frameworks"]
+    assert {row["name"]: row["state"] for row in rows} == expected
+
+
+@pytest.mark.parametrize("of", [
+    report(torch()), report(JAX, load_faults=[lacking("jax", "gpu")]), report(),
+    report(torch(), MINE, load_faults=[lacking("mine", "unmodelled")]),
+    report(torch("2.8.0+cpu", None, variant="cpu"), driver=Driver()),
+    report(torch(), load_faults=[lacking("torch", "feature")]),
+])  # fmt: skip
+def test_a_green_mark_and_consistent_stand_only_where_all_works(of):
+    every = [state == WORKS for state in states(of).values() if state is not None]
+    text = of.to_text(width=200)
+    works = {f.name for f in of.frameworks if f.state == WORKS}
+    green = {line.split()[1] for line in text.splitlines() if line.startswith("✓")}
+    assert green <= works
+    assert (text.splitlines()[-1].split(":")[0] == "consistent") == bool(every and all(every))
+    assert (standing(of) == "ok") == (one_line(of, Style(width=200))[0] == "✓") <= bool(every)
+    assert of.to_html().count('"mark good"') == len(green)
+    assert ('verdict good"' in of.to_html()) <= all(every)
+
+
+def test_a_machine_whose_driver_fails_is_every_frameworks():
+    driver = but(facts().driver, init_code=999)
+    of = report(torch(), JAX, but(ORT, variant="cpu", cuda=None), driver=driver)
+    assert states(of) == {"torch": FAILS, "jax": FAILS, "onnxruntime": None}
+
+
+def test_a_driver_too_old_for_one_is_not_the_others():
+    driver = Driver(release="535.104.05", kernel_release="535.104.05", cuda="12.2", path="/l")
+    of = report(torch(), but(JAX, cuda="13"), driver=driver)
+    assert states(of) == {"torch": WORKS, "jax": FAILS}
+
+
+def test_an_import_that_needs_one_that_fails():
+    first = torch(fails=True)
+    kin = Framework("torchvision", "0.23", cuda="12.8", after=["torch"], blocked="torch")
+    other = Framework("thing", "1", cuda="12.8", blocked="torchvision")
+    of = report(first, kin, other, load_faults=[lacking("torch", "import")])
+    assert states(of) == {"torch": FAILS, "torchvision": FAILS, "thing": FAILS}
+
+
+def test_one_library_of_two_frameworks_is_told_once_and_fails_both():
+    """CU303 tells of a missing symbol once."""
+    missing = fault("symbol", "f", f"{SITE}/nvidia/a.so", "a: undefined symbol: f", means="import")
+    of = report(torch(), JAX, load_faults=[missing, but(missing, framework="jax")])
+    assert [f.rule for f in of.findings] == ["CU303"]
+    assert states(of) == {"torch": FAILS, "jax": FAILS}
+
+
+def test_what_a_framework_requires_is_its_installation():
+    needs = Requirement("nvidia-cudnn-cu12", "", Evidence("/m"))
+    deep = Requirement("nvidia-cublas-cu12", "", Evidence("/m"))
+    dists = [but(wheel("torch", "2.8.0"), requires=[needs]),
+             but(wheel("nvidia-cudnn-cu12", "9"), requires=[deep])]  # fmt: skip
+    of = facts(frameworks=[torch(), MINE], distributions=dists)
+    damage = Finding("CU404", "error", "is damaged", subject="nvidia-cublas-cu12")
+    assert states(Report(of, [damage])) == {"torch": FAILS, "mine": WORKS}
+    doubt = Finding("CU404", "warning", "is gone", subject="nvidia-cublas-cu12", doubt="d")
+    assert states(Report(of, [doubt])) == {"torch": NOT_KNOWN, "mine": WORKS}
+
+
+def test_another_toolkit_than_asked_for_fails_nothing():
+    of = facts(match="system")
+    found = Report(of, [Finding("CU201", "error", "the system's toolkit is another")])
+    assert (states(found), found.exit_code) == ({"torch": WORKS}, 1)
+
+
+def test_a_real_import_decides():
+    of = facts(frameworks=[but(MINE, module="mine")], load_faults=[lacking("mine", "unmodelled")])
+    findings = judge(of)
+    for error, state, code in ((None, WORKS, 0), ("ImportError: no", FAILS, 1)):
+        seen = Report(of, findings, observation=Observation({"mine": error}, []))
+        assert (states(seen), seen.exit_code) == ({"mine": state}, code)
+
+
+@pytest.mark.parametrize(
+    ("driver", "shown"),
+    [
+        (Driver(), "no driver: judged as if one were here"),
+        (Driver(release="535.104.05", assumed=True), "judged for driver 535.104.05"),
+    ],
+)
+def test_the_first_line_says_for_which_driver_all_is_judged(driver, shown):
+    of = report(torch(), driver=driver)
+    assert shown in of.to_text(width=200).splitlines()[0]
+    assert shown in of.to_html()
+    assert shown not in report(torch()).to_text(width=200)

@@ -389,7 +389,8 @@ class TestRequired:
         prefix.dist("torch", "2.8.0", [f"p{n}" for n in range(500)])
         made = inspect(prefix.inside, environ={}, probe_driver=False)
         (told,) = [each for each in made.findings if each.rule == "CU402"]
-        assert told.title == "torch requires p0 and 499 more (installed: none)"
+        assert told.title.startswith("torch requires p0 (installed: none), p1 (installed: none)")
+        assert told.title.endswith(" and 497 more")
         assert told.proven
 
 

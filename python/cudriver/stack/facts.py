@@ -387,13 +387,14 @@ class FileFault(Record):
     package: str = ""  # of the system's package manager: it owns the file
 
 
-class Absent(Record):
-    """A distribution that an installed one requires, and that is not installed."""
+class Unmet(Record):
+    """What a distribution requires, and is not installed, or in another version."""
 
     name: str
     specifier: str
     by: str
     evidence: Evidence | None = None
+    have: str | None = None  # the version that is installed
 
 
 class Facts(Record):
@@ -411,7 +412,7 @@ class Facts(Record):
     missing: list[Missing] = fresh(list)
     load_faults: list[LoadFault] = fresh(list)
     file_faults: list[FileFault] = fresh(list)
-    absent: list[Absent] = fresh(list)
+    unmet: list[Unmet] = fresh(list)
     problems: list[Problem] = fresh(list)
     unsure: list[str] = fresh(list)  # steps that failed, so that silence about them means nothing
     verified: bool = False  # --verify: the content of all files was compared

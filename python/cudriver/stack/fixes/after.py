@@ -23,6 +23,7 @@ from cudriver.stack.facts import (
     Facts,
     FileFault,
     LoadFault,
+    Unmet,
 )
 from cudriver.stack.fixes import fix
 from cudriver.stack.fixes.faults import EXEC_STACK, caused_by
@@ -33,7 +34,7 @@ from cudriver.stack.fixes.library_fixes import (
     owner_of,
     wheel_brings,
 )
-from cudriver.stack.fixes.pairs import goes_with
+from cudriver.stack.fixes.pairs import asked_of, goes_with
 from cudriver.stack.load.recipes import listed
 from cudriver.stack.record import Any, but
 from cudriver.stack.versions import cut, newer, satisfies
@@ -116,12 +117,12 @@ class _Copy:
         changed = old is None or cut(version, 4) != cut(old.version, 4) or rebuilt
         if not changed and not command.again:
             return
-        new = but(old, version=version, requires=[]) if old and changed else old
+        new = but(old, version=version, requires=[], asks=[]) if old and changed else old
         new = new or Distribution(
             name, version, "wheel", "", next(iter(facts.environment.site_packages), "")
         )
         facts.distributions = [d for d in facts.distributions if d.name != name] + [new]
-        facts.absent = [each for each in facts.absent if each.name != name]
+        self._meet(new)
         fits = fits or (changed and goes_with(facts, name, version))
         healed = self._restore(name)
         self._drop(lambda fault: any(_follows(fault, file) for file in healed))
@@ -133,6 +134,16 @@ class _Copy:
             if cuda is None and not rebuilt and kind is not None:
                 cuda = self._usual(new, fits) or kind.cuda
             self._renew(name, version, cuda)
+
+    def _meet(self, new: Distribution) -> None:
+        """Says anew who is not content with what is installed of a distribution."""
+        kept = [u for u in self.facts.unmet if new.name not in (u.name, u.by)]
+        for dist in self.facts.distributions:
+            for specifier in asked_of(dist, new.name):
+                if satisfies(new.version, specifier) is False:
+                    evidence = dist.evidence
+                    kept.append(Unmet(new.name, specifier, dist.name, evidence, new.version))
+        self.facts.unmet = kept
 
     def _usual(self, new: Distribution, fits: bool) -> str | None:
         """The CUDA of PyPI's own build of PyTorch, or of its kin that goes with the one here; None
@@ -255,7 +266,7 @@ def _name(text: str) -> str:
 def _release(wanted: str, old: Distribution | None) -> str:
     """The release that an installer takes; where nothing tells, the one that is there."""
     have = old.version if old else ""
-    stated = re.search(r"(?:==?|>=|~=)\s*([0-9][0-9.]*?)(\.\*)?(?:[,=]|\Z)", wanted)
+    stated = re.search(r"(?:==?|>=|~=)\s*([0-9][0-9.]*?)(\.\*)?(?:\.?dev0)?(?:[,=]|\Z)", wanted)
     if stated is None or (old is not None and satisfies(have, wanted)):
         return have
     return stated[1] + (".0" if stated[2] else "")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from cudriver.stack.environment.markers import normal
-from cudriver.stack.facts import Distribution, Facts, Requirement
+from cudriver.stack.facts import Distribution, Facts, Requirement, Unmet
 from cudriver.stack.fixes import fix
 from cudriver.stack.tables import table
-from cudriver.stack.versions import cut, satisfies
+from cudriver.stack.versions import cut, newer, satisfies
 
 
 def broken(facts: Facts) -> Iterator[tuple[Distribution, Requirement, dict[str, str]]]:
@@ -18,16 +19,46 @@ def broken(facts: Facts) -> Iterator[tuple[Distribution, Requirement, dict[str, 
         if dist is None or not satisfies(dist.version, row["versions"]):
             continue
         wants, fails = row["wants"].replace("{version}", dist.version), row["fails"]
-        if fails == "unmet":
-            wants = next((rest for name, rest in dist.asks if normal(name) == row["with"]), "")
-            wants = wants.strip(" ()")
-            bad = other and ";" not in wants and satisfies(other.version, wants) is False
-        elif fails == "absent":
-            bad = other is None
-        else:
-            bad = other and satisfies(other.version, fails)
-        if bad:
+        if other is None if fails == "absent" else other and satisfies(other.version, fails):
             yield dist, Requirement(row["with"], wants, dist.evidence), row
+
+
+def refused(by: Distribution | None, each: Unmet) -> str | None:
+    """What an import ends with that compares this version with what METADATA asks for; None where
+    nobody is known to compare.
+    """
+    if by is None or each.have is None:
+        return None
+    least = re.search(r"(?:>=?|[=~]=)\s*([0-9][0-9.]*[0-9]|[0-9])", each.specifier)
+    way = "older" if least and newer(least[1], each.have) else "newer"
+    for row in table("pairs")["compared"]:
+        if row["package"] == by.name and each.name in row["with"] and way in row:
+            known = {"name": each.name, "have": each.have, "least": least[1] if least else ""}
+            return str(row[way]).format(by=by.version, **known)
+    return None
+
+
+def asked_of(by: Distribution, name: str) -> Iterator[str]:
+    """What a distribution asks of another, always: for no extra, and under no condition."""
+    for text, rest in by.asks:
+        if ";" not in rest and "@" not in rest and normal(text) == name:
+            yield rest.strip().strip("()").strip()
+
+
+def together(facts: Facts, name: str, specifier: str) -> str:
+    """A specifier that serves all that require a distribution: of several least and most releases
+    those that count.
+    """
+    stated = [specifier, *(s for dist in facts.distributions for s in asked_of(dist, name))]
+    clauses = dict.fromkeys(c.replace(" ", "") for s in stated for c in s.split(",") if c.strip())
+    counts: dict[str, str] = {}
+    for clause in clauses:
+        sign = next((sign for sign in (">=", "<") if clause.startswith(sign)), "")
+        key = sign if sign and not clause.startswith("<=") else clause
+        known = counts.get(key, clause)
+        one, other = clause[len(sign) :], known[len(sign) :]
+        counts[key] = clause if newer(*((one, other) if sign == ">=" else (other, one))) else known
+    return ",".join(counts.values())
 
 
 def goes_with(facts: Facts, name: str, version: str) -> bool:

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from cudriver.stack.environment.markers import Markers, environment, normal
 from cudriver.stack.environment.records import Owners
-from cudriver.stack.facts import Absent, Distribution, Evidence, Facts, Framework
+from cudriver.stack.facts import Distribution, Evidence, Facts, Framework, Unmet
 from cudriver.stack.roots.rootfs import Root
-from cudriver.stack.tables import matters
+from cudriver.stack.tables import matters, table
+from cudriver.stack.versions import satisfies
 
 
 def required(facts: Facts, owners: Owners, frameworks: list[Framework]) -> dict[str, Distribution]:
@@ -17,6 +18,7 @@ def required(facts: Facts, owners: Owners, frameworks: list[Framework]) -> dict[
     """
     installed = {dist.name: dist for dist in reversed(facts.distributions)}
     known = {framework.distribution for framework in frameworks}
+    known.update(row["package"] for row in table("pairs")["compared"])
     left = [
         dist
         for dist in installed.values()
@@ -33,26 +35,32 @@ def required(facts: Facts, owners: Owners, frameworks: list[Framework]) -> dict[
     return {name: dist for name, dist in found.items() if not matters(name, "tools")}
 
 
-def absent(root: Root, facts: Facts, wanting: dict[str, Distribution]) -> Iterator[Absent]:
-    """What one of these requires, for no extra, and nobody brought."""
+def unmet(root: Root, facts: Facts, wanting: dict[str, Distribution]) -> Iterator[Unmet]:
+    """What one of these requires, for no extra, and nobody brought, or in another version."""
     env = facts.environment
     markers = Markers(environment(env.python or "3.12", env.platform))
-    installed = {dist.name for dist in facts.distributions}
-    if env.kind == "conda" or "*" in env.by_code or env.zip_files:
-        return  # conda's solver sees to it; or what lies elsewhere is not known
+    installed = {dist.name: dist for dist in reversed(facts.distributions)}
+    # conda's solver sees to it; or what lies elsewhere is not known
+    apart = env.kind == "conda" or "*" in env.by_code or bool(env.zip_files)
     names = (name for folder in env.site_packages for name in root.names(folder))
     # A module of its name may be there, be it of another distribution.
     modules = {name.partition(".")[0] for name in names}.union(env.by_code)
     for dist in wanting.values():
-        for name, specifier, marker in _asks(dist) if dist.kind == "wheel" else ():
-            if name in installed or name == "triton" or matters(name, "parts") or "extra" in marker:
+        if dist.kind != "wheel" or dist.installer == "conda":
+            continue
+        for name, specifier, marker in _asks(dist):
+            here = installed.get(name)
+            wanted = "" if "@" in specifier else specifier.strip().strip("()")
+            if here is not None:
+                wanted = wanted.rpartition("]")[2]
+                unmeant = here.installer == "conda" or satisfies(here.version, wanted) is not False
+            else:
+                told = name == "triton" or matters(name, "parts")  # by the loader, or by a rule
+                unmeant = apart or told or name.replace("-", "_") in modules
+            if unmeant or "extra" in marker or (marker.strip() and not markers.holds(marker)):
                 continue
-            holds = not marker.strip() or markers.holds(marker)
-            there = name.replace("-", "_") in modules
-            if holds and not there and dist.installer != "conda":
-                specifier = specifier.strip().removeprefix("(").removesuffix(")")
-                evidence = Evidence(f"{dist.path}/METADATA", None, f"{name}{specifier}")
-                yield Absent(name, specifier if "@" not in specifier else "", dist.name, evidence)
+            evidence = Evidence(f"{dist.path}/METADATA", None, f"{name}{specifier.strip()}")
+            yield Unmet(name, wanted, dist.name, evidence, here.version if here else None)
 
 
 def _asks(dist: Distribution) -> Iterator[tuple[str, str, str]]:

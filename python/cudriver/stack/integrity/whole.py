@@ -20,7 +20,7 @@ from cudriver.stack.facts import (
 from cudriver.stack.integrity.hidden import hidden
 from cudriver.stack.integrity.listed import Different, Listed, Wheels, top_modules
 from cudriver.stack.integrity.look import Looker, Seen
-from cudriver.stack.integrity.required import absent, required
+from cudriver.stack.integrity.required import required, unmet
 from cudriver.stack.load.libraries import Resolver
 from cudriver.stack.names import is_cuda_library
 from cudriver.stack.roots.rootfs import Root
@@ -42,7 +42,7 @@ class Whole:
         self.root: Root = owners.root
         self.facts: Facts = facts
         wanted = required(facts, owners, frameworks)
-        facts.absent = [*absent(self.root, facts, wanted)]
+        facts.unmet = [*unmet(self.root, facts, wanted)]
         self.wheels: Wheels = []
         self._others: list[Distribution] = []  # wheels whose RECORD nobody has read
         for dist in facts.distributions:

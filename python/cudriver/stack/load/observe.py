@@ -147,7 +147,7 @@ def observe(
 def _modules(facts: Facts) -> list[str]:
     """What is imported: the frameworks, and the packages of which something may be lacking."""
     found = [f.module or f.name * f.modelled for f in facts.frameworks]
-    names = [*(fault.distribution for fault in facts.file_faults), *(a.by for a in facts.absent)]
+    names = [*(fault.distribution for fault in facts.file_faults), *(a.by for a in facts.unmet)]
     for dist in filter(None, map(facts.distribution, dict.fromkeys(names))):
         raw = Root().raw(f"{dist.path}/RECORD", RECORD_LIMIT)
         found.append(module_of(dist, raw))

@@ -11,16 +11,16 @@ from cudriver.stack.facts import (
     ERROR,
     NOTE,
     WARNING,
-    Absent,
     Distribution,
     Facts,
     Finding,
     Requirement,
+    Unmet,
 )
 from cudriver.stack.fixes import fix
 from cudriver.stack.fixes.anew import anew
 from cudriver.stack.fixes.library_fixes import leak_of
-from cudriver.stack.fixes.pairs import broken
+from cudriver.stack.fixes.pairs import broken, refused, together
 from cudriver.stack.record import Record, but
 from cudriver.stack.rules.finding import finding
 from cudriver.stack.tables import matters, table
@@ -146,32 +146,41 @@ def cu402(facts: Facts) -> Iterator[Finding]:
             continue
         if satisfies(installed.version, requirement.specifier) is not False:
             continue
-        if every.contested(pin, installed):
+        if (pin.by.name, requirement.name) not in known and every.contested(pin, installed):
             continue  # CU407
         groups.setdefault(pin.top, []).append((pin, _gravity(pin, installed), installed.version))
     for top, unmet in groups.items():
         worst = WARNING if any(s != NOTE for _, s, _ in unmet) else NOTE
         rows = (known.get((pin.by.name, pin.requirement.name)) for pin, _, _ in unmet)
         yield _unmet(facts, top, unmet, worst, every.installed, next(filter(None, rows), None))
-    by: dict[str, list[Absent]] = {}
-    for absent in facts.absent:
-        by.setdefault(absent.by, []).append(absent)
-    for name, lacking in by.items():
-        yield _absent(facts, name, lacking)
+    stated.update(known)
+    by: dict[tuple[str, bool], list[Unmet]] = {}
+    for each in facts.unmet:
+        pinned = each.have is not None and (each.by, each.name) in stated
+        if not pinned:
+            proven = refused(every.installed.get(each.by), each) is not None
+            by.setdefault((each.by, proven), []).append(each)
+    for (name, _), lacking in by.items():
+        yield _lacking(facts, name, lacking)
 
 
-def _absent(facts: Facts, by: str, lacking: list[Absent]) -> Finding:
-    """Packages that another requires and that are not there. Whether its import needs them, or only
-    a part of it, METADATA does not say.
+def _lacking(facts: Facts, by: str, lacking: list[Unmet]) -> Finding:
+    """Packages that another requires and that are not there, or in other versions. Whether its
+    import needs them, or only a part of it, METADATA does not say.
     """
     dist, first = facts.distribution(by), lacking[0]
-    more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
-    title = f"{by} requires {first.name}{first.specifier}{more} (installed: none)"
-    names = [each.name + each.specifier.replace(" ", "") for each in lacking]
+    parts = [f"{u.name}{u.specifier} (installed: {u.have or 'none'})" for u in lacking]
+    names = [each.name + together(facts, each.name, each.specifier) for each in lacking]
     fixes = [fix.install(facts.environment, *dict.fromkeys(names), of=dist)]
     evidence = [each.evidence for each in lacking[:SHOWN]]
-    made = finding(WARNING, title, evidence, None, fixes, by, first.name)
-    made.doubt = f"whether {by} works without {first.name}{more}, which it requires, is not known"
+    predicts = refused(dist, first)
+    severity = ERROR if predicts else WARNING
+    title = f"{by} requires {some(parts)}"
+    made = finding(severity, title, evidence, predicts, fixes, by, first.name)
+    gone = [each.name for each in lacking if each.have is None]
+    if gone:
+        more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
+        made.doubt = f"whether {by} works without {gone[0]}{more}, which it requires, is not known"
     return made
 
 

@@ -1,0 +1,93 @@
+"""Requirements of which METADATA forbids the installed version: what pip says of the same."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from synth import Prefix
+
+from cudriver.stack import inspect
+
+PYTHON = f"3.{sys.version_info.minor}"
+# What torch requires, the version that is installed (None: none), in nearly every way to say it.
+ASKED = [
+    ("==1.0", "1.0"), ("==1.0", "1.0.1"), ("==1.*", "1.9"), ("==1.*", "2.0"), (">=2", "1.9"),
+    (">=2", "2.0rc1"), ("<2,>=1", "2"), ("(<2,>=1)", "1.5"), ("~=1.4", "1.9"), ("~=1.4.2", "1.5"),
+    ("!=1.0", "1.0"), ("==1.0", "1.0+cu128"), (">1.0", "1.0.post1"), (">= 0.5.dev0, < 1", "0.4"),
+    ("<1; python_version<'3'", "1.0"), ("<1; sys_platform=='linux'", "1.0"),
+    ("<1; extra=='y'", "1.0"), ("[x]>=2", "1.0"), ("<=0.7.2,>=0.7.2", "0.6.2"), ("", "0.1"),
+    ("===1.0", "1.0.0"),
+    (">=1", None), (">=1; python_version<'3'", None), ("<2; platform_machine=='x86_64'", "3"),
+]  # fmt: skip
+
+
+def environment(path):
+    home = os.path.dirname(os.path.realpath(sys.executable))
+    return Prefix(path / "env", python=PYTHON).venv(home=home)
+
+
+def unmet(prefix):
+    report = inspect(prefix.inside, environ={}, assume_driver="580.95.05")
+    return {(each.by, each.name) for each in report.facts.unmet}
+
+
+def test_pip_check_says_the_same(tmp_path):
+    prefix = environment(tmp_path)
+    requires = []
+    for number, (specifier, version) in enumerate(ASKED):
+        requires.append(f"part-{number}{specifier}")
+        if version is not None:
+            prefix.dist(f"part-{number}", version, [f"leaf{'>=2' if number % 2 else ''}"])
+    prefix.dist("leaf", "1.0")
+    prefix.dist("torch", "2.8.0", requires)
+    words = [sys.executable, "-m", "pip", "--python", str(prefix.path / "bin/python"), "check"]
+    said = subprocess.run(words, capture_output=True, text=True, check=False).stdout
+    told = r"(?m)^(\S+) \S+ (?:has requirement|requires) ([\w-]+)"
+    theirs = set(re.findall(told, said))
+    assert ("torch", "part-1") in theirs
+    assert unmet(prefix) == theirs
+
+
+COMPARES = """
+import re, importlib.metadata as metadata
+least = re.search(r">=([\\d.]+)", str(metadata.requires({by!r}))).group(1)
+have = metadata.version({name!r})
+if tuple(map(int, have.split("."))) < tuple(map(int, least.split("."))):
+    raise ImportError(f{says!r})
+"""
+
+
+@pytest.mark.parametrize(
+    ("by", "name", "specifier", "have", "says", "severity"),
+    [
+        ("jax", "jaxlib", "<=0.7.2,>=0.7.2", "0.6.2", "jaxlib is version {have}, but this version "
+         "of jax requires version >= {least}.", "error"),
+        ("jax", "jaxlib", "<=0.7.2,>=0.7.2", "0.7.2", "", None),
+        ("numba", "llvmlite", "<0.51,>=0.50.0", "0.44.0", "Installed version is {have}.\n"
+         "Please update llvmlite.", "error"),
+        ("numba", "llvmlite", "<0.51,>=0.50.0", "0.51.0", "never", "warning"),
+        ("transformers", "tokenizers", "<0.24.0,>=0.23.1", "0.15.0", "tokenizers is required for a "
+         "normal functioning of this module, but found tokenizers=={have}.", "error"),
+        ("torch", "sympy", ">=1.13.3", "1.12", "", "warning"),
+    ],
+)  # fmt: skip
+def test_the_text_is_that_of_the_import(tmp_path, by, name, specifier, have, says, severity):
+    """A stub compares as the real package does."""
+    prefix = environment(tmp_path)
+    source = COMPARES.format(by=by, name=name, says=says) if says else ""
+    prefix.dist(by, "1.0", [f"{name}{specifier}"], {f"{by}/__init__.py": source.encode()})
+    prefix.dist(name, have)
+    python = prefix.path / "bin/python"
+    done = subprocess.run(
+        [python, "-B", "-c", f"import {by}"], env={}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode != 0) == (severity == "error"), done.stderr
+    report = inspect(prefix.inside, environ={}, assume_driver="580.95.05")
+    found = [f for f in report.findings if f.rule == "CU402"]
+    assert [f.severity for f in found] == ([severity] if severity else [])
+    for finding in found:
+        assert f"{by} requires {name}{specifier} (installed: {have})" in finding.title
+        assert (finding.predicts or "") in done.stderr
+        assert finding.proven

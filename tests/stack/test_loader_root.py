@@ -356,11 +356,15 @@ def test_a_file_is_read_once_however_its_path_is_written(tmp_path: Path) -> None
     assert caught.value.errno == errno.ENOENT
 
 
-def test_this_machine_s_cache_as_ldconfig_prints_it() -> None:
-    printed = subprocess.run([LDCONFIG, "-p"], capture_output=True, text=True, check=True).stdout
+def test_a_cache_of_this_machine_as_ldconfig_prints_it(tmp_path: Path) -> None:
+    made = str(tmp_path / "cache")
+    subprocess.run([LDCONFIG, "-X", "-C", made], capture_output=True, check=True)
+    printed = subprocess.run(
+        [LDCONFIG, "-C", made, "-p"], capture_output=True, text=True, check=True
+    ).stdout
     wanted = re.findall(r"^\t(\S+) \(([^)]*)\) => (\S+)$", printed, re.MULTILINE)
     assert wanted
-    cache = glibc.Cache(Root("/").read("/etc/ld.so.cache", glibc.CACHE_LIMIT))
+    cache = glibc.Cache(Root("/").read(made, glibc.CACHE_LIMIT))
     flags = glibc.CACHE_FLAGS[Loader().machine]
     first: dict[str, str] = {}
     for name, kind, path in wanted:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -93,6 +98,31 @@ def test_a_failure_ends_the_other_process_and_the_threads(cu) -> None:
         others.beside(lambda: 1 / 0, 3)
     assert others.process.poll() == 0
     assert threading.active_count() == before
+
+
+@simulated
+def test_an_interrupt_ends_both_processes_quietly() -> None:
+    words = [sys.executable, "-m", "cudriver", "bench", "--neighbours", "--rounds", "100000"]
+    environ = {**os.environ, "CUDRIVER_LIBRARY": "sim"}
+    with subprocess.Popen(
+        words, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    ) as process:  # fmt: skip
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        if not children.exists():
+            process.kill()
+            pytest.skip("this kernel lists no children")
+        deadline = time.monotonic() + 60
+        while not (child := children.read_text().split()):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGINT)
+        out, error = process.communicate(timeout=60)
+    assert (process.returncode, out) in ((130, ""), (-signal.SIGINT, ""))
+    assert "Traceback" not in error
+    while Path("/proc", child[0]).exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @simulated

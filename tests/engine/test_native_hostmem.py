@@ -40,14 +40,14 @@ ANY = [
     ),
     *("run", "is_registered", "fork", "pins", "pins_without_context"),
     *("foreign_pins", "read_only_pins", "pooled_pins", "model", "pin_model"),
-    *("threads", "settings", "old_kernel"),
+    *("threads", "settings", "huge", "old_kernel"),
 ]
 FAKE = [
     *("spoilt_address", "trim_refused", "no_waiting", "driver_faults"),
     *("system_faults", "pin_makes_room", "wait_for_release"),
     *("steps", "steps_stopped", "steps_refused", "steps_seen"),
 ]
-THREADED = ["fork", "no_waiting", "wait_for_release", "threads", "settings", "steps_seen"]
+THREADED = ["fork", "no_waiting", "wait_for_release", "threads", "settings", "huge", "steps_seen"]
 
 CASES = [("fake", name) for name in (THREADED if BUILD == "tsan" else ANY + FAKE)]
 if BUILD == "plain":

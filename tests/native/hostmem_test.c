@@ -85,8 +85,17 @@ int __wrap_munmap(void *address, size_t bytes)
 
 static atomic_bool populate_unknown; /* as for kernels before 5.14 */
 
+/* While memory is touched in huge pages, 8 MiB take so long that no number of threads makes up for
+ * it. */
+static atomic_bool huge_slow;
+
 int __wrap_madvise(void *address, size_t bytes, int advice)
 {
+    if (advice == MADV_NOHUGEPAGE) {
+        atomic_store(&huge_slow, false);
+    } else if (advice == POPULATE && atomic_load(&huge_slow)) {
+        usleep(200000);
+    }
     if (advice == POPULATE && atomic_load(&populate_unknown)) {
         errno = EINVAL;
         return -1;
@@ -1517,6 +1526,19 @@ static void test_threads(void)
     check_clean();
 }
 
+/* Threads touch new memory, and one of them gives huge pages up for all. */
+static void test_huge(void)
+{
+    cudriver_hostmem_set_huge(MADV_HUGEPAGE);
+    atomic_store(&huge_slow, true);
+    char *block = make(160 * MIB);
+    CHECK(!atomic_load(&huge_slow));
+    CHECK(hostmem_huge_given_up() > 0 && hostmem_huge_given_up() <= 96 * MIB);
+    CHECK(is_zero(block, 160 * MIB));
+    cudriver_hostmem_free(block);
+    check_clean();
+}
+
 /* Advice that the system may refuse: memory comes all the same. */
 static void test_settings(void)
 {
@@ -1600,6 +1622,7 @@ static const struct scenario {
     {"pin_model", test_pin_model, false},
     {"threads", test_threads, false},
     {"settings", test_settings, false},
+    {"huge", test_huge, false},
     {"old_kernel", test_old_kernel, false},
     {"pin_makes_room", test_pin_makes_room, true},
 };

@@ -9,6 +9,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from statistics import median
 from time import perf_counter, sleep
@@ -101,17 +102,24 @@ class Neighbours:
         words = [sys.executable, "-m", "cudriver.ladder.neighbours", device.uuid]
         environ = {**os.environ, "CUDRIVER_LIBRARY": cu.driver_path()}
         self.process = subprocess.Popen(
-            words, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            words,
+            env=environ,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # Ctrl-C is this process's; the other ends with its input
         )
 
     def __enter__(self) -> Self:
-        self.hear()  # it is ready
+        try:
+            self.hear()  # it is ready
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *exception: object) -> None:
-        with self.process as process:
-            assert process.stdin is not None
-            process.stdin.close()
+        self.process.communicate()  # the end of its input
 
     def hear(self) -> float:
         """The next number from the other process."""
@@ -194,16 +202,17 @@ def _ask(uuid: str) -> None:
     """The other process: a byte of input begins a round, the next ends it."""
     device = cu.Device(uuid)
     device.memory_info()  # makes the context
-    print(0, flush=True)
+    os.write(1, b"0\n")
     while os.read(0, 1):
         longest = 0.0
         while not select.select([0], [], [], PAUSE)[0]:
             begin = perf_counter()
             device.memory_info()
             longest = max(longest, perf_counter() - begin)
-        os.read(0, 1)
-        print(longest, flush=True)
+        if os.read(0, 1):
+            os.write(1, b"%r\n" % longest)
 
 
 if __name__ == "__main__":
-    _ask(sys.argv[1])
+    with suppress(BrokenPipeError):  # nobody listens any more
+        _ask(sys.argv[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ from benchmarks.measure import (
     NUMPY,
     OURS,
     Array,
+    Call,
     Part,
     Skip,
     Work,
@@ -49,20 +51,38 @@ def reading(bench: Bench) -> list[Part]:
     return parts
 
 
+def _busy(bench: Bench, stream: cu.Stream, seconds: float) -> Call:
+    """Copies on the device, which a call issues and the stream does for so long."""
+    source = cu.device_zeros(bench.size(256 * MIB), np.uint8)
+    target = cu.device_empty_like(source)
+
+    def issue(count: int) -> None:
+        for _ in range(count):
+            cu.copy_async(target, source, stream)
+
+    issue(4)
+    stream.synchronize()
+    begin = time.perf_counter()
+    issue(16)
+    stream.synchronize()
+    return partial(issue, max(1, round(16 * seconds / (time.perf_counter() - begin))))
+
+
 def reading_busy(bench: Bench) -> list[Part]:
-    """The same behind 50 ms of products of matrices on the stream."""
-    torch, parts = pytorch(bench), []
-    compute, stream = torch.computing(0.05), torch.current()
-    ours = cu.Stream.from_handle(stream.cuda_stream or 1)
+    """The same behind 50 ms of copies on the device, which are on the stream."""
+    torch = next((peer for peer in bench.peers if peer.name == "PyTorch"), None)
+    stream: Any = None if torch is None else torch.current()
+    ours = cu.Stream() if torch is None else cu.Stream.from_handle(stream.cuda_stream or 1)
+    busy, parts = _busy(bench, ours, 0.05), []
 
     def works(who: Peer, host: Array, on: Any) -> Work:
-        work = who.up(host, wait=False, stream=on)
-        return replace(work, before=compute)
+        return replace(who.up(host, wait=False, stream=on), before=busy)
 
     for wanted in READ:
         host, part = bench.host(bench.size(wanted)), _read(bench, wanted)
         part.makers[OURS] = partial(works, bench.ours, host, ours)
-        part.makers[torch.name] = partial(works, torch, host, stream)
+        if torch is not None:
+            part.makers[torch.name] = partial(works, torch, host, stream)
         parts.append(part)
     return parts
 

@@ -16,6 +16,7 @@ from benchmarks.measure import DRIVER, NUMPY, OURS, PINNED, Part
 from benchmarks.peers import KNOWN
 from benchmarks.peers.driver import POOL
 from benchmarks.row import Row
+from benchmarks.rows.blocks import STRATEGIES
 from benchmarks.rows.copies import FLOOR, SWEEP
 from benchmarks.rows.processes import NVIDIA_SMI
 from benchmarks.rows.threads import has_gil
@@ -120,7 +121,8 @@ def cell(part: Part, who: str, ratio: bool = False) -> str:
 def columns(parts: list[Part]) -> list[str]:
     """Those that have a figure or a failure anywhere, in the table's order."""
     seen = {who for part in parts for who in (*part.samples, *part.failed)}
-    return [who for who in (OURS, PINNED, DRIVER, POOL, *KNOWN, *LAST) if who in seen]
+    names = (OURS, PINNED, DRIVER, POOL, *KNOWN, *STRATEGIES, *LAST)
+    return [who for who in names if who in seen]
 
 
 def table(head: list[str], lines: list[list[str]]) -> str:

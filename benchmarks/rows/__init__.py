@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from benchmarks.bench import GIB, MIB
 from benchmarks.row import Row
-from benchmarks.rows import calls, copies, files, neighbours, processes, saving, threads, together
+from benchmarks.rows import (
+    blocks,
+    calls,
+    copies,
+    files,
+    neighbours,
+    processes,
+    saving,
+    threads,
+    together,
+)
 
 TABLE = [
     Row(
@@ -123,6 +133,11 @@ TABLE = [
         "the same, until the call returns",
         "<= 20 us + 0.02 us a row; copy_many <= 0.3 us a pair",
         copies.row_calls,
+    ),
+    Row(
+        "blocks of 4 KiB to 1 MiB, as in vllm#48936: naive, batch, swap and Triton",
+        "ahead of all four at every size",
+        blocks.row,
     ),
     Row(
         "check of an environment with torch, JAX, TensorFlow and ONNX Runtime",

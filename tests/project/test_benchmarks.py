@@ -70,6 +70,7 @@ WORKS = [
     "`copy_rows`, 4,096 random rows of a page-locked GiB",
     "the same rows of plain memory",
     "the same, until the call returns",
+    "blocks of 4 KiB to 1 MiB, as in vllm#48936: naive, batch, swap and Triton",
     "check of an environment with torch, JAX, TensorFlow and ONNX Runtime",
     "safetensors, 5 GiB of bfloat16 in 40 tensors, in the page cache",
     "the same, not in the page cache",
@@ -349,6 +350,48 @@ def test_a_peers_works_are_built_from_how_it_copies(cu: Any, bench: Any) -> None
             bench.verify(peer.across(host, 1 - number, number))
     with pytest.raises(NotImplementedError):
         Peer().strided_up(base, lambda a: a)
+
+
+def test_strategies_of_moving_blocks_do_the_same_work(
+    cu: Any, bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With contestants that need no GPU; blocks above 64 KiB do not fit into so small a cache."""
+    from benchmarks.peers.ours import Own
+    from benchmarks.rows import blocks
+
+    compiler()
+
+    class OneByOne(Own):
+        def issue(self, target: Any, source: Any, stream: Any = None) -> Any:
+            return lambda: cu.copy(target, source)
+
+        def rows_issue(self, target: Any, source: Any, to: Any, of: Any, width: int) -> Any:
+            pairs = list(zip((to // width).tolist(), (of // width).tolist(), strict=True))
+            return lambda: [cu.copy(target[there], source[here]) for there, here in pairs]
+
+        def wait(self, stream: Any = None) -> Any:
+            return cu.synchronize
+
+    class Nothing(OneByOne):
+        def rows_issue(self, target: Any, source: Any, to: Any, of: Any, width: int) -> Any:
+            return lambda: None
+
+    peers = OneByOne(), OneByOne(), bench.driver, Nothing()
+    made = dict(zip(blocks.STRATEGIES, peers, strict=True))
+    with monkeypatch.context() as patch:  # ends before `no_leaks` counts
+        patch.setattr(blocks, "strategies", lambda bench: made)
+        patch.setattr(blocks, "SIZES", blocks.SIZES[:2])
+        parts = blocks.row(bench)
+    assert [part.label for part in parts] == [
+        f"{size} KiB {way} as 64 KiB" for size in (4, 16) for way in ("up", "down")
+    ]
+    for part in parts:
+        part.run(bench.effort(part), bench.verify)
+        assert {who: why.partition(":")[0] for who, why in part.failed.items()} == {
+            "Triton": "WrongBytes"
+        }
+        assert set(part.samples) == {OURS, "naive", "batch", "swap"}
+        assert part.ratio() is not None
 
 
 def test_peers_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

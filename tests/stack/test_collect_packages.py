@@ -280,11 +280,6 @@ class TestRecords:
         assert owners.owner(str(file)).name == "nvidia-a-cu12", "the first that claims it"
 
 
-def test_the_number_of_a_line():
-    lines = records.Lines(b"\na\nb\n")
-    assert [lines.number(at) for at in (1, 3, 1, 0, 4)] == [2, 3, 2, 1, 3]
-
-
 class TestDamage:
     """What is broken is named, and the rest is still read."""
 

@@ -21,7 +21,7 @@ from cudriver.stack.facts import (
     Evidence,
     FileFault,
 )
-from cudriver.stack.record import Record, fresh
+from cudriver.stack.record import Record
 from cudriver.stack.roots.rootfs import Root
 
 RECORD_LIMIT = 32 << 20
@@ -34,23 +34,6 @@ _CONDA_LIBRARY = re.compile(rb'\{[^{}]*"_path": *"([^"]+\.so[.0-9]*)"[^{}]*\}')
 _CONDA_SIZE = re.compile(rb'"hardlink"[^{}]*"size_in_bytes": *(\d+)')  # a link's says nothing
 
 
-class Lines:
-    """Tells the numbers of a list's lines, by where they begin. Asked for in order they take one
-    pass in all; most lists are never asked.
-    """
-
-    def __init__(self, raw: bytes) -> None:
-        self.raw = raw
-        self._at, self._number = 0, 1
-
-    def number(self, at: int) -> int:
-        if at < self._at:
-            self._at, self._number = 0, 1
-        self._number += self.raw.count(b"\n", self._at, at)
-        self._at = at
-        return self._number
-
-
 class Entry(Record):
     """One file of a distribution, as its list has it."""
 
@@ -59,13 +42,11 @@ class Entry(Record):
     digest: str  # "sha256=...", "" for none
     size: int | None
     text: str
-    lines: Lines = fresh(lambda: Lines(b""))  # where the list has it
-    at: int = 0
+    line: int = 0
 
     @property
     def evidence(self) -> Evidence:
-        line = self.lines.number(self.at)
-        return Evidence(f"{self.distribution.path}/RECORD", line, self.text[:200])
+        return Evidence(f"{self.distribution.path}/RECORD", self.line, self.text[:200])
 
 
 def is_library(name: str) -> bool:
@@ -114,7 +95,7 @@ def libraries(root: Root, dist: Distribution, raw: bytes) -> list[Entry]:
         root.note(file, "is not text")
         return []
     found: list[Entry] = []
-    lines, at = Lines(raw), raw.find(b".so")
+    line, seen, at = 1, 0, raw.find(b".so")
     while at >= 0:
         if raw[at + 3 : at + 4] not in (b",", b".", b'"'):  # ".sort.py"
             at = raw.find(b".so", at + 3)
@@ -128,7 +109,8 @@ def libraries(root: Root, dist: Distribution, raw: bytes) -> list[Entry]:
                 why = f"lists more than {LIBRARIES} shared libraries; the rest was not read"
                 root.note(file, why)
                 break
-            entry.lines, entry.at = lines, start
+            line, seen = line + raw.count(b"\n", seen, start), start
+            entry.line = line
             found.append(entry)
         at = raw.find(b".so", end)
     return found

@@ -23,7 +23,7 @@ RODATA_LIMIT = 64 << 20
 MAX_LIBRARIES = 400  # of one framework
 MAX_FOLDERS = 5000  # looked into for packages that no distribution lists
 
-_ASSIGNED = re.compile(r"^(\w+)\s*(?::[^=\n]+)?=\s*(?:(None)|['\"]([^'\"\n]*)['\"])", re.MULTILINE)
+_ASSIGNED = r"^%s\s*(?::[^=\n]+)?=\s*(?:(None)|['\"]([^'\"\n]*)['\"])"
 
 
 class Source:
@@ -52,10 +52,7 @@ class Source:
 
     def assigned(self, name: str) -> tuple[str, Evidence] | None:
         """The text assigned to a name; "None" for None."""
-        for match in _ASSIGNED.finditer(self.text):
-            if match[1] == name:
-                return match[2] or match[3], Evidence.found(self.path, self.text, match)
-        return None
+        return self.value(_ASSIGNED % re.escape(name))
 
 
 class Finder:

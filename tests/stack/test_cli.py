@@ -162,7 +162,7 @@ USAGE = [
     *(
         ([*ROOTED, option, rule], "is neither a rule")
         for option in ("--select", "--ignore")
-        for rule in ("CU399", "CU6", "CU", "FOO", "CU3011", "CU401,CU7")
+        for rule in ("CU399", "CU9", "CU", "FOO", "CU3011", "CU401,CU7")
     ),
     ([*ROOTED, "--match-level", "exact"], "add --match system"),
     (["check", "--match", "nothing"], "nothing"),

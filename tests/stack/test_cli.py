@@ -162,7 +162,7 @@ USAGE = [
     *(
         ([*ROOTED, option, rule], "is neither a rule")
         for option in ("--select", "--ignore")
-        for rule in ("CU399", "CU6", "CU", "FOO", "CU3011", "CU401,CU7")
+        for rule in ("CU399", "CU9", "CU", "FOO", "CU3011", "CU401,CU7")
     ),
     ([*ROOTED, "--match-level", "exact"], "add --match system"),
     (["check", "--match", "nothing"], "nothing"),
@@ -506,6 +506,36 @@ def test_text_is_broken_at_blanks_for_a_terminal_only(monkeypatch):
         assert terminal.fit("a\nb", stream) == "a\nb"
         assert terminal.beside("driver", path, stream, 8) == f"driver\n        {path}"
         assert terminal.beside("driver", "/a", stream, 8) == "driver  /a"
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--needs", "torch,,jax"], "'' is not the name of a package"),
+        (["--needs", "torch>=2"], "'torch>=2' is not the name of a package"),
+        (["--expect", "torch"], "'torch' is not a requirement"),
+        (["--expect", "torch==2.8.0 ; python_version>'3'"], "is not a requirement"),
+        (["--expect", "torch[x]==2"], "is not a requirement"),
+        (["--expect", "torch=2"], "is not a requirement"),
+    ],
+)
+def test_what_is_no_name_and_no_requirement_is_a_usage_error(words, why):
+    done = run("check", *words)
+    assert done.returncode == 2
+    assert why in done.stderr
+
+
+def test_what_is_asked_of_an_environment(cpu_torch):
+    words = ["check", "--root", str(cpu_torch), "/envs/plain"]
+    assert run(*words).returncode == 0
+    needs = run(*words, "--needs", "Torch", PYTHONUTF8="1")
+    assert needs.returncode == 1
+    assert "✗ torch         CPU only, 2.8.0+cpu, built without CUDA" in needs.stdout
+    expect = run(*words, "--expect", "torch==2.8.0+cu128")
+    assert expect.returncode == 1
+    assert "error CU602" in expect.stdout
+    assert "torch is of version 2.8.0+cpu" in " ".join(expect.stdout.split())
+    assert run(*words, "--expect", "torch==2.8.0", "--expect", "torch<3").returncode == 0
 
 
 def test_exit_code_is_the_worst():

@@ -5,7 +5,7 @@ in docs/check.md.
 import json
 
 import pytest
-from facts import SITE, Driver, Framework, facts, fault, torch, wheel
+from facts import PYTHON, SITE, Driver, Framework, facts, fault, torch, wheel
 
 from cudriver.stack.facts import Evidence, Finding, Requirement
 from cudriver.stack.load.observe import Observation
@@ -148,6 +148,27 @@ def test_what_a_framework_requires_is_its_installation():
     assert states(Report(of, [damage])) == {"torch": FAILS, "mine": WORKS}
     doubt = Finding("CU404", "warning", "is gone", subject="nvidia-cublas-cu12", doubt="d")
     assert states(Report(of, [doubt])) == {"torch": NOT_KNOWN, "mine": WORKS}
+
+
+def test_a_build_without_cuda_that_is_to_use_it():
+    of = report(torch("2.8.0+cpu", None, variant="cpu"), driver=Driver(), needs=["torch"])
+    assert (states(of), of.exit_code) == ({"torch": CPU_ONLY}, 1)
+    of = report(torch(), needs=["torch", "vllm"])
+    assert (states(of), of.exit_code) == ({"torch": WORKS}, 1)
+    of = report(TF, needs=["tensorflow"], load_faults=[lacking("tensorflow", "spare")])
+    assert (states(of), of.exit_code) == ({"tensorflow": CPU_ONLY}, 1)
+
+
+def test_an_index_that_fell_back():
+    """What is expected is not here; that says nothing of what is. Its fix is tried."""
+    wanted = "torch==2.8.0+cu126"
+    dists = [wheel("torch", "2.8.0+cu128")]
+    of = report(torch(), distributions=dists, expects=[wanted])
+    assert (states(of), of.exit_code) == ({"torch": WORKS}, 1)
+    (told,) = of.findings
+    assert (told.rule, told.proven) == ("CU602", True)
+    index = "https://download.pytorch.org/whl/cu126"
+    assert told.fix == [f"{PYTHON} -m pip install {wanted} --index-url {index}"]
 
 
 def test_another_toolkit_than_asked_for_fails_nothing():

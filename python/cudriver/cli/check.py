@@ -28,6 +28,7 @@ exit status: 0 all that is here for CUDA can use it, 1 something cannot,
   cudriver check                           the environment cudriver runs in
   cudriver check ~/envs/train /opt/conda   others, from outside
   cudriver check --all                     the environments of this machine
+  cudriver check --needs torch,jax         both are here and can use CUDA
   cudriver check --match system            is its toolkit the system's
   cudriver check --assume-driver 535.104.05 --assume-gpu 9.0
                                            would it run over there
@@ -56,6 +57,21 @@ def parser() -> ArgumentParser:
     add("--json", action="store_true", help="the report as JSON, schema version 1")
     add("--compact", action="store_true", help="--json as one line, with host, time, job and rank")
     add("--html", metavar="FILE", help="write the report as one HTML file too ('-': to stdout)")
+    add(
+        "--needs",
+        metavar="NAMES",
+        type=_names,
+        default=[],
+        help="must be here and use CUDA: torch,jax; a build without CUDA is an error",
+    )
+    add(
+        "--expect",
+        metavar="REQUIREMENT",
+        type=_requirement,
+        action="append",
+        default=[],
+        help="must be met to the letter: torch==2.8.0+cu128 (repeatable)",
+    )
     add("--strict", action="store_true", help="warnings are mismatches too")
     add("--select", metavar="RULES", type=_rules, default=[], help="only these: CU303,CU4")
     add("--ignore", metavar="RULES", type=_rules, default=[], help="not these")
@@ -82,7 +98,9 @@ def plain(words: list[str]) -> Namespace:
     """
     from types import SimpleNamespace
 
-    given = SimpleNamespace(prefix=words, select=[], ignore=[], timeout=120.0, root="/")
+    given = SimpleNamespace(prefix=words, timeout=120.0, root="/")
+    for name in ("select", "ignore", "needs", "expect"):
+        setattr(given, name, [])
     for name in ("all", "json", "compact", "verbose", "strict", "observe", "verify", "no_probe"):
         setattr(given, name, False)
     for name in ("html", "match", "match_level", "assume_driver", "assume_gpu", "lang"):
@@ -186,6 +204,7 @@ def _checked(prefix: str, machine: Machine, arguments: Namespace) -> Report:
 
     facts = collect(machine.asked.at(prefix), machine)
     facts.match, facts.match_level = arguments.match, arguments.match_level or "minor"
+    facts.needs, facts.expects = arguments.needs, arguments.expect
     findings = judge(facts, None, lambda changes: recollect(facts, machine, changes))
     report = Report(facts, findings, strict=arguments.strict)
     if arguments.observe:
@@ -309,6 +328,29 @@ def _seconds(text: str) -> float:
     if not 0 < seconds < 1e6:
         raise ArgumentTypeError(f"{text!r} is not a number of seconds")
     return seconds
+
+
+def _names(text: str) -> list[str]:
+    """ "torch,jax" as a list; what is no package's name is a usage error."""
+    from cudriver.stack.rules.cu6 import needed
+
+    return [_understood(needed, name) for name in text.split(",")]
+
+
+def _requirement(text: str) -> str:
+    """A requirement; what is none is a usage error."""
+    from cudriver.stack.rules.cu6 import expected
+
+    return _understood(expected, text)
+
+
+def _understood(parse: Callable[[str], str], text: str) -> str:
+    from argparse import ArgumentTypeError
+
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
 
 
 def _rules(text: str) -> list[str]:

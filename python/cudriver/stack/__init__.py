@@ -30,6 +30,8 @@ def inspect(
     assume_gpus: Sequence[str] | None = None,
     match: str | None = None,
     match_level: str = "minor",
+    needs: Sequence[str] = (),
+    expect: Sequence[str] = (),
 ) -> Report:
     """Inspect an environment from outside: which CUDA it really uses, and whether it fits.
 
@@ -52,6 +54,11 @@ def inspect(
         Require that the environment's toolkit equals the system's.
     match_level : {"minor", "major", "exact"}, optional
         How much of the two versions must be equal.
+    needs : sequence of str, optional
+        Packages that must be here and use CUDA: ``["torch", "jax"]``. A build without CUDA is then
+        an error.
+    expect : sequence of str, optional
+        Requirements that must be met to the letter: ``["torch==2.8.0+cu128"]``.
 
     Returns
     -------
@@ -63,8 +70,9 @@ def inspect(
     NotADirectoryError
         `prefix` or `root` is not a folder.
     ValueError
-        An assumed driver release or compute capability does not exist, or `match` or `match_level`
-        has another value than those above.
+        An assumed driver release or compute capability does not exist, `match` or `match_level`
+        has another value than those above, or `needs` or `expect` has what is no name and no
+        requirement.
 
     Notes
     -----
@@ -78,13 +86,17 @@ def inspect(
     """
     from cudriver.stack.collect import ask, collect, collect_machine, recollect
     from cudriver.stack.report import Report
-    from cudriver.stack.rules import judge
+    from cudriver.stack.rules import cu6, judge
     from cudriver.stack.rules.cu2 import LEVELS
 
     if match not in (None, "system"):
         raise ValueError(f"match={match!r}: it is 'system' or None")
     if match_level not in LEVELS:
         raise ValueError(f"match_level={match_level!r}: it is one of {', '.join(LEVELS)}")
+    for name, value in (("needs", needs), ("expect", expect)):
+        if isinstance(value, str):
+            raise TypeError(f"{name}={value!r}: it is a list")
+    names, requirements = list(map(cu6.needed, needs)), list(map(cu6.expected, expect))
     asked = ask(
         prefix,
         root=root,
@@ -96,6 +108,7 @@ def inspect(
     machine = collect_machine(asked, [asked.prefix])
     facts = collect(asked, machine)
     facts.match, facts.match_level = match, match_level
+    facts.needs, facts.expects = names, requirements
     return Report(facts, judge(facts, None, lambda changes: recollect(facts, machine, changes)))
 
 

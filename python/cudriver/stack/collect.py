@@ -203,6 +203,7 @@ def recollect(facts: Facts, machine: Machine, changes: dict[str, str | None]) ->
             setattr(new, name, getattr(new, name) or getattr(old, name))
     made = collect(asked, other)
     made.match, made.match_level = facts.match, facts.match_level
+    made.needs, made.expects = facts.needs, facts.expects
     return made
 
 

@@ -418,6 +418,13 @@ class Facts(Record):
     verified: bool = False  # --verify: the content of all files was compared
     match: str | None = None  # --match: "system"
     match_level: str = "minor"  # "major", "minor", "exact"
+    needs: list[str] = fresh(list)  # --needs: names of what is to use CUDA
+    expects: list[str] = fresh(list)  # --expect: requirements, "torch==2.8.0+cu128"
+
+    def needed(self, framework: Framework) -> str | None:
+        """The name by which --needs asks for a framework; None where it does not."""
+        names = (framework.name, framework.distribution, framework.module)
+        return next((name for name in self.needs if name in names), None)
 
     def distribution(self, name: str | None) -> Distribution | None:
         """The installed distribution of this (normalised) name, or None."""

@@ -266,7 +266,8 @@ def _name(text: str) -> str:
 def _release(wanted: str, old: Distribution | None) -> str:
     """The release that an installer takes; where nothing tells, the one that is there."""
     have = old.version if old else ""
-    stated = re.search(r"(?:==?|>=|~=)\s*([0-9][0-9.]*?)(\.\*)?(?:\.?dev0)?(?:[,=]|\Z)", wanted)
+    pattern = r"(?:==?|>=|~=)\s*([0-9][0-9.]*?(?:\+\w+)?)(\.\*)?(?:\.?dev0)?(?:[,=]|\Z)"
+    stated = re.search(pattern, wanted)
     if stated is None or (old is not None and satisfies(have, wanted)):
         return have
     return stated[1] + (".0" if stated[2] else "")

@@ -203,10 +203,12 @@ def _not_found(facts: Facts, faults: list[LoadFault], fixes: list[str]) -> Findi
         fixes = [line.replace(first.name, names) for line in fixes]
     evidence = [Evidence(fault.library, None, f"needs {fault.name}") for fault in faults]
     evidence += _searched(facts, [fault.name for fault in faults]) + proof(facts, first)
-    subject = first.framework or first.library
-    return finding(
-        first.severity, title, evidence, first.text, fixes, subject, cpu=first.means == GPU
-    )
+    subject, severity = first.framework or first.library, first.severity
+    framework = facts.framework(first.framework)
+    spare = first.means == SPARE and framework is not None and facts.needed(framework) is not None
+    severity = ERROR if spare else severity
+    cpu = spare or first.means == GPU
+    return finding(severity, title, evidence, first.text, fixes, subject, cpu=cpu)
 
 
 def _searched(facts: Facts, names: list[str]) -> list[Evidence]:

@@ -29,17 +29,26 @@ from cudriver.stack.tables import driver_floor, table
 from cudriver.stack.text import quote
 from cudriver.stack.versions import cut, major, newer, satisfies
 
+_WITH_CUDA = {
+    "tensorflow": "tensorflow[and-cuda]",
+    "jax": "jax[cuda{cuda}]",
+    "onnxruntime": "onnxruntime-gpu",
+}
+
 
 def cu401(facts: Facts) -> Iterator[Finding]:
-    """A build without CUDA where there is a GPU."""
+    """A build without CUDA where there is a GPU, or where it is to use one."""
     driver = facts.driver
     gpu = bool(driver.devices or driver.kernel_release or driver.pci_devices)
     for framework in facts.frameworks:
         name, torch = framework.name, framework.name == "torch"
-        if framework.variant != "cpu" or name not in ("torch", "tensorflow", "jax", "onnxruntime"):
+        needed = facts.needed(framework) is not None
+        known = framework.variant == "cpu" and (torch or name in _WITH_CUDA)
+        if not (framework.without_cuda if needed else known):
             continue
         dist = facts.distribution(framework.distribution or name)
         evidence = [framework.cuda_evidence]
+        evidence += [Evidence("--needs", None, name)] * needed
         if dist:
             build = f" {dist.build}" if dist.build else ""
             made = f"{dist.name} {dist.version}{build}"
@@ -47,7 +56,7 @@ def cu401(facts: Facts) -> Iterator[Finding]:
         title = f"{name} {framework.version} is built without CUDA"
         predicts = "torch.cuda.is_available() is False" if torch else None
         fixes = _cuda_build(facts, framework, dist)
-        severity = ERROR if torch and gpu else NOTE
+        severity = ERROR if needed or (torch and gpu) else NOTE
         yield finding(severity, title, evidence, predicts, fixes, name, cpu=severity == ERROR)
 
 
@@ -59,13 +68,15 @@ def _cuda_build(facts: Facts, framework: Framework, dist: Distribution | None) -
             return [fix.install(env, "pytorch-gpu", of=dist)]
         cuda = fix.torch_for_driver(facts) or fix.usual_variant(framework.version)
         return [fix.torch_from(facts, cuda)] if cuda else []
-    cuda = str(min(major(facts.driver.cuda) or 12, 13))
-    wanted = {
-        "tensorflow": "tensorflow[and-cuda]",
-        "jax": f"jax[cuda{cuda}]",
-        "onnxruntime": "onnxruntime-gpu",
-    }
-    return [fix.install(env, wanted[framework.name], by="pip" if tool in fix.CONDA else tool)]
+    if framework.name not in _WITH_CUDA:
+        return [f"install a build of {framework.name} for CUDA."]
+    wanted = with_cuda(facts, framework.name)
+    return [fix.install(env, wanted, by="pip" if tool in fix.CONDA else tool)]
+
+
+def with_cuda(facts: Facts, name: str) -> str:
+    """What to ask an installer for, so that it brings the build for CUDA."""
+    return _WITH_CUDA.get(name, name).format(cuda=min(major(facts.driver.cuda) or 12, 13))
 
 
 def cu403(facts: Facts) -> Iterator[Finding]:

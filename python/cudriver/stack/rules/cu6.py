@@ -1,0 +1,69 @@
+"""CU6: what the caller asks of the environment: who is to use CUDA, and in which release."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from cudriver.stack.environment.markers import normal
+from cudriver.stack.facts import ERROR, Evidence, Facts, Finding
+from cudriver.stack.fixes import fix
+from cudriver.stack.rules.cu4 import with_cuda
+from cudriver.stack.rules.finding import finding
+from cudriver.stack.versions import satisfies
+
+_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
+
+
+def needed(text: str) -> str:
+    """A package's name, normalised. Raises ValueError."""
+    if not re.fullmatch(_NAME, text.strip()):
+        raise ValueError(f"{text!r} is not the name of a package; one looks like torch")
+    return normal(text.strip())
+
+
+def expected(text: str) -> str:
+    """A requirement without extras and markers: "torch==2.8.0+cu128". Raises ValueError."""
+    name, specifier = _parts(text)
+    if not specifier or satisfies("0", specifier) is None:
+        raise ValueError(f"{text!r} is not a requirement; one looks like torch==2.8.0+cu128")
+    return name + specifier
+
+
+def _parts(requirement: str) -> tuple[str, str]:
+    match = re.fullmatch(rf"\s*({_NAME})\s*([=<>!~].*?)\s*", requirement)
+    return (normal(match[1]), match[2]) if match else ("", "")
+
+
+def cu601(facts: Facts) -> Iterator[Finding]:
+    """A package that is to use CUDA and is not here. Of a build without CUDA CU401 speaks."""
+    for name in facts.needs:
+        if not any(facts.needed(framework) == name for framework in facts.frameworks):
+            dist = facts.distribution(name)
+            title = f"{name} is needed, and is not installed"
+            if dist is not None:
+                title = f"{name} is needed, and {dist.version} uses no CUDA, as far as is known"
+            line = str(fix.install(facts.environment, with_cuda(facts, name)))  # untried
+            if dist is not None:
+                line = f"install a build of {name} for CUDA, or leave it out of --needs."
+            evidence = [Evidence("--needs", None, name), dist.evidence if dist else None]
+            yield finding(ERROR, title, evidence, None, [line], name)
+
+
+def cu602(facts: Facts) -> Iterator[Finding]:
+    """Another release than the one that is expected: an index that fell back."""
+    for requirement in facts.expects:
+        name, specifier = _parts(requirement)
+        dist = facts.distribution(name)
+        # PyPI's builds tell the CUDA that they are for in the package alone.
+        own = next((f.version for f in facts.frameworks if (f.distribution or f.name) == name), "")
+        version = own or (dist.version if dist else "")
+        if version and satisfies(version, specifier):
+            continue
+        title = f"{requirement} is expected, and {name} is "
+        title += f"of version {version}" if version else "not installed"
+        tag = re.search(r"\+((?:cu|cpu|rocm)[0-9.]*)\Z", specifier)
+        index = f"{fix.INDEX}/{tag[1]}" if tag else None
+        line = fix.install(facts.environment, requirement, of=dist, index=index)
+        evidence = [Evidence("--expect", None, requirement), dist.evidence if dist else None]
+        yield finding(ERROR, title, evidence, None, [line], name)

@@ -287,8 +287,10 @@ CUresult cudriver_staging_follow(CUcontext first_context, CUstream first, CUcont
 CUresult staging_slot_get(size_t bytes, void **slot)
 {
     bool zeroed;
+    CUresult result = cudriver_hostmem_alloc(bytes, SIZE_MAX, CUDRIVER_NODE_POLICY, slot, &zeroed);
 
-    return cudriver_hostmem_alloc(bytes, SIZE_MAX, CUDRIVER_NODE_POLICY, slot, &zeroed);
+    /* Of memory that we map ourselves, the driver refuses the length. */
+    return result == CUDA_ERROR_INVALID_VALUE ? CUDA_ERROR_OUT_OF_MEMORY : result;
 }
 
 /* How many blocks lie in a piece of memory. */

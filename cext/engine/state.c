@@ -139,14 +139,18 @@ void cudriver_staging_set_coherent(bool coherent)
     staging_unlock();
 }
 
-void staging_coherent_time(bool up, size_t bytes, unsigned long long nanoseconds)
+bool staging_coherent_crawls(bool up, size_t bytes, unsigned long long nanoseconds)
 {
+    bool crawls;
+
     staging_lock();
     if (!staging.settings.timed[up]) {
         staging.settings.timed[up] = true;
         staging.settings.crawls[up] = bytes < TUNING_CRAWL * nanoseconds;
     }
+    crawls = staging.settings.crawls[up];
     staging_unlock();
+    return crawls;
 }
 
 void cudriver_staging_set_threads(int threads)

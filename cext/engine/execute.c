@@ -217,6 +217,11 @@ static CUresult dense_copy(const struct cudriver_copy_plan *plan, struct cudrive
             bytes = cudriver_hostmem_run(host + at, bytes); /* split at a registration's end too */
         }
         result = part_copy(plan, device + at, host + at, bytes, call);
+        if (timed && at == 0 && result == CUDA_SUCCESS &&
+            staging_coherent_crawls(up, bytes, platform_nanoseconds() - began) &&
+            bytes < plan->bytes) {
+            return CUDA_ERROR_INVALID_VALUE; /* then all is staged */
+        }
         if (result == CUDA_ERROR_INVALID_VALUE && !cut) {
             cut = true; /* a registration ends within the range, maybe since a moment ago */
             bytes = 0;
@@ -225,9 +230,6 @@ static CUresult dense_copy(const struct cudriver_copy_plan *plan, struct cudrive
                    call->interrupted(call->data)) {
             result = CUDRIVER_STAGING_INTERRUPTED;
         }
-    }
-    if (timed && result == CUDA_SUCCESS) {
-        staging_coherent_time(up, plan->bytes, platform_nanoseconds() - began);
     }
     return result;
 }
@@ -317,7 +319,7 @@ CUresult cudriver_copy_follow(const struct cudriver_copy_plan *plan,
         return result;
     }
     /* The same, staged: the driver refuses a copy across the end of a registration, and another
-     * thread may lock and unlock the memory in steps. */
+     * thread may lock and unlock the memory in steps; or its own copy crawls. */
     again = *plan;
     cudriver_driver_relax();
     staging_plan_make(&again, transfer == NULL,

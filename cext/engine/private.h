@@ -86,9 +86,9 @@ struct staging_settings {
 };
 
 void staging_settings_get(struct staging_settings *settings);
-/* What a big copy took that was left to a device which reads pageable memory; the first is judged.
- */
-void staging_coherent_time(bool up, size_t bytes, unsigned long long nanoseconds);
+/* Whether copies crawl that are left to devices which read pageable memory: the first big one, or
+ * its first part, is judged by what it took. */
+bool staging_coherent_crawls(bool up, size_t bytes, unsigned long long nanoseconds);
 
 /* ---- plans ---- */
 

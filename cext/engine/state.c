@@ -139,14 +139,18 @@ void cudriver_staging_set_coherent(bool coherent)
     staging_unlock();
 }
 
-void staging_coherent_time(bool up, size_t bytes, unsigned long long nanoseconds)
+bool staging_coherent_crawls(bool up, size_t bytes, unsigned long long nanoseconds)
 {
+    bool crawls;
+
     staging_lock();
     if (!staging.settings.timed[up]) {
         staging.settings.timed[up] = true;
         staging.settings.crawls[up] = bytes < TUNING_CRAWL * nanoseconds;
     }
+    crawls = staging.settings.crawls[up];
     staging_unlock();
+    return crawls;
 }
 
 void cudriver_staging_set_threads(int threads)
@@ -287,8 +291,10 @@ CUresult cudriver_staging_follow(CUcontext first_context, CUstream first, CUcont
 CUresult staging_slot_get(size_t bytes, void **slot)
 {
     bool zeroed;
+    CUresult result = cudriver_hostmem_alloc(bytes, SIZE_MAX, CUDRIVER_NODE_POLICY, slot, &zeroed);
 
-    return cudriver_hostmem_alloc(bytes, SIZE_MAX, CUDRIVER_NODE_POLICY, slot, &zeroed);
+    /* Of memory that we map ourselves, the driver refuses the length. */
+    return result == CUDA_ERROR_INVALID_VALUE ? CUDA_ERROR_OUT_OF_MEMORY : result;
 }
 
 /* How many blocks lie in a piece of memory. */

@@ -155,6 +155,30 @@ def test_copies_that_crawl_are_staged_from_then_on() -> None:
     ]
 
 
+@pytest.mark.parametrize("way", ["up", "down"])
+def test_the_rest_of_a_long_copy_that_crawls_is_staged_at_once(way: str) -> None:
+    """Its first part tells, 256 MiB: all may take hours."""
+    program = f"""
+        import ctypes
+        import numpy as np
+        import cudriver as cu
+
+        there, plain = cu.device_empty((257 << 20) + 5, "u1"), np.full((257 << 20) + 5, 3, "u1")
+        calls = ctypes.CDLL(cu.driver_path()).cudriver_sim_call_count
+        calls.restype = ctypes.c_longlong
+        if {way == "up"}:
+            cu.copy(there, plain)
+            back = cu.pinned_empty(plain.shape, "u1")
+            cu.copy(back, there)
+            print(calls(b"cuMemcpyHtoD_v2"), (back == 3).all())
+        else:
+            there.fill(4)
+            cu.copy(plain, there)
+            print(calls(b"cuMemcpyDtoH_v2"), (plain == 4).all())
+    """
+    assert output(program, CUDRIVER_SIM_PROFILE="crawling") == "1 True\n"
+
+
 @pytest.mark.skipif(native_build.BUILD != "plain", reason="a sanitizer has a clock of its own")
 def test_copies_that_do_not_stay_with_the_driver(tmp_path: Path) -> None:
     (tmp_path / "clock.c").write_text(SLOW_CLOCK)

@@ -12,11 +12,14 @@ COPY = """
     import numpy as np
     import cudriver as cu
 
-    kind, lack = sys.argv[1:]
+    kind, lack = sys.argv[1:3]
     stream, MIB = cu.Stream(), 1 << 20
     source = np.random.default_rng(0).integers(0, 255, 16 * MIB, np.uint8)
     if lack == "memory":
         cu.set_host_memory_limit(4096)
+    if lack == "long registrations":  # INVALID_VALUE
+        limit = ctypes.CDLL(cu.driver_path()).cudriver_sim_set_registration_limit
+        limit(ctypes.c_ulonglong(int(sys.argv[3])))
     cu.copy_async(cu.device_zeros(1000, np.uint8), source[:1000], stream).wait()
     if lack == "threads":
         # The driver's own have started by now; a new thread's stack would be larger than memory.
@@ -55,6 +58,14 @@ COPY = """
 @pytest.mark.parametrize("kind", ["small", "dense", "just staged", "strided", "permuted", "rows"])
 def test_copies_are_right_without(kind: str, lack: str) -> None:
     assert output(COPY, kind, lack) == "right\n"
+
+
+@pytest.mark.skipif(DRIVER == "real", reason="the simulated driver refuses")
+@pytest.mark.parametrize("limit", [1, 3 << 20])
+@pytest.mark.parametrize("kind", ["small", "dense", "just staged", "strided", "permuted", "rows"])
+def test_copies_are_right_where_a_driver_refuses_long_registrations(kind: str, limit: int) -> None:
+    """With INVALID_VALUE, as was seen of 2 GiB, and now and then of less."""
+    assert output(COPY, kind, "long registrations", str(limit)) == "right\n"
 
 
 ALONE = """

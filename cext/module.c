@@ -5,7 +5,6 @@
 #include "python/error.h"
 #include "contexts/event.h"
 #include "pinned/host_memory.h"
-#include "pinned/page_lock.h"
 #include "hostmem/hostmem.h"
 #include "ladder/ladder.h"
 #include "python/call.h"

@@ -1,5 +1,6 @@
 /*
- * copy_many(), and what copy_rows() shares with it: many copies as one piece of work.
+ * copy_many(), and what copy_rows() and small copies beside big ones share with it: many copies as
+ * one piece of work.
  *
  * Each pair of ends is read, checked and brought into its smallest form. Dense copies of
  * page-locked or device memory are runs, which the engine queues together. Any other copy is `odd`:
@@ -96,7 +97,7 @@ static bool end_is_near(const struct copy_batch *batch, const struct cudriver_en
             cudriver_copy_is_usable(end->device, here->handle));
 }
 
-bool copy_batch_is_near(const struct copy_batch *batch, const struct copy_ends *ends)
+static bool batch_is_near(const struct copy_batch *batch, const struct copy_ends *ends)
 {
     return end_is_near(batch, &ends->dst) && end_is_near(batch, &ends->src);
 }
@@ -164,7 +165,7 @@ int copy_batch_place(struct copy_batch *batch, const struct copy_ends *ends)
 }
 
 int copy_batch_run(struct copy_batch *batch, const struct copy_ends *ends, size_t bytes,
-                   struct cudriver_run *run)
+                   size_t count, struct cudriver_run *run)
 {
     bool up = ends->src.context == NULL, down = ends->dst.context == NULL;
     int locked = up     ? end_is_locked(batch, &ends->src)
@@ -172,6 +173,9 @@ int copy_batch_run(struct copy_batch *batch, const struct copy_ends *ends, size_
                         : 1;
 
     *run = (struct cudriver_run){.bytes = bytes, .up = up, .down = down, .pageable = locked == 0};
+    if ((up || down) && (locked == 0 || bytes >= TUNING_BIG_COUNTED)) {
+        batch->big[up] += bytes * count;
+    }
     return locked < 0 ? -1 : 0;
 }
 
@@ -182,7 +186,7 @@ bool copy_batch_takes(const struct copy_batch *batch, const struct copy_ends *en
     *bytes = end_bytes(&ends->dst, &dense[0]);
     end_bytes(&ends->src, &dense[1]);
     return dense[0] && dense[1] && *bytes > 0 && ends_home(ends) != NULL &&
-           copy_batch_is_near(batch, ends);
+           batch_is_near(batch, ends);
 }
 
 /* Adds a pair of matching ends, which it takes over. 0 or -1. */
@@ -207,10 +211,13 @@ static int batch_add(struct copy_batch *batch, Py_ssize_t index, struct copy_end
         copy_end_span(&ends->src, span + 2);
     }
     batch->bytes += bytes;
+    if (!run && (ends->src.context == NULL) != (ends->dst.context == NULL)) {
+        batch->big[ends->src.context == NULL] += bytes;
+    }
     if (run || bytes == 0) {
         if (run) {
             struct cudriver_run *made = &batch->runs[batch->count++];
-            failed = copy_batch_run(batch, ends, bytes, made);
+            failed = copy_batch_run(batch, ends, bytes, 1, made);
             made->dst = span[0];
             made->src = span[2];
         }
@@ -289,42 +296,6 @@ static int runs_queue(struct copy_batch *batch, struct cudriver_staging_transfer
     return result != CUDA_SUCCESS;
 }
 
-/* Notes what of the batch, in flight as `work`, goes to or from a device by the copy engine. */
-static void batch_mark(const struct copy_batch *batch, TransferObject *work)
-{
-    size_t bytes[2] = {0, 0}, odd;
-    bool dense;
-
-    for (size_t i = 0; i < batch->count; i++) {
-        const struct cudriver_run *run = &batch->runs[i];
-        bool large = run->pageable || (run->bytes >= TUNING_BIG_COUNTED && !batch->beside);
-        bytes[run->up] += large && (run->up || run->down) ? run->bytes : 0;
-    }
-    for (size_t i = 0; i < batch->odds; i++) {
-        const struct copy_ends *ends = batch->odd[i];
-        bool up = ends->src.context == NULL;
-        odd = end_bytes(&ends->dst, &dense);
-        bytes[up] += odd >= TUNING_BIG_COUNTED && up != (ends->dst.context == NULL) ? odd : 0;
-    }
-    cudriver_work_mark(batch->state, work, false, bytes[0]);
-    cudriver_work_mark(batch->state, work, true, bytes[1]);
-}
-
-/* Queues the odd copies. *staged: the engine's transfers. 0 or -1. */
-static int odds_queue(struct copy_batch *batch, struct cudriver_staging_transfer **staged)
-{
-    for (size_t i = 0; i < batch->odds; i++) {
-        struct cudriver_staging_transfer *part = NULL;
-        PyObject *done = copy_ends_queue(batch->state, batch->odd[i], &batch->stream, &part);
-        cudriver_staging_join(staged, part);
-        if (done == NULL) {
-            return -1;
-        }
-        Py_DECREF(done);
-    }
-    return 0;
-}
-
 /* Queues all, in an entered context. New reference: the Transfer. If an odd copy fails, or the call
  * is interrupted, those before are in flight all the same, and keep their ends alive. */
 static PyObject *batch_queue(struct copy_batch *batch)
@@ -339,13 +310,20 @@ static PyObject *batch_queue(struct copy_batch *batch)
     if (failed < 0) {
         return NULL;
     }
-    if (failed > 0 || odds_queue(batch, &staged) < 0) {
+    for (size_t i = 0; i < batch->odds && failed == 0; i++) {
+        struct cudriver_staging_transfer *part = NULL;
+        PyObject *done = copy_ends_queue(batch->state, batch->odd[i], &batch->stream, &part);
+        cudriver_staging_join(&staged, part);
+        failed = done == NULL;
+        Py_XDECREF(done);
+    }
+    if (failed > 0) {
         PyErr_Fetch(&type, &value, &trace);
     }
     work =
         cudriver_work_add(batch->state, &batch->stream, batch->owners, NULL, batch->bytes, staged);
-    if (work != NULL) {
-        batch_mark(batch, (TransferObject *)work);
+    for (int up = 0; up < 2 && work != NULL; up++) {
+        cudriver_work_mark(batch->state, (TransferObject *)work, up, batch->big[up]);
     }
     if (type != NULL) {
         Py_CLEAR(work);
@@ -379,6 +357,85 @@ PyObject *copy_batch_issue(struct copy_batch *batch)
     work = batch_queue(batch);
     cudriver_context_leave(batch->stream.context, pushed);
     return work;
+}
+
+/* ---- one small copy that would queue behind big ones: the kernel moves its rows meanwhile ---- */
+
+/* Bytes of a row of a strided copy that is worth a run of its own, and rows at most. Not measured.
+ */
+#define ROW_LEAST 64
+#define ROWS_MOST 4096
+
+/* The layout between both ends, simplified: rows that are dense on both sides. How many; 0: it is
+ * no small copy, or none of rows that are worth it. */
+static size_t ends_rows(const struct copy_ends *ends, struct cudriver_layout *layout)
+{
+    size_t count = 1, bytes;
+
+    copy_ends_layout(ends, layout);
+    bytes = cudriver_layout_simplify(layout, true);
+    for (int i = 0; i < layout->ndim && count <= ROWS_MOST; i++) {
+        count *= (size_t)layout->shape[i];
+    }
+    return bytes > 0 && bytes <= TUNING_BESIDE_MOST && count <= ROWS_MOST &&
+                   (count == 1 || layout->itemsize >= ROW_LEAST)
+               ? count
+               : 0;
+}
+
+/* Adds a run for each row. */
+static void rows_fill(struct copy_batch *batch, const struct copy_ends *ends,
+                      const struct cudriver_layout *layout, struct cudriver_run run, size_t count)
+{
+    run.dst = copy_end_address(&ends->dst) + (uint64_t)layout->dst_offset;
+    run.src = copy_end_address(&ends->src) + (uint64_t)layout->src_offset;
+    for (size_t row = 0; row < count; row++) {
+        size_t left = row;
+        batch->runs[row] = run;
+        for (int i = layout->ndim - 1; i >= 0; i--) {
+            int64_t at = (int64_t)(left % (size_t)layout->shape[i]);
+            left /= (size_t)layout->shape[i];
+            batch->runs[row].dst += (uint64_t)(at * layout->dst_strides[i]);
+            batch->runs[row].src += (uint64_t)(at * layout->src_strides[i]);
+        }
+    }
+    batch->count = count;
+    batch->bytes = layout->itemsize * count;
+}
+
+int copy_beside(CoreState *state, struct copy_ends *ends, struct cudriver_stream *stream,
+                enum copy_batch_mode mode, PyObject **work)
+{
+    struct copy_batch batch = {.state = state, .mode = mode, .stream = *stream};
+    struct cudriver_layout layout;
+    struct cudriver_run run;
+    size_t count = ends_rows(ends, &layout);
+    bool near = true;
+
+    *work = NULL;
+    if (count == 0) {
+        return 1;
+    }
+    if (copy_batch_begin(&batch, 1, (Py_ssize_t)count) == 0 &&
+        copy_batch_place(&batch, ends) == 0 && (near = batch_is_near(&batch, ends)) &&
+        PyList_Append(batch.owners, ends->dst.owner) == 0 &&
+        PyList_Append(batch.owners, ends->src.owner) == 0 &&
+        copy_batch_run(&batch, ends, layout.itemsize, 0, &run) == 0) {
+        rows_fill(&batch, ends, &layout, run, count);
+        *work = copy_batch_issue(&batch);
+    }
+    *stream = batch.stream; /* with its context */
+    batch.stream = (struct cudriver_stream){.handle = NULL};
+    copy_batch_end(&batch);
+    return *work != NULL ? 0 : near ? -1 : 1;
+}
+
+bool copy_beside_explain(CoreState *state, const struct copy_ends *ends)
+{
+    const struct cudriver_stream stream = {.handle = NULL};
+    struct cudriver_layout layout;
+
+    return copy_ends_beside(state, ends, &stream) && ends_rows(ends, &layout) > 0;
 }
 
 /* ---- copy_many ---- */

@@ -15,26 +15,16 @@ const struct cudriver_stream cudriver_unordered;
 
 /* ---- __cuda_array_interface__ ---- */
 
-/* Waits for a producer's stream. A default one is that of `context`, the memory's; another may be
- * of another context than the memory. 0 or -1. */
-static int producer_wait(CoreState *state, ContextObject *context, CUstream stream)
-{
-    ContextObject *home = cudriver_stream_is_default(stream)
-                              ? (ContextObject *)Py_NewRef((PyObject *)context)
-                              : cudriver_stream_context(state, stream);
-    int failed = home != NULL ? cudriver_stream_drain(state, home, stream, NULL) : -1;
-
-    Py_XDECREF(home);
-    return failed;
-}
-
 /* Fills an endpoint with what memory/foreign.py has read of an object, finds its memory's context
  * and waits for the producer. 0 or -1. */
 static int endpoint_read(CoreState *state, PyObject *object, PyObject *read,
                          const struct cudriver_stream *on, struct cudriver_endpoint *end)
 {
     PyObject *array, *stream;
+    ContextObject *home;
     CUdeviceptr address;
+    CUstream handle;
+    int failed;
 
     if (!PyArg_ParseTuple(read, "KOO", &address, &array, &stream) ||
         cudriver_numpy_endpoint(array, object, false, end) < 0) {
@@ -54,8 +44,13 @@ static int endpoint_read(CoreState *state, PyObject *object, PyObject *read,
     if (end->context == NULL || stream == Py_None || on == CUDRIVER_UNORDERED) {
         return end->context == NULL ? -1 : 0;
     }
-    return producer_wait(state, end->context,
-                         (CUstream)(uintptr_t)PyLong_AsUnsignedLongLong(stream));
+    /* A default stream is that of the memory's context; another may be of another context. */
+    handle = (CUstream)(uintptr_t)PyLong_AsUnsignedLongLong(stream);
+    home = cudriver_stream_is_default(handle) ? (ContextObject *)Py_NewRef((PyObject *)end->context)
+                                              : cudriver_stream_context(state, handle);
+    failed = home != NULL ? cudriver_stream_drain(state, home, handle, NULL) : -1;
+    Py_XDECREF(home);
+    return failed;
 }
 
 /* Fills an endpoint through __cuda_array_interface__, and waits for the stream that it names,
@@ -174,15 +169,6 @@ int copy_ends_parse(CoreState *state, PyObject *dst, PyObject *src, bool match,
     return 0;
 }
 
-static void end_describe(const struct cudriver_endpoint *from, struct cudriver_copy_end *end)
-{
-    end->on_device = from->context != NULL;
-    end->host = from->host;
-    end->device = from->device;
-    end->context = end->on_device ? from->context->handle : NULL;
-    end->ordinal = end->on_device ? from->context->ordinal : -1;
-}
-
 void copy_ends_layout(const struct copy_ends *ends, struct cudriver_layout *layout)
 {
     const struct cudriver_endpoint *dst = &ends->dst, *src = &ends->src;
@@ -200,8 +186,15 @@ void copy_ends_plan(struct copy_ends *ends, bool blocking, bool ask,
 {
     const struct cudriver_endpoint *dst = &ends->dst, *src = &ends->src;
 
-    end_describe(dst, &plan->dst);
-    end_describe(src, &plan->src);
+    for (int i = 0; i < 2; i++) {
+        const struct cudriver_endpoint *from = i ? src : dst;
+        struct cudriver_copy_end *end = i ? &plan->src : &plan->dst;
+        end->on_device = from->context != NULL;
+        end->host = from->host;
+        end->device = from->device;
+        end->context = end->on_device ? from->context->handle : NULL;
+        end->ordinal = end->on_device ? from->context->ordinal : -1;
+    }
     plan->blocking = blocking;
     plan->fixed = src->fixed;
     plan->borrow = ends->borrow;

@@ -88,6 +88,7 @@ struct copy_batch {
     struct cudriver_stream stream;
     ContextObject *home; /* owned: the first device end's; NULL: none yet */
     size_t bytes;
+    size_t big[2];             /* of these, what is not small: from (0) and to a device */
     bool beside;               /* the kernel does the runs, if it can */
     struct cudriver_run *runs; /* owned */
     size_t count;
@@ -111,23 +112,19 @@ int copy_batch_place(struct copy_batch *batch, const struct copy_ends *ends);
 /* Whether a copy of matching ends is a run. *bytes: of their items. */
 bool copy_batch_takes(const struct copy_batch *batch, const struct copy_ends *ends, size_t *bytes);
 
-/* Fills in a run between such ends, except its addresses. 0 or -1. */
+/* Fills in a run between such ends, of which there will be `count`, except its addresses. 0 or -1.
+ */
 int copy_batch_run(struct copy_batch *batch, const struct copy_ends *ends, size_t bytes,
-                   struct cudriver_run *run);
+                   size_t count, struct cudriver_run *run);
 
 /* Issues a batch that is complete, or explains it. New reference: its Transfer, or a list. */
 PyObject *copy_batch_issue(struct copy_batch *batch);
-
-/* Whether the batch's stream can use both ends. */
-bool copy_batch_is_near(const struct copy_batch *batch, const struct copy_ends *ends);
 
 /* The first byte of an end, and the one behind its last. */
 void copy_end_span(const struct cudriver_endpoint *end, uint64_t *span);
 
 /* The address of an end's first item. */
 uint64_t copy_end_address(const struct cudriver_endpoint *end);
-
-/* ---- copy_beside.c ---- */
 
 /* Issues a copy for which copy_ends_beside is true, if it is small. 0: *work is a new reference to
  * its Transfer; -1; or 1: it is not, and nothing was done. */

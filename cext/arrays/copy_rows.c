@@ -84,7 +84,7 @@ static int rows_add(struct copy_batch *batch, struct copy_ends *whole, const str
     if (!copy_batch_takes(batch, &row, &bytes)) {
         return bytes == 0 || rows->count == 0;
     }
-    if (copy_batch_run(batch, whole, bytes, &run) < 0) {
+    if (copy_batch_run(batch, whole, bytes, (size_t)rows->count, &run) < 0) {
         return -1;
     }
     run.dst = copy_end_address(&row.dst);

@@ -46,7 +46,7 @@ static void memory_end(CoreState *state, struct cudriver_device_memory *memory)
     const char *function;
     CUresult result = memory_release(state, memory, &function);
 
-    cudriver_report(state, result, function, NULL);
+    cudriver_report(state, result, function);
     Py_DECREF(memory->context);
     PyMem_Free(memory);
 }

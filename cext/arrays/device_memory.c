@@ -41,21 +41,6 @@ static int pool_of(ContextObject *context, CUmemoryPool *pool)
     return 0;
 }
 
-/* The stream that orders the context's allocations, made at the first. Borrowed; NULL with an
- * exception set. Between begin and end. */
-static CUstream stream_of(ContextObject *context)
-{
-    if (context->allocs.stream == NULL) {
-        CUresult result =
-            cuda.cuStreamCreateWithPriority(&context->allocs.stream, CU_STREAM_NON_BLOCKING, 0);
-        if (result != CUDA_SUCCESS) {
-            context->allocs.stream = NULL;
-            cudriver_raise(result, "cuStreamCreateWithPriority", "for allocations");
-        }
-    }
-    return context->allocs.stream;
-}
-
 /* One attempt. The GIL is held on entry and on return. */
 static CUresult alloc_once(CUmemoryPool pool, CUstream stream, size_t bytes, CUdeviceptr *address)
 {
@@ -72,7 +57,7 @@ int cudriver_device_alloc(CoreState *state, struct cudriver_device_memory *memor
 {
     ContextObject *context = memory->context;
     CUmemoryPool pool;
-    CUstream order = NULL;
+    CUstream order;
     CUresult result;
 
     if (bytes == 0) {
@@ -82,12 +67,16 @@ int cudriver_device_alloc(CoreState *state, struct cudriver_device_memory *memor
         return -1;
     }
     cudriver_works_reap(state);
-    if (pool != NULL) {
-        order = stream_of(context);
-        if (order == NULL) {
+    if (pool != NULL && context->allocs.stream == NULL) { /* the first */
+        result =
+            cuda.cuStreamCreateWithPriority(&context->allocs.stream, CU_STREAM_NON_BLOCKING, 0);
+        if (result != CUDA_SUCCESS) {
+            context->allocs.stream = NULL;
+            cudriver_raise(result, "cuStreamCreateWithPriority", "for allocations");
             return -1;
         }
     }
+    order = context->allocs.stream;
     result = alloc_once(pool, order, bytes, &memory->address);
     if (result == CUDA_ERROR_OUT_OF_MEMORY) {
         /* Our work in the context, and the frees behind it. Not the context as a whole: that would

@@ -2,9 +2,9 @@
  * DLPack: arrays that libraries lend each other without a copy.
  *
  *   dlpack_tensor.c    another library's tensor, read and checked
- *   dlpack_lent.c      that tensor: asked for, put in the order of streams, kept, and given back
- *   dlpack_array.c     as an array, or as one end of a copy; from_dlpack()
- *   dlpack_export.c    ours: __dlpack__, __dlpack_device__, and the table of C functions
+ *   dlpack_lent.c      that tensor: asked for, put in the order of streams, kept, and given back;
+ * as an array, or as one end of a copy dlpack_export.c    ours: __dlpack__, __dlpack_device__, and
+ * the table of C functions
  *
  * Who owns what: a tensor is given back by its deleter, once. A lent tensor belongs to its
  * `keeper`, a capsule that whatever uses the memory holds a reference to. A tensor of ours owns a
@@ -28,27 +28,8 @@ StreamObject *cudriver_dlpack_stream(CoreState *state, int ordinal);
 int cudriver_dlpack_read(CoreState *state, const struct cudriver_dl_tensor *tensor, bool padded,
                          struct cudriver_endpoint *end);
 
-/* What an object is, as far as it says so by `requires_grad`. */
-enum cudriver_dl_kind {
-    CUDRIVER_DL_OTHER,
-    CUDRIVER_DL_TENSOR, /* of PyTorch */
-    CUDRIVER_DL_GRAD,   /* one that requires grad */
-};
-
-/* An object's kind, or -1 with an exception set. */
-int cudriver_dlpack_kind(CoreState *state, PyObject *object);
-
 /* New reference: the names of the protocol's attributes, for the state. */
 PyObject *cudriver_dlpack_words(void);
-
-/* Asks an object of a kind for its tensor, and reads that into `end`, as above; a kind of -1 fails.
- * `never_copied`: it must not be a copy. Device memory is made ready for `on` if that is on its
- * device, else for the device's default stream; if `on` is NULL, for cudriver_dlpack_stream. A
- * stream that is being captured can wait for no work outside its graph, and none can wait for it:
- * then nothing is ordered, and neither if `on` is CUDRIVER_UNORDERED. 1 done: `end`, whose owner is
- * the tensor's keeper, is the caller's to release. 0 no such protocol, -1 an exception. */
-int cudriver_dlpack_borrow(CoreState *state, PyObject *object, int kind, bool never_copied,
-                           const struct cudriver_stream *on, struct cudriver_endpoint *end);
 
 /* New reference: a NumPy array over an end's host memory, or a DeviceArray over its device memory,
  * either of which keeps the end's owner alive. */

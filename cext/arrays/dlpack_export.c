@@ -149,6 +149,32 @@ static int consumer_follow(CoreState *state, DeviceArrayObject *array, uintptr_t
     return failed;
 }
 
+/* New: a tensor of an array, as by export_new, for a consumer's stream, or none: -1. A type of no
+ * bits is read from the array. */
+static struct export *array_lend(CoreState *state, DeviceArrayObject *array, long long number,
+                                 struct cudriver_dl_type *type, bool old, uint64_t flags)
+{
+    struct cudriver_endpoint end;
+    struct export *made = NULL;
+    PyObject *kind = NULL;
+
+    if (cudriver_device_array_check(array) < 0 ||
+        (number != -1 && consumer_follow(state, array, (uintptr_t)number) < 0) ||
+        cudriver_device_array_endpoint((PyObject *)array, false, &end) < 0) {
+        return NULL;
+    }
+    if (type->bits == 0) {
+        kind = cudriver_call(CALL_dlpack_type_of, end.dtype);
+    }
+    if (type->bits != 0 ||
+        (kind != NULL && PyArg_ParseTuple(kind, "bb", &type->code, &type->bits))) {
+        made = export_new(&end, *type, old, flags);
+    }
+    Py_XDECREF(kind);
+    cudriver_endpoint_done(&end);
+    return made;
+}
+
 PyObject *cudriver_device_array_dlpack_device(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     return Py_BuildValue("(ii)", CUDRIVER_DL_CUDA,
@@ -162,21 +188,16 @@ static PyObject *module_export(PyObject *module, PyObject *args)
     CoreState *state = cudriver_state_of_module(module);
     struct cudriver_dl_type type = {.lanes = 1};
     DeviceArrayObject *array;
-    struct cudriver_endpoint end;
     struct export *self;
     PyObject *capsule;
     long long number;
     int old, copied;
 
     if (!PyArg_ParseTuple(args, "O!Lppbb", state->device_array_type, &array, &number, &old, &copied,
-                          &type.code, &type.bits) ||
-        cudriver_device_array_check(array) < 0 ||
-        (number != -1 && consumer_follow(state, array, (uintptr_t)number) < 0) ||
-        cudriver_device_array_endpoint((PyObject *)array, false, &end) < 0) {
+                          &type.code, &type.bits)) {
         return NULL;
     }
-    self = export_new(&end, type, old != 0, copied ? CUDRIVER_DL_IS_COPIED : 0);
-    cudriver_endpoint_done(&end);
+    self = array_lend(state, array, number, &type, old != 0, copied ? CUDRIVER_DL_IS_COPIED : 0);
     if (self == NULL) {
         return NULL;
     }
@@ -226,12 +247,9 @@ static int table_from_object(void *object, struct cudriver_dl_managed **out)
     CUDRIVER_LOCK();
     DeviceArrayObject *array = object;
     struct cudriver_dl_type type = {.lanes = 1};
-    struct cudriver_endpoint end;
-    struct cudriver_stream on = {.handle = NULL};
-    struct export *made = NULL;
+    struct export *made;
     StreamObject *entered;
-    PyObject *kind;
-    int failed;
+    uintptr_t on = 1;
 
     *out = NULL;
     if (!Py_IS_TYPE(object, imported->device_array_type)) {
@@ -240,21 +258,16 @@ static int table_from_object(void *object, struct cudriver_dl_managed **out)
         return -1;
     }
     entered = cudriver_dlpack_stream(imported, array->memory->context->ordinal);
-    if (cudriver_device_array_check(array) < 0 ||
-        (entered != NULL && cudriver_stream_read(imported, (PyObject *)entered, &on) < 0)) {
-        return -1;
+    if (entered != NULL) {
+        Py_INCREF(entered);
+        entered->users++;
+        on = entered->handle != NULL ? (uintptr_t)entered->handle : 1;
     }
-    failed = consumer_follow(imported, array, on.handle != NULL ? (uintptr_t)on.handle : 1);
-    cudriver_stream_done(&on);
-    if (failed < 0 || cudriver_device_array_endpoint(object, false, &end) < 0) {
-        return -1;
+    made = array_lend(imported, array, (long long)on, &type, false, 0);
+    if (entered != NULL) {
+        entered->users--;
+        Py_DECREF(entered);
     }
-    kind = cudriver_call(CALL_dlpack_type_of, end.dtype);
-    if (kind != NULL && PyArg_ParseTuple(kind, "bb", &type.code, &type.bits)) {
-        made = export_new(&end, type, false, 0);
-    }
-    Py_XDECREF(kind);
-    cudriver_endpoint_done(&end);
     *out = made != NULL ? &made->head.versioned : NULL;
     return made != NULL ? 0 : -1;
 }

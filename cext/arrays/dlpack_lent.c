@@ -2,9 +2,11 @@
  * dlpack.h. */
 #include "dlpack.h"
 
+#include "docstrings.h"
 #include "driver/driver.h"
 #include "python/call.h"
 #include "python/error.h"
+#include "python/numpy_bridge.h"
 
 /* ---- the keeper of a tensor, which gives it back once ---- */
 
@@ -138,15 +140,23 @@ static PyObject *word(const CoreState *state, int which)
 
 /* ---- PyTorch's tensors that are more than their memory ---- */
 
-int cudriver_dlpack_kind(CoreState *state, PyObject *object)
+/* What an object is, as far as it says so by `requires_grad`. */
+enum kind {
+    KIND_OTHER,
+    KIND_TENSOR, /* of PyTorch */
+    KIND_GRAD,   /* one that requires grad */
+};
+
+/* An object's kind, or -1 with an exception set. */
+static int kind_of(CoreState *state, PyObject *object)
 {
     PyObject *grad;
     int found = PyObject_GetOptionalAttr(object, word(state, WORD_GRAD), &grad);
-    int kind = CUDRIVER_DL_OTHER;
+    int kind = KIND_OTHER;
 
     if (found > 0) {
         found = PyObject_IsTrue(grad);
-        kind = found > 0 ? CUDRIVER_DL_GRAD : CUDRIVER_DL_TENSOR;
+        kind = found > 0 ? KIND_GRAD : KIND_TENSOR;
         Py_DECREF(grad);
     }
     return found < 0 ? -1 : kind;
@@ -276,7 +286,7 @@ static int is_plain(CoreState *state, PyObject *object, int kind,
         return 0;
     }
     code = tensor->tensor.dtype.code;
-    if (kind != CUDRIVER_DL_TENSOR || (code != CUDRIVER_DL_FLOAT && code != CUDRIVER_DL_COMPLEX)) {
+    if (kind != KIND_TENSOR || (code != CUDRIVER_DL_FLOAT && code != CUDRIVER_DL_COMPLEX)) {
         return 1;
     }
     odd = method_says(object, word(state, WORD_NEG));
@@ -326,8 +336,15 @@ static int ask_table(CoreState *state, PyObject *object, int kind, bool never_co
     return 1;
 }
 
-int cudriver_dlpack_borrow(CoreState *state, PyObject *object, int kind, bool never_copied,
-                           const struct cudriver_stream *on, struct cudriver_endpoint *end)
+/* Asks an object of a kind for its tensor, and reads that into `end`, as cudriver_dlpack_read does;
+ * a kind of -1 fails. `never_copied`: it must not be a copy. Device memory is made ready for `on`
+ * if that is on its device, else for the device's default stream; if `on` is NULL, for
+ * cudriver_dlpack_stream. A stream that is being captured can wait for no work outside its graph,
+ * and none can wait for it: then nothing is ordered, and neither if `on` is CUDRIVER_UNORDERED. 1
+ * done: `end`, whose owner is the tensor's keeper, is the caller's to release. 0 no such protocol,
+ * -1 an exception. */
+static int tensor_borrow(CoreState *state, PyObject *object, int kind, bool never_copied,
+                         const struct cudriver_stream *on, struct cudriver_endpoint *end)
 {
     struct cudriver_stream entered = {.handle = NULL};
     int found = 0;
@@ -336,7 +353,7 @@ int cudriver_dlpack_borrow(CoreState *state, PyObject *object, int kind, bool ne
         return -1;
     }
     on = on != NULL ? on : &entered;
-    if (kind != CUDRIVER_DL_GRAD) { /* else __dlpack__ says why not */
+    if (kind != KIND_GRAD) { /* else __dlpack__ says why not */
         found = ask_table(state, object, kind, never_copied, on, end);
     }
     if (found == 0) {
@@ -362,3 +379,97 @@ int cudriver_dlpack_adopt(CoreState *state, struct cudriver_dl_managed *tensor,
     }
     return lent_read(state, Py_None, false, &lent, end);
 }
+
+/* ---- as an array, or as one end of a copy ---- */
+
+PyObject *cudriver_endpoint_array(CoreState *state, const struct cudriver_endpoint *end)
+{
+    return end->context != NULL
+               ? cudriver_device_array_over(state, end, end->owner, end->read_only)
+               : cudriver_numpy_over(end->owner, end->host, end->dtype, end->ndim, end->shape,
+                                     end->strides, false, !end->read_only);
+}
+
+int cudriver_dlpack_wait(CoreState *state, const struct cudriver_endpoint *end,
+                         const struct cudriver_stream *on)
+{
+    StreamObject *entered =
+        on == NULL ? cudriver_dlpack_stream(state, end->context->ordinal) : NULL;
+    struct cudriver_stream stream = {.handle = NULL};
+    int failed = -1;
+
+    if (entered == NULL || cudriver_stream_read(state, (PyObject *)entered, &stream) == 0) {
+        /* The default stream that the lender was told of is that of the memory's context. */
+        failed = cudriver_stream_drain(
+            state, cudriver_stream_is_default(stream.handle) ? end->context : stream.context,
+            stream.handle, NULL);
+    }
+    cudriver_stream_done(&stream);
+    return failed;
+}
+
+int cudriver_dlpack_endpoint(CoreState *state, PyObject *object, bool write,
+                             const struct cudriver_stream *on, struct cudriver_endpoint *end)
+{
+    int kind = kind_of(state, object), found;
+    PyObject *plain = NULL;
+
+    if (kind == KIND_GRAD) {
+        object = plain =
+            cudriver_call(CALL_dlpack_without_grad, object, write ? Py_True : Py_False);
+        kind = plain != NULL ? KIND_TENSOR : -1;
+    }
+    found = tensor_borrow(state, object, kind, write, on, end);
+    Py_XDECREF(plain);
+    if (found <= 0) {
+        return found;
+    }
+    if (write && end->read_only) {
+        PyErr_SetString(PyExc_ValueError, "the destination is read-only");
+        found = -1;
+    } else if (end->context != NULL && on != CUDRIVER_UNORDERED) {
+        if (on == NULL || (on->context != NULL && on->context->ordinal != end->context->ordinal)) {
+            found = cudriver_dlpack_wait(state, end, on) < 0 ? -1 : 1;
+        } else {
+            end->on_default = cudriver_stream_is_default(on->handle);
+        }
+    }
+    if (found < 0) {
+        cudriver_endpoint_done(end);
+    }
+    return found;
+}
+
+/* _borrow(object, never_copied): an object's array where it is, without a copy of ours. */
+static PyObject *module_borrow(PyObject *module, PyObject *args)
+{
+    CUDRIVER_LOCK();
+    CoreState *state = cudriver_state_of_module(module);
+    struct cudriver_endpoint end;
+    PyObject *object, *array;
+    int found, never_copied;
+
+    if (!PyArg_ParseTuple(args, "Op", &object, &never_copied)) {
+        return NULL;
+    }
+    if (Py_IS_TYPE(object, state->device_array_type)) { /* a view keeps the order of its work */
+        return cudriver_device_array_check((DeviceArrayObject *)object) < 0
+                   ? NULL
+                   : cudriver_device_array_subscript(object, Py_Ellipsis);
+    }
+    found = tensor_borrow(state, object, kind_of(state, object), never_copied != 0, NULL, &end);
+    if (found <= 0) {
+        if (found == 0) {
+            Py_XDECREF(cudriver_call(CALL_dlpack_refuse_lender, object));
+        }
+        return NULL;
+    }
+    array = cudriver_endpoint_array(state, &end);
+    cudriver_endpoint_done(&end);
+    return array;
+}
+
+PyMethodDef cudriver_dlpack_from_functions[] = {
+    {"_borrow", module_borrow, METH_VARARGS, DOC__borrow},
+    {NULL},
+};

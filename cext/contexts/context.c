@@ -355,21 +355,22 @@ int cudriver_context_enter(CoreState *state, ContextObject *self, bool *pushed)
 {
     CUresult result;
 
-    if (cudriver_context_claim(state, self) < 0) {
+    if (cudriver_context_ready(state, self) < 0) {
         return -1;
     }
     result = cudriver_context_make_current(self, pushed);
     if (result != CUDA_SUCCESS) {
-        cudriver_context_refused(self, result);
-        self->in_use--;
-        return -1;
+        return cudriver_context_refused(self, result);
     }
+    self->in_use++;
     return 0;
 }
 
 void cudriver_context_leave(ContextObject *self, bool pushed)
 {
-    cudriver_context_unmake_current(pushed);
+    if (pushed) {
+        cudriver_driver_pop();
+    }
     self->in_use--;
 }
 

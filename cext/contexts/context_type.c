@@ -40,54 +40,44 @@ static PyObject *context_repr(PyObject *object)
 
 /* ---- the end ---- */
 
-/* Releases what the driver holds for the context. *function: the call whose result is returned. The
- * GIL is held; the state is no longer OPEN. */
-static CUresult context_release(ContextObject *self, const char **function)
+/* Ends a context, open or reset, that nothing uses any more, and releases what the driver holds for
+ * it. *function: the call whose result is returned. */
+static CUresult context_end(CoreState *state, ContextObject *self, const char **function)
 {
     CUstream stream = self->allocs.stream;
     bool was_reset = self->state == CUDRIVER_CONTEXT_RESET;
     CUresult result = CUDA_SUCCESS;
 
-    self->allocs.stream = NULL;
-    *function = "cuCtxDestroy_v2";
-    if (cudriver_driver_is_forked()) {
-        return CUDA_SUCCESS;
-    }
-    Py_BEGIN_ALLOW_THREADS
-    /* Destroying a manual context destroys its streams. */
-    if (!was_reset && self->kind != CUDRIVER_CONTEXT_MANUAL && stream != NULL) {
-        bool pushed;
-        if (cudriver_context_make_current(self, &pushed) == CUDA_SUCCESS ||
-            self->kind != CUDRIVER_CONTEXT_FOREIGN) {
-            cuda.cuStreamDestroy_v2(stream);
-        }
-        cudriver_context_unmake_current(pushed);
-    }
-    if (!was_reset) {
-        cudriver_staging_forget_context(self->handle);
-    }
-    if (self->kind == CUDRIVER_CONTEXT_MANUAL) {
-        result = cuda.cuCtxDestroy_v2(self->handle);
-    } else if (self->kind == CUDRIVER_CONTEXT_PRIMARY) {
-        *function = "cuDevicePrimaryCtxRelease_v2";
-        result = cuda.cuDevicePrimaryCtxRelease_v2(self->device);
-    }
-    Py_END_ALLOW_THREADS
-    return result;
-}
-
-/* Ends a context, open or reset, that nothing uses any more. *function: as by context_release. */
-static CUresult context_end(CoreState *state, ContextObject *self, const char **function)
-{
-    CUresult result;
-
     cudriver_works_forget(&self->works, self);
-    if (self->state == CUDRIVER_CONTEXT_OPEN) {
+    if (!was_reset) {
         self->state = CUDRIVER_CONTEXT_CLOSED;
     }
     cudriver_live_remove(state, &self->live);
     cudriver_context_unkeep(self);
-    result = context_release(self, function);
+    self->allocs.stream = NULL;
+    *function = "cuCtxDestroy_v2";
+    if (!cudriver_driver_is_forked()) {
+        Py_BEGIN_ALLOW_THREADS
+        /* Destroying a manual context destroys its streams. */
+        if (!was_reset && self->kind != CUDRIVER_CONTEXT_MANUAL && stream != NULL) {
+            bool pushed;
+            if (cudriver_context_make_current(self, &pushed) == CUDA_SUCCESS ||
+                self->kind != CUDRIVER_CONTEXT_FOREIGN) {
+                cuda.cuStreamDestroy_v2(stream);
+            }
+            cudriver_context_unmake_current(pushed);
+        }
+        if (!was_reset) {
+            cudriver_staging_forget_context(self->handle);
+        }
+        if (self->kind == CUDRIVER_CONTEXT_MANUAL) {
+            result = cuda.cuCtxDestroy_v2(self->handle);
+        } else if (self->kind == CUDRIVER_CONTEXT_PRIMARY) {
+            *function = "cuDevicePrimaryCtxRelease_v2";
+            result = cuda.cuDevicePrimaryCtxRelease_v2(self->device);
+        }
+        Py_END_ALLOW_THREADS
+    }
     self->state = CUDRIVER_CONTEXT_CLOSED;
     return result;
 }
@@ -138,7 +128,7 @@ static void context_dealloc(PyObject *object)
     *link = self->next;
     if (self->state != CUDRIVER_CONTEXT_CLOSED) {
         CUresult result = context_end(state, self, &function);
-        cudriver_report(state, result, function, NULL);
+        cudriver_report(state, result, function);
     }
     type->tp_free(object);
     Py_DECREF(type);

@@ -179,7 +179,7 @@ static void event_dealloc(PyObject *object)
     PyTypeObject *type = Py_TYPE(object);
 
     PyObject_ClearWeakRefs(object);
-    cudriver_report(state, event_release(state, self), "cuEventDestroy_v2", NULL);
+    cudriver_report(state, event_release(state, self), "cuEventDestroy_v2");
     Py_XDECREF(self->context);
     Py_XDECREF(self->owner);
     type->tp_free(object);

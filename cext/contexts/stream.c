@@ -101,7 +101,7 @@ static void stream_dealloc(PyObject *object)
     PyTypeObject *type = Py_TYPE(object);
 
     PyObject_ClearWeakRefs(object);
-    cudriver_report(state, stream_release(state, self), "cuStreamDestroy_v2", NULL);
+    cudriver_report(state, stream_release(state, self), "cuStreamDestroy_v2");
     Py_XDECREF(self->owner);
     Py_XDECREF(self->context);
     type->tp_free(object);

@@ -207,15 +207,6 @@ int cudriver_stream_drain(CoreState *state, ContextObject *context, CUstream str
     return failed < 0 ? -1 : 0;
 }
 
-/* The Stream of ours in the context that an entry of the list of what is alive is. Borrowed; NULL:
- * it is something else. */
-static StreamObject *stream_of_entry(struct cudriver_live *entry, const ContextObject *context)
-{
-    StreamObject *stream = (StreamObject *)((char *)entry - offsetof(StreamObject, live));
-
-    return strcmp(entry->kind, "stream") == 0 && stream->context == context ? stream : NULL;
-}
-
 int cudriver_streams_wait(CoreState *state, ContextObject *context, const char *call)
 {
     /* Other threads may drop them meanwhile. */
@@ -225,10 +216,10 @@ int cudriver_streams_wait(CoreState *state, ContextObject *context, const char *
 
     for (struct cudriver_live *entry = state->live.newest;
          entry != NULL && failed == 0 && count < PyTuple_GET_SIZE(busy); entry = entry->next) {
-        StreamObject *stream = stream_of_entry(entry, context);
-        failed = stream != NULL ? cudriver_capture_check(stream->handle, call) : 0;
-        if (stream != NULL && failed == 0 &&
-            cuda.cuStreamQuery(stream->handle) == CUDA_ERROR_NOT_READY &&
+        StreamObject *stream = (StreamObject *)((char *)entry - offsetof(StreamObject, live));
+        bool ours = strcmp(entry->kind, "stream") == 0 && stream->context == context;
+        failed = ours ? cudriver_capture_check(stream->handle, call) : 0;
+        if (ours && failed == 0 && cuda.cuStreamQuery(stream->handle) == CUDA_ERROR_NOT_READY &&
             cudriver_try_own((PyObject *)stream)) {
             PyTuple_SET_ITEM(busy, count++, (PyObject *)stream);
         }

@@ -59,17 +59,6 @@ static void table_fill(void *library, struct cudriver_table *table)
     }
 }
 
-/* Clears functions that are newer than the driver's version: they may be exported, but return an
- * error. Version 0, a stub's, clears nothing. */
-static void table_hide_newer(struct cudriver_table *table, int version)
-{
-    for (size_t i = 0; i < FUNCTION_COUNT; i++) {
-        if (version != 0 && functions[i].since > version) {
-            memset((char *)table + functions[i].offset, 0, sizeof(void *));
-        }
-    }
-}
-
 void *cudriver_driver_function(const char *name)
 {
     void *address = NULL;
@@ -131,7 +120,11 @@ bool cudriver_driver_load(const char *path)
         dlclose(library);
         return false;
     }
-    table_hide_newer(&table, version);
+    for (size_t i = 0; i < FUNCTION_COUNT && version != 0; i++) { /* 0: a stub's */
+        if (functions[i].since > version) { /* it may be exported, but returns an error */
+            memset((char *)&table + functions[i].offset, 0, sizeof(void *));
+        }
+    }
     pthread_mutex_lock(&init_lock);
     cuda = table;
     pthread_mutex_unlock(&init_lock);

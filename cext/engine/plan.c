@@ -21,17 +21,6 @@ const char *cudriver_copy_kind_name(enum cudriver_copy_kind kind)
     return names[kind];
 }
 
-/* Whether the address ranges that the two sides span share a byte. */
-static bool ranges_meet(CUdeviceptr dst, CUdeviceptr src, const struct cudriver_layout *layout)
-{
-    int64_t dst_low, dst_high, src_low, src_high;
-
-    cudriver_layout_extent(layout, true, &dst_low, &dst_high);
-    cudriver_layout_extent(layout, false, &src_low, &src_high);
-    return dst + (CUdeviceptr)dst_low < src + (CUdeviceptr)src_high &&
-           src + (CUdeviceptr)src_low < dst + (CUdeviceptr)dst_high;
-}
-
 /* 2D or 3D if at most TUNING_MOST_CALLS driver calls copy the layout; else BOUNCED. *count: how
  * many calls. */
 static enum cudriver_copy_kind shape_kind(const struct cudriver_layout *layout, int64_t *count)
@@ -154,37 +143,36 @@ bool cudriver_copy_is_usable(CUdeviceptr memory, CUcontext context)
     return result != CUDA_SUCCESS || owner == NULL || owner == context;
 }
 
-/* Whether the kernel can do the copy. */
-static bool kernel_can(const struct cudriver_copy_plan *plan)
-{
-    const struct cudriver_copy_end *dst = &plan->dst, *src = &plan->src;
-
-    return cudriver_copy_is_usable(dst->device, dst->context) &&
-           cudriver_copy_is_usable(src->device, dst->context) &&
-           staging_kernels_unit(&plan->layout, dst->device, src->device) >= 0 &&
-           staging_context_has_kernels(dst->context);
-}
-
 /* Both ends are in device memory: not the same memory, and not dense on both sides. */
 static void plan_strided(struct cudriver_copy_plan *plan)
 {
     int64_t calls;
     enum cudriver_copy_kind kind = shape_kind(&plan->layout, &calls);
-    bool wide = staging_kernels_unit(&plan->layout, plan->dst.device, plan->src.device) >=
-                TUNING_DEVICE_KERNEL_UNIT;
-    bool driver = plan->bytes <= TUNING_KERNEL_LEAST ||
-                  (plan->layout.itemsize >= TUNING_SHORTEST_ROW && !wide);
+    CUdeviceptr dst = plan->dst.device, src = plan->src.device;
+    int unit = staging_kernels_unit(&plan->layout, dst, src);
+    bool driver =
+        plan->bytes <= TUNING_KERNEL_LEAST ||
+        (plan->layout.itemsize >= TUNING_SHORTEST_ROW && unit < TUNING_DEVICE_KERNEL_UNIT);
 
     driver = driver && kind != CUDRIVER_COPY_BOUNCED && calls == 1;
-    plan->kind = !driver && kernel_can(plan) ? CUDRIVER_COPY_KERNEL : kind;
+    plan->kind = !driver && unit >= 0 && cudriver_copy_is_usable(dst, plan->dst.context) &&
+                         cudriver_copy_is_usable(src, plan->dst.context) &&
+                         staging_context_has_kernels(plan->dst.context)
+                     ? CUDRIVER_COPY_KERNEL
+                     : kind;
 }
 
 /* Both ends are in device memory. */
 static void plan_device(struct cudriver_copy_plan *plan)
 {
     bool two = plan->dst.ordinal != plan->src.ordinal;
+    CUdeviceptr dst = plan->dst.device, src = plan->src.device;
+    int64_t dst_low, dst_high, src_low, src_high;
 
-    if (ranges_meet(plan->dst.device, plan->src.device, &plan->layout)) {
+    cudriver_layout_extent(&plan->layout, true, &dst_low, &dst_high);
+    cudriver_layout_extent(&plan->layout, false, &src_low, &src_high);
+    if (dst + (CUdeviceptr)dst_low < src + (CUdeviceptr)src_high &&
+        src + (CUdeviceptr)src_low < dst + (CUdeviceptr)dst_high) { /* a byte is in both */
         plan->kind = CUDRIVER_COPY_TEMPORARY;
     } else if (plan->layout.ndim == 0) {
         plan->kind = two ? CUDRIVER_COPY_PEER : CUDRIVER_COPY_DIRECT;

@@ -197,26 +197,6 @@ static CUresult staged_queue(struct runs *all, bool up)
 
 /* ---- all ---- */
 
-/* Queues everything. */
-static CUresult runs_queue(struct runs *all)
-{
-    CUresult result = kernel_queue(all);
-    size_t alone =
-        all->count - all->pageable[0] - all->pageable[1] - (all->table != NULL ? all->small : 0);
-
-    for (size_t i = 0; alone > 0 && result == CUDA_SUCCESS; i++) {
-        if (!all->runs[i].pageable && !(all->table != NULL && is_kernels(all, &all->runs[i]))) {
-            result = run_copy(all, &all->runs[i]);
-            alone--;
-        }
-    }
-    if (result == CUDA_SUCCESS) {
-        all->call->function = NULL;
-        result = staged_queue(all, true);
-    }
-    return result == CUDA_SUCCESS ? staged_queue(all, false) : result;
-}
-
 CUresult cudriver_runs_issue(const struct cudriver_run *runs, size_t count, CUcontext context,
                              bool borrow, struct cudriver_copy_call *call, void **table,
                              struct cudriver_staging_transfer **transfer)
@@ -224,6 +204,7 @@ CUresult cudriver_runs_issue(const struct cudriver_run *runs, size_t count, CUco
     struct runs all = {
         .runs = runs, .count = count, .context = context, .borrow = borrow, .call = call};
     CUresult result = staging_place_enter(context, &all.place);
+    size_t alone;
 
     *table = *transfer = NULL;
     call->function = "cuCtxGetId";
@@ -237,7 +218,18 @@ CUresult cudriver_runs_issue(const struct cudriver_run *runs, size_t count, CUco
             all.bytes += runs[i].bytes;
         }
     }
-    result = runs_queue(&all);
+    result = kernel_queue(&all);
+    alone = count - all.pageable[0] - all.pageable[1] - (all.table != NULL ? all.small : 0);
+    for (size_t i = 0; alone > 0 && result == CUDA_SUCCESS; i++) {
+        if (!runs[i].pageable && !(all.table != NULL && is_kernels(&all, &runs[i]))) {
+            result = run_copy(&all, &runs[i]);
+            alone--;
+        }
+    }
+    for (int up = 1; up >= 0 && result == CUDA_SUCCESS; up--) {
+        call->function = NULL;
+        result = staged_queue(&all, up);
+    }
     staging_place_leave(all.place);
     *table = all.table;
     *transfer = all.staged;

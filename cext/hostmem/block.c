@@ -10,6 +10,7 @@
  */
 #include <assert.h>
 #include <stddef.h>
+#include <unistd.h>
 
 #include "private.h"
 
@@ -45,6 +46,13 @@ static size_t class_bytes(unsigned class)
     unsigned shift = class < 16 ? 0 : class / 8 - 1;
 
     return (class - shift * 8 + 1) * HOSTMEM_SLOT_LEAST << shift;
+}
+
+size_t hostmem_round(size_t bytes)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+
+    return (bytes + page - 1) / page * page;
 }
 
 size_t hostmem_block_size(size_t bytes)

@@ -24,13 +24,6 @@
 #define LEAD 2                       /* registration begins after 1/LEAD of the block */
 #define PAUSE_NS 150000              /* ns between two pieces */
 
-size_t hostmem_round(size_t bytes)
-{
-    size_t page = (size_t)getpagesize();
-
-    return (bytes + page - 1) / page * page;
-}
-
 static atomic_int huge_page_advice; /* 0: the system's default */
 
 void cudriver_hostmem_set_huge(int advice)

@@ -2,8 +2,8 @@
  * What the files of this folder share. hostmem.h is the public interface.
  *
  *   pins.c           pins on memory that somebody else owns
- *   pool.c           the pool: alloc, free, trim, limit
- *   region.c         its regions; the primary contexts that memory is registered in
+ *   pool.c           the pool: alloc, free, trim, limit; its regions; the primary contexts that
+ *                    memory is registered in
  *   block.c          free and live blocks in regions                           no CUDA
  *   nodes.c          NUMA nodes: that of a device, its processors
  *   ranges.c         the lock; finds the registration of an address
@@ -89,6 +89,8 @@ void hostmem_region_withdraw(struct hostmem_region *region);
 bool hostmem_chunks_sweep(void);
 /* Bytes that a block takes in a region. */
 size_t hostmem_block_size(size_t bytes);
+/* Rounds up to the system's page. */
+size_t hostmem_round(size_t bytes);
 
 /* --- map.c: no lock needed --- */
 
@@ -97,8 +99,6 @@ size_t hostmem_block_size(size_t bytes);
 char *hostmem_map(size_t bytes);
 /* Bytes of new memory for which huge pages were given up: the system was slow to make them. */
 size_t hostmem_huge_given_up(void);
-/* Rounds up to the system's page. */
-size_t hostmem_round(size_t bytes);
 /* Registers, in pieces of `step` bytes; all or nothing. A driver call keeps every copy of the
  * process waiting until it returns, so a range that is locked beside other work takes small steps.
  * `stop`: NULL, or ends it between two pieces (CUDRIVER_PIN_STOPPED); then pages are also read in
@@ -110,7 +110,7 @@ CUresult hostmem_register(struct hostmem_range *range, unsigned flags, const ato
  * ended. No driver call in a forked child. */
 CUresult hostmem_unregister(struct hostmem_range *range);
 
-/* --- region.c: primary contexts; no lock held --- */
+/* --- pool.c: primary contexts; no lock held --- */
 
 /*
  * A registration ends with the context it was made in, yet every context may use the memory. So it
@@ -127,8 +127,6 @@ void hostmem_primary_release(CUdevice device);
 
 /* The first range that shares a byte with [address, address + bytes), or NULL. */
 struct hostmem_range *hostmem_range_meeting(const void *address, size_t bytes);
-/* Whether a range is, or may be about to be, registered in the primary context of `device`. */
-bool hostmem_range_uses_device(CUdevice device);
 /* False: out of memory. */
 bool hostmem_range_insert(struct hostmem_range *range);
 void hostmem_range_remove(struct hostmem_range *range);
@@ -141,7 +139,7 @@ static inline struct hostmem_region *hostmem_region_of(const void *address)
     return range != NULL && range->pooled && range->ready ? (struct hostmem_region *)range : NULL;
 }
 
-/* --- region.c: under the lock, which add and release give up meanwhile --- */
+/* --- ranges.c: the pool, under the lock --- */
 
 struct hostmem_pool {
     struct hostmem_region *regions; /* registered */
@@ -153,12 +151,5 @@ struct hostmem_pool {
 };
 
 extern struct hostmem_pool hostmem_pool;
-
-/* Adds a region of at most `room` bytes for a request and takes the block from it. `smallest`: a
- * region no larger than the block needs. */
-CUresult hostmem_region_add(size_t bytes, size_t room, int node, bool smallest, void **block,
-                            bool *zeroed);
-/* Releases a region without live blocks. */
-CUresult hostmem_region_release(struct hostmem_region *region);
 
 #endif

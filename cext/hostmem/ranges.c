@@ -9,6 +9,7 @@
 
 pthread_mutex_t hostmem_lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t hostmem_changed = PTHREAD_COND_INITIALIZER;
+struct hostmem_pool hostmem_pool = {.stats = {.limit_bytes = SIZE_MAX}};
 
 static void before_fork(void)
 {
@@ -63,14 +64,15 @@ struct hostmem_range *hostmem_range_meeting(const void *address, size_t bytes)
     return range != NULL && (uintptr_t)range->base < (uintptr_t)address + bytes ? range : NULL;
 }
 
-bool hostmem_range_uses_device(CUdevice device)
+bool cudriver_hostmem_uses_device(CUdevice device)
 {
+    pthread_mutex_lock(&hostmem_lock);
+    bool found = hostmem_pool.adding + hostmem_pool.releasing > 0; /* perhaps there */
     for (size_t i = 0; i < ranges.count; i++) {
-        if (ranges.list[i]->device == device || ranges.list[i]->device < 0 /* perhaps there */) {
-            return true;
-        }
+        found |= ranges.list[i]->device == device || ranges.list[i]->device < 0; /* the same */
     }
-    return false;
+    pthread_mutex_unlock(&hostmem_lock);
+    return found;
 }
 
 bool hostmem_range_insert(struct hostmem_range *range)

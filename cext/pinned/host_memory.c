@@ -20,28 +20,16 @@ int cudriver_host_room(size_t *room)
     return PyErr_Occurred() ? -1 : 0;
 }
 
-/* Raises, and says which limit was met if that is known. */
-static void raise_alloc(CUresult result, const char *called, size_t bytes, size_t room)
-{
-    PyObject *said =
-        cudriver_call(CALL_refusals_pool, (int)result, called, (Py_ssize_t)bytes,
-                      (Py_ssize_t)cudriver_hostmem_least(bytes), (unsigned long long)room);
-    const char *function, *arguments;
-
-    if (said != NULL && PyArg_ParseTuple(said, "ss", &function, &arguments)) {
-        cudriver_raise(result, function, "%s", arguments);
-    }
-    Py_XDECREF(said);
-}
-
 /* Page-locks new memory, unless completed copies hold the last reference to some. 0, or -1 with an
- * exception. */
-static int memory_lock(CoreState *state, HostMemoryObject *self, const char *function, size_t bytes,
+ * exception, which says which limit was met if that is known. */
+static int memory_lock(CoreState *state, HostMemoryObject *self, const char *called, size_t bytes,
                        int node, bool *zeroed)
 {
     CUDRIVER_LOCK();
+    const char *function, *arguments;
     ContextObject *context;
     CUresult result;
+    PyObject *said;
     size_t room;
     bool pushed;
 
@@ -58,11 +46,16 @@ static int memory_lock(CoreState *state, HostMemoryObject *self, const char *fun
     result = cudriver_hostmem_alloc(bytes, room, node, &self->address, zeroed);
     Py_END_ALLOW_THREADS
     cudriver_context_end_use(context, pushed);
-    if (result != CUDA_SUCCESS) {
-        raise_alloc(result, function, bytes, room);
-        return -1;
+    if (result == CUDA_SUCCESS) {
+        return 0;
     }
-    return 0;
+    said = cudriver_call(CALL_refusals_pool, (int)result, called, (Py_ssize_t)bytes,
+                         (Py_ssize_t)cudriver_hostmem_least(bytes), (unsigned long long)room);
+    if (said != NULL && PyArg_ParseTuple(said, "ss", &function, &arguments)) {
+        cudriver_raise(result, function, "%s", arguments);
+    }
+    Py_XDECREF(said);
+    return -1;
 }
 
 /* New reference: `bytes` of page-locked memory of a NUMA node, or CUDRIVER_NODE_POLICY. `function`:

@@ -1,7 +1,6 @@
-/* See page_lock.h. */
-#include "page_lock.h"
+/* PageLock: a page lock on memory of somebody else, behind pin(), pin_async() and SharedMemory. */
+#include "host_memory.h"
 
-#include "contexts/context.h"
 #include "driver/driver.h"
 #include "driver/platform.h"
 #include "hostmem/hostmem.h"
@@ -110,7 +109,7 @@ static int lock_clear(PyObject *object)
     CUDRIVER_LOCK();
     CoreState *state = cudriver_state_of(object);
 
-    cudriver_report(state, lock_end(lock_of(object)), "cuMemHostUnregister", NULL);
+    cudriver_report(state, lock_end(lock_of(object)), "cuMemHostUnregister");
     return 0;
 }
 
@@ -133,22 +132,6 @@ static void lock_dealloc(PyObject *object)
 }
 
 /* ---- the methods ---- */
-
-/* Raises what became of a refused lock. `other`: the range of a pin that holds a part of the
- * memory, if there is one: by now it may be gone. */
-static void raise_refusal(const PageLockObject *self, CUresult result,
-                          struct cudriver_pin_range other)
-{
-    PyObject *arguments =
-        cudriver_call(CALL_refusals_pin, (int)result, (unsigned long long)(uintptr_t)self->address,
-                      (Py_ssize_t)self->bytes, self->writable ? Py_True : Py_False,
-                      (unsigned long long)other.begin, (Py_ssize_t)other.bytes);
-
-    if (arguments != NULL) {
-        cudriver_raise(result, "cuMemHostRegister_v2", "%s", PyUnicode_AsUTF8(arguments));
-        Py_DECREF(arguments);
-    }
-}
 
 /* lock(step, fresh) */
 static PyObject *lock_lock(PyObject *object, PyObject *args)
@@ -191,8 +174,15 @@ static PyObject *lock_lock(PyObject *object, PyObject *args)
     if (result == CUDRIVER_PIN_STOPPED) {
         Py_RETURN_FALSE;
     }
-    if (result != CUDA_SUCCESS) {
-        raise_refusal(self, result, other);
+    if (result != CUDA_SUCCESS) { /* `other`: a pin of a part of the memory; maybe gone by now */
+        PyObject *said = cudriver_call(CALL_refusals_pin, (int)result,
+                                       (unsigned long long)(uintptr_t)self->address,
+                                       (Py_ssize_t)self->bytes, self->writable ? Py_True : Py_False,
+                                       (unsigned long long)other.begin, (Py_ssize_t)other.bytes);
+        if (said != NULL) {
+            cudriver_raise(result, "cuMemHostRegister_v2", "%s", PyUnicode_AsUTF8(said));
+            Py_DECREF(said);
+        }
         return NULL;
     }
     self->closed = false;

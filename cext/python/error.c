@@ -74,7 +74,7 @@ PyObject *cudriver_raise_plain(const char *class_name, const char *format, ...)
     return NULL;
 }
 
-void cudriver_report(CoreState *state, CUresult code, const char *function, PyObject *owner)
+void cudriver_report(CoreState *state, CUresult code, const char *function)
 {
     PyObject *type, *value, *traceback;
 
@@ -85,7 +85,7 @@ void cudriver_report(CoreState *state, CUresult code, const char *function, PyOb
     PyErr_Fetch(&type, &value, &traceback);
     cudriver_raise(code, function, "in a destructor");
     if (PyErr_Occurred()) {
-        PyErr_WriteUnraisable(owner);
+        PyErr_WriteUnraisable(NULL);
     }
     PyErr_Restore(type, value, traceback);
 }

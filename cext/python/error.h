@@ -28,7 +28,7 @@ int cudriver_check(CUresult code, const char *function, const char *format, ...)
 PyObject *cudriver_raise_plain(const char *class_name, const char *format, ...);
 
 /* Reports a failed free from a destructor. Never raises. Needs the GIL. */
-void cudriver_report(CoreState *state, CUresult code, const char *function, PyObject *owner);
+void cudriver_report(CoreState *state, CUresult code, const char *function);
 
 /* Loads the library if that has not happened. 0, or -1 with DriverNotFoundError or
  * UnsupportedDriverError set. */

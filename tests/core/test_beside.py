@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+
+from copykit import wait_for
 
 MIB = 1 << 20
 BIG = 64 * MIB  # TUNING_BIG
@@ -117,6 +120,25 @@ def test_many_copies_are_a_big_one_together(
     for transfer in transfers:
         transfer.wait()
     assert launches() - before == (count == 4)
+
+
+def test_a_blocking_copy_is_big_while_it_lasts(cu: Any, sim: Any, big: Any, launches: Any) -> None:
+    dst, src = ends(cu, True)
+    stream = cu.Stream()
+    sim.settle()
+    sim.hold()
+    copying = threading.Thread(target=cu.copy, args=(big[1], big[0]))
+    copying.start()
+    wait_for(lambda: cu.explain_copy(dst, src).path == "kernel", "the big copy is under way")
+    before = launches()
+    small = cu.copy_async(dst, src, stream)
+    assert launches() == before + 1
+    sim.release()
+    copying.join()
+    small.wait()
+    assert cu.explain_copy(dst, src).path == "direct"
+    cu.copy_async(dst, src, stream).wait()
+    assert launches() == before + 1
 
 
 @pytest.mark.parametrize("rows", [True, False])

@@ -480,6 +480,7 @@ def test_no_array_of_a_call_that_is_running_can_be_closed(sim: Any, end: str) ->
         (second if end == "source" else first)[3].close()
     sim.clear_faults()
     copying.join()
+    sim.settle()  # the copies hold the arrays until then
 
 
 def test_a_call_that_fails_waits_for_what_it_has_queued(sim: Any) -> None:

@@ -52,6 +52,7 @@ KNOWN = {
     "module_copy work": "copy_batch_issue() has made it",
     "cudriver_device_array_view view": "array_wrap() has made it",
     "module_device_empty array": "cudriver_device_array_new() has made it",
+    "array_lend array": "its callers check the type",
     "export_new end->owner": "the end is cudriver_device_array_endpoint's",
     "stack_list PyList_GET_ITEM(list, i - 1)": "the function has filled the list",
     "cudriver_streams_wait PyTuple_GET_ITEM(busy, i)": "the function has filled the tuple",

@@ -141,6 +141,24 @@ def _release(torch: str) -> dict[str, Any]:
     return next(rows, {})
 
 
+def builds_for(platform: str) -> list[dict[str, str]]:
+    """PyTorch's builds for Linux on a machine ("x86_64", "aarch64"), oldest first."""
+    return [r for r in table("architectures")["torch"] if f"linux {platform}" in r["platform"]]
+
+
+def archs_of(row: dict[str, str]) -> list[str]:
+    """The list of one of PyTorch's builds, as its binary would tell it."""
+    numbers = row["archs"].replace("+PTX", "").replace(".", "").split(";")
+    ptx = [f"compute_{numbers[-1]}"] if "+PTX" in row["archs"] else []
+    return [f"sm_{number}" for number in numbers] + ptx
+
+
+def torch_archs(version: str, cuda: str | None, platform: str) -> list[str]:
+    """What a build of PyTorch has code for, as its table tells; [] where that is not known."""
+    rows = (r for r in builds_for(platform) if r["torch"] == cut(version, 2) and r["cuda"] == cuda)
+    return next(map(archs_of, rows), [])
+
+
 def torch_from(facts: Facts, cuda: str) -> str:
     """The command that puts the same PyTorch, built for another CUDA, in place of this one."""
     env, torch, dist = facts.environment, facts.framework("torch"), facts.distribution("torch")

@@ -208,10 +208,8 @@ def _conda(env: Environment, by_name: dict[str, Distribution]) -> Toolkit | None
         return None
     dist = parts[0]
     version: str | None = dist.version
-    if dist.name == "cuda-cudart":
-        version = toolkit_of("cudart", dist.version) or cut(dist.version, 2)
-    elif dist.name == "cuda-nvcc":
-        version = toolkit_of("nvcc", dist.version) or cut(dist.version, 2)
+    if dist.name in ("cuda-cudart", "cuda-nvcc"):
+        version = toolkit_of(dist.name[5:], dist.version) or cut(dist.version, 2)
     return Toolkit("environment", "conda", version, env.prefix, dist.evidence)
 
 

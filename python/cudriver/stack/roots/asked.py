@@ -12,13 +12,16 @@ from cudriver.stack.roots.rootfs import Root
 
 
 class Asked(Record):
-    """What was asked for, parsed once. It is handed down and never changed."""
+    """What was asked for, parsed once. It is handed down, and nobody changes it."""
 
     root: Root
     prefix: str  # the environment's folder, inside the root
     variables: dict[str, str]  # of the programs there, made absolute by `from_here`
     probe: bool = True  # whether the driver may be asked, in a child
     assumed: Driver | None = None  # stands in for this machine's driver, or for its GPUs alone
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{name} is what was asked for: `but` makes another one")
 
     def at(self, prefix: str | None) -> Asked:
         """The same of the environment in another folder. Raises NotADirectoryError."""

@@ -177,10 +177,17 @@ def _bounded(asked: Asked, machine: Machine, phases: Callable[[_Check], None]) -
 
 
 def _stopped(asked: Asked, why: TooMuch) -> Facts:
-    facts = Facts(Environment(asked.prefix, "unknown"), root=asked.root.path)
+    facts = _begun(asked, Environment(asked.prefix, "unknown"))
     facts.problems.append(Problem(asked.prefix, str(why)))
     facts.unsure.append(f"{asked.prefix}: {why}")
     return facts
+
+
+def _begun(asked: Asked, env: Environment) -> Facts:
+    """Facts with what is known before anything is looked for."""
+    names = ("match", "match_level", "needs", "expects")
+    stated = {name: getattr(asked, name) for name in names}
+    return Facts(env, root=asked.root.path, **stated)
 
 
 def recollect(facts: Facts, machine: Machine, changes: dict[str, str | None]) -> Facts:
@@ -201,10 +208,7 @@ def recollect(facts: Facts, machine: Machine, changes: dict[str, str | None]) ->
         new.cuda = new.cuda or old.cuda
         for name in ("init_code", "nvml_error", "probe_error", "error"):
             setattr(new, name, getattr(new, name) or getattr(old, name))
-    made = collect(asked, other)
-    made.match, made.match_level = facts.match, facts.match_level
-    made.needs, made.expects = facts.needs, facts.expects
-    return made
+    return collect(asked, other)
 
 
 class _Check:
@@ -215,7 +219,7 @@ class _Check:
 
         self.asked, self.machine, self.root = asked, machine, asked.root
         self.env: Environment = interpreter.describe(asked)
-        self.facts = Facts(self.env, root=self.root.path, problems=self.root.problems)
+        self.facts = but(_begun(asked, self.env), problems=self.root.problems)
         self.owners: Owners = self._environment()
 
     def _environment(self) -> Owners:

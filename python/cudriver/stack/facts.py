@@ -416,10 +416,11 @@ class Facts(Record):
     problems: list[Problem] = fresh(list)
     unsure: list[str] = fresh(list)  # steps that failed, so that silence about them means nothing
     verified: bool = False  # --verify: the content of all files was compared
-    match: str | None = None  # --match: "system"
-    match_level: str = "minor"  # "major", "minor", "exact"
-    needs: list[str] = fresh(list)  # --needs: names of what is to use CUDA
-    expects: list[str] = fresh(list)  # --expect: requirements, "torch==2.8.0+cu128"
+    # What was asked for, as an Asked has it.
+    match: str | None = None
+    match_level: str = "minor"
+    needs: list[str] = fresh(list)
+    expects: list[str] = fresh(list)
 
     def needed(self, framework: Framework) -> str | None:
         """The name by which --needs asks for a framework; None where it does not."""

@@ -8,18 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 from cudriver.stack.environment.debian import DebianOwners
-from cudriver.stack.facts import (
-    HIDDEN,
-    SHARED,
-    Driver,
-    Environment,
-    Facts,
-    FileFault,
-    Problem,
-    Toolkit,
-)
+from cudriver.stack.facts import HIDDEN, SHARED, Environment, Facts, FileFault, Problem
 from cudriver.stack.loader.search import Loader
 from cudriver.stack.machine import driver
+from cudriver.stack.machine_facts import Driver, Toolkit
 from cudriver.stack.names import is_cuda_library
 from cudriver.stack.record import but
 from cudriver.stack.roots.asked import Asked, from_here, place, working_folder

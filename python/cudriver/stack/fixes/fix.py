@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from cudriver.stack.facts import Device, Distribution, Driver, Environment, Facts
+from cudriver.stack.facts import Distribution, Environment, Facts
+from cudriver.stack.machine_facts import Device, Driver
 from cudriver.stack.record import Any
 from cudriver.stack.tables import table
 from cudriver.stack.text import quote

@@ -6,9 +6,10 @@ import os
 import re
 
 from cudriver.stack.elf.parts import section
-from cudriver.stack.facts import Distribution, Environment, Evidence, NvccChoice, Toolkit
+from cudriver.stack.facts import Distribution, Environment, Evidence
 from cudriver.stack.loader.glibc import configured_folders
 from cudriver.stack.machine.compilers import host_limits, search_path, which
+from cudriver.stack.machine_facts import NvccChoice, Toolkit
 from cudriver.stack.names import split
 from cudriver.stack.roots.asked import Asked
 from cudriver.stack.roots.rootfs import Root

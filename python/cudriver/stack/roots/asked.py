@@ -6,7 +6,7 @@ import os
 import re
 import sys
 
-from cudriver.stack.facts import Driver
+from cudriver.stack.machine_facts import Driver
 from cudriver.stack.record import Record, but, fresh
 from cudriver.stack.roots.rootfs import Root
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cudriver.stack.fixes import fix
-from cudriver.stack.fixes.builds import torch_archs
+from cudriver.stack.fixes.fix import torch_archs
 from cudriver.stack.plan.candidates import number
 from cudriver.stack.rules.cu5 import fits
 from cudriver.stack.tables import driver_floor, table

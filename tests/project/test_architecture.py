@@ -83,7 +83,18 @@ ROOMS: dict[str, set[str]] = {
     "rules": {"roots", "machine", "environment", "load", "fixes"},
     "report": {"load", "fixes", "rules", "explain"},
 }
-STACK_GROUND = {"background", "facts", "names", "record", "say", "tables", "text", "versions"}
+STACK_GROUND = {
+    "background",
+    "evidence",
+    "facts",
+    "machine_facts",
+    "names",
+    "record",
+    "say",
+    "tables",
+    "text",
+    "versions",
+}
 
 # What annotations name, and nothing else: no part imports it at run time, so it may lie above all.
 TYPES = "cudriver.typing"

@@ -14,6 +14,7 @@ import golden
 
 import casekit
 from cudriver.stack import facts as types
+from cudriver.stack import machine_facts
 from cudriver.stack.rules import judge, registry
 
 TRIED = Path(__file__).with_name("tried_cases.txt")
@@ -35,7 +36,7 @@ def make(rule: str, case: casekit.Case) -> types.Facts:
 
 
 def facts_of(head: str, source: str) -> types.Facts:
-    known = {**vars(types), **vars(facts)}
+    known = {**vars(machine_facts), **vars(types), **vars(facts)}
     exec(in_full(head), known)
     return eval(f"facts({in_full(source)})", known)  # type: ignore[no-any-return]
 

@@ -6,19 +6,16 @@ from copy import copy
 from typing import TypeVar
 
 from cudriver.stack.facts import (
-    Device,
     Distribution,
-    Driver,
     Environment,
     Evidence,
     Facts,
     Framework,
     Library,
     LoadFault,
-    NvccChoice,
     Requirement,
-    Toolkit,
 )
+from cudriver.stack.machine_facts import Device, Driver, NvccChoice, Toolkit
 from cudriver.stack.record import Record
 
 T = TypeVar("T", bound=Record)

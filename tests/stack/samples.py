@@ -1,8 +1,6 @@
 """Hand-made facts and findings for tests of what a person sees."""
 
 from cudriver.stack.facts import (
-    Device,
-    Driver,
     Environment,
     Evidence,
     Facts,
@@ -12,8 +10,8 @@ from cudriver.stack.facts import (
     Missing,
     Problem,
     Shadowed,
-    Toolkit,
 )
+from cudriver.stack.machine_facts import Device, Driver, Toolkit
 
 SITE = "/home/ana/envs/train/lib/python3.11/site-packages"
 

@@ -13,6 +13,7 @@ from synth import Prefix, toolkit
 
 from cudriver import cli
 from cudriver.stack.collect import ask, collect
+from cudriver.stack.record import but
 from elfkit import compile_c
 
 pytestmark = pytest.mark.skipif(
@@ -188,3 +189,10 @@ def test_which_is_as_before(tmp_path, capsys, make, words):
     prefix = make(tmp_path)
     status = cli.main(["which", "--root", str(tmp_path), "--prefix", prefix.inside, *words])
     assert_words_as_before("facts", f"{capsys.readouterr().out}status {status}")
+
+
+def test_what_is_asked_for_is_not_changed():
+    asked = ask()
+    with pytest.raises(AttributeError, match="what was asked for"):
+        asked.prefix = "/elsewhere"
+    assert but(asked, prefix="/x").prefix == "/x" != asked.prefix

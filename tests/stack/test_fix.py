@@ -17,9 +17,10 @@ from facts import (
     wheel,
 )
 
-from cudriver.stack.facts import Device, Driver, Framework
+from cudriver.stack.facts import Framework
 from cudriver.stack.fixes import fix
 from cudriver.stack.fixes.library_fixes import back_to_pin, library_fix, pinned, symbol_fix
+from cudriver.stack.machine_facts import Device, Driver
 
 
 def test_nobody_s_library_has_no_fix():

@@ -23,9 +23,10 @@ from synth import Prefix
 from test_breakage_built import MODULE, SUFFIX, Venv, library, pytestmark  # noqa: F401
 
 from cudriver.stack import inspect
-from cudriver.stack.facts import ERROR, NOTE, WARNING, Driver, Finding
+from cudriver.stack.facts import ERROR, NOTE, WARNING, Finding
 from cudriver.stack.integrity import listed, look, whole
 from cudriver.stack.machine import driver
+from cudriver.stack.machine_facts import Driver
 from elfkit import compile_c
 
 VERSION = "__version__ = '2.8.0'\ncuda = None\nhip = None\n"

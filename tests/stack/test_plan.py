@@ -15,8 +15,7 @@ from packaging.version import Version
 from cudriver.cli import main
 from cudriver.stack import plan, say
 from cudriver.stack.facts import Environment, Facts, Framework
-from cudriver.stack.fixes.builds import torch_archs
-from cudriver.stack.fixes.fix import branch_for
+from cudriver.stack.fixes.fix import branch_for, torch_archs
 from cudriver.stack.machine import driver as drivers
 from cudriver.stack.plan import answer, candidates, question
 from cudriver.stack.plan.commands import LISTED

@@ -8,8 +8,8 @@ import re
 import pytest
 
 from cudriver.stack import plan
-from cudriver.stack.facts import Driver
 from cudriver.stack.fixes.fix import branch_for
+from cudriver.stack.machine_facts import Driver
 from cudriver.stack.plan.candidates import best
 from cudriver.stack.record import but
 from cudriver.stack.tables import driver_cuda, driver_floor, table

@@ -5,8 +5,8 @@ import json
 import pytest
 import real
 
-from cudriver.stack.facts import Device
 from cudriver.stack.machine.visible import select
+from cudriver.stack.machine_facts import Device
 
 pytestmark = pytest.mark.network
 

@@ -18,8 +18,9 @@ from facts import (
 )
 
 import casekit
-from cudriver.stack.facts import Environment, Evidence, Facts, FileFault, Toolkit
+from cudriver.stack.facts import Environment, Evidence, Facts, FileFault
 from cudriver.stack.fixes import pairs
+from cudriver.stack.machine_facts import Toolkit
 from cudriver.stack.rules import cu2, cu4_pins, cu5, judge, registry
 from cudriver.stack.rules.verdict import verdict
 

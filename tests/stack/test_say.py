@@ -18,9 +18,10 @@ from cudriver import cli
 from cudriver.cli import COMMANDS
 from cudriver.stack import say
 from cudriver.stack.explain import rule_names
-from cudriver.stack.facts import ERROR, NOTE, WARNING, Driver, Environment, Facts, Finding, Problem
+from cudriver.stack.facts import ERROR, NOTE, WARNING, Environment, Facts, Finding, Problem
 from cudriver.stack.load.observe import Observation, Row
 from cudriver.stack.machine.driver import trouble
+from cudriver.stack.machine_facts import Driver
 from cudriver.stack.report import Report
 from cudriver.stack.report.components import components
 from cudriver.stack.report.text import PROVEN, VERDICTS

@@ -77,28 +77,6 @@ def test_satisfies(version, specifier, expected):
     assert versions.satisfies(version, specifier) is expected
 
 
-def near(version):
-    """Clauses about a version itself and its neighbours: the same numbers, one more, one less."""
-    numbers = [int(part) for part in version.split(".")]
-    others = [numbers, numbers[:-1] or numbers, [*numbers, 0]]
-    others += [[*numbers[:-1], max(0, numbers[-1] + step)] for step in (-1, 1)]
-    return st.tuples(
-        st.sampled_from(["==", "!=", "<", "<=", ">", ">=", "~="]),
-        st.sampled_from([".".join(map(str, other)) for other in others]),
-        st.sampled_from(["", "", ".*", ".dev0", ".dev1", "rc1", ".post1"]),
-    ).map("".join)
-
-
-@given(st.data(), numbers, locals_)
-def test_satisfies_is_packagings_next_to_the_version(data, number, rest):
-    text = data.draw(near(number))
-    try:
-        expected = SpecifierSet(text).contains(number + rest, prereleases=True)
-    except ValueError:
-        expected = None
-    assert versions.satisfies(number + rest, text) is expected
-
-
 @pytest.mark.parametrize(("version", "expected"), [("2.10.1", False), ("2.11+cu130", True)])
 def test_what_recipes_ask_needs_no_packaging(version, expected, monkeypatch):
     monkeypatch.setattr(versions, "_by_packaging", None)

@@ -146,9 +146,12 @@ def exit_code(reports: list[Report]) -> int:
 
 def _reports(arguments: Namespace) -> list[Report]:
     from cudriver.stack.collect import collect_machine
+    from cudriver.stack.record import but
 
-    asked, *others = target.asked(["/"] if arguments.all else arguments.prefix or [None], arguments)
-    prefixes = [asked.prefix, *(other.prefix for other in others)]
+    first, *others = target.asked(["/"] if arguments.all else arguments.prefix or [None], arguments)
+    prefixes = [first.prefix, *(other.prefix for other in others)]
+    stated = {"match": arguments.match, "match_level": arguments.match_level or "minor"}
+    asked = but(first, needs=arguments.needs, expects=arguments.expect, **stated)
     if arguments.all:
         from cudriver.stack.environment.discover import find_environments
 
@@ -203,8 +206,6 @@ def _checked(prefix: str, machine: Machine, arguments: Namespace) -> Report:
     from cudriver.stack.rules import judge
 
     facts = collect(machine.asked.at(prefix), machine)
-    facts.match, facts.match_level = arguments.match, arguments.match_level or "minor"
-    facts.needs, facts.expects = arguments.needs, arguments.expect
     findings = judge(facts, None, lambda changes: recollect(facts, machine, changes))
     report = Report(facts, findings, strict=arguments.strict)
     if arguments.observe:

@@ -85,6 +85,7 @@ def inspect(
     True
     """
     from cudriver.stack.collect import ask, collect, collect_machine, recollect
+    from cudriver.stack.record import but
     from cudriver.stack.report import Report
     from cudriver.stack.rules import cu6, judge
     from cudriver.stack.rules.cu2 import LEVELS
@@ -97,7 +98,7 @@ def inspect(
         if isinstance(value, str):
             raise TypeError(f"{name}={value!r}: it is a list")
     names, requirements = list(map(cu6.needed, needs)), list(map(cu6.expected, expect))
-    asked = ask(
+    parsed = ask(
         prefix,
         root=root,
         environ=environ,
@@ -105,10 +106,10 @@ def inspect(
         assume_driver=assume_driver,
         assume_gpus=assume_gpus,
     )
+    wishes = {"needs": names, "expects": requirements}
+    asked = but(parsed, match=match, match_level=match_level, **wishes)
     machine = collect_machine(asked, [asked.prefix])
     facts = collect(asked, machine)
-    facts.match, facts.match_level = match, match_level
-    facts.needs, facts.expects = names, requirements
     return Report(facts, judge(facts, None, lambda changes: recollect(facts, machine, changes)))
 
 

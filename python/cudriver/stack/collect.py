@@ -8,18 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 from cudriver.stack.environment.debian import DebianOwners
-from cudriver.stack.facts import (
-    HIDDEN,
-    SHARED,
-    Driver,
-    Environment,
-    Facts,
-    FileFault,
-    Problem,
-    Toolkit,
-)
+from cudriver.stack.facts import HIDDEN, SHARED, Environment, Facts, FileFault, Problem
 from cudriver.stack.loader.search import Loader
 from cudriver.stack.machine import driver
+from cudriver.stack.machine_facts import Driver, Toolkit
 from cudriver.stack.names import is_cuda_library
 from cudriver.stack.record import but
 from cudriver.stack.roots.asked import Asked, from_here, place, working_folder
@@ -177,10 +169,17 @@ def _bounded(asked: Asked, machine: Machine, phases: Callable[[_Check], None]) -
 
 
 def _stopped(asked: Asked, why: TooMuch) -> Facts:
-    facts = Facts(Environment(asked.prefix, "unknown"), root=asked.root.path)
+    facts = _begun(asked, Environment(asked.prefix, "unknown"))
     facts.problems.append(Problem(asked.prefix, str(why)))
     facts.unsure.append(f"{asked.prefix}: {why}")
     return facts
+
+
+def _begun(asked: Asked, env: Environment) -> Facts:
+    """Facts with what is known before anything is looked for."""
+    names = ("match", "match_level", "needs", "expects")
+    stated = {name: getattr(asked, name) for name in names}
+    return Facts(env, root=asked.root.path, **stated)
 
 
 def recollect(facts: Facts, machine: Machine, changes: dict[str, str | None]) -> Facts:
@@ -201,10 +200,7 @@ def recollect(facts: Facts, machine: Machine, changes: dict[str, str | None]) ->
         new.cuda = new.cuda or old.cuda
         for name in ("init_code", "nvml_error", "probe_error", "error"):
             setattr(new, name, getattr(new, name) or getattr(old, name))
-    made = collect(asked, other)
-    made.match, made.match_level = facts.match, facts.match_level
-    made.needs, made.expects = facts.needs, facts.expects
-    return made
+    return collect(asked, other)
 
 
 class _Check:
@@ -215,7 +211,7 @@ class _Check:
 
         self.asked, self.machine, self.root = asked, machine, asked.root
         self.env: Environment = interpreter.describe(asked)
-        self.facts = Facts(self.env, root=self.root.path, problems=self.root.problems)
+        self.facts = but(_begun(asked, self.env), problems=self.root.problems)
         self.owners: Owners = self._environment()
 
     def _environment(self) -> Owners:

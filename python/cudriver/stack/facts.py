@@ -7,9 +7,10 @@ turns it into a real one. Versions are strings as found; `None` means that nothi
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Collection, Iterable, Iterator
 
+from cudriver.stack.evidence import Evidence as Evidence
+from cudriver.stack.machine_facts import Driver, HostCompiler, NvccChoice, Toolkit
 from cudriver.stack.record import Record, fresh
 
 SCHEMA = 1
@@ -34,20 +35,6 @@ MISSING, DAMAGED, CHANGED, EDITED = "missing", "damaged", "changed", "edited"
 OWNERS, SHARED, HIDDEN = "owners", "shared", "hidden"
 
 GONE = "gone"  # the rule of a Shadowed that a wheel brought and that is no longer there
-
-
-class Evidence(Record):
-    """Where a fact was read. `line` counts from 1; None where lines mean nothing."""
-
-    file: str
-    line: int | None = None
-    value: str = ""
-
-    @classmethod
-    def found(cls, file: str, text: str, match: re.Match[str], value: str = "") -> Evidence:
-        """What a pattern found in a file's text. value: what it says, where that is not all."""
-        line = text.count("\n", 0, match.start(match.lastindex or 0)) + 1
-        return cls(file, line, value or match[0].strip()[:200])
 
 
 class Finding(Record):
@@ -173,93 +160,6 @@ class Environment(Record):
             return own, ".abi3.so", *debian, ".so"
         stable = (".abi3t",) if self.tag.endswith("t") else (".abi3", ".abi3t")
         return own, *(f"{name}{rest}.so" for name in stable for rest in (f"-{machine}", "")), ".so"
-
-
-class Device(Record):
-    """A GPU. `visible` is False where CUDA_VISIBLE_DEVICES hides it."""
-
-    index: int
-    name: str | None = None
-    uuid: str | None = None
-    pci_bus_id: str | None = None
-    compute_capability: str | None = None  # "9.0"
-    memory: int | None = None  # bytes
-    mig: bool = False
-    visible: bool = True
-    assumed: bool = False
-    instances: list[str] = fresh(list)  # UUIDs of its MIG instances
-
-
-class DeviceNode(Record):
-    """A /dev entry of the driver, and whether this user can open it (errno, 0: yes)."""
-
-    path: str
-    errno: int = 0
-
-
-class Driver(Record):
-    """Both halves of the driver: the kernel module, and libcuda as the loader finds it."""
-
-    release: str | None = None  # the user-mode driver's, from libcuda's file name or NVML
-    kernel_release: str | None = None
-    cuda: str | None = None  # newest CUDA that the user-mode driver in use offers, "13.0"
-    path: str | None = None  # libcuda.so.1 as resolved, links followed
-    found_by: str | None = None  # the loader's rule for it
-    error: str | None = None  # why there is no usable driver, in one line
-    devices: list[Device] = fresh(list)
-    kind: str = "native"  # "native", "compat", "stub", "wsl", "tegra", "simulated"
-    paired_release: str | None = None  # of the libcuda that came with the kernel driver
-    release_evidence: Evidence | None = None
-    kernel_evidence: Evidence | None = None
-    kernel_open: bool = False  # the open kernel modules
-    nodes: list[DeviceNode] = fresh(list)
-    pci_devices: list[str] = fresh(list)  # NVIDIA display devices under /sys/bus/pci
-    copies: list[str] = fresh(list)  # other libcuda.so.1 files
-    container: str | None = None  # "docker", "podman", "kubernetes", ...
-    wsl: bool = False
-    wsl_library: str | None = None  # /usr/lib/wsl/lib/libcuda.so.1 where it exists
-    nvml_error: str | None = None
-    init_code: int | None = None  # what cuInit returned; None: not asked
-    probe_error: str | None = None  # the child hung, crashed or said nothing
-    assumed: bool = False
-
-
-class Toolkit(Record):
-    """A CUDA toolkit, or the part of one that is there."""
-
-    origin: str  # "system", "environment"
-    kind: str  # "directory", "conda", "wheels", "debian"
-    version: str | None  # "13.0.2", "13.0" where no more is known
-    path: str
-    evidence: Evidence | None = None
-    nvcc: str | None = None
-    nvcc_version: str | None = None
-    headers: str | None = None  # the folder with cuda.h
-    host_compiler_limit: int | None = None  # newest GCC major that host_config.h takes
-    host_compiler_evidence: Evidence | None = None
-    clang_limit: int | None = None
-    chosen_by: list[str] = fresh(list)  # "CUDA_HOME", "CUDA_PATH", "PATH", "/usr/local/cuda", ...
-    claims: list[Evidence] = fresh(list)  # every statement of its version, to be compared
-
-
-class HostCompiler(Record):
-    """The C++ compiler that nvcc would run."""
-
-    path: str
-    version: str | None
-    kind: str = "gcc"  # "gcc", "clang"
-    chosen_by: str = "PATH"  # "NVCC_CCBIN", "CC", "PATH"
-
-
-class NvccChoice(Record):
-    """How torch.utils.cpp_extension would look for CUDA: CUDA_HOME, CUDA_PATH, nvcc, default."""
-
-    home: str | None = None
-    chosen_by: str | None = None
-    nvcc: str | None = None  # where the nvcc of that home should be
-    exists: bool = False
-    version: str | None = None
-    evidence: Evidence | None = None
 
 
 class Framework(Record):
@@ -416,10 +316,11 @@ class Facts(Record):
     problems: list[Problem] = fresh(list)
     unsure: list[str] = fresh(list)  # steps that failed, so that silence about them means nothing
     verified: bool = False  # --verify: the content of all files was compared
-    match: str | None = None  # --match: "system"
-    match_level: str = "minor"  # "major", "minor", "exact"
-    needs: list[str] = fresh(list)  # --needs: names of what is to use CUDA
-    expects: list[str] = fresh(list)  # --expect: requirements, "torch==2.8.0+cu128"
+    # What was asked for, as an Asked has it.
+    match: str | None = None
+    match_level: str = "minor"
+    needs: list[str] = fresh(list)
+    expects: list[str] = fresh(list)
 
     def needed(self, framework: Framework) -> str | None:
         """The name by which --needs asks for a framework; None where it does not."""

@@ -275,9 +275,10 @@ def _release(wanted: str, old: Distribution | None) -> str:
 
 def _torch(version: str, cuda: str | None, platform: str) -> dict[str, Any]:
     """A build of PyTorch with the libraries that it pins."""
-    from cudriver.stack.fixes.builds import torch_archs
-
-    built = {"archs": torch_archs(version, cuda, platform), "variant": "cuda" if cuda else "cpu"}
+    built = {
+        "archs": fix.torch_archs(version, cuda, platform),
+        "variant": "cuda" if cuda else "cpu",
+    }
     return {**built, "cudnn": None, "cudnn_built": None, "nccl": None, "loads": [], "fails": False}
 
 

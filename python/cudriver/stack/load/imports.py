@@ -219,20 +219,12 @@ class Importer:
         for name in self.needed(entry):
             if not is_cuda_library(name) or process.find(name) is not None:
                 continue
-            own = self._of_wheels(name)
-            if own is not None:
+            found = self._first(f"nvidia/*/lib/{name}") or self._first(f"cutensor/lib/{name}")
+            for own in found[:1]:
                 yield from self._by_pathfinder(own, process)
                 yield Event(process.dlopen(own), "preload", NOTHING)
                 if name.startswith("libnvrtc.so"):
                     yield from self._builtins(own, process)
-
-    def _of_wheels(self, name: str) -> str | None:
-        for site in self.env.site_packages:
-            for pattern in (f"nvidia/*/lib/{name}", f"cutensor/lib/{name}"):
-                found = self.root.glob(site, pattern)
-                if found:
-                    return found[0]
-        return None
 
     def _builtins(self, nvrtc: str, process: Process) -> Iterator[Event]:
         """cuda.pathfinder loads nvrtc's builtins from beside it, because CUDA 13's wheels have no

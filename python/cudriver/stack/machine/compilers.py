@@ -6,7 +6,8 @@ import os
 import re
 from collections.abc import Mapping
 
-from cudriver.stack.facts import Environment, Evidence, HostCompiler, Toolkit
+from cudriver.stack.facts import Environment, Evidence
+from cudriver.stack.machine_facts import HostCompiler, Toolkit
 from cudriver.stack.roots.asked import Asked
 from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.versions import plain

@@ -9,8 +9,9 @@ import os
 import re
 from collections.abc import Sequence
 
-from cudriver.stack.facts import Device, DeviceNode, Driver, Evidence
+from cudriver.stack.facts import Evidence
 from cudriver.stack.loader.search import Loader
+from cudriver.stack.machine_facts import Device, DeviceNode, Driver
 from cudriver.stack.roots.asked import Asked
 from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.tables import driver_cuda, table

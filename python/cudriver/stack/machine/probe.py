@@ -10,10 +10,11 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 
-from cudriver.stack.facts import Device, Driver, Evidence, Problem
+from cudriver.stack.facts import Evidence, Problem
 from cudriver.stack.loader.search import Search
 from cudriver.stack.machine.child import Child
 from cudriver.stack.machine.driver import RELEASE
+from cudriver.stack.machine_facts import Device, Driver
 from cudriver.stack.tables import driver_cuda
 from cudriver.stack.versions import from_code
 

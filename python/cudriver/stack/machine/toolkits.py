@@ -6,9 +6,10 @@ import os
 import re
 
 from cudriver.stack.elf.parts import section
-from cudriver.stack.facts import Distribution, Environment, Evidence, NvccChoice, Toolkit
+from cudriver.stack.facts import Distribution, Environment, Evidence
 from cudriver.stack.loader.glibc import configured_folders
 from cudriver.stack.machine.compilers import host_limits, search_path, which
+from cudriver.stack.machine_facts import NvccChoice, Toolkit
 from cudriver.stack.names import split
 from cudriver.stack.roots.asked import Asked
 from cudriver.stack.roots.rootfs import Root
@@ -208,10 +209,8 @@ def _conda(env: Environment, by_name: dict[str, Distribution]) -> Toolkit | None
         return None
     dist = parts[0]
     version: str | None = dist.version
-    if dist.name == "cuda-cudart":
-        version = toolkit_of("cudart", dist.version) or cut(dist.version, 2)
-    elif dist.name == "cuda-nvcc":
-        version = toolkit_of("nvcc", dist.version) or cut(dist.version, 2)
+    if dist.name in ("cuda-cudart", "cuda-nvcc"):
+        version = toolkit_of(dist.name[5:], dist.version) or cut(dist.version, 2)
     return Toolkit("environment", "conda", version, env.prefix, dist.evidence)
 
 

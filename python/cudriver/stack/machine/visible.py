@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from cudriver.stack.facts import Device
+from cudriver.stack.machine_facts import Device
 from cudriver.stack.record import Record, fresh
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"

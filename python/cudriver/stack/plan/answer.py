@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cudriver.stack.facts import ERROR, Driver, Environment, Facts, Finding, Framework
+from cudriver.stack.facts import ERROR, Environment, Facts, Finding, Framework
 from cudriver.stack.fixes import fix
+from cudriver.stack.machine_facts import Driver
 from cudriver.stack.plan.candidates import Candidate, best, known, number
 from cudriver.stack.plan.commands import Step, addition, environment, machine
 from cudriver.stack.plan.question import Line, Question

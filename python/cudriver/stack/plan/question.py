@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from cudriver.stack.facts import Driver
+from cudriver.stack.machine_facts import Driver
 from cudriver.stack.record import Record, fresh
 from cudriver.stack.say import said, say
 from cudriver.stack.tables import table

@@ -11,13 +11,12 @@ from cudriver.stack.facts import (
     SCHEMA,
     UNKNOWN,
     WARNING,
-    Driver,
     Facts,
     Finding,
     Framework,
     Library,
-    Toolkit,
 )
+from cudriver.stack.machine_facts import Driver, Toolkit
 from cudriver.stack.record import Any, Record, but, plain
 from cudriver.stack.rules.verdict import Imports, answered, questions, states, verdict
 from cudriver.stack.tables import table

@@ -6,19 +6,26 @@ import os
 import re
 import sys
 
-from cudriver.stack.facts import Driver
-from cudriver.stack.record import Record, but
+from cudriver.stack.machine_facts import Driver
+from cudriver.stack.record import Record, but, fresh
 from cudriver.stack.roots.rootfs import Root
 
 
 class Asked(Record):
-    """What was asked for, parsed once. It is handed down and never changed."""
+    """What was asked for, parsed once. It is handed down, and nobody changes it."""
 
     root: Root
     prefix: str  # the environment's folder, inside the root
     variables: dict[str, str]  # of the programs there, made absolute by `from_here`
     probe: bool = True  # whether the driver may be asked, in a child
     assumed: Driver | None = None  # stands in for this machine's driver, or for its GPUs alone
+    match: str | None = None  # --match: "system"
+    match_level: str = "minor"  # "major", "minor", "exact"
+    needs: list[str] = fresh(list)  # --needs: names of what is to use CUDA
+    expects: list[str] = fresh(list)  # --expect: requirements, "torch==2.8.0+cu128"
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{name} is what was asked for: `but` makes another one")
 
     def at(self, prefix: str | None) -> Asked:
         """The same of the environment in another folder. Raises NotADirectoryError."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cudriver.stack.facts import ERROR, NOTE, WARNING, Driver, Evidence, Facts, Finding, Framework
+from cudriver.stack.facts import ERROR, NOTE, WARNING, Evidence, Facts, Finding, Framework
 from cudriver.stack.fixes import fix
 from cudriver.stack.fixes.anew import planned
+from cudriver.stack.machine_facts import Driver
 from cudriver.stack.rules.finding import finding
 from cudriver.stack.tables import driver_floor, table
 from cudriver.stack.text import quote

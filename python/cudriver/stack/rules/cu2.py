@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from cudriver.stack.facts import ERROR, NOTE, WARNING, Evidence, Facts, Finding, Toolkit
+from cudriver.stack.facts import ERROR, NOTE, WARNING, Evidence, Facts, Finding
 from cudriver.stack.fixes import fix
+from cudriver.stack.machine_facts import Toolkit
 from cudriver.stack.rules.finding import finding
 from cudriver.stack.text import quote
 from cudriver.stack.versions import cut, major

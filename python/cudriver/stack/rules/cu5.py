@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from cudriver.stack.facts import ERROR, NOTE, WARNING, Device, Evidence, Facts, Finding, Framework
+from cudriver.stack.facts import ERROR, NOTE, WARNING, Evidence, Facts, Finding, Framework
 from cudriver.stack.fixes import fix
 from cudriver.stack.fixes.anew import has_wheels, planned
-from cudriver.stack.fixes.builds import archs_of, builds_for, torch_archs
 from cudriver.stack.machine.visible import VARIABLE, select
+from cudriver.stack.machine_facts import Device
 from cudriver.stack.rules.finding import finding
 from cudriver.stack.tables import table
 from cudriver.stack.text import quote
@@ -74,7 +74,7 @@ def with_ptx(framework: Framework, platform: str) -> list[str]:
     """The arch list that PyTorch prints leaves out PTX that its build added; the table has it."""
     if framework.name != "torch" or any(a.startswith("compute_") for a in framework.archs):
         return framework.archs
-    built = torch_archs(framework.version, cut(framework.cuda, 2), platform)
+    built = fix.torch_archs(framework.version, cut(framework.cuda, 2), platform)
     return framework.archs + [arch for arch in built if arch.startswith("compute_")]
 
 
@@ -86,7 +86,7 @@ def _other_build(facts: Facts, framework: Framework, capability: str) -> list[st
         return planned(facts, framework.name)
     env, offered = facts.environment, facts.driver.cuda
     tool = fix.installer(env, facts.distribution("torch"))
-    builds = [row for row in builds_for(env.platform) if fits(capability, archs_of(row))]
+    builds = [row for row in fix.builds_for(env.platform) if fits(capability, fix.archs_of(row))]
     most = major(offered) or 0 if offered else 1000
     # Where the driver runs none, CU103 speaks of it.
     builds = [row for row in builds if (major(row["cuda"]) or 0) <= most] or builds

@@ -134,7 +134,7 @@ def test_colour_marks_what_it_marks_and_changes_no_word():
 
 HTML = (
     '<body><section class="cudriver page"><h1>3 nodes in 2 groups; 2 agree</h1>'
-    '<span class="verdict doubt">consistent: 1 warning</span><h2>Findings</h2>'
+    '<span class="verdict bad">mismatch: 1 warning</span><h2>Findings</h2>'
     '<article class="doubt"><h3><span class="tag doubt"><a href="#FL101">FL101</a> warning</span>'
     "drivers of 2 branches: R580 and R570</h3><dl><dt>why</dt><dd><p>a branch decides which CUDA "
     "runs: what the newer one runs the older may not</p></dd><dt>evidence</dt><dd>VALUES</dd>"
@@ -287,14 +287,42 @@ def groups(*counts):
         (2, 2, 0, [2], "2 nodes: all the same"),
         (1, 8, 0, [8], "8 reports of 1 node: all the same"),
         (1, 2, 1, [1], "1 node"),
-        (2, 2, 0, [1, 1], "2 nodes in 2 groups; no two agree"),
+        (2, 2, 0, [1, 1], "2 nodes in 2 groups"),
         (3, 4, 1, [2, 1], "3 nodes in 2 groups; 2 agree"),
         (12345, 12345, 0, [6000, 6345], "12,345 nodes in 2 groups; 6,000 agree"),
     ],
 )
 def test_the_heading(nodes, reports, older, counts, text):
     told = {"nodes": nodes, "reports": reports, "older": older}
-    assert heading(fleet(counts=told, groups=groups(*counts))) == text
+    found = fleet(counts=told, groups=groups(*counts))
+    assert heading(found) == text
+    found = fleet(counts=told, groups=groups(*counts), findings=[Finding("FL1", "error", "t", "w")])
+    assert heading(found) == text + "; no two agree" * (counts == [1, 1])
+
+
+@pytest.mark.parametrize(
+    ("rule", "severity", "status"),
+    [("FL102", "note", "consistent"), ("FL101", "note", "consistent"),
+     ("FL302", "warning", "consistent"), ("FL101", "warning", "mismatch"),
+     ("FL403", "warning", "mismatch"), ("FL301", "error", "mismatch")],
+)  # fmt: skip
+def test_no_two_agree_and_consistent_never_stand_together(rule, severity, status):
+    findings = [Finding(rule, severity, "t", "w")]
+    counts = {"nodes": 2, "reports": 2}
+    found = fleet(counts=counts, groups=groups(1, 1), findings=findings)
+    assert found.status == status
+    for told in (str(found), found.to_html()):
+        assert ("no two agree" in told) == (status == "mismatch")
+        assert ("no mismatch" in told) == (status == "consistent")
+        assert ">consistent" not in told
+        assert "\nconsistent" not in told
+
+
+def test_what_may_differ_is_one_of_four():
+    with pytest.raises(
+        ValueError, match="allow='gpus': it is one of driver, cuda, framework, python"
+    ):
+        compare([], allow=["gpus"])
 
 
 @pytest.mark.parametrize(

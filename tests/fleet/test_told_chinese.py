@@ -25,7 +25,7 @@ def test_a_comparison_in_chinese():
         "3 个节点分为 2 组；其中 2 个一致",
         "\n  驱动          580.65.06\n  支持 CUDA     13.0\n",
         "警告 FL101  驱动属于 2 个分支：R580 和 R570\n  原因      驱动分支决定",
-        "\n一致：1 个警告；cudriver explain FL101\n",
+        "\n不匹配：1 个警告；cudriver explain FL101\n",
     ):
         assert part in text
     assert "<th>驱动</th>" in told.to_html()

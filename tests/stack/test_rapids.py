@@ -40,7 +40,7 @@ def run(monkeypatch):
 def test_a_healthy_environment_passes_and_says_more_only_where_asked(run):
     assert run(healthy(), [], verbose=False, gpu_info=None) == (None, [], None)
     value, warned, error = run(healthy(), [], verbose=True)
-    assert value == f"{healthy().environment.prefix}: consistent"
+    assert value == f"{healthy().environment.prefix}: consistent: torch works"
     assert (warned, error) == ([], None)
 
 

@@ -321,7 +321,10 @@ class Lines:
 def test_only_a_mismatch_ends_or_is_shown(
     monkeypatch: pytest.MonkeyPatch, option: str, verdict: str
 ) -> None:
-    report = types.SimpleNamespace(verdict=verdict, exit_code=7, to_text=lambda: "the report")
+    told = f"{verdict}: torch works"
+    report = types.SimpleNamespace(
+        verdict=verdict, summary=told, exit_code=7, to_text=lambda: "the report"
+    )
     monkeypatch.setitem(Gate.pytest_sessionstart.__globals__, "inspect", lambda: report)
     config: Any = types.SimpleNamespace(getoption=lambda name: option)
     gate, lines = Gate(config), Lines()
@@ -334,7 +337,7 @@ def test_only_a_mismatch_ends_or_is_shown(
         assert str(caught.value) == "--cuda-stack=error: CUDA cannot work here\n\nthe report"
     else:
         gate.pytest_sessionstart()
-    assert gate.pytest_report_header() == f"cuda stack: {verdict}"
+    assert gate.pytest_report_header() == f"cuda stack: {told}"
     gate.pytest_terminal_summary(lines)  # type: ignore[arg-type]
     shown = (option, verdict) == ("warn", "mismatch")
     assert lines.written == (["CUDA stack", "the report"] if shown else [])

@@ -21,7 +21,7 @@ Compare the reports of many nodes: which agree, what differs, and what that mean
 Reports are lines of `cudriver check --json --compact`, labelled or not, in any order."""
 
 EPILOG = """\
-exit status: 0 consistent, 1 mismatch, 2 usage, 3 could not tell
+exit status: 0 nothing that matters differs, 1 it does, 2 usage, 3 could not tell
 
   srun --label cudriver check --json --compact |
   cudriver fleet                        every node of a job
@@ -29,6 +29,8 @@ exit status: 0 consistent, 1 mismatch, 2 usage, 3 could not tell
                                         a folder of reports, and who is missing
   cudriver fleet today.jsonl --baseline golden.json
                                         what has changed since it was saved
+  cudriver fleet reports/ --allow driver,python
+                                        what may differ between the nodes
   cudriver fleet --roots /mnt/image-a /mnt/image-b
                                         images that are mounted
 """
@@ -54,6 +56,13 @@ def parser() -> ArgumentParser:
     add("--prefix", metavar="PREFIX", help="the environment inside each of --roots")
     add("--json", action="store_true", help="the comparison as JSON")
     add("--html", metavar="FILE", help="write it as one HTML file too ('-': to stdout)")
+    add(
+        "--allow",
+        metavar="WHAT",
+        type=_allowed,
+        default=[],
+        help="what may differ between groups: driver, cuda, framework, python",
+    )
     add("--strict", action="store_true", help="warnings are mismatches too")
     return result
 
@@ -90,6 +99,7 @@ def _compared(arguments: Namespace) -> Fleet:
         expect=arguments.expect,
         nodes=arguments.nodes,
         strict=arguments.strict,
+        allow=arguments.allow,
     )
     if arguments.save_baseline:
         _save_baseline(fleet, arguments.save_baseline)
@@ -155,6 +165,19 @@ def _save_baseline(fleet: Fleet, path: str) -> None:
     if fleet.golden is None:
         raise ValueError("no report to save as a baseline")
     terminal.write_file(json.dumps(to_baseline(fleet.golden), indent=1) + "\n", path)
+
+
+def _allowed(text: str) -> list[str]:
+    """What may differ; what is none of it is a usage error."""
+    from argparse import ArgumentTypeError
+
+    from cudriver.fleet.result import MAY_DIFFER
+
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in MAY_DIFFER:
+            raise ArgumentTypeError(f"{name!r} is none of {', '.join(MAY_DIFFER)}")
+    return names
 
 
 def _count(text: str) -> int:

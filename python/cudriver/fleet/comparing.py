@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cudriver.fleet import groups, hosts
 from cudriver.fleet.comparison import look
+from cudriver.fleet.result import MAY_DIFFER
 from cudriver.fleet.rules import judge
 
 TYPE_CHECKING = False
@@ -21,6 +22,7 @@ def compare(
     expect: int | None = None,
     nodes: str | Iterable[str] | None = None,
     strict: bool = False,
+    allow: Iterable[str] = (),
 ) -> Fleet:
     """Compare the reports of many nodes: which agree, what differs, and what that means.
 
@@ -38,6 +40,9 @@ def compare(
         The nodes that should answer, by name or as Slurm lists them: ``"d[0-3,7]"``.
     strict : bool, optional
         Whether warnings count as mismatches too.
+    allow : iterable of {"driver", "cuda", "framework", "python"}, optional
+        What may differ between the groups. Without it nodes that differ in the driver's branch, in
+        CUDA, in a framework or in Python are a mismatch.
 
     Returns
     -------
@@ -50,8 +55,8 @@ def compare(
     TypeError
         `reports` is one report or one text, not many.
     ValueError
-        `baseline` is neither a report nor a saved baseline, `expect` is negative, or `nodes` is not
-        a list of hosts.
+        `baseline` is neither a report nor a saved baseline, `expect` is negative, `nodes` is not
+        a list of hosts, or `allow` has another word than those above.
 
     Notes
     -----
@@ -69,6 +74,10 @@ def compare(
         raise TypeError(f"reports is one {type(reports).__name__}: pass a list or a file")
     if expect is not None and expect < 0:
         raise ValueError(f"expect={expect!r}: a number of reports is 0 or more")
+    allowed = [allow] if isinstance(allow, str) else list(allow)
+    for each in allowed:
+        if each not in MAY_DIFFER:
+            raise ValueError(f"allow={each!r}: it is one of {', '.join(MAY_DIFFER)}")
     names = hosts.parse(nodes) if isinstance(nodes, str) else nodes
     facts = look(reports, baseline=baseline, expect=expect, nodes=names)
-    return groups.fleet(facts, judge(facts), strict=strict)
+    return groups.fleet(facts, judge(facts, allowed), strict=strict)

@@ -64,8 +64,11 @@ def heading(fleet: Result) -> str:
         return say("{nodes}: all the same", nodes=text) if reports > 1 else text
     agree = fleet.groups[0].count
     values = {"nodes": text, "n": f"{len(fleet.groups):,}", "most": f"{agree:,}"}
-    some, none = "{nodes} in {n} groups; {most} agree", "{nodes} in {n} groups; no two agree"
-    return say(some, **values) if agree > 1 else say(none, **values)
+    text = "{nodes} in {n} groups; {most} agree"
+    if agree == 1:  # where nothing that matters differs they do
+        text = "{nodes} in {n} groups"
+        text += "; no two agree" if fleet.status != "consistent" else ""
+    return say(text, **values)
 
 
 def remarks(fleet: Result) -> list[str]:
@@ -97,16 +100,23 @@ def remarks(fleet: Result) -> list[str]:
     return told
 
 
+def word_of(fleet: Result) -> tuple[str, str]:
+    """The status and its colour: "consistent" where all nodes carry one stack."""
+    word, colour = VERDICTS[fleet.status]
+    same = fleet.status != "consistent" or len(fleet.groups) < 2
+    return (word, colour) if same else ("no mismatch", colour)
+
+
 def counted(fleet: Result) -> str:
     """The status, and how many errors and warnings there are."""
-    text = say(VERDICTS[fleet.status][0])
+    text = say(word_of(fleet)[0])
     counts = counts_of([finding.severity for finding in fleet.findings])
     return text + (say(": {counts}", counts=counts) if counts else "")
 
 
 def _status(fleet: Result, style: Style) -> list[str]:
     """The last line."""
-    word, colour = VERDICTS[fleet.status]
+    word, colour = word_of(fleet)
     rules = [finding.rule for finding in fleet.findings if finding.severity != NOTE]
     more = say("; ") + f"cudriver explain {rules[0]}" if rules else ""
     first, *rest = wrap(counted(fleet) + more, style.width)

@@ -12,6 +12,13 @@ if TYPE_CHECKING:
     from cudriver.fleet.stacks import Stack
 
 EXIT_CODES = {"consistent": 0, "mismatch": 1, "unknown": 3}
+# What no groups may differ in unless --allow names it, and the rules that speak of it.
+MAY_DIFFER = {
+    "driver": ("FL101", "FL105"),
+    "cuda": ("FL201", "FL202", "FL204"),
+    "framework": ("FL401", "FL402"),
+    "python": ("FL403",),
+}
 SEVERITIES = (ERROR, WARNING, NOTE)
 
 
@@ -99,9 +106,11 @@ class Result:
     @property
     def status(self) -> str:
         """Status: "consistent", "mismatch" or "unknown" (something could not be told)."""
-        severities = {finding.severity for finding in self.findings}
-        if ERROR in severities or (self._strict and WARNING in severities):
-            return "mismatch"
+        asked = {rule for rules in MAY_DIFFER.values() for rule in rules}
+        for finding in self.findings:  # what may differ is a note
+            strict = self._strict or finding.rule in asked
+            if finding.severity == ERROR or (strict and finding.severity == WARNING):
+                return "mismatch"
         return "unknown" if self._unsure else "consistent"
 
     @property

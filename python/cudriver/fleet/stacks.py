@@ -224,7 +224,9 @@ def _package_parts(report: dict[str, Any]) -> Iterator[tuple[Component, Value]]:
         name = said(row.get("name"))
         labelled = ((CUDA, row.get("cuda")), (CUDNN, row.get("cudnn")), (NCCL, row.get("nccl")))
         told = (label + said(value) for label, value in labelled if value)
-        yield (FRAMEWORK, name), (said(row.get("version")), *told)
+        state = said(row.get("state"))
+        shown = () if state in ("", "works") else (state,)
+        yield (FRAMEWORK, name), (said(row.get("version")), *told, *shown)
         archs = row.get("archs")
         if archs and isinstance(archs, list):
             yield (BUILT_FOR, name), (" ".join(map(said, archs)),)

@@ -28,7 +28,7 @@ def cuda_stack_check(verbose: bool = False, **_: object) -> str | None:
         warned += [said(why, "doubts") for why in report.doubts]
     for text in warned:
         warnings.warn(text, stacklevel=2)
-    return f"{report.prefix}: {report.verdict}" if verbose else None
+    return f"{report.prefix}: {report.summary}" if verbose else None
 
 
 def _text(finding: Finding) -> str:

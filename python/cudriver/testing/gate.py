@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cudriver.stack.facts import MISMATCH
+from cudriver.stack.text import clean
 from cudriver.testing.running import inspect
 
 TYPE_CHECKING = False
@@ -28,7 +29,7 @@ class Gate:
     def pytest_report_header(self) -> str | None:
         if self.report is None:
             return None
-        return f"cuda stack: {self.report.verdict}"
+        return f"cuda stack: {clean(self.report.summary)}"
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.report is not None and not self.ends and self.report.verdict == MISMATCH:

@@ -6,7 +6,8 @@ import os
 from collections.abc import Callable, Iterable
 
 from cudriver.fleet.comparison import FINDINGS_KEPT, Comparison, few
-from cudriver.fleet.result import SEVERITIES, Finding
+from cudriver.fleet.result import MAY_DIFFER, SEVERITIES, Finding
+from cudriver.stack.facts import NOTE
 
 PAGES = os.path.join(os.path.dirname(os.path.dirname(__file__)), "data")
 Rule = Callable[[Comparison], Iterable[Finding]]
@@ -20,8 +21,9 @@ def registry() -> dict[str, Rule]:
     return numbered(machines, versions, variables, nodes)
 
 
-def judge(facts: Comparison) -> list[Finding]:
-    """What all rules find, the worst first."""
+def judge(facts: Comparison, allow: Iterable[str] = ()) -> list[Finding]:
+    """What all rules find, the worst first. allow: of MAY_DIFFER; what is allowed is a note."""
+    allowed = {rule for each in allow for rule in MAY_DIFFER[each]}
     findings: list[Finding] = []
     for rule in registry().values():
         found = sorted(rule(facts), key=_order)
@@ -33,6 +35,7 @@ def judge(facts: Comparison) -> list[Finding]:
         findings += found
     for finding in findings:
         finding.evidence = few(finding.evidence)
+        finding.severity = NOTE if finding.rule in allowed else finding.severity
     return sorted(findings, key=_order)
 
 

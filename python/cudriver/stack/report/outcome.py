@@ -67,6 +67,12 @@ class Outcome:
         return [but(f, state=found[f.name]) for f in self.facts.frameworks]
 
     @property
+    def summary(self) -> str:
+        """The verdict and the states, for a line of a log: "mismatch: torch works, jax fails"."""
+        told = [f"{f.name} {f.state}" for f in self.frameworks if f.state is not None]
+        return self.verdict + (f": {', '.join(told)}" if told else "")
+
+    @property
     def libraries(self) -> list[Library]:
         """The files that CUDA's libraries resolve to."""
         return self.facts.libraries

@@ -19,6 +19,7 @@ import numpy as np
 
 import cudriver as cu
 
+from . import canaries
 from .model import Failure
 from .session import over, same
 
@@ -162,7 +163,10 @@ class Member:
     def run_all(self) -> None:
         while self.done < self.steps:
             kind = self.random.choices((self.slot, self.copy, self.whole), (12, 6, 1))[0]
+            static = canaries.look()
             kind()
+            if over := canaries.changed(static):
+                raise Failure(f"changed static objects of the interpreter: {over}")
             self.done += 1
         self.settle(set(self.mine))
         for name in self.mine:

@@ -126,18 +126,7 @@ PyType_Spec cudriver_host_memory_spec = {
 /* ---- arrays in it, for memory/pinned.py ---- */
 
 /* Clearing more bytes than this releases the GIL. */
-#define LONG_BYTES ((size_t)1 << 20)
-
-static void clear(void *address, size_t bytes)
-{
-    if (bytes > LONG_BYTES) {
-        Py_BEGIN_ALLOW_THREADS
-        memset(address, 0, bytes);
-        Py_END_ALLOW_THREADS
-    } else {
-        memset(address, 0, bytes);
-    }
-}
+#define LONG_BYTES ((Py_ssize_t)1 << 20)
 
 /* _pinned(shape, dtype, fortran, node, zero) */
 static PyObject *module_pinned(PyObject *module, PyObject *const *args, Py_ssize_t count)
@@ -165,8 +154,12 @@ static PyObject *module_pinned(PyObject *module, PyObject *const *args, Py_ssize
             memory_new(state, zero ? "pinned_zeros" : "pinned_empty", (size_t)bytes, node, &zeroed);
     }
     if (memory != NULL) {
-        if (zero && !zeroed) {
-            clear(memory->address, (size_t)bytes);
+        if (zero && !zeroed && bytes > LONG_BYTES) {
+            Py_BEGIN_ALLOW_THREADS
+            memset(memory->address, 0, (size_t)bytes);
+            Py_END_ALLOW_THREADS
+        } else if (zero && !zeroed) {
+            memset(memory->address, 0, (size_t)bytes);
         }
         array = cudriver_numpy_over((PyObject *)memory, memory->address, dtype, ndim, shape, NULL,
                                     args[2] == Py_True, true);

@@ -130,21 +130,6 @@ int copy_ends_match(const struct cudriver_endpoint *dst, const struct cudriver_e
     return -1;
 }
 
-/* 0, or -1 with ValueError: the destination is some fields of records in host memory. Items are
- * copied whole, but for those from host memory, which NumPy copies. */
-static int fields_check(const struct copy_ends *ends)
-{
-    PyObject *done;
-
-    if (ends->dst.context != NULL || ends->src.context == NULL ||
-        !cudriver_numpy_has_fields(ends->dst.dtype)) {
-        return 0;
-    }
-    done = cudriver_call(CALL_refusals_fields, ends->dst.owner);
-    Py_XDECREF(done);
-    return done != NULL ? 0 : -1;
-}
-
 void copy_ends_done(struct copy_ends *ends)
 {
     cudriver_endpoint_done(&ends->dst);
@@ -154,6 +139,8 @@ void copy_ends_done(struct copy_ends *ends)
 int copy_ends_parse(CoreState *state, PyObject *dst, PyObject *src, bool match,
                     const struct cudriver_stream *on, struct copy_ends *ends)
 {
+    int failed = 0;
+
     ends->borrow = false;
     if (cudriver_endpoint_parse(state, dst, true, "dst", on, &ends->dst) < 0) {
         return -1;
@@ -162,11 +149,21 @@ int copy_ends_parse(CoreState *state, PyObject *dst, PyObject *src, bool match,
         cudriver_endpoint_done(&ends->dst);
         return -1;
     }
-    if ((match && copy_ends_match(&ends->dst, &ends->src) < 0) || fields_check(ends) < 0) {
-        copy_ends_done(ends);
-        return -1;
+    if (match) {
+        failed = copy_ends_match(&ends->dst, &ends->src);
     }
-    return 0;
+    /* Items are copied whole, but for those from host memory, which NumPy copies: not into some
+     * fields of records. */
+    if (failed == 0 && ends->dst.context == NULL && ends->src.context != NULL &&
+        cudriver_numpy_has_fields(ends->dst.dtype)) {
+        PyObject *done = cudriver_call(CALL_refusals_fields, ends->dst.owner);
+        failed = done != NULL ? 0 : -1;
+        Py_XDECREF(done);
+    }
+    if (failed < 0) {
+        copy_ends_done(ends);
+    }
+    return failed;
 }
 
 void copy_ends_layout(const struct copy_ends *ends, struct cudriver_layout *layout)

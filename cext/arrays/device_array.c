@@ -180,38 +180,26 @@ void cudriver_device_array_dealloc(PyObject *object)
     Py_DECREF(type);
 }
 
-/* 0 if nothing but the array uses its memory, else -1 with ValueError. */
-static int close_check(CoreState *state, DeviceArrayObject *self)
+PyObject *cudriver_device_array_close(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
-    const struct cudriver_device_memory *memory = self->memory;
-    PyObject *object = (PyObject *)self;
+    CUDRIVER_LOCK();
+    CoreState *state = cudriver_state_of(object);
+    DeviceArrayObject *self = (DeviceArrayObject *)object;
+    struct cudriver_device_memory *memory = self->memory;
+    unsigned long long address = memory->address;
+    const char *function;
+    CUresult result;
 
     if (!self->is_view) {
         cudriver_works_reap(state); /* a completed copy may hold the last view */
     }
     if (self->is_view || memory->arrays > 1 || memory->busy > 0 || memory->exports > 0 ||
         (!cudriver_is_sole_owner(object) && cudriver_works_hold(state, object))) {
-        Py_XDECREF(cudriver_call(CALL_arrays_refuse_close, object,
-                                 self->is_view ? Py_True : Py_False, memory->arrays - 1,
-                                 memory->busy > 0 ? Py_True : Py_False, memory->exports));
-        return -1;
+        return cudriver_call(CALL_arrays_refuse_close, object, self->is_view ? Py_True : Py_False,
+                             memory->arrays - 1, memory->busy > 0 ? Py_True : Py_False,
+                             memory->exports);
     }
-    return 0;
-}
-
-PyObject *cudriver_device_array_close(PyObject *object, PyObject *Py_UNUSED(ignored))
-{
-    CUDRIVER_LOCK();
-    CoreState *state = cudriver_state_of(object);
-    DeviceArrayObject *self = (DeviceArrayObject *)object;
-    unsigned long long address = self->memory->address;
-    const char *function;
-    CUresult result;
-
-    if (close_check(state, self) < 0) {
-        return NULL;
-    }
-    result = memory_release(state, self->memory, &function);
+    result = memory_release(state, memory, &function);
     return cudriver_check(result, function, "0x%llx", address) < 0 ? NULL : Py_NewRef(Py_None);
 }
 

@@ -62,31 +62,13 @@ static int read_axis(const struct cudriver_dl_tensor *tensor, int axis, int64_t 
     return 0;
 }
 
-/* Checks that the bytes of a non-empty array lie between address 0 and the end. 0 or -1. */
-static int check_extent(const struct cudriver_endpoint *end, uintptr_t address)
-{
-    int64_t low, high;
-    uintptr_t top;
-    bool over;
-
-    cudriver_extent(end->ndim, end->itemsize, end->shape, end->strides, &low, &high);
-    over = low == INT64_MIN || high == INT64_MAX || (uintptr_t)-low > address ||
-           __builtin_add_overflow(address, (uintptr_t)high, &top);
-    if (over || address == 0) {
-        PyErr_Format(PyExc_ValueError,
-                     over ? "DLPack: the array at %p is larger than the address space"
-                          : "DLPack: the array is not empty, and lies at address %p",
-                     (void *)address);
-        return -1;
-    }
-    return 0;
-}
-
 /* Reads dtype, shape, strides and *address. *empty: there are no items. 0 or -1. */
 static int read_tensor(CoreState *state, const struct cudriver_dl_tensor *tensor, bool padded,
                        struct cudriver_endpoint *end, uintptr_t *address, bool *empty)
 {
-    int64_t dense = 1;
+    int64_t dense = 1, low, high;
+    uintptr_t top;
+    bool over;
 
     if (tensor->ndim < 0 || tensor->ndim > CUDRIVER_MAX_DIMS ||
         (tensor->ndim > 0 && tensor->shape == NULL)) {
@@ -120,7 +102,21 @@ static int read_tensor(CoreState *state, const struct cudriver_dl_tensor *tensor
                      (unsigned long long)tensor->byte_offset);
         return -1;
     }
-    return *empty ? 0 : check_extent(end, *address);
+    if (*empty) {
+        return 0;
+    }
+    /* All bytes lie between address 0 and the end of the address space. */
+    cudriver_extent(end->ndim, end->itemsize, end->shape, end->strides, &low, &high);
+    over = low == INT64_MIN || high == INT64_MAX || (uintptr_t)-low > *address ||
+           __builtin_add_overflow(*address, (uintptr_t)high, &top);
+    if (over || *address == 0) {
+        PyErr_Format(PyExc_ValueError,
+                     over ? "DLPack: the array at %p is larger than the address space"
+                          : "DLPack: the array is not empty, and lies at address %p",
+                     (void *)*address);
+        return -1;
+    }
+    return 0;
 }
 
 int cudriver_dlpack_read(CoreState *state, const struct cudriver_dl_tensor *tensor, bool padded,

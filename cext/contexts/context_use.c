@@ -111,28 +111,6 @@ ContextObject *cudriver_context_of_handle(CoreState *state, CUcontext handle)
     return self;
 }
 
-/* Device 0's primary context, made current. New reference. */
-static ContextObject *context_implicit(CoreState *state)
-{
-    ContextObject *self;
-    CUresult result;
-
-    if (cudriver_device_parse(NULL) < 0) { /* raises if there is no device */
-        return NULL;
-    }
-    self = cudriver_context_keep(cudriver_context_primary(state, 0));
-    if (self == NULL) {
-        return NULL;
-    }
-    result = cuda.cuCtxSetCurrent(self->handle);
-    if (result != CUDA_SUCCESS) {
-        Py_DECREF(self);
-        return (ContextObject *)cudriver_raise(result, "cuCtxSetCurrent",
-                                               "device 0's primary context");
-    }
-    return self;
-}
-
 ContextObject *cudriver_context_for_use(CoreState *state)
 {
     ContextObject *self = NULL;
@@ -160,7 +138,17 @@ ContextObject *cudriver_context_for_use(CoreState *state)
         return (ContextObject *)cudriver_raise(result, "cuCtxGetCurrent",
                                                "this thread's current context was destroyed");
     }
-    return context_implicit(state);
+    if (cudriver_device_parse(NULL) < 0) { /* raises if there is no device */
+        return NULL;
+    }
+    self = cudriver_context_keep(cudriver_context_primary(state, 0));
+    result = self != NULL ? cuda.cuCtxSetCurrent(self->handle) : CUDA_SUCCESS;
+    if (result != CUDA_SUCCESS) {
+        Py_DECREF(self);
+        return (ContextObject *)cudriver_raise(result, "cuCtxSetCurrent",
+                                               "device 0's primary context");
+    }
+    return self;
 }
 
 ContextObject *cudriver_context_begin_use(CoreState *state, bool *pushed)

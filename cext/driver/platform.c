@@ -57,41 +57,31 @@ struct mapping_query {
 #define OR_NEXT 0x10u
 #define OF_FILE 0x20u
 
-/* The first mapping of a file that ends after `begin` begins at *found; UINTPTR_MAX: there is none.
- * False: the system cannot tell. */
-static bool file_mapping_find(int maps, uintptr_t begin, uintptr_t *found)
-{
-    struct mapping_query query = {.size = sizeof query, .flags = OR_NEXT | OF_FILE, .from = begin};
-
-    if (ioctl(maps, MAPPING_QUERY, &query) != 0) {
-        *found = UINTPTR_MAX;
-        return errno == ENOENT;
-    }
-    *found = (uintptr_t)query.begin;
-    return true;
-}
-
 bool platform_is_of_file(uintptr_t begin, size_t bytes)
 {
+    struct mapping_query query = {.size = sizeof query, .flags = OR_NEXT | OF_FILE, .from = begin};
     FILE *maps = fopen("/proc/self/maps", "re");
     char line[512]; /* a longer path's rest is no mapping */
     uintptr_t low = 0, high;
     unsigned long inode;
-    bool found = maps == NULL;
+    bool found = false;
+    int asked;
 
-    if (maps != NULL && file_mapping_find(fileno(maps), begin, &low)) {
-        fclose(maps);
-        return low < begin + bytes;
+    if (maps == NULL) {
+        return true;
     }
-    low = 0;
+    asked = ioctl(fileno(maps), MAPPING_QUERY, &query);
+    if (asked == 0 || errno == ENOENT) { /* the first of a file that ends after `begin`, or none */
+        found = asked == 0 && query.begin < begin + bytes;
+        fclose(maps);
+        return found;
+    }
     while (!found && low < begin + bytes && fgets(line, sizeof line, maps) != NULL) {
         found =
             sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %*s %*s %*s %lu", &low, &high, &inode) == 3 &&
             low < begin + bytes && begin < high && inode != 0;
     }
-    if (maps != NULL) {
-        fclose(maps);
-    }
+    fclose(maps);
     return found;
 }
 

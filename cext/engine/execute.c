@@ -122,7 +122,7 @@ static CUresult small_wait(const struct cudriver_copy_call *call, _Atomic uint32
                : cuda.cuStreamSynchronize(call->stream);
 }
 
-/* A dense copy that is_small(). Down to pageable memory it goes through a slot, in parts that are
+/* A small, dense copy. Down to pageable memory it goes through a slot, in parts that are
  * moved on while the next arrive, which is faster than the driver's blocking call; NOT_READY: there
  * is none, and nothing was done. If it is interrupted, call->queued says so. */
 static CUresult small_copy(const struct cudriver_copy_plan *plan, struct cudriver_copy_call *call)
@@ -254,24 +254,18 @@ static CUresult plan_issue(const struct cudriver_copy_plan *plan, struct cudrive
     }
 }
 
-/* Whether a blocking copy takes microseconds, and may be queued behind other work: it is issued at
- * once, and its wait can be interrupted. A pageable copy up cannot: only the driver's own call
- * waits for the stream before it reads the host. */
-static bool is_small(const struct cudriver_copy_plan *plan)
-{
-    bool inside = plan->dst.on_device && plan->src.on_device;
-
-    return plan->kind == CUDRIVER_COPY_DIRECT && (plan->page_locked || plan->src.on_device) &&
-           plan->bytes <= (inside ? TUNING_SMALL_INSIDE : TUNING_SMALL_MOST);
-}
-
 /* Follows a plan that is not staged. Nothing is in flight after an error. */
 static CUresult driver_copy(const struct cudriver_copy_plan *plan, struct cudriver_copy_call *call,
                             bool wait)
 {
     CUresult result, waited;
 
-    if (wait && is_small(plan)) {
+    /* A blocking copy of microseconds, which may be queued behind other work, is issued at once,
+     * and its wait can be interrupted. Not a pageable one up: only the driver's own call waits for
+     * the stream before it reads the host. */
+    if (wait && plan->kind == CUDRIVER_COPY_DIRECT && (plan->page_locked || plan->src.on_device) &&
+        plan->bytes <= (plan->dst.on_device && plan->src.on_device ? TUNING_SMALL_INSIDE
+                                                                   : TUNING_SMALL_MOST)) {
         result = small_copy(plan, call);
         if (result != CUDA_ERROR_NOT_READY) {
             return result;

@@ -24,19 +24,6 @@ static bool bytes_read(int64_t file, char *to, int64_t bytes, int64_t offset)
     return true;
 }
 
-/* Reads rows, from row `first` on, with what lies between them. */
-static bool rows_read(const struct cudriver_file_run *run, char *to, int64_t first, int64_t rows,
-                      char *window)
-{
-    bool good = bytes_read(run->file, window, (rows - 1) * run->pitch + run->row,
-                           run->offset + first * run->pitch);
-
-    for (int64_t i = 0; i < rows; i++) {
-        memcpy(to + i * run->row, window + i * run->pitch, (size_t)run->row);
-    }
-    return good;
-}
-
 /* Bytes [from, until) of a run whose rows lie apart. */
 static bool apart_read(const struct cudriver_file_run *run, char *to, int64_t from, int64_t until)
 {
@@ -49,7 +36,11 @@ static bool apart_read(const struct cudriver_file_run *run, char *to, int64_t fr
         if (rows > 0) {
             rows = rows < TUNING_WINDOW / run->pitch ? rows : TUNING_WINDOW / run->pitch;
             bytes = rows * run->row;
-            good = rows_read(run, to + (at - from), row, rows, window);
+            good = bytes_read(run->file, window, (rows - 1) * run->pitch + run->row,
+                              run->offset + row * run->pitch);
+            for (int64_t i = 0; i < rows; i++) { /* without what lies between them */
+                memcpy(to + (at - from) + i * run->row, window + i * run->pitch, (size_t)run->row);
+            }
         } else {
             bytes = run->row - in < until - at ? run->row - in : until - at;
             good =

@@ -68,7 +68,7 @@ static CUresult range_register(struct cudriver_pin *pin, const struct cudriver_p
 
 /* --- pins --- */
 
-/* Registers a new pin. Gives up the lock meanwhile. */
+/* Registers a new pin's memory. Gives up the lock meanwhile. */
 static CUresult pin_register(struct cudriver_pin *pin, const struct cudriver_pin_way *way)
 {
     CUdevice device;
@@ -100,38 +100,12 @@ static CUresult pin_register(struct cudriver_pin *pin, const struct cudriver_pin
     return result;
 }
 
-/* Makes a pin of memory that no other pin shares a byte with. Gives up the lock meanwhile. */
-static CUresult pin_make(void *address, size_t bytes, const struct cudriver_pin_way *way,
-                         bool pooled, struct cudriver_pin **out)
-{
-    struct cudriver_pin *pin = calloc(1, sizeof *pin);
-    CUresult result = CUDA_SUCCESS;
-
-    if (pin == NULL) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    pin->range.base = address;
-    pin->range.bytes = bytes;
-    pin->range.step = way->step > 0 ? way->step : HOSTMEM_PIECE;
-    pin->range.node = CUDRIVER_NODE_ANY;
-    pin->range.device = -1;
-    pin->count = 1;
-    if (!pooled) { /* the pool keeps its memory registered, and the pinned array keeps its block */
-        result = pin_register(pin, way);
-    }
-    if (result == CUDA_SUCCESS) {
-        *out = pin;
-    } else {
-        free(pin);
-    }
-    return result;
-}
-
 CUresult cudriver_pin_create(void *address, size_t bytes, const struct cudriver_pin_way *way,
                              struct cudriver_pin **out, struct cudriver_pin_range *other)
 {
     CUresult result = CUDA_SUCCESS;
     struct hostmem_range *range;
+    struct cudriver_pin *pin;
 
     *out = NULL;
     *other = (struct cudriver_pin_range){0, 0};
@@ -155,8 +129,22 @@ CUresult cudriver_pin_create(void *address, size_t bytes, const struct cudriver_
     } else if (range != NULL && !range->pooled) {
         *out = (struct cudriver_pin *)range;
         (*out)->count++;
+    } else if ((pin = calloc(1, sizeof *pin)) == NULL) {
+        result = CUDA_ERROR_OUT_OF_MEMORY;
     } else {
-        result = pin_make(address, bytes, way, range != NULL, out);
+        pin->range = (struct hostmem_range){.base = address,
+                                            .bytes = bytes,
+                                            .step = way->step > 0 ? way->step : HOSTMEM_PIECE,
+                                            .node = CUDRIVER_NODE_ANY,
+                                            .device = -1};
+        pin->count = 1;
+        /* The pool keeps its memory registered, and the pinned array keeps its block. */
+        result = range != NULL ? CUDA_SUCCESS : pin_register(pin, way);
+        if (result == CUDA_SUCCESS) {
+            *out = pin;
+        } else {
+            free(pin);
+        }
     }
     hostmem_pool.stats.pins += result == CUDA_SUCCESS;
     pthread_mutex_unlock(&hostmem_lock);

@@ -44,21 +44,6 @@ static void handler_uncount(struct handler *handler, size_t bytes)
     }
 }
 
-/* Warns once per block that the driver refused. Leaves no exception set. */
-static void handler_warn(struct handler *handler, size_t bytes)
-{
-    if (atomic_exchange(&handler->warned, true)) {
-        return;
-    }
-    if (PyErr_WarnFormat(
-            PyExc_RuntimeWarning, 1,
-            "pinned_numpy(): %zu bytes could not be page-locked; this array, and perhaps "
-            "later ones, are in ordinary memory",
-            bytes) < 0) {
-        PyErr_WriteUnraisable(NULL); /* warnings are errors, but np.empty must not fail */
-    }
-}
-
 /* The room for new memory; 0 if a signal handler raises while that is found out, for np.empty must
  * not fail. */
 static size_t handler_room(void)
@@ -111,10 +96,15 @@ static void *handler_lock(struct handler *handler, size_t bytes, bool *zeroed)
         }
     }
     PyErr_Clear();
-    if (result != CUDA_SUCCESS) {
-        handler_warn(handler, bytes);
-    } else {
+    if (result == CUDA_SUCCESS) {
         handler_count(handler, bytes);
+    } else if (!atomic_exchange(&handler->warned, true) &&
+               PyErr_WarnFormat(
+                   PyExc_RuntimeWarning, 1,
+                   "pinned_numpy(): %zu bytes could not be page-locked; this array, and perhaps "
+                   "later ones, are in ordinary memory",
+                   bytes) < 0) {
+        PyErr_WriteUnraisable(NULL); /* warnings are errors, but np.empty must not fail */
     }
     PyErr_Restore(type, value, traceback);
     PyGILState_Release(held);

@@ -3,19 +3,6 @@
 
 #include "call.h"
 
-/* New reference: "file:line" of the Python code that called this package, or NULL without an
- * exception. */
-static PyObject *line_running(void)
-{
-    PyObject *where = cudriver_call(CALL_live_line_running);
-
-    if (where == NULL && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) {
-        PyErr_SetInterrupt(); /* Ctrl-C came just then: it is raised when the next line runs */
-    }
-    PyErr_Clear();
-    return where;
-}
-
 void cudriver_live_add(CoreState *state, struct cudriver_live *entry, const char *kind,
                        size_t bytes, unsigned long long address, int device)
 {
@@ -24,7 +11,14 @@ void cudriver_live_add(CoreState *state, struct cudriver_live *entry, const char
     entry->bytes = bytes;
     entry->address = address;
     entry->device = device;
-    entry->where = state->live.tracing ? line_running() : NULL;
+    entry->where = NULL;
+    if (state->live.tracing) { /* the line of Python that called this package */
+        entry->where = cudriver_call(CALL_live_line_running);
+        if (entry->where == NULL && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) {
+            PyErr_SetInterrupt(); /* Ctrl-C came just then: it is raised when the next line runs */
+        }
+        PyErr_Clear();
+    }
     entry->prev = NULL;
     entry->next = state->live.newest;
     if (state->live.newest != NULL) {

@@ -122,6 +122,22 @@ def test_many_copies_are_a_big_one_together(
     assert launches() - before == (count == 4)
 
 
+def test_big_copies_of_another_device_do_not_count(
+    cu: Any, sim: Any, big: Any, launches: Any, two_devices: Any
+) -> None:
+    host, stream = cu.pinned_zeros(65536, "u1"), cu.Stream(device=two_devices[1])
+    there = cu.device_zeros(65536, "u1", device=two_devices[1])
+    sim.settle()
+    sim.hold()
+    flying = cu.copy_async(big[1], big[0], cu.Stream(device=two_devices[0]))
+    before = launches()
+    small = cu.copy_async(there, host, stream)
+    assert launches() == before
+    sim.release()
+    flying.wait()
+    small.wait()
+
+
 def test_a_blocking_copy_is_big_while_it_lasts(cu: Any, sim: Any, big: Any, launches: Any) -> None:
     dst, src = ends(cu, True)
     stream = cu.Stream()

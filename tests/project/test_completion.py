@@ -46,7 +46,7 @@ def test_what_a_shell_offers(complete, tmp_path) -> None:
     assert set(cli.COMMANDS) <= set(complete("cudriver "))
     assert complete("cudriver chec") == ["check"]
     assert complete("cudriver check --html-") in ([], [""])
-    assert sorted(complete("cudriver check --ma")) == ["--match", "--match-level"]
+    assert sorted(complete("cudriver check --mat")) == ["--match", "--match-level"]
     assert complete("cudriver check --match s") == ["system"]
     assert sorted(complete("cudriver check --match-level m")) == ["major", "minor"]
     assert complete("cudriver explain CU303") == ["CU303"]

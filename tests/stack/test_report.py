@@ -193,6 +193,21 @@ def test_html_is_as_before(report):
     assert_words_as_before("report", re.sub(r"(?=<(?!/))", "\n", body).strip())
 
 
+def test_markdown_shows_all_and_lets_nothing_out(report):
+    """Tags, tables and fences are ours alone: an independent parser reads it."""
+    markdown = pytest.importorskip("markdown_it").MarkdownIt().enable("table")
+    tokens = markdown.parse(report.to_markdown())
+    assert {t.type for t in tokens} & {"html_block"} == set()
+    inline = [t for token in tokens for t in token.children or ()]
+    assert not {t.type for t in inline} & {"html_inline", "link_open", "image", "code_inline"}
+    assert sum(t.type == "tr_open" for t in tokens) == 1 + len(components(report))
+    levels = [t.tag for t in tokens if t.type == "heading_open"]
+    assert levels == ["h2"] + ["h3"] * len(report.findings)
+    codes = "".join(t.content for t in tokens if t.type == "fence")
+    for finding in report.findings:
+        assert all(clean(line) in codes for line in finding.fix)
+
+
 def test_json_follows_the_shipped_schema(report):
     jsonschema.validate(json.loads(report.to_json()), strict_schema())
 

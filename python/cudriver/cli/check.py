@@ -57,6 +57,7 @@ def parser() -> ArgumentParser:
     add("--json", action="store_true", help="the report as JSON, schema version 1")
     add("--compact", action="store_true", help="--json as one line, with host, time, job and rank")
     add("--html", metavar="FILE", help="write the report as one HTML file too ('-': to stdout)")
+    add("--markdown", metavar="FILE", help="as Markdown too, for an issue ('-': to stdout)")
     add(
         "--needs",
         metavar="NAMES",
@@ -103,7 +104,7 @@ def plain(words: list[str]) -> Namespace:
         setattr(given, name, [])
     for name in ("all", "json", "compact", "verbose", "strict", "observe", "verify", "no_probe"):
         setattr(given, name, False)
-    for name in ("html", "match", "match_level", "assume_driver", "assume_gpu", "lang"):
+    for name in ("html", "markdown", "match", "match_level", "assume_driver", "assume_gpu", "lang"):
         setattr(given, name, None)
     return given  # type: ignore[return-value]
 
@@ -127,13 +128,13 @@ def run(arguments: Namespace) -> int:
     except target.BadOption as error:
         terminal.complain(str(error))
         return USAGE_ERROR
-    if arguments.html and not _write_html(reports, arguments):
+    if not _write_files(reports, arguments):
         return USAGE_ERROR
     if arguments.compact:
         _print_lines(reports, arguments)
     elif arguments.json:
         _print_json(reports, arguments)
-    elif arguments.html != "-":
+    elif "-" not in (arguments.html, arguments.markdown):
         _print_text(reports, arguments)
     return exit_code(reports)
 
@@ -307,11 +308,17 @@ def summary(standings: list[str]) -> str:
     return text
 
 
-def _write_html(reports: list[Report], arguments: Namespace) -> bool:
-    from cudriver.stack.report.html import page
-
+def _write_files(reports: list[Report], arguments: Namespace) -> bool:
     try:
-        terminal.write_file(terminal.signed(page(reports), arguments.words), arguments.html)
+        if arguments.html:
+            from cudriver.stack.report import html
+
+            page = terminal.signed(html.page(reports), arguments.words)
+            terminal.write_file(page, arguments.html)
+        if arguments.markdown:
+            from cudriver.stack.report import markdown
+
+            terminal.write_file(markdown.page(reports), arguments.markdown)
     except OSError as error:
         terminal.complain_of_file(error)
         return False

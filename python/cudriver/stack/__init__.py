@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from cudriver.stack.environment.discover import find_environments
+    from cudriver.stack.facts import Evidence, Finding
     from cudriver.stack.report import Report
 
-__all__ = ["find_environments", "inspect"]
+__all__ = ["Evidence", "Finding", "Report", "find_environments", "inspect"]
 
 
 def inspect(
@@ -113,13 +114,18 @@ def inspect(
     return Report(facts, judge(facts, None, lambda changes: recollect(facts, machine, changes)))
 
 
+_HOMES = {
+    "Evidence": "cudriver.stack.facts",
+    "Finding": "cudriver.stack.facts",
+    "Report": "cudriver.stack.report",
+    "find_environments": "cudriver.stack.environment.discover",
+}
+
+
 def __getattr__(name: str) -> Any:
-    if name == "find_environments":
-        from cudriver.stack.environment.discover import find_environments
+    """Finds a public name where it lives, when it is used."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
 
-        return find_environments
-    if name == "Report":
-        from cudriver.stack.report import Report
-
-        return Report
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -78,6 +78,18 @@ class Report(Outcome, Printed):
 
         return page([self])
 
+    def to_markdown(self) -> str:
+        """Return the report as Markdown, for an issue tracker.
+
+        Returns
+        -------
+        str
+            A section, with every value escaped.
+        """
+        from cudriver.stack.report.markdown import page
+
+        return page([self])
+
     def _repr_html_(self) -> str:
         from cudriver.stack.report.html import fragment
 

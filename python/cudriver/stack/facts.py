@@ -32,7 +32,8 @@ SPARE, UNMODELLED = "spare", "unmodelled"
 # CHANGED: of other bytes, and nobody knows whether they serve. EDITED: changed, and sound. OWNERS:
 # of two packages that disagree; SHARED: that agree. HIDDEN: by this one, which comes before it.
 MISSING, DAMAGED, CHANGED, EDITED = "missing", "damaged", "changed", "edited"
-OWNERS, SHARED, HIDDEN = "owners", "shared", "hidden"
+# FOREIGN: of a wheel for another Python or another machine.
+OWNERS, SHARED, HIDDEN, FOREIGN = "owners", "shared", "hidden", "foreign"
 
 GONE = "gone"  # the rule of a Shadowed that a wheel brought and that is no longer there
 

@@ -10,6 +10,7 @@ from cudriver.stack.facts import (
     DAMAGED,
     EDITED,
     ERROR,
+    FOREIGN,
     GPU,
     HIDDEN,
     MISSING,
@@ -54,7 +55,7 @@ def cu404(facts: Facts) -> Iterator[Finding]:
         dist = facts.distribution(name)
         if faults[0].package:
             yield _of_system(faults)
-        elif dist is None:
+        elif dist is None or what == FOREIGN:  # CU409
             continue
         elif what in (OWNERS, SHARED):
             yield _owned_twice(facts, dist, faults)

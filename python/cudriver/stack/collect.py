@@ -279,7 +279,10 @@ class _Check:
         return resolver
 
     def _integrity(self, whole: Whole, resolver: Resolver) -> None:
+        from cudriver.stack.integrity.astray import astray
+
         facts, root = self.facts, self.root
+        facts.astray = [*astray(root, facts)]
         facts.file_faults = self.owners.faults()
         facts.file_faults += _shared(self.owners, {fault.file for fault in facts.file_faults})
         facts.file_faults += whole.faults(resolver)

@@ -17,7 +17,7 @@ from cudriver.stack.facts import (
     Framework,
     LoadFault,
 )
-from cudriver.stack.integrity.hidden import hidden
+from cudriver.stack.integrity.hidden import hidden, hidden_by_modules
 from cudriver.stack.integrity.listed import Different, Listed, Wheels, top_modules
 from cudriver.stack.integrity.look import Looker, Seen
 from cudriver.stack.integrity.required import required, unmet
@@ -71,6 +71,7 @@ class Whole:
             resolver.unsure.append(f"{self.facts.environment.prefix}: {why}")
         env = self.facts.environment
         yield from hidden(self.root, env.site_packages, self.wheels)
+        yield from hidden_by_modules(self.root, env.site_packages, self.wheels)
         yield from foreign(resolver.loader, env, self.wheels)
 
     def _fault(self, file: Different, seen: Seen, resolver: Resolver) -> FileFault:

@@ -195,7 +195,7 @@ class Importer:
 
     def _in_wheels(self, step: Step) -> str | None:
         for place in step.places:
-            for site in self.env.site_packages:
+            for site in self.env.sites:
                 for name in step.find:
                     found = self.root.glob(site, f"{place}/{name}")
                     if found:

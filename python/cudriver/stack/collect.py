@@ -211,6 +211,7 @@ class _Check:
 
         self.asked, self.machine, self.root = asked, machine, asked.root
         self.env: Environment = interpreter.describe(asked)
+        self.env.by = asked.by
         self.facts = but(_begun(asked, self.env), problems=self.root.problems)
         self.owners: Owners = self._environment()
 

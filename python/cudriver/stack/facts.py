@@ -130,6 +130,7 @@ class Environment(Record):
     zip_files: list[str] = fresh(list)  # on its path: wheels, eggs; any file
     by_code: list[str] = fresh(list)  # modules that code of .pth files finds; "*": may be any
     sites: list[str] = fresh(list)  # of site_packages those that `site` adds, with .pth files
+    by: str = ""  # the variable that names it, where nobody else did
 
     @property
     def stated(self) -> list[str]:

@@ -143,8 +143,8 @@ class Importer:
         return found
 
     def _first(self, pattern: str, folders: list[str] | None = None) -> list[str]:
-        """What a pattern names in the first of these folders, or site-packages, that has it. Of an extension module
-        ("_C{so}") that is the file which this Python takes.
+        """What a pattern names in the first of these folders, or site-packages, that has it. Of an
+        extension module ("_C{so}") that is the file which this Python takes.
         """
         whole = [pattern]
         if "{so}" in pattern:

@@ -3,7 +3,7 @@
 import pytest
 from facts import gpu
 
-from cudriver.stack.machine.visible import mark, select
+from cudriver.stack.machine.visible import hides_all, mark, select
 
 DEVICES = [gpu(0), gpu(1), gpu(2, mig=True, instances=["MIG-11-22", "MIG-33-44"])]
 
@@ -79,3 +79,13 @@ def test_what_the_variable_leaves_visible(value, seen):
     devices = [gpu(0), gpu(1), gpu(2, assumed=True)]
     mark(devices, value)
     assert [device.visible for device in devices] == seen
+
+
+@pytest.mark.parametrize("value", ["", " ", "-1", "NoDevFiles", "none", "-1,0", ",0"])
+def test_what_hides_every_gpu(value):
+    assert hides_all(value)
+
+
+@pytest.mark.parametrize("value", ["0", "7", "0,0", "0,-1", "GPU-1", "MIG-1", "+3"])
+def test_what_leaves_a_gpu_of_some_machine(value):
+    assert not hides_all(value)

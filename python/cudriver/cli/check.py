@@ -25,7 +25,8 @@ EPILOG = """\
 exit status: 0 all that is here for CUDA can use it, 1 something cannot,
              2 usage, 3 could not tell
 
-  cudriver check                           the environment cudriver runs in
+  cudriver check                           the active environment, or its own
+  cudriver check train                     by a name that conda or Jupyter knows
   cudriver check ~/envs/train /opt/conda   others, from outside
   cudriver check --all                     the environments of this machine
   cudriver check --needs torch,jax         both are here and can use CUDA
@@ -47,7 +48,12 @@ def parser() -> ArgumentParser:
         verbose="every library, every note in full",
     )
     add = result.add_argument
-    add("prefix", metavar="PREFIX", nargs="*", help="a conda env, venv or Python's folder")
+    add(
+        "prefix",
+        metavar="PREFIX",
+        nargs="*",
+        help="an environment's folder, or its name in conda or Jupyter",
+    )
     add(
         "--all",
         action="store_true",

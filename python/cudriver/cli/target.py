@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -37,6 +40,18 @@ class BadOption(Exception):
     """What an option or a PREFIX says is not there or no such thing: a usage error."""
 
 
+def _meant(prefix: str | None, root: str) -> str | None:
+    """A folder, or a name that conda or Jupyter knows. Raises BadOption for one of several."""
+    if not prefix or "/" in prefix or os.path.exists(prefix) or not os.path.isdir(root):
+        return prefix
+    from cudriver.stack.environment.discover import named
+
+    found = named(root, prefix)
+    if len(found) > 1:
+        raise BadOption(f"{prefix} is the name of {len(found)} environments: {', '.join(found)}")
+    return found[0] if found else prefix
+
+
 def asked(
     prefixes: Sequence[str | None], arguments: Namespace, environ: Mapping[str, str] | None = None
 ) -> list[Asked]:
@@ -44,9 +59,16 @@ def asked(
     BadOption.
     """
     from cudriver.stack.collect import ask
+    from cudriver.stack.record import but
 
     try:
-        first, *others = prefixes
+        first, *others = [_meant(prefix, arguments.root) for prefix in prefixes]
+        by = ""
+        if first is None and arguments.root == "/":
+            from cudriver.stack.environment.discover import active
+
+            first, by = active(os.environ) or (None, "")
+            by = "" if first == sys.prefix else by
         made = ask(
             first,
             root=arguments.root,
@@ -55,6 +77,7 @@ def asked(
             assume_driver=arguments.assume_driver,
             assume_gpus=arguments.assume_gpu,
         )
+        made = but(made, by=by)
         return [made, *map(made.at, others)]
     except OSError as error:
         named = f"{error.filename}: {error.strerror}" if error.filename else str(error)

@@ -28,7 +28,7 @@ def parser() -> ArgumentParser:
     )
     add = result.add_argument
     add("library", metavar="LIBRARY", nargs="*", help="libcudnn.so.9, libcudnn or cudnn")
-    add("--prefix", metavar="PREFIX", help="the environment (default: the one cudriver runs in)")
+    add("--prefix", metavar="PREFIX", help="the environment (default: as check)")
     add(
         "--ld-library-path",
         metavar="DIRS",

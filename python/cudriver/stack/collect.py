@@ -211,6 +211,7 @@ class _Check:
 
         self.asked, self.machine, self.root = asked, machine, asked.root
         self.env: Environment = interpreter.describe(asked)
+        self.env.by = asked.by
         self.facts = but(_begun(asked, self.env), problems=self.root.problems)
         self.owners: Owners = self._environment()
 
@@ -279,7 +280,10 @@ class _Check:
         return resolver
 
     def _integrity(self, whole: Whole, resolver: Resolver) -> None:
+        from cudriver.stack.integrity.astray import astray
+
         facts, root = self.facts, self.root
+        facts.astray = [*astray(root, facts)]
         facts.file_faults = self.owners.faults()
         facts.file_faults += _shared(self.owners, {fault.file for fault in facts.file_faults})
         facts.file_faults += whole.faults(resolver)

@@ -32,7 +32,12 @@ SPARE, UNMODELLED = "spare", "unmodelled"
 # CHANGED: of other bytes, and nobody knows whether they serve. EDITED: changed, and sound. OWNERS:
 # of two packages that disagree; SHARED: that agree. HIDDEN: by this one, which comes before it.
 MISSING, DAMAGED, CHANGED, EDITED = "missing", "damaged", "changed", "edited"
-OWNERS, SHARED, HIDDEN = "owners", "shared", "hidden"
+# FOREIGN: of a wheel for another Python or another machine.
+OWNERS, SHARED, HIDDEN, FOREIGN = "owners", "shared", "hidden", "foreign"
+
+# What keeps Python from the packages: the interpreter looks ELSEWHERE, some code ENDS it, a module
+# stands before the one of the STDLIB.
+ELSEWHERE, ENDS, STDLIB = "elsewhere", "ends", "stdlib"
 
 GONE = "gone"  # the rule of a Shadowed that a wheel brought and that is no longer there
 
@@ -94,6 +99,7 @@ class Distribution(Record):
     requires: list[Requirement] = fresh(list)
     conda_name: str | None = None  # of the conda package that brought a wheel: "pytorch"
     asks: list[tuple[str, str]] = fresh(list)  # every Requires-Dist: the name, and the rest
+    hides: list[str] = fresh(list)  # .dist-info of the same in later folders of sys.path
 
     def active(self, extras: Collection[str]) -> list[Requirement]:
         """The requirements that count when it is asked for with these extras."""
@@ -123,6 +129,8 @@ class Environment(Record):
     near: str | None = None  # the environment that was probably meant, where this is none
     zip_files: list[str] = fresh(list)  # on its path: wheels, eggs; any file
     by_code: list[str] = fresh(list)  # modules that code of .pth files finds; "*": may be any
+    sites: list[str] = fresh(list)  # of site_packages those that `site` adds, with .pth files
+    by: str = ""  # the variable that names it, where nobody else did
 
     @property
     def stated(self) -> list[str]:
@@ -287,6 +295,15 @@ class FileFault(Record):
     package: str = ""  # of the system's package manager: it owns the file
 
 
+class Astray(Record):
+    """What keeps Python from the packages of an environment, or from the standard library."""
+
+    what: str  # ELSEWHERE, ...
+    file: str
+    evidence: Evidence
+    why: str = ""  # ELSEWHERE: in words; STDLIB: a name of the library's module that this one lacks
+
+
 class Unmet(Record):
     """What a distribution requires, and is not installed, or in another version."""
 
@@ -313,6 +330,7 @@ class Facts(Record):
     load_faults: list[LoadFault] = fresh(list)
     file_faults: list[FileFault] = fresh(list)
     unmet: list[Unmet] = fresh(list)
+    astray: list[Astray] = fresh(list)
     problems: list[Problem] = fresh(list)
     unsure: list[str] = fresh(list)  # steps that failed, so that silence about them means nothing
     verified: bool = False  # --verify: the content of all files was compared

@@ -79,6 +79,37 @@ def find_environments(
     return list(_Search(files, environ, homes).run())
 
 
+def active(environ: Mapping[str, str]) -> tuple[str, str] | None:
+    """The environment that a shell has activated, and the variable that names it."""
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        prefix = environ.get(variable, "")
+        if prefix.startswith("/") and os.path.isdir(prefix):
+            return prefix, variable
+    return None
+
+
+def named(root: str, name: str) -> list[str]:
+    """The environments that conda, or a kernel of Jupyter's, has under a name."""
+    files = Root(root)
+    environ = os.environ if files.host else {}
+    search = _Search(files, environ, _homes(files, environ))
+    conda = [(prefix, base) for prefix, base in search._conda() if _is_environment(files, prefix)]
+    own = [
+        prefix for prefix, base in conda if name == ("base" if prefix == base else _last(prefix))
+    ]
+    folders = [each for one in table("environments")["kernels"] for each in search._expand(one)]
+    prefixes = [*(prefix for prefix, _ in conda), *([sys.prefix] if files.host else [])]
+    for folder in (*folders, *(f"{prefix}/share/jupyter/kernels" for prefix in prefixes)):
+        executable = search._kernel_python(f"{folder}/{name}/kernel.json")
+        prefix = prefix_of_python(files, executable) if executable else None
+        own += [prefix] if prefix else []
+    return list({files.resolve(prefix): prefix for prefix in own}.values())
+
+
+def _last(path: str) -> str:
+    return os.path.basename(path.rstrip("/"))
+
+
 def prefix_of_python(files: Root, executable: str) -> str | None:
     """The environment that an interpreter belongs to: the folder above its bin."""
     folder, _, name = executable.rpartition("/")

@@ -53,7 +53,9 @@ def collect(root: Root, env: Environment) -> list[Distribution]:
                 if dist is not None:
                     here.setdefault(dist.name, []).append(dist)
         for name, several in here.items():
-            found.setdefault(name, several[0] if len(several) == 1 else reader.present(several))
+            dist = several[0] if len(several) == 1 else reader.present(several)
+            if found.setdefault(name, dist) is not dist:
+                found[name].hides.append(dist.path)
     if env.kind == "conda":
         for dist in reader.conda(env.prefix):
             _merge(found, dist)

@@ -58,7 +58,8 @@ class _Reader:
         env.platform = self._machine()
         for path in env.stated:
             self._add(path)
-        for folder in self._folders(threaded):
+        env.sites = self._folders(threaded)
+        for folder in env.sites:
             self._add(folder)
             self._add_named(folder)
 

@@ -137,7 +137,9 @@ class _Copy:
 
     def _meet(self, new: Distribution) -> None:
         """Says anew who is not content with what is installed of a distribution."""
-        kept = [u for u in self.facts.unmet if new.name not in (u.name, u.by)]
+        kept = [
+            u for u in self.facts.unmet if u.name != new.name and (u.by != new.name or new.asks)
+        ]
         for dist in self.facts.distributions:
             for specifier in asked_of(dist, new.name):
                 if satisfies(new.version, specifier) is False:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from cudriver.stack.environment.records import packages_of
@@ -26,6 +27,30 @@ def hidden(root: Root, folders: list[str], wheels: Wheels) -> Iterator[FileFault
                 if regular and not _has_all(root, file, own):
                     evidence = Evidence(file, None, f"comes before {own}")
                     yield FileFault(dist.name, file, HIDDEN, evidence)
+
+
+def hidden_by_modules(root: Root, folders: list[str], wheels: Wheels) -> Iterator[FileFault]:
+    """The modules (cuda.py) that hide a package of these: nothing below it can be imported. In one
+    folder a package with a first file comes before a module.
+    """
+    names = {folder: {*root.names(folder)} for folder in folders}
+    for at, folder in enumerate(folders):
+        for name in names[folder]:
+            stem, _, ending = name.partition(".")
+            if not stem.isidentifier() or not (ending == "py" or name.endswith(".so")):
+                continue
+            for own in (f for f in folders[at:] if stem in names[f]):
+                first = root.names(f"{own}/{stem}")
+                if own == folder and any(one in _FIRST for one in first):
+                    continue
+                line = os.fsencode(f"\n{stem}/")
+                for dist, raw in wheels:
+                    if dist.location == own and line in b"\n" + raw:
+                        evidence = Evidence(f"{folder}/{name}", None, f"comes before {own}/{stem}")
+                        says = f"'{stem}' is not a package"
+                        made = FileFault(dist.name, f"{folder}/{name}", HIDDEN, evidence, says=says)
+                        made.proven = True
+                        yield made
 
 
 def _has_all(root: Root, folder: str, own: str) -> bool:

@@ -17,10 +17,11 @@ from cudriver.stack.facts import (
     Framework,
     LoadFault,
 )
-from cudriver.stack.integrity.hidden import hidden
+from cudriver.stack.integrity.hidden import hidden, hidden_by_modules
 from cudriver.stack.integrity.listed import Different, Listed, Wheels, top_modules
 from cudriver.stack.integrity.look import Looker, Seen
 from cudriver.stack.integrity.required import required, unmet
+from cudriver.stack.integrity.tags import foreign
 from cudriver.stack.load.libraries import Resolver
 from cudriver.stack.names import is_cuda_library
 from cudriver.stack.roots.rootfs import Root
@@ -68,7 +69,10 @@ class Whole:
         if looker.spent or self._listed.more:
             why = "so many files were changed that not all were looked at"
             resolver.unsure.append(f"{self.facts.environment.prefix}: {why}")
-        yield from hidden(self.root, self.facts.environment.site_packages, self.wheels)
+        env = self.facts.environment
+        yield from hidden(self.root, env.site_packages, self.wheels)
+        yield from hidden_by_modules(self.root, env.site_packages, self.wheels)
+        yield from foreign(resolver.loader, env, self.wheels)
 
     def _fault(self, file: Different, seen: Seen, resolver: Resolver) -> FileFault:
         name = file.dist.name

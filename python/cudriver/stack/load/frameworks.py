@@ -16,7 +16,7 @@ from cudriver.stack.names import fits
 from cudriver.stack.record import Record
 from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.tables import matters
-from cudriver.stack.versions import cut
+from cudriver.stack.versions import cut, satisfies
 
 FILE_LIMIT = 256 << 10
 RODATA_LIMIT = 64 << 20
@@ -75,6 +75,8 @@ class Finder:
         known: set[str] = set()
         for data in listed():
             dists = self._installed(data["distributions"])
+            if dists and satisfies(dists[0].version, data.get("versions", "")) is False:
+                continue
             known.update(dist.name for dist in dists)
             if not dists and "version" not in data.get("build", {}):
                 continue  # nothing else would tell that it is there

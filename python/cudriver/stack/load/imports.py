@@ -142,15 +142,15 @@ class Importer:
             return _nearest(found, self.torch_cuda)
         return found
 
-    def _first(self, pattern: str) -> list[str]:
-        """What a pattern names in the first site-packages that has it. Of an extension module
-        ("_C{so}") that is the file which this Python takes.
+    def _first(self, pattern: str, folders: list[str] | None = None) -> list[str]:
+        """What a pattern names in the first of these folders, or site-packages, that has it. Of an
+        extension module ("_C{so}") that is the file which this Python takes.
         """
         whole = [pattern]
         if "{so}" in pattern:
             endings = (f".cpython-{self.env.tag}-*.so", *self.env.extensions[1:])
             whole = [pattern.replace("{so}", ending) for ending in endings]
-        for site in self.env.site_packages:
+        for site in self.env.site_packages if folders is None else folders:
             for one in whole:
                 these = self.root.glob(site, one)
                 if these:
@@ -195,7 +195,7 @@ class Importer:
 
     def _in_wheels(self, step: Step) -> str | None:
         for place in step.places:
-            for site in self.env.site_packages:
+            for site in self.env.sites:
                 for name in step.find:
                     found = self.root.glob(site, f"{place}/{name}")
                     if found:
@@ -219,7 +219,9 @@ class Importer:
         for name in self.needed(entry):
             if not is_cuda_library(name) or process.find(name) is not None:
                 continue
-            found = self._first(f"nvidia/*/lib/{name}") or self._first(f"cutensor/lib/{name}")
+            sites = self.env.sites
+            found = self._first(f"nvidia/*/lib/{name}", sites)
+            found = found or self._first(f"cutensor/lib/{name}", sites)
             for own in found[:1]:
                 yield from self._by_pathfinder(own, process)
                 yield Event(process.dlopen(own), "preload", NOTHING)

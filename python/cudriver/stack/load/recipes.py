@@ -74,6 +74,7 @@ class Recipe(Record):
     module: str  # what a program imports
     source: str  # the files and releases that this was read from
     package: str = ""  # its folder or file in site-packages; default: the module's
+    versions: str = ""  # releases that it holds for; how others load their libraries is not known
     after: list[str] = fresh(list)  # frameworks that its import imports first
     shown: str = "always"  # "cuda": only where it uses a CUDA library
     build: dict[str, list[dict[str, str]]] = fresh(dict)  # fact -> where it is stated

@@ -85,6 +85,14 @@ def _single(hits: Sequence[Device]) -> tuple[int | None, str | None]:
     return None, "fits no device's UUID" if not hits else "fits more than one device's UUID"
 
 
+def hides_all(value: str) -> bool:
+    """Whether a value shows no GPU of any machine: it is empty, or begins with what is none."""
+    first = value.split(",")[0].strip()
+    return (
+        _kind(first) == "an index" and not select(first, [Device(n) for n in range(256)]).ordinals
+    )
+
+
 def mark(devices: Sequence[Device], value: str | None) -> None:
     """Sets `visible` of each device. The variable is this machine's: it hides no assumed device."""
     devices = [device for device in devices if not device.assumed]

@@ -261,6 +261,8 @@ def about(facts: Facts) -> list[str]:
         told.append(f"Python {facts.environment.python}")
     if facts.root != "/":
         told.append(say("in {root}", root=facts.root))
+    if facts.environment.by:
+        told.append(say("by {variable}", variable=facts.environment.by))
     return [*told, *filter(None, [judged_for(facts)])]
 
 

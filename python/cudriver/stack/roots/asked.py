@@ -19,6 +19,7 @@ class Asked(Record):
     variables: dict[str, str]  # of the programs there, made absolute by `from_here`
     probe: bool = True  # whether the driver may be asked, in a child
     assumed: Driver | None = None  # stands in for this machine's driver, or for its GPUs alone
+    by: str = ""  # the variable that names the folder, where nobody else did
     match: str | None = None  # --match: "system"
     match_level: str = "minor"  # "major", "minor", "exact"
     needs: list[str] = fresh(list)  # --needs: names of what is to use CUDA
@@ -29,7 +30,8 @@ class Asked(Record):
 
     def at(self, prefix: str | None) -> Asked:
         """The same of the environment in another folder. Raises NotADirectoryError."""
-        return but(self, prefix=place(self.root, prefix))
+        where = place(self.root, prefix)
+        return but(self, prefix=where, by=self.by if where == self.prefix else "")
 
 
 def working_folder(tree: Root) -> str:

@@ -10,6 +10,7 @@ from cudriver.stack.facts import (
     DAMAGED,
     EDITED,
     ERROR,
+    FOREIGN,
     GPU,
     HIDDEN,
     MISSING,
@@ -54,7 +55,7 @@ def cu404(facts: Facts) -> Iterator[Finding]:
         dist = facts.distribution(name)
         if faults[0].package:
             yield _of_system(faults)
-        elif dist is None:
+        elif dist is None or what == FOREIGN:  # CU409
             continue
         elif what in (OWNERS, SHARED):
             yield _owned_twice(facts, dist, faults)
@@ -153,8 +154,12 @@ def _of_system(faults: list[FileFault]) -> Finding:
 
 def _hidden(facts: Facts, dist: Distribution, fault: FileFault) -> Finding:
     """Part of a package in a folder that comes before the package's own."""
-    title = f"{fault.file} hides {dist.name} {dist.version}, of which it is a part"
     fixes = leak_of(facts, fault.file)
+    if fault.proven:
+        title = f"{fault.file} hides {dist.name} {dist.version}"
+        fixes = fixes or [f"give {fault.file} another name."]
+        return finding(ERROR, title, [fault.evidence], fault.says, fixes, dist.name, fault.file)
+    title = f"{fault.file} hides {dist.name} {dist.version}, of which it is a part"
     made = finding(WARNING, title, [fault.evidence], None, fixes, dist.name, fault.file)
     made.doubt = f"whether {dist.name} is imported whole from {fault.file} is not known"
     return made

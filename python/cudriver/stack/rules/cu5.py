@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from cudriver.stack.facts import ERROR, NOTE, WARNING, Evidence, Facts, Finding, Framework
 from cudriver.stack.fixes import fix
 from cudriver.stack.fixes.anew import has_wheels, planned
-from cudriver.stack.machine.visible import VARIABLE, select
+from cudriver.stack.machine.visible import VARIABLE, hides_all, select
 from cudriver.stack.machine_facts import Device
 from cudriver.stack.rules.finding import finding
 from cudriver.stack.tables import table
@@ -130,8 +130,9 @@ def _unknown(facts: Facts) -> Iterator[Finding]:
 def cu502(facts: Facts) -> Iterator[Finding]:
     """CUDA_VISIBLE_DEVICES that hides more than it says."""
     value = facts.environment.variables.get(VARIABLE)
-    devices = [d for d in facts.driver.devices if not d.assumed]
-    if value is None or not devices:
+    devices = facts.driver.devices
+    assumed = any(device.assumed for device in devices)
+    if value is None or not devices or (assumed and not hides_all(value)):
         return
     chosen, predicts = select(value, devices), "No CUDA GPUs are available"
     evidence = [Evidence(f"${VARIABLE}", None, value)]
@@ -139,7 +140,8 @@ def cu502(facts: Facts) -> Iterator[Finding]:
         told = f"{device.name or 'unknown'} {device.uuid or ''}".strip()
         evidence.append(Evidence(f"GPU {device.index}", None, told))
     count, stopped = f"{len(devices)} GPU{'' if len(devices) == 1 else 's'}", chosen.stopped_at
-    if stopped is not None and not (stopped.startswith("-") and not chosen.ordinals):
+    less = stopped is not None and stopped.startswith("-") and not chosen.ordinals
+    if stopped is not None and not less and not assumed:
         hidden = f"; {', '.join(chosen.unread)} after it not read" if chosen.unread else ""
         left = ",".join(str(i) for i in chosen.meant)
         title = f"{VARIABLE}={value}: {stopped!r} {chosen.reason}{hidden}, "

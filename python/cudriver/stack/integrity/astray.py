@@ -1,0 +1,120 @@
+"""What keeps Python from an environment's packages: another interpreter, a module in front of the
+standard library's, code that ends every start.
+"""
+
+from __future__ import annotations
+
+import _ast
+import os
+import re
+import sys
+from collections.abc import Iterator
+
+from cudriver.stack.facts import ELSEWHERE, ENDS, STDLIB, Astray, Environment, Evidence, Facts
+from cudriver.stack.record import Record
+from cudriver.stack.roots.rootfs import Root
+from cudriver.stack.versions import cut
+
+_LIMIT = 1 << 20  # bytes of a module
+_ENDS = {"sys.exit", "exit", "quit", "os._exit", "os.abort"}
+_EXITING = re.compile(r"exit|quit|abort", re.IGNORECASE)
+_DEFINED = re.compile(r"^(?:async def|def|class)[ \t]+([A-Za-z]\w*)", re.MULTILINE)
+_ANY = re.compile(r"^from[ \t].*[ \t]import[ \t]+\*|^def[ \t]+__getattr__", re.MULTILINE)
+# Frozen into Python, or imported before its path is set: none is looked for on it.
+_EARLY = "abc builtins codecs encodings genericpath importlib io ntpath os posixpath site stat sys"
+
+
+def astray(root: Root, facts: Facts) -> Iterator[Astray]:
+    """The faults of an environment's path."""
+    look, env = _Look(root, facts.environment), facts.environment
+    yield from look.elsewhere()
+    for folder in env.sites:
+        for name in root.names(folder):
+            text = (root.text(f"{folder}/{name}", _LIMIT) or "") if name.endswith(".pth") else ""
+            for number, line in enumerate(text.splitlines() if _EXITING.search(text) else (), 1):
+                if line.startswith(("import ", "import\t")) and _ends(line):
+                    file = f"{folder}/{name}"
+                    yield Astray(ENDS, file, Evidence(file, number, line.strip()[:200]))
+    for name in ("sitecustomize.py", "usercustomize.py"):
+        files = (f"{folder}/{name}" for folder in env.site_packages)
+        file = next(filter(root.is_file, files), "")
+        text = (root.text(file, _LIMIT) or "") if file else ""
+        if _EXITING.search(text) and _ends(text):
+            yield Astray(ENDS, file, Evidence(file, None, "ends Python where it is imported"))
+    for folder in env.stated:
+        yield from look.before_the_library(folder)
+
+
+class _Look(Record):
+    root: Root
+    env: Environment
+
+    def elsewhere(self) -> Iterator[Astray]:
+        """An interpreter that does not look into the environment it lies in."""
+        root, env = self.root, self.env
+        own = next(filter(root.is_dir, (f"{env.prefix}/lib/{n}" for n in self._libraries())), None)
+        target = root.resolve(env.executable) if env.executable else ""
+        stated = re.fullmatch(r"python(\d\.\d+)(t?)", os.path.basename(target))
+        if stated is None or own is None or env.kind == "conda":
+            return
+        evidence = Evidence(env.executable or "", None, f"is {target}")
+        if env.kind == "system":
+            inside = target.startswith(f"{env.prefix.rstrip('/')}/")
+            library = f"/python{stated[1]}{stated[2]}/os.py"
+            alone = any(root.is_file(f"{env.prefix}/{lib}{library}") for lib in ("lib", "lib64"))
+            if not inside and not alone:
+                yield Astray(ELSEWHERE, own, evidence, f"{env.prefix}/pyvenv.cfg is not there")
+        elif cut(env.python, 2) != stated[1]:
+            yield Astray(ELSEWHERE, own, evidence, f"it is Python {stated[1]}")
+
+    def _libraries(self) -> Iterator[str]:
+        for name in self.root.names(f"{self.env.prefix}/lib"):
+            if name.rstrip("t") == f"python{cut(self.env.python, 2)}":
+                yield f"{name}/site-packages"
+
+    def before_the_library(self, folder: str) -> Iterator[Astray]:
+        """Modules of a folder of PYTHONPATH that stand before those of the standard library."""
+        root, env = self.root, self.env
+        base = env.base_prefix or ("/usr" if env.prefix == "/" else env.prefix)
+        for name in root.names(folder):
+            stem, dot, ending = name.partition(".")
+            if (
+                stem not in sys.stdlib_module_names
+                or stem.startswith("_")
+                or stem in _EARLY.split()
+            ):
+                continue
+            file = f"{folder}/{name}"
+            package = not dot and root.is_file(f"{file}/__init__.py")
+            real = f"{base}/lib/python{cut(env.python, 2)}/{stem}"
+            theirs = next(filter(root.is_file, (f"{real}.py", f"{real}/__init__.py")), None)
+            if theirs is None or (ending != "py" and not package):
+                continue
+            mine = root.text(f"{file}/__init__.py" if package else file, _LIMIT) or ""
+            wanted, made = ({*_DEFINED.findall(t)} for t in (root.text(theirs, _LIMIT) or "", mine))
+            lacks = "" if _ANY.search(mine) else next(iter(sorted(wanted - made)), "")
+            yield Astray(STDLIB, file, Evidence(file, None, f"comes before {theirs}"), lacks)
+
+
+def _ends(text: str) -> bool:
+    """Whether code ends Python whatever happens: by a statement of its own, in no condition."""
+    try:
+        tree = compile(text, "", "exec", _ast.PyCF_ONLY_AST)
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return False
+    assert isinstance(tree, _ast.Module)
+    for node in tree.body:
+        called = node.value if isinstance(node, _ast.Expr) else None
+        if isinstance(called, _ast.Call) and _dotted(called.func) in _ENDS:
+            return True
+        raised = node.exc if isinstance(node, _ast.Raise) else None
+        raised = raised.func if isinstance(raised, _ast.Call) else raised
+        if isinstance(raised, _ast.Name) and raised.id == "SystemExit":
+            return True
+    return False
+
+
+def _dotted(node: _ast.expr) -> str:
+    if isinstance(node, _ast.Attribute):
+        return f"{_dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, _ast.Name) else ""

@@ -1,0 +1,84 @@
+"""Wheels that are built for another Python, or for another machine, than those that are here."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+
+from cudriver._elf import ElfError
+from cudriver.stack.facts import FOREIGN, Environment, Evidence, FileFault
+from cudriver.stack.integrity.listed import Wheels
+from cudriver.stack.loader.files import machine_at
+from cudriver.stack.loader.glibc import PLATFORMS
+from cudriver.stack.loader.search import Loader
+
+_NATIVE = re.compile(r'^"?([^",\n]+\.(?:so|pyd)),', re.MULTILINE)
+_PLATFORM = re.compile(r"(?:linux|(many|musl)linux[0-9_]+?)_([a-z]\w*)")
+
+
+def foreign(loader: Loader, env: Environment, wheels: Wheels) -> Iterator[FileFault]:
+    """Those whose tags do not fit, and of which a file proves it."""
+    root = loader.root
+    for dist, raw in wheels if env.python and env.platform != "unknown" else ():
+        native = b".so," in raw or b".pyd," in raw
+        text = (root.text(f"{dist.path}/WHEEL", 1 << 16) or "") if native else ""
+        tags = [*re.finditer(r"^Tag:[ \t]*(\S+)", text, re.MULTILINE)]
+        if not tags or dist.installer == "conda" or any(fits(env, False, tag[1]) for tag in tags):
+            continue
+        musl = _musl(loader, env)
+        if musl is None or (musl and any(fits(env, True, tag[1]) for tag in tags)):
+            continue
+        file = _proof(loader, env, musl, dist.location, _NATIVE.findall(os.fsdecode(raw)))
+        if file is not None:
+            evidence = Evidence.found(f"{dist.path}/WHEEL", text, tags[0])
+            yield FileFault(dist.name, file, FOREIGN, evidence, why=tags[0][1])
+
+
+def _musl(loader: Loader, env: Environment) -> bool | None:
+    """Whether musl is the C library of this Python; None where it cannot be read."""
+    try:
+        program = loader.open(loader.root.resolve(env.executable or ""))
+    except (ElfError, OSError, ValueError):
+        return None
+    return "/ld-musl-" in (program.interpreter or "")
+
+
+def fits(env: Environment, musl: bool, tag: str) -> bool:
+    """Whether this Python takes a wheel of such a tag, be it of a newer C library."""
+    pythons, abis, platforms = (part.split(".") for part in (f"{tag}--").split("-")[:3])
+    own = any(_is_for(env, python, abi) for python in pythons for abi in abis)
+    return own and any(_runs_on(env, musl, platform) for platform in platforms)
+
+
+def _is_for(env: Environment, python: str, abi: str) -> bool:
+    stated = re.fullmatch(r"(?:py|cp)(\d)(\d*)", python)
+    if stated is None or stated[1] != env.tag[:1]:
+        return False
+    minor = int(stated[2] or 0)
+    if abi in ("none", "abi3", "abi3t"):
+        return minor <= env.minor and (abi != "abi3" or not env.tag.endswith("t"))
+    return minor == env.minor and abi.rstrip("mud") == f"cp{env.tag}"
+
+
+def _runs_on(env: Environment, musl: bool, platform: str) -> bool:
+    stated = _PLATFORM.fullmatch(platform)
+    libc = stated and stated[1]
+    return platform == "any" or bool(
+        stated and stated[2] == env.platform and libc in (None, "musl" if musl else "many")
+    )
+
+
+def _proof(loader: Loader, env: Environment, musl: bool, site: str, names: list[str]) -> str | None:
+    """Of a wheel's own libraries one that this Python cannot load, where none fits."""
+    own = f".cpython-{env.tag}-{env.platform}-linux-{'musl' if musl else 'gnu'}.so"
+    named = [name for name in names if ".cpython-" in name or name.endswith(".pyd")]
+    if any(name.endswith(own) for name in named):
+        return None
+    if named:
+        return f"{site}/{min(named, key=lambda name: name.count('/'))}"
+    for path in (f"{site}/{name}" for name in names[:1]):
+        machine = machine_at(loader.root, path)
+        if machine is not None and PLATFORMS.get(machine, "unknown") != env.platform:
+            return path
+    return None

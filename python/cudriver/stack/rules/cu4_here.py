@@ -1,0 +1,88 @@
+"""CU409, CU410: what is installed is not for this Python, or this Python does not see it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from cudriver.stack.facts import (
+    ELSEWHERE,
+    ENDS,
+    ERROR,
+    FOREIGN,
+    WARNING,
+    Astray,
+    Distribution,
+    Evidence,
+    Facts,
+    Finding,
+)
+from cudriver.stack.fixes import fix
+from cudriver.stack.fixes.library_fixes import leak_of
+from cudriver.stack.rules.finding import finding
+from cudriver.stack.tables import matters, table
+from cudriver.stack.text import quote
+from cudriver.stack.versions import cut
+
+
+def cu409(facts: Facts) -> Iterator[Finding]:
+    """Wheels whose tags fit another Python or another machine."""
+    env = facts.environment
+    here = f"{env.prefix} has Python {cut(env.python, 2)}{'t' * env.tag.endswith('t')}"
+    for fault in facts.file_faults:
+        dist = facts.distribution(fault.distribution)
+        if fault.what == FOREIGN and dist is not None:
+            title = (
+                f"{dist.name} {dist.version} is a wheel for {fault.why}, {here} on {env.platform}"
+            )
+            evidence = [fault.evidence, Evidence(fault.file, None, "cannot be loaded here")]
+            fixes = [fix.reinstall(facts, dist)]
+            yield finding(ERROR, title, evidence, None, fixes, dist.name, fault.file)
+
+
+def cu410(facts: Facts) -> Iterator[Finding]:
+    """What keeps Python from the packages, or from the one of several that was meant."""
+    for fault in facts.astray:
+        yield _astray(facts, fault)
+    for dist in facts.distributions:
+        if dist.hides and matters(dist.name):
+            yield from _in_front(facts, dist)
+
+
+def _astray(facts: Facts, fault: Astray) -> Finding:
+    env, name = facts.environment, os.path.basename(fault.file)
+    if fault.what == ELSEWHERE:
+        packages = (f.module or f.name for f in facts.frameworks)
+        says = next((f"No module named '{name.partition('.')[0]}'" for name in packages), None)
+        title = f"{env.prefix}/bin/python does not look into {fault.file}: {fault.why}"
+        python = f"python{cut(env.python, 2)}"
+        again = f"rm -f {quote(env.prefix)}/bin/python* && {python} -m venv {quote(env.prefix)}"
+        if env.installer == "uv":
+            again = f"uv venv --allow-existing --python {cut(env.python, 2)} {quote(env.prefix)}"
+        return finding(ERROR, title, [fault.evidence], says, [again])
+    if fault.what == ENDS:
+        title, fixes = f"{fault.file} ends every start of Python", [f"remove it from {fault.file}."]
+        return finding(ERROR, title, [fault.evidence], None, fixes)
+    module = name.partition(".")[0]
+    title, severity, says = f"{fault.file} hides {module} of the standard library", WARNING, None
+    if fault.why:
+        title += f" and lacks {fault.why}"
+        if module in table("environments")["needed"] and facts.frameworks:
+            severity, says = ERROR, f"module '{module}' has no attribute"
+    fixes = leak_of(facts, fault.file)
+    return finding(severity, title, [fault.evidence], says, fixes, "", fault.file)
+
+
+def _in_front(facts: Facts, dist: Distribution) -> Iterator[Finding]:
+    """A package that another copy hides, which a variable or the user's own folder brought in."""
+    env = facts.environment
+    version = os.path.basename(dist.hides[0]).rpartition(".")[0].rpartition("-")[2]
+    fixes = leak_of(facts, dist.path)
+    if not fixes and not env.inside(os.path.dirname(dist.location)) and dist.location in env.sites:
+        name = "PYTHONNOUSERSITE"
+        fixes = [fix.Command.of(f"export {name}=1", sets=(name, "1"))]
+    if fixes and version != dist.version and dist.kind == "wheel":
+        title = f"{dist.name} {dist.version} in {dist.location} hides {version} in "
+        title += os.path.dirname(dist.hides[0])
+        evidence = [dist.evidence, Evidence(dist.hides[0], None, f"{dist.name} {version}")]
+        yield finding(WARNING, title, evidence, None, fixes, dist.name, dist.location)

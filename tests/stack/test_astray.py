@@ -1,0 +1,166 @@
+"""What keeps Python from an environment's packages; the environment's own Python decides."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+from test_unmet import PYTHON, environment
+
+from cudriver.stack import inspect
+
+SITE = Path(sysconfig.get_path("purelib")).parent.name  # python3.13t of a free-threaded one
+pytestmark = pytest.mark.skipif(SITE.endswith("t"), reason="the folder has another name")
+USES = b"import inspect, code, numpy, cuda.core\ninspect.signature(print)\n"
+
+
+@pytest.fixture
+def venv(tmp_path):
+    prefix = environment(tmp_path)
+    files = {"numpy/__init__.py": b"x = 1\n", "numpy/core/__init__.py": b""}
+    prefix.dist("numpy", "2.3.0", files=files)
+    prefix.dist("cuda-core", "1.2.2", files={"cuda/core/__init__.py": b""})
+    prefix.dist("torch", "2.8.0", ["numpy"], files={"torch/__init__.py": USES})
+    (prefix.site / "torch/version.py").write_text("__version__ = '2.8.0'\ncuda = '12.8'\n")
+    return prefix
+
+
+def judged(prefix, module="torch", **environ):
+    """Whether Python imports a module, and what the check says of the path."""
+    words = [prefix.path / "bin/python", "-Bc", f"import {module}; {module}.x = 1; print('done')"]
+    done = subprocess.run(words, env=environ, capture_output=True, text=True, check=False)
+    report = inspect(prefix.inside, environ=environ, probe_driver=False)
+    found = [f for f in report.findings if f.rule in ("CU404", "CU410")]
+    for finding in found:
+        if finding.severity == "error":
+            assert (finding.predicts or "") in done.stderr
+            assert finding.fix
+    told = [(f.rule, f.severity) for one in found for f in (one, *one.also)]
+    assert "done" in done.stdout or any(severity == "error" for _, severity in told), done.stderr
+    assert "done" not in done.stdout or all(severity != "error" for _, severity in told)
+    return sorted({*told})
+
+
+def test_a_healthy_one(venv):
+    assert judged(venv) == []
+
+
+def test_without_its_pyvenv_cfg(venv):
+    """The link leads Python to the folder that it was installed in."""
+    (venv.path / "pyvenv.cfg").unlink()
+    assert judged(venv) == [("CU410", "error")]
+
+
+def test_a_python_of_its_own_needs_none(venv):
+    """As in an installation below a prefix of its own: its library lies beside it."""
+    (venv.path / "pyvenv.cfg").unlink()
+    (venv.path / f"lib/python{PYTHON}/os.py").touch()
+    report = inspect(venv.inside, environ={}, probe_driver=False)
+    assert [f.rule for f in report.findings if f.rule == "CU410"] == []
+
+
+def test_a_link_to_another_python(venv, tmp_path):
+    other = tmp_path / "python3.99"
+    shutil.copy(os.path.realpath(sys.executable), other)
+    (venv.path / "bin/python").unlink()
+    (venv.path / "bin/python").symlink_to(other)
+    report = inspect(venv.inside, environ={}, probe_driver=False)
+    (finding,) = [f for f in report.findings if f.rule == "CU410"]
+    assert finding.severity == "error"
+    assert finding.title.endswith("site-packages: it is Python 3.99")
+    assert finding.predicts == "No module named 'torch'"
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("import sys; sys.exit(3)", [("CU410", "error")]),
+        ("import os; os._exit(0)", [("CU410", "error")]),
+        ("import sys; raise SystemExit", [("CU410", "error")]),
+        ("import sys; sys.version_info < (3,) and sys.exit(3)", []),
+        ("import sys; exit = sys.exit", []),
+        ("# import sys; sys.exit(3)", []),
+        ("import sys; 1 / 0; sys.exit(", []),  # Python says so, and goes on
+    ],
+)
+def test_a_pth_file_that_ends_python(venv, line, told):
+    (venv.site / "own.pth").write_text(line + "\n")
+    assert judged(venv) == told
+
+
+@pytest.mark.parametrize("name", ["sitecustomize", "usercustomize"])
+def test_a_module_that_ends_python(venv, name):
+    file = venv.site / f"{name}.py"
+    file.write_text(
+        "import sys\nif sys.argv == 7:\n    sys.exit(1)\ntry:\n    exit_ = 1\nfinally:\n    pass\n"
+    )
+    assert judged(venv) == []
+    if name == "sitecustomize":  # a venv does not import the other, whose place is the user's own
+        file.write_text("import sys\nsys.exit('by hand')\n")
+        assert judged(venv) == [("CU410", "error")]
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ({"numpy.py": "x = 1"}, [("CU404", "error")]),
+        ({"cuda.py": "x = 1"}, [("CU404", "error")]),
+        ({"inspect.py": "x = 1"}, [("CU410", "error")]),
+        ({"inspect/__init__.py": "x = 1"}, [("CU410", "error")]),
+        ({"inspect/notes.py": "x = 1"}, []),
+        ({"code.py": "x = 1"}, [("CU410", "warning")]),
+        ({"train.py": "x = 1", "numpy.txt": "", "os.py": "x = 1"}, []),
+    ],
+)
+@pytest.mark.parametrize("form", ["{}", "{}/", ":{}"])
+def test_a_module_on_pythonpath(venv, tmp_path, files, told, form):
+    module = "numpy.core" if "numpy.py" in files else "torch"
+    for name, text in files.items():
+        path = tmp_path / "side" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+    assert judged(venv, module, PYTHONPATH=form.format(tmp_path / "side")) == told
+
+
+def test_a_whole_copy_of_the_librarys_module(venv, tmp_path):
+    (tmp_path / "side").mkdir()
+    shutil.copy(Path(sysconfig.get_path("stdlib")) / "inspect.py", tmp_path / "side")
+    assert judged(venv, PYTHONPATH=str(tmp_path / "side")) == [("CU410", "warning")]
+
+
+def test_a_module_beside_its_package(venv):
+    """A package with a first file comes before a module; one without comes after it."""
+    (venv.site / "numpy.py").write_text("y = 1\n")
+    assert judged(venv, "numpy") == []
+    (venv.site / "cuda.py").write_text("y = 1\n")
+    assert judged(venv) == [("CU404", "error")]
+
+
+def test_the_users_own_copy_is_in_front(venv, tmp_path):
+    """Which one is used, which one it hides, and where each is."""
+    base = os.path.dirname(os.path.dirname(os.path.realpath(sys.executable)))
+    (venv.path / "pyvenv.cfg").write_text(
+        f"home = {base}/bin\nversion = {PYTHON}.0\ninclude-system-site-packages = true\n"
+    )
+    side = tmp_path / "side"
+    side.mkdir()
+    venv.dist("torch", "2.7.0", files={"torch/__init__.py": b"x = 2\n"}, site=side)
+    report = inspect(venv.inside, environ={"PYTHONPATH": str(side)}, probe_driver=False)
+    told = [f for f in report.findings if f.rule == "CU410"]
+    assert [(f.severity, f.title) for f in told] == [
+        ("warning", f"torch 2.7.0 in {side} hides 2.8.0 in {venv.site}")
+    ]
+    assert told[0].fix == ["unset PYTHONPATH"]
+
+
+def test_pathfinder_does_not_look_on_pythonpath(tmp_path):
+    """cuda-pathfinder asks `site` for its folders."""
+    prefix = environment(tmp_path)
+    side = tmp_path / "side"
+    file = prefix.site / "nvidia/cuda_nvrtc/lib/libnvrtc.so.12"
+    report = inspect(prefix.inside, environ={"PYTHONPATH": str(side)}, probe_driver=False)
+    assert str(file.parents[3]) in report.facts.environment.sites
+    assert str(side) not in report.facts.environment.sites

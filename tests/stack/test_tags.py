@@ -1,0 +1,86 @@
+"""Tags of wheels against an interpreter: packaging.tags decides, and the real import."""
+
+import subprocess
+import sysconfig
+
+import pytest
+from packaging.tags import Tag, compatible_tags, cpython_tags
+from test_unmet import PYTHON, environment
+
+from cudriver import _elf
+from cudriver.stack import inspect
+from cudriver.stack.facts import Environment
+from cudriver.stack.integrity.tags import fits
+
+PLATFORMS = [
+    "any", "linux_x86_64", "manylinux2014_x86_64", "manylinux_2_28_x86_64", "manylinux1_i686",
+    "manylinux_2_28_aarch64", "linux_aarch64", "musllinux_1_2_x86_64", "musllinux_1_2_aarch64",
+    "win_amd64", "win32", "macosx_11_0_arm64", "manylinux_2_34_ppc64le", "macosx_10_9_x86_64",
+]  # fmt: skip
+PYTHONS = ["cp39", "cp310", "cp311", "cp312", "cp313", "cp314", "py2", "py3", "py311", "py313"]
+ABIS = ["none", "abi3", "cp310", "cp311", "cp312", "cp313", "cp313t", "cp314", "cp314t", "cp37m"]
+
+
+@pytest.mark.parametrize("threaded", ["", "t"])
+@pytest.mark.parametrize("minor", [11, 12, 13, 14])
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+@pytest.mark.parametrize("libc", ["many", "musl"])
+def test_as_packaging_has_it(minor, threaded, machine, libc):
+    env = Environment("/env", "venv", f"3.{minor}.1", platform=machine)
+    env.site_packages = [f"/env/lib/python3.{minor}{threaded}/site-packages"]
+    mine = [f"{libc}linux_{v}_{machine}" for v in ("2_28", "2_34", "1_2")]
+    mine += [f"linux_{machine}", f"manylinux2014_{machine}", f"manylinux1_{machine}"]
+    mine = [each for each in mine if libc == "many" or not each.startswith("many")]
+    abis = [f"cp3{minor}{threaded}"]
+    known = {*cpython_tags((3, minor), abis, mine), *compatible_tags((3, minor), None, mine)}
+    if threaded:  # a Python without the GIL has no stable ABI before 3.15
+        known = {tag for tag in known if tag.abi != "abi3"}
+    for python in PYTHONS:
+        for abi in ABIS:
+            for platform in PLATFORMS:
+                tag = f"{python}-{abi}-{platform}"
+                if python.startswith("py") != (abi == "none") or platform == "any":
+                    continue  # of no wheel, or of one without an extension module
+                assert fits(env, libc == "musl", tag) == (Tag(python, abi, platform) in known), tag
+    assert fits(env, libc == "musl", f"py2.py3-none-win_amd64.linux_{machine}")
+
+
+OWN = sysconfig.get_config_var("EXT_SUFFIX")
+TAG = f"cp{OWN.split('-')[1]}" if OWN.startswith(".cpython-") else ""
+
+
+@pytest.mark.skipif(not TAG or not OWN.endswith("-linux-gnu.so"), reason="not CPython with glibc")
+@pytest.mark.parametrize(
+    ("tag", "ending", "works"),
+    [
+        ("{own}-{own}-manylinux_2_28_{machine}", "{suffix}", True),
+        ("cp39-cp39-manylinux_2_28_{machine}", ".cpython-39-{machine}-linux-gnu.so", False),
+        ("{own}-{own}-manylinux_2_28_s390x", ".cpython-{digits}-s390x-linux-gnu.so", False),
+        ("{own}-{own}-musllinux_1_2_{machine}", ".cpython-{digits}-{machine}-linux-musl.so", False),
+        ("{own}-{own}-win_amd64", ".{own}-win_amd64.pyd", False),
+        # Built again where it lies, or named wrongly by who built it: the file is what counts.
+        ("cp39-cp39-manylinux_2_28_{machine}", "{suffix}", True),
+        ("py3-none-any", ".cpython-39-{machine}-linux-gnu.so", True),
+    ],
+)
+def test_as_the_import_has_it(tmp_path, tag, ending, works):
+    """The extension is this Python's own; only its name tells another."""
+    machine = OWN.split("-")[2]
+    words = {"own": TAG, "machine": machine, "digits": TAG[2:], "suffix": OWN}
+    prefix = environment(tmp_path)
+    with open(_elf.__file__, "rb") as file:
+        data = file.read()
+    name = f"cupy/_elf{ending.format(**words)}"
+    optional = b"" if tag.startswith("py3") else b"from . import _elf\n"
+    info = prefix.dist("cupy-cuda12x", "14.2.0", files={"cupy/__init__.py": optional, name: data})
+    (info / "WHEEL").write_text(f"Wheel-Version: 1.0\nTag: {tag.format(**words)}\n")
+    python = prefix.path / "bin/python"
+    done = subprocess.run([python, "-Bc", "import cupy"], env={}, capture_output=True, check=False)
+    assert (done.returncode == 0) == works, done.stderr
+    report = inspect(prefix.inside, environ={}, probe_driver=False)
+    found = [f for f in report.findings if f.rule == "CU409"]
+    assert [f.severity for f in found] == ([] if works else ["error"])
+    for finding in found:
+        assert f"is a wheel for {tag.format(**words)}" in finding.title
+        assert f"Python {PYTHON}" in finding.title
+        assert finding.proven

@@ -287,7 +287,7 @@ CUresult staging_transfer_copy(const struct cudriver_copy_plan *copy,
         return result;
     }
     result = later ? transfer_queue(transfer, state == CUDA_SUCCESS) : blocking_run(transfer, call);
-    if (result == CUDA_SUCCESS && transfer->held > 0) {
+    if (result == CUDA_SUCCESS && later && copy->staged.up && !copy->borrow) {
         result = transfer_read(transfer, call);
     }
     call->queued = later && result == CUDRIVER_STAGING_INTERRUPTED;

@@ -194,7 +194,8 @@ PyObject *cudriver_device_array_close(PyObject *object, PyObject *Py_UNUSED(igno
         cudriver_works_reap(state); /* a completed copy may hold the last view */
     }
     if (self->is_view || memory->arrays > 1 || memory->busy > 0 || memory->exports > 0 ||
-        (!cudriver_is_sole_owner(object) && cudriver_works_hold(state, object))) {
+        (!cudriver_is_sole_owner(object) &&
+         cudriver_works_use(state, cudriver_device_array_uses, memory))) {
         return cudriver_call(CALL_arrays_refuse_close, object, self->is_view ? Py_True : Py_False,
                              memory->arrays - 1, memory->busy > 0 ? Py_True : Py_False,
                              memory->exports);

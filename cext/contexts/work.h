@@ -115,11 +115,11 @@ void cudriver_works_reap_stream(CoreState *state, StreamObject *stream);
 TransferObject *cudriver_works_first(const CoreState *state);
 TransferObject *cudriver_works_next(const TransferObject *work);
 
-/* Whether work in flight holds `object` itself. (Views in flight count in their memory.) */
-bool cudriver_works_hold(CoreState *state, const PyObject *object);
-
 /* Whether an object that work in flight owns lies in the memory asked about. */
 typedef bool cudriver_uses(CoreState *state, PyObject *owner, const void *memory);
+
+/* Whether any work in flight uses the memory. */
+bool cudriver_works_use(CoreState *state, cudriver_uses *uses, const void *memory);
 
 /* Waits for all work in flight of which uses(state, owner, memory) is true for an owner. Cheap if
  * nothing is in flight. Ignores how that work ended. 0, or -1 with an exception set. */

@@ -37,14 +37,9 @@ static TransferObject *work_using(CoreState *state, TransferObject *work, cudriv
     return work;
 }
 
-static bool is_same(CoreState *Py_UNUSED(state), PyObject *owner, const void *object)
+bool cudriver_works_use(CoreState *state, cudriver_uses *uses, const void *memory)
 {
-    return owner == object;
-}
-
-bool cudriver_works_hold(CoreState *state, const PyObject *object)
-{
-    return work_using(state, cudriver_works_first(state), is_same, object) != NULL;
+    return work_using(state, cudriver_works_first(state), uses, memory) != NULL;
 }
 
 int cudriver_works_wait(CoreState *state, const ContextObject *context)
@@ -98,7 +93,7 @@ int cudriver_works_follow(CoreState *state, cudriver_uses *uses, const void *mem
     int captured;
     bool pushed;
 
-    if (work_using(state, cudriver_works_first(state), uses, memory) == NULL) {
+    if (!cudriver_works_use(state, uses, memory)) {
         return 0;
     }
     cudriver_works_reap(state); /* ends those whose event went with its context */

@@ -151,6 +151,7 @@ def busy() -> tuple[Facts, list[Finding]]:
         Finding("CU501", "note", "a note that is long enough for a second line " * 2, evidence[:1]),
         Finding("CU302", "warning", "libb.so.1 comes from outside", evidence, subject="cupy"),
         Finding("CU404", "warning", "without a fix", [Evidence("/etc/x", None, "")]),
+        Finding("CU303", "error", "a.so needs f, which nothing provides", subject="jax"),
         Finding(
             "CU401",
             "error",

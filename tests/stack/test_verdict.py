@@ -128,6 +128,8 @@ def test_an_import_that_needs_one_that_fails():
     other = Framework("thing", "1", cuda="12.8", blocked="torchvision")
     of = report(first, kin, other, load_faults=[lacking("torch", "import")])
     assert states(of) == {"torch": FAILS, "torchvision": FAILS, "thing": FAILS}
+    ignored = of.restricted([], ["CU305"])  # states follow from findings alone, as the verdict does
+    assert (set(states(ignored).values()), ignored.exit_code) == ({WORKS}, 0)
 
 
 def test_one_library_of_two_frameworks_is_told_once_and_fails_both():

@@ -65,8 +65,9 @@ def states(
         cause: Framework | None = framework
         for _ in facts.frameworks:  # its import ends with that one's
             cause = facts.framework(cause.blocked) if cause and cause.blocked else cause
-        if cause is not None and cause.fails and found[framework.name] == WORKS:
-            found[framework.name] = NOT_KNOWN if found[cause.name] == NOT_KNOWN else FAILS
+        if cause is not None and found[framework.name] == WORKS:
+            state = found[cause.name]
+            found[framework.name] = state if state in (FAILS, NOT_KNOWN) else WORKS
     return found
 
 

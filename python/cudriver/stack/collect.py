@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from cudriver.stack.environment.records import Owners
     from cudriver.stack.facts import Framework
     from cudriver.stack.integrity.whole import Whole
-    from cudriver.stack.load.frameworks import Finder
-    from cudriver.stack.load.libraries import Resolver
     from cudriver.stack.machine.probe import Inspected, Probe
 
 
@@ -208,12 +206,17 @@ class _Check:
 
     def __init__(self, asked: Asked, machine: Machine) -> None:
         from cudriver.stack.environment import interpreter
+        from cudriver.stack.load.frameworks import Finder
+        from cudriver.stack.load.libraries import Resolver
 
         self.asked, self.machine, self.root = asked, machine, asked.root
         self.env: Environment = interpreter.describe(asked)
         self.env.by = asked.by
-        self.facts = but(_begun(asked, self.env), problems=self.root.problems)
+        facts = self.facts = but(_begun(asked, self.env), problems=self.root.problems)
         self.owners: Owners = self._environment()
+        self.finder = Finder(self.owners, facts.distributions, self.env.site_packages)
+        self.frameworks: list[Framework] = self.finder.all()
+        self.resolver = Resolver(machine.loader, self.env, self.owners)
 
     def _environment(self) -> Owners:
         """Its distributions, and who brought which library."""
@@ -236,26 +239,20 @@ class _Check:
 
     def libraries(self) -> None:
         """What the frameworks load, and nothing else."""
-        from cudriver.stack.load.frameworks import Finder
-
-        finder = Finder(self.owners, self.facts.distributions, self.env.site_packages)
-        resolver = self._load(finder, finder.all())
-        self.facts.unsure = resolver.unsure + _unread(self.root, self.facts)
+        self._load()
+        self.facts.unsure = self.resolver.unsure + _unread(self.root, self.facts)
 
     def all(self) -> None:
-        """Every phase."""
+        """Every phase. While libraries are resolved, a thread compares files with RECORD."""
         from cudriver.stack.integrity.whole import Whole
-        from cudriver.stack.load.frameworks import Finder
         from cudriver.stack.machine import visible
 
         facts, machine, known = self.facts, self.machine, len(self.machine.problems)
         self._toolkits()
-        finder = Finder(self.owners, facts.distributions, self.env.site_packages)
-        frameworks = finder.all()
-        whole = Whole(facts, self.owners, frameworks, machine.verify is not None)
-        resolver = self._load(finder, frameworks)
-        self._integrity(whole, resolver)
-        facts.unsure = resolver.unsure + _unread(self.root, facts)
+        whole = Whole(facts, self.owners, self.frameworks, machine.verify is not None)
+        self._load()
+        self._integrity(whole)
+        facts.unsure = self.resolver.unsure + _unread(self.root, facts)
         facts.driver = machine.driver()
         facts.problems += machine.problems[known:]
         visible.mark(facts.driver.devices, self.asked.variables.get(visible.VARIABLE))
@@ -269,24 +266,22 @@ class _Check:
         facts.nvcc = toolkits.choice(self.asked, env, facts.toolkits)
         facts.compiler = compilers.host_compiler(self.asked, env)
 
-    def _load(self, finder: Finder, frameworks: list[Framework]) -> Resolver:
-        from cudriver.stack.load.libraries import Resolver
-
-        facts, resolver = self.facts, Resolver(self.machine.loader, self.env, self.owners)
-        facts.frameworks = resolver.run(frameworks, finder.recipes, self.machine.debian)
+    def _load(self) -> None:
+        facts, resolver = self.facts, self.resolver
+        recipes = self.finder.recipes
+        facts.frameworks = resolver.run(self.frameworks, recipes, self.machine.debian)
         facts.libraries = list(resolver.catalogue.libraries.values())
         facts.missing = list(resolver.catalogue.missing.values())
         facts.load_faults = resolver.faults
-        return resolver
 
-    def _integrity(self, whole: Whole, resolver: Resolver) -> None:
+    def _integrity(self, whole: Whole) -> None:
         from cudriver.stack.integrity.astray import astray
 
         facts, root = self.facts, self.root
         facts.astray = [*astray(root, facts)]
         facts.file_faults = self.owners.faults()
         facts.file_faults += _shared(self.owners, {fault.file for fault in facts.file_faults})
-        facts.file_faults += whole.faults(resolver)
+        facts.file_faults += whole.faults(self.resolver)
         if self.machine.verify is not None:
             facts.verified = True
             budget, root.budget = root.budget, None

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -78,8 +79,10 @@ class Prefix:
     def interpreter(self) -> None:
         """The test's own Python where the loader must run a program, else a file of the name."""
         target = self.path / "bin" / "python"
-        if self.root is None:
+        if self.root is None and self.python.rstrip("t") == "{}.{}".format(*sys.version_info):
             target.symlink_to(os.path.realpath(sys.executable))
+        elif self.root is None:  # a link would tell that it is of another release
+            shutil.copy(os.path.realpath(sys.executable), target)
         else:
             source = "int _Py_NoneStruct;\nint main(void) { return 0; }"  # what a Python exports
             compile_c(target, source, "-rdynamic", shared=False)

@@ -164,3 +164,20 @@ def test_pathfinder_does_not_look_on_pythonpath(tmp_path):
     report = inspect(prefix.inside, environ={"PYTHONPATH": str(side)}, probe_driver=False)
     assert str(file.parents[3]) in report.facts.environment.sites
     assert str(side) not in report.facts.environment.sites
+
+
+@pytest.mark.parametrize(("flag", "told"), [(os.ST_NOEXEC, ["error"]), (os.ST_RDONLY, [])])
+def test_a_file_system_that_maps_no_code(venv, monkeypatch, flag, told):
+    """Seen on a tmpfs mounted with noexec: "failed to map segment from shared object"."""
+    statvfs = os.statvfs
+    flags = {str(venv.site): flag}
+
+    def stat(path):
+        found = [*statvfs(path)]
+        return os.statvfs_result([*found[:8], flags.get(path, 0), *found[9:]])
+
+    monkeypatch.setattr(os, "statvfs", stat)
+    report = inspect(venv.inside, environ={}, probe_driver=False)
+    found = [f for f in report.findings if f.rule == "CU410"]
+    assert [f.severity for f in found] == told
+    assert all(str(venv.site) in f.title and str(venv.site) in f.fix[0] for f in found)

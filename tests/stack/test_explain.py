@@ -205,7 +205,12 @@ ANYBODY_S = {  # what any program may end in, and only the check can tell why
     "not enough values to unpack",
     "TypeError: expected str, bytes or os.PathLike object, not NoneType",
 }
-SHARED = {"CU108": "CU101", "CU404": "CU30[356]", "CU408": "CU305"}  # with others' words
+SHARED = {
+    "CU108": "CU101",
+    "CU404": "CU30[356]",
+    "CU408": "CU305",
+    "CU410": "CU402",
+}  # with others' words
 
 
 @pytest.mark.parametrize(("by", "text"), sorted({*said()}))

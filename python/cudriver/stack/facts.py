@@ -36,8 +36,8 @@ MISSING, DAMAGED, CHANGED, EDITED = "missing", "damaged", "changed", "edited"
 OWNERS, SHARED, HIDDEN, FOREIGN = "owners", "shared", "hidden", "foreign"
 
 # What keeps Python from the packages: the interpreter looks ELSEWHERE, some code ENDS it, a module
-# stands before the one of the STDLIB.
-ELSEWHERE, ENDS, STDLIB = "elsewhere", "ends", "stdlib"
+# stands before the one of the STDLIB, the file system maps no code.
+ELSEWHERE, ENDS, STDLIB, NOEXEC = "elsewhere", "ends", "stdlib", "noexec"
 
 GONE = "gone"  # the rule of a Shadowed that a wheel brought and that is no longer there
 

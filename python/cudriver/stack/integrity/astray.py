@@ -9,8 +9,18 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 
-from cudriver.stack.facts import ELSEWHERE, ENDS, STDLIB, Astray, Environment, Evidence, Facts
+from cudriver.stack.facts import (
+    ELSEWHERE,
+    ENDS,
+    NOEXEC,
+    STDLIB,
+    Astray,
+    Environment,
+    Evidence,
+    Facts,
+)
 from cudriver.stack.record import Record
 from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.versions import cut
@@ -41,6 +51,10 @@ def astray(root: Root, facts: Facts) -> Iterator[Astray]:
         text = (root.text(file, _LIMIT) or "") if file else ""
         if _EXITING.search(text) and _ends(text):
             yield Astray(ENDS, file, Evidence(file, None, "ends Python where it is imported"))
+    for folder in env.site_packages if root.host else ():
+        with suppress(OSError):
+            if os.statvfs(folder).f_flag & os.ST_NOEXEC:
+                yield Astray(NOEXEC, folder, Evidence(folder, None, "is mounted with noexec"))
     for folder in env.stated:
         yield from look.before_the_library(folder)
 

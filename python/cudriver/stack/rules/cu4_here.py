@@ -10,6 +10,7 @@ from cudriver.stack.facts import (
     ENDS,
     ERROR,
     FOREIGN,
+    NOEXEC,
     WARNING,
     Astray,
     Distribution,
@@ -43,7 +44,9 @@ def cu409(facts: Facts) -> Iterator[Finding]:
 def cu410(facts: Facts) -> Iterator[Finding]:
     """What keeps Python from the packages, or from the one of several that was meant."""
     for fault in facts.astray:
-        yield _astray(facts, fault)
+        inside = any(f.path.startswith(f"{fault.file}/") for f in facts.frameworks)
+        if fault.what != NOEXEC or inside:
+            yield _astray(facts, fault)
     for dist in facts.distributions:
         if dist.hides and matters(dist.name):
             yield from _in_front(facts, dist)
@@ -63,6 +66,11 @@ def _astray(facts: Facts, fault: Astray) -> Finding:
     if fault.what == ENDS:
         title, fixes = f"{fault.file} ends every start of Python", [f"remove it from {fault.file}."]
         return finding(ERROR, title, [fault.evidence], None, fixes)
+    if fault.what == NOEXEC:
+        title = f"no library in {fault.file} can be loaded: it is mounted with noexec"
+        mount = f'sudo mount -o remount,exec "$(findmnt -no TARGET --target {quote(fault.file)})"'
+        says = "failed to map segment from shared object"
+        return finding(ERROR, title, [fault.evidence], says, [mount])
     module = name.partition(".")[0]
     title, severity, says = f"{fault.file} hides {module} of the standard library", WARNING, None
     if fault.why:

@@ -37,8 +37,8 @@ def documented() -> Iterator[tuple[str, Any]]:
 
 
 def is_plain(value: Any) -> bool:
-    """Properties, exceptions, named tuples and enumerations: nothing to call, or Python's own."""
-    kinds = (Exception, tuple, cu.ContextFlags)
+    """Properties, exceptions, records and enumerations: nothing to call, or Python's own."""
+    kinds = (Exception, tuple, cu.ContextFlags, stack.Finding.__base__)
     return not callable(value) or (inspect.isclass(value) and issubclass(value, kinds))
 
 

@@ -8,7 +8,17 @@ from cudriver.stack.record import Record
 
 
 class Evidence(Record):
-    """Where a fact was read. `line` counts from 1; None where lines mean nothing."""
+    """Where a fact was read.
+
+    Attributes
+    ----------
+    file : str
+        Its path.
+    line : int or None
+        Counted from 1; None where lines mean nothing.
+    value : str
+        What stands there.
+    """
 
     file: str
     line: int | None = None

@@ -43,7 +43,21 @@ GONE = "gone"  # the rule of a Shadowed that a wheel brought and that is no long
 
 
 class Finding(Record):
-    """One thing a rule found. `predicts` is the error text the user will meet, if one is known."""
+    """One thing a rule found.
+
+    Attributes
+    ----------
+    rule, severity, title : str
+        The rule's name, as ``"CU303"``; ``"error"``, ``"warning"`` or ``"note"``; one sentence.
+    evidence : list of Evidence
+        Where the facts were read, in the order of the proof.
+    predicts : str or None
+        The text of the error that the user will meet, where it is known.
+    fix : list of str
+        Commands, and sentences where no command is known.
+    also : list of Finding
+        What follows from the same cause; the same fix takes it away.
+    """
 
     rule: str
     severity: str

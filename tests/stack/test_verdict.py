@@ -116,6 +116,11 @@ def test_a_machine_whose_driver_fails_is_every_frameworks():
     assert states(of) == {"torch": FAILS, "jax": FAILS, "onnxruntime": None}
 
 
+def test_an_interpreter_that_does_not_start_is_every_frameworks():
+    told = Finding("CU410", "error", "a.pth ends every start of Python")
+    assert set(states(Report(facts(frameworks=[torch(), JAX]), [told])).values()) == {FAILS}
+
+
 def test_a_driver_too_old_for_one_is_not_the_others():
     driver = Driver(release="535.104.05", kernel_release="535.104.05", cuda="12.2", path="/l")
     of = report(torch(), but(JAX, cuda="13"), driver=driver)

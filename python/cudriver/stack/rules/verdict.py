@@ -23,7 +23,6 @@ from cudriver.stack.facts import (
 )
 from cudriver.stack.record import Record
 
-MACHINE = ("CU1", "CU5")  # without a subject these are about all that uses CUDA
 ASKED = ("CU2", "CU602")  # these compare with what was asked for: everything may work all the same
 
 Imports = Mapping[str, "str | None"]  # what --observe saw: the module, and the error if any
@@ -92,11 +91,11 @@ def _state(
 
 def concerns(finding: Finding, framework: Framework, facts: Facts) -> bool:
     """Whether a finding is about a framework: by its name, by a library that it loads, by what it
-    requires, or since it is about the machine.
+    requires, or since it is about the machine or the interpreter.
     """
     subject = finding.subject
     if not subject:
-        return finding.rule.startswith(MACHINE) and not framework.without_cuda
+        return not finding.rule.startswith(ASKED) and not framework.without_cuda
     if subject in (framework.name, framework.distribution, framework.module):
         return True
     if finding.because in framework.loads or subject in framework.loads:
@@ -173,6 +172,7 @@ def _questions(findings: list[Finding], facts: Facts, strict: bool) -> Iterator[
             text += f", and {refused.name}, which it links, is not found"
         elif refused is not None:
             text += f", and the loader refuses {refused.file}"
-        warned = any(x.severity == WARNING and concerns(x, framework, facts) for x in findings)
+        warnings = (x for x in findings if x.severity == WARNING and x.subject)
+        warned = any(concerns(x, framework, facts) for x in warnings)
         if refused is not None or warned or strict:
             yield Question(text, [framework.name], True)

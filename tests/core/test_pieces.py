@@ -207,6 +207,32 @@ def test_the_limit_of_page_locked_memory_holds(cu) -> None:
         cu.pinned_zeros(1 << 46, "u1", pieces=True)
 
 
+@pytest.mark.skipif(DRIVER == "real", reason="leaves registrations behind")
+@pytest.mark.parametrize("over", ["all", "the end"])
+def test_registrations_that_others_left_behind_are_no_lock(
+    cu, driver: ctypes.CDLL, over: str
+) -> None:
+    """Somebody unmapped registered memory, and the system maps new memory there."""
+    libc, size = ctypes.CDLL(None), 256 << 20
+    libc.mmap.restype = ctypes.c_void_p
+    libc.munmap.argtypes = ctypes.c_void_p, ctypes.c_size_t
+    cu.pinned_empty(1)
+    at = libc.mmap(None, ctypes.c_size_t(size), 3, 0x22, -1, ctypes.c_long(0))
+    begin = 0 if over == "all" else size - (50 << 20)
+    with cu.Device(0).primary_context():
+        stale = ctypes.c_void_p(at + begin)
+        assert driver.cuMemHostRegister_v2(stale, ctypes.c_size_t(size - begin), 1) == 0
+    libc.munmap(at, size)
+    before = cu.host_memory_stats().pinned_bytes
+    try:
+        array = cu.pinned_empty((100, 1 << 20), np.uint8, pieces=True)
+        assert not at + begin - array.nbytes < array.ctypes.data < at + size
+        assert cu.host_memory_stats().pinned_bytes == before + array.nbytes
+    finally:
+        with cu.Device(0).primary_context():
+            assert driver.cuMemHostUnregister(stale) == 0
+
+
 # ---- copies --------------------------------------------------------------------------------------
 
 SLICES = st.tuples(st.integers(-40, 40), st.integers(-40, 40), st.sampled_from([1, 1, 2, 3, -1]))

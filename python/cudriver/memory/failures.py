@@ -28,12 +28,14 @@ NO_DEVICE = 100
 NOT_FOUND = 500
 NOT_READY = 600
 CONTEXT_IS_DESTROYED = 709
+ALREADY_REGISTERED = 712
 
 #: Of the errors that this package raises itself. The driver says what others mean.
 MEANINGS = {
     OUT_OF_MEMORY: "not enough memory (host, device, or address space) for the operation",
     STUB_LIBRARY: "the loaded libcuda is the toolkit's link-time stub, not the driver",
     NO_DEVICE: "no CUDA-capable device was detected",
+    ALREADY_REGISTERED: "part or all of the requested memory range is already mapped",
 }
 
 #: After these every call of the process fails, and so does a new context: ILLEGAL_ADDRESS,
@@ -56,7 +58,8 @@ HINTS = {
     709: "somebody else destroyed or reset the context; pop it where it is on this thread's stack "
     "(context_stack()), and where it was a device's primary one, Device.reset_primary_context() "
     "begins anew",
-    712: "this range overlaps one that is page-locked already, perhaps by another library",
+    ALREADY_REGISTERED: "this range overlaps one that is page-locked already, perhaps by another "
+    "library",
     803: "the loaded libcuda does not belong to the kernel's driver; see `cudriver check`",
     804: "a cuda-compat libcuda is loaded, which this GPU does not support; see `cudriver check`",
 }

@@ -13,7 +13,7 @@ import numpy as np
 from cudriver import _core
 from cudriver.memory import pieces, refusals
 from cudriver.memory.arrays import is_fortran
-from cudriver.memory.failures import OUT_OF_MEMORY, failure
+from cudriver.memory.failures import ALREADY_REGISTERED, OUT_OF_MEMORY, failure
 from cudriver.memory.numa import node_of, now
 from cudriver.memory.pool import host_memory_stats
 from cudriver.memory.room import host_room
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from cudriver.typing import NumaLike, ShapeLike
 
 HUGE_PAGE = 2 << 20
+ADDRESSES = 4  # to try
 
 
 class Memory:
@@ -36,6 +37,11 @@ class Memory:
         self.bytes: NDArray[np.uint8] = whole[skip : skip + nbytes]
         self.owner: object = None  # ends the page lock
         self.__array_interface__: dict[str, Any] = self.bytes.__array_interface__
+
+    def is_stale(self) -> bool:
+        """Whether somebody unmapped registered memory here: the driver still has the address."""
+        low, last = self.__array_interface__["data"][0], max(self.bytes.nbytes, 1) - 1
+        return any(_core._is_page_locked(low + at, 1) for at in (0, last))
 
     def place(self, node: int) -> None:
         _core._place(self.__array_interface__["data"][0], self.bytes.nbytes, node)
@@ -111,9 +117,16 @@ def _map(called: str, nbytes: int) -> Memory:
     elif nbytes > room:
         why = refusals.room_left(room)
     else:
+        tried: list[Memory] = []  # they stay mapped: the system chooses other addresses
         try:
-            return Memory(nbytes)
+            while len(tried) < ADDRESSES:
+                tried.append(Memory(nbytes))
+                if not tried[-1].is_stale():
+                    return tried[-1]
         except (OSError, OverflowError):
             why = "; the system refuses the mapping"
+        else:
+            what = f"{nbytes} bytes of new memory: each of {ADDRESSES} addresses is registered"
+            raise failure(ALREADY_REGISTERED, f"cudriver.{called}", what)
     arguments = f"{nbytes} bytes; {held} page-locked already{why}"
     raise failure(OUT_OF_MEMORY, f"cudriver.{called}", arguments)

@@ -127,6 +127,7 @@ struct cudriver_copy_call {
                      is read, must outlive that. *transfer may be set */
     void *slot;   /* the same: page-locked memory that is used too, or NULL; then for
                      cudriver_hostmem_free */
+    bool crawls;  /* the driver's own copy did: all is staged */
     const char *function; /* after an error: the driver call that failed; NULL: several calls */
 };
 

@@ -220,7 +220,9 @@ static CUresult dense_copy(const struct cudriver_copy_plan *plan, struct cudrive
         if (timed && at == 0 && result == CUDA_SUCCESS &&
             staging_coherent_crawls(up, bytes, platform_nanoseconds() - began) &&
             bytes < plan->bytes) {
-            return CUDA_ERROR_INVALID_VALUE; /* then all is staged */
+            call->crawls = true;
+            call->function = NULL; /* of what is staged, several */
+            break;
         }
         if (result == CUDA_ERROR_INVALID_VALUE && !cut) {
             cut = true; /* a registration ends within the range, maybe since a moment ago */
@@ -301,15 +303,15 @@ CUresult cudriver_copy_follow(const struct cudriver_copy_plan *plan,
     struct cudriver_copy_plan again;
     CUresult result, staged;
 
-    call->refused = call->queued = false;
+    call->refused = call->queued = call->crawls = false;
     call->slot = NULL;
     call->function = NULL;
     if (plan->kind == CUDRIVER_COPY_STAGED) {
         return staging_copy(plan, call, transfer);
     }
     result = driver_copy(plan, call, transfer == NULL);
-    if (result != CUDA_ERROR_INVALID_VALUE || plan->one_run || plan->fixed ||
-        plan->dst.on_device == plan->src.on_device) {
+    if (!call->crawls && (result != CUDA_ERROR_INVALID_VALUE || plan->one_run || plan->fixed ||
+                          plan->dst.on_device == plan->src.on_device)) {
         return result;
     }
     /* The same, staged: the driver refuses a copy across the end of a registration, and another
@@ -320,5 +322,7 @@ CUresult cudriver_copy_follow(const struct cudriver_copy_plan *plan,
                       cudriver_copy_is_usable(plan->device, plan->context));
     staged = staging_copy(&again, call, transfer);
     cudriver_driver_restore();
-    return staged == CUDA_SUCCESS || staged == CUDRIVER_STAGING_INTERRUPTED ? staged : result;
+    return call->crawls || staged == CUDA_SUCCESS || staged == CUDRIVER_STAGING_INTERRUPTED
+               ? staged
+               : result;
 }

@@ -179,6 +179,21 @@ def test_the_rest_of_a_long_copy_that_crawls_is_staged_at_once(way: str) -> None
     assert output(program, CUDRIVER_SIM_PROFILE="crawling") == "1 True\n"
 
 
+def test_an_error_of_the_rest_is_told_as_it_is() -> None:
+    program = """
+        import numpy as np
+        import cudriver as cu
+
+        try:
+            cu.copy(cu.device_empty(600 << 20, "u1"), np.zeros(600 << 20, "u1"))
+        except cu.CudaError as error:
+            print(error.code, error.function)
+    """
+    fault = "cuMemcpyHtoDAsync_v2:3:719"
+    said = output(program, CUDRIVER_SIM_PROFILE="crawling", CUDRIVER_SIM_FAIL=fault)
+    assert said == "719 cudriver.copy\n"
+
+
 @pytest.mark.skipif(native_build.BUILD != "plain", reason="a sanitizer has a clock of its own")
 def test_copies_that_do_not_stay_with_the_driver(tmp_path: Path) -> None:
     (tmp_path / "clock.c").write_text(SLOW_CLOCK)

@@ -2,9 +2,8 @@
  * DLPack: arrays that libraries lend each other without a copy.
  *
  *   dlpack_tensor.c    another library's tensor, read and checked
- *   dlpack_lent.c      that tensor: asked for, put in the order of streams, kept, and given back;
- * as an array, or as one end of a copy dlpack_export.c    ours: __dlpack__, __dlpack_device__, and
- * the table of C functions
+ *   dlpack_lent.c      that tensor: asked for, ordered after its streams, kept, and given back
+ *   dlpack_export.c    ours: __dlpack__, __dlpack_device__, and the table of C functions
  *
  * Who owns what: a tensor is given back by its deleter, once. A lent tensor belongs to its
  * `keeper`, a capsule that whatever uses the memory holds a reference to. A tensor of ours owns a

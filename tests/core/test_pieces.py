@@ -103,6 +103,13 @@ def test_in_fortran_order_the_last_axis_is_the_outer_one(cu, lengths) -> None:
     whole_items(lengths(array), 7 * 11 * 4)
 
 
+def test_an_axis_of_one_item_is_not_what_is_cut(cu, lengths) -> None:
+    """Its stride is as long as another's: in Fortran order the last axis has the items."""
+    assert lengths(cu.pinned_empty((1, 4 * STEP), "u1", "F", pieces=True)) == 4 * [STEP]
+    assert lengths(cu.pinned_empty((4 * STEP, 1), "u1", pieces=True)) == 4 * [STEP]
+    assert lengths(cu.pinned_empty((1, 4 * STEP), "u1", pieces=True)) == [4 * STEP]
+
+
 PINNED = {
     "dense": lambda: np.ones((100, 999), "f4"),
     "transposed": lambda: np.ones((100, 999), "f4").T,

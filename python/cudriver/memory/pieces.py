@@ -40,8 +40,8 @@ def item_of(array: NDArray[Any] | memoryview) -> int:
     lengths = tuple(array.shape or ())
     check(lengths, array.nbytes)
     strides = [abs(stride) for stride in array.strides or ()]
-    item = max(strides)
-    axis = strides.index(item)
+    axis = max(range(len(strides)), key=lambda at: (strides[at], lengths[at]))
+    item = strides[axis]
     inner: int = sum(
         (length - 1) * stride
         for at, (length, stride) in enumerate(zip(lengths, strides, strict=True))

@@ -471,6 +471,14 @@ def test_items_that_are_too_long_are_cut_where_nobody_asked_for_whole_ones(cu, s
 
 
 @simulated
+def test_one_item_is_cut_too_where_nobody_asked_for_whole_ones(cu, short, lengths) -> None:
+    with pytest.warns(RuntimeWarning) as told:
+        array = cu.pinned_empty((), "V30000")
+    assert lengths(array) == [STEP, 30_000 - STEP]
+    refusal(told, 30_000, STEP, whole=False)
+
+
+@simulated
 def test_no_more_is_tried_of_little_memory_or_after_another_error(cu, sim) -> None:
     calls = sim.call_count(REGISTER)
     sim.fail(f"{REGISTER}:1:1")

@@ -57,6 +57,14 @@ def item_of(array: NDArray[Any] | memoryview) -> int:
     return item
 
 
+def item_or_byte(array: Any) -> int:
+    """item_of(), where nobody asked for whole items."""
+    try:
+        return item_of(layout(array))
+    except ValueError:
+        return 1
+
+
 def lock(pin: PageLock, item: int, fresh: bool) -> None:
     """Page-lock in pieces of whole items of `item` bytes; in smaller ones where the driver refuses.
 
@@ -84,7 +92,7 @@ def lock_whole(pin: PageLock, once: int, fresh: bool) -> None:
     except CudaError as refused:
         if not is_refusal(refused, pin.nbytes):
             raise
-        lock_after(refused, pin, _item_or_byte(pin.array), fresh)
+        lock_after(refused, pin, item_or_byte(pin.array), fresh)
 
 
 def is_refusal(error: CudaError, nbytes: int) -> bool:
@@ -102,14 +110,6 @@ def lock_after(refused: CudaError, pin: PageLock, item: int, fresh: bool) -> Non
         f"registered in pieces of {step} bytes. Other libraries cannot copy across the border of "
         f"two (invalid argument); cudriver cuts its copies there{kept}"
     )
-
-
-def _item_or_byte(array: Any) -> int:
-    """item_of(), where nobody asked for whole items."""
-    try:
-        return item_of(layout(array))
-    except ValueError:
-        return 1
 
 
 def _steps(item: int) -> list[int]:

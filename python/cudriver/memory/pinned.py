@@ -309,7 +309,7 @@ def _in_pieces(
         if refused is None:
             pieces_of.lock(pin, pieces_of.item_of(array), True)
         elif pieces_of.is_refusal(refused, array.nbytes):
-            pieces_of.lock_after(refused, pin, pieces_of.item_of(array), True)
+            pieces_of.lock_after(refused, pin, pieces_of.item_or_byte(array), True)
         else:
             raise refused
     except BaseException:

@@ -519,6 +519,19 @@ def test_a_warning_that_is_an_error_leaves_nothing(cu, short) -> None:
     assert gone() is None
 
 
+@simulated
+@pytest.mark.filterwarnings("error")
+def test_a_region_is_unlocked_while_its_error_is_held(cu, short) -> None:
+    memory = cu.SharedMemory.anonymous(30_000, pin=False)
+    live = short.live("registrations")
+    with pytest.raises(RuntimeWarning) as held:
+        memory.pin()
+    assert short.live("registrations") == live
+    assert not cu.is_pinned(memory.buf)
+    del held
+    memory.close()
+
+
 # ---- shared memory -------------------------------------------------------------------------------
 
 

@@ -504,6 +504,32 @@ def test_a_limit_of_ours_is_no_reason_for_pieces(cu, sim) -> None:
 
 
 @simulated
+@pytest.mark.parametrize("nbytes", [STEP + 1, (4 << 20) + 1])
+def test_nor_is_one_that_only_whole_pages_exceed(cu, sim, nbytes: int) -> None:
+    cu.trim_host_memory()
+    calls = sim.call_count(REGISTER)
+    cu.set_host_memory_limit(cu.host_memory_stats().registered_bytes + nbytes)
+    try:
+        with pytest.raises(cu.OutOfMemoryError, match="set_host_memory_limit"):
+            cu.pinned_empty(nbytes, "u1")
+    finally:
+        cu.set_host_memory_limit(None)
+    assert sim.call_count(REGISTER) == calls
+
+
+@simulated
+def test_little_memory_is_not_mapped_to_be_refused(cu, sim, monkeypatch) -> None:
+    monkeypatch.setattr("cudriver.memory.fresh.Memory", None)
+    cu.trim_host_memory()
+    sim.set_registration_limit(1)
+    try:
+        with pytest.raises(cu.CudaError, match="INVALID_VALUE"):
+            cu.pinned_empty(STEP, "u1")
+    finally:
+        sim.set_registration_limit(0)
+
+
+@simulated
 @pytest.mark.filterwarnings("error")
 def test_a_warning_that_is_an_error_leaves_nothing(cu, short) -> None:
     cu.memory_info()

@@ -112,9 +112,10 @@ def _map(called: str, nbytes: int) -> Memory:
     """Map new memory; OutOfMemoryError where the machine or a limit has too little."""
     stats = host_memory_stats()
     room, held = host_room(), stats.registered_bytes + stats.pinned_bytes
-    if stats.limit_bytes is not None and held + nbytes > stats.limit_bytes:
+    pages = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE  # of which the pool takes whole ones
+    if stats.limit_bytes is not None and held + pages > stats.limit_bytes:
         why = refusals.under_limit(stats.limit_bytes)
-    elif nbytes > room:
+    elif pages > room:
         why = refusals.room_left(room)
     else:
         tried: list[Memory] = []  # they stay mapped: the system chooses other addresses

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
@@ -10,7 +11,7 @@ from cudriver._core import _pinned
 from cudriver.errors import CudaError, OutOfMemoryError
 from cudriver.memory import pieces as pieces_of
 from cudriver.memory.arrays import is_fortran
-from cudriver.memory.fresh import fresh
+from cudriver.memory.fresh import fresh, item_type, lengths_of
 from cudriver.memory.host import page_lock
 from cudriver.memory.numa import POLICY, node_of
 
@@ -296,8 +297,10 @@ def _in_pieces(
     """New memory in several registrations, which is zero. refused: what the driver answered to one;
     raised where pieces are no way out.
     """
-    if refused is not None and refused.code not in pieces_of.REFUSALS:
-        raise refused
+    if refused is not None:
+        nbytes = math.prod(lengths_of(shape)) * item_type(dtype).itemsize
+        if not pieces_of.is_refusal(refused, nbytes):
+            raise refused
     try:
         memory, array = fresh(called, shape, dtype, order, numa, some=refused is None)
     except OutOfMemoryError:
@@ -308,10 +311,8 @@ def _in_pieces(
     try:
         if refused is None:
             pieces_of.lock(pin, pieces_of.item_of(array), True)
-        elif pieces_of.is_refusal(refused, array.nbytes):
-            pieces_of.lock_after(refused, pin, pieces_of.item_or_byte(array), True)
         else:
-            raise refused
+            pieces_of.lock_after(refused, pin, pieces_of.item_or_byte(array), True)
     except BaseException:
         pin.close()
         del memory, array  # the traceback would keep them

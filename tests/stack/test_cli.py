@@ -536,6 +536,14 @@ def test_what_is_asked_of_an_environment(cpu_torch):
     assert "error CU602" in expect.stdout
     assert "torch is of version 2.8.0+cpu" in " ".join(expect.stdout.split())
     assert run(*words, "--expect", "torch==2.8.0", "--expect", "torch<3").returncode == 0
+    assert run(*words, "--expect", "PyTorch==2.8.0").returncode == 0
+    assert check.parser().parse_args(["--needs", "PyTorch,tensorflow-gpu"]).needs == [
+        "torch",
+        "tensorflow",
+    ]
+    absent = run(*words, "--needs", "tensorflow-gpu", PYTHONUTF8="1").stdout
+    assert "tensorflow[and-cuda]" in absent
+    assert "tensorflow-gpu" not in absent
 
 
 def test_exit_code_is_the_worst():

@@ -10,16 +10,17 @@ from cudriver.stack.facts import ERROR, Evidence, Facts, Finding
 from cudriver.stack.fixes import fix
 from cudriver.stack.rules.cu4 import with_cuda
 from cudriver.stack.rules.finding import finding
+from cudriver.stack.tables import table
 from cudriver.stack.versions import satisfies
 
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 
 
 def needed(text: str) -> str:
-    """A package's name, normalised. Raises ValueError."""
+    """A package's name, normalised, pytorch as torch. Raises ValueError."""
     if not re.fullmatch(_NAME, text.strip()):
         raise ValueError(f"{text!r} is not the name of a package; one looks like torch")
-    return normal(text.strip())
+    return _name(text.strip())
 
 
 def expected(text: str) -> str:
@@ -32,7 +33,12 @@ def expected(text: str) -> str:
 
 def _parts(requirement: str) -> tuple[str, str]:
     match = re.fullmatch(rf"\s*({_NAME})\s*([=<>!~].*?)\s*", requirement)
-    return (normal(match[1]), match[2]) if match else ("", "")
+    return (_name(match[1]), match[2]) if match else ("", "")
+
+
+def _name(text: str) -> str:
+    name = normal(text)
+    return str(table("packages")["aliases"].get(name, name))
 
 
 def cu601(facts: Facts) -> Iterator[Finding]:

@@ -70,13 +70,17 @@ def _cuda_build(facts: Facts, framework: Framework, dist: Distribution | None) -
         return [fix.torch_from(facts, cuda)] if cuda else []
     if framework.name not in _WITH_CUDA:
         return [f"install a build of {framework.name} for CUDA."]
-    wanted = with_cuda(facts, framework.name)
-    return [fix.install(env, wanted, by="pip" if tool in fix.CONDA else tool)]
+    wanted = _WITH_CUDA[framework.name].partition("[")[0]
+    # Another package of the same folder goes first: onnxruntime before onnxruntime-gpu.
+    removed = [fix.uninstall(env, dist)] if dist and not facts.distribution(wanted) else []
+    return [*removed, with_cuda(facts, framework.name, dist)]
 
 
-def with_cuda(facts: Facts, name: str) -> str:
-    """What to ask an installer for, so that it brings the build for CUDA."""
-    return _WITH_CUDA.get(name, name).format(cuda=min(major(facts.driver.cuda) or 12, 13))
+def with_cuda(facts: Facts, name: str, dist: Distribution | None = None) -> str:
+    """The command that brings the build for CUDA; it is not known here what that requires."""
+    wanted = _WITH_CUDA.get(name, name).format(cuda=min(major(facts.driver.cuda) or 12, 13))
+    by_pip = name in _WITH_CUDA and fix.installer(facts.environment, dist) in fix.CONDA
+    return str(fix.install(facts.environment, wanted, of=dist, by="pip" if by_pip else None))
 
 
 def cu403(facts: Facts) -> Iterator[Finding]:

@@ -49,7 +49,7 @@ def cu601(facts: Facts) -> Iterator[Finding]:
             title = f"{name} is needed, and is not installed"
             if dist is not None:
                 title = f"{name} is needed, and {dist.version} uses no CUDA, as far as is known"
-            line = str(fix.install(facts.environment, with_cuda(facts, name)))  # untried
+            line = with_cuda(facts, name)
             if dist is not None:
                 line = f"install a build of {name} for CUDA, or leave it out of --needs."
             evidence = [Evidence("--needs", None, name), dist.evidence if dist else None]

@@ -54,7 +54,8 @@ def cu401(facts: Facts) -> Iterator[Finding]:
             made = f"{dist.name} {dist.version}{build}"
             evidence.append(Evidence(dist.evidence.file, dist.line, made))
         title = f"{name} {framework.version} is built without CUDA"
-        predicts = "torch.cuda.is_available() is False" if torch else None
+        usable = framework.variant == "rocm"  # by torch.cuda, on AMD's GPUs
+        predicts = "torch.cuda.is_available() is False" if torch and not usable else None
         fixes = _cuda_build(facts, framework, dist)
         severity = ERROR if needed or (torch and gpu) else NOTE
         yield finding(severity, title, evidence, predicts, fixes, name, cpu=severity == ERROR)

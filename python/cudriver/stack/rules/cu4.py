@@ -52,7 +52,8 @@ def cu401(facts: Facts) -> Iterator[Finding]:
         if dist:
             build = f" {dist.build}" if dist.build else ""
             made = f"{dist.name} {dist.version}{build}"
-            evidence.append(Evidence(dist.evidence.file, dist.line, made))
+            installed = Evidence(dist.evidence.file, dist.line, made)
+            evidence += [installed] * (installed not in evidence)
         title = f"{name} {framework.version} is built without CUDA"
         usable = framework.variant == "rocm"  # by torch.cuda, on AMD's GPUs
         predicts = "torch.cuda.is_available() is False" if torch and not usable else None

@@ -214,6 +214,11 @@ class Framework(Record):
     state: str | None = None  # in a Report: WORKS, ...; None: it is here without CUDA
 
     @property
+    def names(self) -> tuple[str | None, ...]:
+        """What a caller may call it: its own, its package's and its module's name."""
+        return self.name, self.distribution, self.module
+
+    @property
     def without_cuda(self) -> bool:
         """Whether it is built without CUDA."""
         return self.variant in ("cpu", "rocm")
@@ -356,8 +361,7 @@ class Facts(Record):
 
     def needed(self, framework: Framework) -> str | None:
         """The name by which --needs asks for a framework; None where it does not."""
-        names = (framework.name, framework.distribution, framework.module)
-        return next((name for name in self.needs if name in names), None)
+        return next((name for name in self.needs if name in framework.names), None)
 
     def distribution(self, name: str | None) -> Distribution | None:
         """The installed distribution of this (normalised) name, or None."""

@@ -60,9 +60,11 @@ def cu602(facts: Facts) -> Iterator[Finding]:
     """Another release than the one that is expected: an index that fell back."""
     for requirement in facts.expects:
         name, specifier = _parts(requirement)
-        dist = facts.distribution(name)
+        known = next((f for f in facts.frameworks if name in f.names), None)
+        dist = facts.distribution(name) or facts.distribution(known.distribution if known else None)
+        package = dist.name if dist else name
         # PyPI's builds tell the CUDA that they are for in the package alone.
-        own = next((f.version for f in facts.frameworks if (f.distribution or f.name) == name), "")
+        own = known.version if known and (known.distribution or known.name) == package else ""
         version = own or (dist.version if dist else "")
         if version and satisfies(version, specifier):
             continue
@@ -70,6 +72,6 @@ def cu602(facts: Facts) -> Iterator[Finding]:
         title += f"of version {version}" if version else "not installed"
         tag = re.search(r"\+((?:cu|cpu|rocm)[0-9.]*)\Z", specifier)
         index = f"{fix.INDEX}/{tag[1]}" if tag else None
-        line = fix.install(facts.environment, requirement, of=dist, index=index)
+        line = fix.install(facts.environment, package + specifier, of=dist, index=index)
         evidence = [Evidence("--expect", None, requirement), dist.evidence if dist else None]
         yield finding(ERROR, title, evidence, None, [line], name)

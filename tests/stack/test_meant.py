@@ -32,7 +32,22 @@ def test_the_active_one(tmp_path, venv):
     assert str(venv.path) in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("value", ["", "work", "/nowhere/work", sys.prefix])
+def test_one_that_was_deleted_is_not_passed_over_in_silence(tmp_path):
+    gone = {"VIRTUAL_ENV": "/nowhere/work"}
+    told = first_line(run("check", "--no-probe", **gone))
+    assert told.startswith(f"{sys.prefix} (")
+    assert "the folder of VIRTUAL_ENV is gone" in told
+    assert "VIRTUAL_ENV 指向的目录已不存在" in first_line(
+        run("check", "--no-probe", "--lang", "zh", **gone, PYTHONUTF8="1")
+    )
+    conda = Prefix(tmp_path / "conda").conda()
+    told = first_line(run("check", "--no-probe", **gone, CONDA_PREFIX=str(conda.path)))
+    assert told.startswith(f"{conda.path} (conda, ")
+    assert "the folder of VIRTUAL_ENV is gone" in told
+    assert "VIRTUAL_ENV" not in first_line(run("check", "--no-probe", str(conda.path), **gone))
+
+
+@pytest.mark.parametrize("value", ["", "work", sys.prefix])
 def test_cudrivers_own_where_none_is_active(value):
     told = first_line(run("check", "--no-probe", VIRTUAL_ENV=value))
     assert told.startswith(f"{sys.prefix} (")

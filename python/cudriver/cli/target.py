@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,8 +66,7 @@ def asked(
         if first is None and arguments.root == "/":
             from cudriver.stack.environment.discover import active
 
-            first, by = active(os.environ) or (None, "")
-            by = "" if first == sys.prefix else by
+            first, by = active(os.environ)
         made = ask(
             first,
             root=arguments.root,

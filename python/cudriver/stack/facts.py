@@ -144,7 +144,7 @@ class Environment(Record):
     zip_files: list[str] = fresh(list)  # on its path: wheels, eggs; any file
     by_code: list[str] = fresh(list)  # modules that code of .pth files finds; "*": may be any
     sites: list[str] = fresh(list)  # of site_packages those that `site` adds, with .pth files
-    by: str = ""  # the variable that names it, where nobody else did
+    by: str = ""  # how it came to be meant, where nobody named it: "by VIRTUAL_ENV"
 
     @property
     def stated(self) -> list[str]:

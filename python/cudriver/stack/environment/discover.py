@@ -79,13 +79,18 @@ def find_environments(
     return list(_Search(files, environ, homes).run())
 
 
-def active(environ: Mapping[str, str]) -> tuple[str, str] | None:
-    """The environment that a shell has activated, and the variable that names it."""
+def active(environ: Mapping[str, str]) -> tuple[str | None, str]:
+    """The environment that a shell has activated, or None, and what to say of that: the variable
+    that names it, or the one whose folder is gone.
+    """
+    gone = ""
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         prefix = environ.get(variable, "")
         if prefix.startswith("/") and os.path.isdir(prefix):
-            return prefix, variable
-    return None
+            return prefix, gone or ("" if prefix == sys.prefix else f"by {variable}")
+        if prefix.startswith("/"):
+            gone = gone or f"the folder of {variable} is gone"
+    return None, gone
 
 
 def named(root: str, name: str) -> list[str]:

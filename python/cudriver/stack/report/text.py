@@ -262,7 +262,7 @@ def about(facts: Facts) -> list[str]:
     if facts.root != "/":
         told.append(say("in {root}", root=facts.root))
     if facts.environment.by:
-        told.append(say("by {variable}", variable=facts.environment.by))
+        told.append(said(facts.environment.by, "by"))
     return [*told, *filter(None, [judged_for(facts)])]
 
 

@@ -97,6 +97,7 @@ class TestNames:
         assert done.returncode == 2
         assert "train is the name of 2 environments: " in done.stderr
         assert str(venv.path) in done.stderr
+        assert "有 2 个环境都叫 train：" in here("check", "--lang", "zh", "train").stderr
 
     def test_a_folder_comes_first(self, home, tmp_path):
         other = Prefix(tmp_path / "train").venv()
@@ -105,4 +106,14 @@ class TestNames:
     def test_of_nobody(self, home):
         done = here("check", "--no-probe", "trian")
         assert (done.returncode, done.stdout) == (2, "")
-        assert "trian is not a folder" in done.stderr
+        nowhere = "is not a folder, and conda and Jupyter have no environment of that name"
+        assert f"trian {nowhere}; the nearest name is train\n" in done.stderr
+        assert f"zzz {nowhere}\n" in here("check", "--no-probe", "zzz").stderr
+        told = here("check", "--no-probe", "--lang", "zh", "trian").stderr
+        assert "最接近的名字是 train" in told
+
+    def test_of_a_folder_in_another_root(self, home, tmp_path):
+        """There a name without a slash is a path."""
+        Prefix(tmp_path / "image/venv").venv()
+        done = here("check", "--no-probe", "--root", str(tmp_path / "image"), "venv")
+        assert first_line(done).startswith("/venv (venv, ")

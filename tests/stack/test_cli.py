@@ -23,7 +23,7 @@ from test_report import strict_schema
 
 import cudriver
 from cudriver import cli
-from cudriver.cli import check, terminal
+from cudriver.cli import check, fleet, terminal
 from program import Terminal
 
 # A folder with nothing but the package, for PYTHONPATH: what lies beside it would count as
@@ -536,6 +536,14 @@ def test_what_is_asked_of_an_environment(cpu_torch):
     assert "error CU602" in expect.stdout
     assert "torch is of version 2.8.0+cpu" in " ".join(expect.stdout.split())
     assert run(*words, "--expect", "torch==2.8.0", "--expect", "torch<3").returncode == 0
+    assert run(*words, "--expect", "PyTorch==2.8.0").returncode == 0
+    assert check.parser().parse_args(["--needs", "PyTorch,tensorflow-gpu"]).needs == [
+        "torch",
+        "tensorflow",
+    ]
+    absent = run(*words, "--needs", "tensorflow-gpu", PYTHONUTF8="1").stdout
+    assert "tensorflow[and-cuda]" in absent
+    assert "tensorflow-gpu" not in absent
 
 
 def test_exit_code_is_the_worst():
@@ -614,6 +622,16 @@ def test_main_takes_arguments_and_returns_a_code(capsys):
 @pytest.mark.parametrize("words", [[], ["/envs/train"], ["/envs/train", "relative"]])
 def test_words_without_options_mean_what_the_parser_makes_of_them(words):
     assert vars(check.plain(words)) == vars(check.parser().parse_args(words))
+
+
+def test_an_option_that_stands_twice_counts_twice():
+    parse = check.parser().parse_args
+    given = parse(["--needs", "torch", "--needs", "jax,cupy", "--ignore", "CU1", "--ignore", "CU2"])
+    assert (given.needs, given.ignore) == (["torch", "jax", "cupy"], ["CU1", "CU2"])
+    assert parse(["--select", "CU1", "--select", "CU2"]).select == ["CU1", "CU2"]
+    assert parse([]).needs == []
+    words = ["--allow", "driver", "--allow", "python,cuda"]
+    assert fleet.parser().parse_args(words).allow == ["driver", "python", "cuda"]
 
 
 def test_the_usual_call_needs_no_argparse():

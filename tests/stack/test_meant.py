@@ -32,7 +32,22 @@ def test_the_active_one(tmp_path, venv):
     assert str(venv.path) in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("value", ["", "work", "/nowhere/work", sys.prefix])
+def test_one_that_was_deleted_is_not_passed_over_in_silence(tmp_path):
+    gone = {"VIRTUAL_ENV": "/nowhere/work"}
+    told = first_line(run("check", "--no-probe", **gone))
+    assert told.startswith(f"{sys.prefix} (")
+    assert "the folder of VIRTUAL_ENV is gone" in told
+    assert "VIRTUAL_ENV 指向的目录已不存在" in first_line(
+        run("check", "--no-probe", "--lang", "zh", **gone, PYTHONUTF8="1")
+    )
+    conda = Prefix(tmp_path / "conda").conda()
+    told = first_line(run("check", "--no-probe", **gone, CONDA_PREFIX=str(conda.path)))
+    assert told.startswith(f"{conda.path} (conda, ")
+    assert "the folder of VIRTUAL_ENV is gone" in told
+    assert "VIRTUAL_ENV" not in first_line(run("check", "--no-probe", str(conda.path), **gone))
+
+
+@pytest.mark.parametrize("value", ["", "work", sys.prefix])
 def test_cudrivers_own_where_none_is_active(value):
     told = first_line(run("check", "--no-probe", VIRTUAL_ENV=value))
     assert told.startswith(f"{sys.prefix} (")
@@ -82,6 +97,7 @@ class TestNames:
         assert done.returncode == 2
         assert "train is the name of 2 environments: " in done.stderr
         assert str(venv.path) in done.stderr
+        assert "有 2 个环境都叫 train：" in here("check", "--lang", "zh", "train").stderr
 
     def test_a_folder_comes_first(self, home, tmp_path):
         other = Prefix(tmp_path / "train").venv()
@@ -90,4 +106,14 @@ class TestNames:
     def test_of_nobody(self, home):
         done = here("check", "--no-probe", "trian")
         assert (done.returncode, done.stdout) == (2, "")
-        assert "trian is not a folder" in done.stderr
+        nowhere = "is not a folder, and conda and Jupyter have no environment of that name"
+        assert f"trian {nowhere}; the nearest name is train\n" in done.stderr
+        assert f"zzz {nowhere}\n" in here("check", "--no-probe", "zzz").stderr
+        told = here("check", "--no-probe", "--lang", "zh", "trian").stderr
+        assert "最接近的名字是 train" in told
+
+    def test_of_a_folder_in_another_root(self, home, tmp_path):
+        """There a name without a slash is a path."""
+        Prefix(tmp_path / "image/venv").venv()
+        done = here("check", "--no-probe", "--root", str(tmp_path / "image"), "venv")
+        assert first_line(done).startswith("/venv (venv, ")

@@ -413,6 +413,11 @@ def test_a_path_is_shortened_by_the_innermost_site_packages():
     assert short_path(made, f"{SITE}/torch/x.so") == "site-packages/torch/x.so"
     assert short_path(made, f"{SITE}2/torch/x.so") == "lib/python3.11/site-packages2/torch/x.so"
     assert short_path(made, "/envs/train2/x.so") == "/envs/train2/x.so"
+    # of PYTHONPATH, or the user's own: site-packages would be another folder
+    made.environment.site_packages += ["/home/u/.local/lib/python3.11/site-packages", "/envs"]
+    user = "/home/u/.local/lib/python3.11/site-packages/torch/x.so"
+    assert short_path(made, user) == user
+    assert short_path(made, f"{made.environment.prefix}/lib/x.so") == "lib/x.so"
 
 
 def test_a_remark_keeps_its_apostrophes():

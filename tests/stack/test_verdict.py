@@ -5,7 +5,7 @@ in docs/check.md.
 import json
 
 import pytest
-from facts import PYTHON, SITE, Driver, Framework, facts, fault, torch, wheel
+from facts import PREFIX, PYTHON, SITE, Driver, Framework, environment, facts, fault, torch, wheel
 
 from cudriver.stack.facts import Evidence, Finding, Requirement
 from cudriver.stack.load.observe import Observation
@@ -204,3 +204,26 @@ def test_the_first_line_says_for_which_driver_all_is_judged(driver, shown):
     assert shown in of.to_text(width=200).splitlines()[0]
     assert shown in of.to_html()
     assert shown not in report(torch()).to_text(width=200)
+
+
+def test_a_build_without_cuda_that_is_needed_has_its_command():
+    """What it brings is not known here, so it is told untried."""
+    jax = Framework("jax", "0.7.2", variant="cpu", distribution="jaxlib")
+    ort = Framework("onnxruntime", "1.22.0", variant="cpu", distribution="onnxruntime")
+    of = report(jax, needs=["jax"], distributions=[wheel("jax", "0.7.2"), wheel("jaxlib", "0.7.2")])
+    pip = f"{PYTHON} -m pip"
+    assert [f.fix for f in of.findings] == [[f"{pip} install 'jax[cuda13]'"]]
+    assert not of.findings[0].proven
+    # Both builds of ONNX Runtime write one folder.
+    of = report(ort, needs=["onnxruntime"], distributions=[wheel("onnxruntime", "1.22.0")])
+    assert [f.fix for f in of.findings] == [
+        [f"{pip} uninstall -y onnxruntime", f"{pip} install onnxruntime-gpu"]
+    ]
+
+
+def test_conda_has_no_extras():
+    conda = environment("conda", "conda")
+    of = report(torch(), needs=["jax"], environment=conda)
+    assert [f.fix for f in of.findings] == [[f"{PYTHON} -m pip install 'jax[cuda13]'"]]
+    of = report(torch(), needs=["cupy"], environment=conda)
+    assert [f.fix for f in of.findings] == [[f"conda install -p {PREFIX} cupy"]]

@@ -68,6 +68,7 @@ def parser() -> ArgumentParser:
         "--needs",
         metavar="NAMES",
         type=_names,
+        action="extend",
         default=[],
         help="must be here and use CUDA: torch,jax; a build without CUDA is an error",
     )
@@ -80,8 +81,8 @@ def parser() -> ArgumentParser:
         help="must be met to the letter: torch==2.8.0+cu128 (repeatable)",
     )
     add("--strict", action="store_true", help="warnings are mismatches too")
-    add("--select", metavar="RULES", type=_rules, default=[], help="only these: CU303,CU4")
-    add("--ignore", metavar="RULES", type=_rules, default=[], help="not these")
+    for option, text in (("--select", "only these: CU303,CU4"), ("--ignore", "not these")):
+        add(option, metavar="RULES", type=_rules, action="extend", default=[], help=text)
     add("--match", choices=["system"], help="the environment's toolkit must equal the system's")
     add(
         "--match-level",

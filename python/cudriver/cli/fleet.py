@@ -60,6 +60,7 @@ def parser() -> ArgumentParser:
         "--allow",
         metavar="WHAT",
         type=_allowed,
+        action="extend",
         default=[],
         help="what may differ between groups: driver, cuda, framework, python",
     )

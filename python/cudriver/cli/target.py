@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,14 +40,26 @@ class BadOption(Exception):
 
 
 def _meant(prefix: str | None, root: str) -> str | None:
-    """A folder, or a name that conda or Jupyter knows. Raises BadOption for one of several."""
+    """A folder, or a name that conda or Jupyter knows. Raises BadOption for one of several, and for
+    one of none.
+    """
     if not prefix or "/" in prefix or os.path.exists(prefix) or not os.path.isdir(root):
         return prefix
     from cudriver.stack.environment.discover import named
 
-    found = named(root, prefix)
+    known = named(root)
+    found = known.get(prefix, [])
     if len(found) > 1:
         raise BadOption(f"{prefix} is the name of {len(found)} environments: {', '.join(found)}")
+    if not found and root == "/":
+        from difflib import get_close_matches
+
+        near = get_close_matches(prefix, known, 1)
+        hint = f"; the nearest name is {near[0]}" if near else ""
+        raise BadOption(
+            f"{prefix} is not a folder, and conda and Jupyter have no environment of that name"
+            f"{hint}"
+        )
     return found[0] if found else prefix
 
 
@@ -67,8 +78,7 @@ def asked(
         if first is None and arguments.root == "/":
             from cudriver.stack.environment.discover import active
 
-            first, by = active(os.environ) or (None, "")
-            by = "" if first == sys.prefix else by
+            first, by = active(os.environ)
         made = ask(
             first,
             root=arguments.root,

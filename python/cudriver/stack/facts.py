@@ -144,7 +144,7 @@ class Environment(Record):
     zip_files: list[str] = fresh(list)  # on its path: wheels, eggs; any file
     by_code: list[str] = fresh(list)  # modules that code of .pth files finds; "*": may be any
     sites: list[str] = fresh(list)  # of site_packages those that `site` adds, with .pth files
-    by: str = ""  # the variable that names it, where nobody else did
+    by: str = ""  # how it came to be meant, where nobody named it: "by VIRTUAL_ENV"
 
     @property
     def stated(self) -> list[str]:
@@ -212,6 +212,11 @@ class Framework(Record):
     fails: bool = False  # its import does, by a fault in load_faults
     blocked: str | None = None  # the framework that its import needs, and that fails itself
     state: str | None = None  # in a Report: WORKS, ...; None: it is here without CUDA
+
+    @property
+    def names(self) -> tuple[str | None, ...]:
+        """What a caller may call it: its own, its package's and its module's name."""
+        return self.name, self.distribution, self.module
 
     @property
     def without_cuda(self) -> bool:
@@ -356,8 +361,7 @@ class Facts(Record):
 
     def needed(self, framework: Framework) -> str | None:
         """The name by which --needs asks for a framework; None where it does not."""
-        names = (framework.name, framework.distribution, framework.module)
-        return next((name for name in self.needs if name in names), None)
+        return next((name for name in self.needs if name in framework.names), None)
 
     def distribution(self, name: str | None) -> Distribution | None:
         """The installed distribution of this (normalised) name, or None."""

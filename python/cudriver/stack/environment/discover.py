@@ -79,31 +79,38 @@ def find_environments(
     return list(_Search(files, environ, homes).run())
 
 
-def active(environ: Mapping[str, str]) -> tuple[str, str] | None:
-    """The environment that a shell has activated, and the variable that names it."""
+def active(environ: Mapping[str, str]) -> tuple[str | None, str]:
+    """The environment that a shell has activated, or None, and what to say of that: the variable
+    that names it, or the one whose folder is gone.
+    """
+    gone = ""
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         prefix = environ.get(variable, "")
         if prefix.startswith("/") and os.path.isdir(prefix):
-            return prefix, variable
-    return None
+            return prefix, gone or ("" if prefix == sys.prefix else f"by {variable}")
+        if prefix.startswith("/"):
+            gone = gone or f"the folder of {variable} is gone"
+    return None, gone
 
 
-def named(root: str, name: str) -> list[str]:
-    """The environments that conda, or a kernel of Jupyter's, has under a name."""
+def named(root: str) -> dict[str, list[str]]:
+    """The names that conda and kernels of Jupyter's have, and the environments under each."""
     files = Root(root)
     environ = os.environ if files.host else {}
     search = _Search(files, environ, _homes(files, environ))
     conda = [(prefix, base) for prefix, base in search._conda() if _is_environment(files, prefix)]
-    own = [
-        prefix for prefix, base in conda if name == ("base" if prefix == base else _last(prefix))
-    ]
+    own = [("base" if prefix == base else _last(prefix), prefix) for prefix, base in conda]
     folders = [each for one in table("environments")["kernels"] for each in search._expand(one)]
     prefixes = [*(prefix for prefix, _ in conda), *([sys.prefix] if files.host else [])]
     for folder in (*folders, *(f"{prefix}/share/jupyter/kernels" for prefix in prefixes)):
-        executable = search._kernel_python(f"{folder}/{name}/kernel.json")
-        prefix = prefix_of_python(files, executable) if executable else None
-        own += [prefix] if prefix else []
-    return list({files.resolve(prefix): prefix for prefix in own}.values())
+        for name in files.names(folder):
+            executable = search._kernel_python(f"{folder}/{name}/kernel.json")
+            kernel = prefix_of_python(files, executable) if executable else None
+            own += [(name, kernel)] if kernel else []
+    found: dict[str, dict[str, str]] = {}
+    for name, prefix in own:
+        found.setdefault(name, {})[files.resolve(prefix)] = prefix
+    return {name: list(each.values()) for name, each in found.items()}
 
 
 def _last(path: str) -> str:

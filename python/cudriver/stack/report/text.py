@@ -237,13 +237,13 @@ def observation_lines(report: Outcome, style: Style, verbose: bool) -> list[str]
 
 def short_path(facts: Facts, path: str) -> str:
     """A path inside the environment without the prefix; any other as it is."""
-    for folder in sorted(facts.environment.site_packages, key=len, reverse=True):
-        if path.startswith(folder + "/"):
-            return clean("site-packages/" + path[len(folder) + 1 :])
     prefix = facts.environment.prefix
-    if len(prefix) > 1 and path.startswith(prefix + "/"):
-        return clean(path[len(prefix) + 1 :])
-    return clean(path)
+    if prefix == "/" or not path.startswith(prefix + "/"):
+        return clean(path)
+    for folder in sorted(facts.environment.site_packages, key=len, reverse=True):
+        if folder.startswith(prefix + "/") and path.startswith(folder + "/"):
+            return clean("site-packages/" + path[len(folder) + 1 :])
+    return clean(path[len(prefix) + 1 :])
 
 
 def place_of(facts: Facts, told: Evidence | Problem) -> str:
@@ -262,7 +262,7 @@ def about(facts: Facts) -> list[str]:
     if facts.root != "/":
         told.append(say("in {root}", root=facts.root))
     if facts.environment.by:
-        told.append(say("by {variable}", variable=facts.environment.by))
+        told.append(said(facts.environment.by, "by"))
     return [*told, *filter(None, [judged_for(facts)])]
 
 

@@ -52,9 +52,11 @@ def cu401(facts: Facts) -> Iterator[Finding]:
         if dist:
             build = f" {dist.build}" if dist.build else ""
             made = f"{dist.name} {dist.version}{build}"
-            evidence.append(Evidence(dist.evidence.file, dist.line, made))
+            installed = Evidence(dist.evidence.file, dist.line, made)
+            evidence += [installed] * (installed not in evidence)
         title = f"{name} {framework.version} is built without CUDA"
-        predicts = "torch.cuda.is_available() is False" if torch else None
+        usable = framework.variant == "rocm"  # by torch.cuda, on AMD's GPUs
+        predicts = "torch.cuda.is_available() is False" if torch and not usable else None
         fixes = _cuda_build(facts, framework, dist)
         severity = ERROR if needed or (torch and gpu) else NOTE
         yield finding(severity, title, evidence, predicts, fixes, name, cpu=severity == ERROR)
@@ -70,13 +72,17 @@ def _cuda_build(facts: Facts, framework: Framework, dist: Distribution | None) -
         return [fix.torch_from(facts, cuda)] if cuda else []
     if framework.name not in _WITH_CUDA:
         return [f"install a build of {framework.name} for CUDA."]
-    wanted = with_cuda(facts, framework.name)
-    return [fix.install(env, wanted, by="pip" if tool in fix.CONDA else tool)]
+    wanted = _WITH_CUDA[framework.name].partition("[")[0]
+    # Another package of the same folder goes first: onnxruntime before onnxruntime-gpu.
+    removed = [fix.uninstall(env, dist)] if dist and not facts.distribution(wanted) else []
+    return [*removed, with_cuda(facts, framework.name, dist)]
 
 
-def with_cuda(facts: Facts, name: str) -> str:
-    """What to ask an installer for, so that it brings the build for CUDA."""
-    return _WITH_CUDA.get(name, name).format(cuda=min(major(facts.driver.cuda) or 12, 13))
+def with_cuda(facts: Facts, name: str, dist: Distribution | None = None) -> str:
+    """The command that brings the build for CUDA; it is not known here what that requires."""
+    wanted = _WITH_CUDA.get(name, name).format(cuda=min(major(facts.driver.cuda) or 12, 13))
+    by_pip = name in _WITH_CUDA and fix.installer(facts.environment, dist) in fix.CONDA
+    return str(fix.install(facts.environment, wanted, of=dist, by="pip" if by_pip else None))
 
 
 def cu403(facts: Facts) -> Iterator[Finding]:

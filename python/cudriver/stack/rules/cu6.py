@@ -10,16 +10,17 @@ from cudriver.stack.facts import ERROR, Evidence, Facts, Finding
 from cudriver.stack.fixes import fix
 from cudriver.stack.rules.cu4 import with_cuda
 from cudriver.stack.rules.finding import finding
+from cudriver.stack.tables import table
 from cudriver.stack.versions import satisfies
 
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 
 
 def needed(text: str) -> str:
-    """A package's name, normalised. Raises ValueError."""
+    """A package's name, normalised, pytorch as torch. Raises ValueError."""
     if not re.fullmatch(_NAME, text.strip()):
         raise ValueError(f"{text!r} is not the name of a package; one looks like torch")
-    return normal(text.strip())
+    return _name(text.strip())
 
 
 def expected(text: str) -> str:
@@ -32,7 +33,12 @@ def expected(text: str) -> str:
 
 def _parts(requirement: str) -> tuple[str, str]:
     match = re.fullmatch(rf"\s*({_NAME})\s*([=<>!~].*?)\s*", requirement)
-    return (normal(match[1]), match[2]) if match else ("", "")
+    return (_name(match[1]), match[2]) if match else ("", "")
+
+
+def _name(text: str) -> str:
+    name = normal(text)
+    return str(table("packages")["aliases"].get(name, name))
 
 
 def cu601(facts: Facts) -> Iterator[Finding]:
@@ -43,7 +49,7 @@ def cu601(facts: Facts) -> Iterator[Finding]:
             title = f"{name} is needed, and is not installed"
             if dist is not None:
                 title = f"{name} is needed, and {dist.version} uses no CUDA, as far as is known"
-            line = str(fix.install(facts.environment, with_cuda(facts, name)))  # untried
+            line = with_cuda(facts, name)
             if dist is not None:
                 line = f"install a build of {name} for CUDA, or leave it out of --needs."
             evidence = [Evidence("--needs", None, name), dist.evidence if dist else None]
@@ -54,9 +60,11 @@ def cu602(facts: Facts) -> Iterator[Finding]:
     """Another release than the one that is expected: an index that fell back."""
     for requirement in facts.expects:
         name, specifier = _parts(requirement)
-        dist = facts.distribution(name)
+        known = next((f for f in facts.frameworks if name in f.names), None)
+        dist = facts.distribution(name) or facts.distribution(known.distribution if known else None)
+        package = dist.name if dist else name
         # PyPI's builds tell the CUDA that they are for in the package alone.
-        own = next((f.version for f in facts.frameworks if (f.distribution or f.name) == name), "")
+        own = known.version if known and (known.distribution or known.name) == package else ""
         version = own or (dist.version if dist else "")
         if version and satisfies(version, specifier):
             continue
@@ -64,6 +72,6 @@ def cu602(facts: Facts) -> Iterator[Finding]:
         title += f"of version {version}" if version else "not installed"
         tag = re.search(r"\+((?:cu|cpu|rocm)[0-9.]*)\Z", specifier)
         index = f"{fix.INDEX}/{tag[1]}" if tag else None
-        line = fix.install(facts.environment, requirement, of=dist, index=index)
+        line = fix.install(facts.environment, package + specifier, of=dist, index=index)
         evidence = [Evidence("--expect", None, requirement), dist.evidence if dist else None]
         yield finding(ERROR, title, evidence, None, [line], name)

@@ -65,8 +65,8 @@ if tuple(map(int, have.split("."))) < tuple(map(int, least.split("."))):
         ("jax", "jaxlib", "<=0.7.2,>=0.7.2", "0.6.2", "jaxlib is version {have}, but this version "
          "of jax requires version >= {least}.", "error"),
         ("jax", "jaxlib", "<=0.7.2,>=0.7.2", "0.7.2", "", None),
-        ("numba", "llvmlite", "<0.51,>=0.50.0", "0.44.0", "Installed version is {have}.\n"
-         "Please update llvmlite.", "error"),
+        ("numba", "llvmlite", "<0.51,>=0.50.0", "0.44.0", "Numba requires at least version "
+         "{least} of llvmlite.\nInstalled version is {have}.\nPlease update llvmlite.", "error"),
         ("numba", "llvmlite", "<0.51,>=0.50.0", "0.51.0", "never", "warning"),
         ("transformers", "tokenizers", "<0.24.0,>=0.23.1", "0.15.0", "tokenizers is required for a "
          "normal functioning of this module, but found tokenizers=={have}.", "error"),

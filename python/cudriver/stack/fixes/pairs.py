@@ -32,7 +32,8 @@ def refused(by: Distribution | None, each: Unmet) -> str | None:
     least = re.search(r"(?:>=?|[=~]=)\s*([0-9][0-9.]*[0-9]|[0-9])", each.specifier)
     way = "older" if least and newer(least[1], each.have) else "newer"
     for row in table("pairs")["compared"]:
-        if row["package"] == by.name and each.name in row["with"] and way in row:
+        of = row["package"] == by.name and satisfies(by.version, row["versions"])
+        if of and each.name in row["with"] and way in row:
             known = {"name": each.name, "have": each.have, "least": least[1] if least else ""}
             return str(row[way]).format(by=by.version, **known)
     return None

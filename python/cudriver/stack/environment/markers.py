@@ -34,6 +34,13 @@ def normal(name: str) -> str:
     return name.lower()
 
 
+def versions_of(text: str) -> str:
+    """The versions that a requirement allows, of what stands between its name and its marker:
+    "[extra] (>=1,<2)" gives ">=1,<2".
+    """
+    return text.rpartition("]")[2].strip().removeprefix("(").removesuffix(")").strip()
+
+
 def environment(python: str, machine: str) -> dict[str, str]:
     """Marker variables of CPython `python` ("3.12.1") on Linux, for a `machine` ("x86_64")."""
     short = ".".join(python.split(".")[:2])

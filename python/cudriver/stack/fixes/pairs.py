@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from cudriver.stack.environment.markers import normal
+from cudriver.stack.environment.markers import normal, versions_of
 from cudriver.stack.facts import Distribution, Facts, Requirement, Unmet
 from cudriver.stack.fixes import fix
 from cudriver.stack.tables import table
@@ -43,14 +43,14 @@ def asked_of(by: Distribution, name: str) -> Iterator[str]:
     """What a distribution asks of another, always: for no extra, and under no condition."""
     for text, rest in by.asks:
         if ";" not in rest and "@" not in rest and normal(text) == name:
-            yield rest.strip().strip("()").strip()
+            yield versions_of(rest)
 
 
 def together(facts: Facts, name: str, specifier: str) -> str:
     """A specifier that serves all that require a distribution: of several least and most releases
-    those that count.
+    those that count. The extras of the one that is given stay.
     """
-    stated = [specifier, *(s for dist in facts.distributions for s in asked_of(dist, name))]
+    stated = [versions_of(specifier), *(s for dist in facts.distributions for s in asked_of(dist, name))]
     clauses = dict.fromkeys(c.replace(" ", "") for s in stated for c in s.split(",") if c.strip())
     counts: dict[str, str] = {}
     for clause in clauses:
@@ -59,7 +59,7 @@ def together(facts: Facts, name: str, specifier: str) -> str:
         known = counts.get(key, clause)
         one, other = clause[len(sign) :], known[len(sign) :]
         counts[key] = clause if newer(*((one, other) if sign == ">=" else (other, one))) else known
-    return ",".join(counts.values())
+    return specifier[: specifier.find("]") + 1] + ",".join(counts.values())
 
 
 def goes_with(facts: Facts, name: str, version: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cudriver.stack.environment.markers import Markers, environment, normal
+from cudriver.stack.environment.markers import Markers, environment, normal, versions_of
 from cudriver.stack.environment.records import Owners
 from cudriver.stack.facts import Distribution, Evidence, Facts, Framework, Unmet
 from cudriver.stack.roots.rootfs import Root
@@ -50,11 +50,11 @@ def unmet(root: Root, facts: Facts, wanting: dict[str, Distribution]) -> Iterato
             continue
         for name, specifier, marker in _asks(dist):
             here = installed.get(name)
-            wanted = "" if "@" in specifier else specifier.strip().strip("()")
+            wanted = "" if "@" in specifier else versions_of(specifier)
             if here is not None:
-                wanted = wanted.rpartition("]")[2]
                 unmeant = here.installer == "conda" or satisfies(here.version, wanted) is not False
-            else:
+            else:  # its extras come with it
+                wanted = specifier[: specifier.find("]") + 1].strip() + wanted
                 told = name == "triton" or matters(name, "parts")  # by the loader, or by a rule
                 unmeant = apart or told or name.replace("-", "_") in modules
             if unmeant or "extra" in marker or (marker.strip() and not markers.holds(marker)):

@@ -38,7 +38,23 @@ def cu409(facts: Facts) -> Iterator[Finding]:
             )
             evidence = [fault.evidence, Evidence(fault.file, None, "cannot be loaded here")]
             fixes = [fix.reinstall(facts, dist)]
-            yield finding(ERROR, title, evidence, None, fixes, dist.name, fault.file)
+            fails = _fails_without(facts, dist)
+            severity = ERROR if fails else WARNING
+            made = finding(severity, title, evidence, None, fixes, dist.name, fault.file)
+            if not fails:
+                name = os.path.basename(fault.file)
+                made.doubt = f"whether {dist.name} works without {name} is not known"
+            yield made
+
+
+def _fails_without(facts: Facts, dist: Distribution) -> bool:
+    """Whether a package is known to need its extension modules; many have Python in their place."""
+    return (
+        matters(dist.name)
+        or matters(dist.name, "native")
+        or any(framework.distribution == dist.name for framework in facts.frameworks)
+        or any(library.owner == dist.name for library in facts.libraries)
+    )
 
 
 def cu410(facts: Facts) -> Iterator[Finding]:

@@ -91,3 +91,22 @@ def test_the_text_is_that_of_the_import(tmp_path, by, name, specifier, have, say
         assert f"{by} requires {name}{specifier} (installed: {have})" in finding.title
         assert (finding.predicts or "") in done.stderr
         assert finding.proven
+
+
+@pytest.mark.parametrize(
+    ("wanted", "here", "lacks"),
+    [
+        ("opencv-python-headless>=4.11", "opencv-python", False),
+        ("pillow!=8.3.*,>=5.3.0", "Pillow_SIMD", False),
+        ("cupy-cuda12x>=12.0.0", "cupy", False),
+        ("onnxruntime>=1.20", "onnxruntime-gpu", False),
+        ("onnxruntime>=1.20", "onnxruntime-extensions", True),
+        ("pillow>=5.3.0", "opencv-python", True),
+    ],
+)
+def test_another_build_of_a_package_stands_in_for_it(tmp_path, wanted, here, lacks):
+    """Whose modules are the same; METADATA names one of them."""
+    prefix = environment(tmp_path)
+    prefix.dist("torch", "2.8.0", [wanted])
+    prefix.dist(here, "9.0")
+    assert bool(unmet(prefix)) == lacks

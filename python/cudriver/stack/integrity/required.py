@@ -56,7 +56,8 @@ def unmet(root: Root, facts: Facts, wanting: dict[str, Distribution]) -> Iterato
             else:  # its extras come with it
                 wanted = specifier[: specifier.find("]") + 1].strip() + wanted
                 told = name == "triton" or matters(name, "parts")  # by the loader, or by a rule
-                unmeant = apart or told or name.replace("-", "_") in modules
+                stands_in = not installed.keys().isdisjoint(_instead(name))
+                unmeant = apart or told or stands_in or name.replace("-", "_") in modules
             if unmeant or "extra" in marker or (marker.strip() and not markers.holds(marker)):
                 continue
             evidence = Evidence(f"{dist.path}/METADATA", None, f"{name}{specifier.strip()}")
@@ -68,3 +69,9 @@ def _asks(dist: Distribution) -> Iterator[tuple[str, str, str]]:
     for text, rest in dist.asks:
         specifier, _, marker = rest.partition(";")
         yield normal(text), specifier, marker
+
+
+def _instead(name: str) -> list[str]:
+    """The packages that bring the same modules as one: another build of it."""
+    groups: list[list[str]] = table("packages")["instead"]["groups"]
+    return next((group for group in groups if name in group), [])

@@ -212,7 +212,11 @@ class Pins:
         return bool(here and wanted and satisfies(here.version, wanted))
 
     def contested(self, pin: Pin, installed: Distribution) -> bool:
-        """Another framework's pin on the same package is the one that is met."""
+        """Another framework's pin on the same package is the one that is met. What pins PyTorch has
+        a release for the one that is there, and contests nothing.
+        """
+        if installed.name == "torch":
+            return False
         met = self._met.get(installed.name)
         if met is None:
             met = self._met[installed.name] = {}  # specifier: who states it
@@ -325,6 +329,8 @@ def cu407(facts: Facts) -> Iterator[Finding]:
                 one.requirement.specifier, other.requirement.specifier
             ):
                 continue
+            if name == "torch" and every.met(one) != every.met(other):
+                continue  # CU402 of the one that is not met
             key = one.top, other.top
             if key in clashes or len(clashes) < CLASHES:
                 clashes.setdefault(key, []).append((one, other))

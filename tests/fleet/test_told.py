@@ -524,3 +524,20 @@ def test_a_page_has_fifty_groups_and_counts_what_it_leaves_out():
     page = compare(reports).to_html()
     assert "<summary>900 components that differ</summary>" in page
     assert "and 800 more components" in page
+
+
+def test_nodes_without_anything_for_cuda_are_not_called_consistent():
+    """As `check` says. A report without states says nothing of that."""
+    reports = [report("d0"), report("d1")]
+    cpu = {"name": "jax", "version": "0.7.2", "cuda": None, "state": None}
+    for each in reports:
+        each["frameworks"] = [cpu]
+    told = compare(reports)
+    assert (told.status, told.exit_code) == ("consistent", 0)
+    assert told.to_text().endswith("\nnothing here uses CUDA\n")
+    assert "jax           0.7.2 (without CUDA)" in told.to_text()
+    assert ">nothing here uses CUDA<" in told.to_html()
+    del cpu["state"]
+    assert compare(reports).to_text().endswith("\nconsistent\n")
+    reports[1]["frameworks"] = [{**cpu, "state": None}, {**cpu, "name": "torch", "state": "works"}]
+    assert "nothing here" not in compare(reports).to_text()

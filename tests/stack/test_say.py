@@ -146,6 +146,7 @@ def test_what_is_wrong_with_the_driver_is_chinese(driver, told, chinese):
             "FL101",
             "驱动属于 5 个分支：1 和 2 等另外 3 个",
         ),
+        ("remove it from /s/x.pth.", "fixes", "从 /s/x.pth 中删去这段代码。"),
         ("RPATH of libtorch.so ($ORIGIN/a)", "loader", "libtorch.so 的 RPATH（$ORIGIN/a）"),
         ("preload by torch", "loader", "由 torch 预加载"),
         ("ld.so.cache", "loader", "ld.so.cache"),

@@ -6,7 +6,7 @@ from cudriver.fleet import hosts
 from cudriver.fleet.comparison import BASELINE, Comparison, few, place, shown, title
 from cudriver.fleet.report import Fleet
 from cudriver.fleet.result import Change, Difference, Finding, Group, Share
-from cudriver.fleet.stacks import DRIVER, FRAMEWORK, GPUS, OFFERS, PYTHON, VERDICT, Stack
+from cudriver.fleet.stacks import DRIVER, FRAMEWORK, GPUS, OFFERS, PYTHON, VERDICT, WITHOUT, Stack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,6 +37,12 @@ def fleet(facts: Comparison, findings: list[Finding], *, strict: bool = False) -
         reference=BASELINE if facts.baseline else "group 1",
         golden=ranked[0] if ranked else None,
         strict=strict,
+        idle=all(
+            value[-1] == WITHOUT
+            for stack in ranked
+            for key, value in stack.parts.items()
+            if key[0] == FRAMEWORK
+        ),
     )
 
 

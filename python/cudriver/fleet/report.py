@@ -31,6 +31,8 @@ class Fleet(Result, Printed):
         What the largest group carries.
     strict : bool, optional
         Whether warnings count as mismatches too.
+    idle : bool, optional
+        Whether no report has a framework that is there for CUDA.
 
     Notes
     -----

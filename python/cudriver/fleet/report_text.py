@@ -101,7 +101,9 @@ def remarks(fleet: Result) -> list[str]:
 
 
 def word_of(fleet: Result) -> tuple[str, str]:
-    """The status and its colour: "consistent" where all nodes carry one stack."""
+    """The status and its colour: "consistent" where all nodes carry one stack for CUDA."""
+    if fleet.status == "consistent" and fleet.idle:
+        return "nothing here uses CUDA", "dim"
     word, colour = VERDICTS[fleet.status]
     same = fleet.status != "consistent" or len(fleet.groups) < 2
     return (word, colour) if same else ("no mismatch", colour)

@@ -92,6 +92,7 @@ class Result:
         reference: str,
         golden: Stack | None,
         strict: bool = False,
+        idle: bool = False,
     ) -> None:
         self.groups = groups
         self.differences = differences
@@ -100,6 +101,7 @@ class Result:
         self.counts = counts
         self.reference = reference
         self.golden = golden
+        self.idle = idle
         self._unsure = unsure
         self._strict = strict
 

@@ -33,6 +33,7 @@ KINDS = (
     *(BUILT_FOR, LIBRARY, LOADED, VARIABLE, FINDING, VERDICT),
 )
 CUDA, CUDNN, NCCL = "CUDA ", "cuDNN ", "NCCL "  # what a framework's value says after its version
+WITHOUT = "without CUDA"  # of a framework that is not here for CUDA
 CAPABILITIES = "compute capability "
 
 # Each process of a job has its own.
@@ -224,8 +225,8 @@ def _package_parts(report: dict[str, Any]) -> Iterator[tuple[Component, Value]]:
         name = said(row.get("name"))
         labelled = ((CUDA, row.get("cuda")), (CUDNN, row.get("cudnn")), (NCCL, row.get("nccl")))
         told = (label + said(value) for label, value in labelled if value)
-        state = said(row.get("state"))
-        shown = () if state in ("", "works") else (state,)
+        state = row.get("state", "works")
+        shown = () if state == "works" else (WITHOUT if state is None else said(state),)
         yield (FRAMEWORK, name), (said(row.get("version")), *told, *shown)
         archs = row.get("archs")
         if archs and isinstance(archs, list):

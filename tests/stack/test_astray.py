@@ -54,6 +54,37 @@ def test_without_its_pyvenv_cfg(venv):
     assert judged(venv) == [("CU410", "error")]
 
 
+@pytest.mark.parametrize("variable", ["", "PYTHONPATH"])
+def test_where_python_looks_without_it(venv, tmp_path, variable):
+    """On PYTHONPATH, or since the folder is that of the link's own Python."""
+    (venv.path / "pyvenv.cfg").unlink()
+    own = tmp_path / f"base/lib/python{PYTHON}/site-packages"
+    if not variable:
+        (tmp_path / "base/bin").mkdir(parents=True)
+        shutil.copy(os.path.realpath(sys.executable), tmp_path / f"base/bin/python{PYTHON}")
+        (venv.path / "bin/python").unlink()
+        (venv.path / "bin/python").symlink_to(tmp_path / f"base/bin/python{PYTHON}")
+        own.parent.mkdir(parents=True)
+        own.symlink_to(venv.site)
+    else:
+        assert judged(venv, **{variable: str(venv.site)}) == []
+    report = inspect(venv.inside, environ={variable or "A": str(venv.site)}, probe_driver=False)
+    assert [f.rule for f in report.findings if f.rule == "CU410"] == []
+
+
+def test_the_systems_python_below_usr_local(tmp_path):
+    """Fedora's looks there, and is linked there by some."""
+    files = ["bin/python3.11", "lib64/python3.11/os.py", "local/lib/python3.11/site-packages/a.pth"]
+    for path in (tmp_path / "usr" / name for name in files):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    (tmp_path / "usr/local/bin").mkdir()
+    (tmp_path / "usr/local/bin/python3.11").symlink_to("/usr/bin/python3.11")
+    report = inspect("/usr/local", root=str(tmp_path), environ={}, probe_driver=False)
+    assert report.facts.environment.executable == "/usr/local/bin/python3.11"
+    assert [f.rule for f in report.findings if f.rule == "CU410"] == []
+
+
 def test_a_python_of_its_own_needs_none(venv):
     """As in an installation below a prefix of its own: its library lies beside it."""
     (venv.path / "pyvenv.cfg").unlink()
@@ -72,6 +103,8 @@ def test_a_link_to_another_python(venv, tmp_path):
     assert finding.severity == "error"
     assert finding.title.endswith("site-packages: it is Python 3.99")
     assert finding.predicts == "No module named 'torch'"
+    bin_ = f"{venv.path}/bin"  # python-config and others stay
+    assert finding.fix[0].startswith(f"rm -f {bin_}/python {bin_}/python3 {bin_}/python{PYTHON} &&")
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,12 @@ class _Look(Record):
         stated = re.fullmatch(r"python(\d\.\d+)(t?)", os.path.basename(target))
         if stated is None or own is None or env.kind == "conda":
             return
+        if env.kind == "system" and env.prefix in ("/", "/usr", "/usr/local"):
+            return  # the system's own Python looks below /usr/local, too
+        base = os.path.dirname(os.path.dirname(target))
+        theirs = (f"{base}/{lib}/{own.split('/')[-2]}/site-packages" for lib in ("lib", "lib64"))
+        if root.resolve(own) in map(root.resolve, (*env.stated, *theirs)):
+            return
         evidence = Evidence(env.executable or "", None, f"is {target}")
         if env.kind == "system":
             inside = target.startswith(f"{env.prefix.rstrip('/')}/")

@@ -59,7 +59,9 @@ def _astray(facts: Facts, fault: Astray) -> Finding:
         says = next((f"No module named '{name.partition('.')[0]}'" for name in packages), None)
         title = f"{env.prefix}/bin/python does not look into {fault.file}: {fault.why}"
         python = f"python{cut(env.python, 2)}"
-        again = f"rm -f {quote(env.prefix)}/bin/python* && {python} -m venv {quote(env.prefix)}"
+        old = f"{quote(env.prefix)}/bin/"
+        again = f"rm -f {old}python {old}python3 {old}{python}"
+        again += f" && {python} -m venv {quote(env.prefix)}"
         if env.installer == "uv":
             again = f"uv venv --allow-existing --python {cut(env.python, 2)} {quote(env.prefix)}"
         return finding(ERROR, title, [fault.evidence], says, [again])

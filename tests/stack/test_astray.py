@@ -107,6 +107,17 @@ def test_a_link_to_another_python(venv, tmp_path):
     assert finding.fix[0].startswith(f"rm -f {bin_}/python {bin_}/python3 {bin_}/python{PYTHON} &&")
 
 
+def test_a_python_that_was_upgraded_in_place(venv):
+    """Python ignores the version in pyvenv.cfg."""
+    text = (venv.path / "pyvenv.cfg").read_text().replace(PYTHON, "3.8")
+    (venv.path / "pyvenv.cfg").write_text(text)
+    (venv.path / "lib/python3.8/site-packages").mkdir(parents=True)
+    report = inspect(venv.inside, environ={}, probe_driver=False)
+    assert (report.facts.environment.python or "").startswith(PYTHON)
+    assert [f.name for f in report.frameworks if f.name == "torch"] == ["torch"]
+    assert judged(venv) == []
+
+
 @pytest.mark.parametrize(
     ("line", "told"),
     [

@@ -99,23 +99,34 @@ class _Reader:
         exact = cut(stated, 3)
         names = self.root.names(f"{self.prefix}/lib")
         found = [m for name in names if (m := _LIB_PYTHON.match(name))]
+        linked = self._linked()
+        short = cut(exact, 2)
+        if exact and linked and linked[0] != short and self._filled("".join(linked)):
+            return self._patch_level(linked[0]), linked[1]  # upgraded in place
         if exact and "." in exact:
-            short = cut(exact, 2)
             threaded = any(m[3] and f"{m[1]}.{m[2]}" == short for m in found)
             return exact, "t" if threaded else ""
         for name in self.root.names(f"{self.prefix}/conda-meta"):
             conda = re.match(r"python-(\d+\.\d+\.\d+)", name)
             if conda:
                 return conda[1], "t" if re.search(r"_cp\d+t\.json\Z", name) else ""
-        if self.env.executable:
-            target = os.path.basename(self.root.resolve(self.env.executable))
-            named = re.fullmatch(r"python(\d+\.\d+)(t?)", target)
-            if named:
-                return self._patch_level(named[1]), named[2]
+        if linked:
+            return self._patch_level(linked[0]), linked[1]
         if found:
             newest = max(found, key=lambda m: (int(m[1]), int(m[2])))
             return self._patch_level(f"{newest[1]}.{newest[2]}"), newest[3]
         return None, ""
+
+    def _linked(self) -> tuple[str, str] | None:
+        """The release that the name of the interpreter tells, links followed, as `_python()`."""
+        target = self.root.resolve(self.env.executable) if self.env.executable else ""
+        named = re.fullmatch(r"python(\d+\.\d+)(t?)", os.path.basename(target))
+        return (named[1], named[2]) if named else None
+
+    def _filled(self, release: str) -> bool:
+        """Whether packages are installed here for a release of Python."""
+        names = self.root.names(f"{self.prefix}/lib/python{release}/site-packages")
+        return any(name.endswith((".dist-info", ".egg-info")) for name in names)
 
     def _patch_level(self, short: str) -> str:
         """ "3.12" made exact by the header that a Python keeps beside itself, if it is there."""

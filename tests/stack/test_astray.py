@@ -142,9 +142,17 @@ def test_a_module_that_ends_python(venv, name):
         "import sys\nif sys.argv == 7:\n    sys.exit(1)\ntry:\n    exit_ = 1\nfinally:\n    pass\n"
     )
     assert judged(venv) == []
-    if name == "sitecustomize":  # a venv does not import the other, whose place is the user's own
-        file.write_text("import sys\nsys.exit('by hand')\n")
-        assert judged(venv) == [("CU410", "error")]
+    file.write_text("import sys\nsys.exit('by hand')\n")
+    home, config = {"HOME": str(venv.path.parent)}, (venv.path / "pyvenv.cfg").read_text()
+    for value, more, both in (
+        ("false", {}, False),
+        ("true", {}, True),
+        ("true", {"PYTHONNOUSERSITE": "1"}, False),
+    ):
+        text = f"{config}include-system-site-packages = {value}\n"
+        (venv.path / "pyvenv.cfg").write_text(text)
+        ended = both or name == "sitecustomize"  # the other is the user's own
+        assert judged(venv, **home, **more) == [("CU410", "error")] * ended
 
 
 @pytest.mark.parametrize(

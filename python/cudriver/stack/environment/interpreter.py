@@ -31,6 +31,11 @@ def pyvenv(root: Root, prefix: str) -> dict[str, str]:
     return {key.strip().lower(): value.strip() for key, sign, value in pairs if sign}
 
 
+def looks_outside(settings: dict[str, str]) -> bool:
+    """Whether Python looks for packages of the user's own and, of a venv, for its base's."""
+    return not settings or settings.get("include-system-site-packages", "").lower() == "true"
+
+
 def describe(asked: Asked) -> Environment:
     """The environment that is asked for."""
     return _Reader(asked).env
@@ -166,16 +171,13 @@ class _Reader:
 
     def _folders(self, threaded: str) -> list[str]:
         """The folders whose .pth files that Python reads, in its order."""
-        variables = self.env.variables
         short = ".".join((self.env.python or "").split(".")[:2])
         name = f"python{short}{threaded}"
-        shared = self.settings.get("include-system-site-packages", "").lower() == "true"
+        shared = looks_outside(self.settings)
         folders: list[str] = []
         user: list[str] = []
-        home = f"{variables['HOME']}/.local" if variables.get("HOME") else ""
-        home = variables.get("PYTHONUSERBASE") or home
-        if home and (not self.settings or shared) and not variables.get("PYTHONNOUSERSITE"):
-            user.append(f"{home}/lib/{name}/site-packages")
+        if self.env.user_base and shared:
+            user.append(f"{self.env.user_base}/lib/{name}/site-packages")
         own = self._of_prefix(self.prefix, name)
         if short:  # a venv's own folder comes before the user's, a base Python's after it
             folders += own + user if self.settings else user + own

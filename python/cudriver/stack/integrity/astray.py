@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 
+from cudriver.stack.environment.interpreter import looks_outside, pyvenv
 from cudriver.stack.facts import (
     ELSEWHERE,
     ENDS,
@@ -45,7 +46,8 @@ def astray(root: Root, facts: Facts) -> Iterator[Astray]:
                 if line.startswith(("import ", "import\t")) and _ends(line):
                     file = f"{folder}/{name}"
                     yield Astray(ENDS, file, Evidence(file, number, line.strip()[:200]))
-    for name in ("sitecustomize.py", "usercustomize.py"):
+    users = env.user_base and looks_outside(pyvenv(root, env.prefix))
+    for name in ("sitecustomize.py", "usercustomize.py")[: 2 if users else 1]:
         files = (f"{folder}/{name}" for folder in env.site_packages)
         file = next(filter(root.is_file, files), "")
         text = (root.text(file, _LIMIT) or "") if file else ""

@@ -126,6 +126,8 @@ def test_a_python_that_was_upgraded_in_place(venv):
         ("import sys; raise SystemExit", [("CU410", "error")]),
         ("import sys; sys.version_info < (3,) and sys.exit(3)", []),
         ("import sys; exit = sys.exit", []),
+        ("import sys; exit(3)", []),  # it is not made yet: Python says so, and goes on
+        ("import sys; quit()", []),
         ("# import sys; sys.exit(3)", []),
         ("import sys; 1 / 0; sys.exit(", []),  # Python says so, and goes on
     ],

@@ -27,7 +27,8 @@ from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.versions import cut
 
 _LIMIT = 1 << 20  # bytes of a module
-_ENDS = {"sys.exit", "exit", "quit", "os._exit", "os.abort"}
+_ENDS = {"sys.exit", "os._exit", "os.abort"}
+_LATER = {"exit", "quit"}  # `site` makes them after it has read the .pth files
 _EXITING = re.compile(r"exit|quit|abort", re.IGNORECASE)
 _DEFINED = re.compile(r"^(?:async def|def|class)[ \t]+([A-Za-z]\w*)", re.MULTILINE)
 _ANY = re.compile(r"^from[ \t].*[ \t]import[ \t]+\*|^def[ \t]+__getattr__", re.MULTILINE)
@@ -43,7 +44,7 @@ def astray(root: Root, facts: Facts) -> Iterator[Astray]:
         for name in root.names(folder):
             text = (root.text(f"{folder}/{name}", _LIMIT) or "") if name.endswith(".pth") else ""
             for number, line in enumerate(text.splitlines() if _EXITING.search(text) else (), 1):
-                if line.startswith(("import ", "import\t")) and _ends(line):
+                if line.startswith(("import ", "import\t")) and _ends(line, _ENDS):
                     file = f"{folder}/{name}"
                     yield Astray(ENDS, file, Evidence(file, number, line.strip()[:200]))
     users = env.user_base and looks_outside(pyvenv(root, env.prefix))
@@ -51,7 +52,7 @@ def astray(root: Root, facts: Facts) -> Iterator[Astray]:
         files = (f"{folder}/{name}" for folder in env.site_packages)
         file = next(filter(root.is_file, files), "")
         text = (root.text(file, _LIMIT) or "") if file else ""
-        if _EXITING.search(text) and _ends(text):
+        if _EXITING.search(text) and _ends(text, _ENDS | _LATER):
             yield Astray(ENDS, file, Evidence(file, None, "ends Python where it is imported"))
     for folder in env.site_packages if root.host else ():
         with suppress(OSError):
@@ -118,7 +119,7 @@ class _Look(Record):
             yield Astray(STDLIB, file, Evidence(file, None, f"comes before {theirs}"), lacks)
 
 
-def _ends(text: str) -> bool:
+def _ends(text: str, calls: set[str]) -> bool:
     """Whether code ends Python whatever happens: by a statement of its own, in no condition."""
     try:
         tree = compile(text, "", "exec", _ast.PyCF_ONLY_AST)
@@ -127,7 +128,7 @@ def _ends(text: str) -> bool:
     assert isinstance(tree, _ast.Module)
     for node in tree.body:
         called = node.value if isinstance(node, _ast.Expr) else None
-        if isinstance(called, _ast.Call) and _dotted(called.func) in _ENDS:
+        if isinstance(called, _ast.Call) and _dotted(called.func) in calls:
             return True
         raised = node.exc if isinstance(node, _ast.Raise) else None
         raised = raised.func if isinstance(raised, _ast.Call) else raised

@@ -1,6 +1,8 @@
 """What keeps Python from an environment's packages; the environment's own Python decides."""
 
+import inspect as inspect_module
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -177,6 +179,48 @@ def test_a_module_on_pythonpath(venv, tmp_path, files, told, form):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n")
     assert judged(venv, module, PYTHONPATH=form.format(tmp_path / "side")) == told
+
+
+HAS = f"""
+import importlib.util, sys
+_spec = importlib.util.spec_from_file_location("_theirs", {inspect_module.__file__!r})
+_theirs = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_theirs)
+"""
+NAMES = re.findall(r"(?m)^(?:def|class) (\w+)", Path(inspect_module.__file__).read_text())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{HAS}globals().update(vars(_theirs))",
+        f"{HAS}sys.modules[__name__] = _theirs",
+        HAS + "".join(f"{name} = _theirs.{name}\n" for name in NAMES),
+        f"{HAS}sys.modules['_theirs'] = _theirs\nif True:\n    from _theirs import *",
+        f"exec(open({inspect_module.__file__!r}).read())",
+    ],
+)
+def test_a_module_that_hands_on_the_librarys(venv, tmp_path, text):
+    (tmp_path / "side").mkdir()
+    (tmp_path / "side/inspect.py").write_text(text)
+    assert judged(venv, PYTHONPATH=str(tmp_path / "side")) == [("CU410", "warning")]
+
+
+def test_names_that_are_only_imported(venv, tmp_path):
+    """A module beside it has them."""
+    (tmp_path / "side").mkdir()
+    shutil.copy(inspect_module.__file__, tmp_path / "side/theirs.py")
+    (tmp_path / "side/inspect.py").write_text(f"from theirs import {', '.join(NAMES)}\n")
+    assert judged(venv, PYTHONPATH=str(tmp_path / "side")) == [("CU410", "warning")]
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_the_standard_library_on_pythonpath(venv, tmp_path, linked):
+    """It hides nothing."""
+    folder = tmp_path / "side"
+    folder.symlink_to(os.path.dirname(os.__file__))
+    path = folder if linked else os.path.dirname(os.__file__)
+    assert judged(venv, PYTHONPATH=str(path)) == []
 
 
 def test_a_whole_copy_of_the_librarys_module(venv, tmp_path):

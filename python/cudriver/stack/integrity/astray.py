@@ -31,7 +31,9 @@ _ENDS = {"sys.exit", "os._exit", "os.abort"}
 _LATER = {"exit", "quit"}  # `site` makes them after it has read the .pth files
 _EXITING = re.compile(r"exit|quit|abort", re.IGNORECASE)
 _DEFINED = re.compile(r"^(?:async def|def|class)[ \t]+([A-Za-z]\w*)", re.MULTILINE)
-_ANY = re.compile(r"^from[ \t].*[ \t]import[ \t]+\*|^def[ \t]+__getattr__", re.MULTILINE)
+_ANY = re.compile(  # it may have any name
+    r"\bimport[ \t]*\*|^def[ \t]+__getattr__|\bexec\(|\bglobals\(\)|\bsys\.modules\b", re.MULTILINE
+)
 # Frozen into Python, or imported before its path is set: none is looked for on it.
 _EARLY = "abc builtins codecs encodings genericpath importlib io ntpath os posixpath site stat sys"
 
@@ -113,20 +115,44 @@ class _Look(Record):
             theirs = next(filter(root.is_file, (f"{real}.py", f"{real}/__init__.py")), None)
             if theirs is None or (ending != "py" and not package):
                 continue
-            mine = root.text(f"{file}/__init__.py" if package else file, _LIMIT) or ""
-            wanted, made = ({*_DEFINED.findall(t)} for t in (root.text(theirs, _LIMIT) or "", mine))
-            lacks = "" if _ANY.search(mine) else next(iter(sorted(wanted - made)), "")
+            first = f"{file}/__init__.py" if package else file
+            if root.resolve(first) == root.resolve(theirs):
+                continue  # the folder is the standard library's own
+            mine = root.text(first, _LIMIT) or ""
+            wanted = {*_DEFINED.findall(root.text(theirs, _LIMIT) or "")}
+            lacks = "" if _ANY.search(mine) else min(wanted - _made(mine), default="")
             yield Astray(STDLIB, file, Evidence(file, None, f"comes before {theirs}"), lacks)
+
+
+def _parsed(text: str) -> list[_ast.stmt]:
+    """The statements of code; [] where it is none."""
+    try:
+        tree = compile(text, "", "exec", _ast.PyCF_ONLY_AST)
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return []
+    assert isinstance(tree, _ast.Module)
+    return tree.body
+
+
+def _made(text: str) -> set[str]:
+    """The names that code defines, imports or assigns, at any depth."""
+    found, left = {*_DEFINED.findall(text)}, list[object](_parsed(text))
+    for node in left:  # grows
+        if isinstance(node, _ast.alias):
+            found.add(node.asname or node.name.partition(".")[0])
+        elif isinstance(node, _ast.Name) and isinstance(node.ctx, _ast.Store):
+            found.add(node.id)
+        elif isinstance(node, (_ast.FunctionDef, _ast.AsyncFunctionDef, _ast.ClassDef)):
+            found.add(node.name)
+        for field in node._fields if isinstance(node, _ast.AST) else ():
+            value = getattr(node, field, None)
+            left += value if isinstance(value, list) else [value]
+    return found
 
 
 def _ends(text: str, calls: set[str]) -> bool:
     """Whether code ends Python whatever happens: by a statement of its own, in no condition."""
-    try:
-        tree = compile(text, "", "exec", _ast.PyCF_ONLY_AST)
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
-        return False
-    assert isinstance(tree, _ast.Module)
-    for node in tree.body:
+    for node in _parsed(text):
         called = node.value if isinstance(node, _ast.Expr) else None
         if isinstance(called, _ast.Call) and _dotted(called.func) in calls:
             return True

@@ -13,6 +13,7 @@ import pytest
 from test_unmet import PYTHON, environment
 
 from cudriver.stack import inspect
+from cudriver.stack.facts import every
 
 SITE = Path(sysconfig.get_path("purelib")).parent.name  # python3.13t of a free-threaded one
 pytestmark = pytest.mark.skipif(SITE.endswith("t"), reason="the folder has another name")
@@ -252,6 +253,29 @@ def test_the_users_own_copy_is_in_front(venv, tmp_path):
         ("warning", f"torch 2.7.0 in {side} hides 2.8.0 in {venv.site}")
     ]
     assert told[0].fix == ["unset PYTHONPATH"]
+
+
+def test_a_copy_in_the_users_folder_is_in_front(venv, tmp_path):
+    """A base Python looks there first."""
+    (venv.path / "pyvenv.cfg").unlink()
+    (venv.path / f"lib/python{PYTHON}/os.py").touch()
+    (venv.site / f"numba-0.56.4-py{PYTHON}.egg-info").mkdir()
+    (venv.site / f"numba-0.56.4-py{PYTHON}.egg-info/PKG-INFO").write_text(
+        "Metadata-Version: 2.1\nName: numba\nVersion: 0.56.4\n"
+    )
+    side = tmp_path / f".local/lib/python{PYTHON}/site-packages"
+    for name, version in (("torch", "2.7.0"), ("numba", "0.61.2"), ("cuda-core", "1.2.2")):
+        venv.dist(name, version, files={f"{name}/__init__.py": b"x = 2\n"}, site=side)
+    report = inspect(venv.inside, environ={"HOME": str(tmp_path)}, probe_driver=False)
+    told = [f for f in every(report.findings) if f.rule == "CU410"]
+    assert sorted((f.severity, f.title) for f in told) == [
+        ("warning", f"numba 0.61.2 in {side} hides 0.56.4 in {venv.site}"),
+        ("warning", f"torch 2.7.0 in {side} hides 2.8.0 in {venv.site}"),
+    ]
+    assert all(f.fix == ["export PYTHONNOUSERSITE=1"] for f in told)
+    environ = {"HOME": str(tmp_path), "PYTHONNOUSERSITE": "1"}
+    report = inspect(venv.inside, environ=environ, probe_driver=False)
+    assert [f.rule for f in report.findings if f.rule == "CU410"] == []
 
 
 def test_pathfinder_does_not_look_on_pythonpath(tmp_path):

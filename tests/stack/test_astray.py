@@ -1,6 +1,8 @@
 """What keeps Python from an environment's packages; the environment's own Python decides."""
 
+import inspect as inspect_module
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +13,7 @@ import pytest
 from test_unmet import PYTHON, environment
 
 from cudriver.stack import inspect
+from cudriver.stack.facts import every
 
 SITE = Path(sysconfig.get_path("purelib")).parent.name  # python3.13t of a free-threaded one
 pytestmark = pytest.mark.skipif(SITE.endswith("t"), reason="the folder has another name")
@@ -54,6 +57,37 @@ def test_without_its_pyvenv_cfg(venv):
     assert judged(venv) == [("CU410", "error")]
 
 
+@pytest.mark.parametrize("variable", ["", "PYTHONPATH"])
+def test_where_python_looks_without_it(venv, tmp_path, variable):
+    """On PYTHONPATH, or since the folder is that of the link's own Python."""
+    (venv.path / "pyvenv.cfg").unlink()
+    own = tmp_path / f"base/lib/python{PYTHON}/site-packages"
+    if not variable:
+        (tmp_path / "base/bin").mkdir(parents=True)
+        shutil.copy(os.path.realpath(sys.executable), tmp_path / f"base/bin/python{PYTHON}")
+        (venv.path / "bin/python").unlink()
+        (venv.path / "bin/python").symlink_to(tmp_path / f"base/bin/python{PYTHON}")
+        own.parent.mkdir(parents=True)
+        own.symlink_to(venv.site)
+    else:
+        assert judged(venv, **{variable: str(venv.site)}) == []
+    report = inspect(venv.inside, environ={variable or "A": str(venv.site)}, probe_driver=False)
+    assert [f.rule for f in report.findings if f.rule == "CU410"] == []
+
+
+def test_the_systems_python_below_usr_local(tmp_path):
+    """Fedora's looks there, and is linked there by some."""
+    files = ["bin/python3.11", "lib64/python3.11/os.py", "local/lib/python3.11/site-packages/a.pth"]
+    for path in (tmp_path / "usr" / name for name in files):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    (tmp_path / "usr/local/bin").mkdir()
+    (tmp_path / "usr/local/bin/python3.11").symlink_to("/usr/bin/python3.11")
+    report = inspect("/usr/local", root=str(tmp_path), environ={}, probe_driver=False)
+    assert report.facts.environment.executable == "/usr/local/bin/python3.11"
+    assert [f.rule for f in report.findings if f.rule == "CU410"] == []
+
+
 def test_a_python_of_its_own_needs_none(venv):
     """As in an installation below a prefix of its own: its library lies beside it."""
     (venv.path / "pyvenv.cfg").unlink()
@@ -72,6 +106,19 @@ def test_a_link_to_another_python(venv, tmp_path):
     assert finding.severity == "error"
     assert finding.title.endswith("site-packages: it is Python 3.99")
     assert finding.predicts == "No module named 'torch'"
+    bin_ = f"{venv.path}/bin"  # python-config and others stay
+    assert finding.fix[0].startswith(f"rm -f {bin_}/python {bin_}/python3 {bin_}/python{PYTHON} &&")
+
+
+def test_a_python_that_was_upgraded_in_place(venv):
+    """Python ignores the version in pyvenv.cfg."""
+    text = (venv.path / "pyvenv.cfg").read_text().replace(PYTHON, "3.8")
+    (venv.path / "pyvenv.cfg").write_text(text)
+    (venv.path / "lib/python3.8/site-packages").mkdir(parents=True)
+    report = inspect(venv.inside, environ={}, probe_driver=False)
+    assert (report.facts.environment.python or "").startswith(PYTHON)
+    assert [f.name for f in report.frameworks if f.name == "torch"] == ["torch"]
+    assert judged(venv) == []
 
 
 @pytest.mark.parametrize(
@@ -82,6 +129,8 @@ def test_a_link_to_another_python(venv, tmp_path):
         ("import sys; raise SystemExit", [("CU410", "error")]),
         ("import sys; sys.version_info < (3,) and sys.exit(3)", []),
         ("import sys; exit = sys.exit", []),
+        ("import sys; exit(3)", []),  # it is not made yet: Python says so, and goes on
+        ("import sys; quit()", []),
         ("# import sys; sys.exit(3)", []),
         ("import sys; 1 / 0; sys.exit(", []),  # Python says so, and goes on
     ],
@@ -98,9 +147,17 @@ def test_a_module_that_ends_python(venv, name):
         "import sys\nif sys.argv == 7:\n    sys.exit(1)\ntry:\n    exit_ = 1\nfinally:\n    pass\n"
     )
     assert judged(venv) == []
-    if name == "sitecustomize":  # a venv does not import the other, whose place is the user's own
-        file.write_text("import sys\nsys.exit('by hand')\n")
-        assert judged(venv) == [("CU410", "error")]
+    file.write_text("import sys\nsys.exit('by hand')\n")
+    home, config = {"HOME": str(venv.path.parent)}, (venv.path / "pyvenv.cfg").read_text()
+    for value, more, both in (
+        ("false", {}, False),
+        ("true", {}, True),
+        ("true", {"PYTHONNOUSERSITE": "1"}, False),
+    ):
+        text = f"{config}include-system-site-packages = {value}\n"
+        (venv.path / "pyvenv.cfg").write_text(text)
+        ended = both or name == "sitecustomize"  # the other is the user's own
+        assert judged(venv, **home, **more) == [("CU410", "error")] * ended
 
 
 @pytest.mark.parametrize(
@@ -123,6 +180,48 @@ def test_a_module_on_pythonpath(venv, tmp_path, files, told, form):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n")
     assert judged(venv, module, PYTHONPATH=form.format(tmp_path / "side")) == told
+
+
+HAS = f"""
+import importlib.util, sys
+_spec = importlib.util.spec_from_file_location("_theirs", {inspect_module.__file__!r})
+_theirs = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_theirs)
+"""
+NAMES = re.findall(r"(?m)^(?:def|class) (\w+)", Path(inspect_module.__file__).read_text())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{HAS}globals().update(vars(_theirs))",
+        f"{HAS}sys.modules[__name__] = _theirs",
+        HAS + "".join(f"{name} = _theirs.{name}\n" for name in NAMES),
+        f"{HAS}sys.modules['_theirs'] = _theirs\nif True:\n    from _theirs import *",
+        f"exec(open({inspect_module.__file__!r}).read())",
+    ],
+)
+def test_a_module_that_hands_on_the_librarys(venv, tmp_path, text):
+    (tmp_path / "side").mkdir()
+    (tmp_path / "side/inspect.py").write_text(text)
+    assert judged(venv, PYTHONPATH=str(tmp_path / "side")) == [("CU410", "warning")]
+
+
+def test_names_that_are_only_imported(venv, tmp_path):
+    """A module beside it has them."""
+    (tmp_path / "side").mkdir()
+    shutil.copy(inspect_module.__file__, tmp_path / "side/theirs.py")
+    (tmp_path / "side/inspect.py").write_text(f"from theirs import {', '.join(NAMES)}\n")
+    assert judged(venv, PYTHONPATH=str(tmp_path / "side")) == [("CU410", "warning")]
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_the_standard_library_on_pythonpath(venv, tmp_path, linked):
+    """It hides nothing."""
+    folder = tmp_path / "side"
+    folder.symlink_to(os.path.dirname(os.__file__))
+    path = folder if linked else os.path.dirname(os.__file__)
+    assert judged(venv, PYTHONPATH=str(path)) == []
 
 
 def test_a_whole_copy_of_the_librarys_module(venv, tmp_path):
@@ -154,6 +253,29 @@ def test_the_users_own_copy_is_in_front(venv, tmp_path):
         ("warning", f"torch 2.7.0 in {side} hides 2.8.0 in {venv.site}")
     ]
     assert told[0].fix == ["unset PYTHONPATH"]
+
+
+def test_a_copy_in_the_users_folder_is_in_front(venv, tmp_path):
+    """A base Python looks there first."""
+    (venv.path / "pyvenv.cfg").unlink()
+    (venv.path / f"lib/python{PYTHON}/os.py").touch()
+    (venv.site / f"numba-0.56.4-py{PYTHON}.egg-info").mkdir()
+    (venv.site / f"numba-0.56.4-py{PYTHON}.egg-info/PKG-INFO").write_text(
+        "Metadata-Version: 2.1\nName: numba\nVersion: 0.56.4\n"
+    )
+    side = tmp_path / f".local/lib/python{PYTHON}/site-packages"
+    for name, version in (("torch", "2.7.0"), ("numba", "0.61.2"), ("cuda-core", "1.2.2")):
+        venv.dist(name, version, files={f"{name}/__init__.py": b"x = 2\n"}, site=side)
+    report = inspect(venv.inside, environ={"HOME": str(tmp_path)}, probe_driver=False)
+    told = [f for f in every(report.findings) if f.rule == "CU410"]
+    assert sorted((f.severity, f.title) for f in told) == [
+        ("warning", f"numba 0.61.2 in {side} hides 0.56.4 in {venv.site}"),
+        ("warning", f"torch 2.7.0 in {side} hides 2.8.0 in {venv.site}"),
+    ]
+    assert all(f.fix == ["export PYTHONNOUSERSITE=1"] for f in told)
+    environ = {"HOME": str(tmp_path), "PYTHONNOUSERSITE": "1"}
+    report = inspect(venv.inside, environ=environ, probe_driver=False)
+    assert [f.rule for f in report.findings if f.rule == "CU410"] == []
 
 
 def test_pathfinder_does_not_look_on_pythonpath(tmp_path):

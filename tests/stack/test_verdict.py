@@ -157,6 +157,29 @@ def test_what_a_framework_requires_is_its_installation():
     assert states(Report(of, [doubt])) == {"torch": NOT_KNOWN, "mine": WORKS}
 
 
+def test_what_a_framework_requires_that_is_not_of_cuda():
+    """An error about what it requires ends it; further down nobody knows, but a real import."""
+    asks = [("sympy", ">=1.13"), ("tbb", "; extra == 'tbb'"), ("six", "; sys_platform == 'win32'")]
+    dists = [but(wheel("torch", "2.8.0"), asks=asks),
+             but(wheel("sympy", "1.13"), asks=[("mpmath", "<1.4"), ("sympy", "")])]  # fmt: skip
+    of = facts(frameworks=[torch(), MINE], distributions=dists)
+    for subject, severity, state in (
+        ("sympy", "error", FAILS),
+        ("sympy", "warning", WORKS),
+        ("mpmath", "error", NOT_KNOWN),
+        ("mpmath", "warning", WORKS),
+        ("tbb", "error", WORKS),
+        ("six", "error", WORKS),
+    ):
+        told = Finding("CU404", severity, "is damaged", subject=subject)
+        assert states(Report(of, [told])) == {"torch": state, "mine": WORKS}, subject
+    damage = Finding("CU404", "error", "is damaged", subject="mpmath")
+    needs = "whether torch works is not known: it needs mpmath, which has an error"
+    assert needs in Report(of, [damage]).doubts
+    observed = Report(of, [damage], observation=Observation({"torch": None}, []))
+    assert states(observed) == {"torch": WORKS, "mine": WORKS}
+
+
 def test_a_build_without_cuda_that_is_to_use_it():
     of = report(torch("2.8.0+cpu", None, variant="cpu"), driver=Driver(), needs=["torch"])
     assert (states(of), of.exit_code) == ({"torch": CPU_ONLY}, 1)

@@ -151,6 +151,14 @@ class Environment(Record):
         """What PYTHONPATH has."""
         return list(filter(None, self.variables.get("PYTHONPATH", "").split(":")))
 
+    @property
+    def user_base(self) -> str:
+        """The folder below which the user's own packages lie; "" where Python is not to look."""
+        if self.variables.get("PYTHONNOUSERSITE"):
+            return ""
+        home = self.variables.get("HOME")
+        return self.variables.get("PYTHONUSERBASE") or (f"{home}/.local" if home else "")
+
     def inside(self, folder: str) -> list[str]:
         """Its prefix and the folders of its path that lie inside a folder, such as a project's."""
         start = folder.rstrip("/") + "/"

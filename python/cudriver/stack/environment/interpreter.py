@@ -31,6 +31,11 @@ def pyvenv(root: Root, prefix: str) -> dict[str, str]:
     return {key.strip().lower(): value.strip() for key, sign, value in pairs if sign}
 
 
+def looks_outside(settings: dict[str, str]) -> bool:
+    """Whether Python looks for packages of the user's own and, of a venv, for its base's."""
+    return not settings or settings.get("include-system-site-packages", "").lower() == "true"
+
+
 def describe(asked: Asked) -> Environment:
     """The environment that is asked for."""
     return _Reader(asked).env
@@ -99,23 +104,34 @@ class _Reader:
         exact = cut(stated, 3)
         names = self.root.names(f"{self.prefix}/lib")
         found = [m for name in names if (m := _LIB_PYTHON.match(name))]
+        linked = self._linked()
+        short = cut(exact, 2)
+        if exact and linked and linked[0] != short and self._filled("".join(linked)):
+            return self._patch_level(linked[0]), linked[1]  # upgraded in place
         if exact and "." in exact:
-            short = cut(exact, 2)
             threaded = any(m[3] and f"{m[1]}.{m[2]}" == short for m in found)
             return exact, "t" if threaded else ""
         for name in self.root.names(f"{self.prefix}/conda-meta"):
             conda = re.match(r"python-(\d+\.\d+\.\d+)", name)
             if conda:
                 return conda[1], "t" if re.search(r"_cp\d+t\.json\Z", name) else ""
-        if self.env.executable:
-            target = os.path.basename(self.root.resolve(self.env.executable))
-            named = re.fullmatch(r"python(\d+\.\d+)(t?)", target)
-            if named:
-                return self._patch_level(named[1]), named[2]
+        if linked:
+            return self._patch_level(linked[0]), linked[1]
         if found:
             newest = max(found, key=lambda m: (int(m[1]), int(m[2])))
             return self._patch_level(f"{newest[1]}.{newest[2]}"), newest[3]
         return None, ""
+
+    def _linked(self) -> tuple[str, str] | None:
+        """The release that the name of the interpreter tells, links followed, as `_python()`."""
+        target = self.root.resolve(self.env.executable) if self.env.executable else ""
+        named = re.fullmatch(r"python(\d+\.\d+)(t?)", os.path.basename(target))
+        return (named[1], named[2]) if named else None
+
+    def _filled(self, release: str) -> bool:
+        """Whether packages are installed here for a release of Python."""
+        names = self.root.names(f"{self.prefix}/lib/python{release}/site-packages")
+        return any(name.endswith((".dist-info", ".egg-info")) for name in names)
 
     def _patch_level(self, short: str) -> str:
         """ "3.12" made exact by the header that a Python keeps beside itself, if it is there."""
@@ -155,16 +171,13 @@ class _Reader:
 
     def _folders(self, threaded: str) -> list[str]:
         """The folders whose .pth files that Python reads, in its order."""
-        variables = self.env.variables
         short = ".".join((self.env.python or "").split(".")[:2])
         name = f"python{short}{threaded}"
-        shared = self.settings.get("include-system-site-packages", "").lower() == "true"
+        shared = looks_outside(self.settings)
         folders: list[str] = []
         user: list[str] = []
-        home = f"{variables['HOME']}/.local" if variables.get("HOME") else ""
-        home = variables.get("PYTHONUSERBASE") or home
-        if home and (not self.settings or shared) and not variables.get("PYTHONNOUSERSITE"):
-            user.append(f"{home}/lib/{name}/site-packages")
+        if self.env.user_base and shared:
+            user.append(f"{self.env.user_base}/lib/{name}/site-packages")
         own = self._of_prefix(self.prefix, name)
         if short:  # a venv's own folder comes before the user's, a base Python's after it
             folders += own + user if self.settings else user + own

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 
+from cudriver.stack.environment.interpreter import looks_outside, pyvenv
 from cudriver.stack.facts import (
     ELSEWHERE,
     ENDS,
@@ -26,10 +27,13 @@ from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.versions import cut
 
 _LIMIT = 1 << 20  # bytes of a module
-_ENDS = {"sys.exit", "exit", "quit", "os._exit", "os.abort"}
+_ENDS = {"sys.exit", "os._exit", "os.abort"}
+_LATER = {"exit", "quit"}  # `site` makes them after it has read the .pth files
 _EXITING = re.compile(r"exit|quit|abort", re.IGNORECASE)
 _DEFINED = re.compile(r"^(?:async def|def|class)[ \t]+([A-Za-z]\w*)", re.MULTILINE)
-_ANY = re.compile(r"^from[ \t].*[ \t]import[ \t]+\*|^def[ \t]+__getattr__", re.MULTILINE)
+_ANY = re.compile(  # it may have any name
+    r"\bimport[ \t]*\*|^def[ \t]+__getattr__|\bexec\(|\bglobals\(\)|\bsys\.modules\b", re.MULTILINE
+)
 # Frozen into Python, or imported before its path is set: none is looked for on it.
 _EARLY = "abc builtins codecs encodings genericpath importlib io ntpath os posixpath site stat sys"
 
@@ -42,14 +46,15 @@ def astray(root: Root, facts: Facts) -> Iterator[Astray]:
         for name in root.names(folder):
             text = (root.text(f"{folder}/{name}", _LIMIT) or "") if name.endswith(".pth") else ""
             for number, line in enumerate(text.splitlines() if _EXITING.search(text) else (), 1):
-                if line.startswith(("import ", "import\t")) and _ends(line):
+                if line.startswith(("import ", "import\t")) and _ends(line, _ENDS):
                     file = f"{folder}/{name}"
                     yield Astray(ENDS, file, Evidence(file, number, line.strip()[:200]))
-    for name in ("sitecustomize.py", "usercustomize.py"):
+    users = env.user_base and looks_outside(pyvenv(root, env.prefix))
+    for name in ("sitecustomize.py", "usercustomize.py")[: 2 if users else 1]:
         files = (f"{folder}/{name}" for folder in env.site_packages)
         file = next(filter(root.is_file, files), "")
         text = (root.text(file, _LIMIT) or "") if file else ""
-        if _EXITING.search(text) and _ends(text):
+        if _EXITING.search(text) and _ends(text, _ENDS | _LATER):
             yield Astray(ENDS, file, Evidence(file, None, "ends Python where it is imported"))
     for folder in env.site_packages if root.host else ():
         with suppress(OSError):
@@ -70,6 +75,12 @@ class _Look(Record):
         target = root.resolve(env.executable) if env.executable else ""
         stated = re.fullmatch(r"python(\d\.\d+)(t?)", os.path.basename(target))
         if stated is None or own is None or env.kind == "conda":
+            return
+        if env.kind == "system" and env.prefix in ("/", "/usr", "/usr/local"):
+            return  # the system's own Python looks below /usr/local, too
+        base = os.path.dirname(os.path.dirname(target))
+        theirs = (f"{base}/{lib}/{own.split('/')[-2]}/site-packages" for lib in ("lib", "lib64"))
+        if root.resolve(own) in map(root.resolve, (*env.stated, *theirs)):
             return
         evidence = Evidence(env.executable or "", None, f"is {target}")
         if env.kind == "system":
@@ -104,22 +115,46 @@ class _Look(Record):
             theirs = next(filter(root.is_file, (f"{real}.py", f"{real}/__init__.py")), None)
             if theirs is None or (ending != "py" and not package):
                 continue
-            mine = root.text(f"{file}/__init__.py" if package else file, _LIMIT) or ""
-            wanted, made = ({*_DEFINED.findall(t)} for t in (root.text(theirs, _LIMIT) or "", mine))
-            lacks = "" if _ANY.search(mine) else next(iter(sorted(wanted - made)), "")
+            first = f"{file}/__init__.py" if package else file
+            if root.resolve(first) == root.resolve(theirs):
+                continue  # the folder is the standard library's own
+            mine = root.text(first, _LIMIT) or ""
+            wanted = {*_DEFINED.findall(root.text(theirs, _LIMIT) or "")}
+            lacks = "" if _ANY.search(mine) else min(wanted - _made(mine), default="")
             yield Astray(STDLIB, file, Evidence(file, None, f"comes before {theirs}"), lacks)
 
 
-def _ends(text: str) -> bool:
-    """Whether code ends Python whatever happens: by a statement of its own, in no condition."""
+def _parsed(text: str) -> list[_ast.stmt]:
+    """The statements of code; [] where it is none."""
     try:
         tree = compile(text, "", "exec", _ast.PyCF_ONLY_AST)
     except (SyntaxError, ValueError, MemoryError, RecursionError):
-        return False
+        return []
     assert isinstance(tree, _ast.Module)
-    for node in tree.body:
+    return tree.body
+
+
+def _made(text: str) -> set[str]:
+    """The names that code defines, imports or assigns, at any depth."""
+    found, left = {*_DEFINED.findall(text)}, list[object](_parsed(text))
+    for node in left:  # grows
+        if isinstance(node, _ast.alias):
+            found.add(node.asname or node.name.partition(".")[0])
+        elif isinstance(node, _ast.Name) and isinstance(node.ctx, _ast.Store):
+            found.add(node.id)
+        elif isinstance(node, (_ast.FunctionDef, _ast.AsyncFunctionDef, _ast.ClassDef)):
+            found.add(node.name)
+        for field in node._fields if isinstance(node, _ast.AST) else ():
+            value = getattr(node, field, None)
+            left += value if isinstance(value, list) else [value]
+    return found
+
+
+def _ends(text: str, calls: set[str]) -> bool:
+    """Whether code ends Python whatever happens: by a statement of its own, in no condition."""
+    for node in _parsed(text):
         called = node.value if isinstance(node, _ast.Expr) else None
-        if isinstance(called, _ast.Call) and _dotted(called.func) in _ENDS:
+        if isinstance(called, _ast.Call) and _dotted(called.func) in calls:
             return True
         raised = node.exc if isinstance(node, _ast.Raise) else None
         raised = raised.func if isinstance(raised, _ast.Call) else raised

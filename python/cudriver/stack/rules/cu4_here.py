@@ -75,7 +75,9 @@ def _astray(facts: Facts, fault: Astray) -> Finding:
         says = next((f"No module named '{name.partition('.')[0]}'" for name in packages), None)
         title = f"{env.prefix}/bin/python does not look into {fault.file}: {fault.why}"
         python = f"python{cut(env.python, 2)}"
-        again = f"rm -f {quote(env.prefix)}/bin/python* && {python} -m venv {quote(env.prefix)}"
+        old = f"{quote(env.prefix)}/bin/"
+        again = f"rm -f {old}python {old}python3 {old}{python}"
+        again += f" && {python} -m venv {quote(env.prefix)}"
         if env.installer == "uv":
             again = f"uv venv --allow-existing --python {cut(env.python, 2)} {quote(env.prefix)}"
         return finding(ERROR, title, [fault.evidence], says, [again])
@@ -100,12 +102,14 @@ def _astray(facts: Facts, fault: Astray) -> Finding:
 def _in_front(facts: Facts, dist: Distribution) -> Iterator[Finding]:
     """A package that another copy hides, which a variable or the user's own folder brought in."""
     env = facts.environment
-    version = os.path.basename(dist.hides[0]).rpartition(".")[0].rpartition("-")[2]
+    # torch-2.8.0.dist-info, numba-0.56.4-py3.11.egg-info
+    version = os.path.basename(dist.hides[0]).rpartition(".")[0].partition("-")[2].partition("-")[0]
     fixes = leak_of(facts, dist.path)
-    if not fixes and not env.inside(os.path.dirname(dist.location)) and dist.location in env.sites:
+    users = env.user_base and dist.location.startswith(f"{env.user_base}/lib/")
+    if not fixes and users and dist.location in env.sites:
         name = "PYTHONNOUSERSITE"
         fixes = [fix.Command.of(f"export {name}=1", sets=(name, "1"))]
-    if fixes and version != dist.version and dist.kind == "wheel":
+    if fixes and version not in ("", dist.version) and dist.kind == "wheel":
         title = f"{dist.name} {dist.version} in {dist.location} hides {version} in "
         title += os.path.dirname(dist.hides[0])
         evidence = [dist.evidence, Evidence(dist.hides[0], None, f"{dist.name} {version}")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from cudriver.stack.environment.markers import Markers, environment, normal
 from cudriver.stack.facts import (
     CONSISTENT,
     CPU_ONLY,
@@ -107,12 +108,39 @@ def concerns(finding: Finding, framework: Framework, facts: Facts) -> bool:
                 return True
     # Another framework is judged by itself.
     mine = any(subject in (f.name, f.distribution, f.module) for f in facts.frameworks)
-    return not mine and subject in _required(framework, facts)
+    if mine or subject in _required(framework, facts):
+        return not mine
+    return finding.severity == ERROR and subject in _asked(_package(framework), facts)
+
+
+def _package(framework: Framework) -> str:
+    return framework.distribution or framework.name
+
+
+def _asked(name: str, facts: Facts, markers: Markers | None = None) -> Iterator[str]:
+    """Every distribution that an installed one requires here, for no extra."""
+    dist, env = facts.distribution(name), facts.environment
+    markers = markers or Markers(environment(env.python or "3.12", env.platform))
+    for text, rest in dist.asks if dist else ():
+        marker = rest.partition(";")[2]
+        if "extra" not in marker and (not marker.strip() or markers.holds(marker) is not False):
+            yield normal(text)
+
+
+def _needed(framework: Framework, facts: Facts) -> set[str]:
+    """What it requires, and what that requires."""
+    env, left = facts.environment, [_package(framework)]
+    markers, found = Markers(environment(env.python or "3.12", env.platform)), set[str]()
+    for name in left:  # grows
+        new = {*_asked(name, facts, markers)} - found
+        found |= new
+        left += new
+    return found
 
 
 def _required(framework: Framework, facts: Facts) -> set[str]:
     """The distributions that it needs, as far as METADATA tells for this environment."""
-    found = {framework.distribution or framework.name}
+    found = {_package(framework)}
     left = [*found]
     for name in left:  # grows
         dist = facts.distribution(name)
@@ -164,6 +192,15 @@ def _questions(findings: list[Finding], facts: Facts, strict: bool) -> Iterator[
         if finding.doubt:
             whose = [f.name for f in frameworks if concerns(finding, f, facts)]
             yield Question(finding.doubt, whose, True)
+    names = {name for f in frameworks for name in (f.name, f.distribution, f.module)}
+    wrong = [f for f in findings if f.severity == ERROR and not f.rule.startswith(ASKED)]
+    wrong = [f for f in wrong if f.subject and f.subject not in names]
+    for framework in (f for f in frameworks if wrong and not f.without_cuda):
+        needed = _needed(framework, facts)
+        for finding in wrong:
+            if finding.subject in needed and not concerns(finding, framework, facts):
+                text = f"whether {framework.name} works is not known: it needs {finding.subject}"
+                yield Question(f"{text}, which has an error", [framework.name], True)
     for framework in (f for f in frameworks if not f.modelled):
         text = f"how {framework.name} loads its libraries is not known"
         mine = (f for f in facts.load_faults if f.framework == framework.name and not f.lazy)

@@ -14,9 +14,12 @@ from test_unmet import PYTHON, environment
 
 from cudriver.stack import inspect
 from cudriver.stack.facts import every
+from cudriver.stack.integrity import astray
 
 SITE = Path(sysconfig.get_path("purelib")).parent.name  # python3.13t of a free-threaded one
 pytestmark = pytest.mark.skipif(SITE.endswith("t"), reason="the folder has another name")
+#: Debian's Python has one, which is imported in place of an environment's.
+OF_THE_LIBRARY = (Path(sysconfig.get_path("stdlib")) / "sitecustomize.py").is_file()
 USES = b"import inspect, code, numpy, cuda.core\ninspect.signature(print)\n"
 
 
@@ -157,7 +160,18 @@ def test_a_module_that_ends_python(venv, name):
         text = f"{config}include-system-site-packages = {value}\n"
         (venv.path / "pyvenv.cfg").write_text(text)
         ended = both or name == "sitecustomize"  # the other is the user's own
+        ended = ended and not (OF_THE_LIBRARY and name == "sitecustomize")
         assert judged(venv, **home, **more) == [("CU410", "error")] * ended
+
+
+def test_the_librarys_own_sitecustomize_comes_before(venv, tmp_path, monkeypatch):
+    (venv.site / "sitecustomize.py").write_text("import sys\nsys.exit('by hand')\n")
+    (tmp_path / "library").mkdir()
+    monkeypatch.setattr(astray._Look, "library", lambda self: str(tmp_path / "library"))
+    ended = [f.rule for f in inspect(venv.inside, probe_driver=False).findings if f.rule == "CU410"]
+    (tmp_path / "library/sitecustomize.py").write_text("x = 1\n")
+    found = [f.rule for f in inspect(venv.inside, probe_driver=False).findings if f.rule == "CU410"]
+    assert (ended, found) == (["CU410"], [])
 
 
 @pytest.mark.parametrize(

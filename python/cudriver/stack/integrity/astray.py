@@ -51,7 +51,9 @@ def astray(root: Root, facts: Facts) -> Iterator[Astray]:
                     yield Astray(ENDS, file, Evidence(file, number, line.strip()[:200]))
     users = env.user_base and looks_outside(pyvenv(root, env.prefix))
     for name in ("sitecustomize.py", "usercustomize.py")[: 2 if users else 1]:
-        files = (f"{folder}/{name}" for folder in env.site_packages)
+        # The standard library comes before all but PYTHONPATH, and Debian's has a sitecustomize.
+        hidden = root.is_file(f"{look.library()}/{name}")
+        files = (f"{folder}/{name}" for folder in (env.stated if hidden else env.site_packages))
         file = next(filter(root.is_file, files), "")
         text = (root.text(file, _LIMIT) or "") if file else ""
         if _EXITING.search(text) and _ends(text, _ENDS | _LATER):
@@ -97,10 +99,14 @@ class _Look(Record):
             if name.rstrip("t") == f"python{cut(self.env.python, 2)}":
                 yield f"{name}/site-packages"
 
+    def library(self) -> str:
+        """The folder of the standard library."""
+        base = self.env.base_prefix or ("/usr" if self.env.prefix == "/" else self.env.prefix)
+        return f"{base}/lib/python{cut(self.env.python, 2)}"
+
     def before_the_library(self, folder: str) -> Iterator[Astray]:
         """Modules of a folder of PYTHONPATH that stand before those of the standard library."""
-        root, env = self.root, self.env
-        base = env.base_prefix or ("/usr" if env.prefix == "/" else env.prefix)
+        root = self.root
         for name in root.names(folder):
             stem, dot, ending = name.partition(".")
             if (
@@ -111,7 +117,7 @@ class _Look(Record):
                 continue
             file = f"{folder}/{name}"
             package = not dot and root.is_file(f"{file}/__init__.py")
-            real = f"{base}/lib/python{cut(env.python, 2)}/{stem}"
+            real = f"{self.library()}/{stem}"
             theirs = next(filter(root.is_file, (f"{real}.py", f"{real}/__init__.py")), None)
             if theirs is None or (ending != "py" and not package):
                 continue

@@ -41,7 +41,8 @@ def lengths(cu, driver: ctypes.CDLL) -> Callable[[Any], list[int]]:
     """Bytes of each registration in an array's memory, in their order, as the driver knows them."""
 
     def ask(array: Any) -> list[int]:
-        low, high = np.lib.array_utils.byte_bounds(np.asarray(array))
+        bounds = getattr(np.lib, "array_utils", np).byte_bounds  # NumPy 1.26 has it elsewhere
+        low, high = bounds(np.asarray(array))
         found = []
         while low < high:
             start, size = ctypes.c_uint64(), ctypes.c_size_t()

@@ -62,10 +62,11 @@ def test_the_working_folder_changes_nothing_and_may_be_gone(tmp_path, gone):
     if gone and sys.version_info[:3] == (3, 13, 0):
         pytest.skip("CPython 3.13.0 itself cannot import socket in a folder that is gone")
     (tmp_path / "home").mkdir()
-    (tmp_path / "work").mkdir()
+    (tmp_path / "there").mkdir()
     venv(tmp_path, "/home/near")
-    venv(tmp_path, "/work/.venv")
-    code = "import os, sys; os.chdir('work'); " + gone * "import shutil; shutil.rmtree('../work'); "
+    venv(tmp_path, "/there/.venv")
+    code = "import os, sys; os.chdir('there'); "
+    code += gone * "import shutil; shutil.rmtree('../there'); "
     code += (
         "from cudriver.cli import main; sys.exit(main(['check', '--all', '--json', '--no-probe']))"
     )
@@ -86,7 +87,7 @@ def test_the_working_folder_changes_nothing_and_may_be_gone(tmp_path, gone):
     prefixes = [each["environment"]["prefix"] for each in json.loads(done.stdout)["reports"]]
     assert os.path.realpath(sys.prefix) in map(os.path.realpath, prefixes)
     assert str(tmp_path / "home/near") in prefixes
-    assert str(tmp_path / "work/.venv") not in prefixes
+    assert str(tmp_path / "there/.venv") not in prefixes
 
 
 def test_the_running_environment_is_listed_wherever_it_is(monkeypatch, tmp_path):

@@ -10,7 +10,7 @@ import json
 import os
 import re
 
-from cudriver.stack.environment.markers import Markers, environment, normal
+from cudriver.stack.environment.markers import Markers, markers_of, normal
 from cudriver.stack.facts import Distribution, Environment, Evidence, Requirement
 from cudriver.stack.record import Record
 from cudriver.stack.roots.rootfs import Root
@@ -42,7 +42,7 @@ _ASKS = re.compile(r"\nRequires-Dist:[ \t]*([A-Za-z0-9._-]+)([^\n]*)")
 
 def collect(root: Root, env: Environment) -> list[Distribution]:
     """Every installed distribution; of two with one name, the one that Python imports."""
-    reader = _Reader(root, Markers(environment(env.python or "3.12", env.platform)))
+    reader = _Reader(root, markers_of(env.python, env.platform))
     found: dict[str, Distribution] = {}
     for folder in env.site_packages:
         here: dict[str, list[Distribution]] = {}

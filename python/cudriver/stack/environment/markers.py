@@ -89,6 +89,11 @@ class Markers:
             return _by_packaging(text, variables)
 
 
+def markers_of(python: str | None, machine: str) -> Markers:
+    """Markers as CPython `python` decides them; where that is not known, as one of 3.12."""
+    return Markers(environment(python or "3.12", machine))
+
+
 @lru_cache(maxsize=1024)  # the same for each extra
 def _parsed(text: str) -> _ast.expr:
     """The marker's tree: what is decided here is written as Python writes it. Raises _Unsure."""

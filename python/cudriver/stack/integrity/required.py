@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cudriver.stack.environment.markers import Markers, environment, normal, versions_of
+from cudriver.stack.environment.markers import markers_of, normal, versions_of
 from cudriver.stack.environment.records import Owners
 from cudriver.stack.facts import Distribution, Evidence, Facts, Framework, Unmet
 from cudriver.stack.roots.rootfs import Root
@@ -38,7 +38,7 @@ def required(facts: Facts, owners: Owners, frameworks: list[Framework]) -> dict[
 def unmet(root: Root, facts: Facts, wanting: dict[str, Distribution]) -> Iterator[Unmet]:
     """What one of these requires, for no extra, and nobody brought, or in another version."""
     env = facts.environment
-    markers = Markers(environment(env.python or "3.12", env.platform))
+    markers = markers_of(env.python, env.platform)
     installed = {dist.name: dist for dist in reversed(facts.distributions)}
     # conda's solver sees to it; or what lies elsewhere is not known
     apart = env.kind == "conda" or "*" in env.by_code or bool(env.zip_files)

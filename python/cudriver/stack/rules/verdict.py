@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from cudriver.stack.environment.markers import Markers, environment, normal
+from cudriver.stack.environment.markers import Markers, markers_of, normal
 from cudriver.stack.facts import (
     CONSISTENT,
     CPU_ONLY,
@@ -120,7 +120,7 @@ def _package(framework: Framework) -> str:
 def _asked(name: str, facts: Facts, markers: Markers | None = None) -> Iterator[str]:
     """Every distribution that an installed one requires here, for no extra."""
     dist, env = facts.distribution(name), facts.environment
-    markers = markers or Markers(environment(env.python or "3.12", env.platform))
+    markers = markers or markers_of(env.python, env.platform)
     for text, rest in dist.asks if dist else ():
         marker = rest.partition(";")[2]
         if "extra" not in marker and (not marker.strip() or markers.holds(marker) is not False):
@@ -130,7 +130,7 @@ def _asked(name: str, facts: Facts, markers: Markers | None = None) -> Iterator[
 def _needed(framework: Framework, facts: Facts) -> set[str]:
     """What it requires, and what that requires."""
     env, left = facts.environment, [_package(framework)]
-    markers, found = Markers(environment(env.python or "3.12", env.platform)), set[str]()
+    markers, found = markers_of(env.python, env.platform), set[str]()
     for name in left:  # grows
         new = {*_asked(name, facts, markers)} - found
         found |= new

@@ -108,17 +108,17 @@ def concerns(finding: Finding, framework: Framework, facts: Facts) -> bool:
                 return True
     # Another framework is judged by itself.
     mine = any(subject in (f.name, f.distribution, f.module) for f in facts.frameworks)
-    if mine or subject in _required(framework, facts):
+    if mine or subject in _of_cuda(framework, facts):
         return not mine
-    return finding.severity == ERROR and subject in _asked(_package(framework), facts)
+    return finding.severity == ERROR and subject in _directly(_package(framework), facts)
 
 
 def _package(framework: Framework) -> str:
     return framework.distribution or framework.name
 
 
-def _asked(name: str, facts: Facts, markers: Markers | None = None) -> Iterator[str]:
-    """Every distribution that an installed one requires here, for no extra."""
+def _directly(name: str, facts: Facts, markers: Markers | None = None) -> Iterator[str]:
+    """What an installed distribution itself requires here, for no extra."""
     dist, env = facts.distribution(name), facts.environment
     markers = markers or markers_of(env.python, env.platform)
     for text, rest in dist.asks if dist else ():
@@ -127,19 +127,19 @@ def _asked(name: str, facts: Facts, markers: Markers | None = None) -> Iterator[
             yield normal(text)
 
 
-def _needed(framework: Framework, facts: Facts) -> set[str]:
-    """What it requires, and what that requires."""
+def _in_all(framework: Framework, facts: Facts) -> set[str]:
+    """What its distribution requires, and what that requires."""
     env, left = facts.environment, [_package(framework)]
     markers, found = markers_of(env.python, env.platform), set[str]()
     for name in left:  # grows
-        new = {*_asked(name, facts, markers)} - found
+        new = {*_directly(name, facts, markers)} - found
         found |= new
         left += new
     return found
 
 
-def _required(framework: Framework, facts: Facts) -> set[str]:
-    """The distributions that it needs, as far as METADATA tells for this environment."""
+def _of_cuda(framework: Framework, facts: Facts) -> set[str]:
+    """Its distribution and those of CUDA's that it requires, by METADATA."""
     found = {_package(framework)}
     left = [*found]
     for name in left:  # grows
@@ -196,7 +196,7 @@ def _questions(findings: list[Finding], facts: Facts, strict: bool) -> Iterator[
     wrong = [f for f in findings if f.severity == ERROR and not f.rule.startswith(ASKED)]
     wrong = [f for f in wrong if f.subject and f.subject not in names]
     for framework in (f for f in frameworks if wrong and not f.without_cuda):
-        needed = _needed(framework, facts)
+        needed = _in_all(framework, facts)
         for finding in wrong:
             if finding.subject in needed and not concerns(finding, framework, facts):
                 text = f"whether {framework.name} works is not known: it needs {finding.subject}"

@@ -194,7 +194,9 @@ def test_an_error_of_the_rest_is_told_as_it_is() -> None:
     assert said == "719 cudriver.copy\n"
 
 
-@pytest.mark.skipif(native_build.BUILD != "plain", reason="a sanitizer has a clock of its own")
+@pytest.mark.skipif(
+    native_build.BUILD != "plain", reason="a sanitizer cannot be preloaded behind another library"
+)
 def test_copies_that_do_not_stay_with_the_driver(tmp_path: Path) -> None:
     (tmp_path / "clock.c").write_text(SLOW_CLOCK)
     clock = native_build.shared(tmp_path / "clock.so", [tmp_path / "clock.c"])

@@ -119,10 +119,10 @@ def cell(part: Part, who: str, ratio: bool = False) -> str:
 
 
 def columns(parts: list[Part]) -> list[str]:
-    """Those that have a figure or a failure anywhere, in the table's order."""
-    seen = {who for part in parts for who in (*part.samples, *part.failed)}
+    """Those that have a figure or a failure anywhere: first those of the table, in its order."""
+    seen = {who: None for part in parts for who in (*part.samples, *part.failed)}
     names = (OURS, PINNED, DRIVER, POOL, *KNOWN, *STRATEGIES, *LAST)
-    return [who for who in names if who in seen]
+    return [*(who for who in names if who in seen), *(who for who in seen if who not in names)]
 
 
 def table(head: list[str], lines: list[list[str]]) -> str:

@@ -113,10 +113,10 @@ class Peer:
         written = Target(host, pointer=self.pointer(there), device=number)
         return self.copy(Copy(there, self.source(host), written, **options))
 
-    def down(self, host: Array, out: Array, **options: Any) -> Work:
-        """Device memory with the bytes of `host`, into `out`."""
+    def down(self, host: Array, out: Array, number: int = 0, **options: Any) -> Work:
+        """Memory of GPU `number` with the bytes of `host`, into `out`."""
         target, out = self.locked(out) if cu.is_pinned(out) else (self.host(out), out)
-        return self.copy(Copy(target, self.filled(host), Target(host, out=out), **options))
+        return self.copy(Copy(target, self.filled(host, number), Target(host, out=out), **options))
 
     def across(self, host: Array, origin: int, number: int, **options: Any) -> Work:
         """The bytes of `host`, from GPU `origin` to GPU `number`."""

@@ -12,6 +12,7 @@ from benchmarks.rows import (
     neighbours,
     processes,
     saving,
+    several,
     threads,
     together,
 )
@@ -163,5 +164,25 @@ TABLE = [
         "`save_safetensors`, 16 GiB of 14,004 device arrays into a file",
         ">= 0.9 of a parallel write out of host memory, ahead of safetensors",
         saving.many,
+    ),
+    Row(
+        "two GPUs: 64 KiB beside 1 GiB of the other GPU's, or between the two",
+        "<= 0.05 ms",
+        several.beside,
+    ),
+    Row(
+        "two GPUs: two ranks load one set of weight files, a half of each matrix each",
+        "ahead of the other loaders",
+        several.loaded,
+    ),
+    Row(
+        "two GPUs: `save_safetensors`, 16 GiB that lie on both",
+        ">= 0.9 of those on one",
+        several.saved,
+    ),
+    Row(
+        "two GPUs: shared memory of 16 GiB, page-locked by two processes at once",
+        "longest wait <= 20 ms",
+        several.shared,
     ),
 ]

@@ -92,7 +92,7 @@ def experts(folder: Path, nbytes: int) -> list[Path]:
     return paths
 
 
-def halves(paths: list[Path], axis: int) -> tuple[dict[str, Any], int]:
+def halves(paths: list[Path], axis: int, rank: int = 0) -> tuple[dict[str, Any], int]:
     """Slices of each matrix, as a rank of two has them, and how many bytes are loaded."""
     cuts: dict[str, Any] = {}
     nbytes = 0
@@ -105,7 +105,9 @@ def halves(paths: list[Path], axis: int) -> tuple[dict[str, Any], int]:
             shape = tensor["shape"]
             nbytes += 2 * math.prod(shape) // min(2, len(shape))
             if len(shape) == 2:
-                cuts[name] = (slice(None),) * axis + (slice(0, shape[axis] // 2),)
+                middle = shape[axis] // 2
+                part = slice(middle, shape[axis]) if rank else slice(middle)
+                cuts[name] = (slice(None),) * axis + (part,)
     return cuts, nbytes
 
 

@@ -113,7 +113,7 @@ def large_environment(bench: Bench) -> list[Part]:
 OTHER = """
 import sys, time
 import cudriver as cu
-region = cu.SharedMemory(sys.argv[1], pin=False)
+region = cu.SharedMemory(sys.argv[1], pin=False, pieces=bool(int(sys.argv[2])))
 cu.pinned_empty(1)  # CUDA is there
 print("ready", flush=True)
 input()
@@ -155,7 +155,7 @@ def shared_memory(bench: Bench) -> list[Part]:
 
     def beside(region: cu.SharedMemory) -> float:
         """The longer of the two times."""
-        command = [sys.executable, "-c", OTHER, str(region.name)]
+        command = [sys.executable, "-c", OTHER, str(region.name), "0"]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         with subprocess.Popen(command, **pipes) as other:  # type: ignore[call-overload]
             assert other.stdout.readline() == "ready\n"

@@ -76,6 +76,10 @@ WORKS = [
     "the same, not in the page cache",
     "a mixture of experts, 16 GiB of bfloat16 in 14,004 tensors in 4 files in memory",
     "`save_safetensors`, 16 GiB of 14,004 device arrays into a file",
+    "two GPUs: 64 KiB beside 1 GiB of the other GPU's, or between the two",
+    "two GPUs: two ranks load one set of weight files, a half of each matrix each",
+    "two GPUs: `save_safetensors`, 16 GiB that lie on both",
+    "two GPUs: shared memory of 16 GiB, page-locked by two processes at once",
 ]
 NOT_HERE = {"one GPU", "needs PyTorch", "no environment given"}
 OURS = "cudriver"

@@ -23,6 +23,7 @@ from benchmarks.bench import GIB, KIB, Bench
 from benchmarks.measure import OURS, Make, Part, Skip, Work, at_most, times_as_fast
 from benchmarks.peers.base import Peer
 from benchmarks.rows.files import MEMORY, SIZE, experts, forget, written
+from benchmarks.rows.neighbours import until_landed
 from benchmarks.rows.processes import OTHER
 from benchmarks.rows.rank import LOADERS
 from cudriver.ladder.neighbours import Neighbours
@@ -68,7 +69,8 @@ def beside(bench: Bench) -> list[Part]:
         def take_off() -> None:
             flights.append(cu.copy_async(to, origin, streams[place]))
 
-        return replace(work, before=take_off, after=land, keep=(*work.keep, np.copy(host)))
+        work = replace(work, before=take_off, after=land, keep=(*work.keep, np.copy(host)))
+        return until_landed(work, flights)
 
     asked = [
         (True, 1, "to GPU 0"), (False, 1, "from GPU 0"),

@@ -226,7 +226,8 @@ def others(row: str, language: str, runs: list[dict[str, Any]]) -> str:
     seen = {who for run in runs for who in run["figures"].get(row, {})}
     left = sorted(seen - {"unit", "cudriver", "pinned", "pinned_empty_async", *PEERS})
     names = {who: WAYS.get(who, who) if language == "zh" else who for who in left}
-    return ", ".join(f"{middle(row, who, runs)} ({names[who]})" for who in left)
+    shown = "{}（{}）" if language == "zh" else "{} ({})"
+    return ", ".join(shown.format(middle(row, who, runs), names[who]) for who in left)
 
 
 def tables(language: str, runs: list[dict[str, Any]]) -> str:

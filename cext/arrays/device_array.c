@@ -201,7 +201,7 @@ PyObject *cudriver_device_array_close(PyObject *object, PyObject *Py_UNUSED(igno
                              memory->exports);
     }
     result = memory_release(state, memory, &function);
-    return cudriver_check(result, function, "0x%llx", address) < 0 ? NULL : Py_NewRef(Py_None);
+    return cudriver_none(cudriver_check(result, function, "0x%llx", address));
 }
 
 int cudriver_device_array_check(DeviceArrayObject *self)

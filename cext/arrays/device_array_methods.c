@@ -137,15 +137,11 @@ CUDRIVER_IN_PYTHON(method_format, CALL_arrays_formatted)
 /* array[key] = value */
 static int array_assign(PyObject *object, PyObject *key, PyObject *value)
 {
-    PyObject *done;
-
     if (value == NULL) {
         PyErr_SetString(PyExc_TypeError, "the items of a DeviceArray cannot be deleted");
         return -1;
     }
-    done = cudriver_call(CALL_moving_assign, object, key, value);
-    Py_XDECREF(done);
-    return done != NULL ? 0 : -1;
+    return cudriver_do(CALL_moving_assign, object, key, value);
 }
 
 /* ---- what would read items on the device, one by one ---- */

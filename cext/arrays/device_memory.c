@@ -72,8 +72,7 @@ int cudriver_device_alloc(CoreState *state, struct cudriver_device_memory *memor
             cuda.cuStreamCreateWithPriority(&context->allocs.stream, CU_STREAM_NON_BLOCKING, 0);
         if (result != CUDA_SUCCESS) {
             context->allocs.stream = NULL;
-            cudriver_raise(result, "cuStreamCreateWithPriority", "for allocations");
-            return -1;
+            return cudriver_check(result, "cuStreamCreateWithPriority", "for allocations");
         }
     }
     order = context->allocs.stream;
@@ -104,9 +103,8 @@ int cudriver_device_alloc(CoreState *state, struct cudriver_device_memory *memor
             snprintf(room, sizeof room, " has %zu of %zu free", available, total);
         }
         memory->address = 0;
-        cudriver_raise(result, pool != NULL ? "cuMemAllocFromPoolAsync" : "cuMemAlloc_v2",
-                       "%zu bytes; device %d%s", bytes, context->ordinal, room);
-        return -1;
+        return cudriver_check(result, pool != NULL ? "cuMemAllocFromPoolAsync" : "cuMemAlloc_v2",
+                              "%zu bytes; device %d%s", bytes, context->ordinal, room);
     }
     memory->number = pool != NULL ? ++context->allocs.number : 0;
     return 0;

@@ -6,7 +6,6 @@
 
 #include "python/call.h"
 #include "python/error.h"
-#include "python/wait.h"
 
 /* At the interpreter's end: how long to wait for other threads' calls (ms), and how long to hold a
  * new one, before and after Python begins to finalize (s). */
@@ -97,15 +96,15 @@ ContextObject *cudriver_context_create(CoreState *state, int ordinal, unsigned l
     }
     Py_END_ALLOW_THREADS
     if (result != CUDA_SUCCESS) {
-        cudriver_raise(result, cuda.cuCtxCreate_v4 != NULL ? "cuCtxCreate_v4" : "cuCtxCreate_v2",
-                       "flags 0x%lx, device %d", flags, ordinal);
-        return NULL;
+        return CUDRIVER_RAISE(result,
+                              cuda.cuCtxCreate_v4 != NULL ? "cuCtxCreate_v4" : "cuCtxCreate_v2",
+                              "flags 0x%lx, device %d", flags, ordinal);
     }
     /* The driver made it current; our contexts start on no stack. */
     result = cuda.cuCtxPopCurrent_v2(&popped);
     self = result == CUDA_SUCCESS
                ? cudriver_context_new(state, handle, ordinal, device, CUDRIVER_CONTEXT_MANUAL)
-               : (ContextObject *)cudriver_raise(result, "cuCtxPopCurrent_v2", "%s", "");
+               : CUDRIVER_RAISE(result, "cuCtxPopCurrent_v2", "%s", "");
     if (self == NULL) {
         cuda.cuCtxDestroy_v2(handle);
     }
@@ -149,8 +148,7 @@ ContextObject *cudriver_context_primary(CoreState *state, int ordinal)
         result = cuda.cuDevicePrimaryCtxRetain(&handle, device);
         Py_END_ALLOW_THREADS
         if (result != CUDA_SUCCESS) {
-            return (ContextObject *)cudriver_raise(result, "cuDevicePrimaryCtxRetain", "device %d",
-                                                   ordinal);
+            return CUDRIVER_RAISE(result, "cuDevicePrimaryCtxRetain", "device %d", ordinal);
         }
         /* Another thread may have reset it since. One that was first is seen above. */
         retained = state->resets == resets;
@@ -344,7 +342,7 @@ int cudriver_context_refused(ContextObject *self, CUresult result)
         cudriver_context_unkeep(self);
     }
     if (cudriver_context_check(self) == 0) {
-        cudriver_raise(result,
+        cudriver_check(result,
                        cudriver_context_is_stale(self) ? "cuCtxGetId" : "cuCtxPushCurrent_v2",
                        "context %llu of device %d", self->number, self->ordinal);
     }

@@ -4,21 +4,12 @@
 #include "python/error.h"
 #include "docstrings.h"
 
-/* The last push of a context in the list; -1: there is none. */
-static Py_ssize_t push_find(PyObject *pushed, const ContextObject *self)
+/* Takes a push of a context off the list, if there is one. Its order does not count. */
+static void push_forget(PyObject *pushed, ContextObject *self)
 {
-    Py_ssize_t i = PyList_GET_SIZE(pushed) - 1;
-
-    while (i >= 0 && PyList_GET_ITEM(pushed, i) != (const PyObject *)self) {
-        i--;
-    }
-    return i;
-}
-
-/* Takes the last push of a context off the list, if there is one. */
-static void push_forget(PyObject *pushed, const ContextObject *self)
-{
-    Py_ssize_t i = push_find(pushed, self);
+    Py_ssize_t i = PySequence_Contains(pushed, (PyObject *)self) > 0
+                       ? PySequence_Index(pushed, (PyObject *)self)
+                       : -1;
 
     if (i >= 0) {
         PyList_SetSlice(pushed, i, i + 1, NULL);
@@ -71,7 +62,7 @@ PyObject *cudriver_context_holder(CoreState *state, ContextObject *self)
     if (pushed == NULL) {
         return NULL;
     }
-    if (push_find(pushed, self) >= 0) {
+    if (PySequence_Contains(pushed, (PyObject *)self) > 0) {
         Py_XDECREF(stack_list(state));
         PyErr_Clear();
     }
@@ -110,7 +101,7 @@ PyObject *cudriver_context_push(PyObject *object, PyObject *Py_UNUSED(ignored))
 static int context_pop(ContextObject *self, PyObject *pushed)
 {
     const char *function = "cuCtxGetCurrent";
-    bool ours = push_find(pushed, self) >= 0;
+    bool ours = PySequence_Contains(pushed, (PyObject *)self) > 0;
     CUcontext current = NULL;
     CUresult result = cuda.cuCtxGetCurrent(&current);
 

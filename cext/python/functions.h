@@ -17,8 +17,9 @@
     X(arrays, refuse_computing, "(OO)") \
     X(arrays, refuse_conversion, NULL) \
     X(arrays, refuse_pickle, NULL) \
-    X(arrays, reshape, "(OOO)") \
+    X(arrays, reshape, NULL) \
     X(arrays, text, "(O)") \
+    X(arrays, transpose, NULL) \
     X(contexts, api_version, "(O)") \
     X(contexts, cache_config, "(O)") \
     X(contexts, exists, "(O)") \

@@ -38,7 +38,7 @@ static PyObject *module_live(PyObject *module, PyObject *Py_UNUSED(ignored))
     CUDRIVER_LOCK();
     CoreState *state = cudriver_state_of_module(module);
 
-    cudriver_works_reap(state);
+    cudriver_works_reap(state, NULL);
     return cudriver_live_list(state);
 }
 

@@ -54,7 +54,7 @@ int cudriver_device_alloc(CoreState *state, struct cudriver_device_memory *memor
         return -1;
     }
     pool = context->allocs.pool;
-    cudriver_works_reap(state);
+    cudriver_works_reap(state, NULL);
     if (pool != NULL && context->allocs.stream == NULL) { /* the first */
         result =
             cuda.cuStreamCreateWithPriority(&context->allocs.stream, CU_STREAM_NON_BLOCKING, 0);
@@ -68,7 +68,7 @@ int cudriver_device_alloc(CoreState *state, struct cudriver_device_memory *memor
     if (result == CUDA_ERROR_OUT_OF_MEMORY) {
         /* Our work in the context, and the frees behind it. Not the context as a whole: that would
          * break a capture of any stream in it. */
-        cudriver_works_reap(state);
+        cudriver_works_reap(state, NULL);
         if (cudriver_works_wait(state, context) < 0) {
             return -1;
         }

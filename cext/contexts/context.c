@@ -111,22 +111,13 @@ ContextObject *cudriver_context_create(CoreState *state, int ordinal, unsigned l
     return self;
 }
 
-void cudriver_context_raise_resetting(CoreState *state)
-{
-    cudriver_raise_plain("InvalidContextError",
-                         "a thread is resetting the primary context of device %d: no call may use "
-                         "the device meanwhile",
-                         state->resetting - 1);
-}
-
 /* *found: the primary context's object, if there is one, as a new reference. 0, or -1 if the
  * context may not be used. */
 static int primary_find(CoreState *state, int ordinal, ContextObject **found)
 {
     *found = cudriver_context_find_primary(state, ordinal);
     if (state->resetting == 1 + ordinal) {
-        cudriver_context_raise_resetting(state);
-        return -1;
+        return cudriver_do(CALL_contexts_refuse_during_reset, ordinal);
     }
     return *found == NULL ? 0 : cudriver_context_check(*found);
 }
@@ -267,13 +258,8 @@ int cudriver_context_check(ContextObject *self)
     if (self->state == CUDRIVER_CONTEXT_OPEN) {
         return 0;
     }
-    cudriver_raise_plain("InvalidContextError", "%R %s", self,
-                         self->state == CUDRIVER_CONTEXT_RESET
-                             ? "was reset by other code in this process: everything in it is gone; "
-                               "close what you made in it, then Device.reset_primary_context() "
-                               "begins anew"
-                             : "is closed");
-    return -1;
+    return cudriver_do(CALL_contexts_refuse_use, self,
+                       self->state == CUDRIVER_CONTEXT_RESET ? Py_True : Py_False);
 }
 
 static bool calls_run(const CoreState *state)
@@ -315,14 +301,11 @@ static int turn_check(CoreState *state, const ContextObject *self)
 {
     if (state->exit_thread != 0 && state->exit_thread != PyThread_get_thread_ident()) {
         exit_hold();
-        cudriver_raise_plain("InvalidContextError", "%R: the interpreter is ending", self);
-        return -1;
+        return cudriver_do(CALL_contexts_refuse_at_exit, self);
     }
-    if (state->resetting == 1 + self->ordinal) {
-        cudriver_context_raise_resetting(state);
-        return -1;
-    }
-    return 0;
+    return state->resetting == 1 + self->ordinal
+               ? cudriver_do(CALL_contexts_refuse_during_reset, self->ordinal)
+               : 0;
 }
 
 int cudriver_context_ready(CoreState *state, ContextObject *self)

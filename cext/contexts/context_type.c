@@ -91,7 +91,7 @@ static int context_close(CoreState *state, ContextObject *self, const char *call
     CUresult result;
     bool used, free;
 
-    cudriver_works_reap(state); /* a completed copy may hold the last child */
+    cudriver_works_reap(state, NULL); /* a completed copy may hold the last child */
     holder = cudriver_context_holder(state, self);
     if (holder == NULL || self->state == CUDRIVER_CONTEXT_CLOSED) {
         Py_XDECREF(holder);
@@ -139,7 +139,7 @@ CUresult cudriver_memory_return(CoreState *state, size_t keep, size_t *released)
     CUresult result;
     bool idle;
 
-    cudriver_works_reap(state);
+    cudriver_works_reap(state, NULL);
     for (ContextObject *context = state->contexts; context != NULL; context = context->next) {
         cudriver_works_forget(&context->works, context);
     }
@@ -187,7 +187,7 @@ static PyObject *method_synchronize(PyObject *object, PyObject *Py_UNUSED(ignore
     if (failed) {
         return NULL;
     }
-    cudriver_works_reap(state);
+    cudriver_works_reap(state, NULL);
     return cudriver_none(cudriver_check(result, "cuCtxSynchronize", "context %llu", self->number));
 }
 
@@ -274,8 +274,7 @@ static int reset_check(CoreState *state, int ordinal, CUdevice device, bool memo
     ContextObject *busy = state->contexts;
 
     if (state->resetting != 0) {
-        cudriver_context_raise_resetting(state);
-        return -1;
+        return cudriver_do(CALL_contexts_refuse_during_reset, state->resetting - 1);
     }
     while (busy != NULL &&
            (busy->ordinal != ordinal || !cudriver_works_is_used(state, busy, false))) {

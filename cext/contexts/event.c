@@ -219,11 +219,7 @@ static int event_begin(CoreState *state, EventObject *self, bool *pushed)
         return -1;
     }
     if (self->captured) {
-        cudriver_raise_plain("CudaError",
-                             "%R was recorded on a stream that was being captured: it marks a "
-                             "point in a graph, which is not reached once but in every launch",
-                             self);
-        return -1;
+        return cudriver_do(CALL_events_refuse_captured, self);
     }
     return cudriver_context_begin(state, self->context, pushed);
 }
@@ -252,7 +248,7 @@ static PyObject *event_synchronize(PyObject *object, PyObject *Py_UNUSED(ignored
     if (failed < 0) {
         return NULL;
     }
-    cudriver_works_reap(state);
+    cudriver_works_reap(state, NULL);
     Py_RETURN_NONE;
 }
 

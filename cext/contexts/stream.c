@@ -173,7 +173,7 @@ static PyObject *stream_synchronize(PyObject *object, PyObject *Py_UNUSED(ignore
     if (failed < 0) {
         return NULL;
     }
-    cudriver_works_reap_stream(state, self);
+    cudriver_works_reap(state, &self->works);
     Py_RETURN_NONE;
 }
 
@@ -199,7 +199,7 @@ static PyObject *stream_get_done(PyObject *object, void *Py_UNUSED(closure))
         return CUDRIVER_RAISE(result, "cuStreamQuery", "%s", "");
     }
     if (result == CUDA_SUCCESS) {
-        cudriver_works_reap_stream(state, self);
+        cudriver_works_reap(state, &self->works);
     }
     return PyBool_FromLong(result == CUDA_SUCCESS);
 }

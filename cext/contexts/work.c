@@ -329,7 +329,7 @@ static PyObject *transfer_wait(PyObject *object, PyObject *Py_UNUSED(ignored))
     if (result != CUDA_SUCCESS) {
         return transfer_raise(self, result);
     }
-    cudriver_works_reap(state);
+    cudriver_works_reap(state, NULL);
     Py_RETURN_NONE;
 }
 

@@ -60,10 +60,10 @@ int cudriver_works_wait(CoreState *state, const ContextObject *context)
 
 void cudriver_works_drain(CoreState *state)
 {
-    cudriver_works_reap(state);
+    cudriver_works_reap(state, NULL);
     for (int round = 0; round < 5000 && cudriver_works_first(state) != NULL; round++) {
         cudriver_nap(1);
-        cudriver_works_reap(state);
+        cudriver_works_reap(state, NULL);
         if (cudriver_driver_is_forked()) {
             return;
         }
@@ -96,7 +96,7 @@ int cudriver_works_follow(CoreState *state, cudriver_uses *uses, const void *mem
     if (!cudriver_works_use(state, uses, memory)) {
         return 0;
     }
-    cudriver_works_reap(state); /* ends those whose event went with its context */
+    cudriver_works_reap(state, NULL); /* ends those whose event went with its context */
     if (cudriver_require() < 0 || cudriver_context_begin(state, context, &pushed) < 0) {
         return -1;
     }

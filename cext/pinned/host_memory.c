@@ -34,7 +34,7 @@ static int memory_lock(CoreState *state, HostMemoryObject *self, const char *cal
     size_t room;
     bool pushed;
 
-    cudriver_works_reap(state);
+    cudriver_works_reap(state, NULL);
     self->address = cudriver_hostmem_try_alloc(bytes, node);
     if (self->address != NULL) {
         return 0;

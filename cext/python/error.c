@@ -3,7 +3,6 @@
 
 #include <stdio.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "call.h"
 #include "engine/engine.h"
@@ -41,22 +40,6 @@ int cudriver_check(CUresult code, const char *function, const char *format, ...)
     }
     Py_XDECREF(exception);
     return -1;
-}
-
-PyObject *cudriver_raise_plain(const char *class_name, const char *format, ...)
-{
-    PyObject *errors = PyImport_ImportModule("cudriver.errors");
-    PyObject *class = errors != NULL ? PyObject_GetAttrString(errors, class_name) : NULL;
-    va_list args;
-
-    Py_XDECREF(errors);
-    if (class != NULL) {
-        va_start(args, format);
-        PyErr_FormatV(class, format, args);
-        va_end(args);
-        Py_DECREF(class);
-    }
-    return NULL;
 }
 
 void cudriver_report(CoreState *state, CUresult code, const char *function)
@@ -103,13 +86,7 @@ int cudriver_require_slowly(void)
     CUresult result;
 
     if (cudriver_driver_is_forked()) {
-        cudriver_raise_plain(
-            "ForkedProcessError",
-            "CUDA was initialised before this process was forked (pid %ld): the "
-            "driver cannot be used here. Start the process with the 'spawn' method, "
-            "or fork before the first CUDA call",
-            (long)getpid());
-        return -1;
+        return cudriver_do(CALL_failures_forked);
     }
     if (cudriver_require_loaded() < 0) {
         return -1;

@@ -22,9 +22,6 @@ int cudriver_check(CUresult code, const char *function, const char *format, ...)
 /* The same of what is an error, as an expression of a pointer: `return CUDRIVER_RAISE(...)`. */
 #define CUDRIVER_RAISE(...) ((void)cudriver_check(__VA_ARGS__), NULL)
 
-/* Raises cudriver.errors.<class_name> with a formatted message and no driver code. Returns NULL. */
-PyObject *cudriver_raise_plain(const char *class_name, const char *format, ...);
-
 /* Reports a failed free from a destructor. Never raises. Needs the GIL. */
 void cudriver_report(CoreState *state, CUresult code, const char *function);
 

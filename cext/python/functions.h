@@ -26,9 +26,12 @@
     X(contexts, flags, "(O)") \
     X(contexts, limits, "(O)") \
     X(contexts, memory_info_of, NULL) \
+    X(contexts, refuse_at_exit, "(O)") \
+    X(contexts, refuse_during_reset, "(i)") \
     X(contexts, refuse_end, "(OsOnO)") \
     X(contexts, refuse_pop, "(OO)") \
     X(contexts, refuse_reset, "(iN)") \
+    X(contexts, refuse_use, "(OO)") \
     X(contexts, set_cache_config, "(OO)") \
     X(contexts, stream_priority_range, "(O)") \
     X(copies, bounce, "(NN)") \
@@ -49,7 +52,9 @@
     X(driver, library, "()") \
     X(driver, refuse, "(yyii)") \
     X(events, elapsed_time, NULL) \
+    X(events, refuse_captured, "(O)") \
     X(failures, captured, "(Kss)") \
+    X(failures, forked, "()") \
     X(failures, raised, "(issssO)") \
     X(foreign, handle, "(Os)") \
     X(foreign, handle_argument, "(Os)") \

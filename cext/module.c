@@ -14,10 +14,7 @@
 static PyObject *module_init(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
     CUDRIVER_LOCK();
-    if (cudriver_require() < 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
+    return cudriver_none(cudriver_require());
 }
 
 static PyObject *module_driver(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
@@ -41,7 +38,7 @@ static PyObject *module_live(PyObject *module, PyObject *Py_UNUSED(ignored))
     CUDRIVER_LOCK();
     CoreState *state = cudriver_state_of_module(module);
 
-    cudriver_works_reap(state);
+    cudriver_works_reap(state, NULL);
     return cudriver_live_list(state);
 }
 
@@ -64,11 +61,9 @@ static PyObject *module_shutdown(PyObject *module, PyObject *Py_UNUSED(ignored))
         cudriver_works_drain(state);
         if (state->live.reporting) {
             PyGC_Collect(); /* what only a cycle keeps alive is not a leak */
-            PyObject *done = cudriver_call(CALL_live_report);
-            if (done == NULL) {
+            if (cudriver_do(CALL_live_report) < 0) {
                 PyErr_WriteUnraisable(NULL);
             }
-            Py_XDECREF(done);
         }
         Py_BEGIN_ALLOW_THREADS
         cudriver_staging_shutdown(2000);
@@ -94,19 +89,18 @@ static PyMethodDef methods[] = {
 /* Reads the environment, and registers _shutdown with atexit. 0 or -1. */
 static int environment_read(PyObject *module)
 {
-    PyObject *read = cudriver_call(CALL_loading_begin, module), *done = NULL;
-    int processors, huge, coherent, reporting;
+    PyObject *read = cudriver_call(CALL_loading_begin, module);
+    int processors, huge, coherent, reporting, failed = -1;
 
     if (read != NULL && PyArg_ParseTuple(read, "iipp", &processors, &huge, &coherent, &reporting)) {
         platform_processors_set(processors);
         cudriver_hostmem_set_huge(huge);
         cudriver_staging_set_coherent(coherent != 0);
         cudriver_state_of_module(module)->live.reporting = reporting != 0;
-        done = cudriver_call(CALL_loading_set_threads, module);
+        failed = cudriver_do(CALL_loading_set_threads, module);
     }
     Py_XDECREF(read);
-    Py_XDECREF(done);
-    return done != NULL ? 0 : -1;
+    return failed;
 }
 
 static const struct {

@@ -7,7 +7,6 @@
 #include "python/call.h"
 #include "python/error.h"
 #include "python/numpy_bridge.h"
-#include "python/wait.h"
 #include "contexts/work.h"
 
 void copy_slot_free(PyObject *capsule)
@@ -25,7 +24,7 @@ static void ends_keep(CoreState *state, PyObject *dst, PyObject *src,
     PyErr_Fetch(&type, &value, &trace);
     kept = slot != NULL ? PyCapsule_New(slot, NULL, copy_slot_free) : Py_NewRef(Py_None);
     owners = kept != NULL ? PyTuple_Pack(2, kept, dst) : NULL;
-    work = cudriver_work_add(state, stream, owners, src, 0, NULL);
+    work = cudriver_work_add(state, stream, owners, src, 0, (size_t[2]){0, 0}, NULL);
     Py_XDECREF(kept);
     Py_XDECREF(owners);
     Py_XDECREF(work);
@@ -94,7 +93,7 @@ static int plan_follow(CoreState *state, const struct cudriver_copy_plan *plan, 
     }
     if (!PyErr_Occurred()) {
         const char *ours = transfer == NULL ? "cudriver.copy" : "cudriver.copy_async";
-        cudriver_raise(result, call.function != NULL ? call.function : ours, "%zu bytes, %s copy",
+        cudriver_check(result, call.function != NULL ? call.function : ours, "%zu bytes, %s copy",
                        plan->bytes, cudriver_copy_kind_name(plan->kind));
     }
     return -1;
@@ -105,11 +104,8 @@ static int plan_follow(CoreState *state, const struct cudriver_copy_plan *plan, 
 static int copy_in_python(CoreState *state, const struct copy_ends *ends,
                           enum cudriver_function function)
 {
-    PyObject *done = cudriver_call(function, cudriver_endpoint_array(state, &ends->dst),
-                                   cudriver_endpoint_array(state, &ends->src));
-
-    Py_XDECREF(done);
-    return done != NULL ? 0 : -1;
+    return cudriver_do(function, cudriver_endpoint_array(state, &ends->dst),
+                       cudriver_endpoint_array(state, &ends->src));
 }
 
 /* A peer copy names the contexts of both ends, and the driver may crash when given one that its
@@ -255,6 +251,7 @@ PyObject *copy_ends_begin(CoreState *state, struct copy_ends *ends, struct cudri
                           struct cudriver_issue *issue)
 {
     const struct cudriver_endpoint *both[] = {&ends->dst, &ends->src};
+    size_t big[2] = {0, 0};
     PyObject *work;
     bool pushed;
     int failed;
@@ -288,11 +285,11 @@ PyObject *copy_ends_begin(CoreState *state, struct copy_ends *ends, struct cudri
         cudriver_context_leave(stream->context, pushed);
         work = failed ? NULL : Py_NewRef(Py_None);
     } else {
-        if (cudriver_work_begin(state, stream, ends->dst.owner, ends->src.owner, plan->bytes,
+        big[plan->dst.on_device] = plan_bus_bytes(plan);
+        if (cudriver_work_begin(state, stream, ends->dst.owner, ends->src.owner, plan->bytes, big,
                                 issue) < 0) {
             return NULL;
         }
-        cudriver_work_mark(state, issue->work, plan->dst.on_device, plan_bus_bytes(plan));
         if (plan->kind == CUDRIVER_COPY_DIRECT) {
             return NULL;
         }

@@ -16,7 +16,6 @@
 #include "hostmem/hostmem.h"
 #include "python/call.h"
 #include "python/error.h"
-#include "python/wait.h"
 #include "contexts/work.h"
 
 #define SPAN (4 * (Py_ssize_t)sizeof(uint64_t)) /* bytes of a pair's entry in `spans` */
@@ -279,7 +278,7 @@ static int runs_queue(struct copy_batch *batch, struct cudriver_staging_transfer
     cudriver_driver_restore();
     PyEval_RestoreThread(saved);
     if (result != CUDA_SUCCESS && !PyErr_Occurred()) {
-        cudriver_raise(result, call.function != NULL ? call.function : "cudriver.copy_many",
+        cudriver_check(result, call.function != NULL ? call.function : "cudriver.copy_many",
                        "%zu copies", batch->count);
     }
     if (result != CUDA_SUCCESS && !call.queued) {
@@ -320,11 +319,8 @@ static PyObject *batch_queue(struct copy_batch *batch)
     if (failed > 0) {
         PyErr_Fetch(&type, &value, &trace);
     }
-    work =
-        cudriver_work_add(batch->state, &batch->stream, batch->owners, NULL, batch->bytes, staged);
-    for (int up = 0; up < 2 && work != NULL; up++) {
-        cudriver_work_mark(batch->state, (TransferObject *)work, up, batch->big[up]);
-    }
+    work = cudriver_work_add(batch->state, &batch->stream, batch->owners, NULL, batch->bytes,
+                             batch->big, staged);
     if (type != NULL) {
         Py_CLEAR(work);
         PyErr_Restore(type, value, trace);
@@ -475,7 +471,7 @@ PyObject *cudriver_copy_many(PyObject *module, PyObject *args)
 {
     CUDRIVER_LOCK();
     struct copy_batch batch = {.state = cudriver_state_of_module(module)};
-    PyObject *to, *from, *stream, *done, *work = NULL;
+    PyObject *to, *from, *stream, *work = NULL;
     int apart, mode;
 
     if (!PyArg_ParseTuple(args, "O!O!Opi", &PyTuple_Type, &to, &PyTuple_Type, &from, &stream,
@@ -489,11 +485,9 @@ PyObject *cudriver_copy_many(PyObject *module, PyObject *args)
     batch.mode = (enum copy_batch_mode)mode;
     if (cudriver_stream_read(batch.state, stream, &batch.stream) == 0 &&
         copy_batch_begin(&batch, PyTuple_GET_SIZE(to), PyTuple_GET_SIZE(to)) == 0 &&
-        pairs_add(&batch, to, from) == 0) {
-        done = apart ? Py_NewRef(Py_None)
-                     : cudriver_call(CALL_rows_refuse_overlap, batch.spans, to, from);
-        work = done != NULL ? copy_batch_issue(&batch) : NULL;
-        Py_XDECREF(done);
+        pairs_add(&batch, to, from) == 0 &&
+        (apart || cudriver_do(CALL_rows_refuse_overlap, batch.spans, to, from) == 0)) {
+        work = copy_batch_issue(&batch);
     }
     copy_batch_end(&batch);
     return work;

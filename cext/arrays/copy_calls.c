@@ -3,6 +3,7 @@
 
 #include "dlpack.h"
 #include "python/call.h"
+#include "python/error.h"
 #include "contexts/work.h"
 #include "docstrings.h"
 
@@ -38,7 +39,7 @@ static PyObject *module_copy(PyObject *module, PyObject *const *args, Py_ssize_t
     }
     Py_XDECREF(work);
     copy_ends_done(&ends);
-    return failed < 0 ? NULL : Py_NewRef(Py_None);
+    return cudriver_none(failed);
 }
 
 /* Reads what copy_async() takes beside its two arrays. 0, or -1 with an exception. */

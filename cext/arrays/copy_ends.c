@@ -125,9 +125,8 @@ int copy_ends_match(const struct cudriver_endpoint *dst, const struct cudriver_e
         (dst->dtype == src->dtype || cudriver_numpy_same_dtype(dst->dtype, src->dtype))) {
         return 0;
     }
-    Py_XDECREF(cudriver_call(CALL_refusals_ends, cudriver_numpy_tuple(dst->ndim, dst->shape),
-                             cudriver_numpy_tuple(src->ndim, src->shape), dst->dtype, src->dtype));
-    return -1;
+    return cudriver_do(CALL_refusals_ends, cudriver_numpy_tuple(dst->ndim, dst->shape),
+                       cudriver_numpy_tuple(src->ndim, src->shape), dst->dtype, src->dtype);
 }
 
 void copy_ends_done(struct copy_ends *ends)
@@ -156,9 +155,7 @@ int copy_ends_parse(CoreState *state, PyObject *dst, PyObject *src, bool match,
      * fields of records. */
     if (failed == 0 && ends->dst.context == NULL && ends->src.context != NULL &&
         cudriver_numpy_has_fields(ends->dst.dtype)) {
-        PyObject *done = cudriver_call(CALL_refusals_fields, ends->dst.owner);
-        failed = done != NULL ? 0 : -1;
-        Py_XDECREF(done);
+        failed = cudriver_do(CALL_refusals_fields, ends->dst.owner);
     }
     if (failed < 0) {
         copy_ends_done(ends);

@@ -78,5 +78,5 @@ PyObject *cudriver_read_files(PyObject *module, PyObject *args)
     }
     PyBuffer_Release(&runs);
     PyBuffer_Release(&progress);
-    return failed < 0 ? NULL : Py_NewRef(Py_None);
+    return cudriver_none(failed);
 }

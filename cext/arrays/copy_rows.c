@@ -73,7 +73,6 @@ static int rows_add(struct copy_batch *batch, struct copy_ends *whole, const str
     const struct copy_ends row = rows_ends(whole);
     int64_t dst_step = whole->dst.strides[0], src_step = whole->src.strides[0];
     struct cudriver_run run;
-    PyObject *done;
     size_t bytes;
 
     if (copy_ends_match(&row.dst, &row.src) < 0 || copy_batch_place(batch, whole) < 0 ||
@@ -98,10 +97,10 @@ static int rows_add(struct copy_batch *batch, struct copy_ends *whole, const str
     batch->count = (size_t)rows->count;
     batch->bytes = bytes * batch->count;
     if (ends_meet(whole) || cudriver_magnitude(dst_step) < bytes) {
-        done = cudriver_call(CALL_rows_refuse_overlap_of_runs, (char *)batch->runs,
-                             (Py_ssize_t)(batch->count * sizeof run));
-        Py_XDECREF(done);
-        return done != NULL ? 1 : -1;
+        return cudriver_do(CALL_rows_refuse_overlap_of_runs, (char *)batch->runs,
+                           (Py_ssize_t)(batch->count * sizeof run)) < 0
+                   ? -1
+                   : 1;
     }
     return 1;
 }

@@ -191,7 +191,7 @@ PyObject *cudriver_device_array_close(PyObject *object, PyObject *Py_UNUSED(igno
     CUresult result;
 
     if (!self->is_view) {
-        cudriver_works_reap(state); /* a completed copy may hold the last view */
+        cudriver_works_reap(state, NULL); /* a completed copy may hold the last view */
     }
     if (self->is_view || memory->arrays > 1 || memory->busy > 0 || memory->exports > 0 ||
         (!cudriver_is_sole_owner(object) &&
@@ -201,7 +201,7 @@ PyObject *cudriver_device_array_close(PyObject *object, PyObject *Py_UNUSED(igno
                              memory->exports);
     }
     result = memory_release(state, memory, &function);
-    return cudriver_check(result, function, "0x%llx", address) < 0 ? NULL : Py_NewRef(Py_None);
+    return cudriver_none(cudriver_check(result, function, "0x%llx", address));
 }
 
 int cudriver_device_array_check(DeviceArrayObject *self)

@@ -82,17 +82,6 @@ static PyObject *get_reversed(PyObject *object, void *Py_UNUSED(closure))
     return cudriver_device_array_view(array_of(object), get_geometry(object, "T"));
 }
 
-static PyObject *method_transpose(PyObject *object, PyObject *axes)
-{
-    PyObject *transpose = get_geometry(object, "transpose"), *view = NULL;
-
-    if (transpose != NULL) {
-        view = PyObject_Call(transpose, axes, NULL);
-        Py_DECREF(transpose);
-    }
-    return cudriver_device_array_view(array_of(object), view);
-}
-
 static PyObject *method_view(PyObject *object, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"dtype", NULL};
@@ -108,19 +97,19 @@ static PyObject *method_view(PyObject *object, PyObject *args, PyObject *keyword
     return cudriver_device_array_view(array_of(object), view);
 }
 
-static PyObject *method_reshape(PyObject *object, PyObject *args, PyObject *keywords)
-{
-    PyObject *shape = PyTuple_GET_SIZE(args) == 1 ? PyTuple_GET_ITEM(args, 0) : args;
-    PyObject *array = array_of(object)->array, *view;
-
-    if (keywords == NULL && cudriver_numpy_is_c_contiguous(array)) {
-        view = PyObject_CallMethod(array, "reshape", "(O)", shape);
-    } else { /* NumPy might copy */
-        view =
-            cudriver_call(CALL_arrays_reshape, array, shape, keywords != NULL ? keywords : Py_None);
+/* Defines a method that makes a view: by a function of memory/arrays.py, which takes the ndarray in
+ * place of the array. */
+#define VIEW_IN_PYTHON(method, function)                                                     \
+    static PyObject *method(PyObject *object, PyObject *const *args, Py_ssize_t count,       \
+                            PyObject *keywords)                                              \
+    {                                                                                        \
+        PyObject *array = array_of(object)->array;                                           \
+        return cudriver_device_array_view(                                                   \
+            array_of(object), cudriver_call_method(function, array, args, count, keywords)); \
     }
-    return cudriver_device_array_view(array_of(object), view);
-}
+
+VIEW_IN_PYTHON(method_transpose, CALL_arrays_transpose)
+VIEW_IN_PYTHON(method_reshape, CALL_arrays_reshape)
 
 /* ---- in Python ---- */
 
@@ -137,15 +126,11 @@ CUDRIVER_IN_PYTHON(method_format, CALL_arrays_formatted)
 /* array[key] = value */
 static int array_assign(PyObject *object, PyObject *key, PyObject *value)
 {
-    PyObject *done;
-
     if (value == NULL) {
         PyErr_SetString(PyExc_TypeError, "the items of a DeviceArray cannot be deleted");
         return -1;
     }
-    done = cudriver_call(CALL_moving_assign, object, key, value);
-    Py_XDECREF(done);
-    return done != NULL ? 0 : -1;
+    return cudriver_do(CALL_moving_assign, object, key, value);
 }
 
 /* ---- what would read items on the device, one by one ---- */
@@ -221,9 +206,8 @@ static PyMethodDef array_methods[] = {
     {"__deepcopy__", CUDRIVER_FAST(method_deepcopy), DOC_DeviceArray___deepcopy__},
     {"__reduce__", CUDRIVER_FAST(method_reduce), DOC_DeviceArray___reduce__},
     {"close", cudriver_device_array_close, METH_NOARGS, DOC_DeviceArray_close},
-    {"transpose", method_transpose, METH_VARARGS, DOC_DeviceArray_transpose},
-    {"reshape", (PyCFunction)(void (*)(void))method_reshape, METH_VARARGS | METH_KEYWORDS,
-     DOC_DeviceArray_reshape},
+    {"transpose", CUDRIVER_FAST(method_transpose), DOC_DeviceArray_transpose},
+    {"reshape", CUDRIVER_FAST(method_reshape), DOC_DeviceArray_reshape},
     {"view", (PyCFunction)(void (*)(void))method_view, METH_VARARGS | METH_KEYWORDS,
      DOC_DeviceArray_view},
     {"__dlpack__", CUDRIVER_FAST(method_dlpack), DOC_DeviceArray___dlpack__},

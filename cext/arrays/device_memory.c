@@ -9,35 +9,22 @@
 #include "python/call.h"
 #include "python/error.h"
 
-/* One pool per device, which memory/device_pool.py makes at its first use. The process keeps it,
- * like the driver table. */
-#define DEVICES 256
-
-static struct {
-    _Atomic(CUmemoryPool) pool;
-    bool tried;
-} pools[DEVICES];
-
-/* *pool: for a device's memory, or NULL: the driver has none. 0, or -1 with an exception set. */
-static int pool_of(ContextObject *context, CUmemoryPool *pool)
+/* Asks once for the pool of a context's device, which memory/device_pool.py keeps. 0, or -1 with an
+ * exception set. */
+static int pool_find(ContextObject *context)
 {
-    int ordinal = context->ordinal;
     PyObject *made;
 
-    *pool = NULL;
-    if (ordinal >= DEVICES || cuda.cuMemAllocFromPoolAsync == NULL || cuda.cuMemFreeAsync == NULL) {
-        return 0;
-    }
-    if (!pools[ordinal].tried) {
+    if (!context->allocs.asked && cuda.cuMemAllocFromPoolAsync != NULL &&
+        cuda.cuMemFreeAsync != NULL) {
         made = cudriver_call(CALL_device_pool_pool_of, context);
         if (made == NULL) {
             return -1;
         }
-        pools[ordinal].pool = PyLong_AsVoidPtr(made);
-        pools[ordinal].tried = true;
+        context->allocs.pool = PyLong_AsVoidPtr(made);
+        context->allocs.asked = true;
         Py_DECREF(made);
     }
-    *pool = pools[ordinal].pool;
     return 0;
 }
 
@@ -63,17 +50,17 @@ int cudriver_device_alloc(CoreState *state, struct cudriver_device_memory *memor
     if (bytes == 0) {
         return 0;
     }
-    if (pool_of(context, &pool) < 0) {
+    if (pool_find(context) < 0) {
         return -1;
     }
-    cudriver_works_reap(state);
+    pool = context->allocs.pool;
+    cudriver_works_reap(state, NULL);
     if (pool != NULL && context->allocs.stream == NULL) { /* the first */
         result =
             cuda.cuStreamCreateWithPriority(&context->allocs.stream, CU_STREAM_NON_BLOCKING, 0);
         if (result != CUDA_SUCCESS) {
             context->allocs.stream = NULL;
-            cudriver_raise(result, "cuStreamCreateWithPriority", "for allocations");
-            return -1;
+            return cudriver_check(result, "cuStreamCreateWithPriority", "for allocations");
         }
     }
     order = context->allocs.stream;
@@ -81,7 +68,7 @@ int cudriver_device_alloc(CoreState *state, struct cudriver_device_memory *memor
     if (result == CUDA_ERROR_OUT_OF_MEMORY) {
         /* Our work in the context, and the frees behind it. Not the context as a whole: that would
          * break a capture of any stream in it. */
-        cudriver_works_reap(state);
+        cudriver_works_reap(state, NULL);
         if (cudriver_works_wait(state, context) < 0) {
             return -1;
         }
@@ -89,10 +76,8 @@ int cudriver_device_alloc(CoreState *state, struct cudriver_device_memory *memor
         if (order != NULL) {
             cuda.cuStreamSynchronize(order);
         }
-        for (int i = 0; i < DEVICES; i++) { /* returns what is free in the pools */
-            if (pools[i].pool != NULL) {
-                cuda.cuMemPoolTrimTo(pools[i].pool, 0);
-            }
+        if (pool != NULL) { /* returns what is free in it */
+            cuda.cuMemPoolTrimTo(pool, 0);
         }
         Py_END_ALLOW_THREADS
         result = alloc_once(pool, order, bytes, &memory->address);
@@ -104,9 +89,8 @@ int cudriver_device_alloc(CoreState *state, struct cudriver_device_memory *memor
             snprintf(room, sizeof room, " has %zu of %zu free", available, total);
         }
         memory->address = 0;
-        cudriver_raise(result, pool != NULL ? "cuMemAllocFromPoolAsync" : "cuMemAlloc_v2",
-                       "%zu bytes; device %d%s", bytes, context->ordinal, room);
-        return -1;
+        return cudriver_check(result, pool != NULL ? "cuMemAllocFromPoolAsync" : "cuMemAlloc_v2",
+                              "%zu bytes; device %d%s", bytes, context->ordinal, room);
     }
     memory->number = pool != NULL ? ++context->allocs.number : 0;
     return 0;

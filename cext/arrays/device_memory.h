@@ -23,7 +23,7 @@ struct cudriver_device_memory {
  * Allocates `bytes` in the memory's context, between begin and end. After cudriver_device_settle
  * any stream may use the memory: the pool never hands out memory that another stream still uses. If
  * memory runs out: waits for our work in the context, which releases what that kept alive, trims
- * the pools and retries. 0 or -1.
+ * the pool and retries. 0 or -1.
  */
 int cudriver_device_alloc(CoreState *state, struct cudriver_device_memory *memory, size_t bytes);
 

@@ -248,8 +248,8 @@ static int table_from_object(void *object, struct cudriver_dl_managed **out)
     DeviceArrayObject *array = object;
     struct cudriver_dl_type type = {.lanes = 1};
     struct export *made;
+    struct cudriver_stream on = {.handle = NULL};
     StreamObject *entered;
-    uintptr_t on = 1;
 
     *out = NULL;
     if (!Py_IS_TYPE(object, imported->device_array_type)) {
@@ -258,16 +258,12 @@ static int table_from_object(void *object, struct cudriver_dl_managed **out)
         return -1;
     }
     entered = cudriver_dlpack_stream(imported, array->memory->context->ordinal);
-    if (entered != NULL) {
-        Py_INCREF(entered);
-        entered->users++;
-        on = entered->handle != NULL ? (uintptr_t)entered->handle : 1;
+    if (entered != NULL && cudriver_stream_read(imported, (PyObject *)entered, &on) < 0) {
+        return -1;
     }
-    made = array_lend(imported, array, (long long)on, &type, false, 0);
-    if (entered != NULL) {
-        entered->users--;
-        Py_DECREF(entered);
-    }
+    made = array_lend(imported, array, on.handle != NULL ? (long long)(uintptr_t)on.handle : 1,
+                      &type, false, 0);
+    cudriver_stream_done(&on);
     *out = made != NULL ? &made->head.versioned : NULL;
     return made != NULL ? 0 : -1;
 }

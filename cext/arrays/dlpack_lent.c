@@ -79,9 +79,8 @@ static int capsule_take(PyObject *capsule, struct lent *lent)
         lent->flags = 0;
         return lent->keeper == NULL ? -1 : PyCapsule_SetName(capsule, "used_dltensor");
     }
-    Py_XDECREF(cudriver_call(CALL_dlpack_refuse, capsule,
-                             PyCapsule_CheckExact(capsule) ? PyCapsule_GetName(capsule) : NULL));
-    return -1;
+    return cudriver_do(CALL_dlpack_refuse, capsule,
+                       PyCapsule_CheckExact(capsule) ? PyCapsule_GetName(capsule) : NULL);
 }
 
 /* ---- the stream ---- */
@@ -459,10 +458,7 @@ static PyObject *module_borrow(PyObject *module, PyObject *args)
     }
     found = tensor_borrow(state, object, kind_of(state, object), never_copied != 0, NULL, &end);
     if (found <= 0) {
-        if (found == 0) {
-            Py_XDECREF(cudriver_call(CALL_dlpack_refuse_lender, object));
-        }
-        return NULL;
+        return found == 0 ? cudriver_call(CALL_dlpack_refuse_lender, object) : NULL;
     }
     array = cudriver_endpoint_array(state, &end);
     cudriver_endpoint_done(&end);

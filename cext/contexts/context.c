@@ -6,7 +6,6 @@
 
 #include "python/call.h"
 #include "python/error.h"
-#include "python/wait.h"
 
 /* At the interpreter's end: how long to wait for other threads' calls (ms), and how long to hold a
  * new one, before and after Python begins to finalize (s). */
@@ -97,27 +96,19 @@ ContextObject *cudriver_context_create(CoreState *state, int ordinal, unsigned l
     }
     Py_END_ALLOW_THREADS
     if (result != CUDA_SUCCESS) {
-        cudriver_raise(result, cuda.cuCtxCreate_v4 != NULL ? "cuCtxCreate_v4" : "cuCtxCreate_v2",
-                       "flags 0x%lx, device %d", flags, ordinal);
-        return NULL;
+        return CUDRIVER_RAISE(result,
+                              cuda.cuCtxCreate_v4 != NULL ? "cuCtxCreate_v4" : "cuCtxCreate_v2",
+                              "flags 0x%lx, device %d", flags, ordinal);
     }
     /* The driver made it current; our contexts start on no stack. */
     result = cuda.cuCtxPopCurrent_v2(&popped);
     self = result == CUDA_SUCCESS
                ? cudriver_context_new(state, handle, ordinal, device, CUDRIVER_CONTEXT_MANUAL)
-               : (ContextObject *)cudriver_raise(result, "cuCtxPopCurrent_v2", "%s", "");
+               : CUDRIVER_RAISE(result, "cuCtxPopCurrent_v2", "%s", "");
     if (self == NULL) {
         cuda.cuCtxDestroy_v2(handle);
     }
     return self;
-}
-
-void cudriver_context_raise_resetting(CoreState *state)
-{
-    cudriver_raise_plain("InvalidContextError",
-                         "a thread is resetting the primary context of device %d: no call may use "
-                         "the device meanwhile",
-                         state->resetting - 1);
 }
 
 /* *found: the primary context's object, if there is one, as a new reference. 0, or -1 if the
@@ -126,8 +117,7 @@ static int primary_find(CoreState *state, int ordinal, ContextObject **found)
 {
     *found = cudriver_context_find_primary(state, ordinal);
     if (state->resetting == 1 + ordinal) {
-        cudriver_context_raise_resetting(state);
-        return -1;
+        return cudriver_do(CALL_contexts_refuse_during_reset, ordinal);
     }
     return *found == NULL ? 0 : cudriver_context_check(*found);
 }
@@ -149,8 +139,7 @@ ContextObject *cudriver_context_primary(CoreState *state, int ordinal)
         result = cuda.cuDevicePrimaryCtxRetain(&handle, device);
         Py_END_ALLOW_THREADS
         if (result != CUDA_SUCCESS) {
-            return (ContextObject *)cudriver_raise(result, "cuDevicePrimaryCtxRetain", "device %d",
-                                                   ordinal);
+            return CUDRIVER_RAISE(result, "cuDevicePrimaryCtxRetain", "device %d", ordinal);
         }
         /* Another thread may have reset it since. One that was first is seen above. */
         retained = state->resets == resets;
@@ -269,13 +258,8 @@ int cudriver_context_check(ContextObject *self)
     if (self->state == CUDRIVER_CONTEXT_OPEN) {
         return 0;
     }
-    cudriver_raise_plain("InvalidContextError", "%R %s", self,
-                         self->state == CUDRIVER_CONTEXT_RESET
-                             ? "was reset by other code in this process: everything in it is gone; "
-                               "close what you made in it, then Device.reset_primary_context() "
-                               "begins anew"
-                             : "is closed");
-    return -1;
+    return cudriver_do(CALL_contexts_refuse_use, self,
+                       self->state == CUDRIVER_CONTEXT_RESET ? Py_True : Py_False);
 }
 
 static bool calls_run(const CoreState *state)
@@ -317,14 +301,11 @@ static int turn_check(CoreState *state, const ContextObject *self)
 {
     if (state->exit_thread != 0 && state->exit_thread != PyThread_get_thread_ident()) {
         exit_hold();
-        cudriver_raise_plain("InvalidContextError", "%R: the interpreter is ending", self);
-        return -1;
+        return cudriver_do(CALL_contexts_refuse_at_exit, self);
     }
-    if (state->resetting == 1 + self->ordinal) {
-        cudriver_context_raise_resetting(state);
-        return -1;
-    }
-    return 0;
+    return state->resetting == 1 + self->ordinal
+               ? cudriver_do(CALL_contexts_refuse_during_reset, self->ordinal)
+               : 0;
 }
 
 int cudriver_context_ready(CoreState *state, ContextObject *self)
@@ -344,7 +325,7 @@ int cudriver_context_refused(ContextObject *self, CUresult result)
         cudriver_context_unkeep(self);
     }
     if (cudriver_context_check(self) == 0) {
-        cudriver_raise(result,
+        cudriver_check(result,
                        cudriver_context_is_stale(self) ? "cuCtxGetId" : "cuCtxPushCurrent_v2",
                        "context %llu of device %d", self->number, self->ordinal);
     }

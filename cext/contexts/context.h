@@ -34,6 +34,8 @@ typedef struct ContextObject {
     Py_ssize_t in_use;   /* calls that use it now, perhaps without the GIL */
     size_t big[2];       /* bytes that blocking calls move, as in work.h */
     struct {
+        CUmemoryPool pool; /* of the device, which it outlives; NULL: none, or not asked */
+        bool asked;
         CUstream stream;            /* owned: orders allocations only; NULL until first used */
         unsigned long long number;  /* allocations so far on that stream */
         unsigned long long settled; /* how many of these are known to be complete */

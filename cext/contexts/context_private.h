@@ -16,9 +16,6 @@ ContextObject *cudriver_context_registered(CoreState *state, CUcontext handle);
 /* The object of a device's primary context, unless it is closed. New reference, or NULL. */
 ContextObject *cudriver_context_find_primary(CoreState *state, int ordinal);
 
-/* Raises InvalidContextError: a thread is resetting a primary context. */
-void cudriver_context_raise_resetting(CoreState *state);
-
 /* The driver's handle for an ordinal. 0, or -1 with an exception set. Initialises the driver. */
 int cudriver_device_handle(int ordinal, CUdevice *handle);
 

@@ -4,21 +4,12 @@
 #include "python/error.h"
 #include "docstrings.h"
 
-/* The last push of a context in the list; -1: there is none. */
-static Py_ssize_t push_find(PyObject *pushed, const ContextObject *self)
+/* Takes a push of a context off the list, if there is one. Its order does not count. */
+static void push_forget(PyObject *pushed, ContextObject *self)
 {
-    Py_ssize_t i = PyList_GET_SIZE(pushed) - 1;
-
-    while (i >= 0 && PyList_GET_ITEM(pushed, i) != (const PyObject *)self) {
-        i--;
-    }
-    return i;
-}
-
-/* Takes the last push of a context off the list, if there is one. */
-static void push_forget(PyObject *pushed, const ContextObject *self)
-{
-    Py_ssize_t i = push_find(pushed, self);
+    Py_ssize_t i = PySequence_Contains(pushed, (PyObject *)self) > 0
+                       ? PySequence_Index(pushed, (PyObject *)self)
+                       : -1;
 
     if (i >= 0) {
         PyList_SetSlice(pushed, i, i + 1, NULL);
@@ -29,7 +20,7 @@ static void push_forget(PyObject *pushed, const ContextObject *self)
  * driver shows only the topmost, so all are popped, and pushed again. */
 static PyObject *stack_list(CoreState *state)
 {
-    PyObject *list = PyList_New(0), *done;
+    PyObject *list = PyList_New(0);
     ContextObject *context = NULL;
     Py_ssize_t popped = 0;
     CUcontext handle;
@@ -56,12 +47,9 @@ static PyObject *stack_list(CoreState *state)
     if (list != NULL && (PyErr_Occurred() || PyList_Reverse(list) < 0)) {
         Py_CLEAR(list);
     }
-    if (list != NULL && result == CUDA_SUCCESS) {
-        done = cudriver_call(CALL_stack_correct, cudriver_context_pushed_here(state), list);
-        if (done == NULL) {
-            Py_CLEAR(list);
-        }
-        Py_XDECREF(done);
+    if (list != NULL && result == CUDA_SUCCESS &&
+        cudriver_do(CALL_stack_correct, cudriver_context_pushed_here(state), list) < 0) {
+        Py_CLEAR(list);
     }
     return list;
 }
@@ -74,7 +62,7 @@ PyObject *cudriver_context_holder(CoreState *state, ContextObject *self)
     if (pushed == NULL) {
         return NULL;
     }
-    if (push_find(pushed, self) >= 0) {
+    if (PySequence_Contains(pushed, (PyObject *)self) > 0) {
         Py_XDECREF(stack_list(state));
         PyErr_Clear();
     }
@@ -113,15 +101,14 @@ PyObject *cudriver_context_push(PyObject *object, PyObject *Py_UNUSED(ignored))
 static int context_pop(ContextObject *self, PyObject *pushed)
 {
     const char *function = "cuCtxGetCurrent";
-    bool ours = push_find(pushed, self) >= 0;
+    bool ours = PySequence_Contains(pushed, (PyObject *)self) > 0;
     CUcontext current = NULL;
     CUresult result = cuda.cuCtxGetCurrent(&current);
 
     /* The driver may have given the handle of a context that is gone to a new one. */
     if (result == CUDA_SUCCESS &&
         (current != self->handle || (!ours && self->state != CUDRIVER_CONTEXT_OPEN))) {
-        Py_XDECREF(cudriver_call(CALL_contexts_refuse_pop, self, ours ? Py_True : Py_False));
-        return -1;
+        return cudriver_do(CALL_contexts_refuse_pop, self, ours ? Py_True : Py_False);
     }
     if (result == CUDA_SUCCESS) {
         function = "cuCtxPopCurrent_v2";
@@ -142,7 +129,7 @@ PyObject *cudriver_context_pop(PyObject *object, PyObject *Py_UNUSED(ignored))
     int failed = pushed != NULL ? context_pop((ContextObject *)object, pushed) : -1;
 
     Py_XDECREF(pushed);
-    return failed < 0 ? NULL : Py_NewRef(Py_None);
+    return cudriver_none(failed);
 }
 
 PyObject *cudriver_context_method_enter(PyObject *object, PyObject *Py_UNUSED(ignored))
@@ -184,14 +171,14 @@ static PyObject *module_current_context(PyObject *module, PyObject *Py_UNUSED(ig
     CUresult result;
 
     if (in_use <= 0) {
-        return in_use < 0 ? NULL : Py_NewRef(Py_None);
+        return cudriver_none(in_use);
     }
     result = cudriver_context_find_current(state, &current);
     if (current != NULL || PyErr_Occurred()) {
         return (PyObject *)current;
     }
     if (result != CUDA_SUCCESS) {
-        return cudriver_raise(result, "cuCtxGetCurrent",
+        return CUDRIVER_RAISE(result, "cuCtxGetCurrent",
                               "this thread's current context was destroyed");
     }
     Py_RETURN_NONE;

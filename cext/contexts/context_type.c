@@ -91,7 +91,7 @@ static int context_close(CoreState *state, ContextObject *self, const char *call
     CUresult result;
     bool used, free;
 
-    cudriver_works_reap(state); /* a completed copy may hold the last child */
+    cudriver_works_reap(state, NULL); /* a completed copy may hold the last child */
     holder = cudriver_context_holder(state, self);
     if (holder == NULL || self->state == CUDRIVER_CONTEXT_CLOSED) {
         Py_XDECREF(holder);
@@ -100,8 +100,8 @@ static int context_close(CoreState *state, ContextObject *self, const char *call
     used = cudriver_works_is_used(state, self, self->children == 0 && !cudriver_driver_is_forked());
     free = !PyObject_IsTrue(holder) && self->children == 0 && !used;
     if (!free) {
-        Py_XDECREF(cudriver_call(CALL_contexts_refuse_end, self, call, holder, self->children,
-                                 used ? Py_True : Py_False));
+        cudriver_do(CALL_contexts_refuse_end, self, call, holder, self->children,
+                    used ? Py_True : Py_False);
     }
     Py_DECREF(holder);
     if (!free) {
@@ -139,7 +139,7 @@ CUresult cudriver_memory_return(CoreState *state, size_t keep, size_t *released)
     CUresult result;
     bool idle;
 
-    cudriver_works_reap(state);
+    cudriver_works_reap(state, NULL);
     for (ContextObject *context = state->contexts; context != NULL; context = context->next) {
         cudriver_works_forget(&context->works, context);
     }
@@ -158,9 +158,8 @@ CUresult cudriver_memory_return(CoreState *state, size_t keep, size_t *released)
 static PyObject *method_close(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     CUDRIVER_LOCK();
-    int failed = context_close(cudriver_state_of(object), (ContextObject *)object, "close");
-
-    return failed < 0 ? NULL : Py_NewRef(Py_None);
+    return cudriver_none(
+        context_close(cudriver_state_of(object), (ContextObject *)object, "close"));
 }
 
 static PyObject *method_synchronize(PyObject *object, PyObject *Py_UNUSED(ignored))
@@ -188,10 +187,8 @@ static PyObject *method_synchronize(PyObject *object, PyObject *Py_UNUSED(ignore
     if (failed) {
         return NULL;
     }
-    cudriver_works_reap(state);
-    return cudriver_check(result, "cuCtxSynchronize", "context %llu", self->number) < 0
-               ? NULL
-               : Py_NewRef(Py_None);
+    cudriver_works_reap(state, NULL);
+    return cudriver_none(cudriver_check(result, "cuCtxSynchronize", "context %llu", self->number));
 }
 
 static PyObject *get_device(PyObject *object, void *Py_UNUSED(closure))
@@ -218,11 +215,7 @@ static PyObject *get_python(PyObject *object, void *function)
 
 static int set_cache_config(PyObject *object, PyObject *value, void *Py_UNUSED(closure))
 {
-    PyObject *done =
-        cudriver_call(CALL_contexts_set_cache_config, object, value != NULL ? value : Py_None);
-
-    Py_XDECREF(done);
-    return done != NULL ? 0 : -1;
+    return cudriver_do(CALL_contexts_set_cache_config, object, value != NULL ? value : Py_None);
 }
 
 CUDRIVER_IN_PYTHON(method_memory_info, CALL_contexts_memory_info_of)
@@ -281,8 +274,7 @@ static int reset_check(CoreState *state, int ordinal, CUdevice device, bool memo
     ContextObject *busy = state->contexts;
 
     if (state->resetting != 0) {
-        cudriver_context_raise_resetting(state);
-        return -1;
+        return cudriver_do(CALL_contexts_refuse_during_reset, state->resetting - 1);
     }
     while (busy != NULL &&
            (busy->ordinal != ordinal || !cudriver_works_is_used(state, busy, false))) {
@@ -290,9 +282,8 @@ static int reset_check(CoreState *state, int ordinal, CUdevice device, bool memo
     }
     if (busy != NULL || (memory && cudriver_hostmem_uses_device(device))) {
         /* The call that runs may end meanwhile: a reference. */
-        Py_XDECREF(cudriver_call(CALL_contexts_refuse_reset, ordinal,
-                                 Py_NewRef(busy != NULL ? (PyObject *)busy : Py_None)));
-        return -1;
+        return cudriver_do(CALL_contexts_refuse_reset, ordinal,
+                           Py_NewRef(busy != NULL ? (PyObject *)busy : Py_None));
     }
     return 0;
 }
@@ -343,9 +334,8 @@ static PyObject *module_reset_primary(PyObject *module, PyObject *number)
     if (handle != NULL && cuda.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == handle) {
         cuda.cuCtxSetCurrent(NULL); /* nobody pushed it: a call made it current */
     }
-    return cudriver_check(result, "cuDevicePrimaryCtxReset_v2", "device %d", ordinal) < 0
-               ? NULL
-               : Py_NewRef(Py_None);
+    return cudriver_none(
+        cudriver_check(result, "cuDevicePrimaryCtxReset_v2", "device %d", ordinal));
 }
 
 /* _context_for_use(device or None) */

@@ -105,8 +105,8 @@ ContextObject *cudriver_context_of_handle(CoreState *state, CUcontext handle)
         cudriver_driver_pop();
     }
     if (result != CUDA_SUCCESS) {
-        return (ContextObject *)cudriver_raise(result, "cuCtxPushCurrent_v2",
-                                               "another library's context %p", (void *)handle);
+        return CUDRIVER_RAISE(result, "cuCtxPushCurrent_v2", "another library's context %p",
+                              (void *)handle);
     }
     return self;
 }
@@ -135,8 +135,8 @@ ContextObject *cudriver_context_for_use(CoreState *state)
         Py_XDECREF(pushed);
     }
     if (result != CUDA_SUCCESS) {
-        return (ContextObject *)cudriver_raise(result, "cuCtxGetCurrent",
-                                               "this thread's current context was destroyed");
+        return CUDRIVER_RAISE(result, "cuCtxGetCurrent",
+                              "this thread's current context was destroyed");
     }
     if (cudriver_device_parse(NULL) < 0) { /* raises if there is no device */
         return NULL;
@@ -145,8 +145,7 @@ ContextObject *cudriver_context_for_use(CoreState *state)
     result = self != NULL ? cuda.cuCtxSetCurrent(self->handle) : CUDA_SUCCESS;
     if (result != CUDA_SUCCESS) {
         Py_DECREF(self);
-        return (ContextObject *)cudriver_raise(result, "cuCtxSetCurrent",
-                                               "device 0's primary context");
+        return CUDRIVER_RAISE(result, "cuCtxSetCurrent", "device 0's primary context");
     }
     return self;
 }

@@ -5,7 +5,6 @@
 #include "driver/driver.h"
 #include "python/call.h"
 #include "python/error.h"
-#include "python/wait.h"
 #include "docstrings.h"
 
 static PyObject *event_create(PyTypeObject *type, PyObject *args, PyObject *keywords)
@@ -111,8 +110,8 @@ static int event_method(PyObject *object, PyObject *args, PyObject *keywords, bo
     }
     captured = cudriver_capture_check(stream.handle, NULL);
     if (captured > 0 && !record && !self->captured) {
-        cudriver_capture_raise(stream.handle, "wait()", "the event marks work outside the graph");
-        captured = -1;
+        captured = cudriver_capture_raise(stream.handle, "wait()",
+                                          "the event marks work outside the graph");
     }
     if (captured >= 0) {
         self->users++;
@@ -142,7 +141,7 @@ static PyObject *event_record(PyObject *object, PyObject *args, PyObject *keywor
 static PyObject *event_wait(PyObject *object, PyObject *args, PyObject *keywords)
 {
     CUDRIVER_LOCK();
-    return event_method(object, args, keywords, false) < 0 ? NULL : Py_NewRef(Py_None);
+    return cudriver_none(event_method(object, args, keywords, false));
 }
 
 /* ---- the type ---- */
@@ -196,7 +195,7 @@ static PyObject *event_close(PyObject *object, PyObject *Py_UNUSED(ignored))
         return PyErr_Format(PyExc_ValueError, "cannot close %R: a running call uses it", object);
     }
     result = event_release(cudriver_state_of(object), self);
-    return cudriver_check(result, "cuEventDestroy_v2", "%s", "") < 0 ? NULL : Py_NewRef(Py_None);
+    return cudriver_none(cudriver_check(result, "cuEventDestroy_v2", "%s", ""));
 }
 
 static PyObject *event_repr(PyObject *object)
@@ -212,17 +211,17 @@ static PyObject *event_repr(PyObject *object)
                                 self->recorded ? "" : ", not recorded");
 }
 
-/* 0, or -1 with CudaError: the event marks a point in a graph. */
-static int event_check_captured(EventObject *self)
+/* Opens what asks whether the event is over. 0, or -1 with an exception: it is closed, or marks a
+ * point in a graph, or its context cannot be used. */
+static int event_begin(CoreState *state, EventObject *self, bool *pushed)
 {
-    if (!self->captured) {
-        return 0;
+    if (cudriver_open_check((PyObject *)self, self->closed) < 0) {
+        return -1;
     }
-    cudriver_raise_plain("CudaError",
-                         "%R was recorded on a stream that was being captured: it marks a point in "
-                         "a graph, which is not reached once but in every launch",
-                         self);
-    return -1;
+    if (self->captured) {
+        return cudriver_do(CALL_events_refuse_captured, self);
+    }
+    return cudriver_context_begin(state, self->context, pushed);
 }
 
 static CUresult event_query(void *handle)
@@ -239,8 +238,7 @@ static PyObject *event_synchronize(PyObject *object, PyObject *Py_UNUSED(ignored
     bool pushed;
     int failed;
 
-    if (cudriver_open_check(object, self->closed) < 0 || event_check_captured(self) < 0 ||
-        cudriver_context_begin(state, self->context, &pushed) < 0) {
+    if (event_begin(state, self, &pushed) < 0) {
         return NULL;
     }
     self->users++;
@@ -250,7 +248,7 @@ static PyObject *event_synchronize(PyObject *object, PyObject *Py_UNUSED(ignored
     if (failed < 0) {
         return NULL;
     }
-    cudriver_works_reap(state);
+    cudriver_works_reap(state, NULL);
     Py_RETURN_NONE;
 }
 
@@ -258,18 +256,16 @@ static PyObject *event_get_done(PyObject *object, void *Py_UNUSED(closure))
 {
     CUDRIVER_LOCK();
     EventObject *self = (EventObject *)object;
-    CoreState *state = cudriver_state_of(object);
     CUresult result;
     bool pushed;
 
-    if (cudriver_open_check(object, self->closed) < 0 || event_check_captured(self) < 0 ||
-        cudriver_context_begin(state, self->context, &pushed) < 0) {
+    if (event_begin(cudriver_state_of(object), self, &pushed) < 0) {
         return NULL;
     }
     result = cuda.cuEventQuery(self->handle);
     cudriver_context_end(self->context, pushed);
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) {
-        return cudriver_raise(result, "cuEventQuery", "%p", self->handle);
+        return CUDRIVER_RAISE(result, "cuEventQuery", "%p", self->handle);
     }
     return PyBool_FromLong(result == CUDA_SUCCESS);
 }

@@ -85,7 +85,7 @@ static PyObject *module_call(PyObject *module, PyObject *args)
         cudriver_context_end(context, pushed);
     }
     users_count(state, arguments, -1);
-    return cudriver_check(result, name, "%s", shown) < 0 ? NULL : Py_NewRef(Py_None);
+    return cudriver_none(cudriver_check(result, name, "%s", shown));
 }
 
 PyMethodDef cudriver_query_functions[] = {

@@ -141,7 +141,7 @@ static PyObject *stream_close(PyObject *object, PyObject *Py_UNUSED(ignored))
         return NULL;
     }
     result = stream_release(cudriver_state_of(object), self);
-    return cudriver_check(result, "cuStreamDestroy_v2", "%s", "") < 0 ? NULL : Py_NewRef(Py_None);
+    return cudriver_none(cudriver_check(result, "cuStreamDestroy_v2", "%s", ""));
 }
 
 static PyObject *stream_repr(PyObject *object)
@@ -173,7 +173,7 @@ static PyObject *stream_synchronize(PyObject *object, PyObject *Py_UNUSED(ignore
     if (failed < 0) {
         return NULL;
     }
-    cudriver_works_reap_stream(state, self);
+    cudriver_works_reap(state, &self->works);
     Py_RETURN_NONE;
 }
 
@@ -193,15 +193,13 @@ static PyObject *stream_get_done(PyObject *object, void *Py_UNUSED(closure))
         cudriver_context_end(self->context, pushed);
         return NULL;
     }
-    self->users++;
     result = cuda.cuStreamQuery(self->handle);
-    self->users--;
     cudriver_context_end(self->context, pushed);
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) {
-        return cudriver_raise(result, "cuStreamQuery", "%s", "");
+        return CUDRIVER_RAISE(result, "cuStreamQuery", "%s", "");
     }
     if (result == CUDA_SUCCESS) {
-        cudriver_works_reap_stream(state, self);
+        cudriver_works_reap(state, &self->works);
     }
     return PyBool_FromLong(result == CUDA_SUCCESS);
 }

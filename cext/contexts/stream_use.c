@@ -7,7 +7,6 @@
 #include "engine/engine.h"
 #include "python/call.h"
 #include "python/error.h"
-#include "python/wait.h"
 
 StreamObject *cudriver_stream_entered(CoreState *state)
 {
@@ -76,8 +75,8 @@ ContextObject *cudriver_stream_context(CoreState *state, CUstream handle)
     result = newer ? cuda.cuStreamGetCtx_v2(handle, &context, &green)
                    : cuda.cuStreamGetCtx(handle, &context);
     if (result != CUDA_SUCCESS) {
-        return (ContextObject *)cudriver_raise(
-            result, newer ? "cuStreamGetCtx_v2" : "cuStreamGetCtx", "stream %p", (void *)handle);
+        return CUDRIVER_RAISE(result, newer ? "cuStreamGetCtx_v2" : "cuStreamGetCtx", "stream %p",
+                              (void *)handle);
     }
     return cudriver_context_of_handle(state, context);
 }
@@ -149,10 +148,9 @@ CUresult cudriver_capture_ask(CUstream stream, bool *captured)
                : result;
 }
 
-void cudriver_capture_raise(CUstream stream, const char *call, const char *why)
+int cudriver_capture_raise(CUstream stream, const char *call, const char *why)
 {
-    Py_XDECREF(
-        cudriver_call(CALL_failures_captured, (unsigned long long)(uintptr_t)stream, call, why));
+    return cudriver_do(CALL_failures_captured, (unsigned long long)(uintptr_t)stream, call, why);
 }
 
 int cudriver_capture_told(CUstream stream, CUresult result, bool captured, const char *call)
@@ -161,11 +159,11 @@ int cudriver_capture_told(CUstream stream, CUresult result, bool captured, const
         return -1;
     }
     if (captured && call != NULL) {
-        cudriver_capture_raise(stream, call,
-                               "its work runs when the graph is launched: call it before or after "
-                               "the capture, or on another stream, or queue the work with the "
-                               "library that captures, which takes a DeviceArray by DLPack");
-        return -1;
+        return cudriver_capture_raise(
+            stream, call,
+            "its work runs when the graph is launched: call it before or after the capture, or on "
+            "another stream, or queue the work with the library that captures, which takes a "
+            "DeviceArray by DLPack");
     }
     return captured;
 }

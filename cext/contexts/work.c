@@ -4,7 +4,6 @@
 #include "driver/driver.h"
 #include "python/call.h"
 #include "python/error.h"
-#include "python/wait.h"
 #include "docstrings.h"
 
 /* What a piece of work weighs: one, and one more for each so many bytes that its owners may hold.
@@ -182,7 +181,7 @@ static int wait_unmarked(CUstream stream, struct cudriver_staging_transfer *stag
 /* Queues work that is about to be issued. 0, or -1 with an exception. */
 static int issue_begin(CoreState *state, const struct cudriver_stream *stream,
                        struct cudriver_queue *queue, PyObject *first, PyObject *second,
-                       size_t bytes, struct cudriver_issue *issue)
+                       size_t bytes, const size_t big[2], struct cudriver_issue *issue)
 {
     struct cudriver_queue *spares = queue == &state->works.loose ? &stream->context->works : queue;
     TransferObject *work =
@@ -193,6 +192,8 @@ static int issue_begin(CoreState *state, const struct cudriver_stream *stream,
         return -1;
     }
     work->bytes = bytes;
+    work->big[0] = big[0];
+    work->big[1] = big[1];
     work->context = stream->context;
     work->stream = stream->handle;
     work->owners[0] = Py_XNewRef(first);
@@ -210,14 +211,15 @@ static int issue_begin(CoreState *state, const struct cudriver_stream *stream,
 }
 
 int cudriver_work_begin(CoreState *state, const struct cudriver_stream *stream, PyObject *first,
-                        PyObject *second, size_t bytes, struct cudriver_issue *issue)
+                        PyObject *second, size_t bytes, const size_t big[2],
+                        struct cudriver_issue *issue)
 {
     struct cudriver_queue *queue = queue_of(state, stream);
 
     cudriver_works_pass(state, queue);
     return cudriver_context_ready(state, stream->context) < 0
                ? -1
-               : issue_begin(state, stream, queue, first, second, bytes, issue);
+               : issue_begin(state, stream, queue, first, second, bytes, big, issue);
 }
 
 void cudriver_work_record(const struct cudriver_stream *stream, struct cudriver_issue *issue)
@@ -270,14 +272,14 @@ PyObject *cudriver_work_end(CoreState *state, const struct cudriver_stream *stre
 }
 
 PyObject *cudriver_work_add(CoreState *state, const struct cudriver_stream *stream, PyObject *first,
-                            PyObject *second, size_t bytes,
+                            PyObject *second, size_t bytes, const size_t big[2],
                             struct cudriver_staging_transfer *staged)
 {
     struct cudriver_queue *queue = queue_of(state, stream);
     struct cudriver_issue issue;
 
     cudriver_works_pass(state, queue);
-    if (issue_begin(state, stream, queue, first, second, bytes, &issue) < 0) {
+    if (issue_begin(state, stream, queue, first, second, bytes, big, &issue) < 0) {
         PyErr_Clear();
         if (wait_unmarked(stream->handle, staged) == 0) {
             cudriver_staging_release(staged);
@@ -309,7 +311,7 @@ static CUresult transfer_poll(TransferObject *self)
 
 static PyObject *transfer_raise(TransferObject *self, CUresult result)
 {
-    return cudriver_raise(result, "cuEventQuery", "after an asynchronous copy of %zu bytes",
+    return CUDRIVER_RAISE(result, "cuEventQuery", "after an asynchronous copy of %zu bytes",
                           self->bytes);
 }
 
@@ -327,7 +329,7 @@ static PyObject *transfer_wait(PyObject *object, PyObject *Py_UNUSED(ignored))
     if (result != CUDA_SUCCESS) {
         return transfer_raise(self, result);
     }
-    cudriver_works_reap(state);
+    cudriver_works_reap(state, NULL);
     Py_RETURN_NONE;
 }
 

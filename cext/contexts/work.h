@@ -43,9 +43,6 @@ typedef struct TransferObject {
     PyObject *weak;
 } TransferObject;
 
-/* Work in flight moves so many bytes more to (up) or from a device. */
-void cudriver_work_mark(CoreState *state, TransferObject *work, bool up, size_t bytes);
-
 /* Whether TUNING_BIG bytes or more, to (up) or from a device, are in flight on other streams than
  * `stream`, or are moved by blocking calls. A copy engine serves in the order of issue, whatever
  * the priorities: a copy on `stream` would queue behind them. Asks the driver nothing unless as
@@ -71,13 +68,14 @@ static inline bool cudriver_works_is_used(const CoreState *state, const ContextO
 
 /*
  * New reference: a Transfer of `bytes`, which keeps `first` and `second` (objects, tuples of such,
- * or NULL) alive until the work that was just issued on `stream` is over. `staged` is the engine's
- * transfer (taken) or NULL. The stream's context is current, and the stream is not being captured.
- * Where no event can be recorded, waits for the stream. NULL with an exception set: no memory, and
- * the work is over, or the wait failed or was interrupted, and what the work uses is kept for ever.
+ * or NULL) alive until the work that was just issued on `stream` is over. `big`: as in the object.
+ * `staged` is the engine's transfer (taken) or NULL. The stream's context is current, and the
+ * stream is not being captured. Where no event can be recorded, waits for the stream. NULL with an
+ * exception set: no memory, and the work is over, or the wait failed or was interrupted, and what
+ * the work uses is kept for ever.
  */
 PyObject *cudriver_work_add(CoreState *state, const struct cudriver_stream *stream, PyObject *first,
-                            PyObject *second, size_t bytes,
+                            PyObject *second, size_t bytes, const size_t big[2],
                             struct cudriver_staging_transfer *staged);
 
 /*
@@ -92,7 +90,8 @@ struct cudriver_issue {
     CUresult result;      /* of making its event, then of recording it */
 };
 int cudriver_work_begin(CoreState *state, const struct cudriver_stream *stream, PyObject *first,
-                        PyObject *second, size_t bytes, struct cudriver_issue *issue);
+                        PyObject *second, size_t bytes, const size_t big[2],
+                        struct cudriver_issue *issue);
 void cudriver_work_record(const struct cudriver_stream *stream, struct cudriver_issue *issue);
 PyObject *cudriver_work_end(CoreState *state, const struct cudriver_stream *stream,
                             struct cudriver_issue *issue, struct cudriver_staging_transfer *staged);
@@ -104,12 +103,9 @@ PyObject *cudriver_work_over(CoreState *state, size_t bytes);
 /* Waits until the work is over. 0, or -1 with an exception set. */
 int cudriver_work_wait(CoreState *state, TransferObject *work);
 
-/* Lets go what work that is over kept alive. Cheap if nothing is in flight. Never raises. May run
- * any code. */
-void cudriver_works_reap(CoreState *state);
-
-/* The same for the work of a stream. */
-void cudriver_works_reap_stream(CoreState *state, StreamObject *stream);
+/* Lets go what work that is over kept alive: that of one queue, or of all (NULL). Cheap if nothing
+ * is in flight. Never raises. May run any code. */
+void cudriver_works_reap(CoreState *state, struct cudriver_queue *only);
 
 /* The first of all work in flight, and the next, in no order of streams. Borrowed, or NULL. */
 TransferObject *cudriver_works_first(const CoreState *state);

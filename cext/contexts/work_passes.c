@@ -204,14 +204,9 @@ static void works_reap(CoreState *state, struct cudriver_queue *only, bool issui
     }
 }
 
-void cudriver_works_reap(CoreState *state)
+void cudriver_works_reap(CoreState *state, struct cudriver_queue *only)
 {
-    works_reap(state, NULL, false);
-}
-
-void cudriver_works_reap_stream(CoreState *state, StreamObject *stream)
-{
-    works_reap(state, &stream->works, false);
+    works_reap(state, only, false);
 }
 
 void cudriver_works_pass(CoreState *state, struct cudriver_queue *queue)

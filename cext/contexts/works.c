@@ -5,7 +5,7 @@
 #include "driver/driver.h"
 #include "engine/tuning.h"
 #include "python/error.h"
-#include "python/wait.h"
+#include "python/call.h"
 
 /* Whether uses() is true for an owner of the work. */
 static bool work_uses(CoreState *state, TransferObject *work, cudriver_uses *uses,
@@ -60,10 +60,10 @@ int cudriver_works_wait(CoreState *state, const ContextObject *context)
 
 void cudriver_works_drain(CoreState *state)
 {
-    cudriver_works_reap(state);
+    cudriver_works_reap(state, NULL);
     for (int round = 0; round < 5000 && cudriver_works_first(state) != NULL; round++) {
         cudriver_nap(1);
-        cudriver_works_reap(state);
+        cudriver_works_reap(state, NULL);
         if (cudriver_driver_is_forked()) {
             return;
         }
@@ -96,17 +96,16 @@ int cudriver_works_follow(CoreState *state, cudriver_uses *uses, const void *mem
     if (!cudriver_works_use(state, uses, memory)) {
         return 0;
     }
-    cudriver_works_reap(state); /* ends those whose event went with its context */
+    cudriver_works_reap(state, NULL); /* ends those whose event went with its context */
     if (cudriver_require() < 0 || cudriver_context_begin(state, context, &pushed) < 0) {
         return -1;
     }
     captured = cudriver_capture_check(stream, NULL);
     work = work_using(state, cudriver_works_first(state), uses, memory);
     if (captured > 0 && work != NULL) {
-        cudriver_capture_raise(stream, "__dlpack__()",
-                               "work in flight on the memory is outside the graph: wait for that "
-                               "first");
-        captured = -1;
+        captured = cudriver_capture_raise(
+            stream, "__dlpack__()",
+            "work in flight on the memory is outside the graph: wait for that first");
     }
     if (captured < 0) {
         cudriver_context_end(context, pushed);
@@ -125,15 +124,6 @@ int cudriver_works_follow(CoreState *state, cudriver_uses *uses, const void *mem
 }
 
 /* ---- large copies ---- */
-
-void cudriver_work_mark(CoreState *state, TransferObject *work, bool up, size_t bytes)
-{
-    if (work->queue != NULL) {
-        work->big[up] += bytes;
-        work->queue->big[up] += bytes;
-        state->works.big += bytes;
-    }
-}
 
 /* Whether work in flight is on a stream, or was on one of another library with its handle. */
 static bool work_is_on(const TransferObject *work, const struct cudriver_stream *stream)

@@ -41,14 +41,12 @@ static enum cudriver_copy_kind shape_kind(const struct cudriver_layout *layout, 
  * do. */
 static bool is_coherent(CUdevice device)
 {
-    int pageable = 0, tables = 0;
+    int tables = 0;
 
-    return cuda.cuDeviceGetAttribute(&pageable, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
-                                     device) == CUDA_SUCCESS &&
-           cuda.cuDeviceGetAttribute(
+    return cuda.cuDeviceGetAttribute(
                &tables, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES, device) ==
                CUDA_SUCCESS &&
-           pageable != 0 && tables != 0;
+           tables != 0;
 }
 
 /* Dense between host and device, and not known to be page-locked. Asking the driver about small

@@ -223,8 +223,9 @@ CUresult staging_blocks_hold(struct cudriver_staging_transfer *transfer);
 /* Locked. Gives them back; `lost`: nobody knows whether a stream still uses them. */
 void staging_blocks_drop(struct cudriver_staging_transfer *transfer, bool lost);
 
-/* SUCCESS if the stream is idle, else NOT_READY or an error. */
-CUresult staging_stream_query(CUstream stream);
+/* SUCCESS if the stream is idle, else NOT_READY or an error. With `wait`, as
+ * cudriver_staging_stream_wait. */
+CUresult staging_stream_ask(CUstream stream, bool wait, bool (*interrupted)(void *), void *data);
 
 /* ---- transfers ---- */
 

@@ -269,7 +269,7 @@ CUresult staging_transfer_copy(const struct cudriver_copy_plan *copy,
     CUresult result, state;
 
     if (later) { /* asked first: if it fails, so would the wait that undoes what is queued */
-        state = staging_stream_query(call->stream);
+        state = staging_stream_ask(call->stream, false, NULL, NULL);
     } else if (copy->staged.blocks > 1) { /* on the lane's stream: nothing before may be missed */
         state = cudriver_staging_stream_wait(call->stream, call->interrupted, call->data);
     } else {

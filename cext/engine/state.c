@@ -221,8 +221,7 @@ static CUresult stream_mark(CUstream stream, CUevent *event)
     return result;
 }
 
-/* Asks the stream how far it is, or with `wait` waits for it. */
-static CUresult stream_ask(CUstream stream, bool wait, bool (*interrupted)(void *), void *data)
+CUresult staging_stream_ask(CUstream stream, bool wait, bool (*interrupted)(void *), void *data)
 {
     bool apart = stream_is_apart(stream);
     CUresult result = apart ? cuda.cuStreamQuery(stream) : CUDA_ERROR_NOT_READY;
@@ -240,14 +239,9 @@ static CUresult stream_ask(CUstream stream, bool wait, bool (*interrupted)(void 
     return result;
 }
 
-CUresult staging_stream_query(CUstream stream)
-{
-    return stream_ask(stream, false, NULL, NULL);
-}
-
 CUresult cudriver_staging_stream_wait(CUstream stream, bool (*interrupted)(void *), void *data)
 {
-    return stream_ask(stream, true, interrupted, data);
+    return staging_stream_ask(stream, true, interrupted, data);
 }
 
 CUresult cudriver_staging_stream_settle(CUstream stream, bool (*interrupted)(void *), void *data)

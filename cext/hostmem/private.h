@@ -5,8 +5,8 @@
  *   pool.c           the pool: alloc, free, trim, limit; its regions; the primary contexts that
  *                    memory is registered in
  *   block.c          free and live blocks in regions                           no CUDA
- *   nodes.c          NUMA nodes: that of a device, its processors
- *   ranges.c         the lock; finds the registration of an address
+ *   ranges.c         the lock; finds the registration of an address; the NUMA node of a device, and
+ *                    its processors
  *   map.c            mappings: reserve, huge pages, first touch by threads, register
  *
  * The lock guards all regions and pins. It is held for bookkeeping only, never while the driver or

@@ -57,7 +57,7 @@ static int ends_copy(CoreState *state, const struct cudriver_endpoint *dst,
     Py_END_ALLOW_THREADS
     cudriver_context_end(device->context, pushed);
     if (result != CUDA_SUCCESS) {
-        cudriver_raise(result, function, "%zu bytes", bytes);
+        cudriver_check(result, function, "%zu bytes", bytes);
         return -1;
     }
     return 0;
@@ -184,7 +184,7 @@ static PyObject *launch_time(const struct ladder_launch *launch, Py_ssize_t roun
     Py_END_ALLOW_THREADS
     if (result != CUDA_SUCCESS && seconds != NULL) {
         Py_CLEAR(seconds);
-        cudriver_raise(result, function, "kernel %s, %u blocks, %llu bytes",
+        cudriver_check(result, function, "kernel %s, %u blocks, %llu bytes",
                        kernel_names[launch->kernel], launch->blocks,
                        (unsigned long long)launch->vectors * 16);
     }
@@ -210,7 +210,7 @@ static PyObject *ends_time(CoreState *state, struct ladder_launch *launch,
     if (result == CUDA_SUCCESS) {
         seconds = launch_time(launch, rounds, count);
     } else {
-        cudriver_raise(result, "cuMemHostGetDevicePointer_v2", "%p", (void *)memory->host);
+        cudriver_check(result, "cuMemHostGetDevicePointer_v2", "%p", (void *)memory->host);
     }
     cudriver_context_end(sums->context, pushed);
     return seconds;

@@ -34,7 +34,7 @@ static int memory_lock(CoreState *state, HostMemoryObject *self, const char *cal
     size_t room;
     bool pushed;
 
-    cudriver_works_reap(state);
+    cudriver_works_reap(state, NULL);
     self->address = cudriver_hostmem_try_alloc(bytes, node);
     if (self->address != NULL) {
         return 0;
@@ -53,7 +53,7 @@ static int memory_lock(CoreState *state, HostMemoryObject *self, const char *cal
     said = cudriver_call(CALL_refusals_pool, (int)result, called, (Py_ssize_t)bytes,
                          (Py_ssize_t)cudriver_hostmem_least(bytes), (unsigned long long)room);
     if (said != NULL && PyArg_ParseTuple(said, "ss", &function, &arguments)) {
-        cudriver_raise(result, function, "%s", arguments);
+        cudriver_check(result, function, "%s", arguments);
     }
     Py_XDECREF(said);
     return -1;

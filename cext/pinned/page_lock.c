@@ -67,7 +67,7 @@ static PyObject *lock_create(PyTypeObject *type, PyObject *args, PyObject *keywo
     mapped = platform_is_mapped((uintptr_t)self->address, self->bytes);
     Py_END_ALLOW_THREADS
     if (!mapped) { /* strides may reach further than the memory */
-        Py_XDECREF(cudriver_call(CALL_refusals_unmapped, low, (unsigned long long)bytes));
+        cudriver_do(CALL_refusals_unmapped, low, (unsigned long long)bytes);
     }
     /* cuInit takes a while: it is called when the memory is page-locked, perhaps in a thread. */
     if (!mapped || (initialised ? cudriver_require() : cudriver_require_loaded()) < 0) {
@@ -180,7 +180,7 @@ static PyObject *lock_lock(PyObject *object, PyObject *args)
                                        (Py_ssize_t)self->bytes, self->writable ? Py_True : Py_False,
                                        (unsigned long long)other.begin, (Py_ssize_t)other.bytes);
         if (said != NULL) {
-            cudriver_raise(result, "cuMemHostRegister_v2", "%s", PyUnicode_AsUTF8(said));
+            cudriver_check(result, "cuMemHostRegister_v2", "%s", PyUnicode_AsUTF8(said));
             Py_DECREF(said);
         }
         return NULL;
@@ -194,9 +194,8 @@ static PyObject *lock_close(PyObject *object, PyObject *Py_UNUSED(ignored))
     CUDRIVER_LOCK();
     PageLockObject *self = lock_of(object);
 
-    return cudriver_check(lock_end(self), "cuMemHostUnregister", "%zu bytes", self->bytes) < 0
-               ? NULL
-               : Py_NewRef(Py_None);
+    return cudriver_none(
+        cudriver_check(lock_end(self), "cuMemHostUnregister", "%zu bytes", self->bytes));
 }
 
 static PyObject *get_array(PyObject *object, void *Py_UNUSED(closure))

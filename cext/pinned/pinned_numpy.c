@@ -9,6 +9,7 @@
 #include "python/error.h"
 #include "hostmem/hostmem.h"
 #include "python/numpy_bridge.h"
+#include "docstrings.h"
 
 /* The handler of one pinned_numpy() block. Each array that it allocated owns its capsule and so
  * keeps it alive. */
@@ -227,81 +228,44 @@ static PyObject *handler_new(CoreState *state, PyObject *module, size_t min_byte
     return capsule;
 }
 
-/* The handler of a capsule that handler_new() made. NULL with TypeError. */
-static struct handler *handler_of(PyObject *capsule)
+/* New reference: the capsule of a new handler. */
+static PyObject *module_numpy_new(PyObject *module, PyObject *min_bytes)
+{
+    size_t least = PyLong_AsSize_t(min_bytes);
+
+    return PyErr_Occurred() || cudriver_numpy_require() < 0 || cudriver_require() < 0
+               ? NULL
+               : handler_new(cudriver_state_of_module(module), module, least);
+}
+
+/* New reference: the handler that was in force in this context, in whose place the given one is. */
+static PyObject *module_numpy_set(PyObject *Py_UNUSED(module), PyObject *capsule)
+{
+    if (!PyCapsule_IsValid(capsule, "mem_handler")) {
+        return PyErr_Format(PyExc_TypeError, "expected a handler of NumPy, not %.100s",
+                            Py_TYPE(capsule)->tp_name);
+    }
+    return cudriver_numpy_require() < 0 ? NULL : PyDataMem_SetHandler(capsule);
+}
+
+/* From here on the handler allocates ordinary memory. */
+static PyObject *module_numpy_forget(PyObject *Py_UNUSED(module), PyObject *capsule)
 {
     struct handler *handler = PyCapsule_IsValid(capsule, "mem_handler")
                                   ? PyCapsule_GetPointer(capsule, "mem_handler")
                                   : NULL;
 
     if (handler == NULL || handler->numpy.allocator.malloc != handler_malloc) {
-        PyErr_Format(PyExc_TypeError, "expected a handler of pinned_numpy(), not %.100s",
-                     Py_TYPE(capsule)->tp_name);
-        return NULL;
-    }
-    return handler;
-}
-
-/* New reference: the capsule of a new handler, which is in force from here on, and that of the one
- * before. */
-static PyObject *module_numpy_enter(PyObject *module, PyObject *min_bytes)
-{
-    CoreState *state = cudriver_state_of_module(module);
-    size_t least = PyLong_AsSize_t(min_bytes);
-    PyObject *capsule, *before;
-
-    if (PyErr_Occurred() || cudriver_numpy_require() < 0 || cudriver_require() < 0 ||
-        (capsule = handler_new(state, module, least)) == NULL) {
-        return NULL;
-    }
-    before = PyDataMem_SetHandler(capsule);
-    if (before == NULL) {
-        Py_DECREF(capsule);
-        return NULL;
-    }
-    return Py_BuildValue("(NN)", capsule, before);
-}
-
-/* _numpy_leave(capsule, before): puts the handler from before in force again. False: this one is
- * not in force in this context. */
-static PyObject *module_numpy_leave(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    PyObject *current, *capsule, *before;
-
-    if (cudriver_numpy_require() < 0 || !PyArg_ParseTuple(args, "OO", &capsule, &before) ||
-        handler_of(capsule) == NULL) {
-        return NULL;
-    }
-    if (!PyCapsule_IsValid(before, "mem_handler")) {
-        return PyErr_Format(PyExc_TypeError, "expected a handler of NumPy, not %.100s",
-                            Py_TYPE(before)->tp_name);
-    }
-    current = PyDataMem_GetHandler();
-    if (current == capsule) {
-        Py_XSETREF(current, PyDataMem_SetHandler(before));
-    }
-    if (current == NULL) {
-        return NULL;
-    }
-    Py_DECREF(current);
-    return PyBool_FromLong(current == capsule);
-}
-
-/* From here on the handler allocates ordinary memory. */
-static PyObject *module_numpy_forget(PyObject *Py_UNUSED(module), PyObject *capsule)
-{
-    struct handler *handler = handler_of(capsule);
-
-    if (handler == NULL) {
-        return NULL;
+        return PyErr_Format(PyExc_TypeError, "expected a handler of pinned_numpy(), not %.100s",
+                            Py_TYPE(capsule)->tp_name);
     }
     handler->over = true;
     Py_RETURN_NONE;
 }
 
 PyMethodDef cudriver_pinned_numpy_functions[] = {
-    {"_numpy_enter", module_numpy_enter, METH_O, NULL},
-    {"_numpy_leave", module_numpy_leave, METH_VARARGS, NULL},
-    {"_numpy_forget", module_numpy_forget, METH_O, NULL},
+    {"_numpy_new", module_numpy_new, METH_O, DOC__numpy_new},
+    {"_numpy_set", module_numpy_set, METH_O, DOC__numpy_set},
+    {"_numpy_forget", module_numpy_forget, METH_O, DOC__numpy_forget},
     {NULL},
 };

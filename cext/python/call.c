@@ -46,21 +46,40 @@ static PyObject *function_get(enum cudriver_function function)
     return found;
 }
 
-PyObject *cudriver_call(enum cudriver_function function, ...)
+static PyObject *call_va(enum cudriver_function function, va_list values)
 {
-    PyObject *callable = function_get(function);
-    PyObject *arguments, *result = NULL;
-    va_list values;
+    PyObject *callable = function_get(function), *arguments, *result = NULL;
 
     if (callable != NULL) {
-        va_start(values, function);
         arguments = Py_VaBuildValue(functions[function].format, values);
-        va_end(values);
         result = arguments != NULL ? PyObject_CallObject(callable, arguments) : NULL;
         Py_XDECREF(arguments);
     }
     Py_XDECREF(callable);
     return result;
+}
+
+PyObject *cudriver_call(enum cudriver_function function, ...)
+{
+    PyObject *result;
+    va_list values;
+
+    va_start(values, function);
+    result = call_va(function, values);
+    va_end(values);
+    return result;
+}
+
+int cudriver_do(enum cudriver_function function, ...)
+{
+    PyObject *result;
+    va_list values;
+
+    va_start(values, function);
+    result = call_va(function, values);
+    va_end(values);
+    Py_XDECREF(result);
+    return result != NULL ? 0 : -1;
 }
 
 PyObject *cudriver_call_method(enum cudriver_function function, PyObject *object,
@@ -100,7 +119,7 @@ PyObject *cudriver_keywords_refused(const char *kind, PyObject *keywords)
 {
     if (keywords != NULL && PyErr_ExceptionMatches(PyExc_TypeError)) {
         PyErr_Clear();
-        Py_XDECREF(cudriver_call(CALL_names_keyword, kind, keywords));
+        cudriver_do(CALL_names_keyword, kind, keywords);
     }
     return NULL;
 }

@@ -9,6 +9,9 @@
  * arguments that its format says. New reference, or NULL with an exception set. */
 PyObject *cudriver_call(enum cudriver_function function, ...);
 
+/* The same of one whose result does not count: 0 or -1. Those that refuse always raise. */
+int cudriver_do(enum cudriver_function function, ...);
+
 /* Defines a method that is written in Python: such a function, which takes the object first. For a
  * PyMethodDef of METH_FASTCALL | METH_KEYWORDS. */
 #define CUDRIVER_IN_PYTHON(method, function)                                           \

@@ -1,10 +1,11 @@
-/* CUresult -> exception. See error.h. */
+/* CUresult -> exception, and waits that end in one. See error.h. */
 #include "error.h"
 
 #include <stdio.h>
-#include <unistd.h>
+#include <time.h>
 
 #include "call.h"
+#include "engine/engine.h"
 
 /* What the driver says of a code; "" if nothing. */
 static const char *error_text(CUresult (*say)(CUresult, const char **), CUresult code)
@@ -19,13 +20,18 @@ const char *cudriver_error_name(CUresult code)
     return error_text(cuda.cuGetErrorName, code);
 }
 
-/* Raises what a code means. */
-static void raise_va(CUresult code, const char *function, const char *format, va_list args)
+int cudriver_check(CUresult code, const char *function, const char *format, ...)
 {
     char arguments[768] = "";
     PyObject *exception;
+    va_list args;
 
+    if (code == CUDA_SUCCESS) {
+        return 0;
+    }
+    va_start(args, format);
     vsnprintf(arguments, sizeof arguments, format, args);
+    va_end(args);
     exception = cudriver_call(CALL_failures_raised, (int)code, function, arguments,
                               cudriver_error_name(code), error_text(cuda.cuGetErrorString, code),
                               cudriver_driver_is_forked() ? Py_True : Py_False);
@@ -33,45 +39,7 @@ static void raise_va(CUresult code, const char *function, const char *format, va
         PyErr_SetObject((PyObject *)Py_TYPE(exception), exception);
     }
     Py_XDECREF(exception);
-}
-
-int cudriver_check(CUresult code, const char *function, const char *format, ...)
-{
-    va_list args;
-
-    if (code == CUDA_SUCCESS) {
-        return 0;
-    }
-    va_start(args, format);
-    raise_va(code, function, format, args);
-    va_end(args);
     return -1;
-}
-
-PyObject *cudriver_raise(CUresult code, const char *function, const char *format, ...)
-{
-    va_list args;
-
-    va_start(args, format);
-    raise_va(code, function, format, args);
-    va_end(args);
-    return NULL;
-}
-
-PyObject *cudriver_raise_plain(const char *class_name, const char *format, ...)
-{
-    PyObject *errors = PyImport_ImportModule("cudriver.errors");
-    PyObject *class = errors != NULL ? PyObject_GetAttrString(errors, class_name) : NULL;
-    va_list args;
-
-    Py_XDECREF(errors);
-    if (class != NULL) {
-        va_start(args, format);
-        PyErr_FormatV(class, format, args);
-        va_end(args);
-        Py_DECREF(class);
-    }
-    return NULL;
 }
 
 void cudriver_report(CoreState *state, CUresult code, const char *function)
@@ -83,7 +51,7 @@ void cudriver_report(CoreState *state, CUresult code, const char *function)
         return;
     }
     PyErr_Fetch(&type, &value, &traceback);
-    cudriver_raise(code, function, "in a destructor");
+    cudriver_check(code, function, "in a destructor");
     if (PyErr_Occurred()) {
         PyErr_WriteUnraisable(NULL);
     }
@@ -107,27 +75,18 @@ int cudriver_require_loaded(void)
     }
     loaded = cudriver_driver_load(name);
     Py_DECREF(path);
-    if (!loaded) {
-        Py_XDECREF(cudriver_call(CALL_driver_refuse, cudriver_driver.path, cudriver_driver.message,
-                                 (int)cudriver_driver.asked, cudriver_driver.version));
-    }
-    return loaded ? 0 : -1;
+    return loaded ? 0
+                  : cudriver_do(CALL_driver_refuse, cudriver_driver.path, cudriver_driver.message,
+                                (int)cudriver_driver.asked, cudriver_driver.version);
 }
 
 int cudriver_require_slowly(void)
 {
     CUDRIVER_LOCK();
     CUresult result;
-    PyObject *none;
 
     if (cudriver_driver_is_forked()) {
-        cudriver_raise_plain(
-            "ForkedProcessError",
-            "CUDA was initialised before this process was forked (pid %ld): the "
-            "driver cannot be used here. Start the process with the 'spawn' method, "
-            "or fork before the first CUDA call",
-            (long)getpid());
-        return -1;
+        return cudriver_do(CALL_failures_forked);
     }
     if (cudriver_require_loaded() < 0) {
         return -1;
@@ -135,10 +94,40 @@ int cudriver_require_slowly(void)
     Py_BEGIN_ALLOW_THREADS
     result = cudriver_driver_init();
     Py_END_ALLOW_THREADS
-    if (cudriver_check(result, "cuInit", "0") < 0) {
-        return -1;
+    /* hostmem/ is told which node is near. */
+    return cudriver_check(result, "cuInit", "0") < 0 ? -1 : cudriver_do(CALL_numa_prepare);
+}
+
+/* ---- waiting ---- */
+
+bool cudriver_signal_arrived(void *data)
+{
+    PyThreadState **saved = data;
+    bool arrived;
+
+    PyEval_RestoreThread(*saved);
+    arrived = PyErr_CheckSignals() < 0;
+    *saved = PyEval_SaveThread();
+    return arrived;
+}
+
+void cudriver_nap(long milliseconds)
+{
+    struct timespec length = {milliseconds / 1000, milliseconds % 1000 * 1000000};
+
+    Py_BEGIN_ALLOW_THREADS
+    nanosleep(&length, NULL);
+    Py_END_ALLOW_THREADS
+}
+
+int cudriver_wait(CUresult (*query)(void *handle), void *handle, const char *function)
+{
+    PyThreadState *saved = PyEval_SaveThread();
+    CUresult result = cudriver_staging_poll(query, handle, cudriver_signal_arrived, &saved);
+
+    PyEval_RestoreThread(saved);
+    if (result == CUDA_SUCCESS) {
+        return 0;
     }
-    none = cudriver_call(CALL_numa_prepare); /* hostmem/ is told which node is near */
-    Py_XDECREF(none);
-    return none != NULL ? 0 : -1;
+    return result == CUDRIVER_STAGING_INTERRUPTED ? -1 : cudriver_check(result, function, "%s", "");
 }

@@ -1,8 +1,7 @@
 /*
  * How failures leave this extension:
  *
- *   cudriver_raise     a driver's code -> an exception of cudriver.errors
- *   cudriver_check     the same if the code is an error
+ *   cudriver_check     a driver's code, if it is an error -> an exception of cudriver.errors
  *   cudriver_report    the same in a destructor: keeps the pending exception and calls
  *                      sys.unraisablehook; silent when the driver or the interpreter is going
  *   cudriver_require   before a driver call: library loaded, not forked, driver initialised
@@ -14,18 +13,14 @@
 
 #include "driver/driver.h"
 
-/* Raises the exception class for `code`. `function` is the driver function's exported name. The
- * format gives the arguments that matter, as they should appear between its parentheses ("0x%llx,
- * %zu bytes"). Returns NULL, so that `return cudriver_raise(...)` works. Needs the GIL. */
-PyObject *cudriver_raise(CUresult code, const char *function, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-
-/* Raises that if `code` is an error. 0 or -1. */
+/* If `code` is an error, raises its exception class. `function` is the driver function's exported
+ * name. The format gives the arguments that matter, as they should appear between its parentheses
+ * ("0x%llx, %zu bytes"). 0 or -1. Needs the GIL. */
 int cudriver_check(CUresult code, const char *function, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Raises cudriver.errors.<class_name> with a formatted message and no driver code. Returns NULL. */
-PyObject *cudriver_raise_plain(const char *class_name, const char *format, ...);
+/* The same of what is an error, as an expression of a pointer: `return CUDRIVER_RAISE(...)`. */
+#define CUDRIVER_RAISE(...) ((void)cudriver_check(__VA_ARGS__), NULL)
 
 /* Reports a failed free from a destructor. Never raises. Needs the GIL. */
 void cudriver_report(CoreState *state, CUresult code, const char *function);
@@ -51,7 +46,25 @@ static inline int cudriver_open_check(PyObject *object, bool closed)
     return 0;
 }
 
+/* What a function without a result returns: None, or NULL if it has failed. */
+static inline PyObject *cudriver_none(int failed)
+{
+    return failed < 0 ? NULL : Py_NewRef(Py_None);
+}
+
 /* The driver's name for a code, or "" if it knows none. */
 const char *cudriver_error_name(CUresult code);
+
+/* ---- waiting without the GIL: Ctrl-C ends it ---- */
+
+/* The copy engine's `interrupted`, called without the GIL. `data`: the saved thread state. */
+bool cudriver_signal_arrived(void *data);
+
+/* Sleeps without the GIL. */
+void cudriver_nap(long milliseconds);
+
+/* Waits while query(handle) returns NOT_READY, as cudriver_staging_poll does. 0, or -1 with an
+ * exception set: a signal handler's, or one that names `function`. */
+int cudriver_wait(CUresult (*query)(void *handle), void *handle, const char *function);
 
 #endif

@@ -17,17 +17,21 @@
     X(arrays, refuse_computing, "(OO)") \
     X(arrays, refuse_conversion, NULL) \
     X(arrays, refuse_pickle, NULL) \
-    X(arrays, reshape, "(OOO)") \
+    X(arrays, reshape, NULL) \
     X(arrays, text, "(O)") \
+    X(arrays, transpose, NULL) \
     X(contexts, api_version, "(O)") \
     X(contexts, cache_config, "(O)") \
     X(contexts, exists, "(O)") \
     X(contexts, flags, "(O)") \
     X(contexts, limits, "(O)") \
     X(contexts, memory_info_of, NULL) \
+    X(contexts, refuse_at_exit, "(O)") \
+    X(contexts, refuse_during_reset, "(i)") \
     X(contexts, refuse_end, "(OsOnO)") \
     X(contexts, refuse_pop, "(OO)") \
     X(contexts, refuse_reset, "(iN)") \
+    X(contexts, refuse_use, "(OO)") \
     X(contexts, set_cache_config, "(OO)") \
     X(contexts, stream_priority_range, "(O)") \
     X(copies, bounce, "(NN)") \
@@ -48,7 +52,9 @@
     X(driver, library, "()") \
     X(driver, refuse, "(yyii)") \
     X(events, elapsed_time, NULL) \
+    X(events, refuse_captured, "(O)") \
     X(failures, captured, "(Kss)") \
+    X(failures, forked, "()") \
     X(failures, raised, "(issssO)") \
     X(foreign, handle, "(Os)") \
     X(foreign, handle_argument, "(Os)") \

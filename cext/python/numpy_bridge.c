@@ -231,11 +231,6 @@ PyObject *cudriver_numpy_over(PyObject *owner, void *address, PyObject *dtype, i
     return array;
 }
 
-bool cudriver_numpy_is_c_contiguous(PyObject *array)
-{
-    return PyArray_IS_C_CONTIGUOUS((PyArrayObject *)array);
-}
-
 bool cudriver_numpy_is_writable(PyObject *array)
 {
     return PyArray_ISWRITEABLE((PyArrayObject *)array);

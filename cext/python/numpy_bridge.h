@@ -49,8 +49,6 @@ PyObject *cudriver_numpy_over(PyObject *owner, void *address, PyObject *dtype, i
                               const Py_ssize_t *shape, const Py_ssize_t *strides, bool fortran,
                               bool writable);
 
-/* How an ndarray lies in memory. */
-bool cudriver_numpy_is_c_contiguous(PyObject *array);
 bool cudriver_numpy_is_writable(PyObject *array);
 
 /* Whether the object is one of NumPy's integers, no array. NumPy is imported. */

@@ -1166,9 +1166,15 @@ def _ranges() -> bytes:
 def _pin_stop(lock: PageLock, /) -> None:
     """End a `lock` that is under way in another thread, or that comes."""
 
-def _numpy_enter(min_bytes: int, /) -> tuple[object, object]: ...
-def _numpy_leave(handler: object, before: object, /) -> bool: ...
-def _numpy_forget(handler: object, /) -> None: ...
+def _numpy_new(min_bytes: int, /) -> object:
+    """A capsule with a new memory handler of NumPy's, which page-locks from so many bytes on."""
+
+def _numpy_set(handler: object, /) -> object:
+    """Put a handler in force in this context, in place of the one that is returned."""
+
+def _numpy_forget(handler: object, /) -> None:
+    """From here on the handler allocates ordinary memory."""
+
 def _trace(enabled: bool, /) -> None:
     """Note where each object is made, or no longer."""
 

@@ -123,8 +123,8 @@ class Sweep:
         self.cu.memory_info()
         self.cu.current_context().synchronize()
         now = {"live_allocations": len(self.cu.live_allocations())}
+        self.sim.settle()  # before memory is unmapped that a copy uses whose wait was made to fail
         self.cu.trim_host_memory()
-        self.sim.settle()
         now.update({what: self.sim.live(what) for what in LIVE})
         return now
 
@@ -192,6 +192,22 @@ def test_settling_waits_for_other_contexts(cu, sim, two_devices, quiet) -> None:
     del array  # a free in the order of a stream there
     assert sim.live("pending") == 1
     assert sweep.settle()["pending"] == before["pending"] == 0
+
+
+def test_settling_unmaps_nothing_under_a_copy_whose_wait_failed(
+    cu, sim, two_devices, quiet
+) -> None:
+    sweep = Sweep(cu, sim, [], quiet)
+    there = cu.device_zeros(3, device=two_devices[1])
+    sweep.settle()
+    here, stream = cu.pinned_empty(3), cu.Stream(device=two_devices[1])
+    sim.set_late(500_000)
+    sim.fail_next("cuEventQuery", 2)
+    with stream, pytest.raises(cu.CudaError, match="cuEventQuery"):
+        cu.copy_many([here], [there])
+    assert sim.live("pending") > 0
+    del here
+    assert sweep.settle()["pending"] == 0  # else a thread of the simulator's ends the process
 
 
 def test_page_lock_that_cannot_be_undone(cu, sim) -> None:

@@ -51,8 +51,9 @@ class Things:
         self.memory = self.pinned.base
         low = self.host.__array_interface__["data"][0]
         self.lock = _core.PageLock(self.host, None, low, self.host.nbytes, True)
-        self.handler, self.before = _core._numpy_enter(1 << 40)
-        _core._numpy_leave(self.handler, self.before)
+        self.handler = _core._numpy_new(1 << 40)
+        self.before = _core._numpy_set(self.handler)
+        _core._numpy_set(self.before)
         self.capsule = self.there.__dlpack__(max_version=(1, 0))
         self.elf = _elf.ElfFile(_elf.__file__)
         self.low = low
@@ -107,9 +108,9 @@ RIGHT: dict[str, Callable[[Things], tuple[Any, ...]]] = {
     "_live": lambda t: (),
     "_mark": lambda t: (t.capsule, 0, 2, 2, 64),
     "_node": lambda t: (),
-    "_numpy_enter": lambda t: (1 << 40,),
     "_numpy_forget": lambda t: (t.handler,),
-    "_numpy_leave": lambda t: (t.handler, t.before),
+    "_numpy_new": lambda t: (1 << 40,),
+    "_numpy_set": lambda t: (t.handler,),
     "_pin_stop": lambda t: (t.lock,),
     "_pinned": lambda t: ((3,), "f8", False, -1, False),
     "_place": lambda t: (t.low, 8, -1),

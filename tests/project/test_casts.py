@@ -27,7 +27,7 @@ CASTING = (
 #: What tp_alloc has just made is of its type.
 CAST = re.compile(
     rf"(?:\((?!PyObject|PyTypeObject)\w+Object \*\)|\b(?:{'|'.join(CASTING)})\()"
-    r"(?!Py_NewRef|cudriver_raise|\(+char|\w+->\w+->tp_alloc|\w+->tp_alloc)"
+    r"(?!Py_NewRef|\(+char|\w+->\w+->tp_alloc|\w+->tp_alloc)"
     r"\(*(?:PyObject \*\))?(\w+(?:->\w+|\([^()]*\))?)"
 )
 CHECKS = (
@@ -48,7 +48,6 @@ KNOWN = {
     "cudriver_device_array_endpoint self->array": "of an array of ours",
     "endpoint_read array": "memory/foreign.py has made it",
     "cudriver_endpoint_try array": "memory/foreign.py has made it",
-    "batch_queue work": "cudriver_work_add() has made it",
     "module_copy work": "copy_batch_issue() has made it",
     "cudriver_device_array_view view": "array_wrap() has made it",
     "module_device_empty array": "cudriver_device_array_new() has made it",

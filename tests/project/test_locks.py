@@ -21,7 +21,7 @@ WITHOUT = """
     cudriver_device_array_subscript get_context get_device get_geometry get_is_primary
     get_python get_reversed lock_dealloc lock_traverse memory_dealloc memory_repr method_reshape
     method_transpose method_view module_copy_threads module_mark module_node
-    module_numpy_enter module_numpy_forget module_numpy_leave module_pin_stop module_place
+    module_numpy_forget module_numpy_new module_numpy_set module_pin_stop module_place
     module_ranges module_set_copy_threads module_set_limit module_set_nodes module_stats
     module_pinned set_cache_config stream_get_device stream_traverse transfer_await work_dealloc
 """

@@ -134,13 +134,18 @@ def layout(like: DeviceArray | NDArray[Any], order: object) -> list[int]:
     return axes[::-1] if fortran else axes
 
 
-def reshape(geometry: Any, shape: Any, keywords: dict[str, Any] | None) -> Any:
+def transpose(geometry: Any, /, *axes: Any) -> Any:
+    """A view with the axes in another order."""
+    try:
+        return geometry.transpose(*axes)
+    finally:
+        del geometry  # as above
+
+
+def reshape(geometry: Any, /, *lengths: Any, order: str | None = None) -> Any:
     """A view of another shape. Where NumPy would copy, ValueError."""
     try:
-        order = (keywords or {}).get("order")
-        unknown = [name for name in keywords or () if name != "order"]
-        if unknown:
-            raise TypeError(f"reshape() got an unexpected keyword argument {unknown[0]!r}")
+        shape = lengths[0] if len(lengths) == 1 else lengths
         fortran = is_fortran(order)
         order = "F" if fortran else "C"
         if geometry.flags.f_contiguous if fortran else geometry.flags.c_contiguous:

@@ -198,6 +198,28 @@ def refuse_reset(ordinal: int, busy: Context | None) -> NoReturn:
     raise InvalidContextError(f"cannot reset the primary context of device {ordinal}: {why}")
 
 
+def refuse_during_reset(ordinal: int) -> NoReturn:
+    raise InvalidContextError(
+        f"a thread is resetting the primary context of device {ordinal}: no call may use the "
+        "device meanwhile"
+    )
+
+
+def refuse_use(context: Context, reset: bool) -> NoReturn:
+    """Raise that a context is closed, or that its handle went with a reset by others."""
+    why = (
+        "was reset by other code in this process: everything in it is gone; close what you made in "
+        "it, then Device.reset_primary_context() begins anew"
+        if reset
+        else "is closed"
+    )
+    raise InvalidContextError(f"{context!r} {why}")
+
+
+def refuse_at_exit(context: Context) -> NoReturn:
+    raise InvalidContextError(f"{context!r}: the interpreter is ending")
+
+
 # ---- limits --------------------------------------------------------------------------------------
 
 # Names as in cuda.h, without CU_LIMIT_, and their numbers there.

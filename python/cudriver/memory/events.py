@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from cudriver import _core
 from cudriver.errors import CudaError
@@ -34,6 +34,14 @@ def elapsed_time(start: Event, end: Any, /) -> float:
             "the work before one of the events is not over: synchronize() the later first"
         ) from None
     return time
+
+
+def refuse_captured(event: Event) -> NoReturn:
+    """Raise that it cannot be waited for. For the core."""
+    raise CudaError(
+        f"{event!r} was recorded on a stream that was being captured: it marks a point in a graph, "
+        "which is not reached once but in every launch"
+    )
 
 
 def _check(event: Event) -> None:

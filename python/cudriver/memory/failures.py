@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import os
 import re
 import sys
 import textwrap
@@ -87,6 +88,14 @@ def calling() -> FrameType | None:
     while frame is not None and str(frame.f_globals.get("__name__")).startswith("cudriver."):
         frame = frame.f_back
     return frame
+
+
+def forked() -> NoReturn:
+    raise ForkedProcessError(
+        f"CUDA was initialised before this process was forked (pid {os.getpid()}): the driver "
+        "cannot be used here. Start the process with the 'spawn' method, or fork before the first "
+        "CUDA call"
+    )
 
 
 def captured(stream: int, call: str, why: str) -> NoReturn:

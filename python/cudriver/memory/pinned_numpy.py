@@ -59,7 +59,8 @@ class pinned_numpy:
         """Let NumPy allocate page-locked memory."""
         if self._handler is not None:
             raise RuntimeError("this pinned_numpy() is entered already: make another")
-        self._handler, self._before = _core._numpy_enter(self._min_bytes)
+        handler = _core._numpy_new(self._min_bytes)
+        self._handler, self._before = handler, _core._numpy_set(handler)
         return self
 
     def __exit__(
@@ -68,8 +69,10 @@ class pinned_numpy:
         """Let NumPy allocate as it did before the block."""
         if self._handler is None:
             raise RuntimeError("this pinned_numpy() is not entered")
-        if not _core._numpy_leave(self._handler, self._before):
+        inner = _core._numpy_set(self._before)
+        if inner is not self._handler:
             # Another block would end, or one would begin in another context.
+            _core._numpy_set(inner)
             raise RuntimeError(
                 "this pinned_numpy() is not the innermost of this context: blocks are left in the "
                 "reverse order of their entering, in the thread or task that entered them"

@@ -59,7 +59,6 @@ TEXT = st.text('{}"\\\u00e9 a', max_size=6)
 VALUE = st.recursive(TEXT, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner))
 
 
-@settings(max_examples=300)
 @given(st.lists(VALUE, max_size=3), st.data())
 def test_a_line_may_be_cut_anywhere(values, data):
     """In an escape, in a character of several bytes, beside a brace that is not a brace."""

@@ -21,6 +21,7 @@ from cudriver.stack.report.text import Style
 from cudriver.stack.rules import registry
 from cudriver.stack.text import columns
 
+re._MAXCACHE = 1 << 12  # all patterns, which hundreds of texts are searched for
 TEXTS = [f"EX{number}" for number in range(101, 116)]  # texts without a rule
 # Errors, tracebacks and logs as people paste them, and the rule that each belongs to.
 _, PASTED = casekit.read(Path(__file__).with_name("pasted.txt"))

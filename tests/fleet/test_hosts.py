@@ -78,8 +78,8 @@ def test_names_are_folded(names, words):
 
 HOST = st.builds(
     "{}{}{}".format,
-    st.text("abz", min_size=1, max_size=2),
-    st.text("0123456789", max_size=3),
+    st.text("ab", min_size=1, max_size=2),
+    st.text("0129", max_size=3),
     st.sampled_from(["", ".a", ".b2"]),
 )
 

@@ -120,7 +120,7 @@ def test_pieces_without_an_end_are_kept_to_a_limit(monkeypatch):
     said = '3: {"schema":1,"a":"\n' + f"3: {'x' * 1024}\n" * 1000
     found = [type(item) for item in lines(io.BytesIO(said.encode()), "-")]
     assert found[0] is Broken
-    assert found.count(Broken) == 1
+    assert {*found[1:]} == {Other}
     assert work.characters <= len(said)
 
 

@@ -67,8 +67,8 @@ size_t hostmem_block_size(size_t bytes)
 #define GUARD ((char)0xC5)
 #define GUARD_MOST 64
 
-/* Sets the bytes behind a block, as far as its room goes, or says whether they are as they were: who
- * writes there has written beside a block. */
+/* Sets the bytes behind a block, as far as its room goes, or says whether they are as they were:
+ * who writes there has written beside a block. */
 static bool guard(char *block, size_t bytes, size_t room, bool set)
 {
     size_t end = room - bytes < GUARD_MOST ? room : bytes + GUARD_MOST;

@@ -10,7 +10,7 @@ from typing import Any
 
 import made
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cudriver.fleet import compare, read

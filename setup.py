@@ -42,7 +42,7 @@ def flags() -> tuple[list[str], list[str]]:
     sanitize = os.environ.get("CUDRIVER_SANITIZE")
     if sanitize:
         extra = [f"-fsanitize={sanitize}", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all"]
-        compile_args += [*extra, "-g", "-O1"]
+        compile_args += [*extra, "-g", "-O1", "-UNDEBUG"]
         link_args += extra
     return compile_args, link_args
 

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,7 +101,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if _listed(item, PYTHON) and not _listed(item, ANY_PYTHON):
+        if _listed(item.path, PYTHON) and not _listed(item.path, ANY_PYTHON):
             item.add_marker(pytest.mark.python)
     if DRIVER == "sim":
         skip = pytest.mark.skip(reason="needs the real driver and a GPU: make test-gpu")
@@ -109,8 +110,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(skip)
 
 
-def _listed(item: pytest.Item, patterns: tuple[str, ...]) -> bool:
-    return any(item.path.match(f"tests/{pattern}") for pattern in patterns)
+@cache
+def _listed(path: Path, patterns: tuple[str, ...]) -> bool:
+    return any(path.match(f"tests/{pattern}") for pattern in patterns)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -41,6 +41,9 @@ int main(int count, char **given)
 """
 
 
+_compiled: dict[object, bytes] = {}
+
+
 def compile_c(
     target: Path,
     source: str,
@@ -48,7 +51,9 @@ def compile_c(
     shared: bool = True,
     versions: str | None = None,
 ) -> Path:
-    """Compile `source` with gcc to `target`. versions: a linker version script."""
+    """Compile `source` with gcc to `target`, once a process where no other file is named. versions:
+    a linker version script."""
+    key = target.name, source, flags, shared, versions
     target.parent.mkdir(parents=True, exist_ok=True)
     code = target.with_name(target.name + ".c")
     code.write_text(source)
@@ -59,8 +64,14 @@ def compile_c(
         script = target.with_name(target.name + ".map")
         script.write_text(versions)
         command.append(f"-Wl,--version-script={script}")
+    if key in _compiled:
+        target.write_bytes(_compiled[key])
+        target.chmod(0o755)
+        return target
     plain = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
     subprocess.run([*command, *flags], check=True, capture_output=True, text=True, env=plain)
+    if not any("/" in flag for flag in flags):
+        _compiled[key] = target.read_bytes()
     return target
 
 

@@ -60,6 +60,30 @@ size_t hostmem_block_size(size_t bytes)
     return bytes < HOSTMEM_LARGE ? class_bytes(class_of(bytes)) : hostmem_round(bytes);
 }
 
+/* --- guards, in builds with assertions --- */
+
+#ifndef NDEBUG
+
+#define GUARD ((char)0xC5)
+#define GUARD_MOST 64
+
+/* Sets the bytes behind a block, as far as its room goes, or says whether they are as they were:
+ * who writes there has written beside a block. */
+static bool guard(char *block, size_t bytes, size_t room, bool set)
+{
+    size_t end = room - bytes < GUARD_MOST ? room : bytes + GUARD_MOST;
+
+    for (size_t at = bytes; at < end; at++) {
+        block[at] = set ? GUARD : block[at];
+        if (block[at] != GUARD) {
+            return false;
+        }
+    }
+    return true;
+}
+
+#endif
+
 /* --- slots --- */
 
 static uint64_t *entry_of(const struct hostmem_region *chunk, const char *slot)
@@ -148,6 +172,7 @@ static char *slot_take(struct shelf *shelf, size_t bytes)
         struct hostmem_region *chunk = hostmem_region_of(slot);
         *entry_of(chunk, slot) = 2 * bytes + 1;
         chunk->taken += class_bytes(class);
+        assert(guard(slot, bytes, class_bytes(class), true));
     }
     return slot;
 }
@@ -168,6 +193,7 @@ static void *large_take(struct shelf *shelf, size_t bytes)
                 *link = region->next_free;
                 region->asked = bytes;
                 region->taken = region->range.bytes;
+                assert(guard(region->range.base, bytes, region->range.bytes, true));
                 return region->range.base;
             }
         }
@@ -200,11 +226,13 @@ void hostmem_block_give(struct hostmem_region *region, void *address)
 
     assert(bytes > 0);
     if (region->slots == NULL) {
+        assert(guard(region->range.base, bytes, region->range.bytes, false));
         hostmem_region_offer(region);
         return;
     }
     struct shelf *shelf = shelf_of(region->range.node);
     unsigned class = class_of(bytes);
+    assert(guard(address, bytes, class_bytes(class), false));
     region->taken -= class_bytes(class);
     *entry_of(region, address) = (uintptr_t)shelf->free_slots[class];
     shelf->free_slots[class] = address;

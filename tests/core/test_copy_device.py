@@ -28,6 +28,18 @@ def moved(sim: Any, *names: str) -> list[int]:
     return [sim.call_count(name) for name in names]
 
 
+def test_rows_farther_apart_than_the_drivers_pitch_are_no_2d_copy() -> None:
+    if cu.memory_info().free < 5 << 30:
+        pytest.skip("needs 5 GiB of device memory")
+    model = random_bytes((2, 64), np.dtype("u1"), 1)
+    far, near = cu.device_empty((2, 1 << 31), np.uint8)[:, :64], cu.pinned_array(model)
+    cu.copy(far, near)
+    near[...] = 0
+    assert "2D" not in {cu.explain_copy(far, near).path, cu.explain_copy(near, far).path}
+    cu.copy(near, far)
+    assert np.array_equal(near, model)
+
+
 @pytest.mark.slow
 @settings(max_examples=100)
 @given(

@@ -223,16 +223,31 @@ def test_another_device_is_refused(two_devices: Any) -> None:
     cu.copy_rows(there, first, [0, 1], [1, 2])  # between two: as copy_async() does it
 
 
-def mixture(seed: int) -> tuple[list[Any], list[Any], list[Any]]:
-    """Destinations, sources, and what the destinations should be."""
+class Lent:
+    """An array that is shown by DLPack alone."""
+
+    def __init__(self, array: Any) -> None:
+        self.__dlpack__, self.__dlpack_device__ = array.__dlpack__, array.__dlpack_device__
+
+
+def mixture(seed: int, pins: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+    """Destinations, sources, and what the destinations should be, of memory of any kind."""
     rng = np.random.default_rng(seed)
     destinations, sources, wanted = [], [], []
-    makers = [cu.pinned_array, np.array, cu.to_device, cu.to_device]
+
+    def half_locked(data: Any) -> Any:
+        made = np.array(data)
+        if len(half := made.reshape(-1)[made.size // 2 :]):
+            pins.append(cu.pin(half))
+        return made
+
+    makers = [cu.pinned_array, np.array, cu.to_device, half_locked]
     for _ in range(30):
         dims = rng.integers(0, 4)
         shape = tuple(rng.integers(0, 40, dims).tolist())
         data = random(shape, rng.choice(np.array(["u1", "<i2", "<f8"])), int(rng.integers(1 << 30)))
         first, second = (makers[i](data) for i in rng.integers(0, 4, 2))
+        lends = rng.random() < 0.2
         order = rng.permutation(dims).tolist()
         if rng.random() < 0.3:
             first, second, data = (x.transpose(order) for x in (first, second, data))
@@ -241,15 +256,18 @@ def mixture(seed: int) -> tuple[list[Any], list[Any], list[Any]]:
         empty = np.zeros_like(data)
         cu.copy(first, empty) if empty.size else None
         destinations.append(first)
-        sources.append(second)
+        sources.append(Lent(second) if lends else second)
         wanted.append(data)
     return destinations, sources, wanted
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_any_mixture_is_copied(seed: int) -> None:
-    destinations, sources, wanted = mixture(seed)
+    pins: list[Any] = []
+    destinations, sources, wanted = mixture(seed, pins)
     cu.copy_many(destinations, iter(sources))
+    for pin in pins:
+        pin.close()
     for there, data in zip(destinations, wanted, strict=True):
         assert np.array_equal(there.to_numpy() if hasattr(there, "pointer") else there, data)
 
@@ -336,13 +354,6 @@ def test_items_that_numpys_interface_cannot_name() -> None:
     assert there.to_numpy().tobytes() == wanted.tobytes()
     with pytest.raises(ValueError, match="overlap"):
         cu.copy_rows(there[:, ::2], there[:, ::2], [0], [0])
-
-
-class Lent:
-    """An array that is shown by DLPack alone."""
-
-    def __init__(self, array: Any) -> None:
-        self.__dlpack__, self.__dlpack_device__ = array.__dlpack__, array.__dlpack_device__
 
 
 @pytest.mark.parametrize("make", [np.zeros, cu.device_zeros])

@@ -7,11 +7,13 @@ by the package's account and by the simulated driver's.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import mmap
 import re
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -182,6 +184,45 @@ def test_each_call_fails_in_turn(cu, sim, quiet, functions, name: str) -> None:
                     before = after
                 assert after == before, where
     assert sweep.run(scenario) == "", "after all these failures"
+
+
+def test_what_is_under_way_keeps_its_memory_where_a_call_fails(cu, sim, quiet, functions) -> None:
+    """Rows for the kernel, one for the driver and one with gaps, in one call. The streams stand
+    still, so that memory that is let go too early is others' before it is read."""
+    there, wide = cu.device_zeros((9, 64), "u1"), cu.device_zeros((2, 1 << 20), "u1")
+    gaps = cu.device_zeros((64, 32), "u1")
+    to = [*(there[i] for i in range(9)), wide[0], gaps, wide[1]]
+
+    def copy() -> None:
+        rows, long = cu.pinned_zeros((9, 64), "u1"), cu.pinned_zeros((2, 1 << 20), "u1")
+        strided = cu.pinned_zeros((64, 64), "u1")[:, ::2]
+        with contextlib.suppress(cu.CudaError):
+            cu.copy_many_async(to, [*rows, long[0], strided, long[1]])
+
+    copy()
+    sim.settle()
+    counts = {name: sim.call_count(name) for name in functions}
+    copy()
+    calls = {name: sim.call_count(name) - count for name, count in counts.items()}
+    for function, count in calls.items():
+        for nth in range(1, count + 1):
+            sim.settle()
+            sim.hold()
+            sim.fail(f"{function}:{nth}:999")
+            copying = threading.Thread(target=copy)
+            copying.start()
+            while copying.is_alive() and not at_rest():
+                pass
+            sim.clear_faults()
+            if not copying.is_alive():  # it does not wait
+                others = [cu.pinned_zeros(size, "u1") for size in (9 * 64, 2 << 20, 64 * 64)]
+                for other in others:
+                    other[...] = 7
+            sim.release()
+            copying.join()
+            sim.settle()
+            arrived = [array.to_numpy().any() for array in (there, wide, gaps)]
+            assert arrived == [False] * 3, f"{function} call {nth}"
 
 
 def test_settling_waits_for_other_contexts(cu, sim, two_devices, quiet) -> None:

@@ -92,7 +92,9 @@ print(growth, seen)
 """
 
 #: Those that take milliseconds a round.
-SLOW = {"staged_copies": 3, "staged_asynchronous_copies": 3, "page_locked_arrays": 20}
+SLOW = dict.fromkeys(("staged_copies", "staged_asynchronous_copies"), 3) | dict.fromkeys(
+    ("page_locked_arrays", "arrays_from_files", "arrays_into_a_file", "pins_in_the_background"), 20
+)
 LOOPS = 12
 
 #: On a GPU a context takes 0.2 s to make and destroy, several times that beside other processes. So

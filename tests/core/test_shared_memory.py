@@ -862,11 +862,12 @@ def test_a_region_with_holes_is_not_filled_beyond_what_is_left(cu, name: str, no
         os.unlink(path)
 
 
-def test_a_pickled_one_is_read_only_if_it_was_opened_so(cu, name: str, nothing_left) -> None:
+def test_a_pickled_one_is_opened_in_the_same_way(cu, name: str, nothing_left) -> None:
     with cu.SharedMemory(name, create=True, size=SIZE) as maker:
-        for read_only in (False, True):
-            with cu.SharedMemory(name, read_only=read_only) as memory:
+        for read_only, pieces in ((False, True), (True, False)):
+            with cu.SharedMemory(name, read_only=read_only, pieces=pieces) as memory:
                 again = pickle.loads(pickle.dumps(memory))
                 assert again.array(3).flags.writeable is not read_only
+                assert again._pieces is pieces
                 again.close()
         maker.unlink()

@@ -51,7 +51,8 @@ THREADED = ["fork", "no_waiting", "wait_for_release", "threads", "settings", "hu
 
 CASES = [("fake", name) for name in (THREADED if BUILD == "tsan" else ANY + FAKE)]
 if BUILD == "plain":
-    CASES += [("loaded", name) for name in ANY]
+    again = () if DRIVER == "real" else pytest.mark.apart
+    CASES += [pytest.param("loaded", name, marks=again) for name in ANY]
 
 
 class Programs:
@@ -93,6 +94,7 @@ def test_scenario(programs: Programs, name: str, scenario: str) -> None:
     programs.run(name, scenario)
 
 
+@pytest.mark.apart
 @pytest.mark.skipif(BUILD != "plain", reason="one seed with a sanitizer")
 @pytest.mark.parametrize("seed", range(1, 6))
 @pytest.mark.parametrize("scenario", ["model", "pin_model"])

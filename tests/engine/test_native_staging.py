@@ -24,7 +24,7 @@ pytestmark = native_build.each_build
 # scenario: rounds plainly, under a sanitizer. As `staging_test` prints them: a test holds the two
 # together.
 SCENARIOS = {
-    "blocking": (600, 100),
+    "blocking": (150, 100),
     "async": (150, 40),
     "ordered": (80, 24),
     "threads": (40, 8),

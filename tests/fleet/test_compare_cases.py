@@ -29,7 +29,8 @@ def shares(rows: list[Share]) -> list[str]:
 
 
 def render(found: Fleet) -> str:
-    """All of a comparison, in plain lines."""
+    """A comparison in plain lines. The groups show what differs: who has which value is shown
+    where no rule tells it."""
     lines = [heading(found), *remarks(found)]
     if found.missing:
         lines.append(f"missing: {found.missing}")
@@ -37,7 +38,7 @@ def render(found: Fleet) -> str:
         for group in found.groups:
             lines.append(f"group {group.count} x {group.nodes}")
             lines += [f"    {c.component}: {c.value} / {c.reference}" for c in group.differs]
-    for difference in found.differences:
+    for difference in [] if found.findings else found.differences:
         lines += [f"differs: {difference.component}", *shares(difference.values)]
     for each in found.findings:
         lines += [f"{each.severity} {each.rule}: {each.title}", *shares(each.evidence)]

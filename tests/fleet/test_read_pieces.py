@@ -10,7 +10,7 @@ from typing import Any
 
 import made
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cudriver.fleet import compare, read
@@ -59,7 +59,6 @@ TEXT = st.text('{}"\\\u00e9 a', max_size=6)
 VALUE = st.recursive(TEXT, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner))
 
 
-@settings(max_examples=300)
 @given(st.lists(VALUE, max_size=3), st.data())
 def test_a_line_may_be_cut_anywhere(values, data):
     """In an escape, in a character of several bytes, beside a brace that is not a brace."""
@@ -121,7 +120,7 @@ def test_pieces_without_an_end_are_kept_to_a_limit(monkeypatch):
     said = '3: {"schema":1,"a":"\n' + f"3: {'x' * 1024}\n" * 1000
     found = [type(item) for item in lines(io.BytesIO(said.encode()), "-")]
     assert found[0] is Broken
-    assert found.count(Broken) == 1
+    assert {*found[1:]} == {Other}
     assert work.characters <= len(said)
 
 

@@ -57,7 +57,7 @@ PARTS = {
     "errors": set(),
     "_core": {"errors", "memory"},  # its stub names types of Python
     "_regular": set(),
-    "stack": {"_elf", "_regular"},
+    "stack": {"_elf", "_regular", "_version"},
     "ladder": {"__init__", "_core", "memory", "errors"},
     "fleet": {"_version", "stack"},
     "cli": {"__init__", "fleet", "ladder", "stack", "_elf", "errors"},

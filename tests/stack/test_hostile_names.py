@@ -16,7 +16,8 @@ from cudriver.cli import terminal, which
 from cudriver.stack.facts import Missing
 from cudriver.stack.load.observe import Observation, Row
 from cudriver.stack.report import Report
-from cudriver.stack.report.text import Style, one_line
+from cudriver.stack.report.list import one_line
+from cudriver.stack.report.text import Style
 
 # An escape, C1's own (CSI), text that turns round, a zero width space, a line that is forged.
 BAD = "\x1b]0;x\x07\x9b31m\u202e\u2066\u200b\ufeff\rforged"

@@ -20,7 +20,8 @@ from cudriver.stack.load.observe import Observation, Row
 from cudriver.stack.record import but
 from cudriver.stack.report import Report
 from cudriver.stack.report.components import _some, components, libraries_line, toolkit_line
-from cudriver.stack.report.text import PREFIX_LEAST, Style, one_line, short_path
+from cudriver.stack.report.list import PREFIX_LEAST, one_line
+from cudriver.stack.report.text import Style, short_path
 from cudriver.stack.text import clean, columns, elide, wrap_command
 
 SCHEMA = Path(cudriver.stack.__file__).parent / "data" / "report.schema.json"

@@ -101,25 +101,6 @@ def write(text: str) -> None:
     sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
-def signed(page: str, words: Iterable[str]) -> str:
-    """An HTML report that names, at its end, what made it: version, host, time and command.
-
-    words: of the command line.
-    """
-    import os
-    import shlex
-    from datetime import datetime
-
-    from cudriver import __version__
-    from cudriver.stack.text import html
-
-    made = datetime.now().astimezone().isoformat(" ", "seconds")
-    about = html(f"cudriver {__version__} · {os.uname().nodename} · {made}")
-    command = html(shlex.join(["cudriver", *words]))
-    body, end, rest = page.rpartition("</section>")
-    return f'{body}<p class="soft">{about} · <code>{command}</code></p>{end}{rest}'
-
-
 def write_file(text: str, path: str) -> None:
     """To a file, or ("-") to standard output, where what its encoding lacks is a reference of HTML.
     Raises OSError.

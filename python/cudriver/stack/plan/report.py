@@ -9,7 +9,7 @@ from cudriver.stack.plan.answer import DERIVED, NOTHING, PROVEN, THERE, Part, fa
 from cudriver.stack.plan.commands import Step
 from cudriver.stack.plan.question import Line, Question
 from cudriver.stack.record import Any
-from cudriver.stack.report.printed import Printed
+from cudriver.stack.report.formats import Printed
 from cudriver.stack.say import language
 
 COLOURS = {NOTHING: "red", DERIVED: "yellow", PROVEN: "green", THERE: "green"}  # the worst first

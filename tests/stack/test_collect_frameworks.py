@@ -4,7 +4,7 @@ import fnmatch
 import struct
 
 import pytest
-from facts import wheel
+from facts import but, wheel
 from synth import Prefix
 
 from cudriver.stack.collect import ask, collect
@@ -146,9 +146,7 @@ class TestVersions:
         ],
     )
     def test_the_cuda_that_a_library_belongs_to(self, soname, version, package, build, cuda):
-        owner = wheel(package, "2.27.3") if package else None
-        if owner:
-            owner.build = build
+        owner = but(wheel(package, "2.27.3"), build=build) if package else None
         assert file_version.cuda_of(soname, version, owner) == cuda
 
     def test_the_version_of_a_framework_s_library(self):

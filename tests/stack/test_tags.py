@@ -11,6 +11,7 @@ from cudriver import _elf
 from cudriver.stack import inspect
 from cudriver.stack.facts import Environment
 from cudriver.stack.integrity.tags import fits
+from cudriver.stack.record import put
 
 PLATFORMS = [
     "any", "linux_x86_64", "manylinux2014_x86_64", "manylinux_2_28_x86_64", "manylinux1_i686",
@@ -27,7 +28,7 @@ ABIS = ["none", "abi3", "cp310", "cp311", "cp312", "cp313", "cp313t", "cp314", "
 @pytest.mark.parametrize("libc", ["many", "musl"])
 def test_as_packaging_has_it(minor, threaded, machine, libc):
     env = Environment("/env", "venv", f"3.{minor}.1", platform=machine)
-    env.site_packages = [f"/env/lib/python3.{minor}{threaded}/site-packages"]
+    put(env, site_packages=[f"/env/lib/python3.{minor}{threaded}/site-packages"])
     mine = [f"{libc}linux_{v}_{machine}" for v in ("2_28", "2_34", "1_2")]
     mine += [f"linux_{machine}", f"manylinux2014_{machine}", f"manylinux1_{machine}"]
     mine = [each for each in mine if libc == "many" or not each.startswith("many")]

@@ -135,9 +135,8 @@ def leaves_alone(root: Root, dist: Distribution) -> bool:
 
 def of_system(root: Root, dist: Distribution) -> bool:
     """Whether a system's package manager owns it, not pip."""
-    dist.installer = dist.installer or installer(root, dist.path)
-    local = dist.location.startswith("/usr/local/")
-    return dist.location.startswith("/usr/") and not local and dist.installer not in _OWN
+    by, local = installer(root, dist), dist.location.startswith("/usr/local/")
+    return dist.location.startswith("/usr/") and not local and by not in _OWN
 
 
 def paths(dist: Distribution, raw: bytes) -> set[str]:

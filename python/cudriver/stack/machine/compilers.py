@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from cudriver.stack.facts import Environment, Evidence
 from cudriver.stack.machine_facts import HostCompiler, Toolkit
+from cudriver.stack.record import put
 from cudriver.stack.roots.asked import Asked
 from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.versions import plain
@@ -96,12 +97,12 @@ def host_limits(root: Root, toolkit: Toolkit) -> None:
         return
     gcc = re.search(r"^[ \t]*#[ \t]*if\s+__GNUC__\s*>\s*(\d+)", text, re.MULTILINE)
     if gcc:
-        toolkit.host_compiler_limit = int(gcc[1])
-        toolkit.host_compiler_evidence = Evidence.found(file, text, gcc)
+        evidence = Evidence.found(file, text, gcc)
+        put(toolkit, host_compiler_limit=int(gcc[1]), host_compiler_evidence=evidence)
     clang = re.search(r"__clang_major__\s*>=\s*(\d+)\)\s*\|\|\s*\(__clang_major__\s*<\s*3\)", text)
     if clang:
-        toolkit.clang_limit = int(clang[1]) - 1
+        put(toolkit, clang_limit=int(clang[1]) - 1)
         return
     older = re.search(r"__clang_major__\s*>\s*(\d+)\)", text)
     if older:
-        toolkit.clang_limit = int(older[1])
+        put(toolkit, clang_limit=int(older[1]))

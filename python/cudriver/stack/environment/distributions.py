@@ -111,9 +111,9 @@ class _Reader(Record):
                 if raw:
                     self.root.note(metadata, "has no Name and Version")
                 return None
-        dist = Distribution(normal(match["name"]), match["version"], kind, path, folder)
-        head = _head(raw)
-        put(dist, asks=_ASKS.findall(head.decode("utf-8", "replace")))
+        head, name = _head(raw), normal(match["name"])
+        asks = _ASKS.findall(head.decode("utf-8", "replace"))
+        dist = Distribution(name, match["version"], kind, path, folder, asks=asks)
         lowered = head.lower()
         asked = list(_REQUIREMENT.finditer(lowered))
         if matters(dist.name) or any(one[1] for one in asked):

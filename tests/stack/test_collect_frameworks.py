@@ -15,7 +15,7 @@ from cudriver.stack.facts import Library
 from cudriver.stack.load import file_version
 from cudriver.stack.load.frameworks import Finder
 from cudriver.stack.load.runtime_versions import _first
-from cudriver.stack.names import fits, is_cuda_library
+from cudriver.stack.names import is_cuda_library, matches
 from cudriver.stack.roots.rootfs import Root
 from elfkit import compile_c
 from program import output
@@ -66,7 +66,7 @@ def test_names_of_libraries(name, cuda, library):
     ],
 )
 def test_patterns_are_globs(name, pattern):
-    assert fits(name, pattern) is fnmatch.fnmatchcase(name, pattern)
+    assert matches(name, pattern) is fnmatch.fnmatchcase(name, pattern)
 
 
 class TestPyTorch:

@@ -12,7 +12,7 @@ from cudriver.stack.environment.records import Owners, is_library, module_of
 from cudriver.stack.facts import Distribution, Evidence, Framework
 from cudriver.stack.load.imports import applies
 from cudriver.stack.load.recipes import Recipe, listed, parse
-from cudriver.stack.names import fits
+from cudriver.stack.names import matches
 from cudriver.stack.record import Record, put
 from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.tables import matters
@@ -139,7 +139,7 @@ class Finder:
         found: list[Distribution] = []
         for pattern in patterns:
             if "*" in pattern:
-                every = (d for name, d in self.distributions.items() if fits(name, pattern))
+                every = (d for name, d in self.distributions.items() if matches(name, pattern))
                 found += [dist for dist in every if dist not in found]
             elif pattern in self.distributions:
                 found.append(self.distributions[pattern])

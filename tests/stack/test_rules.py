@@ -218,7 +218,7 @@ def test_a_driver_that_lacks_what_is_called_later():
     ],
 )
 def test_fits(capability, archs, how):
-    assert cu5.fits(capability, archs) == how
+    assert cu5.runs(capability, archs) == how
 
 
 @pytest.mark.parametrize(

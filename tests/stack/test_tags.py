@@ -10,7 +10,7 @@ from test_unmet import PYTHON, environment
 from cudriver import _elf
 from cudriver.stack import inspect
 from cudriver.stack.facts import Environment
-from cudriver.stack.integrity.tags import fits
+from cudriver.stack.integrity.tags import takes
 from cudriver.stack.record import put
 
 PLATFORMS = [
@@ -42,8 +42,8 @@ def test_as_packaging_has_it(minor, threaded, machine, libc):
                 tag = f"{python}-{abi}-{platform}"
                 if python.startswith("py") != (abi == "none") or platform == "any":
                     continue  # of no wheel, or of one without an extension module
-                assert fits(env, libc == "musl", tag) == (Tag(python, abi, platform) in known), tag
-    assert fits(env, libc == "musl", f"py2.py3-none-win_amd64.linux_{machine}")
+                assert takes(env, libc == "musl", tag) == (Tag(python, abi, platform) in known), tag
+    assert takes(env, libc == "musl", f"py2.py3-none-win_amd64.linux_{machine}")
 
 
 OWN = sysconfig.get_config_var("EXT_SUFFIX")

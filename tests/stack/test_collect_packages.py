@@ -50,7 +50,7 @@ class TestKinds:
         site.mkdir(parents=True)
         env = describe(prefix)[0]
         assert env.site_packages == [str(site if threaded else prefix.site)]
-        assert env.tag == ("311t" if threaded else "311")
+        assert env.abi == ("311t" if threaded else "311")
 
     @pytest.mark.parametrize(("image", "platform"), [(False, "aarch64"), (True, "x86_64")])
     def test_the_machine_of_an_interpreter_that_is_a_script(

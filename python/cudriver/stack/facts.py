@@ -171,7 +171,7 @@ class Environment(Record, frozen=True):
         return int(part[0]) if part and part[0].isdecimal() else 0
 
     @property
-    def tag(self) -> str:
+    def abi(self) -> str:
         """What its extension modules are named for: "313", "313t" of a free-threaded Python."""
         short = ".".join((self.python or "").split(".")[:2])
         threaded = any(f"/python{short}t/" in folder for folder in self.site_packages)
@@ -184,11 +184,11 @@ class Environment(Record, frozen=True):
         Of 3.13 and 3.14 only Debian's take the stable ABI with a machine, and only they build it.
         """
         machine = f"{self.platform}-linux-gnu"
-        own = f".cpython-{self.tag}-{machine}.so"
+        own = f".cpython-{self.abi}-{machine}.so"
         if self.minor < 15:
             debian = (f".abi3-{machine}.so",) if self.minor >= 13 else ()
             return own, ".abi3.so", *debian, ".so"
-        stable = (".abi3t",) if self.tag.endswith("t") else (".abi3", ".abi3t")
+        stable = (".abi3t",) if self.abi.endswith("t") else (".abi3", ".abi3t")
         return own, *(f"{name}{rest}.so" for name in stable for rest in (f"-{machine}", "")), ".so"
 
 

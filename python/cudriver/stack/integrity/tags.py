@@ -53,12 +53,12 @@ def takes(env: Environment, musl: bool, tag: str) -> bool:
 
 def _is_for(env: Environment, python: str, abi: str) -> bool:
     stated = re.fullmatch(r"(?:py|cp)(\d)(\d*)", python)
-    if stated is None or stated[1] != env.tag[:1]:
+    if stated is None or stated[1] != env.abi[:1]:
         return False
     minor = int(stated[2] or 0)
     if abi in ("none", "abi3", "abi3t"):
-        return minor <= env.minor and (abi != "abi3" or not env.tag.endswith("t"))
-    return minor == env.minor and abi.rstrip("mud") == f"cp{env.tag}"
+        return minor <= env.minor and (abi != "abi3" or not env.abi.endswith("t"))
+    return minor == env.minor and abi.rstrip("mud") == f"cp{env.abi}"
 
 
 def _runs_on(env: Environment, musl: bool, platform: str) -> bool:
@@ -71,7 +71,7 @@ def _runs_on(env: Environment, musl: bool, platform: str) -> bool:
 
 def _proof(loader: Loader, env: Environment, musl: bool, site: str, names: list[str]) -> str | None:
     """Of a wheel's own libraries one that this Python cannot load, where none takes."""
-    own = f".cpython-{env.tag}-{env.platform}-linux-{'musl' if musl else 'gnu'}.so"
+    own = f".cpython-{env.abi}-{env.platform}-linux-{'musl' if musl else 'gnu'}.so"
     named = [name for name in names if ".cpython-" in name or name.endswith(".pyd")]
     if any(name.endswith(own) for name in named):
         return None

@@ -233,7 +233,7 @@ class Finder:
             module=module_of(dist, self.owners.records.get(dist.path, b"")),
             finds_wheels=any(r.name == "cuda-pathfinder" for r in dist.requires),
         )
-        _Reader(self, made, dist, None).tag()
+        _Reader(self, made, dist, None).local_version()
         if wants and made.variant == "unknown":
             put(made, variant="cuda")
         return made
@@ -253,7 +253,7 @@ class _Reader(Record):
         if cuda is not None:
             put(made, cuda=cut(cuda[0], 3), cuda_evidence=cuda[1])
         else:
-            self.tag()
+            self.local_version()
         cudnn = self.first(build.get("cudnn", []))
         if cudnn is not None:
             put(made, cudnn_built=cut(cudnn[0], 3), cudnn_evidence=cudnn[1])
@@ -270,7 +270,7 @@ class _Reader(Record):
             names = re.findall(r"(?:sm|compute)_\d+[af]?", archs[0])
             put(made, archs=names, archs_evidence=archs[1])
 
-    def tag(self) -> None:
+    def local_version(self) -> None:
         """CUDA from a local version: "+cu128" is 12.8, "+cu118" 11.8, "+cpu" none."""
         made, dist = self.framework, self.dist
         text = made.version if "+" in made.version else dist.version if dist else ""

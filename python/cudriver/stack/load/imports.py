@@ -148,7 +148,7 @@ class Importer:
         """
         whole = [pattern]
         if "{so}" in pattern:
-            endings = (f".cpython-{self.env.tag}-*.so", *self.env.extensions[1:])
+            endings = (f".cpython-{self.env.abi}-*.so", *self.env.extensions[1:])
             whole = [pattern.replace("{so}", ending) for ending in endings]
         for site in self.env.site_packages if folders is None else folders:
             for one in whole:

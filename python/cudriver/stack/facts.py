@@ -147,7 +147,7 @@ class Environment(Record, frozen=True):
     by: str = ""  # how it came to be meant, where nobody named it: "by VIRTUAL_ENV"
 
     @property
-    def stated(self) -> list[str]:
+    def pythonpath(self) -> list[str]:
         """What PYTHONPATH has."""
         return list(filter(None, self.variables.get("PYTHONPATH", "").split(":")))
 

@@ -62,7 +62,7 @@ class _Reader:
         if home := self.settings.get("home"):
             put(env, base_prefix=self.settings.get("base-prefix") or os.path.dirname(home))
         put(env, platform=self._machine())
-        for path in env.stated:
+        for path in env.pythonpath:
             self._add(path)
         put(env, sites=self._folders(threaded))
         for folder in env.sites:

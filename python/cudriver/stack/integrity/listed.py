@@ -38,14 +38,14 @@ class Different(Record):
     path: str
     inside: str  # its path in RECORD
     digest: str  # "sha256=..."
-    stated: int | None  # its size
+    listed_size: int | None  # its size
     size: int | None  # on disk; None: no regular file is there
     evidence: Evidence  # RECORD's line
 
     @property
     def same_size(self) -> bool:
         """Whether only its content can be another."""
-        return self.stated is None or self.size == self.stated
+        return self.listed_size is None or self.size == self.listed_size
 
 
 class Listed:

@@ -69,8 +69,8 @@ class Catalogue(Record):
 
     def origin(self, path: str, real: str) -> str:
         """Where a file comes from: this environment, the base of a venv, or the system."""
-        stated = [path for path in self.env.stated if self.env.inside(path)]
-        folders = [path for path in self.env.site_packages if path not in stated]
+        named = [path for path in self.env.pythonpath if self.env.inside(path)]
+        folders = [path for path in self.env.site_packages if path not in named]
         if self.env.kind != "system":
             folders.append(self.env.prefix)
         inside = any(p.startswith(f + "/") for f in folders for p in (path, real))

@@ -164,7 +164,7 @@ class Finder:
         )
         reader = _Reader(self, made, dist, os.path.dirname(package) if package else None)
         version = reader.first(recipe.build.get("version", []))
-        if version is None and dist is None and not reader.stated(recipe.build["version"]):
+        if version is None and dist is None and not reader.says_any(recipe.build["version"]):
             return None  # a folder of this name that is something else
         if version is not None:
             put(made, version=version[0])
@@ -293,7 +293,7 @@ class _Reader(Record):
                 return told
         return None
 
-    def stated(self, sources: list[dict[str, str]]) -> bool:
+    def says_any(self, sources: list[dict[str, str]]) -> bool:
         """Whether a file that should say something is there, whatever it says."""
         files = [f"{self.site}/{source['file']}" for source in sources if "file" in source]
         return any(self.finder.source(file).there for file in files)

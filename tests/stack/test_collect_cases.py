@@ -142,14 +142,14 @@ class Tree:
 
     def packages(self) -> Iterable[Record]:
         env = self.env()
-        return distributions.collect(self.asked().root, env)
+        return distributions.installed(self.asked().root, env)
 
     def system(self) -> Iterable[Record]:
         return toolkits.system(self.asked())
 
     def own(self) -> Iterable[Record]:
         env, root = self.env(), self.asked().root
-        return toolkits.environment(root, env, distributions.collect(root, env))
+        return toolkits.environment(root, env, distributions.installed(root, env))
 
     def nvcc(self) -> Iterable[Record]:
         env = self.env()
@@ -162,7 +162,7 @@ class Tree:
 
     def driver(self) -> Iterable[Record]:
         loader = SimpleNamespace(search=lambda _: self.found)
-        return [driver.collect(self.asked(), loader)]  # type: ignore[arg-type]
+        return [driver.describe(self.asked(), loader)]  # type: ignore[arg-type]
 
     def faults(self) -> Iterable[Record]:
         """As a root shows it, and without one: they are the same."""

@@ -26,7 +26,7 @@ def describe(prefix, **variables):
 
 def installed(prefix, **variables):
     env, root, problems = describe(prefix, **variables)
-    found = distributions.collect(root, env)
+    found = distributions.installed(root, env)
     return {d.name: d for d in found}, problems
 
 

@@ -57,7 +57,7 @@ class Machine:
         if self._driver is None and assumed is not None and assumed.release is not None:
             self._driver = assumed
         elif self._driver is None:
-            self._driver = driver.collect(self.asked, self.loader)
+            self._driver = driver.describe(self.asked, self.loader)
             if self.probe is not None and self.inspected is not None:
                 from cudriver.stack.machine import probe
 
@@ -218,7 +218,7 @@ class _Check:
         from cudriver.stack.load.frameworks import matters_here
 
         facts, owners = self.facts, records.Owners(self.root)
-        put(facts, distributions=distributions.collect(self.root, self.env))
+        put(facts, distributions=distributions.installed(self.root, self.env))
         if self.env.python is None and not facts.distributions:
             from cudriver.stack.environment.discover import near
 

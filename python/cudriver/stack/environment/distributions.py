@@ -40,7 +40,7 @@ _REQUIREMENT = re.compile(
 _ASKS = re.compile(r"\nRequires-Dist:[ \t]*([A-Za-z0-9._-]+)([^\n]*)")
 
 
-def collect(root: Root, env: Environment) -> list[Distribution]:
+def installed(root: Root, env: Environment) -> list[Distribution]:
     """Every installed distribution; of two with one name, the one that Python imports."""
     reader = _Reader(root, markers_of(env.python, env.platform))
     found: dict[str, Distribution] = {}

@@ -67,7 +67,7 @@ def worth_asking(asked: Asked) -> bool:
     return any(os.path.exists(f"{f}/libnvidia-ml.so.1") for f in folders)
 
 
-def collect(asked: Asked, loader: Loader) -> Driver:
+def describe(asked: Asked, loader: Loader) -> Driver:
     """What files say. What the driver says is added by `probe.complete`."""
     root, driver = asked.root, Driver()
     _kernel(root, driver)

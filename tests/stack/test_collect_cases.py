@@ -149,7 +149,7 @@ class Tree:
 
     def own(self) -> Iterable[Record]:
         env, root = self.env(), self.asked().root
-        return toolkits.environment(root, env, distributions.installed(root, env))
+        return toolkits.inside(root, env, distributions.installed(root, env))
 
     def nvcc(self) -> Iterable[Record]:
         env = self.env()

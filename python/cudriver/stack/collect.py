@@ -254,7 +254,7 @@ class _Check:
         from cudriver.stack.machine import compilers, toolkits
 
         facts, env = self.facts, self.env
-        own = toolkits.environment(self.root, env, facts.distributions)
+        own = toolkits.inside(self.root, env, facts.distributions)
         put(facts, toolkits=self.machine.toolkits + own)
         put(facts, nvcc=toolkits.choice(self.asked, env, facts.toolkits))
         put(facts, compiler=compilers.host_compiler(self.asked, env))

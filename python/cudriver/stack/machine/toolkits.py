@@ -173,7 +173,7 @@ def nvcc_release(root: Root, nvcc: str) -> tuple[str | None, Evidence | None]:
     return match[2].decode(), Evidence(true, None, match[1].decode())
 
 
-def environment(root: Root, env: Environment, distributions: list[Distribution]) -> list[Toolkit]:
+def inside(root: Root, env: Environment, distributions: list[Distribution]) -> list[Toolkit]:
     """The toolkits that an environment's packages make up: one a CUDA major."""
     found = []
     by_name = {d.name: d for d in distributions}

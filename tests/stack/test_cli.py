@@ -637,7 +637,7 @@ def test_main_takes_arguments_and_returns_a_code(capsys):
 
 @pytest.mark.parametrize("words", [[], ["/envs/train"], ["/envs/train", "relative"]])
 def test_words_without_options_mean_what_the_parser_makes_of_them(words):
-    assert vars(check.plain(words)) == vars(check.parser().parse_args(words))
+    assert vars(check.without_options(words)) == vars(check.parser().parse_args(words))
 
 
 def test_an_option_that_stands_twice_counts_twice():

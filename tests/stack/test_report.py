@@ -88,7 +88,7 @@ def test_the_mark_of_an_environment_in_a_line(severity, unsure, mark):
     put(report.facts, unsure=unsure)
     assert one_line(report, Style())[0] == mark
     plain = {"✗": "x", "✓": "+"}
-    assert one_line(report, Style(plain=True))[0] == plain.get(mark, mark)
+    assert one_line(report, Style(ascii_only=True))[0] == plain.get(mark, mark)
     report.strict = True
     assert one_line(report, Style())[0] == ("✗" if severity != "note" else mark)
 
@@ -111,7 +111,7 @@ def test_an_environment_in_a_line_fits_and_names_every_rule(
     plain, width, prefix, frameworks, rules
 ):
     report = named(prefix, *MANY_RULES[:rules], frameworks=frameworks)
-    text = one_line(report, Style(width=width, plain=plain))
+    text = one_line(report, Style(width=width, ascii_only=plain))
     assert max(map(columns, text.splitlines())) <= width
     assert re.findall(r"CU\d{3}", text) == MANY_RULES[:rules]
     assert text.count("\n") == 0 or rules == 13 or (rules == 5 and width <= 60)

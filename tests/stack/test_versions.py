@@ -136,8 +136,8 @@ def test_major_and_minor(version, major, minor):
         ("1.x", None),
     ],
 )
-def test_plain(text, numbers):
-    assert versions.plain(text) == numbers
+def test_numbers(text, numbers):
+    assert versions.numbers(text) == numbers
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def parser() -> ArgumentParser:
     return result
 
 
-def plain(words: list[str]) -> Namespace:
+def without_options(words: list[str]) -> Namespace:
     """What `parser` makes of words without an option. The usual call does without argparse, which
     takes as long to import and to set up as a tenth of the check.
     """

@@ -91,8 +91,8 @@ def style(stream: TextIO) -> Style:
     """How a report is to be written on this stream."""
     from cudriver.stack.report.text import ELLIPSIS, MARKS, Style
 
-    plain = not can_encode(stream, ELLIPSIS + "".join(MARKS.values()))
-    return Style(width=width(stream), colour=wants_colour(stream), plain=plain)
+    ascii_only = not can_encode(stream, ELLIPSIS + "".join(MARKS.values()))
+    return Style(width=width(stream), colour=wants_colour(stream), ascii_only=ascii_only)
 
 
 def write(text: str) -> None:

@@ -70,7 +70,7 @@ def _runs_on(env: Environment, musl: bool, platform: str) -> bool:
 
 
 def _proof(loader: Loader, env: Environment, musl: bool, site: str, names: list[str]) -> str | None:
-    """Of a wheel's own libraries one that this Python cannot load, where none takes."""
+    """Of a wheel's own libraries one that this Python cannot load, where none fits."""
     own = f".cpython-{env.abi}-{env.platform}-linux-{'musl' if musl else 'gnu'}.so"
     named = [name for name in names if ".cpython-" in name or name.endswith(".pyd")]
     if any(name.endswith(own) for name in named):

@@ -110,7 +110,7 @@ class Finder:
             for name in self.root.names(folder):
                 top, path = name.partition(".")[0], f"{folder}/{name}"
                 named = top.lower().replace("_", "-")
-                if name in known or named in self.distributions or matters(named, "plain"):
+                if name in known or named in self.distributions or matters(named, "other"):
                     continue
                 built = ".cpython-" in name or ".abi3." in name
                 paths = self._below(path) if name == top else [path] * (built and is_library(name))
@@ -374,6 +374,6 @@ def _with_recipe() -> frozenset[str]:
 
 def matters_here(dist: Distribution) -> bool:
     """Whether a distribution's own files are worth a look: it is a framework, or may use CUDA."""
-    if dist.kind == "conda" or (matters(dist.name, "plain") and dist.name not in _with_recipe()):
+    if dist.kind == "conda" or (matters(dist.name, "other") and dist.name not in _with_recipe()):
         return False
     return dist.kind == "wheel" or matters(dist.name)

@@ -11,7 +11,7 @@ from cudriver.stack.machine_facts import HostCompiler, Toolkit
 from cudriver.stack.record import put
 from cudriver.stack.roots.asked import Asked
 from cudriver.stack.roots.rootfs import Root
-from cudriver.stack.versions import plain
+from cudriver.stack.versions import numbers
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 HEADER_LIMIT = 256 << 10  # bytes of a toolkit's header
@@ -68,7 +68,7 @@ def compiler_version(root: Root, true: str) -> str | None:
     """From the program's name (gcc-12), else from its private folder (lib/gcc/TRIPLE/12)."""
     name = os.path.basename(true)
     _, dash, last = name.rpartition("-")
-    if dash and plain(last):
+    if dash and numbers(last):
         return last
     llvm = re.search(r"/llvm-(\d+)/", true) if "/llvm-" in true else None
     if llvm:

@@ -15,7 +15,7 @@ from cudriver.stack.record import put
 from cudriver.stack.roots.asked import Asked
 from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.tables import table, toolkit_of
-from cudriver.stack.versions import cut, from_code, major, plain
+from cudriver.stack.versions import cut, from_code, major, numbers
 
 DEFAULT_HOME = "/usr/local/cuda"
 STATED_LIMIT = 1 << 20  # bytes of a file that states a version
@@ -156,7 +156,7 @@ def _from_library(libraries: list[str]) -> list[Evidence]:
     """libcudart's file name."""
     for file in libraries:
         stem, number = split(os.path.basename(file))
-        if stem == "libcudart" and len(plain(number) or ()) == 3:
+        if stem == "libcudart" and len(numbers(number) or ()) == 3:
             return [Evidence(file, None, cut(number, 2) or "")]
     return []
 

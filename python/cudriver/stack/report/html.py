@@ -20,7 +20,7 @@ from cudriver.stack.facts import (
     Library,
     every,
 )
-from cudriver.stack.report.components import ABSENT, OK, PLAIN, RANK, components, using_cuda
+from cudriver.stack.report.components import ABSENT, OK, RANK, UNJUDGED, components, using_cuda
 from cudriver.stack.report.outcome import Outcome
 from cudriver.stack.report.text import MARKS, PROVEN, How, about, counted, place_of, short_path
 from cudriver.stack.say import language, said, say
@@ -29,7 +29,7 @@ from cudriver.stack.text import html as _text
 from cudriver.stack.text import is_command
 
 CLASSES = {CONSISTENT: "good", MISMATCH: "bad", UNKNOWN: "doubt"}  # of a verdict
-CLASSES |= {OK: "good", ABSENT: "soft", PLAIN: "soft", WARNING: "doubt", ERROR: "bad"}
+CLASSES |= {OK: "good", ABSENT: "soft", UNJUDGED: "soft", WARNING: "doubt", ERROR: "bad"}
 
 
 def _sheet(name: str) -> str:

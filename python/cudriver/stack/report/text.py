@@ -24,8 +24,8 @@ from cudriver.stack.record import Any, Record
 from cudriver.stack.report.components import (
     ABSENT,
     OK,
-    PLAIN,
     RANK,
+    UNJUDGED,
     components,
     judged_for,
     using_cuda,
@@ -51,10 +51,10 @@ COLOURS = {
     "cyan": "36",
 }
 SEVERITY_COLOUR = {ERROR: "red", WARNING: "yellow", NOTE: "cyan"}
-MARKS = {OK: "✓", ABSENT: "-", PLAIN: " ", WARNING: "!", ERROR: "✗", UNKNOWN: "?"}
-PLAIN_MARKS = {OK: "+", ABSENT: "-", PLAIN: " ", WARNING: "!", ERROR: "x", UNKNOWN: "?"}
+MARKS = {OK: "✓", ABSENT: "-", UNJUDGED: " ", WARNING: "!", ERROR: "✗", UNKNOWN: "?"}
+ASCII_MARKS = {OK: "+", ABSENT: "-", UNJUDGED: " ", WARNING: "!", ERROR: "x", UNKNOWN: "?"}
 MARK_COLOUR = {OK: "green", WARNING: "yellow", ERROR: "red", UNKNOWN: "yellow"}
-ELLIPSIS, PLAIN_ELLIPSIS = "…", "..."
+ELLIPSIS, ASCII_ELLIPSIS = "…", "..."
 PROVEN = "tried on a copy of these facts: it fixes this, and breaks nothing"
 LABEL = 12  # columns of the left-hand names
 EVIDENCE_SHOWN = 6
@@ -68,11 +68,11 @@ VERDICTS = {
 class Style:
     """How to write: columns, colour, and whether the stream can show a tick."""
 
-    def __init__(self, *, width: int = 80, colour: bool = False, plain: bool = False) -> None:
+    def __init__(self, *, width: int = 80, colour: bool = False, ascii_only: bool = False) -> None:
         self.width = width
         self.colour = colour
-        self.marks: dict[str, str] = PLAIN_MARKS if plain else MARKS
-        self.ellipsis = PLAIN_ELLIPSIS if plain else ELLIPSIS
+        self.marks: dict[str, str] = ASCII_MARKS if ascii_only else MARKS
+        self.ellipsis = ASCII_ELLIPSIS if ascii_only else ELLIPSIS
 
     def paint(self, text: str, *names: str) -> str:
         """`text` in these colours, or as it is."""

@@ -14,7 +14,7 @@ from cudriver.stack.machine import driver
 from cudriver.stack.machine_facts import Driver, Toolkit
 from cudriver.stack.names import is_cuda_library
 from cudriver.stack.record import but, put
-from cudriver.stack.roots.asked import Asked, from_here, place, working_folder
+from cudriver.stack.roots.asked import Asked, from_here, inspected, working_folder
 from cudriver.stack.roots.rootfs import Budget, Root, TooMuch
 from cudriver.stack.tables import matters
 
@@ -97,7 +97,7 @@ def ask(
         environ = os.environ if tree.host else {}
     stated = assumed if assume_driver is not None or assume_gpus else None
     variables = from_here(dict(environ), working_folder(tree))
-    return Asked(tree, place(tree, prefix), variables, probe_driver, stated)
+    return Asked(tree, inspected(tree, prefix), variables, probe_driver, stated)
 
 
 def collect_machine(asked: Asked, prefixes: Sequence[str] = ()) -> Machine:

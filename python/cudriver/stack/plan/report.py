@@ -33,7 +33,7 @@ class Plan(Printed):
         self.question: Question = question
         self.parts: list[Part] = parts
         self.server: list[Step] = server  # what a new server needs first
-        self.says: list[Line] = [*facts(question), *says, *age.told()]
+        self.says: list[Line] = [*facts(question), *says, *age.remarks()]
         self.fixes: list[Step] = [*fixes]  # of the environment that is added to
         self.title: str = titles(question.packages)
 

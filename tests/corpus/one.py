@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from corpus import ask
-from corpus.compare import Comparison, Said, Truth, compare, is_cuda_library
+from corpus.compare import Comparison, Said, Truth, compare, is_cuda_library, states
 from corpus.others import Others
 from corpus.plan import Environment, Fault, truth_key
 from corpus.proven import architectures
@@ -90,6 +90,7 @@ def _look(
             {k: f.get(k) for k in ("rule", "severity", "title", "predicts", "fix")}
             for f in said.findings
         ],
+        "states": states(happened, said, wanted.modules, wanted.unrelated),
         **asdict(outcome),
     }
     return row, happened, said, outcome

@@ -22,6 +22,20 @@ class Truth:
     failures: list[dict[str, str]] = field(default_factory=list)  # module, step, text
     mapped: dict[str, str] = field(default_factory=dict)  # real path: version by itself, or ""
     values: dict[str, str | None] = field(default_factory=dict)  # as frameworks report them
+    submodules: dict[str, str | None] = field(default_factory=dict)  # None, or what an import says
+
+    def broke(self, healthy: Truth) -> list[dict[str, str]]:
+        """The submodules that could be imported in a healthy environment and cannot here, one for
+        each text.
+        """
+        texts = {}
+        for name, text in self.submodules.items():
+            if text is not None and healthy.submodules.get(name, "") is None:
+                texts.setdefault(text, name)
+        return [
+            {"module": name.partition(".")[0], "step": f"submodule {name}", "text": text}
+            for text, name in texts.items()
+        ]
 
 
 @dataclass

@@ -208,6 +208,37 @@ def test_what_a_child_wrote_before_it_ended(tmp_path):
     assert failure["text"] == "died: status 127: Inconsistency detected by ld.so"
 
 
+def test_what_breaks_a_submodule_alone_is_a_failure(tmp_path):
+    """Public ones alone, each in turn, past one that its process dies of."""
+    files = {
+        "__init__": "",
+        "sound": "",
+        "lacking": "import nosuch",
+        "dies": "import os; os.abort()",
+    }
+    files |= {"_own": "1/0", "tests/__init__": "1/0", "deep/__init__": "", "deep/zed": ""}
+    for name, text in files.items():
+        path = tmp_path / f"parts/{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    environ, prefix = {**os.environ, "PYTHONPATH": str(tmp_path)}, here(tmp_path)
+    healthy = ask.truth(prefix, ("parts",), environ, tmp_path, submodules=())
+    assert healthy.submodules == {
+        "parts.dies": "died",
+        "parts.lacking": "ModuleNotFoundError: No module named 'nosuch'",
+        **dict.fromkeys(["parts.deep", "parts.deep.zed", "parts.sound"]),
+    }
+    (tmp_path / "parts/deep/zed.py").unlink()
+    truth = ask.truth(prefix, ("parts",), environ, tmp_path, submodules=healthy.submodules)
+    text = "ModuleNotFoundError: No module named 'parts.deep.zed'"
+    gone = {"module": "parts", "step": "submodule parts.deep.zed", "text": text}
+    assert truth.broke(healthy) == [gone]
+    truth.failures += truth.broke(healthy)
+    assert compare(truth, said()).misses == [f"submodule parts.deep.zed: {text}"]
+    warned = finding(severity="warning", title="parts/deep/zed.py, a file of parts, is gone")
+    assert compare(truth, said(warned)).misses == []
+
+
 def test_an_interpreter_that_is_gone_is_a_failure(tmp_path):
     truth = ask.truth(tmp_path, ("json",), dict(os.environ), tmp_path)
     assert [f["text"] for f in truth.failures] == ["python: No such file or directory"]

@@ -197,6 +197,7 @@ def command(root: Path, words: Sequence[str]) -> int:
     """A command on the machine: one of `cudriver`, `-m pip install ...` or `-c "import torch"`."""
     from cudriver.cli import main
     from cudriver.stack import collect, inspect, plan
+    from cudriver.stack.record import but
 
     if words[:3] == ["-m", "pip", "install"]:
         name, _, version = words[-1].partition("==")
@@ -210,9 +211,7 @@ def command(root: Path, words: Sequence[str]) -> int:
     facts = collect.collect
 
     def inside(asked, machine=None):
-        found = facts(asked, machine)
-        found.root = "/"  # what a report there would say
-        return found
+        return but(facts(asked, machine), root="/")  # what a report there would say
 
     def added_to(prefix, **stated):
         return inspect(prefix, root=str(root), **stated)
@@ -231,10 +230,11 @@ def picture(root: Path) -> str:
     from rich.text import Text
 
     from cudriver import stack
+    from cudriver.stack.record import put
     from cudriver.stack.report.text import Style, render
 
     report = stack.inspect(TRAIN, root=str(root)).restricted(["CU303"], [])
-    report.facts.root = "/"
+    put(report.facts, root="/")
     text = Text.from_ansi(render(report, Style(width=84, colour=True)))
     width = max(len(line) for line in text.plain.splitlines())
     with open("/dev/null", "w") as nowhere:

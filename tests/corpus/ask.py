@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from corpus.workshop import call, clean_environ
 
 IMPORT_LIMIT = 300  # seconds, for each child
 CHECK_LIMIT = 300
+DEATHS = 20  # of children that import submodules
 CHILD = Path(__file__).with_name("child.py")
 
 
@@ -30,9 +31,11 @@ def truth(
     cwd: Path,
     code: tuple[str, ...] = (),
     kept: Path | None = None,
+    submodules: Iterable[str] | None = None,
 ) -> Truth:
     """One child for each item of `modules`; all that failed, and what the sound ones mapped. kept:
-    the file that holds this from an earlier run, or will.
+    the file that holds this from an earlier run, or will. submodules: those that are imported too,
+    of packages that can be; without any those that are public; None: no submodules.
     """
     if kept is not None and kept.exists():
         return Truth(**json.loads(kept.read_text()))
@@ -54,12 +57,34 @@ def truth(
         result.values.update(answer["values"])
         if any(step["name"].startswith("import ") for step in failed) or end:
             continue  # half an import maps half of the libraries
+        if submodules is not None:
+            package = names[0].partition(".")[0]
+            own = [name for name in submodules if name.startswith(f"{package}.")]
+            if own or not submodules:
+                result.submodules.update(_submodules(prefix, package, environ, cwd, own))
         for path in answer["mapped"]:
             real = os.path.realpath(path)
             result.mapped[real] = answer["versions"].get(path) or result.mapped.get(real, "")
     if kept is not None:
         kept.write_text(json.dumps(asdict(result)))
     return result
+
+
+def _submodules(
+    prefix: Path, package: str, environ: Mapping[str, str], cwd: Path, names: list[str]
+) -> dict[str, str | None]:
+    """What came of each: a child that dies of one is followed by another."""
+    with tempfile.TemporaryDirectory(prefix="corpus-") as folder:
+        out = Path(folder) / "answer.json"
+        words = [str(prefix / "bin" / "python"), str(CHILD), str(out), "--submodules", package]
+        for _ in range(DEATHS):
+            try:
+                if call([*words, *names], environ, cwd, IMPORT_LIMIT).returncode == 0:
+                    break
+            except subprocess.TimeoutExpired:
+                break
+        told: dict[str, str | None] = json.loads(out.read_text()) if out.exists() else {}
+        return told
 
 
 def _child(

@@ -3,15 +3,18 @@
 Imports modules, makes the calls by which they load their libraries, writes down what came of it.
 
     python child.py ANSWER.json MODULE [MODULE ...] [-- CODE ...]
+    python child.py ANSWER.json --submodules PACKAGE [NAME ...]
 """
 
 import ctypes
 import importlib
+import importlib.util
 import json
 import os
 import re
 import sys
 import traceback
+import zlib
 
 # What a program does first with the package, as far as it goes without a GPU. An exception counts
 # as a failure unless its text has one of NO_GPU.
@@ -276,7 +279,54 @@ def own_version(path):
         return None
 
 
-if __name__ == "__main__":
+ALL = 200  # public submodules of a package; of more than these about a tenth is imported
+ASIDE = ("test", "tests", "testing", "conftest", "setup", "benchmarks", "examples")
+
+
+def submodules(package):
+    """The public submodules, found as files: nothing but the package is imported for that."""
+    spec = importlib.util.find_spec(package)
+    found = set()
+    for top in (spec and spec.submodule_search_locations) or ():
+        for folder, folders, files in os.walk(top):
+            inner = [package, *os.path.relpath(folder, top).split(os.sep)]
+            inner = [name for name in inner if name != "."]
+            folders[:] = [name for name in folders if public(name)]
+            names = {file.partition(".")[0] for file in files if file.endswith((".py", ".so"))}
+            found.update(".".join([*inner, name]) for name in names if public(name))
+            if "__init__" in names and len(inner) > 1:
+                found.add(".".join(inner))
+    every = sorted(found)
+    drawn = [name for name in every if zlib.crc32(name.encode()) % 10 == 0]
+    return every if len(every) <= ALL else drawn
+
+
+def public(name):
+    return name.isidentifier() and not name.startswith("_") and name not in ASIDE
+
+
+def wide(out, package, names):
+    """Imports submodules, writes what came of each, goes on after one that a process died of."""
+    answer = {}
+    if os.path.exists(out):
+        with open(out) as file:
+            answer = json.load(file)
+    for name in [name for name in names or submodules(package) if name not in answer]:
+        for text in ("died", None):
+            try:
+                if text is None:
+                    importlib.import_module(name)
+            except BaseException as error:
+                text = f"{type(error).__name__}: {error}"
+            answer[name] = text
+            with open(out + ".new", "w") as file:
+                json.dump(answer, file)
+            os.replace(out + ".new", out)
+
+
+if __name__ == "__main__" and sys.argv[2:3] == ["--submodules"]:
+    wide(sys.argv[1], sys.argv[3], sys.argv[4:])
+elif __name__ == "__main__":
     words = sys.argv[2:]
     cut = words.index("--") if "--" in words else len(words)
     main(sys.argv[1], words[:cut], words[cut + 1 :])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,20 @@ class Truth:
     failures: list[dict[str, str]] = field(default_factory=list)  # module, step, text
     mapped: dict[str, str] = field(default_factory=dict)  # real path: version by itself, or ""
     values: dict[str, str | None] = field(default_factory=dict)  # as frameworks report them
+    submodules: dict[str, str | None] = field(default_factory=dict)  # None, or what an import says
+
+    def broke(self, healthy: Truth) -> list[dict[str, str]]:
+        """The submodules that could be imported in a healthy environment and cannot here, one for
+        each text.
+        """
+        texts = {}
+        for name, text in self.submodules.items():
+            if text is not None and healthy.submodules.get(name, "") is None:
+                texts.setdefault(text, name)
+        return [
+            {"module": name.partition(".")[0], "step": f"submodule {name}", "text": text}
+            for text, name in texts.items()
+        ]
 
 
 @dataclass
@@ -91,6 +106,40 @@ def compare(
     _libraries(result, truth, said)
     _values(result, truth, said)
     return result
+
+
+HAPPENS = ("works", "a use fails", "the import fails")
+# A framework's states, and what happens where one is right. None: it is here without CUDA.
+RIGHT = {
+    "works": {"works"},
+    "CPU only": {"a use fails"},
+    "fails": {"a use fails", "the import fails"},
+    "not known": {*HAPPENS},
+    None: {"works"},
+}
+
+
+def states(
+    truth: Truth, said: Said, modules: Iterable[str], unrelated: tuple[str, ...] = ()
+) -> list[list[str | None]]:
+    """Of each framework whose module was imported: name, the state that the check gives, and what
+    happened. A framework that another's failure kept from its turn is left out.
+    """
+    failures = [f for f in truth.failures if not any(text in f["text"] for text in unrelated)]
+    broken = {f["module"] for f in failures if f["step"].startswith("import ")}
+    groups = [[name.partition(".")[0] for name in group.split("+")] for group in modules]
+    # The first of a group ends it where it fails.
+    whole = [group if group[0] not in broken else group[:1] for group in groups]
+    tried = {name for group in whole for name in group}
+    found = []
+    for framework in said.frameworks:
+        name = framework["name"].replace("-", "_")
+        if name not in tried:
+            continue
+        uses = any(f["module"] == name for f in failures)
+        happened = HAPPENS[2] if name in broken else HAPPENS[1] if uses else HAPPENS[0]
+        found.append([framework["name"], framework.get("state"), happened])
+    return found
 
 
 def plain(text: str) -> str:

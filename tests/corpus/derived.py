@@ -14,7 +14,7 @@ from typing import Any
 from cudriver.stack.fixes import fix
 from cudriver.stack.fixes.fix import torch_archs
 from cudriver.stack.plan.candidates import number
-from cudriver.stack.rules.cu5 import fits
+from cudriver.stack.rules.cu5 import runs
 from cudriver.stack.tables import driver_floor, table
 from cudriver.stack.versions import compare, cut, major
 
@@ -36,7 +36,7 @@ def needs(frameworks: Mapping[str, Any], toolkit: str, cudnn: str | None) -> dic
         how = _serves(capability, [f["archs"] for f in frameworks.values()], toolkit, cudnn)
         floors = [floor, str(row["first_branch"] or 0)]
         for f in frameworks.values():
-            if f["archs"] and fits(capability, f["archs"]) == "ptx":
+            if f["archs"] and runs(capability, f["archs"]) == "ptx":
                 own = f["cuda"] if "." in f["cuda"] else toolkit
                 floors.append(str(fix.driver_branch(cut(own, 2)) or 0))
         if how is not None:
@@ -52,7 +52,7 @@ def _serves(gpu: str, archs: list[list[str]], toolkit: str, cudnn: str | None) -
         return None
     rows = [r for r in table("architectures")["toolkits"] if compare(r["toolkit"], toolkit) <= 0]
     libraries = [f"sm_{arch}" for arch in rows[-1]["archs"]] if rows else []
-    hows = [fits(gpu, each) for each in [*filter(None, archs), libraries]]
+    hows = [runs(gpu, each) for each in [*filter(None, archs), libraries]]
     return None if None in hows else "ptx" if "ptx" in hows else "cubin"
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
+from corpus.compare import HAPPENS, RIGHT
 from corpus.others import table
 from corpus.plan import Environment
 
@@ -49,6 +51,7 @@ class Totals:
         self.right = self.false = self.found = self.missed = self.texts = 0
         self.libraries = self.libraries_right = self.fixes = self.fixes_work = self.untried = 0
         self.differences = self.failed = 0
+        self.states: Counter[tuple[str | None, str]] = Counter()
         for row in rows:
             if row["state"] == "not installed":
                 self.not_installed += 1
@@ -78,6 +81,7 @@ class Totals:
         self.libraries += row["libraries"]
         self.libraries_right += row["libraries_right"]
         self.differences += len(row["differences"])
+        self.states.update((state, happened) for _, state, happened in row.get("states", []))
 
     @property
     def precision(self) -> float:
@@ -125,7 +129,9 @@ def write(every: list[Environment], done: dict[str, dict], notes: dict) -> str:
         "Written by `make corpus`: each environment below is installed with uv, its modules are",
         "imported by its own Python, and what happens is set beside what `cudriver check` and",
         "`cudriver which` say of it from outside. Then faults are planted in copies of it, and the",
-        "printed fix is run as it stands. No GPU and no driver: what only a running kernel shows",
+        "printed fix is run as it stands. In these copies public submodules are imported too (of",
+        "packages with more than 200 a tenth): the top module's import may not reach the fault.",
+        "No GPU and no driver: what only a running kernel shows",
         "is not measured here. What imports do does not depend on the check, so it may be kept",
         "from an earlier run of the same declaration. `tests/corpus/environments/` has those.",
         "",
@@ -134,6 +140,7 @@ def write(every: list[Environment], done: dict[str, dict], notes: dict) -> str:
         "",
         *_totals(totals),
         "",
+        *_states(totals),
         *_beside(rows),
         "- **precision**: of the errors, the part that stands for an import, or a first use, that",
         "  fails; the rest are false alarms.",
@@ -196,6 +203,25 @@ def _totals(totals: Totals) -> list[str]:
         f"| fixes that work | {totals.fixes_work} of {totals.fixes} |",
         f"| fixes not tried: they need another package index | {totals.untried} |",
     ]
+
+
+def _states(totals: Totals) -> list[str]:
+    """The states of the frameworks against what happened; [] of rows that have none."""
+    if not totals.states:
+        return []
+    lines = [
+        "The state of each framework that was imported, faults included, and what happened:",
+        "",
+        f"| the check says | {' | '.join(HAPPENS)} | right |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for state, right in RIGHT.items():
+        counts = [totals.states[state, happened] for happened in HAPPENS]
+        good = sum(totals.states[state, happened] for happened in right)
+        share = f"{good} of {sum(counts)}" if state != "not known" else "open"
+        cells = " | ".join(str(n or "") for n in counts)
+        lines.append(f"| {state or 'here without CUDA'} | {cells} | {share} |")
+    return [*lines, ""]
 
 
 def _environment(wanted: Environment, row: dict | None) -> str:

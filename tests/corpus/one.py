@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from corpus import ask
-from corpus.compare import Comparison, Said, Truth, compare, is_cuda_library
+from corpus.compare import Comparison, Said, Truth, compare, is_cuda_library, states
 from corpus.others import Others
 from corpus.plan import Environment, Fault, truth_key
 from corpus.proven import architectures
@@ -43,7 +43,8 @@ def examine(
     try:
         environ = ask.variables(wanted.environ, driver)
         kept = shop.kept_truth(truth_key(wanted, None))
-        result.update(_look(wanted, None, prefix, environ, prefix, check, kept)[0])
+        row, healthy, _, _ = _look(wanted, None, prefix, environ, prefix, check, kept)
+        result.update(row)
         result["state"] = "done"
         others = Others(shop, prefix, environ) if with_others and wanted.faults else None
     except FAILURES as error:
@@ -53,7 +54,7 @@ def examine(
     for fault in wanted.faults:
         row: dict = {"name": fault.name}
         try:
-            row.update(_fault(wanted, fault, prefix, shop, check, driver, known, others))
+            row.update(_fault(wanted, fault, prefix, shop, check, driver, known, others, healthy))
         except FAILURES as error:
             row.update(state="failed", reason=f"{type(error).__name__}: {error}")
         result["faults"].append(row)
@@ -69,11 +70,17 @@ def _look(
     cwd: Path,
     check: str,
     kept: Path | None = None,
+    healthy: Truth | None = None,
 ) -> tuple[dict, Truth, Said, Comparison]:
-    """Asks both sides once. kept: the file that holds the truth, or will."""
+    """Asks both sides once. kept: the file that holds the truth, or will. healthy: what happened
+    without the fault.
+    """
     code = fault.use if fault else ()
     words = fault.check if fault else ()
-    happened = ask.truth(prefix, wanted.modules, environ, cwd, code, kept)
+    known = healthy.submodules if healthy else ()
+    happened = ask.truth(prefix, wanted.modules, environ, cwd, code, kept, known)
+    if healthy is not None:
+        happened.failures += happened.broke(healthy)
     said = ask.said(check, prefix, environ, cwd, words)
     expect = fault.expect if fault else ()
     outcome = compare(happened, said, unrelated=wanted.unrelated, expect=expect)
@@ -90,6 +97,7 @@ def _look(
             {k: f.get(k) for k in ("rule", "severity", "title", "predicts", "fix")}
             for f in said.findings
         ],
+        "states": states(happened, said, wanted.modules, wanted.unrelated),
         **asdict(outcome),
     }
     return row, happened, said, outcome
@@ -104,12 +112,13 @@ def _fault(
     driver: Path | None,
     known: set[tuple[str, str]],
     others: Others | None,
+    healthy: Truth,
 ) -> dict:
     broken, extra, cwd = shop.break_copy(prefix, fault)
     try:
         environ = ask.variables({**wanted.environ, **extra}, driver)
         kept = shop.kept_truth(truth_key(wanted, fault))
-        row, happened, said, _ = _look(wanted, fault, broken, environ, cwd, check, kept)
+        row, happened, said, _ = _look(wanted, fault, broken, environ, cwd, check, kept, healthy)
         row["state"] = "done"
         if others is not None and happened.failures:
             row["others"] = others.ask(broken, environ, fault.words)

@@ -33,7 +33,7 @@ from corpus.workshop import (
 from cudriver.stack.fixes.fix import branch_for
 from cudriver.stack.machine.driver import assumed
 from cudriver.stack.plan.candidates import sets
-from cudriver.stack.plan.commands import environment
+from cudriver.stack.plan.commands import new_environment
 from cudriver.stack.plan.question import Question
 from cudriver.stack.tables import table
 
@@ -227,7 +227,7 @@ def again(candidate: Any, python: str, shop: Workshop, check: str, tool: str = "
     environ = shop.environ({"PIP_NO_INPUT": "1", "PIP_NO_COMPILE": "no"})
     base = Path(interpreter(python)).parent
     environ["PATH"] = f"{Path(check).parent}:{base}:{environ['PATH']}"
-    *steps, last = environment(
+    *steps, last = new_environment(
         candidate, Question([*candidate.frameworks], python=python, installer=tool)
     )
     script = "\n".join(["set -e", *(c for step in steps for c in [*step.commands, *step.see])])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from corpus import ask, document, plan, workshop
-from corpus.compare import Said, Truth, compare, is_cuda_library, same_version
+from corpus.compare import Said, Truth, compare, is_cuda_library, same_version, states
 from corpus.one import fixes
 from cudriver.stack.explain import rule_names
 
@@ -208,6 +208,37 @@ def test_what_a_child_wrote_before_it_ended(tmp_path):
     assert failure["text"] == "died: status 127: Inconsistency detected by ld.so"
 
 
+def test_what_breaks_a_submodule_alone_is_a_failure(tmp_path):
+    """Public ones alone, each in turn, past one that its process dies of."""
+    files = {
+        "__init__": "",
+        "sound": "",
+        "lacking": "import nosuch",
+        "dies": "import os; os.abort()",
+    }
+    files |= {"_own": "1/0", "tests/__init__": "1/0", "deep/__init__": "", "deep/zed": ""}
+    for name, text in files.items():
+        path = tmp_path / f"parts/{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    environ, prefix = {**os.environ, "PYTHONPATH": str(tmp_path)}, here(tmp_path)
+    healthy = ask.truth(prefix, ("parts",), environ, tmp_path, submodules=())
+    assert healthy.submodules == {
+        "parts.dies": "died",
+        "parts.lacking": "ModuleNotFoundError: No module named 'nosuch'",
+        **dict.fromkeys(["parts.deep", "parts.deep.zed", "parts.sound"]),
+    }
+    (tmp_path / "parts/deep/zed.py").unlink()
+    truth = ask.truth(prefix, ("parts",), environ, tmp_path, submodules=healthy.submodules)
+    text = "ModuleNotFoundError: No module named 'parts.deep.zed'"
+    gone = {"module": "parts", "step": "submodule parts.deep.zed", "text": text}
+    assert truth.broke(healthy) == [gone]
+    truth.failures += truth.broke(healthy)
+    assert compare(truth, said()).misses == [f"submodule parts.deep.zed: {text}"]
+    warned = finding(severity="warning", title="parts/deep/zed.py, a file of parts, is gone")
+    assert compare(truth, said(warned)).misses == []
+
+
 def test_an_interpreter_that_is_gone_is_a_failure(tmp_path):
     truth = ask.truth(tmp_path, ("json",), dict(os.environ), tmp_path)
     assert [f["text"] for f in truth.failures] == ["python: No such file or directory"]
@@ -331,6 +362,21 @@ def test_fixes_are_those_of_the_errors_or_of_new_warnings():
     assert fixes(said(error, error), known) == ["a"]
 
 
+def test_each_state_stands_beside_what_happened():
+    """The first module of a group ends it; a use that fails is told from an import."""
+    names = {"torch": "works", "jax": "CPU only", "cupy": "not known", "x": "works", "y": "fails"}
+    told = said(frameworks=[{"name": name, "state": state} for name, state in names.items()])
+    broken = [failure("no", "jax.devices()", "jax"), failure("no", "import y", "y")]
+    truth = Truth([*broken, failure("ours", "import torch", "torch")])
+    groups = ("torch", "jax", "y.core+x", "cupy")
+    assert states(truth, told, groups, ("ours",)) == [
+        ["torch", "works", "works"],
+        ["jax", "CPU only", "a use fails"],
+        ["cupy", "not known", "works"],
+        ["y", "fails", "the import fails"],  # and x was not tried
+    ]
+
+
 # --- the document ------------------------------------------------------------------------------
 
 
@@ -377,6 +423,11 @@ def test_the_document_lists_what_stays_wrong_with_its_cause():
     for fault in faults:
         fault["fix"] = {"state": "none"}
     text = document.write(environments, {"none-numpy": row(faults=faults)}, notes)
+    assert "| the check says | works" not in text  # rows of before have no states
+    seen = [["a", "works", "works"], ["b", "works", "a use fails"], ["c", "fails", "works"]]
+    counted = document.write(environments, {"none-numpy": row(states=seen)}, notes)
+    assert "| works | 1 | 1 |  | 1 of 2 |" in counted
+    assert "| fails | 1 |  |  | 0 of 1 |" in counted
     assert "| pip check | 1 | 1 of 1: 1.00" in text
     assert "| cudriver check | 1 | 0 of 1: 0.00" in text
     assert str(document.ROOT) not in document.write(

@@ -57,7 +57,7 @@ PARTS = {
     "errors": set(),
     "_core": {"errors", "memory"},  # its stub names types of Python
     "_regular": set(),
-    "stack": {"_elf", "_regular"},
+    "stack": {"_elf", "_regular", "_version"},
     "ladder": {"__init__", "_core", "memory", "errors"},
     "fleet": {"_version", "stack"},
     "cli": {"__init__", "fleet", "ladder", "stack", "_elf", "errors"},
@@ -157,6 +157,21 @@ def test_the_paths_in_the_readme_are_those_of_the_code() -> None:
         for path, function in [*paths, *check]
         if not re.search(rf"\b{function}\(", path.read_text())
     ] == []
+
+
+def test_what_the_readme_of_the_stack_names_is_there() -> None:
+    """Each file, and each function or table "of" or "in" one."""
+    text = (PACKAGE / "stack" / "README.md").read_text()
+    text = text.replace("CU999", "CU101").replace("`cu999`", "`cu101`")
+    files = re.findall(r"`([\w/]+(?:\.(?:py|json|md)|/))`", text)
+    assert len(files) > 40
+    tops = (PACKAGE / "stack", ROOT)
+    assert [f for f in files if "/" in f and not any((top / f).exists() for top in tops)] == []
+    named = re.findall(r"`(\w+)`(?: and `(\w+)`)?(?: or `(\w+)`)? (?:of|in) `([\w/]+\.\w+)`", text)
+    assert len(named) > 10
+    for *names, file in named:
+        code = (PACKAGE / "stack" / file).read_text()
+        assert [name for name in filter(None, names) if not re.search(rf"\b{name}\b", code)] == []
 
 
 def test_c_includes_look_downward() -> None:

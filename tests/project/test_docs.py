@@ -35,7 +35,7 @@ import cudriver as cu
 import cudriver.typing as cut
 from cudriver.cli import COMMANDS, _load
 from cudriver.stack import explain
-from cudriver.stack.report import Report
+from cudriver.stack.report import Report, formats
 from model_machine import OLD, TRAIN, make, picture
 from native_build import ROOT
 
@@ -364,3 +364,10 @@ def test_the_first_screen_names_the_two_commands(name: str) -> None:
     first = (ROOT / name).read_text(encoding="utf-8").splitlines()[:30]
     for command in ("make run", "make test"):
         assert any(line.startswith(f"$ {command} ") for line in first)
+
+
+@pytest.mark.parametrize("page", ["docs/check.md", "docs/zh/check.md"])
+def test_the_page_names_every_format(page: str) -> None:
+    text = (ROOT / page).read_text()
+    for row in formats.FORMATS:
+        assert not row.help or f"`--{row.name}" in text, row.name

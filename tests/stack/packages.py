@@ -138,17 +138,22 @@ def findings(found):
 
 
 def told(found):
-    """What the frameworks load, what is missing, and what the check says of it."""
+    """What the frameworks load, what is missing, and what the check says of it. What is not found
+    is among the missing, where nothing is said.
+    """
     for framework in found.frameworks:
         more = "" if framework.modelled else ", not modelled"
         more += f", after {' '.join(framework.after)}" if framework.after else ""
         more += f", blocked by {framework.blocked}" if framework.blocked else ""
         yield f"{framework.name}{more}: {' '.join(map(os.path.basename, framework.loads))}".rstrip()
-    yield from (f"missing {each.soname}" for each in found.missing)
+    faulty = {fault.name for fault in found.load_faults if fault.kind == "not found"}
+    yield from (f"missing {each.soname}" for each in found.missing if each.soname not in faulty)
+    missing = {each.soname for each in found.missing}
     for fault in found.load_faults:
         more = [fault.means, fault.purpose] + [
             f"{word} {getattr(fault, word)}" for word in ("owner", "rescue") if getattr(fault, word)
         ]
+        more += ["not among the missing"] * (fault.name in faulty - missing)
         yield f"{fault.kind} {fault.name} of {fault.library}: {', '.join(filter(None, more))}"
     for fault in found.file_faults[:3]:
         yield f"{fault.what} {fault.file}, line {fault.evidence.line}: {fault.evidence.value}"

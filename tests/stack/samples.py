@@ -141,11 +141,11 @@ def busy() -> tuple[Facts, list[Finding]]:
         unsure=["jax: unread"],
         root="/srv",
     )  # fmt: skip
-    facts.libraries[1].shadowed = [
+    facts.libraries[1].shadowed[:] = [
         Shadowed(f"{system}/liba.so.1", "cache", "1.1"),
         Shadowed("/srv/image/env/lib/liba.so.1", "default", None),
     ]
-    facts.libraries[3].shadowed = [Shadowed("/srv/image/env/lib/libc.so.1", "default", "3.3")]
+    facts.libraries[3].shadowed[:] = [Shadowed("/srv/image/env/lib/libc.so.1", "default", "3.3")]
     evidence = [Evidence(f"{site}/{n}/x", n, f"line {n}, " + "word " * n) for n in range(1, 9)]
     findings = [
         Finding("CU501", "note", "a note that is long enough for a second line " * 2, evidence[:1]),

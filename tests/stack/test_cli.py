@@ -24,6 +24,7 @@ from test_report import strict_schema
 import cudriver
 from cudriver import cli
 from cudriver.cli import check, fleet, terminal
+from cudriver.stack.report import formats, outcome
 from program import Terminal
 
 # A folder with nothing but the package, for PYTHONPATH: what lies beside it would count as
@@ -546,13 +547,28 @@ def test_what_is_asked_of_an_environment(cpu_torch):
     assert "tensorflow-gpu" not in absent
 
 
+def test_a_new_format_is_a_row_and_a_module(cpu_torch, tmp_path, monkeypatch):
+    """Its option, its help and what it writes come from the row."""
+    (tmp_path / "mine.py").write_text(
+        "def page(reports, how):\n    return f'{len(reports)} of us'\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    rows = (formats.Format("mine", "as I like it", file=True, module="mine"), *formats.FORMATS)
+    monkeypatch.setattr(check, "FORMATS", rows)
+    assert "--mine FILE" in check.parser().format_help()
+    words = ["check", "--root", str(cpu_torch), "/envs/plain", "--mine"]
+    assert here(*words, str(tmp_path / "out")).stdout.startswith("/envs/plain")
+    assert (tmp_path / "out").read_text() == "1 of us"
+    assert here(*words, "-").stdout == "1 of us"
+
+
 def test_exit_code_is_the_worst():
     class Fake:
         def __init__(self, code):
             self.exit_code = code
 
     def worst(*codes):
-        return check.exit_code([Fake(code) for code in codes])
+        return outcome.exit_code([Fake(code) for code in codes])
 
     assert worst() == 0
     assert worst(0, 0) == 0
@@ -621,7 +637,7 @@ def test_main_takes_arguments_and_returns_a_code(capsys):
 
 @pytest.mark.parametrize("words", [[], ["/envs/train"], ["/envs/train", "relative"]])
 def test_words_without_options_mean_what_the_parser_makes_of_them(words):
-    assert vars(check.plain(words)) == vars(check.parser().parse_args(words))
+    assert vars(check.without_options(words)) == vars(check.parser().parse_args(words))
 
 
 def test_an_option_that_stands_twice_counts_twice():

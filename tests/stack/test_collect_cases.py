@@ -142,14 +142,14 @@ class Tree:
 
     def packages(self) -> Iterable[Record]:
         env = self.env()
-        return distributions.collect(self.asked().root, env)
+        return distributions.installed(self.asked().root, env)
 
     def system(self) -> Iterable[Record]:
         return toolkits.system(self.asked())
 
     def own(self) -> Iterable[Record]:
         env, root = self.env(), self.asked().root
-        return toolkits.environment(root, env, distributions.collect(root, env))
+        return toolkits.inside(root, env, distributions.installed(root, env))
 
     def nvcc(self) -> Iterable[Record]:
         env = self.env()
@@ -162,7 +162,7 @@ class Tree:
 
     def driver(self) -> Iterable[Record]:
         loader = SimpleNamespace(search=lambda _: self.found)
-        return [driver.collect(self.asked(), loader)]  # type: ignore[arg-type]
+        return [driver.describe(self.asked(), loader)]  # type: ignore[arg-type]
 
     def faults(self) -> Iterable[Record]:
         """As a root shows it, and without one: they are the same."""
@@ -188,20 +188,37 @@ ASKED = {"environment", "environments", "packages", "frameworks", "faults", "dri
 ASKED |= {"system", "own", "nvcc", "compiler"}  # toolkits, and what builds with them
 
 
+# What a record is known by stands in its first line, in the order of its fields.
+TITLES = {
+    "Distribution": ("name", "version", "kind", "path", "location", "installer"),
+    "FileFault": ("distribution", "file", "what"),
+    "Found": ("prefix", "kind", "source", "python"),
+    "Framework": ("name", "version", "cuda", "distribution", "module", "path", "variant"),
+    "HostCompiler": ("path", "version", "kind", "chosen_by"),
+    "NvccChoice": ("home", "chosen_by", "nvcc"),
+    "Toolkit": ("origin", "kind", "version", "path"),
+    "Environment": ("prefix", "kind", "python", "executable", "installer"),
+}
+
+
 def render(record: Record) -> str:
     """The fields of a record that say something; of a problem not what Python's libraries say."""
     if isinstance(record, Problem):
         text, _, theirs = record.text.partition(": ")
         return f"problem  {record.file if theirs else at(record)}  {text}"
-    lines = [type(record).__name__]
-    for name in record._fields:
-        value = getattr(record, name)
+    head, name = "", type(record).__name__
+    lines = []
+    for field in record._fields:
+        value = getattr(record, field)
         if isinstance(value, Evidence):
             value = f"{at(value)}  {value.value}"
         elif isinstance(value, list):
             value = ", ".join(words(each) for each in value)
-        if value not in (None, "", False, {}) and name != "platform":  # that is this machine's
-            lines.append(f"    {name}  {value}")
+        if field in TITLES.get(name, ()):
+            head += f"  {value or '-'}"
+        elif value not in (None, "", False, {}) and field != "platform":  # that is this machine's
+            lines.append(f"    {field}  {value}")
+    lines.insert(0, name + head)
     return "\n".join(lines)
 
 

@@ -4,7 +4,7 @@ import fnmatch
 import struct
 
 import pytest
-from facts import wheel
+from facts import but, wheel
 from synth import Prefix
 
 from cudriver.stack.collect import ask, collect
@@ -15,7 +15,7 @@ from cudriver.stack.facts import Library
 from cudriver.stack.load import file_version
 from cudriver.stack.load.frameworks import Finder
 from cudriver.stack.load.runtime_versions import _first
-from cudriver.stack.names import fits, is_cuda_library
+from cudriver.stack.names import is_cuda_library, matches
 from cudriver.stack.roots.rootfs import Root
 from elfkit import compile_c
 from program import output
@@ -66,7 +66,7 @@ def test_names_of_libraries(name, cuda, library):
     ],
 )
 def test_patterns_are_globs(name, pattern):
-    assert fits(name, pattern) is fnmatch.fnmatchcase(name, pattern)
+    assert matches(name, pattern) is fnmatch.fnmatchcase(name, pattern)
 
 
 class TestPyTorch:
@@ -146,9 +146,7 @@ class TestVersions:
         ],
     )
     def test_the_cuda_that_a_library_belongs_to(self, soname, version, package, build, cuda):
-        owner = wheel(package, "2.27.3") if package else None
-        if owner:
-            owner.build = build
+        owner = but(wheel(package, "2.27.3"), build=build) if package else None
         assert file_version.cuda_of(soname, version, owner) == cuda
 
     def test_the_version_of_a_framework_s_library(self):

@@ -26,7 +26,7 @@ def describe(prefix, **variables):
 
 def installed(prefix, **variables):
     env, root, problems = describe(prefix, **variables)
-    found = distributions.collect(root, env)
+    found = distributions.installed(root, env)
     return {d.name: d for d in found}, problems
 
 
@@ -50,7 +50,7 @@ class TestKinds:
         site.mkdir(parents=True)
         env = describe(prefix)[0]
         assert env.site_packages == [str(site if threaded else prefix.site)]
-        assert env.tag == ("311t" if threaded else "311")
+        assert env.abi == ("311t" if threaded else "311")
 
     @pytest.mark.parametrize(("image", "platform"), [(False, "aarch64"), (True, "x86_64")])
     def test_the_machine_of_an_interpreter_that_is_a_script(

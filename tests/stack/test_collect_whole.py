@@ -145,17 +145,25 @@ def science(root):
 
 
 def lines(value, name=""):
-    """All that says anything, a line each; a lookup and a piece of evidence are one."""
+    """All that says anything: a line for each list, and for the plain fields of a record."""
     if isinstance(value, dict) and "value" in value:
         return [f"{name[1:]} {value['file']}:{value['line']} {json.dumps(value['value'])}"]
     if isinstance(value, dict) and "searched" in value:
         said = {key: part for key, part in value.items() if part}
         return [f"{name[1:]} {json.dumps(said)}"]
     if isinstance(value, dict):
-        return [line for key, part in value.items() for line in lines(part, f"{name}.{key}")]
+        own = [f"{key} {json.dumps(part)}" for key, part in value.items() if part and plain(part)]
+        others = [(key, part) for key, part in value.items() if not plain(part)]
+        told = [line for key, part in others for line in lines(part, f"{name}.{key}")]
+        return [f"{name[1:]}  {'  '.join(own)}".strip()] * bool(own) + told
     if isinstance(value, list) and any(isinstance(part, (dict, list)) for part in value):
         return [line for at, part in enumerate(value) for line in lines(part, f"{name}.{at}")]
     return [f"{name[1:]} {json.dumps(value)}"] if value else []
+
+
+def plain(value):
+    """Whether it is text or a number."""
+    return value is None or isinstance(value, (str, int))
 
 
 @pytest.mark.parametrize("make", [train, science])

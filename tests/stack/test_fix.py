@@ -21,6 +21,7 @@ from cudriver.stack.facts import Framework
 from cudriver.stack.fixes import fix
 from cudriver.stack.fixes.library_fixes import back_to_pin, library_fix, pinned, symbol_fix
 from cudriver.stack.machine_facts import Device, Driver
+from cudriver.stack.record import put
 
 
 def test_nobody_s_library_has_no_fix():
@@ -74,7 +75,7 @@ def test_where_there_is_no_wheel(kind, soname, fixes):
 
 def test_the_owners_of_the_file_before_a_wheel_of_the_name():
     nccl = library("libnccl.so.2", "2.18.1", "nccl", provided_by="net 1.0")
-    nccl.real_path = "/store/libnccl.so.2"
+    put(nccl, real_path="/store/libnccl.so.2")
     of = facts(
         libraries=[nccl], distributions=[wheel("nvidia-nccl-cu12", "2"), wheel("net", "1.0")]
     )
@@ -89,7 +90,7 @@ def test_a_provider_that_nothing_fixes():
     ours = library("libnccl.so.2", "2.0", "nccl", provided_by="nvidia-nccl-cu12 2.0")
     lost = fault("symbol", "alien_new", ours.path, "x", provider=alien.path)
     of = facts(libraries=[ours, alien], distributions=[wheel("nvidia-nccl-cu12", "2.0")])
-    of.load_faults = [lost]
+    put(of, load_faults=[lost])
     assert symbol_fix(of, lost, alien) == [pip("nvidia-nccl-cu12==2.0")]
 
 
@@ -176,7 +177,7 @@ def test_conda_calls_torch_pytorch():
 )
 def test_a_systems_own_python_wants_to_hear_it(tool, start):
     env = environment("system", tool)
-    env.managed = True
+    put(env, managed=True)
     assert fix.install(env, "torch") == f"{start}torch"
     assert " --break-system-packages torch" in fix.uninstall(env, wheel("torch", "2.8.0"))
 

@@ -15,8 +15,10 @@ from test_cli import SOURCES
 from cudriver.cli import terminal, which
 from cudriver.stack.facts import Missing
 from cudriver.stack.load.observe import Observation, Row
+from cudriver.stack.record import put
 from cudriver.stack.report import Report
-from cudriver.stack.report.text import Style, one_line
+from cudriver.stack.report.list import one_line
+from cudriver.stack.report.text import Style
 
 # An escape, C1's own (CSI), text that turns round, a zero width space, a line that is forged.
 BAD = "\x1b]0;x\x07\x9b31m\u202e\u2066\u200b\ufeff\rforged"
@@ -93,7 +95,7 @@ def test_every_command(root, words):
 
 def test_the_page_and_the_notebook_hold_no_markup_of_others():
     facts, findings = hostile()
-    facts.environment.prefix += BAD
+    put(facts.environment, prefix=facts.environment.prefix + BAD)
     findings[0].title += BAD
     report = Report(facts, findings)
     for text in (report.to_html(), report._repr_html_()):
@@ -108,8 +110,8 @@ def test_the_page_and_the_notebook_hold_no_markup_of_others():
 def test_the_lines_that_no_command_above_shows(capsys):
     """What stands in few reports: a crowd of prefixes, an observation, what is left or nowhere."""
     facts, findings = hostile()
-    facts.environment.prefix += BAD
-    facts.unsure = [BAD]
+    put(facts.environment, prefix=facts.environment.prefix + BAD)
+    put(facts, unsure=[BAD])
     (library,) = facts.libraries
     report = Report(facts, findings)
     report.observation = Observation({}, [Row(BAD, BAD, None), Row("x", "y", BAD)], BAD)

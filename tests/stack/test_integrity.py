@@ -76,7 +76,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Venv:
 @pytest.fixture(autouse=True)
 def without_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine that runs this may have a driver and GPUs: then more is said of a CPU build."""
-    monkeypatch.setattr(driver, "collect", lambda *_: Driver())
+    monkeypatch.setattr(driver, "describe", lambda *_: Driver())
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pytest
 
 from cudriver.stack.facts import Environment, Facts, Framework, Library
 from cudriver.stack.load.observe import Observation, Row, observe
+from cudriver.stack.record import put
 from cudriver.stack.report import Report
 
 
@@ -123,14 +124,14 @@ def alive(pid: int) -> bool:
     ],
 )
 def test_an_interpreter_that_cannot_be_started(facts, executable, error):
-    facts.environment.executable = executable
+    put(facts.environment, executable=executable)
     assert error in (observe(facts).error or "")
 
 
 def test_nothing_to_import(facts):
-    facts.frameworks = []
+    put(facts, frameworks=[])
     assert observe(facts).error == "no framework to import"
-    facts.root = "/mnt"
+    put(facts, root="/mnt")
     with pytest.raises(ValueError, match="another root"):
         observe(facts)
 
@@ -168,7 +169,7 @@ def test_a_library_that_the_import_maps(facts, tmp_path, name, predicted, differ
     )
     if predicted:
         predicted = str(tmp_path / predicted)
-        facts.libraries = [Library(name, predicted, real_path=predicted)]
+        put(facts, libraries=[Library(name, predicted, real_path=predicted)])
     observation = observe(facts, environ=torch(facts, source + CUDA.format("12.8")))
     assert observation.error is None
     assert observation.differs is differs
@@ -192,7 +193,7 @@ def says(facts: Facts, script: str) -> Facts:
     with open(program, "w") as file:
         file.write(f"#!/bin/bash\n{script}\n")
     os.chmod(program, 0o755)
-    facts.environment.executable = program
+    put(facts.environment, executable=program)
     return facts
 
 
@@ -251,8 +252,7 @@ def test_an_interpreter_that_dies_or_never_ends_its_answer(facts, script, error)
 
 def test_values_of_another_type_are_not_known(facts):
     values = '{"torch.cuda": [], "torch.cudnn": "x", "torch.nccl": 1, "torch.archs": {"a": 1}}'
-    facts.frameworks[0].variant = "cuda"
-    facts.frameworks[0].nccl = "2.27.3"
+    put(facts.frameworks[0], variant="cuda", nccl="2.27.3")
     observation = observe(says(facts, f"echo '{GOOD.replace('{}', values)}' >&$3"))
     assert observation.error is None
     assert [row.observed for row in observation.rows] == [None] * 4

@@ -19,6 +19,7 @@ from cudriver.stack.fixes.fix import branch_for, torch_archs
 from cudriver.stack.machine import driver as drivers
 from cudriver.stack.plan import answer, candidates, question
 from cudriver.stack.plan.commands import LISTED
+from cudriver.stack.record import put
 from cudriver.stack.rules import registry
 from cudriver.stack.tables import driver_floor, table
 from cudriver.stack.text import columns
@@ -43,7 +44,7 @@ cu103, cu501 = map(registry().__getitem__, ("CU103", "CU501"))
 def errors(candidate, release, capability):
     """What the check says of these frameworks on such a machine."""
     facts = Facts(Environment("/env", "venv"), driver=drivers.assumed(release, [capability]))
-    facts.frameworks = [Framework(name, **told) for name, told in candidate.frameworks.items()]
+    put(facts, frameworks=[Framework(name, **told) for name, told in candidate.frameworks.items()])
     found = [*cu103(facts), *cu501(facts)]
     return {f.rule for f in found if f.severity == "error"}
 
@@ -93,7 +94,7 @@ def test_a_driver_that_the_check_offers_ends_the_error(cuda):
 
     def wrong(release, capability):
         facts = Facts(Environment("/env", "venv"), driver=drivers.assumed(release, [capability]))
-        facts.frameworks = [Framework("tensorrt", "10.0", cuda)]
+        put(facts, frameworks=[Framework("tensorrt", "10.0", cuda)])
         return {finding.rule: finding.fix for finding in (*cu103(facts), *cu501(facts))}
 
     for release, capability in itertools.product(RELEASES, CAPABILITIES):
@@ -272,7 +273,7 @@ def test_the_versions_of_a_set_are_a_constraints_file(capsys):
 def test_what_is_added_is_of_the_environment_s_cuda_and_moves_nothing(cuda, packages):
     env = Environment("/srv/a b", "uv", "3.11.7", "/srv/a b/bin/python", installer="uv")
     facts = Facts(env, driver=drivers.assumed("580.95.05", ["9.0"]))
-    facts.frameworks = [Framework("torch", "2.8.0", cuda)]
+    put(facts, frameworks=[Framework("torch", "2.8.0", cuda)])
     asked = question.Question(["torch", "cupy"], facts.driver, "3.11")
     there, added = answer.add(asked, facts)
     assert there.says[0] == "PyTorch 2.8.0 is there already."
@@ -286,7 +287,7 @@ def test_what_is_added_is_of_the_environment_s_cuda_and_moves_nothing(cuda, pack
 def test_what_cannot_be_added_gets_an_environment_of_its_own():
     env = Environment("/srv/old", "venv", "3.10.4", "/srv/old/bin/python")
     facts = Facts(env, driver=drivers.assumed("535.104.05", ["8.0"]))
-    facts.frameworks = [Framework("torch", "2.0.1", "11.7")]
+    put(facts, frameworks=[Framework("torch", "2.0.1", "11.7")])
     asked = question.Question(["jax"], facts.driver, "3.10")
     refused, instead = answer.add(asked, facts)
     assert refused.status == "nothing"
@@ -311,7 +312,7 @@ def added(packages, driver, *frameworks, python="3.12.4"):
     """What a plan adds to an environment that has these frameworks."""
     env = Environment("/srv/env", "venv", python, "/srv/env/bin/python")
     facts = Facts(env, driver=driver)
-    facts.frameworks = list(frameworks)
+    put(facts, frameworks=list(frameworks))
     asked = question.Question(packages, driver, python.rpartition(".")[0])
     return answer.add(asked, facts)
 
@@ -409,14 +410,14 @@ def test_a_framework_without_code_for_a_gpu_is_fixed_by_a_plan():
     env = Environment("/srv/env", "venv", "3.11.7", "/srv/env/bin/python", installer="uv")
     facts = Facts(env, driver=drivers.assumed("535.104.05", ["7.0"]))
     archs = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100"]
-    facts.frameworks = [Framework("jax", "0.12.0.1", "12", archs=archs)]
+    put(facts, frameworks=[Framework("jax", "0.12.0.1", "12", archs=archs)])
     (finding,) = cu501(facts)
     made = plan.make("jax", driver="535.104.05", gpus=["7.0"], python="3.11").parts[0].candidate
     assert finding.severity == "error"
     (command,) = finding.fix
     assert command.startswith("uv venv jax-env && uv pip install --python jax-env ")
     assert made.frameworks["jax"]["version"] == "0.4.30"
-    facts.driver = drivers.assumed("590.1", ["7.0"])
+    put(facts, driver=drivers.assumed("590.1", ["7.0"]))
     assert not any("jax-env" in line for found in cu501(facts) for line in found.fix)
 
 
@@ -425,7 +426,7 @@ def test_what_the_check_offers_a_kepler_is_there_for_its_python(python, kind):
     """CUDA 12 is not for its last driver, and PyTorch 2.0 not for Python 3.12."""
     env = Environment("/srv/env", "venv", python, "/srv/env/bin/python", installer="uv")
     facts = Facts(env, driver=drivers.assumed("470.82.01", ["3.7"]))
-    facts.frameworks = [Framework("torch", "2.8.0+cu128", "12.8", archs=["sm_70", "sm_80"])]
+    put(facts, frameworks=[Framework("torch", "2.8.0+cu128", "12.8", archs=["sm_70", "sm_80"])])
     (old,), (none,) = cu103(facts), cu501(facts)
     (part,) = plan.make("torch", driver="470.82.01", gpus=["K80"], python=python[:4]).parts
     assert (part.candidate is None) == (kind is None)
@@ -447,6 +448,6 @@ def test_the_plan_is_small():
 def test_a_gpu_that_newer_drivers_leave_out_gets_no_newer_one():
     """V100: R580 is the last branch that knows it, and the first for CUDA 13."""
     facts = Facts(Environment("/env", "venv"), driver=drivers.assumed("535.104.05", ["7.0"]))
-    facts.frameworks = [Framework("cupy", "14.2.0", "13")]
+    put(facts, frameworks=[Framework("cupy", "14.2.0", "13")])
     (finding,) = cu103(facts)
     assert "R580, then reboot" in finding.fix[-1]

@@ -8,6 +8,7 @@ from facts import facts
 
 from cudriver.stack.facts import Distribution, Environment, Evidence, Requirement
 from cudriver.stack.fixes import fix
+from cudriver.stack.record import put
 from cudriver.stack.rules import cu4_pins
 
 NAME = "x;touch owned $(id) `id` 'q' \"d\" | & > ~ *\n#"
@@ -28,9 +29,9 @@ def words(command, folder):
 def test_names_are_words(tmp_path, tool, managed):
     kind = "conda" if tool in fix.CONDA else "venv"
     env = Environment(f"/opt/{NAME}", kind, executable=f"/opt/{NAME}/bin/python", installer=tool)
-    env.managed = managed
+    put(env, managed=managed)
     dist = Distribution(NAME, f"1.0{NAME}", "wheel", f"/s/{NAME}", "/s", installer=tool)
-    dist.conda_name = NAME
+    put(dist, conda_name=NAME)
     of = facts(environment=env, distributions=[dist])
     commands = [
         fix.install(env, f"{NAME}==1", by=tool, index=f"https://x/{NAME}", again=True, alone=True),

@@ -11,6 +11,7 @@ from samples import broken_findings, healthy
 
 from cudriver.stack import rapids
 from cudriver.stack.facts import Finding
+from cudriver.stack.record import put
 from cudriver.stack.report import Report
 
 
@@ -64,7 +65,7 @@ def test_a_warning_is_a_warning(run):
 
 def test_what_could_not_be_told_is_a_warning_too(run):
     facts = healthy()
-    facts.unsure = ["/a: cannot be read"]
+    put(facts, unsure=["/a: cannot be read"])
     value, warned, error = run(facts, [], verbose=False)
     assert (value, error) == (None, None)
     assert warned == ["/a: cannot be read"]

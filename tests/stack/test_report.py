@@ -17,10 +17,11 @@ import cudriver.stack
 from cudriver.stack import explain
 from cudriver.stack.facts import Environment, Facts, Finding, Framework, Shadowed
 from cudriver.stack.load.observe import Observation, Row
-from cudriver.stack.record import but
+from cudriver.stack.record import but, put
 from cudriver.stack.report import Report
 from cudriver.stack.report.components import _some, components, libraries_line, toolkit_line
-from cudriver.stack.report.text import PREFIX_LEAST, Style, one_line, short_path
+from cudriver.stack.report.list import PREFIX_LEAST, one_line
+from cudriver.stack.report.text import Style, short_path
 from cudriver.stack.text import clean, columns, elide, wrap_command
 
 SCHEMA = Path(cudriver.stack.__file__).parent / "data" / "report.schema.json"
@@ -84,10 +85,10 @@ def named(prefix: str, *rules: str, frameworks: int = 1, severity: str = "warnin
 )
 def test_the_mark_of_an_environment_in_a_line(severity, unsure, mark):
     report = named("/envs/a", "CU302", severity=severity)
-    report.facts.unsure = unsure
+    put(report.facts, unsure=unsure)
     assert one_line(report, Style())[0] == mark
     plain = {"✗": "x", "✓": "+"}
-    assert one_line(report, Style(plain=True))[0] == plain.get(mark, mark)
+    assert one_line(report, Style(ascii_only=True))[0] == plain.get(mark, mark)
     report.strict = True
     assert one_line(report, Style())[0] == ("✗" if severity != "note" else mark)
 
@@ -110,7 +111,7 @@ def test_an_environment_in_a_line_fits_and_names_every_rule(
     plain, width, prefix, frameworks, rules
 ):
     report = named(prefix, *MANY_RULES[:rules], frameworks=frameworks)
-    text = one_line(report, Style(width=width, plain=plain))
+    text = one_line(report, Style(width=width, ascii_only=plain))
     assert max(map(columns, text.splitlines())) <= width
     assert re.findall(r"CU\d{3}", text) == MANY_RULES[:rules]
     assert text.count("\n") == 0 or rules == 13 or (rules == 5 and width <= 60)
@@ -344,7 +345,7 @@ def test_a_line_is_broken_where_it_must_be_and_no_sooner(name, verbose):
 
 def test_two_libraries_are_several():
     facts = samples.healthy()
-    facts.libraries *= 2
+    facts.libraries.extend(facts.libraries)
     assert "<summary>2 CUDA libraries</summary>" in Report(facts, []).to_html()
     assert "2, all from the environment" in Report(facts, []).to_text()
 
@@ -408,13 +409,13 @@ def test_another_environment_s_folder_is_outside():
 
 def test_a_path_is_shortened_by_the_innermost_site_packages():
     made = facts()
-    made.environment.site_packages = [SITE, f"{SITE}/deep"]
+    put(made.environment, site_packages=[SITE, f"{SITE}/deep"])
     assert short_path(made, f"{SITE}/deep/torch/x.so") == "site-packages/torch/x.so"
     assert short_path(made, f"{SITE}/torch/x.so") == "site-packages/torch/x.so"
     assert short_path(made, f"{SITE}2/torch/x.so") == "lib/python3.11/site-packages2/torch/x.so"
     assert short_path(made, "/envs/train2/x.so") == "/envs/train2/x.so"
     # of PYTHONPATH, or the user's own: site-packages would be another folder
-    made.environment.site_packages += ["/home/u/.local/lib/python3.11/site-packages", "/envs"]
+    made.environment.site_packages.extend(["/home/u/.local/lib/python3.11/site-packages", "/envs"])
     user = "/home/u/.local/lib/python3.11/site-packages/torch/x.so"
     assert short_path(made, user) == user
     assert short_path(made, f"{made.environment.prefix}/lib/x.so") == "lib/x.so"
@@ -523,7 +524,6 @@ def test_wheels_that_nothing_uses_are_no_toolkit():
     of = facts(distributions=[wheel("nvidia-cublas-cu12", "12.8.4.1"), wheel("nvidia-ml-py", "1")])
     only = "none in the environment that is used, only nvidia-cublas-cu12 12.8.4.1; "
     assert toolkit_line(of).startswith(only)
-    of.libraries = [
-        library("libcublas.so.12", "12.8", "cublas", provided_by="nvidia-cublas-cu12 12.8")
-    ]
+    cublas = library("libcublas.so.12", "12.8", "cublas", provided_by="nvidia-cublas-cu12 12.8")
+    put(of, libraries=[cublas])
     assert toolkit_line(of).startswith("none in the environment; ")

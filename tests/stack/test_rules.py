@@ -21,6 +21,7 @@ import casekit
 from cudriver.stack.facts import Environment, Evidence, Facts, FileFault
 from cudriver.stack.fixes import pairs
 from cudriver.stack.machine_facts import Toolkit
+from cudriver.stack.record import put
 from cudriver.stack.rules import cu2, cu4_pins, cu5, judge, registry
 from cudriver.stack.rules.verdict import verdict
 
@@ -180,7 +181,7 @@ def test_a_file_that_is_not_as_it_was_brought_is_the_cause(what, told):
         fault("symbol", "g", "/b.so", "x", provider="/c.so"),
     ]
     of = used(old, load_faults=problems)
-    of.file_faults = [FileFault("nvidia-nvjitlink-cu12", old.path, what, Evidence("RECORD"))]
+    put(of, file_faults=[FileFault("nvidia-nvjitlink-cu12", old.path, what, Evidence("RECORD"))])
     titles = [found.title for found in registry()["CU303"](of)]
     assert [title[:15] for title in titles] == ["a.so needs f, w"] * told + ["b.so needs g, w"]
 
@@ -217,7 +218,7 @@ def test_a_driver_that_lacks_what_is_called_later():
     ],
 )
 def test_fits(capability, archs, how):
-    assert cu5.fits(capability, archs) == how
+    assert cu5.runs(capability, archs) == how
 
 
 @pytest.mark.parametrize(
@@ -232,7 +233,7 @@ def test_fits(capability, archs, how):
 def test_ptx_that_a_build_has_beside_its_list(version, cuda, ptx):
     made = torch(version, cuda, archs=["sm_90"])
     assert cu5.with_ptx(made, "x86_64") == ["sm_90", *ptx]
-    for made.name in ("cupy", "vllm"):
-        assert cu5.with_ptx(made, "x86_64") == ["sm_90"]
-    made.name, made.archs = "torch", ["sm_90", "compute_90"]
-    assert cu5.with_ptx(made, "x86_64") == ["sm_90", "compute_90"]
+    for name in ("cupy", "vllm"):
+        assert cu5.with_ptx(but(made, name=name), "x86_64") == ["sm_90"]
+    had = but(made, archs=["sm_90", "compute_90"])
+    assert cu5.with_ptx(had, "x86_64") == had.archs

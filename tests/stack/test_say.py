@@ -22,6 +22,7 @@ from cudriver.stack.facts import ERROR, NOTE, WARNING, Environment, Facts, Findi
 from cudriver.stack.load.observe import Observation, Row
 from cudriver.stack.machine.driver import trouble
 from cudriver.stack.machine_facts import Driver
+from cudriver.stack.record import put
 from cudriver.stack.report import Report
 from cudriver.stack.report.components import components
 from cudriver.stack.report.text import PROVEN, VERDICTS
@@ -126,9 +127,9 @@ def test_columns_stand_below_each_other(chinese):
     ],
 )
 def test_what_is_wrong_with_the_driver_is_chinese(driver, told, chinese):
-    driver.error = trouble(driver)
+    put(driver, error=trouble(driver))
     facts = samples.healthy()
-    facts.driver = driver
+    put(facts, driver=driver)
     assert told in Report(facts, []).to_text()
 
 

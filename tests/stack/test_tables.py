@@ -8,7 +8,7 @@ import pytest
 
 from cudriver.stack import tables
 from cudriver.stack.tables import FOLDER, driver_cuda, driver_floor, table, toolkit_of
-from cudriver.stack.versions import compare, plain
+from cudriver.stack.versions import compare, numbers
 
 NAMES = ["architectures", "driver", "environments", "libraries", "pairs", "plan", "pytorch"]
 NAMES += ["gpus", "packages", "toolkits"]
@@ -93,8 +93,8 @@ def test_floors_are_the_drivers_of_the_first_of_their_major():
 
 def test_toolkit_components_are_versions_and_belong_to_their_release():
     for release, parts in table("toolkits")["releases"].items():
-        assert plain(release)
-        assert all(plain(version) for version in parts.values()), release
+        assert numbers(release)
+        assert all(numbers(version) for version in parts.values()), release
         assert parts["cudart"].startswith(".".join(release.split(".")[:2]) + "."), release
 
 
@@ -116,11 +116,11 @@ def test_libraries_have_families_codes_and_components():
 
 def test_pytorch_releases():
     for row in table("pytorch")["releases"]:
-        assert plain(row["torch"])
-        assert all(plain(v) for v in row["cuda"])
+        assert numbers(row["torch"])
+        assert all(numbers(v) for v in row["cuda"])
         assert row["default"] is None or row["default"] in row["cuda"], row
         for versions in (row["cudnn"], row["nccl"]):
-            assert all(plain(key) and plain(value) for key, value in versions.items())
+            assert all(numbers(key) and numbers(value) for key, value in versions.items())
 
 
 def test_architectures():

@@ -10,7 +10,8 @@ from test_unmet import PYTHON, environment
 from cudriver import _elf
 from cudriver.stack import inspect
 from cudriver.stack.facts import Environment
-from cudriver.stack.integrity.tags import fits
+from cudriver.stack.integrity.tags import takes
+from cudriver.stack.record import put
 
 PLATFORMS = [
     "any", "linux_x86_64", "manylinux2014_x86_64", "manylinux_2_28_x86_64", "manylinux1_i686",
@@ -27,7 +28,7 @@ ABIS = ["none", "abi3", "cp310", "cp311", "cp312", "cp313", "cp313t", "cp314", "
 @pytest.mark.parametrize("libc", ["many", "musl"])
 def test_as_packaging_has_it(minor, threaded, machine, libc):
     env = Environment("/env", "venv", f"3.{minor}.1", platform=machine)
-    env.site_packages = [f"/env/lib/python3.{minor}{threaded}/site-packages"]
+    put(env, site_packages=[f"/env/lib/python3.{minor}{threaded}/site-packages"])
     mine = [f"{libc}linux_{v}_{machine}" for v in ("2_28", "2_34", "1_2")]
     mine += [f"linux_{machine}", f"manylinux2014_{machine}", f"manylinux1_{machine}"]
     mine = [each for each in mine if libc == "many" or not each.startswith("many")]
@@ -41,8 +42,8 @@ def test_as_packaging_has_it(minor, threaded, machine, libc):
                 tag = f"{python}-{abi}-{platform}"
                 if python.startswith("py") != (abi == "none") or platform == "any":
                     continue  # of no wheel, or of one without an extension module
-                assert fits(env, libc == "musl", tag) == (Tag(python, abi, platform) in known), tag
-    assert fits(env, libc == "musl", f"py2.py3-none-win_amd64.linux_{machine}")
+                assert takes(env, libc == "musl", tag) == (Tag(python, abi, platform) in known), tag
+    assert takes(env, libc == "musl", f"py2.py3-none-win_amd64.linux_{machine}")
 
 
 OWN = sysconfig.get_config_var("EXT_SUFFIX")

@@ -16,6 +16,7 @@ from cudriver.stack.load.runtime_versions import (
     compiled_against,
     fill_runtime_versions,
 )
+from cudriver.stack.record import put
 from cudriver.stack.roots.rootfs import Root
 from elfkit import compile_c
 
@@ -88,7 +89,7 @@ def test_an_older_cudnn_is_held_against_what_the_code_wants(
     (tmp_path / "lib").mkdir()
     os.rename(code, tmp_path / "lib/libtorch_python.so")
     torch = Framework("torch", "2.8.0", "12.8", variant="cuda", path=str(tmp_path))
-    torch.cudnn_built, torch.cudnn_by_pin, torch.loads = "9.10.2", True, ["/libcudnn.so.9"]
+    put(torch, cudnn_built="9.10.2", cudnn_by_pin=True, loads=["/libcudnn.so.9"])
     used = {"/libcudnn.so.9": Library("libcudnn.so.9", "/libcudnn.so.9", there)}
     fill_runtime_versions(Root(), torch, used)
     assert (torch.cudnn, torch.cudnn_built, torch.cudnn_by_pin) == (there, built, by_pin)
@@ -106,7 +107,7 @@ def test_a_library_without_the_function_leaves_the_pin(library, tmp_path):
     os.makedirs(tmp_path / "lib")
     os.rename(library((9, 8, 0), "other"), tmp_path / "lib/libtorch_python.so")
     torch = Framework("torch", "2.8.0", "12.8", variant="cuda", path=str(tmp_path))
-    torch.cudnn_built, torch.cudnn_by_pin, torch.loads = "9.10.2", True, ["/libcudnn.so.9"]
+    put(torch, cudnn_built="9.10.2", cudnn_by_pin=True, loads=["/libcudnn.so.9"])
     fill_runtime_versions(
         Root(), torch, {"/libcudnn.so.9": Library("libcudnn.so.9", "/l", "9.9.0")}
     )

@@ -19,7 +19,7 @@ from cudriver.stack import inspect
 from cudriver.stack.facts import Evidence, FileFault, every
 from cudriver.stack.fixes import after, tried
 from cudriver.stack.fixes.fix import install
-from cudriver.stack.record import but
+from cudriver.stack.record import but, put
 from cudriver.stack.report import Report
 from cudriver.stack.rules import judge
 from cudriver.stack.rules.finding import finding
@@ -167,7 +167,7 @@ class TestOneCauseIsOneFinding:
 
     def test_what_nobody_has_tried_stays_by_itself(self):
         of = self.of()
-        of.frameworks[0].cudnn_by_pin = True
+        put(of.frameworks[0], cudnn_by_pin=True)
         one, *_, other = [but(f, proven=False, also=[]) for f in every(judge(of))]
         assert tried.fold([one, other]) == [one, other]
 

@@ -11,6 +11,7 @@ from synth import Prefix
 
 from cudriver.stack import inspect
 from cudriver.stack.environment import distributions
+from cudriver.stack.facts import Distribution
 from cudriver.stack.roots.rootfs import Root
 
 NOBODY = 65534
@@ -139,4 +140,5 @@ def test_a_size_that_is_no_number(tmp_path, size):
 def test_the_installer_of_a_distribution(tmp_path):
     for text, says in (("", None), (" \n", None), ("conda", "conda"), ("uv\nmore\n", "uv")):
         (tmp_path / "INSTALLER").write_text(text)
-        assert distributions.installer(Root("/"), str(tmp_path)) == says
+        dist = Distribution("a", "1", "wheel", str(tmp_path), "/site")
+        assert distributions.installer(Root("/"), dist) == says == dist.installer

@@ -11,7 +11,8 @@ from cudriver.stack.facts import Evidence, Finding, Requirement
 from cudriver.stack.load.observe import Observation
 from cudriver.stack.record import but
 from cudriver.stack.report import Report
-from cudriver.stack.report.text import Style, one_line, standing
+from cudriver.stack.report.list import one_line, standing
+from cudriver.stack.report.text import Style
 from cudriver.stack.rules import judge
 
 WORKS, CPU_ONLY, FAILS, NOT_KNOWN = "works", "CPU only", "fails", "not known"

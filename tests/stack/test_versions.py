@@ -13,7 +13,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from cudriver.stack import versions
-from cudriver.stack.environment.markers import Markers, environment, normal
+from cudriver.stack.environment.markers import Markers, marker_values, normal
 
 numbers = st.lists(st.integers(0, 130), min_size=1, max_size=5).map(lambda n: ".".join(map(str, n)))
 locals_ = st.sampled_from(["", "", "+cu128", "+cpu", "+cu12.8", ".post1", "rc1", ".dev3", "a0"])
@@ -136,8 +136,8 @@ def test_major_and_minor(version, major, minor):
         ("1.x", None),
     ],
 )
-def test_plain(text, numbers):
-    assert versions.plain(text) == numbers
+def test_numbers(text, numbers):
+    assert versions.numbers(text) == numbers
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ markers = st.recursive(
     ),
     max_leaves=5,
 )
-PYTHON = environment("3.11.7", "x86_64")
+PYTHON = marker_values("3.11.7", "x86_64")
 
 
 @given(markers, st.sampled_from(["", "cublas"]))
@@ -254,12 +254,12 @@ def test_plain_numbers_do_without_packaging():
 
     code = """
 import sys
-from cudriver.stack.environment.markers import Markers, environment
+from cudriver.stack.environment.markers import Markers, marker_values
 from cudriver.stack.versions import compare, satisfies
 
 satisfies("2.8.0+cu128", "==2.8.0")
 compare("9.10.2.21", "9.9")
-markers = Markers(environment("3.12.1", "x86_64"))
+markers = Markers(marker_values("3.12.1", "x86_64"))
 linux, windows = 'platform_system == "Linux"', 'os_name == "nt"'
 answers = [
     markers.holds(text)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from cudriver.stack.facts import Environment, Evidence, Facts, Finding, Framework
+from cudriver.stack.record import put
 from cudriver.testing import devices, running, simulated
 from cudriver.testing.running import RunningStack
 from cudriver.testing.simulated import SimulatedCuda
@@ -504,7 +505,7 @@ def compare(
     about = {"cuda": "12.8", "cudnn": "9.10.2", "nccl": "2.27.3", "archs": ["sm_80", "sm_90"]}
     about |= {"path": str(tmp_path / "torch"), **known}
     facts = Facts(Environment("/srv/envs/a", "venv"))
-    facts.driver.path, facts.driver.cuda = "/usr/lib/libcuda.so.1", "13.0"
+    put(facts.driver, path="/usr/lib/libcuda.so.1", cuda="13.0")
     facts.frameworks.append(Framework("torch", "2.8.0", **about))
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "torch", torch)

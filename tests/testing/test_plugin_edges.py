@@ -17,6 +17,7 @@ import pytest
 
 import cudriver as cu
 from cudriver.stack.facts import Environment, Facts, Framework
+from cudriver.stack.record import put
 from cudriver.testing import devices, leaks, running
 from cudriver.testing.gate import Gate
 from cudriver.testing.simulated import KNOBS, SimulatedCuda
@@ -406,7 +407,7 @@ def test_a_pytorch_that_is_reached_by_a_link_is_the_same(
     facts = Facts(Environment("/srv", "venv"))
     path = str(real / "torch")
     for known, seen in ((link, real), (real, link)):
-        facts.frameworks = [Framework("torch", "2", path=str(known / "torch"), variant="rocm")]
+        put(facts, frameworks=[Framework("torch", "2", path=str(known / "torch"), variant="rocm")])
         assert rows(facts, torch(seen), monkeypatch) == [("torch", path, path)]
 
 

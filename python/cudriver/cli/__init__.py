@@ -109,8 +109,9 @@ def _run(words: list[str]) -> int:
 
     try:
         with plain_warnings():
-            if hasattr(command, "plain") and not any(word.startswith("-") for word in words[1:]):
-                arguments = command.plain(words[1:])
+            options = any(word.startswith("-") for word in words[1:])
+            if hasattr(command, "without_options") and not options:
+                arguments = command.without_options(words[1:])
             else:
                 arguments = command.parser().parse_args(words[1:])
             arguments.words = words

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from cudriver.cli import USAGE_ERROR, target, terminal
+from cudriver.stack.report.formats import FORMATS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
     from cudriver.stack.collect import Machine
     from cudriver.stack.report import Report
+    from cudriver.stack.report.formats import Format
+    from cudriver.stack.report.text import How
 
     T = TypeVar("T")
 
@@ -60,10 +63,12 @@ def parser() -> ArgumentParser:
         help="this environment, those that conda, Jupyter and variables name, and where tools "
         "and people put theirs: a line each",
     )
-    add("--json", action="store_true", help="the report as JSON, schema version 1")
+    for row in (row for row in FORMATS if row.help):
+        if row.file:
+            add(f"--{row.name}", metavar="FILE", help=row.help)
+        else:
+            add(f"--{row.name}", action="store_true", help=row.help)
     add("--compact", action="store_true", help="--json as one line, with host, time, job and rank")
-    add("--html", metavar="FILE", help="write the report as one HTML file too ('-': to stdout)")
-    add("--markdown", metavar="FILE", help="as Markdown too, for an issue ('-': to stdout)")
     add(
         "--needs",
         metavar="NAMES",
@@ -100,7 +105,7 @@ def parser() -> ArgumentParser:
     return result
 
 
-def plain(words: list[str]) -> Namespace:
+def without_options(words: list[str]) -> Namespace:
     """What `parser` makes of words without an option. The usual call does without argparse, which
     takes as long to import and to set up as a tenth of the check.
     """
@@ -109,10 +114,12 @@ def plain(words: list[str]) -> Namespace:
     given = SimpleNamespace(prefix=words, timeout=120.0, root="/")
     for name in ("select", "ignore", "needs", "expect"):
         setattr(given, name, [])
-    for name in ("all", "json", "compact", "verbose", "strict", "observe", "verify", "no_probe"):
+    for name in ("all", "compact", "verbose", "strict", "observe", "verify", "no_probe"):
         setattr(given, name, False)
-    for name in ("html", "markdown", "match", "match_level", "assume_driver", "assume_gpu", "lang"):
+    for name in ("match", "match_level", "assume_driver", "assume_gpu", "lang"):
         setattr(given, name, None)
+    for row in (row for row in FORMATS if row.help):
+        setattr(given, row.name, None if row.file else False)
     return given  # type: ignore[return-value]
 
 
@@ -135,21 +142,21 @@ def run(arguments: Namespace) -> int:
     except target.BadOption as error:
         terminal.complain(str(error))
         return USAGE_ERROR
-    if not _write_files(reports, arguments):
+    from cudriver.stack.report.outcome import exit_code
+
+    how = _how(arguments)
+    try:
+        for row in FORMATS:
+            path = getattr(arguments, row.name, None)
+            if row.file and path:
+                terminal.write_file(_written(row, reports, how, arguments), path)
+    except OSError as error:
+        terminal.complain_of_file(error)
         return USAGE_ERROR
-    if arguments.compact:
-        _print_lines(reports, arguments)
-    elif arguments.json:
-        _print_json(reports, arguments)
-    elif "-" not in (arguments.html, arguments.markdown):
-        _print_text(reports, arguments)
+    printed = _printed(arguments)
+    if printed is not None:
+        terminal.write(_written(printed, reports, how, arguments))
     return exit_code(reports)
-
-
-def exit_code(reports: list[Report]) -> int:
-    """The worst: a mismatch, then what could not be told, then 0."""
-    codes = {report.exit_code for report in reports}
-    return next((code for code in (1, 3) if code in codes), 0)
 
 
 def _reports(arguments: Namespace) -> list[Report]:
@@ -239,97 +246,44 @@ def _failed(prefix: str, error: Exception, arguments: Namespace) -> Report:
     return Report(facts, [], strict=arguments.strict)
 
 
-def _each(reports: list[Report], form: Callable[[Report], T], arguments: Namespace) -> Iterator[T]:
-    """A form of every report. One that cannot be had gives way to what failed, in `reports` too."""
-    for at, report in enumerate(reports):
-        try:
-            shown = form(report)
-        except Exception as error:
-            reports[at] = _failed(report.prefix, error, arguments)
-            shown = form(reports[at])
-        yield shown
-
-
-def _print_json(reports: list[Report], arguments: Namespace) -> None:
-    if len(reports) == 1 and not arguments.all:
-        print(*_each(reports, lambda report: report.to_json(), arguments))
-        return
-    import json
-
-    data = list(_each(reports, lambda report: report.to_dict(), arguments))
-
-    codes = {0: "consistent", 1: "mismatch", 3: "unknown"}
-    several = {
-        "schema": 1,
-        "verdict": codes[exit_code(reports)],
-        "reports": data,
-    }
-    print(json.dumps(several, indent=2))
-
-
-def _print_lines(reports: list[Report], arguments: Namespace) -> None:
-    """Each report in a line of its own, for `cudriver fleet`."""
-    import json
-
-    from cudriver.fleet.node import node
-
-    # Another root's programs do not run with these variables.
-    here = node() if arguments.root == "/" else node({})
-    for data in _each(reports, lambda report: report.to_dict(), arguments):
-        print(json.dumps({**data, "node": here}, separators=(",", ":")))
-
-
-def _print_text(reports: list[Report], arguments: Namespace) -> None:
-    from cudriver.stack.report.components import judged_for
-    from cudriver.stack.report.text import one_line, render, standing
-    from cudriver.stack.text import wrap
+def _how(arguments: Namespace) -> How:
+    """What the formats may heed."""
+    from cudriver.stack.report.text import How
 
     style = terminal.style(sys.stdout)
-    if arguments.all:
-        # For a pipe, and on a wide terminal, the lines are whole.
+    if arguments.all:  # for a pipe, and on a wide terminal, the lines are whole
         style.width = max(terminal.columns(sys.stdout) or sys.maxsize, terminal.NARROW)
-        judged = next(filter(None, (judged_for(report.facts) for report in reports)), "")
-        terminal.write(f"{judged}\n" * bool(judged))
-        for line in _each(reports, lambda report: one_line(report, style), arguments):
-            terminal.write(line + "\n")
-        text = summary([standing(report) for report in reports])
-        terminal.write("\n".join(wrap(text, style.width)) + "\n")
-        return
-    verbose = arguments.verbose
-    texts = _each(reports, lambda report: render(report, style, verbose=verbose), arguments)
-    terminal.write("\n".join(texts))
+    here = None
+    if arguments.compact:
+        from cudriver.fleet.node import node
+
+        # Another root's programs do not run with these variables.
+        here = node() if arguments.root == "/" else node({})
+    return How(style, arguments.verbose, arguments.all, here, arguments.words)
 
 
-def summary(standings: list[str]) -> str:
-    """The last line of --all: how many environments, and how many of them are not well."""
-    from cudriver.stack.say import say
-
-    counts = {kind: standings.count(kind) for kind in ("error", "warning", "unknown")}
-    n = len(standings)
-    text = say("1 environment" if n == 1 else "{n} environments", n=n) + say(", ")
-    text += say("{n} with a mismatch", n=counts["error"] or say("none"))
-    if counts["warning"]:
-        text += say(", ") + say("{n} with warnings", n=counts["warning"])
-    if counts["unknown"]:
-        text += say(", ") + say("{n} unknown", n=counts["unknown"])
-    return text
+def _printed(arguments: Namespace) -> Format | None:
+    """The format that is printed; None where a file went to standard output."""
+    given = [row for row in FORMATS if getattr(arguments, row.name, None)]
+    if any(not row.file for row in given):
+        return next(row for row in given if not row.file)
+    if any(getattr(arguments, row.name) == "-" for row in given):
+        return None
+    name = "list" if arguments.all else "text"
+    return next(row for row in FORMATS if row.name == name)
 
 
-def _write_files(reports: list[Report], arguments: Namespace) -> bool:
+def _written(row: Format, reports: list[Report], how: How, arguments: Namespace) -> str:
+    """The reports in a format. One that it fails for gives way to what failed, in `reports` too."""
     try:
-        if arguments.html:
-            from cudriver.stack.report import html
-
-            page = terminal.signed(html.page(reports), arguments.words)
-            terminal.write_file(page, arguments.html)
-        if arguments.markdown:
-            from cudriver.stack.report import markdown
-
-            terminal.write_file(markdown.page(reports), arguments.markdown)
-    except OSError as error:
-        terminal.complain_of_file(error)
-        return False
-    return True
+        return row.write(reports, how)
+    except Exception:
+        for at, report in enumerate(reports):
+            try:
+                row.write([report], how)
+            except Exception as error:
+                reports[at] = _failed(report.prefix, error, arguments)
+    return row.write(reports, how)
 
 
 def _seconds(text: str) -> float:

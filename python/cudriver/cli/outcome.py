@@ -21,7 +21,9 @@ def show(make: Callable[[], T], text: Callable[[T], str], arguments: Namespace) 
     try:
         made = make()
         if arguments.html:
-            terminal.write_file(terminal.signed(made.to_html(), arguments.words), arguments.html)
+            from cudriver.stack.report.html import signed
+
+            terminal.write_file(signed(made.to_html(), arguments.words), arguments.html)
     except OSError as error:
         terminal.complain_of_file(error)
         return USAGE_ERROR

@@ -91,33 +91,14 @@ def style(stream: TextIO) -> Style:
     """How a report is to be written on this stream."""
     from cudriver.stack.report.text import ELLIPSIS, MARKS, Style
 
-    plain = not can_encode(stream, ELLIPSIS + "".join(MARKS.values()))
-    return Style(width=width(stream), colour=wants_colour(stream), plain=plain)
+    ascii_only = not can_encode(stream, ELLIPSIS + "".join(MARKS.values()))
+    return Style(width=width(stream), colour=wants_colour(stream), ascii_only=ascii_only)
 
 
 def write(text: str) -> None:
     """To standard output; what its encoding lacks is escaped (a file name may hold any byte)."""
     encoding = sys.stdout.encoding or "ascii"
     sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
-
-
-def signed(page: str, words: Iterable[str]) -> str:
-    """An HTML report that names, at its end, what made it: version, host, time and command.
-
-    words: of the command line.
-    """
-    import os
-    import shlex
-    from datetime import datetime
-
-    from cudriver import __version__
-    from cudriver.stack.text import html
-
-    made = datetime.now().astimezone().isoformat(" ", "seconds")
-    about = html(f"cudriver {__version__} · {os.uname().nodename} · {made}")
-    command = html(shlex.join(["cudriver", *words]))
-    body, end, rest = page.rpartition("</section>")
-    return f'{body}<p class="soft">{about} · <code>{command}</code></p>{end}{rest}'
 
 
 def write_file(text: str, path: str) -> None:

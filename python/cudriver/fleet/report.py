@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cudriver.fleet.result import Result
-from cudriver.stack.report.printed import Printed
+from cudriver.stack.report.formats import Printed
 
 
 class Fleet(Result, Printed):

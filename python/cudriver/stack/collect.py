@@ -13,8 +13,8 @@ from cudriver.stack.loader.search import Loader
 from cudriver.stack.machine import driver
 from cudriver.stack.machine_facts import Driver, Toolkit
 from cudriver.stack.names import is_cuda_library
-from cudriver.stack.record import but
-from cudriver.stack.roots.asked import Asked, from_here, place, working_folder
+from cudriver.stack.record import but, put
+from cudriver.stack.roots.asked import Asked, from_here, inspected, working_folder
 from cudriver.stack.roots.rootfs import Budget, Root, TooMuch
 from cudriver.stack.tables import matters
 
@@ -57,16 +57,14 @@ class Machine:
         if self._driver is None and assumed is not None and assumed.release is not None:
             self._driver = assumed
         elif self._driver is None:
-            self._driver = driver.collect(self.asked, self.loader)
+            self._driver = driver.describe(self.asked, self.loader)
             if self.probe is not None and self.inspected is not None:
                 from cudriver.stack.machine import probe
 
                 self.problems += probe.complete(
                     self._driver, self.probe, self.asked.variables, self.inspected
                 )
-            self._driver.error = driver.trouble(self._driver)
-            if assumed is not None:
-                self._driver.devices = assumed.devices
+            driver.complete(self._driver, assumed)
         return self._driver
 
     def apart(self) -> Machine:
@@ -99,7 +97,7 @@ def ask(
         environ = os.environ if tree.host else {}
     stated = assumed if assume_driver is not None or assume_gpus else None
     variables = from_here(dict(environ), working_folder(tree))
-    return Asked(tree, place(tree, prefix), variables, probe_driver, stated)
+    return Asked(tree, inspected(tree, prefix), variables, probe_driver, stated)
 
 
 def collect_machine(asked: Asked, prefixes: Sequence[str] = ()) -> Machine:
@@ -143,7 +141,7 @@ def collect(asked: Asked, machine: Machine | None = None) -> Facts:
         facts = _stopped(asked, machine.too_much)
     else:
         facts = _bounded(asked, machine, _Check.all)
-    facts.driver = machine.driver()
+    put(facts, driver=machine.driver())
     return facts
 
 
@@ -194,10 +192,7 @@ def recollect(facts: Facts, machine: Machine, changes: dict[str, str | None]) ->
         other.verify = lambda now, _: _beside(seen, now.file_faults)
     old, new = machine.driver(), other.driver()
     if new is not old:
-        new.devices = [copy.copy(device) for device in old.devices]
-        new.cuda = new.cuda or old.cuda
-        for name in ("init_code", "nvml_error", "probe_error", "error"):
-            setattr(new, name, getattr(new, name) or getattr(old, name))
+        driver.take_over(new, old)
     return collect(asked, other)
 
 
@@ -211,7 +206,6 @@ class _Check:
 
         self.asked, self.machine, self.root = asked, machine, asked.root
         self.env: Environment = interpreter.describe(asked)
-        self.env.by = asked.by
         facts = self.facts = but(_begun(asked, self.env), problems=self.root.problems)
         self.owners: Owners = self._environment()
         self.finder = Finder(self.owners, facts.distributions, self.env.site_packages)
@@ -224,11 +218,11 @@ class _Check:
         from cudriver.stack.load.frameworks import matters_here
 
         facts, owners = self.facts, records.Owners(self.root)
-        facts.distributions = distributions.collect(self.root, self.env)
+        put(facts, distributions=distributions.installed(self.root, self.env))
         if self.env.python is None and not facts.distributions:
             from cudriver.stack.environment.discover import near
 
-            self.env.near = near(self.root, self.env.prefix)
+            put(self.env, near=near(self.root, self.env.prefix))
         for dist in facts.distributions:
             if dist.kind == "conda":
                 if matters(dist.name, "conda"):
@@ -240,7 +234,7 @@ class _Check:
     def libraries(self) -> None:
         """What the frameworks load, and nothing else."""
         self._load()
-        self.facts.unsure = self.resolver.unsure + _unread(self.root, self.facts)
+        put(self.facts, unsure=self.resolver.unsure + _unread(self.root, self.facts))
 
     def all(self) -> None:
         """Every phase. While libraries are resolved, a thread compares files with RECORD."""
@@ -252,40 +246,43 @@ class _Check:
         whole = Whole(facts, self.owners, self.frameworks, machine.verify is not None)
         self._load()
         self._integrity(whole)
-        facts.unsure = self.resolver.unsure + _unread(self.root, facts)
-        facts.driver = machine.driver()
-        facts.problems += machine.problems[known:]
+        put(facts, unsure=self.resolver.unsure + _unread(self.root, facts), driver=machine.driver())
+        facts.problems.extend(machine.problems[known:])
         visible.mark(facts.driver.devices, self.asked.variables.get(visible.VARIABLE))
 
     def _toolkits(self) -> None:
         from cudriver.stack.machine import compilers, toolkits
 
         facts, env = self.facts, self.env
-        own = toolkits.environment(self.root, env, facts.distributions)
-        facts.toolkits = self.machine.toolkits + own
-        facts.nvcc = toolkits.choice(self.asked, env, facts.toolkits)
-        facts.compiler = compilers.host_compiler(self.asked, env)
+        own = toolkits.inside(self.root, env, facts.distributions)
+        put(facts, toolkits=self.machine.toolkits + own)
+        put(facts, nvcc=toolkits.choice(self.asked, env, facts.toolkits))
+        put(facts, compiler=compilers.host_compiler(self.asked, env))
 
     def _load(self) -> None:
         facts, resolver = self.facts, self.resolver
         recipes = self.finder.recipes
-        facts.frameworks = resolver.run(self.frameworks, recipes, self.machine.debian)
-        facts.libraries = list(resolver.catalogue.libraries.values())
-        facts.missing = list(resolver.catalogue.missing.values())
-        facts.load_faults = resolver.faults
+        put(
+            facts,
+            frameworks=resolver.run(self.frameworks, recipes, self.machine.debian),
+            libraries=list(resolver.catalogue.libraries.values()),
+            missing=list(resolver.catalogue.missing.values()),
+            load_faults=resolver.faults,
+        )
 
     def _integrity(self, whole: Whole) -> None:
         from cudriver.stack.integrity.astray import astray
 
         facts, root = self.facts, self.root
-        facts.astray = [*astray(root, facts)]
-        facts.file_faults = self.owners.faults()
-        facts.file_faults += _shared(self.owners, {fault.file for fault in facts.file_faults})
-        facts.file_faults += whole.faults(self.resolver)
+        put(facts, astray=[*astray(root, facts)])
+        faults = self.owners.faults()
+        faults += _shared(self.owners, {fault.file for fault in faults})
+        put(facts, file_faults=faults)
+        faults += whole.faults(self.resolver)
         if self.machine.verify is not None:
-            facts.verified = True
+            put(facts, verified=True)
             budget, root.budget = root.budget, None
-            facts.file_faults += self.machine.verify(facts, self.machine.loader)
+            faults += self.machine.verify(facts, self.machine.loader)
             root.budget = budget
 
 

@@ -7,7 +7,7 @@ import re
 from cudriver.stack.record import Record
 
 
-class Evidence(Record):
+class Evidence(Record, frozen=True):
     """Where a fact was read.
 
     Attributes

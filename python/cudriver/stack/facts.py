@@ -81,7 +81,7 @@ def every(findings: Iterable[Finding]) -> Iterator[Finding]:
         yield from finding.also
 
 
-class Problem(Record):
+class Problem(Record, frozen=True):
     """A file that could not be read or understood, or a step that failed. Never an exception."""
 
     file: str
@@ -89,7 +89,7 @@ class Problem(Record):
     line: int | None = None
 
 
-class Requirement(Record):
+class Requirement(Record, frozen=True):
     """One requirement of a distribution that applies to this environment."""
 
     name: str  # normalised
@@ -99,7 +99,7 @@ class Requirement(Record):
     extra: str = ""  # counts only where this extra of the requiring one is asked for
 
 
-class Distribution(Record):
+class Distribution(Record, frozen=True):
     """An installed package: a wheel's .dist-info, an .egg-info, or a conda-meta record."""
 
     name: str  # normalised: lower case, runs of -_. become one -
@@ -126,7 +126,7 @@ class Distribution(Record):
         return Evidence(self.path + file, self.line, f"{self.name} {self.version}")
 
 
-class Environment(Record):
+class Environment(Record, frozen=True):
     """The environment under inspection."""
 
     prefix: str
@@ -147,7 +147,7 @@ class Environment(Record):
     by: str = ""  # how it came to be meant, where nobody named it: "by VIRTUAL_ENV"
 
     @property
-    def stated(self) -> list[str]:
+    def pythonpath(self) -> list[str]:
         """What PYTHONPATH has."""
         return list(filter(None, self.variables.get("PYTHONPATH", "").split(":")))
 
@@ -171,7 +171,7 @@ class Environment(Record):
         return int(part[0]) if part and part[0].isdecimal() else 0
 
     @property
-    def tag(self) -> str:
+    def abi(self) -> str:
         """What its extension modules are named for: "313", "313t" of a free-threaded Python."""
         short = ".".join((self.python or "").split(".")[:2])
         threaded = any(f"/python{short}t/" in folder for folder in self.site_packages)
@@ -184,15 +184,15 @@ class Environment(Record):
         Of 3.13 and 3.14 only Debian's take the stable ABI with a machine, and only they build it.
         """
         machine = f"{self.platform}-linux-gnu"
-        own = f".cpython-{self.tag}-{machine}.so"
+        own = f".cpython-{self.abi}-{machine}.so"
         if self.minor < 15:
             debian = (f".abi3-{machine}.so",) if self.minor >= 13 else ()
             return own, ".abi3.so", *debian, ".so"
-        stable = (".abi3t",) if self.tag.endswith("t") else (".abi3", ".abi3t")
+        stable = (".abi3t",) if self.abi.endswith("t") else (".abi3", ".abi3t")
         return own, *(f"{name}{rest}.so" for name in stable for rest in (f"-{machine}", "")), ".so"
 
 
-class Framework(Record):
+class Framework(Record, frozen=True):
     """A package whose libraries use CUDA."""
 
     name: str
@@ -232,7 +232,7 @@ class Framework(Record):
         return self.variant in ("cpu", "rocm")
 
 
-class Shadowed(Record):
+class Shadowed(Record, frozen=True):
     """A file that the loader would have taken had an earlier rule not found another."""
 
     path: str
@@ -240,7 +240,7 @@ class Shadowed(Record):
     version: str | None = None
 
 
-class Missing(Record):
+class Missing(Record, frozen=True):
     """A CUDA library that something needs, and that the loader does not find."""
 
     soname: str
@@ -248,7 +248,7 @@ class Missing(Record):
     searched: list[str] = fresh(list)
 
 
-class Library(Record):
+class Library(Record, frozen=True):
     """A CUDA library as this environment gets it."""
 
     soname: str
@@ -271,7 +271,7 @@ class Library(Record):
         return (self.provided_by or "").partition(" ")[0]
 
 
-class LoadFault(Record):
+class LoadFault(Record, frozen=True):
     """Why the loader refuses a library: what an import or a dlopen ends with."""
 
     kind: str  # "not found", "version", "symbol", "rejected", "damaged"
@@ -308,7 +308,7 @@ class LoadFault(Record):
         return self.says or self.message
 
 
-class FileFault(Record):
+class FileFault(Record, frozen=True):
     """A file that RECORD or conda-meta lists and the disk contradicts."""
 
     distribution: str
@@ -322,7 +322,7 @@ class FileFault(Record):
     package: str = ""  # of the system's package manager: it owns the file
 
 
-class Astray(Record):
+class Astray(Record, frozen=True):
     """What keeps Python from the packages of an environment, or from the standard library."""
 
     what: str  # ELSEWHERE, ...
@@ -331,7 +331,7 @@ class Astray(Record):
     why: str = ""  # ELSEWHERE: in words; STDLIB: a name of the library's module that this one lacks
 
 
-class Unmet(Record):
+class Unmet(Record, frozen=True):
     """What a distribution requires, and is not installed, or in another version."""
 
     name: str
@@ -341,7 +341,7 @@ class Unmet(Record):
     have: str | None = None  # the version that is installed
 
 
-class Facts(Record):
+class Facts(Record, frozen=True):
     """Everything that the rules may look at."""
 
     environment: Environment

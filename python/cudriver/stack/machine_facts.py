@@ -6,7 +6,7 @@ from cudriver.stack.evidence import Evidence
 from cudriver.stack.record import Record, fresh
 
 
-class Device(Record):
+class Device(Record, frozen=True):
     """A GPU. `visible` is False where CUDA_VISIBLE_DEVICES hides it."""
 
     index: int
@@ -21,14 +21,14 @@ class Device(Record):
     instances: list[str] = fresh(list)  # UUIDs of its MIG instances
 
 
-class DeviceNode(Record):
+class DeviceNode(Record, frozen=True):
     """A /dev entry of the driver, and whether this user can open it (errno, 0: yes)."""
 
     path: str
     errno: int = 0
 
 
-class Driver(Record):
+class Driver(Record, frozen=True):
     """Both halves of the driver: the kernel module, and libcuda as the loader finds it."""
 
     release: str | None = None  # the user-mode driver's, from libcuda's file name or NVML
@@ -55,7 +55,7 @@ class Driver(Record):
     assumed: bool = False
 
 
-class Toolkit(Record):
+class Toolkit(Record, frozen=True):
     """A CUDA toolkit, or the part of one that is there."""
 
     origin: str  # "system", "environment"
@@ -73,7 +73,7 @@ class Toolkit(Record):
     claims: list[Evidence] = fresh(list)  # every statement of its version, to be compared
 
 
-class HostCompiler(Record):
+class HostCompiler(Record, frozen=True):
     """The C++ compiler that nvcc would run."""
 
     path: str
@@ -82,7 +82,7 @@ class HostCompiler(Record):
     chosen_by: str = "PATH"  # "NVCC_CCBIN", "CC", "PATH"
 
 
-class NvccChoice(Record):
+class NvccChoice(Record, frozen=True):
     """How torch.utils.cpp_extension would look for CUDA: CUDA_HOME, CUDA_PATH, nvcc, default."""
 
     home: str | None = None

@@ -72,7 +72,7 @@ def is_pattern(text: str) -> bool:
     return any(sign in text for sign in "*?[")
 
 
-def fits(name: str, pattern: str) -> bool:
+def matches(name: str, pattern: str) -> bool:
     """Whether glob takes the name. Nearly all patterns have one "*", or end in "*[0-9]": no
     expression is compiled for these.
     """

@@ -23,7 +23,7 @@ def table(name: str) -> dict[str, Any]:
 
 def matters(name: str, group: str = "cuda") -> bool:
     """Whether a distribution of this (normalised) name is of a group of packages.json: "cuda", what
-    has to do with CUDA; "conda", the same of a conda package; "plain", "parts", "pinned", ...
+    has to do with CUDA; "conda", the same of a conda package; "other", "parts", "pinned", ...
     """
     names, stems = _group(group)
     return name in names or name.startswith(stems)

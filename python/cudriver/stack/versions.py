@@ -15,7 +15,7 @@ _SIGNS = {"==": eq, "!=": ne, "<=": le, ">=": ge, "~=": None, "<": lt, ">": gt} 
 _LOCAL = r"\+[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*\Z"
 
 
-def plain(text: str) -> tuple[int, ...] | None:
+def numbers(text: str) -> tuple[int, ...] | None:
     """The numbers of a version that is nothing but numbers and dots, else None."""
     parts = text.split(".")
     if len(parts) > 8 or not text.isascii():
@@ -33,7 +33,7 @@ def _padded(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], tu
 
 def compare(a: str, b: str) -> int:
     """-1, 0 or 1. Raises ValueError where one of them is not a version."""
-    left, right = plain(a), plain(b)
+    left, right = numbers(a), numbers(b)
     if left is not None and right is not None:
         left, right = _padded(left, right)
         return (left > right) - (left < right)
@@ -64,7 +64,7 @@ def _quickly(version: str, specifier: str) -> bool | None:
     """The answer where every clause is plain numbers. A local part ("+cu128") does not count
     against clauses that have none.
     """
-    number = plain(re.sub(_LOCAL, "", version) if "+" in version else version)
+    number = numbers(re.sub(_LOCAL, "", version) if "+" in version else version)
     if number is None:
         return None
     answer = True
@@ -75,7 +75,7 @@ def _quickly(version: str, specifier: str) -> bool | None:
         if operator in (">=", "<"):
             stated = stated.removesuffix(".dev0")  # no release lies between 2.9.dev0 and 2.9
         wildcard = stated.endswith(".*")
-        wanted = plain(stated[:-2] if wildcard else stated)
+        wanted = numbers(stated[:-2] if wildcard else stated)
         if not operator or wanted is None:
             return None
         if wildcard and operator not in ("==", "!="):
@@ -110,10 +110,10 @@ def cut(version: str | None, parts: int) -> str | None:
     if not version:
         return None
     public = version.partition("+")[0]  # "2.8.0+cu128"
-    if plain(public) is not None:
+    if numbers(public) is not None:
         return ".".join(public.split(".")[:parts])
-    numbers = re.match(r"[0-9]+(?:\.[0-9]+)*", version)
-    return ".".join(numbers[0].split(".")[:parts]) if numbers else None
+    first = re.match(r"[0-9]+(?:\.[0-9]+)*", version)
+    return ".".join(first[0].split(".")[:parts]) if first else None
 
 
 def major(version: str | None) -> int | None:
@@ -125,8 +125,8 @@ def major(version: str | None) -> int | None:
 def minor(version: str | None) -> tuple[int, int] | None:
     """The first two numbers of a version; None where it has fewer."""
     head = cut(version, 2)
-    numbers = plain(head) if head else None
-    return (numbers[0], numbers[1]) if numbers and len(numbers) == 2 else None
+    found = numbers(head) if head else None
+    return (found[0], found[1]) if found and len(found) == 2 else None
 
 
 def from_code(code: int) -> str:

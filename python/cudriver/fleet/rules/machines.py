@@ -8,7 +8,7 @@ from cudriver.fleet.comparison import FINDINGS_KEPT, Comparison, listed
 from cudriver.fleet.result import Finding, finding
 from cudriver.fleet.stacks import BUILT_FOR, CAPABILITIES, CUDA, DRIVER, FRAMEWORK, GPUS, Stack
 from cudriver.stack.facts import ERROR, NOTE, WARNING, Framework
-from cudriver.stack.rules.cu5 import fits, with_ptx
+from cudriver.stack.rules.cu5 import runs, with_ptx
 from cudriver.stack.versions import cut, minor
 
 NO_DRIVER = "none"
@@ -95,7 +95,7 @@ def covered(stack: Stack, name: str, archs: str, capability: str) -> bool:
         cuda=stack.says(FRAMEWORK, name, CUDA),
         archs=archs.split(),
     )
-    return any(fits(capability, with_ptx(build, platform)) for platform in PLATFORMS)
+    return any(runs(capability, with_ptx(build, platform)) for platform in PLATFORMS)
 
 
 def fl104(facts: Comparison) -> Iterator[Finding]:

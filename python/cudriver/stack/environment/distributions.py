@@ -12,7 +12,7 @@ import re
 
 from cudriver.stack.environment.markers import Markers, markers_of, normal
 from cudriver.stack.facts import Distribution, Environment, Evidence, Requirement
-from cudriver.stack.record import Record
+from cudriver.stack.record import Record, put
 from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.tables import matters, table
 
@@ -40,7 +40,7 @@ _REQUIREMENT = re.compile(
 _ASKS = re.compile(r"\nRequires-Dist:[ \t]*([A-Za-z0-9._-]+)([^\n]*)")
 
 
-def collect(root: Root, env: Environment) -> list[Distribution]:
+def installed(root: Root, env: Environment) -> list[Distribution]:
     """Every installed distribution; of two with one name, the one that Python imports."""
     reader = _Reader(root, markers_of(env.python, env.platform))
     found: dict[str, Distribution] = {}
@@ -111,13 +111,13 @@ class _Reader(Record):
                 if raw:
                     self.root.note(metadata, "has no Name and Version")
                 return None
-        dist = Distribution(normal(match["name"]), match["version"], kind, path, folder)
-        head = _head(raw)
-        dist.asks = _ASKS.findall(head.decode("utf-8", "replace"))
+        head, name = _head(raw), normal(match["name"])
+        asks = _ASKS.findall(head.decode("utf-8", "replace"))
+        dist = Distribution(name, match["version"], kind, path, folder, asks=asks)
         lowered = head.lower()
         asked = list(_REQUIREMENT.finditer(lowered))
         if matters(dist.name) or any(one[1] for one in asked):
-            dist.installer = installer(self.root, path)
+            installer(self.root, dist)
             if len(head) > HEAD:
                 why = f"its headers go on past {HEAD} bytes; the rest was not read"
                 self.root.note(metadata, why)
@@ -138,7 +138,7 @@ class _Reader(Record):
         """Version and requirements, with the lines they stand on."""
         version, line = _header(head, b"Version")
         if version and len(version) <= VERSION_LIMIT:  # else that of the folder's name
-            dist.version, dist.line = version, line
+            put(dist, version=version, line=line)
         at, line = 0, 0
         for match in asked:
             start = match.start() + len("\nRequires-Dist:")
@@ -189,7 +189,7 @@ class _Reader(Record):
                 continue
             name = normal(parts[0])
             dist = Distribution(name, parts[1], "conda", f"{folder}/{entry}", prefix)
-            dist.build, dist.installer = parts[2], "conda"
+            put(dist, build=parts[2], installer="conda")
             if matters(name, "conda") and not self._conda_record(dist, taken):
                 continue
             found.append(dist)
@@ -275,15 +275,18 @@ def _merge(found: dict[str, Distribution], conda: Distribution) -> None:
     """A conda package of Python code has a .dist-info too: one distribution, with conda's build."""
     known = found.get(conda.name) or found.get("torch" if conda.name == "pytorch" else "")
     if known is not None and known.kind == "wheel" and known.installer in ("conda", None):
-        known.build, known.installer = conda.build, "conda"
-        known.conda_name = conda.name
+        put(known, build=conda.build, installer="conda", conda_name=conda.name)
     found.setdefault(conda.name, conda)
 
 
-def installer(root: Root, path: str) -> str | None:
-    """What the INSTALLER of a .dist-info folder says: pip, uv, conda."""
-    lines = (root.text(f"{path}/INSTALLER", 256) or "").strip().splitlines()
-    return lines[0] if lines else None
+def installer(root: Root, dist: Distribution) -> str | None:
+    """What the INSTALLER of its .dist-info folder says: pip, uv, conda. Read where it is asked for:
+    of few of them.
+    """
+    if dist.installer is None:
+        lines = (root.text(f"{dist.path}/INSTALLER", 256) or "").strip().splitlines()
+        put(dist, installer=lines[0] if lines else None)
+    return dist.installer
 
 
 def _reason(error: Exception) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from cudriver.stack.facts import Environment, Evidence
 from cudriver.stack.loader.files import machine_at
 from cudriver.stack.loader.glibc import PLATFORMS
+from cudriver.stack.record import put
 from cudriver.stack.roots.asked import Asked
 from cudriver.stack.roots.rootfs import Root, TooMuch
 from cudriver.stack.tables import table
@@ -49,21 +50,21 @@ class _Reader:
         self.prefix: str = asked.prefix.rstrip("/") or "/"
         self.settings: dict[str, str] = pyvenv(self.root, self.prefix)
         self._taken: set[tuple[int, int]] = set()
-        env = self.env = Environment(prefix=self.prefix, kind=self._kind())
+        env = self.env = Environment(prefix=self.prefix, kind=self._kind(), by=asked.by)
         known = table("environments")["variables"]
-        env.variables = {name: asked.variables[name] for name in known if name in asked.variables}
-        env.executable = self._executable()
+        put(env, variables={n: asked.variables[n] for n in known if n in asked.variables})
+        put(env, executable=self._executable())
         if self.settings and env.executable is None:
-            env.gone = self._gone(f"{self.prefix}/bin/python")
-        env.python, threaded = self._python()
-        env.installer = self._installer()
-        env.managed = not self.settings and self._managed()
+            put(env, gone=self._gone(f"{self.prefix}/bin/python"))
+        python, threaded = self._python()
+        put(env, python=python)
+        put(env, installer=self._installer(), managed=not self.settings and self._managed())
         if home := self.settings.get("home"):
-            env.base_prefix = self.settings.get("base-prefix") or os.path.dirname(home)
-        env.platform = self._machine()
-        for path in env.stated:
+            put(env, base_prefix=self.settings.get("base-prefix") or os.path.dirname(home))
+        put(env, platform=self._machine())
+        for path in env.pythonpath:
             self._add(path)
-        env.sites = self._folders(threaded)
+        put(env, sites=self._folders(threaded))
         for folder in env.sites:
             self._add(folder)
             self._add_named(folder)
@@ -216,7 +217,7 @@ class _Reader:
             if text is None:
                 self.root.note(f"{folder}/{name}", "cannot be read")
                 continue
-            self.env.by_code += _found_by_code(self.root, folder, text)
+            self.env.by_code.extend(_found_by_code(self.root, folder, text))
             for line in text.splitlines():
                 entry = line.strip()
                 if not entry or entry.startswith(("#", "import ", "import\t")) or "\0" in entry:

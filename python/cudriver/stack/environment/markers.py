@@ -41,7 +41,7 @@ def versions_of(text: str) -> str:
     return text.rpartition("]")[2].strip().removeprefix("(").removesuffix(")").strip()
 
 
-def environment(python: str, machine: str) -> dict[str, str]:
+def marker_values(python: str, machine: str) -> dict[str, str]:
     """Marker variables of CPython `python` ("3.12.1") on Linux, for a `machine` ("x86_64")."""
     short = ".".join(python.split(".")[:2])
     return {
@@ -91,7 +91,7 @@ class Markers:
 
 def markers_of(python: str | None, machine: str) -> Markers:
     """Markers as CPython `python` decides them; where that is not known, as one of 3.12."""
-    return Markers(environment(python or "3.12", machine))
+    return Markers(marker_values(python or "3.12", machine))
 
 
 @lru_cache(maxsize=1024)  # the same for each extra

@@ -176,8 +176,7 @@ def by_conda(root: Root, dist: Distribution) -> bool:
 
     After pip has written RECORD, a recipe may move files, and conda patches paths in them.
     """
-    dist.installer = dist.installer or installer(root, dist.path)
-    return dist.installer == "conda"
+    return installer(root, dist) == "conda"
 
 
 class Owners:

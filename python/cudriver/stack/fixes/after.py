@@ -36,7 +36,7 @@ from cudriver.stack.fixes.library_fixes import (
 )
 from cudriver.stack.fixes.pairs import asked_of, goes_with
 from cudriver.stack.load.recipes import listed
-from cudriver.stack.record import Any, but
+from cudriver.stack.record import Any, but, put
 from cudriver.stack.versions import cut, newer, satisfies
 
 Recollect = Callable[[dict[str, str | None]], Facts]
@@ -68,12 +68,11 @@ class _Copy:
     """A copy of the facts that commands change."""
 
     def __init__(self, facts: Facts) -> None:
-        self.facts = but(facts)
-        for name in ("distributions", "frameworks", "libraries", "load_faults", "file_faults"):
-            setattr(self.facts, name, list(getattr(facts, name)))
+        changed = ("distributions", "frameworks", "libraries", "load_faults", "file_faults")
+        self.facts = but(facts, **{name: [*getattr(facts, name)] for name in changed})
 
     def _drop(self, cured: Callable[[LoadFault], bool]) -> None:
-        self.facts.load_faults = [f for f in self.facts.load_faults if not cured(f)]
+        put(self.facts, load_faults=[f for f in self.facts.load_faults if not cured(f)])
 
     def install(self, command: fix.Command) -> None:
         """What is asked for, and what that requires. A bare name that is there stays as it is,
@@ -121,15 +120,15 @@ class _Copy:
         new = new or Distribution(
             name, version, "wheel", "", next(iter(facts.environment.site_packages), "")
         )
-        facts.distributions = [d for d in facts.distributions if d.name != name] + [new]
+        put(facts, distributions=[d for d in facts.distributions if d.name != name] + [new])
         self._meet(new)
         fits = fits or (changed and goes_with(facts, name, version))
         healed = self._restore(name)
         self._drop(lambda fault: any(_follows(fault, file) for file in healed))
         self._drop(lambda fault: self._cured(fault, new, old, changed, fits))
-        facts.missing = [x for x in facts.missing if not self._holds(name, x.needed_by)]
+        put(facts, missing=[x for x in facts.missing if not self._holds(name, x.needed_by)])
         if changed and fits and name in fix.KIN:
-            facts.libraries = [x for x in facts.libraries if x.owner != name]  # of the old release
+            put(facts, libraries=[x for x in facts.libraries if x.owner != name])
         if changed:
             if cuda is None and not rebuilt and kind is not None:
                 cuda = self._usual(new, fits) or kind.cuda
@@ -145,7 +144,7 @@ class _Copy:
                 if satisfies(new.version, specifier) is False:
                     evidence = dist.evidence
                     kept.append(Unmet(new.name, specifier, dist.name, evidence, new.version))
-        self.facts.unmet = kept
+        put(self.facts, unmet=kept)
 
     def _usual(self, new: Distribution, fits: bool) -> str | None:
         """The CUDA of PyPI's own build of PyTorch, or of its kin that goes with the one here; None
@@ -173,7 +172,7 @@ class _Copy:
             others = [_of(o) for o in fault.owners if _of(o) != name]
             if fault.what == OWNERS and others:
                 kept.append(but(fault, distribution=others[0]))
-        self.facts.file_faults = kept
+        put(self.facts, file_faults=kept)
         return healed
 
     def _cured(
@@ -242,16 +241,16 @@ class _Copy:
         """Takes a distribution away. What another loads of it, that one finds elsewhere or not."""
         facts = self.facts
         gone = {f.name for f in facts.frameworks if f.distribution == name}
-        facts.distributions = [d for d in facts.distributions if d.name != name]
-        facts.frameworks = [f for f in facts.frameworks if f.name not in gone]
+        put(facts, distributions=[d for d in facts.distributions if d.name != name])
+        put(facts, frameworks=[f for f in facts.frameworks if f.name not in gone])
         self._drop(lambda fault: fault.framework in gone or fault.owner == name)
         files = [f for f in facts.file_faults if name in map(_of, [f.distribution, *f.owners])]
-        facts.file_faults = [f for f in facts.file_faults if f not in files]
+        put(facts, file_faults=[f for f in facts.file_faults if f not in files])
         for fault in files:
             for other in {_of(o) for o in [fault.distribution, *fault.owners]} - {name}:
                 facts.file_faults.append(but(fault, distribution=other, what=MISSING, owners=[]))
         lost = [x for x in facts.libraries if x.owner == name]
-        facts.libraries = [x for x in facts.libraries if x not in lost]
+        put(facts, libraries=[x for x in facts.libraries if x not in lost])
         for library in lost:
             for user in facts.frameworks if library.needed_by and not library.shadowed else ():
                 if library.path in user.loads:

@@ -53,7 +53,7 @@ def astray(root: Root, facts: Facts) -> Iterator[Astray]:
     for name in ("sitecustomize.py", "usercustomize.py")[: 2 if users else 1]:
         # The standard library comes before all but PYTHONPATH, and Debian's has a sitecustomize.
         hidden = root.is_file(f"{look.library()}/{name}")
-        files = (f"{folder}/{name}" for folder in (env.stated if hidden else env.site_packages))
+        files = (f"{folder}/{name}" for folder in (env.pythonpath if hidden else env.site_packages))
         file = next(filter(root.is_file, files), "")
         text = (root.text(file, _LIMIT) or "") if file else ""
         if _EXITING.search(text) and _ends(text, _ENDS | _LATER):
@@ -62,7 +62,7 @@ def astray(root: Root, facts: Facts) -> Iterator[Astray]:
         with suppress(OSError):
             if os.statvfs(folder).f_flag & os.ST_NOEXEC:
                 yield Astray(NOEXEC, folder, Evidence(folder, None, "is mounted with noexec"))
-    for folder in env.stated:
+    for folder in env.pythonpath:
         yield from look.before_the_library(folder)
 
 
@@ -82,7 +82,7 @@ class _Look(Record):
             return  # the system's own Python looks below /usr/local, too
         base = os.path.dirname(os.path.dirname(target))
         theirs = (f"{base}/{lib}/{own.split('/')[-2]}/site-packages" for lib in ("lib", "lib64"))
-        if root.resolve(own) in map(root.resolve, (*env.stated, *theirs)):
+        if root.resolve(own) in map(root.resolve, (*env.pythonpath, *theirs)):
             return
         evidence = Evidence(env.executable or "", None, f"is {target}")
         if env.kind == "system":

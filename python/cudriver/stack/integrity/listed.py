@@ -39,14 +39,14 @@ class Different(Record):
     path: str
     inside: str  # its path in RECORD
     digest: str  # "sha256=..."
-    stated: int | None  # its size
+    listed_size: int | None  # its size
     size: int | None  # on disk; None: no regular file is there
     evidence: Evidence  # RECORD's line
 
     @property
     def same_size(self) -> bool:
         """Whether only its content can be another."""
-        return self.stated is None or self.size == self.stated
+        return self.listed_size is None or self.size == self.listed_size
 
 
 class Listed:
@@ -137,9 +137,8 @@ def leaves_alone(root: Root, dist: Distribution) -> bool:
 
 def of_system(root: Root, dist: Distribution) -> bool:
     """Whether a system's package manager owns it, not pip."""
-    dist.installer = dist.installer or installer(root, dist.path)
-    local = dist.location.startswith("/usr/local/")
-    return dist.location.startswith("/usr/") and not local and dist.installer not in _OWN
+    by, local = installer(root, dist), dist.location.startswith("/usr/local/")
+    return dist.location.startswith("/usr/") and not local and by not in _OWN
 
 
 def mentions(raw: bytes, names: set[bytes]) -> bool:

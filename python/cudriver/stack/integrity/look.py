@@ -52,7 +52,7 @@ class Looker:
         """None: it is as it was, or may be."""
         if file.size is None:
             return Seen(MISSING)
-        if file.size == 0 and file.stated:
+        if file.size == 0 and file.listed_size:
             library = records.is_library(os.path.basename(file.path))
             return Seen(DAMAGED, "is empty", "file too short" if library else "")
         if self._opened == 0:

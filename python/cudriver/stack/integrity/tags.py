@@ -24,10 +24,10 @@ def foreign(loader: Loader, env: Environment, wheels: Wheels) -> Iterator[FileFa
         native = b".so," in raw or b".pyd," in raw
         text = (root.text(f"{dist.path}/WHEEL", 1 << 16) or "") if native else ""
         tags = [*re.finditer(r"^Tag:[ \t]*(\S+)", text, re.MULTILINE)]
-        if not tags or dist.installer == "conda" or any(fits(env, False, tag[1]) for tag in tags):
+        if not tags or dist.installer == "conda" or any(takes(env, False, tag[1]) for tag in tags):
             continue
         musl = _musl(loader, env)
-        if musl is None or (musl and any(fits(env, True, tag[1]) for tag in tags)):
+        if musl is None or (musl and any(takes(env, True, tag[1]) for tag in tags)):
             continue
         file = _proof(loader, env, musl, dist.location, _NATIVE.findall(os.fsdecode(raw)))
         if file is not None:
@@ -44,7 +44,7 @@ def _musl(loader: Loader, env: Environment) -> bool | None:
     return "/ld-musl-" in (program.interpreter or "")
 
 
-def fits(env: Environment, musl: bool, tag: str) -> bool:
+def takes(env: Environment, musl: bool, tag: str) -> bool:
     """Whether this Python takes a wheel of such a tag, be it of a newer C library."""
     pythons, abis, platforms = (part.split(".") for part in (f"{tag}--").split("-")[:3])
     own = any(_is_for(env, python, abi) for python in pythons for abi in abis)
@@ -53,12 +53,12 @@ def fits(env: Environment, musl: bool, tag: str) -> bool:
 
 def _is_for(env: Environment, python: str, abi: str) -> bool:
     stated = re.fullmatch(r"(?:py|cp)(\d)(\d*)", python)
-    if stated is None or stated[1] != env.tag[:1]:
+    if stated is None or stated[1] != env.abi[:1]:
         return False
     minor = int(stated[2] or 0)
     if abi in ("none", "abi3", "abi3t"):
-        return minor <= env.minor and (abi != "abi3" or not env.tag.endswith("t"))
-    return minor == env.minor and abi.rstrip("mud") == f"cp{env.tag}"
+        return minor <= env.minor and (abi != "abi3" or not env.abi.endswith("t"))
+    return minor == env.minor and abi.rstrip("mud") == f"cp{env.abi}"
 
 
 def _runs_on(env: Environment, musl: bool, platform: str) -> bool:
@@ -71,7 +71,7 @@ def _runs_on(env: Environment, musl: bool, platform: str) -> bool:
 
 def _proof(loader: Loader, env: Environment, musl: bool, site: str, names: list[str]) -> str | None:
     """Of a wheel's own libraries one that this Python cannot load, where none fits."""
-    own = f".cpython-{env.tag}-{env.platform}-linux-{'musl' if musl else 'gnu'}.so"
+    own = f".cpython-{env.abi}-{env.platform}-linux-{'musl' if musl else 'gnu'}.so"
     named = [name for name in names if ".cpython-" in name or name.endswith(".pyd")]
     if any(name.endswith(own) for name in named):
         return None

@@ -24,6 +24,7 @@ from cudriver.stack.integrity.required import required, unmet
 from cudriver.stack.integrity.tags import foreign
 from cudriver.stack.load.libraries import Resolver
 from cudriver.stack.names import is_cuda_library
+from cudriver.stack.record import put
 from cudriver.stack.roots.rootfs import Root
 
 TRIED = 16  # libraries that were changed and are loaded as an import would: the time is short
@@ -43,7 +44,7 @@ class Whole:
         self.root: Root = owners.root
         self.facts: Facts = facts
         wanted = required(facts, owners, frameworks)
-        facts.unmet = [*unmet(self.root, facts, wanted)]
+        put(facts, unmet=[*unmet(self.root, facts, wanted)])
         self.wheels: Wheels = []
         self._others: list[Distribution] = []  # wheels whose RECORD nobody has read
         for dist in facts.distributions:
@@ -79,12 +80,13 @@ class Whole:
         made = FileFault(name, file.path, seen.what, file.evidence, why=seen.why, says=seen.says)
         library = records.is_library(os.path.basename(file.path))
         if seen.what == MISSING:
-            made.proven, made.says = self._gone(file, resolver)
+            proven, says = self._gone(file, resolver)
+            put(made, proven=proven, says=says)
         elif library and seen.what in (CHANGED, EDITED) and self._loads < TRIED:
             self._loads += 1
             fault = resolver.tried(name, file.path)
             if fault is not None and not _optional(fault):
-                made.what, made.why, made.says = CHANGED, "does not load", fault.message
+                put(made, what=CHANGED, why="does not load", says=fault.message)
         return made
 
     def _gone(self, file: Different, resolver: Resolver) -> tuple[bool, str]:

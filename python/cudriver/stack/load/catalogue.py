@@ -10,7 +10,7 @@ from cudriver.stack.facts import GONE, Environment, Framework, Library, Missing,
 from cudriver.stack.load.file_version import cuda_of, own_version
 from cudriver.stack.loader.search import LoadedObject, Search
 from cudriver.stack.names import is_cuda_library, row_of
-from cudriver.stack.record import Record, fresh
+from cudriver.stack.record import Record, fresh, put
 from cudriver.stack.roots.rootfs import Root
 
 
@@ -60,17 +60,17 @@ class Catalogue(Record):
             version_evidence=evidence,
         )
         if owner is None and self.debian is not None and library.origin == "system":
-            library.provided_by = self.debian.owner(path) or self.debian.owner(mapped.real_path)
+            put(library, provided_by=self.debian.owner(path) or self.debian.owner(mapped.real_path))
         if library.origin == "system":
-            library.own_copy = self._own_copy(soname, library.shadowed)
+            put(library, own_copy=self._own_copy(soname, library.shadowed))
         for other in library.shadowed:
-            other.version = own_version(self.root, other.path, soname, None)[0]
+            put(other, version=own_version(self.root, other.path, soname, None)[0])
         self.libraries[path] = library
 
     def origin(self, path: str, real: str) -> str:
         """Where a file comes from: this environment, the base of a venv, or the system."""
-        stated = [path for path in self.env.stated if self.env.inside(path)]
-        folders = [path for path in self.env.site_packages if path not in stated]
+        named = [path for path in self.env.pythonpath if self.env.inside(path)]
+        folders = [path for path in self.env.site_packages if path not in named]
         if self.env.kind != "system":
             folders.append(self.env.prefix)
         inside = any(p.startswith(f + "/") for f in folders for p in (path, real))

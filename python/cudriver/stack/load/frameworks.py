@@ -12,8 +12,8 @@ from cudriver.stack.environment.records import Owners, is_library, module_of
 from cudriver.stack.facts import Distribution, Evidence, Framework
 from cudriver.stack.load.imports import applies
 from cudriver.stack.load.recipes import Recipe, listed, parse
-from cudriver.stack.names import fits
-from cudriver.stack.record import Record
+from cudriver.stack.names import matches
+from cudriver.stack.record import Record, put
 from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.tables import matters
 from cudriver.stack.versions import cut, satisfies
@@ -110,14 +110,14 @@ class Finder:
             for name in self.root.names(folder):
                 top, path = name.partition(".")[0], f"{folder}/{name}"
                 named = top.lower().replace("_", "-")
-                if name in known or named in self.distributions or matters(named, "plain"):
+                if name in known or named in self.distributions or matters(named, "other"):
                     continue
                 built = ".cpython-" in name or ".abi3." in name
                 paths = self._below(path) if name == top else [path] * (built and is_library(name))
                 if paths and not any(map(self.owners.owner, paths)):
                     known.add(name)
                     made = Framework(top, "", variant="unknown", path=path)
-                    made.libraries, made.modelled = paths, False
+                    put(made, libraries=paths, modelled=False)
                     yield made
 
     def _below(self, package: str) -> list[str]:
@@ -139,7 +139,7 @@ class Finder:
         found: list[Distribution] = []
         for pattern in patterns:
             if "*" in pattern:
-                every = (d for name, d in self.distributions.items() if fits(name, pattern))
+                every = (d for name, d in self.distributions.items() if matches(name, pattern))
                 found += [dist for dist in every if dist not in found]
             elif pattern in self.distributions:
                 found.append(self.distributions[pattern])
@@ -151,22 +151,28 @@ class Finder:
         dist = dists[0] if dists else None
         if dist is None and (package is None or not recipe.build.get("version")):
             return None
-        made = Framework(recipe.name, dist.version if dist else "", variant="unknown")
-        made.distribution = dist.name if dist else None
-        made.path = package or (dist.path if dist else "")
-        made.module, made.after, made.extra = recipe.module, recipe.after, recipe.extra
-        made.required = any(step.alone for step in recipe.steps) and self._required(dists)
+        made = Framework(
+            recipe.name,
+            dist.version if dist else "",
+            variant="unknown",
+            distribution=dist.name if dist else None,
+            path=package or (dist.path if dist else ""),
+            module=recipe.module,
+            after=recipe.after,
+            extra=recipe.extra,
+            required=any(step.alone for step in recipe.steps) and self._required(dists),
+        )
         reader = _Reader(self, made, dist, os.path.dirname(package) if package else None)
         version = reader.first(recipe.build.get("version", []))
-        if version is None and dist is None and not reader.stated(recipe.build["version"]):
+        if version is None and dist is None and not reader.says_any(recipe.build["version"]):
             return None  # a folder of this name that is something else
         if version is not None:
-            made.version = version[0]
+            put(made, version=version[0])
         elif recipe.build.get("version"):
             reader.complain(recipe.build["version"][0])
         reader.fill(recipe)
         mine = [step for step in recipe.steps if applies(step, made)]
-        made.finds_wheels = any(step.pathfinder or step.find for step in mine)
+        put(made, finds_wheels=any(step.pathfinder or step.find for step in mine))
         return made
 
     def _required(self, dists: list[Distribution]) -> bool:
@@ -216,13 +222,20 @@ class Finder:
         package = dist.path
         if paths:
             package = os.path.commonpath(paths) if len(paths) > 1 else os.path.dirname(paths[0])
-        made = Framework(dist.name, dist.version, variant="unknown", path=package)
-        made.distribution, made.libraries, made.modelled = dist.name, paths, False
-        made.module = module_of(dist, self.owners.records.get(dist.path, b""))
-        made.finds_wheels = any(r.name == "cuda-pathfinder" for r in dist.requires)
-        _Reader(self, made, dist, None).tag()
+        made = Framework(
+            dist.name,
+            dist.version,
+            variant="unknown",
+            path=package,
+            distribution=dist.name,
+            libraries=paths,
+            modelled=False,
+            module=module_of(dist, self.owners.records.get(dist.path, b"")),
+            finds_wheels=any(r.name == "cuda-pathfinder" for r in dist.requires),
+        )
+        _Reader(self, made, dist, None).local_version()
         if wants and made.variant == "unknown":
-            made.variant = "cuda"
+            put(made, variant="cuda")
         return made
 
 
@@ -238,37 +251,37 @@ class _Reader(Record):
         made, build = self.framework, recipe.build
         cuda = self.first(build.get("cuda", []))
         if cuda is not None:
-            made.cuda, made.cuda_evidence = cut(cuda[0], 3), cuda[1]
+            put(made, cuda=cut(cuda[0], 3), cuda_evidence=cuda[1])
         else:
-            self.tag()
+            self.local_version()
         cudnn = self.first(build.get("cudnn", []))
         if cudnn is not None:
-            made.cudnn_built, made.cudnn_evidence = cut(cudnn[0], 3), cudnn[1]
-            made.cudnn_by_pin = any("pin" in source for source in build["cudnn"])
+            put(made, cudnn_built=cut(cudnn[0], 3), cudnn_evidence=cudnn[1])
+            put(made, cudnn_by_pin=any("pin" in source for source in build["cudnn"]))
         rocm, cpu = self.first(build.get("rocm", [])), self.first(build.get("cpu", []), none=True)
         if made.cuda or self.first(build.get("gpu", [])):
-            made.variant = "cuda"
+            put(made, variant="cuda")
         elif rocm is not None:
-            made.variant = "rocm"
+            put(made, variant="rocm")
         elif cpu is not None and made.variant == "unknown":
-            made.variant, made.cuda_evidence = "cpu", made.cuda_evidence or cpu[1]
+            put(made, variant="cpu", cuda_evidence=made.cuda_evidence or cpu[1])
         archs = self.first(build.get("archs", [])) if made.variant == "cuda" else None
         if archs is not None:
-            made.archs = re.findall(r"(?:sm|compute)_\d+[af]?", archs[0])
-            made.archs_evidence = archs[1]
+            names = re.findall(r"(?:sm|compute)_\d+[af]?", archs[0])
+            put(made, archs=names, archs_evidence=archs[1])
 
-    def tag(self) -> None:
+    def local_version(self) -> None:
         """CUDA from a local version: "+cu128" is 12.8, "+cu118" 11.8, "+cpu" none."""
         made, dist = self.framework, self.dist
         text = made.version if "+" in made.version else dist.version if dist else ""
         found = re.search(r"\+(cu(\d+)(\d)|cpu|rocm)", text) if "+" in text else None
         if found is None:
             return
-        made.cuda_evidence = dist.evidence if dist else Evidence(made.path, None, text)
+        put(made, cuda_evidence=dist.evidence if dist else Evidence(made.path, None, text))
         if found[1].startswith("cu"):
-            made.cuda, made.variant = f"{found[2]}.{found[3]}", "cuda"
+            put(made, cuda=f"{found[2]}.{found[3]}", variant="cuda")
         else:
-            made.variant = found[1]
+            put(made, variant=found[1])
 
     def first(
         self, sources: list[dict[str, str]], *, none: bool = False
@@ -280,7 +293,7 @@ class _Reader(Record):
                 return told
         return None
 
-    def stated(self, sources: list[dict[str, str]]) -> bool:
+    def says_any(self, sources: list[dict[str, str]]) -> bool:
         """Whether a file that should say something is there, whatever it says."""
         files = [f"{self.site}/{source['file']}" for source in sources if "file" in source]
         return any(self.finder.source(file).there for file in files)
@@ -361,6 +374,6 @@ def _with_recipe() -> frozenset[str]:
 
 def matters_here(dist: Distribution) -> bool:
     """Whether a distribution's own files are worth a look: it is a framework, or may use CUDA."""
-    if dist.kind == "conda" or (matters(dist.name, "plain") and dist.name not in _with_recipe()):
+    if dist.kind == "conda" or (matters(dist.name, "other") and dist.name not in _with_recipe()):
         return False
     return dist.kind == "wheel" or matters(dist.name)

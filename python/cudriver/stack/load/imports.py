@@ -11,7 +11,7 @@ from cudriver.stack.facts import FEATURE, IMPORT, NOTHING, Environment, Framewor
 from cudriver.stack.load.recipes import FIRST, LOADS, NEAREST, Step
 from cudriver.stack.loader.process import NOT_FOUND, Load, Process
 from cudriver.stack.loader.search import LoadedObject, Loader, Search
-from cudriver.stack.names import describe, fits, is_cuda_library, split
+from cudriver.stack.names import describe, is_cuda_library, matches, split
 from cudriver.stack.record import Record
 from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.versions import cut, minor, satisfies
@@ -148,7 +148,7 @@ class Importer:
         """
         whole = [pattern]
         if "{so}" in pattern:
-            endings = (f".cpython-{self.env.tag}-*.so", *self.env.extensions[1:])
+            endings = (f".cpython-{self.env.abi}-*.so", *self.env.extensions[1:])
             whole = [pattern.replace("{so}", ending) for ending in endings]
         for site in self.env.site_packages if folders is None else folders:
             for one in whole:
@@ -268,7 +268,7 @@ def mapped(process: Process, name: str) -> LoadedObject | None:
     if known is not None:
         return known
     for obj in process.objects:
-        if fits(os.path.basename(obj.path), name):
+        if matches(os.path.basename(obj.path), name):
             return obj
     return None
 

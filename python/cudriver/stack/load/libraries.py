@@ -35,7 +35,7 @@ from cudriver.stack.load.runtime_versions import fill_runtime_versions
 from cudriver.stack.loader.process import Process
 from cudriver.stack.loader.search import LoadedObject, Loader
 from cudriver.stack.names import is_cuda_library
-from cudriver.stack.record import but
+from cudriver.stack.record import but, put
 from cudriver.stack.roots.rootfs import Root, TooMuch
 from cudriver.stack.tables import table
 from cudriver.stack.versions import cut, satisfies
@@ -121,7 +121,7 @@ class Resolver:
         for event in self.importer.follow(recipe.steps, framework, process, IMPORT):
             self._take(event, framework)
             if event.fails and event.means == IMPORT:
-                framework.fails = True
+                put(framework, fails=True)
         return None if framework.fails else process
 
     def _with(self, names: list[str], framework: Framework | None = None) -> Process | None:
@@ -133,7 +133,7 @@ class Resolver:
             imported = self._imported(name)
             if imported is None:
                 if framework is not None:
-                    framework.blocked = name
+                    put(framework, blocked=name)
                 return None
             process = imported.copy()
         return process
@@ -145,7 +145,7 @@ class Resolver:
         for mapped in process.start.objects:
             self.catalogue.enter(mapped, framework, "LD_PRELOAD")
         paths = (os.path.normpath(each.path) for each in process.objects)
-        framework.loads = [path for path in paths if path in self.catalogue.libraries]
+        put(framework, loads=[path for path in paths if path in self.catalogue.libraries])
 
     def _use(self, framework: Framework, recipe: Recipe) -> None:
         """Imports a framework and uses it; where that fails, as a program can that knows how."""
@@ -250,7 +250,7 @@ class Resolver:
         """Facts about a framework without a recipe: what its libraries would load, one and all."""
         needed = [name for entry in entries for name in self.importer.needed(entry)]
         if any(name.startswith(("libtorch", "libc10")) for name in needed):
-            framework.after = ["torch"]
+            put(framework, after=["torch"])
         process = self._with([n for n in framework.after if n in self.frameworks], framework)
         if process is None:
             return
@@ -354,10 +354,10 @@ class Resolver:
             rescue=rescue,
         )
         if found.severity == ERROR:
-            found.doubt = self._doubt
+            put(found, doubt=self._doubt)
         if fault.kind in ("rejected", "damaged"):
             owner = self.owners.owner(found.file)
-            found.owner = owner.name if owner else None
+            put(found, owner=owner.name if owner else None)
         if all(
             (f.message, f.library, f.framework) != (found.message, found.library, found.framework)
             for f in self.faults

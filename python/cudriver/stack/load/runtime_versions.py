@@ -9,6 +9,7 @@ from cudriver.stack.elf.parts import local_symbol, opened
 from cudriver.stack.facts import Evidence, Framework, Library
 from cudriver.stack.load.file_version import own_version
 from cudriver.stack.loader.glibc import X86_64
+from cudriver.stack.record import put
 from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.versions import cut, newer
 
@@ -19,10 +20,10 @@ def fill_runtime_versions(root: Root, framework: Framework, libraries: dict[str,
         return
     used = [libraries[path] for path in framework.loads]
     # cudnnGetVersion is answered by libcudnn_graph in 9, by libcudnn_ops_infer in 8.
-    framework.cudnn = _first(used, "libcudnn_graph.so", "libcudnn_ops_infer.so", "libcudnn.so")
-    framework.nccl = _first(used, "libnccl.so")
+    cudnn = _first(used, "libcudnn_graph.so", "libcudnn_ops_infer.so", "libcudnn.so")
+    put(framework, cudnn=cudnn, nccl=_first(used, "libnccl.so"))
     if framework.name == "torch" and framework.nccl is None:
-        framework.nccl = _built_in_nccl(root, framework)
+        put(framework, nccl=_built_in_nccl(root, framework))
     if framework.name == "torch" and framework.cudnn_by_pin:
         _compiled_cudnn(root, framework)
 
@@ -45,9 +46,9 @@ def _compiled_cudnn(root: Root, framework: Framework) -> None:
     library = f"{framework.path}/lib/libtorch_python.so"
     version = compiled_against(root, library)
     if version is not None:
-        framework.cudnn_built, framework.cudnn_by_pin = version, False
+        put(framework, cudnn_built=version, cudnn_by_pin=False)
         said = f"compiled against cuDNN {version}"
-        framework.cudnn_evidence = Evidence(library, None, said)
+        put(framework, cudnn_evidence=Evidence(library, None, said))
 
 
 def _first(libraries: list[Library], *stems: str) -> str | None:

@@ -20,7 +20,7 @@ _BEFORE_MACHINE = "ELF file version does not match current one"
 
 # A folder of a search path, or one below it for some CPUs: its name with a slash at the end,
 # and the names in it, None where it cannot be listed.
-Part = tuple[str, "frozenset[str] | None"]
+Listing = tuple[str, "frozenset[str] | None"]
 
 
 class LoaderFiles:
@@ -31,7 +31,7 @@ class LoaderFiles:
         self.cwd = cwd
         self.machine: int = machine_of(self.root)  # e_machine of the programs in question
         self._program: tuple[str | None, int] | None = None
-        self._folders: dict[str, list[Part] | None] = {}
+        self._folders: dict[str, list[Listing] | None] = {}
         self._elves: dict[str, ElfFile | ElfError] = {}
         self._files: dict[tuple[int, ...], ElfFile] = {}  # the same by `_identity`
         self._real: dict[str, str] = {}
@@ -127,7 +127,7 @@ class LoaderFiles:
             return None
         return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
 
-    def folder(self, name: str) -> list[Part] | None:
+    def folder(self, name: str) -> list[Listing] | None:
         """The folder (its name ends in a slash; "" is the working directory), or None. The best of
         those for some CPUs comes first, itself last.
         """
@@ -135,11 +135,11 @@ class LoaderFiles:
             self._folders[name] = self._read_folder(name)
         return self._folders[name]
 
-    def _read_folder(self, name: str) -> list[Part] | None:
+    def _read_folder(self, name: str) -> list[Listing] | None:
         listed = self._list(name)
         if listed is None:
             return None
-        folder: list[Part] = []
+        folder: list[Listing] = []
         names = listed[1]
         if self.settings.hwcaps_folders and (names is None or "glibc-hwcaps" in names):
             for level in self.hwcaps:
@@ -151,7 +151,7 @@ class LoaderFiles:
         folder.append(listed)
         return folder
 
-    def _legacy_parts(self, name: str, names: frozenset[str] | None) -> Iterator[Part]:
+    def _legacy_parts(self, name: str, names: frozenset[str] | None) -> Iterator[Listing]:
         """The subfolders that loaders before glibc 2.37 tried: tls, the platform, x86_64."""
         if names is not None and names.isdisjoint(("tls", "haswell", "x86_64")):
             return
@@ -164,7 +164,7 @@ class LoaderFiles:
             if part is not None:
                 yield part
 
-    def _list(self, name: str) -> Part | None:
+    def _list(self, name: str) -> Listing | None:
         path = self.absolute(name or ".")
         try:
             return name, self.root.listing(path)

@@ -19,7 +19,7 @@ from cudriver.stack.loader.symbols import (
     relocation_order,
 )
 from cudriver.stack.names import DRIVER_CALL, DRIVER_LIBRARIES
-from cudriver.stack.record import Record, fresh
+from cudriver.stack.record import Record, fresh, put
 
 __all__ = ["NOT_FOUND", "Load", "Process"]
 
@@ -168,7 +168,7 @@ class Process:
         del load.faults[before:]  # ld.so does without what it cannot preload
         self.scope = self._map_needed([main, *preloaded], load)
         for fault in load.faults:
-            fault.message = _before_libc(fault.message)
+            put(fault, message=_before_libc(fault.message))
         # ld.so moves itself to where it is first needed.
         self.objects = list(self.scope)
         load.objects = list(self.objects)

@@ -8,6 +8,7 @@ from cudriver import _elf
 from cudriver._elf import Reference
 from cudriver.stack.facts import LoadFault
 from cudriver.stack.loader.search import LoadedObject
+from cudriver.stack.record import put
 
 NOT_FOUND, REJECTED, DAMAGED, VERSION, SYMBOL, ABORT = (
     "not found",  # a needed library is not found
@@ -108,7 +109,7 @@ def check_symbols(
             if elf and not elf.has_symbol_versions and elf.find(reference.name):
                 if not asserts:
                     continue
-                fault.kind, fault.message = ABORT, _INCONSISTENT
+                put(fault, kind=ABORT, message=_INCONSISTENT)
             (later if lazy else faults).append(fault)
     return faults, later
 

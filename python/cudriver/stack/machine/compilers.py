@@ -8,9 +8,10 @@ from collections.abc import Mapping
 
 from cudriver.stack.facts import Environment, Evidence
 from cudriver.stack.machine_facts import HostCompiler, Toolkit
+from cudriver.stack.record import put
 from cudriver.stack.roots.asked import Asked
 from cudriver.stack.roots.rootfs import Root
-from cudriver.stack.versions import plain
+from cudriver.stack.versions import numbers
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 HEADER_LIMIT = 256 << 10  # bytes of a toolkit's header
@@ -67,7 +68,7 @@ def compiler_version(root: Root, true: str) -> str | None:
     """From the program's name (gcc-12), else from its private folder (lib/gcc/TRIPLE/12)."""
     name = os.path.basename(true)
     _, dash, last = name.rpartition("-")
-    if dash and plain(last):
+    if dash and numbers(last):
         return last
     llvm = re.search(r"/llvm-(\d+)/", true) if "/llvm-" in true else None
     if llvm:
@@ -96,12 +97,12 @@ def host_limits(root: Root, toolkit: Toolkit) -> None:
         return
     gcc = re.search(r"^[ \t]*#[ \t]*if\s+__GNUC__\s*>\s*(\d+)", text, re.MULTILINE)
     if gcc:
-        toolkit.host_compiler_limit = int(gcc[1])
-        toolkit.host_compiler_evidence = Evidence.found(file, text, gcc)
+        evidence = Evidence.found(file, text, gcc)
+        put(toolkit, host_compiler_limit=int(gcc[1]), host_compiler_evidence=evidence)
     clang = re.search(r"__clang_major__\s*>=\s*(\d+)\)\s*\|\|\s*\(__clang_major__\s*<\s*3\)", text)
     if clang:
-        toolkit.clang_limit = int(clang[1]) - 1
+        put(toolkit, clang_limit=int(clang[1]) - 1)
         return
     older = re.search(r"__clang_major__\s*>\s*(\d+)\)", text)
     if older:
-        toolkit.clang_limit = int(older[1])
+        put(toolkit, clang_limit=int(older[1]))

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from cudriver.stack.facts import Evidence
 from cudriver.stack.loader.search import Loader
 from cudriver.stack.machine_facts import Device, DeviceNode, Driver
+from cudriver.stack.record import but, put
 from cudriver.stack.roots.asked import Asked
 from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.tables import driver_cuda, table
@@ -33,10 +34,9 @@ def assumed(release: str | None, gpus: Sequence[str] | None) -> Driver:
         branch = release.partition(".")[0]
         if not 300 <= int(branch) < 2000:
             raise ValueError(f"NVIDIA has no driver branch {branch}; one looks like 580")
-        driver.release = driver.kernel_release = driver.paired_release = release
-        driver.cuda = driver_cuda(release)
-        driver.release_evidence = Evidence("--assume-driver", None, release)
-        driver.kernel_evidence = driver.release_evidence
+        put(driver, release=release, kernel_release=release, paired_release=release)
+        stated = Evidence("--assume-driver", None, release)
+        put(driver, cuda=driver_cuda(release), release_evidence=stated, kernel_evidence=stated)
     for index, text in enumerate(gpus or ()):
         driver.devices.append(Device(index, compute_capability=capability(text), assumed=True))
     return driver
@@ -67,7 +67,7 @@ def worth_asking(asked: Asked) -> bool:
     return any(os.path.exists(f"{f}/libnvidia-ml.so.1") for f in folders)
 
 
-def collect(asked: Asked, loader: Loader) -> Driver:
+def describe(asked: Asked, loader: Loader) -> Driver:
     """What files say. What the driver says is added by `probe.complete`."""
     root, driver = asked.root, Driver()
     _kernel(root, driver)
@@ -77,15 +77,14 @@ def collect(asked: Asked, loader: Loader) -> Driver:
         found.rule = "default"
         found.path = next(filter(root.exists, table("driver")["usual"]), None)
     if found.path is not None:
-        driver.path = root.resolve(found.path)
-        driver.found_by = found.rule
-        driver.copies = [s.path for s in found.shadowed]
-        driver.kind = _kind(driver.path, found.path)
+        path = root.resolve(found.path)
+        put(driver, path=path, kind=_kind(path, found.path), found_by=found.rule)
+        put(driver, copies=[s.path for s in found.shadowed])
         _user_release(driver, found.path)
     _paired(root, driver)
-    driver.nodes = [_node(name, root.host) for name in root.names("/dev") if _is_node(name)]
+    put(driver, nodes=[_node(name, root.host) for name in root.names("/dev") if _is_node(name)])
     if driver.kernel_release is None:
-        driver.pci_devices = _pci(root)
+        put(driver, pci_devices=_pci(root))
     return driver
 
 
@@ -94,30 +93,29 @@ def _kernel(root: Root, driver: Driver) -> None:
     if text:
         match = re.search(r"Kernel Module\b.*?\s(\d{3}\.\d+(?:\.\d+)?)", text)
         if match:
-            driver.kernel_release = match[1]
-            driver.kernel_open = "Open Kernel Module" in text
-            driver.kernel_evidence = Evidence(PROC_VERSION, 1, text.splitlines()[0].strip())
+            evidence = Evidence(PROC_VERSION, 1, text.splitlines()[0].strip())
+            put(driver, kernel_release=match[1], kernel_evidence=evidence)
+            put(driver, kernel_open="Open Kernel Module" in text)
             return
     text = root.text(SYS_VERSION, 256)
     if text and re.match(RELEASE, text.strip()):
-        driver.kernel_release = text.strip()
-        driver.kernel_evidence = Evidence(SYS_VERSION, 1, text.strip())
+        release = text.strip()
+        put(driver, kernel_release=release, kernel_evidence=Evidence(SYS_VERSION, 1, release))
 
 
 def _surroundings(asked: Asked, driver: Driver) -> None:
     root = asked.root
     kernel = root.text("/proc/sys/kernel/osrelease", 256) or ""
-    driver.wsl = "microsoft" in kernel.lower() or root.exists("/dev/dxg")
+    put(driver, wsl="microsoft" in kernel.lower() or root.exists("/dev/dxg"))
     if root.exists(WSL_LIBRARY):
-        driver.wsl_library = WSL_LIBRARY
-        driver.wsl = driver.wsl or not kernel
+        put(driver, wsl_library=WSL_LIBRARY, wsl=driver.wsl or not kernel)
     groups = root.text("/proc/1/cgroup", 65536) or ""
     for mark, kind in table("driver")["container_marks"].items():
         there = root.exists(mark) if mark.startswith("/") else mark in groups
-        driver.container = driver.container or (kind if there else None)
+        put(driver, container=driver.container or (kind if there else None))
     inside = asked.variables.get("KUBERNETES_SERVICE_HOST")
     if inside or root.exists("/var/run/secrets/kubernetes.io"):
-        driver.container = "kubernetes"
+        put(driver, container="kubernetes")
 
 
 def _kind(path: str, named: str) -> str:
@@ -139,20 +137,19 @@ def _user_release(driver: Driver, named: str) -> None:
     """From the file's name; on WSL and Tegra the name says nothing."""
     match = re.search(_IN_NAME, driver.path or "")
     if match:
-        driver.release = match[1]
-        driver.release_evidence = Evidence(named, None, os.path.basename(driver.path or ""))
-        driver.cuda = driver_cuda(driver.release)
+        put(driver, release=match[1], cuda=driver_cuda(match[1]))
+        put(driver, release_evidence=Evidence(named, None, os.path.basename(driver.path or "")))
 
 
 def _paired(root: Root, driver: Driver) -> None:
     """The release of the libcuda that belongs to the kernel driver, where another one is used."""
     if driver.kind == "native":
-        driver.paired_release = driver.release
+        put(driver, paired_release=driver.release)
         return
     for path in (*driver.copies, *table("driver")["usual"]):
         match = re.search(_IN_NAME, root.resolve(path)) if root.exists(path) else None
         if match and _kind(root.resolve(path), path) == "native":
-            driver.paired_release = match[1]
+            put(driver, paired_release=match[1])
             return
 
 
@@ -169,9 +166,9 @@ def _node(name: str, here: bool) -> DeviceNode:
         if here and name in ("nvidiactl", "nvidia-uvm"):
             os.close(os.open(node.path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK))
         elif here and not os.access(node.path, os.R_OK | os.W_OK):
-            node.errno = 13
+            put(node, errno=13)
     except OSError as error:
-        node.errno = error.errno or 5
+        put(node, errno=error.errno or 5)
     return node
 
 
@@ -187,6 +184,20 @@ def _pci(root: Root) -> list[str]:
         ):
             found.append(name)
     return found
+
+
+def complete(driver: Driver, assumed: Driver | None) -> None:
+    """Why it is of no use, and the GPUs that are assumed: the last of it."""
+    put(driver, error=trouble(driver))
+    if assumed is not None:
+        put(driver, devices=assumed.devices)
+
+
+def take_over(driver: Driver, asked: Driver) -> None:
+    """What the same driver has answered before, under other variables."""
+    put(driver, devices=[but(device) for device in asked.devices], cuda=driver.cuda or asked.cuda)
+    for name in ("init_code", "nvml_error", "probe_error", "error"):
+        put(driver, **{name: getattr(driver, name) or getattr(asked, name)})
 
 
 def trouble(driver: Driver) -> str | None:

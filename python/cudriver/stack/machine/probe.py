@@ -15,6 +15,7 @@ from cudriver.stack.loader.search import Search
 from cudriver.stack.machine.child import Child
 from cudriver.stack.machine.driver import RELEASE
 from cudriver.stack.machine_facts import Device, Driver
+from cudriver.stack.record import put
 from cudriver.stack.tables import driver_cuda
 from cudriver.stack.versions import from_code
 
@@ -139,8 +140,7 @@ def complete(
 ) -> list[Problem]:
     """Adds what NVML said, and cuInit where there is doubt. Returns who was not asked."""
     probe.join()
-    driver.probe_error = probe.error
-    driver.nvml_error = probe.first("nvml.error")
+    put(driver, probe_error=probe.error, nvml_error=probe.first("nvml.error"))
     _from_nvml(driver, probe)
     if driver.path and inspected.holds(driver.path):
         return [not_asked(driver.path)]
@@ -154,18 +154,17 @@ def complete(
 def _from_nvml(driver: Driver, probe: Probe) -> None:
     release = probe.first("nvml.driver")
     if release and re.match(RELEASE, release):
+        evidence = Evidence("libnvidia-ml.so.1", None, release)
         if driver.kernel_release is None:
-            driver.kernel_release = release
-            driver.kernel_evidence = Evidence("libnvidia-ml.so.1", None, release)
+            put(driver, kernel_release=release, kernel_evidence=evidence)
         if driver.release is None and driver.kind in ("native", "wsl", "tegra") and driver.path:
-            driver.release = release
-            driver.release_evidence = Evidence("libnvidia-ml.so.1", None, release)
+            put(driver, release=release, release_evidence=evidence)
     code = probe.first("nvml.cuda")
     if code and code.isdigit() and driver.kind not in ("compat", "stub"):
-        driver.cuda = from_code(int(code))
+        put(driver, cuda=from_code(int(code)))
     elif driver.cuda is None:
-        driver.cuda = driver_cuda(driver.release)
-    driver.devices += _devices(probe)
+        put(driver, cuda=driver_cuda(driver.release))
+    put(driver, devices=driver.devices + _devices(probe))
 
 
 def _devices(probe: Probe) -> list[Device]:
@@ -191,11 +190,11 @@ def _device(probe: Probe, index: int) -> Device:
 def _from_cuda(driver: Driver, probe: Probe) -> None:
     code, version = probe.first("cuda.init"), probe.first("cuda.version")
     if code and code.lstrip("-").isdigit():
-        driver.init_code = int(code)
+        put(driver, init_code=int(code))
     if version and version.isdigit() and int(version) > 0:
-        driver.cuda = from_code(int(version))
+        put(driver, cuda=from_code(int(version)))
     if probe.error:
-        driver.probe_error = f"cuInit {probe.error}"
+        put(driver, probe_error=f"cuInit {probe.error}")
     elif probe.first("cuda.error"):
-        driver.probe_error = probe.first("cuda.error")
-    driver.devices = driver.devices or _devices(probe)
+        put(driver, probe_error=probe.first("cuda.error"))
+    put(driver, devices=driver.devices or _devices(probe))

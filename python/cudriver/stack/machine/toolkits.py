@@ -11,10 +11,11 @@ from cudriver.stack.loader.glibc import configured_folders
 from cudriver.stack.machine.compilers import host_limits, search_path, which
 from cudriver.stack.machine_facts import NvccChoice, Toolkit
 from cudriver.stack.names import split
+from cudriver.stack.record import put
 from cudriver.stack.roots.asked import Asked
 from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.tables import table, toolkit_of
-from cudriver.stack.versions import cut, from_code, major, plain
+from cudriver.stack.versions import cut, from_code, major, numbers
 
 DEFAULT_HOME = "/usr/local/cuda"
 STATED_LIMIT = 1 << 20  # bytes of a file that states a version
@@ -103,9 +104,9 @@ def directory(root: Root, path: str, quiet: bool = False) -> Toolkit | None:
     libraries = [
         file for file in libraries if os.path.basename(file).startswith(("libcu", "libnv"))
     ]
-    toolkit.headers = _headers(root, path)
+    put(toolkit, headers=_headers(root, path))
     nvcc = f"{path}/bin/nvcc"
-    toolkit.nvcc = nvcc if root.is_file(nvcc) else None
+    put(toolkit, nvcc=nvcc if root.is_file(nvcc) else None)
     claims = toolkit.claims
     for file, pattern in _STATED:
         known = [claim for claim in claims if claim.file.endswith(".h")]  # one header is enough
@@ -114,18 +115,18 @@ def directory(root: Root, path: str, quiet: bool = False) -> Toolkit | None:
             claims += _stated(root, place, pattern, quiet)
     claims += _from_library(libraries)
     compiler = _stated(root, f"{path}/version.json", _JSON % "cuda_nvcc", quiet=True)
-    toolkit.nvcc_version = compiler[0].value if compiler else None
+    put(toolkit, nvcc_version=compiler[0].value if compiler else None)
     if toolkit.nvcc and toolkit.nvcc_version is None:
-        toolkit.nvcc_version, evidence = nvcc_release(root, toolkit.nvcc)
+        version, evidence = nvcc_release(root, toolkit.nvcc)
+        put(toolkit, nvcc_version=version)
         if evidence:
             claims.append(evidence)
     host_limits(root, toolkit)
     named = re.search(r"cuda-?(\d+\.\d+)\Z", path)
     if claims:
-        toolkit.evidence = claims[0]
-        toolkit.version = claims[0].value
+        put(toolkit, evidence=claims[0], version=claims[0].value)
     elif named and (libraries or toolkit.nvcc or toolkit.headers):
-        toolkit.version, toolkit.evidence = named[1], Evidence(path, None, named[1])
+        put(toolkit, version=named[1], evidence=Evidence(path, None, named[1]))
     usable = toolkit.nvcc or toolkit.headers or claims or toolkit.version
     return toolkit if usable else None
 
@@ -155,7 +156,7 @@ def _from_library(libraries: list[str]) -> list[Evidence]:
     """libcudart's file name."""
     for file in libraries:
         stem, number = split(os.path.basename(file))
-        if stem == "libcudart" and len(plain(number) or ()) == 3:
+        if stem == "libcudart" and len(numbers(number) or ()) == 3:
             return [Evidence(file, None, cut(number, 2) or "")]
     return []
 
@@ -172,7 +173,7 @@ def nvcc_release(root: Root, nvcc: str) -> tuple[str | None, Evidence | None]:
     return match[2].decode(), Evidence(true, None, match[1].decode())
 
 
-def environment(root: Root, env: Environment, distributions: list[Distribution]) -> list[Toolkit]:
+def inside(root: Root, env: Environment, distributions: list[Distribution]) -> list[Toolkit]:
     """The toolkits that an environment's packages make up: one a CUDA major."""
     found = []
     by_name = {d.name: d for d in distributions}
@@ -194,10 +195,10 @@ def _fill(
     """The nvcc and the headers that lie in these folders. compiler: the package of nvcc."""
     for folder in folders:
         if root.is_file(f"{folder}/bin/nvcc"):
-            toolkit.nvcc = f"{folder}/bin/nvcc"
-            version = nvcc_release(root, toolkit.nvcc)[0]
-            toolkit.nvcc_version = version or (compiler.version if compiler else None)
-        toolkit.headers = toolkit.headers or _headers(root, folder)
+            nvcc = f"{folder}/bin/nvcc"
+            version = nvcc_release(root, nvcc)[0] or (compiler.version if compiler else None)
+            put(toolkit, nvcc=nvcc, nvcc_version=version)
+        put(toolkit, headers=toolkit.headers or _headers(root, folder))
     host_limits(root, toolkit)
     return toolkit
 
@@ -237,30 +238,31 @@ def choice(asked: Asked, env: Environment, toolkits: list[Toolkit]) -> NvccChoic
     root, variables, chosen = asked.root, asked.variables, NvccChoice()
     for name in ("CUDA_HOME", "CUDA_PATH"):
         if variables.get(name):
-            chosen.home, chosen.chosen_by = variables[name], name
+            put(chosen, home=variables[name], chosen_by=name)
             break
     else:
         nvcc = which(root, "nvcc", search_path(variables, env.prefix))
         if nvcc:
-            chosen.home, chosen.chosen_by = os.path.dirname(os.path.dirname(nvcc)), "PATH"
+            put(chosen, home=os.path.dirname(os.path.dirname(nvcc)), chosen_by="PATH")
         elif root.exists(DEFAULT_HOME):
-            chosen.home, chosen.chosen_by = DEFAULT_HOME, "default"
+            put(chosen, home=DEFAULT_HOME, chosen_by="default")
     if chosen.home is None:
         return chosen
-    chosen.nvcc = os.path.join(chosen.home, "bin", "nvcc")
-    chosen.exists = chosen.nvcc.startswith("/") and root.is_file(chosen.nvcc)
+    nvcc = os.path.join(chosen.home, "bin", "nvcc")
+    put(chosen, nvcc=nvcc, exists=nvcc.startswith("/") and root.is_file(nvcc))
     if not chosen.exists:
         return chosen
-    true = home_of(root, chosen.nvcc)
+    true = home_of(root, nvcc)
     for toolkit in toolkits:
         if toolkit.nvcc and toolkit.nvcc_version and home_of(root, toolkit.nvcc) == true:
-            chosen.version = toolkit.nvcc_version
-            chosen.evidence = Evidence(toolkit.nvcc, None, toolkit.nvcc_version)
+            evidence = Evidence(toolkit.nvcc, None, toolkit.nvcc_version)
+            put(chosen, version=toolkit.nvcc_version, evidence=evidence)
             return chosen
-    chosen.version, chosen.evidence = nvcc_release(root, chosen.nvcc)
-    if chosen.version is None:
+    version, found = nvcc_release(root, nvcc)
+    put(chosen, version=version, evidence=found)
+    if version is None:
         # A wrapper that is not understood: the folder it stands in may say.
         beside = directory(root, true, quiet=True)
         if beside and beside.version:
-            chosen.version, chosen.evidence = beside.version, beside.evidence
+            put(chosen, version=beside.version, evidence=beside.evidence)
     return chosen

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from cudriver.stack.machine_facts import Device
-from cudriver.stack.record import Record, fresh
+from cudriver.stack.record import Record, fresh, put
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 
@@ -100,4 +100,4 @@ def mark(devices: Sequence[Device], value: str | None) -> None:
         return
     chosen = select(value, devices)
     for device in devices:
-        device.visible = device.index in chosen.ordinals
+        put(device, visible=device.index in chosen.ordinals)

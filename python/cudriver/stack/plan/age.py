@@ -20,7 +20,7 @@ def today() -> int:
     return int(time.time() // 86400)
 
 
-def told() -> list[Line]:
+def remarks() -> list[Line]:
     """What is said of old tables; nothing where they are not."""
     days = today() - _day(drawn())
     if days < OLD:

@@ -8,7 +8,7 @@ from cudriver.stack.facts import ERROR, Environment, Facts, Finding, Framework
 from cudriver.stack.fixes import fix
 from cudriver.stack.machine_facts import Driver
 from cudriver.stack.plan.candidates import Candidate, best, known, number
-from cudriver.stack.plan.commands import Step, addition, environment, machine
+from cudriver.stack.plan.commands import Step, addition, machine, new_environment
 from cudriver.stack.plan.question import Line, Question
 from cudriver.stack.record import Record, but, fresh
 from cudriver.stack.rules import registry
@@ -53,7 +53,7 @@ def _one(question: Question, env: Environment | None = None, folder: str = "env"
         says += _needs(question, chosen)
     elif wanted and wanted.newness(names)[:-1] > chosen.newness(names)[:-1]:  # CUDA is no reason
         says += _needs(question, wanted)
-    steps = addition(chosen, env) if env else environment(chosen, question, folder)
+    steps = addition(chosen, env) if env else new_environment(chosen, question, folder)
     if question.arm:  # what was run was run on x86_64
         steps = [but(each, ran=None) for each in steps]
     status = PROVEN if all(step.ran for step in steps) else DERIVED
@@ -161,7 +161,7 @@ def _nothing(question: Question, wanted: Candidate | None, folder: str | None) -
     if folder is not None:
         part.says += [] if question.family else [Line("ubuntu")]
         part.steps = machine(question, fix.branch_for(question.driver, wanted.floor_for(gpus)))
-        part.steps += environment(wanted, question, folder)
+        part.steps += new_environment(wanted, question, folder)
     return part
 
 

@@ -10,7 +10,7 @@ from cudriver.stack.fixes import fix
 from cudriver.stack.plan.question import Question
 from cudriver.stack.record import Any, Record, fresh
 from cudriver.stack.tables import table
-from cudriver.stack.versions import cut, major, plain
+from cudriver.stack.versions import cut, major, numbers
 
 
 class Candidate(Record):
@@ -94,7 +94,7 @@ def number(version: str) -> tuple[int, ...]:
     not count.
     """
     own, _, post = version.partition("+")[0].partition(".post")
-    return (*(plain(own) or (0,)), *(plain(post) or ()))
+    return (*(numbers(own) or (0,)), *(numbers(post) or ()))
 
 
 @cache

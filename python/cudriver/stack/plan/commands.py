@@ -27,7 +27,7 @@ def step(title: str, commands: list[str], see: list[str], **values: object) -> S
     return Step(Line(title, **values), [each.format(**values) for each in commands], see)
 
 
-def environment(candidate: Candidate, question: Question, folder: str = "env") -> list[Step]:
+def new_environment(candidate: Candidate, question: Question, folder: str = "env") -> list[Step]:
     """Makes an environment with these packages, from nothing."""
     known, tool = table("plan"), question.installer
     python = question.python or candidate.newest

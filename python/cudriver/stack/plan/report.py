@@ -9,7 +9,7 @@ from cudriver.stack.plan.answer import DERIVED, NOTHING, PROVEN, THERE, Part, fa
 from cudriver.stack.plan.commands import Step
 from cudriver.stack.plan.question import Line, Question
 from cudriver.stack.record import Any
-from cudriver.stack.report.printed import Printed
+from cudriver.stack.report.formats import Printed
 from cudriver.stack.say import language
 
 COLOURS = {NOTHING: "red", DERIVED: "yellow", PROVEN: "green", THERE: "green"}  # the worst first
@@ -33,7 +33,7 @@ class Plan(Printed):
         self.question: Question = question
         self.parts: list[Part] = parts
         self.server: list[Step] = server  # what a new server needs first
-        self.says: list[Line] = [*facts(question), *says, *age.told()]
+        self.says: list[Line] = [*facts(question), *says, *age.remarks()]
         self.fixes: list[Step] = [*fixes]  # of the environment that is added to
         self.title: str = titles(question.packages)
 

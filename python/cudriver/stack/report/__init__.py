@@ -1,12 +1,12 @@
-"""The outcome of a check, in every form that people read."""
+"""The outcome of a check, in every format of `formats.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
 from cudriver.stack.facts import every
+from cudriver.stack.report.formats import Printed, written
 from cudriver.stack.report.outcome import Outcome
-from cudriver.stack.report.printed import Printed
 
 
 class Report(Outcome, Printed):
@@ -74,9 +74,7 @@ class Report(Outcome, Printed):
         return render(self, Style(width=width, colour=colour), verbose=verbose)
 
     def to_html(self) -> str:
-        from cudriver.stack.report.html import page
-
-        return page([self])
+        return written("html", self)
 
     def to_markdown(self) -> str:
         """Return the report as Markdown, for an issue tracker.
@@ -86,9 +84,7 @@ class Report(Outcome, Printed):
         str
             A section, with every value escaped.
         """
-        from cudriver.stack.report.markdown import page
-
-        return page([self])
+        return written("markdown", self)
 
     def _repr_html_(self) -> str:
         from cudriver.stack.report.html import fragment

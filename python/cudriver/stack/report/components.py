@@ -24,7 +24,7 @@ from cudriver.stack.say import language, said, say
 from cudriver.stack.tables import table
 
 RANK = {ERROR: 0, WARNING: 1, NOTE: 2}
-OK, ABSENT, PLAIN = "ok", "absent", "plain"  # what works; what is not there; what is not judged
+OK, ABSENT, UNJUDGED = "ok", "absent", "unjudged"  # what works; what is not there; the rest
 STATES = {WORKS: OK, CPU_ONLY: ERROR, FAILS: ERROR, NOT_KNOWN: UNKNOWN, None: ABSENT}
 DRIVER = ("libcuda.so", "libnvidia-ml.so")  # the driver's line tells of them
 
@@ -60,7 +60,7 @@ def _row(
 ) -> tuple[str, str, str]:
     """A component with the worst of the findings of these families."""
     severity, found = _worst([f for f in every(report.findings) if f.rule.startswith(families)])
-    return label, severity or (ABSENT if absent else PLAIN), text + _wrong(found)
+    return label, severity or (ABSENT if absent else UNJUDGED), text + _wrong(found)
 
 
 def _wrong(findings: list[Finding]) -> str:

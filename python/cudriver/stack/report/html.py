@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from cudriver.stack import explain
 from cudriver.stack.facts import (
@@ -20,16 +20,16 @@ from cudriver.stack.facts import (
     Library,
     every,
 )
-from cudriver.stack.report.components import ABSENT, OK, PLAIN, RANK, components, using_cuda
+from cudriver.stack.report.components import ABSENT, OK, RANK, UNJUDGED, components, using_cuda
 from cudriver.stack.report.outcome import Outcome
-from cudriver.stack.report.text import MARKS, PROVEN, about, counted, place_of, short_path
+from cudriver.stack.report.text import MARKS, PROVEN, How, about, counted, place_of, short_path
 from cudriver.stack.say import language, said, say
 from cudriver.stack.tables import FOLDER
 from cudriver.stack.text import html as _text
 from cudriver.stack.text import is_command
 
 CLASSES = {CONSISTENT: "good", MISMATCH: "bad", UNKNOWN: "doubt"}  # of a verdict
-CLASSES |= {OK: "good", ABSENT: "soft", PLAIN: "soft", WARNING: "doubt", ERROR: "bad"}
+CLASSES |= {OK: "good", ABSENT: "soft", UNJUDGED: "soft", WARNING: "doubt", ERROR: "bad"}
 
 
 def _sheet(name: str) -> str:
@@ -42,12 +42,14 @@ STYLE = _sheet("report.css").replace(".cudriver", ".cudriver" * 3)
 PAGE_STYLE = _sheet("page.css")
 
 
-def page(reports: Sequence[Outcome]) -> str:
-    """A whole document, one section a report."""
+def page(reports: Sequence[Outcome], how: How) -> str:
+    """A whole document, one section a report; it names the command line that made it."""
     title = say("CUDA stack of {names}", names=", ".join(report.prefix for report in reports))
     parts = [_section(report, "cudriver page") for report in reports]
     rules = {found.rule for report in reports for found in every(report.findings)}
-    return document(title, "\n".join([*parts, rule_pages(rules, "cudriver page")]), language())
+    body = "\n".join([*parts, rule_pages(rules, "cudriver page")])
+    made = document(title, body, language())
+    return signed(made, how.words) if how.words else made
 
 
 def document(title: str, body: str, lang: str = "en") -> str:
@@ -58,6 +60,23 @@ def document(title: str, body: str, lang: str = "en") -> str:
         f"<title>{_text(title)}</title><style>{STYLE}{PAGE_STYLE}</style></head>\n<body>"
         f"{body}</body></html>\n"
     )
+
+
+def signed(page: str, words: Iterable[str]) -> str:
+    """A page that names, at its end, what made it: version, host, time and command.
+
+    words: of the command line.
+    """
+    import shlex
+    from datetime import datetime
+
+    from cudriver._version import __version__
+
+    made = datetime.now().astimezone().isoformat(" ", "seconds")
+    about = _text(f"cudriver {__version__} · {os.uname().nodename} · {made}")
+    command = _text(shlex.join(["cudriver", *words]))
+    body, end, rest = page.rpartition("</section>")
+    return f'{body}<p class="soft">{about} · <code>{command}</code></p>{end}{rest}'
 
 
 def fragment(report: Outcome) -> str:

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from cudriver.stack.facts import UNKNOWN, Facts, Finding
 from cudriver.stack.report.components import RANK, components
 from cudriver.stack.report.outcome import Outcome
-from cudriver.stack.report.text import MARKS, PROVEN, about, counted, place_of
+from cudriver.stack.report.text import MARKS, PROVEN, How, about, counted, place_of
 from cudriver.stack.say import said, say
 from cudriver.stack.text import clean
 
 
-def page(reports: Sequence[Outcome]) -> str:
+def page(reports: Sequence[Outcome], _: How) -> str:
     """One section a report."""
     return "\n".join(line for report in reports for line in _section(report)) + "\n"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from cudriver.stack.facts import (
     CONSISTENT,
@@ -131,6 +131,12 @@ class Outcome:
         if self.observation is not None:
             data["observation"] = self.observation.to_dict()
         return data
+
+
+def exit_code(reports: Sequence[Outcome]) -> int:
+    """The worst: a mismatch, then what could not be told, then 0."""
+    codes = {report.exit_code for report in reports}
+    return next((code for code in (1, 3) if code in codes), 0)
 
 
 def promised(name: str, value: Any) -> Any:

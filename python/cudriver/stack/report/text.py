@@ -14,19 +14,18 @@ from cudriver.stack.facts import (
     NOTE,
     UNKNOWN,
     WARNING,
-    WORKS,
     Evidence,
     Facts,
     Finding,
-    Framework,
     Library,
     Problem,
 )
+from cudriver.stack.record import Any, Record
 from cudriver.stack.report.components import (
     ABSENT,
     OK,
-    PLAIN,
     RANK,
+    UNJUDGED,
     components,
     judged_for,
     using_cuda,
@@ -36,7 +35,6 @@ from cudriver.stack.say import said, say
 from cudriver.stack.text import (
     clean,
     columns,
-    elide,
     is_command,
     pad,
     wrap,
@@ -53,10 +51,10 @@ COLOURS = {
     "cyan": "36",
 }
 SEVERITY_COLOUR = {ERROR: "red", WARNING: "yellow", NOTE: "cyan"}
-MARKS = {OK: "✓", ABSENT: "-", PLAIN: " ", WARNING: "!", ERROR: "✗", UNKNOWN: "?"}
-PLAIN_MARKS = {OK: "+", ABSENT: "-", PLAIN: " ", WARNING: "!", ERROR: "x", UNKNOWN: "?"}
+MARKS = {OK: "✓", ABSENT: "-", UNJUDGED: " ", WARNING: "!", ERROR: "✗", UNKNOWN: "?"}
+ASCII_MARKS = {OK: "+", ABSENT: "-", UNJUDGED: " ", WARNING: "!", ERROR: "x", UNKNOWN: "?"}
 MARK_COLOUR = {OK: "green", WARNING: "yellow", ERROR: "red", UNKNOWN: "yellow"}
-ELLIPSIS, PLAIN_ELLIPSIS = "…", "..."
+ELLIPSIS, ASCII_ELLIPSIS = "…", "..."
 PROVEN = "tried on a copy of these facts: it fixes this, and breaks nothing"
 LABEL = 12  # columns of the left-hand names
 EVIDENCE_SHOWN = 6
@@ -65,17 +63,16 @@ VERDICTS = {
     MISMATCH: ("mismatch", "red"),
     UNKNOWN: ("could not tell", "yellow"),
 }
-PREFIX_LEAST = 24  # columns of a prefix in a line for --all before its frameworks are shortened
 
 
 class Style:
     """How to write: columns, colour, and whether the stream can show a tick."""
 
-    def __init__(self, *, width: int = 80, colour: bool = False, plain: bool = False) -> None:
+    def __init__(self, *, width: int = 80, colour: bool = False, ascii_only: bool = False) -> None:
         self.width = width
         self.colour = colour
-        self.marks: dict[str, str] = PLAIN_MARKS if plain else MARKS
-        self.ellipsis = PLAIN_ELLIPSIS if plain else ELLIPSIS
+        self.marks: dict[str, str] = ASCII_MARKS if ascii_only else MARKS
+        self.ellipsis = ASCII_ELLIPSIS if ascii_only else ELLIPSIS
 
     def paint(self, text: str, *names: str) -> str:
         """`text` in these colours, or as it is."""
@@ -86,6 +83,22 @@ class Style:
     def mark(self, severity: str) -> str:
         """The sign in front of a component, or of an environment."""
         return self.paint(self.marks[severity], MARK_COLOUR.get(severity, "dim"))
+
+
+class How(Record):
+    """What a format may heed of the call that asks for it."""
+
+    style: Style | None = None  # the terminal's
+    verbose: bool = False
+    listed: bool = False  # --all: many environments
+    node: dict[str, Any] | None = None  # --compact: where the reports are made
+    words: Sequence[str] = ()  # of the command line
+
+
+def page(reports: Sequence[Outcome], how: How) -> str:
+    """The reports one after another, an empty line between them."""
+    style = how.style or Style()
+    return "\n".join(render(report, style, verbose=how.verbose) for report in reports)
 
 
 def render(report: Outcome, style: Style, *, verbose: bool = False) -> str:
@@ -150,69 +163,6 @@ def counts_of(severities: Sequence[str]) -> str:
         if n:
             parts.append(say(many if n > 1 else f"{{n}} {severity}", n=n))
     return say(", ").join(parts)
-
-
-def one_line(report: Outcome, style: Style) -> str:
-    """An environment in a line, for --all: its mark, prefix, frameworks, and the rules that fired.
-
-    Within `style.width` the middle of a long prefix is left out, then what the frameworks were
-    built for, then the last of these. Rules are all named: where they alone fill the line they
-    stand in others below it.
-    """
-    frameworks = [clean(f"{f.name} {f.version}").rstrip() for f in report.frameworks]
-    built = [clean(_in_short(f)) for f in report.frameworks]
-    prefix = clean(report.prefix)
-    rules = ", ".join(dict.fromkeys(f.rule for f in report.findings if f.severity != NOTE))
-    severity = standing(report)
-    mark, colour = style.mark(severity), SEVERITY_COLOUR.get(severity, "yellow")
-    room = style.width - 2
-    below = rules != "" and room - 2 - columns(rules) < PREFIX_LEAST
-    if rules and not below:
-        room -= 2 + columns(rules)
-    least = min(columns(prefix), PREFIX_LEAST)
-    shown = ", ".join(map("".join, zip(frameworks, built, strict=True)))
-    if columns(shown) > room - 2 - least:
-        shown = _as_many(frameworks, room - 2 - least)
-    elif not shown:
-        shown = _as_many([say("no framework that uses CUDA")], room - 2 - least)
-    text = elide(prefix, room - (2 + columns(shown) if shown else 0), style.ellipsis)
-    line = f"{mark} {text}  {shown}" if shown else f"{mark} {text}"
-    if below:
-        more = (style.paint(part, colour) for part in wrap(rules, style.width - 4))
-        return "\n    ".join([line, *more])
-    return f"{line}  {style.paint(rules, colour)}" if rules else line
-
-
-def _in_short(framework: Framework) -> str:
-    """What it was built for, and its state where it does not work."""
-    told = [f"CUDA {framework.cuda}" if framework.cuda else ""]
-    if framework.state is None:
-        told = [say("without CUDA")]
-    elif framework.state != WORKS:
-        told.append(say(framework.state))
-    text = say(", ").join(filter(None, told))
-    return f" ({text})" if text else ""
-
-
-def standing(report: Outcome) -> str:
-    """What an environment's mark says: the worst of its findings, or that it could not be told."""
-    if report.verdict == UNKNOWN:
-        return UNKNOWN
-    if report.verdict != CONSISTENT:
-        return ERROR
-    if any(f.severity == WARNING for f in report.findings):
-        return WARNING
-    return OK if using_cuda(report) else ABSENT
-
-
-def _as_many(names: Sequence[str], width: int) -> str:
-    """The first names that fit, and how many more there are; nothing where not one fits."""
-    for kept in range(len(names), 0, -1):
-        more = say(" and {n} more", n=len(names) - kept) if kept < len(names) else ""
-        text = ", ".join(names[:kept]) + more
-        if columns(text) <= width:
-            return text
-    return ""
 
 
 def observation_lines(report: Outcome, style: Style, verbose: bool) -> list[str]:

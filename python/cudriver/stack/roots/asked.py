@@ -30,7 +30,7 @@ class Asked(Record):
 
     def at(self, prefix: str | None) -> Asked:
         """The same of the environment in another folder. Raises NotADirectoryError."""
-        where = place(self.root, prefix)
+        where = inspected(self.root, prefix)
         return but(self, prefix=where, by=self.by if where == self.prefix else "")
 
 
@@ -66,7 +66,7 @@ def from_here(variables: dict[str, str], folder: str) -> dict[str, str]:
     return variables
 
 
-def place(tree: Root, prefix: str | None) -> str:
+def inspected(tree: Root, prefix: str | None) -> str:
     """The folder to inspect. An interpreter's path stands for its environment.
 
     Raises NotADirectoryError.

@@ -12,7 +12,7 @@ import stat
 
 from cudriver._regular import open_regular
 from cudriver.stack.facts import Problem
-from cudriver.stack.names import fits, is_pattern
+from cudriver.stack.names import is_pattern, matches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ class Root:
     def _fitting(self, folder: str, part: str) -> list[str]:
         hidden = part.startswith(".")
         names = (name for name in self.names(folder or "/") if hidden >= name.startswith("."))
-        return [name for name in names if fits(name, part)]
+        return [name for name in names if matches(name, part)]
 
     def open(self, path: str) -> int:
         """A descriptor on a regular file, for the caller to close. Raises OSError."""

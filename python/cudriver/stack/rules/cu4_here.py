@@ -29,7 +29,7 @@ from cudriver.stack.versions import cut
 def cu409(facts: Facts) -> Iterator[Finding]:
     """Wheels whose tags fit another Python or another machine."""
     env = facts.environment
-    here = f"{env.prefix} has Python {cut(env.python, 2)}{'t' * env.tag.endswith('t')}"
+    here = f"{env.prefix} has Python {cut(env.python, 2)}{'t' * env.abi.endswith('t')}"
     for fault in facts.file_faults:
         dist = facts.distribution(fault.distribution)
         if fault.what == FOREIGN and dist is not None:

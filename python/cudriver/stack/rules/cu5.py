@@ -16,7 +16,7 @@ from cudriver.stack.text import quote
 from cudriver.stack.versions import cut, major, minor
 
 
-def fits(capability: str, archs: list[str]) -> str | None:
+def runs(capability: str, archs: list[str]) -> str | None:
     """How a list of architectures serves a device: "cubin", "ptx", or None.
 
     A cubin runs on its own minor version and later ones of one major; sm_90a on 9.0 alone;
@@ -57,7 +57,7 @@ def cu501(facts: Facts) -> Iterator[Finding]:
             if capability is None or capability in done or not device.visible:
                 continue
             done.add(capability)
-            how = fits(capability, archs)
+            how = runs(capability, archs)
             title = f"{framework.name} {framework.version} has no code for compute capability "
             evidence = [_device(device), framework.archs_evidence]
             if how == "ptx":
@@ -86,7 +86,7 @@ def _other_build(facts: Facts, framework: Framework, capability: str) -> list[st
         return planned(facts, framework.name)
     env, offered = facts.environment, facts.driver.cuda
     tool = fix.installer(env, facts.distribution("torch"))
-    builds = [row for row in fix.builds_for(env.platform) if fits(capability, fix.archs_of(row))]
+    builds = [row for row in fix.builds_for(env.platform) if runs(capability, fix.archs_of(row))]
     most = major(offered) or 0 if offered else 1000
     # Where the driver runs none, CU103 speaks of it.
     builds = [row for row in builds if (major(row["cuda"]) or 0) <= most] or builds

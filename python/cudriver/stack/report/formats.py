@@ -1,8 +1,52 @@
-"""What the outcomes of `check` and of `fleet` share: JSON, text, a page, a notebook's tables."""
+"""The formats of a report, a row each. A new format is a row here and the module that it names.
+
+The module has `page(reports, how)`: the reports of a call as one text. The command's option, its
+help and its completion come from the row. What an outcome of `fleet` or `plan` shares: `Printed`.
+"""
 
 from __future__ import annotations
 
-from cudriver.stack.record import Any
+from cudriver.stack.record import Any, Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cudriver.stack.report.outcome import Outcome
+    from cudriver.stack.report.text import How
+
+
+class Format(Record):
+    """A format of reports."""
+
+    name: str  # and of the option: --html
+    help: str  # of the option; "": what is printed without one
+    file: bool = False  # the option takes a FILE; else it is printed
+    module: str = "cudriver.stack.report."  # that has `page`; of this folder by the format's name
+
+    def write(self, reports: Sequence[Outcome], how: How) -> str:
+        """The reports in this format."""
+        from importlib import import_module
+
+        module = self.module + self.name if self.module.endswith(".") else self.module
+        text: str = import_module(module).page(reports, how)
+        return text
+
+
+FORMATS = (
+    Format("json", "the report as JSON, schema version 1"),
+    Format("html", "write the report as one HTML file too ('-': to stdout)", file=True),
+    Format("markdown", "as Markdown too, for an issue ('-': to stdout)", file=True),
+    Format("text", ""),
+    Format("list", ""),
+)
+
+
+def written(name: str, report: Outcome) -> str:
+    """A report in the format of this name."""
+    from cudriver.stack.report.text import How
+
+    return next(row for row in FORMATS if row.name == name).write([report], How())
 
 
 class Printed:

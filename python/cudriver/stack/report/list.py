@@ -1,0 +1,99 @@
+"""Many reports as a list for --all: a line an environment, then how many are not well."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cudriver.stack.facts import CONSISTENT, ERROR, NOTE, UNKNOWN, WARNING, WORKS, Framework
+from cudriver.stack.report.components import ABSENT, OK, judged_for, using_cuda
+from cudriver.stack.report.outcome import Outcome
+from cudriver.stack.report.text import SEVERITY_COLOUR, How, Style
+from cudriver.stack.say import say
+from cudriver.stack.text import clean, columns, elide, wrap
+
+PREFIX_LEAST = 24  # columns of a prefix in a line before its frameworks are shortened
+
+
+def page(reports: Sequence[Outcome], how: How) -> str:
+    """For which driver all is judged, where that is not the one here; a line each; the summary."""
+    style = how.style or Style()
+    judged = filter(None, (judged_for(report.facts) for report in reports))
+    lines = [*judged][:1] + [one_line(report, style) for report in reports]
+    lines += wrap(summary([standing(report) for report in reports]), style.width)
+    return "\n".join([*lines, ""])
+
+
+def one_line(report: Outcome, style: Style) -> str:
+    """An environment in a line, for --all: its mark, prefix, frameworks, and the rules that fired.
+
+    Within `style.width` the middle of a long prefix is left out, then what the frameworks were
+    built for, then the last of these. Rules are all named: where they alone fill the line they
+    stand in others below it.
+    """
+    frameworks = [clean(f"{f.name} {f.version}").rstrip() for f in report.frameworks]
+    built = [clean(_in_short(f)) for f in report.frameworks]
+    prefix = clean(report.prefix)
+    rules = ", ".join(dict.fromkeys(f.rule for f in report.findings if f.severity != NOTE))
+    severity = standing(report)
+    mark, colour = style.mark(severity), SEVERITY_COLOUR.get(severity, "yellow")
+    room = style.width - 2
+    below = rules != "" and room - 2 - columns(rules) < PREFIX_LEAST
+    if rules and not below:
+        room -= 2 + columns(rules)
+    least = min(columns(prefix), PREFIX_LEAST)
+    shown = ", ".join(map("".join, zip(frameworks, built, strict=True)))
+    if columns(shown) > room - 2 - least:
+        shown = _as_many(frameworks, room - 2 - least)
+    elif not shown:
+        shown = _as_many([say("no framework that uses CUDA")], room - 2 - least)
+    text = elide(prefix, room - (2 + columns(shown) if shown else 0), style.ellipsis)
+    line = f"{mark} {text}  {shown}" if shown else f"{mark} {text}"
+    if below:
+        more = (style.paint(part, colour) for part in wrap(rules, style.width - 4))
+        return "\n    ".join([line, *more])
+    return f"{line}  {style.paint(rules, colour)}" if rules else line
+
+
+def _in_short(framework: Framework) -> str:
+    """What it was built for, and its state where it does not work."""
+    told = [f"CUDA {framework.cuda}" if framework.cuda else ""]
+    if framework.state is None:
+        told = [say("without CUDA")]
+    elif framework.state != WORKS:
+        told.append(say(framework.state))
+    text = say(", ").join(filter(None, told))
+    return f" ({text})" if text else ""
+
+
+def standing(report: Outcome) -> str:
+    """What an environment's mark says: the worst of its findings, or that it could not be told."""
+    if report.verdict == UNKNOWN:
+        return UNKNOWN
+    if report.verdict != CONSISTENT:
+        return ERROR
+    if any(f.severity == WARNING for f in report.findings):
+        return WARNING
+    return OK if using_cuda(report) else ABSENT
+
+
+def _as_many(names: Sequence[str], width: int) -> str:
+    """The first names that fit, and how many more there are; nothing where not one fits."""
+    for kept in range(len(names), 0, -1):
+        more = say(" and {n} more", n=len(names) - kept) if kept < len(names) else ""
+        text = ", ".join(names[:kept]) + more
+        if columns(text) <= width:
+            return text
+    return ""
+
+
+def summary(standings: list[str]) -> str:
+    """The last line of --all: how many environments, and how many of them are not well."""
+    counts = {kind: standings.count(kind) for kind in ("error", "warning", "unknown")}
+    n = len(standings)
+    text = say("1 environment" if n == 1 else "{n} environments", n=n) + say(", ")
+    text += say("{n} with a mismatch", n=counts["error"] or say("none"))
+    if counts["warning"]:
+        text += say(", ") + say("{n} with warnings", n=counts["warning"])
+    if counts["unknown"]:
+        text += say(", ") + say("{n} unknown", n=counts["unknown"])
+    return text

@@ -2,7 +2,6 @@
 #include "device_memory.h"
 
 #include <stdint.h>
-#include <stdio.h>
 
 #include "contexts/work.h"
 #include "driver/driver.h"
@@ -83,14 +82,9 @@ int cudriver_device_alloc(CoreState *state, struct cudriver_device_memory *memor
         result = alloc_once(pool, order, bytes, &memory->address);
     }
     if (result != CUDA_SUCCESS) {
-        size_t available = 0, total = 0;
-        char room[80] = "";
-        if (cuda.cuMemGetInfo_v2(&available, &total) == CUDA_SUCCESS) {
-            snprintf(room, sizeof room, " has %zu of %zu free", available, total);
-        }
         memory->address = 0;
         return cudriver_check(result, pool != NULL ? "cuMemAllocFromPoolAsync" : "cuMemAlloc_v2",
-                              "%zu bytes; device %d%s", bytes, context->ordinal, room);
+                              "%zu bytes; device %d", bytes, context->ordinal);
     }
     memory->number = pool != NULL ? ++context->allocs.number : 0;
     return 0;

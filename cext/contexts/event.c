@@ -95,11 +95,7 @@ static int event_method(PyObject *object, PyObject *args, PyObject *keywords, bo
     /* Only now: reading another library's stream runs its code, which may close the event. */
     failed = cudriver_open_check(object, self->closed);
     if (failed == 0 && record && stream.context != self->context) {
-        PyErr_Format(PyExc_ValueError,
-                     "%R belongs to %R, the stream to %R: record an event of the "
-                     "stream's own context",
-                     object, self->context, stream.context);
-        failed = -1;
+        failed = cudriver_do(CALL_events_refuse_stream, object, stream.context);
     }
     if (failed == 0 && !record) {
         failed = cudriver_context_check(self->context);

@@ -83,7 +83,7 @@ int cudriver_capture_check(CUstream stream, const char *call);
 CUresult cudriver_capture_ask(CUstream stream, bool *captured);
 int cudriver_capture_told(CUstream stream, CUresult result, bool captured, const char *call);
 
-/* Raises that error with a reason: a clause that says why. -1. */
+/* Raises that error with a reason: a clause that says why; NULL: the usual one. -1. */
 int cudriver_capture_raise(CUstream stream, const char *call, const char *why);
 
 /* Whether asking about the stream's work, or queueing an event behind it, would spoil a capture.

@@ -158,14 +158,7 @@ int cudriver_capture_told(CUstream stream, CUresult result, bool captured, const
     if (cudriver_check(result, "cuStreamIsCapturing", "stream %p", (void *)stream) < 0) {
         return -1;
     }
-    if (captured && call != NULL) {
-        return cudriver_capture_raise(
-            stream, call,
-            "its work runs when the graph is launched: call it before or after the capture, or on "
-            "another stream, or queue the work with the library that captures, which takes a "
-            "DeviceArray by DLPack");
-    }
-    return captured;
+    return captured && call != NULL ? cudriver_capture_raise(stream, call, NULL) : captured;
 }
 
 int cudriver_capture_check(CUstream stream, const char *call)

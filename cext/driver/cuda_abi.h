@@ -200,7 +200,6 @@ typedef struct CUDA_MEMCPY3D_st {
     X(cuCtxSynchronize, (void), 2000) \
     X(cuCtxGetApiVersion, (CUcontext context, unsigned int *version), 3020) \
     /* device memory */ \
-    X(cuMemGetInfo_v2, (size_t *available, size_t *total), 3020) \
     X(cuMemAlloc_v2, (CUdeviceptr *address, size_t bytes), 3020) \
     X(cuMemFree_v2, (CUdeviceptr address), 3020) \
     X(cuMemAllocFromPoolAsync, (CUdeviceptr *address, size_t bytes, CUmemoryPool pool, CUstream stream), 11020) \
@@ -269,6 +268,7 @@ typedef struct CUDA_MEMCPY3D_st {
     X(cuCtxGetCacheConfig, (CUfunc_cache *config), 3020) \
     X(cuCtxSetCacheConfig, (CUfunc_cache config), 3020) \
     X(cuCtxGetStreamPriorityRange, (int *least, int *greatest), 5050) \
+    X(cuMemGetInfo_v2, (size_t *available, size_t *total), 3020) \
     X(cuMemPoolCreate, (CUmemoryPool *pool, const CUmemPoolProps *props), 11020) \
     X(cuMemPoolDestroy, (CUmemoryPool pool), 11020) \
     X(cuMemPoolSetAttribute, (CUmemoryPool pool, CUmemPool_attribute attribute, void *value), 11020) \

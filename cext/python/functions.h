@@ -53,7 +53,8 @@
     X(driver, refuse, "(yyii)") \
     X(events, elapsed_time, NULL) \
     X(events, refuse_captured, "(O)") \
-    X(failures, captured, "(Kss)") \
+    X(events, refuse_stream, "(OO)") \
+    X(failures, captured, "(Ksz)") \
     X(failures, forked, "()") \
     X(failures, raised, "(issssO)") \
     X(foreign, handle, "(Os)") \
@@ -76,6 +77,7 @@
     X(refusals, fields, "(O)") \
     X(refusals, pin, "(iKnOKn)") \
     X(refusals, pool, "(isnnK)") \
+    X(refusals, size, "(Nn)") \
     X(refusals, unmapped, "(KK)") \
     X(room, host_room, "()") \
     X(rows, refuse_overlap, "(OOO)") \

@@ -3,6 +3,8 @@
 
 #include <stdatomic.h>
 
+#include "call.h"
+
 #define CUDRIVER_NUMPY_IS_IMPORTED_HERE
 #include "numpy_api.h"
 
@@ -131,15 +133,7 @@ Py_ssize_t cudriver_numpy_bytes(int ndim, const Py_ssize_t *shape, Py_ssize_t it
         over |= __builtin_mul_overflow(bytes, shape[i], &bytes);
     }
     if (over && !empty) {
-        PyObject *tuple = cudriver_numpy_tuple(ndim, shape);
-        if (tuple != NULL) {
-            PyErr_Format(PyExc_ValueError,
-                         "an array of shape %R and items of %zd bytes is larger than the address "
-                         "space",
-                         tuple, itemsize);
-            Py_DECREF(tuple);
-        }
-        return -1;
+        return cudriver_do(CALL_refusals_size, cudriver_numpy_tuple(ndim, shape), itemsize);
     }
     return empty ? 0 : bytes;
 }

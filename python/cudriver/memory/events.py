@@ -11,7 +11,7 @@ from cudriver.memory.asking import ask
 from cudriver.memory.failures import NOT_READY
 
 if TYPE_CHECKING:
-    from cudriver._core import Event
+    from cudriver._core import Context, Event
 
 
 def elapsed_time(start: Event, end: Any, /) -> float:
@@ -34,6 +34,13 @@ def elapsed_time(start: Event, end: Any, /) -> float:
             "the work before one of the events is not over: synchronize() the later first"
         ) from None
     return time
+
+
+def refuse_stream(event: Event, context: Context) -> NoReturn:
+    raise ValueError(
+        f"{event!r} belongs to {event.context!r}, the stream to {context!r}: record an event of "
+        "the stream's own context"
+    )
 
 
 def refuse_captured(event: Event) -> NoReturn:

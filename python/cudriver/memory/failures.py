@@ -11,6 +11,7 @@ from collections import Counter
 from types import FrameType
 from typing import NoReturn
 
+from cudriver import _core
 from cudriver.errors import (
     NAMES,
     CudaError,
@@ -98,7 +99,13 @@ def forked() -> NoReturn:
     )
 
 
-def captured(stream: int, call: str, why: str) -> NoReturn:
+LATER = (
+    "its work runs when the graph is launched: call it before or after the capture, or on another "
+    "stream, or queue the work with the library that captures, which takes a DeviceArray by DLPack"
+)
+
+
+def captured(stream: int, call: str, why: str | None) -> NoReturn:
     """Raise that a call cannot be captured into a graph. For the core, which knows it as `call`;
     the user may have called a function of this package that makes it.
     """
@@ -108,7 +115,8 @@ def captured(stream: int, call: str, why: str) -> NoReturn:
     if written and call in ("a copy", "a blocking copy"):
         call = "array[key] = value" if written == "assign" else f"{written}()"
     raise CudaError(
-        f"{call} cannot be captured: stream {stream:#x} is being captured into a graph, and {why} "
+        f"{call} cannot be captured: stream {stream:#x} is being captured into a graph, and "
+        f"{why or LATER} "
         "(nothing was done, and the capture goes on)"
     )
 
@@ -187,10 +195,25 @@ def failure(
     return kind(f"{message}. Hint: {hint}" if hint else message, code, name, meaning, function)
 
 
+ALLOCATING = "cuMemAllocFromPoolAsync", "cuMemAlloc_v2"
+
+
+def _room() -> str:
+    """What the device of the current context has left, if the driver tells."""
+    free, total = bytearray(8), bytearray(8)
+    try:
+        _core._call(None, "cuMemGetInfo_v2", "", (free, total))
+    except CudaError:
+        return ""
+    return " has {} of {} free".format(*(int.from_bytes(n, sys.byteorder) for n in (free, total)))
+
+
 def raised(
     code: int, function: str, arguments: str, name: str, meaning: str, forked: bool
 ) -> CudaError | None:
     """What the core raises, or None where destructors have said it often enough."""
     if arguments == IN_A_DESTRUCTOR:
         return reported(code, function, name, meaning)
+    if code == OUT_OF_MEMORY and function in ALLOCATING:
+        arguments += _room()
     return failure(code, function, arguments, name, meaning, forked)

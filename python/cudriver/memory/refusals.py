@@ -145,6 +145,12 @@ def unmapped(low: int, nbytes: int) -> NoReturn:
     )
 
 
+def size(shape: tuple[int, ...], itemsize: int) -> NoReturn:
+    raise ValueError(
+        f"an array of shape {shape} and items of {itemsize} bytes is larger than the address space"
+    )
+
+
 def pin(code: int, low: int, nbytes: int, writable: bool, other: int, other_bytes: int) -> str:
     """The arguments of a pin that the driver refused. For the core.
 

@@ -84,20 +84,18 @@ ContextObject *cudriver_context_create(CoreState *state, int ordinal, unsigned l
     ContextObject *self;
     CUdevice device;
     CUresult result;
+    bool newer;
 
     if (cudriver_device_handle(ordinal, &device) < 0) {
         return NULL;
     }
+    newer = cuda.cuCtxCreate_v4 != NULL;
     Py_BEGIN_ALLOW_THREADS
-    if (cuda.cuCtxCreate_v4 != NULL) {
-        result = cuda.cuCtxCreate_v4(&handle, NULL, (unsigned int)flags, device);
-    } else {
-        result = cuda.cuCtxCreate_v2(&handle, (unsigned int)flags, device);
-    }
+    result = newer ? cuda.cuCtxCreate_v4(&handle, NULL, (unsigned int)flags, device)
+                   : cuda.cuCtxCreate_v2(&handle, (unsigned int)flags, device);
     Py_END_ALLOW_THREADS
     if (result != CUDA_SUCCESS) {
-        return CUDRIVER_RAISE(result,
-                              cuda.cuCtxCreate_v4 != NULL ? "cuCtxCreate_v4" : "cuCtxCreate_v2",
+        return CUDRIVER_RAISE(result, newer ? "cuCtxCreate_v4" : "cuCtxCreate_v2",
                               "flags 0x%lx, device %d", flags, ordinal);
     }
     /* The driver made it current; our contexts start on no stack. */

@@ -23,16 +23,10 @@ void cudriver_contexts_unkeep(CoreState *state, bool all)
 static ContextObject *context_adopt(CoreState *state, CUcontext handle, CUdevice device)
 {
     unsigned int flags;
-    int active = 0, ordinal = 0, count = 0;
-    CUdevice candidate;
+    int active = 0, ordinal = device; /* as the driver numbers them */
     CUcontext primary;
     ContextObject *self;
 
-    cuda.cuDeviceGetCount(&count);
-    while (ordinal < count &&
-           (cuda.cuDeviceGet(&candidate, ordinal) != CUDA_SUCCESS || candidate != device)) {
-        ordinal++;
-    }
     if (cuda.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active &&
         cuda.cuDevicePrimaryCtxRetain(&primary, device) == CUDA_SUCCESS) {
         if (primary == handle) {

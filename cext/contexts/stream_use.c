@@ -27,37 +27,17 @@ StreamObject *cudriver_stream_entered(CoreState *state)
 
 /* ---- streams of other libraries ---- */
 
-/* Reads a handle, a number from 0 to 2^64 - 1. False if it is none, perhaps with an exception. */
-static bool number_read(PyObject *number, void **handle)
-{
-    *handle = (void *)(uintptr_t)PyLong_AsUnsignedLongLong(number);
-    return *handle != (void *)-1 || !PyErr_Occurred();
-}
-
-/* Reads the handle of another library's stream: from `cuda_stream`, from `__cuda_stream__`, or, if
- * its class is called Stream, from `ptr` or `handle`. 1; 0 if `object` is not a stream; -1 with an
- * exception set. May run any code. */
+/* Reads the handle of another library's stream, as memory/foreign.py finds it. 1; 0 if `object` is
+ * not a stream; -1 with an exception set. May run any code. */
 static int foreign_read(PyObject *object, CUstream *handle)
 {
-    PyObject *value = NULL, *name = PyUnicode_InternFromString("cuda_stream"); /* of PyTorch */
-    int found = name != NULL ? PyObject_GetOptionalAttr(object, name, &value) : -1;
+    PyObject *value = cudriver_call(CALL_foreign_handle, object, "stream");
+    int found = value == NULL ? -1 : value != Py_None;
 
-    Py_XDECREF(name);
-    if (found < 0 ||
-        (found > 0 && PyLong_CheckExact(value) && number_read(value, (void **)handle))) {
-        Py_XDECREF(value);
-        return found;
+    if (found > 0) {
+        *handle = (CUstream)(uintptr_t)PyLong_AsUnsignedLongLong(value);
     }
-    PyErr_Clear(); /* a number that is none: Python says so */
-    Py_XSETREF(value, cudriver_call(CALL_foreign_handle, object, "stream"));
-    if (value == NULL) {
-        return -1;
-    }
-    found = value != Py_None;
-    if (found && !number_read(value, (void **)handle)) {
-        found = -1;
-    }
-    Py_DECREF(value);
+    Py_XDECREF(value);
     return found;
 }
 

@@ -180,7 +180,6 @@ typedef struct CUDA_MEMCPY3D_st {
     X(cuGetErrorString, (CUresult error, const char **text), 6000) \
     /* devices */ \
     X(cuDeviceGet, (CUdevice *device, int ordinal), 2000) \
-    X(cuDeviceGetCount, (int *count), 2000) \
     X(cuDeviceGetAttribute, (int *value, CUdevice_attribute attribute, CUdevice device), 2000) \
     /* primary contexts */ \
     X(cuDevicePrimaryCtxRetain, (CUcontext *context, CUdevice device), 7000) \
@@ -254,6 +253,7 @@ typedef struct CUDA_MEMCPY3D_st {
 /* Those that only Python calls, by their names (contexts/query.c): their types are in
  * sim/cuda_types.h, and no structure of them is known here. */
 #define CUDRIVER_ASKED(X) \
+    X(cuDeviceGetCount, (int *count), 2000) \
     X(cuDeviceGetName, (char *name, int size, CUdevice device), 2000) \
     X(cuDeviceGetUuid, (CUuuid *uuid, CUdevice device), 9020) \
     X(cuDeviceGetUuid_v2, (CUuuid *uuid, CUdevice device), 11040) \

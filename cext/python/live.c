@@ -61,9 +61,6 @@ PyObject *cudriver_live_list(CoreState *state)
         }
         Py_XDECREF(row);
     }
-    if (list != NULL && PyList_Reverse(list) < 0) {
-        Py_CLEAR(list);
-    }
     if (collected) {
         PyGC_Enable();
     }

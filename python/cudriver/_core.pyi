@@ -1179,7 +1179,7 @@ def _trace(enabled: bool, /) -> None:
     """Note where each object is made, or no longer."""
 
 def _live() -> list[tuple[tuple[Any, ...], bool]]:
-    """The fields of each Allocation, oldest first, and whether it is a context that is kept."""
+    """The fields of each Allocation, newest first, and whether it is a context that is kept."""
 
 def _borrow(object: Any, never_copied: bool, /) -> DeviceArray | NDArray[Any]:
     """An array over the memory that an object lends by DLPack."""

@@ -58,7 +58,7 @@ def live_allocations() -> list[Allocation]:
     >>> last.kind, last.nbytes
     ('device array', 1000)
     """
-    return [Allocation(*entry) for entry, _ in _core._live()]
+    return [Allocation(*entry) for entry, _ in _core._live()[::-1]]
 
 
 def trace_allocations(enabled: bool = True) -> None:
@@ -101,7 +101,7 @@ def report() -> None:
 
     The core calls it at the interpreter's exit.
     """
-    entries = [Allocation(*entry) for entry, kept in _core._live() if not kept]
+    entries = [Allocation(*entry) for entry, kept in _core._live()[::-1] if not kept]
     if not entries or sys.stderr is None:
         return
     total = sum(entry.nbytes for entry in entries)

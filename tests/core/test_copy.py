@@ -163,6 +163,12 @@ def test_random_programs_give_what_the_same_program_gives_in_order(seed: int, re
         assert contents(array) == raw(model)
 
 
+def calls(simulator: Any) -> int:
+    """Copies to the device that the driver was asked for."""
+    names = ("cuMemcpyHtoD_v2", "cuMemcpyHtoDAsync_v2")
+    return 0 if simulator is None else sum(map(simulator.call_count, names))
+
+
 @pytest.mark.parametrize("kind", ["plain", "pinned"])
 @pytest.mark.parametrize("offset", [0, 1, 4095])
 @pytest.mark.parametrize(
@@ -181,12 +187,16 @@ def test_random_programs_give_what_the_same_program_gives_in_order(seed: int, re
         pytest.param((5 << 20) + 7, marks=watched),
     ],
 )
-def test_sizes_around_every_threshold(kind: str, offset: int, size: int) -> None:
+def test_sizes_around_every_threshold(simulator: Any, kind: str, offset: int, size: int) -> None:
     total = offset + size + 17
     model = random_bytes((total,), np.dtype("u1"), size)
     host = cu.pinned_array(model) if kind == "pinned" else model.copy()
     there = cu.device_zeros(total, np.uint8)
-    cu.copy(there[offset : offset + size], host[offset : offset + size])
+    before = calls(simulator)
+    ends = there[offset : offset + size], host[offset : offset + size]
+    cu.copy(*ends)
+    if simulator is not None and cu.explain_copy(*ends).path == "direct":
+        assert calls(simulator) - before == 1
     expected = np.zeros(total, np.uint8)
     expected[offset : offset + size] = model[offset : offset + size]
     back = there.to_numpy()

@@ -172,6 +172,8 @@ def test_a_comparison_as_a_page():
     broken = fleet_of(2, failing, at=0)
     html = compare([*broken, "{"])._repr_html_()
     assert html.startswith("<style>")
+    styles = [text[: text.index("</style>")] for text in (page, html)]
+    assert all(".cudriver details table table{width:auto}" in style for style in styles)
     for part in (
         'class="verdict bad">mismatch: ',
         '<article class="bad"><h3><span class="tag bad"',

@@ -35,11 +35,23 @@ def parser() -> ArgumentParser:
     add = result.add_argument
     add("--size", metavar="SIZE", help="of each array: 2G, 64K, 100 MiB (256M; simulated: 16M)")
     add("--json", action="store_true", help="as JSON")
+    add(
+        "--stack",
+        action="store_true",
+        help="the check instead: of an environment with a fault, made for this, and mended",
+    )
     return result
 
 
 def run(arguments: Namespace) -> int:
     """Runs the demonstration and returns the exit code."""
+    if arguments.stack:
+        if arguments.size is not None or arguments.json:
+            terminal.complain("--stack has no --size and no --json")
+            return USAGE_ERROR
+        from cudriver.cli import demo_stack
+
+        return demo_stack.run(arguments.lang)
     import cudriver as cu
     from cudriver.cli.sizes import parse_size
 

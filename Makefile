@@ -129,7 +129,7 @@ test-peers: install ## other libraries' tests, under `cudriver simulate`
 # Each environment is downloaded (up to 6 GB), broken, fixed and removed again; with the cache of wheels
 # that is 30 GB at most. Without ARGS: those that are not done since the check or they were changed.
 .PHONY: corpus
-corpus: install $(VENV)/.dev ## how right the check is on real environments: docs/accuracy.md
+corpus: install $(VENV)/.dev ## how right the check is on real environments: docs/accuracy-tables.md
 	PYTHONPATH=tests $(PY) -m corpus $(ARGS)
 	$(MAKE) corpus-plans # with the data that the corpus has written
 

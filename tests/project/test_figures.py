@@ -36,6 +36,10 @@ QUOTED = [
      [(PINNED, "cudriver"), (TO, "cudriver"), (TO, "driver")]),
     ("docs/explanation/page-locking.md", r"from the GPU \| \S+ GB/s \| (\S+) GB/s \| (\S+) ",
      [(FROM, "cudriver"), (FROM, "driver")]),
+    ("docs/explanation/design.md", r"moves a GiB at ([\d.]+) GB/s up and ([\d.]+) down",
+     [(TO, "cudriver"), (FROM, "cudriver")]),
+    ("docs/zh/explanation/design.md", r"上行 ([\d.]+) GB/s，下行 ([\d.]+)",
+     [(TO, "cudriver"), (FROM, "cudriver")]),
 ]  # fmt: skip
 
 

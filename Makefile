@@ -129,7 +129,7 @@ test-peers: install ## other libraries' tests, under `cudriver simulate`
 # Each environment is downloaded (up to 6 GB), broken, fixed and removed again; with the cache of wheels
 # that is 30 GB at most. Without ARGS: those that are not done since the check or they were changed.
 .PHONY: corpus
-corpus: install $(VENV)/.dev ## how right the check is on real environments: docs/accuracy.md
+corpus: install $(VENV)/.dev ## how right the check is on real environments: docs/accuracy-tables.md
 	PYTHONPATH=tests $(PY) -m corpus $(ARGS)
 	$(MAKE) corpus-plans # with the data that the corpus has written
 
@@ -308,6 +308,17 @@ $(VENV)/.docs: $(VENV)/.requirements
 
 SPHINX = $(PY) -m sphinx --quiet --fail-on-warning --keep-going -c docs
 
+.PHONY: course
+course: install build/course ## the course's notebooks, opened in JupyterLab; what was changed in them stays
+	$(PY) -m jupyter lab $(ARGS) build/course
+
+build/course: | $(VENV)/.requirements
+	$(PY) -m pip install --quiet --disable-pip-version-check $(call requirements,course)
+	rm -rf $@.new && mkdir -p $@.new/zh
+	cp docs/course/{lab.py,0*.md} $@.new && cp docs/course/lab.py docs/zh/course/0*.md $@.new/zh
+	$(PY) -m jupytext --quiet --to ipynb $@.new/0*.md $@.new/zh/0*.md
+	rm $@.new/{,zh/}*.md && mv $@.new $@
+
 # Notebooks run again when the package or their helper has changed, else only those that have.
 .PHONY: docs
 docs: install $(VENV)/.docs ## the site in both languages, in build/docs
@@ -315,13 +326,14 @@ docs: install $(VENV)/.docs ## the site in both languages, in build/docs
 	    rm -rf build/docs
 	$(SPHINX) docs build/docs/en $(ARGS)
 	$(SPHINX) -t zh docs/zh build/docs/zh $(ARGS)
-	@cp docs/_static/languages.html build/docs/index.html
-	@cp docs/_static/404.html build/docs/404.html
+	@cp docs/_templates/languages.html build/docs/index.html
+	@cp docs/_templates/404.html build/docs/404.html
 
 .PHONY: pictures
 pictures: install ## draw the README's pictures anew
 	$(PY) -m benchmarks.chart docs/images/rates.svg
-	PYTHONPATH=tests $(PY) -m model_machine picture docs/images/check.svg
+	PYTHONPATH=tests $(PY) -m model_machine picture docs/images/check.svg en
+	PYTHONPATH=tests $(PY) -m model_machine picture docs/images/check-zh.svg zh
 
 # --- releases --------------------------------------------------------------------------------------
 

@@ -6,7 +6,8 @@
 
 Names, versions, pins, search paths and symbol versions are those of the real packages, which
 stack/test_breakage_wheels.py breaks in the same way. As a program it is `cudriver` on that machine:
-`PYTHONPATH=tests python -m model_machine check /srv/envs/train`; `picture FILE` draws that report.
+`PYTHONPATH=tests python -m model_machine check /srv/envs/train`; `picture FILE en` draws that
+report.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from stack.synth import LINUX, Prefix, toolkit
 
 TRAIN, EVAL = "/srv/envs/train", "/srv/envs/eval"
 OLD = "12.1.105"
+PICTURED = 54  # columns
 CUDNN_PARTS = ["adv", "cnn", "engines_precompiled", "engines_runtime_compiled", "graph"]
 CUDNN_PARTS += ["heuristic", "ops"]
 CUDNN = ["libcudnn.so.9", *(f"libcudnn_{part}.so.9" for part in CUDNN_PARTS)]
@@ -224,25 +226,35 @@ def command(root: Path, words: Sequence[str]) -> int:
         collect.collect, plan.inspect = facts, inspect
 
 
-def picture(root: Path) -> str:
-    """The report of /srv/envs/train as a terminal shows it, in SVG."""
+def picture(root: Path, language: str) -> str:
+    """The report of /srv/envs/train as a terminal shows it, in SVG; narrow enough for a phone."""
     from rich.console import Console
     from rich.text import Text
 
     from cudriver import stack
+    from cudriver.stack import say
     from cudriver.stack.record import put
     from cudriver.stack.report.text import Style, render
 
+    say.choose(language)
+
     report = stack.inspect(TRAIN, root=str(root)).restricted(["CU303"], [])
     put(report.facts, root="/")
-    text = Text.from_ansi(render(report, Style(width=84, colour=True)))
-    width = max(len(line) for line in text.plain.splitlines())
+    lines = []
+    for line in Text.from_ansi(render(report, Style(width=PICTURED, colour=True))).split("\n"):
+        while line.cell_len > PICTURED:  # a path
+            end = line.plain.rindex("/", 0, PICTURED) + 1
+            first, line = line.divide([end])
+            lines.append(first)
+            line = Text(" " * 14).append_text(line)
+        lines.append(line)
     with open("/dev/null", "w") as nowhere:
-        console = Console(record=True, width=width, file=nowhere, force_terminal=True)
-        console.print(text, soft_wrap=True)
+        console = Console(record=True, width=PICTURED, file=nowhere, force_terminal=True)
+        console.print(Text("\n").join(lines), soft_wrap=True)
     title = f"cudriver check --select CU303 {TRAIN}"
     drawn = console.export_svg(title=title, unique_id="check")
-    return re.sub(r"\s*@font-face \{.*?\}", "", drawn, flags=re.DOTALL)  # fonts of another server
+    drawn = re.sub(r"\s*@font-face \{.*?\}", "", drawn, flags=re.DOTALL)  # fonts of another server
+    return drawn.replace("<svg ", '<svg width="620" ', 1)  # a page that has more room needs no more
 
 
 if __name__ == "__main__":
@@ -251,6 +263,7 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         make(Path(folder))
         if sys.argv[1] == "picture":
-            Path(sys.argv[2]).write_text(picture(Path(folder)) + "\n", encoding="utf-8")
+            drawn = picture(Path(folder), sys.argv[3])
+            Path(sys.argv[2]).write_text(drawn + "\n", encoding="utf-8")
         else:
             sys.exit(command(Path(folder), sys.argv[1:]))

@@ -36,21 +36,24 @@ static int files_read(CoreState *state, const struct cudriver_files *files,
 }
 
 /* Whether the buffers are runs within `bytes`, and two counts. If not, TypeError. */
-static bool files_are_good(const Py_buffer *runs, Py_ssize_t bytes, const Py_buffer *progress)
+static bool files_are_good(const Py_buffer *runs, Py_ssize_t bytes, Py_ssize_t piece,
+                           const Py_buffer *progress)
 {
     const Py_ssize_t each = sizeof(struct cudriver_file_run);
     const struct cudriver_file_run *last =
         (const void *)((const char *)runs->buf + runs->len - each);
 
     if (runs->itemsize == each && runs->len >= each && last->begin + last->bytes <= bytes &&
-        progress->itemsize == sizeof(int64_t) && progress->len >= 2 * progress->itemsize) {
+        piece > 0 && progress->itemsize == sizeof(int64_t) &&
+        progress->len >= 2 * progress->itemsize) {
         return true;
     }
-    PyErr_Format(PyExc_TypeError, "expected runs of files within %zd bytes, and two int64", bytes);
+    PyErr_Format(PyExc_TypeError, "expected runs of files within %zd bytes, a piece and two int64",
+                 bytes);
     return false;
 }
 
-/* _read_files(runs, nbytes, progress, stream) */
+/* _read_files(runs, nbytes, piece, progress, stream) */
 PyObject *cudriver_read_files(PyObject *module, PyObject *args)
 {
     CUDRIVER_LOCK();
@@ -58,18 +61,21 @@ PyObject *cudriver_read_files(PyObject *module, PyObject *args)
     Py_buffer runs, progress;
     struct cudriver_stream stream;
     PyObject *given;
-    Py_ssize_t bytes;
+    Py_ssize_t bytes, piece;
     int failed = -1;
 
-    if (!PyArg_ParseTuple(args, "y*nw*O", &runs, &bytes, &progress, &given)) {
+    if (!PyArg_ParseTuple(args, "y*nnw*O", &runs, &bytes, &piece, &progress, &given)) {
         return NULL;
     }
-    if (files_are_good(&runs, bytes, &progress) &&
+    if (files_are_good(&runs, bytes, piece, &progress) &&
         cudriver_stream_read(state, given, &stream) == 0) {
         _Atomic int64_t *counts = progress.buf;
-        const struct cudriver_files files = {runs.buf,
-                                             (size_t)runs.len / sizeof(struct cudriver_file_run),
-                                             (size_t)bytes, counts, counts + 1};
+        const struct cudriver_files files = {.run = runs.buf,
+                                             .count = (size_t)runs.len / sizeof *files.run,
+                                             .bytes = (size_t)bytes,
+                                             .piece = (size_t)piece,
+                                             .moved = counts,
+                                             .ended = counts + 1};
         failed = cudriver_stream_settle(state, NULL, &stream) < 0 ||
                          cudriver_capture_check(stream.handle, "a copy") < 0
                      ? -1

@@ -191,6 +191,7 @@ struct cudriver_file_run {
 struct cudriver_files {
     const struct cudriver_file_run *run; /* borrowed */
     size_t count, bytes;                 /* runs; bytes that travel, at least 1 */
+    size_t piece;                        /* bytes that one thread reads at once, at least 1 */
     _Atomic int64_t *moved;              /* borrowed: bytes that were read so far */
     _Atomic int64_t *ended; /* borrowed: not 0 ends the copy: the number, from 1 on, of a run that
                                could not be read, or a negative one, which others set */

@@ -4,19 +4,26 @@
 #include "private.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-/* Reads so many bytes of a file. False: it cannot be read, or ends before. */
+/* Reads so many bytes of a file. False: it cannot be read, or ends before. A file system that
+ * refuses to read these bytes directly (weights/source.py) is asked through the page cache. */
 static bool bytes_read(int64_t file, char *to, int64_t bytes, int64_t offset)
 {
+    bool again = true;
+
     while (bytes > 0) {
         ssize_t count = pread((int)file, to, (size_t)bytes, offset);
         if (count > 0) {
             to += count;
             offset += count;
             bytes -= count;
+        } else if (count < 0 && errno == EINVAL && again) {
+            again = false;
+            (void)fcntl((int)file, F_SETFL, fcntl((int)file, F_GETFL) & ~O_DIRECT);
         } else if (count == 0 || errno != EINTR) {
             return false;
         }

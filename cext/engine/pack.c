@@ -163,6 +163,7 @@ void staging_words_look(void)
 /* Locked. Takes the next piece, if its part is released. */
 static bool piece_take(struct cudriver_staging_transfer *transfer, struct piece *piece)
 {
+    const struct cudriver_files *files = transfer->copy.staged.files;
     size_t part = transfer->at.taking, released = transfer->at.released;
 
     if (transfer->words) { /* the stream tells how far it is */
@@ -181,8 +182,9 @@ static bool piece_take(struct cudriver_staging_transfer *transfer, struct piece 
         transfer->at.until = piece->end;
         transfer->block[part % transfer->blocks].left = piece->end - piece->begin;
     }
-    if (piece->end - piece->begin > TUNING_PIECE) {
-        piece->end = piece->begin + TUNING_PIECE;
+    size_t most = files != NULL ? files->piece : TUNING_PIECE;
+    if (piece->end - piece->begin > most) {
+        piece->end = piece->begin + most;
     }
     transfer->at.taken = piece->end;
     if (piece->end == transfer->at.until) {

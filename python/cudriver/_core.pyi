@@ -1120,14 +1120,19 @@ def _copy_rows(
     """
 
 def _read_files(
-    runs: NDArray[np.void], nbytes: int, progress: NDArray[np.int64], stream: StreamLike, /
+    runs: NDArray[np.void],
+    nbytes: int,
+    piece: int,
+    progress: NDArray[np.int64],
+    stream: StreamLike,
+    /,
 ) -> None:
     """Read parts of open files into device memory, and wait.
 
     runs: struct cudriver_file_run of engine/engine.h. nbytes: what travels of them, at
-    least 1. progress: bytes that were read so far, and what ended the reading: 0, the number of a
-    run that could not be read, counted from 1, or a negative number that another thread has put
-    there.
+    least 1. piece: bytes of one read, at least 1. progress: bytes that were read so far, and
+    what ended the reading: 0, the number of a run that could not be read, counted from 1, or a
+    negative number that another thread has put there.
     """
 
 def _copy_threads() -> tuple[int, int]:

@@ -54,7 +54,11 @@ def arguments() -> argparse.Namespace:
     add("--check", default=str(Path(sys.executable).with_name("cudriver")), help="cudriver itself")
     add("--results", type=Path, default=RESULTS, help="the JSON lines to read and to add to")
     add("--only-summary", action="store_true", help="of the results there are")
-    add("--document", metavar="COMMIT", help="write docs/accuracy.md: of which commit, and when")
+    add(
+        "--document",
+        metavar="COMMIT",
+        help="write docs/accuracy-tables.md: of which commit, and when",
+    )
     return parser.parse_args()
 
 
@@ -222,7 +226,7 @@ def main() -> int:
         return 77
     print(summary(rows))
     if given.document:
-        page = ROOT / "docs" / "accuracy.md"
+        page = ROOT / "docs" / "accuracy-tables.md"
         old = page.read_text()
         new = document.figures(rows, given.document, parts(old).get(RANDOM, ""))
         page.write_text(with_parts(old, {RANDOM: new, WRONG: document.wrong(rows)}))

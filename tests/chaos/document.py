@@ -1,4 +1,4 @@
-"""What docs/accuracy.md says of a run: figures with their intervals, and all that stays wrong."""
+"""What docs/accuracy-tables.md says of a run: figures with intervals, and all that stays wrong."""
 
 from __future__ import annotations
 

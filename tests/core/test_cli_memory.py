@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import cudriver as cu
@@ -81,6 +82,19 @@ UNUSABLE = """
 int cuInit(unsigned flags) { return flags == 0 ? 100 : 1; }
 int cuDriverGetVersion(int *version) { *version = 12040; return 0; }
 """
+
+
+def test_the_demonstration_sets_and_compares_every_part() -> None:
+    array = np.arange(3 * (2 * demo.ROWS + 1)).reshape(-1, 3)
+    other = np.empty_like(array)
+    demo._fill(other, array)
+    assert np.array_equal(other, array)
+    assert demo._equal(other, array)
+    other[-1, -1] += 1
+    assert not demo._equal(other, array)
+    assert not demo._equal(array, array[:-1])
+    demo._fill(other)
+    assert not other.any()
 
 
 def test_the_demonstration_imports_nothing_from_the_working_folder(tmp_path: Path) -> None:

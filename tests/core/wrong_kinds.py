@@ -116,7 +116,7 @@ RIGHT: dict[str, Callable[[Things], tuple[Any, ...]]] = {
     "_place": lambda t: (t.low, 8, -1),
     "_primary_context": lambda t: (0,),
     "_ranges": lambda t: (),
-    "_read_files": lambda t: (t.runs, 32, np.zeros(2, np.int64), None),
+    "_read_files": lambda t: (t.runs, 32, 8, np.zeros(2, np.int64), None),
     "_reset_primary_context": lambda t: (0,),
     "_set_copy_threads": lambda t: (0,),
     "_set_limit": lambda t: ((1 << 64) - 1,),

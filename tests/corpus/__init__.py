@@ -1,1 +1,1 @@
-"""Real environments, and how right the check is about them; writes docs/accuracy.md."""
+"""Real environments, and how right the check is about them; writes docs/accuracy-tables.md."""

@@ -1,4 +1,4 @@
-"""Runs the corpus: installs, imports, checks, compares; writes docs/accuracy.md."""
+"""Runs the corpus: installs, imports, checks, compares; writes docs/accuracy-tables.md."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def arguments() -> argparse.Namespace:
     add("--others", action="store_true", help="also ask pip check and other tools of the faults")
     add("--no-faults", action="store_true", help="the environments as they are")
     add("--results", type=Path, default=RESULTS, help="the JSON lines to read and to add to")
-    add("--document", type=Path, default=ROOT / "docs" / "accuracy.md")
+    add("--document", type=Path, default=ROOT / "docs" / "accuracy-tables.md")
     add("--only-document", action="store_true", help="write the document from the results")
     return parser.parse_args()
 

@@ -1,4 +1,4 @@
-"""docs/accuracy.md, and the lines that `make corpus` prints."""
+"""docs/accuracy-tables.md, and the lines that `make corpus` prints."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def write(every: list[Environment], done: dict[str, dict], notes: dict) -> str:
     dates = sorted({row["date"] for row in rows}) or ["never"]
     checks = sorted({row["check"] for row in rows})
     lines = [
-        "# How accurate the stack check is",
+        "# The accuracy of the check: tables",
         "",
         "Written by `make corpus`: each environment below is installed with uv, its modules are",
         "imported by its own Python, and what happens is set beside what `cudriver check` and",

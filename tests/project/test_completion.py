@@ -56,6 +56,15 @@ def test_what_a_shell_offers(complete, tmp_path) -> None:
     assert of_a_list == [f"CU303,EX,CU502,CU50{number}" for number in range(1, 4)]
     assert complete("cudriver which libcudart") == ["libcudart"]
     assert complete("cudriver which nvJ") == ["nvJitLink"]
+    assert complete("cudriver plan num") == ["numba-cuda"]
+    assert complete("cudriver plan torch tenso") == ["tensorflow"]
+    assert complete("cudriver plan torch --gpu H10") == ["H100"]
+    assert complete("cudriver plan torch --gpu 9.") == ["9.0"]
+    assert complete("cudriver check --assume-gpu 12.") == ["12.1", "12.0"]
+    assert complete("cudriver check --needs torch,ja") == ["torch,jax"]
+    assert complete("cudriver plan --server ub") == ["ubuntu"]
+    assert complete("cudriver plan --constraints cupy-14-cuda13") == ["cupy-14-cuda13"]
+    assert complete("cudriver bench --device H") in ([], [""])
     assert sorted(complete("cudriver completion ")) == ["bash", "fish", "zsh"]
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()

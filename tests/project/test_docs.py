@@ -36,6 +36,7 @@ import cudriver.typing as cut
 from cudriver.cli import COMMANDS, _load
 from cudriver.stack import explain
 from cudriver.stack.report import Report, formats
+from cudriver.stack.say import choose
 from model_machine import OLD, TRAIN, make, picture
 from native_build import ROOT
 
@@ -312,9 +313,15 @@ def words(svg: str) -> list[str]:
     return re.findall(r">([^<>\n]+)</text>", svg)
 
 
-def test_the_picture_of_the_check_is_what_it_prints(machine: Path) -> None:
-    drawn = (DOCS / "images" / "check.svg").read_text(encoding="utf-8")
-    assert words(drawn) == words(picture(machine)), "make pictures"
+@pytest.mark.parametrize(("name", "language"), [("check", "en"), ("check-zh", "zh")])
+def test_the_picture_of_the_check_is_what_it_prints(
+    machine: Path, name: str, language: str
+) -> None:
+    drawn = (DOCS / "images" / f"{name}.svg").read_text(encoding="utf-8")
+    try:
+        assert words(drawn) == words(picture(machine, language)), "make pictures"
+    finally:
+        choose(None)
 
 
 def test_the_picture_of_the_rates_is_what_was_measured(tmp_path: Path) -> None:

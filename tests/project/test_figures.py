@@ -36,6 +36,10 @@ QUOTED = [
      [(PINNED, "cudriver"), (TO, "cudriver"), (TO, "driver")]),
     ("docs/explanation/page-locking.md", r"from the GPU \| \S+ GB/s \| (\S+) GB/s \| (\S+) ",
      [(FROM, "cudriver"), (FROM, "driver")]),
+    ("docs/explanation/design.md", r"moves a GiB at ([\d.]+) GB/s up and ([\d.]+) down",
+     [(TO, "cudriver"), (FROM, "cudriver")]),
+    ("docs/zh/explanation/design.md", r"上行 ([\d.]+) GB/s，下行 ([\d.]+)",
+     [(TO, "cudriver"), (FROM, "cudriver")]),
 ]  # fmt: skip
 
 
@@ -79,3 +83,22 @@ def test_a_run_is_kept_by_the_names_that_the_page_has() -> None:
         "up: 1 GiB": {"unit": "GB/s", "cudriver": 46.3},
         "many": {"unit": "GB/s", "cudriver": 2.0},
     }
+
+
+def test_the_page_of_accuracy_has_the_figures_of_its_tables() -> None:
+    tables = (ROOT / "docs" / "accuracy-tables.md").read_text(encoding="utf-8")
+    right, false = re.findall(r"^\| precision .*\((\d+) right, (\d+) false\)", tables, re.M)[0]
+    found, missed = re.findall(r"^\| recall .*\((\d+) found, (\d+) missed\)", tables, re.M)[0]
+    pairs = re.findall(
+        r"^\| (?:libraries|fixes that work) \|\D*(?:1\.000 \()?(\d+) of (\d+)", tables, re.M
+    )
+    chance, pasted = re.findall(r"^\| \*\*all\*\* (.*)$", tables, re.M)[::-1]
+    faults = chance.split(" ")[0 if chance[0].isdigit() else 1]
+    pairs += re.findall(r"(\d+) of (\d+):", chance)
+    named, *_, wrong, _ = re.findall(r"(\d+) of (\d+):", pasted)
+    pairs += [(faults, faults), named, wrong, (right, str(int(right) + int(false)))]
+    assert chance.endswith("| 0 | 0 |")
+    for page, of in ("accuracy.md", " of "), ("zh/accuracy.md", " / "):
+        text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+        assert [pair for pair in pairs if of.join(pair) not in text] == []
+        assert {missed, str(int(found) + int(missed))} <= {*re.findall(r"\d+", text)}

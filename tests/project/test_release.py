@@ -29,6 +29,14 @@ def test_the_citation_has_the_packages_version_and_address() -> None:
     assert re.findall("^repository-code: (.*)$", citation, re.M) == [ADDRESS] * bool(ADDRESS)
 
 
+def test_the_address_stands_wherever_it_belongs() -> None:
+    told = (ROOT / "release" / "README.md").read_text(encoding="utf-8")
+    places = re.findall(r"^\| `(\S+)` \|", told, re.M)
+    assert "README.md" in places
+    texts = {place: (ROOT / place).read_text(encoding="utf-8") for place in places}
+    assert [place for place, text in texts.items() if ADDRESS not in text] == []
+
+
 def test_the_changelog_begins_with_the_packages_version_and_a_date() -> None:
     headings = re.findall("^## (.*)$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
     if headings[0] == "Unreleased":

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import re
 import sys
+from html import unescape
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -96,3 +99,24 @@ def test_the_inventories_can_be_read(extension: Any, tmp_path: Path) -> None:
         with open(path, "rb") as file:
             read = InventoryFile.load(file, site, lambda base, page: base + page)
         assert read.data if hasattr(read, "data") else read
+
+
+SITE = ROOT / "build" / "docs"
+
+
+@pytest.mark.skipif(not (SITE / "zh" / "index.html").exists(), reason="the site is not built")
+def test_every_link_of_the_site_leads_somewhere() -> None:
+    pages = {path: path.read_text(encoding="utf-8") for path in SITE.rglob("*.html")}
+    names = {path: {*re.findall(r' (?:id|name)="([^"]*)"', text)} for path, text in pages.items()}
+    lost = []
+    for page, text in pages.items():
+        shown = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
+        for link in {*re.findall(r' (?:href|src)="([^"]*)"', shown)}:
+            if re.match(r"\w+:", link):
+                continue
+            name, _, place = unquote(unescape(link)).partition("#")
+            path = Path(os.path.normpath(page.parent / name.partition("?")[0])) if name else page
+            path = path / "index.html" if path.is_dir() else path
+            if not path.exists() or (place and path in names and place not in names[path]):
+                lost.append((str(page.relative_to(SITE)), link))
+    assert lost == []

@@ -425,7 +425,7 @@ def outcome(case):
     ("name", "count", "right", "wrong"), [("learn", 42, 41, 1), ("measure", 102, 89, 5)]
 )
 def test_what_public_reports_say_is_known_as_well_as_it_was(name, count, right, wrong):
-    """What was measured with texts that no pattern had seen is in docs/accuracy.md."""
+    """What was measured with texts that no pattern had seen is in docs/accuracy-tables.md."""
     outcomes = [outcome(case) for case in DRAWN[name]]
     assert len(outcomes) == count
     assert len([o for o in outcomes if o in ("first", "second", "alone")]) >= right

@@ -62,7 +62,7 @@ def parser() -> ArgumentParser:
         raw=True,
     )
     add = result.add_argument
-    add("--device", metavar="GPU", default="0", help="ordinal, UUID or PCI bus id (default: 0)")
+    add("--device", metavar="DEVICE", default="0", help="ordinal, UUID or PCI bus id (default: 0)")
     sizes = result.add_mutually_exclusive_group()
     sizes.add_argument("--size", metavar="SIZE", help="of each array (512M; simulated: 8M)")
     sizes.add_argument(

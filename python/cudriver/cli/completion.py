@@ -15,7 +15,14 @@ if TYPE_CHECKING:
 
 FILE, FOLDER, WORDS, LIST, OTHER = "file", "folder", "words", "list", "other"
 #: What a value is, by its name in the help.
-KINDS = {"FILE": FILE, "PREFIX": FOLDER, "DIR": FOLDER, "DIRS": FOLDER, "RULES": LIST}
+KINDS = {
+    "FILE": FILE,
+    "PREFIX": FOLDER,
+    "DIR": FOLDER,
+    "DIRS": FOLDER,
+    "RULES": LIST,
+    "NAMES": LIST,
+}
 
 EPILOG = """\
 To use it, add this line to your shell's configuration:
@@ -89,11 +96,22 @@ def listed(name: str) -> list[str]:
         from cudriver.stack.explain import rule_names
 
         return [rule for rule in rule_names() if rule.startswith("CU")]
-    if name == "LIBRARY":
-        from cudriver.stack.tables import table
+    from cudriver.stack.tables import table
 
+    if name == "LIBRARY":
         stems = sorted(table("libraries")["libraries"])
         return [*stems, *(stem.removeprefix("lib") for stem in stems)]
+    if name in ("PACKAGE", "NAMES"):
+        return sorted(table("plan")["frameworks"])
+    if name in ("GPU", "CAPABILITY"):
+        rows = table("gpus")["gpus"]
+        sold = [gpu for row in rows for some in row.values() if type(some) is list for gpu in some]
+        names = sorted(gpu for gpu in sold if name == "GPU" and " " not in gpu)
+        return [*(row["capability"] for row in rows), *names]
+    if name == "FAMILY":
+        return list(table("plan")["families"])
+    if name == "SET":
+        return [each["name"] for each in table("proven")["sets"]]
     return []
 
 

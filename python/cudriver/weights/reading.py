@@ -101,7 +101,9 @@ class Reading:
         if runs.size:
             addresses = np.array([array._address for array in arrays], np.uint64)
             runs["device"] += addresses.astype(np.int64)[runs["array"]]
-            _read_files(runs, nbytes, done, self.own)
+            ends = runs["offset"] + runs["bytes"]
+            piece = source.choose(int(runs["offset"].min()), int(ends.max()))
+            _read_files(runs, nbytes, piece, done, self.own)
         if done[1] > 0:
             run = {name: int(runs[done[1] - 1][name]) for name in RUN.names or ()}
             rows = run["bytes"] // run["row"] if run["pitch"] else 1

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import math
+import mmap
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
+
+import numpy as np
 
 from cudriver._regular import open_regular
 
@@ -14,6 +19,8 @@ DIMENSIONS = 64  # of an array, at most
 LIMIT = 1 << 63  # of a length or an offset
 LENGTHS = f"at most {DIMENSIONS} lengths, and of fewer than 2**63 bytes"  # what a shape is
 STEP = 1 << 20  # bytes of one read
+SHORT, LONG = 128 << 10, 2 << 20  # bytes of a read: many share the work, or few requests
+LOOKS = 16  # pages that are looked at
 QUOTED = 100  # characters of a value in a message, at most
 
 
@@ -44,6 +51,38 @@ class Source:
         ):
             data += more
         return data
+
+    def choose(self, begin: int, end: int) -> int:
+        """How many bytes to read at once, of these. Sets whether they come directly.
+
+        What is not in the page cache comes in long reads, of which the system makes few requests;
+        past the page cache, which makes short ones, if the file lies on no disk of this machine.
+        """
+        cached = end - begin <= SHORT or self.cached(begin, end)
+        direct = 0 if cached or os.major(self.state.st_dev) else os.O_DIRECT
+        flags = fcntl.fcntl(self.fd, fcntl.F_GETFL) & ~os.O_DIRECT
+        with suppress(OSError):  # a file system that cannot do it
+            fcntl.fcntl(self.fd, fcntl.F_SETFL, flags | direct)
+        return SHORT if cached else LONG
+
+    def cached(self, begin: int, end: int) -> bool:
+        """Whether half of these bytes or more are in the page cache, by a few of their pages.
+
+        The kernel says so of each page of a file that this process may not write.
+        """
+        import ctypes
+
+        libc, found, there = ctypes.CDLL(None), 0, ctypes.c_ubyte()
+        try:
+            mapping = mmap.mmap(self.fd, self.nbytes, prot=mmap.PROT_READ)
+        except (OSError, ValueError):  # it cannot be mapped, or was truncated
+            return True
+        address = np.frombuffer(mapping, np.uint8).__array_interface__["data"][0]
+        for at in range(begin, end, max(1, (end - begin) // LOOKS)):
+            page = ctypes.c_void_p(address + at // mmap.PAGESIZE * mmap.PAGESIZE)
+            libc.mincore(page, ctypes.c_size_t(1), ctypes.byref(there))
+            found += 1 if there.value & 1 else -1
+        return found >= 0
 
     def explain(self, offset: int, nbytes: int) -> NoReturn:
         """Raises what is wrong with bytes that could not be read."""

@@ -38,11 +38,44 @@ def make(
     server: str | None = None,
     containers: bool = False,
 ) -> Plan:
-    """Plan an environment, as `cudriver plan` does with these words, and return the Plan.
+    """Plan an environment, as ``cudriver plan`` does. What is not stated is this machine's.
 
-    `packages` are frameworks; `gpus` compute capabilities or names; what is not stated is this
-    machine's. `at` is an environment to add to, `server` a family of distributions of a new
-    server ("debian", "ubuntu", "rhel"). Raises ValueError or NotADirectoryError for bad values.
+    Parameters
+    ----------
+    *packages : str
+        Frameworks: ``"torch"``, ``"jax"``, ...
+    driver : str, optional
+        A driver release such as ``"535.104.05"``.
+    gpus : sequence of str, optional
+        Compute capabilities or names: ``["9.0"]``, ``["H100"]``.
+    python : str, optional
+        ``"3.12"``. The default is the newest that a set has.
+    installer : {"uv", "pip", "conda", "pixi"}, optional
+        Whose commands.
+    at : str, optional
+        An environment to add to.
+    server : {"debian", "ubuntu", "rhel"}, optional
+        The family of a new server's distribution.
+    containers : bool, optional
+        Whether that server runs containers.
+
+    Returns
+    -------
+    Plan
+        It prints itself, in a notebook too. Nothing is installed.
+
+    Raises
+    ------
+    ValueError
+        A value is not known here, or two do not go together.
+    NotADirectoryError
+        `at` is not a folder.
+
+    Examples
+    --------
+    >>> from cudriver.stack import plan
+    >>> plan.make("torch", driver="580.95.05", gpus=["H100"], python="3.12").exit_code
+    0
     """
     known, names = table("plan"), []
     for name in packages or [""]:

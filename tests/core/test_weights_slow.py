@@ -1,0 +1,74 @@
+"""Files that are not in the page cache, and on a store that answers late."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cudriver as cu
+import slowfs
+from cudriver.weights.source import Source
+from weightskit import entry, raw
+
+SIZE = 9 << 20
+DATA = np.random.default_rng(0).integers(0, 256, SIZE, np.uint8)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Its bytes begin at an odd place: a disk cannot read them directly."""
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(raw({"a": entry("U8", [SIZE], 0, SIZE)}, DATA.tobytes()))
+    assert (path.stat().st_size - SIZE) % 512
+    return path
+
+
+def loaded(path: Path) -> None:
+    assert (cu.load_safetensors(path)["a"].to_numpy() == DATA).all()
+
+
+def test_what_is_far_and_not_cached_comes_in_long_reads(file: Path, tmp_path: Path) -> None:
+    """Through the page cache it came in 72 requests of 128 KiB."""
+    requests: list[int] = []
+    with slowfs.shown(file, tmp_path / "far", requests) as path:
+        if path is None:
+            pytest.skip("no file system can be mounted")
+        loaded(path)
+    reads = sorted(requests)[1:]  # without the header's
+    assert sum(reads) < SIZE + 4096
+    assert len(reads) <= 2 * -(-SIZE // slowfs.LONGEST), reads
+
+
+def test_what_is_far_and_cached_is_not_asked_for_again(file: Path, tmp_path: Path) -> None:
+    requests: list[int] = []
+    with slowfs.shown(file, tmp_path / "far", requests) as path:
+        if path is None:
+            pytest.skip("no file system can be mounted")
+        path.read_bytes()
+        loaded(path)
+    assert sum(requests) < SIZE + (1 << 20)
+
+
+def test_a_file_system_that_reads_no_such_place_directly_is_asked_otherwise(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Source, "cached", lambda *range: False)
+    monkeypatch.setattr(os, "major", lambda device: 0)
+    loaded(file)
+
+
+def test_a_file_that_was_just_written_is_cached_and_one_that_was_dropped_is_not(
+    file: Path,
+) -> None:
+    source = Source(file)
+    assert source.cached(0, SIZE)
+    os.fsync(source.fd)
+    os.posix_fadvise(source.fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    if source.cached(0, SIZE):
+        pytest.skip("the file system keeps its files in memory")
+    os.pread(source.fd, SIZE, SIZE // 4)
+    assert source.cached(0, SIZE)
+    source.close()

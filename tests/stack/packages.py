@@ -139,7 +139,7 @@ def findings(found):
 
 def told(found):
     """What the frameworks load, what is missing, and what the check says of it. What is not found
-    is among the missing, where nothing is said.
+    is among the missing, and the verdict is that of the worst finding, where nothing else is said.
     """
     for framework in found.frameworks:
         more = "" if framework.modelled else ", not modelled"
@@ -170,7 +170,9 @@ def told(found):
         yield f"{finding.rule} {finding.severity}{subject}: {finding.title}"
         if finding.predicts:
             yield f"    says {finding.predicts}"
-    yield verdict(judge(found), found)
+    errors = any(finding.severity == "error" for finding in findings(found))
+    whole = verdict(judge(found), found)
+    yield from [whole] * (whole != ("mismatch" if errors else "consistent"))
 
 
 def check(tmp_path, monkeypatch, name):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cudriver.fleet.report_text import cells, counted, heading, reference_of, remarks
 from cudriver.fleet.rules import PAGES
-from cudriver.stack.report.html import PAGE_STYLE, STYLE, lang, link, rule_pages
+from cudriver.stack.report.html import STYLE, document, lang, link, rule_pages
 from cudriver.stack.report.text import VERDICTS
 from cudriver.stack.say import language, said, say
 from cudriver.stack.text import html as _text
@@ -19,25 +19,18 @@ CLASSES = {"consistent": "good", "mismatch": "bad", "unknown": "doubt"}
 SEVERITIES = {"error": "bad", "warning": "doubt", "note": "note"}
 GROUPS_SHOWN = 50
 SHORT = 20  # characters of a value that is never broken
-# Tables of evidence are as wide as they need to be.
-OWN_STYLE = ".cudriver.cudriver.cudriver dd table,.cudriver details table table{width:auto}"
 NODES_SHOWN = 300  # characters of a list of nodes that stands open
 
 
 def page(fleet: Result) -> str:
     """A whole document."""
-    return (
-        f'<!DOCTYPE html>\n<html lang="{language()}"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{_text(say('CUDA stacks: {heading}', heading=heading(fleet)))}</title>"
-        f"<style>{STYLE}{OWN_STYLE}{PAGE_STYLE}</style></head>\n"
-        f"<body>{_shown(fleet, 'cudriver page')}</body></html>\n"
-    )
+    title = say("CUDA stacks: {heading}", heading=heading(fleet))
+    return document(title, _shown(fleet, "cudriver page"), language())
 
 
 def fragment(fleet: Result) -> str:
     """For a notebook's cell: the section and the pages of its rules, with their style."""
-    return f"<style>{STYLE}{OWN_STYLE}</style>{_shown(fleet, 'cudriver')}"
+    return f"<style>{STYLE}</style>{_shown(fleet, 'cudriver')}"
 
 
 def _shown(fleet: Result, classes: str) -> str:

@@ -171,14 +171,6 @@ def module_of(dist: Distribution, raw: bytes) -> str:
     return packages.pop() if len(packages) == 1 else ""
 
 
-def by_conda(root: Root, dist: Distribution) -> bool:
-    """Whether conda installed it. Asked only where there is a fault to tell.
-
-    After pip has written RECORD, a recipe may move files, and conda patches paths in them.
-    """
-    return installer(root, dist) == "conda"
-
-
 class Owners:
     """Which distributions claim a file."""
 
@@ -238,9 +230,10 @@ class Owners:
                     what = OWNERS
                 else:
                     continue
-                # Of what conda brought its own list says whether a file should be there.
+                # Of what conda brought its own list says whether a file should be there: after pip
+                # has written RECORD a recipe may move files, and conda patches paths in them.
                 kept = size is None and self._of_conda(path) is not None
-                if kept or not by_conda(self.root, claim.distribution):
+                if kept or installer(self.root, claim.distribution) != "conda":
                     found.append(FileFault(name, path, what, evidence, owners))
         return found + [fault for dist, raw in self._conda for fault in self._of_list(dist, raw)]
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from cudriver.stack.environment.records import packages_of
 from cudriver.stack.facts import HIDDEN, Evidence, FileFault
 from cudriver.stack.integrity.listed import Wheels
-from cudriver.stack.record import put
 from cudriver.stack.roots.rootfs import Root
 
 _FIRST = ("__init__.py", "__init__.pyc")
@@ -49,9 +48,8 @@ def hidden_by_modules(root: Root, folders: list[str], wheels: Wheels) -> Iterato
                     if dist.location == own and line in b"\n" + raw:
                         evidence = Evidence(f"{folder}/{name}", None, f"comes before {own}/{stem}")
                         says = f"'{stem}' is not a package"
-                        made = FileFault(dist.name, f"{folder}/{name}", HIDDEN, evidence, says=says)
-                        put(made, proven=True)
-                        yield made
+                        file = f"{folder}/{name}"
+                        yield FileFault(dist.name, file, HIDDEN, evidence, says=says, proven=True)
 
 
 def _has_all(root: Root, folder: str, own: str) -> bool:

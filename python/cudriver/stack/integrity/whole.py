@@ -34,11 +34,7 @@ class Whole:
     """Begins to look while the libraries are resolved."""
 
     def __init__(
-        self,
-        facts: Facts,
-        owners: Owners,
-        frameworks: list[Framework],
-        every: bool = False,
+        self, facts: Facts, owners: Owners, frameworks: list[Framework], every: bool = False
     ) -> None:
         """every: of all wheels, not of those alone that have to do with CUDA."""
         self.root: Root = owners.root

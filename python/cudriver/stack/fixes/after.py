@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable
 from fnmatch import fnmatch
 
+from cudriver.stack.command import Command
 from cudriver.stack.environment.markers import normal
 from cudriver.stack.facts import (
     HIDDEN,
@@ -44,19 +45,33 @@ Recollect = Callable[[dict[str, str | None]], Facts]
 _SPECIFIER = re.compile(r"([A-Za-z0-9._-]+)(?:\[([^]]*)\])?\s*(.*)\Z")
 
 
-def after(facts: Facts, lines: list[str], recollect: Recollect | None) -> Facts | None:
+def after(facts: Facts, lines: list[Command], recollect: Recollect | None) -> Facts | None:
     """The facts after these commands; None where one does what is not known here."""
     trial = _Copy(facts)
     for line in lines:
-        if not isinstance(line, fix.Command) or (line.sets and recollect is None):
+        if line.sets and recollect is None:
             return None
         if line.sets and recollect is not None:
             trial = _Copy(recollect(dict([line.sets])))
         elif line.removes:
             trial.remove(line.removes)
-        else:
+        elif line.installs:
             trial.install(line)
+        else:
+            return None
     return trial.facts
+
+
+def downloads(facts: Facts, command: Command) -> int | None:
+    """About how many bytes a command fetches: the libraries of what it brings anew, as they are
+    now. None where it brings what is not there, or is none of an installer.
+    """
+    trial = _Copy(facts)
+    if command.installs:
+        trial.install(command)
+    known = [size for size in trial.brought if size is not None]
+    asked = command.installs or command.removes or command.sets
+    return sum(known) if asked and len(known) == len(trial.brought) else None
 
 
 def _of(text: str) -> str:
@@ -70,11 +85,12 @@ class _Copy:
     def __init__(self, facts: Facts) -> None:
         changed = ("distributions", "frameworks", "libraries", "load_faults", "file_faults")
         self.facts = but(facts, **{name: [*getattr(facts, name)] for name in changed})
+        self.brought: list[int | None] = []  # the sizes of what is fetched
 
     def _drop(self, cured: Callable[[LoadFault], bool]) -> None:
         put(self.facts, load_faults=[f for f in self.facts.load_faults if not cured(f)])
 
-    def install(self, command: fix.Command) -> None:
+    def install(self, command: Command) -> None:
         """What is asked for, and what that requires. A bare name that is there stays as it is,
         unless its own requirements are not met: then its release is one that fits.
         """
@@ -94,7 +110,7 @@ class _Copy:
         here = self.facts.distribution(name)
         return here is not None and satisfies(here.version, specifier) is not False
 
-    def _required(self, name: str, extras: list[str], command: fix.Command, done: set[str]) -> None:
+    def _required(self, name: str, extras: list[str], command: Command, done: set[str]) -> None:
         dist = self.facts.distribution(name)
         for needed in dist.active(extras) if dist else ():
             there = self._met(needed.name, needed.specifier)
@@ -104,7 +120,7 @@ class _Copy:
             self._put(needed.name, needed.specifier, command, False)
             self._required(needed.name, needed.extras, command, done)
 
-    def _put(self, name: str, wanted: str, command: fix.Command, fits: bool) -> None:
+    def _put(self, name: str, wanted: str, command: Command, fits: bool) -> None:
         """One distribution in a release that is wanted. fits: one that goes with the others."""
         facts = self.facts
         old = facts.distribution(name)
@@ -116,6 +132,7 @@ class _Copy:
         changed = old is None or cut(version, 4) != cut(old.version, 4) or rebuilt
         if not changed and not command.again:
             return
+        self.brought.append(old.size if old else None)
         new = but(old, version=version, requires=[], asks=[]) if old and changed else old
         new = new or Distribution(
             name, version, "wheel", "", next(iter(facts.environment.site_packages), "")

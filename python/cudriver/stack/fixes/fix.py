@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from cudriver.stack.command import Command
 from cudriver.stack.facts import Distribution, Environment, Facts
 from cudriver.stack.machine_facts import Device, Driver
 from cudriver.stack.record import Any
@@ -14,22 +15,6 @@ from cudriver.stack.versions import compare, cut, major, minor
 CONDA = ("conda", "mamba", "micromamba", "pixi")
 INDEX = "https://download.pytorch.org/whl"
 KIN = ("torchvision", "torchaudio")  # they check that PyTorch is built for the same CUDA
-
-
-class Command(str):
-    """A command, with what it does: see `after`."""
-
-    installs: tuple[str, ...] = ()
-    removes = ""  # a distribution
-    sets: tuple[str, str | None] | None = None  # a variable; None: unsets it
-    again = alone = upgrade = False
-    source: str | None = None  # a package index
-
-    @classmethod
-    def of(cls, text: str, **does: Any) -> Command:
-        made = cls(text)
-        made.__dict__.update(does)
-        return made
 
 
 def installer(env: Environment, dist: Distribution | None) -> str:

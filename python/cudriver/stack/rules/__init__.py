@@ -61,5 +61,5 @@ def _crash(number: str, error: Exception) -> Finding:
         file = where.tb_frame.f_code.co_filename
         evidence = [Evidence(file, where.tb_lineno, f"{type(error).__name__}: {error}")]
     title = f"{number} could not be checked: {type(error).__name__}: {error}"
-    fix = ["report this as a bug of cudriver, with the output of `cudriver check --json`"]
-    return Finding(number, WARNING, title, evidence, None, fix, number, crashed=True)
+    advice = "report this as a bug of cudriver, with the output of `cudriver check --json`."
+    return Finding(number, WARNING, title, evidence, None, [], advice, number, crashed=True)

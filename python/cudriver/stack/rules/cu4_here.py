@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from cudriver.stack.command import Command
 from cudriver.stack.facts import (
     ELSEWHERE,
     ENDS,
@@ -108,7 +109,7 @@ def _in_front(facts: Facts, dist: Distribution) -> Iterator[Finding]:
     users = env.user_base and dist.location.startswith(f"{env.user_base}/lib/")
     if not fixes and users and dist.location in env.sites:
         name = "PYTHONNOUSERSITE"
-        fixes = [fix.Command.of(f"export {name}=1", sets=(name, "1"))]
+        fixes = [Command.of(f"export {name}=1", sets=(name, "1"))]
     if fixes and version not in ("", dist.version) and dist.kind == "wheel":
         title = f"{dist.name} {dist.version} in {dist.location} hides {version} in "
         title += os.path.dirname(dist.hides[0])

@@ -1,0 +1,45 @@
+"""A command of a fix: a text that a shell takes as it stands, and what it does."""
+
+from __future__ import annotations
+
+from cudriver.stack.record import Any
+
+
+class Command(str):
+    """A command, with what it does: see fixes/after.py.
+
+    Attributes
+    ----------
+    heals : bool
+        It was tried on a copy of the facts: its finding goes, and no error or warning comes. Of
+        several that begin by taking something away, all of them together do.
+    downloads : int or None
+        About how many bytes it fetches, by the libraries of what is installed now; None where that
+        is not known.
+    """
+
+    installs: tuple[str, ...] = ()
+    removes = ""  # a distribution
+    sets: tuple[str, str | None] | None = None  # a variable; None: unsets it
+    again = alone = upgrade = False
+    source: str | None = None  # a package index
+    heals = False
+    downloads: int | None = None
+
+    @classmethod
+    def of(cls, text: str, **does: Any) -> Command:
+        """A command, or the same that does something else as well."""
+        made = cls(text)
+        made.__dict__.update(getattr(text, "__dict__", {}), **does)
+        return made
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"command": str(self), "heals": self.heals, "downloads": self.downloads}
+
+
+def parted(lines: list[str]) -> tuple[list[Command], str]:
+    """The commands among some lines, and the sentences: what is made as a command is one."""
+    told = [isinstance(line, Command) or not line.endswith(".") for line in lines]
+    commands = [Command.of(line) for line, is_one in zip(lines, told, strict=True) if is_one]
+    advice = [line for line, is_one in zip(lines, told, strict=True) if not is_one]
+    return commands, " ".join(advice)

@@ -33,6 +33,7 @@ from cudriver.stack.fixes.library_fixes import (
     leak_of,
     looks_into_wheels,
     owner_of,
+    toolkit_wheels,
     wheel_brings,
 )
 from cudriver.stack.fixes.pairs import asked_of, goes_with
@@ -118,6 +119,9 @@ class _Copy:
                 continue
             done.add(needed.name)
             self._put(needed.name, needed.specifier, command, False)
+            if needed.name == "cuda-toolkit":
+                for wheel in toolkit_wheels(needed):
+                    self._put(wheel, "", command, False)
             self._required(needed.name, needed.extras, command, done)
 
     def _put(self, name: str, wanted: str, command: Command, fits: bool) -> None:
@@ -142,7 +146,12 @@ class _Copy:
         fits = fits or (changed and goes_with(facts, name, version))
         healed = self._restore(name)
         self._drop(lambda fault: any(_follows(fault, file) for file in healed))
+        better = changed and (old is None or newer(version, old.version) or self._pinned(new))
+        brings = {os.path.basename(file.file) for file in healed} if old else None
         self._drop(lambda fault: self._cured(fault, new, old, changed, fits))
+        self._drop(lambda fault: self._found(fault, new, None if changed else brings))
+        if better or healed:
+            self._drop(lambda fault: self._through(fault, name))
         put(facts, missing=[x for x in facts.missing if not self._holds(name, x.needed_by)])
         if changed and fits and name in fix.KIN:
             put(facts, libraries=[x for x in facts.libraries if x.owner != name])
@@ -215,10 +224,7 @@ class _Copy:
         if mine and changed:
             return fits or name == "torch"
         if fault.kind == "not found":
-            if any(wheel_brings(name, new.version, each) for each in _found_in_wheels(fault)):
-                return True
-            sought = facts.environment.kind == "conda" or looks_into_wheels(facts, fault)
-            return sought and wheel_brings(name, new.version, fault.name)
+            return False
         provider = owner_of(facts, os.path.normpath(fault.provider or ""))
         family = family_of_symbol(fault.name)
         brought = (
@@ -229,6 +235,25 @@ class _Copy:
         if not (old and changed and brought):
             return False
         return self._pinned(new) or newer(new.version, old.version)
+
+    def _found(self, fault: LoadFault, new: Distribution, brings: set[str] | None) -> bool:
+        """Whether a library is found that was not, since the release brings it. brings: the files
+        that were not there; None: any.
+        """
+        sought = self.facts.environment.kind == "conda" or looks_into_wheels(self.facts, fault)
+        names = {*_found_in_wheels(fault), *([fault.name] if sought else [])}
+        return fault.kind == "not found" and any(
+            wheel_brings(new.name, new.version, each) and (brings is None or each in brings)
+            for each in names
+        )
+
+    def _through(self, fault: LoadFault, name: str) -> bool:
+        """Whether a library is there and was not loaded for want of one of that distribution's."""
+        return fault.kind == "not found" and any(
+            wheel_brings(dist.name, dist.version, fault.name)
+            and any(needed.name == name for needed in dist.active(()))
+            for dist in self.facts.distributions
+        )
 
     def _pinned(self, dist: Distribution) -> bool:
         """Whether a requirement says exactly that release."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from cudriver.stack.facts import Distribution, Facts, Framework, Library, LoadFault
+from cudriver.stack.facts import Distribution, Facts, Framework, Library, LoadFault, Requirement
 from cudriver.stack.fixes import fix
 from cudriver.stack.names import DRIVER_CALL, is_cuda_library, row_of, split, unsuffixed
 from cudriver.stack.tables import driver_floor, table
@@ -250,6 +250,14 @@ def _requires(owner: Distribution, soname: str, extras: bool = False) -> str | N
         if bool(requirement.extra) is extras and (stem == row.get("wheel") or through):
             return requirement.extra or requirement.name
     return None
+
+
+def toolkit_wheels(needed: Requirement) -> list[str]:
+    """The wheels that cuda-toolkit[...] brings."""
+    major = next((m for m in ("11", "12") if re.match(rf"[=~]=\s*{m}\b", needed.specifier)), None)
+    rows = table("libraries")["libraries"].values()
+    parts = (r for r in rows if "wheel" in r and {r.get("component"), "all"} & {*needed.extras})
+    return list(dict.fromkeys(r["wheel"] + (f"-cu{major}" if major else "") for r in parts))
 
 
 def wheel_brings(wheel: str, version: str, soname: str) -> bool:

@@ -27,6 +27,7 @@ from cudriver.stack.facts import (
     Unmet,
 )
 from cudriver.stack.fixes import fix
+from cudriver.stack.fixes.anew import built_for
 from cudriver.stack.fixes.faults import EXEC_STACK, caused_by
 from cudriver.stack.fixes.library_fixes import (
     family_of_symbol,
@@ -173,14 +174,14 @@ class _Copy:
         put(self.facts, unmet=kept)
 
     def _usual(self, new: Distribution, fits: bool) -> str | None:
-        """The CUDA of PyPI's own build of PyTorch, or of its kin that goes with the one here; None
-        for other distributions, and for conda's.
+        """The CUDA of PyPI's own build of PyTorch, of its kin that goes with the one here, or of
+        a release that is known; None for others, and for conda's.
         """
         torch = self.facts.distribution("torch")
         if torch is None or new.kind == "conda":
             return None
         mine = new.name == "torch" or (new.name in fix.KIN and fits)
-        return fix.usual_variant(torch.version) if mine else None
+        return fix.usual_variant(torch.version) if mine else built_for(new.name, new.version)
 
     def _holds(self, name: str, file: str | None) -> bool:
         """Whether a file is of that distribution, which brings the file's parts, too."""

@@ -47,7 +47,7 @@ def install(
         return Command.of(text, **does) if again else text  # else which build, the solver tells
     command = _pip(env, tool, "install")
     if again and tool == "uv":
-        command += [word for s in specifiers for word in ("--reinstall-package", quote(_bare(s)))]
+        command += [word for s in specifiers for word in ("--reinstall-package", quote(bare(s)))]
     elif again:
         command.append("--force-reinstall")
     command += ["--no-deps"] * alone + ["--upgrade"] * upgrade + [quote(s) for s in specifiers]
@@ -55,7 +55,7 @@ def install(
     return Command.of(" ".join(command), source=index, **does)
 
 
-def _bare(specifier: str) -> str:
+def bare(specifier: str) -> str:
     """The name of what is asked for."""
     return re.split(r"[\[=<>~! ]", specifier, maxsplit=1)[0]
 
@@ -75,8 +75,8 @@ def _conda(env: Environment, tool: str, specifiers: tuple[str, ...], again: bool
     names = [re.sub(r"\Atorch(?![\w-])", "pytorch", s.replace("==", "=")) for s in specifiers]
     words = " ".join(map(quote, names))
     if tool == "pixi":
-        bare = " ".join(quote(_bare(name)) for name in names)
-        return f"pixi reinstall {bare}" if again else f"pixi add {words}"
+        plain = " ".join(quote(bare(name)) for name in names)
+        return f"pixi reinstall {plain}" if again else f"pixi add {words}"
     return f"{tool} install -p {quote(env.prefix)} {'--force-reinstall ' if again else ''}{words}"
 
 

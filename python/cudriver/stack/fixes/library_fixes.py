@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 
+from cudriver.stack.command import Command
 from cudriver.stack.facts import Distribution, Facts, Framework, Library, LoadFault, Requirement
 from cudriver.stack.fixes import fix
 from cudriver.stack.names import DRIVER_CALL, is_cuda_library, row_of, split, unsuffixed
 from cudriver.stack.tables import driver_floor, table
+from cudriver.stack.text import quote
 from cudriver.stack.versions import cut, minor
 
 
@@ -133,8 +135,8 @@ def _for_torch(facts: Facts, fault: LoadFault) -> list[str]:
     tool = fix.installer(facts.environment, dist)
     name = fix.name_of(dist, tool)
     command = fix.install(facts.environment, name, of=dist, again=True, alone=True)
-    built = f" --no-cache-dir --no-build-isolation --no-binary {dist.name}"
-    return [command + built if tool == "pip" else command]
+    built = f" --no-cache-dir --no-build-isolation --no-binary {quote(dist.name)}"
+    return [Command(command + built) if tool == "pip" else command]
 
 
 def _by_name(facts: Facts, fault: LoadFault) -> list[str]:

@@ -18,7 +18,7 @@ from cudriver.stack.facts import (
     Unmet,
 )
 from cudriver.stack.fixes import fix
-from cudriver.stack.fixes.anew import anew
+from cudriver.stack.fixes.anew import anew, release_for
 from cudriver.stack.fixes.library_fixes import leak_of
 from cudriver.stack.fixes.pairs import broken, refused, together
 from cudriver.stack.record import Record, but
@@ -347,7 +347,7 @@ def cu407(facts: Facts) -> Iterator[Finding]:
         title = f"{first} wants {name}{one.requirement.specifier}, {second} "
         title += other.requirement.specifier
         title += f" and {len(pairs) - 1} more" if len(pairs) > 1 else ""
-        fixes = [fix.kin(facts, second)] if second in fix.KIN else _separate(facts, second)
+        fixes = [fix.kin(facts, second)] if second in fix.KIN else [anew(facts, second)]
         yield finding(WARNING, title, evidence, None, fixes, second)
     yield from _majors_apart(facts)
 
@@ -372,11 +372,9 @@ def _majors_apart(facts: Facts) -> Iterator[Finding]:
     if len({major(f.cuda) for f in built}) > 1:
         title = "frameworks for two CUDA majors: "
         title += ", ".join(f"{f.name} for CUDA {f.cuda}" for f in built)
-        fixes = _separate(facts, built[-1].distribution or built[-1].name)
-        yield finding(WARNING, title, [f.cuda_evidence for f in built], None, fixes, built[-1].name)
-
-
-def _separate(facts: Facts, name: str) -> list[str]:
-    """An environment for one package, which leaves this one."""
-    dist = facts.distribution(name)
-    return [anew(facts, name), *([fix.uninstall(facts.environment, dist)] if dist else [])]
+        last, kept = built[-1], major(built[0].cuda)
+        dist = facts.distribution(last.distribution or last.name)
+        pin = release_for(facts, dist, kept) if dist and kept != major(last.cuda) else None
+        fixes = [fix.install(facts.environment, pin, of=dist)] if pin else []
+        fixes.append(anew(facts, last.distribution or last.name))
+        yield finding(WARNING, title, [f.cuda_evidence for f in built], None, fixes, last.name)

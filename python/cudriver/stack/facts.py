@@ -148,6 +148,7 @@ class Environment(Record, frozen=True):
     base_prefix: str | None = None  # of a venv: where its interpreter lives
     platform: str = "x86_64"  # machine of its interpreter
     variables: dict[str, str] = fresh(dict)  # the environment variables that matter
+    lacks_pip: bool = False
     managed: bool = False  # by the system (PEP 668): pip refuses to change it unless told to
     gone: Evidence | None = None  # bin/python, a link to an interpreter that is no longer there
     near: str | None = None  # the environment that was probably meant, where this is none
@@ -375,6 +376,7 @@ class Facts(Record, frozen=True):
     match: str | None = None
     match_level: str = "minor"
     needs: list[str] = fresh(list)
+    imports: dict[str, str | None] = fresh(dict)  # made by --observe: the module, and its error
     expects: list[str] = fresh(list)
 
     def needed(self, framework: Framework) -> str | None:

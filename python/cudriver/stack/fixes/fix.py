@@ -12,6 +12,7 @@ from cudriver.stack.tables import table
 from cudriver.stack.text import quote
 from cudriver.stack.versions import compare, cut, major, minor
 
+DPKG = "/usr/lib/python3/dist-packages"  # Debian's packages, and nobody else's
 CONDA = ("conda", "mamba", "micromamba", "pixi")
 INDEX = "https://download.pytorch.org/whl"
 KIN = ("torchvision", "torchaudio")  # they check that PyTorch is built for the same CUDA
@@ -19,6 +20,8 @@ KIN = ("torchvision", "torchaudio")  # they check that PyTorch is built for the 
 
 def installer(env: Environment, dist: Distribution | None) -> str:
     """Who installed a distribution; where that is not known, who makes this environment."""
+    if dist and dist.location == DPKG:
+        return "dpkg"
     stated = (dist.installer or "").lower() if dist else ""
     if stated == "conda":
         return env.installer if env.kind == "conda" else "conda"
@@ -42,6 +45,8 @@ def install(
     """
     tool = by or installer(env, of)
     does = {"installs": specifiers, "again": again, "alone": alone, "upgrade": upgrade}
+    if tool == "dpkg":
+        return _of_system(specifiers[0])
     if tool in CONDA:
         text = _conda(env, tool, specifiers, again)
         return Command.of(text, **does) if again else text  # else which build, the solver tells
@@ -55,6 +60,13 @@ def install(
     return Command.of(" ".join(command), source=index, **does)
 
 
+def _of_system(specifier: str) -> str:
+    return (
+        f"{bare(specifier)} is the system's: put it in order with the system's package manager, or "
+        "make a virtual environment and install what you need there."
+    )
+
+
 def bare(specifier: str) -> str:
     """The name of what is asked for."""
     return re.split(r"[\[=<>~! ]", specifier, maxsplit=1)[0]
@@ -64,7 +76,9 @@ def _pip(env: Environment, tool: str, verb: str) -> list[str]:
     """pip's command, or that of who stands in for it."""
     if tool == "pipx":
         return ["pipx", "runpip", quote(env.prefix.rstrip("/").rpartition("/")[2]), verb]
-    start = [quote(env.executable or f"{env.prefix}/bin/python"), "-m", "pip", verb]
+    python = quote(env.executable or f"{env.prefix}/bin/python")
+    first = [python, "-m", "ensurepip", "&&"] if env.lacks_pip else []
+    start = [*first, python, "-m", "pip", verb]
     if tool == "uv":
         start = ["uv", "pip", verb, "--python", quote(env.executable or env.prefix)]
     # What both want to hear before they change a system's own Python (PEP 668).
@@ -88,6 +102,8 @@ def name_of(dist: Distribution, tool: str) -> str:
 def uninstall(env: Environment, dist: Distribution) -> str:
     """The command that removes one distribution."""
     tool = installer(env, dist)
+    if tool == "dpkg":
+        return _of_system(dist.name)
     if tool == "pixi":
         words = ["pixi", "remove"]
     elif tool in CONDA:
@@ -169,7 +185,8 @@ def kin(facts: Facts, name: str) -> str:
 
     Both are pinned, since an installed one of another release would satisfy its bare name.
     """
-    env, torch, dist = facts.environment, facts.framework("torch"), facts.distribution(name)
+    env, torch = facts.environment, facts.framework("torch")
+    dist = facts.distribution(name) or facts.distribution("torch")
     if installer(env, dist) in CONDA:
         return install(env, name, of=dist, again=True)
     series, beside = series_for(name, torch.version) if torch else None, same_torch(facts)

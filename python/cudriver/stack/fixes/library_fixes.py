@@ -96,6 +96,12 @@ def symbol_fix(facts: Facts, fault: LoadFault, provider: Library | None) -> list
     PyTorch, restore the library that the name tells, or whoever asks.
     """
     owner = owner_of(facts, fault.library)
+    if fault.name.startswith("GLIBC_"):
+        who = owner.name if owner else os.path.basename(fault.library)
+        return [
+            f"the system's C library is older than {fault.name}: use an older release of {who}, "
+            "one that is built here from its source, or a newer Linux."
+        ]
     return (
         (leak_of(facts, os.path.normpath(fault.provider)) if fault.provider else [])
         or _other_driver(facts, fault)

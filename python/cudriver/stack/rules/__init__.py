@@ -47,6 +47,10 @@ def run(facts: Facts, rules: dict[str, Rule] | None = None) -> list[Finding]:
             findings.extend(rule(facts))
         except Exception as error:
             findings.append(_crash(number, error))
+    if facts.imports:
+        from cudriver.stack.rules.cu6 import settled
+
+        findings = [*settled(findings, facts.imports)]
     # A framework without CUDA last: it can be imported.
     findings.sort(key=lambda f: (_ORDER[f.severity], f.rule == "CU401", f.rule))
     return findings

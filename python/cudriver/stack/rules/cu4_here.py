@@ -40,6 +40,10 @@ def cu409(facts: Facts) -> Iterator[Finding]:
             evidence = [fault.evidence, Evidence(fault.file, None, "cannot be loaded here")]
             fixes = [fix.reinstall(facts, dist)]
             fails = _fails_without(facts, dist)
+            named = (f.module or f.name for f in facts.frameworks if f.distribution == dist.name)
+            module = next(named, dist.name if dist.name.isidentifier() else "")
+            if fails and module:
+                evidence.append(Evidence(dist.path, None, f"import {module} fails"))
             severity = ERROR if fails else WARNING
             made = finding(severity, title, evidence, None, fixes, dist.name, fault.file)
             if not fails:

@@ -12,6 +12,7 @@ from cudriver.stack.facts import (
     NOTE,
     WARNING,
     Distribution,
+    Evidence,
     Facts,
     Finding,
     Requirement,
@@ -175,6 +176,7 @@ def _lacking(facts: Facts, by: str, lacking: list[Unmet]) -> Finding:
     evidence = [each.evidence for each in lacking[:SHOWN]]
     predicts = refused(dist, first)
     severity = ERROR if predicts else WARNING
+    evidence += [Evidence(by, None, f"import {by} fails")] if predicts else []
     title = f"{by} requires {some(parts)}"
     made = finding(severity, title, evidence, predicts, fixes, by, first.name)
     gone = [each.name for each in lacking if each.have is None]

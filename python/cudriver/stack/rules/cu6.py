@@ -6,13 +6,15 @@ import re
 from collections.abc import Iterator
 
 from cudriver.stack.environment.markers import normal
-from cudriver.stack.facts import ERROR, Evidence, Facts, Finding
+from cudriver.stack.facts import ERROR, WARNING, Evidence, Facts, Finding
 from cudriver.stack.fixes import fix
+from cudriver.stack.record import but
 from cudriver.stack.rules.cu4 import with_cuda
 from cudriver.stack.rules.finding import finding
 from cudriver.stack.tables import table
 from cudriver.stack.versions import satisfies
 
+_ENDS = re.compile(r"import (\S+) (?:fails|runs it first)\Z")
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 
 
@@ -54,6 +56,37 @@ def cu601(facts: Facts) -> Iterator[Finding]:
                 line = f"install a build of {name} for CUDA, or leave it out of --needs."
             evidence = [Evidence("--needs", None, name), dist.evidence if dist else None]
             yield finding(ERROR, title, evidence, None, [line], name)
+
+
+def cu603(facts: Facts) -> Iterator[Finding]:
+    """An import that was made, and failed."""
+    for module, error in facts.imports.items():
+        if error:
+            named = (f.name for f in facts.frameworks if module in f.names)
+            evidence = [Evidence("--observe", None, f"import {module} fails")]
+            title = f"import {module} fails, when the environment's own Python makes it"
+            advice = "paste the error into `cudriver explain`, which knows the usual ones."
+            yield finding(ERROR, title, evidence, error, [advice], next(named, module), module)
+
+
+def settled(findings: list[Finding], imports: dict[str, str | None]) -> Iterator[Finding]:
+    """The findings, where imports were made: what one of them proves wrong is no error, and that
+    one fails is told once.
+    """
+    own = [f for f in findings if f.rule == "CU603"]
+    proofs = {id(f): [m[1] for e in f.evidence if (m := _ENDS.match(e.value))] for f in findings}
+    for each in findings:
+        ends = proofs[id(each)][:1]
+        if each.severity == ERROR and ends and imports.get(ends[0], "") is None:
+            worked = Evidence("--observe", None, f"import {ends[0]} works")
+            yield but(each, severity=WARNING, evidence=[worked, *each.evidence], predicts=None)
+        elif each not in own or not any(
+            f.severity == ERROR
+            and f not in own
+            and (each.because in proofs[id(f)] or each.subject == f.subject)
+            for f in findings
+        ):
+            yield each
 
 
 def cu602(facts: Facts) -> Iterator[Finding]:

@@ -39,7 +39,5 @@ class Command(str):
 
 def parted(lines: list[str]) -> tuple[list[Command], str]:
     """The commands among some lines, and the sentences: what is made as a command is one."""
-    told = [isinstance(line, Command) or not line.endswith(".") for line in lines]
-    commands = [Command.of(line) for line, is_one in zip(lines, told, strict=True) if is_one]
-    advice = [line for line, is_one in zip(lines, told, strict=True) if not is_one]
-    return commands, " ".join(advice)
+    advice = [line for line in lines if line.endswith(".") and not isinstance(line, Command)]
+    return [Command.of(line) for line in lines if line not in advice], " ".join(advice)

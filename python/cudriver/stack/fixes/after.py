@@ -69,8 +69,7 @@ def downloads(facts: Facts, command: Command) -> int | None:
     now. None where it brings what is not there, or is none of an installer.
     """
     trial = _Copy(facts)
-    if command.installs:
-        trial.install(command)
+    trial.install(command)
     known = [size for size in trial.brought if size is not None]
     asked = command.installs or command.removes or command.sets
     return sum(known) if asked and len(known) == len(trial.brought) else None
@@ -224,8 +223,6 @@ class _Copy:
             return False  # a variable brings that file in, whatever is installed
         if mine and changed:
             return fits or name == "torch"
-        if fault.kind == "not found":
-            return False
         provider = owner_of(facts, os.path.normpath(fault.provider or ""))
         family = family_of_symbol(fault.name)
         brought = (
@@ -235,7 +232,8 @@ class _Copy:
         )
         if not (old and changed and brought):
             return False
-        return self._pinned(new) or newer(new.version, old.version)
+        better = self._pinned(new) or newer(new.version, old.version)
+        return fault.kind != "not found" and better
 
     def _found(self, fault: LoadFault, new: Distribution, brings: set[str] | None) -> bool:
         """Whether a library is found that was not, since the release brings it. brings: the files

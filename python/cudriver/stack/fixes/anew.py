@@ -34,19 +34,15 @@ def planned(facts: Facts, name: str) -> list[str]:
 
 def release_for(facts: Facts, dist: Distribution, cuda: int | None) -> str | None:
     """The newest release of a distribution that is known to be built for a CUDA major, as it is
-    asked for: "vllm==0.19.1", "tensorflow[and-cuda]==2.21.0".
+    asked for: "vllm==0.19.1".
     """
-    from cudriver.stack.plan.candidates import known, number
+    from cudriver.stack.plan.candidates import known
 
-    python, name = cut(facts.environment.python, 2), dist.name
-    name = next((f.name for f in facts.frameworks if f.distribution == name), name)
-    fitting = [
-        (number(c.frameworks[name]["version"]), asked)
-        for c in known([name])
-        for asked in c.packages
-        if major(c.cuda) == cuda and c.index is None and python in (None, *c.pythons)
-        if fix.bare(asked) == dist.name
-    ]
+    python = cut(facts.environment.python, 2)
+    name = next((f.name for f in facts.frameworks if f.distribution == dist.name), dist.name)
+    usable = [c for c in known([name]) if c.index is None and python in (None, *c.pythons)]
+    named = [(c, p) for c in usable for p in c.packages if fix.bare(p) == dist.name]
+    fitting = [(c.newness([name]), p) for c, p in named if major(c.cuda) == cuda]
     return max(fitting, default=(None, None))[1]
 
 

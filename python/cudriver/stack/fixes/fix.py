@@ -12,6 +12,10 @@ from cudriver.stack.tables import table
 from cudriver.stack.text import quote
 from cudriver.stack.versions import compare, cut, major, minor
 
+OF_SYSTEM = (
+    "{} is the system's: put it in order with the system's package manager, or make a virtual "
+    "environment and install what you need there."
+)
 DPKG = "/usr/lib/python3/dist-packages"  # Debian's packages, and nobody else's
 CONDA = ("conda", "mamba", "micromamba", "pixi")
 INDEX = "https://download.pytorch.org/whl"
@@ -46,7 +50,7 @@ def install(
     tool = by or installer(env, of)
     does = {"installs": specifiers, "again": again, "alone": alone, "upgrade": upgrade}
     if tool == "dpkg":
-        return _of_system(specifiers[0])
+        return OF_SYSTEM.format(bare(specifiers[0]))
     if tool in CONDA:
         text = _conda(env, tool, specifiers, again)
         return Command.of(text, **does) if again else text  # else which build, the solver tells
@@ -58,13 +62,6 @@ def install(
     command += ["--no-deps"] * alone + ["--upgrade"] * upgrade + [quote(s) for s in specifiers]
     command += ["--index-url", quote(index)] if index else []
     return Command.of(" ".join(command), source=index, **does)
-
-
-def _of_system(specifier: str) -> str:
-    return (
-        f"{bare(specifier)} is the system's: put it in order with the system's package manager, or "
-        "make a virtual environment and install what you need there."
-    )
 
 
 def bare(specifier: str) -> str:
@@ -103,7 +100,7 @@ def uninstall(env: Environment, dist: Distribution) -> str:
     """The command that removes one distribution."""
     tool = installer(env, dist)
     if tool == "dpkg":
-        return _of_system(dist.name)
+        return OF_SYSTEM.format(dist.name)
     if tool == "pixi":
         words = ["pixi", "remove"]
     elif tool in CONDA:

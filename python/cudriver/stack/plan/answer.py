@@ -197,8 +197,7 @@ def _there(facts: Facts, framework: Framework) -> Part:
 
 
 def _mend(finding: Finding) -> Step:
-    """What mends it, or a remark that tells what to do."""
-    advice = [f"# {finding.advice}"] * bool(finding.advice)
+    advice = [f"# {finding.advice}"] if finding.advice else []
     return Step(Line("fix"), [*finding.fix, *advice], [])
 
 

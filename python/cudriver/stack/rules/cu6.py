@@ -14,7 +14,6 @@ from cudriver.stack.rules.finding import finding
 from cudriver.stack.tables import table
 from cudriver.stack.versions import satisfies
 
-_ENDS = re.compile(r"import (\S+) (?:fails|runs it first)\Z")
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 
 
@@ -70,23 +69,24 @@ def cu603(facts: Facts) -> Iterator[Finding]:
 
 
 def settled(findings: list[Finding], imports: dict[str, str | None]) -> Iterator[Finding]:
-    """The findings, where imports were made: what one of them proves wrong is no error, and that
-    one fails is told once.
+    """The findings, where imports were made: what one proves wrong is no error, and that one fails
+    is told once.
     """
-    own = [f for f in findings if f.rule == "CU603"]
-    proofs = {id(f): [m[1] for e in f.evidence if (m := _ENDS.match(e.value))] for f in findings}
     for each in findings:
-        ends = proofs[id(each)][:1]
-        if each.severity == ERROR and ends and imports.get(ends[0], "") is None:
-            worked = Evidence("--observe", None, f"import {ends[0]} works")
-            yield but(each, severity=WARNING, evidence=[worked, *each.evidence], predicts=None)
-        elif each not in own or not any(
-            f.severity == ERROR
-            and f not in own
-            and (each.because in proofs[id(f)] or each.subject == f.subject)
-            for f in findings
-        ):
-            yield each
+        ended = _ended(each)
+        others = (f for f in findings if f.severity == ERROR and f.rule != "CU603")
+        if each.rule == "CU603" and any(ended == _ended(f) for f in others):
+            continue
+        if each.severity == ERROR and ended and imports.get(ended, "") is None:
+            worked = Evidence("--observe", None, f"import {ended} works")
+            each = but(each, severity=WARNING, evidence=[worked, *each.evidence], predicts=None)
+        yield each
+
+
+def _ended(finding: Finding) -> str | None:
+    """The module whose import it says fails."""
+    found = (re.match(r"import (\S+) (?:fails|runs it first)\Z", e.value) for e in finding.evidence)
+    return next((match[1] for match in found if match), None)
 
 
 def cu602(facts: Facts) -> Iterator[Finding]:

@@ -73,7 +73,7 @@ def goes_with(facts: Facts, name: str, version: str) -> bool:
         return torch is not None and fix.series_for(name, torch.version) == cut(version, 2)
     rows = [r for r in table("pairs")["pairs"] if r["package"] == name and r["wants"]]
     beside = [(r, facts.distribution(r["with"])) for r in rows if satisfies(version, r["versions"])]
-    framework = facts.framework("torch")
-    if framework and name != "torch" and major(built_for(name, version)) == major(framework.cuda):
-        return framework.cuda is not None
+    built, framework = built_for(name, version), facts.framework("torch")
+    if built and framework and not rows:
+        return major(built) == major(framework.cuda)
     return any(d is not None and satisfies(d.version, r["wants"]) for r, d in beside)

@@ -217,6 +217,7 @@ def _report(prefix: str, machine: Machine, arguments: Namespace) -> Report:
 
 def _checked(prefix: str, machine: Machine, arguments: Namespace) -> Report:
     from cudriver.stack.collect import collect, recollect
+    from cudriver.stack.record import but
     from cudriver.stack.report import Report
     from cudriver.stack.rules import judge
 

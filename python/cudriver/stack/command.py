@@ -6,25 +6,15 @@ from cudriver.stack.record import Any
 
 
 class Command(str):
-    """A command, with what it does: see fixes/after.py.
-
-    Attributes
-    ----------
-    heals : bool
-        It was tried on a copy of the facts: its finding goes, and no error or warning comes. Of
-        several that begin by taking something away, all of them together do.
-    downloads : int or None
-        About how many bytes it fetches, by the libraries of what is installed now; None where that
-        is not known.
-    """
+    """A command, with what it does: see fixes/after.py."""
 
     installs: tuple[str, ...] = ()
     removes = ""  # a distribution
     sets: tuple[str, str | None] | None = None  # a variable; None: unsets it
     again = alone = upgrade = False
     source: str | None = None  # a package index
-    heals = False
-    downloads: int | None = None
+    heals = False  # it was tried on a copy of the facts: see data/report.schema.json
+    downloads: int | None = None  # about how many bytes; None: not known
 
     @classmethod
     def of(cls, text: str, **does: Any) -> Command:

@@ -84,10 +84,8 @@ def find_environments(
 
 def active(environ: Mapping[str, str]) -> tuple[str | None, str]:
     """The environment that a shell has activated, or None, and what to say of that: the variable
-    that names it, or the one whose folder is gone.
-
-    Conda's base is often active because every shell begins in it: as for uv, the environment that
-    the command was started from counts before it, unless that is one of a tool's own.
+    that names it, or the one whose folder is gone. Conda's base, in which every shell may begin,
+    counts where cudriver lies in an environment of a tool's own; so it is with uv.
     """
     gone = ""
     base = environ.get("CONDA_DEFAULT_ENV") in ("base", "root")

@@ -178,9 +178,10 @@ def same_torch(facts: Facts) -> str | None:
 
 
 def kin(facts: Facts, name: str) -> str:
-    """The command that installs the release of torchvision or torchaudio that goes with PyTorch.
+    """The command that installs the release of torchvision or torchaudio that goes with PyTorch,
+    or of what names its PyTorch in METADATA: the resolver picks the one that fits.
 
-    Both are pinned, since an installed one of another release would satisfy its bare name.
+    Kin are pinned, since an installed one of another release would satisfy its bare name.
     """
     env, torch = facts.environment, facts.framework("torch")
     dist = facts.distribution(name) or facts.distribution("torch")
@@ -206,7 +207,7 @@ def series_for(name: str, torch: str) -> str | None:
     None where that is not known: before PyTorch 2.
     """
     have = minor(torch)
-    if have is None or have[0] != 2:
+    if have is None or have[0] != 2 or name not in KIN:
         return None
     return f"0.{have[1] + 15}" if name == "torchvision" else f"2.{have[1]}"
 

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from cudriver.stack.command import Command
 from cudriver.stack.facts import ERROR, NOTE, Facts, Finding
 from cudriver.stack.fixes.after import Recollect, after, downloads
-from cudriver.stack.record import but
 
 Lines = tuple[Command, ...]
 Key = tuple[str, str, str | None]
@@ -65,11 +64,6 @@ def fold(findings: list[Finding]) -> list[Finding]:
         else:
             main.also.append(finding)
     return kept
-
-
-def alone(finding: Finding) -> Finding:
-    """A copy without what was folded into it."""
-    return but(finding, also=[])
 
 
 def _parts(fix: list[Command]) -> list[Lines]:

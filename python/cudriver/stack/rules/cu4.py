@@ -267,7 +267,11 @@ def cu406(facts: Facts) -> Iterator[Finding]:
         wanted = major(other.cuda)
         if wanted is not None and wanted != built:
             title = f"{name}, {other.name} for CUDA {wanted}"
-            fixes = _swap(facts, trt, wanted) or [_newest(facts, other)]
+            fixes = _swap(facts, trt, wanted)
+            if not fixes:  # no TensorRT is for that major
+                named = other.distribution or other.name
+                dist = facts.distribution(named)
+                fixes = [fix.install(facts.environment, named, of=dist, upgrade=True)]
             evidence = [trt.cuda_evidence, other.cuda_evidence]
             yield finding(NOTE, title, evidence, None, fixes, "tensorrt")
             return
@@ -296,12 +300,6 @@ def _swap(facts: Facts, trt: Framework, cuda: int) -> list[str]:
     fixes = [fix.uninstall(env, dist) for dist in facts.distributions if dist.name in parts]
     other = f"tensorrt-cu{cuda}=={release}"
     return [*fixes, fix.install(env, other, of=facts.distribution(name))]
-
-
-def _newest(facts: Facts, other: Framework) -> str:
-    """Updates the framework whose CUDA major no TensorRT is for."""
-    name = other.distribution or other.name
-    return fix.install(facts.environment, name, of=facts.distribution(name), upgrade=True)
 
 
 def cu408(facts: Facts) -> Iterator[Finding]:

@@ -289,7 +289,7 @@ def _unmet(
         if pair and "take" in pair:
             fixes = [fix.install(facts.environment, f"{dist.name}=={pair['take']}", of=dist)]
         elif "torch" in replaced:
-            fixes = [fix.kin(facts, top) if top in fix.KIN else _kin_for_torch(facts, dist)]
+            fixes = [fix.kin(facts, top)]
     tool = fix.installer(facts.environment, dist)
     if not fixes and tool in ("pip", "uv", "pipx"):
         fixes = [fix.install(facts.environment, *specifiers, of=dist)]
@@ -297,13 +297,6 @@ def _unmet(
         fixes = [fix.reinstall(facts, dist)]
     severity, predicts = (ERROR, pair["says"]) if pair else (severity, None)
     return finding(severity, f"{top} requires {some(parts)}", evidence, predicts, fixes, top)
-
-
-def _kin_for_torch(facts: Facts, dist: Distribution) -> str:
-    """torchvision and others follow torch: the resolver picks the one that fits."""
-    torch, index = fix.same_torch(facts), fix.index_of(facts)
-    names = [torch, dist.name] if torch else [dist.name]
-    return fix.install(facts.environment, *names, of=dist, index=index)
 
 
 def cu407(facts: Facts) -> Iterator[Finding]:

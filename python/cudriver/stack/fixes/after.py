@@ -28,7 +28,7 @@ from cudriver.stack.facts import (
 )
 from cudriver.stack.fixes import fix
 from cudriver.stack.fixes.anew import built_for
-from cudriver.stack.fixes.faults import EXEC_STACK, caused_by
+from cudriver.stack.fixes.faults import EXEC_STACK, caused_by, should_have
 from cudriver.stack.fixes.library_fixes import (
     family_of_symbol,
     leak_of,
@@ -337,4 +337,5 @@ def _found_in_wheels(fault: LoadFault) -> set[str]:
 def _follows(fault: LoadFault, file: FileFault) -> bool:
     """Whether a load works again once that file is as its package brought it."""
     refused = fault.kind in ("rejected", "damaged") and EXEC_STACK not in fault.message
-    return caused_by(fault, file) or (refused and fault.file == file.file)
+    same = refused and fault.file == file.file
+    return same or caused_by(fault, file) or should_have(file, fault)

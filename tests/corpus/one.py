@@ -141,7 +141,7 @@ def fixes(said: Said, known: set[tuple[str, str]]) -> list[str]:
     ]
     commands: list[str] = []
     for finding in chosen:
-        lines = (line for line in finding["fix"] if not line.startswith("no command that is known"))
+        lines = (fix["command"] for fix in finding["fix"])
         commands += [line for line in lines if line not in commands]
     return commands
 

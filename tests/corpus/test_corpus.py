@@ -25,7 +25,7 @@ def finding(rule="CU303", severity="error", title="it breaks", predicts=None, fi
         "severity": severity,
         "title": title,
         "predicts": predicts,
-        "fix": list(fix),
+        "fix": [{"command": line} for line in fix],
         "evidence": [],
     }
 

@@ -85,6 +85,7 @@ ROOMS: dict[str, set[str]] = {
 }
 STACK_GROUND = {
     "background",
+    "command",
     "evidence",
     "facts",
     "machine_facts",

@@ -52,7 +52,7 @@ def check(rule: str, name: str) -> None:
         assert finding.title
         assert finding.evidence, finding
         assert all(e.file for e in finding.evidence)
-        assert finding.fix or finding.severity == "note", finding
+        assert finding.fix or finding.advice or finding.severity == "note", finding
         for command in finding.fix:
             assert not re.search(r"(?<!unset )(?<!export )LD_LIBRARY_PATH", command)
     words = "\n".join(map(golden.render, found))
@@ -80,9 +80,8 @@ def check_fixes(name: str) -> None:
             also = "".join(f", {other.rule} {other.severity}" for other in found.also)
             lines.append(f"{found.rule} {found.severity}{also}: {found.title}")
             lines += [f"    says {found.predicts}"] * (found.predicts is not None)
-            lines += [
-                f"    {'proven' if found.proven else 'untried'}: {each}" for each in found.fix
-            ]
+            lines += [f"    {'proven' if each.heals else 'untried'}: {each}" for each in found.fix]
+            lines += [f"    advice: {found.advice}"] * bool(found.advice)
     words = "\n".join(lines)
     for short, folder in NAMES.items():
         words = words.replace(folder, short)

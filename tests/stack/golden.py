@@ -42,6 +42,7 @@ def render(finding: Finding) -> str:
     if finding.predicts is not None:
         lines.append(f"  says {finding.predicts}")
     lines += [f"  $ {command}" for command in finding.fix]
+    lines += [f"  advice: {finding.advice}"] * bool(finding.advice)
     if finding.subject:
         lines.append(f"  about {finding.subject}")
     if finding.because:

@@ -1,5 +1,6 @@
 """Hand-made facts and findings for tests of what a person sees."""
 
+from cudriver.stack.command import Command
 from cudriver.stack.facts import (
     Environment,
     Evidence,
@@ -85,8 +86,10 @@ def broken_findings() -> list[Finding]:
             ],
             predicts=PREDICTED,
             fix=[
-                "/home/ana/envs/train/bin/python -m pip install --force-reinstall --no-deps "
-                "nvidia-nvjitlink-cu12==12.8.93"
+                Command(
+                    "/home/ana/envs/train/bin/python -m pip install --force-reinstall --no-deps "
+                    "nvidia-nvjitlink-cu12==12.8.93"
+                )
             ],
             subject="torch",
         ),
@@ -157,7 +160,10 @@ def busy() -> tuple[Facts, list[Finding]]:
             "error",
             "a title that is long enough for a second line " * 2,
             predicts="Error: " + "words " * 20,
-            fix=["Read the manual. " * 6, "pip install " + "torch==2.8.0 " * 9],
+            fix=[
+                Command.of("pip install " + "torch==2.8.0 " * 9, heals=True, downloads=843_900_000)
+            ],
+            advice="Read the manual. " * 6,
             subject="torch",
             cpu=True,
         ),
@@ -176,5 +182,7 @@ def hostile() -> tuple[Facts, list[Finding]]:
         libraries=[Library(nasty, nasty, nasty, nasty, nasty, [Shadowed(nasty, nasty, nasty)])],
         problems=[Problem(nasty, nasty)],
     )
-    finding = Finding("CU303", "error", nasty, [Evidence(nasty, 1, nasty)], nasty, [nasty])
+    finding = Finding(
+        "CU303", "error", nasty, [Evidence(nasty, 1, nasty)], nasty, [Command(nasty)], nasty
+    )
     return facts, [finding]

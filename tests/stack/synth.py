@@ -52,7 +52,8 @@ class Prefix:
         self.path = path
         self.python = python
         self.site = path / "lib" / f"python{python}" / "site-packages"
-        self.site.mkdir(parents=True)
+        (self.site / "pip").mkdir(parents=True)
+        (self.site / "pip" / "__main__.py").write_text("")
         (path / "bin").mkdir()
 
     @property
@@ -61,7 +62,8 @@ class Prefix:
         return "/" + str(self.path.relative_to(self.root)) if self.root else str(self.path)
 
     def venv(self, **settings: str) -> Prefix:
-        keys = {"home": "/usr/bin", "version": f"{self.python}.7", **settings}
+        keys = {"home": "/usr/bin", "include_system_site_packages": "false"}
+        keys |= {"version": f"{self.python}.7", **settings}
         lines = "".join(f"{key.replace('_', '-')} = {value}\n" for key, value in keys.items())
         (self.path / "pyvenv.cfg").write_text(lines)
         self.interpreter()

@@ -307,7 +307,9 @@ def test_a_fifo_in_an_environment_is_not_opened(tmp_path: Path, opened: Callable
     packages.mkdir(parents=True)
     (tmp_path / "env/bin").mkdir()
     (tmp_path / "env/bin/python").write_text("x")
-    (tmp_path / "env/pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.11.7\n")
+    (tmp_path / "env/pyvenv.cfg").write_text(
+        "home = /usr/bin\nversion = 3.11.7\ninclude-system-site-packages = false\n"
+    )
     info = packages / "torch-2.4.0.dist-info"
     info.mkdir()
     for name in ("METADATA", "RECORD", "INSTALLER"):

@@ -81,7 +81,9 @@ def root(tmp_path):
     (venv / "bin/python").symlink_to("/usr/bin/python3")
     (tmp_path / "usr/bin").mkdir(parents=True)
     (tmp_path / "usr/bin/python3").write_bytes(b"\x7fELF")
-    (venv / "pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.11.7\n")
+    (venv / "pyvenv.cfg").write_text(
+        "home = /usr/bin\nversion = 3.11.7\ninclude-system-site-packages = false\n"
+    )
     return tmp_path
 
 

@@ -28,6 +28,8 @@ from elfkit import compile_c
 PATH = Path(__file__).with_name("collect_cases.txt")
 HEAD, CASES = casekit.read(PATH)
 
+ALONE = {"include-system-site-packages": "false"}
+
 
 class Tree:
     """A root, and the environment /env in it, which the first call that needs it makes."""
@@ -100,7 +102,7 @@ class Tree:
         self.made = synth.Prefix(self.top / "env", root=self.top).conda()
 
     def venv_at(self, name: str, version: str = "3.11.7", **settings: str) -> None:
-        lines = {"home": "/usr/bin", "version": version, **settings}
+        lines = {"home": "/usr/bin", "version": version, **ALONE, **settings}
         self.file(f"{name}/bin/python")
         self.file(f"{name}/pyvenv.cfg", "".join(f"{k} = {v}\n" for k, v in lines.items()))
 

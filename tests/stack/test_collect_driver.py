@@ -369,7 +369,9 @@ class TestInspected:
             compile_c(prefix / "lib" / name, source + trace, f"-Wl,-soname,{name}")
         (prefix / "bin").mkdir()
         (prefix / "bin/python").symlink_to(sys.executable)
-        (prefix / "pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.11.7\n")
+        (prefix / "pyvenv.cfg").write_text(
+            "home = /usr/bin\nversion = 3.11.7\ninclude-system-site-packages = false\n"
+        )
         (tmp_path / "link").symlink_to(prefix / "lib")
         return prefix
 

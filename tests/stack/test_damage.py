@@ -120,7 +120,8 @@ def test_a_damaged_library_of_a_wheel(venv, damage, stated):
     assert (found.rule, found.severity) == ("CU404", "error")
     assert "libnccl.so.2" in found.title
     again = "install --force-reinstall --no-deps nvidia-nccl-cu12==2.27.3"
-    assert found.fix == [f"{venv.path}/bin/python -m pip {again}"]
+    python = f"{venv.path}/bin/python"  # an environment without pip
+    assert found.fix == [f"{python} -m ensurepip && {python} -m pip {again}"]
     assert any(e.file == str(file) for e in found.evidence)
     assert seen.removeprefix("ImportError: ").removeprefix("OSError: ") == found.predicts
 

@@ -17,6 +17,8 @@ from cudriver.stack.environment.discover import (
 )
 from cudriver.stack.roots.rootfs import Root
 
+ALONE = {"include-system-site-packages": "false"}
+
 
 @pytest.fixture
 def machine(tmp_path):
@@ -29,7 +31,7 @@ def venv(root: Path, prefix: str, version: str = "3.11.7", **settings: str) -> N
     folder = root / prefix.lstrip("/")
     (folder / "bin").mkdir(parents=True)
     (folder / "bin/python").write_text("")
-    lines = {"home": "/usr/bin", "version": version, **settings}
+    lines = {"home": "/usr/bin", "version": version, **ALONE, **settings}
     (folder / "pyvenv.cfg").write_text("".join(f"{k} = {v}\n" for k, v in lines.items()))
 
 

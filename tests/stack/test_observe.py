@@ -6,10 +6,11 @@ import time
 
 import pytest
 
-from cudriver.stack.facts import Environment, Facts, Framework, Library
+from cudriver.stack.facts import Environment, Facts, Framework, Library, LoadFault
 from cudriver.stack.load.observe import Observation, Row, observe
-from cudriver.stack.record import put
+from cudriver.stack.record import but, put
 from cudriver.stack.report import Report
+from cudriver.stack.rules import judge
 
 
 @pytest.fixture
@@ -259,3 +260,27 @@ def test_values_of_another_type_are_not_known(facts):
     values = values.replace('"torch.nccl": 1', '"torch.nccl": [2, 27, 3]')
     observation = observe(says(facts, f"echo '{GOOD.replace('{}', values)}' >&$3"))
     assert "2.27.3" in [row.observed for row in observation.rows]
+
+
+class TestWhatTheImportsSay:
+    """They count before what was predicted."""
+
+    def judged(self, imports, *more):
+        frameworks = [Framework("torch", "2.8.0", module="torch", distribution="torch")]
+        ended = LoadFault("not found", "/s/torch/a.so", "liba.so: cannot open", "liba.so")
+        faults = [but(ended, framework="torch")] * ("fault" in more)
+        environment = Environment("/e", "venv")
+        of = Facts(environment, frameworks=frameworks, load_faults=faults, imports=imports)
+        found = [f for f in judge(of) if f.severity != "note"]
+        return [(f.rule, f.severity, f.predicts) for f in found]
+
+    def test_an_import_that_works_is_no_error(self):
+        predicted = ("CU305", "error", "liba.so: cannot open")
+        assert self.judged({}, "fault") == [predicted]
+        assert self.judged({"torch": None}, "fault") == [("CU305", "warning", None)]
+        assert self.judged({"numpy": None}, "fault") == [predicted]
+
+    def test_one_that_fails_is_an_error_with_its_text_and_once(self):
+        assert self.judged({"torch": "ImportError: x"}) == [("CU603", "error", "ImportError: x")]
+        assert self.judged({"torch": "x"}, "fault") == [("CU305", "error", "liba.so: cannot open")]
+        assert self.judged({"numpy": "x"}) == [("CU603", "error", "x")]

@@ -10,6 +10,7 @@ import pytest
 from samples import broken_findings, healthy
 
 from cudriver.stack import rapids
+from cudriver.stack.command import Command
 from cudriver.stack.facts import Finding
 from cudriver.stack.record import put
 from cudriver.stack.report import Report
@@ -56,7 +57,9 @@ def test_errors_fail_with_their_fixes_and_nothing_is_left_out(run):
 
 
 def test_a_warning_is_a_warning(run):
-    finding = Finding("CU302", "warning", "two are mixed", fix=["pip install 'jax[cuda12]'"])
+    finding = Finding(
+        "CU302", "warning", "two are mixed", fix=[Command("pip install 'jax[cuda12]'")]
+    )
     value, (told,), error = run(healthy(), [finding], verbose=False)
     assert (value, error) == (None, None)
     # Rich takes "[cuda12]" for a style, and would print nothing for it.

@@ -83,7 +83,7 @@ def test_numbers_are_those_of_the_list():
         + [f"CU2{n:02}" for n in range(1, 8)]
         + [f"CU3{n:02}" for n in range(1, 8)]
         + [f"CU4{n:02}" for n in range(1, 11)]
-        + ["CU501", "CU502", "CU503", "CU601", "CU602"]
+        + ["CU501", "CU502", "CU503", "CU601", "CU602", "CU603"]
     )
     assert list(registry()) == expected
 

@@ -177,8 +177,10 @@ def test_what_a_framework_requires_that_is_not_of_cuda():
     damage = Finding("CU404", "error", "is damaged", subject="mpmath")
     needs = "whether torch works is not known: it needs mpmath, which has an error"
     assert needs in Report(of, [damage]).doubts
-    observed = Report(of, [damage], observation=Observation({"torch": None}, []))
-    assert states(observed) == {"torch": WORKS, "mine": WORKS}
+    assert states(Report(but(of, imports={"torch": None}), [damage])) == {
+        "torch": WORKS,
+        "mine": WORKS,
+    }
 
 
 def test_a_build_without_cuda_that_is_to_use_it():
@@ -210,9 +212,9 @@ def test_another_toolkit_than_asked_for_fails_nothing():
 
 def test_a_real_import_decides():
     of = facts(frameworks=[but(MINE, module="mine")], load_faults=[lacking("mine", "unmodelled")])
-    findings = judge(of)
     for error, state, code in ((None, WORKS, 0), ("ImportError: no", FAILS, 1)):
-        seen = Report(of, findings, observation=Observation({"mine": error}, []))
+        known = but(of, imports={"mine": error})
+        seen = Report(known, judge(known), observation=Observation(known.imports, []))
         assert (states(seen), seen.exit_code) == ({"mine": state}, code)
 
 

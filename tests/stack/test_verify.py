@@ -86,7 +86,7 @@ def test_a_file_that_is_gone_or_of_another_size(venv, name, content):
     data = json.loads(run("check", str(venv.path), "--json", "--verify", "--no-probe").stdout)
     (told,) = [each for each in data["findings"] if each["rule"] == "CU404"]
     assert os.path.basename(name) in told["title"]
-    assert told["proven"]
+    assert told["fix"][0]["heals"]
 
 
 def test_what_images_leave_out_is_no_fault(venv):
@@ -126,8 +126,8 @@ def test_the_command_tells_it_with_a_fix_that_heals(venv):
     data = json.loads(run("check", str(venv.path), "--json", "--verify", "--no-probe").stdout)
     (found,) = [f for f in data["findings"] if f["rule"] == "CU404"]
     assert "libx.so.1 is not as cupy-cuda12x 13.0 brought it" in found["title"]
-    assert found["proven"]
-    assert found["fix"][0].endswith("--force-reinstall --no-deps cupy-cuda12x==13.0")
+    assert found["fix"][0]["heals"]
+    assert found["fix"][0]["command"].endswith("--force-reinstall --no-deps cupy-cuda12x==13.0")
     data = json.loads(run("check", str(venv.path), "--json", "--no-probe").stdout)
     assert [f for f in data["findings"] if f["rule"] == "CU404"] == []
 
@@ -253,5 +253,7 @@ class TestSystem:
         assert (
             told["title"] == "__init__.py is not as the system's package python3-numpy brought it"
         )
-        assert told["fix"] == ["sudo apt-get install --reinstall python3-numpy"]
+        assert [c["command"] for c in told["fix"]] == [
+            "sudo apt-get install --reinstall python3-numpy"
+        ]
         assert told["evidence"][0]["file"] == "/var/lib/dpkg/info/python3-numpy.md5sums"

@@ -217,17 +217,20 @@ def _report(prefix: str, machine: Machine, arguments: Namespace) -> Report:
 
 def _checked(prefix: str, machine: Machine, arguments: Namespace) -> Report:
     from cudriver.stack.collect import collect, recollect
+    from cudriver.stack.record import but
     from cudriver.stack.report import Report
     from cudriver.stack.rules import judge
 
     facts = collect(machine.asked.at(prefix), machine)
-    findings = judge(facts, None, lambda changes: recollect(facts, machine, changes))
-    report = Report(facts, findings, strict=arguments.strict)
+    observation = None
     if arguments.observe:
         from cudriver.stack.load.observe import observe
 
-        with terminal.busy(f"importing in {report.prefix}"):
-            report.observation = observe(facts, timeout=arguments.timeout)
+        with terminal.busy(f"importing in {facts.environment.prefix}"):
+            observation = observe(facts, timeout=arguments.timeout)
+        facts = but(facts, imports=observation.imports)
+    findings = judge(facts, None, lambda changes: recollect(facts, machine, changes))
+    report = Report(facts, findings, strict=arguments.strict, observation=observation)
     if arguments.select or arguments.ignore:
         report = report.restricted(arguments.select, arguments.ignore)
     return report

@@ -219,6 +219,8 @@ class _Check:
 
         facts, owners = self.facts, records.Owners(self.root)
         put(facts, distributions=distributions.installed(self.root, self.env))
+        pips = (f"{folder}/pip/__main__.py" for folder in self.env.site_packages)
+        put(self.env, lacks_pip=not any(map(self.root.is_file, pips)))
         if self.env.python is None and not facts.distributions:
             from cudriver.stack.environment.discover import near
 

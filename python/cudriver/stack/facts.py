@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Iterator
 
+from cudriver.stack.command import Command
 from cudriver.stack.evidence import Evidence as Evidence
 from cudriver.stack.machine_facts import Driver, HostCompiler, NvccChoice, Toolkit
 from cudriver.stack.record import Record, fresh
@@ -53,8 +54,11 @@ class Finding(Record):
         Where the facts were read, in the order of the proof.
     predicts : str or None
         The text of the error that the user will meet, where it is known.
-    fix : list of str
-        Commands, and sentences where no command is known.
+    fix : list of Command
+        What a shell takes as it stands: a `str` that says whether it `heals`, and how many bytes
+        it `downloads`.
+    advice : str
+        What to do where no command does it; "" where there is none to give.
     also : list of Finding
         What follows from the same cause; the same fix takes it away.
     """
@@ -64,14 +68,19 @@ class Finding(Record):
     title: str
     evidence: list[Evidence] = fresh(list)
     predicts: str | None = None
-    fix: list[str] = fresh(list)
+    fix: list[Command] = fresh(list)
+    advice: str = ""
     subject: str = ""  # the framework, or else the file, that it is about
     because: str | None = None  # the file or package that caused it, where that is another
-    proven: bool = False  # `fix` takes it away on a copy of the facts, and brings nothing worse
     crashed: bool = False  # the rule failed or gave up: its silence means nothing
     doubt: str = ""  # why nobody can tell without an import whether it does harm
     cpu: bool = False  # of an error: what it is about goes on without the GPU
     also: list[Finding] = fresh(list)  # follow from its cause; the same fix takes them away
+
+    @property
+    def proven(self) -> bool:
+        """Whether one of its commands heals it."""
+        return any(command.heals for command in self.fix)
 
 
 def every(findings: Iterable[Finding]) -> Iterator[Finding]:
@@ -114,6 +123,7 @@ class Distribution(Record, frozen=True):
     conda_name: str | None = None  # of the conda package that brought a wheel: "pytorch"
     asks: list[tuple[str, str]] = fresh(list)  # every Requires-Dist: the name, and the rest
     hides: list[str] = fresh(list)  # .dist-info of the same in later folders of sys.path
+    size: int | None = None  # bytes of its shared libraries, by its RECORD; None: not read
 
     def active(self, extras: Collection[str]) -> list[Requirement]:
         """The requirements that count when it is asked for with these extras."""
@@ -138,6 +148,7 @@ class Environment(Record, frozen=True):
     base_prefix: str | None = None  # of a venv: where its interpreter lives
     platform: str = "x86_64"  # machine of its interpreter
     variables: dict[str, str] = fresh(dict)  # the environment variables that matter
+    lacks_pip: bool = False
     managed: bool = False  # by the system (PEP 668): pip refuses to change it unless told to
     gone: Evidence | None = None  # bin/python, a link to an interpreter that is no longer there
     near: str | None = None  # the environment that was probably meant, where this is none
@@ -365,6 +376,7 @@ class Facts(Record, frozen=True):
     match: str | None = None
     match_level: str = "minor"
     needs: list[str] = fresh(list)
+    imports: dict[str, str | None] = fresh(dict)  # made by --observe: the module, and its error
     expects: list[str] = fresh(list)
 
     def needed(self, framework: Framework) -> str | None:

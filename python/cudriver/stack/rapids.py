@@ -34,4 +34,5 @@ def cuda_stack_check(verbose: bool = False, **_: object) -> str | None:
 def _text(finding: Finding) -> str:
     """What is wrong, and the commands that fix it."""
     lines = [f"{finding.rule}: {said(finding.title, finding.rule)}", *finding.fix]
+    lines += [said(finding.advice, "fixes")] if finding.advice else []
     return _MARKUP.sub(r"\\\1", "\n  ".join(lines))

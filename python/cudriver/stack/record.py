@@ -120,7 +120,7 @@ def put(record: Record, **fields: Any) -> None:
 
 def plain(value: Any) -> Any:
     """A value as the dictionaries, lists and texts that JSON has."""
-    if isinstance(value, Record):
+    if hasattr(value, "to_dict"):
         return value.to_dict()
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]

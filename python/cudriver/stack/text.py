@@ -157,8 +157,3 @@ def wrap_command(command: str, width: int) -> list[str]:
         else:
             lines.append(word if not lines else "  " + word)
     return remark + [f"{line} \\" for line in lines[:-1]] + lines[-1:]
-
-
-def is_command(text: str) -> bool:
-    """True for a line of a fix that is to be typed, False for one that is to be read."""
-    return "\n" not in text and not text.rstrip().endswith((".", ":")) and " " in text.strip()

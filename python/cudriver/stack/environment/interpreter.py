@@ -34,7 +34,7 @@ def pyvenv(root: Root, prefix: str) -> dict[str, str]:
 
 def looks_outside(settings: dict[str, str]) -> bool:
     """Whether Python looks for packages of the user's own and, of a venv, for its base's."""
-    return not settings or settings.get("include-system-site-packages", "").lower() == "true"
+    return settings.get("include-system-site-packages", "true").lower() == "true"
 
 
 def describe(asked: Asked) -> Environment:

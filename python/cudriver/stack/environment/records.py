@@ -21,7 +21,7 @@ from cudriver.stack.facts import (
     Evidence,
     FileFault,
 )
-from cudriver.stack.record import Record
+from cudriver.stack.record import Record, put
 from cudriver.stack.roots.rootfs import Root
 
 RECORD_LIMIT = 32 << 20
@@ -184,6 +184,7 @@ class Owners:
     def add(self, dist: Distribution) -> None:
         raw = self.records[dist.path] = read(self.root, dist)
         entries = self.of[dist.path] = libraries(self.root, dist, raw)
+        put(dist, size=sum(entry.size or 0 for entry in entries) if raw else None)
         for entry in entries:
             self.by_path.setdefault(entry.path, []).append(entry)
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable
 from fnmatch import fnmatch
 
+from cudriver.stack.command import Command
 from cudriver.stack.environment.markers import normal
 from cudriver.stack.facts import (
     HIDDEN,
@@ -26,12 +27,14 @@ from cudriver.stack.facts import (
     Unmet,
 )
 from cudriver.stack.fixes import fix
-from cudriver.stack.fixes.faults import EXEC_STACK, caused_by
+from cudriver.stack.fixes.anew import built_for
+from cudriver.stack.fixes.faults import EXEC_STACK, caused_by, should_have
 from cudriver.stack.fixes.library_fixes import (
     family_of_symbol,
     leak_of,
     looks_into_wheels,
     owner_of,
+    toolkit_wheels,
     wheel_brings,
 )
 from cudriver.stack.fixes.pairs import asked_of, goes_with
@@ -44,19 +47,32 @@ Recollect = Callable[[dict[str, str | None]], Facts]
 _SPECIFIER = re.compile(r"([A-Za-z0-9._-]+)(?:\[([^]]*)\])?\s*(.*)\Z")
 
 
-def after(facts: Facts, lines: list[str], recollect: Recollect | None) -> Facts | None:
+def after(facts: Facts, lines: list[Command], recollect: Recollect | None) -> Facts | None:
     """The facts after these commands; None where one does what is not known here."""
     trial = _Copy(facts)
     for line in lines:
-        if not isinstance(line, fix.Command) or (line.sets and recollect is None):
+        if line.sets and recollect is None:
             return None
         if line.sets and recollect is not None:
             trial = _Copy(recollect(dict([line.sets])))
         elif line.removes:
             trial.remove(line.removes)
-        else:
+        elif line.installs:
             trial.install(line)
+        else:
+            return None
     return trial.facts
+
+
+def downloads(facts: Facts, command: Command) -> int | None:
+    """About how many bytes a command fetches: the libraries of what it brings anew, as they are
+    now. None where it brings what is not there, or is none of an installer.
+    """
+    trial = _Copy(facts)
+    trial.install(command)
+    known = [size for size in trial.brought if size is not None]
+    asked = command.installs or command.removes or command.sets
+    return sum(known) if asked and len(known) == len(trial.brought) else None
 
 
 def _of(text: str) -> str:
@@ -70,11 +86,12 @@ class _Copy:
     def __init__(self, facts: Facts) -> None:
         changed = ("distributions", "frameworks", "libraries", "load_faults", "file_faults")
         self.facts = but(facts, **{name: [*getattr(facts, name)] for name in changed})
+        self.brought: list[int | None] = []  # the sizes of what is fetched
 
     def _drop(self, cured: Callable[[LoadFault], bool]) -> None:
         put(self.facts, load_faults=[f for f in self.facts.load_faults if not cured(f)])
 
-    def install(self, command: fix.Command) -> None:
+    def install(self, command: Command) -> None:
         """What is asked for, and what that requires. A bare name that is there stays as it is,
         unless its own requirements are not met: then its release is one that fits.
         """
@@ -94,7 +111,7 @@ class _Copy:
         here = self.facts.distribution(name)
         return here is not None and satisfies(here.version, specifier) is not False
 
-    def _required(self, name: str, extras: list[str], command: fix.Command, done: set[str]) -> None:
+    def _required(self, name: str, extras: list[str], command: Command, done: set[str]) -> None:
         dist = self.facts.distribution(name)
         for needed in dist.active(extras) if dist else ():
             there = self._met(needed.name, needed.specifier)
@@ -102,9 +119,12 @@ class _Copy:
                 continue
             done.add(needed.name)
             self._put(needed.name, needed.specifier, command, False)
+            if needed.name == "cuda-toolkit":
+                for wheel in toolkit_wheels(needed):
+                    self._put(wheel, "", command, False)
             self._required(needed.name, needed.extras, command, done)
 
-    def _put(self, name: str, wanted: str, command: fix.Command, fits: bool) -> None:
+    def _put(self, name: str, wanted: str, command: Command, fits: bool) -> None:
         """One distribution in a release that is wanted. fits: one that goes with the others."""
         facts = self.facts
         old = facts.distribution(name)
@@ -116,6 +136,7 @@ class _Copy:
         changed = old is None or cut(version, 4) != cut(old.version, 4) or rebuilt
         if not changed and not command.again:
             return
+        self.brought.append(old.size if old else None)
         new = but(old, version=version, requires=[], asks=[]) if old and changed else old
         new = new or Distribution(
             name, version, "wheel", "", next(iter(facts.environment.site_packages), "")
@@ -125,7 +146,12 @@ class _Copy:
         fits = fits or (changed and goes_with(facts, name, version))
         healed = self._restore(name)
         self._drop(lambda fault: any(_follows(fault, file) for file in healed))
+        better = changed and (old is None or newer(version, old.version) or self._pinned(new))
+        brings = {os.path.basename(file.file) for file in healed} if old else None
         self._drop(lambda fault: self._cured(fault, new, old, changed, fits))
+        self._drop(lambda fault: self._found(fault, new, None if changed else brings))
+        if better or healed:
+            self._drop(lambda fault: self._through(fault, name))
         put(facts, missing=[x for x in facts.missing if not self._holds(name, x.needed_by)])
         if changed and fits and name in fix.KIN:
             put(facts, libraries=[x for x in facts.libraries if x.owner != name])
@@ -147,14 +173,14 @@ class _Copy:
         put(self.facts, unmet=kept)
 
     def _usual(self, new: Distribution, fits: bool) -> str | None:
-        """The CUDA of PyPI's own build of PyTorch, or of its kin that goes with the one here; None
-        for other distributions, and for conda's.
+        """The CUDA of PyPI's own build of PyTorch, of its kin that goes with the one here, or of
+        a release that is known; None for others, and for conda's.
         """
         torch = self.facts.distribution("torch")
         if torch is None or new.kind == "conda":
             return None
         mine = new.name == "torch" or (new.name in fix.KIN and fits)
-        return fix.usual_variant(torch.version) if mine else None
+        return fix.usual_variant(torch.version) if mine else built_for(new.name, new.version)
 
     def _holds(self, name: str, file: str | None) -> bool:
         """Whether a file is of that distribution, which brings the file's parts, too."""
@@ -197,11 +223,6 @@ class _Copy:
             return False  # a variable brings that file in, whatever is installed
         if mine and changed:
             return fits or name == "torch"
-        if fault.kind == "not found":
-            if any(wheel_brings(name, new.version, each) for each in _found_in_wheels(fault)):
-                return True
-            sought = facts.environment.kind == "conda" or looks_into_wheels(facts, fault)
-            return sought and wheel_brings(name, new.version, fault.name)
         provider = owner_of(facts, os.path.normpath(fault.provider or ""))
         family = family_of_symbol(fault.name)
         brought = (
@@ -211,7 +232,27 @@ class _Copy:
         )
         if not (old and changed and brought):
             return False
-        return self._pinned(new) or newer(new.version, old.version)
+        better = self._pinned(new) or newer(new.version, old.version)
+        return fault.kind != "not found" and better
+
+    def _found(self, fault: LoadFault, new: Distribution, brings: set[str] | None) -> bool:
+        """Whether a library is found that was not, since the release brings it. brings: the files
+        that were not there; None: any.
+        """
+        sought = self.facts.environment.kind == "conda" or looks_into_wheels(self.facts, fault)
+        names = {*_found_in_wheels(fault), *([fault.name] if sought else [])}
+        return fault.kind == "not found" and any(
+            wheel_brings(new.name, new.version, each) and (brings is None or each in brings)
+            for each in names
+        )
+
+    def _through(self, fault: LoadFault, name: str) -> bool:
+        """Whether a library is there and was not loaded for want of one of that distribution's."""
+        return fault.kind == "not found" and any(
+            wheel_brings(dist.name, dist.version, fault.name)
+            and any(needed.name == name for needed in dist.active(()))
+            for dist in self.facts.distributions
+        )
 
     def _pinned(self, dist: Distribution) -> bool:
         """Whether a requirement says exactly that release."""
@@ -296,4 +337,5 @@ def _found_in_wheels(fault: LoadFault) -> set[str]:
 def _follows(fault: LoadFault, file: FileFault) -> bool:
     """Whether a load works again once that file is as its package brought it."""
     refused = fault.kind in ("rejected", "damaged") and EXEC_STACK not in fault.message
-    return caused_by(fault, file) or (refused and fault.file == file.file)
+    same = refused and fault.file == file.file
+    return same or caused_by(fault, file) or should_have(file, fault)

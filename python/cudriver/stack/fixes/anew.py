@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from cudriver.stack.facts import Facts
+from cudriver.stack.facts import Distribution, Facts
 from cudriver.stack.fixes import fix
 from cudriver.stack.text import quote
-from cudriver.stack.versions import cut
+from cudriver.stack.versions import cut, major
 
 
 def anew(facts: Facts, name: str) -> str:
@@ -30,6 +30,28 @@ def planned(facts: Facts, name: str) -> list[str]:
 
     known = facts.environment.installer not in fix.CONDA and packages(facts, name) != [name]
     return [anew(facts, name)] if known else []
+
+
+def release_for(facts: Facts, dist: Distribution, cuda: int | None) -> str | None:
+    """The newest release of a distribution that is known to be built for a CUDA major, as it is
+    asked for: "vllm==0.19.1".
+    """
+    from cudriver.stack.plan.candidates import known
+
+    python = cut(facts.environment.python, 2)
+    name = next((f.name for f in facts.frameworks if f.distribution == dist.name), dist.name)
+    usable = [c for c in known([name]) if c.index is None and python in (None, *c.pythons)]
+    named = [(c, p) for c in usable for p in c.packages if fix.bare(p) == dist.name]
+    fitting = [(c.newness([name]), p) for c, p in named if major(c.cuda) == cuda]
+    return max(fitting, default=(None, None))[1]
+
+
+def built_for(name: str, version: str) -> str | None:
+    """The CUDA that a known release of PyPI's is built for."""
+    from cudriver.stack.plan.candidates import known
+
+    named = (c for c in known([name]) if c.frameworks[name]["version"] == version)
+    return next((c.cuda for c in named if c.index is None), None)
 
 
 def has_wheels(facts: Facts, torch: str) -> bool:

@@ -8,6 +8,7 @@ from cudriver.stack.facts import (
     GPU,
     IMPORT,
     MISSING,
+    OWNERS,
     SHARED,
     USE,
     Evidence,
@@ -17,6 +18,7 @@ from cudriver.stack.facts import (
     LoadFault,
 )
 from cudriver.stack.fixes.fix import KIN
+from cudriver.stack.fixes.library_fixes import family_of_symbol
 from cudriver.stack.versions import cut
 
 EXEC_STACK = "cannot enable executable stack"  # the loader's words; its package built it so
@@ -28,10 +30,16 @@ def caused_by(fault: LoadFault, file: FileFault) -> bool:
     if fault.kind == "not found" or file.what == MISSING:  # one of another machine is passed over
         names = os.path.basename(file.file), file.file
         return fault.kind == "not found" and fault.name in names
-    return fault.kind in ("symbol", "version", "abort") and file.file in (
-        fault.library,
-        os.path.normpath(fault.provider or ""),
+    named = file.file in (fault.library, os.path.normpath(fault.provider or ""))
+    return fault.kind in ("symbol", "version", "abort") and (
+        named or (file.what == OWNERS and should_have(file, fault))
     )
+
+
+def should_have(file: FileFault, fault: LoadFault) -> bool:
+    """Whether a function that nothing has is one of that file's, by its name."""
+    name = family_of_symbol(fault.name) if fault.kind == "symbol" and not fault.provider else None
+    return name is not None and os.path.basename(file.file).startswith(name)
 
 
 def told_by_record(facts: Facts, fault: LoadFault) -> bool:

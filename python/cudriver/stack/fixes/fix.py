@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from cudriver.stack.command import Command
 from cudriver.stack.facts import Distribution, Environment, Facts
 from cudriver.stack.machine_facts import Device, Driver
 from cudriver.stack.record import Any
@@ -11,29 +12,20 @@ from cudriver.stack.tables import table
 from cudriver.stack.text import quote
 from cudriver.stack.versions import compare, cut, major, minor
 
+OF_SYSTEM = (
+    "{} is the system's: put it in order with the system's package manager, or make a virtual "
+    "environment and install what you need there."
+)
+DPKG = "/usr/lib/python3/dist-packages"  # Debian's packages, and nobody else's
 CONDA = ("conda", "mamba", "micromamba", "pixi")
 INDEX = "https://download.pytorch.org/whl"
 KIN = ("torchvision", "torchaudio")  # they check that PyTorch is built for the same CUDA
 
 
-class Command(str):
-    """A command, with what it does: see `after`."""
-
-    installs: tuple[str, ...] = ()
-    removes = ""  # a distribution
-    sets: tuple[str, str | None] | None = None  # a variable; None: unsets it
-    again = alone = upgrade = False
-    source: str | None = None  # a package index
-
-    @classmethod
-    def of(cls, text: str, **does: Any) -> Command:
-        made = cls(text)
-        made.__dict__.update(does)
-        return made
-
-
 def installer(env: Environment, dist: Distribution | None) -> str:
     """Who installed a distribution; where that is not known, who makes this environment."""
+    if dist and dist.location == DPKG:
+        return "dpkg"
     stated = (dist.installer or "").lower() if dist else ""
     if stated == "conda":
         return env.installer if env.kind == "conda" else "conda"
@@ -57,12 +49,14 @@ def install(
     """
     tool = by or installer(env, of)
     does = {"installs": specifiers, "again": again, "alone": alone, "upgrade": upgrade}
+    if tool == "dpkg":
+        return OF_SYSTEM.format(bare(specifiers[0]))
     if tool in CONDA:
         text = _conda(env, tool, specifiers, again)
         return Command.of(text, **does) if again else text  # else which build, the solver tells
     command = _pip(env, tool, "install")
     if again and tool == "uv":
-        command += [word for s in specifiers for word in ("--reinstall-package", quote(_bare(s)))]
+        command += [word for s in specifiers for word in ("--reinstall-package", quote(bare(s)))]
     elif again:
         command.append("--force-reinstall")
     command += ["--no-deps"] * alone + ["--upgrade"] * upgrade + [quote(s) for s in specifiers]
@@ -70,7 +64,7 @@ def install(
     return Command.of(" ".join(command), source=index, **does)
 
 
-def _bare(specifier: str) -> str:
+def bare(specifier: str) -> str:
     """The name of what is asked for."""
     return re.split(r"[\[=<>~! ]", specifier, maxsplit=1)[0]
 
@@ -79,7 +73,9 @@ def _pip(env: Environment, tool: str, verb: str) -> list[str]:
     """pip's command, or that of who stands in for it."""
     if tool == "pipx":
         return ["pipx", "runpip", quote(env.prefix.rstrip("/").rpartition("/")[2]), verb]
-    start = [quote(env.executable or f"{env.prefix}/bin/python"), "-m", "pip", verb]
+    python = quote(env.executable or f"{env.prefix}/bin/python")
+    first = [python, "-m", "ensurepip", "&&"] if env.lacks_pip else []
+    start = [*first, python, "-m", "pip", verb]
     if tool == "uv":
         start = ["uv", "pip", verb, "--python", quote(env.executable or env.prefix)]
     # What both want to hear before they change a system's own Python (PEP 668).
@@ -90,8 +86,8 @@ def _conda(env: Environment, tool: str, specifiers: tuple[str, ...], again: bool
     names = [re.sub(r"\Atorch(?![\w-])", "pytorch", s.replace("==", "=")) for s in specifiers]
     words = " ".join(map(quote, names))
     if tool == "pixi":
-        bare = " ".join(quote(_bare(name)) for name in names)
-        return f"pixi reinstall {bare}" if again else f"pixi add {words}"
+        plain = " ".join(quote(bare(name)) for name in names)
+        return f"pixi reinstall {plain}" if again else f"pixi add {words}"
     return f"{tool} install -p {quote(env.prefix)} {'--force-reinstall ' if again else ''}{words}"
 
 
@@ -103,6 +99,8 @@ def name_of(dist: Distribution, tool: str) -> str:
 def uninstall(env: Environment, dist: Distribution) -> str:
     """The command that removes one distribution."""
     tool = installer(env, dist)
+    if tool == "dpkg":
+        return OF_SYSTEM.format(dist.name)
     if tool == "pixi":
         words = ["pixi", "remove"]
     elif tool in CONDA:
@@ -180,11 +178,13 @@ def same_torch(facts: Facts) -> str | None:
 
 
 def kin(facts: Facts, name: str) -> str:
-    """The command that installs the release of torchvision or torchaudio that goes with PyTorch.
+    """The command that installs the release of torchvision or torchaudio that goes with PyTorch,
+    or of what names its PyTorch in METADATA: the resolver picks the one that fits.
 
-    Both are pinned, since an installed one of another release would satisfy its bare name.
+    Kin are pinned, since an installed one of another release would satisfy its bare name.
     """
-    env, torch, dist = facts.environment, facts.framework("torch"), facts.distribution(name)
+    env, torch = facts.environment, facts.framework("torch")
+    dist = facts.distribution(name) or facts.distribution("torch")
     if installer(env, dist) in CONDA:
         return install(env, name, of=dist, again=True)
     series, beside = series_for(name, torch.version) if torch else None, same_torch(facts)
@@ -207,7 +207,7 @@ def series_for(name: str, torch: str) -> str | None:
     None where that is not known: before PyTorch 2.
     """
     have = minor(torch)
-    if have is None or have[0] != 2:
+    if have is None or have[0] != 2 or name not in KIN:
         return None
     return f"0.{have[1] + 15}" if name == "torchvision" else f"2.{have[1]}"
 

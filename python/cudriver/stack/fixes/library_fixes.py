@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 
-from cudriver.stack.facts import Distribution, Facts, Framework, Library, LoadFault
+from cudriver.stack.command import Command
+from cudriver.stack.facts import Distribution, Facts, Framework, Library, LoadFault, Requirement
 from cudriver.stack.fixes import fix
 from cudriver.stack.names import DRIVER_CALL, is_cuda_library, row_of, split, unsuffixed
 from cudriver.stack.tables import driver_floor, table
+from cudriver.stack.text import quote
 from cudriver.stack.versions import cut, minor
 
 
@@ -94,6 +96,12 @@ def symbol_fix(facts: Facts, fault: LoadFault, provider: Library | None) -> list
     PyTorch, restore the library that the name tells, or whoever asks.
     """
     owner = owner_of(facts, fault.library)
+    if fault.name.startswith("GLIBC_"):
+        who = owner.name if owner else os.path.basename(fault.library)
+        return [
+            f"the system's C library is older than {fault.name}: use an older release of {who}, "
+            "one that is built here from its source, or a newer Linux."
+        ]
     return (
         (leak_of(facts, os.path.normpath(fault.provider)) if fault.provider else [])
         or _other_driver(facts, fault)
@@ -133,8 +141,8 @@ def _for_torch(facts: Facts, fault: LoadFault) -> list[str]:
     tool = fix.installer(facts.environment, dist)
     name = fix.name_of(dist, tool)
     command = fix.install(facts.environment, name, of=dist, again=True, alone=True)
-    built = f" --no-cache-dir --no-build-isolation --no-binary {dist.name}"
-    return [command + built if tool == "pip" else command]
+    built = f" --no-cache-dir --no-build-isolation --no-binary {quote(dist.name)}"
+    return [Command(command + built) if tool == "pip" else command]
 
 
 def _by_name(facts: Facts, fault: LoadFault) -> list[str]:
@@ -250,6 +258,14 @@ def _requires(owner: Distribution, soname: str, extras: bool = False) -> str | N
         if bool(requirement.extra) is extras and (stem == row.get("wheel") or through):
             return requirement.extra or requirement.name
     return None
+
+
+def toolkit_wheels(needed: Requirement) -> list[str]:
+    """The wheels that cuda-toolkit[...] brings."""
+    major = next((m for m in ("11", "12") if re.match(rf"[=~]=\s*{m}\b", needed.specifier)), None)
+    rows = table("libraries")["libraries"].values()
+    parts = (r for r in rows if "wheel" in r and {r.get("component"), "all"} & {*needed.extras})
+    return list(dict.fromkeys(r["wheel"] + (f"-cu{major}" if major else "") for r in parts))
 
 
 def wheel_brings(wheel: str, version: str, soname: str) -> bool:

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from cudriver.stack.environment.markers import normal, versions_of
 from cudriver.stack.facts import Distribution, Facts, Requirement, Unmet
 from cudriver.stack.fixes import fix
+from cudriver.stack.fixes.anew import built_for
 from cudriver.stack.tables import table
-from cudriver.stack.versions import cut, newer, satisfies
+from cudriver.stack.versions import cut, major, newer, satisfies
 
 
 def broken(facts: Facts) -> Iterator[tuple[Distribution, Requirement, dict[str, str]]]:
@@ -72,4 +73,7 @@ def goes_with(facts: Facts, name: str, version: str) -> bool:
         return torch is not None and fix.series_for(name, torch.version) == cut(version, 2)
     rows = [r for r in table("pairs")["pairs"] if r["package"] == name and r["wants"]]
     beside = [(r, facts.distribution(r["with"])) for r in rows if satisfies(version, r["versions"])]
+    built, framework = built_for(name, version), facts.framework("torch")
+    if built and framework and not rows:
+        return major(built) == major(framework.cuda)
     return any(d is not None and satisfies(d.version, r["wants"]) for r, d in beside)

@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
+from cudriver.stack.command import Command
 from cudriver.stack.facts import ERROR, NOTE, Facts, Finding
-from cudriver.stack.fixes.after import Recollect, after
-from cudriver.stack.record import but
+from cudriver.stack.fixes.after import Recollect, after, downloads
 
-Lines = tuple[str, ...]
+Lines = tuple[Command, ...]
 Key = tuple[str, str, str | None]
 Seen = dict[str, Counter[Key]]
 
@@ -28,32 +28,34 @@ def try_fixes(
     """Keeps of each finding's fixes those that heal it. Of several that one cause has, each of its
     findings gets the one that takes most away. run: all rules.
     """
-    told = [f for f in findings if f.severity != NOTE and f.fix and not f.crashed]
+    told = [f for f in findings if f.severity != NOTE and (f.fix or f.advice) and not f.crashed]
     trials = _Trials(facts, findings, run, recollect)
     parts = {id(f): _parts(f.fix) for f in told}
     # So many different ones are tried: what follows is linear in the findings.
     tried = dict.fromkeys(part for f in told for part in parts[id(f)] if trials.heals(f, part))
     count = {part: sum(bool(trials.heals(f, part)) for f in told) for part in tried}
+    # Of those that take as many away the one that fetches least.
+    worth = {p: (n, -sum(trials.price[c] or 0 for c in p)) for p, n in count.items()}
     pool = [part for part in tried if not trials.removes(part)]
     for finding in told:
         kept = [p for p in parts[id(finding)] if trials.heals(finding, p) is not False]
         proven = [p for p in kept if trials.heals(finding, p)]
-        if not kept:
-            finding.fix = [NONE]
-        elif proven or len(kept) < len(parts[id(finding)]):
-            finding.fix = [line for part in kept for line in part]
         healing = [p for p in pool if trials.heals(finding, p)] or proven
-        finding.proven = bool(healing)
-        best = max(healing, key=count.__getitem__, default=())
+        best = max(healing, key=worth.__getitem__, default=())
         if best not in kept:
-            finding.fix = [*best] or finding.fix
+            kept = [best] if best else kept
+        price = trials.price.get
+        finding.fix = [
+            Command.of(c, heals=p in healing, downloads=price(c)) for p in kept for c in p
+        ]
+        finding.advice = "" if best else finding.advice or NONE * (not kept)
 
 
 def fold(findings: list[Finding]) -> list[Finding]:
     """The findings, the worst first, each with those that the same proven fix takes away in `also`:
     they have the same cause, and one command.
     """
-    first: dict[Lines, Finding] = {}
+    first: dict[tuple[str, ...], Finding] = {}
     kept = []
     for finding in findings:
         main = first.setdefault(tuple(finding.fix), finding) if finding.proven else finding
@@ -64,16 +66,9 @@ def fold(findings: list[Finding]) -> list[Finding]:
     return kept
 
 
-def alone(finding: Finding) -> Finding:
-    """A copy without what was folded into it."""
-    return but(finding, also=[])
-
-
-def _parts(fix: list[str]) -> list[Lines]:
+def _parts(fix: list[Command]) -> list[Lines]:
     """What is tried by itself: every line, but a list that begins by taking something away."""
-    words = fix[0].split()
-    whole = "uninstall" in words or "remove" in words
-    return [tuple(fix)] if whole else [(line,) for line in fix]
+    return [tuple(fix)] if fix and fix[0].removes else [(line,) for line in fix]
 
 
 class _Trials:
@@ -88,6 +83,7 @@ class _Trials:
     ) -> None:
         self.facts, self.run, self.recollect = facts, run, recollect
         self.before = _seen(findings)
+        self.price: dict[Command, int | None] = {}
         self._after: dict[Lines, Seen | None] = {}
         self._removing: set[Lines] = set()
 
@@ -107,6 +103,7 @@ class _Trials:
         return lines in self._removing
 
     def _try(self, lines: Lines) -> Seen | None:
+        self.price.update((line, downloads(self.facts, line)) for line in lines)
         changed = after(self.facts, [*lines], self.recollect)
         if changed is None:
             return None

@@ -96,11 +96,6 @@ class Observation(Record):
         )
 
     @property
-    def works(self) -> bool:
-        """True where every import was made, and worked."""
-        return self.error is None and not any(self.imports.values())
-
-    @property
     def unanswered(self) -> bool:
         """True where there was something to observe and nothing came of it."""
         return self.error is not None and self.error != NOTHING

@@ -192,8 +192,13 @@ def _there(facts: Facts, framework: Framework) -> Part:
     found = [finding for finding in found if finding.severity == ERROR or finding.rule == "CU401"]
     says = [Line("has", framework=titles([framework.name]), version=framework.version)]
     says += [Line("finding", rule=each.rule, title=each.title) for each in found]
-    steps = [Step(Line("fix"), each.fix, []) for each in found if each.fix]
+    steps = [*map(_mend, found)]
     return Part([framework.name], NOTHING if found else THERE, None, says, steps)
+
+
+def _mend(finding: Finding) -> Step:
+    advice = [f"# {finding.advice}"] if finding.advice else []
+    return Step(Line("fix"), [*finding.fix, *advice], [])
 
 
 def checked(prefix: str, findings: list[Finding]) -> tuple[list[Line], list[Step]]:
@@ -203,7 +208,7 @@ def checked(prefix: str, findings: list[Finding]) -> tuple[list[Line], list[Step
         return [Line("checked", prefix=prefix)], []
     says = [Line("check first", prefix=prefix, n=len(wrong))]
     says += [Line("finding", rule=each.rule, title=each.title) for each in wrong]
-    return says, [Step(Line("fix"), each.fix, []) for each in wrong if each.fix]
+    return says, [*map(_mend, wrong)]
 
 
 def before(question: Question, parts: list[Part]) -> list[Step]:

@@ -57,11 +57,12 @@ class Report(Outcome, Printed):
             One of them is not the beginning of a rule.
         """
         from cudriver.stack.explain import check_rules
-        from cudriver.stack.fixes.tried import alone, fold
+        from cudriver.stack.fixes.tried import fold
+        from cudriver.stack.record import but
 
         check_rules([*select, *ignore])
         kept = [
-            alone(finding)
+            but(finding, also=[])
             for finding in every(self.findings)
             if (not select or finding.rule.startswith(tuple(select)))
             and not finding.rule.startswith(tuple(ignore))

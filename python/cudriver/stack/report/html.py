@@ -22,11 +22,10 @@ from cudriver.stack.facts import (
 )
 from cudriver.stack.report.components import ABSENT, OK, RANK, UNJUDGED, components, using_cuda
 from cudriver.stack.report.outcome import Outcome
-from cudriver.stack.report.text import MARKS, PROVEN, How, about, counted, place_of, short_path
+from cudriver.stack.report.text import MARKS, How, about, counted, place_of, remarks, short_path
 from cudriver.stack.say import language, said, say
 from cudriver.stack.tables import FOLDER
 from cudriver.stack.text import html as _text
-from cudriver.stack.text import is_command
 
 CLASSES = {CONSISTENT: "good", MISMATCH: "bad", UNKNOWN: "doubt"}  # of a verdict
 CLASSES |= {OK: "good", ABSENT: "soft", UNJUDGED: "soft", WARNING: "doubt", ERROR: "bad"}
@@ -137,8 +136,11 @@ def _finding(finding: Finding, facts: Facts) -> str:
         title = f"<p>{link(other.rule)} {_text(said(other.title, other.rule))}</p>"
         rows.append(("also", title + _evidence_rows(other, facts)))
     if finding.fix:
-        proven = f"<p># {_text(say(PROVEN))}</p>" if finding.proven else ""
-        rows.append(("fix", "".join(map(_fix, finding.fix)) + proven))
+        shown = [f"<pre>{_text(command)}</pre>" for command in finding.fix]
+        shown += [f"<p># {_text(text)}</p>" for text in remarks(finding)]
+        rows.append(("fix", "".join(shown)))
+    if finding.advice:
+        rows.append(("advice", f"<p>{_text(said(finding.advice, 'fixes'))}</p>"))
     body = "".join(f"<dt>{_text(say(name))}</dt><dd>{value}</dd>" for name, value in rows)
     return (
         f'<article class="{style}"><h3><span class="tag {style}">{link(finding.rule)} '
@@ -149,12 +151,6 @@ def _finding(finding: Finding, facts: Facts) -> str:
 
 def _evidence_rows(finding: Finding, facts: Facts) -> str:
     return "".join(_evidence(item, facts) for item in finding.evidence)
-
-
-def _fix(text: str) -> str:
-    return (
-        f"<pre>{_text(text)}</pre>" if is_command(text) else f"<p>{_text(said(text, 'fixes'))}</p>"
-    )
 
 
 def _evidence(evidence: Evidence, facts: Facts) -> str:

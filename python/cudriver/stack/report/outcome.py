@@ -18,7 +18,7 @@ from cudriver.stack.facts import (
 )
 from cudriver.stack.machine_facts import Driver, Toolkit
 from cudriver.stack.record import Any, Record, but, plain
-from cudriver.stack.rules.verdict import Imports, answered, questions, states, verdict
+from cudriver.stack.rules.verdict import answered, questions, states, verdict
 from cudriver.stack.tables import table
 from cudriver.stack.text import quote
 
@@ -63,7 +63,7 @@ class Outcome:
     @property
     def frameworks(self) -> list[Framework]:
         """Installed packages that use CUDA, each with its `state`."""
-        found = states(self.findings, self.facts, strict=self.strict, imports=self._imports)
+        found = states(self.findings, self.facts, strict=self.strict)
         return [but(f, state=found[f.name]) for f in self.facts.frameworks]
 
     @property
@@ -88,16 +88,10 @@ class Outcome:
         return told if told == MISMATCH else UNKNOWN if self.doubts else CONSISTENT
 
     @property
-    def _imports(self) -> Imports | None:
-        """What the real imports said, where they were made."""
-        seen = self.observation
-        return None if seen is None or seen.error is not None else seen.imports
-
-    @property
     def doubts(self) -> list[str]:
         """Why it could not be told whether all fits, where the verdict says so."""
         asked = list(questions(self.findings, self.facts, self.strict))
-        why = [each.text for each in asked if not answered(each, self._imports)]
+        why = [each.text for each in asked if not answered(each, self.facts)]
         if self.observation is not None and self.observation.unanswered:
             why.append("the environment's Python gave --observe no answer")
         here = self.facts.root == "/" and self.facts.environment.executable is not None

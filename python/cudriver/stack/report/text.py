@@ -35,7 +35,6 @@ from cudriver.stack.say import said, say
 from cudriver.stack.text import (
     clean,
     columns,
-    is_command,
     pad,
     wrap,
     wrap_clauses,
@@ -55,6 +54,7 @@ MARKS = {OK: "✓", ABSENT: "-", UNJUDGED: " ", WARNING: "!", ERROR: "✗", UNKN
 ASCII_MARKS = {OK: "+", ABSENT: "-", UNJUDGED: " ", WARNING: "!", ERROR: "x", UNKNOWN: "?"}
 MARK_COLOUR = {OK: "green", WARNING: "yellow", ERROR: "red", UNKNOWN: "yellow"}
 ELLIPSIS, ASCII_ELLIPSIS = "…", "..."
+MB, MUCH = 1_000_000, 100_000_000  # bytes; a command that fetches so many says so
 PROVEN = "tried on a copy of these facts: it fixes this, and breaks nothing"
 LABEL = 12  # columns of the left-hand names
 EVIDENCE_SHOWN = 6
@@ -240,15 +240,21 @@ def _finding(finding: Finding, facts: Facts, style: Style) -> list[str]:
         texts = wrap(f"{other.rule}  {said(other.title, other.rule)}", room)
         texts += _evidence_lines(other, facts, room)
         lines += _labelled(say("also"), texts, indent, style)
-    fixes: list[str] = []
-    for fix in finding.fix:
-        fixes += wrap_command(fix, room) if is_command(fix) else wrap(said(fix, "fixes"), room)
+    fixes = [line for fix in finding.fix for line in wrap_command(fix, room)]
     if fixes:
         lines += _labelled(say("fix"), fixes, indent, style)
-    if finding.proven:
-        remark = [f"# {line}" for line in wrap(say(PROVEN), room - 2)]
-        lines += [" " * indent + style.paint(line, "dim") for line in remark]
+    remark = [f"# {line}" for text in remarks(finding) for line in wrap(text, room - 2)]
+    lines += [" " * indent + style.paint(line, "dim") for line in remark]
+    if finding.advice:
+        lines += _labelled(say("advice"), wrap(said(finding.advice, "fixes"), room), indent, style)
     return lines
+
+
+def remarks(finding: Finding) -> list[str]:
+    """What is known of its commands: that they heal, and that they fetch much."""
+    size = sum(command.downloads or 0 for command in finding.fix)
+    much = [say("it downloads up to {size} MB", size=size // MB)] * (size >= MUCH)
+    return [say(PROVEN)] * finding.proven + much
 
 
 def title_lines(finding: Finding, style: Style, *tag_styles: str) -> list[str]:

@@ -47,6 +47,10 @@ def run(facts: Facts, rules: dict[str, Rule] | None = None) -> list[Finding]:
             findings.extend(rule(facts))
         except Exception as error:
             findings.append(_crash(number, error))
+    if facts.imports:
+        from cudriver.stack.rules.cu6 import settled
+
+        findings = [*settled(findings, facts.imports)]
     # A framework without CUDA last: it can be imported.
     findings.sort(key=lambda f: (_ORDER[f.severity], f.rule == "CU401", f.rule))
     return findings
@@ -61,5 +65,5 @@ def _crash(number: str, error: Exception) -> Finding:
         file = where.tb_frame.f_code.co_filename
         evidence = [Evidence(file, where.tb_lineno, f"{type(error).__name__}: {error}")]
     title = f"{number} could not be checked: {type(error).__name__}: {error}"
-    fix = ["report this as a bug of cudriver, with the output of `cudriver check --json`"]
-    return Finding(number, WARNING, title, evidence, None, fix, number, crashed=True)
+    advice = "report this as a bug of cudriver, with the output of `cudriver check --json`."
+    return Finding(number, WARNING, title, evidence, None, [], advice, number, crashed=True)

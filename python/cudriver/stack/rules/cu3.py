@@ -200,7 +200,8 @@ def _not_found(facts: Facts, faults: list[LoadFault], fixes: list[str]) -> Findi
         who = first.framework if itself else os.path.basename(first.library)
         title = f"{first.name}, which {who} needs, is not found"
     if len(faults) > 1:
-        fixes = [line.replace(first.name, names) for line in fixes]
+        told = (line.replace(first.name, names) for line in fixes)
+        fixes = [new if new != old else old for old, new in zip(fixes, told, strict=True)]
     evidence = [Evidence(fault.library, None, f"needs {fault.name}") for fault in faults]
     evidence += _searched(facts, [fault.name for fault in faults]) + proof(facts, first)
     subject, severity = first.framework or first.library, first.severity

@@ -21,6 +21,7 @@ from cudriver.stack.facts import (
     Requirement,
 )
 from cudriver.stack.fixes import fix
+from cudriver.stack.fixes.anew import release_for
 from cudriver.stack.fixes.faults import other_build, other_major, proof
 from cudriver.stack.names import row_of
 from cudriver.stack.rules.cu4_pins import pins
@@ -180,12 +181,14 @@ def _one_major(facts: Facts, name: str, soname: str) -> list[str]:
     dist = facts.distribution(framework.distribution or name if framework else name)
     wanted, torch = re.search(r"\.so\.(\d+)", soname), facts.framework("torch")
     fixes = []
+    if dist and torch and torch.cuda:
+        release = release_for(facts, dist, major(torch.cuda))
+        built = f"install a release of {dist.name} that is built for CUDA {major(torch.cuda)}."
+        fixes = [fix.install(facts.environment, release, of=dist) if release else built]
+        fixes = [fix.kin(facts, dist.name)] if dist.name in fix.KIN else fixes
     if wanted and torch:
         fitting = [v for v in fix.variants(torch.version) if str(major(v)) == wanted[1]]
-        fixes = [fix.torch_from(facts, variant) for variant in fitting[-1:]]
-    if dist and torch and torch.cuda:
-        again = fix.install(facts.environment, dist.name, of=dist, again=True)
-        fixes.append(f"{again}  # a build for CUDA {major(torch.cuda)}")
+        fixes += [fix.torch_from(facts, variant) for variant in fitting[-1:]]
     return fixes
 
 
@@ -264,7 +267,11 @@ def cu406(facts: Facts) -> Iterator[Finding]:
         wanted = major(other.cuda)
         if wanted is not None and wanted != built:
             title = f"{name}, {other.name} for CUDA {wanted}"
-            fixes = _swap(facts, trt, wanted) or [_newest(facts, other)]
+            fixes = _swap(facts, trt, wanted)
+            if not fixes:  # no TensorRT is for that major
+                named = other.distribution or other.name
+                dist = facts.distribution(named)
+                fixes = [fix.install(facts.environment, named, of=dist, upgrade=True)]
             evidence = [trt.cuda_evidence, other.cuda_evidence]
             yield finding(NOTE, title, evidence, None, fixes, "tensorrt")
             return
@@ -293,12 +300,6 @@ def _swap(facts: Facts, trt: Framework, cuda: int) -> list[str]:
     fixes = [fix.uninstall(env, dist) for dist in facts.distributions if dist.name in parts]
     other = f"tensorrt-cu{cuda}=={release}"
     return [*fixes, fix.install(env, other, of=facts.distribution(name))]
-
-
-def _newest(facts: Facts, other: Framework) -> str:
-    """Updates the framework whose CUDA major no TensorRT is for."""
-    name = other.distribution or other.name
-    return fix.install(facts.environment, name, of=facts.distribution(name), upgrade=True)
 
 
 def cu408(facts: Facts) -> Iterator[Finding]:

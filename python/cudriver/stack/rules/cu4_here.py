@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from cudriver.stack.command import Command
 from cudriver.stack.facts import (
     ELSEWHERE,
     ENDS,
@@ -39,6 +40,10 @@ def cu409(facts: Facts) -> Iterator[Finding]:
             evidence = [fault.evidence, Evidence(fault.file, None, "cannot be loaded here")]
             fixes = [fix.reinstall(facts, dist)]
             fails = _fails_without(facts, dist)
+            named = (f.module or f.name for f in facts.frameworks if f.distribution == dist.name)
+            module = next(named, dist.name if dist.name.isidentifier() else "")
+            if fails and module:
+                evidence.append(Evidence(dist.path, None, f"import {module} fails"))
             severity = ERROR if fails else WARNING
             made = finding(severity, title, evidence, None, fixes, dist.name, fault.file)
             if not fails:
@@ -108,7 +113,7 @@ def _in_front(facts: Facts, dist: Distribution) -> Iterator[Finding]:
     users = env.user_base and dist.location.startswith(f"{env.user_base}/lib/")
     if not fixes and users and dist.location in env.sites:
         name = "PYTHONNOUSERSITE"
-        fixes = [fix.Command.of(f"export {name}=1", sets=(name, "1"))]
+        fixes = [Command.of(f"export {name}=1", sets=(name, "1"))]
     if fixes and version not in ("", dist.version) and dist.kind == "wheel":
         title = f"{dist.name} {dist.version} in {dist.location} hides {version} in "
         title += os.path.dirname(dist.hides[0])

@@ -12,13 +12,14 @@ from cudriver.stack.facts import (
     NOTE,
     WARNING,
     Distribution,
+    Evidence,
     Facts,
     Finding,
     Requirement,
     Unmet,
 )
 from cudriver.stack.fixes import fix
-from cudriver.stack.fixes.anew import anew
+from cudriver.stack.fixes.anew import anew, release_for
 from cudriver.stack.fixes.library_fixes import leak_of
 from cudriver.stack.fixes.pairs import broken, refused, together
 from cudriver.stack.record import Record, but
@@ -175,6 +176,7 @@ def _lacking(facts: Facts, by: str, lacking: list[Unmet]) -> Finding:
     evidence = [each.evidence for each in lacking[:SHOWN]]
     predicts = refused(dist, first)
     severity = ERROR if predicts else WARNING
+    evidence += [Evidence(by, None, f"import {by} fails")] if predicts else []
     title = f"{by} requires {some(parts)}"
     made = finding(severity, title, evidence, predicts, fixes, by, first.name)
     gone = [each.name for each in lacking if each.have is None]
@@ -287,7 +289,7 @@ def _unmet(
         if pair and "take" in pair:
             fixes = [fix.install(facts.environment, f"{dist.name}=={pair['take']}", of=dist)]
         elif "torch" in replaced:
-            fixes = [fix.kin(facts, top) if top in fix.KIN else _kin_for_torch(facts, dist)]
+            fixes = [fix.kin(facts, top)]
     tool = fix.installer(facts.environment, dist)
     if not fixes and tool in ("pip", "uv", "pipx"):
         fixes = [fix.install(facts.environment, *specifiers, of=dist)]
@@ -295,13 +297,6 @@ def _unmet(
         fixes = [fix.reinstall(facts, dist)]
     severity, predicts = (ERROR, pair["says"]) if pair else (severity, None)
     return finding(severity, f"{top} requires {some(parts)}", evidence, predicts, fixes, top)
-
-
-def _kin_for_torch(facts: Facts, dist: Distribution) -> str:
-    """torchvision and others follow torch: the resolver picks the one that fits."""
-    torch, index = fix.same_torch(facts), fix.index_of(facts)
-    names = [torch, dist.name] if torch else [dist.name]
-    return fix.install(facts.environment, *names, of=dist, index=index)
 
 
 def cu407(facts: Facts) -> Iterator[Finding]:
@@ -347,7 +342,7 @@ def cu407(facts: Facts) -> Iterator[Finding]:
         title = f"{first} wants {name}{one.requirement.specifier}, {second} "
         title += other.requirement.specifier
         title += f" and {len(pairs) - 1} more" if len(pairs) > 1 else ""
-        fixes = [fix.kin(facts, second)] if second in fix.KIN else _separate(facts, second)
+        fixes = [fix.kin(facts, second)] if second in fix.KIN else [anew(facts, second)]
         yield finding(WARNING, title, evidence, None, fixes, second)
     yield from _majors_apart(facts)
 
@@ -372,11 +367,9 @@ def _majors_apart(facts: Facts) -> Iterator[Finding]:
     if len({major(f.cuda) for f in built}) > 1:
         title = "frameworks for two CUDA majors: "
         title += ", ".join(f"{f.name} for CUDA {f.cuda}" for f in built)
-        fixes = _separate(facts, built[-1].distribution or built[-1].name)
-        yield finding(WARNING, title, [f.cuda_evidence for f in built], None, fixes, built[-1].name)
-
-
-def _separate(facts: Facts, name: str) -> list[str]:
-    """An environment for one package, which leaves this one."""
-    dist = facts.distribution(name)
-    return [anew(facts, name), *([fix.uninstall(facts.environment, dist)] if dist else [])]
+        last, kept = built[-1], major(built[0].cuda)
+        dist = facts.distribution(last.distribution or last.name)
+        pin = release_for(facts, dist, kept) if dist and kept != major(last.cuda) else None
+        fixes = [fix.install(facts.environment, pin, of=dist)] if pin else []
+        fixes.append(anew(facts, last.distribution or last.name))
+        yield finding(WARNING, title, [f.cuda_evidence for f in built], None, fixes, last.name)

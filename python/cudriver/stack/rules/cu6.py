@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 
 from cudriver.stack.environment.markers import normal
-from cudriver.stack.facts import ERROR, Evidence, Facts, Finding
+from cudriver.stack.facts import ERROR, WARNING, Evidence, Facts, Finding
 from cudriver.stack.fixes import fix
+from cudriver.stack.record import but
 from cudriver.stack.rules.cu4 import with_cuda
 from cudriver.stack.rules.finding import finding
 from cudriver.stack.tables import table
@@ -54,6 +55,38 @@ def cu601(facts: Facts) -> Iterator[Finding]:
                 line = f"install a build of {name} for CUDA, or leave it out of --needs."
             evidence = [Evidence("--needs", None, name), dist.evidence if dist else None]
             yield finding(ERROR, title, evidence, None, [line], name)
+
+
+def cu603(facts: Facts) -> Iterator[Finding]:
+    """An import that was made, and failed."""
+    for module, error in facts.imports.items():
+        if error:
+            named = (f.name for f in facts.frameworks if module in f.names)
+            evidence = [Evidence("--observe", None, f"import {module} fails")]
+            title = f"import {module} fails, when the environment's own Python makes it"
+            advice = "paste the error into `cudriver explain`, which knows the usual ones."
+            yield finding(ERROR, title, evidence, error, [advice], next(named, module), module)
+
+
+def settled(findings: list[Finding], imports: dict[str, str | None]) -> Iterator[Finding]:
+    """The findings, where imports were made: what one proves wrong is no error, and that one fails
+    is told once.
+    """
+    for each in findings:
+        ended = _ended(each)
+        others = (f for f in findings if f.severity == ERROR and f.rule != "CU603")
+        if each.rule == "CU603" and any(ended == _ended(f) for f in others):
+            continue
+        if each.severity == ERROR and ended and imports.get(ended, "") is None:
+            worked = Evidence("--observe", None, f"import {ended} works")
+            each = but(each, severity=WARNING, evidence=[worked, *each.evidence], predicts=None)
+        yield each
+
+
+def _ended(finding: Finding) -> str | None:
+    """The module whose import it says fails."""
+    found = (re.match(r"import (\S+) (?:fails|runs it first)\Z", e.value) for e in finding.evidence)
+    return next((match[1] for match in found if match), None)
 
 
 def cu602(facts: Facts) -> Iterator[Finding]:

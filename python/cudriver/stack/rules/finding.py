@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 
+from cudriver.stack.command import parted
 from cudriver.stack.facts import Evidence, Finding
-from cudriver.stack.record import Any
+from cudriver.stack.record import Any, but
 
 
 def finding(
@@ -21,9 +22,12 @@ def finding(
     *,
     cpu: bool = False,
 ) -> Finding:
-    """A finding. Of evidence and fixes None is what there is not."""
-    shown, lines = [e for e in evidence if e], [line for line in fix if line]
-    return Finding("", severity, title, shown, predicts, lines, subject or "", because, cpu=cpu)
+    """A finding. Of evidence and fixes None is what there is not. Sentences among the fixes are
+    advice.
+    """
+    shown, (commands, advice) = [e for e in evidence if e], parted([line for line in fix if line])
+    made = Finding("", severity, title, shown, predicts, commands, advice, subject or "", because)
+    return but(made, cpu=cpu)
 
 
 def numbered(*modules: ModuleType) -> dict[str, Any]:

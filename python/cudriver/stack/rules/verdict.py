@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from cudriver.stack.environment.markers import Markers, markers_of, normal
 from cudriver.stack.facts import (
@@ -26,8 +26,6 @@ from cudriver.stack.record import Record
 
 ASKED = ("CU2", "CU602")  # these compare with what was asked for: everything may work all the same
 
-Imports = Mapping[str, "str | None"]  # what --observe saw: the module, and the error if any
-
 
 class Question(Record):
     """Something that nobody could tell. about: frameworks whose state it leaves open; None: all."""
@@ -46,21 +44,12 @@ def verdict(findings: Iterable[Finding], facts: Facts, *, strict: bool = False) 
 
 
 def states(
-    findings: Iterable[Finding],
-    facts: Facts,
-    *,
-    strict: bool = False,
-    imports: Imports | None = None,
+    findings: Iterable[Finding], facts: Facts, *, strict: bool = False
 ) -> dict[str, str | None]:
     """The state of each framework by its name; None: it is here without CUDA."""
     findings = list(every(findings))
-    asked = [q for q in questions(findings, facts, strict) if not answered(q, imports)]
-    found = {
-        f.name: FAILS
-        if imports and imports.get(f.module or f.name)
-        else _state(f, findings, asked, facts)
-        for f in facts.frameworks
-    }
+    asked = [q for q in questions(findings, facts, strict) if not answered(q, facts)]
+    found = {f.name: _state(f, findings, asked, facts) for f in facts.frameworks}
     for framework in facts.frameworks:
         cause: Framework | None = framework
         for _ in facts.frameworks:  # its import ends with that one's
@@ -152,9 +141,9 @@ def _of_cuda(framework: Framework, facts: Facts) -> set[str]:
     return found
 
 
-def answered(question: Question, imports: Imports | None) -> bool:
+def answered(question: Question, facts: Facts) -> bool:
     """Whether the real imports, which all worked, leave nothing open."""
-    return question.import_tells and imports is not None and not any(imports.values())
+    return question.import_tells and bool(facts.imports) and not any(facts.imports.values())
 
 
 def questions(

@@ -35,7 +35,9 @@ def assert_words_as_before(stem: str, text: str) -> None:
 
 def render(finding: Finding) -> str:
     """All of a finding that a person or a program gets to see."""
-    lines = [f"{finding.severity}: {finding.title}"]
+    about = f" of {finding.subject}" if finding.subject else ""
+    about += f" because of {finding.because}" if finding.because else ""
+    lines = [f"{finding.severity}{about}: {finding.title}"]
     for evidence in finding.evidence:
         line = "" if evidence.line is None else f":{evidence.line}"
         lines.append(f"    {evidence.file}{line}  {evidence.value}".rstrip())
@@ -43,10 +45,6 @@ def render(finding: Finding) -> str:
         lines.append(f"  says {finding.predicts}")
     lines += [f"  $ {command}" for command in finding.fix]
     lines += [f"  advice: {finding.advice}"] * bool(finding.advice)
-    if finding.subject:
-        lines.append(f"  about {finding.subject}")
-    if finding.because:
-        lines.append(f"  because of {finding.because}")
     return "\n".join(lines)
 
 

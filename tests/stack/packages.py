@@ -14,6 +14,7 @@ from test_collect_cases import Tree
 import casekit
 from cudriver.stack.collect import ask, collect
 from cudriver.stack.load import frameworks
+from cudriver.stack.loader.search import CANNOT_OPEN
 from cudriver.stack.rules import judge
 from cudriver.stack.rules.verdict import verdict
 
@@ -168,7 +169,9 @@ def told(found):
     for finding in findings(found):
         subject = f" of {finding.subject}" if finding.subject else ""
         yield f"{finding.rule} {finding.severity}{subject}: {finding.title}"
-        if finding.predicts:
+        missing = finding.rule == "CU305"  # which says what the loader does, unless told otherwise
+        usual = f"{finding.title.partition(',')[0]}: {CANNOT_OPEN}: No such file or directory"
+        if finding.predicts != usual if missing else finding.predicts:
             yield f"    says {finding.predicts}"
     errors = any(finding.severity == "error" for finding in findings(found))
     whole = verdict(judge(found), found)

@@ -204,7 +204,9 @@ TITLES = {
 
 
 def render(record: Record) -> str:
-    """The fields of a record that say something; of a problem not what Python's libraries say."""
+    """The fields of a record that say something, but for what they say by default and the platform,
+    which is this machine's; of a problem not what Python's libraries say.
+    """
     if isinstance(record, Problem):
         text, _, theirs = record.text.partition(": ")
         return f"problem  {record.file if theirs else at(record)}  {text}"
@@ -218,8 +220,10 @@ def render(record: Record) -> str:
             value = ", ".join(words(each) for each in value)
         if field in TITLES.get(name, ()):
             head += f"  {value or '-'}"
-        elif value not in (None, "", False, {}) and field != "platform":  # that is this machine's
-            lines.append(f"    {field}  {value}")
+        elif (
+            value not in (None, "", {}, record._defaults.get(field, False)) and field != "platform"
+        ):
+            lines.append(f"    {field}  {value}")  # the platform is this machine's
     lines.insert(0, name + head)
     return "\n".join(lines)
 

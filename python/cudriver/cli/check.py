@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from cudriver.cli import USAGE_ERROR, target, terminal
+from cudriver.cli import USAGE_ERROR, outcome, target, terminal
 from cudriver.stack.report.formats import FORMATS
 
 TYPE_CHECKING = False
@@ -69,6 +69,7 @@ def parser() -> ArgumentParser:
         else:
             add(f"--{row.name}", action="store_true", help=row.help)
     add("--compact", action="store_true", help="--json as one line, with host, time, job and rank")
+    add("--redact", action="store_true", help="home, user and host replaced, as in --markdown")
     add(
         "--needs",
         metavar="NAMES",
@@ -114,7 +115,8 @@ def without_options(words: list[str]) -> Namespace:
     given = SimpleNamespace(prefix=words, timeout=120.0, root="/")
     for name in ("select", "ignore", "needs", "expect"):
         setattr(given, name, [])
-    for name in ("all", "compact", "verbose", "strict", "observe", "verify", "no_probe"):
+    flags = ("all", "compact", "redact", "verbose")
+    for name in (*flags, "strict", "observe", "verify", "no_probe"):
         setattr(given, name, False)
     for name in ("match", "match_level", "assume_driver", "assume_gpu", "lang"):
         setattr(given, name, None)
@@ -137,11 +139,15 @@ def run(arguments: Namespace) -> int:
     if arguments.match_level and not arguments.match:
         terminal.complain("--match-level says how far --match goes: add --match system")
         return USAGE_ERROR
+    if outcome.crowded(arguments):
+        return USAGE_ERROR
     try:
         reports = _reports(arguments)
     except target.BadOption as error:
         terminal.complain(str(error))
         return USAGE_ERROR
+    if arguments.redact:
+        reports = [report.redacted() for report in reports]
     from cudriver.stack.report.outcome import exit_code
 
     how = _how(arguments)
@@ -262,7 +268,12 @@ def _how(arguments: Namespace) -> How:
 
         # Another root's programs do not run with these variables.
         here = node() if arguments.root == "/" else node({})
-    return How(style, arguments.verbose, arguments.all, here, arguments.words)
+        if arguments.redact:
+            from cudriver.stack.report.redaction import redacted
+
+            here = redacted(here)
+    words, redact = arguments.words, arguments.redact
+    return How(style, arguments.verbose, arguments.all, here, words, redact)
 
 
 def _printed(arguments: Namespace) -> Format | None:

@@ -1,4 +1,4 @@
-"""What `fleet` and `plan` do alike: make an outcome and print it in the form that is wanted."""
+"""What `check`, `fleet` and `plan` do alike: print an outcome in the forms that are wanted."""
 
 from __future__ import annotations
 
@@ -16,8 +16,20 @@ if TYPE_CHECKING:
     T = TypeVar("T", Fleet, Plan)
 
 
+def crowded(arguments: Namespace) -> bool:
+    """Whether standard output is to get two reports. Says so."""
+    wanted = [f"--{name} -" for name in ("html", "markdown") if vars(arguments).get(name) == "-"]
+    wanted = ["--json"] * arguments.json + wanted
+    if len(wanted) > 1:
+        names = " and ".join(wanted[:2])
+        terminal.complain(f"{names} both write to standard output: give one of them a file")
+    return len(wanted) > 1
+
+
 def show(make: Callable[[], T], text: Callable[[T], str], arguments: Namespace) -> int:
     """Prints what `make` returns, as --json, --html or text, and returns its exit code."""
+    if crowded(arguments):
+        return USAGE_ERROR
     try:
         made = make()
         if arguments.html:

@@ -83,7 +83,7 @@ class Report(Outcome, Printed):
         Returns
         -------
         str
-            A section, with every value escaped.
+            A section, `redacted`, with every value escaped.
         """
         return written("markdown", self)
 

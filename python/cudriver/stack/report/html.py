@@ -22,6 +22,7 @@ from cudriver.stack.facts import (
 )
 from cudriver.stack.report.components import ABSENT, OK, RANK, UNJUDGED, components, using_cuda
 from cudriver.stack.report.outcome import Outcome
+from cudriver.stack.report.redaction import redacted
 from cudriver.stack.report.text import MARKS, How, about, counted, place_of, remarks, short_path
 from cudriver.stack.say import language, said, say
 from cudriver.stack.tables import FOLDER
@@ -48,7 +49,7 @@ def page(reports: Sequence[Outcome], how: How) -> str:
     rules = {found.rule for report in reports for found in every(report.findings)}
     body = "\n".join([*parts, rule_pages(rules, "cudriver page")])
     made = document(title, body, language())
-    return signed(made, how.words) if how.words else made
+    return signed(made, how.words, redact=how.redact) if how.words else made
 
 
 def document(title: str, body: str, lang: str = "en") -> str:
@@ -61,10 +62,10 @@ def document(title: str, body: str, lang: str = "en") -> str:
     )
 
 
-def signed(page: str, words: Iterable[str]) -> str:
+def signed(page: str, words: Iterable[str], *, redact: bool = False) -> str:
     """A page that names, at its end, what made it: version, host, time and command.
 
-    words: of the command line.
+    words: of the command line. redact: without what tells whose machine it is.
     """
     import shlex
     from datetime import datetime
@@ -72,8 +73,11 @@ def signed(page: str, words: Iterable[str]) -> str:
     from cudriver._version import __version__
 
     made = datetime.now().astimezone().isoformat(" ", "seconds")
-    about = _text(f"cudriver {__version__} · {os.uname().nodename} · {made}")
-    command = _text(shlex.join(["cudriver", *words]))
+    host, *given = [os.uname().nodename, *words]
+    if redact:
+        host, *given = redacted([host, *given])
+    about = _text(f"cudriver {__version__} · {host} · {made}")
+    command = _text(shlex.join(["cudriver", *given]))
     body, end, rest = page.rpartition("</section>")
     return f'{body}<p class="soft">{about} · <code>{command}</code></p>{end}{rest}'
 

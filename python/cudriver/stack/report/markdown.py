@@ -1,4 +1,4 @@
-"""A report as Markdown, to be pasted into an issue tracker: every value escaped."""
+"""A report as Markdown, to be pasted into an issue tracker: redacted, and every value escaped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cudriver.stack.text import clean
 
 def page(reports: Sequence[Outcome], _: How) -> str:
     """One section a report."""
-    return "\n".join(line for report in reports for line in _section(report)) + "\n"
+    return "\n".join(line for report in reports for line in _section(report.redacted())) + "\n"
 
 
 def _section(report: Outcome) -> Iterator[str]:

@@ -24,7 +24,11 @@ from cudriver.stack.text import quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import TypeVar
+
     from cudriver.stack.load.observe import Observation
+
+    T = TypeVar("T", bound="Outcome")
 
 EXIT_CODES = {CONSISTENT: 0, MISMATCH: 1, UNKNOWN: 3}
 
@@ -44,6 +48,20 @@ class Outcome:
         self.findings: list[Finding] = list(findings)
         self.strict = strict
         self.observation = observation
+
+    def redacted(self: T) -> T:
+        """Return the same outcome for other people's eyes.
+
+        Returns
+        -------
+        Report
+            With the home folder as ``~``, and this user's and this host's name as ``user`` and
+            ``host``, in every text. `to_markdown` does so by itself.
+        """
+        from cudriver.stack.report.redaction import redacted
+
+        facts, findings, seen = redacted((self.facts, self.findings, self.observation))
+        return type(self)(facts, findings, strict=self.strict, observation=seen)
 
     @property
     def prefix(self) -> str:

@@ -93,6 +93,7 @@ class How(Record):
     listed: bool = False  # --all: many environments
     node: dict[str, Any] | None = None  # --compact: where the reports are made
     words: Sequence[str] = ()  # of the command line
+    redact: bool = False  # tell nobody whose machine it is
 
 
 def page(reports: Sequence[Outcome], how: How) -> str:

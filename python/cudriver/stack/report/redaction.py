@@ -1,0 +1,74 @@
+"""A report for other people's eyes: home, user and host replaced in every text that it holds."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+
+from cudriver.stack.record import Any, Record, but
+
+# Users and hosts of images: they tell nobody's name, and paths of packages hold them.
+NOBODY = ("", "root", "user", "host", "localhost", "nvidia", "conda", "python")
+# What `import` finds is named by its makers, not by the user.
+MODULES = r"(?P<modules>\b(?:site|dist)-packages/[^\s:'\"]*)"
+
+
+def redacted(value: Any) -> Any:
+    """Records, lists, dictionaries and texts as they are, but for what tells whose they are.
+
+    The home folder becomes ``~``, that of others ``/home/user``; the names of this user and of this
+    host become ``user`` and ``host`` in paths, beside an ``@`` and where they stand alone.
+    """
+    return _walk(value, _replacer())
+
+
+def _replacer() -> Callable[[str], str]:
+    user, host = _user(), os.uname().nodename
+    home = os.path.expanduser("~").rstrip("/")
+    names = dict.fromkeys((host, host.partition(".")[0]), "host") | {user: "user"}
+    names = {name: to for name, to in names.items() if name not in NOBODY}
+    parts = [MODULES, r"(?P<others>(?<![\w.-])/home/)[^/\s:'\"]+"]
+    if home.startswith("/"):
+        parts.insert(1, rf"(?P<home>(?<![\w.-]){re.escape(home)}(?![\w-]|\.\w))")
+    if names:
+        one = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+        alone = r"(?<![A-Za-z0-9])"
+        parts.append(rf"(?P<before>[/@](?:[\w.-]*?{alone})?)(?P<name>{one})(?![A-Za-z0-9])")
+        parts.append(rf"{alone}(?P<account>{one})(?=@)|^(?P<whole>{one})$")
+    pattern = re.compile("|".join(parts))
+
+    def replace(found: re.Match[str]) -> str:
+        groups = found.groupdict()
+        if groups["modules"]:
+            return found[0]
+        if groups.get("home"):
+            return "~"
+        if groups["others"]:
+            return "/home/user"
+        name = groups["name"] or groups["account"] or groups["whole"] or ""
+        return (groups["before"] or "") + names[name]
+
+    return lambda text: pattern.sub(replace, text)
+
+
+def _user() -> str:
+    from getpass import getuser
+
+    try:
+        return getuser()
+    except (KeyError, OSError):  # a container's user may have a number only
+        return ""
+
+
+def _walk(value: Any, replace: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return replace(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_walk(item, replace) for item in value)
+    if isinstance(value, dict):
+        return {key: _walk(item, replace) for key, item in value.items()}
+    if isinstance(value, Record):
+        fields = {name: _walk(getattr(value, name), replace) for name in value._fields}
+        return but(value, **fields)
+    return value

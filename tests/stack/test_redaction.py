@@ -1,0 +1,113 @@
+"""What can be shown to others: nothing of a report says whose machine it was made on."""
+
+import json
+import os
+from types import SimpleNamespace
+
+import pytest
+import samples
+from test_cli import here, root  # noqa: F401 - a fixture
+
+from cudriver.stack.facts import Evidence, Finding, Problem
+from cudriver.stack.load.observe import Observation, Row
+from cudriver.stack.record import put
+from cudriver.stack.report import Report
+from cudriver.stack.report.redaction import redacted
+
+
+@pytest.fixture(autouse=True)
+def ana(monkeypatch):
+    """The machine of a user whose home, name and host are known."""
+    monkeypatch.setenv("HOME", "/home/ana")
+    monkeypatch.setenv("LOGNAME", "ana")
+    uname = os.uname()
+    told = SimpleNamespace(nodename="gpu17.lab.example", machine=uname.machine, sysname="Linux")
+    monkeypatch.setattr(os, "uname", lambda: told)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("/home/ana/envs/train/bin/python -m pip", "~/envs/train/bin/python -m pip"),
+        ("/home/ana: not a folder", "~: not a folder"),
+        ("/home/ana2/x:/home/bob", "/home/user/x:/home/user"),
+        ("/image/home/ana/x", "/image/home/user/x"),
+        ("/scratch/ana/envs/ana-train", "/scratch/user/envs/user-train"),
+        ("/tmp/pip-ana_1/x /nfs/gpu17/x", "/tmp/pip-user_1/x /nfs/host/x"),
+        ("ana@gpu17.lab.example: no", "user@host: no"),
+        ("gpu17.lab.example", "host"),
+        ("an analysis of banana in /opt/banana/analysis", None),
+        ("onnxruntime-gpu17==1.2", None),
+        ("/opt/env/lib/python3.12/site-packages/ana/core.py:3", None),
+        ("~/lib/site-packages/ana:/home/ana/x", "~/lib/site-packages/ana:~/x"),
+    ],
+)
+def test_text(text, shown):
+    assert redacted(text) == (shown or text)
+
+
+@pytest.mark.parametrize(("home", "user"), [("/", "root"), ("", "nvidia"), ("/root", "root")])
+def test_names_that_are_nobodys_stay(home, user, monkeypatch):
+    monkeypatch.setenv("HOME", home)
+    monkeypatch.setenv("LOGNAME", user)
+    text = f"/opt/{user}/lib {user}@x"
+    assert redacted(text) == text
+    assert redacted("/root/x") == ("~/x" if home == "/root" else "/root/x")
+
+
+def report() -> Report:
+    """One that holds them everywhere."""
+    facts = samples.healthy()
+    put(facts.environment, variables={"LD_LIBRARY_PATH": "/opt/x:/home/ana/lib"})
+    problems = [Problem("/home/ana/broken", "Permission denied: /data/ana")]
+    put(facts, problems=problems, unsure=["/home/ana/x: cannot be read"])
+    wrong = Evidence("/home/ana/x.so", None, "by ana@gpu17")
+    also = Finding("CU401", "warning", "of /home/ana", evidence=[wrong])
+    rows = [Row("libnccl.so.2", "/home/ana/a", "/home/ana/b")]
+    findings = [*samples.broken_findings(), Finding("CU303", "error", "in ~ana", also=[also])]
+    return Report(facts, findings, observation=Observation({"torch": "in /home/ana"}, rows))
+
+
+def test_no_form_of_a_redacted_report_names_anybody():
+    original = report()
+    shown = original.redacted()
+    forms = [shown.to_json(), shown.to_html(), shown.to_text(verbose=True), str(shown)]
+    for form in [*forms, original.to_markdown()]:
+        for name in ("/home/ana", "gpu17", "ana@"):
+            assert name not in form
+    assert "~/envs/train" in shown.prefix
+    assert "/home/ana" in original.to_json()  # it is as it was
+    assert shown.verdict == original.verdict
+    states = [[f.state for f in each.frameworks] for each in (shown, original)]
+    assert states[0] == states[1]
+
+
+def test_the_command_redacts_each_form(root, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.setenv("HOME", str(tmp_path))
+    page, words = tmp_path / "a.html", ["check", "--root", str(root), "/envs/plain", "--redact"]
+    data = json.loads(here(*words, "--json", "--html", str(page)).stdout)
+    assert data["environment"]["root"].startswith("~")
+    line = here(*words, "--json", "--compact").stdout
+    assert json.loads(line)["node"]["host"] == "host"
+    shown = here(*words).stdout
+    for text in (page.read_text(), line, shown):
+        assert str(tmp_path) not in text
+        assert "gpu17" not in text
+    open_page = here(*words[:-1], "--html", "-").stdout
+    assert "gpu17" in open_page  # without --redact it says where it was made
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["check", "--json", "--html", "-"],
+        ["check", "--json", "--compact", "--markdown", "-"],
+        ["check", "--html", "-", "--markdown", "-"],
+        ["plan", "torch", "--json", "--html", "-"],
+        ["fleet", "x.json", "--json", "--html", "-"],
+    ],
+)
+def test_two_reports_on_one_standard_output_are_an_error(words):
+    done = here(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "both write to standard output: give one of them a file" in done.stderr

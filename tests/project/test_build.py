@@ -194,7 +194,7 @@ def test_the_wheel_has_the_package_and_no_more(wheel: Path) -> None:
     (entries,) = (n for n in names if n.endswith("/entry_points.txt"))
     with zipfile.ZipFile(wheel) as archive:
         text = archive.read(entries).decode()
-    for group in ("console_scripts", "pytest11", "rapids_doctor_check"):
+    for group in ("console_scripts", "pytest11", "rapids_doctor_check", "conda"):
         assert f"[{group}]" in text
 
 

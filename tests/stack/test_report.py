@@ -15,14 +15,23 @@ from synth import Prefix
 
 import cudriver.stack
 from cudriver.stack import explain
-from cudriver.stack.facts import Environment, Facts, Finding, Framework, Shadowed
+from cudriver.stack.facts import (
+    Environment,
+    Evidence,
+    Facts,
+    Finding,
+    Framework,
+    Missing,
+    Shadowed,
+)
 from cudriver.stack.load.observe import Observation, Row
 from cudriver.stack.record import but, put
 from cudriver.stack.report import Report
 from cudriver.stack.report.components import _some, components, libraries_line, toolkit_line
+from cudriver.stack.report.html import page
 from cudriver.stack.report.list import PREFIX_LEAST, one_line
 from cudriver.stack.report.redaction import redacted
-from cudriver.stack.report.text import Style, short_path
+from cudriver.stack.report.text import How, Style, short_path
 from cudriver.stack.text import clean, columns, elide, wrap_command
 
 SCHEMA = Path(cudriver.stack.__file__).parent / "data" / "report.schema.json"
@@ -193,6 +202,48 @@ def test_html_is_as_before(report):
     body = report._repr_html_().rpartition("</style>")[2]
     body = body.partition('<section class="cudriver"><h2>')[0]  # the pages of its rules
     assert_words_as_before("report", re.sub(r"(?=<(?!/))", "\n", body).strip())
+
+
+def test_a_page_of_several_begins_with_a_table_that_leads_to_each():
+    reports = list(REPORTS.values())
+    first, _, rest = page(reports, How()).partition("</section>")
+    parse(page(reports, How()))
+    led = re.findall(r'href="#(e\d)"', first)
+    assert led == re.findall(r'<section class="cudriver page" id="(e\d)"', rest)
+    assert led == [f"e{n}" for n in range(len(reports))]
+    for each, row in zip(reports, first.split("<tr>")[1:], strict=True):
+        text = parse(f"<table><tr>{row.partition('</tr>')[0]}</tr></table>").text
+        for name in (each.prefix, *(f"{f.name} {f.version}" for f in each.frameworks)):
+            assert clean(name).encode("utf-8", "backslashreplace").decode() in text
+        for finding in each.findings:
+            assert finding.severity == "note" or finding.rule in text
+    assert "<h1>5 environments, " in page(reports, How())
+    assert 'href="#e0"' not in page(reports[:1], How())
+
+
+def test_a_warning_tells_a_message_and_an_error_an_error():
+    told = {
+        s: Finding("CU303", s, "x", predicts="libx.so: no") for s in ("error", "warning", "note")
+    }
+    for severity, finding in told.items():
+        report = Report(samples.healthy(), [finding])
+        label = "error" if severity == "error" else "message"
+        assert re.search(rf"^  {label} +libx\.so: no$", report.to_text(verbose=True), re.M)
+        assert f"<dt>{label}</dt><dd><pre>libx.so: no</pre></dd>" in report.to_html()
+
+
+def test_verbose_leaves_out_no_evidence_and_no_name():
+    made = samples.healthy()
+    put(made, missing=[Missing(f"libx{n}.so", "/a") for n in range(9)])
+    evidence = [Evidence(f"/e{n}") for n in range(9)]
+    also = Finding("CU302", "warning", "y", evidence=[Evidence(f"/also{n}") for n in range(9)])
+    report = Report(made, [Finding("CU303", "error", "x", evidence=evidence, also=[also])])
+    short, whole = report.to_text(), report.to_text(verbose=True)
+    for start in ("/e", "/also", "libx"):
+        assert f"{start}8" in whole
+        assert f"{start}8" not in short
+    assert short.count("and 3 more (-v)") == 2
+    assert " more" not in whole
 
 
 def test_markdown_shows_all_and_lets_nothing_out(report):

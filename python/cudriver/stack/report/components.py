@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 
 from cudriver.stack.facts import (
@@ -26,20 +27,23 @@ from cudriver.stack.tables import table
 RANK = {ERROR: 0, WARNING: 1, NOTE: 2}
 OK, ABSENT, UNJUDGED = "ok", "absent", "unjudged"  # what works; what is not there; the rest
 STATES = {WORKS: OK, CPU_ONLY: ERROR, FAILS: ERROR, NOT_KNOWN: UNKNOWN, None: ABSENT}
+FEW = 3  # names of many that a line tells
 DRIVER = ("libcuda.so", "libnvidia-ml.so")  # the driver's line tells of them
 
 
-def components(report: Outcome) -> list[tuple[str, str, str]]:
+def components(report: Outcome, *, verbose: bool = False) -> list[tuple[str, str, str]]:
     """(name, what its mark says, one line) for the driver, toolkits, each framework, the libraries.
 
     A framework has its state's mark, and what speaks against it; another row only the latter.
+    Of many names the first few are told, or (verbose) all.
     """
+    most = sys.maxsize if verbose else FEW
     facts = report.facts
     driver = facts.driver
     no_driver = driver.release is None and driver.path is None
     lines = [
         _row(report, say("driver"), driver_line(facts), no_driver, "CU1", "CU5"),
-        _row(report, say("toolkit"), toolkit_line(facts), not facts.toolkits, "CU2"),
+        _row(report, say("toolkit"), toolkit_line(facts, most), not facts.toolkits, "CU2"),
     ]
     for framework in report.frameworks:
         about = [f for f in every(report.findings) if f.subject and concerns(f, framework, facts)]
@@ -50,7 +54,7 @@ def components(report: Outcome) -> list[tuple[str, str, str]]:
         lines.append((framework.name, mark, framework_line(framework) + _wrong(found)))
     if not facts.frameworks:
         lines.append(_row(report, say("frameworks"), say("none that uses CUDA"), True, "CU4"))
-    libraries = say("libraries"), libraries_line(facts), not facts.libraries
+    libraries = say("libraries"), libraries_line(facts, most), not facts.libraries
     lines.append(_row(report, *libraries, "CU3"))
     return lines
 
@@ -104,7 +108,7 @@ def driver_line(facts: Facts) -> str:
     return text
 
 
-def toolkit_line(facts: Facts) -> str:
+def toolkit_line(facts: Facts, most: int = FEW) -> str:
     """The environment's toolkit, then the system's."""
     inside = [t for t in facts.toolkits if t.origin == "environment"]
     system = [t for t in facts.toolkits if t.origin == "system"]
@@ -113,7 +117,8 @@ def toolkit_line(facts: Facts) -> str:
         of = ", ".join(f"{version} ({kind})" for version, kind in kinds)
         text = say("environment {versions}", versions=of)
     elif wheels := _wheels(facts):
-        text = say("none in the environment that is used, only {wheels}", wheels=_some(wheels))
+        only = _some(wheels, most)
+        text = say("none in the environment that is used, only {wheels}", wheels=only)
     else:
         text = say("none in the environment")
     if system:
@@ -175,7 +180,7 @@ def judged_for(facts: Facts) -> str:
     return say("no driver: judged as if one were here") if none and asked else ""
 
 
-def libraries_line(facts: Facts) -> str:
+def libraries_line(facts: Facts, most: int = FEW) -> str:
     """How many CUDA libraries, where they come from, and what of the system stays unused."""
     libraries = [library for library in facts.libraries if library.family != "driver"]
     if not libraries:
@@ -188,10 +193,10 @@ def libraries_line(facts: Facts) -> str:
     elif len(outside) == n:
         text = say("{n}, all from the system" if n > 1 else "1, from the system", n=n)
     else:
-        names = _some(library.soname for library in outside)
+        names = _some((library.soname for library in outside), most)
         text = say("{n}, of them from the system: {names}", n=n, names=names)
     if missing:
-        text += say("; not found: {names}", names=_some(sorted(missing)))
+        text += say("; not found: {names}", names=_some(sorted(missing), most))
     inside = facts.environment.prefix.rstrip("/") + "/"
     unused = [
         f"{library.soname} {other.version or ''}".rstrip()
@@ -200,7 +205,7 @@ def libraries_line(facts: Facts) -> str:
         if library.origin != "system"
     ]
     if unused:
-        text += say("; unused on the system: {names}", names=_some(unused))
+        text += say("; unused on the system: {names}", names=_some(unused, most))
     return text
 
 
@@ -213,7 +218,7 @@ def _worst(findings: list[Finding]) -> tuple[str | None, list[Finding]]:
     return None, []
 
 
-def _some(names: Iterable[str], limit: int = 3) -> str:
+def _some(names: Iterable[str], most: int = FEW) -> str:
     names = list(dict.fromkeys(names))
-    more = say(" and {n} more", n=len(names) - limit) if len(names) > limit else ""
-    return ", ".join(names[:limit]) + more
+    more = say(" and {n} more", n=len(names) - most) if len(names) > most else ""
+    return ", ".join(names[:most]) + more

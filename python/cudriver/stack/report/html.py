@@ -21,9 +21,19 @@ from cudriver.stack.facts import (
     every,
 )
 from cudriver.stack.report.components import ABSENT, OK, RANK, UNJUDGED, components, using_cuda
+from cudriver.stack.report.list import in_short, rules_of, standing, summary
 from cudriver.stack.report.outcome import Outcome
 from cudriver.stack.report.redaction import redacted
-from cudriver.stack.report.text import MARKS, How, about, counted, place_of, remarks, short_path
+from cudriver.stack.report.text import (
+    MARKS,
+    How,
+    about,
+    counted,
+    message,
+    place_of,
+    remarks,
+    short_path,
+)
 from cudriver.stack.say import language, said, say
 from cudriver.stack.tables import FOLDER
 from cudriver.stack.text import html as _text
@@ -43,9 +53,14 @@ PAGE_STYLE = _sheet("page.css")
 
 
 def page(reports: Sequence[Outcome], how: How) -> str:
-    """A whole document, one section a report; it names the command line that made it."""
+    """A whole document, one section a report, of several a table of them first; it names the
+    command line that made it.
+    """
     title = say("CUDA stack of {names}", names=", ".join(report.prefix for report in reports))
-    parts = [_section(report, "cudriver page") for report in reports]
+    several = len(reports) > 1
+    parts = [_all(reports)] if several else []
+    for n, report in enumerate(reports):
+        parts.append(_section(report, "cudriver page", f"e{n}" * several))
     rules = {found.rule for report in reports for found in every(report.findings)}
     body = "\n".join([*parts, rule_pages(rules, "cudriver page")])
     made = document(title, body, language())
@@ -88,7 +103,24 @@ def fragment(report: Outcome) -> str:
     return f"<style>{STYLE}</style>{_section(report, 'cudriver')}{rule_pages(rules, 'cudriver')}"
 
 
-def _section(report: Outcome, classes: str) -> str:
+def _all(reports: Sequence[Outcome]) -> str:
+    """A row an environment, as --all has a line: it leads to its section."""
+    rows = ""
+    for n, report in enumerate(reports):
+        mark = standing(report)
+        uses = [f"{f.name} {f.version}{in_short(f)}" for f in report.frameworks]
+        rows += (
+            f'<tr><td class="mark {CLASSES[mark]}">{MARKS[mark]}</td>'
+            f'<th><a href="#e{n}">{_text(report.prefix)}</a></th>'
+            f"<td>{_text(', '.join(uses) or say('no framework that uses CUDA'))}</td>"
+            f"<td>{' '.join(map(link, rules_of(report)))}</td></tr>"
+        )
+    heading = _text(summary([standing(report) for report in reports]))
+    table = f"<table><tbody>{rows}</tbody></table>"
+    return f'<section class="cudriver page"{lang()}><h1>{heading}</h1>{table}</section>'
+
+
+def _section(report: Outcome, classes: str, name: str = "") -> str:
     facts = report.facts
     warned = any(f.severity == WARNING for f in report.findings)
     style = CLASSES[report.verdict]
@@ -96,8 +128,10 @@ def _section(report: Outcome, classes: str) -> str:
         style = CLASSES[WARNING if warned else ABSENT]
     findings = sorted(report.findings, key=lambda finding: RANK[finding.severity])
     doubts = report.doubts if report.verdict == UNKNOWN else []
+    anchor = f' id="{name}"' if name else ""
     parts = [
-        f'<section class="{classes}"{lang()}><h1>{_text(report.prefix)}</h1>',
+        f'<section class="{classes}"{anchor}{lang()}>',
+        f"<h1>{_text(report.prefix)}</h1>",
         f'<p class="soft">{_text(", ".join(about(facts)))}</p>',
         f'<span class="verdict {style}">{_text(counted(report))}</span>',
         *(f"<p>{_text(said(why, 'doubts'))}</p>" for why in doubts),
@@ -133,7 +167,7 @@ def _finding(finding: Finding, facts: Facts) -> str:
     style = "note" if finding.severity == NOTE else CLASSES[finding.severity]
     rows = []
     if finding.predicts:
-        rows.append(("error", f"<pre>{_text(finding.predicts)}</pre>"))
+        rows.append((message(finding), f"<pre>{_text(finding.predicts)}</pre>"))
     if finding.evidence:
         rows.append(("evidence", _evidence_rows(finding, facts)))
     for other in finding.also:

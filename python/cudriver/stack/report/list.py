@@ -31,9 +31,9 @@ def one_line(report: Outcome, style: Style) -> str:
     stand in others below it.
     """
     frameworks = [clean(f"{f.name} {f.version}").rstrip() for f in report.frameworks]
-    built = [clean(_in_short(f)) for f in report.frameworks]
+    built = [clean(in_short(f)) for f in report.frameworks]
     prefix = clean(report.prefix)
-    rules = ", ".join(dict.fromkeys(f.rule for f in report.findings if f.severity != NOTE))
+    rules = ", ".join(rules_of(report))
     severity = standing(report)
     mark, colour = style.mark(severity), SEVERITY_COLOUR.get(severity, "yellow")
     room = style.width - 2
@@ -54,7 +54,12 @@ def one_line(report: Outcome, style: Style) -> str:
     return f"{line}  {style.paint(rules, colour)}" if rules else line
 
 
-def _in_short(framework: Framework) -> str:
+def rules_of(report: Outcome) -> list[str]:
+    """The rules of its errors and warnings, each once."""
+    return list(dict.fromkeys(f.rule for f in report.findings if f.severity != NOTE))
+
+
+def in_short(framework: Framework) -> str:
     """What it was built for, and its state where it does not work."""
     told = [f"CUDA {framework.cuda}" if framework.cuda else ""]
     if framework.state is None:

@@ -105,7 +105,7 @@ def page(reports: Sequence[Outcome], how: How) -> str:
 def render(report: Outcome, style: Style, *, verbose: bool = False) -> str:
     """The whole report; ends with a newline."""
     lines = [*_heading(report.facts, style), ""]
-    for label, severity, text in components(report):
+    for label, severity, text in components(report, verbose=verbose):
         lines += _component(label, severity, text, style)
     if verbose and report.libraries:
         lines.append("")
@@ -114,7 +114,7 @@ def render(report: Outcome, style: Style, *, verbose: bool = False) -> str:
     ranked = sorted(report.findings, key=lambda finding: RANK[finding.severity])
     for finding in ranked:
         if finding.severity != NOTE or verbose:
-            lines += ["", *_finding(finding, report.facts, style)]
+            lines += ["", *_finding(finding, report.facts, style, verbose)]
     notes = [finding for finding in ranked if finding.severity == NOTE]
     if notes and not verbose:
         lines.append("")
@@ -229,17 +229,17 @@ def _component(label: str, severity: str, text: str, style: Style) -> list[str]:
     return _beside(f"{style.mark(severity)} {pad(clean(label), LABEL)}  ", texts, LABEL + 4)
 
 
-def _finding(finding: Finding, facts: Facts, style: Style) -> list[str]:
+def _finding(finding: Finding, facts: Facts, style: Style, verbose: bool) -> list[str]:
     lines = title_lines(finding, style)
     indent, room = 12, style.width - 12
     if finding.predicts:
-        lines += _labelled(say("error"), wrap(finding.predicts, room), indent, style)
-    shown = _evidence_lines(finding, facts, room)
+        lines += _labelled(say(message(finding)), wrap(finding.predicts, room), indent, style)
+    shown = _evidence_lines(finding, facts, room, verbose)
     if shown:
         lines += _labelled(say("evidence"), shown, indent, style)
     for other in finding.also:
         texts = wrap(f"{other.rule}  {said(other.title, other.rule)}", room)
-        texts += _evidence_lines(other, facts, room)
+        texts += _evidence_lines(other, facts, room, verbose)
         lines += _labelled(say("also"), texts, indent, style)
     fixes = [line for fix in finding.fix for line in wrap_command(fix, room)]
     if fixes:
@@ -256,6 +256,11 @@ def remarks(finding: Finding) -> list[str]:
     size = sum(command.downloads or 0 for command in finding.fix)
     much = [say("it downloads up to {size} MB", size=size // MB)] * (size >= MUCH)
     return [say(PROVEN)] * finding.proven + much
+
+
+def message(finding: Finding) -> str:
+    """The label of what a program will say: an error's is one, a warning's may never be met."""
+    return "error" if finding.severity == ERROR else "message"
 
 
 def title_lines(finding: Finding, style: Style, *tag_styles: str) -> list[str]:
@@ -276,12 +281,13 @@ def _labelled(label: str, texts: Sequence[str], indent: int, style: Style) -> li
     return _beside("  " + style.paint(pad(label, indent - 2), "dim"), texts, indent)
 
 
-def _evidence_lines(finding: Finding, facts: Facts, room: int) -> list[str]:
+def _evidence_lines(finding: Finding, facts: Facts, room: int, verbose: bool) -> list[str]:
+    most = len(finding.evidence) if verbose else EVIDENCE_SHOWN
     shown = []
-    for evidence in finding.evidence[:EVIDENCE_SHOWN]:
+    for evidence in finding.evidence[:most]:
         shown += _evidence(evidence, facts, room)
-    more = len(finding.evidence) - EVIDENCE_SHOWN
-    return shown + [say("and {n} more (--json has them all)", n=more)] * (more > 0)
+    more = len(finding.evidence) - most
+    return shown + [say("and {n} more (-v)", n=more)] * (more > 0)
 
 
 def _evidence(evidence: Evidence, facts: Facts, room: int) -> list[str]:

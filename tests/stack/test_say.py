@@ -2,15 +2,17 @@
 is printed keeps its width.
 """
 
+import ast
 import io
 import re
 import string
+from collections.abc import Iterator
 from pathlib import Path
 
 import cases
 import pytest
 import samples
-from say_keys import keys
+from say_keys import keys, literals
 from test_report import report  # noqa: F401 - a fixture
 
 import cudriver
@@ -88,6 +90,48 @@ def test_every_title_that_a_case_has_seen_has_its_chinese(rule, chinese):
         assert HAN.search(say.said(title, rule)), title
 
 
+def evidence_of(node: ast.expr) -> Iterator[str]:
+    """What the last argument of `Evidence` may say, with a name for each value."""
+    if isinstance(node, ast.JoinedStr):
+        parts = [str(p.value) if isinstance(p, ast.Constant) else "/x" for p in node.values]
+        yield "".join(parts)
+    else:
+        yield from literals(node)
+
+
+def test_every_sentence_of_evidence_has_its_chinese(chinese):
+    """Those that stand where the evidence is made, and those that are handed over by a variable."""
+    told = ["absent", "permission denied", "does not have it", "does not have libx.so, liby.so"]
+    told += [
+        "1.2, by RPATH of libx.so (/x)",
+        "1.2, preload by X",
+        "1.2, gone",
+        "unknown version, gone",
+    ]
+    told += ["is a script: what it sets, and which program it starts, is not known"]
+    told += ["a,b,1 (on disk: 2 bytes)", "compiled against cuDNN 9.1", "gave no answer within 3 s"]
+    for path in sorted((PACKAGE / "stack").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Evidence":
+                told += (t for part in node.args[2:3] for t in evidence_of(part))
+    words = [text for text in told if re.search("[a-z]{2} |[a-z] [a-z]|^[a-z]+$", text)]
+    assert len(words) > 25
+    assert [text for text in words if not HAN.search(say.said(text, "evidence"))] == []
+
+
+def test_what_stands_in_files_stays_as_it_is(chinese):
+    """Raw lines are no sentences of ours; and of ours the rule of the loader is in Chinese too."""
+    for text in (
+        'numpy>=1.26; python_version < "3.13"',
+        "nvidia/x.so,sha256=a,5",
+        "NVIDIA H200",
+        "13.0",
+    ):
+        assert say.said(text, "evidence") == text
+    told = say.said("1.2, by RUNPATH of liba.so ($ORIGIN/../b)", "evidence")
+    assert told == "1.2，依据 liba.so 的 RUNPATH（$ORIGIN/../b）"
+
+
 def test_every_rule_has_titles():
     assert [rule for rule in rule_names() if rule not in parts() and rule[:2] == "CU"] == []
 
@@ -159,9 +203,9 @@ def test_what_is_wrong_with_the_driver_is_chinese(driver, told, chinese):
             "驱动属于 5 个分支：1 和 2 等另外 3 个",
         ),
         ("remove it from /s/x.pth.", "fixes", "从 /s/x.pth 中删去这段代码。"),
-        ("RPATH of libtorch.so ($ORIGIN/a)", "loader", "libtorch.so 的 RPATH（$ORIGIN/a）"),
-        ("preload by torch", "loader", "由 torch 预加载"),
-        ("ld.so.cache", "loader", "ld.so.cache"),
+        ("RPATH of libtorch.so ($ORIGIN/a)", "{by}", "libtorch.so 的 RPATH（$ORIGIN/a）"),
+        ("preload by torch", "{by}", "由 torch 预加载"),
+        ("ld.so.cache", "{by}", "ld.so.cache"),
         (
             "CUDA libraries that only some nodes have: a, b and 4 more",
             "FL305",

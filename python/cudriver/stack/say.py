@@ -1,6 +1,6 @@
 """What people read, in their language. Code speaks English; data/zh.json has the Chinese of it.
 
-JSON, evidence, the texts of errors and commands are the same in every language.
+JSON, what stands in files, the texts of errors and commands are the same in every language.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ from cudriver.stack.report.text import (
     place_of,
     remarks,
     short_path,
+    value_of,
 )
 from cudriver.stack.say import language, said, say
 from cudriver.stack.tables import FOLDER
@@ -193,7 +194,7 @@ def _evidence_rows(finding: Finding, facts: Facts) -> str:
 
 def _evidence(evidence: Evidence, facts: Facts) -> str:
     place = place_of(facts, evidence)
-    value = f' <span class="soft">{_text(evidence.value)}</span>' if evidence.value else ""
+    value = f' <span class="soft">{_text(value_of(evidence))}</span>' if evidence.value else ""
     return f'<p><code title="{_text(evidence.file)}">{_text(place)}</code>{value}</p>'
 
 
@@ -209,13 +210,13 @@ def _libraries(libraries: Sequence[Library], facts: Facts) -> str:
             f'<td class="whole">{_text(library.version or "")}</td>',
             f'<td><code title="{_text(library.path)}">{_text(short_path(facts, library.path))}'
             f'</code><br><span class="soft">{_text(library.provided_by or "")}</span></td>',
-            f"<td>{_text(said(library.found_by, 'loader'))}</td>",
+            f"<td>{_text(said(library.found_by, '{by}'))}</td>",
         ]
         if hiding:
             shadowed = "<br>".join(
                 f"<code>{_text(short_path(facts, other.path))}</code> "
                 f'<span class="soft">{_text(other.version or "")} '
-                f"{_text(said(other.rule, 'loader'))}</span>"
+                f"{_text(said(other.rule, '{by}'))}</span>"
                 for other in library.shadowed
             )
             cells.append(f"<td>{shadowed}</td>")

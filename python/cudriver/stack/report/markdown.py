@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from cudriver.stack.facts import UNKNOWN, Facts, Finding
 from cudriver.stack.report.components import RANK, components
 from cudriver.stack.report.outcome import Outcome
-from cudriver.stack.report.text import MARKS, How, about, counted, place_of, remarks
+from cudriver.stack.report.text import MARKS, How, about, counted, place_of, remarks, value_of
 from cudriver.stack.say import said, say
 from cudriver.stack.text import clean
 
@@ -40,7 +40,7 @@ def _finding(finding: Finding, facts: Facts) -> Iterator[str]:
         if each is not finding:
             yield f"- {say('also')} {_text(f'{each.rule}: {said(each.title, each.rule)}')}"
         for evidence in each.evidence:
-            yield f"- {_text(place_of(facts, evidence))} {_text(evidence.value)}".rstrip()
+            yield f"- {_text(place_of(facts, evidence))} {_text(value_of(evidence))}".rstrip()
     yield from _code([*finding.fix, *(f"# {text}" for text in remarks(finding))])
     if finding.advice:
         yield from (_text(said(finding.advice, "fixes")), "")

@@ -203,6 +203,11 @@ def place_of(facts: Facts, told: Evidence | Problem) -> str:
     return short_path(facts, told.file) + line
 
 
+def value_of(evidence: Evidence) -> str:
+    """What stands there; what this check says of it, in the reader's language."""
+    return said(evidence.value.strip(), "evidence")
+
+
 def about(facts: Facts) -> list[str]:
     """What kind of environment it is, its Python, in which root it is, and for which driver it is
     judged.
@@ -292,7 +297,7 @@ def _evidence_lines(finding: Finding, facts: Facts, room: int, verbose: bool) ->
 
 def _evidence(evidence: Evidence, facts: Facts, room: int) -> list[str]:
     place = place_of(facts, evidence)
-    value = clean(evidence.value.strip())
+    value = clean(value_of(evidence))
     if not value:
         return [place]
     if columns(place) + 2 + columns(value) <= room:
@@ -330,19 +335,17 @@ def library_lines(
     for other in library.shadowed:
         if was is None or other.path != was.path:
             values = {"version": other.version or "", "path": short_path(facts, other.path)}
-            text = say(
-                "shadows {version} {path} ({rule})", **values, rule=said(other.rule, "loader")
-            )
+            text = say("shadows {version} {path} ({rule})", **values, rule=said(other.rule, "{by}"))
             lines += _hanging(text, style)
     if was is not None:
-        place, by = short_path(facts, was.path), said(clean(was.found_by), "loader")
+        place, by = short_path(facts, was.path), said(clean(was.found_by), "{by}")
         lines += _hanging(say("instead of {path} (by {rule})", path=place, rule=by), style)
     return lines
 
 
 def found_by(rule: str) -> str:
     """The loader's rule, in a sentence."""
-    told = said(rule, "loader")
+    told = said(rule, "{by}")
     return told if rule.startswith("preload") else say("by {rule}", rule=told)
 
 

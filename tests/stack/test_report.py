@@ -25,9 +25,16 @@ from cudriver.stack.facts import (
     Shadowed,
 )
 from cudriver.stack.load.observe import Observation, Row
+from cudriver.stack.machine_facts import Driver
 from cudriver.stack.record import but, put
 from cudriver.stack.report import Report
-from cudriver.stack.report.components import _some, components, libraries_line, toolkit_line
+from cudriver.stack.report.components import (
+    _some,
+    components,
+    driver_line,
+    libraries_line,
+    toolkit_line,
+)
 from cudriver.stack.report.html import page
 from cudriver.stack.report.list import PREFIX_LEAST, one_line
 from cudriver.stack.report.redaction import redacted
@@ -582,3 +589,26 @@ def test_wheels_that_nothing_uses_are_no_toolkit():
     cublas = library("libcublas.so.12", "12.8", "cublas", provided_by="nvidia-cublas-cu12 12.8")
     put(of, libraries=[cublas])
     assert toolkit_line(of).startswith("none in the environment; ")
+
+
+@pytest.mark.parametrize(
+    ("variables", "driver", "told"),
+    [
+        ({}, {"cuda": "13.0"}, "13.0"),
+        ({}, {"cuda": "13.0", "init_code": 0}, "13.0"),
+        ({}, {"cuda": "13.0", "init_code": 100}, None),  # conda calls cuInit first
+        ({}, {}, None),
+        ({"CONDA_OVERRIDE_CUDA": "12.4"}, {"cuda": "13.0"}, "12.4"),
+        ({"CONDA_OVERRIDE_CUDA": "12.4"}, {}, "12.4"),
+        ({"CONDA_OVERRIDE_CUDA": ""}, {"cuda": "13.0"}, None),
+    ],
+)
+def test_what_conda_would_take_for_the_driver(variables, driver, told):
+    """As conda.plugins.virtual_packages.cuda does; an empty variable means that there is none."""
+    env = Environment("/opt/conda", "conda", variables=variables)
+    made = Report(Facts(env, driver=Driver(**driver)), [])
+    assert json.loads(made.to_json())["driver"]["conda_cuda"] == told
+    shown = f"__cuda of conda and pixi: {told or 'none'}"
+    assert shown + " (by CONDA_OVERRIDE_CUDA)" * bool(variables) in driver_line(made.facts)
+    put(env, kind="venv")
+    assert "__cuda" not in driver_line(made.facts)

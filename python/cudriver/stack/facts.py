@@ -379,6 +379,14 @@ class Facts(Record, frozen=True):
     imports: dict[str, str | None] = fresh(dict)  # made by --observe: the module, and its error
     expects: list[str] = fresh(list)
 
+    @property
+    def conda_cuda(self) -> str | None:
+        """The version of `__cuda` that conda and pixi find here; None: they find none."""
+        stated = self.environment.variables.get("CONDA_OVERRIDE_CUDA")
+        if stated is not None:
+            return stated.strip() or None
+        return self.driver.cuda if self.driver.init_code in (None, 0) else None
+
     def needed(self, framework: Framework) -> str | None:
         """The name by which --needs asks for a framework; None where it does not."""
         return next((name for name in self.needs if name in framework.names), None)

@@ -105,6 +105,12 @@ def driver_line(facts: Facts) -> str:
         names[name] = names.get(name, 0) + 1
     for name, n in names.items():
         text += say("; ") + (f"{n} x {name}" if n > 1 else name)
+    if facts.environment.kind == "conda":
+        text += say("; ") + say(
+            "__cuda of conda and pixi: {cuda}", cuda=facts.conda_cuda or say("none")
+        )
+        if "CONDA_OVERRIDE_CUDA" in facts.environment.variables:
+            text += say(" (by CONDA_OVERRIDE_CUDA)")
     return text
 
 

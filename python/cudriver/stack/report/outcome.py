@@ -138,6 +138,7 @@ class Outcome:
         for name in ("environment", "driver", "toolkits", "frameworks", "libraries"):
             data[name] = promised(name, getattr(self if name == "frameworks" else facts, name))
         data["findings"], data["problems"] = plain(self.findings), plain(facts.problems)
+        data["driver"]["conda_cuda"] = facts.conda_cuda
         if facts.root != "/":
             data["environment"]["root"] = facts.root
         if self.observation is not None:

@@ -66,6 +66,8 @@ PARTS = {
     "typing": {"_core", "memory"},
     "weights": {"_core", "memory", "_regular"},
     "pytest_plugin": {"testing"},
+    "conda_plugin": {"stack"},
+    "rapids_plugin": {"stack"},
 }
 
 # A room of stack/ and the rooms that it may import. Its files outside of rooms are of the ground,

@@ -19,7 +19,7 @@ from samples import broken_findings, healthy
 import cudriver.stack
 from cudriver.stack.report import Report
 
-MODULE = "cudriver.stack.conda_doctor"
+MODULE = "cudriver.conda_plugin"
 
 
 @dataclass

@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 import pytest
 from samples import broken_findings, healthy
 
-from cudriver.stack import rapids
+from cudriver import rapids_plugin as rapids
 from cudriver.stack.command import Command
 from cudriver.stack.facts import Finding
 from cudriver.stack.record import put

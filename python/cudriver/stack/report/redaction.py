@@ -27,27 +27,25 @@ def _replacer() -> Callable[[str], str]:
     user, host = _user(), os.uname().nodename
     home = os.path.expanduser("~").rstrip("/")
     names = dict.fromkeys((host, host.partition(".")[0]), "host") | {user: "user"}
-    names = {name: to for name, to in names.items() if name not in NOBODY}
-    parts = [MODULES, r"(?P<others>(?<![\w.-])/home/)[^/\s:'\"]+"]
-    if home.startswith("/"):
-        parts.insert(1, rf"(?P<home>(?<![\w.-]){re.escape(home)}(?![\w-]|\.\w))")
-    if names:
-        one = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
-        alone = r"(?<![A-Za-z0-9])"
-        parts.append(rf"(?P<before>[/@](?:[\w.-]*?{alone})?)(?P<name>{one})(?![A-Za-z0-9])")
-        parts.append(rf"{alone}(?P<account>{one})(?=@)|^(?P<whole>{one})$")
-    pattern = re.compile("|".join(parts))
+    names = {name: to for name, to in names.items() if name not in NOBODY} or {"\0": ""}
+    one = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+    alone = r"(?<![A-Za-z0-9])"
+    pattern = re.compile(
+        rf"{MODULES}|(?P<home>(?<![\w.-]){re.escape(home or '~')}(?![\w-]|\.\w))"
+        r"|(?P<others>(?<![\w.-])/home/)[^/\s:'\"]+"
+        rf"|(?P<before>[/@](?:[\w.-]*?{alone})?)(?P<name>{one})(?![A-Za-z0-9])"
+        rf"|{alone}(?P<account>{one})(?=@)|^(?P<whole>{one})$"
+    )
 
     def replace(found: re.Match[str]) -> str:
-        groups = found.groupdict()
-        if groups["modules"]:
+        if found["modules"]:
             return found[0]
-        if groups.get("home"):
+        if found["home"]:
             return "~"
-        if groups["others"]:
+        if found["others"]:
             return "/home/user"
-        name = groups["name"] or groups["account"] or groups["whole"] or ""
-        return (groups["before"] or "") + names[name]
+        name = found["name"] or found["account"] or found["whole"]
+        return (found["before"] or "") + names[name]
 
     return lambda text: pattern.sub(replace, text)
 
@@ -69,6 +67,5 @@ def _walk(value: Any, replace: Callable[[str], str]) -> Any:
     if isinstance(value, dict):
         return {key: _walk(item, replace) for key, item in value.items()}
     if isinstance(value, Record):
-        fields = {name: _walk(getattr(value, name), replace) for name in value._fields}
-        return but(value, **fields)
+        return but(value, **{n: _walk(getattr(value, n), replace) for n in value._fields})
     return value

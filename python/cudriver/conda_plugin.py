@@ -5,10 +5,6 @@ from __future__ import annotations
 from conda.plugins import hookimpl  # type: ignore[import-not-found,unused-ignore]
 from conda.plugins.types import CondaHealthCheck  # type: ignore[import-not-found,unused-ignore]
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 def cuda_stack(prefix: str, verbose: bool) -> None:
     """Prints whether the driver, the CUDA libraries and the frameworks of a prefix fit together."""
@@ -28,6 +24,6 @@ def cuda_stack(prefix: str, verbose: bool) -> None:
 
 
 @hookimpl  # type: ignore[untyped-decorator,unused-ignore]
-def conda_health_checks() -> Iterator[CondaHealthCheck]:
+def conda_health_checks() -> list[CondaHealthCheck]:
     """What conda's plugin manager asks for. It imports this at each start: the check waits."""
-    yield CondaHealthCheck(name="cuda-stack", action=cuda_stack)
+    return [CondaHealthCheck(name="cuda-stack", action=cuda_stack)]

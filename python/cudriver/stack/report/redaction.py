@@ -24,8 +24,8 @@ def redacted(value: Any) -> Any:
 
 
 def _replacer() -> Callable[[str], str]:
-    user, host = _user(), os.uname().nodename
-    home = os.path.expanduser("~").rstrip("/")
+    home, host = os.path.expanduser("~").rstrip("/"), os.uname().nodename
+    user = os.environ.get("LOGNAME") or os.environ.get("USER") or os.path.basename(home)
     names = dict.fromkeys((host, host.partition(".")[0]), "host") | {user: "user"}
     names = {name: to for name, to in names.items() if name not in NOBODY} or {"\0": ""}
     one = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
@@ -48,15 +48,6 @@ def _replacer() -> Callable[[str], str]:
         return (found["before"] or "") + names[name]
 
     return lambda text: pattern.sub(replace, text)
-
-
-def _user() -> str:
-    from getpass import getuser
-
-    try:
-        return getuser()
-    except (KeyError, OSError):  # a container's user may have a number only
-        return ""
 
 
 def _walk(value: Any, replace: Callable[[str], str]) -> Any:

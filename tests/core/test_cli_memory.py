@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,19 @@ def test_the_demonstration_says_its_driver_and_that_every_byte_is_right() -> Non
     assert ("SIMULATED DRIVER" in done.stdout) is cu.driver_is_simulated()
     assert done.stdout.endswith("every byte is right\n")
     assert "\x1b" not in done.stdout
+
+
+def test_the_demonstration_is_in_the_readers_language_and_its_json_is_not() -> None:
+    done = command("demo", "--size", "1", "--lang", "zh", PYTHONUTF8="1")
+    assert (done.returncode, done.stderr) == (0, "")
+    steps = [line for line in done.stdout.splitlines() if line.startswith("✓")]
+    assert len(steps) == len(demo.demonstrate(1 << 20)["steps"])
+    for line in [*steps, *done.stdout.strip().splitlines()[-1:]]:
+        assert re.search("[\u4e00-\u9fff]", line), line
+    assert "SIMULATED" not in done.stdout
+    told = [command("demo", "--size", "1", "--json", "--lang", lang) for lang in ("zh", "en")]
+    english, chinese = (json.loads(each.stdout)["steps"] for each in told)
+    assert [each["step"] for each in english] == [each["step"] for each in chinese]
 
 
 @pytest.mark.parametrize(

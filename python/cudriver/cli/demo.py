@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from cudriver.cli import terminal
-from cudriver.stack.say import can_encode
+from cudriver.stack.say import can_encode, said, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -240,27 +240,31 @@ def _print_json(report: dict[str, Any]) -> None:
 
 def _print_text(report: dict[str, Any]) -> None:
     from cudriver.ladder.result import show_size
+    from cudriver.stack.text import columns, pad
 
     driver = report["driver"]
     if driver["simulated"]:
-        why = terminal.fit(f"SIMULATED DRIVER: {report['why_simulated']}.", sys.stdout)
-        terminal.write(f"{why}\nNo GPU takes part, so no rates are shown.\n\n")
-    head = f"driver  CUDA {driver['cuda']}"
-    terminal.write(
-        f"{terminal.beside(head, driver['path'], sys.stdout, 8)}\n"
-        f"device  {report['device']}\n"
-        f"arrays  {show_size(report['bytes'])}\n\n"
-    )
-    good, bad = ("✓", "✗ WRONG") if can_encode(sys.stdout, "✓✗") else ("ok", "WRONG")
+        why = said(report["why_simulated"], "demo")
+        why = terminal.fit(say("SIMULATED DRIVER: {why}.", why=why), sys.stdout)
+        terminal.write(f"{why}\n{say('No GPU takes part, so no rates are shown.')}\n\n")
+    labels = [say("driver"), say("device"), say("arrays")]
+    room = max(map(columns, labels)) + 2
+    values = f"CUDA {driver['cuda']}", report["device"], show_size(report["bytes"])
+    head, *lines = (pad(label, room) + value for label, value in zip(labels, values, strict=True))
+    lines.insert(0, terminal.beside(head, driver["path"], sys.stdout, room))
+    terminal.write("\n".join(lines) + "\n\n")
+    wrong = say("WRONG")
+    good, bad = ("✓", f"✗ {wrong}") if can_encode(sys.stdout, "✓✗") else ("ok", wrong)
     colour = terminal.wants_colour(sys.stdout)
     for entry in report["steps"]:
         mark = good if entry["right"] else bad
         rate = f"{entry['gb_per_s']:8.1f} GB/s" if entry["gb_per_s"] else " " * 13
         rate = "" if driver["simulated"] else rate
-        line = f"{mark} {entry['step']:<36}{rate}"
-        line = terminal.beside(line, entry["detail"], sys.stdout, 2)
+        line = f"{mark} {pad(say(entry['step']), 36)}{rate}"
+        line = terminal.beside(line, said(entry["detail"], "demo"), sys.stdout, 2)
         line = "\n".join(part.rstrip() for part in line.split("\n"))
         if colour:
             line = f"\x1b[{32 if entry['right'] else 31}m{mark}\x1b[0m{line[len(mark) :]}"
         terminal.write(line + "\n")
-    terminal.write("\nevery byte is right\n" if report["correct"] else "\nWRONG BYTES: see above\n")
+    told = say("every byte is right") if report["correct"] else say("WRONG BYTES: see above")
+    terminal.write(f"\n{told}\n")

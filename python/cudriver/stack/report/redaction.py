@@ -9,7 +9,7 @@ from collections.abc import Callable
 from cudriver.stack.record import Any, Record, but
 
 # Users and hosts of images: they tell nobody's name, and paths of packages hold them.
-NOBODY = ("", "root", "user", "host", "localhost", "nvidia", "conda", "python")
+NOBODY = ("", "root", "user", "host", "localhost", "nvidia", "cuda", "conda", "python", "lib")
 # What `import` finds is named by its makers, not by the user.
 MODULES = r"(?P<modules>\b(?:site|dist)-packages/[^\s:'\"]*)"
 
@@ -51,8 +51,11 @@ def _replacer() -> Callable[[str], str]:
 
 
 def _walk(value: Any, replace: Callable[[str], str]) -> Any:
-    if isinstance(value, str):
-        return replace(value)
+    if isinstance(value, str):  # or a command, which says more of itself
+        made = type(value)(replace(value))
+        if type(value) is not str:
+            made.__dict__.update(value.__dict__)
+        return made
     if isinstance(value, (list, tuple)):
         return type(value)(_walk(item, replace) for item in value)
     if isinstance(value, dict):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from cudriver.ladder import plot, report
 from cudriver.ladder.result import Measured, add_ratios
 from cudriver.ladder.rungs import BY_NAME, RUNGS
+from cudriver.stack import say, text
 
 pytestmark = pytest.mark.apart
 
@@ -334,3 +337,36 @@ def test_a_picture_is_the_same_file_again_and_no_date_is_in_it(tmp_path: Path) -
     assert pictures[0] == pictures[1]
     assert b"The memory ladder of NVIDIA H200" in pictures[0]
     assert b"<dc:date>" not in pictures[0]
+
+
+HAN = re.compile("[\u4e00-\u9fff]")
+
+
+@pytest.fixture
+def chinese():
+    say.choose("zh")
+    yield report.Style(say=say.say, columns=text.columns, break_up=text.wrap)
+    say.choose(None)
+
+
+def test_every_text_of_the_rungs_has_its_chinese(chinese):
+    for rung in RUNGS:
+        for told in (rung.title, rung.short, rung.teaches):
+            assert HAN.search(say.say(told)), told
+    assert HAN.search(say.say(report.RECORDED))
+
+
+@pytest.mark.parametrize("width", [60, 80])
+@pytest.mark.parametrize("sizes", [(MIB,), (MIB, 4 * MIB)])
+@pytest.mark.parametrize("simulated", [True, False])
+def test_a_chinese_table_keeps_its_columns(width, sizes, simulated, chinese):
+    style = dataclasses.replace(chinese, width=width)
+    told = made(*sizes, simulated=simulated)
+    lines = list(report.lines(told, "why", style))
+    english = list(report.lines(told, "why", report.Style(width=width)))
+    assert max(map(text.columns, lines)) <= width
+    rows = [line for line in lines if re.search(r"页锁定，映射 +\S", line)]
+    wanted = [line for line in english if re.search(r"page-locked, mapped +\S", line)]
+    assert list(map(text.columns, rows)) == list(map(len, wanted))
+    words = [line for line in lines if re.search("[a-z]{3,} [a-z]{3,}", line)]
+    assert all("a note" in line or "no memory" in line.lower() for line in words)

@@ -6,7 +6,7 @@ import sys
 
 from cudriver.cli import terminal
 from cudriver.cli.sizes import parse_size, parse_sweep
-from cudriver.stack.say import can_encode
+from cudriver.stack.say import can_encode, language, said, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -215,11 +215,17 @@ def parse_sizes(arguments: Namespace, simulated: bool) -> list[int]:
 
 def print_text(report: dict[str, Any], why_simulated: str | None) -> None:
     from cudriver.ladder.report import Style, lines
+    from cudriver.stack.text import columns, wrap
 
+    chinese = language() != "en"
     style = Style(
         width=min(terminal.width(sys.stdout), 80),
         colour=terminal.wants_colour(sys.stdout),
         plain=not can_encode(sys.stdout, "±─⇄✓"),
+        say=say,
+        columns=columns,
+        break_up=wrap if chinese else None,
     )
-    for line in lines(report, why_simulated, style):
+    why = said(why_simulated, "demo") if why_simulated else None
+    for line in lines(report, why, style):
         terminal.write(line + "\n")

@@ -8,8 +8,8 @@ import pytest
 import samples
 from test_cli import here, root  # noqa: F401 - a fixture
 
+from cudriver.stack.command import Command
 from cudriver.stack.facts import Evidence, Finding, Problem
-from cudriver.stack.fixes import fix
 from cudriver.stack.load.observe import Observation, Row
 from cudriver.stack.record import put
 from cudriver.stack.report import Report
@@ -58,9 +58,9 @@ def test_names_that_are_nobodys_stay(home, user, monkeypatch):
 
 def test_a_command_stays_one():
     """What it does besides its text, as healing is tried by, is kept."""
-    command = fix.Command.of("/home/ana/e/bin/pip install x", installs=("x",))
+    command = Command.of("/home/ana/e/bin/pip install x", installs=("x",))
     told = redacted([command])[0]
-    assert (told, type(told), told.installs) == ("~/e/bin/pip install x", fix.Command, ("x",))
+    assert (told, type(told), told.installs) == ("~/e/bin/pip install x", Command, ("x",))
 
 
 def report() -> Report:

@@ -277,7 +277,9 @@ def said():
         )
 
 
-MADE_UP = re.compile(r"x|a|(x: )?undefined symbol|.*: no|.*'plain.*|No such file or directory")
+MADE_UP = re.compile(
+    r"(ImportError: )?x|a|(x: )?undefined symbol|.*: no|.*'plain.*|No such file or directory"
+)
 ANYBODY_S = {  # what any program may end in, and only the check can tell why
     "Segmentation fault",
     "'NoneType' object has no attribute 'partition'",

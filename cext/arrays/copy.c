@@ -6,7 +6,6 @@
 #include "hostmem/hostmem.h"
 #include "python/call.h"
 #include "python/error.h"
-#include "python/numpy_bridge.h"
 #include "contexts/work.h"
 
 void copy_slot_free(PyObject *capsule)
@@ -19,26 +18,25 @@ void copy_slot_free(PyObject *capsule)
 static void ends_keep(CoreState *state, PyObject *dst, PyObject *src,
                       const struct cudriver_stream *stream, void *slot)
 {
-    PyObject *type, *value, *trace, *kept, *owners, *work;
+    PyObject *type, *value, *trace, *owners, *work;
 
     PyErr_Fetch(&type, &value, &trace);
-    kept = slot != NULL ? PyCapsule_New(slot, NULL, copy_slot_free) : Py_NewRef(Py_None);
-    owners = kept != NULL ? PyTuple_Pack(2, kept, dst) : NULL;
+    owners = slot != NULL ? Py_BuildValue("(NO)", PyCapsule_New(slot, NULL, copy_slot_free), dst)
+                          : Py_NewRef(dst);
     work = cudriver_work_add(state, stream, owners, src, 0, (size_t[2]){0, 0}, NULL);
-    Py_XDECREF(kept);
     Py_XDECREF(owners);
     Py_XDECREF(work);
     PyErr_Restore(type, value, trace);
 }
 
 /* Follows a plan on a stream of its context, which may be used; waits if `transfer` is NULL. Not on
- * a stream that is being captured. `issue`, if not NULL, is recorded behind the copy. `dst` and
+ * a stream that is being captured. `work`, if not NULL, is recorded behind the copy. `dst` and
  * `src`: what keeps both ends alive. Takes no lock unless it fails. 0 or -1, also with *transfer
  * set, if it was interrupted and the stream goes on; 1 if the copy was refused and may be bounced.
  */
 static int plan_follow(CoreState *state, const struct cudriver_copy_plan *plan, PyObject *dst,
                        PyObject *src, const struct cudriver_stream *stream,
-                       struct cudriver_staging_transfer **transfer, struct cudriver_issue *issue,
+                       struct cudriver_staging_transfer **transfer, TransferObject *work,
                        bool *pushed)
 {
     /* The driver's own copies need no cudriver_driver_relax: any thread may make them during a
@@ -64,8 +62,8 @@ static int plan_follow(CoreState *state, const struct cudriver_copy_plan *plan, 
         if (relax) {
             cudriver_driver_restore();
         }
-        if (issue != NULL && !call.refused && (result == CUDA_SUCCESS || call.queued)) {
-            cudriver_work_record(stream, issue);
+        if (work != NULL && !call.refused && (result == CUDA_SUCCESS || call.queued)) {
+            cudriver_work_record(stream, work);
         }
     }
     cudriver_lock_await();
@@ -85,7 +83,7 @@ static int plan_follow(CoreState *state, const struct cudriver_copy_plan *plan, 
     if (call.refused) {
         return 1;
     }
-    if (call.queued && issue == NULL && transfer == NULL) {
+    if (call.queued && work == NULL && transfer == NULL) {
         ends_keep(state, dst, src, stream, call.slot);
     }
     if (result == CUDA_SUCCESS) {
@@ -110,17 +108,13 @@ static int copy_in_python(CoreState *state, const struct copy_ends *ends,
 
 /* A peer copy names the contexts of both ends, and the driver may crash when given one that its
  * owner has destroyed. 0 or -1. */
-static int peers_check(CoreState *state, const struct copy_ends *ends)
+static int peers_check(const struct copy_ends *ends)
 {
     ContextObject *both[] = {ends->dst.context, ends->src.context};
-    bool pushed;
 
     for (int i = 0; i < 2; i++) {
-        if (both[i]->kind == CUDRIVER_CONTEXT_FOREIGN) {
-            if (cudriver_context_enter(state, both[i], &pushed) < 0) {
-                return -1;
-            }
-            cudriver_context_leave(both[i], pushed);
+        if (cudriver_context_is_stale(both[i])) {
+            return cudriver_context_refused(both[i], CUDA_ERROR_CONTEXT_IS_DESTROYED);
         }
     }
     return 0;
@@ -162,7 +156,7 @@ static int follow_blocking(CoreState *state, struct cudriver_copy_plan *plan,
         return copy_in_python(state, ends,
                               no_kernel ? CALL_copies_bounce_by_host : CALL_copies_bounce);
     }
-    if ((plan->kind == CUDRIVER_COPY_PEER && peers_check(state, ends) < 0) ||
+    if ((plan->kind == CUDRIVER_COPY_PEER && peers_check(ends) < 0) ||
         cudriver_stream_read(state, NULL, &stream) < 0) {
         return -1;
     }
@@ -224,23 +218,23 @@ static PyObject *follow_in_order(CoreState *state, struct cudriver_copy_plan *pl
 }
 
 PyObject *copy_work_issue(CoreState *state, const struct cudriver_copy_plan *plan,
-                          const struct cudriver_stream *stream, struct cudriver_issue *issue)
+                          const struct cudriver_stream *stream, TransferObject *begun)
 {
     struct cudriver_staging_transfer *staged = NULL;
-    PyObject *work = NULL, *const *owners = issue->work->owners;
+    PyObject *work = NULL, *const *owners = begun->owners;
     PyObject *type, *value, *trace;
     bool pushed;
 
-    if (plan_follow(state, plan, owners[0], owners[1], stream, &staged, issue, &pushed) == 0) {
-        work = cudriver_work_end(state, stream, issue, staged);
+    if (plan_follow(state, plan, owners[0], owners[1], stream, &staged, begun, &pushed) == 0) {
+        work = cudriver_work_end(state, stream, begun, staged);
     } else if (staged != NULL) { /* interrupted: it is in flight, and nobody waits for it */
         PyErr_Fetch(&type, &value, &trace);
-        work = cudriver_work_end(state, stream, issue, staged);
+        work = cudriver_work_end(state, stream, begun, staged);
         Py_CLEAR(work);
         PyErr_Restore(type, value, trace);
     } else {
         CUDRIVER_LOCK();
-        cudriver_work_cancel(state, issue);
+        cudriver_work_cancel(state, begun);
     }
     cudriver_context_unmake_current(pushed);
     return work;
@@ -248,7 +242,7 @@ PyObject *copy_work_issue(CoreState *state, const struct cudriver_copy_plan *pla
 
 PyObject *copy_ends_begin(CoreState *state, struct copy_ends *ends, struct cudriver_stream *stream,
                           struct cudriver_staging_transfer **part, struct cudriver_copy_plan *plan,
-                          struct cudriver_issue *issue)
+                          TransferObject **begun)
 {
     const struct cudriver_endpoint *both[] = {&ends->dst, &ends->src};
     size_t big[2] = {0, 0};
@@ -256,7 +250,7 @@ PyObject *copy_ends_begin(CoreState *state, struct copy_ends *ends, struct cudri
     bool pushed;
     int failed;
 
-    issue->work = NULL;
+    *begun = NULL;
     copy_ends_plan(ends, false, false, plan);
     if (cudriver_stream_settle(state, ends->home, stream) < 0 || copy_ends_near(stream, ends) < 0) {
         return NULL;
@@ -273,7 +267,7 @@ PyObject *copy_ends_begin(CoreState *state, struct copy_ends *ends, struct cudri
         !cudriver_copy_plan_move(plan, stream->context->handle)) {
         return follow_in_order(state, plan, ends, stream);
     }
-    if (plan->kind == CUDRIVER_COPY_PEER && peers_check(state, ends) < 0) {
+    if (plan->kind == CUDRIVER_COPY_PEER && peers_check(ends) < 0) {
         return NULL;
     }
     if (part != NULL) {
@@ -286,14 +280,13 @@ PyObject *copy_ends_begin(CoreState *state, struct copy_ends *ends, struct cudri
         work = failed ? NULL : Py_NewRef(Py_None);
     } else {
         big[plan->dst.on_device] = plan_bus_bytes(plan);
-        if (cudriver_work_begin(state, stream, ends->dst.owner, ends->src.owner, plan->bytes, big,
-                                issue) < 0) {
+        *begun =
+            cudriver_work_begin(state, stream, ends->dst.owner, ends->src.owner, plan->bytes, big);
+        if (*begun == NULL || plan->kind == CUDRIVER_COPY_DIRECT) {
             return NULL;
         }
-        if (plan->kind == CUDRIVER_COPY_DIRECT) {
-            return NULL;
-        }
-        work = copy_work_issue(state, plan, stream, issue);
+        work = copy_work_issue(state, plan, stream, *begun);
+        *begun = NULL;
         failed = work == NULL && !PyErr_Occurred();
     }
     if (failed > 0) {
@@ -307,9 +300,8 @@ PyObject *copy_ends_queue(CoreState *state, struct copy_ends *ends, struct cudri
                           struct cudriver_staging_transfer **part)
 {
     struct cudriver_copy_plan plan;
-    struct cudriver_issue issue;
-    PyObject *work = copy_ends_begin(state, ends, stream, part, &plan, &issue);
+    TransferObject *begun;
+    PyObject *work = copy_ends_begin(state, ends, stream, part, &plan, &begun);
 
-    return work == NULL && issue.work != NULL ? copy_work_issue(state, &plan, stream, &issue)
-                                              : work;
+    return work == NULL && begun != NULL ? copy_work_issue(state, &plan, stream, begun) : work;
 }

@@ -52,6 +52,7 @@ void copy_batch_end(struct copy_batch *batch)
         PyMem_Free(batch->runs);
     }
     Py_XDECREF(batch->owners);
+    Py_XDECREF(batch->table);
     Py_XDECREF(batch->spans);
     Py_XDECREF(batch->home);
     cudriver_stream_done(&batch->stream);
@@ -160,7 +161,11 @@ int copy_batch_place(struct copy_batch *batch, const struct copy_ends *ends)
             return -1;
         }
     }
-    return home != NULL ? copy_ends_near(&batch->stream, ends) : 0;
+    return (home != NULL && copy_ends_near(&batch->stream, ends) < 0) ||
+                   PyList_Append(batch->owners, ends->dst.owner) < 0 ||
+                   PyList_Append(batch->owners, ends->src.owner) < 0
+               ? -1
+               : 0;
 }
 
 int copy_batch_run(struct copy_batch *batch, const struct copy_ends *ends, size_t bytes,
@@ -198,8 +203,7 @@ static int batch_add(struct copy_batch *batch, Py_ssize_t index, struct copy_end
     int failed = 0;
     bool run;
 
-    if (copy_batch_place(batch, ends) < 0 || PyList_Append(batch->owners, ends->dst.owner) < 0 ||
-        PyList_Append(batch->owners, ends->src.owner) < 0) {
+    if (copy_batch_place(batch, ends) < 0) {
         copy_ends_done(ends);
         return -1;
     }
@@ -269,7 +273,7 @@ static int runs_queue(struct copy_batch *batch, struct cudriver_staging_transfer
                                       .interrupted = cudriver_signal_arrived,
                                       .data = &saved};
     void *table;
-    PyObject *owner, *type, *value, *trace;
+    PyObject *type, *value, *trace;
     CUresult result;
 
     cudriver_driver_relax();
@@ -285,13 +289,8 @@ static int runs_queue(struct copy_batch *batch, struct cudriver_staging_transfer
         return -1;
     }
     PyErr_Fetch(&type, &value, &trace);
-    owner = table != NULL ? PyCapsule_New(table, NULL, copy_slot_free) : NULL;
-    if (owner != NULL) {
-        Py_ssize_t last = PyTuple_GET_SIZE(batch->owners) - 1;
-        Py_DECREF(PyTuple_GET_ITEM(batch->owners, last)); /* None */
-        PyTuple_SET_ITEM(batch->owners, last, owner);
-    } /* else a table is never freed: the device may read it */
-    PyErr_Restore(type, value, trace);
+    batch->table = table != NULL ? PyCapsule_New(table, NULL, copy_slot_free) : NULL;
+    PyErr_Restore(type, value, trace); /* without a capsule it is never freed: it may be read */
     return result != CUDA_SUCCESS;
 }
 
@@ -319,8 +318,8 @@ static PyObject *batch_queue(struct copy_batch *batch)
     if (failed > 0) {
         PyErr_Fetch(&type, &value, &trace);
     }
-    work = cudriver_work_add(batch->state, &batch->stream, batch->owners, NULL, batch->bytes,
-                             batch->big, staged);
+    work = cudriver_work_add(batch->state, &batch->stream, batch->owners, batch->table,
+                             batch->bytes, batch->big, staged);
     if (type != NULL) {
         Py_CLEAR(work);
         PyErr_Restore(type, value, trace);
@@ -339,9 +338,6 @@ PyObject *copy_batch_issue(struct copy_batch *batch)
                              (Py_ssize_t)(batch->count * sizeof *batch->runs), batch->bytes,
                              batch->odds, TUNING_RUN_MOST, TUNING_RUNS_LEAST, TUNING_RUN_BLOCKS,
                              batch->home != NULL ? batch->home->ordinal : -1);
-    }
-    if (PyList_Append(batch->owners, Py_None) < 0) { /* room for the table */
-        return NULL;
     }
     owners = PyList_AsTuple(batch->owners);
     Py_SETREF(batch->owners, owners);
@@ -414,8 +410,6 @@ int copy_beside(CoreState *state, struct copy_ends *ends, struct cudriver_stream
     }
     if (copy_batch_begin(&batch, 1, (Py_ssize_t)count) == 0 &&
         copy_batch_place(&batch, ends) == 0 && (near = batch_is_near(&batch, ends)) &&
-        PyList_Append(batch.owners, ends->dst.owner) == 0 &&
-        PyList_Append(batch.owners, ends->src.owner) == 0 &&
         copy_batch_run(&batch, ends, layout.itemsize, 0, &run) == 0) {
         rows_fill(&batch, ends, &layout, run, count);
         *work = copy_batch_issue(&batch);

@@ -71,7 +71,7 @@ static PyObject *module_copy_async(PyObject *module, PyObject *const *args, Py_s
                                    PyObject *names)
 {
     CoreState *state = cudriver_state_of_module(module);
-    struct cudriver_issue issue = {NULL, CUDA_SUCCESS};
+    TransferObject *begun = NULL;
     struct cudriver_copy_plan plan;
     struct cudriver_stream stream;
     PyObject *given, *transfer = NULL;
@@ -91,13 +91,13 @@ static PyObject *module_copy_async(PyObject *module, PyObject *const *args, Py_s
             if (!copy_ends_beside(state, &ends, &stream) ||
                 copy_beside(state, &ends, &stream, borrow ? COPY_BATCH_BORROW : COPY_BATCH_READ,
                             &transfer) > 0) {
-                transfer = copy_ends_begin(state, &ends, &stream, NULL, &plan, &issue);
+                transfer = copy_ends_begin(state, &ends, &stream, NULL, &plan, &begun);
             }
             copy_ends_done(&ends);
         }
     }
-    if (transfer == NULL && issue.work != NULL) {
-        transfer = copy_work_issue(state, &plan, &stream, &issue);
+    if (transfer == NULL && begun != NULL) {
+        transfer = copy_work_issue(state, &plan, &stream, begun);
     }
     cudriver_stream_done(&stream);
     return transfer;

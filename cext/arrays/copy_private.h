@@ -53,19 +53,19 @@ int copy_ends_near(const struct cudriver_stream *stream, const struct copy_ends 
 /* Copies between matching ends and waits. 0 or -1. */
 int copy_ends_copy(CoreState *state, struct copy_ends *ends);
 
-struct cudriver_issue;
+struct TransferObject;
 
-/* Plans a copy between matching ends and issues it, but for one DIRECT copy: that is `issue`'s, for
+/* Plans a copy between matching ends and issues it, but for one DIRECT copy: that is *begun, for
  * copy_work_issue, which needs neither the lock nor the ends. New reference: a Transfer; or NULL,
- * with an exception unless issue->work is set. */
+ * with an exception unless *begun is set. */
 PyObject *copy_ends_begin(CoreState *state, struct copy_ends *ends, struct cudriver_stream *stream,
                           struct cudriver_staging_transfer **part, struct cudriver_copy_plan *plan,
-                          struct cudriver_issue *issue);
+                          struct TransferObject **begun);
 
 /* Issues a copy that is a piece of work in flight by now. Takes no lock unless it fails. New
  * reference: a Transfer. NULL without an exception: the copy was refused, and may be bounced. */
 PyObject *copy_work_issue(CoreState *state, const struct cudriver_copy_plan *plan,
-                          const struct cudriver_stream *stream, struct cudriver_issue *issue);
+                          const struct cudriver_stream *stream, struct TransferObject *begun);
 
 /* Issues a copy between matching ends on a stream that was read. New reference: a Transfer. With
  * `part`, as a part of a larger piece of work: None while it is under way, and *part is the
@@ -96,7 +96,8 @@ struct copy_batch {
     size_t odds;
     PyObject *spans; /* owned: bytes; of each pair the first byte of the destination, the one behind
                         its last, and the same of the source, as uint64; all 0: nothing to copy */
-    PyObject *owners;  /* owned: a list, which becomes a tuple; the last is the table, or None */
+    PyObject *owners;  /* owned: a list, which becomes a tuple */
+    PyObject *table;   /* owned: keeps what the kernel reads; or NULL */
     Py_ssize_t **busy; /* owned: the device ends' counts of running calls, which include this one */
     size_t busies;
 };
@@ -105,8 +106,8 @@ struct copy_batch {
 int copy_batch_begin(struct copy_batch *batch, Py_ssize_t pairs, Py_ssize_t runs);
 void copy_batch_end(struct copy_batch *batch);
 
-/* Finds out where the batch runs, and checks that the copy is there; waits as `mode` says. 0 or -1.
- */
+/* Finds out where the batch runs, and checks that the copy is there; waits as `mode` says. Keeps
+ * both ends' owners. 0 or -1. */
 int copy_batch_place(struct copy_batch *batch, const struct copy_ends *ends);
 
 /* Whether a copy of matching ends is a run. *bytes: of their items. */

@@ -75,9 +75,7 @@ static int rows_add(struct copy_batch *batch, struct copy_ends *whole, const str
     struct cudriver_run run;
     size_t bytes;
 
-    if (copy_ends_match(&row.dst, &row.src) < 0 || copy_batch_place(batch, whole) < 0 ||
-        PyList_Append(batch->owners, whole->dst.owner) < 0 ||
-        PyList_Append(batch->owners, whole->src.owner) < 0) {
+    if (copy_ends_match(&row.dst, &row.src) < 0 || copy_batch_place(batch, whole) < 0) {
         return -1;
     }
     if (!copy_batch_takes(batch, &row, &bytes)) {

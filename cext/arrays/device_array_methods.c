@@ -54,9 +54,7 @@ static PyObject *get_context(PyObject *object, void *Py_UNUSED(closure))
 
 static PyObject *get_device(PyObject *object, void *Py_UNUSED(closure))
 {
-    int ordinal = array_of(object)->memory->context->ordinal;
-
-    return cudriver_call(CALL_devices_device_at, ordinal);
+    return cudriver_call(CALL_devices_device_at, array_of(object)->memory->context->ordinal);
 }
 
 /* `shared`: not NULL if the address leaves this package. */

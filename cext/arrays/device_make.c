@@ -1,6 +1,5 @@
 /* New arrays, for memory/making.py and moving.py, and others' arrays as arrays of ours. */
 #include "dlpack.h"
-#include "python/call.h"
 #include "python/numpy_bridge.h"
 #include "docstrings.h"
 

@@ -110,6 +110,10 @@ CUresult cudriver_context_make_current(ContextObject *context, bool *pushed);
 void cudriver_context_unmake_current(bool pushed);
 int cudriver_context_refused(ContextObject *context, CUresult result);
 
+/* Whether a foreign context was destroyed by its owner, as far as its id tells. The driver answers
+ * cuCtxGetId for such a handle, and may crash when given it in another call. */
+bool cudriver_context_is_stale(ContextObject *self);
+
 /* begin without an exception, for frees, queries and waits, which work in any current context; then
  * `end`. False only if the context and everything in it are gone, or in a forked child. */
 bool cudriver_context_begin_free(ContextObject *context, bool *pushed);

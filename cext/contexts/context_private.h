@@ -34,10 +34,6 @@ void cudriver_context_unkeep(ContextObject *self);
  * current. */
 CUresult cudriver_context_current_check(void);
 
-/* Whether a foreign context was destroyed by its owner, as far as its id tells. The driver answers
- * cuCtxGetId for such a handle, and may crash when given it in another call. */
-bool cudriver_context_is_stale(ContextObject *self);
-
 /* *found: this thread's current context, a new reference; NULL if there is none or with an
  * exception set. Returns the driver's code if the current context was destroyed. */
 CUresult cudriver_context_find_current(CoreState *state, ContextObject **found);
@@ -54,6 +50,5 @@ PyObject *cudriver_context_holder(CoreState *state, ContextObject *self);
 PyObject *cudriver_context_push(PyObject *object, PyObject *ignored);
 PyObject *cudriver_context_pop(PyObject *object, PyObject *ignored);
 PyObject *cudriver_context_method_enter(PyObject *object, PyObject *ignored);
-PyObject *cudriver_context_method_exit(PyObject *object, PyObject *const *args, Py_ssize_t count);
 
 #endif

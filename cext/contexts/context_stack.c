@@ -41,14 +41,12 @@ static PyObject *stack_list(CoreState *state)
     for (Py_ssize_t i = popped; i > 0; i--) {
         cuda.cuCtxPushCurrent_v2(((ContextObject *)PyList_GET_ITEM(list, i - 1))->handle);
     }
-    if (list != NULL && !PyErr_Occurred() && result != CUDA_ERROR_CONTEXT_IS_DESTROYED) {
-        cudriver_check(result, "cuCtxGetCurrent", "looking at this thread's stack");
-    }
-    if (list != NULL && (PyErr_Occurred() || PyList_Reverse(list) < 0)) {
-        Py_CLEAR(list);
-    }
-    if (list != NULL && result == CUDA_SUCCESS &&
-        cudriver_do(CALL_stack_correct, cudriver_context_pushed_here(state), list) < 0) {
+    if (PyErr_Occurred() ||
+        (result != CUDA_ERROR_CONTEXT_IS_DESTROYED &&
+         cudriver_check(result, "cuCtxGetCurrent", "looking at this thread's stack") < 0) ||
+        PyList_Reverse(list) < 0 ||
+        (result == CUDA_SUCCESS &&
+         cudriver_do(CALL_stack_correct, cudriver_context_pushed_here(state), list) < 0)) {
         Py_CLEAR(list);
     }
     return list;
@@ -139,12 +137,6 @@ PyObject *cudriver_context_method_enter(PyObject *object, PyObject *Py_UNUSED(ig
 
     Py_XDECREF(done);
     return done != NULL ? Py_NewRef(object) : NULL;
-}
-
-PyObject *cudriver_context_method_exit(PyObject *object, PyObject *const *Py_UNUSED(args),
-                                       Py_ssize_t Py_UNUSED(count))
-{
-    return cudriver_context_pop(object, NULL);
 }
 
 /* Whether the driver is initialised; if not, no context can be current. 1, 0 or -1. */

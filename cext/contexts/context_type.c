@@ -242,8 +242,7 @@ static PyMethodDef context_methods[] = {
     {"synchronize", method_synchronize, METH_NOARGS, DOC_Context_synchronize},
     {"memory_info", CUDRIVER_FAST(method_memory_info), DOC_Context_memory_info},
     {"__enter__", cudriver_context_method_enter, METH_NOARGS, DOC_Context___enter__},
-    {"__exit__", (PyCFunction)(void (*)(void))cudriver_context_method_exit, METH_FASTCALL,
-     DOC_Context___exit__},
+    {"__exit__", cudriver_context_pop, METH_VARARGS, DOC_Context___exit__},
     {NULL},
 };
 

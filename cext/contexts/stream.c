@@ -216,9 +216,7 @@ static PyObject *stream_enter(PyObject *object, PyObject *Py_UNUSED(ignored))
 
 static PyObject *stream_get_device(PyObject *object, void *Py_UNUSED(closure))
 {
-    int ordinal = ((StreamObject *)object)->context->ordinal;
-
-    return cudriver_call(CALL_devices_device_at, ordinal);
+    return cudriver_call(CALL_devices_device_at, ((StreamObject *)object)->context->ordinal);
 }
 
 CUDRIVER_IN_PYTHON(stream_protocol, CALL_streams_protocol)

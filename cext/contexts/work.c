@@ -178,18 +178,17 @@ static int wait_unmarked(CUstream stream, struct cudriver_staging_transfer *stag
     return failed;
 }
 
-/* Queues work that is about to be issued. 0, or -1 with an exception. */
-static int issue_begin(CoreState *state, const struct cudriver_stream *stream,
-                       struct cudriver_queue *queue, PyObject *first, PyObject *second,
-                       size_t bytes, const size_t big[2], struct cudriver_issue *issue)
+/* New reference: work that is about to be issued, queued. */
+static TransferObject *issue_begin(CoreState *state, const struct cudriver_stream *stream,
+                                   struct cudriver_queue *queue, PyObject *first, PyObject *second,
+                                   size_t bytes, const size_t big[2])
 {
     struct cudriver_queue *spares = queue == &state->works.loose ? &stream->context->works : queue;
     TransferObject *work =
         (TransferObject *)state->transfer_type->tp_alloc(state->transfer_type, 0);
 
-    *issue = (struct cudriver_issue){work, CUDA_SUCCESS};
     if (work == NULL) {
-        return -1;
+        return NULL;
     }
     work->bytes = bytes;
     work->big[0] = big[0];
@@ -207,52 +206,48 @@ static int issue_begin(CoreState *state, const struct cudriver_stream *stream,
     queue_add(state, queue, (TransferObject *)Py_NewRef((PyObject *)work));
     /* Not each time, so that the cost of issuing does not grow with what is in flight. */
     queue->added += 1 + bytes / BYTES_A_WEIGHT;
-    return 0;
+    return work;
 }
 
-int cudriver_work_begin(CoreState *state, const struct cudriver_stream *stream, PyObject *first,
-                        PyObject *second, size_t bytes, const size_t big[2],
-                        struct cudriver_issue *issue)
+TransferObject *cudriver_work_begin(CoreState *state, const struct cudriver_stream *stream,
+                                    PyObject *first, PyObject *second, size_t bytes,
+                                    const size_t big[2])
 {
     struct cudriver_queue *queue = queue_of(state, stream);
 
     cudriver_works_pass(state, queue);
     return cudriver_context_ready(state, stream->context) < 0
-               ? -1
-               : issue_begin(state, stream, queue, first, second, bytes, big, issue);
+               ? NULL
+               : issue_begin(state, stream, queue, first, second, bytes, big);
 }
 
-void cudriver_work_record(const struct cudriver_stream *stream, struct cudriver_issue *issue)
+void cudriver_work_record(const struct cudriver_stream *stream, TransferObject *work)
 {
-    TransferObject *work = issue->work;
-
     if (work->event == NULL) {
         cudriver_driver_relax();
-        issue->result = cuda.cuEventCreate(&work->event, CU_EVENT_DISABLE_TIMING);
+        work->recorded = cuda.cuEventCreate(&work->event, CU_EVENT_DISABLE_TIMING);
         cudriver_driver_restore();
-        if (issue->result != CUDA_SUCCESS) {
+        if (work->recorded != CUDA_SUCCESS) {
             work->event = NULL;
             return;
         }
     }
-    issue->result = cuda.cuEventRecord(work->event, stream->handle);
+    work->recorded = cuda.cuEventRecord(work->event, stream->handle);
 }
 
-void cudriver_work_cancel(CoreState *state, struct cudriver_issue *issue)
+void cudriver_work_cancel(CoreState *state, TransferObject *work)
 {
-    issue->work->stage = CUDRIVER_WORK_CANCELLED;
-    cudriver_work_leave(state, issue->work, CUDA_SUCCESS);
-    cudriver_work_let_go(issue->work);
-    Py_CLEAR(issue->work);
+    work->stage = CUDRIVER_WORK_CANCELLED;
+    cudriver_work_leave(state, work, CUDA_SUCCESS);
+    cudriver_work_let_go(work);
+    Py_DECREF(work);
 }
 
 PyObject *cudriver_work_end(CoreState *state, const struct cudriver_stream *stream,
-                            struct cudriver_issue *issue, struct cudriver_staging_transfer *staged)
+                            TransferObject *work, struct cudriver_staging_transfer *staged)
 {
-    TransferObject *work = issue->work;
-
     work->staged = staged;
-    if (issue->result == CUDA_SUCCESS) {
+    if (work->recorded == CUDA_SUCCESS) {
         atomic_store_explicit(&work->stage, CUDRIVER_WORK_ISSUED, memory_order_release);
         return (PyObject *)work;
     }
@@ -264,7 +259,7 @@ PyObject *cudriver_work_end(CoreState *state, const struct cudriver_stream *stre
         work->staged = NULL;
     }
     Py_INCREF(work);
-    cudriver_work_cancel(state, issue);
+    cudriver_work_cancel(state, work);
     if (PyErr_Occurred()) {
         Py_CLEAR(work);
     }
@@ -276,10 +271,11 @@ PyObject *cudriver_work_add(CoreState *state, const struct cudriver_stream *stre
                             struct cudriver_staging_transfer *staged)
 {
     struct cudriver_queue *queue = queue_of(state, stream);
-    struct cudriver_issue issue;
+    TransferObject *work;
 
     cudriver_works_pass(state, queue);
-    if (issue_begin(state, stream, queue, first, second, bytes, big, &issue) < 0) {
+    work = issue_begin(state, stream, queue, first, second, bytes, big);
+    if (work == NULL) {
         PyErr_Clear();
         if (wait_unmarked(stream->handle, staged) == 0) {
             cudriver_staging_release(staged);
@@ -289,8 +285,8 @@ PyObject *cudriver_work_add(CoreState *state, const struct cudriver_stream *stre
         Py_XINCREF(second);
         return NULL;
     }
-    cudriver_work_record(stream, &issue);
-    return cudriver_work_end(state, stream, &issue, staged);
+    cudriver_work_record(stream, work);
+    return cudriver_work_end(state, stream, work, staged);
 }
 
 /* ---- the type ---- */
@@ -349,14 +345,7 @@ static PyObject *transfer_get_done(PyObject *object, void *Py_UNUSED(closure))
 
 static PyObject *transfer_repr(PyObject *object)
 {
-    CUDRIVER_LOCK();
-    TransferObject *self = (TransferObject *)object;
-    CUresult result = transfer_poll(self);
-
-    return PyUnicode_FromFormat("<Transfer of %zu bytes, %s>", self->bytes,
-                                result == CUDA_SUCCESS           ? "done"
-                                : result == CUDA_ERROR_NOT_READY ? "in flight"
-                                                                 : cudriver_error_name(result));
+    return cudriver_call(CALL_waiting_text, object);
 }
 
 /* `await transfer`: a coroutine in Python does the polling. */

@@ -31,6 +31,7 @@ typedef struct TransferObject {
     _Atomic enum cudriver_work_stage stage; /* ISSUED is set without the GIL */
     bool over;                              /* out of the queue: `result` is set */
     CUresult result;
+    CUresult recorded;      /* of making its event, or of recording it */
     int waiters;            /* threads that ask the event without the GIL */
     bool owns;              /* `context` is owned; in the queue of a Stream, that owns it */
     ContextObject *context; /* in flight */
@@ -80,22 +81,18 @@ PyObject *cudriver_work_add(CoreState *state, const struct cudriver_stream *stre
 
 /*
  * The same in steps, for a call that issues the work itself. `begin` first lets go what is over now
- * and then, which may run any code, and checks that the stream's context may be used: 0, or -1 with
- * an exception. Without the GIL the work is then issued, and `record` records its event. At last
- * comes `end`, which needs no lock of ours unless the event could not be recorded, or if nothing
- * was issued `cancel`.
+ * and then, which may run any code, and checks that the stream's context may be used. New
+ * reference, for `end` or `cancel`; or NULL. Without the GIL the work is then issued, and `record`
+ * records its event. At last comes `end`, which needs no lock of ours unless the event could not be
+ * recorded, or if nothing was issued `cancel`.
  */
-struct cudriver_issue {
-    TransferObject *work; /* owned; NULL: none was begun */
-    CUresult result;      /* of making its event, then of recording it */
-};
-int cudriver_work_begin(CoreState *state, const struct cudriver_stream *stream, PyObject *first,
-                        PyObject *second, size_t bytes, const size_t big[2],
-                        struct cudriver_issue *issue);
-void cudriver_work_record(const struct cudriver_stream *stream, struct cudriver_issue *issue);
+TransferObject *cudriver_work_begin(CoreState *state, const struct cudriver_stream *stream,
+                                    PyObject *first, PyObject *second, size_t bytes,
+                                    const size_t big[2]);
+void cudriver_work_record(const struct cudriver_stream *stream, TransferObject *work);
 PyObject *cudriver_work_end(CoreState *state, const struct cudriver_stream *stream,
-                            struct cudriver_issue *issue, struct cudriver_staging_transfer *staged);
-void cudriver_work_cancel(CoreState *state, struct cudriver_issue *issue);
+                            TransferObject *work, struct cudriver_staging_transfer *staged);
+void cudriver_work_cancel(CoreState *state, TransferObject *work);
 
 /* New reference: a Transfer that is over (an empty copy, or one that had to block). */
 PyObject *cudriver_work_over(CoreState *state, size_t bytes);

@@ -5,7 +5,6 @@
 #include "driver/driver.h"
 #include "engine/tuning.h"
 #include "python/error.h"
-#include "python/call.h"
 
 /* Whether uses() is true for an owner of the work. */
 static bool work_uses(CoreState *state, TransferObject *work, cudriver_uses *uses,

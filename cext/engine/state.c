@@ -3,8 +3,6 @@
 #define _GNU_SOURCE
 #include "private.h"
 
-#include <string.h>
-
 #include "driver/driver.h"
 #include "driver/platform.h"
 #include "hostmem/hostmem.h"

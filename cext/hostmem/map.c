@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
@@ -29,13 +28,6 @@ static atomic_int huge_page_advice; /* 0: the system's default */
 void cudriver_hostmem_set_huge(int advice)
 {
     atomic_store(&huge_page_advice, advice);
-}
-
-static atomic_size_t huge_given_up; /* bytes */
-
-size_t hostmem_huge_given_up(void)
-{
-    return atomic_load(&huge_given_up);
 }
 
 char *hostmem_map(size_t bytes)
@@ -109,7 +101,9 @@ static void touch_judge(struct touch *touch, size_t bytes, unsigned long long na
     size_t begin = atomic_load(&touch->next) * TOUCH_UNIT;
     if (begin < touch->bytes &&
         madvise(touch->base + begin, touch->bytes - begin, MADV_NOHUGEPAGE) == 0) {
-        atomic_fetch_add(&huge_given_up, touch->bytes - begin);
+        pthread_mutex_lock(&hostmem_lock);
+        hostmem_pool.stats.huge_given_up += touch->bytes - begin;
+        pthread_mutex_unlock(&hostmem_lock);
     }
 }
 

@@ -392,6 +392,5 @@ void cudriver_hostmem_get_stats(struct cudriver_hostmem_stats *stats)
     pthread_mutex_lock(&hostmem_lock);
     *stats = hostmem_pool.stats;
     stats->pooled_bytes = free_bytes();
-    stats->huge_given_up = hostmem_huge_given_up();
     pthread_mutex_unlock(&hostmem_lock);
 }

@@ -97,8 +97,6 @@ size_t hostmem_round(size_t bytes);
 /* A private, aligned mapping of `bytes` (a multiple of the system's page), not yet touched; or
  * NULL. */
 char *hostmem_map(size_t bytes);
-/* Bytes of new memory for which huge pages were given up: the system was slow to make them. */
-size_t hostmem_huge_given_up(void);
 /* Registers, in pieces of `step` bytes; all or nothing. A driver call keeps every copy of the
  * process waiting until it returns, so a range that is locked beside other work takes small steps.
  * `stop`: NULL, or ends it between two pieces (CUDRIVER_PIN_STOPPED); then pages are also read in

@@ -6,7 +6,6 @@
 #include "hostmem/hostmem.h"
 #include "python/call.h"
 #include "python/error.h"
-#include "python/live.h"
 #include "python/numpy_bridge.h"
 #include "docstrings.h"
 

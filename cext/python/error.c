@@ -15,11 +15,6 @@ static const char *error_text(CUresult (*say)(CUresult, const char **), CUresult
     return say != NULL && say(code, &text) == CUDA_SUCCESS && text != NULL ? text : "";
 }
 
-const char *cudriver_error_name(CUresult code)
-{
-    return error_text(cuda.cuGetErrorName, code);
-}
-
 int cudriver_check(CUresult code, const char *function, const char *format, ...)
 {
     char arguments[768] = "";
@@ -32,9 +27,9 @@ int cudriver_check(CUresult code, const char *function, const char *format, ...)
     va_start(args, format);
     vsnprintf(arguments, sizeof arguments, format, args);
     va_end(args);
-    exception = cudriver_call(CALL_failures_raised, (int)code, function, arguments,
-                              cudriver_error_name(code), error_text(cuda.cuGetErrorString, code),
-                              cudriver_driver_is_forked() ? Py_True : Py_False);
+    exception = cudriver_call(
+        CALL_failures_raised, (int)code, function, arguments, error_text(cuda.cuGetErrorName, code),
+        error_text(cuda.cuGetErrorString, code), cudriver_driver_is_forked() ? Py_True : Py_False);
     if (exception != NULL && exception != Py_None) { /* None: destructors have said it */
         PyErr_SetObject((PyObject *)Py_TYPE(exception), exception);
     }

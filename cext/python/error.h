@@ -52,9 +52,6 @@ static inline PyObject *cudriver_none(int failed)
     return failed < 0 ? NULL : Py_NewRef(Py_None);
 }
 
-/* The driver's name for a code, or "" if it knows none. */
-const char *cudriver_error_name(CUresult code);
-
 /* ---- waiting without the GIL: Ctrl-C ends it ---- */
 
 /* The copy engine's `interrupted`, called without the GIL. `data`: the saved thread state. */

@@ -91,6 +91,7 @@
     X(streams, protocol, NULL) \
     X(streams, record, NULL) \
     X(streams, wait, NULL) \
+    X(waiting, text, "(O)") \
     X(waiting, wait, "(O)")
 /* clang-format on */
 

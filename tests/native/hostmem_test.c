@@ -1533,7 +1533,7 @@ static void test_huge(void)
     atomic_store(&huge_slow, true);
     char *block = make(512 * MIB); /* more than all threads have taken when they are judged */
     CHECK(!atomic_load(&huge_slow));
-    CHECK(hostmem_huge_given_up() > 0 && hostmem_huge_given_up() <= 448 * MIB);
+    CHECK(stats_now().huge_given_up > 0 && stats_now().huge_given_up <= 448 * MIB);
     CHECK(is_zero(block, 512 * MIB));
     cudriver_hostmem_free(block);
     check_clean();

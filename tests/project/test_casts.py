@@ -57,7 +57,6 @@ KNOWN = {
     "cudriver_streams_wait PyTuple_GET_ITEM(busy, i)": "the function has filled the tuple",
     "cudriver_works_wait PyList_GET_ITEM(now, i)": "the function has filled the list",
     "cudriver_numpy_endpoint object": "a call is a cast",
-    "cudriver_numpy_is_c_contiguous array": "of an array of ours",
     "cudriver_numpy_is_writable array": "of an array of ours",
     "cudriver_numpy_over array": "NumPy has made it",
 }

@@ -332,6 +332,7 @@ docs: install $(VENV)/.docs ## the site in both languages, in build/docs
 .PHONY: pictures
 pictures: install ## draw the README's pictures anew
 	$(PY) -m benchmarks.chart docs/images/rates.svg
+	$(PY) -m benchmarks.chart docs/images/rates-zh.svg zh
 	PYTHONPATH=tests $(PY) -m model_machine picture docs/images/check.svg en
 	PYTHONPATH=tests $(PY) -m model_machine picture docs/images/check-zh.svg zh
 

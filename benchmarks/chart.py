@@ -1,4 +1,4 @@
-"""Draws the copy rates of docs/performance.md: `python -m benchmarks.chart FILE.svg`.
+"""Draws the copy rates of docs/performance.md: `python -m benchmarks.chart FILE.svg [zh]`.
 
 The figures are those of the page, so that the picture shows nothing else. Its colours follow the
 reader's light or dark mode.
@@ -27,6 +27,14 @@ ROWS = {
     ),
 }
 COLUMNS = ["cudriver", "PyTorch", "CuPy", "driver"]
+CHINESE = {
+    "NumPy array to the GPU, 64 KiB": "NumPy 数组到 GPU，64 KiB",
+    "GPU to a NumPy array, 1 GiB": "GPU 到 NumPy 数组，1 GiB",
+    "a.T to the GPU, 512 MiB": "a.T 到 GPU，512 MiB",
+    "256 images, NHWC to NCHW": "256 幅图像，NHWC 转 NCHW",
+    "driver": "驱动",
+    "Copies of ordinary (pageable) NumPy arrays, GB/s": "复制普通（可分页）NumPy 数组，GB/s",
+}
 # Paper, because a page's own switch between light and dark does not reach a picture.
 STYLE = """
 .paper { fill: #ffffff; }
@@ -52,14 +60,17 @@ def rates() -> dict[str, dict[str, float]]:
     return found
 
 
-def svg(figures: dict[str, dict[str, float]], machine: str) -> str:
-    """The picture: a group of bars for each row."""
+def svg(figures: dict[str, dict[str, float]], machine: str, texts: dict[str, str]) -> str:
+    """The picture: a group of bars for each row. texts: what is written in place of others."""
     most = max(value for row in figures.values() for value in row.values())
     scale = (WIDTH - LEFT - 60) / most
     parts, y = [], TOP
     for row, values in figures.items():
         middle = y + len(values) * BAR / 2 + 4
-        parts.append(f'<text x="{LEFT - 10}" y="{middle:g}" text-anchor="end">{escape(row)}</text>')
+        parts.append(
+            f'<text x="{LEFT - 10}" y="{middle:g}" text-anchor="end">'
+            f"{escape(texts.get(row, row))}</text>"
+        )
         for name, value in values.items():
             end = LEFT + value * scale
             parts.append(
@@ -70,11 +81,12 @@ def svg(figures: dict[str, dict[str, float]], machine: str) -> str:
         y += GAP
     legend = "".join(
         f'<rect class="{name}" x="{LEFT + 100 * at}" y="38" width="12" height="12"/>'
-        f'<text x="{LEFT + 100 * at + 18}" y="49">{name}</text>'
+        f'<text x="{LEFT + 100 * at + 18}" y="49">{texts.get(name, name)}</text>'
         for at, name in enumerate(COLUMNS)
     )
     height = y + 22
     title = "Copies of ordinary (pageable) NumPy arrays, GB/s"
+    title = texts.get(title, title)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
         f'aria-label="{escape(title)}">\n<style>{STYLE}</style>\n'
@@ -85,11 +97,13 @@ def svg(figures: dict[str, dict[str, float]], machine: str) -> str:
     )
 
 
-def main(target: str) -> None:
+def main(target: str, language: str = "en") -> None:
     """Writes the picture."""
     machine = page.hosts()[-1]["machine"]
     gpu, version = re.findall(r"^(?:\d+ x )?(.*?)[;(].*?CUDA ([\d.]+)", machine)[0]
-    Path(target).write_text(svg(rates(), f"{gpu.strip()}, CUDA {version}"), encoding="utf-8")
+    texts = CHINESE if language == "zh" else {}
+    drawn = svg(rates(), f"{gpu.strip()}, CUDA {version}", texts)
+    Path(target).write_text(drawn, encoding="utf-8")
 
 
 if __name__ == "__main__":

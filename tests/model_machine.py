@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from html import unescape
 from pathlib import Path
 
 from elfkit import compile_c
@@ -228,6 +229,7 @@ def command(root: Path, words: Sequence[str]) -> int:
 
 def picture(root: Path, language: str) -> str:
     """The report of /srv/envs/train as a terminal shows it, in SVG; narrow enough for a phone."""
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.text import Text
 
@@ -236,8 +238,11 @@ def picture(root: Path, language: str) -> str:
     from cudriver.stack.record import put
     from cudriver.stack.report.text import Style, render
 
-    say.choose(language)
+    def wide(found: re.Match[str]) -> str:  # rich counts letters, and Chinese ones take two cells
+        cells = cell_len(unescape(found[2]))
+        return f'textLength="{12.2 * cells:g}"{found[1]}{found[2]}<'
 
+    say.choose(language)
     report = stack.inspect(TRAIN, root=str(root)).restricted(["CU303"], [])
     put(report.facts, root="/")
     lines = []
@@ -254,6 +259,7 @@ def picture(root: Path, language: str) -> str:
     title = f"cudriver check --select CU303 {TRAIN}"
     drawn = console.export_svg(title=title, unique_id="check")
     drawn = re.sub(r"\s*@font-face \{.*?\}", "", drawn, flags=re.DOTALL)  # fonts of another server
+    drawn = re.sub(r'textLength="[^"]*"( [^>]*>)([^<]*)<', wide, drawn)
     return drawn.replace("<svg ", '<svg width="620" ', 1)  # a page that has more room needs no more
 
 

@@ -324,10 +324,13 @@ def test_the_picture_of_the_check_is_what_it_prints(
         choose(None)
 
 
-def test_the_picture_of_the_rates_is_what_was_measured(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "language"), [("rates", "en"), ("rates-zh", "zh")])
+def test_the_picture_of_the_rates_is_what_was_measured(
+    tmp_path: Path, name: str, language: str
+) -> None:
     chart = pytest.importorskip("benchmarks.chart", reason="needs benchmarks/ beside tests/")
-    chart.main(str(tmp_path / "rates.svg"))
-    drawn = (DOCS / "images" / "rates.svg").read_text(encoding="utf-8")
+    chart.main(str(tmp_path / "rates.svg"), language)
+    drawn = (DOCS / "images" / f"{name}.svg").read_text(encoding="utf-8")
     assert drawn == (tmp_path / "rates.svg").read_text(encoding="utf-8"), "make pictures"
 
 

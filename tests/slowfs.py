@@ -108,6 +108,7 @@ def shown(file: Path, folder: Path, requests: list[int]) -> Iterator[Path | None
             yield folder / file.name
         finally:
             ctypes.CDLL(None).umount2(os.fsencode(folder), 2)  # MNT_DETACH
+            server.kill()  # another's mount namespace may have a copy, which would keep it
             reader.join()
 
 

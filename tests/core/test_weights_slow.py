@@ -10,6 +10,8 @@ import pytest
 
 import cudriver as cu
 import slowfs
+from cudriver._core import _read_files
+from cudriver.weights.reading import RUN
 from cudriver.weights.source import Source
 from weightskit import entry, raw
 
@@ -72,3 +74,9 @@ def test_a_file_that_was_just_written_is_cached_and_one_that_was_dropped_is_not(
     os.pread(source.fd, SIZE, SIZE // 4)
     assert source.cached(0, SIZE)
     source.close()
+
+
+@pytest.mark.parametrize("piece", [0, -1])
+def test_a_read_has_a_byte_at_least(piece: int) -> None:
+    with pytest.raises(TypeError, match="a piece and two int64"):
+        _read_files(np.ones(1, RUN), 2, piece, np.zeros(2, np.int64), cu.Stream())

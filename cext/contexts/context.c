@@ -4,6 +4,7 @@
 #include "work.h"
 #include "context_private.h"
 
+#include "driver/platform.h"
 #include "python/call.h"
 #include "python/error.h"
 
@@ -175,20 +176,13 @@ void cudriver_context_unkeep(ContextObject *self)
     }
 }
 
-CUresult cudriver_context_current_check(void)
-{
-    unsigned int version;
-
-    /* NULL means the current context; passing a destroyed handle is not safe. */
-    return cuda.cuCtxGetApiVersion(NULL, &version);
-}
-
 /* Whether the context is current, and not ended by other code: the driver leaves an ended one
  * current. It may give an ended one's handle out again, but not the id. */
 static bool context_is_here(const ContextObject *self)
 {
     unsigned long long id = 0;
     CUcontext current = NULL;
+    unsigned version;
 
     if (self->kind != CUDRIVER_CONTEXT_MANUAL && self->id != 0) {
         CUresult result = cuda.cuCtxGetId(NULL, &id);
@@ -198,7 +192,7 @@ static bool context_is_here(const ContextObject *self)
     }
     return cuda.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == self->handle &&
            (self->kind == CUDRIVER_CONTEXT_MANUAL || /* ours to end */
-            cudriver_context_current_check() != CUDA_ERROR_CONTEXT_IS_DESTROYED);
+            cuda.cuCtxGetApiVersion(NULL, &version) != CUDA_ERROR_CONTEXT_IS_DESTROYED);
 }
 
 bool cudriver_context_is_stale(ContextObject *self)
@@ -274,7 +268,9 @@ void cudriver_context_stop_others(CoreState *state)
 {
     state->exit_thread = PyThread_get_thread_ident();
     for (int i = 0; i < EXIT_LOOKS && calls_run(state); i++) {
-        cudriver_nap(1);
+        Py_BEGIN_ALLOW_THREADS
+        platform_nap(1000000);
+        Py_END_ALLOW_THREADS
     }
 }
 

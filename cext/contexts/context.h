@@ -76,10 +76,9 @@ void cudriver_context_stop_others(CoreState *state);
 
 /* Brackets driver calls in `context`: makes it current if it is not, and lets the calls be made
  * during a capture (cudriver_driver_relax). Call both with the GIL held; it may be released between
- * them, and by begin, which holds the call while the device's primary context is reset and, in
- * other threads, once the interpreter ends. begin: 0, or -1 with an exception: InvalidContextError
- * (closed, reset or destroyed), ForkedProcessError, the driver's, or a signal handler's. end never
- * fails. */
+ * them, and by begin, which holds calls of other threads once the interpreter ends. begin: 0, or -1
+ * with an exception: InvalidContextError (closed, reset, being reset, or destroyed),
+ * ForkedProcessError, the driver's, or a signal handler's. end never fails. */
 int cudriver_context_begin(CoreState *state, ContextObject *context, bool *pushed);
 void cudriver_context_end(ContextObject *context, bool pushed);
 

@@ -30,10 +30,6 @@ ContextObject *cudriver_context_keep(ContextObject *self);
 /* Drops the package's own reference, if it holds one. It may be the last. */
 void cudriver_context_unkeep(ContextObject *self);
 
-/* CONTEXT_IS_DESTROYED if this thread's current context was destroyed: the driver leaves it
- * current. */
-CUresult cudriver_context_current_check(void);
-
 /* *found: this thread's current context, a new reference; NULL if there is none or with an
  * exception set. Returns the driver's code if the current context was destroyed. */
 CUresult cudriver_context_find_current(CoreState *state, ContextObject **found);

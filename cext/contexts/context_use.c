@@ -57,6 +57,7 @@ CUresult cudriver_context_find_current(CoreState *state, ContextObject **found)
     CUcontext handle = NULL;
     ContextObject *self;
     CUdevice device;
+    unsigned version;
     CUresult result = cuda.cuCtxGetCurrent(&handle);
 
     *found = NULL;
@@ -68,7 +69,8 @@ CUresult cudriver_context_find_current(CoreState *state, ContextObject **found)
         *found = self;
         return CUDA_SUCCESS;
     }
-    result = cudriver_context_current_check();
+    result =
+        cuda.cuCtxGetApiVersion(NULL, &version); /* the driver leaves a destroyed one current */
     if (result == CUDA_SUCCESS) {
         result = cuda.cuCtxGetDevice(&device);
     }

@@ -3,6 +3,7 @@
 #include "work_private.h"
 
 #include "driver/driver.h"
+#include "driver/platform.h"
 #include "engine/tuning.h"
 #include "python/error.h"
 
@@ -61,7 +62,9 @@ void cudriver_works_drain(CoreState *state)
 {
     cudriver_works_reap(state, NULL);
     for (int round = 0; round < 5000 && cudriver_works_first(state) != NULL; round++) {
-        cudriver_nap(1);
+        Py_BEGIN_ALLOW_THREADS
+        platform_nap(1000000);
+        Py_END_ALLOW_THREADS
         cudriver_works_reap(state, NULL);
         if (cudriver_driver_is_forked()) {
             return;

@@ -2,7 +2,6 @@
 #include "error.h"
 
 #include <stdio.h>
-#include <time.h>
 
 #include "call.h"
 #include "engine/engine.h"
@@ -104,15 +103,6 @@ bool cudriver_signal_arrived(void *data)
     arrived = PyErr_CheckSignals() < 0;
     *saved = PyEval_SaveThread();
     return arrived;
-}
-
-void cudriver_nap(long milliseconds)
-{
-    struct timespec length = {milliseconds / 1000, milliseconds % 1000 * 1000000};
-
-    Py_BEGIN_ALLOW_THREADS
-    nanosleep(&length, NULL);
-    Py_END_ALLOW_THREADS
 }
 
 int cudriver_wait(CUresult (*query)(void *handle), void *handle, const char *function)

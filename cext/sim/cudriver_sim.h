@@ -100,8 +100,7 @@ void cudriver_sim_reset_counts(void);
 long long cudriver_sim_live(const char *what);
 
 /* Stops every stream before its next operation. Calls that wait for a stream then wait too, so
- * release from this thread before it waits, or from another thread. While cudriver resets a primary
- * context, that cannot be a Python thread: the reset holds the GIL. */
+ * release from this thread before it waits, or from another thread. */
 void cudriver_sim_hold(void);
 
 /* Lets `operations` more run while held, in any streams that can proceed. */

@@ -97,7 +97,7 @@ def symbol_fix(facts: Facts, fault: LoadFault, provider: Library | None) -> list
     """
     owner = owner_of(facts, fault.library)
     if fault.name.startswith("GLIBC_"):
-        who = owner.name if owner else os.path.basename(fault.library)
+        who = owner.name if owner else fault.framework or fault.library
         return [
             f"the system's C library is older than {fault.name}: use an older release of {who}, "
             "one that is built here from its source, or a newer Linux."

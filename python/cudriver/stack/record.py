@@ -51,7 +51,7 @@ class Record:
 
     def __init_subclass__(cls, *, frozen: bool = False) -> None:
         if frozen:
-            cls.__setattr__ = _refuse  # type: ignore[method-assign, assignment]
+            type.__setattr__(cls, "__setattr__", _refuse)
         fields = tuple(name for name in cls.__annotations__ if not name.startswith("_"))
         defaults: dict[str, Any] = {}
         makers: dict[str, Callable[[], Any]] = {}

@@ -58,7 +58,7 @@ def _install(env: Environment, candidate: Candidate, held: bool) -> list[Step]:
     used = [f"{python} -c {quote(uses[name])}" for name in candidate.frameworks]
     words = [*(["--constraint", LISTED] if held else []), *candidate.packages]
     by = "uv" if env.installer == "uv" else "pip"
-    made = [fix.install(env, *words, by=by, index=candidate.index)]
+    made = [str(fix.install(env, *words, by=by, index=candidate.index))]
     if candidate.source:  # it is compiled against what was installed before
         made.append(
             f"{_pip(env, 'install')} --no-build-isolation {' '.join(map(quote, candidate.source))}"

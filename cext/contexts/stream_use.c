@@ -27,18 +27,22 @@ StreamObject *cudriver_stream_entered(CoreState *state)
 
 /* ---- streams of other libraries ---- */
 
-/* Reads the handle of another library's stream, as memory/foreign.py finds it. 1; 0 if `object` is
- * not a stream; -1 with an exception set. May run any code. */
+/* Reads the handle of another library's stream. 0, or -1 with an exception. May run any code. */
 static int foreign_read(PyObject *object, CUstream *handle)
 {
-    PyObject *value = cudriver_call(CALL_foreign_handle, object, "stream");
-    int found = value == NULL ? -1 : value != Py_None;
+    PyObject *value = PyObject_GetAttrString(object, "cuda_stream"); /* PyTorch's, at once */
+    bool read = value != NULL && PyLong_CheckExact(value);
 
-    if (found > 0) {
+    if (read) {
         *handle = (CUstream)(uintptr_t)PyLong_AsUnsignedLongLong(value);
     }
+    if (!read || PyErr_Occurred()) { /* another's, or no handle */
+        PyErr_Clear();
+        Py_XSETREF(value, cudriver_call(CALL_foreign_stream_handle, object));
+        *handle = value != NULL ? (CUstream)(uintptr_t)PyLong_AsUnsignedLongLong(value) : NULL;
+    }
     Py_XDECREF(value);
-    return found;
+    return PyErr_Occurred() != NULL ? -1 : 0;
 }
 
 ContextObject *cudriver_stream_context(CoreState *state, CUstream handle)
@@ -66,7 +70,6 @@ ContextObject *cudriver_stream_context(CoreState *state, CUstream handle)
 int cudriver_stream_read(CoreState *state, PyObject *argument, struct cudriver_stream *stream)
 {
     StreamObject *object;
-    int foreign;
 
     *stream = (struct cudriver_stream){.handle = NULL};
     if (argument == NULL || argument == Py_None) {
@@ -86,17 +89,14 @@ int cudriver_stream_read(CoreState *state, PyObject *argument, struct cudriver_s
         object->users++;
         return 0;
     }
-    foreign = foreign_read(argument, &stream->handle);
-    if (foreign == 0) {
-        PyErr_Format(PyExc_TypeError, "a stream is a Stream or None, not %.100s%s",
-                     Py_TYPE(argument)->tp_name,
-                     PyLong_Check(argument) ? " (Stream.from_handle takes a handle)" : "");
+    if (foreign_read(argument, &stream->handle) < 0) {
+        return -1;
     }
-    if (foreign > 0 && !cudriver_stream_is_default(stream->handle)) {
+    if (!cudriver_stream_is_default(stream->handle)) {
         stream->context = cudriver_stream_context(state, stream->handle);
-        foreign = stream->context != NULL ? 1 : -1;
+        return stream->context != NULL ? 0 : -1;
     }
-    return foreign > 0 ? 0 : -1;
+    return 0;
 }
 
 int cudriver_stream_settle(CoreState *state, ContextObject *fallback,

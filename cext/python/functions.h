@@ -57,9 +57,9 @@
     X(failures, captured, "(Ksz)") \
     X(failures, forked, "()") \
     X(failures, raised, "(issssO)") \
-    X(foreign, handle, "(Os)") \
     X(foreign, handle_argument, "(Os)") \
     X(foreign, interface, "(OO)") \
+    X(foreign, stream_handle, "(O)") \
     X(foreign, view, "(O)") \
     X(live, line_running, "()") \
     X(live, report, "()") \

@@ -163,6 +163,15 @@ def handle(x: Any, kind: str) -> int | None:
     return found
 
 
+def stream_handle(x: Any) -> int:
+    """The handle of what a call is given as its stream, which is none of ours."""
+    found = handle(x, "stream")
+    if found is None:
+        hint = " (Stream.from_handle takes a handle)" if isinstance(x, int) else ""
+        raise TypeError(f"a stream is a Stream or None, not {type(x).__name__}{hint}")
+    return found
+
+
 def handle_argument(x: Any, kind: str) -> int:
     """The handle that Stream.from_handle() or Event.from_handle() is given."""
     plain = hasattr(type(x), "__index__") and not isinstance(x, bool)

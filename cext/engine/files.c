@@ -21,7 +21,7 @@ static bool bytes_read(int64_t file, char *to, int64_t bytes, int64_t offset)
             to += count;
             offset += count;
             bytes -= count;
-        } else if (count < 0 && errno == EINVAL && again) {
+        } else if (count < 0 && errno != EINTR && again) {
             again = false;
             (void)fcntl((int)file, F_SETFL, fcntl((int)file, F_GETFL) & ~O_DIRECT);
         } else if (count == 0 || errno != EINTR) {

@@ -11,6 +11,7 @@ import pytest
 import cudriver as cu
 import slowfs
 from cudriver._core import _read_files
+from cudriver.weights import source
 from cudriver.weights.reading import RUN
 from cudriver.weights.source import Source
 from weightskit import entry, raw
@@ -58,22 +59,45 @@ def test_a_file_system_that_reads_no_such_place_directly_is_asked_otherwise(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Source, "cached", lambda *range: False)
-    monkeypatch.setattr(os, "major", lambda device: 0)
+    monkeypatch.setattr(source, "is_far", lambda device: True)
     loaded(file)
+
+
+def test_what_was_cut_while_it_is_read_directly_is_told_as_that(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Source, "cached", lambda *range: False)
+    monkeypatch.setattr(source, "is_far", lambda device: True)
+    opened = Source(file)
+    opened.choose(0, SIZE)
+    os.truncate(file, SIZE // 2 + 1)
+    with pytest.raises(ValueError, match=f"was truncated to {SIZE // 2 + 1} bytes"):
+        opened.explain(1, SIZE - 1)
+    opened.close()
+
+
+def test_no_file_system_of_this_machine_is_far(file: Path, tmp_path: Path) -> None:
+    """An overlay or btrfs has no disk's number, and is local all the same."""
+    assert not source.is_far(os.stat("/proc").st_dev)
+    assert not source.is_far(os.makedev(0, 123456))
+    requests: list[int] = []
+    with slowfs.shown(file, tmp_path / "far", requests) as path:
+        if path is not None:
+            assert source.is_far(path.stat().st_dev)
 
 
 def test_a_file_that_was_just_written_is_cached_and_one_that_was_dropped_is_not(
     file: Path,
 ) -> None:
-    source = Source(file)
-    assert source.cached(0, SIZE)
-    os.fsync(source.fd)
-    os.posix_fadvise(source.fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    if source.cached(0, SIZE):
+    opened = Source(file)
+    assert opened.cached(0, SIZE)
+    os.fsync(opened.fd)
+    os.posix_fadvise(opened.fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    if opened.cached(0, SIZE):
         pytest.skip("the file system keeps its files in memory")
-    os.pread(source.fd, SIZE, SIZE // 4)
-    assert source.cached(0, SIZE)
-    source.close()
+    os.pread(opened.fd, SIZE, SIZE // 4)
+    assert opened.cached(0, SIZE)
+    opened.close()
 
 
 @pytest.mark.parametrize("piece", [0, -1])

@@ -21,6 +21,10 @@ LENGTHS = f"at most {DIMENSIONS} lengths, and of fewer than 2**63 bytes"  # what
 STEP = 1 << 20  # bytes of one read
 SHORT, LONG = 128 << 10, 2 << 20  # bytes of a read: many share the work, or few requests
 LOOKS = 16  # pages that are looked at
+FAR = (
+    "nfs", "cifs", "smb", "fuse", "lustre", "ceph", "glusterfs", "9p", "virtiofs", "beegfs", "gpfs",
+    "wekafs", "afs", "pvfs", "orangefs",
+)  # fmt: skip
 QUOTED = 100  # characters of a value in a message, at most
 
 
@@ -56,14 +60,20 @@ class Source:
         """How many bytes to read at once, of these. Sets whether they come directly.
 
         What is not in the page cache comes in long reads, of which the system makes few requests;
-        past the page cache, which makes short ones, if the file lies on no disk of this machine.
+        over a network past the page cache, which makes short ones. Where the kernel does not tell
+        what is cached, what comes over a network is read long, through the cache.
         """
-        cached = end - begin <= SHORT or self.cached(begin, end)
-        direct = 0 if cached or os.major(self.state.st_dev) else os.O_DIRECT
+        told = os.geteuid() in (0, self.state.st_uid) or os.access(self.path, os.W_OK)
+        far = end - begin > SHORT and is_far(self.state.st_dev)
+        cached = end - begin <= SHORT or (self.cached(begin, end) if told else not far)
+        self._direct(told and far and not cached)
+        return SHORT if cached else LONG
+
+    def _direct(self, wanted: bool) -> None:
+        """Sets whether reads go past the page cache."""
         flags = fcntl.fcntl(self.fd, fcntl.F_GETFL) & ~os.O_DIRECT
         with suppress(OSError):  # a file system that cannot do it
-            fcntl.fcntl(self.fd, fcntl.F_SETFL, flags | direct)
-        return SHORT if cached else LONG
+            fcntl.fcntl(self.fd, fcntl.F_SETFL, flags | (os.O_DIRECT if wanted else 0))
 
     def cached(self, begin: int, end: int) -> bool:
         """Whether half of these bytes or more are in the page cache, by a few of their pages.
@@ -80,12 +90,13 @@ class Source:
         address = np.frombuffer(mapping, np.uint8).__array_interface__["data"][0]
         for at in range(begin, end, max(1, (end - begin) // LOOKS)):
             page = ctypes.c_void_p(address + at // mmap.PAGESIZE * mmap.PAGESIZE)
-            libc.mincore(page, ctypes.c_size_t(1), ctypes.byref(there))
-            found += 1 if there.value & 1 else -1
+            failed = libc.mincore(page, ctypes.c_size_t(1), ctypes.byref(there))
+            found += 1 if failed or there.value & 1 else -1
         return found >= 0
 
     def explain(self, offset: int, nbytes: int) -> NoReturn:
         """Raises what is wrong with bytes that could not be read."""
+        self._direct(False)  # which reads whole blocks only
         end = offset + nbytes
         while offset < end and (data := os.pread(self.fd, min(end - offset, STEP), offset)):
             offset += len(data)
@@ -105,6 +116,17 @@ class Source:
 
     def close(self) -> None:
         os.close(self.fd)
+
+
+def is_far(device: int) -> bool:
+    """Whether a file system is one over a network, by its name."""
+    number = f"{os.major(device)}:{os.minor(device)}"
+    with suppress(OSError), open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as all:
+        for line in all:
+            mount, _, kind = line.partition(" - ")
+            if mount.split()[2] == number:
+                return kind.startswith(FAR) and not kind.startswith("fuseblk")
+    return False
 
 
 def shown(value: object) -> str:

@@ -4,15 +4,14 @@
 #include "python/error.h"
 #include "docstrings.h"
 
-/* Takes a push of a context off the list, if there is one. Its order does not count. */
-static void push_forget(PyObject *pushed, ContextObject *self)
+/* Takes the last push of a context off the list, if there is one. */
+static void push_forget(PyObject *pushed, const ContextObject *self)
 {
-    Py_ssize_t i = PySequence_Contains(pushed, (PyObject *)self) > 0
-                       ? PySequence_Index(pushed, (PyObject *)self)
-                       : -1;
-
-    if (i >= 0) {
-        PyList_SetSlice(pushed, i, i + 1, NULL);
+    for (Py_ssize_t i = PyList_GET_SIZE(pushed) - 1; i >= 0; i--) {
+        if (PyList_GET_ITEM(pushed, i) == (const PyObject *)self) {
+            PyList_SetSlice(pushed, i, i + 1, NULL);
+            return;
+        }
     }
 }
 

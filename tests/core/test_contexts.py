@@ -81,6 +81,18 @@ def test_deep_stack(cu, context) -> None:
         context.pop()
 
 
+def test_a_pop_forgets_its_own_push_alone(cu) -> None:
+    below, above = cu.Context(0), cu.Context(0)
+    below.push()
+    above.push()
+    above.pop()
+    with pytest.raises(cu.InvalidContextError, match="stack"):
+        below.close()
+    below.pop()
+    below.close()
+    above.close()
+
+
 def test_threads_have_stacks_of_their_own(cu, context) -> None:
     with context:
         assert in_thread(cu.current_context) is None

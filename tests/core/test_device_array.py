@@ -334,6 +334,14 @@ def test_too_much_memory_says_what_there_is() -> None:
     assert cu.device_zeros(1000).to_numpy().any() == np.False_
 
 
+def test_what_the_pool_keeps_is_given_back_before_memory_is_short(cu, sim) -> None:
+    cu.device_empty(1 << 20, np.uint8)  # the pool keeps it
+    sim.fail("cuMemAllocFromPoolAsync:1:2")
+    sim.reset_counts()
+    assert cu.device_empty(1 << 20, np.uint8).nbytes == 1 << 20
+    assert sim.call_count("cuMemPoolTrimTo") == 1
+
+
 def test_a_huge_empty_shape_is_refused_as_numpy_refuses_it() -> None:
     for shape in [(1 << 40, 0, 1 << 40), (0, 1 << 62, 2)]:
         for make in (np.empty, cu.device_zeros):

@@ -390,7 +390,7 @@ def test_the_report_at_exit(
     monkeypatch.setattr(_core, "_live", lambda: rows)
     live.report()
     assert capsys.readouterr() == ("", "")
-    rows += [(("pin", 7, 1, None, "a.py:3"), False), (("stream", 0, 2, 1, None), False)]
+    rows[:0] = [(("stream", 0, 2, 1, None), False), (("pin", 7, 1, None, "a.py:3"), False)]
     live.report()
     assert capsys.readouterr() == ("", (
         "cudriver: alive at exit: 2, 7 bytes in all\n"

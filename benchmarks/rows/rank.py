@@ -64,9 +64,9 @@ def from_disk() -> int:
 
 def main() -> None:
     who, rank, meeting, *paths = sys.argv[1:]
-    load = LOADERS[who](int(rank), meeting, [*map(Path, paths)])
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what a library prints is no answer
+    load = LOADERS[who](int(rank), meeting, [*map(Path, paths)])
     print("ready", file=out)
     for _ in sys.stdin:
         read, begin = from_disk(), time.perf_counter()

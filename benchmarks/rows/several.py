@@ -105,7 +105,8 @@ def ranks(who: str, paths: list[Path]) -> Iterator[list[subprocess.Popen[str]]]:
         for process in processes:
             assert process.stdout is not None
             if process.stdout.readline() != "ready\n":
-                raise OSError(f"a rank of {who} ended with status {process.wait()}")
+                process.kill()
+                raise OSError(f"a rank of {who} was not ready: {process.wait()}")
         yield processes
 
 
@@ -197,7 +198,7 @@ def shared(bench: Bench) -> list[Part]:
 
     def run(pieces: bool, number: int | None) -> float:
         region = cu.SharedMemory(create=True, size=size, pin=False, pieces=pieces)
-        environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "1"}
+        environ = {**os.environ, "CUDA_VISIBLE_DEVICES": cu.Device(1).uuid}
         command = [sys.executable, "-c", OTHER, str(region.name), str(int(pieces))]
         try:
             with subprocess.Popen(

@@ -253,32 +253,32 @@ def test_an_extent_beyond_all_memory_is_refused(shape: Any, strides: Any) -> Non
 
 
 def test_a_range_that_is_mapped_in_part_is_refused() -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
+    """Far below where the system looks for room: a page that it mapped into the hole for somebody
+    else was overwritten at the end of this test, and the process died in the next.
+    """
+    libc, page = ctypes.CDLL(None, use_errno=True), mmap.PAGESIZE
     libc.munmap.argtypes = ctypes.c_void_p, ctypes.c_size_t
-    page = mmap.PAGESIZE
-    memory = np.frombuffer(mmap.mmap(-1, 6 * page), np.uint8)
-    start = memory.ctypes.data
+    libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *4 * [ctypes.c_long])
+    libc.mmap.restype = ctypes.c_void_p
+    flags, access = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ | mmap.PROT_WRITE
+    start = libc.mmap(1 << 45, 6 * page, access, flags, -1, 0)
+    memory = np.frombuffer((ctypes.c_uint8 * (6 * page)).from_address(start), np.uint8)
     assert libc.munmap(start + 3 * page, page) == 0
-    try:
-        for part, hole in [
-            (memory, start + 3 * page),
-            (memory[100:-7], start + 3 * page),
-            (memory[3 * page + 5 : 3 * page + 10], start + 3 * page + 5),
-            (memory[3 * page + 5 :], start + 3 * page + 5),
-            (memory[3 * page - 1 : 3 * page + 1], start + 3 * page),
-        ]:
-            whole = f"{part.nbytes} bytes from {part.ctypes.data:#x} on: at {hole:#x} "
-            with pytest.raises(ValueError, match=whole):
-                cu.pin(part)
-        for part in (memory[: 3 * page], memory[4 * page :], memory[5:10]):
-            with cu.pin(part):
-                assert cu.is_pinned(part)
-        assert cu.pin(memory[3 * page : 3 * page]).nbytes == 0
-    finally:
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x10  # MAP_FIXED: for the mapping's end
-        libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *4 * [ctypes.c_long])
-        libc.mmap.restype = ctypes.c_void_p
-        assert libc.mmap(start + 3 * page, page, mmap.PROT_READ, flags, -1, 0) == start + 3 * page
+    for part, hole in [
+        (memory, start + 3 * page),
+        (memory[100:-7], start + 3 * page),
+        (memory[3 * page + 5 : 3 * page + 10], start + 3 * page + 5),
+        (memory[3 * page + 5 :], start + 3 * page + 5),
+        (memory[3 * page - 1 : 3 * page + 1], start + 3 * page),
+    ]:
+        whole = f"{part.nbytes} bytes from {part.ctypes.data:#x} on: at {hole:#x} "
+        with pytest.raises(ValueError, match=whole):
+            cu.pin(part)
+    for part in (memory[: 3 * page], memory[4 * page :], memory[5:10]):
+        with cu.pin(part):
+            assert cu.is_pinned(part)
+    assert cu.pin(memory[3 * page : 3 * page]).nbytes == 0
+    assert libc.munmap(start, 6 * page) == 0
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from cudriver.stack.fixes import after, tried
 from cudriver.stack.fixes.fix import install
 from cudriver.stack.record import but, put
 from cudriver.stack.report import Report
-from cudriver.stack.rules import judge
+from cudriver.stack.rules import judge, registry
 from cudriver.stack.rules.finding import finding
 
 CUDNN = f"{SITE}/nvidia/cudnn/lib/libcudnn.so.9"
@@ -54,6 +54,22 @@ def test_a_fix_heals_the_cause_that_it_takes_away():
     assert [each.fix[0].split()[-1] for each in (first, second)] == ["sympy", "networkx"]
     assert first.proven
     assert second.proven
+
+
+def test_a_fix_is_tried_without_the_imports_that_failed_and_were_told():
+    """They failed before it; one that no rule explains goes on failing, whatever is tried."""
+
+    def lacking(of):
+        if of.distribution("sympy") is None:
+            fix, fails = [install(of.environment, "sympy")], Evidence("x", None, "import x fails")
+            found = finding("error", "no sympy", [fails], "old", fix, "x", "sympy")
+            yield but(found, rule="CU402")
+
+    rules = {"CU402": lacking, "CU603": registry()["CU603"]}
+    for imports in ({"x": "old"}, {"x": "old", "y": "?"}):
+        found = judge(facts(imports=imports), rules)
+        assert [f.proven for f in found if f.rule == "CU402"] == [True]
+        assert [f.proven for f in found if f.rule == "CU603"] == [False] * ("y" in imports)
 
 
 @pytest.mark.parametrize(("release", "cuda"), [("0.16.0", "12.1"), ("0.14.0", "11.7")])

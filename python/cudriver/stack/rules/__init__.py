@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from cudriver.stack.facts import ERROR, NOTE, WARNING, Evidence, Facts, Finding
+from cudriver.stack.record import but
 from cudriver.stack.rules.finding import numbered
 
 TYPE_CHECKING = False
@@ -34,7 +35,10 @@ def judge(
     if any(finding.fix and finding.severity != NOTE for finding in findings):
         from cudriver.stack.fixes.tried import fold, try_fixes
 
-        try_fixes(facts, findings, lambda changed: run(changed, rules), recollect)
+        # An import that failed, and why is told, says nothing of what a fix brings.
+        untold = {finding.because for finding in findings if finding.rule == "CU603"}
+        kept = {name: e for name, e in facts.imports.items() if e is None or name in untold}
+        try_fixes(facts, findings, lambda made: run(but(made, imports=kept), rules), recollect)
         return fold(findings)
     return findings
 

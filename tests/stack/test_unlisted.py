@@ -92,6 +92,7 @@ def test_extension_modules_are_listed_and_checked(venv, file, name):
             (venv.site / folder / "__init__.py").touch()
     made = report(venv)
     assert names(made) == ["torch", "xgboost", name]
+    assert made.frameworks[-1].module == name  # what --observe imports
     (told,) = [f for f in made.findings if f.rule == "CU305"]
     assert (told.severity, told.subject) == ("note", name)
     assert "libcudart.so.12" in told.title

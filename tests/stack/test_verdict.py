@@ -216,6 +216,9 @@ def test_a_real_import_decides():
         known = but(of, imports={"mine": error})
         seen = Report(known, judge(known), observation=Observation(known.imports, []))
         assert (states(seen), seen.exit_code) == ({"mine": state}, code)
+    other = but(of, imports={"torch": None})
+    seen = Report(other, judge(other), observation=Observation(other.imports, []))
+    assert (states(seen), seen.exit_code) == ({"mine": NOT_KNOWN}, 3)
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ class Finder:
                 paths = self._below(path) if name == top else [path] * (built and is_library(name))
                 if paths and not any(map(self.owners.owner, paths)):
                     known.add(name)
-                    made = Framework(top, "", variant="unknown", path=path)
+                    made = Framework(top, "", variant="unknown", path=path, module=top)
                     put(made, libraries=paths, modelled=False)
                     yield made
 

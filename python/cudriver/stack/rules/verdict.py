@@ -142,8 +142,11 @@ def _of_cuda(framework: Framework, facts: Facts) -> set[str]:
 
 
 def answered(question: Question, facts: Facts) -> bool:
-    """Whether the real imports, which all worked, leave nothing open."""
-    return question.import_tells and bool(facts.imports) and not any(facts.imports.values())
+    """Whether the real imports, which all worked, leave nothing open of those it is about."""
+    made, about = facts.imports, question.about
+    asked = (f for f in facts.frameworks if about is not None and f.name in about)
+    whole = all(not made.keys().isdisjoint(f.names) for f in asked)
+    return question.import_tells and bool(made) and not any(made.values()) and whole
 
 
 def questions(

@@ -280,6 +280,11 @@ class TestWhatTheImportsSay:
         assert self.judged({"torch": None}, "fault") == [("CU305", "warning", None)]
         assert self.judged({"numpy": None}, "fault") == [predicted]
 
+    def test_its_error_in_another_finding_is_told_once(self):
+        says = ("CU305", "error", "liba.so: cannot open")
+        assert self.judged({"numpy": "OSError: liba.so: cannot open: No such"}, "fault") == [says]
+        assert len(self.judged({"numpy": "ImportError: x"}, "fault")) == 2
+
     def test_one_that_fails_is_an_error_with_its_text_and_once(self):
         assert self.judged({"torch": "ImportError: x"}) == [("CU603", "error", "ImportError: x")]
         assert self.judged({"torch": "x"}, "fault") == [("CU305", "error", "liba.so: cannot open")]

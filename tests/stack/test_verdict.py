@@ -216,6 +216,13 @@ def test_a_real_import_decides():
         known = but(of, imports={"mine": error})
         seen = Report(known, judge(known), observation=Observation(known.imports, []))
         assert (states(seen), seen.exit_code) == ({"mine": state}, code)
+    # by an error that is told of what it imports
+    says = {"mine": "OSError: libx.so.1: cannot open shared object file: No such file or directory"}
+    both = but(of, imports=says, frameworks=[torch(), *of.frameworks],
+               load_faults=[lacking("torch", "import")])  # fmt: skip
+    seen = Report(both, judge(both))
+    assert [f.rule for f in seen.findings if f.severity == "error"] == ["CU305"]
+    assert states(seen) == {"torch": FAILS, "mine": FAILS}
     other = but(of, imports={"torch": None})
     seen = Report(other, judge(other), observation=Observation(other.imports, []))
     assert (states(seen), seen.exit_code) == ({"mine": NOT_KNOWN}, 3)

@@ -70,8 +70,9 @@ def _state(
         and not finding.rule.startswith(ASKED)
         and concerns(finding, framework, facts)
     ]
-    if errors:
-        return CPU_ONLY if all(finding.cpu for finding in errors) else FAILS
+    failed = any(facts.imports.get(name or "") for name in framework.names)
+    if errors or failed:
+        return CPU_ONLY if not failed and all(finding.cpu for finding in errors) else FAILS
     spare = any(f.framework == framework.name and f.means == SPARE for f in facts.load_faults)
     if spare or framework.without_cuda:
         return None

@@ -210,6 +210,17 @@ def test_another_toolkit_than_asked_for_fails_nothing():
     assert (states(found), found.exit_code) == ({"torch": WORKS}, 1)
 
 
+def test_an_import_that_ends_the_interpreter_leaves_nothing_known():
+    """Which of them it was, and whether the others work, nobody saw."""
+    cpu = but(ORT, variant="cpu", cuda=None)
+    died = Observation({}, [], "the interpreter died of SIGSEGV")
+    of = report(torch(), JAX, cpu, load_faults=[lacking("jax", "import")], observation=died)
+    assert states(of) == {"torch": NOT_KNOWN, "jax": FAILS, "onnxruntime": None}
+    assert "? torch" in of.to_text()
+    none = Observation({}, [], "no framework to import")
+    assert states(report(torch(), observation=none)) == {"torch": WORKS}
+
+
 def test_a_real_import_decides():
     of = facts(frameworks=[but(MINE, module="mine")], load_faults=[lacking("mine", "unmodelled")])
     for error, state, code in ((None, WORKS, 0), ("ImportError: no", FAILS, 1)):

@@ -8,9 +8,11 @@ from cudriver.stack.facts import (
     CONSISTENT,
     ERROR,
     MISMATCH,
+    NOT_KNOWN,
     SCHEMA,
     UNKNOWN,
     WARNING,
+    WORKS,
     Facts,
     Finding,
     Framework,
@@ -82,6 +84,8 @@ class Outcome:
     def frameworks(self) -> list[Framework]:
         """Installed packages that use CUDA, each with its `state`."""
         found = states(self.findings, self.facts, strict=self.strict)
+        if self.observation is not None and self.observation.unanswered:
+            found = {n: NOT_KNOWN if state == WORKS else state for n, state in found.items()}
         return [but(f, state=found[f.name]) for f in self.facts.frameworks]
 
     @property

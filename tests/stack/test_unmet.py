@@ -54,7 +54,9 @@ COMPARES = """
 import re, importlib.metadata as metadata
 least = re.search(r">=([\\d.]+)", str(metadata.requires({by!r}))).group(1)
 have = metadata.version({name!r})
-if tuple(map(int, have.split("."))) < tuple(map(int, least.split("."))):
+def numbers(version):
+    return tuple(map(int, re.match("[0-9]+([.][0-9]+)*", version)[0].split(".")))
+if numbers(have) < numbers(least):
     raise ImportError(f{says!r})
 """
 
@@ -65,6 +67,12 @@ if tuple(map(int, have.split("."))) < tuple(map(int, least.split("."))):
         ("jax", "jaxlib", "<=0.7.2,>=0.7.2", "0.6.2", "jaxlib is version {have}, but this version "
          "of jax requires version >= {least}.", "error"),
         ("jax", "jaxlib", "<=0.7.2,>=0.7.2", "0.7.2", "", None),
+        # Of a version only its numbers are compared, of a build of one's own, too.
+        ("jax", "jaxlib", "<=0.7.2,>=0.7.2", "0.7.2.dev20250807+own", "never", "warning"),
+        ("jax", "jaxlib", "<=0.7.2,>=0.7.2", "0.7.2.post1", "never", "warning"),
+        ("numba", "llvmlite", "<0.45,>=0.44.0", "0.44.0.dev0+12.gabc", "never", "warning"),
+        ("jax", "jaxlib", "<=0.7.2,>=0.7.2", "0.7.1.dev1", "jaxlib is version {have}, but this "
+         "version of jax requires version >= {least}.", "error"),
         ("numba", "llvmlite", "<0.51,>=0.50.0", "0.44.0", "Numba requires at least version "
          "{least} of llvmlite.\nInstalled version is {have}.\nPlease update llvmlite.", "error"),
         ("numba", "llvmlite", "<0.51,>=0.50.0", "0.51.0", "never", "warning"),

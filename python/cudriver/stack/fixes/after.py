@@ -134,6 +134,7 @@ class _Copy:
         kind = next((f for f in facts.frameworks if f.distribution == name), None)
         rebuilt = command.source is not None and kind is not None and kind.cuda != cuda
         changed = old is None or cut(version, 4) != cut(old.version, 4) or rebuilt
+        changed = changed or (old is not None and satisfies(old.version, wanted) is False)
         if not changed and not command.again:
             return
         self.brought.append(old.size if old else None)

@@ -31,10 +31,11 @@ def refused(by: Distribution | None, each: Unmet) -> str | None:
     if by is None or each.have is None:
         return None
     least = re.search(r"(?:>=?|[=~]=)\s*([0-9][0-9.]*[0-9]|[0-9])", each.specifier)
-    way = "older" if least and newer(least[1], each.have) else "newer"
     for row in table("pairs")["compared"]:
+        have = (row.get("numbers") and cut(each.have, 9)) or each.have
+        way = "older" if least and newer(least[1], have) else "newer"
         of = row["package"] == by.name and satisfies(by.version, row["versions"])
-        if of and each.name in row["with"] and way in row:
+        if of and each.name in row["with"] and way in row and not satisfies(have, each.specifier):
             known = {"name": each.name, "have": each.have, "least": least[1] if least else ""}
             return str(row[way]).format(by=by.version, **known)
     return None

@@ -78,6 +78,9 @@ def states(of):
         ),
         # a build without CUDA where there is a GPU
         (report(torch("2.8.0+cpu", None, variant="cpu")), {"torch": CPU_ONLY}, 1),
+        # one for the GPUs of others is what somebody wants
+        (report(torch("2.8.0+rocm6.4", None, variant="rocm")), {"torch": None}, 0),
+        (report(torch("2.8.0+xpu", None, variant="xpu")), {"torch": None}, 0),
         (report(torch("2.8.0+cpu", None, variant="cpu"), driver=Driver()), {"torch": None}, 0),
         # one that could not be read, and all where nobody knows whose it is
         (report(torch(), JAX, unsure=[f"{SITE}/torch/version.py: cut"]),

@@ -213,7 +213,7 @@ class Framework(Record, frozen=True):
     nccl: str | None = None
     archs: list[str] = fresh(list)  # "sm_90", "compute_120"
     path: str = ""  # its package folder
-    variant: str = "cuda"  # "cuda", "cpu", "rocm", "unknown"
+    variant: str = "cuda"  # "cuda", "cpu", "rocm", "xpu", "unknown"
     cudnn_built: str | None = None
     cudnn_by_pin: bool = False  # that is the version its package pins; the code may want less
     cuda_evidence: Evidence | None = None
@@ -240,7 +240,7 @@ class Framework(Record, frozen=True):
     @property
     def without_cuda(self) -> bool:
         """Whether it is built without CUDA."""
-        return self.variant in ("cpu", "rocm")
+        return self.variant in ("cpu", "rocm", "xpu")
 
 
 class Shadowed(Record, frozen=True):

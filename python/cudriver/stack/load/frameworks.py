@@ -258,11 +258,12 @@ class _Reader(Record):
         if cudnn is not None:
             put(made, cudnn_built=cut(cudnn[0], 3), cudnn_evidence=cudnn[1])
             put(made, cudnn_by_pin=any("pin" in source for source in build["cudnn"]))
-        rocm, cpu = self.first(build.get("rocm", [])), self.first(build.get("cpu", []), none=True)
+        others = (each for each in ("rocm", "xpu") if self.first(build.get(each, [])))
+        other, cpu = next(others, None), self.first(build.get("cpu", []), none=True)
         if made.cuda or self.first(build.get("gpu", [])):
             put(made, variant="cuda")
-        elif rocm is not None:
-            put(made, variant="rocm")
+        elif other is not None:
+            put(made, variant=other)
         elif cpu is not None and made.variant == "unknown":
             put(made, variant="cpu", cuda_evidence=made.cuda_evidence or cpu[1])
         archs = self.first(build.get("archs", [])) if made.variant == "cuda" else None
@@ -274,7 +275,7 @@ class _Reader(Record):
         """CUDA from a local version: "+cu128" is 12.8, "+cu118" 11.8, "+cpu" none."""
         made, dist = self.framework, self.dist
         text = made.version if "+" in made.version else dist.version if dist else ""
-        found = re.search(r"\+(cu(\d+)(\d)|cpu|rocm)", text) if "+" in text else None
+        found = re.search(r"\+(cu(\d+)(\d)|cpu|rocm|xpu)", text) if "+" in text else None
         if found is None:
             return
         put(made, cuda_evidence=dist.evidence if dist else Evidence(made.path, None, text))

@@ -154,6 +154,8 @@ def _built(framework: Framework) -> str:
         return framework.version + say(", built without CUDA")
     if framework.variant == "rocm":
         return framework.version + say(", for ROCm")
+    if framework.variant == "xpu":
+        return framework.version + say(", for Intel's GPUs")
     parts = [
         f"{label} {value}"
         for label, value in (

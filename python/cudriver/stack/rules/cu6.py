@@ -106,7 +106,7 @@ def cu602(facts: Facts) -> Iterator[Finding]:
             continue
         title = f"{requirement} is expected, and {name} is "
         title += f"of version {version}" if version else "not installed"
-        tag = re.search(r"\+((?:cu|cpu|rocm)[0-9.]*)\Z", specifier)
+        tag = re.search(r"\+((?:cu|cpu|rocm|xpu)[0-9.]*)\Z", specifier)
         index = f"{fix.INDEX}/{tag[1]}" if tag else None
         line = fix.install(facts.environment, package + specifier, of=dist, index=index)
         evidence = [Evidence("--expect", None, requirement), dist.evidence if dist else None]

@@ -285,6 +285,15 @@ class TestWhatTheImportsSay:
         assert self.judged({"numpy": "OSError: liba.so: cannot open: No such"}, "fault") == [says]
         assert len(self.judged({"numpy": "ImportError: x"}, "fault")) == 2
 
+    def test_one_that_works_has_no_evidence_that_it_fails(self):
+        frameworks = [Framework("torch", "2.8.0", module="torch", distribution="torch")]
+        ended = LoadFault("not found", "/s/torch/a.so", "liba.so: cannot open", "liba.so")
+        of = Facts(Environment("/e", "venv"), frameworks=frameworks, imports={"torch": None},
+                   load_faults=[but(ended, framework="torch")])  # fmt: skip
+        (found,) = [f for f in judge(of) if f.rule == "CU305"]
+        told = [e.value for e in found.evidence if e.value.startswith("import torch")]
+        assert told == ["import torch works"]
+
     def test_one_that_fails_is_an_error_with_its_text_and_once(self):
         assert self.judged({"torch": "ImportError: x"}) == [("CU603", "error", "ImportError: x")]
         assert self.judged({"torch": "x"}, "fault") == [("CU305", "error", "liba.so: cannot open")]

@@ -72,6 +72,8 @@ def settled(findings: list[Finding], imports: dict[str, str | None]) -> Iterator
     """The findings, where imports were made: what one proves wrong is no error, and that one fails
     is told once.
     """
+    good = [name for name, error in imports.items() if error is None]
+    wrong = {f"import {name} fails{too}" for name in good for too in ("", ", too")}
     for each in findings:
         ended = _ended(each)
         others = (f for f in findings if f.severity == ERROR and f.rule != "CU603")
@@ -82,7 +84,8 @@ def settled(findings: list[Finding], imports: dict[str, str | None]) -> Iterator
             continue
         if each.severity == ERROR and ended and imports.get(ended, "") is None:
             worked = Evidence("--observe", None, f"import {ended} works")
-            each = but(each, severity=WARNING, evidence=[worked, *each.evidence], predicts=None)
+            evidence = [worked, *(e for e in each.evidence if e.value not in wrong)]
+            each = but(each, severity=WARNING, evidence=evidence, predicts=None)
         yield each
 
 

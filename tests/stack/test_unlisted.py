@@ -116,10 +116,12 @@ def test_an_egg(venv):
         ("lib/libx.so", "libcudart.so.12"),  # the same
         ("libcublas.so.12", "libcublasLt.so.12"),  # no extension module
         (f"numpy/_C{ABI}", "libcudart.so.12"),  # one that has a .dist-info
+        (f"~wn/_C{ABI}", "libcudart.so.12"),  # what pip left of an uninstalled one
+        (f"own-old/_C{ABI}", "libcudart.so.12"),  # a copy that nothing can import
     ],
 )
 def test_what_is_no_such_module(venv, file, needs):
     build(venv.site / file, needs)
-    if file.startswith("own"):
-        (venv.site / "own/__init__.py").touch()
+    if file.startswith(("own", "~")):
+        (venv.site / file).with_name("__init__.py").touch()
     assert names(report(venv)) == ["torch", "xgboost"]

@@ -110,7 +110,8 @@ class Finder:
             for name in self.root.names(folder):
                 top, path = name.partition(".")[0], f"{folder}/{name}"
                 named = top.lower().replace("_", "-")
-                if name in known or named in self.distributions or matters(named, "other"):
+                told = name in known or named in self.distributions or matters(named, "other")
+                if told or not top.isidentifier():  # no import names that
                     continue
                 built = ".cpython-" in name or ".abi3." in name
                 paths = self._below(path) if name == top else [path] * (built and is_library(name))

@@ -5,7 +5,19 @@ in docs/check.md.
 import json
 
 import pytest
-from facts import PREFIX, PYTHON, SITE, Driver, Framework, environment, facts, fault, torch, wheel
+from facts import (
+    PREFIX,
+    PYTHON,
+    SITE,
+    Driver,
+    Framework,
+    driver,
+    environment,
+    facts,
+    fault,
+    torch,
+    wheel,
+)
 
 from cudriver.stack.facts import Evidence, Finding, Requirement
 from cudriver.stack.load.observe import Observation
@@ -269,6 +281,23 @@ def test_a_build_without_cuda_that_is_needed_has_its_command():
     assert [f.fix for f in of.findings] == [
         [f"{pip} uninstall -y onnxruntime", f"{pip} install onnxruntime-gpu"]
     ]
+
+
+@pytest.mark.parametrize(
+    ("cuda", "extras", "taken"),
+    [
+        ("13.0", ["cuda12", "cuda12-local", "cuda13"], "cuda13"),
+        ("13.0", ["cuda12", "cuda12-local"], "cuda12"),  # jax before 0.7.2 has no other
+        ("12.8", ["cuda12", "cuda13"], "cuda12"),
+        ("13.0", ["k8s"], "cuda13"),
+    ],
+)
+def test_an_extra_that_the_release_has(cuda, extras, taken):
+    jax = Framework("jax", "0.4.30", variant="cpu", distribution="jaxlib")
+    asks = [f"[{extra}]jax-{extra}-plugin" for extra in extras]
+    dists = [wheel("jax", "0.4.30", *asks), wheel("jaxlib", "0.4.30")]
+    of = report(jax, needs=["jax"], distributions=dists, driver=driver("580.95.05", cuda))
+    assert [f.fix for f in of.findings] == [[f"{PYTHON} -m pip install 'jax[{taken}]'"]]
 
 
 def test_conda_has_no_extras():

@@ -81,7 +81,10 @@ def _cuda_build(facts: Facts, framework: Framework, dist: Distribution | None) -
 
 def with_cuda(facts: Facts, name: str, dist: Distribution | None = None) -> str:
     """The command that brings the build for CUDA; it is not known here what that requires."""
-    wanted = _WITH_CUDA.get(name, name).format(cuda=min(major(facts.driver.cuda) or 12, 13))
+    most, here = min(major(facts.driver.cuda) or 12, 13), facts.distribution(name)
+    extras = {each.extra for each in here.requires} if here else set()
+    known = (int(e[4:]) for e in extras if re.fullmatch("cuda[0-9]{2}", e) and int(e[4:]) <= most)
+    wanted = _WITH_CUDA.get(name, name).format(cuda=max(known, default=most))
     by_pip = name in _WITH_CUDA and fix.installer(facts.environment, dist) in fix.CONDA
     return str(fix.install(facts.environment, wanted, of=dist, by="pip" if by_pip else None))
 

@@ -258,6 +258,10 @@ def test_what_is_no_fault_of_cuda_s_finds_none():
         "RuntimeError: mat1 and mat2 shapes cannot be multiplied (8x3 and 4x2)",
         "FileNotFoundError: [Errno 2] No such file or directory: 'data/python/train.csv'",
         "KeyError: 'cudnn'",
+        # Python 3.10 took it away, and no package has it
+        "ImportError: cannot import name 'Mapping' from 'collections' (/l/collections/__init__.py)",
+        "ImportError: cannot import name 'Self' from 'typing' (/usr/lib/python3.10/typing.py)",
+        "ImportError: cannot import name 'x' from 'importlib.metadata' (/l/metadata/__init__.py)",
         "node1:4521:4521 [0] NCCL INFO NCCL version 2.27.3+cuda12.9",
         "ERROR: Unexpected bus error encountered in worker.",
         "DistributionNotFound: version '2.0' not found",

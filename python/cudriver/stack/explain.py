@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import accumulate
@@ -16,6 +17,7 @@ PATTERNS = "patterns.json"  # {"cause": {"CU303": ["regular expression", ...]}, 
 KINDS = ("cause", "symptom", "mention")  # of words, the most telling first
 LINE_LIMIT = 4096  # characters of a line that are looked at
 ANYTHING = re.compile(r"(?<!\(\?!)\.\*")  # between the parts of a pattern
+MISSING = re.compile(r"cannot import name '?\w{1,100}'? from '(\w{1,100})[.']")
 
 
 class Match(Record):
@@ -77,6 +79,7 @@ def match(text: str) -> list[Match]:
     with open(os.path.join(FOLDER, PATTERNS), encoding="utf-8") as file:
         table: dict[str, dict[str, list[str]]] = json.load(file)
     lines = [line[:LINE_LIMIT] for line in text.splitlines()]
+    lines = ["" if _of_python(line) else line for line in lines]
     if not lines:
         return []
     lowered = "\n".join(lines).lower()
@@ -92,6 +95,12 @@ def match(text: str) -> list[Match]:
         order = sorted(here, key=lambda rule: (rule.startswith("EX"), -here[rule]))
         found.update((rule, here[rule]) for rule in order)
     return [Match(rule, number + 1, lines[number].strip()) for rule, number in found.items()]
+
+
+def _of_python(line: str) -> bool:
+    """Whether a name is missing in the standard library: no package brings it."""
+    found = MISSING.search(line)
+    return found is not None and found[1] in sys.stdlib_module_names
 
 
 def _last_line(pattern: str, text: str, ends: list[int]) -> int:

@@ -36,14 +36,24 @@ def ana(monkeypatch):
         ("/scratch/ana/envs/ana-train", "/scratch/user/envs/user-train"),
         ("/tmp/pip-ana_1/x /nfs/gpu17/x", "/tmp/pip-user_1/x /nfs/host/x"),
         ("ana@gpu17.lab.example: no", "user@host: no"),
-        ("gpu17.lab.example", "host"),
+        ("see gpu17, ana", None),
+        ("by ana@gpu17.lab.example:/x /net/gpu17.lab.example/x", "by user@host:/x /net/host/x"),
+        ("/home/ana-2/x", "/home/user/x"),
+        ("/nfs/home/bob /Users/bob/x", "/nfs/home/user /Users/user/x"),
+        ("/home/a b/env/bin: no", "/home/user/env/bin: no"),
+        ("https://bob:tok@host/x https://tok@host", "https://user@host/x https://user@host"),
+        ("LOGNAME=ana HOSTNAME=gpu17", "LOGNAME=user HOSTNAME=host"),
+        ("/data/root-of-sudo/alice and /data/berta/x", "/data/root-of-sudo/user and /data/user/x"),
+        ("/usr/lib/ana/x.so /lib/ana-linux-gnu/libc.so.6 /etc/ana", None),
         ("an analysis of banana in /opt/banana/analysis", None),
         ("onnxruntime-gpu17==1.2", None),
         ("/opt/env/lib/python3.12/site-packages/ana/core.py:3", None),
         ("~/lib/site-packages/ana:/home/ana/x", "~/lib/site-packages/ana:~/x"),
     ],
 )
-def test_text(text, shown):
+def test_text(text, shown, monkeypatch):
+    monkeypatch.setenv("USER", "berta")
+    monkeypatch.setenv("SUDO_USER", "alice")
     assert redacted(text) == (shown or text)
 
 
@@ -54,6 +64,22 @@ def test_names_that_are_nobodys_stay(home, user, monkeypatch):
     text = f"/opt/{user}/lib {user}@x"
     assert redacted(text) == text
     assert redacted("/root/x") == ("~/x" if home == "/root" else "/root/x")
+
+
+@pytest.mark.parametrize("name", ["jax", "torch", "error", "venv", "local", "x86", "tmp"])
+@pytest.mark.parametrize("of", ["user", "host"])
+def test_a_name_that_means_something_else_leaves_the_facts(name, of, monkeypatch):
+    """What is a package's, a rule's or the system's is the same in the redacted report."""
+    if of == "user":
+        monkeypatch.setenv("LOGNAME", name)
+    else:
+        monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(nodename=name, sysname="Linux"))
+    original = Report(samples.healthy(), samples.broken_findings())
+    shown = original.redacted()
+    assert shown.to_html()
+    assert shown.to_json() == original.to_json().replace("/home/ana", "~")
+    for path in ("/usr/local/cuda-13.0", "/lib/x86_64-linux-gnu/libc.so.6", "/tmp", "jax==0.4"):
+        assert redacted(path) == path
 
 
 def test_a_command_stays_one():
@@ -96,7 +122,8 @@ def test_the_command_redacts_each_form(root, tmp_path, monkeypatch):  # noqa: F8
     data = json.loads(here(*words, "--json", "--html", str(page)).stdout)
     assert data["environment"]["root"].startswith("~")
     line = here(*words, "--json", "--compact").stdout
-    assert json.loads(line)["node"]["host"] == "host"
+    node = json.loads(line)["node"]
+    assert (node["host"], node["boot_id"]) == ("host", None)
     shown = here(*words).stdout
     for text in (page.read_text(), line, shown):
         assert str(tmp_path) not in text

@@ -89,9 +89,9 @@ def signed(page: str, words: Iterable[str], *, redact: bool = False) -> str:
     from cudriver._version import __version__
 
     made = datetime.now().astimezone().isoformat(" ", "seconds")
-    host, *given = [os.uname().nodename, *words]
+    host, given = os.uname().nodename, list(words)
     if redact:
-        host, *given = redacted([host, *given])
+        host, given = "host", redacted(given)
     about = _text(f"cudriver {__version__} · {host} · {made}")
     command = _text(shlex.join(["cudriver", *given]))
     body, end, rest = page.rpartition("</section>")

@@ -13,6 +13,7 @@ from cudriver.stack.facts import Evidence, Finding, Problem
 from cudriver.stack.load.observe import Observation, Row
 from cudriver.stack.record import put
 from cudriver.stack.report import Report
+from cudriver.stack.report.html import signed
 from cudriver.stack.report.redaction import redacted
 
 
@@ -87,6 +88,21 @@ def test_a_command_stays_one():
     command = Command.of("/home/ana/e/bin/pip install x", installs=("x",))
     told = redacted([command])[0]
     assert (told, type(told), told.installs) == ("~/e/bin/pip install x", Command, ("x",))
+
+
+def test_a_shell_still_knows_a_home_with_a_space(monkeypatch):
+    """A quoted tilde is none."""
+    monkeypatch.setenv("HOME", "/home/a b")
+    fixed = Command.of("'/home/a b/e/bin/python' -m pip; ls '/home/a b'; X='/home/a b/y' z")
+    assert redacted([fixed]) == ["~/'e/bin/python' -m pip; ls ~; X=~/'y' z"]
+    assert redacted("'/home/a b/x' is gone") == "'~/x' is gone"
+    facts = samples.healthy()
+    put(facts.environment, prefix="/home/a b/my own", executable="/home/a b/my own/bin/python")
+    doubtful = Finding("CU402", "warning", "of torch", doubt="nobody knows")
+    shown = Report(facts, [doubtful]).redacted()
+    assert "cudriver check --observe ~/'my own'" in "".join(shown.doubts)
+    page = signed("</section>", ["check", "/home/a b/x"], redact=True)
+    assert "cudriver check ~/x<" in page
 
 
 def report() -> Report:

@@ -38,6 +38,7 @@ from cudriver.stack.report.text import (
 from cudriver.stack.say import language, said, say
 from cudriver.stack.tables import FOLDER
 from cudriver.stack.text import html as _text
+from cudriver.stack.text import quote
 
 CLASSES = {CONSISTENT: "good", MISMATCH: "bad", UNKNOWN: "doubt"}  # of a verdict
 CLASSES |= {OK: "good", ABSENT: "soft", UNJUDGED: "soft", WARNING: "doubt", ERROR: "bad"}
@@ -83,7 +84,6 @@ def signed(page: str, words: Iterable[str], *, redact: bool = False) -> str:
 
     words: of the command line. redact: without what tells whose machine it is.
     """
-    import shlex
     from datetime import datetime
 
     from cudriver._version import __version__
@@ -93,7 +93,7 @@ def signed(page: str, words: Iterable[str], *, redact: bool = False) -> str:
     if redact:
         host, given = "host", redacted(given)
     about = _text(f"cudriver {__version__} · {host} · {made}")
-    command = _text(shlex.join(["cudriver", *given]))
+    command = _text(" ".join(map(quote, ["cudriver", *given])))
     body, end, rest = page.rpartition("</section>")
     return f'{body}<p class="soft">{about} · <code>{command}</code></p>{end}{rest}'
 

@@ -9,42 +9,9 @@ from collections.abc import Callable
 from cudriver.stack.record import Any, Record, but
 
 # Users and hosts of images, and the file system's own: they tell nobody's name.
-NOBODY = frozenset(
-    [
-        "root",
-        "user",
-        "host",
-        "localhost",
-        "nvidia",
-        "cuda",
-        "conda",
-        "python",
-        "x86",
-        "venv",
-        "usr",
-        "local",
-        "lib",
-        "lib64",
-        "tmp",
-        "opt",
-        "dev",
-        "data",
-        "mnt",
-        "media",
-        "home",
-        "Users",
-        "export",
-        "nfs",
-        "scratch",
-        "srv",
-        "var",
-        "etc",
-        "bin",
-        "sbin",
-        "run",
-        "proc",
-        "sys",
-    ]
+NOBODY = (
+    "root|user|host|localhost|nvidia|cuda|conda|python|x86|venv|usr|local|lib|lib64|tmp|opt|dev|data"
+    "|mnt|media|home|Users|export|nfs|scratch|srv|var|etc|bin|sbin|run|proc|sys|"
 )
 # What `import` finds, and what a distribution brings, is named by its makers, not by the user.
 MADE = (
@@ -68,7 +35,7 @@ def _replacer() -> Callable[[str], str]:
     users = [os.environ.get(name) for name in ("LOGNAME", "USER", "SUDO_USER")]
     names = dict.fromkeys((host, host.partition(".")[0]), "host")
     names.update(dict.fromkeys(filter(None, [*users, os.path.basename(home)]), "user"))
-    names = {name: to for name, to in names.items() if name and name not in NOBODY} or {"\0": ""}
+    names = {name: to for name, to in names.items() if not re.fullmatch(NOBODY, name)} or {"\0": ""}
     one = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
     alone = r"(?<![A-Za-z0-9])"
     pattern = re.compile(
@@ -96,8 +63,9 @@ def _replacer() -> Callable[[str], str]:
 
 def _walk(value: Any, replace: Callable[[str], str]) -> Any:
     if isinstance(value, str):  # or a command, which says more of itself
-        made = type(value)(replace(value))
+        made = replace(value)
         if type(value) is not str:
+            made = type(value)(made.replace("'~/", "~/'").replace("'~'", "~"))
             made.__dict__.update(value.__dict__)
         return made
     if isinstance(value, (list, tuple)):

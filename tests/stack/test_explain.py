@@ -240,10 +240,25 @@ def test_an_error_of_cuda_s_is_known_however_a_program_writes_it(row):
         ("subprocess.CalledProcessError: Command '['ninja', '-v']' returned non-zero", "EX113"),
         ("libgomp.so.1: cannot allocate memory in static TLS block", "EX109"),
         ("ModuleNotFoundError: No module named '_turbomind'", "CU402"),
+        ("error: command 'gcc' failed: No such file or directory", "EX105"),
+        ("error: command '/usr/bin/x86_64-linux-gnu-g++' failed: No such file", "EX105"),
+        ("error: command '/usr/bin/gcc' failed with exit code 1", "EX113"),
     ],
 )
 def test_families_of_errors_are_known(text, rule):
     assert [found.rule for found in explain.match(text)][:1] == [rule]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "error: command 'gcc' failed: No such file or directory",
+        "nvcc fatal   : Unsupported gpu architecture 'compute_120'",
+        "ptxas fatal   : Value 'sm_121a' is not defined for option 'gpu-name'",
+    ],
+)
+def test_what_names_its_cause_does_not_send_further_up(line):
+    assert "EX113" not in [found.rule for found in explain.match(line)]
 
 
 @pytest.mark.parametrize("module", ["decord", "myproject.models.net", "wandering"])

@@ -16,7 +16,7 @@ from test_cli import SOURCES, run
 import casekit
 from cudriver.cli.explain import folder, render_page, rule_names, wrap
 from cudriver.fleet.rules import registry as fleet_rules
-from cudriver.stack import explain
+from cudriver.stack import explain, pasted
 from cudriver.stack.report.text import Style
 from cudriver.stack.rules import registry
 from cudriver.stack.text import columns
@@ -261,8 +261,17 @@ def test_what_names_its_cause_does_not_send_further_up(line):
     assert "EX113" not in [found.rule for found in explain.match(line)]
 
 
-@pytest.mark.parametrize("module", ["decord", "myproject.models.net", "wandering"])
+@pytest.mark.parametrize("module", ["filelock", "decord", "cgi_more"])
+def test_a_package_that_is_not_installed_gets_that_as_an_answer(module):
+    """The example of CU603's page, whose advice is to ask here."""
+    text = f"ModuleNotFoundError: No module named '{module}'"
+    assert [found.rule for found in explain.match(text)] == ["CU402"]
+    assert f"{module} is not installed" in " ".join(pasted.answer(text))
+
+
+@pytest.mark.parametrize("module", ["myproject.models.net", "tkinter", "distutils", "cgi"])
 def test_a_module_that_has_nothing_to_do_with_cuda_finds_none(module):
+    """The standard library's is Python's own: no package brings it."""
     assert explain.match(f"ModuleNotFoundError: No module named '{module}'") == []
     assert explain.match(f"AttributeError: module '{module}' has no attribute 'Net'") == []
 

@@ -474,6 +474,12 @@ def test_what_is_found_is_what_the_expressions_say_of_each_line(lines):
     assert [match.text for match in found] == [lines[n - 1].strip() for n in wanted.values()]
 
 
+def test_a_dash_is_standard_input():
+    done = run("explain", "-", text=MESSAGES["CU104"][0])
+    assert done.returncode == 0
+    assert done.stdout.startswith("CU104")
+
+
 @pytest.mark.parametrize("encoding", ["gb18030", "latin-1", "utf-16"])
 def test_a_log_in_any_encoding(encoding):
     """What says nothing is not a traceback of ours; ASCII in it is found."""

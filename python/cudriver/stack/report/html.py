@@ -33,6 +33,7 @@ from cudriver.stack.report.text import (
     place_of,
     remarks,
     short_path,
+    told,
     value_of,
 )
 from cudriver.stack.say import language, said, say
@@ -175,7 +176,7 @@ def _finding(finding: Finding, facts: Facts) -> str:
         title = f"<p>{link(other.rule)} {_text(said(other.title, other.rule))}</p>"
         rows.append(("also", title + _evidence_rows(other, facts)))
     if finding.fix:
-        shown = [f"<pre>{_text(command)}</pre>" for command in finding.fix]
+        shown = [f"<pre>{_text(told(command))}</pre>" for command in finding.fix]
         shown += [f"<p># {_text(text)}</p>" for text in remarks(finding)]
         rows.append(("fix", "".join(shown)))
     if finding.advice:

@@ -162,3 +162,10 @@ def test_two_reports_on_one_standard_output_are_an_error(words):
     done = here(*words)
     assert (done.returncode, done.stdout) == (2, "")
     assert "both write to standard output: give one of them a file" in done.stderr
+
+
+@pytest.mark.parametrize("words", [["check"], ["plan", "torch"], ["fleet", "x.json"]])
+def test_a_file_without_a_name_is_an_error(words):
+    done = here(*words, "--html", "")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--html needs the name of a file" in done.stderr

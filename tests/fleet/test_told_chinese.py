@@ -9,8 +9,9 @@ from made import driver, fleet_of
 from test_compare_cases import CASES, of_case
 
 from cudriver.fleet import compare, report_text
-from cudriver.fleet.result import Change
+from cudriver.fleet.result import Change, Share, finding
 from cudriver.stack import say
+from cudriver.stack.report.text import Style
 
 
 @pytest.fixture(autouse=True)
@@ -47,6 +48,28 @@ def test_what_differs_is_chinese_in_its_cells():
         ("结论", "不匹配", "未知"),
         ("libnccl.so.2", "2.27.3", "没有"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("2.8.0+cu128 (fails)", "2.8.0+cu128 (不可用)"),
+        ("2.8.0 (CUDA 12.8, CPU only)", "2.8.0 (CUDA 12.8, 只能用 CPU)"),
+        ("2 x NVIDIA H200 (compute capability 9.0)", "2 x NVIDIA H200 (计算能力 9.0)"),
+        ("CU404 libnccl.so.2 is not a usable library", "CU404 libnccl.so.2 不是可用的库"),
+        ("no verdict", "没有结论"),
+        ("/opt/fails/lib", "/opt/fails/lib"),
+    ],
+)
+def test_no_english_of_ours_stays_in_a_value(value, shown):
+    assert report_text.told(value) == shown
+
+
+def test_evidence_is_chinese():
+    share = Share("CU404 libnccl.so.2 is not a usable library", 2, "n[1-2]")
+    made = finding("error", "the report tells of errors", "why", [share])
+    shown = "".join(report_text._finding(made, Style(), False))
+    assert "CU404 libnccl.so.2 不是可用的库" in shown
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -216,6 +216,12 @@ def test_json_of_several(cpu_torch):
         jsonschema.validate(report, strict_schema())
 
 
+def test_json_of_all_is_a_list_even_of_one(cpu_torch):
+    (cpu_torch / "envs").rename(cpu_torch / "srv")
+    data = json.loads(run("check", "--root", str(cpu_torch), "--all", "--json").stdout)
+    assert [each["environment"]["prefix"] for each in data["reports"]] == ["/srv/plain"]
+
+
 def test_all_lists_each_environment_in_a_line(cpu_torch):
     conda = cpu_torch / "opt/conda/conda-meta"
     conda.mkdir(parents=True)

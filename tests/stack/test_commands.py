@@ -8,10 +8,10 @@ import subprocess
 
 import cases
 import pytest
-from facts import PREFIX, PYTHON, but
+from facts import PREFIX, PYTHON, but, facts
 
 import casekit
-from cudriver.stack.command import Command
+from cudriver.stack.command import Command, parted
 from cudriver.stack.fixes import fix
 from cudriver.stack.rules import judge, registry
 
@@ -94,6 +94,11 @@ def test_what_the_rules_print(kind):
     assert len(told) > 100
     done = subprocess.run(["sh", "-n"], input="\n".join(told), text=True, capture_output=True)
     assert done.stderr == ""
+
+
+def test_what_is_made_as_a_command_is_one_whatever_it_ends_in():
+    command = fix.install(but(facts().environment, executable="/e/python"), "./here.")
+    assert parted([command, "Do this.", "ls /x"]) == ([command, "ls /x"], "Do this.")
 
 
 @pytest.mark.parametrize("kind", KINDS)

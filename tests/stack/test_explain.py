@@ -16,7 +16,7 @@ from test_cli import SOURCES, run
 import casekit
 from cudriver.cli.explain import folder, render_page, rule_names, wrap
 from cudriver.fleet.rules import registry as fleet_rules
-from cudriver.stack import explain
+from cudriver.stack import explain, pasted
 from cudriver.stack.report.text import Style
 from cudriver.stack.rules import registry
 from cudriver.stack.text import columns
@@ -240,14 +240,38 @@ def test_an_error_of_cuda_s_is_known_however_a_program_writes_it(row):
         ("subprocess.CalledProcessError: Command '['ninja', '-v']' returned non-zero", "EX113"),
         ("libgomp.so.1: cannot allocate memory in static TLS block", "EX109"),
         ("ModuleNotFoundError: No module named '_turbomind'", "CU402"),
+        ("error: command 'gcc' failed: No such file or directory", "EX105"),
+        ("error: command '/usr/bin/x86_64-linux-gnu-g++' failed: No such file", "EX105"),
+        ("error: command '/usr/bin/gcc' failed with exit code 1", "EX113"),
     ],
 )
 def test_families_of_errors_are_known(text, rule):
     assert [found.rule for found in explain.match(text)][:1] == [rule]
 
 
-@pytest.mark.parametrize("module", ["decord", "myproject.models.net", "wandering"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "error: command 'gcc' failed: No such file or directory",
+        "nvcc fatal   : Unsupported gpu architecture 'compute_120'",
+        "ptxas fatal   : Value 'sm_121a' is not defined for option 'gpu-name'",
+    ],
+)
+def test_what_names_its_cause_does_not_send_further_up(line):
+    assert "EX113" not in [found.rule for found in explain.match(line)]
+
+
+@pytest.mark.parametrize("module", ["filelock", "decord", "cgi_more"])
+def test_a_package_that_is_not_installed_gets_that_as_an_answer(module):
+    """The example of CU603's page, whose advice is to ask here."""
+    text = f"ModuleNotFoundError: No module named '{module}'"
+    assert [found.rule for found in explain.match(text)] == ["CU402"]
+    assert f"{module} is not installed" in " ".join(pasted.answer(text))
+
+
+@pytest.mark.parametrize("module", ["myproject.models.net", "tkinter", "distutils", "cgi"])
 def test_a_module_that_has_nothing_to_do_with_cuda_finds_none(module):
+    """The standard library's is Python's own: no package brings it."""
     assert explain.match(f"ModuleNotFoundError: No module named '{module}'") == []
     assert explain.match(f"AttributeError: module '{module}' has no attribute 'Net'") == []
 
@@ -452,6 +476,12 @@ def test_what_is_found_is_what_the_expressions_say_of_each_line(lines):
     found = explain.match("\n".join(lines))
     assert [(match.rule, match.line) for match in found] == [*wanted.items()]
     assert [match.text for match in found] == [lines[n - 1].strip() for n in wanted.values()]
+
+
+def test_a_dash_is_standard_input():
+    done = run("explain", "-", text=MESSAGES["CU104"][0])
+    assert done.returncode == 0
+    assert done.stdout.startswith("CU104")
 
 
 @pytest.mark.parametrize("encoding", ["gb18030", "latin-1", "utf-16"])

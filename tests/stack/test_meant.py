@@ -39,6 +39,7 @@ def test_condas_base_is_active_in_every_shell(tmp_path, monkeypatch):
     conda = str(Prefix(tmp_path / "conda").conda().path)
     base = {"CONDA_PREFIX": conda, "CONDA_DEFAULT_ENV": "base"}
     assert discover.active(base) == (None, "")
+    assert discover.active({**base, "CONDA_DEFAULT_ENV": "root"}) == (None, "")  # of old conda
     assert discover.active({**base, "CONDA_DEFAULT_ENV": "train"}) == (conda, "by CONDA_PREFIX")
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     (tmp_path / "uv-receipt.toml").write_text("")

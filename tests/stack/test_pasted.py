@@ -136,7 +136,12 @@ def test_what_a_line_says_by_itself(line, words):
 
 
 def test_what_says_nothing_by_itself():
-    for line in ("CUDA error: out of memory", "libGL.so.1: " + NO_FILE, "", "No module named 'x'"):
+    for line in (
+        "CUDA error: out of memory",
+        "libGL.so.1: " + NO_FILE,
+        "",
+        "No module named 'x.y'",
+    ):
         assert pasted.answer(line) == []
 
 

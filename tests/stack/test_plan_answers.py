@@ -8,8 +8,10 @@ import re
 import pytest
 
 from cudriver.stack import plan
+from cudriver.stack.facts import Finding
 from cudriver.stack.fixes.fix import branch_for
 from cudriver.stack.machine_facts import Driver
+from cudriver.stack.plan import answer
 from cudriver.stack.plan.candidates import best
 from cudriver.stack.record import but
 from cudriver.stack.tables import driver_cuda, driver_floor, table
@@ -195,3 +197,8 @@ def test_the_questions_are_as_many_as_promised():
     assert len({*zip(columns[1], columns[2], strict=True)}) >= 20
     assert len({*columns[3]} - {"any"}) >= 3
     assert any(" " in packages for packages in columns[0])
+
+
+def test_errors_are_counted_without_a_plural():
+    says, _ = answer.checked("/e", [Finding("CU303", "error", "t")])
+    assert says[0] == "The check of /e first. Errors: 1. Fix them before anything is added."

@@ -13,6 +13,7 @@ from cudriver.stack.facts import Evidence, Finding, Problem
 from cudriver.stack.load.observe import Observation, Row
 from cudriver.stack.record import put
 from cudriver.stack.report import Report
+from cudriver.stack.report.html import signed
 from cudriver.stack.report.redaction import redacted
 
 
@@ -36,14 +37,24 @@ def ana(monkeypatch):
         ("/scratch/ana/envs/ana-train", "/scratch/user/envs/user-train"),
         ("/tmp/pip-ana_1/x /nfs/gpu17/x", "/tmp/pip-user_1/x /nfs/host/x"),
         ("ana@gpu17.lab.example: no", "user@host: no"),
-        ("gpu17.lab.example", "host"),
+        ("see gpu17, ana", None),
+        ("by ana@gpu17.lab.example:/x /net/gpu17.lab.example/x", "by user@host:/x /net/host/x"),
+        ("/home/ana-2/x", "/home/user/x"),
+        ("/nfs/home/bob /Users/bob/x", "/nfs/home/user /Users/user/x"),
+        ("/home/a b/env/bin: no", "/home/user/env/bin: no"),
+        ("https://bob:tok@host/x https://tok@host", "https://user@host/x https://user@host"),
+        ("LOGNAME=ana HOSTNAME=gpu17", "LOGNAME=user HOSTNAME=host"),
+        ("/data/root-of-sudo/alice and /data/berta/x", "/data/root-of-sudo/user and /data/user/x"),
+        ("/usr/lib/ana/x.so /lib/ana-linux-gnu/libc.so.6 /etc/ana", None),
         ("an analysis of banana in /opt/banana/analysis", None),
         ("onnxruntime-gpu17==1.2", None),
         ("/opt/env/lib/python3.12/site-packages/ana/core.py:3", None),
         ("~/lib/site-packages/ana:/home/ana/x", "~/lib/site-packages/ana:~/x"),
     ],
 )
-def test_text(text, shown):
+def test_text(text, shown, monkeypatch):
+    monkeypatch.setenv("USER", "berta")
+    monkeypatch.setenv("SUDO_USER", "alice")
     assert redacted(text) == (shown or text)
 
 
@@ -56,11 +67,42 @@ def test_names_that_are_nobodys_stay(home, user, monkeypatch):
     assert redacted("/root/x") == ("~/x" if home == "/root" else "/root/x")
 
 
+@pytest.mark.parametrize("name", ["jax", "torch", "error", "venv", "local", "x86", "tmp"])
+@pytest.mark.parametrize("of", ["user", "host"])
+def test_a_name_that_means_something_else_leaves_the_facts(name, of, monkeypatch):
+    """What is a package's, a rule's or the system's is the same in the redacted report."""
+    if of == "user":
+        monkeypatch.setenv("LOGNAME", name)
+    else:
+        monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(nodename=name, sysname="Linux"))
+    original = Report(samples.healthy(), samples.broken_findings())
+    shown = original.redacted()
+    assert shown.to_html()
+    assert shown.to_json() == original.to_json().replace("/home/ana", "~")
+    for path in ("/usr/local/cuda-13.0", "/lib/x86_64-linux-gnu/libc.so.6", "/tmp", "jax==0.4"):
+        assert redacted(path) == path
+
+
 def test_a_command_stays_one():
     """What it does besides its text, as healing is tried by, is kept."""
     command = Command.of("/home/ana/e/bin/pip install x", installs=("x",))
     told = redacted([command])[0]
     assert (told, type(told), told.installs) == ("~/e/bin/pip install x", Command, ("x",))
+
+
+def test_a_shell_still_knows_a_home_with_a_space(monkeypatch):
+    """A quoted tilde is none."""
+    monkeypatch.setenv("HOME", "/home/a b")
+    fixed = Command.of("'/home/a b/e/bin/python' -m pip; ls '/home/a b'; X='/home/a b/y' z")
+    assert redacted([fixed]) == ["~/'e/bin/python' -m pip; ls ~; X=~/'y' z"]
+    assert redacted("'/home/a b/x' is gone") == "'~/x' is gone"
+    facts = samples.healthy()
+    put(facts.environment, prefix="/home/a b/my own", executable="/home/a b/my own/bin/python")
+    doubtful = Finding("CU402", "warning", "of torch", doubt="nobody knows")
+    shown = Report(facts, [doubtful]).redacted()
+    assert "cudriver check --observe ~/'my own'" in "".join(shown.doubts)
+    page = signed("</section>", ["check", "/home/a b/x"], redact=True)
+    assert "cudriver check ~/x<" in page
 
 
 def report() -> Report:
@@ -96,7 +138,8 @@ def test_the_command_redacts_each_form(root, tmp_path, monkeypatch):  # noqa: F8
     data = json.loads(here(*words, "--json", "--html", str(page)).stdout)
     assert data["environment"]["root"].startswith("~")
     line = here(*words, "--json", "--compact").stdout
-    assert json.loads(line)["node"]["host"] == "host"
+    node = json.loads(line)["node"]
+    assert (node["host"], node["boot_id"]) == ("host", None)
     shown = here(*words).stdout
     for text in (page.read_text(), line, shown):
         assert str(tmp_path) not in text
@@ -119,3 +162,10 @@ def test_two_reports_on_one_standard_output_are_an_error(words):
     done = here(*words)
     assert (done.returncode, done.stdout) == (2, "")
     assert "both write to standard output: give one of them a file" in done.stderr
+
+
+@pytest.mark.parametrize("words", [["check"], ["plan", "torch"], ["fleet", "x.json"]])
+def test_a_file_without_a_name_is_an_error(words):
+    done = here(*words, "--html", "")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--html needs the name of a file" in done.stderr

@@ -513,6 +513,13 @@ class TestWhyItCannotBeTold:
         report = cudriver.stack.inspect(str(tmp_path / "empty"), environ={}, probe_driver=False)
         assert report.to_text(width=200).endswith("empty has neither a Python nor packages\n")
 
+    def test_a_folder_of_packages_is_looked_at_by_pythonpath(self, tmp_path):
+        (tmp_path / "of pip" / "numpy-2.1.0.dist-info").mkdir(parents=True)
+        folder = str(tmp_path / "of pip")
+        report = cudriver.stack.inspect(folder, environ={}, probe_driver=False)
+        hint = f"did you mean PYTHONPATH='{folder}' cudriver check?"
+        assert report.doubts == [f"{folder} has packages, but no Python; {hint}"]
+
     def test_every_open_verdict_has_a_reason(self):
         open_ones = [
             facts(unsure=["/a: cannot be read"]),

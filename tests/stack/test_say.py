@@ -19,6 +19,7 @@ import cudriver
 from cudriver import cli
 from cudriver.cli import COMMANDS
 from cudriver.stack import say
+from cudriver.stack.command import Command
 from cudriver.stack.explain import rule_names
 from cudriver.stack.facts import ERROR, NOTE, WARNING, Environment, Facts, Finding, Problem
 from cudriver.stack.load.observe import Observation, Row
@@ -253,6 +254,18 @@ def test_what_was_observed_is_chinese(chinese):
     for shown in (made.to_text(), made.to_html()):
         assert "不是文本" in shown
         assert "1 个不同；" in shown
+
+
+def test_the_remark_of_a_command_is_chinese(chinese):
+    seen = "".join(file.read_text() for file in sorted(cases.FOLDER.iterdir()))
+    remarks = {*re.findall(r"(?m)^  \$ .*?  # (.+)$", seen)}
+    assert len(remarks) > 5
+    assert [text for text in remarks if not HAN.search(say.said(text, "remarks"))] == []
+    fix = ["sudo apt-get install x  # from NVIDIA's repository", "a  # or: sudo b"]
+    made = Report(samples.healthy(), [Finding("CU202", WARNING, "t", fix=[*map(Command.of, fix)])])
+    for shown in (made.to_text(), made.to_html()):
+        assert "install x  # 来自 NVIDIA 的软件源" in shown
+        assert "a  # 或者：sudo b" in shown
 
 
 def test_json_is_english(chinese):

@@ -72,6 +72,34 @@ def test_a_fix_is_tried_without_the_imports_that_failed_and_were_told():
         assert [f.proven for f in found if f.rule == "CU603"] == [False] * ("y" in imports)
 
 
+def sized(**sizes):
+    return facts(distributions=[wheel(name, "1.0", size=size) for name, size in sizes.items()])
+
+
+def test_what_a_command_downloads_is_not_known_where_one_size_is_not():
+    command = install(environment(), "a", "b", again=True)
+    assert after.downloads(sized(a=10, b=20), command) == 30
+    assert after.downloads(sized(a=10, b=None), command) is None
+
+
+@pytest.mark.parametrize(("a", "b", "cheaper"), [(10, 20, "a"), (20, 10, "b")])
+def test_of_two_fixes_the_cheaper_is_told(a, b, cheaper):
+    """What has no fix of its own gets one of those that take as much away."""
+
+    def lacking(of):
+        old = [name for name in "ab" if of.distribution(name).version == "1.0"]
+        for name in old:
+            fix = [install(of.environment, f"{name}==2.0")]
+            yield finding("error", f"old {name}", (), None, fix, "torch", name)
+        if len(old) == 2:
+            yield finding("error", "both are old", (), None, ["Ask."], "torch", "c")
+
+    told = judge(sized(a=a, b=b), {"CU402": lacking})
+    (with_more,) = [each for each in told if each.also]
+    assert [each.title for each in with_more.also] == ["both are old"]
+    assert with_more.title == f"old {cheaper}"
+
+
 @pytest.mark.parametrize(("release", "cuda"), [("0.16.0", "12.1"), ("0.14.0", "11.7")])
 def test_only_a_torchvision_that_goes_with_pytorch_is_built_for_its_cuda(release, cuda):
     of = facts(

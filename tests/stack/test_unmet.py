@@ -76,8 +76,9 @@ if numbers(have) < numbers(least):
         ("numba", "llvmlite", "<0.51,>=0.50.0", "0.44.0", "Numba requires at least version "
          "{least} of llvmlite.\nInstalled version is {have}.\nPlease update llvmlite.", "error"),
         ("numba", "llvmlite", "<0.51,>=0.50.0", "0.51.0", "never", "warning"),
-        ("transformers", "tokenizers", "<0.24.0,>=0.23.1", "0.15.0", "tokenizers is required for a "
-         "normal functioning of this module, but found tokenizers=={have}.", "error"),
+        ("transformers", "tokenizers", "<0.24.0,>=0.23.1", "0.15.0",
+         "tokenizers>=0.23.1,<0.24.0 is required for a normal functioning of this module, but "
+         "found tokenizers=={have}.", "error"),
         ("torch", "sympy", ">=1.13.3", "1.12", "", "warning"),
     ],
 )  # fmt: skip

@@ -271,7 +271,7 @@ def _how(arguments: Namespace) -> How:
         if arguments.redact:
             from cudriver.stack.report.redaction import redacted
 
-            here = redacted(here)
+            here = redacted(here) | {"host": "host", "boot_id": None}
     words, redact = arguments.words, arguments.redact
     return How(style, arguments.verbose, arguments.all, here, words, redact)
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from cudriver.cli import check, terminal
 from cudriver.stack.say import say
 
-TORCH, NCCL = "2.8.0+cu128", "2.27.3"
-WHEEL = "nvidia-nccl-cu12"
+TORCH, RELEASE = "2.8.0+cu128", "0.7.1"
+WHEEL, LIBRARY = "nvidia-cusparselt-cu12", "libcusparseLt.so.0"  # no distribution has it
 DRIVER = ["--assume-driver", "580.159.04", "--assume-gpu", "9.0"]
 SOURCE = """\
 from ctypes import CDLL
@@ -29,6 +29,7 @@ from .version import __version__, cuda
 
 CDLL(join(dirname(__file__), "lib", "libtorch_cuda.so"))
 """
+FOREIGN = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHOME", "PYTHONPATH")  # they lead elsewhere
 VERSION = f"""\
 from typing import Optional
 
@@ -76,42 +77,49 @@ def install(site: Path, name: str, version: str, needs: list[str], files: dict[s
 
 
 def broken(prefix: Path) -> Path:
-    """Makes a virtual environment with PyTorch, without its NCCL. Its site-packages."""
+    """Makes a virtual environment with PyTorch, without its cuSPARSELt. Its site-packages."""
     site = Path(sysconfig.get_path("purelib", "venv", {"base": str(prefix)}))
     (prefix / "bin").mkdir(parents=True)
     python = os.path.realpath(sys.executable)
     (prefix / "bin/python").symlink_to(python)
     release = ".".join(map(str, sys.version_info[:3]))
     home = os.path.dirname(python)
-    (prefix / "pyvenv.cfg").write_text(f"home = {home}\nversion = {release}\n")
-    path = "$ORIGIN/../../nvidia/nccl/lib"
+    (prefix / "pyvenv.cfg").write_text(
+        f"home = {home}\ninclude-system-site-packages = false\nversion = {release}\n"
+    )
+    path = "$ORIGIN/../../nvidia/cusparselt/lib"
     files = {
         "torch/__init__.py": SOURCE.encode(),
         "torch/version.py": VERSION.encode(),
-        "torch/lib/libtorch_cuda.so": library("libtorch_cuda.so", ("libnccl.so.2",), path),
+        "torch/lib/libtorch_cuda.so": library("libtorch_cuda.so", (LIBRARY,), path),
     }
-    install(site, "torch", TORCH, [f"{WHEEL} (=={NCCL})"], files)
+    install(site, "torch", TORCH, [f"{WHEEL} (=={RELEASE})"], files)
     return site
 
 
 def run(language: str | None) -> int:
     """Shows the check of it, the import, the mend, and both again."""
     asked = [*DRIVER, *(["--lang", language] if language else [])]
-    with tempfile.TemporaryDirectory(prefix="cudriver-") as folder:
-        prefix = Path(folder) / "env"
-        site = broken(prefix)
-        terminal.write(say("A small environment, made for this: its PyTorch lacks NCCL.") + "\n")
-        before = shown(prefix, asked)
-        terminal.write("\n" + say("Now NCCL is put there, as the fix would do.") + "\n")
-        files = {"nvidia/nccl/lib/libnccl.so.2": library("libnccl.so.2")}
-        install(site, WHEEL, NCCL, [], files)
-        return 0 if (before, shown(prefix, asked)) == ((1, 1), (0, 0)) else 1
+    kept = {name: os.environ.pop(name) for name in FOREIGN if name in os.environ}
+    try:
+        with tempfile.TemporaryDirectory(prefix="cudriver-") as folder:
+            prefix = Path(folder) / "env"
+            site = broken(prefix)
+            lacks = say("A small environment, made for this: its PyTorch lacks cuSPARSELt.")
+            terminal.write(lacks + "\n")
+            before = shown(prefix, asked)
+            terminal.write("\n" + say("Now cuSPARSELt is put there, as the fix would do.") + "\n")
+            files = {f"nvidia/cusparselt/lib/{LIBRARY}": library(LIBRARY)}
+            install(site, WHEEL, RELEASE, [], files)
+            return 0 if (before, shown(prefix, asked)) == ((1, 1), (0, 0)) else 1
+    finally:
+        os.environ.update(kept)
 
 
 def shown(prefix: Path, asked: list[str]) -> tuple[int, int]:
     """Checks the environment and imports PyTorch in it. The exit status of each."""
     words = [str(prefix), *asked]
-    terminal.write(f"\n$ cudriver check {' '.join(words)}\n")
+    terminal.write(f"\n$ {shlex.join(['cudriver', 'check', *words])}\n")
     arguments = check.parser().parse_args(words)
     arguments.words = ["check", *words]
     status = check.run(arguments)

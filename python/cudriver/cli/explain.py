@@ -42,6 +42,8 @@ def run(arguments: Namespace) -> int:
     arguments.lang = arguments.lang or ("en" if arguments.json else language())
     if arguments.list or (not arguments.rule and sys.stdin.isatty()):
         return _list(arguments.json, arguments.lang)
+    if arguments.rule == ["-"]:
+        arguments.rule = []
     known = rule_names()
     numbers = {name[2:]: name for name in reversed(known)}  # CU's before those of others
     names = [numbers.get(word, word.upper()) for word in arguments.rule]

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 
 def crowded(arguments: Namespace) -> bool:
-    """Whether standard output is to get two reports. Says so."""
+    """Whether standard output is to get two reports, or a file has no name. Says so."""
+    for name in ("html", "markdown"):
+        if vars(arguments).get(name) == "":
+            terminal.complain(f"--{name} needs the name of a file")
+            return True
     wanted = [f"--{name} -" for name in ("html", "markdown") if vars(arguments).get(name) == "-"]
     wanted = ["--json"] * arguments.json + wanted
     if len(wanted) > 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cudriver.fleet.report_text import cells, counted, heading, reference_of, remarks
+from cudriver.fleet.report_text import cells, counted, heading, reference_of, remarks, told
 from cudriver.fleet.rules import PAGES
 from cudriver.stack.report.html import STYLE, document, lang, link, rule_pages
 from cudriver.stack.report.text import VERDICTS
@@ -82,16 +82,16 @@ def _group(number: int, group: Group, fleet: Result) -> str:
     verdict = ""
     if group.verdict != "consistent":
         verdict = f' <span class="tag {style}">{_text(say(VERDICTS[group.verdict][0]))}</span>'
-    rows = [(say(name), say(value)) for name, value in group.stack.items()] if number == 1 else []
-    told = _table((), rows)
+    rows = [(say(name), told(value)) for name, value in group.stack.items()] if number == 1 else []
+    tables = _table((), rows)
     if group.differs:
         head = (say("differs in"), say("here"), reference_of(fleet.reference))
-        told += _table(head, map(cells, group.differs))
+        tables += _table(head, map(cells, group.differs))
     values = {"n": number, "count": f"{group.count:,}", "all": f"{reports:,}"}
     return (
         f'<article class="{style}"><h3>{_text(say("Group {n}: {count} of {all}", **values))}'
         f"{verdict}</h3>"
-        f"{_nodes(group.nodes)}{told}</article>"
+        f"{_nodes(group.nodes)}{tables}</article>"
     )
 
 
@@ -115,7 +115,7 @@ def _shares(shares: Iterable[Share]) -> str:
         return ' class="whole"' if len(value) <= SHORT else ""
 
     rows = "".join(
-        f"<tr><td{whole(share.value)}>{_text(share.value)}</td>"
+        f"<tr><td{whole(share.value)}>{_text(told(share.value))}</td>"
         f'<td class="whole">{share.count:,}</td>'
         f"<td>{_nodes(share.nodes)}</td></tr>"
         for share in shares

@@ -74,9 +74,9 @@ def heading(fleet: Result) -> str:
 def remarks(fleet: Result) -> list[str]:
     """What the input lacks, and what of it was left out."""
     older, other = fleet.counts["older"], fleet.counts["other"]
-    told = []
+    texts = []
     if not fleet.counts["reports"] and not fleet.counts["broken"]:
-        told.append(say("a report is a line of `cudriver check --json --compact`: there was none"))
+        texts.append(say("a report is a line of `cudriver check --json --compact`: there was none"))
     if older:
         differing = fleet.counts["differing"]
         text = say(
@@ -87,9 +87,9 @@ def remarks(fleet: Result) -> list[str]:
         )
         if differing:
             text += say(", {n} of which differed from what counts", n=f"{differing:,}")
-        told.append(text)
+        texts.append(text)
     if other:
-        told.append(
+        texts.append(
             say(
                 "{n} lines of something else passed over"
                 if other > 1
@@ -97,7 +97,7 @@ def remarks(fleet: Result) -> list[str]:
                 n=f"{other:,}",
             )
         )
-    return told
+    return texts
 
 
 def word_of(fleet: Result) -> tuple[str, str]:
@@ -139,7 +139,7 @@ def _group(number: int, group: Group, fleet: Result, style: Style, verbose: bool
     if number == 1:
         for name, value in group.stack.items():
             label = elide(clean(say(name)), LABEL, style.ellipsis)
-            first, *rest = _folded(say(value), style.width - LABEL - 4)
+            first, *rest = _folded(told(value), style.width - LABEL - 4)
             lines.append(f"  {label}{' ' * (LABEL - columns(label))}  {first}")
             lines += [" " * (LABEL + 4) + line for line in rest]
     if group.differs:
@@ -197,8 +197,14 @@ def _changes(changes: Sequence[Change], reference: str, style: Style, verbose: b
 def cells(change: Change) -> tuple[str, str, str]:
     """What differs, here and there, in the reader's language."""
     rule = change.component.partition(" ")[0]  # of a component that is a finding
-    here, there = (said(say(value), rule) for value in (change.value, change.reference))
+    here, there = (told(said(value, rule)) for value in (change.value, change.reference))
     return say(change.component), here, there
+
+
+def told(value: str) -> str:
+    """A value in the reader's language: a finding's rule and title, or the English around names."""
+    rule, _, title = value.partition(" ")
+    return f"{rule} {said(title, rule)}" if rule.startswith("CU") else said(say(value), "stack")
 
 
 def _title(finding: Finding, style: Style) -> list[str]:
@@ -231,10 +237,11 @@ def _finding(finding: Finding, style: Style, verbose: bool) -> list[str]:
 
 def _share(share: Share, style: Style, verbose: bool) -> list[str]:
     """A value, how many have it, and who."""
-    value = share.value if verbose else elide(share.value, 2 * style.width, style.ellipsis)
-    told = f"{share.count:,} x" if share.count > 1 else say("on")
-    lines = _folded(value, style.width - INDENT - columns(told) - 2)
-    lines[-1] += f"  {told}"
+    value = told(share.value)
+    value = value if verbose else elide(value, 2 * style.width, style.ellipsis)
+    many = f"{share.count:,} x" if share.count > 1 else say("on")
+    lines = _folded(value, style.width - INDENT - columns(many) - 2)
+    lines[-1] += f"  {many}"
     first, *rest = _names(share.nodes, style, verbose, INDENT + columns(lines[-1]) + 2)
     lines[-1] += f"  {first}" if first else ""
     return lines + ["    " + line for line in rest]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 
@@ -151,6 +152,8 @@ def _module(found: re.Match[str]) -> Said:
     starts = [".".join(parts[:n]) for n in range(len(parts), 0, -1)]
     if package := next((modules[start] for start in starts if start in modules), None):
         yield "module", {"module": module, "package": package}
+    elif module not in sys.stdlib_module_names and re.fullmatch(r"[a-z]\w*", module, re.IGNORECASE):
+        yield "missing", {"module": module}
     if module == "torch":
         yield "build-torch", {}
 

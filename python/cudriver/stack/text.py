@@ -17,10 +17,12 @@ def some(names: Sequence[str], most: int = 3) -> str:
 
 
 def quote(word: str) -> str:
-    """The word as a shell takes it. A check without findings does without importing shlex."""
+    """The word as a shell takes it: the ``~/`` of a redacted path stays outside the quotes. A check
+    without findings does without importing shlex.
+    """
     from shlex import quote as quoted
 
-    return quoted(word)
+    return f"~/{quoted(word[2:])}" if word[2:] and word.startswith("~/") else quoted(word)
 
 
 def clean(text: str) -> str:

@@ -14,6 +14,7 @@ from cudriver.stack.environment.interpreter import pyvenv
 from cudriver.stack.record import Record
 from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.tables import table
+from cudriver.stack.text import quote
 
 SYSTEM = ("/usr/local", "/usr")
 RUNNING = "the running interpreter"
@@ -135,7 +136,11 @@ def prefix_of_python(files: Root, executable: str) -> str | None:
 
 
 def near(files: Root, folder: str) -> str | None:
-    """An environment beside a folder that is none: what the folder is in, or the first in it."""
+    """An environment beside a folder that is none: what the folder is in, or the first in it. Of
+    one that pip filled (--target) the command that looks at it.
+    """
+    if files.host and any(name.endswith(".dist-info") for name in files.names(folder)):
+        return f"PYTHONPATH={quote(folder)} cudriver check"
     above, inside = os.path.dirname(folder), [f"{folder}/{name}" for name in files.names(folder)]
     places = (above, os.path.dirname(above), *sorted(inside))
     return next((path for path in places if _is_environment(files, path)), None)

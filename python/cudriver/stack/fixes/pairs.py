@@ -36,7 +36,11 @@ def refused(by: Distribution | None, each: Unmet) -> str | None:
         way = "older" if least and newer(least[1], have) else "newer"
         of = row["package"] == by.name and satisfies(by.version, row["versions"])
         if of and each.name in row["with"] and way in row and not satisfies(have, each.specifier):
+            # METADATA sorts the clauses; who writes them begins with the least release.
+            clauses = [clause.strip() for clause in each.specifier.split(",")]
+            asked = each.name + ",".join(sorted(clauses, key=lambda c: "!<".find(c[:1] or ">")))
             known = {"name": each.name, "have": each.have, "least": least[1] if least else ""}
+            known["asked"] = asked
             return str(row[way]).format(by=by.version, **known)
     return None
 

@@ -33,11 +33,13 @@ from cudriver.stack.report.text import (
     place_of,
     remarks,
     short_path,
+    told,
     value_of,
 )
 from cudriver.stack.say import language, said, say
 from cudriver.stack.tables import FOLDER
 from cudriver.stack.text import html as _text
+from cudriver.stack.text import quote
 
 CLASSES = {CONSISTENT: "good", MISMATCH: "bad", UNKNOWN: "doubt"}  # of a verdict
 CLASSES |= {OK: "good", ABSENT: "soft", UNJUDGED: "soft", WARNING: "doubt", ERROR: "bad"}
@@ -83,17 +85,16 @@ def signed(page: str, words: Iterable[str], *, redact: bool = False) -> str:
 
     words: of the command line. redact: without what tells whose machine it is.
     """
-    import shlex
     from datetime import datetime
 
     from cudriver._version import __version__
 
     made = datetime.now().astimezone().isoformat(" ", "seconds")
-    host, *given = [os.uname().nodename, *words]
+    host, given = os.uname().nodename, list(words)
     if redact:
-        host, *given = redacted([host, *given])
+        host, given = "host", redacted(given)
     about = _text(f"cudriver {__version__} · {host} · {made}")
-    command = _text(shlex.join(["cudriver", *given]))
+    command = _text(" ".join(map(quote, ["cudriver", *given])))
     body, end, rest = page.rpartition("</section>")
     return f'{body}<p class="soft">{about} · <code>{command}</code></p>{end}{rest}'
 
@@ -175,7 +176,7 @@ def _finding(finding: Finding, facts: Facts) -> str:
         title = f"<p>{link(other.rule)} {_text(said(other.title, other.rule))}</p>"
         rows.append(("also", title + _evidence_rows(other, facts)))
     if finding.fix:
-        shown = [f"<pre>{_text(command)}</pre>" for command in finding.fix]
+        shown = [f"<pre>{_text(told(command))}</pre>" for command in finding.fix]
         shown += [f"<p># {_text(text)}</p>" for text in remarks(finding)]
         rows.append(("fix", "".join(shown)))
     if finding.advice:

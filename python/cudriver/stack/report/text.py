@@ -246,7 +246,7 @@ def _finding(finding: Finding, facts: Facts, style: Style, verbose: bool) -> lis
         texts = wrap(f"{other.rule}  {said(other.title, other.rule)}", room)
         texts += _evidence_lines(other, facts, room, verbose)
         lines += _labelled(say("also"), texts, indent, style)
-    fixes = [line for fix in finding.fix for line in wrap_command(fix, room)]
+    fixes = [line for fix in finding.fix for line in wrap_command(told(fix), room)]
     if fixes:
         lines += _labelled(say("fix"), fixes, indent, style)
     remark = [f"# {line}" for text in remarks(finding) for line in wrap(text, room - 2)]
@@ -254,6 +254,12 @@ def _finding(finding: Finding, facts: Facts, style: Style, verbose: bool) -> lis
     if finding.advice:
         lines += _labelled(say("advice"), wrap(said(finding.advice, "fixes"), room), indent, style)
     return lines
+
+
+def told(command: str) -> str:
+    """A command whose remark is in the reader's language."""
+    text, mark, about = command.partition("  # ")
+    return text + mark + said(about, "remarks")
 
 
 def remarks(finding: Finding) -> list[str]:

@@ -180,7 +180,9 @@ def _questions(findings: list[Finding], facts: Facts, strict: bool) -> Iterator[
             yield Question("there are no two toolkit versions to compare, as --match asks", [])
     if env.python is None and not facts.distributions:
         near = f"; did you mean {env.near}?" if env.near else ""
-        yield Question(f"{env.prefix} has neither a Python nor packages{near}")
+        packages = env.near is not None and env.near.startswith("PYTHONPATH=")
+        what = "packages, but no Python" if packages else "neither a Python nor packages"
+        yield Question(f"{env.prefix} has {what}{near}")
     for finding in findings:
         if finding.doubt:
             whose = [f.name for f in frameworks if concerns(finding, f, facts)]

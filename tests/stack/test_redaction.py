@@ -8,6 +8,7 @@ import pytest
 import samples
 from test_cli import here, root  # noqa: F401 - a fixture
 
+from cudriver.fleet.node import node
 from cudriver.stack.command import Command
 from cudriver.stack.facts import Evidence, Finding, Problem
 from cudriver.stack.load.observe import Observation, Row
@@ -138,14 +139,22 @@ def test_the_command_redacts_each_form(root, tmp_path, monkeypatch):  # noqa: F8
     data = json.loads(here(*words, "--json", "--html", str(page)).stdout)
     assert data["environment"]["root"].startswith("~")
     line = here(*words, "--json", "--compact").stdout
-    node = json.loads(line)["node"]
-    assert (node["host"], node["boot_id"]) == ("host", None)
+    told = json.loads(line)["node"]
+    assert (told["host"], told["boot_id"]) == ("host", None)
     shown = here(*words).stdout
     for text in (page.read_text(), line, shown):
         assert str(tmp_path) not in text
         assert "gpu17" not in text
     open_page = here(*words[:-1], "--html", "-").stdout
     assert "gpu17" in open_page  # without --redact it says where it was made
+
+
+def test_the_names_of_the_node_are_hidden(root, monkeypatch):  # noqa: F811
+    made = node({"SLURMD_NODENAME": "gpu17", "NODE_NAME": "vm-3", "SLURM_NODEID": "7"})
+    monkeypatch.setattr("cudriver.fleet.node.node", lambda *_: made)
+    words = ["check", "--root", str(root), "/envs/plain", "--redact", "--json", "--compact"]
+    told = json.loads(here(*words).stdout)["node"]["scheduler"]
+    assert told == {"SLURMD_NODENAME": "host", "NODE_NAME": "host", "SLURM_NODEID": "7"}
 
 
 @pytest.mark.parametrize(

@@ -272,6 +272,8 @@ def _how(arguments: Namespace) -> How:
             from cudriver.stack.report.redaction import redacted
 
             here = redacted(here) | {"host": "host", "boot_id": None}
+            named = [name for name in here["scheduler"] if name.endswith("NAME")]  # of the node
+            here["scheduler"] |= dict.fromkeys(named, "host")
     words, redact = arguments.words, arguments.redact
     return How(style, arguments.verbose, arguments.all, here, words, redact)
 

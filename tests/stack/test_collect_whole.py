@@ -6,6 +6,7 @@ rule makes of facts is tested with facts made by hand; this is where the facts t
 
 import json
 import platform
+import re
 
 import pytest
 from golden import assert_words_as_before
@@ -170,12 +171,11 @@ def plain(value):
 def test_facts_are_as_before(tmp_path, make):
     machine(tmp_path)
     prefix = make(tmp_path)
-    for record in prefix.site.glob("*.dist-info/RECORD"):
-        record.touch()  # an installer writes it last; to make the files took more than two seconds
     variables = {"CUDA_HOME": "/usr/local/cuda", "PATH": "/usr/bin:/usr/local/cuda/bin"}
     found = collect(ask(prefix.inside, root=str(tmp_path), environ=variables, probe_driver=False))
     text = "\n".join(lines(found.to_dict())).replace(str(tmp_path), "ROOT")
     text = text.replace(f"{prefix.inside}/lib/python3.11/site-packages", "SITE")
+    text = re.sub(r"  size \d{4,}", "  size (of what was compiled)", text)
     assert_words_as_before("facts", text)
 
 

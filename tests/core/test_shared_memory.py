@@ -544,8 +544,9 @@ KILLED = """
         lambda: cu.SharedMemory.anonymous(100000))
     def done():
         global memory
-        memory = make()
+        made = make()
         os.write(1, b"done")
+        memory = made  # what the other thread waits for
     sim.cudriver_sim_call_count.restype = ctypes.c_longlong
     before = sim.cudriver_sim_call_count(b"cuMemHostRegister_v2")
     threading.Thread(target=done).start()

@@ -470,3 +470,10 @@ def test_references_of_a_with(cu) -> None:
     stream.synchronize()
     assert sys.getrefcount(stream) == before
     stream.close()
+
+
+@pytest.mark.parametrize("number", [-5, 1 << 64, "7"])
+def test_a_stream_whose_number_is_no_handle_is_refused_with_it(cu: Any, number: Any) -> None:
+    stream = type("Stream", (), {"cuda_stream": number})()
+    with pytest.raises(TypeError, match=f"its stream is {number!r}, which is not a handle"):
+        cu.copy_async(cu.device_zeros(3), np.zeros(3), stream)

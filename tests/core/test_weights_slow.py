@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
 
@@ -74,6 +75,18 @@ def test_what_was_cut_while_it_is_read_directly_is_told_as_that(
     with pytest.raises(ValueError, match=f"was truncated to {SIZE // 2 + 1} bytes"):
         opened.explain(1, SIZE - 1)
     opened.close()
+
+
+@pytest.mark.parametrize(("kind", "far"), [
+    ("nfs4", True), ("fuse.s3fs", True), ("cifs", True), ("fuseblk", False), ("ext4", False),
+])  # fmt: skip
+def test_a_file_system_is_far_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, kind: str, far: bool
+) -> None:
+    mounts = f"30 1 8:1 / / rw - xfs /dev/sda1 rw\n31 1 0:52 / /far rw shared:1 - {kind} a:/b rw\n"
+    monkeypatch.setattr(source, "open", lambda *_, **__: io.StringIO(mounts), raising=False)
+    assert source.is_far(os.makedev(0, 52)) == far
+    assert not source.is_far(os.makedev(8, 1))
 
 
 def test_no_file_system_of_this_machine_is_far(file: Path, tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def beside(bench: Bench) -> list[Part]:
 
 @contextlib.contextmanager
 def ranks(who: str, paths: list[Path]) -> Iterator[list[subprocess.Popen[str]]]:
-    """Two that are ready to load."""
+    """Starts two ranks, and yields them when both are ready to load."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         processes = []
         for rank in (0, 1):

@@ -290,7 +290,7 @@ def _printed(arguments: Namespace) -> Format | None:
 
 
 def _written(row: Format, reports: list[Report], how: How, arguments: Namespace) -> str:
-    """The reports in a format. One that it fails for gives way to what failed, in `reports` too."""
+    """The reports in a format. One that cannot be written is replaced, in `reports` too."""
     try:
         return row.write(reports, how)
     except Exception:

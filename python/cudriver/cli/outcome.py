@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def crowded(arguments: Namespace) -> bool:
-    """Whether standard output is to get two reports, or a file has no name. Says so."""
+    """Says, and returns, whether standard output would get two reports or a file has no name."""
     for name in ("html", "markdown"):
         if vars(arguments).get(name) == "":
             terminal.complain(f"--{name} needs the name of a file")

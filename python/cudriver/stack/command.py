@@ -28,6 +28,6 @@ class Command(str):
 
 
 def parted(lines: list[str]) -> tuple[list[Command], str]:
-    """The commands among some lines, and the sentences: what is made as a command is one."""
+    """The commands among some lines, and the sentences. A `Command` is never a sentence."""
     advice = [line for line in lines if line.endswith(".") and not isinstance(line, Command)]
     return [Command.of(line) for line in lines if line not in advice], " ".join(advice)

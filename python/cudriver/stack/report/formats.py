@@ -22,14 +22,14 @@ class Format(Record):
     name: str  # and of the option: --html
     help: str  # of the option; "": what is printed without one
     file: bool = False  # the option takes a FILE; else it is printed
-    module: str = "cudriver.stack.report."  # that has `page`; of this folder by the format's name
+    module: str = ""  # that has `page`; else the one of this folder with the format's name
 
     def write(self, reports: Sequence[Outcome], how: How) -> str:
         """The reports in this format."""
         from importlib import import_module
 
-        module = self.module + self.name if self.module.endswith(".") else self.module
-        text: str = import_module(module).page(reports, how)
+        module = import_module(self.module or f"cudriver.stack.report.{self.name}")
+        text: str = module.page(reports, how)
         return text
 
 

@@ -21,7 +21,7 @@ MADE = (
 
 
 def redacted(value: Any) -> Any:
-    """Records, lists, dictionaries and texts as they are, but for what tells whose they are.
+    """A copy of records, lists, dictionaries and texts without the names of people and hosts.
 
     The home folder becomes ``~``, that of others ``/home/user``; the names of this user and of this
     host become ``user`` and ``host`` in paths, beside an ``@`` and as the value of a variable. A

@@ -204,7 +204,7 @@ def place_of(facts: Facts, told: Evidence | Problem) -> str:
 
 
 def value_of(evidence: Evidence) -> str:
-    """What stands there; what this check says of it, in the reader's language."""
+    """The value of a piece of evidence; a sentence of this check is in the reader's language."""
     return said(evidence.value.strip(), "evidence")
 
 

@@ -22,9 +22,7 @@ def finding(
     *,
     cpu: bool = False,
 ) -> Finding:
-    """A finding. Of evidence and fixes None is what there is not. Sentences among the fixes are
-    advice.
-    """
+    """A finding. None in evidence and fixes is left out; sentences among the fixes are advice."""
     shown, (commands, advice) = [e for e in evidence if e], parted([line for line in fix if line])
     made = Finding("", severity, title, shown, predicts, commands, advice, subject or "", because)
     return but(made, cpu=cpu)

@@ -40,7 +40,7 @@ def strategies(bench: Bench) -> dict[str, Peer]:
 
 def row(bench: Bench) -> list[Part]:
     others, parts = strategies(bench), []
-    for size in SIZES:
+    for size in (each for each in SIZES if each <= bench.size(MEMORY)):
         count = min(MOST, bench.size(MEMORY) // size)
         times = max(1, bench.size(IN_A_ROW) // (count * size))
         for up in (True, False):

@@ -30,7 +30,7 @@ WHEELS = [
     ("numba", "0.67.0", ["llvmlite<0.50,>=0.49.0"], {"numba/__init__.py": NUMBA}),
     ("torch", "2.8.0", ["typing-extensions>=4.10.0"], {
         "torch/__init__.py": TORCH,
-        "torch/version.py": "__version__ = '2.8.0'\ncuda = None\n",
+        "torch/version.py": "__version__ = '2.8.0'\ncuda = '12.8'\n",
         "torch/functional.py": "x = 1\n"}),
     ("numba-cuda", "0.30.4", ["cuda-pathfinder>=1.4.2"],
      {"numba_cuda/__init__.py": "from cuda.pathfinder import _optional_cuda_import\n"}),

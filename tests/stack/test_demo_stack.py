@@ -42,7 +42,7 @@ def test_what_the_loader_says_goes_with_what_is_missing(capfd, tmp_path, monkeyp
     assert before.rstrip().endswith(f"OSError: {demo_stack.LIBRARY}: {loader}")  # of the import
     assert "error CU" not in after
     assert after.rstrip().endswith("(imported)")
-    assert "\nconsistent\n" in after
+    assert "\nconsistent" in after  # and warnings of this machine's toolkit, where it has one
     typed = [shlex.split(line) for line in told.splitlines() if line.startswith("$ cudriver")]
     assert {os.path.dirname(os.path.dirname(words[3])) for words in typed} == {str(folder)}
     assert list(folder.iterdir()) == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
 from functools import cached_property
 
 from cudriver import _elf
@@ -61,10 +60,6 @@ class LoaderFiles:
     @property
     def platform(self) -> str:
         """What $PLATFORM stands for."""
-        if self.machine == glibc.X86_64 and "x86-64-v3" in self.hwcaps:
-            lines = self.root.text("/proc/cpuinfo", 512) or ""
-            if "GenuineIntel" in lines:
-                return "haswell"
         return glibc.PLATFORMS.get(self.machine, "")
 
     # ---- files ----
@@ -146,23 +141,8 @@ class LoaderFiles:
                 part = self._list(f"{name}glibc-hwcaps/{level}/")
                 if part is not None:
                     folder.append(part)
-        if self.settings.legacy_folders and self.machine == glibc.X86_64:
-            folder.extend(self._legacy_parts(name, names))
         folder.append(listed)
         return folder
-
-    def _legacy_parts(self, name: str, names: frozenset[str] | None) -> Iterator[Listing]:
-        """The subfolders that loaders before glibc 2.37 tried: tls, the platform, x86_64."""
-        if names is not None and names.isdisjoint(("tls", "haswell", "x86_64")):
-            return
-        platform = self.platform
-        for sub in (
-            f"tls/{platform}/x86_64/", f"tls/{platform}/", "tls/x86_64/", "tls/",
-            f"{platform}/x86_64/", f"{platform}/", "x86_64/",
-        ):  # fmt: skip
-            part = self._list(name + sub)
-            if part is not None:
-                yield part
 
     def _list(self, name: str) -> Listing | None:
         path = self.absolute(name or ".")

@@ -5,11 +5,11 @@ Read from files only. The formats are glibc's; musl has none of them.
 
 from __future__ import annotations
 
+import os
 import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from cudriver.stack.names import is_pattern
 from cudriver.stack.roots.rootfs import Root
 
 X86_64, AARCH64 = 62, 183  # e_machine
@@ -24,7 +24,7 @@ PLATFORMS = {number: name for name, number in MACHINES.items()}
 CACHE_FLAGS = {X86_64: (1, 0x0303), AARCH64: (1, 0x0A03)}
 
 CACHE_LIMIT = 64 << 20  # bytes; a cache of 100,000 libraries has 10 MB
-CONF_FILES = 10_000  # files that /etc/ld.so.conf may include; real ones include a dozen
+CONF_FILES = 200  # that /etc/ld.so.conf may include; real ones include a dozen
 
 _LEVELS = (
     ("x86-64-v2", "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3"),
@@ -52,12 +52,8 @@ class Glibc:
         cache = data[data.rfind(b"\0", 0, end) + 1 : end] if end >= 0 else b"/etc"
         self.cache_path: str = cache.decode("utf-8", "surrogateescape") + "/ld.so.cache"
         self.hwcaps_folders: bool = b"glibc-hwcaps" in data  # 2.33 and later
-        # What changed since; a loader that does not tell its version is taken for an old one.
-        version = self.version or (0, 0)
-        self.legacy_folders: bool = version < (2, 37)
-        self.stops_at_files: bool = version < (2, 39)  # a relative entry that leads through a file
-        self.asserts_versions: bool = version < (2, 41)  # a library that lost its versions: abort
-        self.refuses_exec_stack: bool = version >= (2, 41)  # dlopen no longer changes the stack
+        # From 2.41 on dlopen no longer changes the stack.
+        self.refuses_exec_stack: bool = (self.version or (0, 0)) >= (2, 41)
         # $LIB is the folder's name below the prefix: lib64, lib/x86_64-linux-gnu.
         lib = self.folders[0].strip("/")
         self.lib: str = lib[lib.rfind("/lib") + 1 :]
@@ -224,54 +220,25 @@ def _sort_key(name: bytes) -> list[tuple[int, int]]:
 
 
 def configured_folders(root: Root) -> list[tuple[str, str]]:
-    """(folder, the file that names it) as ldconfig reads /etc/ld.so.conf and its includes.
-
-    An include is read where it stands. A file is read once: its folders are known the second time,
-    and of files that include each other ldconfig reads no more either, until it has no descriptor
-    left.
+    """(folder, the file that names it) as ldconfig reads /etc/ld.so.conf and its includes: each
+    where it stands, and once.
     """
     folders: dict[str, str] = {}
     read: set[str] = set()
-    stack = [_configuration(root, "/etc/ld.so.conf", read)]
-    while stack:
-        for kind, text, origin in stack[-1]:
-            if kind == "folder":
-                folders.setdefault(text, origin)
-            elif len(read) < CONF_FILES:
-                stack.append(_configuration(root, text, read))
-                break
-        else:
-            stack.pop()
+
+    def follow(file: str) -> None:
+        if file in read or len(read) == CONF_FILES:
+            return
+        read.add(file)
+        for line in (root.text(file) or "").splitlines():
+            text = line.partition("#")[0].strip()
+            word, *patterns = text.split() or [""]
+            for pattern in patterns if word == "include" else ():
+                whole = os.path.join(os.path.dirname(file), pattern)
+                for included in root.glob("", whole[1:]):
+                    follow(included)
+            if text.rstrip("/").startswith("/"):  # ldconfig passes over "/" itself
+                folders.setdefault(text.rstrip("/"), file)
+
+    follow("/etc/ld.so.conf")
     return list(folders.items())
-
-
-def _configuration(root: Root, path: str, read: set[str]) -> Iterator[tuple[str, str, str]]:
-    """ "folder" or "include", its path, and the file that names it; nothing for a file in `read`.
-
-    What a relative include means depends on the file's folder: links to folders are followed, so
-    that a folder which links to itself has no end of names for one file.
-    """
-    folder, _, name = path.rpartition("/")
-    try:
-        place = root.resolve(folder or "/")
-    except (OSError, ValueError):
-        return
-    if f"{place}/{name}" in read:
-        return
-    read.add(f"{place}/{name}")
-    for line in (root.text(path) or "").splitlines():
-        text = line.partition("#")[0].strip()
-        word, *patterns = text.split() or [""]
-        if word == "include" and patterns:
-            for pattern in patterns:
-                whole = pattern if pattern.startswith("/") else f"{folder}/{pattern}"
-                if len(read) >= CONF_FILES or whole in read:
-                    continue
-                found = [whole]
-                if is_pattern(whole):
-                    read.add(whole)
-                    found = root.glob("", whole[1:])
-                for included in found:
-                    yield "include", included, path
-        elif text.rstrip("/").startswith("/"):  # ldconfig passes over "/" itself
-            yield "folder", text.rstrip("/"), path

@@ -6,7 +6,6 @@ lookup by ld.so's rules; `process.Process` strings lookups together as a running
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +31,6 @@ CONFIGURATION = "configuration"  # /etc/ld.so.conf, in another root that has no 
 DEFAULT = "default"  # the loader's own folders
 ABSOLUTE = "absolute"  # the name has a slash
 NONE = "none"
-ENDS = "ends the look at this path"
 
 
 class Hit(Record):
@@ -218,16 +216,12 @@ class Loader(LoaderFiles):
             for folder, entry in folders:
                 if not result.settled:
                     result.searched.append(folder)
-                ends = False
                 for path in self._named(rule, folder, name, asking if asking is not None else main):
                     hit = Hit(path, self.real_path(self.absolute(path)), rule, entry, owner)
                     if result.settled:
                         self._note_shadow(result, hit)
                     else:
                         self._try(result, hit, passed)
-                        ends = not result.settled and path == folder + name and passed[-1] == ENDS
-                if ends:
-                    break
         if not result.settled and "other class" in passed:
             result.error = f"{name}: wrong ELF class: ELFCLASS32"
         elif not result.settled:
@@ -239,26 +233,16 @@ class Loader(LoaderFiles):
         return result
 
     def _try(self, result: Search, hit: Hit, passed: list[str]) -> None:
-        """What the loader makes of a file: the result, or why it is passed over. Of what cannot be
-        opened only the absent and the forbidden are passed over; anything else ends the look at
-        this path, if it lies in the folder itself and not in one below it for some CPUs.
-        """
+        """What the loader makes of a file: the result, or why it is passed over."""
         outcome, error = self.outcome(hit.path, result.name)
         if outcome == "found":
             result.path, result.real_path = hit.path, hit.real_path
         elif error is not None:
             result.error, result.damage = error, self.damage(hit.path)
         else:
-            passed.append(ENDS if outcome == "unreadable" and self._severe(hit.path) else outcome)
+            passed.append(outcome)
             return
         result.rule, result.entry, result.owner = hit.rule, hit.entry, hit.owner
-
-    def _severe(self, path: str) -> bool:
-        """Whether a file that cannot be opened ends the look at the path that gave it."""
-        mild = [errno.ENOENT, errno.EACCES]
-        if not self.settings.stops_at_files:
-            mild.append(errno.ENOTDIR)
-        return self.open_errno(path) not in mild
 
     def _search_file(self, result: Search, asking: LoadedObject | None) -> None:
         """A name with a slash: one file, no rules."""

@@ -262,7 +262,7 @@ def test_what_is_mapped_already_shadows_all_others(host: Path, tmp_path: Path) -
 )
 def test_tokens(host: Path, tmp_path: Path, text: str, expected: str) -> None:
     (tmp_path / "ld.so").write_bytes(b"\0/lib/odd/\0/usr/lib/odd/\0")
-    loader = loader_for(str(tmp_path), hwcaps=(), machine=glibc.X86_64)
+    loader = loader_for(str(tmp_path), machine=glibc.X86_64)
     loader.use_program("/ld.so", glibc.X86_64)
     owner = Process(Loader(environ={}), str(host)).main
     owner.origin = "/here"

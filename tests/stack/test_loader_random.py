@@ -71,8 +71,7 @@ def layouts(draw: st.DrawFn) -> dict[str, object]:
     files = {}
     for name in LIBRARIES:
         for folder in draw(st.lists(st.sampled_from([*FOLDERS, "."]), unique=True, max_size=3)):
-            sub = draw(st.sampled_from([""] * 6 + ["glibc-hwcaps/x86-64-v2/"]))
-            files[f"{folder}/{sub}{name}"] = (
+            files[f"{folder}/{name}"] = (
                 draw(kinds),
                 draw(paths),
                 draw(st.lists(st.sampled_from(LIBRARIES), unique=True, max_size=3)),

@@ -17,11 +17,6 @@ ET_EXEC = 2
 _BEFORE_MACHINE = "ELF file version does not match current one"
 
 
-# A folder of a search path, or one below it for some CPUs: its name with a slash at the end,
-# and the names in it, None where it cannot be listed.
-Listing = tuple[str, "frozenset[str] | None"]
-
-
 class LoaderFiles:
     """One root, one machine: opens files, each once, and lists folders, each once."""
 
@@ -30,7 +25,7 @@ class LoaderFiles:
         self.cwd = cwd
         self.machine: int = machine_of(self.root)  # e_machine of the programs in question
         self._program: tuple[str | None, int] | None = None
-        self._folders: dict[str, list[Listing] | None] = {}
+        self._folders: dict[str, frozenset[str] | None] = {}
         self._elves: dict[str, ElfFile | ElfError] = {}
         self._files: dict[tuple[int, ...], ElfFile] = {}  # the same by `_identity`
         self._real: dict[str, str] = {}
@@ -45,17 +40,11 @@ class LoaderFiles:
         self._program = interpreter, machine
         self.machine = machine
         self.settings = glibc.read_glibc(self.root, interpreter, machine)
-        self._folders.clear()
 
     @cached_property
     def settings(self) -> glibc.Glibc:
         """The built-in settings of this root's loader."""
         return glibc.read_glibc(self.root, None, self.machine)
-
-    @cached_property
-    def hwcaps(self) -> list[str]:
-        """The glibc-hwcaps folders that the CPU takes, best first, by the root's /proc/cpuinfo."""
-        return glibc.cpu_folders(self.root, self.machine)
 
     @property
     def platform(self) -> str:
@@ -122,36 +111,18 @@ class LoaderFiles:
             return None
         return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
 
-    def folder(self, name: str) -> list[Listing] | None:
-        """The folder (its name ends in a slash; "" is the working directory), or None. The best of
-        those for some CPUs comes first, itself last.
+    def folder(self, name: str) -> frozenset[str] | None:
+        """The names in a folder (its own ends in a slash; "" is the working directory). None: each
+        file is to be asked for; ld.so asks of an absolute name alone whether it is a folder.
         """
         if name not in self._folders:
-            self._folders[name] = self._read_folder(name)
+            try:
+                self._folders[name] = self.root.listing(self.absolute(name or "."))
+            except PermissionError:
+                self._folders[name] = None
+            except (OSError, ValueError):
+                self._folders[name] = frozenset() if name[:1] == "/" else None
         return self._folders[name]
-
-    def _read_folder(self, name: str) -> list[Listing] | None:
-        listed = self._list(name)
-        if listed is None:
-            return None
-        folder: list[Listing] = []
-        names = listed[1]
-        if self.settings.hwcaps_folders and (names is None or "glibc-hwcaps" in names):
-            for level in self.hwcaps:
-                part = self._list(f"{name}glibc-hwcaps/{level}/")
-                if part is not None:
-                    folder.append(part)
-        folder.append(listed)
-        return folder
-
-    def _list(self, name: str) -> Listing | None:
-        path = self.absolute(name or ".")
-        try:
-            return name, self.root.listing(path)
-        except PermissionError:
-            return (name, None) if self.root.is_dir(path) else None
-        except (OSError, ValueError):
-            return None
 
     def would_pass(self, path: str) -> bool:
         """Whether the loader would map the file, by its header alone."""

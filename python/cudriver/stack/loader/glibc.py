@@ -26,12 +26,6 @@ CACHE_FLAGS = {X86_64: (1, 0x0303), AARCH64: (1, 0x0A03)}
 CACHE_LIMIT = 64 << 20  # bytes; a cache of 100,000 libraries has 10 MB
 CONF_FILES = 200  # that /etc/ld.so.conf may include; real ones include a dozen
 
-_LEVELS = (
-    ("x86-64-v2", "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3"),
-    ("x86-64-v3", "abm avx avx2 bmi1 bmi2 f16c fma movbe xsave"),
-    ("x86-64-v4", "avx512f avx512bw avx512cd avx512dq avx512vl"),
-)
-
 
 def _release(data: bytes) -> tuple[int, int] | None:
     """(2, 39) from ld.so's "release version 2.39"."""
@@ -51,7 +45,6 @@ class Glibc:
         end = data.find(b"/ld.so.cache\0")
         cache = data[data.rfind(b"\0", 0, end) + 1 : end] if end >= 0 else b"/etc"
         self.cache_path: str = cache.decode("utf-8", "surrogateescape") + "/ld.so.cache"
-        self.hwcaps_folders: bool = b"glibc-hwcaps" in data  # 2.33 and later
         # From 2.41 on dlopen no longer changes the stack.
         self.refuses_exec_stack: bool = (self.version or (0, 0)) >= (2, 41)
         # $LIB is the folder's name below the prefix: lib64, lib/x86_64-linux-gnu.
@@ -87,21 +80,6 @@ def read_glibc(root: Root, interpreter: str | None, machine: int) -> Glibc:
     return Glibc(root.raw(path, 4 << 20) if path is not None else b"", machine)
 
 
-def cpu_folders(root: Root, machine: int) -> list[str]:
-    """The glibc-hwcaps folders that this root's CPU takes, best first; [] where unknown."""
-    if machine != X86_64:
-        return []
-    # The first processor's entry is enough, and a large machine takes long to print them all.
-    told = re.search(r"^flags(.*)", root.text("/proc/cpuinfo", 8192) or "", re.MULTILINE)
-    flags = set(told[1].split()) if told else set()
-    good: list[str] = []
-    for name, needs in _LEVELS:
-        if not flags.issuperset(needs.split()):
-            break
-        good.insert(0, name)
-    return good
-
-
 class CacheError(ValueError):
     """A cache that is cut off or of no known format."""
 
@@ -111,9 +89,6 @@ class Cache:
 
     OLD = b"ld.so-1.7.0\0"
     NEW = b"glibc-ld.so.cache1.1"
-    EXTENSION = 0xEAA42174
-    HWCAP_EXTENSION = 1 << 30  # in the upper half of hwcap
-    ISA_LEVELS = (1 << 10) - 1
 
     def __init__(self, data: bytes) -> None:
         """Raises CacheError."""
@@ -128,7 +103,7 @@ class Cache:
             raise CacheError("no glibc-ld.so.cache1.1 header")
         if len(data) < base + 48:
             raise CacheError("cut off in its header")
-        count, strings, byte_order, extensions = struct.unpack_from("<IIB3xI", data, base + 20)
+        count, strings, byte_order = struct.unpack_from("<IIB", data, base + 20)
         if byte_order & 3 not in (0, 2):
             raise CacheError("of a big-endian machine")
         if base + 48 + 24 * count + strings > len(data):
@@ -136,26 +111,7 @@ class Cache:
         self._data = data
         self._base = base
         self._count: int = count
-        self._hwcaps = self._read_extensions(extensions) if extensions else []
         self._keys: dict[int, list[tuple[int, int]]] = {}  # of entries that were looked at
-
-    def _read_extensions(self, at: int) -> list[str]:
-        """The names of glibc-hwcaps folders. Places here count from the start of the file, also
-        where an old table stands before the new one.
-        """
-        if at + 8 > len(self._data):
-            raise CacheError("cut off in its extensions")
-        magic, count = struct.unpack_from("<II", self._data, at)
-        if magic != self.EXTENSION or at + 8 + 16 * count > len(self._data):
-            raise CacheError("bad extensions")
-        for i in range(count):
-            tag, _, where, size = struct.unpack_from("<IIII", self._data, at + 8 + 16 * i)
-            if tag == 1:
-                if where + size > len(self._data):
-                    raise CacheError("bad extensions")
-                names = struct.unpack_from(f"<{size // 4}I", self._data, where)
-                return [self._string(name - self._base) for name in names]
-        return []
 
     def _bytes(self, offset: int) -> bytes:
         start = self._base + offset
@@ -163,9 +119,6 @@ class Cache:
         if start >= len(self._data) or end < 0:
             raise CacheError("a string is out of bounds")
         return self._data[start:end]
-
-    def _string(self, offset: int) -> str:
-        return self._bytes(offset).decode("utf-8", "surrogateescape")
 
     def _entry(self, index: int) -> tuple[int, int, int, int]:
         """flags, name, path, hwcap"""
@@ -181,8 +134,10 @@ class Cache:
             known = self._keys[index] = _sort_key(self._bytes(self._entry(index)[1]))
         return known
 
-    def lookup(self, name: str, flags: Sequence[int], hwcaps: Sequence[str]) -> list[str]:
-        """The paths for `name`, the loader's choice first. Raises CacheError."""
+    def lookup(self, name: str, flags: Sequence[int]) -> list[str]:
+        """The paths for `name`, the loader's choice first. Builds of a library for some CPUs, which
+        have the same symbols, are passed over. Raises CacheError.
+        """
         want = name.encode("utf-8", "surrogateescape")
         key = _sort_key(want)
         low, high = 0, self._count
@@ -192,23 +147,14 @@ class Cache:
                 low = middle + 1
             else:
                 high = middle
-        plain: list[str] = []
-        special: list[tuple[int, str]] = []
+        found: list[str] = []
         for index in range(low, self._count):
             if self._key(index) != key:
                 break
             entry_flags, _, path, hwcap = self._entry(index)
-            if entry_flags not in flags:
-                continue
-            if (hwcap >> 32) & ~self.ISA_LEVELS == self.HWCAP_EXTENSION:
-                number = hwcap & 0xFFFFFFFF
-                folder = self._hwcaps[number] if number < len(self._hwcaps) else None
-                if folder in hwcaps:
-                    special.append((hwcaps.index(folder), self._string(path)))
-            elif hwcap == 0:
-                plain.append(self._string(path))
-        special.sort(key=lambda item: item[0])
-        return [path for _, path in special] + plain
+            if entry_flags in flags and hwcap == 0:
+                found.append(self._bytes(path).decode("utf-8", "surrogateescape"))
+        return found
 
 
 def _sort_key(name: bytes) -> list[tuple[int, int]]:

@@ -22,7 +22,7 @@ FACTS = [
     if isinstance(found, type) and issubclass(found, Record) and found.__module__ == module.__name__
 ]
 FROZEN = [found for found in FACTS if found is not facts.Finding]  # a rule makes those
-COLLECTING = {"collect", "loader", "machine", "environment", "load", "integrity"}
+COLLECTING = {"collect", "machine", "environment", "load", "integrity"}
 COPIES = "fixes/after.py"  # writes copies of its own
 
 

@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from cudriver.stack.loader.search import Loader
@@ -32,15 +32,12 @@ def loader_for(
     root: Path | str,
     environ: Mapping[str, str] | None = None,
     *,
-    hwcaps: Sequence[str] | None = None,
     machine: int | None = None,
 ) -> Loader:
-    """A loader for another CPU, or another machine, than the root tells."""
+    """A loader for another machine than the root tells."""
     loader = Loader(str(root), environ)
     if machine is not None:
         loader.machine = machine
-    if hwcaps is not None:
-        loader.hwcaps = list(hwcaps)
     return loader
 
 

@@ -13,7 +13,7 @@ from synth import Prefix
 
 from cudriver import _elf
 from cudriver.stack import inspect
-from cudriver.stack.environment import distributions, interpreter, records
+from cudriver.stack.environment import interpreter, records
 from cudriver.stack.integrity import listed
 from cudriver.stack.loader.files import LoaderFiles
 from cudriver.stack.roots import rootfs
@@ -99,53 +99,6 @@ def contents(monkeypatch):
 
 def checked(tmp_path):
     return inspect("/env", root=str(tmp_path)).facts
-
-
-def test_one_record_by_many_names_is_read_once(tmp_path, contents):
-    prefix = Prefix(tmp_path / "env", root=tmp_path).venv()
-    info = prefix.dist("torch", "2.4.0")
-    size = (info / "RECORD").write_text("torch/a.py,,\n" * 1000)
-    for number in range(8):
-        (info.parent / f"torch-2.4.{number + 1}.dist-info").symlink_to(info.name)
-    found = checked(tmp_path)
-    assert [d.name for d in found.distributions] == ["torch"]
-    assert contents.count(size) == 1
-
-
-def test_only_so_many_records_of_one_package_are_compared(tmp_path, contents):
-    prefix = Prefix(tmp_path / "env", root=tmp_path).venv()
-    for number in range(distributions.COMPARED_RECORDS + 1):
-        record = prefix.dist("torch", f"2.4.{number}") / "RECORD"
-        size = record.write_text(f"torch/{number}.py,,\n")
-    found = checked(tmp_path)
-    assert contents.count(size) == distributions.COMPARED_RECORDS + 1  # the last: whose files
-    (why,) = [p.text for p in found.problems if "compared" in p.text]
-    assert why == "is one of 9 records of its package; 8 were compared"
-    assert any(why in text for text in found.unsure)
-
-
-def test_one_conda_record_by_many_names_is_read_once(tmp_path, contents):
-    prefix = Prefix(tmp_path / "env", root=tmp_path).venv()
-    meta = tmp_path / "env/conda-meta"
-    meta.mkdir()
-    text = json.dumps({"name": "cuda-cudart", "version": "12.0", "depends": [], "files": []})
-    (meta / "x").write_text(text + " " * 1000)
-    for number in range(8):
-        (meta / f"cuda-cudart-12.{number}-0.json").symlink_to("x")
-    os.link(meta / "x", meta / "cuda-cudart-12.9-0.json")
-    found = checked(tmp_path)
-    assert [d.version for d in found.distributions if d.kind == "conda"] == ["12.0"]
-    assert contents.count(len(text) + 1000) == 2  # and once for the files in it
-    assert prefix.path
-
-
-def test_a_conda_record_of_absurd_size_is_not_read(tmp_path, monkeypatch, contents):
-    Prefix(tmp_path / "env", root=tmp_path).venv()
-    (tmp_path / "env/conda-meta").mkdir()
-    with (tmp_path / "env/conda-meta/cuda-cudart-12.0-0.json").open("wb") as file:
-        file.truncate((32 << 20) + 1)
-    found = checked(tmp_path)
-    assert [p.text for p in found.problems][-1:] == ["cannot be read: it is larger than 32 MiB"]
 
 
 def test_a_folder_on_the_path_by_many_names_counts_once(tmp_path):

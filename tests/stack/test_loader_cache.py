@@ -66,7 +66,7 @@ def test_both_formats_of_a_cache(tmp_path: Path, form: str, count: int) -> None:
         return
     cache = cache_of(tmp_path)
     for name in names:
-        assert cache.lookup(name, FLAGS, ()) == [f"/lib/{name}"]
+        assert cache.lookup(name, FLAGS) == [f"/lib/{name}"]
 
 
 @pytest.mark.parametrize("flags", [1, FLAGS[1]])  # 1: of any libc, as older ldconfigs say
@@ -82,7 +82,7 @@ def test_an_old_table_of_an_odd_count_is_padded(flags: int) -> None:
         new = glibc.Cache.NEW + struct.pack("<IIB3xI12x", 1, len(strings), 2, 0)
         assert len(new) == 48
         cache = glibc.Cache(old + new + entry + strings)
-        assert cache.lookup("libx.so.1", FLAGS, ()) == ["/lib/libx.so.1"], count
+        assert cache.lookup("libx.so.1", FLAGS) == ["/lib/libx.so.1"], count
 
 
 @pytest.mark.parametrize(
@@ -97,48 +97,16 @@ def test_the_entries_of_each_machine(machine: int, flags: int) -> None:
     entries = [struct.pack("<iIIIQ", flags + step, 96, 106 + 5 * step, 0, 0) for step in (0, 1)]
     header = glibc.Cache.NEW + struct.pack("<IIB3xI12x", 2, len(strings), 2, 0)
     cache = glibc.Cache(header + b"".join(entries) + strings)
-    assert cache.lookup("libx.so.1", glibc.CACHE_FLAGS[machine], ()) == ["/one"]
-
-
-def test_an_isa_level_is_no_part_of_an_entrys_kind() -> None:
-    """The lower ten bits of hwcap's upper half: DL_CACHE_HWCAP_ISA_LEVEL_MASK."""
-    import struct
-
-    strings = b"libx.so.1\0/one\0x86-64-v3\0"
-    for level, found in ((0, True), (1 << 9, True), (1 << 10, False)):
-        hwcap = (glibc.Cache.HWCAP_EXTENSION + level) << 32
-        entry = struct.pack("<iIIIQ", FLAGS[1], 72, 82, 0, hwcap)
-        at = 72 + len(strings)
-        header = glibc.Cache.NEW + struct.pack("<IIB3xI12x", 1, len(strings), 2, at)
-        more = struct.pack("<IIIIIII", glibc.Cache.EXTENSION, 1, 1, 0, at + 24, 4, 87)
-        cache = glibc.Cache(header + entry + strings + more)
-        assert cache.lookup("libx.so.1", FLAGS, ["x86-64-v3"]) == ["/one"] * found, level
-        assert cache.lookup("libx.so.1", FLAGS, []) == []
+    assert cache.lookup("libx.so.1", glibc.CACHE_FLAGS[machine]) == ["/one"]
 
 
 def test_an_empty_cache_is_one(tmp_path: Path) -> None:
     libraries(tmp_path, [])
     ldconfig(tmp_path, "-c", "new")
     header = (tmp_path / "etc/ld.so.cache").read_bytes()[:48]
-    assert (
-        glibc.Cache(header[:20] + bytes(8) + header[28:32] + bytes(16)).lookup("x", FLAGS, ()) == []
-    )
+    assert glibc.Cache(header[:20] + bytes(8) + header[28:32] + bytes(16)).lookup("x", FLAGS) == []
     with pytest.raises(glibc.CacheError, match="cut off in its header"):
         glibc.Cache(header[:47])
-
-
-def test_the_best_of_a_librarys_builds_for_a_cpu_comes_first(tmp_path: Path) -> None:
-    """ldconfig sorts the folders by name, the loader takes them in its own order."""
-    folders = [f"/lib/glibc-hwcaps/x86-64-v{level}" for level in (2, 3, 4)]
-    libraries(tmp_path, ["libx.so.1"])
-    for folder in folders:
-        (tmp_path / folder.lstrip("/")).mkdir(parents=True)
-        shutil.copy(tmp_path / "lib/libx.so.1", tmp_path / folder.lstrip("/"))
-    ldconfig(tmp_path)
-    for order in (folders, folders[::-1]):
-        hwcaps = [os.path.basename(folder) for folder in order]
-        expected = [f"{folder}/libx.so.1" for folder in (*order, "/lib")]
-        assert cache_of(tmp_path).lookup("libx.so.1", FLAGS, hwcaps) == expected
 
 
 def test_names_beyond_ascii_are_found_in_the_cache_s_order(tmp_path: Path) -> None:
@@ -153,8 +121,8 @@ def test_names_beyond_ascii_are_found_in_the_cache_s_order(tmp_path: Path) -> No
     assert sorted(name for name, _ in told) == sorted(names)
     cache = cache_of(tmp_path)
     for name, path in told:
-        assert cache.lookup(name, FLAGS, ()) == [path], name
-    assert cache.lookup("libö.so.1", FLAGS, ()) == []
+        assert cache.lookup(name, FLAGS) == [path], name
+    assert cache.lookup("libö.so.1", FLAGS) == []
 
 
 def test_every_soname_of_a_large_cache_is_found(tmp_path: Path) -> None:
@@ -167,9 +135,9 @@ def test_every_soname_of_a_large_cache_is_found(tmp_path: Path) -> None:
     cache = cache_of(tmp_path)
     assert len(told) == len(names)
     for name in names:
-        assert cache.lookup(name, FLAGS, ()) == [f"/lib/{name}"]
-        assert cache.lookup(name + "9", FLAGS, ()) == []
-    assert cache.lookup(names[0], (0x1234,), ()) == [], "of another machine"
+        assert cache.lookup(name, FLAGS) == [f"/lib/{name}"]
+        assert cache.lookup(name + "9", FLAGS) == []
+    assert cache.lookup(names[0], (0x1234,)) == [], "of another machine"
 
 
 # ---- ld.so.conf ----
@@ -201,50 +169,11 @@ def test_an_include_is_relative_to_the_file_that_has_it(tmp_path: Path) -> None:
 
 # ---- the CPU ----
 
-V2 = "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3"
-V3 = "abm avx avx2 bmi1 bmi2 f16c fma movbe xsave"
-V4 = "avx512f avx512bw avx512cd avx512dq avx512vl"
-
 
 @pytest.mark.parametrize(
-    ("flags", "folders"),
-    [
-        ("", []),
-        (V2, ["x86-64-v2"]),
-        (V2.replace("popcnt", ""), []),
-        (f"{V2} {V3}", ["x86-64-v3", "x86-64-v2"]),
-        (f"{V2} {V3} {V4}", ["x86-64-v4", "x86-64-v3", "x86-64-v2"]),
-        (f"{V2} {V4}", ["x86-64-v2"]),  # a level wants all below it
-        (f"{V2} {V3.replace('fma', 'fma4')} {V4}", ["x86-64-v2"]),
-        (V3, []),
-    ],
+    ("machine", "platform"), [(glibc.X86_64, "x86_64"), (glibc.AARCH64, "aarch64"), (40, "")]
 )
-def test_levels_of_a_cpu(tmp_path: Path, flags: str, folders: list[str]) -> None:
-    (tmp_path / "proc").mkdir()
-    text = f"processor\t: 0\nflags\t\t: fpu {flags} sse2\nbugs\t\t: \n"
-    text += f"processor\t: 1\nflags\t\t: {V2 if flags != V2 else ''}\n"  # the first one counts
-    (tmp_path / "proc/cpuinfo").write_text(text)
-    assert glibc.cpu_folders(Root(str(tmp_path)), glibc.X86_64) == folders
-    assert glibc.cpu_folders(Root(str(tmp_path)), glibc.AARCH64) == []
-
-
-@pytest.mark.parametrize(
-    ("vendor", "flags", "machine", "platform"),
-    [
-        ("GenuineIntel", f"{V2} {V3}", glibc.X86_64, "haswell"),
-        ("GenuineIntel", V2, glibc.X86_64, "x86_64"),
-        ("AuthenticAMD", f"{V2} {V3}", glibc.X86_64, "x86_64"),
-        ("GenuineIntel", f"{V2} {V3}", glibc.AARCH64, "aarch64"),
-        ("", "", 40, ""),
-    ],
-)
-def test_the_platform_of_a_cpu(
-    tmp_path: Path, vendor: str, flags: str, machine: int, platform: str
-) -> None:
-    """glibc's init_cpu_features calls Intel's processors with AVX2 "haswell"."""
-    (tmp_path / "proc").mkdir()
-    text = f"processor\t: 0\nvendor_id\t: {vendor}\nflags\t\t: {flags}\n"
-    (tmp_path / "proc/cpuinfo").write_text(text)
+def test_the_platform_of_a_cpu(tmp_path: Path, machine: int, platform: str) -> None:
     loader = loader_for(str(tmp_path), machine=machine)
     assert (loader.platform, loader.expand("$PLATFORM/x", None)) == (platform, f"{platform}/x")
 
@@ -266,11 +195,7 @@ def test_the_platform_of_a_cpu(
 def test_the_release_of_a_loader(text: bytes, version: tuple[int, int] | None) -> None:
     settings = glibc.Glibc(b"\0\1" + text, glibc.X86_64)
     assert settings.version == version
-    known = version or (0, 0)
-    assert settings.legacy_folders is (known < (2, 37))
-    assert settings.stops_at_files is (known < (2, 39))
-    assert settings.asserts_versions is (known < (2, 41))
-    assert settings.refuses_exec_stack is (known >= (2, 41))
+    assert settings.refuses_exec_stack is ((version or (0, 0)) >= (2, 41))
 
 
 @pytest.mark.parametrize(

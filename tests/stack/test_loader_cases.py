@@ -50,21 +50,6 @@ def version() -> tuple[int, int]:
 # ---- folders ----
 
 
-def test_a_loop_below_glibc_hwcaps_ends_nothing(host: Path, tmp_path: Path) -> None:
-    if "x86-64-v2" not in Loader().hwcaps:
-        pytest.skip("this CPU has no glibc-hwcaps folder")
-    loop = tmp_path / "one/glibc-hwcaps/x86-64-v2/libx.so.1"
-    loop.parent.mkdir(parents=True)
-    loop.symlink_to(loop.name)
-    library(tmp_path / "two/libx.so.1")
-    path = f"{tmp_path}/one:{tmp_path}/two"
-    assert same(host, ["NL:libx.so.1"], tmp_path, LD_LIBRARY_PATH=path) == [None]
-    # In the folder itself it does.
-    (tmp_path / "one/libx.so.1").symlink_to("libx.so.1")
-    (error,) = same(host, ["NL:libx.so.1"], tmp_path, LD_LIBRARY_PATH=path)
-    assert error == "libx.so.1: cannot open shared object file: No such file or directory"
-
-
 @pytest.mark.parametrize("kind", ["-no-pie", "-pie"])
 def test_a_program_is_no_library(host: Path, tmp_path: Path, kind: str) -> None:
     file = compile_c(tmp_path / "libx.so.1", "int main(void) { return 0; }", kind, shared=False)
@@ -155,64 +140,10 @@ def test_an_entry_below_an_unknown_program_is_passed_over(tmp_path: Path) -> Non
     assert loader.search("libx.so.1").path == f"{tmp_path}/libx.so.1"
 
 
-def test_a_relative_entry_that_leads_through_a_file(host: Path, tmp_path: Path) -> None:
-    library(tmp_path / "two/libx.so.1")
-    (tmp_path / "file").write_text("no folder\n")
-    (error,) = same(host, ["NL:libx.so.1"], tmp_path, LD_LIBRARY_PATH="file:two")
-    assert (error is None) == (version() >= (2, 39))
-    # Absolute, and absent, ones are passed over.
-    for entry in (f"{tmp_path}/file", "absent", f"{tmp_path}/absent"):
-        path = f"{entry}:two"
-        assert same(host, ["NL:libx.so.1"], tmp_path, LD_LIBRARY_PATH=path) == [None]
-
-
-@pytest.mark.parametrize(("stated", "found"), [("2.38", False), ("2.39", True), ("3.0", True)])
-def test_that_entry_by_the_root_s_own_glibc(tmp_path: Path, stated: str, found: bool) -> None:
-    library(tmp_path / "two/libx.so.1")
-    (tmp_path / "file").write_text("no folder\n")
-    program_of(tmp_path, stated)
-    loader = loader_for(str(tmp_path), {"LD_LIBRARY_PATH": "file:two"}, hwcaps=())
-    loader.use_program("/ld.so", loader.machine)
-    assert (loader.search("libx.so.1").path == "two/libx.so.1") is found
-    absolute = loader_for(str(tmp_path), {"LD_LIBRARY_PATH": "/file:two"}, hwcaps=())
-    absolute.use_program("/ld.so", absolute.machine)
-    assert absolute.search("libx.so.1").path == "two/libx.so.1"
-
-
 def program_of(root: Path, stated: str | None) -> None:
     """/ld.so of a root: no more of a loader than the model reads in it."""
     text = f"release version {stated}." if stated is not None else "of no known origin"
     (root / "ld.so").write_bytes(b"\0glibc-hwcaps\0" + text.encode() + b"\0")
-
-
-@pytest.mark.parametrize(
-    ("stated", "legacy"), [(None, True), ("2.36", True), ("2.37", False), ("2.43", False)]
-)
-def test_another_program_s_loader_means_another_look_at_folders(
-    tmp_path: Path, stated: str | None, legacy: bool
-) -> None:
-    """Before glibc 2.37 tls/ and its kin were looked into; what was listed is listed anew."""
-    library(tmp_path / "one/libx.so.1")
-    (tmp_path / "one/tls").mkdir()
-    shutil.copy(tmp_path / "one/libx.so.1", tmp_path / "one/tls/libx.so.1")
-    for first in ("2.36", "2.43"):
-        program_of(tmp_path, first)
-        machine = glibc.X86_64
-        loader = loader_for(str(tmp_path), {"LD_LIBRARY_PATH": "/one"}, hwcaps=(), machine=machine)
-        loader.use_program("/ld.so", machine)
-        old = first == "2.36"
-        assert (loader.folder("/one/") or no_folder())[0][0] == ("/one/tls/" if old else "/one/")
-        (tmp_path / "ld.so").rename(tmp_path / "other.so")
-        program_of(tmp_path, stated)
-        loader.use_program("/ld.so", machine)  # the same name: nothing new
-        assert len(loader.folder("/one/") or no_folder()) == (2 if old else 1)
-        (tmp_path / "ld.so").rename(tmp_path / "new.so")
-        loader.use_program("/new.so", machine)
-        assert len(loader.folder("/one/") or no_folder()) == (2 if legacy else 1)
-
-
-def no_folder() -> object:
-    raise AssertionError("there is a folder")
 
 
 # ---- paths of objects ----
@@ -331,7 +262,7 @@ def test_what_is_mapped_already_shadows_all_others(host: Path, tmp_path: Path) -
 )
 def test_tokens(host: Path, tmp_path: Path, text: str, expected: str) -> None:
     (tmp_path / "ld.so").write_bytes(b"\0/lib/odd/\0/usr/lib/odd/\0")
-    loader = loader_for(str(tmp_path), hwcaps=(), machine=glibc.X86_64)
+    loader = loader_for(str(tmp_path), machine=glibc.X86_64)
     loader.use_program("/ld.so", glibc.X86_64)
     owner = Process(Loader(environ={}), str(host)).main
     owner.origin = "/here"
@@ -445,24 +376,6 @@ def test_the_stack_by_the_root_s_own_glibc(
     load = process.dlopen(str(stacks / "libwants.so"))
     assert (load.error is not None) is refused
     assert [fault.kind for fault in load.faults] == (["rejected"] if refused else [])
-
-
-@pytest.mark.parametrize(("stated", "aborts"), [("2.40", True), ("2.41", False)])
-def test_a_library_without_its_versions_by_the_root_s_own_glibc(
-    host: Path, tmp_path: Path, stated: str, aborts: bool
-) -> None:
-    """The machine's own loader answers in test_symbols_dlopen.py."""
-    source = "int f(void) { return 1; }"
-    old = compile_c(tmp_path / "old/libp.so", source, "-Wl,-soname,libp.so", versions="V1 { f; };")
-    compile_c(tmp_path / "new/libp.so", source, "-Wl,-soname,libp.so")
-    user = library(
-        tmp_path / "libu.so", "int f(void); int use(void) { return f(); }", KEEP, str(old),
-        bare=False,
-    )  # fmt: skip
-    loader = loader_of(tmp_path, stated)
-    loader.environ["LD_LIBRARY_PATH"] = f"{tmp_path}/new"
-    load = Process(loader, str(host)).dlopen(str(user))
-    assert [fault.kind for fault in load.faults] == (["abort"] if aborts else [])
 
 
 def loader_of(folder: Path, stated: str) -> Loader:

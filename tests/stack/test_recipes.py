@@ -18,6 +18,7 @@ from facts import PREFIX, SITE, environment
 from packages import Packages
 from synth import Prefix
 
+from cudriver.stack import facts as known
 from cudriver.stack.collect import ask, collect
 from cudriver.stack.environment.records import Owners
 from cudriver.stack.facts import Environment, Framework
@@ -190,22 +191,14 @@ class TestFiles:
         every = [name for recipe in ALL.values() for name in recipe.distributions]
         assert len(every) == len(set(every))
 
-    @pytest.mark.parametrize(
-        ("change", "complaint"),
-        [
-            ({"steps": [{"load": ["a"], "open": ["b"]}]}, "needs one of load, open, find, builtin"),
-            ({"steps": [{"fails": "use"}]}, "needs one of"),
-            ({"steps": [{"load": ["a"], "fails": "maybe"}]}, "fails is one of"),
-            ({"steps": [{"load": ["a"], "when": "never"}]}, "when is one of"),
-            ({"steps": [{"lode": ["a"]}]}, "no field 'lode'"),
-            ({"colour": "red"}, "no field 'colour'"),
-            ({"rescues": [{"after": ["torch"]}]}, "needs 'say'"),
-        ],
-    )
-    def test_a_mistake_is_told(self, change, complaint):
-        good = {"name": "net", "distributions": ["net"], "module": "net", "source": "here"}
-        with pytest.raises(ValueError, match=complaint):
-            parse({**good, **change})
+    @pytest.mark.parametrize("recipe", ALL.values(), ids=ALL)
+    def test_each_step_is_one_that_can_be_followed(self, recipe):
+        ends = {known.IMPORT, known.USE, known.GPU, known.FEATURE, known.NOTHING}
+        for step in [*recipe.steps, *(step for each in recipe.rescues for step in each.steps)]:
+            assert sum(map(bool, (step.load, step.open, step.find, step.builtin))) == 1
+            assert step.when in (known.IMPORT, known.USE)
+            assert {step.fails, step.absent} <= ends
+            assert step.choose in (recipes.ALL, recipes.FIRST, recipes.LOADS, recipes.NEAREST)
 
 
 @pytest.fixture(scope="module")

@@ -219,21 +219,9 @@ class _Search:
             for name in self.files.names(f"{base}/envs"):
                 yield f"{base}/envs/{name}", f"{base}/envs"
         shelves = self.environ.get("CONDA_ENVS_PATH") or self.environ.get("CONDA_ENVS_DIRS") or ""
-        for shelf in [*shelves.split(":"), *self._condarc()]:
-            for name in self.files.names(shelf) if shelf else ():
+        for shelf in filter(None, shelves.split(":")):
+            for name in self.files.names(shelf):
                 yield f"{shelf}/{name}", shelf
-
-    def _condarc(self) -> Iterator[str]:
-        """The envs_dirs list of each .condarc: a plain YAML list, read as lines."""
-        for home in self.homes:
-            inside = False
-            for line in (self.files.text(f"{home}/.condarc") or "").splitlines():
-                entry = line.strip()
-                if not line.startswith((" ", "-", "\t")):
-                    inside = entry.split(":")[0] in ("envs_dirs", "envs_path")
-                elif inside and entry.startswith("- "):
-                    folder = entry[2:].split(" #")[0].strip("'\" ")
-                    yield home + folder[1:] if folder.startswith("~") else folder
 
     def _walk(self, folder: str, depth: int, source: str) -> Iterator[tuple[str, str]]:
         """Folders with a pyvenv.cfg, at most `depth` levels down; environments are not entered."""

@@ -17,8 +17,7 @@ from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.tables import matters, table
 
 HEAD = 512 << 10  # bytes of METADATA that are read; headers are at its start
-COMPARED = 200  # lines of a RECORD that are held against the disk where one package has two
-COMPARED_RECORDS = 8  # of one package
+COMPARED = 1000  # lines of a RECORD that are held against the disk where one package has two
 COMPARED_BYTES = 2 << 20  # of a RECORD; that of a large framework has 1.5 MB
 CONDA_LIMIT = 32 << 20  # bytes; a record of 15,000 files has 5 MB
 
@@ -72,22 +71,19 @@ class _Reader(Record):
         """Of several records of one package in a folder the one whose files are there: an update
         that was broken off, or done by another tool, leaves the old record behind. Else the first.
         """
-        apart = _different(self.root, several)
-        if len(apart) == 1:
-            return apart[0]
-        lists = []
-        for dist in apart[:COMPARED_RECORDS]:
-            lines = self.root.raw(f"{dist.path}/RECORD", COMPARED_BYTES).splitlines()
-            lists.append({line for line in lines if b".dist-info/" not in line})
-        shared = set.intersection(*lists)
-        best = max(
-            zip(apart, lists, strict=False),
-            key=lambda pair: _share(self.root, pair[0].location, sorted(pair[1] - shared)),
-        )[0]
-        if len(apart) > COMPARED_RECORDS:
-            why = f"is one of {len(apart)} records of its package; {COMPARED_RECORDS} were compared"
-            self.root.note(best.path, why)
-        return best
+        return max(several, key=self._share)
+
+    def _share(self, dist: Distribution) -> float:
+        """How many files of a RECORD the disk has in its size, of a sample: from 0 to 1."""
+        lines = self.root.raw(f"{dist.path}/RECORD", COMPARED_BYTES).splitlines()
+        lines = [line for line in lines if b".dist-info/" not in line]
+        lines = lines[:: max(1, len(lines) // COMPARED)]
+        good = 0
+        for line in lines:
+            rest, _, size = line.rpartition(b",")
+            path = f"{dist.location}/{os.fsdecode(rest.rpartition(b',')[0])}"
+            good += size.strip() == b"%d" % (self.root.regular(path)[0] or 0)
+        return good / len(lines) if lines else 0.0
 
     def read(self, folder: str, entry: str) -> Distribution | None:
         """The distribution of a .dist-info or .egg-info folder; None where it has no name."""
@@ -181,7 +177,6 @@ class _Reader(Record):
     def conda(self, prefix: str) -> list[Distribution]:
         """Its packages of every kind."""
         found = []
-        taken: set[tuple[int, int]] = set()
         folder = f"{prefix}/conda-meta"
         for entry in self.root.names(folder):
             parts = entry.removesuffix(".json").rsplit("-", 2)
@@ -190,85 +185,37 @@ class _Reader(Record):
             name = normal(parts[0])
             dist = Distribution(name, parts[1], "conda", f"{folder}/{entry}", prefix)
             put(dist, build=parts[2], installer="conda")
-            if matters(name, "conda") and not self._conda_record(dist, taken):
-                continue
+            if matters(name, "conda"):
+                self._conda_record(dist)
             found.append(dist)
         return found
 
-    def _conda_record(self, dist: Distribution, taken: set[tuple[int, int]]) -> bool:
-        """Dependencies. False where the file was read already, by another name."""
+    def _conda_record(self, dist: Distribution) -> None:
+        """What a conda package depends on."""
         try:
-            about = self.root.stat(dist.path)
-            if (about.st_dev, about.st_ino) in taken:
-                return False
-            taken.add((about.st_dev, about.st_ino))
-            if about.st_size > CONDA_LIMIT:
-                raise ValueError(f"it is larger than {CONDA_LIMIT >> 20} MiB")
             raw = self.root.read(dist.path, CONDA_LIMIT)
-        except (OSError, ValueError) as error:
+            depends = json.loads(raw).get("depends")
+        except OSError as error:
             self.root.note(dist.path, f"cannot be read: {_reason(error)}")
-            return True
-        record = self._conda_json(raw, dist.path)
-        if record is None:
-            return True
-        depends = record.get("depends")
+            return
+        except (ValueError, RecursionError) as error:
+            line = getattr(error, "lineno", None)
+            self.root.note(dist.path, f"is not JSON: {getattr(error, 'msg', error)}", line)
+            return
+        except AttributeError:
+            self.root.note(dist.path, "is not a JSON object")
+            return
         at, line = 0, 1
-        for text in depends if isinstance(depends, list) else []:
-            if not isinstance(text, str):
-                continue
-            words = text.split()
+        for text in filter(None, depends if isinstance(depends, list) else []):
+            words = str(text).split()
             if words and matters(normal(words[0]), "conda"):
                 self.root.take(0, 0, 1)
                 # They stand in their order; what is written with escapes is not looked for again.
                 before, at = at, raw.find(f'"{text}"'.encode(), at) if at >= 0 else -1
                 line += raw.count(b"\n", before, at) if at >= 0 else 0
-                dist.requires.append(
-                    Requirement(
-                        normal(words[0]),
-                        words[1] if len(words) > 1 else "",
-                        Evidence(dist.path, line if at >= 0 else None, text),
-                    )
-                )
-        return True
-
-    def _conda_json(self, raw: bytes, path: str) -> dict[str, object] | None:
-        """A conda-meta record, or None and a problem. RecursionError: nested without end."""
-        try:
-            record = json.loads(raw)
-        except (ValueError, RecursionError) as error:
-            line = getattr(error, "lineno", None)
-            self.root.note(path, f"is not JSON: {getattr(error, 'msg', None) or error}", line)
-            return None
-        if not isinstance(record, dict):
-            self.root.note(path, "is not a JSON object")
-            return None
-        return record
-
-
-def _different(root: Root, several: list[Distribution]) -> list[Distribution]:
-    """Those whose folders are not one and the same by different names."""
-    found: dict[tuple[int, int], Distribution] = {}
-    for dist in several:
-        try:
-            about = root.stat(dist.path)
-        except OSError:  # it was removed meanwhile
-            continue
-        found.setdefault((about.st_dev, about.st_ino), dist)
-    return list(found.values()) or several[:1]
-
-
-def _share(root: Root, folder: str, lines: list[bytes]) -> float:
-    """How many of some lines of RECORD the disk bears out, from 0 to 1."""
-    lines = lines[:: max(1, len(lines) // COMPARED)]
-    good = 0
-    for line in lines:
-        rest, _, size = line.rpartition(b",")
-        try:
-            status = root.stat(f"{folder}/{os.fsdecode(rest.rpartition(b',')[0])}")
-        except (OSError, ValueError):
-            continue
-        good += size.strip() == b"%d" % status.st_size
-    return good / len(lines) if lines else 0.0
+                evidence = Evidence(dist.path, line if at >= 0 else None, str(text))
+                versions = words[1] if len(words) > 1 else ""
+                dist.requires.append(Requirement(normal(words[0]), versions, evidence))
 
 
 def _merge(found: dict[str, Distribution], conda: Distribution) -> None:

@@ -31,9 +31,8 @@ _ENDS = {"sys.exit", "os._exit", "os.abort"}
 _LATER = {"exit", "quit"}  # `site` makes them after it has read the .pth files
 _EXITING = re.compile(r"exit|quit|abort", re.IGNORECASE)
 _DEFINED = re.compile(r"^(?:async def|def|class)[ \t]+([A-Za-z]\w*)", re.MULTILINE)
-_ANY = re.compile(  # it may have any name
-    r"\bimport[ \t]*\*|^def[ \t]+__getattr__|\bexec\(|\bglobals\(\)|\bsys\.modules\b", re.MULTILINE
-)
+# It may have any name.
+_ANY = re.compile(r"\bimport[ \t]*\*|\b__getattr__|\bexec\(|\bglobals\(\)|\bsys\.modules\b")
 # Frozen into Python, or imported before its path is set: none is looked for on it.
 _EARLY = "abc builtins codecs encodings genericpath importlib io ntpath os posixpath site stat sys"
 
@@ -126,7 +125,8 @@ class _Look(Record):
                 continue  # the folder is the standard library's own
             mine = root.text(first, _LIMIT) or ""
             wanted = {*_DEFINED.findall(root.text(theirs, _LIMIT) or "")}
-            lacks = "" if _ANY.search(mine) else min(wanted - _made(mine), default="")
+            wanted = wanted.difference(re.findall(r"\w+", mine))
+            lacks = "" if _ANY.search(mine) else min(wanted, default="")
             yield Astray(STDLIB, file, Evidence(file, None, f"comes before {theirs}"), lacks)
 
 
@@ -138,22 +138,6 @@ def _parsed(text: str) -> list[_ast.stmt]:
         return []
     assert isinstance(tree, _ast.Module)
     return tree.body
-
-
-def _made(text: str) -> set[str]:
-    """The names that code defines, imports or assigns, at any depth."""
-    found, left = {*_DEFINED.findall(text)}, list[object](_parsed(text))
-    for node in left:  # grows
-        if isinstance(node, _ast.alias):
-            found.add(node.asname or node.name.partition(".")[0])
-        elif isinstance(node, _ast.Name) and isinstance(node.ctx, _ast.Store):
-            found.add(node.id)
-        elif isinstance(node, (_ast.FunctionDef, _ast.AsyncFunctionDef, _ast.ClassDef)):
-            found.add(node.name)
-        for field in node._fields if isinstance(node, _ast.AST) else ():
-            value = getattr(node, field, None)
-            left += value if isinstance(value, list) else [value]
-    return found
 
 
 def _ends(text: str, calls: set[str]) -> bool:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from functools import cache
 
 from cudriver.stack.elf.parts import section
-from cudriver.stack.environment.records import Owners, is_library, module_of
+from cudriver.stack.environment.records import Owners, module_of
 from cudriver.stack.facts import Distribution, Evidence, Framework
 from cudriver.stack.load.imports import applies
 from cudriver.stack.load.recipes import Recipe, listed, parse
@@ -21,7 +20,6 @@ from cudriver.stack.versions import cut, satisfies
 FILE_LIMIT = 256 << 10
 RODATA_LIMIT = 64 << 20
 MAX_LIBRARIES = 400  # of one framework
-MAX_FOLDERS = 5000  # looked into for packages that no distribution lists
 
 _ASSIGNED = r"^%s\s*(?::[^=\n]+)?=\s*(?:(None)|['\"]([^'\"\n]*)['\"])"
 
@@ -67,7 +65,6 @@ class Finder:
         self.site_packages = site_packages
         self.recipes: dict[str, Recipe] = {}  # of the frameworks that were found, by name
         self._sources: dict[str, Source] = {}
-        self._folders_left = MAX_FOLDERS
 
     def all(self) -> list[Framework]:
         """Every framework, PyTorch first; those without a recipe last."""
@@ -95,45 +92,7 @@ class Finder:
                 other = self.other(dist)
                 if other is not None:
                     found.append(other)
-        if any(dist.kind == "conda" for dist in self.distributions.values()):
-            return found  # conda's own packages need no .dist-info
-        return [*found, *self._unlisted(found)]
-
-    def _unlisted(self, found: list[Framework]) -> Iterator[Framework]:
-        """Packages and extension modules that no distribution lists: those that lost their
-        .dist-info, or were built where they lie. (libraries.py drops those that use no CUDA.)
-        """
-        known = {os.path.basename(framework.path) for framework in found}
-        for path, (entry, *_) in self.owners.by_path.items():
-            known.add(path[len(entry.distribution.location) + 1 :].partition("/")[0])
-        for folder in self.site_packages:
-            for name in self.root.names(folder):
-                top, path = name.partition(".")[0], f"{folder}/{name}"
-                named = top.lower().replace("_", "-")
-                told = name in known or named in self.distributions or matters(named, "other")
-                if told or not top.isidentifier():  # no import names that
-                    continue
-                built = ".cpython-" in name or ".abi3." in name
-                paths = self._below(path) if name == top else [path] * (built and is_library(name))
-                if paths and not any(map(self.owners.owner, paths)):
-                    known.add(name)
-                    made = Framework(top, "", variant="unknown", path=path, module=top)
-                    put(made, libraries=paths, modelled=False)
-                    yield made
-
-    def _below(self, package: str) -> list[str]:
-        """The shared libraries of a package, and of those in it."""
-        left, found = [package], []
-        for folder in left:
-            if self._folders_left == 0:
-                break
-            self._folders_left -= 1
-            beside = folder != package and folder.endswith("/lib")
-            if beside or self.root.is_file(f"{folder}/__init__.py"):
-                names = self.root.names(folder)
-                found += [f"{folder}/{name}" for name in names if is_library(name)]
-                left += [f"{folder}/{name}" for name in names if name.isidentifier()]
-        return found[:MAX_LIBRARIES]
+        return found
 
     def _installed(self, patterns: list[str]) -> list[Distribution]:
         """A recipe's distributions that are there, the one that counts first."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
 from functools import cached_property
 
 from cudriver import _elf
@@ -18,11 +17,6 @@ ET_EXEC = 2
 _BEFORE_MACHINE = "ELF file version does not match current one"
 
 
-# A folder of a search path, or one below it for some CPUs: its name with a slash at the end,
-# and the names in it, None where it cannot be listed.
-Listing = tuple[str, "frozenset[str] | None"]
-
-
 class LoaderFiles:
     """One root, one machine: opens files, each once, and lists folders, each once."""
 
@@ -31,7 +25,7 @@ class LoaderFiles:
         self.cwd = cwd
         self.machine: int = machine_of(self.root)  # e_machine of the programs in question
         self._program: tuple[str | None, int] | None = None
-        self._folders: dict[str, list[Listing] | None] = {}
+        self._folders: dict[str, frozenset[str] | None] = {}
         self._elves: dict[str, ElfFile | ElfError] = {}
         self._files: dict[tuple[int, ...], ElfFile] = {}  # the same by `_identity`
         self._real: dict[str, str] = {}
@@ -46,25 +40,15 @@ class LoaderFiles:
         self._program = interpreter, machine
         self.machine = machine
         self.settings = glibc.read_glibc(self.root, interpreter, machine)
-        self._folders.clear()
 
     @cached_property
     def settings(self) -> glibc.Glibc:
         """The built-in settings of this root's loader."""
         return glibc.read_glibc(self.root, None, self.machine)
 
-    @cached_property
-    def hwcaps(self) -> list[str]:
-        """The glibc-hwcaps folders that the CPU takes, best first, by the root's /proc/cpuinfo."""
-        return glibc.cpu_folders(self.root, self.machine)
-
     @property
     def platform(self) -> str:
         """What $PLATFORM stands for."""
-        if self.machine == glibc.X86_64 and "x86-64-v3" in self.hwcaps:
-            lines = self.root.text("/proc/cpuinfo", 512) or ""
-            if "GenuineIntel" in lines:
-                return "haswell"
         return glibc.PLATFORMS.get(self.machine, "")
 
     # ---- files ----
@@ -127,51 +111,18 @@ class LoaderFiles:
             return None
         return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
 
-    def folder(self, name: str) -> list[Listing] | None:
-        """The folder (its name ends in a slash; "" is the working directory), or None. The best of
-        those for some CPUs comes first, itself last.
+    def folder(self, name: str) -> frozenset[str] | None:
+        """The names in a folder (its own ends in a slash; "" is the working directory). None: each
+        file is to be asked for; ld.so asks of an absolute name alone whether it is a folder.
         """
         if name not in self._folders:
-            self._folders[name] = self._read_folder(name)
+            try:
+                self._folders[name] = self.root.listing(self.absolute(name or "."))
+            except PermissionError:
+                self._folders[name] = None
+            except (OSError, ValueError):
+                self._folders[name] = frozenset() if name[:1] == "/" else None
         return self._folders[name]
-
-    def _read_folder(self, name: str) -> list[Listing] | None:
-        listed = self._list(name)
-        if listed is None:
-            return None
-        folder: list[Listing] = []
-        names = listed[1]
-        if self.settings.hwcaps_folders and (names is None or "glibc-hwcaps" in names):
-            for level in self.hwcaps:
-                part = self._list(f"{name}glibc-hwcaps/{level}/")
-                if part is not None:
-                    folder.append(part)
-        if self.settings.legacy_folders and self.machine == glibc.X86_64:
-            folder.extend(self._legacy_parts(name, names))
-        folder.append(listed)
-        return folder
-
-    def _legacy_parts(self, name: str, names: frozenset[str] | None) -> Iterator[Listing]:
-        """The subfolders that loaders before glibc 2.37 tried: tls, the platform, x86_64."""
-        if names is not None and names.isdisjoint(("tls", "haswell", "x86_64")):
-            return
-        platform = self.platform
-        for sub in (
-            f"tls/{platform}/x86_64/", f"tls/{platform}/", "tls/x86_64/", "tls/",
-            f"{platform}/x86_64/", f"{platform}/", "x86_64/",
-        ):  # fmt: skip
-            part = self._list(name + sub)
-            if part is not None:
-                yield part
-
-    def _list(self, name: str) -> Listing | None:
-        path = self.absolute(name or ".")
-        try:
-            return name, self.root.listing(path)
-        except PermissionError:
-            return (name, None) if self.root.is_dir(path) else None
-        except (OSError, ValueError):
-            return None
 
     def would_pass(self, path: str) -> bool:
         """Whether the loader would map the file, by its header alone."""

@@ -5,11 +5,11 @@ Read from files only. The formats are glibc's; musl has none of them.
 
 from __future__ import annotations
 
+import os
 import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from cudriver.stack.names import is_pattern
 from cudriver.stack.roots.rootfs import Root
 
 X86_64, AARCH64 = 62, 183  # e_machine
@@ -24,13 +24,7 @@ PLATFORMS = {number: name for name, number in MACHINES.items()}
 CACHE_FLAGS = {X86_64: (1, 0x0303), AARCH64: (1, 0x0A03)}
 
 CACHE_LIMIT = 64 << 20  # bytes; a cache of 100,000 libraries has 10 MB
-CONF_FILES = 10_000  # files that /etc/ld.so.conf may include; real ones include a dozen
-
-_LEVELS = (
-    ("x86-64-v2", "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3"),
-    ("x86-64-v3", "abm avx avx2 bmi1 bmi2 f16c fma movbe xsave"),
-    ("x86-64-v4", "avx512f avx512bw avx512cd avx512dq avx512vl"),
-)
+CONF_FILES = 200  # that /etc/ld.so.conf may include; real ones include a dozen
 
 
 def _release(data: bytes) -> tuple[int, int] | None:
@@ -51,13 +45,8 @@ class Glibc:
         end = data.find(b"/ld.so.cache\0")
         cache = data[data.rfind(b"\0", 0, end) + 1 : end] if end >= 0 else b"/etc"
         self.cache_path: str = cache.decode("utf-8", "surrogateescape") + "/ld.so.cache"
-        self.hwcaps_folders: bool = b"glibc-hwcaps" in data  # 2.33 and later
-        # What changed since; a loader that does not tell its version is taken for an old one.
-        version = self.version or (0, 0)
-        self.legacy_folders: bool = version < (2, 37)
-        self.stops_at_files: bool = version < (2, 39)  # a relative entry that leads through a file
-        self.asserts_versions: bool = version < (2, 41)  # a library that lost its versions: abort
-        self.refuses_exec_stack: bool = version >= (2, 41)  # dlopen no longer changes the stack
+        # From 2.41 on dlopen no longer changes the stack.
+        self.refuses_exec_stack: bool = (self.version or (0, 0)) >= (2, 41)
         # $LIB is the folder's name below the prefix: lib64, lib/x86_64-linux-gnu.
         lib = self.folders[0].strip("/")
         self.lib: str = lib[lib.rfind("/lib") + 1 :]
@@ -91,21 +80,6 @@ def read_glibc(root: Root, interpreter: str | None, machine: int) -> Glibc:
     return Glibc(root.raw(path, 4 << 20) if path is not None else b"", machine)
 
 
-def cpu_folders(root: Root, machine: int) -> list[str]:
-    """The glibc-hwcaps folders that this root's CPU takes, best first; [] where unknown."""
-    if machine != X86_64:
-        return []
-    # The first processor's entry is enough, and a large machine takes long to print them all.
-    told = re.search(r"^flags(.*)", root.text("/proc/cpuinfo", 8192) or "", re.MULTILINE)
-    flags = set(told[1].split()) if told else set()
-    good: list[str] = []
-    for name, needs in _LEVELS:
-        if not flags.issuperset(needs.split()):
-            break
-        good.insert(0, name)
-    return good
-
-
 class CacheError(ValueError):
     """A cache that is cut off or of no known format."""
 
@@ -115,9 +89,6 @@ class Cache:
 
     OLD = b"ld.so-1.7.0\0"
     NEW = b"glibc-ld.so.cache1.1"
-    EXTENSION = 0xEAA42174
-    HWCAP_EXTENSION = 1 << 30  # in the upper half of hwcap
-    ISA_LEVELS = (1 << 10) - 1
 
     def __init__(self, data: bytes) -> None:
         """Raises CacheError."""
@@ -132,7 +103,7 @@ class Cache:
             raise CacheError("no glibc-ld.so.cache1.1 header")
         if len(data) < base + 48:
             raise CacheError("cut off in its header")
-        count, strings, byte_order, extensions = struct.unpack_from("<IIB3xI", data, base + 20)
+        count, strings, byte_order = struct.unpack_from("<IIB", data, base + 20)
         if byte_order & 3 not in (0, 2):
             raise CacheError("of a big-endian machine")
         if base + 48 + 24 * count + strings > len(data):
@@ -140,26 +111,7 @@ class Cache:
         self._data = data
         self._base = base
         self._count: int = count
-        self._hwcaps = self._read_extensions(extensions) if extensions else []
         self._keys: dict[int, list[tuple[int, int]]] = {}  # of entries that were looked at
-
-    def _read_extensions(self, at: int) -> list[str]:
-        """The names of glibc-hwcaps folders. Places here count from the start of the file, also
-        where an old table stands before the new one.
-        """
-        if at + 8 > len(self._data):
-            raise CacheError("cut off in its extensions")
-        magic, count = struct.unpack_from("<II", self._data, at)
-        if magic != self.EXTENSION or at + 8 + 16 * count > len(self._data):
-            raise CacheError("bad extensions")
-        for i in range(count):
-            tag, _, where, size = struct.unpack_from("<IIII", self._data, at + 8 + 16 * i)
-            if tag == 1:
-                if where + size > len(self._data):
-                    raise CacheError("bad extensions")
-                names = struct.unpack_from(f"<{size // 4}I", self._data, where)
-                return [self._string(name - self._base) for name in names]
-        return []
 
     def _bytes(self, offset: int) -> bytes:
         start = self._base + offset
@@ -167,9 +119,6 @@ class Cache:
         if start >= len(self._data) or end < 0:
             raise CacheError("a string is out of bounds")
         return self._data[start:end]
-
-    def _string(self, offset: int) -> str:
-        return self._bytes(offset).decode("utf-8", "surrogateescape")
 
     def _entry(self, index: int) -> tuple[int, int, int, int]:
         """flags, name, path, hwcap"""
@@ -185,8 +134,10 @@ class Cache:
             known = self._keys[index] = _sort_key(self._bytes(self._entry(index)[1]))
         return known
 
-    def lookup(self, name: str, flags: Sequence[int], hwcaps: Sequence[str]) -> list[str]:
-        """The paths for `name`, the loader's choice first. Raises CacheError."""
+    def lookup(self, name: str, flags: Sequence[int]) -> list[str]:
+        """The paths for `name`, the loader's choice first. Builds of a library for some CPUs, which
+        have the same symbols, are passed over. Raises CacheError.
+        """
         want = name.encode("utf-8", "surrogateescape")
         key = _sort_key(want)
         low, high = 0, self._count
@@ -196,23 +147,14 @@ class Cache:
                 low = middle + 1
             else:
                 high = middle
-        plain: list[str] = []
-        special: list[tuple[int, str]] = []
+        found: list[str] = []
         for index in range(low, self._count):
             if self._key(index) != key:
                 break
             entry_flags, _, path, hwcap = self._entry(index)
-            if entry_flags not in flags:
-                continue
-            if (hwcap >> 32) & ~self.ISA_LEVELS == self.HWCAP_EXTENSION:
-                number = hwcap & 0xFFFFFFFF
-                folder = self._hwcaps[number] if number < len(self._hwcaps) else None
-                if folder in hwcaps:
-                    special.append((hwcaps.index(folder), self._string(path)))
-            elif hwcap == 0:
-                plain.append(self._string(path))
-        special.sort(key=lambda item: item[0])
-        return [path for _, path in special] + plain
+            if entry_flags in flags and hwcap == 0:
+                found.append(self._bytes(path).decode("utf-8", "surrogateescape"))
+        return found
 
 
 def _sort_key(name: bytes) -> list[tuple[int, int]]:
@@ -224,54 +166,25 @@ def _sort_key(name: bytes) -> list[tuple[int, int]]:
 
 
 def configured_folders(root: Root) -> list[tuple[str, str]]:
-    """(folder, the file that names it) as ldconfig reads /etc/ld.so.conf and its includes.
-
-    An include is read where it stands. A file is read once: its folders are known the second time,
-    and of files that include each other ldconfig reads no more either, until it has no descriptor
-    left.
+    """(folder, the file that names it) as ldconfig reads /etc/ld.so.conf and its includes: each
+    where it stands, and once.
     """
     folders: dict[str, str] = {}
     read: set[str] = set()
-    stack = [_configuration(root, "/etc/ld.so.conf", read)]
-    while stack:
-        for kind, text, origin in stack[-1]:
-            if kind == "folder":
-                folders.setdefault(text, origin)
-            elif len(read) < CONF_FILES:
-                stack.append(_configuration(root, text, read))
-                break
-        else:
-            stack.pop()
+
+    def follow(file: str) -> None:
+        if file in read or len(read) == CONF_FILES:
+            return
+        read.add(file)
+        for line in (root.text(file) or "").splitlines():
+            text = line.partition("#")[0].strip()
+            word, *patterns = text.split() or [""]
+            for pattern in patterns if word == "include" else ():
+                whole = os.path.join(os.path.dirname(file), pattern)
+                for included in root.glob("", whole[1:]):
+                    follow(included)
+            if text.rstrip("/").startswith("/"):  # ldconfig passes over "/" itself
+                folders.setdefault(text.rstrip("/"), file)
+
+    follow("/etc/ld.so.conf")
     return list(folders.items())
-
-
-def _configuration(root: Root, path: str, read: set[str]) -> Iterator[tuple[str, str, str]]:
-    """ "folder" or "include", its path, and the file that names it; nothing for a file in `read`.
-
-    What a relative include means depends on the file's folder: links to folders are followed, so
-    that a folder which links to itself has no end of names for one file.
-    """
-    folder, _, name = path.rpartition("/")
-    try:
-        place = root.resolve(folder or "/")
-    except (OSError, ValueError):
-        return
-    if f"{place}/{name}" in read:
-        return
-    read.add(f"{place}/{name}")
-    for line in (root.text(path) or "").splitlines():
-        text = line.partition("#")[0].strip()
-        word, *patterns = text.split() or [""]
-        if word == "include" and patterns:
-            for pattern in patterns:
-                whole = pattern if pattern.startswith("/") else f"{folder}/{pattern}"
-                if len(read) >= CONF_FILES or whole in read:
-                    continue
-                found = [whole]
-                if is_pattern(whole):
-                    read.add(whole)
-                    found = root.glob("", whole[1:])
-                for included in found:
-                    yield "include", included, path
-        elif text.rstrip("/").startswith("/"):  # ldconfig passes over "/" itself
-            yield "folder", text.rstrip("/"), path

@@ -19,7 +19,7 @@ from cudriver.stack.loader.symbols import (
     relocation_order,
 )
 from cudriver.stack.names import DRIVER_CALL, DRIVER_LIBRARIES
-from cudriver.stack.record import Record, fresh, put
+from cudriver.stack.record import Record, fresh
 
 __all__ = ["NOT_FOUND", "Load", "Process"]
 
@@ -167,8 +167,6 @@ class Process:
                 preloaded.append(obj)
         del load.faults[before:]  # ld.so does without what it cannot preload
         self.scope = self._map_needed([main, *preloaded], load)
-        for fault in load.faults:
-            put(fault, message=_before_libc(fault.message))
         # ld.so moves itself to where it is first needed.
         self.objects = list(self.scope)
         load.objects = list(self.objects)
@@ -247,7 +245,6 @@ class Process:
             scope,
             self.find,
             now=now or bool(self.loader.environ.get("LD_BIND_NOW")),
-            asserts=self.loader.settings.asserts_versions,
         )
         for stands_in, own in (
             (self.stand_in, PYTHON_SYMBOL),
@@ -257,15 +254,6 @@ class Process:
                 faults = [fault for fault in faults if not re.match(own, fault.name)]
                 load.later = [fault for fault in load.later if not re.match(own, fault.name)]
         load.faults += faults
-
-
-def _before_libc(message: str) -> str:
-    """A message as ld.so has it while a program starts: it then knows words for few numbers."""
-    head, sign, words = message.rpartition(": ")
-    for number in (errno.EISDIR, errno.ELOOP, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ENXIO):
-        if sign and words == os.strerror(number):
-            return f"{head}: Error {number}"
-    return message
 
 
 def _search_fault(search: Search, asking: LoadedObject) -> LoadFault:

@@ -6,7 +6,6 @@ lookup by ld.so's rules; `process.Process` strings lookups together as a running
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,8 +16,6 @@ from cudriver.stack.loader import glibc
 from cudriver.stack.loader.files import LoaderFiles
 from cudriver.stack.record import Record, fresh
 from cudriver.stack.roots.rootfs import Root
-
-DF_1_NODEFLIB = 0x800
 
 _TOKEN = re.compile(r"\$(?:\{(ORIGIN|LIB|PLATFORM)\}|(ORIGIN|LIB|PLATFORM)(?!\w))", re.ASCII)
 CANNOT_OPEN = "cannot open shared object file"
@@ -32,7 +29,6 @@ CONFIGURATION = "configuration"  # /etc/ld.so.conf, in another root that has no 
 DEFAULT = "default"  # the loader's own folders
 ABSOLUTE = "absolute"  # the name has a slash
 NONE = "none"
-ENDS = "ends the look at this path"
 
 
 class Hit(Record):
@@ -122,7 +118,7 @@ class Loader(LoaderFiles):
             return None
         values = {"ORIGIN": owner.origin if owner else "", "LIB": self.settings.lib}
         if "PLATFORM" in names:
-            values["PLATFORM"] = self.platform  # which asks the CPU
+            values["PLATFORM"] = self.platform
         return _TOKEN.sub(lambda found: values[found[1] or found[2]], text)
 
     def _split(
@@ -192,13 +188,7 @@ class Loader(LoaderFiles):
             yield CACHE, "", [(self.settings.cache_path, self.settings.cache_path)]
         if self.cache is None and not self.root.host:
             yield CONFIGURATION, "", self._configured
-        if not self._lone(asking, main):
-            yield DEFAULT, "", [(f, f.rstrip("/") or "/") for f in self.settings.folders]
-
-    def _lone(self, asking: LoadedObject | None, main: LoadedObject | None) -> bool:
-        """Whether the asking object wants no default folders (linked with -z nodefaultlib)."""
-        lone = asking if asking is not None else main
-        return lone is not None and lone.elf.flags_1 & DF_1_NODEFLIB != 0
+        yield DEFAULT, "", [(f, f.rstrip("/") or "/") for f in self.settings.folders]
 
     # ---- lookup ----
 
@@ -218,47 +208,29 @@ class Loader(LoaderFiles):
             for folder, entry in folders:
                 if not result.settled:
                     result.searched.append(folder)
-                ends = False
-                for path in self._named(rule, folder, name, asking if asking is not None else main):
+                for path in self._named(rule, folder, name):
                     hit = Hit(path, self.real_path(self.absolute(path)), rule, entry, owner)
                     if result.settled:
                         self._note_shadow(result, hit)
                     else:
                         self._try(result, hit, passed)
-                        ends = not result.settled and path == folder + name and passed[-1] == ENDS
-                if ends:
-                    break
         if not result.settled and "other class" in passed:
             result.error = f"{name}: wrong ELF class: ELFCLASS32"
         elif not result.settled:
-            result.error = f"{name}: {CANNOT_OPEN}"
-            # Where DF_1_NODEFLIB leaves nothing to try, no errno is there to be told.
-            nowhere = all(each == self.settings.cache_path for each in result.searched)
-            if not (nowhere and self._lone(asking, main)):
-                result.error += ": No such file or directory"
+            result.error = f"{name}: {CANNOT_OPEN}: No such file or directory"
         return result
 
     def _try(self, result: Search, hit: Hit, passed: list[str]) -> None:
-        """What the loader makes of a file: the result, or why it is passed over. Of what cannot be
-        opened only the absent and the forbidden are passed over; anything else ends the look at
-        this path, if it lies in the folder itself and not in one below it for some CPUs.
-        """
+        """What the loader makes of a file: the result, or why it is passed over."""
         outcome, error = self.outcome(hit.path, result.name)
         if outcome == "found":
             result.path, result.real_path = hit.path, hit.real_path
         elif error is not None:
             result.error, result.damage = error, self.damage(hit.path)
         else:
-            passed.append(ENDS if outcome == "unreadable" and self._severe(hit.path) else outcome)
+            passed.append(outcome)
             return
         result.rule, result.entry, result.owner = hit.rule, hit.entry, hit.owner
-
-    def _severe(self, path: str) -> bool:
-        """Whether a file that cannot be opened ends the look at the path that gave it."""
-        mild = [errno.ENOENT, errno.EACCES]
-        if not self.settings.stops_at_files:
-            mild.append(errno.ENOTDIR)
-        return self.open_errno(path) not in mild
 
     def _search_file(self, result: Search, asking: LoadedObject | None) -> None:
         """A name with a slash: one file, no rules."""
@@ -279,34 +251,26 @@ class Loader(LoaderFiles):
             error = f"{path}: {CANNOT_OPEN}: {os.strerror(self.open_errno(path))}"
         result.error, result.damage = error, self.damage(path)
 
-    def _named(
-        self, rule: str, folder: str, name: str, asking: LoadedObject | None
-    ) -> Iterator[str]:
-        """The files of that name which a folder has, or the one that the cache gives."""
+    def _named(self, rule: str, folder: str, name: str) -> list[str]:
+        """The file of that name which a folder has, or the one that the cache gives."""
         if rule == CACHE:
-            yield from self._in_cache(name, asking)
-            return
-        parts = self.folder(folder)
-        if parts is None and folder[:1] != "/":
-            yield folder + name  # only of an absolute name ld.so asks first whether it is a folder
-        for prefix, names in parts or ():
-            path = prefix + name
-            if name in names if names is not None else self.root.exists(self.absolute(path)):
-                yield path
+            return self._in_cache(name)
+        names, path = self.folder(folder), folder + name
+        if names is None:
+            return [path] if folder[:1] != "/" or self.root.exists(path) else []
+        return [path] if name in names else []
 
-    def _in_cache(self, name: str, asking: LoadedObject | None) -> list[str]:
+    def _in_cache(self, name: str) -> list[str]:
         """The loader tries the first entry only; the others are shadowed, or never found."""
         known = self._cached.get((self.machine, name))
         if known is None and self.cache is not None:
             flags = glibc.CACHE_FLAGS.get(self.machine, (1,))
             try:
-                known = self.cache.lookup(name, flags, self.hwcaps)
+                known = self.cache.lookup(name, flags)
             except glibc.CacheError:
                 self.cache = None
                 return []
             self._cached[self.machine, name] = known
-        if known and self._lone(asking, None):
-            known = [p for p in known if not p.startswith(tuple(self.settings.folders))]
         return known[:1] if known else []
 
     def _note_shadow(self, result: Search, hit: Hit) -> None:

@@ -8,21 +8,13 @@ from cudriver import _elf
 from cudriver._elf import Reference
 from cudriver.stack.facts import LoadFault
 from cudriver.stack.loader.search import LoadedObject
-from cudriver.stack.record import put
 
-NOT_FOUND, REJECTED, DAMAGED, VERSION, SYMBOL, ABORT = (
+NOT_FOUND, REJECTED, DAMAGED, VERSION, SYMBOL = (
     "not found",  # a needed library is not found
     "rejected",  # the loader refuses the file: not ELF, too short, a program
     "damaged",  # the loader may not notice, but its tables are broken
     "version",  # a library lacks a version that another needs
     "symbol",  # an undefined symbol
-    "abort",  # ld.so ends the whole process
-)
-
-# The line number differs between releases of glibc.
-_INCONSISTENT = (
-    "Inconsistency detected by ld.so: dl-lookup.c: check_match: Assertion `version->filename == "
-    "NULL || ! _dl_name_match_p (version->filename, map)' failed!"
 )
 
 Find = Callable[[str], "LoadedObject | None"]
@@ -78,13 +70,10 @@ def check_symbols(
     find: Find,
     *,
     now: bool = True,
-    asserts: bool = True,
 ) -> tuple[list[LoadFault], list[LoadFault]]:
     """The undefined symbols of the new objects (in relocation order) that `scope` lacks: those
-    that end the load, and those that a call would meet later (lazy binding).
-
-    asserts: ld.so aborts where a library has lost the versions that are asked of it (before glibc
-    2.41); a later one takes its symbols as they are.
+    that end the load, and those that a call would meet later (lazy binding). The symbols of a
+    library that has lost its versions are taken as they are.
     """
     elves = tuple(obj.elf for obj in scope)
     answers = _elf.missing([(obj.elf, elves) for obj in new])
@@ -105,11 +94,9 @@ def check_symbols(
             lazy = reference.lazy and not now and not obj.elf.bind_now
             provider = find(reference.library) if reference.library is not None else None
             elf = provider.elf if provider else None
-            fault = _symbol_fault(obj, reference, lazy, provider)
             if elf and not elf.has_symbol_versions and elf.find(reference.name):
-                if not asserts:
-                    continue
-                put(fault, kind=ABORT, message=_INCONSISTENT)
+                continue
+            fault = _symbol_fault(obj, reference, lazy, provider)
             (later if lazy else faults).append(fault)
     return faults, later
 

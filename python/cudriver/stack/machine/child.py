@@ -70,14 +70,12 @@ class Child:
         raw, closed = b"", False
         try:
             raw, closed = self._read()
-            os.close(self.reader)
-            if closed:
-                self._reap(max(0.0, self.deadline - time.monotonic()) + REAP)
         finally:
+            os.close(self.reader)
+            self._wait(self.deadline + REAP if closed else 0)
             code = None if self._status is None else os.waitstatus_to_exitcode(self._status)
             if code is None:
                 self._kill()
-                self._reap(REAP)
         return raw, closed, code
 
     def _read(self) -> tuple[bytes, bool]:
@@ -85,40 +83,31 @@ class Child:
 
         poller = select.poll()
         poller.register(self.reader, select.POLLIN)
-        pieces: list[bytes] = []
-        size = 0
-        while size < self.most:
+        raw, ended = b"", False
+        while len(raw) < self.most and not ended:
             left = self.deadline - time.monotonic()
             if left <= 0:
-                return b"".join(pieces), False
-            if not poller.poll(min(left, PAUSE) * 1000):
-                if self._ended():
-                    break
-                continue
-            piece = os.read(self.reader, 65536)
-            if not piece:
-                break
-            pieces.append(piece)
-            size += len(piece)
-        return b"".join(pieces), True
+                return raw, False
+            if poller.poll(min(left, PAUSE) * 1000):
+                piece = os.read(self.reader, 65536)
+                raw, ended = raw + piece, not piece
+            else:
+                ended = self._ended()
+        return raw, True
 
     def _kill(self) -> None:
         import signal
         from contextlib import suppress
 
-        try:
-            os.killpg(self.pid, signal.SIGKILL)
-        except OSError:
-            with suppress(OSError):  # it may have left its group, or be gone
-                os.kill(self.pid, signal.SIGKILL)
+        for kill in (os.killpg, os.kill):  # it may have left its group, or be gone
+            with suppress(OSError):
+                kill(self.pid, signal.SIGKILL)
+        self._wait(time.monotonic() + REAP)
 
-    def _reap(self, patience: float) -> None:
+    def _wait(self, until: float) -> None:
         """Waits for its end."""
-        until = time.monotonic() + patience
-        pause = 0.0005
         while not self._ended() and time.monotonic() < until:
-            time.sleep(pause)
-            pause = min(pause * 2, 0.02)
+            time.sleep(0.002)
 
     def _ended(self) -> bool:
         if self._status is None:

@@ -7,7 +7,6 @@ import re
 
 from cudriver.stack.elf.parts import section
 from cudriver.stack.facts import Distribution, Environment, Evidence
-from cudriver.stack.loader.glibc import configured_folders
 from cudriver.stack.machine.compilers import host_limits, search_path, which
 from cudriver.stack.machine_facts import NvccChoice, Toolkit
 from cudriver.stack.names import split
@@ -73,14 +72,7 @@ def _candidates(asked: Asked) -> list[tuple[str, str]]:
     every.append((DEFAULT_HOME, DEFAULT_HOME))
     for pattern in table("toolkits")["places"]:
         every += [(path, "") for path in root.glob("", pattern, folders=True)]
-    return every + _from_loader(root)
-
-
-def _from_loader(root: Root) -> list[tuple[str, str]]:
-    """Folders that the loader's configuration names for CUDA."""
-    named = [f for f, file in configured_folders(root) if "cuda" in file or "nvidia" in file]
-    found = (re.match(r"(/.*?)/(?:targets/[^/]+/)?lib(?:64)?\Z", folder) for folder in named)
-    return [(match[1], "") for match in found if match]
+    return every
 
 
 def home_of(root: Root, nvcc: str) -> str:
@@ -94,8 +86,8 @@ def home_of(root: Root, nvcc: str) -> str:
     return os.path.dirname(os.path.dirname(true))
 
 
-def directory(root: Root, path: str, quiet: bool = False) -> Toolkit | None:
-    """The toolkit in a folder, or None where there is nothing of one. quiet: nothing is noted."""
+def directory(root: Root, path: str) -> Toolkit | None:
+    """The toolkit in a folder, or None where there is nothing of one."""
     toolkit = Toolkit("system", "directory", None, path)
     folders = [
         f"{path}/{name}" for name in ("lib64", "lib", *(f"targets/{t}/lib" for t in _TARGETS))
@@ -112,7 +104,7 @@ def directory(root: Root, path: str, quiet: bool = False) -> Toolkit | None:
         known = [claim for claim in claims if claim.file.endswith(".h")]  # one header is enough
         if not (file.startswith("{headers}") and (known or toolkit.headers is None)):
             place = file.format(path=path, headers=toolkit.headers)
-            claims += _stated(root, place, pattern, quiet)
+            claims += _stated(root, place, pattern)
     claims += _from_library(libraries)
     compiler = _stated(root, f"{path}/version.json", _JSON % "cuda_nvcc", quiet=True)
     put(toolkit, nvcc_version=compiler[0].value if compiler else None)
@@ -138,7 +130,7 @@ def _headers(root: Root, path: str) -> str | None:
     return None
 
 
-def _stated(root: Root, file: str, pattern: str, quiet: bool) -> list[Evidence]:
+def _stated(root: Root, file: str, pattern: str, quiet: bool = False) -> list[Evidence]:
     """What a file says of a version, if it is there."""
     if not root.exists(file):
         return []
@@ -260,9 +252,4 @@ def choice(asked: Asked, env: Environment, toolkits: list[Toolkit]) -> NvccChoic
             return chosen
     version, found = nvcc_release(root, nvcc)
     put(chosen, version=version, evidence=found)
-    if version is None:
-        # A wrapper that is not understood: the folder it stands in may say.
-        beside = directory(root, true, quiet=True)
-        if beside and beside.version:
-            put(chosen, version=beside.version, evidence=beside.evidence)
     return chosen

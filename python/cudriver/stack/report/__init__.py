@@ -83,7 +83,7 @@ class Report(Outcome, Printed):
         Returns
         -------
         str
-            A section, `redacted`, with every value escaped.
+            A block of code: what the terminal shows, `redacted`.
         """
         return written("markdown", self)
 

@@ -9,9 +9,7 @@ from cudriver.stack.report.components import ABSENT, OK, judged_for, using_cuda
 from cudriver.stack.report.outcome import Outcome
 from cudriver.stack.report.text import SEVERITY_COLOUR, How, Style
 from cudriver.stack.say import say
-from cudriver.stack.text import clean, columns, elide, wrap
-
-PREFIX_LEAST = 24  # columns of a prefix in a line before its frameworks are shortened
+from cudriver.stack.text import clean, columns, wrap
 
 
 def page(reports: Sequence[Outcome], how: How) -> str:
@@ -25,33 +23,17 @@ def page(reports: Sequence[Outcome], how: How) -> str:
 
 def one_line(report: Outcome, style: Style) -> str:
     """An environment in a line, for --all: its mark, prefix, frameworks, and the rules that fired.
-
-    Within `style.width` the middle of a long prefix is left out, then what the frameworks were
-    built for, then the last of these. Rules are all named: where they alone fill the line they
-    stand in others below it.
+    Where that is wider than `style.width`, each has lines of its own.
     """
-    frameworks = [clean(f"{f.name} {f.version}").rstrip() for f in report.frameworks]
-    built = [clean(in_short(f)) for f in report.frameworks]
-    prefix = clean(report.prefix)
-    rules = ", ".join(rules_of(report))
+    uses = [f"{f.name} {f.version}".rstrip() + in_short(f) for f in report.frameworks]
+    shown = ", ".join(uses) or say("no framework that uses CUDA")
+    prefix, shown, rules = clean(report.prefix), clean(shown), ", ".join(rules_of(report))
     severity = standing(report)
     mark, colour = style.mark(severity), SEVERITY_COLOUR.get(severity, "yellow")
-    room = style.width - 2
-    below = rules != "" and room - 2 - columns(rules) < PREFIX_LEAST
-    if rules and not below:
-        room -= 2 + columns(rules)
-    least = min(columns(prefix), PREFIX_LEAST)
-    shown = ", ".join(map("".join, zip(frameworks, built, strict=True)))
-    if columns(shown) > room - 2 - least:
-        shown = _as_many(frameworks, room - 2 - least)
-    elif not shown:
-        shown = _as_many([say("no framework that uses CUDA")], room - 2 - least)
-    text = elide(prefix, room - (2 + columns(shown) if shown else 0), style.ellipsis)
-    line = f"{mark} {text}  {shown}" if shown else f"{mark} {text}"
-    if below:
-        more = (style.paint(part, colour) for part in wrap(rules, style.width - 4))
-        return "\n    ".join([line, *more])
-    return f"{line}  {style.paint(rules, colour)}" if rules else line
+    if columns("  ".join(filter(None, (prefix, shown, rules)))) <= style.width - 2:
+        return "  ".join(filter(None, (f"{mark} {prefix}", shown, style.paint(rules, colour))))
+    below = [style.paint(line, colour) for line in wrap(rules, style.width - 4) if line]
+    return "\n    ".join([f"{mark} {prefix}", *wrap(shown, style.width - 4), *below])
 
 
 def rules_of(report: Outcome) -> list[str]:
@@ -79,16 +61,6 @@ def standing(report: Outcome) -> str:
     if any(f.severity == WARNING for f in report.findings):
         return WARNING
     return OK if using_cuda(report) else ABSENT
-
-
-def _as_many(names: Sequence[str], width: int) -> str:
-    """The first names that fit, and how many more there are; nothing where not one fits."""
-    for kept in range(len(names), 0, -1):
-        more = say(" and {n} more", n=len(names) - kept) if kept < len(names) else ""
-        text = ", ".join(names[:kept]) + more
-        if columns(text) <= width:
-            return text
-    return ""
 
 
 def summary(standings: list[str]) -> str:

@@ -104,7 +104,7 @@ def cu303(facts: Facts) -> Iterator[Finding]:
     """A symbol, or a version of symbols, that nothing in scope has."""
     seen = set()
     for fault in facts.load_faults:
-        if fault.kind not in ("symbol", "version", "abort"):
+        if fault.kind not in ("symbol", "version"):
             continue
         if (fault.library, fault.name) in seen or told_by_record(facts, fault):
             continue

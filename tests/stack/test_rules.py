@@ -1,7 +1,5 @@
 """What rules find in facts made by hand (cases.py), the list of them, and the verdict."""
 
-import itertools
-
 import cases
 import pytest
 from facts import (
@@ -23,7 +21,7 @@ from cudriver.stack.facts import Environment, Evidence, Facts, FileFault
 from cudriver.stack.fixes import pairs
 from cudriver.stack.machine_facts import Toolkit
 from cudriver.stack.record import put
-from cudriver.stack.rules import cu2, cu4_pins, cu5, judge, registry
+from cudriver.stack.rules import cu2, cu5, judge, registry
 from cudriver.stack.rules.verdict import verdict
 
 OWN = Toolkit(
@@ -121,14 +119,6 @@ def test_exact_is_not_settled_by_two_numbers():
 def test_nothing_to_match_cannot_be_told():
     of = facts(match="system")
     assert verdict(judge(of), of) == "unknown"
-
-
-def test_every_pair_with_an_exact_version_is_compared():
-    stated = [object() for _ in range(5)]
-    for chosen in itertools.product([False, True], repeat=5):
-        exact = [pin for pin, one in zip(stated, chosen, strict=True) if one]
-        wanted = [p for p in itertools.combinations(stated, 2) if {*p} & {*exact}]
-        assert list(cu4_pins._pairs(stated, exact)) == wanted
 
 
 def test_what_may_not_be_absent_is_compared_with_no_range(monkeypatch):

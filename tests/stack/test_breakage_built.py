@@ -392,7 +392,7 @@ def test_a_family_from_two_installs(venv, tmp_path):
     assert str(outside / "libcublasLt.so.12.1.3.1") in mapped
     assert str(blas) in mapped
     report = venv.check(**variables)
-    found = real.finding(report, "CU307")
+    found = real.finding(report, "CU304")
     told = found.title + " ".join(f"{e.file} {e.value}" for e in found.evidence)
     assert "12.1.3.1" in told
     assert "12.8.4.1" in told

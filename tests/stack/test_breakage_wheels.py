@@ -280,26 +280,6 @@ class ops:
 """
 
 
-def test_site_packages_split_in_two(cu12):
-    """torch in lib64, nvidia in lib: what $ORIGIN leads to is not there."""
-    site = real.site_packages(cu12)
-    other = cu12 / "lib64"
-    if other.is_symlink():
-        other.unlink()
-    far = other / site.relative_to(cu12 / "lib")
-    far.mkdir(parents=True)
-    for name in ("torch", "torchgen", "functorch", "torch-2.8.0.dist-info"):
-        if (site / name).exists():
-            (site / name).rename(far / name)
-    seen = real.import_error(cu12, PYTHONPATH=str(far))
-    report = real.check(cu12, environ=real.clean_environ(PYTHONPATH=str(far)))
-    if seen is None:  # torch looked through sys.path itself, and its preload fixes the split
-        assert real.finding(report, "CU408")
-        assert "error" not in {f.severity for f in report.findings}
-    else:
-        assert_predicted(report, "CU408", seen)
-
-
 def test_a_file_changed_after_installation(cu12):
     """RECORD's hash is the oracle: pip wrote it."""
     library = real.site_packages(cu12) / "nvidia" / "cuda_runtime" / "lib" / "libcudart.so.12"

@@ -317,7 +317,6 @@ ANYBODY_S = {  # what any program may end in, and only the check can tell why
 SHARED = {
     "CU108": "CU101",
     "CU404": "CU30[356]",
-    "CU408": "CU305",
     "CU410": "CU402",
 }  # with others' words
 

@@ -119,7 +119,6 @@ def test_what_is_missing_and_who_brings_it(library, words):
         ("module 'torch.cuda' has no attribute 'a'", "pip show torch"),
         ("Unable to load cuSPARSE. Is it installed?", "nvidia-cusparse-cu12"),
         ("Unsupported .version 8.8; current version is '8.4'", "PTX 8.8 is of CUDA 12.9"),
-        ("PTX .version 7.8 does not support .target sm_100", "PTX 7.8 is of CUDA 11.8"),
         ("with CUDA capability sm_120 is not compatible", "Compute capability 12.0"),
         ("driver on your system is too old (found version 12060)", "offers CUDA 12.6"),
         ("unsatisfied condition: cuda>=12.8, please update", "asks for a driver of CUDA 12.8"),

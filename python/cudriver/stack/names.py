@@ -56,6 +56,13 @@ def describe(stem: str) -> dict[str, Any]:
     return row
 
 
+def library_of(symbol: str) -> str | None:
+    """The library that a function's name belongs to, by its prefix: "libcublas.so"."""
+    prefixes: dict[str, str] = table("libraries")["prefixes"]
+    known = (each for each in prefixes if symbol.startswith(each))
+    return prefixes.get(max(known, key=len, default=""))
+
+
 def row_of(soname: str) -> dict[str, Any]:
     """The same, for libcublas.so.12."""
     return describe(split(soname)[0])

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator
 from functools import cache
 
 from cudriver.stack.explain import FOLDER
-from cudriver.stack.names import describe, split
+from cudriver.stack.names import describe, library_of, split
 from cudriver.stack.record import Any
 from cudriver.stack.tables import driver_floor, table
+from cudriver.stack.versions import newer
 
 ANSWERS = "answers.json"
-Said = Iterator[tuple[str, dict[str, str]]]  # a sentence's key and its values
+Answers = Iterator[tuple[str, dict[str, str]]]  # the keys of sentences, and their values
 
 
 def answer(line: str, lang: str = "en") -> list[str]:
@@ -23,9 +24,10 @@ def answer(line: str, lang: str = "en") -> list[str]:
     sentences = _known()["sentences"]
     for pattern, read in _READERS:
         if found := re.search(pattern, line, re.IGNORECASE):
-            said = [sentences[key][lang].format(**values) for key, values in read(found)]
-            if said:
-                return said
+            answers = [(read, found.groupdict())] if isinstance(read, str) else read(found)
+            lines = [sentences[key][lang].format(**values) for key, values in answers]
+            if lines:
+                return lines
     return []
 
 
@@ -36,18 +38,16 @@ def _known() -> dict[str, Any]:
     return known
 
 
-def _symbol(found: re.Match[str]) -> Said:
+def _symbol(found: re.Match[str]) -> Answers:
     symbol = found["symbol"]
     needer = os.path.basename(found["needer"] or "") or "the extension"
     for pattern, key in _OTHERS:
         if re.match(pattern, symbol):
             yield key, {"symbol": symbol, "needer": needer}
             return
-    prefixes = table("libraries")["prefixes"]
-    owners = [p for p in prefixes if re.match(rf"{p}(?=[A-Z_])", symbol)]
-    if not owners:
+    stem = (library_of(symbol) or "").removesuffix(".so")
+    if not stem:
         return
-    stem = prefixes[max(owners, key=len)].removesuffix(".so")
     yield "symbol", {"symbol": symbol, "library": stem}
     if since := re.search(r"_(\d+)_(\d+)$", symbol):
         yield "since", {"library": stem, "cuda": f"{since[1]}.{since[2]}"}
@@ -68,21 +68,20 @@ _OTHERS = [
 ]
 
 
-def _version(found: re.Match[str]) -> Said:
+def _version(found: re.Match[str]) -> Answers:
     kind, _, number = found["version"].partition("_")
     needer = os.path.basename((found["needer"] or "").strip()) or "the library"
     if kind.upper() == "GLIBC":
         names = _known()["glibc"]
-        wanted = _numbers(number)
-        enough = [names[release] for release in names if _numbers(release) >= wanted]
+        enough = [names[release] for release in names if not newer(number, release)]
         values = {"needer": needer, "version": number}
         if enough:
             yield "glibc", {**values, "distributions": ", ".join(enough[:3])}
         else:
             yield "glibc-new", values
         if here := glibc():
-            older = _numbers(here) < wanted
-            yield "glibc-older" if older else "glibc-here", {"here": f"glibc {here}"}
+            key = "glibc-older" if newer(number, here) else "glibc-here"
+            yield key, {"here": f"glibc {here}"}
     elif gcc := _known()["libstdc++"].get(found["version"].upper()):
         yield "libstdc++", {"version": found["version"], "gcc": gcc}
 
@@ -96,7 +95,7 @@ def glibc() -> str | None:
     return release if name == "glibc" else None
 
 
-def _library(found: re.Match[str]) -> Said:
+def _library(found: re.Match[str]) -> Answers:
     library = found["library"].rstrip(".")
     stem, number = split(library.replace("*[0-9]", ""))
     if stem in ("libcuda", "libnvcuvid", "libnvoptix") or stem.startswith("libnvidia-"):
@@ -107,7 +106,7 @@ def _library(found: re.Match[str]) -> Said:
         yield "torch-library", {"library": library}
     elif python := re.match(r"libpython(\d\.\d+)", library):
         yield "python-library", {"library": library, "version": python[1]}
-    elif row := describe(stem) or describe(_cudnn(stem)):
+    elif row := describe(stem) or describe("libcudnn" * stem.startswith("libcudnn")):
         majors = [major for major, name in row.get("sonames", {}).items() if name == library]
         values = {"library": library, "conda": row["conda"]}
         if number and majors:
@@ -122,11 +121,7 @@ def _library(found: re.Match[str]) -> Said:
             yield "other-library", {"library": library, "package": package}
 
 
-def _cudnn(stem: str) -> str:
-    return "libcudnn" if stem.startswith("libcudnn") else ""
-
-
-def _loaded(found: re.Match[str]) -> Said:
+def _loaded(found: re.Match[str]) -> Answers:
     """JAX's names: "Unable to load cuSPARSE. Is it installed?"."""
     for stem, row in table("libraries")["libraries"].items():
         if stem.lower() == f"lib{found['name'].lower()}":
@@ -142,7 +137,7 @@ def _wheels(wheel: str, cuda: str | None = None) -> str:
     return names[cuda] if cuda in names else f"{names['12']} / {newest}"
 
 
-def _module(found: re.Match[str]) -> Said:
+def _module(found: re.Match[str]) -> Answers:
     module = found["module"]
     if found["shadow"]:
         yield "shadow", {"name": module.partition(".")[0]}
@@ -158,7 +153,7 @@ def _module(found: re.Match[str]) -> Said:
         yield "build-torch", {}
 
 
-def _name(found: re.Match[str]) -> Said:
+def _name(found: re.Match[str]) -> Answers:
     module = found["module"]
     package = module.partition(".")[0]
     if package == "google" and "protobuf" in module:
@@ -168,7 +163,7 @@ def _name(found: re.Match[str]) -> Said:
         yield "name", {"name": found["name"], "module": module, "package": package}
 
 
-def _ptx(found: re.Match[str]) -> Said:
+def _ptx(found: re.Match[str]) -> Answers:
     cuda = _known()["ptx"]
     asked, known = found["asked"], found["known"]
     if asked in cuda and known in cuda:
@@ -176,13 +171,7 @@ def _ptx(found: re.Match[str]) -> Said:
         yield "ptx", {**values, "asked_cuda": cuda[asked], "known_cuda": cuda[known]}
 
 
-def _ptx_target(found: re.Match[str]) -> Said:
-    yield from _gpu(found)
-    if found["known"] in _known()["ptx"]:
-        yield "ptx-target", {"known": found["known"], "known_cuda": _known()["ptx"][found["known"]]}
-
-
-def _gpu(found: re.Match[str]) -> Said:
+def _gpu(found: re.Match[str]) -> Answers:
     number = int(found["gpu"].replace(".", ""))
     capability = f"{number // 10}.{number % 10}"
     known = table("architectures")
@@ -192,7 +181,7 @@ def _gpu(found: re.Match[str]) -> Said:
         yield "gpu", {"capability": capability, "name": name, "toolkit": toolkit}
 
 
-def _driver(found: re.Match[str]) -> Said:
+def _driver(found: re.Match[str]) -> Answers:
     number = int(found["code"])
     cuda, major = f"{number // 1000}.{number % 1000 // 10}", number // 1000
     floor = driver_floor(str(major + 1))
@@ -203,36 +192,20 @@ def _driver(found: re.Match[str]) -> Said:
         yield "driver-offers-most", {"cuda": cuda}
 
 
-def _image(found: re.Match[str]) -> Said:
+def _image(found: re.Match[str]) -> Answers:
     major = found["cuda"].partition(".")[0]
     if floor := driver_floor(major):
         yield "image", {"cuda": found["cuda"], "major": major, "floor": floor}
 
 
-def _nvcc(found: re.Match[str]) -> Said:
-    yield "nvcc", {"here": found["here"], "torch": found["torch"]}
-
-
-def _jax(found: re.Match[str]) -> Said:
+def _jax(found: re.Match[str]) -> Answers:
     yield "jax", {"major": found["major"] or "12"}
-
-
-def _plain(key: str) -> Callable[[re.Match[str]], Said]:
-    """A sentence without values."""
-
-    def read(found: re.Match[str]) -> Said:
-        yield key, {}
-
-    return read
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
 _SO = r"(?P<library>lib[\w+.-]{1,80}?\.so[\d.]{0,20}(?:\*\[0-9\])?)"
 _ALLOWED = r"cannot open shared object file(?!: (?:Permission|Operation))"
-_READERS: list[tuple[str, Callable[[re.Match[str]], Said]]] = [
+# What a line has, and the key of its sentence, with the groups as values; or who answers.
+_READERS: list[tuple[str, str | Callable[[re.Match[str]], Answers]]] = [
     (
         r"(?:(?P<needer>[\w./+-]{1,400}\.so[\w.]{0,20}): ?)?(?:undefined symbol:? |"
         r"(?:not|Cannot) load symbol )'?(?P<symbol>[\w:]{1,1000})",
@@ -257,17 +230,16 @@ _READERS: list[tuple[str, Callable[[re.Match[str]], Said]]] = [
     (r"grep '(?P<library>libnvrtc|lib[\w-]{1,40})'", _library),
     (r"Unable to load (?P<name>\w{1,20})\. Is it installed", _loaded),
     (r"No module named '(?P<module>[\w.]{1,200})'(?P<shadow>; '\w+' is not a package)?", _module),
-    (r"numpy\.(_?core)\.multiarray failed|_ARRAY_API not found|using NumPy 1\.x", _plain("numpy")),
-    (r"Descriptors cannot|Protobuf Gencode|'MessageFactory'", _plain("protobuf")),
+    (r"numpy\.(_?core)\.multiarray failed|_ARRAY_API not found|using NumPy 1\.x", "numpy"),
+    (r"Descriptors cannot|Protobuf Gencode|'MessageFactory'", "protobuf"),
     (
         r"cannot import name '?(?P<name>\w{1,100})'? from '(?!partially)(?P<module>[\w.]{1,200})'",
         _name,
     ),
     (r"PJRT API version|(?:jax_?cuda|xla_cuda)(?P<major>\d\d).{0,80}not compatible", _jax),
     (r"module '(?P<module>[\w.]{1,200})' has no attribute '(?P<name>\w{1,100})'", _name),
-    (r"bad magic number|marshal data too short", _plain("bytecode")),
+    (r"bad magic number|marshal data too short", "bytecode"),
     (r"\.version (?P<asked>[\d.]{1,5}); current version is '?(?P<known>[\d.]{1,5}\d)", _ptx),
-    (r"\.version (?P<known>[\d.]{1,5}) does not support \.target sm_(?P<gpu>\d{2,3})", _ptx_target),
     (r"\b(?:sm|compute)_(?P<gpu>\d{2,3})[af]?\b", _gpu),
     (r"capability (?:\(CC\) )?(?P<gpu>\d{1,2}\.\d)", _gpu),
     (r"found version (?P<code>\d{4,5})\)", _driver),
@@ -275,8 +247,8 @@ _READERS: list[tuple[str, Callable[[re.Match[str]], Said]]] = [
     (
         r"CUDA version \(?(?P<here>[\d.]{1,6}\d)\)? (?:mismatches|does not match) "
         r"the version .{0,60}(?:compiled with|compile PyTorch) \(?(?P<torch>[\d.]{1,6}\d)",
-        _nvcc,
+        "nvcc",
     ),
-    (r"\b__cuda\b", _plain("__cuda")),
-    (r"unresolvable CDI devices", _plain("cdi")),
+    (r"\b__cuda\b", "__cuda"),
+    (r"unresolvable CDI devices", "cdi"),
 ]

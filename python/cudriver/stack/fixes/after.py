@@ -30,7 +30,6 @@ from cudriver.stack.fixes import fix
 from cudriver.stack.fixes.anew import built_for
 from cudriver.stack.fixes.faults import EXEC_STACK, caused_by, should_have
 from cudriver.stack.fixes.library_fixes import (
-    family_of_symbol,
     leak_of,
     looks_into_wheels,
     owner_of,
@@ -39,6 +38,7 @@ from cudriver.stack.fixes.library_fixes import (
 )
 from cudriver.stack.fixes.pairs import asked_of, goes_with
 from cudriver.stack.load.recipes import listed
+from cudriver.stack.names import library_of
 from cudriver.stack.record import Any, but, put
 from cudriver.stack.versions import cut, newer, satisfies
 
@@ -225,7 +225,7 @@ class _Copy:
         if mine and changed:
             return fits or name == "torch"
         provider = owner_of(facts, os.path.normpath(fault.provider or ""))
-        family = family_of_symbol(fault.name)
+        family = library_of(fault.name)
         brought = (
             provider.name == name
             if provider

@@ -18,7 +18,7 @@ from cudriver.stack.facts import (
     LoadFault,
 )
 from cudriver.stack.fixes.fix import KIN
-from cudriver.stack.fixes.library_fixes import family_of_symbol
+from cudriver.stack.names import library_of
 from cudriver.stack.versions import cut
 
 EXEC_STACK = "cannot enable executable stack"  # the loader's words; its package built it so
@@ -38,7 +38,7 @@ def caused_by(fault: LoadFault, file: FileFault) -> bool:
 
 def should_have(file: FileFault, fault: LoadFault) -> bool:
     """Whether a function that nothing has is one of that file's, by its name."""
-    name = family_of_symbol(fault.name) if fault.kind == "symbol" and not fault.provider else None
+    name = library_of(fault.name) if fault.kind == "symbol" and not fault.provider else None
     return name is not None and os.path.basename(file.file).startswith(name)
 
 

@@ -8,7 +8,7 @@ import re
 from cudriver.stack.command import Command
 from cudriver.stack.facts import Distribution, Facts, Framework, Library, LoadFault, Requirement
 from cudriver.stack.fixes import fix
-from cudriver.stack.names import DRIVER_CALL, is_cuda_library, row_of, split, unsuffixed
+from cudriver.stack.names import DRIVER_CALL, is_cuda_library, library_of, row_of, split, unsuffixed
 from cudriver.stack.tables import driver_floor, table
 from cudriver.stack.text import quote
 from cudriver.stack.versions import cut, minor
@@ -149,7 +149,7 @@ def _by_name(facts: Facts, fault: LoadFault) -> list[str]:
     """The library that should have the function, by the name of either."""
     names = map(os.path.basename, (fault.provider or "", fault.name))
     fixes = back_to_pin(facts, next(filter(is_cuda_library, names), ""))
-    guess = family_of_symbol(fault.name)
+    guess = library_of(fault.name)
     if fixes or not guess:
         return fixes
     leaks = (leak(facts, x) for x in facts.libraries if x.soname.startswith(guess))
@@ -178,12 +178,6 @@ def _newer(facts: Facts, fault: LoadFault, provider: Library) -> list[str]:
     if provider.family in ("nvjitlink", "nvrtc", "cudart") and release and "." in release:
         return [fix.install(env, f"{dist.name}>={release}", of=dist, alone=True)]
     return [fix.install(env, dist.name, of=dist, upgrade=True, alone=True)]
-
-
-def family_of_symbol(symbol: str) -> str | None:
-    """The library that a function's name belongs to, by its prefix."""
-    prefixes: dict[str, str] = table("libraries")["prefixes"]
-    return next((prefixes[each] for each in prefixes if symbol.startswith(each)), None)
 
 
 def library_fix(facts: Facts, fault: LoadFault) -> list[str]:

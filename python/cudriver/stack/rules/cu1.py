@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from cudriver.stack.facts import ERROR, NOTE, WARNING, Evidence, Facts, Finding, Framework
@@ -121,17 +122,29 @@ def cu103(facts: Facts) -> Iterator[Finding]:
         title = f"driver {driver.release or driver.cuda} is too old for {framework.name} "
         title += f"{framework.version}: CUDA {major(framework.cuda)} needs {floor} or newer"
         predicts, offered = None, minor(driver.cuda)
-        if framework.name != "torch":
+        if framework.name == "tensorrt":
+            predicts = "CUDA initialization failure with error: 35"
+        elif framework.name != "torch":
             predicts = "CUDA driver version is insufficient for CUDA runtime version"
         elif offered is not None:
             code = offered[0] * 1000 + offered[1] * 10
             predicts = f"The NVIDIA driver on your system is too old (found version {code})."
         other = fix.torch_for_driver(facts) if framework.name == "torch" else None
         fixes = [fix.torch_from(facts, other)] if other else []
+        if framework.name == "tensorrt" and offered is not None:
+            fixes = _tensorrt(facts, offered[0])
         own = [] if fix.branch_for(driver, floor) else planned(facts, framework.name)
         fixes += own or [fix.driver_package(driver, floor)]
         evidence = [user_evidence(driver), framework.cuda_evidence]
         yield finding(ERROR, title, evidence, predicts, fixes, framework.name)
+
+
+def _tensorrt(facts: Facts, cuda: int) -> list[str]:
+    """TensorRT for a CUDA major in place of all of it that is here: both write one folder."""
+    env, parts = facts.environment, r"tensorrt(-cu\d+)?(-bindings|-libs)?"
+    here = [dist for dist in facts.distributions if re.fullmatch(parts, dist.name)]
+    removed = [fix.uninstall(env, dist) for dist in here]
+    return [*removed, fix.install(env, f"tensorrt-cu{cuda}", of=next(iter(here), None))]
 
 
 def cu104(facts: Facts) -> Iterator[Finding]:

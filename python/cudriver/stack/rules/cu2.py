@@ -144,24 +144,18 @@ def _means_to_compile(facts: Facts) -> bool:
 
 
 def cu202(facts: Facts) -> Iterator[Finding]:
-    """nvcc of another major than PyTorch's CUDA."""
+    """nvcc of another release than PyTorch's CUDA: of another minor it works, with a warning."""
     nvcc, built, evidence = _build_pair(facts)
+    told = f"The detected CUDA version ({nvcc}) "
     if major(nvcc) != major(built):
         title = f"extensions of PyTorch cannot be compiled here: nvcc is CUDA {nvcc}, PyTorch "
-        predicts = f"The detected CUDA version ({nvcc}) mismatches the version that was used to "
-        predicts += f"compile PyTorch ({built})."
+        told += f"mismatches the version that was used to compile PyTorch ({built})."
         severity = WARNING if _means_to_compile(facts) else NOTE
-        yield finding(severity, title + built, evidence, predicts, _nvcc_fix(facts, built))
-
-
-def cu203(facts: Facts) -> Iterator[Finding]:
-    """nvcc of another minor than PyTorch's CUDA: it works, with a warning."""
-    nvcc, built, evidence = _build_pair(facts)
-    if major(nvcc) == major(built) and nvcc != built:
+        yield finding(severity, title + built, evidence, told, _nvcc_fix(facts, built))
+    elif nvcc != built:
         title = f"nvcc is CUDA {nvcc}, PyTorch {built}: extensions compile, with a warning"
-        predicts = f"The detected CUDA version ({nvcc}) has a minor version mismatch with the "
-        predicts += f"version that was used to compile PyTorch ({built})."
-        yield finding(NOTE, title, evidence, predicts)
+        told += "has a minor version mismatch with the version that was used to compile PyTorch "
+        yield finding(NOTE, title, evidence, f"{told}({built}).")
 
 
 def cu204(facts: Facts) -> Iterator[Finding]:
@@ -225,31 +219,6 @@ def _other_nvcc(facts: Facts, name: str, known: list[Toolkit]) -> Iterator[Findi
     evidence.append(Evidence(on_path[0].nvcc or on_path[0].path, None, there))
     fixes = [f"export PATH={quote(known[0].path + '/bin')}:$PATH"]
     yield finding(WARNING if major(here) != major(there) else NOTE, title, evidence, None, fixes)
-
-
-def cu206(facts: Facts) -> Iterator[Finding]:
-    """System toolkits that disagree, and one that contradicts itself."""
-    for toolkit in facts.toolkits:
-        told = {cut(claim.value, 2) for claim in toolkit.claims}
-        if toolkit.origin == "system" and len(told) > 1:
-            title = f"{toolkit.path} holds parts of two toolkits: "
-            title += " and ".join(sorted(t or "" for t in told))
-            again = f"sudo rm -r {quote(toolkit.path)}  # then install one toolkit there again"
-            yield finding(WARNING, title, toolkit.claims, None, [again])
-    default = next((t for t in facts.toolkits if "/usr/local/cuda" in t.chosen_by), None)
-    if default is None:
-        return
-    for other in facts.toolkits:
-        ways = [name for name in other.chosen_by if name != "/usr/local/cuda"]
-        if not {"PATH", "CUDA_HOME", "CUDA_PATH"} & {*ways} or other is default:
-            continue
-        a, b = cut(default.version, 2), cut(other.version, 2)
-        if a != b:
-            title = f"/usr/local/cuda is CUDA {a}, {' and '.join(ways)} leads to CUDA {b}"
-            line = "sudo update-alternatives --config cuda  # or: sudo ln -sfn "
-            line += f"{quote(other.path)} /usr/local/cuda"
-            yield finding(NOTE, title, [default.evidence, other.evidence], None, [line])
-            return
 
 
 def cu207(facts: Facts) -> Iterator[Finding]:

@@ -28,18 +28,19 @@ from cudriver.stack.rules.finding import finding
 from cudriver.stack.tables import table
 from cudriver.stack.versions import cut, minor
 
-FAMILIES = ("cublas", "cufft", "cusolver", "npp")
+# The families whose parts belong together.
+FAMILIES = {
+    "cudnn": "cuDNN",
+    "cublas": "cuBLAS",
+    "cufft": "cuFFT",
+    "cusolver": "cuSOLVER",
+    "npp": "NPP",
+}
 
 
 def _file(library: Library) -> Evidence:
     by = library.found_by if library.found_by.startswith("preload") else f"by {library.found_by}"
     return Evidence(library.path, None, f"{library.version or 'unknown version'}, {by}")
-
-
-def _one_release(facts: Facts, parts: list[Library], soname: str, path: str = "") -> list[str]:
-    """What stops one of a family's parts from coming from outside; else the pinned wheel."""
-    leaks = (leak(facts, x) for x in parts if x.origin == "system")
-    return next(filter(None, leaks), None) or back_to_pin(facts, soname, path)
 
 
 def cu301(facts: Facts) -> Iterator[Finding]:
@@ -135,23 +136,29 @@ def cu303(facts: Facts) -> Iterator[Finding]:
 
 
 def cu304(facts: Facts) -> Iterator[Finding]:
-    """Parts of cuDNN of two versions."""
+    """One library, whose parts one process loads in two versions."""
+    done = set()
     for framework in facts.frameworks:
-        used = (x for x in facts.libraries if x.version and x.path in framework.loads)
-        parts = [x for x in used if x.family == "cudnn"]
-        if len({cut(x.version, 3) for x in parts}) < 2 or not framework.modelled:
-            continue
-        main = next((x for x in parts if x.soname.startswith("libcudnn_graph")), parts[0])
-        strange = [x for x in parts if cut(x.version, 3) != cut(main.version, 3)]
-        shown = next(filter(_ends_in, strange), strange[0])
-        predicts = _ends_in(shown)
-        eight = main.soname.endswith(".so.8")  # whose parts nobody has tried
-        severity = ERROR if predicts else WARNING if eight else NOTE
-        both = f"{main.soname} {main.version}, {shown.soname} {shown.version}"
-        title, evidence = f"cuDNN is of two versions: {both}", map(_file, parts)
-        fixes = _one_release(facts, parts, main.soname)
-        yield finding(severity, title, evidence, predicts, fixes, framework.name, shown.path)
-        return
+        families: dict[tuple[str, str], list[Library]] = {}  # libcublas.so.12, libcublasLt.so.12
+        for library in facts.libraries if framework.modelled else ():
+            if library.path in framework.loads and library.version and library.family in FAMILIES:
+                number = split(library.soname)[1].partition(".")[0]
+                families.setdefault((library.family, number), []).append(library)
+        for (family, number), parts in families.items():
+            main = next((x for x in parts if x.soname.startswith("libcudnn_graph")), parts[0])
+            strange = [x for x in parts if cut(x.version, 3) != cut(main.version, 3)]
+            if not strange or main.path in done:
+                continue
+            done.add(main.path)
+            shown = next(filter(_ends_in, strange), strange[0])
+            predicts = _ends_in(shown)
+            nine = (family, number) == ("cudnn", "9")  # whose parts were tried
+            severity = ERROR if predicts else NOTE if nine else WARNING
+            both = f"{main.soname} {main.version}, {shown.soname} {shown.version}"
+            title, evidence = f"{FAMILIES[family]} is of two versions: {both}", map(_file, parts)
+            leaks = (leak(facts, x) for x in parts if x.origin == "system")
+            fixes = next(filter(None, leaks), None) or back_to_pin(facts, main.soname, main.path)
+            yield finding(severity, title, evidence, predicts, fixes, framework.name, shown.path)
 
 
 def _ends_in(part: Library) -> str | None:
@@ -247,23 +254,3 @@ def cu306(facts: Facts) -> Iterator[Finding]:
             back_to_pin(facts, "libnvrtc.so", path),
             users[0].name if users else path,
         )
-
-
-def cu307(facts: Facts) -> Iterator[Finding]:
-    """One library family from two CUDA releases, where the two work together."""
-    done = set()
-    for framework in facts.frameworks:
-        families: dict[tuple[str, str], list[Library]] = {}  # libcublas.so.12, libcublasLt.so.12
-        for library in facts.libraries:
-            if library.path in framework.loads and library.version and library.family in FAMILIES:
-                number = split(library.soname)[1].partition(".")[0]
-                families.setdefault((library.family, number), []).append(library)
-        for used in families.values():
-            first = used[0]
-            second = next((x for x in used if cut(x.version, 3) != cut(first.version, 3)), None)
-            if second is None or not framework.modelled or first.path in done:
-                continue
-            done.add(first.path)
-            title = f"{first.soname} {first.version} works with {second.soname} {second.version}"
-            fixes, evidence = _one_release(facts, used, first.soname, first.path), map(_file, used)
-            yield finding(WARNING, title, evidence, None, fixes, framework.name, second.path)

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from cudriver.stack.facts import (
     ERROR,
     GPU,
-    IMPORT,
     NOTE,
     WARNING,
     Distribution,
@@ -26,9 +25,8 @@ from cudriver.stack.fixes.faults import other_build, other_major, proof
 from cudriver.stack.names import row_of
 from cudriver.stack.rules.cu4_pins import pins
 from cudriver.stack.rules.finding import finding
-from cudriver.stack.tables import driver_floor, table
-from cudriver.stack.text import quote
-from cudriver.stack.versions import cut, major, newer, satisfies
+from cudriver.stack.tables import table
+from cudriver.stack.versions import cut, major, satisfies
 
 _WITH_CUDA = {
     "tensorflow": "tensorflow[and-cuda]",
@@ -241,92 +239,3 @@ def _same_index(facts: Facts, name: str, torch: Framework) -> str:
         return fix.kin(facts, name)
     wanted, index = f"{name}=={version}", fix.index_of(facts)
     return fix.install(env, wanted, of=dist, index=index, again=True, alone=True)
-
-
-def cu406(facts: Facts) -> Iterator[Finding]:
-    """TensorRT for another CUDA major: an error where the driver is too old for it. Beside a
-    framework for another major it works, each with libraries of its own.
-    """
-    trt = facts.framework("tensorrt")
-    built = major(trt.cuda) if trt else None
-    if trt is None or built is None:
-        return
-    others = [
-        f for f in facts.frameworks if f.name in ("torch", "onnxruntime") and f.variant == "cuda"
-    ]
-    offered = major(facts.driver.cuda)
-    name = f"TensorRT {trt.version} is for CUDA {built}"
-    if offered is not None and offered < built:
-        agreed = any(major(other.cuda) == offered for other in others)
-        swap = agreed or _release(trt.version, offered) == trt.version
-        title = f"{name}, the driver offers {facts.driver.cuda}"
-        stated = Evidence(facts.driver.path or "driver", None, facts.driver.release or "")
-        predicts = "CUDA initialization failure with error: 35"
-        fixes = _swap(facts, trt, offered) if swap else []
-        fixes = fixes or [fix.driver_package(facts.driver, driver_floor(trt.cuda))]
-        yield finding(ERROR, title, [trt.cuda_evidence, stated], predicts, fixes, "tensorrt")
-        return
-    for other in others:
-        wanted = major(other.cuda)
-        if wanted is not None and wanted != built:
-            title = f"{name}, {other.name} for CUDA {wanted}"
-            fixes = _swap(facts, trt, wanted)
-            if not fixes:  # no TensorRT is for that major
-                named = other.distribution or other.name
-                dist = facts.distribution(named)
-                fixes = [fix.install(facts.environment, named, of=dist, upgrade=True)]
-            evidence = [trt.cuda_evidence, other.cuda_evidence]
-            yield finding(NOTE, title, evidence, None, fixes, "tensorrt")
-            return
-
-
-def _release(version: str, cuda: int) -> str | None:
-    """The release nearest to this one that is for that CUDA major; None where there is none."""
-    known: dict[str, list[str | None]] = table("packages")["tensorrt"]
-    first, last = known.get(str(cuda), (None, None))
-    if first is None or newer(first, version):
-        return first
-    return last if last and newer(version, last) else version
-
-
-def _swap(facts: Facts, trt: Framework, cuda: int) -> list[str]:
-    """Removes what is installed of TensorRT, since both majors write one folder, and installs the
-    release for another CUDA major. Nothing where there is none.
-    """
-    release = _release(trt.version, cuda)
-    if release is None:
-        return []
-    env = facts.environment
-    name = trt.distribution or "tensorrt"
-    stem = name.removesuffix("-bindings")
-    parts = {"tensorrt", name, stem, f"{stem}-bindings", f"{stem}-libs"}
-    fixes = [fix.uninstall(env, dist) for dist in facts.distributions if dist.name in parts]
-    other = f"tensorrt-cu{cuda}=={release}"
-    return [*fixes, fix.install(env, other, of=facts.distribution(name))]
-
-
-def cu408(facts: Facts) -> Iterator[Finding]:
-    """PyTorch in one site-packages, its NVIDIA wheels in another."""
-    torch = facts.framework("torch")
-    dist = facts.distribution("torch")
-    if torch is None or dist is None or dist.kind != "wheel" or dist.installer == "conda":
-        return
-    home = dist.location
-    required = [p.requirement.name for p in pins(facts) if p.top == "torch"]
-    wheels = [facts.distribution(name) for name in required if name.startswith("nvidia-")]
-    away = [w for w in wheels if w and w.kind == "wheel" and w.location != home]
-    if not away:
-        return
-    faults = (f for f in facts.load_faults if f.framework == "torch" and f.means == IMPORT)
-    missing = next((f for f in faults if f.kind == "not found"), None)
-    severity, predicts = (missing.severity, missing.message) if missing else (WARNING, None)
-    title = f"torch is in {home}, its NVIDIA libraries are in {away[0].location}"
-    evidence = [dist.evidence, away[0].evidence]
-    yield finding(severity, title, evidence, predicts, [_whole(facts)], "torch")
-
-
-def _whole(facts: Facts) -> str:
-    """A virtual environment of its own: there lib64 is a link to lib, so that nothing is split."""
-    torch, wanted = facts.framework("torch"), quote(fix.same_torch(facts) or "torch")
-    index = f" --index-url {fix.INDEX}/{fix.tag(torch.cuda)}" if torch and torch.cuda else ""
-    return f"python3 -m venv torch-env && torch-env/bin/python -m pip install {wanted}{index}"

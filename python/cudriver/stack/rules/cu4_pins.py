@@ -31,12 +31,8 @@ from cudriver.stack.versions import major, minor, satisfies
 # Newer ones of the same major stand in for older ones.
 FORWARD = r"nvidia-(?:nvjitlink|cudnn|nccl|cuda-nvrtc)(?:-cu\d+)?"
 SHOWN = 5  # pieces of evidence of one kind
-# Of so many specifiers that an installed version meets each is compared with those that it does not
-# meet. A real environment has a dozen.
-MET = 64
-# So many packages that pin one other exactly are compared with all that require it. A real
-# environment has a dozen.
-EXACT = 64
+# So many pins on one package are compared with all others on it. A real environment has a dozen.
+EXACT = 20
 CLASHES = 200  # pairs of packages, each a finding
 EXACT_VERSION = re.compile(r"==\s*([0-9.]+?)(?:\.\*)?")
 
@@ -90,30 +86,25 @@ def _evident_extras(
     """
     if dist.name == "cuda-toolkit":
         return set()  # whoever asks for its extras says so
-    extras: dict[str, list[Requirement]] = {}
-    met: set[str] = set()
-    for requirement in dist.requires:
-        if requirement.extra and matters(requirement.name, "pinned"):
-            extras.setdefault(requirement.extra, []).append(requirement)
-            here = installed.get(requirement.name)
-            if here and satisfies(here.version, requirement.specifier) is not False:
-                met.add(requirement.name)
+    wanted = [r for r in dist.requires if r.extra and matters(r.name, "pinned")]
+    met = {r.name for r in wanted if _meets(installed, r)}
     told = set()
-    for extra, requirements in extras.items():
-        names = {name for each in requirements for name in _leaves(installed, each)}
-        present = names & installed.keys()
+    for extra in {r.extra for r in wanted}:
+        mine = [r for r in wanted if r.extra == extra]
+        names = {name for each in mine for name in _leaves(installed, each)}
         # Of two extras that require one package in two versions the one counts that is met.
         telling = any(
-            r.name not in always
-            and r.name in installed
-            and (
-                r.name not in met or satisfies(installed[r.name].version, r.specifier) is not False
-            )
-            for r in requirements
+            r.name in installed.keys() - always and (r.name not in met or _meets(installed, r))
+            for r in mine
         )
-        if telling and 2 * len(present) > len(names):
+        if telling and 2 * len(names & installed.keys()) > len(names):
             told.add(extra)
     return told
+
+
+def _meets(installed: dict[str, Distribution], requirement: Requirement) -> bool:
+    here = installed.get(requirement.name)
+    return here is not None and satisfies(here.version, requirement.specifier) is not False
 
 
 def _leaves(installed: dict[str, Distribution], requirement: Requirement) -> list[str]:
@@ -200,7 +191,6 @@ class Pins:
         self.conda: set[str] = set()
         if facts.environment.kind == "conda":
             self.conda = {dist.name for dist in facts.distributions if dist.kind == "conda"}
-        self._met: dict[str, dict[str, set[str]]] = {}
 
     def elsewhere(self, name: str) -> bool:
         """A conda environment has the library under conda's name, so that pip's is not missed."""
@@ -219,18 +209,11 @@ class Pins:
         """
         if installed.name == "torch":
             return False
-        met = self._met.get(installed.name)
-        if met is None:
-            met = self._met[installed.name] = {}  # specifier: who states it
-            for other in self.by_name.get(installed.name, ()):
-                specifier = other.requirement.specifier
-                if specifier in met or (
-                    specifier and len(met) < MET and satisfies(installed.version, specifier)
-                ):
-                    met.setdefault(specifier, set()).add(other.top)
         return any(
-            not tops <= {pin.top} and not compatible(specifier, pin.requirement.specifier)
-            for specifier, tops in met.items()
+            other.top != pin.top
+            and self.met(other)
+            and not compatible(other.requirement.specifier, pin.requirement.specifier)
+            for other in self.by_name.get(installed.name, ())[:EXACT]
         )
 
 
@@ -305,7 +288,6 @@ def cu407(facts: Facts) -> Iterator[Finding]:
     # Of an extra that seems to have been asked for pip would have met one requirement at least.
     asked = {(p.by.name, p.requirement.extra) for p in every.pins if every.met(p)}
     clashes: dict[tuple[str, str], list[tuple[Pin, Pin]]] = {}
-    left = 0
     for name, of in every.by_name.items():
         stated = [
             p
@@ -314,26 +296,24 @@ def cu407(facts: Facts) -> Iterator[Finding]:
             and p.by.kind != "conda"
             and (p.sure or (p.by.name, p.requirement.extra) in asked)
         ]
-        exact = [p for p in stated if EXACT_VERSION.fullmatch(p.requirement.specifier.strip())]
+        specifiers = [pin.requirement.specifier for pin in stated]
+        exact = [at for at, text in enumerate(specifiers) if EXACT_VERSION.fullmatch(text.strip())]
         if len(exact) > EXACT:
             title = f"CU407 could not be checked: {len(exact)} packages pin {name} exactly, and "
             title += f"only the first {EXACT} were compared with the others"
             yield but(finding(WARNING, title, subject=name), crashed=True)
-        for one, other in _pairs(stated, exact[:EXACT]):
-            if one.top == other.top or compatible(
-                one.requirement.specifier, other.requirement.specifier
-            ):
+        both = {(min(i, j), max(i, j)) for i in exact[:EXACT] for j in range(len(stated)) if i != j}
+        for i, j in sorted(both):
+            one, other = stated[i], stated[j]
+            if one.top == other.top or compatible(specifiers[i], specifiers[j]):
                 continue
-            if name == "torch" and every.met(one) != every.met(other):
-                continue  # CU402 of the one that is not met
-            key = one.top, other.top
-            if key in clashes or len(clashes) < CLASHES:
-                clashes.setdefault(key, []).append((one, other))
-            else:
-                left += 1
-    if left:
+            # Of PyTorch CU402 tells the one that is not met.
+            if name != "torch" or every.met(one) == every.met(other):
+                clashes.setdefault((one.top, other.top), []).append((one, other))
+    if len(clashes) > CLASHES:
+        left = len(clashes) - CLASHES
         yield finding(WARNING, f"{left} more pairs of pins cannot be met together")
-    for (first, second), pairs in clashes.items():
+    for (first, second), pairs in [*clashes.items()][:CLASHES]:
         one, other = pairs[0]
         name = one.requirement.name
         installed = every.installed.get(name)
@@ -345,19 +325,6 @@ def cu407(facts: Facts) -> Iterator[Finding]:
         fixes = [fix.kin(facts, second)] if second in fix.KIN else [anew(facts, second)]
         yield finding(WARNING, title, evidence, None, fixes, second)
     yield from _majors_apart(facts)
-
-
-def _pairs(stated: list[Pin], exact: list[Pin]) -> Iterator[tuple[Pin, Pin]]:
-    """Every two pins of which one is among `exact`, in their order."""
-    at = 0
-    for index, one in enumerate(stated):
-        if at < len(exact) and one is exact[at]:
-            at += 1
-            rest = stated[index + 1 :]
-        else:
-            rest = exact[at:]
-        for other in rest:
-            yield one, other
 
 
 def _majors_apart(facts: Facts) -> Iterator[Finding]:

@@ -124,8 +124,11 @@ def test_a_wheel_brings_what_a_recipe_loads_from_it_alone(monkeypatch, folder, h
     assert (after.after(of, [command], None).load_faults == []) is heals
 
 
-def test_what_an_overlay_pins_into_the_environment():
+@pytest.mark.parametrize("meant", [False, True])
+def test_what_an_overlay_pins_into_the_environment(meant):
+    """What is nowhere else was put there to be used: the variable stays."""
     over = wheel("accelerate", "1.0", "nvidia-cublas-cu12==12.1.3.1", location="/overlay")
+    put(over, hides=[] if meant else [f"{SITE}/accelerate-0.9.dist-info"])
     parts = [wheel("torch", "2.8.0"), wheel("nvidia-cublas-cu12", "12.8.4.1")]
     of = facts(environment=environment(PYTHONPATH="/overlay"), distributions=[over, *parts])
     asked = []
@@ -134,8 +137,13 @@ def test_what_an_overlay_pins_into_the_environment():
         asked.append(changes)
         return facts(distributions=parts)
 
-    assert fixes(of, "CU402", recollect) == (["unset PYTHONPATH"], True)
-    assert asked == [{"PYTHONPATH": None}]
+    ((fix,), proven) = fixes(of, "CU402", recollect)
+    assert proven
+    if meant:
+        assert "pip install --target /overlay --upgrade nvidia-cublas-cu12==12.1.3.1" in fix
+    else:
+        assert fix == "unset PYTHONPATH"
+    assert asked == ([] if meant else [{"PYTHONPATH": None}])
 
 
 class TestBounds:
@@ -160,6 +168,7 @@ def test_a_variable_is_tried_by_looking_again(tmp_path):
     over = tmp_path / "overlay"
     over.mkdir()
     venv.dist("accelerate", "1.0", ["nvidia-cublas-cu12==12.1.3.1"], site=over)
+    venv.dist("accelerate", "0.9", [])
     report = inspect(str(venv.path), environ={"PYTHONPATH": str(over)}, probe_driver=False)
     (found,) = [f for f in report.findings if f.rule == "CU402"]
     assert (found.fix, found.proven) == (["unset PYTHONPATH"], True)

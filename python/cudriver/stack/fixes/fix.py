@@ -45,7 +45,8 @@ def install(
 ) -> str:
     """One command that installs these. again: even where that version is there; alone: without
     what they require; upgrade: the newest. by: "pip", "uv", "conda", ...; default: who installed
-    the distribution that it is about, else the environment's own.
+    the distribution that it is about, else the environment's own. What lies in a folder of
+    PYTHONPATH stays there.
     """
     tool = by or installer(env, of)
     does = {"installs": specifiers, "again": again, "alone": alone, "upgrade": upgrade}
@@ -59,6 +60,12 @@ def install(
         command += [word for s in specifiers for word in ("--reinstall-package", quote(bare(s)))]
     elif again:
         command.append("--force-reinstall")
+    target = of.location if of and of.location in set(env.pythonpath) - set(env.sites) else None
+    if target and tool != "uv":  # pip keeps what is there, or leaves the old .dist-info beside it
+        names = (re.sub("[-_.]+", "_", bare(s)) for s in specifiers)
+        command[:0] = ["rm -rf", *(f"{quote(target)}/{name}-*.dist-info" for name in names), "&&"]
+        upgrade = True
+    command += ["--target", quote(target)] if target else []
     command += ["--no-deps"] * alone + ["--upgrade"] * upgrade + [quote(s) for s in specifiers]
     command += ["--index-url", quote(index)] if index else []
     return Command.of(" ".join(command), source=index, **does)

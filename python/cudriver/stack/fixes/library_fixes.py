@@ -71,8 +71,11 @@ def leak(facts: Facts, library: Library) -> list[str]:
 
 
 def leak_of(facts: Facts, *paths: str) -> list[str]:
-    """What takes a file out of the variable that brings it in; [] where none does."""
+    """What takes a file out of the variable that brings it in; [] where none does, or where the
+    folder has packages that are nowhere else: somebody put them there to be used.
+    """
     env, variables = facts.environment, facts.environment.variables
+    meant = {dist.location for dist in facts.distributions if not dist.hides}
     for name in ("LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONPATH"):
         value = variables.get(name, "")
         hits = []
@@ -84,7 +87,7 @@ def leak_of(facts: Facts, *paths: str) -> list[str]:
             below = name == "PYTHONPATH" and any(
                 path.startswith(f"{plain}/") and not path.startswith(nearer) for path in paths
             )
-            if beside or below:
+            if (beside or below) and (name != "PYTHONPATH" or plain not in meant):
                 hits.append(entry.rstrip("/"))
         if hits:
             return [fix.without(name, value, hits)]

@@ -10,6 +10,7 @@ from facts import (
     facts,
     fault,
     kin,
+    library,
     torch,
     wheel,
 )
@@ -17,9 +18,10 @@ from synth import Prefix
 
 from cudriver.stack import inspect
 from cudriver.stack.command import Command
-from cudriver.stack.facts import Evidence, FileFault, every
+from cudriver.stack.facts import Evidence, FileFault, Shadowed, every
 from cudriver.stack.fixes import after, tried
 from cudriver.stack.fixes.fix import install
+from cudriver.stack.fixes.library_fixes import leak
 from cudriver.stack.record import but, put
 from cudriver.stack.report import Report
 from cudriver.stack.rules import judge, registry
@@ -144,6 +146,32 @@ def test_what_an_overlay_pins_into_the_environment(meant):
     else:
         assert fix == "unset PYTHONPATH"
     assert asked == ([] if meant else [{"PYTHONPATH": None}])
+
+
+@pytest.mark.parametrize("same", [False, True])
+def test_one_command_mends_two_faults_of_a_variable(same):
+    """One command as it stands, since a second one would set the variable back."""
+    name = "LD_LIBRARY_PATH"
+
+    def of(value):
+        files = [f"{folder}/libcublas.so.12" for folder in (value or "").split(":") if folder]
+        return facts(environment=environment(**{name: value or ""}), missing=[], unsure=files)
+
+    def outside(of):
+        for file in of.unsure[: 1 if same else 9]:
+            if not file.startswith("/good"):
+                shadowed = [
+                    Shadowed(other, name) for other in of.unsure[1:] if same and "/b" in other
+                ]
+                found = library("libcublas.so.12", "12.1", "cublas", path=file, shadowed=shadowed)
+                fix = leak(of, found)
+                subject = "torch" if same else file
+                yield finding("error", f"{file} is used", (), None, fix, subject, "outside")
+
+    told = judge(of("/a:/good:/b"), {"CU303": outside}, lambda changes: of(changes[name]))
+    assert [f.fix for f in told] == [[f"export {name}=/good"]]
+    assert all(f.proven for f in every(told))
+    assert len([*every(told)]) == (1 if same else 2)
 
 
 class TestBounds:

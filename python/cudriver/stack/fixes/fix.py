@@ -301,8 +301,13 @@ def entries(variable: str, value: str) -> list[str]:
 
 
 def without(variable: str, value: str, unwanted: list[str]) -> str:
-    """The variable set to its own value less some folders, or unset where nothing is left."""
-    kept = [path for path in entries(variable, value) if path.rstrip("/") not in unwanted]
+    """The variable set to its own value less some folders."""
+    left = [path for path in entries(variable, value) if path.rstrip("/") not in unwanted]
+    return setting(variable, left)
+
+
+def setting(variable: str, kept: list[str]) -> Command:
+    """The variable set to some folders, or unset where there are none."""
     if not kept:
         return Command.of(f"unset {variable}", sets=(variable, None))
     left = ":".join(kept)

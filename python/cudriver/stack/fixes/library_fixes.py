@@ -66,8 +66,10 @@ def owner_of(facts: Facts, path: str | None) -> Distribution | None:
 
 
 def leak(facts: Facts, library: Library) -> list[str]:
-    """What stops a library from coming in from outside."""
-    return leak_of(facts, library.path, library.real_path)
+    """What stops a library from coming in from outside, from a folder further back as well."""
+    own = facts.environment.prefix.rstrip("/") + "/"
+    behind = [x.path for x in library.shadowed if not x.path.startswith(own)]
+    return leak_of(facts, library.path, library.real_path, *behind)
 
 
 def leak_of(facts: Facts, *paths: str) -> list[str]:

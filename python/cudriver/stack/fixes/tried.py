@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from cudriver.stack.command import Command
 from cudriver.stack.facts import ERROR, NOTE, Facts, Finding
+from cudriver.stack.fixes import fix
 from cudriver.stack.fixes.after import Recollect, after, downloads
 
 Lines = tuple[Command, ...]
@@ -32,7 +33,9 @@ def try_fixes(
     trials = _Trials(facts, findings, run, recollect)
     parts = {id(f): _parts(f.fix) for f in told}
     # So many different ones are tried: what follows is linear in the findings.
-    tried = dict.fromkeys(part for f in told for part in parts[id(f)] if trials.heals(f, part))
+    whole = _at_once([line for f in told for part in parts[id(f)] for line in part])
+    mine = ((f, part) for f in told for part in (*parts[id(f)], *whole))
+    tried = dict.fromkeys(part for f, part in mine if trials.heals(f, part))
     count = {part: sum(bool(trials.heals(f, part)) for f in told) for part in tried}
     # Of those that take as many away the one that fetches least.
     worth = {p: (n, -sum(trials.price[c] or 0 for c in p)) for p, n in count.items()}
@@ -69,6 +72,18 @@ def fold(findings: list[Finding]) -> list[Finding]:
 def _parts(fix: list[Command]) -> list[Lines]:
     """What is tried by itself: every line, but a list that begins by taking something away."""
     return [tuple(fix)] if fix and fix[0].removes else [(line,) for line in fix]
+
+
+def _at_once(lines: list[Command]) -> list[Lines]:
+    """What several commands do to a variable, as one: the second would undo the first."""
+    left: dict[str, list[list[str]]] = {}
+    for name, value in dict.fromkeys(line.sets for line in lines if line.sets):
+        left.setdefault(name, []).append(fix.entries(name, value or ""))
+    several = {name: each for name, each in left.items() if len(each) > 1}
+    return [
+        (fix.setting(name, [entry for entry in each[0] if all(entry in e for e in each)]),)
+        for name, each in several.items()
+    ]
 
 
 class _Trials:

@@ -8,7 +8,7 @@ from cudriver.stack.command import Command
 from cudriver.stack.facts import Distribution, Environment, Facts
 from cudriver.stack.machine_facts import Device, Driver
 from cudriver.stack.record import Any
-from cudriver.stack.tables import table
+from cudriver.stack.tables import driver_floor, table
 from cudriver.stack.text import quote
 from cudriver.stack.versions import compare, cut, major, minor
 
@@ -259,12 +259,24 @@ def branch_for(driver: Driver, floor: str | int | None = None) -> int | None:
     return most or max(least, lasting)
 
 
-def driver_package(driver: Driver, floor: str | int | None = None) -> str:
-    """How to get a driver from the distribution that is at least the floor and knows the GPUs."""
+def floor_for(facts: Facts, least: str | int | None = None) -> str:
+    """The driver that all frameworks need, and at least that one."""
+    floors = (driver_floor(f.cuda) for f in facts.frameworks if f.variant == "cuda")
+    needed = str(least or 0)
+    for floor in filter(None, floors):
+        needed = floor if compare(floor, needed) > 0 else needed
+    return needed
+
+
+def driver_package(facts: Facts, least: str | int | None = None) -> str:
+    """How to get a driver from the distribution that is at least that one, knows the GPUs and
+    serves all frameworks.
+    """
+    driver, floor = facts.driver, floor_for(facts, least)
     branch, kind = branch_for(driver, floor), modules(driver)
     if branch is None:
-        least = f" from R{major(str(floor))} on" if floor else ""
-        return f"no driver{least} serves this machine's GPUs; use packages for an older CUDA."
+        since = f" from R{major(floor)} on" if major(floor) else ""
+        return f"no driver{since} serves this machine's GPUs; use packages for an older CUDA."
     opened = kind == "open" or (kind == "either" and driver.kernel_open)
     newer = "" if branch_for(driver, branch + 1) is None else " or newer"
     return (

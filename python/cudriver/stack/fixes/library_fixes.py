@@ -129,7 +129,7 @@ def _other_driver(facts: Facts, fault: LoadFault) -> list[str]:
     if asked and offered and offered >= asked:
         return []
     floor = fix.driver_branch(version) or driver_floor(version)
-    return [fix.driver_package(facts.driver, floor)]
+    return [fix.driver_package(facts, floor)]
 
 
 def _for_torch(facts: Facts, fault: LoadFault) -> list[str]:

@@ -26,7 +26,7 @@ from cudriver.stack.fixes.faults import other_build, other_major, proof
 from cudriver.stack.names import row_of
 from cudriver.stack.rules.cu4_pins import pins
 from cudriver.stack.rules.finding import finding
-from cudriver.stack.tables import driver_floor, table
+from cudriver.stack.tables import table
 from cudriver.stack.text import quote
 from cudriver.stack.versions import cut, major, newer, satisfies
 
@@ -263,7 +263,7 @@ def cu406(facts: Facts) -> Iterator[Finding]:
         stated = Evidence(facts.driver.path or "driver", None, facts.driver.release or "")
         predicts = "CUDA initialization failure with error: 35"
         fixes = _swap(facts, trt, offered) if swap else []
-        fixes = fixes or [fix.driver_package(facts.driver, driver_floor(trt.cuda))]
+        fixes = fixes or [fix.driver_package(facts)]
         yield finding(ERROR, title, [trt.cuda_evidence, stated], predicts, fixes, "tensorrt")
         return
     for other in others:

@@ -20,6 +20,7 @@ DPKG = "/usr/lib/python3/dist-packages"  # Debian's packages, and nobody else's
 CONDA = ("conda", "mamba", "micromamba", "pixi")
 INDEX = "https://download.pytorch.org/whl"
 KIN = ("torchvision", "torchaudio")  # they check that PyTorch is built for the same CUDA
+HOSTED = ("torch", *KIN, "xformers")  # has builds for each CUDA on that index; others are on PyPI
 
 
 def installer(env: Environment, dist: Distribution | None) -> str:
@@ -67,7 +68,8 @@ def install(
         upgrade = True
     command += ["--target", quote(target)] if target else []
     command += ["--no-deps"] * alone + ["--upgrade"] * upgrade + [quote(s) for s in specifiers]
-    command += ["--index-url", quote(index)] if index else []
+    own = all(bare(specifier) in HOSTED for specifier in specifiers)
+    command += ["--index-url" if own else "--extra-index-url", quote(index)] if index else []
     return Command.of(" ".join(command), source=index, **does)
 
 

@@ -43,11 +43,12 @@ def install(
     again: bool = False,
     alone: bool = False,
     upgrade: bool = False,
+    held: str | None = None,
 ) -> str:
     """One command that installs these. again: even where that version is there; alone: without
-    what they require; upgrade: the newest. by: "pip", "uv", "conda", ...; default: who installed
-    the distribution that it is about, else the environment's own. What lies in a folder of
-    PYTHONPATH stays there.
+    what they require; upgrade: the newest; held: by a file of constraints. by: "pip", "uv",
+    "conda", ...; default: who installed the distribution that it is about, else the environment's
+    own. What lies in a folder of PYTHONPATH stays there.
     """
     tool = by or installer(env, of)
     does = {"installs": specifiers, "again": again, "alone": alone, "upgrade": upgrade}
@@ -67,6 +68,7 @@ def install(
         command[:0] = ["rm -rf", *(f"{quote(target)}/{name}-*.dist-info" for name in names), "&&"]
         upgrade = True
     command += ["--target", quote(target)] if target else []
+    command += ["--constraint", quote(held)] if held else []
     command += ["--no-deps"] * alone + ["--upgrade"] * upgrade + [quote(s) for s in specifiers]
     own = all(bare(specifier) in HOSTED for specifier in specifiers)
     command += ["--index-url" if own else "--extra-index-url", quote(index)] if index else []

@@ -182,21 +182,31 @@ def test_a_systems_own_python_wants_to_hear_it(tool, start):
     assert " --break-system-packages torch" in fix.uninstall(env, wheel("torch", "2.8.0"))
 
 
-@pytest.mark.parametrize(
-    ("gpu", "floor", "branch"),
-    [(None, None, 580), (None, "525.60.13", 580), (None, 610, 610), ("9.0", "450.80.02", 580),
-     ("3.7", "450.80.02", 470), ("7.0", "580", 580), ("10.7", "580", 615)],
-)  # fmt: skip
-def test_a_driver_that_lasts_and_knows_the_gpu(gpu, floor, branch):
+def with_gpu(gpu, cuda):
     devices = [Device(0, compute_capability=gpu)] if gpu else []
-    told = fix.driver_package(Driver(devices=devices), floor)
+    built = [torch(cuda=cuda)] if cuda else []
+    return facts(driver=Driver(devices=devices), frameworks=built)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "floor", "cuda", "branch"),
+    [(None, None, None, 580), (None, "525.60.13", None, 580), (None, 610, "13.0", 610),
+     ("9.0", "450.80.02", "13.0", 580), ("3.7", "450.80.02", "11.8", 470),
+     ("7.0", "580", "12.8", 580), ("10.7", "580", None, 615)],
+)  # fmt: skip
+def test_a_driver_that_lasts_and_knows_the_gpu(gpu, floor, cuda, branch):
+    told = fix.driver_package(with_gpu(gpu, cuda), floor)
     assert re.match(rf"sudo apt-get install nvidia-driver-{branch}(-open)?  # ", told)
 
 
-@pytest.mark.parametrize(("gpu", "floor"), [("3.7", "525.60.13"), ("7.0", 590)])
-def test_no_driver_is_named_where_none_knows_the_gpu_any_more(gpu, floor):
-    told = fix.driver_package(Driver(devices=[Device(0, compute_capability=gpu)]), floor)
-    assert told.startswith(f"no driver from R{str(floor)[:3]} on serves this machine's GPUs")
+@pytest.mark.parametrize(
+    ("gpu", "floor", "cuda", "since"),
+    [("3.7", "525.60.13", None, 525), ("7.0", 590, None, 590), ("3.7", "450.80.02", "12.4", 525),
+     ("3.7", None, "13.0", 580)],
+)  # fmt: skip
+def test_no_driver_is_named_where_none_serves_the_gpu_and_the_packages(gpu, floor, cuda, since):
+    told = fix.driver_package(with_gpu(gpu, cuda), floor)
+    assert told.startswith(f"no driver from R{since} on serves this machine's GPUs")
 
 
 @pytest.mark.parametrize(

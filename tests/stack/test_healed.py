@@ -96,6 +96,13 @@ class Environment:
         self.prefix, self.index = prefix, index
         self.site = next(prefix.glob("lib/python*/site-packages"))
         self.python = f"{prefix}/bin/python"
+        self.variables = {}
+
+    def target(self):
+        """Packages go to a folder of PYTHONPATH from now on, as pip's --target puts them."""
+        self.site = self.prefix.parent / "my parts"
+        self.site.mkdir()
+        self.variables = {"PYTHONPATH": str(self.site)}
 
     def run(self, command):
         """A line of a shell, with an index that is this folder."""
@@ -105,6 +112,7 @@ class Environment:
             "PIP_NO_INDEX": "1",
             "PIP_FIND_LINKS": str(self.index),
             "PIP_CONFIG_FILE": "/dev/null",
+            **self.variables,
         }
         words = ["bash", "-c", command]
         return subprocess.run(words, env=environ, cwd=self.prefix, capture_output=True, text=True)
@@ -127,7 +135,7 @@ class Environment:
         return done.stderr.strip().rpartition("\n")[2] if done.returncode else ""
 
     def told(self):
-        report = inspect(str(self.prefix), environ={}, probe_driver=False)
+        report = inspect(str(self.prefix), environ=self.variables, probe_driver=False)
         return [f for f in report.findings if f.severity != "note"]
 
 
@@ -160,11 +168,16 @@ FAULTS = {
     "an older jaxlib, and no pip": (
         JAX_PARTS, "jax", lambda e: (e.put("jaxlib", "0.6.2"), without_pip(e))),
 }  # fmt: skip
+IN_TARGET = ["an older jaxlib", "an older cuda-pathfinder", "a module that is gone"]
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_what_is_told_heals(env, name):
+@pytest.mark.parametrize(
+    ("name", "target"), [*((n, False) for n in FAULTS), *((n, True) for n in IN_TARGET)]
+)
+def test_what_is_told_heals(env, name, target):
     parts, module, plant = FAULTS[name]
+    if target:
+        env.target()
     for each in parts:
         env.put(*each)
     assert env.error(module) == ""

@@ -101,7 +101,7 @@ def test_a_driver_that_the_check_offers_ends_the_error(cuda):
         last = LAST.get(capability)
         for rule, fixes in wrong(release, capability).items():
             pair, told = (rule, release, capability), " ".join(fixes)
-            if rule == "CU103" and last and major(driver_floor(cuda)) > last:
+            if last and major(driver_floor(cuda)) > last:
                 assert "nvidia-driver" not in told, pair
                 continue
             (branch,) = re.findall(r"nvidia-driver-(\d+)", told)

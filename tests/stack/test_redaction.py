@@ -2,6 +2,8 @@
 
 import json
 import os
+import random
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -43,6 +45,9 @@ def ana(monkeypatch):
         ("/home/ana-2/x", "/home/user/x"),
         ("/nfs/home/bob /Users/bob/x", "/nfs/home/user /Users/user/x"),
         ("/home/a b/env/bin: no", "/home/user/env/bin: no"),
+        ("/opt:/home/a b:/home/c d/x", "/opt:/home/user:/home/user/x"),
+        ("/home/bob is gone", "/home/user is gone"),
+        ("see ~ana/x, ~bob", "see ~user/x, ~bob"),
         ("https://bob:tok@host/x https://tok@host", "https://user@host/x https://user@host"),
         ("LOGNAME=ana HOSTNAME=gpu17", "LOGNAME=user HOSTNAME=host"),
         ("/data/root-of-sudo/alice and /data/berta/x", "/data/root-of-sudo/user and /data/user/x"),
@@ -57,6 +62,29 @@ def test_text(text, shown, monkeypatch):
     monkeypatch.setenv("USER", "berta")
     monkeypatch.setenv("SUDO_USER", "alice")
     assert redacted(text) == (shown or text)
+
+
+@pytest.mark.parametrize("home", ["/home/ana", "/home/a b", "/srv/ana k", "/usr/people/ana"])
+@pytest.mark.parametrize("seed", range(4))
+def test_no_folder_of_a_path_keeps_a_name(home, seed, monkeypatch):
+    """Whatever stands between paths, and whatever beside a name in its folder."""
+    monkeypatch.setenv("HOME", home)
+    draw = random.Random(f"{home}{seed}")
+    folders = ["ana", "gpu17", "ana-1", "x_ana", "my+ana", "(ana)", "ana,b", "gpu17.lab.example"]
+    folders += ["x@ana", "my ana", "ana k", "of ana and me"]
+    starts = [home, "/home/bob", "/home//bob", "/home/./bob", "/home/bob and carl", "/Users/bob"]
+    starts += ["/etc/../home/bob", "/proc/self/root/home/bob", "/scratch", "/usr/lib/..", "/a b"]
+    names = re.compile(r"(?<![A-Za-z0-9])(ana|gpu17|bob|carl)(?![A-Za-z0-9])")
+    for _ in range(300):
+        paths = ["/usr/lib", "/opt"]
+        for _ in range(draw.randrange(1, 4)):
+            paths.append("/".join([draw.choice(starts), *draw.choices(folders, k=2), "x"]))
+        draw.shuffle(paths)
+        text = paths[0] + "".join(draw.choice(":;, |=\n\t'\"") + path for path in paths[1:])
+        for told in (text, f"'{text}'", f"PATH={text}: no"):
+            shown = redacted(told)
+            assert home not in shown, told
+            assert not names.search(shown), told
 
 
 @pytest.mark.parametrize(("home", "user"), [("/", "root"), ("", "nvidia"), ("/root", "root")])

@@ -10,6 +10,7 @@ from facts import (
     facts,
     fault,
     kin,
+    library,
     torch,
     wheel,
 )
@@ -17,9 +18,10 @@ from synth import Prefix
 
 from cudriver.stack import inspect
 from cudriver.stack.command import Command
-from cudriver.stack.facts import Evidence, FileFault, every
+from cudriver.stack.facts import Evidence, FileFault, Shadowed, every
 from cudriver.stack.fixes import after, tried
 from cudriver.stack.fixes.fix import install
+from cudriver.stack.fixes.library_fixes import leak
 from cudriver.stack.record import but, put
 from cudriver.stack.report import Report
 from cudriver.stack.rules import judge, registry
@@ -124,8 +126,11 @@ def test_a_wheel_brings_what_a_recipe_loads_from_it_alone(monkeypatch, folder, h
     assert (after.after(of, [command], None).load_faults == []) is heals
 
 
-def test_what_an_overlay_pins_into_the_environment():
+@pytest.mark.parametrize("meant", [False, True])
+def test_what_an_overlay_pins_into_the_environment(meant):
+    """What is nowhere else was put there to be used: the variable stays."""
     over = wheel("accelerate", "1.0", "nvidia-cublas-cu12==12.1.3.1", location="/overlay")
+    put(over, hides=[] if meant else [f"{SITE}/accelerate-0.9.dist-info"])
     parts = [wheel("torch", "2.8.0"), wheel("nvidia-cublas-cu12", "12.8.4.1")]
     of = facts(environment=environment(PYTHONPATH="/overlay"), distributions=[over, *parts])
     asked = []
@@ -134,8 +139,39 @@ def test_what_an_overlay_pins_into_the_environment():
         asked.append(changes)
         return facts(distributions=parts)
 
-    assert fixes(of, "CU402", recollect) == (["unset PYTHONPATH"], True)
-    assert asked == [{"PYTHONPATH": None}]
+    ((fix,), proven) = fixes(of, "CU402", recollect)
+    assert proven
+    if meant:
+        assert "pip install --target /overlay --upgrade nvidia-cublas-cu12==12.1.3.1" in fix
+    else:
+        assert fix == "unset PYTHONPATH"
+    assert asked == ([] if meant else [{"PYTHONPATH": None}])
+
+
+@pytest.mark.parametrize("same", [False, True])
+def test_one_command_mends_two_faults_of_a_variable(same):
+    """One command as it stands, since a second one would set the variable back."""
+    name = "LD_LIBRARY_PATH"
+
+    def of(value):
+        files = [f"{folder}/libcublas.so.12" for folder in (value or "").split(":") if folder]
+        return facts(environment=environment(**{name: value or ""}), missing=[], unsure=files)
+
+    def outside(of):
+        for file in of.unsure[: 1 if same else 9]:
+            if not file.startswith("/good"):
+                shadowed = [
+                    Shadowed(other, name) for other in of.unsure[1:] if same and "/b" in other
+                ]
+                found = library("libcublas.so.12", "12.1", "cublas", path=file, shadowed=shadowed)
+                fix = leak(of, found)
+                subject = "torch" if same else file
+                yield finding("error", f"{file} is used", (), None, fix, subject, "outside")
+
+    told = judge(of("/a:/good:/b"), {"CU303": outside}, lambda changes: of(changes[name]))
+    assert [f.fix for f in told] == [[f"export {name}=/good"]]
+    assert all(f.proven for f in every(told))
+    assert len([*every(told)]) == (1 if same else 2)
 
 
 class TestBounds:
@@ -160,6 +196,7 @@ def test_a_variable_is_tried_by_looking_again(tmp_path):
     over = tmp_path / "overlay"
     over.mkdir()
     venv.dist("accelerate", "1.0", ["nvidia-cublas-cu12==12.1.3.1"], site=over)
+    venv.dist("accelerate", "0.9", [])
     report = inspect(str(venv.path), environ={"PYTHONPATH": str(over)}, probe_driver=False)
     (found,) = [f for f in report.findings if f.rule == "CU402"]
     assert (found.fix, found.proven) == (["unset PYTHONPATH"], True)

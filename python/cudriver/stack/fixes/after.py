@@ -130,9 +130,14 @@ class _Copy:
         old = facts.distribution(name)
         version = "" if fits else _release(wanted, old)
         tag = re.search(r"/cu(\d+)(\d)\Z", command.source or "")
-        cuda = f"{tag[1]}.{tag[2]}" if tag else None
+        cuda = f"{tag[1]}.{tag[2]}" if tag and name in fix.HOSTED else None
         kind = next((f for f in facts.frameworks if f.distribution == name), None)
-        rebuilt = command.source is not None and kind is not None and kind.cuda != cuda
+        rebuilt = (
+            command.source is not None
+            and name in fix.HOSTED
+            and kind is not None
+            and kind.cuda != cuda
+        )
         changed = old is None or cut(version, 4) != cut(old.version, 4) or rebuilt
         changed = changed or (old is not None and satisfies(old.version, wanted) is False)
         if not changed and not command.again:

@@ -8,7 +8,7 @@ from cudriver.stack.command import Command
 from cudriver.stack.facts import Distribution, Environment, Facts
 from cudriver.stack.machine_facts import Device, Driver
 from cudriver.stack.record import Any
-from cudriver.stack.tables import table
+from cudriver.stack.tables import driver_floor, table
 from cudriver.stack.text import quote
 from cudriver.stack.versions import compare, cut, major, minor
 
@@ -20,6 +20,7 @@ DPKG = "/usr/lib/python3/dist-packages"  # Debian's packages, and nobody else's
 CONDA = ("conda", "mamba", "micromamba", "pixi")
 INDEX = "https://download.pytorch.org/whl"
 KIN = ("torchvision", "torchaudio")  # they check that PyTorch is built for the same CUDA
+HOSTED = ("torch", *KIN, "xformers")  # has builds for each CUDA on that index; others are on PyPI
 
 
 def installer(env: Environment, dist: Distribution | None) -> str:
@@ -42,10 +43,12 @@ def install(
     again: bool = False,
     alone: bool = False,
     upgrade: bool = False,
+    held: str | None = None,
 ) -> str:
     """One command that installs these. again: even where that version is there; alone: without
-    what they require; upgrade: the newest. by: "pip", "uv", "conda", ...; default: who installed
-    the distribution that it is about, else the environment's own.
+    what they require; upgrade: the newest; held: by a file of constraints. by: "pip", "uv",
+    "conda", ...; default: who installed the distribution that it is about, else the environment's
+    own. What lies in a folder of PYTHONPATH stays there.
     """
     tool = by or installer(env, of)
     does = {"installs": specifiers, "again": again, "alone": alone, "upgrade": upgrade}
@@ -59,8 +62,16 @@ def install(
         command += [word for s in specifiers for word in ("--reinstall-package", quote(bare(s)))]
     elif again:
         command.append("--force-reinstall")
+    target = of.location if of and of.location in set(env.pythonpath) - set(env.sites) else None
+    if target and tool != "uv":  # pip keeps what is there, or leaves the old .dist-info beside it
+        names = (re.sub("[-_.]+", "_", bare(s)) for s in specifiers)
+        command[:0] = ["rm -rf", *(f"{quote(target)}/{name}-*.dist-info" for name in names), "&&"]
+        upgrade = True
+    command += ["--target", quote(target)] if target else []
+    command += ["--constraint", quote(held)] if held else []
     command += ["--no-deps"] * alone + ["--upgrade"] * upgrade + [quote(s) for s in specifiers]
-    command += ["--index-url", quote(index)] if index else []
+    own = all(bare(specifier) in HOSTED for specifier in specifiers)
+    command += ["--index-url" if own else "--extra-index-url", quote(index)] if index else []
     return Command.of(" ".join(command), source=index, **does)
 
 
@@ -252,12 +263,24 @@ def branch_for(driver: Driver, floor: str | int | None = None) -> int | None:
     return most or max(least, lasting)
 
 
-def driver_package(driver: Driver, floor: str | int | None = None) -> str:
-    """How to get a driver from the distribution that is at least the floor and knows the GPUs."""
+def floor_for(facts: Facts, least: str | int | None = None) -> str:
+    """The driver that all frameworks need, and at least that one."""
+    floors = (driver_floor(f.cuda) for f in facts.frameworks if f.variant == "cuda")
+    needed = str(least or 0)
+    for floor in filter(None, floors):
+        needed = floor if compare(floor, needed) > 0 else needed
+    return needed
+
+
+def driver_package(facts: Facts, least: str | int | None = None) -> str:
+    """How to get a driver from the distribution that is at least that one, knows the GPUs and
+    serves all frameworks.
+    """
+    driver, floor = facts.driver, floor_for(facts, least)
     branch, kind = branch_for(driver, floor), modules(driver)
     if branch is None:
-        least = f" from R{major(str(floor))} on" if floor else ""
-        return f"no driver{least} serves this machine's GPUs; use packages for an older CUDA."
+        since = f" from R{major(floor)} on" if major(floor) else ""
+        return f"no driver{since} serves this machine's GPUs; use packages for an older CUDA."
     opened = kind == "open" or (kind == "either" and driver.kernel_open)
     newer = "" if branch_for(driver, branch + 1) is None else " or newer"
     return (
@@ -294,8 +317,13 @@ def entries(variable: str, value: str) -> list[str]:
 
 
 def without(variable: str, value: str, unwanted: list[str]) -> str:
-    """The variable set to its own value less some folders, or unset where nothing is left."""
-    kept = [path for path in entries(variable, value) if path.rstrip("/") not in unwanted]
+    """The variable set to its own value less some folders."""
+    left = [path for path in entries(variable, value) if path.rstrip("/") not in unwanted]
+    return setting(variable, left)
+
+
+def setting(variable: str, kept: list[str]) -> Command:
+    """The variable set to some folders, or unset where there are none."""
     if not kept:
         return Command.of(f"unset {variable}", sets=(variable, None))
     left = ":".join(kept)

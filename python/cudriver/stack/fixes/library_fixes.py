@@ -66,13 +66,18 @@ def owner_of(facts: Facts, path: str | None) -> Distribution | None:
 
 
 def leak(facts: Facts, library: Library) -> list[str]:
-    """What stops a library from coming in from outside."""
-    return leak_of(facts, library.path, library.real_path)
+    """What stops a library from coming in from outside, from a folder further back as well."""
+    own = facts.environment.prefix.rstrip("/") + "/"
+    behind = [x.path for x in library.shadowed if not x.path.startswith(own)]
+    return leak_of(facts, library.path, library.real_path, *behind)
 
 
 def leak_of(facts: Facts, *paths: str) -> list[str]:
-    """What takes a file out of the variable that brings it in; [] where none does."""
+    """What takes a file out of the variable that brings it in; [] where none does, or where the
+    folder has packages that are nowhere else: somebody put them there to be used.
+    """
     env, variables = facts.environment, facts.environment.variables
+    meant = {dist.location for dist in facts.distributions if not dist.hides}
     for name in ("LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONPATH"):
         value = variables.get(name, "")
         hits = []
@@ -84,7 +89,7 @@ def leak_of(facts: Facts, *paths: str) -> list[str]:
             below = name == "PYTHONPATH" and any(
                 path.startswith(f"{plain}/") and not path.startswith(nearer) for path in paths
             )
-            if beside or below:
+            if (beside or below) and (name != "PYTHONPATH" or plain not in meant):
                 hits.append(entry.rstrip("/"))
         if hits:
             return [fix.without(name, value, hits)]
@@ -124,7 +129,7 @@ def _other_driver(facts: Facts, fault: LoadFault) -> list[str]:
     if asked and offered and offered >= asked:
         return []
     floor = fix.driver_branch(version) or driver_floor(version)
-    return [fix.driver_package(facts.driver, floor)]
+    return [fix.driver_package(facts, floor)]
 
 
 def _for_torch(facts: Facts, fault: LoadFault) -> list[str]:

@@ -4,17 +4,21 @@ away, or that brings an error or a warning, is left out.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 
 from cudriver.stack.command import Command
+from cudriver.stack.environment.markers import normal
 from cudriver.stack.facts import ERROR, NOTE, Facts, Finding
+from cudriver.stack.fixes import fix
 from cudriver.stack.fixes.after import Recollect, after, downloads
 
 Lines = tuple[Command, ...]
 Key = tuple[str, str, str | None]
 Seen = dict[str, Counter[Key]]
 
+OWN_BUILD = re.compile(r"[+.]nv\d|a0\+")  # 2.6.0a0+ecf3bae.nv25.01 of a container, 2.9.0a0+git1
 TRIALS = 24  # different commands; those of further findings are told untried
 NONE = "no command that is known here fixes this and breaks nothing else."
 
@@ -32,7 +36,9 @@ def try_fixes(
     trials = _Trials(facts, findings, run, recollect)
     parts = {id(f): _parts(f.fix) for f in told}
     # So many different ones are tried: what follows is linear in the findings.
-    tried = dict.fromkeys(part for f in told for part in parts[id(f)] if trials.heals(f, part))
+    whole = _at_once([line for f in told for part in parts[id(f)] for line in part])
+    mine = ((f, part) for f in told for part in (*parts[id(f)], *whole))
+    tried = dict.fromkeys(part for f, part in mine if trials.heals(f, part))
     count = {part: sum(bool(trials.heals(f, part)) for f in told) for part in tried}
     # Of those that take as many away the one that fetches least.
     worth = {p: (n, -sum(trials.price[c] or 0 for c in p)) for p, n in count.items()}
@@ -49,6 +55,28 @@ def try_fixes(
             Command.of(c, heals=p in healing, downloads=price(c)) for p in kept for c in p
         ]
         finding.advice = "" if best else finding.advice or NONE * (not kept)
+
+
+def keep_own_builds(facts: Facts, findings: list[Finding]) -> None:
+    """Tells of a build that no index has, in place of commands that would bring another for it."""
+    own = {d.name: d for d in facts.distributions if OWN_BUILD.search(d.version)}
+    for finding in findings if own else ():
+        lost = {line: own.keys() & _replaced(facts, line) for line in finding.fix}
+        names = sorted(set().union(*lost.values()))
+        if names:
+            finding.fix = [line for line in finding.fix if not lost[line]]
+            finding.advice = (
+                f"{names[0]} {own[names[0]].version} is a build of its own, which no index has: "
+                "take a container of another release, or build anew what is to go with it."
+            )
+
+
+def _replaced(facts: Facts, line: Command) -> set[str]:
+    """What a command may put another release in place of."""
+    names = {fix.bare(each) for each in line.installs} | {line.removes}
+    dists = [d for d in facts.distributions if d.name in names and not line.alone]
+    asked = {normal(name) for d in dists for name, _ in d.asks}
+    return names | asked | {r.name for d in dists for r in d.requires}
 
 
 def fold(findings: list[Finding]) -> list[Finding]:
@@ -69,6 +97,18 @@ def fold(findings: list[Finding]) -> list[Finding]:
 def _parts(fix: list[Command]) -> list[Lines]:
     """What is tried by itself: every line, but a list that begins by taking something away."""
     return [tuple(fix)] if fix and fix[0].removes else [(line,) for line in fix]
+
+
+def _at_once(lines: list[Command]) -> list[Lines]:
+    """What several commands do to a variable, as one: the second would undo the first."""
+    left: dict[str, list[list[str]]] = {}
+    for name, value in dict.fromkeys(line.sets for line in lines if line.sets):
+        left.setdefault(name, []).append(fix.entries(name, value or ""))
+    several = {name: each for name, each in left.items() if len(each) > 1}
+    return [
+        (fix.setting(name, [entry for entry in each[0] if all(entry in e for e in each)]),)
+        for name, each in several.items()
+    ]
 
 
 class _Trials:

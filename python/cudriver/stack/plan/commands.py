@@ -56,9 +56,9 @@ def addition(candidate: Candidate, env: Environment) -> list[Step]:
 def _install(env: Environment, candidate: Candidate, held: bool) -> list[Step]:
     python, uses = quote(env.executable or f"{env.prefix}/bin/python"), table("plan")["uses"]
     used = [f"{python} -c {quote(uses[name])}" for name in candidate.frameworks]
-    words = [*(["--constraint", LISTED] if held else []), *candidate.packages]
-    by = "uv" if env.installer == "uv" else "pip"
-    made = [str(fix.install(env, *words, by=by, index=candidate.index))]
+    listed, by = LISTED if held else None, "uv" if env.installer == "uv" else "pip"
+    words = candidate.packages
+    made = [str(fix.install(env, *words, by=by, index=candidate.index, held=listed))]
     if candidate.source:  # it is compiled against what was installed before
         made.append(
             f"{_pip(env, 'install')} --no-build-isolation {' '.join(map(quote, candidate.source))}"

@@ -15,9 +15,12 @@ NOBODY = (
 )
 # What `import` finds, and what a distribution brings, is named by its makers, not by the user.
 MADE = (
-    r"(?P<made>\b(?:site|dist)-packages/[^\s:'\"]*"
-    r"|(?<![\w.-])/(?:usr/(?!local/)|lib\w*/|etc/|s?bin/|proc/|sys/)[^\s:'\"]*)"
+    r"(?P<made>(?:\b(?:site|dist)-packages/"
+    r"|(?<![\w.-])/(?:usr/(?!local/)|lib\w*/|etc/|s?bin/|proc/|sys/))"
+    r"(?:(?!/home/|/Users/|/?\.\./)[^\s:;,|=()'\"])*)"
 )
+# The rest of a folder's name, which may have spaces where the path goes on or another follows.
+REST = r"[^/\\\s:'\"]*(?: [^/\\:'\"\n]*[^/\\\s:'\"](?=[/\\'\"]|:/))?"
 
 
 def redacted(value: Any) -> Any:
@@ -37,15 +40,21 @@ def _replacer() -> Callable[[str], str]:
     names.update(dict.fromkeys(filter(None, [*users, os.path.basename(home)]), "user"))
     names = {name: to for name, to in names.items() if not re.fullmatch(NOBODY, name)} or {"\0": ""}
     one = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
-    alone = r"(?<![A-Za-z0-9])"
-    pattern = re.compile(
-        rf"{MADE}|(?P<home>(?<![\w.-]){re.escape(home or '~')}(?![\w-]|\.\w))"
-        r"|(?P<others>/(?:home|Users)/)[^/\s:'\"]+(?: [^/\s:'\"]+(?=/))?"
-        r"|(?P<scheme>://)[^/\s@]+(?=@)"
-        rf"|(?P<before>/(?:[\w.-]*?{alone})?|(?<=@)|(?<=NAME=|USER=))(?P<name>{one})"
-        rf"(?![A-Za-z0-9])(?P<domain>(?:\.[A-Za-z][\w-]*){{2,}})?"
-        rf"|{alone}(?P<account>{one})(?=@)"
+    name = re.compile(
+        rf"(?<![A-Za-z0-9])({one})(?![A-Za-z0-9])((?:\.[A-Za-z][\w-]*){{2,}}(?![\w-]))?"
     )
+    pattern = re.compile(
+        rf"(?P<home>(?<![\w.-]){re.escape(home or '~')}(?![\w-]|\.\w))|{MADE}"
+        rf"|(?P<others>[/\\](?:home|Users)[/\\](?:\.?/)*)(?=[^\s/]){REST}"
+        r"|(?P<scheme>://)[^/\s@]+(?=@)"
+        # A folder, which may have spaces, or the last one of a path.
+        rf"|/(?!(?:site|dist)-packages/)(?:[^/:'\"\n]*(?=/)|[^\s/:'\"]*)"
+        rf"|(?:(?<=[@~])|(?<=NAME=|USER=)|(?=(?:{one})@)){name.pattern}"
+    )
+
+    def named(found: re.Match[str]) -> str:
+        to = names[found[1]]
+        return to + ((found[2] or "") if to == "user" else "")
 
     def replace(found: re.Match[str]) -> str:
         if found["made"]:
@@ -54,9 +63,7 @@ def _replacer() -> Callable[[str], str]:
             return "~"
         if start := found["others"] or found["scheme"]:
             return f"{start}user"
-        to = names[found["name"] or found["account"]]
-        rest = found["domain"] if to == "user" else ""
-        return (found["before"] or "") + to + (rest or "")
+        return name.sub(named, found[0])
 
     return lambda text: pattern.sub(replace, text)
 

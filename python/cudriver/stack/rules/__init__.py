@@ -32,9 +32,10 @@ def judge(
     recollect: gives the facts as they are with other environment variables.
     """
     findings = run(facts, rules)
-    if any(finding.fix and finding.severity != NOTE for finding in findings):
-        from cudriver.stack.fixes.tried import fold, try_fixes
+    if any(finding.fix for finding in findings):
+        from cudriver.stack.fixes.tried import fold, keep_own_builds, try_fixes
 
+        keep_own_builds(facts, findings)
         # An import that failed, and why is told, says nothing of what a fix brings.
         untold = {finding.because for finding in findings if finding.rule == "CU603"}
         kept = {name: e for name, e in facts.imports.items() if e is None or name in untold}

@@ -97,8 +97,7 @@ def cu101(facts: Facts) -> Iterator[Finding]:
         yield finding(ERROR, title, evidence, predicts, [_start(kind)])
     else:
         title = "an NVIDIA GPU is here, but no driver library (libcuda.so.1)"
-        floor = driver_floor(max((f.cuda or "" for f in using(facts)), default=None))
-        yield finding(ERROR, title, evidence, predicts, [fix.driver_package(driver, floor)])
+        yield finding(ERROR, title, evidence, predicts, [fix.driver_package(facts)])
 
 
 def cu102(facts: Facts) -> Iterator[Finding]:
@@ -133,8 +132,9 @@ def cu103(facts: Facts) -> Iterator[Finding]:
         fixes = [fix.torch_from(facts, other)] if other else []
         if framework.name == "tensorrt" and offered is not None:
             fixes = _tensorrt(facts, offered[0])
-        own = [] if fix.branch_for(driver, floor) else planned(facts, framework.name)
-        fixes += own or [fix.driver_package(driver, floor)]
+        least = fix.floor_for(facts, floor)
+        own = [] if fix.branch_for(driver, least) else planned(facts, framework.name)
+        fixes += own or [fix.driver_package(facts, floor)]
         evidence = [user_evidence(driver), framework.cuda_evidence]
         yield finding(ERROR, title, evidence, predicts, fixes, framework.name)
 
@@ -238,7 +238,7 @@ def cu109(facts: Facts) -> Iterator[Finding]:
         evidence = [library.version_evidence or Evidence(library.path), user_evidence(facts.driver)]
         predicts = "the provided PTX was compiled with an unsupported toolchain."
         branch = fix.driver_branch(cut(library.version, 2))
-        fixes = [fix.driver_package(facts.driver, branch)]
+        fixes = [fix.driver_package(facts, branch)]
         yield finding(WARNING if numba else NOTE, title, evidence, predicts, fixes)
         return
 

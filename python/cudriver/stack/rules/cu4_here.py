@@ -100,7 +100,7 @@ def _astray(facts: Facts, fault: Astray) -> Finding:
         title += f" and lacks {fault.why}"
         if module in table("environments")["needed"] and facts.frameworks:
             severity, says = ERROR, f"module '{module}' has no attribute"
-    fixes = leak_of(facts, fault.file)
+    fixes = leak_of(facts, fault.file) or [f"give {fault.file} another name."]
     return finding(severity, title, [fault.evidence], says, fixes, "", fault.file)
 
 
@@ -110,6 +110,8 @@ def _in_front(facts: Facts, dist: Distribution) -> Iterator[Finding]:
     # torch-2.8.0.dist-info, numba-0.56.4-py3.11.egg-info
     version = os.path.basename(dist.hides[0]).rpartition(".")[0].partition("-")[2].partition("-")[0]
     fixes = leak_of(facts, dist.path)
+    if not fixes and dist.location in env.pythonpath:
+        fixes = [f"take one of the two away: {dist.location} has other packages, too."]
     users = env.user_base and dist.location.startswith(f"{env.user_base}/lib/")
     if not fixes and users and dist.location in env.sites:
         name = "PYTHONNOUSERSITE"

@@ -278,7 +278,10 @@ def _unmet(
         fixes = [fix.install(facts.environment, *specifiers, of=dist)]
     elif not fixes and dist:
         fixes = [fix.reinstall(facts, dist)]
+    stated = ((p.by, p.requirement, have) for p, _, have in unmet)
+    told = (refused(by, Unmet(r.name, r.specifier, top, None, have)) for by, r, have in stated)
     severity, predicts = (ERROR, pair["says"]) if pair else (severity, None)
+    predicts = predicts or next(filter(None, told), None)  # some imports warn and go on
     return finding(severity, f"{top} requires {some(parts)}", evidence, predicts, fixes, top)
 
 

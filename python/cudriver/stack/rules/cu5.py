@@ -124,7 +124,7 @@ def _unknown(facts: Facts) -> Iterator[Finding]:
         title = f"driver {facts.driver.release} does not support compute capability {capability} "
         title += f"({names[capability]}); {said}"
         evidence = [_device(device), facts.driver.release_evidence]
-        yield finding(ERROR, title, evidence, None, [fix.driver_package(facts.driver)])
+        yield finding(ERROR, title, evidence, None, [fix.driver_package(facts)])
 
 
 def cu502(facts: Facts) -> Iterator[Finding]:

@@ -17,33 +17,43 @@ from cudriver.fleet import compare
 from cudriver.fleet.comparison import to_baseline
 from cudriver.fleet.report import Fleet
 from cudriver.fleet.report_text import heading, remarks
-from cudriver.fleet.result import Share
+from cudriver.fleet.result import Finding, Share
 from cudriver.fleet.rules import registry
 
 PATH = Path(__file__).with_name("compare_cases.txt")
 HEAD, CASES = casekit.read(PATH)
+MADE: dict[str, Any] = {**vars(made), "compare": compare}
+exec(HEAD, MADE)
+WORDS: dict[str, str] = MADE["WORDS"]
 
 
-def shares(rows: list[Share]) -> list[str]:
-    return [f"    {share.value}  {share.count} x {share.nodes}".rstrip() for share in rows]
+def shares(rows: list[Share]) -> str:
+    told = (f"{share.value}  {share.count} x {share.nodes}".rstrip() for share in rows)
+    return f"    {' | '.join(told)}"
+
+
+def words(finding: Finding) -> str:
+    """Why, and what to do: shown where they are not those that the head has for the rule."""
+    text = " $ ".join([finding.why, *finding.fix])
+    return "" if WORDS.get(f"{finding.rule} {finding.severity}") == text else f"    why {text}"
 
 
 def render(found: Fleet) -> str:
     """A comparison in plain lines. The groups show what differs: who has which value is shown
     where no rule tells it."""
-    lines = [heading(found), *remarks(found)]
+    lines = ["; ".join([heading(found), *remarks(found), found.status])]
     if found.missing:
         lines.append(f"missing: {found.missing}")
     if len(found.groups) > 1 or (found.groups[:1] and found.groups[0].differs):
-        for group in found.groups:
-            lines.append(f"group {group.count} x {group.nodes}")
-            lines += [f"    {c.component}: {c.value} / {c.reference}" for c in group.differs]
+        groups = [f"{group.count} x {group.nodes}" for group in found.groups]
+        lines.append(f"groups {', '.join(groups)}")
+        for group, of in zip(found.groups, groups, strict=True):
+            lines += [f"    {c.component}: {c.value} / {c.reference}  {of}" for c in group.differs]
     for difference in [] if found.findings else found.differences:
-        lines += [f"differs: {difference.component}", *shares(difference.values)]
+        lines += [f"differs: {difference.component}", shares(difference.values)]
     for each in found.findings:
-        lines += [f"{each.severity} {each.rule}: {each.title}", *shares(each.evidence)]
-        lines += [f"  why {each.why}", *(f"  $ {fix}" for fix in each.fix)]
-    return "\n".join([*lines, found.status])
+        lines += [f"{each.severity} {each.rule}: {each.title}", shares(each.evidence), words(each)]
+    return "\n".join(line for line in lines if line)
 
 
 def saved(told: Report) -> Any:
@@ -54,9 +64,7 @@ def saved(told: Report) -> Any:
 
 
 def of_case(name: str) -> Fleet:
-    known = {**vars(made), "compare": compare, "saved": saved}
-    exec(HEAD, known)
-    found = eval(f"compare({CASES[name].source})", known)
+    found = eval(f"compare({CASES[name].source})", MADE | {"saved": saved})
     assert isinstance(found, Fleet)
     return found
 

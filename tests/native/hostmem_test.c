@@ -1,7 +1,7 @@
 /*
  * Tests of hostmem, without Python: `hostmem_test SCENARIO [SEED]`, exit status 0 when all holds.
- * The scenarios are listed at the end; without an argument it prints their names. Run by
- * test_native_hostmem.py on the fake driver and on the simulated one, also under sanitizers.
+ * The scenarios are listed at the end. Run by test_native_hostmem.py on the simulated driver or a
+ * real one, also under sanitizers.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -224,8 +224,7 @@ static void check_clean(void)
     CHECK(trim_all() >= before);
     stats = stats_now();
     CHECK(stats.registered_bytes == 0 && stats.pooled_bytes == 0);
-    CHECK(!driver_is_fake() || driver_retains() == 0);
-    CHECK(driver_registrations() == 0 && driver_registered_bytes() == 0);
+    CHECK(driver_live("primary_retains") == 0 && driver_live("registrations") == 0);
     CHECK(atomic_load(&mapped_bytes) == 0);
 }
 
@@ -882,15 +881,19 @@ static void test_foreign_pins(void)
     CHECK(cuda.cuMemHostUnregister(buffer) == CUDA_SUCCESS);
     unpin(pin);
 
-    if (driver_is_fake()) { /* what the driver itself allocated */
-        driver_set_allocated(buffer, 8192);
-        CHECK(cudriver_pin_create(buffer + 10, 8000, &AT_ONCE, &pin, &none) == CUDA_SUCCESS);
-        CHECK(stats_now().pinned_bytes == 0);
-        unpin(pin);
-        CHECK(try_pin(buffer, 9000, &pin) == CUDA_ERROR_INVALID_VALUE);
-        driver_set_allocated(NULL, 0);
-    }
     free(buffer);
+
+    /* what the driver itself allocated */
+    CUresult (*allocate)(void **, size_t, unsigned), (*release)(void *);
+    void *theirs;
+    *(void **)&allocate = driver_function("cuMemHostAlloc");
+    *(void **)&release = driver_function("cuMemFreeHost");
+    CHECK(allocate(&theirs, 8192, 0) == CUDA_SUCCESS);
+    CHECK(cudriver_pin_create((char *)theirs + 10, 8000, &AT_ONCE, &pin, &none) == CUDA_SUCCESS);
+    CHECK(stats_now().pinned_bytes == 0);
+    unpin(pin);
+    CHECK(try_pin(theirs, 9000, &pin) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(release(theirs) == CUDA_SUCCESS);
     check_clean();
 }
 
@@ -903,7 +906,6 @@ static void test_read_only_pins(void)
     CHECK(page != MAP_FAILED);
     memset(page, 7, 8192);
     CHECK(mprotect(page, 8192, PROT_READ) == 0);
-    driver_set_read_only(page, 8192);
     CHECK(try_pin(page, 5000, &pin) == CUDA_ERROR_INVALID_VALUE);
     CHECK(cudriver_pin_create(page, 5000, &READ_ONLY, &pin, &none) == CUDA_SUCCESS);
     CHECK(driver_is_registered(page, 5000));
@@ -911,7 +913,6 @@ static void test_read_only_pins(void)
     CHECK(page[0] == 7 && stats_now().pinned_bytes == 5000);
     unpin(pin);
     unpin(other);
-    driver_set_read_only(NULL, 0);
     munmap(page, 8192);
     check_clean();
 }
@@ -1153,13 +1154,14 @@ static void test_steps(void)
     for (int fresh = 0; fresh < 2; fresh++) {
         slow_begin(fresh);
         pin_slowly(NULL);
-        CHECK(driver_registrations() == 6 && driver_registered_bytes() == slow.bytes);
+        CHECK(!cudriver_driver.simulated || driver_live("registrations") == 6);
+        CHECK(!cudriver_driver.simulated || driver_live("registration_bytes") == slow.bytes);
         CHECK(cudriver_hostmem_run(slow.memory + MIB - 10, 20) == 10);
         CHECK(cudriver_hostmem_run(slow.memory + MIB, slow.bytes - MIB) == MIB);
         CHECK(cudriver_hostmem_run(slow.memory + 5 * MIB, MIB / 2) == MIB / 2);
         CHECK(locked(slow.memory) == slow.bytes);
         struct cudriver_pin *part = pin_on(slow.memory + MIB - 100, 3 * MIB); /* shares it */
-        CHECK(driver_registrations() == 6);
+        CHECK(!cudriver_driver.simulated || driver_live("registrations") == 6);
         unpin(part);
         slow_end(CUDA_SUCCESS);
     }
@@ -1361,7 +1363,8 @@ static void test_model(void)
         CHECK(stats.used_bytes == used && stats.used_blocks == count);
         CHECK(stats.registered_bytes >= stats.pooled_bytes);
         CHECK(stats.peak_bytes >= stats.registered_bytes);
-        CHECK(!driver_is_fake() || stats.registered_bytes == driver_registered_bytes());
+        CHECK(!cudriver_driver.simulated ||
+              stats.registered_bytes == driver_live("registration_bytes"));
         switch (random_below(200)) {
         case 0:
             released = (size_t)random_below(8 * MIB);
@@ -1423,7 +1426,7 @@ static void test_pin_model(void)
                 starts += at > begins[i] && state[at] == 3;
             }
             bool within = covered == ends[i] - begins[i] && starts == 0;
-            bool fails = covered == 0 && driver_is_fake() && random_below(4) == 0;
+            bool fails = covered == 0 && random_below(4) == 0;
             if (fails) {
                 driver_fail(1 + (unsigned)random_below(4), CUDA_ERROR_LAUNCH_FAILED);
             }
@@ -1588,53 +1591,48 @@ static void test_pin_makes_room(void)
 static const struct scenario {
     const char *name;
     void (*run)(void);
-    bool needs_fake;
 } scenarios[] = {
-    {"sizes", test_sizes, false},
-    {"owns", test_owns, false},
-    {"exact", test_exact, false},
-    {"reuse", test_reuse, false},
-    {"try_alloc", test_try_alloc, false},
-    {"too_large", test_too_large, false},
-    {"limit", test_limit, false},
-    {"room", test_room, false},
-    {"trim", test_trim, false},
-    {"zeroed", test_zeroed, false},
-    {"spoilt_address", test_spoilt_address, true},
-    {"trim_refused", test_trim_refused, true},
-    {"run", test_run, false},
-    {"is_registered", test_is_registered, false},
-    {"fork", test_fork, false},
-    {"pins", test_pins, false},
-    {"pins_without_context", test_pins_without_context, false},
-    {"foreign_pins", test_foreign_pins, false},
-    {"read_only_pins", test_read_only_pins, false},
-    {"pooled_pins", test_pooled_pins, false},
-    {"no_waiting", test_no_waiting, true},
-    {"wait_for_release", test_wait_for_release, true},
-    {"steps", test_steps, true},
-    {"steps_stopped", test_steps_stopped, true},
-    {"steps_refused", test_steps_refused, true},
-    {"steps_seen", test_steps_seen, true},
-    {"driver_faults", test_driver_faults, true},
-    {"system_faults", test_system_faults, true},
-    {"model", test_model, false},
-    {"pin_model", test_pin_model, false},
-    {"threads", test_threads, false},
-    {"settings", test_settings, false},
-    {"huge", test_huge, false},
-    {"old_kernel", test_old_kernel, false},
-    {"pin_makes_room", test_pin_makes_room, true},
+    {"sizes", test_sizes},
+    {"owns", test_owns},
+    {"exact", test_exact},
+    {"reuse", test_reuse},
+    {"try_alloc", test_try_alloc},
+    {"too_large", test_too_large},
+    {"limit", test_limit},
+    {"room", test_room},
+    {"trim", test_trim},
+    {"zeroed", test_zeroed},
+    {"spoilt_address", test_spoilt_address},
+    {"trim_refused", test_trim_refused},
+    {"run", test_run},
+    {"is_registered", test_is_registered},
+    {"fork", test_fork},
+    {"pins", test_pins},
+    {"pins_without_context", test_pins_without_context},
+    {"foreign_pins", test_foreign_pins},
+    {"read_only_pins", test_read_only_pins},
+    {"pooled_pins", test_pooled_pins},
+    {"no_waiting", test_no_waiting},
+    {"wait_for_release", test_wait_for_release},
+    {"steps", test_steps},
+    {"steps_stopped", test_steps_stopped},
+    {"steps_refused", test_steps_refused},
+    {"steps_seen", test_steps_seen},
+    {"driver_faults", test_driver_faults},
+    {"system_faults", test_system_faults},
+    {"model", test_model},
+    {"pin_model", test_pin_model},
+    {"threads", test_threads},
+    {"settings", test_settings},
+    {"huge", test_huge},
+    {"old_kernel", test_old_kernel},
+    {"pin_makes_room", test_pin_makes_room},
 };
 
 int main(int count, char **arguments)
 {
-    const size_t number = sizeof scenarios / sizeof scenarios[0];
-
-    for (size_t i = 0; i < number; i++) {
-        if (count < 2) {
-            printf("%s%s\n", scenarios[i].name, scenarios[i].needs_fake ? " fake" : "");
-        } else if (strcmp(arguments[1], scenarios[i].name) == 0) {
+    for (size_t i = 0; count > 1 && i < sizeof scenarios / sizeof scenarios[0]; i++) {
+        if (strcmp(arguments[1], scenarios[i].name) == 0) {
             random_state = count > 2 ? strtoull(arguments[2], NULL, 10) | 1 : 12345;
             driver_start();
             context = new_context();
@@ -1642,9 +1640,6 @@ int main(int count, char **arguments)
             return 0;
         }
     }
-    if (count > 1) {
-        fprintf(stderr, "no scenario %s\n", arguments[1]);
-        return 2;
-    }
-    return 0;
+    fprintf(stderr, "no such scenario\n");
+    return 1;
 }

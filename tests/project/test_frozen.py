@@ -1,8 +1,8 @@
 """What users rely on stays: public names, options of commands, the report's JSON, codes of rules.
 
-frozen.json lists them. What it lists may not go or change before the next major version: keep the
-old name, with a DeprecationWarning. What is new is added by `make golden`; a release
-(CUDRIVER_RELEASE=1) wants that done.
+frozen.txt lists them, the members of each class apart. What it lists may not go or change before
+the next major version: keep the old name, with a DeprecationWarning. What is new is added by `make
+golden`; a release (CUDRIVER_RELEASE=1) wants that done.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import importlib
 import inspect
 import json
 import os
+import textwrap
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
@@ -24,7 +25,7 @@ from cudriver.cli.explain import rule_names
 
 pytestmark = pytest.mark.static
 
-STORED = Path(__file__).with_name("frozen.json")
+STORED = Path(__file__).with_name("frozen.txt")
 MODULES = {
     "cudriver": None,
     "cudriver.stack": None,
@@ -39,16 +40,18 @@ MODULES = {
 }
 
 
-def names(module: str, listed: list[str] | None) -> Iterator[str]:
+def names(module: str) -> dict[str, list[str]]:
     """Its public names, and those of the classes' members."""
     loaded = importlib.import_module(module)
-    for name in loaded.__all__ if listed is None else listed:
-        yield name
+    listed = MODULES[module] or loaded.__all__
+    found = {f"names of {module}": list(listed)}
+    for name in listed:
         value = getattr(loaded, name)
         if inspect.isclass(value) and value.__module__.startswith("cudriver"):
             own = [vars(kind) for kind in value.__mro__ if kind.__module__.startswith("cudriver")]
             members = {member for each in own for member in each if not member.startswith("_")}
-            yield from (f"{name}.{member}" for member in members)
+            found[f"names of {module}.{name}"] = sorted(members)
+    return {title: each for title, each in found.items() if each}
 
 
 def options(command: str) -> Iterator[str]:
@@ -76,7 +79,7 @@ def now() -> dict[str, list[str]]:
     """What there is."""
     schema = resources.files("cudriver.stack") / "data" / "report.schema.json"
     found = {
-        **{f"names of {module}": names(module, listed) for module, listed in MODULES.items()},
+        **{title: iter(each) for module in MODULES for title, each in names(module).items()},
         "commands": iter(COMMANDS),
         **{f"options of cudriver {name}": options(name) for name in COMMANDS},
         "JSON of cudriver check": members(json.loads(schema.read_text("utf-8"))),
@@ -85,12 +88,20 @@ def now() -> dict[str, list[str]]:
     return {title: sorted(set(each)) for title, each in found.items()}
 
 
+def write(found: dict[str, list[str]]) -> None:
+    """A paragraph a title: a golden file that a screen or two hold."""
+    wrapper = textwrap.TextWrapper(100, break_long_words=False, break_on_hyphens=False)
+    rows = [f"{title}:\n{wrapper.fill('; '.join(each))}\n" for title, each in found.items()]
+    STORED.write_text("\n".join(rows), encoding="utf-8")
+
+
 @pytest.fixture(scope="module")
 def stored() -> dict[str, list[str]]:
     if os.environ.get("CUDRIVER_WRITE_GOLDEN"):
-        STORED.write_text(json.dumps(now(), indent=1) + "\n", encoding="utf-8")
-    listed: dict[str, list[str]] = json.loads(STORED.read_text(encoding="utf-8"))
-    return listed
+        write(now())
+    paragraphs = STORED.read_text(encoding="utf-8").strip().split("\n\n")
+    titled = (each.replace("\n", " ").partition(": ") for each in paragraphs)
+    return {title: text.split("; ") for title, _, text in titled}
 
 
 def test_nothing_that_users_rely_on_is_gone_or_changed(stored: dict[str, list[str]]) -> None:

@@ -1,13 +1,14 @@
 """The simulated driver against hardware: the same questions, the answers that an H200 gave.
 
-tests/sim/facts.c asks; tests/sim/facts-*.txt are its lines from a real driver, as printed (and so
-are captures.c and captures-*.txt: calls while a stream is being captured). Left out
+tests/sim/facts.c asks; tests/sim/facts-*.txt has its lines from a real driver, by group, and
+captures-*.txt those of captures.c as printed: calls while a stream is being captured. Left out
 there: the groups `stale_*`, which end in a crash on hardware or answer this and
 that (the simulator must answer with an error), and the values of the device's attributes.
 """
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -36,8 +37,8 @@ STALE_STREAM = ("stale_stream_query", "stale_stream_copy", "stale_stream_destroy
 
 def recorded() -> dict[str, list[str]]:
     groups: dict[str, list[str]] = {}
-    for line in RECORDED.read_text().splitlines():
-        groups.setdefault(line.partition(".")[0], []).append(line)
+    for name, told in re.findall(r"(\w+):\n((?: +.*\n)+)", RECORDED.read_text()):
+        groups[name] = [f"{name}.{fact}" for fact in " ".join(told.split()).split("; ")]
     return groups
 
 
@@ -76,9 +77,7 @@ def test_answers_as_hardware_does(ask: Ask, group: str) -> None:
     expected = set(GROUPS[group])
     seen = {line for line in ask(group) if line not in DIFFERENT}
     if group == "waiting" and not seen <= expected:
-        seen = set(
-            ask(group, patience=4000)
-        )  # a busy machine: what looks like waiting was slowness
+        seen = set(ask(group, patience=4000))  # a busy machine: slowness looks like waiting
     assert seen - expected == set()
     assert {line.split()[0] for line in expected - seen} <= {d.split()[0] for d in DIFFERENT}
 

@@ -90,6 +90,12 @@ bool cudriver_hostmem_owns(const void *address, size_t *bytes);
  * is none, nothing was done. One lookup for callers that may have any address. */
 size_t cudriver_hostmem_free_if_owned(void *address);
 
+/* For tests, which look after each: a live block behind which somebody has written since it was
+ * handed out, or since this told so; NULL: there is none. */
+#ifndef NDEBUG
+__attribute__((visibility("default"))) void *cudriver_hostmem_damaged(size_t *bytes);
+#endif
+
 /* Returns free memory to the system until at most `keep` bytes of it are left. */
 CUresult cudriver_hostmem_trim(size_t keep, size_t *released);
 

@@ -30,6 +30,8 @@ ANY = [
         "sizes",
         "owns",
         "exact",
+        "guards",
+        "guards_at_the_end",
         "reuse",
         "try_alloc",
         "too_large",

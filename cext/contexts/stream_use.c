@@ -1,4 +1,5 @@
-/* `with stream:`, the stream that a call uses, and waiting for all. See stream.h. */
+/* The stream that a call uses: named, of `with stream:`, or another library's; captures; waiting
+ * for streams. See stream.h. */
 #include "stream.h"
 
 #include <string.h>

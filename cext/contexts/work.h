@@ -3,8 +3,8 @@
  *
  * Each piece of asynchronous work, a Transfer in Python, owns references to the memory that is read
  * and written, and an event, which is recorded behind it as soon as it is issued. It is in flight
- * from just before it is issued until the event is over; then it lets the references go. Every
- * function needs the GIL.
+ * from just before it is issued until the event is over; then it lets the references go. Functions
+ * need the GIL, unless they say otherwise.
  */
 #ifndef CUDRIVER_WORK_H
 #define CUDRIVER_WORK_H

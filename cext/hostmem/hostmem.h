@@ -67,12 +67,12 @@ struct cudriver_hostmem_stats {
 /*
  * Hands out at least `bytes` (0 counts as 1) of page-locked memory that devices can use too. It is
  * aligned to 64 bytes; a power of two to its size, up to 4096; from 1 MiB on, to 4096. Sizes below
- * 1 MiB are rounded up by an eighth at most, others to whole pages, or by an eighth at most to a
- * block that was freed. At most `room` bytes of new memory are touched, and as many more as free
- * memory is returned for them: a system that overcommits would grant more, and kill the process.
- * Memory of one node serves no request for another. The contents are undefined unless *zeroed is
- * set (fresh from the system). Returns the driver's code; OUT_OF_MEMORY also for `room`, for the
- * pool's limit and if the system has no memory.
+ * 1 MiB are rounded up to 64 bytes or by an eighth at most, others to whole pages, or by an eighth
+ * at most to a block that was freed. At most `room` bytes of new memory are touched, and as many
+ * more as free memory is returned for them: a system that overcommits would grant more, and kill
+ * the process. Memory of one node serves no request for another. The contents are undefined unless
+ * *zeroed is set (fresh from the system). Returns the driver's code; OUT_OF_MEMORY also for `room`,
+ * for the pool's limit and if the system has no memory.
  */
 CUresult cudriver_hostmem_alloc(size_t bytes, size_t room, int node, void **address, bool *zeroed);
 

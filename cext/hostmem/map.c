@@ -1,4 +1,4 @@
-/* Mappings: reserve, huge pages, first touch by threads, register. See private.h. Linux. */
+/* Mappings: reserve, place, huge pages, first touch by threads, register. See private.h. Linux. */
 #define _GNU_SOURCE
 #include "private.h"
 

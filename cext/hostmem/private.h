@@ -7,7 +7,7 @@
  *   block.c          free and live blocks in regions                           no CUDA
  *   ranges.c         the lock; finds the registration of an address; the NUMA node of a device, and
  *                    its processors
- *   map.c            mappings: reserve, huge pages, first touch by threads, register
+ *   map.c            mappings: reserve, place, huge pages, first touch by threads, register
  *
  * The lock guards all regions and pins. It is held for bookkeeping only, never while the driver or
  * the system is asked for memory. A range that is not `ready` belongs to the thread that registers

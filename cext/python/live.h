@@ -1,4 +1,4 @@
-/* The list of what is alive: every object that holds a driver object or a page lock. Guarded by the
+/* The list of what is alive: every object that owns a driver object or a page lock. Guarded by the
  * GIL, or the lock. live_allocations(), in Python, reads it. */
 #ifndef CUDRIVER_LIVE_H
 #define CUDRIVER_LIVE_H

@@ -1,4 +1,5 @@
-/* cudriver._core: the module, its state, and the functions about the driver itself. */
+/* cudriver._core: the module, what it is made of, its end; the functions about the driver itself.
+ */
 #include "arrays/dlpack.h"
 #include "driver/driver.h"
 #include "driver/platform.h"

@@ -1,4 +1,4 @@
-/* State of cudriver._core: every Python object that outlives a call. One per module object. */
+/* What cudriver._core keeps between calls above the Python line. One per module object. */
 #ifndef CUDRIVER_STATE_H
 #define CUDRIVER_STATE_H
 

@@ -191,8 +191,8 @@ int copy_ends_copy(CoreState *state, struct copy_ends *ends)
 {
     struct cudriver_copy_plan plan;
 
-    if (state->works.queues != NULL && (cudriver_device_array_await(state, ends->dst.busy) < 0 ||
-                                        cudriver_device_array_await(state, ends->src.busy) < 0)) {
+    if (state->works.queues != NULL && (cudriver_device_array_await(state, ends->dst.users) < 0 ||
+                                        cudriver_device_array_await(state, ends->src.users) < 0)) {
         return -1;
     }
     copy_ends_plan(ends, true, false, &plan);

@@ -28,10 +28,10 @@ int copy_batch_begin(struct copy_batch *batch, Py_ssize_t pairs, Py_ssize_t runs
         bytes, CUDRIVER_NODE_POLICY); /* in use before: without page faults */
     batch->runs = batch->runs != NULL ? batch->runs : PyMem_Malloc(bytes);
     batch->odd = PyMem_New(struct copy_ends *, pairs + 1);
-    batch->busy = PyMem_New(Py_ssize_t *, 2 * pairs + 1);
+    batch->users = PyMem_New(struct cudriver_users *, 2 * pairs + 1);
     batch->owners = PyList_New(0);
     batch->spans = PyBytes_FromStringAndSize(NULL, pairs * SPAN);
-    if (batch->runs == NULL || batch->odd == NULL || batch->busy == NULL) {
+    if (batch->runs == NULL || batch->odd == NULL || batch->users == NULL) {
         PyErr_NoMemory();
     }
     return PyErr_Occurred() ? -1 : 0;
@@ -39,14 +39,14 @@ int copy_batch_begin(struct copy_batch *batch, Py_ssize_t pairs, Py_ssize_t runs
 
 void copy_batch_end(struct copy_batch *batch)
 {
-    for (size_t i = 0; i < batch->busies; i++) {
-        --*batch->busy[i];
+    for (size_t i = 0; i < batch->used; i++) {
+        batch->users[i]->calls--;
     }
     for (size_t i = 0; i < batch->odds; i++) {
         copy_ends_done(batch->odd[i]);
         PyMem_Free(batch->odd[i]);
     }
-    PyMem_Free(batch->busy);
+    PyMem_Free(batch->users);
     PyMem_Free(batch->odd);
     if (batch->runs != NULL && cudriver_hostmem_free_if_owned(batch->runs) == 0) {
         PyMem_Free(batch->runs);
@@ -151,8 +151,8 @@ int copy_batch_place(struct copy_batch *batch, const struct copy_ends *ends)
     CoreState *state = batch->state;
 
     if (batch->mode == COPY_BATCH_BLOCKING && state->works.queues != NULL &&
-        (cudriver_device_array_await(state, ends->dst.busy) < 0 ||
-         cudriver_device_array_await(state, ends->src.busy) < 0)) {
+        (cudriver_device_array_await(state, ends->dst.users) < 0 ||
+         cudriver_device_array_await(state, ends->src.users) < 0)) {
         return -1;
     }
     if (batch->home == NULL && home != NULL) {
@@ -225,9 +225,9 @@ static int batch_add(struct copy_batch *batch, Py_ssize_t index, struct copy_end
             made->src = span[2];
         }
         for (int i = 0; i < 2; i++) { /* calls use them until the batch ends */
-            if (both[i]->busy != NULL) {
-                batch->busy[batch->busies++] = both[i]->busy;
-                both[i]->busy = NULL;
+            if (both[i]->users != NULL) {
+                batch->users[batch->used++] = both[i]->users;
+                both[i]->users = NULL;
             }
         }
         copy_ends_done(ends);

@@ -148,8 +148,24 @@ static PyObject *module_fill(PyObject *module, PyObject *args)
     return done;
 }
 
-/* New reference: the fields of a CopyPlan but `why`, and what that is made of: whether the plan is
- * for dense memory, for ends that are both on a device, that are not on the same; and so on. */
+/* clang-format off */
+#define ChosenCopy_FIELDS(X) \
+    X(path, "s", cudriver_copy_kind_name(plan.kind)) \
+    X(nbytes, "n", plan.bytes) \
+    X(page_locked, "N", PyBool_FromLong(plan.page_locked)) \
+    X(staging, "i", path) \
+    X(chunk, "n", staged.chunk) \
+    X(threads, "i", staged.threads) \
+    X(crossover, "n", staged.crossover) \
+    X(dense, "N", PyBool_FromLong(plan.layout.ndim == 0)) \
+    X(on_device, "N", PyBool_FromLong(plan.dst.on_device && plan.src.on_device)) \
+    X(apart, "N", PyBool_FromLong(plan.dst.ordinal != plan.src.ordinal)) \
+    X(coherent, "i", plan.coherent + plan.crawls) \
+    X(up, "N", PyBool_FromLong(plan.dst.on_device)) \
+    X(held, "n", (Py_ssize_t)TUNING_HELD) \
+    X(beside, "N", PyBool_FromLong(beside))
+/* clang-format on */
+
 static PyObject *module_explain_copy(PyObject *module, PyObject *args)
 {
     CUDRIVER_LOCK();
@@ -172,14 +188,7 @@ static PyObject *module_explain_copy(PyObject *module, PyObject *args)
         staged = plan.staged;
         path = (int)staged.path;
     }
-    return Py_BuildValue(
-        "(snNininNNNNNnN)", cudriver_copy_kind_name(plan.kind), (Py_ssize_t)plan.bytes,
-        PyBool_FromLong(plan.page_locked), path, (Py_ssize_t)staged.chunk, staged.threads,
-        (Py_ssize_t)staged.crossover, PyBool_FromLong(plan.layout.ndim == 0),
-        PyBool_FromLong(plan.dst.on_device && plan.src.on_device),
-        PyBool_FromLong(plan.dst.ordinal != plan.src.ordinal),
-        PyLong_FromLong(plan.coherent + plan.crawls), PyBool_FromLong(plan.dst.on_device),
-        (Py_ssize_t)TUNING_HELD, PyBool_FromLong(beside));
+    return CUDRIVER_TUPLE(ChosenCopy_FIELDS);
 }
 
 static PyObject *module_copy_threads(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))

@@ -96,10 +96,10 @@ struct copy_batch {
     size_t odds;
     PyObject *spans; /* owned: bytes; of each pair the first byte of the destination, the one behind
                         its last, and the same of the source, as uint64; all 0: nothing to copy */
-    PyObject *owners;  /* owned: a list, which becomes a tuple */
-    PyObject *table;   /* owned: keeps what the kernel reads; or NULL */
-    Py_ssize_t **busy; /* owned: the device ends' counts of running calls, which include this one */
-    size_t busies;
+    PyObject *owners;              /* owned: a list, which becomes a tuple */
+    PyObject *table;               /* owned: keeps what the kernel reads; or NULL */
+    struct cudriver_users **users; /* owned: the device ends', of which this call is one */
+    size_t used;
 };
 
 /* Makes room for so many pairs and runs. 0 or -1. */

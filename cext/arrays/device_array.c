@@ -18,7 +18,7 @@ static struct cudriver_device_memory *memory_new(ContextObject *context)
         return NULL;
     }
     memory->context = (ContextObject *)Py_NewRef((PyObject *)context);
-    context->children++;
+    context->users.children++;
     return memory;
 }
 
@@ -35,7 +35,7 @@ static CUresult memory_release(CoreState *state, struct cudriver_device_memory *
     memory->closed = true;
     cudriver_live_remove(state, &memory->live);
     result = cudriver_device_free(memory, function);
-    memory->context->children--;
+    memory->context->users.children--;
     Py_CLEAR(memory->lender); /* runs another library's code */
     return result;
 }
@@ -63,13 +63,13 @@ static PyObject *array_wrap(CoreState *state, struct cudriver_device_memory *mem
 
     if (self == NULL) {
         Py_XDECREF(array);
-        if (memory->arrays == 0) {
+        if (memory->users.children == 0) {
             memory_end(state, memory);
         }
         return NULL;
     }
     self->memory = memory;
-    memory->arrays++;
+    memory->users.children++;
     self->array = array;
     return (PyObject *)self;
 }
@@ -173,7 +173,7 @@ void cudriver_device_array_dealloc(PyObject *object)
 
     PyObject_ClearWeakRefs(object);
     Py_DECREF(self->array);
-    if (--self->memory->arrays == 0) {
+    if (--self->memory->users.children == 0) {
         memory_end(cudriver_state_of(object), self->memory);
     }
     type->tp_free(object);
@@ -189,16 +189,17 @@ PyObject *cudriver_device_array_close(PyObject *object, PyObject *Py_UNUSED(igno
     unsigned long long address = memory->address;
     const char *function;
     CUresult result;
+    bool used;
 
-    if (!self->is_view) {
-        cudriver_works_reap(state, NULL); /* a completed copy may hold the last view */
+    if (self->is_view) {
+        return PyErr_Format(PyExc_ValueError, "%R is a view: close the array that owns the memory",
+                            object);
     }
-    if (self->is_view || memory->arrays > 1 || memory->busy > 0 || memory->exports > 0 ||
-        (!cudriver_is_sole_owner(object) &&
-         cudriver_works_use(state, cudriver_device_array_uses, memory))) {
-        return cudriver_call(CALL_arrays_refuse_close, object, self->is_view ? Py_True : Py_False,
-                             memory->arrays - 1, memory->busy > 0 ? Py_True : Py_False,
-                             memory->exports);
+    cudriver_works_reap(state, NULL); /* a completed copy may hold the last view */
+    used = !cudriver_is_sole_owner(object) &&
+           cudriver_works_use(state, cudriver_device_array_uses, memory);
+    if (cudriver_users_check(object, "close", &memory->users, 1, used) < 0) {
+        return NULL;
     }
     result = memory_release(state, memory, &function);
     return cudriver_none(cudriver_check(result, function, "0x%llx", address));
@@ -222,15 +223,15 @@ int cudriver_device_array_endpoint(PyObject *object, bool write, struct cudriver
     if (cudriver_device_array_check(self) < 0) {
         return -1;
     }
-    ++memory->busy; /* forbids close() until released */
+    memory->users.calls++; /* forbids close() until released */
     if (cudriver_numpy_endpoint(self->array, object, write, end) < 0) {
-        --memory->busy;
+        memory->users.calls--;
         return -1;
     }
     end->context = memory->context;
     end->device = (CUdeviceptr)(uintptr_t)end->host;
     end->host = NULL;
-    end->busy = &memory->busy;
+    end->users = &memory->users;
     if (memory->number > memory->context->allocs.settled) {
         cudriver_device_settle(memory);
     }
@@ -243,14 +244,14 @@ bool cudriver_device_array_uses(CoreState *state, PyObject *owner, const void *m
            ((DeviceArrayObject *)owner)->memory == memory;
 }
 
-int cudriver_device_array_await(CoreState *state, const Py_ssize_t *busy)
+int cudriver_device_array_await(CoreState *state, const struct cudriver_users *users)
 {
     struct cudriver_device_memory *memory;
 
-    if (busy == NULL) {
+    if (users == NULL) {
         return 0;
     }
-    memory = (struct cudriver_device_memory *)((char *)(uintptr_t)busy -
-                                               offsetof(struct cudriver_device_memory, busy));
+    memory = (struct cudriver_device_memory *)((char *)(uintptr_t)users -
+                                               offsetof(struct cudriver_device_memory, users));
     return cudriver_works_await(state, cudriver_device_array_uses, memory);
 }

@@ -9,7 +9,7 @@
  * items must never be read, so no Python code must see it, nor a debugger that prints it. */
 typedef struct {
     PyObject_HEAD
-    struct cudriver_device_memory *memory; /* counts in its `arrays` */
+    struct cudriver_device_memory *memory; /* is a child of it */
     PyObject *array;                       /* owned */
     bool is_view;                          /* of another DeviceArray */
     PyObject *weak;
@@ -39,10 +39,10 @@ int cudriver_device_array_endpoint(PyObject *object, bool write, struct cudriver
 /* Whether the object that work in flight owns is an array in `memory`. */
 bool cudriver_device_array_uses(CoreState *state, PyObject *owner, const void *memory);
 
-/* Waits for all work in flight on an array's memory, on every stream. `busy` is the endpoint's;
+/* Waits for all work in flight on an array's memory, on every stream. `users` are the endpoint's;
  * NULL means that there is nothing to wait for. A call without a stream starts with this, so that
  * it follows what calls with a stream started. 0, or -1 with an exception set. */
-int cudriver_device_array_await(CoreState *state, const Py_ssize_t *busy);
+int cudriver_device_array_await(CoreState *state, const struct cudriver_users *users);
 
 /* array[key]: a view, by basic indexing. New reference. */
 PyObject *cudriver_device_array_subscript(PyObject *object, PyObject *key);

@@ -13,10 +13,8 @@ struct cudriver_device_memory {
     unsigned long long number; /* its allocation's on alloc_stream; 0: it is from no pool */
     bool shared; /* its address was handed out: cuMemFree it, which waits for all work */
     bool closed;
-    PyObject *lender;   /* owned: keeps another library's memory alive; NULL: ours */
-    Py_ssize_t arrays;  /* DeviceArrays that share it: the last one frees it */
-    Py_ssize_t busy;    /* calls that use it, perhaps without the GIL */
-    Py_ssize_t exports; /* DLPack tensors that other libraries hold */
+    PyObject *lender;            /* owned: keeps another library's memory alive; NULL: ours */
+    struct cudriver_users users; /* the last of its children frees it */
 };
 
 /*

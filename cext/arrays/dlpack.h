@@ -7,7 +7,7 @@
  *
  * Who owns what: a tensor is given back by its deleter, once. A lent tensor belongs to its
  * `keeper`, a capsule that whatever uses the memory holds a reference to. A tensor of ours owns a
- * reference to the DeviceArray and counts in its memory's `exports`, which forbids close().
+ * reference to the DeviceArray and counts in the exports of its memory, which forbids close().
  */
 #ifndef CUDRIVER_DLPACK_H
 #define CUDRIVER_DLPACK_H

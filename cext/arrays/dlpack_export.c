@@ -28,7 +28,7 @@ static void manager_release(DeviceArrayObject *array)
     gil = PyGILState_Ensure();
     {
         CUDRIVER_LOCK();
-        array->memory->exports--;
+        array->memory->users.exports--;
     }
     Py_DECREF(array);
     PyGILState_Release(gil);
@@ -108,7 +108,7 @@ static struct export *export_new(const struct cudriver_endpoint *end, struct cud
         self->head.versioned.flags = flags;
         tensor_fill(end, type, self->extents, &self->head.versioned.tensor);
     }
-    array->memory->exports++;
+    array->memory->users.exports++;
     /* The other library's work is not ours to wait for: free the memory behind all work. */
     array->memory->shared = true;
     return self;

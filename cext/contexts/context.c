@@ -337,7 +337,7 @@ int cudriver_context_enter(CoreState *state, ContextObject *self, bool *pushed)
     if (result != CUDA_SUCCESS) {
         return cudriver_context_refused(self, result);
     }
-    self->in_use++;
+    self->users.calls++;
     return 0;
 }
 
@@ -346,7 +346,7 @@ void cudriver_context_leave(ContextObject *self, bool pushed)
     if (pushed) {
         cudriver_driver_pop();
     }
-    self->in_use--;
+    self->users.calls--;
 }
 
 int cudriver_context_begin(CoreState *state, ContextObject *self, bool *pushed)
@@ -378,7 +378,7 @@ bool cudriver_context_begin_free(ContextObject *self, bool *pushed)
         (result == CUDA_ERROR_CONTEXT_IS_DESTROYED && self->kind == CUDRIVER_CONTEXT_FOREIGN)) {
         return false;
     }
-    self->in_use++;
+    self->users.calls++;
     cudriver_driver_relax();
     return true;
 }

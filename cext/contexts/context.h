@@ -2,9 +2,8 @@
 #ifndef CUDRIVER_CONTEXT_H
 #define CUDRIVER_CONTEXT_H
 
-#include <stdatomic.h>
-
 #include "python/live.h"
+#include "python/users.h"
 
 enum cudriver_context_kind {
     CUDRIVER_CONTEXT_MANUAL,  /* ours: cuCtxCreate, destroyed with the object */
@@ -29,10 +28,9 @@ typedef struct ContextObject {
     CUdevice device;
     enum cudriver_context_kind kind;
     enum cudriver_context_state state;
-    unsigned pushes;     /* of ours, ever; memory/stack.py has those that still count */
-    Py_ssize_t children; /* live arrays, streams and events in it */
-    Py_ssize_t in_use;   /* calls that use it now, perhaps without the GIL */
-    size_t big[2];       /* bytes that blocking calls move, as in work.h */
+    unsigned pushes; /* of ours, ever; memory/stack.py has those that still count */
+    struct cudriver_users users;
+    size_t big[2]; /* bytes that blocking calls move, as in work.h */
     struct {
         CUmemoryPool pool; /* of the device, which it outlives; NULL: none, or not asked */
         bool asked;
@@ -102,7 +100,7 @@ static inline int cudriver_context_claim(CoreState *state, ContextObject *contex
 {
     int failed = cudriver_context_ready(state, context);
 
-    context->in_use += failed == 0;
+    context->users.calls += failed == 0;
     return failed;
 }
 CUresult cudriver_context_make_current(ContextObject *context, bool *pushed);

@@ -82,14 +82,13 @@ static CUresult context_end(CoreState *state, ContextObject *self, const char **
     return result;
 }
 
-/* Closes the context, for a call of this name; refuses if it is on a stack or has children. 0 or
- * -1. */
+/* Closes the context, for a call of this name; refuses if it is on a stack or used. 0 or -1. */
 static int context_close(CoreState *state, ContextObject *self, const char *call)
 {
     const char *function;
     PyObject *holder;
     CUresult result;
-    bool used, free;
+    int failed;
 
     cudriver_works_reap(state, NULL); /* a completed copy may hold the last child */
     holder = cudriver_context_holder(state, self);
@@ -97,14 +96,14 @@ static int context_close(CoreState *state, ContextObject *self, const char *call
         Py_XDECREF(holder);
         return holder == NULL ? -1 : 0;
     }
-    used = cudriver_works_is_used(state, self, self->children == 0 && !cudriver_driver_is_forked());
-    free = !PyObject_IsTrue(holder) && self->children == 0 && !used;
-    if (!free) {
-        cudriver_do(CALL_contexts_refuse_end, self, call, holder, self->children,
-                    used ? Py_True : Py_False);
-    }
+    failed = PyObject_IsTrue(holder)
+                 ? cudriver_do(CALL_contexts_refuse_end, self, call, holder)
+                 : cudriver_users_check((PyObject *)self, call, &self->users, 0,
+                                        cudriver_works_is_used(state, self,
+                                                               self->users.children == 0 &&
+                                                                   !cudriver_driver_is_forked()));
     Py_DECREF(holder);
-    if (!free) {
+    if (failed < 0) {
         return -1;
     }
     result = context_end(state, self, &function);

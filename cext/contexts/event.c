@@ -47,7 +47,7 @@ static PyObject *event_create(PyTypeObject *type, PyObject *args, PyObject *keyw
         Py_DECREF(self);
         return NULL;
     }
-    context->children++;
+    context->users.children++;
     cudriver_live_add(state, &self->live, "event", 0, (uintptr_t)self->handle, context->ordinal);
     return (PyObject *)self;
 }
@@ -110,12 +110,12 @@ static int event_method(PyObject *object, PyObject *args, PyObject *keywords, bo
                                           "the event marks work outside the graph");
     }
     if (captured >= 0) {
-        self->users++;
+        self->users.calls++;
         Py_BEGIN_ALLOW_THREADS
         result = record ? cuda.cuEventRecord(self->handle, stream.handle)
                         : cuda.cuStreamWaitEvent(stream.handle, self->handle, 0);
         Py_END_ALLOW_THREADS
-        self->users--;
+        self->users.calls--;
     }
     if (record && captured >= 0 && result == CUDA_SUCCESS) {
         self->recorded = true;
@@ -162,7 +162,7 @@ static CUresult event_release(CoreState *state, EventObject *self)
         cudriver_context_end(self->context, pushed);
     }
     self->handle = NULL;
-    self->context->children--;
+    self->context->users.children--;
     return result;
 }
 
@@ -187,8 +187,8 @@ static PyObject *event_close(PyObject *object, PyObject *Py_UNUSED(ignored))
     EventObject *self = (EventObject *)object;
     CUresult result;
 
-    if (self->users > 0) {
-        return PyErr_Format(PyExc_ValueError, "cannot close %R: a running call uses it", object);
+    if (cudriver_users_check(object, "close", &self->users, 0, false) < 0) {
+        return NULL;
     }
     result = event_release(cudriver_state_of(object), self);
     return cudriver_none(cudriver_check(result, "cuEventDestroy_v2", "%s", ""));
@@ -237,9 +237,9 @@ static PyObject *event_synchronize(PyObject *object, PyObject *Py_UNUSED(ignored
     if (event_begin(state, self, &pushed) < 0) {
         return NULL;
     }
-    self->users++;
+    self->users.calls++;
     failed = cudriver_wait(event_query, &handle, "cuEventQuery");
-    self->users--;
+    self->users.calls--;
     cudriver_context_end(self->context, pushed);
     if (failed < 0) {
         return NULL;

@@ -14,7 +14,7 @@ typedef struct EventObject {
     bool recorded;
     bool captured; /* last recorded in a capture: it marks a point in a graph */
     bool closed;
-    Py_ssize_t users; /* calls that use the handle without the GIL */
+    struct cudriver_users users;
     PyObject *weak;
 } EventObject;
 

@@ -16,9 +16,9 @@ static void users_count(const CoreState *state, PyObject *arguments, int calls)
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(arguments); i++) {
         PyObject *item = PyTuple_GET_ITEM(arguments, i);
         if (Py_IS_TYPE(item, state->event_type)) {
-            ((EventObject *)item)->users += calls;
+            ((EventObject *)item)->users.calls += calls;
         } else if (Py_IS_TYPE(item, state->stream_type)) {
-            ((StreamObject *)item)->users += calls;
+            ((StreamObject *)item)->users.calls += calls;
         }
     }
 }

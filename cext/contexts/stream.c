@@ -45,7 +45,7 @@ static PyObject *stream_create(PyTypeObject *type, PyObject *args, PyObject *key
         return NULL;
     }
     self->closed = false;
-    context->children++;
+    context->users.children++;
     cudriver_will_borrow((PyObject *)self);
     cudriver_live_add(state, &self->live, "stream", 0, (uintptr_t)self->handle, context->ordinal);
     return (PyObject *)self;
@@ -88,7 +88,7 @@ static CUresult stream_release(CoreState *state, StreamObject *self)
         cudriver_context_end(self->context, pushed);
     }
     self->handle = NULL;
-    self->context->children--;
+    self->context->users.children--;
     return result;
 }
 
@@ -133,8 +133,8 @@ static PyObject *stream_close(PyObject *object, PyObject *Py_UNUSED(ignored))
     StreamObject *self = (StreamObject *)object;
     CUresult result;
 
-    if (self->users > 0) {
-        return PyErr_Format(PyExc_ValueError, "cannot close %R: a running call uses it", object);
+    if (cudriver_users_check(object, "close", &self->users, 0, false) < 0) {
+        return NULL;
     }
     if (stream_is_captured(self)) {
         cudriver_capture_raise(self->handle, "close()", "must live until the capture ends");
@@ -167,9 +167,9 @@ static PyObject *stream_synchronize(PyObject *object, PyObject *Py_UNUSED(ignore
     if (cudriver_open_check(object, self->closed) < 0) {
         return NULL;
     }
-    self->users++;
+    self->users.calls++;
     failed = cudriver_stream_drain(state, self->context, self->handle, "synchronize()");
-    self->users--;
+    self->users.calls--;
     if (failed < 0) {
         return NULL;
     }

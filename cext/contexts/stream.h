@@ -11,7 +11,7 @@ typedef struct StreamObject {
     PyObject *owner;        /* owned: whose stream it is (None: not known); NULL: ours */
     CUstream handle;        /* ours: owned while not closed */
     bool closed;
-    atomic_int users; /* calls that use the handle, perhaps without the GIL */
+    struct cudriver_users users;
     int priority;
     struct cudriver_queue works; /* in flight on it */
     PyObject *weak;
@@ -44,7 +44,7 @@ int cudriver_stream_settle(CoreState *state, ContextObject *fallback,
 static inline void cudriver_stream_done(struct cudriver_stream *stream)
 {
     if (stream->held != NULL) {
-        stream->held->users--;
+        stream->held->users.calls--;
         Py_CLEAR(stream->held);
         stream->context = NULL;
     }

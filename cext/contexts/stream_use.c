@@ -1,4 +1,5 @@
-/* `with stream:`, the stream that a call uses, and waiting for all. See stream.h. */
+/* The stream that a call uses: named, of `with stream:`, or another library's; captures; waiting
+ * for streams. See stream.h. */
 #include "stream.h"
 
 #include <string.h>
@@ -86,7 +87,7 @@ int cudriver_stream_read(CoreState *state, PyObject *argument, struct cudriver_s
         stream->handle = object->handle;
         stream->context = object->context;
         stream->held = (StreamObject *)Py_NewRef(argument);
-        object->users++;
+        object->users.calls++;
         return 0;
     }
     if (foreign_read(argument, &stream->handle) < 0) {
@@ -181,7 +182,7 @@ int cudriver_stream_drain(CoreState *state, ContextObject *context, CUstream str
 int cudriver_streams_wait(CoreState *state, ContextObject *context, const char *call)
 {
     /* Other threads may drop them meanwhile. */
-    PyObject *busy = PyTuple_New(context->children);
+    PyObject *busy = PyTuple_New(context->users.children);
     int failed = busy == NULL ? -1 : 0;
     Py_ssize_t count = 0;
 
@@ -198,9 +199,9 @@ int cudriver_streams_wait(CoreState *state, ContextObject *context, const char *
     for (Py_ssize_t i = 0; failed == 0 && i < count; i++) {
         StreamObject *stream = (StreamObject *)PyTuple_GET_ITEM(busy, i);
         if (!stream->closed) {
-            stream->users++;
+            stream->users.calls++;
             failed = cudriver_stream_drain(state, context, stream->handle, NULL);
-            stream->users--;
+            stream->users.calls--;
         }
     }
     Py_XDECREF(busy);

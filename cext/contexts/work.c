@@ -136,9 +136,9 @@ int cudriver_work_wait(CoreState *state, TransferObject *work)
         ContextObject *context = (ContextObject *)Py_NewRef((PyObject *)work->context);
         failed = cudriver_context_begin(state, context, &pushed);
         if (failed == 0) {
-            work->waiters++;
+            work->users.calls++;
             failed = cudriver_wait(cudriver_work_query, work, "cuEventQuery");
-            if (--work->waiters == 0 && work->over) {
+            if (--work->users.calls == 0 && work->over) {
                 cuda.cuEventDestroy_v2(work->event);
                 work->event = NULL;
             }

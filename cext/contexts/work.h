@@ -3,8 +3,8 @@
  *
  * Each piece of asynchronous work, a Transfer in Python, owns references to the memory that is read
  * and written, and an event, which is recorded behind it as soon as it is issued. It is in flight
- * from just before it is issued until the event is over; then it lets the references go. Every
- * function needs the GIL.
+ * from just before it is issued until the event is over; then it lets the references go. Functions
+ * need the GIL, unless they say otherwise.
  */
 #ifndef CUDRIVER_WORK_H
 #define CUDRIVER_WORK_H
@@ -31,11 +31,11 @@ typedef struct TransferObject {
     _Atomic enum cudriver_work_stage stage; /* ISSUED is set without the GIL */
     bool over;                              /* out of the queue: `result` is set */
     CUresult result;
-    CUresult recorded;      /* of making its event, or of recording it */
-    int waiters;            /* threads that ask the event without the GIL */
-    bool owns;              /* `context` is owned; in the queue of a Stream, that owns it */
-    ContextObject *context; /* in flight */
-    CUevent event;          /* in flight: owned */
+    CUresult recorded;           /* of making its event, or of recording it */
+    struct cudriver_users users; /* calls that ask the event */
+    bool owns;                   /* `context` is owned; in the queue of a Stream, that owns it */
+    ContextObject *context;      /* in flight */
+    CUevent event;               /* in flight: owned */
     struct cudriver_staging_transfer *staged; /* owned: the engine's, or NULL */
     PyObject *owners[2]; /* owned in flight, or NULL; a tuple: all that is in it */
     size_t bytes;
@@ -56,7 +56,7 @@ bool cudriver_works_are_big(CoreState *state, int ordinal, bool up,
 static inline bool cudriver_works_is_used(const CoreState *state, const ContextObject *context,
                                           bool any)
 {
-    bool used = context->in_use > 0;
+    bool used = context->users.calls > 0;
 
     for (struct cudriver_queue *queue = state->works.queues; queue != NULL && !used;
          queue = queue->next) {

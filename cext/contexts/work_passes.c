@@ -90,7 +90,7 @@ void cudriver_work_leave(CoreState *state, TransferObject *work, CUresult result
     work->over = true;
     work->result = result;
     work->context = work->owns ? context : NULL;
-    if (work->event == NULL || work->waiters > 0) { /* the last that waits destroys it */
+    if (work->event == NULL || work->users.calls > 0) { /* the last that waits destroys it */
         return;
     }
     if (result == CUDA_SUCCESS && context->state == CUDRIVER_CONTEXT_OPEN &&

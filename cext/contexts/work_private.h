@@ -1,4 +1,4 @@
-/* What work_passes.c does for work.c. */
+/* What work_passes.c does for work.c and works.c. */
 #ifndef CUDRIVER_WORK_PRIVATE_H
 #define CUDRIVER_WORK_PRIVATE_H
 

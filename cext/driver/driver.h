@@ -1,7 +1,7 @@
 /*
  * The CUDA driver library, opened at run time. Plain C: no Python.
  *
- * `cuda` is this extension's one process-wide global, because a process has one libcuda.
+ * `cuda` belongs to the process, as libcuda does; and so do the state of hostmem/ and of engine/.
  * cudriver_driver_load fills it. Once cudriver_driver_init has succeeded it stays as it is, and
  * every thread may read it without a lock.
  */

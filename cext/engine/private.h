@@ -33,9 +33,9 @@
  *   box        the shape of a part on the device
  *   Locked.    the caller holds the lock
  *
- * The threads only move bytes between the host and blocks, and sleep when idle. Where host and
- * device order their dimensions differently, the bytes travel in the host's order and a kernel
- * permutes them on the device.
+ * The threads only move bytes between the host, or files, and blocks, and sleep when idle. Where
+ * host and device order their dimensions differently, the bytes travel in the host's order and a
+ * kernel permutes them on the device.
  *
  * Threads may move the parts below `released`: up, those whose block the stream has copied; down,
  * those that have arrived. They have moved all below `moved`: up, those may be copied. `over`: the

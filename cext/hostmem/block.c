@@ -10,6 +10,7 @@
  */
 #include <assert.h>
 #include <stddef.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "private.h"
@@ -60,29 +61,17 @@ size_t hostmem_block_size(size_t bytes)
     return bytes < HOSTMEM_LARGE ? class_bytes(class_of(bytes)) : hostmem_round(bytes);
 }
 
-/* --- guards, in builds with assertions --- */
+/* --- guards --- */
 
-#ifndef NDEBUG
-
-#define GUARD ((char)0xC5)
-#define GUARD_MOST 64
-
-/* Sets the bytes behind a block, as far as its room goes, or says whether they are as they were:
- * who writes there has written beside a block. */
-static bool guard(char *block, size_t bytes, size_t room, bool set)
+bool hostmem_block_guard(void *address, size_t bytes, bool set)
 {
-    size_t end = room - bytes < GUARD_MOST ? room : bytes + GUARD_MOST;
+    static const char guard[HOSTMEM_SLOT_LEAST] = "What is written here was written beside a block";
+    char *behind = (char *)address + bytes;
+    bool whole = set || memcmp(behind, guard, HOSTMEM_GUARD) == 0;
 
-    for (size_t at = bytes; at < end; at++) {
-        block[at] = set ? GUARD : block[at];
-        if (block[at] != GUARD) {
-            return false;
-        }
-    }
-    return true;
+    memcpy(behind, guard, HOSTMEM_GUARD);
+    return whole;
 }
-
-#endif
 
 /* --- slots --- */
 
@@ -152,7 +141,7 @@ static char *slot_cut(struct shelf *shelf, size_t bytes)
         *link = chunk->next_free;
         chunk->next_free = shelf->chunks;
         shelf->chunks = chunk;
-        chunk->cut = place + bytes;
+        chunk->cut = place + bytes + HOSTMEM_GUARD;
         return chunk->range.base + place;
     }
     return NULL;
@@ -172,7 +161,7 @@ static char *slot_take(struct shelf *shelf, size_t bytes)
         struct hostmem_region *chunk = hostmem_region_of(slot);
         *entry_of(chunk, slot) = 2 * bytes + 1;
         chunk->taken += class_bytes(class);
-        assert(guard(slot, bytes, class_bytes(class), true));
+        hostmem_block_guard(slot, bytes, true);
     }
     return slot;
 }
@@ -193,7 +182,7 @@ static void *large_take(struct shelf *shelf, size_t bytes)
                 *link = region->next_free;
                 region->asked = bytes;
                 region->taken = region->range.bytes;
-                assert(guard(region->range.base, bytes, region->range.bytes, true));
+                hostmem_block_guard(region->range.base, bytes, true);
                 return region->range.base;
             }
         }
@@ -224,15 +213,13 @@ void hostmem_block_give(struct hostmem_region *region, void *address)
 {
     size_t bytes = hostmem_block_bytes(region, address);
 
-    assert(bytes > 0);
+    assert(bytes > 0 && hostmem_block_guard(address, bytes, false));
     if (region->slots == NULL) {
-        assert(guard(region->range.base, bytes, region->range.bytes, false));
         hostmem_region_offer(region);
         return;
     }
     struct shelf *shelf = shelf_of(region->range.node);
     unsigned class = class_of(bytes);
-    assert(guard(address, bytes, class_bytes(class), false));
     region->taken -= class_bytes(class);
     *entry_of(region, address) = (uintptr_t)shelf->free_slots[class];
     shelf->free_slots[class] = address;

@@ -67,12 +67,12 @@ struct cudriver_hostmem_stats {
 /*
  * Hands out at least `bytes` (0 counts as 1) of page-locked memory that devices can use too. It is
  * aligned to 64 bytes; a power of two to its size, up to 4096; from 1 MiB on, to 4096. Sizes below
- * 1 MiB are rounded up by an eighth at most, others to whole pages, or by an eighth at most to a
- * block that was freed. At most `room` bytes of new memory are touched, and as many more as free
- * memory is returned for them: a system that overcommits would grant more, and kill the process.
- * Memory of one node serves no request for another. The contents are undefined unless *zeroed is
- * set (fresh from the system). Returns the driver's code; OUT_OF_MEMORY also for `room`, for the
- * pool's limit and if the system has no memory.
+ * 1 MiB are rounded up to 64 bytes or by an eighth at most, others to whole pages, or by an eighth
+ * at most to a block that was freed. At most `room` bytes of new memory are touched, and as many
+ * more as free memory is returned for them: a system that overcommits would grant more, and kill
+ * the process. Memory of one node serves no request for another. The contents are undefined unless
+ * *zeroed is set (fresh from the system). Returns the driver's code; OUT_OF_MEMORY also for `room`,
+ * for the pool's limit and if the system has no memory.
  */
 CUresult cudriver_hostmem_alloc(size_t bytes, size_t room, int node, void **address, bool *zeroed);
 
@@ -89,6 +89,12 @@ bool cudriver_hostmem_owns(const void *address, size_t *bytes);
 /* Frees the live block that begins at `address` and returns the size that was requested. 0: there
  * is none, nothing was done. One lookup for callers that may have any address. */
 size_t cudriver_hostmem_free_if_owned(void *address);
+
+/* For tests, which look after each: a live block behind which somebody has written since it was
+ * handed out, or since this told so; NULL: there is none. */
+#ifndef NDEBUG
+__attribute__((visibility("default"))) void *cudriver_hostmem_damaged(size_t *bytes);
+#endif
 
 /* Returns free memory to the system until at most `keep` bytes of it are left. */
 CUresult cudriver_hostmem_trim(size_t keep, size_t *released);

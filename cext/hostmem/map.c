@@ -1,4 +1,4 @@
-/* Mappings: reserve, huge pages, first touch by threads, register. See private.h. Linux. */
+/* Mappings: reserve, place, huge pages, first touch by threads, register. See private.h. Linux. */
 #define _GNU_SOURCE
 #include "private.h"
 
@@ -30,12 +30,11 @@ void cudriver_hostmem_set_huge(int advice)
     atomic_store(&huge_page_advice, advice);
 }
 
-char *hostmem_map(size_t bytes)
+char *hostmem_map(size_t bytes, int node)
 {
-    const size_t slack = HOSTMEM_ALIGNMENT;
-
+    const size_t whole = hostmem_round(bytes + HOSTMEM_GUARD), slack = HOSTMEM_ALIGNMENT;
     char *raw =
-        mmap(NULL, bytes + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        mmap(NULL, whole + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
     if (raw == MAP_FAILED) {
         return NULL;
@@ -45,9 +44,15 @@ char *hostmem_map(size_t bytes)
         munmap(raw, skip);
     }
     if (slack > skip) {
-        munmap(raw + skip + bytes, slack - skip);
+        munmap(raw + skip + whole, slack - skip);
     }
+    (void)platform_place(raw + skip, bytes, node); /* if refused, it lies elsewhere */
     return raw + skip;
+}
+
+void hostmem_unmap(char *base, size_t bytes)
+{
+    munmap(base, hostmem_round(bytes + HOSTMEM_GUARD));
 }
 
 struct touch {

@@ -2,7 +2,8 @@
  * Pins: page-locking memory that somebody else owns, in place. See hostmem.h.
  *
  * The driver registers ranges by byte, refuses any overlap (712) and releases only whole
- * registrations. So a pin is one range, registered once: pins of a part of it are the same pin.
+ * registrations. So a pin is one range, registered once, as a whole or in steps: pins of a part of
+ * it share it.
  *
  * Whoever pins keeps the memory alive until the pin is destroyed. Memory that is unmapped while
  * registered would stay registered by address, with its old pages: the driver would refuse to

@@ -3,10 +3,8 @@
  */
 #include <assert.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 
 #include "driver/driver.h"
-#include "driver/platform.h"
 #include "private.h"
 
 #define ADDRESSES 4 /* to try */
@@ -51,26 +49,25 @@ static CUresult map_registered(struct hostmem_range *range)
     /* Where somebody unmapped registered memory, the driver still has the address. Then take
      * another, and keep this one mapped meanwhile, so that the system does not choose it again. */
     while (result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED && count < ADDRESSES) {
-        range->base = hostmem_map(bytes);
+        range->base = hostmem_map(bytes, range->node);
         if (range->base == NULL) {
             result = CUDA_ERROR_OUT_OF_MEMORY;
             break;
         }
-        (void)platform_place(range->base, bytes, range->node); /* if refused, it lies elsewhere */
         result = hostmem_register(range, HOSTMEM_FLAGS, NULL, true);
         if (result != CUDA_SUCCESS) {
             stale[count++] = range->base;
         }
     }
     while (count > 0) {
-        munmap(stale[--count], bytes);
+        hostmem_unmap(stale[--count], bytes);
     }
     return result;
 }
 
 static void region_unmap(struct hostmem_region *region)
 {
-    munmap(region->range.base, region->range.bytes);
+    hostmem_unmap(region->range.base, region->range.bytes);
     hostmem_primary_release(region->range.device);
 }
 
@@ -353,6 +350,27 @@ void cudriver_hostmem_free(void *address)
     assert(bytes > 0);
     (void)bytes;
 }
+
+#ifndef NDEBUG
+void *cudriver_hostmem_damaged(size_t *bytes)
+{
+    void *found = NULL;
+
+    pthread_mutex_lock(&hostmem_lock);
+    for (struct hostmem_region *region = hostmem_pool.regions; region != NULL && found == NULL;
+         region = region->next) {
+        size_t end = region->slots != NULL ? region->cut : 1;
+        for (size_t at = 0; at < end && found == NULL; at += HOSTMEM_SLOT_LEAST) {
+            *bytes = hostmem_block_bytes(region, region->range.base + at);
+            if (*bytes > 0 && !hostmem_block_guard(region->range.base + at, *bytes, false)) {
+                found = region->range.base + at;
+            }
+        }
+    }
+    pthread_mutex_unlock(&hostmem_lock);
+    return found;
+}
+#endif
 
 bool cudriver_hostmem_owns(const void *address, size_t *bytes)
 {

@@ -7,7 +7,7 @@
  *   block.c          free and live blocks in regions                           no CUDA
  *   ranges.c         the lock; finds the registration of an address; the NUMA node of a device, and
  *                    its processors
- *   map.c            mappings: reserve, huge pages, first touch by threads, register
+ *   map.c            mappings: reserve, place, huge pages, first touch by threads, register
  *
  * The lock guards all regions and pins. It is held for bookkeeping only, never while the driver or
  * the system is asked for memory. A range that is not `ready` belongs to the thread that registers
@@ -28,6 +28,12 @@
 #define HOSTMEM_LARGE ((size_t)1 << 20)     /* from here on a block has a region of its own */
 #define HOSTMEM_SLOT_LEAST ((size_t)64)     /* the unit of small blocks */
 #define HOSTMEM_MOST ((size_t)1 << 47)      /* larger requests fail */
+/* Bytes behind each block that are nobody's: what is written there was written beside a block. */
+#ifdef NDEBUG
+#define HOSTMEM_GUARD ((size_t)0)
+#else
+#define HOSTMEM_GUARD HOSTMEM_SLOT_LEAST
+#endif
 /* Most bytes of one registration, 64 GiB. Some tests make it small. */
 #ifndef HOSTMEM_PIECE
 #define HOSTMEM_PIECE ((size_t)1 << 36)
@@ -89,14 +95,17 @@ void hostmem_region_withdraw(struct hostmem_region *region);
 bool hostmem_chunks_sweep(void);
 /* Bytes that a block takes in a region. */
 size_t hostmem_block_size(size_t bytes);
+/* Whether a live block's guard is as it was; then, or with `set`, it is again. */
+bool hostmem_block_guard(void *address, size_t bytes, bool set);
 /* Rounds up to the system's page. */
 size_t hostmem_round(size_t bytes);
 
 /* --- map.c: no lock needed --- */
 
-/* A private, aligned mapping of `bytes` (a multiple of the system's page), not yet touched; or
- * NULL. */
-char *hostmem_map(size_t bytes);
+/* A private, aligned mapping of `bytes` (a multiple of the system's page) and a guard, to lie on
+ * `node` if that has room, not yet touched; or NULL. */
+char *hostmem_map(size_t bytes, int node);
+void hostmem_unmap(char *base, size_t bytes);
 /* Registers, in pieces of `step` bytes; all or nothing. A driver call keeps every copy of the
  * process waiting until it returns, so a range that is locked beside other work takes small steps.
  * `stop`: NULL, or ends it between two pieces (CUDRIVER_PIN_STOPPED); then pages are also read in

@@ -191,19 +191,32 @@ static PyObject *module_is_page_locked(PyObject *Py_UNUSED(module), PyObject *ar
         cudriver_hostmem_is_page_locked((char *)(uintptr_t)low, (char *)(uintptr_t)low + bytes));
 }
 
-/* New reference: the fields of HostMemoryStats. */
+static PyObject *bytes_or_none(size_t bytes)
+{
+    return bytes == SIZE_MAX ? Py_NewRef(Py_None) : PyLong_FromSize_t(bytes);
+}
+
+/* clang-format off */
+#define HostMemoryStats_FIELDS(X) \
+    X(used_bytes, "n", stats.used_bytes) \
+    X(used_blocks, "n", stats.used_blocks) \
+    X(pooled_bytes, "n", stats.pooled_bytes) \
+    X(registered_bytes, "n", stats.registered_bytes) \
+    X(peak_bytes, "n", stats.peak_bytes) \
+    X(limit_bytes, "N", bytes_or_none(stats.limit_bytes)) \
+    X(pins, "n", stats.pins) \
+    X(pinned_bytes, "n", stats.pinned_bytes) \
+    X(hits, "K", stats.hits) \
+    X(misses, "K", stats.misses) \
+    X(huge_given_up_bytes, "n", stats.huge_given_up)
+/* clang-format on */
+
 static PyObject *module_stats(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
     struct cudriver_hostmem_stats stats;
 
     cudriver_hostmem_get_stats(&stats);
-    return Py_BuildValue(
-        "(nnnnnNnnKKn)", (Py_ssize_t)stats.used_bytes, (Py_ssize_t)stats.used_blocks,
-        (Py_ssize_t)stats.pooled_bytes, (Py_ssize_t)stats.registered_bytes,
-        (Py_ssize_t)stats.peak_bytes,
-        stats.limit_bytes == SIZE_MAX ? Py_NewRef(Py_None) : PyLong_FromSize_t(stats.limit_bytes),
-        (Py_ssize_t)stats.pins, (Py_ssize_t)stats.pinned_bytes, (unsigned long long)stats.hits,
-        (unsigned long long)stats.misses, (Py_ssize_t)stats.huge_given_up);
+    return CUDRIVER_TUPLE(HostMemoryStats_FIELDS);
 }
 
 static PyObject *module_trim(PyObject *module, PyObject *keep)

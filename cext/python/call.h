@@ -12,6 +12,12 @@ PyObject *cudriver_call(enum cudriver_function function, ...);
 /* The same of one whose result does not count: 0 or -1. Those that refuse always raise. */
 int cudriver_do(enum cudriver_function function, ...);
 
+/* New reference: the first fields of a named tuple, CLASS, by its list CLASS_FIELDS of X(field,
+ * format as for Py_BuildValue, value). A test compares the list with the class. */
+#define CUDRIVER_TUPLE(list) Py_BuildValue("(" list(CUDRIVER_FORMAT) ")" list(CUDRIVER_VALUE))
+#define CUDRIVER_FORMAT(field, format, value) format
+#define CUDRIVER_VALUE(field, format, value) , value
+
 /* Defines a method that is written in Python: such a function, which takes the object first. For a
  * PyMethodDef of METH_FASTCALL | METH_KEYWORDS. */
 #define CUDRIVER_IN_PYTHON(method, function)                                           \

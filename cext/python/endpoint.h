@@ -3,6 +3,7 @@
 #define CUDRIVER_ENDPOINT_H
 
 #include "state.h"
+#include "users.h"
 
 #include "engine/layout.h"
 
@@ -14,7 +15,7 @@ struct cudriver_endpoint {
     PyObject *kept;                /* owned, or NULL */
     char *host;                    /* of a host end: its first item */
     CUdeviceptr device;            /* of a device end: its first item */
-    Py_ssize_t *busy; /* a device end's count of running calls, which includes this one; or NULL */
+    struct cudriver_users *users;  /* of a device end: this call is one of them; or NULL */
     bool fixed;      /* of a host end: one item, which nobody changes, as often as the shape says */
     bool read_only;  /* lent so */
     bool on_default; /* of a device end: ready for its context's default stream, maybe not yet */
@@ -32,15 +33,15 @@ static inline void cudriver_endpoint_clear(struct cudriver_endpoint *end)
     end->kept = NULL;
     end->host = NULL;
     end->device = 0;
-    end->busy = NULL;
+    end->users = NULL;
     end->fixed = end->read_only = end->on_default = false;
 }
 
 static inline void cudriver_endpoint_done(struct cudriver_endpoint *end)
 {
-    if (end->busy != NULL) {
-        --*end->busy;
-        end->busy = NULL;
+    if (end->users != NULL) {
+        end->users->calls--;
+        end->users = NULL;
     }
     Py_CLEAR(end->owner);
     Py_CLEAR(end->dtype);

@@ -13,7 +13,6 @@
     X(arrays, formatted, NULL) \
     X(arrays, index, "(N)") \
     X(arrays, interface, "(OOO)") \
-    X(arrays, refuse_close, "(OOnOn)") \
     X(arrays, refuse_computing, "(OO)") \
     X(arrays, refuse_conversion, NULL) \
     X(arrays, refuse_pickle, NULL) \
@@ -28,7 +27,7 @@
     X(contexts, memory_info_of, NULL) \
     X(contexts, refuse_at_exit, "(O)") \
     X(contexts, refuse_during_reset, "(i)") \
-    X(contexts, refuse_end, "(OsOnO)") \
+    X(contexts, refuse_end, "(OsO)") \
     X(contexts, refuse_pop, "(OO)") \
     X(contexts, refuse_reset, "(iN)") \
     X(contexts, refuse_use, "(OO)") \
@@ -79,6 +78,7 @@
     X(refusals, pool, "(isnnK)") \
     X(refusals, size, "(Nn)") \
     X(refusals, unmapped, "(KK)") \
+    X(refusals, used, "(OsninO)") \
     X(room, host_room, "()") \
     X(rows, refuse_overlap, "(OOO)") \
     X(rows, refuse_overlap_of_runs, "(y#)") \

@@ -45,6 +45,13 @@ void cudriver_live_remove(CoreState *state, struct cudriver_live *entry)
     Py_CLEAR(entry->where);
 }
 
+#define Allocation_FIELDS(X)                 \
+    X(kind, "s", entry->kind)                \
+    X(nbytes, "n", (Py_ssize_t)entry->bytes) \
+    X(address, "K", entry->address)          \
+    X(device, "N", device)                   \
+    X(where, "O", entry->where != NULL ? entry->where : Py_None)
+
 PyObject *cudriver_live_list(CoreState *state)
 {
     int collected = PyGC_Disable(); /* it may run objects' ends, which changes the list */
@@ -53,9 +60,8 @@ PyObject *cudriver_live_list(CoreState *state)
     for (struct cudriver_live *entry = state->live.newest; entry != NULL && list != NULL;
          entry = entry->next) {
         PyObject *device = entry->device < 0 ? Py_NewRef(Py_None) : PyLong_FromLong(entry->device);
-        PyObject *row = Py_BuildValue(
-            "((snKNO)O)", entry->kind, (Py_ssize_t)entry->bytes, entry->address, device,
-            entry->where != NULL ? entry->where : Py_None, entry->kept ? Py_True : Py_False);
+        PyObject *row = Py_BuildValue("(NO)", CUDRIVER_TUPLE(Allocation_FIELDS),
+                                      entry->kept ? Py_True : Py_False);
         if (row == NULL || PyList_Append(list, row) < 0) {
             Py_CLEAR(list);
         }

@@ -1,4 +1,4 @@
-/* The list of what is alive: every object that holds a driver object or a page lock. Guarded by the
+/* The list of what is alive: every object that owns a driver object or a page lock. Guarded by the
  * GIL, or the lock. live_allocations(), in Python, reads it. */
 #ifndef CUDRIVER_LIVE_H
 #define CUDRIVER_LIVE_H
@@ -12,8 +12,8 @@ void cudriver_live_add(CoreState *state, struct cudriver_live *entry, const char
 /* Removes `entry`; harmless if it is not listed. */
 void cudriver_live_remove(CoreState *state, struct cudriver_live *entry);
 
-/* New reference: of each entry, newest first, ((kind, nbytes, address, device or None, where or
- * None), kept), for memory/live.py. */
+/* New reference: of each entry, newest first, (the fields of Allocation, kept), for memory/live.py.
+ */
 PyObject *cudriver_live_list(CoreState *state);
 
 #endif

@@ -277,7 +277,7 @@ def test_closing_what_things_live_in(cu) -> None:
         things = [cu.device_empty(4), cu.Stream(), cu.Event()]
     while things:
         many = len(things) > 1
-        told = "arrays, streams or events still live" if many else "array, stream or event still l"
+        told = "arrays, streams or events use it" if many else "array, stream or event uses it"
         with pytest.raises(cu.InvalidContextError, match=f": {len(things)} {told}"):
             context.close()
         things.pop().close()
@@ -306,7 +306,7 @@ def test_closing_while_another_thread_calls_in_it(cu, sim, driver: Driver, conte
         pass
     late = threading.Timer(30, sim.release)  # a close that waits for the work is let go on
     late.start()
-    with pytest.raises(cu.InvalidContextError, match=r"cannot close .*>: a call is running in it"):
+    with pytest.raises(cu.InvalidContextError, match=r"cannot close .*>: a running call uses it"):
         context.close()
     late.cancel()
     assert not context.closed
@@ -337,7 +337,7 @@ def test_closing_while_a_copy_of_others_memory_is_in_flight(
     transfer = cu.copy_async(out, theirs)
     late = threading.Timer(30, sim.release)
     late.start()
-    with pytest.raises(cu.InvalidContextError, match="or an asynchronous copy; wait for that"):
+    with pytest.raises(cu.InvalidContextError, match="an asynchronous copy uses it"):
         context.close()
     late.cancel()
     assert not transfer.done
@@ -629,10 +629,10 @@ def test_primary_flags(cu, driver, two_devices) -> None:
 
 #: What may live in a primary context, made there; and what a reset says of it.
 LIVING: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "an array": (lambda cu: cu.device_zeros(8), "1 array, stream or event still lives in it"),
-    "a view": (lambda cu: cu.device_zeros(8)[2:], "1 array, stream or event still lives in it"),
-    "streams": (lambda cu: [cu.Stream(), cu.Stream()], "2 arrays, streams or events still live"),
-    "an event": (lambda cu: cu.Event(), "1 array, stream or event still lives in it"),
+    "an array": (lambda cu: cu.device_zeros(8), "1 array, stream or event uses it"),
+    "a view": (lambda cu: cu.device_zeros(8)[2:], "1 array, stream or event uses it"),
+    "streams": (lambda cu: [cu.Stream(), cu.Stream()], "2 arrays, streams or events use it"),
+    "an event": (lambda cu: cu.Event(), "1 array, stream or event uses it"),
     # large enough for a region of its own, which is registered there
     "pinned": (lambda cu: cu.pinned_full(1 << 18, 7.0), "page-locked memory of arrays, pins or c"),
     "a pin": (lambda cu: cu.pin(np.zeros(9000)), "page-locked memory of arrays, pins or copies"),

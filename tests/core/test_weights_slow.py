@@ -117,3 +117,21 @@ def test_a_file_that_was_just_written_is_cached_and_one_that_was_dropped_is_not(
 def test_a_read_has_a_byte_at_least(piece: int) -> None:
     with pytest.raises(TypeError, match="a piece and two int64"):
         _read_files(np.ones(1, RUN), 2, piece, np.zeros(2, np.int64), cu.Stream())
+
+
+def test_what_the_system_does_not_tell_counts_as_cached(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container may forbid mincore(): then nobody knows, and the reads stay as they were."""
+
+    class Library:
+        def __init__(self, name: object) -> None: ...
+
+        @staticmethod
+        def mincore(*arguments: object) -> int:
+            return -1
+
+    monkeypatch.setattr("ctypes.CDLL", Library)
+    opened = Source(file)
+    assert opened.cached(0, SIZE)
+    opened.close()

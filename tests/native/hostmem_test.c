@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <semaphore.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -344,6 +345,49 @@ static void test_exact(void)
         CHECK(taken >= bytes && (taken - bytes) * 8 <= taken);
         cudriver_hostmem_free(block);
     }
+    check_clean();
+}
+
+/* Each byte right behind a block is looked at, whether or not its size is a class itself, and
+ * whatever lies there; none in it is. */
+static void test_guards(void)
+{
+    const size_t sizes[] = {1, 64, 100, 512, 4096, 30000, 61440, MIB - 1, MIB, MIB + 1, 6 * MIB};
+    const size_t behind[] = {0, 1, 17, 63};
+    size_t bytes;
+
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        char *block = make(sizes[i]), *beside = make(sizes[i]);
+        memset(block, 1, sizes[i]);
+        memset(beside, 2, sizes[i]);
+        CHECK(cudriver_hostmem_damaged(&bytes) == NULL);
+        for (size_t j = 0; j < sizeof behind / sizeof behind[0]; j++) {
+            block[sizes[i] + behind[j]] ^= 1;
+            CHECK(cudriver_hostmem_damaged(&bytes) == block && bytes == sizes[i]);
+            CHECK(cudriver_hostmem_damaged(&bytes) == NULL);
+        }
+        CHECK(is_filled(block, sizes[i], 1) && is_filled(beside, sizes[i], 2));
+        cudriver_hostmem_free(block);
+        cudriver_hostmem_free(beside);
+    }
+    check_clean();
+}
+
+/* A block with a byte behind it that is not as it was cannot be given back. */
+static void test_guards_at_the_end(void)
+{
+    char *block = make(4096);
+    pid_t child = fork();
+    int status;
+
+    if (child == 0) {
+        block[4096] ^= 1;
+        cudriver_hostmem_free(block);
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status));
+    CHECK(WTERMSIG(status) == SIGABRT);
+    cudriver_hostmem_free(block);
     check_clean();
 }
 
@@ -1595,6 +1639,8 @@ static const struct scenario {
     {"sizes", test_sizes},
     {"owns", test_owns},
     {"exact", test_exact},
+    {"guards", test_guards},
+    {"guards_at_the_end", test_guards_at_the_end},
     {"reuse", test_reuse},
     {"try_alloc", test_try_alloc},
     {"too_large", test_too_large},

@@ -1,4 +1,5 @@
-"""The functions of Python's that the core calls exist, and take what it passes."""
+"""The functions of Python's that the core calls exist, and take what it passes; the named tuples
+that it makes have the fields that it fills in."""
 
 from __future__ import annotations
 
@@ -32,6 +33,30 @@ def test_it_takes_what_the_core_passes(module: str, name: str, values: str) -> N
         signature.bind(*range(given))
     else:
         signature.bind_partial(*range(given))
+
+
+#: The fields that Python adds behind the core's.
+ADDED = {
+    "pool.HostMemoryStats": ("nodes", "copy_threads"),
+    "live.Allocation": (),
+    "copies.ChosenCopy": (),
+}
+TUPLES = {
+    name: re.findall(r"X\((\w+),", fields)
+    for path in HEADER.parents[1].rglob("*.c")
+    for name, fields in re.findall(r"define (\w+)_FIELDS\(X\)((?:.*\\\n)+.*)", path.read_text())
+}
+
+
+@pytest.mark.parametrize("name", ADDED)
+def test_the_core_fills_in_the_fields_of_a_named_tuple(name: str) -> None:
+    module, kind = name.split(".")
+    named = getattr(importlib.import_module(f"cudriver.memory.{module}"), kind)
+    assert (*TUPLES[kind], *ADDED[name]) == named._fields
+
+
+def test_every_list_of_fields_is_compared() -> None:
+    assert TUPLES.keys() == {name.partition(".")[2] for name in ADDED}
 
 
 def test_the_list_is_read_whole_and_sorted() -> None:

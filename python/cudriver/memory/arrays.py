@@ -206,22 +206,3 @@ def broadcast(geometry: NDArray[Any], shapes: tuple[Any, Any]) -> list[NDArray[A
         return [np.broadcast_to(geometry.reshape(shapes[0]), shapes[1])]
     finally:
         del geometry  # as above
-
-
-def refuse_close(array: DeviceArray, view: bool, views: int, busy: bool, exports: int) -> NoReturn:
-    """Raise what uses an array's memory: it is a view, others are, or a running call, tensors of
-    DLPack, or else an asynchronous copy.
-    """
-    if view:
-        raise ValueError(f"{array!r} is a view: close the array that owns the memory")
-    if views:
-        also = " and a running call use" if busy else " uses" if views == 1 else " use"
-        why = f"{views} view{'s' * (views > 1)}{also} its memory"
-    elif busy:
-        why = "a running call uses its memory"
-    elif exports:
-        times = f"{exports} time{'s' * (exports > 1)}"
-        why = f"another library's array uses its memory (exported {times} by DLPack)"
-    else:
-        why = "an asynchronous copy uses it; wait() for that first"
-    raise ValueError(f"cannot close {array!r}: {why}")

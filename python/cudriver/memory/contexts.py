@@ -162,26 +162,16 @@ def refuse_pop(context: Context, pushed: bool) -> NoReturn:
     raise InvalidContextError(f"cannot pop {context!r}: current in this thread is {why}")
 
 
-def refuse_end(context: Context, call: str, thread: int, children: int, running: bool) -> NoReturn:
-    """Raise what forbids a call that ends a context: it is on a thread's stack (0: on none), it has
-    children, or a call or a copy runs in it.
-    """
-    if thread:
-        try:
-            current = _core.current_context()
-        except CudaError:
-            current = None
-        why = (
-            f"it is on the stack of thread {thread} (here {current} is current); pop it there first"
-        )
-    elif children:
-        live = "array, stream or event still lives"
-        live = live if children == 1 else "arrays, streams or events still live"
-        also = ", and a call is running" if running else ""
-        why = f"{children} {live} in it{also} (see live_allocations())"
-    else:
-        why = "a call is running in it, or an asynchronous copy; wait for that first"
-    raise InvalidContextError(f"cannot {call} {context!r}: {why}")
+def refuse_end(context: Context, call: str, thread: int) -> NoReturn:
+    """Refuse a call that ends a context, which is on a thread's stack."""
+    try:
+        current = _core.current_context()
+    except CudaError:
+        current = None
+    raise InvalidContextError(
+        f"cannot {call} {context!r}: it is on the stack of thread {thread} (here {current} is "
+        "current); pop it there first"
+    )
 
 
 def refuse_reset(ordinal: int, busy: Context | None) -> NoReturn:

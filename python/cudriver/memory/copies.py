@@ -99,6 +99,28 @@ class CopyPlan(NamedTuple):
         return f"<table>{''.join(cells)}</table>"
 
 
+class ChosenCopy(NamedTuple):
+    """How the core would copy: a CopyPlan's fields, and what tells why. coherent: the device reads
+    the host's page tables, 1, or would crawl there, 2. held: the most bytes of a source that a call
+    reads before it returns.
+    """
+
+    path: Any
+    nbytes: int
+    page_locked: bool
+    staging: int
+    chunk: int
+    threads: int
+    crossover: int
+    dense: bool
+    on_device: bool
+    apart: bool
+    coherent: int
+    up: bool
+    held: int
+    beside: bool
+
+
 # Of enum cudriver_staging_path.
 _STAGING = ("small", "staged", "staged, packed", "staged, rows", "staged, permuted")
 _ROWS = {
@@ -213,27 +235,26 @@ def explain_copy(
         return CopyPlan(*explain_rows(dst, src, dst_rows, src_rows))
     if isinstance(dst, (list, tuple)):
         return CopyPlan(*explain_many(dst, src))
-    path, nbytes, page_locked, staging, *numbers = _core._explain_copy(dst, src)
-    *numbers, dense, on_device, apart, coherent, up, held, beside = numbers
-    if beside:
-        return CopyPlan(
-            "kernel", _BESIDE, nbytes, page_locked, None, 0, 0, 0, {"kernel": 1}, 0, 0.0
-        )
-    if path == "bounced":
-        case = "apart" if apart else "no kernel"
-    elif on_device:
+    it = ChosenCopy(*_core._explain_copy(dst, src))
+    locked = it.page_locked
+    if it.beside:
+        return CopyPlan("kernel", _BESIDE, it.nbytes, locked, None, 0, 0, 0, {"kernel": 1}, 0, 0.0)
+    if it.path == "bounced":
+        case = "apart" if it.apart else "no kernel"
+    elif it.on_device:
         case = "device"
-    elif coherent:
-        case = "coherent" if coherent < 2 else "crawls"
+    elif it.coherent:
+        case = "coherent" if it.coherent < 2 else "crawls"
     else:
-        case = ("dense " if dense else "strided ") + ("locked" if page_locked else "pageable")
-    why = _WHY[path]
+        case = ("dense " if it.dense else "strided ") + ("locked" if locked else "pageable")
+    why = _WHY[it.path]
     why = why if isinstance(why, str) else why[case]
-    if path == "staged" and up and not page_locked:
-        why += _READ if nbytes <= held else _LARGE
-    name = _STAGING[staging] if staging >= 0 else None
-    taken = (*numbers, {path: 1} if path != "empty" else {}, 0, 0.0)
-    return CopyPlan(path, why, nbytes, page_locked, name, *taken)
+    if it.path == "staged" and it.up and not locked:
+        why += _READ if it.nbytes <= it.held else _LARGE
+    staging = _STAGING[it.staging] if it.staging >= 0 else None
+    counts = {it.path: 1} if it.path != "empty" else {}
+    sizes = (it.chunk, it.threads, it.crossover)
+    return CopyPlan(it.path, why, it.nbytes, locked, staging, *sizes, counts, 0, 0.0)
 
 
 def bounce(dst: DeviceArray, src: DeviceArray) -> None:

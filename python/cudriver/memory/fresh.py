@@ -14,6 +14,7 @@ from cudriver import _core
 from cudriver.memory import pieces, refusals
 from cudriver.memory.arrays import is_fortran
 from cudriver.memory.failures import ALREADY_REGISTERED, OUT_OF_MEMORY, failure
+from cudriver.memory.mapping import mapped
 from cudriver.memory.numa import node_of, now
 from cudriver.memory.pool import host_memory_stats
 from cudriver.memory.room import host_room
@@ -23,18 +24,14 @@ if TYPE_CHECKING:
 
     from cudriver.typing import NumaLike, ShapeLike
 
-HUGE_PAGE = 2 << 20
 ADDRESSES = 4  # to try
 
 
 class Memory:
     """New memory of this process, page-locked as long as it lives: an array's base."""
 
-    def __init__(self, nbytes: int) -> None:
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        whole = np.frombuffer(mmap.mmap(-1, nbytes + HUGE_PAGE, flags=flags), np.uint8)
-        skip = -whole.__array_interface__["data"][0] % HUGE_PAGE
-        self.bytes: NDArray[np.uint8] = whole[skip : skip + nbytes]
+    def __init__(self, nbytes: int, node: int) -> None:
+        self.bytes = mapped(nbytes, node=node)
         self.owner: object = None  # ends the page lock
         self.__array_interface__: dict[str, Any] = self.bytes.__array_interface__
 
@@ -42,9 +39,6 @@ class Memory:
         """Whether somebody unmapped registered memory here: the driver still has the address."""
         low, last = self.__array_interface__["data"][0], max(self.bytes.nbytes, 1) - 1
         return any(_core._is_page_locked(low + at, 1) for at in (0, last))
-
-    def place(self, node: int) -> None:
-        _core._place(self.__array_interface__["data"][0], self.bytes.nbytes, node)
 
 
 def fresh(
@@ -69,8 +63,7 @@ def fresh(
         pieces.check(lengths, nbytes)
     node = node_of(numa)
     _core.init()
-    memory = _map(called, nbytes)
-    memory.place(now(node))
+    memory = _map(called, nbytes, now(node))
     return memory, over(np.asarray(memory), lengths, kind, order="F" if fortran else "C")
 
 
@@ -108,7 +101,7 @@ def over(
     return np.frombuffer(memory.data, kind, math.prod(lengths), begin).reshape(lengths, order=order)
 
 
-def _map(called: str, nbytes: int) -> Memory:
+def _map(called: str, nbytes: int, node: int) -> Memory:
     """Map new memory; OutOfMemoryError where the machine or a limit has too little."""
     stats = host_memory_stats()
     room, held = host_room(), stats.registered_bytes + stats.pinned_bytes
@@ -121,7 +114,7 @@ def _map(called: str, nbytes: int) -> Memory:
         tried: list[Memory] = []  # they stay mapped: the system chooses other addresses
         try:
             while len(tried) < ADDRESSES:
-                tried.append(Memory(nbytes))
+                tried.append(Memory(nbytes, node))
                 if not tried[-1].is_stale():
                     return tried[-1]
         except (OSError, OverflowError):

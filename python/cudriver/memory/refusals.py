@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from cudriver import _core
+from cudriver.errors import InvalidContextError
 from cudriver.memory.failures import INVALID_VALUE, OUT_OF_MEMORY
 from cudriver.memory.room import text
 
@@ -171,3 +172,24 @@ def pin(code: int, low: int, nbytes: int, writable: bool, other: int, other_byte
             "np.memmap(mode='c') makes it"
         )
     return f"{low:#x}, {nbytes} bytes{hint}"
+
+
+def used(thing: object, call: str, children: int, calls: int, exports: int, work: bool) -> NoReturn:
+    """Raise who uses what a call would close: children (a context's arrays, streams and events, an
+    array's views), running calls, tensors of DLPack, or else work in flight. For the core.
+    """
+    context = isinstance(thing, _core.Context)
+    kinds = ("array, stream or event", "arrays, streams or events")
+    kind = (kinds if context else ("view", "views"))[children > 1]
+    users = [f"{children} {kind}"] if children else []
+    if calls:
+        users.append("a running call")
+    if exports:
+        times = f"{exports} time{'s' * (exports > 1)}"
+        users.append(f"another library's array (exported {times} by DLPack)")
+    who = " and ".join(users) or "an asynchronous copy"
+    uses = "use" if children > 1 or len(users) > 1 else "uses"
+    hint = " (see live_allocations())" if context and children else ""
+    hint = hint if users else "; wait() for that first"
+    error = InvalidContextError if context else ValueError
+    raise error(f"cannot {call} {thing!r}: {who} {uses} it{hint}")

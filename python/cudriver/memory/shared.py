@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import math
-import mmap
 import operator
 import os
 import threading
@@ -19,6 +17,7 @@ from cudriver.memory import pieces as cut
 from cudriver.memory import shared_files
 from cudriver.memory.fresh import item_type, lengths_of, over
 from cudriver.memory.host import page_lock
+from cudriver.memory.mapping import mapped
 from cudriver.memory.numa import node_of, now
 
 if TYPE_CHECKING:
@@ -42,17 +41,13 @@ class _Mapping:
 
     def __init__(self, file: int, read_only: bool) -> None:
         size = os.fstat(file).st_size
-        access = mmap.PROT_READ | (0 if read_only else mmap.PROT_WRITE)
         try:
-            memory = mmap.mmap(file, size, prot=access)
+            self.bytes = mapped(size, file, read_only=read_only)
         except OSError as error:
             if error.errno != errno.ENOMEM:
                 raise
             raise shared_files.refusal(f"{size} bytes; the system refuses the mapping") from None
-        with contextlib.suppress(AttributeError, OSError):  # a kernel without huge pages
-            memory.madvise(mmap.MADV_HUGEPAGE)
         self.read_only = read_only
-        self.bytes = np.frombuffer(memory, np.uint8)
         self.pin: _core.PageLock | None = None  # it holds the bytes, so it ends before them
 
 

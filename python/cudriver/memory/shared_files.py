@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import mmap
 import os
 import secrets
 import stat
 from pathlib import Path
 
-import numpy as np
-
-from cudriver import _core
 from cudriver.errors import CudaError
 from cudriver.memory.failures import OUT_OF_MEMORY, failure
+from cudriver.memory.mapping import mapped
 from cudriver.memory.refusals import room_left
 from cudriver.memory.room import host_room, numbers, text
 
@@ -63,7 +60,7 @@ def make(size: int, named: bool, huge: bool, node: int) -> int:
     try:
         os.ftruncate(file, size)
         if node >= 0:
-            place(file, size, node)
+            mapped(size, file, node)
         # A mapping reserves huge pages. Others: H200, 11 GB/s, and touching by threads follows at
         # 27; without, 14 threads that touch them reach 5.
         for begin in range(0, 0 if huge else size, PIECE):
@@ -77,13 +74,6 @@ def make(size: int, named: bool, huge: bool, node: int) -> int:
         os.close(file)
         raise
     return file
-
-
-def place(file: int, size: int, node: int) -> None:
-    """Let the file's memory come from a node, whoever touches it: the file keeps that."""
-    with mmap.mmap(file, size) as memory:
-        address = np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
-        _core._place(address, size, node)
 
 
 def new_file(folder: str, named: bool, huge: bool) -> int:

@@ -29,6 +29,8 @@ MODULES = {
     "cudriver": None,
     "cudriver.stack": None,
     "cudriver.stack.report": ["Report"],
+    "cudriver.stack.planning.report": ["Plan"],
+    "cudriver.stack.resolved": ["Resolved"],
     "cudriver.fleet": None,
     "cudriver.errors": ["CudaError"],
     "cudriver.flags": ["ContextFlags"],

@@ -40,28 +40,14 @@ from cudriver.stack.report.list import one_line
 from cudriver.stack.report.redaction import redacted
 from cudriver.stack.report.text import How, Style, short_path
 from cudriver.stack.text import clean, columns, elide, wrap_command
+from schemas import strict
 
 SCHEMA = Path(cudriver.stack.__file__).parent / "data" / "report.schema.json"
 VOID = {"meta", "br"}
 
 
 def strict_schema() -> dict:
-    """The shipped schema, with no member allowed that it does not name."""
-
-    def close(node):
-        if isinstance(node, dict):
-            if "properties" in node:
-                node["additionalProperties"] = False
-            for value in node.values():
-                close(value)
-        elif isinstance(node, list):
-            for value in node:
-                close(value)
-
-    schema = json.loads(SCHEMA.read_text())
-    jsonschema.Draft202012Validator.check_schema(schema)
-    close(schema)
-    return schema
+    return strict(SCHEMA)
 
 
 def observed() -> Observation:

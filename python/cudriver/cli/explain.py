@@ -184,6 +184,7 @@ def _print_json(names: list[str], found: list[Explanation], lang: str) -> None:
     print(
         json.dumps(
             {
+                "schema": 1,
                 "matches": [
                     {key: getattr(each, key) for key in ("rule", "line", "text", "answer")}
                     for each in found

@@ -98,7 +98,7 @@ def _of_process(arguments: Namespace) -> int:
         import json
 
         made = [{"mapped": p, "is": what, "found": x and x.path} for p, what, x in rows]
-        print(json.dumps({"prefix": prefix, "libraries": made}, indent=2))
+        print(json.dumps({"schema": 1, "prefix": prefix, "libraries": made}, indent=2))
     else:
         style = terminal.style(sys.stdout)
         lines = [f"{style.paint(clean(prefix), 'bold')}"]

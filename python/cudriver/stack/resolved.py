@@ -34,6 +34,7 @@ class Resolved(Record):
         names = ("soname", "needed_by", "searched")
         gone = [{name: plain(getattr(each, name)) for name in names} for each in self.missing]
         return {
+            "schema": 1,
             "libraries": promised("libraries", self.libraries),
             "missing": gone,
             "unknown": self.unknown,

@@ -198,7 +198,7 @@ def _there(facts: Facts, framework: Framework) -> Part:
 
 def _mend(finding: Finding) -> Step:
     advice = [f"# {finding.advice}"] if finding.advice else []
-    return Step(Line("fix"), [*finding.fix, *advice], [])
+    return Step(Line("fix"), [*map(str, finding.fix), *advice], [])
 
 
 def checked(prefix: str, findings: list[Finding]) -> tuple[list[Line], list[Step]]:

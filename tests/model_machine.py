@@ -199,7 +199,7 @@ except OSError as error:
 def command(root: Path, words: Sequence[str]) -> int:
     """A command on the machine: one of `cudriver`, `-m pip install ...` or `-c "import torch"`."""
     from cudriver.cli import main
-    from cudriver.stack import collect, inspect, plan
+    from cudriver.stack import collect, inspect, planning
     from cudriver.stack.record import but
 
     if words[:3] == ["-m", "pip", "install"]:
@@ -219,12 +219,12 @@ def command(root: Path, words: Sequence[str]) -> int:
     def added_to(prefix, **stated):
         return inspect(prefix, root=str(root), **stated)
 
-    collect.collect, plan.inspect = inside, added_to
+    collect.collect, planning.inspect = inside, added_to
     try:
         there = ["--root", str(root)] if words[0] in ("check", "which") else []
         return main([words[0], *there, *words[1:]])
     finally:
-        collect.collect, plan.inspect = facts, inspect
+        collect.collect, planning.inspect = facts, inspect
 
 
 def picture(root: Path, language: str) -> str:

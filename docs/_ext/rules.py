@@ -8,7 +8,7 @@ from pathlib import Path
 from sphinx.application import Sphinx
 
 from cudriver.cli.explain import folder, rule_names
-from cudriver.stack import explain
+from cudriver.stack import rulebook
 
 
 def linked(page: str, own: str, pages: dict[str, str]) -> str:
@@ -32,7 +32,7 @@ def write_pages(app: Sphinx) -> None:
     made = Path(app.srcdir) / "reference" / "rules"
     made.mkdir(parents=True, exist_ok=True)
     lang = app.config.language.partition("_")[0]
-    pages = {name: explain.page(name, folder(name, lang)) for name in rule_names()}
+    pages = {name: rulebook.page(name, folder(name, lang)) for name in rule_names()}
     for name, page in pages.items():
         file, text = made / f"{name}.md", linked(page, name, pages)
         if not file.exists() or file.read_text(encoding="utf-8") != text:

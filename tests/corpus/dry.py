@@ -14,8 +14,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from cudriver.stack import plan
-from cudriver.stack.plan.candidates import sets
+from cudriver.stack.planning import plan
+from cudriver.stack.planning.candidates import sets
 from cudriver.stack.versions import cut, major
 from stack.test_plan_answers import ROWS
 
@@ -55,7 +55,7 @@ def answers() -> Iterator[tuple[str, Any, str]]:
     seen = set()
     for packages, driver, gpu, python, _ in ROWS:
         wanted = None if python == "any" else python
-        made = plan.make(*packages.split(), driver=driver, gpus=[gpu], python=wanted)
+        made = plan(*packages.split(), driver=driver, gpus=[gpu], python=wanted)
         for part in made.parts:
             if part.candidate is not None and part.candidate.index is None:
                 chosen = wanted if wanted in part.candidate.pythons else part.candidate.newest

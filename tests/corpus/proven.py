@@ -32,9 +32,9 @@ from corpus.workshop import (
 )
 from cudriver.stack.fixes.fix import branch_for
 from cudriver.stack.machine.driver import assumed
-from cudriver.stack.plan.candidates import sets
-from cudriver.stack.plan.commands import new_environment
-from cudriver.stack.plan.question import Question
+from cudriver.stack.planning.candidates import sets
+from cudriver.stack.planning.commands import new_environment
+from cudriver.stack.planning.question import Question
 from cudriver.stack.tables import table
 
 ROOT = Path(__file__).parents[2]

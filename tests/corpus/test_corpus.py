@@ -10,7 +10,7 @@ import pytest
 from corpus import ask, document, plan, workshop
 from corpus.compare import Said, Truth, compare, is_cuda_library, same_version, states
 from corpus.one import fixes
-from cudriver.stack.explain import rule_names
+from cudriver.stack.rulebook import rule_names
 
 EVERY = plan.read_all()
 

@@ -16,17 +16,17 @@ from cudriver.fleet.engines.answers import Answers
 from cudriver.fleet.engines.preflight import judge
 from cudriver.fleet.result import Change, Share
 from cudriver.fleet.rules import PAGES, registry
-from cudriver.stack import explain
+from cudriver.stack import rulebook
 
 
 @pytest.mark.parametrize("rule", registry())
 def test_every_rule_has_a_page(rule):
-    text = explain.page(rule, PAGES)
+    text = rulebook.page(rule, PAGES)
     assert text.startswith(f"# {rule} ")
     parts = ["## What it means", "## How it is detected", "## How it is fixed"]
     assert [line for line in text.splitlines() if line.startswith("## ")] == parts
     assert max(map(len, text.splitlines())) <= 80
-    assert explain.rule_names(PAGES) == list(registry())
+    assert rulebook.rule_names(PAGES) == list(registry())
 
 
 @pytest.mark.parametrize(

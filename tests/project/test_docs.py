@@ -34,7 +34,7 @@ import pytest
 import cudriver as cu
 import cudriver.typing as cut
 from cudriver.cli import COMMANDS, _load
-from cudriver.stack import explain
+from cudriver.stack import rulebook
 from cudriver.stack.report import Report, formats
 from cudriver.stack.say import choose
 from model_machine import OLD, TRAIN, make, picture
@@ -365,7 +365,7 @@ def test_each_line_of_a_pasted_error_belongs_to_the_rule_that_answers_it(page: s
     for error, answer in answers:
         rules = re.findall(r"\[(\w+)\]\(\S*/data/rules/", answer)
         for line in error.splitlines():
-            assert [match.rule for match in explain.match(line)][:1] == rules, line
+            assert [match.rule for match in rulebook.match(line)][:1] == rules, line
 
 
 @pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])

@@ -30,6 +30,8 @@ MODULES = {
     "cudriver": None,
     "cudriver.stack": None,
     "cudriver.stack.report": ["Report"],
+    "cudriver.stack.planning.report": ["Plan"],
+    "cudriver.stack.resolved": ["Resolved"],
     "cudriver.fleet": None,
     "cudriver.errors": ["CudaError"],
     "cudriver.flags": ["ContextFlags"],
@@ -78,11 +80,13 @@ def members(schema: dict[str, Any], path: str = "") -> Iterator[str]:
 def now() -> dict[str, list[str]]:
     """What there is."""
     schema = resources.files("cudriver.stack") / "data" / "report.schema.json"
+    others = resources.files("cudriver.cli") / "commands.schema.json"
     found = {
         **{title: iter(each) for module in MODULES for title, each in names(module).items()},
         "commands": iter(COMMANDS),
         **{f"options of cudriver {name}": options(name) for name in COMMANDS},
         "JSON of cudriver check": members(json.loads(schema.read_text("utf-8"))),
+        "JSON of the other commands": members(json.loads(others.read_text("utf-8"))),
         "rules": iter(rule_names()),
     }
     return {title: sorted(set(each)) for title, each in found.items()}

@@ -38,6 +38,8 @@ def test_every_public_name_is_completed(module: str) -> None:
         ("cu.Device(0)", {"name", "primary_context"}),
         ("cu.memory_info()", {"free", "total"}),
         ("cu.stack.inspect()", {"verdict", "to_json"}),
+        ("cu.stack.plan('torch')", {"status", "to_json"}),
+        ("cu.stack.which()", {"libraries", "missing"}),
         ("cu.fleet.compare([])", {"exit_code", "to_html"}),
     ],
 )

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from cudriver import stack
-from cudriver.stack import plan, tables
+from cudriver.stack import tables
 from cudriver.stack.load import recipes
+from cudriver.stack.planning import plan
 from model_machine import EVAL, TRAIN, make
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
@@ -89,7 +90,7 @@ def test_many_environments_at_once_are_told_as_alone(root: Path, tmp_path: Path)
 def test_what_is_kept_between_checks_is_not_changed(root: Path) -> None:
     for prefix in (TRAIN, EVAL):
         stack.inspect(prefix, root=str(root))
-    plan.make("torch", "jax", driver="580.95.05", gpus=["9.0"])
+    plan("torch", "jax", driver="580.95.05", gpus=["9.0"])
     data = Path(tables.FOLDER)
     for file in data.glob("*.json"):
         assert tables.table(file.stem) == json.loads(file.read_text("utf-8"))

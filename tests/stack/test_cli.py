@@ -354,10 +354,13 @@ def test_explain_without_text_says_how_to_give_one():
 @pytest.mark.parametrize("text", ["", "\n", "all is well\n"])
 def test_explain_of_nothing_is_json_too(text):
     done = run("explain", "--json", text=text)
-    assert (done.returncode, json.loads(done.stdout)) == (3, {"matches": [], "rules": []})
+    assert (done.returncode, json.loads(done.stdout)) == (
+        3,
+        {"schema": 1, "matches": [], "rules": []},
+    )
     assert done.stderr.startswith("cudriver: no ")
     known = json.loads(run("explain", "--json", text="libcuda.so.1: cannot open\n").stdout)
-    assert known.keys() == {"matches", "rules"}
+    assert known.keys() == {"schema", "matches", "rules"}
     assert run("explain", "all is well").stdout == ""
 
 
@@ -471,7 +474,12 @@ def test_which_without_libraries_says_so(cpu_torch):
     assert "no CUDA library" in done.stdout
     done = run("which", "--root", str(cpu_torch), "--prefix", "/envs/plain", "cudnn", "--json")
     assert done.returncode == 1
-    assert json.loads(done.stdout) == {"libraries": [], "missing": [], "unknown": ["cudnn"]}
+    assert json.loads(done.stdout) == {
+        "schema": 1,
+        "libraries": [],
+        "missing": [],
+        "unknown": ["cudnn"],
+    }
 
 
 @pytest.mark.parametrize("option", ["--select", "--ignore"])

@@ -18,6 +18,8 @@ from synth import Prefix
 from test_cli import SOURCES, here, run
 from test_report import strict_schema
 
+from cudriver.stack import inspecting, planning, resolved  # noqa: F401 - before a test patches
+
 NESTED = "(" * 500 + "python_version > '3'" + ")" * 500
 # One environment's collection fails; the others are as they are.
 BREAK_ONE = """
@@ -66,7 +68,7 @@ def root(tmp_path):
     [
         ("collect", "collect_machine", ["check"]),
         ("collect", "collect_libraries", ["which"]),
-        ("explain", "page", ["explain", "CU303"]),
+        ("rulebook", "page", ["explain", "CU303"]),
     ],
 )
 @pytest.mark.parametrize(

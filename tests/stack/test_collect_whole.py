@@ -12,7 +12,7 @@ import pytest
 from golden import assert_words_as_before
 from synth import Prefix, toolkit
 
-from cudriver import cli
+from cudriver import cli, stack
 from cudriver.stack.collect import ask, collect
 from cudriver.stack.record import but
 from elfkit import compile_c
@@ -199,6 +199,17 @@ def test_which_is_as_before(tmp_path, capsys, make, words):
     prefix = make(tmp_path)
     status = cli.main(["which", "--root", str(tmp_path), "--prefix", prefix.inside, *words])
     assert_words_as_before("facts", f"{capsys.readouterr().out}status {status}")
+
+
+@pytest.mark.parametrize("make", [train, science])
+def test_a_program_is_told_what_which_says(tmp_path, capsys, make):
+    machine(tmp_path)
+    names, inside = ("cudnn", "cufft", "nothing"), make(tmp_path).inside
+    status = cli.main(["which", "--root", str(tmp_path), "--prefix", inside, "--json", *names])
+    found = stack.which(*names, prefix=inside, root=str(tmp_path))
+    assert found.to_dict() == json.loads(capsys.readouterr().out)
+    assert found.exit_code == status
+    assert found.unknown[-1] == "nothing"
 
 
 def test_what_is_asked_for_is_not_changed():

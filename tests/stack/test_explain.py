@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from test_cli import SOURCES, run
 
 import casekit
+from cudriver import stack
 from cudriver.cli.explain import folder, render_page, rule_names, wrap
 from cudriver.fleet.rules import registry as fleet_rules
-from cudriver.stack import explain, pasted
+from cudriver.stack import pasted, rulebook
 from cudriver.stack.report.text import Style
 from cudriver.stack.rules import registry
 from cudriver.stack.text import columns
@@ -32,21 +33,21 @@ MESSAGES = {
 
 
 def test_pages_and_rules_are_the_same_set():
-    assert explain.rule_names() == [*registry(), *TEXTS]
+    assert rulebook.rule_names() == [*registry(), *TEXTS]
 
 
-@pytest.mark.parametrize("rule", explain.rule_names())
+@pytest.mark.parametrize("rule", rulebook.rule_names())
 def test_a_page_has_what_seen_fixed_and_an_example(rule):
-    text = explain.page(rule)
+    text = rulebook.page(rule)
     assert rule in text.partition("\n")[0]
-    assert len(explain.title(rule)) > 3
+    assert len(rulebook.title(rule)) > 3
     headings = [line.lstrip("# ").lower() for line in text.splitlines() if line.startswith("## ")]
     assert len(headings) >= 3, headings
     assert "```" in text or "\n    " in text
     assert not re.search(r"add .{0,40}to LD_LIBRARY_PATH", text, re.IGNORECASE)
 
 
-@pytest.mark.parametrize("rule", explain.rule_names())
+@pytest.mark.parametrize("rule", rulebook.rule_names())
 def test_a_page_fits_the_terminal(rule):
     done = run("explain", rule)
     assert done.returncode == 0
@@ -98,7 +99,7 @@ SECTIONS = {
 def test_a_page_is_the_same_in_chinese(rule):
     """Its sections, its code, what stands in backticks, and the rules that it names."""
     assert folder(rule, "zh") != folder(rule)
-    english, chinese = (explain.page(rule, folder(rule, lang)) for lang in ("en", "zh"))
+    english, chinese = (rulebook.page(rule, folder(rule, lang)) for lang in ("en", "zh"))
     assert chinese.startswith(f"# {rule} ")
     assert SKELETON.findall(chinese) == SKELETON.findall(english)
     prose = [" ".join(SKELETON.sub("", page).split()) for page in (english, chinese)]
@@ -157,7 +158,7 @@ def test_lang_overrides_the_environment():
 
 @pytest.mark.parametrize("name", PASTED)
 def test_a_pasted_text_finds_its_rule_first(name):
-    found = explain.match(PASTED[name].words)
+    found = rulebook.match(PASTED[name].words)
     assert [match.rule for match in found[:1]] == [PASTED[name].told], found
 
 
@@ -171,7 +172,7 @@ def test_a_pasted_text_finds_its_rule_first(name):
 )
 def test_an_error_with_a_rule_of_its_own_has_no_other(error, rule):
     text = f"Unexpected error from cudaGetDeviceCount(). Did you? Error {error}"
-    assert [found.rule for found in explain.match(text)] == [rule]
+    assert [found.rule for found in rulebook.match(text)] == [rule]
 
 
 # CUDA's errors: number, the runtime's name, the driver's, the rule, what cudaGetErrorString says.
@@ -225,7 +226,7 @@ def test_an_error_of_cuda_s_is_known_however_a_program_writes_it(row):
     for form in FORMS:
         if driver != "-" or "{driver}" not in form:
             line = form.format(number=number, runtime=runtime, driver=driver, text=text)
-            assert [found.rule for found in explain.match(line)][:1] == [rule], line
+            assert [found.rule for found in rulebook.match(line)][:1] == [rule], line
 
 
 @pytest.mark.parametrize(
@@ -246,7 +247,7 @@ def test_an_error_of_cuda_s_is_known_however_a_program_writes_it(row):
     ],
 )
 def test_families_of_errors_are_known(text, rule):
-    assert [found.rule for found in explain.match(text)][:1] == [rule]
+    assert [found.rule for found in rulebook.match(text)][:1] == [rule]
 
 
 @pytest.mark.parametrize(
@@ -258,22 +259,22 @@ def test_families_of_errors_are_known(text, rule):
     ],
 )
 def test_what_names_its_cause_does_not_send_further_up(line):
-    assert "EX113" not in [found.rule for found in explain.match(line)]
+    assert "EX113" not in [found.rule for found in rulebook.match(line)]
 
 
 @pytest.mark.parametrize("module", ["filelock", "decord", "cgi_more"])
 def test_a_package_that_is_not_installed_gets_that_as_an_answer(module):
     """The example of CU603's page, whose advice is to ask here."""
     text = f"ModuleNotFoundError: No module named '{module}'"
-    assert [found.rule for found in explain.match(text)] == ["CU402"]
+    assert [found.rule for found in rulebook.match(text)] == ["CU402"]
     assert f"{module} is not installed" in " ".join(pasted.answer(text))
 
 
 @pytest.mark.parametrize("module", ["myproject.models.net", "tkinter", "distutils", "cgi"])
 def test_a_module_that_has_nothing_to_do_with_cuda_finds_none(module):
     """The standard library's is Python's own: no package brings it."""
-    assert explain.match(f"ModuleNotFoundError: No module named '{module}'") == []
-    assert explain.match(f"AttributeError: module '{module}' has no attribute 'Net'") == []
+    assert rulebook.match(f"ModuleNotFoundError: No module named '{module}'") == []
+    assert rulebook.match(f"AttributeError: module '{module}' has no attribute 'Net'") == []
 
 
 def test_what_is_no_fault_of_cuda_s_finds_none():
@@ -290,12 +291,12 @@ def test_what_is_no_fault_of_cuda_s_finds_none():
         "ERROR: Unexpected bus error encountered in worker.",
         "DistributionNotFound: version '2.0' not found",
     ):
-        assert explain.match(text) == [], text
+        assert rulebook.match(text) == [], text
 
 
 def said():
     """What recipes, pairs and rules say that a user reads, with the rule where one says it."""
-    data = Path(explain.FOLDER).parent
+    data = Path(rulebook.FOLDER).parent
     for file in [*(data / "loading").glob("*.json"), data / "pairs.json"]:
         for text in re.findall(r'"says": ("(?:[^"\\]|\\.)*")', file.read_text()):
             yield file.stem, json.loads(text)
@@ -324,9 +325,9 @@ SHARED = {
 @pytest.mark.parametrize(("by", "text"), sorted({*said()}))
 def test_what_the_check_says_leads_back_to_its_rule(by, text):
     if text in ANYBODY_S:
-        assert explain.match(text) == []
+        assert rulebook.match(text) == []
     elif not MADE_UP.fullmatch(text):
-        found = [match.rule for match in explain.match(text)]
+        found = [match.rule for match in rulebook.match(text)]
         assert found
         if by.startswith("CU"):
             assert by in found or re.fullmatch(SHARED.get(by, by), found[0])
@@ -338,9 +339,9 @@ def test_what_any_program_may_end_in_is_claimed_with_its_context():
         '  File "/env/jax/_src/lib/__init__.py", line 98, in _try_cuda_nvcc_import\n'
         "    cuda_nvcc_path = pathlib.Path(cuda_nvcc.__file__).parent\n" + ends
     )
-    assert [found.rule for found in explain.match(text)] == ["CU402"]
-    assert explain.match("    open(None)\n" + ends) == []
-    assert [found.rule for found in explain.match("Bus error (core dumped)")] == ["CU404"]
+    assert [found.rule for found in rulebook.match(text)] == ["CU402"]
+    assert rulebook.match("    open(None)\n" + ends) == []
+    assert [found.rule for found in rulebook.match("Bus error (core dumped)")] == ["CU404"]
 
 
 def test_a_traceback_on_standard_input():
@@ -361,7 +362,7 @@ def test_a_traceback_on_standard_input():
 
 def test_the_last_line_of_a_traceback_wins():
     text = "\n".join([MESSAGES["CU101"][0], "noise", MESSAGES["CU306"][0]])
-    assert [found.rule for found in explain.match(text)] == ["CU306", "CU101"]
+    assert [found.rule for found in rulebook.match(text)] == ["CU306", "CU101"]
 
 
 def test_only_the_last_line_s_page_is_shown_and_all_that_are_asked_for():
@@ -439,8 +440,8 @@ def test_a_text_that_no_pattern_is_made_for_ends(line):
     assert json.loads(done.stdout)["matches"][0]["rule"] == "CU306"
 
 
-PATTERNS = json.loads(Path(explain.FOLDER, explain.PATTERNS).read_text())
-WORDS = sorted({word for kind in explain.KINDS for group in PATTERNS[kind].values()
+PATTERNS = json.loads(Path(rulebook.FOLDER, rulebook.PATTERNS).read_text())
+WORDS = sorted({word for kind in rulebook.KINDS for group in PATTERNS[kind].values()
                 for pattern in group for part in pattern.split(".*")
                 for word in (re.sub(r"\\(.)|[][(){}|?*+^!]", r"\1", part), part)})  # fmt: skip
 WORDS += [case.words for case in PASTED.values() if "\n" not in case.words]
@@ -463,7 +464,7 @@ WORDS += [
 def test_what_is_found_is_what_the_expressions_say_of_each_line(lines):
     """Put together from their own words. Line by line, with Python's own `.*` and IGNORECASE."""
     wanted: dict[str, int] = {}
-    for kind in explain.KINDS:
+    for kind in rulebook.KINDS:
         last = {
             rule: max((n for n, line in enumerate(lines, 1)
                        if any(re.search(pattern, line, re.IGNORECASE) for pattern in group)),
@@ -472,7 +473,7 @@ def test_what_is_found_is_what_the_expressions_say_of_each_line(lines):
         }  # fmt: skip
         here = sorted(last, key=lambda rule: (rule.startswith("EX"), -last[rule]))
         wanted.update((rule, last[rule]) for rule in here if last[rule])
-    found = explain.match("\n".join(lines))
+    found = rulebook.match("\n".join(lines))
     assert [(match.rule, match.line) for match in found] == [*wanted.items()]
     assert [match.text for match in found] == [lines[n - 1].strip() for n in wanted.values()]
 
@@ -500,7 +501,7 @@ def test_a_log_in_any_encoding(encoding):
 def test_the_drivers_own_libraries_are_no_wheels():
     for name in ("libnvidia-ml.so.1", "libnvcuvid.so.1", "libnvidia-encode.so.1"):
         text = f"OSError: {name}: cannot open shared object file: No such file or directory"
-        assert [found.rule for found in explain.match(text)] == ["CU101"]
+        assert [found.rule for found in rulebook.match(text)] == ["CU101"]
 
 
 def test_only_the_start_of_a_line_is_looked_at():
@@ -513,10 +514,10 @@ def test_only_the_start_of_a_line_is_looked_at():
         ("(", []),
         ("CUDA ", []),
     ):
-        assert [found.rule for found in explain.match(piece * 50_000)] == rules, piece
+        assert [found.rule for found in rulebook.match(piece * 50_000)] == rules, piece
     known = MESSAGES["CU104"][0]
-    assert [found.rule for found in explain.match("x" * (4096 - len(known)) + known)] == ["CU104"]
-    assert explain.match("x" * (4097 - len(known)) + known) == []
+    assert [found.rule for found in rulebook.match("x" * (4096 - len(known)) + known)] == ["CU104"]
+    assert rulebook.match("x" * (4097 - len(known)) + known) == []
 
 
 DRAWN = {name: casekit.read(Path(__file__).with_name(f"drawn_{name}.txt"))[1].values()
@@ -525,7 +526,7 @@ DRAWN = {name: casekit.read(Path(__file__).with_name(f"drawn_{name}.txt"))[1].va
 
 def outcome(case):
     """Of an error of a public report: named first, second, rightly left alone, missed, wrong."""
-    found = [match.rule for match in explain.match(case.words)]
+    found = [match.rule for match in rulebook.match(case.words)]
     if case.told in ("none", "unknown"):
         nothing = "alone" if case.told == "none" else "missed"
         return "wrong" if found else nothing
@@ -550,3 +551,27 @@ def test_the_drawn_texts_have_rules_that_exist_and_nobody_s_folders():
         assert case.told in ("none", "unknown") or case.told in rule_names()
         assert len(case.words.splitlines()) <= 4
         assert {*re.findall(r"/home/(\w+)", case.words)} <= {"user"}
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_a_program_is_told_what_the_command_says(lang):
+    text = "OSError: libcudnn.so.9: cannot open shared object file\nundefined symbol: ncclX"
+    told = json.loads(run("explain", "--json", "--lang", lang, text).stdout)
+    found = stack.explain(text, lang=lang)
+    assert len(found) > 1
+    names = ("rule", "line", "text", "answer")
+    assert [{name: getattr(one, name) for name in names} for one in found] == told["matches"]
+    shown = [{"rule": one.rule, "title": one.title, "page": one.page} for one in found]
+    assert shown == told["rules"]
+    (named,) = stack.explain(" cu303\n", lang=lang)
+    assert (named.rule, named.line, named.text, named.answer) == ("CU303", None, None, [])
+    assert stack.explain("all is well", lang=lang) == []
+
+
+def test_a_rule_on_standard_input_is_explained_as_one_that_is_named():
+    assert run("explain", text="CU303\n").stdout == run("explain", "CU303").stdout
+
+
+def test_another_language_is_refused():
+    with pytest.raises(ValueError, match="lang='de': it is one of en, zh"):
+        stack.explain("CU303", lang="de")

@@ -19,6 +19,7 @@ from cudriver.stack.record import put
 from cudriver.stack.report import Report
 from cudriver.stack.report.list import one_line
 from cudriver.stack.report.text import Style
+from cudriver.stack.resolved import Resolved
 
 # An escape, C1's own (CSI), text that turns round, a zero width space, a line that is forged.
 BAD = "\x1b]0;x\x07\x9b31m\u202e\u2066\u200b\ufeff\rforged"
@@ -116,7 +117,8 @@ def test_the_lines_that_no_command_above_shows(capsys):
     report = Report(facts, findings)
     report.observation = Observation({}, [Row(BAD, BAD, None), Row("x", "y", BAD)], BAD)
     missing = Missing(BAD, BAD, [BAD])
-    which._print_text(facts, [library], [missing], [BAD], {library.soname: library})
+    found = Resolved(facts, [library], [missing], [BAD])
+    which._print_text(found, {library.soname: library})
     lines = [one_line(report, Style(width=1000)), report.to_text(verbose=True)]
     lines += [capsys.readouterr().out, terminal.busy(BAD).label]
     for text in lines:

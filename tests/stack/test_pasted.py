@@ -9,10 +9,10 @@ import pytest
 from test_cli import run
 
 import casekit
-from cudriver.stack import explain, pasted
+from cudriver.stack import pasted, rulebook
 
 HERE = Path(__file__).parent
-KNOWN = json.loads(Path(explain.FOLDER, pasted.ANSWERS).read_text(encoding="utf-8"))
+KNOWN = json.loads(Path(rulebook.FOLDER, pasted.ANSWERS).read_text(encoding="utf-8"))
 NO_FILE = "cannot open shared object file: No such file or directory"
 
 
@@ -161,7 +161,7 @@ def test_a_chinese_answer_is_of_the_same_length_as_the_english_one():
 
 @pytest.mark.parametrize("piece", ["lib", "a.so: ", "undefined symbol: ", "version `", "sm_", "_Z"])
 def test_a_long_line_ends(piece):
-    pasted.answer((piece * 4096)[: explain.LINE_LIMIT])
+    pasted.answer((piece * 4096)[: rulebook.LINE_LIMIT])
 
 
 def test_two_that_match_are_both_answered_the_likelier_first():

@@ -13,19 +13,19 @@ import pytest
 from packaging.version import Version
 
 from cudriver.cli import main
-from cudriver.stack import plan, say
+from cudriver.stack import say
 from cudriver.stack.facts import Environment, Facts, Framework
 from cudriver.stack.fixes.fix import branch_for, torch_archs
 from cudriver.stack.machine import driver as drivers
-from cudriver.stack.plan import answer, candidates, question
-from cudriver.stack.plan.commands import LISTED
+from cudriver.stack.planning import answer, candidates, plan, question
+from cudriver.stack.planning.commands import LISTED
 from cudriver.stack.record import put
 from cudriver.stack.rules import registry
 from cudriver.stack.tables import driver_floor, table
 from cudriver.stack.text import columns
 from cudriver.stack.versions import major
 
-SOURCES = Path(plan.__file__).parent
+SOURCES = Path(answer.__file__).parent
 FRAMEWORKS = list(table("plan")["frameworks"])
 RELEASES = [f"{row['branch']}.99" for row in table("driver")["branches"]]
 BRANCHES = [row["branch"] for row in table("driver")["branches"]]
@@ -223,7 +223,7 @@ def lang(request):
 
 @pytest.mark.parametrize("tool", table("plan")["make"])
 def test_the_forms_of_a_plan_tell_the_same(tool, lang):
-    made = plan.make("torch", driver="535.104.05", gpus=["9.0"], installer=tool)
+    made = plan("torch", driver="535.104.05", gpus=["9.0"], installer=tool)
     data = json.loads(made.to_json())
     (part,) = data["environments"]
     assert made.exit_code == 0
@@ -250,7 +250,7 @@ def test_every_sentence_is_used_and_there_in_chinese():
     ("gpu", "kind"), [("V100", "proprietary"), ("H100", "open"), ("B200", "open")]
 )
 def test_a_new_server_begins_with_the_driver_for_its_gpus(family, gpu, kind):
-    made = plan.make("torch", server=family, gpus=[gpu], containers=True)
+    made = plan("torch", server=family, gpus=[gpu], containers=True)
     titles = [step.title for step in made.server]
     assert titles[0] == "install the driver, branch R580, and restart"
     assert "container" in titles[1]
@@ -297,7 +297,7 @@ def test_what_cannot_be_added_gets_an_environment_of_its_own():
 
 def test_a_driver_is_asked_for_where_it_brings_a_newer_release_not_another_cuda():
     def said(name):
-        made = plan.make(name, driver="525.60.13", gpus=["8.0"], python="3.12")
+        made = plan(name, driver="525.60.13", gpus=["8.0"], python="3.12")
         return made.parts[0].says
 
     assert not any(
@@ -349,14 +349,14 @@ def test_a_build_without_cuda_is_replaced_not_held(gpus):
 
 
 def test_a_new_server_gets_the_driver_that_was_stated():
-    made = plan.make("torch", server="ubuntu", driver="535.104.05", gpus=["H100"])
+    made = plan("torch", server="ubuntu", driver="535.104.05", gpus=["H100"])
     assert made.server[0].title == "install the driver, branch R535, and restart"
     assert made.server[0].commands[1].endswith("nvidia-driver-535-open")
     assert made.parts[0].candidate.floor_for(["9.0"]) == "525.60.13"
 
 
 def test_a_new_server_whose_driver_does_not_do_is_told_which_one_does():
-    made = plan.make("torch", server="debian", driver="535.104.05", gpus=["B200"])
+    made = plan("torch", server="debian", driver="535.104.05", gpus=["B200"])
     assert (made.status, made.server) == ("nothing", [])
     first = made.parts[0].steps[0]
     assert first.title == "install the driver, branch R580, and restart"
@@ -367,7 +367,7 @@ def test_a_new_server_whose_driver_does_not_do_is_told_which_one_does():
     ("release", "gpu", "kind"), [("470.82.01", "B200", "-open"), ("610.43.02", "P100", "")]
 )
 def test_the_kernel_modules_are_those_that_the_gpu_takes(release, gpu, kind):
-    (part,) = plan.make("torch", driver=release, gpus=[gpu]).parts
+    (part,) = plan("torch", driver=release, gpus=[gpu]).parts
     assert f"sudo apt-get install -y nvidia-driver-580{kind}" in part.steps[0].commands
     told = "This GPU works with the open kernel modules only."
     assert (told in part.says) == bool(kind)
@@ -378,14 +378,14 @@ def test_nobody_is_sent_to_a_newer_driver_where_that_is_the_fault():
     (finding,) = cu501(facts)
     assert "R580, then reboot" in finding.fix[0]
     assert "newer" not in finding.fix[0]
-    assert "newer" not in plan.make("torch", driver="610.43.02", gpus=["6.0"]).to_text()
+    assert "newer" not in plan("torch", driver="610.43.02", gpus=["6.0"]).to_text()
 
 
 def test_a_plan_says_what_was_tried_and_is_not_proven(monkeypatch):
     (row,) = (row for row in table("proven")["failed"] if row["frameworks"] == ["vllm"])
     (chosen,) = (each for each in EVERY if each.packages == row["packages"])
     monkeypatch.setattr(answer, "best", lambda _, proven=False: None if proven else chosen)
-    (part,) = plan.make("vllm", driver="580.95.05", gpus=["H100"], python="3.12").parts
+    (part,) = plan("vllm", driver="580.95.05", gpus=["H100"], python="3.12").parts
     assert part.status == "derived"
     assert row["reason"] in part.says[0]
     assert f"Installed on {row['date']}, it is not a proven set" in part.says[0]
@@ -412,7 +412,7 @@ def test_a_framework_without_code_for_a_gpu_is_fixed_by_a_plan():
     archs = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100"]
     put(facts, frameworks=[Framework("jax", "0.12.0.1", "12", archs=archs)])
     (finding,) = cu501(facts)
-    made = plan.make("jax", driver="535.104.05", gpus=["7.0"], python="3.11").parts[0].candidate
+    made = plan("jax", driver="535.104.05", gpus=["7.0"], python="3.11").parts[0].candidate
     assert finding.severity == "error"
     (command,) = finding.fix
     assert command.startswith("uv venv jax-env && uv pip install --python jax-env ")
@@ -428,7 +428,7 @@ def test_what_the_check_offers_a_kepler_is_there_for_its_python(python, kind):
     facts = Facts(env, driver=drivers.assumed("470.82.01", ["3.7"]))
     put(facts, frameworks=[Framework("torch", "2.8.0+cu128", "12.8", archs=["sm_70", "sm_80"])])
     (old,), (none,) = cu103(facts), cu501(facts)
-    (part,) = plan.make("torch", driver="470.82.01", gpus=["K80"], python=python[:4]).parts
+    (part,) = plan("torch", driver="470.82.01", gpus=["K80"], python=python[:4]).parts
     assert (part.candidate is None) == (kind is None)
     if kind:
         assert old.fix[0].startswith(

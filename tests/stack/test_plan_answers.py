@@ -7,12 +7,11 @@ import re
 
 import pytest
 
-from cudriver.stack import plan
 from cudriver.stack.facts import Finding
 from cudriver.stack.fixes.fix import branch_for
 from cudriver.stack.machine_facts import Driver
-from cudriver.stack.plan import answer
-from cudriver.stack.plan.candidates import best
+from cudriver.stack.planning import answer, plan
+from cudriver.stack.planning.candidates import best
 from cudriver.stack.record import but
 from cudriver.stack.tables import driver_cuda, driver_floor, table
 from cudriver.stack.versions import compare, major
@@ -150,7 +149,7 @@ def told(made):
 @pytest.mark.parametrize(("packages", "driver", "gpu", "python", "answer"), ROWS)
 def test_a_question_has_its_answer(packages, driver, gpu, python, answer):
     wanted = None if python == "any" else python
-    made = plan.make(*packages.split(), driver=driver, gpus=[gpu], python=wanted)
+    made = plan(*packages.split(), driver=driver, gpus=[gpu], python=wanted)
     assert "; ".join(told(made)) == answer
     assert made.exit_code == ("nothing" in answer)
     for part in made.parts:
@@ -171,14 +170,12 @@ def test_what_is_named_as_enough_is_enough():
     pythons, gpus = (None, "3.10", "3.12", "3.14t"), ("7.0", "8.0", "10.0", "12.0", "H100")
     for release, name in itertools.product(("418.40", "535.104.05"), table("plan")["frameworks"]):
         for gpu, python in itertools.product(gpus, pythons):
-            made = plan.make(name, driver=release, gpus=[gpu], python=python)
+            made = plan(name, driver=release, gpus=[gpu], python=python)
             told, where = " ".join(str(made).split()), (name, release, gpu, python)
             for found in DRIVER.finditer(told):
                 driver = found[1] or f"{found[2] or found[3]}.99"
                 named.append("driver")
-                assert plan.make(name, driver=driver, gpus=[gpu], python=python).exit_code == 0, (
-                    where
-                )
+                assert plan(name, driver=driver, gpus=[gpu], python=python).exit_code == 0, where
             for first, second in PACKAGE.findall(told):
                 named.append("package")
                 brought = but(made.question.driver, kind="compat", cuda=f"{first}.{second}")

@@ -9,8 +9,7 @@ from calendar import timegm
 import pytest
 
 from cudriver.cli import main
-from cudriver.stack import plan
-from cudriver.stack.plan import age
+from cudriver.stack.planning import age, plan
 from cudriver.stack.tables import table
 
 DAY = 86400
@@ -26,7 +25,7 @@ DAY = 86400
     ],
 )
 def test_the_driver_s_reach_is_said_first(driver, told):
-    made = plan.make("torch", driver=driver, gpus=["A100"])
+    made = plan("torch", driver=driver, gpus=["A100"])
     assert made.says[0] == told
     assert json.loads(made.to_json())["says"][0] == told
     text = " ".join(made.to_text().split())
@@ -34,9 +33,9 @@ def test_the_driver_s_reach_is_said_first(driver, told):
 
 
 def test_pytorch_s_indexes_are_those_of_the_driver_s_cuda():
-    made = plan.make("torch", driver="535.104.05", gpus=["A100"])
+    made = plan("torch", driver="535.104.05", gpus=["A100"])
     assert made.says[1] == "PyTorch's indexes for CUDA 12: cu121, cu124, cu126, cu128, cu129."
-    assert not any("indexes" in line for line in plan.make("jax", driver="535.1").says)
+    assert not any("indexes" in line for line in plan("jax", driver="535.1").says)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +47,7 @@ def test_pytorch_s_indexes_are_those_of_the_driver_s_cuda():
 def test_the_clock_is_read(days, told, driver, monkeypatch):
     drawn = timegm(time.strptime(table("derived")["drawn"], "%Y-%m-%d"))
     monkeypatch.setattr(time, "time", lambda: float(drawn + days * DAY))
-    made = plan.make("vllm", driver=driver, gpus=["A100"])
+    made = plan("vllm", driver=driver, gpus=["A100"])
     said = [line for line in made.says if "days old" in line]
     assert len(said) == (told is not None)
     assert told is None or told in said[0]
@@ -63,13 +62,13 @@ def test_none_is_said_of_the_releases_that_are_known_with_their_date():
         {"driver": "610.43.02", "gpus": ["V100"]},
         {"driver": "470.82.01", "gpus": ["3.5"]},
     ):
-        (part,) = plan.make("torch", **words).parts
+        (part,) = plan("torch", **words).parts
         assert part.status == "nothing"
         assert part.says[0].startswith(f"None of the releases of PyTorch known on {date}"), words
 
 
 def test_what_needs_no_root_comes_before_the_driver():
-    (part,) = plan.make("vllm", driver="535.104.05", gpus=["A100"]).parts
+    (part,) = plan("vllm", driver="535.104.05", gpus=["A100"]).parts
     (older,) = (at for at, line in enumerate(part.says) if line.startswith("vLLM 0.19.1"))
     (package,) = (at for at, line in enumerate(part.says) if "cuda-compat-13-0" in line)
     (driver,) = (at for at, line in enumerate(part.says) if "branch to install" in line)
@@ -89,7 +88,7 @@ def test_what_needs_no_root_comes_before_the_driver():
     ],
 )
 def test_forward_compatibility_is_offered_where_nvidia_has_it(driver, gpu, told):
-    (part,) = plan.make("vllm", driver=driver, gpus=[gpu]).parts
+    (part,) = plan("vllm", driver=driver, gpus=[gpu]).parts
     said = [line for line in part.says if "cuda-compat" in line]
     assert len(said) == (told is not None)
     assert told is None or said[0].startswith(told)
@@ -98,13 +97,13 @@ def test_forward_compatibility_is_offered_where_nvidia_has_it(driver, gpu, told)
 def test_no_command_restarts_a_machine():
     for row in table("plan")["drivers"] + table("plan")["containers"]:
         assert not any("reboot" in line or "shutdown" in line for line in row["commands"])
-    made = plan.make("torch", driver="390.157", gpus=["A100"])
+    made = plan("torch", driver="390.157", gpus=["A100"])
     assert "and restart" in made.parts[0].steps[0].title
 
 
 @pytest.mark.parametrize(("gpu", "arm"), [("GH200", True), ("GB10", True), ("H200", False)])
 def test_nothing_was_run_beside_an_arm_processor(gpu, arm):
-    made = plan.make("torch", driver="580.95.05", gpus=[gpu], python="3.13")
+    made = plan("torch", driver="580.95.05", gpus=[gpu], python="3.13")
     assert any("Arm processor" in line for line in made.says) == arm
     assert made.status == ("derived" if arm else "proven")
     assert any(step.ran for part in made.parts for step in part.steps) != arm
@@ -112,7 +111,7 @@ def test_nothing_was_run_beside_an_arm_processor(gpu, arm):
 
 @pytest.mark.parametrize("gpu", ["Jetson Orin", "Jetson Thor", "10.1", "8.7"])
 def test_a_jetson_s_driver_is_numbered_apart(gpu):
-    made = plan.make("jax", driver="525.60.13", gpus=[gpu])
+    made = plan("jax", driver="525.60.13", gpus=[gpu])
     assert (made.status, made.exit_code) == ("nothing", 1)
     assert "JetPack" in made.parts[0].says[0]
 
@@ -126,17 +125,13 @@ def test_a_jetson_s_driver_is_numbered_apart(gpu):
     ],
 )
 def test_a_free_threaded_python_is_made_by_its_name(tool, command):
-    made = plan.make("torch", driver="580.1", gpus=["H100"], python="3.14t", installer=tool)
+    made = plan("torch", driver="580.1", gpus=["H100"], python="3.14t", installer=tool)
     assert made.parts[0].steps[0].commands == [command]
-    assert (
-        not plan.make("torch", driver="580.1", gpus=["H100"])
-        .parts[0]
-        .candidate.newest.endswith("t")
-    )
+    assert not plan("torch", driver="580.1", gpus=["H100"]).parts[0].candidate.newest.endswith("t")
 
 
 def test_what_is_compiled_at_installation_comes_last_and_says_what_it_takes():
-    (part,) = plan.make("flash-attn", driver="535.1", gpus=["A100"], python="3.12").parts
+    (part,) = plan("flash-attn", driver="535.1", gpus=["A100"], python="3.12").parts
     first, second = part.steps[1].commands
     assert first.endswith("torch==2.10.0")
     assert "--no-build-isolation flash-attn==" in second

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from cudriver.stack.plan.gpus import data_centre, gpu
+from cudriver.stack.planning.gpus import data_centre, gpu
 from cudriver.stack.tables import table
 
 # The capability as NVIDIA's list, or cudaGetDeviceProperties on such a card, has it.

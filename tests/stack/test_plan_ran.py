@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cudriver.stack import plan, say
-from cudriver.stack.plan import answer, candidates
+from cudriver.stack import say
+from cudriver.stack.planning import answer, candidates, plan
 from cudriver.stack.tables import FOLDER, table
 
 # The commands of the runs that data/proven.json has the dates of, as they were typed. After a
@@ -58,7 +58,7 @@ def made_of(monkeypatch, made, run, tool, **more):
     monkeypatch.setattr(answer, "best", lambda *_, **__: chosen)
     names = made["frameworks"]
     more = {"driver": "580.95.05", **more}
-    return plan.make(*names, python=run["python"], installer=tool, **more)
+    return plan(*names, python=run["python"], installer=tool, **more)
 
 
 def typed(step, tool):
@@ -135,7 +135,7 @@ def test_the_steps_of_a_new_server_were_never_run(family, tool, lang, monkeypatc
 @pytest.mark.parametrize("words", [["torch"], ["jax"], ["torch", "tensorflow"]])
 @pytest.mark.parametrize("driver", ["390.157", "470.82.01"])
 def test_what_needs_another_driver_first_claims_no_run_of_it(words, driver):
-    for part in plan.make(*words, driver=driver, gpus=["A100"], python="3.12").parts:
+    for part in plan(*words, driver=driver, gpus=["A100"], python="3.12").parts:
         for step in part.steps:
             assert not (step.ran and "sudo" in " ".join(step.commands))
         named = part.candidate is not None and part.candidate.name

@@ -14,7 +14,7 @@ from golden import assert_words_as_before
 from synth import Prefix
 
 import cudriver.stack
-from cudriver.stack import explain
+from cudriver.stack import rulebook
 from cudriver.stack.facts import (
     Environment,
     Evidence,
@@ -40,28 +40,14 @@ from cudriver.stack.report.list import one_line
 from cudriver.stack.report.redaction import redacted
 from cudriver.stack.report.text import How, Style, short_path
 from cudriver.stack.text import clean, columns, elide, wrap_command
+from schemas import strict
 
 SCHEMA = Path(cudriver.stack.__file__).parent / "data" / "report.schema.json"
 VOID = {"meta", "br"}
 
 
 def strict_schema() -> dict:
-    """The shipped schema, with no member allowed that it does not name."""
-
-    def close(node):
-        if isinstance(node, dict):
-            if "properties" in node:
-                node["additionalProperties"] = False
-            for value in node.values():
-                close(value)
-        elif isinstance(node, list):
-            for value in node:
-                close(value)
-
-    schema = json.loads(SCHEMA.read_text())
-    jsonschema.Draft202012Validator.check_schema(schema)
-    close(schema)
-    return schema
+    return strict(SCHEMA)
 
 
 def observed() -> Observation:
@@ -366,14 +352,14 @@ def test_the_code_of_a_rule_leads_to_its_page_in_the_same_file(report):
     ids = [attributes["id"] for _, attributes in markup.tags if "id" in attributes]
     links = [attributes["href"] for _, attributes in markup.tags if "href" in attributes]
     rules = sorted({each.rule for found in report.findings for each in (found, *found.also)})
-    assert ids == [rule for rule in rules if rule in explain.rule_names()]
+    assert ids == [rule for rule in rules if rule in rulebook.rule_names()]
     assert set(links) == {f"#{rule}" for rule in ids}
     card = report._repr_html_()  # where they are closed
     assert [rule for rule in ids if f'<a href="#{rule}">' not in card] == []
     assert card.count(' id="') == len(ids)
     assert card.count("<details><summary><h3>") == len(ids)
     shown = re.sub(r"[#`*\s-]", "", markup.text)
-    assert [rule for rule in ids if re.sub(r"[#`*\s-]", "", explain.page(rule)) not in shown] == []
+    assert [rule for rule in ids if re.sub(r"[#`*\s-]", "", rulebook.page(rule)) not in shown] == []
 
 
 FIXED = re.compile(r" +and \d+ more|mismatch")  # lines that are never broken

@@ -20,7 +20,6 @@ from cudriver import cli
 from cudriver.cli import COMMANDS
 from cudriver.stack import say
 from cudriver.stack.command import Command
-from cudriver.stack.explain import rule_names
 from cudriver.stack.facts import ERROR, NOTE, WARNING, Environment, Facts, Finding, Problem
 from cudriver.stack.load.observe import Observation, Row
 from cudriver.stack.machine.driver import trouble
@@ -29,6 +28,7 @@ from cudriver.stack.record import put
 from cudriver.stack.report import Report
 from cudriver.stack.report.components import components
 from cudriver.stack.report.text import PROVEN, VERDICTS
+from cudriver.stack.rulebook import rule_names
 from cudriver.stack.rules import registry
 from cudriver.stack.tables import table
 from cudriver.stack.text import columns

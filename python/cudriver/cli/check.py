@@ -342,7 +342,7 @@ def _rules(text: str) -> list[str]:
     """ "CU303,CU4" as a list; what is not a rule or the start of one is a usage error."""
     from argparse import ArgumentTypeError
 
-    from cudriver.stack.explain import check_rules
+    from cudriver.stack.rulebook import check_rules
 
     names = [name.strip().upper() for name in text.split(",") if name.strip()]
     try:

@@ -93,7 +93,7 @@ def listed(name: str) -> list[str]:
 
         return rule_names()
     if name == "RULES":  # of check
-        from cudriver.stack.explain import rule_names
+        from cudriver.stack.rulebook import rule_names
 
         return [rule for rule in rule_names() if rule.startswith("CU")]
     from cudriver.stack.tables import table

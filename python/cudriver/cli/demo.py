@@ -235,7 +235,7 @@ def _equal(array: NDArray[Any], other: NDArray[Any]) -> bool:
 def _print_json(report: dict[str, Any]) -> None:
     import json
 
-    print(json.dumps(report, indent=1))
+    print(json.dumps({"schema": 1, **report}, indent=1))
 
 
 def _print_text(report: dict[str, Any]) -> None:

@@ -76,7 +76,7 @@ def describe(device: Device) -> dict[str, Any]:
 def _print_json(document: dict[str, Any]) -> None:
     import json
 
-    print(json.dumps(document, indent=1))
+    print(json.dumps({"schema": 1, **document}, indent=1))
 
 
 def _print_text(rows: list[dict[str, Any]], attributes: bool) -> None:

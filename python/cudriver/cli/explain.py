@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-    from cudriver.stack.explain import Match
+    from cudriver.stack.explaining import Explanation
     from cudriver.stack.report.text import Style
 
 COULD_NOT_TELL = 3
@@ -37,7 +37,9 @@ def parser() -> ArgumentParser:
 
 def run(arguments: Namespace) -> int:
     """Prints the pages asked for and returns the exit code."""
-    from cudriver.stack import explain
+    from cudriver.stack import rulebook
+    from cudriver.stack.explaining import explain
+    from cudriver.stack.record import but
 
     arguments.lang = arguments.lang or ("en" if arguments.json else language())
     if arguments.list or (not arguments.rule and sys.stdin.isatty()):
@@ -47,17 +49,16 @@ def run(arguments: Namespace) -> int:
     known = rule_names()
     numbers = {name[2:]: name for name in reversed(known)}  # CU's before those of others
     names = [numbers.get(word, word.upper()) for word in arguments.rule]
-    matches: list[Match] = []
+    found: list[Explanation] = []
     if not names or not all(_looks_like_rule(name) for name in names):
         before, text = (0, " ".join(arguments.rule)) if names else _standard_input()
         if not text.strip():
             return _nothing(
                 "no text on standard input; cudriver explain < traceback.txt", arguments
             )
-        matches = explain.match(text)
-        for found in matches:
-            found.line += before
-        names = [found.rule for found in matches]
+        found = explain(text, lang=arguments.lang)
+        names = [each.rule for each in found]
+        found = [but(each, line=before + each.line) for each in found if each.line is not None]
         if not names:
             told = "no rule matches this text; try cudriver check, or cudriver explain --list"
             return _nothing(told, arguments)
@@ -66,36 +67,20 @@ def run(arguments: Namespace) -> int:
             terminal.complain(f"no rule {name}; cudriver explain --list has them all")
             return USAGE_ERROR
     if arguments.json:
-        _print_json(names, matches, arguments.lang)
+        _print_json(names, found, arguments.lang)
         return 0
     style = terminal.style(sys.stdout)
     lines: list[str] = []
-    for found, answer in zip(matches, _answers(matches, arguments.lang), strict=True):
-        title = explain.title(found.rule, folder(found.rule, arguments.lang))
-        lines.append(f"{style.paint(found.rule, 'bold')}  {title}")
-        for text in (f"line {found.line}: {found.text}", *answer):
+    for each in found:
+        lines.append(f"{style.paint(each.rule, 'bold')}  {each.title}")
+        for text in (f"line {each.line}: {each.text}", *each.answer):
             lines += ["  " + line for line in wrap(text, style.width - 2)]
     # A traceback may touch several rules; the likeliest is the one to read about.
-    for name in names[:1] if matches else names:
-        page = explain.page(name, folder(name, arguments.lang))
+    for name in names[:1] if found else names:
+        page = rulebook.page(name, folder(name, arguments.lang))
         lines += [""] * bool(lines) + render_page(page, style)
     terminal.write("\n".join(lines) + "\n")
     return 0
-
-
-def _answers(matches: list[Match], lang: str) -> list[list[str]]:
-    """In short, for each match: what its line says by itself, else, of all but the first, whose
-    page is shown, what the rule means.
-    """
-    from cudriver.stack import explain, pasted
-
-    answers: list[list[str]] = []
-    for found in matches:
-        own = pasted.answer(found.text, lang)
-        if not own or own in answers:
-            own = [explain.summary(found.rule, folder(found.rule, lang))] if answers else []
-        answers.append(own)
-    return answers
 
 
 def folder(rule: str, lang: str = "en") -> str:
@@ -103,16 +88,16 @@ def folder(rule: str, lang: str = "en") -> str:
     are in a folder below; a page that it lacks is the English one.
     """
     from cudriver.fleet.rules import PAGES
-    from cudriver.stack.explain import FOLDER, translated
+    from cudriver.stack.rulebook import FOLDER, translated
 
     return translated(PAGES if rule.startswith("FL") else FOLDER, rule, lang)
 
 
 def rule_names() -> list[str]:
     """Every page, in order: `check`'s rules, texts without a rule, `fleet`'s rules."""
-    from cudriver.stack import explain
+    from cudriver.stack import rulebook
 
-    return explain.rule_names() + explain.rule_names(folder("FL"))
+    return rulebook.rule_names() + rulebook.rule_names(folder("FL"))
 
 
 def render_page(markdown: str, style: Style) -> list[str]:
@@ -179,9 +164,9 @@ def _nothing(why: str, arguments: Namespace) -> int:
 
 
 def _list(as_json: bool, lang: str) -> int:
-    from cudriver.stack import explain
+    from cudriver.stack import rulebook
 
-    titles = {name: explain.title(name, folder(name, lang)) for name in rule_names()}
+    titles = {name: rulebook.title(name, folder(name, lang)) for name in rule_names()}
     if as_json:
         import json
 
@@ -191,23 +176,24 @@ def _list(as_json: bool, lang: str) -> int:
     return 0
 
 
-def _print_json(names: list[str], matches: list[Match], lang: str) -> None:
+def _print_json(names: list[str], found: list[Explanation], lang: str) -> None:
     import json
 
-    from cudriver.stack import explain
+    from cudriver.stack import rulebook
 
     print(
         json.dumps(
             {
+                "schema": 1,
                 "matches": [
-                    {**found.to_dict(), "answer": answer}
-                    for found, answer in zip(matches, _answers(matches, lang), strict=True)
+                    {key: getattr(each, key) for key in ("rule", "line", "text", "answer")}
+                    for each in found
                 ],
                 "rules": [
                     {
                         "rule": name,
-                        "title": explain.title(name, folder(name, lang)),
-                        "page": explain.page(name, folder(name, lang)),
+                        "title": rulebook.title(name, folder(name, lang)),
+                        "page": rulebook.page(name, folder(name, lang)),
                     }
                     for name in names
                 ],

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from cudriver.fleet.report import Fleet
-    from cudriver.stack.plan.report import Plan
+    from cudriver.stack.planning.report import Plan
 
     T = TypeVar("T", Fleet, Plan)
 

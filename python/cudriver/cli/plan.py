@@ -46,11 +46,11 @@ def parser() -> ArgumentParser:
 
 def run(arguments: Namespace) -> int:
     """Plans, prints, and returns the exit code."""
-    from cudriver.stack import plan
+    from cudriver.stack.planning import constraints, plan
 
     if arguments.constraints:
         try:
-            terminal.write(plan.constraints(arguments.constraints, arguments.python))
+            terminal.write(constraints(arguments.constraints, arguments.python))
         except ValueError as error:
             terminal.complain(str(error))
             return USAGE_ERROR
@@ -59,7 +59,7 @@ def run(arguments: Namespace) -> int:
     given = {name: getattr(arguments, name) for name in words}
     style = terminal.style(sys.stdout)
     return show(
-        lambda: plan.make(*(arguments.package or _asked()), **given),
+        lambda: plan(*(arguments.package or _asked()), **given),
         lambda made: made.to_text(width=style.width, colour=style.colour),
         arguments,
     )

@@ -11,7 +11,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-    from cudriver.stack.facts import Facts, Library, Missing
+    from cudriver.stack.facts import Facts, Library
+    from cudriver.stack.resolved import Resolved
 
 NOT_FOUND = 1
 NOTHING = 3
@@ -50,35 +51,30 @@ def run(arguments: Namespace) -> int:
         terminal.complain(str(error))
         return USAGE_ERROR
     from cudriver.stack.collect import collect_libraries
+    from cudriver.stack.resolved import resolve
 
     facts = collect_libraries(asked)
     other = _what_if(asked.prefix, arguments)
-    shown = other or facts
-    names = arguments.library
-    libraries = [lib for lib in shown.libraries if _wanted(lib.soname, lib.family, names)]
-    missing = _missing(shown, names)
-    unknown = _unmatched(libraries, missing, names)
-    before = {library.soname: library for library in facts.libraries}
+    found = resolve(other or facts, arguments.library)
+    before: dict[str, Library] = {}
     if other is not None:
-        libraries = [
+        before = {library.soname: library for library in facts.libraries}
+        found.libraries = [
             library
-            for library in libraries
+            for library in found.libraries
             if library.soname not in before or before[library.soname].path != library.path
         ]
     if arguments.json:
-        _print_json(libraries, missing, unknown, before if other else {})
+        _print_json(found, before)
     else:
-        _print_text(shown, libraries, missing, unknown, before if other else {})
-    if shown.unsure:
-        return NOTHING
-    if missing or unknown:
-        return NOT_FOUND
-    return 0 if shown.libraries else NOTHING
+        _print_text(found, before)
+    return found.exit_code
 
 
 def _of_process(arguments: Namespace) -> int:
     """What a process has mapped. 0: the files found, 1: another one, 3: no CUDA library."""
     from cudriver.cli.which_pid import Running, compare
+    from cudriver.stack.resolved import wanted
     from cudriver.stack.say import say
     from cudriver.stack.text import clean, pad
 
@@ -97,12 +93,12 @@ def _of_process(arguments: Namespace) -> int:
     prefix, facts = asked.prefix, collect_libraries(asked)
     rows = compare(process.mapped, facts.libraries)
     names = arguments.library
-    rows = [row for row in rows if _wanted(process.mapped[row[0]], "", names)]
+    rows = [row for row in rows if wanted(process.mapped[row[0]], "", names)]
     if arguments.json:
         import json
 
         made = [{"mapped": p, "is": what, "found": x and x.path} for p, what, x in rows]
-        print(json.dumps({"prefix": prefix, "libraries": made}, indent=2))
+        print(json.dumps({"schema": 1, "prefix": prefix, "libraries": made}, indent=2))
     else:
         style = terminal.style(sys.stdout)
         lines = [f"{style.paint(clean(prefix), 'bold')}"]
@@ -113,7 +109,7 @@ def _of_process(arguments: Namespace) -> int:
                 lines.append(" " * 14 + say("instead of {path} (by {rule})", **values))
         found = [process.mapped[path] for path, *_ in rows]
         for name in names:
-            if not any(_wanted(each, "", [name]) for each in found):
+            if not any(wanted(each, "", [name]) for each in found):
                 lines.append(
                     say("{name}: no CUDA library of that name is in use here", name=clean(name))
                 )
@@ -135,43 +131,12 @@ def _what_if(prefix: str, arguments: Namespace) -> Facts | None:
     return collect_libraries(asked)
 
 
-def _wanted(soname: str, family: str, names: list[str]) -> bool:
-    """Whether one of `names` means this library: its SONAME, its stem with or without lib."""
-    stem = soname.partition(".so")[0]
-    return not names or any(
-        name in (soname, stem, stem.removeprefix("lib"), family) for name in names
-    )
-
-
-def _missing(facts: Facts, names: list[str]) -> list[Missing]:
-    found: dict[str, Missing] = {}
-    for missing in facts.missing:
-        if _wanted(missing.soname, "", names):
-            found.setdefault(missing.soname, missing)
-    return list(found.values())
-
-
-def _unmatched(libraries: list[Library], missing: list[Missing], names: list[str]) -> list[str]:
-    """Names that no library answers to."""
-    return [
-        name
-        for name in names
-        if not any(_wanted(library.soname, library.family, [name]) for library in libraries)
-        and not any(_wanted(lacking.soname, "", [name]) for lacking in missing)
-    ]
-
-
-def _print_text(
-    facts: Facts,
-    libraries: list[Library],
-    missing: list[Missing],
-    unknown: list[str],
-    before: dict[str, Library],
-) -> None:
+def _print_text(found: Resolved, before: dict[str, Library]) -> None:
     from cudriver.stack.report.text import library_lines, short_path
     from cudriver.stack.say import say
     from cudriver.stack.text import clean
 
+    facts, libraries, missing = found.facts, found.libraries, found.missing
     style = terminal.style(sys.stdout)
     lines = [f"{style.paint(clean(facts.environment.prefix), 'bold')}"]
     for library in libraries:
@@ -183,30 +148,21 @@ def _print_text(
         lines.append("    " + say("needed by {path}", path=user))
         for place in lacking.searched:
             lines.append("    " + say("not in {path}", path=short_path(facts, place)))
-    for name in unknown:
+    for name in found.unknown:
         lines.append(say("{name}: no CUDA library of that name is in use here", name=clean(name)))
     if before and not libraries and not missing:
         lines.append(say("nothing would change"))
-    elif not libraries and not missing and not unknown and not facts.unsure:
+    elif not libraries and not missing and not found.unknown and not facts.unsure:
         lines.append(say("no CUDA library is in use here"))
     lines += [say("could not tell: {why}", why=clean(why)) for why in facts.unsure]
     terminal.write("\n".join(lines) + "\n")
 
 
-def _print_json(
-    libraries: list[Library],
-    missing: list[Missing],
-    unknown: list[str],
-    before: dict[str, Library],
-) -> None:
+def _print_json(found: Resolved, before: dict[str, Library]) -> None:
     import json
 
-    from cudriver.stack.report.outcome import promised
-
-    rows = promised("libraries", libraries)
-    for row in rows:
+    document = found.to_dict()
+    for row in document["libraries"]:
         if row["soname"] in before:
             row["instead_of"] = before[row["soname"]].path
-    names = ("soname", "needed_by", "searched")
-    gone = [{name: getattr(each, name) for name in names} for each in missing]
-    print(json.dumps({"libraries": rows, "missing": gone, "unknown": unknown}, indent=2))
+    print(json.dumps(document, indent=2))

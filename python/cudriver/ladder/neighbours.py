@@ -49,6 +49,7 @@ def measure(device: cu.Device, size: int, rounds: int) -> dict[str, Any]:
         rows = [{**row, **dict.fromkeys(("seconds", *WAITS))} for row in rows]
     said = [note or "", *(str(warning.message) for warning in told)]
     return {
+        "schema": 1,
         "device": device.name,
         "simulated": simulated,
         "size": used,

@@ -43,7 +43,8 @@ def measure(device: cu.Device, size: int, rounds: int) -> dict[str, Any]:
             near = node == numa.near(device)
             rates = {"to_device": up, "from_device": down}
             rows.append({"node": node, "nearest": near, **rates, "verified": verified})
-    return {"device": device.name, "simulated": simulated, "size": size, "nodes": rows}
+    about = {"schema": 1, "device": device.name, "simulated": simulated, "size": size}
+    return {**about, "nodes": rows}
 
 
 def lines(report: dict[str, Any]) -> list[str]:

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 
-from cudriver.stack.explain import FOLDER
 from cudriver.stack.names import describe, library_of, split
 from cudriver.stack.record import Any
+from cudriver.stack.rulebook import FOLDER
 from cudriver.stack.tables import driver_floor, table
 from cudriver.stack.versions import newer
 

@@ -15,7 +15,7 @@ def anew(facts: Facts, name: str) -> str:
     if tool in ("conda", "mamba", "micromamba"):
         python = quote(f"python={cut(env.python, 2)}")
         return f"{tool} create -n {named} {python} {'pytorch' if name == 'torch' else named}"
-    from cudriver.stack.plan.candidates import packages
+    from cudriver.stack.planning.candidates import packages
 
     words = " ".join(map(quote, packages(facts, name)))
     if tool == "uv":
@@ -26,7 +26,7 @@ def anew(facts: Facts, name: str) -> str:
 
 def planned(facts: Facts, name: str) -> list[str]:
     """The same, where a plan has a build of that framework for this driver and these GPUs."""
-    from cudriver.stack.plan.candidates import packages
+    from cudriver.stack.planning.candidates import packages
 
     known = facts.environment.installer not in fix.CONDA and packages(facts, name) != [name]
     return [anew(facts, name)] if known else []
@@ -36,7 +36,7 @@ def release_for(facts: Facts, dist: Distribution, cuda: int | None) -> str | Non
     """The newest release of a distribution that is known to be built for a CUDA major, as it is
     asked for: "vllm==0.19.1".
     """
-    from cudriver.stack.plan.candidates import known
+    from cudriver.stack.planning.candidates import known
 
     python = cut(facts.environment.python, 2)
     name = next((f.name for f in facts.frameworks if f.distribution == dist.name), dist.name)
@@ -48,7 +48,7 @@ def release_for(facts: Facts, dist: Distribution, cuda: int | None) -> str | Non
 
 def built_for(name: str, version: str) -> str | None:
     """The CUDA that a known release of PyPI's is built for."""
-    from cudriver.stack.plan.candidates import known
+    from cudriver.stack.planning.candidates import known
 
     named = (c for c in known([name]) if c.frameworks[name]["version"] == version)
     return next((c.cuda for c in named if c.index is None), None)
@@ -56,7 +56,7 @@ def built_for(name: str, version: str) -> str | None:
 
 def has_wheels(facts: Facts, torch: str) -> bool:
     """Whether a PyTorch series has wheels for this Python; also where that is unknown."""
-    from cudriver.stack.plan.candidates import known
+    from cudriver.stack.planning.candidates import known
 
     named = [c for c in known(["torch"]) if cut(c.frameworks["torch"]["version"], 2) == torch]
     pythons = {python for candidate in named for python in candidate.pythons}

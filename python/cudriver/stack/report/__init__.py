@@ -56,9 +56,9 @@ class Report(Outcome, Printed):
         ValueError
             One of them is not the beginning of a rule.
         """
-        from cudriver.stack.explain import check_rules
         from cudriver.stack.fixes.tried import fold
         from cudriver.stack.record import but
+        from cudriver.stack.rulebook import check_rules
 
         check_rules([*select, *ignore])
         kept = [

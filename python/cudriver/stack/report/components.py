@@ -71,12 +71,12 @@ def _wrong(findings: list[Finding]) -> str:
     """What is wrong with a component, by the titles of the rules."""
     if not findings:
         return ""
-    from cudriver.stack import explain
+    from cudriver.stack import rulebook
 
-    text, known = "", explain.rule_names()
+    text, known = "", rulebook.rule_names()
     for rule in dict.fromkeys(f.rule for f in findings):
-        folder = explain.translated(explain.FOLDER, rule, language())
-        title = explain.title(rule, folder) if rule in known else ""
+        folder = rulebook.translated(rulebook.FOLDER, rule, language())
+        title = rulebook.title(rule, folder) if rule in known else ""
         text += say("; ") + f"{title} ({rule})".lstrip()
     return text
 

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from cudriver.stack import explain
+from cudriver.stack import rulebook
 from cudriver.stack.facts import (
     CONSISTENT,
     ERROR,
@@ -252,21 +252,21 @@ def _observation(report: Outcome) -> str:
 # ---- the pages of the rules, at the end, where their codes lead ----
 
 
-def link(rule: str, folder: str = explain.FOLDER) -> str:
+def link(rule: str, folder: str = rulebook.FOLDER) -> str:
     """A rule's code, which leads to its page if there is one."""
     code = _text(rule)
-    return f'<a href="#{code}">{code}</a>' if rule in explain.rule_names(folder) else code
+    return f'<a href="#{code}">{code}</a>' if rule in rulebook.rule_names(folder) else code
 
 
-def rule_pages(rules: Collection[str], classes: str, folder: str = explain.FOLDER) -> str:
+def rule_pages(rules: Collection[str], classes: str, folder: str = rulebook.FOLDER) -> str:
     """The pages of these rules, each once. In a notebook's cell only their headings stand open:
     JupyterLab follows a link to what is shown, and opens nothing.
     """
     folder = os.path.join(folder, "zh" if language() == "zh" else "")
-    known = [rule for rule in explain.rule_names(folder) if rule in rules]
+    known = [rule for rule in rulebook.rule_names(folder) if rule in rules]
     pages = ""
     for rule in known:
-        heading, *blocks = _blocks(explain.page(rule, folder))
+        heading, *blocks = _blocks(rulebook.page(rule, folder))
         body = "".join(blocks)
         if "page" not in classes:
             heading, body = "", f"<details><summary>{heading}</summary>{body}</details>"

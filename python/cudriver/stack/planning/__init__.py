@@ -1,7 +1,7 @@
 """What to install, before there is an environment.
 
-    from cudriver.stack import plan
-    print(plan.make("torch", driver="535.104.05", gpus=["9.0"]))
+    from cudriver import stack
+    print(stack.plan("torch", driver="535.104.05", gpus=["9.0"]))
 
 Nothing is run: a plan is only printed.
 """
@@ -12,23 +12,23 @@ import os
 import re
 from collections.abc import Sequence
 
-from cudriver.stack import inspect
 from cudriver.stack.collect import ask, collect_machine
 from cudriver.stack.fixes.fix import branch_for
+from cudriver.stack.inspecting import inspect
 from cudriver.stack.machine.driver import assumed
-from cudriver.stack.plan import answer
-from cudriver.stack.plan.candidates import sets
-from cudriver.stack.plan.gpus import beside_arm, data_centre, gpu
-from cudriver.stack.plan.question import Question, one_of
-from cudriver.stack.plan.report import Plan
+from cudriver.stack.planning import answer
+from cudriver.stack.planning.candidates import sets
+from cudriver.stack.planning.gpus import beside_arm, data_centre, gpu
+from cudriver.stack.planning.question import Question, one_of
+from cudriver.stack.planning.report import Plan
 from cudriver.stack.record import but
 from cudriver.stack.tables import table
 from cudriver.stack.versions import cut
 
-__all__ = ["make"]
+__all__ = ["plan"]
 
 
-def make(
+def plan(
     *packages: str,
     driver: str | None = None,
     gpus: Sequence[str] = (),
@@ -73,8 +73,7 @@ def make(
 
     Examples
     --------
-    >>> from cudriver.stack import plan
-    >>> plan.make("torch", driver="580.95.05", gpus=["H100"], python="3.12").exit_code
+    >>> stack.plan("torch", driver="580.95.05", gpus=["H100"], python="3.12").exit_code
     0
     """
     known, names = table("plan"), []

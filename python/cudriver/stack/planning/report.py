@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from cudriver.stack.plan import age
-from cudriver.stack.plan.answer import DERIVED, NOTHING, PROVEN, THERE, Part, facts, titles
-from cudriver.stack.plan.commands import Step
-from cudriver.stack.plan.question import Line, Question
+from cudriver.stack.planning import age
+from cudriver.stack.planning.answer import DERIVED, NOTHING, PROVEN, THERE, Part, facts, titles
+from cudriver.stack.planning.commands import Step
+from cudriver.stack.planning.question import Line, Question
 from cudriver.stack.record import Any
 from cudriver.stack.report.formats import Printed
 from cudriver.stack.say import language
@@ -20,7 +20,7 @@ TAGS |= {"command": "<pre>{}</pre>"}
 
 
 class Plan(Printed):
-    """What to install, as `cudriver.stack.plan.make` returns it. It prints itself."""
+    """What to install, as `cudriver.stack.planning.plan` returns it. It prints itself."""
 
     def __init__(
         self,

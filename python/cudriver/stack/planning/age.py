@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from cudriver.stack.plan.question import Line
+from cudriver.stack.planning.question import Line
 from cudriver.stack.tables import table
 
 OLD, VERY_OLD = 90, 365  # days

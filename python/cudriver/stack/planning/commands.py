@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from cudriver.stack.facts import Environment
 from cudriver.stack.fixes import fix
-from cudriver.stack.plan.candidates import Candidate
-from cudriver.stack.plan.question import Line, Question
+from cudriver.stack.planning.candidates import Candidate
+from cudriver.stack.planning.question import Line, Question
 from cudriver.stack.record import Record, but
 from cudriver.stack.tables import table
 from cudriver.stack.text import quote

@@ -7,7 +7,7 @@ from functools import cache
 
 from cudriver.stack.facts import Facts
 from cudriver.stack.fixes import fix
-from cudriver.stack.plan.question import Question
+from cudriver.stack.planning.question import Question
 from cudriver.stack.record import Any, Record, fresh
 from cudriver.stack.tables import table
 from cudriver.stack.versions import cut, major, numbers

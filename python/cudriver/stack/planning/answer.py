@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from cudriver.stack.facts import ERROR, Environment, Facts, Finding, Framework
 from cudriver.stack.fixes import fix
 from cudriver.stack.machine_facts import Driver
-from cudriver.stack.plan.candidates import Candidate, best, known, number
-from cudriver.stack.plan.commands import Step, addition, machine, new_environment
-from cudriver.stack.plan.question import Line, Question
+from cudriver.stack.planning.candidates import Candidate, best, known, number
+from cudriver.stack.planning.commands import Step, addition, machine, new_environment
+from cudriver.stack.planning.question import Line, Question
 from cudriver.stack.record import Record, but, fresh
 from cudriver.stack.rules import registry
 from cudriver.stack.tables import driver_cuda, driver_floor, table
@@ -198,7 +198,7 @@ def _there(facts: Facts, framework: Framework) -> Part:
 
 def _mend(finding: Finding) -> Step:
     advice = [f"# {finding.advice}"] if finding.advice else []
-    return Step(Line("fix"), [*finding.fix, *advice], [])
+    return Step(Line("fix"), [*map(str, finding.fix), *advice], [])
 
 
 def checked(prefix: str, findings: list[Finding]) -> tuple[list[Line], list[Step]]:

@@ -62,8 +62,8 @@ def borders(candidate, capability):
 
 def test_a_plan_and_the_check_agree_on_every_driver_and_gpu(monkeypatch):
     """What is planned is no error of CU103 or CU501; where all archs are known, nor is more."""
-    for fixes in ("cu1.planned", "cu5.planned", "cu5._other_build"):  # not looked at, and take long
-        monkeypatch.setattr(f"cudriver.stack.rules.{fixes}", lambda *_: [])
+    # Fixes are not looked at, and take long.
+    monkeypatch.setattr("cudriver.stack.rules.cu5._other_build", lambda *_: [])
     for candidate, capability in itertools.product(KINDS.values(), CAPABILITIES):
         for release in borders(candidate, capability):
             driver = drivers.assumed(release, [capability])
@@ -405,22 +405,6 @@ def test_check_and_plan_refuse_the_same_drivers(capsys):
         assert capsys.readouterr().err == refused
 
 
-def test_a_framework_without_code_for_a_gpu_is_fixed_by_a_plan():
-    """JAX and others have no variants to choose from, but releases with other code."""
-    env = Environment("/srv/env", "venv", "3.11.7", "/srv/env/bin/python", installer="uv")
-    facts = Facts(env, driver=drivers.assumed("535.104.05", ["7.0"]))
-    archs = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100"]
-    put(facts, frameworks=[Framework("jax", "0.12.0.1", "12", archs=archs)])
-    (finding,) = cu501(facts)
-    made = plan("jax", driver="535.104.05", gpus=["7.0"], python="3.11").parts[0].candidate
-    assert finding.severity == "error"
-    (command,) = finding.fix
-    assert command.startswith("uv venv jax-env && uv pip install --python jax-env ")
-    assert made.frameworks["jax"]["version"] == "0.4.30"
-    put(facts, driver=drivers.assumed("590.1", ["7.0"]))
-    assert not any("jax-env" in line for found in cu501(facts) for line in found.fix)
-
-
 @pytest.mark.parametrize(("python", "kind"), [("3.11.7", "torch==2.0.1"), ("3.12.1", None)])
 def test_what_the_check_offers_a_kepler_is_there_for_its_python(python, kind):
     """CUDA 12 is not for its last driver, and PyTorch 2.0 not for Python 3.12."""
@@ -428,15 +412,12 @@ def test_what_the_check_offers_a_kepler_is_there_for_its_python(python, kind):
     facts = Facts(env, driver=drivers.assumed("470.82.01", ["3.7"]))
     put(facts, frameworks=[Framework("torch", "2.8.0+cu128", "12.8", archs=["sm_70", "sm_80"])])
     (old,), (none,) = cu103(facts), cu501(facts)
+    assert old.advice.startswith("no driver from R525 on serves ")
     (part,) = plan("torch", driver="470.82.01", gpus=["K80"], python=python[:4]).parts
     assert (part.candidate is None) == (kind is None)
     if kind:
-        assert old.fix[0].startswith(
-            f"uv venv torch-env && uv pip install --python torch-env {kind}"
-        )
         assert "'torch==2.0.*'" in none.fix[0]
     else:
-        assert old.advice.startswith("no driver from R525 on serves ")
         assert none.advice == "no PyTorch with code for this GPU has wheels for Python 3.12."
         assert [*old.fix, *none.fix] == []
 

@@ -8,7 +8,6 @@ from facts import facts
 
 from cudriver.stack.facts import Distribution, Environment, Evidence, Requirement
 from cudriver.stack.fixes import fix
-from cudriver.stack.fixes.anew import anew
 from cudriver.stack.record import put
 from cudriver.stack.rules import cu4_pins
 
@@ -40,7 +39,6 @@ def test_names_are_words(tmp_path, tool, managed):
         fix.uninstall(env, dist),
         fix.reinstall(of, dist),
         fix.without("LD_LIBRARY_PATH", f"/a:/{NAME}", ["/a"]),
-        *anew(of, NAME).split(" && "),
     ]
     for command in commands:
         assert words(command, tmp_path) == shlex.split(command)

@@ -27,7 +27,6 @@ from cudriver.stack.facts import (
     Unmet,
 )
 from cudriver.stack.fixes import fix
-from cudriver.stack.fixes.anew import built_for
 from cudriver.stack.fixes.faults import EXEC_STACK, caused_by, should_have
 from cudriver.stack.fixes.library_fixes import (
     leak_of,
@@ -37,6 +36,7 @@ from cudriver.stack.fixes.library_fixes import (
     wheel_brings,
 )
 from cudriver.stack.fixes.pairs import asked_of, goes_with
+from cudriver.stack.fixes.releases import built_for
 from cudriver.stack.load.recipes import listed
 from cudriver.stack.names import library_of
 from cudriver.stack.record import Any, but, put

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from cudriver.stack.environment.markers import normal, versions_of
 from cudriver.stack.facts import Distribution, Facts, Requirement, Unmet
 from cudriver.stack.fixes import fix
-from cudriver.stack.fixes.anew import built_for
+from cudriver.stack.fixes.releases import built_for
 from cudriver.stack.tables import table
 from cudriver.stack.versions import cut, major, newer, satisfies
 

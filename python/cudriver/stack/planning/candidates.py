@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cache
 
-from cudriver.stack.facts import Facts
 from cudriver.stack.fixes import fix
 from cudriver.stack.planning.question import Question
 from cudriver.stack.record import Any, Record, fresh
 from cudriver.stack.tables import table
-from cudriver.stack.versions import cut, major, numbers
+from cudriver.stack.versions import major, numbers
 
 
 class Candidate(Record):
@@ -121,12 +120,3 @@ def best(question: Question, proven: bool = False) -> Candidate | None:
 
     fitting = (each for each in known(names) if not each.obstacles(question))
     return max((each for each in fitting if each.name or not proven), key=rank, default=None)
-
-
-def packages(facts: Facts, name: str) -> list[str]:
-    """What an environment of its own for a framework begins with; where no plan is, its name."""
-    plain, python = table("plan")["aliases"].get(name, name), cut(facts.environment.python, 2)
-    chosen = best(Question([plain], facts.driver, python))
-    if chosen is None or chosen.source:  # one command does not compile it
-        return [name]
-    return [*chosen.packages, *(["--index-url", chosen.index] if chosen.index else [])]

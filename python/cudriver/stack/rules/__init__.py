@@ -19,9 +19,9 @@ _ORDER = {ERROR: 0, WARNING: 1, NOTE: 2}
 
 def registry() -> dict[str, Rule]:
     """Every rule, in order of its number."""
-    from cudriver.stack.rules import cu1, cu2, cu3, cu4, cu4_files, cu4_here, cu4_pins, cu5, cu6
+    from cudriver.stack.rules import cu1, cu2, cu3, cu4, cu4_files, cu4_pins, cu5, cu6
 
-    return numbered(cu1, cu2, cu3, cu4, cu4_files, cu4_here, cu4_pins, cu5, cu6)
+    return numbered(cu1, cu2, cu3, cu4, cu4_files, cu4_pins, cu5, cu6)
 
 
 def judge(

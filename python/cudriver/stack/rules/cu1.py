@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from cudriver.stack.facts import ERROR, NOTE, WARNING, Evidence, Facts, Finding, Framework
 from cudriver.stack.fixes import fix
-from cudriver.stack.fixes.anew import planned
 from cudriver.stack.machine_facts import Driver
 from cudriver.stack.rules.finding import finding
 from cudriver.stack.tables import driver_floor, table
@@ -132,9 +131,7 @@ def cu103(facts: Facts) -> Iterator[Finding]:
         fixes = [fix.torch_from(facts, other)] if other else []
         if framework.name == "tensorrt" and offered is not None:
             fixes = _tensorrt(facts, offered[0])
-        least = fix.floor_for(facts, floor)
-        own = [] if fix.branch_for(driver, least) else planned(facts, framework.name)
-        fixes += own or [fix.driver_package(facts, floor)]
+        fixes.append(fix.driver_package(facts, floor))
         evidence = [user_evidence(driver), framework.cuda_evidence]
         yield finding(ERROR, title, evidence, predicts, fixes, framework.name)
 

@@ -102,18 +102,6 @@ def _apt(cuda: str) -> str:
     return f"sudo apt-get install {quote('cuda-toolkit-' + cuda.replace('.', '-'))}"
 
 
-def _build_pair(facts: Facts) -> tuple[str, str, list[Evidence | None]]:
-    """nvcc's and PyTorch's CUDA, as major.minor, and where they are stated; nothing of both where
-    one is not known.
-    """
-    torch, chosen = facts.framework("torch"), facts.nvcc
-    nvcc, built = cut(chosen.version, 2), cut(torch.cuda, 2) if torch else None
-    if not chosen.exists or nvcc is None or built is None or torch is None:
-        return "", "", []
-    stated = chosen.evidence or Evidence(chosen.nvcc or "nvcc", None, chosen.version or "")
-    return nvcc, built, [stated, torch.cuda_evidence]
-
-
 def _export(variable: str, nvcc: str) -> str:
     """Sets a variable to the toolkit of an nvcc."""
     return f"export {variable}={quote(os.path.dirname(os.path.dirname(nvcc)))}"
@@ -145,7 +133,12 @@ def _means_to_compile(facts: Facts) -> bool:
 
 def cu202(facts: Facts) -> Iterator[Finding]:
     """nvcc of another release than PyTorch's CUDA: of another minor it works, with a warning."""
-    nvcc, built, evidence = _build_pair(facts)
+    torch, chosen = facts.framework("torch"), facts.nvcc
+    nvcc, built = cut(chosen.version, 2), cut(torch.cuda, 2) if torch else None
+    if torch is None or not chosen.exists or nvcc is None or built is None:
+        return
+    stated = chosen.evidence or Evidence(chosen.nvcc or "nvcc", None, chosen.version or "")
+    evidence = [stated, torch.cuda_evidence]
     told = f"The detected CUDA version ({nvcc}) "
     if major(nvcc) != major(built):
         title = f"extensions of PyTorch cannot be compiled here: nvcc is CUDA {nvcc}, PyTorch "
@@ -195,16 +188,13 @@ def _good_home(facts: Facts, name: str) -> list[str]:
     """The toolkit of PyTorch's CUDA, else of its major; without PyTorch any that is whole."""
     torch = facts.framework("torch")
     built = cut(torch.cuda, 2) if torch else None
-    usable = [t for t in facts.toolkits if t.nvcc]
-    wanted = [(parts, cut(built, parts)) for parts in (2, 1)] if built else []
-    told = [(t, t.nvcc_version or t.version) for t in usable]
-    same = [t for parts, number in wanted for t, version in told if cut(version, parts) == number]
+    usable = [(t, t.nvcc_version or t.version) for t in facts.toolkits if t.nvcc]
+    wanted = [(parts, cut(built, parts)) for parts in (2, 1) if built]
+    same = [t for parts, number in wanted for t, have in usable if cut(have, parts) == number]
     if built and usable and not same:  # compiling with another major fails (CU202)
         return [f"unset {name}", *_nvcc_fix(facts, built)]
-    usable = same or usable
-    if not usable:
-        return [f"unset {name}"]
-    return [_export(name, usable[0].nvcc or "")]
+    best = next(iter([*same, *(t for t, _ in usable)]), None)
+    return [_export(name, best.nvcc or "")] if best else [f"unset {name}"]
 
 
 def _other_nvcc(facts: Facts, name: str, known: list[Toolkit]) -> Iterator[Finding]:

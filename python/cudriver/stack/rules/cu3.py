@@ -220,16 +220,12 @@ def _not_found(facts: Facts, faults: list[LoadFault], fixes: list[str]) -> Findi
 
 
 def _searched(facts: Facts, names: list[str]) -> list[Evidence]:
-    """The first folders that were searched for each of these, and which of them they lack."""
-    lacking: dict[str, list[str]] = {}
-    for name in names:
-        searched = (x.searched for x in facts.missing if x.soname == name and x.searched)
-        for folder in list(dict.fromkeys(filter(None, next(searched, ()))))[:3]:
-            lacking.setdefault(folder, []).append(name)
-    told = {folder: f"does not have {', '.join(lacks)}" for folder, lacks in lacking.items()}
-    told |= {folder: "has none of them" for folder, lacks in lacking.items() if lacks == names}
-    one = "does not have it" if len(names) == 1 else None
-    return [Evidence(folder, None, one or lacks) for folder, lacks in told.items()]
+    """The first folders that were searched for the first of these that is missing."""
+    missing = (x for x in facts.missing if x.soname in names and any(x.searched))
+    first = next(missing, None)
+    folders = [*dict.fromkeys(filter(None, first.searched))] if first else []
+    what = "it" if len(names) == 1 or not first else first.soname
+    return [Evidence(folder, None, f"does not have {what}") for folder in folders[:3]]
 
 
 def cu306(facts: Facts) -> Iterator[Finding]:

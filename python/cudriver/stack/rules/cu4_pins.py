@@ -19,9 +19,9 @@ from cudriver.stack.facts import (
     Unmet,
 )
 from cudriver.stack.fixes import fix
-from cudriver.stack.fixes.anew import anew, release_for
 from cudriver.stack.fixes.library_fixes import leak_of
 from cudriver.stack.fixes.pairs import broken, refused, together
+from cudriver.stack.fixes.releases import apart, release_for
 from cudriver.stack.record import Record, but
 from cudriver.stack.rules.finding import finding
 from cudriver.stack.tables import matters, table
@@ -80,38 +80,24 @@ def pins(facts: Facts) -> list[Pin]:
 def _evident_extras(
     installed: dict[str, Distribution], dist: Distribution, always: set[str]
 ) -> set[str]:
-    """The extras that somebody must have asked for. Nothing records it; but where most of the
-    packages of an extra are there, and one of them that nothing else requires, that tells:
-    jax[cuda12] by jax-cuda12-plugin, tensorflow[and-cuda] by nvidia-cuda-nvcc-cu12.
+    """The extras that somebody must have asked for. Nothing records it; but where most of their
+    packages are there, and one of them that nothing else requires, that tells: jax[cuda12] by
+    jax-cuda12-plugin.
     """
     if dist.name == "cuda-toolkit":
         return set()  # whoever asks for its extras says so
     wanted = [r for r in dist.requires if r.extra and matters(r.name, "pinned")]
     met = {r.name for r in wanted if _meets(installed, r)}
-    told = set()
-    for extra in {r.extra for r in wanted}:
-        mine = [r for r in wanted if r.extra == extra]
-        names = {name for each in mine for name in _leaves(installed, each)}
-        # Of two extras that require one package in two versions the one counts that is met.
-        telling = any(
-            r.name in installed.keys() - always and (r.name not in met or _meets(installed, r))
-            for r in mine
-        )
-        if telling and 2 * len(names & installed.keys()) > len(names):
-            told.add(extra)
-    return told
+    # Of two extras that require one package in two versions the one counts that is met.
+    telling = (r for r in wanted if r.name not in met or _meets(installed, r))
+    told = {r.extra for r in telling if r.name in installed.keys() - always}
+    names = {extra: {r.name for r in wanted if r.extra == extra} for extra in told}
+    return {extra for extra in told if 2 * len(names[extra] & installed.keys()) > len(names[extra])}
 
 
 def _meets(installed: dict[str, Distribution], requirement: Requirement) -> bool:
     here = installed.get(requirement.name)
     return here is not None and satisfies(here.version, requirement.specifier) is not False
-
-
-def _leaves(installed: dict[str, Distribution], requirement: Requirement) -> list[str]:
-    """The packages that a requirement brings: of cuda-toolkit[cublas,cufft] those two's wheels."""
-    meta = installed.get(requirement.name)
-    inside = [r.name for r in meta.requires if r.extra in requirement.extras] if meta else []
-    return inside or [requirement.name]
 
 
 def cu402(facts: Facts) -> Iterator[Finding]:
@@ -325,7 +311,7 @@ def cu407(facts: Facts) -> Iterator[Finding]:
         title = f"{first} wants {name}{one.requirement.specifier}, {second} "
         title += other.requirement.specifier
         title += f" and {len(pairs) - 1} more" if len(pairs) > 1 else ""
-        fixes = [fix.kin(facts, second)] if second in fix.KIN else [anew(facts, second)]
+        fixes = [fix.kin(facts, second)] if second in fix.KIN else [apart(facts, second)]
         yield finding(WARNING, title, evidence, None, fixes, second)
     yield from _majors_apart(facts)
 
@@ -341,5 +327,5 @@ def _majors_apart(facts: Facts) -> Iterator[Finding]:
         dist = facts.distribution(last.distribution or last.name)
         pin = release_for(facts, dist, kept) if dist and kept != major(last.cuda) else None
         fixes = [fix.install(facts.environment, pin, of=dist)] if pin else []
-        fixes.append(anew(facts, last.distribution or last.name))
+        fixes.append(apart(facts, last.distribution or last.name))
         yield finding(WARNING, title, [f.cuda_evidence for f in built], None, fixes, last.name)

@@ -1,35 +1,20 @@
-"""What cannot be fixed in place: an environment of its own, as `cudriver plan` has it."""
+"""Which releases go with what is there, of those that `cudriver plan` knows."""
 
 from __future__ import annotations
 
 from cudriver.stack.facts import Distribution, Facts
 from cudriver.stack.fixes import fix
-from cudriver.stack.text import quote
+from cudriver.stack.tables import table
 from cudriver.stack.versions import cut, major
 
 
-def anew(facts: Facts, name: str) -> str:
-    """The packages are those that `cudriver plan` names for this driver, its GPUs and Python."""
-    env = facts.environment
-    tool, made, named = env.installer, quote(f"{name}-env"), quote(name)
-    if tool in ("conda", "mamba", "micromamba"):
-        python = quote(f"python={cut(env.python, 2)}")
-        return f"{tool} create -n {named} {python} {'pytorch' if name == 'torch' else named}"
-    from cudriver.stack.planning.candidates import packages
-
-    words = " ".join(map(quote, packages(facts, name)))
-    if tool == "uv":
-        return f"uv venv {made} && uv pip install --python {made} {words}"
-    python = quote(f"{name}-env/bin/python")
-    return f"python3 -m venv {made} && {python} -m pip install {words}"
-
-
-def planned(facts: Facts, name: str) -> list[str]:
-    """The same, where a plan has a build of that framework for this driver and these GPUs."""
-    from cudriver.stack.planning.candidates import packages
-
-    known = facts.environment.installer not in fix.CONDA and packages(facts, name) != [name]
-    return [anew(facts, name)] if known else []
+def apart(facts: Facts, name: str) -> str:
+    """What cannot be fixed in place: an environment of its own, as a plan has it."""
+    name = next((f.name for f in facts.frameworks if name in f.names), name)
+    told = (
+        f": `cudriver plan {name}` has the commands" if name in table("plan")["frameworks"] else ""
+    )
+    return f"make an environment of its own for {name}{told}."
 
 
 def release_for(facts: Facts, dist: Distribution, cuda: int | None) -> str | None:

@@ -35,8 +35,7 @@ from cudriver.stack.fixes.library_fixes import (
     toolkit_wheels,
     wheel_brings,
 )
-from cudriver.stack.fixes.pairs import asked_of, goes_with
-from cudriver.stack.fixes.releases import built_for
+from cudriver.stack.fixes.pairs import asked_of, built_for, goes_with
 from cudriver.stack.load.recipes import listed
 from cudriver.stack.names import library_of
 from cudriver.stack.record import Any, but, put

@@ -199,6 +199,10 @@ def kin(facts: Facts, name: str) -> str:
     if installer(env, dist) in CONDA:
         return install(env, name, of=dist, again=True)
     series, beside = series_for(name, torch.version) if torch else None, same_torch(facts)
+    here = facts.framework(name)
+    if series and here and cut(here.version, 2) == series:  # of another build
+        wanted = f"{name}=={cut(here.version, 3)}"
+        return install(env, wanted, of=dist, index=index_of(facts), again=True, alone=True)
     names = [*([beside] if beside else []), f"{name}=={series}.*" if series else name]
     return install(env, *names, of=dist, index=index_of(facts))
 
@@ -328,3 +332,12 @@ def setting(variable: str, kept: list[str]) -> Command:
         return Command.of(f"unset {variable}", sets=(variable, None))
     left = ":".join(kept)
     return Command.of(f"export {variable}={quote(left)}", sets=(variable, left))
+
+
+def apart(facts: Facts, name: str) -> str:
+    """What cannot be fixed in place: an environment of its own, as a plan has it."""
+    name = next((f.name for f in facts.frameworks if name in f.names), name)
+    told = (
+        f": `cudriver plan {name}` has the commands" if name in table("plan")["frameworks"] else ""
+    )
+    return f"make an environment of its own for {name}{told}."

@@ -1,4 +1,4 @@
-"""Packages that are built for a release of another: what the table of pairs knows of them."""
+"""Releases that go together: by the table of pairs, and by what `cudriver plan` knows of each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from cudriver.stack.environment.markers import normal, versions_of
 from cudriver.stack.facts import Distribution, Facts, Requirement, Unmet
 from cudriver.stack.fixes import fix
-from cudriver.stack.fixes.releases import built_for
 from cudriver.stack.tables import table
 from cudriver.stack.versions import cut, major, newer, satisfies
 
@@ -82,3 +81,34 @@ def goes_with(facts: Facts, name: str, version: str) -> bool:
     if built and framework and not rows:
         return major(built) == major(framework.cuda)
     return any(d is not None and satisfies(d.version, r["wants"]) for r, d in beside)
+
+
+def release_for(facts: Facts, dist: Distribution, cuda: int | None) -> str | None:
+    """The newest release of a distribution that is known to be built for a CUDA major, as it is
+    asked for: "vllm==0.19.1".
+    """
+    from cudriver.stack.planning.candidates import known
+
+    python = cut(facts.environment.python, 2)
+    name = next((f.name for f in facts.frameworks if f.distribution == dist.name), dist.name)
+    usable = [c for c in known([name]) if c.index is None and python in (None, *c.pythons)]
+    named = [(c, p) for c in usable for p in c.packages if fix.bare(p) == dist.name]
+    fitting = [(c.newness([name]), p) for c, p in named if major(c.cuda) == cuda]
+    return max(fitting, default=(None, None))[1]
+
+
+def built_for(name: str, version: str) -> str | None:
+    """The CUDA that a known release of PyPI's is built for."""
+    from cudriver.stack.planning.candidates import known
+
+    named = (c for c in known([name]) if c.frameworks[name]["version"] == version)
+    return next((c.cuda for c in named if c.index is None), None)
+
+
+def has_wheels(facts: Facts, torch: str) -> bool:
+    """Whether a PyTorch series has wheels for this Python; also where that is unknown."""
+    from cudriver.stack.planning.candidates import known
+
+    named = [c for c in known(["torch"]) if cut(c.frameworks["torch"]["version"], 2) == torch]
+    pythons = {python for candidate in named for python in candidate.pythons}
+    return not pythons or (cut(facts.environment.python, 2) or "") in {*pythons, ""}

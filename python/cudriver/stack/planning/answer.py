@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from calendar import timegm
 from collections.abc import Iterable
 
 from cudriver.stack.facts import ERROR, Environment, Facts, Finding, Framework
@@ -15,6 +17,7 @@ from cudriver.stack.rules import registry
 from cudriver.stack.tables import driver_cuda, driver_floor, table
 from cudriver.stack.versions import major
 
+OLD, VERY_OLD = 90, 365  # days
 NOTHING, DERIVED, PROVEN, THERE = "nothing", "derived", "proven", "there"
 
 
@@ -103,6 +106,13 @@ def facts(question: Question) -> list[Line]:
         tags = ", ".join(fix.tag(cuda) for cuda in sorted(known, key=number))
         lines += [Line("indexes", cuda=runs[-1], tags=tags)] * bool(tags)
     return lines + [Line("arm")] * (question.arm and not question.tegra)
+
+
+def age() -> list[Line]:
+    """What is said of old tables; nothing where they are not."""
+    drawn = str(table("derived")["drawn"])
+    days = int(time.time() // 86400) - timegm(time.strptime(drawn, "%Y-%m-%d")) // 86400
+    return [Line("very old" if days >= VERY_OLD else "old", date=drawn, days=days)] * (days >= OLD)
 
 
 def compat(question: Question, wanted: Candidate) -> list[Line]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from cudriver.stack.planning import age
-from cudriver.stack.planning.answer import DERIVED, NOTHING, PROVEN, THERE, Part, facts, titles
+from cudriver.stack.planning.answer import DERIVED, NOTHING, PROVEN, THERE, Part, age, facts, titles
 from cudriver.stack.planning.commands import Step
 from cudriver.stack.planning.question import Line, Question
 from cudriver.stack.record import Any
 from cudriver.stack.report.formats import Printed
 from cudriver.stack.say import language
+from cudriver.stack.tables import table
 
 COLOURS = {NOTHING: "red", DERIVED: "yellow", PROVEN: "green", THERE: "green"}  # the worst first
 CLASSES = {"red": "bad", "yellow": "doubt", "green": "good"}
@@ -33,7 +33,7 @@ class Plan(Printed):
         self.question: Question = question
         self.parts: list[Part] = parts
         self.server: list[Step] = server  # what a new server needs first
-        self.says: list[Line] = [*facts(question), *says, *age.remarks()]
+        self.says: list[Line] = [*facts(question), *says, *age()]
         self.fixes: list[Step] = [*fixes]  # of the environment that is added to
         self.title: str = titles(question.packages)
 
@@ -53,7 +53,7 @@ class Plan(Printed):
         asked = {name: getattr(question, name) for name in ("packages", "gpus", "python")}
         asked |= {"driver": question.driver.release, "installer": question.installer}
         told = {"schema": 1, "status": self.status, "question": asked}
-        told["tables"] = age.drawn()
+        told["tables"] = table("derived")["drawn"]
         told["says"] = [*self.says]
         told["fixes"] = [step.to_dict() for step in self.fixes]
         told["server"] = [step.to_dict() for step in self.server]

@@ -24,14 +24,11 @@ from cudriver.stack.facts import (
     Facts,
     Finding,
     Framework,
-    Library,
 )
 from cudriver.stack.fixes import fix
 from cudriver.stack.fixes.faults import other_build, other_major, proof
 from cudriver.stack.fixes.library_fixes import leak_of
-from cudriver.stack.fixes.releases import release_for
-from cudriver.stack.names import row_of
-from cudriver.stack.rules.cu4_pins import pins
+from cudriver.stack.fixes.pairs import release_for
 from cudriver.stack.rules.finding import finding
 from cudriver.stack.tables import matters, table
 from cudriver.stack.text import quote
@@ -98,11 +95,8 @@ def with_cuda(facts: Facts, name: str, dist: Distribution | None = None) -> str:
 
 def cu403(facts: Facts) -> Iterator[Finding]:
     """Two CUDA majors in what one framework loads or requires."""
-    told = next(_other_runtime(facts), None) or next(_two_runtimes(facts), None)
-    if told:
-        yield told
-        return
-    yield from _left_over(facts)
+    found = next(_other_runtime(facts), None) or next(_two_runtimes(facts), None)
+    yield from [found] if found else []
 
 
 def _other_runtime(facts: Facts) -> Iterator[Finding]:
@@ -140,39 +134,6 @@ def _two_runtimes(facts: Facts) -> Iterator[Finding]:
             yield finding(WARNING, title, evidence, None, fixes, framework.name)
 
 
-def _left_over(facts: Facts) -> Iterator[Finding]:
-    """A wheel of another CUDA major that a framework does not require and gets its library from,
-    since the SONAME is the same in both (libcusparse.so.12, libcurand.so.10).
-    """
-    required = {pin.requirement.name for pin in pins(facts)}
-    told: set[str] = set()
-    for framework in facts.frameworks:
-        mine = major(framework.cuda)
-        if not framework.modelled or mine is None:
-            continue
-        wheels: dict[str, list[Library]] = {}
-        for library in facts.libraries:
-            theirs = major(library.cuda)
-            name = library.owner
-            if theirs in (None, mine) or not name or name in required:
-                continue
-            toolkit = "component" in row_of(library.soname)
-            if toolkit and library.path in framework.loads:
-                wheels.setdefault(name, []).append(library)
-        dists = [dist for name in wheels if name not in told and (dist := facts.distribution(name))]
-        told.update(wheels)
-        if dists:
-            used = [library for dist in dists for library in wheels[dist.name]]
-            names = ", ".join(x.soname for x in used)
-            title = f"{framework.name} is for CUDA {framework.cuda} and gets {names} of CUDA "
-            title += f"{used[0].cuda}, from wheels that nothing requires"
-            evidence = [Evidence(x.path, None, f"{x.provided_by}, by {x.found_by}") for x in used]
-            fixes = [fix.uninstall(facts.environment, dist) for dist in dists]
-            yield finding(
-                WARNING, title, evidence, None, fixes, framework.name, because=used[0].path
-            )
-
-
 def _one_major(facts: Facts, name: str, soname: str) -> list[str]:
     framework = facts.framework(name)
     dist = facts.distribution(framework.distribution or name if framework else name)
@@ -208,7 +169,7 @@ def cu405(facts: Facts) -> Iterator[Finding]:
             predicts = "Could not run 'torchvision::nms' with arguments from the 'CUDA' backend"
         title = f"torch is built for {_built(mine)}, {name} for {_built(theirs)}"
         evidence = [torch.cuda_evidence, kin.cuda_evidence]
-        yield finding(severity, title, evidence, predicts, [_same_index(facts, name, torch)], name)
+        yield finding(severity, title, evidence, predicts, [fix.kin(facts, name)], name)
 
 
 def _refusal(kin: Framework, mine: str | None, theirs: str | None) -> str | None:
@@ -224,17 +185,6 @@ def _refusal(kin: Framework, mine: str | None, theirs: str | None) -> str | None
 
 def _built(cuda: str | None) -> str:
     return f"CUDA {cuda}" if cuda else "the CPU"
-
-
-def _same_index(facts: Facts, name: str, torch: Framework) -> str:
-    env, dist = facts.environment, facts.distribution(name)
-    kin = facts.framework(name)
-    version = cut(kin.version, 3) if kin else None
-    other = fix.series_for(name, torch.version) != cut(version, 2)
-    if other or fix.installer(env, dist) in fix.CONDA:
-        return fix.kin(facts, name)
-    wanted, index = f"{name}=={version}", fix.index_of(facts)
-    return fix.install(env, wanted, of=dist, index=index, again=True, alone=True)
 
 
 def cu409(facts: Facts) -> Iterator[Finding]:

@@ -20,8 +20,7 @@ from cudriver.stack.facts import (
 )
 from cudriver.stack.fixes import fix
 from cudriver.stack.fixes.library_fixes import leak_of
-from cudriver.stack.fixes.pairs import broken, refused, together
-from cudriver.stack.fixes.releases import apart, release_for
+from cudriver.stack.fixes.pairs import broken, refused, release_for, together
 from cudriver.stack.record import Record, but
 from cudriver.stack.rules.finding import finding
 from cudriver.stack.tables import matters, table
@@ -311,7 +310,7 @@ def cu407(facts: Facts) -> Iterator[Finding]:
         title = f"{first} wants {name}{one.requirement.specifier}, {second} "
         title += other.requirement.specifier
         title += f" and {len(pairs) - 1} more" if len(pairs) > 1 else ""
-        fixes = [fix.kin(facts, second)] if second in fix.KIN else [apart(facts, second)]
+        fixes = [fix.kin(facts, second)] if second in fix.KIN else [fix.apart(facts, second)]
         yield finding(WARNING, title, evidence, None, fixes, second)
     yield from _majors_apart(facts)
 
@@ -327,5 +326,5 @@ def _majors_apart(facts: Facts) -> Iterator[Finding]:
         dist = facts.distribution(last.distribution or last.name)
         pin = release_for(facts, dist, kept) if dist and kept != major(last.cuda) else None
         fixes = [fix.install(facts.environment, pin, of=dist)] if pin else []
-        fixes.append(apart(facts, last.distribution or last.name))
+        fixes.append(fix.apart(facts, last.distribution or last.name))
         yield finding(WARNING, title, [f.cuda_evidence for f in built], None, fixes, last.name)

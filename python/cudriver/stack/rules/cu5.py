@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from cudriver.stack.facts import ERROR, NOTE, WARNING, Evidence, Facts, Finding, Framework
 from cudriver.stack.fixes import fix
-from cudriver.stack.fixes.releases import apart, has_wheels
+from cudriver.stack.fixes.pairs import has_wheels
 from cudriver.stack.machine.visible import VARIABLE, hides_all, select
 from cudriver.stack.machine_facts import Device
 from cudriver.stack.rules.finding import finding
@@ -83,7 +83,7 @@ def _other_build(facts: Facts, framework: Framework, capability: str) -> list[st
     frameworks: an environment of their own with a build that has.
     """
     if framework.name != "torch":
-        return [apart(facts, framework.name)]
+        return [fix.apart(facts, framework.name)]
     env, offered = facts.environment, facts.driver.cuda
     tool = fix.installer(env, facts.distribution("torch"))
     builds = [row for row in fix.builds_for(env.platform) if runs(capability, fix.archs_of(row))]

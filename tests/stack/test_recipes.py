@@ -392,7 +392,7 @@ class TestCatalogue:
 
 
 def test_what_a_wheel_s_library_needs_is_loaded_before_it_once(tmp_path, monkeypatch):
-    """NVRTC with its builtins from beside it, as the release of pathfinder has it."""
+    """NVRTC with its builtins from beside it."""
     tree = Packages(tmp_path, monkeypatch)
     tree.recipe(*({"load": [f"net/{name}.so"], "pathfinder": True} for name in "ab"))
     folder = "nvidia/cuda_nvrtc/lib"
@@ -401,19 +401,10 @@ def test_what_a_wheel_s_library_needs_is_loaded_before_it_once(tmp_path, monkeyp
     tree.lib("nvidia/cufft/lib/libcufft.so.11", f"{folder}/libnvrtc.so.12")
     for name in "ab":
         tree.lib(f"net/{name}.so", "nvidia/cufft/lib/libcufft.so.11", "libm.so.6")
-    for text, builtins in (
-        ("preload_nvrtc_builtins", True),
-        ('"libnvrtc.so.12" "libnvrtc-builtins.so.12.8"', True),
-        ('"libnvrtc.so.13" "libnvrtc-builtins.so.12.8"', False),
-        ('"libnvrtc.so.12" "libnvrtc-builtins.so.12.9"', False),
-        ("def load_with_abs_path(libname): ...", False),
-    ):
-        tree.file(f"SITE/{imports._PATHFINDER}", text)
-        found = tree.facts()
-        loads = [os.path.basename(path) for path in found.framework("net").loads]
-        there = ["libnvrtc-builtins.so.12.8"] * builtins
-        assert loads == ["libnvrtc.so.12", *there, "libcufft.so.11"]
-        assert {x.found_by for x in found.libraries} == {"cuda-pathfinder"}
+    found = tree.facts()
+    loads = [os.path.basename(path) for path in found.framework("net").loads]
+    assert loads == ["libnvrtc.so.12", "libnvrtc-builtins.so.12.8", "libcufft.so.11"]
+    assert {x.found_by for x in found.libraries} == {"cuda-pathfinder"}
 
 
 @pytest.mark.parametrize("version", ["2.10.0", "2.11.0.dev20260101", "2.11.0a0+abc", "2.11.0rc1"])

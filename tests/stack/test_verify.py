@@ -15,7 +15,7 @@ from synth import Prefix
 from test_cli import run
 
 from cudriver.stack.collect import ask, collect, collect_machine
-from cudriver.stack.integrity.verify import UNIT, Job, verify
+from cudriver.stack.integrity.verify import verify
 from cudriver.stack.roots.rootfs import Root
 from elfkit import compile_c
 
@@ -172,20 +172,6 @@ def test_ctrl_c_ends_it_at_once(venv):
         finally:
             check.kill()
     assert (check.returncode, out, err) == (130, b"", b"")
-
-
-def test_few_files_wait_at_a_time(venv, monkeypatch):
-    """Each that waits takes memory: none is handed to a thread before the batch is done."""
-    monkeypatch.setattr("cudriver.stack.integrity.verify.BATCH", 2)
-    for name in NAMES:
-        flip(venv.site / name)
-    told = []
-    assert {*faults(venv.path, told)} == {*NAMES}
-    assert told == [(3, 3)]
-
-
-def test_the_bar_counts_bytes():
-    assert [Job("/x", size).units for size in (0, UNIT - 1, UNIT, 5 * UNIT)] == [1, 1, 2, 6]
 
 
 def listing(venv, name, size, times=1):

@@ -267,7 +267,7 @@ answers = [
         linux,
         f"{linux} and {windows}",
         f"{windows} or {linux}",
-        f"({windows} or {linux}) and python_version >= '3.10'",
+        f"{windows} or {linux} and python_version >= '3.10'",
     )
 ]
 assert answers == [True, False, True, True]

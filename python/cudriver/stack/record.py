@@ -45,9 +45,9 @@ class Record:
     """
 
     _fields: tuple[str, ...] = ()
+    _known: frozenset[str] = frozenset()
     _defaults: dict[str, Any] = {}  # noqa: RUF012
     _makers: tuple[tuple[str, Callable[[], Any]], ...] = ()  # of the defaults made anew
-    _after: tuple[frozenset[str], ...] = (frozenset(),)  # by a number: the fields but so many
 
     def __init_subclass__(cls, *, frozen: bool = False) -> None:
         if frozen:
@@ -63,7 +63,7 @@ class Record:
                 else:
                     defaults[name] = default
         cls._fields, cls._defaults, cls._makers = fields, defaults, tuple(makers.items())
-        cls._after = tuple(frozenset(fields[given:]) for given in range(len(fields) + 1))
+        cls._known = frozenset(fields)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         # Thousands are made in a check: all at once, and what is wrong looked for afterwards.
@@ -75,21 +75,11 @@ class Record:
         values.update(kwargs)
         if (
             len(values) != len(fields)
-            or len(args) > len(fields)
-            or not self._after[len(args)].issuperset(kwargs)
+            or len(args) + len(kwargs) > len(fields)
+            or not self._known.issuperset(kwargs)
         ):
-            self._refuse(args, kwargs)
-
-    def _refuse(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Raises TypeError for values that do not fit the fields."""
-        kind, fields = type(self).__name__, self._fields
-        if len(args) > len(fields):
-            raise TypeError(f"{kind} takes {len(fields)} values, {len(args)} given")
-        for name in fields:
-            if name not in self.__dict__:
-                raise TypeError(f"{kind} needs {name!r}")
-        unknown = [repr(name) for name in kwargs if name not in self._after[len(args)]]
-        raise TypeError(f"{kind} has no field {', '.join(unknown)}")
+            given = ", ".join([*map(repr, args), *kwargs])
+            raise TypeError(f"{type(self).__name__}({', '.join(fields)}): {given} do not fit")
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.__dict__ == other.__dict__

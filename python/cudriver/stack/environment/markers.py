@@ -1,24 +1,21 @@
 """Environment markers of requirements, for another interpreter than this one.
 
-The shapes that CUDA packages use (== and != on names, any comparison on python_version,
-and, or, parentheses) are decided here; for the rest `packaging` is imported. A test holds the
-two to the same answers.
+The shapes that CUDA packages use (comparisons joined by `and` and `or`) are decided here; for the
+rest `packaging` is imported. A test holds the two to the same answers.
 """
 
 from __future__ import annotations
 
-import _ast
 import re
-from functools import lru_cache
 
 from cudriver.stack.versions import satisfies
 
 _RUN = re.compile(r"[-_.]+")
 _LIKE_A_VERSION = re.compile(r"\s*v?[0-9]")
 _VERSIONS = {"python_version", "python_full_version"}
-_SIGNS: dict[type[_ast.cmpop], str] = {
-    _ast.Eq: "==", _ast.NotEq: "!=", _ast.Lt: "<", _ast.LtE: "<=", _ast.Gt: ">", _ast.GtE: ">=",
-}  # fmt: skip
+# One comparison, its value without escapes.
+_TERM = re.compile(r"""\s*(\w+)\s*(==|!=|<=|>=|<|>)\s*(?:"([^"\\]*)"|'([^'\\]*)')\s*""", re.ASCII)
+_AND, _OR = re.compile(r"\sand\s"), re.compile(r"\sor\s")
 # What is left to packaging: on Linux nobody knows them from outside.
 _OTHERS = {"implementation_version", "platform_release", "platform_version"}
 
@@ -84,9 +81,11 @@ class Markers:
             return normal(extra) == normal(lone[2])
         variables = {**self.variables, "extra": extra}
         try:
-            return _holds(_parsed(text), variables)
-        except (_Unsure, RecursionError):
+            parts = [_AND.split(part) for part in _OR.split(text)]
+            answers = [[_holds(term, variables) for term in terms] for terms in parts]
+        except _Unsure:
             return _by_packaging(text, variables)
+        return any(map(all, answers))
 
 
 def markers_of(python: str | None, machine: str) -> Markers:
@@ -94,34 +93,13 @@ def markers_of(python: str | None, machine: str) -> Markers:
     return Markers(marker_values(python or "3.12", machine))
 
 
-@lru_cache(maxsize=1024)  # the same for each extra
-def _parsed(text: str) -> _ast.expr:
-    """The marker's tree: what is decided here is written as Python writes it. Raises _Unsure."""
-    if "#" in text or "\\" in text:  # a comment, an escape: no marker has them
-        raise _Unsure
-    try:
-        tree = compile(text.strip(), "", "eval", _ast.PyCF_ONLY_AST)
-    except (SyntaxError, ValueError, MemoryError):
-        raise _Unsure from None
-    assert isinstance(tree, _ast.Expression)
-    return tree.body
-
-
-def _holds(node: _ast.expr, variables: dict[str, str]) -> bool:
+def _holds(term: str, variables: dict[str, str]) -> bool:
     """Raises _Unsure."""
-    if isinstance(node, _ast.BoolOp):
-        answers = [_holds(each, variables) for each in node.values]
-        return all(answers) if isinstance(node.op, _ast.And) else any(answers)
-    if not isinstance(node, _ast.Compare) or len(node.ops) != 1:
+    found = _TERM.fullmatch(term)
+    if found is None:
         raise _Unsure
-    name, sign, value = node.left, _SIGNS.get(type(node.ops[0])), node.comparators[0]
-    if sign is None or not isinstance(name, _ast.Name) or not isinstance(value, _ast.Constant):
-        raise _Unsure
-    text = value.value
-    # Neither a prefix nor two in a row: a marker has none of them.
-    if not isinstance(text, str) or value.end_col_offset != value.col_offset + len(text) + 2:
-        raise _Unsure
-    return _compare(variables, name.id, sign, text)
+    name, sign, double, single = found.groups()
+    return _compare(variables, name, sign, double or single or "")
 
 
 def _compare(variables: dict[str, str], name: str, sign: str, value: str) -> bool:

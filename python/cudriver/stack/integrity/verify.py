@@ -18,12 +18,10 @@ from cudriver.stack.loader.search import Loader
 from cudriver.stack.record import Record, fresh
 from cudriver.stack.roots.rootfs import Root
 
-# Given what is done (one for each UNIT of bytes) and how much there is: shows how far it is.
+# Given what is done (one for each file) and how much there is: shows how far it is.
 Track = Callable[[Iterable[list[FileFault]], int], Iterable[list[FileFault]]]
 
-UNIT = 16 << 20
 THREADS = 32  # at most: each holds 1 MiB of a file
-BATCH = 1000  # files that wait for a thread at a time
 
 
 class Job(Record):
@@ -32,10 +30,6 @@ class Job(Record):
     path: str
     size: int
     claims: dict[str, Different] = fresh(dict)  # by the hash
-
-    @property
-    def units(self) -> int:
-        return self.size // UNIT + 1
 
 
 def verify(root: Root, facts: Facts, loader: Loader, track: Track) -> list[FileFault]:
@@ -49,11 +43,11 @@ def verify(root: Root, facts: Facts, loader: Loader, track: Track) -> list[FileF
         if file.path not in known and file.same_size and file.size is not None:
             job = jobs.setdefault(file.path, Job(file.path, file.size))
             job.claims.setdefault(file.digest, file)
-    order = sorted(jobs.values(), key=lambda job: -job.units)
-    looker, total = Looker(facts.environment, loader), sum(job.units for job in order)
+    order = sorted(jobs.values(), key=lambda job: -job.size)
+    looker = Looker(facts.environment, loader)
     found = []
     with contextlib.closing(_done(root, order, looker)) as done:
-        for faults in track(done, total):
+        for faults in track(done, len(order)):
             found += faults
     return [*found, *_of_system(root, facts)]
 
@@ -85,14 +79,11 @@ def _done(root: Root, jobs: list[Job], looker: Looker) -> Generator[list[FileFau
 
     with ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), THREADS)) as pool:
         try:
-            for start in range(0, len(jobs), BATCH):
-                batch = jobs[start : start + BATCH]
-                for job, differs in zip(batch, pool.map(wrong, batch), strict=True):
-                    yield [_fault(job, looker)] if differs else []
-                    for _ in range(job.units - 1):
-                        yield []
+            for job, differs in zip(jobs, pool.map(wrong, jobs), strict=True):
+                yield [_fault(job, looker)] if differs else []
         finally:
             stop.set()
+            pool.shutdown(cancel_futures=True)
 
 
 def _fault(job: Job, looker: Looker) -> FileFault:

@@ -16,8 +16,6 @@ from cudriver.stack.record import Record
 from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.versions import cut, minor, satisfies
 
-_PATHFINDER = "cuda/pathfinder/_dynamic_libs/load_dl_linux.py"
-
 
 class Event(Record):
     """One dlopen that a framework makes, and what its failure puts an end to."""
@@ -229,23 +227,9 @@ class Importer:
                     yield from self._builtins(own, process)
 
     def _builtins(self, nvrtc: str, process: Process) -> Iterator[Event]:
-        """cuda.pathfinder loads nvrtc's builtins from beside it, because CUDA 13's wheels have no
-        RUNPATH: releases from 1.1 on those of 13.0 alone, some later ones those of nvrtc's own
-        version. Its source tells; where that is gone, its package is what is wrong.
-        """
-        folder, basename = os.path.split(nvrtc)
-        sources = (f"{packages}/{_PATHFINDER}" for packages in self.env.site_packages)
-        texts = (self.root.text(path, 1 << 20) for path in sources if self.root.is_file(path))
-        text = next(filter(None, texts), "preload_nvrtc_builtins")
-        named = re.findall(r'"(libnvrtc-builtins\.so\.[0-9.]+)"', text)
-        if "preload_nvrtc_builtins" in text:
-            names = self.root.names(folder)
-            named = [n for n in names if n.startswith("libnvrtc-builtins.so.")]
-        elif f'"{basename}"' not in text:
-            named = []
-        for beside in (f"{folder}/{one}" for one in named):
-            if self.root.is_file(beside):
-                yield Event(process.dlopen(beside), "preload", NOTHING)
+        """nvrtc's builtins, from beside it: CUDA 13's wheels have no RUNPATH."""
+        for beside in self.root.glob(os.path.dirname(nvrtc), "libnvrtc-builtins.so.*"):
+            yield Event(process.dlopen(beside), "preload", NOTHING)
 
     def needed(self, path: str) -> tuple[str, ...]:
         """The libraries that a file needs; () where it cannot be read."""

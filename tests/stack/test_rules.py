@@ -16,7 +16,7 @@ from facts import (
 )
 
 import casekit
-from cudriver.stack import explain
+from cudriver.stack import rulebook
 from cudriver.stack.facts import Environment, Evidence, Facts, FileFault
 from cudriver.stack.fixes import pairs
 from cudriver.stack.machine_facts import Toolkit
@@ -77,7 +77,7 @@ def test_what_failed_on_the_way_makes_it_unknown():
 
 
 def test_every_rule_has_a_page():
-    pages = [name for name in explain.rule_names() if name.startswith("CU")]
+    pages = [name for name in rulebook.rule_names() if name.startswith("CU")]
     assert list(registry()) == pages
 
 

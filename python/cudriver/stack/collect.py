@@ -253,13 +253,16 @@ class _Check:
         visible.mark(facts.driver.devices, self.asked.variables.get(visible.VARIABLE))
 
     def _toolkits(self) -> None:
-        from cudriver.stack.machine import compilers, toolkits
+        from cudriver.stack.machine import compilers, compiling, toolkits
 
         facts, env = self.facts, self.env
         own = toolkits.inside(self.root, env, facts.distributions)
         put(facts, toolkits=self.machine.toolkits + own)
         put(facts, nvcc=toolkits.choice(self.asked, env, facts.toolkits))
         put(facts, compiler=compilers.host_compiler(self.asked, env))
+        lacking = compiling.lacking(self.asked, env, facts.distributions, facts.nvcc)
+        put(facts, lacking=[*lacking])
+        put(facts, ptxas=compiling.ptxas(self.asked, facts.distributions, facts.nvcc))
 
     def _load(self) -> None:
         facts, resolver = self.facts, self.resolver

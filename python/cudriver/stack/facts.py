@@ -11,7 +11,14 @@ from collections.abc import Collection, Iterable, Iterator
 
 from cudriver.stack.command import Command
 from cudriver.stack.evidence import Evidence as Evidence
-from cudriver.stack.machine_facts import Driver, HostCompiler, NvccChoice, Toolkit
+from cudriver.stack.machine_facts import (
+    Driver,
+    HostCompiler,
+    Lacking,
+    NvccChoice,
+    Ptxas,
+    Toolkit,
+)
 from cudriver.stack.record import Record, fresh
 
 SCHEMA = 1
@@ -361,6 +368,8 @@ class Facts(Record, frozen=True):
     toolkits: list[Toolkit] = fresh(list)
     nvcc: NvccChoice = fresh(NvccChoice)
     compiler: HostCompiler | None = None
+    lacking: list[Lacking] = fresh(list)  # of the tools of what is compiled when it starts
+    ptxas: list[Ptxas] = fresh(list)
     distributions: list[Distribution] = fresh(list)
     frameworks: list[Framework] = fresh(list)
     libraries: list[Library] = fresh(list)

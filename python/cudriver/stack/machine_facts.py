@@ -91,3 +91,19 @@ class NvccChoice(Record, frozen=True):
     exists: bool = False
     version: str | None = None
     evidence: Evidence | None = None
+
+
+class Lacking(Record, frozen=True):
+    """A tool that packages compile with when they start, and that is not there."""
+
+    tool: str  # of data/compiling.json
+    by: list[str]
+    looked: list[str]  # the folders
+    elsewhere: str | None = None  # a folder that has it, in which nobody looks
+
+
+class Ptxas(Record, frozen=True):
+    """An assembler of Triton's own: it knows the GPUs of its release."""
+
+    path: str
+    version: str  # "12.8.93"

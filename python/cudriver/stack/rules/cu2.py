@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from cudriver.stack.command import Command
 from cudriver.stack.facts import ERROR, NOTE, WARNING, Evidence, Facts, Finding
 from cudriver.stack.fixes import fix
-from cudriver.stack.machine_facts import Toolkit
+from cudriver.stack.machine.compiling import users
+from cudriver.stack.machine_facts import Device, Lacking, Toolkit
 from cudriver.stack.rules.finding import finding
+from cudriver.stack.tables import table
 from cudriver.stack.text import quote
 from cudriver.stack.versions import cut, major
 
 REPOSITORY = "from NVIDIA's repository"
 LEVELS = {"major": 1, "minor": 2, "exact": 3}
-# Packages that compile CUDA code when they run.
-COMPILES_LATER = ("deepspeed", "flashinfer-python", "tilelang", "pycuda")
 
 
 def system_toolkit(facts: Facts) -> Toolkit | None:
@@ -128,7 +129,7 @@ def _means_to_compile(facts: Facts) -> bool:
     if facts.nvcc.chosen_by in ("CUDA_HOME", "CUDA_PATH"):
         return True
     inside = (facts.nvcc.nvcc or "").startswith(facts.environment.prefix + "/")
-    return inside or any(d.name in COMPILES_LATER for d in facts.distributions)
+    return inside or bool(users(facts.distributions, facts.nvcc, "nvcc"))
 
 
 def cu202(facts: Facts) -> Iterator[Finding]:
@@ -154,7 +155,7 @@ def cu202(facts: Facts) -> Iterator[Finding]:
 def cu204(facts: Facts) -> Iterator[Finding]:
     """No nvcc, though something here compiles CUDA code."""
     torch = facts.framework("torch")
-    wanting = [d for d in facts.distributions if d.name in COMPILES_LATER]
+    wanting = users(facts.distributions, facts.nvcc, "nvcc")
     if wanting and torch and torch.variant == "cuda" and facts.nvcc.home is None:
         title = f"{', '.join(d.name for d in wanting)} compiles CUDA code, and there is no nvcc"
         predicts = "CUDA_HOME environment variable is not set. Please set it to your CUDA install "
@@ -241,3 +242,93 @@ def cu207(facts: Facts) -> Iterator[Finding]:
         fixes = [fix.install(facts.environment, f"gxx_linux-64={limit}.*")]
     severity = WARNING if _means_to_compile(facts) else NOTE
     yield finding(severity, title, evidence, predicts, fixes)
+
+
+def cu208(facts: Facts) -> Iterator[Finding]:
+    """What is compiled when a program starts cannot be: a tool is missing, or does not know the
+    GPU.
+    """
+    for each in facts.lacking:
+        row = table("compiling")["tools"][each.tool]
+        # In a toolkit of wheels, or on PATH, what a wheel brings is there once it is installed.
+        wheel = row.get("wheel") if each.tool == "ninja" or _of_wheels(facts) else None
+        by = [name for name in each.by if facts.distribution(name)]
+        if not by or (wheel and facts.distribution(wheel)):
+            continue
+        title = f"{', '.join(by)} compiles code when it starts, and there is no {row['name']}"
+        says = row["says"].format(home=facts.environment.variables.get("HOME", ""))
+        evidence = [Evidence(folder, None, "does not have it") for folder in each.looked[:5]]
+        fixes = _get_tool(facts, each, row, wheel)
+        yield finding(WARNING, title, evidence, says, fixes, by[0], each.tool)
+    seen = {d.compute_capability: d for d in facts.driver.devices if d.visible}
+    for capability, device in seen.items():
+        if capability is not None:
+            yield from _unknown_gpu(facts, capability, device)
+
+
+def _of_wheels(facts: Facts) -> bool:
+    return any(
+        f"{site}/nvidia/" in (facts.nvcc.home or "") for site in facts.environment.site_packages
+    )
+
+
+def _get_tool(facts: Facts, each: Lacking, row: dict[str, str], wheel: str | None) -> list[str]:
+    """Who brings a tool here: a wheel, conda, or the system."""
+    env = facts.environment
+    if wheel:
+        suffix = "-cu12" if "cuda" in each.tool and major(facts.nvcc.version) == 12 else ""
+        return [fix.install(env, wheel + suffix)]
+    if each.elsewhere is not None:
+        path = ":".join(filter(None, [each.elsewhere, env.variables.get("CPATH", "")]))
+        return [Command.of(f"export CPATH={quote(path)}", sets=("CPATH", path))]
+    if env.installer in fix.CONDA and "conda" in row:
+        return [fix.install(env, row["conda"])]
+    if "apt" not in row:
+        return ['export HOME="$(mktemp -d)"  # or another folder that you can write to']
+    cuda = (cut(facts.nvcc.version, 2) or "").replace(".", "-")
+    packages = row["apt"].format(python=cut(env.python, 2), cuda=cuda)
+    return [f"sudo apt-get install {packages}  # or what your distribution calls it"]
+
+
+def _knows(version: str | None, capability: str) -> bool:
+    """Whether a release's compilers have code for a GPU; also where that is not known."""
+    rows = table("architectures")["toolkits"]
+    archs = next((row["archs"] for row in rows if row["toolkit"] == cut(version, 2)), None)
+    return archs is None or int(capability.replace(".", "")) in archs
+
+
+def _unknown_gpu(facts: Facts, capability: str, device: Device) -> Iterator[Finding]:
+    """A GPU that Triton's own ptxas does not know, or the nvcc that is used at the start."""
+    name = device.name or ("assumed" if device.assumed else "unknown")
+    gpu = Evidence(f"GPU {device.index}", None, f"{name}, compute capability {capability}")
+    number, usable = capability.replace(".", ""), [t for t in facts.toolkits if t.nvcc]
+    usable = [t for t in usable if _knows(t.nvcc_version or t.version, capability)]
+    # The second is ptxas-blackwell, where it is there.
+    ptxas = facts.ptxas[-1:] if (major(capability) or 0) >= 10 else facts.ptxas[:1]
+    used = [("ptxas", each.path, each.version) for each in ptxas]
+    if facts.nvcc.exists:
+        used.append(("nvcc", facts.nvcc.nvcc or "", facts.nvcc.version or ""))
+    for tool, path, version in used:
+        by = users(facts.distributions, facts.nvcc, tool)
+        if not by or _knows(version, capability):
+            continue
+        title = f"{by[0].name} compiles code when it starts, and {os.path.basename(path)} of CUDA "
+        title += f"{cut(version, 2)} has none for compute capability {capability}"
+        says = f"Unsupported gpu architecture 'compute_{number}"
+        fixes: list[str] = ["install a newer PyTorch, or a toolkit with a newer ptxas."]
+        if tool == "nvcc":
+            torch, rows = facts.framework("torch"), table("architectures")["toolkits"]
+            built = major(torch.cuda) if torch else None
+            same = [t for t in usable if built in (None, major(t.nvcc_version or t.version))]
+            knowing = (r["toolkit"] for r in rows if int(number) in r["archs"])
+            least = next((r for r in knowing if built in (None, major(r))), "")
+            fixes = [_export("CUDA_HOME", t.nvcc or "") for t in same[:1]]
+            fixes = fixes or _nvcc_fix(facts, least)
+        else:
+            says = f"Value 'sm_{number}{'a' * (int(number) >= 90)}' is not defined for option"
+            variable = f"TRITON_{os.path.basename(path).upper().replace('-', '_')}_PATH"
+            for other in usable[:1]:
+                sets = variable, f"{other.path}/bin/ptxas"
+                fixes = [Command.of(f"export {sets[0]}={quote(sets[1])}", sets=sets)]
+        evidence = [Evidence(path, None, version), gpu]
+        yield finding(WARNING, title, evidence, says, fixes, by[0].name, tool)

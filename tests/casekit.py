@@ -6,7 +6,7 @@
     error: nodes are closed      what is found, all of it
 
 `make golden` writes what is found anew, and neither what is given nor the line above it: the diff
-is for people to read. Lines that begin with "# " are remarks.
+is for people to read. Lines that begin with "# " are remarks. A case of one line is its name.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def read(path: Path) -> tuple[str, dict[str, Case]]:
         assert name not in cases, f"{path.name} has two cases called {name!r}"
         source = "\n".join(line[2:] for line in lines if line[:1] == "|")
         words = "\n".join(line for line in lines if line[:1] != "|" and line[:2] != "# ")
-        cases[name] = Case(told, name, source, words.strip("\n"))
+        cases[name] = Case(told, name, source, words.strip("\n") if lines else name)
     return head, cases
 
 

@@ -156,7 +156,7 @@ def test_lang_overrides_the_environment():
         assert title in rule["page"].partition("\n")[0]
 
 
-@pytest.mark.parametrize("name", PASTED)
+@pytest.mark.parametrize("name", PASTED, ids=lambda name: name[:60])
 def test_a_pasted_text_finds_its_rule_first(name):
     found = rulebook.match(PASTED[name].words)
     assert [match.rule for match in found[:1]] == [PASTED[name].told], found

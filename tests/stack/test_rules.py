@@ -37,6 +37,57 @@ def test_a_case(rule, name):
     cases.check(rule, name)
 
 
+#: What a symbol that is missing tells by its name: the package that brings its library.
+BRINGS = {
+    "cusparseLtInit": "nvidia-cusparselt-cu12",
+    "cusparseCreate": "nvidia-cusparse-cu12",
+    "curandCreateGenerator": "nvidia-curand-cu12",
+    "cufftExecC2C": "nvidia-cufft-cu12",
+    "cusolverDnCreate": "nvidia-cusolver-cu12",
+    "cudnnCreate": "nvidia-cudnn-cu12",
+    "nvrtcGet": "nvidia-cuda-nvrtc-cu12",
+    "cuptiSubscribe": "nvidia-cuda-cupti-cu12",
+    "cudaMalloc": "nvidia-cuda-runtime-cu12",
+    "cublasLtMatmul": "nvidia-cublas-cu12",
+    "cublasSgemm": "nvidia-cublas-cu12",
+    "__nvJitLinkCreate_12_8": "nvidia-nvjitlink-cu12",
+    "nvJitLinkCreate": "nvidia-nvjitlink-cu12",
+    "nvshmem_init": "nvidia-nvshmem-cu12",
+}
+
+
+@pytest.mark.parametrize("symbol", BRINGS)
+def test_the_library_by_the_name_of_its_function(symbol):
+    missing = fault("symbol", symbol, "/x/y.so", f"undefined symbol: {symbol}")
+    of = facts(distributions=[wheel(BRINGS[symbol], "1.0")], load_faults=[missing])
+    (found,) = registry()["CU303"](of)
+    assert (found.severity, found.predicts) == ("error", f"undefined symbol: {symbol}")
+    (fix,) = found.fix
+    assert fix.endswith(f" install --force-reinstall --no-deps {BRINGS[symbol]}==1.0")
+
+
+#: What cuDNN says where this part of it is of another version.
+PARTS = {
+    "libcudnn_ops": "CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH",
+    "libcudnn_adv": "CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH",
+    "libcudnn_heuristic": "CUDNN_STATUS_NOT_SUPPORTED_SUBLIBRARY_UNAVAILABLE",
+    "libcudnn_engines_precompiled": "CUDNN_STATUS_NOT_SUPPORTED_SUBLIBRARY_UNAVAILABLE",
+    "libcudnn_engines_runtime_compiled": "CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED",
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_what_cudnn_says_by_the_part_that_differs(part):
+    other = f"/usr/lib/x/{part}.so.9"
+    libraries = [
+        library("libcudnn_graph.so.9", "9.10.2", "cudnn"),
+        library(f"{part}.so.9", "9.23.2", "cudnn", path=other, origin="system"),
+    ]
+    of = facts(libraries=libraries, frameworks=[torch(loads=[each.path for each in libraries])])
+    (found,) = registry()["CU304"](of)
+    assert (found.severity, found.predicts, found.because) == ("error", PARTS[part], other)
+
+
 def test_every_file_of_cases_is_a_rules():
     assert {path.stem for path in cases.FOLDER.iterdir()} == {*registry()}
 

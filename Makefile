@@ -293,7 +293,7 @@ debug: $(VENV)/.requirements ## build unoptimised, warnings are errors, into bui
 PASSES = build/passes
 
 .PHONY: passes
-passes: $(VENV)/.requirements ## how many of the core's functions a copy passes: ARGS=--list names them
+passes: $(VENV)/.requirements ## the core's functions that a copy passes, within bounds: ARGS=--list names them
 	CUDRIVER_DEBUG=1 CFLAGS=-finstrument-functions \
 	    $(PY) setup.py --quiet build --build-base $(PASSES) --build-lib $(PASSES)/site
 	$(CC) -std=c11 -shared -fPIC -o $(PASSES)/hook.so tests/native/passes.c -ldl

@@ -12,14 +12,11 @@ extern const struct cudriver_stream cudriver_unordered;
 #define CUDRIVER_UNORDERED (&cudriver_unordered)
 
 /* Reads one end of a copy: a DeviceArray, an ndarray, another library's array with
- * __cuda_array_interface__ or __dlpack__, a buffer, or what has __array_interface__. `name` is the
- * argument's name for messages. `on` is as in cudriver_dlpack_endpoint. 0 or -1. */
+ * __cuda_array_interface__ or __dlpack__, a buffer, or what has __array_interface__. `on` is as in
+ * cudriver_dlpack_endpoint. 1, or -1 with an exception. `name` is the argument's name for messages;
+ * NULL: what is none of these is 0, without an exception. */
 int cudriver_endpoint_parse(CoreState *state, PyObject *object, bool write, const char *name,
                             const struct cudriver_stream *on, struct cudriver_endpoint *end);
-
-/* The same: 1 read, 0 none of these (no exception), -1 an exception. */
-int cudriver_endpoint_try(CoreState *state, PyObject *object, bool write,
-                          const struct cudriver_stream *on, struct cudriver_endpoint *end);
 
 /* ---- copies ---- */
 

@@ -276,10 +276,8 @@ static int runs_queue(struct copy_batch *batch, struct cudriver_staging_transfer
     PyObject *type, *value, *trace;
     CUresult result;
 
-    cudriver_driver_relax();
     result = cudriver_runs_issue(batch->runs, batch->count, batch->stream.context->handle,
                                  batch->mode != COPY_BATCH_READ, &call, &table, staged);
-    cudriver_driver_restore();
     PyEval_RestoreThread(saved);
     if (result != CUDA_SUCCESS && !PyErr_Occurred()) {
         cudriver_check(result, call.function != NULL ? call.function : "cudriver.copy_many",
@@ -342,12 +340,12 @@ PyObject *copy_batch_issue(struct copy_batch *batch)
     owners = PyList_AsTuple(batch->owners);
     Py_SETREF(batch->owners, owners);
     if (owners == NULL || cudriver_stream_settle(batch->state, batch->home, &batch->stream) < 0 ||
-        cudriver_context_enter(batch->state, batch->stream.context, &pushed) < 0) {
+        cudriver_context_begin(batch->state, batch->stream.context, &pushed) < 0) {
         return NULL;
     }
     batch->beside = batch_is_beside(batch);
     work = batch_queue(batch);
-    cudriver_context_leave(batch->stream.context, pushed);
+    cudriver_context_end(batch->stream.context, pushed);
     return work;
 }
 
@@ -358,18 +356,17 @@ PyObject *copy_batch_issue(struct copy_batch *batch)
 #define ROW_LEAST 64
 #define ROWS_MOST 4096
 
-/* The layout between both ends, simplified: rows that are dense on both sides. How many; 0: it is
- * no small copy, or none of rows that are worth it. */
-static size_t ends_rows(const struct copy_ends *ends, struct cudriver_layout *layout)
+/* How many rows a copy has that are dense on both sides; 0: it is not small, or has none of rows
+ * that are worth it. */
+static size_t plan_rows(const struct cudriver_copy_plan *plan)
 {
-    size_t count = 1, bytes;
+    const struct cudriver_layout *layout = &plan->layout;
+    size_t count = 1;
 
-    copy_ends_layout(ends, layout);
-    bytes = cudriver_layout_simplify(layout, true);
     for (int i = 0; i < layout->ndim && count <= ROWS_MOST; i++) {
         count *= (size_t)layout->shape[i];
     }
-    return bytes > 0 && bytes <= TUNING_BESIDE_MOST && count <= ROWS_MOST &&
+    return plan->bytes > 0 && plan->bytes <= TUNING_BESIDE_MOST && count <= ROWS_MOST &&
                    (count == 1 || layout->itemsize >= ROW_LEAST)
                ? count
                : 0;
@@ -399,19 +396,21 @@ int copy_beside(CoreState *state, struct copy_ends *ends, struct cudriver_stream
                 enum copy_batch_mode mode, PyObject **work)
 {
     struct copy_batch batch = {.state = state, .mode = mode, .stream = *stream};
-    struct cudriver_layout layout;
+    struct cudriver_copy_plan plan;
     struct cudriver_run run;
-    size_t count = ends_rows(ends, &layout);
+    size_t count;
     bool near = true;
 
     *work = NULL;
+    copy_ends_plan(ends, false, false, &plan);
+    count = plan_rows(&plan);
     if (count == 0) {
         return 1;
     }
     if (copy_batch_begin(&batch, 1, (Py_ssize_t)count) == 0 &&
         copy_batch_place(&batch, ends) == 0 && (near = batch_is_near(&batch, ends)) &&
-        copy_batch_run(&batch, ends, layout.itemsize, 0, &run) == 0) {
-        rows_fill(&batch, ends, &layout, run, count);
+        copy_batch_run(&batch, ends, plan.layout.itemsize, 0, &run) == 0) {
+        rows_fill(&batch, ends, &plan.layout, run, count);
         *work = copy_batch_issue(&batch);
     }
     *stream = batch.stream; /* with its context */
@@ -420,12 +419,12 @@ int copy_beside(CoreState *state, struct copy_ends *ends, struct cudriver_stream
     return *work != NULL ? 0 : near ? -1 : 1;
 }
 
-bool copy_beside_explain(CoreState *state, const struct copy_ends *ends)
+bool copy_beside_explain(CoreState *state, const struct copy_ends *ends,
+                         const struct cudriver_copy_plan *plan)
 {
     const struct cudriver_stream stream = {.handle = NULL};
-    struct cudriver_layout layout;
 
-    return copy_ends_beside(state, ends, &stream) && ends_rows(ends, &layout) > 0;
+    return copy_ends_beside(state, ends, &stream) && plan_rows(plan) > 0;
 }
 
 /* ---- copy_many ---- */

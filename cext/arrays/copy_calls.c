@@ -182,7 +182,7 @@ static PyObject *module_explain_copy(PyObject *module, PyObject *args)
         return NULL;
     }
     copy_ends_plan(&ends, true, true, &plan);
-    beside = copy_beside_explain(state, &ends);
+    beside = copy_beside_explain(state, &ends, &plan);
     copy_ends_done(&ends);
     if (plan.kind == CUDRIVER_COPY_STAGED) {
         staged = plan.staged;

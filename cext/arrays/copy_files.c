@@ -18,17 +18,15 @@ static int files_read(CoreState *state, const struct cudriver_files *files,
     CUresult result;
     bool pushed;
 
-    if (cudriver_context_enter(state, stream->context, &pushed) < 0) {
+    if (cudriver_context_begin(state, stream->context, &pushed) < 0) {
         return -1;
     }
     copy_call_mark(state, stream->context, true, files->bytes, true);
     saved = PyEval_SaveThread();
-    cudriver_driver_relax();
     result = cudriver_files_copy(files, stream->context->handle, &call);
-    cudriver_driver_restore();
     PyEval_RestoreThread(saved);
     copy_call_mark(state, stream->context, true, files->bytes, false);
-    cudriver_context_leave(stream->context, pushed);
+    cudriver_context_end(stream->context, pushed);
     if (result == CUDRIVER_STAGING_INTERRUPTED) {
         result = CUDA_SUCCESS;
     }

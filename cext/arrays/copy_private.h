@@ -1,4 +1,4 @@
-/* What copy_ends.c does for copy.c, both for copy_batch.c, and that for copy_rows.c. */
+/* What interface.c does for copy.c, that for copy_batch.c, and both for copy_rows.c. */
 #ifndef CUDRIVER_COPY_PRIVATE_H
 #define CUDRIVER_COPY_PRIVATE_H
 
@@ -15,6 +15,12 @@ struct copy_ends {
 /* The end of a capsule with a slot of the page-locked pool. */
 void copy_slot_free(PyObject *capsule);
 
+/* Fills an endpoint through __cuda_array_interface__, and waits for the stream that it names,
+ * unless `on` is CUDRIVER_UNORDERED. 1 done; 0 no such protocol, or DLPack is to be asked; -1 an
+ * exception. */
+int cudriver_interface_endpoint(CoreState *state, PyObject *object, bool write,
+                                const struct cudriver_stream *on, struct cudriver_endpoint *end);
+
 /* Reads both ends. `match`: they have to. `on`: the stream of an asynchronous copy, else NULL. 0 or
  * -1. */
 int copy_ends_parse(CoreState *state, PyObject *dst, PyObject *src, bool match,
@@ -23,9 +29,6 @@ void copy_ends_done(struct copy_ends *ends);
 
 /* Checks that both have the same shape and dtype. 0, or -1 with ValueError or TypeError. */
 int copy_ends_match(const struct cudriver_endpoint *dst, const struct cudriver_endpoint *src);
-
-/* The layout between matching ends. */
-void copy_ends_layout(const struct copy_ends *ends, struct cudriver_layout *layout);
 
 /* Whether so many bytes to (up) or from a device would queue behind big copies of ours, or the
  * stream's work is to come before others': a kernel moves them then, if it can. */
@@ -133,6 +136,7 @@ int copy_beside(CoreState *state, struct copy_ends *ends, struct cudriver_stream
                 enum copy_batch_mode mode, PyObject **work);
 
 /* Whether copy_beside would issue it on the default stream. */
-bool copy_beside_explain(CoreState *state, const struct copy_ends *ends);
+bool copy_beside_explain(CoreState *state, const struct copy_ends *ends,
+                         const struct cudriver_copy_plan *plan);
 
 #endif

@@ -89,7 +89,7 @@ static PyObject *module_lend(PyObject *module, PyObject *args)
     }
     on = given != Py_None ? &stream : NULL;
     if (on == NULL || cudriver_stream_read(state, given, on) == 0) {
-        found = cudriver_endpoint_try(state, object, write, on, &end);
+        found = cudriver_endpoint_parse(state, object, write, NULL, on, &end);
     }
     if (found > 0) {
         if (!end.on_default || cudriver_dlpack_wait(state, &end, on) == 0) {

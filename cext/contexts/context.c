@@ -221,19 +221,14 @@ CUresult cudriver_context_make_current(ContextObject *self, bool *pushed)
         *pushed = result == CUDA_SUCCESS;
     }
     if (result == CUDA_SUCCESS && !context_is_here(self)) {
-        cudriver_context_unmake_current(*pushed);
+        if (*pushed) {
+            cudriver_driver_pop();
+        }
         *pushed = false;
         atomic_store(&self->ended, true);
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     }
     return result;
-}
-
-void cudriver_context_unmake_current(bool pushed)
-{
-    if (pushed) {
-        cudriver_driver_pop();
-    }
 }
 
 /* Notes that other code has reset a primary context. */
@@ -326,7 +321,7 @@ int cudriver_context_refused(ContextObject *self, CUresult result)
     return -1;
 }
 
-int cudriver_context_enter(CoreState *state, ContextObject *self, bool *pushed)
+int cudriver_context_begin(CoreState *state, ContextObject *self, bool *pushed)
 {
     CUresult result;
 
@@ -338,6 +333,7 @@ int cudriver_context_enter(CoreState *state, ContextObject *self, bool *pushed)
         return cudriver_context_refused(self, result);
     }
     self->users.calls++;
+    cudriver_driver_relax();
     return 0;
 }
 
@@ -347,15 +343,6 @@ void cudriver_context_leave(ContextObject *self, bool pushed)
         cudriver_driver_pop();
     }
     self->users.calls--;
-}
-
-int cudriver_context_begin(CoreState *state, ContextObject *self, bool *pushed)
-{
-    if (cudriver_context_enter(state, self, pushed) < 0) {
-        return -1;
-    }
-    cudriver_driver_relax();
-    return 0;
 }
 
 void cudriver_context_end(ContextObject *self, bool pushed)
@@ -373,10 +360,11 @@ bool cudriver_context_begin_free(ContextObject *self, bool *pushed)
         return false;
     }
     result = cudriver_context_make_current(self, pushed);
-    context_note(self);
-    if (self->state != CUDRIVER_CONTEXT_OPEN ||
-        (result == CUDA_ERROR_CONTEXT_IS_DESTROYED && self->kind == CUDRIVER_CONTEXT_FOREIGN)) {
-        return false;
+    if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED) {
+        context_note(self);
+        if (self->state != CUDRIVER_CONTEXT_OPEN || self->kind == CUDRIVER_CONTEXT_FOREIGN) {
+            return false;
+        }
     }
     self->users.calls++;
     cudriver_driver_relax();

@@ -85,16 +85,12 @@ void cudriver_context_end(ContextObject *context, bool pushed);
 ContextObject *cudriver_context_begin_use(CoreState *state, bool *pushed);
 void cudriver_context_end_use(ContextObject *context, bool pushed);
 
-/* begin and end without cudriver_driver_relax, which costs more than it is worth around a small
- * copy. */
-int cudriver_context_enter(CoreState *state, ContextObject *context, bool *pushed);
-void cudriver_context_leave(ContextObject *context, bool pushed);
-
-/* `enter` in steps, of which the second needs no GIL: it makes the context current if it is not,
- * and *pushed says whether `leave` must pop it. `claim` raises; `refused` raises what
- * `make_current` has returned, and returns -1. After `claim`, `leave`. `ready` is `claim` for a
- * call that has a piece of work in flight while it runs, and so need not be counted: after it,
- * `unmake_current`, which needs no GIL. */
+/* `begin` in steps and without cudriver_driver_relax, which costs more than it is worth around a
+ * small copy. The second step needs no GIL: it makes the context current if it is not, and *pushed
+ * says whether it must be popped. `claim` raises; `refused` raises what `make_current` has
+ * returned, and returns -1. After `claim`, `leave`. `ready` is `claim` for a call that has a piece
+ * of work in flight while it runs, and so need not be counted: after it, if it was pushed,
+ * cudriver_driver_pop. */
 int cudriver_context_ready(CoreState *state, ContextObject *context);
 static inline int cudriver_context_claim(CoreState *state, ContextObject *context)
 {
@@ -104,8 +100,8 @@ static inline int cudriver_context_claim(CoreState *state, ContextObject *contex
     return failed;
 }
 CUresult cudriver_context_make_current(ContextObject *context, bool *pushed);
-void cudriver_context_unmake_current(bool pushed);
 int cudriver_context_refused(ContextObject *context, CUresult result);
+void cudriver_context_leave(ContextObject *context, bool pushed);
 
 /* Whether a foreign context was destroyed by its owner, as far as its id tells. The driver answers
  * cuCtxGetId for such a handle, and may crash when given it in another call. */

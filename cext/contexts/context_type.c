@@ -65,7 +65,9 @@ static CUresult context_end(CoreState *state, ContextObject *self, const char **
                 self->kind != CUDRIVER_CONTEXT_FOREIGN) {
                 cuda.cuStreamDestroy_v2(stream);
             }
-            cudriver_context_unmake_current(pushed);
+            if (pushed) {
+                cudriver_driver_pop();
+            }
         }
         if (!was_reset) {
             cudriver_staging_forget_context(self->handle);

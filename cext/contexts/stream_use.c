@@ -169,7 +169,8 @@ int cudriver_stream_drain(CoreState *state, ContextObject *context, CUstream str
     failed = cudriver_capture_check(stream, call);
     if (failed == 0) {
         PyThreadState *saved = PyEval_SaveThread();
-        CUresult result = cudriver_staging_stream_wait(stream, cudriver_signal_arrived, &saved);
+        CUresult result =
+            cudriver_staging_stream_ask(stream, true, cudriver_signal_arrived, &saved);
         PyEval_RestoreThread(saved);
         failed = result == CUDRIVER_STAGING_INTERRUPTED
                      ? -1

@@ -113,15 +113,20 @@ static void work_dealloc(PyObject *object)
     Py_DECREF(type);
 }
 
-/* The work's result, or NOT_READY. In a forked child NOT_INITIALIZED: nothing ends there. The
- * caller holds a reference. May run any code. */
+/* The work's result, or NOT_READY. The caller holds a reference. May run any code. */
 static CUresult work_poll(CoreState *state, TransferObject *work)
 {
     CUresult result = cudriver_work_ask(work);
 
-    if (!work->over && cudriver_work_is_end(result)) {
+    if (!work->over && result != CUDA_ERROR_NOT_READY) {
         cudriver_work_leave(state, work, result);
         cudriver_work_let_go(work);
+    }
+    if (result == CUDA_SUCCESS && work->staged != NULL) {
+        /* After a fault the engine lets the stream continue and reports the fault here. */
+        Py_BEGIN_ALLOW_THREADS
+        result = cudriver_staging_wait(work->staged, CUDA_SUCCESS);
+        Py_END_ALLOW_THREADS
     }
     return result;
 }
@@ -134,8 +139,8 @@ int cudriver_work_wait(CoreState *state, TransferObject *work)
     Py_INCREF(work);
     while (failed == 0 && work_poll(state, work) == CUDA_ERROR_NOT_READY) {
         ContextObject *context = (ContextObject *)Py_NewRef((PyObject *)work->context);
-        failed = cudriver_context_begin(state, context, &pushed);
-        if (failed == 0) {
+        failed = cudriver_context_ready(state, context);
+        if (failed == 0 && cudriver_context_begin_free(context, &pushed)) {
             work->users.calls++;
             failed = cudriver_wait(cudriver_work_query, work, "cuEventQuery");
             if (--work->users.calls == 0 && work->over) {
@@ -291,20 +296,6 @@ PyObject *cudriver_work_add(CoreState *state, const struct cudriver_stream *stre
 
 /* ---- the type ---- */
 
-/* NOT_READY, or the result. */
-static CUresult transfer_poll(TransferObject *self)
-{
-    CUresult result = work_poll(cudriver_state_of((PyObject *)self), self);
-
-    if (result == CUDA_SUCCESS && self->staged != NULL) {
-        /* After a fault the engine lets the stream continue and reports the fault here. */
-        Py_BEGIN_ALLOW_THREADS
-        result = cudriver_staging_wait(self->staged, CUDA_SUCCESS);
-        Py_END_ALLOW_THREADS
-    }
-    return result;
-}
-
 static PyObject *transfer_raise(TransferObject *self, CUresult result)
 {
     return CUDRIVER_RAISE(result, "cuEventQuery", "after an asynchronous copy of %zu bytes",
@@ -321,7 +312,7 @@ static PyObject *transfer_wait(PyObject *object, PyObject *Py_UNUSED(ignored))
     if (cudriver_work_wait(state, self) < 0) {
         return NULL;
     }
-    result = transfer_poll(self);
+    result = work_poll(state, self);
     if (result != CUDA_SUCCESS) {
         return transfer_raise(self, result);
     }
@@ -332,10 +323,10 @@ static PyObject *transfer_wait(PyObject *object, PyObject *Py_UNUSED(ignored))
 static PyObject *transfer_get_done(PyObject *object, void *Py_UNUSED(closure))
 {
     CUDRIVER_LOCK();
-    CUresult result = transfer_poll((TransferObject *)object);
+    CUresult result = work_poll(cudriver_state_of(object), (TransferObject *)object);
 
-    if (result == CUDA_ERROR_NOT_READY) {
-        Py_RETURN_FALSE;
+    if (result == CUDA_ERROR_NOT_READY) { /* in a forked child it is never done */
+        return cudriver_require() < 0 ? NULL : Py_NewRef(Py_False);
     }
     if (result != CUDA_SUCCESS) {
         return transfer_raise((TransferObject *)object, result);

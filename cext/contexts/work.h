@@ -100,8 +100,9 @@ PyObject *cudriver_work_over(CoreState *state, size_t bytes);
 /* Waits until the work is over. 0, or -1 with an exception set. */
 int cudriver_work_wait(CoreState *state, TransferObject *work);
 
-/* Lets go what work that is over kept alive: that of one queue, or of all (NULL). Cheap if nothing
- * is in flight. Never raises. May run any code. */
+/* Lets go what work that is over kept alive: of all queues (NULL), or of one, where the newest is
+ * over all of it, else perhaps not the whole. Cheap if nothing is in flight. Never raises. May run
+ * any code. */
 void cudriver_works_reap(CoreState *state, struct cudriver_queue *only);
 
 /* The first of all work in flight, and the next, in no order of streams. Borrowed, or NULL. */

@@ -21,8 +21,7 @@ CUresult cudriver_work_query(void *object)
 /* The state of work whose context can no longer be asked. */
 static CUresult work_gone(void)
 {
-    return cudriver_driver_is_forked() ? CUDA_ERROR_NOT_INITIALIZED
-                                       : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    return cudriver_driver_is_forked() ? CUDA_ERROR_NOT_READY : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 CUresult cudriver_work_ask(TransferObject *work)
@@ -52,12 +51,6 @@ void cudriver_work_let_go(TransferObject *work)
     Py_CLEAR(work->owners[0]);
     Py_CLEAR(work->owners[1]);
     Py_DECREF(work);
-}
-
-bool cudriver_work_is_end(CUresult result)
-{
-    return result != CUDA_ERROR_NOT_READY &&
-           !(result == CUDA_ERROR_NOT_INITIALIZED && cudriver_driver_is_forked());
 }
 
 void cudriver_work_unqueue(CoreState *state, TransferObject *work)
@@ -148,7 +141,7 @@ static void take_ended(CoreState *state, struct cudriver_queue *queue, bool all,
         Py_ssize_t ended = here ? ended_at_least(queue) : 0;
         if (ended == 0) {
             CUresult result = here ? cudriver_work_query(queue->first) : work_gone();
-            if (!cudriver_work_is_end(result)) {
+            if (result == CUDA_ERROR_NOT_READY) {
                 break;
             }
             take(state, queue->first, result, last);
@@ -170,30 +163,24 @@ static void take_loose(CoreState *state, TransferObject ***last)
     for (TransferObject *work = loose->first, *next; work != NULL; work = next) {
         CUresult result = cudriver_work_ask(work);
         next = work->next;
-        if (cudriver_work_is_end(result)) {
+        if (result != CUDA_ERROR_NOT_READY) {
             take(state, work, result, last);
         }
     }
     loose->remained = (size_t)loose->count;
 }
 
-/* Lets go what has ended in queues: in one, or in all (NULL). `issuing`: a call issues more; then
- * it need not be all of one queue, nor those on which other threads are issuing work, as they make
- * passes of their own. May run any code. */
-static void works_reap(CoreState *state, struct cudriver_queue *only, bool issuing)
+void cudriver_works_reap(CoreState *state, struct cudriver_queue *only)
 {
     struct cudriver_queue *queue = only != NULL ? only : state->works.queues, *next;
     TransferObject *ended = NULL, **last = &ended, *work;
 
     for (; queue != NULL; queue = only != NULL ? NULL : next) {
         next = queue->next;
-        if (queue->first == NULL) {
-            continue;
-        }
         if (queue == &state->works.loose) {
             take_loose(state, &last);
-        } else if (!issuing || only != NULL || queue->last->stage != CUDRIVER_WORK_BEGUN) {
-            take_ended(state, queue, !issuing || only == NULL, &last);
+        } else if (queue->first != NULL) {
+            take_ended(state, queue, only == NULL, &last);
         }
         queue->added = 0;
     }
@@ -204,18 +191,13 @@ static void works_reap(CoreState *state, struct cudriver_queue *only, bool issui
     }
 }
 
-void cudriver_works_reap(CoreState *state, struct cudriver_queue *only)
-{
-    works_reap(state, only, false);
-}
-
 void cudriver_works_pass(CoreState *state, struct cudriver_queue *queue)
 {
     if (queue->added <= queue->remained + REAP_AFTER) {
         return;
     }
-    works_reap(state, queue, true);
+    cudriver_works_reap(state, queue);
     if (++state->works.passes % REAP_ALL == 0) {
-        works_reap(state, NULL, true);
+        cudriver_works_reap(state, NULL);
     }
 }

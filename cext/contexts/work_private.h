@@ -9,11 +9,8 @@
  * memory. Needs no GIL. */
 CUresult cudriver_work_query(void *work);
 
-/* The work's state, as the driver tells it; in a forked child NOT_INITIALIZED. */
+/* The work's state, as the driver tells it; NOT_READY in a forked child, where nothing ends. */
 CUresult cudriver_work_ask(TransferObject *work);
-
-/* Whether such an answer means that the work is over, well or not. */
-bool cudriver_work_is_end(CUresult result);
 
 /* Work leaves its queue, whose reference is the caller's then; `leave`: because it is over. Then
  * its event is kept for later work, or destroyed. */

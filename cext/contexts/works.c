@@ -150,7 +150,7 @@ bool cudriver_works_are_big(CoreState *state, int ordinal, bool up,
         for (; work != NULL && bytes < TUNING_BIG; work = work->next) {
             if (work->big[up] > 0 && !work_is_on(work, stream) &&
                 work->context->ordinal == ordinal &&
-                !cudriver_work_is_end(cudriver_work_ask(work))) {
+                cudriver_work_ask(work) == CUDA_ERROR_NOT_READY) {
                 bytes += work->big[up];
             }
         }

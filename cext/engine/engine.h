@@ -225,8 +225,10 @@ void cudriver_staging_join(struct cudriver_staging_transfer **all,
 CUresult cudriver_staging_poll(CUresult (*query)(void *handle), void *handle,
                                bool (*interrupted)(void *data), void *data);
 
-/* Waits in this way until the work that is queued on the stream by now is done. */
-CUresult cudriver_staging_stream_wait(CUstream stream, bool (*interrupted)(void *data), void *data);
+/* SUCCESS if the work that is queued on the stream by now is done, and what its next operation
+ * would wait for; else NOT_READY. With `wait`, waits for that in this way. */
+CUresult cudriver_staging_stream_ask(CUstream stream, bool wait, bool (*interrupted)(void *data),
+                                     void *data);
 
 /* The same before a blocking call issues anything, which cannot be interrupted afterwards. For the
  * default stream costs one query if that is idle, and so are the streams that it waits for. */

@@ -115,7 +115,7 @@ static CUresult small_wait(const struct cudriver_copy_call *call, _Atomic uint32
         }
     } while (result == CUDA_ERROR_NOT_READY && platform_nanoseconds() < until);
     if (result == CUDA_ERROR_NOT_READY) {
-        result = cudriver_staging_stream_wait(call->stream, call->interrupted, call->data);
+        result = cudriver_staging_stream_ask(call->stream, true, call->interrupted, call->data);
     }
     return result == CUDA_SUCCESS || result == CUDRIVER_STAGING_INTERRUPTED
                ? result

@@ -8,9 +8,6 @@
 #include "driver/driver.h"
 #include "hostmem/hostmem.h"
 
-/* Bytes; every driver takes a pitch (bytes between rows) up to here. */
-#define PITCH_MOST 0x7fffffff
-
 CUresult staging_bytes_issue(const struct cudriver_copy_end *dst, int64_t dst_at,
                              const struct cudriver_copy_end *src, int64_t src_at, size_t bytes,
                              CUstream stream, const char **function)
@@ -27,28 +24,6 @@ CUresult staging_bytes_issue(const struct cudriver_copy_end *dst, int64_t dst_at
     }
     *function = "cuMemcpyDtoDAsync_v2";
     return cuda.cuMemcpyDtoDAsync_v2(to, from, bytes, stream);
-}
-
-int staging_rows_dims(const struct cudriver_layout *layout)
-{
-    int rows = layout->ndim - 1;
-    int64_t run = (int64_t)layout->itemsize;
-
-    if (rows < 0) {
-        return 0;
-    }
-    int64_t dst = layout->dst_strides[rows], src = layout->src_strides[rows];
-    if (dst < run || src < run || dst > PITCH_MOST || src > PITCH_MOST) {
-        return 0;
-    }
-    if (rows == 0) {
-        return 1;
-    }
-    int64_t height = layout->shape[rows];
-    int64_t dst_plane = layout->dst_strides[rows - 1], src_plane = layout->src_strides[rows - 1];
-    bool stacked = dst_plane % dst == 0 && src_plane % src == 0 && dst_plane / dst >= height &&
-                   src_plane / src >= height;
-    return stacked ? 2 : 1;
 }
 
 /* What all calls of one copy share. */
@@ -118,7 +93,8 @@ CUresult staging_rows_issue(const struct cudriver_layout *layout,
         return staging_bytes_issue(dst, layout->dst_offset, src, layout->src_offset,
                                    layout->itemsize, stream, function);
     }
-    const struct rows_copy copy = {layout, dst, src, staging_rows_dims(layout), stream, function};
+    const struct rows_copy copy = {layout, dst,     src, cudriver_layout_rows(layout),
+                                   stream, function};
     return outer_issue(&copy, 0, layout->dst_offset, layout->src_offset);
 }
 

@@ -388,6 +388,31 @@ void cudriver_layout_copy(const struct cudriver_layout *layout, char *dst, const
     }
 }
 
+/* Bytes; every driver takes a pitch (bytes between rows) up to here. */
+#define PITCH_MOST 0x7fffffff
+
+int cudriver_layout_rows(const struct cudriver_layout *layout)
+{
+    int rows = layout->ndim - 1;
+    int64_t run = (int64_t)layout->itemsize;
+
+    if (rows < 0) {
+        return 0;
+    }
+    int64_t dst = layout->dst_strides[rows], src = layout->src_strides[rows];
+    if (dst < run || src < run || dst > PITCH_MOST || src > PITCH_MOST) {
+        return 0;
+    }
+    if (rows == 0) {
+        return 1;
+    }
+    int64_t height = layout->shape[rows];
+    int64_t dst_plane = layout->dst_strides[rows - 1], src_plane = layout->src_strides[rows - 1];
+    bool stacked = dst_plane % dst == 0 && src_plane % src == 0 && dst_plane / dst >= height &&
+                   src_plane / src >= height;
+    return stacked ? 2 : 1;
+}
+
 void cudriver_extent(int ndim, size_t itemsize, const int64_t *shape, const int64_t *strides,
                      int64_t *low, int64_t *high)
 {
@@ -403,15 +428,4 @@ void cudriver_extent(int ndim, size_t itemsize, const int64_t *shape, const int6
     }
     *low = first < INT64_MIN ? INT64_MIN : (int64_t)first;
     *high = last > INT64_MAX ? INT64_MAX : (int64_t)last;
-}
-
-void cudriver_layout_extent(const struct cudriver_layout *layout, bool of_dst, int64_t *low,
-                            int64_t *high)
-{
-    int64_t offset = of_dst ? layout->dst_offset : layout->src_offset;
-
-    cudriver_extent(layout->ndim, layout->itemsize, layout->shape,
-                    of_dst ? layout->dst_strides : layout->src_strides, low, high);
-    *low = plus(*low, offset);
-    *high = plus(*high, offset);
 }

@@ -56,13 +56,13 @@ size_t cudriver_layout_bytes(const struct cudriver_layout *layout);
 void cudriver_layout_copy(const struct cudriver_layout *layout, char *dst, const char *src,
                           size_t begin, size_t end);
 
+/* How many dimensions one of the driver's copies takes: 2 (stacks of rows), 1 (rows), or 0 (a run).
+ */
+int cudriver_layout_rows(const struct cudriver_layout *layout);
+
 /* The lowest byte that an array touches, and one past the highest, relative to its first item; 0, 0
  * if it is empty. Where 64 bits do not hold them, the nearest that do. */
 void cudriver_extent(int ndim, size_t itemsize, const int64_t *shape, const int64_t *strides,
                      int64_t *low, int64_t *high);
-
-/* The same of one side, relative to its pointer. */
-void cudriver_layout_extent(const struct cudriver_layout *layout, bool of_dst, int64_t *low,
-                            int64_t *high);
 
 #endif

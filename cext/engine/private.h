@@ -2,8 +2,7 @@
  * The insides of the copy engine. engine.h is the public interface.
  *
  *   state.c       the lock, the settings, waiting for a stream or an event; memory for blocks
- *   plan.c        how a copy is done; what explain_copy tells
- *   walk.c        how a staged copy travels, and its parts       no CUDA
+ *   plan.c        how a copy is done, which explain_copy tells; how a staged one travels, its parts
  *   execute.c     follows a plan: the driver's own copies, or one of the files below; dense ones
  *                 and their waits of microseconds
  *   staged.c      copies that are staged, blocking or in stream order; waits for one
@@ -23,9 +22,9 @@
  *              ones two words: the threads store in `ready` how many parts they have moved, the
  *              stream in `passed` how many it has copied. One without blocks serves copies that
  *              hold theirs
- *   to hold    an asynchronous copy of pageable memory that is not borrowed takes blocks of its
- *              own: where the stream is busy, one for each part. So packing begins at once, and the
- *              call returns when it has ended
+ *   to hold    where its stream is busy, an asynchronous copy of pageable memory that is not
+ *              borrowed takes blocks of its own, one for each part. So packing begins at once, and
+ *              the call returns when it has ended
  *   block      page-locked memory for a part
  *   part       what the stream copies at a time; the blocks take turns
  *   piece      what one thread packs at a time
@@ -95,13 +94,6 @@ bool staging_coherent_crawls(bool up, size_t bytes, unsigned long long nanosecon
 /* Sets copy->staged: how the copy travels in copy->context. `kernels`: whether the permuting kernel
  * may be used. */
 void staging_plan_make(struct cudriver_copy_plan *copy, bool blocking, bool kernels);
-
-/* Whether a copy up reads host memory more than once; driver copies would send it as often. */
-bool staging_host_repeats(const struct cudriver_layout *walk, bool up);
-
-/* Whether a copy failed because no kernel, page-locked or device memory or the like could be had:
- * another way may work. */
-bool staging_must_do_without(CUresult result);
 
 /* ---- places ---- */
 
@@ -211,7 +203,11 @@ void staging_place_leave(struct staging_place *place);
  * call its users. 0 bytes: the transfer has blocks of its own. */
 CUresult staging_lane_get(struct cudriver_staging_transfer *transfer, size_t bytes, size_t scratch);
 
-/* ---- state.c: waits, blocks ---- */
+/* ---- state.c: results, blocks ---- */
+
+/* Whether a copy failed because no kernel, page-locked or device memory or the like could be had:
+ * another way may work. */
+bool staging_must_do_without(CUresult result);
 
 /* A block of the page-locked pool, which may have to grow: owned by the caller until
  * cudriver_hostmem_free. NULL in *slot on failure. */
@@ -222,10 +218,6 @@ CUresult staging_blocks_hold(struct cudriver_staging_transfer *transfer);
 
 /* Locked. Gives them back; `lost`: nobody knows whether a stream still uses them. */
 void staging_blocks_drop(struct cudriver_staging_transfer *transfer, bool lost);
-
-/* SUCCESS if the stream is idle, else NOT_READY or an error. With `wait`, as
- * cudriver_staging_stream_wait. */
-CUresult staging_stream_ask(CUstream stream, bool wait, bool (*interrupted)(void *), void *data);
 
 /* ---- transfers ---- */
 
@@ -268,8 +260,9 @@ struct cudriver_staging_transfer {
     struct staging_kernels *kernels; /* borrowed from the place; NULL: it needs none */
     struct staging_lane *lane;       /* borrowed: its blocks, words, stream, events and scratch */
     size_t blocks;
-    size_t held; /* bytes of blocks of its own, for a source that is read at once; else 0 */
-    char *plain; /* owned: ordinary memory, where no page-locked can be had; else NULL */
+    size_t held;     /* bytes of blocks of its own, for a source that is read at once; else 0 */
+    size_t in_piece; /* how many of these lie in one piece of memory */
+    char *plain;     /* owned: ordinary memory, where no page-locked can be had; else NULL */
     struct {
         uint32_t base; /* `passed` when the stream comes to it; `ready` before its first part */
         size_t count;  /* at base + count of `passed` the stream has passed it */
@@ -285,7 +278,7 @@ struct cudriver_staging_transfer {
     struct staging_block block[]; /* borrowed from the lane, or `plain`, or owned: `held` */
 };
 
-/* ---- walk.c: parts ---- */
+/* ---- plan.c: parts ---- */
 
 /* Of `count` items of `size` bytes, each of which begins with where it does in what travels, as 8
  * bytes: the one in which a byte travels, or the last before it. */
@@ -316,9 +309,6 @@ CUresult staging_words_queue(struct cudriver_staging_transfer *transfer);
  * the driver refuses a copy that starts in one and ends beyond it. */
 CUresult staging_direct_issue(const struct cudriver_copy_plan *plan, CUstream stream,
                               const char **function);
-
-/* How many dimensions one driver call copies: 2 (stacks of rows), 1 (rows), or 0 (a run). */
-int staging_rows_dims(const struct cudriver_layout *layout);
 
 /* Queues a copy by the driver's own copies, or only one of `bytes` bytes at these offsets. At least
  * one end is on a device, and both on the same. *function: the call made last. */

@@ -20,18 +20,19 @@
 
 /* A transfer with its lane; the caller owns *made. `words`: asynchronous. It and one of a single
  * block is on `stream`, others on the lane's own. `idle`: nothing keeps the stream from taking the
- * blocks in turn. */
+ * lane's blocks in turn, so that the transfer needs none of its own. */
 static CUresult transfer_make(const struct cudriver_copy_plan *copy, CUstream stream,
                               struct staging_place *place, bool words, bool idle,
                               struct cudriver_staging_transfer **made)
 {
     const struct staging_plan *plan = &copy->staged;
     bool permuted = plan->path == CUDRIVER_STAGING_PERMUTED;
-    bool hold = words && plan->up && !copy->borrow; /* the source is read before the call returns */
+    bool reads = words && plan->up && !copy->borrow; /* the source, before the call returns */
+    bool hold = reads && !idle;
     const struct staging_boxes parts =
         staging_boxes_make(plan, plan->chunk > 0 ? plan->chunk : SIZE_MAX);
     size_t blocks =
-        (idle || !hold) && (size_t)plan->blocks < parts.count ? (size_t)plan->blocks : parts.count;
+        !hold && (size_t)plan->blocks < parts.count ? (size_t)plan->blocks : parts.count;
     struct cudriver_staging_transfer *transfer =
         calloc(1, sizeof *transfer + blocks * sizeof transfer->block[0]);
     CUresult result = CUDA_SUCCESS;
@@ -44,7 +45,7 @@ static CUresult transfer_make(const struct cudriver_copy_plan *copy, CUstream st
     transfer->stream = stream;
     transfer->words = words;
     transfer->node = cudriver_hostmem_node();
-    transfer->packers = words && !hold ? plan->threads : plan->threads - 1;
+    transfer->packers = words && !reads ? plan->threads : plan->threads - 1;
     transfer->copy = *copy;
     transfer->parts = parts;
     transfer->blocks = blocks;
@@ -269,9 +270,9 @@ CUresult staging_transfer_copy(const struct cudriver_copy_plan *copy,
     CUresult result, state;
 
     if (later) { /* asked first: if it fails, so would the wait that undoes what is queued */
-        state = staging_stream_ask(call->stream, false, NULL, NULL);
+        state = cudriver_staging_stream_ask(call->stream, false, NULL, NULL);
     } else if (copy->staged.blocks > 1) { /* on the lane's stream: nothing before may be missed */
-        state = cudriver_staging_stream_wait(call->stream, call->interrupted, call->data);
+        state = cudriver_staging_stream_ask(call->stream, true, call->interrupted, call->data);
     } else {
         state = cudriver_staging_stream_settle(call->stream, call->interrupted, call->data);
     }

@@ -192,18 +192,6 @@ static CUresult event_query(void *event)
     return cuda.cuEventQuery((CUevent)event);
 }
 
-/* Whether cuStreamQuery sees all that the stream's next operation waits for. It sees the stream's
- * own work alone; an operation of a default or blocking stream waits for other streams' work, too.
- */
-static bool stream_is_apart(CUstream stream)
-{
-    unsigned int flags;
-
-    return !cudriver_stream_is_default(stream) &&
-           cuda.cuStreamGetFlags(stream, &flags) == CUDA_SUCCESS &&
-           (flags & CU_STREAM_NON_BLOCKING) != 0;
-}
-
 /* An event behind all work that is queued by now. Work that other threads add later does not delay
  * it. */
 static CUresult stream_mark(CUstream stream, CUevent *event)
@@ -219,9 +207,15 @@ static CUresult stream_mark(CUstream stream, CUevent *event)
     return result;
 }
 
-CUresult staging_stream_ask(CUstream stream, bool wait, bool (*interrupted)(void *), void *data)
+CUresult cudriver_staging_stream_ask(CUstream stream, bool wait, bool (*interrupted)(void *),
+                                     void *data)
 {
-    bool apart = stream_is_apart(stream);
+    unsigned int flags = 0;
+    /* cuStreamQuery sees the stream's own work alone; an operation of a default or blocking stream
+     * waits for other streams' work, too. */
+    bool apart = !cudriver_stream_is_default(stream) &&
+                 cuda.cuStreamGetFlags(stream, &flags) == CUDA_SUCCESS &&
+                 (flags & CU_STREAM_NON_BLOCKING) != 0;
     CUresult result = apart ? cuda.cuStreamQuery(stream) : CUDA_ERROR_NOT_READY;
     CUevent event;
 
@@ -237,16 +231,11 @@ CUresult staging_stream_ask(CUstream stream, bool wait, bool (*interrupted)(void
     return result;
 }
 
-CUresult cudriver_staging_stream_wait(CUstream stream, bool (*interrupted)(void *), void *data)
-{
-    return staging_stream_ask(stream, true, interrupted, data);
-}
-
 CUresult cudriver_staging_stream_settle(CUstream stream, bool (*interrupted)(void *), void *data)
 {
     return stream == NULL && cuda.cuStreamQuery(stream) == CUDA_SUCCESS
                ? CUDA_SUCCESS
-               : cudriver_staging_stream_wait(stream, interrupted, data);
+               : cudriver_staging_stream_ask(stream, true, interrupted, data);
 }
 
 CUresult cudriver_staging_follow(CUcontext first_context, CUstream first, CUcontext second_context,
@@ -278,6 +267,12 @@ CUresult cudriver_staging_follow(CUcontext first_context, CUstream first, CUcont
     return result;
 }
 
+bool staging_must_do_without(CUresult result)
+{
+    return result == CUDA_ERROR_OUT_OF_MEMORY || result == CUDA_ERROR_NOT_SUPPORTED ||
+           result == CUDA_ERROR_OPERATING_SYSTEM /* the system refused the driver something */;
+}
+
 /* ---- page-locked memory for blocks: of the pool, and of a transfer's own ---- */
 
 CUresult staging_slot_get(size_t bytes, void **slot)
@@ -289,22 +284,16 @@ CUresult staging_slot_get(size_t bytes, void **slot)
     return result == CUDA_ERROR_INVALID_VALUE ? CUDA_ERROR_OUT_OF_MEMORY : result;
 }
 
-/* How many blocks lie in a piece of memory. */
-static size_t piece_blocks(const struct cudriver_staging_transfer *transfer)
-{
-    size_t blocks = TUNING_HELD_PIECE / transfer->parts.largest;
-
-    blocks = blocks < transfer->blocks ? blocks : transfer->blocks;
-    return blocks > 0 ? blocks : 1;
-}
-
 CUresult staging_blocks_hold(struct cudriver_staging_transfer *transfer)
 {
-    size_t of = piece_blocks(transfer), piece = of * transfer->parts.largest;
-    size_t bytes = (transfer->blocks + of - 1) / of * piece;
+    size_t of = TUNING_HELD_PIECE / transfer->parts.largest, piece, bytes;
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     void *memory = NULL;
 
+    of = of < transfer->blocks ? of : transfer->blocks;
+    of = transfer->in_piece = of > 0 ? of : 1;
+    piece = of * transfer->parts.largest;
+    bytes = (transfer->blocks + of - 1) / of * piece;
     staging_lock();
     if (staging.held + bytes <= staging.settings.held) {
         staging.held += transfer->held = bytes;
@@ -323,9 +312,8 @@ CUresult staging_blocks_hold(struct cudriver_staging_transfer *transfer)
 
 void staging_blocks_drop(struct cudriver_staging_transfer *transfer, bool lost)
 {
-    size_t of = transfer->held > 0 ? piece_blocks(transfer) : 1;
-
-    for (size_t i = 0; i < transfer->blocks && transfer->held > 0 && !lost; i += of) {
+    for (size_t i = 0; i < transfer->blocks && transfer->held > 0 && !lost;
+         i += transfer->in_piece) {
         if (transfer->block[i].memory != NULL) {
             cudriver_hostmem_free(transfer->block[i].memory);
         }

@@ -244,7 +244,7 @@ static PyObject *module_ladder_kernel(PyObject *module, PyObject *args)
                                 &memory_end) < 0) {
         return NULL;
     }
-    if (cudriver_endpoint_parse(state, sums, true, "sums", NULL, &sums_end) == 0) {
+    if (cudriver_endpoint_parse(state, sums, true, "sums", NULL, &sums_end) > 0) {
         seconds = ends_time(state, &launch, &memory_end, &sums_end, rounds, (unsigned)count);
         cudriver_endpoint_done(&sums_end);
     }

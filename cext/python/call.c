@@ -103,27 +103,6 @@ PyObject *cudriver_call_method(enum cudriver_function function, PyObject *object
     return result;
 }
 
-PyObject *cudriver_getattro(PyObject *object, PyObject *name)
-{
-    PyObject *value = PyObject_GenericGetAttr(object, name);
-
-    if (value == NULL && PyErr_ExceptionMatches(PyExc_AttributeError) &&
-        PyUnicode_READ_CHAR(name, 0) != '_') {
-        PyErr_Clear();
-        value = cudriver_call(CALL_names_missing, object, name);
-    }
-    return value;
-}
-
-PyObject *cudriver_keywords_refused(const char *kind, PyObject *keywords)
-{
-    if (keywords != NULL && PyErr_ExceptionMatches(PyExc_TypeError)) {
-        PyErr_Clear();
-        cudriver_do(CALL_names_keyword, kind, keywords);
-    }
-    return NULL;
-}
-
 int cudriver_device_parse(PyObject *object)
 {
     PyObject *found = cudriver_call(CALL_devices_ordinal_of, object != NULL ? object : Py_None);

@@ -33,14 +33,6 @@ PyObject *cudriver_call_method(enum cudriver_function function, PyObject *object
 #define CUDRIVER_FAST(function) \
     (PyCFunction)(void (*)(void)) function, METH_FASTCALL | METH_KEYWORDS
 
-/* tp_getattro of our types: where an attribute is missing, the error says what they have in place
- * of another library's. */
-PyObject *cudriver_getattro(PyObject *object, PyObject *name);
-
-/* NULL: the keyword arguments of a type's call could not be read. Says what ours is called instead.
- */
-PyObject *cudriver_keywords_refused(const char *kind, PyObject *keywords);
-
 /* Reads a device argument: None (0), an ordinal, a Device, a UUID, a PCI bus ID, "cuda" (the
  * current context's), "cuda:1", a torch.device or a cuda.core.Device. Returns the ordinal, or -1
  * with an exception set. Initialises the driver. */

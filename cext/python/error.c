@@ -92,6 +92,29 @@ int cudriver_require_slowly(void)
     return cudriver_check(result, "cuInit", "0") < 0 ? -1 : cudriver_do(CALL_numa_prepare);
 }
 
+/* ---- names of other libraries ---- */
+
+PyObject *cudriver_getattro(PyObject *object, PyObject *name)
+{
+    PyObject *value = PyObject_GenericGetAttr(object, name);
+
+    if (value == NULL && PyErr_ExceptionMatches(PyExc_AttributeError) &&
+        PyUnicode_READ_CHAR(name, 0) != '_') {
+        PyErr_Clear();
+        value = cudriver_call(CALL_names_missing, object, name);
+    }
+    return value;
+}
+
+PyObject *cudriver_keywords_refused(const char *kind, PyObject *keywords)
+{
+    if (keywords != NULL && PyErr_ExceptionMatches(PyExc_TypeError)) {
+        PyErr_Clear();
+        cudriver_do(CALL_names_keyword, kind, keywords);
+    }
+    return NULL;
+}
+
 /* ---- waiting ---- */
 
 bool cudriver_signal_arrived(void *data)

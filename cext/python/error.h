@@ -52,6 +52,16 @@ static inline PyObject *cudriver_none(int failed)
     return failed < 0 ? NULL : Py_NewRef(Py_None);
 }
 
+/* ---- names of other libraries ---- */
+
+/* tp_getattro of our types: where an attribute is missing, the error says what they have in place
+ * of another library's. */
+PyObject *cudriver_getattro(PyObject *object, PyObject *name);
+
+/* NULL: the keyword arguments of a type's call could not be read. Says what ours is called instead.
+ */
+PyObject *cudriver_keywords_refused(const char *kind, PyObject *keywords);
+
 /* ---- waiting without the GIL: Ctrl-C ends it ---- */
 
 /* The copy engine's `interrupted`, called without the GIL. `data`: the saved thread state. */

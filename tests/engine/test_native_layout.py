@@ -84,11 +84,11 @@ def native(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
         *(pointer, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
     ]
     lib.cudriver_layout_copy.restype = None
-    lib.cudriver_layout_extent.argtypes = [
-        *(pointer, ctypes.c_bool),
-        *(ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_int64)),
+    numbers = ctypes.POINTER(ctypes.c_int64)
+    lib.cudriver_extent.argtypes = [
+        *(ctypes.c_int, ctypes.c_size_t, numbers, numbers, numbers, numbers)
     ]
-    lib.cudriver_layout_extent.restype = None
+    lib.cudriver_extent.restype = None
     return lib
 
 
@@ -258,8 +258,10 @@ def test_simplest_form(native: ctypes.CDLL, pair: tuple[np.ndarray, ...], by_src
 
 def extent(native: ctypes.CDLL, layout: Layout, of_dst: bool) -> tuple[int, int]:
     low, high = ctypes.c_int64(), ctypes.c_int64()
-    native.cudriver_layout_extent(layout, of_dst, low, high)
-    return low.value, high.value
+    strides = layout.dst_strides if of_dst else layout.src_strides
+    offset = layout.dst_offset if of_dst else layout.src_offset
+    native.cudriver_extent(layout.ndim, layout.itemsize, layout.shape, strides, low, high)
+    return offset + low.value, offset + high.value
 
 
 @given(pair=pairs())

@@ -186,18 +186,21 @@ def test_each_call_fails_in_turn(cu, sim, quiet, functions, name: str) -> None:
     assert sweep.run(scenario) == "", "after all these failures"
 
 
-def test_what_is_under_way_keeps_its_memory_where_a_call_fails(cu, sim, quiet, functions) -> None:
+@pytest.mark.parametrize("up", [True, False])
+def test_what_is_under_way_keeps_its_memory_where_a_call_fails(
+    cu, sim, quiet, functions, up: bool
+) -> None:
     """Rows for the kernel, one for the driver and one with gaps, in one call. The streams stand
-    still, so that memory that is let go too early is others' before it is read."""
+    still, so that memory that is let go too early is others' before it is read or written."""
     there, wide = cu.device_zeros((9, 64), "u1"), cu.device_zeros((2, 1 << 20), "u1")
     gaps = cu.device_zeros((64, 32), "u1")
-    to = [*(there[i] for i in range(9)), wide[0], gaps, wide[1]]
+    far = [*(there[i] for i in range(9)), wide[0], gaps, wide[1]]
 
     def copy() -> None:
         rows, long = cu.pinned_zeros((9, 64), "u1"), cu.pinned_zeros((2, 1 << 20), "u1")
-        strided = cu.pinned_zeros((64, 64), "u1")[:, ::2]
+        near = [*rows, long[0], cu.pinned_zeros((64, 64), "u1")[:, ::2], long[1]]
         with contextlib.suppress(cu.CudaError):
-            cu.copy_many_async(to, [*rows, long[0], strided, long[1]])
+            cu.copy_many_async(*((far, near) if up else (near, far)))
 
     copy()
     sim.settle()
@@ -214,15 +217,14 @@ def test_what_is_under_way_keeps_its_memory_where_a_call_fails(cu, sim, quiet, f
             while copying.is_alive() and not at_rest():
                 pass
             sim.clear_faults()
-            if not copying.is_alive():  # it does not wait
-                others = [cu.pinned_zeros(size, "u1") for size in (9 * 64, 2 << 20, 64 * 64)]
-                for other in others:
-                    other[...] = 7
+            sizes = () if copying.is_alive() else (9 * 64, 2 << 20, 64 * 64)  # it does not wait
+            others = [cu.pinned_full(size, 7, "u1") for size in sizes]  # then those before go
             sim.release()
             copying.join()
             sim.settle()
             arrived = [array.to_numpy().any() for array in (there, wide, gaps)]
             assert arrived == [False] * 3, f"{function} call {nth}"
+            assert all((other == 7).all() for other in others), f"{function} call {nth}"
 
 
 def test_settling_waits_for_other_contexts(cu, sim, two_devices, quiet) -> None:

@@ -20,10 +20,19 @@ TO, FROM = (
     "plain NumPy array to device, 1-2 GiB: 1 GiB",
     "device to plain NumPy array, 1-2 GiB: 1 GiB",
 )
+LOCKING = (
+    "page-locked 48 GiB with `pieces=True`; the longest wait of another process and thread: "
+    "wait of another process"
+)
+BESIDE = "page-locked copies of 4 KiB, 64 KiB, 1 and 16 MiB beside 1 GiB in the same direction"
 #: File, a pattern with the figures, and the row and contestant of each.
 QUOTED = [
     ("README.md", r"page-locked memory run at (\d+) GB/s", [(PINNED, "cudriver")]),
     ("README.zh-CN.md", r"四者都达到 (\d+) GB/s", [(PINNED, "cudriver")]),
+    ("README.md", r"waits for ([\d.]+) ms, not for (\d+)\.",
+     [(LOCKING, "cudriver"), (LOCKING, "pinned_empty, in one piece")]),
+    ("README.zh-CN.md", r"等 ([\d.]+) ms，而不是 (\d+) ms",
+     [(LOCKING, "cudriver"), (LOCKING, "pinned_empty, in one piece")]),
     ("docs/tutorial/feed.md", r"copy runs at (\d+) GB/s.*?64 MiB at (\d+) GB/s.*?at (\d+) GB",
      [(PINNED, "cudriver"), (PLAIN, "cudriver"), (PLAIN, "driver")]),
     ("docs/zh/tutorial/feed.md", r"direct）达到 (\d+) GB.*?staged）达到 (\d+) GB.*?都是 (\d+) GB",
@@ -52,6 +61,33 @@ def test_prose_quotes_what_a_host_reached(
     for text, (row, who) in zip(found.groups(), rows, strict=True):
         known = page.values(row, who, page.hosts())
         assert min(known) * 0.98 <= float(text) <= max(known) * 1.02, (row, who, known)
+
+
+#: What both READMEs say in words: a row, who is slower there, and how many times, on each host.
+TIMES = [
+    (SWEPT("plain up, 4 MiB"), "driver", 2),
+    (SWEPT("plain up, 16 MiB"), "driver", 2),
+    (TO, "driver", 6),
+    (TO, "PyTorch", 6),
+]
+
+
+@pytest.mark.parametrize(("row", "who", "times"), TIMES)
+def test_the_readme_promises_no_more_than_each_host_reached(row: str, who: str, times: int) -> None:
+    ours, theirs = (page.values(row, each, page.hosts()) for each in ("cudriver", who))
+    assert len(ours) == len(theirs) > 1
+    assert min(a / b for a, b in zip(ours, theirs, strict=True)) >= times * 0.98
+
+
+def test_a_small_copy_does_not_wait_for_a_big_one() -> None:
+    """Nor is anything gained up to 1 MiB, as both READMEs say."""
+    for way in ("up", "down"):
+        (ours,) = page.values(f"{BESIDE}: {way}, 64 KiB", "cudriver", page.hosts())
+        (theirs,) = page.values(f"{BESIDE}: {way}, 64 KiB", "driver", page.hosts())
+        assert ours < theirs / 100
+    row = SWEPT("plain up, 1 MiB")
+    ours, theirs = (page.values(row, each, page.hosts()) for each in ("cudriver", "driver"))
+    assert all(a <= b for a, b in zip(ours, theirs, strict=True))
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

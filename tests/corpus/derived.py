@@ -89,7 +89,7 @@ def rows(proven: list[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
             archs = archs or _near(seen, name, version, major(cuda))
             frameworks[name] = {"version": version, "cuda": cuda, "archs": archs}
         if "torch" not in frameworks or frameworks["torch"]["archs"]:  # else nothing is known of it
-            kept = ("packages", "pythons", "index", "source", "brings", "date")
+            kept = ("packages", "pythons", "arm", "index", "source", "brings", "date")
             told = {name: row[name] for name in kept if name in row}
             needed = needs(frameworks, row["toolkit"], row["cudnn"])
             yield {**told, "frameworks": frameworks, **needed}
@@ -127,7 +127,7 @@ def _variants(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
     known = {row["torch"]: row for row in table("pytorch")["releases"]}.get(cut(version, 2), {})
     for cuda in known.get("cuda", ()):
         if cut(cuda, 2) != cut(row["cuda"], 2):
-            told = {"cuda": cuda, "toolkit": cuda, "cudnn": known["cudnn"].get(cuda)}
+            told = {"cuda": cuda, "toolkit": cuda, "cudnn": known["cudnn"].get(cuda), "arm": None}
             yield {**row, **told, "index": f"{fix.INDEX}/{fix.tag(cuda)}"}
 
 
@@ -146,8 +146,17 @@ def main() -> None:
     """Writes anew what the tables tell."""
     path = DATA / "proven.json"
     known = json.loads(path.read_text())
+    drawn = {
+        (name, cut(version, 3), major(row["cuda"])): row["arm"]
+        for row in releases()
+        for name, version in list(row["frameworks"].items())[:1]
+    }
     for made in known["sets"]:
         made.update(of_set(made))
+        asked = made["frameworks"].items()
+        arm = [drawn.get((name, cut(f["version"], 3), major(f["cuda"]))) for name, f in asked]
+        sure = None not in arm and "index" not in made
+        made["arm"] = [p for p in made["pythons"] if all(p in a for a in arm)] if sure else None
     save(path, known["sets"], known["failed"])
     about = "Written by make tables from what the package index told, and the other tables."
     lines = ",\n".join(map(json.dumps, rows(known["sets"])))

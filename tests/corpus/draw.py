@@ -53,10 +53,9 @@ class File:
         self.wheel = self.name.endswith(".whl")
         self.tags: list[Any] = []
         if self.wheel:
+            on_linux = f"linux.*{MACHINE['platform_machine']}"
             _, self.version, _, tags = parse_wheel_filename(self.name)
-            self.tags = [
-                t for t in tags if t.platform == "any" or re.search("linux.*x86_64", t.platform)
-            ]
+            self.tags = [t for t in tags if t.platform == "any" or re.search(on_linux, t.platform)]
         else:
             self.version = parse_sdist_filename(self.name)[1]
 
@@ -335,13 +334,51 @@ def draw() -> list[dict[str, Any]]:
     for package in declared():
         if package.get("source"):
             rows += compiled(package, lines)
-    return [each for each in rows if each["pythons"]]
+    return beside_arm([each for each in rows if each["pythons"]])
+
+
+def beside_arm(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with the Pythons for which everything has wheels of CUDA for aarch64, too."""
+    MACHINE["platform_machine"] = "aarch64"
+    for kept in (files, requirements):
+        kept.cache_clear()
+    with ThreadPoolExecutor(6) as pool:
+        return [each | {"arm": arm} for each, arm in zip(rows, pool.map(on_arm, rows), strict=True)]
+
+
+def on_arm(told: dict[str, Any]) -> list[str]:
+    """The Pythons of a row that can have it on aarch64, of the same CUDA major."""
+    asked = Requirement(told["packages"][0])
+    names = {Requirement(ask.format("1")).name: p for p in declared() for ask in p["asks"]}
+    package = names[asked.name]
+    version = next(iter(asked.specifier.filter(files(package["project"]))), None)
+    known = told["pythons"]
+    wheels = (
+        package.get("arm", True)
+        and version
+        and any(f.wheel for f in files(package["project"])[version])
+    )
+    if version is None or not wheels:
+        return []
+    needed = closure(package, str(asked), [p for p in known if not p.endswith("t")][-1])
+    runtime = brought(needed, r"nvidia-cuda-runtime(-cu\d+)?|cuda-toolkit")
+    torch = told["frameworks"].get("torch")
+    cuda = runtime[0] if runtime else ""
+    if torch and package["project"] != "torch":
+        known, cuda = on_arm({**told, "packages": [f"torch=={torch}"]}), told["cuda"]
+    elif not runtime and not torch:
+        cuda = stated(package, version) or ""
+    here = pythons(needed) if cuda.partition(".")[0] == told["cuda"].partition(".")[0] else []
+    return [python for python in known if python in here]
 
 
 def save(rows: list[dict[str, Any]], path: Path = derived.RELEASES) -> None:
     """Writes the file, a release a line, and prints what is new in it and what is gone."""
     before = path.read_text().splitlines() if path.exists() else []
-    about = "Written by make tables: what the package index tells of releases, for Linux on x86_64."
+    about = (
+        "Written by make tables: what the package index tells of releases, for Linux on x86_64; "
+        "arm: the Pythons that can have it on aarch64, too."
+    )
     head = f'{{"about": {json.dumps(about)}, "drawn": "{time.strftime("%Y-%m-%d")}", "releases": ['
     lines = [head, *(f"{json.dumps(each)}," for each in rows[:-1]), json.dumps(rows[-1]), "]}"]
     path.write_text("\n".join(lines) + "\n")

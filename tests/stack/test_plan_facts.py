@@ -10,6 +10,7 @@ import pytest
 
 from cudriver.cli import main
 from cudriver.stack.planning import plan
+from cudriver.stack.planning.candidates import known, number
 from cudriver.stack.tables import table
 
 DAY = 86400
@@ -104,7 +105,7 @@ def test_no_command_restarts_a_machine():
 @pytest.mark.parametrize(("gpu", "arm"), [("GH200", True), ("GB10", True), ("H200", False)])
 def test_nothing_was_run_beside_an_arm_processor(gpu, arm):
     made = plan("torch", driver="580.95.05", gpus=[gpu], python="3.13")
-    assert any("Arm processor" in line for line in made.says) == arm
+    assert any("Arm processor" in line for line in made.parts[0].says) == arm
     assert made.status == ("derived" if arm else "proven")
     assert any(step.ran for part in made.parts for step in part.steps) != arm
 
@@ -146,3 +147,22 @@ def test_an_environment_is_checked_before_anything_is_added(tmp_path, capsys):
     text = capsys.readouterr().out
     assert code in (0, 1)
     assert f"The check of {sys.prefix} first: " in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("package", "oldest"),
+    # As the index had them: PyTorch's wheels have CUDA from 2.11 on, ONNX Runtime's from 1.29.
+    [("torch", (2, 11)), ("vllm", (0, 20)), ("onnxruntime", (1, 29)), ("tensorflow", None)],
+)
+def test_what_fits_beside_an_arm_processor_has_wheels_for_it(package, oldest):
+    found = [c for c in known([package], arm=True) if c.arm is not None]
+    versions = [number(c.frameworks[package]["version"])[:2] for c in found]
+    assert min(versions, default=None) == oldest
+    assert all(c.pythons == c.arm for c in found)
+    assert {c.index is None for c in known([package], arm=True) if c.arm is None} <= {False}
+
+
+def test_that_no_release_has_wheels_for_an_arm_processor_is_said():
+    made = plan("tensorflow", gpus=["GH200"])
+    assert made.status == "nothing"
+    assert any("has wheels of CUDA for aarch64" in line for line in made.parts[0].says)

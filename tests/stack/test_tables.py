@@ -11,7 +11,7 @@ from cudriver.stack.tables import FOLDER, driver_cuda, driver_floor, table, tool
 from cudriver.stack.versions import compare, numbers
 
 NAMES = ["architectures", "driver", "environments", "libraries", "pairs", "plan", "pytorch"]
-NAMES += ["gpus", "packages", "toolkits"]
+NAMES += ["compiling", "gpus", "packages", "toolkits"]
 MADE = ["derived", "proven", "zh"]  # sentences, and what `make corpus` and `make tables` write
 
 

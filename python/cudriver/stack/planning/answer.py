@@ -81,6 +81,9 @@ def _about(chosen: Candidate, question: Question) -> list[Line]:
         older = best(question, proven=True)
         if older is not None:
             lines.append(Line("older", set=older, **older.run(question.python)))
+    if question.arm:
+        date = table("derived")["drawn"]
+        lines.insert(0, Line("arm" if chosen.arm is None else "arm wheels", date=date))
     lines.append(Line("floor", floor=chosen.floor_for(question.gpus)))
     if not question.gpus:
         lines.append(Line("served", gpus=", ".join(sorted(chosen.gpus, key=number))))
@@ -105,7 +108,7 @@ def facts(question: Question) -> list[Line]:
         known = {cuda for row in rows for cuda in row["cuda"] if major(cuda) in runs[-1:]}
         tags = ", ".join(fix.tag(cuda) for cuda in sorted(known, key=number))
         lines += [Line("indexes", cuda=runs[-1], tags=tags)] * bool(tags)
-    return lines + [Line("arm")] * (question.arm and not question.tegra)
+    return lines
 
 
 def age() -> list[Line]:
@@ -152,12 +155,14 @@ def _wrong(question: Question) -> str:
 def _nothing(question: Question, wanted: Candidate | None, folder: str | None) -> Part:
     """What keeps every candidate away, and what would help."""
     gpus, driver = question.gpus, question.driver.release or question.driver.cuda
-    found = [(each, each.obstacles(question)) for each in known(question.packages)]
+    found = [(each, each.obstacles(question)) for each in known(question.packages, question.arm)]
     pythons = {python for each, kinds in found if kinds == {"python"} for python in each.pythons}
     floors = [each.floor_for(gpus) for each, kinds in found if kinds == {"driver"}]
     kind = "no python" if pythons else "misfit"
     if wanted is not None:
         kind = "too new" if _wrong(question) == "last" else "too old"
+    elif question.arm and not found:
+        kind = "no arm"
     elif found and all("gpu" in kinds for _, kinds in found):
         kind = "no code"
     values = {"names": titles(question.packages), "python": question.python, "driver": driver}

@@ -7,7 +7,7 @@ from functools import cache
 
 from cudriver.stack.fixes import fix
 from cudriver.stack.planning.question import Question
-from cudriver.stack.record import Any, Record, fresh
+from cudriver.stack.record import Any, Record, but, fresh
 from cudriver.stack.tables import table
 from cudriver.stack.versions import major, numbers
 
@@ -29,6 +29,7 @@ class Candidate(Record):
     source: list[str] = fresh(list)  # what is compiled where it is installed, after the others
     brings: bool = True  # its CUDA; otherwise it takes a toolkit that is there
     date: str = ""  # of the release
+    arm: list[str] | None = None  # the Pythons that can have it on aarch64; None: not known
 
     def __str__(self) -> str:
         known = table("plan")["frameworks"]
@@ -78,7 +79,7 @@ class Candidate(Record):
         found = {
             "driver": unknown or fix.too_old(driver, self.cuda, floor),
             "gpu": not {*question.gpus} <= self.gpus,
-            "python": question.python is not None and question.python not in self.pythons,
+            "python": question.python not in (None, *self.pythons),
             "there": majors is not None and (proven or (majors != set() and own not in majors)),
         }
         return {kind for kind, there in found.items() if there}
@@ -102,9 +103,12 @@ def sets(name: str) -> list[Candidate]:
     return [Candidate(**row) for row in table(name)["sets"]]
 
 
-def known(names: Iterable[str]) -> list[Candidate]:
-    """The candidates that have these frameworks."""
-    return [c for c in (*sets("proven"), *sets("derived")) if {*names} <= {*c.frameworks}]
+def known(names: Iterable[str], arm: bool = False) -> list[Candidate]:
+    """The candidates that have these frameworks, on aarch64 those that may have wheels there."""
+    found = [c for c in (*sets("proven"), *sets("derived")) if {*names} <= {*c.frameworks}]
+    if not arm:
+        return found
+    return [c if c.arm is None else but(c, pythons=c.arm) for c in found if c.arm != []]
 
 
 def best(question: Question, proven: bool = False) -> Candidate | None:
@@ -118,5 +122,5 @@ def best(question: Question, proven: bool = False) -> Candidate | None:
         least, ran = -len(each.frameworks), each.name != ""
         return (least, versions[:-1], usual, versions, ran, -size, each.name)
 
-    fitting = (each for each in known(names) if not each.obstacles(question))
+    fitting = (each for each in known(names, question.arm) if not each.obstacles(question))
     return max((each for each in fitting if each.name or not proven), key=rank, default=None)

@@ -38,7 +38,8 @@ def read(path: Path) -> tuple[str, dict[str, Case]]:
         assert name not in cases, f"{path.name} has two cases called {name!r}"
         source = "\n".join(line[2:] for line in lines if line[:1] == "|")
         words = "\n".join(line for line in lines if line[:1] != "|" and line[:2] != "# ")
-        cases[name] = Case(told, name, source, words.strip("\n") if lines else name)
+        words = words if lines or told == "silent" else name
+        cases[name] = Case(told, name, source, words.strip("\n"))
     return head, cases
 
 

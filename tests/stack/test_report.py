@@ -39,6 +39,7 @@ from cudriver.stack.report.html import page
 from cudriver.stack.report.list import one_line
 from cudriver.stack.report.redaction import redacted
 from cudriver.stack.report.text import How, Style, short_path
+from cudriver.stack.rules import registry
 from cudriver.stack.text import clean, columns, elide, wrap_command
 from schemas import strict
 
@@ -511,7 +512,7 @@ class TestWhyItCannotBeTold:
             facts(environment=Environment("/nothing", "unknown"), distributions=[]),
         ]
         for of in open_ones:
-            report = Report(of, [])
+            report = Report(of, [*registry()["CU201"](of)])
             assert report.verdict == "unknown"
             assert len(report.doubts) == 2 - all(f.modelled for f in of.frameworks)
             for why in report.doubts:

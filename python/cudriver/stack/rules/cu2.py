@@ -10,6 +10,7 @@ from cudriver.stack.facts import ERROR, NOTE, WARNING, Evidence, Facts, Finding
 from cudriver.stack.fixes import fix
 from cudriver.stack.machine.compiling import users
 from cudriver.stack.machine_facts import Device, Lacking, Toolkit
+from cudriver.stack.record import but
 from cudriver.stack.rules.finding import finding
 from cudriver.stack.tables import table
 from cudriver.stack.text import quote
@@ -55,13 +56,16 @@ def environment_cuda(facts: Facts) -> tuple[str, Evidence] | None:
 
 
 def cu201(facts: Facts) -> Iterator[Finding]:
-    """The environment's toolkit is not the system's."""
+    """The environment's toolkit is not the system's. What --match asks may stay open."""
     mine, theirs = environment_cuda(facts), system_cuda(facts)
+    doubt = "there are no two toolkit versions to compare, as --match asks"
     if mine is None or theirs is None:
-        if facts.match and (known := mine or theirs):
-            side = "environment" if mine is None else "system"
-            title = f"nothing to match: no CUDA toolkit is found in the {side}"
-            yield finding(NOTE, title, [known[1]])
+        if facts.match:
+            known = mine or theirs
+            where = "" if known is None else " in the " + ("system" if mine else "environment")
+            title = f"nothing to match: no CUDA toolkit is found{where}"
+            asked = known[1] if known else Evidence("--match", None, facts.match)
+            yield but(finding(NOTE, title, [asked]), doubt=doubt)
         return
     parts = LEVELS[facts.match_level] if facts.match else 2
     a, b = cut(mine[0], parts) or "", cut(theirs[0], parts) or ""
@@ -71,20 +75,11 @@ def cu201(facts: Facts) -> Iterator[Finding]:
     if cut(a, shared) == cut(b, shared):
         title = f"{a} and {b} agree as far as they are known, which does not settle the rest"
         if facts.match and shared < parts:
-            yield finding(NOTE, title, evidence)
+            yield but(finding(NOTE, title, evidence), doubt=doubt)
     elif facts.match:
         yield finding(ERROR, title, evidence, None, _match_system(facts, mine[0], theirs[0]))
     else:
         yield finding(NOTE, f"{title}; harmless unless something is compiled", evidence)
-
-
-def settled(facts: Facts) -> bool:
-    """Whether --match could be answered: both sides are there, and told as far as was asked."""
-    mine, theirs = environment_cuda(facts), system_cuda(facts)
-    if mine is None or theirs is None:
-        return False
-    parts = LEVELS[facts.match_level]
-    return all((cut(side[0], parts) or "").count(".") == parts - 1 for side in (mine, theirs))
 
 
 def _match_system(facts: Facts, mine: str, theirs: str) -> list[str]:

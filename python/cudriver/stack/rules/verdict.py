@@ -173,11 +173,6 @@ def _questions(findings: list[Finding], facts: Facts, strict: bool) -> Iterator[
     for fault in facts.load_faults:
         if fault.doubt is not None and fault.doubt in told:  # an error, had that been looked at
             yield Question(f"{fault.doubt.file}: {fault.doubt.value}", [fault.framework or ""])
-    if facts.match is not None:
-        from cudriver.stack.rules.cu2 import settled
-
-        if not settled(facts):
-            yield Question("there are no two toolkit versions to compare, as --match asks", [])
     if env.python is None and not facts.distributions:
         near = f"; did you mean {env.near}?" if env.near else ""
         packages = env.near is not None and env.near.startswith("PYTHONPATH=")
@@ -186,7 +181,7 @@ def _questions(findings: list[Finding], facts: Facts, strict: bool) -> Iterator[
     for finding in findings:
         if finding.doubt:
             whose = [f.name for f in frameworks if concerns(finding, f, facts)]
-            yield Question(finding.doubt, whose, True)
+            yield Question(finding.doubt, whose, not finding.rule.startswith(ASKED))
     names = {name for f in frameworks for name in (f.name, f.distribution, f.module)}
     wrong = [f for f in findings if f.severity == ERROR and not f.rule.startswith(ASKED)]
     wrong = [f for f in wrong if f.subject and f.subject not in names]

@@ -151,7 +151,7 @@ def test_every_soname_of_a_large_cache_is_found(tmp_path: Path) -> None:
 )
 def test_the_platform_of_a_cpu(tmp_path: Path, machine: int, platform: str) -> None:
     loader = loader_for(str(tmp_path), machine=machine)
-    assert (loader.platform, loader.expand("$PLATFORM/x", None)) == (platform, f"{platform}/x")
+    assert loader.expand("$PLATFORM/x", None) == f"{platform}/x"
 
 
 # ---- the loader's file ----

@@ -104,7 +104,7 @@ class Finder:
         )
         reader = _Reader(self, made, dist, os.path.dirname(package) if package else None)
         version = reader.first(recipe.build.get("version", []))
-        if version is None and dist is None and not reader.says_any(recipe.build["version"]):
+        if version is None and dist is None:
             return None  # a folder of this name that is something else
         if version is not None:
             put(made, version=version[0])
@@ -238,11 +238,6 @@ class _Reader(Record):
             if told is not None and told[0] != "" and (none or told[0] != "None"):
                 return told
         return None
-
-    def says_any(self, sources: list[dict[str, str]]) -> bool:
-        """Whether a file that should say something is there, whatever it says."""
-        files = [f"{self.site}/{source['file']}" for source in sources if "file" in source]
-        return any(self.finder.source(file) is not None for file in files)
 
     def complain(self, source: dict[str, str]) -> None:
         """Notes a file that is there and does not say what it should."""

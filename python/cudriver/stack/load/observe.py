@@ -173,11 +173,8 @@ def _ask(
     if answer is not None:
         return answer, None
     end = f"died of {signal_name(-status)}" if status < 0 else f"ended with status {status}"
-    if raw:
-        said = f" and answered {raw[:SHOWN]!r}{'...' * (len(raw) > SHOWN)}"
-    else:
-        said = " and no answer" * (status >= 0)
-    return None, f"the interpreter {end}{said}"
+    shown = f" and answered {raw[:SHOWN]!r}{'...' * (len(raw) > SHOWN)}" if raw else ""
+    return None, f"the interpreter {end}{shown or ' and no answer' * (status >= 0)}"
 
 
 def _understood(raw: bytes, modules: list[str]) -> dict[str, Any] | None:

@@ -116,8 +116,7 @@ class Loader(LoaderFiles):
         if owner is None and "ORIGIN" in names:
             return None
         values = {"ORIGIN": owner.origin if owner else "", "LIB": self.settings.lib}
-        if "PLATFORM" in names:
-            values["PLATFORM"] = self.platform
+        values["PLATFORM"] = glibc.PLATFORMS.get(self.machine, "")
         return _TOKEN.sub(lambda found: values[found[1] or found[2]], text)
 
     def _split(

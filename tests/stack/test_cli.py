@@ -249,12 +249,10 @@ def test_all_marks_warnings_and_fits_the_terminal(cpu_torch):
             f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{more}"
         )
     done = run(*words, COLUMNS="80")
-    first, last = done.stdout.splitlines()
+    first, uses, rules, last = done.stdout.splitlines()
     assert (done.returncode, last) == (0, "1 environment, none with a mismatch, 1 with warnings")
-    assert re.fullmatch(
-        r"! /srv/a-proj\S*…\S*-long-name  torch 2.8.0\+cpu \(without CUDA\)  CU40.*", first
-    )
-    assert len(first) <= 80
+    assert (first, uses) == (f"! /srv/{long}", "    torch 2.8.0+cpu (without CUDA)")
+    assert rules.startswith("    CU40")
     assert f"/srv/{long}  " in run(*words, COLUMNS="200").stdout
     assert f"/srv/{long}  " in run(*words).stdout
     assert "✗" in run(*words, "--strict", COLUMNS="80").stdout

@@ -18,7 +18,6 @@ from cudriver.stack.load.runtime_versions import _first
 from cudriver.stack.names import is_cuda_library, matches
 from cudriver.stack.roots.rootfs import Root
 from elfkit import compile_c
-from program import output
 
 
 @pytest.fixture
@@ -161,20 +160,6 @@ class TestVersions:
         assert _first(found, "libcudnn_graph.so", "libcudnn.so") == "9.10.2"
         assert _first(found[:3], "libcudnn_graph.so", "libcudnn.so") == "9.1.0"
         assert _first(found[:1], "libcudnn_graph.so", "libcudnn.so") is None
-
-    @pytest.mark.parametrize("name", ["libtorch_cuda.so", "libtorch_cuda_cpp.so"])
-    def test_nccl_inside_pytorchs_own_library(self, tmp_path, name):
-        """The wheels of PyTorch up to 1.13, and conda's. What its function answers counts."""
-        prefix = Prefix(tmp_path / "env", root=tmp_path).venv()
-        package = prefix.torch("1.13.1", "11.7", pins={}).parent / "torch"
-        source = "int ncclGetVersion(int *v) { *v = 21403; return 0; }"
-        path = compile_c(package / "lib" / name, source, f"-Wl,-soname,{name}")
-        answer = output(  # not in this process, where PyTorch would take it for its own
-            f"import ctypes as c; x = c.c_int(); c.CDLL({str(path)!r}).ncclGetVersion(c.byref(x))\n"
-            "print(x.value)"
-        )
-        found = collect(ask("/env", root=str(tmp_path), environ={}, probe_driver=False))
-        assert (int(answer), found.framework("torch").nccl) == (21403, "2.14.3")
 
     def test_the_code_wins_over_a_package_that_contradicts(self, tmp_path):
         """Another wheel wrote over the file: its owner says one thing, the file another."""

@@ -214,6 +214,6 @@ def test_a_program_is_told_what_which_says(tmp_path, capsys, make):
 
 def test_what_is_asked_for_is_not_changed():
     asked = ask()
-    with pytest.raises(AttributeError, match="what was asked for"):
+    with pytest.raises(AttributeError, match="is a fact"):
         asked.prefix = "/elsewhere"
     assert but(asked, prefix="/x").prefix == "/x" != asked.prefix

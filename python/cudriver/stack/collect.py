@@ -188,8 +188,13 @@ def recollect(facts: Facts, machine: Machine, changes: dict[str, str | None]) ->
     other = collect_machine(asked)
     other.too_much = machine.too_much or other.too_much
     if machine.verify is not None:  # files are the same, whatever the variables
-        seen = [fault for fault in facts.file_faults if fault.what != HIDDEN]
-        other.verify = lambda now, _: _beside(seen, now.file_faults)
+
+        def verify(now: Facts, _: Loader) -> list[FileFault]:
+            files = {fault.file for fault in now.file_faults}
+            every = (fault for fault in facts.file_faults if fault.what != HIDDEN)
+            return [fault for fault in every if fault.file not in files]
+
+        other.verify = verify
     old, new = machine.driver(), other.driver()
     if new is not old:
         driver.take_over(new, old)
@@ -326,12 +331,6 @@ def _unread(root: Root, facts: Facts) -> list[str]:
     if env.python is not None and not env.site_packages and env.kind != "unknown":
         found.append(f"{env.prefix}: it has no site-packages that can be read")
     return found
-
-
-def _beside(seen: list[FileFault], known: list[FileFault]) -> list[FileFault]:
-    """Those of which nothing is known yet."""
-    files = {fault.file for fault in known}
-    return [fault for fault in seen if fault.file not in files]
 
 
 def _shared(owners: Owners, told: set[str]) -> list[FileFault]:

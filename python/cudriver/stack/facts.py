@@ -197,17 +197,13 @@ class Environment(Record, frozen=True):
 
     @property
     def extensions(self) -> tuple[str, ...]:
-        """What the names of extension modules end in, in the order in which it looks for them.
-
-        Of 3.13 and 3.14 only Debian's take the stable ABI with a machine, and only they build it.
+        """What the names of extension modules end in, in the order in which it looks for them. Some
+        Pythons take no stable ABI of a machine, or none without the GIL.
         """
         machine = f"{self.platform}-linux-gnu"
-        own = f".cpython-{self.abi}-{machine}.so"
-        if self.minor < 15:
-            debian = (f".abi3-{machine}.so",) if self.minor >= 13 else ()
-            return own, ".abi3.so", *debian, ".so"
-        stable = (".abi3t",) if self.abi.endswith("t") else (".abi3", ".abi3t")
-        return own, *(f"{name}{rest}.so" for name in stable for rest in (f"-{machine}", "")), ".so"
+        rests = ("", f"-{machine}") if self.minor < 15 else (f"-{machine}", "")
+        stable = (f"{abi}{rest}.so" for abi in (".abi3", ".abi3t") for rest in rests)
+        return f".cpython-{self.abi}-{machine}.so", *stable, ".so"
 
 
 class Framework(Record, frozen=True):

@@ -108,22 +108,14 @@ def named(root: str) -> dict[str, list[str]]:
     environ = os.environ if files.host else {}
     search = _Search(files, environ, _homes(files, environ))
     conda = [(prefix, base) for prefix, base in search._conda() if _is_environment(files, prefix)]
-    own = [("base" if prefix == base else _last(prefix), prefix) for prefix, base in conda]
-    folders = [each for one in table("environments")["kernels"] for each in search._expand(one)]
+    own = [("base" if at == base else os.path.basename(at.rstrip("/")), at) for at, base in conda]
     prefixes = [*(prefix for prefix, _ in conda), *([sys.prefix] if files.host else [])]
-    for folder in (*folders, *(f"{prefix}/share/jupyter/kernels" for prefix in prefixes)):
-        for name in files.names(folder):
-            executable = search._kernel_python(f"{folder}/{name}/kernel.json")
-            kernel = prefix_of_python(files, executable) if executable else None
-            own += [(name, kernel)] if kernel else []
+    for _, name, prefix in search._kernels(prefixes):
+        own.append((name, prefix))
     found: dict[str, dict[str, str]] = {}
     for name, prefix in own:
         found.setdefault(name, {})[files.resolve(prefix)] = prefix
     return {name: list(each.values()) for name, each in found.items()}
-
-
-def _last(path: str) -> str:
-    return os.path.basename(path.rstrip("/"))
 
 
 def prefix_of_python(files: Root, executable: str) -> str | None:
@@ -163,7 +155,7 @@ class _Search:
         self.files = files
         self.environ = environ
         self.homes = homes
-        self.seen: set[str] = set()
+        self.seen: dict[str, str] = {}  # by where its links lead
         self.folders_left = MAX_FOLDERS
 
     def run(self) -> Iterator[Found]:
@@ -171,10 +163,10 @@ class _Search:
             found = self._look(prefix, source)
             if found is not None:
                 yield found
-                yield from self._kernels(f"{prefix}/share/jupyter/kernels")
-        for pattern in table("environments")["kernels"]:
-            for folder in self._expand(pattern):
-                yield from self._kernels(folder)
+        for spec, _, prefix in self._kernels(list(self.seen.values())):
+            found = self._look(prefix, spec, "jupyter")
+            if found is not None:
+                yield found
 
     def _candidates(self) -> Iterator[tuple[str, str]]:
         for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
@@ -241,15 +233,18 @@ class _Search:
             elif depth > 1:
                 yield from self._walk(path, depth - 1, source)
 
-    def _kernels(self, folder: str) -> Iterator[Found]:
-        for name in self.files.names(folder):
-            spec = f"{folder}/{name}/kernel.json"
-            executable = self._kernel_python(spec)
-            prefix = executable and prefix_of_python(self.files, executable)
-            if prefix:
-                found = self._look(prefix, spec, "jupyter")
-                if found is not None:
-                    yield found
+    def _kernels(self, prefixes: list[str]) -> Iterator[tuple[str, str, str]]:
+        """The file, the name and the environment of each kernel that Jupyter would find, or one in
+        these environments.
+        """
+        shared = (each for one in table("environments")["kernels"] for each in self._expand(one))
+        for folder in (*shared, *(f"{prefix}/share/jupyter/kernels" for prefix in prefixes)):
+            for name in self.files.names(folder):
+                spec = f"{folder}/{name}/kernel.json"
+                executable = self._kernel_python(spec)
+                prefix = prefix_of_python(self.files, executable) if executable else None
+                if prefix:
+                    yield spec, name, prefix
 
     def _kernel_python(self, spec: str) -> str | None:
         text = self.files.text(spec, 1 << 20)
@@ -270,7 +265,7 @@ class _Search:
             return None
         if resolved in self.seen:
             return None
-        self.seen.add(resolved)
+        self.seen[resolved] = prefix
         settings = pyvenv(self.files, prefix)
         conda = self.files.is_dir(f"{prefix}/conda-meta")
         python = settings.get("version_info") or settings.get("version")

@@ -122,8 +122,6 @@ class _Reader(Record):
             else:
                 self.root.take(0, 0, len(asked))
                 self._headers(dist, metadata, head, asked)
-                if raw and not _header(head, b"Name")[0]:
-                    self.root.note(metadata, "has no Name", 1)
         if kind == "wheel" and len(self.root.problems) == known and b"\nversion:" not in lowered:
             self.root.note(metadata, "has no Version", 1)
         return dist

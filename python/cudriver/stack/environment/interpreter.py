@@ -108,7 +108,7 @@ class _Reader:
         linked = self._linked()
         short = cut(exact, 2)
         if exact and linked and linked[0] != short and self._filled("".join(linked)):
-            return self._patch_level(linked[0]), linked[1]  # upgraded in place
+            return linked  # upgraded in place
         if exact and "." in exact:
             threaded = any(m[3] and f"{m[1]}.{m[2]}" == short for m in found)
             return exact, "t" if threaded else ""
@@ -117,10 +117,10 @@ class _Reader:
             if conda:
                 return conda[1], "t" if re.search(r"_cp\d+t\.json\Z", name) else ""
         if linked:
-            return self._patch_level(linked[0]), linked[1]
+            return linked
         if found:
             newest = max(found, key=lambda m: (int(m[1]), int(m[2])))
-            return self._patch_level(f"{newest[1]}.{newest[2]}"), newest[3]
+            return f"{newest[1]}.{newest[2]}", newest[3]
         return None, ""
 
     def _linked(self) -> tuple[str, str] | None:
@@ -133,12 +133,6 @@ class _Reader:
         """Whether packages are installed here for a release of Python."""
         names = self.root.names(f"{self.prefix}/lib/python{release}/site-packages")
         return any(name.endswith((".dist-info", ".egg-info")) for name in names)
-
-    def _patch_level(self, short: str) -> str:
-        """ "3.12" made exact by the header that a Python keeps beside itself, if it is there."""
-        header = self.root.text(f"{self.prefix}/include/python{short}/patchlevel.h", 64 << 10) or ""
-        match = re.search(r'define PY_VERSION\s+"(\d+\.\d+\.\d+)', header)
-        return match[1] if match else short
 
     def _installer(self) -> str:
         if self.env.kind == "conda":

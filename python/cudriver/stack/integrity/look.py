@@ -22,7 +22,6 @@ from cudriver.stack.roots.rootfs import Root
 
 SOURCES = 4 << 20  # bytes of sources that one check compiles: half a second
 HASHED = 256 << 20  # bytes that it hashes without --verify: half a second
-OPENED = 2000  # files that it opens
 SOURCE = 1 << 20  # bytes of one source; a larger one is not compiled
 HEAD = 4096
 PARSE_ONLY = 0x400  # ast.PyCF_ONLY_AST; to import ast takes 5 ms
@@ -46,7 +45,7 @@ class Looker:
         self.env = env
         self.loader = loader
         self.spent = False  # something was not looked at
-        self._sources, self._hashed, self._opened = SOURCES, HASHED, OPENED
+        self._sources, self._hashed = SOURCES, HASHED
 
     def at(self, file: Different) -> Seen | None:
         """None: it is as it was, or may be."""
@@ -55,9 +54,6 @@ class Looker:
         if file.size == 0 and file.listed_size:
             library = records.is_library(os.path.basename(file.path))
             return Seen(DAMAGED, "is empty", "file too short" if library else "")
-        if self._opened == 0:
-            return self._left(file)
-        self._opened -= 1
         if file.same_size:
             self._hashed -= file.size
             if self._hashed < 0:

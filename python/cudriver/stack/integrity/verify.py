@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from cudriver import _elf
 from cudriver.stack.environment import records
 from cudriver.stack.environment.debian import sums
-from cudriver.stack.facts import CHANGED, Distribution, Evidence, Facts, FileFault
+from cudriver.stack.facts import CHANGED, Evidence, Facts, FileFault
 from cudriver.stack.integrity.listed import ALL, Different, leaves_alone, of_system
 from cudriver.stack.integrity.look import Looker
 from cudriver.stack.loader.search import Loader
@@ -101,19 +101,6 @@ def _of_system(root: Root, facts: Facts) -> Iterator[FileFault]:
         there = root.regular(file)[0] is not None
         made = records.hash_of(root, file, "md5") if there else None
         if made is not None and made.hex() != digest:
-            dist = _owner(dists, file)
             evidence = Evidence(f"/var/lib/dpkg/info/{package}.md5sums", line, digest)
-            name = dist.name if dist else package
-            yield FileFault(name, file, CHANGED, evidence, package=package.partition(":")[0])
-
-
-def _owner(dists: dict[str, Distribution], file: str) -> Distribution | None:
-    """The distribution of these that lies in the folder of a file, by its first name there."""
-    for dist in dists.values():
-        inside = file.removeprefix(f"{dist.location}/")
-        if inside != file and inside.partition("/")[0].partition(".")[0].lower() in (
-            dist.name.replace("-", "_"),
-            dist.name,
-        ):
-            return dist
-    return None
+            name = package.partition(":")[0]
+            yield FileFault(name, file, CHANGED, evidence, package=name)

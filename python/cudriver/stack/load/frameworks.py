@@ -24,33 +24,13 @@ MAX_LIBRARIES = 400  # of one framework
 _ASSIGNED = r"^%s\s*(?::[^=\n]+)?=\s*(?:(None)|['\"]([^'\"\n]*)['\"])"
 
 
-class Source:
-    """A file of assignments, read without running it."""
-
-    def __init__(self, root: Root, path: str) -> None:
-        self.path = path
-        self.text: str = ""
-        self.there: bool = root.exists(path)
-        if self.there:
-            text = root.text(path, FILE_LIMIT)
-            if text is None:
-                root.note(path, "cannot be read")
-            elif "\0" in text:
-                root.note(path, "is not text")
-            else:
-                self.text = text
-
-    def value(self, pattern: str) -> tuple[str, Evidence] | None:
-        """The first group that matched, and where. The pattern is multi-line."""
-        match = re.search(pattern, self.text, re.MULTILINE)
-        if match is None:
-            return None
-        group = next((g for g in match.groups() if g is not None), "")
-        return group, Evidence.found(self.path, self.text, match)
-
-    def assigned(self, name: str) -> tuple[str, Evidence] | None:
-        """The text assigned to a name; "None" for None."""
-        return self.value(_ASSIGNED % re.escape(name))
+def _value(file: str, text: str, pattern: str) -> tuple[str, Evidence] | None:
+    """The first group of a multi-line pattern that matched in a file's text, and where."""
+    match = re.search(pattern, text, re.MULTILINE)
+    if match is None:
+        return None
+    group = next((g for g in match.groups() if g is not None), "")
+    return group, Evidence.found(file, text, match)
 
 
 class Finder:
@@ -64,7 +44,7 @@ class Finder:
         self.owners = owners
         self.site_packages = site_packages
         self.recipes: dict[str, Recipe] = {}  # of the frameworks that were found, by name
-        self._sources: dict[str, Source] = {}
+        self._sources: dict[str, str | None] = {}
 
     def all(self) -> list[Framework]:
         """Every framework, PyTorch first; those without a recipe last."""
@@ -124,7 +104,7 @@ class Finder:
         )
         reader = _Reader(self, made, dist, os.path.dirname(package) if package else None)
         version = reader.first(recipe.build.get("version", []))
-        if version is None and dist is None and not reader.says_any(recipe.build["version"]):
+        if version is None and dist is None:
             return None  # a folder of this name that is something else
         if version is not None:
             put(made, version=version[0])
@@ -152,10 +132,15 @@ class Finder:
         first = (f for f in found if {"__init__.py", "__init__.pyc"} & {*self.root.names(f)})
         return (next(first, None) if len(found) > 1 else None) or next(iter(found), None)
 
-    def source(self, path: str) -> Source:
-        """A file of assignments, read once."""
+    def source(self, path: str) -> str | None:
+        """The text of a file of assignments, read once and not run; None: it is not there."""
         if path not in self._sources:
-            self._sources[path] = Source(self.root, path)
+            there = self.root.exists(path)
+            text = self.root.text(path, FILE_LIMIT) if there else None
+            if there and (text is None or "\0" in text):
+                self.root.note(path, "cannot be read" if text is None else "is not text")
+                text = ""
+            self._sources[path] = text
         return self._sources[path]
 
     def pin(self, dist: Distribution | None, stem: str) -> tuple[str, Evidence] | None:
@@ -254,18 +239,12 @@ class _Reader(Record):
                 return told
         return None
 
-    def says_any(self, sources: list[dict[str, str]]) -> bool:
-        """Whether a file that should say something is there, whatever it says."""
-        files = [f"{self.site}/{source['file']}" for source in sources if "file" in source]
-        return any(self.finder.source(file).there for file in files)
-
     def complain(self, source: dict[str, str]) -> None:
         """Notes a file that is there and does not say what it should."""
         if "file" in source and self.site is not None:
-            file = self.finder.source(f"{self.site}/{source['file']}")
-            if file.text:
-                what = source.get("assigned", "version")
-                self.finder.root.note(file.path, f"has no {what}")
+            file = f"{self.site}/{source['file']}"
+            if self.finder.source(file):
+                self.finder.root.note(file, f"has no {source.get('assigned', 'version')}")
 
     def _told(self, source: dict[str, str]) -> tuple[str, Evidence] | None:
         dist = self.dist
@@ -276,10 +255,10 @@ class _Reader(Record):
         if "strings" in source:
             return self._archs(source["strings"])
         if "file" in source:
-            file = self.finder.source(f"{self.site}/{source['file']}")
-            if "assigned" in source:
-                return file.assigned(source["assigned"])
-            return file.value(source["match"])
+            file = f"{self.site}/{source['file']}"
+            name = source.get("assigned")
+            pattern = _ASSIGNED % re.escape(name) if name else source["match"]
+            return _value(file, self.finder.source(file) or "", pattern)
         if dist is None:
             return None
         if "pin" in source:

@@ -173,33 +173,24 @@ def _ask(
     if answer is not None:
         return answer, None
     end = f"died of {signal_name(-status)}" if status < 0 else f"ended with status {status}"
-    if raw:
-        said = f" and answered {raw[:SHOWN]!r}{'...' * (len(raw) > SHOWN)}"
-    else:
-        said = " and no answer" * (status >= 0)
-    return None, f"the interpreter {end}{said}"
+    shown = f" and answered {raw[:SHOWN]!r}{'...' * (len(raw) > SHOWN)}" if raw else ""
+    return None, f"the interpreter {end}{shown or ' and no answer' * (status >= 0)}"
 
 
 def _understood(raw: bytes, modules: list[str]) -> dict[str, Any] | None:
     """The answer, if it is one: a broken interpreter may write anything."""
     try:
         answer = json.loads(raw)
-    except (ValueError, RecursionError):
+        errors, values = answer["imports"], answer["values"]
+        return {
+            "imports": {name: errors[name] and str(errors[name])[:ERROR_LIMIT] for name in modules},
+            "values": {
+                n: values[n] for n, kind in VALUES.items() if isinstance(values.get(n), kind)
+            },
+            "mapped": list(map(str, answer["mapped"])),
+        }
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
-    if not isinstance(answer, dict):
-        return None
-    imports, values, mapped = (answer.get(key) for key in ("imports", "values", "mapped"))
-    if not (isinstance(imports, dict) and isinstance(values, dict) and isinstance(mapped, list)):
-        return None
-    if set(imports) != set(modules) or not all(isinstance(path, str) for path in mapped):
-        return None
-    if not all(error is None or isinstance(error, str) for error in imports.values()):
-        return None
-    return {
-        "imports": {name: error and error[:ERROR_LIMIT] for name, error in imports.items()},
-        "values": {k: values[k] for k, kind in VALUES.items() if isinstance(values.get(k), kind)},
-        "mapped": mapped,
-    }
 
 
 def compare(facts: Facts, answer: dict[str, Any]) -> Iterable[Row]:

@@ -7,7 +7,6 @@ from struct import unpack_from
 from cudriver._elf import ElfFile
 from cudriver.stack.elf.parts import local_symbol, opened
 from cudriver.stack.facts import Evidence, Framework, Library
-from cudriver.stack.load.file_version import own_version
 from cudriver.stack.loader.glibc import X86_64
 from cudriver.stack.record import put
 from cudriver.stack.roots.rootfs import Root
@@ -22,20 +21,8 @@ def fill_runtime_versions(root: Root, framework: Framework, libraries: dict[str,
     # cudnnGetVersion is answered by libcudnn_graph in 9, by libcudnn_ops_infer in 8.
     cudnn = _first(used, "libcudnn_graph.so", "libcudnn_ops_infer.so", "libcudnn.so")
     put(framework, cudnn=cudnn, nccl=_first(used, "libnccl.so"))
-    if framework.name == "torch" and framework.nccl is None:
-        put(framework, nccl=_built_in_nccl(root, framework))
     if framework.name == "torch" and framework.cudnn_by_pin:
         _compiled_cudnn(root, framework)
-
-
-def _built_in_nccl(root: Root, framework: Framework) -> str | None:
-    """The NCCL that is a part of PyTorch's own library: of wheels up to 1.13, of conda's."""
-    for name in ("libtorch_cuda_cpp.so", "libtorch_cuda.so"):
-        path = f"{framework.path}/lib/{name}"
-        version, said = own_version(root, path, "libnccl.so.2", None)
-        if version is not None and said and said.value.startswith("ncclGetVersion"):
-            return version
-    return None
 
 
 def _compiled_cudnn(root: Root, framework: Framework) -> None:

@@ -46,11 +46,6 @@ class LoaderFiles:
         """The built-in settings of this root's loader."""
         return glibc.read_glibc(self.root, None, self.machine)
 
-    @property
-    def platform(self) -> str:
-        """What $PLATFORM stands for."""
-        return glibc.PLATFORMS.get(self.machine, "")
-
     # ---- files ----
 
     def absolute(self, path: str) -> str:

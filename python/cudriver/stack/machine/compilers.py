@@ -99,10 +99,6 @@ def host_limits(root: Root, toolkit: Toolkit) -> None:
     if gcc:
         evidence = Evidence.found(file, text, gcc)
         put(toolkit, host_compiler_limit=int(gcc[1]), host_compiler_evidence=evidence)
-    clang = re.search(r"__clang_major__\s*>=\s*(\d+)\)\s*\|\|\s*\(__clang_major__\s*<\s*3\)", text)
+    clang = re.search(r"__clang_major__\s*(>=?)\s*(\d+)\)", text)
     if clang:
-        put(toolkit, clang_limit=int(clang[1]) - 1)
-        return
-    older = re.search(r"__clang_major__\s*>\s*(\d+)\)", text)
-    if older:
-        put(toolkit, clang_limit=int(older[1]))
+        put(toolkit, clang_limit=int(clang[2]) - (clang[1] == ">="))

@@ -22,7 +22,6 @@ from cudriver.stack.facts import (
 from cudriver.stack.report.outcome import Outcome
 from cudriver.stack.rules.verdict import concerns
 from cudriver.stack.say import language, said, say
-from cudriver.stack.tables import table
 
 RANK = {ERROR: 0, WARNING: 1, NOTE: 2}
 OK, ABSENT, UNJUDGED = "ok", "absent", "unjudged"  # what works; what is not there; the rest
@@ -122,9 +121,6 @@ def toolkit_line(facts: Facts, most: int = FEW) -> str:
         kinds = ((t.version or say("unknown version"), say(t.kind)) for t in inside)
         of = ", ".join(f"{version} ({kind})" for version, kind in kinds)
         text = say("environment {versions}", versions=of)
-    elif wheels := _wheels(facts):
-        only = _some(wheels, most)
-        text = say("none in the environment that is used, only {wheels}", wheels=only)
     else:
         text = say("none in the environment")
     if system:
@@ -132,15 +128,6 @@ def toolkit_line(facts: Facts, most: int = FEW) -> str:
         of = ", ".join(say("{version} at {path}", version=v, path=path) for v, path in places)
         return text + say("; ") + say("system {versions}", versions=of)
     return text + say("; ") + say("none on the system")
-
-
-def _wheels(facts: Facts) -> list[str]:
-    """NVIDIA's wheels of which no library is in use, where none is."""
-    used = {library.owner for library in facts.libraries}
-    shipped = {row.get("wheel") for row in table("libraries")["libraries"].values()}
-    wheels = [d for d in facts.distributions if d.name.rpartition("-cu")[0] in shipped]
-    wheels += [d for d in facts.distributions if d.name in shipped]
-    return [] if used & {d.name for d in wheels} else [f"{d.name} {d.version}" for d in wheels]
 
 
 def framework_line(framework: Framework) -> str:

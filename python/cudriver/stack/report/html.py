@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from cudriver.stack import rulebook
 from cudriver.stack.facts import (
@@ -259,47 +258,21 @@ def link(rule: str, folder: str = rulebook.FOLDER) -> str:
 
 
 def rule_pages(rules: Collection[str], classes: str, folder: str = rulebook.FOLDER) -> str:
-    """The pages of these rules, each once. In a notebook's cell only their headings stand open:
-    JupyterLab follows a link to what is shown, and opens nothing.
+    """The pages of these rules, each once, as they are written; in a notebook's cell only their
+    headings stand open: JupyterLab follows a link to what is shown, and opens nothing.
     """
     folder = os.path.join(folder, "zh" if language() == "zh" else "")
-    known = [rule for rule in rulebook.rule_names(folder) if rule in rules]
     pages = ""
-    for rule in known:
-        heading, *blocks = _blocks(rulebook.page(rule, folder))
-        body = "".join(blocks)
-        if "page" not in classes:
-            heading, body = "", f"<details><summary>{heading}</summary>{body}</details>"
-        pages += f'<article class="note" id="{rule}">{heading}{body}</article>'
-    heading = _text(say("Rules"))
-    return (
-        f'<section class="{classes}"{lang()}><h2>{heading}</h2>{pages}</section>' if pages else ""
-    )
+    for rule in (rule for rule in rulebook.rule_names(folder) if rule in rules):
+        heading, _, text = rulebook.page(rule, folder).partition("\n")
+        summary = f"<summary>{_text(heading.lstrip('# '))}</summary>"
+        shown = " open" * ("page" in classes)
+        body = f"<details{shown}>{summary}<pre>{_text(text.strip())}</pre></details>"
+        pages += f'<article class="note" id="{rule}">{body}</article>'
+    heading = f"<h2>{_text(say('Rules'))}</h2>"
+    return f'<section class="{classes}"{lang()}>{heading}{pages}</section>' if pages else ""
 
 
 def lang() -> str:
     """The attribute that says which Chinese characters are meant; none for English."""
     return "" if language() == "en" else f' lang="{language()}"'
-
-
-def _blocks(page: str) -> Iterator[str]:
-    """A page's headings, paragraphs, lists and code; the pages have no other Markdown."""
-    pieces = r"^```.*?^```|^(?!```|\n).+?(?=\n\n|\n```|\Z)"
-    for text in re.findall(pieces, page.strip(), re.MULTILINE | re.DOTALL):
-        if text.startswith("```"):
-            yield f"<pre>{_text(text.partition(chr(10))[2].removesuffix('```'))}</pre>"
-        elif text.startswith("#"):
-            heading, _, rest = text.partition("\n")
-            level = 3 if heading.startswith("# ") else 4
-            yield f"<h{level}>{_inline(heading.lstrip('# '))}</h{level}>"
-            yield from _blocks(rest) if rest else ()
-        elif text.startswith("- "):
-            items = re.split(r"^- ", text, flags=re.MULTILINE)[1:]
-            yield f"<ul>{''.join(f'<li>{_inline(item)}</li>' for item in items)}</ul>"
-        else:
-            yield f"<p>{_inline(text)}</p>"
-
-
-def _inline(text: str) -> str:
-    """A line's code in its type."""
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", _text(" ".join(text.split())))

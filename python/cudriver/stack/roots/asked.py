@@ -11,7 +11,7 @@ from cudriver.stack.record import Record, but, fresh
 from cudriver.stack.roots.rootfs import Root
 
 
-class Asked(Record):
+class Asked(Record, frozen=True):
     """What was asked for, parsed once. It is handed down, and nobody changes it."""
 
     root: Root
@@ -24,9 +24,6 @@ class Asked(Record):
     match_level: str = "minor"  # "major", "minor", "exact"
     needs: list[str] = fresh(list)  # --needs: names of what is to use CUDA
     expects: list[str] = fresh(list)  # --expect: requirements, "torch==2.8.0+cu128"
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"{name} is what was asked for: `but` makes another one")
 
     def at(self, prefix: str | None) -> Asked:
         """The same of the environment in another folder. Raises NotADirectoryError."""

@@ -137,9 +137,6 @@ CUresult staging_lane_get(struct cudriver_staging_transfer *transfer, size_t byt
              : !up && bytes >= TUNING_LANE_LEAST && wanted < TUNING_TURNED ? TUNING_TURNED
                                                                            : wanted;
     staging_lock();
-    if (!own) {
-        staging_words_look(); /* the copy before may be over */
-    }
     found = lane_find(place, stream, wanted, scratch, own);
     while (found == NULL && result == CUDA_SUCCESS) {
         staging_unlock();

@@ -55,6 +55,11 @@ static CUresult transfer_make(const struct cudriver_copy_plan *copy, CUstream st
     if (permuted || plan->runs != NULL) {
         result = staging_place_kernels(place, &transfer->kernels);
     }
+    if (words && idle) { /* a copy before this one is over, and its lane free */
+        staging_lock();
+        staging_words_look();
+        staging_unlock();
+    }
     if (result == CUDA_SUCCESS && hold) {
         result = staging_blocks_hold(transfer);
         if (result != CUDA_SUCCESS && transfer->held == 0) { /* those of ended copies serve, too */

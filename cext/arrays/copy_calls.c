@@ -148,23 +148,21 @@ static PyObject *module_fill(PyObject *module, PyObject *args)
     return done;
 }
 
-/* clang-format off */
-#define ChosenCopy_FIELDS(X) \
-    X(path, "s", cudriver_copy_kind_name(plan.kind)) \
-    X(nbytes, "n", plan.bytes) \
-    X(page_locked, "N", PyBool_FromLong(plan.page_locked)) \
-    X(staging, "i", path) \
-    X(chunk, "n", staged.chunk) \
-    X(threads, "i", staged.threads) \
-    X(crossover, "n", staged.crossover) \
-    X(dense, "N", PyBool_FromLong(plan.layout.ndim == 0)) \
-    X(on_device, "N", PyBool_FromLong(plan.dst.on_device && plan.src.on_device)) \
+#define ChosenCopy_FIELDS(X)                                             \
+    X(path, "s", cudriver_copy_kind_name(plan.kind))                     \
+    X(nbytes, "n", plan.bytes)                                           \
+    X(page_locked, "N", PyBool_FromLong(plan.page_locked))               \
+    X(staging, "i", path)                                                \
+    X(chunk, "n", staged.chunk)                                          \
+    X(threads, "i", staged.threads)                                      \
+    X(crossover, "n", staged.crossover)                                  \
+    X(dense, "N", PyBool_FromLong(plan.layout.ndim == 0))                \
+    X(on_device, "N", PyBool_FromLong(inside))                           \
     X(apart, "N", PyBool_FromLong(plan.dst.ordinal != plan.src.ordinal)) \
-    X(coherent, "i", plan.coherent + plan.crawls) \
-    X(up, "N", PyBool_FromLong(plan.dst.on_device)) \
-    X(held, "n", (Py_ssize_t)TUNING_HELD) \
+    X(coherent, "i", plan.coherent + plan.crawls)                        \
+    X(up, "N", PyBool_FromLong(plan.dst.on_device))                      \
+    X(held, "n", (Py_ssize_t)TUNING_HELD)                                \
     X(beside, "N", PyBool_FromLong(beside))
-/* clang-format on */
 
 static PyObject *module_explain_copy(PyObject *module, PyObject *args)
 {
@@ -174,7 +172,7 @@ static PyObject *module_explain_copy(PyObject *module, PyObject *args)
     struct cudriver_copy_plan plan; /* its pointers to the ends are stale */
     struct staging_plan staged = {0};
     int path = -1;
-    bool beside;
+    bool beside, inside;
     PyObject *dst, *src;
 
     if (!PyArg_ParseTuple(args, "OO", &dst, &src) ||
@@ -184,6 +182,7 @@ static PyObject *module_explain_copy(PyObject *module, PyObject *args)
     copy_ends_plan(&ends, true, true, &plan);
     beside = copy_beside_explain(state, &ends, &plan);
     copy_ends_done(&ends);
+    inside = plan.dst.on_device && plan.src.on_device;
     if (plan.kind == CUDRIVER_COPY_STAGED) {
         staged = plan.staged;
         path = (int)staged.path;

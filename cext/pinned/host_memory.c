@@ -196,20 +196,18 @@ static PyObject *bytes_or_none(size_t bytes)
     return bytes == SIZE_MAX ? Py_NewRef(Py_None) : PyLong_FromSize_t(bytes);
 }
 
-/* clang-format off */
-#define HostMemoryStats_FIELDS(X) \
-    X(used_bytes, "n", stats.used_bytes) \
-    X(used_blocks, "n", stats.used_blocks) \
-    X(pooled_bytes, "n", stats.pooled_bytes) \
-    X(registered_bytes, "n", stats.registered_bytes) \
-    X(peak_bytes, "n", stats.peak_bytes) \
+#define HostMemoryStats_FIELDS(X)                         \
+    X(used_bytes, "n", stats.used_bytes)                  \
+    X(used_blocks, "n", stats.used_blocks)                \
+    X(pooled_bytes, "n", stats.pooled_bytes)              \
+    X(registered_bytes, "n", stats.registered_bytes)      \
+    X(peak_bytes, "n", stats.peak_bytes)                  \
     X(limit_bytes, "N", bytes_or_none(stats.limit_bytes)) \
-    X(pins, "n", stats.pins) \
-    X(pinned_bytes, "n", stats.pinned_bytes) \
-    X(hits, "K", stats.hits) \
-    X(misses, "K", stats.misses) \
+    X(pins, "n", stats.pins)                              \
+    X(pinned_bytes, "n", stats.pinned_bytes)              \
+    X(hits, "K", stats.hits)                              \
+    X(misses, "K", stats.misses)                          \
     X(huge_given_up_bytes, "n", stats.huge_given_up)
-/* clang-format on */
 
 static PyObject *module_stats(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {

@@ -157,18 +157,19 @@ def test_a_blocking_copy_is_big_while_it_lasts(cu: Any, sim: Any, big: Any, laun
     assert launches() == before + 1
 
 
+@pytest.mark.parametrize("count", [8, 64])  # of 8 MiB, of 1
 @pytest.mark.parametrize("rows", [True, False])
 def test_large_parts_of_a_batch_are_big(
-    cu: Any, sim: Any, big: Any, launches: Any, rows: bool
+    cu: Any, sim: Any, big: Any, launches: Any, rows: bool, count: int
 ) -> None:
     dst, src = ends(cu, True)
-    host, there = big[0].reshape(8, -1), big[1].reshape(8, -1)
+    host, there = big[0].reshape(count, -1), big[1].reshape(count, -1)
     sim.settle()
     sim.hold()
     if rows:
-        flying = cu.copy_rows_async(there, host, range(8), range(8), cu.Stream())
+        flying = cu.copy_rows_async(there, host, range(count), range(count), cu.Stream())
     else:
-        flying = cu.copy_many_async([there[i] for i in range(8)], [*host], cu.Stream())
+        flying = cu.copy_many_async([there[i] for i in range(count)], [*host], cu.Stream())
     before = launches()
     small = cu.copy_async(dst, src, cu.Stream())
     assert launches() == before + 1
@@ -221,6 +222,37 @@ def test_rows_of_a_strided_copy(cu: Any, sim: Any, launches: Any, up: bool) -> N
         cu.copy_async(host, there[:50], urgent).wait()
         assert (whole == kept).all()
     assert launches() == before + 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "moved"),
+    [(1, MOST, 1), (1, MOST + 1, 0), (4096, 64, 1), (4097, 64, 0), (10, 63, 0)],
+)
+def test_where_it_is_worth_it(
+    cu: Any, sim: Any, launches: Any, rows: int, width: int, moved: int
+) -> None:
+    whole = cu.pinned_empty((rows, width + 1), "u1")
+    whole[...] = np.random.default_rng(5).integers(0, 256, whole.shape, np.uint8)
+    host, there = whole[:, :width], cu.device_zeros((rows, width), "u1")
+    cu.copy_async(there, host, cu.Stream(priority=-1)).wait()
+    assert launches() == moved
+    assert (there.to_numpy() == host).all()
+
+
+def test_both_ends_backwards(cu: Any, sim: Any, launches: Any) -> None:
+    whole = cu.pinned_array(np.arange(20 * 200, dtype="i4").reshape(20, 200))
+    there = cu.to_device(np.zeros((20, 100), "i4"))
+    cu.copy_async(there[::-1], whole[::-1, 50:150], cu.Stream(priority=-1)).wait()
+    assert launches() == 1
+    assert (there.to_numpy() == whole[:, 50:150]).all()
+
+
+def test_few_copies_within_a_device_are_beside_nothing(cu: Any, sim: Any, launches: Any) -> None:
+    of, to = cu.to_device(np.arange(300).reshape(3, 100)), cu.device_zeros((3, 100), int)
+    rows = ([to[i] for i in range(3)], [of[i] for i in range(3)])
+    cu.copy_many_async(*rows, cu.Stream(priority=-1)).wait()
+    assert launches() == 0
+    assert (to.to_numpy() == of.to_numpy()).all()
 
 
 def test_pageable_memory_goes_through_a_slot(cu: Any, sim: Any, launches: Any) -> None:

@@ -548,6 +548,21 @@ KINDS = pytest.mark.parametrize("kind", ["rows", "many"])
 MEMORIES = pytest.mark.parametrize("memory", ["page-locked", "pageable"])
 
 
+def test_a_strided_source_is_the_callers_again(held: Any) -> None:
+    stream, there = cu.Stream(), cu.device_zeros((2000, 64), np.uint8)
+    source = np.full((2000, 128), 1, np.uint8)[:, ::2]
+    first = cu.device_zeros(100), cu.pinned_zeros(100)
+    held.settle()
+    held.hold()
+    before = cu.copy_async(*first, stream)  # it is busy
+    transfer = cu.copy_many_async([there], [source], stream)
+    source[...] = 2
+    held.release()
+    before.wait()
+    transfer.wait()
+    assert (there.to_numpy() == 1).all()
+
+
 @KINDS
 @MEMORIES
 def test_it_is_one_transfer_in_the_order_of_its_stream(held: Any, kind: str, memory: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -135,6 +136,27 @@ def test_events_are_not_closed_while_the_time_between_them_is_asked_for(cu, sim,
     assert times[0] >= 0
     first.close()
     second.close()
+
+
+@pytest.mark.threads
+def test_a_stream_is_not_closed_while_it_is_told_to_wait_for_anothers_event(
+    cu, sim, stream
+) -> None:
+    event, waits = cu.Event().record(stream), cu.Stream()
+    theirs = SimpleNamespace(cuda_event=event.handle)
+    told = sim.call_count("cuStreamWaitEvent")
+    sim.hold_call("cuStreamWaitEvent", 1)
+    telling = threading.Thread(target=waits.wait, args=(theirs,))
+    telling.start()
+    wait_for(lambda: sim.call_count("cuStreamWaitEvent") > told, "the thread is in the call")
+    try:
+        with pytest.raises(ValueError, match="a running call uses it"):
+            waits.close()
+    finally:
+        sim.clear_faults()
+        telling.join()
+    waits.close()
+    event.close()
 
 
 def test_an_event_recorded_anew_while_its_time_is_asked_for(cu, sim, stream) -> None:

@@ -730,3 +730,22 @@ def test_memory_of_which_a_copy_that_is_over_held_a_view_can_be_closed(sim: Any)
     wait_for(lambda: sim.live("pending") == 0, "the copy never ends")
     there.close()
     assert there.closed
+
+
+def test_the_event_of_work_goes_that_ends_for_others_while_a_thread_waits(sim: Any) -> None:
+    host, there, stream = cu.pinned_zeros(64), cu.device_zeros(64), cu.Stream()
+    events = []
+    for _ in range(20):
+        sim.settle()
+        sim.hold()
+        transfer = cu.copy_async(there, host, stream)
+        asked = sim.call_count("cuEventQuery")
+        waiting = threading.Thread(target=transfer.wait)
+        waiting.start()
+        wait_for(lambda n=asked: sim.call_count("cuEventQuery") > n, "the thread waits")
+        sim.release()
+        sim.settle()
+        cu.live_allocations()  # lets go what is over
+        waiting.join()
+        events.append(sim.live("events"))
+    assert max(events) <= events[0] + 1  # one may be kept for later

@@ -6,7 +6,7 @@
     error: nodes are closed      what is found, all of it
 
 `make golden` writes what is found anew, and neither what is given nor the line above it: the diff
-is for people to read. Lines that begin with "# " are remarks. A case of one line is its name.
+is for people to read. Lines that begin with "# " are remarks.
 """
 
 from __future__ import annotations
@@ -26,6 +26,11 @@ class Case(NamedTuple):
     source: str
     words: str
 
+    @property
+    def text(self) -> str:
+        """Of a case that gives nothing: a text of one line is its name."""
+        return self.words or self.name
+
 
 @cache
 def read(path: Path) -> tuple[str, dict[str, Case]]:
@@ -38,7 +43,7 @@ def read(path: Path) -> tuple[str, dict[str, Case]]:
         assert name not in cases, f"{path.name} has two cases called {name!r}"
         source = "\n".join(line[2:] for line in lines if line[:1] == "|")
         words = "\n".join(line for line in lines if line[:1] != "|" and line[:2] != "# ")
-        cases[name] = Case(told, name, source, words.strip("\n") if lines else name)
+        cases[name] = Case(told, name, source, words.strip("\n"))
     return head, cases
 
 

@@ -3,6 +3,7 @@
     NAME = expression            parts that several cases share
     == error: a node is closed   what is found, in short, and the case's name
     | driver=driver(nodes=[])    what is given
+    or driver=driver(gpus=[])    what else is given, in which the same is found
     error: nodes are closed      what is found, all of it
 
 `make golden` writes what is found anew, and neither what is given nor the line above it: the diff
@@ -17,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+GIVEN = re.compile(r"\||or ").match
 WRITING = bool(os.environ.get("CUDRIVER_WRITE_GOLDEN"))
 
 
@@ -41,9 +43,13 @@ def read(path: Path) -> tuple[str, dict[str, Case]]:
         first, *lines = block.strip("\n").split("\n")
         told, _, name = first.partition(": ")
         assert name not in cases, f"{path.name} has two cases called {name!r}"
-        source = "\n".join(line[2:] for line in lines if line[:1] == "|")
-        words = "\n".join(line for line in lines if line[:1] != "|" and line[:2] != "# ")
-        cases[name] = Case(told, name, source, words.strip("\n"))
+        given = "\n".join(line[2:] if line[:1] == "|" else line for line in lines if GIVEN(line))
+        words = "\n".join(line for line in lines if not GIVEN(line) and line[:2] != "# ").strip(
+            "\n"
+        )
+        for number, source in enumerate(re.split(r"(?m)^or ", given), start=1):
+            one = name if number == 1 else f"{name} ({number})"
+            cases[one] = Case(told, one, source, words)
     return head, cases
 
 
@@ -57,7 +63,7 @@ def check(path: Path, case: Case, told: str, words: str) -> None:
 
 def write(path: Path, case: Case, words: str) -> None:
     title = re.escape(f"{case.told}: {case.name}")
-    whole = re.compile(rf"(?m)^(== {title}\n(?:\|.*\n)*)(?:(?!== |# ).*\n?)*")
+    whole = re.compile(rf"(?m)^(== {title}\n(?:(?:\||or ).*\n)*)(?:(?!== |# ).*\n?)*")
     text = path.read_text(encoding="utf-8")
     text = whole.sub(lambda old: f"{old[1]}{words}\n\n" if words else f"{old[1]}\n", text)
     path.write_text(text.rstrip("\n") + "\n", encoding="utf-8")

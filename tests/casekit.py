@@ -44,12 +44,10 @@ def read(path: Path) -> tuple[str, dict[str, Case]]:
         told, _, name = first.partition(": ")
         assert name not in cases, f"{path.name} has two cases called {name!r}"
         given = "\n".join(line[2:] if line[:1] == "|" else line for line in lines if GIVEN(line))
-        words = "\n".join(line for line in lines if not GIVEN(line) and line[:2] != "# ").strip(
-            "\n"
-        )
+        found = "\n".join(line for line in lines if not GIVEN(line) and line[:2] != "# ")
         for number, source in enumerate(re.split(r"(?m)^or ", given), start=1):
             one = name if number == 1 else f"{name} ({number})"
-            cases[one] = Case(told, one, source, words)
+            cases[one] = Case(told, one, source, found.strip("\n"))
     return head, cases
 
 

@@ -361,6 +361,8 @@ def test_sixty_four_dimensions(native: ctypes.CDLL) -> None:
 def test_permutations_larger_than_a_tile(
     native: ctypes.CDLL, dtype: str, shape: tuple[int, ...], axes: tuple[int, ...]
 ) -> None:
+    if np.dtype(dtype).itemsize > 16:  # a tile has fewer of them
+        shape = tuple(n // 3 if n > 40 else n for n in shape)
     whole = np.zeros(shape, dtype=dtype if dtype[0] == "V" else f"V{np.dtype(dtype).itemsize}")
     noise(whole, 7)
     src = whole.transpose(axes)

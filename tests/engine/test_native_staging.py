@@ -67,7 +67,8 @@ def library(program: Path) -> Path | None:
 
 CASES = [(name, rounds, 0) for name, rounds in ROUNDS.items() if rounds]
 if BUILD == "plain" and not REAL:  # on a device that is late with all that may be late
-    CASES += [(name, n, 300) for name, (_, n) in SCENARIOS.items() if n and name != "faults"]
+    late = {name: n for name, (_, n) in SCENARIOS.items() if n and name != "faults"}
+    CASES += [pytest.param(name, n, 300, marks=pytest.mark.apart) for name, n in late.items()]
 
 
 @pytest.mark.parametrize(("name", "rounds", "late"), CASES)

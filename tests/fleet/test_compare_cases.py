@@ -42,13 +42,13 @@ def render(found: Fleet) -> str:
     """A comparison in plain lines. The groups show what differs: who has which value is shown
     where no rule tells it."""
     lines = ["; ".join([heading(found), *remarks(found), found.status])]
-    if found.missing:
-        lines.append(f"missing: {found.missing}")
     if len(found.groups) > 1 or (found.groups[:1] and found.groups[0].differs):
         groups = [f"{group.count} x {group.nodes}" for group in found.groups]
-        lines.append(f"groups {', '.join(groups)}")
+        lines[0] += f": {', '.join(groups)}"
         for group, of in zip(found.groups, groups, strict=True):
             lines += [f"    {c.component}: {c.value} / {c.reference}  {of}" for c in group.differs]
+    if found.missing:
+        lines.append(f"missing: {found.missing}")
     for difference in [] if found.findings else found.differences:
         lines += [f"differs: {difference.component}", shares(difference.values)]
     for each in found.findings:

@@ -132,13 +132,7 @@ class Packages(Tree):
         self.lib("tensorflow/python/_pywrap_tensorflow_internal.so", *parts, path="..")
 
 
-def findings(found):
-    """What is wrong, and notes about libraries and packages."""
-    notes = ("CU3", "CU4")
-    return [f for f in judge(found) if f.severity != "note" or f.rule.startswith(notes)]
-
-
-def told(found):
+def told(found, judged):
     """What the frameworks load, what is missing, and what the check says of it. What is not found
     is among the missing, and the verdict is that of the worst finding, where nothing else is said.
     """
@@ -166,15 +160,17 @@ def told(found):
         whose = f"{library.version or 'unknown'} of {library.provided_by or library.origin}"
         yield f"{library.path}: {whose}, by {library.found_by}{more}"
     yield from (f"problem {each.file} {each.text}" for each in found.problems)
-    for finding in findings(found):
+    for finding in judged:
+        if finding.severity == "note" and not finding.rule.startswith(("CU3", "CU4")):
+            continue  # not about libraries and packages
         subject = f" of {finding.subject}" if finding.subject else ""
         yield f"{finding.rule} {finding.severity}{subject}: {finding.title}"
         missing = finding.rule == "CU305"  # which says what the loader does, unless told otherwise
         usual = f"{finding.title.partition(',')[0]}: {CANNOT_OPEN}: No such file or directory"
         if finding.predicts != usual if missing else finding.predicts:
             yield f"    says {finding.predicts}"
-    errors = any(finding.severity == "error" for finding in findings(found))
-    whole = verdict(judge(found), found)
+    errors = any(finding.severity == "error" for finding in judged)
+    whole = verdict(judged, found)
     yield from [whole] * (whole != ("mismatch" if errors else "consistent"))
 
 
@@ -184,7 +180,8 @@ def check(tmp_path, monkeypatch, name):
     exec(HEAD, known)
     eval(f"({case.source},)", known)
     found = tree.facts()
-    loud = [finding.severity for finding in findings(found) if finding.severity != "note"]
-    words = "\n".join(told(found)).replace("/env/lib/python3.11/site-packages", "SITE")
+    judged = judge(found)
+    loud = [finding.severity for finding in judged if finding.severity != "note"]
+    words = "\n".join(told(found, judged)).replace("/env/lib/python3.11/site-packages", "SITE")
     words = re.sub(r"sha256=[\w-]{43},\d+", "sha256=...", words)  # some are the compiler's
     casekit.check(PATH, case, " ".join(loud) or "silent", words.replace(ABI, "{so}"))

@@ -70,11 +70,11 @@ def test_pins_that_were_not_compared_are_said_and_leave_the_verdict_open():
     assert not any("compared" in f.title for f in judge(hub(20, own=True), rules))
 
 
-def test_a_record_of_a_million_lines_is_read_up_to_its_limit(tmp_path, monkeypatch):
+def test_a_record_of_many_lines_is_read_up_to_its_limit(tmp_path, monkeypatch):
     prefix = Prefix(tmp_path / "env", root=tmp_path).venv()
     for name in ("nvidia-a", "nvidia-b"):
         record = prefix.dist(name, "1.0") / "RECORD"
-        lines = (f"x/lib{number}.so,sha256=abc,100\n" for number in range(1_000_000))
+        lines = (f"x/lib{number}.so,sha256=abc,100\n" for number in range(3 * records.LIBRARIES))
         record.write_text("".join(lines))
     made = []
     entry = records.Entry

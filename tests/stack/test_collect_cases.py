@@ -223,7 +223,11 @@ def render(record: Record) -> str:
         elif (
             value not in (None, "", {}, record._defaults.get(field, False)) and field != "platform"
         ):
-            lines.append(f"    {field}  {value}")  # the platform is this machine's
+            of = field.removesuffix("_evidence")
+            if field != of and lines and lines[-1].startswith(f"    {of}"):
+                lines[-1] += f"  {value}"
+            else:
+                lines.append(f"    {field}  {value}")  # the platform is this machine's
     lines.insert(0, name + head)
     return "\n".join(lines)
 

@@ -11,7 +11,7 @@ import cases
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from test_cli import SOURCES, run
+from test_cli import SOURCES, here, run
 
 import casekit
 from cudriver import stack
@@ -27,7 +27,7 @@ TEXTS = [f"EX{n}" for n in range(101, 116) if n != 105]  # texts without a rule;
 # Errors, tracebacks and logs as people paste them, and the rule that each belongs to.
 _, PASTED = casekit.read(Path(__file__).with_name("pasted.txt"))
 MESSAGES = {
-    rule: [case.words for case in PASTED.values() if case.told == rule]
+    rule: [case.text for case in PASTED.values() if case.told == rule]
     for rule in {case.told for case in PASTED.values()}
 }
 
@@ -49,7 +49,7 @@ def test_a_page_has_what_seen_fixed_and_an_example(rule):
 
 @pytest.mark.parametrize("rule", rulebook.rule_names())
 def test_a_page_fits_the_terminal(rule):
-    done = run("explain", rule)
+    done = here("explain", rule)
     assert done.returncode == 0
     assert done.stderr == ""
     assert max(map(len, done.stdout.splitlines())) <= 80
@@ -158,7 +158,7 @@ def test_lang_overrides_the_environment():
 
 @pytest.mark.parametrize("name", PASTED, ids=lambda name: name[:60])
 def test_a_pasted_text_finds_its_rule_first(name):
-    found = rulebook.match(PASTED[name].words)
+    found = rulebook.match(PASTED[name].text)
     assert [match.rule for match in found[:1]] == [PASTED[name].told], found
 
 
@@ -445,7 +445,7 @@ PATTERNS = json.loads(Path(rulebook.FOLDER, rulebook.PATTERNS).read_text())
 WORDS = sorted({word for kind in rulebook.KINDS for group in PATTERNS[kind].values()
                 for pattern in group for part in pattern.split(".*")
                 for word in (re.sub(r"\\(.)|[][(){}|?*+^!]", r"\1", part), part)})  # fmt: skip
-WORDS += [case.words for case in PASTED.values() if "\n" not in case.words]
+WORDS += [case.text for case in PASTED.values() if "\n" not in case.text]
 WORDS += [
     "CUDA",
     "NO_DEVICE",

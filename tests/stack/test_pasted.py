@@ -155,7 +155,7 @@ def test_every_sentence_is_in_both_languages_with_the_same_values():
 
 def test_a_chinese_answer_is_of_the_same_length_as_the_english_one():
     for case in casekit.read(HERE / "pasted.txt")[1].values():
-        for line in case.words.splitlines():
+        for line in case.text.splitlines():
             assert len(pasted.answer(line, "zh")) == len(pasted.answer(line))
 
 

@@ -1,2 +1,2 @@
-__version__ = "1.0.0rc1"  # the one place: pyproject.toml reads it from here
+__version__ = "1.0.0"  # the one place: pyproject.toml reads it from here
 ADDRESS = ""  # the repository's, https://...: the one place, empty until there is one

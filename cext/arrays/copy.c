@@ -129,7 +129,7 @@ void copy_ends_plan(struct copy_ends *ends, bool blocking, bool ask,
     cudriver_copy_plan_make(plan);
 }
 
-bool copy_stream_is_near(const struct cudriver_stream *stream, const struct copy_ends *ends)
+static bool copy_stream_is_near(const struct cudriver_stream *stream, const struct copy_ends *ends)
 {
     const ContextObject *to = ends->dst.context, *from = ends->src.context;
 
@@ -159,8 +159,7 @@ bool copy_is_beside(CoreState *state, const struct cudriver_stream *stream, int 
         priority = 0;
     }
     return bytes <= TUNING_BESIDE_MOST &&
-           (priority < 0 ||
-            (state->works.big >= TUNING_BIG && cudriver_works_are_big(state, ordinal, up, stream)));
+           (priority < 0 || cudriver_works_are_big(state, ordinal, up, stream));
 }
 
 bool copy_ends_beside(CoreState *state, const struct copy_ends *ends,

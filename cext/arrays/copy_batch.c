@@ -330,11 +330,11 @@ PyObject *copy_batch_issue(struct copy_batch *batch)
     PyObject *owners, *work;
     bool pushed;
 
-    if (batch->mode ==
-        COPY_BATCH_EXPLAIN) { /* the runs, as bytes, and what decides how they are copied */
-        return Py_BuildValue("[y#nnniii]", (char *)batch->runs,
+    if (batch->mode == COPY_BATCH_EXPLAIN) { /* the runs, as bytes */
+        cudriver_runs_choose(batch->runs, batch->count, false);
+        return Py_BuildValue("[y#nnnii]", (char *)batch->runs,
                              (Py_ssize_t)(batch->count * sizeof *batch->runs), batch->bytes,
-                             batch->odds, TUNING_RUN_MOST, TUNING_RUNS_LEAST, TUNING_RUN_BLOCKS,
+                             batch->odds, TUNING_RUN_MOST, TUNING_RUN_BLOCKS,
                              batch->home != NULL ? batch->home->ordinal : -1);
     }
     owners = PyList_AsTuple(batch->owners);

@@ -47,9 +47,6 @@ void copy_call_mark(CoreState *state, ContextObject *context, bool up, size_t by
 void copy_ends_plan(struct copy_ends *ends, bool blocking, bool ask,
                     struct cudriver_copy_plan *plan);
 
-/* Whether the stream is on one of the copy's devices. */
-bool copy_stream_is_near(const struct cudriver_stream *stream, const struct copy_ends *ends);
-
 /* Checks that the stream is on one of the copy's devices. 0, or -1 with ValueError. */
 int copy_ends_near(const struct cudriver_stream *stream, const struct copy_ends *ends);
 

@@ -127,13 +127,6 @@ int cudriver_works_follow(CoreState *state, cudriver_uses *uses, const void *mem
 
 /* ---- large copies ---- */
 
-/* Whether work in flight is on a stream, or was on one of another library with its handle. */
-static bool work_is_on(const TransferObject *work, const struct cudriver_stream *stream)
-{
-    return work->stream == stream->handle &&
-           (stream->held == NULL || work->queue == &stream->held->works);
-}
-
 bool cudriver_works_are_big(CoreState *state, int ordinal, bool up,
                             const struct cudriver_stream *stream)
 {
@@ -148,8 +141,10 @@ bool cudriver_works_are_big(CoreState *state, int ordinal, bool up,
     for (struct cudriver_queue *queue = state->works.queues; queue != NULL; queue = queue->next) {
         TransferObject *work = queue->big[up] > 0 ? queue->first : NULL;
         for (; work != NULL && bytes < TUNING_BIG; work = work->next) {
-            if (work->big[up] > 0 && !work_is_on(work, stream) &&
-                work->context->ordinal == ordinal &&
+            /* `here`: on this stream, or on another library's with its handle. */
+            bool here = work->stream == stream->handle &&
+                        (stream->held == NULL || work->queue == &stream->held->works);
+            if (work->big[up] > 0 && !here && work->context->ordinal == ordinal &&
                 cudriver_work_ask(work) == CUDA_ERROR_NOT_READY) {
                 bytes += work->big[up];
             }

@@ -157,7 +157,18 @@ struct cudriver_run {
     uint64_t dst, src, bytes; /* addresses, of the host or the device */
     bool up, down;            /* from or to the host */
     bool pageable;            /* the host's memory is not page-locked */
+    unsigned char path; /* set by cudriver_runs_choose. memory/copies_plan.py has the order: */
 };
+
+enum cudriver_run_path {
+    CUDRIVER_RUN_KERNEL, /* with others, by one launch of a kernel */
+    CUDRIVER_RUN_DIRECT, /* by a driver copy of its own, and KERNEL where that cannot be had */
+    CUDRIVER_RUN_STAGED, /* pageable: together with others of its direction */
+    CUDRIVER_RUN_APART,  /* pageable, and the only one: as a copy by itself */
+};
+
+/* Chooses which way each run goes; `beside`: as in cudriver_copy_call. */
+void cudriver_runs_choose(struct cudriver_run *runs, size_t count, bool beside);
 
 /*
  * Queues copies on call->stream, of `context`, which is current. They are done in any order: none
@@ -170,7 +181,7 @@ struct cudriver_run {
  * set. May block, as staged copies do; and loading the kernel takes a while at the first use in a
  * context.
  */
-CUresult cudriver_runs_issue(const struct cudriver_run *runs, size_t count, CUcontext context,
+CUresult cudriver_runs_issue(struct cudriver_run *runs, size_t count, CUcontext context,
                              bool borrow, struct cudriver_copy_call *call, void **table,
                              struct cudriver_staging_transfer **transfer);
 

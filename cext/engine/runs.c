@@ -19,8 +19,8 @@ _Static_assert(sizeof(struct cudriver_run) == 32, "as the kernel has it");
 struct runs {
     const struct cudriver_run *runs;
     size_t count;
-    size_t small, bytes; /* runs for the kernel, if it can be had, and their bytes */
-    size_t pageable[2];  /* runs of pageable memory: down, up */
+    size_t small, bytes; /* runs for the kernel, and their bytes */
+    size_t together[2];  /* runs that are staged: down, up */
     CUcontext context;
     bool borrow;
     struct staging_place *place;
@@ -29,7 +29,25 @@ struct runs {
     struct cudriver_staging_transfer *staged; /* owned */
 };
 
-/* ---- one by one ---- */
+void cudriver_runs_choose(struct cudriver_run *runs, size_t count, bool beside)
+{
+    uint64_t most = beside ? TUNING_BESIDE_MOST + 1 : TUNING_RUN_MOST;
+    size_t small = 0, pageable[2] = {0, 0};
+
+    for (size_t i = 0; i < count; i++) {
+        pageable[runs[i].up] += runs[i].pageable;
+        small += runs[i].bytes < most && !runs[i].pageable;
+    }
+    most = beside || small >= TUNING_RUNS_LEAST ? most : 0;
+    for (size_t i = 0; i < count; i++) {
+        if (runs[i].pageable) {
+            runs[i].path =
+                beside || pageable[runs[i].up] > 1 ? CUDRIVER_RUN_STAGED : CUDRIVER_RUN_APART;
+        } else {
+            runs[i].path = runs[i].bytes < most ? CUDRIVER_RUN_KERNEL : CUDRIVER_RUN_DIRECT;
+        }
+    }
+}
 
 /* A copy by itself. */
 static CUresult run_copy(struct runs *all, const struct cudriver_run *run)
@@ -55,13 +73,6 @@ static CUresult run_copy(struct runs *all, const struct cudriver_run *run)
 
 /* ---- page-locked ---- */
 
-/* Whether the kernel does a run, if it can be had. */
-static bool is_kernels(const struct runs *all, const struct cudriver_run *run)
-{
-    return run->bytes < (all->call->beside ? TUNING_BESIDE_MOST + 1 : TUNING_RUN_MOST) &&
-           !run->pageable;
-}
-
 /* Fills the table, with runs cut into pieces of `most` bytes, and returns their number. 0: the
  * kernel cannot reach memory of the host. */
 static size_t table_fill(struct runs *all, size_t most)
@@ -71,17 +82,15 @@ static size_t table_fill(struct runs *all, size_t most)
     for (size_t i = 0; i < all->count; i++) {
         const struct cudriver_run *run = &all->runs[i];
         uint64_t dst = run->dst, src = run->src;
-        if (!is_kernels(all, run)) {
+        if (run->path != CUDRIVER_RUN_KERNEL) {
             continue;
         }
-        if (run->up) {
-            src = staging_device_address(all->context, (void *)(uintptr_t)src);
-        }
-        if (run->down) {
-            dst = staging_device_address(all->context, (void *)(uintptr_t)dst);
-        }
-        if (dst == 0 || src == 0) {
-            return 0;
+        if (run->up || run->down) {
+            uint64_t *host = run->up ? &src : &dst;
+            *host = staging_device_address(all->context, (void *)(uintptr_t)*host);
+            if (*host == 0) {
+                return 0;
+            }
         }
         for (uint64_t at = 0; at < run->bytes; at += most, entry++) {
             entry->dst = dst + at;
@@ -101,8 +110,7 @@ static CUresult kernel_queue(struct runs *all)
     CUdeviceptr address;
     void *table;
 
-    if (all->small < (all->call->beside ? 1 : TUNING_RUNS_LEAST) ||
-        staging_place_kernels(all->place, &kernels) != CUDA_SUCCESS ||
+    if (all->small == 0 || staging_place_kernels(all->place, &kernels) != CUDA_SUCCESS ||
         staging_slot_get(entries * sizeof *all->table, &table) != CUDA_SUCCESS) {
         return CUDA_SUCCESS;
     }
@@ -121,13 +129,11 @@ static CUresult kernel_queue(struct runs *all)
 
 /* ---- pageable ---- */
 
-/* New: the pageable runs of one direction; NULL: one alone, unless it is beside big copies, or no
- * memory. */
+/* New: the staged runs of one direction; NULL: no memory. */
 static struct staging_runs *runs_gather(const struct runs *all, bool up, size_t *bytes)
 {
-    size_t most = all->pageable[up];
-    struct staging_runs *runs =
-        most > !all->call->beside ? malloc(sizeof *runs + (most + 1) * sizeof runs->run[0]) : NULL;
+    size_t most = all->together[up] + 1;
+    struct staging_runs *runs = malloc(sizeof *runs + most * sizeof runs->run[0]);
     size_t at = 0, room;
     void *table;
 
@@ -137,7 +143,7 @@ static struct staging_runs *runs_gather(const struct runs *all, bool up, size_t 
     runs->count = runs->filled = 0;
     for (size_t i = 0; i < all->count; i++) {
         const struct cudriver_run *run = &all->runs[i];
-        if (run->pageable && run->up == up) {
+        if (run->path == CUDRIVER_RUN_STAGED && run->up == up) {
             uint64_t host = up ? run->src : run->dst;
             runs->run[runs->count++] =
                 (struct staging_run){at, (char *)(uintptr_t)host, up ? run->dst : run->src};
@@ -162,13 +168,9 @@ static CUresult staged_queue(struct runs *all, bool up)
 {
     struct cudriver_staging_transfer *staged = NULL;
     struct cudriver_copy_plan plan = {.context = all->context, .borrow = all->borrow};
-    struct staging_runs *runs;
+    struct staging_runs *runs = runs_gather(all, up, &plan.bytes);
     CUresult result = CUDA_ERROR_NOT_SUPPORTED;
 
-    if (all->pageable[up] == 0) {
-        return CUDA_SUCCESS;
-    }
-    runs = runs_gather(all, up, &plan.bytes);
     if (runs != NULL) {
         plan.dst.on_device = up;
         plan.layout.itemsize = plan.bytes;
@@ -188,7 +190,7 @@ static CUresult staged_queue(struct runs *all, bool up)
     }
     result = CUDA_SUCCESS;
     for (size_t i = 0; i < all->count && result == CUDA_SUCCESS; i++) {
-        if (all->runs[i].pageable && all->runs[i].up == up) {
+        if (all->runs[i].path == CUDRIVER_RUN_STAGED && all->runs[i].up == up) {
             result = run_copy(all, &all->runs[i]);
         }
     }
@@ -197,38 +199,37 @@ static CUresult staged_queue(struct runs *all, bool up)
 
 /* ---- all ---- */
 
-CUresult cudriver_runs_issue(const struct cudriver_run *runs, size_t count, CUcontext context,
+CUresult cudriver_runs_issue(struct cudriver_run *runs, size_t count, CUcontext context,
                              bool borrow, struct cudriver_copy_call *call, void **table,
                              struct cudriver_staging_transfer **transfer)
 {
     struct runs all = {
         .runs = runs, .count = count, .context = context, .borrow = borrow, .call = call};
     CUresult result = staging_place_enter(context, &all.place);
-    size_t alone;
 
     *table = *transfer = NULL;
     call->function = "cuCtxGetId";
     if (result != CUDA_SUCCESS) {
         return result;
     }
+    cudriver_runs_choose(runs, count, call->beside);
     for (size_t i = 0; i < count; i++) {
-        all.pageable[runs[i].up] += runs[i].pageable;
-        if (is_kernels(&all, &runs[i])) {
+        all.together[runs[i].up] += runs[i].path == CUDRIVER_RUN_STAGED;
+        if (runs[i].path == CUDRIVER_RUN_KERNEL) {
             all.small++;
             all.bytes += runs[i].bytes;
         }
     }
     result = kernel_queue(&all);
-    alone = count - all.pageable[0] - all.pageable[1] - (all.table != NULL ? all.small : 0);
-    for (size_t i = 0; alone > 0 && result == CUDA_SUCCESS; i++) {
-        if (!runs[i].pageable && !(all.table != NULL && is_kernels(&all, &runs[i]))) {
+    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
+        if (runs[i].path == CUDRIVER_RUN_KERNEL ? all.table == NULL
+                                                : runs[i].path != CUDRIVER_RUN_STAGED) {
             result = run_copy(&all, &runs[i]);
-            alone--;
         }
     }
     for (int up = 1; up >= 0 && result == CUDA_SUCCESS; up--) {
         call->function = NULL;
-        result = staged_queue(&all, up);
+        result = all.together[up] > 0 ? staged_queue(&all, up) : CUDA_SUCCESS;
     }
     staging_place_leave(all.place);
     *table = all.table;

@@ -79,9 +79,7 @@ static void settings_default(struct staging_settings *settings)
 /* In a forked child no thread holds the lock, whoever held it in the parent. */
 static void lock_renew(void)
 {
-    const pthread_mutex_t fresh = STAGING_MUTEX;
-
-    staging.lock = fresh;
+    staging.lock = (pthread_mutex_t)STAGING_MUTEX;
 }
 
 void staging_lock(void)

@@ -1,4 +1,4 @@
-"""How many copies in one call are done, and what that takes from the device."""
+"""How the core does many copies in one call, and what that takes from the device."""
 
 from __future__ import annotations
 
@@ -26,23 +26,17 @@ def explain_many(there: Any, origin: Any) -> tuple[Any, ...]:
 
 
 def _plan(told: list[Any]) -> tuple[Any, ...]:
-    runs, nbytes, odds, most, least, blocks, device = told
+    runs, nbytes, odds, most, blocks, device = told
     table = np.frombuffer(runs, np.uint64).reshape(-1, 4)
-    length = table[:, 2]
-    up, down, pageable = table[:, 3:].copy().view(np.uint8)[:, :3].astype(bool).T
-    small = ~pageable & (length < most)
-    if small.sum() < least:  # not worth a kernel
-        small[:] = False
-    staged = np.zeros_like(pageable)
-    for way in pageable & up, pageable & down:
-        if way.sum() > 1:  # together; one alone is a copy by itself
-            staged |= way
-    groups = {"kernel": small, "direct": ~pageable & ~small, "staged": staged}
+    length, flags = table[:, 2], table[:, 3:].copy().view(np.uint8)
+    up, down, pageable = flags[:, :3].astype(bool).T
+    groups = {path: flags[:, 3] == number for number, path in enumerate(_SAYS)}
     counts = {path: int(group.sum()) for path, group in groups.items() if group.any()}
     moved = {path: _bytes(length, groups[path]) for path in counts}
-    if odds := odds + int((pageable & ~staged).sum()):
-        counts["apart"], moved["apart"] = odds, nbytes - sum(moved.values())
-    taking = small | staged  # by the kernel, in all or at the device's end
+    if odds:
+        counts["apart"] = counts.get("apart", 0) + odds
+        moved["apart"] = moved.get("apart", 0) + nbytes - sum(moved.values())
+    taking = groups["kernel"] | groups["staged"]  # by the kernel, in all or at the device's end
     has = devices.Device(device).multiprocessor_count if taking.any() else 0
     seconds = _bytes(length, taking & (up | down)) / BUS
     parts = [_SAYS[path].format(count) for path, count in counts.items()]
@@ -72,6 +66,7 @@ def _bytes(length: NDArray[np.uint64], group: NDArray[np.bool_]) -> int:
     return int(length[group].sum())
 
 
+#: In the order of enum cudriver_run_path.
 _SAYS = {
     "kernel": "{:,} dense and page-locked, or on one device: one launch of a kernel copies them",
     "direct": "{:,} dense and page-locked, or on one device, but few or large: a driver copy each",

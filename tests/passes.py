@@ -62,7 +62,7 @@ def main() -> None:
         "copy(there, array)": (lambda: cu.copy(there, host), 101, 19),
         "copy_async(there, array, None).wait()": (
             lambda: cu.copy_async(there, host, None).wait(),
-            130,
+            137,
             22,
         ),
         "pinned_empty(1 << 20, np.uint8)": (lambda: cu.pinned_empty(1 << 20, np.uint8), 22, 7),

@@ -159,7 +159,8 @@ bool copy_is_beside(CoreState *state, const struct cudriver_stream *stream, int 
         priority = 0;
     }
     return bytes <= TUNING_BESIDE_MOST &&
-           (priority < 0 || cudriver_works_are_big(state, ordinal, up, stream));
+           (priority < 0 ||
+            (state->works.big >= TUNING_BIG && cudriver_works_are_big(state, ordinal, up, stream)));
 }
 
 bool copy_ends_beside(CoreState *state, const struct copy_ends *ends,

@@ -331,7 +331,7 @@ PyObject *copy_batch_issue(struct copy_batch *batch)
     bool pushed;
 
     if (batch->mode == COPY_BATCH_EXPLAIN) { /* the runs, as bytes */
-        cudriver_runs_choose(batch->runs, batch->count, false);
+        cudriver_runs_choose(batch->runs, batch->count, batch_is_beside(batch));
         return Py_BuildValue("[y#nnnii]", (char *)batch->runs,
                              (Py_ssize_t)(batch->count * sizeof *batch->runs), batch->bytes,
                              batch->odds, TUNING_RUN_MOST, TUNING_RUN_BLOCKS,

@@ -196,7 +196,7 @@ PyObject *cudriver_device_array_close(PyObject *object, PyObject *Py_UNUSED(igno
                             object);
     }
     cudriver_works_reap(state, NULL); /* a completed copy may hold the last view */
-    used = !cudriver_is_sole_owner(object) &&
+    used = (memory->users.children > 1 || !cudriver_is_sole_owner(object)) &&
            cudriver_works_use(state, cudriver_device_array_uses, memory);
     if (cudriver_users_check(object, "close", &memory->users, 1, used) < 0) {
         return NULL;

@@ -46,8 +46,8 @@ typedef struct TransferObject {
 
 /* Whether TUNING_BIG bytes or more, to (up) or from a device, are in flight on other streams than
  * `stream`, or are moved by blocking calls. A copy engine serves in the order of issue, whatever
- * the priorities: a copy on `stream` would queue behind them. Asks the driver nothing unless as
- * much may be in flight. */
+ * the priorities: a copy on `stream` would queue behind them. Asked where state->works.big is as
+ * much. */
 bool cudriver_works_are_big(CoreState *state, int ordinal, bool up,
                             const struct cudriver_stream *stream);
 

@@ -132,9 +132,6 @@ bool cudriver_works_are_big(CoreState *state, int ordinal, bool up,
 {
     size_t bytes = 0;
 
-    if (state->works.big < TUNING_BIG) {
-        return false;
-    }
     for (const ContextObject *context = state->contexts; context != NULL; context = context->next) {
         bytes += context->ordinal == ordinal ? context->big[up] : 0;
     }

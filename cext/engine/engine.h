@@ -161,10 +161,10 @@ struct cudriver_run {
 };
 
 enum cudriver_run_path {
-    CUDRIVER_RUN_KERNEL, /* with others, by one launch of a kernel */
-    CUDRIVER_RUN_DIRECT, /* by a driver copy of its own, and KERNEL where that cannot be had */
+    CUDRIVER_RUN_KERNEL, /* with others, by one launch of a kernel; without it, as DIRECT */
+    CUDRIVER_RUN_DIRECT, /* by a driver copy of its own */
     CUDRIVER_RUN_STAGED, /* pageable: together with others of its direction */
-    CUDRIVER_RUN_APART,  /* pageable, and the only one: as a copy by itself */
+    CUDRIVER_RUN_APART,  /* pageable, and the only one not beside big copies: by itself */
 };
 
 /* Chooses which way each run goes; `beside`: as in cudriver_copy_call. */

@@ -22,9 +22,9 @@
  *              ones two words: the threads store in `ready` how many parts they have moved, the
  *              stream in `passed` how many it has copied. One without blocks serves copies that
  *              hold theirs
- *   to hold    where its stream is busy, an asynchronous copy of pageable memory that is not
- *              borrowed takes blocks of its own, one for each part. So packing begins at once, and
- *              the call returns when it has ended
+ *   to hold    an asynchronous copy of pageable memory that is not borrowed takes blocks of its
+ *              own: where the stream is busy, one for each part. So packing begins at once, and the
+ *              call returns when it has ended
  *   block      page-locked memory for a part
  *   part       what the stream copies at a time; the blocks take turns
  *   piece      what one thread packs at a time

@@ -20,19 +20,18 @@
 
 /* A transfer with its lane; the caller owns *made. `words`: asynchronous. It and one of a single
  * block is on `stream`, others on the lane's own. `idle`: nothing keeps the stream from taking the
- * lane's blocks in turn, so that the transfer needs none of its own. */
+ * blocks in turn. */
 static CUresult transfer_make(const struct cudriver_copy_plan *copy, CUstream stream,
                               struct staging_place *place, bool words, bool idle,
                               struct cudriver_staging_transfer **made)
 {
     const struct staging_plan *plan = &copy->staged;
     bool permuted = plan->path == CUDRIVER_STAGING_PERMUTED;
-    bool reads = words && plan->up && !copy->borrow; /* the source, before the call returns */
-    bool hold = reads && !idle;
+    bool hold = words && plan->up && !copy->borrow; /* the source is read before the call returns */
     const struct staging_boxes parts =
         staging_boxes_make(plan, plan->chunk > 0 ? plan->chunk : SIZE_MAX);
     size_t blocks =
-        !hold && (size_t)plan->blocks < parts.count ? (size_t)plan->blocks : parts.count;
+        (idle || !hold) && (size_t)plan->blocks < parts.count ? (size_t)plan->blocks : parts.count;
     struct cudriver_staging_transfer *transfer =
         calloc(1, sizeof *transfer + blocks * sizeof transfer->block[0]);
     CUresult result = CUDA_SUCCESS;
@@ -45,7 +44,7 @@ static CUresult transfer_make(const struct cudriver_copy_plan *copy, CUstream st
     transfer->stream = stream;
     transfer->words = words;
     transfer->node = cudriver_hostmem_node();
-    transfer->packers = words && !reads ? plan->threads : plan->threads - 1;
+    transfer->packers = words && !hold ? plan->threads : plan->threads - 1;
     transfer->copy = *copy;
     transfer->parts = parts;
     transfer->blocks = blocks;
@@ -54,11 +53,6 @@ static CUresult transfer_make(const struct cudriver_copy_plan *copy, CUstream st
     }
     if (permuted || plan->runs != NULL) {
         result = staging_place_kernels(place, &transfer->kernels);
-    }
-    if (words && idle) { /* a copy before this one is over, and its lane free */
-        staging_lock();
-        staging_words_look();
-        staging_unlock();
     }
     if (result == CUDA_SUCCESS && hold) {
         result = staging_blocks_hold(transfer);

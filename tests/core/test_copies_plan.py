@@ -68,6 +68,25 @@ def test_rows_go_as_it_says(sim: Any, case: str) -> None:
     assert (plan.multiprocessors > 0) == (path in ("kernel", "staged"))
 
 
+def test_beside_a_big_copy_it_tells_what_the_call_does(held: Any) -> None:
+    sizes = (2 * MIB, 65536)
+    there, source = [device(each) for each in sizes], [locked(each) for each in sizes]
+    big, other = (device(64 * MIB), locked(64 * MIB)), cu.Stream()
+    held.settle()
+    held.hold()
+    flying = cu.copy_async(*big, cu.Stream())
+    plan = cu.explain_copy(there, source)
+    assert plan.counts == {"kernel": 2}
+    assert plan.why.endswith("; copy_async() for each takes none")
+    assert cu.explain_copy(there[1:], [plain(65536)]).counts == {"staged": 1}
+    held.reset_counts()
+    copied = cu.copy_many_async(there, source, other)
+    assert [held.call_count(name) for name in (*COPIES, "cuLaunchKernel")] == [0, 0, 0, 1]
+    held.release()
+    copied.wait()
+    flying.wait()
+
+
 def test_it_says_what_the_kernel_takes_and_how_to_avoid_it() -> None:
     there, source = device(64, 1 << 18), locked(64, 1 << 18)
     plan = cu.explain_copy(there, source, dst_rows=range(64), src_rows=range(64))

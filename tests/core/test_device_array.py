@@ -462,6 +462,18 @@ def test_to_numpy_into_an_array() -> None:
 # ---- closing -----------------------------------------------------------------------------------
 
 
+def test_a_close_that_is_refused_names_the_copy_of_a_view(held: Any) -> None:
+    array, source = cu.device_empty(100, np.uint8), cu.pinned_zeros(50, np.uint8)
+    held.settle()
+    held.hold()
+    copied = cu.copy_async(array[:50], source, cu.Stream())
+    with pytest.raises(ValueError, match="an asynchronous copy use it; wait"):
+        array.close()
+    held.release()
+    copied.wait()
+    array.close()
+
+
 def test_closing() -> None:
     array = cu.device_zeros((4, 4))
     view = array[1:]

@@ -191,6 +191,16 @@ def test_memory_to_read_into_is_counted_and_comes_back(held: Any) -> None:
     )
 
 
+def test_copies_on_idle_streams_keep_no_memory(held: Any) -> None:
+    held.release()
+    frame, before = np.zeros(16 << 20, np.uint8), cu.host_memory_stats().used_bytes
+    for _ in range(3):
+        cu.copy_async(new(frame.size), frame, cu.Stream()).wait()
+    wait_for(
+        lambda: cu.host_memory_stats().used_bytes - before < 1 << 20, "the memory is not given back"
+    )
+
+
 def test_at_most_256_mib_wait(held: Any) -> None:
     """The next call waits for the stream."""
     busy = busy_stream(held)

@@ -43,10 +43,13 @@ def _plan(told: list[Any]) -> tuple[Any, ...]:
     if has:
         spell = f"{seconds * 1e3:.1f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} us"
         lasting = f", for about {spell} at the rate of PCIe 5 x16" if seconds else ""
+        none = "copy_async() for each takes none"
+        if int(length[groups["kernel"]].max(initial=0)) < most:  # not beside big copies in flight
+            big = f"copies of {most >> 20} MiB and more of page-locked memory"
+            none = f"{big}, and copy_async() for each, take none"
         parts.append(
             f"the kernel takes at most {min(blocks, has)} of the device's {has} multiprocessors"
-            f"{lasting}; copies of {most >> 20} MiB and more of page-locked memory, and "
-            "copy_async() for each, take none"
+            f"{lasting}; {none}"
         )
     path: Any = max(moved, key=lambda path: moved[path]) if nbytes else "empty"
     locked = bool((up | down).any()) and not pageable.any()

@@ -176,7 +176,7 @@ def pin(code: int, low: int, nbytes: int, writable: bool, other: int, other_byte
 
 def used(thing: object, call: str, children: int, calls: int, exports: int, work: bool) -> NoReturn:
     """Raise who uses what a call would close: children (a context's arrays, streams and events, an
-    array's views), running calls, tensors of DLPack, or else work in flight. For the core.
+    array's views), running calls, tensors of DLPack, work in flight. For the core.
     """
     context = isinstance(thing, _core.Context)
     kinds = ("array, stream or event", "arrays, streams or events")
@@ -187,9 +187,11 @@ def used(thing: object, call: str, children: int, calls: int, exports: int, work
     if exports:
         times = f"{exports} time{'s' * (exports > 1)}"
         users.append(f"another library's array (exported {times} by DLPack)")
-    who = " and ".join(users) or "an asynchronous copy"
+    if work and not (context and users):  # of a context with users it is their calls
+        users.append("an asynchronous copy")
+    who = " and ".join(users)
     uses = "use" if children > 1 or len(users) > 1 else "uses"
     hint = " (see live_allocations())" if context and children else ""
-    hint = hint if users else "; wait() for that first"
+    hint = hint or "; wait() for that first" * users[-1].endswith("copy")
     error = InvalidContextError if context else ValueError
     raise error(f"cannot {call} {thing!r}: {who} {uses} it{hint}")

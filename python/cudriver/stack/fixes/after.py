@@ -101,7 +101,7 @@ class _Copy:
             unmet = old is not None and any(
                 not self._met(r.name, r.specifier) for r in old.active(())
             )
-            fits = unmet and not wanted and not command.alone
+            fits = unmet and (not wanted or wanted.endswith(".*")) and not command.alone
             self._put(name, wanted, command, fits)
             if not command.alone:
                 self._required(name, extras, command, done)
@@ -127,6 +127,8 @@ class _Copy:
         """One distribution in a release that is wanted. fits: one that goes with the others."""
         facts = self.facts
         old = facts.distribution(name)
+        if old and fix.outside(facts.environment, old) and old.location not in str(command):
+            return  # it stays, and hides what is installed
         version = "" if fits else _release(wanted, old)
         tag = re.search(r"/cu(\d+)(\d)\Z", command.source or "")
         cuda = f"{tag[1]}.{tag[2]}" if tag and name in fix.HOSTED else None
@@ -137,7 +139,8 @@ class _Copy:
             and kind is not None
             and kind.cuda != cuda
         )
-        changed = old is None or cut(version, 4) != cut(old.version, 4) or rebuilt
+        local = command.again and not command.source and old is not None and "+" in old.version
+        changed = old is None or cut(version, 4) != cut(old.version, 4) or rebuilt or local
         changed = changed or (old is not None and satisfies(old.version, wanted) is False)
         if not changed and not command.again:
             return

@@ -10,7 +10,7 @@ from cudriver.stack.machine_facts import Device, Driver
 from cudriver.stack.record import Any
 from cudriver.stack.tables import driver_floor, table
 from cudriver.stack.text import quote
-from cudriver.stack.versions import compare, cut, major, minor
+from cudriver.stack.versions import compare, cut, major, minor, satisfies
 
 OF_SYSTEM = (
     "{} is the system's: put it in order with the system's package manager, or make a virtual "
@@ -62,7 +62,7 @@ def install(
         command += [word for s in specifiers for word in ("--reinstall-package", quote(bare(s)))]
     elif again:
         command.append("--force-reinstall")
-    target = of.location if of and of.location in set(env.pythonpath) - set(env.sites) else None
+    target = of.location if of and outside(env, of) else None
     if target and tool != "uv":  # pip keeps what is there, or leaves the old .dist-info beside it
         names = (re.sub("[-_.]+", "_", bare(s)) for s in specifiers)
         command[:0] = ["rm -rf", *(f"{quote(target)}/{name}-*.dist-info" for name in names), "&&"]
@@ -73,6 +73,11 @@ def install(
     own = all(bare(specifier) in HOSTED for specifier in specifiers)
     command += ["--index-url" if own else "--extra-index-url", quote(index)] if index else []
     return Command.of(" ".join(command), source=index, **does)
+
+
+def outside(env: Environment, dist: Distribution) -> bool:
+    """Whether a package lies in a folder of PYTHONPATH that is none of the environment's own."""
+    return dist.location in set(env.pythonpath) - set(env.sites)
 
 
 def bare(specifier: str) -> str:
@@ -200,7 +205,9 @@ def kin(facts: Facts, name: str) -> str:
         return install(env, name, of=dist, again=True)
     series, beside = series_for(name, torch.version) if torch else None, same_torch(facts)
     here = facts.framework(name)
-    if series and here and cut(here.version, 2) == series:  # of another build
+    asks = [r for r in dist.requires if r.name == "torch"] if dist and torch else []
+    fits = all(satisfies(torch.version, r.specifier) is not False for r in asks if torch)
+    if series and here and fits and cut(here.version, 2) == series:  # of another build
         wanted = f"{name}=={cut(here.version, 3)}"
         return install(env, wanted, of=dist, index=index_of(facts), again=True, alone=True)
     names = [*([beside] if beside else []), f"{name}=={series}.*" if series else name]

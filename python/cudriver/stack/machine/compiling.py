@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from cudriver.stack.facts import Distribution, Environment
 from cudriver.stack.machine.compilers import search_path, which
-from cudriver.stack.machine.toolkits import nvcc_release
+from cudriver.stack.machine.toolkits import home_of, nvcc_release
 from cudriver.stack.machine_facts import Lacking, NvccChoice, Ptxas
 from cudriver.stack.record import Any
 from cudriver.stack.roots.asked import Asked
@@ -57,15 +57,28 @@ class _Look:
         if tool == "cache":
             home = self.variables.get("HOME", "")
             moved = {"TRITON_CACHE_DIR", "TRITON_HOME"} & self.variables.keys()
-            tells = root.host and not moved and root.is_dir(home)
-            return [home] if tells and not os.access(home, os.W_OK) else []
+            places = (f"{home}/.triton/cache", f"{home}/.triton", home)
+            place = next(filter(root.is_dir, places), None)
+            tells = root.host and not moved and place
+            return [place] if tells and not os.access(place, os.W_OK) else []
         if tool == "Python.h":  # other Pythons than the system's bring it
             folders = [f"/usr/include/python{cut(env.python, 2)}"]
             return [] if env.base_prefix != "/usr" or self._any(folders, tool) else folders
-        home = os.path.normpath(self.nvcc.home or "/")
-        folders = [f"{home}/include", *root.glob(home, "targets/*/include", folders=True)]
-        folders += filter(None, self.variables.get("CPATH", "").split(":"))
-        return folders if self.nvcc.exists and not self._any(folders, tool) else []
+        nvcc, given = self.nvcc.nvcc or "", self.variables.get
+        if not self.nvcc.exists or "-I" in given("NVCC_PREPEND_FLAGS", "") + given(
+            "NVCC_APPEND_FLAGS", ""
+        ):
+            return []
+        # nvcc's own, wherever a link or a script that starts it lies
+        homes = dict.fromkeys([home_of(root, nvcc), os.path.normpath(self.nvcc.home or "/")])
+        folders = [
+            folder
+            for home in homes
+            for folder in (f"{home}/include", *root.glob(home, "targets/*/include", folders=True))
+        ]
+        paths = f"{given('CPATH', '')}:{given('CPLUS_INCLUDE_PATH', '')}"
+        folders += filter(None, paths.split(":"))
+        return [] if self._any(folders, tool) else folders
 
     def _any(self, folders: list[str], file: str) -> bool:
         return any(self.root.exists(f"{folder}/{file}") for folder in folders)

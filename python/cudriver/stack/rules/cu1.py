@@ -130,8 +130,9 @@ def cu103(facts: Facts) -> Iterator[Finding]:
         other = fix.torch_for_driver(facts) if framework.name == "torch" else None
         fixes = [fix.torch_from(facts, other)] if other else []
         if framework.name == "tensorrt" and offered is not None:
-            fixes = _tensorrt(facts, offered[0])
-        fixes.append(fix.driver_package(facts, floor))
+            fixes = _tensorrt(facts, offered[0])  # as a whole, so that it can be tried
+        else:
+            fixes.append(fix.driver_package(facts, floor))
         evidence = [user_evidence(driver), framework.cuda_evidence]
         yield finding(ERROR, title, evidence, predicts, fixes, framework.name)
 

@@ -270,6 +270,9 @@ def _in_front(facts: Facts, dist: Distribution) -> Iterator[Finding]:
     # torch-2.8.0.dist-info, numba-0.56.4-py3.11.egg-info
     version = os.path.basename(dist.hides[0]).rpartition(".")[0].partition("-")[2].partition("-")[0]
     fixes = leak_of(facts, dist.path)
+    if fixes:  # or of all that hide something: what comes in front then may be as old
+        every = leak_of(facts, *(d.path for d in facts.distributions if d.hides))
+        fixes += [line for line in every if line not in fixes]
     if not fixes and dist.location in env.pythonpath:
         fixes = [f"take one of the two away: {dist.location} has other packages, too."]
     users = env.user_base and dist.location.startswith(f"{env.user_base}/lib/")

@@ -252,7 +252,8 @@ def _unmet(
         if pin.by.name not in replaced:  # what that one requires goes with it
             specifiers.append(f"{name}{wanted}".replace(" ", ""))
     # From outside, by a variable, its requirements are not this environment's.
-    fixes = leak_of(facts, dist.path) if dist else []
+    mine = [d.path for d in (dist, *(distributions.get(name) for name in replaced)) if d]
+    fixes = leak_of(facts, *mine)
     if dist and not fixes:
         if pair and "take" in pair:
             fixes = [fix.install(facts.environment, f"{dist.name}=={pair['take']}", of=dist)]
@@ -260,7 +261,9 @@ def _unmet(
             fixes = [fix.kin(facts, top)]
     tool = fix.installer(facts.environment, dist)
     if not fixes and tool in ("pip", "uv", "pipx"):
-        fixes = [fix.install(facts.environment, *specifiers, of=dist)]
+        every = (distributions[name] for name in sorted(replaced & distributions.keys()))
+        away = next((d for d in every if fix.outside(facts.environment, d)), dist)
+        fixes = [fix.install(facts.environment, *specifiers, of=away)]
     elif not fixes and dist:
         fixes = [fix.reinstall(facts, dist)]
     stated = ((p.by, p.requirement, have) for p, _, have in unmet)

@@ -143,6 +143,30 @@ def test_every_soname_of_a_large_cache_is_found(tmp_path: Path) -> None:
 # ---- ld.so.conf ----
 
 
+def test_an_include_is_relative_to_the_file_that_has_it(tmp_path: Path) -> None:
+    """ldconfig is the judge: what it finds a library in, we list."""
+    for folder in ("top", "one", "two", "wrong"):
+        (tmp_path / folder).mkdir()
+    libraries(tmp_path, [])
+    made = (tmp_path / "made.so").read_bytes()
+    for folder in ("top", "one", "two", "wrong"):
+        name = f"lib{folder}.so".ljust(43, "y")
+        data = made.replace(b"lib" + b"x" * 40, name.encode())
+        (tmp_path / folder / name).write_bytes(data)
+    below = tmp_path / "etc/below/further"
+    below.mkdir(parents=True)
+    (tmp_path / "etc/ld.so.conf").write_text("include below/first.conf\n/top\n")
+    (tmp_path / "etc/below/first.conf").write_text("include further/*.conf\n/one\n")
+    (tmp_path / "etc/below/further/second.conf").write_text("/two\n")
+    (tmp_path / "etc/further").mkdir()
+    (tmp_path / "etc/further/other.conf").write_text("/wrong\n")
+    ldconfig(tmp_path)
+    found = {path.split("/")[1] for _, path in listed(tmp_path)} & {"top", "one", "two", "wrong"}
+    assert found == {"top", "one", "two"}
+    folders = [folder for folder, _ in glibc.configured_folders(Root(str(tmp_path)))]
+    assert folders == ["/two", "/one", "/top"]
+
+
 # ---- the CPU ----
 
 

@@ -127,7 +127,7 @@ def test_a_root_as_a_chroot_shows_it(
         subprocess.run(command, check=True, capture_output=True)
         assert (root / "etc/ld.so.cache").stat().st_size > 0
     else:
-        shutil.rmtree(root / "etc")
+        shutil.rmtree(root / "etc")  # else the model would look at ld.so.conf, which ld.so does not
     inside = {path.stat().st_ino for path in root.rglob("*") if not path.is_symlink()}
     for name in NAMES:
         steps = run_inside(root, [f"NL:{name}"], **variables)
@@ -168,6 +168,49 @@ def test_ld_so_preload_ends_at_a_nul(image: Path, tmp_path: Path) -> None:
     assert mapped[1] == "/opt/two/libtwo.so.2"
 
 
+def test_without_a_cache_the_configuration_stands_in(image: Path) -> None:
+    loader = Loader(str(image))
+    search = loader.search("libone.so.1")
+    assert (search.rule, search.path) == ("configuration", "/opt/two/libone.so.1.9") or (
+        search.path is None
+    )
+    # ldconfig makes links by SONAME; without them only what has its SONAME as its name is found.
+    search = loader.search("libtwo.so.10")
+    assert (search.rule, search.path) == ("configuration", "/opt/two/libtwo.so.10")
+    assert search.entry == "/etc/ld.so.conf.d/b.conf"
+    assert loader.search("libthree.so.3").real_path == "/opt/three/real/libthree.so.3"
+    assert [f for f, _ in glibc.configured_folders(Root(str(image)))] == [
+        "/opt/three", "/opt/two", "/opt/absent", "/opt/one",
+    ]  # fmt: skip
+
+
+def test_folders_as_ldconfig_names_them(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "etc/ld.so.conf").write_text("/a//\nb\nhwcap 1 x\n/\n# /c\n//\n")
+    for name in "abc":
+        (tmp_path / name).mkdir()
+    told = [folder for folder, _ in glibc.configured_folders(Root(str(tmp_path)))]
+    assert told == configured_by_ldconfig(tmp_path) == ["/a"]
+
+
+def test_a_star_takes_no_hidden_file(tmp_path: Path) -> None:
+    (tmp_path / "etc/d").mkdir(parents=True)
+    (tmp_path / "etc/.d").mkdir()
+    (tmp_path / "etc/ld.so.conf").write_text("include d/*\ninclude */x\ninclude d/.[b-h]*\n")
+    for name, folder in (("d/x", "a"), ("d/.a", "b"), ("d/.hid", "c"), (".d/x", "d")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / "etc" / name).write_text(f"/{folder}\n")
+    told = [folder for folder, _ in glibc.configured_folders(Root(str(tmp_path)))]
+    assert told == configured_by_ldconfig(tmp_path) == ["/a", "/c"]
+
+
+def test_includes_in_a_circle_end(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/ld.so.conf").write_text("/a\ninclude *.conf\n/b\n")
+    assert [f for f, _ in glibc.configured_folders(Root(str(tmp_path)))] == ["/a", "/b"]
+
+
 def configured_by_ldconfig(root: Path) -> list[str]:
     """The folders of ld.so.conf in ldconfig's order, from what it says with -v."""
     said = subprocess.run(
@@ -175,6 +218,53 @@ def configured_by_ldconfig(root: Path) -> list[str]:
         capture_output=True, text=True, check=True, timeout=60, env={**os.environ, "LC_ALL": "C"},
     ).stdout  # fmt: skip
     return re.findall(r"^(/[^:]*): \(from /", said, re.MULTILINE)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_includes_are_read_as_ldconfig_reads_them(tmp_path: Path, seed: int) -> None:
+    """Globs in every part, relative names, comments, files that several others include."""
+    draw = random.Random(seed)
+    (tmp_path / "etc/sub/.hid").mkdir(parents=True)
+    (tmp_path / "etc/sib").mkdir()
+    (tmp_path / "etc/link").symlink_to("sub")
+    for letter in "abcdefgh":
+        (tmp_path / letter).mkdir()
+    names = ["ld.so.conf", "sub/1.conf", "sub/2.conf", "sib/2.conf", "sub/.3.conf", "sib/z"]
+    patterns = [
+        "s*/2.conf",
+        "su*/../sib/*",
+        "s?b/z",
+        "s[iu]b/*",
+        "sub/*",
+        "/etc/s*/.3*",
+        "link/1.conf",
+        "nowhere",
+    ]
+    for at, name in enumerate(names):
+        lines = []
+        for _ in range(draw.randrange(1, 5)):
+            folder = draw.choice("abcdefgh")
+            # Only files that come later, so that ldconfig ends.
+            later = [f"/etc/{n}" for n in names[at + 1 :]] + (patterns if at == 0 else ["nowhere"])
+            lines.append(
+                draw.choice(
+                    [f"/{folder}", f"  /{folder}/ # comment", f"include {draw.choice(later)}",
+                     f"\tinclude  {draw.choice(later)}\t{draw.choice(later)}", "", "include"]
+                )
+            )  # fmt: skip
+        (tmp_path / "etc" / name).write_text("\n".join(lines))
+    told = [folder for folder, _ in glibc.configured_folders(Root(str(tmp_path)))]
+    assert told == configured_by_ldconfig(tmp_path)
+
+
+def test_only_so_many_files_are_included(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "etc").mkdir()
+    for number in range(9):
+        (tmp_path / f"etc/{number}").write_text(f"/folder{number}\ninclude *\n")
+    (tmp_path / "etc/ld.so.conf").write_text("include 0\n")
+    monkeypatch.setattr(glibc, "CONF_FILES", 4)
+    folders = [folder for folder, _ in glibc.configured_folders(Root(str(tmp_path)))]
+    assert folders == [f"/folder{number}" for number in range(3)]
 
 
 def test_shadowed_files_are_named_with_their_rules(image: Path, tmp_path: Path) -> None:
@@ -280,7 +370,7 @@ def test_a_cache_cut_anywhere(image: Path, tmp_path: Path) -> None:
         assert (loader.cache is not None) >= (length == len(whole))
         assert (loader.cache is None) >= (length < used)
         if loader.cache is None:
-            assert search.path is None
+            assert search.rule == "configuration", "what ld.so.conf names stands in"
         else:
             assert (search.rule, search.path) == ("cache", "/opt/two/libtwo.so.10"), length
 

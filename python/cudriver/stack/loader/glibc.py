@@ -5,6 +5,7 @@ Read from files only. The formats are glibc's; musl has none of them.
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ PLATFORMS = {number: name for name, number in MACHINES.items()}
 CACHE_FLAGS = {X86_64: (1, 0x0303), AARCH64: (1, 0x0A03)}
 
 CACHE_LIMIT = 64 << 20  # bytes; a cache of 100,000 libraries has 10 MB
+CONF_FILES = 200  # that /etc/ld.so.conf may include; real ones include a dozen
 
 
 def _release(data: bytes) -> tuple[int, int] | None:
@@ -161,3 +163,28 @@ def _sort_key(name: bytes) -> list[tuple[int, int]]:
         (1, int(run[-18:])) if run.isdigit() else (0, run[0] if run[0] < 128 else run[0] - 256)
         for run in re.findall(rb"[0-9]+|[^0-9]", name)
     ]
+
+
+def configured_folders(root: Root) -> list[tuple[str, str]]:
+    """(folder, the file that names it) as ldconfig reads /etc/ld.so.conf and its includes: each
+    where it stands, and once.
+    """
+    folders: dict[str, str] = {}
+    read: set[str] = set()
+
+    def follow(file: str) -> None:
+        if file in read or len(read) == CONF_FILES:
+            return
+        read.add(file)
+        for line in (root.text(file) or "").splitlines():
+            text = line.partition("#")[0].strip()
+            word, *patterns = text.split() or [""]
+            for pattern in patterns if word == "include" else ():
+                whole = os.path.join(os.path.dirname(file), pattern)
+                for included in root.glob("", whole[1:]):
+                    follow(included)
+            if text.rstrip("/").startswith("/"):  # ldconfig passes over "/" itself
+                folders.setdefault(text.rstrip("/"), file)
+
+    follow("/etc/ld.so.conf")
+    return list(folders.items())

@@ -25,6 +25,7 @@ RPATH = "rpath"
 ENVIRONMENT = "LD_LIBRARY_PATH"
 RUNPATH = "runpath"
 CACHE = "cache"  # /etc/ld.so.cache
+CONFIGURATION = "configuration"  # /etc/ld.so.conf, in another root that has no cache yet
 DEFAULT = "default"  # the loader's own folders
 ABSOLUTE = "absolute"  # the name has a slash
 NONE = "none"
@@ -160,6 +161,11 @@ class Loader(LoaderFiles):
         except glibc.CacheError:
             return None
 
+    @cached_property
+    def _configured(self) -> list[tuple[str, str]]:
+        folders = glibc.configured_folders(self.root)
+        return [(folder.rstrip("/") + "/", origin) for folder, origin in folders]
+
     def _places(
         self, asking: LoadedObject | None, main: LoadedObject | None
     ) -> Iterator[tuple[str, str, Sequence[tuple[str, str]]]]:
@@ -179,6 +185,8 @@ class Loader(LoaderFiles):
             yield RUNPATH, asking.path, self._own_path(asking, RUNPATH)
         if self.cache is not None:
             yield CACHE, "", [(self.settings.cache_path, self.settings.cache_path)]
+        if self.cache is None and not self.root.host:
+            yield CONFIGURATION, "", self._configured
         yield DEFAULT, "", [(f, f.rstrip("/") or "/") for f in self.settings.folders]
 
     # ---- lookup ----

@@ -121,6 +121,28 @@ class TestWithNvcc:
         here.variables["CPATH"] = str(wheels)
         assert here.told() == []
 
+    @pytest.mark.parametrize("script", [False, True])
+    def test_headers_of_the_nvcc_that_a_link_or_a_script_starts(self, here, tmp_path, script):
+        """nvcc looks beside itself, wherever it was started from."""
+        del here.variables["CUDA_HOME"]
+        nvcc = tmp_path / "local/bin/nvcc"
+        nvcc.parent.mkdir(parents=True)
+        if script:
+            nvcc.write_text(f'#!/bin/sh\nexec {here.home}/bin/nvcc "$@"\n')
+            nvcc.chmod(0o755)
+        else:
+            nvcc.symlink_to(here.home / "bin/nvcc")
+        here.variables["PATH"] += f":{nvcc.parent}"
+        assert here.lacking() == {}
+
+    def test_folders_of_headers_that_nvcc_is_given(self, here, tmp_path):
+        (here.home / "include/curand_kernel.h").rename(tmp_path / "curand_kernel.h")
+        assert list(here.lacking()) == ["curand_kernel.h"]
+        for name, value in (("CPLUS_INCLUDE_PATH", ""), ("NVCC_PREPEND_FLAGS", "-I")):
+            here.variables[name] = f"{value}{tmp_path}"
+            assert here.lacking() == {}
+            del here.variables[name]
+
     def test_an_nvcc_that_is_older_than_the_gpu(self, here):
         assert here.told(assume_gpus=["9.0"]) == []
         (found,) = here.told(assume_gpus=["12.1"])

@@ -11,6 +11,7 @@ from facts import (
     environment,
     facts,
     fault,
+    kin,
     library,
     pip,
     torch,
@@ -240,6 +241,16 @@ def test_kin_without_a_pytorch():
     assert fix.kin(of, "torchvision") == f"{PYTHON} -m pip install torchvision"
     fixes = f"{PYTHON} -m pip install --force-reinstall torch torchvision --index-url "
     assert fix.torch_from(of, "12.8") == f"{fixes}https://download.pytorch.org/whl/cu128"
+
+
+@pytest.mark.parametrize(("asks", "wanted"), [("2.7.0", "0.22.*"), ("2.7.1", "0.22.0")])
+def test_kin_of_another_build_must_go_with_the_pytorch_that_is_there(asks, wanted):
+    other = wheel("torchvision", "0.22.0+cu126", f"torch=={asks}")
+    of = facts(
+        frameworks=[torch("2.7.1+cu128"), kin("torchvision", "0.22.0+cu126", "12.6")],
+        distributions=[wheel("torch", "2.7.1+cu128"), other],
+    )
+    assert f"torchvision=={wanted}" in fix.kin(of, "torchvision")
 
 
 def test_a_version_with_four_numbers_is_asked_for_by_three():

@@ -193,3 +193,19 @@ def test_what_is_told_heals(env, name, target):
         assert done.returncode == 0, f"{command}: {done.stderr}"
     assert env.error(module) == ""
     assert [(f.rule, f.severity, f.title) for f in env.told()] == before
+
+
+def test_an_old_package_on_pythonpath_is_not_what_pip_mends(env):
+    """pip leaves what lies outside the environment alone, and Python meets it first."""
+    for each in TORCH_PARTS:
+        env.put(*each)
+    inside = env.site
+    env.target()
+    env.put("typing_extensions", "4.5.0")
+    env.site = inside
+    assert env.error("torch")
+    commands = [command for finding in env.told() for command in finding.fix]
+    assert set(commands) == {"unset PYTHONPATH"}
+    env.variables = {}
+    assert env.error("torch") == ""
+    assert env.told() == []

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.static
 CEXT = Path(__file__).parents[2] / "cext"
 ENTRY = re.compile(r'\{(?:"(?!cu[A-Z])\w+"|Py_(?:tp|mp|nb|am)_\w+),\s+([^,}]+)')
 SETTER = re.compile(r'\{"\w+", \w+, (set_\w+),')
-BODY = re.compile(r"^[\w ]+ \*?(\w+)\([^;{]*?\)\n\{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
+BODY = re.compile(r"^\w[\w ]* \*?(\w+)\([^;{]*?\)\n\{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
 
 #: Those that read only what never changes, raise, or leave all to a function that takes it.
 WITHOUT = """

@@ -371,7 +371,10 @@ def test_verbose_leaves_no_hole_where_no_library_is(cpu_torch):
 def test_all_counts_what_could_not_be_told(cpu_torch):
     (cpu_torch / "opt").mkdir()
     (cpu_torch / "envs").rename(cpu_torch / "opt/envs")
-    version = cpu_torch / "opt/envs/plain/lib/python3.11/site-packages/torch/version.py"
+    site = cpu_torch / "opt/envs/plain/lib/python3.11/site-packages"
+    (site / "torch-2.8.0+cpu.dist-info").mkdir()
+    (site / "torch-2.8.0+cpu.dist-info/METADATA").write_text("Name: torch\nVersion: 2.8.0+cpu\n")
+    version = site / "torch/version.py"
     last = run("check", "--root", str(cpu_torch), "--all").stdout.splitlines()[-1]
     assert last == "1 environment, none with a mismatch"
     version.unlink()

@@ -17,7 +17,7 @@ from cudriver.stack.machine_facts import NvccChoice
 @pytest.fixture
 def empty(tmp_path):
     """An environment of vLLM, and a PATH on which nothing is."""
-    venv = Prefix(tmp_path / "venv").venv()
+    venv = Prefix(tmp_path / "venv").venv(home="/opt/python/bin")  # which brings Python.h
     venv.torch()
     (tmp_path / "bin").mkdir()
     return Here(venv, {"PATH": str(tmp_path / "bin")})

@@ -31,7 +31,7 @@ class Memory:
     """New memory of this process, page-locked as long as it lives: an array's base."""
 
     def __init__(self, nbytes: int, node: int) -> None:
-        self.bytes = mapped(nbytes, node=node)
+        self.bytes: NDArray[np.uint8] = mapped(nbytes, node=node)
         self.owner: object = None  # ends the page lock
         self.__array_interface__: dict[str, Any] = self.bytes.__array_interface__
 

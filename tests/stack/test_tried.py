@@ -102,6 +102,15 @@ def test_of_two_fixes_the_cheaper_is_told(a, b, cheaper):
     assert with_more.title == f"old {cheaper}"
 
 
+@pytest.mark.parametrize("folder", ["/old", SITE])
+def test_pip_leaves_what_a_folder_of_pythonpath_has(folder):
+    old = wheel("typing-extensions", "4.5.0", location=folder)
+    of = facts(environment=environment(PYTHONPATH="/old"), distributions=[old])
+    command = install(of.environment, "typing-extensions>=4.10")
+    changed = after.after(of, [command], None).distribution("typing-extensions")
+    assert (changed.version == "4.5.0") == (folder == "/old")
+
+
 @pytest.mark.parametrize(("release", "cuda"), [("0.16.0", "12.1"), ("0.14.0", "11.7")])
 def test_only_a_torchvision_that_goes_with_pytorch_is_built_for_its_cuda(release, cuda):
     of = facts(

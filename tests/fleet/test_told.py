@@ -165,9 +165,8 @@ def test_a_comparison_as_a_page():
     full = VALUES.replace("580", "580.65.06").replace("570", "570.86.15")
     told, _, rules = page[page.index("<body>") :].partition('<section class="cudriver page"><h2>R')
     assert told == HTML.replace("VALUES.", full).replace("VALUES", VALUES)
-    assert re.findall(r'<article class="note" id="(\w+)"><details open><summary>(.+?)</summary>', rules) == [
-        ("FL101", "FL101 drivers of several branches")
-    ]
+    heading = r'<article class="note" id="(\w+)"><details open><summary>(.+?)</summary>'
+    assert re.findall(heading, rules) == [("FL101", "FL101 drivers of several branches")]
     assert "<title>CUDA stacks: 3 nodes in 2 groups; 2 agree</title>" in page
     broken = fleet_of(2, failing, at=0)
     html = compare([*broken, "{"])._repr_html_()

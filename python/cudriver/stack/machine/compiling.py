@@ -59,8 +59,9 @@ class _Look:
             moved = {"TRITON_CACHE_DIR", "TRITON_HOME"} & self.variables.keys()
             places = (f"{home}/.triton/cache", f"{home}/.triton", home)
             place = next(filter(root.is_dir, places), None)
-            tells = root.host and not moved and place
-            return [place] if tells and not os.access(place, os.W_OK) else []
+            if not root.host or moved or place is None or os.access(place, os.W_OK):
+                return []
+            return [place]
         if tool == "Python.h":  # other Pythons than the system's bring it
             folders = [f"/usr/include/python{cut(env.python, 2)}"]
             return [] if env.base_prefix != "/usr" or self._any(folders, tool) else folders

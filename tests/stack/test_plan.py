@@ -94,7 +94,7 @@ def test_a_driver_that_the_check_offers_ends_the_error(cuda):
 
     def wrong(release, capability):
         facts = Facts(Environment("/env", "venv"), driver=drivers.assumed(release, [capability]))
-        put(facts, frameworks=[Framework("tensorrt", "10.0", cuda)])
+        put(facts, frameworks=[Framework("cupy", "13.0", cuda)])
         return {finding.rule: finding.fix for finding in (*cu103(facts), *cu501(facts))}
 
     for release, capability in itertools.product(RELEASES, CAPABILITIES):

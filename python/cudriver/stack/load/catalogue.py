@@ -104,6 +104,6 @@ def _rule(search: Search, framework: Framework, how: str) -> str:
         return "cuda-pathfinder" if framework.finds_wheels else f"preload by {framework.name}"
     if search.rule == "cache":
         return "ld.so.cache"
-    if search.rule in ("LD_LIBRARY_PATH", "default") and search.entry:
+    if search.rule in ("LD_LIBRARY_PATH", "default", "configuration") and search.entry:
         return f"{search.rule} ({search.entry})"
     return search.rule

@@ -53,9 +53,8 @@ def functions(offsets: set[str]) -> list[tuple[str, str]]:
 
 def main() -> None:
     hook = ctypes.CDLL(None)
-    host = np.ones(
-        16 << 20, np.uint8
-    )  # copied within the 50 ms after which a call asks for signals
+    # Copied within the 50 ms after which a call asks for signals.
+    host = np.ones(16 << 20, np.uint8)
     there = cu.device_empty(host.shape, host.dtype)
     # A call, and the functions and files that it may pass.
     calls: dict[str, tuple[Callable[[], object], int, int]] = {

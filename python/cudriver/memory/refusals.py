@@ -191,7 +191,7 @@ def used(thing: object, call: str, children: int, calls: int, exports: int, work
         users.append("an asynchronous copy")
     who = " and ".join(users)
     uses = "use" if children > 1 or len(users) > 1 else "uses"
-    hint = " (see live_allocations())" if context and children else ""
-    hint = hint or "; wait() for that first" * users[-1].endswith("copy")
+    hint = "; wait() for that first" if users[-1] == "an asynchronous copy" else ""
+    hint = " (see live_allocations())" if context and children else hint
     error = InvalidContextError if context else ValueError
     raise error(f"cannot {call} {thing!r}: {who} {uses} it{hint}")

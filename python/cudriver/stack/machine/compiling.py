@@ -55,31 +55,37 @@ class _Look:
             there = stated or any(which(root, name, folders) for name in row["programs"])
             return [] if there else folders
         if tool == "cache":
-            home = self.variables.get("HOME", "")
-            moved = {"TRITON_CACHE_DIR", "TRITON_HOME"} & self.variables.keys()
-            places = (f"{home}/.triton/cache", f"{home}/.triton", home)
-            place = next(filter(root.is_dir, places), None)
-            if not root.host or moved or place is None or os.access(place, os.W_OK):
-                return []
-            return [place]
-        if tool == "Python.h":  # other Pythons than the system's bring it
+            return self._cache()
+        if tool == "Python.h":  # a Python that is not the system's brings its own
             folders = [f"/usr/include/python{cut(env.python, 2)}"]
             return [] if env.base_prefix != "/usr" or self._any(folders, tool) else folders
-        nvcc, given = self.nvcc.nvcc or "", self.variables.get
-        if not self.nvcc.exists or "-I" in given("NVCC_PREPEND_FLAGS", "") + given(
-            "NVCC_APPEND_FLAGS", ""
-        ):
+        return self._header(tool)
+
+    def _cache(self) -> list[str]:
+        """Triton's folder, or the one that it would be made in, where it cannot be written."""
+        home = self.variables.get("HOME", "")
+        moved = {"TRITON_CACHE_DIR", "TRITON_HOME"} & self.variables.keys()
+        places = (f"{home}/.triton/cache", f"{home}/.triton", home)
+        place = next(filter(self.root.is_dir, places), None)
+        if not self.root.host or moved or place is None or os.access(place, os.W_OK):
             return []
-        # nvcc's own, wherever a link or a script that starts it lies
-        homes = dict.fromkeys([home_of(root, nvcc), os.path.normpath(self.nvcc.home or "/")])
-        folders = [
-            folder
-            for home in homes
-            for folder in (f"{home}/include", *root.glob(home, "targets/*/include", folders=True))
-        ]
-        paths = f"{given('CPATH', '')}:{given('CPLUS_INCLUDE_PATH', '')}"
-        folders += filter(None, paths.split(":"))
-        return [] if self._any(folders, tool) else folders
+        return [place]
+
+    def _header(self, file: str) -> list[str]:
+        """Where nvcc looks for a header that it does not find."""
+        given = self.variables.get
+        flags = given("NVCC_PREPEND_FLAGS", "") + given("NVCC_APPEND_FLAGS", "")
+        if not self.nvcc.exists or "-I" in flags:
+            return []
+        # nvcc looks beside itself, wherever the link or the script that starts it lies.
+        beside = home_of(self.root, self.nvcc.nvcc or "")
+        folders = []
+        for home in dict.fromkeys([beside, os.path.normpath(self.nvcc.home or "/")]):
+            folders.append(f"{home}/include")
+            folders += self.root.glob(home, "targets/*/include", folders=True)
+        for name in ("CPATH", "CPLUS_INCLUDE_PATH"):
+            folders += filter(None, given(name, "").split(":"))
+        return [] if self._any(folders, file) else folders
 
     def _any(self, folders: list[str], file: str) -> bool:
         return any(self.root.exists(f"{folder}/{file}") for folder in folders)

@@ -162,6 +162,15 @@ def test_a_home_that_cannot_be_written(empty, tmp_path, monkeypatch, moved):
     assert empty.lacking() == ({} if moved else {"cache": ["vllm"]})
 
 
+def test_a_cache_that_can_be_written_below_a_home_that_cannot(empty, tmp_path, monkeypatch):
+    empty.venv.dist("vllm", "0.11.0")
+    empty.program("gcc")
+    empty.variables["HOME"] = str(tmp_path)
+    (tmp_path / ".triton").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, _: path != str(tmp_path))
+    assert empty.lacking() == {}
+
+
 def test_the_ptxas_that_triton_brings(empty, tmp_path):
     """nvcc's and ptxas's texts of their release are the same."""
     empty.program("gcc")

@@ -102,6 +102,13 @@ def test_of_two_fixes_the_cheaper_is_told(a, b, cheaper):
     assert with_more.title == f"old {cheaper}"
 
 
+def test_a_local_build_is_replaced_by_the_index_own_of_that_release():
+    """What a build requires is not known of the one that takes its place."""
+    of = facts(distributions=[wheel("torchvision", "0.23.0+cpu", "torch==2.8.0")])
+    command = install(of.environment, "torchvision==0.23.0", again=True, alone=True)
+    assert after.after(of, [command], None).distribution("torchvision").requires == []
+
+
 @pytest.mark.parametrize("folder", ["/old", SITE])
 def test_pip_leaves_what_a_folder_of_pythonpath_has(folder):
     old = wheel("typing-extensions", "4.5.0", location=folder)

@@ -359,7 +359,10 @@ void *cudriver_hostmem_damaged(size_t *bytes)
     pthread_mutex_lock(&hostmem_lock);
     for (struct hostmem_region *region = hostmem_pool.regions; region != NULL && found == NULL;
          region = region->next) {
-        size_t end = region->slots != NULL ? region->cut : 1;
+        size_t end = region->slots == NULL ? 1 : region->cut;
+        if (end > region->range.bytes) {
+            end = region->range.bytes; /* the last slot's guard lies behind the region */
+        }
         for (size_t at = 0; at < end && found == NULL; at += HOSTMEM_SLOT_LEAST) {
             *bytes = hostmem_block_bytes(region, region->range.base + at);
             if (*bytes > 0 && !hostmem_block_guard(region->range.base + at, *bytes, false)) {

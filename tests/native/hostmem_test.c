@@ -373,6 +373,28 @@ static void test_guards(void)
     check_clean();
 }
 
+/* A chunk whose last slot ends where the chunk does: the guard is looked at, no slot behind it. */
+static void test_guard_behind_a_chunk(void)
+{
+    enum { LEAST = 64, MOST = 1 << 15 };
+    static char *blocks[MOST];
+    size_t count = 0, bytes;
+
+    blocks[count++] = make(LEAST);
+    blocks[count++] = make(2 * LEAST);
+    while (stats_now().registered_bytes == HOSTMEM_CHUNK && count < MOST) {
+        blocks[count++] = make(LEAST);
+    }
+    CHECK(blocks[count - 2] == blocks[0] + HOSTMEM_CHUNK - LEAST);
+    CHECK(cudriver_hostmem_damaged(&bytes) == NULL);
+    blocks[count - 2][LEAST] ^= 1;
+    CHECK(cudriver_hostmem_damaged(&bytes) == blocks[count - 2] && bytes == LEAST);
+    while (count > 0) {
+        cudriver_hostmem_free(blocks[--count]);
+    }
+    check_clean();
+}
+
 /* A block with a byte behind it that is not as it was cannot be given back. */
 static void test_guards_at_the_end(void)
 {
@@ -1640,6 +1662,7 @@ static const struct scenario {
     {"owns", test_owns},
     {"exact", test_exact},
     {"guards", test_guards},
+    {"guard_behind_a_chunk", test_guard_behind_a_chunk},
     {"guards_at_the_end", test_guards_at_the_end},
     {"reuse", test_reuse},
     {"try_alloc", test_try_alloc},

@@ -103,7 +103,7 @@ PROCESSES = -n auto --maxprocesses=4 --dist loadfile --no-loadscope-reorder --ma
 
 .PHONY: test
 test: install ## the suite on the simulated driver, without what .ci/run has steps for
-	CUDRIVER_TEST_DRIVER=sim $(PYTEST) $(or $(ARGS),$(PROCESSES) -m "not network and not apart")
+	CUDRIVER_TEST_DRIVER=sim $(PYTEST) $(or $(ARGS),$(PROCESSES) -m "not apart")
 
 .PHONY: test-gpu
 test-gpu: install ## the suite on the real driver
@@ -117,10 +117,6 @@ golden: install ## write anew what rules say, and comparisons: the diff is for r
 	    tests/stack/test_recipes.py tests/stack/test_tried.py \
 	    tests/stack/test_dlopen_cases.py \
 	    tests/fleet/test_compare_cases.py tests/project/test_frozen.py
-
-.PHONY: test-network
-test-network: install ## tests on real frameworks: GBs, into ~/.cache/cudriver-tests
-	CUDRIVER_TEST_DRIVER=sim $(PYTEST) -m network -o faulthandler_timeout=3600 $(ARGS)
 
 .PHONY: test-peers
 test-peers: install ## other libraries' tests, under `cudriver simulate`
@@ -191,7 +187,7 @@ REFUSED = WARNING: AddressSanitizer failed to allocate
 # A sanitizer runs the tests of the C parts: the core, the ELF reader, the native programs, the simulated driver. The
 # check runs no C but the ELF reader; reports, documents, weights and the pytest plugin are Python; storms have targets
 # of their own.
-SANITIZED = not network and not static and not slow and not apart
+SANITIZED = not static and not slow and not apart
 NOT_SANITIZED = $(foreach part,stack fleet project corpus chaos storm testing,--ignore=tests/$(part)) \
     $(patsubst %,--ignore=%,$(wildcard tests/core/test_weights_*.py tests/core/test_cli_*.py))
 

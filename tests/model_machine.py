@@ -4,10 +4,10 @@
     /srv/envs/eval     the same, whole
     /usr/local/cuda-13.0, and the driver 580.159.04
 
-Names, versions, pins, search paths and symbol versions are those of the real packages, which
-stack/test_breakage_wheels.py breaks in the same way. As a program it is `cudriver` on that machine:
-`PYTHONPATH=tests python -m model_machine check /srv/envs/train`; `picture FILE en` draws that
-report.
+Names, versions, pins, search paths and symbol versions are those of the real packages, which the
+corpus breaks in the same way (torch-2.08-pip, nvjitlink-old). As a program it is `cudriver` on that
+machine: `PYTHONPATH=tests python -m model_machine check /srv/envs/train`; `picture FILE en` draws
+that report.
 """
 
 from __future__ import annotations

@@ -227,6 +227,7 @@ def main(out, modules, code):
         if name == "torch":
             torch = sys.modules["torch"]
             answer["values"]["torch.version.cuda"] = torch.version.cuda
+            answer["values"]["archs"] = getattr(torch._C, "_cuda_getArchFlags", str)()
             try:
                 nccl = torch.cuda.nccl.version()
                 answer["values"]["torch.cuda.nccl.version()"] = ".".join(map(str, nccl))

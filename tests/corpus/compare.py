@@ -224,6 +224,9 @@ def _values(result: Comparison, truth: Truth, said: Said) -> None:
     shared = any(row["soname"].startswith("libnccl.so") for row in said.libraries)
     if nccl and torch["cuda"] and not shared:
         pairs.append(("torch.cuda.nccl.version()", torch["nccl"], nccl))
+    archs = sorted((values.get("archs") or "").split())
+    if archs and archs != sorted(torch["archs"]):
+        result.differences.append(f"architectures: predicted {torch['archs']}, it says {archs}")
     for name, ours, theirs in pairs:
         if (ours is None) != (theirs is None) or (
             ours is not None and theirs is not None and not same_version(ours, theirs)

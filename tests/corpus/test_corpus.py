@@ -328,6 +328,13 @@ def test_what_torch_says_of_itself_is_compared():
     )
     torch = {"name": "torch", "cuda": "12.4", "cudnn": "9.1.0", "nccl": None}
     assert compare(truth, said(frameworks=[torch])).differences == []
+    truth.values["archs"], torch["archs"] = "sm_90 sm_80", ["sm_80", "sm_90"]
+    assert compare(truth, said(frameworks=[torch])).differences == []
+    truth.values["archs"] = "sm_80"
+    assert compare(truth, said(frameworks=[torch])).differences == [
+        "architectures: predicted ['sm_80', 'sm_90'], it says ['sm_80']"
+    ]
+    del truth.values["archs"]
     torch["cudnn"] = None
     assert compare(truth, said(frameworks=[torch])).differences == [
         "torch.backends.cudnn.version(): predicted None, it says 9.1.0"

@@ -17,7 +17,6 @@ from __future__ import annotations
 import functools
 import importlib.util
 import inspect
-import json
 import os
 import platform
 import re
@@ -35,9 +34,9 @@ import cudriver as cu
 import cudriver.typing as cut
 from cudriver.cli import COMMANDS, _load
 from cudriver.stack import rulebook
-from cudriver.stack.report import Report, formats
+from cudriver.stack.report import formats
 from cudriver.stack.say import choose
-from model_machine import OLD, TRAIN, make, picture
+from model_machine import make, picture
 from native_build import ROOT
 
 pytestmark = pytest.mark.static  # what a sanitizer could see, the other tests show it
@@ -284,29 +283,6 @@ def test_the_reference_has_every_public_name() -> None:
     wanted = {name for name in cu.__all__ if not inspect.ismodule(getattr(cu, name))}
     wanted |= {*cu.stack.__all__, *cu.fleet.__all__, *cut.__all__}
     assert wanted - named == {"__version__"}
-
-
-def told(report: Report, prefix: str) -> list[object]:
-    """What a report says of an environment, with its folder as /srv/envs/train."""
-    lines = [
-        [f.rule, f.severity, f.title, f.predicts, f.fix, [(e.file, e.value) for e in f.evidence]]
-        for f in report.findings
-        if f.severity != "note"
-    ]
-    known: list[object] = json.loads(json.dumps(lines).replace(prefix, TRAIN))
-    torch = report.facts.framework("torch")
-    assert torch is not None
-    return [*known, torch.version, torch.cuda, torch.cudnn, torch.nccl]
-
-
-@pytest.mark.network
-def test_the_machine_of_the_examples_is_like_a_real_one(made: Path) -> None:
-    from stack import real
-
-    with real.clone("torch-2.8.0-cu128") as prefix:
-        real.install(prefix, f"nvidia-nvjitlink-cu12=={OLD}")
-        seen = told(real.check(prefix), str(prefix))
-    assert told(cu.stack.inspect(TRAIN, root=str(made)), TRAIN) == seen
 
 
 def words(svg: str) -> list[str]:

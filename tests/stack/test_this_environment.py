@@ -16,6 +16,8 @@ import pytest
 
 from cudriver import stack
 from cudriver.stack.load.observe import observe
+from cudriver.stack.machine.visible import select
+from cudriver.stack.machine_facts import Device
 
 ASK = r"""
 import json, os, sys
@@ -41,16 +43,21 @@ print(json.dumps(answer))
 """
 
 
+def ask(code: str, **variables: str) -> Any:
+    """What a program prints as JSON, on the machine's own driver."""
+    environment = {k: v for k, v in os.environ.items() if k != "CUDRIVER_LIBRARY"} | variables
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
 @pytest.fixture(scope="module")
 def said() -> Any:
     """What PyTorch says here."""
     pytest.importorskip("torch", reason="PyTorch is not installed in this environment")
-    environment = {k: v for k, v in os.environ.items() if k != "CUDRIVER_LIBRARY"}
-    done = subprocess.run(
-        [sys.executable, "-c", ASK], env=environment, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return ask(ASK)
 
 
 @pytest.fixture(scope="module")
@@ -108,3 +115,28 @@ def test_a_working_environment_has_no_error(said: Any, report: Any) -> None:
     """PyTorch was imported and, where there is a GPU, worked on it: nothing can be an error."""
     faults = [f for f in report.findings if f.severity == "error" and "torch" in f.title.lower()]
     assert faults == []
+
+
+VISIBLE = r"""
+import json, os
+from torch.cuda import _parse_visible_devices
+answer = {}
+for value in json.loads(os.environ["VALUES"]):
+    os.environ["CUDA_VISIBLE_DEVICES"] = value
+    answer[value] = _parse_visible_devices()
+print(json.dumps(answer))
+"""
+
+
+def test_cuda_visible_devices_is_read_as_pytorch_reads_it() -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed in this environment")
+    values = [
+        *("", " ", "0", "1,0", " 2 , 1 ", "-1", "0,-1,1", "0, 1, 2, -1, 3", "2, +3, -0, 5", "none"),
+        *("0,0", "0, 1, 2, 1", "1gpu2,2ampere", "one,two,3,4", "4,3,two,one", "0,,1", "0x1", "1.5"),
+        *("GPU-1", "GPU-1,2", "0,GPU-1", "GPU-0,GPU-3", "GPU-1,GPU-1", "GPU-1,none"),
+    ]
+    said = ask(VISIBLE, VALUES=json.dumps(values))
+    devices = [Device(number, uuid=f"GPU-{number}") for number in range(8)]
+    for value, theirs in said.items():
+        ours = select(value, devices).ordinals
+        assert ours == [int(str(name).removeprefix("GPU-")) for name in theirs], value

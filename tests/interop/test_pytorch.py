@@ -1,9 +1,15 @@
-"""PyTorch beside us: models whose weights we load, workers that load data, graphs, gradients."""
+"""PyTorch beside us: models whose weights we load, workers that load data, graphs, gradients, its
+types; one driver and one primary context. What it shares with other libraries: test_interop.py.
+
+Without a GPU what PyTorch can say there is compared still.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import json
+import os
 import subprocess
 import sys
 import threading
@@ -15,6 +21,7 @@ import numpy as np
 import pytest
 
 import cudriver as cu
+import dlpackkit as kit
 from graphkit import eventually
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed in this environment")
@@ -22,6 +29,11 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed in this en
 SIZE = 1 << 16
 MODES = ("global", "thread_local", "relaxed")
 KINDS = ("float32", "float16", "bfloat16")
+TYPES = (
+    "bool", "int8", "int16", "int32", "int64", "uint8", "float16", "float32", "float64",
+    "complex64", "complex128",
+)  # fmt: skip
+ML_TYPES = ("bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
 
 
 def build(kind: str) -> Any:
@@ -118,6 +130,10 @@ def test_page_locked_memory_is_so_for_both() -> None:
     there = cu.device_zeros(SIZE, "f4")
     assert cu.explain_copy(there, theirs).path == "direct"
     assert torch.from_numpy(cu.pinned_zeros(SIZE)).is_pinned()
+    array = np.zeros(SIZE)
+    assert not torch.from_numpy(array).is_pinned()
+    with cu.pin(array):
+        assert torch.from_numpy(array).is_pinned()
     with cu.pinned_numpy():
         assert torch.from_numpy(np.zeros(SIZE)).is_pinned()
 
@@ -301,3 +317,158 @@ def test_another_thread_works_while_pytorch_captures(mode: str) -> None:
     graph.replay()
     torch.cuda.synchronize()
     assert (there == 6).all().item()
+
+
+# ---- types and tensors of the host, by DLPack ---------------------------------------------------
+
+
+class ByMethod:
+    """A tensor without its type's table."""
+
+    def __init__(self, tensor: Any) -> None:
+        self.tensor = tensor
+
+    def __dlpack__(self, **asked: Any) -> Any:
+        return self.tensor.__dlpack__(**asked)
+
+    def __dlpack_device__(self) -> Any:
+        return self.tensor.__dlpack_device__()
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_tensors_of_the_host_by_the_method(name: str) -> None:
+    """As test_round_trips.py takes them by the table."""
+    whole = torch.arange(24).to(getattr(torch, name)).reshape(4, 6)
+    views = whole[1:, ::2], whole.T, whole[1, 2], whole[:, :0], whole.expand(2, 4, 6)
+    for tensor in (whole, *views):
+        array = cu.from_dlpack(ByMethod(tensor))
+        assert (array.dtype.name, array.shape) == (name, tuple(tensor.shape))
+        assert tensor.numel() == 0 or array.ctypes.data == tensor.data_ptr()
+        assert np.array_equal(array, tensor.numpy())
+
+
+@pytest.mark.parametrize("name", ML_TYPES)
+def test_types_of_ml_dtypes(name: str) -> None:
+    pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
+    tensor = torch.tensor([1.0, -2.0, 0.5]).to(getattr(torch, name))
+    array = cu.from_dlpack(tensor)
+    assert array.dtype.name == name
+    assert array.astype("f4").tolist() == [1.0, -2.0, 0.5]
+    there = cu.device_empty(3, array.dtype)
+    cu.copy(there, tensor)
+    back = torch.zeros(3).to(getattr(torch, name))
+    cu.copy(back, there)
+    assert back.float().tolist() == [1.0, -2.0, 0.5]
+
+
+def test_the_tables_version_is_known() -> None:
+    if not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
+        pytest.skip(f"torch {torch.__version__} has no exchange table")
+    assert kit.table_of(torch.Tensor).major == 1
+
+
+def test_a_device_array_on_the_host() -> None:
+    array = cu.to_device(np.arange(6.0))
+
+    class Host(ByMethod):
+        def __dlpack__(self, **asked: Any) -> Any:
+            return self.tensor.__dlpack__(**asked, dl_device=(kit.CPU, 0))
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return kit.CPU, 0
+
+    assert torch.from_dlpack(Host(array)).tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_tensors_that_are_more_than_their_memory() -> None:
+    for tensor in (
+        torch.ones(3, requires_grad=True),
+        torch.ones(3, dtype=torch.complex64).conj(),
+        torch.ones(3, dtype=torch.complex64).conj().imag,
+        torch.ones(3, 3).to_sparse(),
+        torch.ones(3, device="meta"),
+    ):
+        with pytest.raises((BufferError, RuntimeError, ValueError)):
+            cu.from_dlpack(tensor)
+    resolved = torch.full((3,), 1 + 2j).conj().imag.resolve_neg()
+    assert cu.from_dlpack(resolved).tolist() == [-2, -2, -2]
+
+
+# ---- one driver, one primary context ------------------------------------------------------------
+
+
+def system_answer(code: str) -> Any:
+    """What a new process prints that uses the system's own driver."""
+    environment = {k: v for k, v in os.environ.items() if k != "CUDRIVER_LIBRARY"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_both_find_a_gpu_or_neither() -> None:
+    if torch.version.cuda is None:
+        pytest.skip(f"torch {torch.__version__} is built without CUDA")
+    theirs = system_answer("import torch, json; print(json.dumps(torch.cuda.is_available()))")
+    ours = system_answer("import cudriver as cu, json; print(json.dumps(cu.is_available()))")
+    assert ours == theirs
+
+
+def test_memory_of_the_simulated_driver_is_not_pinned_for_pytorch() -> None:
+    if not cu.driver_is_simulated():
+        pytest.skip("about the simulated driver")
+    assert torch.from_numpy(cu.pinned_zeros(1000)).is_pinned() is False
+
+
+def their_driver_version() -> int:
+    """What the CUDA runtime says that PyTorch has loaded; older releases ask it themselves."""
+    if hasattr(torch._C, "_cuda_getDriverVersion"):
+        return int(torch._C._cuda_getDriverVersion())
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+        paths = {line.split(maxsplit=5)[5].rstrip("\n") for line in maps if "/libcudart.so" in line}
+    (path,) = paths
+    version = ctypes.c_int()
+    assert ctypes.CDLL(path).cudaDriverGetVersion(ctypes.byref(version)) == 0
+    return version.value
+
+
+@pytest.mark.gpu
+def test_driver_and_devices() -> None:
+    cuda = torch.cuda
+    cuda.init()
+    version = cu.driver_version()
+    assert version.major * 1000 + version.minor * 10 == their_driver_version()
+    assert cu.device_count() == cuda.device_count()
+    for ordinal, device in enumerate(cu.devices()):
+        theirs = cuda.get_device_properties(ordinal)
+        assert device.name == theirs.name
+        assert device.total_memory == theirs.total_memory
+        assert device.multiprocessor_count == theirs.multi_processor_count
+        assert device.compute_capability == cuda.get_device_capability(ordinal)
+        if hasattr(theirs, "uuid"):
+            assert device.uuid.removeprefix("GPU-") == str(theirs.uuid).removeprefix("GPU-")
+
+
+@pytest.mark.gpu
+def test_one_primary_context() -> None:
+    kept = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
+    context = cu.current_context()
+    assert context is not None
+    assert context.is_primary
+    assert context.handle == cu.Device(0).primary_context().handle
+    assert cu.device_zeros(10).context.handle == context.handle
+    free, total = torch.cuda.mem_get_info(0)
+    with cu.Device(0).primary_context() as primary:
+        ours = primary.memory_info()
+    assert ours.total == total
+    assert abs(ours.free - free) <= kept.nbytes
+
+
+@pytest.mark.gpu
+def test_bfloat16_is_no_float16() -> None:
+    """As which PyTorch's interface shows it."""
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
+    there = cu.to_device(torch.arange(10, device="cuda", dtype=torch.bfloat16))
+    assert there.dtype == ml_dtypes.bfloat16
+    assert there.to_numpy().astype(int).tolist() == list(range(10))

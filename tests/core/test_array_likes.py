@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hn
 
-from cudriver.memory import host
+from cudriver.memory import foreign
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -352,7 +352,7 @@ def test_pins_by_dlpack_where_the_buffer_is_refused(cu, monkeypatch: pytest.Monk
     def refuse(thing: Any) -> memoryview:
         raise BufferError("no such format")
 
-    monkeypatch.setattr(host, "memoryview", refuse, raising=False)
+    monkeypatch.setattr(foreign, "memoryview", refuse, raising=False)
     thing = Lent(np.zeros(5000))
     with cu.pin(thing):
         assert cu.is_pinned(thing)

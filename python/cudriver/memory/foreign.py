@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -111,23 +112,19 @@ def view(x: Any) -> NDArray[Any] | None:
     except TypeError:
         shows = hasattr(x, "__array_struct__") or hasattr(x, "__array_interface__")
         return np.asarray(x) if shows else None
-    refuse_pointer(x, held)
-    array = np.asarray(held)  # a copy of the items if it does not know their format
-    if isinstance(array.base, memoryview) and array.itemsize == held.itemsize:
-        return array
-    raise TypeError(
-        f"{type(x).__name__} has items of the format '{held.format}', which is not a dtype"
-    )
-
-
-def refuse_pointer(x: object, held: memoryview) -> None:
-    """Raise for a pointer of ctypes: its buffer is the pointer's own eight bytes."""
     if held.ndim == 0 and held.format.lstrip("<>=@!")[:1] in tuple("&PzZX"):
-        raise TypeError(
+        raise TypeError(  # its buffer is the pointer's own eight bytes
             f"{type(x).__name__} is a pointer, which does not say how much memory lies there: "
             "np.ctypeslib.as_array(pointer, shape) makes an array of host memory, "
             "cudriver.from_pointer(address, shape, dtype) one of device memory"
         )
+    with suppress(RuntimeError):  # of a format that it does not know, or the items are copied
+        array = np.asarray(held)
+        if isinstance(array.base, memoryview) and array.itemsize == held.itemsize:
+            return array
+    raise TypeError(
+        f"{type(x).__name__} has items of the format '{held.format}', which is not a dtype"
+    )
 
 
 # ---- streams and events --------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -11,9 +10,11 @@ from cudriver import _core
 from cudriver.errors import CudaError
 from cudriver.memory.asking import ask
 from cudriver.memory.failures import INVALID_VALUE
-from cudriver.memory.foreign import refuse_pointer, view
+from cudriver.memory.foreign import view
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from cudriver.typing import HostArray
 
 LARGEST = (1 << 63) - 1  # bytes; no process has more
@@ -22,11 +23,12 @@ LARGEST = (1 << 63) - 1  # bytes; no process has more
 class HostRange(NamedTuple):
     """Memory from the lowest to the highest byte of an array, alive as long as the owner.
 
-    owner: the array, and a memoryview that keeps a buffer from moving, or None. first: the address
-    of the first item.
+    owner: the array, and what keeps a buffer from moving, or None. shown: it as an ndarray. first:
+    the address of the first item.
     """
 
-    owner: tuple[HostArray, memoryview | None]
+    owner: tuple[HostArray, NDArray[Any] | None]
+    shown: NDArray[Any]
     low: int
     first: int
     nbytes: int
@@ -38,52 +40,36 @@ def host_range(array: Any, refusal: str = "expected an array in host memory") ->
     if isinstance(array, np.ndarray):
         return _of_ndarray(array)
     try:
-        held = memoryview(array)
-    except (TypeError, BufferError) as error:  # JAX has no buffer of bfloat16, but lends it
-        lent = _lent(array)
-        if lent is not None:
-            return _of_ndarray(lent)
-        if isinstance(error, BufferError):
+        shown = view(array)
+    except BufferError:  # JAX has no buffer of bfloat16, but lends it
+        if not hasattr(array, "__dlpack__"):
             raise
-        raise TypeError(f"{refusal}, not {type(array).__name__}") from None
-    refuse_pointer(array, held)
-    shown: Any = np.frombuffer(held, np.uint8) if held.c_contiguous else view(held)
-    return _of_ndarray(shown)._replace(owner=(array, held))
+        shown = None
+    if shown is not None:
+        return _of_ndarray(shown)._replace(owner=(array, shown))
+    if isinstance(array, type) or not isinstance(lent := _lent(array), np.ndarray):
+        raise TypeError(f"{refusal}, not {type(array).__name__}")
+    return _of_ndarray(lent)
 
 
-def _of_ndarray(array: np.ndarray[Any, Any]) -> HostRange:
+def _of_ndarray(array: NDArray[Any]) -> HostRange:
     first: int = array.__array_interface__["data"][0]
     if array.flags.forc:  # dense: the usual case
-        return HostRange((array, None), first, first, array.nbytes, array.flags.writeable)
+        return HostRange((array, None), array, first, first, array.nbytes, array.flags.writeable)
     reaches = [
         (length - 1) * stride for length, stride in zip(array.shape, array.strides, strict=True)
     ]
     low = first + sum(reach for reach in reaches if reach < 0) if array.size else first
     high = first + sum(reach for reach in reaches if reach > 0) + array.itemsize
     nbytes = min(high - low, LARGEST) if array.size else 0
-    return HostRange((array, None), low, first, nbytes, array.flags.writeable)
+    return HostRange((array, None), array, low, first, nbytes, array.flags.writeable)
 
 
-def _lent(thing: Any) -> np.ndarray[Any, Any] | None:
-    """An ndarray over host memory that an object lends; None: it lends none."""
-    if isinstance(thing, type):
-        return None
-    if hasattr(thing, "__array_struct__") or hasattr(thing, "__array_interface__"):
-        return np.asarray(thing)
+def _lent(thing: Any) -> Any:
+    """What an object lends by DLPack; None: it lends nothing."""
     if getattr(thing, "requires_grad", False) and hasattr(thing, "detach"):  # PyTorch's
         thing = thing.detach()
-    lent = _core._borrow(thing, True) if hasattr(thing, "__dlpack__") else None
-    return lent if isinstance(lent, np.ndarray) else None
-
-
-def _objects(array: HostArray, held: memoryview | None) -> str | None:
-    """The type of items that hold Python objects; None: they hold none."""
-    dtype = getattr(array, "dtype", None)
-    if isinstance(dtype, np.dtype):
-        return f"dtype {dtype}" if dtype.hasobject else None
-    if held is not None and "O" in re.sub(":.*?:", "", held.format):  # without fields' names
-        return f"the format {held.format!r}"
-    return None
+    return _core._borrow(thing, True) if hasattr(thing, "__dlpack__") else None
 
 
 def is_pinned(array: HostArray, /) -> bool:
@@ -141,7 +127,7 @@ def mapped_pointer(array: HostArray, /) -> int:
     >>> cu.mapped_pointer(array[1:]) - cu.mapped_pointer(array)
     8
     """
-    _, low, first, nbytes, _ = host_range(array)
+    _, _, low, first, nbytes, _ = host_range(array)
     wrong = "not all page-locked"
     try:
         address: int = ask(
@@ -158,18 +144,11 @@ def mapped_pointer(array: HostArray, /) -> int:
     )
 
 
-def layout(array: HostArray) -> np.ndarray[Any, Any] | memoryview:
-    """What has the shape and the strides of an array in host memory."""
-    shown: Any
-    shown, held = host_range(array).owner
-    return shown if held is None else held
-
-
 def page_lock(array: HostArray) -> _core.PageLock:
     """A page lock on an array's memory, behind `pin` and `Pinning`: closed until its `lock`."""
     memory = host_range(array, "only an array in host memory can be page-locked")
-    if (kind := _objects(*memory.owner)) is not None:
+    if (dtype := memory.shown.dtype).hasobject:
         raise TypeError(
-            f"{kind} holds Python objects, which have no place in memory that a device reads"
+            f"dtype {dtype} holds Python objects, which have no place in memory that a device reads"
         )
     return _core.PageLock(*memory.owner, memory.low, memory.nbytes, memory.writable)

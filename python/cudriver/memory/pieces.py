@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cudriver.errors import CudaError
 from cudriver.memory.failures import INVALID_VALUE, OUT_OF_MEMORY
-from cudriver.memory.host import layout
+from cudriver.memory.host import host_range
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,11 +35,11 @@ def check(lengths: tuple[int, ...], nbytes: int) -> None:
         )
 
 
-def item_of(array: NDArray[Any] | memoryview) -> int:
+def item_of(array: NDArray[Any]) -> int:
     """Bytes of an item of the axis that lies outermost in memory, the first of C order."""
-    lengths = tuple(array.shape or ())
+    lengths = array.shape
     check(lengths, array.nbytes)
-    strides = [abs(stride) for stride in array.strides or ()]
+    strides = [abs(stride) for stride in array.strides]
     axis = max(range(len(strides)), key=lambda at: (strides[at], lengths[at]))
     item = strides[axis]
     inner: int = sum(
@@ -60,7 +60,7 @@ def item_of(array: NDArray[Any] | memoryview) -> int:
 def item_or_byte(array: Any) -> int:
     """item_of(), where nobody asked for whole items."""
     try:
-        return item_of(layout(array))
+        return item_of(host_range(array).shown)
     except ValueError:
         return 1
 

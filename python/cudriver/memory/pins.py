@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn, Self, final
 
 from cudriver.memory import pieces as cut
-from cudriver.memory.host import layout, page_lock
+from cudriver.memory.host import host_range, page_lock
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -70,7 +70,7 @@ class pin:
         self._lock = page_lock(array)
         try:
             if pieces:
-                cut.lock(self._lock, cut.item_of(layout(array)), False)
+                cut.lock(self._lock, cut.item_of(host_range(array).shown), False)
             else:
                 cut.lock_whole(self._lock, -1, False)
         except BaseException:

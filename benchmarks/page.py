@@ -1,7 +1,7 @@
 """The page of figures: a run's on a host, and docs/performance.md from all hosts.
 
 python -m benchmarks --publish      # tests the host, measures, writes benchmarks/hosts/
-python -m benchmarks.page           # writes the tables of the page, in both languages
+python -m benchmarks.page           # writes its tables, and that of two GPUs, in both languages
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from benchmarks.row import Row
 
 ROOT = Path(__file__).parents[1]
 HOSTS = ROOT / "benchmarks" / "hosts"
-PAGES = {"en": ROOT / "docs" / "performance.md", "zh": ROOT / "docs" / "zh" / "performance.md"}
+DOCS = {"en": ROOT / "docs", "zh": ROOT / "docs" / "zh"}
 #: A host whose figures are published does both in at most and at least so much.
 NUMPY_MS, COPY_GBS = 120.0, 5.0
 
@@ -44,6 +45,8 @@ class Line:
 SIZES = ("64 KiB", "1 MiB", "4 MiB", "16 MiB", "64 MiB", "256 MiB", "1 GiB")
 SWEPT = "any size, 4 KiB to 4 GiB, any path: {}, {}"
 PEERS = ("driver", "PyTorch", "CuPy", "cuda-core")
+LOCKED = "page-locked 48 GiB with `pieces=True`; the longest wait of another process and thread"
+EXPERTS = "a mixture of experts, 16 GiB of bfloat16 in 14,004 tensors in 4 files in memory"
 LINES = (
     Line("plain NumPy array to device, 1-2 GiB: 1 GiB",
          "ordinary array to the GPU, 1 GiB", "普通数组到 GPU，1 GiB"),
@@ -63,25 +66,24 @@ LINES = (
     Line("`copy_rows`, 4,096 random rows of a page-locked GiB: 4 KiB up",
          "`copy_rows`, 4,096 random rows of 4 KiB", "`copy_rows`，随机 4,096 行，每行 4 KiB"),
     Line("page-locked 2 GiB, first time", "page-locking 2 GiB, first time", "首次页锁定 2 GiB"),
+    Line(f"{LOCKED}: wait of another process",
+         "longest wait of another process while 32 GiB are page-locked in pieces",
+         "分块页锁定 32 GiB 时，另一进程的最长等待"),
     Line("page-locked array from the pool, 1 MiB and 1 GiB: 1 GiB",
          "page-locked 1 GiB from the pool", "从内存池取 1 GiB 页锁定内存"),
-    Line("a mixture of experts, 16 GiB of bfloat16 in 14,004 tensors in 4 files in memory",
+    Line(f"{EXPERTS}: as PyTorch's tensors",
          "14,004 tensors of four safetensors files in memory",
          "内存中四个 safetensors 文件的 14,004 个张量"),
     Line("`save_safetensors`, 16 GiB of 14,004 device arrays into a file: in memory",
          "14,004 device arrays into a safetensors file in memory",
          "14,004 个设备数组写入内存中的 safetensors 文件"),
 )  # fmt: skip
-LOCKED = "page-locked 48 GiB with `pieces=True`; the longest wait of another process and thread"
 ACROSS = "from one GPU to another, 1 GiB (NVLink): {}"
 BESIDE = "two GPUs: 64 KiB beside 1 GiB of the other GPU's, or between the two: {}"
 RANKS = "two GPUs: two ranks load one set of weight files, a half of each matrix each: {}"
 REGION = "two GPUs: shared memory of 16 GiB, page-locked by two processes at once"
-#: What others wait for, and two GPUs.
-MORE = (
-    Line(f"{LOCKED}: wait of another process",
-         "longest wait of another process while 32 GiB are page-locked in pieces",
-         "分块页锁定 32 GiB 时，另一进程的最长等待"),
+#: Two GPUs: docs/howto/several-gpus.md.
+TWO = (
     Line("plain arrays to two GPUs at once, 32 cores: 2 x 1 GiB",
          "an ordinary GiB to each of two GPUs at once", "同时向两块 GPU 各传 1 GiB 普通数组"),
     Line(ACROSS.format("one way"), "1 GiB from one GPU to another", "1 GiB 从一块 GPU 到另一块"),
@@ -106,17 +108,15 @@ MORE = (
          "其间第三个进程的最长等待"),
 )  # fmt: skip
 HEADS = {
-    "en": ("work", "unit", "cudriver", "range", "driver", "PyTorch", "CuPy", "cuda-core"),
-    "zh": ("工作", "单位", "cudriver", "范围", "驱动", "PyTorch", "CuPy", "cuda-core"),
-}
-MORE_HEADS = {
-    "en": ("work", "unit", "cudriver", "driver", "PyTorch", "CuPy", "other"),
-    "zh": ("工作", "单位", "cudriver", "驱动", "PyTorch", "CuPy", "其他"),
+    "en": ("work", "cudriver", "range", "driver", "PyTorch", "CuPy", "cuda-core", "another"),
+    "zh": ("工作", "cudriver", "范围", "驱动", "PyTorch", "CuPy", "cuda-core", "其他"),
 }
 WAYS = {
-    "in one piece": "一次锁定", "pinned_empty, in one piece": "一次锁定",
-    "arrays of one GPU": "同一块 GPU 的数组",
+    "in one piece": "一次锁定", "arrays of one GPU": "同一块 GPU 的数组",
+    "parallel write": "并行写入",
 }  # fmt: skip
+#: Our own other ways, and what is no library's.
+UNLISTED = ("pinned_empty_async", "NumPy", "cuda-bindings")
 UNTIL = {"en": " to ", "zh": " 至 "}
 SIZE_HEADS = {
     "en": ("size", "to the GPU", "driver", "from the GPU", "driver"),
@@ -212,22 +212,35 @@ def line(shown: Line, language: str, runs: list[dict[str, Any]]) -> list[str] | 
     if not ours:
         return None
     low, high, until = report.number(min(ours)), report.number(max(ours)), UNTIL[language]
+    work, brackets = (shown.zh, "（{}）") if language == "zh" else (shown.en, " ({})")
     return [
-        shown.zh if language == "zh" else shown.en,
-        units[-1],
+        work + brackets.format(units[-1]),
         middle(shown.row, "cudriver", runs),
         f"{low}{until}{high}" if len(ours) > 1 else "",
         *(middle(shown.row, who, runs) for who in PEERS),
+        another(shown.row, language, runs, best=min if units[-1] in ("us", "ms") else max),
     ]
 
 
-def others(row: str, language: str, runs: list[dict[str, Any]]) -> str:
-    """Contestants of a row that have no column, with their figures."""
+def another(row: str, language: str, runs: list[dict[str, Any]], best: Callable[..., str]) -> str:
+    """The best contestant of a row that has no column, with its figure."""
     seen = {who for run in runs for who in run["figures"].get(row, {})}
-    left = sorted(seen - {"unit", "cudriver", "pinned", "pinned_empty_async", *PEERS})
-    names = {who: WAYS.get(who, who) if language == "zh" else who for who in left}
+    left = sorted(seen - {"unit", "cudriver", "pinned", *UNLISTED, *PEERS})
+    if not left:
+        return ""
+    who = best(left, key=lambda who: statistics.median(values(row, who, runs)))
+    name = who.removeprefix("pinned_empty, ")
     shown = "{}（{}）" if language == "zh" else "{} ({})"
-    return ", ".join(shown.format(middle(row, who, runs), names[who]) for who in left)
+    return shown.format(middle(row, who, runs), WAYS.get(name, name) if language == "zh" else name)
+
+
+def table(lines: tuple[Line, ...], language: str, runs: list[dict[str, Any]]) -> str:
+    """The rows; without the columns that none of them fills."""
+    rows = [cells for shown in lines if (cells := line(shown, language, runs))]
+    filled = [at for at in range(len(HEADS[language])) if any(row[at] for row in rows)]
+    return report.table(
+        [HEADS[language][at] for at in filled], [[row[at] for at in filled] for row in rows]
+    )
 
 
 def tables(language: str, runs: list[dict[str, Any]]) -> str:
@@ -235,29 +248,23 @@ def tables(language: str, runs: list[dict[str, Any]]) -> str:
     out = []
     for run in reversed(runs):
         gpu, driver, processors, *_ = run["machine"].split("; ")
-        versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
-        about = f"{gpu}; {processors.partition(' (')[0]}; {driver}; {versions}"
-        out.append(f"- {run['date']} (`{run['commit']}`): {about}")
-    rows = [cells for shown in LINES if (cells := line(shown, language, runs))]
-    out += ["", report.table(list(HEADS[language]), rows), ""]
+        short = (gpu.partition(" (")[0], processors.partition(" (")[0], driver.partition(",")[0])
+        versions = ", ".join(f"{who} {run['versions'][who]}" for who in PEERS[1:])
+        out.append(f"- {run['date']} (`{run['commit']}`): {'; '.join(short)}; {versions}")
     sizes = [
         [size, *(middle(SWEPT.format(path, size), who, runs)
                  for path in ("plain up", "plain down") for who in ("cudriver", "driver"))]
         for size in SIZES
     ]  # fmt: skip
-    out += [report.table(list(SIZE_HEADS[language]), sizes), ""]
-    more = [
-        [*cells[:3], *cells[4:7], others(shown.row, language, runs)]
-        for shown in MORE
-        if (cells := line(shown, language, runs))
-    ]
-    return "\n".join([*out, report.table(list(MORE_HEADS[language]), more)]) + "\n"
+    out += ["", table(LINES, language, runs), "", report.table(list(SIZE_HEADS[language]), sizes)]
+    return "\n".join(out) + "\n"
 
 
 def main() -> None:
     """Writes the tables into the pages."""
-    for language, page in PAGES.items():
-        report.insert(page, tables(language, hosts()))
+    for language, docs in DOCS.items():
+        report.insert(docs / "performance.md", tables(language, hosts()))
+        report.insert(docs / "howto" / "several-gpus.md", table(TWO, language, hosts()) + "\n")
 
 
 if __name__ == "__main__":

@@ -20,11 +20,11 @@ TO, FROM = (
     "plain NumPy array to device, 1-2 GiB: 1 GiB",
     "device to plain NumPy array, 1-2 GiB: 1 GiB",
 )
-LOCKING = (
-    "page-locked 48 GiB with `pieces=True`; the longest wait of another process and thread: "
-    "wait of another process"
-)
+LOCKED = "page-locked 48 GiB with `pieces=True`; the longest wait of another process and thread"
+LOCKING = f"{LOCKED}: wait of another process"
 BESIDE = "page-locked copies of 4 KiB, 64 KiB, 1 and 16 MiB beside 1 GiB in the same direction"
+BLOCKS = "blocks of 4 KiB to 1 MiB, as in vllm#48936: naive, batch, swap and Triton: 1 MiB up"
+DISK = "the same, not in the page cache"
 #: File, a pattern with the figures, and the row and contestant of each.
 QUOTED = [
     ("README.md", r"page-locked memory run at (\d+) GB/s", [(PINNED, "cudriver")]),
@@ -49,6 +49,22 @@ QUOTED = [
      [(TO, "cudriver"), (FROM, "cudriver")]),
     ("docs/zh/explanation/design.md", r"上行 ([\d.]+) GB/s，下行 ([\d.]+)",
      [(TO, "cudriver"), (FROM, "cudriver")]),
+    ("docs/explanation/design.md",
+     r"waiting for (\d+) ms.*?for ([\d.]+) ms.*?at ([\d.]+) GB/s.*?of ([\d.]+),",
+     [(LOCKING, "pinned_empty, in one piece"), (LOCKING, "cudriver"), (LOCKED, "cudriver"),
+      (LOCKED, "pinned_empty, in one piece")]),
+    ("docs/zh/explanation/design.md",
+     r"要等 (\d+) 毫秒.*?只等 ([\d.]+) 毫.*?快：([\d.]+) GB.*?是 ([\d.]+)，",
+     [(LOCKING, "pinned_empty, in one piece"), (LOCKING, "cudriver"), (LOCKED, "cudriver"),
+      (LOCKED, "pinned_empty, in one piece")]),
+    ("docs/performance.md", r"driver copy each: ([\d.]+) GB/s.*?reaches ([\d.]+)\.",
+     [(BLOCKS, "cudriver"), (BLOCKS, "batch")]),
+    ("docs/performance.md", r"rate of the disk: ([\d.]+) GB/s.*?reached ([\d.]+)\.",
+     [(DISK, "cudriver"), (DISK, "safetensors, prefetch")]),
+    ("docs/zh/performance.md", r"各用一次驱动复制：([\d.]+) GB/s.*?达到 ([\d.]+)。",
+     [(BLOCKS, "cudriver"), (BLOCKS, "batch")]),
+    ("docs/zh/performance.md", r"受磁盘速率限制：([\d.]+) GB/s.*?达到 ([\d.]+)。",
+     [(DISK, "cudriver"), (DISK, "safetensors, prefetch")]),
 ]  # fmt: skip
 
 
@@ -65,10 +81,9 @@ def test_prose_quotes_what_a_host_reached(
 
 #: What both READMEs say in words: a row, who is slower there, and how many times, on each host.
 TIMES = [
-    (SWEPT("plain up, 4 MiB"), "driver", 2),
-    (SWEPT("plain up, 16 MiB"), "driver", 2),
-    (TO, "driver", 6),
-    (TO, "PyTorch", 6),
+    *((SWEPT(f"plain up, {size} MiB"), "driver", 2) for size in (4, 16, 64, 256)),
+    *((SWEPT(f"plain up, {size} GiB"), "driver", 5) for size in (1, 4)),
+    *((TO.replace(": 1", f": {size}"), who, 5) for size in (1, 2) for who in ("driver", "PyTorch")),
 ]
 
 
@@ -85,15 +100,26 @@ def test_a_small_copy_does_not_wait_for_a_big_one() -> None:
         (ours,) = page.values(f"{BESIDE}: {way}, 64 KiB", "cudriver", page.hosts())
         (theirs,) = page.values(f"{BESIDE}: {way}, 64 KiB", "driver", page.hosts())
         assert ours < theirs / 100
-    row = SWEPT("plain up, 1 MiB")
-    ours, theirs = (page.values(row, each, page.hosts()) for each in ("cudriver", "driver"))
-    assert all(a <= b for a, b in zip(ours, theirs, strict=True))
+    kept = [
+        ours / theirs
+        for size in ("4 KiB", "16 KiB", "64 KiB", "256 KiB", "1 MiB")
+        for ours, theirs in zip(*(page.values(SWEPT(f"plain up, {size}"), who, page.hosts())
+                                  for who in ("cudriver", "driver")), strict=True)
+    ]  # fmt: skip
+    found = f"{min(kept):.2f} {{}} {max(kept):.2f}"
+    for language, to in (("en", "to"), ("zh", "到")):
+        text = (page.DOCS[language] / "performance.md").read_text(encoding="utf-8")
+        assert found.format(to) in text
+    assert max(kept) < 1
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_the_page_shows_what_the_hosts_reached(language: str) -> None:
-    text = page.PAGES[language].read_text(encoding="utf-8")
-    assert page.tables(language, page.hosts()) in text, "python -m benchmarks.page"
+def test_the_pages_show_what_the_hosts_reached(language: str) -> None:
+    docs, runs = page.DOCS[language], page.hosts()
+    text = (docs / "performance.md").read_text(encoding="utf-8")
+    assert page.tables(language, runs) in text, "python -m benchmarks.page"
+    text = (docs / "howto" / "several-gpus.md").read_text(encoding="utf-8")
+    assert page.table(page.TWO, language, runs) in text, "python -m benchmarks.page"
 
 
 def test_a_published_host_has_passed_its_test() -> None:

@@ -127,8 +127,10 @@ class _Copy:
         """One distribution in a release that is wanted. fits: one that goes with the others."""
         facts = self.facts
         old = facts.distribution(name)
-        if old and fix.outside(facts.environment, old) and old.location not in str(command):
-            return  # it stays, and hides what is installed
+        if old and old.kind == "wheel" and not self._replaces(command, old):
+            self._drop(lambda fault: self._found(fault, old, None))
+            if fix.outside(facts.environment, old):
+                return  # it stays, and hides what is installed from import, not from the loader
         version = "" if fits else _release(wanted, old)
         tag = re.search(r"/cu(\d+)(\d)\Z", command.source or "")
         cuda = f"{tag[1]}.{tag[2]}" if tag and name in fix.HOSTED else None
@@ -167,6 +169,12 @@ class _Copy:
             if cuda is None and not rebuilt and kind is not None:
                 cuda = self._usual(new, fits) or kind.cuda
             self._renew(name, version, cuda)
+
+    def _replaces(self, command: Command, old: Distribution) -> bool:
+        """Whether a command puts its files where a distribution lies."""
+        if "--target" in command:
+            return old.location in str(command)
+        return old.location in self.facts.environment.sites[:1]
 
     def _meet(self, new: Distribution) -> None:
         """Says anew who is not content with what is installed of a distribution."""

@@ -189,6 +189,10 @@ def library_fix(facts: Facts, fault: LoadFault) -> list[str]:
     """What a program can do before, the extra that brings the libraries, the pinned wheel."""
     if fault.rescue is not None:
         return [fault.rescue]
+    if apart := elsewhere(facts, fault):
+        owner, brings = apart
+        wanted = f"{brings.name}=={brings.version}"
+        return [fix.install(facts.environment, wanted, of=owner, again=True, alone=True)]
     framework, wheel = facts.framework(fault.framework), row_of(fault.name).get("wheel")
     same = (d.name for d in facts.distributions if unsuffixed(d.name) == wheel)
     if framework and framework.extra and not any(_same_major(n, fault.name) for n in same):
@@ -196,6 +200,15 @@ def library_fix(facts: Facts, fault: LoadFault) -> list[str]:
         if fixes:
             return [fixes]
     return back_to_pin(facts, fault.name) or _owner_fix(facts, fault)
+
+
+def elsewhere(facts: Facts, fault: LoadFault) -> tuple[Distribution, Distribution] | None:
+    """The package that needs a library, and the wheel that has it in another folder of the path."""
+    framework = facts.framework(fault.framework)
+    owner = facts.distribution(framework.distribution if framework else fault.framework)
+    wheels = (d for d in facts.distributions if wheel_brings(d.name, d.version, fault.name))
+    apart = (d for d in wheels if owner and d.kind == owner.kind and d.location != owner.location)
+    return next(((owner, d) for d in apart if owner), None)
 
 
 def _same_major(wheel: str, soname: str) -> bool:

@@ -19,8 +19,9 @@ MADE = (
     r"|(?<![\w.-])/(?:usr/(?!local/)|lib\w*/|etc/|s?bin/|proc/|sys/))"
     r"(?:(?!/home/|/Users/|/?\.\./)[^\s:;,|=()'\"])*)"
 )
-# The rest of a folder's name, which may have spaces where the path goes on or another follows.
-REST = r"[^/\\\s:'\"]*(?: [^/\\:'\"\n]*[^/\\\s:'\"](?=[/\\'\"]|:/))?"
+# The rest of a folder's name, which may have spaces where the path goes on or another follows; one
+# word at the very end of a text may be of it as well.
+REST = r"[^/\\\s:'\"]*(?: [^/\\:'\"\n]*[^/\\\s:'\"](?=[/\\'\"]|:/)| [^/\\\s:'\"]+\Z)?"
 
 
 def redacted(value: Any) -> Any:

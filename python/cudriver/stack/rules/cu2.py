@@ -103,18 +103,36 @@ def _export(variable: str, nvcc: str) -> str:
     return f"export {variable}={quote(os.path.dirname(os.path.dirname(nvcc)))}"
 
 
-def _nvcc_fix(facts: Facts, built: str) -> list[str]:
-    env = facts.environment
-    for toolkit in facts.toolkits:
-        if toolkit.nvcc and cut(toolkit.nvcc_version or toolkit.version, 2) == built:
-            return [_export("CUDA_HOME", toolkit.nvcc)]
+def _built(facts: Facts) -> str | None:
+    """The release of PyTorch's CUDA."""
+    torch = facts.framework("torch")
+    return cut(torch.cuda, 2) if torch else None
+
+
+def _serves(facts: Facts, version: str | None) -> bool:
+    """Whether nvcc of that release compiles for this PyTorch and these GPUs."""
+    gpus = (d.compute_capability for d in facts.driver.devices if d.visible)
+    same = major(_built(facts)) in (None, major(version))
+    return same and all(_knows(version, gpu) for gpu in gpus if gpu)
+
+
+def _nvcc_fix(facts: Facts, name: str = "CUDA_HOME") -> list[str]:
+    """Sets a variable to a toolkit that serves, or brings one: PyTorch's where that does."""
+    env, built = facts.environment, _built(facts)
+    there = [(t.nvcc_version or t.version, t.nvcc) for t in facts.toolkits if t.nvcc]
+    there = [(version, nvcc) for version, nvcc in there if _serves(facts, version)]
+    if there:
+        return [_export(name, max(there, key=lambda each: cut(each[0], 2) == built)[1])]
+    known = [row["toolkit"] for row in table("architectures")["toolkits"]]
+    fitting = (r for r in filter(None, [built, *known]) if _serves(facts, r))
+    release = next(fitting, built or known[-1])
     if env.installer in fix.CONDA:
-        nvcc = fix.install(env, f"cuda-nvcc={built}.*")
-        if (major(built) or 12) < 12 and env.installer != "pixi":
+        nvcc = fix.install(env, f"cuda-nvcc={release}.*")
+        if (major(release) or 12) < 12 and env.installer != "pixi":
             nvcc += " -c nvidia"  # conda-forge has it from 12.0 on
-        return [nvcc, f"export CUDA_HOME={quote(env.prefix)}"]
-    home = quote(f"/usr/local/cuda-{built}")
-    return [f"{_apt(built)}  # {REPOSITORY}", f"export CUDA_HOME={home}"]
+        return [nvcc, f"export {name}={quote(env.prefix)}"]
+    home = quote(f"/usr/local/cuda-{release}")
+    return [f"{_apt(release)}  # {REPOSITORY}", f"export {name}={home}"]
 
 
 def _means_to_compile(facts: Facts) -> bool:
@@ -127,20 +145,26 @@ def _means_to_compile(facts: Facts) -> bool:
     return inside or bool(users(facts.distributions, facts.nvcc, "nvcc"))
 
 
+def _other_major(facts: Facts) -> bool:
+    """Whether the nvcc that is used is of another CUDA major than PyTorch."""
+    used, built = major(facts.nvcc.version), major(_built(facts))
+    return facts.nvcc.exists and None not in (used, built) and used != built
+
+
 def cu202(facts: Facts) -> Iterator[Finding]:
     """nvcc of another release than PyTorch's CUDA: of another minor it works, with a warning."""
     torch, chosen = facts.framework("torch"), facts.nvcc
-    nvcc, built = cut(chosen.version, 2), cut(torch.cuda, 2) if torch else None
+    nvcc, built = cut(chosen.version, 2), _built(facts)
     if torch is None or not chosen.exists or nvcc is None or built is None:
         return
     stated = chosen.evidence or Evidence(chosen.nvcc or "nvcc", None, chosen.version or "")
     evidence = [stated, torch.cuda_evidence]
     told = f"The detected CUDA version ({nvcc}) "
-    if major(nvcc) != major(built):
+    if _other_major(facts):
         title = f"extensions of PyTorch cannot be compiled here: nvcc is CUDA {nvcc}, PyTorch "
         told += f"mismatches the version that was used to compile PyTorch ({built})."
         severity = WARNING if _means_to_compile(facts) else NOTE
-        yield finding(severity, title + built, evidence, told, _nvcc_fix(facts, built))
+        yield finding(severity, title + built, evidence, told, _nvcc_fix(facts))
     elif nvcc != built:
         title = f"nvcc is CUDA {nvcc}, PyTorch {built}: extensions compile, with a warning"
         told += "has a minor version mismatch with the version that was used to compile PyTorch "
@@ -154,8 +178,8 @@ def cu204(facts: Facts) -> Iterator[Finding]:
     if wanting and torch and torch.variant == "cuda" and facts.nvcc.home is None:
         title = f"{', '.join(d.name for d in wanting)} compiles CUDA code, and there is no nvcc"
         predicts = "CUDA_HOME environment variable is not set. Please set it to your CUDA install "
-        fixes = _nvcc_fix(facts, cut(torch.cuda, 2) or "")
-        yield finding(WARNING, title, [d.evidence for d in wanting], f"{predicts}root.", fixes)
+        evidence = [d.evidence for d in wanting]
+        yield finding(WARNING, title, evidence, f"{predicts}root.", _nvcc_fix(facts))
 
 
 def cu205(facts: Facts) -> Iterator[Finding]:
@@ -177,20 +201,9 @@ def cu205(facts: Facts) -> Iterator[Finding]:
             what = "has no bin/nvcc" if known else "does not exist or holds no toolkit"
         title, evidence = f"{name} {what}: {value}", [Evidence(f"${name}", None, value)]
         predicts = f"nvcc not found at '{os.path.join(value, 'bin', 'nvcc')}'"
-        yield finding(WARNING, title, evidence, predicts, _good_home(facts, name))
-
-
-def _good_home(facts: Facts, name: str) -> list[str]:
-    """The toolkit of PyTorch's CUDA, else of its major; without PyTorch any that is whole."""
-    torch = facts.framework("torch")
-    built = cut(torch.cuda, 2) if torch else None
-    usable = [(t, t.nvcc_version or t.version) for t in facts.toolkits if t.nvcc]
-    wanted = [(parts, cut(built, parts)) for parts in (2, 1) if built]
-    same = [t for parts, number in wanted for t, have in usable if cut(have, parts) == number]
-    if built and usable and not same:  # compiling with another major fails (CU202)
-        return [f"unset {name}", *_nvcc_fix(facts, built)]
-    best = next(iter([*same, *(t for t, _ in usable)]), None)
-    return [_export(name, best.nvcc or "")] if best else [f"unset {name}"]
+        others = any(t.nvcc for t in facts.toolkits)
+        fixes = _nvcc_fix(facts, name) if others else [f"unset {name}"]
+        yield finding(WARNING, title, evidence, predicts, fixes)
 
 
 def _other_nvcc(facts: Facts, name: str, known: list[Toolkit]) -> Iterator[Finding]:
@@ -240,49 +253,66 @@ def cu207(facts: Facts) -> Iterator[Finding]:
 
 
 def cu208(facts: Facts) -> Iterator[Finding]:
-    """What is compiled when a program starts cannot be: a tool is missing, or does not know the
-    GPU.
+    """What is compiled when a program starts cannot be: tools are missing, or do not know the GPU.
+    Those that one command brings are one finding.
     """
+    groups: dict[str, list[Lacking]] = {}
     for each in facts.lacking:
-        row = table("compiling")["tools"][each.tool]
-        # In a toolkit of wheels, or on PATH, what a wheel brings is there once it is installed.
-        wheel = row.get("wheel") if each.tool == "ninja" or _of_wheels(facts) else None
-        by = [name for name in each.by if facts.distribution(name)]
-        if not by or (wheel and facts.distribution(wheel)):
-            continue
-        title = f"{', '.join(by)} compiles code when it starts, and there is no {row['name']}"
-        says = row["says"].format(home=facts.environment.variables.get("HOME", ""))
-        evidence = [Evidence(folder, None, "does not have it") for folder in each.looked[:5]]
-        fixes = _get_tool(facts, each, row, wheel)
-        yield finding(WARNING, title, evidence, says, fixes, by[0], each.tool)
+        if way := _way(facts, each)[0]:
+            groups.setdefault(way, []).append(each)
+    for way, lacking in groups.items():
+        yield _lacking(facts, way, lacking)
     seen = {d.compute_capability: d for d in facts.driver.devices if d.visible}
     for capability, device in seen.items():
         if capability is not None:
             yield from _unknown_gpu(facts, capability, device)
 
 
-def _of_wheels(facts: Facts) -> bool:
-    return any(
-        f"{site}/nvidia/" in (facts.nvcc.home or "") for site in facts.environment.site_packages
-    )
+def _lacking(facts: Facts, way: str, lacking: list[Lacking]) -> Finding:
+    tools, env = table("compiling")["tools"], facts.environment
+    by = dict.fromkeys(name for each in lacking for name in each.by if facts.distribution(name))
+    named = ", ".join(tools[each.tool].get("name", each.tool) for each in lacking)
+    title = f"{', '.join(by)} compiles code when it starts, and there is no {named}"
+    says = tools[lacking[0].tool]["says"].format(home=env.variables.get("HOME", ""))
+    alone = len(lacking) == 1
+    evidence = [
+        Evidence(folder, None, f"does not have {'it' if alone else each.tool}")
+        for each in lacking
+        for folder in each.looked[: 5 if alone else 1]
+    ]
+    names = [*dict.fromkeys(_way(facts, each)[1] for each in lacking)]
+    path = ":".join(filter(None, [*names, env.variables.get("CPATH", "")]))
+    packages = f"sudo apt-get install {' '.join(names)}  # or what your distribution calls it"
+    gets = {
+        "install": fix.install(env, *names),
+        "apt": packages,
+        "CPATH": Command.of(f"export CPATH={quote(path)}", sets=("CPATH", path)),
+        "HOME": 'export HOME="$(mktemp -d)"  # or another folder that you can write to',
+    }
+    because = ", ".join(each.tool for each in lacking)
+    return finding(WARNING, title, evidence, says, [gets[way]], next(iter(by)), because)
 
 
-def _get_tool(facts: Facts, each: Lacking, row: dict[str, str], wheel: str | None) -> list[str]:
-    """Who brings a tool here: a wheel, conda, or the system."""
-    env = facts.environment
-    if wheel:
-        suffix = "-cu12" if "cuda" in each.tool and major(facts.nvcc.version) == 12 else ""
-        return [fix.install(env, wheel + suffix)]
+def _way(facts: Facts, each: Lacking) -> tuple[str, str]:
+    """What brings a tool here, and its name there; "" where it is there or in vain."""
+    env, tools = facts.environment, table("compiling")["tools"]
+    row = tools[each.tool]
+    wheel, header = row.get("wheel", ""), each.tool.startswith("cu")
+    if not any(map(facts.distribution, each.by)) or (header and _other_major(facts)):
+        return "", ""  # an nvcc that is to give way needs no headers: CU202
+    # In a toolkit of wheels, or on PATH, what a wheel brings is there once it is installed.
+    system = any("wheel" not in tools[x.tool] and "apt" in tools[x.tool] for x in facts.lacking)
+    inside = any(f"{site}/nvidia/" in (facts.nvcc.home or "") for site in env.site_packages)
+    if wheel and (inside if header else not system):
+        wheel += "-cu12" * (header and major(facts.nvcc.version) == 12)
+        return ("" if facts.distribution(wheel) else "install"), wheel
     if each.elsewhere is not None:
-        path = ":".join(filter(None, [each.elsewhere, env.variables.get("CPATH", "")]))
-        return [Command.of(f"export CPATH={quote(path)}", sets=("CPATH", path))]
+        return "CPATH", each.elsewhere
     if env.installer in fix.CONDA and "conda" in row:
-        return [fix.install(env, row["conda"])]
-    if "apt" not in row:
-        return ['export HOME="$(mktemp -d)"  # or another folder that you can write to']
+        return "install", row["conda"]
     cuda = (cut(facts.nvcc.version, 2) or "").replace(".", "-")
-    packages = row["apt"].format(python=cut(env.python, 2), cuda=cuda)
-    return [f"sudo apt-get install {packages}  # or what your distribution calls it"]
+    packages = row.get("apt", "").format(python=cut(env.python, 2), cuda=cuda)
+    return ("apt" if packages else "HOME"), packages
 
 
 def _knows(version: str | None, capability: str) -> bool:
@@ -296,12 +326,11 @@ def _unknown_gpu(facts: Facts, capability: str, device: Device) -> Iterator[Find
     """A GPU that Triton's own ptxas does not know, or the nvcc that is used at the start."""
     name = device.name or ("assumed" if device.assumed else "unknown")
     gpu = Evidence(f"GPU {device.index}", None, f"{name}, compute capability {capability}")
-    number, usable = capability.replace(".", ""), [t for t in facts.toolkits if t.nvcc]
-    usable = [t for t in usable if _knows(t.nvcc_version or t.version, capability)]
+    number = capability.replace(".", "")
     # The second is ptxas-blackwell, where it is there.
     ptxas = facts.ptxas[-1:] if (major(capability) or 0) >= 10 else facts.ptxas[:1]
     used = [("ptxas", each.path, each.version) for each in ptxas]
-    if facts.nvcc.exists:
+    if facts.nvcc.exists and not _other_major(facts):  # CU202 has a release that knows it
         used.append(("nvcc", facts.nvcc.nvcc or "", facts.nvcc.version or ""))
     for tool, path, version in used:
         by = users(facts.distributions, facts.nvcc, tool)
@@ -309,21 +338,15 @@ def _unknown_gpu(facts: Facts, capability: str, device: Device) -> Iterator[Find
             continue
         title = f"{by[0].name} compiles code when it starts, and {os.path.basename(path)} of CUDA "
         title += f"{cut(version, 2)} has none for compute capability {capability}"
-        says = f"Unsupported gpu architecture 'compute_{number}"
-        fixes: list[str] = ["install a newer PyTorch, or a toolkit with a newer ptxas."]
         if tool == "nvcc":
-            torch, rows = facts.framework("torch"), table("architectures")["toolkits"]
-            built = major(torch.cuda) if torch else None
-            same = [t for t in usable if built in (None, major(t.nvcc_version or t.version))]
-            knowing = (r["toolkit"] for r in rows if int(number) in r["archs"])
-            least = next((r for r in knowing if built in (None, major(r))), "")
-            fixes = [_export("CUDA_HOME", t.nvcc or "") for t in same[:1]]
-            fixes = fixes or _nvcc_fix(facts, least)
+            says, fixes = f"Unsupported gpu architecture 'compute_{number}", _nvcc_fix(facts)
         else:
             says = f"Value 'sm_{number}{'a' * (int(number) >= 90)}' is not defined for option"
             variable = f"TRITON_{os.path.basename(path).upper().replace('-', '_')}_PATH"
-            for other in usable[:1]:
-                sets = variable, f"{other.path}/bin/ptxas"
-                fixes = [Command.of(f"export {sets[0]}={quote(sets[1])}", sets=sets)]
+            usable = ((t.nvcc_version, f"{t.path}/bin/ptxas") for t in facts.toolkits if t.nvcc)
+            other = next((path for version, path in usable if _knows(version, capability)), "")
+            command = Command.of(f"export {variable}={quote(other)}", sets=(variable, other))
+            advice = "install a newer PyTorch, or a toolkit with a newer ptxas."
+            fixes = [command if other else advice]
         evidence = [Evidence(path, None, version), gpu]
         yield finding(WARNING, title, evidence, says, fixes, by[0].name, tool)

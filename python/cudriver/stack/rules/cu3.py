@@ -22,7 +22,13 @@ from cudriver.stack.facts import (
     LoadFault,
 )
 from cudriver.stack.fixes.faults import other_build, other_major, proof, told_by_record
-from cudriver.stack.fixes.library_fixes import back_to_pin, leak, library_fix, symbol_fix
+from cudriver.stack.fixes.library_fixes import (
+    back_to_pin,
+    elsewhere,
+    leak,
+    library_fix,
+    symbol_fix,
+)
 from cudriver.stack.names import DRIVER_CALL, is_cuda_library, split
 from cudriver.stack.rules.finding import finding
 from cudriver.stack.tables import table
@@ -210,13 +216,16 @@ def _not_found(facts: Facts, faults: list[LoadFault], fixes: list[str]) -> Findi
         told = (line.replace(first.name, names) for line in fixes)
         fixes = [new if new != old else old for old, new in zip(fixes, told, strict=True)]
     evidence = [Evidence(fault.library, None, f"needs {fault.name}") for fault in faults]
+    if apart := elsewhere(facts, first):
+        has = f"has {apart[1].name} {apart[1].version}, and is not searched"
+        evidence.append(Evidence(apart[1].location, None, has))
     evidence += _searched(facts, [fault.name for fault in faults]) + proof(facts, first)
     subject, severity = first.framework or first.library, first.severity
     framework = facts.framework(first.framework)
     spare = first.means == SPARE and framework is not None and facts.needed(framework) is not None
     severity = ERROR if spare else severity
     cpu = spare or first.means == GPU
-    return finding(severity, title, evidence, first.text, fixes, subject, cpu=cpu)
+    return finding(severity, title, evidence, first.text, fixes, subject, first.name, cpu=cpu)
 
 
 def _searched(facts: Facts, names: list[str]) -> list[Evidence]:

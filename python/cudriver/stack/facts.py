@@ -351,7 +351,7 @@ class Unmet(Record, frozen=True):
     name: str
     specifier: str
     by: str
-    evidence: Evidence | None = None
+    evidence: Evidence
     have: str | None = None  # the version that is installed
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from cudriver.stack.environment.markers import normal, versions_of
-from cudriver.stack.facts import Distribution, Facts, Requirement, Unmet
+from cudriver.stack.facts import ERROR, Distribution, Facts, Requirement
 from cudriver.stack.fixes import fix
 from cudriver.stack.tables import table
 from cudriver.stack.versions import cut, major, newer, satisfies
@@ -23,24 +23,26 @@ def broken(facts: Facts) -> Iterator[tuple[Distribution, Requirement, dict[str, 
             yield dist, Requirement(row["with"], wants, dist.evidence), row
 
 
-def refused(by: Distribution | None, each: Unmet) -> str | None:
-    """What an import ends with that compares this version with what METADATA asks for; None where
-    nobody is known to compare.
+def refused(
+    by: Distribution, asked: Requirement, here: Distribution | None
+) -> tuple[str, str] | None:
+    """What an import says that compares this version with what METADATA asks for, and how bad that
+    is; None where nobody is known to compare.
     """
-    if by is None or each.have is None:
+    if here is None:
         return None
-    least = re.search(r"(?:>=?|[=~]=)\s*([0-9][0-9.]*[0-9]|[0-9])", each.specifier)
+    least = re.search(r"(?:>=?|[=~]=)\s*([0-9][0-9.]*[0-9]|[0-9])", asked.specifier)
     for row in table("pairs")["compared"]:
-        have = (row.get("numbers") and cut(each.have, 9)) or each.have
+        have = (row.get("numbers") and cut(here.version, 9)) or here.version
         way = "older" if least and newer(least[1], have) else "newer"
         of = row["package"] == by.name and satisfies(by.version, row["versions"])
-        if of and each.name in row["with"] and way in row and not satisfies(have, each.specifier):
+        if of and asked.name in row["with"] and way in row and not satisfies(have, asked.specifier):
             # METADATA sorts the clauses; who writes them begins with the least release.
-            clauses = [clause.strip() for clause in each.specifier.split(",")]
-            asked = each.name + ",".join(sorted(clauses, key=lambda c: "!<".find(c[:1] or ">")))
-            known = {"name": each.name, "have": each.have, "least": least[1] if least else ""}
-            known["asked"] = asked
-            return str(row[way]).format(by=by.version, **known)
+            clauses = [clause.strip() for clause in asked.specifier.split(",")]
+            known = {"name": asked.name, "have": here.version, "least": least[1] if least else ""}
+            written = ",".join(sorted(clauses, key=lambda c: "!<".find(c[:1] or ">")))
+            said = str(row[way]).format(by=by.version, asked=asked.name + written, **known)
+            return row.get("severity", ERROR), said
     return None
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 
-from cudriver.stack.names import describe, library_of, split
+from cudriver.stack.names import describe, library_of, majors_of, split
 from cudriver.stack.record import Any
 from cudriver.stack.rulebook import FOLDER
 from cudriver.stack.tables import driver_floor, table
@@ -107,8 +107,7 @@ def _library(found: re.Match[str]) -> Answers:
     elif python := re.match(r"libpython(\d\.\d+)", library):
         yield "python-library", {"library": library, "version": python[1]}
     elif row := describe(stem) or describe("libcudnn" * stem.startswith("libcudnn")):
-        majors = [major for major, name in row.get("sonames", {}).items() if name == library]
-        values = {"library": library, "conda": row["conda"]}
+        majors, values = majors_of(library), {"library": library, "conda": row["conda"]}
         if number and majors:
             cuda, wheels = "/".join(majors), _wheels(row["wheel"], majors[-1])
             yield "cuda-library", {**values, "cuda": cuda, "wheels": wheels}

@@ -18,11 +18,10 @@ from cudriver.stack.facts import (
     LoadFault,
 )
 from cudriver.stack.fixes.fix import KIN
-from cudriver.stack.names import library_of
+from cudriver.stack.names import library_of, majors_of
 from cudriver.stack.versions import cut
 
 EXEC_STACK = "cannot enable executable stack"  # the loader's words; its package built it so
-_OF_A_MAJOR = ("libcudart", "libcublas", "libcublasLt", "libnvrtc", "libnvJitLink", "libcupti")
 
 
 def caused_by(fault: LoadFault, file: FileFault) -> bool:
@@ -51,13 +50,11 @@ def other_major(facts: Facts, fault: LoadFault) -> bool:
     """A missing library of another CUDA major than that of the PyTorch which its package is used
     with: CU403 speaks of it.
     """
-    torch = facts.framework("torch")
-    framework = facts.framework(fault.framework)
-    wanted = _cuda_major(fault.name)
-    built = cut(torch.cuda, 1) if torch and torch.cuda else None
-    if framework is None or "torch" not in framework.after:
+    torch, framework = facts.framework("torch"), facts.framework(fault.framework)
+    built, majors = cut(torch.cuda, 1) if torch else None, majors_of(fault.name)
+    if framework is None or "torch" not in framework.after or not majors:
         return False
-    return wanted is not None and built is not None and wanted != built
+    return built is not None and built not in majors
 
 
 def other_build(facts: Facts, name: str | None) -> bool:
@@ -71,13 +68,6 @@ def other_build(facts: Facts, name: str | None) -> bool:
         return False
     ends = any(fault.framework == name and fault.means == IMPORT for fault in facts.load_faults)
     return not ends and cut(torch.cuda, 2) != cut(kin.cuda, 2)
-
-
-def _cuda_major(soname: str) -> str | None:
-    """ "12" for libcudart.so.12; None where the SONAME does not tell."""
-    stem, _, number = soname.partition(".so.")
-    major = number.partition(".")[0]
-    return major if stem in _OF_A_MAJOR and major.isdecimal() else None
 
 
 def proof(facts: Facts, fault: LoadFault) -> list[Evidence]:

@@ -19,13 +19,13 @@ from cudriver.stack.facts import (
 )
 from cudriver.stack.fixes import fix
 from cudriver.stack.fixes.library_fixes import leak_of
-from cudriver.stack.fixes.pairs import broken, refused, release_for, together
+from cudriver.stack.fixes.pairs import broken, refused, together
 from cudriver.stack.names import unsuffixed
 from cudriver.stack.record import Record
 from cudriver.stack.rules.finding import finding
 from cudriver.stack.tables import matters, table
 from cudriver.stack.text import some
-from cudriver.stack.versions import major, minor, satisfies
+from cudriver.stack.versions import minor, satisfies
 
 # Newer ones of the same major stand in for older ones.
 FORWARD = ("nvidia-nvjitlink", "nvidia-cudnn", "nvidia-nccl", "nvidia-cuda-nvrtc")
@@ -270,19 +270,3 @@ def cu407(facts: Facts) -> Iterator[Finding]:
         kin = other.top in fix.KIN
         fixes = [fix.kin(facts, other.top) if kin else fix.apart(facts, other.top)]
         yield finding(WARNING, title, evidence, None, fixes, other.top)
-    yield from _majors_apart(facts)
-
-
-def _majors_apart(facts: Facts) -> Iterator[Finding]:
-    """Frameworks for two CUDA majors: each works alone, in one process they meet."""
-    names = ("torch", "jax", "tensorflow", "cupy", "onnxruntime")
-    built = [f for f in facts.frameworks if f.variant == "cuda" and f.cuda and f.name in names]
-    if len({major(f.cuda) for f in built}) > 1:
-        title = "frameworks for two CUDA majors: "
-        title += ", ".join(f"{f.name} for CUDA {f.cuda}" for f in built)
-        last, kept = built[-1], major(built[0].cuda)
-        dist = facts.distribution(last.distribution or last.name)
-        pin = release_for(facts, dist, kept) if dist and kept != major(last.cuda) else None
-        fixes = [fix.install(facts.environment, pin, of=dist)] if pin else []
-        fixes.append(fix.apart(facts, last.distribution or last.name))
-        yield finding(WARNING, title, [f.cuda_evidence for f in built], None, fixes, last.name)

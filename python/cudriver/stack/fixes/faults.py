@@ -78,7 +78,7 @@ def proof(facts: Facts, fault: LoadFault) -> list[Evidence]:
     doubt = [fault.doubt] if fault.doubt is not None else []
     if fault.means == IMPORT:
         return ended(facts, framework) + doubt
-    name = framework.module or framework.name
+    name = framework.imported
     purpose = fault.purpose or ("use CUDA" if fault.means in (USE, GPU) else "")
     end = Evidence(framework.path or name, None, f"{name} needs it to {purpose}")
     return [end] * bool(purpose) + doubt
@@ -86,7 +86,7 @@ def proof(facts: Facts, fault: LoadFault) -> list[Evidence]:
 
 def ended(facts: Facts, framework: Framework) -> list[Evidence]:
     """The import of a framework, and those that end with it."""
-    name = framework.module or framework.name
+    name = framework.imported
     found = [Evidence(framework.path or name, None, f"import {name} fails")]
     kin = [f for f in facts.frameworks if framework.name in (f.blocked, *f.after)]
     return found + [Evidence(f.path or f.name, None, f"import {f.module} fails, too") for f in kin]

@@ -8,8 +8,14 @@ from collections.abc import Iterator
 from cudriver.stack.environment.markers import normal, versions_of
 from cudriver.stack.facts import ERROR, Distribution, Facts, Requirement
 from cudriver.stack.fixes import fix
+from cudriver.stack.machine_facts import Driver
+from cudriver.stack.record import but
 from cudriver.stack.tables import table
 from cudriver.stack.versions import cut, major, newer, satisfies
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cudriver.stack.planning.candidates import Candidate
 
 
 def broken(facts: Facts) -> Iterator[tuple[Distribution, Requirement, dict[str, str]]]:
@@ -107,10 +113,20 @@ def built_for(name: str, version: str) -> str | None:
     return next((c.cuda for c in named if c.index is None), None)
 
 
-def has_wheels(facts: Facts, torch: str) -> bool:
-    """Whether a PyTorch series has wheels for this Python; also where that is unknown."""
-    from cudriver.stack.planning.candidates import known
+def torch_for_gpus(facts: Facts, version: str) -> Candidate | None:
+    """PyTorch for the GPUs that are visible here and this Python: of that release the build for the
+    newest CUDA, else the newest; for this driver, where it runs one.
+    """
+    from cudriver.stack.planning.candidates import best, known, number
+    from cudriver.stack.planning.question import Question
 
-    named = [c for c in known(["torch"]) if cut(c.frameworks["torch"]["version"], 2) == torch]
-    pythons = {python for candidate in named for python in candidate.pythons}
-    return not pythons or (cut(facts.environment.python, 2) or "") in {*pythons, ""}
+    python, devices = cut(facts.environment.python, 2), facts.driver.devices
+    devices = [device for device in devices if device.visible]
+    for driver in (facts.driver, Driver()):  # of one that runs none CU103 speaks
+        question = Question(["torch"], but(driver, devices=devices), python)
+        fitting = (each for each in known(["torch"]) if not each.obstacles(question))
+        same = [c for c in fitting if cut(c.frameworks["torch"]["version"], 2) == cut(version, 2)]
+        found = max(same, key=lambda each: number(each.cuda), default=None) or best(question)
+        if found:
+            return found
+    return None

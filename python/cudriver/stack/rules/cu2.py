@@ -10,7 +10,6 @@ from cudriver.stack.facts import ERROR, NOTE, WARNING, Evidence, Facts, Finding
 from cudriver.stack.fixes import fix
 from cudriver.stack.machine.compiling import users
 from cudriver.stack.machine_facts import Device, Lacking, Toolkit
-from cudriver.stack.record import but
 from cudriver.stack.rules.finding import finding
 from cudriver.stack.tables import table
 from cudriver.stack.text import quote
@@ -65,7 +64,7 @@ def cu201(facts: Facts) -> Iterator[Finding]:
             where = "" if known is None else " in the " + ("system" if mine else "environment")
             title = f"nothing to match: no CUDA toolkit is found{where}"
             asked = known[1] if known else Evidence("--match", None, facts.match)
-            yield but(finding(NOTE, title, [asked]), doubt=doubt)
+            yield finding(NOTE, title, [asked], doubt=doubt)
         return
     parts = LEVELS[facts.match_level] if facts.match else 2
     a, b = cut(mine[0], parts) or "", cut(theirs[0], parts) or ""
@@ -75,7 +74,7 @@ def cu201(facts: Facts) -> Iterator[Finding]:
     if cut(a, shared) == cut(b, shared):
         title = f"{a} and {b} agree as far as they are known, which does not settle the rest"
         if facts.match and shared < parts:
-            yield but(finding(NOTE, title, evidence), doubt=doubt)
+            yield finding(NOTE, title, evidence, doubt=doubt)
     elif facts.match:
         yield finding(ERROR, title, evidence, None, _match_system(facts, mine[0], theirs[0]))
     else:
@@ -106,7 +105,7 @@ def _export(variable: str, nvcc: str) -> str:
 def _nvcc_fix(facts: Facts, built: str) -> list[str]:
     env = facts.environment
     for toolkit in facts.toolkits:
-        if toolkit.nvcc and cut(toolkit.nvcc_version or toolkit.version, 2) == built:
+        if toolkit.nvcc and cut(toolkit.compiles, 2) == built:
             return [_export("CUDA_HOME", toolkit.nvcc)]
     if env.installer in fix.CONDA:
         nvcc = fix.install(env, f"cuda-nvcc={built}.*")
@@ -183,14 +182,13 @@ def cu205(facts: Facts) -> Iterator[Finding]:
 def _good_home(facts: Facts, name: str) -> list[str]:
     """The toolkit of PyTorch's CUDA, else of its major; without PyTorch any that is whole."""
     torch = facts.framework("torch")
-    built = cut(torch.cuda, 2) if torch else None
-    usable = [(t, t.nvcc_version or t.version) for t in facts.toolkits if t.nvcc]
-    wanted = [(parts, cut(built, parts)) for parts in (2, 1) if built]
-    same = [t for parts, number in wanted for t, have in usable if cut(have, parts) == number]
-    if built and usable and not same:  # compiling with another major fails (CU202)
-        return [f"unset {name}", *_nvcc_fix(facts, built)]
-    best = next(iter([*same, *(t for t, _ in usable)]), None)
-    return [_export(name, best.nvcc or "")] if best else [f"unset {name}"]
+    built, usable = cut(torch.cuda, 2) if torch else None, [t for t in facts.toolkits if t.nvcc]
+    usable.sort(key=lambda t: cut(t.compiles, 2) != built)
+    best = next((t for t in usable if not built or major(t.compiles) == major(built)), None)
+    if best:
+        return [_export(name, best.nvcc or "")]
+    # Compiling with another major fails (CU202).
+    return [f"unset {name}", *(_nvcc_fix(facts, built) if built and usable else [])]
 
 
 def _other_nvcc(facts: Facts, name: str, known: list[Toolkit]) -> Iterator[Finding]:
@@ -294,10 +292,8 @@ def _knows(version: str | None, capability: str) -> bool:
 
 def _unknown_gpu(facts: Facts, capability: str, device: Device) -> Iterator[Finding]:
     """A GPU that Triton's own ptxas does not know, or the nvcc that is used at the start."""
-    name = device.name or ("assumed" if device.assumed else "unknown")
-    gpu = Evidence(f"GPU {device.index}", None, f"{name}, compute capability {capability}")
-    number, usable = capability.replace(".", ""), [t for t in facts.toolkits if t.nvcc]
-    usable = [t for t in usable if _knows(t.nvcc_version or t.version, capability)]
+    number = capability.replace(".", "")
+    usable = [t for t in facts.toolkits if t.nvcc and _knows(t.compiles, capability)]
     # The second is ptxas-blackwell, where it is there.
     ptxas = facts.ptxas[-1:] if (major(capability) or 0) >= 10 else facts.ptxas[:1]
     used = [("ptxas", each.path, each.version) for each in ptxas]
@@ -314,7 +310,7 @@ def _unknown_gpu(facts: Facts, capability: str, device: Device) -> Iterator[Find
         if tool == "nvcc":
             torch, rows = facts.framework("torch"), table("architectures")["toolkits"]
             built = major(torch.cuda) if torch else None
-            same = [t for t in usable if built in (None, major(t.nvcc_version or t.version))]
+            same = [t for t in usable if built in (None, major(t.compiles))]
             knowing = (r["toolkit"] for r in rows if int(number) in r["archs"])
             least = next((r for r in knowing if built in (None, major(r))), "")
             fixes = [_export("CUDA_HOME", t.nvcc or "") for t in same[:1]]
@@ -325,5 +321,5 @@ def _unknown_gpu(facts: Facts, capability: str, device: Device) -> Iterator[Find
             for other in usable[:1]:
                 sets = variable, f"{other.path}/bin/ptxas"
                 fixes = [Command.of(f"export {sets[0]}={quote(sets[1])}", sets=sets)]
-        evidence = [Evidence(path, None, version), gpu]
+        evidence = [Evidence(path, None, version), device.evidence]
         yield finding(WARNING, title, evidence, says, fixes, by[0].name, tool)

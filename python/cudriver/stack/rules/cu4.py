@@ -53,7 +53,7 @@ def cu401(facts: Facts) -> Iterator[Finding]:
         known = framework.variant == "cpu" and (torch or name in _WITH_CUDA)
         if not (framework.without_cuda if needed else known):
             continue
-        dist = facts.distribution(framework.distribution or name)
+        dist = facts.distribution(framework.package)
         evidence = [framework.cuda_evidence]
         evidence += [Evidence("--needs", None, name)] * needed
         if dist:
@@ -136,17 +136,17 @@ def _majors_apart(facts: Facts) -> Iterator[Finding]:
         title = "frameworks for two CUDA majors: "
         title += ", ".join(f"{f.name} for CUDA {f.cuda}" for f in built)
         last, kept = built[-1], major(built[0].cuda)
-        dist = facts.distribution(last.distribution or last.name)
+        dist = facts.distribution(last.package)
         pin = release_for(facts, dist, kept) if dist and kept != major(last.cuda) else None
         fixes = [fix.install(facts.environment, pin, of=dist)] if pin else []
-        fixes.append(fix.apart(facts, last.distribution or last.name))
+        fixes.append(fix.apart(facts, last.package))
         yield finding(WARNING, title, [f.cuda_evidence for f in built], None, fixes, last.name)
 
 
 def _one_major(facts: Facts, name: str, soname: str) -> list[str]:
     """The builds for PyTorch's CUDA, or the PyTorch for that of a library."""
     framework, torch = facts.framework(name), facts.framework("torch")
-    dist = facts.distribution(framework.distribution or name if framework else name)
+    dist = facts.distribution(framework.package if framework else name)
     fixes = []
     if dist and torch and torch.cuda:
         release = release_for(facts, dist, major(torch.cuda))
@@ -209,16 +209,14 @@ def cu409(facts: Facts) -> Iterator[Finding]:
             evidence = [fault.evidence, Evidence(fault.file, None, "cannot be loaded here")]
             fixes = [fix.reinstall(facts, dist)]
             fails = _fails_without(facts, dist)
-            named = (f.module or f.name for f in facts.frameworks if f.distribution == dist.name)
-            module = next(named, dist.name if dist.name.isidentifier() else "")
+            module = facts.module_of(dist) or (dist.name if dist.name.isidentifier() else "")
             if fails and module:
                 evidence.append(Evidence(dist.path, None, f"import {module} fails"))
             severity = ERROR if fails else WARNING
-            made = finding(severity, title, evidence, None, fixes, dist.name, fault.file)
-            if not fails:
-                name = os.path.basename(fault.file)
-                made.doubt = f"whether {dist.name} works without {name} is not known"
-            yield made
+            name = os.path.basename(fault.file)
+            doubt = "" if fails else f"whether {dist.name} works without {name} is not known"
+            told = evidence, None, fixes, dist.name, fault.file
+            yield finding(severity, title, *told, doubt=doubt)
 
 
 def _fails_without(facts: Facts, dist: Distribution) -> bool:
@@ -245,16 +243,10 @@ def cu410(facts: Facts) -> Iterator[Finding]:
 def _astray(facts: Facts, fault: Astray) -> Finding:
     env, name = facts.environment, os.path.basename(fault.file)
     if fault.what == ELSEWHERE:
-        packages = (f.module or f.name for f in facts.frameworks)
+        packages = (f.imported for f in facts.frameworks)
         says = next((f"No module named '{name.partition('.')[0]}'" for name in packages), None)
         title = f"{env.prefix}/bin/python does not look into {fault.file}: {fault.why}"
-        python = f"python{cut(env.python, 2)}"
-        old = f"{quote(env.prefix)}/bin/"
-        again = f"rm -f {old}python {old}python3 {old}{python}"
-        again += f" && {python} -m venv {quote(env.prefix)}"
-        if env.installer == "uv":
-            again = f"uv venv --allow-existing --python {cut(env.python, 2)} {quote(env.prefix)}"
-        return finding(ERROR, title, [fault.evidence], says, [again])
+        return finding(ERROR, title, [fault.evidence], says, [fix.venv_again(env)])
     if fault.what == ENDS:
         title, fixes = f"{fault.file} ends every start of Python", [f"remove it from {fault.file}."]
         return finding(ERROR, title, [fault.evidence], None, fixes)

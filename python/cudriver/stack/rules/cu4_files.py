@@ -77,7 +77,7 @@ def _not_as_brought(facts: Facts, dist: Distribution, faults: list[FileFault]) -
     # NVRTC is opened before its parts; a package's first file is met first.
     order = sorted(faults, key=lambda f: (_BUILTINS in f.file, f.file.count("/"), f.file))
     order.sort(key=lambda f: not (f.proven or (caused and caused_by(caused, f))))
-    first, package = order[0], _package(facts, dist)
+    first, package = order[0], facts.module_of(dist)
     certain = what == DAMAGED or first.proven
     brought = f"{name} brought {'them' if others else 'it'}"
     title = f"{_files(order)} {'missing:' if what == MISSING else 'not as'} {brought}"
@@ -103,21 +103,14 @@ def _not_as_brought(facts: Facts, dist: Distribution, faults: list[FileFault]) -
         least = NOTE if what == MISSING else WARNING
         severity = least if caused.severity == NOTE else caused.severity
     fixes = [fix.reinstall(facts, dist)]
-    made = finding(severity, title, evidence, predicts, fixes, subject, first.file, cpu=cpu)
-    made.doubt = doubt
-    return made
+    more = {"cpu": cpu, "doubt": doubt}
+    return finding(severity, title, evidence, predicts, fixes, subject, first.file, **more)
 
 
 def _says(fault: FileFault) -> str | None:
     """What a user reads of it, who may come to it after the import."""
     name = os.path.basename(fault.file)
     return f"nvrtc: error: failed to open {name}." if _BUILTINS in name else fault.says or None
-
-
-def _package(facts: Facts, dist: Distribution) -> str | None:
-    """What a program imports of a distribution, where that is a framework."""
-    mine = (f.module or f.name for f in facts.frameworks if f.distribution == dist.name)
-    return next(mine, None)
 
 
 def _edited(faults: list[FileFault]) -> Finding:
@@ -144,9 +137,9 @@ def _hidden(facts: Facts, dist: Distribution, fault: FileFault) -> Finding:
         fixes = fixes or [f"give {fault.file} another name."]
         return finding(ERROR, title, [fault.evidence], fault.says, fixes, dist.name, fault.file)
     title = f"{fault.file} hides {dist.name} {dist.version}, of which it is a part"
-    made = finding(WARNING, title, [fault.evidence], None, fixes, dist.name, fault.file)
-    made.doubt = f"whether {dist.name} is imported whole from {fault.file} is not known"
-    return made
+    told = [fault.evidence], None, fixes, dist.name, fault.file
+    doubt = f"whether {dist.name} is imported whole from {fault.file} is not known"
+    return finding(WARNING, title, *told, doubt=doubt)
 
 
 def _damaged(facts: Facts, file: str, fault: LoadFault) -> Finding:

@@ -210,12 +210,11 @@ def _not_met(facts: Facts, top: str, unkept: list[Unkept]) -> Finding:
     says = next((each.says for each in unkept if each.says), None)
     because = first.pin.requirement.name
     title = f"{top} requires {some(parts)}"
-    made = finding(severity, title, evidence, says, fixes, top, because)
-    gone = [name for name, here in replaced.items() if not here and not matters(name, "parts")]
+    gone, doubt = [n for n, here in replaced.items() if not here and not matters(n, "parts")], ""
     if gone:
         more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
-        made.doubt = f"whether {top} works without {gone[0]}{more}, which it requires, is not known"
-    return made
+        doubt = f"whether {top} works without {gone[0]}{more}, which it requires, is not known"
+    return finding(severity, title, evidence, says, fixes, top, because, doubt=doubt)
 
 
 def _clashes(every: list[Pin]) -> Iterator[tuple[Pin, Pin]]:

@@ -416,9 +416,9 @@ def test_what_the_check_offers_a_kepler_is_there_for_its_python(python, kind):
     (part,) = plan("torch", driver="470.82.01", gpus=["K80"], python=python[:4]).parts
     assert (part.candidate is None) == (kind is None)
     if kind:
-        assert "'torch==2.0.*'" in none.fix[0]
+        assert " torch==2.0.1" in none.fix[0]
     else:
-        assert none.advice == "no PyTorch with code for this GPU has wheels for Python 3.12."
+        assert none.advice.startswith("no PyTorch that is known here has code for this GPU and ")
         assert [*old.fix, *none.fix] == []
 
 

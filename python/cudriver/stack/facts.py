@@ -241,6 +241,16 @@ class Framework(Record, frozen=True):
         return self.name, self.distribution, self.module
 
     @property
+    def package(self) -> str:
+        """The distribution that it is of, as far as that is known."""
+        return self.distribution or self.name
+
+    @property
+    def imported(self) -> str:
+        """What a program imports."""
+        return self.module or self.name
+
+    @property
     def without_cuda(self) -> bool:
         """Whether it is built without CUDA."""
         return self.variant in ("cpu", "rocm", "xpu")
@@ -351,7 +361,7 @@ class Unmet(Record, frozen=True):
     name: str
     specifier: str
     by: str
-    evidence: Evidence | None = None
+    evidence: Evidence
     have: str | None = None  # the version that is installed
 
 
@@ -399,6 +409,11 @@ class Facts(Record, frozen=True):
     def distribution(self, name: str | None) -> Distribution | None:
         """The installed distribution of this (normalised) name, or None."""
         return next((d for d in self.distributions if d.name == name), None)
+
+    def module_of(self, dist: Distribution) -> str | None:
+        """What a program imports of a distribution, where that is a framework."""
+        mine = (f.imported for f in self.frameworks if f.distribution == dist.name)
+        return next(mine, None)
 
     def framework(self, name: str | None) -> Framework | None:
         """The framework of this name, or None."""

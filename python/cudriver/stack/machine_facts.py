@@ -20,6 +20,13 @@ class Device(Record, frozen=True):
     assumed: bool = False
     instances: list[str] = fresh(list)  # UUIDs of its MIG instances
 
+    @property
+    def evidence(self) -> Evidence:
+        """The GPU by its number, and what it is."""
+        name = self.name or ("assumed" if self.assumed else "unknown")
+        told = f", compute capability {self.compute_capability}" * bool(self.compute_capability)
+        return Evidence(f"GPU {self.index}", None, name + told)
+
 
 class DeviceNode(Record, frozen=True):
     """A /dev entry of the driver, and whether this user can open it (errno, 0: yes)."""
@@ -71,6 +78,11 @@ class Toolkit(Record, frozen=True):
     clang_limit: int | None = None
     chosen_by: list[str] = fresh(list)  # "CUDA_HOME", "CUDA_PATH", "PATH", "/usr/local/cuda", ...
     claims: list[Evidence] = fresh(list)  # every statement of its version, to be compared
+
+    @property
+    def compiles(self) -> str | None:
+        """The release of its compiler, as far as that is known."""
+        return self.nvcc_version or self.version
 
 
 class HostCompiler(Record, frozen=True):

@@ -68,6 +68,12 @@ def row_of(soname: str) -> dict[str, Any]:
     return describe(split(soname)[0])
 
 
+def majors_of(soname: str) -> list[str]:
+    """The CUDA majors whose library has that SONAME: ["12"] of libcublas.so.12."""
+    sonames: dict[str, str] = row_of(soname).get("sonames", {})
+    return [major for major, name in sonames.items() if name == soname]
+
+
 def unsuffixed(wheel: str) -> str:
     """nvidia-cublas for nvidia-cublas-cu12."""
     stem, _, number = wheel.rpartition("-cu")

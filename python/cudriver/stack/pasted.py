@@ -6,10 +6,10 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 
-from cudriver.stack.names import describe, library_of, split
+from cudriver.stack.names import describe, library_of, majors_of, split
 from cudriver.stack.record import Any
 from cudriver.stack.rulebook import FOLDER
 from cudriver.stack.tables import driver_floor, table
@@ -21,11 +21,14 @@ Answers = Iterator[tuple[str, dict[str, str]]]  # the keys of sentences, and the
 
 def answer(line: str, lang: str = "en") -> list[str]:
     """What this line says by itself, in sentences; nothing where the rule's page says all."""
-    sentences = _known()["sentences"]
-    for pattern, read in _READERS:
+    known = _known()
+    for pattern, name in known["readers"]:
+        for part, text in known["parts"].items():
+            pattern = pattern.replace(part, text)
         if found := re.search(pattern, line, re.IGNORECASE):
-            answers = [(read, found.groupdict())] if isinstance(read, str) else read(found)
-            lines = [sentences[key][lang].format(**values) for key, values in answers]
+            read = _READERS.get(name)
+            answers = read(found) if read else [(name, found.groupdict())]
+            lines = [known["sentences"][key][lang].format(**values) for key, values in answers]
             if lines:
                 return lines
     return []
@@ -41,7 +44,7 @@ def _known() -> dict[str, Any]:
 def _symbol(found: re.Match[str]) -> Answers:
     symbol = found["symbol"]
     needer = os.path.basename(found["needer"] or "") or "the extension"
-    for pattern, key in _OTHERS:
+    for pattern, key in _known()["symbols"]:
         if re.match(pattern, symbol):
             yield key, {"symbol": symbol, "needer": needer}
             return
@@ -57,15 +60,6 @@ def _symbol(found: re.Match[str]) -> Answers:
         yield "look", {"wheel": row["wheel"]}
     else:
         yield "owner", {"wheels": _wheels(row["wheel"]), "conda": row["conda"]}
-
-
-_OTHERS = [
-    (r"_Z\w*?(3c10|2at|5torch|6caffe2|4c10d)|(aoti_)?torch_|c10::|at::|torch::", "torch-symbol"),
-    (r"_?Py[A-Z_]", "python-symbol"),
-    (r"iJIT_", "mkl-symbol"),
-    (r"GOMP_|omp_|__kmpc_", "openmp-symbol"),
-    (r"cu[A-Z](?!\w*(FFT|DNN))", "driver-symbol"),
-]
 
 
 def _version(found: re.Match[str]) -> Answers:
@@ -98,17 +92,12 @@ def glibc() -> str | None:
 def _library(found: re.Match[str]) -> Answers:
     library = found["library"].rstrip(".")
     stem, number = split(library.replace("*[0-9]", ""))
-    if stem in ("libcuda", "libnvcuvid", "libnvoptix") or stem.startswith("libnvidia-"):
-        yield "driver-library", {"library": library}
-    elif stem in ("libtorch_cuda_cu", "libtorch_cuda_cpp"):
-        yield "old-torch-library", {"library": library}
-    elif stem.startswith(("libtorch", "libc10")):
-        yield "torch-library", {"library": library}
-    elif python := re.match(r"libpython(\d\.\d+)", library):
-        yield "python-library", {"library": library, "version": python[1]}
-    elif row := describe(stem) or describe("libcudnn" * stem.startswith("libcudnn")):
-        majors = [major for major, name in row.get("sonames", {}).items() if name == library]
-        values = {"library": library, "conda": row["conda"]}
+    for pattern, key in _known()["names"]:
+        if named := re.match(pattern, library):
+            yield key, {"library": library, **named.groupdict()}
+            return
+    if row := describe(stem) or describe("libcudnn" * stem.startswith("libcudnn")):
+        majors, values = majors_of(library), {"library": library, "conda": row["conda"]}
         if number and majors:
             cuda, wheels = "/".join(majors), _wheels(row["wheel"], majors[-1])
             yield "cuda-library", {**values, "cuda": cuda, "wheels": wheels}
@@ -202,53 +191,5 @@ def _jax(found: re.Match[str]) -> Answers:
     yield "jax", {"major": found["major"] or "12"}
 
 
-_SO = r"(?P<library>lib[\w+.-]{1,80}?\.so[\d.]{0,20}(?:\*\[0-9\])?)"
-_ALLOWED = r"cannot open shared object file(?!: (?:Permission|Operation))"
-# What a line has, and the key of its sentence, with the groups as values; or who answers.
-_READERS: list[tuple[str, str | Callable[[re.Match[str]], Answers]]] = [
-    (
-        r"(?:(?P<needer>[\w./+-]{1,400}\.so[\w.]{0,20}): ?)?(?:undefined symbol:? |"
-        r"(?:not|Cannot) load symbol )'?(?P<symbol>[\w:]{1,1000})",
-        _symbol,
-    ),
-    (
-        r"(?P<needer>)symbol (?P<symbol>\w{1,1000}),? version [\w.]{1,60} not defined in file",
-        _symbol,
-    ),
-    (
-        r"version [`'](?P<version>\w+_[\d.]{1,20})' not found"
-        r"(?: \(required by (?P<needer>[^)]{1,400})\))?",
-        _version,
-    ),
-    (r"Error: " + _SO + ": " + _ALLOWED, _library),
-    (
-        _SO + r"(?: or [\w.]{1,80})?(?:\"|')?"
-        r"(?:: " + _ALLOWED + r"|: no such|[,}]| is not found| cannot found| not found)",
-        _library,
-    ),
-    (r"(?:Missing dependency: |grep '|finding \"|failed to load )" + _SO, _library),
-    (r"grep '(?P<library>libnvrtc|lib[\w-]{1,40})'", _library),
-    (r"Unable to load (?P<name>\w{1,20})\. Is it installed", _loaded),
-    (r"No module named '(?P<module>[\w.]{1,200})'(?P<shadow>; '\w+' is not a package)?", _module),
-    (r"numpy\.(_?core)\.multiarray failed|_ARRAY_API not found|using NumPy 1\.x", "numpy"),
-    (r"Descriptors cannot|Protobuf Gencode|'MessageFactory'", "protobuf"),
-    (
-        r"cannot import name '?(?P<name>\w{1,100})'? from '(?!partially)(?P<module>[\w.]{1,200})'",
-        _name,
-    ),
-    (r"PJRT API version|(?:jax_?cuda|xla_cuda)(?P<major>\d\d).{0,80}not compatible", _jax),
-    (r"module '(?P<module>[\w.]{1,200})' has no attribute '(?P<name>\w{1,100})'", _name),
-    (r"bad magic number|marshal data too short", "bytecode"),
-    (r"\.version (?P<asked>[\d.]{1,5}); current version is '?(?P<known>[\d.]{1,5}\d)", _ptx),
-    (r"\b(?:sm|compute)_(?P<gpu>\d{2,3})[af]?\b", _gpu),
-    (r"capability (?:\(CC\) )?(?P<gpu>\d{1,2}\.\d)", _gpu),
-    (r"found version (?P<code>\d{4,5})\)", _driver),
-    (r"unsatisfied condition: cuda>=(?P<cuda>\d{1,2}\.\d)", _image),
-    (
-        r"CUDA version \(?(?P<here>[\d.]{1,6}\d)\)? (?:mismatches|does not match) "
-        r"the version .{0,60}(?:compiled with|compile PyTorch) \(?(?P<torch>[\d.]{1,6}\d)",
-        "nvcc",
-    ),
-    (r"\b__cuda\b", "__cuda"),
-    (r"unresolvable CDI devices", "cdi"),
-]
+_EVERY = (_symbol, _version, _library, _loaded, _module, _name, _ptx, _gpu, _driver, _image, _jax)
+_READERS = {f"{each.__name__[1:]}()": each for each in _EVERY}

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from fnmatch import fnmatch
 
 from cudriver.stack.command import Command
-from cudriver.stack.environment.markers import normal
 from cudriver.stack.facts import (
     HIDDEN,
     IMPORT,
@@ -95,8 +94,10 @@ class _Copy:
         unless its own requirements are not met: then its release is one that fits.
         """
         asked = [match for each in command.installs if (match := _SPECIFIER.match(each))]
-        done = {_name(match[1]) for match in asked}
-        for name, extras, wanted in [(_name(m[1]), (m[2] or "").split(","), m[3]) for m in asked]:
+        done = {fix.known_as(match[1]) for match in asked}
+        for name, extras, wanted in [
+            (fix.known_as(m[1]), (m[2] or "").split(","), m[3]) for m in asked
+        ]:
             old = self.facts.distribution(name)
             unmet = old is not None and any(
                 not self._met(r.name, r.specifier) for r in old.active(())
@@ -155,13 +156,16 @@ class _Copy:
         self._meet(new)
         fits = fits or (changed and goes_with(facts, name, version))
         healed = self._restore(name)
-        self._drop(lambda fault: any(_follows(fault, file) for file in healed))
         better = changed and (old is None or newer(version, old.version) or self._pinned(new))
-        brings = {os.path.basename(file.file) for file in healed} if old else None
-        self._drop(lambda fault: self._cured(fault, new, old, changed, fits))
-        self._drop(lambda fault: self._found(fault, new, None if changed else brings))
-        if better or healed:
-            self._drop(lambda fault: self._through(fault, name))
+        brings = {os.path.basename(f.file) for f in healed} if old and not changed else None
+        self._drop(
+            lambda fault: (
+                any(_follows(fault, file) for file in healed)
+                or self._cured(fault, new, old, changed, fits)
+                or self._found(fault, new, brings)
+                or ((better or bool(healed)) and self._through(fault, name))
+            )
+        )
         put(facts, missing=[x for x in facts.missing if not self._holds(name, x.needed_by)])
         if changed and fits and name in fix.KIN:
             put(facts, libraries=[x for x in facts.libraries if x.owner != name])
@@ -314,11 +318,6 @@ class _Copy:
                     said = f"{library.soname}: cannot open shared object file"
                     missing = LoadFault("not found", user.path, said, library.soname)
                     facts.load_faults.append(but(missing, framework=user.name, means=IMPORT))
-
-
-def _name(text: str) -> str:
-    plain = normal(text)
-    return "torch" if plain in ("pytorch", "pytorch-gpu") else plain
 
 
 def _release(wanted: str, old: Distribution | None) -> str:

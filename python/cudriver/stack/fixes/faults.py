@@ -18,11 +18,10 @@ from cudriver.stack.facts import (
     LoadFault,
 )
 from cudriver.stack.fixes.fix import KIN
-from cudriver.stack.names import library_of
+from cudriver.stack.names import library_of, majors_of
 from cudriver.stack.versions import cut
 
 EXEC_STACK = "cannot enable executable stack"  # the loader's words; its package built it so
-_OF_A_MAJOR = ("libcudart", "libcublas", "libcublasLt", "libnvrtc", "libnvJitLink", "libcupti")
 
 
 def caused_by(fault: LoadFault, file: FileFault) -> bool:
@@ -51,13 +50,11 @@ def other_major(facts: Facts, fault: LoadFault) -> bool:
     """A missing library of another CUDA major than that of the PyTorch which its package is used
     with: CU403 speaks of it.
     """
-    torch = facts.framework("torch")
-    framework = facts.framework(fault.framework)
-    wanted = _cuda_major(fault.name)
-    built = cut(torch.cuda, 1) if torch and torch.cuda else None
-    if framework is None or "torch" not in framework.after:
+    torch, framework = facts.framework("torch"), facts.framework(fault.framework)
+    built, majors = cut(torch.cuda, 1) if torch else None, majors_of(fault.name)
+    if framework is None or "torch" not in framework.after or not majors:
         return False
-    return wanted is not None and built is not None and wanted != built
+    return built is not None and built not in majors
 
 
 def other_build(facts: Facts, name: str | None) -> bool:
@@ -73,13 +70,6 @@ def other_build(facts: Facts, name: str | None) -> bool:
     return not ends and cut(torch.cuda, 2) != cut(kin.cuda, 2)
 
 
-def _cuda_major(soname: str) -> str | None:
-    """ "12" for libcudart.so.12; None where the SONAME does not tell."""
-    stem, _, number = soname.partition(".so.")
-    major = number.partition(".")[0]
-    return major if stem in _OF_A_MAJOR and major.isdecimal() else None
-
-
 def proof(facts: Facts, fault: LoadFault) -> list[Evidence]:
     """What the fault puts an end to, for whom, and which imports end with it."""
     framework = facts.framework(fault.framework)
@@ -88,7 +78,7 @@ def proof(facts: Facts, fault: LoadFault) -> list[Evidence]:
     doubt = [fault.doubt] if fault.doubt is not None else []
     if fault.means == IMPORT:
         return ended(facts, framework) + doubt
-    name = framework.module or framework.name
+    name = framework.imported
     purpose = fault.purpose or ("use CUDA" if fault.means in (USE, GPU) else "")
     end = Evidence(framework.path or name, None, f"{name} needs it to {purpose}")
     return [end] * bool(purpose) + doubt
@@ -96,7 +86,7 @@ def proof(facts: Facts, fault: LoadFault) -> list[Evidence]:
 
 def ended(facts: Facts, framework: Framework) -> list[Evidence]:
     """The import of a framework, and those that end with it."""
-    name = framework.module or framework.name
+    name = framework.imported
     found = [Evidence(framework.path or name, None, f"import {name} fails")]
     kin = [f for f in facts.frameworks if framework.name in (f.blocked, *f.after)]
     return found + [Evidence(f.path or f.name, None, f"import {f.module} fails, too") for f in kin]

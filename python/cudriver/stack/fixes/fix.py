@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from cudriver.stack.command import Command
+from cudriver.stack.environment.markers import normal
 from cudriver.stack.facts import Distribution, Environment, Facts
 from cudriver.stack.machine_facts import Device, Driver
 from cudriver.stack.record import Any
@@ -80,6 +81,12 @@ def outside(env: Environment, dist: Distribution) -> bool:
     return dist.location in set(env.pythonpath) - set(env.sites)
 
 
+def known_as(name: str) -> str:
+    """The (normalised) name by which a package is known here: torch for conda's pytorch."""
+    plain = normal(name)
+    return str(table("packages")["aliases"].get(plain, plain))
+
+
 def bare(specifier: str) -> str:
     """The name of what is asked for."""
     return re.split(r"[\[=<>~! ]", specifier, maxsplit=1)[0]
@@ -105,6 +112,15 @@ def _conda(env: Environment, tool: str, specifiers: tuple[str, ...], again: bool
         plain = " ".join(quote(bare(name)) for name in names)
         return f"pixi reinstall {plain}" if again else f"pixi add {words}"
     return f"{tool} install -p {quote(env.prefix)} {'--force-reinstall ' if again else ''}{words}"
+
+
+def venv_again(env: Environment) -> str:
+    """Makes a virtual environment's interpreter anew; its packages stay."""
+    short, prefix = cut(env.python, 2) or "3", quote(env.prefix)
+    if "uv" in (env.kind, env.installer):
+        return f"uv venv --allow-existing --python {short} {prefix}"
+    old = " ".join(f"{prefix}/bin/{name}" for name in ("python", "python3", f"python{short}"))
+    return f"rm -f {old} && python{short} -m venv {prefix}"
 
 
 def name_of(dist: Distribution, tool: str) -> str:

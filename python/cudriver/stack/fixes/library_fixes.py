@@ -8,7 +8,15 @@ import re
 from cudriver.stack.command import Command
 from cudriver.stack.facts import Distribution, Facts, Framework, Library, LoadFault, Requirement
 from cudriver.stack.fixes import fix
-from cudriver.stack.names import DRIVER_CALL, is_cuda_library, library_of, row_of, split, unsuffixed
+from cudriver.stack.names import (
+    DRIVER_CALL,
+    is_cuda_library,
+    library_of,
+    majors_of,
+    row_of,
+    split,
+    unsuffixed,
+)
 from cudriver.stack.tables import driver_floor, table
 from cudriver.stack.text import quote
 from cudriver.stack.versions import cut, minor
@@ -250,12 +258,10 @@ def _wheel_with(soname: str) -> str | None:
     """NVIDIA's wheel of a library: nvidia-cublas-cu12 for libcublas.so.12, nvidia-cublas for .13.
     None where the SONAME does not tell the CUDA major.
     """
-    row = row_of(soname)
-    majors = [m for m, name in (row.get("sonames") or {}).items() if name == soname]
-    if len(majors) != 1 or "wheel" not in row:
+    stem, majors = row_of(soname).get("wheel"), majors_of(soname)
+    if stem is None or len(majors) != 1:
         return None
-    stem: str = row["wheel"]
-    return stem if int(majors[0]) >= 13 else f"{stem}-cu{majors[0]}"
+    return str(stem) if int(majors[0]) >= 13 else f"{stem}-cu{majors[0]}"
 
 
 def _requires(owner: Distribution, soname: str, extras: bool = False) -> str | None:

@@ -6,10 +6,16 @@ import re
 from collections.abc import Iterator
 
 from cudriver.stack.environment.markers import normal, versions_of
-from cudriver.stack.facts import Distribution, Facts, Requirement, Unmet
+from cudriver.stack.facts import ERROR, Distribution, Facts, Requirement
 from cudriver.stack.fixes import fix
+from cudriver.stack.machine_facts import Driver
+from cudriver.stack.record import but
 from cudriver.stack.tables import table
 from cudriver.stack.versions import cut, major, newer, satisfies
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cudriver.stack.planning.candidates import Candidate
 
 
 def broken(facts: Facts) -> Iterator[tuple[Distribution, Requirement, dict[str, str]]]:
@@ -23,24 +29,26 @@ def broken(facts: Facts) -> Iterator[tuple[Distribution, Requirement, dict[str, 
             yield dist, Requirement(row["with"], wants, dist.evidence), row
 
 
-def refused(by: Distribution | None, each: Unmet) -> str | None:
-    """What an import ends with that compares this version with what METADATA asks for; None where
-    nobody is known to compare.
+def refused(
+    by: Distribution, asked: Requirement, here: Distribution | None
+) -> tuple[str, str] | None:
+    """What an import says that compares this version with what METADATA asks for, and how bad that
+    is; None where nobody is known to compare.
     """
-    if by is None or each.have is None:
+    if here is None:
         return None
-    least = re.search(r"(?:>=?|[=~]=)\s*([0-9][0-9.]*[0-9]|[0-9])", each.specifier)
+    least = re.search(r"(?:>=?|[=~]=)\s*([0-9][0-9.]*[0-9]|[0-9])", asked.specifier)
     for row in table("pairs")["compared"]:
-        have = (row.get("numbers") and cut(each.have, 9)) or each.have
+        have = (row.get("numbers") and cut(here.version, 9)) or here.version
         way = "older" if least and newer(least[1], have) else "newer"
         of = row["package"] == by.name and satisfies(by.version, row["versions"])
-        if of and each.name in row["with"] and way in row and not satisfies(have, each.specifier):
+        if of and asked.name in row["with"] and way in row and not satisfies(have, asked.specifier):
             # METADATA sorts the clauses; who writes them begins with the least release.
-            clauses = [clause.strip() for clause in each.specifier.split(",")]
-            asked = each.name + ",".join(sorted(clauses, key=lambda c: "!<".find(c[:1] or ">")))
-            known = {"name": each.name, "have": each.have, "least": least[1] if least else ""}
-            known["asked"] = asked
-            return str(row[way]).format(by=by.version, **known)
+            clauses = [clause.strip() for clause in asked.specifier.split(",")]
+            known = {"name": asked.name, "have": here.version, "least": least[1] if least else ""}
+            written = ",".join(sorted(clauses, key=lambda c: "!<".find(c[:1] or ">")))
+            said = str(row[way]).format(by=by.version, asked=asked.name + written, **known)
+            return row.get("severity", ERROR), said
     return None
 
 
@@ -105,10 +113,20 @@ def built_for(name: str, version: str) -> str | None:
     return next((c.cuda for c in named if c.index is None), None)
 
 
-def has_wheels(facts: Facts, torch: str) -> bool:
-    """Whether a PyTorch series has wheels for this Python; also where that is unknown."""
-    from cudriver.stack.planning.candidates import known
+def torch_for_gpus(facts: Facts, version: str) -> Candidate | None:
+    """PyTorch for the GPUs that are visible here and this Python: of that release the build for the
+    newest CUDA, else the newest; for this driver, where it runs one.
+    """
+    from cudriver.stack.planning.candidates import best, known, number
+    from cudriver.stack.planning.question import Question
 
-    named = [c for c in known(["torch"]) if cut(c.frameworks["torch"]["version"], 2) == torch]
-    pythons = {python for candidate in named for python in candidate.pythons}
-    return not pythons or (cut(facts.environment.python, 2) or "") in {*pythons, ""}
+    python, devices = cut(facts.environment.python, 2), facts.driver.devices
+    devices = [device for device in devices if device.visible]
+    for driver in (facts.driver, Driver()):  # of one that runs none CU103 speaks
+        question = Question(["torch"], but(driver, devices=devices), python)
+        fitting = (each for each in known(["torch"]) if not each.obstacles(question))
+        same = [c for c in fitting if cut(c.frameworks["torch"]["version"], 2) == cut(version, 2)]
+        found = max(same, key=lambda each: number(each.cuda), default=None) or best(question)
+        if found:
+            return found
+    return None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from cudriver.stack.facts import ERROR, NOTE, WARNING, Evidence, Facts, Finding, Framework
 from cudriver.stack.fixes import fix
+from cudriver.stack.fixes.pairs import release_for
 from cudriver.stack.machine_facts import Driver
 from cudriver.stack.rules.finding import finding
 from cudriver.stack.tables import driver_floor, table
@@ -128,21 +128,13 @@ def cu103(facts: Facts) -> Iterator[Finding]:
             code = offered[0] * 1000 + offered[1] * 10
             predicts = f"The NVIDIA driver on your system is too old (found version {code})."
         other = fix.torch_for_driver(facts) if framework.name == "torch" else None
+        dist, runs = facts.distribution(framework.package), major(driver.cuda)
+        pin = release_for(facts, dist, runs) if dist and not other else None
         fixes = [fix.torch_from(facts, other)] if other else []
-        if framework.name == "tensorrt" and offered is not None:
-            fixes = _tensorrt(facts, offered[0])  # as a whole, so that it can be tried
-        else:
-            fixes.append(fix.driver_package(facts, floor))
+        fixes += [fix.install(facts.environment, pin, of=dist)] if pin else []
+        fixes.append(fix.driver_package(facts, floor))
         evidence = [user_evidence(driver), framework.cuda_evidence]
         yield finding(ERROR, title, evidence, predicts, fixes, framework.name)
-
-
-def _tensorrt(facts: Facts, cuda: int) -> list[str]:
-    """TensorRT for a CUDA major in place of all of it that is here: both write one folder."""
-    env, parts = facts.environment, r"tensorrt(-cu\d+)?(-bindings|-libs)?"
-    here = [dist for dist in facts.distributions if re.fullmatch(parts, dist.name)]
-    removed = [fix.uninstall(env, dist) for dist in here]
-    return [*removed, fix.install(env, f"tensorrt-cu{cuda}", of=next(iter(here), None))]
 
 
 def cu104(facts: Facts) -> Iterator[Finding]:
@@ -178,8 +170,7 @@ def cu106(facts: Facts) -> Iterator[Finding]:
     consumer = [d for d in driver.devices if any(b in (d.name or "").lower() for b in brands)]
     if driver.kind == "compat" and (consumer or told):
         title = "cuda-compat is in use on a GPU that is not a data-centre part"
-        evidence = [user_evidence(driver)]
-        evidence += [Evidence(f"GPU {d.index}", None, d.name or "") for d in consumer]
+        evidence = [user_evidence(driver), *(device.evidence for device in consumer)]
         yield _wrong_file(facts, COMPAT_UNSUPPORTED, title, evidence)
 
 

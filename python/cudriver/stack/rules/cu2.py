@@ -10,7 +10,6 @@ from cudriver.stack.facts import ERROR, NOTE, WARNING, Evidence, Facts, Finding
 from cudriver.stack.fixes import fix
 from cudriver.stack.machine.compiling import users
 from cudriver.stack.machine_facts import Device, Lacking, Toolkit
-from cudriver.stack.record import but
 from cudriver.stack.rules.finding import finding
 from cudriver.stack.tables import table
 from cudriver.stack.text import quote
@@ -65,7 +64,7 @@ def cu201(facts: Facts) -> Iterator[Finding]:
             where = "" if known is None else " in the " + ("system" if mine else "environment")
             title = f"nothing to match: no CUDA toolkit is found{where}"
             asked = known[1] if known else Evidence("--match", None, facts.match)
-            yield but(finding(NOTE, title, [asked]), doubt=doubt)
+            yield finding(NOTE, title, [asked], doubt=doubt)
         return
     parts = LEVELS[facts.match_level] if facts.match else 2
     a, b = cut(mine[0], parts) or "", cut(theirs[0], parts) or ""
@@ -75,7 +74,7 @@ def cu201(facts: Facts) -> Iterator[Finding]:
     if cut(a, shared) == cut(b, shared):
         title = f"{a} and {b} agree as far as they are known, which does not settle the rest"
         if facts.match and shared < parts:
-            yield but(finding(NOTE, title, evidence), doubt=doubt)
+            yield finding(NOTE, title, evidence, doubt=doubt)
     elif facts.match:
         yield finding(ERROR, title, evidence, None, _match_system(facts, mine[0], theirs[0]))
     else:
@@ -119,7 +118,7 @@ def _serves(facts: Facts, version: str | None) -> bool:
 def _nvcc_fix(facts: Facts, name: str = "CUDA_HOME") -> list[str]:
     """Sets a variable to a toolkit that serves, or brings one: PyTorch's where that does."""
     env, built = facts.environment, _built(facts)
-    there = [(t.nvcc_version or t.version, t.nvcc) for t in facts.toolkits if t.nvcc]
+    there = [(t.compiles, t.nvcc) for t in facts.toolkits if t.nvcc]
     there = [(version, nvcc) for version, nvcc in there if _serves(facts, version)]
     if there:
         return [_export(name, max(there, key=lambda each: cut(each[0], 2) == built)[1])]
@@ -343,7 +342,7 @@ def _unknown_gpu(facts: Facts, capability: str, device: Device) -> Iterator[Find
         else:
             says = f"Value 'sm_{number}{'a' * (int(number) >= 90)}' is not defined for option"
             variable = f"TRITON_{os.path.basename(path).upper().replace('-', '_')}_PATH"
-            usable = ((t.nvcc_version, f"{t.path}/bin/ptxas") for t in facts.toolkits if t.nvcc)
+            usable = ((t.compiles, f"{t.path}/bin/ptxas") for t in facts.toolkits if t.nvcc)
             other = next((path for version, path in usable if _knows(version, capability)), "")
             command = Command.of(f"export {variable}={quote(other)}", sets=(variable, other))
             advice = "install a newer PyTorch, or a toolkit with a newer ptxas."

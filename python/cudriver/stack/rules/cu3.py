@@ -196,10 +196,10 @@ def cu305(facts: Facts) -> Iterator[Finding]:
         same = [line.replace(name, "\0") for line in fixes[name]] or [name]
         groups.setdefault((fault.framework, fault.severity, *same), []).append(fault)
     for faults in groups.values():
-        yield _not_found(facts, faults, fixes[faults[0].name])
+        yield not_found(facts, faults, fixes[faults[0].name])
 
 
-def _not_found(facts: Facts, faults: list[LoadFault], fixes: list[str]) -> Finding:
+def not_found(facts: Facts, faults: list[LoadFault], fixes: list[str]) -> Finding:
     first, names = faults[0], ", ".join(fault.name for fault in faults)
     if first.means == SPARE:
         title = f"{first.framework} finds none of its CUDA libraries and runs on the CPU"

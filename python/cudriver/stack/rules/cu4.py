@@ -14,7 +14,6 @@ from cudriver.stack.facts import (
     ENDS,
     ERROR,
     FOREIGN,
-    GPU,
     NOEXEC,
     NOTE,
     WARNING,
@@ -26,9 +25,11 @@ from cudriver.stack.facts import (
     Framework,
 )
 from cudriver.stack.fixes import fix
-from cudriver.stack.fixes.faults import other_build, other_major, proof
+from cudriver.stack.fixes.faults import other_build, other_major
 from cudriver.stack.fixes.library_fixes import leak_of
 from cudriver.stack.fixes.pairs import release_for
+from cudriver.stack.names import majors_of
+from cudriver.stack.rules.cu3 import not_found
 from cudriver.stack.rules.finding import finding
 from cudriver.stack.tables import matters, table
 from cudriver.stack.text import quote
@@ -39,6 +40,7 @@ _WITH_CUDA = {
     "jax": "jax[cuda{cuda}]",
     "onnxruntime": "onnxruntime-gpu",
 }
+ALONE = ("torch", "jax", "tensorflow", "cupy", "onnxruntime")  # frameworks of their own
 
 
 def cu401(facts: Facts) -> Iterator[Finding]:
@@ -51,7 +53,7 @@ def cu401(facts: Facts) -> Iterator[Finding]:
         known = framework.variant == "cpu" and (torch or name in _WITH_CUDA)
         if not (framework.without_cuda if needed else known):
             continue
-        dist = facts.distribution(framework.distribution or name)
+        dist = facts.distribution(framework.package)
         evidence = [framework.cuda_evidence]
         evidence += [Evidence("--needs", None, name)] * needed
         if dist:
@@ -94,9 +96,9 @@ def with_cuda(facts: Facts, name: str, dist: Distribution | None = None) -> str:
 
 
 def cu403(facts: Facts) -> Iterator[Finding]:
-    """Two CUDA majors in what one framework loads or requires."""
-    found = next(_other_runtime(facts), None) or next(_two_runtimes(facts), None)
-    yield from [found] if found else []
+    """Two CUDA majors in what one framework loads or requires, or in those that may meet."""
+    found = (*_other_runtime(facts), *_two_runtimes(facts), *_majors_apart(facts))
+    yield from found[:1]
 
 
 def _other_runtime(facts: Facts) -> Iterator[Finding]:
@@ -105,18 +107,11 @@ def _other_runtime(facts: Facts) -> Iterator[Finding]:
     for fault in facts.load_faults:
         known = fault.severity == NOTE or other_build(facts, fault.framework)
         if torch and fault.kind == "not found" and not known and other_major(facts, fault):
-            title = f"{fault.framework} needs {fault.name}, PyTorch here is built for CUDA "
-            runtimes = (d for d in facts.distributions if d.name.startswith("nvidia-cuda-runtime"))
-            evidence = [
-                Evidence(fault.library, None, f"needs {fault.name}"),
-                *(dist.evidence for dist in runtimes),
-                torch.cuda_evidence,
-                *proof(facts, fault),
-            ]
-            fixes = _one_major(facts, fault.framework or "", fault.name)
-            subject = fault.framework or fault.library
-            title, cpu = f"{title}{torch.cuda}", fault.means == GPU
-            yield finding(fault.severity, title, evidence, fault.text, fixes, subject, cpu=cpu)
+            made = not_found(facts, [fault], _one_major(facts, fault.framework or "", fault.name))
+            made.title = f"{fault.framework} needs {fault.name}, PyTorch here is built for CUDA "
+            made.title += str(torch.cuda)
+            made.evidence += [torch.cuda_evidence] if torch.cuda_evidence else []
+            yield made
 
 
 def _two_runtimes(facts: Facts) -> Iterator[Finding]:
@@ -130,22 +125,36 @@ def _two_runtimes(facts: Facts) -> Iterator[Finding]:
                 Evidence(x.path, None, f"{x.version}, for {', '.join(x.needed_by[:2])}")
                 for x in runtimes.values()
             ]
-            fixes = _one_major(facts, framework.distribution or framework.name, "")
+            fixes = _one_major(facts, framework.name, "")
             yield finding(WARNING, title, evidence, None, fixes, framework.name)
 
 
+def _majors_apart(facts: Facts) -> Iterator[Finding]:
+    """Frameworks for two CUDA majors: each works alone, in one process they meet."""
+    built = [f for f in facts.frameworks if f.variant == "cuda" and f.cuda and f.name in ALONE]
+    if len({major(f.cuda) for f in built}) > 1:
+        title = "frameworks for two CUDA majors: "
+        title += ", ".join(f"{f.name} for CUDA {f.cuda}" for f in built)
+        last, kept = built[-1], major(built[0].cuda)
+        dist = facts.distribution(last.package)
+        pin = release_for(facts, dist, kept) if dist and kept != major(last.cuda) else None
+        fixes = [fix.install(facts.environment, pin, of=dist)] if pin else []
+        fixes.append(fix.apart(facts, last.package))
+        yield finding(WARNING, title, [f.cuda_evidence for f in built], None, fixes, last.name)
+
+
 def _one_major(facts: Facts, name: str, soname: str) -> list[str]:
-    framework = facts.framework(name)
-    dist = facts.distribution(framework.distribution or name if framework else name)
-    wanted, torch = re.search(r"\.so\.(\d+)", soname), facts.framework("torch")
+    """The builds for PyTorch's CUDA, or the PyTorch for that of a library."""
+    framework, torch = facts.framework(name), facts.framework("torch")
+    dist = facts.distribution(framework.package if framework else name)
     fixes = []
     if dist and torch and torch.cuda:
         release = release_for(facts, dist, major(torch.cuda))
         built = f"install a release of {dist.name} that is built for CUDA {major(torch.cuda)}."
         fixes = [fix.install(facts.environment, release, of=dist) if release else built]
         fixes = [fix.kin(facts, dist.name)] if dist.name in fix.KIN else fixes
-    if wanted and torch:
-        fitting = [v for v in fix.variants(torch.version) if str(major(v)) == wanted[1]]
+    if torch:
+        fitting = [v for v in fix.variants(torch.version) if cut(v, 1) in majors_of(soname)]
         fixes += [fix.torch_from(facts, variant) for variant in fitting[-1:]]
     return fixes
 
@@ -200,16 +209,14 @@ def cu409(facts: Facts) -> Iterator[Finding]:
             evidence = [fault.evidence, Evidence(fault.file, None, "cannot be loaded here")]
             fixes = [fix.reinstall(facts, dist)]
             fails = _fails_without(facts, dist)
-            named = (f.module or f.name for f in facts.frameworks if f.distribution == dist.name)
-            module = next(named, dist.name if dist.name.isidentifier() else "")
+            module = facts.module_of(dist) or (dist.name if dist.name.isidentifier() else "")
             if fails and module:
                 evidence.append(Evidence(dist.path, None, f"import {module} fails"))
             severity = ERROR if fails else WARNING
-            made = finding(severity, title, evidence, None, fixes, dist.name, fault.file)
-            if not fails:
-                name = os.path.basename(fault.file)
-                made.doubt = f"whether {dist.name} works without {name} is not known"
-            yield made
+            name = os.path.basename(fault.file)
+            doubt = "" if fails else f"whether {dist.name} works without {name} is not known"
+            told = evidence, None, fixes, dist.name, fault.file
+            yield finding(severity, title, *told, doubt=doubt)
 
 
 def _fails_without(facts: Facts, dist: Distribution) -> bool:
@@ -236,16 +243,10 @@ def cu410(facts: Facts) -> Iterator[Finding]:
 def _astray(facts: Facts, fault: Astray) -> Finding:
     env, name = facts.environment, os.path.basename(fault.file)
     if fault.what == ELSEWHERE:
-        packages = (f.module or f.name for f in facts.frameworks)
+        packages = (f.imported for f in facts.frameworks)
         says = next((f"No module named '{name.partition('.')[0]}'" for name in packages), None)
         title = f"{env.prefix}/bin/python does not look into {fault.file}: {fault.why}"
-        python = f"python{cut(env.python, 2)}"
-        old = f"{quote(env.prefix)}/bin/"
-        again = f"rm -f {old}python {old}python3 {old}{python}"
-        again += f" && {python} -m venv {quote(env.prefix)}"
-        if env.installer == "uv":
-            again = f"uv venv --allow-existing --python {cut(env.python, 2)} {quote(env.prefix)}"
-        return finding(ERROR, title, [fault.evidence], says, [again])
+        return finding(ERROR, title, [fault.evidence], says, [fix.venv_again(env)])
     if fault.what == ENDS:
         title, fixes = f"{fault.file} ends every start of Python", [f"remove it from {fault.file}."]
         return finding(ERROR, title, [fault.evidence], None, fixes)

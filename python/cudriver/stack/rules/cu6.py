@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from cudriver.stack.environment.markers import normal
 from cudriver.stack.facts import ERROR, WARNING, Evidence, Facts, Finding
 from cudriver.stack.fixes import fix
 from cudriver.stack.record import but
 from cudriver.stack.rules.cu4 import with_cuda
 from cudriver.stack.rules.finding import finding
-from cudriver.stack.tables import table
 from cudriver.stack.versions import satisfies
 
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
@@ -21,7 +19,7 @@ def needed(text: str) -> str:
     """A package's name, normalised, pytorch as torch. Raises ValueError."""
     if not re.fullmatch(_NAME, text.strip()):
         raise ValueError(f"{text!r} is not the name of a package; one looks like torch")
-    return _name(text.strip())
+    return fix.known_as(text.strip())
 
 
 def expected(text: str) -> str:
@@ -34,12 +32,7 @@ def expected(text: str) -> str:
 
 def _parts(requirement: str) -> tuple[str, str]:
     match = re.fullmatch(rf"\s*({_NAME})\s*([=<>!~].*?)\s*", requirement)
-    return (_name(match[1]), match[2]) if match else ("", "")
-
-
-def _name(text: str) -> str:
-    name = normal(text)
-    return str(table("packages")["aliases"].get(name, name))
+    return (fix.known_as(match[1]), match[2]) if match else ("", "")
 
 
 def cu601(facts: Facts) -> Iterator[Finding]:
@@ -103,7 +96,7 @@ def cu602(facts: Facts) -> Iterator[Finding]:
         dist = facts.distribution(name) or facts.distribution(known.distribution if known else None)
         package = dist.name if dist else name
         # PyPI's builds tell the CUDA that they are for in the package alone.
-        own = known.version if known and (known.distribution or known.name) == package else ""
+        own = known.version if known and known.package == package else ""
         version = own or (dist.version if dist else "")
         if version and satisfies(version, specifier):
             continue

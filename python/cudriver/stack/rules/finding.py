@@ -8,7 +8,7 @@ from types import ModuleType
 
 from cudriver.stack.command import parted
 from cudriver.stack.facts import Evidence, Finding
-from cudriver.stack.record import Any, but
+from cudriver.stack.record import Any
 
 
 def finding(
@@ -19,13 +19,12 @@ def finding(
     fix: Iterable[str | None] = (),
     subject: str | None = "",
     because: str | None = None,
-    *,
-    cpu: bool = False,
+    **more: Any,
 ) -> Finding:
     """A finding. None in evidence and fixes is left out; sentences among the fixes are advice."""
     shown, (commands, advice) = [e for e in evidence if e], parted([line for line in fix if line])
-    made = Finding("", severity, title, shown, predicts, commands, advice, subject or "", because)
-    return but(made, cpu=cpu)
+    told = severity, title, shown, predicts, commands, advice, subject or "", because
+    return Finding("", *told, **more)
 
 
 def numbered(*modules: ModuleType) -> dict[str, Any]:

@@ -100,11 +100,7 @@ def concerns(finding: Finding, framework: Framework, facts: Facts) -> bool:
     mine = any(subject in (f.name, f.distribution, f.module) for f in facts.frameworks)
     if mine or subject in _of_cuda(framework, facts):
         return not mine
-    return finding.severity == ERROR and subject in _directly(_package(framework), facts)
-
-
-def _package(framework: Framework) -> str:
-    return framework.distribution or framework.name
+    return finding.severity == ERROR and subject in _directly(framework.package, facts)
 
 
 def _directly(name: str, facts: Facts, markers: Markers | None = None) -> Iterator[str]:
@@ -119,7 +115,7 @@ def _directly(name: str, facts: Facts, markers: Markers | None = None) -> Iterat
 
 def _in_all(framework: Framework, facts: Facts) -> set[str]:
     """What its distribution requires, and what that requires."""
-    env, left = facts.environment, [_package(framework)]
+    env, left = facts.environment, [framework.package]
     markers, found = markers_of(env.python, env.platform), set[str]()
     for name in left:  # grows
         new = {*_directly(name, facts, markers)} - found
@@ -130,7 +126,7 @@ def _in_all(framework: Framework, facts: Facts) -> set[str]:
 
 def _of_cuda(framework: Framework, facts: Facts) -> set[str]:
     """Its distribution and those of CUDA's that it requires, by METADATA."""
-    found = {_package(framework)}
+    found = {framework.package}
     left = [*found]
     for name in left:  # grows
         dist = facts.distribution(name)

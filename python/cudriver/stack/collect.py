@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -66,17 +65,6 @@ class Machine:
                 )
             driver.complete(self._driver, assumed)
         return self._driver
-
-    def apart(self) -> Machine:
-        """The same for another thread, which shares nothing that a check changes."""
-        other = copy.copy(self)
-        other.asked = but(self.asked, root=Root(self.asked.root.path))
-        for name in ("loader", "debian"):
-            other.__dict__.pop(name, None)
-        other.problems, other.toolkits, other._driver = copy.deepcopy(
-            (self.problems, self.toolkits, self.driver())
-        )
-        return other
 
 
 def ask(

@@ -12,7 +12,7 @@ from cudriver.stack.loader.search import Loader
 from cudriver.stack.machine import driver
 from cudriver.stack.machine_facts import Driver, Toolkit
 from cudriver.stack.names import is_cuda_library
-from cudriver.stack.record import but, put
+from cudriver.stack.record import Any, but, put
 from cudriver.stack.roots.asked import Asked, from_here, inspected, working_folder
 from cudriver.stack.roots.rootfs import Budget, Root, TooMuch
 from cudriver.stack.tables import matters
@@ -31,19 +31,18 @@ class Machine:
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
         self.problems: list[Problem] = []
-        self.inspected: Inspected | None = None
         self.toolkits: list[Toolkit] = []
-        self.probe: Probe | None = None
-        self._driver: Driver | None = None
+        self.probe: tuple[Probe, Inspected] | None = None
+        self._driver: Driver | None = asked.assumed if asked.assumes else None
         self.verify: Callable[[Facts, Loader], list[FileFault]] | None = None  # reads files whole
         self.too_much: TooMuch | None = None  # what it needs was more than a check may read
 
     @cached_property
     def loader(self) -> Loader:
         """ld.so of this root and these variables, with its cache of parsed files."""
-        root, assumed = self.asked.root, self.asked.assumed
+        root = self.asked.root
         made = Loader(root, self.asked.variables, cwd=working_folder(root))
-        made.driver_assumed = assumed is not None and assumed.release is not None
+        made.driver_assumed = self.asked.assumes
         return made
 
     @cached_property
@@ -52,18 +51,13 @@ class Machine:
 
     def driver(self) -> Driver:
         """The driver, with NVML's answers in: joins the child that was started first."""
-        assumed = self.asked.assumed
-        if self._driver is None and assumed is not None and assumed.release is not None:
-            self._driver = assumed
-        elif self._driver is None:
+        if self._driver is None:
             self._driver = driver.describe(self.asked, self.loader)
-            if self.probe is not None and self.inspected is not None:
+            if self.probe is not None:
                 from cudriver.stack.machine import probe
 
-                self.problems += probe.complete(
-                    self._driver, self.probe, self.asked.variables, self.inspected
-                )
-            driver.complete(self._driver, assumed)
+                self.problems += probe.complete(self._driver, *self.probe, self.asked.variables)
+            driver.complete(self._driver, self.asked.assumed)
         return self._driver
 
 
@@ -72,20 +66,16 @@ def ask(
     *,
     root: str = "/",
     environ: Mapping[str, str] | None = None,
-    probe_driver: bool = True,
-    assume_driver: str | None = None,
-    assume_gpus: Sequence[str] | None = None,
+    **wishes: Any,
 ) -> Asked:
-    """What is asked for, parsed. Raises NotADirectoryError, ValueError as `inspect` does."""
+    """What is asked for, parsed; wishes: other fields of it. Raises NotADirectoryError."""
     if not os.path.isdir(root):
         raise NotADirectoryError(f"{root} is not a folder")
-    assumed = driver.assumed(assume_driver, assume_gpus)
     tree = Root(root)
     if environ is None:
         environ = os.environ if tree.host else {}
-    stated = assumed if assume_driver is not None or assume_gpus else None
     variables = from_here(dict(environ), working_folder(tree))
-    return Asked(tree, inspected(tree, prefix), variables, probe_driver, stated)
+    return Asked(tree, inspected(tree, prefix), variables, **wishes)
 
 
 def collect_machine(asked: Asked, prefixes: Sequence[str] = ()) -> Machine:
@@ -106,17 +96,16 @@ def collect_machine(asked: Asked, prefixes: Sequence[str] = ()) -> Machine:
 def _look_around(machine: Machine, prefixes: Sequence[str]) -> None:
     """Starts the child that asks the driver, and looks for toolkits."""
     asked = machine.asked
-    stated = asked.assumed is not None and asked.assumed.release is not None
-    if asked.probe and not stated and driver.worth_asking(asked):
+    if asked.probe and not asked.assumes and driver.worth_asking(asked):
         from cudriver.stack.machine import probe
 
-        machine.inspected = probe.Inspected(prefixes)
+        apart = probe.Inspected(prefixes)
         found = machine.loader.search(probe.NVML)
-        nvml = machine.inspected.outside(found)
+        nvml = apart.outside(found)
         if nvml != found.path:
             machine.problems.append(probe.not_asked(found.path or probe.NVML))
         if nvml is not None or found.path is None:
-            machine.probe = probe.Probe(machine.inspected.without(asked.variables), nvml=nvml)
+            machine.probe = probe.Probe(apart.without(asked.variables), nvml=nvml), apart
     from cudriver.stack.machine import toolkits
 
     machine.toolkits = toolkits.system(asked)
@@ -170,19 +159,17 @@ def recollect(facts: Facts, machine: Machine, changes: dict[str, str | None]) ->
     """The same environment's facts with other variables (None: unset). The driver is not asked
     again.
     """
-    known = machine.asked
-    variables = {name: v for name, v in {**known.variables, **changes}.items() if v is not None}
-    asked = but(known, prefix=facts.environment.prefix, variables=variables, probe=False)
+    values = {**machine.asked.variables, **changes}
+    variables = {name: value for name, value in values.items() if value is not None}
+    prefix = facts.environment.prefix
+    asked = but(machine.asked, prefix=prefix, variables=variables, probe=False)
     other = collect_machine(asked)
     other.too_much = machine.too_much or other.too_much
     if machine.verify is not None:  # files are the same, whatever the variables
-
-        def verify(now: Facts, _: Loader) -> list[FileFault]:
-            files = {fault.file for fault in now.file_faults}
-            every = (fault for fault in facts.file_faults if fault.what != HIDDEN)
-            return [fault for fault in every if fault.file not in files]
-
-        other.verify = verify
+        known = [fault for fault in facts.file_faults if fault.what != HIDDEN]
+        other.verify = lambda now, _: [
+            fault for fault in known if fault.file not in {each.file for each in now.file_faults}
+        ]
     old, new = machine.driver(), other.driver()
     if new is not old:
         driver.take_over(new, old)

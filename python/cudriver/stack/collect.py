@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 from cudriver.stack.environment.debian import DebianOwners
-from cudriver.stack.facts import HIDDEN, SHARED, Environment, Facts, FileFault, Problem
+from cudriver.stack.facts import HIDDEN, Environment, Facts, FileFault, Problem
 from cudriver.stack.loader.search import Loader
 from cudriver.stack.machine import driver
 from cudriver.stack.machine_facts import Driver, Toolkit
-from cudriver.stack.names import is_cuda_library
 from cudriver.stack.record import Any, but, put
 from cudriver.stack.roots.asked import Asked, from_here, inspected, working_folder
 from cudriver.stack.roots.rootfs import Budget, Root, TooMuch
@@ -261,7 +260,6 @@ class _Check:
         facts, root = self.facts, self.root
         put(facts, astray=[*astray(root, facts)])
         faults = self.owners.faults()
-        faults += _shared(self.owners, {fault.file for fault in faults})
         put(facts, file_faults=faults)
         faults += whole.faults(self.resolver)
         if self.machine.verify is not None:
@@ -305,16 +303,4 @@ def _unread(root: Root, facts: Facts) -> list[str]:
             found.append(f"{problem.file}: {problem.text}")
     if env.python is not None and not env.site_packages and env.kind != "unknown":
         found.append(f"{env.prefix}: it has no site-packages that can be read")
-    return found
-
-
-def _shared(owners: Owners, told: set[str]) -> list[FileFault]:
-    """CUDA libraries that two distributions brought, and that both agree about."""
-    found = []
-    for path, claims in owners.by_path.items():
-        names = {claim.distribution.name for claim in claims}
-        if len(names) > 1 and path not in told and is_cuda_library(os.path.basename(path)):
-            whole = [f"{c.distribution.name} {c.distribution.version}" for c in claims]
-            first = claims[0]
-            found.append(FileFault(first.distribution.name, path, SHARED, first.evidence, whole))
     return found

@@ -17,10 +17,12 @@ from cudriver.stack.facts import (
     EDITED,
     MISSING,
     OWNERS,
+    SHARED,
     Distribution,
     Evidence,
     FileFault,
 )
+from cudriver.stack.names import is_cuda_library
 from cudriver.stack.record import Record, put
 from cudriver.stack.roots.rootfs import Root
 
@@ -220,6 +222,7 @@ class Owners:
             size = None if self.root.is_dir(path) else size
             owners = [f"{c.distribution.name} {c.distribution.version}" for c in claims]
             in_doubt = len({c.digest for c in claims if c.size in (None, size)}) > 1
+            known = len(found)
             for claim in claims:
                 name, evidence = claim.distribution.name, claim.evidence
                 if size is None:
@@ -236,6 +239,11 @@ class Owners:
                 kept = size is None and self._of_conda(path) is not None
                 if kept or installer(self.root, claim.distribution) != "conda":
                     found.append(FileFault(name, path, what, evidence, owners))
+            first = claims[0]
+            several = any(c.distribution.name != first.distribution.name for c in claims)
+            if several and len(found) == known and is_cuda_library(os.path.basename(path)):
+                name = first.distribution.name
+                found.append(FileFault(name, path, SHARED, first.evidence, owners))
         return found + [fault for dist, raw in self._conda for fault in self._of_list(dist, raw)]
 
     def _of_list(self, dist: Distribution, raw: bytes) -> Iterator[FileFault]:

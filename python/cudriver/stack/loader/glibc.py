@@ -54,24 +54,9 @@ class Glibc:
 
 def _default_folders(data: bytes) -> list[str]:
     """The longest run of NUL-terminated folder names with "lib" in them; [] where there is none."""
-    best: list[bytes] = []
-    end = data.find(b"/\0")
-    while end >= 0:
-        run: list[bytes] = []
-        while True:
-            start = data.rfind(b"\0", 0, end) + 1
-            name = data[start : end + 1]
-            if not name.startswith(b"/") or b"lib" not in name or len(name) > 200:
-                break
-            run.append(name)
-            following = data.find(b"\0", end + 2)
-            if following < 0 or data[following - 1 : following] != b"/":
-                break
-            end = following - 1
-        if len(run) > len(best):
-            best = run
-        end = data.find(b"/\0", end + 1)
-    return [name.decode("utf-8", "surrogateescape") for name in best]
+    runs = re.findall(rb"(?<=\0)(?:/(?=[^\0]*lib)[^\0]{,198}/\0)+", data)
+    longest: bytes = max(runs, key=lambda run: run.count(b"\0"), default=b"")
+    return [os.fsdecode(name) for name in longest.split(b"\0") if name]
 
 
 def read_glibc(root: Root, interpreter: str | None, machine: int) -> Glibc:

@@ -32,6 +32,7 @@ HASH_LIMIT = 1 << 30  # bytes; a larger file is not hashed
 ALGORITHMS = ("sha256", "sha384", "sha512")  # of a RECORD
 SPARSE = 100  # times its blocks: no file system compresses so well
 _LINE = re.compile(r'(?:"([^"]*)"|([^,"]*)),([^,]*),([0-9]*)\Z')
+_LIBRARY = re.compile(rb'\.so[,."]')
 _CONDA_LIBRARY = re.compile(rb'\{[^{}]*"_path": *"([^"]+\.so[.0-9]*)"[^{}]*\}')
 _CONDA_SIZE = re.compile(rb'"hardlink"[^{}]*"size_in_bytes": *(\d+)')  # a link's says nothing
 
@@ -97,12 +98,11 @@ def libraries(root: Root, dist: Distribution, raw: bytes) -> list[Entry]:
         root.note(file, "is not text")
         return []
     found: list[Entry] = []
-    line, seen, at = 1, 0, raw.find(b".so")
-    while at >= 0:
-        if raw[at + 3 : at + 4] not in (b",", b".", b'"'):  # ".sort.py"
-            at = raw.find(b".so", at + 3)
-            continue
-        start, end = raw.rfind(b"\n", 0, at) + 1, raw.find(b"\n", at)
+    line, seen, end = 1, 0, 0
+    for match in _LIBRARY.finditer(raw):
+        if match.start() < end:
+            continue  # of a line that was read
+        start, end = raw.rfind(b"\n", 0, match.start()) + 1, raw.find(b"\n", match.end())
         end = len(raw) if end < 0 else end
         text = raw[start:end].decode("utf-8", "replace").strip() if end - start < 8192 else ""
         entry = parsed(dist, text)
@@ -114,7 +114,6 @@ def libraries(root: Root, dist: Distribution, raw: bytes) -> list[Entry]:
             line, seen = line + raw.count(b"\n", seen, start), start
             entry.line = line
             found.append(entry)
-        at = raw.find(b".so", end)
     return found
 
 

@@ -14,7 +14,7 @@ import warnings
 
 from cudriver.stack.elf.parts import is_whole
 from cudriver.stack.environment import records
-from cudriver.stack.facts import CHANGED, DAMAGED, EDITED, MISSING, Environment
+from cudriver.stack.facts import CHANGED, DAMAGED, EDITED, MISSING, Environment, FileFault
 from cudriver.stack.integrity.listed import Different
 from cudriver.stack.loader.search import Loader
 from cudriver.stack.record import Record
@@ -35,6 +35,11 @@ class Seen(Record):
     what: str  # MISSING, DAMAGED, CHANGED, EDITED
     why: str = ""  # of what is damaged: "is empty"
     says: str = ""  # what a user reads who imports it
+
+    def fault(self, file: Different) -> FileFault:
+        """What it is for the report."""
+        name, evidence = file.dist.name, file.evidence
+        return FileFault(name, file.path, self.what, evidence, why=self.why, says=self.says)
 
 
 class Looker:

@@ -80,17 +80,11 @@ def _done(root: Root, jobs: list[Job], looker: Looker) -> Generator[list[FileFau
     with ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), THREADS)) as pool:
         try:
             for job, differs in zip(jobs, pool.map(wrong, jobs), strict=True):
-                yield [_fault(job, looker)] if differs else []
+                file = next(iter(job.claims.values()))
+                yield [looker.into(file).fault(file)] if differs else []
         finally:
             stop.set()
             pool.shutdown(cancel_futures=True)
-
-
-def _fault(job: Job, looker: Looker) -> FileFault:
-    file = next(iter(job.claims.values()))
-    seen = looker.into(file)
-    name = file.dist.name
-    return FileFault(name, file.path, seen.what, file.evidence, why=seen.why, says=seen.says)
 
 
 def _of_system(root: Root, facts: Facts) -> Iterator[FileFault]:

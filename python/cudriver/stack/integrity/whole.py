@@ -72,15 +72,14 @@ class Whole:
         yield from foreign(resolver.loader, env, self.wheels)
 
     def _fault(self, file: Different, seen: Seen, resolver: Resolver) -> FileFault:
-        name = file.dist.name
-        made = FileFault(name, file.path, seen.what, file.evidence, why=seen.why, says=seen.says)
+        made = seen.fault(file)
         library = records.is_library(os.path.basename(file.path))
         if seen.what == MISSING:
             proven, says = self._gone(file, resolver)
             put(made, proven=proven, says=says)
         elif library and seen.what in (CHANGED, EDITED) and self._loads < TRIED:
             self._loads += 1
-            fault = resolver.tried(name, file.path)
+            fault = resolver.tried(file.dist.name, file.path)
             if fault is not None and not _optional(fault):
                 put(made, what=CHANGED, why="does not load", says=fault.message)
         return made

@@ -43,9 +43,20 @@ class Entry(Record):
     distribution: Distribution
     path: str  # inside the root, normalised
     digest: str  # "sha256=...", "" for none
-    size: int | None
+    size: int | None  # in bytes, as the list has it
     text: str
     line: int = 0
+    found: int | None = None  # its size on the disk; None: no regular file is there, or not asked
+
+    @property
+    def inside(self) -> str:
+        """Its path in the list."""
+        return self.text.partition(",")[0]
+
+    @property
+    def same_size(self) -> bool:
+        """Whether only its content can be another than the list says."""
+        return self.size is None or self.found == self.size
 
     @property
     def evidence(self) -> Evidence:
@@ -78,7 +89,7 @@ def read(root: Root, dist: Distribution, quiet: bool = False) -> bytes:
     return raw[:RECORD_LIMIT]
 
 
-def parsed(dist: Distribution, text: str) -> Entry | None:
+def parsed(dist: Distribution, text: str, line: int = 0) -> Entry | None:
     """A line of RECORD; None where it is none."""
     match = _LINE.match(text)
     if match is None:
@@ -88,7 +99,7 @@ def parsed(dist: Distribution, text: str) -> Entry | None:
     if name.startswith("/") or "/." in path or "//" in path:
         path = os.path.normpath(os.path.join(dist.location, name))
     size = int(match[4]) if match[4] and len(match[4]) < 19 else None
-    return Entry(dist, path, match[3], size, text)
+    return Entry(dist, path, match[3], size, text, line)
 
 
 def libraries(root: Root, dist: Distribution, raw: bytes) -> list[Entry]:

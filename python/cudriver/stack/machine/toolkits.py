@@ -223,29 +223,24 @@ def _wheels(
 
 def choice(asked: Asked, env: Environment, toolkits: list[Toolkit]) -> NvccChoice:
     """CUDA_HOME as torch.utils.cpp_extension works it out."""
-    root, variables, chosen = asked.root, asked.variables, NvccChoice()
-    for name in ("CUDA_HOME", "CUDA_PATH"):
-        if variables.get(name):
-            put(chosen, home=variables[name], chosen_by=name)
-            break
+    root, variables = asked.root, asked.variables
+    by = next(filter(variables.get, ("CUDA_HOME", "CUDA_PATH")), None)
+    if by is not None:
+        home = variables[by]
+    elif nvcc := which(root, "nvcc", search_path(variables, env.prefix)):
+        home, by = os.path.dirname(os.path.dirname(nvcc)), "PATH"
+    elif root.exists(DEFAULT_HOME):
+        home, by = DEFAULT_HOME, "default"
     else:
-        nvcc = which(root, "nvcc", search_path(variables, env.prefix))
-        if nvcc:
-            put(chosen, home=os.path.dirname(os.path.dirname(nvcc)), chosen_by="PATH")
-        elif root.exists(DEFAULT_HOME):
-            put(chosen, home=DEFAULT_HOME, chosen_by="default")
-    if chosen.home is None:
-        return chosen
-    nvcc = os.path.join(chosen.home, "bin", "nvcc")
-    put(chosen, nvcc=nvcc, exists=nvcc.startswith("/") and root.is_file(nvcc))
-    if not chosen.exists:
-        return chosen
+        return NvccChoice()
+    nvcc = os.path.join(home, "bin", "nvcc")
+    if not (nvcc.startswith("/") and root.is_file(nvcc)):
+        return NvccChoice(home, by, nvcc)
     true = home_of(root, nvcc)
-    for toolkit in toolkits:
-        if toolkit.nvcc and toolkit.nvcc_version and home_of(root, toolkit.nvcc) == true:
-            evidence = Evidence(toolkit.nvcc, None, toolkit.nvcc_version)
-            put(chosen, version=toolkit.nvcc_version, evidence=evidence)
-            return chosen
-    version, found = nvcc_release(root, nvcc)
-    put(chosen, version=version, evidence=found)
-    return chosen
+    known = (kit for kit in toolkits if kit.nvcc and kit.nvcc_version)
+    kit = next((kit for kit in known if home_of(root, kit.nvcc or "") == true), None)
+    if kit is None:
+        version, evidence = nvcc_release(root, nvcc)
+    else:
+        version, evidence = kit.nvcc_version, Evidence(kit.nvcc or "", None, kit.nvcc_version or "")
+    return NvccChoice(home, by, nvcc, True, version, evidence)

@@ -146,7 +146,6 @@ def toolkit(
     evidence = Evidence(f"{path}/version.json", 4, version)
     made = {
         "evidence": evidence,
-        "claims": [evidence],
         "nvcc": f"{path}/bin/nvcc",
         "nvcc_version": f"{short}.77",
         "chosen_by": list(chosen_by),

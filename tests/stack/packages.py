@@ -15,6 +15,7 @@ import casekit
 from cudriver.stack.collect import ask, collect
 from cudriver.stack.load import frameworks
 from cudriver.stack.loader.search import CANNOT_OPEN
+from cudriver.stack.machine.driver import assumed
 from cudriver.stack.rules import judge
 from cudriver.stack.rules.verdict import verdict
 
@@ -30,7 +31,7 @@ class Packages(Tree):
         super().__init__(top)
         self.monkeypatch = monkeypatch
         self.recipes = []
-        self.assumed = {}
+        self.assumed = None
 
     def path(self, name):
         folder = f"env/lib/python{self.prefix().python}/site-packages"
@@ -38,12 +39,12 @@ class Packages(Tree):
 
     def facts(self):
         inside = self.prefix().inside
-        more = {"environ": self.variables, "probe_driver": False, **self.assumed}
+        more = {"environ": self.variables, "probe": False, "assumed": self.assumed}
         return collect(ask(inside, root=str(self.top), **more))
 
     def machine(self, driver="580.95.05", *gpus):
         """What is assumed of the machine, of which all rules tell then."""
-        self.assumed = {"assume_driver": driver, "assume_gpus": gpus or ["9.0"]}
+        self.assumed = assumed(driver, gpus or ["9.0"])
 
     def wheels(self, **more):
         """NVIDIA's, empty, in the versions that PyTorch pins but for these."""

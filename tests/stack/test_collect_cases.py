@@ -168,7 +168,7 @@ class Tree:
 
     def faults(self) -> Iterable[Record]:
         """As a root shows it, and without one: they are the same."""
-        prefix, more = self.prefix(), {"environ": self.variables, "probe_driver": False}
+        prefix, more = self.prefix(), {"environ": self.variables, "probe": False}
         inside = collect(ask(prefix.inside, root=str(self.top), **more)).file_faults  # type: ignore[arg-type]
         outside = collect(ask(str(prefix.path), **more)).file_faults  # type: ignore[arg-type]
         assert [*map(render, inside)] == [render(f).replace(str(self.top), "") for f in outside]
@@ -180,7 +180,7 @@ class Tree:
 
     def frameworks(self) -> Iterable[Record]:
         inside = self.prefix().inside
-        asked = ask(inside, root=str(self.top), environ=self.variables, probe_driver=False)
+        asked = ask(inside, root=str(self.top), environ=self.variables, probe=False)
         found = collect(asked)
         self.problems = found.problems
         return found.frameworks

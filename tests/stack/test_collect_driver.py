@@ -69,7 +69,7 @@ class TestAssumed:
             driver.assumed(release, gpus)
 
     def test_nothing_is_probed(self, tmp_path):
-        machine = collect_machine(ask("/", root=str(tmp_path), assume_driver="535"))
+        machine = collect_machine(ask("/", root=str(tmp_path), assumed=driver.assumed("535", None)))
         assert machine.probe is None
         assert machine.driver().release == "535"
 
@@ -132,7 +132,7 @@ def probed(environ, monkeypatch, limit=20.0):
     monkeypatch.setattr(probe, "TIME_LIMIT", limit)
     assert driver.worth_asking(Asked(Root("/"), "/", environ))
     found = driver.Driver()
-    probe.complete(found, probe.Probe(environ), environ, probe.Inspected(()))
+    probe.complete(found, probe.Probe(environ), probe.Inspected(()), environ)
     return found
 
 
@@ -145,7 +145,7 @@ class TestNvml:
         """NVML tells the kernel driver's."""
         environ = nvml()
         found = driver.Driver(kind=kind, release=release)
-        probe.complete(found, probe.Probe(environ), environ, probe.Inspected(()))
+        probe.complete(found, probe.Probe(environ), probe.Inspected(()), environ)
         assert (found.kernel_release, found.cuda) == ("580.95.05", cuda)
 
     def test_devices(self, nvml, monkeypatch):
@@ -222,7 +222,7 @@ class TestCuInit:
     def ask(self, tmp_path, body, **more):
         path = compile_c(tmp_path / "libcuda.so.1", CUDA % body, "-Wl,-soname,libcuda.so.1")
         found = driver.Driver(path=str(path), kind="compat", **more)
-        probe.complete(found, probe.Probe({}, nvml=NO_NVML), {}, probe.Inspected(()))
+        probe.complete(found, probe.Probe({}, nvml=NO_NVML), probe.Inspected(()), {})
         return found
 
     @pytest.mark.parametrize("code", [34, 100, 802, 803, 804, 999])
@@ -239,7 +239,7 @@ class TestCuInit:
     def test_a_library_that_cannot_be_loaded(self, tmp_path):
         file = put(tmp_path, "libcuda.so.1", "no library")
         found = driver.Driver(path=str(file), kind="compat")
-        probe.complete(found, probe.Probe({}, nvml=NO_NVML), {}, probe.Inspected(()))
+        probe.complete(found, probe.Probe({}, nvml=NO_NVML), probe.Inspected(()), {})
         assert f"{file}: " in found.probe_error
 
     @pytest.mark.parametrize(

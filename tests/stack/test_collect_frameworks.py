@@ -185,7 +185,7 @@ class TestVersions:
         library = prefix.torch("2.6.0", "12.4", pins={}).parent / "torch/lib/libtorch_cuda.so"
         compile_c(library.with_name("libtorch_cuda.so.2.6"), "int x;")
         library.symlink_to("libtorch_cuda.so.2.6")
-        found = collect(ask("/env", root=str(tmp_path), environ={}, probe_driver=False))
+        found = collect(ask("/env", root=str(tmp_path), environ={}, probe=False))
         assert found.framework("torch").nccl is None
 
     @pytest.mark.parametrize(

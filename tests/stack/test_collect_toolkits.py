@@ -39,8 +39,8 @@ class TestSystem:
             return None if path.endswith("/cuda.h") else usual(root, path, *limit)
 
         monkeypatch.setattr(Root, "text", text)
-        files = {claim.file for claim in system(tree)[0]["/usr/local/cuda-12.4"].claims}
-        assert "/usr/local/cuda-12.4/include/cuda_runtime_api.h" in files
+        evidence = system(tree)[0]["/usr/local/cuda-12.4"].evidence
+        assert evidence.file == "/usr/local/cuda-12.4/include/cuda_runtime_api.h"
 
     def test_links_do_not_lead_out_of_the_root(self, tree, tmp_path_factory):
         outside = tmp_path_factory.mktemp("outside")

@@ -172,7 +172,7 @@ def test_facts_are_as_before(tmp_path, make):
     machine(tmp_path)
     prefix = make(tmp_path)
     variables = {"CUDA_HOME": "/usr/local/cuda", "PATH": "/usr/bin:/usr/local/cuda/bin"}
-    found = collect(ask(prefix.inside, root=str(tmp_path), environ=variables, probe_driver=False))
+    found = collect(ask(prefix.inside, root=str(tmp_path), environ=variables, probe=False))
     text = "\n".join(lines(found.to_dict())).replace(str(tmp_path), "ROOT")
     text = text.replace(f"{prefix.inside}/lib/python3.11/site-packages", "SITE")
     text = re.sub(r"  size \d{4,}", "  size (of what was compiled)", text)

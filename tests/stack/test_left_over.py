@@ -29,7 +29,7 @@ MODULES = {
 
 
 def found(venv, *severities):
-    facts = collect(ask(str(venv.path), environ=real.clean_environ(), probe_driver=False))
+    facts = collect(ask(str(venv.path), environ=real.clean_environ(), probe=False))
     about = [f for f in judge(facts) if f.severity in severities and not f.rule.startswith("CU1")]
     return sorted(about, key=lambda f: f.rule)
 
@@ -59,7 +59,7 @@ class TestEditable:
         return tmp_path / "source"
 
     def verdict(self, venv):
-        facts = collect(ask(str(venv.path), environ=real.clean_environ(), probe_driver=False))
+        facts = collect(ask(str(venv.path), environ=real.clean_environ(), probe=False))
         return verdict([f for f in judge(facts) if not f.rule.startswith("CU1")], facts)
 
     def test_by_a_folder(self, venv, source):
@@ -145,7 +145,7 @@ class TestWorkingFolder:
     def test_relative_files_to_preload(self, venv, outside, monkeypatch):
         monkeypatch.chdir(outside.parent)
         value = "lib/libcudart.so.12 libdl.so.2:/absent.so"
-        machine = collect_machine(ask(environ={"LD_PRELOAD": value}, probe_driver=False))
+        machine = collect_machine(ask(environ={"LD_PRELOAD": value}, probe=False))
         preload = machine.loader.environ["LD_PRELOAD"]
         assert preload == f"{outside}/libcudart.so.12:libdl.so.2:/absent.so"
         asked = ask("/", root=str(venv.path), environ={"LD_PRELOAD": value})
@@ -164,7 +164,7 @@ class TestWorkingFolder:
         )
         assert done.stdout.split() == [file]
         environ = real.clean_environ(**variables)
-        facts = collect(ask(str(venv.path), environ=environ, probe_driver=False))
+        facts = collect(ask(str(venv.path), environ=environ, probe=False))
         (library,) = facts.libraries
         assert (library.path, library.real_path) == (file, file)
         assert library.origin == "system"
@@ -175,7 +175,7 @@ class TestWorkingFolder:
         monkeypatch.chdir(gone)
         gone.rmdir()
         environ = real.clean_environ(LD_LIBRARY_PATH="lib")
-        facts = collect(ask(str(venv.path), environ=environ, probe_driver=False))
+        facts = collect(ask(str(venv.path), environ=environ, probe=False))
         assert facts.libraries == []
         monkeypatch.chdir(tmp_path)
 

@@ -44,7 +44,7 @@ def venv(tmp_path):
 
 
 def facts(prefix, **variables):
-    return collect(ask(prefix.inside, root=str(prefix.root), environ=variables, probe_driver=False))
+    return collect(ask(prefix.inside, root=str(prefix.root), environ=variables, probe=False))
 
 
 def library(prefix, path, *needs, symbol=None, flags=()):

@@ -25,7 +25,7 @@ NAMES = ("cupy/__init__.py", "cupy/data.bin", "cupy/lib/libx.so.1")
 
 def faults(prefix, told=None):
     """The files that a check with --verify finds, by the end of their paths."""
-    asked = ask(str(prefix), environ={}, probe_driver=False)
+    asked = ask(str(prefix), environ={}, probe=False)
     machine = collect_machine(asked)
 
     def track(done, total):

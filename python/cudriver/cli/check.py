@@ -193,24 +193,14 @@ def _reports(arguments: Namespace) -> list[Report]:
 
 
 def _side_by_side(prefixes: list[str], machine: Machine, arguments: Namespace) -> Iterator[Report]:
-    """Many environments, one process or thread a CPU; the machine's half is read before."""
-    from cudriver.cli.side_by_side import in_threads, side_by_side
+    """Many environments, one process a CPU; the machine's half is read before."""
+    from cudriver.cli.side_by_side import side_by_side
 
     def died(prefix: str) -> Report:
         return _failed(prefix, ChildProcessError("the process that checked it died"), arguments)
 
     machine.driver()  # asked once, here
-    if getattr(sys, "_is_gil_enabled", lambda: True)():
-        return side_by_side(lambda prefix: _report(prefix, machine, arguments), prefixes, died)
-
-    import threading
-
-    own = threading.local()
-
-    def start() -> None:
-        own.machine = machine.apart()
-
-    return in_threads(lambda prefix: _report(prefix, own.machine, arguments), prefixes, start)
+    return side_by_side(lambda prefix: _report(prefix, machine, arguments), prefixes, died)
 
 
 def _report(prefix: str, machine: Machine, arguments: Namespace) -> Report:

@@ -1,12 +1,9 @@
-"""Many pieces of work, one process a CPU, or on a CPython without the GIL one thread."""
+"""Many pieces of work, one process a CPU."""
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
-
-from cudriver.cli import INTERRUPTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,28 +42,6 @@ def side_by_side(
                     yield _submit(alone, [item])[0].result()
                 except BrokenProcessPool:
                     yield died(item)
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def in_threads(
-    work: Callable[[str], T], items: Sequence[str], start: Callable[[], object]
-) -> Iterator[T]:
-    """The same in threads of this process, each of which calls `start` first. A crash in one is a
-    crash of all. Ctrl-C ends the process here: Python would wait for the threads.
-    """
-    from concurrent.futures import ThreadPoolExecutor, wait
-
-    pool = ThreadPoolExecutor(_count(items), initializer=start)
-    try:
-        for future in [pool.submit(work, item) for item in items]:
-            # Again and again: a Ctrl-C that comes just before a wait is seen only behind it.
-            while not wait([future], timeout=1).done:
-                pass
-            yield future.result()
-    except KeyboardInterrupt:
-        sys.stdout.flush()
-        os._exit(INTERRUPTED)
     finally:
         pool.shutdown(cancel_futures=True)
 

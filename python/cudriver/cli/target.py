@@ -70,7 +70,7 @@ def asked(
     BadOption.
     """
     from cudriver.stack.collect import ask
-    from cudriver.stack.record import but
+    from cudriver.stack.machine.driver import assumed
 
     try:
         first, *others = [_meant(prefix, arguments.root) for prefix in prefixes]
@@ -83,11 +83,10 @@ def asked(
             first,
             root=arguments.root,
             environ=environ,
-            probe_driver=not arguments.no_probe,
-            assume_driver=arguments.assume_driver,
-            assume_gpus=arguments.assume_gpu,
+            probe=not arguments.no_probe,
+            assumed=assumed(arguments.assume_driver, arguments.assume_gpu),
+            by=by,
         )
-        made = but(made, by=by)
         return [made, *map(made.at, others)]
     except OSError as error:
         named = f"{error.filename}: {error.strerror}" if error.filename else str(error)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 from cudriver.stack.environment.debian import DebianOwners
-from cudriver.stack.facts import HIDDEN, SHARED, Environment, Facts, FileFault, Problem
+from cudriver.stack.facts import HIDDEN, Environment, Facts, FileFault, Problem
 from cudriver.stack.loader.search import Loader
 from cudriver.stack.machine import driver
 from cudriver.stack.machine_facts import Driver, Toolkit
-from cudriver.stack.names import is_cuda_library
-from cudriver.stack.record import but, put
+from cudriver.stack.record import Any, but, put
 from cudriver.stack.roots.asked import Asked, from_here, inspected, working_folder
 from cudriver.stack.roots.rootfs import Budget, Root, TooMuch
 from cudriver.stack.tables import matters
@@ -32,19 +30,18 @@ class Machine:
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
         self.problems: list[Problem] = []
-        self.inspected: Inspected | None = None
         self.toolkits: list[Toolkit] = []
-        self.probe: Probe | None = None
-        self._driver: Driver | None = None
+        self.probe: tuple[Probe, Inspected] | None = None
+        self._driver: Driver | None = asked.assumed if asked.assumes else None
         self.verify: Callable[[Facts, Loader], list[FileFault]] | None = None  # reads files whole
         self.too_much: TooMuch | None = None  # what it needs was more than a check may read
 
     @cached_property
     def loader(self) -> Loader:
         """ld.so of this root and these variables, with its cache of parsed files."""
-        root, assumed = self.asked.root, self.asked.assumed
+        root = self.asked.root
         made = Loader(root, self.asked.variables, cwd=working_folder(root))
-        made.driver_assumed = assumed is not None and assumed.release is not None
+        made.driver_assumed = self.asked.assumes
         return made
 
     @cached_property
@@ -53,30 +50,14 @@ class Machine:
 
     def driver(self) -> Driver:
         """The driver, with NVML's answers in: joins the child that was started first."""
-        assumed = self.asked.assumed
-        if self._driver is None and assumed is not None and assumed.release is not None:
-            self._driver = assumed
-        elif self._driver is None:
+        if self._driver is None:
             self._driver = driver.describe(self.asked, self.loader)
-            if self.probe is not None and self.inspected is not None:
+            if self.probe is not None:
                 from cudriver.stack.machine import probe
 
-                self.problems += probe.complete(
-                    self._driver, self.probe, self.asked.variables, self.inspected
-                )
-            driver.complete(self._driver, assumed)
+                self.problems += probe.complete(self._driver, *self.probe, self.asked.variables)
+            driver.complete(self._driver, self.asked.assumed)
         return self._driver
-
-    def apart(self) -> Machine:
-        """The same for another thread, which shares nothing that a check changes."""
-        other = copy.copy(self)
-        other.asked = but(self.asked, root=Root(self.asked.root.path))
-        for name in ("loader", "debian"):
-            other.__dict__.pop(name, None)
-        other.problems, other.toolkits, other._driver = copy.deepcopy(
-            (self.problems, self.toolkits, self.driver())
-        )
-        return other
 
 
 def ask(
@@ -84,20 +65,16 @@ def ask(
     *,
     root: str = "/",
     environ: Mapping[str, str] | None = None,
-    probe_driver: bool = True,
-    assume_driver: str | None = None,
-    assume_gpus: Sequence[str] | None = None,
+    **wishes: Any,
 ) -> Asked:
-    """What is asked for, parsed. Raises NotADirectoryError, ValueError as `inspect` does."""
+    """What is asked for, parsed; wishes: other fields of it. Raises NotADirectoryError."""
     if not os.path.isdir(root):
         raise NotADirectoryError(f"{root} is not a folder")
-    assumed = driver.assumed(assume_driver, assume_gpus)
     tree = Root(root)
     if environ is None:
         environ = os.environ if tree.host else {}
-    stated = assumed if assume_driver is not None or assume_gpus else None
     variables = from_here(dict(environ), working_folder(tree))
-    return Asked(tree, inspected(tree, prefix), variables, probe_driver, stated)
+    return Asked(tree, inspected(tree, prefix), variables, **wishes)
 
 
 def collect_machine(asked: Asked, prefixes: Sequence[str] = ()) -> Machine:
@@ -118,17 +95,16 @@ def collect_machine(asked: Asked, prefixes: Sequence[str] = ()) -> Machine:
 def _look_around(machine: Machine, prefixes: Sequence[str]) -> None:
     """Starts the child that asks the driver, and looks for toolkits."""
     asked = machine.asked
-    stated = asked.assumed is not None and asked.assumed.release is not None
-    if asked.probe and not stated and driver.worth_asking(asked):
+    if asked.probe and not asked.assumes and driver.worth_asking(asked):
         from cudriver.stack.machine import probe
 
-        machine.inspected = probe.Inspected(prefixes)
+        apart = probe.Inspected(prefixes)
         found = machine.loader.search(probe.NVML)
-        nvml = machine.inspected.outside(found)
+        nvml = apart.outside(found)
         if nvml != found.path:
             machine.problems.append(probe.not_asked(found.path or probe.NVML))
         if nvml is not None or found.path is None:
-            machine.probe = probe.Probe(machine.inspected.without(asked.variables), nvml=nvml)
+            machine.probe = probe.Probe(apart.without(asked.variables), nvml=nvml), apart
     from cudriver.stack.machine import toolkits
 
     machine.toolkits = toolkits.system(asked)
@@ -182,19 +158,17 @@ def recollect(facts: Facts, machine: Machine, changes: dict[str, str | None]) ->
     """The same environment's facts with other variables (None: unset). The driver is not asked
     again.
     """
-    known = machine.asked
-    variables = {name: v for name, v in {**known.variables, **changes}.items() if v is not None}
-    asked = but(known, prefix=facts.environment.prefix, variables=variables, probe=False)
+    values = {**machine.asked.variables, **changes}
+    variables = {name: value for name, value in values.items() if value is not None}
+    prefix = facts.environment.prefix
+    asked = but(machine.asked, prefix=prefix, variables=variables, probe=False)
     other = collect_machine(asked)
     other.too_much = machine.too_much or other.too_much
     if machine.verify is not None:  # files are the same, whatever the variables
-
-        def verify(now: Facts, _: Loader) -> list[FileFault]:
-            files = {fault.file for fault in now.file_faults}
-            every = (fault for fault in facts.file_faults if fault.what != HIDDEN)
-            return [fault for fault in every if fault.file not in files]
-
-        other.verify = verify
+        known = [fault for fault in facts.file_faults if fault.what != HIDDEN]
+        other.verify = lambda now, _: [
+            fault for fault in known if fault.file not in {each.file for each in now.file_faults}
+        ]
     old, new = machine.driver(), other.driver()
     if new is not old:
         driver.take_over(new, old)
@@ -286,7 +260,6 @@ class _Check:
         facts, root = self.facts, self.root
         put(facts, astray=[*astray(root, facts)])
         faults = self.owners.faults()
-        faults += _shared(self.owners, {fault.file for fault in faults})
         put(facts, file_faults=faults)
         faults += whole.faults(self.resolver)
         if self.machine.verify is not None:
@@ -330,16 +303,4 @@ def _unread(root: Root, facts: Facts) -> list[str]:
             found.append(f"{problem.file}: {problem.text}")
     if env.python is not None and not env.site_packages and env.kind != "unknown":
         found.append(f"{env.prefix}: it has no site-packages that can be read")
-    return found
-
-
-def _shared(owners: Owners, told: set[str]) -> list[FileFault]:
-    """CUDA libraries that two distributions brought, and that both agree about."""
-    found = []
-    for path, claims in owners.by_path.items():
-        names = {claim.distribution.name for claim in claims}
-        if len(names) > 1 and path not in told and is_cuda_library(os.path.basename(path)):
-            whole = [f"{c.distribution.name} {c.distribution.version}" for c in claims]
-            first = claims[0]
-            found.append(FileFault(first.distribution.name, path, SHARED, first.evidence, whole))
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from cudriver.stack.collect import ask, collect, collect_machine, recollect
-from cudriver.stack.record import but
+from cudriver.stack.machine.driver import assumed
 from cudriver.stack.report import Report
 from cudriver.stack.rules import cu6, judge
 from cudriver.stack.rules.cu2 import LEVELS
@@ -82,17 +82,17 @@ def inspect(
     for name, value in (("needs", needs), ("expect", expect)):
         if isinstance(value, str):
             raise TypeError(f"{name}={value!r}: it is a list")
-    names, requirements = list(map(cu6.needed, needs)), list(map(cu6.expected, expect))
-    parsed = ask(
+    asked = ask(
         prefix,
         root=root,
         environ=environ,
-        probe_driver=probe_driver,
-        assume_driver=assume_driver,
-        assume_gpus=assume_gpus,
+        probe=probe_driver,
+        assumed=assumed(assume_driver, assume_gpus),
+        match=match,
+        match_level=match_level,
+        needs=list(map(cu6.needed, needs)),
+        expects=list(map(cu6.expected, expect)),
     )
-    wishes = {"needs": names, "expects": requirements}
-    asked = but(parsed, match=match, match_level=match_level, **wishes)
     machine = collect_machine(asked, [asked.prefix])
     facts = collect(asked, machine)
     return Report(facts, judge(facts, None, lambda changes: recollect(facts, machine, changes)))

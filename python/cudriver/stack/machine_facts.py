@@ -77,7 +77,6 @@ class Toolkit(Record, frozen=True):
     host_compiler_evidence: Evidence | None = None
     clang_limit: int | None = None
     chosen_by: list[str] = fresh(list)  # "CUDA_HOME", "CUDA_PATH", "PATH", "/usr/local/cuda", ...
-    claims: list[Evidence] = fresh(list)  # every statement of its version, to be compared
 
     @property
     def compiles(self) -> str | None:

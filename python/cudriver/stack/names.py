@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 
 from cudriver.stack.record import Any
@@ -16,6 +17,7 @@ DRIVER_LIBRARIES = (
     "libnvcuvid.so.1",
     "libnvidia-encode.so.1",
 )
+_SONAME = re.compile(r"(lib[A-Za-z0-9_-]+)\.(?:alt\.)?so(?:\.([0-9][0-9.]*))?")
 # And what they go on to.
 _FAMILIES = ("libcudnn", "libcutensor", "libnpp", "libnvinfer", "libcudss", "libnvcomp")
 
@@ -40,14 +42,8 @@ def _known() -> frozenset[str]:
 
 def split(soname: str) -> tuple[str, str]:
     """("libcublas", "12") from "libcublas.so.12"; the second is "" where there is none."""
-    stem, _, rest = soname.partition(".")
-    so, dot, number = rest.removeprefix("alt.").partition(".")
-    plain = stem[3:].replace("-", "a").replace("_", "a")
-    if so != "so" or not stem.startswith("lib") or not (plain.isascii() and plain.isalnum()):
-        return soname, ""
-    if dot and (not number[:1].isdigit() or number.strip("0123456789.")):
-        return soname, ""
-    return stem, number
+    found = _SONAME.fullmatch(soname)
+    return (found[1], found[2] or "") if found else (soname, "")
 
 
 def describe(stem: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 
 from cudriver.stack.roots.rootfs import TEXT_LIMIT, Root
 
@@ -17,27 +18,28 @@ class DebianOwners:
 
     def __init__(self, root: Root) -> None:
         self.root = root
-        self._lists: list[tuple[str, bytes]] | None = None
-        self._status: str | None = None
+
+    @cached_property
+    def _lists(self) -> list[tuple[str, bytes]]:
+        folder, found = "/var/lib/dpkg/info", []
+        for name in self.root.names(folder):
+            if name.endswith(".list") and name.startswith(_NVIDIA):
+                raw = self.root.raw(f"{folder}/{name}", TEXT_LIMIT)
+                found.append((name[:-5].split(":")[0], b"\n" + raw + b"\n"))
+        return found
+
+    @cached_property
+    def _status(self) -> str:
+        return "\n" + (self.root.text("/var/lib/dpkg/status", 64 << 20) or "")
 
     def owner(self, path: str) -> str | None:
         """ "libcudnn9-cuda-12 9.14.0.64-1", or None."""
-        if self._lists is None:
-            self._lists = []
-            for name in self.root.names("/var/lib/dpkg/info"):
-                if name.endswith(".list") and name.startswith(_NVIDIA):
-                    raw = self.root.raw(f"/var/lib/dpkg/info/{name}", TEXT_LIMIT)
-                    self._lists.append((name[:-5].split(":")[0], b"\n" + raw + b"\n"))
         wanted = b"\n" + os.fsencode(path) + b"\n"
-        for package, raw in self._lists:
-            if wanted in raw:
-                return f"{package} {self.version(package)}".rstrip()
-        return None
+        names = (package for package, raw in self._lists if wanted in raw)
+        return next((f"{name} {self.version(name)}".rstrip() for name in names), None)
 
     def version(self, package: str) -> str:
         """The version of an installed package; "" for any other."""
-        if self._status is None:
-            self._status = "\n" + (self.root.text("/var/lib/dpkg/status", 64 << 20) or "")
         found = ""
         # One for each architecture. All of them at once, by an expression, take ten times as long.
         for stanza in self._status.split(f"\nPackage: {package}\n")[1:]:

@@ -10,9 +10,10 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 
-from cudriver.stack.environment.interpreter import pyvenv
+from cudriver.stack.environment.interpreter import describe
 from cudriver.stack.record import Record
-from cudriver.stack.roots.rootfs import Root
+from cudriver.stack.roots.asked import Asked
+from cudriver.stack.roots.rootfs import Root, TooMuch
 from cudriver.stack.tables import table
 from cudriver.stack.text import quote
 
@@ -261,40 +262,15 @@ class _Search:
         """The environment at `prefix`; None where there is none, or it was seen."""
         try:
             resolved = self.files.resolve(prefix)
-        except (OSError, ValueError):
-            return None
-        if resolved in self.seen:
-            return None
-        self.seen[resolved] = prefix
-        settings = pyvenv(self.files, prefix)
-        conda = self.files.is_dir(f"{prefix}/conda-meta")
-        python = settings.get("version_info") or settings.get("version")
-        if python is None:
-            running = ".".join(map(str, sys.version_info[:3])) if source == RUNNING else None
-            python = self._library_version(prefix) or running
-            if python is None and not conda:
+            if resolved in self.seen:
                 return None
-        return Found(prefix, kind or _kind(prefix, source, conda, settings), source, python)
-
-    def _library_version(self, prefix: str) -> str | None:
-        """ "3.11" where the prefix has an interpreter and a folder for packages; else None."""
-        programs = self.files.names(f"{prefix}/bin")
-        shared = self.files.is_dir(f"{prefix}/lib/python3/dist-packages")  # Debian's
-        for name in self.files.names(f"{prefix}/lib"):
-            version = name.removeprefix("python")
-            if version == name or version[:2] != "3." or not version[2:].isdigit():
-                continue
-            folders = (f"{prefix}/lib/{name}/{kind}-packages" for kind in ("site", "dist"))
-            if name in programs and (shared or any(map(self.files.is_dir, folders))):
-                return version
-        return None
-
-
-def _kind(prefix: str, source: str, conda: bool, settings: Mapping[str, str]) -> str:
-    if conda:
-        return "conda"
-    if "pipx" in source:
-        return "pipx"
-    if "uv" in settings or "/uv/" in prefix:
-        return "uv"
-    return "venv" if settings else "system"
+            self.seen[resolved] = prefix
+            env = describe(Asked(self.files, prefix, {}))
+        except (OSError, ValueError, TooMuch):
+            return None
+        running = ".".join(map(str, sys.version_info[:3])) if source == RUNNING else None
+        python = env.python or running
+        none = env.kind == "system" and not (env.executable and env.sites)
+        if not running and (none or (python is None and env.kind != "conda")):
+            return None
+        return Found(prefix, kind or env.kind, source, python)

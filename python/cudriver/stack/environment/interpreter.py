@@ -227,9 +227,7 @@ class _Reader:
         known = self.env.site_packages if stat.S_ISDIR(about.st_mode) else self.env.zip_files
         if (about.st_dev, about.st_ino) not in self._taken:
             if len(known) == PATH_MOST:
-                raise TooMuch(
-                    f"its .pth files name more than {PATH_MOST} folders; the check was stopped"
-                )
+                raise TooMuch(f"{PATH_MOST} folders are named by its .pth files")
             self._taken.add((about.st_dev, about.st_ino))
             known.append(path)
 

@@ -17,10 +17,12 @@ from cudriver.stack.facts import (
     EDITED,
     MISSING,
     OWNERS,
+    SHARED,
     Distribution,
     Evidence,
     FileFault,
 )
+from cudriver.stack.names import is_cuda_library
 from cudriver.stack.record import Record, put
 from cudriver.stack.roots.rootfs import Root
 
@@ -30,6 +32,7 @@ HASH_LIMIT = 1 << 30  # bytes; a larger file is not hashed
 ALGORITHMS = ("sha256", "sha384", "sha512")  # of a RECORD
 SPARSE = 100  # times its blocks: no file system compresses so well
 _LINE = re.compile(r'(?:"([^"]*)"|([^,"]*)),([^,]*),([0-9]*)\Z')
+_LIBRARY = re.compile(rb'\.so[,."]')
 _CONDA_LIBRARY = re.compile(rb'\{[^{}]*"_path": *"([^"]+\.so[.0-9]*)"[^{}]*\}')
 _CONDA_SIZE = re.compile(rb'"hardlink"[^{}]*"size_in_bytes": *(\d+)')  # a link's says nothing
 
@@ -40,9 +43,20 @@ class Entry(Record):
     distribution: Distribution
     path: str  # inside the root, normalised
     digest: str  # "sha256=...", "" for none
-    size: int | None
+    size: int | None  # in bytes, as the list has it
     text: str
     line: int = 0
+    found: int | None = None  # its size on the disk; None: no regular file is there, or not asked
+
+    @property
+    def inside(self) -> str:
+        """Its path in the list."""
+        return self.text.partition(",")[0]
+
+    @property
+    def same_size(self) -> bool:
+        """Whether only its content can be another than the list says."""
+        return self.size is None or self.found == self.size
 
     @property
     def evidence(self) -> Evidence:
@@ -75,7 +89,7 @@ def read(root: Root, dist: Distribution, quiet: bool = False) -> bytes:
     return raw[:RECORD_LIMIT]
 
 
-def parsed(dist: Distribution, text: str) -> Entry | None:
+def parsed(dist: Distribution, text: str, line: int = 0) -> Entry | None:
     """A line of RECORD; None where it is none."""
     match = _LINE.match(text)
     if match is None:
@@ -85,7 +99,7 @@ def parsed(dist: Distribution, text: str) -> Entry | None:
     if name.startswith("/") or "/." in path or "//" in path:
         path = os.path.normpath(os.path.join(dist.location, name))
     size = int(match[4]) if match[4] and len(match[4]) < 19 else None
-    return Entry(dist, path, match[3], size, text)
+    return Entry(dist, path, match[3], size, text, line)
 
 
 def libraries(root: Root, dist: Distribution, raw: bytes) -> list[Entry]:
@@ -95,12 +109,11 @@ def libraries(root: Root, dist: Distribution, raw: bytes) -> list[Entry]:
         root.note(file, "is not text")
         return []
     found: list[Entry] = []
-    line, seen, at = 1, 0, raw.find(b".so")
-    while at >= 0:
-        if raw[at + 3 : at + 4] not in (b",", b".", b'"'):  # ".sort.py"
-            at = raw.find(b".so", at + 3)
-            continue
-        start, end = raw.rfind(b"\n", 0, at) + 1, raw.find(b"\n", at)
+    line, seen, end = 1, 0, 0
+    for match in _LIBRARY.finditer(raw):
+        if match.start() < end:
+            continue  # of a line that was read
+        start, end = raw.rfind(b"\n", 0, match.start()) + 1, raw.find(b"\n", match.end())
         end = len(raw) if end < 0 else end
         text = raw[start:end].decode("utf-8", "replace").strip() if end - start < 8192 else ""
         entry = parsed(dist, text)
@@ -112,7 +125,6 @@ def libraries(root: Root, dist: Distribution, raw: bytes) -> list[Entry]:
             line, seen = line + raw.count(b"\n", seen, start), start
             entry.line = line
             found.append(entry)
-        at = raw.find(b".so", end)
     return found
 
 
@@ -220,6 +232,7 @@ class Owners:
             size = None if self.root.is_dir(path) else size
             owners = [f"{c.distribution.name} {c.distribution.version}" for c in claims]
             in_doubt = len({c.digest for c in claims if c.size in (None, size)}) > 1
+            known = len(found)
             for claim in claims:
                 name, evidence = claim.distribution.name, claim.evidence
                 if size is None:
@@ -236,6 +249,11 @@ class Owners:
                 kept = size is None and self._of_conda(path) is not None
                 if kept or installer(self.root, claim.distribution) != "conda":
                     found.append(FileFault(name, path, what, evidence, owners))
+            first = claims[0]
+            several = any(c.distribution.name != first.distribution.name for c in claims)
+            if several and len(found) == known and is_cuda_library(os.path.basename(path)):
+                name = first.distribution.name
+                found.append(FileFault(name, path, SHARED, first.evidence, owners))
         return found + [fault for dist, raw in self._conda for fault in self._of_list(dist, raw)]
 
     def _of_list(self, dist: Distribution, raw: bytes) -> Iterator[FileFault]:

@@ -15,8 +15,8 @@ from cudriver import _elf
 from cudriver.stack.background import start
 from cudriver.stack.environment import records
 from cudriver.stack.environment.distributions import installer
-from cudriver.stack.facts import Distribution, Evidence
-from cudriver.stack.record import Record
+from cudriver.stack.environment.records import Entry
+from cudriver.stack.facts import Distribution
 from cudriver.stack.roots.rootfs import Root
 
 Wheels = list[tuple[Distribution, bytes]]  # each with its RECORD
@@ -30,23 +30,6 @@ _FOREVER = (1 << 63) - 1
 _LEFT_OUT = re.compile(r"(?:^|/)(?:docs?|examples?|benchmarks|include|share|cmake|tests?)(?=/)")
 # Who says that it installed a distribution below /usr, where a system's package manager does.
 _OWN = ("pip", "uv")
-
-
-class Different(Record):
-    """A file that is not as RECORD says."""
-
-    dist: Distribution
-    path: str
-    inside: str  # its path in RECORD
-    digest: str  # "sha256=..."
-    listed_size: int | None  # its size
-    size: int | None  # on disk; None: no regular file is there
-    evidence: Evidence  # RECORD's line
-
-    @property
-    def same_size(self) -> bool:
-        """Whether only its content can be another."""
-        return self.listed_size is None or self.size == self.listed_size
 
 
 class Listed:
@@ -70,11 +53,11 @@ class Listed:
         except (OSError, ValueError):
             return _FOREVER
 
-    def different(self, others: Iterable[tuple[Distribution, bytes]]) -> list[Different]:
+    def different(self, others: Iterable[tuple[Distribution, bytes]]) -> list[Entry]:
         """The files that are not as their package brought them; of those of the right size, the
         ones that were changed later. others: further wheels, which may have brought the same file.
         """
-        found: list[Different] = []
+        found: list[Entry] = []
         for (dist, _), lines in zip(self.wheels, self._answers(), strict=True):
             own = self._of(dist, lines, MOST - len(found))
             if own and not leaves_alone(self.root, dist):
@@ -88,30 +71,26 @@ class Listed:
             found = [each for each in found if count[each.path] == 1]
         return found
 
-    def _of(self, dist: Distribution, lines: list[tuple[int, str]], most: int) -> list[Different]:
-        found: list[Different] = []
+    def _of(self, dist: Distribution, lines: list[tuple[int, str]], most: int) -> list[Entry]:
+        found: list[Entry] = []
         since = 0 if self.root.host else self._since(dist)
         for number, text in lines:
             if len(found) >= most:
                 self.more = True
                 break
-            entry = records.parsed(dist, text.strip())
+            entry = records.parsed(dist, text.strip(), number)
             if entry is None:
                 continue
             if dist.name.startswith("nvidia-") and entry.path.endswith(".py"):
                 continue  # its folders serve without
-            size, time = self.root.regular(entry.path)
+            entry.found, time = self.root.regular(entry.path)
             folder, name = os.path.split(entry.path)
-            if size is None and (folder in self.root.unlisted or not entry.size):
+            if entry.found is None and (folder in self.root.unlisted or not entry.size):
                 continue  # what was empty is missed by nobody
-            if not self.root.host and entry.size in (None, size) and time <= since:
+            if not self.root.host and entry.same_size and time <= since:
                 continue  # in another root all were told, since links have to be followed inside it
-            if size is None and self._left_out(dist, folder, name):
-                continue
-            inside = text.partition(",")[0]
-            evidence = Evidence(f"{dist.path}/RECORD", number, text.strip()[:200])
-            made = Different(dist, entry.path, inside, entry.digest, entry.size, size, evidence)
-            found.append(made)
+            if entry.found is not None or not self._left_out(dist, folder, name):
+                found.append(entry)
         return found
 
     def _left_out(self, dist: Distribution, folder: str, name: str) -> bool:

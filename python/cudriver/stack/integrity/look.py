@@ -14,8 +14,8 @@ import warnings
 
 from cudriver.stack.elf.parts import is_whole
 from cudriver.stack.environment import records
-from cudriver.stack.facts import CHANGED, DAMAGED, EDITED, MISSING, Environment
-from cudriver.stack.integrity.listed import Different
+from cudriver.stack.environment.records import Entry
+from cudriver.stack.facts import CHANGED, DAMAGED, EDITED, MISSING, Environment, FileFault
 from cudriver.stack.loader.search import Loader
 from cudriver.stack.record import Record
 from cudriver.stack.roots.rootfs import Root
@@ -36,6 +36,11 @@ class Seen(Record):
     why: str = ""  # of what is damaged: "is empty"
     says: str = ""  # what a user reads who imports it
 
+    def fault(self, file: Entry) -> FileFault:
+        """What it is for the report."""
+        name, evidence = file.distribution.name, file.evidence
+        return FileFault(name, file.path, self.what, evidence, why=self.why, says=self.says)
+
 
 class Looker:
     """Looks at files of one environment as long as its budget lasts."""
@@ -47,29 +52,29 @@ class Looker:
         self.spent = False  # something was not looked at
         self._sources, self._hashed = SOURCES, HASHED
 
-    def at(self, file: Different) -> Seen | None:
+    def at(self, file: Entry) -> Seen | None:
         """None: it is as it was, or may be."""
-        if file.size is None:
+        if file.found is None:
             return Seen(MISSING)
-        if file.size == 0 and file.listed_size:
+        if file.found == 0 and file.size:
             library = records.is_library(os.path.basename(file.path))
             return Seen(DAMAGED, "is empty", "file too short" if library else "")
         if file.same_size:
-            self._hashed -= file.size
+            self._hashed -= file.found
             if self._hashed < 0:
                 return self._left(file)
             if not records.differs(self.root, file.path, file.digest):
                 return None
         return self.into(file)
 
-    def _left(self, file: Different) -> Seen | None:
+    def _left(self, file: Entry) -> Seen | None:
         """A file that there is no time for. One of the right size is taken for what it was: all of
         a copy may be younger than its RECORD.
         """
         self.spent = self.spent or not file.same_size
         return None if file.same_size else Seen(CHANGED)
 
-    def into(self, file: Different) -> Seen:
+    def into(self, file: Entry) -> Seen:
         """A file that is there and has other content."""
         name = os.path.basename(file.path)
         if records.is_library(name):
@@ -133,7 +138,7 @@ class Looker:
             return Seen(CHANGED)
         return Seen(EDITED)
 
-    def _byte_code(self, file: Different) -> Seen:
+    def _byte_code(self, file: Entry) -> Seen:
         """Byte code that stands for a source which is not there. Other byte code is made anew."""
         if "/__pycache__/" in file.path:
             return Seen(EDITED)

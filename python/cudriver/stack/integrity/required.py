@@ -43,6 +43,7 @@ def unmet(root: Root, facts: Facts, wanting: dict[str, Distribution]) -> Iterato
     # conda's solver sees to it; or what lies elsewhere is not known
     apart = env.kind == "conda" or "*" in env.by_code or bool(env.zip_files)
     names = (name for folder in env.site_packages for name in root.names(folder))
+    builds: list[list[str]] = table("packages")["instead"]["groups"]
     # A module of its name may be there, be it of another distribution.
     modules = {name.partition(".")[0] for name in names}.union(env.by_code)
     for dist in wanting.values():
@@ -56,7 +57,8 @@ def unmet(root: Root, facts: Facts, wanting: dict[str, Distribution]) -> Iterato
             else:  # its extras come with it
                 wanted = specifier[: specifier.find("]") + 1].strip() + wanted
                 told = name == "triton" or matters(name, "parts")  # by the loader, or by a rule
-                stands_in = not installed.keys().isdisjoint(_instead(name))
+                others = (group for group in builds if name in group)  # of the same modules
+                stands_in = any(not installed.keys().isdisjoint(group) for group in others)
                 unmeant = apart or told or stands_in or name.replace("-", "_") in modules
             if unmeant or "extra" in marker or (marker.strip() and not markers.holds(marker)):
                 continue
@@ -69,9 +71,3 @@ def _asks(dist: Distribution) -> Iterator[tuple[str, str, str]]:
     for text, rest in dist.asks:
         specifier, _, marker = rest.partition(";")
         yield normal(text), specifier, marker
-
-
-def _instead(name: str) -> list[str]:
-    """The packages that bring the same modules as one: another build of it."""
-    groups: list[list[str]] = table("packages")["instead"]["groups"]
-    return next((group for group in groups if name in group), [])

@@ -11,11 +11,11 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from cudriver import _elf
 from cudriver.stack.environment import records
 from cudriver.stack.environment.debian import sums
+from cudriver.stack.environment.records import Entry
 from cudriver.stack.facts import CHANGED, Evidence, Facts, FileFault
-from cudriver.stack.integrity.listed import ALL, Different, leaves_alone, of_system
+from cudriver.stack.integrity.listed import ALL, leaves_alone, of_system
 from cudriver.stack.integrity.look import Looker
 from cudriver.stack.loader.search import Loader
-from cudriver.stack.record import Record, fresh
 from cudriver.stack.roots.rootfs import Root
 
 # Given what is done (one for each file) and how much there is: shows how far it is.
@@ -24,26 +24,17 @@ Track = Callable[[Iterable[list[FileFault]], int], Iterable[list[FileFault]]]
 THREADS = 32  # at most: each holds 1 MiB of a file
 
 
-class Job(Record):
-    """A file, and each hash that a list states of it."""
-
-    path: str
-    size: int
-    claims: dict[str, Different] = fresh(dict)  # by the hash
-
-
 def verify(root: Root, facts: Facts, loader: Loader, track: Track) -> list[FileFault]:
     """The files whose content is none that a list states. Those of another size are known.
 
     Where this is interrupted, no other file is begun, and those under way are left as they are.
     """
     known = {fault.file for fault in facts.file_faults}
-    jobs: dict[str, Job] = {}
+    claims: dict[str, list[Entry]] = {}
     for file in _listed(root, facts):
-        if file.path not in known and file.same_size and file.size is not None:
-            job = jobs.setdefault(file.path, Job(file.path, file.size))
-            job.claims.setdefault(file.digest, file)
-    order = sorted(jobs.values(), key=lambda job: -job.size)
+        if file.path not in known and file.same_size and file.found is not None:
+            claims.setdefault(file.path, []).append(file)
+    order = sorted(claims.values(), key=lambda files: -(files[0].found or 0))
     looker = Looker(facts.environment, loader)
     found = []
     with contextlib.closing(_done(root, order, looker)) as done:
@@ -52,7 +43,7 @@ def verify(root: Root, facts: Facts, loader: Loader, track: Track) -> list[FileF
     return [*found, *_of_system(root, facts)]
 
 
-def _listed(root: Root, facts: Facts) -> Iterator[Different]:
+def _listed(root: Root, facts: Facts) -> Iterator[Entry]:
     """Every file that wheels list and that counts."""
     for dist in facts.distributions:
         raw = records.read(root, dist, quiet=True) if dist.kind == "wheel" else b""
@@ -60,37 +51,30 @@ def _listed(root: Root, facts: Facts) -> Iterator[Different]:
             continue
         (lines,) = _elf.absent([(raw, dist.location if root.host else None, ALL)])
         for number, line in lines:
-            entry = records.parsed(dist, line.strip())
+            entry = records.parsed(dist, line.strip(), number)
             if entry is not None:
-                evidence = Evidence(f"{dist.path}/RECORD", number, line.strip()[:200])
-                size, inside = root.regular(entry.path)[0], line.partition(",")[0]
-                yield Different(dist, entry.path, inside, entry.digest, entry.size, size, evidence)
+                entry.found = root.regular(entry.path)[0]
+                yield entry
 
 
-def _done(root: Root, jobs: list[Job], looker: Looker) -> Generator[list[FileFault]]:
+def _done(root: Root, jobs: list[list[Entry]], looker: Looker) -> Generator[list[FileFault]]:
     """What is wrong with each, read by as many threads as there are CPUs."""
     from concurrent.futures import ThreadPoolExecutor
     from threading import Event
 
     stop = Event()
 
-    def wrong(job: Job) -> bool:
-        return all(records.differs(root, job.path, each, stop.is_set) for each in job.claims)
+    def wrong(job: list[Entry]) -> bool:
+        digests = {file.digest for file in job}
+        return all(records.differs(root, job[0].path, each, stop.is_set) for each in digests)
 
     with ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), THREADS)) as pool:
         try:
             for job, differs in zip(jobs, pool.map(wrong, jobs), strict=True):
-                yield [_fault(job, looker)] if differs else []
+                yield [looker.into(job[0]).fault(job[0])] if differs else []
         finally:
             stop.set()
             pool.shutdown(cancel_futures=True)
-
-
-def _fault(job: Job, looker: Looker) -> FileFault:
-    file = next(iter(job.claims.values()))
-    seen = looker.into(file)
-    name = file.dist.name
-    return FileFault(name, file.path, seen.what, file.evidence, why=seen.why, says=seen.says)
 
 
 def _of_system(root: Root, facts: Facts) -> Iterator[FileFault]:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 from cudriver.stack.environment import records
-from cudriver.stack.environment.records import Owners
+from cudriver.stack.environment.records import Entry, Owners
 from cudriver.stack.facts import (
     CHANGED,
     EDITED,
@@ -18,7 +18,7 @@ from cudriver.stack.facts import (
     LoadFault,
 )
 from cudriver.stack.integrity.hidden import hidden, hidden_by_modules
-from cudriver.stack.integrity.listed import Different, Listed, Wheels, top_modules
+from cudriver.stack.integrity.listed import Listed, Wheels, top_modules
 from cudriver.stack.integrity.look import Looker, Seen
 from cudriver.stack.integrity.required import required, unmet
 from cudriver.stack.integrity.tags import foreign
@@ -71,25 +71,24 @@ class Whole:
         yield from hidden_by_modules(self.root, env.site_packages, self.wheels)
         yield from foreign(resolver.loader, env, self.wheels)
 
-    def _fault(self, file: Different, seen: Seen, resolver: Resolver) -> FileFault:
-        name = file.dist.name
-        made = FileFault(name, file.path, seen.what, file.evidence, why=seen.why, says=seen.says)
+    def _fault(self, file: Entry, seen: Seen, resolver: Resolver) -> FileFault:
+        made = seen.fault(file)
         library = records.is_library(os.path.basename(file.path))
         if seen.what == MISSING:
             proven, says = self._gone(file, resolver)
             put(made, proven=proven, says=says)
         elif library and seen.what in (CHANGED, EDITED) and self._loads < TRIED:
             self._loads += 1
-            fault = resolver.tried(name, file.path)
+            fault = resolver.tried(file.distribution.name, file.path)
             if fault is not None and not _optional(fault):
                 put(made, what=CHANGED, why="does not load", says=fault.message)
         return made
 
-    def _gone(self, file: Different, resolver: Resolver) -> tuple[bool, str]:
+    def _gone(self, file: Entry, resolver: Resolver) -> tuple[bool, str]:
         """Whether an import is proven to need a file that is gone, and what it says then: what
         runs first, and where a recipe says that a framework has its version.
         """
-        name, inside = file.dist.name, file.inside
+        name, inside = file.distribution.name, file.inside
         module = inside.removesuffix(".py").replace("/", ".")
         versions = (
             source.get("file")
@@ -100,7 +99,7 @@ class Whole:
         if inside in versions:
             return True, f"No module named '{module}'"
         if name not in self._first:
-            raw = next(raw for dist, raw in self.wheels if dist is file.dist)
+            raw = next(raw for dist, raw in self.wheels if dist is file.distribution)
             self._first[name] = {*top_modules(raw)}
         if inside not in self._first[name]:
             return False, ""

@@ -54,24 +54,9 @@ class Glibc:
 
 def _default_folders(data: bytes) -> list[str]:
     """The longest run of NUL-terminated folder names with "lib" in them; [] where there is none."""
-    best: list[bytes] = []
-    end = data.find(b"/\0")
-    while end >= 0:
-        run: list[bytes] = []
-        while True:
-            start = data.rfind(b"\0", 0, end) + 1
-            name = data[start : end + 1]
-            if not name.startswith(b"/") or b"lib" not in name or len(name) > 200:
-                break
-            run.append(name)
-            following = data.find(b"\0", end + 2)
-            if following < 0 or data[following - 1 : following] != b"/":
-                break
-            end = following - 1
-        if len(run) > len(best):
-            best = run
-        end = data.find(b"/\0", end + 1)
-    return [name.decode("utf-8", "surrogateescape") for name in best]
+    runs = re.findall(rb"(?<=\0)(?:/(?=[^\0]*lib)[^\0]{,198}/\0)+", data)
+    longest: bytes = max(runs, key=lambda run: run.count(b"\0"), default=b"")
+    return [os.fsdecode(name) for name in longest.split(b"\0") if name]
 
 
 def read_glibc(root: Root, interpreter: str | None, machine: int) -> Glibc:
@@ -85,7 +70,7 @@ class CacheError(ValueError):
 
 
 class Cache:
-    """/etc/ld.so.cache: one lookup at a time, straight from its bytes."""
+    """/etc/ld.so.cache, read once: the paths of each name, in the loader's order."""
 
     OLD = b"ld.so-1.7.0\0"
     NEW = b"glibc-ld.so.cache1.1"
@@ -106,63 +91,27 @@ class Cache:
         count, strings, byte_order = struct.unpack_from("<IIB", data, base + 20)
         if byte_order & 3 not in (0, 2):
             raise CacheError("of a big-endian machine")
-        if base + 48 + 24 * count + strings > len(data):
+        end = base + 48 + 24 * count
+        if end + strings > len(data):
             raise CacheError("cut off in its entries")
         self._data = data
         self._base = base
-        self._count: int = count
-        self._keys: dict[int, list[tuple[int, int]]] = {}  # of entries that were looked at
+        self._entries: dict[bytes, list[tuple[int, int]]] = {}  # by name: flags, where its path is
+        last = data.rfind(b"\0") - base
+        for flags, name, path, _, hwcap in struct.iter_unpack("<iIIIQ", data[base + 48 : end]):
+            if max(name, path) > last:
+                raise CacheError("a string is out of bounds")
+            if hwcap == 0:  # builds for some CPUs have the same symbols
+                self._entries.setdefault(self._text(name), []).append((flags, path))
 
-    def _bytes(self, offset: int) -> bytes:
+    def _text(self, offset: int) -> bytes:
         start = self._base + offset
-        end = self._data.find(b"\0", start)
-        if start >= len(self._data) or end < 0:
-            raise CacheError("a string is out of bounds")
-        return self._data[start:end]
-
-    def _entry(self, index: int) -> tuple[int, int, int, int]:
-        """flags, name, path, hwcap"""
-        flags, key, value, _, hwcap = struct.unpack_from(
-            "<iIIIQ", self._data, self._base + 48 + 24 * index
-        )
-        return flags, key, value, hwcap
-
-    def _key(self, index: int) -> list[tuple[int, int]]:
-        """What entry `index` is sorted by. Every search passes the same few in the middle."""
-        known = self._keys.get(index)
-        if known is None:
-            known = self._keys[index] = _sort_key(self._bytes(self._entry(index)[1]))
-        return known
+        return self._data[start : self._data.find(b"\0", start)]
 
     def lookup(self, name: str, flags: Sequence[int]) -> list[str]:
-        """The paths for `name`, the loader's choice first. Builds of a library for some CPUs, which
-        have the same symbols, are passed over. Raises CacheError.
-        """
-        want = name.encode("utf-8", "surrogateescape")
-        key = _sort_key(want)
-        low, high = 0, self._count
-        while low < high:  # names descend
-            middle = (low + high) // 2
-            if self._key(middle) > key:
-                low = middle + 1
-            else:
-                high = middle
-        found: list[str] = []
-        for index in range(low, self._count):
-            if self._key(index) != key:
-                break
-            entry_flags, _, path, hwcap = self._entry(index)
-            if entry_flags in flags and hwcap == 0:
-                found.append(self._bytes(path).decode("utf-8", "surrogateescape"))
-        return found
-
-
-def _sort_key(name: bytes) -> list[tuple[int, int]]:
-    """The cache's order: runs of digits count by value and come after any other byte."""
-    return [
-        (1, int(run[-18:])) if run.isdigit() else (0, run[0] if run[0] < 128 else run[0] - 256)
-        for run in re.findall(rb"[0-9]+|[^0-9]", name)
-    ]
+        """The paths for `name`, the loader's choice first."""
+        found = self._entries.get(os.fsencode(name), ())
+        return [os.fsdecode(self._text(path)) for own, path in found if own in flags]
 
 
 def configured_folders(root: Root) -> list[tuple[str, str]]:

@@ -98,7 +98,6 @@ class Loader(LoaderFiles):
         super().__init__(root, cwd)
         self.environ: dict[str, str] = dict(environ or {})
         self.driver_assumed = False  # its libraries count as there, whatever is found
-        self._cached: dict[tuple[int, str], list[str]] = {}  # by machine and name
         self._environment: list[tuple[str, str]] | None = None
 
     def use_program(self, interpreter: str | None, machine: int) -> None:
@@ -261,16 +260,8 @@ class Loader(LoaderFiles):
 
     def _in_cache(self, name: str) -> list[str]:
         """The loader tries the first entry only; the others are shadowed, or never found."""
-        known = self._cached.get((self.machine, name))
-        if known is None and self.cache is not None:
-            flags = glibc.CACHE_FLAGS.get(self.machine, (1,))
-            try:
-                known = self.cache.lookup(name, flags)
-            except glibc.CacheError:
-                self.cache = None
-                return []
-            self._cached[self.machine, name] = known
-        return known[:1] if known else []
+        flags = glibc.CACHE_FLAGS.get(self.machine, (1,))
+        return self.cache.lookup(name, flags)[:1] if self.cache is not None else []
 
     def _note_shadow(self, result: Search, hit: Hit) -> None:
         known = [result.real_path, *(other.real_path for other in result.shadowed)]

@@ -189,7 +189,7 @@ def _pci(root: Root) -> list[str]:
 def complete(driver: Driver, assumed: Driver | None) -> None:
     """Why it is of no use, and the GPUs that are assumed: the last of it."""
     put(driver, error=trouble(driver))
-    if assumed is not None:
+    if assumed is not None and assumed.devices:
         put(driver, devices=assumed.devices)
 
 

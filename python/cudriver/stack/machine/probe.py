@@ -136,7 +136,7 @@ def _was_suspended() -> bool:
 
 
 def complete(
-    driver: Driver, probe: Probe, environ: Mapping[str, str], inspected: Inspected
+    driver: Driver, probe: Probe, inspected: Inspected, environ: Mapping[str, str]
 ) -> list[Problem]:
     """Adds what NVML said, and cuInit where there is doubt. Returns who was not asked."""
     probe.join()

@@ -88,39 +88,28 @@ def home_of(root: Root, nvcc: str) -> str:
 
 def directory(root: Root, path: str) -> Toolkit | None:
     """The toolkit in a folder, or None where there is nothing of one."""
-    toolkit = Toolkit("system", "directory", None, path)
-    folders = [
+    folders = (
         f"{path}/{name}" for name in ("lib64", "lib", *(f"targets/{t}/lib" for t in _TARGETS))
-    ]
-    libraries = [f"{folder}/{n}" for folder in folders for n in root.names(folder) if ".so" in n]
-    libraries = [
-        file for file in libraries if os.path.basename(file).startswith(("libcu", "libnv"))
-    ]
-    put(toolkit, headers=_headers(root, path))
-    nvcc = f"{path}/bin/nvcc"
-    put(toolkit, nvcc=nvcc if root.is_file(nvcc) else None)
-    claims = toolkit.claims
-    for file, pattern in _STATED:
-        known = [claim for claim in claims if claim.file.endswith(".h")]  # one header is enough
-        if not (file.startswith("{headers}") and (known or toolkit.headers is None)):
-            place = file.format(path=path, headers=toolkit.headers)
-            claims += _stated(root, place, pattern)
-    claims += _from_library(libraries)
-    compiler = _stated(root, f"{path}/version.json", _JSON % "cuda_nvcc", quiet=True)
-    put(toolkit, nvcc_version=compiler[0].value if compiler else None)
-    if toolkit.nvcc and toolkit.nvcc_version is None:
-        version, evidence = nvcc_release(root, toolkit.nvcc)
-        put(toolkit, nvcc_version=version)
-        if evidence:
-            claims.append(evidence)
-    host_limits(root, toolkit)
+    )
+    files = [f"{folder}/{n}" for folder in folders for n in root.names(folder) if ".so" in n]
+    libraries = [f for f in files if os.path.basename(f).startswith(("libcu", "libnv"))]
+    headers, nvcc = _headers(root, path), f"{path}/bin/nvcc"
+    nvcc = nvcc if root.is_file(nvcc) else ""
+    stated = _stated(root, path, headers) or _of_cudart(libraries)
+    compiler = _states(root, f"{path}/version.json", _JSON % "cuda_nvcc", quiet=True)
+    release = compiler.value if compiler else None
+    if nvcc and release is None:
+        release, compiler = nvcc_release(root, nvcc)
+        stated = stated or compiler
     named = re.search(r"cuda-?(\d+\.\d+)\Z", path)
-    if claims:
-        put(toolkit, evidence=claims[0], version=claims[0].value)
-    elif named and (libraries or toolkit.nvcc or toolkit.headers):
-        put(toolkit, version=named[1], evidence=Evidence(path, None, named[1]))
-    usable = toolkit.nvcc or toolkit.headers or claims or toolkit.version
-    return toolkit if usable else None
+    if stated is None and named and (libraries or nvcc or headers):
+        stated = Evidence(path, None, named[1])
+    if not (nvcc or headers or stated):
+        return None
+    version = stated.value if stated else None
+    toolkit = Toolkit("system", "directory", version, path, stated, nvcc or None, release, headers)
+    host_limits(root, toolkit)
+    return toolkit
 
 
 def _headers(root: Root, path: str) -> str | None:
@@ -130,27 +119,34 @@ def _headers(root: Root, path: str) -> str | None:
     return None
 
 
-def _stated(root: Root, file: str, pattern: str, quiet: bool = False) -> list[Evidence]:
+def _stated(root: Root, path: str, headers: str | None) -> Evidence | None:
+    """The first file that states the version."""
+    files = _STATED if headers else _STATED[:2]
+    told = (_states(root, f.format(path=path, headers=headers), pattern) for f, pattern in files)
+    return next(filter(None, told), None)
+
+
+def _states(root: Root, file: str, pattern: str, quiet: bool = False) -> Evidence | None:
     """What a file says of a version, if it is there."""
     if not root.exists(file):
-        return []
+        return None
     text = root.text(file, STATED_LIMIT)
     match = re.search(pattern, text, re.MULTILINE) if text is not None else None
     if text is None or match is None:
         if not quiet:
             root.note(file, "cannot be read" if text is None else "states no version")
-        return []
+        return None
     version = match[1] if "." in match[1] else from_code(int(match[1]))
-    return [Evidence.found(file, text, match, version)]
+    return Evidence.found(file, text, match, version)
 
 
-def _from_library(libraries: list[str]) -> list[Evidence]:
-    """libcudart's file name."""
+def _of_cudart(libraries: list[str]) -> Evidence | None:
+    """The version in libcudart's file name."""
     for file in libraries:
         stem, number = split(os.path.basename(file))
         if stem == "libcudart" and len(numbers(number) or ()) == 3:
-            return [Evidence(file, None, cut(number, 2) or "")]
-    return []
+            return Evidence(file, None, cut(number, 2) or "")
+    return None
 
 
 def nvcc_release(root: Root, nvcc: str) -> tuple[str | None, Evidence | None]:
@@ -227,29 +223,24 @@ def _wheels(
 
 def choice(asked: Asked, env: Environment, toolkits: list[Toolkit]) -> NvccChoice:
     """CUDA_HOME as torch.utils.cpp_extension works it out."""
-    root, variables, chosen = asked.root, asked.variables, NvccChoice()
-    for name in ("CUDA_HOME", "CUDA_PATH"):
-        if variables.get(name):
-            put(chosen, home=variables[name], chosen_by=name)
-            break
+    root, variables = asked.root, asked.variables
+    by = next(filter(variables.get, ("CUDA_HOME", "CUDA_PATH")), None)
+    if by is not None:
+        home = variables[by]
+    elif nvcc := which(root, "nvcc", search_path(variables, env.prefix)):
+        home, by = os.path.dirname(os.path.dirname(nvcc)), "PATH"
+    elif root.exists(DEFAULT_HOME):
+        home, by = DEFAULT_HOME, "default"
     else:
-        nvcc = which(root, "nvcc", search_path(variables, env.prefix))
-        if nvcc:
-            put(chosen, home=os.path.dirname(os.path.dirname(nvcc)), chosen_by="PATH")
-        elif root.exists(DEFAULT_HOME):
-            put(chosen, home=DEFAULT_HOME, chosen_by="default")
-    if chosen.home is None:
-        return chosen
-    nvcc = os.path.join(chosen.home, "bin", "nvcc")
-    put(chosen, nvcc=nvcc, exists=nvcc.startswith("/") and root.is_file(nvcc))
-    if not chosen.exists:
-        return chosen
+        return NvccChoice()
+    nvcc = os.path.join(home, "bin", "nvcc")
+    if not (nvcc.startswith("/") and root.is_file(nvcc)):
+        return NvccChoice(home, by, nvcc)
     true = home_of(root, nvcc)
-    for toolkit in toolkits:
-        if toolkit.nvcc and toolkit.nvcc_version and home_of(root, toolkit.nvcc) == true:
-            evidence = Evidence(toolkit.nvcc, None, toolkit.nvcc_version)
-            put(chosen, version=toolkit.nvcc_version, evidence=evidence)
-            return chosen
-    version, found = nvcc_release(root, nvcc)
-    put(chosen, version=version, evidence=found)
-    return chosen
+    known = (kit for kit in toolkits if kit.nvcc and kit.nvcc_version)
+    kit = next((kit for kit in known if home_of(root, kit.nvcc or "") == true), None)
+    if kit is None:
+        version, evidence = nvcc_release(root, nvcc)
+    else:
+        version, evidence = kit.nvcc_version, Evidence(kit.nvcc or "", None, kit.nvcc_version or "")
+    return NvccChoice(home, by, nvcc, True, version, evidence)

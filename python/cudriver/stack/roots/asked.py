@@ -25,6 +25,11 @@ class Asked(Record, frozen=True):
     needs: list[str] = fresh(list)  # --needs: names of what is to use CUDA
     expects: list[str] = fresh(list)  # --expect: requirements, "torch==2.8.0+cu128"
 
+    @property
+    def assumes(self) -> bool:
+        """Whether a driver is assumed, not its GPUs alone."""
+        return self.assumed is not None and self.assumed.release is not None
+
     def at(self, prefix: str | None) -> Asked:
         """The same of the environment in another folder. Raises NotADirectoryError."""
         where = inspected(self.root, prefix)

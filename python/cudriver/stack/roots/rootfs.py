@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 TEXT_LIMIT = 8 << 20  # bytes; no text file that matters is near it
 KERNEL = ("/proc/", "/sys/")  # files that have no size, or a wrong one: by these names alone
-LARGE = 1 << 20  # bytes, from which on a file's content is kept
 MOST_BYTES = 1 << 30  # that the check of one environment reads; a large one has 50 MB
 MOST_FILES = 1_000_000  # that it looks at; a large one has 20,000
 MOST_REQUIREMENTS = 20_000  # on CUDA packages, that it compares; a large one has 1,000
@@ -30,6 +29,9 @@ _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 
 class TooMuch(Exception):
     """More would have to be read for one environment than a check may read."""
+
+    def __str__(self) -> str:
+        return f"more than {self.args[0]}; the check was stopped"
 
 
 class Budget:
@@ -47,15 +49,12 @@ class Budget:
         self.bytes -= nbytes
         self.files -= files
         self.requirements -= requirements
-        what = None
         if self.bytes < 0:
-            what = f"{MOST_BYTES >> 20} MiB would be read"
-        elif self.files < 0:
-            what = f"{MOST_FILES} files would be read"
-        elif self.requirements < 0:
-            what = f"{MOST_REQUIREMENTS} requirements would be compared"
-        if what:
-            raise TooMuch(f"more than {what}; the check was stopped")
+            raise TooMuch(f"{MOST_BYTES >> 20} MiB would be read")
+        if self.files < 0:
+            raise TooMuch(f"{MOST_FILES} files would be read")
+        if self.requirements < 0:
+            raise TooMuch(f"{MOST_REQUIREMENTS} requirements would be compared")
 
 
 class Root:
@@ -74,7 +73,6 @@ class Root:
         self._folders: dict[str, str] = {}  # where folders are, for `resolve` alone
         self._listings: dict[str, list[str]] = {}
         self._listed: dict[tuple[int, int], frozenset[str]] = {}  # by device and inode
-        self._contents: dict[tuple[int, ...], bytes] = {}  # of large files, by what they are
         self.budget: Budget | None = None  # None: no limit
         self.unlisted: dict[str, str] = {}  # folders in which something may not be seen, and why
         self.problems: list[Problem] = []  # what could not be read or understood
@@ -248,13 +246,8 @@ class Root:
             size = about.st_size
             if path.startswith(KERNEL):
                 data = _stream(descriptor, limit)
-            elif size < LARGE:
+            else:
                 data = _content(descriptor, min(size, limit))
-            else:  # a RECORD, which may have many names
-                key = (about.st_dev, about.st_ino, size, about.st_mtime_ns, limit)
-                known = self._contents.get(key)
-                data = _content(descriptor, min(size, limit)) if known is None else known
-                self._contents[key] = data
         finally:
             os.close(descriptor)
         self.take(len(data))

@@ -23,7 +23,7 @@ from cudriver.stack import inspecting, planning, resolved  # noqa: F401 - before
 NESTED = "(" * 500 + "python_version > '3'" + ")" * 500
 # One environment's collection fails; the others are as they are.
 BREAK_ONE = """
-from cudriver.stack.environment import interpreter
+from cudriver.stack.environment import discover, interpreter  # discover keeps the whole one
 describe = interpreter.describe
 def broken(asked):
     if "broken" in asked.prefix:

@@ -95,7 +95,8 @@ class TestPython:
         # The fix, as a shell takes it, where that Python is on PATH again.
         (command,) = told[0].fix
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
-        assert command.startswith(f"rm {venv.path}/bin/python* && python{version} -m venv ")
+        assert command.startswith(f"rm -f {venv.path}/bin/python")
+        assert f" && python{version} -m venv " in command
         path = f"{os.path.dirname(os.path.realpath(sys.executable))}:{os.environ['PATH']}"
         without_pip = command.replace(" -m venv ", " -m venv --without-pip ")
         subprocess.run(without_pip, shell=True, check=True, env={**os.environ, "PATH": path})

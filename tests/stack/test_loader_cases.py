@@ -204,7 +204,7 @@ def test_another_machine_s_file_is_shadowed_by_nobody(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("machine", [b"\0\x15", b"\0\x3e"])
 def test_a_big_endian_file(host: Path, tmp_path: Path, machine: bytes) -> None:
-    """ld.so reads its machine as if the byte order were its own: another one, which it passes over."""
+    """ld.so reads its machine in its own byte order: another machine, which it passes over."""
     made = library(tmp_path / "one/libx.so.1")
     library(tmp_path / "two/libx.so.1")
     data = bytearray(made.read_bytes())

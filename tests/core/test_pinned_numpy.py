@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -487,6 +487,7 @@ SIZES = st.sampled_from([1, 100, 4095, 4096, 65535, 65536, 65537, 200000, 1 << 2
 
 @settings(max_examples=60)
 @given(sizes=st.lists(SIZES, min_size=2, max_size=6), inside=st.booleans(), deny=st.booleans())
+@example(sizes=[1 << 20, 5 << 20], inside=True, deny=False)  # nothing is mapped behind the first
 def test_resizing_across_the_threshold_keeps_the_contents(
     sizes: list[int], inside: bool, deny: bool
 ) -> None:

@@ -255,6 +255,17 @@ def test_a_module_beside_its_package(venv):
     assert judged(venv) == [("CU404", "error")]
 
 
+def test_a_copy_in_front_hides_what_it_lacks(venv, tmp_path):
+    """Modules, and not what Python itself has written beside them."""
+    shutil.copytree(venv.site / "numpy", tmp_path / "side" / "numpy")
+    for folder in ("numpy", "numpy/core"):
+        (venv.site / folder / "__pycache__").mkdir()
+    environ = {"PYTHONPATH": str(tmp_path / "side")}
+    assert judged(venv, "numpy", **environ) == []
+    shutil.rmtree(tmp_path / "side" / "numpy" / "core")
+    assert judged(venv, "numpy", **environ) == [("CU404", "warning")]
+
+
 def test_the_users_own_copy_is_in_front(venv, tmp_path):
     """Which one is used, which one it hides, and where each is."""
     base = os.path.dirname(os.path.dirname(os.path.realpath(sys.executable)))

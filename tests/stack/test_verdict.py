@@ -143,11 +143,12 @@ def test_a_driver_too_old_for_one_is_not_the_others():
     assert states(of) == {"torch": WORKS, "jax": FAILS}
 
 
-def test_an_import_that_needs_one_that_fails():
+@pytest.mark.parametrize("order", [1, -1])
+def test_an_import_that_needs_one_that_fails(order):
     first = torch(fails=True)
     kin = Framework("torchvision", "0.23", cuda="12.8", after=["torch"], blocked="torch")
     other = Framework("thing", "1", cuda="12.8", blocked="torchvision")
-    of = report(first, kin, other, load_faults=[lacking("torch", "import")])
+    of = report(*[first, kin, other][::order], load_faults=[lacking("torch", "import")])
     assert states(of) == {"torch": FAILS, "torchvision": FAILS, "thing": FAILS}
     ignored = of.restricted([], ["CU305"])  # states follow from findings alone, as the verdict does
     assert (set(states(ignored).values()), ignored.exit_code) == ({WORKS}, 0)
@@ -159,6 +160,9 @@ def test_one_library_of_two_frameworks_is_told_once_and_fails_both():
     of = report(torch(), JAX, load_faults=[missing, but(missing, framework="jax")])
     assert [f.rule for f in of.findings] == ["CU303"]
     assert states(of) == {"torch": FAILS, "jax": FAILS}
+    less = but(missing, framework="jax", means="feature")  # jax goes on without it
+    of = report(torch(), JAX, load_faults=[missing, less])
+    assert states(of) == {"torch": FAILS, "jax": WORKS}
 
 
 def test_what_a_framework_requires_is_its_installation():
@@ -252,6 +256,8 @@ def test_a_real_import_decides():
     other = but(of, imports={"torch": None})
     seen = Report(other, judge(other), observation=Observation(other.imports, []))
     assert (states(seen), seen.exit_code) == ({"mine": NOT_KNOWN}, 3)
+    one = but(of, imports={"mine": None, "torch": "no"}, frameworks=[torch(), *of.frameworks])
+    assert states(Report(one, judge(one))) == {"torch": FAILS, "mine": NOT_KNOWN}
 
 
 @pytest.mark.parametrize(

@@ -176,9 +176,8 @@ class _Copy:
 
     def _replaces(self, command: Command, old: Distribution) -> bool:
         """Whether a command puts its files where a distribution lies."""
-        if "--target" in command:
-            return old.location in str(command)
-        return old.location in self.facts.environment.sites[:1]
+        where = [command.folder] if command.folder else self.facts.environment.sites[:1]
+        return old.location in where
 
     def _meet(self, new: Distribution) -> None:
         """Says anew who is not content with what is installed of a distribution."""

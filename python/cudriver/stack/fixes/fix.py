@@ -73,7 +73,7 @@ def install(
     command += ["--no-deps"] * alone + ["--upgrade"] * upgrade + [quote(s) for s in specifiers]
     own = all(bare(specifier) in HOSTED for specifier in specifiers)
     command += ["--index-url" if own else "--extra-index-url", quote(index)] if index else []
-    return Command.of(" ".join(command), source=index, **does)
+    return Command.of(" ".join(command), source=index, folder=target, **does)
 
 
 def outside(env: Environment, dist: Distribution) -> bool:

@@ -34,15 +34,6 @@ from cudriver.stack.rules.finding import finding
 from cudriver.stack.tables import table
 from cudriver.stack.versions import cut, minor
 
-# The families whose parts belong together.
-FAMILIES = {
-    "cudnn": "cuDNN",
-    "cublas": "cuBLAS",
-    "cufft": "cuFFT",
-    "cusolver": "cuSOLVER",
-    "npp": "NPP",
-}
-
 
 def _file(library: Library) -> Evidence:
     by = library.found_by if library.found_by.startswith("preload") else f"by {library.found_by}"
@@ -143,11 +134,11 @@ def cu303(facts: Facts) -> Iterator[Finding]:
 
 def cu304(facts: Facts) -> Iterator[Finding]:
     """One library, whose parts one process loads in two versions."""
-    done = set()
+    done, named = set(), table("libraries")["families"]
     for framework in facts.frameworks:
         families: dict[tuple[str, str], list[Library]] = {}  # libcublas.so.12, libcublasLt.so.12
         for library in facts.libraries if framework.modelled else ():
-            if library.path in framework.loads and library.version and library.family in FAMILIES:
+            if library.path in framework.loads and library.version and library.family in named:
                 number = split(library.soname)[1].partition(".")[0]
                 families.setdefault((library.family, number), []).append(library)
         for (family, number), parts in families.items():
@@ -161,7 +152,7 @@ def cu304(facts: Facts) -> Iterator[Finding]:
             nine = (family, number) == ("cudnn", "9")  # whose parts were tried
             severity = ERROR if predicts else NOTE if nine else WARNING
             both = f"{main.soname} {main.version}, {shown.soname} {shown.version}"
-            title, evidence = f"{FAMILIES[family]} is of two versions: {both}", map(_file, parts)
+            title, evidence = f"{named[family]} is of two versions: {both}", map(_file, parts)
             leaks = (leak(facts, x) for x in parts if x.origin == "system")
             fixes = next(filter(None, leaks), None) or back_to_pin(facts, main.soname, main.path)
             yield finding(severity, title, evidence, predicts, fixes, framework.name, shown.path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cmp_to_key
 
 from cudriver.stack.command import Command
 from cudriver.stack.environment.markers import normal
@@ -293,10 +294,7 @@ def branch_for(driver: Driver, floor: str | int | None = None) -> int | None:
 def floor_for(facts: Facts, least: str | int | None = None) -> str:
     """The driver that all frameworks need, and at least that one."""
     floors = (driver_floor(f.cuda) for f in facts.frameworks if f.variant == "cuda")
-    needed = str(least or 0)
-    for floor in filter(None, floors):
-        needed = floor if compare(floor, needed) > 0 else needed
-    return needed
+    return max((str(least or 0), *filter(None, floors)), key=cmp_to_key(compare))
 
 
 def driver_package(facts: Facts, least: str | int | None = None) -> str:

@@ -233,26 +233,18 @@ class _Copy:
         framework, owner = facts.framework(fault.framework), owner_of(facts, fault.library)
         mine = name in (owner and owner.name, framework and framework.distribution)
         if fault.kind in ("rejected", "damaged"):
-            holder = owner_of(facts, fault.file)
-            return (
-                name == (fault.owner or (holder and holder.name))
-                and EXEC_STACK not in fault.message
-            )
+            owned = name == fault.owner if fault.owner else self._holds(name, fault.file)
+            return owned and EXEC_STACK not in fault.message
         if fault.provider and leak_of(facts, os.path.normpath(fault.provider)):
             return False  # a variable brings that file in, whatever is installed
         if mine and changed:
             return fits or name == "torch"
         provider = owner_of(facts, os.path.normpath(fault.provider or ""))
-        family = library_of(fault.name)
-        brought = (
-            provider.name == name
-            if provider
-            else family and wheel_brings(name, new.version, family)
-        )
-        if not (old and changed and brought):
+        brought = wheel_brings(name, new.version, library_of(fault.name) or "")
+        brought = provider.name == name if provider else brought
+        if fault.kind == "not found" or not (old and changed and brought):
             return False
-        better = self._pinned(new) or newer(new.version, old.version)
-        return fault.kind != "not found" and better
+        return self._pinned(new) or newer(new.version, old.version)
 
     def _found(self, fault: LoadFault, new: Distribution, brings: set[str] | None) -> bool:
         """Whether a library is found that was not, since the release brings it. brings: the files

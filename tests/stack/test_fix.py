@@ -41,8 +41,8 @@ def test_the_pin_that_counts():
         wheel("d", "1", "nvidia-nccl-cu12==2.5.*"),
         wheel("e", "1", "nvidia-nccl-cu12==2.6"),
     ]
-    assert pinned(facts(distributions=[*asks, nccl]), "nccl") == (nccl, "2.5")
-    assert pinned(facts(distributions=asks), "nccl") is None
+    assert pinned(facts(distributions=[*asks, nccl]), "libnccl.so.2") == (nccl, "2.5")
+    assert pinned(facts(distributions=asks), "libnccl.so.2") is None
 
 
 @pytest.mark.parametrize("major", ["11", "12"])

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from cudriver.stack.planning.gpus import data_centre, gpu
+from cudriver.stack.planning.gpus import gpu, sold_for
 from cudriver.stack.tables import table
 
 # The capability as NVIDIA's list, or cudaGetDeviceProperties on such a card, has it.
@@ -59,7 +59,7 @@ def test_every_name_of_the_list_is_known_however_it_is_written():
     for name, capability, kind in ROWS:
         forms = [name, name.lower(), f"NVIDIA {name}", name.replace(" ", "-"), f"{name} 24GB"]
         assert {gpu(form) for form in forms} == {capability}, name
-        assert data_centre(name) == (kind == "data centre"), name
+        assert sold_for(name)[0] == (kind == "data centre"), name
 
 
 def test_every_capability_of_the_list_is_one_that_drivers_have():
@@ -76,7 +76,7 @@ def test_every_capability_of_the_list_is_one_that_drivers_have():
 def test_what_is_no_name_of_a_gpu_is_refused(name):
     with pytest.raises(ValueError, match="no GPU"):
         gpu(name)
-    assert data_centre(name) is None
+    assert sold_for(name) == (None, False)
 
 
 def test_a_name_of_two_gpus_is_refused_with_both():

@@ -13,6 +13,7 @@ class Command(str):
     sets: tuple[str, str | None] | None = None  # a variable; None: unsets it
     again = alone = upgrade = False
     source: str | None = None  # a package index
+    folder: str | None = None  # what is installed goes there, and not where it is looked for
     heals = False  # it was tried on a copy of the facts: see data/report.schema.json
     downloads: int | None = None  # about how many bytes; None: not known
 

@@ -57,18 +57,15 @@ def explain(text: str, *, lang: str = "en") -> list[Explanation]:
     found: list[Explanation] = []
     for match in rulebook.match(text):
         answer = pasted.answer(match.text, lang)
+        folder = rulebook.translated(rulebook.FOLDER, match.rule, lang)
         if not answer or any(answer == other.answer for other in found):
-            answer = [rulebook.summary(match.rule, _folder(match.rule, lang))] if found else []
+            answer = [rulebook.summary(match.rule, folder)] if found else []
         title, page = _told(match.rule, lang)
         found.append(Explanation(match.rule, title, page, match.line, match.text, answer))
     return found
 
 
-def _folder(rule: str, lang: str) -> str:
-    return rulebook.translated(rulebook.FOLDER, rule, lang)
-
-
 def _told(rule: str, lang: str) -> tuple[str, str]:
     """Its title and its page."""
-    folder = _folder(rule, lang)
+    folder = rulebook.translated(rulebook.FOLDER, rule, lang)
     return rulebook.title(rule, folder), rulebook.page(rule, folder)

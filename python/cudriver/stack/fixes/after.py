@@ -176,9 +176,8 @@ class _Copy:
 
     def _replaces(self, command: Command, old: Distribution) -> bool:
         """Whether a command puts its files where a distribution lies."""
-        if "--target" in command:
-            return old.location in str(command)
-        return old.location in self.facts.environment.sites[:1]
+        where = [command.folder] if command.folder else self.facts.environment.sites[:1]
+        return old.location in where
 
     def _meet(self, new: Distribution) -> None:
         """Says anew who is not content with what is installed of a distribution."""
@@ -234,26 +233,18 @@ class _Copy:
         framework, owner = facts.framework(fault.framework), owner_of(facts, fault.library)
         mine = name in (owner and owner.name, framework and framework.distribution)
         if fault.kind in ("rejected", "damaged"):
-            holder = owner_of(facts, fault.file)
-            return (
-                name == (fault.owner or (holder and holder.name))
-                and EXEC_STACK not in fault.message
-            )
+            owned = name == fault.owner if fault.owner else self._holds(name, fault.file)
+            return owned and EXEC_STACK not in fault.message
         if fault.provider and leak_of(facts, os.path.normpath(fault.provider)):
             return False  # a variable brings that file in, whatever is installed
         if mine and changed:
             return fits or name == "torch"
         provider = owner_of(facts, os.path.normpath(fault.provider or ""))
-        family = library_of(fault.name)
-        brought = (
-            provider.name == name
-            if provider
-            else family and wheel_brings(name, new.version, family)
-        )
-        if not (old and changed and brought):
+        brought = wheel_brings(name, new.version, library_of(fault.name) or "")
+        brought = provider.name == name if provider else brought
+        if fault.kind == "not found" or not (old and changed and brought):
             return False
-        better = self._pinned(new) or newer(new.version, old.version)
-        return fault.kind != "not found" and better
+        return self._pinned(new) or newer(new.version, old.version)
 
     def _found(self, fault: LoadFault, new: Distribution, brings: set[str] | None) -> bool:
         """Whether a library is found that was not, since the release brings it. brings: the files

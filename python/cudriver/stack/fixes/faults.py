@@ -41,9 +41,12 @@ def should_have(file: FileFault, fault: LoadFault) -> bool:
     return name is not None and os.path.basename(file.file).startswith(name)
 
 
-def told_by_record(facts: Facts, fault: LoadFault) -> bool:
-    """Whether a file that is not as its package brought it is the cause: CU404 speaks of it."""
-    return any(caused_by(fault, file) for file in facts.file_faults if file.what != SHARED)
+def told_elsewhere(facts: Facts, fault: LoadFault) -> bool:
+    """Whether another rule than those of libraries speaks of a fault: CU403, CU404 or CU405."""
+    if any(caused_by(fault, file) for file in facts.file_faults if file.what != SHARED):
+        return True  # a file that is not as its package brought it
+    missing = fault.kind == "not found" and other_major(facts, fault)
+    return missing or other_build(facts, fault.framework)
 
 
 def other_major(facts: Facts, fault: LoadFault) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cmp_to_key
 
 from cudriver.stack.command import Command
 from cudriver.stack.environment.markers import normal
@@ -73,7 +74,7 @@ def install(
     command += ["--no-deps"] * alone + ["--upgrade"] * upgrade + [quote(s) for s in specifiers]
     own = all(bare(specifier) in HOSTED for specifier in specifiers)
     command += ["--index-url" if own else "--extra-index-url", quote(index)] if index else []
-    return Command.of(" ".join(command), source=index, **does)
+    return Command.of(" ".join(command), source=index, folder=target, **does)
 
 
 def outside(env: Environment, dist: Distribution) -> bool:
@@ -172,22 +173,16 @@ def _release(torch: str) -> dict[str, Any]:
     return next(rows, {})
 
 
-def builds_for(platform: str) -> list[dict[str, str]]:
-    """PyTorch's builds for Linux on a machine ("x86_64", "aarch64"), oldest first."""
-    return [r for r in table("architectures")["torch"] if f"linux {platform}" in r["platform"]]
-
-
-def archs_of(row: dict[str, str]) -> list[str]:
-    """The list of one of PyTorch's builds, as its binary would tell it."""
-    numbers = row["archs"].replace("+PTX", "").replace(".", "").split(";")
-    ptx = [f"compute_{numbers[-1]}"] if "+PTX" in row["archs"] else []
-    return [f"sm_{number}" for number in numbers] + ptx
-
-
 def torch_archs(version: str, cuda: str | None, platform: str) -> list[str]:
-    """What a build of PyTorch has code for, as its table tells; [] where that is not known."""
-    rows = (r for r in builds_for(platform) if r["torch"] == cut(version, 2) and r["cuda"] == cuda)
-    return next(map(archs_of, rows), [])
+    """What a build of PyTorch has code for, as its binary would tell it; [] where that is not
+    known. platform: "x86_64", "aarch64".
+    """
+    for row in table("architectures")["torch"]:
+        if (row["torch"], row["cuda"]) == (cut(version, 2), cuda) and platform in row["platform"]:
+            numbers = row["archs"].replace("+PTX", "").replace(".", "").split(";")
+            ptx = [f"compute_{numbers[-1]}"] * ("+PTX" in row["archs"])
+            return [f"sm_{number}" for number in numbers] + ptx
+    return []
 
 
 def torch_from(facts: Facts, cuda: str) -> str:
@@ -290,20 +285,13 @@ def branch_for(driver: Driver, floor: str | int | None = None) -> int | None:
     return most or max(least, lasting)
 
 
-def floor_for(facts: Facts, least: str | int | None = None) -> str:
-    """The driver that all frameworks need, and at least that one."""
-    floors = (driver_floor(f.cuda) for f in facts.frameworks if f.variant == "cuda")
-    needed = str(least or 0)
-    for floor in filter(None, floors):
-        needed = floor if compare(floor, needed) > 0 else needed
-    return needed
-
-
 def driver_package(facts: Facts, least: str | int | None = None) -> str:
     """How to get a driver from the distribution that is at least that one, knows the GPUs and
     serves all frameworks.
     """
-    driver, floor = facts.driver, floor_for(facts, least)
+    driver = facts.driver
+    floors = (driver_floor(f.cuda) for f in facts.frameworks if f.variant == "cuda")
+    floor = max((str(least or 0), *filter(None, floors)), key=cmp_to_key(compare))
     branch, kind = branch_for(driver, floor), modules(driver)
     if branch is None:
         since = f" from R{major(floor)} on" if major(floor) else ""

@@ -22,11 +22,9 @@ from cudriver.stack.text import quote
 from cudriver.stack.versions import cut, minor
 
 
-def pinned(facts: Facts, family: str, soname: str = "") -> tuple[Distribution, str] | None:
-    """The installed wheel of a library family, and the version that a framework pins of it. With a
-    SONAME only a wheel of its CUDA major.
-    """
-    wheel = _wheel_of(family)
+def pinned(facts: Facts, soname: str) -> tuple[Distribution, str] | None:
+    """The installed wheel of a library, and the version that a framework pins of it."""
+    wheel = row_of(soname).get("wheel")
     for dist in facts.distributions:
         for requirement in dist.requires:
             name = requirement.name
@@ -39,24 +37,18 @@ def pinned(facts: Facts, family: str, soname: str = "") -> tuple[Distribution, s
     return None
 
 
-def _wheel_of(family: str) -> str | None:
-    rows = table("libraries")["libraries"].values()
-    return next((row["wheel"] for row in rows if row["family"] == family), None)
-
-
 def back_to_pin(facts: Facts, soname: str, path: str | None = None) -> list[str]:
     """The command that puts a library's pinned wheel in place, or the owner of a file."""
-    env, family = facts.environment, row_of(soname).get("family", "")
-    found = pinned(facts, family, soname)
+    env, row, found = facts.environment, row_of(soname), pinned(facts, soname)
     if found:
         dist, version = found
         return [fix.install(env, f"{dist.name}=={version}", of=dist, again=True, alone=True)]
-    wheel, owner = _wheel_of(family), owner_of(facts, path)
+    wheel, owner = row.get("wheel"), owner_of(facts, path)
     same = (d for d in facts.distributions if wheel and unsuffixed(d.name) == wheel)
     owner = owner or next((d for d in same if _same_major(d.name, soname)), None)
     if owner:
         return [fix.reinstall(facts, owner)]
-    conda = row_of(soname).get("conda") if env.kind == "conda" else None
+    conda = row.get("conda") if env.kind == "conda" else None
     return [fix.install(env, conda)] if conda else []
 
 
@@ -184,7 +176,7 @@ def _newer(facts: Facts, fault: LoadFault, provider: Library) -> list[str]:
     is there is what was installed, and to install it again is in vain.
     """
     dist, env = facts.distribution(provider.owner), facts.environment
-    if dist is None or dist.kind == "conda" or pinned(facts, provider.family):
+    if dist is None or dist.kind == "conda" or pinned(facts, provider.soname):
         return []
     asking = next((x for x in facts.libraries if fault.library in (x.path, x.real_path)), None)
     release = cut(asking.cuda, 2) if asking is not None else None
@@ -248,7 +240,7 @@ def _owner_fix(facts: Facts, fault: LoadFault) -> list[str]:
             return [fix.install(env, wheel, of=owner)]
         if row_of(fault.name):  # its package brings no such library: again is in vain
             return [
-                f"{owner.name} leaves {fault.name} to the system: install what is missing from "
+                f"{owner.name} leaves such libraries to the system: install what is missing from "
                 "NVIDIA's repository, or import a framework that brings it before."
             ]
     return [fix.reinstall(facts, owner, alone=False)]

@@ -18,7 +18,7 @@ from cudriver.stack.inspecting import inspect
 from cudriver.stack.machine.driver import assumed
 from cudriver.stack.planning import answer
 from cudriver.stack.planning.candidates import sets
-from cudriver.stack.planning.gpus import beside_arm, data_centre, gpu
+from cudriver.stack.planning.gpus import gpu, sold_for
 from cudriver.stack.planning.question import Question, one_of
 from cudriver.stack.planning.report import Plan
 from cudriver.stack.record import but
@@ -96,7 +96,7 @@ def plan(
         one_of(branches, driver.partition(".")[0], f"no branch of driver {driver} is known here")
     asked = Question(list(dict.fromkeys(names)), stated, version, installer)
     asked = but(asked, here=driver is None and server is None, family=server, containers=containers)
-    asked = but(asked, centre=_centre(gpus), arm=any(map(beside_arm, gpus)))
+    asked = but(asked, centre=_centre(gpus), arm=any(arm for _, arm in map(sold_for, gpus)))
     if branch_for(stated) is None:
         raise ValueError(f"no driver serves compute capabilities {', '.join(asked.gpus)} together")
     if containers and server is None:
@@ -124,7 +124,7 @@ def plan(
 
 def _centre(names: Sequence[str]) -> bool | None:
     """Whether GPUs are all for data centres; None where one is not known."""
-    known = list(map(data_centre, names))
+    known = [centre for centre, _ in map(sold_for, names)]
     return None if None in known or not known else all(known)
 
 

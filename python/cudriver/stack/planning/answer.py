@@ -10,7 +10,7 @@ from cudriver.stack.facts import ERROR, Environment, Facts, Finding, Framework
 from cudriver.stack.fixes import fix
 from cudriver.stack.machine_facts import Driver
 from cudriver.stack.planning.candidates import Candidate, best, known, number
-from cudriver.stack.planning.commands import Step, addition, machine, new_environment
+from cudriver.stack.planning.commands import Instruction, addition, machine, new_environment
 from cudriver.stack.planning.question import Line, Question
 from cudriver.stack.record import Record, but, fresh
 from cudriver.stack.rules import registry
@@ -21,17 +21,17 @@ OLD, VERY_OLD = 90, 365  # days
 NOTHING, DERIVED, PROVEN, THERE = "nothing", "derived", "proven", "there"
 
 
-class Part(Record):
+class Answer(Record):
     """One environment, or what stands in the way of it."""
 
     packages: list[str]  # the frameworks that it is for
     status: str
     candidate: Candidate | None = None
     says: list[Line] = fresh(list)
-    steps: list[Step] = fresh(list)
+    steps: list[Instruction] = fresh(list)
 
 
-def answer(question: Question) -> list[Part]:
+def answer(question: Question) -> list[Answer]:
     """One environment for all the packages, or one for each where they do not fit together."""
     names, whole = question.packages, _one(question)
     if whole.status != NOTHING or len(names) < 2:
@@ -43,11 +43,11 @@ def answer(question: Question) -> list[Part]:
     return parts
 
 
-def _one(question: Question, env: Environment | None = None, folder: str = "env") -> Part:
+def _one(question: Question, env: Environment | None = None, folder: str = "env") -> Answer:
     """One environment, new or (env) there already."""
     names, driver = question.packages, question.driver
     if question.tegra:
-        return Part(names, NOTHING, None, [Line("jetson")])
+        return Answer(names, NOTHING, None, [Line("jetson")])
     chosen, wanted = best(question), best(but(question, driver=Driver(devices=driver.devices)))
     if chosen is None:
         return _nothing(question, wanted, folder if env is None else None)
@@ -60,7 +60,7 @@ def _one(question: Question, env: Environment | None = None, folder: str = "env"
     if question.arm:  # what was run was run on x86_64
         steps = [but(each, ran=None) for each in steps]
     status = PROVEN if all(step.ran for step in steps) else DERIVED
-    return Part(names, status, chosen, says, steps)
+    return Answer(names, status, chosen, says, steps)
 
 
 def titles(names: Iterable[str]) -> str:
@@ -152,7 +152,7 @@ def _wrong(question: Question) -> str:
     return "last" if "last" in found else "needs"
 
 
-def _nothing(question: Question, wanted: Candidate | None, folder: str | None) -> Part:
+def _nothing(question: Question, wanted: Candidate | None, folder: str | None) -> Answer:
     """What keeps every candidate away, and what would help."""
     gpus, driver = question.gpus, question.driver.release or question.driver.cuda
     found = [(each, each.obstacles(question)) for each in known(question.packages, question.arm)]
@@ -169,7 +169,7 @@ def _nothing(question: Question, wanted: Candidate | None, folder: str | None) -
     values["date"] = table("derived")["drawn"]
     values |= {"gpus": ", ".join(gpus), "pythons": ", ".join(sorted(pythons, key=_order))}
     said = [Line(kind, floor=min(floors, key=number, default=""), **values)]
-    part = Part(question.packages, NOTHING, wanted, said)
+    part = Answer(question.packages, NOTHING, wanted, said)
     if wanted is None:
         return part
     part.says += [*_needs(question, wanted), _about(wanted, question)[0]]
@@ -185,7 +185,7 @@ def _order(python: str) -> tuple[object, ...]:
     return number(python.rstrip("t")), python
 
 
-def add(question: Question, facts: Facts) -> list[Part]:
+def add(question: Question, facts: Facts) -> list[Answer]:
     """What may be added to an environment that is there: of its CUDA major, for its Python."""
     there = {framework.name: framework for framework in facts.frameworks}
     majors = {major(f.cuda) or 0 for f in facts.frameworks if f.variant == "cuda" and f.cuda}
@@ -199,7 +199,7 @@ def add(question: Question, facts: Facts) -> list[Part]:
     return parts
 
 
-def _there(facts: Facts, framework: Framework) -> Part:
+def _there(facts: Facts, framework: Framework) -> Answer:
     """A framework that is there, and what the check says of it on this driver and these GPUs."""
     own = but(facts, frameworks=[framework])
     rules = map(registry().__getitem__, ("CU103", "CU501", "CU401"))
@@ -208,15 +208,15 @@ def _there(facts: Facts, framework: Framework) -> Part:
     says = [Line("has", framework=titles([framework.name]), version=framework.version)]
     says += [Line("finding", rule=each.rule, title=each.title) for each in found]
     steps = [*map(_mend, found)]
-    return Part([framework.name], NOTHING if found else THERE, None, says, steps)
+    return Answer([framework.name], NOTHING if found else THERE, None, says, steps)
 
 
-def _mend(finding: Finding) -> Step:
+def _mend(finding: Finding) -> Instruction:
     advice = [f"# {finding.advice}"] if finding.advice else []
-    return Step(Line("fix"), [*map(str, finding.fix), *advice], [])
+    return Instruction(Line("fix"), [*map(str, finding.fix), *advice], [])
 
 
-def checked(prefix: str, findings: list[Finding]) -> tuple[list[Line], list[Step]]:
+def checked(prefix: str, findings: list[Finding]) -> tuple[list[Line], list[Instruction]]:
     """What the check says of an environment before anything is added to it."""
     wrong = [finding for finding in findings if finding.severity == ERROR]
     if not wrong:
@@ -226,7 +226,7 @@ def checked(prefix: str, findings: list[Finding]) -> tuple[list[Line], list[Step
     return says, [*map(_mend, wrong)]
 
 
-def before(question: Question, parts: list[Part]) -> list[Step]:
+def before(question: Question, parts: list[Answer]) -> list[Instruction]:
     """What a new server needs first; nothing, where the parts tell that a stated driver fails."""
     stated = major(question.driver.release)
     if question.family is None or (stated and NOTHING in {part.status for part in parts}):

@@ -13,7 +13,7 @@ from cudriver.stack.text import quote
 LISTED = "constraints.txt"
 
 
-class Step(Record):
+class Instruction(Record):
     """What to do, and commands that show that it worked."""
 
     title: Line
@@ -22,12 +22,14 @@ class Step(Record):
     ran: str | None = None  # when the commands were run, for this set and Python
 
 
-def step(title: str, commands: list[str], see: list[str], **values: object) -> Step:
+def step(title: str, commands: list[str], see: list[str], **values: object) -> Instruction:
     """A step by the name of its title, with values in the commands."""
-    return Step(Line(title, **values), [each.format(**values) for each in commands], see)
+    return Instruction(Line(title, **values), [each.format(**values) for each in commands], see)
 
 
-def new_environment(candidate: Candidate, question: Question, folder: str = "env") -> list[Step]:
+def new_environment(
+    candidate: Candidate, question: Question, folder: str = "env"
+) -> list[Instruction]:
     """Makes an environment with these packages, from nothing."""
     known, tool = table("plan"), question.installer
     python = question.python or candidate.newest
@@ -40,20 +42,20 @@ def new_environment(candidate: Candidate, question: Question, folder: str = "env
     if candidate.name:
         wanted = f"cudriver plan --constraints {candidate.name} --python {python} > {LISTED}"
         see = [f"wc -l {LISTED}  # {len(candidate.versions(python))}"]
-        steps.append(Step(Line("versions"), [wanted], see))
+        steps.append(Instruction(Line("versions"), [wanted], see))
     made, filled = candidate.ran(question)  # what conda or pixi made, pip fills
     first, *others = [*steps, *_install(env, candidate, candidate.name != "")]
     return [but(first, ran=made), *(but(each, ran=filled) for each in others)]
 
 
-def addition(candidate: Candidate, env: Environment) -> list[Step]:
+def addition(candidate: Candidate, env: Environment) -> list[Instruction]:
     """Adds these packages to an environment that is there; what it has keeps its version."""
     listed = f"{_pip(env, 'list')} --format freeze > {LISTED}"
-    kept = Step(Line("keep"), [listed], [f"wc -l {LISTED}"])
+    kept = Instruction(Line("keep"), [listed], [f"wc -l {LISTED}"])
     return [kept, *_install(env, candidate, True)]
 
 
-def _install(env: Environment, candidate: Candidate, held: bool) -> list[Step]:
+def _install(env: Environment, candidate: Candidate, held: bool) -> list[Instruction]:
     python, uses = quote(env.executable or f"{env.prefix}/bin/python"), table("plan")["uses"]
     used = [f"{python} -c {quote(uses[name])}" for name in candidate.frameworks]
     listed, by = LISTED if held else None, "uv" if env.installer == "uv" else "pip"
@@ -64,8 +66,8 @@ def _install(env: Environment, candidate: Candidate, held: bool) -> list[Step]:
             f"{_pip(env, 'install')} --no-build-isolation {' '.join(map(quote, candidate.source))}"
         )
     return [
-        Step(Line("install"), made, [_pip(env, "check")]),
-        Step(Line("check"), [f"cudriver check --strict {quote(env.prefix)}"], used),
+        Instruction(Line("install"), made, [_pip(env, "check")]),
+        Instruction(Line("check"), [f"cudriver check --strict {quote(env.prefix)}"], used),
     ]
 
 
@@ -75,7 +77,7 @@ def _pip(env: Environment, verb: str) -> str:
     return f"uv pip {verb} --python {python}" if uv else f"{python} -m pip {verb}"
 
 
-def machine(question: Question, branch: int | None) -> list[Step]:
+def machine(question: Question, branch: int | None) -> list[Instruction]:
     """The driver; for a new server, all up to where the environment is made."""
     known, tool, family = table("plan"), question.installer, question.family or "ubuntu"
     old = fix.modules(question.driver) == "proprietary"

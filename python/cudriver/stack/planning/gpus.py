@@ -9,13 +9,6 @@ from cudriver.stack.machine.driver import capability
 from cudriver.stack.tables import table
 
 CENTRE = "data centre"
-MAKE = re.compile(r"\d+[a-z]{0,3}|(sxm|hbm|nvl|gen|pcie)\d\w?|x\d+", re.ASCII)  # 80gb, sxm5, 2x
-JOINED = (
-    (r"\b(rtx|gtx|gt|titan)(?=pro|a?\d)", r"\1 "),  # RTX4090, RTXA6000
-    (r"\bpro(?=\d)", "pro "),
-    (r"(?<=\d)ti\b", " ti"),  # 3080Ti
-    (r"(?<=\d)(?=(sxm|pcie|nvl)\d?\b)", " "),  # H100SXM5
-)
 Span = tuple[int, int, str]
 
 
@@ -26,28 +19,21 @@ def gpu(name: str) -> str:
     return _known()[_find(name)][0]
 
 
-def data_centre(name: str) -> bool | None:
-    """Whether a GPU is one for data centres; None: a bare capability, or one not known."""
+def sold_for(name: str) -> tuple[bool | None, bool]:
+    """Whether a GPU is one for data centres, and whether it sits beside an Arm processor only.
+    None, False of a bare capability, and of one that is not known.
+    """
     try:
-        return _known()[_find(name)][1] == CENTRE
+        found = _find(name)
     except ValueError:
-        return None
-
-
-def beside_arm(name: str) -> bool:
-    """Whether a GPU is one that sits beside an Arm processor only."""
-    try:
-        return (
-            any(each in _find(name) for each in table("gpus")["arm"])
-            or _known()[_find(name)][1] == "jetson"
-        )
-    except ValueError:
-        return False
+        return None, False
+    kind = _known()[found][1]
+    return kind == CENTRE, kind == "jetson" or any(each in found for each in table("gpus")["arm"])
 
 
 def _words(name: str) -> list[str]:
     text = re.sub("[®™]", " ", name).lower()
-    for joined, apart in JOINED:
+    for joined, apart in table("gpus")["joined"]:
         text = re.sub(joined, apart, text)
     return re.findall(r"[a-z0-9]+", text, re.ASCII)
 
@@ -77,7 +63,8 @@ def _find(name: str) -> str:
     taken = {at for start, end, _ in spans for at in range(start, end)}
     left = [word for at, word in enumerate(words) if at not in taken]
     series = {*about["series"]}.intersection(words)
-    odd = [word for word in left if word not in about["words"] and not MAKE.fullmatch(word)]
+    usual = (*about["words"], *filter(re.compile(about["make"]).fullmatch, left))
+    odd = [word for word in left if word not in usual]
     if not found or (odd and not series):
         raise ValueError(unknown)
     either = [each for one in found for each in meant.get(one, ())]

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from cudriver.stack.planning.answer import DERIVED, NOTHING, PROVEN, THERE, Part, age, facts, titles
-from cudriver.stack.planning.commands import Step
+from cudriver.stack.planning.answer import (
+    DERIVED,
+    NOTHING,
+    PROVEN,
+    THERE,
+    Answer,
+    age,
+    facts,
+    titles,
+)
+from cudriver.stack.planning.commands import Instruction
 from cudriver.stack.planning.question import Line, Question
 from cudriver.stack.record import Any
 from cudriver.stack.report.formats import Printed
@@ -25,16 +34,16 @@ class Plan(Printed):
     def __init__(
         self,
         question: Question,
-        parts: list[Part],
-        server: list[Step],
+        parts: list[Answer],
+        server: list[Instruction],
         says: Sequence[Line] = (),
-        fixes: Sequence[Step] = (),
+        fixes: Sequence[Instruction] = (),
     ) -> None:
         self.question: Question = question
-        self.parts: list[Part] = parts
-        self.server: list[Step] = server  # what a new server needs first
+        self.parts: list[Answer] = parts
+        self.server: list[Instruction] = server  # what a new server needs first
         self.says: list[Line] = [*facts(question), *says, *age()]
-        self.fixes: list[Step] = [*fixes]  # of the environment that is added to
+        self.fixes: list[Instruction] = [*fixes]  # of the environment that is added to
         self.title: str = titles(question.packages)
 
     @property
@@ -108,7 +117,7 @@ class Plan(Printed):
             yield from (("says", said.own) for said in part.says)
             yield from self._steps(part.steps)
 
-    def _steps(self, steps: list[Step]) -> Iterator[tuple[str, str]]:
+    def _steps(self, steps: list[Instruction]) -> Iterator[tuple[str, str]]:
         for step in steps:
             title = step.title if step.ran else Line("not run", title=step.title.own)
             yield "step", title.own

@@ -21,7 +21,7 @@ from cudriver.stack.facts import (
     Library,
     LoadFault,
 )
-from cudriver.stack.fixes.faults import other_build, other_major, proof, told_by_record
+from cudriver.stack.fixes.faults import proof, told_elsewhere
 from cudriver.stack.fixes.library_fixes import (
     back_to_pin,
     elsewhere,
@@ -33,15 +33,6 @@ from cudriver.stack.names import DRIVER_CALL, is_cuda_library, split
 from cudriver.stack.rules.finding import finding
 from cudriver.stack.tables import table
 from cudriver.stack.versions import cut, minor
-
-# The families whose parts belong together.
-FAMILIES = {
-    "cudnn": "cuDNN",
-    "cublas": "cuBLAS",
-    "cufft": "cuFFT",
-    "cusolver": "cuSOLVER",
-    "npp": "NPP",
-}
 
 
 def _file(library: Library) -> Evidence:
@@ -113,12 +104,10 @@ def cu303(facts: Facts) -> Iterator[Finding]:
     for fault in facts.load_faults:
         if fault.kind not in ("symbol", "version"):
             continue
-        if (fault.library, fault.name) in seen or told_by_record(facts, fault):
+        if (fault.library, fault.name) in seen or told_elsewhere(facts, fault):
             continue
         if fault.lazy and re.match(DRIVER_CALL, fault.name):
             continue  # older drivers lack what newer libraries call where it is there
-        if other_build(facts, fault.framework):
-            continue
         seen.add((fault.library, fault.name))
         when = " when it is first called" if fault.lazy else ""
         what = f"version {fault.name}" if fault.kind == "version" else fault.name
@@ -143,11 +132,11 @@ def cu303(facts: Facts) -> Iterator[Finding]:
 
 def cu304(facts: Facts) -> Iterator[Finding]:
     """One library, whose parts one process loads in two versions."""
-    done = set()
+    done, named = set(), table("libraries")["families"]
     for framework in facts.frameworks:
         families: dict[tuple[str, str], list[Library]] = {}  # libcublas.so.12, libcublasLt.so.12
         for library in facts.libraries if framework.modelled else ():
-            if library.path in framework.loads and library.version and library.family in FAMILIES:
+            if library.path in framework.loads and library.version and library.family in named:
                 number = split(library.soname)[1].partition(".")[0]
                 families.setdefault((library.family, number), []).append(library)
         for (family, number), parts in families.items():
@@ -161,7 +150,7 @@ def cu304(facts: Facts) -> Iterator[Finding]:
             nine = (family, number) == ("cudnn", "9")  # whose parts were tried
             severity = ERROR if predicts else NOTE if nine else WARNING
             both = f"{main.soname} {main.version}, {shown.soname} {shown.version}"
-            title, evidence = f"{FAMILIES[family]} is of two versions: {both}", map(_file, parts)
+            title, evidence = f"{named[family]} is of two versions: {both}", map(_file, parts)
             leaks = (leak(facts, x) for x in parts if x.origin == "system")
             fixes = next(filter(None, leaks), None) or back_to_pin(facts, main.soname, main.path)
             yield finding(severity, title, evidence, predicts, fixes, framework.name, shown.path)
@@ -178,7 +167,6 @@ def cu305(facts: Facts) -> Iterator[Finding]:
     """A needed library that is not found; those of one package with one fix are one finding."""
     seen = set()
     groups: dict[tuple[object, ...], list[LoadFault]] = {}
-    fixes: dict[str, list[str]] = {}
     for fault in facts.load_faults:
         name = fault.name
         if fault.kind != "not found":
@@ -187,20 +175,18 @@ def cu305(facts: Facts) -> Iterator[Finding]:
             continue  # the latter are opened by SONAME: CU304 and CU306
         if fault.means not in (IMPORT, USE, GPU) and not is_cuda_library(name):
             continue
-        if other_major(facts, fault) or told_by_record(facts, fault):
-            continue
-        if other_build(facts, fault.framework):
+        if told_elsewhere(facts, fault):
             continue
         seen.add((fault.framework, name))
-        fixes[name] = library_fix(facts, fault)
-        same = [line.replace(name, "\0") for line in fixes[name]] or [name]
+        same = library_fix(facts, fault) or [name]
         groups.setdefault((fault.framework, fault.severity, *same), []).append(fault)
     for faults in groups.values():
-        yield not_found(facts, faults, fixes[faults[0].name])
+        yield not_found(facts, faults, library_fix(facts, faults[0]))
 
 
 def not_found(facts: Facts, faults: list[LoadFault], fixes: list[str]) -> Finding:
     first, names = faults[0], ", ".join(fault.name for fault in faults)
+    framework = facts.framework(first.framework)
     if first.means == SPARE:
         title = f"{first.framework} finds none of its CUDA libraries and runs on the CPU"
     elif first.rescue is not None:
@@ -208,23 +194,17 @@ def not_found(facts: Facts, faults: list[LoadFault], fixes: list[str]) -> Findin
     elif len(faults) > 1:
         title = f"{len(faults)} libraries that {first.framework} needs are not found: {names}"
     else:
-        framework = facts.framework(first.framework)
         itself = framework is not None and first.library == framework.path
         who = first.framework if itself else os.path.basename(first.library)
         title = f"{first.name}, which {who} needs, is not found"
-    if len(faults) > 1:
-        told = (line.replace(first.name, names) for line in fixes)
-        fixes = [new if new != old else old for old, new in zip(fixes, told, strict=True)]
     evidence = [Evidence(fault.library, None, f"needs {fault.name}") for fault in faults]
     if apart := elsewhere(facts, first):
         has = f"has {apart[1].name} {apart[1].version}, and is not searched"
         evidence.append(Evidence(apart[1].location, None, has))
     evidence += _searched(facts, [fault.name for fault in faults]) + proof(facts, first)
-    subject, severity = first.framework or first.library, first.severity
-    framework = facts.framework(first.framework)
     spare = first.means == SPARE and framework is not None and facts.needed(framework) is not None
-    severity = ERROR if spare else severity
-    cpu = spare or first.means == GPU
+    severity, cpu = ERROR if spare else first.severity, spare or first.means == GPU
+    subject = first.framework or first.library
     return finding(severity, title, evidence, first.text, fixes, subject, first.name, cpu=cpu)
 
 

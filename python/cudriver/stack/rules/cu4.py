@@ -35,13 +35,6 @@ from cudriver.stack.tables import matters, table
 from cudriver.stack.text import quote
 from cudriver.stack.versions import cut, major, satisfies
 
-_WITH_CUDA = {
-    "tensorflow": "tensorflow[and-cuda]",
-    "jax": "jax[cuda{cuda}]",
-    "onnxruntime": "onnxruntime-gpu",
-}
-ALONE = ("torch", "jax", "tensorflow", "cupy", "onnxruntime")  # frameworks of their own
-
 
 def cu401(facts: Facts) -> Iterator[Finding]:
     """A build without CUDA where there is a GPU, or where it is to use one."""
@@ -50,7 +43,7 @@ def cu401(facts: Facts) -> Iterator[Finding]:
     for framework in facts.frameworks:
         name, torch = framework.name, framework.name == "torch"
         needed = facts.needed(framework) is not None
-        known = framework.variant == "cpu" and (torch or name in _WITH_CUDA)
+        known = framework.variant == "cpu" and (torch or name in table("packages")["with_cuda"])
         if not (framework.without_cuda if needed else known):
             continue
         dist = facts.distribution(framework.package)
@@ -77,9 +70,10 @@ def _cuda_build(facts: Facts, framework: Framework, dist: Distribution | None) -
             return [fix.install(env, "pytorch-gpu", of=dist)]
         cuda = fix.torch_for_driver(facts) or fix.usual_variant(framework.version)
         return [fix.torch_from(facts, cuda)] if cuda else []
-    if framework.name not in _WITH_CUDA:
+    known = table("packages")["with_cuda"].get(framework.name)
+    if known is None:
         return [f"install a build of {framework.name} for CUDA."]
-    wanted = _WITH_CUDA[framework.name].partition("[")[0]
+    wanted = fix.bare(known)
     # Another package of the same folder goes first: onnxruntime before onnxruntime-gpu.
     removed = [fix.uninstall(env, dist)] if dist and not facts.distribution(wanted) else []
     return [*removed, with_cuda(facts, framework.name, dist)]
@@ -90,8 +84,9 @@ def with_cuda(facts: Facts, name: str, dist: Distribution | None = None) -> str:
     most, here = min(major(facts.driver.cuda) or 12, 13), facts.distribution(name)
     extras = {each.extra for each in here.requires} if here else set()
     known = (int(e[4:]) for e in extras if re.fullmatch("cuda[0-9]{2}", e) and int(e[4:]) <= most)
-    wanted = _WITH_CUDA.get(name, name).format(cuda=max(known, default=most))
-    by_pip = name in _WITH_CUDA and fix.installer(facts.environment, dist) in fix.CONDA
+    packages = table("packages")["with_cuda"]
+    wanted = packages.get(name, name).format(cuda=max(known, default=most))
+    by_pip = name in packages and fix.installer(facts.environment, dist) in fix.CONDA
     return str(fix.install(facts.environment, wanted, of=dist, by="pip" if by_pip else None))
 
 
@@ -131,7 +126,9 @@ def _two_runtimes(facts: Facts) -> Iterator[Finding]:
 
 def _majors_apart(facts: Facts) -> Iterator[Finding]:
     """Frameworks for two CUDA majors: each works alone, in one process they meet."""
-    built = [f for f in facts.frameworks if f.variant == "cuda" and f.cuda and f.name in ALONE]
+    built = [
+        f for f in facts.frameworks if f.variant == "cuda" and f.cuda and matters(f.name, "alone")
+    ]
     if len({major(f.cuda) for f in built}) > 1:
         title = "frameworks for two CUDA majors: "
         title += ", ".join(f"{f.name} for CUDA {f.cuda}" for f in built)

@@ -27,8 +27,6 @@ from cudriver.stack.tables import matters, table
 from cudriver.stack.text import some
 from cudriver.stack.versions import minor, satisfies
 
-# Newer ones of the same major stand in for older ones.
-FORWARD = ("nvidia-nvjitlink", "nvidia-cudnn", "nvidia-nccl", "nvidia-cuda-nvrtc")
 SHOWN = 5  # pieces of evidence of one kind
 EXACT = re.compile(r"\s*==[0-9. ]+(\.\*)?\s*")
 
@@ -176,7 +174,9 @@ def _gravity(pin: Pin) -> str:
     have, want = minor(pin.here.version), minor(unmet.lstrip("=~<>! "))
     if have is None or want is None:
         return WARNING
-    return NOTE if have == want or (have > want and unsuffixed(name) in FORWARD) else WARNING
+    return (
+        NOTE if have == want or (have > want and matters(unsuffixed(name), "forward")) else WARNING
+    )
 
 
 def _not_met(facts: Facts, top: str, unkept: list[Unkept]) -> Finding:

@@ -150,8 +150,8 @@ def hash_of(
 
     made, buffer = hashlib.new(kind, usedforsecurity=False), bytearray(1 << 20)
     try:
-        with os.fdopen(root.open(path), "rb", buffering=0) as file:
-            about = os.fstat(file.fileno())
+        descriptor, about = root.open(path)
+        with os.fdopen(descriptor, "rb", buffering=0) as file:
             if about.st_size > SPARSE * (about.st_blocks * 512 + len(buffer)):
                 return None
             left = about.st_size
@@ -194,14 +194,14 @@ class Owners:
         self._conda: list[tuple[Distribution, bytes]] = []
 
     def add(self, dist: Distribution) -> None:
+        if dist.kind == "conda":
+            self._conda.append((dist, self.root.raw(dist.path, RECORD_LIMIT)))
+            return
         raw = self.records[dist.path] = read(self.root, dist)
         entries = self.of[dist.path] = libraries(self.root, dist, raw)
         put(dist, size=sum(entry.size or 0 for entry in entries) if raw else None)
         for entry in entries:
             self.by_path.setdefault(entry.path, []).append(entry)
-
-    def add_conda(self, dist: Distribution) -> None:
-        self._conda.append((dist, self.root.raw(dist.path, RECORD_LIMIT)))
 
     def owner(self, path: str) -> Distribution | None:
         """The distribution that a file belongs to: of two claims, the one whose size fits."""

@@ -26,6 +26,11 @@ from cudriver.stack.say import language, said, say
 RANK = {ERROR: 0, WARNING: 1, NOTE: 2}
 OK, ABSENT, UNJUDGED = "ok", "absent", "unjudged"  # what works; what is not there; the rest
 STATES = {WORKS: OK, CPU_ONLY: ERROR, FAILS: ERROR, NOT_KNOWN: UNKNOWN, None: ABSENT}
+OTHERS = {  # of a framework's variant
+    "cpu": ", built without CUDA",
+    "rocm": ", for ROCm",
+    "xpu": ", for Intel's GPUs",
+}
 FEW = 3  # names of many that a line tells
 DRIVER = ("libcuda.so", "libnvidia-ml.so")  # the driver's line tells of them
 
@@ -133,16 +138,8 @@ def toolkit_line(facts: Facts, most: int = FEW) -> str:
 def framework_line(framework: Framework) -> str:
     """Its state, its version, and what of CUDA it has."""
     state = say(framework.state) + say(", ") if framework.state else ""
-    return state + _built(framework)
-
-
-def _built(framework: Framework) -> str:
-    if framework.variant == "cpu":
-        return framework.version + say(", built without CUDA")
-    if framework.variant == "rocm":
-        return framework.version + say(", for ROCm")
-    if framework.variant == "xpu":
-        return framework.version + say(", for Intel's GPUs")
+    if framework.without_cuda:
+        return state + framework.version + say(OTHERS[framework.variant])
     parts = [
         f"{label} {value}"
         for label, value in (
@@ -152,7 +149,7 @@ def _built(framework: Framework) -> str:
         )
         if value
     ]
-    text = framework.version or say("unknown version")
+    text = state + (framework.version or say("unknown version"))
     if parts:
         text += ": " + ", ".join(parts)
     if framework.blocked:

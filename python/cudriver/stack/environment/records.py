@@ -238,8 +238,8 @@ class Owners:
                 if size is None:
                     what = MISSING
                 elif claim.size is not None and claim.size != size:
-                    said = f"{evidence.value} (on disk: {size} bytes)"
-                    evidence, what = Evidence(evidence.file, evidence.line, said), OWNERS
+                    text = f"{evidence.value} (on disk: {size} bytes)"
+                    evidence, what = Evidence(evidence.file, evidence.line, text), OWNERS
                 elif in_doubt and size <= HASH_LIMIT and differs(self.root, path, claim.digest):
                     what = OWNERS
                 else:
@@ -265,9 +265,9 @@ class Owners:
             if same or path in self.by_path or os.path.dirname(path) in self.root.unlisted:
                 continue
             what = MISSING if size is None else EDITED if is_whole(self.root, path) else DAMAGED
-            said = f"{os.fsdecode(match[1])}, {int(stated[1]) if stated else '?'} bytes"
+            text = f"{os.fsdecode(match[1])}, {int(stated[1]) if stated else '?'} bytes"
             line = raw.count(b"\n", 0, match.start(1)) + 1
             owner = f"{dist.name} {dist.version}"
             why = "" if what != DAMAGED else "ends too early" if size else "is empty"
-            evidence = Evidence(dist.path, line, said)
+            evidence = Evidence(dist.path, line, text)
             yield FileFault(dist.name, path, what, evidence, [owner], why)

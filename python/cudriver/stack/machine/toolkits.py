@@ -119,8 +119,8 @@ def _headers(root: Root, path: str) -> str | None:
 def _stated(root: Root, path: str, headers: str | None) -> Evidence | None:
     """The first file that states the version."""
     files = _STATED if headers else _STATED[:2]
-    told = (_states(root, f.format(path=path, headers=headers), pattern) for f, pattern in files)
-    return next(filter(None, told), None)
+    found = (_states(root, f.format(path=path, headers=headers), pattern) for f, pattern in files)
+    return next(filter(None, found), None)
 
 
 def _states(root: Root, file: str, pattern: str, quiet: bool = False) -> Evidence | None:

@@ -21,7 +21,7 @@ from cudriver.stack.facts import (
 )
 from cudriver.stack.report.outcome import Outcome
 from cudriver.stack.rules.verdict import concerns
-from cudriver.stack.say import language, said, say
+from cudriver.stack.say import language, say, translate
 
 RANK = {ERROR: 0, WARNING: 1, NOTE: 2}
 OK, ABSENT, UNJUDGED = "ok", "absent", "unjudged"  # what works; what is not there; the rest
@@ -89,7 +89,7 @@ def driver_line(facts: Facts) -> str:
     """Release, CUDA version and devices."""
     driver = facts.driver
     if driver.release is None and driver.path is None and driver.cuda is None:
-        text = said(driver.error, "driver") if driver.error else say("none")
+        text = translate(driver.error, "driver") if driver.error else say("none")
     else:
         text = driver.release or say("release unknown")
         if driver.cuda:
@@ -99,7 +99,7 @@ def driver_line(facts: Facts) -> str:
         if driver.kernel_release and driver.kernel_release != driver.release:
             text += say(", kernel module {release}", release=driver.kernel_release)
         if driver.error:
-            text += say("; ") + said(driver.error, "driver")
+            text += say("; ") + translate(driver.error, "driver")
     if driver.assumed:
         text += say(" (assumed)")
     names: dict[str, int] = {}

@@ -7,7 +7,7 @@ import warnings
 
 from cudriver.stack import inspect
 from cudriver.stack.facts import ERROR, UNKNOWN, WARNING, Finding
-from cudriver.stack.say import said
+from cudriver.stack.say import translate
 
 _MARKUP = re.compile(r"(\[[a-z#/@][^\[]*?\])")  # `rapids doctor` takes it for a style
 
@@ -25,7 +25,7 @@ def cuda_stack_check(verbose: bool = False, **_: object) -> str | None:
     if errors:  # `rapids doctor` shows no warning of a check that fails
         raise RuntimeError("\n".join([*errors, *warned]))
     if report.verdict == UNKNOWN:
-        warned += [said(why, "doubts") for why in report.doubts]
+        warned += [translate(why, "doubts") for why in report.doubts]
     for text in warned:
         warnings.warn(text, stacklevel=2)
     return f"{report.prefix}: {report.summary}" if verbose else None
@@ -33,6 +33,6 @@ def cuda_stack_check(verbose: bool = False, **_: object) -> str | None:
 
 def _text(finding: Finding) -> str:
     """What is wrong, and the commands that fix it."""
-    lines = [f"{finding.rule}: {said(finding.title, finding.rule)}", *finding.fix]
-    lines += [said(finding.advice, "fixes")] if finding.advice else []
+    lines = [f"{finding.rule}: {translate(finding.title, finding.rule)}", *finding.fix]
+    lines += [translate(finding.advice, "fixes")] if finding.advice else []
     return _MARKUP.sub(r"\\\1", "\n  ".join(lines))

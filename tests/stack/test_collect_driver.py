@@ -40,7 +40,7 @@ class TestFiles:
 
         monkeypatch.setattr(os, "access", lambda path, _: False)
         monkeypatch.setattr(os, "open", refuse)
-        found = [driver._node(name, True) for name in names if driver._is_node(name)]
+        found = [driver._node(name, True) for name in names if driver.NODE.fullmatch(name)]
         monkeypatch.undo()
         told = {node.path: node.errno for node in found}
         assert told == {"/dev/nvidia0": 13, "/dev/nvidiactl": 1, "/dev/nvidia-uvm": 1}

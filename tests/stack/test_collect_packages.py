@@ -175,7 +175,7 @@ class TestConda:
         found, _ = installed(prefix)
         owners = records.Owners(Root("/"))
         for name in ("nccl", "libcublas"):
-            owners.add_conda(found[name])
+            owners.add(found[name])
         assert owners.owner(f"{prefix.path}/lib/libcublas.so.12").name == "libcublas"
         assert owners.owner(f"{prefix.path}/lib/libcublas.so.1") is None
 

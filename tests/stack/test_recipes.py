@@ -20,6 +20,7 @@ from synth import Prefix
 
 from cudriver.stack import facts as known
 from cudriver.stack.collect import ask, collect
+from cudriver.stack.environment.debian import DebianOwners
 from cudriver.stack.environment.records import Owners
 from cudriver.stack.facts import Environment, Framework
 from cudriver.stack.load import catalogue, imports, recipes
@@ -386,7 +387,7 @@ class TestCatalogue:
     )
     def test_where_a_file_comes_from(self, kind, path, real, inside):
         root = Root("/")
-        of = catalogue.Catalogue(root, environment(kind), Owners(root))
+        of = catalogue.Catalogue(root, environment(kind), Owners(root), DebianOwners(root))
         assert of.origin(path, real) == ("environment" if inside else "system")
 
 

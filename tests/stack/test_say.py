@@ -88,7 +88,7 @@ def test_every_text_of_the_help_has_its_chinese(name):
 @pytest.mark.parametrize("rule", registry())
 def test_every_title_that_a_case_has_seen_has_its_chinese(rule, chinese):
     for title in re.findall(r"(?m)^(?:error|warning|note): (.+)", cases.path(rule).read_text()):
-        assert HAN.search(say.said(title, rule)), title
+        assert HAN.search(say.translate(title, rule)), title
 
 
 def evidence_of(node: ast.expr) -> Iterator[str]:
@@ -117,7 +117,7 @@ def test_every_sentence_of_evidence_has_its_chinese(chinese):
                 told += (t for part in node.args[2:3] for t in evidence_of(part))
     words = [text for text in told if re.search("[a-z]{2} |[a-z] [a-z]|^[a-z]+$", text)]
     assert len(words) > 25
-    assert [text for text in words if not HAN.search(say.said(text, "evidence"))] == []
+    assert [text for text in words if not HAN.search(say.translate(text, "evidence"))] == []
 
 
 def test_what_stands_in_files_stays_as_it_is(chinese):
@@ -128,8 +128,8 @@ def test_what_stands_in_files_stays_as_it_is(chinese):
         "NVIDIA H200",
         "13.0",
     ):
-        assert say.said(text, "evidence") == text
-    told = say.said("1.2, by RUNPATH of liba.so ($ORIGIN/../b)", "evidence")
+        assert say.translate(text, "evidence") == text
+    told = say.translate("1.2, by RUNPATH of liba.so ($ORIGIN/../b)", "evidence")
     assert told == "1.2，依据 liba.so 的 RUNPATH（$ORIGIN/../b）"
 
 
@@ -149,11 +149,11 @@ def test_what_is_said_has_the_values_of_the_english():
 
 def test_a_finished_sentence_keeps_its_values(chinese):
     title = "driver 470.82.01 is too old for torch 2.8.0+cu128: CUDA 12 needs 525.60.13 or newer"
-    told = say.said(title, "CU103")
+    told = say.translate(title, "CU103")
     for value in ("470.82.01", "torch 2.8.0+cu128", "525.60.13"):
         assert value in told
-    assert say.said("no such sentence", "CU103") == "no such sentence"
-    assert say.said(title, "CU999") == title
+    assert say.translate("no such sentence", "CU103") == "no such sentence"
+    assert say.translate(title, "CU999") == title
 
 
 @pytest.mark.parametrize("width", [60, 80, 100])
@@ -238,7 +238,7 @@ def test_what_is_wrong_with_the_driver_is_chinese(driver, told, chinese):
     ],
 )  # fmt: skip
 def test_no_english_stays_around_names_and_numbers(text, part, told, chinese):
-    assert say.said(text, part) == told
+    assert say.translate(text, part) == told
 
 
 def test_what_was_observed_is_chinese(chinese):
@@ -260,7 +260,7 @@ def test_the_remark_of_a_command_is_chinese(chinese):
     seen = "".join(file.read_text() for file in sorted(cases.FOLDER.iterdir()))
     remarks = {*re.findall(r"(?m)^  \$ .*?  # (.+)$", seen)}
     assert len(remarks) > 5
-    assert [text for text in remarks if not HAN.search(say.said(text, "remarks"))] == []
+    assert [text for text in remarks if not HAN.search(say.translate(text, "remarks"))] == []
     fix = ["sudo apt-get install x  # from NVIDIA's repository", "a  # or: sudo b"]
     made = Report(samples.healthy(), [Finding("CU202", WARNING, "t", fix=[*map(Command.of, fix)])])
     for shown in (made.to_text(), made.to_html()):

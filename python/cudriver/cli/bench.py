@@ -6,7 +6,7 @@ import sys
 
 from cudriver.cli import terminal
 from cudriver.cli.sizes import parse_size, parse_sweep
-from cudriver.stack.say import can_encode, language, said, say
+from cudriver.stack.say import can_encode, language, say, translate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -226,6 +226,6 @@ def print_text(report: dict[str, Any], why_simulated: str | None) -> None:
         columns=columns,
         break_up=wrap if chinese else None,
     )
-    why = said(why_simulated, "demo") if why_simulated else None
+    why = translate(why_simulated, "demo") if why_simulated else None
     for line in lines(report, why, style):
         terminal.write(line + "\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from cudriver.cli import terminal
-from cudriver.stack.say import can_encode, said, say
+from cudriver.stack.say import can_encode, say, translate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ def _print_text(report: dict[str, Any]) -> None:
 
     driver = report["driver"]
     if driver["simulated"]:
-        why = said(report["why_simulated"], "demo")
+        why = translate(report["why_simulated"], "demo")
         why = terminal.fit(say("SIMULATED DRIVER: {why}.", why=why), sys.stdout)
         terminal.write(f"{why}\n{say('No GPU takes part, so no rates are shown.')}\n\n")
     labels = [say("driver"), say("device"), say("arrays")]
@@ -261,7 +261,7 @@ def _print_text(report: dict[str, Any]) -> None:
         rate = f"{entry['gb_per_s']:8.1f} GB/s" if entry["gb_per_s"] else " " * 13
         rate = "" if driver["simulated"] else rate
         line = f"{mark} {pad(say(entry['step']), 36)}{rate}"
-        line = terminal.beside(line, said(entry["detail"], "demo"), sys.stdout, 2)
+        line = terminal.beside(line, translate(entry["detail"], "demo"), sys.stdout, 2)
         line = "\n".join(part.rstrip() for part in line.split("\n"))
         if colour:
             line = f"\x1b[{32 if entry['right'] else 31}m{mark}\x1b[0m{line[len(mark) :]}"

@@ -6,7 +6,7 @@ import errno
 import os
 import sys
 
-from cudriver.stack.say import LANGUAGES, can_encode, choose, said, say
+from cudriver.stack.say import LANGUAGES, can_encode, choose, say, translate
 from cudriver.stack.text import clean
 
 TYPE_CHECKING = False
@@ -196,7 +196,7 @@ def parser(
             near = _nearest_option(self, message)
             if not near:
                 _say(self.format_usage().rstrip("\n"))
-            message = said(message, "usage")
+            message = translate(message, "usage")
             message += say("; did you mean {near}?", near=near) if near else ""
             text = say("{program}: error: {message}", program=self.prog, message=message)
             _say(fit(clean(text), sys.stderr, 4))
@@ -328,7 +328,7 @@ class plain_warnings:
 
 def complain(text: str) -> None:
     """What is wrong, on standard error, named after the program; a line, but on a terminal."""
-    _say(fit(clean(f"cudriver: {said(text, 'usage')}"), sys.stderr, 4))
+    _say(fit(clean(f"cudriver: {translate(text, 'usage')}"), sys.stderr, 4))
 
 
 def complain_of_file(error: OSError) -> None:

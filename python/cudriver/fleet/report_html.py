@@ -6,7 +6,7 @@ from cudriver.fleet.report_text import cells, counted, heading, reference_of, re
 from cudriver.fleet.rules import PAGES
 from cudriver.stack.report.html import STYLE, document, lang, link, rule_pages
 from cudriver.stack.report.text import VERDICTS
-from cudriver.stack.say import language, said, say
+from cudriver.stack.say import language, say, translate
 from cudriver.stack.text import html as _text
 
 TYPE_CHECKING = False
@@ -63,13 +63,15 @@ def _section(fleet: Result, classes: str) -> str:
 
 def _finding(finding: Finding) -> str:
     style = SEVERITIES[finding.severity]
-    rows = [("why", f"<p>{_text(said(finding.why, 'why'))}</p>")]
+    rows = [("why", f"<p>{_text(translate(finding.why, 'why'))}</p>")]
     if finding.evidence:
         rows.append(("evidence", _shares(finding.evidence)))
     if finding.fix:
-        rows.append(("fix", "".join(f"<p>{_text(said(fix, 'fixes'))}</p>" for fix in finding.fix)))
+        rows.append(
+            ("fix", "".join(f"<p>{_text(translate(fix, 'fixes'))}</p>" for fix in finding.fix))
+        )
     body = "".join(f"<dt>{_text(say(name))}</dt><dd>{value}</dd>" for name, value in rows)
-    title = _text(said(finding.title, finding.rule))
+    title = _text(translate(finding.title, finding.rule))
     return (
         f'<article class="{style}"><h3><span class="tag {style}">{link(finding.rule, PAGES)} '
         f"{_text(say(finding.severity))}</span>{title}</h3><dl>{body}</dl></article>"

@@ -9,7 +9,7 @@ import io
 
 from cudriver.stack.facts import NOTE
 from cudriver.stack.report.text import SEVERITY_COLOUR, VERDICTS, counts_of
-from cudriver.stack.say import said, say
+from cudriver.stack.say import say, translate
 from cudriver.stack.text import clean, columns, elide, pad, wrap
 
 TYPE_CHECKING = False
@@ -197,20 +197,24 @@ def _changes(changes: Sequence[Change], reference: str, style: Style, verbose: b
 def cells(change: Change) -> tuple[str, str, str]:
     """What differs, here and there, in the reader's language."""
     rule = change.component.partition(" ")[0]  # of a component that is a finding
-    here, there = (told(said(value, rule)) for value in (change.value, change.reference))
+    here, there = (told(translate(value, rule)) for value in (change.value, change.reference))
     return say(change.component), here, there
 
 
 def told(value: str) -> str:
     """A value in the reader's language: a finding's rule and title, or the English around names."""
     rule, _, title = value.partition(" ")
-    return f"{rule} {said(title, rule)}" if rule.startswith("CU") else said(say(value), "stack")
+    return (
+        f"{rule} {translate(title, rule)}"
+        if rule.startswith("CU")
+        else translate(say(value), "stack")
+    )
 
 
 def _title(finding: Finding, style: Style) -> list[str]:
     tag = f"{say(finding.severity)} {finding.rule}"
     used = columns(tag) + 2
-    first, *rest = _folded(said(finding.title, finding.rule), style.width - used)
+    first, *rest = _folded(translate(finding.title, finding.rule), style.width - used)
     painted = style.paint(tag, SEVERITY_COLOUR[finding.severity], "bold")
     return [f"{painted}  {first}", *(" " * used + line for line in rest)]
 
@@ -224,14 +228,14 @@ def reference_of(reference: str) -> str:
 def _finding(finding: Finding, style: Style, verbose: bool) -> list[str]:
     lines = _title(finding, style)
     room = style.width - INDENT
-    lines += _labelled(say("why"), _folded(said(finding.why, "why"), room), style)
+    lines += _labelled(say("why"), _folded(translate(finding.why, "why"), room), style)
     shown = finding.evidence if verbose else finding.evidence[:SHARES_SHOWN]
     seen = [line for share in shown for line in _share(share, style, verbose)]
     if len(shown) < len(finding.evidence):
         seen.append(say("and {n} more (-v)", n=len(finding.evidence) - len(shown)))
     if seen:
         lines += _labelled(say("evidence"), seen, style)
-    fixes = [line for fix in finding.fix for line in wrap(said(fix, "fixes"), room)]
+    fixes = [line for fix in finding.fix for line in wrap(translate(fix, "fixes"), room)]
     return lines + (_labelled(say("fix"), fixes, style) if fixes else [])
 
 

@@ -189,7 +189,7 @@ class _Check:
         self.owners: Owners = self._environment()
         self.finder = Finder(self.owners, facts.distributions, self.env.site_packages)
         self.frameworks: list[Framework] = self.finder.all()
-        self.resolver = Resolver(machine.loader, self.env, self.owners)
+        self.resolver = Resolver(machine.loader, self.env, self.owners, machine.debian)
 
     def _environment(self) -> Owners:
         """Its distributions, and who brought which library."""
@@ -205,10 +205,8 @@ class _Check:
 
             put(self.env, near=near(self.root, self.env.prefix))
         for dist in facts.distributions:
-            if dist.kind == "conda":
-                if matters(dist.name, "conda"):
-                    owners.add_conda(dist)
-            elif matters(dist.name, "parts") or matters_here(dist):
+            group = "conda" if dist.kind == "conda" else "parts"
+            if matters(dist.name, group) or matters_here(dist):
                 owners.add(dist)
         return owners
 
@@ -245,10 +243,9 @@ class _Check:
 
     def _load(self) -> None:
         facts, resolver = self.facts, self.resolver
-        recipes = self.finder.recipes
         put(
             facts,
-            frameworks=resolver.run(self.frameworks, recipes, self.machine.debian),
+            frameworks=resolver.run(self.frameworks, self.finder.recipes),
             libraries=list(resolver.catalogue.libraries.values()),
             missing=list(resolver.catalogue.missing.values()),
             load_faults=resolver.faults,

@@ -24,8 +24,10 @@ class Device(Record, frozen=True):
     def evidence(self) -> Evidence:
         """The GPU by its number, and what it is."""
         name = self.name or ("assumed" if self.assumed else "unknown")
-        told = f", compute capability {self.compute_capability}" * bool(self.compute_capability)
-        return Evidence(f"GPU {self.index}", None, name + told)
+        capability = f", compute capability {self.compute_capability}" * bool(
+            self.compute_capability
+        )
+        return Evidence(f"GPU {self.index}", None, name + capability)
 
 
 class DeviceNode(Record, frozen=True):

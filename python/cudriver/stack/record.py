@@ -93,7 +93,7 @@ class Record:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries and lists all the way down."""
-        return {name: plain(getattr(self, name)) for name in self._fields}
+        return {name: jsonable(getattr(self, name)) for name in self._fields}
 
 
 def but(record: T, **changes: Any) -> T:
@@ -108,12 +108,12 @@ def put(record: Record, **fields: Any) -> None:
     record.__dict__.update(fields)
 
 
-def plain(value: Any) -> Any:
+def jsonable(value: Any) -> Any:
     """A value as the dictionaries, lists and texts that JSON has."""
     if hasattr(value, "to_dict"):
         return value.to_dict()
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [jsonable(item) for item in value]
     if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): jsonable(item) for key, item in value.items()}
     return value

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from cudriver.stack.collect import ask, collect_libraries
 from cudriver.stack.facts import Facts, Library, Missing
-from cudriver.stack.record import Any, Record, plain
+from cudriver.stack.record import Any, Record, jsonable
 from cudriver.stack.report.outcome import promised
 
 
@@ -30,9 +30,9 @@ class Resolved(Record):
         return 0 if self.facts.libraries else 3
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``cudriver which --json`` prints, as plain data."""
+        """What ``cudriver which --json`` prints, as jsonable data."""
         names = ("soname", "needed_by", "searched")
-        gone = [{name: plain(getattr(each, name)) for name in names} for each in self.missing]
+        gone = [{name: jsonable(getattr(each, name)) for name in names} for each in self.missing]
         return {
             "schema": 1,
             "libraries": promised("libraries", self.libraries),

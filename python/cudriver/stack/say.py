@@ -50,7 +50,7 @@ def say(text: str, **values: Any) -> str:
     return text.format(**values) if values else text
 
 
-def said(text: str, part: str) -> str:
+def translate(text: str, part: str) -> str:
     """A finished English sentence in the reader's language, by the templates of a part of the table
     ("usage", a rule's code), or by those of any. What none of them is stays English.
     """

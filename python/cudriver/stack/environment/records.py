@@ -150,8 +150,8 @@ def hash_of(
 
     made, buffer = hashlib.new(kind, usedforsecurity=False), bytearray(1 << 20)
     try:
-        with os.fdopen(root.open(path), "rb", buffering=0) as file:
-            about = os.fstat(file.fileno())
+        descriptor, about = root.open(path)
+        with os.fdopen(descriptor, "rb", buffering=0) as file:
             if about.st_size > SPARSE * (about.st_blocks * 512 + len(buffer)):
                 return None
             left = about.st_size
@@ -194,14 +194,14 @@ class Owners:
         self._conda: list[tuple[Distribution, bytes]] = []
 
     def add(self, dist: Distribution) -> None:
+        if dist.kind == "conda":
+            self._conda.append((dist, self.root.raw(dist.path, RECORD_LIMIT)))
+            return
         raw = self.records[dist.path] = read(self.root, dist)
         entries = self.of[dist.path] = libraries(self.root, dist, raw)
         put(dist, size=sum(entry.size or 0 for entry in entries) if raw else None)
         for entry in entries:
             self.by_path.setdefault(entry.path, []).append(entry)
-
-    def add_conda(self, dist: Distribution) -> None:
-        self._conda.append((dist, self.root.raw(dist.path, RECORD_LIMIT)))
 
     def owner(self, path: str) -> Distribution | None:
         """The distribution that a file belongs to: of two claims, the one whose size fits."""
@@ -238,8 +238,8 @@ class Owners:
                 if size is None:
                     what = MISSING
                 elif claim.size is not None and claim.size != size:
-                    said = f"{evidence.value} (on disk: {size} bytes)"
-                    evidence, what = Evidence(evidence.file, evidence.line, said), OWNERS
+                    text = f"{evidence.value} (on disk: {size} bytes)"
+                    evidence, what = Evidence(evidence.file, evidence.line, text), OWNERS
                 elif in_doubt and size <= HASH_LIMIT and differs(self.root, path, claim.digest):
                     what = OWNERS
                 else:
@@ -265,9 +265,9 @@ class Owners:
             if same or path in self.by_path or os.path.dirname(path) in self.root.unlisted:
                 continue
             what = MISSING if size is None else EDITED if is_whole(self.root, path) else DAMAGED
-            said = f"{os.fsdecode(match[1])}, {int(stated[1]) if stated else '?'} bytes"
+            text = f"{os.fsdecode(match[1])}, {int(stated[1]) if stated else '?'} bytes"
             line = raw.count(b"\n", 0, match.start(1)) + 1
             owner = f"{dist.name} {dist.version}"
             why = "" if what != DAMAGED else "ends too early" if size else "is empty"
-            evidence = Evidence(dist.path, line, said)
+            evidence = Evidence(dist.path, line, text)
             yield FileFault(dist.name, path, what, evidence, [owner], why)

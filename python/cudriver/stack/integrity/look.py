@@ -61,18 +61,10 @@ class Looker:
             return Seen(DAMAGED, "is empty", "file too short" if library else "")
         if file.same_size:
             self._hashed -= file.found
-            if self._hashed < 0:
-                return self._left(file)
-            if not records.differs(self.root, file.path, file.digest):
+            # One that there is no time for is taken for what it was: all of a copy may be younger.
+            if self._hashed < 0 or not records.differs(self.root, file.path, file.digest):
                 return None
         return self.into(file)
-
-    def _left(self, file: Entry) -> Seen | None:
-        """A file that there is no time for. One of the right size is taken for what it was: all of
-        a copy may be younger than its RECORD.
-        """
-        self.spent = self.spent or not file.same_size
-        return None if file.same_size else Seen(CHANGED)
 
     def into(self, file: Entry) -> Seen:
         """A file that is there and has other content."""

@@ -56,10 +56,10 @@ def unmet(root: Root, facts: Facts, wanting: dict[str, Distribution]) -> Iterato
                 unmeant = here.installer == "conda" or satisfies(here.version, wanted) is not False
             else:  # its extras come with it
                 wanted = specifier[: specifier.find("]") + 1].strip() + wanted
-                told = name == "triton" or matters(name, "parts")  # by the loader, or by a rule
+                reported = name == "triton" or matters(name, "parts")  # by the loader, or by a rule
                 others = (group for group in builds if name in group)  # of the same modules
                 stands_in = any(not installed.keys().isdisjoint(group) for group in others)
-                unmeant = apart or told or stands_in or name.replace("-", "_") in modules
+                unmeant = apart or reported or stands_in or name.replace("-", "_") in modules
             if unmeant or "extra" in marker or (marker.strip() and not markers.holds(marker)):
                 continue
             evidence = Evidence(f"{dist.path}/METADATA", None, f"{name}{specifier.strip()}")

@@ -15,7 +15,6 @@ from cudriver.stack.facts import (
     Facts,
     FileFault,
     Framework,
-    LoadFault,
 )
 from cudriver.stack.integrity.hidden import hidden, hidden_by_modules
 from cudriver.stack.integrity.listed import Listed, Wheels, top_modules
@@ -80,7 +79,9 @@ class Whole:
         elif library and seen.what in (CHANGED, EDITED) and self._loads < TRIED:
             self._loads += 1
             fault = resolver.tried(file.distribution.name, file.path)
-            if fault is not None and not _optional(fault):
+            # Of CUDA's own libraries recipes tell who needs them.
+            lacks = fault is not None and fault.kind == "not found" and is_cuda_library(fault.name)
+            if fault is not None and not lacks:
                 put(made, what=CHANGED, why="does not load", says=fault.message)
         return made
 
@@ -108,9 +109,3 @@ class Whole:
             bare = f"module '{package}' has no attribute"
             return True, "cannot import name" if "." in package else bare
         return True, f"No module named '{package.partition('.')[0]}'"
-
-
-def _optional(fault: LoadFault) -> bool:
-    """Whether what a library lacks is CUDA's: recipes tell who needs it."""
-    missing = fault.kind == "not found"
-    return missing and is_cuda_library(fault.name)

@@ -20,7 +20,7 @@ class Catalogue(Record):
     root: Root
     env: Environment
     owners: Owners
-    debian: DebianOwners | None = None
+    debian: DebianOwners
     libraries: dict[str, Library] = fresh(dict)  # by path
     missing: dict[tuple[str, str], Missing] = fresh(dict)  # by name and who asks
 
@@ -59,7 +59,7 @@ class Catalogue(Record):
             origin=self.origin(path, mapped.real_path),
             version_evidence=evidence,
         )
-        if owner is None and self.debian is not None and library.origin == "system":
+        if owner is None and library.origin == "system":
             put(library, provided_by=self.debian.owner(path) or self.debian.owner(mapped.real_path))
         if library.origin == "system":
             put(library, own_copy=self._own_copy(soname, library.shadowed))

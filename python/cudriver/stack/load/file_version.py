@@ -45,14 +45,14 @@ def own_version(
                 Evidence(path, None, os.path.basename(real)),
             )
         )
-    version, said = coded
+    version, shown = coded
     if (
         owned
         and (owned + ".").startswith(version + ".")
         and row.get("code") not in ("cudnn", "nccl")
     ):
         version = owned  # the package tells more numbers, and they agree
-    return version, Evidence(real, None, said)
+    return version, Evidence(real, None, shown)
 
 
 def _owned(owner: Distribution | None, row: dict[str, Any]) -> str | None:

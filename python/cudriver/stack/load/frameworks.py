@@ -234,9 +234,9 @@ class _Reader(Record):
     ) -> tuple[str, Evidence] | None:
         """What the first source that says something says. none: a stated None is something."""
         for source in sources:
-            told = self._told(source)
-            if told is not None and told[0] != "" and (none or told[0] != "None"):
-                return told
+            value = self._stated(source)
+            if value is not None and value[0] != "" and (none or value[0] != "None"):
+                return value
         return None
 
     def complain(self, source: dict[str, str]) -> None:
@@ -246,7 +246,7 @@ class _Reader(Record):
             if self.finder.source(file):
                 self.finder.root.note(file, f"has no {source.get('assigned', 'version')}")
 
-    def _told(self, source: dict[str, str]) -> tuple[str, Evidence] | None:
+    def _stated(self, source: dict[str, str]) -> tuple[str, Evidence] | None:
         dist = self.dist
         if "distribution" in source:
             dist = self.finder.distributions.get(source["distribution"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cached_property, partial
 
 from cudriver._elf import ElfError
 from cudriver.stack.environment.debian import DebianOwners
@@ -47,12 +47,14 @@ STAND_INS = ("/usr/bin/python3", "/bin/sh")  # where an environment's Python can
 class Resolver:
     """Collects libraries and faults over the frameworks of one environment."""
 
-    def __init__(self, loader: Loader, env: Environment, owners: Owners) -> None:
+    def __init__(
+        self, loader: Loader, env: Environment, owners: Owners, debian: DebianOwners
+    ) -> None:
         self.root: Root = loader.root
         self.loader = loader
         self.env = env
         self.owners = owners
-        self.catalogue: Catalogue = Catalogue(self.root, env, owners)
+        self.catalogue: Catalogue = Catalogue(self.root, env, owners, debian)
         self.faults: list[LoadFault] = []
         self.unsure: list[str] = []
         self.frameworks: dict[str, Framework] = {}
@@ -63,18 +65,11 @@ class Resolver:
         self._lacking: dict[tuple[str, str], str] = {}
         # By framework, a file of that name that is there, and what the loader says of it.
         self._refused: dict[tuple[str, str], LoadFault] = {}
-        self._started: Process | None = None
         self._doubt: Evidence | None = None  # where the environment's Python could not be read
         self._processes: dict[str, Process | None] = {}  # by the framework that is imported
 
-    def run(
-        self,
-        frameworks: list[Framework],
-        recipes: dict[str, Recipe],
-        debian: DebianOwners | None = None,
-    ) -> list[Framework]:
+    def run(self, frameworks: list[Framework], recipes: dict[str, Recipe]) -> list[Framework]:
         """Resolves all; returns the frameworks without those that turn out to use no CUDA."""
-        self.catalogue.debian = debian
         self.frameworks = {framework.name: framework for framework in frameworks}
         self.recipes = recipes
         torch = self.frameworks.get("torch")
@@ -218,11 +213,10 @@ class Resolver:
         venv whose base is gone, a script), of another program: what Python itself links and where
         it makes the loader look may differ, and so may the variables that a script sets.
         """
-        if self._started is None:
-            self._started = self._start()
         return self._started.copy()
 
-    def _start(self) -> Process:
+    @cached_property
+    def _started(self) -> Process:
         failure: Exception | None = None
         for program in filter(None, (self.env.executable, *STAND_INS)):
             own = program == self.env.executable

@@ -17,7 +17,7 @@ from cudriver.stack.machine.child import Child, signal_name
 from cudriver.stack.names import is_cuda_library
 from cudriver.stack.record import Any, Record
 from cudriver.stack.roots.rootfs import Root
-from cudriver.stack.say import said, say
+from cudriver.stack.say import say, translate
 
 TIME_LIMIT = 120.0  # seconds; a first import of PyTorch from a slow disk takes long
 NOTHING = "no framework to import"
@@ -103,12 +103,12 @@ class Observation(Record):
     def summary(self) -> str:
         """One line."""
         if self.error:
-            return said(self.error, "observed")
+            return translate(self.error, "observed")
         failed = {name: error for name, error in self.imports.items() if error}
         count, wrong = len(self.rows), sum(not row.agrees for row in self.rows)
         text = f"{count} value{'' if count == 1 else 's'}, {wrong or 'none'} "
         text += "differs" if 1 in (count, wrong) else "differ"
-        text = said(text, "observed")
+        text = translate(text, "observed")
         return say("; ").join(
             [text, *(f"import {name}: {error}" for name, error in failed.items())]
         )

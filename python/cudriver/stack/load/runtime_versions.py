@@ -34,8 +34,8 @@ def _compiled_cudnn(root: Root, framework: Framework) -> None:
     version = compiled_against(root, library)
     if version is not None:
         put(framework, cudnn_built=version, cudnn_by_pin=False)
-        said = f"compiled against cuDNN {version}"
-        put(framework, cudnn_evidence=Evidence(library, None, said))
+        text = f"compiled against cuDNN {version}"
+        put(framework, cudnn_evidence=Evidence(library, None, text))
 
 
 def _first(libraries: list[Library], *stems: str) -> str | None:

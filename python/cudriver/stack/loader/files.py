@@ -180,8 +180,8 @@ def machine_of(root: Root) -> int:
     """e_machine of a root's programs: of its shell, else of the only loader that it has."""
     if root.host:
         return this_machine()
-    told = (machine_at(root, path) for path in ("/bin/sh", "/usr/bin/env", "/sbin/ldconfig"))
-    machine = next(filter(None, told), None)
+    machines = (machine_at(root, path) for path in ("/bin/sh", "/usr/bin/env", "/sbin/ldconfig"))
+    machine = next(filter(None, machines), None)
     if machine:
         return machine
     there = [m for m, path in glibc.INTERPRETERS.items() if root.is_file(path)]

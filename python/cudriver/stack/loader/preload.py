@@ -133,9 +133,8 @@ def import_torch(process: Process, package: str, sys_path: Sequence[str]) -> lis
                     load.faults = []
         elif not _rescue(process, plan, folders, loads):
             return loads
-    extension = _extension(root, package)
-    if extension is not None:
-        loads.append(process.dlopen(extension))
+    for name in list(filter(_EXTENSION.fullmatch, root.names(package)))[:1]:
+        loads.append(process.dlopen(f"{package}/{name}"))
     return loads
 
 
@@ -200,9 +199,3 @@ def _candidate(
         if found:
             return found[0]
     return None
-
-
-def _extension(root: Root, package: str) -> str | None:
-    """torch._C's file."""
-    names = filter(_EXTENSION.fullmatch, root.names(package))
-    return next((f"{package}/{name}" for name in names), None)

@@ -19,6 +19,7 @@ from cudriver.stack.tables import driver_cuda, table
 
 PROC_VERSION = "/proc/driver/nvidia/version"
 SYS_VERSION = "/sys/module/nvidia/version"
+NODE = re.compile(r"nvidia(?:ctl|-uvm|[0-9]+)")  # in /dev, of those that a CUDA program opens
 WSL_LIBRARY = "/usr/lib/wsl/lib/libcuda.so.1"
 
 RELEASE = r"\d{3}\.\d+(?:\.\d+)?"
@@ -80,9 +81,13 @@ def describe(asked: Asked, loader: Loader) -> Driver:
         path = root.resolve(found.path)
         put(driver, path=path, kind=_kind(path, found.path), found_by=found.rule)
         put(driver, copies=[s.path for s in found.shadowed])
-        _user_release(driver, found.path)
+        # From the file's name; on WSL and Tegra that says nothing.
+        if match := re.search(_IN_NAME, path):
+            put(driver, release=match[1], cuda=driver_cuda(match[1]))
+            put(driver, release_evidence=Evidence(found.path, None, os.path.basename(path)))
     _paired(root, driver)
-    put(driver, nodes=[_node(name, root.host) for name in root.names("/dev") if _is_node(name)])
+    names = filter(NODE.fullmatch, root.names("/dev"))
+    put(driver, nodes=[_node(name, root.host) for name in names])
     if driver.kernel_release is None:
         put(driver, pci_devices=_pci(root))
     return driver
@@ -133,14 +138,6 @@ def _kind(path: str, named: str) -> str:
     return "native"
 
 
-def _user_release(driver: Driver, named: str) -> None:
-    """From the file's name; on WSL and Tegra the name says nothing."""
-    match = re.search(_IN_NAME, driver.path or "")
-    if match:
-        put(driver, release=match[1], cuda=driver_cuda(match[1]))
-        put(driver, release_evidence=Evidence(named, None, os.path.basename(driver.path or "")))
-
-
 def _paired(root: Root, driver: Driver) -> None:
     """The release of the libcuda that belongs to the kernel driver, where another one is used."""
     if driver.kind == "native":
@@ -151,12 +148,6 @@ def _paired(root: Root, driver: Driver) -> None:
         if match and _kind(root.resolve(path), path) == "native":
             put(driver, paired_release=match[1])
             return
-
-
-def _is_node(name: str) -> bool:
-    """Whether a name in /dev is one of the driver's that a CUDA program opens."""
-    rest = name.removeprefix("nvidia")
-    return rest != name and (rest in ("ctl", "-uvm") or rest.isdigit())
 
 
 def _node(name: str, here: bool) -> DeviceNode:

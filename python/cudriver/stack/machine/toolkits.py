@@ -42,7 +42,9 @@ def system(asked: Asked) -> list[Toolkit]:
             true = root.resolve(path)
         except (OSError, ValueError):
             continue
-        if true in ("/", "/usr", "/usr/local") or _in_environment(root, true):
+        # A CUDA_HOME that is a conda environment or lies in site-packages is that environment's.
+        inside = root.is_dir(f"{true}/conda-meta") or "/site-packages/" in true
+        if inside or true in ("/", "/usr", "/usr/local"):
             continue
         if true not in found:
             toolkit = directory(root, true)
@@ -52,11 +54,6 @@ def system(asked: Asked) -> list[Toolkit]:
         if why:
             found[true].chosen_by.append(why)
     return list(found.values())
-
-
-def _in_environment(root: Root, path: str) -> bool:
-    """A CUDA_HOME that is a conda environment or lies in site-packages is that environment's."""
-    return root.is_dir(f"{path}/conda-meta") or "/site-packages/" in path
 
 
 def _candidates(asked: Asked) -> list[tuple[str, str]]:
@@ -122,8 +119,8 @@ def _headers(root: Root, path: str) -> str | None:
 def _stated(root: Root, path: str, headers: str | None) -> Evidence | None:
     """The first file that states the version."""
     files = _STATED if headers else _STATED[:2]
-    told = (_states(root, f.format(path=path, headers=headers), pattern) for f, pattern in files)
-    return next(filter(None, told), None)
+    found = (_states(root, f.format(path=path, headers=headers), pattern) for f, pattern in files)
+    return next(filter(None, found), None)
 
 
 def _states(root: Root, file: str, pattern: str, quiet: bool = False) -> Evidence | None:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from cudriver.stack.machine_facts import Driver
 from cudriver.stack.record import Record, fresh
-from cudriver.stack.say import said, say
+from cudriver.stack.say import say, translate
 from cudriver.stack.tables import table
 
 
@@ -27,7 +27,7 @@ class Line(str):
         """The sentence in the reader's language."""
         values = dict(self.values)
         if "rule" in values:
-            values["title"] = said(str(values["title"]), str(values["rule"]))
+            values["title"] = translate(str(values["title"]), str(values["rule"]))
         return say(self.template, **values)
 
 

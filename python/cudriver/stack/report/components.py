@@ -21,11 +21,16 @@ from cudriver.stack.facts import (
 )
 from cudriver.stack.report.outcome import Outcome
 from cudriver.stack.rules.verdict import concerns
-from cudriver.stack.say import language, said, say
+from cudriver.stack.say import language, say, translate
 
 RANK = {ERROR: 0, WARNING: 1, NOTE: 2}
 OK, ABSENT, UNJUDGED = "ok", "absent", "unjudged"  # what works; what is not there; the rest
 STATES = {WORKS: OK, CPU_ONLY: ERROR, FAILS: ERROR, NOT_KNOWN: UNKNOWN, None: ABSENT}
+OTHERS = {  # of a framework's variant
+    "cpu": ", built without CUDA",
+    "rocm": ", for ROCm",
+    "xpu": ", for Intel's GPUs",
+}
 FEW = 3  # names of many that a line tells
 DRIVER = ("libcuda.so", "libnvidia-ml.so")  # the driver's line tells of them
 
@@ -84,7 +89,7 @@ def driver_line(facts: Facts) -> str:
     """Release, CUDA version and devices."""
     driver = facts.driver
     if driver.release is None and driver.path is None and driver.cuda is None:
-        text = said(driver.error, "driver") if driver.error else say("none")
+        text = translate(driver.error, "driver") if driver.error else say("none")
     else:
         text = driver.release or say("release unknown")
         if driver.cuda:
@@ -94,7 +99,7 @@ def driver_line(facts: Facts) -> str:
         if driver.kernel_release and driver.kernel_release != driver.release:
             text += say(", kernel module {release}", release=driver.kernel_release)
         if driver.error:
-            text += say("; ") + said(driver.error, "driver")
+            text += say("; ") + translate(driver.error, "driver")
     if driver.assumed:
         text += say(" (assumed)")
     names: dict[str, int] = {}
@@ -133,16 +138,8 @@ def toolkit_line(facts: Facts, most: int = FEW) -> str:
 def framework_line(framework: Framework) -> str:
     """Its state, its version, and what of CUDA it has."""
     state = say(framework.state) + say(", ") if framework.state else ""
-    return state + _built(framework)
-
-
-def _built(framework: Framework) -> str:
-    if framework.variant == "cpu":
-        return framework.version + say(", built without CUDA")
-    if framework.variant == "rocm":
-        return framework.version + say(", for ROCm")
-    if framework.variant == "xpu":
-        return framework.version + say(", for Intel's GPUs")
+    if framework.without_cuda:
+        return state + framework.version + say(OTHERS[framework.variant])
     parts = [
         f"{label} {value}"
         for label, value in (
@@ -152,7 +149,7 @@ def _built(framework: Framework) -> str:
         )
         if value
     ]
-    text = framework.version or say("unknown version")
+    text = state + (framework.version or say("unknown version"))
     if parts:
         text += ": " + ", ".join(parts)
     if framework.blocked:

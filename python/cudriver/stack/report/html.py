@@ -27,15 +27,15 @@ from cudriver.stack.report.text import (
     MARKS,
     How,
     about,
+    command_text,
     counted,
+    location,
     message,
-    place_of,
     remarks,
     short_path,
-    told,
     value_of,
 )
-from cudriver.stack.say import language, said, say
+from cudriver.stack.say import language, say, translate
 from cudriver.stack.tables import FOLDER
 from cudriver.stack.text import html as _text
 from cudriver.stack.text import quote
@@ -135,7 +135,7 @@ def _section(report: Outcome, classes: str, name: str = "") -> str:
         f"<h1>{_text(report.prefix)}</h1>",
         f'<p class="soft">{_text(", ".join(about(facts)))}</p>',
         f'<span class="verdict {style}">{_text(counted(report))}</span>',
-        *(f"<p>{_text(said(why, 'doubts'))}</p>" for why in doubts),
+        *(f"<p>{_text(translate(why, 'doubts'))}</p>" for why in doubts),
         _components(report),
     ]
     if findings:
@@ -143,10 +143,8 @@ def _section(report: Outcome, classes: str, name: str = "") -> str:
         parts += [_finding(finding, facts) for finding in findings]
     parts.append(_observation(report))
     if facts.problems:
-        rows = "".join(
-            f"<li><code>{_text(problem.file)}</code> {_text(said(problem.text, '{problem}'))}</li>"
-            for problem in facts.problems
-        )
+        shown = ((p.file, translate(p.text, "{problem}")) for p in facts.problems)
+        rows = "".join(f"<li><code>{_text(file)}</code> {_text(why)}</li>" for file, why in shown)
         parts.append(f"<h2>{_text(say('Not readable'))}</h2><ul>{rows}</ul>")
     parts.append(_libraries(report.libraries, facts))
     parts.append("</section>")
@@ -172,18 +170,18 @@ def _finding(finding: Finding, facts: Facts) -> str:
     if finding.evidence:
         rows.append(("evidence", _evidence_rows(finding, facts)))
     for other in finding.also:
-        title = f"<p>{link(other.rule)} {_text(said(other.title, other.rule))}</p>"
+        title = f"<p>{link(other.rule)} {_text(translate(other.title, other.rule))}</p>"
         rows.append(("also", title + _evidence_rows(other, facts)))
     if finding.fix:
-        shown = [f"<pre>{_text(told(command))}</pre>" for command in finding.fix]
+        shown = [f"<pre>{_text(command_text(command))}</pre>" for command in finding.fix]
         shown += [f"<p># {_text(text)}</p>" for text in remarks(finding)]
         rows.append(("fix", "".join(shown)))
     if finding.advice:
-        rows.append(("advice", f"<p>{_text(said(finding.advice, 'fixes'))}</p>"))
+        rows.append(("advice", f"<p>{_text(translate(finding.advice, 'fixes'))}</p>"))
     body = "".join(f"<dt>{_text(say(name))}</dt><dd>{value}</dd>" for name, value in rows)
     return (
         f'<article class="{style}"><h3><span class="tag {style}">{link(finding.rule)} '
-        f"{_text(say(finding.severity))}</span>{_text(said(finding.title, finding.rule))}</h3>"
+        f"{_text(say(finding.severity))}</span>{_text(translate(finding.title, finding.rule))}</h3>"
         f"{f'<dl>{body}</dl>' if body else ''}</article>"
     )
 
@@ -193,7 +191,7 @@ def _evidence_rows(finding: Finding, facts: Facts) -> str:
 
 
 def _evidence(evidence: Evidence, facts: Facts) -> str:
-    place = place_of(facts, evidence)
+    place = location(facts, evidence)
     value = f' <span class="soft">{_text(value_of(evidence))}</span>' if evidence.value else ""
     return f'<p><code title="{_text(evidence.file)}">{_text(place)}</code>{value}</p>'
 
@@ -210,13 +208,13 @@ def _libraries(libraries: Sequence[Library], facts: Facts) -> str:
             f'<td class="whole">{_text(library.version or "")}</td>',
             f'<td><code title="{_text(library.path)}">{_text(short_path(facts, library.path))}'
             f'</code><br><span class="soft">{_text(library.provided_by or "")}</span></td>',
-            f"<td>{_text(said(library.found_by, '{by}'))}</td>",
+            f"<td>{_text(translate(library.found_by, '{by}'))}</td>",
         ]
         if hiding:
             shadowed = "<br>".join(
                 f"<code>{_text(short_path(facts, other.path))}</code> "
                 f'<span class="soft">{_text(other.version or "")} '
-                f"{_text(said(other.rule, '{by}'))}</span>"
+                f"{_text(translate(other.rule, '{by}'))}</span>"
                 for other in library.shadowed
             )
             cells.append(f"<td>{shadowed}</td>")
@@ -237,7 +235,7 @@ def _observation(report: Outcome) -> str:
         return ""
     rows = "".join(
         f'<tr><td class="mark {"good" if row.agrees else "bad"}">{"✓" if row.agrees else "✗"}</td>'
-        f"<th>{_text(row.name)}</th><td>{_text(said(row.predicted or '-', 'observed'))}</td>"
+        f"<th>{_text(row.name)}</th><td>{_text(translate(row.predicted or '-', 'observed'))}</td>"
         f"<td>{_text(row.observed or '-')}</td></tr>"
         for row in observation.rows
     )

@@ -43,12 +43,12 @@ def rules_of(report: Outcome) -> list[str]:
 
 def in_short(framework: Framework) -> str:
     """What it was built for, and its state where it does not work."""
-    told = [f"CUDA {framework.cuda}" if framework.cuda else ""]
+    parts = [f"CUDA {framework.cuda}" if framework.cuda else ""]
     if framework.state is None:
-        told = [say("without CUDA")]
+        parts = [say("without CUDA")]
     elif framework.state != WORKS:
-        told.append(say(framework.state))
-    text = say(", ").join(filter(None, told))
+        parts.append(say(framework.state))
+    text = say(", ").join(filter(None, parts))
     return f" ({text})" if text else ""
 
 

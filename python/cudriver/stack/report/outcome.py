@@ -19,7 +19,7 @@ from cudriver.stack.facts import (
     Library,
 )
 from cudriver.stack.machine_facts import Driver, Toolkit
-from cudriver.stack.record import Any, Record, but, plain
+from cudriver.stack.record import Any, Record, but, jsonable
 from cudriver.stack.rules.verdict import answered, questions, states, verdict
 from cudriver.stack.tables import table
 from cudriver.stack.text import quote
@@ -91,8 +91,8 @@ class Outcome:
     @property
     def summary(self) -> str:
         """The verdict and the states, for a line of a log: "mismatch: torch works, jax fails"."""
-        told = [f"{f.name} {f.state}" for f in self.frameworks if f.state is not None]
-        return self.verdict + (f": {', '.join(told)}" if told else "")
+        shown = [f"{f.name} {f.state}" for f in self.frameworks if f.state is not None]
+        return self.verdict + (f": {', '.join(shown)}" if shown else "")
 
     @property
     def libraries(self) -> list[Library]:
@@ -106,8 +106,8 @@ class Outcome:
             return MISMATCH
         if self.observation is not None and self.observation.differs:
             return MISMATCH
-        told = verdict(self.findings, self.facts)
-        return told if told == MISMATCH else UNKNOWN if self.doubts else CONSISTENT
+        found = verdict(self.findings, self.facts)
+        return found if found == MISMATCH else UNKNOWN if self.doubts else CONSISTENT
 
     @property
     def doubts(self) -> list[str]:
@@ -141,7 +141,7 @@ class Outcome:
         data: dict[str, Any] = {"schema": SCHEMA, "verdict": self.verdict}
         for name in ("environment", "driver", "toolkits", "frameworks", "libraries"):
             data[name] = promised(name, getattr(self if name == "frameworks" else facts, name))
-        data["findings"], data["problems"] = plain(self.findings), plain(facts.problems)
+        data["findings"], data["problems"] = jsonable(self.findings), jsonable(facts.problems)
         data["driver"]["conda_cuda"] = facts.conda_cuda
         if facts.root != "/":
             data["environment"]["root"] = facts.root
@@ -165,6 +165,6 @@ def _shaped(value: Any, shape: dict[str, Any]) -> Any:
     if isinstance(value, list) and "items" in shape:
         return [_shaped(each, shape["items"]) for each in value]
     if not isinstance(value, Record) or "properties" not in shape:
-        return plain(value)
+        return jsonable(value)
     members = shape["properties"].items()
     return {n: _shaped(getattr(value, n), part) for n, part in members if hasattr(value, n)}

@@ -31,7 +31,7 @@ from cudriver.stack.report.components import (
     using_cuda,
 )
 from cudriver.stack.report.outcome import Outcome
-from cudriver.stack.say import said, say
+from cudriver.stack.say import say, translate
 from cudriver.stack.text import (
     clean,
     columns,
@@ -138,7 +138,7 @@ def verdict_lines(report: Outcome, style: Style) -> list[str]:
     lines = [style.paint(say(word), colour, "bold") + first[len(say(word)) :], *rest]
     if report.verdict == UNKNOWN:
         for why in report.doubts:
-            lines += ["  " + line for line in wrap(said(why, "doubts"), style.width - 2)]
+            lines += ["  " + line for line in wrap(translate(why, "doubts"), style.width - 2)]
     return lines
 
 
@@ -180,7 +180,7 @@ def observation_lines(report: Outcome, style: Style, verbose: bool) -> list[str]
         differs = say("same") if row.agrees else style.paint(say("differs"), "red")
         lines.append(f"  {clean(row.name)}: {differs}")
         lines.append(
-            f"    {pad(say('predicted'), 9)}  {clean(said(row.predicted or '-', 'observed'))}"
+            f"    {pad(say('predicted'), 9)}  {clean(translate(row.predicted or '-', 'observed'))}"
         )
         lines.append(f"    {pad(say('observed'), 9)}  {clean(row.observed or '-')}")
     return lines
@@ -197,29 +197,29 @@ def short_path(facts: Facts, path: str) -> str:
     return clean(path[len(prefix) + 1 :])
 
 
-def place_of(facts: Facts, told: Evidence | Problem) -> str:
+def location(facts: Facts, where: Evidence | Problem) -> str:
     """A file and a line."""
-    line = "" if told.line is None else f":{told.line}"
-    return short_path(facts, told.file) + line
+    line = "" if where.line is None else f":{where.line}"
+    return short_path(facts, where.file) + line
 
 
 def value_of(evidence: Evidence) -> str:
     """The value of a piece of evidence; a sentence of this check is in the reader's language."""
-    return said(evidence.value.strip(), "evidence")
+    return translate(evidence.value.strip(), "evidence")
 
 
 def about(facts: Facts) -> list[str]:
     """What kind of environment it is, its Python, in which root it is, and for which driver it is
     judged.
     """
-    told = [say(facts.environment.kind)]
+    parts = [say(facts.environment.kind)]
     if facts.environment.python:
-        told.append(f"Python {facts.environment.python}")
+        parts.append(f"Python {facts.environment.python}")
     if facts.root != "/":
-        told.append(say("in {root}", root=facts.root))
+        parts.append(say("in {root}", root=facts.root))
     if facts.environment.by:
-        told.append(said(facts.environment.by, "by"))
-    return [*told, *filter(None, [judged_for(facts)])]
+        parts.append(translate(facts.environment.by, "by"))
+    return [*parts, *filter(None, [judged_for(facts)])]
 
 
 def _heading(facts: Facts, style: Style) -> list[str]:
@@ -243,23 +243,25 @@ def _finding(finding: Finding, facts: Facts, style: Style, verbose: bool) -> lis
     if shown:
         lines += _labelled(say("evidence"), shown, indent, style)
     for other in finding.also:
-        texts = wrap(f"{other.rule}  {said(other.title, other.rule)}", room)
+        texts = wrap(f"{other.rule}  {translate(other.title, other.rule)}", room)
         texts += _evidence_lines(other, facts, room, verbose)
         lines += _labelled(say("also"), texts, indent, style)
-    fixes = [line for fix in finding.fix for line in wrap_command(told(fix), room)]
+    fixes = [line for fix in finding.fix for line in wrap_command(command_text(fix), room)]
     if fixes:
         lines += _labelled(say("fix"), fixes, indent, style)
     remark = [f"# {line}" for text in remarks(finding) for line in wrap(text, room - 2)]
     lines += [" " * indent + style.paint(line, "dim") for line in remark]
     if finding.advice:
-        lines += _labelled(say("advice"), wrap(said(finding.advice, "fixes"), room), indent, style)
+        lines += _labelled(
+            say("advice"), wrap(translate(finding.advice, "fixes"), room), indent, style
+        )
     return lines
 
 
-def told(command: str) -> str:
+def command_text(command: str) -> str:
     """A command whose remark is in the reader's language."""
     text, mark, about = command.partition("  # ")
-    return text + mark + said(about, "remarks")
+    return text + mark + translate(about, "remarks")
 
 
 def remarks(finding: Finding) -> list[str]:
@@ -279,7 +281,7 @@ def title_lines(finding: Finding, style: Style, *tag_styles: str) -> list[str]:
     tag = f"{say(finding.severity)} {finding.rule}"
     indent = columns(tag) + 2
     styles = tag_styles or (SEVERITY_COLOUR[finding.severity], "bold")
-    texts = wrap(said(finding.title, finding.rule), style.width - indent)
+    texts = wrap(translate(finding.title, finding.rule), style.width - indent)
     return _beside(f"{style.paint(tag, *styles)}  ", texts, indent)
 
 
@@ -302,7 +304,7 @@ def _evidence_lines(finding: Finding, facts: Facts, room: int, verbose: bool) ->
 
 
 def _evidence(evidence: Evidence, facts: Facts, room: int) -> list[str]:
-    place = place_of(facts, evidence)
+    place = location(facts, evidence)
     value = clean(value_of(evidence))
     if not value:
         return [place]
@@ -315,7 +317,7 @@ def _problems(facts: Facts, style: Style, verbose: bool) -> list[str]:
     lines = []
     shown = facts.problems if verbose else facts.problems[:3]
     for problem in shown:
-        place, text = place_of(facts, problem), said(problem.text, "{problem}")
+        place, text = location(facts, problem), translate(problem.text, "{problem}")
         lines += wrap(f"{say('unreadable')}  {place}: {text}", style.width)
     if len(shown) < len(facts.problems):
         more = len(facts.problems) - len(shown)
@@ -341,18 +343,20 @@ def library_lines(
     for other in library.shadowed:
         if was is None or other.path != was.path:
             values = {"version": other.version or "", "path": short_path(facts, other.path)}
-            text = say("shadows {version} {path} ({rule})", **values, rule=said(other.rule, "{by}"))
+            text = say(
+                "shadows {version} {path} ({rule})", **values, rule=translate(other.rule, "{by}")
+            )
             lines += _hanging(text, style)
     if was is not None:
-        place, by = short_path(facts, was.path), said(clean(was.found_by), "{by}")
+        place, by = short_path(facts, was.path), translate(clean(was.found_by), "{by}")
         lines += _hanging(say("instead of {path} (by {rule})", path=place, rule=by), style)
     return lines
 
 
 def found_by(rule: str) -> str:
     """The loader's rule, in a sentence."""
-    told = said(rule, "{by}")
-    return told if rule.startswith("preload") else say("by {rule}", rule=told)
+    text = translate(rule, "{by}")
+    return text if rule.startswith("preload") else say("by {rule}", rule=text)
 
 
 def _hanging(text: str, style: Style) -> list[str]:

@@ -230,24 +230,22 @@ class Root:
         names = (name for name in self.names(folder or "/") if hidden >= name.startswith("."))
         return [name for name in names if matches(name, part)]
 
-    def open(self, path: str) -> int:
-        """A descriptor on a regular file, for the caller to close. Raises OSError."""
-        return self._open(path)[0]
-
-    def _open(self, path: str) -> tuple[int, os.stat_result]:
+    def open(self, path: str) -> tuple[int, os.stat_result]:
+        """A descriptor on a regular file, for the caller to close, and what the file is. Raises
+        OSError.
+        """
         if self.below is None:
             return open_regular(path)
         return open_regular(path, lambda flags: self._found(path, flags))
 
     def read(self, path: str, limit: int = TEXT_LIMIT) -> bytes:
         """At most `limit` bytes from the start of a regular file. Raises OSError."""
-        descriptor, about = self._open(path)
+        descriptor, about = self.open(path)
         try:
-            size = about.st_size
-            if path.startswith(KERNEL):
-                data = _stream(descriptor, limit)
-            else:
-                data = _content(descriptor, min(size, limit))
+            # A link in a package may lead to a file of /proc, which has no size, and reading it may
+            # take what it has from others: nothing is asked of it but by its own name.
+            whole = limit if path.startswith(KERNEL) else min(about.st_size, limit)
+            data = _stream(descriptor, whole)
         finally:
             os.close(descriptor)
         self.take(len(data))
@@ -266,16 +264,6 @@ class Root:
             return self.read(path, limit).decode("utf-8", "replace")
         except (OSError, ValueError):
             return None
-
-
-def _content(descriptor: int, size: int) -> bytes:
-    """As many bytes of a file. A link in a package may lead to a file of /proc, which has no size,
-    and reading it may take what it has from others: nothing is asked of it.
-    """
-    whole = os.read(descriptor, min(size, 1 << 30)) if size else b""
-    if len(whole) == size:
-        return whole
-    return whole + _stream(descriptor, size - len(whole))
 
 
 def _stream(descriptor: int, limit: int) -> bytes:

@@ -202,9 +202,9 @@ def test_another_machine_s_file_is_shadowed_by_nobody(tmp_path: Path) -> None:
     assert [hit.path for hit in search.shadowed] == [f"{tmp_path}/three/libx.so.1"]
 
 
-@pytest.mark.parametrize("machine", [b"\0\x15", b"\0\x3e"])
+@pytest.mark.parametrize("machine", [b"\0\x15", b"\0\x3e", b"\x3e\0"])
 def test_a_big_endian_file(host: Path, tmp_path: Path, machine: bytes) -> None:
-    """ld.so reads its machine in its own byte order: another machine, which it passes over."""
+    """ld.so reads its machine as if the byte order were its own, and minds that order after."""
     made = library(tmp_path / "one/libx.so.1")
     library(tmp_path / "two/libx.so.1")
     data = bytearray(made.read_bytes())

@@ -136,10 +136,14 @@ class LoaderFiles:
                 raise
             if error.errno is not None:
                 return "unreadable", None
+            machine = error.machine
             if isinstance(error, _elf.ForeignElfError):
-                return "other class" if error.elf_class == 32 else "other machine", None
-            early = error.machine is None or error.loader_text == _BEFORE_MACHINE
-            if not early and error.machine != self.machine:
+                if error.elf_class == 32:
+                    return "other class", None
+                # ld.so reads the machine as if the byte order were its own.
+                machine = int.from_bytes(error.machine.to_bytes(2, "big"), "little")
+            early = machine is None or error.loader_text == _BEFORE_MACHINE
+            if not early and machine != self.machine:
                 return "other machine", None
             return "rejected", f"{path}: {error.loader_text or error.reason}"
         if elf.machine != self.machine:

@@ -45,6 +45,15 @@ def venv(tmp_path):
     return made
 
 
+def test_folders_that_images_leave_out(venv):
+    """With all that is in them; not any other."""
+    names = ["doc", "docs", "example", "examples", "benchmarks", "include", "share", "cmake"]
+    for name, severities in (*((name, []) for name in names), ("other", ["warning"])):
+        with open(venv.site / "torch-2.8.0+cu128.dist-info/RECORD", "a") as record:
+            record.write(f"torch/{name}/part.py,sha256={43 * 'a'},5\n")
+        assert [f.severity for f in found(venv, "error", "warning")] == severities, name
+
+
 class TestEditable:
     """pip install --editable: a .pth file names the folder, or runs code that finds it."""
 

@@ -119,3 +119,12 @@ def test_another_build_of_a_package_stands_in_for_it(tmp_path, wanted, here, lac
     prefix.dist("torch", "2.8.0", [wanted])
     prefix.dist(here, "9.0")
     assert bool(unmet(prefix)) == lacks
+
+
+def test_what_a_zip_on_the_path_may_bring_is_not_missed(tmp_path):
+    prefix = environment(tmp_path)
+    prefix.dist("torch", "2.8.0", ["filelock"])
+    assert unmet(prefix) == {("torch", "filelock")}
+    (prefix.site / "more.zip").write_bytes(b"PK")
+    (prefix.site / "more.pth").write_text("more.zip\n")
+    assert unmet(prefix) == set()

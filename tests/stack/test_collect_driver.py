@@ -256,7 +256,7 @@ class TestCuInit:
         ],
     )
     def test_when_it_is_asked(self, monkeypatch, kind, told, asked):
-        """Where NVML leaves a doubt; FABRIC_DONE is NVML's NVML_GPU_FABRIC_STATE_COMPLETED."""
+        """Where NVML leaves a doubt; 3 is NVML's NVML_GPU_FABRIC_STATE_COMPLETED."""
         monkeypatch.setattr(probe, "_was_suspended", lambda: False)
         answers = probe.Probe({})
         answers.join()

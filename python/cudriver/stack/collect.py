@@ -30,6 +30,7 @@ class Machine:
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
         self.problems: list[Problem] = []
+        self.debian = DebianOwners(asked.root)
         self.toolkits: list[Toolkit] = []
         self.probe: tuple[Probe, Inspected] | None = None
         self._driver: Driver | None = asked.assumed if asked.assumes else None
@@ -43,10 +44,6 @@ class Machine:
         made = Loader(root, self.asked.variables, cwd=working_folder(root))
         made.driver_assumed = self.asked.assumes
         return made
-
-    @cached_property
-    def debian(self) -> DebianOwners:
-        return DebianOwners(self.asked.root)
 
     def driver(self) -> Driver:
         """The driver, with NVML's answers in: joins the child that was started first."""
@@ -149,8 +146,7 @@ def _stopped(asked: Asked, why: TooMuch) -> Facts:
 
 def _begun(asked: Asked, env: Environment) -> Facts:
     """Facts with what is known before anything is looked for."""
-    names = ("match", "match_level", "needs", "expects")
-    stated = {name: getattr(asked, name) for name in names}
+    stated = {n: getattr(asked, n) for n in ("match", "match_level", "needs", "expects")}
     return Facts(env, root=asked.root.path, **stated)
 
 
@@ -288,10 +284,9 @@ def _unread(root: Root, facts: Facts) -> list[str]:
             root.note(
                 framework.path, "an editable install: which folder it is in, only Python can tell"
             )
-    decisive = [f.path for f in facts.frameworks]
-    for dist in facts.distributions:
-        if matters(dist.name, "conda" if dist.kind == "conda" else "cuda"):
-            decisive.append(dist.path)
+    groups = ((dist, "conda" if dist.kind == "conda" else "cuda") for dist in facts.distributions)
+    decisive = [framework.path for framework in facts.frameworks]
+    decisive += [dist.path for dist, group in groups if matters(dist.name, group)]
     found = []
     for problem in root.problems:
         whole = problem.line is None and problem.file.startswith("/")

@@ -53,17 +53,10 @@ class Record:
         if frozen:
             type.__setattr__(cls, "__setattr__", _refuse)
         fields = tuple(name for name in cls.__annotations__ if not name.startswith("_"))
-        defaults: dict[str, Any] = {}
-        makers: dict[str, Callable[[], Any]] = {}
-        for name in fields:
-            if name in cls.__dict__:
-                default = cls.__dict__[name]
-                if isinstance(default, _Fresh):
-                    makers[name] = default.make
-                else:
-                    defaults[name] = default
-        cls._fields, cls._defaults, cls._makers = fields, defaults, tuple(makers.items())
-        cls._known = frozenset(fields)
+        given = {name: cls.__dict__[name] for name in fields if name in cls.__dict__}
+        makers = {name: each.make for name, each in given.items() if isinstance(each, _Fresh)}
+        cls._defaults = {name: each for name, each in given.items() if name not in makers}
+        cls._fields, cls._known, cls._makers = fields, frozenset(fields), tuple(makers.items())
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         # Thousands are made in a check: all at once, and what is wrong looked for afterwards.

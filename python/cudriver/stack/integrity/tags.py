@@ -14,7 +14,6 @@ from cudriver.stack.loader.glibc import PLATFORMS
 from cudriver.stack.loader.search import Loader
 
 _NATIVE = re.compile(r'^"?([^",\n]+\.(?:so|pyd)),', re.MULTILINE)
-_PLATFORM = re.compile(r"(?:linux|(many|musl)linux[0-9_]+?)_([a-z]\w*)")
 
 
 def foreign(loader: Loader, env: Environment, wheels: Wheels) -> Iterator[FileFault]:
@@ -48,7 +47,9 @@ def takes(env: Environment, musl: bool, tag: str) -> bool:
     """Whether this Python takes a wheel of such a tag, be it of a newer C library."""
     pythons, abis, platforms = (part.split(".") for part in (f"{tag}--").split("-")[:3])
     own = any(_is_for(env, python, abi) for python in pythons for abi in abis)
-    return own and any(_runs_on(env, musl, platform) for platform in platforms)
+    libc = "musl" if musl else "many"
+    mine = re.compile(rf"any|(?:linux|{libc}linux[0-9_]+)_{env.platform}")
+    return own and any(map(mine.fullmatch, platforms))
 
 
 def _is_for(env: Environment, python: str, abi: str) -> bool:
@@ -59,14 +60,6 @@ def _is_for(env: Environment, python: str, abi: str) -> bool:
     if abi in ("none", "abi3", "abi3t"):
         return minor <= env.minor and (abi != "abi3" or not env.abi.endswith("t"))
     return minor == env.minor and abi.rstrip("mud") == f"cp{env.abi}"
-
-
-def _runs_on(env: Environment, musl: bool, platform: str) -> bool:
-    stated = _PLATFORM.fullmatch(platform)
-    libc = stated and stated[1]
-    return platform == "any" or bool(
-        stated and stated[2] == env.platform and libc in (None, "musl" if musl else "many")
-    )
 
 
 def _proof(loader: Loader, env: Environment, musl: bool, site: str, names: list[str]) -> str | None:

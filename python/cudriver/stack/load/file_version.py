@@ -33,25 +33,17 @@ def own_version(
     row = row_of(soname)
     if number.count(".") >= 2 or (stem == "libnvrtc-builtins" and "." in number):
         return number, Evidence(path, None, os.path.basename(real))
-    coded = _coded(root, real, row, split(soname)[1])
-    owned = _owned(owner, row)
+    coded, owned = _coded(root, real, row, split(soname)[1]), _owned(owner, row)
+    if coded is None and owned and owner:
+        return owned, owner.evidence
     if coded is None:
-        return (
-            (owned, owner.evidence)
-            if owned and owner
-            else (
-                # auditwheel's hash in a name goes with the SONAME's number, which is not a version.
-                number if number.count(".") and not re.search(_HASH, stem) else None,
-                Evidence(path, None, os.path.basename(real)),
-            )
-        )
+        # auditwheel's hash in a name goes with the SONAME's number, which is not a version.
+        named = number if number.count(".") and not re.search(_HASH, stem) else None
+        return named, Evidence(path, None, os.path.basename(real))
     version, shown = coded
-    if (
-        owned
-        and (owned + ".").startswith(version + ".")
-        and row.get("code") not in ("cudnn", "nccl")
-    ):
-        version = owned  # the package tells more numbers, and they agree
+    agrees = owned and f"{owned}.".startswith(f"{version}.")
+    if agrees and row.get("code") not in ("cudnn", "nccl"):
+        version = owned or version  # the package tells more numbers
     return version, Evidence(real, None, shown)
 
 

@@ -253,7 +253,10 @@ class _Reader(Record):
         if self.site is None and ("strings" in source or "file" in source):
             return None
         if "strings" in source:
-            return self._archs(source["strings"])
+            # The list is one string in a library's read-only data.
+            path = f"{self.site}/{source['strings']}"
+            archs = _arch_list(section(self.finder.root, path, ".rodata", RODATA_LIMIT))
+            return (archs, Evidence(path, None, archs)) if archs else None
         if "file" in source:
             file = f"{self.site}/{source['file']}"
             name = source.get("assigned")
@@ -270,12 +273,6 @@ class _Reader(Record):
                 parts = [part for part in match.groups() if part] if match else []
                 return (".".join(parts) or text, dist.evidence) if match else None
         return dist.version, dist.evidence
-
-    def _archs(self, name: str) -> tuple[str, Evidence] | None:
-        """The list is one string in a library's read-only data."""
-        path = f"{self.site}/{name}"
-        archs = _arch_list(section(self.finder.root, path, ".rodata", RODATA_LIMIT))
-        return (archs, Evidence(path, None, archs)) if archs else None
 
 
 def _requires_cuda(dist: Distribution) -> bool:

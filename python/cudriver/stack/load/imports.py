@@ -174,7 +174,10 @@ class Importer:
             path = self._below(home, step)
         if path is None:
             names = " or ".join(step.find)
-            gone = _absent(self._wanted(step.find, framework), framework.path)
+            # Of its names in several CUDA releases that of the framework's own.
+            sonames = describe(split(step.find[0])[0]).get("sonames") or {}
+            own = sonames.get(cut(framework.cuda, 1))
+            gone = _absent(own if own in step.find else step.find[0], framework.path)
             yield Event(gone, "dlopen", step.fails, step.says or f'Failure finding "{names}"')
         elif _is_so(path):
             load = process.dlopen(path)
@@ -184,12 +187,6 @@ class Importer:
             yield event
             if os.path.basename(path).startswith("libnvrtc.so"):
                 yield from self._builtins(path, process)
-
-    def _wanted(self, names: list[str], framework: Framework) -> str:
-        """Of a library's names in several CUDA releases that of the framework's own."""
-        sonames = describe(split(names[0])[0]).get("sonames") or {}
-        own = sonames.get(cut(framework.cuda, 1))
-        return own if own in names else names[0]
 
     def _in_wheels(self, step: Step) -> str | None:
         for place in step.places:

@@ -22,7 +22,8 @@ from cudriver.stack.versions import from_code
 NVML = "libnvidia-ml.so.1"
 TIME_LIMIT = 3.0  # seconds for NVML; a driver that wakes its GPUs can take two
 CUDA_TIME_LIMIT = 10.0
-FABRIC_DONE = 3
+# State and status of a GPU's fabric: 0 is "none here", 3 "done", without an error.
+FABRIC_FINE = re.compile("0(?: .*)?|3(?: 0?)?")
 
 SYSTEM = ("/", "/usr", "/usr/local")  # environments too, and where the driver is
 
@@ -116,15 +117,9 @@ def doubtful(driver: Driver, probe: Probe) -> bool:
     fabric = [
         v for name, values in probe.values.items() if name.endswith(".fabric") for v in values
     ]
-    if any(not _fabric_fine(value) for value in fabric):
+    if not all(map(FABRIC_FINE.fullmatch, fabric)):
         return True
     return _was_suspended()
-
-
-def _fabric_fine(value: str) -> bool:
-    """State 0 is "no fabric here", 3 "done"; a status other than 0 is an error."""
-    state, _, status = value.partition(" ")
-    return state == "0" or (state == str(FABRIC_DONE) and status in ("0", ""))
 
 
 def _was_suspended() -> bool:

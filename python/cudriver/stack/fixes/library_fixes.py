@@ -190,9 +190,11 @@ def library_fix(facts: Facts, fault: LoadFault) -> list[str]:
     if fault.rescue is not None:
         return [fault.rescue]
     if apart := elsewhere(facts, fault):
-        owner, brings = apart
-        wanted = f"{brings.name}=={brings.version}"
-        return [fix.install(facts.environment, wanted, of=owner, again=True, alone=True)]
+        wanted, owner = f"{apart.name}=={apart.version}", _asking(facts, fault)
+        places = (f for x in facts.missing if x.soname == fault.name for f in x.searched)
+        near = owner is not None and any(f.startswith(f"{owner.location}/") for f in places)
+        of = owner if near else None  # cuda-pathfinder looks into the environment's own folders
+        return [fix.install(facts.environment, wanted, of=of, again=True, alone=True)]
     framework, wheel = facts.framework(fault.framework), row_of(fault.name).get("wheel")
     same = (d.name for d in facts.distributions if unsuffixed(d.name) == wheel)
     if framework and framework.extra and not any(_same_major(n, fault.name) for n in same):
@@ -202,13 +204,18 @@ def library_fix(facts: Facts, fault: LoadFault) -> list[str]:
     return back_to_pin(facts, fault.name) or _owner_fix(facts, fault)
 
 
-def elsewhere(facts: Facts, fault: LoadFault) -> tuple[Distribution, Distribution] | None:
-    """The package that needs a library, and the wheel that has it in another folder of the path."""
-    framework = facts.framework(fault.framework)
-    owner = facts.distribution(framework.distribution if framework else fault.framework)
+def elsewhere(facts: Facts, fault: LoadFault) -> Distribution | None:
+    """The wheel that has a library in a folder of the path where what needs it does not look."""
+    owner, env = _asking(facts, fault), facts.environment
     wheels = (d for d in facts.distributions if wheel_brings(d.name, d.version, fault.name))
-    apart = (d for d in wheels if owner and d.kind == owner.kind and d.location != owner.location)
-    return next(((owner, d) for d in apart if owner), None)
+    same = (d for d in wheels if owner and d.kind == owner.kind)
+    apart = (d for d in same if owner and (d.location != owner.location or fix.outside(env, d)))
+    return next(apart, None)
+
+
+def _asking(facts: Facts, fault: LoadFault) -> Distribution | None:
+    framework = facts.framework(fault.framework)
+    return facts.distribution(framework.distribution if framework else fault.framework)
 
 
 def _same_major(wheel: str, soname: str) -> bool:

@@ -190,25 +190,41 @@ def library_fix(facts: Facts, fault: LoadFault) -> list[str]:
     if fault.rescue is not None:
         return [fault.rescue]
     if apart := elsewhere(facts, fault):
-        owner, brings = apart
-        wanted = f"{brings.name}=={brings.version}"
-        return [fix.install(facts.environment, wanted, of=owner, again=True, alone=True)]
+        wanted, of = f"{apart.name}=={apart.version}", _beside(facts, fault, _asking(facts, fault))
+        return [fix.install(facts.environment, wanted, of=of, again=True, alone=True)]
     framework, wheel = facts.framework(fault.framework), row_of(fault.name).get("wheel")
     same = (d.name for d in facts.distributions if unsuffixed(d.name) == wheel)
     if framework and framework.extra and not any(_same_major(n, fault.name) for n in same):
-        fixes = _with_extra(facts, framework)
+        fixes = _with_extra(facts, framework, fault)
         if fixes:
             return [fixes]
     return back_to_pin(facts, fault.name) or _owner_fix(facts, fault)
 
 
-def elsewhere(facts: Facts, fault: LoadFault) -> tuple[Distribution, Distribution] | None:
-    """The package that needs a library, and the wheel that has it in another folder of the path."""
-    framework = facts.framework(fault.framework)
-    owner = facts.distribution(framework.distribution if framework else fault.framework)
+def elsewhere(facts: Facts, fault: LoadFault) -> Distribution | None:
+    """The wheel that has a library in a folder of the path where what needs it does not look."""
+    owner, env = _asking(facts, fault), facts.environment
     wheels = (d for d in facts.distributions if wheel_brings(d.name, d.version, fault.name))
-    apart = (d for d in wheels if owner and d.kind == owner.kind and d.location != owner.location)
-    return next(((owner, d) for d in apart if owner), None)
+    same = (d for d in wheels if owner and d.kind == owner.kind)
+    apart = (d for d in same if owner and (d.location != owner.location or fix.outside(env, d)))
+    return next(apart, None)
+
+
+def _beside(facts: Facts, fault: LoadFault, owner: Distribution | None) -> Distribution | None:
+    """The package whose folder gets what it lacks; None: the environment's own, as cuda-pathfinder
+    does not look into PYTHONPATH.
+    """
+    places = (f for x in facts.missing if x.soname == fault.name for f in x.searched)
+    if owner is None or any(folder.startswith(f"{owner.location}/") for folder in places):
+        return owner
+    framework = facts.framework(fault.framework)
+    finds = framework is not None and framework.finds_wheels
+    return None if finds and fix.outside(facts.environment, owner) else owner
+
+
+def _asking(facts: Facts, fault: LoadFault) -> Distribution | None:
+    framework = facts.framework(fault.framework)
+    return facts.distribution(framework.distribution if framework else fault.framework)
 
 
 def _same_major(wheel: str, soname: str) -> bool:
@@ -217,13 +233,14 @@ def _same_major(wheel: str, soname: str) -> bool:
     return wanted is None or wheel == wanted or not wheel.startswith("nvidia-")
 
 
-def _with_extra(facts: Facts, framework: Framework) -> str | None:
+def _with_extra(facts: Facts, framework: Framework, fault: LoadFault) -> str | None:
     """The command that installs a framework with the extra that brings its CUDA libraries."""
     dist = facts.distribution("jax" if framework.name == "jax" else framework.distribution)
     if dist is None or fix.installer(facts.environment, dist) in fix.CONDA:
         return None
     extra = framework.extra.replace("{major}", _major_for(facts, framework))
-    return fix.install(facts.environment, f"{dist.name}[{extra}]=={dist.version}", of=dist)
+    of = _beside(facts, fault, dist)
+    return fix.install(facts.environment, f"{dist.name}[{extra}]=={dist.version}", of=of)
 
 
 def _owner_fix(facts: Facts, fault: LoadFault) -> list[str]:
@@ -235,9 +252,10 @@ def _owner_fix(facts: Facts, fault: LoadFault) -> list[str]:
     if fix.installer(env, owner) not in fix.CONDA and not _requires(owner, fault.name):
         extra, wheel = _requires(owner, fault.name, extras=True), _wheel_with(fault.name)
         if extra:
-            return [fix.install(env, f"{owner.name}[{extra}]=={owner.version}", of=owner)]
+            of = _beside(facts, fault, owner)
+            return [fix.install(env, f"{owner.name}[{extra}]=={owner.version}", of=of)]
         if wheel and looks_into_wheels(facts, fault):
-            return [fix.install(env, wheel, of=owner)]
+            return [fix.install(env, wheel, of=_beside(facts, fault, owner))]
         if row_of(fault.name):  # its package brings no such library: again is in vain
             return [
                 f"{owner.name} leaves such libraries to the system: install what is missing from "

@@ -199,8 +199,8 @@ def not_found(facts: Facts, faults: list[LoadFault], fixes: list[str]) -> Findin
         title = f"{first.name}, which {who} needs, is not found"
     evidence = [Evidence(fault.library, None, f"needs {fault.name}") for fault in faults]
     if apart := elsewhere(facts, first):
-        has = f"has {apart[1].name} {apart[1].version}, and is not searched"
-        evidence.append(Evidence(apart[1].location, None, has))
+        has = f"has {apart.name} {apart.version}, and is not searched"
+        evidence.append(Evidence(apart.location, None, has))
     evidence += _searched(facts, [fault.name for fault in faults]) + proof(facts, first)
     spare = first.means == SPARE and framework is not None and facts.needed(framework) is not None
     severity, cpu = ERROR if spare else first.severity, spare or first.means == GPU

@@ -26,7 +26,7 @@ class Allocation(NamedTuple):
     device : int or None
         The ordinal of its device.
     where : str or None
-        'file:line' that made it, when trace_allocations() was on.
+        ``file:line`` that made it, when trace_allocations() was on.
     """
 
     kind: str

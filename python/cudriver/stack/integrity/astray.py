@@ -4,6 +4,7 @@ standard library's, code that ends every start.
 
 from __future__ import annotations
 
+import _ast
 import os
 import re
 import sys
@@ -26,12 +27,9 @@ from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.versions import cut
 
 _LIMIT = 1 << 20  # bytes of a module
-# A statement by which Python ends, in no condition: the first or a later one of a line.
-_BEFORE = r"""(?:[^\n#:'"]|'[^'\n]*'|"[^"\n]*")*;[ \t]*"""
-_ENDS = r"(?:raise SystemExit\b|(?:sys\.exit|os\._exit|os\.abort%s)[ \t]*\(.*\))"
-_LINE_ENDS = re.compile(r"import[ \t]" + _BEFORE + _ENDS % "")
-# `site` makes exit and quit after it has read the .pth files.
-_MODULE_ENDS = re.compile(rf"^(?:(?!\s){_BEFORE})?" + _ENDS % "|exit|quit", re.MULTILINE)
+_ENDS = {"sys.exit", "os._exit", "os.abort"}
+_LATER = {"exit", "quit"}  # `site` makes them after it has read the .pth files
+_EXITING = re.compile(r"exit|quit|abort", re.IGNORECASE)
 _DEFINED = re.compile(r"^(?:async def|def|class)[ \t]+([A-Za-z]\w*)", re.MULTILINE)
 # It may have any name.
 _ANY = re.compile(r"\bimport[ \t]*\*|\b__getattr__|\bexec\(|\bglobals\(\)|\bsys\.modules\b")
@@ -46,8 +44,8 @@ def astray(root: Root, facts: Facts) -> Iterator[Astray]:
     for folder in env.sites:
         for name in root.names(folder):
             text = (root.text(f"{folder}/{name}", _LIMIT) or "") if name.endswith(".pth") else ""
-            for number, line in enumerate(text.splitlines(), 1):
-                if _LINE_ENDS.match(line):
+            for number, line in enumerate(text.splitlines() if _EXITING.search(text) else (), 1):
+                if line.startswith(("import ", "import\t")) and _ends(line, _ENDS):
                     file = f"{folder}/{name}"
                     yield Astray(ENDS, file, Evidence(file, number, line.strip()[:200]))
     users = env.user_base and looks_outside(pyvenv(root, env.prefix))
@@ -56,7 +54,8 @@ def astray(root: Root, facts: Facts) -> Iterator[Astray]:
         hidden = root.is_file(f"{look.library()}/{name}")
         files = (f"{folder}/{name}" for folder in (env.pythonpath if hidden else env.site_packages))
         file = next(filter(root.is_file, files), "")
-        if file and _MODULE_ENDS.search(root.text(file, _LIMIT) or ""):
+        text = (root.text(file, _LIMIT) or "") if file else ""
+        if _EXITING.search(text) and _ends(text, _ENDS | _LATER):
             yield Astray(ENDS, file, Evidence(file, None, "ends Python where it is imported"))
     for folder in env.site_packages if root.host else ():
         with suppress(OSError):
@@ -129,3 +128,32 @@ class _Look(Record):
             wanted = wanted.difference(re.findall(r"\w+", mine))
             lacks = "" if _ANY.search(mine) else min(wanted, default="")
             yield Astray(STDLIB, file, Evidence(file, None, f"comes before {theirs}"), lacks)
+
+
+def _parsed(text: str) -> list[_ast.stmt]:
+    """The statements of code; [] where it is none."""
+    try:
+        tree = compile(text, "", "exec", _ast.PyCF_ONLY_AST)
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return []
+    assert isinstance(tree, _ast.Module)
+    return tree.body
+
+
+def _ends(text: str, calls: set[str]) -> bool:
+    """Whether code ends Python whatever happens: by a statement of its own, in no condition."""
+    for node in _parsed(text):
+        called = node.value if isinstance(node, _ast.Expr) else None
+        if isinstance(called, _ast.Call) and _dotted(called.func) in calls:
+            return True
+        raised = node.exc if isinstance(node, _ast.Raise) else None
+        raised = raised.func if isinstance(raised, _ast.Call) else raised
+        if isinstance(raised, _ast.Name) and raised.id == "SystemExit":
+            return True
+    return False
+
+
+def _dotted(node: _ast.expr) -> str:
+    if isinstance(node, _ast.Attribute):
+        return f"{_dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, _ast.Name) else ""

@@ -15,6 +15,7 @@ from cudriver.stack.environment.discover import (
     find_environments,
     prefix_of_python,
 )
+from cudriver.stack.environment.interpreter import PATH_MOST
 from cudriver.stack.roots.rootfs import Root
 
 ALONE = {"include-system-site-packages": "false"}
@@ -47,6 +48,15 @@ def test_what_is_no_interpreter_of_an_environment(machine, program):
     files = Root(str(machine))
     assert prefix_of_python(files, program) is None
     assert prefix_of_python(files, "/opt/env/bin/python3.11") == "/opt/env"
+
+
+def test_what_cannot_be_described_is_listed_for_its_own_check(machine):
+    venv(machine, "/home/ana/venvs/full")
+    site = machine / "home/ana/venvs/full/lib/python3.11/site-packages"
+    for number in range(PATH_MOST + 1):
+        (site / f"{number}").mkdir(parents=True)
+    (site / "many.pth").write_text("".join(f"{n}\n" for n in range(PATH_MOST + 1)))
+    assert found(machine)["/home/ana/venvs/full"].kind == "unknown"
 
 
 def test_links_do_not_lead_out_of_the_root(machine, tmp_path_factory):

@@ -262,15 +262,20 @@ class _Search:
         """The environment at `prefix`; None where there is none, or it was seen."""
         try:
             resolved = self.files.resolve(prefix)
-            if resolved in self.seen:
-                return None
-            self.seen[resolved] = prefix
-            env = describe(Asked(self.files, prefix, {}))
-        except (OSError, ValueError, TooMuch):
+        except (OSError, ValueError):
             return None
+        if resolved in self.seen:
+            return None
+        self.seen[resolved] = prefix
         running = ".".join(map(str, sys.version_info[:3])) if source == RUNNING else None
+        try:
+            env = describe(Asked(self.files, prefix, {}))
+        except (OSError, ValueError, TooMuch):  # its own check says what is wrong
+            made = running or self.files.is_file(f"{prefix}/pyvenv.cfg")
+            return Found(prefix, kind or "unknown", source, running) if made else None
         python = env.python or running
-        none = env.kind == "system" and not (env.executable and env.sites)
-        if not running and (none or (python is None and env.kind != "conda")):
+        bare = env.kind in ("system", "unknown") and not (env.executable and env.sites)
+        old = (python or "2.").startswith("2.") and env.kind != "conda"
+        if (bare or old) and not running:
             return None
         return Found(prefix, kind or env.kind, source, python)

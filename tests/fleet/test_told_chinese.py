@@ -80,6 +80,6 @@ def test_a_finding_is_told_in_chinese(name):
             (each.why, "why"),
             *((f, "fixes") for f in each.fix),
         ):
-            told = say.said(text, part)
+            told = say.translate(text, part)
             assert re.search(r"[\u4e00-\u9fff]", told), text
             assert not re.search(r"\b(and|more|none|nodes)\b", told), told

@@ -18,7 +18,7 @@ from cudriver.stack.facts import (
     LoadFault,
 )
 from cudriver.stack.fixes.fix import KIN
-from cudriver.stack.names import library_of, majors_of
+from cudriver.stack.names import library_of, majors_of, row_of, split
 from cudriver.stack.versions import cut
 
 EXEC_STACK = "cannot enable executable stack"  # the loader's words; its package built it so
@@ -54,10 +54,15 @@ def other_major(facts: Facts, fault: LoadFault) -> bool:
     with: CU403 speaks of it.
     """
     torch, framework = facts.framework("torch"), facts.framework(fault.framework)
-    built, majors = cut(torch.cuda, 1) if torch else None, majors_of(fault.name)
-    if framework is None or "torch" not in framework.after or not majors:
+    built, sonames = cut(torch.cuda, 1) if torch else None, row_of(fault.name).get("sonames", {})
+    if framework is None or "torch" not in framework.after or built is None:
         return False
-    return built is not None and built not in majors
+    majors = majors_of(fault.name)
+    if sonames and all(cut(split(name)[1], 1) == major for major, name in sonames.items()):
+        majors = [cut(split(fault.name)[1], 1) or built]  # CUDA's own number, of any release
+    elif built not in sonames:
+        return False
+    return bool(majors) and built not in majors
 
 
 def other_build(facts: Facts, name: str | None) -> bool:

@@ -112,10 +112,12 @@ class Unkept(Record):
 
 def cu402(facts: Facts) -> Iterator[Finding]:
     """What a package requires is of another version, or is not installed."""
-    groups: dict[tuple[str, bool], list[Unkept]] = {}
+    groups: dict[tuple[str, bool, bool], list[Unkept]] = {}
     for each in _unkept(facts):
-        groups.setdefault((each.pin.top, each.severity == ERROR), []).append(each)
-    for (top, _), unkept in groups.items():
+        # A pin of CUDA's that cannot be met takes no fix from the rest.
+        cuda = matters(each.pin.requirement.name, "pinned")
+        groups.setdefault((each.pin.top, each.severity == ERROR, cuda), []).append(each)
+    for (top, *_), unkept in groups.items():
         yield _not_met(facts, top, unkept)
 
 

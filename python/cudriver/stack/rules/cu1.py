@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from cudriver.stack.facts import ERROR, NOTE, WARNING, Evidence, Facts, Finding, Framework
@@ -132,9 +133,20 @@ def cu103(facts: Facts) -> Iterator[Finding]:
         pin = release_for(facts, dist, runs) if dist and not other else None
         fixes = [fix.torch_from(facts, other)] if other else []
         fixes += [fix.install(facts.environment, pin, of=dist)] if pin else []
-        fixes.append(fix.driver_package(facts, floor))
+        if framework.name == "tensorrt" and (offered or (0, 0)) >= (11, 0):  # none is for 10
+            fixes = _tensorrt(facts, offered[0])  # as a whole, so that it can be tried
+        else:
+            fixes.append(fix.driver_package(facts, floor))
         evidence = [user_evidence(driver), framework.cuda_evidence]
         yield finding(ERROR, title, evidence, predicts, fixes, framework.name)
+
+
+def _tensorrt(facts: Facts, cuda: int) -> list[str]:
+    """TensorRT for a CUDA major in place of all of it that is here: both write one folder."""
+    env, parts = facts.environment, r"tensorrt(-cu\d+)?(-bindings|-libs)?"
+    here = [dist for dist in facts.distributions if re.fullmatch(parts, dist.name)]
+    removed = [fix.uninstall(env, dist) for dist in here]
+    return [*removed, fix.install(env, f"tensorrt-cu{cuda}", of=next(iter(here), None))]
 
 
 def cu104(facts: Facts) -> Iterator[Finding]:

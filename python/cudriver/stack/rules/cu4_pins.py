@@ -28,6 +28,7 @@ from cudriver.stack.text import some
 from cudriver.stack.versions import minor, satisfies
 
 SHOWN = 5  # pieces of evidence of one kind
+COMPARED = 5  # pins of one package, with what is met
 EXACT = re.compile(r"\s*==[0-9. ]+(\.\*)?\s*")
 
 
@@ -221,7 +222,8 @@ def _not_met(facts: Facts, top: str, unkept: list[Unkept]) -> Finding:
 
 def _clashes(every: list[Pin]) -> Iterator[tuple[Pin, Pin]]:
     """Pins of two frameworks on one package that no release meets. All of a package are compared
-    with one that names a release: the one that is met, where there is one.
+    with one that names a release: the one that is met, where there is one. Where there is none, the
+    others that name a release are compared with what is met. A pin that is met comes first.
     """
     # Of an extra that seems to have been asked for pip would have met one requirement at least.
     asked = {(p.by.name, p.requirement.extra) for p in every if p.met and p.requirement.specifier}
@@ -231,17 +233,20 @@ def _clashes(every: list[Pin]) -> Iterator[tuple[Pin, Pin]]:
             by_name.setdefault(pin.requirement.name, []).append(pin)
     for stated in by_name.values():
         exact = [p for p in stated if EXACT.fullmatch(p.requirement.specifier)]
-        one = max(exact, key=_narrow, default=stated[0])
-        for other in stated if exact else ():
-            wanted = one.requirement.specifier, other.requirement.specifier
-            if one.top != other.top and not compatible(*wanted):
-                yield one, other
+        exact = sorted(exact, key=_narrow, reverse=True)[:COMPARED]
+        others = stated
+        for one in exact[:1] if exact and exact[0].met else exact:
+            for other in others:
+                wanted = one.requirement.specifier, other.requirement.specifier
+                if one.top != other.top and not compatible(*wanted):
+                    yield (other, one) if other.met and not one.met else (one, other)
+            others = [pin for pin in stated if pin.met]
 
 
 def _narrow(pin: Pin) -> tuple[bool, bool, int]:
     """What is greater for a pin that more of the others contradict."""
     text = pin.requirement.specifier
-    return pin.met is True, "*" not in text, len(text)
+    return "*" not in text, pin.met is True, len(text)
 
 
 def compatible(exact: str, other: str) -> bool:

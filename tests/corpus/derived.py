@@ -13,8 +13,8 @@ from typing import Any
 
 from cudriver.stack.fixes import fix
 from cudriver.stack.fixes.fix import torch_archs
+from cudriver.stack.fixes.pairs import runs
 from cudriver.stack.planning.candidates import number
-from cudriver.stack.rules.cu5 import runs
 from cudriver.stack.tables import driver_floor, table
 from cudriver.stack.versions import compare, cut, major
 

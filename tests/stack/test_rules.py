@@ -19,6 +19,7 @@ import casekit
 from cudriver.stack import rulebook
 from cudriver.stack.facts import Environment, Evidence, Facts, FileFault
 from cudriver.stack.fixes import pairs
+from cudriver.stack.fixes.pairs import runs
 from cudriver.stack.machine_facts import Toolkit
 from cudriver.stack.record import put
 from cudriver.stack.rules import cu5, judge, registry
@@ -254,7 +255,7 @@ def test_a_driver_that_lacks_what_is_called_later():
     ],
 )
 def test_fits(capability, archs, how):
-    assert cu5.runs(capability, archs) == how
+    assert runs(capability, archs) == how
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from cudriver.fleet.comparison import FINDINGS_KEPT, Comparison, listed
 from cudriver.fleet.result import Finding, finding
 from cudriver.fleet.stacks import BUILT_FOR, CAPABILITIES, CUDA, DRIVER, FRAMEWORK, GPUS, Stack
 from cudriver.stack.facts import ERROR, NOTE, WARNING, Framework
-from cudriver.stack.rules.cu5 import runs, with_ptx
+from cudriver.stack.fixes.pairs import runs
+from cudriver.stack.rules.cu5 import with_ptx
 from cudriver.stack.versions import cut, minor
 
 NO_DRIVER = "none"

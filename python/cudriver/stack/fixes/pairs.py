@@ -8,14 +8,16 @@ from collections.abc import Iterator
 from cudriver.stack.environment.markers import normal, versions_of
 from cudriver.stack.facts import ERROR, Distribution, Facts, Requirement
 from cudriver.stack.fixes import fix
-from cudriver.stack.machine_facts import Driver
+from cudriver.stack.machine_facts import Device, Driver
 from cudriver.stack.record import but
 from cudriver.stack.tables import table
-from cudriver.stack.versions import cut, major, newer, satisfies
+from cudriver.stack.versions import cut, major, minor, newer, satisfies
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cudriver.stack.planning.candidates import Candidate
+
+ANY_DRIVER = Driver()
 
 
 def broken(facts: Facts) -> Iterator[tuple[Distribution, Requirement, dict[str, str]]]:
@@ -113,20 +115,52 @@ def built_for(name: str, version: str) -> str | None:
     return next((c.cuda for c in named if c.index is None), None)
 
 
-def torch_for_gpus(facts: Facts, version: str) -> Candidate | None:
-    """PyTorch for the GPUs that are visible here and this Python: of that release the build for the
-    newest CUDA, else the newest; for this driver, where it runs one.
+def runs(capability: str, archs: list[str]) -> str | None:
+    """How a list of architectures serves a device: "cubin", "ptx", or None.
+
+    A cubin runs on its own minor version and later ones of one major; sm_90a on 9.0 alone;
+    sm_100f in its family; PTX (compute_NN) on anything newer, by the driver's compiler.
+    """
+    wanted = minor(capability)
+    if wanted is None:
+        return None
+    ptx = False
+    for arch in archs:
+        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", arch.strip())
+        if match is None:
+            continue
+        kind, have, only = match[1], (int(match[2]), int(match[3])), match[4]
+        family = have[0] == wanted[0]
+        if kind == "sm" and (have == wanted if only == "a" else family and have <= wanted):
+            return "cubin"
+        ptx = ptx or (kind == "compute" and only != "a" and have <= wanted and (family or not only))
+    return "ptx" if ptx else None
+
+
+def torch_for_gpus(
+    facts: Facts, devices: list[Device], other: Driver = ANY_DRIVER
+) -> Candidate | None:
+    """PyTorch for these GPUs and this Python: of this release the build for the newest CUDA, else
+    the newest; for this driver, where it runs one, else for the other.
     """
     from cudriver.stack.planning.candidates import best, known, number
     from cudriver.stack.planning.question import Question
 
-    python, devices = cut(facts.environment.python, 2), facts.driver.devices
-    devices = [device for device in devices if device.visible]
-    for driver in (facts.driver, Driver()):  # of one that runs none CU103 speaks
-        question = Question(["torch"], but(driver, devices=devices), python)
-        fitting = (each for each in known(["torch"]) if not each.obstacles(question))
-        same = [c for c in fitting if cut(c.frameworks["torch"]["version"], 2) == cut(version, 2)]
-        found = max(same, key=lambda each: number(each.cuda), default=None) or best(question)
-        if found:
+    env, torch = facts.environment, facts.framework("torch")
+    version, arm = torch and cut(torch.version, 2), env.platform != "x86_64"
+
+    def has_code(each: Candidate) -> bool:
+        """By the table: builds for Arm have other code than those that candidates tell of."""
+        archs = fix.torch_archs(each.frameworks["torch"]["version"], each.cuda, env.platform)
+        return all(runs(device.compute_capability or "", archs) for device in devices)
+
+    usable = [each for each in known(["torch"], arm) if not arm or has_code(each)]
+    passing = {"gpu"} if arm else set()
+    for driver in (facts.driver, other):  # of one that runs none CU103 speaks
+        question = Question(["torch"], but(driver, devices=devices), cut(env.python, 2))
+        fitting = [each for each in usable if each.obstacles(question) <= passing]
+        same = [c for c in fitting if cut(c.frameworks["torch"]["version"], 2) == version]
+        found = max(same, key=lambda each: number(each.cuda), default=None)
+        if found := found or best(question, among=fitting):
             return found
     return None

@@ -111,9 +111,11 @@ def known(names: Iterable[str], arm: bool = False) -> list[Candidate]:
     return [c if c.arm is None else but(c, pythons=c.arm) for c in found if c.arm != []]
 
 
-def best(question: Question, proven: bool = False) -> Candidate | None:
+def best(
+    question: Question, proven: bool = False, among: Iterable[Candidate] | None = None
+) -> Candidate | None:
     """The fewest frameworks beside those wanted, then the newest, then what was run. proven: of
-    the proven sets only.
+    the proven sets only; among: of these, of which none is left out.
     """
     names = question.packages
 
@@ -122,5 +124,6 @@ def best(question: Question, proven: bool = False) -> Candidate | None:
         least, ran = -len(each.frameworks), each.name != ""
         return (least, versions[:-1], usual, versions, ran, -size, each.name)
 
-    fitting = (each for each in known(names, question.arm) if not each.obstacles(question))
-    return max((each for each in fitting if each.name or not proven), key=rank, default=None)
+    if among is None:
+        among = (each for each in known(names, question.arm) if not each.obstacles(question))
+    return max((each for each in among if each.name or not proven), key=rank, default=None)

@@ -133,7 +133,7 @@ def cu103(facts: Facts) -> Iterator[Finding]:
         pin = release_for(facts, dist, runs) if dist and not other else None
         fixes = [fix.torch_from(facts, other)] if other else []
         fixes += [fix.install(facts.environment, pin, of=dist)] if pin else []
-        if framework.name == "tensorrt" and (offered or (0, 0)) >= (11, 0):  # none is for 10
+        if framework.name == "tensorrt" and offered and offered[0] > 10:  # none is for CUDA 10
             fixes = _tensorrt(facts, offered[0])  # as a whole, so that it can be tried
         else:
             fixes.append(fix.driver_package(facts, floor))

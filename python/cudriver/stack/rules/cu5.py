@@ -2,39 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from cudriver.stack.facts import ERROR, NOTE, WARNING, Evidence, Facts, Finding, Framework
 from cudriver.stack.fixes import fix
-from cudriver.stack.fixes.pairs import torch_for_gpus
+from cudriver.stack.fixes.pairs import runs, torch_for_gpus
 from cudriver.stack.machine.visible import VARIABLE, hides_all, select
+from cudriver.stack.machine_facts import Device
 from cudriver.stack.rules.finding import finding
 from cudriver.stack.tables import table
 from cudriver.stack.text import quote
-from cudriver.stack.versions import cut, minor
-
-
-def runs(capability: str, archs: list[str]) -> str | None:
-    """How a list of architectures serves a device: "cubin", "ptx", or None.
-
-    A cubin runs on its own minor version and later ones of one major; sm_90a on 9.0 alone;
-    sm_100f in its family; PTX (compute_NN) on anything newer, by the driver's compiler.
-    """
-    wanted = minor(capability)
-    if wanted is None:
-        return None
-    ptx = False
-    for arch in archs:
-        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", arch.strip())
-        if match is None:
-            continue
-        kind, have, only = match[1], (int(match[2]), int(match[3])), match[4]
-        family = have[0] == wanted[0]
-        if kind == "sm" and (have == wanted if only == "a" else family and have <= wanted):
-            return "cubin"
-        ptx = ptx or (kind == "compute" and only != "a" and have <= wanted and (family or not only))
-    return "ptx" if ptx else None
+from cudriver.stack.versions import cut
 
 
 def cu501(facts: Facts) -> Iterator[Finding]:
@@ -57,8 +35,10 @@ def cu501(facts: Facts) -> Iterator[Finding]:
                 yield finding(NOTE, title, evidence)
             elif how is None:
                 predicts = "no kernel image is available for execution on the device"
-                fixes = _other_build(facts, framework, capability)
-                yield finding(ERROR, title + capability, evidence, predicts, fixes, framework.name)
+                fixes = _other_build(facts, framework, device)
+                name = framework.name
+                title += capability
+                yield finding(ERROR, title, evidence, predicts, fixes, name, capability)
     yield from _unknown(facts)
 
 
@@ -70,26 +50,42 @@ def with_ptx(framework: Framework, platform: str) -> list[str]:
     return framework.archs + [arch for arch in built if arch.startswith("compute_")]
 
 
-def _other_build(facts: Facts, framework: Framework, capability: str) -> list[str]:
-    """A build of PyTorch that has code for the GPUs here: of this release, else of the newest.
-    Other frameworks: an environment of their own with a build that has.
+def _other_build(facts: Facts, framework: Framework, device: Device) -> list[str]:
+    """A build of PyTorch that has code for the GPUs here: of this release, else of the newest; for
+    this GPU alone where none has. Other frameworks: an environment of their own.
     """
     env, tool = facts.environment, fix.installer(facts.environment, facts.distribution("torch"))
-    if framework.name != "torch" or env.platform != "x86_64":
+    if framework.name != "torch":
         return [fix.apart(facts, framework.name)]
-    build = torch_for_gpus(facts, framework.version)
+    visible = [each for each in facts.driver.devices if each.visible]
+    gpus = list(dict.fromkeys(filter(None, (each.compute_capability for each in visible))))
+    build, also, wheels = (
+        torch_for_gpus(facts, visible),
+        [],
+        f"wheels for Python {cut(env.python, 2)}",
+    )
+    if build is None and len(gpus) > 1:
+        build = torch_for_gpus(facts, [device], facts.driver)
+        also = [
+            f"no PyTorch that is known here with {wheels} and one driver serve all GPUs here "
+            f"({', '.join(gpus)}): hide one with {VARIABLE}, or build PyTorch from source with "
+            f"TORCH_CUDA_ARCH_LIST={quote(';'.join(gpus))}, where one CUDA and one driver know all."
+        ]
+        if build is None:
+            return also
+    if build is None and env.platform != "x86_64":
+        return [fix.apart(facts, framework.name)]
     if build is None:
         return [
-            "no PyTorch that is known here has code for this GPU and wheels for Python "
-            f"{cut(env.python, 2)}; one built from source has, with "
-            f"TORCH_CUDA_ARCH_LIST={capability}."
+            f"no PyTorch that is known here has code for this GPU and {wheels}; one built from "
+            f"source has, with TORCH_CUDA_ARCH_LIST={device.compute_capability}."
         ]
     same = cut(build.frameworks["torch"]["version"], 2) == cut(framework.version, 2)
     if same or tool in fix.CONDA:
-        return [fix.torch_from(facts, build.cuda)]
+        return [fix.torch_from(facts, build.cuda), *also]
     here = {"torch", *(dist.name for dist in facts.distributions)}
     names = [each for each in build.packages if fix.bare(each) in here]
-    return [fix.install(env, *names, by=tool, index=build.index, again=True)]
+    return [fix.install(env, *names, by=tool, index=build.index, again=True), *also]
 
 
 def _unknown(facts: Facts) -> Iterator[Finding]:

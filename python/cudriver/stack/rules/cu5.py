@@ -59,11 +59,8 @@ def _other_build(facts: Facts, framework: Framework, device: Device) -> list[str
         return [fix.apart(facts, framework.name)]
     visible = [each for each in facts.driver.devices if each.visible]
     gpus = list(dict.fromkeys(filter(None, (each.compute_capability for each in visible))))
-    build, also, wheels = (
-        torch_for_gpus(facts, visible),
-        [],
-        f"wheels for Python {cut(env.python, 2)}",
-    )
+    build, wheels = torch_for_gpus(facts, visible), f"wheels for Python {cut(env.python, 2)}"
+    also: list[str] = []
     if build is None and len(gpus) > 1:
         build = torch_for_gpus(facts, [device], facts.driver)
         also = [

@@ -16,31 +16,33 @@ ROOT = Path(__file__).parents[2]
 SWEPT = "any size, 4 KiB to 4 GiB, any path: {}".format
 PINNED, PLAIN = "pinned array to or from device, 1 GiB: up", SWEPT("plain up, 64 MiB")
 FEEDING = "feeding 8 plain batches of 36.8 MiB while the GPU computes for 77.6 ms"
-TO, FROM = (
-    "plain NumPy array to device, 1-2 GiB: 1 GiB",
-    "device to plain NumPy array, 1-2 GiB: 1 GiB",
-)
+TO = "plain NumPy array to device, 1-2 GiB: 1 GiB"
+FROM = "device to plain NumPy array, 1-2 GiB: 1 GiB"
 LOCKED = "page-locked 48 GiB with `pieces=True`; the longest wait of another process and thread"
 LOCKING = f"{LOCKED}: wait of another process"
 BESIDE = "page-locked copies of 4 KiB, 64 KiB, 1 and 16 MiB beside 1 GiB in the same direction"
 BLOCKS = "blocks of 4 KiB to 1 MiB, as in vllm#48936: naive, batch, swap and Triton: 1 MiB up"
 DISK = "the same, not in the page cache"
+WHOLE = "pinned_empty, in one piece"
+#: Rows and contestants that both languages quote.
+LOCKS = [(LOCKING, WHOLE), (LOCKING, "cudriver"), (LOCKED, "cudriver"), (LOCKED, WHOLE)]
+BATCH = [(BLOCKS, "cudriver"), (BLOCKS, "batch")]
+FED = [(FEEDING, "cudriver"), (FEEDING, "PyTorch")]
+READ = [(DISK, "cudriver"), (DISK, "safetensors, prefetch")]
 #: File, a pattern with the figures, and the row and contestant of each.
 QUOTED = [
     ("README.md", r"page-locked memory run at (\d+) GB/s", [(PINNED, "cudriver")]),
     ("README.zh-CN.md", r"四者都达到 (\d+) GB/s", [(PINNED, "cudriver")]),
     ("README.md", r"waits for ([\d.]+) ms, not for (\d+)\.",
-     [(LOCKING, "cudriver"), (LOCKING, "pinned_empty, in one piece")]),
+     [(LOCKING, "cudriver"), (LOCKING, WHOLE)]),
     ("README.zh-CN.md", r"等 ([\d.]+) ms，而不是 (\d+) ms",
-     [(LOCKING, "cudriver"), (LOCKING, "pinned_empty, in one piece")]),
+     [(LOCKING, "cudriver"), (LOCKING, WHOLE)]),
     ("docs/tutorial/feed.md", r"copy runs at (\d+) GB/s.*?64 MiB at (\d+) GB/s.*?at (\d+) GB",
      [(PINNED, "cudriver"), (PLAIN, "cudriver"), (PLAIN, "driver")]),
     ("docs/zh/tutorial/feed.md", r"direct）达到 (\d+) GB.*?staged）达到 (\d+) GB.*?都是 (\d+) GB",
      [(PINNED, "cudriver"), (PLAIN, "cudriver"), (PLAIN, "driver")]),
-    ("docs/tutorial/feed.md", r"took ([\d.]+) ms\nin all.*?PyTorch takes ([\d.]+) ms",
-     [(FEEDING, "cudriver"), (FEEDING, "PyTorch")]),
-    ("docs/zh/tutorial/feed.md", r"一共用了 ([\d.]+) ms.*?用 ([\d.]+) ms",
-     [(FEEDING, "cudriver"), (FEEDING, "PyTorch")]),
+    ("docs/tutorial/feed.md", r"took ([\d.]+) ms\nin all.*?PyTorch takes ([\d.]+) ms", FED),
+    ("docs/zh/tutorial/feed.md", r"一共用了 ([\d.]+) ms.*?用 ([\d.]+) ms", FED),
     ("docs/explanation/page-locking.md", r"1 GiB to the GPU \| (\S+) GB/s \| (\S+) GB/s \| (\S+) ",
      [(PINNED, "cudriver"), (TO, "cudriver"), (TO, "driver")]),
     ("docs/explanation/page-locking.md", r"from the GPU \| \S+ GB/s \| (\S+) GB/s \| (\S+) ",
@@ -50,21 +52,13 @@ QUOTED = [
     ("docs/zh/explanation/design.md", r"上行 ([\d.]+) GB/s，下行 ([\d.]+)",
      [(TO, "cudriver"), (FROM, "cudriver")]),
     ("docs/explanation/design.md",
-     r"waiting for (\d+) ms.*?for ([\d.]+) ms.*?at ([\d.]+) GB/s.*?of ([\d.]+),",
-     [(LOCKING, "pinned_empty, in one piece"), (LOCKING, "cudriver"), (LOCKED, "cudriver"),
-      (LOCKED, "pinned_empty, in one piece")]),
+     r"waiting for (\d+) ms.*?for ([\d.]+) ms.*?at ([\d.]+) GB/s.*?of ([\d.]+),", LOCKS),
     ("docs/zh/explanation/design.md",
-     r"要等 (\d+) 毫秒.*?只等 ([\d.]+) 毫.*?快：([\d.]+) GB.*?是 ([\d.]+)，",
-     [(LOCKING, "pinned_empty, in one piece"), (LOCKING, "cudriver"), (LOCKED, "cudriver"),
-      (LOCKED, "pinned_empty, in one piece")]),
-    ("docs/performance.md", r"driver copy each: ([\d.]+) GB/s.*?reaches ([\d.]+)\.",
-     [(BLOCKS, "cudriver"), (BLOCKS, "batch")]),
-    ("docs/performance.md", r"rate of the disk: ([\d.]+) GB/s.*?reached ([\d.]+)\.",
-     [(DISK, "cudriver"), (DISK, "safetensors, prefetch")]),
-    ("docs/zh/performance.md", r"各用一次驱动复制：([\d.]+) GB/s.*?达到 ([\d.]+)。",
-     [(BLOCKS, "cudriver"), (BLOCKS, "batch")]),
-    ("docs/zh/performance.md", r"受磁盘速率限制：([\d.]+) GB/s.*?达到 ([\d.]+)。",
-     [(DISK, "cudriver"), (DISK, "safetensors, prefetch")]),
+     r"要等 (\d+) 毫秒.*?只等 ([\d.]+) 毫.*?快：([\d.]+) GB.*?是 ([\d.]+)，", LOCKS),
+    ("docs/performance.md", r"driver copy each: ([\d.]+) GB/s.*?reaches ([\d.]+)\.", BATCH),
+    ("docs/performance.md", r"rate of the disk: ([\d.]+) GB/s.*?reached ([\d.]+)\.", READ),
+    ("docs/zh/performance.md", r"各用一次驱动复制：([\d.]+) GB/s.*?达到 ([\d.]+)。", BATCH),
+    ("docs/zh/performance.md", r"受磁盘速率限制：([\d.]+) GB/s.*?达到 ([\d.]+)。", READ),
 ]  # fmt: skip
 
 

@@ -280,20 +280,21 @@ def _lacking(facts: Facts, way: str, lacking: list[Lacking]) -> Finding:
         for folder in each.looked[: 5 if alone else 1]
     ]
     names = [*dict.fromkeys(_way(facts, each)[1] for each in lacking)]
-    path = ":".join(filter(None, [*names, env.variables.get("CPATH", "")]))
-    packages = f"sudo apt-get install {' '.join(names)}  # or what your distribution calls it"
-    gets = {
-        "install": fix.install(env, *names),
-        "apt": packages,
-        "CPATH": Command.of(f"export CPATH={quote(path)}", sets=("CPATH", path)),
-        "HOME": 'export HOME="$(mktemp -d)"  # or another folder that you can write to',
-    }
+    if way == "install":
+        get = fix.install(env, *names)
+    elif way == "apt":
+        get = f"sudo apt-get install {' '.join(names)}  # or what your distribution calls it"
+    elif way == "CPATH":
+        path = ":".join(filter(None, [*names, env.variables.get("CPATH", "")]))
+        get = Command.of(f"export CPATH={quote(path)}", sets=("CPATH", path))
+    else:
+        get = 'export HOME="$(mktemp -d)"  # or another folder that you can write to'
     because = ", ".join(each.tool for each in lacking)
-    return finding(WARNING, title, evidence, says, [gets[way]], next(iter(by)), because)
+    return finding(WARNING, title, evidence, says, [get], next(iter(by)), because)
 
 
 def _way(facts: Facts, each: Lacking) -> tuple[str, str]:
-    """What brings a tool here, and its name there; "" where it is there or in vain."""
+    """How a tool is brought here, and by what name; "" where it is there or would not help."""
     env, tools = facts.environment, table("compiling")["tools"]
     row = tools[each.tool]
     wheel, header = row.get("wheel", ""), each.tool.startswith("cu")

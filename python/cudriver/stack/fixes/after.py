@@ -131,7 +131,7 @@ class _Copy:
         if old and old.kind == "wheel" and not self._replaces(command, old):
             self._drop(lambda fault: self._found(fault, old, None))
             if fix.outside(facts.environment, old):
-                return  # it stays, and hides what is installed from import, not from the loader
+                return  # an import finds the old one first, the loader does not
         version = "" if fits else _release(wanted, old)
         tag = re.search(r"/cu(\d+)(\d)\Z", command.source or "")
         cuda = f"{tag[1]}.{tag[2]}" if tag and name in fix.HOSTED else None

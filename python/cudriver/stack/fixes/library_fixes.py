@@ -202,7 +202,7 @@ def library_fix(facts: Facts, fault: LoadFault) -> list[str]:
 
 
 def elsewhere(facts: Facts, fault: LoadFault) -> Distribution | None:
-    """The wheel that has a library in a folder of the path where what needs it does not look."""
+    """The wheel that has a library, in a folder that is not searched for the fault's file."""
     owner, env = _asking(facts, fault), facts.environment
     wheels = (d for d in facts.distributions if wheel_brings(d.name, d.version, fault.name))
     same = (d for d in wheels if owner and d.kind == owner.kind)

@@ -156,7 +156,7 @@ def torch_for_gpus(
 
     usable = [each for each in known(["torch"], arm) if not arm or has_code(each)]
     passing = {"gpu"} if arm else set()
-    for driver in (facts.driver, other):  # of one that runs none CU103 speaks
+    for driver in (facts.driver, other):  # CU103 tells of a driver that runs none
         question = Question(["torch"], but(driver, devices=devices), cut(env.python, 2))
         fitting = [each for each in usable if each.obstacles(question) <= passing]
         same = [c for c in fitting if cut(c.frameworks["torch"]["version"], 2) == version]

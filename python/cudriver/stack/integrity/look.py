@@ -61,7 +61,7 @@ class Looker:
             return Seen(DAMAGED, "is empty", "file too short" if library else "")
         if file.same_size:
             self._hashed -= file.found
-            # One that there is no time for is taken for what it was: all of a copy may be younger.
+            # Without time to hash it, it counts as unchanged: all files of a copy may be younger.
             if self._hashed < 0 or not records.differs(self.root, file.path, file.digest):
                 return None
         return self.into(file)

@@ -79,7 +79,7 @@ class Whole:
         elif library and seen.what in (CHANGED, EDITED) and self._loads < TRIED:
             self._loads += 1
             fault = resolver.tried(file.distribution.name, file.path)
-            # Of CUDA's own libraries recipes tell who needs them.
+            # Recipes tell who needs CUDA's own libraries.
             lacks = fault is not None and fault.kind == "not found" and is_cuda_library(fault.name)
             if fault is not None and not lacks:
                 put(made, what=CHANGED, why="does not load", says=fault.message)

@@ -299,7 +299,7 @@ def _way(facts: Facts, each: Lacking) -> tuple[str, str]:
     row = tools[each.tool]
     wheel, header = row.get("wheel", ""), each.tool.startswith("cu")
     if not any(map(facts.distribution, each.by)) or (header and _other_major(facts)):
-        return "", ""  # an nvcc that is to give way needs no headers: CU202
+        return "", ""  # CU202 replaces this nvcc, whose headers nobody needs then
     # In a toolkit of wheels, or on PATH, what a wheel brings is there once it is installed.
     system = any("wheel" not in tools[x.tool] and "apt" in tools[x.tool] for x in facts.lacking)
     inside = any(f"{site}/nvidia/" in (facts.nvcc.home or "") for site in env.site_packages)
@@ -330,7 +330,7 @@ def _unknown_gpu(facts: Facts, capability: str, device: Device) -> Iterator[Find
     # The second is ptxas-blackwell, where it is there.
     ptxas = facts.ptxas[-1:] if (major(capability) or 0) >= 10 else facts.ptxas[:1]
     used = [("ptxas", each.path, each.version) for each in ptxas]
-    if facts.nvcc.exists and not _other_major(facts):  # CU202 has a release that knows it
+    if facts.nvcc.exists and not _other_major(facts):  # CU202 names a release that knows the GPU
         used.append(("nvcc", facts.nvcc.nvcc or "", facts.nvcc.version or ""))
     for tool, path, version in used:
         by = users(facts.distributions, facts.nvcc, tool)

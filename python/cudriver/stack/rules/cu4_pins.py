@@ -115,7 +115,7 @@ def cu402(facts: Facts) -> Iterator[Finding]:
     """What a package requires is of another version, or is not installed."""
     groups: dict[tuple[str, bool, bool], list[Unkept]] = {}
     for each in _unkept(facts):
-        # A pin of CUDA's that cannot be met takes no fix from the rest.
+        # So that a CUDA pin that cannot be met does not cost the others their fix.
         cuda = matters(each.pin.requirement.name, "pinned")
         groups.setdefault((each.pin.top, each.severity == ERROR, cuda), []).append(each)
     for (top, *_), unkept in groups.items():
@@ -225,7 +225,7 @@ def _clashes(every: list[Pin]) -> Iterator[tuple[Pin, Pin]]:
     with one that names a release: the one that is met, where there is one. Where there is none, the
     others that name a release are compared with what is met. A pin that is met comes first.
     """
-    # Of an extra that seems to have been asked for pip would have met one requirement at least.
+    # Of an extra that was asked for, pip would have met one requirement at least.
     asked = {(p.by.name, p.requirement.extra) for p in every if p.met and p.requirement.specifier}
     by_name: dict[str, list[Pin]] = {}
     for pin in every:
@@ -263,7 +263,7 @@ def cu407(facts: Facts) -> Iterator[Finding]:
     """Frameworks whose pins cannot be met together."""
     found: dict[frozenset[str], list[tuple[Pin, Pin]]] = {}
     for one, other in _clashes(pins(facts)):
-        # Of PyTorch CU402 tells the one that is not met.
+        # CU402 tells which pin of PyTorch is not met.
         if one.requirement.name != "torch" or not one.met:
             found.setdefault(frozenset((one.top, other.top)), []).append((one, other))
     for pairs in found.values():

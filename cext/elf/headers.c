@@ -236,6 +236,11 @@ static int read_segments(struct elf_file *file, const struct header *header, uin
             return elf_damaged(file, "program headers past the end");
         }
         status = elf_read(file, offset, &segment, sizeof(segment));
+        if (status == 0 && segment.type == PT_LOAD &&
+            (segment.address - segment.offset) % PAGE != 0) {
+            /* strip does this to what patchelf has grown */
+            return elf_refused(file, "ELF load command address/offset not page-aligned");
+        }
         if (status == 0 && segment.type == PT_LOAD && segment.file_size > 0) {
             struct elf_segment *kept = &file->segments[file->segment_count];
             uint64_t mapped = (file->size + PAGE - 1) / PAGE * PAGE; /* beyond its end: zeros */

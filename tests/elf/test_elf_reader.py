@@ -254,7 +254,7 @@ def test_an_address_where_one_segment_ends_and_the_next_begins(tmp_path: Path) -
     ((_, seam),) = patch.find(DT_STRTAB)
     address, offset, size = next(s for s in patch.segments if s[0] <= seam < s[0] + s[2])
     assert (address, offset) == (0, 0)
-    moved = len(data) + -len(data) % 8
+    moved = len(data) + (seam - len(data)) % 4096
     data += bytes(moved - len(data)) + data[seam:size]
     data[seam : seam + 16] = b"\xff" * 16  # nothing must be read where it was
     start, count = struct.unpack_from("<Q", data, 32)[0], struct.unpack_from("<H", data, 56)[0]
@@ -264,7 +264,7 @@ def test_an_address_where_one_segment_ends_and_the_next_begins(tmp_path: Path) -
             struct.pack_into("<QQ", data, at + 32, seam, seam)
         elif kind == 0x6474E551:  # PT_GNU_STACK, which nobody misses here
             rest = size - seam
-            struct.pack_into("<IIQQQQQQ", data, at, 1, 4, moved, seam, seam, rest, rest, 8)
+            struct.pack_into("<IIQQQQQQ", data, at, 1, 4, moved, seam, seam, rest, rest, 4096)
     struct.pack_into("<Q", data, 40, 0)  # without section headers readelf goes by segments, too
     struct.pack_into("<HHH", data, 58, 0, 0, 0)
     path.write_bytes(data)
@@ -340,6 +340,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> bytes:
         ({20: 9}, "ELF file version does not match current one"),
         ({54: 40}, "ELF file's phentsize not the expected size"),
         ({56: 0}, "object file has no loadable segments"),
+        ({80: 8}, "ELF load command address/offset not page-aligned"),
         ({"cut": 0}, "file too short"),
         ({"cut": 63}, "file too short"),
     ],

@@ -21,8 +21,7 @@ VERSIONS = "V0 { local: *; }; V1 { global: one; }; V2 { global: two; three; } V1
 PATHS = ["setup.py", "none.py", "docs/conf.py", "a/tests/x.py", "tests/x.py", "a.pyc", "/setup.py"]
 LONG = ["a/" * 2046 + ".py", "a/" * 2046 + "a.py", "a/" * 2046 + "aa.py"]
 
-SMALL = ["-nostdlib", "-s", "-O1", "-w", "-Wl,-z,noseparate-code,-z,norelro",
-         "-Wl,-z,max-page-size=64,-z,common-page-size=64"]  # fmt: skip
+SMALL = ["-nostdlib", "-s", "-O1", "-w", "-Wl,-z,noseparate-code,-z,norelro"]
 
 
 def cut_sections(path: Path) -> None:

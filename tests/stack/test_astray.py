@@ -301,6 +301,10 @@ def test_a_copy_in_the_users_folder_is_in_front(venv, tmp_path):
         ("warning", f"torch 2.7.0 in {side} hides 2.8.0 in {venv.site}"),
     ]
     assert all(f.fix == ["export PYTHONNOUSERSITE=1"] for f in told)
+    venv.dist("sympy", "1.14.0", site=side)
+    report = inspect(venv.inside, environ={"HOME": str(tmp_path)}, probe_driver=False)
+    told = [f.advice for f in every(report.findings) if f.rule == "CU410"]
+    assert set(told) == {f"take one of the two away: {side} has other packages, too."}
     environ = {"HOME": str(tmp_path), "PYTHONNOUSERSITE": "1"}
     report = inspect(venv.inside, environ=environ, probe_driver=False)
     assert [f.rule for f in report.findings if f.rule == "CU410"] == []

@@ -212,10 +212,11 @@ def test_the_release_of_a_loader(text: bytes, version: tuple[int, int] | None) -
         ),
         (glibc.X86_64, b"\0/etc/\0/opt/\0", ["/lib64/", "/usr/lib64/"], "lib64"),
         # One that was built for a prefix of its own, as Nix and Spack do.
+        (glibc.X86_64, b"\0/nix/store/a-2.40/lib/\0", ["/nix/store/a-2.40/lib/"], "lib"),
         (
             glibc.X86_64,
-            b"\0/nix/store/a-glibc-2.40/lib/\0",
-            ["/nix/store/a-glibc-2.40/lib/"],
+            b"\0/lib:/usr/local/lib:/usr/lib\0",  # musl
+            ["/lib/", "/usr/local/lib/", "/usr/lib/"],
             "lib",
         ),
     ],
@@ -228,8 +229,6 @@ def test_default_folders_of_a_loader(
 
 
 def test_the_cache_s_place_is_the_loader_s() -> None:
-    assert (
-        glibc.Glibc(b"\0/opt/glibc/etc/ld.so.cache\0", 62).cache_path
-        == "/opt/glibc/etc/ld.so.cache"
-    )
+    own = glibc.Glibc(b"\0/opt/glibc/etc/ld.so.cache\0", 62)
+    assert own.cache_path == "/opt/glibc/etc/ld.so.cache"
     assert glibc.Glibc(b"\0", 62).cache_path == "/etc/ld.so.cache"

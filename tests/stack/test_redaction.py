@@ -47,6 +47,7 @@ def ana(monkeypatch):
         ("/home/a b/env/bin: no", "/home/user/env/bin: no"),
         ("/opt:/home/a b:/home/c d/x", "/opt:/home/user:/home/user/x"),
         ("/home/bob is gone", "/home/user is gone"),
+        ("/mnt/c/Users/Ana B C", "/mnt/c/Users/user"),
         ("found by HOME=/home/a b", "found by HOME=/home/user"),
         ("see ~ana/x, ~bob", "see ~user/x, ~bob"),
         ("https://bob:tok@host/x https://tok@host", "https://user@host/x https://user@host"),

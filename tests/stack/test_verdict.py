@@ -83,11 +83,7 @@ def states(of):
         ),
         # what is not asked to use CUDA has no state
         (report(but(ORT, variant="cpu", cuda=None)), {"onnxruntime": None}, 0),
-        (
-            report(TF, load_faults=[lacking("tensorflow", "spare")]),
-            {"tensorflow": None},
-            0,
-        ),
+        (report(TF, load_faults=[lacking("tensorflow", "spare")]), {"tensorflow": None}, 0),
         # a build without CUDA where there is a GPU
         (report(torch("2.8.0+cpu", None, variant="cpu")), {"torch": CPU_ONLY}, 1),
         # one for the GPUs of others is what somebody wants
@@ -193,6 +189,10 @@ def test_what_a_framework_requires_that_is_not_of_cuda():
     ):
         told = Finding("CU404", severity, "is damaged", subject=subject)
         assert states(Report(of, [told])) == {"torch": state, "mine": WORKS}, subject
+    told = Finding("CU305", "error", "its library is not found", subject="sympy")
+    for fails, state in ((True, FAILS), (False, WORKS)):  # a framework's use may fail alone
+        kin = Framework("sympy", "1.13", fails=fails)
+        assert states(Report(but(of, frameworks=[torch(), kin]), [told]))["torch"] == state
     damage = Finding("CU404", "error", "is damaged", subject="mpmath")
     needs = "whether torch works is not known: it needs mpmath, which has an error"
     assert needs in Report(of, [damage]).doubts

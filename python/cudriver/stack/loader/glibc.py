@@ -1,6 +1,6 @@
 """What a root's own loader and its configuration say: default folders, /etc/ld.so.cache, CPU.
 
-Read from files only. The formats are glibc's; musl has none of them.
+Read from files only. The formats are glibc's; of musl's loader its default folders are known.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ PLATFORMS = {number: name for name, number in MACHINES.items()}
 CACHE_FLAGS = {X86_64: (1, 0x0303), AARCH64: (1, 0x0A03)}
 
 CACHE_LIMIT = 64 << 20  # bytes; a cache of 100,000 libraries has 10 MB
+_MUSL = b"/lib:/usr/local/lib:/usr/lib"  # where its loader looks, beside a file of its own
 CONF_FILES = 200  # that /etc/ld.so.conf may include; real ones include a dozen
 
 
@@ -54,6 +55,8 @@ class Glibc:
 
 def _default_folders(data: bytes) -> list[str]:
     """The longest run of NUL-terminated folder names with "lib" in them; [] where there is none."""
+    if _MUSL + b"\0" in data:
+        return [f"{folder}/" for folder in _MUSL.decode().split(":")]
     runs = re.findall(rb"(?<=\0)(?:/(?=[^\0]*lib)[^\0]{,198}/\0)+", data)
     longest: bytes = max(runs, key=lambda run: run.count(b"\0"), default=b"")
     return [os.fsdecode(name) for name in longest.split(b"\0") if name]

@@ -20,8 +20,11 @@ MADE = (
     r"(?:(?!/home/|/Users/|/?\.\./)[^\s:;,|=()'\"])*)"
 )
 # The rest of a folder's name, which may have spaces where the path goes on or another follows; one
-# word at the very end of a text may be of it as well.
-REST = r"[^/\\\s:'\"]*(?: [^/\\:'\"\n]*[^/\\\s:'\"](?=[/\\'\"]|:/)| [^/\\\s:'\"]+\Z)?"
+# word at the very end of a text may be of it as well, and capitalised ones before it.
+REST = (
+    r"[^/\\\s:'\"]*(?: [^/\\:'\"\n]*[^/\\\s:'\"](?=[/\\'\"]|:/)"
+    r"|(?: [A-Z][^/\\\s:'\"]*)* [^/\\\s:'\"]+\Z)?"
+)
 
 
 def redacted(value: Any) -> Any:

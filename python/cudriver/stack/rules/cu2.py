@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from cudriver.stack.command import Command
 from cudriver.stack.facts import ERROR, NOTE, WARNING, Evidence, Facts, Finding
@@ -175,7 +175,7 @@ def cu204(facts: Facts) -> Iterator[Finding]:
     torch = facts.framework("torch")
     wanting = users(facts.distributions, facts.nvcc, "nvcc")
     if wanting and torch and torch.variant == "cuda" and facts.nvcc.home is None:
-        title = f"{', '.join(d.name for d in wanting)} compiles CUDA code, and there is no nvcc"
+        title = f"{_compile([d.name for d in wanting])} CUDA code, and there is no nvcc"
         predicts = "CUDA_HOME environment variable is not set. Please set it to your CUDA install "
         evidence = [d.evidence for d in wanting]
         yield finding(WARNING, title, evidence, f"{predicts}root.", _nvcc_fix(facts))
@@ -271,7 +271,8 @@ def _lacking(facts: Facts, way: str, lacking: list[Lacking]) -> Finding:
     tools, env = table("compiling")["tools"], facts.environment
     by = dict.fromkeys(name for each in lacking for name in each.by if facts.distribution(name))
     named = ", ".join(tools[each.tool].get("name", each.tool) for each in lacking)
-    title = f"{', '.join(by)} compiles code when it starts, and there is no {named}"
+    start = "it starts" if len(by) == 1 else "they start"
+    title = f"{_compile(by)} code when {start}, and there is no {named}"
     says = tools[lacking[0].tool]["says"].format(home=env.variables.get("HOME", ""))
     alone = len(lacking) == 1
     evidence = [
@@ -291,6 +292,10 @@ def _lacking(facts: Facts, way: str, lacking: list[Lacking]) -> Finding:
         get = 'export HOME="$(mktemp -d)"  # or another folder that you can write to'
     because = ", ".join(each.tool for each in lacking)
     return finding(WARNING, title, evidence, says, [get], next(iter(by)), because)
+
+
+def _compile(names: Collection[str]) -> str:
+    return f"{', '.join(names)} compile{'s' * (len(names) == 1)}"
 
 
 def _way(facts: Facts, each: Lacking) -> tuple[str, str]:

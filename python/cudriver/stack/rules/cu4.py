@@ -271,10 +271,12 @@ def _in_front(facts: Facts, dist: Distribution) -> Iterator[Finding]:
     if fixes:  # or of all that hide something: what comes in front then may be as old
         every = leak_of(facts, *(d.path for d in facts.distributions if d.hides))
         fixes += [line for line in every if line not in fixes]
-    if not fixes and dist.location in env.pythonpath:
-        fixes = [f"take one of the two away: {dist.location} has other packages, too."]
     users = env.user_base and dist.location.startswith(f"{env.user_base}/lib/")
-    if not fixes and users and dist.location in env.sites:
+    users = users and dist.location in env.sites
+    others = any(d.location == dist.location and not d.hides for d in facts.distributions)
+    if not fixes and (dist.location in env.pythonpath or (users and others)):
+        fixes = [f"take one of the two away: {dist.location} has other packages, too."]
+    elif not fixes and users:
         name = "PYTHONNOUSERSITE"
         fixes = [Command.of(f"export {name}=1", sets=(name, "1"))]
     if fixes and version not in ("", dist.version) and dist.kind == "wheel":

@@ -96,11 +96,13 @@ def concerns(finding: Finding, framework: Framework, facts: Facts) -> bool:
             needs = f"needs {fault.name}"
             if any((e.file, e.value) == (fault.library, needs) for e in finding.evidence):
                 return True
-    # Another framework is judged by itself.
-    mine = any(subject in (f.name, f.distribution, f.module) for f in facts.frameworks)
-    if mine or subject in _of_cuda(framework, facts):
-        return not mine
-    return finding.severity == ERROR and subject in _directly(framework.package, facts)
+    other = next((f for f in facts.frameworks if subject in f.names), None)
+    if other is not None and not other.fails:
+        return False  # it is judged by itself
+    if other is None and subject in _of_cuda(framework, facts):
+        return True
+    package = other.package if other is not None else subject
+    return finding.severity == ERROR and package in _directly(framework.package, facts)
 
 
 def _directly(name: str, facts: Facts, markers: Markers | None = None) -> Iterator[str]:

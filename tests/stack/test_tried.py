@@ -20,7 +20,7 @@ from cudriver.stack import inspect
 from cudriver.stack.command import Command
 from cudriver.stack.facts import Evidence, FileFault, Shadowed, every
 from cudriver.stack.fixes import after, tried
-from cudriver.stack.fixes.fix import install
+from cudriver.stack.fixes.fix import install, uninstall
 from cudriver.stack.fixes.library_fixes import leak
 from cudriver.stack.record import but, put
 from cudriver.stack.report import Report
@@ -107,6 +107,17 @@ def test_a_local_build_is_replaced_by_the_index_own_of_that_release():
     of = facts(distributions=[wheel("torchvision", "0.23.0+cpu", "torch==2.8.0")])
     command = install(of.environment, "torchvision==0.23.0", again=True, alone=True)
     assert after.after(of, [command], None).distribution("torchvision").requires == []
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_what_a_removed_package_brought_is_lost_unless_another_stands_behind_it(behind):
+    of = facts(distributions=[old := wheel("nvidia-nccl-cu11", "2.14.3")])
+    shadowed = [Shadowed("/usr/lib/libnccl.so.2", "cache")] * behind
+    own = {"provided_by": "nvidia-nccl-cu11 2.14.3", "needed_by": ["x"], "shadowed": shadowed}
+    nccl = library("libnccl.so.2", "2.14.3", "nccl", **own)
+    put(of, libraries=[nccl], frameworks=[torch(loads=[nccl.path])])
+    lost = after.after(of, [uninstall(of.environment, old)], None).load_faults
+    assert [fault.name for fault in lost] == ["libnccl.so.2"] * (not behind)
 
 
 @pytest.mark.parametrize("folder", ["/old", SITE])

@@ -132,6 +132,14 @@ def test_the_command_tells_it_with_a_fix_that_heals(venv):
     assert [f for f in data["findings"] if f["rule"] == "CU404"] == []
 
 
+def test_what_a_variable_hides_is_there_without_it(venv, tmp_path):
+    (tmp_path / "cupy.py").touch()
+    words = ("check", str(venv.path), "--json", "--verify", "--no-probe")
+    found = json.loads(run(*words, PYTHONPATH=str(tmp_path)).stdout)["findings"]
+    fixes = [fix for each in found if each["rule"] == "CU404" for fix in each["fix"]]
+    assert [(fix["command"], bool(fix["heals"])) for fix in fixes] == [("unset PYTHONPATH", True)]
+
+
 def reads_one(process: int) -> bool:
     """Whether a process has one of those files open."""
     for descriptor in Path(f"/proc/{process}/fd").iterdir():

@@ -62,7 +62,6 @@ def test_what_a_shell_offers(complete, tmp_path) -> None:
     assert complete("cudriver plan torch --gpu 9.") == ["9.0"]
     assert complete("cudriver check --assume-gpu 12.") == ["12.1", "12.0"]
     assert complete("cudriver check --needs torch,ja") == ["torch,jax"]
-    assert complete("cudriver plan --server ub") == ["ubuntu"]
     assert complete("cudriver plan --constraints cupy-14-cuda13") == ["cupy-14-cuda13"]
     assert complete("cudriver bench --device H") in ([], [""])
     assert sorted(complete("cudriver completion ")) == ["bash", "fish", "zsh"]

@@ -54,7 +54,6 @@ COMMANDS = {
     "plan": [
         "plan torch jax --driver 580.95.05 --gpu H100 --python 3.12",  # proven, or derived
         "plan torch --driver 390.157 --gpu H100",  # nothing
-        "plan torch --server ubuntu --gpu 9.0",
         "plan torch --at PREFIX --driver 580.95.05 --gpu 9.0",
     ],
     "which": [

@@ -172,7 +172,6 @@ def test_the_best_is_the_newest_that_fits():
         (["torch", "--driver", "abc"], "'abc' is not a driver release"),
         (["torch", "--driver", "5350.1"], "no driver branch 5350"),
         (["torch", "--driver", "\u0665\u0663\u0665.1"], "is not a driver release"),
-        (["torch", "--driver", "620.1", "--server", "rhel"], "no branch of driver 620.1 is known"),
         (["torch", "--gpu", "H1000"], "no GPU 'H1000'"),
         (["torch", "--gpu", "4.2"], "compute capability 4.2"),
         (["torch", "--gpu", "ampere"], "'ampere' may be 8.0, 8.6, 8.7: state which"),
@@ -187,12 +186,8 @@ def test_the_best_is_the_newest_that_fits():
         (["torch", "--python", "3.12.1.2"], "Python 3.12.1.2"),
         (["torch", "--installer", "easy_install"], "'easy_install' is not an installer"),
         (["torch", "--python", ""], "Python ''; known are"),
-        (["torch", "--server", "arch"], "'arch' is not a family"),
-        (["torch", "--server", ""], "'' is not a family"),
-        (["torch", "--containers"], "add --server"),
         (["torch", "--at", "/nowhere"], "/nowhere is not a folder"),
         (["torch", "--at", "/proc"], "/proc has no Python"),
-        (["torch", "--at", "/usr", "--server", "debian"], "no --server"),
         (["torch", "--at", "/usr", "--python", "3.12"], "no --python"),
         (["--constraints", "torch-0.1"], "no set 'torch-0.1'"),
     ],
@@ -243,22 +238,6 @@ def test_every_sentence_is_used_and_there_in_chinese():
     known, code = table("plan")["lines"], "".join(p.read_text() for p in SOURCES.glob("*.py"))
     assert [key for key in known if f'"{key}"' not in code] == []
     assert [text for text in known.values() if text not in table("zh")["lines"]] == []
-
-
-@pytest.mark.parametrize("family", ["debian", "ubuntu", "rhel"])
-@pytest.mark.parametrize(
-    ("gpu", "kind"), [("V100", "proprietary"), ("H100", "open"), ("B200", "open")]
-)
-def test_a_new_server_begins_with_the_driver_for_its_gpus(family, gpu, kind):
-    made = plan("torch", server=family, gpus=[gpu], containers=True)
-    titles = [step.title for step in made.server]
-    assert titles[0] == "install the driver, branch R580, and restart"
-    assert "container" in titles[1]
-    assert titles[2] == "install uv"
-    rows = {(row["family"], row["modules"]): row for row in table("plan")["drivers"]}
-    commands = [command.format(branch=580) for command in rows[family, kind]["commands"]]
-    assert made.server[0].commands == commands
-    assert all(step.see for step in made.server)
 
 
 def test_the_versions_of_a_set_are_a_constraints_file(capsys):
@@ -346,21 +325,6 @@ def test_a_build_without_cuda_is_replaced_not_held(gpus):
     assert first.says[1] == "CU401: torch 2.13.0+cpu is built without CUDA."
     assert own.status == "proven"
     assert not any(LISTED in command for step in first.steps for command in step.commands)
-
-
-def test_a_new_server_gets_the_driver_that_was_stated():
-    made = plan("torch", server="ubuntu", driver="535.104.05", gpus=["H100"])
-    assert made.server[0].title == "install the driver, branch R535, and restart"
-    assert made.server[0].commands[1].endswith("nvidia-driver-535-open")
-    assert made.parts[0].candidate.floor_for(["9.0"]) == "525.60.13"
-
-
-def test_a_new_server_whose_driver_does_not_do_is_told_which_one_does():
-    made = plan("torch", server="debian", driver="535.104.05", gpus=["B200"])
-    assert (made.status, made.server) == ("nothing", [])
-    first = made.parts[0].steps[0]
-    assert first.title == "install the driver, branch R580, and restart"
-    assert "nvidia-open-580" in " ".join(first.commands)
 
 
 @pytest.mark.parametrize(

@@ -118,20 +118,6 @@ def forms(told):
     return told.to_html(), told._repr_html_()
 
 
-@pytest.mark.parametrize("family", table("plan")["families"])
-@pytest.mark.parametrize("tool", TOOLS)
-def test_the_steps_of_a_new_server_were_never_run(family, tool, lang, monkeypatch):
-    made, run = RUNS[0]
-    more = {"driver": None, "server": family, "containers": True}
-    told = made_of(monkeypatch, made, run, tool, **more)
-    assert told.status == "derived"
-    assert told.to_text().splitlines()[0] == told.title + OTHERWISE[lang]
-    assert [step.ran for step in told.server] == [None] * 3
-    unmarked = [step for part in told.parts for step in part.steps if step.ran]
-    everything = [*told.server, *(step for part in told.parts for step in part.steps)]
-    assert told.to_text().count(MARK[lang]) == len(everything) - len(unmarked)
-
-
 @pytest.mark.parametrize("words", [["torch"], ["jax"], ["torch", "tensorflow"]])
 @pytest.mark.parametrize("driver", ["390.157", "470.82.01"])
 def test_what_needs_another_driver_first_claims_no_run_of_it(words, driver):

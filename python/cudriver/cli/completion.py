@@ -108,8 +108,6 @@ def listed(name: str) -> list[str]:
         sold = [gpu for row in rows for some in row.values() if type(some) is list for gpu in some]
         names = sorted(gpu for gpu in sold if name == "GPU" and " " not in gpu)
         return [*(row["capability"] for row in rows), *names]
-    if name == "FAMILY":
-        return list(table("plan")["families"])
     if name == "SET":
         return [each["name"] for each in table("proven")["sets"]]
     return []

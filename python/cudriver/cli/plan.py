@@ -20,8 +20,6 @@ exit status: 0 there is a plan, 1 nothing fits, 2 usage, 3 could not tell
   cudriver plan torch jax --driver 535.104.05 --gpu H100
                                            both in one environment, over there
   cudriver plan cupy --at ~/envs/train     what may be added to an environment
-  cudriver plan torch --server ubuntu --gpu 9.0
-                                           a new server, from the driver on
 """
 NAMES = "torch, jax, tensorflow, cupy, onnxruntime-gpu, vllm, sglang, numba-cuda, xformers, ..."
 
@@ -36,8 +34,6 @@ def parser() -> ArgumentParser:
     add("--python", metavar="VERSION", help="3.12 (default: the newest that a set has)")
     add("--installer", default="uv", help="uv, pip, conda or pixi (default: uv)")
     add("--at", metavar="PREFIX", help="add to this environment")
-    add("--server", metavar="FAMILY", help="a new server: debian, ubuntu or rhel")
-    add("--containers", action="store_true", help="with --server: it runs containers too")
     add("--constraints", metavar="SET", help="print every version of a proven set, and no more")
     add("--json", action="store_true", help="the plan as JSON")
     add("--html", metavar="FILE", help="write it as one HTML file too ('-': to stdout)")
@@ -55,7 +51,7 @@ def run(arguments: Namespace) -> int:
             terminal.complain(str(error))
             return USAGE_ERROR
         return 0
-    words = ("driver", "gpus", "python", "installer", "at", "server", "containers")
+    words = ("driver", "gpus", "python", "installer", "at")
     given = {name: getattr(arguments, name) for name in words}
     style = terminal.style(sys.stdout)
     return show(

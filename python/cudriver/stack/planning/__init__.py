@@ -35,8 +35,6 @@ def plan(
     python: str | None = None,
     installer: str = "uv",
     at: str | None = None,
-    server: str | None = None,
-    containers: bool = False,
 ) -> Plan:
     """Plan an environment, as ``cudriver plan`` does. What is not stated is this machine's.
 
@@ -54,10 +52,6 @@ def plan(
         Whose commands.
     at : str, optional
         An environment to add to.
-    server : {"debian", "ubuntu", "rhel"}, optional
-        The family of a new server's distribution.
-    containers : bool, optional
-        Whether that server runs containers.
 
     Returns
     -------
@@ -85,24 +79,16 @@ def plan(
             told = f"{name!r} is more than a name: a plan chooses versions and extras"
         one_of(known["frameworks"], names[-1], told)
     one_of(known["make"], installer, f"{installer!r} is not an installer")
-    family = "debian" if server is None else server
-    one_of(known["families"], family, f"{server!r} is not a family of distributions")
     stated, version = assumed(driver, list(map(gpu, gpus))), None
     if python is not None:
         version = re.sub(r"\A(3\.\d+)\.\w+\Z", r"\1", python) or "''"
         one_of(known["pythons"], version, f"no framework has wheels for Python {version}")
-    if server and driver:
-        branches = [str(row["branch"]) for row in table("driver")["branches"]]
-        one_of(branches, driver.partition(".")[0], f"no branch of driver {driver} is known here")
-    asked = Question(list(dict.fromkeys(names)), stated, version, installer)
-    asked = but(asked, here=driver is None and server is None, family=server, containers=containers)
+    asked = Question(list(dict.fromkeys(names)), stated, version, installer, here=driver is None)
     asked = but(asked, centre=_centre(gpus), arm=any(arm for _, arm in map(sold_for, gpus)))
     if branch_for(stated) is None:
         raise ValueError(f"no driver serves compute capabilities {', '.join(asked.gpus)} together")
-    if containers and server is None:
-        raise ValueError("--containers says what a new server runs: add --server FAMILY")
-    if at is not None and (server or python):
-        raise ValueError("--at is an environment that has its Python: no --server, no --python")
+    if at is not None and python:
+        raise ValueError("--at is an environment that has its Python: no --python")
     if asked.here and os.uname().machine != "x86_64":
         raise ValueError(f"plans are known for x86_64 only; this machine is {os.uname().machine}")
     if at is not None:
@@ -112,14 +98,13 @@ def plan(
             raise ValueError(f"{at} has no Python: it is not an environment")
         asked = but(asked, driver=facts.driver, python=cut(facts.environment.python, 2))
         says, steps = answer.checked(at, report.findings)
-        return Plan(asked, answer.add(asked, facts), [], says, steps)
+        return Plan(asked, answer.add(asked, facts), says, steps)
     if asked.here:
         found = collect_machine(ask()).driver()
         names = [device.name for device in found.devices if device.name]
         asked = but(asked, driver=but(found, devices=stated.devices or found.devices))
         asked = but(asked, centre=_centre(gpus or names))
-    parts = answer.answer(asked)
-    return Plan(asked, parts, answer.before(asked, parts))
+    return Plan(asked, answer.answer(asked))
 
 
 def _centre(names: Sequence[str]) -> bool | None:

@@ -10,7 +10,7 @@ from cudriver.stack.facts import ERROR, Environment, Facts, Finding, Framework
 from cudriver.stack.fixes import fix
 from cudriver.stack.machine_facts import Driver
 from cudriver.stack.planning.candidates import Candidate, best, known, number
-from cudriver.stack.planning.commands import Instruction, addition, machine, new_environment
+from cudriver.stack.planning.commands import Instruction, addition, new_driver, new_environment
 from cudriver.stack.planning.question import Line, Question
 from cudriver.stack.record import Record, but, fresh
 from cudriver.stack.rules import registry
@@ -174,8 +174,8 @@ def _nothing(question: Question, wanted: Candidate | None, folder: str | None) -
         return part
     part.says += [*_needs(question, wanted), _about(wanted, question)[0]]
     if folder is not None:
-        part.says += [] if question.family else [Line("ubuntu")]
-        part.steps = machine(question, fix.branch_for(question.driver, wanted.floor_for(gpus)))
+        part.says.append(Line("ubuntu"))
+        part.steps = [new_driver(question.driver, wanted.floor_for(gpus))]
         part.steps += new_environment(wanted, question, folder)
     return part
 
@@ -224,13 +224,3 @@ def checked(prefix: str, findings: list[Finding]) -> tuple[list[Line], list[Inst
     says = [Line("check first", prefix=prefix, n=len(wrong))]
     says += [Line("finding", rule=each.rule, title=each.title) for each in wrong]
     return says, [*map(_mend, wrong)]
-
-
-def before(question: Question, parts: list[Answer]) -> list[Instruction]:
-    """What a new server needs first; nothing, where the parts tell that a stated driver fails."""
-    stated = major(question.driver.release)
-    if question.family is None or (stated and NOTHING in {part.status for part in parts}):
-        return []
-    floors = [part.candidate.floor_for(question.gpus) for part in parts if part.candidate]
-    wanted = fix.branch_for(question.driver, max(floors, key=number, default="0"))
-    return machine(question, stated or wanted)

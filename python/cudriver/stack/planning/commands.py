@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cudriver.stack.facts import Environment
 from cudriver.stack.fixes import fix
+from cudriver.stack.machine_facts import Driver
 from cudriver.stack.planning.candidates import Candidate
 from cudriver.stack.planning.question import Line, Question
 from cudriver.stack.record import Record, but
@@ -77,18 +78,9 @@ def _pip(env: Environment, verb: str) -> str:
     return f"uv pip {verb} --python {python}" if uv else f"{python} -m pip {verb}"
 
 
-def machine(question: Question, branch: int | None) -> list[Instruction]:
-    """The driver; for a new server, all up to where the environment is made."""
-    known, tool, family = table("plan"), question.installer, question.family or "ubuntu"
-    old = fix.modules(question.driver) == "proprietary"
-    kind = (family, "proprietary" if old else "open")
-    made = {(row["family"], row["modules"]): row["commands"] for row in known["drivers"]}[kind]
-    steps = [step("driver", made, [f"nvidia-smi  # {branch}"], branch=branch)]
-    if question.containers:
-        see = ["docker run --rm --gpus all ubuntu nvidia-smi"]
-        (made,) = (row["commands"] for row in known["containers"] if row["family"] == family)
-        steps.append(step("toolkit", made, see))
-    if question.family:
-        values = {"tool": tool, "manager": "dnf" if family == "rhel" else "apt-get"}
-        steps.append(step("tool", known["tools"][tool], [f"{tool} --version"], **values))
-    return steps
+def new_driver(driver: Driver, floor: str) -> Instruction:
+    """Installs a driver of at least that release for the same GPUs, as Ubuntu has it."""
+    branch = fix.branch_for(driver, floor)
+    old = fix.modules(driver) == "proprietary"
+    values = {"branch": branch, "kind": "" if old else "-open"}
+    return step("driver", table("plan")["driver"], [f"nvidia-smi  # {branch}"], **values)

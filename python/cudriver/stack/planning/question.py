@@ -40,8 +40,6 @@ class Question(Record):
     installer: str = "uv"
     majors: set[int] | None = None  # of CUDA, in an environment to add to; None: it is a new one
     here: bool = False  # the driver is this machine's
-    family: str | None = None  # of distributions, on a new server
-    containers: bool = False  # which it runs
     centre: bool | None = None  # the GPUs are for data centres; None: that is not known
     arm: bool = False  # the GPUs sit beside Arm processors
 

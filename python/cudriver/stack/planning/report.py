@@ -35,13 +35,11 @@ class Plan(Printed):
         self,
         question: Question,
         parts: list[Answer],
-        server: list[Instruction],
         says: Sequence[Line] = (),
         fixes: Sequence[Instruction] = (),
     ) -> None:
         self.question: Question = question
         self.parts: list[Answer] = parts
-        self.server: list[Instruction] = server  # what a new server needs first
         self.says: list[Line] = [*facts(question), *says, *age()]
         self.fixes: list[Instruction] = [*fixes]  # of the environment that is added to
         self.title: str = titles(question.packages)
@@ -49,7 +47,7 @@ class Plan(Printed):
     @property
     def status(self) -> str:
         """Status: "there", "proven", "derived" (not all was run) or "nothing": its worst part's."""
-        found = {part.status for part in self.parts} | ({DERIVED} if self.server else set())
+        found = {part.status for part in self.parts}
         return next(status for status in COLOURS if status in found)
 
     @property
@@ -65,7 +63,6 @@ class Plan(Printed):
         told["tables"] = table("derived")["drawn"]
         told["says"] = [*self.says]
         told["fixes"] = [step.to_dict() for step in self.fixes]
-        told["server"] = [step.to_dict() for step in self.server]
         return {**told, "environments": [part.to_dict() for part in self.parts]}
 
     def to_text(self, *, width: int = 80, colour: bool = False, verbose: bool = False) -> str:
@@ -109,10 +106,8 @@ class Plan(Printed):
         yield "for", Line("asked", driver=driver, gpus=gpus, python=python).own
         yield from (("says", said.own) for said in self.says)
         yield from self._steps(self.fixes)
-        yield from [("says", Line("guides").own)] * bool(self.server)
-        yield from self._steps(self.server)
         for part in self.parts:
-            if self.server or len(self.parts) > 1:
+            if len(self.parts) > 1:
                 yield part.status, Line(part.status, names=titles(part.packages)).own
             yield from (("says", said.own) for said in part.says)
             yield from self._steps(part.steps)

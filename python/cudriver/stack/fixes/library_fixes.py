@@ -292,7 +292,8 @@ def toolkit_wheels(needed: Requirement) -> list[str]:
     """The wheels that cuda-toolkit[...] brings."""
     major = next((m for m in ("11", "12") if re.match(rf"[=~]=\s*{m}\b", needed.specifier)), None)
     rows = table("libraries")["libraries"].values()
-    parts = (r for r in rows if "wheel" in r and {r.get("component"), "all"} & {*needed.extras})
+    by = ((r, {r.get("component"), "all", *r.get("with", ())}) for r in rows if "wheel" in r)
+    parts = (r for r, names in by if names & {*needed.extras})
     return list(dict.fromkeys(r["wheel"] + (f"-cu{major}" if major else "") for r in parts))
 
 

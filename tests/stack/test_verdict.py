@@ -189,8 +189,8 @@ def test_what_a_framework_requires_that_is_not_of_cuda():
     ):
         told = Finding("CU404", severity, "is damaged", subject=subject)
         assert states(Report(of, [told])) == {"torch": state, "mine": WORKS}, subject
-    told = Finding("CU305", "error", "its library is not found", subject="sympy")
-    for fails, state in ((True, FAILS), (False, WORKS)):  # a framework's use may fail alone
+    for rule, fails, state in (("CU305", True, FAILS), ("CU305", 0, WORKS), ("CU409", 0, FAILS)):
+        told = Finding(rule, "error", "a framework's use may fail alone", subject="sympy")
         kin = Framework("sympy", "1.13", fails=fails)
         assert states(Report(but(of, frameworks=[torch(), kin]), [told]))["torch"] == state
     damage = Finding("CU404", "error", "is damaged", subject="mpmath")

@@ -24,6 +24,7 @@ from cudriver.stack.facts import (
 )
 from cudriver.stack.record import Record
 
+DAMAGED = ("CU404", "CU409")  # these tell of an installation that cannot be imported whole
 ASKED = ("CU2", "CU602")  # these compare with what was asked for: everything may work all the same
 
 
@@ -97,7 +98,7 @@ def concerns(finding: Finding, framework: Framework, facts: Facts) -> bool:
             if any((e.file, e.value) == (fault.library, needs) for e in finding.evidence):
                 return True
     other = next((f for f in facts.frameworks if subject in f.names), None)
-    if other is not None and not other.fails:
+    if other is not None and not (other.fails or finding.rule in DAMAGED):
         return False  # it is judged by itself
     if other is None and subject in _of_cuda(framework, facts):
         return True

@@ -16,25 +16,12 @@ from synth import Prefix
 
 import cudriver.stack
 from cudriver.stack import rulebook
-from cudriver.stack.facts import (
-    Environment,
-    Evidence,
-    Facts,
-    Finding,
-    Framework,
-    Missing,
-    Shadowed,
-)
+from cudriver.stack.facts import Environment, Evidence, Facts, Finding, Framework, Missing, Shadowed
 from cudriver.stack.load.observe import Observation, Row
 from cudriver.stack.machine_facts import Driver
 from cudriver.stack.record import but, put
 from cudriver.stack.report import Report
-from cudriver.stack.report.components import (
-    _some,
-    components,
-    driver_line,
-    libraries_line,
-)
+from cudriver.stack.report.components import _some, components, driver_line, libraries_line
 from cudriver.stack.report.html import page
 from cudriver.stack.report.list import one_line
 from cudriver.stack.report.redaction import redacted

@@ -2,18 +2,7 @@
 
 import cases
 import pytest
-from facts import (
-    PREFIX,
-    but,
-    driver,
-    facts,
-    fault,
-    library,
-    toolkit,
-    torch,
-    used,
-    wheel,
-)
+from facts import PREFIX, but, driver, facts, fault, library, toolkit, torch, used, wheel
 
 import casekit
 from cudriver.stack import rulebook

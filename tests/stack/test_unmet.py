@@ -103,6 +103,24 @@ def test_the_text_is_that_of_the_import(tmp_path, by, name, specifier, have, say
 
 
 @pytest.mark.parametrize(
+    ("specifier", "have", "known"),
+    [(">=1.13.3", "1.12", False), (">=1.13.3", "1.13.1", True), ("<1.28,>=1.21", "2.3.5", False),
+     ("<2.4,>=1.22", "2.4.6", True), ("<2", "2.1", False), ("<2.6,>=2", "1.26.4", False)],
+)  # fmt: skip
+def test_a_version_that_is_far_from_what_is_asked_for(tmp_path, specifier, have, known):
+    """NumPy of another major ends SciPy's import, and so XGBoost's; 2.4.6 for <2.4 may serve."""
+    prefix = environment(tmp_path)
+    prefix.dist("xgboost", "3.2.0", ["scipy"])
+    prefix.dist("scipy", "1.11.4", [f"numpy{specifier}"])
+    prefix.dist("numpy", have)
+    report = inspect(prefix.inside, environ={}, assume_driver="580.95.05")
+    assert [f.severity for f in report.findings] == ["warning"]
+    assert ({f.state for f in report.frameworks}, report.exit_code) == (
+        ({"works"}, 0) if known else ({"not known"}, 3)
+    )
+
+
+@pytest.mark.parametrize(
     ("wanted", "here", "lacks"),
     [
         ("opencv-python-headless>=4.11", "opencv-python", False),

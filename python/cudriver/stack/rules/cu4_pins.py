@@ -182,6 +182,19 @@ def _gravity(pin: Pin) -> str:
     )
 
 
+def _far(pin: Pin) -> bool:
+    """Whether what is installed is of an older minor release than the least that is asked for, or
+    of a major of which none is. Who needs CUDA's own libraries the loader tells.
+    """
+    have, asked = pin.here.version if pin.here else "", pin.requirement.specifier
+    least = re.search(r"(?:>=?|[=~]=)\s*([0-9][0-9.]*)", asked)
+    here, wanted = minor(have), minor(least[1].rstrip(".")) if least else None
+    if here is None or matters(pin.requirement.name, "parts"):
+        return False
+    ends = (satisfies(f"{here[0]}.{last}", asked) for last in (0, 99999))
+    return bool(wanted and here < wanted) or all(each is False for each in ends)
+
+
 def _not_met(facts: Facts, top: str, unkept: list[Unkept]) -> Finding:
     env, dist, first = facts.environment, facts.distribution(top), unkept[0]
     evidence, names, parts = [], [], []
@@ -214,9 +227,12 @@ def _not_met(facts: Facts, top: str, unkept: list[Unkept]) -> Finding:
     because = first.pin.requirement.name
     title = f"{top} requires {some(parts)}"
     gone, doubt = [n for n, here in replaced.items() if not here and not matters(n, "parts")], ""
+    apart = next((d for each in unkept if (d := each.pin.here) and _far(each.pin)), None)
     if gone:
         more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
         doubt = f"whether {top} works without {gone[0]}{more}, which it requires, is not known"
+    elif apart and severity == WARNING:
+        doubt = f"whether {top} works with {apart.name} {apart.version} is not known"
     return finding(severity, title, evidence, says, fixes, top, because, doubt=doubt)
 
 

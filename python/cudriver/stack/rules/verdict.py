@@ -180,6 +180,7 @@ def _questions(findings: list[Finding], facts: Facts, strict: bool) -> Iterator[
     for finding in findings:
         if finding.doubt:
             whose = [f.name for f in frameworks if concerns(finding, f, facts)]
+            whose += [f.name for f in frameworks if finding.subject in _in_all(f, facts)]
             yield Question(finding.doubt, whose, not finding.rule.startswith(ASKED))
     names = {name for f in frameworks for name in (f.name, f.distribution, f.module)}
     wrong = [f for f in findings if f.severity == ERROR and not f.rule.startswith(ASKED)]

@@ -315,10 +315,10 @@ def _release(wanted: str, old: Distribution | None) -> str:
     """The release that an installer takes; where nothing tells, the one that is there."""
     have = old.version if old else ""
     pattern = r"(?:==?|>=|~=)\s*([0-9][0-9.]*?(?:\+\w+)?)(\.\*)?(?:\.?dev0)?(?:[,=]|\Z)"
-    stated = re.search(pattern, wanted)
-    if stated is None or (old is not None and satisfies(have, wanted)):
+    stated = [found[1] + ".0" * bool(found[2]) for found in re.finditer(pattern, wanted)]
+    if not stated or (old is not None and satisfies(have, wanted)):
         return have
-    return stated[1] + (".0" if stated[2] else "")
+    return next((release for release in stated if satisfies(release, wanted)), stated[0])
 
 
 def _torch(version: str, cuda: str | None, platform: str) -> dict[str, Any]:

@@ -178,6 +178,22 @@ def test_large_parts_of_a_batch_are_big(
     small.wait()
 
 
+@pytest.mark.parametrize("both", [False, True])
+def test_a_batch_of_both_directions_is_beside_big_ones_in_both(
+    cu: Any, sim: Any, big: Any, launches: Any, both: bool
+) -> None:
+    up, down = ends(cu, True), ends(cu, False)
+    sim.settle()
+    sim.hold()
+    flying = [cu.copy_async(*pair, cu.Stream()) for pair in (big[::-1], big)[: 1 + both]]
+    before = launches()
+    flying.append(cu.copy_many_async([up[0], down[0]], [up[1], down[1]], cu.Stream()))
+    assert launches() == before + both
+    sim.release()
+    for transfer in flying:
+        transfer.wait()
+
+
 def test_a_stream_of_higher_priority(cu: Any, sim: Any, launches: Any) -> None:
     dst, src = ends(cu, True)
     wanted = bytes_of(src)

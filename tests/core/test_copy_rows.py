@@ -339,6 +339,9 @@ def test_what_is_interleaved_does_not_overlap() -> None:
         )
     with pytest.raises(ValueError, match="overlaps what pair"):
         cu.copy_many([there[:, ::2], host[0]], [host[:, ::2], there[3]])
+    ends = there.reshape(-1)[28:-4].reshape(19, 32)[:, :8]  # and the beginnings of the next
+    with pytest.raises(ValueError, match="what pairs 0 and 1 write overlaps"):
+        cu.copy_many([ends, there[1:, :4]], [host[1:, :8], host[1:, :4]])
 
 
 def test_items_that_numpys_interface_cannot_name() -> None:

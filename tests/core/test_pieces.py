@@ -132,6 +132,7 @@ def test_no_item_of_a_pinned_array_lies_across_a_border(cu, lengths, kind: str) 
         with cu.pin(array[1:3]):  # shares it
             pass
         there = cu.device_empty(array.shape, array.dtype)
+        assert cu.explain_copy(there, array).path in ("direct", "staged")  # 2D crosses borders
         cu.copy(there, array)
         assert np.array_equal(there.to_numpy(), array)
     assert not cu.is_pinned(array)
@@ -287,6 +288,17 @@ def test_copies_cross_borders_as_numpy_would(cu, shape, order, step, cuts, rows)
             assert np.array_equal(out, expected)
         cu.copy_many(list(out), [there[at] for at in range(shape[0])][::-1])
         assert np.array_equal(out, there.to_numpy()[::-1])
+
+
+@pytest.mark.skipif(DRIVER == "real", reason="counts calls of the simulated driver")
+def test_a_long_copy_is_cut_where_the_pieces_end(cu, sim, monkeypatch) -> None:
+    """Not only once the driver has refused it."""
+    monkeypatch.setattr(pieces, "STEP", 1 << 20)
+    array = np.ones(3 << 20, "u1")
+    with cu.pin(array, pieces=True):
+        there, before = cu.device_empty(array.shape, "u1"), sim.call_count("cuMemcpyHtoD_v2")
+        cu.copy(there, array)
+        assert sim.call_count("cuMemcpyHtoD_v2") == before + 3
 
 
 # ---- the end, and failures -----------------------------------------------------------------------

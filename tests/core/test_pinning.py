@@ -236,6 +236,8 @@ def test_what_is_locked_goes_directly_and_the_rest_is_staged(cu, array, hold, ki
     paths = [cu.explain_copy(there[part], memory[part]) for part in
              (slice(locked), slice(locked, None), slice(100, 200), slice(None))]  # fmt: skip
     assert [plan.page_locked for plan in paths] == [True, False, True, False]
+    # No kernel may use what is unlocked again where the rest fails.
+    assert not cu.explain_copy([there[:99]], [memory[:99]]).page_locked
     stream = cu.Stream()
     for begin, end in ((0, locked), (locked - 5, locked + 5), (5, None), (locked, None)):
         part = slice(begin, end)

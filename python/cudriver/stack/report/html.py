@@ -11,6 +11,7 @@ from cudriver.stack.facts import (
     ERROR,
     MISMATCH,
     NOTE,
+    RANK,
     UNKNOWN,
     WARNING,
     Evidence,
@@ -19,7 +20,7 @@ from cudriver.stack.facts import (
     Library,
     every,
 )
-from cudriver.stack.report.components import ABSENT, OK, RANK, UNJUDGED, components, using_cuda
+from cudriver.stack.report.components import ABSENT, OK, UNJUDGED, components, using_cuda
 from cudriver.stack.report.list import in_short, rules_of, standing, summary
 from cudriver.stack.report.outcome import Outcome
 from cudriver.stack.report.redaction import redacted

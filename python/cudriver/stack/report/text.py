@@ -12,6 +12,7 @@ from cudriver.stack.facts import (
     ERROR,
     MISMATCH,
     NOTE,
+    RANK,
     UNKNOWN,
     WARNING,
     Evidence,
@@ -24,7 +25,6 @@ from cudriver.stack.record import Any, Record
 from cudriver.stack.report.components import (
     ABSENT,
     OK,
-    RANK,
     UNJUDGED,
     components,
     judged_for,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from cudriver.stack.facts import ERROR, NOTE, WARNING, Evidence, Facts, Finding, Framework
 from cudriver.stack.fixes import fix
@@ -37,28 +37,18 @@ def using(facts: Facts) -> list[Framework]:
     return [f for f in facts.frameworks if f.variant == "cuda"]
 
 
-def kernel_evidence(driver: Driver) -> Evidence:
-    return driver.kernel_evidence or Evidence(
-        "/proc/driver/nvidia/version", None, driver.kernel_release or ""
-    )
-
-
-def user_evidence(driver: Driver) -> Evidence:
-    return driver.release_evidence or Evidence(
-        driver.path or "libcuda.so.1", None, driver.release or ""
-    )
-
-
 def _fix(of: str) -> str:
     return str(table("driver")["fixes"][of])
 
 
-def _wrong_file(facts: Facts, code: int, title: str, evidence: list[Evidence]) -> Finding:
+def _wrong_file(
+    facts: Facts, code: int, title: str, evidence: Iterable[Evidence | None]
+) -> Finding:
     """A libcuda that is not the driver's, be it by its path or by what cuInit returns."""
     known = table("driver")["codes"][str(code)]
-    evidence += [Evidence("cuInit", None, str(code))] * (facts.driver.init_code == code)
+    said = Evidence("cuInit", None, str(code)) if facts.driver.init_code == code else None
     fixes = _folder_fix(facts, known["folder"])
-    return finding(ERROR, title, evidence, known["predicts"], fixes)
+    return finding(ERROR, title, [*evidence, said], known["predicts"], fixes)
 
 
 def _folder_fix(facts: Facts, what: str) -> list[str]:
@@ -85,7 +75,7 @@ def cu101(facts: Facts) -> Iterator[Finding]:
     predicts = "Found no NVIDIA driver on your system" if needed else None
     evidence = [
         Evidence("libcuda.so.1", None, "not found by the loader"),
-        kernel_evidence(driver) if driver.kernel_release else None,
+        driver.kernel_evidence,
         *_gpus(driver),
         *(Evidence(node.path) for node in driver.nodes[:2]),
     ]
@@ -137,7 +127,7 @@ def cu103(facts: Facts) -> Iterator[Finding]:
             fixes = _tensorrt(facts, offered[0])  # as a whole, so that it can be tried
         else:
             fixes.append(fix.driver_package(facts, floor))
-        evidence = [user_evidence(driver), framework.cuda_evidence]
+        evidence = [driver.release_evidence, framework.cuda_evidence]
         yield finding(ERROR, title, evidence, predicts, fixes, framework.name)
 
 
@@ -159,7 +149,7 @@ def cu104(facts: Facts) -> Iterator[Finding]:
     if said or (libraries and kernel and libraries != kernel):
         title = f"kernel driver {kernel or 'of another release'} and driver libraries "
         title += f"{libraries or driver.release} do not match"
-        evidence = [kernel_evidence(driver), user_evidence(driver)]
+        evidence = [driver.kernel_evidence, driver.release_evidence]
         evidence += [Evidence("libnvidia-ml.so.1", None, said)] if said else []
         predicts = "Failed to initialize NVML: Driver/library version mismatch"
         yield finding(ERROR, title, evidence, predicts, [_fix("mismatch")])
@@ -171,7 +161,7 @@ def cu105(facts: Facts) -> Iterator[Finding]:
     release, kernel = driver.release, driver.kernel_release
     if driver.kind == "compat" and (told or (release and kernel and compare(release, kernel) < 0)):
         title = f"cuda-compat {release} is in use, older than the kernel driver {kernel}"
-        evidence = [user_evidence(driver), kernel_evidence(driver)]
+        evidence = [driver.release_evidence, driver.kernel_evidence]
         yield _wrong_file(facts, MISMATCHED_SYSTEM, title, evidence)
 
 
@@ -182,7 +172,7 @@ def cu106(facts: Facts) -> Iterator[Finding]:
     consumer = [d for d in driver.devices if any(b in (d.name or "").lower() for b in brands)]
     if driver.kind == "compat" and (consumer or told):
         title = "cuda-compat is in use on a GPU that is not a data-centre part"
-        evidence = [user_evidence(driver), *(device.evidence for device in consumer)]
+        evidence = [driver.release_evidence, *(device.evidence for device in consumer)]
         yield _wrong_file(facts, COMPAT_UNSUPPORTED, title, evidence)
 
 
@@ -236,7 +226,7 @@ def cu109(facts: Facts) -> Iterator[Finding]:
         numba = any(f.distribution == "numba-cuda" for f in facts.frameworks)
         title = f"{library.soname} {library.version} makes PTX that a driver of CUDA "
         title += f"{facts.driver.cuda} cannot compile"
-        evidence = [library.version_evidence or Evidence(library.path), user_evidence(facts.driver)]
+        evidence = [library.version_evidence, facts.driver.release_evidence]
         predicts = "the provided PTX was compiled with an unsupported toolchain."
         branch = fix.driver_branch(cut(library.version, 2))
         fixes = [fix.driver_package(facts, branch)]
@@ -257,7 +247,7 @@ def cu110(facts: Facts) -> Iterator[Finding]:
         name = known.get("name", f"CUDA error {code}")
         line = known.get("fix", _fix("unknown code"))
         title = f"the driver does not initialise: {name} ({code})"
-        evidence = [Evidence("cuInit", None, str(code)), user_evidence(driver)]
+        evidence = [Evidence("cuInit", None, str(code)), driver.release_evidence]
         yield finding(ERROR, title, evidence, f"{name} ({code})", [line])
     elif driver.probe_error and not driver.devices:
         title = f"asking the driver failed: the child process {driver.probe_error}"

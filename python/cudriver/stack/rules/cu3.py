@@ -224,10 +224,10 @@ def cu306(facts: Facts) -> Iterator[Finding]:
         if not name.startswith("libnvrtc-builtins"):
             continue
         nvrtc = next((x for x in facts.libraries if path in (x.path, x.real_path)), None)
-        evidence = [Evidence(path, None, f"opens {name}")]
-        if nvrtc:
-            version = nvrtc.version or "unknown version"
-            evidence.append(nvrtc.version_evidence or Evidence(nvrtc.path, None, version))
+        evidence = [
+            Evidence(path, None, f"opens {name}"),
+            nvrtc.version_evidence if nvrtc else None,
+        ]
         users = [f for f in facts.frameworks if nvrtc is not None and nvrtc.path in f.loads]
         known = not users or any(f.modelled for f in users)
         title = f"nvrtc {nvrtc.version if nvrtc else ''} has no {name}".replace("  ", " ")

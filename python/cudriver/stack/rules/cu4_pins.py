@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from cudriver.stack.facts import (
     ERROR,
     NOTE,
+    RANK,
     WARNING,
     Distribution,
     Evidence,
@@ -209,7 +210,7 @@ def _not_met(facts: Facts, top: str, unkept: list[Unkept]) -> Finding:
     else:
         away = next((d for d in there if fix.outside(env, d)), dist)
         fixes = [fix.install(env, *dict.fromkeys(names), of=away)]
-    severity = min((each.severity for each in unkept), key=(ERROR, WARNING, NOTE).index)
+    severity = min((each.severity for each in unkept), key=RANK.__getitem__)
     says = next((each.says for each in unkept if each.says), None)
     because = first.pin.requirement.name
     title = f"{top} requires {some(parts)}"

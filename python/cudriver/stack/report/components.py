@@ -77,8 +77,7 @@ def _wrong(findings: list[Finding]) -> str:
 
     text, known = "", rulebook.rule_names()
     for rule in dict.fromkeys(f.rule for f in findings):
-        folder = rulebook.translated(rulebook.FOLDER, rule, language())
-        title = rulebook.title(rule, folder) if rule in known else ""
+        title = rulebook.title(rule, language()) if rule in known else ""
         text += say("; ") + f"{title} ({rule})".lstrip()
     return text
 

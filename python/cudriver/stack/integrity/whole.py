@@ -10,7 +10,7 @@ from cudriver.stack.environment.records import Entry
 from cudriver.stack.facts import CHANGED, EDITED, MISSING, Distribution, Facts, FileFault
 from cudriver.stack.integrity.hidden import hidden, hidden_by_modules
 from cudriver.stack.integrity.listed import Listed, Wheels, top_modules
-from cudriver.stack.integrity.look import Looker, Seen
+from cudriver.stack.integrity.look import Looker
 from cudriver.stack.integrity.required import required, unmet
 from cudriver.stack.integrity.tags import foreign
 from cudriver.stack.load.libraries import Resolver
@@ -51,9 +51,9 @@ class Whole:
         looker = Looker(env, loader)
         others = ((dist, records.read(self.root, dist, quiet=True)) for dist in self._others)
         for file in self._listed.different(others):
-            seen = looker.at(file)
-            if seen is not None:
-                yield self._fault(file, seen)
+            fault = looker.at(file)
+            if fault is not None:
+                yield self._tried(file, fault)
         if looker.spent or self._listed.more:
             why = "so many files were changed that not all were looked at"
             self.resolver.unsure.append(f"{env.prefix}: {why}")
@@ -61,13 +61,13 @@ class Whole:
         yield from hidden_by_modules(self.root, env.site_packages, self.wheels)
         yield from foreign(loader, env, self.wheels)
 
-    def _fault(self, file: Entry, seen: Seen) -> FileFault:
-        made = seen.fault(file)
+    def _tried(self, file: Entry, made: FileFault) -> FileFault:
+        """What imports have to do with it."""
         library = records.is_library(os.path.basename(file.path))
-        if seen.what == MISSING:
+        if made.what == MISSING:
             proven, says = self._gone(file)
             put(made, proven=proven, says=says)
-        elif library and seen.what in (CHANGED, EDITED) and self._loads < TRIED:
+        elif library and made.what in (CHANGED, EDITED) and self._loads < TRIED:
             self._loads += 1
             fault = self.resolver.tried(file.distribution.name, file.path)
             # Recipes tell who needs CUDA's own libraries.

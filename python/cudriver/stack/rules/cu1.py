@@ -46,9 +46,9 @@ def _wrong_file(
 ) -> Finding:
     """A libcuda that is not the driver's, be it by its path or by what cuInit returns."""
     known = table("driver")["codes"][str(code)]
-    said = Evidence("cuInit", None, str(code)) if facts.driver.init_code == code else None
+    returned = Evidence("cuInit", None, str(code)) if facts.driver.init_code == code else None
     fixes = _folder_fix(facts, known["folder"])
-    return finding(ERROR, title, [*evidence, said], known["predicts"], fixes)
+    return finding(ERROR, title, [*evidence, returned], known["predicts"], fixes)
 
 
 def _folder_fix(facts: Facts, what: str) -> list[str]:
@@ -145,21 +145,23 @@ def cu104(facts: Facts) -> Iterator[Finding]:
     if driver.assumed or driver.wsl or driver.kind in ("tegra", "stub", "simulated"):
         return
     libraries, kernel = driver.paired_release, driver.kernel_release
-    said = driver.nvml_error if "mismatch" in (driver.nvml_error or "").lower() else None
-    if said or (libraries and kernel and libraries != kernel):
+    error = driver.nvml_error if "mismatch" in (driver.nvml_error or "").lower() else None
+    if error or (libraries and kernel and libraries != kernel):
         title = f"kernel driver {kernel or 'of another release'} and driver libraries "
         title += f"{libraries or driver.release} do not match"
         evidence = [driver.kernel_evidence, driver.release_evidence]
-        evidence += [Evidence("libnvidia-ml.so.1", None, said)] if said else []
+        evidence += [Evidence("libnvidia-ml.so.1", None, error)] if error else []
         predicts = "Failed to initialize NVML: Driver/library version mismatch"
         yield finding(ERROR, title, evidence, predicts, [_fix("mismatch")])
 
 
 def cu105(facts: Facts) -> Iterator[Finding]:
     """cuda-compat that is older than the kernel driver."""
-    driver, told = facts.driver, facts.driver.init_code == MISMATCHED_SYSTEM
+    driver, refused = facts.driver, facts.driver.init_code == MISMATCHED_SYSTEM
     release, kernel = driver.release, driver.kernel_release
-    if driver.kind == "compat" and (told or (release and kernel and compare(release, kernel) < 0)):
+    if driver.kind == "compat" and (
+        refused or (release and kernel and compare(release, kernel) < 0)
+    ):
         title = f"cuda-compat {release} is in use, older than the kernel driver {kernel}"
         evidence = [driver.release_evidence, driver.kernel_evidence]
         yield _wrong_file(facts, MISMATCHED_SYSTEM, title, evidence)
@@ -167,10 +169,10 @@ def cu105(facts: Facts) -> Iterator[Finding]:
 
 def cu106(facts: Facts) -> Iterator[Finding]:
     """cuda-compat on a GPU that it does not support."""
-    driver, told = facts.driver, facts.driver.init_code == COMPAT_UNSUPPORTED
+    driver, refused = facts.driver, facts.driver.init_code == COMPAT_UNSUPPORTED
     brands = table("driver")["consumer"]  # a name that has none of them decides nothing
     consumer = [d for d in driver.devices if any(b in (d.name or "").lower() for b in brands)]
-    if driver.kind == "compat" and (consumer or told):
+    if driver.kind == "compat" and (consumer or refused):
         title = "cuda-compat is in use on a GPU that is not a data-centre part"
         evidence = [driver.release_evidence, *(device.evidence for device in consumer)]
         yield _wrong_file(facts, COMPAT_UNSUPPORTED, title, evidence)
@@ -256,11 +258,11 @@ def cu110(facts: Facts) -> Iterator[Finding]:
         yield finding(severity, title, evidence, None, [_fix("no answer")])
     elif driver.kind == "native" and _module_missing(driver):
         # Without an answer of NVML's it may still be loaded by the first program that asks for it.
-        said = driver.nvml_error
+        error = driver.nvml_error
         title = "an NVIDIA GPU is here, but the kernel driver is not loaded"
-        evidence = [Evidence("libnvidia-ml.so.1", None, said)] if said else []
+        evidence = [Evidence("libnvidia-ml.so.1", None, error)] if error else []
         evidence += [Evidence("/proc/driver/nvidia/version", None, "absent"), *_gpus(driver)]
-        yield finding(ERROR if said else WARNING, title, evidence, None, ["sudo modprobe nvidia"])
+        yield finding(ERROR if error else WARNING, title, evidence, None, ["sudo modprobe nvidia"])
 
 
 def _module_missing(driver: Driver) -> bool:

@@ -143,16 +143,18 @@ def cu202(facts: Facts) -> Iterator[Finding]:
     if torch is None or not chosen.exists or nvcc is None or built is None:
         return
     evidence = [chosen.evidence, torch.cuda_evidence]
-    told = f"The detected CUDA version ({nvcc}) "
+    predicts = f"The detected CUDA version ({nvcc}) "
     if _other_major(facts):
         title = f"extensions of PyTorch cannot be compiled here: nvcc is CUDA {nvcc}, PyTorch "
-        told += f"mismatches the version that was used to compile PyTorch ({built})."
+        predicts += f"mismatches the version that was used to compile PyTorch ({built})."
         severity = WARNING if _means_to_compile(facts) else NOTE
-        yield finding(severity, title + built, evidence, told, _nvcc_fix(facts))
+        yield finding(severity, title + built, evidence, predicts, _nvcc_fix(facts))
     elif nvcc != built:
         title = f"nvcc is CUDA {nvcc}, PyTorch {built}: extensions compile, with a warning"
-        told += "has a minor version mismatch with the version that was used to compile PyTorch "
-        yield finding(NOTE, title, evidence, f"{told}({built}).")
+        predicts += (
+            "has a minor version mismatch with the version that was used to compile PyTorch "
+        )
+        yield finding(NOTE, title, evidence, f"{predicts}({built}).")
 
 
 def cu204(facts: Facts) -> Iterator[Finding]:

@@ -138,9 +138,9 @@ def _hidden(facts: Facts, dist: Distribution, fault: FileFault) -> Finding:
         fixes = fixes or [f"give {fault.file} another name."]
         return finding(ERROR, title, [fault.evidence], fault.says, fixes, dist.name, fault.file)
     title = f"{fault.file} hides {dist.name} {dist.version}, of which it is a part"
-    told = [fault.evidence], None, fixes, dist.name, fault.file
+    fields = [fault.evidence], None, fixes, dist.name, fault.file
     doubt = f"whether {dist.name} is imported whole from {fault.file} is not known"
-    return finding(WARNING, title, *told, doubt=doubt)
+    return finding(WARNING, title, *fields, doubt=doubt)
 
 
 def _damaged(facts: Facts, file: str, fault: LoadFault) -> Finding:

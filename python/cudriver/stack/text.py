@@ -128,8 +128,7 @@ def pad(text: str, width: int) -> str:
 def wrap_clauses(text: str, width: int) -> list[str]:
     """As `wrap`, but a clause that fits a line is kept in one."""
     lines: list[str] = []
-    *clauses, last = clean(text).replace("；", "；\n").replace("; ", ";\n").split("\n")
-    for clause in [*clauses, last]:
+    for clause in clean(text).replace("；", "；\n").replace("; ", ";\n").split("\n"):
         gap = "" if lines and lines[-1].endswith("；") else " "
         if lines and columns(lines[-1]) + len(gap) + columns(clause) <= width:
             lines[-1] += gap + clause

@@ -161,13 +161,9 @@ class _Search:
 
     def run(self) -> Iterator[Found]:
         for prefix, source in self._candidates():
-            found = self._look(prefix, source)
-            if found is not None:
-                yield found
+            yield from self._look(prefix, source)
         for spec, _, prefix in self._kernels(list(self.seen.values())):
-            found = self._look(prefix, spec, "jupyter")
-            if found is not None:
-                yield found
+            yield from self._look(prefix, spec, "jupyter")
 
     def _candidates(self) -> Iterator[tuple[str, str]]:
         for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
@@ -248,34 +244,30 @@ class _Search:
                     yield spec, name, prefix
 
     def _kernel_python(self, spec: str) -> str | None:
-        text = self.files.text(spec, 1 << 20)
-        if text is None:
-            return None
         try:
-            words = json.loads(text)["argv"]
-        except (ValueError, KeyError, TypeError, RecursionError):
+            first = json.loads(self.files.text(spec, 1 << 20) or "")["argv"][0]
+        except (ValueError, KeyError, IndexError, TypeError, RecursionError):
             return None
-        first = words[0] if isinstance(words, list) and words else None
         return first if isinstance(first, str) and first.startswith("/") else None
 
-    def _look(self, prefix: str, source: str, kind: str | None = None) -> Found | None:
-        """The environment at `prefix`; None where there is none, or it was seen."""
+    def _look(self, prefix: str, source: str, kind: str | None = None) -> Iterator[Found]:
+        """The environment at `prefix`, if there is one and it was not seen."""
         try:
             resolved = self.files.resolve(prefix)
         except (OSError, ValueError):
-            return None
+            return
         if resolved in self.seen:
-            return None
+            return
         self.seen[resolved] = prefix
         running = ".".join(map(str, sys.version_info[:3])) if source == RUNNING else None
         try:
             env = describe(Asked(self.files, prefix, {}))
         except (OSError, ValueError, TooMuch):  # its own check says what is wrong
-            made = running or self.files.is_file(f"{prefix}/pyvenv.cfg")
-            return Found(prefix, kind or "unknown", source, running) if made else None
+            if running or self.files.is_file(f"{prefix}/pyvenv.cfg"):
+                yield Found(prefix, kind or "unknown", source, running)
+            return
         python = env.python or running
         bare = env.kind in ("system", "unknown") and not (env.executable and env.sites)
         old = (python or "2.").startswith("2.") and env.kind != "conda"
-        if (bare or old) and not running:
-            return None
-        return Found(prefix, kind or env.kind, source, python)
+        if running or not (bare or old):
+            yield Found(prefix, kind or env.kind, source, python)

@@ -250,18 +250,16 @@ class Loader(LoaderFiles):
         result.error, result.damage = error, self.damage(path)
 
     def _named(self, rule: str, folder: str, name: str) -> list[str]:
-        """The file of that name which a folder has, or the one that the cache gives."""
+        """The file of that name which a folder has, or the one that the cache gives: the loader
+        tries its first entry only; the others are shadowed, or never found.
+        """
         if rule == CACHE:
-            return self._in_cache(name)
+            flags = glibc.CACHE_FLAGS.get(self.machine, (1,))
+            return self.cache.lookup(name, flags)[:1] if self.cache is not None else []
         names, path = self.folder(folder), folder + name
         if names is None:
             return [path] if folder[:1] != "/" or self.root.exists(path) else []
         return [path] if name in names else []
-
-    def _in_cache(self, name: str) -> list[str]:
-        """The loader tries the first entry only; the others are shadowed, or never found."""
-        flags = glibc.CACHE_FLAGS.get(self.machine, (1,))
-        return self.cache.lookup(name, flags)[:1] if self.cache is not None else []
 
     def _note_shadow(self, result: Search, hit: Hit) -> None:
         known = [result.real_path, *(other.real_path for other in result.shadowed)]

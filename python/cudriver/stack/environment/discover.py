@@ -23,9 +23,6 @@ MAX_FOLDERS = 20_000  # listed below `projects`, so that a home on a slow networ
 NEVER = frozenset({"node_modules", "site-packages", "__pycache__", "proc", "sys", "dev"})
 
 
-_OF_TOOLS = ("uv-receipt.toml", "pipx_metadata.json")  # in an environment of one program
-
-
 class Found(Record):
     """An environment and how it came to light."""
 
@@ -82,25 +79,6 @@ def find_environments(
         environ = os.environ if files.host else {}
     homes = [home] if home else _homes(files, environ)
     return list(_Search(files, environ, homes).run())
-
-
-def active(environ: Mapping[str, str]) -> tuple[str | None, str]:
-    """The environment that a shell has activated, or None, and what to say of that: the variable
-    that names it, or the one whose folder is gone. Conda's base, in which every shell may begin,
-    counts where cudriver lies in an environment of a tool's own; so it is with uv.
-    """
-    gone = ""
-    base = environ.get("CONDA_DEFAULT_ENV") in ("base", "root")
-    tool = any(map(os.path.exists, (f"{sys.prefix}/{name}" for name in _OF_TOOLS)))
-    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
-        prefix = environ.get(variable, "")
-        if variable == "CONDA_PREFIX" and base and not tool:
-            continue
-        if prefix.startswith("/") and os.path.isdir(prefix):
-            return prefix, gone or ("" if prefix == sys.prefix else f"by {variable}")
-        if prefix.startswith("/"):
-            gone = gone or f"the folder of {variable} is gone"
-    return None, gone
 
 
 def named(root: str) -> dict[str, list[str]]:

@@ -32,7 +32,7 @@ def write_pages(app: Sphinx) -> None:
     made = Path(app.srcdir) / "reference" / "rules"
     made.mkdir(parents=True, exist_ok=True)
     lang = app.config.language.partition("_")[0]
-    pages = {name: rulebook.page(name, folder(name, lang)) for name in rule_names()}
+    pages = {name: rulebook.page(name, lang, folder(name)) for name in rule_names()}
     for name, page in pages.items():
         file, text = made / f"{name}.md", linked(page, name, pages)
         if not file.exists() or file.read_text(encoding="utf-8") != text:

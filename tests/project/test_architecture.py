@@ -86,7 +86,6 @@ ROOMS: dict[str, set[str]] = {
     "report": {"load", "fixes", "rules", "rulebook"},
 }
 STACK_GROUND = {
-    "background",
     "command",
     "evidence",
     "facts",

@@ -16,8 +16,8 @@ from cudriver.stack.collect import ask, collect
 from cudriver.stack.load import frameworks
 from cudriver.stack.loader.search import CANNOT_OPEN
 from cudriver.stack.machine.driver import assumed
+from cudriver.stack.report import Report
 from cudriver.stack.rules import judge
-from cudriver.stack.rules.verdict import verdict
 
 PATH = Path(__file__).with_name("recipe_cases.txt")
 HEAD, CASES = casekit.read(PATH)
@@ -171,7 +171,7 @@ def told(found, judged):
         if finding.predicts != usual if missing else finding.predicts:
             yield f"    says {finding.predicts}"
     errors = any(finding.severity == "error" for finding in judged)
-    whole = verdict(judged, found)
+    whole = Report(found, judged).verdict
     yield from [whole] * (whole != ("mismatch" if errors else "consistent"))
 
 

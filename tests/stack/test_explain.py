@@ -20,6 +20,7 @@ from cudriver.fleet.rules import registry as fleet_rules
 from cudriver.stack import pasted, rulebook
 from cudriver.stack.report.text import Style
 from cudriver.stack.rules import registry
+from cudriver.stack.tables import table
 from cudriver.stack.text import columns
 
 re._MAXCACHE = 1 << 12  # all patterns, which hundreds of texts are searched for
@@ -98,8 +99,8 @@ SECTIONS = {
 @pytest.mark.parametrize("rule", rule_names())
 def test_a_page_is_the_same_in_chinese(rule):
     """Its sections, its code, what stands in backticks, and the rules that it names."""
-    assert folder(rule, "zh") != folder(rule)
-    english, chinese = (rulebook.page(rule, folder(rule, lang)) for lang in ("en", "zh"))
+    english, chinese = (rulebook.page(rule, lang, folder(rule)) for lang in ("en", "zh"))
+    assert english != chinese
     assert chinese.startswith(f"# {rule} ")
     assert SKELETON.findall(chinese) == SKELETON.findall(english)
     prose = [" ".join(SKELETON.sub("", page).split()) for page in (english, chinese)]
@@ -441,7 +442,7 @@ def test_a_text_that_no_pattern_is_made_for_ends(line):
     assert json.loads(done.stdout)["matches"][0]["rule"] == "CU306"
 
 
-PATTERNS = json.loads(Path(rulebook.FOLDER, rulebook.PATTERNS).read_text())
+PATTERNS = table("rules/patterns")
 WORDS = sorted({word for kind in rulebook.KINDS for group in PATTERNS[kind].values()
                 for pattern in group for part in pattern.split(".*")
                 for word in (re.sub(r"\\(.)|[][(){}|?*+^!]", r"\1", part), part)})  # fmt: skip

@@ -12,8 +12,8 @@ from synth import Prefix
 from test_breakage_built import Venv
 
 from cudriver.stack.collect import ask, collect, collect_machine
+from cudriver.stack.report import Report
 from cudriver.stack.rules import judge
-from cudriver.stack.rules.verdict import verdict
 
 INIT = "from .version import __version__\ntensor = float\n"
 VERSION = "__version__ = '2.8.0+cu128'\ndebug = False\ncuda = '12.8'\nhip = None\n"
@@ -69,7 +69,8 @@ class TestEditable:
 
     def verdict(self, venv):
         facts = collect(ask(str(venv.path), environ=real.clean_environ(), probe=False))
-        return verdict([f for f in judge(facts) if not f.rule.startswith("CU1")], facts)
+        found = [f for f in judge(facts) if not f.rule.startswith("CU1")]
+        return Report(facts, found).verdict
 
     def test_by_a_folder(self, venv, source):
         (venv.site / "__editable__.torch.pth").write_text(f"{source}\n")

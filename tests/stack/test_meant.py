@@ -7,7 +7,7 @@ import pytest
 from synth import Prefix
 from test_cli import here, run
 
-from cudriver.stack.environment import discover
+from cudriver.cli import target
 
 
 @pytest.fixture
@@ -38,12 +38,12 @@ def test_condas_base_is_active_in_every_shell(tmp_path, monkeypatch):
     """uv passes it over too; a tool that has an environment of its own has no other to look at."""
     conda = str(Prefix(tmp_path / "conda").conda().path)
     base = {"CONDA_PREFIX": conda, "CONDA_DEFAULT_ENV": "base"}
-    assert discover.active(base) == (None, "")
-    assert discover.active({**base, "CONDA_DEFAULT_ENV": "root"}) == (None, "")  # of old conda
-    assert discover.active({**base, "CONDA_DEFAULT_ENV": "train"}) == (conda, "by CONDA_PREFIX")
+    assert target._active(base) == (None, "")
+    assert target._active({**base, "CONDA_DEFAULT_ENV": "root"}) == (None, "")  # of old conda
+    assert target._active({**base, "CONDA_DEFAULT_ENV": "train"}) == (conda, "by CONDA_PREFIX")
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     (tmp_path / "uv-receipt.toml").write_text("")
-    assert discover.active(base) == (conda, "by CONDA_PREFIX")
+    assert target._active(base) == (conda, "by CONDA_PREFIX")
 
 
 def test_one_that_was_deleted_is_not_passed_over_in_silence(tmp_path):

@@ -10,9 +10,10 @@ from test_cli import run
 
 import casekit
 from cudriver.stack import pasted, rulebook
+from cudriver.stack.tables import table
 
 HERE = Path(__file__).parent
-KNOWN = json.loads(Path(rulebook.FOLDER, pasted.ANSWERS).read_text(encoding="utf-8"))
+KNOWN = table("rules/answers")
 NO_FILE = "cannot open shared object file: No such file or directory"
 
 

@@ -15,6 +15,7 @@ from golden import assert_words_as_before
 from synth import Prefix
 
 import cudriver.stack
+from cudriver.fleet.report_text import elide
 from cudriver.stack import rulebook
 from cudriver.stack.facts import Environment, Evidence, Facts, Finding, Framework, Missing, Shadowed
 from cudriver.stack.load.observe import Observation, Row
@@ -27,7 +28,7 @@ from cudriver.stack.report.list import one_line
 from cudriver.stack.report.redaction import redacted
 from cudriver.stack.report.text import How, Style, short_path
 from cudriver.stack.rules import registry
-from cudriver.stack.text import clean, columns, elide, wrap_command
+from cudriver.stack.text import clean, columns, wrap_command
 from schemas import strict
 
 SCHEMA = Path(cudriver.stack.__file__).parent / "data" / "report.schema.json"

@@ -11,8 +11,8 @@ from cudriver.stack.fixes import pairs
 from cudriver.stack.fixes.pairs import runs
 from cudriver.stack.machine_facts import Toolkit
 from cudriver.stack.record import put
+from cudriver.stack.report import Report
 from cudriver.stack.rules import cu5, judge, registry
-from cudriver.stack.rules.verdict import verdict
 
 OWN = Toolkit(
     "environment", "wheels", "12.8", f"{PREFIX}/nvidia", Evidence(f"{PREFIX}/METADATA", 3, "12.8")
@@ -94,27 +94,28 @@ def test_a_rule_that_fails_is_a_finding_and_the_others_run():
     assert "by hand" in crash.title
     assert crash.evidence[0].file == __file__
     assert crash.evidence[0].value == "ZeroDivisionError: by hand"
-    assert verdict([crash], of) == "unknown"
+    assert Report(of, [crash]).verdict == "unknown"
 
 
 def test_every_rule_survives_empty_facts():
     of = Facts(Environment("/x", "unknown"))
     assert {f.severity for f in judge(of)} <= {"note"}
-    assert verdict(judge(of), of) == "unknown"
+    assert Report(of, judge(of)).verdict == "unknown"
 
 
 def test_a_healthy_environment_is_consistent_and_quiet():
     assert judge(facts()) == []
-    assert verdict([], facts()) == "consistent"
+    assert Report(facts(), []).verdict == "consistent"
 
 
 def test_an_error_is_a_mismatch_whatever_else_could_not_be_told():
     of = facts(frameworks=[torch("2.8.0+cpu", None)], unsure=["torch: unread"])
-    assert verdict(judge(of), of) == "mismatch"
+    assert Report(of, judge(of)).verdict == "mismatch"
 
 
 def test_what_failed_on_the_way_makes_it_unknown():
-    assert verdict([], facts(unsure=["torch: its libraries could not be resolved"])) == "unknown"
+    made = facts(unsure=["torch: its libraries could not be resolved"])
+    assert Report(made, []).verdict == "unknown"
 
 
 def test_every_rule_has_a_page():
@@ -152,14 +153,14 @@ def test_exact_is_not_settled_by_two_numbers():
     (found,) = judge(of)
     assert (found.rule, found.severity) == ("CU201", "note")
     assert "12.8.1" in found.title
-    assert verdict([found], of) == "unknown"
+    assert Report(of, [found]).verdict == "unknown"
     of.toolkits[1] = Toolkit("environment", "conda", "12.8.1", PREFIX)
-    assert verdict(judge(of), of) == "consistent"
+    assert Report(of, judge(of)).verdict == "consistent"
 
 
 def test_nothing_to_match_cannot_be_told():
     of = facts(match="system")
-    assert verdict(judge(of), of) == "unknown"
+    assert Report(of, judge(of)).verdict == "unknown"
 
 
 def test_what_may_not_be_absent_is_compared_with_no_range(monkeypatch):

@@ -77,20 +77,18 @@ def run(arguments: Namespace) -> int:
             lines += ["  " + line for line in wrap(text, style.width - 2)]
     # A traceback may touch several rules; the likeliest is the one to read about.
     for name in names[:1] if found else names:
-        page = rulebook.page(name, folder(name, arguments.lang))
+        page = rulebook.page(name, arguments.lang, folder(name))
         lines += [""] * bool(lines) + render_page(page, style)
     terminal.write("\n".join(lines) + "\n")
     return 0
 
 
-def folder(rule: str, lang: str = "en") -> str:
-    """Where the page of a rule is: those of `check` are CU, those of `fleet` FL. A language's own
-    are in a folder below; a page that it lacks is the English one.
-    """
+def folder(rule: str) -> str:
+    """Where the page of a rule is: those of `check` are CU, those of `fleet` FL."""
     from cudriver.fleet.rules import PAGES
-    from cudriver.stack.rulebook import FOLDER, translated
+    from cudriver.stack.rulebook import FOLDER
 
-    return translated(PAGES if rule.startswith("FL") else FOLDER, rule, lang)
+    return PAGES if rule.startswith("FL") else FOLDER
 
 
 def rule_names() -> list[str]:
@@ -166,7 +164,7 @@ def _nothing(why: str, arguments: Namespace) -> int:
 def _list(as_json: bool, lang: str) -> int:
     from cudriver.stack import rulebook
 
-    titles = {name: rulebook.title(name, folder(name, lang)) for name in rule_names()}
+    titles = {name: rulebook.title(name, lang, folder(name)) for name in rule_names()}
     if as_json:
         import json
 
@@ -192,8 +190,8 @@ def _print_json(names: list[str], found: list[Explanation], lang: str) -> None:
                 "rules": [
                     {
                         "rule": name,
-                        "title": rulebook.title(name, folder(name, lang)),
-                        "page": rulebook.page(name, folder(name, lang)),
+                        "title": rulebook.title(name, lang, folder(name)),
+                        "page": rulebook.page(name, lang, folder(name)),
                     }
                     for name in names
                 ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ def add_options(parser: ArgumentParser) -> None:
     group.add_argument(
         "--no-probe", action="store_true", help="read files only, ask no child process for NVML"
     )
+
+
+_OF_TOOLS = ("uv-receipt.toml", "pipx_metadata.json")  # in an environment of one program
 
 
 class BadOption(Exception):
@@ -76,9 +80,7 @@ def asked(
         first, *others = [_meant(prefix, arguments.root) for prefix in prefixes]
         by = ""
         if first is None and arguments.root == "/":
-            from cudriver.stack.environment.discover import active
-
-            first, by = active(os.environ)
+            first, by = _active(os.environ)
         made = ask(
             first,
             root=arguments.root,
@@ -93,3 +95,22 @@ def asked(
         raise BadOption(named) from None
     except ValueError as error:
         raise BadOption(str(error)) from None
+
+
+def _active(environ: Mapping[str, str]) -> tuple[str | None, str]:
+    """The environment that a shell has activated, or None, and what to say of that: the variable
+    that names it, or the one whose folder is gone. Conda's base, in which every shell may begin,
+    counts where cudriver lies in an environment of a tool's own; so it is with uv.
+    """
+    gone = ""
+    base = environ.get("CONDA_DEFAULT_ENV") in ("base", "root")
+    tool = any(map(os.path.exists, (f"{sys.prefix}/{name}" for name in _OF_TOOLS)))
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        prefix = environ.get(variable, "")
+        if variable == "CONDA_PREFIX" and base and not tool:
+            continue
+        if prefix.startswith("/") and os.path.isdir(prefix):
+            return prefix, gone or ("" if prefix == sys.prefix else f"by {variable}")
+        if prefix.startswith("/"):
+            gone = gone or f"the folder of {variable} is gone"
+    return None, gone

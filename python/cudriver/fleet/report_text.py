@@ -10,7 +10,7 @@ import io
 from cudriver.stack.facts import NOTE
 from cudriver.stack.report.text import SEVERITY_COLOUR, VERDICTS, counts_of
 from cudriver.stack.say import say, translate
-from cudriver.stack.text import clean, columns, elide, pad, wrap
+from cudriver.stack.text import clean, columns, pad, wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -266,3 +266,26 @@ def _folded(text: str, width: int) -> list[str]:
 def _labelled(label: str, texts: Sequence[str], style: Style) -> list[str]:
     head = "  " + style.paint(pad(label, INDENT - 2), "dim") + texts[0]
     return [head, *(" " * INDENT + text for text in texts[1:])]
+
+
+def elide(text: str, width: int, sign: str) -> str:
+    """At most `width` columns: a sign stands for the middle, and the end keeps more than the start.
+
+    What is narrower than the sign comes back as the sign.
+    """
+    if columns(text) <= width:
+        return text
+    room = max(width - columns(sign), 0)
+    head = _start(text, room // 3)
+    tail = _start(text[::-1], room - columns(head))[::-1]
+    return head + sign + tail
+
+
+def _start(text: str, width: int) -> str:
+    """The longest start of at most so many columns."""
+    used = 0
+    for end, character in enumerate(text):
+        used += columns(character)
+        if used > width:
+            return text[:end]
+    return text

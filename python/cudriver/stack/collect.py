@@ -20,7 +20,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cudriver.stack.environment.records import Owners
     from cudriver.stack.facts import Framework
-    from cudriver.stack.integrity.whole import Whole
     from cudriver.stack.machine.probe import Inspected, Probe
 
 
@@ -212,15 +211,13 @@ class _Check:
         put(self.facts, unsure=self.resolver.unsure + _unread(self.root, self.facts))
 
     def all(self) -> None:
-        """Every phase. While libraries are resolved, a thread compares files with RECORD."""
-        from cudriver.stack.integrity.whole import Whole
+        """Every phase."""
         from cudriver.stack.machine import visible
 
         facts, machine, known = self.facts, self.machine, len(self.machine.problems)
         self._toolkits()
-        whole = Whole(facts, self.owners, self.frameworks, machine.verify is not None)
         self._load()
-        self._integrity(whole)
+        self._integrity()
         put(facts, unsure=self.resolver.unsure + _unread(self.root, facts), driver=machine.driver())
         facts.problems.extend(machine.problems[known:])
         visible.mark(facts.driver.devices, self.asked.variables.get(visible.VARIABLE))
@@ -247,14 +244,15 @@ class _Check:
             load_faults=resolver.faults,
         )
 
-    def _integrity(self, whole: Whole) -> None:
+    def _integrity(self) -> None:
         from cudriver.stack.integrity.astray import astray
+        from cudriver.stack.integrity.whole import Whole
 
         facts, root = self.facts, self.root
         put(facts, astray=[*astray(root, facts)])
         faults = self.owners.faults()
         put(facts, file_faults=faults)
-        faults += whole.faults(self.resolver)
+        faults += Whole(facts, self.resolver, self.machine.verify is not None).faults()
         if self.machine.verify is not None:
             put(facts, verified=True)
             budget, root.budget = root.budget, None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from cudriver.stack import pasted, rulebook
 from cudriver.stack.record import Record, fresh
-
-LANGUAGES = ("en", "zh")
+from cudriver.stack.say import LANGUAGES
 
 
 class Explanation(Record):
@@ -53,19 +52,12 @@ def explain(text: str, *, lang: str = "en") -> list[Explanation]:
         raise ValueError(f"lang={lang!r}: it is one of {', '.join(LANGUAGES)}")
     name = text.strip().upper()
     if name in rulebook.rule_names():
-        return [Explanation(name, *_told(name, lang))]
+        return [Explanation(name, rulebook.title(name, lang), rulebook.page(name, lang))]
     found: list[Explanation] = []
     for match in rulebook.match(text):
         answer = pasted.answer(match.text, lang)
-        folder = rulebook.translated(rulebook.FOLDER, match.rule, lang)
         if not answer or any(answer == other.answer for other in found):
-            answer = [rulebook.summary(match.rule, folder)] if found else []
-        title, page = _told(match.rule, lang)
+            answer = [rulebook.summary(match.rule, lang)] if found else []
+        title, page = rulebook.title(match.rule, lang), rulebook.page(match.rule, lang)
         found.append(Explanation(match.rule, title, page, match.line, match.text, answer))
     return found
-
-
-def _told(rule: str, lang: str) -> tuple[str, str]:
-    """Its title and its page."""
-    folder = rulebook.translated(rulebook.FOLDER, rule, lang)
-    return rulebook.title(rule, folder), rulebook.page(rule, folder)

@@ -24,6 +24,7 @@ from cudriver.stack.record import Record, fresh
 SCHEMA = 1
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
+RANK = {ERROR: 0, WARNING: 1, NOTE: 2}
 CONSISTENT, MISMATCH, UNKNOWN = "consistent", "mismatch", "unknown"
 
 # Whether a framework that is here for CUDA can use it: of a Framework in a Report.

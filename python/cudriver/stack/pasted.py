@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
 from collections.abc import Iterator
-from functools import cache
 
 from cudriver.stack.names import describe, library_of, majors_of, split
-from cudriver.stack.record import Any
-from cudriver.stack.rulebook import FOLDER
 from cudriver.stack.tables import driver_floor, table
 from cudriver.stack.versions import newer
 
-ANSWERS = "answers.json"
+ANSWERS = "rules/answers"
 Answers = Iterator[tuple[str, dict[str, str]]]  # the keys of sentences, and their values
 
 
 def answer(line: str, lang: str = "en") -> list[str]:
     """What this line says by itself, in sentences; nothing where the rule's page says all."""
-    known = _known()
+    known = table(ANSWERS)
     for pattern, name in known["readers"]:
         for part, text in known["parts"].items():
             pattern = pattern.replace(part, text)
@@ -34,17 +30,10 @@ def answer(line: str, lang: str = "en") -> list[str]:
     return []
 
 
-@cache
-def _known() -> dict[str, Any]:
-    with open(os.path.join(FOLDER, ANSWERS), encoding="utf-8") as file:
-        known: dict[str, Any] = json.load(file)
-    return known
-
-
 def _symbol(found: re.Match[str]) -> Answers:
     symbol = found["symbol"]
     needer = os.path.basename(found["needer"] or "") or "the extension"
-    for pattern, key in _known()["symbols"]:
+    for pattern, key in table(ANSWERS)["symbols"]:
         if re.match(pattern, symbol):
             yield key, {"symbol": symbol, "needer": needer}
             return
@@ -55,7 +44,7 @@ def _symbol(found: re.Match[str]) -> Answers:
     if since := re.search(r"_(\d+)_(\d+)$", symbol):
         yield "since", {"library": stem, "cuda": f"{since[1]}.{since[2]}"}
     row = describe(stem)
-    if row["wheel"] in _known()["overlap"]:
+    if row["wheel"] in table(ANSWERS)["overlap"]:
         yield "overlap", {"wheel": row["wheel"]}
         yield "look", {"wheel": row["wheel"]}
     else:
@@ -66,7 +55,7 @@ def _version(found: re.Match[str]) -> Answers:
     kind, _, number = found["version"].partition("_")
     needer = os.path.basename((found["needer"] or "").strip()) or "the library"
     if kind.upper() == "GLIBC":
-        names = _known()["glibc"]
+        names = table(ANSWERS)["glibc"]
         enough = [names[release] for release in names if not newer(number, release)]
         values = {"needer": needer, "version": number}
         if enough:
@@ -76,7 +65,7 @@ def _version(found: re.Match[str]) -> Answers:
         if here := glibc():
             key = "glibc-older" if newer(number, here) else "glibc-here"
             yield key, {"here": f"glibc {here}"}
-    elif gcc := _known()["libstdc++"].get(found["version"].upper()):
+    elif gcc := table(ANSWERS)["libstdc++"].get(found["version"].upper()):
         yield "libstdc++", {"version": found["version"], "gcc": gcc}
 
 
@@ -92,7 +81,7 @@ def glibc() -> str | None:
 def _library(found: re.Match[str]) -> Answers:
     library = found["library"].rstrip(".")
     stem, number = split(library.replace("*[0-9]", ""))
-    for pattern, key in _known()["names"]:
+    for pattern, key in table(ANSWERS)["names"]:
         if named := re.match(pattern, library):
             yield key, {"library": library, **named.groupdict()}
             return
@@ -105,7 +94,7 @@ def _library(found: re.Match[str]) -> Answers:
             yield "a-library", {**values, "wheels": _wheels(row["wheel"])}
     else:
         start = re.split(r"[.\d]", library)[0].removesuffix("_cxx").rstrip("_")
-        package = _known()["libraries"].get("libmkl" if start.startswith("libmkl") else start)
+        package = table(ANSWERS)["libraries"].get("libmkl" if start.startswith("libmkl") else start)
         if package:
             yield "other-library", {"library": library, "package": package}
 
@@ -120,7 +109,7 @@ def _loaded(found: re.Match[str]) -> Answers:
 
 def _wheels(wheel: str, cuda: str | None = None) -> str:
     """The wheel for a CUDA major, or those for 12 and 13: "nvidia-cublas-cu12 / nvidia-cublas"."""
-    suffixed = wheel in _known()["suffixed"]
+    suffixed = wheel in table(ANSWERS)["suffixed"]
     newest = f"{wheel}-cu13" if suffixed else wheel
     names = {"11": f"{wheel}-cu11", "12": f"{wheel}-cu12", "13": newest}
     return names[cuda] if cuda in names else f"{names['12']} / {newest}"
@@ -131,7 +120,7 @@ def _module(found: re.Match[str]) -> Answers:
     if found["shadow"]:
         yield "shadow", {"name": module.partition(".")[0]}
         return
-    modules = _known()["modules"]
+    modules = table(ANSWERS)["modules"]
     parts = module.split(".")
     starts = [".".join(parts[:n]) for n in range(len(parts), 0, -1)]
     if package := next((modules[start] for start in starts if start in modules), None):
@@ -148,12 +137,12 @@ def _name(found: re.Match[str]) -> Answers:
     if package == "google" and "protobuf" in module:
         yield "protobuf", {}
     else:
-        package = _known()["modules"].get(package, package)
+        package = table(ANSWERS)["modules"].get(package, package)
         yield "name", {"name": found["name"], "module": module, "package": package}
 
 
 def _ptx(found: re.Match[str]) -> Answers:
-    cuda = _known()["ptx"]
+    cuda = table(ANSWERS)["ptx"]
     asked, known = found["asked"], found["known"]
     if asked in cuda and known in cuda:
         values = {"asked": asked, "known": known}

@@ -84,12 +84,8 @@ def resolve(facts: Facts, names: Sequence[str]) -> Resolved:
     for each in facts.missing:
         if wanted(each.soname, "", names):
             missing.setdefault(each.soname, each)
-    unknown = [
-        name
-        for name in names
-        if not any(wanted(library.soname, library.family, [name]) for library in libraries)
-        and not any(wanted(soname, "", [name]) for soname in missing)
-    ]
+    known = [*((lib.soname, lib.family) for lib in libraries), *((name, "") for name in missing)]
+    unknown = [name for name in names if not any(wanted(*each, [name]) for each in known)]
     return Resolved(facts, libraries, [*missing.values()], unknown)
 
 

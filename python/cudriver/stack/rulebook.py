@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -11,10 +10,10 @@ from collections.abc import Iterable
 from itertools import accumulate
 
 from cudriver.stack.record import Record
+from cudriver.stack.tables import table
 
 FOLDER = os.path.join(os.path.dirname(__file__), "data", "rules")
-PATTERNS = "patterns.json"  # {"cause": {"CU303": ["regular expression", ...]}, "symptom": ...}
-KINDS = ("cause", "symptom", "mention")  # of words, the most telling first
+KINDS = ("cause", "symptom", "mention")  # of words in patterns.json, the most telling first
 LINE_LIMIT = 4096  # characters of a line that are looked at
 ANYTHING = re.compile(r"(?<!\(\?!)\.\*")  # between the parts of a pattern
 MISSING = re.compile(r"cannot import name '?\w{1,100}'? from '(\w{1,100})[.']")
@@ -41,31 +40,28 @@ def check_rules(names: Iterable[str]) -> None:
             raise ValueError(f"{name!r} is neither a rule (CU303) nor the start of one (CU3)")
 
 
-def page(rule: str, folder: str = FOLDER) -> str:
-    """The page of a rule ("CU303"), in Markdown. Raises KeyError for a rule that is none."""
+def page(rule: str, lang: str = "en", folder: str = FOLDER) -> str:
+    """The page of a rule ("CU303"), in Markdown; where a language has none, the English one. Raises
+    KeyError for a rule that is none.
+    """
     if rule not in rule_names(folder):
         raise KeyError(rule)
-    with open(os.path.join(folder, f"{rule}.md"), encoding="utf-8") as file:
+    files = (os.path.join(folder, part, f"{rule}.md") for part in (lang, ""))
+    with open(next(filter(os.path.exists, files)), encoding="utf-8") as file:
         return file.read()
 
 
-def title(rule: str, folder: str = FOLDER) -> str:
+def title(rule: str, lang: str = "en", folder: str = FOLDER) -> str:
     """The heading of a rule's page without the number: "undefined symbol"."""
-    heading = page(rule, folder).partition("\n")[0].lstrip("# ")
+    heading = page(rule, lang, folder).partition("\n")[0].lstrip("# ")
     return heading.removeprefix(rule).lstrip(" :.-")
 
 
-def summary(rule: str, folder: str = FOLDER) -> str:
+def summary(rule: str, lang: str) -> str:
     """The first sentence of a rule's page."""
-    paragraph = page(rule, folder).split("\n\n")[2]
+    paragraph = page(rule, lang).split("\n\n")[2]
     text = " ".join(paragraph.split()).replace("`", "")
     return re.split(r"(?<=\.) (?=[A-Z])|(?<=。)", text, maxsplit=1)[0]
-
-
-def translated(folder: str, rule: str, lang: str) -> str:
-    """Where the page of a rule is in a language: below the English ones; else it is the English."""
-    own = os.path.join(folder, lang)
-    return own if os.path.exists(os.path.join(own, f"{rule}.md")) else folder
 
 
 def match(text: str) -> list[Match]:
@@ -76,8 +72,7 @@ def match(text: str) -> list[Match]:
     traceback is what the user saw; what has no rule (EX101) comes after what has one. Of a line the
     first 4,096 characters count. The time is that of the text's length, whatever is in it.
     """
-    with open(os.path.join(FOLDER, PATTERNS), encoding="utf-8") as file:
-        table: dict[str, dict[str, list[str]]] = json.load(file)
+    patterns: dict[str, dict[str, list[str]]] = table("rules/patterns")
     lines = [line[:LINE_LIMIT] for line in text.splitlines()]
     lines = ["" if _of_python(line) else line for line in lines]
     if not lines:
@@ -88,7 +83,7 @@ def match(text: str) -> list[Match]:
     for kind in KINDS:
         here = {
             rule: last
-            for rule, group in table[kind].items()
+            for rule, group in patterns[kind].items()
             if rule not in found
             and (last := max(_last_line(pattern, lowered, ends) for pattern in group)) >= 0
         }

@@ -71,29 +71,6 @@ def _columns(character: str) -> int:
     return 0 if kind in ("Mn", "Me", "Cf") else 1 + (east_asian_width(character) in "WF")
 
 
-def elide(text: str, width: int, sign: str) -> str:
-    """At most `width` columns: a sign stands for the middle, and the end keeps more than the start.
-
-    What is narrower than the sign comes back as the sign.
-    """
-    if columns(text) <= width:
-        return text
-    room = max(width - columns(sign), 0)
-    head = _start(text, room // 3)
-    tail = _start(text[::-1], room - columns(head))[::-1]
-    return head + sign + tail
-
-
-def _start(text: str, width: int) -> str:
-    """The longest start of at most so many columns."""
-    used = 0
-    for end, character in enumerate(text):
-        used += _columns(character)
-        if used > width:
-            return text[:end]
-    return text
-
-
 def wrap(text: str, width: int, rest: int | None = None) -> list[str]:
     """Words in lines of at most `width`, all but the first of at most `rest` (default: the same);
     a longer word has a line of its own. Chinese is broken between its characters too, but not
@@ -128,8 +105,7 @@ def pad(text: str, width: int) -> str:
 def wrap_clauses(text: str, width: int) -> list[str]:
     """As `wrap`, but a clause that fits a line is kept in one."""
     lines: list[str] = []
-    *clauses, last = clean(text).replace("；", "；\n").replace("; ", ";\n").split("\n")
-    for clause in [*clauses, last]:
+    for clause in clean(text).replace("；", "；\n").replace("; ", ";\n").split("\n"):
         gap = "" if lines and lines[-1].endswith("；") else " "
         if lines and columns(lines[-1]) + len(gap) + columns(clause) <= width:
             lines[-1] += gap + clause

@@ -23,9 +23,6 @@ MAX_FOLDERS = 20_000  # listed below `projects`, so that a home on a slow networ
 NEVER = frozenset({"node_modules", "site-packages", "__pycache__", "proc", "sys", "dev"})
 
 
-_OF_TOOLS = ("uv-receipt.toml", "pipx_metadata.json")  # in an environment of one program
-
-
 class Found(Record):
     """An environment and how it came to light."""
 
@@ -82,25 +79,6 @@ def find_environments(
         environ = os.environ if files.host else {}
     homes = [home] if home else _homes(files, environ)
     return list(_Search(files, environ, homes).run())
-
-
-def active(environ: Mapping[str, str]) -> tuple[str | None, str]:
-    """The environment that a shell has activated, or None, and what to say of that: the variable
-    that names it, or the one whose folder is gone. Conda's base, in which every shell may begin,
-    counts where cudriver lies in an environment of a tool's own; so it is with uv.
-    """
-    gone = ""
-    base = environ.get("CONDA_DEFAULT_ENV") in ("base", "root")
-    tool = any(map(os.path.exists, (f"{sys.prefix}/{name}" for name in _OF_TOOLS)))
-    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
-        prefix = environ.get(variable, "")
-        if variable == "CONDA_PREFIX" and base and not tool:
-            continue
-        if prefix.startswith("/") and os.path.isdir(prefix):
-            return prefix, gone or ("" if prefix == sys.prefix else f"by {variable}")
-        if prefix.startswith("/"):
-            gone = gone or f"the folder of {variable} is gone"
-    return None, gone
 
 
 def named(root: str) -> dict[str, list[str]]:
@@ -161,13 +139,9 @@ class _Search:
 
     def run(self) -> Iterator[Found]:
         for prefix, source in self._candidates():
-            found = self._look(prefix, source)
-            if found is not None:
-                yield found
+            yield from self._look(prefix, source)
         for spec, _, prefix in self._kernels(list(self.seen.values())):
-            found = self._look(prefix, spec, "jupyter")
-            if found is not None:
-                yield found
+            yield from self._look(prefix, spec, "jupyter")
 
     def _candidates(self) -> Iterator[tuple[str, str]]:
         for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
@@ -248,34 +222,30 @@ class _Search:
                     yield spec, name, prefix
 
     def _kernel_python(self, spec: str) -> str | None:
-        text = self.files.text(spec, 1 << 20)
-        if text is None:
-            return None
         try:
-            words = json.loads(text)["argv"]
-        except (ValueError, KeyError, TypeError, RecursionError):
+            first = json.loads(self.files.text(spec, 1 << 20) or "")["argv"][0]
+        except (ValueError, KeyError, IndexError, TypeError, RecursionError):
             return None
-        first = words[0] if isinstance(words, list) and words else None
         return first if isinstance(first, str) and first.startswith("/") else None
 
-    def _look(self, prefix: str, source: str, kind: str | None = None) -> Found | None:
-        """The environment at `prefix`; None where there is none, or it was seen."""
+    def _look(self, prefix: str, source: str, kind: str | None = None) -> Iterator[Found]:
+        """The environment at `prefix`, if there is one and it was not seen."""
         try:
             resolved = self.files.resolve(prefix)
         except (OSError, ValueError):
-            return None
+            return
         if resolved in self.seen:
-            return None
+            return
         self.seen[resolved] = prefix
         running = ".".join(map(str, sys.version_info[:3])) if source == RUNNING else None
         try:
             env = describe(Asked(self.files, prefix, {}))
         except (OSError, ValueError, TooMuch):  # its own check says what is wrong
-            made = running or self.files.is_file(f"{prefix}/pyvenv.cfg")
-            return Found(prefix, kind or "unknown", source, running) if made else None
+            if running or self.files.is_file(f"{prefix}/pyvenv.cfg"):
+                yield Found(prefix, kind or "unknown", source, running)
+            return
         python = env.python or running
         bare = env.kind in ("system", "unknown") and not (env.executable and env.sites)
         old = (python or "2.").startswith("2.") and env.kind != "conda"
-        if (bare or old) and not running:
-            return None
-        return Found(prefix, kind or env.kind, source, python)
+        if running or not (bare or old):
+            yield Found(prefix, kind or env.kind, source, python)

@@ -245,11 +245,8 @@ def _from_headers(raw: bytes) -> re.Match[str] | None:
 
 def _head(raw: bytes) -> bytes:
     """The headers, up to the first blank line, with a line's end before them."""
-    end = raw.find(b"\n\n")
-    if b"\r" in raw:
-        other = raw.find(b"\n\r\n")
-        end = other if end < 0 or 0 <= other < end else end
-    return b"\n" + (raw if end < 0 else raw[:end])
+    lines = raw.replace(b"\r\n", b"\n") if b"\r" in raw else raw
+    return b"\n" + lines.partition(b"\n\n")[0]
 
 
 def _header(head: bytes, key: bytes) -> tuple[str, int]:

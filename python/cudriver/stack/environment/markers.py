@@ -57,10 +57,6 @@ def marker_values(python: str, machine: str) -> dict[str, str]:
     }
 
 
-# What most requirements of an extra say, and nothing else.
-_EXTRA = re.compile(r"""\s*extra\s*==\s*(['"])([A-Za-z][\w.-]*)\1\s*\Z""", re.ASCII)
-
-
 class Markers:
     """Decides markers for one environment, remembering texts that it has seen."""
 
@@ -76,9 +72,6 @@ class Markers:
         return self._known[key]
 
     def _decide(self, text: str, extra: str) -> bool | None:
-        lone = _EXTRA.match(text)
-        if lone is not None and not _LIKE_A_VERSION.match(lone[2]):
-            return normal(extra) == normal(lone[2])
         variables = {**self.variables, "extra": extra}
         try:
             parts = [_AND.split(part) for part in _OR.split(text)]

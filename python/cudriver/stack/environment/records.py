@@ -62,6 +62,10 @@ class Entry(Record):
     def evidence(self) -> Evidence:
         return Evidence(f"{self.distribution.path}/RECORD", self.line, self.text[:200])
 
+    def fault(self, what: str, why: str = "", says: str = "") -> FileFault:
+        """What is wrong with it, for the report."""
+        return FileFault(self.distribution.name, self.path, what, self.evidence, why=why, says=says)
+
 
 def is_library(name: str) -> bool:
     """Whether a file's name is a shared library's: libcudart.so, libcudart.so.13."""

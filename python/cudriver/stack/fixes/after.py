@@ -306,8 +306,8 @@ class _Copy:
         for library in lost:
             for user in facts.frameworks if library.needed_by and not library.shadowed else ():
                 if library.path in user.loads:
-                    said = f"{library.soname}: cannot open shared object file"
-                    missing = LoadFault("not found", user.path, said, library.soname)
+                    message = f"{library.soname}: cannot open shared object file"
+                    missing = LoadFault("not found", user.path, message, library.soname)
                     facts.load_faults.append(but(missing, framework=user.name, means=IMPORT))
 
 

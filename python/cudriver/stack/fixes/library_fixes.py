@@ -136,9 +136,8 @@ def _for_torch(facts: Facts, fault: LoadFault) -> list[str]:
     """A build for this PyTorch, where a function of PyTorch's is missing."""
     if not re.match(r"_ZN?K?(?:S[a-z])?\d*.*(?:c10|at|torch|caffe2)", fault.name):
         return []
-    framework, dist = facts.framework(fault.framework), owner_of(facts, fault.library)
-    if fault.framework not in (None, "torch"):
-        dist = facts.distribution(framework.distribution if framework else fault.framework)
+    own = fault.framework in (None, "torch")
+    dist = owner_of(facts, fault.library) if own else _asking(facts, fault)
     if dist is None:
         return []
     if dist.name in fix.KIN:
@@ -166,8 +165,8 @@ def _major_for(facts: Facts, framework: Framework) -> str:
     driver's, else the newest.
     """
     bindings = facts.distribution("cuda-bindings")
-    told = (framework.cuda, bindings.version if bindings else None, facts.driver.cuda)
-    majors = (cut(version, 1) for version in told)
+    versions = (framework.cuda, bindings.version if bindings else None, facts.driver.cuda)
+    majors = (cut(version, 1) for version in versions)
     return next((m for m in majors if m in ("11", "12", "13")), "13")
 
 
@@ -244,9 +243,8 @@ def _with_extra(facts: Facts, framework: Framework, fault: LoadFault) -> str | N
 
 
 def _owner_fix(facts: Facts, fault: LoadFault) -> list[str]:
-    framework, env = facts.framework(fault.framework), facts.environment
-    name = framework.distribution if framework else None
-    owner = owner_of(facts, fault.library) or facts.distribution(name or fault.framework)
+    env, owner = facts.environment, owner_of(facts, fault.library) or _asking(facts, fault)
+    owner = owner or facts.distribution(fault.framework)
     if owner is None:
         return []
     if fix.installer(env, owner) not in fix.CONDA and not _requires(owner, fault.name):

@@ -49,8 +49,8 @@ def refused(
             clauses = [clause.strip() for clause in asked.specifier.split(",")]
             known = {"name": asked.name, "have": here.version, "least": least[1] if least else ""}
             written = ",".join(sorted(clauses, key=lambda c: "!<".find(c[:1] or ">")))
-            said = str(row[way]).format(by=by.version, asked=asked.name + written, **known)
-            return row.get("severity", ERROR), said
+            message = str(row[way]).format(by=by.version, asked=asked.name + written, **known)
+            return row.get("severity", ERROR), message
     return None
 
 

@@ -32,18 +32,18 @@ def try_fixes(
     """Keeps of each finding's fixes those that heal it. Of several that one cause has, each of its
     findings gets the one that takes most away. run: all rules.
     """
-    told = [f for f in findings if f.severity != NOTE and (f.fix or f.advice) and not f.crashed]
+    fixable = [f for f in findings if f.severity != NOTE and (f.fix or f.advice) and not f.crashed]
     trials = _Trials(facts, findings, run, recollect)
-    parts = {id(f): _parts(f.fix) for f in told}
+    parts = {id(f): _parts(f.fix) for f in fixable}
     # So many different ones are tried: what follows is linear in the findings.
-    whole = _at_once([line for f in told for part in parts[id(f)] for line in part])
-    mine = ((f, part) for f in told for part in (*parts[id(f)], *whole))
+    whole = _at_once([line for f in fixable for part in parts[id(f)] for line in part])
+    mine = ((f, part) for f in fixable for part in (*parts[id(f)], *whole))
     tried = dict.fromkeys(part for f, part in mine if trials.heals(f, part))
-    count = {part: sum(bool(trials.heals(f, part)) for f in told) for part in tried}
+    count = {part: sum(bool(trials.heals(f, part)) for f in fixable) for part in tried}
     # Of those that take as many away the one that fetches least.
     worth = {p: (n, -sum(trials.price[c] or 0 for c in p)) for p, n in count.items()}
     pool = [part for part in tried if not trials.removes(part)]
-    for finding in told:
+    for finding in fixable:
         kept = [p for p in parts[id(finding)] if trials.heals(finding, p) is not False]
         proven = [p for p in kept if trials.heals(finding, p)]
         healing = [p for p in pool if trials.heals(finding, p)] or proven
@@ -156,9 +156,9 @@ def _seen(findings: list[Finding]) -> Seen:
     """How often each rule speaks of each subject, for which cause: in errors and warnings, and in
     errors alone.
     """
-    told = [f for f in findings if f.severity != NOTE]
-    errors = [f for f in told if f.severity == ERROR]
-    return {k: Counter(map(_key, v)) for k, v in (("all", told), ("bad", errors))}
+    serious = [f for f in findings if f.severity != NOTE]
+    errors = [f for f in serious if f.severity == ERROR]
+    return {k: Counter(map(_key, v)) for k, v in (("all", serious), ("bad", errors))}
 
 
 def _key(finding: Finding) -> Key:

@@ -1,8 +1,4 @@
-"""Which files are not as the RECORD of their wheel says, by name, size and time. None is opened.
-
-To ask for thousands of files takes a fifth of a check, so a thread does it while the libraries are
-resolved.
-"""
+"""Which files are not as the RECORD of their wheel says, by name, size and time. None is opened."""
 
 from __future__ import annotations
 
@@ -12,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from cudriver import _elf
-from cudriver.stack.background import start
 from cudriver.stack.environment import records
 from cudriver.stack.environment.distributions import installer
 from cudriver.stack.environment.records import Entry
@@ -39,12 +34,6 @@ class Listed:
         self.root = root
         self.more = False  # there are more of them than are told
         self.wheels: Wheels = [(d, raw) for d, raw in wheels if raw and d.installer != "conda"]
-        root.take(files=sum(len(raw) for _, raw in self.wheels) // 64)  # a line has about as many
-        asked = [
-            (raw, dist.location if root.host else None, self._since(dist))
-            for dist, raw in self.wheels
-        ]
-        self._answers = start(lambda: _elf.absent(asked))
 
     def _since(self, dist: Distribution) -> int:
         """When a wheel was installed, in ns: an installer writes RECORD last."""
@@ -58,7 +47,10 @@ class Listed:
         ones that were changed later. others: further wheels, which may have brought the same file.
         """
         found: list[Entry] = []
-        for (dist, _), lines in zip(self.wheels, self._answers(), strict=True):
+        host, sizes = self.root.host, (len(raw) for _, raw in self.wheels)
+        self.root.take(files=sum(sizes) // 64)  # a line has about as many bytes
+        asked = [(raw, d.location if host else None, self._since(d)) for d, raw in self.wheels]
+        for (dist, _), lines in zip(self.wheels, _elf.absent(asked), strict=True):
             own = self._of(dist, lines, MOST - len(found))
             if own and not leaves_alone(self.root, dist):
                 found += own

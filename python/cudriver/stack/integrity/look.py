@@ -17,7 +17,6 @@ from cudriver.stack.environment import records
 from cudriver.stack.environment.records import Entry
 from cudriver.stack.facts import CHANGED, DAMAGED, EDITED, MISSING, Environment, FileFault
 from cudriver.stack.loader.search import Loader
-from cudriver.stack.record import Record
 from cudriver.stack.roots.rootfs import Root
 
 SOURCES = 4 << 20  # bytes of sources that one check compiles: half a second
@@ -27,19 +26,6 @@ HEAD = 4096
 PARSE_ONLY = 0x400  # ast.PyCF_ONLY_AST; to import ast takes 5 ms
 _PYC_HEADER = 16
 BUS_ERROR = "Bus error"  # as a shell says it
-
-
-class Seen(Record):
-    """What a look tells."""
-
-    what: str  # MISSING, DAMAGED, CHANGED, EDITED
-    why: str = ""  # of what is damaged: "is empty"
-    says: str = ""  # what a user reads who imports it
-
-    def fault(self, file: Entry) -> FileFault:
-        """What it is for the report."""
-        name, evidence = file.distribution.name, file.evidence
-        return FileFault(name, file.path, self.what, evidence, why=self.why, says=self.says)
 
 
 class Looker:
@@ -52,13 +38,13 @@ class Looker:
         self.spent = False  # something was not looked at
         self._sources, self._hashed = SOURCES, HASHED
 
-    def at(self, file: Entry) -> Seen | None:
+    def at(self, file: Entry) -> FileFault | None:
         """None: it is as it was, or may be."""
         if file.found is None:
-            return Seen(MISSING)
+            return file.fault(MISSING)
         if file.found == 0 and file.size:
             library = records.is_library(os.path.basename(file.path))
-            return Seen(DAMAGED, "is empty", "file too short" if library else "")
+            return file.fault(DAMAGED, "is empty", "file too short" if library else "")
         if file.same_size:
             self._hashed -= file.found
             # Without time to hash it, it counts as unchanged: all files of a copy may be younger.
@@ -66,57 +52,59 @@ class Looker:
                 return None
         return self.into(file)
 
-    def into(self, file: Entry) -> Seen:
+    def into(self, file: Entry) -> FileFault:
         """A file that is there and has other content."""
         name = os.path.basename(file.path)
         if records.is_library(name):
-            error = self._unusable(file.path)
-            return Seen(CHANGED if file.same_size else EDITED) if error is None else error
+            error = self._unusable(file)
+            return file.fault(CHANGED if file.same_size else EDITED) if error is None else error
         if name.endswith(".pyc"):
             return self._byte_code(file)
         try:
             raw = self.root.read(file.path, SOURCE + 1)
         except (OSError, ValueError):
-            return Seen(CHANGED)
+            return file.fault(CHANGED)
         if name.endswith(".py"):
-            return self._source(raw)
+            return self._source(file, raw)
         if name == "METADATA" and b"\nversion:" not in raw.partition(b"\n\n")[0].lower():
-            return Seen(DAMAGED, "has no Version")
+            return file.fault(DAMAGED, "has no Version")
         if name.endswith(".json") and len(raw) <= SOURCE:
             try:
                 json.loads(raw)
             except (ValueError, RecursionError) as error:
-                return Seen(DAMAGED, "is not JSON", str(error))
-        return Seen(CHANGED if b"\0" in raw[:HEAD] else EDITED)
+                return file.fault(DAMAGED, "is not JSON", str(error))
+        return file.fault(CHANGED if b"\0" in raw[:HEAD] else EDITED)
 
-    def _unusable(self, path: str) -> Seen | None:
+    def _unusable(self, file: Entry) -> FileFault | None:
         """Why no process of this environment can load a library; None: nothing speaks against it.
         Of another machine or class it is damaged, too: its package brought one for this.
         """
-        kind, words = self.loader.outcome(path)
+        kind, words = self.loader.outcome(file.path)
         if kind in ("other machine", "other class"):
-            return Seen(DAMAGED, f"is for another machine than {self.env.platform}")
+            return file.fault(DAMAGED, f"is for another machine than {self.env.platform}")
         if kind == "rejected":
-            says = (words or "").removeprefix(f"{path}: ")
+            says = (words or "").removeprefix(f"{file.path}: ")
             cut = says.startswith("truncated: ")  # it is mapped, and read where nothing is
-            return Seen(
+            return file.fault(
                 DAMAGED,
                 "ends too early" if cut else f"is no library: {says}",
                 BUS_ERROR if cut else says,
             )
-        cut = kind == "found" and not is_whole(self.root, path)
-        return Seen(DAMAGED, "ends too early") if cut else None
+        cut = kind == "found" and not is_whole(self.root, file.path)
+        return file.fault(DAMAGED, "ends too early") if cut else None
 
-    def _source(self, raw: bytes) -> Seen:
+    def _source(self, file: Entry, raw: bytes) -> FileFault:
         """Whether a source compiles, by the Python that runs this check. What a newer one may take
         is not known here.
         """
         self._sources -= len(raw)
         if len(raw) > SOURCE or self._sources < 0:
             self.spent = True
-            return Seen(CHANGED)
+            return file.fault(CHANGED)
         if b"\0" in raw:
-            return Seen(DAMAGED, "has null bytes", "source code string cannot contain null bytes")
+            return file.fault(
+                DAMAGED, "has null bytes", "source code string cannot contain null bytes"
+            )
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -124,16 +112,22 @@ class Looker:
                 compile(raw, "source", "exec", PARSE_ONLY, dont_inherit=True)
         except SyntaxError as error:
             if (3, self.env.minor) > sys.version_info[:2]:
-                return Seen(CHANGED)
-            return Seen(DAMAGED, f"does not compile: {error.msg}, line {error.lineno}", error.msg)
+                return file.fault(CHANGED)
+            return file.fault(
+                DAMAGED, f"does not compile: {error.msg}, line {error.lineno}", error.msg
+            )
         except (ValueError, RecursionError, MemoryError, OverflowError):
-            return Seen(CHANGED)
-        return Seen(EDITED)
+            return file.fault(CHANGED)
+        return file.fault(EDITED)
 
-    def _byte_code(self, file: Entry) -> Seen:
+    def _byte_code(self, file: Entry) -> FileFault:
         """Byte code that stands for a source which is not there. Other byte code is made anew."""
         if "/__pycache__/" in file.path:
-            return Seen(EDITED)
+            return file.fault(EDITED)
         head = self.root.raw(file.path, _PYC_HEADER)
         whole = len(head) == _PYC_HEADER and head[2:4] == b"\r\n"
-        return Seen(EDITED) if whole else Seen(DAMAGED, "is no byte code", "bad magic number")
+        return (
+            file.fault(EDITED)
+            if whole
+            else file.fault(DAMAGED, "is no byte code", "bad magic number")
+        )

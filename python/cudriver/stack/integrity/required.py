@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from cudriver.stack.environment.markers import markers_of, normal, versions_of
 from cudriver.stack.environment.records import Owners
@@ -12,7 +12,9 @@ from cudriver.stack.tables import matters, table
 from cudriver.stack.versions import satisfies
 
 
-def required(facts: Facts, owners: Owners, frameworks: list[Framework]) -> dict[str, Distribution]:
+def required(
+    facts: Facts, owners: Owners, frameworks: Iterable[Framework]
+) -> dict[str, Distribution]:
     """By name: frameworks, packages of CUDA's, those with shared libraries, and all that they
     require.
     """

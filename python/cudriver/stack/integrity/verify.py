@@ -71,7 +71,7 @@ def _done(root: Root, jobs: list[list[Entry]], looker: Looker) -> Generator[list
     with ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), THREADS)) as pool:
         try:
             for job, differs in zip(jobs, pool.map(wrong, jobs), strict=True):
-                yield [looker.into(job[0]).fault(job[0])] if differs else []
+                yield [looker.into(job[0])] if differs else []
         finally:
             stop.set()
             pool.shutdown(cancel_futures=True)

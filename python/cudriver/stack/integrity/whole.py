@@ -6,19 +6,11 @@ import os
 from collections.abc import Iterator
 
 from cudriver.stack.environment import records
-from cudriver.stack.environment.records import Entry, Owners
-from cudriver.stack.facts import (
-    CHANGED,
-    EDITED,
-    MISSING,
-    Distribution,
-    Facts,
-    FileFault,
-    Framework,
-)
+from cudriver.stack.environment.records import Entry
+from cudriver.stack.facts import CHANGED, EDITED, MISSING, Distribution, Facts, FileFault
 from cudriver.stack.integrity.hidden import hidden, hidden_by_modules
 from cudriver.stack.integrity.listed import Listed, Wheels, top_modules
-from cudriver.stack.integrity.look import Looker, Seen
+from cudriver.stack.integrity.look import Looker
 from cudriver.stack.integrity.required import required, unmet
 from cudriver.stack.integrity.tags import foreign
 from cudriver.stack.load.libraries import Resolver
@@ -30,21 +22,20 @@ TRIED = 16  # libraries that were changed and are loaded as an import would: the
 
 
 class Whole:
-    """Begins to look while the libraries are resolved."""
+    """The files of one environment, once its libraries are resolved."""
 
-    def __init__(
-        self, facts: Facts, owners: Owners, frameworks: list[Framework], every: bool = False
-    ) -> None:
+    def __init__(self, facts: Facts, resolver: Resolver, every: bool) -> None:
         """every: of all wheels, not of those alone that have to do with CUDA."""
-        self.root: Root = owners.root
+        self.root: Root = resolver.root
         self.facts: Facts = facts
-        wanted = required(facts, owners, frameworks)
+        self.resolver = resolver
+        wanted = required(facts, resolver.owners, resolver.frameworks.values())
         put(facts, unmet=[*unmet(self.root, facts, wanted)])
         self.wheels: Wheels = []
         self._others: list[Distribution] = []  # wheels whose RECORD nobody has read
         for dist in facts.distributions:
             if dist.kind == "wheel" and (every or dist.name in wanted):
-                raw = owners.records.get(dist.path)
+                raw = resolver.owners.records.get(dist.path)
                 if raw is None:
                     raw = records.read(self.root, dist)
                 self.wheels.append((dist, raw))
@@ -54,48 +45,48 @@ class Whole:
         self._loads = 0
         self._first: dict[str, set[str]] = {}  # by distribution, what an import runs first
 
-    def faults(self, resolver: Resolver) -> Iterator[FileFault]:
+    def faults(self) -> Iterator[FileFault]:
         """The files that are not as their packages brought them."""
-        looker = Looker(self.facts.environment, resolver.loader)
+        env, loader = self.facts.environment, self.resolver.loader
+        looker = Looker(env, loader)
         others = ((dist, records.read(self.root, dist, quiet=True)) for dist in self._others)
         for file in self._listed.different(others):
-            seen = looker.at(file)
-            if seen is not None:
-                yield self._fault(file, seen, resolver)
+            fault = looker.at(file)
+            if fault is not None:
+                yield self._tried(file, fault)
         if looker.spent or self._listed.more:
             why = "so many files were changed that not all were looked at"
-            resolver.unsure.append(f"{self.facts.environment.prefix}: {why}")
-        env = self.facts.environment
+            self.resolver.unsure.append(f"{env.prefix}: {why}")
         yield from hidden(self.root, env.site_packages, self.wheels)
         yield from hidden_by_modules(self.root, env.site_packages, self.wheels)
-        yield from foreign(resolver.loader, env, self.wheels)
+        yield from foreign(loader, env, self.wheels)
 
-    def _fault(self, file: Entry, seen: Seen, resolver: Resolver) -> FileFault:
-        made = seen.fault(file)
+    def _tried(self, file: Entry, made: FileFault) -> FileFault:
+        """What imports have to do with it."""
         library = records.is_library(os.path.basename(file.path))
-        if seen.what == MISSING:
-            proven, says = self._gone(file, resolver)
+        if made.what == MISSING:
+            proven, says = self._gone(file)
             put(made, proven=proven, says=says)
-        elif library and seen.what in (CHANGED, EDITED) and self._loads < TRIED:
+        elif library and made.what in (CHANGED, EDITED) and self._loads < TRIED:
             self._loads += 1
-            fault = resolver.tried(file.distribution.name, file.path)
+            fault = self.resolver.tried(file.distribution.name, file.path)
             # Recipes tell who needs CUDA's own libraries.
             lacks = fault is not None and fault.kind == "not found" and is_cuda_library(fault.name)
             if fault is not None and not lacks:
                 put(made, what=CHANGED, why="does not load", says=fault.message)
         return made
 
-    def _gone(self, file: Entry, resolver: Resolver) -> tuple[bool, str]:
+    def _gone(self, file: Entry) -> tuple[bool, str]:
         """Whether an import is proven to need a file that is gone, and what it says then: what
         runs first, and where a recipe says that a framework has its version.
         """
-        name, inside = file.distribution.name, file.inside
+        name, inside, recipes = file.distribution.name, file.inside, self.resolver.recipes
         module = inside.removesuffix(".py").replace("/", ".")
         versions = (
             source.get("file")
-            for framework in resolver.frameworks.values()
-            if framework.distribution == name and framework.name in resolver.recipes
-            for source in resolver.recipes[framework.name].build.get("version", ())
+            for framework in self.resolver.frameworks.values()
+            if framework.distribution == name and framework.name in recipes
+            for source in recipes[framework.name].build.get("version", ())
         )
         if inside in versions:
             return True, f"No module named '{module}'"

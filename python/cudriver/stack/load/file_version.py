@@ -110,18 +110,11 @@ def decode(number: int, code: str) -> str | None:
     """A version from its library's own encoding; None for a number that cannot be one."""
     if code == "cudnn" and 5 << 16 <= number < 64 << 16:  # cudnn_graph_version: 0x090a02
         return f"{number >> 16}.{number >> 8 & 0xFF}.{number & 0xFF}"
-    if code == "cudnn":
-        scale = 10000 if number >= 90000 else 1000
-    elif code == "nccl":
-        scale = 10000 if number >= 20000 else 1000
-    elif code == "ten_thousand":
-        scale = 10000
-    elif code == "thousand":
-        scale = 1000
-    else:
+    # The least number that is written with ten thousand a major; a thousand below.
+    least = {"cudnn": 90_000, "nccl": 20_000, "ten_thousand": 0, "thousand": 1_000_000}.get(code)
+    if least is None or not 100 <= number < 1_000_000:
         return None
-    if not 100 <= number < 1_000_000:
-        return None
+    scale = 10_000 if number >= least else 1_000
     return f"{number // scale}.{number % scale // 100}.{number % 100}"
 
 

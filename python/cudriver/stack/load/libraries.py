@@ -123,7 +123,7 @@ class Resolver:
         """A process of its own in which these have been imported; None where such an import fails,
         so that the framework, which needs it, is blocked.
         """
-        process = self._process()
+        process = self._started.copy()
         for name in names:
             imported = self._imported(name)
             if imported is None:
@@ -175,7 +175,7 @@ class Resolver:
             process = self._imported(owner.name) if owner and owner.name in self.recipes else None
             if process is None and owner is not None:
                 process = self._with([name for name in owner.after if name in self.frameworks])
-            load = (process or self._process()).copy().dlopen(path)
+            load = (process or self._started).copy().dlopen(path)
         except (ElfError, OSError, ValueError):
             return None
         return load.faults[0] if load.faults else None
@@ -208,15 +208,12 @@ class Resolver:
             self.root.note(framework.path, why)
             self.unsure.append(f"{framework.name}: {why}")
 
-    def _process(self) -> Process:
+    @cached_property
+    def _started(self) -> Process:
         """A process of the environment's Python that has just started. Where that cannot be read (a
         venv whose base is gone, a script), of another program: what Python itself links and where
         it makes the loader look may differ, and so may the variables that a script sets.
         """
-        return self._started.copy()
-
-    @cached_property
-    def _started(self) -> Process:
         failure: Exception | None = None
         for program in filter(None, (self.env.executable, *STAND_INS)):
             own = program == self.env.executable
@@ -290,14 +287,12 @@ class Resolver:
 
     def _using_cuda(self, framework: Framework) -> list[str]:
         """Those of its libraries that need a CUDA library, or PyTorch's CUDA half."""
-        found = []
-        for path in framework.libraries:
-            needed = self.importer.needed(path)
-            if any(
-                is_cuda_library(n) or n in ("libtorch_cuda.so", "libc10_cuda.so") for n in needed
-            ):
-                found.append(path)
-        return found
+        torch = ("libtorch_cuda.so", "libc10_cuda.so")
+        return [
+            path
+            for path in framework.libraries
+            if any(is_cuda_library(n) or n in torch for n in self.importer.needed(path))
+        ]
 
     def _take(self, event: Event, framework: Framework) -> None:
         """What one dlopen teaches."""

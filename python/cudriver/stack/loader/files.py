@@ -6,8 +6,7 @@ import errno
 import os
 from functools import cached_property
 
-from cudriver import _elf
-from cudriver._elf import ElfError, ElfFile
+from cudriver._elf import ElfError, ElfFile, ForeignElfError
 from cudriver.stack.loader import glibc
 from cudriver.stack.roots.rootfs import Root
 
@@ -28,8 +27,6 @@ class LoaderFiles:
         self._folders: dict[str, frozenset[str] | None] = {}
         self._elves: dict[str, ElfFile | ElfError] = {}
         self._files: dict[tuple[int, ...], ElfFile] = {}  # the same by `_identity`
-        self._real: dict[str, str] = {}
-        self._unreachable: dict[str, int] = {}  # errno of a path that leads nowhere
 
     # ---- the machine ----
 
@@ -54,56 +51,42 @@ class LoaderFiles:
 
     def real_path(self, path: str) -> str:
         """`path` with every link followed, as a path inside the root."""
-        known = self._real.get(path)
-        if known is None:
-            try:
-                known = self.root.resolve(path)
-            except OSError:
-                known = path
-            self._real[path] = known
-        return known
+        try:
+            return self.root.resolve(path)
+        except OSError:
+            return path
 
     def open(self, path: str) -> ElfFile:
-        """The file at `path` (inside the root), read once. Raises ElfError."""
+        """The file at `path` (inside the root), read once however that is written: "$ORIGIN/../../
+        cublas/lib" stands for one folder in the RPATHs of many, and uv and conda make hard links of
+        what several environments have. Raises ElfError.
+        """
         path = self.absolute(path)
         known = self._elves.get(path)
         if known is None:
-            known = self._elves[path] = self._read(path)
-        if isinstance(known, _elf.ElfError):
+            identity = self._identity(path)
+            try:
+                where = path
+                if not self.root.host:  # no link is followed below another root; "" is not there
+                    where = self.real_path(path) if identity else ""
+                known = self._files.get(identity) or ElfFile(where, path, self.root.below)
+                if identity:
+                    self._files[identity] = known
+            except ElfError as error:
+                known = error
+            self._elves[path] = known
+        if isinstance(known, ElfError):
             raise known
         return known
 
-    def _read(self, path: str) -> ElfFile | ElfError:
-        """The file, read once however its path is written: "$ORIGIN/../../cublas/lib" stands for
-        one folder in the RPATHs of many, and uv and conda make hard links of what several
-        environments have.
-        """
-        identity = self._identity(path)
-        known = self._files.get(identity) if identity is not None else None
-        if known is not None:
-            return known
-        try:
-            where = path
-            if not self.root.host:  # no link is followed below another root; "" is not there
-                where = self.real_path(path) if identity is not None else ""
-            known = _elf.ElfFile(where, path, self.root.below)
-        except _elf.ElfError as error:
-            return error
-        if identity is not None:
-            self._files[identity] = known
-        return known
-
-    def _identity(self, path: str) -> tuple[int, ...] | None:
-        """A file and its content; None where nothing is there. A file that replaces a removed one
-        may get its inode.
+    def _identity(self, path: str) -> tuple[int, ...]:
+        """A file and its content; () where nothing is there. A file that replaces a removed one may
+        get its inode.
         """
         try:
             about = self.root.stat(path)
-        except OSError as error:
-            self._unreachable[path] = error.errno or errno.ENOENT
-            return None
-        except ValueError:
-            return None
+        except (OSError, ValueError):
+            return ()
         return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
 
     def folder(self, name: str) -> frozenset[str] | None:
@@ -131,13 +114,13 @@ class LoaderFiles:
         called = name or path
         try:
             elf = self.open(path)
-        except _elf.ElfError as error:
+        except ElfError as error:
             if error.errno == errno.EFBIG:  # our limit, not the loader's
                 raise
             if error.errno is not None:
                 return "unreadable", None
             machine = error.machine
-            if isinstance(error, _elf.ForeignElfError):
+            if isinstance(error, ForeignElfError):
                 if error.elf_class == 32:
                     return "other class", None
                 # ld.so reads the machine as if the byte order were its own.
@@ -158,12 +141,14 @@ class LoaderFiles:
 
     def damage(self, path: str) -> ElfError | None:
         known = self._elves.get(self.absolute(path))
-        return known if isinstance(known, _elf.ElfError) else None
+        return known if isinstance(known, ElfError) else None
 
     def open_errno(self, path: str) -> int:
-        absolute = self.absolute(path)
-        if absolute in self._unreachable:
-            return self._unreachable[absolute]
+        """Why a file cannot be opened."""
+        try:
+            self.root.stat(self.absolute(path))
+        except OSError as error:
+            return error.errno or errno.ENOENT
         known = self.damage(path)
         return known.errno if known is not None and known.errno else errno.ENOENT
 

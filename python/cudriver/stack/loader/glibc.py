@@ -28,12 +28,6 @@ _MUSL = b"/lib:/usr/local/lib:/usr/lib"  # where its loader looks, beside a file
 CONF_FILES = 200  # that /etc/ld.so.conf may include; real ones include a dozen
 
 
-def _release(data: bytes) -> tuple[int, int] | None:
-    """(2, 39) from ld.so's "release version 2.39"."""
-    found = re.search(rb"release version (\d+)\.(\d+)", data)
-    return (int(found[1]), int(found[2])) if found else None
-
-
 class Glibc:
     """One loader's built-in settings, read from its file."""
 
@@ -42,7 +36,8 @@ class Glibc:
         if not self.folders:
             wide = "64" if machine == X86_64 else ""
             self.folders = [f"/lib{wide}/", f"/usr/lib{wide}/"]
-        self.version: tuple[int, int] | None = _release(data)
+        stated = re.search(rb"release version (\d+)\.(\d+)", data)
+        self.version: tuple[int, int] | None = (int(stated[1]), int(stated[2])) if stated else None
         end = data.find(b"/ld.so.cache\0")
         cache = data[data.rfind(b"\0", 0, end) + 1 : end] if end >= 0 else b"/etc"
         self.cache_path: str = cache.decode("utf-8", "surrogateescape") + "/ld.so.cache"

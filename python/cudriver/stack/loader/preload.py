@@ -54,7 +54,7 @@ class TorchPreloads(Record):
 def read_torch(text: str, cuda_major: int | None) -> TorchPreloads:
     """The preloads in the text of a torch/__init__.py; none where it has no such code."""
     functions = {name: _function(text, name) for name in _FUNCTIONS}
-    found = TorchPreloads()
+    found = TorchPreloads(major=cuda_major)
     main = functions["_load_global_deps"]
     attempt, _, rescue = main.partition("except OSError")
     shared = functions["_preload_cuda_deps"]
@@ -110,14 +110,10 @@ def import_torch(process: Process, package: str, sys_path: Sequence[str]) -> lis
     """
     root = process.loader.root
     text = root.text(f"{package}/__init__.py", SOURCE_LIMIT) or ""
-    major = _cuda_major(root.text(f"{package}/version.py", SOURCE_LIMIT) or "")
-    plan = read_torch(text, major)
-    folders = [*sys_path]
-    parent = package.rstrip("/").rpartition("/")[0]
-    if parent not in folders:
-        folders.append(parent)
-
-    plan.major = major
+    # Its line `cuda: Optional[str] = '12.8'`.
+    stated = _CUDA.search(root.text(f"{package}/version.py", SOURCE_LIMIT) or "")
+    plan = read_torch(text, int(stated[1]) if stated else None)
+    folders = [*dict.fromkeys([*sys_path, package.rstrip("/").rpartition("/")[0]])]
     loads: list[Load] = []
     dependencies = f"{package}/lib/libtorch_global_deps.so"
     own = f"{package}/_utils_internal.py"  # says whether it is loaded, or need not be there
@@ -136,12 +132,6 @@ def import_torch(process: Process, package: str, sys_path: Sequence[str]) -> lis
     for name in list(filter(_EXTENSION.fullmatch, root.names(package)))[:1]:
         loads.append(process.dlopen(f"{package}/{name}"))
     return loads
-
-
-def _cuda_major(text: str) -> int | None:
-    """12 from torch/version.py's line `cuda: Optional[str] = '12.8'`."""
-    number = _CUDA.search(text)
-    return int(number[1]) if number else None
 
 
 def _rescue(

@@ -98,13 +98,6 @@ class Loader(LoaderFiles):
         super().__init__(root, cwd)
         self.environ: dict[str, str] = dict(environ or {})
         self.driver_assumed = False  # its libraries count as there, whatever is found
-        self._environment: list[tuple[str, str]] | None = None
-
-    def use_program(self, interpreter: str | None, machine: int) -> None:
-        """Take the settings of the loader that a program names."""
-        super().use_program(interpreter, machine)
-        # $ORIGIN in LD_LIBRARY_PATH is the program's.
-        self._environment = None
 
     # ---- search paths ----
 
@@ -139,18 +132,11 @@ class Loader(LoaderFiles):
     def _own_path(self, owner: LoadedObject, rule: str) -> list[tuple[str, str]]:
         known = owner.paths.get(rule)
         if known is None:
-            text = owner.elf.runpath if rule == RUNPATH else owner.elf.rpath
-            if rule == RPATH and owner.elf.runpath is not None:
-                text = None  # where both are given, DT_RPATH is ignored
-            known = self._split(text, ":", owner) if text else []
-            owner.paths[rule] = known
+            # Where both are given, DT_RPATH is ignored.
+            rpath = owner.elf.rpath if owner.elf.runpath is None else None
+            text = owner.elf.runpath if rule == RUNPATH else rpath
+            known = owner.paths[rule] = self._split(text, ":", owner) if text else []
         return known
-
-    def _library_path(self, main: LoadedObject | None) -> list[tuple[str, str]]:
-        if self._environment is None:
-            text = self.environ.get("LD_LIBRARY_PATH", "")
-            self._environment = self._split(text, ":;", main) if text else []
-        return self._environment
 
     @cached_property
     def cache(self) -> glibc.Cache | None:
@@ -179,7 +165,8 @@ class Loader(LoaderFiles):
                 chain = chain.loader
             if main is not None and not met_main:
                 yield RPATH, main.path, self._own_path(main, RPATH)
-        yield ENVIRONMENT, "", self._library_path(main)
+        text = self.environ.get("LD_LIBRARY_PATH", "")  # $ORIGIN there is the program's
+        yield ENVIRONMENT, "", self._split(text, ":;", main) if text else []
         if asking is not None and asking.elf.runpath is not None:
             yield RUNPATH, asking.path, self._own_path(asking, RUNPATH)
         if self.cache is not None:
@@ -250,18 +237,16 @@ class Loader(LoaderFiles):
         result.error, result.damage = error, self.damage(path)
 
     def _named(self, rule: str, folder: str, name: str) -> list[str]:
-        """The file of that name which a folder has, or the one that the cache gives."""
+        """The file of that name which a folder has, or the one that the cache gives: the loader
+        tries its first entry only; the others are shadowed, or never found.
+        """
         if rule == CACHE:
-            return self._in_cache(name)
+            flags = glibc.CACHE_FLAGS.get(self.machine, (1,))
+            return self.cache.lookup(name, flags)[:1] if self.cache is not None else []
         names, path = self.folder(folder), folder + name
         if names is None:
             return [path] if folder[:1] != "/" or self.root.exists(path) else []
         return [path] if name in names else []
-
-    def _in_cache(self, name: str) -> list[str]:
-        """The loader tries the first entry only; the others are shadowed, or never found."""
-        flags = glibc.CACHE_FLAGS.get(self.machine, (1,))
-        return self.cache.lookup(name, flags)[:1] if self.cache is not None else []
 
     def _note_shadow(self, result: Search, hit: Hit) -> None:
         known = [result.real_path, *(other.real_path for other in result.shadowed)]

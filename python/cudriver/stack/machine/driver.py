@@ -81,10 +81,10 @@ def describe(asked: Asked, loader: Loader) -> Driver:
         path = root.resolve(found.path)
         put(driver, path=path, kind=_kind(path, found.path), found_by=found.rule)
         put(driver, copies=[s.path for s in found.shadowed])
+        put(driver, release_evidence=Evidence(found.path, None, os.path.basename(path)))
         # From the file's name; on WSL and Tegra that says nothing.
         if match := re.search(_IN_NAME, path):
             put(driver, release=match[1], cuda=driver_cuda(match[1]))
-            put(driver, release_evidence=Evidence(found.path, None, os.path.basename(path)))
     _paired(root, driver)
     names = filter(NODE.fullmatch, root.names("/dev"))
     put(driver, nodes=[_node(name, root.host) for name in names])

@@ -105,6 +105,11 @@ class Probe:
         values = self.values.get(name)
         return values[0] if values else None
 
+    def number(self, name: str) -> int | None:
+        """The same, where it is a number: a driver may answer anything."""
+        text = self.first(name) or ""
+        return int(text) if text.lstrip("-").isdigit() else None
+
 
 def doubtful(driver: Driver, probe: Probe) -> bool:
     """Whether cuInit should be asked too. It takes a tenth of a second and more, so not always."""
@@ -154,40 +159,36 @@ def _from_nvml(driver: Driver, probe: Probe) -> None:
             put(driver, kernel_release=release, kernel_evidence=evidence)
         if driver.release is None and driver.kind in ("native", "wsl", "tegra") and driver.path:
             put(driver, release=release, release_evidence=evidence)
-    code = probe.first("nvml.cuda")
-    if code and code.isdigit() and driver.kind not in ("compat", "stub"):
-        put(driver, cuda=from_code(int(code)))
+    code = probe.number("nvml.cuda")
+    if code is not None and driver.kind not in ("compat", "stub"):
+        put(driver, cuda=from_code(code))
     elif driver.cuda is None:
         put(driver, cuda=driver_cuda(driver.release))
     put(driver, devices=driver.devices + _devices(probe))
 
 
 def _devices(probe: Probe) -> list[Device]:
-    count = probe.first("count") or "0"
-    return [_device(probe, n) for n in range(min(int(count), 256) if count.isdigit() else 0)]
+    return [_device(probe, n) for n in range(min(probe.number("count") or 0, 256))]
 
 
 def _device(probe: Probe, index: int) -> Device:
     stem = f"device.{index}."
-    memory = probe.first(stem + "memory")
     return Device(
         index,
         name=probe.first(stem + "name") or None,
         uuid=probe.first(stem + "uuid") or None,
         pci_bus_id=probe.first(stem + "pci"),
         compute_capability=probe.first(stem + "capability"),
-        memory=int(memory) if memory and memory.isdigit() else None,
+        memory=probe.number(stem + "memory"),
         mig=probe.first(stem + "mig") == "1",
         instances=probe.values.get(stem + "instance", []),
     )
 
 
 def _from_cuda(driver: Driver, probe: Probe) -> None:
-    code, version = probe.first("cuda.init"), probe.first("cuda.version")
-    if code and code.lstrip("-").isdigit():
-        put(driver, init_code=int(code))
-    if version and version.isdigit() and int(version) > 0:
-        put(driver, cuda=from_code(int(version)))
+    put(driver, init_code=probe.number("cuda.init"))
+    if (version := probe.number("cuda.version") or 0) > 0:
+        put(driver, cuda=from_code(version))
     if probe.error:
         put(driver, probe_error=f"cuInit {probe.error}")
     elif probe.first("cuda.error"):

@@ -7,40 +7,22 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 import sys
-from ctypes import byref, c_char_p, c_int, c_uint, c_ulonglong, c_void_p
+from ctypes import byref, c_char_p, c_int, c_uint, c_void_p
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
 SUCCESS = 0
 
 
-class PciInfo(ctypes.Structure):
-    _fields_ = [
-        ("legacy", ctypes.c_char * 16),
-        ("domain", c_uint),
-        ("bus", c_uint),
-        ("device", c_uint),
-        ("pci_device", c_uint),
-        ("pci_subsystem", c_uint),
-        ("bus_id", ctypes.c_char * 32),
-    ]
-
-
-class Memory(ctypes.Structure):
-    _fields_ = [("total", c_ulonglong), ("free", c_ulonglong), ("used", c_ulonglong)]
-
-
-class Fabric(ctypes.Structure):
-    _fields_ = [
-        ("cluster", ctypes.c_char * 16),
-        ("status", c_uint),
-        ("clique", c_uint),
-        ("state", ctypes.c_ubyte),
-        ("spare", ctypes.c_ubyte * 3),
-    ]
+# What NVML writes, as its header lays it out.
+PCI = "16s5I32s"  # nvmlPciInfo_t: legacy bus id, domain, bus, device, its id, subsystem's, bus id
+MEMORY = "3Q"  # nvmlMemory_t: total, free, used
+FABRIC = "16s2IB3x"  # nvmlGpuFabricInfo_t: cluster, status, clique, state
 
 
 def say(name: str, value: object) -> None:
@@ -56,9 +38,11 @@ def text_of(call: Callable[..., int], *arguments: object) -> str:
     return buffer.value.decode("utf-8", "replace")
 
 
-def answers(library: ctypes.CDLL, name: str, *arguments: object) -> bool:
-    """Calls a function that an older library may lack."""
-    return hasattr(library, name) and getattr(library, name)(*arguments) == SUCCESS
+def answer(library: ctypes.CDLL, name: str, layout: str, *arguments: object) -> tuple[Any, ...]:
+    """What a call writes, by its last parameter; () where it fails or the library is too old."""
+    buffer = ctypes.create_string_buffer(struct.calcsize(layout))
+    there = hasattr(library, name) and getattr(library, name)(*arguments, buffer) == SUCCESS
+    return struct.unpack(layout, buffer.raw) if there else ()
 
 
 def ask_nvml(name: str) -> None:
@@ -74,16 +58,14 @@ def ask_nvml(name: str) -> None:
         say("nvml.error", reason.decode("utf-8", "replace"))
         return
     say("nvml.driver", text_of(nvml.nvmlSystemGetDriverVersion))
-    version = c_int()
     for function in ("nvmlSystemGetCudaDriverVersion_v2", "nvmlSystemGetCudaDriverVersion"):
-        if hasattr(nvml, function) and getattr(nvml, function)(byref(version)) == SUCCESS:
-            say("nvml.cuda", version.value)
+        if version := answer(nvml, function, "i"):
+            say("nvml.cuda", *version)
             break
-    count = c_uint()
-    if nvml.nvmlDeviceGetCount_v2(byref(count)) == SUCCESS:
-        say("count", count.value)
-    for index in range(min(count.value, 256)):
-        ask_device(nvml, index)
+    for count in answer(nvml, "nvmlDeviceGetCount_v2", "I"):
+        say("count", count)
+        for index in range(min(count, 256)):
+            ask_device(nvml, index)
     say("nvml.done", 1)
 
 
@@ -96,17 +78,14 @@ def ask_device(nvml: ctypes.CDLL, index: int) -> None:
     major, minor = c_int(), c_int()
     if nvml.nvmlDeviceGetCudaComputeCapability(handle, byref(major), byref(minor)) == SUCCESS:
         say(f"device.{index}.capability", f"{major.value}.{minor.value}")
-    memory = Memory()
-    if nvml.nvmlDeviceGetMemoryInfo(handle, byref(memory)) == SUCCESS:
-        say(f"device.{index}.memory", memory.total)
-    pci = PciInfo()
-    if answers(nvml, "nvmlDeviceGetPciInfo_v3", handle, byref(pci)):
-        say(f"device.{index}.pci", pci.bus_id.decode("ascii", "replace"))
-    fabric = Fabric()
-    if answers(nvml, "nvmlDeviceGetGpuFabricInfo", handle, byref(fabric)):
-        say(f"device.{index}.fabric", f"{fabric.state} {fabric.status}")
-    current, pending = c_uint(), c_uint()
-    if answers(nvml, "nvmlDeviceGetMigMode", handle, byref(current), byref(pending)):
+    if memory := answer(nvml, "nvmlDeviceGetMemoryInfo", MEMORY, handle):
+        say(f"device.{index}.memory", memory[0])
+    if pci := answer(nvml, "nvmlDeviceGetPciInfo_v3", PCI, handle):
+        say(f"device.{index}.pci", pci[-1].partition(b"\0")[0].decode("ascii", "replace"))
+    if fabric := answer(nvml, "nvmlDeviceGetGpuFabricInfo", FABRIC, handle):
+        say(f"device.{index}.fabric", f"{fabric[3]} {fabric[1]}")
+    current = c_uint()  # the mode after the next reset comes with it
+    if answer(nvml, "nvmlDeviceGetMigMode", "I", handle, byref(current)):
         say(f"device.{index}.mig", current.value)
         if current.value:
             ask_instances(nvml, index, handle)

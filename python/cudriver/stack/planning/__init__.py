@@ -74,10 +74,10 @@ def plan(
     for name in packages or [""]:
         plain = name.strip().lower().replace("_", "-")
         names.append(known["aliases"].get(plain, plain))
-        told = f"{name!r} is not a package that a plan knows" if name else "no package is named"
+        wrong = f"{name!r} is not a package that a plan knows" if name else "no package is named"
         if re.search(r"[=<>~!\[@]", name):
-            told = f"{name!r} is more than a name: a plan chooses versions and extras"
-        one_of(known["frameworks"], names[-1], told)
+            wrong = f"{name!r} is more than a name: a plan chooses versions and extras"
+        one_of(known["frameworks"], names[-1], wrong)
     one_of(known["make"], installer, f"{installer!r} is not an installer")
     stated, version = assumed(driver, list(map(gpu, gpus))), None
     if python is not None:

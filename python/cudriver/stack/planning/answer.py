@@ -100,9 +100,9 @@ def facts(question: Question) -> list[Line]:
     runs = [c for c in wanted if not fix.too_old(driver, str(c), driver_floor(str(c)) or "0")]
     lines = []
     if driver.cuda:
-        told = {"driver": driver.release or driver.cuda, "cuda": driver.cuda}
-        many = Line("reaches", majors=", ".join(map(str, runs)), **told)
-        lines.append(many if runs else Line("reaches none", oldest=wanted[0], **told))
+        values = {"driver": driver.release or driver.cuda, "cuda": driver.cuda}
+        many = Line("reaches", majors=", ".join(map(str, runs)), **values)
+        lines.append(many if runs else Line("reaches none", oldest=wanted[0], **values))
     if driver.cuda and runs and "torch" in question.packages:
         rows = [row for row in table("pytorch")["releases"] if number(row["torch"]) >= (2,)]
         known = {cuda for row in rows for cuda in row["cuda"] if major(cuda) in runs[-1:]}
@@ -168,8 +168,8 @@ def _nothing(question: Question, wanted: Candidate | None, folder: str | None) -
     values = {"names": titles(question.packages), "python": question.python, "driver": driver}
     values["date"] = table("derived")["drawn"]
     values |= {"gpus": ", ".join(gpus), "pythons": ", ".join(sorted(pythons, key=_order))}
-    said = [Line(kind, floor=min(floors, key=number, default=""), **values)]
-    part = Answer(question.packages, NOTHING, wanted, said)
+    lines = [Line(kind, floor=min(floors, key=number, default=""), **values)]
+    part = Answer(question.packages, NOTHING, wanted, lines)
     if wanted is None:
         return part
     part.says += [*_needs(question, wanted), _about(wanted, question)[0]]

@@ -38,7 +38,7 @@ class Candidate(Record):
     @property
     def unread(self) -> list[str]:
         """The frameworks of which nobody has read the code of such a release."""
-        return [name for name, told in self.frameworks.items() if not told["archs"]]
+        return [name for name, row in self.frameworks.items() if not row["archs"]]
 
     def run(self, python: str | None) -> dict[str, Any]:
         """The proof with a Python; None: with the newest. Nothing, where there is none."""

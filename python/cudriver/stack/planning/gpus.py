@@ -70,8 +70,8 @@ def _find(name: str) -> str:
     either = [each for one in found for each in meant.get(one, ())]
     either = either or (found if len({_known()[one][0] for one in found}) > 1 else [])
     if either:
-        told = ", ".join(either)
-        raise ValueError(f"{name!r} may be {told}: state which, or the compute capability")
+        names = ", ".join(either)
+        raise ValueError(f"{name!r} may be {names}: state which, or the compute capability")
     return found[0]
 
 

@@ -56,7 +56,7 @@ class Question(Record):
         return any(row["first_branch"] is None and row["last_branch"] is None for row in rows)
 
 
-def one_of(names: Collection[str], name: str, told: str) -> None:
+def one_of(names: Collection[str], name: str, wrong: str) -> None:
     """Raises ValueError, with the names, for what is none of them."""
     if name not in names:
-        raise ValueError(f"{told}; known are {', '.join(names)}")
+        raise ValueError(f"{wrong}; known are {', '.join(names)}")

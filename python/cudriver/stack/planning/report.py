@@ -59,11 +59,11 @@ class Plan(Printed):
         question = self.question
         asked = {name: getattr(question, name) for name in ("packages", "gpus", "python")}
         asked |= {"driver": question.driver.release, "installer": question.installer}
-        told = {"schema": 1, "status": self.status, "question": asked}
-        told["tables"] = table("derived")["drawn"]
-        told["says"] = [*self.says]
-        told["fixes"] = [step.to_dict() for step in self.fixes]
-        return {**told, "environments": [part.to_dict() for part in self.parts]}
+        data = {"schema": 1, "status": self.status, "question": asked}
+        data["tables"] = table("derived")["drawn"]
+        data["says"] = [*self.says]
+        data["fixes"] = [step.to_dict() for step in self.fixes]
+        return {**data, "environments": [part.to_dict() for part in self.parts]}
 
     def to_text(self, *, width: int = 80, colour: bool = False, verbose: bool = False) -> str:
         from cudriver.stack.report.text import Style
@@ -104,12 +104,12 @@ class Plan(Printed):
         gpus, python = ", ".join(question.gpus) or anything, question.python or anything
         yield self.status, Line(self.status, names=self.title).own
         yield "for", Line("asked", driver=driver, gpus=gpus, python=python).own
-        yield from (("says", said.own) for said in self.says)
+        yield from (("says", line.own) for line in self.says)
         yield from self._steps(self.fixes)
         for part in self.parts:
             if len(self.parts) > 1:
                 yield part.status, Line(part.status, names=titles(part.packages)).own
-            yield from (("says", said.own) for said in part.says)
+            yield from (("says", line.own) for line in part.says)
             yield from self._steps(part.steps)
 
     def _steps(self, steps: list[Instruction]) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,6 @@ from cudriver.stack.facts import (
     ERROR,
     FAILS,
     NOT_KNOWN,
-    NOTE,
     UNKNOWN,
     WARNING,
     WORKS,
@@ -23,7 +22,6 @@ from cudriver.stack.report.outcome import Outcome
 from cudriver.stack.rules.verdict import concerns
 from cudriver.stack.say import language, say, translate
 
-RANK = {ERROR: 0, WARNING: 1, NOTE: 2}
 OK, ABSENT, UNJUDGED = "ok", "absent", "unjudged"  # what works; what is not there; the rest
 STATES = {WORKS: OK, CPU_ONLY: ERROR, FAILS: ERROR, NOT_KNOWN: UNKNOWN, None: ABSENT}
 OTHERS = {  # of a framework's variant
@@ -79,8 +77,7 @@ def _wrong(findings: list[Finding]) -> str:
 
     text, known = "", rulebook.rule_names()
     for rule in dict.fromkeys(f.rule for f in findings):
-        folder = rulebook.translated(rulebook.FOLDER, rule, language())
-        title = rulebook.title(rule, folder) if rule in known else ""
+        title = rulebook.title(rule, language()) if rule in known else ""
         text += say("; ") + f"{title} ({rule})".lstrip()
     return text
 

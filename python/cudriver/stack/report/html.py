@@ -11,6 +11,7 @@ from cudriver.stack.facts import (
     ERROR,
     MISMATCH,
     NOTE,
+    RANK,
     UNKNOWN,
     WARNING,
     Evidence,
@@ -19,7 +20,7 @@ from cudriver.stack.facts import (
     Library,
     every,
 )
-from cudriver.stack.report.components import ABSENT, OK, RANK, UNJUDGED, components, using_cuda
+from cudriver.stack.report.components import ABSENT, OK, UNJUDGED, components, using_cuda
 from cudriver.stack.report.list import in_short, rules_of, standing, summary
 from cudriver.stack.report.outcome import Outcome
 from cudriver.stack.report.redaction import redacted
@@ -259,10 +260,9 @@ def rule_pages(rules: Collection[str], classes: str, folder: str = rulebook.FOLD
     """The pages of these rules, each once, as they are written; in a notebook's cell only their
     headings stand open: JupyterLab follows a link to what is shown, and opens nothing.
     """
-    folder = os.path.join(folder, "zh" if language() == "zh" else "")
     pages = ""
     for rule in (rule for rule in rulebook.rule_names(folder) if rule in rules):
-        heading, _, text = rulebook.page(rule, folder).partition("\n")
+        heading, _, text = rulebook.page(rule, language(), folder).partition("\n")
         summary = f"<summary>{_text(heading.lstrip('# '))}</summary>"
         shown = " open" * ("page" in classes)
         body = f"<details{shown}>{summary}<pre>{_text(text.strip())}</pre></details>"

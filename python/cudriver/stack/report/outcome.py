@@ -20,7 +20,7 @@ from cudriver.stack.facts import (
 )
 from cudriver.stack.machine_facts import Driver, Toolkit
 from cudriver.stack.record import Any, Record, but, jsonable
-from cudriver.stack.rules.verdict import answered, questions, states, verdict
+from cudriver.stack.rules.verdict import answered, questions, states
 from cudriver.stack.tables import table
 from cudriver.stack.text import quote
 
@@ -102,12 +102,11 @@ class Outcome:
     @property
     def verdict(self) -> str:
         """Verdict: "consistent", "mismatch" or "unknown" (could not tell)."""
-        if self.strict and any(f.severity in (ERROR, WARNING) for f in self.findings):
+        bad = (ERROR, WARNING) if self.strict else (ERROR,)
+        differs = self.observation is not None and self.observation.differs
+        if differs or any(finding.severity in bad for finding in self.findings):
             return MISMATCH
-        if self.observation is not None and self.observation.differs:
-            return MISMATCH
-        found = verdict(self.findings, self.facts)
-        return found if found == MISMATCH else UNKNOWN if self.doubts else CONSISTENT
+        return UNKNOWN if self.doubts else CONSISTENT
 
     @property
     def doubts(self) -> list[str]:

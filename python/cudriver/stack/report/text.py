@@ -12,6 +12,7 @@ from cudriver.stack.facts import (
     ERROR,
     MISMATCH,
     NOTE,
+    RANK,
     UNKNOWN,
     WARNING,
     Evidence,
@@ -24,7 +25,6 @@ from cudriver.stack.record import Any, Record
 from cudriver.stack.report.components import (
     ABSENT,
     OK,
-    RANK,
     UNJUDGED,
     components,
     judged_for,
@@ -106,7 +106,9 @@ def render(report: Outcome, style: Style, *, verbose: bool = False) -> str:
     """The whole report; ends with a newline."""
     lines = [*_heading(report.facts, style), ""]
     for label, severity, text in components(report, verbose=verbose):
-        lines += _component(label, severity, text, style)
+        texts = wrap_clauses(text, style.width - LABEL - 4)
+        head = f"{style.mark(severity)} {pad(clean(label), LABEL)}  "
+        lines += _beside(head, texts, LABEL + 4)
     if verbose and report.libraries:
         lines.append("")
         for library in report.libraries:
@@ -227,11 +229,6 @@ def _heading(facts: Facts, style: Style) -> list[str]:
     if columns(prefix) + 1 + columns(clean(details)) <= style.width:
         return [f"{style.paint(prefix, 'bold')} {clean(details)}"]
     return [style.paint(prefix, "bold"), *wrap(details, style.width)]
-
-
-def _component(label: str, severity: str, text: str, style: Style) -> list[str]:
-    texts = wrap_clauses(text, style.width - LABEL - 4)
-    return _beside(f"{style.mark(severity)} {pad(clean(label), LABEL)}  ", texts, LABEL + 4)
 
 
 def _finding(finding: Finding, facts: Facts, style: Style, verbose: bool) -> list[str]:

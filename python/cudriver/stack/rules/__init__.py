@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from cudriver.stack.facts import ERROR, NOTE, WARNING, Evidence, Facts, Finding
+from cudriver.stack.facts import RANK, WARNING, Evidence, Facts, Finding
 from cudriver.stack.record import but
 from cudriver.stack.rules.finding import numbered
 
@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from cudriver.stack.fixes.after import Recollect
 
 Rule = Callable[[Facts], Iterable[Finding]]
-
-_ORDER = {ERROR: 0, WARNING: 1, NOTE: 2}
 
 
 def registry() -> dict[str, Rule]:
@@ -57,7 +55,7 @@ def run(facts: Facts, rules: dict[str, Rule] | None = None) -> list[Finding]:
 
         findings = [*settled(findings, facts.imports)]
     # A framework without CUDA last: it can be imported.
-    findings.sort(key=lambda f: (_ORDER[f.severity], f.rule == "CU401", f.rule))
+    findings.sort(key=lambda f: (RANK[f.severity], f.rule == "CU401", f.rule))
     return findings
 
 

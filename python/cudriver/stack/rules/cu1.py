@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from cudriver.stack.facts import ERROR, NOTE, WARNING, Evidence, Facts, Finding, Framework
 from cudriver.stack.fixes import fix
@@ -37,28 +37,18 @@ def using(facts: Facts) -> list[Framework]:
     return [f for f in facts.frameworks if f.variant == "cuda"]
 
 
-def kernel_evidence(driver: Driver) -> Evidence:
-    return driver.kernel_evidence or Evidence(
-        "/proc/driver/nvidia/version", None, driver.kernel_release or ""
-    )
-
-
-def user_evidence(driver: Driver) -> Evidence:
-    return driver.release_evidence or Evidence(
-        driver.path or "libcuda.so.1", None, driver.release or ""
-    )
-
-
 def _fix(of: str) -> str:
     return str(table("driver")["fixes"][of])
 
 
-def _wrong_file(facts: Facts, code: int, title: str, evidence: list[Evidence]) -> Finding:
+def _wrong_file(
+    facts: Facts, code: int, title: str, evidence: Iterable[Evidence | None]
+) -> Finding:
     """A libcuda that is not the driver's, be it by its path or by what cuInit returns."""
     known = table("driver")["codes"][str(code)]
-    evidence += [Evidence("cuInit", None, str(code))] * (facts.driver.init_code == code)
+    returned = Evidence("cuInit", None, str(code)) if facts.driver.init_code == code else None
     fixes = _folder_fix(facts, known["folder"])
-    return finding(ERROR, title, evidence, known["predicts"], fixes)
+    return finding(ERROR, title, [*evidence, returned], known["predicts"], fixes)
 
 
 def _folder_fix(facts: Facts, what: str) -> list[str]:
@@ -85,7 +75,7 @@ def cu101(facts: Facts) -> Iterator[Finding]:
     predicts = "Found no NVIDIA driver on your system" if needed else None
     evidence = [
         Evidence("libcuda.so.1", None, "not found by the loader"),
-        kernel_evidence(driver) if driver.kernel_release else None,
+        driver.kernel_evidence,
         *_gpus(driver),
         *(Evidence(node.path) for node in driver.nodes[:2]),
     ]
@@ -137,7 +127,7 @@ def cu103(facts: Facts) -> Iterator[Finding]:
             fixes = _tensorrt(facts, offered[0])  # as a whole, so that it can be tried
         else:
             fixes.append(fix.driver_package(facts, floor))
-        evidence = [user_evidence(driver), framework.cuda_evidence]
+        evidence = [driver.release_evidence, framework.cuda_evidence]
         yield finding(ERROR, title, evidence, predicts, fixes, framework.name)
 
 
@@ -155,34 +145,36 @@ def cu104(facts: Facts) -> Iterator[Finding]:
     if driver.assumed or driver.wsl or driver.kind in ("tegra", "stub", "simulated"):
         return
     libraries, kernel = driver.paired_release, driver.kernel_release
-    said = driver.nvml_error if "mismatch" in (driver.nvml_error or "").lower() else None
-    if said or (libraries and kernel and libraries != kernel):
+    error = driver.nvml_error if "mismatch" in (driver.nvml_error or "").lower() else None
+    if error or (libraries and kernel and libraries != kernel):
         title = f"kernel driver {kernel or 'of another release'} and driver libraries "
         title += f"{libraries or driver.release} do not match"
-        evidence = [kernel_evidence(driver), user_evidence(driver)]
-        evidence += [Evidence("libnvidia-ml.so.1", None, said)] if said else []
+        evidence = [driver.kernel_evidence, driver.release_evidence]
+        evidence += [Evidence("libnvidia-ml.so.1", None, error)] if error else []
         predicts = "Failed to initialize NVML: Driver/library version mismatch"
         yield finding(ERROR, title, evidence, predicts, [_fix("mismatch")])
 
 
 def cu105(facts: Facts) -> Iterator[Finding]:
     """cuda-compat that is older than the kernel driver."""
-    driver, told = facts.driver, facts.driver.init_code == MISMATCHED_SYSTEM
+    driver, refused = facts.driver, facts.driver.init_code == MISMATCHED_SYSTEM
     release, kernel = driver.release, driver.kernel_release
-    if driver.kind == "compat" and (told or (release and kernel and compare(release, kernel) < 0)):
+    if driver.kind == "compat" and (
+        refused or (release and kernel and compare(release, kernel) < 0)
+    ):
         title = f"cuda-compat {release} is in use, older than the kernel driver {kernel}"
-        evidence = [user_evidence(driver), kernel_evidence(driver)]
+        evidence = [driver.release_evidence, driver.kernel_evidence]
         yield _wrong_file(facts, MISMATCHED_SYSTEM, title, evidence)
 
 
 def cu106(facts: Facts) -> Iterator[Finding]:
     """cuda-compat on a GPU that it does not support."""
-    driver, told = facts.driver, facts.driver.init_code == COMPAT_UNSUPPORTED
+    driver, refused = facts.driver, facts.driver.init_code == COMPAT_UNSUPPORTED
     brands = table("driver")["consumer"]  # a name that has none of them decides nothing
     consumer = [d for d in driver.devices if any(b in (d.name or "").lower() for b in brands)]
-    if driver.kind == "compat" and (consumer or told):
+    if driver.kind == "compat" and (consumer or refused):
         title = "cuda-compat is in use on a GPU that is not a data-centre part"
-        evidence = [user_evidence(driver), *(device.evidence for device in consumer)]
+        evidence = [driver.release_evidence, *(device.evidence for device in consumer)]
         yield _wrong_file(facts, COMPAT_UNSUPPORTED, title, evidence)
 
 
@@ -236,7 +228,7 @@ def cu109(facts: Facts) -> Iterator[Finding]:
         numba = any(f.distribution == "numba-cuda" for f in facts.frameworks)
         title = f"{library.soname} {library.version} makes PTX that a driver of CUDA "
         title += f"{facts.driver.cuda} cannot compile"
-        evidence = [library.version_evidence or Evidence(library.path), user_evidence(facts.driver)]
+        evidence = [library.version_evidence, facts.driver.release_evidence]
         predicts = "the provided PTX was compiled with an unsupported toolchain."
         branch = fix.driver_branch(cut(library.version, 2))
         fixes = [fix.driver_package(facts, branch)]
@@ -257,7 +249,7 @@ def cu110(facts: Facts) -> Iterator[Finding]:
         name = known.get("name", f"CUDA error {code}")
         line = known.get("fix", _fix("unknown code"))
         title = f"the driver does not initialise: {name} ({code})"
-        evidence = [Evidence("cuInit", None, str(code)), user_evidence(driver)]
+        evidence = [Evidence("cuInit", None, str(code)), driver.release_evidence]
         yield finding(ERROR, title, evidence, f"{name} ({code})", [line])
     elif driver.probe_error and not driver.devices:
         title = f"asking the driver failed: the child process {driver.probe_error}"
@@ -266,11 +258,11 @@ def cu110(facts: Facts) -> Iterator[Finding]:
         yield finding(severity, title, evidence, None, [_fix("no answer")])
     elif driver.kind == "native" and _module_missing(driver):
         # Without an answer of NVML's it may still be loaded by the first program that asks for it.
-        said = driver.nvml_error
+        error = driver.nvml_error
         title = "an NVIDIA GPU is here, but the kernel driver is not loaded"
-        evidence = [Evidence("libnvidia-ml.so.1", None, said)] if said else []
+        evidence = [Evidence("libnvidia-ml.so.1", None, error)] if error else []
         evidence += [Evidence("/proc/driver/nvidia/version", None, "absent"), *_gpus(driver)]
-        yield finding(ERROR if said else WARNING, title, evidence, None, ["sudo modprobe nvidia"])
+        yield finding(ERROR if error else WARNING, title, evidence, None, ["sudo modprobe nvidia"])
 
 
 def _module_missing(driver: Driver) -> bool:

@@ -13,45 +13,31 @@ from cudriver.stack.machine_facts import Device, Lacking, Toolkit
 from cudriver.stack.rules.finding import finding
 from cudriver.stack.tables import table
 from cudriver.stack.text import quote
-from cudriver.stack.versions import cut, major
+from cudriver.stack.versions import cut, major, numbers
 
 REPOSITORY = "from NVIDIA's repository"
 LEVELS = {"major": 1, "minor": 2, "exact": 3}
 
 
-def system_toolkit(facts: Facts) -> Toolkit | None:
-    """The system's toolkit: the one that is plainly chosen, else the only one, else the newest."""
-    toolkits = [t for t in facts.toolkits if t.origin == "system" and t.version]
+def system_cuda(facts: Facts) -> tuple[str, Evidence | None] | None:
+    """The CUDA version of the system's toolkit: the one that is plainly chosen, else the only one,
+    else the newest.
+    """
+    found = [(t.version, t) for t in facts.toolkits if t.origin == "system" and t.version]
     ways = ("CUDA_HOME", "CUDA_PATH", "PATH", "/usr/local/cuda")
-    chosen = (t for name in ways for t in toolkits if name in t.chosen_by)
-    return next(chosen, max(toolkits, key=_order, default=None))
+    chosen = ((v, t.evidence) for name in ways for v, t in found if name in t.chosen_by)
+    newest = max(found, key=lambda each: numbers(cut(each[0], 3) or "0") or (), default=None)
+    return next(chosen, (newest[0], newest[1].evidence) if newest else None)
 
 
-def _order(toolkit: Toolkit) -> tuple[int, ...]:
-    return tuple(int(n) for n in (cut(toolkit.version, 3) or "0").split("."))
-
-
-def _version(toolkit: Toolkit) -> tuple[str, Evidence]:
-    version = toolkit.version or ""
-    return version, toolkit.evidence or Evidence(toolkit.path, None, version)
-
-
-def system_cuda(facts: Facts) -> tuple[str, Evidence] | None:
-    """The CUDA version of the system's toolkit."""
-    toolkit = system_toolkit(facts)
-    return _version(toolkit) if toolkit else None
-
-
-def environment_cuda(facts: Facts) -> tuple[str, Evidence] | None:
+def environment_cuda(facts: Facts) -> tuple[str, Evidence | None] | None:
     """The environment's CUDA: of its toolkit packages, else what PyTorch was built with."""
-    torch = next((f for f in facts.frameworks if f.variant == "cuda" and f.cuda), None)
-    toolkits = [t for t in facts.toolkits if t.origin == "environment" and t.version]
-    if torch and torch.cuda:
-        same = [t for t in toolkits if major(t.version) == major(torch.cuda)]
-        if not same:
-            return torch.cuda, torch.cuda_evidence or Evidence(torch.path, None, torch.cuda)
-        toolkits = same
-    return _version(toolkits[0]) if toolkits else None
+    built = ((f.cuda, f.cuda_evidence) for f in facts.frameworks if f.variant == "cuda")
+    torch = next(((cuda, evidence) for cuda, evidence in built if cuda), None)
+    inside = (t for t in facts.toolkits if t.origin == "environment")
+    toolkits = [(t.version, t.evidence) for t in inside if t.version]
+    same = (each for each in toolkits if torch is None or major(each[0]) == major(torch[0]))
+    return next(same, torch)
 
 
 def cu201(facts: Facts) -> Iterator[Finding]:
@@ -156,18 +142,19 @@ def cu202(facts: Facts) -> Iterator[Finding]:
     nvcc, built = cut(chosen.version, 2), _built(facts)
     if torch is None or not chosen.exists or nvcc is None or built is None:
         return
-    stated = chosen.evidence or Evidence(chosen.nvcc or "nvcc", None, chosen.version or "")
-    evidence = [stated, torch.cuda_evidence]
-    told = f"The detected CUDA version ({nvcc}) "
+    evidence = [chosen.evidence, torch.cuda_evidence]
+    predicts = f"The detected CUDA version ({nvcc}) "
     if _other_major(facts):
         title = f"extensions of PyTorch cannot be compiled here: nvcc is CUDA {nvcc}, PyTorch "
-        told += f"mismatches the version that was used to compile PyTorch ({built})."
+        predicts += f"mismatches the version that was used to compile PyTorch ({built})."
         severity = WARNING if _means_to_compile(facts) else NOTE
-        yield finding(severity, title + built, evidence, told, _nvcc_fix(facts))
+        yield finding(severity, title + built, evidence, predicts, _nvcc_fix(facts))
     elif nvcc != built:
         title = f"nvcc is CUDA {nvcc}, PyTorch {built}: extensions compile, with a warning"
-        told += "has a minor version mismatch with the version that was used to compile PyTorch "
-        yield finding(NOTE, title, evidence, f"{told}({built}).")
+        predicts += (
+            "has a minor version mismatch with the version that was used to compile PyTorch "
+        )
+        yield finding(NOTE, title, evidence, f"{predicts}({built}).")
 
 
 def cu204(facts: Facts) -> Iterator[Finding]:

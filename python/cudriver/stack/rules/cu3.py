@@ -83,14 +83,14 @@ def cu302(facts: Facts) -> Iterator[Finding]:
         # What is not modelled may load its own before.
         harmless = same or bool(users and not variable and not any(f.modelled for f in users))
         gone = own.rule == GONE
-        told = f"{library.version or 'an unknown version'} instead of its own "
-        told += f"{own.version or 'copy'}{', which is gone' if gone else ''}"
+        which = f"{library.version or 'an unknown version'} instead of its own "
+        which += f"{own.version or 'copy'}{', which is gone' if gone else ''}"
         if same and not gone:
-            told = f"{library.version or 'an unknown version'}, the same version as its own copy"
+            which = f"{library.version or 'an unknown version'}, the same version as its own copy"
         its = f"{own.version or 'unknown version'}, {'gone' if gone else 'not used'}"
         yield finding(
             NOTE if harmless and not gone else WARNING,
-            f"{library.soname} comes from outside the environment: {told}",
+            f"{library.soname} comes from outside the environment: {which}",
             [_file(library), Evidence(own.path, None, its)],
             None,
             leak(facts, library) or back_to_pin(facts, library.soname, own.path),
@@ -224,10 +224,10 @@ def cu306(facts: Facts) -> Iterator[Finding]:
         if not name.startswith("libnvrtc-builtins"):
             continue
         nvrtc = next((x for x in facts.libraries if path in (x.path, x.real_path)), None)
-        evidence = [Evidence(path, None, f"opens {name}")]
-        if nvrtc:
-            version = nvrtc.version or "unknown version"
-            evidence.append(nvrtc.version_evidence or Evidence(nvrtc.path, None, version))
+        evidence = [
+            Evidence(path, None, f"opens {name}"),
+            nvrtc.version_evidence if nvrtc else None,
+        ]
         users = [f for f in facts.frameworks if nvrtc is not None and nvrtc.path in f.loads]
         known = not users or any(f.modelled for f in users)
         title = f"nvrtc {nvrtc.version if nvrtc else ''} has no {name}".replace("  ", " ")

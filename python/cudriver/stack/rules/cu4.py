@@ -212,8 +212,8 @@ def cu409(facts: Facts) -> Iterator[Finding]:
             severity = ERROR if fails else WARNING
             name = os.path.basename(fault.file)
             doubt = "" if fails else f"whether {dist.name} works without {name} is not known"
-            told = evidence, None, fixes, dist.name, fault.file
-            yield finding(severity, title, *told, doubt=doubt)
+            fields = evidence, None, fixes, dist.name, fault.file
+            yield finding(severity, title, *fields, doubt=doubt)
 
 
 def _fails_without(facts: Facts, dist: Distribution) -> bool:

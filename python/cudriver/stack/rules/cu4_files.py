@@ -16,6 +16,7 @@ from cudriver.stack.facts import (
     MISSING,
     NOTE,
     OWNERS,
+    RANK,
     SHARED,
     WARNING,
     Distribution,
@@ -40,7 +41,7 @@ CUT = "Bus error"  # as a shell says it where what is mapped is not there
 def cu404(facts: Facts) -> Iterator[Finding]:
     """Files that are missing, changed, damaged, or owned by two distributions."""
     refused = [f for f in facts.load_faults if f.kind in ("rejected", "damaged")]
-    refused.sort(key=_weight)
+    refused.sort(key=lambda fault: -RANK[fault.severity])
     broken = {f.file: f for f in refused}  # the worst of each
     groups: dict[tuple[str, str], list[FileFault]] = {}
     edited: list[FileFault] = []
@@ -137,9 +138,9 @@ def _hidden(facts: Facts, dist: Distribution, fault: FileFault) -> Finding:
         fixes = fixes or [f"give {fault.file} another name."]
         return finding(ERROR, title, [fault.evidence], fault.says, fixes, dist.name, fault.file)
     title = f"{fault.file} hides {dist.name} {dist.version}, of which it is a part"
-    told = [fault.evidence], None, fixes, dist.name, fault.file
+    fields = [fault.evidence], None, fixes, dist.name, fault.file
     doubt = f"whether {dist.name} is imported whole from {fault.file} is not known"
-    return finding(WARNING, title, *told, doubt=doubt)
+    return finding(WARNING, title, *fields, doubt=doubt)
 
 
 def _damaged(facts: Facts, file: str, fault: LoadFault) -> Finding:
@@ -169,11 +170,7 @@ def _damaged(facts: Facts, file: str, fault: LoadFault) -> Finding:
 def _caused(facts: Facts, faults: list[FileFault]) -> LoadFault | None:
     """The worst of what the loader says because of these files."""
     caused = [f for f in facts.load_faults if any(caused_by(f, each) for each in faults)]
-    return max(caused, key=_weight, default=None)
-
-
-def _weight(fault: LoadFault) -> int:
-    return (NOTE, WARNING, ERROR).index(fault.severity)
+    return min(caused, key=lambda fault: RANK[fault.severity], default=None)
 
 
 def _owned_twice(facts: Facts, dist: Distribution, faults: list[FileFault]) -> Finding:

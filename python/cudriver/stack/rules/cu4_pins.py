@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from cudriver.stack.facts import (
     ERROR,
     NOTE,
+    RANK,
     WARNING,
     Distribution,
     Evidence,
@@ -91,9 +92,9 @@ def _evident_extras(
     met = {r.name for r in wanted if _meets(installed, r)}
     # Of two extras that require one package in two versions the one counts that is met.
     telling = (r for r in wanted if r.name not in met or _meets(installed, r))
-    told = {r.extra for r in telling if r.name in installed.keys() - always}
-    names = {extra: {r.name for r in wanted if r.extra == extra} for extra in told}
-    return {extra for extra in told if 2 * len(names[extra] & installed.keys()) > len(names[extra])}
+    extras = {r.extra for r in telling if r.name in installed.keys() - always}
+    names = {extra: {r.name for r in wanted if r.extra == extra} for extra in extras}
+    return {each for each in extras if 2 * len(names[each] & installed.keys()) > len(names[each])}
 
 
 def _meets(installed: dict[str, Distribution], requirement: Requirement) -> bool:
@@ -135,7 +136,7 @@ def _unkept(facts: Facts) -> Iterator[Unkept]:
     for dist, asked, row in broken(facts):
         failing.append(Pin(dist, asked, dist.name, installed.get(asked.name)))
         rows[dist.name, asked.name] = row
-    told = {(pin.by.name, pin.requirement.name) for pin in lacking} | rows.keys()
+    stated = {(pin.by.name, pin.requirement.name) for pin in lacking} | rows.keys()
     both = [pair for a, b in _clashes(every) for pair in ((a, b), (b, a))]
     contested = {id(one) for one, other in both if other.met and one.requirement.name != "torch"}
     conda = {dist.name for dist in facts.distributions if dist.kind == "conda"}
@@ -153,7 +154,7 @@ def _unkept(facts: Facts) -> Iterator[Unkept]:
                 f"lib{stem}",
                 f"cuda-{stem}",
             }
-            if there or not (key in told or (matters(name, "parts") and pin.sure)):
+            if there or not (key in stated or (matters(name, "parts") and pin.sure)):
                 continue
         seen.add(key)
         if key in rows:
@@ -222,7 +223,7 @@ def _not_met(facts: Facts, top: str, unkept: list[Unkept]) -> Finding:
     else:
         away = next((d for d in there if fix.outside(env, d)), dist)
         fixes = [fix.install(env, *dict.fromkeys(names), of=away)]
-    severity = min((each.severity for each in unkept), key=(ERROR, WARNING, NOTE).index)
+    severity = min((each.severity for each in unkept), key=RANK.__getitem__)
     says = next((each.says for each in unkept if each.says), None)
     because = first.pin.requirement.name
     title = f"{top} requires {some(parts)}"

@@ -93,10 +93,10 @@ def _unknown(facts: Facts) -> Iterator[Finding]:
         if wrong is None:
             continue
         wanted, which = wrong
-        said = f"R{wanted} {'was' if which == 'last' else 'is'} the {which}"
+        branch = f"R{wanted} {'was' if which == 'last' else 'is'} the {which}"
         capability = device.compute_capability or ""
         title = f"driver {facts.driver.release} does not support compute capability {capability} "
-        title += f"({names[capability]}); {said}"
+        title += f"({names[capability]}); {branch}"
         evidence = [device.evidence, facts.driver.release_evidence]
         yield finding(ERROR, title, evidence, None, [fix.driver_package(facts)])
 
@@ -111,8 +111,8 @@ def cu502(facts: Facts) -> Iterator[Finding]:
     chosen, predicts = select(value, devices), "No CUDA GPUs are available"
     evidence = [Evidence(f"${VARIABLE}", None, value)]
     for device in devices:
-        told = f"{device.name or 'unknown'} {device.uuid or ''}".strip()
-        evidence.append(Evidence(f"GPU {device.index}", None, told))
+        what = f"{device.name or 'unknown'} {device.uuid or ''}".strip()
+        evidence.append(Evidence(f"GPU {device.index}", None, what))
     count, stopped = f"{len(devices)} GPU{'' if len(devices) == 1 else 's'}", chosen.stopped_at
     less = stopped is not None and stopped.startswith("-") and not chosen.ordinals
     if stopped is not None and not less and not assumed:

@@ -70,9 +70,9 @@ def settled(findings: list[Finding], imports: dict[str, str | None]) -> Iterator
     for each in findings:
         ended = _ended(each)
         others = (f for f in findings if f.severity == ERROR and f.rule != "CU603")
-        said = each.predicts or ""
+        message = each.predicts or ""
         if each.rule == "CU603" and any(
-            ended == _ended(f) or (f.predicts and f.predicts in said) for f in others
+            ended == _ended(f) or (f.predicts and f.predicts in message) for f in others
         ):
             continue
         if each.severity == ERROR and ended and imports.get(ended, "") is None:

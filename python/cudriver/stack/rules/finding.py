@@ -23,8 +23,8 @@ def finding(
 ) -> Finding:
     """A finding. None in evidence and fixes is left out; sentences among the fixes are advice."""
     shown, (commands, advice) = [e for e in evidence if e], parted([line for line in fix if line])
-    told = severity, title, shown, predicts, commands, advice, subject or "", because
-    return Finding("", *told, **more)
+    fields = severity, title, shown, predicts, commands, advice, subject or "", because
+    return Finding("", *fields, **more)
 
 
 def numbered(*modules: ModuleType) -> dict[str, Any]:

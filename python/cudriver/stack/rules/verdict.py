@@ -6,14 +6,11 @@ from collections.abc import Iterable, Iterator
 
 from cudriver.stack.environment.markers import Markers, markers_of, normal
 from cudriver.stack.facts import (
-    CONSISTENT,
     CPU_ONLY,
     ERROR,
     FAILS,
-    MISMATCH,
     NOT_KNOWN,
     SPARE,
-    UNKNOWN,
     UNMODELLED,
     WARNING,
     WORKS,
@@ -34,14 +31,6 @@ class Question(Record):
     text: str
     about: list[str] | None = None
     import_tells: bool = False
-
-
-def verdict(findings: Iterable[Finding], facts: Facts, *, strict: bool = False) -> str:
-    """ "mismatch" with an error, "unknown" where something decisive could not be told."""
-    findings = list(findings)
-    if any(f.severity == ERROR for f in findings):
-        return MISMATCH
-    return UNKNOWN if any(questions(findings, facts, strict)) else CONSISTENT
 
 
 def states(
@@ -168,9 +157,9 @@ def _questions(findings: list[Finding], facts: Facts, strict: bool) -> Iterator[
     for finding in findings:
         if finding.crashed:
             yield Question(finding.title)
-    told = [evidence for finding in findings for evidence in finding.evidence]
+    shown = [evidence for finding in findings for evidence in finding.evidence]
     for fault in facts.load_faults:
-        if fault.doubt is not None and fault.doubt in told:  # an error, had that been looked at
+        if fault.doubt is not None and fault.doubt in shown:  # an error, had that been looked at
             yield Question(f"{fault.doubt.file}: {fault.doubt.value}", [fault.framework or ""])
     if env.python is None and not facts.distributions:
         near = f"; did you mean {env.near}?" if env.near else ""

@@ -21,7 +21,7 @@ from cudriver.stack import rulebook
 
 @pytest.mark.parametrize("rule", registry())
 def test_every_rule_has_a_page(rule):
-    text = rulebook.page(rule, PAGES)
+    text = rulebook.page(rule, "en", PAGES)
     assert text.startswith(f"# {rule} ")
     parts = ["## What it means", "## How it is detected", "## How it is fixed"]
     assert [line for line in text.splitlines() if line.startswith("## ")] == parts

@@ -91,7 +91,7 @@ def _not_as_brought(facts: Facts, dist: Distribution, faults: list[FileFault]) -
     evidence = [f.evidence for f in order[:SHOWN]]
     evidence += [Evidence(f.file, None, f.why) for f in order[:SHOWN] if f.why]
     severity, predicts, doubt, cpu = ERROR if certain else WARNING, _says(first), "", False
-    subject = package or (dist.name if certain else first.file)
+    subject = package or dist.name
     if first.proven:
         evidence.append(Evidence(first.file, None, f"import {subject} runs it first"))
     elif caused:

@@ -54,6 +54,20 @@ def test_folders_that_images_leave_out(venv):
         assert [f.severity for f in found(venv, "error", "warning")] == severities, name
 
 
+def test_a_copy_over_an_older_release(venv):
+    """As unzip and `COPY` of a Dockerfile do: both records stay, and files of the older one."""
+    old = [venv.site / f"torch/{name}.py" for name in ("__init__", "old", "gone")]
+    for file in old[1:]:
+        file.write_bytes(b"x = 1\n")
+    venv.distribution("torch", "2.7.0", files=old)
+    old[2].unlink()
+    (told,) = found(venv, "error", "warning")
+    assert told.title == "old.py is of torch 2.7.0, over which torch 2.8.0+cu128 was installed"
+    assert (told.doubt != "", told.proven, len(told.fix)) == (True, True, 2)
+    old[1].unlink()
+    assert found(venv, "error", "warning") == []
+
+
 class TestEditable:
     """pip install --editable: a .pth file names the folder, or runs code that finds it."""
 

@@ -33,6 +33,7 @@ from elfkit import compile_c
 
 ALL = {recipe.name: recipe for recipe in map(parse, recipes.listed())}
 ABI = f".cpython-{sys.version_info[0]}{sys.version_info[1]}-x86_64-linux-gnu.so"
+MUSL = ABI.replace("gnu", "musl")
 FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 
@@ -67,7 +68,7 @@ def test_a_case(tmp_path, monkeypatch, name):
 
 
 class TestExtensions:
-    @pytest.mark.parametrize("name", ["_C.cpython-39-x86_64-linux-gnu.so", "_C.txt", "_C.pyd"])
+    @pytest.mark.parametrize("name", [f"_C{MUSL}", "_C.cpython-39-x86_64-linux-gnu.so", "_C.pyd"])
     def test_one_of_another_python_is_none(self, tmp_path, monkeypatch, name):
         tree = Packages(tmp_path, monkeypatch)
         tree.recipe({"load": ["net/_C{so}"], "absent": "import"})

@@ -193,6 +193,8 @@ def test_what_a_framework_requires_that_is_not_of_cuda():
         told = Finding(rule, "error", "a framework's use may fail alone", subject="sympy")
         kin = Framework("sympy", "1.13", fails=fails)
         assert states(Report(but(of, frameworks=[torch(), kin]), [told]))["torch"] == state
+    doubt = Finding("CU404", "warning", "is gone", subject="mpmath", doubt="d")
+    assert states(Report(of, [doubt])) == {"torch": NOT_KNOWN, "mine": WORKS}
     damage = Finding("CU404", "error", "is damaged", subject="mpmath")
     needs = "whether torch works is not known: it needs mpmath, which has an error"
     assert needs in Report(of, [damage]).doubts

@@ -42,7 +42,8 @@ SPARE, UNMODELLED = "spare", "unmodelled"
 # of two packages that disagree; SHARED: that agree. HIDDEN: by this one, which comes before it.
 MISSING, DAMAGED, CHANGED, EDITED = "missing", "damaged", "changed", "edited"
 # FOREIGN: of a wheel for another Python or another machine.
-OWNERS, SHARED, HIDDEN, FOREIGN = "owners", "shared", "hidden", "foreign"
+# LEFT: of another release, over which this one was installed.
+OWNERS, SHARED, HIDDEN, FOREIGN, LEFT = "owners", "shared", "hidden", "foreign", "left"
 
 # What keeps Python from the packages: the interpreter looks ELSEWHERE, some code ENDS it, a module
 # stands before the one of the STDLIB, the file system maps no code.
@@ -131,6 +132,7 @@ class Distribution(Record, frozen=True):
     conda_name: str | None = None  # of the conda package that brought a wheel: "pytorch"
     asks: list[tuple[str, str]] = fresh(list)  # every Requires-Dist: the name, and the rest
     hides: list[str] = fresh(list)  # .dist-info of the same in later folders of sys.path
+    beside: list[str] = fresh(list)  # and in its own folder
     size: int | None = None  # bytes of its shared libraries, by its RECORD; None: not read
 
     def active(self, extras: Collection[str]) -> list[Requirement]:

@@ -53,6 +53,7 @@ def installed(root: Root, env: Environment) -> list[Distribution]:
                     here.setdefault(dist.name, []).append(dist)
         for name, several in here.items():
             dist = several[0] if len(several) == 1 else reader.present(several)
+            dist.beside.extend(each.path for each in several if each is not dist)
             if found.setdefault(name, dist) is not dist:
                 found[name].hides.append(dist.path)
     if env.kind == "conda":

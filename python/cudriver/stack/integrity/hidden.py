@@ -1,13 +1,16 @@
-"""Packages of which another folder of sys.path has a part that comes first."""
+"""Packages of which another folder of sys.path has a part that comes first, or their own folder
+files of another release.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 
-from cudriver.stack.environment.records import packages_of
-from cudriver.stack.facts import HIDDEN, Evidence, FileFault
-from cudriver.stack.integrity.listed import Wheels
+from cudriver import _elf
+from cudriver.stack.environment.records import RECORD_LIMIT, packages_of
+from cudriver.stack.facts import HIDDEN, LEFT, Evidence, FileFault
+from cudriver.stack.integrity.listed import Wheels, paths
 from cudriver.stack.roots.rootfs import Root
 
 _FIRST = ("__init__.py", "__init__.pyc")
@@ -50,6 +53,20 @@ def hidden_by_modules(root: Root, folders: list[str], wheels: Wheels) -> Iterato
                         says = f"'{stem}' is not a package"
                         file = f"{folder}/{name}"
                         yield FileFault(dist.name, file, HIDDEN, evidence, says=says, proven=True)
+
+
+def left_over(root: Root, wheels: Wheels) -> Iterator[FileFault]:
+    """Files that only another release of a package has, whose record lies beside its own."""
+    for dist, raw in wheels:
+        own = paths(dist, raw) if dist.beside else set()
+        for folder in dist.beside:
+            other = root.raw(f"{folder}/RECORD", RECORD_LIMIT)
+            (lines,) = _elf.absent([(other, None)])  # all that it lists and that counts
+            for number, line in lines:
+                file = f"{dist.location}/{line.partition(',')[0]}"
+                if file not in own and file.endswith((".py", ".so")) and root.is_file(file):
+                    evidence = Evidence(f"{folder}/RECORD", number, line.strip()[:200])
+                    yield FileFault(dist.name, file, LEFT, evidence)
 
 
 def _has_all(root: Root, folder: str, own: str) -> bool:

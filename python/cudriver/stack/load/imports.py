@@ -144,10 +144,8 @@ class Importer:
         """What a pattern names in the first of these folders, or site-packages, that has it. Of an
         extension module ("_C{so}") that is the file which this Python takes.
         """
-        whole = [pattern]
-        if "{so}" in pattern:
-            endings = (f".cpython-{self.env.abi}-*.so", *self.env.extensions[1:])
-            whole = [pattern.replace("{so}", ending) for ending in endings]
+        endings = self.env.extensions if "{so}" in pattern else ("",)
+        whole = [pattern.replace("{so}", ending) for ending in endings]
         for site in self.env.site_packages if folders is None else folders:
             for one in whole:
                 these = self.root.glob(site, one)

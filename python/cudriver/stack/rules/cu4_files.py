@@ -13,6 +13,7 @@ from cudriver.stack.facts import (
     FOREIGN,
     GPU,
     HIDDEN,
+    LEFT,
     MISSING,
     NOTE,
     OWNERS,
@@ -60,6 +61,8 @@ def cu404(facts: Facts) -> Iterator[Finding]:
             continue
         elif what in (OWNERS, SHARED):
             yield _owned_twice(facts, dist, faults)
+        elif what == LEFT:
+            yield _left(facts, dist, faults)
         elif what == HIDDEN:
             yield _hidden(facts, dist, faults[0])
         else:
@@ -88,7 +91,7 @@ def _not_as_brought(facts: Facts, dist: Distribution, faults: list[FileFault]) -
     evidence = [f.evidence for f in order[:SHOWN]]
     evidence += [Evidence(f.file, None, f.why) for f in order[:SHOWN] if f.why]
     severity, predicts, doubt, cpu = ERROR if certain else WARNING, _says(first), "", False
-    subject = package or (dist.name if certain else first.file)
+    subject = package or dist.name
     if first.proven:
         evidence.append(Evidence(first.file, None, f"import {subject} runs it first"))
     elif caused:
@@ -141,6 +144,19 @@ def _hidden(facts: Facts, dist: Distribution, fault: FileFault) -> Finding:
     fields = [fault.evidence], None, fixes, dist.name, fault.file
     doubt = f"whether {dist.name} is imported whole from {fault.file} is not known"
     return finding(WARNING, title, *fields, doubt=doubt)
+
+
+def _left(facts: Facts, dist: Distribution, faults: list[FileFault]) -> Finding:
+    """Files of another release: a copy of a folder over an older one leaves them, and both records,
+    of which an installer may take one away.
+    """
+    record, own = os.path.dirname(faults[0].evidence.file), f"{dist.name} {dist.version}"
+    other = os.path.basename(record).removesuffix(".dist-info").replace("-", " ")
+    title = f"{_files(faults)} of {other}, over which {own} was installed"
+    fixes = [fix.uninstall(facts.environment, dist), fix.reinstall(facts, dist)]
+    doubt = f"whether {own} works among files of {other} is not known"
+    told = [f.evidence for f in faults[:SHOWN]], None, fixes, dist.name, faults[0].file
+    return finding(WARNING, title, *told, doubt=doubt)
 
 
 def _damaged(facts: Facts, file: str, fault: LoadFault) -> Finding:

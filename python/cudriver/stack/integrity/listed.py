@@ -17,7 +17,6 @@ from cudriver.stack.roots.rootfs import Root
 Wheels = list[tuple[Distribution, bytes]]  # each with its RECORD
 
 MOST = 2000  # files that are told; no more are looked for
-FEW = 8  # names to search a RECORD for
 SLACK = 2_000_000_000  # ns; archives keep whole seconds
 ALL = -1  # a time before any: then every file was changed later
 _FOREVER = (1 << 63) - 1
@@ -57,9 +56,8 @@ class Listed:
         wanted = {each.path for each in found}
         if wanted:
             # Several packages may bring one file (google/__init__.py), each with other contents.
-            names = {os.fsencode(os.path.basename(path)) for path in wanted}
-            every = ((d, raw) for d, raw in (*self.wheels, *others) if mentions(raw, names))
-            count = Counter(path for dist, raw in every for path in paths(dist, raw) & wanted)
+            every = (paths(dist, raw) & wanted for dist, raw in (*self.wheels, *others))
+            count = Counter(path for listed in every for path in listed)
             found = [each for each in found if count[each.path] == 1]
         return found
 
@@ -110,13 +108,6 @@ def of_system(root: Root, dist: Distribution) -> bool:
     """Whether a system's package manager owns it, not pip."""
     by, local = installer(root, dist), dist.location.startswith("/usr/local/")
     return dist.location.startswith("/usr/") and not local and by not in _OWN
-
-
-def mentions(raw: bytes, names: set[bytes]) -> bool:
-    """Whether a RECORD may list a file of one of the names. To search for a few is much faster than
-    to take each line apart.
-    """
-    return len(names) > FEW or any(name in raw for name in names)
 
 
 def paths(dist: Distribution, raw: bytes) -> set[str]:

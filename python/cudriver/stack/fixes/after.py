@@ -93,11 +93,10 @@ class _Copy:
         """What is asked for, and what that requires. A bare name that is there stays as it is,
         unless its own requirements are not met: then its release is one that fits.
         """
-        asked = [match for each in command.installs if (match := _SPECIFIER.match(each))]
-        done = {fix.known_as(match[1]) for match in asked}
-        for name, extras, wanted in [
-            (fix.known_as(m[1]), (m[2] or "").split(","), m[3]) for m in asked
-        ]:
+        stated = filter(None, map(_SPECIFIER.match, command.installs))
+        asked = [(fix.known_as(m[1]), (m[2] or "").split(","), m[3]) for m in stated]
+        done = {name for name, *_ in asked}
+        for name, extras, wanted in asked:
             old = self.facts.distribution(name)
             unmet = old is not None and any(
                 not self._met(r.name, r.specifier) for r in old.active(())

@@ -72,7 +72,9 @@ class _Look(Record):
     def elsewhere(self) -> Iterator[Astray]:
         """An interpreter that does not look into the environment it lies in."""
         root, env = self.root, self.env
-        own = next(filter(root.is_dir, (f"{env.prefix}/lib/{n}" for n in self._libraries())), None)
+        named = f"{env.prefix}/lib/python{cut(env.python, 2)}"  # and what is free-threaded
+        libraries = (f"{path}/site-packages" for path in (named, f"{named}t"))
+        own = next(filter(root.is_dir, libraries), None)
         target = root.resolve(env.executable) if env.executable else ""
         stated = re.fullmatch(r"python(\d\.\d+)(t?)", os.path.basename(target))
         if stated is None or own is None or env.kind == "conda":
@@ -92,11 +94,6 @@ class _Look(Record):
                 yield Astray(ELSEWHERE, own, evidence, f"{env.prefix}/pyvenv.cfg is not there")
         elif cut(env.python, 2) != stated[1]:
             yield Astray(ELSEWHERE, own, evidence, f"it is Python {stated[1]}")
-
-    def _libraries(self) -> Iterator[str]:
-        for name in self.root.names(f"{self.env.prefix}/lib"):
-            if name.rstrip("t") == f"python{cut(self.env.python, 2)}":
-                yield f"{name}/site-packages"
 
     def library(self) -> str:
         """The folder of the standard library."""

@@ -6,6 +6,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from cudriver import _elf
 from cudriver.stack.environment import records
@@ -14,10 +15,10 @@ from cudriver.stack.environment.records import Entry
 from cudriver.stack.facts import Distribution
 from cudriver.stack.roots.rootfs import Root
 
-Wheels = list[tuple[Distribution, bytes]]  # each with its RECORD
+Wheel = tuple[Distribution, bytes]  # with its RECORD
+Wheels = list[Wheel]
 
 MOST = 2000  # files that are told; no more are looked for
-FEW = 8  # names to search a RECORD for
 SLACK = 2_000_000_000  # ns; archives keep whole seconds
 ALL = -1  # a time before any: then every file was changed later
 _FOREVER = (1 << 63) - 1
@@ -27,75 +28,66 @@ _LEFT_OUT = re.compile(r"(?:^|/)(?:docs?|examples?|benchmarks|include|share|cmak
 _OWN = ("pip", "uv")
 
 
-class Listed:
-    """Compares RECORDs with the disk."""
+def different(root: Root, wheels: Wheels, others: Iterable[Wheel]) -> tuple[list[Entry], bool]:
+    """The files that are not as their package brought them, and whether there are more than are
+    told; of those of the right size, the ones that were changed later. others: further wheels,
+    which may have brought the same file.
+    """
+    found: list[Entry] = []
+    wheels = [(dist, raw) for dist, raw in wheels if raw and dist.installer != "conda"]
+    root.take(files=sum(len(raw) for _, raw in wheels) // 64)  # a line has about as many bytes
+    asked = [(raw, d.location if root.host else None, _since(root, d)) for d, raw in wheels]
+    for (dist, _), lines in zip(wheels, _elf.absent(asked), strict=True):
+        own = [*islice(_changed(root, dist, lines), MOST + 1 - len(found))]
+        if own and not leaves_alone(root, dist):
+            found += own
+    more, found = len(found) > MOST, found[:MOST]
+    wanted = {each.path for each in found}
+    if wanted:
+        # Several packages may bring one file (google/__init__.py), each with other contents.
+        every = (paths(dist, raw) & wanted for dist, raw in (*wheels, *others))
+        count = Counter(path for listed in every for path in listed)
+        found = [each for each in found if count[each.path] == 1]
+    return found, more
 
-    def __init__(self, root: Root, wheels: Wheels) -> None:
-        self.root = root
-        self.more = False  # there are more of them than are told
-        self.wheels: Wheels = [(d, raw) for d, raw in wheels if raw and d.installer != "conda"]
 
-    def _since(self, dist: Distribution) -> int:
-        """When a wheel was installed, in ns: an installer writes RECORD last."""
-        try:
-            return self.root.stat(f"{dist.path}/RECORD").st_mtime_ns + SLACK
-        except (OSError, ValueError):
-            return _FOREVER
+def _since(root: Root, dist: Distribution) -> int:
+    """When a wheel was installed, in ns: an installer writes RECORD last."""
+    try:
+        return root.stat(f"{dist.path}/RECORD").st_mtime_ns + SLACK
+    except (OSError, ValueError):
+        return _FOREVER
 
-    def different(self, others: Iterable[tuple[Distribution, bytes]]) -> list[Entry]:
-        """The files that are not as their package brought them; of those of the right size, the
-        ones that were changed later. others: further wheels, which may have brought the same file.
-        """
-        found: list[Entry] = []
-        host, sizes = self.root.host, (len(raw) for _, raw in self.wheels)
-        self.root.take(files=sum(sizes) // 64)  # a line has about as many bytes
-        asked = [(raw, d.location if host else None, self._since(d)) for d, raw in self.wheels]
-        for (dist, _), lines in zip(self.wheels, _elf.absent(asked), strict=True):
-            own = self._of(dist, lines, MOST - len(found))
-            if own and not leaves_alone(self.root, dist):
-                found += own
-        wanted = {each.path for each in found}
-        if wanted:
-            # Several packages may bring one file (google/__init__.py), each with other contents.
-            names = {os.fsencode(os.path.basename(path)) for path in wanted}
-            every = ((d, raw) for d, raw in (*self.wheels, *others) if mentions(raw, names))
-            count = Counter(path for dist, raw in every for path in paths(dist, raw) & wanted)
-            found = [each for each in found if count[each.path] == 1]
-        return found
 
-    def _of(self, dist: Distribution, lines: list[tuple[int, str]], most: int) -> list[Entry]:
-        found: list[Entry] = []
-        since = 0 if self.root.host else self._since(dist)
-        for number, text in lines:
-            if len(found) >= most:
-                self.more = True
-                break
-            entry = records.parsed(dist, text.strip(), number)
-            if entry is None:
-                continue
-            if dist.name.startswith("nvidia-") and entry.path.endswith(".py"):
-                continue  # its folders serve without
-            entry.found, time = self.root.regular(entry.path)
-            folder, name = os.path.split(entry.path)
-            if entry.found is None and (folder in self.root.unlisted or not entry.size):
-                continue  # what was empty is missed by nobody
-            if not self.root.host and entry.same_size and time <= since:
-                continue  # in another root all were told, since links have to be followed inside it
-            if entry.found is not None or not self._left_out(dist, folder, name):
-                found.append(entry)
-        return found
+def _changed(root: Root, dist: Distribution, lines: list[tuple[int, str]]) -> Iterator[Entry]:
+    since = 0 if root.host else _since(root, dist)
+    for number, text in lines:
+        entry = records.parsed(dist, text.strip(), number)
+        if entry is None:
+            continue
+        if dist.name.startswith("nvidia-") and entry.path.endswith(".py"):
+            continue  # its folders serve without
+        entry.found, time = root.regular(entry.path)
+        folder, name = os.path.split(entry.path)
+        if entry.found is None and (folder in root.unlisted or not entry.size):
+            continue  # what was empty is missed by nobody
+        if not root.host and entry.same_size and time <= since:
+            continue  # in another root all were told, since links have to be followed inside it
+        if entry.found is not None or not _left_out(root, dist, folder, name):
+            yield entry
 
-    def _left_out(self, dist: Distribution, folder: str, name: str) -> bool:
-        """Whether an image does without a file: what it was compiled to stays, or it is gone with
-        the whole of a folder of documents and the like.
-        """
-        stem = name.removesuffix("py")
-        compiled = (n for n in self.root.names(folder) if n.endswith((".pyc", ".so")))
-        if name.endswith(".pyc") or (stem != name and any(n.startswith(stem) for n in compiled)):
-            return True
-        inside = f"{folder}/".removeprefix(f"{dist.location}/")
-        above = (f"{dist.location}/{inside[: m.end()]}" for m in _LEFT_OUT.finditer(inside))
-        return not all(map(self.root.is_dir, above))
+
+def _left_out(root: Root, dist: Distribution, folder: str, name: str) -> bool:
+    """Whether an image does without a file: what it was compiled to stays, or it is gone with the
+    whole of a folder of documents and the like.
+    """
+    stem = name.removesuffix("py")
+    compiled = (n for n in root.names(folder) if n.endswith((".pyc", ".so")))
+    if name.endswith(".pyc") or (stem != name and any(n.startswith(stem) for n in compiled)):
+        return True
+    inside = f"{folder}/".removeprefix(f"{dist.location}/")
+    above = (f"{dist.location}/{inside[: m.end()]}" for m in _LEFT_OUT.finditer(inside))
+    return not all(map(root.is_dir, above))
 
 
 def leaves_alone(root: Root, dist: Distribution) -> bool:
@@ -110,13 +102,6 @@ def of_system(root: Root, dist: Distribution) -> bool:
     """Whether a system's package manager owns it, not pip."""
     by, local = installer(root, dist), dist.location.startswith("/usr/local/")
     return dist.location.startswith("/usr/") and not local and by not in _OWN
-
-
-def mentions(raw: bytes, names: set[bytes]) -> bool:
-    """Whether a RECORD may list a file of one of the names. To search for a few is much faster than
-    to take each line apart.
-    """
-    return len(names) > FEW or any(name in raw for name in names)
 
 
 def paths(dist: Distribution, raw: bytes) -> set[str]:

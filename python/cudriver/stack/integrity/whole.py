@@ -9,7 +9,7 @@ from cudriver.stack.environment import records
 from cudriver.stack.environment.records import Entry
 from cudriver.stack.facts import CHANGED, EDITED, MISSING, Distribution, Facts, FileFault
 from cudriver.stack.integrity.hidden import hidden, hidden_by_modules, left_over
-from cudriver.stack.integrity.listed import Listed, Wheels, top_modules
+from cudriver.stack.integrity.listed import Wheels, different, top_modules
 from cudriver.stack.integrity.look import Looker
 from cudriver.stack.integrity.required import required, unmet
 from cudriver.stack.integrity.tags import foreign
@@ -41,7 +41,6 @@ class Whole:
                 self.wheels.append((dist, raw))
             elif dist.kind == "wheel":
                 self._others.append(dist)
-        self._listed = Listed(self.root, self.wheels)
         self._loads = 0
         self._first: dict[str, set[str]] = {}  # by distribution, what an import runs first
 
@@ -50,11 +49,12 @@ class Whole:
         env, loader = self.facts.environment, self.resolver.loader
         looker = Looker(env, loader)
         others = ((dist, records.read(self.root, dist, quiet=True)) for dist in self._others)
-        for file in self._listed.different(others):
+        files, more = different(self.root, self.wheels, others)
+        for file in files:
             fault = looker.at(file)
             if fault is not None:
                 yield self._tried(file, fault)
-        if looker.spent or self._listed.more:
+        if looker.spent or more:
             why = "so many files were changed that not all were looked at"
             self.resolver.unsure.append(f"{env.prefix}: {why}")
         yield from hidden(self.root, env.site_packages, self.wheels)

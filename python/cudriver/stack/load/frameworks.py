@@ -24,15 +24,6 @@ MAX_LIBRARIES = 400  # of one framework
 _ASSIGNED = r"^%s\s*(?::[^=\n]+)?=\s*(?:(None)|['\"]([^'\"\n]*)['\"])"
 
 
-def _value(file: str, text: str, pattern: str) -> tuple[str, Evidence] | None:
-    """The first group of a multi-line pattern that matched in a file's text, and where."""
-    match = re.search(pattern, text, re.MULTILINE)
-    if match is None:
-        return None
-    group = next((g for g in match.groups() if g is not None), "")
-    return group, Evidence.found(file, text, match)
-
-
 class Finder:
     """Makes Framework facts of one environment."""
 
@@ -261,7 +252,10 @@ class _Reader(Record):
             file = f"{self.site}/{source['file']}"
             name = source.get("assigned")
             pattern = _ASSIGNED % re.escape(name) if name else source["match"]
-            return _value(file, self.finder.source(file) or "", pattern)
+            text = self.finder.source(file) or ""
+            found = re.search(pattern, text, re.MULTILINE)
+            groups = (group for group in (found.groups() if found else ()) if group is not None)
+            return (next(groups, ""), Evidence.found(file, text, found)) if found else None
         if dist is None:
             return None
         if "pin" in source:

@@ -162,14 +162,15 @@ class Importer:
         for name in step.find:
             if process.find(name) is not None:
                 return
-        path = self._in_wheels(step) or self._below(self._conda(), step)
+        env, given = self.env, self.env.variables.get
+        conda = env.prefix if env.kind == "conda" else given("CONDA_PREFIX")
+        path = self._in_wheels(step) or self._below(conda, step)
         if path is None:
             for load in _until_one_loads(map(process.dlopen, filter(_is_so, step.find))):
                 if load.error is None:
                     yield Event(load, "dlopen", step.fails, step.says)
                     return
-            home = self.env.variables.get("CUDA_HOME") or self.env.variables.get("CUDA_PATH")
-            path = self._below(home, step)
+            path = self._below(given("CUDA_HOME") or given("CUDA_PATH"), step)
         if path is None:
             names = " or ".join(step.find)
             # Of its names in several CUDA releases that of the framework's own.
@@ -194,11 +195,6 @@ class Importer:
                     if found:
                         return found[0]
         return None
-
-    def _conda(self) -> str | None:
-        if self.env.kind == "conda":
-            return self.env.prefix
-        return self.env.variables.get("CONDA_PREFIX")
 
     def _below(self, prefix: str | None, step: Step) -> str | None:
         for folder in step.anchors or ("lib64", "lib"):

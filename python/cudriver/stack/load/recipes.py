@@ -6,14 +6,12 @@ them; tests/stack/test_recipes.py keeps to what may stand in one.
 
 from __future__ import annotations
 
-import json
 import os
 from functools import cache
 
 from cudriver.stack.facts import IMPORT, NOTHING
 from cudriver.stack.record import Any, Record, fresh
-from cudriver.stack.roots.rootfs import Root
-from cudriver.stack.tables import FOLDER
+from cudriver.stack.tables import FOLDER, table
 
 ALL, FIRST, LOADS, NEAREST = "all", "first", "loads", "nearest"
 
@@ -88,10 +86,6 @@ def listed() -> list[dict[str, Any]]:
     """The content of every recipe's file, PyTorch's first, others by name. `parse` makes a recipe
     of one: few are needed, and to make them all takes as long as to read the files.
     """
-    folder, root = os.path.join(FOLDER, "loading"), Root()
-    names = sorted(os.listdir(folder), key=lambda name: (name != "torch.json", name))
-    return [
-        json.loads(root.read(os.path.join(folder, name)))
-        for name in names
-        if name.endswith(".json")
-    ]
+    files = os.listdir(os.path.join(FOLDER, "loading"))
+    files.sort(key=lambda name: (name != "torch.json", name))
+    return [table(f"loading/{name[:-5]}") for name in files if name.endswith(".json")]

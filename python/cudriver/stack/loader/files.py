@@ -152,10 +152,6 @@ class LoaderFiles:
         known = self.damage(path)
         return known.errno if known is not None and known.errno else errno.ENOENT
 
-    def is_file(self, path: str) -> bool:
-        """Whether a regular file is there, links followed inside the root."""
-        return self.root.is_file(self.absolute(path))
-
 
 def machine_at(root: Root, path: str) -> int | None:
     """e_machine of a 64-bit little-endian ELF file, 0 for any other; None for what is none."""

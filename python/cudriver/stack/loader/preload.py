@@ -117,7 +117,7 @@ def import_torch(process: Process, package: str, sys_path: Sequence[str]) -> lis
     loads: list[Load] = []
     dependencies = f"{package}/lib/libtorch_global_deps.so"
     own = f"{package}/_utils_internal.py"  # says whether it is loaded, or need not be there
-    if process.loader.is_file(dependencies) or _GLOBAL in (root.text(own, SOURCE_LIMIT) or ""):
+    if root.is_file(dependencies) or _GLOBAL in (root.text(own, SOURCE_LIMIT) or ""):
         first = process.dlopen(dependencies, everywhere=True)
         loads.append(first)
         if first.error is None:

@@ -71,15 +71,12 @@ def _find(entry: str, devices: Sequence[Device]) -> tuple[int | None, str | None
         return None, "is not the index of a device"
     if entry.startswith("GPU-"):
         hits = [d for d in devices if (d.uuid or "").startswith(entry)]
-        return _single(hits)
-    if entry.startswith("MIG-"):
+    elif entry.startswith("MIG-"):
         named = [d for d in devices if d.mig and entry.startswith(f"MIG-{d.uuid}/")]
-        hits = [d for d in devices if d in named or any(i.startswith(entry) for i in d.instances)]
-        return _single(hits[:1])
-    return None, "is neither an index nor a UUID" if entry else "is empty"
-
-
-def _single(hits: Sequence[Device]) -> tuple[int | None, str | None]:
+        fitting = (d for d in devices if any(i.startswith(entry) for i in d.instances))
+        hits = [*named, *fitting][:1]
+    else:
+        return None, "is neither an index nor a UUID" if entry else "is empty"
     if len(hits) == 1:
         return hits[0].index, None
     return None, "fits no device's UUID" if not hits else "fits more than one device's UUID"

@@ -9,7 +9,7 @@ from cudriver.stack.machine.driver import capability
 from cudriver.stack.tables import table
 
 CENTRE = "data centre"
-Span = tuple[int, int, str]
+Span = tuple[set[int], str]  # the places of words, and the name that they are
 
 
 def gpu(name: str) -> str:
@@ -57,10 +57,10 @@ def _find(name: str) -> str:
     words, about = _words(name), table("gpus")
     meant = {" ".join(_words(row["name"])): row["meant"] for row in about["ambiguous"]}
     spans = _spans(words, [*_known(), *meant], about["series"])
-    spans = [s for s in spans if not any(_within(s, other) for other in spans)]
-    models = [s for s in spans if s[2] not in about["words"]] or spans[:1]
-    found = list(dict.fromkeys(span[2] for span in models))
-    taken = {at for start, end, _ in spans for at in range(start, end)}
+    spans = [span for span in spans if not any(span[0] < other for other, _ in spans)]
+    models = [span for span in spans if span[1] not in about["words"]] or spans[:1]
+    found = list(dict.fromkeys(name for _, name in models))
+    taken = {at for places, _ in spans for at in places}
     left = [word for at, word in enumerate(words) if at not in taken]
     series = {*about["series"]}.intersection(words)
     usual = (*about["words"], *filter(re.compile(about["make"]).fullmatch, left))
@@ -82,12 +82,8 @@ def _spans(words: list[str], names: list[str], series: list[str]) -> list[Span]:
         parts = name.split()
         for start in range(len(words)):
             if words[start : start + len(parts)] == parts:
-                found.append((start, start + len(parts), name))
+                found.append(({*range(start, start + len(parts))}, name))
         short = parts[1:]
         if short and parts[0] in series and short[0].isdigit() and words[: len(short)] == short:
-            found.append((0, len(short), name))
+            found.append(({*range(len(short))}, name))
     return found
-
-
-def _within(span: Span, other: Span) -> bool:
-    return other[0] <= span[0] and span[1] <= other[1] and other[1] - other[0] > span[1] - span[0]

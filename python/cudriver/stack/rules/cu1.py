@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from cudriver.stack.facts import ERROR, NOTE, WARNING, Evidence, Facts, Finding, Framework
+from cudriver.stack.facts import ERROR, NOTE, WARNING, Evidence, Facts, Finding
 from cudriver.stack.fixes import fix
 from cudriver.stack.fixes.pairs import release_for
 from cudriver.stack.machine_facts import Driver
@@ -31,10 +31,6 @@ def _start(container: str) -> str:
 
 def _gpus(driver: Driver) -> list[Evidence]:
     return [Evidence(f"/sys/bus/pci/devices/{d}/vendor", 1, "0x10de") for d in driver.pci_devices]
-
-
-def using(facts: Facts) -> list[Framework]:
-    return [f for f in facts.frameworks if f.variant == "cuda"]
 
 
 def _fix(of: str) -> str:
@@ -104,7 +100,7 @@ def cu103(facts: Facts) -> Iterator[Finding]:
     driver = facts.driver
     if driver.kind == "stub" or (driver.release is None and driver.cuda is None):
         return
-    for framework in using(facts):
+    for framework in (f for f in facts.frameworks if f.variant == "cuda"):
         floor = driver_floor(framework.cuda)
         if floor is None or not fix.too_old(driver, framework.cuda or "", floor):
             continue

@@ -316,8 +316,6 @@ def _knows(version: str | None, capability: str) -> bool:
 
 def _unknown_gpu(facts: Facts, capability: str, device: Device) -> Iterator[Finding]:
     """A GPU that Triton's own ptxas does not know, or the nvcc that is used at the start."""
-    name = device.name or ("assumed" if device.assumed else "unknown")
-    gpu = Evidence(f"GPU {device.index}", None, f"{name}, compute capability {capability}")
     number = capability.replace(".", "")
     # The second is ptxas-blackwell, where it is there.
     ptxas = facts.ptxas[-1:] if (major(capability) or 0) >= 10 else facts.ptxas[:1]
@@ -340,5 +338,5 @@ def _unknown_gpu(facts: Facts, capability: str, device: Device) -> Iterator[Find
             command = Command.of(f"export {variable}={quote(other)}", sets=(variable, other))
             advice = "install a newer PyTorch, or a toolkit with a newer ptxas."
             fixes = [command if other else advice]
-        evidence = [Evidence(path, None, version), gpu]
+        evidence = [Evidence(path, None, version), device.evidence]
         yield finding(WARNING, title, evidence, says, fixes, by[0].name, tool)

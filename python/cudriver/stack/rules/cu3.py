@@ -166,7 +166,7 @@ def _ends_in(part: Library) -> str | None:
 def cu305(facts: Facts) -> Iterator[Finding]:
     """A needed library that is not found; those of one package with one fix are one finding."""
     seen = set()
-    groups: dict[tuple[object, ...], list[LoadFault]] = {}
+    groups: dict[tuple[object, ...], tuple[list[str], list[LoadFault]]] = {}
     for fault in facts.load_faults:
         name = fault.name
         if fault.kind != "not found":
@@ -178,10 +178,11 @@ def cu305(facts: Facts) -> Iterator[Finding]:
         if told_elsewhere(facts, fault):
             continue
         seen.add((fault.framework, name))
-        same = library_fix(facts, fault) or [name]
-        groups.setdefault((fault.framework, fault.severity, *same), []).append(fault)
-    for faults in groups.values():
-        yield not_found(facts, faults, library_fix(facts, faults[0]))
+        fixes = library_fix(facts, fault)
+        key = (fault.framework, fault.severity, *(fixes or [name]))
+        groups.setdefault(key, (fixes, []))[1].append(fault)
+    for fixes, faults in groups.values():
+        yield not_found(facts, faults, fixes)
 
 
 def not_found(facts: Facts, faults: list[LoadFault], fixes: list[str]) -> Finding:

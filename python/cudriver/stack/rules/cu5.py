@@ -121,10 +121,8 @@ def cu502(facts: Facts) -> Iterator[Finding]:
         title = f"{VARIABLE}={value}: {stopped!r} {chosen.reason}{hidden}, "
         title += f"{len(chosen.ordinals)} of {count} visible"
         fixes = [f"export {VARIABLE}={quote(left)}" if left else f"unset {VARIABLE}"]
-        if chosen.ordinals:
-            yield finding(WARNING, title, evidence, None, fixes)
-        else:
-            yield finding(ERROR, title, evidence, predicts, fixes)
+        severity, says = (WARNING, None) if chosen.ordinals else (ERROR, predicts)
+        yield finding(severity, title, evidence, says, fixes)
     elif not chosen.ordinals:
         title = f"{VARIABLE}={value!r} hides every GPU"
         yield finding(WARNING, title, evidence, predicts, [f"unset {VARIABLE}"])

@@ -40,11 +40,9 @@ def cu601(facts: Facts) -> Iterator[Finding]:
     for name in facts.needs:
         if not any(facts.needed(framework) == name for framework in facts.frameworks):
             dist = facts.distribution(name)
-            title = f"{name} is needed, and is not installed"
+            title, line = f"{name} is needed, and is not installed", with_cuda(facts, name)
             if dist is not None:
                 title = f"{name} is needed, and {dist.version} uses no CUDA, as far as is known"
-            line = with_cuda(facts, name)
-            if dist is not None:
                 line = f"install a build of {name} for CUDA, or leave it out of --needs."
             evidence = [Evidence("--needs", None, name), dist.evidence if dist else None]
             yield finding(ERROR, title, evidence, None, [line], name)

@@ -247,6 +247,15 @@ def test_a_whole_copy_of_the_librarys_module(venv, tmp_path):
     assert judged(venv, PYTHONPATH=str(tmp_path / "side")) == [("CU410", "warning")]
 
 
+def test_a_module_that_somebody_may_need(venv, tmp_path):
+    """SciPy imports `random`, and so XGBoost does; torch does not."""
+    (tmp_path / "side").mkdir()
+    (tmp_path / "side/random.py").write_text("x = 1\n")
+    report = inspect(venv.inside, environ={"PYTHONPATH": f"{tmp_path}/side"}, probe_driver=False)
+    told = [f.severity for f in report.findings if f.rule == "CU410"]
+    assert (told, {f.state for f in report.frameworks}) == (["warning"], {"not known"})
+
+
 def test_a_module_beside_its_package(venv):
     """A package with a first file comes before a module; one without comes after it."""
     (venv.site / "numpy.py").write_text("y = 1\n")

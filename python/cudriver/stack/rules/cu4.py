@@ -254,12 +254,15 @@ def _astray(facts: Facts, fault: Astray) -> Finding:
         return finding(ERROR, title, [fault.evidence], says, [mount])
     module = name.partition(".")[0]
     title, severity, says = f"{fault.file} hides {module} of the standard library", WARNING, None
+    doubt = ""
     if fault.why:
         title += f" and lacks {fault.why}"
         if module in table("environments")["needed"] and facts.frameworks:
             severity, says = ERROR, f"module '{module}' has no attribute"
+        elif facts.frameworks:
+            doubt = f"whether the frameworks here work with {fault.file} is not known"
     fixes = leak_of(facts, fault.file) or [f"give {fault.file} another name."]
-    return finding(severity, title, [fault.evidence], says, fixes, "", fault.file)
+    return finding(severity, title, [fault.evidence], says, fixes, "", fault.file, doubt=doubt)
 
 
 def _in_front(facts: Facts, dist: Distribution) -> Iterator[Finding]:

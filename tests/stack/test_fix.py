@@ -95,6 +95,13 @@ def test_a_provider_that_nothing_fixes():
     assert symbol_fix(of, lost, alien) == [pip("nvidia-nccl-cu12==2.0")]
 
 
+def test_uv_replaces_what_a_folder_of_pythonpath_has():
+    """pip leaves the old .dist-info beside the new one, which is removed first."""
+    old = wheel("numba", "0.56", installer="uv", location="/old")
+    command = fix.install(environment("uv", "uv", PYTHONPATH="/old"), "numba==0.61", of=old)
+    assert command == f"uv pip install --python {PYTHON} --target /old numba==0.61"
+
+
 def test_condas_framework_has_no_extra():
     net = Framework("net", "1.0", "12.8", distribution="net", extra="gpu")
     lost = fault("not found", "libcublas.so.12", "/a.so", "x", framework="net")

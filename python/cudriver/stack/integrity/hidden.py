@@ -49,9 +49,8 @@ def hidden_by_modules(root: Root, folders: list[str], wheels: Wheels) -> Iterato
                 line = os.fsencode(f"\n{stem}/")
                 for dist, raw in wheels:
                     if dist.location == own and line in b"\n" + raw:
-                        evidence = Evidence(f"{folder}/{name}", None, f"comes before {own}/{stem}")
-                        says = f"'{stem}' is not a package"
-                        file = f"{folder}/{name}"
+                        file, says = f"{folder}/{name}", f"'{stem}' is not a package"
+                        evidence = Evidence(file, None, f"comes before {own}/{stem}")
                         yield FileFault(dist.name, file, HIDDEN, evidence, says=says, proven=True)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator
 
-from cudriver.stack.command import Command
 from cudriver.stack.facts import ERROR, NOTE, WARNING, Evidence, Facts, Finding
 from cudriver.stack.fixes import fix
 from cudriver.stack.machine.compiling import users
@@ -273,8 +272,7 @@ def _lacking(facts: Facts, way: str, lacking: list[Lacking]) -> Finding:
     elif way == "apt":
         get = f"sudo apt-get install {' '.join(names)}  # or what your distribution calls it"
     elif way == "CPATH":
-        path = ":".join(filter(None, [*names, env.variables.get("CPATH", "")]))
-        get = Command.of(f"export CPATH={quote(path)}", sets=("CPATH", path))
+        get = fix.setting("CPATH", [*filter(None, [*names, env.variables.get("CPATH")])])
     else:
         get = 'export HOME="$(mktemp -d)"  # or another folder that you can write to'
     because = ", ".join(each.tool for each in lacking)
@@ -335,8 +333,7 @@ def _unknown_gpu(facts: Facts, capability: str, device: Device) -> Iterator[Find
             variable = f"TRITON_{os.path.basename(path).upper().replace('-', '_')}_PATH"
             usable = ((t.compiles, f"{t.path}/bin/ptxas") for t in facts.toolkits if t.nvcc)
             other = next((path for version, path in usable if _knows(version, capability)), "")
-            command = Command.of(f"export {variable}={quote(other)}", sets=(variable, other))
             advice = "install a newer PyTorch, or a toolkit with a newer ptxas."
-            fixes = [command if other else advice]
+            fixes = [fix.setting(variable, [other]) if other else advice]
         evidence = [Evidence(path, None, version), device.evidence]
         yield finding(WARNING, title, evidence, says, fixes, by[0].name, tool)

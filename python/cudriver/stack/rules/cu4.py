@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Iterator
 
-from cudriver.stack.command import Command
 from cudriver.stack.facts import (
     ELSEWHERE,
     ENDS,
@@ -280,8 +279,7 @@ def _in_front(facts: Facts, dist: Distribution) -> Iterator[Finding]:
     if not fixes and (dist.location in env.pythonpath or (users and others)):
         fixes = [f"take one of the two away: {dist.location} has other packages, too."]
     elif not fixes and users:
-        name = "PYTHONNOUSERSITE"
-        fixes = [Command.of(f"export {name}=1", sets=(name, "1"))]
+        fixes = [fix.setting("PYTHONNOUSERSITE", ["1"])]
     if fixes and version not in ("", dist.version) and dist.kind == "wheel":
         title = f"{dist.name} {dist.version} in {dist.location} hides {version} in "
         title += os.path.dirname(dist.hides[0])

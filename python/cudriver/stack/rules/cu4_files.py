@@ -155,8 +155,8 @@ def _left(facts: Facts, dist: Distribution, faults: list[FileFault]) -> Finding:
     title = f"{_files(faults)} of {other}, over which {own} was installed"
     fixes = [fix.uninstall(facts.environment, dist), fix.reinstall(facts, dist)]
     doubt = f"whether {own} works among files of {other} is not known"
-    told = [f.evidence for f in faults[:SHOWN]], None, fixes, dist.name, faults[0].file
-    return finding(WARNING, title, *told, doubt=doubt)
+    fields = [f.evidence for f in faults[:SHOWN]], None, fixes, dist.name, faults[0].file
+    return finding(WARNING, title, *fields, doubt=doubt)
 
 
 def _damaged(facts: Facts, file: str, fault: LoadFault) -> Finding:

@@ -55,7 +55,9 @@ def test_a_healthy_one(venv):
 
 
 def test_without_its_pyvenv_cfg(venv):
-    """The link leads Python to the folder that it was installed in."""
+    """The link leads Python to the folder that it was installed in; an empty file does not."""
+    (venv.path / "pyvenv.cfg").write_text("")
+    assert judged(venv) == []
     (venv.path / "pyvenv.cfg").unlink()
     assert judged(venv) == [("CU410", "error")]
 

@@ -273,6 +273,18 @@ def test_other_bytes_of_the_same_size(venv: Venv, name: str) -> None:
     assert report(venv).exit_code == 3
 
 
+@pytest.mark.parametrize("text", ["", "Metadata-Version: 2.4\nName: torch\n"])
+def test_a_metadata_without_a_version(venv: Venv, text: str) -> None:
+    """An import that asks for the version of what it needs fails; most ask for none."""
+    (info,) = venv.site.glob("torch-*.dist-info")
+    with open(info / "RECORD", "a") as record:
+        record.write(f"{info.name}/METADATA,sha256=x,{(info / 'METADATA').stat().st_size}\n")
+    (info / "METADATA").write_text(text)
+    assert real.import_error(venv.path, "torch") is None
+    (told,) = found(venv)
+    assert (told.severity, bool(told.doubt), report(venv).exit_code) == (WARNING, True, 3)
+
+
 def test_a_changed_library_is_resolved_like_any_other(venv: Venv, tmp_path: Path) -> None:
     """patchelf --add-needed: it is a library all the same, and its import ends. Where a recipe
     loads it, that is an error; else nobody knows who imports it.

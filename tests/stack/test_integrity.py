@@ -423,6 +423,19 @@ class TestHidden:
         assert told.title.startswith(f"{side} hides torch 2.8.0")
         assert told.fix == ["unset PYTHONPATH"]
 
+    @pytest.mark.parametrize("name", ["version/__init__.py", f"version{SUFFIX}", "version.so"])
+    def test_what_comes_before_a_module_of_its_package(self, venv: Venv, name: str) -> None:
+        file = venv.site / "torch" / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(b"")
+        assert real.import_error(venv.path, "torch") is not None
+        (told,) = found(venv)
+        assert (told.severity, bool(told.doubt)) == (WARNING, True)
+        assert told.title.endswith(f"{name.partition('/')[0]} hides version.py of torch 2.8.0")
+        file.rename(file.with_name("__main__.py"))  # without a first file a folder comes last
+        assert real.import_error(venv.path, "torch") is None
+        assert found(venv) == []
+
 
 # ---- the budget ----
 

@@ -54,6 +54,26 @@ def hidden_by_modules(root: Root, folders: list[str], wheels: Wheels) -> Iterato
                         yield FileFault(dist.name, file, HIDDEN, evidence, says=says, proven=True)
 
 
+def hidden_inside(root: Root, extensions: tuple[str, ...], wheels: Wheels) -> Iterator[FileFault]:
+    """What no wheel brought and lies beside a module of a package: a folder with a first file, or
+    an extension, is imported in place of a source of the same name.
+    """
+    for dist, raw in wheels:
+        listed = b"\n" + raw
+        for package in packages_of(raw):
+            own = f"{dist.location}/{package}"
+            for name in root.names(own):
+                stem, dot, ending = name.partition(".")
+                if os.fsencode(f"\n{package}/{stem}.py,") not in listed:
+                    continue
+                file = name if dot else f"{name}/__init__.py"
+                if f"{dot}{ending}" not in ("", *extensions) or not root.is_file(f"{own}/{file}"):
+                    continue
+                if os.fsencode(f"\n{package}/{file},") not in listed:
+                    evidence = Evidence(f"{own}/{file}", None, f"comes before {own}/{stem}.py")
+                    yield FileFault(dist.name, f"{own}/{name}", HIDDEN, evidence, why=f"{stem}.py")
+
+
 def left_over(root: Root, wheels: Wheels) -> Iterator[FileFault]:
     """Files that only another release of a package has, whose record lies beside its own."""
     for dist, raw in wheels:

@@ -8,7 +8,12 @@ from collections.abc import Iterator
 from cudriver.stack.environment import records
 from cudriver.stack.environment.records import Entry
 from cudriver.stack.facts import CHANGED, EDITED, MISSING, Distribution, Facts, FileFault
-from cudriver.stack.integrity.hidden import hidden, hidden_by_modules, left_over
+from cudriver.stack.integrity.hidden import (
+    hidden,
+    hidden_by_modules,
+    hidden_inside,
+    left_over,
+)
 from cudriver.stack.integrity.listed import Wheels, different, top_modules
 from cudriver.stack.integrity.look import Looker
 from cudriver.stack.integrity.required import required, unmet
@@ -59,6 +64,7 @@ class Whole:
             self.resolver.unsure.append(f"{env.prefix}: {why}")
         yield from hidden(self.root, env.site_packages, self.wheels)
         yield from hidden_by_modules(self.root, env.site_packages, self.wheels)
+        yield from hidden_inside(self.root, env.extensions, self.wheels)
         yield from foreign(loader, env, self.wheels)
         yield from left_over(self.root, self.wheels)
 

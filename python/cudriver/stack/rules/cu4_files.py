@@ -135,12 +135,13 @@ def _of_system(faults: list[FileFault]) -> Finding:
 
 def _hidden(facts: Facts, dist: Distribution, fault: FileFault) -> Finding:
     """Part of a package in a folder that comes before the package's own."""
-    fixes = leak_of(facts, fault.file)
+    fixes = leak_of(facts, fault.file) or [f"give {fault.file} another name."]
     if fault.proven:
         title = f"{fault.file} hides {dist.name} {dist.version}"
-        fixes = fixes or [f"give {fault.file} another name."]
         return finding(ERROR, title, [fault.evidence], fault.says, fixes, dist.name, fault.file)
     title = f"{fault.file} hides {dist.name} {dist.version}, of which it is a part"
+    if fault.why:
+        title = f"{fault.file} hides {fault.why} of {dist.name} {dist.version}"
     fields = [fault.evidence], None, fixes, dist.name, fault.file
     doubt = f"whether {dist.name} is imported whole from {fault.file} is not known"
     return finding(WARNING, title, *fields, doubt=doubt)

@@ -68,7 +68,7 @@ class Toolkit(Record, frozen=True):
     """A CUDA toolkit, or the part of one that is there."""
 
     origin: str  # "system", "environment"
-    kind: str  # "directory", "conda", "wheels", "debian"
+    kind: str  # "directory", "conda", "wheels"
     version: str | None  # "13.0.2", "13.0" where no more is known
     path: str
     evidence: Evidence | None = None

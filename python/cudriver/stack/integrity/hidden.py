@@ -62,9 +62,11 @@ def hidden_inside(root: Root, extensions: tuple[str, ...], wheels: Wheels) -> It
         listed = b"\n" + raw
         for package in packages_of(raw):
             own = f"{dist.location}/{package}"
-            for name in root.names(own):
+            names = root.names(own)
+            for name in names:
                 stem, dot, ending = name.partition(".")
-                if os.fsencode(f"\n{package}/{stem}.py,") not in listed:
+                line = os.fsencode(f"\n{package}/{stem}.py,")
+                if f"{stem}.py" not in names or line not in listed:
                     continue
                 file = name if dot else f"{name}/__init__.py"
                 if f"{dot}{ending}" not in ("", *extensions) or not root.is_file(f"{own}/{file}"):

@@ -110,6 +110,13 @@ def test_what_is_left_out_of_every_change_is_listed(page: str) -> None:
     assert named & steps()["change"] == set()
 
 
+def test_what_a_step_runs_is_there() -> None:
+    words = set(re.findall(r"\btests/[\w/{},*.]+", (ROOT / ".ci" / "run").read_text("utf-8")))
+    for word in words:
+        done = subprocess.run(["bash", "-c", f"ls -d {word}"], cwd=ROOT, capture_output=True)
+        assert done.returncode == 0, done.stderr
+
+
 def test_each_step_has_its_seconds() -> None:
     lines = (ROOT / ".ci" / "seconds").read_text("utf-8").splitlines()
     counted = dict(line.split() for line in lines if not line.startswith("#"))

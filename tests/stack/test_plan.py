@@ -152,6 +152,11 @@ def test_a_proven_set_installs_what_it_names():
             assert installed == version, (candidate.name, python)
 
 
+def test_an_installer_is_kept_from_what_is_known_to_fail():
+    (_, install, _) = plan("numba-cuda", driver="580.65.06", gpus=["H100"]).parts[0].steps
+    assert install.commands[0].endswith("'numba-cuda[cu13]==0.30.4' 'numpy<2.5'")
+
+
 def test_the_best_is_the_newest_that_fits():
     """Of those that bring the fewest other frameworks, whoever has run them."""
     for name, release in itertools.product(FRAMEWORKS, ["470.82.01", "535.104.05", "580.95.05"]):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from cudriver.stack.facts import Environment
 from cudriver.stack.fixes import fix
 from cudriver.stack.machine_facts import Driver
@@ -10,6 +12,11 @@ from cudriver.stack.planning.question import Line, Question
 from cudriver.stack.record import Record, but
 from cudriver.stack.tables import table
 from cudriver.stack.text import quote
+from cudriver.stack.versions import satisfies
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 LISTED = "constraints.txt"
 
@@ -60,7 +67,7 @@ def _install(env: Environment, candidate: Candidate, held: bool) -> list[Instruc
     python, uses = quote(env.executable or f"{env.prefix}/bin/python"), table("plan")["uses"]
     used = [f"{python} -c {quote(uses[name])}" for name in candidate.frameworks]
     listed, by = LISTED if held else None, "uv" if env.installer == "uv" else "pip"
-    words = candidate.packages
+    words = [*candidate.packages, *(() if candidate.name else _bounds(candidate.frameworks))]
     made = [str(fix.install(env, *words, by=by, index=candidate.index, held=listed))]
     if candidate.source:  # it is compiled against what was installed before
         made.append(
@@ -70,6 +77,14 @@ def _install(env: Environment, candidate: Candidate, held: bool) -> list[Instruc
         Instruction(Line("install"), made, [_pip(env, "check")]),
         Instruction(Line("check"), [f"cudriver check --strict {quote(env.prefix)}"], used),
     ]
+
+
+def _bounds(frameworks: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """What keeps an installer from newer releases of others, with which these are known to fail."""
+    for row in table("pairs")["pairs"]:
+        version = frameworks.get(row["package"], {}).get("version", "")
+        if row["fails"].startswith(">=") and version and satisfies(version, row["versions"]):
+            yield row["with"] + row["wants"]
 
 
 def _pip(env: Environment, verb: str) -> str:

@@ -105,7 +105,8 @@ def test_the_text_is_that_of_the_import(tmp_path, by, name, specifier, have, say
 @pytest.mark.parametrize(
     ("specifier", "have", "known"),
     [(">=1.13.3", "1.12", False), (">=1.13.3", "1.13.1", True), ("<1.28,>=1.21", "2.3.5", False),
-     ("<2.4,>=1.22", "2.4.6", True), ("<2", "2.1", False), ("<2.6,>=2", "1.26.4", False)],
+     ("<2.4,>=1.22", "2.4.6", True), ("<2", "2.1", False), ("<2.6,>=2", "1.26.4", False),
+     ("==1.13.1", "1.14.0", True), ("~=1.13.0", "1.14.2", True), ("<1.14,>=1.13", "1.14", True)],
 )  # fmt: skip
 def test_a_version_that_is_far_from_what_is_asked_for(tmp_path, specifier, have, known):
     """NumPy of another major ends SciPy's import, and so XGBoost's; 2.4.6 for <2.4 may serve."""

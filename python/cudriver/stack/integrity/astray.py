@@ -90,7 +90,8 @@ class _Look(Record):
             inside = target.startswith(f"{env.prefix.rstrip('/')}/")
             library = f"/python{stated[1]}{stated[2]}/os.py"
             alone = any(root.is_file(f"{env.prefix}/{lib}{library}") for lib in ("lib", "lib64"))
-            if not (inside or alone or root.is_file(f"{env.prefix}/pyvenv.cfg")):
+            text = root.text(f"{env.prefix}/pyvenv.cfg", 64 << 10)  # empty, it is there
+            if not (inside or alone or (text is not None and "\ufffd" not in text)):
                 yield Astray(ELSEWHERE, own, evidence, f"{env.prefix}/pyvenv.cfg is not there")
         elif cut(env.python, 2) != stated[1]:
             yield Astray(ELSEWHERE, own, evidence, f"it is Python {stated[1]}")

@@ -76,16 +76,19 @@ def hidden_inside(root: Root, extensions: tuple[str, ...], wheels: Wheels) -> It
                     yield FileFault(dist.name, f"{own}/{name}", HIDDEN, evidence, why=f"{stem}.py")
 
 
-def left_over(root: Root, wheels: Wheels) -> Iterator[FileFault]:
+def left_over(root: Root, extensions: tuple[str, ...], wheels: Wheels) -> Iterator[FileFault]:
     """Files that only another release of a package has, whose record lies beside its own."""
-    for dist, raw in wheels:
-        own = paths(dist, raw) if dist.beside else set()
+    for dist, _ in wheels:
+        brought = (paths(each, raw) for each, raw in wheels if dist.beside)
+        own = {path for each in brought for path in each}
         for folder in dist.beside:
             other = root.raw(f"{folder}/RECORD", RECORD_LIMIT)
             (lines,) = _elf.absent([(other, None)])  # all that it lists and that counts
             for number, line in lines:
                 file = f"{dist.location}/{line.partition(',')[0]}"
-                if file not in own and file.endswith((".py", ".so")) and root.is_file(file):
+                name = os.path.basename(file)
+                runs = name.endswith(".py") or name[len(name.partition(".")[0]) :] in extensions
+                if runs and file not in own and root.is_file(file):
                     evidence = Evidence(f"{folder}/RECORD", number, line.strip()[:200])
                     yield FileFault(dist.name, file, LEFT, evidence)
 

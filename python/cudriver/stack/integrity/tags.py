@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Iterator
 
-from cudriver._elf import ElfError
 from cudriver.stack.facts import FOREIGN, Environment, Evidence, FileFault
 from cudriver.stack.integrity.listed import Wheels
 from cudriver.stack.loader.files import machine_at
@@ -25,22 +24,13 @@ def foreign(loader: Loader, env: Environment, wheels: Wheels) -> Iterator[FileFa
         tags = [*re.finditer(r"^Tag:[ \t]*(\S+)", text, re.MULTILINE)]
         if not tags or dist.installer == "conda" or any(takes(env, False, tag[1]) for tag in tags):
             continue
-        musl = _musl(loader, env)
+        musl = loader.is_musl(env.executable)
         if musl is None or (musl and any(takes(env, True, tag[1]) for tag in tags)):
             continue
         file = _proof(loader, env, musl, dist.location, _NATIVE.findall(os.fsdecode(raw)))
         if file is not None:
             evidence = Evidence.found(f"{dist.path}/WHEEL", text, tags[0])
             yield FileFault(dist.name, file, FOREIGN, evidence, why=tags[0][1])
-
-
-def _musl(loader: Loader, env: Environment) -> bool | None:
-    """Whether musl is the C library of this Python; None where it cannot be read."""
-    try:
-        program = loader.open(loader.root.resolve(env.executable or ""))
-    except (ElfError, OSError, ValueError):
-        return None
-    return "/ld-musl-" in (program.interpreter or "")
 
 
 def takes(env: Environment, musl: bool, tag: str) -> bool:

@@ -66,7 +66,7 @@ class Whole:
         yield from hidden_by_modules(self.root, env.site_packages, self.wheels)
         yield from hidden_inside(self.root, env.extensions, self.wheels)
         yield from foreign(loader, env, self.wheels)
-        yield from left_over(self.root, self.wheels)
+        yield from left_over(self.root, env.extensions, self.wheels)
 
     def _tried(self, file: Entry, made: FileFault) -> FileFault:
         """What imports have to do with it."""

@@ -75,8 +75,12 @@ class Resolver:
         torch = self.frameworks.get("torch")
         self.importer: Importer = Importer(self.loader, self.env, torch.cuda if torch else None)
         kept: list[Framework] = []
-        for framework in frameworks:
+        beside = {name for name, recipe in recipes.items() if recipe.shown == "beside"}
+        for framework in sorted(frameworks, key=lambda each: each.name in beside):
             recipe = recipes.get(framework.name)
+            if framework.name in beside and not kept:
+                del self.frameworks[framework.name]
+                continue
             if recipe is not None:
                 if framework.variant != "cpu":
                     self._guarded(framework, partial(self._use, framework, recipe))
@@ -95,7 +99,7 @@ class Resolver:
                     kept.append(framework)
         for framework in kept:
             fill_runtime_versions(self.root, framework, self.catalogue.libraries)
-        return kept
+        return [framework for framework in frameworks if framework in kept]
 
     def _imported(self, name: str) -> Process | None:
         """A process in which a framework has been imported, and no more done; None where it is

@@ -26,7 +26,7 @@ from cudriver.stack.record import Record
 from cudriver.stack.rules.finding import finding
 from cudriver.stack.tables import matters, table
 from cudriver.stack.text import some
-from cudriver.stack.versions import minor, satisfies
+from cudriver.stack.versions import cut, minor, satisfies
 
 SHOWN = 5  # pieces of evidence of one kind
 COMPARED = 5  # pins of one package, with what is met
@@ -192,8 +192,9 @@ def _far(pin: Pin) -> bool:
     here, wanted = minor(have), minor(least[1].rstrip(".")) if least else None
     if here is None or matters(pin.requirement.name, "parts"):
         return False
-    ends = (satisfies(f"{here[0]}.{last}", asked) for last in (0, 99999))
-    return bool(wanted and here < wanted) or all(each is False for each in ends)
+    major, named = str(here[0]), re.findall(r"\d[\d.]*\d|\d", asked)
+    some = (f"{major}.0", f"{major}.99999", *(each for each in named if cut(each, 1) == major))
+    return bool(wanted and here < wanted) or all(satisfies(each, asked) is False for each in some)
 
 
 def _not_met(facts: Facts, top: str, unkept: list[Unkept]) -> Finding:

@@ -56,10 +56,12 @@ def test_folders_that_images_leave_out(venv):
 
 def test_a_copy_over_an_older_release(venv):
     """As unzip and `COPY` of a Dockerfile do: both records stay, and files of the older one."""
-    old = [venv.site / f"torch/{name}.py" for name in ("__init__", "old", "gone")]
+    names = ("__init__.py", "old.py", "gone.py", "theirs.py", "_x.cpython-39-x86_64-linux-gnu.so")
+    old = [venv.site / "torch" / name for name in names]  # the last no Python here imports
     for file in old[1:]:
         file.write_bytes(b"x = 1\n")
     venv.distribution("torch", "2.7.0", files=old)
+    venv.distribution("nvidia-curand-cu12", "10.3.9.90", files=[old[3]])
     old[2].unlink()
     (told,) = found(venv, "error", "warning")
     assert told.title == "old.py is of torch 2.7.0, over which torch 2.8.0+cu128 was installed"

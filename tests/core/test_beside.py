@@ -142,14 +142,14 @@ def test_a_blocking_copy_is_big_while_it_lasts(cu: Any, sim: Any, big: Any, laun
     dst, src = ends(cu, True)
     stream = cu.Stream()
     sim.settle()
-    sim.hold()
+    sim.hold_call("cuMemcpyHtoD_v2", 1)
     copying = threading.Thread(target=cu.copy, args=(big[1], big[0]))
     copying.start()
     wait_for(lambda: cu.explain_copy(dst, src).path == "kernel", "the big copy is under way")
     before = launches()
     small = cu.copy_async(dst, src, stream)
     assert launches() == before + 1
-    sim.release()
+    sim.clear_faults()
     copying.join()
     small.wait()
     assert cu.explain_copy(dst, src).path == "direct"
@@ -183,9 +183,11 @@ def test_a_batch_of_both_directions_is_beside_big_ones_in_both(
     cu: Any, sim: Any, big: Any, launches: Any, both: bool
 ) -> None:
     up, down = ends(cu, True), ends(cu, False)
+    other = cu.pinned_empty(BIG, "u1"), cu.device_zeros(BIG, "u1")  # the two run at once
     sim.settle()
     sim.hold()
-    flying = [cu.copy_async(*pair, cu.Stream()) for pair in (big[::-1], big)[: 1 + both]]
+    pairs = ((big[1], big[0]), other)
+    flying = [cu.copy_async(*pair, cu.Stream()) for pair in pairs[: 1 + both]]
     before = launches()
     flying.append(cu.copy_many_async([up[0], down[0]], [up[1], down[1]], cu.Stream()))
     assert launches() == before + both

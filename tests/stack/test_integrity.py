@@ -432,6 +432,11 @@ class TestHidden:
         (told,) = found(venv)
         assert (told.severity, bool(told.doubt)) == (WARNING, True)
         assert told.title.endswith(f"{name.partition('/')[0]} hides version.py of torch 2.8.0")
+        (record,) = venv.site.glob("torch-*.dist-info/RECORD")
+        listed = record.read_text()
+        record.write_text(f"{listed}torch/{name},,0\n")  # then its wheel brought both
+        assert [each for each in found(venv) if "hides" in each.title] == []
+        record.write_text(listed)
         file.rename(file.with_name("__main__.py"))  # without a first file a folder comes last
         assert real.import_error(venv.path, "torch") is None
         assert found(venv) == []

@@ -16,13 +16,14 @@ class Pushed(list[Context]):
         self.thread: int = threading.get_ident()
 
 
-_all: list[weakref.ref[Pushed]] = []
+_all: dict[int, weakref.ref[Pushed]] = {}  # by id; of a list threads could not remove at once
 
 
 def new() -> Pushed:
     """For the calling thread, which the core keeps beside its Python state."""
-    pushed = Pushed()
-    _all.append(weakref.ref(pushed, _all.remove))
+    pushed, pop = Pushed(), _all.pop
+    key = id(pushed)
+    _all[key] = weakref.ref(pushed, lambda _: pop(key, None))
     return pushed
 
 
@@ -37,5 +38,5 @@ def correct(pushed: Pushed, stack: list[Context]) -> None:
 
 def holder(context: Context) -> int:
     """A thread that has pushed the context, by its number; 0: none has."""
-    everywhere = [pushed for ref in _all[:] if (pushed := ref()) is not None]
+    everywhere = [pushed for ref in _all.copy().values() if (pushed := ref()) is not None]
     return next((pushed.thread for pushed in everywhere if context in pushed), 0)

@@ -192,7 +192,7 @@ def test_a_cycle_with_an_exception_and_its_frame(cu: Any, holder: Any, first: st
             kept[0].error = error
         kept[0].me, kept[0].frame, kept[0].after = kept, sys._getframe(), after
 
-    refs = list(stack._all)
+    refs = stack._all.copy()
     for _ in range(3):
         make()
         gc.collect()

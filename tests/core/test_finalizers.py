@@ -192,7 +192,8 @@ def test_a_cycle_with_an_exception_and_its_frame(cu: Any, holder: Any, first: st
             kept[0].error = error
         kept[0].me, kept[0].frame, kept[0].after = kept, sys._getframe(), after
 
-    refs = stack._all.copy()
+    with cu.Context():  # this thread has a list of its own from its first push on
+        refs = stack._all.copy()
     for _ in range(3):
         make()
         gc.collect()

@@ -16,7 +16,7 @@ class Pushed(list[Context]):
         self.thread: int = threading.get_ident()
 
 
-_all: dict[int, weakref.ref[Pushed]] = {}  # by id; of a list threads could not remove at once
+_all: dict[int, weakref.ref[Pushed]] = {}  # by id: threads end at once
 
 
 def new() -> Pushed:

@@ -343,7 +343,7 @@ class FileFault(Record, frozen=True):
     what: str  # MISSING, ...
     evidence: Evidence
     owners: list[str] = fresh(list)
-    why: str = ""  # of one that is DAMAGED: "is empty"; HIDDEN: the module beside it
+    why: str = ""  # of one that is DAMAGED: "is empty"; HIDDEN: what it hides
     says: str = ""  # what an import says that meets it
     proven: bool = False  # of one that is MISSING: an import of its package ends there
     package: str = ""  # of the system's package manager: it owns the file

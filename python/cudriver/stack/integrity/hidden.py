@@ -55,8 +55,8 @@ def hidden_by_modules(root: Root, folders: list[str], wheels: Wheels) -> Iterato
 
 
 def hidden_inside(root: Root, extensions: tuple[str, ...], wheels: Wheels) -> Iterator[FileFault]:
-    """What no wheel brought and lies beside a module of a package: a folder with a first file, or
-    an extension, is imported in place of a source of the same name.
+    """Folders and extensions that no wheel brought and that have the name of a package's module:
+    Python imports an extension, or a folder with a first file, in place of the source.
     """
     for dist, raw in wheels:
         listed = b"\n" + raw
@@ -78,17 +78,17 @@ def hidden_inside(root: Root, extensions: tuple[str, ...], wheels: Wheels) -> It
 
 def left_over(root: Root, extensions: tuple[str, ...], wheels: Wheels) -> Iterator[FileFault]:
     """Files that only another release of a package has, whose record lies beside its own."""
-    for dist, _ in wheels:
-        brought = (paths(each, raw) for each, raw in wheels if dist.beside)
-        own = {path for each in brought for path in each}
-        for folder in dist.beside:
+    pairs = [(dist, folder) for dist, _ in wheels for folder in dist.beside]
+    if pairs:
+        brought = {path for dist, raw in wheels for path in paths(dist, raw)}
+        for dist, folder in pairs:
             other = root.raw(f"{folder}/RECORD", RECORD_LIMIT)
             (lines,) = _elf.absent([(other, None)])  # all that it lists and that counts
             for number, line in lines:
                 file = f"{dist.location}/{line.partition(',')[0]}"
                 name = os.path.basename(file)
                 runs = name.endswith(".py") or name[len(name.partition(".")[0]) :] in extensions
-                if runs and file not in own and root.is_file(file):
+                if runs and file not in brought and root.is_file(file):
                     evidence = Evidence(f"{folder}/RECORD", number, line.strip()[:200])
                     yield FileFault(dist.name, file, LEFT, evidence)
 

@@ -62,7 +62,7 @@ class Recipe(Record):
     package: str = ""  # its folder or file in site-packages; default: the module's
     versions: str = ""  # releases that it holds for; how others load their libraries is not known
     after: list[str] = fresh(list)  # frameworks that its import imports first
-    shown: str = "always"  # "cuda": where it uses a CUDA library; "beside": and beside another
+    shown: str = "always"  # "cuda": where it uses a CUDA library; "beside": and another does
     build: dict[str, list[dict[str, str]]] = fresh(dict)  # fact -> where it is stated
     steps: list[Step] = fresh(list)
     rescues: list[Rescue] = fresh(list)

@@ -184,8 +184,8 @@ def _gravity(pin: Pin) -> str:
 
 
 def _far(pin: Pin) -> bool:
-    """Whether what is installed is of an older minor release than the least that is asked for, or
-    of a major of which none is. Who needs CUDA's own libraries the loader tells.
+    """Whether the installed version is older than the least that is asked for by a minor release,
+    or nothing of its major release is asked for. Of CUDA's own libraries the loader tells.
     """
     have, asked = pin.here.version if pin.here else "", pin.requirement.specifier
     least = re.search(r"(?:>=?|[=~]=)\s*([0-9][0-9.]*)", asked)
@@ -193,8 +193,8 @@ def _far(pin: Pin) -> bool:
     if here is None or matters(pin.requirement.name, "parts"):
         return False
     major, named = str(here[0]), re.findall(r"\d[\d.]*\d|\d", asked)
-    some = (f"{major}.0", f"{major}.99999", *(each for each in named if cut(each, 1) == major))
-    return bool(wanted and here < wanted) or all(satisfies(each, asked) is False for each in some)
+    tries = (f"{major}.0", f"{major}.99999", *(each for each in named if cut(each, 1) == major))
+    return bool(wanted and here < wanted) or all(satisfies(each, asked) is False for each in tries)
 
 
 def _not_met(facts: Facts, top: str, unkept: list[Unkept]) -> Finding:

@@ -1,6 +1,8 @@
 /* See call.h. */
 #include "call.h"
 
+#include <stdatomic.h>
+
 static const struct {
     const char *module, *name, *format;
 } functions[] = {
@@ -9,41 +11,18 @@ static const struct {
 #undef X
 };
 
-/* A module of cudriver.memory. Where each interpreter keeps what extensions need, a dict keeps
- * those whose import is over: to find that out takes `import` longer than most calls. New
- * reference. */
-static PyObject *module_get(const char *name)
-{
-    PyObject *kept = PyInterpreterState_GetDict(PyInterpreterState_Get()); /* borrowed */
-    PyObject *path = PyUnicode_FromString(name), *package, *module = NULL;
-
-    if (kept != NULL && path != NULL) {
-        module = Py_XNewRef(PyDict_GetItemWithError(kept, path));
-    }
-    if (kept == NULL || path == NULL || module != NULL || PyErr_Occurred()) {
-        Py_XDECREF(path);
-        return module;
-    }
-    /* Without names to import, the package is returned; with some, they are looked for. */
-    package = PyImport_ImportModuleLevelObject(path, NULL, NULL, NULL, 0);
-    module = package != NULL ? PyImport_GetModule(path) : NULL;
-    Py_XDECREF(package);
-    if (module != NULL && PyDict_SetItem(kept, path, module) < 0) {
-        Py_CLEAR(module);
-    }
-    Py_DECREF(path);
-    return module;
-}
-
-/* New reference. */
+/* New reference. Modules are kept as long as the process: to ask `import` again takes longer than
+ * most calls. */
 static PyObject *function_get(enum cudriver_function function)
 {
-    PyObject *module = module_get(functions[function].module);
-    PyObject *found =
-        module != NULL ? PyObject_GetAttrString(module, functions[function].name) : NULL;
+    static _Atomic(PyObject *) modules[sizeof functions / sizeof functions[0]];
+    PyObject *module = atomic_load(&modules[function]);
 
-    Py_XDECREF(module);
-    return found;
+    if (module == NULL) {
+        module = PyImport_ImportModule(functions[function].module);
+        atomic_store(&modules[function], module);
+    }
+    return module != NULL ? PyObject_GetAttrString(module, functions[function].name) : NULL;
 }
 
 static PyObject *call_va(enum cudriver_function function, va_list values)

@@ -122,8 +122,7 @@ static PyMethodDef *const functions[] = {
     cudriver_context_stack_functions, cudriver_copy_functions,
     cudriver_ladder_functions,        cudriver_device_make_functions,
     cudriver_dlpack_from_functions,   cudriver_dlpack_export_functions,
-    cudriver_host_functions,          cudriver_page_lock_functions,
-    cudriver_pinned_numpy_functions,
+    cudriver_host_functions,          cudriver_pinned_numpy_functions,
 };
 
 static int module_exec(PyObject *module)

@@ -18,7 +18,6 @@ int cudriver_host_room(size_t *room);
 extern PyType_Spec cudriver_host_memory_spec;
 extern PyType_Spec cudriver_page_lock_spec;
 extern PyMethodDef cudriver_host_functions[];
-extern PyMethodDef cudriver_page_lock_functions[];
 extern PyMethodDef cudriver_pinned_numpy_functions[];
 
 #endif

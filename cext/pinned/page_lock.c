@@ -188,6 +188,12 @@ static PyObject *lock_lock(PyObject *object, PyObject *args)
     Py_RETURN_TRUE;
 }
 
+static PyObject *lock_stop(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    cudriver_pin_stop(&lock_of(object)->stop);
+    Py_RETURN_NONE;
+}
+
 static PyObject *lock_close(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     CUDRIVER_LOCK();
@@ -207,6 +213,7 @@ static PyObject *get_array(PyObject *object, void *Py_UNUSED(closure))
 
 static PyMethodDef lock_methods[] = {
     {"lock", lock_lock, METH_VARARGS, DOC_PageLock_lock},
+    {"stop", lock_stop, METH_NOARGS, DOC_PageLock_stop},
     {"close", lock_close, METH_NOARGS, DOC_PageLock_close},
     {NULL},
 };
@@ -234,23 +241,4 @@ PyType_Spec cudriver_page_lock_spec = {
     .basicsize = sizeof(PageLockObject),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_GC,
     .slots = lock_slots,
-};
-
-/* ---- the module's function ---- */
-
-static PyObject *module_pin_stop(PyObject *module, PyObject *lock)
-{
-    PyTypeObject *type = cudriver_state_of_module(module)->page_lock_type;
-
-    if (!Py_IS_TYPE(lock, type)) {
-        return PyErr_Format(PyExc_TypeError, "expected a PageLock, not %.100s",
-                            Py_TYPE(lock)->tp_name);
-    }
-    cudriver_pin_stop(&lock_of(lock)->stop);
-    Py_RETURN_NONE;
-}
-
-PyMethodDef cudriver_page_lock_functions[] = {
-    {"_pin_stop", module_pin_stop, METH_O, DOC__pin_stop},
-    {NULL},
 };

@@ -898,9 +898,11 @@ class PageLock:
         """Bytes from the lowest to the highest."""
     def lock(self, step: int, fresh: bool, /) -> bool:
         """Page-lock, at most `step` bytes in one driver call; 0: as many as one takes; -1: the
-        same, and nobody stops it. False: `_pin_stop` has ended it. `fresh`: the memory is new, and
+        same, and nobody stops it. False: `stop` has ended it. `fresh`: the memory is new, and
         is touched by several threads.
         """
+    def stop(self) -> None:
+        """End a `lock` that is under way in another thread, or that comes."""
     def close(self) -> None:
         """Unlock the memory that no other lock holds."""
 
@@ -1167,9 +1169,6 @@ def _place(address: int, nbytes: int, node: int, /) -> int:
 
 def _ranges() -> bytes:
     """Address and bytes, each an uint64, of all memory that the pool and pins have page-locked."""
-
-def _pin_stop(lock: PageLock, /) -> None:
-    """End a `lock` that is under way in another thread, or that comes."""
 
 def _numpy_new(min_bytes: int, /) -> object:
     """A capsule with a new memory handler of NumPy's, which page-locks from so many bytes on."""

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from conftest import DRIVER
-from cudriver import _core, typing
+from cudriver import typing
 from cudriver.memory import pinning as implementation
 from forking import let_threads_rest
 from parallel import in_thread
@@ -314,7 +314,7 @@ def test_whoever_waits_is_told_of_a_close(cu, array, hold) -> None:
 
     waiter = threading.Thread(target=wait)
     waiter.start()
-    _core._pin_stop(pinning._owner.pin)  # as close() begins
+    pinning._owner.pin.stop()  # as close() begins
     held.go()
     waiter.join()
     pinning.close()

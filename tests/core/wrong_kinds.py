@@ -111,7 +111,6 @@ RIGHT: dict[str, Callable[[Things], tuple[Any, ...]]] = {
     "_numpy_forget": lambda t: (t.handler,),
     "_numpy_new": lambda t: (1 << 40,),
     "_numpy_set": lambda t: (t.handler,),
-    "_pin_stop": lambda t: (t.lock,),
     "_pinned": lambda t: ((3,), "f8", False, -1, False),
     "_place": lambda t: (t.low, 8, -1),
     "_primary_context": lambda t: (0,),
@@ -133,7 +132,7 @@ RIGHT: dict[str, Callable[[Things], tuple[Any, ...]]] = {
 #: Where nothing but the type in the stub is right: a TypeError for every other kind.
 EXACT = {
     "_export": {0: "there"}, "_fill": {0: "there"}, "_views": {0: "there"},
-    "_pin_stop": {0: "lock"}, "_numpy_forget": {0: "handler"}, "_mark": {0: "capsule"},
+    "_numpy_forget": {0: "handler"}, "_mark": {0: "capsule"},
 }  # fmt: skip
 
 

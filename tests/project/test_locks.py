@@ -19,9 +19,9 @@ WITHOUT = """
     array_assign array_compare array_compute array_hash array_iterate array_length array_number
     array_repr array_truth cudriver_device_array_dlpack_device
     cudriver_device_array_subscript get_context get_device get_geometry get_is_primary
-    get_python get_reversed lock_dealloc lock_traverse memory_dealloc memory_repr
+    get_python get_reversed lock_dealloc lock_stop lock_traverse memory_dealloc memory_repr
     method_view module_copy_threads module_mark module_node
-    module_numpy_forget module_numpy_new module_numpy_set module_pin_stop module_place
+    module_numpy_forget module_numpy_new module_numpy_set module_place
     module_ranges module_set_copy_threads module_set_limit module_set_nodes module_stats
     module_pinned set_cache_config stream_get_device stream_traverse transfer_await
     transfer_repr work_dealloc

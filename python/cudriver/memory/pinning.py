@@ -50,7 +50,7 @@ class _Work:
         except RuntimeError:  # no thread is to be had: do it at once
             self.run()
         except BaseException:  # Ctrl-C; the thread may still begin
-            _core._pin_stop(pin)
+            pin.stop()
             _running.pop(self, None)
             raise
 
@@ -80,7 +80,7 @@ _running: dict[_Work, _core.PageLock] = {}
 @atexit.register
 def _stop_all() -> None:
     for work, pin in _running.copy().items():
-        _core._pin_stop(pin)
+        pin.stop()
         work.join(EXIT_PATIENCE)
 
 
@@ -90,7 +90,7 @@ class _Owner:
     def __init__(self, pin: _core.PageLock) -> None:
         self.pin, self.work = pin, _Work()
 
-    def __del__(self, stop: Callable[[_core.PageLock], None] = _core._pin_stop) -> None:
+    def __del__(self, stop: Callable[[_core.PageLock], None] = _core.PageLock.stop) -> None:
         if (pin := getattr(self, "pin", None)) is not None:
             stop(pin)
 
@@ -201,7 +201,7 @@ class Pinning(Generic[ArrayT]):
         is being page-locked, a few milliseconds. A second call does nothing.
         """
         pin = self._owner.pin
-        _core._pin_stop(pin)
+        pin.stop()
         self._owner.work.join()
         self._closed = True
         pin.close()

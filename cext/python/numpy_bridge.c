@@ -75,15 +75,11 @@ int cudriver_numpy_dtype(PyObject *argument, PyObject **dtype, Py_ssize_t *items
         return -1;
     }
     if (PyDataType_ELSIZE(descr) == 0 && PyTypeNum_ISSTRING(descr->type_num)) {
-        /* As np.empty does: 'S' and 'U' mean one character. */
-        PyObject *name = PyUnicode_FromFormat("%c1", descr->kind);
-        Py_DECREF(descr);
-        descr = NULL;
-        if (name == NULL || !PyArray_DescrConverter(name, &descr)) {
-            Py_XDECREF(name);
+        PyArray_DESCR_REPLACE(descr); /* as np.empty does: 'S' and 'U' mean one character */
+        if (descr == NULL) {
             return -1;
         }
-        Py_DECREF(name);
+        PyDataType_SET_ELSIZE(descr, descr->type_num == NPY_UNICODE ? 4 : 1);
     }
     *dtype = (PyObject *)descr;
     *itemsize = (Py_ssize_t)PyDataType_ELSIZE(descr);

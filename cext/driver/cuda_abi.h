@@ -130,6 +130,27 @@ typedef enum CUpointer_attribute_enum {
     CU_POINTER_ATTRIBUTE_RANGE_SIZE = 12
 } CUpointer_attribute;
 
+typedef enum CUmemLocationType_enum {
+    CU_MEM_LOCATION_TYPE_INVALID = 0,
+    CU_MEM_LOCATION_TYPE_DEVICE = 1,
+} CUmemLocationType;
+
+typedef struct CUmemLocation_st {
+    CUmemLocationType type;
+    int id;
+} CUmemLocation;
+
+typedef enum CUmemcpySrcAccessOrder_enum {
+    CU_MEMCPY_SRC_ACCESS_ORDER_STREAM = 0x1,
+} CUmemcpySrcAccessOrder;
+
+typedef struct CUmemcpyAttributes_st {
+    CUmemcpySrcAccessOrder srcAccessOrder;
+    CUmemLocation srcLocHint;
+    CUmemLocation dstLocHint;
+    unsigned int flags;
+} CUmemcpyAttributes;
+
 /* Passed as NULL only, so its members are not declared. */
 typedef struct CUctxCreateParams_st CUctxCreateParams;
 
@@ -219,6 +240,7 @@ typedef struct CUDA_MEMCPY3D_st {
     X(cuMemcpyDtoDAsync_v2, (CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream), 3020) \
     X(cuMemcpyPeerAsync, (CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src, CUcontext src_context, size_t bytes, CUstream stream), 4000) \
     X(cuMemcpy3DAsync_v2, (const CUDA_MEMCPY3D *copy, CUstream stream), 3020) \
+    X(cuMemcpyBatchAsync_v2, (CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count, CUmemcpyAttributes *attributes, size_t *firsts, size_t kinds, CUstream stream), 13000) \
     X(cuMemsetD8Async, (CUdeviceptr dst, unsigned char value, size_t count, CUstream stream), 3020) \
     X(cuMemsetD16Async, (CUdeviceptr dst, unsigned short value, size_t count, CUstream stream), 3020) \
     X(cuMemsetD32Async, (CUdeviceptr dst, unsigned int value, size_t count, CUstream stream), 3020) \

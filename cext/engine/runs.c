@@ -13,6 +13,8 @@
 #include "driver/driver.h"
 #include "hostmem/hostmem.h"
 
+#define BATCH 64 /* copies that one call of the driver takes, at most */
+
 _Static_assert(sizeof(struct cudriver_run) == 32, "as the kernel has it");
 
 /* What a call queues. */
@@ -23,6 +25,7 @@ struct runs {
     size_t together[2];  /* runs that are staged: down, up */
     CUcontext context;
     bool borrow;
+    bool batches; /* the driver takes several copies in one call */
     struct staging_place *place;
     struct cudriver_copy_call *call;
     struct cudriver_run *table; /* owned; page-locked, of the kernel's runs; NULL: it does none */
@@ -53,18 +56,14 @@ void cudriver_runs_choose(struct cudriver_run *runs, size_t count, bool beside)
 static CUresult run_copy(struct runs *all, const struct cudriver_run *run)
 {
     struct cudriver_staging_transfer *staged = NULL;
-    struct cudriver_copy_plan plan;
+    struct cudriver_copy_plan plan = {
+        .dst = {!run->down, (char *)(uintptr_t)run->dst, run->dst, all->context, -1},
+        .src = {!run->up, (char *)(uintptr_t)run->src, run->src, all->context, -1},
+        .borrow = all->borrow,
+        .layout.itemsize = run->bytes,
+    };
     CUresult result;
 
-    plan.dst = (struct cudriver_copy_end){!run->down, (char *)(uintptr_t)run->dst, run->dst,
-                                          all->context, -1};
-    plan.src = (struct cudriver_copy_end){!run->up, (char *)(uintptr_t)run->src, run->src,
-                                          all->context, -1};
-    plan.blocking = plan.fixed = plan.ask = false;
-    plan.borrow = all->borrow;
-    plan.layout.ndim = 0;
-    plan.layout.itemsize = run->bytes;
-    plan.layout.dst_offset = plan.layout.src_offset = 0;
     cudriver_copy_plan_make(&plan);
     result = cudriver_copy_follow(&plan, all->call, &staged);
     cudriver_staging_join(&all->staged, staged);
@@ -125,6 +124,26 @@ static CUresult kernel_queue(struct runs *all)
     }
     all->call->function = "cuLaunchKernel";
     return staging_runs_launch(kernels, address, count, all->call->stream);
+}
+
+/* Queues the runs from `first` on that have copies of their own by one call of the driver, which
+ * loses no time between them, and returns how many. 0: it refuses one of them, as across the end of
+ * a registration, and is not asked again; some may be queued all the same. */
+static size_t batch_queue(struct runs *all, size_t first)
+{
+    CUmemcpyAttributes attributes = {.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
+    CUdeviceptr dst[BATCH], src[BATCH];
+    size_t bytes[BATCH], of = 0, count = 0;
+
+    for (const struct cudriver_run *run = all->runs + first;
+         count < BATCH && first + count < all->count && run->path == CUDRIVER_RUN_DIRECT; run++) {
+        dst[count] = run->dst;
+        src[count] = run->src;
+        bytes[count++] = run->bytes;
+    }
+    all->batches = cuda.cuMemcpyBatchAsync_v2(dst, src, bytes, count, &attributes, &of, 1,
+                                              all->call->stream) == CUDA_SUCCESS;
+    return all->batches ? count : 0;
 }
 
 /* ---- pageable ---- */
@@ -221,10 +240,14 @@ CUresult cudriver_runs_issue(struct cudriver_run *runs, size_t count, CUcontext 
         }
     }
     result = kernel_queue(&all);
-    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
-        if (runs[i].path == CUDRIVER_RUN_KERNEL ? all.table == NULL
-                                                : runs[i].path != CUDRIVER_RUN_STAGED) {
+    all.batches = cuda.cuMemcpyBatchAsync_v2 != NULL && !cudriver_stream_is_default(call->stream);
+    for (size_t i = 0, done; i < count && result == CUDA_SUCCESS; i += done) {
+        bool later = runs[i].path == CUDRIVER_RUN_KERNEL ? all.table != NULL
+                                                         : runs[i].path == CUDRIVER_RUN_STAGED;
+        done = all.batches && runs[i].path == CUDRIVER_RUN_DIRECT ? batch_queue(&all, i) : later;
+        if (done == 0) {
             result = run_copy(&all, &runs[i]);
+            done = 1;
         }
     }
     for (int up = 1; up >= 0 && result == CUDA_SUCCESS; up--) {

@@ -66,8 +66,8 @@
 #define TUNING_BESIDE_MOST (16 * TUNING_MIB)
 
 /* Bytes from which on a run has a driver copy of its own, which needs no multiprocessor (H200, 1
- * MiB: 47 GB/s by 4,096 of them, 51 by the kernel); and runs below which the kernel is not worth
- * its launch (not measured). */
+ * MiB: 48 GB/s by a call for each, 54 by one for 256, 51 by the kernel); and runs below which the
+ * kernel is not worth its launch (not measured). */
 #define TUNING_RUN_MOST TUNING_MIB
 #define TUNING_RUNS_LEAST 4
 

@@ -438,6 +438,41 @@ CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CU
     return copy_async(CALL_cuMemcpyDtoDAsync_v2, &shape, stream);
 }
 
+/* Many copies, which have no order among themselves: the last is issued first. Driver 580 refuses
+ * default streams, empty copies and none at all, and a refused capture goes on. */
+CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
+                               CUmemcpyAttributes *attributes, size_t *firsts, size_t kinds,
+                               CUstream handle)
+{
+    struct sim_stream *stream;
+    CUresult result = sim_enter_stream(CALL_cuMemcpyBatchAsync_v2, handle, &stream);
+    bool sensible;
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (stream->capture != NULL) {
+        return sim_leave(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    }
+    sensible = count > 0 && dsts != NULL && srcs != NULL && sizes != NULL && kinds == 1 &&
+               attributes != NULL && firsts != NULL && firsts[0] == 0 &&
+               attributes->srcAccessOrder == CU_MEMCPY_SRC_ACCESS_ORDER_STREAM &&
+               stream != stream->context->legacy;
+    result = sensible ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    for (int issue = 0; issue < 2; issue++) {
+        for (size_t i = count; i-- > 0 && result == CUDA_SUCCESS;) {
+            const void *dst = (const void *)(uintptr_t)dsts[i];
+            const void *src = (const void *)(uintptr_t)srcs[i];
+            struct shape shape = flat(is_host_pointer(dst), (uintptr_t)dst, is_host_pointer(src),
+                                      (uintptr_t)src, sizes[i]);
+            result = sizes[i] == 0 ? CUDA_ERROR_INVALID_VALUE
+                     : issue       ? copy_issue(stream, &shape)
+                                   : shape_check(&shape);
+        }
+    }
+    return sim_leave(result);
+}
+
 /* In the monitor. Whether the two contexts that a peer copy names exist. */
 static CUresult peers_check(CUcontext dst, CUcontext src)
 {

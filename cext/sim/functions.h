@@ -192,6 +192,7 @@ typedef struct CUexecAffinityParam_st CUexecAffinityParam;
     X(cuMemcpyHtoDAsync_v2_ptsz, (CUdeviceptr dst, const void *src, size_t bytes, CUstream stream), 7000) \
     X(cuMemcpyDtoHAsync_v2_ptsz, (void *dst, CUdeviceptr src, size_t bytes, CUstream stream), 7000) \
     X(cuMemcpyDtoDAsync_v2_ptsz, (CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream), 7000) \
+    X(cuMemcpyBatchAsync_v2_ptsz, (CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count, CUmemcpyAttributes *attributes, size_t *firsts, size_t kinds, CUstream stream), 13000) \
     X(cuMemcpyPeer_ptds, (CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src, CUcontext src_context, size_t bytes), 7000) \
     X(cuMemcpyPeerAsync_ptsz, (CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src, CUcontext src_context, size_t bytes, CUstream stream), 7000) \
     X(cuMemcpy2D_v2_ptds, (const CUDA_MEMCPY2D *copy), 7000) \

@@ -389,7 +389,19 @@ def test_a_kernel_copies_small_rows_and_the_driver_large_ones(sim: Any) -> None:
     large, there = cu.pinned_array(random((5, 1 << 20))), cu.device_empty((5, 1 << 20), np.uint8)
     cu.copy_rows(there, large, range(5), range(5))
     assert sim.call_count("cuLaunchKernel") == 2
-    assert sim.call_count("cuMemcpyHtoDAsync_v2") == 5
+    assert sim.call_count("cuMemcpyHtoDAsync_v2") == 5, "a default stream takes no batch"
+
+
+@pytest.mark.parametrize(("failing", "each"), [("2:1", 2), ("1:801", 66)])
+def test_a_stream_takes_64_large_rows_in_one_call(sim: Any, failing: str, each: int) -> None:
+    few, rows = random((4, 1 << 20)), np.arange(66)
+    host, there = cu.pinned_array(few), cu.device_empty((66, 1 << 20), np.uint8)
+    sim.fail(f"cuMemcpyBatchAsync_v2:{failing}")
+    sim.reset_counts()
+    cu.copy_rows_async(there, host, rows, rows % 4, stream=cu.Stream()).wait()
+    assert sim.call_count("cuMemcpyBatchAsync_v2") == (1 if each == 66 else 2)
+    assert sum(map(sim.call_count, COPIES)) == each
+    assert np.array_equal(there.to_numpy(), few[rows % 4])
 
 
 def list_of(array: Any, count: int) -> list[Any]:

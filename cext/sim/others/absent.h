@@ -64,7 +64,6 @@
     X(cuMemcpyHtoAAsync_v2_ptsz, 7000) \
     X(cuMemcpyAtoHAsync_v2_ptsz, 7000) \
     X(cuMemcpy3DPeerAsync_ptsz, 7000) \
-    X(cuMemcpyBatchAsync_v2_ptsz, 13000) \
     X(cuMemcpy3DBatchAsync_v2_ptsz, 13000) \
     X(cuArrayCreate_v2, 3020) \
     X(cuArrayGetDescriptor_v2, 3020) \
@@ -377,7 +376,6 @@
     X(cuMemcpy3DBatchAsync, 12080) \
     X(cuMemcpyBatchAsync_ptsz, 12080) \
     X(cuMemcpy3DBatchAsync_ptsz, 12080) \
-    X(cuMemcpyBatchAsync_v2, 13000) \
     X(cuMemcpy3DBatchAsync_v2, 13000) \
     X(cuStreamAttachMemAsync, 6000) \
     X(cuLaunchKernelEx, 11060) \

@@ -47,6 +47,8 @@ FUNCTION(cuMemcpyDtoHAsync_v2_ptsz, (void *dst, CUdeviceptr src, size_t bytes, C
          cuMemcpyDtoHAsync_v2(dst, src, bytes, own(stream)))
 FUNCTION(cuMemcpyDtoDAsync_v2_ptsz, (CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream),
          cuMemcpyDtoDAsync_v2(dst, src, bytes, own(stream)))
+FUNCTION(cuMemcpyBatchAsync_v2_ptsz, (CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count, CUmemcpyAttributes *attributes, size_t *firsts, size_t kinds, CUstream stream),
+         cuMemcpyBatchAsync_v2(dsts, srcs, sizes, count, attributes, firsts, kinds, own(stream)))
 FUNCTION(cuMemcpyPeer_ptds, (CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src, CUcontext src_context, size_t bytes),
          waited(cuMemcpyPeerAsync(dst, dst_context, src, src_context, bytes, PER_THREAD)))
 FUNCTION(cuMemcpyPeerAsync_ptsz, (CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src, CUcontext src_context, size_t bytes, CUstream stream),

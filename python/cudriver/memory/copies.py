@@ -30,7 +30,7 @@ class CopyPlan(NamedTuple):
     ----------
     path : str
         'direct', '2D', '3D', 'staged', 'kernel', 'temporary', 'peer', 'bounced', 'host', 'same' or
-        'empty'. Of many copies that of most of the bytes: 'kernel', 'direct' (a driver copy each),
+        'empty'. Of many copies that of most of the bytes: 'kernel', 'direct' (by the driver),
         'staged' (together), 'apart' (each as by `copy_async`) or 'empty'.
     why : str
         The reason, in a sentence; of many copies also what they take from the device, and how to

@@ -72,7 +72,7 @@ def _bytes(length: NDArray[np.uint64], group: NDArray[np.bool_]) -> int:
 #: In the order of enum cudriver_run_path.
 _SAYS = {
     "kernel": "{:,} dense and page-locked, or on one device: one launch of a kernel copies them",
-    "direct": "{:,} dense and page-locked, or on one device, but few or large: a driver copy each",
+    "direct": "{:,} dense and page-locked, or on one device, but few or large: by the driver",
     "staged": "{:,} dense but pageable: worker threads move them through page-locked slots, "
     "between which and the device a kernel copies them",
     "apart": "{:,} not dense, alone and pageable, or of another device than the first: each as by "

@@ -7,6 +7,7 @@ import re
 import stat
 from collections.abc import Iterator
 
+from cudriver.stack.elf.parts import opened
 from cudriver.stack.facts import Environment, Evidence
 from cudriver.stack.loader.files import machine_at
 from cudriver.stack.loader.glibc import PLATFORMS
@@ -61,7 +62,7 @@ class _Reader:
         put(env, installer=self._installer(), managed=not self.settings and self._managed())
         if home := self.settings.get("home"):
             put(env, base_prefix=self.settings.get("base-prefix") or os.path.dirname(home))
-        put(env, platform=self._machine())
+        put(env, platform=self._machine(), libc=self._libc())
         for path in env.pythonpath:
             self._add(path)
         put(env, sites=self._folders(threaded))
@@ -163,6 +164,12 @@ class _Reader:
         if machine is not None:
             return PLATFORMS.get(machine, "unknown")
         return os.uname().machine if self.root.host else "x86_64"
+
+    def _libc(self) -> str | None:
+        """The C library whose loader the interpreter names."""
+        file = opened(self.root, self.env.executable) if self.env.executable else None
+        musl = file is not None and "/ld-musl-" in (file.interpreter or "")
+        return None if file is None else "musl" if musl else "gnu"
 
     def _folders(self, threaded: str) -> list[str]:
         """The folders whose .pth files that Python reads, in its order."""

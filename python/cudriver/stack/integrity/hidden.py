@@ -5,15 +5,14 @@ files of another release.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 
 from cudriver import _elf
 from cudriver.stack.environment.records import RECORD_LIMIT, packages_of
-from cudriver.stack.facts import HIDDEN, LEFT, Environment, Evidence, FileFault
+from cudriver.stack.facts import HIDDEN, LEFT, Distribution, Environment, Evidence, FileFault
 from cudriver.stack.integrity.listed import Wheels, folders_of_modules, paths
 from cudriver.stack.roots.rootfs import Root
-
-_FIRST = ("__init__.py", "__init__.pyc")
 
 
 class Hiding:
@@ -25,72 +24,53 @@ class Hiding:
         self.endings: tuple[str, ...] = env.modules
 
     def faults(self) -> Iterator[FileFault]:
-        yield from self.by_packages()
-        yield from self.by_modules()
-        yield from self.inside()
-        yield from self.left_over()
-
-    def by_packages(self) -> Iterator[FileFault]:
-        """What hides a package in an earlier one of the folders, and lacks modules of it."""
-        root, folders = self.root, self.folders
-        for dist, raw in self.wheels if len(folders) > 1 else ():
-            before = folders[: folders.index(dist.location)] if dist.location in folders else []
-            packages = {dist.name.replace("-", "/")} | packages_of(raw) if before else set()
-            for package in sorted(packages):
-                own = f"{dist.location}/{package}"
-                for folder in before if root.is_dir(own) else ():
-                    file = f"{folder}/{package}"
-                    # One without a first file joins the others, and hides none.
-                    regular = any(name in _FIRST for name in root.names(file))
-                    if regular and not _has_all(root, file, own):
-                        evidence = Evidence(file, None, f"comes before {own}")
-                        yield FileFault(dist.name, file, HIDDEN, evidence)
-
-    def by_modules(self) -> Iterator[FileFault]:
-        """The modules (cuda.py) that hide a package: nothing below it can be imported. In one
-        folder a package with a first file comes before a module.
-        """
-        root, folders = self.root, self.folders
-        names = {folder: {*root.names(folder)} for folder in folders}
-        for at, folder in enumerate(folders):
-            for name in names[folder]:
-                stem, _, ending = name.partition(".")
-                if not stem.isidentifier() or f".{ending}" not in self.endings:
-                    continue
-                for own in (f for f in folders[at:] if stem in names[f]):
-                    first = root.names(f"{own}/{stem}")
-                    if own == folder and any(one in _FIRST for one in first):
-                        continue
-                    line = os.fsencode(f"\n{stem}/")
-                    for dist, raw in self.wheels:
-                        if dist.location == own and line in b"\n" + raw:
-                            file, says = f"{folder}/{name}", f"'{stem}' is not a package"
-                            evidence = Evidence(file, None, f"comes before {own}/{stem}")
-                            yield FileFault(
-                                dist.name, file, HIDDEN, evidence, says=says, proven=True
-                            )
-
-    def inside(self) -> Iterator[FileFault]:
-        """The modules that no wheel brought and that come before one of a wheel's in its folder."""
-        known: dict[str, list[list[str]]] = {}
         for dist, raw in self.wheels:
-            listed = b"\n" + raw
+            if dist.location in self.folders:
+                for folder in self.folders[: self.folders.index(dist.location)]:
+                    yield from self._in_front(dist, raw, folder)
+        yield from self._inside()
+        yield from self._left_over()
+
+    def _in_front(self, dist: Distribution, raw: bytes, folder: str) -> Iterator[FileFault]:
+        """What an earlier folder of the path has of a wheel's package: a part that lacks modules of
+        it, or a module (cuda.py) of its name.
+        """
+        names = self.root.names
+        for package in sorted({dist.name.replace("-", "/"), *packages_of(raw)}):
+            file, own = f"{folder}/{package}", f"{dist.location}/{package}"
+            # One without a first file joins the others, and hides none.
+            if self._first(file) and self.root.is_dir(own) and not _has_all(self.root, file, own):
+                evidence = Evidence(file, None, f"comes before {own}")
+                yield FileFault(dist.name, file, HIDDEN, evidence)
+        for name in names(folder):
+            stem = name.partition(".")[0]
+            there = name[len(stem) :] in self.endings and stem in names(dist.location)
+            if there and _has(raw, f"{stem}/"):
+                yield _no_package(dist, f"{folder}/{name}", stem)
+
+    def _inside(self) -> Iterator[FileFault]:
+        """The modules that no wheel brought and that come before one of a wheel's in its folder."""
+        rivals: dict[str, list[list[str]]] = {}
+        for dist, raw in self.wheels:
             for inside in folders_of_modules(self.root, dist, raw):
                 folder = f"{dist.location}/{inside}".rstrip("/")
-                if folder not in known:
-                    known[folder] = [*self._rivals(folder)]
-                for files in known[folder]:
-                    lines = (os.fsencode(f"\n{os.path.join(inside, file)},") for file in files)
-                    mine = (f for f, line in zip(files, lines, strict=True) if line in listed)
+                if folder not in rivals:
+                    rivals[folder] = [*self._rivals(folder)]
+                for files in rivals[folder]:
+                    mine = (f for f in files if _has(raw, os.path.join(inside, f)))
                     own, first = next(mine, files[0]), f"{folder}/{files[0]}"
-                    if own != files[0] and self.root.is_file(first):
+                    if own == files[0] or not self.root.is_file(first):
+                        continue
+                    if own.endswith("/"):
+                        yield _no_package(dist, first, os.path.join(inside, own[:-1]))
+                    else:
                         evidence = Evidence(first, None, f"comes before {folder}/{own}")
                         place = f"{folder}/{files[0].partition('/')[0]}"
                         yield FileFault(dist.name, place, HIDDEN, evidence, why=own)
 
     def _rivals(self, folder: str) -> Iterator[list[str]]:
         """The files of a folder that are modules of one name, the one that Python imports first:
-        the first file of a folder, an extension, a source.
+        the first file of a folder, an extension, a source, a folder without a first file.
         """
         several: dict[str, list[str]] = {}
         for name in self.root.names(folder):
@@ -100,13 +80,17 @@ class Hiding:
                 continue  # nearly all
             files = [stem + ending for ending in self.endings if stem + ending in names]
             if files and stem in names:
-                inside = self.root.names(f"{folder}/{stem}")
-                first = (f"__init__{ending}" for ending in self.endings)
-                files[:0] = [f"{stem}/{name}" for name in first if name in inside][:1]
+                first = self._first(f"{folder}/{stem}")
+                files = [f"{stem}/{first}", *files] if first else [*files, f"{stem}/"]
             if len(files) > 1:
                 yield files
 
-    def left_over(self) -> Iterator[FileFault]:
+    def _first(self, folder: str) -> str | None:
+        """The file that runs first when a folder is imported, if it has one."""
+        names = (f"__init__{ending}" for ending in self.endings)
+        return next((name for name in names if name in self.root.names(folder)), None)
+
+    def _left_over(self) -> Iterator[FileFault]:
         """Files that only another release of a package has, whose record lies beside its own."""
         pairs = [(dist, folder) for dist, _ in self.wheels for folder in dist.beside]
         brought = {path for dist, raw in self.wheels if pairs for path in paths(dist, raw)}
@@ -120,6 +104,19 @@ class Hiding:
                 if runs and file not in brought and self.root.is_file(file):
                     evidence = Evidence(f"{folder}/RECORD", number, line.strip()[:200])
                     yield FileFault(dist.name, file, LEFT, evidence)
+
+
+def _has(raw: bytes, path: str) -> bool:
+    """Whether a RECORD lists a file, or modules in a folder ("nvidia/")."""
+    pattern = re.escape(os.fsencode(path)) + (rb"[^,\n]*\.py," if path.endswith("/") else b",")
+    return re.search(b"^" + pattern, raw, re.MULTILINE) is not None
+
+
+def _no_package(dist: Distribution, file: str, package: str) -> FileFault:
+    """A module that hides a package: nothing below it can be imported."""
+    says = f"'{package.replace('/', '.')}' is not a package"
+    evidence = Evidence(file, None, f"comes before {dist.location}/{package}")
+    return FileFault(dist.name, file, HIDDEN, evidence, says=says, proven=True)
 
 
 def _has_all(root: Root, folder: str, own: str) -> bool:

@@ -371,7 +371,6 @@ class Unmet(Record, frozen=True):
     specifier: str
     by: str
     evidence: Evidence
-    have: str | None = None  # the version that is installed
 
 
 class Facts(Record, frozen=True):

@@ -15,6 +15,14 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable
+from importlib.machinery import (
+    EXTENSION_SUFFIXES,
+    ExtensionFileLoader,
+    FileFinder,
+    SourceFileLoader,
+    SourcelessFileLoader,
+)
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -23,7 +31,8 @@ from synth import Prefix
 from test_breakage_built import MODULE, SUFFIX, Venv, library, pytestmark  # noqa: F401
 
 from cudriver.stack import inspect
-from cudriver.stack.facts import ERROR, NOTE, WARNING, Finding
+from cudriver.stack.collect import ask, collect
+from cudriver.stack.facts import ERROR, HIDDEN, NOTE, WARNING, Finding
 from cudriver.stack.integrity import listed, look, whole
 from cudriver.stack.machine import driver
 from cudriver.stack.machine_facts import Driver
@@ -440,6 +449,47 @@ class TestHidden:
         file.rename(file.with_name("__main__.py"))  # without a first file a folder comes last
         assert real.import_error(venv.path, "torch") is None
         assert found(venv) == []
+
+    @pytest.mark.skipif(
+        sysconfig.get_config_var("Py_GIL_DISABLED"), reason="the venv is one with the GIL"
+    )
+    @pytest.mark.parametrize("libc", ["gnu", "musl"])
+    def test_every_pair_two_folders_down(self, tmp_path: Path, libc: str) -> None:
+        """One file that a wheel brought, and one of the same name: Python's own finder decides."""
+        endings = [ending.replace("-gnu", f"-{libc}") for ending in EXTENSION_SUFFIXES]
+        prefix = Prefix(tmp_path / "env", python="{}.{}".format(*sys.version_info)).venv()
+        python = prefix.path / "bin/python"
+        python.unlink()
+        linked = f"-Wl,--dynamic-linker=/lib/{'ld-musl-x.so.1' if libc == 'musl' else 'ld.so'}"
+        compile_c(python, "int main(void) { return 0; }", linked, shared=False)
+        strange = {
+            *endings,
+            *EXTENSION_SUFFIXES,
+            EXTENSION_SUFFIXES[0].replace("-gnu", "-musl"),
+            ".cpython-39.so",
+        }
+        kinds = [*sorted(strange), ".py", ".pyc", "/__init__.py", "/part.py", ".json"]
+        pairs = {f"m{n}": pair for n, pair in enumerate(permutations(kinds, 2))}
+        folder, files = prefix.site / "torch/nn/deep", {"torch/__init__.py": b"", "top.py": b""}
+        files |= {f"torch/nn/deep/{stem}{own}": b"x" for stem, (own, _) in pairs.items()}
+        prefix.dist("torch", "2.8.0", files=files)
+        others = [folder / f"{stem}{other}" for stem, (_, other) in pairs.items()]
+        for file in (*others, top := prefix.site / "top/__init__.py"):
+            file.parent.mkdir(exist_ok=True)
+            file.write_bytes(b"x")
+        loaders = (ExtensionFileLoader, endings), (SourceFileLoader, [".py"])
+        finder = FileFinder(str(folder), *loaders, (SourcelessFileLoader, [".pyc"]))
+        taken = {stem: getattr(finder.find_spec(stem), "origin", None) for stem in pairs}
+        usable = {*endings, ".py", ".pyc", "/__init__.py", "/part.py"}
+        same = "/part.py", "__init__.py"  # of one folder, whose first file hides no other
+        hiding = {
+            str(file)
+            for file, (stem, (own, _)) in zip(others, pairs.items(), strict=True)
+            if own in usable and taken[stem] == str(file) and (own, file.name) != same
+        }
+        facts = collect(ask(prefix.inside, environ={}, probe=False))
+        told = {f.evidence.file for f in facts.file_faults if f.what == HIDDEN}
+        assert told == {*hiding, str(top)}
 
 
 # ---- the budget ----

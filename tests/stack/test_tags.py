@@ -1,5 +1,6 @@
 """Tags of wheels against an interpreter: packaging.tags decides, and the real import."""
 
+import os
 import subprocess
 import sysconfig
 
@@ -12,6 +13,7 @@ from cudriver.stack import inspect
 from cudriver.stack.facts import Environment
 from cudriver.stack.integrity.tags import takes
 from cudriver.stack.record import put
+from elfkit import compile_c
 
 PLATFORMS = [
     "any", "linux_x86_64", "manylinux2014_x86_64", "manylinux_2_28_x86_64", "manylinux1_i686",
@@ -25,13 +27,14 @@ ABIS = ["none", "abi3", "cp310", "cp311", "cp312", "cp313", "cp313t", "cp314", "
 @pytest.mark.parametrize("threaded", ["", "t"])
 @pytest.mark.parametrize("minor", [11, 12, 13, 14])
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-@pytest.mark.parametrize("libc", ["many", "musl"])
+@pytest.mark.parametrize("libc", ["gnu", "musl"])
 def test_as_packaging_has_it(minor, threaded, machine, libc):
     env = Environment("/env", "venv", f"3.{minor}.1", platform=machine)
-    put(env, site_packages=[f"/env/lib/python3.{minor}{threaded}/site-packages"])
-    mine = [f"{libc}linux_{v}_{machine}" for v in ("2_28", "2_34", "1_2")]
+    put(env, site_packages=[f"/env/lib/python3.{minor}{threaded}/site-packages"], libc=libc)
+    kind = "many" if libc == "gnu" else libc
+    mine = [f"{kind}linux_{v}_{machine}" for v in ("2_28", "2_34", "1_2")]
     mine += [f"linux_{machine}", f"manylinux2014_{machine}", f"manylinux1_{machine}"]
-    mine = [each for each in mine if libc == "many" or not each.startswith("many")]
+    mine = [each for each in mine if libc == "gnu" or not each.startswith("many")]
     abis = [f"cp3{minor}{threaded}"]
     known = {*cpython_tags((3, minor), abis, mine), *compatible_tags((3, minor), None, mine)}
     if threaded:  # a Python without the GIL has no stable ABI before 3.15
@@ -42,8 +45,8 @@ def test_as_packaging_has_it(minor, threaded, machine, libc):
                 tag = f"{python}-{abi}-{platform}"
                 if python.startswith("py") != (abi == "none") or platform == "any":
                     continue  # of no wheel, or of one without an extension module
-                assert takes(env, libc == "musl", tag) == (Tag(python, abi, platform) in known), tag
-    assert takes(env, libc == "musl", f"py2.py3-none-win_amd64.linux_{machine}")
+                assert takes(env, tag) == (Tag(python, abi, platform) in known), tag
+    assert takes(env, f"py2.py3-none-win_amd64.linux_{machine}")
 
 
 OWN = sysconfig.get_config_var("EXT_SUFFIX")
@@ -85,3 +88,17 @@ def test_as_the_import_has_it(tmp_path, tag, ending, works):
         assert f"is a wheel for {tag.format(**words)}" in finding.title
         assert f"Python {PYTHON}" in finding.title
         assert finding.proven
+
+
+@pytest.mark.parametrize("libc", ["gnu", "musl"])
+def test_on_musl(tmp_path, libc):
+    prefix = environment(tmp_path)
+    (prefix.path / "bin/python").unlink()
+    linked = "-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1"
+    compile_c(prefix.path / "bin/python", "int main(void) { return 0; }", linked, shared=False)
+    own, kind = f"cp{PYTHON.replace('.', '')}", {"gnu": "manylinux_2_28"}.get(libc, "musllinux_1_2")
+    name = f"cupy/_x.cpython-{own[2:]}-{os.uname().machine}-linux-{libc}.so"
+    info = prefix.dist("cupy-cuda12x", "14.2.0", files={"cupy/__init__.py": b"", name: b"x"})
+    (info / "WHEEL").write_text(f"Tag: {own}-{own}-{kind}_{os.uname().machine}\n")
+    found = {f.rule for f in inspect(prefix.inside, environ={}, probe_driver=False).findings}
+    assert ("CU409" in found) == (libc == "gnu")

@@ -157,6 +157,7 @@ class Environment(Record, frozen=True):
     installer: str = "pip"  # "pip", "uv", "conda", "mamba": which command fixes it
     base_prefix: str | None = None  # of a venv: where its interpreter lives
     platform: str = "x86_64"  # machine of its interpreter
+    libc: str | None = None  # the C library of that: "gnu", "musl"; None: it cannot be read
     variables: dict[str, str] = fresh(dict)  # the environment variables that matter
     lacks_pip: bool = False
     managed: bool = False  # by the system (PEP 668): pip refuses to change it unless told to
@@ -203,10 +204,15 @@ class Environment(Record, frozen=True):
         """What the names of extension modules end in, in the order in which it looks for them. Some
         Pythons take no stable ABI of a machine, or none without the GIL.
         """
-        machine = f"{self.platform}-linux-gnu"
+        machine = f"{self.platform}-linux-{self.libc or 'gnu'}"
         rests = ("", f"-{machine}") if self.minor < 15 else (f"-{machine}", "")
         stable = (f"{abi}{rest}.so" for abi in (".abi3", ".abi3t") for rest in rests)
         return f".cpython-{self.abi}-{machine}.so", *stable, ".so"
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """What the names of all modules end in, in the order in which it looks for them."""
+        return *self.extensions, ".py", ".pyc"
 
 
 class Framework(Record, frozen=True):
@@ -365,7 +371,6 @@ class Unmet(Record, frozen=True):
     specifier: str
     by: str
     evidence: Evidence
-    have: str | None = None  # the version that is installed
 
 
 class Facts(Record, frozen=True):

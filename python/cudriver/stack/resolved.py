@@ -31,12 +31,10 @@ class Resolved(Record):
 
     def to_dict(self) -> dict[str, Any]:
         """What ``cudriver which --json`` prints, as jsonable data."""
-        names = ("soname", "needed_by", "searched")
-        gone = [{name: jsonable(getattr(each, name)) for name in names} for each in self.missing]
         return {
             "schema": 1,
             "libraries": promised("libraries", self.libraries),
-            "missing": gone,
+            "missing": jsonable(self.missing),
             "unknown": self.unknown,
         }
 

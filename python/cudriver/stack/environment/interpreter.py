@@ -7,6 +7,7 @@ import re
 import stat
 from collections.abc import Iterator
 
+from cudriver.stack.elf.parts import opened
 from cudriver.stack.facts import Environment, Evidence
 from cudriver.stack.loader.files import machine_at
 from cudriver.stack.loader.glibc import PLATFORMS
@@ -61,7 +62,7 @@ class _Reader:
         put(env, installer=self._installer(), managed=not self.settings and self._managed())
         if home := self.settings.get("home"):
             put(env, base_prefix=self.settings.get("base-prefix") or os.path.dirname(home))
-        put(env, platform=self._machine())
+        put(env, platform=self._machine(), libc=self._libc())
         for path in env.pythonpath:
             self._add(path)
         put(env, sites=self._folders(threaded))
@@ -164,27 +165,27 @@ class _Reader:
             return PLATFORMS.get(machine, "unknown")
         return os.uname().machine if self.root.host else "x86_64"
 
+    def _libc(self) -> str | None:
+        """The C library whose loader the interpreter names."""
+        file = opened(self.root, self.env.executable) if self.env.executable else None
+        musl = file is not None and "/ld-musl-" in (file.interpreter or "")
+        return None if file is None else "musl" if musl else "gnu"
+
     def _folders(self, threaded: str) -> list[str]:
         """The folders whose .pth files that Python reads, in its order."""
-        short = ".".join((self.env.python or "").split(".")[:2])
-        name = f"python{short}{threaded}"
-        shared = looks_outside(self.settings)
-        folders: list[str] = []
-        user: list[str] = []
-        if self.env.user_base and shared:
-            user.append(f"{self.env.user_base}/lib/{name}/site-packages")
-        own = self._of_prefix(self.prefix, name)
-        if short:  # a venv's own folder comes before the user's, a base Python's after it
-            folders += own + user if self.settings else user + own
-        if short and shared and self.env.base_prefix:
+        if self.env.python is None:
+            return []
+        name, shared = f"python{cut(self.env.python, 2)}{threaded}", looks_outside(self.settings)
+        own, base = self._of_prefix(self.prefix, name), self.env.user_base
+        user = [f"{base}/lib/{name}/site-packages"] * bool(base and shared)
+        # A venv's own folder comes before the user's, a base Python's after it.
+        folders = own + user if self.settings else user + own
+        if shared and self.env.base_prefix:
             folders += self._of_prefix(self.env.base_prefix, name)
-        kept: list[str] = []
-        seen: set[str] = set()
-        for folder in folders:
-            if self.root.is_dir(folder) and (true := self.root.resolve(folder)) not in seen:
-                seen.add(true)
-                kept.append(folder)
-        return kept
+        found: dict[str, str] = {}  # by where its links lead
+        for folder in filter(self.root.is_dir, folders):
+            found.setdefault(self.root.resolve(folder), folder)
+        return [*found.values()]
 
     def _of_prefix(self, prefix: str, name: str) -> list[str]:
         """Where a Python below that prefix looks for packages."""

@@ -92,11 +92,7 @@ def _holds(term: str, variables: dict[str, str]) -> bool:
     if found is None:
         raise _Unsure
     name, sign, double, single = found.groups()
-    return _compare(variables, name, sign, double or single or "")
-
-
-def _compare(variables: dict[str, str], name: str, sign: str, value: str) -> bool:
-    mine = variables.get(name, "")
+    mine, value = variables.get(name, ""), double or single or ""
     if name in _VERSIONS:
         answer = satisfies(mine, sign + value)
         if answer is None:

@@ -186,8 +186,7 @@ class _Copy:
         for dist in self.facts.distributions:
             for specifier in asked_of(dist, new.name):
                 if satisfies(new.version, specifier) is False:
-                    evidence = dist.evidence
-                    kept.append(Unmet(new.name, specifier, dist.name, evidence, new.version))
+                    kept.append(Unmet(new.name, specifier, dist.name, dist.evidence))
         put(self.facts, unmet=kept)
 
     def _usual(self, new: Distribution, fits: bool) -> str | None:

@@ -21,7 +21,7 @@ Wheels = list[Wheel]
 MOST = 2000  # files that are told; no more are looked for
 SLACK = 2_000_000_000  # ns; archives keep whole seconds
 ALL = -1  # a time before any: then every file was changed later
-_FOREVER = (1 << 63) - 1
+_FOREVER = 1 << 62
 # Folders that images leave out, with all that is in them.
 _LEFT_OUT = re.compile(r"(?:^|/)(?:docs?|examples?|benchmarks|include|share|cmake|tests?)(?=/)")
 # Who says that it installed a distribution below /usr, where a system's package manager does.
@@ -53,10 +53,15 @@ def different(root: Root, wheels: Wheels, others: Iterable[Wheel]) -> tuple[list
 
 def _since(root: Root, dist: Distribution) -> int:
     """When a wheel was installed, in ns: an installer writes RECORD last."""
+    return (_changed_at(root, f"{dist.path}/RECORD") or _FOREVER) + SLACK
+
+
+def _changed_at(root: Root, path: str) -> int:
+    """When a file or a folder was changed, in ns; 0 where that cannot be told."""
     try:
-        return root.stat(f"{dist.path}/RECORD").st_mtime_ns + SLACK
+        return root.stat(path).st_mtime_ns
     except (OSError, ValueError):
-        return _FOREVER
+        return 0
 
 
 def _changed(root: Root, dist: Distribution, lines: list[tuple[int, str]]) -> Iterator[Entry]:
@@ -108,6 +113,18 @@ def paths(dist: Distribution, raw: bytes) -> set[str]:
     """The paths of all files that a RECORD lists."""
     lines = os.fsdecode(raw).split("\n")
     return {f"{dist.location}/{line.partition(',')[0]}" for line in lines}
+
+
+def folders_of_modules(root: Root, dist: Distribution, raw: bytes) -> Iterator[str]:
+    """The folders in which a RECORD has modules: packages, and what lies in them and was changed
+    after they were installed. Those that images leave out do not count.
+    """
+    inside = {part.rpartition(b"\n")[2].rpartition(b"/")[0] for part in raw.split(b".py,")[:-1]}
+    since = _since(root, dist) - SLACK if root.host else 0
+    for name in sorted(map(os.fsdecode, {b"", *inside})):
+        changed = _changed_at(root, f"{dist.location}/{name}") if "/" in name else since
+        if changed >= since and not _LEFT_OUT.search(f"{name}/"):
+            yield name
 
 
 def top_modules(raw: bytes) -> Iterator[str]:

@@ -65,7 +65,7 @@ def unmet(root: Root, facts: Facts, wanting: dict[str, Distribution]) -> Iterato
             if unmeant or "extra" in marker or (marker.strip() and not markers.holds(marker)):
                 continue
             evidence = Evidence(f"{dist.path}/METADATA", None, f"{name}{specifier.strip()}")
-            yield Unmet(name, wanted, dist.name, evidence, here.version if here else None)
+            yield Unmet(name, wanted, dist.name, evidence)
 
 
 def _asks(dist: Distribution) -> Iterator[tuple[str, str, str]]:

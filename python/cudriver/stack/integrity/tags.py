@@ -18,26 +18,23 @@ _NATIVE = re.compile(r'^"?([^",\n]+\.(?:so|pyd)),', re.MULTILINE)
 def foreign(loader: Loader, env: Environment, wheels: Wheels) -> Iterator[FileFault]:
     """Those whose tags do not fit, and of which a file proves it."""
     root = loader.root
-    for dist, raw in wheels if env.python and env.platform != "unknown" else ():
+    for dist, raw in wheels if env.python and env.libc and env.platform != "unknown" else ():
         native = b".so," in raw or b".pyd," in raw
         text = (root.text(f"{dist.path}/WHEEL", 1 << 16) or "") if native else ""
         tags = [*re.finditer(r"^Tag:[ \t]*(\S+)", text, re.MULTILINE)]
-        if not tags or dist.installer == "conda" or any(takes(env, False, tag[1]) for tag in tags):
+        if not tags or dist.installer == "conda" or any(takes(env, tag[1]) for tag in tags):
             continue
-        musl = loader.is_musl(env.executable)
-        if musl is None or (musl and any(takes(env, True, tag[1]) for tag in tags)):
-            continue
-        file = _proof(loader, env, musl, dist.location, _NATIVE.findall(os.fsdecode(raw)))
+        file = _proof(loader, env, dist.location, _NATIVE.findall(os.fsdecode(raw)))
         if file is not None:
             evidence = Evidence.found(f"{dist.path}/WHEEL", text, tags[0])
             yield FileFault(dist.name, file, FOREIGN, evidence, why=tags[0][1])
 
 
-def takes(env: Environment, musl: bool, tag: str) -> bool:
+def takes(env: Environment, tag: str) -> bool:
     """Whether this Python takes a wheel of such a tag, be it of a newer C library."""
     pythons, abis, platforms = (part.split(".") for part in (f"{tag}--").split("-")[:3])
     own = any(_is_for(env, python, abi) for python in pythons for abi in abis)
-    libc = "musl" if musl else "many"
+    libc = "musl" if env.libc == "musl" else "many"
     mine = re.compile(rf"any|(?:linux|{libc}linux[0-9_]+)_{env.platform}")
     return own and any(map(mine.fullmatch, platforms))
 
@@ -52,11 +49,10 @@ def _is_for(env: Environment, python: str, abi: str) -> bool:
     return minor == env.minor and abi.rstrip("mud") == f"cp{env.abi}"
 
 
-def _proof(loader: Loader, env: Environment, musl: bool, site: str, names: list[str]) -> str | None:
+def _proof(loader: Loader, env: Environment, site: str, names: list[str]) -> str | None:
     """Of a wheel's own libraries one that this Python cannot load, where none fits."""
-    own = f".cpython-{env.abi}-{env.platform}-linux-{'musl' if musl else 'gnu'}.so"
     named = [name for name in names if ".cpython-" in name or name.endswith(".pyd")]
-    if any(name.endswith(own) for name in named):
+    if any(name.endswith(env.extensions[0]) for name in named):
         return None
     if named:
         return f"{site}/{min(named, key=lambda name: name.count('/'))}"

@@ -8,12 +8,7 @@ from collections.abc import Iterator
 from cudriver.stack.environment import records
 from cudriver.stack.environment.records import Entry
 from cudriver.stack.facts import CHANGED, EDITED, MISSING, Distribution, Facts, FileFault
-from cudriver.stack.integrity.hidden import (
-    hidden,
-    hidden_by_modules,
-    hidden_inside,
-    left_over,
-)
+from cudriver.stack.integrity.hidden import Hiding
 from cudriver.stack.integrity.listed import Wheels, different, top_modules
 from cudriver.stack.integrity.look import Looker
 from cudriver.stack.integrity.required import required, unmet
@@ -62,11 +57,8 @@ class Whole:
         if looker.spent or more:
             why = "so many files were changed that not all were looked at"
             self.resolver.unsure.append(f"{env.prefix}: {why}")
-        yield from hidden(self.root, env.site_packages, self.wheels)
-        yield from hidden_by_modules(self.root, env.site_packages, self.wheels)
-        yield from hidden_inside(self.root, env.extensions, self.wheels)
+        yield from Hiding(self.root, env, self.wheels).faults()
         yield from foreign(loader, env, self.wheels)
-        yield from left_over(self.root, env.extensions, self.wheels)
 
     def _tried(self, file: Entry, made: FileFault) -> FileFault:
         """What imports have to do with it."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
-from functools import cached_property
 
 from cudriver._elf import ElfError
 from cudriver.stack.facts import FEATURE, IMPORT, NOTHING, Environment, Framework, LoadFault
@@ -145,7 +144,7 @@ class Importer:
         """What a pattern names in the first of these folders, or site-packages, that has it. Of an
         extension module ("_C{so}") that is the file which this Python takes.
         """
-        endings = self._extensions if "{so}" in pattern else [""]
+        endings = self.env.extensions if "{so}" in pattern else ("",)
         whole = [pattern.replace("{so}", ending) for ending in endings]
         for site in self.env.site_packages if folders is None else folders:
             for one in whole:
@@ -153,12 +152,6 @@ class Importer:
                 if these:
                     return these
         return []
-
-    @cached_property
-    def _extensions(self) -> list[str]:
-        """What the names of extension modules end in, by this Python's C library."""
-        own = "-musl" if self.loader.is_musl(self.env.executable) else "-gnu"
-        return [ending.replace("-gnu", own) for ending in self.env.extensions]
 
     # ---- cuda.pathfinder ----
 

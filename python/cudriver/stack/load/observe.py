@@ -202,12 +202,10 @@ def compare(facts: Facts, answer: dict[str, Any]) -> Iterable[Row]:
             number = decode(values.get("torch.cudnn") or 0, "cudnn")
             yield Row("torch.backends.cudnn.version()", torch.cudnn, number)
             yield Row("torch.cuda.nccl.version()", torch.nccl, dotted(values.get("torch.nccl")))
-            archs = values.get("torch.archs")
-            yield Row(
-                "arch list",
-                " ".join(sorted(torch.archs)) or None,
-                " ".join(sorted(map(str, archs))) if archs else None,
+            told = (
+                sorted(map(str, archs or ())) for archs in (torch.archs, values.get("torch.archs"))
             )
+            yield Row("arch list", *(" ".join(archs) or None for archs in told))
     if any(answer["imports"].values()):
         return  # half an import maps half of the libraries
     predicted = {library.real_path or library.path: library for library in facts.libraries}

@@ -99,13 +99,6 @@ class Loader(LoaderFiles):
         self.environ: dict[str, str] = dict(environ or {})
         self.driver_assumed = False  # its libraries count as there, whatever is found
 
-    def is_musl(self, program: str | None) -> bool | None:
-        """Whether musl is the C library of a program; None where it cannot be read."""
-        try:
-            return "/ld-musl-" in (self.open(self.root.resolve(program or "")).interpreter or "")
-        except (ElfError, OSError, ValueError):
-            return None
-
     # ---- search paths ----
 
     def expand(self, text: str, owner: LoadedObject | None) -> str | None:

@@ -17,7 +17,6 @@ from cudriver.stack.facts import (
     Evidence,
     Facts,
     Finding,
-    Library,
     every,
 )
 from cudriver.stack.report.components import ABSENT, OK, UNJUDGED, components, using_cuda
@@ -26,14 +25,17 @@ from cudriver.stack.report.outcome import Outcome
 from cudriver.stack.report.redaction import redacted
 from cudriver.stack.report.text import (
     MARKS,
+    WIDE,
     How,
+    Style,
     about,
     command_text,
     counted,
+    library_lines,
     location,
     message,
+    observation_lines,
     remarks,
-    short_path,
     value_of,
 )
 from cudriver.stack.say import language, say, translate
@@ -147,7 +149,7 @@ def _section(report: Outcome, classes: str, name: str = "") -> str:
         shown = ((p.file, translate(p.text, "{problem}")) for p in facts.problems)
         rows = "".join(f"<li><code>{_text(file)}</code> {_text(why)}</li>" for file, why in shown)
         parts.append(f"<h2>{_text(say('Not readable'))}</h2><ul>{rows}</ul>")
-    parts.append(_libraries(report.libraries, facts))
+    parts.append(_libraries(report))
     parts.append("</section>")
     return "".join(parts)
 
@@ -197,54 +199,22 @@ def _evidence(evidence: Evidence, facts: Facts) -> str:
     return f'<p><code title="{_text(evidence.file)}">{_text(place)}</code>{value}</p>'
 
 
-def _libraries(libraries: Sequence[Library], facts: Facts) -> str:
-    columns = ["library", "version", "file", "found by"]
-    hiding = any(library.shadowed for library in libraries)
-    if hiding:
-        columns.append("shadows")
-    rows = []
-    for library in libraries:
-        cells = [
-            f'<th class="whole">{_text(library.soname)}</th>',
-            f'<td class="whole">{_text(library.version or "")}</td>',
-            f'<td><code title="{_text(library.path)}">{_text(short_path(facts, library.path))}'
-            f'</code><br><span class="soft">{_text(library.provided_by or "")}</span></td>',
-            f"<td>{_text(translate(library.found_by, '{by}'))}</td>",
-        ]
-        if hiding:
-            shadowed = "<br>".join(
-                f"<code>{_text(short_path(facts, other.path))}</code> "
-                f'<span class="soft">{_text(other.version or "")} '
-                f"{_text(translate(other.rule, '{by}'))}</span>"
-                for other in library.shadowed
-            )
-            cells.append(f"<td>{shadowed}</td>")
-        rows.append(f"<tr>{''.join(cells)}</tr>")
-    if not rows:
-        return ""
-    head = "".join(f"<th>{_text(say(name))}</th>" for name in columns)
-    count = say("1 CUDA library" if len(rows) == 1 else "{n} CUDA libraries", n=len(rows))
-    return (
-        f"<details><summary>{_text(count)}</summary>"
-        f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></details>"
-    )
+def _libraries(report: Outcome) -> str:
+    """Every library, as the terminal tells of it (-v)."""
+    libraries, facts = report.libraries, report.facts
+    count = say("1 CUDA library" if len(libraries) == 1 else "{n} CUDA libraries", n=len(libraries))
+    lines = (line for each in libraries for line in library_lines(each, facts, Style(width=WIDE)))
+    shown = f"<details><summary>{_text(count)}</summary>{_lines(lines)}</details>"
+    return shown if libraries else ""
 
 
 def _observation(report: Outcome) -> str:
-    observation = report.observation
-    if observation is None:
-        return ""
-    rows = "".join(
-        f'<tr><td class="mark {"good" if row.agrees else "bad"}">{"✓" if row.agrees else "✗"}</td>'
-        f"<th>{_text(row.name)}</th><td>{_text(translate(row.predicted or '-', 'observed'))}</td>"
-        f"<td>{_text(row.observed or '-')}</td></tr>"
-        for row in observation.rows
-    )
-    return (
-        f"<h2>{_text(say('Observed'))}</h2><p>{_text(observation.summary())}</p>"
-        "<table><thead><tr><th></th><th></th>"
-        f"<th>{_text(say('predicted'))}</th><th>{_text(say('observed'))}</th></tr></thead><tbody>{rows}</tbody></table>"
-    )
+    heading, shown = _text(say("Observed")), observation_lines(report, Style(width=WIDE), True)
+    return f"<h2>{heading}</h2>{_lines(shown)}" if shown else ""
+
+
+def _lines(lines: Iterable[str]) -> str:
+    return f"<pre>{_text(chr(10).join(lines))}</pre>"
 
 
 # ---- the pages of the rules, at the end, where their codes lead ----

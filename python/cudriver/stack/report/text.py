@@ -56,6 +56,7 @@ MARK_COLOUR = {OK: "green", WARNING: "yellow", ERROR: "red", UNKNOWN: "yellow"}
 ELLIPSIS, ASCII_ELLIPSIS = "…", "..."
 MB, MUCH = 1_000_000, 100_000_000  # bytes; a command that fetches so many says so
 PROVEN = "tried on a copy of these facts: it fixes this, and breaks nothing"
+WIDE = 100  # columns of what is shown elsewhere than at a terminal
 LABEL = 12  # columns of the left-hand names
 EVIDENCE_SHOWN = 6
 VERDICTS = {

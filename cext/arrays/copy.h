@@ -12,10 +12,11 @@ extern const struct cudriver_stream cudriver_unordered;
 #define CUDRIVER_UNORDERED (&cudriver_unordered)
 
 /* Reads one end of a copy: a DeviceArray, an ndarray, another library's array with
- * __cuda_array_interface__ or __dlpack__, a buffer, or what has __array_interface__. `on` is as in
- * cudriver_dlpack_endpoint. 1, or -1 with an exception. `name` is the argument's name for messages;
- * NULL: what is none of these is 0, without an exception. */
-int cudriver_endpoint_parse(CoreState *state, PyObject *object, bool write, const char *name,
+ * __cuda_array_interface__ or __dlpack__, a buffer, or what has __array_interface__. `own`: its
+ * own memory, never a copy. `on` is as in cudriver_dlpack_endpoint. 1, or -1 with an exception.
+ * `name` is the argument's name for messages, and an end that is `own` is written. NULL: what is
+ * none of these is 0 without an exception, and read-only memory is taken. */
+int cudriver_endpoint_parse(CoreState *state, PyObject *object, bool own, const char *name,
                             const struct cudriver_stream *on, struct cudriver_endpoint *end);
 
 /* ---- copies ---- */

@@ -1,4 +1,4 @@
-/* Copies between host and device arrays: their ends, and the bracket around the engine. */
+/* Copies between host and device arrays: their ends, and the module's functions. */
 #ifndef CUDRIVER_COPY_H
 #define CUDRIVER_COPY_H
 
@@ -23,8 +23,8 @@ int cudriver_endpoint_parse(CoreState *state, PyObject *object, bool own, const 
 
 /* Functions of the module. Two issue many copies as one piece of work: of two sequences (`apart`:
  * no destination overlaps another or a source), or of rows. New reference: a Transfer; of rows
- * perhaps a tuple, for memory/rows.py. `explain`: nothing is issued; a list, which
- * memory/copies_plan.py reads. */
+ * perhaps a tuple, for memory/rows.py. Of the mode COPY_BATCH_EXPLAIN nothing is issued: a list,
+ * which memory/copies_plan.py reads. The third reads files into device memory. */
 PyObject *cudriver_copy_many(PyObject *module, PyObject *args);
 PyObject *cudriver_copy_rows(PyObject *module, PyObject *args);
 PyObject *cudriver_read_files(PyObject *module, PyObject *args);

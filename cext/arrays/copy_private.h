@@ -1,4 +1,4 @@
-/* What interface.c does for copy.c, that for copy_batch.c, and both for copy_rows.c. */
+/* Shared by the copy*.c files and interface.c. */
 #ifndef CUDRIVER_COPY_PRIVATE_H
 #define CUDRIVER_COPY_PRIVATE_H
 

@@ -16,39 +16,34 @@ const struct cudriver_stream cudriver_unordered;
 
 /* ---- one end ---- */
 
-int cudriver_endpoint_parse(CoreState *state, PyObject *object, bool write, const char *name,
+int cudriver_endpoint_parse(CoreState *state, PyObject *object, bool own, const char *name,
                             const struct cudriver_stream *on, struct cudriver_endpoint *end)
 {
-    PyObject *array;
-    int found;
+    bool write = own && name != NULL;
+    int found = 0;
 
     cudriver_endpoint_clear(end);
     if (Py_IS_TYPE(object, state->device_array_type)) {
-        return cudriver_device_array_endpoint(object, write, end) < 0 ? -1 : 1;
+        found = cudriver_device_array_endpoint(object, end) < 0 ? -1 : 1;
+    } else if (cudriver_numpy_is_array(object)) {
+        found = cudriver_numpy_endpoint(object, object, end) < 0 ? -1 : 1;
+    } else if (!PyType_Check(object)) { /* a class shows methods that need an object */
+        found = cudriver_dlpack_table(state, object) != NULL /* then that is the fastest way */
+                    ? 0
+                    : cudriver_interface_endpoint(state, object, write, on, end);
+        if (found == 0) {
+            found = cudriver_dlpack_endpoint(state, object, own, on, end);
+        }
     }
-    if (cudriver_numpy_is_array(object)) {
-        return cudriver_numpy_endpoint(object, object, write, end) < 0 ? -1 : 1;
-    }
-    found = cudriver_dlpack_table(state, object) != NULL /* then that is the fastest way */
-                ? 0
-                : cudriver_interface_endpoint(state, object, write, on, end);
-    if (found == 0 && !PyType_Check(object)) { /* a class shows methods that need an object */
-        found = cudriver_dlpack_endpoint(state, object, write, on, end);
-    }
-    if (found != 0) {
-        return found;
-    }
-    array = cudriver_call(CALL_foreign_view, object); /* a buffer, or NumPy's array interface */
-    found = array == NULL ? -1 : array != Py_None;
-    if (found > 0 && cudriver_numpy_endpoint(array, array, write, end) < 0) {
-        found = -1;
-    }
-    Py_XDECREF(array); /* the endpoint keeps it alive */
     if (found == 0 && name != NULL) {
         PyErr_Format(PyExc_TypeError, "%s is not an array, but a %.100s%s", name,
                      Py_TYPE(object)->tp_name,
                      write ? "" : " (np.asarray() makes an array of most things)");
         return -1;
+    }
+    if (found > 0 && write && end->read_only) {
+        cudriver_endpoint_done(end);
+        return cudriver_do(CALL_refusals_read_only, object);
     }
     return found;
 }

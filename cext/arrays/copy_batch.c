@@ -2,10 +2,9 @@
  * copy_many(), and what copy_rows() and small copies beside big ones share with it: many copies as
  * one piece of work.
  *
- * Each pair of ends is read, checked and brought into its smallest form. Dense copies of
- * page-locked or device memory are runs, which the engine queues together. Any other copy is `odd`:
- * it keeps its ends, and is queued as copy_async() would do it. Nothing is queued before all is
- * checked.
+ * Each pair of ends is read and checked. Dense copies to, from or on the stream's device are runs,
+ * which the engine queues together. Any other copy is `odd`: it keeps its ends, and is queued as
+ * copy_async() would do it. Nothing is queued before all is checked.
  */
 #include "copy_private.h"
 

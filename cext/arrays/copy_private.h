@@ -1,4 +1,4 @@
-/* What interface.c does for copy.c, that for copy_batch.c, and both for copy_rows.c. */
+/* Shared by the copy*.c files and interface.c. */
 #ifndef CUDRIVER_COPY_PRIVATE_H
 #define CUDRIVER_COPY_PRIVATE_H
 
@@ -16,8 +16,8 @@ struct copy_ends {
 void copy_slot_free(PyObject *capsule);
 
 /* Fills an endpoint through __cuda_array_interface__, and waits for the stream that it names,
- * unless `on` is CUDRIVER_UNORDERED. 1 done; 0 no such protocol, or DLPack is to be asked; -1 an
- * exception. */
+ * unless `on` is CUDRIVER_UNORDERED; or through a buffer or NumPy's interface. 1 done; 0 no such
+ * protocol, or DLPack is to be asked; -1 an exception. */
 int cudriver_interface_endpoint(CoreState *state, PyObject *object, bool write,
                                 const struct cudriver_stream *on, struct cudriver_endpoint *end);
 

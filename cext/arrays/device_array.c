@@ -215,7 +215,7 @@ int cudriver_device_array_check(DeviceArrayObject *self)
                : cudriver_context_check(self->memory->context);
 }
 
-int cudriver_device_array_endpoint(PyObject *object, bool write, struct cudriver_endpoint *end)
+int cudriver_device_array_endpoint(PyObject *object, struct cudriver_endpoint *end)
 {
     DeviceArrayObject *self = (DeviceArrayObject *)object;
     struct cudriver_device_memory *memory = self->memory;
@@ -224,7 +224,7 @@ int cudriver_device_array_endpoint(PyObject *object, bool write, struct cudriver
         return -1;
     }
     memory->users.calls++; /* forbids close() until released */
-    if (cudriver_numpy_endpoint(self->array, object, write, end) < 0) {
+    if (cudriver_numpy_endpoint(self->array, object, end) < 0) {
         memory->users.calls--;
         return -1;
     }

@@ -32,9 +32,8 @@ PyObject *cudriver_device_array_view(DeviceArrayObject *of, PyObject *array);
 /* 0 if the memory may be used; else -1 with ValueError or InvalidContextError. */
 int cudriver_device_array_check(DeviceArrayObject *self);
 
-/* Fills an endpoint. 0, or -1 with ValueError (closed, or read-only and to be written) or
- * InvalidContextError (context gone). */
-int cudriver_device_array_endpoint(PyObject *object, bool write, struct cudriver_endpoint *end);
+/* Fills an endpoint. 0, or -1 with ValueError (closed) or InvalidContextError (context gone). */
+int cudriver_device_array_endpoint(PyObject *object, struct cudriver_endpoint *end);
 
 /* Whether the object that work in flight owns is an array in `memory`. */
 bool cudriver_device_array_uses(CoreState *state, PyObject *owner, const void *memory);

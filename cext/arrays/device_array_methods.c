@@ -64,7 +64,7 @@ static PyObject *get_pointer(PyObject *object, void *shared)
     struct cudriver_endpoint end;
     Py_ssize_t bytes;
 
-    if (cudriver_device_array_endpoint(object, false, &end) < 0) {
+    if (cudriver_device_array_endpoint(object, &end) < 0) {
         return NULL;
     }
     array_of(object)->memory->shared |= shared != NULL;

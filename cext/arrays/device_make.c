@@ -71,7 +71,7 @@ static PyObject *module_device_empty(PyObject *module, PyObject *const *args, Py
     return array;
 }
 
-/* _lend(object, write, stream) */
+/* _lend(object, own, stream) */
 static PyObject *module_lend(PyObject *module, PyObject *args)
 {
     CUDRIVER_LOCK();
@@ -79,9 +79,9 @@ static PyObject *module_lend(PyObject *module, PyObject *args)
     struct cudriver_stream stream = {.handle = NULL}, *on;
     struct cudriver_endpoint end;
     PyObject *object, *given, *array = NULL;
-    int write, found = -1;
+    int own, found = -1;
 
-    if (!PyArg_ParseTuple(args, "OpO", &object, &write, &given)) {
+    if (!PyArg_ParseTuple(args, "OpO", &object, &own, &given)) {
         return NULL;
     }
     if (Py_IS_TYPE(object, state->device_array_type) || cudriver_numpy_is_array(object)) {
@@ -89,7 +89,7 @@ static PyObject *module_lend(PyObject *module, PyObject *args)
     }
     on = given != Py_None ? &stream : NULL;
     if (on == NULL || cudriver_stream_read(state, given, on) == 0) {
-        found = cudriver_endpoint_parse(state, object, write, NULL, on, &end);
+        found = cudriver_endpoint_parse(state, object, own != 0, NULL, on, &end);
     }
     if (found > 0) {
         if (!end.on_default || cudriver_dlpack_wait(state, &end, on) == 0) {

@@ -44,10 +44,11 @@ int cudriver_dlpack_adopt(CoreState *state, struct cudriver_dl_managed *tensor,
  * too. */
 const struct cudriver_dl_exchange *cudriver_dlpack_table(CoreState *state, PyObject *object);
 
-/* Fills an endpoint through the protocol. A tensor that requires grad may be read. Device memory is
- * ready for what is queued on `on`, if that is on its device, from here on: see also the endpoint's
- * `on_default`. Otherwise it is ready now. 1 done, 0 no such protocol, -1 an exception. */
-int cudriver_dlpack_endpoint(CoreState *state, PyObject *object, bool write,
+/* Fills an endpoint through the protocol. A tensor that requires grad is read-only. Device memory
+ * is ready for what is queued on `on`, if that is on its device, from here on: see also the
+ * endpoint's `on_default`. Otherwise it is ready now. 1 done, 0 no such protocol, -1 an exception.
+ */
+int cudriver_dlpack_endpoint(CoreState *state, PyObject *object, bool own,
                              const struct cudriver_stream *on, struct cudriver_endpoint *end);
 
 /* Waits for the stream that a lent end is ready for: the default stream of its context, or, if `on`

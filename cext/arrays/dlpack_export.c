@@ -160,7 +160,7 @@ static struct export *array_lend(CoreState *state, DeviceArrayObject *array, lon
 
     if (cudriver_device_array_check(array) < 0 ||
         (number != -1 && consumer_follow(state, array, (uintptr_t)number) < 0) ||
-        cudriver_device_array_endpoint((PyObject *)array, false, &end) < 0) {
+        cudriver_device_array_endpoint((PyObject *)array, &end) < 0) {
         return NULL;
     }
     if (type->bits == 0) {

@@ -407,26 +407,26 @@ int cudriver_dlpack_wait(CoreState *state, const struct cudriver_endpoint *end,
     return failed;
 }
 
-int cudriver_dlpack_endpoint(CoreState *state, PyObject *object, bool write,
+int cudriver_dlpack_endpoint(CoreState *state, PyObject *object, bool own,
                              const struct cudriver_stream *on, struct cudriver_endpoint *end)
 {
     int kind = kind_of(state, object), found;
     PyObject *plain = NULL;
 
     if (kind == KIND_GRAD) {
-        object = plain =
-            cudriver_call(CALL_dlpack_without_grad, object, write ? Py_True : Py_False);
+        object = plain = PyObject_CallMethod(object, "detach", NULL);
         kind = plain != NULL ? KIND_TENSOR : -1;
     }
-    found = tensor_borrow(state, object, kind, write, on, end);
-    Py_XDECREF(plain);
+    found = tensor_borrow(state, object, kind, own, on, end);
     if (found <= 0) {
+        Py_XDECREF(plain);
         return found;
     }
-    if (write && end->read_only) {
-        PyErr_SetString(PyExc_ValueError, "the destination is read-only");
-        found = -1;
-    } else if (end->context != NULL && on != CUDRIVER_UNORDERED) {
+    if (plain != NULL) {
+        end->read_only = true;
+        Py_DECREF(plain);
+    }
+    if (end->context != NULL && on != CUDRIVER_UNORDERED) {
         if (on == NULL || (on->context != NULL && on->context->ordinal != end->context->ordinal)) {
             found = cudriver_dlpack_wait(state, end, on) < 0 ? -1 : 1;
         } else {

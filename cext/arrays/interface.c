@@ -1,4 +1,4 @@
-/* Arrays that others show by __cuda_array_interface__: one end of a copy. See copy_private.h. */
+/* Arrays that others show without DLPack: one end of a copy. See copy_private.h. */
 #include "copy_private.h"
 
 #include "dlpack.h"
@@ -6,7 +6,7 @@
 #include "python/error.h"
 #include "python/numpy_bridge.h"
 
-/* Fills an endpoint with what memory/foreign.py has read of an object, finds its memory's context
+/* Fills an endpoint with what memory/foreign.py has read of an array on a device, finds its context
  * and waits for the producer. 0 or -1. */
 static int endpoint_read(CoreState *state, PyObject *object, PyObject *read,
                          const struct cudriver_stream *on, struct cudriver_endpoint *end)
@@ -18,10 +18,9 @@ static int endpoint_read(CoreState *state, PyObject *object, PyObject *read,
     int failed;
 
     if (!PyArg_ParseTuple(read, "KOO", &address, &array, &stream) ||
-        cudriver_numpy_endpoint(array, object, false, end) < 0) {
+        cudriver_numpy_endpoint(array, object, end) < 0) {
         return -1;
     }
-    end->read_only = !cudriver_numpy_is_writable(array);
     end->device = address;
     end->host = NULL;
     if (end->device == 0) { /* an empty array has no memory and no work */
@@ -47,10 +46,11 @@ static int endpoint_read(CoreState *state, PyObject *object, PyObject *read,
 int cudriver_interface_endpoint(CoreState *state, PyObject *object, bool write,
                                 const struct cudriver_stream *on, struct cudriver_endpoint *end)
 {
-    PyObject *read = cudriver_call(CALL_foreign_interface, object, write ? Py_True : Py_False);
+    PyObject *read = cudriver_call(CALL_foreign_memory_of, object, write ? Py_True : Py_False);
     int found = read == NULL ? -1 : read == Py_None ? 0 : 1;
 
-    if (found > 0 && endpoint_read(state, object, read, on, end) < 0) {
+    if (found > 0 && (PyTuple_Check(read) ? endpoint_read(state, object, read, on, end)
+                                          : cudriver_numpy_endpoint(read, read, end)) < 0) {
         cudriver_endpoint_done(end);
         found = -1;
     }

@@ -47,9 +47,9 @@ typedef struct ContextObject {
  * context, which is made current as the runtime API does. Initialises the driver. New reference. */
 ContextObject *cudriver_context_for_use(CoreState *state);
 
-/* The context for a device argument: the current one if `device` is NULL, None or the current
- * device. Otherwise that device's primary context, which the package keeps until it is closed or
- * reset (as it does in cudriver_context_for_use). New reference. */
+/* The context for a device argument: a Context itself; the current one if `device` is NULL, None or
+ * the current device. Otherwise that device's primary context, which the package keeps until it is
+ * closed or reset (as it does in cudriver_context_for_use). New reference. */
 ContextObject *cudriver_context_for_device(CoreState *state, PyObject *device);
 ContextObject *cudriver_context_for_ordinal(CoreState *state, int ordinal);
 

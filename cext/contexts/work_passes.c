@@ -104,7 +104,7 @@ void cudriver_work_leave(CoreState *state, TransferObject *work, CUresult result
 #define REAP_AFTER 32
 #define REAP_ALL 16
 
-/* Takes the oldest work off its queue, and adds it to a list. */
+/* Takes work that is over off its queue, and adds it to a list. */
 static void take(CoreState *state, TransferObject *work, CUresult result, TransferObject ***last)
 {
     cudriver_work_leave(state, work, result);

@@ -1,5 +1,5 @@
-/* The packing threads, and whoever helps them: they move bytes between host memory and blocks, part
- * by part. Nobody here calls the driver. See private.h. */
+/* The packing threads, and whoever helps them: they move bytes between host memory, or files, and
+ * blocks, part by part. Nobody here calls the driver. See private.h. */
 #define _GNU_SOURCE
 #include "private.h"
 

@@ -48,8 +48,7 @@ static PyObject *lock_create(PyTypeObject *type, PyObject *args, PyObject *keywo
     if (!PyArg_ParseTuple(args, "OOKnp:PageLock", &array, &held, &low, &bytes, &writable)) {
         return NULL;
     }
-    held = held == Py_None && cudriver_numpy_is_array(array) ? cudriver_numpy_hold(array)
-                                                             : Py_NewRef(held);
+    held = cudriver_numpy_is_array(held) ? cudriver_numpy_hold(held) : Py_NewRef(held);
     self = held != NULL ? lock_of(type->tp_alloc(type, 0)) : NULL;
     if (self == NULL) {
         Py_XDECREF(held);

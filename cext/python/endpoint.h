@@ -17,7 +17,7 @@ struct cudriver_endpoint {
     CUdeviceptr device;            /* of a device end: its first item */
     struct cudriver_users *users;  /* of a device end: this call is one of them; or NULL */
     bool fixed;      /* of a host end: one item, which nobody changes, as often as the shape says */
-    bool read_only;  /* lent so */
+    bool read_only;  /* not to be written */
     bool on_default; /* of a device end: ready for its context's default stream, maybe not yet */
     size_t itemsize;
     int ndim;

@@ -47,7 +47,6 @@
     X(dlpack, refuse, "(Oz)") \
     X(dlpack, refuse_lender, "(O)") \
     X(dlpack, type_of, "(O)") \
-    X(dlpack, without_grad, "(OO)") \
     X(driver, library, "()") \
     X(driver, refuse, "(yyii)") \
     X(events, elapsed_time, NULL) \
@@ -57,9 +56,8 @@
     X(failures, forked, "()") \
     X(failures, raised, "(issssO)") \
     X(foreign, handle_argument, "(Os)") \
-    X(foreign, interface, "(OO)") \
+    X(foreign, memory_of, "(OO)") \
     X(foreign, stream_handle, "(O)") \
-    X(foreign, view, "(O)") \
     X(live, line_running, "()") \
     X(live, report, "()") \
     X(loading, begin, "(O)") \
@@ -76,6 +74,7 @@
     X(refusals, fields, "(O)") \
     X(refusals, pin, "(iKnOKn)") \
     X(refusals, pool, "(isnnK)") \
+    X(refusals, read_only, "(O)") \
     X(refusals, size, "(Nn)") \
     X(refusals, unmapped, "(KK)") \
     X(refusals, used, "(OsninO)") \

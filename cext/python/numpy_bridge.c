@@ -169,17 +169,12 @@ PyObject *cudriver_numpy_hold(PyObject *array)
     return both;
 }
 
-int cudriver_numpy_endpoint(PyObject *object, PyObject *owner, bool write,
-                            struct cudriver_endpoint *end)
+int cudriver_numpy_endpoint(PyObject *object, PyObject *owner, struct cudriver_endpoint *end)
 {
     PyArrayObject *array = (PyArrayObject *)object;
     PyArray_Descr *descr = PyArray_DESCR(array);
 
     if (PyDataType_REFCHK(descr) && holds_objects(descr)) {
-        return -1;
-    }
-    if (write && !PyArray_ISWRITEABLE(array)) {
-        PyErr_SetString(PyExc_ValueError, "the destination is read-only");
         return -1;
     }
     cudriver_endpoint_clear(end);
@@ -189,6 +184,7 @@ int cudriver_numpy_endpoint(PyObject *object, PyObject *owner, bool write,
     }
     end->dtype = Py_NewRef((PyObject *)descr);
     end->host = PyArray_BYTES(array);
+    end->read_only = !PyArray_ISWRITEABLE(array);
     end->itemsize = (size_t)PyArray_ITEMSIZE(array);
     end->ndim = PyArray_NDIM(array);
     for (int i = 0; i < end->ndim; i++) {

@@ -38,9 +38,8 @@ bool cudriver_numpy_has_fields(PyObject *dtype);
 PyObject *cudriver_numpy_hold(PyObject *array);
 
 /* Fills an endpoint from an ndarray, which `owner` keeps alive, or is: then its memory is held,
- * too. With `write`, refuses a read-only one. 0 or -1. */
-int cudriver_numpy_endpoint(PyObject *array, PyObject *owner, bool write,
-                            struct cudriver_endpoint *end);
+ * too. 0 or -1. */
+int cudriver_numpy_endpoint(PyObject *array, PyObject *owner, struct cudriver_endpoint *end);
 
 /* New reference: an array at `address` whose base is `owner` (borrowed; the array takes a new
  * reference; NULL: none). `strides` in bytes; NULL for C order, or with `fortran` for column-major.

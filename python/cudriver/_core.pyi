@@ -880,8 +880,8 @@ class HostMemory:
 
 @final
 class PageLock:
-    """A page lock on memory of somebody else, closed until `lock`: array has it, and held keeps it
-    where it is, or is None. Both stay alive until the memory is unlocked.
+    """A page lock on memory of somebody else, closed until `lock`: array has it, and held, an
+    ndarray over it, keeps it where it is. Both stay alive until the memory is unlocked.
     """
 
     def __new__(
@@ -1208,10 +1208,11 @@ def _device_empty(
     """
 
 def _lend(
-    object: Any, write: bool, stream: StreamLike | None, /
+    object: Any, own: bool, stream: StreamLike | None, /
 ) -> DeviceArray | NDArray[Any] | None:
     """What speaks a protocol of arrays as one of ours over its memory; None: it speaks none.
-    stream: of the copy that comes; None: one that waits.
+    own: not over a copy of it, which another library may lend. stream: of the copy that comes;
+    None: one that waits.
     """
 
 def _fill(array: DeviceArray, item: NDArray[Any], stream: StreamLike | None, /) -> Transfer | None:

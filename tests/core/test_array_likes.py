@@ -10,6 +10,7 @@ import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -55,6 +56,15 @@ class Lent:
         return self.data.__dlpack_device__()
 
 
+class Both(ctypes.c_float * 3):
+    """A buffer, and a `__dlpack__` that refuses."""
+
+    __dlpack_device__: Any = staticmethod(lambda: (1, 0))
+
+    def __dlpack__(self, **_: Any) -> Any:
+        raise BufferError("not lent")
+
+
 class Converted:
     """NumPy would convert it, which is a copy."""
 
@@ -98,16 +108,15 @@ def values(like: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def test_copies_into(cu, kind: str) -> None:
     thing = WRITABLE[kind]()
     expected = values(seen(thing))
-    there = cu.to_device(expected)
-    cu.copy(thing, there)
-    assert np.array_equal(seen(thing), expected)
-    seen(thing)[...] = 0
-    assert there.to_numpy(out=thing) is thing
-    assert np.array_equal(seen(thing), expected)
-    seen(thing)[...] = 0
-    stream = cu.Stream()
-    cu.copy_async(thing, there, stream).wait()
-    assert np.array_equal(seen(thing), expected)
+    there, stream = cu.to_device(expected), cu.Stream()
+    for copy in (
+        lambda: cu.copy(thing, there),
+        lambda: there.to_numpy(out=thing),
+        lambda: cu.copy_async(thing, there, stream).wait(),
+    ):
+        seen(thing)[...] = 0
+        copy()
+        assert np.array_equal(seen(thing), expected)
     there.close()
     stream.close()
 
@@ -130,6 +139,9 @@ def test_copies_from(cu, kind: str) -> None:
         copy()
         assert np.array_equal(there.to_numpy(), expected)
     assert cu.explain_copy(there, thing) == cu.explain_copy(there, expected)
+    with cu.pin(thing) as pinned:
+        assert pinned.array is thing
+        assert cu.is_pinned(thing) == cu.is_pinned(expected) == (expected.size > 0)
     there.close()
     stream.close()
 
@@ -270,12 +282,10 @@ def test_a_buffer_of_a_format_that_numpy_does_not_know(cu) -> None:
         _fields_ = (("wide", ctypes.c_wchar), ("pointer", ctypes.c_void_p))
 
     there = cu.device_zeros(3)
-    with pytest.raises((TypeError, ValueError)):
-        cu.copy((ctypes.c_void_p * 3)(), there)
-    with pytest.raises((TypeError, ValueError)):
-        cu.copy((Pair * 3)(), there)
-    with pytest.raises((TypeError, ValueError)):
-        cu.copy((ctypes.py_object * 3)(*[1, 2, 3]), there)
+    for thing in (ctypes.c_void_p * 3)(), (Pair * 3)(), (ctypes.py_object * 3)(1, 2, 3):
+        for call in (lambda it: cu.copy(it, there), cu.pin):
+            with pytest.raises((TypeError, ValueError)):
+                call(thing)
     there.close()
 
 
@@ -317,10 +327,9 @@ def test_an_interface_that_raises(cu) -> None:
 
 
 def test_objects_stay_refused(cu) -> None:
-    there = cu.device_zeros(3)
-    with pytest.raises(TypeError, match="Python objects"):
-        cu.copy(there, Interface(np.zeros(3, object)))
-    there.close()
+    for call in cu.to_device, cu.pin, cu.is_pinned:
+        with pytest.raises(TypeError, match="Python objects"):
+            call(Interface(np.zeros(3, object)))
 
 
 def test_references_of_a_buffer(cu) -> None:
@@ -335,23 +344,9 @@ def test_references_of_a_buffer(cu) -> None:
     there.close()
 
 
-def test_pins_by_dlpack(cu) -> None:
-    data = np.zeros(5000)
-    thing, references = Lent(data), sys.getrefcount(data)
-    with cu.pin(thing) as pinned:
-        assert cu.is_pinned(thing)
-        assert np.shares_memory(pinned.array, data)
-        assert sys.getrefcount(data) > references  # the tensor that was lent
-    assert not cu.is_pinned(thing)
-    assert sys.getrefcount(data) == references
-
-
 def test_pins_by_dlpack_where_the_buffer_is_refused(cu, monkeypatch: pytest.MonkeyPatch) -> None:
     """JAX's arrays of bfloat16 on the CPU: a buffer has no such format, and DLPack has."""
-
-    def refuse(thing: Any) -> memoryview:
-        raise BufferError("no such format")
-
+    refuse = Mock(side_effect=BufferError("no such format"))
     monkeypatch.setattr(foreign, "memoryview", refuse, raising=False)
     thing = Lent(np.zeros(5000))
     with cu.pin(thing):
@@ -360,16 +355,29 @@ def test_pins_by_dlpack_where_the_buffer_is_refused(cu, monkeypatch: pytest.Monk
         cu.is_pinned(bytearray(3))
 
 
-@pytest.mark.parametrize("how", [Interface, Struct])
-def test_pins_by_the_interface(cu, how: Callable[[Any], Any]) -> None:
+def test_a_buffer_serves_where_dlpack_refuses(cu) -> None:
+    thing, there = Both(1, 2, 3), cu.device_zeros(3, "f4")
+    cu.copy(there, thing)
+    assert there.to_numpy(out=Both())[:] == [1, 2, 3]
+    with cu.pin(thing):
+        assert cu.is_pinned(thing)
+    thing.__dlpack_device__ = lambda: (2, 0)  # the buffer is a copy, as TensorFlow makes
+    for call in (cu.pin, cu.is_pinned, lambda it: cu.copy(it, there)):
+        with pytest.raises(BufferError, match="not lent"):
+            call(thing)
+    there.close()
+
+
+@pytest.mark.parametrize("how", [Interface, Struct, Lent])
+def test_pins_what_is_no_buffer(cu, how: Callable[[Any], Any]) -> None:
     data = np.zeros(5000)
-    thing = how(data)
+    thing, references = how(data), sys.getrefcount(data)
     assert not cu.is_pinned(thing)
     with cu.pin(thing) as pinned:
         assert cu.is_pinned(thing)
         assert cu.is_pinned(data)
         assert pinned.nbytes == data.nbytes
-        assert np.shares_memory(pinned.array, data)
+        assert (sys.getrefcount(data) > references) == (how is not Interface)
         alive = weakref.ref(thing)
         del thing
         assert alive() is not None

@@ -319,14 +319,12 @@ class Grad(kit.Lender):
 
     requires_grad = True
 
-    def detach(self) -> Grad:
-        self.requires_grad = False
-        return self
+    def detach(self) -> kit.Lender:
+        kit.alive.discard(self)  # this one lends nothing
+        return kit.Lender(self.managed.tensor.data, MODEL.shape, device=(kit.CPU, 0), owner=self)
 
     def __dlpack__(self, **asked: Any) -> Any:
-        if self.requires_grad:
-            raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
-        return super().__dlpack__(**asked)
+        raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
 
 
 def tensor() -> Grad:
@@ -338,9 +336,7 @@ def test_a_tensor_that_requires_grad_can_be_page_locked() -> None:
     """As the parameters of a model are, to copy from."""
     parameter = tensor()
     assert not cu.is_pinned(parameter)
-    parameter.requires_grad = True  # this one's detach() has ended it
     with cu.pin(parameter) as pin:
-        parameter.requires_grad = True
         assert cu.is_pinned(parameter)
         assert pin.nbytes == MODEL.nbytes
 

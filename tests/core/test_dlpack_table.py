@@ -124,6 +124,8 @@ def test_what_is_written_into_a_copy_would_be_lost(
         lambda lender: cu.copy_async(lender, there, None),
         lambda lender: there.to_numpy(out=lender),
         lambda lender: cu.from_dlpack(lender, copy=False),
+        cu.pin,
+        cu.is_pinned,
     ):
         lender = copied()
         with pytest.raises(BufferError, match="lent a copy, although copy=False"):

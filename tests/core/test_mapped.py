@@ -121,9 +121,10 @@ def test_memory_of_a_call_cannot_be_closed(owner: Owner, held: Any) -> None:
 
 
 @pytest.mark.parametrize("lock", [cu.pin, cu.pin_async])
-def test_page_locked_memory_cannot_be_closed(owner: Owner, lock: Any) -> None:
+@pytest.mark.parametrize("kind", ["array", "buffer"])
+def test_page_locked_memory_cannot_be_closed(owner: Owner, lock: Any, kind: str) -> None:
     lent, close = owner
-    array = np.ndarray(SIZE, np.uint8, lent)
+    array = np.ndarray(SIZE, np.uint8, lent) if kind == "array" else lent
     pin = lock(array)
     with pytest.raises(BufferError):
         close()

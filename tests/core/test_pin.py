@@ -118,14 +118,6 @@ def test_read_only_memory_of_every_kind(tmp_path: Path) -> None:
 
 
 def test_memory_that_is_no_array(tmp_path: Path) -> None:
-    block = bytearray(b"x" * 70000)
-    with cu.pin(block):
-        assert cu.is_pinned(block)
-        with pytest.raises(BufferError):
-            block.extend(b"more")
-    block.extend(b"more")
-    with cu.pin(memoryview(b"y" * 5000)) as pin:
-        assert pin.nbytes == 5000
     shared = shared_memory.SharedMemory(create=True, size=1 << 20)
     try:
         array = np.ndarray((1 << 20,), np.uint8, shared.buf)

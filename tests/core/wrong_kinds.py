@@ -50,7 +50,7 @@ class Things:
         self.transfer = cu.copy_async(self.there, self.pinned, self.stream)
         self.memory = self.pinned.base
         low = self.host.__array_interface__["data"][0]
-        self.lock = _core.PageLock(self.host, None, low, self.host.nbytes, True)
+        self.lock = _core.PageLock(self.host, self.host, low, self.host.nbytes, True)
         self.handler = _core._numpy_new(1 << 40)
         self.before = _core._numpy_set(self.handler)
         _core._numpy_set(self.before)

@@ -47,7 +47,6 @@ KNOWN = {
     "cudriver_device_array_endpoint object": "a call is a cast",
     "cudriver_device_array_endpoint self->array": "of an array of ours",
     "endpoint_read array": "memory/foreign.py has made it",
-    "cudriver_endpoint_parse array": "memory/foreign.py has made it",
     "module_copy work": "copy_batch_issue() has made it",
     "cudriver_device_array_view view": "array_wrap() has made it",
     "module_device_empty array": "cudriver_device_array_new() has made it",

@@ -63,15 +63,6 @@ def ask(
         return method(**old)
 
 
-def without_grad(tensor: Any, write: bool) -> Any:
-    """What to read instead of a tensor of PyTorch's that requires grad."""
-    if write:
-        raise ValueError(
-            f"the destination is a {type(tensor).__name__} that requires grad: pass its detach()"
-        )
-    return tensor.detach()
-
-
 def refuse(given: object, name: str | None) -> NoReturn:
     """Raise what `__dlpack__` gave instead of a tensor. name: a capsule's."""
     if type(given).__name__ != "PyCapsule":

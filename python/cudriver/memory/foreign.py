@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 INTERFACE = "__cuda_array_interface__"
 MISSING = object()
+HOST = (1, 3)  # DLPack's kinds of devices
 RAW = {"stream": ("CUstream", "cudaStream_t"), "event": ("CUevent", "cudaEvent_t")}
 
 
@@ -44,7 +45,7 @@ def interface(array: Any, write: bool) -> tuple[int, NDArray[Any], int | None] |
     try:
         shown = getattr(array, INTERFACE, MISSING)
     except RuntimeError:
-        if _lends(array):
+        if hasattr(array, "__dlpack__"):
             return None
         raise
     if shown is MISSING:
@@ -57,9 +58,9 @@ def interface(array: Any, write: bool) -> tuple[int, NDArray[Any], int | None] |
     if not isinstance(data, tuple) or len(data) != 2:
         raise TypeError(f"{INTERFACE}: 'data' is (address, read-only)")
     address = _unsigned(data[0], "an address")
-    if bool(data[1]) and write:
+    if bool(data[1]) and write:  # DLPack before 1.0 cannot say so
         raise ValueError("the destination is read-only")
-    if "stream" not in shown and _lends(array):
+    if "stream" not in shown and hasattr(array, "__dlpack__"):
         return None
     stream = None if stream is None else _unsigned(stream, "a stream")
     try:
@@ -69,10 +70,6 @@ def interface(array: Any, write: bool) -> tuple[int, NDArray[Any], int | None] |
         return address if geometry.nbytes else 0, geometry, stream
     finally:
         geometry = None  # the traceback would keep it, and what prints it read there
-
-
-def _lends(array: Any) -> bool:
-    return not isinstance(array, type) and hasattr(array, "__dlpack__")
 
 
 def _unsigned(value: Any, what: str) -> int:
@@ -101,11 +98,32 @@ def _geometry(shown: dict[str, Any], address: int, read_only: bool) -> Any:
     )
 
 
-def view(x: Any) -> NDArray[Any] | None:
+def memory_of(
+    array: Any, write: bool
+) -> tuple[int, NDArray[Any], int | None] | NDArray[Any] | None:
+    """What an object shows of its memory without DLPack: as interface() says, or an ndarray over
+    host memory. None: nothing, or DLPack is to be asked.
+    """
+    found = interface(array, write)
+    if found is not None:
+        return found
+    lends = hasattr(array, "__dlpack__")
+    try:  # TensorFlow copies from a device for its buffer; JAX has no buffer of bfloat16
+        on_host = not lends or array.__dlpack_device__()[0] in HOST
+        return _view(array) if on_host else None
+    except Exception:
+        if lends:
+            return None
+        raise
+    finally:
+        del array  # the traceback would keep it
+
+
+def _view(x: Any) -> NDArray[Any] | None:
     """An ndarray over the memory of a buffer, or of what shows NumPy's interface; None: it is
     neither. It keeps the object alive, and a buffer exported. Never a copy.
     """
-    if isinstance(x, (type, np.generic)):  # as NumPy sees them
+    if isinstance(x, np.generic):  # its buffer is not what it seems
         return None
     try:
         held = memoryview(x)

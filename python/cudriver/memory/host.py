@@ -10,7 +10,6 @@ from cudriver import _core
 from cudriver.errors import CudaError
 from cudriver.memory.asking import ask
 from cudriver.memory.failures import INVALID_VALUE
-from cudriver.memory.foreign import view
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,55 +20,32 @@ LARGEST = (1 << 63) - 1  # bytes; no process has more
 
 
 class HostRange(NamedTuple):
-    """Memory from the lowest to the highest byte of an array, alive as long as the owner.
+    """Memory from the lowest to the highest byte of an array.
 
-    owner: the array, and what keeps a buffer from moving, or None. shown: it as an ndarray. first:
-    the address of the first item.
+    shown: it as an ndarray, which keeps the memory where it is. first: the address of the first
+    item.
     """
 
-    owner: tuple[HostArray, NDArray[Any] | None]
     shown: NDArray[Any]
     low: int
     first: int
     nbytes: int
-    writable: bool
 
 
 def host_range(array: Any, refusal: str = "expected an array in host memory") -> HostRange:
-    """The memory of an ndarray, of a buffer, or of what NumPy's interface or DLPack lends."""
-    if isinstance(array, np.ndarray):
-        return _of_ndarray(array)
-    try:
-        shown = view(array)
-    except BufferError:  # JAX has no buffer of bfloat16, but lends it
-        if not hasattr(array, "__dlpack__"):
-            raise
-        shown = None
-    if shown is not None:
-        return _of_ndarray(shown)._replace(owner=(array, shown))
-    if isinstance(array, type) or not isinstance(lent := _lent(array), np.ndarray):
+    """The memory of what `copy` takes for an array on the host, also if that is read-only."""
+    shown = _core._lend(array, True, None)
+    if not isinstance(shown, np.ndarray):
         raise TypeError(f"{refusal}, not {type(array).__name__}")
-    return _of_ndarray(lent)
-
-
-def _of_ndarray(array: NDArray[Any]) -> HostRange:
-    first: int = array.__array_interface__["data"][0]
-    if array.flags.forc:  # dense: the usual case
-        return HostRange((array, None), array, first, first, array.nbytes, array.flags.writeable)
+    first: int = shown.__array_interface__["data"][0]
+    if shown.flags.forc:  # dense: the usual case
+        return HostRange(shown, first, first, shown.nbytes)
     reaches = [
-        (length - 1) * stride for length, stride in zip(array.shape, array.strides, strict=True)
+        (length - 1) * stride for length, stride in zip(shown.shape, shown.strides, strict=True)
     ]
-    low = first + sum(reach for reach in reaches if reach < 0) if array.size else first
-    high = first + sum(reach for reach in reaches if reach > 0) + array.itemsize
-    nbytes = min(high - low, LARGEST) if array.size else 0
-    return HostRange((array, None), array, low, first, nbytes, array.flags.writeable)
-
-
-def _lent(thing: Any) -> Any:
-    """What an object lends by DLPack; None: it lends nothing."""
-    if getattr(thing, "requires_grad", False) and hasattr(thing, "detach"):  # PyTorch's
-        thing = thing.detach()
-    return _core._borrow(thing, True) if hasattr(thing, "__dlpack__") else None
+    low = first + sum(reach for reach in reaches if reach < 0) if shown.size else first
+    high = first + sum(reach for reach in reaches if reach > 0) + shown.itemsize
+    return HostRange(shown, low, first, min(high - low, LARGEST) if shown.size else 0)
 
 
 def is_pinned(array: HostArray, /) -> bool:
@@ -127,7 +103,7 @@ def mapped_pointer(array: HostArray, /) -> int:
     >>> cu.mapped_pointer(array[1:]) - cu.mapped_pointer(array)
     8
     """
-    _, _, low, first, nbytes, _ = host_range(array)
+    _, low, first, nbytes = host_range(array)
     wrong = "not all page-locked"
     try:
         address: int = ask(
@@ -151,4 +127,6 @@ def page_lock(array: HostArray) -> _core.PageLock:
         raise TypeError(
             f"dtype {dtype} holds Python objects, which have no place in memory that a device reads"
         )
-    return _core.PageLock(*memory.owner, memory.low, memory.nbytes, memory.writable)
+    return _core.PageLock(
+        array, memory.shown, memory.low, memory.nbytes, memory.shown.flags.writeable
+    )

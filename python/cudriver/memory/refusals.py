@@ -146,6 +146,13 @@ def unmapped(low: int, nbytes: int) -> NoReturn:
     )
 
 
+def read_only(dst: object) -> NoReturn:
+    """Raise that a destination cannot be written. For the core."""
+    grad = getattr(dst, "requires_grad", False)  # of PyTorch
+    wrong = f"a {type(dst).__name__} that requires grad: pass its detach()" if grad else "read-only"
+    raise ValueError(f"the destination is {wrong}")
+
+
 def size(shape: tuple[int, ...], itemsize: int) -> NoReturn:
     raise ValueError(
         f"an array of shape {shape} and items of {itemsize} bytes is larger than the address space"

@@ -11,14 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from cudriver.stack.command import Command
 from cudriver.stack.evidence import Evidence as Evidence
-from cudriver.stack.machine_facts import (
-    Driver,
-    HostCompiler,
-    Lacking,
-    NvccChoice,
-    Ptxas,
-    Toolkit,
-)
+from cudriver.stack.machine_facts import Driver, HostCompiler, Lacking, NvccChoice, Toolkit
 from cudriver.stack.record import Record, fresh
 
 SCHEMA = 1
@@ -115,6 +108,7 @@ class Requirement(Record, frozen=True):
     evidence: Evidence
     extras: list[str] = fresh(list)  # asked of the required one: cuda-toolkit[cublas]
     extra: str = ""  # counts only where this extra of the requiring one is asked for
+    by: str = ""  # of one that is not met: the distribution that makes it
 
 
 class Distribution(Record, frozen=True):
@@ -364,15 +358,6 @@ class Astray(Record, frozen=True):
     why: str = ""  # ELSEWHERE: in words; STDLIB: a name of the library's module that this one lacks
 
 
-class Unmet(Record, frozen=True):
-    """What a distribution requires, and is not installed, or in another version."""
-
-    name: str
-    specifier: str
-    by: str
-    evidence: Evidence
-
-
 class Facts(Record, frozen=True):
     """Everything that the rules may look at."""
 
@@ -383,14 +368,14 @@ class Facts(Record, frozen=True):
     nvcc: NvccChoice = fresh(NvccChoice)
     compiler: HostCompiler | None = None
     lacking: list[Lacking] = fresh(list)  # of the tools of what is compiled when it starts
-    ptxas: list[Ptxas] = fresh(list)
+    ptxas: list[Evidence] = fresh(list)  # Triton's own, each with its release
     distributions: list[Distribution] = fresh(list)
     frameworks: list[Framework] = fresh(list)
     libraries: list[Library] = fresh(list)
     missing: list[Missing] = fresh(list)
     load_faults: list[LoadFault] = fresh(list)
     file_faults: list[FileFault] = fresh(list)
-    unmet: list[Unmet] = fresh(list)
+    unmet: list[Requirement] = fresh(list)
     astray: list[Astray] = fresh(list)
     problems: list[Problem] = fresh(list)
     unsure: list[str] = fresh(list)  # steps that failed, so that silence about them means nothing

@@ -113,10 +113,3 @@ class Lacking(Record, frozen=True):
     by: list[str]
     looked: list[str]  # the folders
     elsewhere: str | None = None  # a folder that has it, in which nobody looks
-
-
-class Ptxas(Record, frozen=True):
-    """An assembler of Triton's own: it knows the GPUs of its release."""
-
-    path: str
-    version: str  # "12.8.93"

@@ -23,7 +23,7 @@ from cudriver.stack.facts import (
     Facts,
     FileFault,
     LoadFault,
-    Unmet,
+    Requirement,
 )
 from cudriver.stack.fixes import fix
 from cudriver.stack.fixes.faults import EXEC_STACK, caused_by, should_have
@@ -186,7 +186,7 @@ class _Copy:
         for dist in self.facts.distributions:
             for specifier in asked_of(dist, new.name):
                 if satisfies(new.version, specifier) is False:
-                    kept.append(Unmet(new.name, specifier, dist.name, dist.evidence))
+                    kept.append(Requirement(new.name, specifier, dist.evidence, by=dist.name))
         put(self.facts, unmet=kept)
 
     def _usual(self, new: Distribution, fits: bool) -> str | None:

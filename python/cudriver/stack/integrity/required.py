@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from cudriver.stack.environment.markers import markers_of, normal, versions_of
 from cudriver.stack.environment.records import Owners
-from cudriver.stack.facts import Distribution, Evidence, Facts, Framework, Unmet
+from cudriver.stack.facts import Distribution, Evidence, Facts, Framework, Requirement
 from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.tables import matters, table
 from cudriver.stack.versions import satisfies
@@ -37,7 +37,7 @@ def required(
     return {name: dist for name, dist in found.items() if not matters(name, "tools")}
 
 
-def unmet(root: Root, facts: Facts, wanting: dict[str, Distribution]) -> Iterator[Unmet]:
+def unmet(root: Root, facts: Facts, wanting: dict[str, Distribution]) -> Iterator[Requirement]:
     """What one of these requires, for no extra, and nobody brought, or in another version."""
     env = facts.environment
     markers = markers_of(env.python, env.platform)
@@ -65,7 +65,7 @@ def unmet(root: Root, facts: Facts, wanting: dict[str, Distribution]) -> Iterato
             if unmeant or "extra" in marker or (marker.strip() and not markers.holds(marker)):
                 continue
             evidence = Evidence(f"{dist.path}/METADATA", None, f"{name}{specifier.strip()}")
-            yield Unmet(name, wanted, dist.name, evidence)
+            yield Requirement(name, wanted, evidence, by=dist.name)
 
 
 def _asks(dist: Distribution) -> Iterator[tuple[str, str, str]]:

@@ -317,7 +317,7 @@ def _unknown_gpu(facts: Facts, capability: str, device: Device) -> Iterator[Find
     number = capability.replace(".", "")
     # The second is ptxas-blackwell, where it is there.
     ptxas = facts.ptxas[-1:] if (major(capability) or 0) >= 10 else facts.ptxas[:1]
-    used = [("ptxas", each.path, each.version) for each in ptxas]
+    used = [("ptxas", each.file, each.value) for each in ptxas]
     if facts.nvcc.exists and not _other_major(facts):  # CU202 names a release that knows the GPU
         used.append(("nvcc", facts.nvcc.nvcc or "", facts.nvcc.version or ""))
     for tool, path, version in used:

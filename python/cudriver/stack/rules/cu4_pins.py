@@ -131,8 +131,7 @@ def _unkept(facts: Facts) -> Iterator[Unkept]:
     lacking, failing, rows = [], [], {}
     for unmet in facts.unmet:
         if unmet.by in installed:
-            asked = Requirement(unmet.name, unmet.specifier, unmet.evidence)
-            lacking.append(Pin(installed[unmet.by], asked, unmet.by, installed.get(unmet.name)))
+            lacking.append(Pin(installed[unmet.by], unmet, unmet.by, installed.get(unmet.name)))
     for dist, asked, row in broken(facts):
         failing.append(Pin(dist, asked, dist.name, installed.get(asked.name)))
         rows[dist.name, asked.name] = row

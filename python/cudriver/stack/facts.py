@@ -301,7 +301,9 @@ class Library(Record, frozen=True):
 class LoadFault(Record, frozen=True):
     """Why the loader refuses a library: what an import or a dlopen ends with."""
 
-    kind: str  # "not found", "version", "symbol", "rejected", "damaged"
+    # A library is "not found", lacks a "version" or a "symbol"; the file is "rejected" (no ELF, too
+    # short, a program), or "damaged": the loader may not notice, but its tables are broken.
+    kind: str
     library: str  # the file that wants it
     message: str  # what the loader says, and so the ImportError
     name: str = ""  # the library, version or symbol that is missing

@@ -10,18 +10,9 @@ from collections.abc import Sequence
 from cudriver import _elf
 from cudriver.stack.facts import LoadFault
 from cudriver.stack.loader.search import LoadedObject, Loader, Search
-from cudriver.stack.loader.symbols import (
-    DAMAGED,
-    NOT_FOUND,
-    REJECTED,
-    check_symbols,
-    check_versions,
-    relocation_order,
-)
+from cudriver.stack.loader.symbols import check_symbols, check_versions, relocation_order
 from cudriver.stack.names import DRIVER_CALL, DRIVER_LIBRARIES
 from cudriver.stack.record import Record, fresh
-
-__all__ = ["NOT_FOUND", "Load", "Process"]
 
 PRELOAD_FILE = "/etc/ld.so.preload"
 PYTHON_SYMBOL = r"_?Py[A-Z_]"
@@ -122,7 +113,7 @@ class Process:
             return known
         if elf.exec_stack and self._stack_fixed:
             message = f"{name}: {EXEC_STACK}: {os.strerror(errno.EINVAL)}"
-            load.faults.append(LoadFault(REJECTED, search.path, message, search.path))
+            load.faults.append(LoadFault("rejected", search.path, message, search.path))
             return None
         obj = LoadedObject(
             search.path,
@@ -170,7 +161,7 @@ class Process:
         # ld.so moves itself to where it is first needed.
         self.objects = list(self.scope)
         load.objects = list(self.objects)
-        if not load.faults or load.faults[0].kind not in (NOT_FOUND, REJECTED):
+        if not load.faults or load.faults[0].kind not in ("not found", "rejected"):
             self._check(load, self.objects[::-1], self.scope, False)
         tunables = self.loader.environ.get("GLIBC_TUNABLES", "").split(":")
         executable = any(obj.elf.exec_stack for obj in self.objects)
@@ -183,7 +174,7 @@ class Process:
         try:
             elf = self.loader.open(path)
         except _elf.ElfError as error:
-            load.faults.append(LoadFault(NOT_FOUND, self.main.path, str(error), path))
+            load.faults.append(LoadFault("not found", self.main.path, str(error), path))
             return
         real = self.loader.real_path(path)
         self._enter(LoadedObject(path, real, elf, origin=_folder_of(path)))
@@ -257,11 +248,11 @@ class Process:
 
 
 def _search_fault(search: Search, asking: LoadedObject) -> LoadFault:
-    kind = NOT_FOUND
+    kind = "not found"
     if search.damage is not None and search.damage.errno is None:
-        kind = REJECTED if search.damage.loader_text is not None else DAMAGED
+        kind = "rejected" if search.damage.loader_text is not None else "damaged"
     elif search.rule != "none" and search.damage is None:
-        kind = REJECTED
+        kind = "rejected"
     return LoadFault(kind, asking.path, search.error or "", search.name)
 
 

@@ -124,7 +124,8 @@ class Distribution(Record, frozen=True):
     installer: str | None = None  # what INSTALLER says: pip, uv, conda
     requires: list[Requirement] = fresh(list)
     conda_name: str | None = None  # of the conda package that brought a wheel: "pytorch"
-    asks: list[tuple[str, str]] = fresh(list)  # every Requires-Dist: the name, and the rest
+    # Every Requires-Dist: the (normalised) name, extras and versions as they stand, the marker.
+    asks: list[tuple[str, str, str]] = fresh(list)
     hides: list[str] = fresh(list)  # .dist-info of the same in later folders of sys.path
     beside: list[str] = fresh(list)  # and in its own folder
     size: int | None = None  # bytes of its shared libraries, by its RECORD; None: not read

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable
 
 from cudriver.stack.command import Command
-from cudriver.stack.environment.markers import normal
 from cudriver.stack.facts import ERROR, NOTE, Facts, Finding
 from cudriver.stack.fixes import fix
 from cudriver.stack.fixes.after import Recollect, after, downloads
@@ -75,7 +74,7 @@ def _replaced(facts: Facts, line: Command) -> set[str]:
     """What a command may put another release in place of."""
     names = {fix.bare(each) for each in line.installs} | {line.removes}
     dists = [d for d in facts.distributions if d.name in names and not line.alone]
-    asked = {normal(name) for d in dists for name, _ in d.asks}
+    asked = {name for d in dists for name, *_ in d.asks}
     return names | asked | {r.name for d in dists for r in d.requires}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from cudriver.stack.environment.markers import markers_of, normal, versions_of
+from cudriver.stack.environment.markers import markers_of, versions_of
 from cudriver.stack.environment.records import Owners
 from cudriver.stack.facts import Distribution, Evidence, Facts, Framework, Requirement
 from cudriver.stack.roots.rootfs import Root
@@ -30,7 +30,7 @@ def required(
         left.append(installed["numpy"])
     found = {dist.name: dist for dist in left}
     for dist in left:
-        for name, _, marker in _asks(dist):
+        for name, _, marker in dist.asks:
             if "extra" not in marker and name in installed and name not in found:
                 found[name] = installed[name]
                 left.append(installed[name])
@@ -51,7 +51,7 @@ def unmet(root: Root, facts: Facts, wanting: dict[str, Distribution]) -> Iterato
     for dist in wanting.values():
         if dist.kind != "wheel" or dist.installer == "conda":
             continue
-        for name, specifier, marker in _asks(dist):
+        for name, specifier, marker in dist.asks:
             here = installed.get(name)
             wanted = "" if "@" in specifier else versions_of(specifier)
             if here is not None:
@@ -66,10 +66,3 @@ def unmet(root: Root, facts: Facts, wanting: dict[str, Distribution]) -> Iterato
                 continue
             evidence = Evidence(f"{dist.path}/METADATA", None, f"{name}{specifier.strip()}")
             yield Requirement(name, wanted, evidence, by=dist.name)
-
-
-def _asks(dist: Distribution) -> Iterator[tuple[str, str, str]]:
-    """The name, the specifier and the marker of each requirement."""
-    for text, rest in dist.asks:
-        specifier, _, marker = rest.partition(";")
-        yield normal(text), specifier, marker

@@ -236,13 +236,10 @@ class _Check:
 
     def _load(self) -> None:
         facts, resolver = self.facts, self.resolver
-        put(
-            facts,
-            frameworks=resolver.run(self.frameworks, self.finder.recipes),
-            libraries=list(resolver.catalogue.libraries.values()),
-            missing=list(resolver.catalogue.missing.values()),
-            load_faults=resolver.faults,
-        )
+        put(facts, frameworks=resolver.run(self.frameworks, self.finder.recipes))
+        found = resolver.catalogue
+        put(facts, libraries=[*found.libraries.values()], missing=[*found.missing.values()])
+        put(facts, load_faults=resolver.faults)
 
     def _integrity(self) -> None:
         from cudriver.stack.integrity.astray import astray

@@ -50,10 +50,8 @@ def driver_floor(cuda: str | None) -> str | None:
     """
     wanted = major(cuda)
     if wanted is not None and wanted < 11:
-        own = [
-            r["driver"] for r in table("driver")["toolkits"] if cut(r["toolkit"], 2) == cut(cuda, 2)
-        ]
-        return min(own) if own else None
+        rows = (r for r in table("driver")["toolkits"] if cut(r["toolkit"], 2) == cut(cuda, 2))
+        return min((row["driver"] for row in rows), default=None)
     rows = (row for row in table("driver")["floors"] if row["cuda_major"] == wanted)
     return next((str(row["linux"]) for row in rows), None)
 

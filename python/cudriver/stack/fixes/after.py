@@ -135,12 +135,8 @@ class _Copy:
         tag = re.search(r"/cu(\d+)(\d)\Z", command.source or "")
         cuda = f"{tag[1]}.{tag[2]}" if tag and name in fix.HOSTED else None
         kind = next((f for f in facts.frameworks if f.distribution == name), None)
-        rebuilt = (
-            command.source is not None
-            and name in fix.HOSTED
-            and kind is not None
-            and kind.cuda != cuda
-        )
+        hosted = command.source is not None and name in fix.HOSTED
+        rebuilt = hosted and kind is not None and kind.cuda != cuda
         local = command.again and not command.source and old is not None and "+" in old.version
         changed = old is None or cut(version, 4) != cut(old.version, 4) or rebuilt or local
         changed = changed or (old is not None and satisfies(old.version, wanted) is False)
@@ -321,11 +317,9 @@ def _release(wanted: str, old: Distribution | None) -> str:
 
 def _torch(version: str, cuda: str | None, platform: str) -> dict[str, Any]:
     """A build of PyTorch with the libraries that it pins."""
-    built = {
-        "archs": fix.torch_archs(version, cuda, platform),
-        "variant": "cuda" if cuda else "cpu",
-    }
-    return {**built, "cudnn": None, "cudnn_built": None, "nccl": None, "loads": [], "fails": False}
+    archs, kind = fix.torch_archs(version, cuda, platform), "cuda" if cuda else "cpu"
+    built = {"archs": archs, "variant": kind, "loads": [], "fails": False}
+    return {**built, "cudnn": None, "cudnn_built": None, "nccl": None}
 
 
 def _found_in_wheels(fault: LoadFault) -> set[str]:

@@ -104,10 +104,11 @@ def _at_once(lines: list[Command]) -> list[Lines]:
     for name, value in dict.fromkeys(line.sets for line in lines if line.sets):
         left.setdefault(name, []).append(fix.entries(name, value or ""))
     several = {name: each for name, each in left.items() if len(each) > 1}
-    return [
-        (fix.setting(name, [entry for entry in each[0] if all(entry in e for e in each)]),)
+    kept = {
+        name: [e for e in each[0] if all(e in other for other in each)]
         for name, each in several.items()
-    ]
+    }
+    return [(fix.setting(name, entries),) for name, entries in kept.items()]
 
 
 class _Trials:

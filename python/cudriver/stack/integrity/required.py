@@ -21,11 +21,8 @@ def required(
     installed = {dist.name: dist for dist in reversed(facts.distributions)}
     known = {framework.distribution for framework in frameworks}
     known.update(row["package"] for row in table("pairs")["compared"])
-    left = [
-        dist
-        for dist in installed.values()
-        if matters(dist.name) or owners.of.get(dist.path) or dist.name in known
-    ]
+    every = installed.values()
+    left = [d for d in every if matters(d.name) or owners.of.get(d.path) or d.name in known]
     if left and "numpy" in installed:  # torch and others take it where it is there
         left.append(installed["numpy"])
     found = {dist.name: dist for dist in left}

@@ -231,16 +231,10 @@ class Process:
         load.faults += check_versions(load.objects, self.find)
         if not order:
             return
-        faults, load.later = check_symbols(
-            order,
-            scope,
-            self.find,
-            now=now or bool(self.loader.environ.get("LD_BIND_NOW")),
-        )
-        for stands_in, own in (
-            (self.stand_in, PYTHON_SYMBOL),
-            (self.driver_stands_in, DRIVER_SYMBOL),
-        ):
+        now = now or bool(self.loader.environ.get("LD_BIND_NOW"))
+        faults, load.later = check_symbols(order, scope, self.find, now=now)
+        absent = ((self.stand_in, PYTHON_SYMBOL), (self.driver_stands_in, DRIVER_SYMBOL))
+        for stands_in, own in absent:
             if stands_in:
                 faults = [fault for fault in faults if not re.match(own, fault.name)]
                 load.later = [fault for fault in load.later if not re.match(own, fault.name)]

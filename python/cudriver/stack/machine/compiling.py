@@ -92,11 +92,8 @@ class _Look:
 
     def elsewhere(self, file: str) -> str | None:
         """The folder of a header among NVIDIA's wheels."""
-        found = (
-            path
-            for site in self.env.site_packages
-            for path in self.root.glob(site, f"nvidia/*/include/{file}")
-        )
+        pattern = f"nvidia/*/include/{file}"
+        found = (path for site in self.env.site_packages for path in self.root.glob(site, pattern))
         return next(map(os.path.dirname, found), None)
 
 

@@ -51,10 +51,8 @@ def capability(text: str) -> str:
     wanted = f"{int(match[1])}.{match[2]}"
     known = [row["capability"] for row in table("driver")["architectures"]]
     if wanted not in known:
-        raise ValueError(
-            f"no GPU that is known here has compute capability {wanted}; known are "
-            f"{', '.join(known)}"
-        )
+        wrong = f"no GPU that is known here has compute capability {wanted}"
+        raise ValueError(f"{wrong}; known are {', '.join(known)}")
     return wanted
 
 

@@ -41,14 +41,7 @@ from cudriver.stack.text import (
     wrap_command,
 )
 
-COLOURS = {
-    "bold": "1",
-    "dim": "2",
-    "red": "31",
-    "green": "32",
-    "yellow": "33",
-    "cyan": "36",
-}
+COLOURS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 SEVERITY_COLOUR = {ERROR: "red", WARNING: "yellow", NOTE: "cyan"}
 MARKS = {OK: "✓", ABSENT: "-", UNJUDGED: " ", WARNING: "!", ERROR: "✗", UNKNOWN: "?"}
 ASCII_MARKS = {OK: "+", ABSENT: "-", UNJUDGED: " ", WARNING: "!", ERROR: "x", UNKNOWN: "?"}

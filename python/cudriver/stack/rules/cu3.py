@@ -225,18 +225,13 @@ def cu306(facts: Facts) -> Iterator[Finding]:
         if not name.startswith("libnvrtc-builtins"):
             continue
         nvrtc = next((x for x in facts.libraries if path in (x.path, x.real_path)), None)
-        evidence = [
+        opens, own = (
             Evidence(path, None, f"opens {name}"),
             nvrtc.version_evidence if nvrtc else None,
-        ]
+        )
         users = [f for f in facts.frameworks if nvrtc is not None and nvrtc.path in f.loads]
         known = not users or any(f.modelled for f in users)
         title = f"nvrtc {nvrtc.version if nvrtc else ''} has no {name}".replace("  ", " ")
-        yield finding(
-            ERROR if known else NOTE,
-            title,
-            evidence,
-            f"nvrtc: error: failed to open {name}.",
-            back_to_pin(facts, "libnvrtc.so", path),
-            users[0].name if users else path,
-        )
+        severity, predicts = ERROR if known else NOTE, f"nvrtc: error: failed to open {name}."
+        fixes, subject = back_to_pin(facts, "libnvrtc.so", path), users[0].name if users else path
+        yield finding(severity, title, [opens, own], predicts, fixes, subject)

@@ -115,10 +115,11 @@ def _two_runtimes(facts: Facts) -> Iterator[Finding]:
         runtimes = {x.soname: x for x in used if x.soname.startswith("libcudart.so")}
         if len(runtimes) > 1 and framework.modelled:
             title = f"{framework.name} loads {' and '.join(sorted(runtimes))} into one process"
-            evidence = [
-                Evidence(x.path, None, f"{x.version}, for {', '.join(x.needed_by[:2])}")
+            told = (
+                (x.path, f"{x.version}, for {', '.join(x.needed_by[:2])}")
                 for x in runtimes.values()
-            ]
+            )
+            evidence = [Evidence(path, None, text) for path, text in told]
             fixes = _one_major(facts, framework.name, "")
             yield finding(WARNING, title, evidence, None, fixes, framework.name)
 

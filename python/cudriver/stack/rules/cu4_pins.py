@@ -148,12 +148,10 @@ def _unkept(facts: Facts) -> Iterator[Unkept]:
         if pin.here is None:
             # Of an extra the loader tells (CU305). Conda has a library under a name of its own.
             stem = re.sub(r"^nvidia-|-cu\d+\Z", "", name)
-            there = facts.environment.kind == "conda" and conda & {
-                stem,
-                f"lib{stem}",
-                f"cuda-{stem}",
-            }
-            if there or not (key in stated or (matters(name, "parts") and pin.sure)):
+            there = not conda.isdisjoint((stem, f"lib{stem}", f"cuda-{stem}"))
+            if (there and facts.environment.kind == "conda") or not (
+                key in stated or (matters(name, "parts") and pin.sure)
+            ):
                 continue
         seen.add(key)
         if key in rows:

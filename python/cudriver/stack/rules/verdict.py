@@ -53,13 +53,8 @@ def states(
 def _state(
     framework: Framework, findings: list[Finding], asked: list[Question], facts: Facts
 ) -> str | None:
-    errors = [
-        finding
-        for finding in findings
-        if finding.severity == ERROR
-        and not finding.rule.startswith(ASKED)
-        and concerns(finding, framework, facts)
-    ]
+    wrong = (f for f in findings if f.severity == ERROR and not f.rule.startswith(ASKED))
+    errors = [finding for finding in wrong if concerns(finding, framework, facts)]
     failed = any(facts.imports.get(name or "") for name in framework.names)
     if errors or failed:
         return CPU_ONLY if not failed and all(finding.cpu for finding in errors) else FAILS

@@ -115,10 +115,7 @@ class Observation(Record):
 
 
 def observe(
-    facts: Facts,
-    *,
-    environ: Mapping[str, str] | None = None,
-    timeout: float = TIME_LIMIT,
+    facts: Facts, *, environ: Mapping[str, str] | None = None, timeout: float = TIME_LIMIT
 ) -> Observation:
     """Runs the environment's interpreter and compares what it says with `facts`.
 

@@ -57,11 +57,7 @@ def _dependencies(obj: LoadedObject) -> Iterator[LoadedObject]:
 
 
 def check_symbols(
-    new: Sequence[LoadedObject],
-    scope: Sequence[LoadedObject],
-    find: Find,
-    *,
-    now: bool = True,
+    new: Sequence[LoadedObject], scope: Sequence[LoadedObject], find: Find, *, now: bool = True
 ) -> tuple[list[LoadFault], list[LoadFault]]:
     """The undefined symbols of the new objects (in relocation order) that `scope` lacks: those
     that end the load, and those that a call would meet later (lazy binding). The symbols of a

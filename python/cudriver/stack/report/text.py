@@ -32,14 +32,7 @@ from cudriver.stack.report.components import (
 )
 from cudriver.stack.report.outcome import Outcome
 from cudriver.stack.say import say, translate
-from cudriver.stack.text import (
-    clean,
-    columns,
-    pad,
-    wrap,
-    wrap_clauses,
-    wrap_command,
-)
+from cudriver.stack.text import clean, columns, pad, wrap, wrap_clauses, wrap_command
 
 COLOURS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 SEVERITY_COLOUR = {ERROR: "red", WARNING: "yellow", NOTE: "cyan"}

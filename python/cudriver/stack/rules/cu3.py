@@ -22,13 +22,7 @@ from cudriver.stack.facts import (
     LoadFault,
 )
 from cudriver.stack.fixes.faults import proof, told_elsewhere
-from cudriver.stack.fixes.library_fixes import (
-    back_to_pin,
-    elsewhere,
-    leak,
-    library_fix,
-    symbol_fix,
-)
+from cudriver.stack.fixes.library_fixes import back_to_pin, elsewhere, leak, library_fix, symbol_fix
 from cudriver.stack.names import DRIVER_CALL, is_cuda_library, split
 from cudriver.stack.rules.finding import finding
 from cudriver.stack.tables import table

@@ -98,9 +98,8 @@ class _Copy:
         done = {name for name, *_ in asked}
         for name, extras, wanted in asked:
             old = self.facts.distribution(name)
-            unmet = old is not None and any(
-                not self._met(r.name, r.specifier) for r in old.active(())
-            )
+            asks = old.active(()) if old else []
+            unmet = not all(self._met(each.name, each.specifier) for each in asks)
             fits = unmet and (not wanted or wanted.endswith(".*")) and not command.alone
             self._put(name, wanted, command, fits)
             if not command.alone:
@@ -144,9 +143,8 @@ class _Copy:
             return
         self.brought.append(old.size if old else None)
         new = but(old, version=version, requires=[], asks=[]) if old and changed else old
-        new = new or Distribution(
-            name, version, "wheel", "", next(iter(facts.environment.site_packages), "")
-        )
+        site = next(iter(facts.environment.site_packages), "")
+        new = new or Distribution(name, version, "wheel", "", site)
         put(facts, distributions=[d for d in facts.distributions if d.name != name] + [new])
         self._meet(new)
         fits = fits or (changed and goes_with(facts, name, version))
@@ -156,7 +154,7 @@ class _Copy:
         self._drop(
             lambda fault: (
                 any(_follows(fault, file) for file in healed)
-                or self._cured(fault, new, old, changed, fits)
+                or self._cured(fault, new, old, fits)
                 or self._found(fault, new, brings)
                 or ((better or bool(healed)) and self._through(fault, name))
             )
@@ -215,15 +213,10 @@ class _Copy:
         return healed
 
     def _cured(
-        self,
-        fault: LoadFault,
-        new: Distribution,
-        old: Distribution | None,
-        changed: bool,
-        fits: bool,
+        self, fault: LoadFault, new: Distribution, old: Distribution | None, fits: bool
     ) -> bool:
         """Whether a fault goes with that release in place."""
-        facts, name = self.facts, new.name
+        facts, name, changed = self.facts, new.name, new is not old
         framework, owner = facts.framework(fault.framework), owner_of(facts, fault.library)
         mine = name in (owner and owner.name, framework and framework.distribution)
         if fault.kind in ("rejected", "damaged"):
@@ -246,10 +239,9 @@ class _Copy:
         """
         sought = self.facts.environment.kind == "conda" or looks_into_wheels(self.facts, fault)
         names = {*_found_in_wheels(fault), *([fault.name] if sought else [])}
-        return fault.kind == "not found" and any(
-            wheel_brings(new.name, new.version, each) and (brings is None or each in brings)
-            for each in names
-        )
+        names = names if brings is None else names & brings
+        found = any(wheel_brings(new.name, new.version, each) for each in names)
+        return fault.kind == "not found" and found
 
     def _through(self, fault: LoadFault, name: str) -> bool:
         """Whether a library is there and was not loaded for want of one of that distribution's."""

@@ -348,7 +348,6 @@ def setting(variable: str, kept: list[str]) -> Command:
 def apart(facts: Facts, name: str) -> str:
     """What cannot be fixed in place: an environment of its own, as a plan has it."""
     name = next((f.name for f in facts.frameworks if name in f.names), name)
-    plan = (
-        f": `cudriver plan {name}` has the commands" if name in table("plan")["frameworks"] else ""
-    )
+    known = name in table("plan")["frameworks"]
+    plan = f": `cudriver plan {name}` has the commands" * known
     return f"make an environment of its own for {name}{plan}."

@@ -13,6 +13,7 @@ from cudriver.stack.facts import ERROR, NOTE, Facts, Finding
 from cudriver.stack.fixes import fix
 from cudriver.stack.fixes.after import Recollect, after, downloads
 
+Run = Callable[[Facts], list[Finding]]  # all rules
 Lines = tuple[Command, ...]
 Key = tuple[str, str, str | None]
 Seen = dict[str, Counter[Key]]
@@ -22,12 +23,7 @@ TRIALS = 24  # different commands; those of further findings are told untried
 NONE = "no command that is known here fixes this and breaks nothing else."
 
 
-def try_fixes(
-    facts: Facts,
-    findings: list[Finding],
-    run: Callable[[Facts], list[Finding]],
-    recollect: Recollect | None,
-) -> None:
+def try_fixes(facts: Facts, findings: list[Finding], run: Run, recollect: Recollect | None) -> None:
     """Keeps of each finding's fixes those that heal it. Of several that one cause has, each of its
     findings gets the one that takes most away. run: all rules.
     """
@@ -115,11 +111,7 @@ class _Trials:
     """What the rules find after each command."""
 
     def __init__(
-        self,
-        facts: Facts,
-        findings: list[Finding],
-        run: Callable[[Facts], list[Finding]],
-        recollect: Recollect | None,
+        self, facts: Facts, findings: list[Finding], run: Run, recollect: Recollect | None
     ) -> None:
         self.facts, self.run, self.recollect = facts, run, recollect
         self.before = _seen(findings)

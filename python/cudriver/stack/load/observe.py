@@ -91,9 +91,8 @@ class Observation(Record):
     @property
     def differs(self) -> bool:
         """True where a prediction was wrong or an import failed."""
-        return any(not row.agrees for row in self.rows) or any(
-            error is not None for error in self.imports.values()
-        )
+        failed = any(error is not None for error in self.imports.values())
+        return failed or not all(row.agrees for row in self.rows)
 
     @property
     def unanswered(self) -> bool:
@@ -109,9 +108,8 @@ class Observation(Record):
         text = f"{count} value{'' if count == 1 else 's'}, {wrong or 'none'} "
         text += "differs" if 1 in (count, wrong) else "differ"
         text = translate(text, "observed")
-        return say("; ").join(
-            [text, *(f"import {name}: {error}" for name, error in failed.items())]
-        )
+        errors = (f"import {name}: {error}" for name, error in failed.items())
+        return say("; ").join([text, *errors])
 
 
 def observe(

@@ -150,10 +150,8 @@ def cu202(facts: Facts) -> Iterator[Finding]:
         yield finding(severity, title + built, evidence, predicts, _nvcc_fix(facts))
     elif nvcc != built:
         title = f"nvcc is CUDA {nvcc}, PyTorch {built}: extensions compile, with a warning"
-        predicts += (
-            "has a minor version mismatch with the version that was used to compile PyTorch "
-        )
-        yield finding(NOTE, title, evidence, f"{predicts}({built}).")
+        predicts += "has a minor version mismatch with the version that was used to compile "
+        yield finding(NOTE, title, evidence, f"{predicts}PyTorch ({built}).")
 
 
 def cu204(facts: Facts) -> Iterator[Finding]:

@@ -126,9 +126,8 @@ def _two_runtimes(facts: Facts) -> Iterator[Finding]:
 
 def _majors_apart(facts: Facts) -> Iterator[Finding]:
     """Frameworks for two CUDA majors: each works alone, in one process they meet."""
-    built = [
-        f for f in facts.frameworks if f.variant == "cuda" and f.cuda and matters(f.name, "alone")
-    ]
+    alone = (f for f in facts.frameworks if matters(f.name, "alone"))
+    built = [framework for framework in alone if framework.variant == "cuda" and framework.cuda]
     if len({major(f.cuda) for f in built}) > 1:
         title = "frameworks for two CUDA majors: "
         title += ", ".join(f"{f.name} for CUDA {f.cuda}" for f in built)
@@ -200,9 +199,8 @@ def cu409(facts: Facts) -> Iterator[Finding]:
     for fault in facts.file_faults:
         dist = facts.distribution(fault.distribution)
         if fault.what == FOREIGN and dist is not None:
-            title = (
-                f"{dist.name} {dist.version} is a wheel for {fault.why}, {here} on {env.platform}"
-            )
+            title = f"{dist.name} {dist.version} is a wheel for {fault.why}, "
+            title += f"{here} on {env.platform}"
             evidence = [fault.evidence, Evidence(fault.file, None, "cannot be loaded here")]
             fixes = [fix.reinstall(facts, dist)]
             fails = _fails_without(facts, dist)

@@ -63,11 +63,8 @@ def toolkit_of(component: str, version: str | None) -> str | None:
     """
     if not version:
         return None
-    releases = [
-        name
-        for name, parts in table("toolkits")["releases"].items()
-        if component in parts and _same(parts[component], version)
-    ]
+    known = ((name, parts.get(component)) for name, parts in table("toolkits")["releases"].items())
+    releases = [name for name, listed in known if listed and _same(listed, version)]
     if len(releases) <= 1:
         return releases[0] if releases else None
     shared = {".".join(r.split(".")[:2]) for r in releases}

@@ -10,7 +10,7 @@ import json
 import os
 import re
 
-from cudriver.stack.environment.markers import Markers, markers_of, normal
+from cudriver.stack.environment.markers import Markers, markers_of, normal, versions_of
 from cudriver.stack.facts import Distribution, Environment, Evidence, Requirement
 from cudriver.stack.record import Record, put
 from cudriver.stack.roots.rootfs import Root
@@ -164,14 +164,9 @@ class _Reader(Record):
                     return
                 extra = normal(wanted[1])
         extras = [normal(e.strip()) for e in (match["extras"] or "").split(",") if e.strip()]
+        name, versions = normal(match["name"]), versions_of(match["specifier"])
         dist.requires.append(
-            Requirement(
-                name=normal(match["name"]),
-                specifier=match["specifier"].strip().removeprefix("(").removesuffix(")").strip(),
-                evidence=Evidence(file, number, text),
-                extras=extras,
-                extra=extra,
-            )
+            Requirement(name, versions, Evidence(file, number, text), extras, extra)
         )
 
     def conda(self, prefix: str) -> list[Distribution]:

@@ -245,11 +245,9 @@ class _Copy:
 
     def _through(self, fault: LoadFault, name: str) -> bool:
         """Whether a library is there and was not loaded for want of one of that distribution's."""
-        return fault.kind == "not found" and any(
-            wheel_brings(dist.name, dist.version, fault.name)
-            and any(needed.name == name for needed in dist.active(()))
-            for dist in self.facts.distributions
-        )
+        every = self.facts.distributions if fault.kind == "not found" else []
+        brought = (dist for dist in every if wheel_brings(dist.name, dist.version, fault.name))
+        return any(needed.name == name for dist in brought for needed in dist.active(()))
 
     def _pinned(self, dist: Distribution) -> bool:
         """Whether a requirement says exactly that release."""

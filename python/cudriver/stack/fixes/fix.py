@@ -228,9 +228,8 @@ def kin(facts: Facts, name: str) -> str:
 def index_of(facts: Facts) -> str | None:
     """The index that this PyTorch came from; None for PyPI, whose builds have no local version."""
     torch, dist = facts.framework("torch"), facts.distribution("torch")
-    if torch is None or (
-        dist is not None and "+" not in dist.version and torch.cuda == usual_variant(torch.version)
-    ):
+    plain = dist is not None and "+" not in dist.version
+    if torch is None or (plain and torch.cuda == usual_variant(torch.version)):
         return None
     return f"{INDEX}/{tag(torch.cuda) if torch.cuda else 'cpu'}"
 

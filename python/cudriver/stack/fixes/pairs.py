@@ -65,10 +65,8 @@ def together(facts: Facts, name: str, specifier: str) -> str:
     """A specifier that serves all that require a distribution: of several least and most releases
     those that count. The extras of the one that is given stay.
     """
-    stated = [
-        versions_of(specifier),
-        *(s for dist in facts.distributions for s in asked_of(dist, name)),
-    ]
+    others = (each for dist in facts.distributions for each in asked_of(dist, name))
+    stated = [versions_of(specifier), *others]
     clauses = dict.fromkeys(c.replace(" ", "") for s in stated for c in s.split(",") if c.strip())
     counts: dict[str, str] = {}
     for clause in clauses:

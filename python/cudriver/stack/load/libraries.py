@@ -332,16 +332,9 @@ class Resolver:
         provider = fault.provider
         if provider and "/" in provider:  # a SONAME stays as it is
             provider = os.path.normpath(provider)
-        found = but(
-            fault,
-            library=os.path.normpath(fault.library),
-            provider=provider,
-            framework=framework.name,
-            means=event.means,
-            says=event.says,
-            purpose=event.purpose,
-            rescue=rescue,
-        )
+        found = but(fault, library=os.path.normpath(fault.library), provider=provider)
+        put(found, framework=framework.name, means=event.means, rescue=rescue)
+        put(found, says=event.says, purpose=event.purpose)
         if found.severity == ERROR:
             put(found, doubt=self._doubt)
         if fault.kind in ("rejected", "damaged"):

@@ -177,13 +177,9 @@ def _understood(raw: bytes, modules: list[str]) -> dict[str, Any] | None:
     try:
         answer = json.loads(raw)
         errors, values = answer["imports"], answer["values"]
-        return {
-            "imports": {name: errors[name] and str(errors[name])[:ERROR_LIMIT] for name in modules},
-            "values": {
-                n: values[n] for n, kind in VALUES.items() if isinstance(values.get(n), kind)
-            },
-            "mapped": list(map(str, answer["mapped"])),
-        }
+        said = {name: errors[name] and str(errors[name])[:ERROR_LIMIT] for name in modules}
+        kept = {n: values[n] for n, kind in VALUES.items() if isinstance(values.get(n), kind)}
+        return {"imports": said, "values": kept, "mapped": list(map(str, answer["mapped"]))}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 

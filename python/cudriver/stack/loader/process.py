@@ -115,14 +115,8 @@ class Process:
             message = f"{name}: {EXEC_STACK}: {os.strerror(errno.EINVAL)}"
             load.faults.append(LoadFault("rejected", search.path, message, search.path))
             return None
-        obj = LoadedObject(
-            search.path,
-            search.real_path,
-            elf,
-            origin=_folder_of(self.loader.absolute(search.path)),
-            loader=loader,
-            search=search,
-        )
+        origin = _folder_of(self.loader.absolute(search.path))
+        obj = LoadedObject(search.path, search.real_path, elf, origin, loader, search)
         obj.names.add(name)
         load.objects.append(obj)
         self._enter(obj)

@@ -166,11 +166,9 @@ def _pci(root: Root) -> list[str]:
     found = []
     for name in root.names("/sys/bus/pci/devices"):
         folder = f"/sys/bus/pci/devices/{name}"
-        if (
-            (root.text(f"{folder}/vendor", 16) or "").strip() == "0x10de"
-            and (root.text(f"{folder}/class", 16) or "").startswith("0x03")
-            and not (root.readlink(f"{folder}/driver") or "").endswith("/vfio-pci")
-        ):
+        vendor, kind = (root.text(f"{folder}/{file}", 16) or "" for file in ("vendor", "class"))
+        lent = (root.readlink(f"{folder}/driver") or "").endswith("/vfio-pci")
+        if vendor.strip() == "0x10de" and kind.startswith("0x03") and not lent:
             found.append(name)
     return found
 

@@ -219,10 +219,8 @@ def cu207(facts: Facts) -> Iterator[Finding]:
         return
     name = f"{compiler.kind} {compiler.version}"
     title = f"nvcc of CUDA {cut(toolkit.version, 2)} refuses {name}; {limit} is the newest it takes"
-    evidence = [
-        Evidence(compiler.path, None, f"{name}, by {compiler.chosen_by}"),
-        toolkit.host_compiler_evidence if compiler.kind == "gcc" else None,
-    ]
+    limits = None if clang else toolkit.host_compiler_evidence
+    evidence = [Evidence(compiler.path, None, f"{name}, by {compiler.chosen_by}"), limits]
     predicts = f"unsupported GNU version! gcc versions later than {limit} are not supported!"
     packages, program = f"gcc-{limit} g++-{limit}", f"/usr/bin/g++-{limit}"
     if clang:

@@ -111,15 +111,12 @@ def _other_runtime(facts: Facts) -> Iterator[Finding]:
 def _two_runtimes(facts: Facts) -> Iterator[Finding]:
     """CUDA runtimes of two majors in a process. One that PyTorch preloads for nobody is no harm."""
     for framework in facts.frameworks:
-        used = (x for x in facts.libraries if x.path in framework.loads and x.needed_by)
-        runtimes = {x.soname: x for x in used if x.soname.startswith("libcudart.so")}
+        loaded = (x for x in facts.libraries if x.path in framework.loads and x.needed_by)
+        runtimes = {x.soname: x for x in loaded if x.soname.startswith("libcudart.so")}
         if len(runtimes) > 1 and framework.modelled:
             title = f"{framework.name} loads {' and '.join(sorted(runtimes))} into one process"
-            told = (
-                (x.path, f"{x.version}, for {', '.join(x.needed_by[:2])}")
-                for x in runtimes.values()
-            )
-            evidence = [Evidence(path, None, text) for path, text in told]
+            used = ((x, ", ".join(x.needed_by[:2])) for x in runtimes.values())
+            evidence = [Evidence(x.path, None, f"{x.version}, for {by}") for x, by in used]
             fixes = _one_major(facts, framework.name, "")
             yield finding(WARNING, title, evidence, None, fixes, framework.name)
 

@@ -149,9 +149,8 @@ def _unkept(facts: Facts) -> Iterator[Unkept]:
             # Of an extra the loader tells (CU305). Conda has a library under a name of its own.
             stem = re.sub(r"^nvidia-|-cu\d+\Z", "", name)
             there = not conda.isdisjoint((stem, f"lib{stem}", f"cuda-{stem}"))
-            if (there and facts.environment.kind == "conda") or not (
-                key in stated or (matters(name, "parts") and pin.sure)
-            ):
+            counts = key in stated or (matters(name, "parts") and pin.sure)
+            if there or not counts:
                 continue
         seen.add(key)
         if key in rows:

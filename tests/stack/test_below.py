@@ -53,7 +53,7 @@ def swap(top: Path) -> None:
 
 LOOKS: list[Callable[[Root], object]] = [
     lambda root: root.text("/d/file"),
-    lambda root: root.size("/d/file"),
+    lambda root: root.regular("/d/file")[0],
     lambda root: root.is_file("/d/file"),
     lambda root: root.is_dir("/d/only"),
     lambda root: root.exists("/d/file"),
@@ -232,7 +232,7 @@ def test_no_descriptor_stays_open(top: Path, way: str) -> None:
     root = Root(str(top / "root"))
     before = os.listdir("/proc/self/fd")
     for path in ("/d/file", "/d", "/d/none/x", "/circle", "/d/sub/../file", "/d/file/x"):
-        for function in (root.text, root.names, root.exists, root.readlink, root.size):
+        for function in (root.text, root.names, root.exists, root.readlink, root.regular):
             function(path)
         try:
             root.resolve(path)
@@ -280,7 +280,7 @@ def test_a_fifo_in_an_image_is_not_opened(
     for root, path in ((Root(str(tmp_path)), "/odd"), (Root("/"), str(tmp_path / "odd"))):
         assert root.text(path) is None
         assert root.names(path) == []
-        assert root.size(path) == 0
+        assert root.regular(path)[0] is None
         with pytest.raises(OSError, match="not a regular file") as caught:
             root.open(path)
         assert caught.value.filename == path

@@ -183,7 +183,7 @@ def test_the_ptxas_that_triton_brings(empty, tmp_path):
     assert empty.inspect().facts.ptxas == []
     empty.venv.dist("vllm", "0.11.0")
     known = empty.inspect().facts.ptxas
-    assert [(Path(each.path).name, each.version[:4]) for each in known] == [
+    assert [(Path(each.file).name, each.value[:4]) for each in known] == [
         ("ptxas", "12.8"),
         ("ptxas-blackwell", "13.0"),
     ]

@@ -175,9 +175,9 @@ def test_what_a_framework_requires_is_its_installation():
 
 def test_what_a_framework_requires_that_is_not_of_cuda():
     """An error about what it requires ends it; further down nobody knows, but a real import."""
-    asks = [("sympy", ">=1.13"), ("tbb", "; extra == 'tbb'"), ("six", "; sys_platform == 'win32'")]
+    asks = [("sympy", ">=1.13", ""), ("tbb", "", "extra == 'tbb'"), ("six", "", "os_name == 'nt'")]
     dists = [but(wheel("torch", "2.8.0"), asks=asks),
-             but(wheel("sympy", "1.13"), asks=[("mpmath", "<1.4"), ("sympy", "")])]  # fmt: skip
+             but(wheel("sympy", "1.13"), asks=[("mpmath", "", ""), ("sympy", "", "")])]  # fmt: skip
     of = facts(frameworks=[torch(), MINE], distributions=dists)
     for subject, severity, state in (
         ("sympy", "error", FAILS),

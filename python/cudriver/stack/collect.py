@@ -236,13 +236,10 @@ class _Check:
 
     def _load(self) -> None:
         facts, resolver = self.facts, self.resolver
-        put(
-            facts,
-            frameworks=resolver.run(self.frameworks, self.finder.recipes),
-            libraries=list(resolver.catalogue.libraries.values()),
-            missing=list(resolver.catalogue.missing.values()),
-            load_faults=resolver.faults,
-        )
+        put(facts, frameworks=resolver.run(self.frameworks, self.finder.recipes))
+        found = resolver.catalogue
+        put(facts, libraries=[*found.libraries.values()], missing=[*found.missing.values()])
+        put(facts, load_faults=resolver.faults)
 
     def _integrity(self) -> None:
         from cudriver.stack.integrity.astray import astray
@@ -279,9 +276,8 @@ def _unread(root: Root, facts: Facts) -> list[str]:
         # Its package was not found on the path: only code of the environment knows where it is.
         url = f"{framework.path}/direct_url.json"
         if framework.path.endswith(".dist-info") and '"editable": true' in (root.text(url) or ""):
-            root.note(
-                framework.path, "an editable install: which folder it is in, only Python can tell"
-            )
+            why = "an editable install: which folder it is in, only Python can tell"
+            root.note(framework.path, why)
     groups = ((dist, "conda" if dist.kind == "conda" else "cuda") for dist in facts.distributions)
     decisive = [framework.path for framework in facts.frameworks]
     decisive += [dist.path for dist, group in groups if matters(dist.name, group)]

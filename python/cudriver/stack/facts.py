@@ -11,14 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from cudriver.stack.command import Command
 from cudriver.stack.evidence import Evidence as Evidence
-from cudriver.stack.machine_facts import (
-    Driver,
-    HostCompiler,
-    Lacking,
-    NvccChoice,
-    Ptxas,
-    Toolkit,
-)
+from cudriver.stack.machine_facts import Driver, HostCompiler, Lacking, NvccChoice, Toolkit
 from cudriver.stack.record import Record, fresh
 
 SCHEMA = 1
@@ -115,6 +108,7 @@ class Requirement(Record, frozen=True):
     evidence: Evidence
     extras: list[str] = fresh(list)  # asked of the required one: cuda-toolkit[cublas]
     extra: str = ""  # counts only where this extra of the requiring one is asked for
+    by: str = ""  # of one that is not met: the distribution that makes it
 
 
 class Distribution(Record, frozen=True):
@@ -130,7 +124,8 @@ class Distribution(Record, frozen=True):
     installer: str | None = None  # what INSTALLER says: pip, uv, conda
     requires: list[Requirement] = fresh(list)
     conda_name: str | None = None  # of the conda package that brought a wheel: "pytorch"
-    asks: list[tuple[str, str]] = fresh(list)  # every Requires-Dist: the name, and the rest
+    # Every Requires-Dist: the (normalised) name, extras and versions as they stand, the marker.
+    asks: list[tuple[str, str, str]] = fresh(list)
     hides: list[str] = fresh(list)  # .dist-info of the same in later folders of sys.path
     beside: list[str] = fresh(list)  # and in its own folder
     size: int | None = None  # bytes of its shared libraries, by its RECORD; None: not read
@@ -307,7 +302,9 @@ class Library(Record, frozen=True):
 class LoadFault(Record, frozen=True):
     """Why the loader refuses a library: what an import or a dlopen ends with."""
 
-    kind: str  # "not found", "version", "symbol", "rejected", "damaged"
+    # A library is "not found", lacks a "version" or a "symbol"; the file is "rejected" (no ELF, too
+    # short, a program), or "damaged": the loader may not notice, but its tables are broken.
+    kind: str
     library: str  # the file that wants it
     message: str  # what the loader says, and so the ImportError
     name: str = ""  # the library, version or symbol that is missing
@@ -364,15 +361,6 @@ class Astray(Record, frozen=True):
     why: str = ""  # ELSEWHERE: in words; STDLIB: a name of the library's module that this one lacks
 
 
-class Unmet(Record, frozen=True):
-    """What a distribution requires, and is not installed, or in another version."""
-
-    name: str
-    specifier: str
-    by: str
-    evidence: Evidence
-
-
 class Facts(Record, frozen=True):
     """Everything that the rules may look at."""
 
@@ -383,14 +371,14 @@ class Facts(Record, frozen=True):
     nvcc: NvccChoice = fresh(NvccChoice)
     compiler: HostCompiler | None = None
     lacking: list[Lacking] = fresh(list)  # of the tools of what is compiled when it starts
-    ptxas: list[Ptxas] = fresh(list)
+    ptxas: list[Evidence] = fresh(list)  # Triton's own, each with its release
     distributions: list[Distribution] = fresh(list)
     frameworks: list[Framework] = fresh(list)
     libraries: list[Library] = fresh(list)
     missing: list[Missing] = fresh(list)
     load_faults: list[LoadFault] = fresh(list)
     file_faults: list[FileFault] = fresh(list)
-    unmet: list[Unmet] = fresh(list)
+    unmet: list[Requirement] = fresh(list)
     astray: list[Astray] = fresh(list)
     problems: list[Problem] = fresh(list)
     unsure: list[str] = fresh(list)  # steps that failed, so that silence about them means nothing

@@ -24,10 +24,9 @@ class Device(Record, frozen=True):
     def evidence(self) -> Evidence:
         """The GPU by its number, and what it is."""
         name = self.name or ("assumed" if self.assumed else "unknown")
-        capability = f", compute capability {self.compute_capability}" * bool(
-            self.compute_capability
-        )
-        return Evidence(f"GPU {self.index}", None, name + capability)
+        known = self.compute_capability
+        name += f", compute capability {known}" if known else ""
+        return Evidence(f"GPU {self.index}", None, name)
 
 
 class DeviceNode(Record, frozen=True):
@@ -113,10 +112,3 @@ class Lacking(Record, frozen=True):
     by: list[str]
     looked: list[str]  # the folders
     elsewhere: str | None = None  # a folder that has it, in which nobody looks
-
-
-class Ptxas(Record, frozen=True):
-    """An assembler of Triton's own: it knows the GPUs of its release."""
-
-    path: str
-    version: str  # "12.8.93"

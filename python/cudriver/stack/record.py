@@ -66,11 +66,8 @@ class Record:
             values[name] = make()
         values.update(zip(fields, args, strict=False))
         values.update(kwargs)
-        if (
-            len(values) != len(fields)
-            or len(args) + len(kwargs) > len(fields)
-            or not self._known.issuperset(kwargs)
-        ):
+        fits = len(values) == len(fields) >= len(args) + len(kwargs)
+        if not (fits and self._known.issuperset(kwargs)):
             given = ", ".join([*map(repr, args), *kwargs])
             raise TypeError(f"{type(self).__name__}({', '.join(fields)}): {given} do not fit")
 
@@ -80,9 +77,8 @@ class Record:
     __hash__: ClassVar[None] = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}({', '.join(f'{n}={getattr(self, n)!r}' for n in self._fields)})"
-        )
+        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._fields)
+        return f"{type(self).__name__}({shown})"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries and lists all the way down."""

@@ -90,6 +90,4 @@ def resolve(facts: Facts, names: Sequence[str]) -> Resolved:
 def wanted(soname: str, family: str, names: Collection[str]) -> bool:
     """Whether one of `names` means this library: its SONAME, its stem with or without lib."""
     stem = soname.partition(".so")[0]
-    return not names or any(
-        name in (soname, stem, stem.removeprefix("lib"), family) for name in names
-    )
+    return not names or not {soname, stem, stem.removeprefix("lib"), family}.isdisjoint(names)

@@ -50,10 +50,8 @@ def driver_floor(cuda: str | None) -> str | None:
     """
     wanted = major(cuda)
     if wanted is not None and wanted < 11:
-        own = [
-            r["driver"] for r in table("driver")["toolkits"] if cut(r["toolkit"], 2) == cut(cuda, 2)
-        ]
-        return min(own) if own else None
+        rows = (r for r in table("driver")["toolkits"] if cut(r["toolkit"], 2) == cut(cuda, 2))
+        return min((row["driver"] for row in rows), default=None)
     rows = (row for row in table("driver")["floors"] if row["cuda_major"] == wanted)
     return next((str(row["linux"]) for row in rows), None)
 
@@ -65,11 +63,8 @@ def toolkit_of(component: str, version: str | None) -> str | None:
     """
     if not version:
         return None
-    releases = [
-        name
-        for name, parts in table("toolkits")["releases"].items()
-        if component in parts and _same(parts[component], version)
-    ]
+    known = ((name, parts.get(component)) for name, parts in table("toolkits")["releases"].items())
+    releases = [name for name, listed in known if listed and _same(listed, version)]
     if len(releases) <= 1:
         return releases[0] if releases else None
     shared = {".".join(r.split(".")[:2]) for r in releases}

@@ -33,10 +33,7 @@ class Found(Record):
 
 
 def find_environments(
-    root: str = "/",
-    *,
-    environ: Mapping[str, str] | None = None,
-    home: str | None = None,
+    root: str = "/", *, environ: Mapping[str, str] | None = None, home: str | None = None
 ) -> list[Found]:
     """Return the environments of a machine, each once, the active ones first.
 

@@ -10,7 +10,7 @@ import json
 import os
 import re
 
-from cudriver.stack.environment.markers import Markers, markers_of, normal
+from cudriver.stack.environment.markers import Markers, markers_of, normal, versions_of
 from cudriver.stack.facts import Distribution, Environment, Evidence, Requirement
 from cudriver.stack.record import Record, put
 from cudriver.stack.roots.rootfs import Root
@@ -36,7 +36,7 @@ _REQUIREMENT = re.compile(
     rb"\nrequires-dist:[ \t]*(?:(%s)|[a-z0-9._ \t-]+\[|[^a-z0-9 \t\r\n])"
     % "|".join(table("packages")["cuda"]["stems"]).replace("-", "[-_.]+").encode()
 )
-_ASKS = re.compile(r"\nRequires-Dist:[ \t]*([A-Za-z0-9._-]+)([^\n]*)")
+_ASKS = re.compile(r"\nRequires-Dist:[ \t]*([A-Za-z0-9._-]+)([^\n;]*);?([^\n]*)")
 
 
 def installed(root: Root, env: Environment) -> list[Distribution]:
@@ -109,8 +109,9 @@ class _Reader(Record):
                     self.root.note(metadata, "has no Name and Version")
                 return None
         head, name = _head(raw), normal(match["name"])
-        asks = _ASKS.findall(head.decode("utf-8", "replace"))
-        dist = Distribution(name, match["version"], kind, path, folder, asks=asks)
+        dist = Distribution(name, match["version"], kind, path, folder)
+        found = _ASKS.findall(head.decode("utf-8", "replace"))
+        dist.asks.extend((normal(text), specifier, marker) for text, specifier, marker in found)
         lowered = head.lower()
         asked = list(_REQUIREMENT.finditer(lowered))
         if matters(dist.name) or any(one[1] for one in asked):
@@ -163,14 +164,9 @@ class _Reader(Record):
                     return
                 extra = normal(wanted[1])
         extras = [normal(e.strip()) for e in (match["extras"] or "").split(",") if e.strip()]
+        name, versions = normal(match["name"]), versions_of(match["specifier"])
         dist.requires.append(
-            Requirement(
-                name=normal(match["name"]),
-                specifier=match["specifier"].strip().removeprefix("(").removesuffix(")").strip(),
-                evidence=Evidence(file, number, text),
-                extras=extras,
-                extra=extra,
-            )
+            Requirement(name, versions, Evidence(file, number, text), extras, extra)
         )
 
     def conda(self, prefix: str) -> list[Distribution]:

@@ -92,7 +92,8 @@ class _Reader:
     def _gone(self, path: str) -> Evidence | None:
         """A venv's link to a Python that was removed or replaced by a newer one."""
         root, link = self.root, self.root.readlink(path)
-        if link is None or root.size(path) is not None or os.path.dirname(path) in root.unlisted:
+        there = root.regular(path)[0] is not None
+        if link is None or there or os.path.dirname(path) in root.unlisted:
             return None
         try:
             target = root.resolve(path)

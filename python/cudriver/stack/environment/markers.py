@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 
-from cudriver.stack.versions import satisfies
+from cudriver.stack.tables import table
+from cudriver.stack.versions import cut, satisfies
 
 _RUN = re.compile(r"[-_.]+")
 _LIKE_A_VERSION = re.compile(r"\s*v?[0-9]")
@@ -40,21 +41,9 @@ def versions_of(text: str) -> str:
 
 def marker_values(python: str, machine: str) -> dict[str, str]:
     """Marker variables of CPython `python` ("3.12.1") on Linux, for a `machine` ("x86_64")."""
-    short = ".".join(python.split(".")[:2])
-    return {
-        "implementation_name": "cpython",
-        "implementation_version": python,
-        "os_name": "posix",
-        "platform_machine": machine,
-        "platform_python_implementation": "CPython",
-        "platform_release": "",
-        "platform_system": "Linux",
-        "platform_version": "",
-        "python_full_version": python,
-        "python_version": short,
-        "sys_platform": "linux",
-        "extra": "",
-    }
+    versions = dict.fromkeys(("implementation_version", "python_full_version"), python)
+    own = {"platform_machine": machine, "python_version": cut(python, 2) or python}
+    return {**table("environments")["markers"], **versions, **own}
 
 
 class Markers:

@@ -212,7 +212,7 @@ class Owners:
         claims = self.by_path.get(path)
         if claims:
             if len(claims) > 1:
-                size = self.root.size(path)
+                size = self.root.regular(path)[0]
                 claims = [c for c in claims if c.size == size] or claims
             return claims[0].distribution
         return self._of_conda(path)
@@ -228,12 +228,11 @@ class Owners:
         """What two RECORDs say of one library, or a conda list of its own, and the disk denies."""
         found: list[FileFault] = []
         for path, claims in self.by_path.items():
-            size = self.root.size(path)
+            size = self.root.regular(path)[0]
             if len(claims) == 1 and (size is not None or self._of_conda(path) is None):
                 continue
             if size is None and os.path.dirname(path) in self.root.unlisted:
                 continue
-            size = None if self.root.is_dir(path) else size
             owners = [f"{c.distribution.name} {c.distribution.version}" for c in claims]
             in_doubt = len({c.digest for c in claims if c.size in (None, size)}) > 1
             known = len(found)
@@ -264,7 +263,7 @@ class Owners:
         """What a conda package lists and the disk denies, where no wheel has the file."""
         for match in _CONDA_LIBRARY.finditer(raw):
             path = f"{dist.location}/{os.fsdecode(match[1])}"
-            stated, size = _CONDA_SIZE.search(match[0]), self.root.size(path)
+            stated, size = _CONDA_SIZE.search(match[0]), self.root.regular(path)[0]
             same = size is not None and (stated is None or size == int(stated[1]))
             if same or path in self.by_path or os.path.dirname(path) in self.root.unlisted:
                 continue

@@ -23,7 +23,7 @@ from cudriver.stack.facts import (
     Facts,
     FileFault,
     LoadFault,
-    Unmet,
+    Requirement,
 )
 from cudriver.stack.fixes import fix
 from cudriver.stack.fixes.faults import EXEC_STACK, caused_by, should_have
@@ -98,9 +98,8 @@ class _Copy:
         done = {name for name, *_ in asked}
         for name, extras, wanted in asked:
             old = self.facts.distribution(name)
-            unmet = old is not None and any(
-                not self._met(r.name, r.specifier) for r in old.active(())
-            )
+            asks = old.active(()) if old else []
+            unmet = not all(self._met(each.name, each.specifier) for each in asks)
             fits = unmet and (not wanted or wanted.endswith(".*")) and not command.alone
             self._put(name, wanted, command, fits)
             if not command.alone:
@@ -135,12 +134,8 @@ class _Copy:
         tag = re.search(r"/cu(\d+)(\d)\Z", command.source or "")
         cuda = f"{tag[1]}.{tag[2]}" if tag and name in fix.HOSTED else None
         kind = next((f for f in facts.frameworks if f.distribution == name), None)
-        rebuilt = (
-            command.source is not None
-            and name in fix.HOSTED
-            and kind is not None
-            and kind.cuda != cuda
-        )
+        hosted = command.source is not None and name in fix.HOSTED
+        rebuilt = hosted and kind is not None and kind.cuda != cuda
         local = command.again and not command.source and old is not None and "+" in old.version
         changed = old is None or cut(version, 4) != cut(old.version, 4) or rebuilt or local
         changed = changed or (old is not None and satisfies(old.version, wanted) is False)
@@ -148,9 +143,8 @@ class _Copy:
             return
         self.brought.append(old.size if old else None)
         new = but(old, version=version, requires=[], asks=[]) if old and changed else old
-        new = new or Distribution(
-            name, version, "wheel", "", next(iter(facts.environment.site_packages), "")
-        )
+        site = next(iter(facts.environment.site_packages), "")
+        new = new or Distribution(name, version, "wheel", "", site)
         put(facts, distributions=[d for d in facts.distributions if d.name != name] + [new])
         self._meet(new)
         fits = fits or (changed and goes_with(facts, name, version))
@@ -160,7 +154,7 @@ class _Copy:
         self._drop(
             lambda fault: (
                 any(_follows(fault, file) for file in healed)
-                or self._cured(fault, new, old, changed, fits)
+                or self._cured(fault, new, old, fits)
                 or self._found(fault, new, brings)
                 or ((better or bool(healed)) and self._through(fault, name))
             )
@@ -186,7 +180,7 @@ class _Copy:
         for dist in self.facts.distributions:
             for specifier in asked_of(dist, new.name):
                 if satisfies(new.version, specifier) is False:
-                    kept.append(Unmet(new.name, specifier, dist.name, dist.evidence))
+                    kept.append(Requirement(new.name, specifier, dist.evidence, by=dist.name))
         put(self.facts, unmet=kept)
 
     def _usual(self, new: Distribution, fits: bool) -> str | None:
@@ -219,15 +213,10 @@ class _Copy:
         return healed
 
     def _cured(
-        self,
-        fault: LoadFault,
-        new: Distribution,
-        old: Distribution | None,
-        changed: bool,
-        fits: bool,
+        self, fault: LoadFault, new: Distribution, old: Distribution | None, fits: bool
     ) -> bool:
         """Whether a fault goes with that release in place."""
-        facts, name = self.facts, new.name
+        facts, name, changed = self.facts, new.name, new is not old
         framework, owner = facts.framework(fault.framework), owner_of(facts, fault.library)
         mine = name in (owner and owner.name, framework and framework.distribution)
         if fault.kind in ("rejected", "damaged"):
@@ -250,18 +239,15 @@ class _Copy:
         """
         sought = self.facts.environment.kind == "conda" or looks_into_wheels(self.facts, fault)
         names = {*_found_in_wheels(fault), *([fault.name] if sought else [])}
-        return fault.kind == "not found" and any(
-            wheel_brings(new.name, new.version, each) and (brings is None or each in brings)
-            for each in names
-        )
+        names = names if brings is None else names & brings
+        found = any(wheel_brings(new.name, new.version, each) for each in names)
+        return fault.kind == "not found" and found
 
     def _through(self, fault: LoadFault, name: str) -> bool:
         """Whether a library is there and was not loaded for want of one of that distribution's."""
-        return fault.kind == "not found" and any(
-            wheel_brings(dist.name, dist.version, fault.name)
-            and any(needed.name == name for needed in dist.active(()))
-            for dist in self.facts.distributions
-        )
+        every = self.facts.distributions if fault.kind == "not found" else []
+        brought = (dist for dist in every if wheel_brings(dist.name, dist.version, fault.name))
+        return any(needed.name == name for dist in brought for needed in dist.active(()))
 
     def _pinned(self, dist: Distribution) -> bool:
         """Whether a requirement says exactly that release."""
@@ -321,11 +307,9 @@ def _release(wanted: str, old: Distribution | None) -> str:
 
 def _torch(version: str, cuda: str | None, platform: str) -> dict[str, Any]:
     """A build of PyTorch with the libraries that it pins."""
-    built = {
-        "archs": fix.torch_archs(version, cuda, platform),
-        "variant": "cuda" if cuda else "cpu",
-    }
-    return {**built, "cudnn": None, "cudnn_built": None, "nccl": None, "loads": [], "fails": False}
+    archs, kind = fix.torch_archs(version, cuda, platform), "cuda" if cuda else "cpu"
+    built = {"archs": archs, "variant": kind, "loads": [], "fails": False}
+    return {**built, "cudnn": None, "cudnn_built": None, "nccl": None}
 
 
 def _found_in_wheels(fault: LoadFault) -> set[str]:

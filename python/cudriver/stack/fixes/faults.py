@@ -30,9 +30,8 @@ def caused_by(fault: LoadFault, file: FileFault) -> bool:
         names = os.path.basename(file.file), file.file
         return fault.kind == "not found" and fault.name in names
     named = file.file in (fault.library, os.path.normpath(fault.provider or ""))
-    return fault.kind in ("symbol", "version") and (
-        named or (file.what == OWNERS and should_have(file, fault))
-    )
+    named = named or (file.what == OWNERS and should_have(file, fault))
+    return fault.kind in ("symbol", "version") and named
 
 
 def should_have(file: FileFault, fault: LoadFault) -> bool:

@@ -228,9 +228,8 @@ def kin(facts: Facts, name: str) -> str:
 def index_of(facts: Facts) -> str | None:
     """The index that this PyTorch came from; None for PyPI, whose builds have no local version."""
     torch, dist = facts.framework("torch"), facts.distribution("torch")
-    if torch is None or (
-        dist is not None and "+" not in dist.version and torch.cuda == usual_variant(torch.version)
-    ):
+    plain = dist is not None and "+" not in dist.version
+    if torch is None or (plain and torch.cuda == usual_variant(torch.version)):
         return None
     return f"{INDEX}/{tag(torch.cuda) if torch.cuda else 'cpu'}"
 
@@ -348,7 +347,6 @@ def setting(variable: str, kept: list[str]) -> Command:
 def apart(facts: Facts, name: str) -> str:
     """What cannot be fixed in place: an environment of its own, as a plan has it."""
     name = next((f.name for f in facts.frameworks if name in f.names), name)
-    plan = (
-        f": `cudriver plan {name}` has the commands" if name in table("plan")["frameworks"] else ""
-    )
+    known = name in table("plan")["frameworks"]
+    plan = f": `cudriver plan {name}` has the commands" * known
     return f"make an environment of its own for {name}{plan}."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from cudriver.stack.environment.markers import normal, versions_of
+from cudriver.stack.environment.markers import versions_of
 from cudriver.stack.facts import ERROR, Distribution, Facts, Requirement
 from cudriver.stack.fixes import fix
 from cudriver.stack.machine_facts import Device, Driver
@@ -56,19 +56,17 @@ def refused(
 
 def asked_of(by: Distribution, name: str) -> Iterator[str]:
     """What a distribution asks of another, always: for no extra, and under no condition."""
-    for text, rest in by.asks:
-        if ";" not in rest and "@" not in rest and normal(text) == name:
-            yield versions_of(rest)
+    for required, specifier, marker in by.asks:
+        if required == name and not marker and "@" not in specifier:
+            yield versions_of(specifier)
 
 
 def together(facts: Facts, name: str, specifier: str) -> str:
     """A specifier that serves all that require a distribution: of several least and most releases
     those that count. The extras of the one that is given stay.
     """
-    stated = [
-        versions_of(specifier),
-        *(s for dist in facts.distributions for s in asked_of(dist, name)),
-    ]
+    others = (each for dist in facts.distributions for each in asked_of(dist, name))
+    stated = [versions_of(specifier), *others]
     clauses = dict.fromkeys(c.replace(" ", "") for s in stated for c in s.split(",") if c.strip())
     counts: dict[str, str] = {}
     for clause in clauses:

@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Callable
 
 from cudriver.stack.command import Command
-from cudriver.stack.environment.markers import normal
 from cudriver.stack.facts import ERROR, NOTE, Facts, Finding
 from cudriver.stack.fixes import fix
 from cudriver.stack.fixes.after import Recollect, after, downloads
 
+Run = Callable[[Facts], list[Finding]]  # all rules
 Lines = tuple[Command, ...]
 Key = tuple[str, str, str | None]
 Seen = dict[str, Counter[Key]]
@@ -23,12 +23,7 @@ TRIALS = 24  # different commands; those of further findings are told untried
 NONE = "no command that is known here fixes this and breaks nothing else."
 
 
-def try_fixes(
-    facts: Facts,
-    findings: list[Finding],
-    run: Callable[[Facts], list[Finding]],
-    recollect: Recollect | None,
-) -> None:
+def try_fixes(facts: Facts, findings: list[Finding], run: Run, recollect: Recollect | None) -> None:
     """Keeps of each finding's fixes those that heal it. Of several that one cause has, each of its
     findings gets the one that takes most away. run: all rules.
     """
@@ -75,7 +70,7 @@ def _replaced(facts: Facts, line: Command) -> set[str]:
     """What a command may put another release in place of."""
     names = {fix.bare(each) for each in line.installs} | {line.removes}
     dists = [d for d in facts.distributions if d.name in names and not line.alone]
-    asked = {normal(name) for d in dists for name, _ in d.asks}
+    asked = {name for d in dists for name, *_ in d.asks}
     return names | asked | {r.name for d in dists for r in d.requires}
 
 
@@ -105,21 +100,18 @@ def _at_once(lines: list[Command]) -> list[Lines]:
     for name, value in dict.fromkeys(line.sets for line in lines if line.sets):
         left.setdefault(name, []).append(fix.entries(name, value or ""))
     several = {name: each for name, each in left.items() if len(each) > 1}
-    return [
-        (fix.setting(name, [entry for entry in each[0] if all(entry in e for e in each)]),)
+    kept = {
+        name: [e for e in each[0] if all(e in other for other in each)]
         for name, each in several.items()
-    ]
+    }
+    return [(fix.setting(name, entries),) for name, entries in kept.items()]
 
 
 class _Trials:
     """What the rules find after each command."""
 
     def __init__(
-        self,
-        facts: Facts,
-        findings: list[Finding],
-        run: Callable[[Facts], list[Finding]],
-        recollect: Recollect | None,
+        self, facts: Facts, findings: list[Finding], run: Run, recollect: Recollect | None
     ) -> None:
         self.facts, self.run, self.recollect = facts, run, recollect
         self.before = _seen(findings)

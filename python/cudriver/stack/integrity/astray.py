@@ -106,11 +106,7 @@ class _Look(Record):
         root = self.root
         for name in root.names(folder):
             stem, dot, ending = name.partition(".")
-            if (
-                stem not in sys.stdlib_module_names
-                or stem.startswith("_")
-                or stem in _EARLY.split()
-            ):
+            if stem not in sys.stdlib_module_names or stem in _EARLY.split() or stem[0] == "_":
                 continue
             file = f"{folder}/{name}"
             package = not dot and root.is_file(f"{file}/__init__.py")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from cudriver.stack.environment.markers import markers_of, normal, versions_of
+from cudriver.stack.environment.markers import markers_of, versions_of
 from cudriver.stack.environment.records import Owners
-from cudriver.stack.facts import Distribution, Evidence, Facts, Framework, Unmet
+from cudriver.stack.facts import Distribution, Evidence, Facts, Framework, Requirement
 from cudriver.stack.roots.rootfs import Root
 from cudriver.stack.tables import matters, table
 from cudriver.stack.versions import satisfies
@@ -21,23 +21,20 @@ def required(
     installed = {dist.name: dist for dist in reversed(facts.distributions)}
     known = {framework.distribution for framework in frameworks}
     known.update(row["package"] for row in table("pairs")["compared"])
-    left = [
-        dist
-        for dist in installed.values()
-        if matters(dist.name) or owners.of.get(dist.path) or dist.name in known
-    ]
+    every = installed.values()
+    left = [d for d in every if matters(d.name) or owners.of.get(d.path) or d.name in known]
     if left and "numpy" in installed:  # torch and others take it where it is there
         left.append(installed["numpy"])
     found = {dist.name: dist for dist in left}
     for dist in left:
-        for name, _, marker in _asks(dist):
+        for name, _, marker in dist.asks:
             if "extra" not in marker and name in installed and name not in found:
                 found[name] = installed[name]
                 left.append(installed[name])
     return {name: dist for name, dist in found.items() if not matters(name, "tools")}
 
 
-def unmet(root: Root, facts: Facts, wanting: dict[str, Distribution]) -> Iterator[Unmet]:
+def unmet(root: Root, facts: Facts, wanting: dict[str, Distribution]) -> Iterator[Requirement]:
     """What one of these requires, for no extra, and nobody brought, or in another version."""
     env = facts.environment
     markers = markers_of(env.python, env.platform)
@@ -51,7 +48,7 @@ def unmet(root: Root, facts: Facts, wanting: dict[str, Distribution]) -> Iterato
     for dist in wanting.values():
         if dist.kind != "wheel" or dist.installer == "conda":
             continue
-        for name, specifier, marker in _asks(dist):
+        for name, specifier, marker in dist.asks:
             here = installed.get(name)
             wanted = "" if "@" in specifier else versions_of(specifier)
             if here is not None:
@@ -65,11 +62,4 @@ def unmet(root: Root, facts: Facts, wanting: dict[str, Distribution]) -> Iterato
             if unmeant or "extra" in marker or (marker.strip() and not markers.holds(marker)):
                 continue
             evidence = Evidence(f"{dist.path}/METADATA", None, f"{name}{specifier.strip()}")
-            yield Unmet(name, wanted, dist.name, evidence)
-
-
-def _asks(dist: Distribution) -> Iterator[tuple[str, str, str]]:
-    """The name, the specifier and the marker of each requirement."""
-    for text, rest in dist.asks:
-        specifier, _, marker = rest.partition(";")
-        yield normal(text), specifier, marker
+            yield Requirement(name, wanted, evidence, by=dist.name)

@@ -81,13 +81,10 @@ class Whole:
         """
         name, inside, recipes = file.distribution.name, file.inside, self.resolver.recipes
         module = inside.removesuffix(".py").replace("/", ".")
-        versions = (
-            source.get("file")
-            for framework in self.resolver.frameworks.values()
-            if framework.distribution == name and framework.name in recipes
-            for source in recipes[framework.name].build.get("version", ())
-        )
-        if inside in versions:
+        own = (f.name for f in self.resolver.frameworks.values() if f.distribution == name)
+        builds = (recipes[each].build for each in own if each in recipes)
+        versions = (source for build in builds for source in build.get("version", ()))
+        if any(source.get("file") == inside for source in versions):
             return True, f"No module named '{module}'"
         if name not in self._first:
             raw = next(raw for dist, raw in self.wheels if dist is file.distribution)

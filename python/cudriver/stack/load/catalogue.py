@@ -42,16 +42,14 @@ class Catalogue(Record):
         search = mapped.search
         owner = self.owners.owner(path) or self.owners.owner(mapped.real_path)
         version, evidence = own_version(self.root, path, soname, owner)
+        hits = search.shadowed if search else []
         library = Library(
             soname=soname,
             path=path,
             version=version,
             provided_by=f"{owner.name} {owner.version}" if owner else None,
             found_by=_rule(search, framework, how) if search else "",
-            shadowed=[
-                Shadowed(os.path.normpath(hit.path), hit.rule)
-                for hit in (search.shadowed if search else ())
-            ],
+            shadowed=[Shadowed(os.path.normpath(hit.path), hit.rule) for hit in hits],
             family=row_of(soname).get("family", ""),
             cuda=cuda_of(soname, version, owner),
             real_path=mapped.real_path,

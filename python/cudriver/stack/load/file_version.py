@@ -54,11 +54,8 @@ def _owned(owner: Distribution | None, row: dict[str, Any]) -> str | None:
     stem = re.sub(r"-cu\d+(?:-libs)?\Z", "", owner.name)
     if stem in (row.get("wheel"), row.get("conda")) or stem.startswith(_ITS_OWN):
         version = owner.version.split("+")[0]
-        return (
-            cut(version, 3)
-            if row.get("code") in ("cudnn", "nccl") or row["family"] == "cudnn"
-            else version
-        )
+        short = row.get("code") in ("cudnn", "nccl") or row["family"] == "cudnn"
+        return cut(version, 3) if short else version
     return None
 
 

@@ -271,10 +271,8 @@ class _Reader(Record):
 
 def _requires_cuda(dist: Distribution) -> bool:
     """Whether a package requires NVIDIA's libraries for itself."""
-    return any(
-        not r.extra and (r.name == "cuda-toolkit" or re.fullmatch(r"nvidia-.+-cu\d+", r.name))
-        for r in dist.requires
-    )
+    names = (requirement.name for requirement in dist.active(()))
+    return any(n == "cuda-toolkit" or re.fullmatch(r"nvidia-.+-cu\d+", n) for n in names)
 
 
 _ARCHS = re.compile(rb"(?:sm|compute)_\d+[af]?(?: (?:sm|compute)_\d+[af]?)* ?\0")

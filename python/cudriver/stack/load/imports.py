@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from cudriver._elf import ElfError
 from cudriver.stack.facts import FEATURE, IMPORT, NOTHING, Environment, Framework, LoadFault
 from cudriver.stack.load.recipes import FIRST, LOADS, NEAREST, Step
-from cudriver.stack.loader.process import NOT_FOUND, Load, Process
+from cudriver.stack.loader.process import Load, Process
 from cudriver.stack.loader.search import LoadedObject, Loader, Search
 from cudriver.stack.names import describe, is_cuda_library, matches, split
 from cudriver.stack.record import Record
@@ -265,7 +265,7 @@ def _until_one_loads(loads: Iterable[Load]) -> list[Load]:
 def _absent(name: str, asking: str) -> Load:
     """A load that finds no file."""
     message = f"{name}: cannot open shared object file: No such file or directory"
-    fault = LoadFault(NOT_FOUND, asking, message, os.path.basename(name))
+    fault = LoadFault("not found", asking, message, os.path.basename(name))
     return Load(name, Search(name, asking, error=message), faults=[fault])
 
 

@@ -85,11 +85,8 @@ class Resolver:
                 if framework.variant != "cpu":
                     self._guarded(framework, partial(self._use, framework, recipe))
                 always = recipe.shown == "always" or framework.variant != "unknown"
-                if (
-                    always
-                    or framework.loads
-                    or any(f.framework == recipe.name for f in self.faults)
-                ):
+                faulty = any(fault.framework == recipe.name for fault in self.faults)
+                if always or framework.loads or faulty:
                     kept.append(framework)
             else:
                 entries = self._using_cuda(framework)
@@ -292,10 +289,9 @@ class Resolver:
     def _using_cuda(self, framework: Framework) -> list[str]:
         """Those of its libraries that need a CUDA library, or PyTorch's CUDA half."""
         torch = ("libtorch_cuda.so", "libc10_cuda.so")
+        needs = ((path, self.importer.needed(path)) for path in framework.libraries)
         return [
-            path
-            for path in framework.libraries
-            if any(is_cuda_library(n) or n in torch for n in self.importer.needed(path))
+            path for path, names in needs if any(is_cuda_library(n) or n in torch for n in names)
         ]
 
     def _take(self, event: Event, framework: Framework) -> None:
@@ -336,23 +332,14 @@ class Resolver:
         provider = fault.provider
         if provider and "/" in provider:  # a SONAME stays as it is
             provider = os.path.normpath(provider)
-        found = but(
-            fault,
-            library=os.path.normpath(fault.library),
-            provider=provider,
-            framework=framework.name,
-            means=event.means,
-            says=event.says,
-            purpose=event.purpose,
-            rescue=rescue,
-        )
+        found = but(fault, library=os.path.normpath(fault.library), provider=provider)
+        put(found, framework=framework.name, means=event.means, rescue=rescue)
+        put(found, says=event.says, purpose=event.purpose)
         if found.severity == ERROR:
             put(found, doubt=self._doubt)
         if fault.kind in ("rejected", "damaged"):
             owner = self.owners.owner(found.file)
             put(found, owner=owner.name if owner else None)
-        if all(
-            (f.message, f.library, f.framework) != (found.message, found.library, found.framework)
-            for f in self.faults
-        ):
+        known = {(f.message, f.library, f.framework) for f in self.faults}
+        if (found.message, found.library, found.framework) not in known:
             self.faults.append(found)

@@ -91,9 +91,8 @@ class Observation(Record):
     @property
     def differs(self) -> bool:
         """True where a prediction was wrong or an import failed."""
-        return any(not row.agrees for row in self.rows) or any(
-            error is not None for error in self.imports.values()
-        )
+        failed = any(error is not None for error in self.imports.values())
+        return failed or not all(row.agrees for row in self.rows)
 
     @property
     def unanswered(self) -> bool:
@@ -109,16 +108,12 @@ class Observation(Record):
         text = f"{count} value{'' if count == 1 else 's'}, {wrong or 'none'} "
         text += "differs" if 1 in (count, wrong) else "differ"
         text = translate(text, "observed")
-        return say("; ").join(
-            [text, *(f"import {name}: {error}" for name, error in failed.items())]
-        )
+        errors = (f"import {name}: {error}" for name, error in failed.items())
+        return say("; ").join([text, *errors])
 
 
 def observe(
-    facts: Facts,
-    *,
-    environ: Mapping[str, str] | None = None,
-    timeout: float = TIME_LIMIT,
+    facts: Facts, *, environ: Mapping[str, str] | None = None, timeout: float = TIME_LIMIT
 ) -> Observation:
     """Runs the environment's interpreter and compares what it says with `facts`.
 
@@ -182,13 +177,9 @@ def _understood(raw: bytes, modules: list[str]) -> dict[str, Any] | None:
     try:
         answer = json.loads(raw)
         errors, values = answer["imports"], answer["values"]
-        return {
-            "imports": {name: errors[name] and str(errors[name])[:ERROR_LIMIT] for name in modules},
-            "values": {
-                n: values[n] for n, kind in VALUES.items() if isinstance(values.get(n), kind)
-            },
-            "mapped": list(map(str, answer["mapped"])),
-        }
+        said = {name: errors[name] and str(errors[name])[:ERROR_LIMIT] for name in modules}
+        kept = {n: values[n] for n, kind in VALUES.items() if isinstance(values.get(n), kind)}
+        return {"imports": said, "values": kept, "mapped": list(map(str, answer["mapped"]))}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 

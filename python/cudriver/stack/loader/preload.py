@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 
 from cudriver.stack.facts import LoadFault
-from cudriver.stack.loader.process import NOT_FOUND, Load, Process
+from cudriver.stack.loader.process import Load, Process
 from cudriver.stack.loader.search import Search
 from cudriver.stack.record import Record, fresh
 from cudriver.stack.roots.rootfs import Root
@@ -146,7 +146,7 @@ def _rescue(
     if missing is not None:
         # A ValueError of torch's own; its text goes on with sys.path.
         message = f"{missing.pattern} not found in the system path"
-        fault = LoadFault(NOT_FOUND, first.name, message, missing.pattern)
+        fault = LoadFault("not found", first.name, message, missing.pattern)
         loads.append(Load(missing.pattern, Search(missing.pattern, first.name), faults=[fault]))
     if loads[-1].error is None:
         loads.append(process.dlopen(first.name, everywhere=True))

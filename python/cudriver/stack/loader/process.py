@@ -10,18 +10,9 @@ from collections.abc import Sequence
 from cudriver import _elf
 from cudriver.stack.facts import LoadFault
 from cudriver.stack.loader.search import LoadedObject, Loader, Search
-from cudriver.stack.loader.symbols import (
-    DAMAGED,
-    NOT_FOUND,
-    REJECTED,
-    check_symbols,
-    check_versions,
-    relocation_order,
-)
+from cudriver.stack.loader.symbols import check_symbols, check_versions, relocation_order
 from cudriver.stack.names import DRIVER_CALL, DRIVER_LIBRARIES
 from cudriver.stack.record import Record, fresh
-
-__all__ = ["NOT_FOUND", "Load", "Process"]
 
 PRELOAD_FILE = "/etc/ld.so.preload"
 PYTHON_SYMBOL = r"_?Py[A-Z_]"
@@ -122,16 +113,10 @@ class Process:
             return known
         if elf.exec_stack and self._stack_fixed:
             message = f"{name}: {EXEC_STACK}: {os.strerror(errno.EINVAL)}"
-            load.faults.append(LoadFault(REJECTED, search.path, message, search.path))
+            load.faults.append(LoadFault("rejected", search.path, message, search.path))
             return None
-        obj = LoadedObject(
-            search.path,
-            search.real_path,
-            elf,
-            origin=_folder_of(self.loader.absolute(search.path)),
-            loader=loader,
-            search=search,
-        )
+        origin = _folder_of(self.loader.absolute(search.path))
+        obj = LoadedObject(search.path, search.real_path, elf, origin, loader, search)
         obj.names.add(name)
         load.objects.append(obj)
         self._enter(obj)
@@ -170,7 +155,7 @@ class Process:
         # ld.so moves itself to where it is first needed.
         self.objects = list(self.scope)
         load.objects = list(self.objects)
-        if not load.faults or load.faults[0].kind not in (NOT_FOUND, REJECTED):
+        if not load.faults or load.faults[0].kind not in ("not found", "rejected"):
             self._check(load, self.objects[::-1], self.scope, False)
         tunables = self.loader.environ.get("GLIBC_TUNABLES", "").split(":")
         executable = any(obj.elf.exec_stack for obj in self.objects)
@@ -183,7 +168,7 @@ class Process:
         try:
             elf = self.loader.open(path)
         except _elf.ElfError as error:
-            load.faults.append(LoadFault(NOT_FOUND, self.main.path, str(error), path))
+            load.faults.append(LoadFault("not found", self.main.path, str(error), path))
             return
         real = self.loader.real_path(path)
         self._enter(LoadedObject(path, real, elf, origin=_folder_of(path)))
@@ -240,16 +225,10 @@ class Process:
         load.faults += check_versions(load.objects, self.find)
         if not order:
             return
-        faults, load.later = check_symbols(
-            order,
-            scope,
-            self.find,
-            now=now or bool(self.loader.environ.get("LD_BIND_NOW")),
-        )
-        for stands_in, own in (
-            (self.stand_in, PYTHON_SYMBOL),
-            (self.driver_stands_in, DRIVER_SYMBOL),
-        ):
+        now = now or bool(self.loader.environ.get("LD_BIND_NOW"))
+        faults, load.later = check_symbols(order, scope, self.find, now=now)
+        absent = ((self.stand_in, PYTHON_SYMBOL), (self.driver_stands_in, DRIVER_SYMBOL))
+        for stands_in, own in absent:
             if stands_in:
                 faults = [fault for fault in faults if not re.match(own, fault.name)]
                 load.later = [fault for fault in load.later if not re.match(own, fault.name)]
@@ -257,11 +236,11 @@ class Process:
 
 
 def _search_fault(search: Search, asking: LoadedObject) -> LoadFault:
-    kind = NOT_FOUND
+    kind = "not found"
     if search.damage is not None and search.damage.errno is None:
-        kind = REJECTED if search.damage.loader_text is not None else DAMAGED
+        kind = "rejected" if search.damage.loader_text is not None else "damaged"
     elif search.rule != "none" and search.damage is None:
-        kind = REJECTED
+        kind = "rejected"
     return LoadFault(kind, asking.path, search.error or "", search.name)
 
 

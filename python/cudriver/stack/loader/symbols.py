@@ -9,14 +9,6 @@ from cudriver._elf import Reference
 from cudriver.stack.facts import LoadFault
 from cudriver.stack.loader.search import LoadedObject
 
-NOT_FOUND, REJECTED, DAMAGED, VERSION, SYMBOL = (
-    "not found",  # a needed library is not found
-    "rejected",  # the loader refuses the file: not ELF, too short, a program
-    "damaged",  # the loader may not notice, but its tables are broken
-    "version",  # a library lacks a version that another needs
-    "symbol",  # an undefined symbol
-)
-
 Find = Callable[[str], "LoadedObject | None"]
 
 
@@ -32,7 +24,7 @@ def check_versions(new: Sequence[LoadedObject], find: Find) -> list[LoadFault]:
             if need.version in provider.elf.versions or need.version == provider.elf.base_version:
                 continue
             text = f"{provider.path}: version `{need.version}' not found (required by {obj.path})"
-            faults.append(LoadFault(VERSION, obj.path, text, need.version, provider.path))
+            faults.append(LoadFault("version", obj.path, text, need.version, provider.path))
     return faults
 
 
@@ -65,11 +57,7 @@ def _dependencies(obj: LoadedObject) -> Iterator[LoadedObject]:
 
 
 def check_symbols(
-    new: Sequence[LoadedObject],
-    scope: Sequence[LoadedObject],
-    find: Find,
-    *,
-    now: bool = True,
+    new: Sequence[LoadedObject], scope: Sequence[LoadedObject], find: Find, *, now: bool = True
 ) -> tuple[list[LoadFault], list[LoadFault]]:
     """The undefined symbols of the new objects (in relocation order) that `scope` lacks: those
     that end the load, and those that a call would meet later (lazy binding). The symbols of a
@@ -88,7 +76,7 @@ def check_symbols(
             path = next(o.path for o in (obj, *scope) if o.elf.shown == answer.filename)
             if path not in damaged:
                 damaged.add(path)
-                faults.append(LoadFault(DAMAGED, path, f"{path}: {answer.reason}"))
+                faults.append(LoadFault("damaged", path, f"{path}: {answer.reason}"))
             continue
         for reference in answer:
             lazy = reference.lazy and not now and not obj.elf.bind_now
@@ -108,4 +96,4 @@ def _symbol_fault(
     message = f"{obj.path}: undefined symbol: {name}"
     message += f", version {version}" if version is not None else ""
     path = provider.path if provider is not None else reference.library
-    return LoadFault(SYMBOL, obj.path, message, name, path, lazy)
+    return LoadFault("symbol", obj.path, message, name, path, lazy)

@@ -134,12 +134,8 @@ def ourselves(*words: str) -> list[str]:
     """The command line of `cudriver` with this process's Python; -P: nothing is imported from the
     working folder.
     """
-    home = os.path.abspath(__file__)
-    for _ in "cudriver", "stack", "machine", "child.py":
-        home = os.path.dirname(home)
+    home = os.path.abspath(f"{__file__}/../../../..")
     # Our own folder comes last, so that it hides no other module.
-    program = (
-        f"import sys; sys.path.append({home!a}); "
-        "from cudriver.cli import program; sys.exit(program())"
-    )
+    start = "from cudriver.cli import program; sys.exit(program())"
+    program = f"import sys; sys.path.append({home!a}); {start}"
     return [sys.executable, "-P", "-c", program, *words]

@@ -15,6 +15,7 @@ from cudriver.stack.versions import numbers
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 HEADER_LIMIT = 256 << 10  # bytes of a toolkit's header
+_VERSION = re.compile(r"\d+(\.\d+)*")
 
 
 def search_path(variables: Mapping[str, str], prefix: str | None) -> list[str]:
@@ -79,9 +80,7 @@ def compiler_version(root: Root, true: str) -> str | None:
         for target in root.names(folder):
             if triple and target != triple[1]:
                 continue
-            versions = [
-                n for n in root.names(f"{folder}/{target}") if re.fullmatch(r"\d+(\.\d+)*", n)
-            ]
+            versions = [*filter(_VERSION.fullmatch, root.names(f"{folder}/{target}"))]
             if len(versions) == 1:
                 return versions[0]
     return None

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from cudriver.stack.facts import Distribution, Environment
+from cudriver.stack.facts import Distribution, Environment, Evidence
 from cudriver.stack.machine.compilers import search_path, which
 from cudriver.stack.machine.toolkits import home_of, nvcc_release
-from cudriver.stack.machine_facts import Lacking, NvccChoice, Ptxas
+from cudriver.stack.machine_facts import Lacking, NvccChoice
 from cudriver.stack.record import Any
 from cudriver.stack.roots.asked import Asked
 from cudriver.stack.tables import table
@@ -92,15 +92,12 @@ class _Look:
 
     def elsewhere(self, file: str) -> str | None:
         """The folder of a header among NVIDIA's wheels."""
-        found = (
-            path
-            for site in self.env.site_packages
-            for path in self.root.glob(site, f"nvidia/*/include/{file}")
-        )
+        pattern = f"nvidia/*/include/{file}"
+        found = (path for site in self.env.site_packages for path in self.root.glob(site, pattern))
         return next(map(os.path.dirname, found), None)
 
 
-def ptxas(asked: Asked, distributions: list[Distribution], nvcc: NvccChoice) -> list[Ptxas]:
+def ptxas(asked: Asked, distributions: list[Distribution], nvcc: NvccChoice) -> list[Evidence]:
     """Triton's own assemblers, where something starts it and no variable names another."""
     triton = next((d for d in distributions if d.name == "triton"), None)
     stated = {"TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH"} & asked.variables.keys()
@@ -109,4 +106,4 @@ def ptxas(asked: Asked, distributions: list[Distribution], nvcc: NvccChoice) -> 
     folder = f"{triton.location}/triton/backends/nvidia/bin"
     files = filter(asked.root.is_file, (f"{folder}/ptxas", f"{folder}/ptxas-blackwell"))
     known = ((file, nvcc_release(asked.root, file)[0]) for file in files)
-    return [Ptxas(file, version) for file, version in known if version]
+    return [Evidence(file, None, version) for file, version in known if version]

@@ -51,10 +51,8 @@ def capability(text: str) -> str:
     wanted = f"{int(match[1])}.{match[2]}"
     known = [row["capability"] for row in table("driver")["architectures"]]
     if wanted not in known:
-        raise ValueError(
-            f"no GPU that is known here has compute capability {wanted}; known are "
-            f"{', '.join(known)}"
-        )
+        wrong = f"no GPU that is known here has compute capability {wanted}"
+        raise ValueError(f"{wrong}; known are {', '.join(known)}")
     return wanted
 
 
@@ -168,11 +166,9 @@ def _pci(root: Root) -> list[str]:
     found = []
     for name in root.names("/sys/bus/pci/devices"):
         folder = f"/sys/bus/pci/devices/{name}"
-        if (
-            (root.text(f"{folder}/vendor", 16) or "").strip() == "0x10de"
-            and (root.text(f"{folder}/class", 16) or "").startswith("0x03")
-            and not (root.readlink(f"{folder}/driver") or "").endswith("/vfio-pci")
-        ):
+        vendor, kind = (root.text(f"{folder}/{file}", 16) or "" for file in ("vendor", "class"))
+        lent = (root.readlink(f"{folder}/driver") or "").endswith("/vfio-pci")
+        if vendor.strip() == "0x10de" and kind.startswith("0x03") and not lent:
             found.append(name)
     return found
 

@@ -119,10 +119,8 @@ def doubtful(driver: Driver, probe: Probe) -> bool:
         return True
     if not probe.first("nvml.done"):
         return True
-    fabric = [
-        v for name, values in probe.values.items() if name.endswith(".fabric") for v in values
-    ]
-    if not all(map(FABRIC_FINE.fullmatch, fabric)):
+    told = (values for name, values in probe.values.items() if name.endswith(".fabric"))
+    if not all(FABRIC_FINE.fullmatch(value) for values in told for value in values):
         return True
     return _was_suspended()
 

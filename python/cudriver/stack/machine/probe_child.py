@@ -94,10 +94,8 @@ def ask_device(nvml: ctypes.CDLL, index: int) -> None:
 def ask_instances(nvml: ctypes.CDLL, index: int, handle: c_void_p) -> None:
     for slot in range(8):
         instance = c_void_p()
-        if (
-            nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, c_uint(slot), byref(instance))
-            == SUCCESS
-        ):
+        found = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, c_uint(slot), byref(instance))
+        if found == SUCCESS:
             say(f"device.{index}.instance", text_of(nvml.nvmlDeviceGetUUID, instance))
 
 

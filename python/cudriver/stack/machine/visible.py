@@ -84,10 +84,8 @@ def _find(entry: str, devices: Sequence[Device]) -> tuple[int | None, str | None
 
 def hides_all(value: str) -> bool:
     """Whether a value shows no GPU of any machine: it is empty, or begins with what is none."""
-    first = value.split(",")[0].strip()
-    return (
-        _kind(first) == "an index" and not select(first, [Device(n) for n in range(256)]).ordinals
-    )
+    first, every = value.split(",")[0].strip(), [Device(number) for number in range(256)]
+    return _kind(first) == "an index" and not select(first, every).ordinals
 
 
 def mark(devices: Sequence[Device], value: str | None) -> None:

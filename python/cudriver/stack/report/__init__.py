@@ -61,12 +61,9 @@ class Report(Outcome, Printed):
         from cudriver.stack.rulebook import check_rules
 
         check_rules([*select, *ignore])
-        kept = [
-            but(finding, also=[])
-            for finding in every(self.findings)
-            if (not select or finding.rule.startswith(tuple(select)))
-            and not finding.rule.startswith(tuple(ignore))
-        ]
+        wanted, unwanted = tuple(select) or ("",), tuple(ignore)
+        chosen = (finding for finding in every(self.findings) if finding.rule.startswith(wanted))
+        kept = [but(each, also=[]) for each in chosen if not each.rule.startswith(unwanted)]
         return Report(self.facts, fold(kept), strict=self.strict, observation=self.observation)
 
     def to_text(self, *, width: int = 80, colour: bool = False, verbose: bool = False) -> str:

@@ -24,11 +24,8 @@ from cudriver.stack.say import language, say, translate
 
 OK, ABSENT, UNJUDGED = "ok", "absent", "unjudged"  # what works; what is not there; the rest
 STATES = {WORKS: OK, CPU_ONLY: ERROR, FAILS: ERROR, NOT_KNOWN: UNKNOWN, None: ABSENT}
-OTHERS = {  # of a framework's variant
-    "cpu": ", built without CUDA",
-    "rocm": ", for ROCm",
-    "xpu": ", for Intel's GPUs",
-}
+# Of a framework's variant.
+OTHERS = {"cpu": ", built without CUDA", "rocm": ", for ROCm", "xpu": ", for Intel's GPUs"}
 FEW = 3  # names of many that a line tells
 DRIVER = ("libcuda.so", "libnvidia-ml.so")  # the driver's line tells of them
 
@@ -137,15 +134,8 @@ def framework_line(framework: Framework) -> str:
     state = say(framework.state) + say(", ") if framework.state else ""
     if framework.without_cuda:
         return state + framework.version + say(OTHERS[framework.variant])
-    parts = [
-        f"{label} {value}"
-        for label, value in (
-            ("CUDA", framework.cuda),
-            ("cuDNN", framework.cudnn),
-            ("NCCL", framework.nccl),
-        )
-        if value
-    ]
+    known = {"CUDA": framework.cuda, "cuDNN": framework.cudnn, "NCCL": framework.nccl}
+    parts = [f"{label} {value}" for label, value in known.items() if value]
     text = state + (framework.version or say("unknown version"))
     if parts:
         text += ": " + ", ".join(parts)

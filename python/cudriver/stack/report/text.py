@@ -32,23 +32,9 @@ from cudriver.stack.report.components import (
 )
 from cudriver.stack.report.outcome import Outcome
 from cudriver.stack.say import say, translate
-from cudriver.stack.text import (
-    clean,
-    columns,
-    pad,
-    wrap,
-    wrap_clauses,
-    wrap_command,
-)
+from cudriver.stack.text import clean, columns, pad, wrap, wrap_clauses, wrap_command
 
-COLOURS = {
-    "bold": "1",
-    "dim": "2",
-    "red": "31",
-    "green": "32",
-    "yellow": "33",
-    "cyan": "36",
-}
+COLOURS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 SEVERITY_COLOUR = {ERROR: "red", WARNING: "yellow", NOTE: "cyan"}
 MARKS = {OK: "✓", ABSENT: "-", UNJUDGED: " ", WARNING: "!", ERROR: "✗", UNKNOWN: "?"}
 ASCII_MARKS = {OK: "+", ABSENT: "-", UNJUDGED: " ", WARNING: "!", ERROR: "x", UNKNOWN: "?"}
@@ -182,9 +168,8 @@ def observation_lines(report: Outcome, style: Style, verbose: bool) -> list[str]
             continue
         differs = say("same") if row.agrees else style.paint(say("differs"), "red")
         lines.append(f"  {clean(row.name)}: {differs}")
-        lines.append(
-            f"    {pad(say('predicted'), 9)}  {clean(translate(row.predicted or '-', 'observed'))}"
-        )
+        predicted = clean(translate(row.predicted or "-", "observed"))
+        lines.append(f"    {pad(say('predicted'), 9)}  {predicted}")
         lines.append(f"    {pad(say('observed'), 9)}  {clean(row.observed or '-')}")
     return lines
 
@@ -250,9 +235,8 @@ def _finding(finding: Finding, facts: Facts, style: Style, verbose: bool) -> lis
     remark = [f"# {line}" for text in remarks(finding) for line in wrap(text, room - 2)]
     lines += [" " * indent + style.paint(line, "dim") for line in remark]
     if finding.advice:
-        lines += _labelled(
-            say("advice"), wrap(translate(finding.advice, "fixes"), room), indent, style
-        )
+        advice = wrap(translate(finding.advice, "fixes"), room)
+        lines += _labelled(say("advice"), advice, indent, style)
     return lines
 
 

@@ -50,9 +50,8 @@ def from_here(variables: dict[str, str], folder: str) -> dict[str, str]:
     """
 
     def absolute(entry: str) -> str:
-        return (
-            entry if entry.startswith(("/", "$")) else os.path.normpath(os.path.join(folder, entry))
-        )
+        whole = entry.startswith(("/", "$"))
+        return entry if whole else os.path.normpath(os.path.join(folder, entry))
 
     value = variables.get("PYTHONPATH", "")
     if value:
@@ -82,7 +81,6 @@ def inspected(tree: Root, prefix: str | None) -> str:
     if tree.is_file(path) and os.path.basename(os.path.dirname(path)) == "bin":
         path = os.path.dirname(os.path.dirname(path))
     if not tree.is_dir(path):
-        raise NotADirectoryError(
-            f"{prefix} is not a folder" + ("" if tree.host else f" in {tree.path}")
-        )
+        where = "" if tree.host else f" in {tree.path}"
+        raise NotADirectoryError(f"{prefix} is not a folder{where}")
     return path

@@ -122,19 +122,9 @@ class Root:
         finally:
             os.close(found)
 
-    def size(self, path: str) -> int | None:
-        """A file's size in bytes; None where it is not there, or where that cannot be told: its
-        folder is then in `unlisted`.
-        """
-        try:
-            return self.stat(path).st_size
-        except (OSError, ValueError) as error:
-            self._refused(os.path.dirname(path), error)
-            return None
-
     def regular(self, path: str) -> tuple[int | None, int]:
         """The size and the time, in ns, of a regular file; (None, 0) where there is none, or where
-        that cannot be told: see `size`.
+        that cannot be told: its folder is then in `unlisted`.
         """
         try:
             about = self.stat(path)

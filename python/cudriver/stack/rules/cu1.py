@@ -155,9 +155,8 @@ def cu105(facts: Facts) -> Iterator[Finding]:
     """cuda-compat that is older than the kernel driver."""
     driver, refused = facts.driver, facts.driver.init_code == MISMATCHED_SYSTEM
     release, kernel = driver.release, driver.kernel_release
-    if driver.kind == "compat" and (
-        refused or (release and kernel and compare(release, kernel) < 0)
-    ):
+    older = release and kernel and compare(release, kernel) < 0
+    if driver.kind == "compat" and (refused or older):
         title = f"cuda-compat {release} is in use, older than the kernel driver {kernel}"
         evidence = [driver.release_evidence, driver.kernel_evidence]
         yield _wrong_file(facts, MISMATCHED_SYSTEM, title, evidence)

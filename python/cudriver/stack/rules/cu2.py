@@ -150,10 +150,8 @@ def cu202(facts: Facts) -> Iterator[Finding]:
         yield finding(severity, title + built, evidence, predicts, _nvcc_fix(facts))
     elif nvcc != built:
         title = f"nvcc is CUDA {nvcc}, PyTorch {built}: extensions compile, with a warning"
-        predicts += (
-            "has a minor version mismatch with the version that was used to compile PyTorch "
-        )
-        yield finding(NOTE, title, evidence, f"{predicts}({built}).")
+        predicts += "has a minor version mismatch with the version that was used to compile "
+        yield finding(NOTE, title, evidence, f"{predicts}PyTorch ({built}).")
 
 
 def cu204(facts: Facts) -> Iterator[Finding]:
@@ -221,10 +219,8 @@ def cu207(facts: Facts) -> Iterator[Finding]:
         return
     name = f"{compiler.kind} {compiler.version}"
     title = f"nvcc of CUDA {cut(toolkit.version, 2)} refuses {name}; {limit} is the newest it takes"
-    evidence = [
-        Evidence(compiler.path, None, f"{name}, by {compiler.chosen_by}"),
-        toolkit.host_compiler_evidence if compiler.kind == "gcc" else None,
-    ]
+    limits = None if clang else toolkit.host_compiler_evidence
+    evidence = [Evidence(compiler.path, None, f"{name}, by {compiler.chosen_by}"), limits]
     predicts = f"unsupported GNU version! gcc versions later than {limit} are not supported!"
     packages, program = f"gcc-{limit} g++-{limit}", f"/usr/bin/g++-{limit}"
     if clang:
@@ -317,7 +313,7 @@ def _unknown_gpu(facts: Facts, capability: str, device: Device) -> Iterator[Find
     number = capability.replace(".", "")
     # The second is ptxas-blackwell, where it is there.
     ptxas = facts.ptxas[-1:] if (major(capability) or 0) >= 10 else facts.ptxas[:1]
-    used = [("ptxas", each.path, each.version) for each in ptxas]
+    used = [("ptxas", each.file, each.value) for each in ptxas]
     if facts.nvcc.exists and not _other_major(facts):  # CU202 names a release that knows the GPU
         used.append(("nvcc", facts.nvcc.nvcc or "", facts.nvcc.version or ""))
     for tool, path, version in used:

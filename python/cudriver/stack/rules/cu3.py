@@ -22,13 +22,7 @@ from cudriver.stack.facts import (
     LoadFault,
 )
 from cudriver.stack.fixes.faults import proof, told_elsewhere
-from cudriver.stack.fixes.library_fixes import (
-    back_to_pin,
-    elsewhere,
-    leak,
-    library_fix,
-    symbol_fix,
-)
+from cudriver.stack.fixes.library_fixes import back_to_pin, elsewhere, leak, library_fix, symbol_fix
 from cudriver.stack.names import DRIVER_CALL, is_cuda_library, split
 from cudriver.stack.rules.finding import finding
 from cudriver.stack.tables import table
@@ -88,14 +82,12 @@ def cu302(facts: Facts) -> Iterator[Finding]:
         if same and not gone:
             which = f"{library.version or 'an unknown version'}, the same version as its own copy"
         its = f"{own.version or 'unknown version'}, {'gone' if gone else 'not used'}"
-        yield finding(
-            NOTE if harmless and not gone else WARNING,
-            f"{library.soname} comes from outside the environment: {which}",
-            [_file(library), Evidence(own.path, None, its)],
-            None,
-            leak(facts, library) or back_to_pin(facts, library.soname, own.path),
-            users[0].name if users else library.path,
-        )
+        severity = NOTE if harmless and not gone else WARNING
+        title = f"{library.soname} comes from outside the environment: {which}"
+        evidence = [_file(library), Evidence(own.path, None, its)]
+        fixes = leak(facts, library) or back_to_pin(facts, library.soname, own.path)
+        subject = users[0].name if users else library.path
+        yield finding(severity, title, evidence, None, fixes, subject)
 
 
 def cu303(facts: Facts) -> Iterator[Finding]:
@@ -112,22 +104,16 @@ def cu303(facts: Facts) -> Iterator[Finding]:
         when = " when it is first called" if fault.lazy else ""
         what = f"version {fault.name}" if fault.kind == "version" else fault.name
         names = (x for x in facts.libraries if fault.provider in (x.path, x.real_path, x.soname))
-        provider, lacks = next(names, None), None
-        if fault.provider:
-            lacks = Evidence(fault.provider, None, "does not have it")
-        if provider:
-            lacks = _file(provider)
+        provider = next(names, None)
+        lacks = Evidence(fault.provider, None, "does not have it") if fault.provider else None
+        lacks = _file(provider) if provider else lacks
+        title = f"{os.path.basename(fault.library)} needs {what}, which nothing provides{when}"
         needs = Evidence(fault.library, None, f"needs {fault.name}")
-        yield finding(
-            fault.severity,
-            f"{os.path.basename(fault.library)} needs {what}, which nothing provides{when}",
-            [needs, lacks, *proof(facts, fault)],
-            fault.text,
-            [fault.rescue] if fault.rescue else symbol_fix(facts, fault, provider),
-            fault.framework or fault.library,
-            provider.path if provider else None,
-            cpu=fault.means == GPU,
-        )
+        evidence = [needs, lacks, *proof(facts, fault)]
+        fixes = [fault.rescue] if fault.rescue else symbol_fix(facts, fault, provider)
+        about = fault.framework or fault.library, provider.path if provider else None
+        cpu = fault.means == GPU
+        yield finding(fault.severity, title, evidence, fault.text, fixes, *about, cpu=cpu)
 
 
 def cu304(facts: Facts) -> Iterator[Finding]:
@@ -225,18 +211,11 @@ def cu306(facts: Facts) -> Iterator[Finding]:
         if not name.startswith("libnvrtc-builtins"):
             continue
         nvrtc = next((x for x in facts.libraries if path in (x.path, x.real_path)), None)
-        evidence = [
-            Evidence(path, None, f"opens {name}"),
-            nvrtc.version_evidence if nvrtc else None,
-        ]
+        opens = Evidence(path, None, f"opens {name}")
+        own = nvrtc.version_evidence if nvrtc else None
         users = [f for f in facts.frameworks if nvrtc is not None and nvrtc.path in f.loads]
         known = not users or any(f.modelled for f in users)
         title = f"nvrtc {nvrtc.version if nvrtc else ''} has no {name}".replace("  ", " ")
-        yield finding(
-            ERROR if known else NOTE,
-            title,
-            evidence,
-            f"nvrtc: error: failed to open {name}.",
-            back_to_pin(facts, "libnvrtc.so", path),
-            users[0].name if users else path,
-        )
+        severity, predicts = ERROR if known else NOTE, f"nvrtc: error: failed to open {name}."
+        fixes, subject = back_to_pin(facts, "libnvrtc.so", path), users[0].name if users else path
+        yield finding(severity, title, [opens, own], predicts, fixes, subject)

@@ -111,23 +111,20 @@ def _other_runtime(facts: Facts) -> Iterator[Finding]:
 def _two_runtimes(facts: Facts) -> Iterator[Finding]:
     """CUDA runtimes of two majors in a process. One that PyTorch preloads for nobody is no harm."""
     for framework in facts.frameworks:
-        used = (x for x in facts.libraries if x.path in framework.loads and x.needed_by)
-        runtimes = {x.soname: x for x in used if x.soname.startswith("libcudart.so")}
+        loaded = (x for x in facts.libraries if x.path in framework.loads and x.needed_by)
+        runtimes = {x.soname: x for x in loaded if x.soname.startswith("libcudart.so")}
         if len(runtimes) > 1 and framework.modelled:
             title = f"{framework.name} loads {' and '.join(sorted(runtimes))} into one process"
-            evidence = [
-                Evidence(x.path, None, f"{x.version}, for {', '.join(x.needed_by[:2])}")
-                for x in runtimes.values()
-            ]
+            used = ((x, ", ".join(x.needed_by[:2])) for x in runtimes.values())
+            evidence = [Evidence(x.path, None, f"{x.version}, for {by}") for x, by in used]
             fixes = _one_major(facts, framework.name, "")
             yield finding(WARNING, title, evidence, None, fixes, framework.name)
 
 
 def _majors_apart(facts: Facts) -> Iterator[Finding]:
     """Frameworks for two CUDA majors: each works alone, in one process they meet."""
-    built = [
-        f for f in facts.frameworks if f.variant == "cuda" and f.cuda and matters(f.name, "alone")
-    ]
+    alone = (f for f in facts.frameworks if matters(f.name, "alone"))
+    built = [framework for framework in alone if framework.variant == "cuda" and framework.cuda]
     if len({major(f.cuda) for f in built}) > 1:
         title = "frameworks for two CUDA majors: "
         title += ", ".join(f"{f.name} for CUDA {f.cuda}" for f in built)
@@ -199,9 +196,8 @@ def cu409(facts: Facts) -> Iterator[Finding]:
     for fault in facts.file_faults:
         dist = facts.distribution(fault.distribution)
         if fault.what == FOREIGN and dist is not None:
-            title = (
-                f"{dist.name} {dist.version} is a wheel for {fault.why}, {here} on {env.platform}"
-            )
+            title = f"{dist.name} {dist.version} is a wheel for {fault.why}, "
+            title += f"{here} on {env.platform}"
             evidence = [fault.evidence, Evidence(fault.file, None, "cannot be loaded here")]
             fixes = [fix.reinstall(facts, dist)]
             fails = _fails_without(facts, dist)

@@ -198,9 +198,8 @@ def _owned_twice(facts: Facts, dist: Distribution, faults: list[FileFault]) -> F
     names = sorted({o.split(" ")[0] for f in faults for o in f.owners if o != own})
     others = [other for name in names if (other := facts.distribution(name)) is not None]
     who = ", ".join(f"{o.name} {o.version}" for o in others) or "another package"
-    required = {p.requirement.name for p in pins(facts)} | {
-        f.distribution for f in facts.frameworks
-    }
+    required: set[str | None] = {framework.distribution for framework in facts.frameworks}
+    required |= {pin.requirement.name for pin in pins(facts)}
     caused = _caused(facts, faults)
     evidence = [f.evidence for f in faults[:SHOWN]] + (proof(facts, caused) if caused else [])
     if faults[0].what == SHARED:

@@ -131,8 +131,7 @@ def _unkept(facts: Facts) -> Iterator[Unkept]:
     lacking, failing, rows = [], [], {}
     for unmet in facts.unmet:
         if unmet.by in installed:
-            asked = Requirement(unmet.name, unmet.specifier, unmet.evidence)
-            lacking.append(Pin(installed[unmet.by], asked, unmet.by, installed.get(unmet.name)))
+            lacking.append(Pin(installed[unmet.by], unmet, unmet.by, installed.get(unmet.name)))
     for dist, asked, row in broken(facts):
         failing.append(Pin(dist, asked, dist.name, installed.get(asked.name)))
         rows[dist.name, asked.name] = row
@@ -149,12 +148,9 @@ def _unkept(facts: Facts) -> Iterator[Unkept]:
         if pin.here is None:
             # Of an extra the loader tells (CU305). Conda has a library under a name of its own.
             stem = re.sub(r"^nvidia-|-cu\d+\Z", "", name)
-            there = facts.environment.kind == "conda" and conda & {
-                stem,
-                f"lib{stem}",
-                f"cuda-{stem}",
-            }
-            if there or not (key in stated or (matters(name, "parts") and pin.sure)):
+            there = not conda.isdisjoint((stem, f"lib{stem}", f"cuda-{stem}"))
+            counts = key in stated or (matters(name, "parts") and pin.sure)
+            if there or not counts:
                 continue
         seen.add(key)
         if key in rows:

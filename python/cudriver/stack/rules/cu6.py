@@ -69,9 +69,8 @@ def settled(findings: list[Finding], imports: dict[str, str | None]) -> Iterator
         ended = _ended(each)
         others = (f for f in findings if f.severity == ERROR and f.rule != "CU603")
         message = each.predicts or ""
-        if each.rule == "CU603" and any(
-            ended == _ended(f) or (f.predicts and f.predicts in message) for f in others
-        ):
+        told = (ended == _ended(f) or (f.predicts and f.predicts in message) for f in others)
+        if each.rule == "CU603" and any(told):
             continue
         if each.severity == ERROR and ended and imports.get(ended, "") is None:
             worked = Evidence("--observe", None, f"import {ended} works")

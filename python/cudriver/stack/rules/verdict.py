@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from cudriver.stack.environment.markers import Markers, markers_of, normal
+from cudriver.stack.environment.markers import Markers, markers_of
 from cudriver.stack.facts import (
     CPU_ONLY,
     ERROR,
@@ -53,13 +53,8 @@ def states(
 def _state(
     framework: Framework, findings: list[Finding], asked: list[Question], facts: Facts
 ) -> str | None:
-    errors = [
-        finding
-        for finding in findings
-        if finding.severity == ERROR
-        and not finding.rule.startswith(ASKED)
-        and concerns(finding, framework, facts)
-    ]
+    wrong = (f for f in findings if f.severity == ERROR and not f.rule.startswith(ASKED))
+    errors = [finding for finding in wrong if concerns(finding, framework, facts)]
     failed = any(facts.imports.get(name or "") for name in framework.names)
     if errors or failed:
         return CPU_ONLY if not failed and all(finding.cpu for finding in errors) else FAILS
@@ -99,10 +94,9 @@ def _directly(name: str, facts: Facts, markers: Markers | None = None) -> Iterat
     """What an installed distribution itself requires here, for no extra."""
     dist, env = facts.distribution(name), facts.environment
     markers = markers or markers_of(env.python, env.platform)
-    for text, rest in dist.asks if dist else ():
-        marker = rest.partition(";")[2]
+    for required, _, marker in dist.asks if dist else ():
         if "extra" not in marker and (not marker.strip() or markers.holds(marker) is not False):
-            yield normal(text)
+            yield required
 
 
 def _in_all(framework: Framework, facts: Facts) -> set[str]:
@@ -122,11 +116,10 @@ def _of_cuda(framework: Framework, facts: Facts) -> set[str]:
     left = [*found]
     for name in left:  # grows
         dist = facts.distribution(name)
-        for requirement in dist.requires if dist else ():
-            wanted = not requirement.extra or requirement.name.startswith("nvidia-")
-            if wanted and requirement.name not in found:
-                found.add(requirement.name)
-                left.append(requirement.name)
+        asked = dist.requires if dist else ()
+        new = {r.name for r in asked if not r.extra or r.name.startswith("nvidia-")} - found
+        found |= new
+        left += new
     return found
 
 

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
@@ -249,13 +250,37 @@ def test_a_whole_copy_of_the_librarys_module(venv, tmp_path):
     assert judged(venv, PYTHONPATH=str(tmp_path / "side")) == [("CU410", "warning")]
 
 
-def test_a_module_that_somebody_may_need(venv, tmp_path):
-    """SciPy imports `random`, and so XGBoost does; torch does not."""
+NEEDED = ["numpy.py", "cuda/__init__.py", f"numpy{EXTENSION_SUFFIXES[0]}", "random.py", "ast.py"]
+
+
+@pytest.mark.parametrize("name", [*NEEDED, "cuda/x.py", "os.py", "numpy.txt", "test.py", "mine.py"])
+def test_a_module_where_programs_are_started(venv, tmp_path, monkeypatch, name):
+    file, module = tmp_path / "work" / name, name.partition(".")[0].partition("/")[0]
+    file.parent.mkdir(parents=True)
+    file.write_text("x = 1\n")
+    monkeypatch.chdir(tmp_path / "work")
+    code = f"import importlib.util as u; print(u.find_spec({module!r}))"
+    for environ in ({}, {"PYTHONSAFEPATH": "1"}):
+        words = [venv.path / "bin/python", "-Bc", code]
+        done = subprocess.run(words, env=environ, capture_output=True, text=True, check=True)
+        taken = f"{tmp_path}/work" in done.stdout and "namespace" not in done.stdout.lower()
+        report = inspect(venv.inside, environ=environ, probe_driver=False)
+        told = [f for f in every(report.findings) if f.rule == "CU410"]
+        assert len(told) == (taken and name in NEEDED)
+        assert all(f.severity == "warning" and name.split("/")[0] in f.title for f in told)
+        assert report.exit_code == 0
+    monkeypatch.chdir(venv.site)
+    assert judged(venv) == []
+
+
+@pytest.mark.parametrize(("name", "state"), [("random", "not known"), ("sched", "works")])
+def test_a_module_that_somebody_may_need(venv, tmp_path, name, state):
+    """SciPy imports `random`, and so XGBoost does; no framework imports `sched`."""
     (tmp_path / "side").mkdir()
-    (tmp_path / "side/random.py").write_text("x = 1\n")
+    (tmp_path / f"side/{name}.py").write_text("x = 1\n")
     report = inspect(venv.inside, environ={"PYTHONPATH": f"{tmp_path}/side"}, probe_driver=False)
     told = [f.severity for f in report.findings if f.rule == "CU410"]
-    assert (told, {f.state for f in report.frameworks}) == (["warning"], {"not known"})
+    assert (told, {f.state for f in report.frameworks}) == (["warning"], {state})
 
 
 def test_a_module_beside_its_package(venv):

@@ -46,8 +46,9 @@ MISSING, DAMAGED, CHANGED, EDITED = "missing", "damaged", "changed", "edited"
 OWNERS, SHARED, HIDDEN, FOREIGN, LEFT = "owners", "shared", "hidden", "foreign", "left"
 
 # What keeps Python from the packages: the interpreter looks ELSEWHERE, some code ENDS it, a module
-# stands before the one of the STDLIB, the file system maps no code.
-ELSEWHERE, ENDS, STDLIB, NOEXEC = "elsewhere", "ends", "stdlib", "noexec"
+# stands before the one of the STDLIB, or where programs are STARTED before any, the file system
+# maps no code.
+ELSEWHERE, ENDS, STDLIB, STARTED, NOEXEC = "elsewhere", "ends", "stdlib", "started", "noexec"
 
 GONE = "gone"  # the rule of a Shadowed that a wheel brought and that is no longer there
 

@@ -16,14 +16,18 @@ from cudriver.stack.facts import (
     ELSEWHERE,
     ENDS,
     NOEXEC,
+    STARTED,
     STDLIB,
     Astray,
     Environment,
     Evidence,
     Facts,
 )
+from cudriver.stack.integrity.listed import LEFT_OUT, Wheels, top_modules
 from cudriver.stack.record import Record
+from cudriver.stack.roots.asked import Asked
 from cudriver.stack.roots.rootfs import Root
+from cudriver.stack.tables import table
 from cudriver.stack.versions import cut
 
 _LIMIT = 1 << 20  # bytes of a module
@@ -37,9 +41,10 @@ _ANY = re.compile(r"\bimport[ \t]*\*|\b__getattr__|\bexec\(|\bglobals\(\)|\bsys\
 _EARLY = "abc builtins codecs encodings genericpath importlib io ntpath os posixpath site stat sys"
 
 
-def astray(root: Root, facts: Facts) -> Iterator[Astray]:
+def astray(asked: Asked, facts: Facts, wheels: Wheels) -> Iterator[Astray]:
     """The faults of an environment's path."""
-    look, env = _Look(root, facts.environment), facts.environment
+    root, env = asked.root, facts.environment
+    look = _Look(root, env)
     yield from look.elsewhere()
     for folder in env.sites:
         for name in root.names(folder):
@@ -63,6 +68,8 @@ def astray(root: Root, facts: Facts) -> Iterator[Astray]:
                 yield Astray(NOEXEC, folder, Evidence(folder, None, "is mounted with noexec"))
     for folder in env.pythonpath:
         yield from look.before_the_library(folder)
+    if asked.started and not env.variables.get("PYTHONSAFEPATH"):
+        yield from look.before_all(asked.started, wheels)
 
 
 class _Look(Record):
@@ -126,6 +133,24 @@ class _Look(Record):
             wanted = wanted.difference(re.findall(r"\w+", mine))
             lacks = "" if _ANY.search(mine) else min(wanted, default="")
             yield Astray(STDLIB, file, Evidence(file, None, f"comes before {theirs}"), lacks)
+
+    def before_all(self, folder: str, wheels: Wheels) -> Iterator[Astray]:
+        """Modules where programs are started, which stand before those of the library and before
+        what these wheels brought.
+        """
+        root, env = self.root, self.env
+        if root.resolve(folder) in map(root.resolve, (*env.site_packages, self.library())):
+            return
+        brought = (name for _, raw in wheels for name in top_modules(raw))
+        hidden = {re.split("[/.]", name)[0] for name in brought if not LEFT_OUT.match(name)}
+        hidden.update(*map(table("environments").__getitem__, ("needed", "imported")))
+        for name in root.names(folder) if env.python else ():
+            stem, file = name.partition(".")[0], f"{folder}/{name}"
+            if stem in hidden:
+                first = f"{file}/__init__.py" if stem == name else file
+                module = name[len(stem) :] in ("", *env.modules)
+                if module and root.is_file(first):
+                    yield Astray(STARTED, file, Evidence(file, None, f"comes before any {stem}"))
 
 
 def _parsed(text: str) -> list[_ast.stmt]:

@@ -15,6 +15,7 @@ from cudriver.stack.facts import (
     FOREIGN,
     NOEXEC,
     NOTE,
+    STARTED,
     WARNING,
     Astray,
     Distribution,
@@ -29,6 +30,7 @@ from cudriver.stack.fixes.library_fixes import leak_of
 from cudriver.stack.fixes.pairs import release_for
 from cudriver.stack.names import majors_of
 from cudriver.stack.rules.cu3 import not_found
+from cudriver.stack.rules.cu4_pins import SHOWN
 from cudriver.stack.rules.finding import finding
 from cudriver.stack.tables import matters, table
 from cudriver.stack.text import quote
@@ -229,8 +231,17 @@ def cu410(facts: Facts) -> Iterator[Finding]:
     """What keeps Python from the packages, or from the one of several that was meant."""
     for fault in facts.astray:
         inside = any(f.path.startswith(f"{fault.file}/") for f in facts.frameworks)
-        if fault.what != NOEXEC or inside:
+        if fault.what != STARTED and (fault.what != NOEXEC or inside):
             yield _astray(facts, fault)
+    found = [fault for fault in facts.astray if fault.what == STARTED]
+    if found and facts.frameworks:
+        folder = os.path.dirname(found[0].file)
+        names = ", ".join(os.path.basename(fault.file) for fault in found[:SHOWN])
+        names += f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+        title = f"programs that are started in {folder} import {names} from there"
+        fixes = ["give them other names, or start programs with PYTHONSAFEPATH=1."]
+        evidence = [fault.evidence for fault in found[:SHOWN]]
+        yield finding(WARNING, title, evidence, None, fixes, "", folder)
     for dist in facts.distributions:
         if dist.hides and matters(dist.name):
             yield from _in_front(facts, dist)
@@ -256,9 +267,10 @@ def _astray(facts: Facts, fault: Astray) -> Finding:
     doubt = ""
     if fault.why:
         title += f" and lacks {fault.why}"
-        if module in table("environments")["needed"] and facts.frameworks:
+        known = table("environments")
+        if module in known["needed"] and facts.frameworks:
             severity, says = ERROR, f"module '{module}' has no attribute"
-        elif facts.frameworks:
+        elif module in known["imported"] and facts.frameworks:
             doubt = f"whether the frameworks here work with {fault.file} is not known"
     fixes = leak_of(facts, fault.file) or [f"give {fault.file} another name."]
     return finding(severity, title, [fault.evidence], says, fixes, "", fault.file, doubt=doubt)

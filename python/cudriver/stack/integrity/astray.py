@@ -11,10 +11,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 
-from cudriver.stack.environment.interpreter import looks_outside, pyvenv
+from cudriver.stack.environment.interpreter import ADDS, looks_outside, pyvenv
 from cudriver.stack.facts import (
     ELSEWHERE,
     ENDS,
+    MOVES,
     NOEXEC,
     STARTED,
     STDLIB,
@@ -34,6 +35,8 @@ _LIMIT = 1 << 20  # bytes of a module
 _ENDS = {"sys.exit", "os._exit", "os.abort"}
 _LATER = {"exit", "quit"}  # `site` makes them after it has read the .pth files
 _EXITING = re.compile(r"exit|quit|abort", re.IGNORECASE)
+# What only adds to the end of sys.path hides nothing; nor does a list of eggs, which has them all.
+_MOVING = re.compile(r"^(?!.*sys\.__plen)[^#\n]*\bsys\.path\b(?!\.append\b).*", re.MULTILINE)
 _DEFINED = re.compile(r"^(?:async def|def|class)[ \t]+([A-Za-z]\w*)", re.MULTILINE)
 # It may have any name.
 _ANY = re.compile(r"\bimport[ \t]*\*|\b__getattr__|\bexec\(|\bglobals\(\)|\bsys\.modules\b")
@@ -49,10 +52,13 @@ def astray(asked: Asked, facts: Facts, wheels: Wheels) -> Iterator[Astray]:
     for folder in env.sites:
         for name in root.names(folder):
             text = (root.text(f"{folder}/{name}", _LIMIT) or "") if name.endswith(".pth") else ""
-            for number, line in enumerate(text.splitlines() if _EXITING.search(text) else (), 1):
-                if line.startswith(("import ", "import\t")) and _ends(line, _ENDS):
+            for number, line in enumerate(text.splitlines(), 1):
+                if line.startswith(("import ", "import\t")):
+                    moves = _MOVING.match(line) and not ADDS.fullmatch(line)
+                    what = ENDS if _ends(line, _ENDS) else MOVES if moves else ""
                     file = f"{folder}/{name}"
-                    yield Astray(ENDS, file, Evidence(file, number, line.strip()[:200]))
+                    if what:
+                        yield Astray(what, file, Evidence(file, number, line.strip()[:200]))
     users = env.user_base and looks_outside(pyvenv(root, env.prefix))
     for name in ("sitecustomize.py", "usercustomize.py")[: 2 if users else 1]:
         # The standard library comes before all but PYTHONPATH, and Debian's has a sitecustomize.
@@ -60,13 +66,15 @@ def astray(asked: Asked, facts: Facts, wheels: Wheels) -> Iterator[Astray]:
         files = (f"{folder}/{name}" for folder in (env.pythonpath if hidden else env.site_packages))
         file = next(filter(root.is_file, files), "")
         text = (root.text(file, _LIMIT) or "") if file else ""
-        if _EXITING.search(text) and _ends(text, _ENDS | _LATER):
+        if _ends(text, _ENDS | _LATER):
             yield Astray(ENDS, file, Evidence(file, None, "ends Python where it is imported"))
+        elif moving := _MOVING.search(text):
+            yield Astray(MOVES, file, Evidence.found(file, text, moving))
     for folder in env.site_packages if root.host else ():
         with suppress(OSError):
             if os.statvfs(folder).f_flag & os.ST_NOEXEC:
                 yield Astray(NOEXEC, folder, Evidence(folder, None, "is mounted with noexec"))
-    for folder in env.pythonpath:
+    for folder in env.in_front:
         yield from look.before_the_library(folder)
     if asked.started and not env.variables.get("PYTHONSAFEPATH"):
         yield from look.before_all(asked.started, wheels)
@@ -165,7 +173,7 @@ def _parsed(text: str) -> list[_ast.stmt]:
 
 def _ends(text: str, calls: set[str]) -> bool:
     """Whether code ends Python whatever happens: by a statement of its own, in no condition."""
-    for node in _parsed(text):
+    for node in _parsed(text) if _EXITING.search(text) else ():
         called = node.value if isinstance(node, _ast.Expr) else None
         if isinstance(called, _ast.Call) and _dotted(called.func) in calls:
             return True

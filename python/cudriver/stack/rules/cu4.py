@@ -13,6 +13,7 @@ from cudriver.stack.facts import (
     ENDS,
     ERROR,
     FOREIGN,
+    MOVES,
     NOEXEC,
     NOTE,
     STARTED,
@@ -262,6 +263,10 @@ def _astray(facts: Facts, fault: Astray) -> Finding:
         mount = f'sudo mount -o remount,exec "$(findmnt -no TARGET --target {quote(fault.file)})"'
         says = "failed to map segment from shared object"
         return finding(ERROR, title, [fault.evidence], says, [mount])
+    if fault.what == MOVES:
+        title = f"{fault.file} changes sys.path; whether it hides what is installed is not known"
+        fixes = [f"take the line out of {fault.file} if nothing needs it."]
+        return finding(WARNING, title, [fault.evidence], None, fixes, "", fault.file)
     module = name.partition(".")[0]
     title, severity, says = f"{fault.file} hides {module} of the standard library", WARNING, None
     doubt = ""
@@ -288,7 +293,7 @@ def _in_front(facts: Facts, dist: Distribution) -> Iterator[Finding]:
     users = env.user_base and dist.location.startswith(f"{env.user_base}/lib/")
     users = users and dist.location in env.sites
     others = any(d.location == dist.location and not d.hides for d in facts.distributions)
-    if not fixes and (dist.location in env.pythonpath or (users and others)):
+    if not fixes and (dist.location in env.in_front or (users and others)):
         fixes = [f"take one of the two away: {dist.location} has other packages, too."]
     elif not fixes and users:
         fixes = [fix.setting("PYTHONNOUSERSITE", ["1"])]
